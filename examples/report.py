@@ -1,0 +1,137 @@
+"""What every example reports: a table, report.json and report.png, with one column per run."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import tinymp as mp
+
+ROLES = ("weights", "masters", "gradients", "activations", "optimizer")
+EXPONENTS = range(-40, 17)  # of gradients, as floor(log2 |g|); what is smaller or larger goes to the ends
+
+
+@dataclass
+class Run:
+    """The numbers of one training run; `as_dict` is its entry in report.json."""
+
+    accuracy: float = float("nan")
+    loss: float = float("nan")
+    ms_per_step: float = float("nan")
+    images_per_second: float = float("nan")
+    bytes: dict[str, int] = field(default_factory=dict)
+    skipped_steps: int = 0
+    loss_scale: float = 1.0
+    curve: list[float] = field(default_factory=list)
+    policy: str = ""
+    gradient_exponents: list[int] = field(default_factory=lambda: [0] * len(EXPONENTS))
+    zero_gradients: int = 0
+
+    def measure_bytes(self, loss: mp.Tensor) -> None:
+        """Before backward: what the graph keeps for it."""
+        self.bytes["activations"] = mp.saved_nbytes(loss)
+
+    def measure_state(self, model: mp.nn.Module, optimizer: mp.optim.Optimizer) -> None:
+        """After a step: weights, masters, gradients as backward wrote them, and the optimizer's state."""
+        parameters = list(model.parameters())
+        self.bytes["weights"] = sum(p.nbytes for p in parameters)
+        self.bytes["masters"] = sum(p.master_nbytes for p in parameters)
+        self.bytes["gradients"] = sum(p.grad.nbytes for p in parameters if p.grad is not None)
+        state = optimizer.state_dict()["state"].values()
+        self.bytes["optimizer"] = sum(np.asarray(v).nbytes for entry in state for v in entry.values())
+
+    def count_exponents(self, model: mp.nn.Module) -> None:
+        """Add the exponents of the weight gradients, as they are stored (so with the loss scale), to the histogram."""
+        for p in model.parameters():
+            if p.grad is not None:
+                g = np.abs(p.grad[np.isfinite(p.grad)].astype(np.float32))
+                exponents = np.frexp(g[g > 0])[1] - 1
+                clipped = np.clip(exponents, EXPONENTS.start, EXPONENTS.stop - 1) - EXPONENTS.start
+                self.gradient_exponents = (
+                    np.bincount(clipped, minlength=len(EXPONENTS)) + self.gradient_exponents
+                ).tolist()
+                self.zero_gradients += int(g.size - len(exponents))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For report.json."""
+        ordered = {role: self.bytes[role] for role in ROLES if role in self.bytes}
+        return {**vars(self), "bytes": ordered, "exponents": list(EXPONENTS)}
+
+
+def table(runs: dict[str, Run]) -> str:
+    """The runs side by side, and the ratio of the last to the first."""
+    names = list(runs)
+    first, last = runs[names[0]], runs[names[-1]]
+    rows: list[tuple[str, ...]] = [("", *names, f"{names[-1]} / {names[0]}")]
+
+    def row(label: str, form: Any, value: Any, ratio: bool = False) -> None:
+        cells = [form(value(run)) for run in runs.values()]
+        share = f"{value(last) / value(first):.2f}" if ratio and value(first) else ""
+        rows.append((label, *cells, share))
+
+    row("test accuracy", lambda v: f"{v:.2%}", lambda r: r.accuracy)
+    row("final loss", lambda v: f"{v:.4f}", lambda r: r.loss)
+    row("ms per step", lambda v: f"{v:.1f}", lambda r: r.ms_per_step, ratio=True)
+    row("images per second", lambda v: f"{v:.0f}", lambda r: r.images_per_second, ratio=True)
+    for role in ROLES:
+        row(f"{role}, KiB", lambda v: f"{v / 1024:.0f}", lambda r, role=role: r.bytes.get(role, 0), ratio=True)
+    row("steps skipped", str, lambda r: r.skipped_steps)
+    row("final loss scale", lambda v: f"{v:g}", lambda r: r.loss_scale)
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths))) for r in rows]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def write_json(path: pathlib.Path, runs: dict[str, Run], settings: dict[str, Any]) -> None:
+    """report.json: {"runs": {name: ...}, "settings": {...}, "environment": {...}}."""
+    content = {
+        "runs": {name: run.as_dict() for name, run in runs.items()},
+        "settings": settings,
+        "environment": dict(mp.info()),
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def write_png(path: pathlib.Path, runs: dict[str, Run], title: str) -> None:
+    """report.png: the loss curves, and the exponents of the weight gradients with FP16's limits."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    colors = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"]  # told apart also by those who see no red or green
+    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5), layout="constrained")
+    figure.suptitle(title)
+    for (name, run), color in zip(runs.items(), colors):
+        curve = np.asarray(run.curve)
+        left.plot(curve, color=color, alpha=0.2, linewidth=0.8)
+        window = max(len(curve) // 40, 1)
+        smooth = np.convolve(curve, np.ones(window) / window, "valid")
+        label = f"{run.policy}: accuracy {run.accuracy:.2%}"
+        left.plot(np.arange(len(smooth)) + window - 1, smooth, color=color, label=label)
+        counts = np.asarray(run.gradient_exponents, float)
+        total = max(counts.sum() + run.zero_gradients, 1)
+        scaled = " × loss scale, as stored" if run.loss_scale != 1 else ""
+        label = f"{run.policy}{scaled}: {run.zero_gradients / total:.1%} zeros"
+        right.stairs(100 * counts / total, [*EXPONENTS, EXPONENTS.stop], color=color, fill=False, linewidth=1.8, label=label)
+    left.set(xlabel="step", ylabel="training loss", title="Loss", yscale="log")
+    left.legend()
+    right.set(
+        xlabel="exponent of the gradient, floor(log2 |g|)",
+        ylabel="share of all weight gradients, %",
+        title="Weight gradients over the run",
+    )
+    top = right.get_ylim()[1] * 1.25
+    for exponent, text in ((-24, "2$^{-24}$\nsmallest\nsubnormal"), (-14, "2$^{-14}$\nsmallest\nnormal"), (16, "65504\nlargest")):
+        right.axvline(exponent, color="0.35", linestyle="--", linewidth=1)
+        right.text(exponent, top * 0.99, text, ha="center", va="top", fontsize=8, backgroundcolor="white")
+    right.axvspan(EXPONENTS.start, -24, color="0.5", alpha=0.12)
+    right.text((EXPONENTS.start - 24) / 2, top * 0.03, "zero in FP16", ha="center", fontsize=8, color="0.3")
+    right.set(ylim=(0, top), xlim=(EXPONENTS.start, EXPONENTS.stop + 3))
+    right.legend(loc="center right", fontsize=8)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp.data import Dataset, Subset, TensorDataset, random_split
+
+X = np.arange(30, dtype=np.float16).reshape(10, 3)
+Y = np.arange(10)
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, mp.Tensor])
+def test_tensor_dataset_gives_rows_in_their_dtype_and_shares_memory(wrap):
+    dataset = TensorDataset(wrap(X), wrap(Y))
+    x, y = dataset[4]
+    assert isinstance(x, mp.Tensor)
+    assert x.dtype == np.float16
+    assert y.dtype == Y.dtype
+    assert y.shape == ()
+    np.testing.assert_array_equal(x.data, X[4])
+    assert y.item() == 4
+    assert len(dataset) == 10
+    assert np.may_share_memory(dataset.tensors[0].data, X)
+    assert len(list(dataset)) == 10  # IndexError beyond the end stops the iteration
+
+
+@pytest.mark.parametrize(
+    ("tensors", "error", "match"),
+    [
+        ((), ValueError, "at least one"),
+        ((X, Y[:9]), ValueError, r"one first dimension, got shapes \(10, 3\), \(9,\)"),
+        ((X, np.array(1.0)), ValueError, r"got shapes \(10, 3\), \(\)"),
+        (((X, Y),), TypeError, r"got tuple as argument 0; pass them one by one"),
+        ((X, [1, 2]), TypeError, "got list as argument 1"),
+        ((mp.tensor(X, requires_grad=True),), ValueError, r"shape \(10, 3\) requires a gradient.*detach"),
+        ((np.array(["a"]),), TypeError, "expected real numbers"),
+    ],
+)
+def test_tensor_dataset_refuses(tensors, error, match):
+    with pytest.raises(error, match=match):
+        TensorDataset(*tensors)
+
+
+def test_dataset_insists_on_both_methods():
+    class Half(Dataset):
+        def __len__(self):
+            return 1
+
+    with pytest.raises(TypeError, match="__getitem__"):
+        Half()
+
+
+@pytest.mark.parametrize("indices", [[3, -1, 3], range(3, 6), np.array([1, 2], np.uint8), mp.tensor([0, 9])])
+def test_subset(indices):
+    subset = Subset(list("abcdefghij"), indices)
+    assert [subset[i] for i in range(len(subset))] == ["abcdefghij"[i] for i in np.asarray(indices)]
+    assert len(Subset(subset, [])) == 0
+
+
+@pytest.mark.parametrize(
+    ("indices", "error", "match"),
+    [
+        ([0, 10], IndexError, r"`indices` in \[-10, 9\] for 10 items, got 10"),
+        ([-11], IndexError, "got -11"),
+        ([0.5], TypeError, "integers, got float64"),
+        (Y > 3, TypeError, "flatnonzero"),
+        ([[1, 2]], TypeError, r"shape \(1, 2\)"),
+    ],
+)
+def test_subset_refuses(indices, error, match):
+    with pytest.raises(error, match=match):
+        Subset(Y, indices)
+
+
+@pytest.mark.parametrize(
+    ("n", "lengths", "expected"),
+    [
+        (10, [7, 3], [7, 3]),
+        (10, [10, 0], [10, 0]),
+        (10, [0.8, 0.2], [8, 2]),
+        (11, [0.5, 0.25, 0.25], [6, 3, 2]),  # floor: 5, 2, 2; the two that are left go to the first two
+        (10, [0.7, 0.2, 0.1], [7, 2, 1]),  # their floating sum is just below 1
+        (0, [0, 0], [0, 0]),
+        (0, [0.5, 0.5], [0, 0]),
+    ],
+)
+def test_random_split_covers_every_item_once(n, lengths, expected):
+    parts = random_split(list(range(n)), lengths, seed=1)
+    assert [len(part) for part in parts] == expected
+    assert sorted(i for part in parts for i in part) == list(range(n))
+
+
+def test_random_split_is_repeatable_and_random():
+    def drawn(**how):
+        return [list(part) for part in random_split(Y, [6, 4], **how)]
+
+    assert drawn(seed=1) == drawn(seed=1) == drawn(generator=np.random.default_rng(1)) != drawn(seed=2)
+    mp.manual_seed(5)
+    first, second = drawn(), drawn()
+    mp.manual_seed(5)
+    assert first == drawn() != second
+
+
+@pytest.mark.parametrize(
+    ("lengths", "how", "error", "match"),
+    [
+        ([5, 4], {}, ValueError, r"len\(dataset\) == 10, got \[5, 4\]"),
+        ([11, -1], {}, ValueError, "integers >= 0"),
+        ([0.5, 0.4], {}, ValueError, r"sum is 1, got \[0.5, 0.4\] \(sum 0.9\)"),
+        ([1.5, -0.5], {}, ValueError, "fractions >= 0"),
+        ([float("nan"), 1.0], {}, ValueError, "fractions"),
+        (["5", "5"], {}, ValueError, "integers"),
+        ([5, 5], {"seed": 1, "generator": np.random.default_rng(1)}, ValueError, "got both"),
+        ([5, 5], {"generator": 1}, TypeError, "numpy.random.Generator, got int; for a number, write seed="),
+        ([5, 5], {"seed": -1}, ValueError, "non-negative integer, got -1"),
+    ],
+)
+def test_random_split_refuses(lengths, how, error, match):
+    with pytest.raises(error, match=match):
+        random_split(Y, lengths, **how)

@@ -1,0 +1,404 @@
+import gc
+import threading
+import time
+import traceback
+from collections import namedtuple
+from weakref import ref
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp.data import DataLoader, Dataset, Subset, TensorDataset, default_collate, random_split
+
+X = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float16)
+Y = np.arange(10)
+BOTH = pytest.mark.parametrize("prefetch", [0, 1, 2, 20])
+
+
+class Rows(Dataset):
+    """X and Y item by item, with an error at item `broken`."""
+
+    def __init__(self, broken=None, error=ValueError):
+        self.broken, self.error = broken, error
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, i):
+        if i == self.broken:
+            raise self.error("no such picture")
+        return X[i], int(Y[i])
+
+
+def numbers(loader):
+    """The labels of each batch."""
+    return [y.tolist() for _, y in loader]
+
+
+def threads():
+    return [t for t in threading.enumerate() if t.name == "DataLoader prefetch"]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while threads():
+        assert time.monotonic() < deadline, "a prefetching thread is left"
+        time.sleep(0.001)
+
+
+# ------------------------------------------------------------------------------------------------------------ batches
+
+
+@BOTH
+@pytest.mark.parametrize("dataset", [Rows(), TensorDataset(X, Y), Subset(Subset(TensorDataset(X, Y), Y), Y)])
+@pytest.mark.parametrize(
+    ("batch_size", "drop_last", "lengths"), [(4, False, [4, 4, 2]), (4, True, [4, 4]), (20, False, [10])]
+)
+def test_batches_in_order(prefetch, dataset, batch_size, drop_last, lengths):
+    loader = DataLoader(dataset, batch_size, drop_last=drop_last, prefetch=prefetch)
+    batches = list(loader)
+    assert [len(y) for _, y in batches] == lengths
+    assert len(loader) == len(lengths)
+    assert all(isinstance(b, tuple) and isinstance(b[0], mp.Tensor) for b in batches)
+    assert all(x.dtype == np.float16 and y.dtype == np.int64 for x, y in batches)
+    np.testing.assert_array_equal(np.concatenate([x.data for x, _ in batches]), X[: sum(lengths)])
+    np.testing.assert_array_equal(np.concatenate([y.data for _, y in batches]), Y[: sum(lengths)])
+    batches[0][0].data[...] = 0  # a batch is a copy
+    assert X.all()
+
+
+def test_batch_size_is_1_by_default():
+    assert numbers(DataLoader(Rows())) == [[i] for i in range(10)]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(
+    "loader", [lambda **how: DataLoader([], **how), lambda **how: DataLoader(Rows(), 11, drop_last=True, **how)]
+)
+def test_no_batch_at_all(loader, shuffle):
+    loader = loader(shuffle=shuffle)
+    assert list(loader) == []
+    assert len(loader) == 0
+
+
+def test_a_subset_is_indexed_through_to_the_tensors():
+    class Counting(np.ndarray):
+        calls = 0
+
+        def __getitem__(self, index):
+            Counting.calls += 1
+            return super().__getitem__(index)
+
+    dataset = TensorDataset(X, Y)
+    dataset.tensors[1].data = Y.view(Counting)
+    part = Subset(Subset(dataset, [9, 8, 7, 6]), [3, 0, -2])
+    assert numbers(DataLoader(part, 3)) == [[6, 9, 7]]
+    assert Counting.calls == 1
+
+
+def test_a_derived_dataset_keeps_its_own_items():
+    class Doubled(TensorDataset):
+        def __getitem__(self, i):
+            x, y = super().__getitem__(i)
+            return x, mp.Tensor(2 * y.data)
+
+    class Backwards(Subset):
+        def __getitem__(self, i):
+            return super().__getitem__(len(self) - 1 - i)
+
+    assert numbers(DataLoader(Doubled(X, Y), 5)) == [[0, 2, 4, 6, 8], [10, 12, 14, 16, 18]]
+    assert numbers(DataLoader(Backwards(TensorDataset(X, Y), [1, 2, 3]), 5)) == [[3, 2, 1]]
+
+
+@BOTH
+@pytest.mark.parametrize("sampler", [[3, 3, 0], np.array([3, 3, 0]), mp.tensor([3, 3, 0])])
+def test_sampler_and_collate_fn(prefetch, sampler):
+    loader = DataLoader(Rows(), 2, sampler=sampler, collate_fn=lambda items: [y for _, y in items], prefetch=prefetch)
+    assert list(loader) == list(loader) == [[3, 3], [0]]
+    assert len(loader) == 2
+    joined = DataLoader(TensorDataset(Y), 2, sampler=sampler, collate_fn=len)  # also there it gets items
+    assert list(joined) == [2, 1]
+
+
+def test_the_dataset_sees_the_context_of_the_loop():
+    class Context(Rows):
+        def __getitem__(self, i):
+            return mp.current_policy().name, mp.is_grad_enabled()
+
+    with mp.use(mp.FP32), mp.no_grad():
+        ((names, enabled),) = DataLoader(Context(), 10)
+    assert set(names) == {"FP32"}
+    assert not enabled.data.any()
+
+
+# -------------------------------------------------------------------------------------------------------------- order
+
+
+@pytest.mark.parametrize("dataset", [Rows(), TensorDataset(X, Y)])
+def test_shuffling_is_seeded_new_in_each_epoch_and_independent_of_prefetch(dataset):
+    runs = []
+    for prefetch in (0, 1, 5):
+        for how in ({"seed": 3}, {"generator": np.random.default_rng(3)}):
+            loader = DataLoader(dataset, 3, shuffle=True, prefetch=prefetch, **how)
+            runs.append([numbers(loader) for _ in range(3)])
+    assert all(run == runs[0] for run in runs)
+    epochs = [[i for batch in epoch for i in batch] for epoch in runs[0]]
+    assert all(sorted(epoch) == Y.tolist() for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert numbers(DataLoader(dataset, 3, shuffle=True, seed=4)) != runs[0][0]
+
+
+def test_shuffling_follows_manual_seed_from_the_epoch_on():
+    loader = DataLoader(Rows(), 3, shuffle=True)
+    mp.manual_seed(1)
+    first, second = numbers(loader), numbers(loader)
+    mp.manual_seed(1)
+    assert numbers(loader) == first != second
+
+
+def test_only_shuffling_draws_from_tinymps_generator():
+    state = mp.backend.cpu.generator.bit_generator.state
+    numbers(DataLoader(Rows(), 3))
+    numbers(DataLoader(Rows(), 3, shuffle=True, seed=1))
+    assert mp.backend.cpu.generator.bit_generator.state == state
+
+
+@BOTH
+def test_two_loops_at_once_and_one_left_early(prefetch):
+    loader = DataLoader(Rows(), 2, shuffle=True, seed=0, prefetch=prefetch)
+    expected = [numbers(loader) for _ in range(3)]
+    loader = DataLoader(Rows(), 2, shuffle=True, seed=0, prefetch=prefetch)
+    for _ in loader:
+        break
+    pairs = list(zip(loader, loader))
+    assert [[a.tolist(), b.tolist()] for (_, a), (_, b) in pairs] == [list(pair) for pair in zip(*expected[1:])]
+
+
+# ------------------------------------------------------------------------------------------------------------- thread
+
+
+def test_the_thread_loads_ahead_but_no_further_than_prefetch():
+    seen = []
+
+    class Seen(Rows):
+        def __getitem__(self, i):
+            seen.append(i)
+            return i
+
+    def settled(n):
+        deadline = time.monotonic() + 10
+        while len(seen) < n and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.02)
+        return len(seen)
+
+    batches = iter(DataLoader(Seen(), prefetch=3))
+    assert settled(0) == 0  # nothing before the first batch is asked for
+    next(batches)
+    assert settled(4) == 4
+    next(batches)
+    assert settled(5) == 5
+    assert len(threads()) == 1
+    assert threads()[0].daemon
+    assert len(list(batches)) == 8
+    assert not threads()
+
+
+class Cycle:
+    """Only the garbage collector frees it."""
+
+    def __init__(self, batches):
+        self.batches, self.me = batches, self
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("wait", [0, 0.01])
+def test_leaving_the_loop_stops_the_thread(depth, wait):
+    for _ in DataLoader(Rows(), prefetch=depth):
+        time.sleep(wait)  # 0: the thread is still busy; 0.01: it waits for a batch to be taken
+        break
+    with pytest.raises(ZeroDivisionError):
+        [1 / 0 for _ in DataLoader(Rows(), prefetch=depth)]
+    batches = iter(DataLoader(Rows(), prefetch=depth))
+    next(batches)
+    del batches
+    cycle = Cycle(iter(DataLoader(Rows(), prefetch=depth)))
+    next(cycle.batches)
+    del cycle
+    iter(DataLoader(Rows(), prefetch=depth))  # never begun
+
+
+@BOTH
+def test_a_thread_whose_loop_was_left_does_not_meet_the_next_epoch_in_the_dataset(prefetch):
+    inside, most = [], []
+
+    class Busy(Rows):
+        def __getitem__(self, i):
+            inside.append(i)
+            time.sleep(0.001)
+            most.append(len(inside))
+            inside.remove(i)
+            return i
+
+    loader = DataLoader(Busy(), 3)
+    next(iter(loader))
+    loader.prefetch = prefetch
+    assert len(list(loader)) == 4
+    assert max(most) == 1
+
+
+def test_many_epochs_left_early_neither_hang_nor_leak():
+    loader = DataLoader(TensorDataset(X, Y), 1, shuffle=True, seed=0)
+    for n in range(300):
+        for i, _ in enumerate(loader):
+            if i == n % 10:
+                break
+
+
+@BOTH
+@pytest.mark.parametrize("error", [ValueError, FileNotFoundError, KeyError])
+def test_an_error_of_the_dataset_is_raised_in_the_loop(prefetch, error):
+    loader = DataLoader(Subset(Rows(broken=7, error=error), range(1, 10)), 3, prefetch=prefetch)
+    batches = iter(loader)
+    assert [next(batches)[1].tolist() for _ in range(2)] == [[1, 2, 3], [4, 5, 6]]  # what came before is delivered
+    with pytest.raises(error) as caught:
+        next(batches)
+    text = "".join(traceback.format_exception(caught.value))
+    assert "item 7 of the Rows" in text
+    assert "in __getitem__" in text
+    assert "no such picture" in text
+    assert not threads()
+    loader.dataset.dataset.broken = None
+    assert len(numbers(loader)) == 3  # and the loader still works
+
+
+@BOTH
+def test_stop_iteration_in_a_dataset_does_not_end_the_epoch_silently(prefetch):
+    with pytest.raises(RuntimeError) as caught:
+        list(DataLoader(Rows(broken=3, error=StopIteration), prefetch=prefetch))
+    assert isinstance(caught.value.__cause__, StopIteration)
+
+
+@BOTH
+def test_an_error_leaves_no_cycle_that_keeps_batches_alive(prefetch):
+    class Broken(Exception):
+        pass
+
+    gc.disable()
+    try:
+        try:
+            list(DataLoader(Rows(broken=7, error=Broken), prefetch=prefetch))
+        except Broken as error:
+            alive = ref(error)
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+# ------------------------------------------------------------------------------------------------------------ collate
+
+Pair = namedtuple("Pair", "x y")
+A = np.zeros((2, 3))
+
+
+def test_default_collate_keeps_structure_and_dtypes():
+    items = [
+        {"pair": Pair(np.full((2,), i, np.float16), np.float64(i)), "list": [i, float(i), i > 0], "name": f"item {i}"}
+        for i in range(3)
+    ]
+    batch = default_collate(items)
+    assert batch["name"] == ["item 0", "item 1", "item 2"]
+    assert type(batch["pair"]) is Pair
+    assert type(batch["list"]) is list
+    assert batch["pair"].x.shape == (3, 2)
+    tensors = [*batch["pair"], *batch["list"]]
+    assert [t.dtype.name for t in tensors] == ["float16", "float64", "int64", "float32", "bool"]
+    assert all(t.tolist() == [0, 1, 2] for t in tensors[1:4])
+    assert default_collate([mp.tensor([1.0]), mp.tensor([2.0])]).tolist() == [[1.0], [2.0]]
+
+
+@pytest.mark.parametrize(
+    ("items", "error", "match"),
+    [
+        ([A, A, A.T], ValueError, r"items of one shape .*\(2, 3\) at item 0 and \(3, 2\) at item 2"),
+        ([(A, {"a": A}), (A, {"a": A.T})], ValueError, r"items\[1\]\['a'\] of one shape"),
+        ([np.float32(1), np.array(1.0, np.float64)], TypeError, "one type .* float32 at item 0 and ndarray at item 1"),
+        ([np.zeros(1, np.float32), np.zeros(1)], TypeError, "one dtype .* float32 at item 0 and float64 at item 1"),
+        ([1, 2.5], TypeError, "one type .* int at item 0 and float at item 1"),
+        ([(1, 2), (1,)], ValueError, "one length"),
+        ([{"a": 1}, {"b": 1}], ValueError, r"one set of keys .*\['a'\] at item 0 and \['b'\] at item 1"),
+        ([(1, None)], TypeError, r"expected items\[1\] to be arrays.* got NoneType at item 0.*collate_fn"),
+        ([mp.tensor([1.0], requires_grad=True)], ValueError, "requires a gradient"),
+        ([], ValueError, "at least one item"),
+    ],
+)
+def test_default_collate_refuses(items, error, match):
+    with pytest.raises(error, match=match):
+        default_collate(items)
+
+
+@BOTH
+def test_a_shape_that_differs_is_named_by_its_number_in_the_dataset(prefetch):
+    pictures = [np.zeros(5 if i == 7 else 4) for i in range(10)]
+    with pytest.raises(ValueError, match=r"\(4,\) at item 6 and \(5,\) at item 7"):
+        list(DataLoader(pictures, 3, prefetch=prefetch))
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "match"),
+    [
+        ({"batch_size": 0}, ValueError, "`batch_size` to be at least 1, got 0"),
+        ({"batch_size": 2.0}, TypeError, "`batch_size` to be an integer"),
+        ({"batch_size": True}, TypeError, "`batch_size` to be an integer"),
+        ({"batch_size": None}, TypeError, "`batch_size` to be an integer"),
+        ({"prefetch": -1}, ValueError, "`prefetch` to be at least 0"),
+        ({"num_workers": 4}, TypeError, r"`num_workers` is not supported: .*prefetch="),
+        ({"batch_sampler": [[1]]}, TypeError, "`batch_sampler` is not supported: .*batch_size= .*sampler="),
+        ({"pin_memory": True}, TypeError, "`pin_memory` is not supported"),
+        ({"timeout": 3}, TypeError, "timeout"),
+        ({"shuffle": [1, 2]}, ValueError, "`shuffle` to be one of"),
+        ({"shuffle": True, "sampler": [1]}, ValueError, "shuffle or sampler, got both"),
+        ({"sampler": (i for i in Y)}, TypeError, "`sampler` to be an iterable with a length, got generator"),
+        ({"collate_fn": 3}, TypeError, "`collate_fn` to be callable, got int"),
+        ({"seed": 1, "generator": np.random.default_rng(1)}, ValueError, "got both"),
+        ({"generator": 3}, TypeError, "`generator` to be a numpy.random.Generator, got int"),
+        ({"seed": "3"}, ValueError, "`seed` to be a non-negative integer"),
+    ],
+)
+def test_refused_arguments(how, error, match):
+    with pytest.raises(error, match=match):
+        DataLoader(Rows(), **how)
+
+
+def test_num_workers_0_is_what_there_is():
+    assert len(DataLoader(Rows(), num_workers=0)) == 10
+
+
+def test_a_dataset_needs_a_length_and_items():
+    with pytest.raises(TypeError, match="`dataset` with a length and items, got generator"):
+        DataLoader(i for i in Y)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "error", "match"),
+    [
+        ([0, 10], IndexError, r"`sampler` in \[-10, 9\] for 10 items, got 10"),
+        ([0.5], TypeError, "`sampler` to be integers"),
+    ],
+)
+def test_a_sampler_is_checked_before_the_epoch(sampler, error, match):
+    with pytest.raises(error, match=match):
+        iter(DataLoader(Rows(), sampler=sampler))
+
+
+def test_random_split_feeds_loaders():
+    train, test = random_split(TensorDataset(X, Y), [0.8, 0.2], seed=0)
+    batches = numbers(DataLoader(train, 3, shuffle=True, seed=1)) + numbers(DataLoader(test, 3))
+    assert sorted(i for batch in batches for i in batch) == Y.tolist()

@@ -1,0 +1,155 @@
+"""Initialisers: distributions, exact properties, repeatability, refusals."""
+
+import math
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import nn
+from tinymp.nn import init
+
+SHAPE = (64, 32, 5, 5)  # fan_in 800, fan_out 1600
+N = math.prod(SHAPE)
+
+
+def weight(*shape, dtype="float32"):
+    return nn.Parameter(np.zeros(shape or SHAPE, dtype))
+
+
+def moments_of_uniform(r):
+    return 0.0, r / math.sqrt(3), r
+
+
+# name: how to fill, then mean, standard deviation and bound of the distribution
+DISTRIBUTIONS = {
+    "uniform": (lambda p: init.uniform_(p, -1.0, 3.0), 1.0, 4 / math.sqrt(12), 3.0),
+    "normal": (lambda p: init.normal_(p, 2.0, 0.5), 2.0, 0.5, math.inf),
+    "xavier_uniform": (lambda p: init.xavier_uniform_(p, 2.0), *moments_of_uniform(2 * math.sqrt(6 / 2400))),
+    "xavier_normal": (lambda p: init.xavier_normal_(p), 0.0, math.sqrt(2 / 2400), math.inf),
+    "kaiming_uniform": (lambda p: init.kaiming_uniform_(p), *moments_of_uniform(math.sqrt(6 / 800))),
+    "kaiming_default": (lambda p: init.kaiming_uniform_(p, a=math.sqrt(5)), *moments_of_uniform(math.sqrt(1 / 800))),
+    "kaiming_normal": (lambda p: init.kaiming_normal_(p, 0, "fan_out", "relu"), 0.0, math.sqrt(2 / 1600), math.inf),
+    # a standard normal cut at +-2 has the variance 1 - 4 phi(2) / (Phi(2) - Phi(-2))
+    "trunc_normal": (lambda p: init.trunc_normal_(p, std=0.5, a=-1, b=1), 0.0, 0.5 * math.sqrt(0.7737413), 1.0),
+    # beyond 6: the mean excess is phi(6) / (1 - Phi(6)) - 6 = 0.158371, the variance 1 - m (m - 6) with m = 6.158371
+    "trunc_normal_tail": (lambda p: init.trunc_normal_(p, a=6, b=100), 6.158371, math.sqrt(0.024690), math.inf),
+}
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_moments_and_bounds(name, dtype):
+    fill, mean, std, bound = DISTRIBUTIONS[name]
+    mp.manual_seed(3)
+    p = weight(dtype=dtype)
+    assert fill(p) is p
+    assert p.dtype == dtype
+    x = p.data.astype("float64")
+    # five standard errors; a variance has relative standard error sqrt((kurtosis - 1) / n), kurtosis <= 9 here
+    assert abs(x.mean() - mean) < 5 * std / math.sqrt(N)
+    assert abs(x.std() / std - 1) < 5 * math.sqrt(8 / N) / 2
+    assert abs(x).max() <= bound * (1 + 2.0**-23)
+    if bound < math.inf:
+        assert abs(x).max() > 0.99 * bound
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5), (3, 2, 2, 2), (0, 3)])
+def test_orthogonal(shape):
+    w = init.orthogonal_(weight(*shape, dtype="float64"), gain=2).data.reshape(shape[0], math.prod(shape[1:]))
+    gram = w @ w.T if shape[0] <= w.shape[1] else w.T @ w
+    np.testing.assert_allclose(gram, 4 * np.eye(len(gram)), atol=1e-13)
+
+
+def test_orthogonal_has_no_preferred_sign():
+    diagonals = [np.diagonal(init.orthogonal_(weight(3, 3)).data) for _ in range(300)]
+    assert abs(np.sign(diagonals).mean()) < 5 / math.sqrt(900)
+
+
+def test_exact_fills():
+    assert (init.constant_(weight(2, 3), 0.5).data == 0.5).all()
+    assert (init.ones_(weight(2)).data == 1).all()
+    assert not init.zeros_(init.ones_(weight(2))).data.any()
+    np.testing.assert_array_equal(init.eye_(weight(2, 3)).data, np.eye(2, 3))
+    w = init.dirac_(weight(4, 3, 3, 3), groups=2).data
+    assert w.sum() == 4
+    assert all(w[row, row % 2, 1, 1] == 1 for row in range(4))
+    w = init.dirac_(weight(4, 2, 3)).data
+    assert w.sum() == 2
+    assert w[0, 0, 1] == w[1, 1, 1] == 1
+
+
+def test_masters_and_copies_agree_and_tensors_are_filled():
+    p = init.normal_(mp.MIXED.cast(nn.Linear(50, 50)).weight)
+    assert p.master.dtype == "float32"
+    assert p.dtype == "float16"
+    np.testing.assert_array_equal(p.data, p.master.astype("float16"))
+    assert (p.master != p.data).any()
+    t = init.normal_(mp.tensor(np.zeros(100, "float16")))
+    assert t.dtype == "float16"
+    assert t.data.any()
+
+
+def test_one_seed_one_model():
+    def draw():
+        mp.manual_seed(7)
+        m = nn.Sequential(nn.Linear(3, 3), nn.Conv2d(1, 2, 3), nn.Embedding(4, 2), nn.ConvTranspose2d(1, 2, 3))
+        return [a.tobytes() for a in m.state_dict().values()]
+
+    assert draw() == draw()
+    a, b = weight(3), weight(3)
+    init.uniform_(a, generator=np.random.default_rng(5)), init.uniform_(b, generator=np.random.default_rng(5))
+    np.testing.assert_array_equal(a.data, b.data)
+
+
+@pytest.mark.parametrize(
+    ("layer", "bound"),
+    [
+        (lambda: nn.Linear(200, 300), 1 / math.sqrt(200)),
+        (lambda: nn.Conv1d(20, 300, 5, groups=2), 1 / math.sqrt(50)),
+        (lambda: nn.Conv2d(8, 200, 3), 1 / math.sqrt(72)),
+        (lambda: nn.ConvTranspose2d(200, 8, 3), 1 / math.sqrt(72)),
+    ],
+)
+def test_default_initialisation_is_uniform_with_fan_in(layer, bound):
+    for p in layer().parameters():
+        assert 0.5 * bound < abs(p.data).max() <= bound * (1 + 2.0**-23)
+        relative = p.data.astype("float64").std() * math.sqrt(3) / bound - 1  # a uniform kurtosis is 1.8
+        assert abs(relative) < 5 * math.sqrt(0.8 / p.data.size) / 2 + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "param", "gain"),
+    [
+        ("linear", None, 1), ("conv_transpose2d", None, 1), ("sigmoid", None, 1), ("tanh", None, 5 / 3),
+        ("relu", None, math.sqrt(2)), ("leaky_relu", None, math.sqrt(2 / 1.0001)), ("leaky_relu", 1.0, 1),
+        ("selu", None, 0.75),
+    ],
+)  # fmt: skip
+def test_gains(name, param, gain):
+    assert init.calculate_gain(name, param) == pytest.approx(gain)
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (lambda: init.uniform_(weight(2), 1, 0), ValueError, "uniform_: expected a <= b, got 1 and 0"),
+        (lambda: init.normal_(weight(2), std=-1), ValueError, "normal_: expected std >= 0, got -1"),
+        (lambda: init.trunc_normal_(weight(2), a=1, b=1), ValueError, "trunc_normal_: expected std > 0 and a < b"),
+        (lambda: init.eye_(weight(2)), ValueError, r"eye_: expected a matrix, got shape \(2,\)"),
+        (lambda: init.dirac_(weight(3, 2)), ValueError, "dirac_: expected `tensor` to have at least 3 axes"),
+        (lambda: init.dirac_(weight(3, 2, 1), 2), ValueError, "groups that divide 3"),
+        (lambda: init.xavier_normal_(weight(2)), ValueError, "xavier_normal_: expected `tensor` to have at least 2"),
+        (lambda: init.orthogonal_(weight(2)), ValueError, "orthogonal_: expected `tensor` to have at least 2 axes"),
+        (lambda: init.kaiming_normal_(weight(2, 2), mode="fan"), ValueError, "kaiming_normal_: expected mode 'fan_in'"),
+        (lambda: init.kaiming_normal_(weight(2, 2), nonlinearity="x"), ValueError, "calculate_gain: expected one of"),
+        (lambda: init.normal_(weight(2), generator=3), TypeError, "expected `generator` to be a numpy.random.Gen"),
+        (lambda: init.zeros_(np.zeros(2)), TypeError, "expected `tensor` to be a floating Tensor or Parameter, got "),
+        (lambda: init.zeros_(mp.tensor([1])), TypeError, "floating Tensor or Parameter, got int64"),
+        (lambda: init.constant_(mp.MIXED.cast(nn.Linear(1, 1)).bias, 7e4), ValueError, "constant_: the constant 70000"),
+        (lambda: init.constant_(mp.tensor([1.0]).half(), 7e4), ValueError, "does not fit FP16"),
+    ],
+)
+def test_refusals(act, error, message):
+    with pytest.raises(error, match=message):
+        act()

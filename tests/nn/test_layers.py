@@ -1,0 +1,218 @@
+"""Layers: PyTorch's constructors and state, and the op they call with what they were given."""
+
+import inspect
+
+import numpy as np
+import pytest
+from oracle import randn
+
+import tinymp as mp
+from tinymp import nn, ops
+
+# PyTorch's constructor arguments in order (positional calls must mean the same); ~ marks those that are refused.
+SIGNATURES = {
+    "Linear": "in_features out_features bias ~device ~dtype",
+    "Conv1d": "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode ~device ~dtype",
+    "Conv2d": "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode ~device ~dtype",
+    "ConvTranspose2d": "in_channels out_channels kernel_size stride padding output_padding groups bias dilation "
+    "padding_mode ~device ~dtype",
+    "BatchNorm1d": "num_features eps momentum affine track_running_stats ~device ~dtype bias",
+    "BatchNorm2d": "num_features eps momentum affine track_running_stats ~device ~dtype bias",
+    "LayerNorm": "normalized_shape eps elementwise_affine bias ~device ~dtype",
+    "Embedding": "num_embeddings embedding_dim padding_idx ~max_norm ~norm_type ~scale_grad_by_freq "
+    "~sparse ~device ~dtype",
+    "LocalResponseNorm": "size alpha beta k",
+    "MaxPool2d": "kernel_size stride padding dilation return_indices ceil_mode",
+    "AvgPool2d": "kernel_size stride padding ceil_mode count_include_pad divisor_override",
+    "AdaptiveAvgPool2d": "output_size",
+    "ReLU": "~inplace",
+    "LeakyReLU": "negative_slope ~inplace",
+    "Sigmoid": "",
+    "Tanh": "",
+    "Hardtanh": "min_val max_val ~inplace",
+    "ELU": "alpha ~inplace",
+    "GELU": "approximate",
+    "SiLU": "~inplace",
+    "Softplus": "beta threshold",
+    "LogSigmoid": "",
+    "Softmax": "dim",
+    "LogSoftmax": "dim",
+    "Dropout": "p ~inplace",
+    "Flatten": "start_dim end_dim",
+    "Unflatten": "dim unflattened_size",
+    "Upsample": "size scale_factor mode align_corners recompute_scale_factor",
+    "PixelShuffle": "upscale_factor",
+    "ZeroPad2d": "padding",
+    "CrossEntropyLoss": "weight ~size_average ignore_index ~reduce reduction label_smoothing",
+    "NLLLoss": "weight ~size_average ignore_index ~reduce reduction",
+    "MSELoss": "~size_average ~reduce reduction",
+    "L1Loss": "~size_average ~reduce reduction",
+    "SmoothL1Loss": "~size_average ~reduce reduction beta",
+    "HuberLoss": "reduction delta",
+    "BCEWithLogitsLoss": "weight ~size_average ~reduce reduction pos_weight",
+    "BCELoss": "weight ~size_average ~reduce reduction",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_constructors_are_pytorchs(name):
+    layer = getattr(nn, name)
+    parameters = inspect.signature(layer).parameters
+    assert list(parameters) == SIGNATURES[name].replace("~", "").split()
+    assert not layer.__doc__.startswith(f"{name}("), "a docstring of its own, not the dataclass's"
+    required = {k: 4 for k, p in parameters.items() if p.default is p.empty}
+    for refused in [word[1:] for word in SIGNATURES[name].split() if word.startswith("~")]:
+        with pytest.raises(TypeError, match=f"{name}: argument `{refused}` is not supported"):
+            layer(**required, **{refused: 1})
+
+
+def function(op, *args, **kwargs):
+    return lambda m, *inputs: getattr(ops, op)(*inputs, *args, **kwargs)
+
+
+X = mp.tensor([1.0, 2.0])
+IMAGES = (2, 4, 6, 6)
+# layer, input shape, the op that it must equal
+FORWARD = [
+    (lambda: nn.Linear(5, 3), (2, 5), lambda m, x: ops.linear(x, m.weight, m.bias)),
+    (lambda: nn.Linear(5, 3, bias=False), (2, 4, 5), lambda m, x: ops.linear(x, m.weight)),
+    (lambda: nn.Conv1d(4, 2, 3, 2, 1, 1, 2), (2, 4, 9), lambda m, x: ops.conv1d(x, m.weight, m.bias, 2, 1, 1, 2)),
+    (lambda: nn.Conv2d(4, 2, (3, 1), 2, (1, 0), 1), IMAGES, lambda m, x: ops.conv2d(x, m.weight, m.bias, 2, (1, 0))),
+    (lambda: nn.Conv2d(4, 2, 3, padding="same", dilation=2, bias=False), IMAGES,
+     lambda m, x: ops.conv2d(x, m.weight, None, padding="same", dilation=2)),
+    (lambda: nn.ConvTranspose2d(4, 2, 3, 2, 1, 1, 2, True, 1), IMAGES,
+     lambda m, x: ops.conv_transpose2d(x, m.weight, m.bias, 2, 1, 1, 2, 1)),
+    (lambda: nn.LocalResponseNorm(3, 0.1, 0.5, 2.0), IMAGES, function("local_response_norm", 3, 0.1, 0.5, 2.0)),
+    (lambda: nn.MaxPool2d(3, 2, 1, 1, False, True), IMAGES, function("max_pool2d", 3, 2, 1, ceil_mode=True)),
+    (lambda: nn.AvgPool2d(3, 2, 1, False, False, None), IMAGES, function("avg_pool2d", 3, 2, 1, False, False)),
+    (lambda: nn.AdaptiveAvgPool2d((2, None)), IMAGES, function("adaptive_avg_pool2d", (2, None))),
+    (lambda: nn.ReLU(), (3, 4), function("relu")),
+    (lambda: nn.LeakyReLU(0.3), (3, 4), function("leaky_relu", 0.3)),
+    (lambda: nn.Sigmoid(), (3, 4), function("sigmoid")),
+    (lambda: nn.Tanh(), (3, 4), function("tanh")),
+    (lambda: nn.Hardtanh(-0.5, 0.7), (3, 4), function("hardtanh", -0.5, 0.7)),
+    (lambda: nn.ELU(0.5), (3, 4), function("elu", 0.5)),
+    (lambda: nn.GELU("tanh"), (3, 4), function("gelu", "tanh")),
+    (lambda: nn.SiLU(), (3, 4), function("silu")),
+    (lambda: nn.Softplus(2.0, 1.0), (3, 4), function("softplus", 2.0, 1.0)),
+    (lambda: nn.LogSigmoid(), (3, 4), function("logsigmoid")),
+    (lambda: nn.Softmax(0), (3, 4), function("softmax", 0)),
+    (lambda: nn.LogSoftmax(1), (3, 4), function("log_softmax", 1)),
+    (lambda: nn.Identity(1, a=2), (3, 4), lambda m, x: x),
+    (lambda: nn.Dropout(0.5).eval(), (3, 4), lambda m, x: x),
+    (lambda: nn.Flatten(), IMAGES, lambda m, x: x.reshape(2, -1)),
+    (lambda: nn.Unflatten(-2, (3, -1)), IMAGES, lambda m, x: x.reshape(2, 4, 3, 2, 6)),
+    (lambda: nn.Upsample(None, 2, "bilinear", True), IMAGES, function("interpolate", None, 2, "bilinear", True)),
+    (lambda: nn.PixelShuffle(2), IMAGES, function("pixel_shuffle", 2)),
+    (lambda: nn.ZeroPad2d(1), IMAGES, function("pad", (1, 1, 1, 1))),
+    (lambda: nn.ZeroPad2d((1, 2, 0, 3)), IMAGES, function("pad", (1, 2, 0, 3))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED])
+@pytest.mark.parametrize(("build", "shape", "expected"), FORWARD, ids=[type(c[0]()).__name__ for c in FORWARD])
+def test_forward_is_the_op(build, shape, expected, policy):
+    m = policy.cast(build())
+    x = policy.cast(mp.tensor(randn(*shape).astype("float32")))
+    y = m(x)
+    assert y.dtype == policy.storage
+    np.testing.assert_array_equal(y.data, expected(m, x).data)
+    if list(m.parameters()):
+        y.sum().backward()
+        assert all(p.grad.dtype == policy.storage for p in m.parameters())
+
+
+def test_max_pool_returns_indices():
+    y, index = nn.MaxPool2d(2, return_indices=True)(mp.tensor(randn(1, 1, 4, 4)))
+    assert y.shape == index.shape == (1, 1, 2, 2)
+
+
+def test_dropout_follows_training():
+    mp.manual_seed(0)
+    m, x = nn.Dropout(0.25), mp.tensor(np.ones((100, 100), "float32"))
+    y = m(x).data
+    assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.75)}
+    assert abs((y == 0).mean() - 0.25) < 5 * np.sqrt(0.25 * 0.75 / y.size)
+    assert m.eval()(x) is x
+
+
+def test_embedding():
+    mp.manual_seed(0)
+    m = mp.MIXED.cast(nn.Embedding(5, 3, padding_idx=-1))
+    assert m.padding_idx == 4
+    assert not m.weight.data[4].any()
+    assert not m.weight.master[4].any()
+    assert m.weight.data[:4].all()
+    y = m(mp.tensor([[0, 4], [4, 2]]))
+    np.testing.assert_array_equal(y.data, m.weight.data[[[0, 4], [4, 2]]])
+    y.sum().backward()
+    assert m.weight.grad[:, 0].tolist() == [1, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("layer", "state"),
+    [
+        (nn.Linear(3, 2), {"weight": (2, 3), "bias": (2,)}),
+        (nn.Conv1d(4, 6, 3, groups=2), {"weight": (6, 2, 3), "bias": (6,)}),
+        (nn.Conv2d(4, 6, (3, 2), bias=False), {"weight": (6, 4, 3, 2)}),
+        (nn.ConvTranspose2d(4, 6, 3, groups=2), {"weight": (4, 3, 3, 3), "bias": (6,)}),
+        (nn.Embedding(5, 3), {"weight": (5, 3)}),
+        (nn.LayerNorm((4, 5)), {"weight": (4, 5), "bias": (4, 5)}),
+        (nn.BatchNorm2d(3), dict.fromkeys(["weight", "bias", "running_mean", "running_var"], (3,)) | {"num_batches_tracked": ()}),
+        (nn.CrossEntropyLoss(mp.tensor([1.0, 2.0])), {"weight": (2,)}),
+        (nn.BCEWithLogitsLoss(pos_weight=mp.tensor([1.0])), {"pos_weight": (1,)}),
+        (nn.MSELoss(), {}),
+    ],
+    ids=lambda x: type(x).__name__ if isinstance(x, nn.Module) else "",
+)  # fmt: skip
+def test_state_is_pytorchs(layer, state):
+    found = layer.state_dict()
+    assert list(found) == list(state)
+    assert {name: a.shape for name, a in found.items()} == state
+    assert all(a.dtype == ("int64" if name == "num_batches_tracked" else "float32") for name, a in found.items())
+
+
+@pytest.mark.parametrize(
+    ("layer", "text"),
+    [
+        (lambda: nn.Conv2d(4, 6, 3, 2, 1, 2, 2, False),
+         "Conv2d(4, 6, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1), dilation=(2, 2), groups=2, bias=False)  weight"),
+        (lambda: nn.Conv1d(1, 1, 3, padding="same"), "Conv1d(1, 1, kernel_size=(3,), padding=same)  weight"),
+        (lambda: nn.ConvTranspose2d(1, 1, 3, 2, 0, 1),
+         "ConvTranspose2d(1, 1, kernel_size=(3, 3), stride=(2, 2), output_padding=(1, 1))  weight"),
+        (lambda: nn.Linear(3, 2, False), "Linear(3, 2, bias=False)  weight (2, 3) float32\n6 parameters"),
+        (lambda: nn.BatchNorm2d(3, momentum=None, affine=False), "BatchNorm2d(3, momentum=None, affine=False)"),
+        (lambda: nn.LayerNorm((4, 5), 1e-3, False), "LayerNorm((4, 5), eps=0.001)"),
+        (lambda: nn.Embedding(5, 3, -1), "Embedding(5, 3, padding_idx=4)  weight (5, 3) float32"),
+        (lambda: nn.MaxPool2d(2, ceil_mode=True), "MaxPool2d(kernel_size=2, ceil_mode=True)"),
+        (lambda: nn.CrossEntropyLoss(mp.tensor([1.0, 2.0]), label_smoothing=0.1),
+         "CrossEntropyLoss(weight='a tensor (2,)', label_smoothing=0.1)"),
+    ],
+)  # fmt: skip
+def test_repr(layer, text):
+    assert repr(layer()).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (lambda: nn.Linear(1.5, 2), TypeError, "Linear: expected `in_features` to be an integer"),
+        (lambda: nn.Conv2d(3, 4, 3, groups=2), ValueError, "Conv2d: expected in_channels to be a multiple of groups"),
+        (lambda: nn.Conv2d(4, 3, 3, groups=2), ValueError, "Conv2d: expected out_channels to be a multiple of groups"),
+        (lambda: nn.Conv2d(1, 1, 0), ValueError, "Conv2d: expected `kernel_size` to be at least 1"),
+        (lambda: nn.Conv2d(1, 1, (3, 3, 3)), ValueError, "Conv2d: expected `kernel_size` to have 2 values"),
+        (lambda: nn.Conv2d(1, 1, 3, padding="full"), ValueError, "Conv2d: expected `padding` to be one of 'same'"),
+        (lambda: nn.Conv2d(1, 1, 3, 2, padding="same"), ValueError, "Conv2d: padding='same' needs stride 1"),
+        (lambda: nn.Conv1d(1, 1, 3, padding_mode="circular"), ValueError, "Conv1d: expected `padding_mode` to be"),
+        (lambda: nn.ConvTranspose2d(1, 1, 3, padding="same"), TypeError, "Transpose2d: expected `padding` to be an integer"),
+        (lambda: nn.ConvTranspose2d(1, 1, 3)(X, output_size=(5, 5)), TypeError, "argument `output_size` is not supported"),
+        (lambda: nn.Embedding(3, 2, 3), IndexError, r"Embedding: expected padding_idx in \[-3, 2\], got 3"),
+        (lambda: nn.Dropout(1.5), ValueError, "Dropout: expected 0 <= p <= 1, got 1.5"),
+        (lambda: nn.Softmax()(X), TypeError, "softmax: expected `dim`"),
+        (lambda: nn.ReLU(slope=1), TypeError, "unexpected keyword argument 'slope'"),
+        (lambda: mp.MIXED.cast(nn.Linear(2, 2))(X), TypeError, "linear: expected tensors of one dtype"),
+    ],
+)  # fmt: skip
+def test_refusals(act, error, message):
+    with pytest.raises(error, match=message):
+        act()

@@ -1,0 +1,342 @@
+"""Module: what it is made of, saving and loading, casting, and its messages."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import nn
+from tinymp.nn.module import IncompatibleKeys
+
+
+def model():
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Sequential(nn.Flatten(), nn.Linear(8, 3)))
+
+
+NAMES = ["0.weight", "0.bias", "1.weight", "1.bias", "3.1.weight", "3.1.bias"]
+STATE = [*NAMES[:4], "1.running_mean", "1.running_var", "1.num_batches_tracked", *NAMES[4:]]
+
+
+class Tied(nn.Module):
+    """Two layers that share one weight, beside a buffer that is saved and one that is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 3, bias=False)
+        self.second = nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.again = self.second
+        self.scale = nn.Parameter(np.ones(3, "float32"))
+        self.register_buffer("mask", mp.tensor([0.0, -np.inf, 1.0]))
+        self.register_buffer("scratch", mp.tensor([1, 2]), persistent=False)
+        self.register_parameter("absent", None)
+        self.plain = mp.tensor([1.0])
+
+
+# --------------------------------------------------------------------------------------------------- what it is made of
+
+
+def test_names_and_order():
+    m = model()
+    assert [name for name, _ in m.named_parameters()] == [p.name for p in m.parameters()] == NAMES
+    assert [name for name, _ in m.named_buffers()] == STATE[4:7]
+    assert [name for name, _ in m.named_modules()] == ["", "0", "1", "2", "3", "3.0", "3.1"]
+    assert [name for name, _ in m.named_children()] == ["0", "1", "2", "3"]
+    assert list(m.children()) == list(m)
+    assert len(list(m.modules())) == 7
+    assert [name for name, _ in m.named_parameters(prefix="net", recurse=False)] == []
+    assert [name for name, _ in m[0].named_parameters(prefix="net", recurse=False)] == ["net.weight", "net.bias"]
+
+
+def test_a_parameter_keeps_its_longest_name_until_it_moves():
+    m = model()
+    list(m.parameters())
+    assert [p.name for p in m[3].parameters()] == NAMES[4:]
+    assert [p.name for p in nn.ModuleDict({"head": m[3][1]}).parameters()] == ["head.weight", "head.bias"]
+
+
+def test_shared_parts_count_once_and_own_parts_come_first():
+    m = Tied()
+    assert [name for name, _ in m.named_parameters()] == ["scale", "first.weight", "second.bias"]
+    assert [name for name, _ in m.named_parameters(remove_duplicate=False)] == [
+        "scale", "first.weight", "second.weight", "second.bias", "again.weight", "again.bias",
+    ]  # fmt: skip
+    assert [name for name, _ in m.named_children()] == ["first", "second"]
+    assert [name for name, _ in m.named_buffers()] == ["mask", "scratch"]
+    assert "second.weight" in m.state_dict()
+    assert "again.bias" in m.state_dict()
+    assert not {"scratch", "absent", "plain"} & m.state_dict().keys()
+
+
+def test_train_eval_apply_freeze_and_zero_grad():
+    m, seen = model(), []
+    assert m.eval() is m
+    assert not any(module.training for module in m.modules())
+    assert m.train() is m
+    assert all(module.training for module in m.modules())
+    assert m.apply(seen.append) is m
+    assert seen[-1] is m
+    assert seen.index(m[3][1]) < seen.index(m[3])
+    m(mp.tensor(np.ones((2, 1, 4, 4), "float32"))).sum().backward()
+    assert all(p.grad is not None for p in m.parameters())
+    m.zero_grad()
+    assert all(p.grad is None for p in m.parameters())
+    assert m.requires_grad_(False) is m
+    assert not any(p.requires_grad for p in m.parameters())
+    assert m.to("cpu") is m
+
+
+def test_reassignment_and_deletion():
+    m = Tied()
+    m.absent = nn.Parameter(np.zeros(2, "float32"))
+    m.scale = None
+    del m.again
+    m.mask = mp.tensor([1.0])
+    assert list(m.state_dict()) == ["absent", "mask", "first.weight", "second.weight", "second.bias"]
+    m.first = None
+    assert "first.weight" not in m.state_dict()
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
+def test_copies_are_equal_and_apart(duplicate):
+    m = mp.MIXED.cast(Tied())
+    other = duplicate(m)
+    assert other.second.weight is other.first.weight
+    for (name, a), b in zip(m.state_dict().items(), other.state_dict().values(), strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=name)
+    other.first.weight.write(np.zeros((3, 3), "float32"))
+    assert m.first.weight.data.any()
+    assert m.first.weight.master.any()
+    assert repr(duplicate(nn.LeakyReLU(0.3))) == "LeakyReLU(negative_slope=0.3)"
+
+
+class Late(nn.Module):
+    def __init__(self, value):
+        self.part = value
+
+
+class Recursive(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.ReLU())
+        self.inner.append(self)
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (lambda m: Late(nn.ReLU()), AttributeError, r"Late.part: call super\(\).__init__\(\) before assigning"),
+        (lambda m: Late(1).training, AttributeError, r"'training' \(yet\): super\(\).__init__\(\) was not called"),
+        (lambda m: Recursive(), ValueError, "Sequential.1: a module cannot be a part of itself"),
+        (lambda m: m.frist, AttributeError, "Tied has no attribute 'frist'; did you mean first"),
+        (lambda m: m.half(), AttributeError, "no attribute 'half'; use tinymp.MIXED.cast"),
+        (lambda m: setattr(m, "scale", mp.tensor([1.0])), TypeError, r"expected a Parameter or None .*scale.copy_"),
+        (lambda m: setattr(m, "first", abs), TypeError, "Tied.first: expected a Module or None in place of the Module"),
+        (lambda m: setattr(m, "mask", np.ones(3)), TypeError, "Tied.mask: expected a Tensor or None for a buffer"),
+        (lambda m: setattr(m, "children", nn.ReLU()), ValueError, "would hide Module.children"),
+        (lambda m: m.register_buffer("a.b", None), ValueError, "a non-empty string without dots, got 'a.b'"),
+        (lambda m: m.register_buffer("plain", mp.tensor(1)), ValueError, "there is an attribute 'plain' already"),
+        (lambda m: m.register_buffer("x", np.ones(1)), TypeError, "a Tensor or None for a buffer, got ndarray"),
+        (lambda m: m.register_parameter("x", mp.tensor(1.0)), TypeError, "Tied.x: expected a Parameter or None, got T"),
+        (lambda m: m.add_module("x", 3), TypeError, "Tied.x: expected a Module or None, got int"),
+        (lambda m: m.train(1), TypeError, "train: expected mode to be True or False, got 1"),
+        (lambda m: m.zero_grad(set_to_none=False), TypeError, "got set_to_none=False"),
+        (lambda m: m.to(np.float16), TypeError, "to: expected the name of a device.*policy.cast"),
+        (lambda m: m.to("tpu"), ValueError, "device: expected one of .* got 'tpu'"),
+        (lambda m: m(1), NotImplementedError, "Tied has no forward"),
+    ],
+)
+def test_refusals(act, error, message):
+    with pytest.raises(error, match=message):
+        act(Tied())
+
+
+# --------------------------------------------------------------------------------------------------- saving and loading
+
+
+class Foreign:
+    """Something else with __array__, such as a tensor of PyTorch."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        if self.array is None:
+            raise RuntimeError("on another device")
+        return self.array
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, mp.tensor, Foreign])
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.NO_MASTER])
+def test_state_dict_round_trip(policy, wrap):
+    mp.manual_seed(1)
+    m, other = policy.cast(model()), policy.cast(model())
+    state = m.state_dict()
+    assert list(state) == STATE
+    assert all(type(a) is np.ndarray for a in state.values())
+    assert other.load_state_dict({k: wrap(a) for k, a in state.items()}) == IncompatibleKeys([], [])
+    for (name, a), b in zip(state.items(), other.state_dict().values(), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b, err_msg=name)
+    for p, q in zip(m.parameters(), other.parameters(), strict=True):
+        np.testing.assert_array_equal(p.data, q.data)
+    state["0.weight"][...] = 7
+    assert not (m[0].weight.master == 7).any(), "a state_dict is a copy"
+
+
+def test_loading_keeps_fp32_exactly_and_rounds_the_copy():
+    m = mp.MIXED.cast(nn.Linear(1, 1))
+    m.load_state_dict({"weight": np.array([[1 + 2.0**-20]]), "bias": np.array([3])})  # float64 and integers convert
+    assert m.weight.master == np.float32(1 + 2.0**-20)
+    assert m.weight.data == 1
+    assert m.bias.master == 3
+    assert m.state_dict()["weight"].dtype == "float32"
+    assert m.weight.data.dtype == "float16"
+
+
+def test_loading_without_strict_reports_and_loads_the_rest():
+    m = nn.Linear(2, 1)
+    assert m.load_state_dict({"bias": np.array([5.0]), "other": 1}, strict=False) == (["weight"], ["other"])
+    assert m.bias.data == 5
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"weight": np.ones((2, 1))}, ValueError, r"'weight': expected shape \(1, 2\), got \(2, 1\)"),
+        ({"weight": np.array([[1.0, np.nan]])}, TypeError, "'weight': expected finite values, got 1 that are"),
+        ({"weight": np.array([[1e300, -np.inf]])}, TypeError, "'weight': expected finite values, got 1"),
+        ({"weight": np.array([["a", "b"]])}, TypeError, "'weight': expected float32, got <U1"),
+        ({"weight": np.ones((1, 2), complex)}, TypeError, "'weight': expected float32, got complex128"),
+        ({"weight": [[1.0, 2.0]]}, TypeError, "'weight': expected an array, got list"),
+        ({"weight": Foreign(None)}, TypeError, r"'weight': Foreign could not be read as an array \(on another dev"),
+        ({"weight": np.full((1, 2), 65520.0)}, ValueError, "'weight': has values beyond the range of float16"),
+    ],
+)
+def test_a_failing_load_changes_nothing(change, error, message, strict):
+    m = mp.MIXED.cast(nn.Linear(2, 1))
+    before = m.state_dict()
+    with pytest.raises(error, match=message):
+        m.load_state_dict({"bias": np.ones(1)} | change, strict)
+    for name, a in m.state_dict().items():
+        np.testing.assert_array_equal(a, before[name])
+
+
+def test_one_error_lists_everything():
+    with pytest.raises(ValueError, match=r"fit Linear:\n  'bias': expected.*\n  missing: weight\n  unexpected: b, c"):
+        nn.Linear(2, 1).load_state_dict({"bias": np.ones(3), "b": 1, "c": 2})
+    with pytest.raises(TypeError, match="load_state_dict: expected a mapping of names to arrays, got list"):
+        nn.Linear(2, 1).load_state_dict([1])
+
+
+def test_buffers_load_by_their_own_rules():
+    m = Tied()
+    m.load_state_dict(m.state_dict())  # the mask may stay infinite where it is
+    with pytest.raises(TypeError, match="'mask': expected finite values, got 1"):
+        m.load_state_dict(m.state_dict() | {"mask": np.array([np.inf, -np.inf, 1])})
+    norm = nn.BatchNorm1d(2)
+    with pytest.raises(TypeError, match="'num_batches_tracked': expected int64, got float64"):
+        norm.load_state_dict(norm.state_dict() | {"num_batches_tracked": np.array(1.5)})
+
+
+# -------------------------------------------------------------------------------------------------------------- casting
+
+
+@pytest.mark.parametrize(
+    ("policy", "weight", "norm", "master"),
+    [
+        (mp.FP32, "float32", "float32", False),
+        (mp.MIXED, "float16", "float32", True),
+        (mp.NO_MASTER, "float16", "float32", False),
+        (mp.PURE_FP16, "float16", "float16", False),
+        (mp.Policy("FP64", storage="float64"), "float64", "float64", False),
+    ],
+)
+def test_cast(policy, weight, norm, master):
+    m = model()
+    m.register_buffer("table", mp.tensor([1.0, 2.0]))
+    exact = m.state_dict()["0.weight"]
+    assert policy.cast(m) is m
+    assert m[0].weight.dtype == m[3][1].bias.dtype == m.table.dtype == weight
+    assert m[1].weight.dtype == m[1].running_var.dtype == norm
+    assert m[1].num_batches_tracked.dtype == "int64"
+    assert (m[0].weight.master_nbytes > 0) is master
+    assert m[1].weight.master_nbytes == 0
+    x = policy.cast(mp.tensor(np.ones((2, 1, 4, 4), "float32")))
+    assert m(x).dtype == weight
+    if master:
+        np.testing.assert_array_equal(mp.FP32.cast(m).state_dict()["0.weight"], exact)
+
+
+def test_a_cast_that_overflows_changes_nothing():
+    m = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    nn.init.constant_(m[1].bias, 7e4)
+    with pytest.raises(ValueError, match=r"MIXED.cast: '1.bias' has values beyond the range of float16"):
+        mp.MIXED.cast(m)
+    assert m[0].weight.dtype == "float32"
+    Tied()._cast_storage(mp.MIXED)  # infinities stay what they are
+
+
+# ----------------------------------------------------------------------------------------------------------- containers
+
+
+def test_sequential():
+    a, b, c = nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)
+    m = nn.Sequential({"in": a, "act": b}).append(c)
+    assert (len(m), m[0], m[-1], m.act) == (3, a, c, b)
+    assert list(m[1:].state_dict()) == ["2.weight", "2.bias"]
+    assert isinstance(m[1:], nn.Sequential)
+    assert m[1:2][0] is b
+    twice = nn.Sequential(b, a, b)
+    assert len(twice) == 3
+    assert len(list(twice.children())) == 2
+    x = mp.tensor([[1.0, -1.0]])
+    np.testing.assert_array_equal(m(x).data, c(b(a(x))).data)
+    m[0] = nn.Identity()
+    assert not isinstance(m[0], nn.Linear)
+
+
+def test_module_list_and_dict():
+    layers = nn.ModuleList([nn.Linear(1, 1)]).extend([nn.ReLU(), nn.Linear(1, 2)])
+    assert [type(m).__name__ for m in layers] == ["Linear", "ReLU", "Linear"]
+    assert len(layers[1:]) == 2
+    named = nn.ModuleDict({"a": layers[0]})
+    named["b"] = layers
+    assert list(named) == list(named.keys()) == ["a", "b"]
+    assert "a" in named
+    assert len(named) == 2
+    assert list(named.values()) == [m for _, m in named.items()]
+    assert named["a"] is layers[0]
+    assert list(named.state_dict()) == ["a.weight", "a.bias", "b.0.weight", "b.0.bias", "b.2.weight", "b.2.bias"]
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (lambda: nn.Sequential(nn.ReLU(), abs), TypeError, "Sequential: expected a Module at place 1, got builtin"),
+        (lambda: nn.Sequential(nn.ReLU())[1], IndexError, r"Sequential: expected an index in \[-1, 0\], got 1"),
+        (lambda: nn.ModuleDict()["x"], KeyError, "ModuleDict: expected one of"),
+        (lambda: nn.ModuleDict({"keys ": 1}), TypeError, "expected a Module or None, got int"),
+    ],
+)
+def test_container_refusals(act, error, message):
+    with pytest.raises(error, match=message):
+        act()
+
+
+def test_repr():
+    assert repr(mp.MIXED.cast(model())) == (
+        "Sequential(\n"
+        "  (0): Conv2d(1, 2, kernel_size=(3, 3))  weight (2, 1, 3, 3) float16, bias (2,) float16\n"
+        "  (1): BatchNorm2d(2)  weight (2,) float32, bias (2,) float32\n"
+        "  (2): ReLU()\n"
+        "  (3): Sequential(\n"
+        "    (0): Flatten()\n"
+        "    (1): Linear(8, 3)  weight (3, 8) float16, bias (3,) float16\n"
+        "  )\n"
+        ")\n"
+        "51 parameters: 110 bytes of weights, 188 bytes of masters"
+    )

@@ -1,0 +1,158 @@
+"""Batch and layer normalisation: running statistics, and how they follow the optimizer's step."""
+
+import numpy as np
+import pytest
+from oracle import randn
+
+import tinymp as mp
+from tinymp import nn
+from tinymp.nn import statistics
+
+SHAPES = {nn.BatchNorm1d: [(6, 3), (4, 3, 5)], nn.BatchNorm2d: [(2, 3, 4, 5)]}
+CASES = [(layer, shape) for layer, shapes in SHAPES.items() for shape in shapes]
+
+
+@pytest.fixture(autouse=True)
+def _settled():
+    statistics.settle(True)
+    yield
+    statistics.settle(True)
+
+
+def batches(shape, n=3):
+    return [randn(*shape, seed=i).astype("float32") * (i + 1) + i for i in range(n)]
+
+
+def channel_statistics(x):
+    axes = (0, *range(2, x.ndim))
+    x = x.astype("float64")
+    return x.mean(axes), x.var(axes), x.var(axes, ddof=1)
+
+
+def normalised(x, mean, var, eps):
+    shape = (1, -1, *[1] * (x.ndim - 2))
+    return (x - mean.reshape(shape)) / np.sqrt(var.reshape(shape) + eps)
+
+
+def ones(*shape):
+    return mp.tensor(np.ones(shape, "float32"))
+
+
+def buffers(m):
+    return {name: b.data for name, b in m.named_buffers()}
+
+
+@pytest.mark.parametrize(("layer", "shape"), CASES)
+@pytest.mark.parametrize("momentum", [0.1, 1.0, None])
+def test_running_statistics(layer, shape, momentum):
+    m = layer(3, momentum=momentum, eps=1e-3)
+    mean, var = np.zeros(3), np.ones(3)
+    for i, x in enumerate(batches(shape)):
+        m.train()
+        batch_mean, biased, unbiased = channel_statistics(x)
+        np.testing.assert_allclose(m(mp.tensor(x)).data, normalised(x, batch_mean, biased, 1e-3), rtol=1e-4, atol=1e-5)
+        f = 1 / (i + 1) if momentum is None else momentum
+        mean, var = (1 - f) * mean + f * batch_mean, (1 - f) * var + f * unbiased
+        np.testing.assert_allclose(m.running_mean.data, mean, rtol=1e-5)
+        np.testing.assert_allclose(m.running_var.data, var, rtol=1e-5)
+        assert m.num_batches_tracked.data == i + 1
+        kept = buffers(m.eval())
+        np.testing.assert_allclose(m(mp.tensor(x)).data, normalised(x, mean, var, 1e-3), rtol=1e-4, atol=1e-5)
+        assert all(b is kept[name] for name, b in buffers(m).items()), "evaluation changes nothing"
+
+
+def test_without_statistics_or_affine():
+    m = nn.BatchNorm1d(3, affine=False, track_running_stats=False)
+    assert list(m.named_parameters()) == []
+    assert m.state_dict() == {}
+    x = batches((6, 3))[1]
+    np.testing.assert_array_equal(m(mp.tensor(x)).data, m.eval()(mp.tensor(x)).data)
+    assert [name for name, _ in nn.BatchNorm1d(3, bias=False).named_parameters()] == ["weight"]
+    m = nn.BatchNorm1d(3)
+    m.track_running_stats = False  # as in PyTorch: training leaves the buffers alone, evaluation still reads them
+    m(mp.tensor(x))
+    assert m.num_batches_tracked.data == 0
+    np.testing.assert_allclose(m.eval()(mp.tensor(x)).data, x, rtol=1e-4)
+
+
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.PURE_FP16])
+def test_a_skipped_step_leaves_no_trace(policy):
+    m = policy.cast(nn.BatchNorm1d(3, momentum=None))
+    xs = [policy.cast(mp.tensor(x)) for x in batches((6, 3))]
+    m(xs[0])
+    statistics.settle(applied=True)
+    before = {name: b.copy() for name, b in buffers(m).items()}
+    m(xs[1]), m(xs[2])  # two batches (gradient accumulation) before the step that is skipped
+    assert m.num_batches_tracked.data == 3
+    statistics.settle(applied=False)
+    for name, b in buffers(m).items():
+        np.testing.assert_array_equal(b, before[name])
+        assert b.dtype == before[name].dtype
+    m(xs[1])
+    statistics.settle(applied=True)
+    statistics.settle(applied=False)  # of a step without a training forward: nothing to undo
+    assert m.num_batches_tracked.data == 2
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda m: m.load_state_dict(nn.BatchNorm1d(3).state_dict()),
+        lambda m: m.reset_running_stats(),
+        lambda m: mp.PURE_FP16.cast(m),
+    ],
+    ids=["load", "reset", "cast"],
+)
+def test_a_skipped_step_does_not_undo_what_the_user_did(act):
+    m = nn.BatchNorm1d(3)
+    m(mp.tensor(batches((6, 3))[0]))
+    act(m)
+    after = buffers(m)
+    statistics.settle(applied=False)
+    assert all(b is after[name] for name, b in buffers(m).items())
+
+
+def test_a_failing_forward_changes_nothing():
+    m = nn.BatchNorm1d(3)
+    before = buffers(m)
+    with pytest.raises(ValueError, match="more than one value per channel"):
+        m(ones(1, 3))
+    assert all(b is before[name] for name, b in buffers(m).items())
+
+
+def test_mixed_keeps_statistics_and_parameters_in_fp32():
+    m = mp.MIXED.cast(nn.BatchNorm2d(3))
+    y = m(mp.tensor(batches((2, 3, 4, 5))[2]).half())
+    y.sum().backward()
+    assert y.dtype == "float16"
+    assert {b.dtype.name for b in m.buffers()} == {"float32", "int64"}
+    assert {p.grad.dtype.name for p in m.parameters()} == {"float32"}
+
+
+@pytest.mark.parametrize("shape", [5, (5,), [4, 5]])
+@pytest.mark.parametrize(("affine", "bias"), [(True, True), (True, False), (False, True)])
+def test_layer_norm(shape, affine, bias):
+    m = nn.LayerNorm(shape, 1e-3, affine, bias)
+    assert [name for name, _ in m.named_parameters()] == ["weight", "bias"][: affine * (1 + bias)]
+    assert all(p.normalisation for p in m.parameters())
+    x = randn(3, 4, 5)
+    axes = tuple(range(-len(m.normalized_shape), 0))
+    expected = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-3)
+    np.testing.assert_allclose(m(mp.tensor(x.astype("float32"))).data, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (lambda: nn.BatchNorm2d(3)(ones(2, 3)), ValueError, r"BatchNorm2d: expected input \(N, C, H, W\), got shape \(2, 3"),
+        (lambda: nn.BatchNorm1d(3)(ones(3)), ValueError, r"expected input \(N, C\) or \(N, C, L\)"),
+        (lambda: nn.BatchNorm1d(3)(ones(2, 4)), ValueError, "batch_norm: expected running_mean.shape"),
+        (lambda: nn.BatchNorm1d(0), ValueError, "BatchNorm1d: expected `num_features` to be at least 1"),
+        (lambda: nn.LayerNorm(()), ValueError, "LayerNorm: expected `normalized_shape`"),
+        (lambda: nn.BatchNorm1d(3, device="cpu"), TypeError, r"argument `device` is not supported: .* with .to\('cpu'\)"),
+        (lambda: nn.LayerNorm(3, dtype="float16"), TypeError, r"argument `dtype` is not supported: .*policy.cast"),
+    ],
+)  # fmt: skip
+def test_refusals(act, error, message):
+    with pytest.raises(error, match=message):
+        act()

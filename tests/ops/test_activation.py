@@ -1,0 +1,112 @@
+"""Activations: values and gradients, kinks and extremes."""
+
+import math
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import check, distinct, randn
+from tinymp import ops
+
+erf = np.vectorize(math.erf, otypes=[float])
+
+
+def sigmoid(x):
+    return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))
+
+
+CASES = [
+    # op, oracle, number of rounded saved arrays that backward reads
+    (ops.relu, lambda x: np.maximum(x, 0), 0),
+    (lambda x: ops.leaky_relu(x, 0.2), lambda x: np.where(x > 0, x, 0.2 * x), 0),
+    (ops.sigmoid, sigmoid, 8),  # y near 1 moves 1 - y by u: dx by u dy, which is 4 u max dx (where y = 1/2)
+    (ops.tanh, np.tanh, 4),
+    (lambda x: ops.hardtanh(x, -1.5, 0.7), lambda x: np.clip(x, -1.5, 0.7), 0),
+    (lambda x: ops.elu(x, 1.3), lambda x: np.where(x > 0, x, 1.3 * np.expm1(np.minimum(x, 0))), 0),
+    (ops.gelu, lambda x: 0.5 * x * (1 + erf(x / np.sqrt(2))), 0),
+    (
+        lambda x: ops.gelu(x, "tanh"),
+        lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+        0,
+    ),
+    (ops.silu, lambda x: x * sigmoid(x), 0),
+    (ops.softplus, lambda x: np.logaddexp(0, x), 0),
+    (lambda x: ops.softplus(x, 2.0, 3.0), lambda x: np.where(2 * x > 3, x, np.logaddexp(0, 2 * x) / 2), 0),
+    (ops.logsigmoid, lambda x: -np.logaddexp(0, -x), 0),
+]
+
+
+@pytest.mark.parametrize(("op", "oracle", "inherited"), CASES)
+@pytest.mark.parametrize("x", [distinct(6, 8, step=0.3), 0.01 * randn(5, 3), np.array(0.4), np.empty((0, 3))], ids=str)
+def test_activation(op, oracle, inherited, x):
+    # the oracle of gelu cancels in its left tail: its own error is the magnitude there
+    check(op, oracle, x, length=8, grad_length=24, inherited=inherited)
+
+
+def values(op, x, dtype):
+    """op(x) and its gradient for dy = 1."""
+    t = mp.tensor(np.array(x, dtype), requires_grad=True)
+    y = op(t)
+    y.backward(np.ones(y.shape, dtype))
+    return y.data, t.grad
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+class TestEdges:
+    def test_relu(self, dtype):
+        y, dx = values(ops.relu, [-np.inf, -65504, -(2.0**-24), -0.0, 0.0, 2.0**-24, 65504, np.inf], dtype)
+        np.testing.assert_array_equal(y, np.array([0, 0, 0, 0, 0, 2.0**-24, 65504, np.inf], dtype))
+        np.testing.assert_array_equal(dx, [0, 0, 0, 0, 0, 1, 1, 1])  # 0 at 0, also at -0
+
+    def test_relu_passes_nan_of_either_sign(self, dtype):
+        nans = np.copysign(np.array([np.nan, np.nan], dtype), np.array([1, -1], dtype))
+        assert np.isnan(ops.relu(mp.tensor(nans)).data).all()
+
+    def test_relu_stops_an_infinite_gradient(self, dtype):
+        x = mp.tensor(np.array([-1.0, 1.0], dtype), requires_grad=True)
+        ops.relu(x).backward(np.array([np.inf, np.inf], dtype))
+        np.testing.assert_array_equal(x.grad, [0, np.inf])
+
+    def test_bounds(self, dtype):
+        y, dx = values(lambda x: ops.hardtanh(x), [-2, -1, 0, 1, 2, np.inf, -np.inf], dtype)
+        np.testing.assert_array_equal(y, [-1, -1, 0, 1, 1, 1, -1])
+        np.testing.assert_array_equal(dx, [0, 0, 1, 0, 0, 0, 0])
+
+    @pytest.mark.parametrize(
+        ("op", "low", "high"),
+        [(ops.sigmoid, 0, 1), (ops.tanh, -1, 1), (ops.elu, -1, None), (ops.softplus, 0, None), (ops.logsigmoid, None, 0)],
+    )
+    def test_limits(self, dtype, op, low, high):
+        y, dx = values(op, [-65504, 65504], dtype)
+        np.testing.assert_array_equal(y, np.array([-65504 if low is None else low, 65504 if high is None else high], dtype))
+        np.testing.assert_array_equal(dx, [float(low is None), float(high is None)])
+
+    @pytest.mark.parametrize("op", [c[0] for c in CASES])
+    def test_nan_stays_nan(self, dtype, op):
+        assert np.isnan(op(mp.tensor(np.array([np.nan, 1], dtype))).data).tolist() == [True, False]
+
+
+def test_gelu_keeps_its_left_tail_in_fp32():
+    """x Phi(x) by 1 + erf would be 0 or noise below -5; erfc keeps it relative to its own size."""
+    x = np.linspace(-9, -3, 50)
+    expected = [v * 0.5 * math.erfc(-v / math.sqrt(2)) for v in x]
+    np.testing.assert_allclose(ops.gelu(mp.tensor(x.astype("float32"))).data, expected, rtol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: ops.relu(x, inplace=True), TypeError, "relu: argument `inplace` is not supported"),
+        (lambda x: ops.sigmoid(x, out=x), TypeError, "sigmoid: argument `out` is not supported"),
+        (lambda x: ops.gelu(x, "fast"), ValueError, "`approximate` to be one of 'none', 'tanh', got 'fast'"),
+        (lambda x: ops.hardtanh(x, 1, 1), ValueError, "min_val < max_val"),
+        (lambda x: ops.hardtanh(x, -1, 1e6), ValueError, "the constant 1e\\+06 does not fit FP16"),
+        (lambda x: ops.softplus(x, beta=0), ValueError, "`beta` to be positive"),
+        (lambda x: ops.relu([1.0]), TypeError, "relu: expected a Tensor for `input`, got list"),
+        (lambda x: ops.tanh(mp.tensor([1])), TypeError, "tanh: expected `input` to be floating, got int64"),
+    ],
+)
+def test_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call(mp.tensor(np.ones(2, "float16")))

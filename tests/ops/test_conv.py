@@ -1,0 +1,225 @@
+"""Convolutions against loops over the definition, and against each other."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import check, randn
+from tinymp import ops
+from tinymp.ops import conv as conv_module
+
+
+def loops(x, w, b=None, stride=(1, 1), pads=((0, 0), (0, 0)), dilation=(1, 1), groups=1):
+    """The definition of a 2-d cross-correlation, one output position at a time."""
+    x = np.pad(x, ((0, 0), (0, 0), *pads))
+    n, _, h, width = x.shape
+    o, cg, kh, kw = w.shape
+    oh = (h - dilation[0] * (kh - 1) - 1) // stride[0] + 1
+    ow = (width - dilation[1] * (kw - 1) - 1) // stride[1] + 1
+    y = np.zeros((n, o, oh, ow))
+    for k in range(o):
+        group = slice(k // (o // groups) * cg, (k // (o // groups) + 1) * cg)
+        for i in range(oh):
+            for j in range(ow):
+                rows = slice(i * stride[0], i * stride[0] + dilation[0] * (kh - 1) + 1, dilation[0])
+                cols = slice(j * stride[1], j * stride[1] + dilation[1] * (kw - 1) + 1, dilation[1])
+                y[:, k, i, j] = (x[:, group, rows, cols] * w[k]).sum((1, 2, 3))
+    return y if b is None else y + b[:, None, None]
+
+
+def transposed(x, w, b=None, stride=(1, 1), padding=(0, 0), output_padding=(0, 0), groups=1, dilation=(1, 1)):
+    """The definition of a transposed convolution: every input value adds its kernel to the output."""
+    n, c, h, width = x.shape
+    _, og, kh, kw = w.shape
+    full = [
+        (m - 1) * s + d * (k - 1) + 1 + e
+        for m, s, d, k, e in zip((h, width), stride, dilation, (kh, kw), output_padding)
+    ]
+    y = np.zeros((n, og * groups, *full))
+    for k in range(c):
+        group = slice(k // (c // groups) * og, (k // (c // groups) + 1) * og)
+        for i in range(h):
+            for j in range(width):
+                rows = slice(i * stride[0], i * stride[0] + dilation[0] * (kh - 1) + 1, dilation[0])
+                cols = slice(j * stride[1], j * stride[1] + dilation[1] * (kw - 1) + 1, dilation[1])
+                y[:, group, rows, cols] += x[:, k, i, j][:, None, None, None] * w[k]
+    y = y[:, :, padding[0] : full[0] - padding[0], padding[1] : full[1] - padding[1]]
+    return y if b is None else y + b[:, None, None]
+
+
+def sides(padding):
+    return tuple((p, p) for p in padding)
+
+
+CASES = [
+    # input, weight, stride, padding, dilation, groups
+    ((2, 3, 6, 5), (4, 3, 3, 3), (1, 1), (0, 0), (1, 1), 1),
+    ((2, 3, 6, 5), (4, 3, 3, 3), (1, 1), (1, 1), (1, 1), 1),
+    ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1), (0, 0), (1, 1), 1),
+    ((3, 2, 7, 6), (4, 2, 3, 2), (2, 3), (2, 1), (1, 1), 1),
+    ((2, 4, 7, 7), (6, 2, 3, 3), (1, 2), (1, 0), (2, 1), 2),
+    ((2, 3, 6, 6), (6, 1, 3, 3), (1, 1), (1, 1), (1, 1), 3),
+    ((1, 5, 4, 4), (3, 5, 1, 1), (1, 1), (0, 0), (1, 1), 1),
+    ((2, 2, 8, 7), (3, 2, 2, 4), (3, 2), (0, 3), (3, 2), 1),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "stride", "padding", "dilation", "groups"), CASES)
+@pytest.mark.parametrize("bias", [True, False])
+def test_conv2d(x, w, stride, padding, dilation, groups, bias):
+    inputs = [randn(*x), randn(*w, seed=2)] + ([randn(w[0], seed=3)] if bias else [])
+
+    def op(x, w, b=None):
+        return ops.conv2d(x, w, b, stride, padding, dilation, groups)
+
+    def oracle(x, w, b=None):
+        return loops(x, w, b, stride, sides(padding), dilation, groups)
+
+    terms = w[1] * w[2] * w[3] + 1
+    check(op, oracle, *inputs, length=terms, magnitude=lambda *a: oracle(*a).max(), grad_length=x[0] * x[2] * x[3] * w[0])
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (2, 4), (1, 5)])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_conv2d_same_keeps_the_size_and_pads_more_on_the_right(kernel, dilation):
+    spans = [dilation * (k - 1) for k in kernel]
+    pads = [(s // 2, s - s // 2) for s in spans]
+
+    def oracle(x, w):
+        return loops(x, w, pads=pads, dilation=(dilation, dilation))
+
+    check(
+        lambda x, w: ops.conv2d(x, w, padding="same", dilation=dilation),
+        oracle,
+        randn(2, 2, 7, 8),
+        randn(3, 2, *kernel, seed=2),
+        length=2 * kernel[0] * kernel[1],
+        magnitude=lambda *a: oracle(*a).max(),
+        grad_length=400,
+    )
+
+
+def test_conv2d_valid_and_without_batch():
+    x, w = mp.tensor(randn(2, 5, 5)), mp.tensor(randn(3, 2, 3, 3, seed=2))
+    valid = ops.conv2d(x, w, padding="valid")
+    assert valid.shape == (3, 3, 3)
+    np.testing.assert_array_equal(valid.data, ops.conv2d(x.unsqueeze(0), w).data[0])
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_conv1d(groups):
+    def oracle(x, w, b):
+        return loops(x[:, :, None], w[:, :, None], b, (1, 2), ((0, 0), (2, 2)), (1, 2), groups)[:, :, 0]
+
+    check(
+        lambda x, w, b: ops.conv1d(x, w, b, stride=2, padding=2, dilation=2, groups=groups),
+        oracle,
+        randn(2, 4, 9),
+        randn(6, 4 // groups, 3, seed=2),
+        randn(6, seed=3),
+        length=13,
+        magnitude=lambda *a: oracle(*a).max(),
+        grad_length=100,
+    )
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "stride", "padding", "output_padding", "groups", "dilation"),
+    [
+        ((2, 3, 4, 5), (3, 2, 3, 3), (1, 1), (0, 0), (0, 0), 1, (1, 1)),
+        ((2, 3, 4, 4), (3, 4, 4, 4), (2, 2), (1, 1), (0, 0), 1, (1, 1)),
+        ((1, 4, 3, 4), (4, 2, 3, 2), (2, 3), (1, 0), (1, 2), 2, (1, 1)),
+        ((2, 2, 3, 3), (2, 3, 2, 3), (1, 2), (1, 2), (1, 1), 1, (2, 2)),
+        ((1, 1, 1, 1), (1, 1, 2, 2), (1, 1), (0, 0), (0, 0), 1, (1, 1)),
+    ],
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_conv_transpose2d(x, w, stride, padding, output_padding, groups, dilation, bias):
+    inputs = [randn(*x), randn(*w, seed=2)] + ([randn(w[1] * groups, seed=3)] if bias else [])
+
+    def op(x, w, b=None):
+        return ops.conv_transpose2d(x, w, b, stride, padding, output_padding, groups, dilation)
+
+    def oracle(x, w, b=None):
+        return transposed(x, w, b, stride, padding, output_padding, groups, dilation)
+
+    terms = w[0] * w[2] * w[3] + 1
+    check(op, oracle, *inputs, length=terms, magnitude=lambda *a: oracle(*a).max(), grad_length=x[0] * x[2] * x[3] * 20)
+
+
+def test_unfold():
+    def oracle(x):
+        x = np.pad(x, ((0, 0), (0, 0), (1, 1), (0, 0)))
+        rows = range(0, x.shape[2] - 2, 2)
+        cols = range(0, x.shape[3] - 2)
+        return np.stack([x[:, :, i : i + 3, j : j + 3 : 2].reshape(len(x), -1) for i in rows for j in cols], 2)
+
+    check(lambda x: ops.unfold(x, (3, 2), (1, 2), (1, 0), (2, 1)), oracle, randn(2, 3, 5, 6), grad_length=9)
+
+
+def test_blocks_of_output_rows_give_the_same(monkeypatch):
+    """Large images are worked on in blocks of output rows."""
+
+    def run():
+        x, w = mp.tensor(randn(3, 4, 9, 8), requires_grad=True), mp.tensor(randn(6, 2, 3, 3, seed=2), requires_grad=True)
+        y = ops.conv2d(x, w, stride=(2, 1), padding=2, groups=2)
+        z = ops.conv_transpose2d(y, w, stride=(1, 2), groups=2)
+        z.backward(np.ones(z.shape))
+        return y.data, z.data, x.grad, w.grad
+
+    whole = run()
+    monkeypatch.setattr(conv_module, "BLOCK", 1)
+    for a, b in zip(whole, run(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-10)
+
+
+def test_memory_order_of_the_input_does_not_matter():
+    x, w = randn(2, 3, 6, 5).astype("float16"), mp.tensor(randn(4, 3, 3, 3, seed=2).astype("float16"))
+    chwn = np.ascontiguousarray(x.transpose(1, 2, 3, 0)).transpose(3, 0, 1, 2)
+    np.testing.assert_array_equal(ops.conv2d(mp.tensor(x), w).data, ops.conv2d(mp.Tensor(chwn), w).data)
+
+
+def t(*shape, dtype="float32"):
+    return mp.tensor(np.ones(shape, dtype))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: ops.conv2d(t(8, 3, 32, 32), t(16, 4, 3, 3)),
+            r"conv2d: expected input.shape\[1\] == weight.shape\[1\] \* groups, got 3 and 4 \* 1 "
+            r"\(input is \(8, 3, 32, 32\), weight is \(16, 4, 3, 3\)\)",
+        ),
+        (lambda: ops.conv2d(t(3, 32), t(16, 4, 3, 3)), "`input` to have 4 axes"),
+        (lambda: ops.conv2d(t(1, 4, 3, 3), t(16, 4, 3)), "`weight` to have 4 axes"),
+        (lambda: ops.conv2d(t(1, 4, 3, 3), t(2, 4, 5, 5)), r"kernel \(5, 5\) with dilation \(1, 1\) does not fit"),
+        (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 2, 3, 3), groups=2), r"weight.shape\[0\] to be a multiple of groups"),
+        (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), groups=0), "`groups` to be a positive integer"),
+        (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), t(4)), r"bias.shape == \(3,\), got \(4,\)"),
+        (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), stride=0), "`stride` to be at least 1"),
+        (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), padding=-1), "`padding` to be at least 0"),
+        (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), padding=(1, 1, 1)), "`padding` to have 2 values"),
+        (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), padding="full"), "'same' or 'valid', got 'full'"),
+        (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), stride=2, padding="same"), "'same' needs stride 1"),
+        (lambda: ops.conv2d(t(0, 4, 5, 5), t(3, 4, 3, 3)), "no axis of length 0"),
+        (lambda: ops.conv1d(t(1, 3, 2), t(3, 3, 3)), r"does not fit the input of \(2,\)"),
+        (lambda: ops.conv_transpose2d(t(1, 3, 4, 4), t(4, 3, 3, 3)), r"input.shape\[1\] == weight.shape\[0\]"),
+        (lambda: ops.conv_transpose2d(t(1, 3, 4, 4), t(3, 3, 3, 3), groups=2), r"input.shape\[1\] to be a multiple"),
+        (lambda: ops.conv_transpose2d(t(1, 3, 4, 4), t(3, 3, 3, 3), output_padding=1), "output_padding below"),
+        (lambda: ops.conv_transpose2d(t(1, 3, 1, 1), t(3, 3, 3, 3), padding=2), "leaves nothing"),
+        (lambda: ops.unfold(t(3, 4, 4), 2), r"unfold: expected `input` to have 4 axes"),
+    ],
+)
+def test_refused_values(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_refused_types():
+    with pytest.raises(TypeError, match="conv2d: expected tensors of one dtype, got `input` is float32, `weight` is float16"):
+        ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3, dtype="float16"))
+    with pytest.raises(TypeError, match="conv2d: expected `stride` to be an integer or 2 of them, got 1.5"):
+        ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), stride=1.5)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'padding_mode'"):
+        ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), padding_mode="reflect")

@@ -1,0 +1,83 @@
+"""New tensors: shape, dtype, values."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import ops
+
+X = mp.tensor(np.ones((2, 3), np.float16))
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (lambda: ops.zeros(2, 3), np.zeros((2, 3), np.float32)),
+        (lambda: ops.zeros((2, 0), dtype="float16"), np.zeros((2, 0), np.float16)),
+        (lambda: ops.zeros(()), np.zeros((), np.float32)),
+        (lambda: ops.ones([3], dtype=np.float64), np.ones(3)),
+        (lambda: ops.ones(2, dtype=bool, device="cpu"), np.ones(2, bool)),
+        (lambda: ops.full((2,), 0.5), np.full(2, 0.5, np.float32)),
+        (lambda: ops.full(2, 7), np.full(2, 7)),
+        (lambda: ops.full((), True), np.array(True)),
+        (lambda: ops.full((1,), 65504, dtype="float16"), np.full(1, 65504, np.float16)),
+        (lambda: ops.full((1,), float("-inf"), dtype="float16"), np.full(1, -np.inf, np.float16)),
+        (lambda: ops.full((1,), np.float64(0.1)), np.full(1, 0.1, np.float32)),
+        (lambda: ops.zeros_like(X), np.zeros((2, 3), np.float16)),
+        (lambda: ops.ones_like(X, dtype="int64"), np.ones((2, 3), np.int64)),
+        (lambda: ops.full_like(X, -2.5), np.full((2, 3), -2.5, np.float16)),
+        (lambda: ops.arange(4), np.arange(4)),
+        (lambda: ops.arange(4.0), np.arange(4, dtype=np.float32)),
+        (lambda: ops.arange(7, 1, -2), np.array([7, 5, 3])),
+        (lambda: ops.arange(1, 2, 0.3), np.array([1, 1.3, 1.6, 1.9], np.float32)),
+        (lambda: ops.arange(3, 3), np.arange(0)),
+        (lambda: ops.arange(0, 1, 0.25, dtype="float16"), np.array([0, 0.25, 0.5, 0.75], np.float16)),
+        (lambda: ops.arange(3, dtype="float64"), np.arange(3.0)),
+    ],
+)
+def test_makes(made, expected):
+    y = made()
+    assert isinstance(y, mp.Tensor) and y.dtype == expected.dtype and not y.requires_grad
+    np.testing.assert_array_equal(y.data, expected, strict=True)
+
+
+def test_each_value_of_arange_is_rounded_once():
+    np.testing.assert_array_equal(ops.arange(0, 100, 0.1).data, (np.arange(1000) * 0.1).astype(np.float32))
+
+
+def test_can_require_a_gradient():
+    for x in (ops.zeros(2, requires_grad=True), ops.full_like(X, 1, requires_grad=True), ops.arange(2.0, requires_grad=True)):
+        assert x.requires_grad and x.is_leaf
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: ops.zeros(2, -1), ValueError, r"zeros: expected no negative length in the shape, got \(2, -1\)"),
+        (lambda: ops.zeros(2.0), TypeError, "zeros: expected integers for the shape"),
+        (lambda: ops.zeros(2, dtype="half"), TypeError, "zeros: expected `dtype` to be float16, float32, .* got 'half'"),
+        (lambda: ops.ones(2, dtype=complex), TypeError, "ones: expected `dtype` .* got <class 'complex'>"),
+        (lambda: ops.ones(2, dtype=np.longdouble), TypeError, "ones: expected `dtype`"),
+        (lambda: ops.ones(2, device="tpu"), ValueError, "device: expected one of"),
+        (lambda: ops.ones(2, dtype=int, requires_grad=True), TypeError, "only floating tensors can require a gradient"),
+        (lambda: ops.zeros(2, layout="strided"), TypeError, "zeros: argument `layout` is not supported"),
+        (lambda: ops.full((2,), 1e5, dtype="float16"), ValueError, "full: the constant 100000 does not fit FP16"),
+        (lambda: ops.full((2,), 0.5, dtype=int), ValueError, "full: expected `fill_value` to fit int64, got 0.5"),
+        (lambda: ops.full((2,), float("nan"), dtype=int), ValueError, "full: expected `fill_value` to fit int64, got nan"),
+        (lambda: ops.full((2,), 2, dtype=bool), ValueError, "full: expected `fill_value` to fit bool, got 2"),
+        (lambda: ops.full((2,), 300, dtype="uint8"), ValueError, "full: expected `fill_value` to fit uint8, got 300"),
+        (lambda: ops.full((2,), "1"), TypeError, "full: expected `fill_value` to be a number, got str"),
+        (lambda: ops.full_like(X, 1e5), ValueError, "full_like: the constant 100000 does not fit FP16"),
+        (lambda: ops.zeros_like(np.zeros(2)), TypeError, "zeros_like: expected a Tensor for `input`, got ndarray"),
+        (lambda: ops.ones_like(X, memory_format=1), TypeError, "ones_like: argument `memory_format` is not supported"),
+        (lambda: ops.arange(0, 3, 0), ValueError, "arange: expected a `step` that leads from start to end, got 0, 3 and 0"),
+        (lambda: ops.arange(3, 0), ValueError, "arange: expected a `step`"),
+        (lambda: ops.arange(float("inf")), ValueError, "arange: expected `end` to be finite"),
+        (lambda: ops.arange(0.5, 3, dtype=int), ValueError, "arange: expected `start` to fit int64, got 0.5"),
+        (lambda: ops.arange(70000, dtype="float16"), ValueError, "arange: the constant 70000 does not fit FP16"),
+        (lambda: ops.arange("3"), TypeError, "arange: expected `end` to be a number, got str"),
+    ],
+)
+def test_refuses(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

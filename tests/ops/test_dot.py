@@ -1,0 +1,151 @@
+"""matmul, mm, bmm, linear, einsum: one rounding of an FP32 accumulator."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import check, randn
+from tinymp import ops
+
+
+def products(op):
+    """The magnitude of the terms that a product sums: the same product of absolute values."""
+    return lambda *inputs: op(*inputs).max()
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((3,), (3,)),
+        ((2, 3), (3,)),
+        ((3,), (3, 4)),
+        ((2, 3), (3, 4)),
+        ((1, 1), (1, 1)),
+        ((5, 2, 3), (3, 4)),
+        ((5, 2, 3), (3,)),
+        ((2, 3), (5, 3, 4)),
+        ((5, 2, 3), (5, 3, 4)),
+        ((4, 1, 2, 3), (5, 3, 2)),
+        ((3,), (5, 3, 2)),
+    ],
+)
+def test_matmul(a, b):
+    check(ops.matmul, np.matmul, randn(*a), randn(*b, seed=2), length=a[-1], magnitude=products(np.matmul), grad_length=40)
+
+
+def test_mm_and_bmm():
+    check(ops.mm, np.matmul, randn(3, 4), randn(4, 2, seed=2), length=4, magnitude=products(np.matmul))
+    check(ops.bmm, np.matmul, randn(2, 3, 4), randn(2, 4, 2, seed=2), length=4, magnitude=products(np.matmul))
+
+
+def test_long_inner_dimension_keeps_fp32_accumulation():
+    check(ops.matmul, np.matmul, randn(2, 5000), randn(5000, 3, seed=2), length=5000, magnitude=products(np.matmul))
+
+
+def test_matmul_of_transposed_views():
+    check(
+        lambda a, b: a.transpose(0, 1) @ b.transpose(0, 1),
+        lambda a, b: a.T @ b.T,
+        randn(4, 3),
+        randn(5, 4, seed=2),
+        length=4,
+        magnitude=lambda a, b: (a.T @ b.T).max(),
+    )
+
+
+@pytest.mark.parametrize("shape", [(7,), (4, 7), (2, 3, 7)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear(shape, bias):
+    inputs = [randn(*shape), randn(5, 7, seed=2)] + ([randn(5, seed=3)] if bias else [])
+
+    def oracle(x, w, b=0):
+        return x @ w.T + b
+
+    check(ops.linear, oracle, *inputs, length=8, magnitude=products(oracle))
+
+
+def test_linear_rounds_once():
+    """2048 + 1 is not an FP16 number: a bias added after a rounding would be lost."""
+    x = mp.tensor(np.array([[2048.0, 1.0]], "float16"))
+    w, b = mp.tensor(np.array([[1.0, 1.0]], "float16")), mp.tensor(np.array([1.0], "float16"))
+    assert ops.linear(x, w, b).item() == 2050
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ij,jk->ik", [(2, 3), (3, 4)]),
+        ("bij,bjk->bik", [(5, 2, 3), (5, 3, 4)]),
+        ("bhqd,bhkd->bhqk", [(2, 3, 4, 5), (2, 3, 6, 5)]),
+        ("i,j->ij", [(2,), (3,)]),
+        ("ij,ij->ij", [(2, 3), (2, 3)]),
+        ("ij,ij->", [(2, 3), (2, 3)]),
+        ("ijk,jil->kl", [(3, 4, 5), (4, 3, 2)]),
+        ("ab,cd->acbd", [(2, 3), (4, 5)]),
+        ("ba,b", [(3, 2), (3,)]),
+        ("...ij,...jk->...ik", [(2, 7, 3, 4), (2, 7, 4, 5)]),
+        ("ij->ji", [(2, 3)]),
+        ("ij->", [(2, 3)]),
+        ("...i->...", [(2, 3, 4)]),
+        ("ii->i", [(3, 3)]),
+        ("ii", [(3, 3)]),
+        ("iij,jk->ik", [(3, 3, 2), (2, 4)]),
+    ],
+)
+def test_einsum(equation, shapes):
+    inputs = [randn(*s, seed=i) for i, s in enumerate(shapes)]
+    oracle = lambda *x: np.einsum(equation, *x)  # noqa: E731
+    check(lambda *x: ops.einsum(equation, *x), oracle, *inputs, length=16, magnitude=products(oracle))
+
+
+def test_einsum_of_three_rounds_each_product():
+    check(
+        lambda *x: ops.einsum("ij,jk,kl->il", *x),
+        lambda *x: np.einsum("ij,jk,kl->il", *x),
+        randn(2, 3),
+        randn(3, 4, seed=1),
+        randn(4, 5, seed=2),
+        dtypes=("float64", "float32"),
+        length=12,
+        magnitude=lambda *x: np.einsum("ij,jk,kl->il", *x).max(),
+        grad_length=60,
+    )
+
+
+def t(*shape, dtype="float32"):
+    return mp.tensor(np.ones(shape, dtype))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ops.matmul(t(2, 3), t(4, 5)), r"matmul: expected input.shape\[-1\] == other.shape\[-2\], got 3 and 4"),
+        (lambda: ops.matmul(t(2, 3), t(2)), r"other.shape\[0\], got 3 and 2"),
+        (lambda: ops.matmul(t(), t(2)), "at least one axis"),
+        (lambda: ops.matmul(t(2, 3, 4), t(3, 4, 5)), r"batch axes that broadcast, got \(2,\) and \(3,\)"),
+        (lambda: ops.mm(t(2, 3, 4), t(4, 5)), "mm: expected `input` to have 2 axes"),
+        (lambda: ops.bmm(t(2, 3, 4), t(3, 4, 5)), "bmm: expected equally long batches"),
+        (lambda: ops.linear(t(2, 3), t(4, 5)), r"linear: expected input.shape\[-1\] == weight.shape\[1\]"),
+        (lambda: ops.linear(t(2, 3), t(4, 3), t(3)), r"linear: expected bias.shape == \(weight.shape\[0\],\)"),
+        (lambda: ops.einsum("ij,jk", t(2, 3)), "names 2 operands, got 1"),
+        (lambda: ops.einsum("ijk->i", t(2, 3)), "does not fit operand 0"),
+        (lambda: ops.einsum("ij,jk->ik", t(2, 3), t(4, 5)), "'j' in 'ij,jk->ik' has lengths 3 and 4"),
+        (lambda: ops.einsum("ij->iz", t(2, 3)), "has one no operand has"),
+        (lambda: ops.einsum("ij->ii", t(2, 3)), "repeats a letter"),
+        (lambda: ops.einsum("i1", t(2, 3)), "does not fit operand 0"),
+    ],
+)
+def test_refused_shapes(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_refused_types():
+    with pytest.raises(TypeError, match="`input` is float16, `weight` is float32"):
+        ops.linear(t(2, 3, dtype="float16"), t(4, 3))
+    with pytest.raises(TypeError, match="matmul: expected `input` to be floating, got int64"):
+        ops.matmul(t(2, 2, dtype="int64"), t(2, 2))
+    with pytest.raises(TypeError, match="matmul: expected a Tensor for `other`, got ndarray"):
+        ops.matmul(t(2, 2), np.ones((2, 2)))
+    with pytest.raises(TypeError, match="einsum: expected an equation"):
+        ops.einsum(t(2, 2))

@@ -1,0 +1,58 @@
+"""Dropout: the share that survives, the scale, the mask shared by forward and backward."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import ops
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_dropout(dtype, p):
+    mp.manual_seed(3)
+    n = 20_000
+    x = mp.tensor(np.ones(n, dtype), requires_grad=True)
+    y = ops.dropout(x, p)
+    y.backward(np.full(n, 2, dtype))
+    kept = y.data != 0
+    assert y.dtype == dtype
+    assert abs(kept.mean() - (1 - p)) < 5 * np.sqrt(p * (1 - p) / n)  # five standard deviations
+    np.testing.assert_array_equal(y.data[kept], np.array(1 / (1 - p), "float32" if dtype != "float64" else dtype).astype(dtype))
+    np.testing.assert_array_equal(x.grad != 0, kept)
+    np.testing.assert_array_equal(x.grad, np.where(kept, np.array(2 / (1 - p)).astype(dtype), 0))
+
+
+def test_seed_repeats_the_mask():
+    x = mp.tensor(np.ones(100, "float32"))
+    masks = []
+    for _ in range(2):
+        mp.manual_seed(7)
+        masks.append((ops.dropout(x).data, ops.dropout(x).data))
+    np.testing.assert_array_equal(masks[0], masks[1])
+    assert (masks[0][0] != masks[0][1]).any()
+
+
+def test_identity_and_nothing():
+    x = mp.tensor(np.array([1.0, np.inf], "float16"))
+    assert ops.dropout(x, 0.5, training=False) is x
+    assert ops.dropout(x, 0.0) is x
+    finite = mp.tensor(np.ones(3, "float16"), requires_grad=True)
+    y = ops.dropout(finite, 1.0)
+    y.backward(np.ones(3, "float16"))
+    np.testing.assert_array_equal(y.data, 0)
+    np.testing.assert_array_equal(finite.grad, 0)
+
+
+def test_a_dropped_infinity_is_zero():
+    mp.manual_seed(0)
+    y = ops.dropout(mp.tensor(np.full(100, np.inf, "float16"))).data
+    assert set(np.unique(y)) == {0, np.inf}
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.1, float("nan")])
+def test_refused(p):
+    with pytest.raises(ValueError, match="dropout: expected 0 <= p <= 1"):
+        ops.dropout(mp.tensor([1.0]), p)
+    with pytest.raises(TypeError, match="argument `inplace` is not supported"):
+        ops.dropout(mp.tensor([1.0]), inplace=True)

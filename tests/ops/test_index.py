@@ -1,0 +1,186 @@
+"""Indexing against NumPy, and gradients in which repeated indices add up in FP32."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import check, randn, rng
+from tinymp import backend, ops
+
+picks = partial(check, roundings=0, grad_roundings=1)  # exact values; each gradient is one sum, rounded once
+
+MASK = np.array([[True, False, True], [False, False, True]])
+INDICES = {
+    "integer": 1,
+    "negative integer": (0, -1),
+    "all integers": (1, 2, 3),
+    "NumPy integer": np.int8(-1),
+    "slice": (slice(None), slice(-2, None)),
+    "step": (slice(None), slice(None, None, 2), slice(3, 0, None)),
+    "empty slice": (slice(2, 1),),
+    "none and dots": (None, ..., None, 0),
+    "dots for nothing": (0, 1, ..., 2),
+    "no index": (),
+    "list": [1, 0, -2, 1],
+    "empty list": [],
+    "array": np.array([[0, 1], [1, 1]]),
+    "middle array": (slice(None), [2, 0, 2]),
+    "small integers": (slice(None), np.array([2, -1], np.int8)),
+    "two arrays": ([0, 1, 0], [2, 2, 2]),
+    "broadcast arrays": (np.array([[0], [1]]), np.array([0, -1])),
+    "arrays apart": ([0, 1, 1], slice(1, None), [3, 0, 0]),
+    "array and slice and none": (slice(1), None, [1, 1]),
+    "array after dots": (..., [3, 3, 0]),
+    "mask": MASK,
+    "mask of one axis": (slice(None), np.array([True, False, True])),
+    "mask that selects nothing": np.zeros((2, 3, 4), bool),
+    "mask and array": (np.array([True, True]), [0, 2]),
+    "mask and integer": (MASK, 1),
+    "true": True,
+    "false": (np.False_, slice(1)),
+}
+
+
+@pytest.mark.parametrize("case", INDICES)
+def test_getitem(case):
+    index = INDICES[case]
+    picks(lambda x: ops.getitem(x, index), lambda x: x[index], randn(2, 3, 4), grad_length=4)
+
+
+def test_getitem_takes_integers_before_arrays():
+    """As in PyTorch; NumPy moves the array's axis to the front."""
+    picks(lambda x: ops.getitem(x, (0, slice(None), [1, 1])), lambda x: x[0][:, [1, 1]], randn(2, 3, 4), grad_length=2)
+
+
+@pytest.mark.parametrize("index", [np.array([1, -1, 1]), np.array(1), np.array([True, False])], ids=str)
+def test_getitem_with_tensors(index):
+    picks(lambda x: ops.getitem(x, mp.tensor(index)), lambda x: x[index], randn(2, 3), grad_length=3)
+    picks(lambda x: ops.getitem(x, (mp.tensor(index), 0)), lambda x: x[index, 0], randn(2, 3), grad_length=3)
+
+
+def test_basic_indices_are_views_and_others_copies():
+    x = mp.tensor(randn(2, 3))
+    for index, shared in [(0, True), ((1, 2), True), ((..., None, slice(1)), True), ([0], False), (x.data > 0, False)]:
+        assert np.shares_memory(ops.getitem(x, index).data, x.data) == shared
+
+
+def test_rows_of_a_tensor_without_gradient():
+    x = mp.tensor(np.arange(6).reshape(2, 3))
+    assert [row.tolist() for row in (ops.getitem(x, i) for i in range(2))] == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("index", [[2, 0, 2, 2], [], [1]])
+def test_index_select(dim, index):
+    index = np.array(index, np.int64)
+    picks(lambda x, i: ops.index_select(x, dim, i), lambda x, i: np.take(x, i, dim), randn(3, 4, 3), index, grad_length=3)
+
+
+def test_index_select_with_an_index_without_axes():
+    picks(lambda x, i: ops.index_select(x, 1, i), lambda x, i: x[:, 1:2], randn(3, 4), np.array(1))
+
+
+@pytest.mark.parametrize(
+    ("dim", "shape", "index_shape"), [(0, (3, 4), (5, 4)), (1, (3, 4), (2, 6)), (-1, (2, 3, 4), (1, 3, 2)), (0, (5,), (0,))]
+)
+def test_gather(dim, shape, index_shape):
+    index = rng(2).integers(0, shape[dim], index_shape)
+    kept = tuple(slice(None) if d == dim % len(shape) else slice(n) for d, n in enumerate(index_shape))
+    picks(lambda x, i: ops.gather(x, dim, i), lambda x, i: np.take_along_axis(x[kept], i, dim), randn(*shape), index,
+          grad_length=index_shape[dim])  # fmt: skip
+
+
+ZEROS = np.zeros(3000, np.int64)
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda x: ops.getitem(x, ZEROS),
+        lambda x: ops.getitem(x, (ZEROS, ZEROS)),
+        lambda x: ops.index_select(x, 0, mp.tensor(ZEROS)),
+        lambda x: ops.gather(x, 0, mp.tensor(ZEROS[:, None])),
+    ],
+)
+def test_repeated_indices_add_up_in_fp32(pick):
+    x = mp.tensor(np.ones((2, 1), np.float16), requires_grad=True)
+    y = pick(x)
+    y.backward(np.ones(y.shape, np.float16))
+    np.testing.assert_array_equal(x.grad, np.array([[3000], [0]], np.float16))  # FP16 sums of ones stall at 2048
+
+
+@pytest.mark.parametrize("case", ["list", "two arrays", "mask"])
+def test_special_values(case):
+    bits = np.resize(np.array([0x8000, 0x0001, 0x7BFF, 0x7C00, 0xFC00, 0x7E01, 0xFE00], np.uint16), (2, 3, 4))
+    y = ops.getitem(mp.tensor(bits.view(np.float16)), INDICES[case])
+    np.testing.assert_array_equal(y.data.view(np.uint16), bits[INDICES[case]])
+
+
+# ---------------------------------------------------------------------------------------------------- the primitive
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3), (0,)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_scatter_add_rows_adds_in_order_of_appearance(shape, dtype):
+    index = rng(3).integers(0, 5, 200)
+    rows = np.exp(4 * randn(200, *shape)).astype(dtype)
+    expected = np.zeros((6, *shape), dtype)
+    for i, row in zip(index, rows, strict=True):
+        expected[i] += row
+    np.testing.assert_array_equal(backend.cpu.scatter_add_rows(6, index, rows), expected)
+
+
+def test_scatter_add_rows_with_a_narrow_index():
+    rows = np.ones((2, 300), np.float32)
+    got = backend.cpu.scatter_add_rows(256, np.array([255, 255], np.uint8), rows)
+    np.testing.assert_array_equal(got[255], 2 * rows[0])
+    assert got.sum() == 600
+
+
+# --------------------------------------------------------------------------------------------------------- refusals
+
+X = mp.tensor(np.zeros((2, 3), np.float32))
+
+
+def tensor(*values, dtype=np.int64):
+    return mp.tensor(np.array(values, dtype))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: ops.getitem(X, 2), IndexError, r"getitem: expected indices in \[-2, 1\] for axis 0 of length 2, got 2"),
+        (lambda: ops.getitem(X, (0, -4)), IndexError, r"getitem: expected indices in \[-3, 2\] for axis 1 .*, got -4"),
+        (lambda: ops.getitem(X, [0, 2]), IndexError, r"getitem: expected indices in \[-2, 1\] .*, got 2"),
+        (lambda: ops.getitem(X, (slice(None), [5])), IndexError, r"getitem: .* for axis 1 of length 3, got 5"),
+        (lambda: ops.getitem(X, (0, 0, 0)), IndexError, r"getitem: expected at most 2 indices for shape \(2, 3\), got 3"),
+        (lambda: ops.getitem(X, (..., ...)), IndexError, r"getitem: expected at most one `...`"),
+        (lambda: ops.getitem(X, [True, False, True]), IndexError, r"getitem: expected a mask of shape \(2,\) .* got \(3,\)"),
+        (lambda: ops.getitem(X, (0, [True])), IndexError, r"getitem: expected a mask of shape \(3,\) from axis 1 on"),
+        (lambda: ops.getitem(X, ([0, 1, 0], [0, 1])), IndexError, r"getitem: .* broadcast together, got shapes \(3,\), \(2,\)"),
+        (lambda: ops.getitem(X, slice(None, None, -1)), ValueError, "getitem: expected a positive step .* use flip"),
+        (lambda: ops.getitem(X, slice(None, None, 0)), ValueError, "getitem: expected a positive step"),
+        (lambda: ops.getitem(X, slice(0.5)), TypeError, "getitem: expected integers in a slice"),
+        (lambda: ops.getitem(X, 0.0), TypeError, "getitem: expected integers, slices, None, .* got float"),
+        (lambda: ops.getitem(X, "a"), TypeError, "getitem: expected integers, slices, None, .* got str"),
+        (lambda: ops.getitem(X, X), TypeError, "getitem: .* got Tensor with dtype float32"),
+        (lambda: ops.getitem(X, tensor(0, 1, dtype=np.uint8)), TypeError, "getitem: uint8 means a mask to PyTorch"),
+        (lambda: ops.index_select(X, 2, tensor(0)), IndexError, r"index_select: expected dim in \[-2, 1\]"),
+        (lambda: ops.index_select(X, 0, tensor(-1)), IndexError, r"index_select: expected indices in \[0, 1\] .*, got -1"),
+        (lambda: ops.index_select(X, 1, tensor(0, 3)), IndexError, r"index_select: .* for axis 1 of length 3, got 3"),
+        (lambda: ops.index_select(X, 0, [0]), TypeError, "index_select: expected a Tensor for `index`, got list"),
+        (lambda: ops.index_select(X, 0, X[0]), TypeError, "index_select: expected `index` to hold integers, got float32"),
+        (lambda: ops.index_select(X, 0, tensor([0])), ValueError, r"index_select: .* one axis, got shape \(1, 1\)"),
+        (lambda: ops.gather(X, 0, tensor([-1])), IndexError, r"gather: expected indices in \[0, 1\] .*, got -1"),
+        (lambda: ops.gather(X, 1, tensor([3])), IndexError, r"gather: expected indices in \[0, 2\] .*, got 3"),
+        (lambda: ops.gather(X, 0, tensor(0)), ValueError, r"gather: expected index.shape .* got \(1,\) and \(2, 3\)"),
+        (lambda: ops.gather(X, 1, tensor([0], [0], [0])), ValueError, r"gather: .* except along axis 1, got \(3, 1\)"),
+        (lambda: ops.gather(X, 0, tensor([True], dtype=bool)), TypeError, "gather: expected `index` to hold integers, got bool"),
+        (lambda: ops.gather(X, 0, tensor([0]), sparse_grad=True), TypeError, "gather: argument `sparse_grad` is not"),
+    ],
+)
+def test_refuses(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

@@ -1,0 +1,166 @@
+"""Normalisations: FP16 in and out, FP32 statistics and parameters."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import assert_close, check, gradients, randn, tolerance
+from tinymp import ops
+
+EPS = 1e-5
+
+
+def batch_norm(x, w=None, b=None):
+    axes = (0, *range(2, x.ndim))
+    shape = (1, -1, *[1] * (x.ndim - 2))
+    y = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + EPS)
+    y = y if w is None else y * w.reshape(shape)
+    return y if b is None else y + b.reshape(shape)
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 5), (3, 4, 5, 6), (3, 1, 2, 2)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_training(shape, affine):
+    parameters = [randn(shape[1], seed=2), randn(shape[1], seed=3)] if affine else []
+    n = 20 * int(np.prod(shape)) // shape[1]
+    check(
+        lambda x, *p: ops.batch_norm(x, None, None, *p, training=True),
+        batch_norm,
+        randn(*shape),
+        *parameters,
+        length=n,
+        grad_length=8 * n,
+        inherited=0,
+    )
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (3, 3, 5, 6)])
+def test_batch_norm_evaluation(shape):
+    mean, var = randn(3, seed=4), randn(3, seed=5) ** 2
+    wide = (1, -1, *[1] * (len(shape) - 2))
+
+    def op(x, w, b):
+        running = [mp.tensor(v.astype("float64" if x.dtype == np.float64 else "float32")) for v in (mean, var)]
+        return ops.batch_norm(x, *running, w, b)
+
+    def oracle(x, w, b):
+        return (x - mean.reshape(wide)) / np.sqrt(var.reshape(wide) + EPS) * w.reshape(wide) + b.reshape(wide)
+
+    check(op, oracle, randn(*shape), randn(3, seed=2), randn(3, seed=3), length=8, grad_length=200)
+
+
+def test_fp32_parameters_beside_fp16_activations():
+    """What MIXED makes of a batch norm: FP32 weight, bias and gradients of them, FP16 input and output."""
+    x = mp.tensor(randn(8, 3, 4, 4).astype("float16"), requires_grad=True)
+    w, b = (mp.tensor(randn(3, seed=s).astype("float32"), requires_grad=True) for s in (2, 3))
+    y = ops.batch_norm(x, None, None, w, b, training=True)
+    assert y.dtype == np.float16
+    dy = randn(*y.shape, seed=9).astype("float16")
+    y.backward(dy)
+    assert (x.grad.dtype, w.grad.dtype, b.grad.dtype) == (np.float16, np.float32, np.float32)
+    exact = [mp.tensor(t.data.astype("float64"), requires_grad=True) for t in (x, w, b)]
+    expected = gradients(lambda *t: ops.batch_norm(t[0], None, None, *t[1:], training=True), exact, dy.astype("float64"))
+    for t, e, dtype in zip((x, w, b), expected, ("float16", "float32", "float32"), strict=True):
+        assert_close(t.grad, e, tolerance(dtype, e, 2, 1000), dtype)
+
+
+def test_large_mean_does_not_cancel():
+    """Values near 1000 with a spread of 1: E[x^2] - E[x]^2 in FP32 would lose the variance to rounding."""
+    x = (1000 + randn(64, 2, 8, 8)).astype("float16").astype("float64")
+    y = ops.batch_norm(mp.tensor(x.astype("float16")), None, None, training=True).data
+    assert_close(y, batch_norm(x), tolerance("float16", batch_norm(x), 1, 4096 * 8, 1.0), "large mean")
+
+
+def test_running_statistics():
+    x = randn(6, 2, 3).astype("float16")
+    mean, var = mp.tensor(np.array([1.0, 2.0], "float32")), mp.tensor(np.array([3.0, 4.0], "float32"))
+    old = mean.data
+    ops.batch_norm(mp.tensor(x), mean, var, training=True, momentum=0.25)
+    wide = x.astype("float64")
+    np.testing.assert_allclose(mean.data, 0.75 * np.array([1, 2]) + 0.25 * wide.mean((0, 2)), rtol=1e-6)
+    np.testing.assert_allclose(var.data, 0.75 * np.array([3, 4]) + 0.25 * wide.var((0, 2), ddof=1), rtol=1e-6)
+    assert mean.dtype == np.float32
+    np.testing.assert_array_equal(old, [1, 2])  # a new array: a skipped step can go back
+
+
+def test_fp16_reductions_change_the_statistics():
+    """The ablation is real: an FP16 accumulator stalls where the FP32 one does not (MPT section 3.3)."""
+    x = mp.tensor((1 + 0.1 * randn(4096, 1)).astype("float16"))
+    mean = mp.tensor(np.zeros(1, "float32"))
+    for policy, close in ((mp.MIXED, True), (mp.FP16_REDUCTIONS, False)):
+        with mp.use(policy):
+            ops.batch_norm(x, mean, mp.tensor(np.ones(1, "float32")), training=True, momentum=1.0)
+        assert (abs(mean.item() - x.data.astype("float64").mean()) < 1e-3) == close
+
+
+@pytest.mark.parametrize("normalized", [(5,), (4, 5)])
+@pytest.mark.parametrize("affine", ["both", "weight", "none"])
+def test_layer_norm(normalized, affine):
+    parameters = {"both": 2, "weight": 1, "none": 0}[affine]
+    axes = tuple(range(-len(normalized), 0))
+
+    def oracle(x, w=1, b=0):
+        return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + EPS) * w + b
+
+    inputs = [randn(*normalized, seed=2 + i) for i in range(parameters)]
+    check(lambda x, *p: ops.layer_norm(x, normalized, *p), oracle, randn(3, 4, 5), *inputs, length=60, grad_length=200)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 9])
+def test_local_response_norm(size):
+    def oracle(x):
+        square = np.pad(x**2, ((0, 0), (size // 2, (size - 1) // 2), (0, 0)))
+        window = sum(square[:, i : i + x.shape[1]] for i in range(size))
+        return x / (2 + 0.5 * window / size) ** 0.75
+
+    check(lambda x: ops.local_response_norm(x, size, 0.5, 0.75, 2.0), oracle, randn(2, 6, 4), length=20, grad_length=60)
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 3.0])
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_normalize(p, dim):
+    def oracle(x):
+        return x / np.maximum((np.abs(x) ** p).sum(dim, keepdims=True) ** (1 / p), 1e-12)
+
+    check(lambda x: ops.normalize(x, p, dim), oracle, randn(3, 4, 5), length=16, grad_length=60)
+
+
+def test_normalize_of_zeros_is_zero_with_a_finite_gradient():
+    for dtype in ("float32", "float64"):
+        x = mp.tensor(np.zeros((2, 3), dtype), requires_grad=True)
+        y = ops.normalize(x, eps=0.5)
+        y.backward(np.ones((2, 3), dtype))
+        np.testing.assert_array_equal(y.data, 0)
+        np.testing.assert_array_equal(x.grad, 2)
+
+
+def t(*shape, dtype="float32"):
+    return mp.tensor(np.ones(shape, dtype))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ops.batch_norm(t(3), None, None, training=True), r"`input` \(N, C, ...\)"),
+        (lambda: ops.batch_norm(t(0, 3), None, None, training=True), "without empty axes"),
+        (lambda: ops.batch_norm(t(1, 3), None, None, training=True), "more than one value per channel"),
+        (lambda: ops.batch_norm(t(2, 3), None, None), "running_mean and running_var when training=False"),
+        (lambda: ops.batch_norm(t(2, 3), t(2), t(3)), r"running_mean.shape == \(3,\)"),
+        (lambda: ops.batch_norm(t(2, 3), t(3), t(3), t(4)), r"weight.shape == \(3,\)"),
+        (lambda: ops.layer_norm(t(2, 3), 4), r"input.shape to end in normalized_shape \(4,\), got \(2, 3\)"),
+        (lambda: ops.layer_norm(t(2, 3), (3,), t(2)), r"weight.shape == normalized_shape"),
+        (lambda: ops.local_response_norm(t(2, 3), 2), "at least 3 axes"),
+        (lambda: ops.local_response_norm(t(2, 3, 4), 0), "`size` to be at least 1"),
+        (lambda: ops.normalize(t(2, 3), p=0.5), "1 <= p < inf"),
+    ],
+)
+def test_refused_values(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_refused_types():
+    with pytest.raises(TypeError, match="batch_norm: expected `input` to be floating, got int64"):
+        ops.batch_norm(t(2, 3, dtype="int64"), None, None, training=True)
+    with pytest.raises(IndexError, match="normalize: expected dim in"):
+        ops.normalize(t(2, 3), dim=2)

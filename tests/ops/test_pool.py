@@ -1,0 +1,149 @@
+"""Pooling against loops over windows."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import check, distinct, randn
+from tinymp import ops
+
+
+def window_loop(x, out, kernel, stride, padding, dilation, fill, reducer):
+    """reducer over every window; windows may hang over the right and bottom edge (ceil_mode)."""
+    n, c, h, w = x.shape
+    far = [max((o - 1) * s + d * (k - 1) + 1 - m - p, 0) for o, s, d, k, m, p in zip(out, stride, dilation, kernel, (h, w), padding)]
+    x = np.pad(x, ((0, 0), (0, 0), (padding[0], far[0]), (padding[1], far[1])), constant_values=fill)
+    y = np.empty((n, c, *out))
+    for i in range(out[0]):
+        for j in range(out[1]):
+            rows = i * stride[0] + np.arange(kernel[0]) * dilation[0]
+            cols = j * stride[1] + np.arange(kernel[1]) * dilation[1]
+            y[:, :, i, j] = reducer(x[:, :, rows][:, :, :, cols], i, j)
+    return y
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "padding", "dilation", "ceil", "out"),
+    [
+        ((2, 3, 6, 8), (2, 2), (2, 2), (0, 0), (1, 1), False, (3, 4)),
+        ((2, 3, 7, 5), (3, 2), (2, 1), (1, 1), (1, 1), False, (4, 6)),
+        ((1, 2, 7, 7), (3, 3), (2, 2), (0, 0), (1, 1), True, (3, 3)),
+        ((1, 2, 6, 8), (3, 3), (2, 3), (1, 0), (1, 1), True, (4, 3)),
+        ((2, 1, 8, 9), (2, 3), (2, 2), (1, 1), (2, 2), False, (4, 4)),
+        ((1, 1, 1, 1), (1, 1), (1, 1), (0, 0), (1, 1), False, (1, 1)),
+    ],
+)
+def test_max_pool2d(shape, kernel, stride, padding, dilation, ceil, out):
+    def oracle(x):
+        return window_loop(x, out, kernel, stride, padding, dilation, -np.inf, lambda v, i, j: v.max((2, 3)))
+
+    check(lambda x: ops.max_pool2d(x, kernel, stride, padding, dilation, ceil), oracle, distinct(*shape), roundings=0, length=-4)
+
+
+def test_max_pool2d_takes_the_first_of_equals():
+    x = mp.tensor(np.zeros((1, 1, 2, 2), "float16"), requires_grad=True)
+    ops.max_pool2d(x, 2).backward(np.ones((1, 1, 1, 1), "float16"))
+    np.testing.assert_array_equal(x.grad[0, 0], [[1, 0], [0, 0]])
+
+
+def test_max_pool2d_edges():
+    x = np.array([[-0.0, 65504, -65504, np.inf], [-1, 2.0**-24, -np.inf, 1], [np.nan, 1, -np.inf, -np.inf], [1, 2, -np.inf, -np.inf]])
+    for dtype in ("float16", "float32", "float64"):
+        y = ops.max_pool2d(mp.tensor(x[None, None].astype(dtype)), 2).numpy()[0, 0]
+        np.testing.assert_array_equal(y, np.array([[65504, np.inf], [np.nan, -np.inf]], dtype))
+
+
+def test_max_pool2d_indices():
+    x = distinct(2, 3, 7, 6)
+    y, index = ops.max_pool2d(mp.tensor(x), (3, 2), (2, 1), 1, return_indices=True)
+    assert index.dtype == np.int64
+    np.testing.assert_array_equal(np.take_along_axis(x.reshape(2, 3, -1), index.data.reshape(2, 3, -1), 2), y.data.reshape(2, 3, -1))
+    y, index = ops.max_pool2d(mp.tensor(x[0]), 2, return_indices=True)
+    assert y.shape == index.shape == (3, 3, 3)
+
+
+def test_overlapping_gradients_add_up_in_fp32():
+    """1025 windows whose gradient of 2 all go to one element: FP16 would stall at 2048."""
+    x = np.zeros((1, 1, 1, 1025 + 1024), "float16")
+    x[..., 1024] = 1
+    x = mp.tensor(x, requires_grad=True)
+    y = ops.max_pool2d(x, (1, 1025), 1)
+    y.backward(np.full(y.shape, 2, "float16"))
+    assert x.grad[..., 1024] == 2050
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "padding", "ceil", "include", "divisor", "out"),
+    [
+        ((2, 3, 6, 8), (2, 2), (2, 2), (0, 0), False, True, None, (3, 4)),
+        ((2, 3, 7, 5), (3, 2), (2, 1), (1, 1), False, True, None, (4, 6)),
+        ((2, 3, 7, 5), (3, 2), (2, 1), (1, 1), False, False, None, (4, 6)),
+        ((1, 2, 6, 8), (3, 3), (2, 3), (1, 0), True, True, None, (4, 3)),
+        ((1, 2, 6, 8), (3, 3), (2, 3), (1, 1), True, False, None, (4, 3)),
+        ((1, 2, 6, 8), (2, 2), (2, 2), (0, 0), False, True, 3, (3, 4)),
+    ],
+)
+def test_avg_pool2d(shape, kernel, stride, padding, ceil, include, divisor, out):
+    def mean(v, i, j):
+        sizes = []
+        for o, k, s, p, n in zip((i, j), kernel, stride, padding, shape[2:]):
+            start = o * s - p
+            end = min(start + k, n + p)
+            sizes.append(end - start if include else min(end, n) - max(start, 0))
+        return v.sum((2, 3)) / (divisor or sizes[0] * sizes[1])
+
+    check(
+        lambda x: ops.avg_pool2d(x, kernel, stride, padding, ceil, include, divisor),
+        lambda x: window_loop(x, out, kernel, stride, padding, (1, 1), 0, mean),
+        randn(*shape),
+        length=9,
+        grad_length=9,
+    )
+
+
+@pytest.mark.parametrize("size", [1, (2, 3), (5, 7), (None, 2), (8, 9)])
+def test_adaptive_avg_pool2d(size):
+    def oracle(x):
+        h, w = x.shape[2:]
+        oh, ow = (size, size) if isinstance(size, int) else (size[0] or h, size[1])
+        y = np.empty((*x.shape[:2], oh, ow))
+        for i in range(oh):
+            for j in range(ow):
+                y[:, :, i, j] = x[:, :, i * h // oh : -(-(i + 1) * h // oh), j * w // ow : -(-(j + 1) * w // ow)].mean((2, 3))
+        return y
+
+    check(lambda x: ops.adaptive_avg_pool2d(x, size), oracle, randn(2, 3, 5, 7), length=36, grad_length=20)
+
+
+def test_without_batch():
+    x = mp.tensor(randn(3, 6, 6))
+    for f in (lambda x: ops.max_pool2d(x, 2), lambda x: ops.avg_pool2d(x, 2), lambda x: ops.adaptive_avg_pool2d(x, 2)):
+        np.testing.assert_array_equal(f(x).data, f(x.unsqueeze(0)).data[0])
+
+
+def t(*shape):
+    return mp.tensor(np.ones(shape, "float32"))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ops.max_pool2d(t(2, 2), 2), r"max_pool2d: expected `input` to be \(N, C, H, W\)"),
+        (lambda: ops.max_pool2d(t(0, 1, 2, 2), 2), "without empty axes"),
+        (lambda: ops.max_pool2d(t(1, 1, 2, 2), 3), r"the kernel \(3, 3\) does not fit the input of \(2, 2\)"),
+        (lambda: ops.max_pool2d(t(1, 1, 4, 4), 2, padding=2), "padding to be at most half of kernel_size"),
+        (lambda: ops.max_pool2d(t(1, 1, 4, 4), 0), "`kernel_size` to be at least 1"),
+        (lambda: ops.avg_pool2d(t(1, 1, 4, 4), 2, stride=0), "`stride` to be at least 1"),
+        (lambda: ops.avg_pool2d(t(1, 1, 4, 4), 2, divisor_override=0), "`divisor_override` to be a non-zero integer"),
+        (lambda: ops.adaptive_avg_pool2d(t(1, 1, 4, 4), 0), "`output_size` to be at least 1"),
+        (lambda: ops.adaptive_avg_pool2d(t(1, 1, 4, 4), (1, 2, 3)), "`output_size` to have 2 values"),
+    ],
+)
+def test_refused_values(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_refused_types():
+    with pytest.raises(TypeError, match="avg_pool2d: expected `input` to be floating, got int64"):
+        ops.avg_pool2d(mp.tensor(np.ones((1, 1, 2, 2), "int64")), 2)

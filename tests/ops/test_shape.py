@@ -1,0 +1,269 @@
+"""Movement ops: the right elements in the right places, bit for bit, and gradients that go back to where they came from."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import check, randn
+from tinymp import ops
+
+moves = partial(check, roundings=0, grad_roundings=0, length=0)  # no arithmetic, in either direction
+
+VIEWS = {
+    "reshape": (lambda x: ops.reshape(x, 4, -1), lambda x: x.reshape(4, -1), (2, 6)),
+    "reshape to a tuple": (lambda x: ops.reshape(x, (3, 2, 2)), lambda x: x.reshape(3, 2, 2), (2, 6)),
+    "reshape to no axes": (lambda x: ops.reshape(x, ()), lambda x: x.reshape(()), (1, 1)),
+    "reshape nothing": (lambda x: ops.reshape(x, -1, 4), lambda x: x.reshape(0, 4), (0, 2)),
+    "flatten": (ops.flatten, lambda x: x.reshape(-1), (2, 3, 4)),
+    "flatten 1": (lambda x: ops.flatten(x, 1), lambda x: x.reshape(2, 12), (2, 3, 4)),
+    "flatten 0 to -2": (lambda x: ops.flatten(x, 0, -2), lambda x: x.reshape(6, 4), (2, 3, 4)),
+    "flatten no axes": (ops.flatten, lambda x: x.reshape(1), ()),
+    "transpose": (lambda x: ops.transpose(x, 0, -1), lambda x: x.swapaxes(0, 2), (2, 3, 4)),
+    "transpose no axes": (lambda x: ops.transpose(x, 0, -1), lambda x: x, ()),
+    "permute": (lambda x: ops.permute(x, 2, 0, 3, 1), lambda x: x.transpose(2, 0, 3, 1), (2, 3, 4, 5)),
+    "permute a tuple": (lambda x: ops.permute(x, (1, -1, 0)), lambda x: x.transpose(1, 2, 0), (2, 3, 4)),
+    "squeeze": (ops.squeeze, lambda x: x.reshape(2, 3), (1, 2, 1, 3)),
+    "squeeze 2": (lambda x: ops.squeeze(x, 2), lambda x: x.reshape(1, 2, 3), (1, 2, 1, 3)),
+    "squeeze a longer axis": (lambda x: ops.squeeze(x, (1, -2)), lambda x: x.reshape(1, 2, 3), (1, 2, 1, 3)),
+    "squeeze ()": (lambda x: ops.squeeze(x, ()), lambda x: x, (1, 2)),
+    "unsqueeze 1": (lambda x: ops.unsqueeze(x, 1), lambda x: x.reshape(2, 1, 3), (2, 3)),
+    "unsqueeze -1": (lambda x: ops.unsqueeze(x, -1), lambda x: x.reshape(2, 3, 1), (2, 3)),
+    "unsqueeze no axes": (lambda x: ops.unsqueeze(x, 0), lambda x: x.reshape(1), ()),
+    "split": (lambda x: ops.split(x, 2)[2], lambda x: x[4:], (5, 2)),
+    "split in sections": (lambda x: ops.split(x, [1, 0, 4], dim=-1)[2], lambda x: x[:, 1:], (2, 5)),
+    "chunk": (lambda x: ops.chunk(x, 3, 1)[1], lambda x: x[:, 2:4], (2, 5)),
+}
+COPIES = {
+    "flip": (lambda x: ops.flip(x, (0, -1)), lambda x: x[::-1, :, ::-1], (2, 3, 4)),
+    "flip an axis": (lambda x: ops.flip(x, 1), lambda x: x[:, ::-1], (2, 3)),
+    "flip nothing": (lambda x: ops.flip(x, ()), lambda x: x, (2, 3)),
+    "pad": (lambda x: ops.pad(x, (1, 2, 0, 3)), lambda x: np.pad(x, ((0, 0), (0, 3), (1, 2))), (2, 3, 4)),
+    "pad and crop": (lambda x: ops.pad(x, [-1, 2, 1, -2]), lambda x: np.pad(x[:-2, 1:], ((1, 0), (0, 2))), (3, 4)),
+    "pad nothing": (lambda x: ops.pad(x, ()), lambda x: x, (2, 3)),
+    "crop all": (lambda x: ops.pad(x, (-1, -2)), lambda x: x[:, :0], (2, 3)),
+    "cat itself": (lambda x: ops.cat([x], 1), lambda x: x, (2, 3)),
+    "stack itself": (lambda x: ops.stack((x,), -1), lambda x: x.reshape(2, 3, 1), (2, 3)),
+}
+MOVES = {**VIEWS, **COPIES}
+
+
+@pytest.mark.parametrize("case", MOVES)
+def test_moves(case):
+    op, oracle, shape = MOVES[case]
+    moves(op, oracle, randn(*shape))
+
+
+@pytest.mark.parametrize("case", MOVES)
+def test_keeps_every_bit(case):
+    op, oracle, shape = MOVES[case]
+    special = np.array([0.0, -0.0, 65504, -6e-8, 6e-5, np.inf, -np.inf, np.nan, -np.nan, 1.0], np.float16)
+    x = np.resize(special, shape)
+    np.testing.assert_array_equal(op(mp.tensor(x)).data.view(np.uint16), oracle(x.view(np.uint16)))
+
+
+@pytest.mark.parametrize("case", VIEWS)
+def test_shares_memory(case):
+    op, _, shape = VIEWS[case]
+    x = mp.tensor(randn(*shape))
+    assert 0 in shape or np.shares_memory(op(x).data, x.data)
+
+
+@pytest.mark.parametrize("case", COPIES)
+def test_integers_and_other_memory_orders(case):
+    op, oracle, shape = COPIES[case]
+    x = np.arange(np.prod(shape)).reshape(shape[::-1]).T
+    y = op(mp.tensor(x))
+    assert y.dtype == x.dtype and not y.requires_grad
+    np.testing.assert_array_equal(y.data, oracle(x))
+
+
+def test_pad_and_flip_keep_the_order_of_memory():
+    x = mp.Tensor(randn(3, 4, 5, 2).transpose(3, 0, 1, 2))  # N, C, H, W that lies in memory as C, H, W, N
+    for y in (ops.pad(x, (1, 1, 1, 1)), ops.flip(x, (2, 3))):
+        assert y.data.transpose(1, 2, 3, 0).flags.c_contiguous
+
+
+# ------------------------------------------------------------------------------------------- sums in the gradient
+
+
+@pytest.mark.parametrize(
+    ("size", "shape", "copies"),
+    [((3, 4), (3, 1), 4), ((-1, 4), (3, 1), 4), ((2, 3, -1), (1, 5), 6), ((2, 3), (), 6), ((0, 3), (1, 3), 0), ((), (), 1)],
+)
+def test_expand(size, shape, copies):
+    full = tuple(shape[i - len(size)] if n == -1 else n for i, n in enumerate(size))
+    check(lambda x: ops.expand(x, *size) if size else ops.expand(x, ()), lambda x: np.broadcast_to(x, full), randn(*shape),
+          roundings=0, grad_roundings=1, grad_length=copies)  # fmt: skip
+
+
+def test_expand_is_a_view_and_its_gradient_is_summed_in_fp32():
+    x = mp.tensor(np.ones((1, 2), np.float16), requires_grad=True)
+    y = ops.expand(x, (3000, 2))
+    assert np.shares_memory(y.data, x.data)
+    y.backward(np.ones((3000, 2), np.float16))
+    np.testing.assert_array_equal(x.grad, np.full((1, 2), 3000, np.float16))  # FP16 sums of ones stall at 2048
+
+
+@pytest.mark.parametrize(("mode", "numpy_mode"), [("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap")])
+@pytest.mark.parametrize(
+    ("pad", "shape"),
+    [((1, 2), (2, 3)), ((2, 0, 1, 1), (2, 3, 4)), ((2, 1, 0, 0, 1, 1), (2, 3, 3)), ((), (2, 3)), ((0, 0), (2, 0))],
+)
+def test_pad_from_inside(mode, numpy_mode, pad, shape):
+    widths = [(0, 0)] * (len(shape) - len(pad) // 2) + list(zip(pad[-2::-2], pad[::-2], strict=True))
+    copies = np.prod([1 + before + after for before, after in widths])  # at most: of one element
+    check(lambda x: ops.pad(x, pad, mode), lambda x: np.pad(x, widths, numpy_mode), randn(*shape),
+          roundings=0, grad_roundings=1, grad_length=copies)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mode", "pad", "expected"),
+    [
+        ("reflect", (2, -1), [2, 1, 0, 1, 2]),
+        ("reflect", (-1, 3), [1, 2, 3, 2, 1, 0]),
+        ("replicate", (2, -3), [0, 0, 0]),
+        ("circular", (2, -1), [1, 2, 0, 1, 2]),  # of what cropping leaves
+        ("circular", (-2, 2), [2, 3, 2, 3]),
+    ],
+)
+def test_pad_from_inside_and_crop(mode, pad, expected):
+    np.testing.assert_array_equal(ops.pad(mp.tensor(np.arange(4)), pad, mode).data, expected)
+
+
+def test_pad_with_a_value():
+    moves(lambda x: ops.pad(x, (1, 0), value=-2.5), lambda x: np.pad(x, ((0, 0), (1, 0)), constant_values=-2.5), randn(2, 3))
+    low = ops.pad(mp.tensor(np.zeros(1, np.float16)), (0, 1), value=float("-inf"))
+    np.testing.assert_array_equal(low.data, [0, -np.inf])
+
+
+# ------------------------------------------------------------------------------------------------- several tensors
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_cat(dim):
+    parts = [randn(*[n if d == dim % 3 else 2 for d in range(3)], seed=n) for n in (3, 0, 1)]
+    moves(lambda *x: ops.cat(x, dim), lambda *x: np.concatenate(x, dim), *parts)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_stack(dim):
+    moves(lambda *x: ops.stack(x, dim), lambda *x: np.stack(x, dim), *[randn(2, 3, seed=n) for n in range(3)])
+
+
+def test_stack_of_numbers_without_axes():
+    moves(lambda x, y: ops.stack([x, y]), lambda x, y: np.stack([x, y]), randn(), randn(seed=1))
+
+
+def test_cat_of_one_tensor_twice_adds_up():
+    moves(lambda x: ops.cat([x, x]), lambda x: np.concatenate([x, x]), randn(3), dtypes=("float64",))
+
+
+def test_cat_and_stack_beside_constants():
+    for join in (ops.cat, ops.stack):
+        x, constant = mp.tensor([1.0, 2.0], requires_grad=True), mp.tensor([3.0, 4.0])
+        y = join([constant, x])
+        y.backward(np.arange(4, dtype=np.float32).reshape(y.shape))
+        np.testing.assert_array_equal(x.grad, [2, 3])
+        assert constant.grad is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "lengths"),
+    [
+        (lambda x: ops.split(x, 2), [2, 2, 1]),
+        (lambda x: ops.split(x, 7), [5]),
+        (lambda x: ops.split(x, (0, 5)), [0, 5]),
+        (lambda x: ops.chunk(x, 2), [3, 2]),
+        (lambda x: ops.chunk(x, 4), [2, 2, 1]),  # as PyTorch: fewer chunks, not smaller ones
+        (lambda x: ops.chunk(x[:0], 2), [0, 0]),
+        (lambda x: ops.split(x[:0], 0), [0]),
+    ],
+)
+def test_lengths_of_parts(parts, lengths):
+    ys = parts(mp.tensor(np.arange(5)))
+    assert isinstance(ys, tuple) and [len(y) for y in ys] == lengths
+    np.testing.assert_array_equal(np.concatenate([y.data for y in ys]), np.arange(sum(lengths)))
+
+
+def test_parts_that_nobody_used_get_zeros():
+    x = mp.tensor(np.ones((2, 5), np.float16), requires_grad=True)
+    _, b, _ = ops.split(x, 2, 1)
+    b.backward(np.full((2, 2), 3, np.float16))
+    np.testing.assert_array_equal(x.grad, [[0, 0, 3, 3, 0]] * 2)
+    assert x.grad.dtype == np.float16
+
+
+def test_all_parts_used():
+    moves(lambda x: ops.cat(ops.split(x, [1, 3, 1])[::-1]), lambda x: np.concatenate([x[4:], x[1:4], x[:1]]), randn(5, 2))
+
+
+# --------------------------------------------------------------------------------------------------------- refusals
+
+X = mp.tensor(np.zeros((2, 3), np.float32))
+I = mp.tensor(np.zeros((2, 3), np.int64))  # noqa: E741
+H = X.half()
+SCALAR = mp.tensor(1.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: ops.reshape(X, 4, -1), ValueError, r"reshape: expected a shape of 6 elements .* got \(4, -1\)"),
+        (lambda: ops.reshape(X, -1, -1), ValueError, r"reshape: .* got \(-1, -1\)"),
+        (lambda: ops.reshape(X, -2, -3), ValueError, r"reshape: .* got \(-2, -3\) for input.shape \(2, 3\)"),
+        (lambda: ops.reshape(X[:0], 0, -1), ValueError, r"reshape: .* if the others determine it"),
+        (lambda: ops.reshape(X, 2.0, 3), TypeError, "reshape: expected integers"),
+        (lambda: ops.reshape(np.zeros(3), 3), TypeError, "reshape: expected a Tensor for `input`, got ndarray"),
+        (lambda: ops.flatten(X, 1, 0), ValueError, "flatten: expected start_dim <= end_dim"),
+        (lambda: ops.flatten(X, 2), IndexError, r"flatten: expected start_dim in \[-2, 1\]"),
+        (lambda: ops.transpose(X, 0, 2), IndexError, r"transpose: expected dim1 in \[-2, 1\]"),
+        (lambda: ops.permute(X, 0), ValueError, r"permute: expected each of the 2 axes of shape \(2, 3\) once"),
+        (lambda: ops.permute(X, 1, -1), ValueError, r"permute: .* got \[1, 1\]"),
+        (lambda: ops.squeeze(X, 2), IndexError, r"squeeze: expected dim in \[-2, 1\]"),
+        (lambda: ops.squeeze(X, (0, 0)), ValueError, "squeeze: expected every axis once"),
+        (lambda: ops.unsqueeze(X, 3), IndexError, r"unsqueeze: expected dim of the result in \[-3, 2\]"),
+        (lambda: ops.expand(X, 3), ValueError, r"expand: .* got \(3,\) for an input of shape \(2, 3\)"),
+        (lambda: ops.expand(X, 4, 3), ValueError, r"expand: expected sizes that equal input.shape"),
+        (lambda: ops.expand(X, -1, 2, 3), ValueError, r"expand: .* got \(-1, 2, 3\)"),
+        (lambda: ops.cat([]), ValueError, "cat: expected at least one tensor, got an empty list"),
+        (lambda: ops.cat(X), TypeError, "cat: expected `tensors` to be a list or tuple of tensors, got Tensor"),
+        (lambda: ops.cat([X, 1.0]), TypeError, r"cat: expected a Tensor for `tensors\[1\]`, got float"),
+        (lambda: ops.cat([X, X[0]]), ValueError, r"cat: .* got \(3,\) for tensors\[1\] and \(2, 3\) for tensors\[0\]"),
+        (lambda: ops.cat([X, X, X[:1]], 1), ValueError, r"except along axis 1, got \(1, 3\) for tensors\[2\]"),
+        (lambda: ops.cat([X, X], 2), IndexError, r"cat: expected dim in \[-2, 1\]"),
+        (lambda: ops.cat([SCALAR, SCALAR]), ValueError, "cat: expected tensors with at least one axis, .* use stack"),
+        (lambda: ops.cat([X, H]), TypeError, r"cat: .* `tensors\[0\]` is float32, `tensors\[1\]` is float16; .*policy"),
+        (lambda: ops.cat([X, I]), TypeError, r"cat: expected tensors of one dtype, got int64 for tensors\[1\]"),
+        (lambda: ops.cat([X, X], out=X), TypeError, "cat: argument `out` is not supported"),
+        (lambda: ops.stack(()), ValueError, "stack: expected at least one tensor, got an empty tuple"),
+        (lambda: ops.stack([X, X[:1]]), ValueError, r"stack: expected tensors of one shape, got \(1, 3\) for tensors\[1\]"),
+        (lambda: ops.stack([X, H]), TypeError, r"stack: .* `tensors\[1\]` is float16"),
+        (lambda: ops.stack([X], 3), IndexError, r"stack: expected dim of the result in \[-3, 2\]"),
+        (lambda: ops.split(X, 0), ValueError, "split: expected split_size_or_sections to be at least 1, got 0"),
+        (lambda: ops.split(X, [1, 2]), ValueError, r"split: .* add up to tensor.shape\[0\] == 2, got \[1, 2\]"),
+        (lambda: ops.split(X, [3, -1]), ValueError, "split: .* add up"),
+        (lambda: ops.split(X, 1.5), TypeError, "split: expected integers"),
+        (lambda: ops.split(SCALAR, 1), IndexError, "split: "),
+        (lambda: ops.chunk(X, 0), ValueError, "chunk: expected `chunks` to be at least 1"),
+        (lambda: ops.chunk(X, 2.0), TypeError, "chunk: expected `chunks` to be an integer"),
+        (lambda: ops.flip(X, (0, 0)), ValueError, "flip: expected every axis once"),
+        (lambda: ops.flip(X, 2), IndexError, "flip: expected dim in"),
+        (lambda: ops.pad(X, 1), ValueError, r"pad: expected `pad` to be \(before, after\)"),
+        (lambda: ops.pad(X, (1, 1, 1)), ValueError, r"pad: expected `pad` to be \(before, after\) of at most 2 axes"),
+        (lambda: ops.pad(X, (1,) * 6), ValueError, "pad: .* at most 2 axes"),
+        (lambda: ops.pad(X, (-2, -2)), ValueError, "pad: expected `pad` to crop at most what is there"),
+        (lambda: ops.pad(X, (3, 0), "reflect"), ValueError, "pad: expected at most 2 on an axis of length 3"),
+        (lambda: ops.pad(X, (4, 0), "circular"), ValueError, "pad: expected at most 3 .*'circular'"),
+        (lambda: ops.pad(X[:, :0], (1, 0), "replicate"), ValueError, "pad: expected at most 0 .*'replicate'"),
+        (lambda: ops.pad(X, (1, 0), "wrap"), ValueError, "pad: expected `mode` to be one of 'constant', 'reflect'"),
+        (lambda: ops.pad(X, (1, 0), "reflect", 1.0), ValueError, "pad: expected no `value` with mode 'reflect'"),
+        (lambda: ops.pad(H, (1, 0), value=7e4), ValueError, "pad: the constant 70000 does not fit FP16"),
+        (lambda: ops.pad(I, (1, 0), value=0.5), ValueError, "pad: expected `value` to fit int64, got 0.5"),
+        (lambda: ops.pad(X, (1, 0), value="0"), TypeError, "pad: expected `value` to be a number, got str"),
+    ],
+)
+def test_refuses(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

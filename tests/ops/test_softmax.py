@@ -1,0 +1,54 @@
+"""softmax and log_softmax: exponentials and sums in FP32."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import check, randn
+from tinymp import ops
+
+
+def softmax(x, dim):
+    e = np.exp(x - x.max(dim, keepdims=True))
+    return e / e.sum(dim, keepdims=True)
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((7,), 0), ((3, 5), 1), ((3, 5), 0), ((2, 3, 4), -2), ((2, 1), 1)])
+def test_softmax(shape, dim):
+    """Backward reads the stored y twice, and both terms of dx may cancel: each is below max |dy| y."""
+    check(lambda x: ops.softmax(x, dim), lambda x: softmax(x, dim), 3 * randn(*shape), length=12, grad_length=40, inherited=8)
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((7,), 0), ((3, 5), 1), ((3, 5), 0), ((2, 3, 4), -2), ((2, 1), 1)])
+def test_log_softmax(shape, dim):
+    check(lambda x: ops.log_softmax(x, dim), lambda x: np.log(softmax(x, dim)), 3 * randn(*shape), length=12, grad_length=40)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_extreme_logits(dtype):
+    x = mp.tensor(np.array([[65504, 0, -65504], [-np.inf, 0, 0], [np.inf, 0, 0], [np.nan, 0, 0]], dtype))
+    y = ops.softmax(x, 1).data
+    np.testing.assert_array_equal(y[:2], np.array([[1, 0, 0], [0, 0.5, 0.5]], dtype))
+    assert np.isnan(y[2:]).any(1).all()  # inf / inf and nan are not hidden
+    z = ops.log_softmax(x, 1).data
+    lost = -np.inf if dtype == "float16" else -2 * 65504
+    np.testing.assert_array_equal(z[0], np.array([0, -65504, lost], dtype))
+    assert z[1, 0] == -np.inf
+
+
+def test_long_rows_sum_in_fp32():
+    """50 000 equal logits: an FP16 sum of exponentials would stall at 2048."""
+    y = ops.softmax(mp.tensor(np.zeros((1, 50_000), "float16")), 1).data
+    np.testing.assert_array_equal(y, np.float16(1 / 50_000))
+
+
+def test_refused():
+    x = mp.tensor(np.ones((2, 3), "float16"))
+    with pytest.raises(TypeError, match="softmax: expected `dim`"):
+        ops.softmax(x, None)
+    with pytest.raises(TypeError, match="log_softmax: argument `dtype` is not supported"):
+        ops.log_softmax(x, 1, dtype="float32")
+    with pytest.raises(IndexError, match=r"softmax: expected dim in \[-2, 1\]"):
+        ops.softmax(x, 2)
+    with pytest.raises(TypeError, match="expected `input` to be floating, got int64"):
+        ops.softmax(mp.tensor([1, 2]), 0)

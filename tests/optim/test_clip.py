@@ -1,0 +1,99 @@
+"""Clipping: against float64 oracles, in FP32, never in place, never on scaled gradients."""
+
+import numpy as np
+import pytest
+from oracle import randn
+
+import tinymp as mp
+from tinymp import optim
+from tinymp.nn.parameter import Parameter
+
+
+def params(*grads):
+    made = []
+    for g in grads:
+        made.append(Parameter(np.zeros(np.shape(g), "float64" if g.dtype == np.float64 else "float32")))
+        made[-1].grad = g
+    return made
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 1e3, 0.0, float("inf")])
+@pytest.mark.parametrize("norm_type", [2.0, 1, 3.0, float("inf")])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_norm(dtype, norm_type, max_norm):
+    grads = [np.asarray(randn(*s, seed=7)).astype(dtype) for s in ((4, 3), (5,), ())]
+    ps = params(*grads)
+    before = [g.copy() for g in grads]
+    norm = optim.clip_grad_norm_(iter(ps), max_norm, norm_type)
+    flat = np.concatenate([g.astype("float64").ravel() for g in grads])
+    expected = np.abs(flat).max() if norm_type == np.inf else (np.abs(flat) ** norm_type).sum() ** (1 / norm_type)
+    work = "float64" if dtype == "float64" else "float32"
+    eps = np.finfo(work).eps * (len(flat) + 8)
+    assert norm.dtype == work and norm.shape == ()
+    assert abs(norm.item() - expected) <= eps * expected
+    factor = min(1, max_norm / (expected + 1e-6))
+    for p, g, old in zip(ps, grads, before, strict=True):
+        assert p.grad is not g and p.grad.dtype == work
+        np.testing.assert_array_equal(g, old)
+        np.testing.assert_allclose(p.grad, old * factor, rtol=4 * eps)
+
+
+def test_fp16_gradients_whose_squares_overflow_fp16():
+    (p,) = params(np.full(4, 4e4, "float16"))
+    assert optim.clip_grad_norm_(p, 1.0).item() == 8e4
+    np.testing.assert_allclose(p.grad, 0.5, rtol=1e-6)
+
+
+def test_value():
+    g = np.array([-3.0, -0.5, 0.0, 0.25, 9.0, np.inf], "float16")
+    (p,) = params(g)
+    optim.clip_grad_value_([p], 0.5)
+    assert p.grad.dtype == "float32" and p.grad.tolist() == [-0.5, -0.5, 0, 0.25, 0.5, 0.5] and g[0] == -3
+
+
+def test_parameters_without_gradient():
+    p = Parameter(np.ones(2, "float32"))
+    assert optim.clip_grad_norm_([p], 1.0).item() == 0 and p.grad is None
+    optim.clip_grad_value_([p], 1.0)
+    (empty,) = params(np.zeros((0, 3), "float32"))
+    assert optim.clip_grad_norm_([empty], 1.0, float("inf")).item() == 0
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_a_norm_that_is_not_finite(bad):
+    g = np.array([1.0, bad], "float32")
+    (p,) = params(g)
+    with pytest.raises(RuntimeError, match="the norm of the gradients is (inf|nan)"):
+        optim.clip_grad_norm_([p], 1.0, error_if_nonfinite=True)
+    assert p.grad is g
+    assert not np.isfinite(optim.clip_grad_norm_([p], 1.0).item())
+
+
+@pytest.mark.parametrize(
+    "clip", [lambda p: optim.clip_grad_norm_([p], 1.0), lambda p: optim.clip_grad_value_([p], 1.0)], ids=["norm", "value"]
+)
+def test_scaled_gradients_are_refused(clip):
+    (p,) = params(np.ones(2, "float16"))
+    p.grad_scale = 1024.0
+    with pytest.raises(RuntimeError, match=r"still carry the loss scale 1024: call scaler.unscale_\(optimizer\) first"):
+        clip(p)
+    assert p.grad.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda p: optim.clip_grad_norm_([p], -1.0), ValueError, "`max_norm` to be at least 0"),
+        (lambda p: optim.clip_grad_norm_([p], float("nan")), ValueError, "`max_norm`"),
+        (lambda p: optim.clip_grad_norm_([p], 1.0, 0), ValueError, "`norm_type` to be above 0"),
+        (lambda p: optim.clip_grad_norm_([p.grad], 1.0), TypeError, "expected Parameters, got ndarray"),
+        (lambda p: optim.clip_grad_norm_([p], 1.0, foreach=True), TypeError, "`foreach` is not supported"),
+        (lambda p: optim.clip_grad_value_([p], -1.0), ValueError, "`clip_value`"),
+        (lambda p: optim.clip_grad_value_([p], 1.0, foreach=True), TypeError, "`foreach` is not supported"),
+    ],
+)
+def test_refused(call, error, message):
+    (p,) = params(np.ones(2, "float32"))
+    with pytest.raises(error, match=message):
+        call(p)
+    assert isinstance(optim.clip_grad_norm_(p, 1.0), mp.Tensor)

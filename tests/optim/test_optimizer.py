@@ -1,0 +1,379 @@
+"""Optimizers: the four rules against float64 oracles, masters and copies, groups, state, and what is refused."""
+
+import numpy as np
+import pytest
+from oracle import randn
+
+import tinymp as mp
+from tinymp import optim
+from tinymp.nn import statistics
+from tinymp.nn.parameter import Parameter
+from tinymp.optim import StepResult
+
+STEPS = 20
+
+
+def sgd(w, grads, lr=1e-3, momentum=0, dampening=0, weight_decay=0, nesterov=False):
+    m = None
+    for g in grads:
+        g = g + weight_decay * w
+        m = g if m is None else momentum * m + (1 - dampening) * g
+        w = w - lr * (g + momentum * m if nesterov else m)
+    return w
+
+
+def adagrad(w, grads, lr=1e-2, lr_decay=0, weight_decay=0, initial_accumulator_value=0, eps=1e-10):
+    s = initial_accumulator_value
+    for t, g in enumerate(grads):
+        g = g + weight_decay * w
+        s = s + g**2
+        w = w - lr / (1 + t * lr_decay) * g / (np.sqrt(s) + eps)
+    return w
+
+
+def adam(w, grads, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, amsgrad=False, decoupled=False):
+    m = v = largest = 0.0
+    for t, g in enumerate(grads, 1):
+        w = w - lr * weight_decay * w * decoupled
+        g = g + weight_decay * w * (not decoupled)
+        m = betas[0] * m + (1 - betas[0]) * g
+        v = betas[1] * v + (1 - betas[1]) * g**2
+        largest = np.maximum(largest, v) if amsgrad else v
+        w = w - lr * (m / (1 - betas[0] ** t)) / (np.sqrt(largest / (1 - betas[1] ** t)) + eps)
+    return w
+
+
+def adamw(w, grads, weight_decay=1e-2, **options):
+    return adam(w, grads, weight_decay=weight_decay, decoupled=True, **options)
+
+
+RULES = [
+    (optim.SGD, sgd, {}),
+    (optim.SGD, sgd, {"lr": 0.1, "weight_decay": 0.1}),
+    (optim.SGD, sgd, {"lr": 0.1, "momentum": 0.9}),
+    (optim.SGD, sgd, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.01}),
+    (optim.SGD, sgd, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    (optim.Adagrad, adagrad, {}),
+    (optim.Adagrad, adagrad, {"lr": 0.1, "lr_decay": 0.2, "weight_decay": 0.1, "initial_accumulator_value": 0.5}),
+    (optim.Adam, adam, {}),
+    (optim.Adam, adam, {"lr": 0.05, "betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.1}),
+    (optim.Adam, adam, {"lr": 0.05, "amsgrad": True, "betas": (0.5, 0.5)}),
+    (optim.AdamW, adamw, {}),
+    (optim.AdamW, adamw, {"lr": 0.05, "weight_decay": 0.2, "amsgrad": True, "betas": (0.5, 0.5)}),
+]
+
+
+def gradients(shape, dtype="float64", steps=STEPS):
+    """Gradients of falling size, so that amsgrad's maximum lies in the past."""
+    return [randn(*shape, seed=k).astype(dtype) * np.asarray(2.0 ** (-k // 4), dtype) for k in range(steps)]
+
+
+def run(optimizer, p, grads):
+    for g in grads:
+        p.grad = g.copy()
+        assert optimizer.step() is StepResult.APPLIED
+        np.testing.assert_array_equal(p.grad, g)  # a step never writes into gradients
+
+
+@pytest.mark.parametrize("shape", [(4, 3), ()])
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("rule", "oracle", "options"), RULES)
+def test_rule_against_its_oracle(rule, oracle, options, dtype, maximize, shape):
+    w, grads = np.asarray(randn(*shape, seed=99)).astype(dtype), gradients(shape, dtype)
+    p = Parameter(w.copy())
+    run(rule([p], maximize=maximize, **options), p, grads)
+    exact = [(-g if maximize else g).astype("float64") for g in grads]
+    expected = oracle(w.astype("float64"), exact, **options)
+    # each of the steps adds a dozen roundings of terms no larger than w + the sum of all updates
+    size = np.abs(w) + np.abs(expected - w) + options.get("lr", 1e-2) * sum(np.abs(exact)) * 10
+    assert p.dtype == dtype
+    assert (np.abs(p.data - expected) <= STEPS * 12 * np.finfo(dtype).eps * size).all()
+
+
+def test_groups_have_their_own_options_and_order():
+    p, q, r = (Parameter(np.ones(2, "float32")) for _ in range(3))
+    optimizer = optim.SGD([{"params": [("a", p), ("b", q)], "lr": 0.5}, {"params": r}], lr=0.25)
+    assert [g["lr"] for g in optimizer.param_groups] == [0.5, 0.25] and p.name == "a"
+    extra = Parameter(np.ones(2, "float32"))
+    optimizer.add_param_group({"params": [extra], "momentum": 0.9})
+    for x in (p, q, r, extra):
+        x.grad = np.ones(2, "float32")
+    optimizer.step()
+    assert [float(x.data[0]) for x in (p, q, r, extra)] == [0.5, 0.5, 0.75, 0.75]
+    assert list(optimizer.state) == [p, q, r, extra]
+    assert set(optimizer.state[extra]) == {"step", "momentum_buffer"} and set(optimizer.state[p]) == {"step"}
+    optimizer.param_groups[0]["lr"] = np.float64(1.0)  # a NumPy scalar must not lift FP32 to FP64
+    optimizer.step()
+    assert p.dtype == "float32" and float(p.data[0]) == -0.5
+
+
+# --------------------------------------------------------------------------------------------------- masters and state
+
+
+def test_small_updates_reach_the_master_and_at_last_the_copy():
+    p = mp.MIXED.cast(Parameter(np.ones(3, "float32")))
+    optimizer = optim.SGD([p], lr=1.0)
+    for k in range(1, 9):  # 2^-13: an eighth of the FP16 spacing at 1, a quarter of that below it
+        p.grad = np.full(3, 2.0**-13, "float16")
+        optimizer.step()
+        assert (p.master == np.float32(1 - k * 2.0**-13)).all()
+        assert (p.data == p.master.astype("float16")).all()
+    assert (p.data == 1 - 2.0**-10).all() and p.dtype == "float16"
+
+
+def test_without_master_small_updates_are_lost():
+    p = mp.NO_MASTER.cast(Parameter(np.ones(3, "float32")))
+    run(optim.SGD([p], lr=1.0), p, [np.full(3, 2.0**-13, "float16")] * 8)
+    assert (p.data == 1).all()
+
+
+def test_write_back_rounds_as_the_parameters_policy_says():
+    p = mp.STOCHASTIC_ROUNDING.cast(Parameter(np.ones(4096, "float32")))
+    mp.manual_seed(0)
+    p.grad = np.full(4096, 2.0**-12, "float16")  # half way between two FP16 values below 1
+    optim.SGD([p], lr=1.0).step()
+    assert 0.4 < (p.data == 1).mean() < 0.6 and (p.master == np.float32(1 - 2.0**-12)).all()
+    assert mp.current_policy() is mp.MIXED
+
+
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.NO_MASTER, mp.PURE_FP16], ids=str)
+@pytest.mark.parametrize(("rule", "options"), [(optim.SGD, {"momentum": 0.9}), (optim.Adam, {"amsgrad": True})])
+def test_state_has_the_dtype_of_the_policy(rule, options, policy):
+    p = policy.cast(Parameter(randn(5, 4).astype("float32")))
+    optimizer = rule([p], lr=0.1, **options)
+    run(optimizer, p, gradients((5, 4), p.dtype, 3))
+    arrays = {k: v for k, v in optimizer.state[p].items() if k != "step"}
+    assert {a.dtype for a in arrays.values()} == {policy.state} and all(a.shape == (5, 4) for a in arrays.values())
+
+
+def test_fp16_state_is_the_fp32_state_rounded_after_each_step():
+    p, q = (policy.cast(Parameter(randn(50).astype("float32"))) for policy in (mp.NO_MASTER, mp.PURE_FP16))
+    first, second = optim.SGD([p], lr=0.1, momentum=0.9), optim.SGD([q], lr=0.1, momentum=0.9)
+    g = randn(50, seed=5).astype("float16")
+    for _ in range(2):
+        run(first, p, [g])
+        run(second, q, [g])
+        buffer = first.state[p]["momentum_buffer"]
+        np.testing.assert_array_equal(second.state[q]["momentum_buffer"], buffer.astype("float16"))
+        buffer[...] = buffer.astype("float16")
+
+
+@pytest.mark.parametrize(("rule", "eps"), [(optim.Adam, 1e-8), (optim.Adagrad, 1e-10)])
+def test_eps_counts_though_fp16_could_not_hold_it(rule, eps):
+    p = mp.MIXED.cast(Parameter(np.ones(2, "float32")))
+    run(rule([p], lr=0.5, eps=eps), p, [np.zeros(2, "float16")])  # 0 / (0 + eps)
+    assert (p.data == 1).all()
+
+
+# ----------------------------------------------------------------------------------------------------------- the step
+
+
+def test_frozen_parameters_are_skipped_and_no_gradients_is_a_result_of_its_own():
+    p, frozen = Parameter(np.ones(2, "float32")), Parameter(np.ones(2, "float32"), requires_grad=False)
+    optimizer = optim.SGD([p, frozen], lr=1.0)
+    result = optimizer.step()
+    assert result is StepResult.NO_GRADIENTS and not result.applied and not result and not optimizer.state
+    p.grad = np.ones(2, "float32")
+    assert optimizer.step().applied and (p.data == 0).all() and (frozen.data == 1).all()
+    optimizer.zero_grad()
+    assert p.grad is None and optimizer.step() is StepResult.NO_GRADIENTS
+
+
+def test_a_missing_gradient_is_named_and_nothing_is_updated():
+    p, q = Parameter(np.ones(2, "float32")), Parameter(np.ones((3, 1), "float32"))
+    optimizer = optim.SGD([p, q], lr=1.0)
+    p.grad = np.ones(2, "float32")
+    with pytest.raises(RuntimeError, match=r"parameter 1 \(3, 1\) has no gradient while 1 of 2 .*allow_missing=True"):
+        optimizer.step()
+    q.name = "fc.weight"
+    with pytest.raises(RuntimeError, match=r"parameter `fc.weight` \(3, 1\).*requires_grad_\(False\).*separate"):
+        optimizer.step()
+    assert (p.data == 1).all() and not optimizer.state
+    assert optimizer.step(allow_missing=True).applied and (p.data == 0).all() and (q.data == 1).all()
+
+
+@pytest.mark.parametrize("grad", [np.ones(3, "float32"), np.ones(2, "int64"), [1.0, 1.0]])
+def test_a_gradient_that_does_not_fit_is_refused(grad):
+    p = Parameter(np.ones(2, "float32"))
+    p.grad = grad
+    with pytest.raises(RuntimeError, match="expected the grad of parameter 0"):
+        optim.SGD([p]).step()
+
+
+def test_scaled_gradients_are_refused():
+    p = Parameter(np.ones(2, "float32"))
+    p.grad, p.grad_scale = np.ones(2, "float32"), 1024.0
+    with pytest.raises(RuntimeError, match="still carry the loss scale 1024: call scaler.step"):
+        optim.SGD([p]).step()
+    assert (p.data == 1).all()
+
+
+def test_statistics_follow_the_step():
+    buffer, p = mp.tensor([1.0]), Parameter(np.ones(1, "float32"))
+    p.grad = np.ones(1, "float32")
+    statistics.note(buffer)
+    buffer.data = np.array([2.0], "float32")
+    assert optim.SGD([p]).step()
+    statistics.settle(applied=False)  # nothing is left to undo
+    assert buffer.item() == 2
+
+
+# ------------------------------------------------------------------------------------------------------------- saving
+
+
+@pytest.mark.parametrize(("rule", "options"), [(r, o) for r, _, o in RULES])
+def test_a_loaded_optimizer_goes_on_bit_for_bit(rule, options):
+    def make():
+        params = [mp.MIXED.cast(Parameter(randn(*s).astype("float32"))) for s in ((3, 2), (4,))]
+        return params, rule([{"params": params[:1], "lr": 0.5}, {"params": params[1:]}], **options)
+
+    def go(params, optimizer, seeds):
+        for k in seeds:
+            for p in params:
+                p.grad = randn(*p.shape, seed=k).astype("float16")
+            optimizer.step()
+
+    (params, optimizer), (others, other) = make(), make()
+    go(params, optimizer, range(3))
+    saved = optimizer.state_dict()
+    for p, q in zip(params, others, strict=True):
+        q.write(p.master)
+    go(params, optimizer, range(3, 6))  # does not reach into what was saved
+    other.load_state_dict(saved)
+    go(others, other, range(3, 6))
+    for p, q in zip(params, others, strict=True):
+        np.testing.assert_array_equal(p.master, q.master)
+    assert [g["params"] for g in saved["param_groups"]] == [[0], [1]]
+
+
+def _without(d, key):
+    return {k: v for k, v in d.items() if k != key}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: _without(d, "state"), r"state_dict: it lacks \['state'\]"),
+        (lambda d: {**d, "more": 1}, r"unknown \['more'\]"),
+        (lambda d: {**d, "param_groups": []}, r"expected groups with \[2\] parameters, got \[\]"),
+        (lambda d: {**d, "param_groups": [{**d["param_groups"][0], "params": [0]}]}, r"got \[1\]"),
+        (lambda d: {**d, "param_groups": [_without(d["param_groups"][0], "lr")]}, r"a group: it lacks \['lr'\]"),
+        (lambda d: {**d, "param_groups": [{**d["param_groups"][0], "lr": -1.0}]}, "at least 0"),
+        (lambda d: {**d, "state": {**d["state"], 7: {}}}, r"unknown \[7\]"),
+        (lambda d: {**d, "state": {0: {**d["state"][0], "exp_avg": np.zeros(9)}}}, r"`exp_avg` of parameter 0 \(2,\)"),
+        (lambda d: {**d, "state": {0: {**d["state"][0], "exp_avg": np.zeros(2, int)}}}, "to be floating"),
+        (lambda d: {**d, "state": {0: _without(d["state"][0], "exp_avg")}}, r"it lacks \['exp_avg'\]"),
+        (lambda d: {**d, "state": {0: {**d["state"][0], "max": 0}}}, r"unknown \['max'\]"),
+    ],
+)
+def test_loading_what_does_not_fit_raises_and_changes_nothing(change, message):
+    params = [Parameter(np.ones(n, "float32")) for n in (2, 3)]
+    optimizer = optim.Adam(params)
+    for p in params:
+        p.grad = np.ones(p.shape, "float32")
+    optimizer.step()
+    before = optimizer.state_dict()
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict(change(before))
+    np.testing.assert_equal(optimizer.state_dict(), before)
+
+
+def test_loaded_state_is_copied_and_takes_the_optimizers_dtype():
+    p = Parameter(np.ones(2, "float32"))
+    optimizer = optim.SGD([p], momentum=0.9)
+    saved = {**optimizer.state_dict(), "state": {0: {"step": 3, "momentum_buffer": np.ones(2)}}}
+    optimizer.load_state_dict(saved)
+    assert optimizer.state[p]["momentum_buffer"].dtype == "float32"
+    run(optimizer, p, [np.zeros(2, "float32")])
+    assert (saved["state"][0]["momentum_buffer"] == 1).all()
+
+
+# ------------------------------------------------------------------------------------------------------------ refused
+
+
+def _p():
+    return Parameter(np.ones(2, "float32"))
+
+
+SAME = _p()
+
+
+@pytest.mark.parametrize(
+    ("params", "error", "message"),
+    [
+        (lambda: [], ValueError, "at least one parameter"),
+        (lambda: [{"params": []}], ValueError, "expected parameters in group 0, got none"),
+        (lambda: {_p()}, TypeError, "a set, which has no fixed order"),
+        (lambda: [{"params": {_p()}}], TypeError, "a set, which has no fixed order"),
+        (_p, TypeError, "expected a list of Parameters or groups, got Parameter"),
+        (lambda: 3, TypeError, "expected a list of Parameters or groups, got int"),
+        (lambda: [mp.tensor([1.0])], TypeError, "expected a Parameter, got Tensor; wrap it with nn.Parameter"),
+        (lambda: {"a": _p()}, TypeError, "expected a Parameter, got str"),
+        (lambda: [SAME, SAME], ValueError, "given twice"),
+        (lambda: [{"params": [SAME]}, {"params": [SAME]}], ValueError, "given twice"),
+        (lambda: [{"params": [_p()], "momentun": 0.9}], TypeError, "unknown option 'momentun'; known are lr, momentum"),
+        (lambda: [{"params": [_p()], "lr": -1}], ValueError, "SGD: expected `lr` to be at least 0 and finite, got -1"),
+        (lambda: [{"lr": 1.0}], TypeError, 'expected a group to be a dict with "params"'),
+        (lambda: [{"params": [_p()]}, _p()], TypeError, 'expected a group to be a dict with "params"'),
+    ],
+)
+def test_refused_parameters(params, error, message):
+    with pytest.raises(error, match=message):
+        optim.SGD(params())
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "error", "message"),
+    [
+        (optim.SGD, {"lr": -0.1}, ValueError, "expected `lr` to be at least 0"),
+        (optim.SGD, {"lr": float("nan")}, ValueError, "expected `lr` to be at least 0 and finite"),
+        (optim.SGD, {"lr": float("inf")}, ValueError, "finite"),
+        (optim.SGD, {"lr": "fast"}, TypeError, "expected `lr` to be a number, got 'fast'"),
+        (optim.SGD, {"momentum": -1}, ValueError, "`momentum`"),
+        (optim.SGD, {"dampening": float("inf")}, ValueError, "`dampening` to be finite"),
+        (optim.SGD, {"nesterov": True}, ValueError, "nesterov needs momentum > 0 and dampening == 0"),
+        (optim.SGD, {"nesterov": True, "momentum": 0.9, "dampening": 0.1}, ValueError, "nesterov needs"),
+        (optim.SGD, {"nesterov": 1}, TypeError, "`nesterov` to be True or False"),
+        (optim.SGD, {"foreach": True}, TypeError, "argument `foreach` is not supported"),
+        (optim.SGD, {"fused": True}, TypeError, "argument `fused` is not supported"),
+        (optim.Adagrad, {"eps": -1e-8}, ValueError, "Adagrad: expected `eps`"),
+        (optim.Adagrad, {"initial_accumulator_value": -1}, ValueError, "`initial_accumulator_value`"),
+        (optim.Adam, {"betas": (0.9, 1.0)}, ValueError, "expected `betas` to be below 1"),
+        (optim.Adam, {"betas": (-0.1, 0.9)}, ValueError, "`betas` to be at least 0"),
+        (optim.Adam, {"betas": 0.9}, TypeError, "`betas` to be two numbers"),
+        (optim.Adam, {"capturable": True}, TypeError, "argument `capturable` is not supported"),
+        (optim.Adam, {"decoupled_weight_decay": True}, TypeError, "use AdamW"),
+        (optim.AdamW, {"weight_decay": -1}, ValueError, "AdamW: expected `weight_decay`"),
+    ],
+)
+def test_refused_options(rule, options, error, message):
+    with pytest.raises(error, match=message):
+        rule([_p()], **options)
+
+
+def test_options_are_checked_again_at_each_step():
+    p = _p()
+    p.grad = np.ones(2, "float32")
+    optimizer = optim.SGD([p])
+    optimizer.param_groups[0]["lr"] = float("nan")
+    with pytest.raises(ValueError, match="`lr`"):
+        optimizer.step()
+    with pytest.raises(TypeError, match="argument `closure` is not supported"):
+        optimizer.step(lambda: 0)
+    with pytest.raises(TypeError, match="only set_to_none=True"):
+        optimizer.zero_grad(set_to_none=False)
+    assert (p.data == 1).all()
+
+
+def test_a_rule_of_ones_own():
+    class Sign(optim.Optimizer):
+        def __init__(self, params, lr=1.0):
+            super().__init__(params, {"lr": lr})
+
+        def update(self, w, g, state, group):
+            return w - group["lr"] * np.sign(g)
+
+    p = _p()
+    run(Sign([p], lr=0.5), p, [np.array([3.0, -2.0], "float32")])
+    assert p.data.tolist() == [0.5, 1.5]

@@ -1,0 +1,31 @@
+"""tinymp: a small deep-learning framework that trains in mixed precision and shows every precision decision.
+
+    import tinymp as mp
+    from tinymp import nn, ops, optim
+
+Read `precision.py` first: precision changes in its four functions and nowhere else.
+"""
+
+from . import backend, data, nn, ops, optim
+from .backend import manual_seed
+from .info import __version__, info
+from .precision import (
+    FP16_ACCUMULATE,
+    FP16_REDUCTIONS,
+    FP32,
+    KINDS,
+    MIXED,
+    NO_MASTER,
+    POLICIES,
+    PURE_FP16,
+    STOCHASTIC_ROUNDING,
+    Policy,
+    current_policy,
+    float16,
+    float32,
+    float64,
+    use,
+)
+from .tensor import Tensor, enable_grad, from_numpy, is_grad_enabled, no_grad, saved_nbytes, tensor, watch
+
+ops.bind(Tensor)

@@ -1,0 +1,33 @@
+"""What the gates stand on. Each backend is a module with the same functions; arrays say which one they belong to."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from . import cpu
+
+__all__ = ["cpu", "get", "of", "manual_seed"]
+
+_BACKENDS: dict[str, ModuleType] = {"cpu": cpu}
+
+
+def get(device: str) -> ModuleType:
+    """The backend of a device name. ValueError names the devices that exist."""
+    try:
+        return _BACKENDS[device]
+    except (KeyError, TypeError):
+        raise ValueError(f"device: expected one of {sorted(_BACKENDS)}, got {device!r}") from None
+
+
+def of(x: Any) -> ModuleType:
+    """The backend that owns array x."""
+    return cpu
+
+
+def manual_seed(seed: int) -> None:
+    """Seed every random choice of tinymp (initialisers, dropout, shuffling, stochastic rounding)."""
+    if not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"manual_seed: expected a non-negative integer, got {seed!r}")
+    for backend in _BACKENDS.values():
+        backend.manual_seed(seed)

@@ -1,0 +1,219 @@
+"""Layers with weights: Linear, convolutions, Embedding. Built in FP32; `policy.cast(model)` sets the storage."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from .. import ops
+from ..ops._arguments import choice, integers, refuse
+from ..tensor import Tensor
+from . import init
+from .module import Module, refuse_placement
+from .parameter import Parameter, parameter
+
+
+class Linear(Module):
+    """y = x W^T + b. weight: (out_features, in_features), bias: (out_features,); input: (..., in_features).
+
+    Both start uniform on [-r, r), r = 1 / sqrt(in_features). See `ops.linear`.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, device: None = None, dtype: None = None
+    ) -> None:
+        super().__init__()
+        refuse_placement("Linear", device, dtype)
+        (self.in_features,) = integers("Linear", "in_features", in_features, 1, 0)
+        (self.out_features,) = integers("Linear", "out_features", out_features, 1, 0)
+        self.weight = parameter(self.out_features, self.in_features)
+        self.bias = parameter(self.out_features) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weight and bias anew."""
+        _reset(self.weight, self.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.linear(input, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}" + (", bias=False" if self.bias is None else "")
+
+
+def _reset(weight: Parameter, bias: Parameter | None) -> None:
+    """Uniform on [-r, r) with r = 1 / sqrt(fan_in), PyTorch's default (kaiming_uniform_ with a = sqrt(5))."""
+    init.kaiming_uniform_(weight, a=math.sqrt(5))
+    if bias is not None:
+        r = 1 / math.sqrt(max(1, math.prod(weight.shape[1:])))
+        init.uniform_(bias, -r, r)
+
+
+class _Conv(Module):
+    axes: ClassVar[int]  # spatial axes
+    transposed: ClassVar[bool] = False
+    output_padding: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: None = None,
+        dtype: None = None,
+    ) -> None:
+        super().__init__()
+        name, n = type(self).__name__, self.axes
+        refuse_placement(name, device, dtype)
+        choice(name, "padding_mode", padding_mode, ("zeros",))
+        (self.in_channels,) = integers(name, "in_channels", in_channels, 1, 1)
+        (self.out_channels,) = integers(name, "out_channels", out_channels, 1, 1)
+        self.kernel_size = integers(name, "kernel_size", kernel_size, n, 1)
+        self.stride = integers(name, "stride", stride, n, 1)
+        self.dilation = integers(name, "dilation", dilation, n, 1)
+        (self.groups,) = integers(name, "groups", groups, 1, 1)
+        if isinstance(padding, str) and not self.transposed:
+            self.padding = choice(name, "padding", padding, ("same", "valid"))
+            if padding == "same" and max(self.stride) > 1:
+                raise ValueError(f"{name}: padding='same' needs stride 1, got {stride!r}")
+        else:
+            self.padding = integers(name, "padding", padding, n, 0)
+        for field, channels in (("in_channels", self.in_channels), ("out_channels", self.out_channels)):
+            if channels % self.groups:
+                raise ValueError(f"{name}: expected {field} to be a multiple of groups, got {channels} and {groups}")
+        rows, columns = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
+        self.weight = parameter(rows, columns // self.groups, *self.kernel_size)
+        self.bias = parameter(self.out_channels) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weight and bias anew."""
+        _reset(self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        values = [(name, getattr(self, name)) for name in ("stride", "padding", "output_padding", "dilation")]
+        default = {(0,) * self.axes, ()}, {(1,) * self.axes}
+        changed = [f"{k}={v}" for k, v in values if v not in default[k in ("stride", "dilation")]]
+        changed += [f"groups={self.groups}"] * (self.groups > 1) + ["bias=False"] * (self.bias is None)
+        return ", ".join([f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}", *changed])
+
+
+class Conv1d(_Conv):
+    """1-d cross-correlation. weight: (out_channels, in_channels / groups, k); input: (N, C, L).
+
+    See `ops.conv1d`. Weight and bias start uniform on [-r, r), r = 1 / sqrt(in_channels / groups * k).
+    padding_mode: only "zeros".
+    """
+
+    axes = 1
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.conv1d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Conv2d(_Conv):
+    """2-d cross-correlation. weight: (out_channels, in_channels / groups, kh, kw); input: (N, C, H, W).
+
+    See `ops.conv2d`. Weight and bias start uniform on [-r, r), r = 1 / sqrt(in_channels / groups * kh kw).
+    padding_mode: only "zeros".
+    """
+
+    axes = 2
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class ConvTranspose2d(_Conv):
+    """The transposed convolution. weight: (in_channels, out_channels / groups, kh, kw). See `ops.conv_transpose2d`.
+
+    Weight and bias start uniform on [-r, r), r = 1 / sqrt(out_channels / groups * kh kw). padding_mode: only "zeros".
+    forward has no output_size: give output_padding.
+    """
+
+    axes = 2
+    transposed = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Any = 1,
+        padding_mode: str = "zeros",
+        device: None = None,
+        dtype: None = None,
+    ) -> None:
+        self.output_padding = integers("ConvTranspose2d", "output_padding", output_padding, 2, 0)
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype
+        )
+
+    def forward(self, input: Tensor, output_size: None = None) -> Tensor:
+        refuse("ConvTranspose2d", output_size=output_size)
+        return ops.conv_transpose2d(
+            input, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        )
+
+
+class Embedding(Module):
+    """weight[input], for integers in [0, num_embeddings). weight: (num_embeddings, embedding_dim). See `ops.embedding`.
+
+    weight starts standard normal; the row padding_idx starts at zero and gets no gradient.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        *,
+        device: None = None,
+        dtype: None = None,
+    ) -> None:
+        super().__init__()
+        refuse_placement("Embedding", device, dtype)
+        refuse("Embedding", max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+        if norm_type != 2.0:
+            refuse("Embedding", norm_type=norm_type)
+        (self.num_embeddings,) = integers("Embedding", "num_embeddings", num_embeddings, 1, 1)
+        (self.embedding_dim,) = integers("Embedding", "embedding_dim", embedding_dim, 1, 1)
+        if padding_idx is not None:
+            if not -num_embeddings <= padding_idx < num_embeddings:
+                raise IndexError(
+                    f"Embedding: expected padding_idx in [{-num_embeddings}, {num_embeddings - 1}], got {padding_idx}"
+                )
+            padding_idx %= num_embeddings
+        self.padding_idx = padding_idx
+        self.weight = parameter(num_embeddings, embedding_dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            value = self.weight.master.copy()
+            value[self.padding_idx] = 0
+            self.weight.write(value)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.embedding(input, self.weight, self.padding_idx)
+
+    def extra_repr(self) -> str:
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"

@@ -1,0 +1,382 @@
+"""Module: parameters, buffers and sub-modules under names, in the order in which they were assigned."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from .. import backend
+from ..precision import FLOATING, Policy, to_dtype
+from ..tensor import Array, Tensor
+from . import statistics
+from .parameter import Parameter, storage_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# Where a PyTorch user's habit leads nowhere here, say where to go.
+_INSTEAD = {
+    "half": "use tinymp.MIXED.cast(model), which keeps FP32 masters",
+    "float": "use tinymp.FP32.cast(model)",
+    "double": 'use tinymp.Policy("FP64", storage="float64").cast(model)',
+    "cuda": 'use model.to("gpu")',
+    "register_forward_hook": "use tinymp.watch, which sees every op",
+}
+
+
+class IncompatibleKeys(NamedTuple):
+    """What `load_state_dict(strict=False)` left alone."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class Module:
+    """A layer or a model: subclass it, call `super().__init__()`, assign parts to attributes, write `forward`.
+
+    A Parameter or a Module becomes part of it by assignment; a buffer (state that no gradient trains) by
+    `register_buffer`. A plain Tensor, or a list of modules, is an ordinary attribute: it is not saved, cast or
+    trained (see ModuleList, ModuleDict). `m(x)` is `m.forward(x)`; there are no hooks.
+
+    training  whether layers such as Dropout and BatchNorm behave as in training; set by `train` and `eval`
+    """
+
+    normalisation: ClassVar[bool] = False  # whether its floating buffers take a policy's `norm` (NVG section 2.3.1)
+    training: bool
+    _persistent: dict[str, bool]  # name of each buffer -> whether it is part of the state_dict
+
+    def __init__(self) -> None:
+        vars(self).update(training=True, _persistent={})
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no forward")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    # ---- attributes
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        owner, old = type(self).__name__, vars(self).get(name)
+        if isinstance(value, (Parameter, Module)):
+            self._check_name(name)
+            if isinstance(value, Module) and any(m is self for m in value.modules()):
+                raise ValueError(f"{owner}.{name}: a module cannot be a part of itself")
+        for part in (Parameter, Module):
+            if isinstance(old, part) and not isinstance(value, (part, type(None))):
+                raise TypeError(
+                    f"{owner}.{name}: expected a {part.__name__} or None in place of the {part.__name__} there, got "
+                    f"{type(value).__name__}"
+                    + (f"; for new values use .{name}.copy_(...)" if part is Parameter else "")
+                )
+        if name in vars(self).get("_persistent", ()):
+            self._check_buffer(name, value)
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:  # only called for what is not there
+        owner = type(self).__name__
+        if "_persistent" not in vars(self):
+            raise AttributeError(f"{owner} has no attribute '{name}' (yet): super().__init__() was not called")
+        near = difflib.get_close_matches(name, dir(self))
+        hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else f"; did you mean {', '.join(near)}?" if near else ""
+        raise AttributeError(f"{owner} has no attribute '{name}'{hint}")
+
+    def _check_name(self, name: str) -> None:
+        owner = type(self).__name__
+        if "_persistent" not in vars(self):
+            raise AttributeError(f"{owner}.{name}: call super().__init__() before assigning parameters and modules")
+        if not isinstance(name, str) or not name or "." in name:
+            raise ValueError(f"{owner}: expected a name that is a non-empty string without dots, got {name!r}")
+        if hasattr(Module, name):
+            raise ValueError(f"{owner}.{name}: this name would hide Module.{name}; choose another")
+
+    def _check_buffer(self, name: str, value: Any) -> None:
+        if value is not None and (not isinstance(value, Tensor) or isinstance(value, Parameter)):
+            raise TypeError(
+                f"{type(self).__name__}.{name}: expected a Tensor or None for a buffer, got {type(value).__name__}"
+            )
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Add a parameter; the same as `self.name = param`, for names known only at run time."""
+        self._register(name, param, Parameter)
+
+    def add_module(self, name: str, module: Module | None) -> None:
+        """Add a sub-module; the same as `self.name = module`, for names known only at run time."""
+        self._register(name, module, Module)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Add a Tensor that is state but not trained; `persistent`: whether it is part of the state_dict.
+
+        TypeError for anything but a plain Tensor or None; ValueError for a name that is taken.
+        """
+        self._check_name(name)
+        if name in vars(self) and name not in self._persistent:
+            raise ValueError(f"{type(self).__name__}.register_buffer: there is an attribute '{name}' already")
+        self._check_buffer(name, tensor)
+        self._persistent[name] = persistent
+        setattr(self, name, tensor)
+
+    def _register(self, name: str, part: Any, kind: type) -> None:
+        self._check_name(name)
+        if not isinstance(part, (kind, type(None))):
+            raise TypeError(
+                f"{type(self).__name__}.{name}: expected a {kind.__name__} or None, got {type(part).__name__}"
+            )
+        setattr(self, name, part)
+
+    # ---- what it is made of
+
+    def _own(self, kind: type[Any]) -> dict[str, Any]:
+        return {name: x for name, x in vars(self).items() if isinstance(x, kind)}
+
+    def _own_buffers(self) -> dict[str, Tensor]:
+        return {name: vars(self)[name] for name in self._persistent if isinstance(vars(self).get(name), Tensor)}
+
+    def _named(self, own: Callable[[Module], dict], prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator:
+        seen: set[int] = set()
+        modules = self.named_modules(prefix, remove_duplicate) if recurse else iter([(prefix, self)])
+        for path, module in modules:
+            for name, x in own(module).items():
+                if not (remove_duplicate and id(x) in seen):
+                    seen.add(id(x))
+                    yield (f"{path}.{name}" if path else name), x
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """(name, parameter) in a fixed order: its own as assigned, then those of its sub-modules; shared ones once.
+
+        Also tells each parameter its name, for messages; a longer name, given by a larger model, stays.
+        """
+        for name, p in self._named(lambda m: m._own(Parameter), prefix, recurse, remove_duplicate):
+            if not f"{p.name}".endswith(f".{name}"):
+                p.name = name
+            yield name, p
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """Its parameters, in the order of `named_parameters`."""
+        return (p for _, p in self.named_parameters(recurse=recurse))
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """(name, buffer), persistent or not; shared ones once."""
+        return self._named(Module._own_buffers, prefix, recurse, remove_duplicate)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """Its buffers, in the order of `named_buffers`."""
+        return (b for _, b in self.named_buffers(recurse=recurse))
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """(name, module) for each direct sub-module; shared ones once."""
+        return self._named(lambda m: m._own(Module), "", False, True)
+
+    def children(self) -> Iterator[Module]:
+        """Its direct sub-modules."""
+        return (m for _, m in self.named_children())
+
+    def named_modules(self, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
+        """(path, module) for itself (path "") and every module in it, depth first; shared ones once."""
+        return self._walk(prefix, set() if remove_duplicate else None)
+
+    def _walk(self, path: str, seen: set[int] | None) -> Iterator[tuple[str, Module]]:
+        if seen is not None:
+            if id(self) in seen:
+                return
+            seen.add(id(self))
+        yield path, self
+        for name, child in self._own(Module).items():
+            yield from child._walk(f"{path}.{name}" if path else name, seen)
+
+    def modules(self) -> Iterator[Module]:
+        """Itself and every module in it."""
+        return (m for _, m in self.named_modules())
+
+    # ---- changing all of it
+
+    def train(self, mode: bool = True) -> Self:
+        """Set `training` in every module. TypeError unless mode is a bool."""
+        if not isinstance(mode, bool):
+            raise TypeError(f"train: expected mode to be True or False, got {mode!r}")
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """`train(False)`."""
+        return self.train(False)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters (`grad` becomes None)."""
+        if set_to_none is not True:
+            raise TypeError(f"zero_grad: a gradient is forgotten, not zeroed; got set_to_none={set_to_none!r}")
+        for p in self.parameters():
+            p.zero_grad()
+
+    def apply(self, fn: Callable[[Module], Any]) -> Self:
+        """Call fn(module) on every module in it, parts before wholes, itself last."""
+        for child in self.children():
+            child.apply(fn)
+        fn(self)
+        return self
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Set `requires_grad` of all parameters (False freezes them)."""
+        for p in self.parameters():
+            p.requires_grad_(requires_grad)
+        return self
+
+    def to(self, device: str) -> Self:
+        """Move it to a device ("cpu"). TypeError for a dtype; ValueError for an unknown device."""
+        if not isinstance(device, str):
+            raise TypeError(f"to: expected the name of a device, got {device!r}; for a dtype use policy.cast(model)")
+        backend.get(device)
+        return self
+
+    def _cast_storage(self, policy: Policy) -> Self:
+        """Take the policy's storage (`Policy.cast`). ValueError, before any change, for values that do not fit it."""
+        targets: list[tuple[str, Tensor, np.dtype]] = []
+        for name, p in self.named_parameters():
+            targets.append((name, p, storage_of(policy, p.normalisation)))
+        for path, module in self.named_modules():
+            floating = storage_of(policy, module.normalisation)
+            for name, b in module.named_buffers(path, recurse=False):
+                targets.append((name, b, floating if b.dtype in FLOATING else b.dtype))
+        for name, x, dtype in targets:
+            if _overflows(_exact(x), dtype):
+                raise ValueError(f"{policy.name}.cast: '{name}' has values beyond the range of {dtype}")
+        for _, x, dtype in targets:
+            if isinstance(x, Parameter):
+                x._cast_storage(policy)
+            else:
+                set_buffer(x, to_dtype(x.data, dtype))
+        return self
+
+    # ---- saving and loading
+
+    def _state(self) -> dict[str, Tensor]:
+        """Every parameter and persistent buffer under every name that it has."""
+        state: dict[str, Tensor] = {}
+        for path, module in self.named_modules(remove_duplicate=False):
+            parts = module._own(Parameter) | {n: b for n, b in module._own_buffers().items() if module._persistent[n]}
+            state.update({f"{path}.{name}" if path else name: x for name, x in parts.items()})
+        return state
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Name -> NumPy array, in order: a copy of each parameter's exact FP32 master and of each persistent buffer.
+
+        PyTorch's names and layouts: `{k: torch.tensor(v) for k, v in ...}` loads into the same PyTorch model.
+        """
+        return {name: np.array(_exact(x)) for name, x in self._state().items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+        """Overwrite masters (exactly), working copies (rounded once) and buffers. A failing load changes nothing.
+
+        state_dict: name -> NumPy array, Tensor or anything else with `__array__`, such as a CPU tensor of PyTorch.
+        strict: whether missing and unexpected names are errors; without it they are returned.
+
+        Raises TypeError for entries that are not finite real numbers (a buffer may be infinite where it is now), and
+        ValueError that lists all missing, unexpected and wrongly shaped entries and those that do not fit FP16.
+        """
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"load_state_dict: expected a mapping of names to arrays, got {type(state_dict).__name__}")
+        own, new, bad, wrong = self._state(), {}, [], []
+        missing = [name for name in own if name not in state_dict]
+        unexpected = [name for name in state_dict if name not in own]
+        for name in own:
+            if name not in state_dict:
+                continue
+            try:
+                new[name] = _loadable(own[name], state_dict[name])
+            except TypeError as error:
+                bad.append(f"'{name}': {error}")
+            except ValueError as error:
+                wrong.append(f"'{name}': {error}")
+        if bad:
+            raise TypeError(f"load_state_dict: {'; '.join(sorted(bad))}")
+        if strict:
+            wrong += [f"missing: {', '.join(missing)}"] * bool(missing)
+            wrong += [f"unexpected: {', '.join(map(str, unexpected))}"] * bool(unexpected)
+        if wrong:
+            raise ValueError(f"load_state_dict: this does not fit {type(self).__name__}:\n  " + "\n  ".join(wrong))
+        for name, value in new.items():
+            x = own[name]
+            if isinstance(x, Parameter):
+                x.write(value)
+            else:
+                set_buffer(x, value)
+        return IncompatibleKeys(missing, unexpected)
+
+    # ---- what it looks like
+
+    def extra_repr(self) -> str:
+        """What stands between the parentheses of its line in `repr`."""
+        return ""
+
+    def _tree(self) -> str:
+        weights = ", ".join(f"{name} {p.shape} {p.dtype}" for name, p in self._own(Parameter).items())
+        head, lines = f"{type(self).__name__}({self.extra_repr()}", [")" + (f"  {weights}" if weights else "")]
+        children = self._own(Module).items()
+        if children:
+            lines = ["", *[f"  ({name}): {m._tree()}".replace("\n", "\n  ") for name, m in children], *lines]
+        return head + "\n".join(lines)
+
+    def __repr__(self) -> str:
+        parameters = list(self.parameters())
+        if not parameters:
+            return self._tree()
+        n, data, master = (sum(x) for x in zip(*[(p.data.size, p.nbytes, p.master_nbytes) for p in parameters]))
+        return f"{self._tree()}\n{n:,} parameters: {data:,} bytes of weights, {master:,} bytes of masters"
+
+
+def refuse_placement(layer: str, device: Any, dtype: Any) -> None:
+    """Raise TypeError for the arguments by which PyTorch's constructors place a layer, when they are set."""
+    if device is not None:
+        raise TypeError(f"{layer}: argument `device` is not supported: move the model with .to({device!r})")
+    if dtype is not None:
+        raise TypeError(
+            f"{layer}: argument `dtype` is not supported: layers are built in FP32, and policy.cast(model) gives them "
+            f"the storage of a policy (got dtype={dtype!r})"
+        )
+
+
+def set_buffer(buffer: Tensor, data: Array) -> None:
+    """Give a buffer new data on the user's word."""
+    statistics.forget(buffer)
+    buffer.data = data
+    buffer._version += 1
+
+
+def _exact(x: Tensor) -> Array:
+    return x.master if isinstance(x, Parameter) else x.data
+
+
+def _overflows(x: Array, dtype: np.dtype) -> bool:
+    """Whether a finite value of x becomes infinite in `dtype`."""
+    return bool((np.isinf(to_dtype(x, dtype)) & np.isfinite(x)).any())
+
+
+def _loadable(own: Tensor, value: Any) -> Array:
+    """A copy of `value` as it will be written into `own`; TypeError or ValueError if it cannot be."""
+    if not hasattr(value, "__array__"):
+        raise TypeError(f"expected an array, got {type(value).__name__}")
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # whatever a foreign __array__ raises
+        raise TypeError(f"{type(value).__name__} could not be read as an array ({error})") from error
+    exact = _exact(own)
+    if not np.can_cast(array.dtype, exact.dtype, "same_kind"):
+        raise TypeError(f"expected {exact.dtype}, got {array.dtype}")
+    if array.shape != exact.shape:
+        raise ValueError(f"expected shape {exact.shape}, got {array.shape}")
+    bad = ~np.isfinite(array)
+    if not isinstance(own, Parameter):
+        bad &= np.isfinite(exact)  # a mask of -inf may stay one
+    if bad.any():
+        raise TypeError(f"expected finite values, got {np.count_nonzero(bad)} that are infinite or nan")
+    if _overflows(array, own.dtype):
+        raise ValueError(f"has values beyond the range of {own.dtype}")
+    return np.array(to_dtype(array, exact.dtype))

@@ -1,0 +1,144 @@
+"""Normalisation layers. Their parameters and running statistics stay FP32 under MIXED (NVG section 2.3.1)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .. import ops
+from ..ops._arguments import integers
+from ..precision import FP32
+from ..tensor import Tensor
+from . import init, statistics
+from .module import Module, refuse_placement, set_buffer
+from .parameter import Parameter, parameter
+
+
+def _reset(weight: Parameter | None, bias: Parameter | None) -> None:
+    if weight is not None:
+        init.ones_(weight)
+    if bias is not None:
+        init.zeros_(bias)
+
+
+class BatchNorm(Module):
+    """Normalise each channel of a batch, then y = x weight + bias, both (num_features,); see `ops.batch_norm`.
+
+    Training uses the statistics of the batch and moves the running ones towards them by `momentum` (None: their
+    plain average over all batches); evaluation uses the running ones, or again the batch's without
+    track_running_stats. The buffers running_mean, running_var (num_features,) and num_batches_tracked follow the
+    optimizer: a skipped step puts them back (see `nn.statistics`).
+    """
+
+    normalisation = True
+    layouts: ClassVar[dict[int, str]]  # number of axes -> the input's layout
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: None = None,
+        dtype: None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        refuse_placement(type(self).__name__, device, dtype)
+        (self.num_features,) = integers(type(self).__name__, "num_features", num_features, 1, 1)
+        self.eps, self.momentum, self.affine, self.track_running_stats = eps, momentum, affine, track_running_stats
+        self.weight = parameter(num_features, normalisation=True) if affine else None
+        self.bias = parameter(num_features, normalisation=True) if affine and bias else None
+        statistic = np.zeros(num_features, FP32.storage)  # reset_parameters gives each buffer its own
+        for name in ("running_mean", "running_var"):
+            self.register_buffer(name, Tensor(statistic) if track_running_stats else None)
+        self.register_buffer("num_batches_tracked", Tensor(0) if track_running_stats else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """weight 1, bias 0, and the running statistics as for a new layer."""
+        self.reset_running_stats()
+        _reset(self.weight, self.bias)
+
+    def reset_running_stats(self) -> None:
+        """running_mean 0, running_var 1, num_batches_tracked 0."""
+        for buffer, start in ((self.running_mean, 0), (self.running_var, 1), (self.num_batches_tracked, 0)):
+            if buffer is not None:
+                set_buffer(buffer, np.full_like(buffer.data, start))
+
+    def forward(self, input: Tensor) -> Tensor:
+        if isinstance(input, Tensor) and input.ndim not in self.layouts:
+            expected = " or ".join(self.layouts.values())
+            raise ValueError(f"{type(self).__name__}: expected input {expected}, got shape {input.shape}")
+        mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
+        if self.training and self.track_running_stats and mean is not None and var is not None and count is not None:
+            for buffer in (mean, var, count):
+                statistics.note(buffer)
+            tracked = np.asarray(count.data + 1)
+            momentum = 1 / float(tracked) if self.momentum is None else self.momentum
+            y = ops.batch_norm(input, mean, var, self.weight, self.bias, True, momentum, self.eps)
+            count.data = tracked
+            return y
+        if self.training:
+            mean = var = None
+        return ops.batch_norm(input, mean, var, self.weight, self.bias, mean is None, 0.0, self.eps)
+
+    def extra_repr(self) -> str:
+        defaults = {"eps": 1e-5, "momentum": 0.1, "affine": True, "track_running_stats": True}
+        changed = [f"{k}={getattr(self, k)}" for k, v in defaults.items() if getattr(self, k) != v]
+        return ", ".join([str(self.num_features), *changed])
+
+
+class BatchNorm1d(BatchNorm):
+    """`nn.norm.BatchNorm` of inputs (N, C) or (N, C, L)."""
+
+    layouts: ClassVar = {2: "(N, C)", 3: "(N, C, L)"}
+
+
+class BatchNorm2d(BatchNorm):
+    """`nn.norm.BatchNorm` of images (N, C, H, W)."""
+
+    layouts: ClassVar = {4: "(N, C, H, W)"}
+
+
+class LayerNorm(Module):
+    """Normalise over the last axes, whose lengths are normalized_shape, then y = x weight + bias of that shape.
+
+    elementwise_affine=False leaves out weight and bias, bias=False the bias alone. See `ops.layer_norm`.
+    """
+
+    normalisation = True
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: None = None,
+        dtype: None = None,
+    ) -> None:
+        super().__init__()
+        refuse_placement("LayerNorm", device, dtype)
+        shape = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
+        self.normalized_shape = integers("LayerNorm", "normalized_shape", shape, max(1, len(shape)), 1)
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        self.weight = parameter(*self.normalized_shape, normalisation=True) if elementwise_affine else None
+        self.bias = parameter(*self.normalized_shape, normalisation=True) if elementwise_affine and bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """weight 1, bias 0."""
+        _reset(self.weight, self.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}" + (f", eps={self.eps}" if self.eps != 1e-5 else "")

@@ -1,0 +1,132 @@
+"""The functions of torch and torch.nn.functional that tinymp has, by PyTorch's names; one file per family.
+
+`bind` makes those that take a tensor first methods and operators of Tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .activation import elu, gelu, hardtanh, leaky_relu, logsigmoid, relu, sigmoid, silu, softplus, tanh
+from .compare import (
+    all,
+    any,
+    eq,
+    ge,
+    gt,
+    isfinite,
+    isinf,
+    isnan,
+    le,
+    logical_and,
+    logical_not,
+    logical_or,
+    lt,
+    ne,
+)
+from .conv import conv1d, conv2d, conv_transpose2d, unfold
+from .create import arange, full, full_like, ones, ones_like, zeros, zeros_like
+from .dot import bmm, einsum, linear, matmul, mm
+from .dropout import dropout
+from .embedding import embedding
+from .index import gather, getitem, index_select
+try:  # TEMPORARY until loss.py lands
+    from .loss import (
+        binary_cross_entropy,
+        binary_cross_entropy_with_logits,
+        cross_entropy,
+        huber_loss,
+        l1_loss,
+        mse_loss,
+        nll_loss,
+        smooth_l1_loss,
+    )
+except ImportError:
+    pass
+from .norm import batch_norm, layer_norm, local_response_norm, normalize
+from .pointwise import (
+    abs,
+    add,
+    clamp,
+    div,
+    exp,
+    log,
+    masked_fill,
+    maximum,
+    minimum,
+    mul,
+    neg,
+    pow,
+    reciprocal,
+    rsqrt,
+    sqrt,
+    square,
+    sub,
+    where,
+)
+from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
+from .reduce import amax, amin, argmax, argmin, cumsum, logsumexp, max, mean, min, std, sum, var
+from .resize import interpolate, pixel_shuffle
+from .shape import (
+    cat,
+    chunk,
+    expand,
+    flatten,
+    flip,
+    pad,
+    permute,
+    reshape,
+    split,
+    squeeze,
+    stack,
+    transpose,
+    unsqueeze,
+)
+from .softmax import log_softmax, softmax
+
+METHODS = (
+    *(add, sub, mul, div, pow, neg, abs, exp, log, sqrt, rsqrt, square, reciprocal, maximum, minimum, clamp),
+    *(masked_fill, sum, mean, std, var, amax, amin, max, min, argmax, argmin, logsumexp, cumsum),
+    *(reshape, flatten, transpose, permute, squeeze, unsqueeze, expand, split, chunk, flip, gather, index_select),
+    *(matmul, mm, bmm, softmax, log_softmax, relu, sigmoid, tanh),
+    *(eq, ne, lt, le, gt, ge, logical_not, logical_and, logical_or, isnan, isinf, isfinite, all, any),
+)
+OPERATORS = {
+    "add": add,
+    "sub": sub,
+    "mul": mul,
+    "truediv": div,
+    "pow": pow,
+    "matmul": matmul,
+    "neg": neg,
+    "abs": abs,
+    "eq": eq,
+    "ne": ne,
+    "lt": lt,
+    "le": le,
+    "gt": gt,
+    "ge": ge,
+    "invert": logical_not,
+    "and": logical_and,
+    "or": logical_or,
+    "getitem": getitem,
+}
+REFLECTED = ("add", "sub", "mul", "truediv", "pow", "matmul")
+
+
+def bind(tensor: type) -> None:
+    """Give the class Tensor these functions as methods and operators. Called once, by `tinymp/__init__.py`."""
+    for function in METHODS:
+        setattr(tensor, function.__name__, function)
+    for name, function in OPERATORS.items():
+        setattr(tensor, f"__{name}__", function)
+    for name in REFLECTED:
+        setattr(tensor, f"__r{name}__", _reflected(OPERATORS[name]))
+    tensor.__hash__ = object.__hash__  # type: ignore[method-assign]  # == compares elements; identity still hashes
+
+
+def _reflected(function: Any) -> Any:
+    def operator(self: Any, other: Any) -> Any:
+        return function(other, self)
+
+    return operator

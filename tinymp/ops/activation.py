@@ -1,0 +1,228 @@
+"""Activations: read storage, compute in FP32, round once (MPT section 3.3, point-wise operations)."""
+
+from __future__ import annotations
+
+import math
+
+from ..precision import POINTWISE, require_fp16, store, widen
+from ..tensor import Array, Op, Tensor
+from ._arguments import choice, floating, refuse
+from .pointwise import FromInput, FromOutput
+
+
+class ReLU(Op):
+    """y = max(x, 0), nan stays nan;  dx = dy where y > 0, else 0 (also at 0)."""
+
+    kind = POINTWISE
+    name = "relu"
+
+    def forward(self, x: Array) -> Array:
+        y = store(self.xp.maximum(widen(x), 0), like=x)
+        self.save(y)
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        (y,) = self.saved
+        return self.device.select(self.xp.not_equal(self.device.bits(y), 0), dy)  # y >= 0: its bits are 0 where y is
+
+
+class LeakyReLU(FromInput):
+    """y = x where x > 0, else slope x."""
+
+    name = "leaky_relu"
+
+    def f(self, x: Array, *, slope: float) -> Array:
+        return self.device.where(x > 0, x, slope * x)
+
+    def df(self, x: Array, *, slope: float) -> Array:
+        return self.device.where(x > 0, self.xp.ones_like(x), self.xp.full_like(x, slope))
+
+
+class Sigmoid(FromOutput):
+    """y = 1 / (1 + e^-x);  dx = y (1 - y) dy."""
+
+    def f(self, x: Array) -> Array:
+        return sigmoid_of(self, x)
+
+    def df(self, y: Array) -> Array:
+        return y * (1 - y)
+
+
+def sigmoid_of(op: Op, x: Array) -> Array:
+    """1 / (1 + e^-x) in x's dtype; e^-x may overflow to inf, and 1 / inf is the right 0."""
+    return 1 / (1 + op.xp.exp(-x))
+
+
+class Tanh(FromOutput):
+    """y = tanh x;  dx = (1 - y^2) dy."""
+
+    def f(self, x: Array) -> Array:
+        return self.xp.tanh(x)
+
+    def df(self, y: Array) -> Array:
+        return 1 - y * y
+
+
+class Hardtanh(Op):
+    """y = x limited to [low, high];  dx = dy strictly inside, else 0."""
+
+    kind = POINTWISE
+
+    def forward(self, x: Array, *, low: float, high: float) -> Array:
+        self.save(x)
+        self.low, self.high = low, high
+        return store(self.xp.minimum(self.xp.maximum(widen(x), low), high), like=x)
+
+    def backward(self, dy: Array) -> Array:
+        (x,) = self.saved
+        x = widen(x)
+        return self.device.select((x > self.low) & (x < self.high), dy)
+
+
+class ELU(FromInput):
+    """y = x where x > 0, else alpha (e^x - 1) (Clevert et al., 2016)."""
+
+    name = "elu"
+
+    def f(self, x: Array, *, alpha: float) -> Array:
+        return self.device.where(x > 0, x, alpha * self.xp.expm1(self.xp.minimum(x, 0)))
+
+    def df(self, x: Array, *, alpha: float) -> Array:
+        e = alpha * self.xp.exp(self.xp.minimum(x, 0))
+        return self.device.where(x > 0, self.xp.ones_like(e), e)
+
+
+class GELU(FromInput):
+    """y = x Phi(x), Phi the normal distribution function (Hendrycks & Gimpel, 2016);  y' = Phi(x) + x phi(x)."""
+
+    name = "gelu"
+
+    def f(self, x: Array) -> Array:
+        return x * self._phi(x)
+
+    def df(self, x: Array) -> Array:
+        return self._phi(x) + x * self.xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+
+    def _phi(self, x: Array) -> Array:
+        return 0.5 * self.device.erfc(x * -math.sqrt(0.5))  # erfc, not 1 + erf: no cancellation in the left tail
+
+
+class TanhGELU(FromInput):
+    """y = x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), the approximation of GELU."""
+
+    name = "gelu"
+    C = math.sqrt(2 / math.pi)
+
+    def f(self, x: Array) -> Array:
+        return x * self._gate(x)
+
+    def df(self, x: Array) -> Array:
+        gate = self._gate(x)
+        return gate + x * (gate * (1 - gate)) * (2 * self.C * (1 + 3 * 0.044715 * x * x))
+
+    def _gate(self, x: Array) -> Array:
+        """(1 + tanh u) / 2, written as the sigmoid of 2u, which keeps its digits in the left tail."""
+        return sigmoid_of(self, (2 * self.C) * (x + 0.044715 * x * x * x))
+
+
+class SiLU(FromInput):
+    """y = x s with s = sigmoid(x);  y' = s (1 + x (1 - s))."""
+
+    name = "silu"
+
+    def f(self, x: Array) -> Array:
+        return x * sigmoid_of(self, x)
+
+    def df(self, x: Array) -> Array:
+        s = sigmoid_of(self, x)
+        return s * (1 + x * (1 - s))
+
+
+class Softplus(FromInput):
+    """y = ln(1 + e^(beta x)) / beta, and x itself where beta x > threshold;  y' = sigmoid(beta x), or 1."""
+
+    def f(self, x: Array, *, beta: float, threshold: float) -> Array:
+        return self.device.where(beta * x > threshold, x, self.xp.logaddexp(0 * x, beta * x) / beta)
+
+    def df(self, x: Array, *, beta: float, threshold: float) -> Array:
+        return self.device.where(beta * x > threshold, self.xp.ones_like(x), sigmoid_of(self, beta * x))
+
+
+class LogSigmoid(FromInput):
+    """y = -ln(1 + e^-x);  y' = sigmoid(-x)."""
+
+    name = "logsigmoid"
+
+    def f(self, x: Array) -> Array:
+        return -self.xp.logaddexp(0 * x, -x)
+
+    def df(self, x: Array) -> Array:
+        return sigmoid_of(self, -x)
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """max(input, 0); its gradient at 0 is 0."""
+    refuse("relu", inplace=inplace)
+    return ReLU.apply(floating("relu", "input", input))
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """input where positive, else negative_slope * input."""
+    refuse("leaky_relu", inplace=inplace)
+    return LeakyReLU.apply(floating("leaky_relu", "input", input), slope=float(negative_slope))
+
+
+def sigmoid(input: Tensor, *, out: None = None) -> Tensor:
+    """1 / (1 + exp(-input))."""
+    refuse("sigmoid", out=out)
+    return Sigmoid.apply(floating("sigmoid", "input", input))
+
+
+def tanh(input: Tensor, *, out: None = None) -> Tensor:
+    """The hyperbolic tangent."""
+    refuse("tanh", out=out)
+    return Tanh.apply(floating("tanh", "input", input))
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """input limited to [min_val, max_val]. ValueError unless min_val < max_val, or if a bound does not fit FP16."""
+    refuse("hardtanh", inplace=inplace)
+    x = floating("hardtanh", "input", input)
+    if not min_val < max_val:
+        raise ValueError(f"hardtanh: expected min_val < max_val, got {min_val!r} and {max_val!r}")
+    for bound in (min_val, max_val):
+        require_fp16("hardtanh", bound, x.dtype)
+    return Hardtanh.apply(x, low=min_val, high=max_val)
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """input where positive, else alpha * (exp(input) - 1)."""
+    refuse("elu", inplace=inplace)
+    return ELU.apply(floating("elu", "input", input), alpha=float(alpha))
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """input times the normal distribution function of input; approximate="tanh" for the tanh form."""
+    op = GELU if choice("gelu", "approximate", approximate, ("none", "tanh")) == "none" else TanhGELU
+    return op.apply(floating("gelu", "input", input))
+
+
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """input * sigmoid(input)."""
+    refuse("silu", inplace=inplace)
+    return SiLU.apply(floating("silu", "input", input))
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """ln(1 + exp(beta * input)) / beta; input itself where beta * input > threshold. ValueError unless beta > 0."""
+    if not beta > 0:
+        raise ValueError(f"softplus: expected `beta` to be positive, got {beta!r}")
+    return Softplus.apply(floating("softplus", "input", input), beta=float(beta), threshold=float(threshold))
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """ln sigmoid(input), without overflow."""
+    return LogSigmoid.apply(floating("logsigmoid", "input", input))

@@ -1,0 +1,119 @@
+"""New tensors. Their dtype is the user's word; without one it is float32 (int64 for `arange` of integers)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..precision import FLOATING, float32, to_dtype
+from ..tensor import Tensor
+from ._arguments import constant, refuse, sizes, tensor
+
+
+def _dtype(op: str, dtype: Any, default: Any) -> np.dtype:
+    """The user's dtype, or the default. TypeError for what is no dtype, and for complex and other kinds."""
+    try:
+        found = np.dtype(default if dtype is None else dtype)
+    except TypeError:
+        found = np.dtype(object)
+    if found.kind not in "iub" and found not in FLOATING:
+        raise TypeError(f"{op}: expected `dtype` to be float16, float32, float64, an integer or bool, got {dtype!r}")
+    return found
+
+
+def _filled(op: str, size: tuple, value: Any, dtype: np.dtype, requires_grad: bool, device: str | None) -> Tensor:
+    shape = sizes(op, size)
+    if min(shape, default=0) < 0:
+        raise ValueError(f"{op}: expected no negative length in the shape, got {shape}")
+    xp = backend.get("cpu" if device is None else device).xp
+    return Tensor(xp.full(shape, constant(op, "fill_value", value, dtype), dtype), requires_grad=requires_grad)
+
+
+def _filled_like(op: str, x: Any, value: Any, dtype: Any, requires_grad: bool, device: str | None) -> Tensor:
+    found = _dtype(op, dtype, tensor(op, "input", x).dtype)
+    return _filled(op, (x.shape,), value, found, requires_grad, x.device if device is None else device)
+
+
+def zeros(
+    *size: Any, out: None = None, dtype: Any = None, layout: None = None, device: str | None = None,
+    requires_grad: bool = False, pin_memory: bool = False,
+) -> Tensor:
+    """Zeros of shape `size` (integers or one tuple)."""
+    refuse("zeros", out=out, layout=layout, pin_memory=pin_memory)
+    return _filled("zeros", size, 0, _dtype("zeros", dtype, float32), requires_grad, device)
+
+
+def ones(
+    *size: Any, out: None = None, dtype: Any = None, layout: None = None, device: str | None = None,
+    requires_grad: bool = False, pin_memory: bool = False,
+) -> Tensor:
+    """Ones of shape `size` (integers or one tuple)."""
+    refuse("ones", out=out, layout=layout, pin_memory=pin_memory)
+    return _filled("ones", size, 1, _dtype("ones", dtype, float32), requires_grad, device)
+
+
+def full(
+    size: Any, fill_value: Any, *, out: None = None, dtype: Any = None, layout: None = None, device: str | None = None,
+    requires_grad: bool = False, pin_memory: bool = False,
+) -> Tensor:
+    """`fill_value` in every element of shape `size`; without dtype float32, int64 or bool, after the value.
+
+    ValueError for a value that the dtype cannot hold.
+    """
+    refuse("full", out=out, layout=layout, pin_memory=pin_memory)
+    own = np.asarray(fill_value).dtype
+    found = _dtype("full", dtype, float32 if own.kind == "f" else own)
+    return _filled("full", (size,), fill_value, found, requires_grad, device)
+
+
+def zeros_like(
+    input: Tensor, *, dtype: Any = None, layout: None = None, device: str | None = None, requires_grad: bool = False,
+    memory_format: None = None,
+) -> Tensor:
+    """Zeros of input's shape; dtype and device too, unless given."""
+    refuse("zeros_like", layout=layout, memory_format=memory_format)
+    return _filled_like("zeros_like", input, 0, dtype, requires_grad, device)
+
+
+def ones_like(
+    input: Tensor, *, dtype: Any = None, layout: None = None, device: str | None = None, requires_grad: bool = False,
+    memory_format: None = None,
+) -> Tensor:
+    """Ones of input's shape; dtype and device too, unless given."""
+    refuse("ones_like", layout=layout, memory_format=memory_format)
+    return _filled_like("ones_like", input, 1, dtype, requires_grad, device)
+
+
+def full_like(
+    input: Tensor, fill_value: Any, *, dtype: Any = None, layout: None = None, device: str | None = None,
+    requires_grad: bool = False, memory_format: None = None,
+) -> Tensor:
+    """`fill_value` in input's shape; dtype and device too, unless given. ValueError if the dtype cannot hold it."""
+    refuse("full_like", layout=layout, memory_format=memory_format)
+    return _filled_like("full_like", input, fill_value, dtype, requires_grad, device)
+
+
+def arange(
+    start: float, end: float | None = None, step: float = 1, *, out: None = None, dtype: Any = None,
+    layout: None = None, device: str | None = None, requires_grad: bool = False, pin_memory: bool = False,
+) -> Tensor:
+    """start, start + step, ... up to but without end; `arange(end)` starts at 0. int64 if all three are integers.
+
+    Each value is start + i * step in float64, rounded once. ValueError for a step of 0 or away from end.
+    """
+    refuse("arange", out=out, layout=layout, pin_memory=pin_memory)
+    first, last = (0, start) if end is None else (start, end)
+    whole = all(isinstance(v, (int, np.integer)) for v in (first, last, step))
+    found = _dtype("arange", dtype, int if whole else float32)
+    for name, value in (("start", first), ("end", last), ("step", step)):
+        constant("arange", name, value, found)
+        if not math.isfinite(value):
+            raise ValueError(f"arange: expected `{name}` to be finite, got {value}")
+    if step == 0 or (last - first) * step < 0:
+        raise ValueError(f"arange: expected a `step` that leads from start to end, got {first}, {last} and {step}")
+    n = math.ceil((last - first) / step)
+    xp = backend.get("cpu" if device is None else device).xp
+    return Tensor(to_dtype(xp.arange(n) * step + first, found), requires_grad=requires_grad)

@@ -1,0 +1,212 @@
+"""Dot products: exact products of stored operands, FP32 accumulator, one rounding (MPT section 3.3, NVG section 2.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..precision import DOT, gemm, reduce, store
+from ..tensor import Array, Op, Tensor
+from ._arguments import floating
+from .pointwise import sum_to
+
+
+class MatMul(Op):
+    """c = a b for matrices, batched and broadcast over leading axes;  da = dc b^T, db = a^T dc."""
+
+    kind = DOT
+    name = "matmul"
+    arguments = ("input", "other")
+
+    def forward(self, a: Array, b: Array) -> Array:
+        self.save(a, b)
+        return gemm(a, b)
+
+    def backward(self, dc: Array) -> tuple:
+        (a, b), (like_a, like_b) = self.saved, self.like
+        # summed over broadcast batches before the one rounding
+        da = like_a and sum_to(gemm(dc, b.swapaxes(-1, -2), wide=True), like_a)
+        db = like_b and sum_to(gemm(a.swapaxes(-1, -2), dc, wide=True), like_b)
+        return da, db
+
+
+class Linear(Op):
+    """y = x W^T + b;  dx = dy W, dW = dy^T x, db = sum of dy over all rows."""
+
+    kind = DOT
+    arguments = ("input", "weight", "bias")
+
+    def forward(self, x: Array, w: Array, b: Array | None) -> Array:
+        self.save(x, w)
+        rows = x.reshape(-1, x.shape[-1])
+        return gemm(rows, w.T, b).reshape(*x.shape[:-1], w.shape[0])
+
+    def backward(self, dy: Array) -> tuple:
+        (x, w), (like_x, like_w, like_b) = self.saved, self.like
+        rows, x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
+        dx = like_x and gemm(rows, w).reshape(like_x.shape)
+        dw = like_w and gemm(rows.T, x)
+        db = like_b and store(reduce(rows, 0, "sum").reshape(like_b.shape), like=like_b)
+        return dx, dw, db
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+def matmul(input: Tensor, other: Tensor) -> Tensor:
+    """The matrix product, with PyTorch's rules: vectors are rows on the left and columns on the right, leading axes
+    are batches and broadcast. ValueError if the inner lengths or the batches do not match.
+    """
+    a, b = floating("matmul", "input", input), floating("matmul", "other", other)
+    if not a.ndim or not b.ndim:
+        raise ValueError(f"matmul: expected at least one axis on each side, got {a.shape} and {b.shape}; use mul")
+    inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
+    if a.shape[-1] != inner:
+        raise ValueError(
+            f"matmul: expected input.shape[-1] == other.shape[{-2 if b.ndim > 1 else 0}], got {a.shape[-1]} and "
+            f"{inner} (input is {a.shape}, other is {b.shape})"
+        )
+    matrix_a = a.reshape(1, -1) if a.ndim == 1 else a
+    matrix_b = b.reshape(-1, 1) if b.ndim == 1 else b
+    batches = matrix_a.shape[:-2], matrix_b.shape[:-2]
+    if any(m != n and 1 not in (m, n) for m, n in zip(batches[0][::-1], batches[1][::-1])):
+        raise ValueError(f"matmul: expected batch axes that broadcast, got {batches[0]} and {batches[1]}")
+    if matrix_a.ndim > 2 and matrix_b.ndim == 2:  # one product over all batches, not one per batch
+        rows = MatMul.apply(matrix_a.reshape(-1, matrix_a.shape[-1]), matrix_b)
+        c = rows.reshape(*matrix_a.shape[:-1], matrix_b.shape[-1])
+    else:
+        c = MatMul.apply(matrix_a, matrix_b)
+    shape = c.shape[:-2] + (c.shape[-2:-1] if a.ndim > 1 else ()) + (c.shape[-1:] if b.ndim > 1 else ())
+    return c if shape == c.shape else c.reshape(shape)
+
+
+def mm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The product of two matrices; ValueError for anything but matrices (see `matmul`)."""
+    return matmul(_with_axes("mm", "input", input, 2), _with_axes("mm", "mat2", mat2, 2))
+
+
+def bmm(input: Tensor, mat2: Tensor) -> Tensor:
+    """The products of two equally long batches of matrices; ValueError otherwise (see `matmul`)."""
+    _with_axes("bmm", "input", input, 3)
+    _with_axes("bmm", "mat2", mat2, 3)
+    if input.shape[0] != mat2.shape[0]:
+        raise ValueError(f"bmm: expected equally long batches, got {input.shape} and {mat2.shape}")
+    return matmul(input, mat2)
+
+
+def _with_axes(op: str, name: str, x: Any, ndim: int) -> Tensor:
+    if floating(op, name, x).ndim != ndim:
+        raise ValueError(f"{op}: expected `{name}` to have {ndim} axes, got shape {x.shape}")
+    return x
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input @ weight.T + bias, the bias in the same rounding.
+
+    input: (..., in), weight: (out, in), bias: (out,) or None. Returns (..., out). ValueError if they do not match.
+    """
+    x, w = floating("linear", "input", input), floating("linear", "weight", weight)
+    if not x.ndim or w.ndim != 2 or x.shape[-1] != w.shape[1]:
+        raise ValueError(
+            f"linear: expected input.shape[-1] == weight.shape[1], got input {x.shape} and weight {w.shape}"
+        )
+    if bias is not None and floating("linear", "bias", bias).shape != w.shape[:1]:
+        raise ValueError(f"linear: expected bias.shape == (weight.shape[0],) = {w.shape[:1]}, got {bias.shape}")
+    return Linear.apply(x, w, bias)
+
+
+def einsum(equation: str, *operands: Any) -> Tensor:
+    """The sum of products that `equation` describes, as in torch.einsum and numpy.einsum ("bij,bjk->bik").
+
+    Letters name axes; repeated letters within one operand take its diagonal; "..." stands for leading axes; without
+    "->" the result has the letters that appear once, in alphabetical order. Each pair of operands is one batched
+    matrix product: FP32 accumulator, one rounding; several operands are multiplied from left to right.
+    ValueError for an equation that does not fit the operands.
+    """
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    if not isinstance(equation, str) or not operands:
+        raise TypeError(f"einsum: expected an equation and its operands, got {equation!r} and {len(operands)} operands")
+    terms, out = _parse(equation, [floating("einsum", "operands", x) for x in operands])
+    x, labels = _diagonal(operands[0], terms[0])
+    for i in range(1, len(operands)):
+        y, others = _diagonal(operands[i], terms[i])
+        needed = set(out).union(*terms[i + 1 :])
+        x, labels = _contract(x, labels, y, others, needed)
+    gone = [i for i, label in enumerate(labels) if label not in out]
+    if gone:
+        x, labels = x.sum(tuple(gone)), [label for label in labels if label in out]
+    return x.permute([labels.index(label) for label in out]) if labels != out else x
+
+
+def _parse(equation: str, operands: list[Tensor]) -> tuple[list[list], list]:
+    """The labels of every operand and of the result; an ellipsis becomes the labels 0, 1, ... from the right."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    inputs = left.split(",")
+    if len(inputs) != len(operands):
+        raise ValueError(f"einsum: {equation!r} names {len(inputs)} operands, got {len(operands)}")
+    sizes: dict = {}
+    terms, widest = [], 0
+    for i, (term, x) in enumerate(zip(inputs, operands)):
+        head, dots, tail = term.partition("...")
+        letters = head + tail
+        extra = x.ndim - len(letters)
+        if not (letters.isalpha() or not letters) or extra < 0 or (extra and not dots):
+            raise ValueError(f"einsum: {term!r} does not fit operand {i} of shape {x.shape}")
+        labels = [*head, *range(extra - 1, -1, -1), *tail]
+        widest = max(widest, extra)
+        for label, n in zip(labels, x.shape):
+            if sizes.setdefault(label, n) != n:
+                if isinstance(label, int) and 1 in (n, sizes[label]):
+                    raise ValueError("einsum: axes under '...' must be equally long; expand them first")
+                raise ValueError(f"einsum: {label!r} in {equation!r} has lengths {sizes[label]} and {n}")
+        terms.append(labels)
+    dotted = list(range(widest - 1, -1, -1))
+    if arrow:
+        head, dots, tail = right.partition("...")
+        out = [*head, *(dotted if dots else []), *tail]
+    else:
+        every = [label for term in terms for label in term]
+        out = dotted + sorted(label for label in set(every) - set(dotted) if every.count(label) == 1)
+    if len(set(out)) != len(out) or not set(out) <= set(sizes):
+        raise ValueError(f"einsum: the result {right!r} of {equation!r} repeats a letter or has one no operand has")
+    return terms, out
+
+
+def _diagonal(x: Tensor, labels: list) -> tuple[Tensor, list]:
+    """x with a repeated label's axes replaced by their diagonal (its axis comes first)."""
+    labels = list(labels)
+    for label in [label for i, label in enumerate(labels) if label in labels[:i]]:
+        i, j = [k for k, other in enumerate(labels) if other == label][:2]
+        rest = [k for k in range(x.ndim) if k not in (i, j)]
+        index = Tensor(range(x.shape[i]))
+        x = x.permute([i, j, *rest])[index, index]
+        labels = [label] + [labels[k] for k in rest]
+    return x, labels
+
+
+def _contract(x: Tensor, xs: list, y: Tensor, ys: list, needed: set) -> tuple[Tensor, list]:
+    """One pair of operands as a batched matrix product; labels that nothing else needs are summed."""
+    for_x = [i for i, label in enumerate(xs) if label not in ys and label not in needed]
+    for_y = [i for i, label in enumerate(ys) if label not in xs and label not in needed]
+    if for_x:
+        x, xs = x.sum(tuple(for_x)), [label for i, label in enumerate(xs) if i not in for_x]
+    if for_y:
+        y, ys = y.sum(tuple(for_y)), [label for i, label in enumerate(ys) if i not in for_y]
+    size = dict(zip(xs, x.shape)) | dict(zip(ys, y.shape))
+    batch = [label for label in xs if label in ys and label in needed]
+    inner = [label for label in xs if label in ys and label not in needed]
+    rows = [label for label in xs if label not in ys]
+    columns = [label for label in ys if label not in xs]
+
+    def shaped(t: Tensor, labels: list, *groups: list) -> Tensor:
+        lengths = []
+        for group in groups:
+            n = 1
+            for label in group:
+                n *= size[label]
+            lengths.append(n)
+        return t.permute([labels.index(label) for group in groups for label in group]).reshape(lengths)
+
+    z = matmul(shaped(x, xs, batch, rows, inner), shaped(y, ys, batch, inner, columns))
+    labels = batch + rows + columns
+    return z.reshape([size[label] for label in labels]), labels

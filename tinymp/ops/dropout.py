@@ -1,0 +1,37 @@
+"""Dropout (Srivastava et al., 2014)."""
+
+from __future__ import annotations
+
+from ..precision import POINTWISE, store, widen
+from ..tensor import Array, Op, Tensor
+from ._arguments import floating, refuse
+
+
+class Dropout(Op):
+    """y = m x / (1 - p), m = 0 with probability p else 1;  dx = m dy / (1 - p). Dropped infinities become 0."""
+
+    kind = POINTWISE
+
+    def forward(self, x: Array, *, p: float) -> Array:
+        kept = self.device.uniform(x.shape) >= p
+        self.save(kept)
+        self.scale = 1 / (1 - p)
+        return store(widen(self.device.select(kept, x)) * self.scale, like=x)
+
+    def backward(self, dy: Array) -> Array:
+        (kept,) = self.saved
+        return store(widen(self.device.select(kept, dy)) * self.scale, like=dy)
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Zero each element with probability p and scale the others by 1 / (1 - p); input itself unless training.
+
+    Random numbers come from `manual_seed`'s generator. ValueError unless 0 <= p <= 1.
+    """
+    refuse("dropout", inplace=inplace)
+    x = floating("dropout", "input", input)
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout: expected 0 <= p <= 1, got {p!r}")
+    if not training or p == 0:
+        return x
+    return Dropout.apply(x, p=float(p)) if p < 1 else x * 0.0

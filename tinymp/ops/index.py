@@ -1,0 +1,211 @@
+"""Indexing: elements picked by slices, integers, masks and arrays. Repeated indices add up in the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..precision import MOVEMENT, store, widen
+from ..tensor import Array, Op, Tensor
+from ._arguments import axis, refuse, tensor
+
+
+class Slice(Op):
+    """y = the view of x that integers, slices and new axes select;  dx = dy there, 0 elsewhere."""
+
+    kind = MOVEMENT
+
+    def forward(self, x: Array, *, index: tuple) -> Array:
+        self.index = (*index, ...)  # with an ellipsis NumPy returns a view even where a single element is left
+        return x[self.index]
+
+    def backward(self, dy: Array) -> Array:
+        dx = self.xp.zeros(*self.like[0])
+        dx[self.index] = dy
+        return dx
+
+
+class Index(Op):
+    """y = the elements of x at the places that integer arrays (broadcast together) name along `axes`.
+
+    The arrays' axes replace x's: in place where `axes` are neighbours, else in front. dx: dy added up at those places
+    in FP32 and rounded once, in the order of y.
+    """
+
+    kind = MOVEMENT
+
+    def forward(self, x: Array, *index: Array, axes: Sequence[int]) -> Array:
+        self.save(*index)
+        self.axes = axes
+        where: list = [slice(None)] * x.ndim
+        for a, i in zip(axes, index):
+            where[a] = i
+        return x[tuple(where)]
+
+    def backward(self, dy: Array) -> tuple:
+        (shape, _), axes, xp = self.like[0], self.axes, self.xp
+        place: Any = 0  # the index arrays as one number, counted over `axes` in row-major order
+        for a, i in zip(axes, self.saved or ()):
+            place = place * shape[a] + i
+        picked = [shape[a] for a in axes]
+        kept = [n for a, n in enumerate(shape) if a not in axes]
+        first = axes[0] if axes[-1] - axes[0] < len(axes) else 0
+        rows = xp.moveaxis(widen(dy), range(first, first + place.ndim), range(place.ndim))
+        total = self.device.scatter_add_rows(prod(picked), place.reshape(-1), rows.reshape(place.size, *kept))
+        dx = xp.moveaxis(total.reshape(picked + kept), range(len(axes)), axes)
+        return store(dx, like=dy), *[None] * len(axes)
+
+
+class Gather(Index):
+    """y[.., i, ..] = x[.., index[.., i, ..], ..] along one axis;  dx: dy added up at those places."""
+
+
+class IndexSelect(Index):
+    """y = the slices of x at `index` along one axis;  dx: dy added up at those places."""
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+def in_range(op: str, index: Array, n: int, what: str, least: int = 0) -> None:
+    """IndexError unless every element of an integer array is in [least, n - 1], the indices of an axis of length n."""
+    if index.size and not (least <= index.min() and index.max() < n):
+        bad = index[(index < least) | (index >= n)].reshape(-1)[0]
+        raise IndexError(f"{op}: expected indices in [{least}, {n - 1}] for {what} of length {n}, got {bad}")
+
+
+def _places(op: str, index: Any, input: Tensor, dim: int) -> Array:
+    """The array of the integer Tensor `index`, checked against axis dim of input."""
+    if tensor(op, "index", index).dtype.kind not in "iu":
+        raise TypeError(f"{op}: expected `index` to hold integers, got {index.dtype}")
+    in_range(op, index.data, input.shape[dim], f"axis {dim}")
+    return backend.of(index.data).xp.asarray(index.data, dtype="int64")
+
+
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, out: None = None) -> Tensor:
+    """result[i][j] = input[index[i][j]][j] for dim 0, input[i][index[i][j]] for dim 1, and so on.
+
+    index: integers in [0, input.shape[dim]), as many axes as input, along the others no longer than it. Returns
+    index's shape. IndexError for an index out of range; ValueError for a shape that does not fit.
+    """
+    refuse("gather", sparse_grad=sparse_grad, out=out)
+    d = axis("gather", dim, tensor("gather", "input", input).ndim)
+    place = _places("gather", index, input, d)
+    if place.ndim != input.ndim or any(m > n for a, (m, n) in enumerate(zip(place.shape, input.shape)) if a != d):
+        raise ValueError(
+            f"gather: expected index.shape to be at most input.shape except along axis {d}, got {place.shape} and "
+            f"{input.shape}"
+        )
+    grid = list(backend.of(place).xp.ogrid[tuple(slice(n) for n in place.shape)])
+    grid[d] = place
+    return Gather.apply(input, *map(Tensor, grid), axes=range(input.ndim))
+
+
+def index_select(input: Tensor, dim: int, index: Tensor, *, out: None = None) -> Tensor:
+    """The slices of input at `index` (one axis, integers in [0, input.shape[dim])) along dim, in a new tensor.
+
+    IndexError for an index out of range.
+    """
+    refuse("index_select", out=out)
+    d = axis("index_select", dim, tensor("index_select", "input", input).ndim)
+    place = _places("index_select", index, input, d)
+    if place.ndim > 1:
+        raise ValueError(f"index_select: expected `index` to have one axis, got shape {place.shape}")
+    return IndexSelect.apply(input, Tensor(place.reshape(-1)), axes=(d,))
+
+
+def getitem(input: Tensor, index: Any) -> Tensor:
+    """input[index], with PyTorch's meaning: integers, slices, None, `...`, boolean masks, integer arrays, lists and
+    Tensors, and tuples that mix them.
+
+    Integers, slices and None give a view; masks and arrays a copy. Integers are applied before arrays (NumPy treats
+    them as arrays, which moves axes in x[0, :, [1, 2]]). Negative indices count from the end. IndexError for an index
+    out of range, too many indices and masks that do not fit; ValueError for a negative step.
+    """
+    view, arrays = _parse(tensor("getitem", "input", input), index)
+    if any(not isinstance(i, slice) or i != slice(None) for i in view) or not arrays:
+        input = Slice.apply(input, index=tuple(view))
+    return Index.apply(input, *map(Tensor, arrays.values()), axes=tuple(arrays)) if arrays else input
+
+
+def _parse(x: Tensor, index: Any) -> tuple[list, dict[int, Array]]:
+    """An index as two steps: integers, slices and None that make a view of x, and integer arrays for axes of it."""
+    xp = backend.of(x.data).xp
+    items = [_item(i, xp) for i in (index if isinstance(index, tuple) else (index,))]
+    missing = x.ndim - sum(map(_axes_taken, items))
+    if missing < 0:
+        raise IndexError(f"getitem: expected at most {x.ndim} indices for shape {x.shape}, got {x.ndim - missing}")
+    dots = [k for k, i in enumerate(items) if i is ...]
+    if len(dots) > 1:
+        raise IndexError("getitem: expected at most one `...` in an index")
+    for k in dots:
+        items[k : k + 1] = [slice(None)] * missing
+
+    view: list = []
+    arrays: dict[int, Array] = {}
+    axis = 0  # of x
+    for item in items:
+        if item is None or isinstance(item, slice):
+            view.append(item)
+        elif isinstance(item, int):
+            in_range("getitem", xp.asarray(item), x.shape[axis], f"axis {axis}", -x.shape[axis])
+            view.append(item)
+        else:
+            to = sum(not isinstance(i, int) for i in view)  # the axis of the view, which integers take none of
+            if item.dtype == bool:
+                expected = x.shape[axis : axis + item.ndim]
+                if item.shape != expected:
+                    raise IndexError(
+                        f"getitem: expected a mask of shape {expected} from axis {axis} on of shape {x.shape}, got "
+                        f"{item.shape}"
+                    )
+                view += [slice(None)] * item.ndim or [None]  # True and False select all or none of a new axis
+                arrays.update(enumerate(xp.nonzero(item.reshape(item.shape or 1)), to))
+            else:
+                n = x.shape[axis]
+                in_range("getitem", item, n, f"axis {axis}", -n)
+                view.append(slice(None))
+                arrays[to] = item + n * (item < 0)
+        axis += _axes_taken(item)
+    try:
+        np.broadcast_shapes(*[i.shape for i in arrays.values()])
+    except ValueError:
+        shapes = ", ".join(str(i.shape) for i in arrays.values())
+        raise IndexError(f"getitem: expected index arrays that broadcast together, got shapes {shapes}") from None
+    return view, arrays
+
+
+def _axes_taken(item: Any) -> int:
+    """How many axes an item of an index stands for."""
+    if item is None or item is ...:
+        return 0
+    return item.ndim if getattr(item, "dtype", None) == bool else 1
+
+
+def _item(i: Any, xp: Any) -> Any:
+    """One item of an index as None, `...`, a slice, an int, or an array of booleans or int64."""
+    if i is None or i is ...:
+        return i
+    if isinstance(i, slice):
+        if not all(v is None or hasattr(v, "__index__") for v in (i.start, i.stop, i.step)):
+            raise TypeError(f"getitem: expected integers in a slice, got {i}")
+        if i.step is not None and i.step.__index__() < 1:
+            raise ValueError(f"getitem: expected a positive step in a slice, got {i.step}; use flip to reverse an axis")
+        return i
+    array = i.data if isinstance(i, Tensor) else xp.asarray(i)
+    if array.dtype.kind in "iu" and not array.ndim:
+        return int(array)
+    if array.dtype == bool:
+        return array
+    if array.dtype.kind not in "iu" and not (isinstance(i, (list, tuple)) and array.size == 0):
+        raise TypeError(
+            f"getitem: expected integers, slices, None, `...`, boolean masks or integer arrays, got {type(i).__name__}"
+            f" with dtype {array.dtype}"
+        )
+    if array.dtype == "uint8":
+        raise TypeError("getitem: uint8 means a mask to PyTorch and an index to NumPy; convert it to bool or to int64")
+    return xp.asarray(array, dtype="int64")

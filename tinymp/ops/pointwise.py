@@ -1,0 +1,499 @@
+"""Pointwise arithmetic: read storage, compute each element in FP32, round once (MPT section 3.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..precision import FLOATING, MOVEMENT, POINTWISE, float32, reduce, require_fp16, store, to_dtype, widen
+from ..tensor import Array, Like, Op, Tensor
+from ._arguments import constant, floating, refuse, tensor
+
+
+def sum_to(g: Array, like: Like) -> Array:
+    """The gradient g of a broadcast operand: summed in FP32 over the axes that were broadcast, then stored."""
+    if g.shape != like.shape:
+        lead = g.ndim - len(like.shape)
+        axes = tuple(i for i, n in enumerate(g.shape) if i < lead or like.shape[i - lead] != n)
+        g = reduce(g, axes, "sum", like=like).reshape(like.shape)
+    return store(g, like)
+
+
+def operands(op: str, *inputs: Any) -> list:
+    """The operands of an op, of which some may be numbers: those are checked against FP16, and an integer or
+    boolean tensor beside a floating one takes its dtype, as in PyTorch.
+    """
+    numbers = [x.item() if isinstance(x, np.generic) else x for x in inputs]
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    broadcastable(op, *tensors)
+    dtypes = [x.data.dtype for x in tensors if x.data.dtype in FLOATING]
+    # integers beside a fraction become FP32, as in PyTorch
+    dtype = dtypes[0] if dtypes else float32 if any([isinstance(x, float) for x in numbers]) else None
+    return [_operand(op, x, dtype) for x in numbers]
+
+
+def _operand(op: str, x: Any, dtype: Any) -> Any:
+    if isinstance(x, Tensor):
+        return x if dtype is None or x.data.dtype in FLOATING else Tensor(to_dtype(x.data, dtype))
+    if not isinstance(x, (int, float)):
+        raise TypeError(f"{op}: expected Tensors and numbers, got {type(x).__name__}; wrap it with tinymp.tensor(...)")
+    require_fp16(op, x, dtype)
+    return x
+
+
+def broadcastable(op: str, *tensors: Tensor) -> None:
+    """ValueError unless the shapes broadcast."""
+    if any([x.data.shape != tensors[0].data.shape for x in tensors]):
+        try:
+            np.broadcast_shapes(*[x.shape for x in tensors])
+        except ValueError:
+            shapes = " and ".join([str(x.shape) for x in tensors])
+            raise ValueError(f"{op}: expected shapes that broadcast (equal from the right, or 1), got {shapes}") from None
+
+
+def stored(*operands: Any) -> Array:
+    """The first operand that is an array (the others may be numbers)."""
+    return next(x for x in operands if hasattr(x, "dtype"))
+
+
+# ------------------------------------------------------------------------------------------------------ two operands
+# In backward, `like` is None for an operand that wants no gradient (a number, a constant): `like and ...` skips it.
+
+
+class Add(Op):
+    """z = x + alpha y;  dx = dz, dy = alpha dz."""
+
+    kind = POINTWISE
+    arguments = ("input", "other")
+
+    def forward(self, x: Array, y: Array, *, alpha: float) -> Array:
+        self.alpha = alpha
+        wide = widen(y)
+        return store(widen(x) + (wide if alpha == 1 else alpha * wide), like=stored(x, y))
+
+    def backward(self, dz: Array) -> tuple:
+        x, y = self.like
+        return x and sum_to(dz, x), y and sum_to(dz if self.alpha == 1 else self.alpha * widen(dz), y)
+
+
+class Sub(Op):
+    """z = x - alpha y;  dx = dz, dy = -alpha dz."""
+
+    kind = POINTWISE
+    arguments = ("input", "other")
+
+    def forward(self, x: Array, y: Array, *, alpha: float) -> Array:
+        self.alpha = alpha
+        wide = widen(y)
+        return store(widen(x) - (wide if alpha == 1 else alpha * wide), like=stored(x, y))
+
+    def backward(self, dz: Array) -> tuple:
+        x, y = self.like
+        return x and sum_to(dz, x), y and sum_to(-self.alpha * widen(dz), y)
+
+
+class Mul(Op):
+    """z = x y;  dx = y dz, dy = x dz."""
+
+    kind = POINTWISE
+    arguments = ("input", "other")
+
+    def forward(self, x: Array, y: Array) -> Array:
+        need_x, need_y = self.needs or (False, False)
+        self.save(x if need_y else None, y if need_x else None)
+        return store(widen(x) * widen(y), like=stored(x, y))
+
+    def backward(self, dz: Array) -> tuple:
+        (x, y), (like_x, like_y) = self.saved, self.like
+        dz = widen(dz)
+        return like_x and sum_to(dz * widen(y), like_x), like_y and sum_to(dz * widen(x), like_y)
+
+
+class Div(Op):
+    """z = x / y;  dx = dz / y, dy = -dz x / y^2."""
+
+    kind = POINTWISE
+    arguments = ("input", "other")
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.save(x if self.needs[1:] == (True,) else None, y)
+        return store(widen(x) / widen(y), like=stored(x, y))
+
+    def backward(self, dz: Array) -> tuple:
+        (x, y), (like_x, like_y) = self.saved, self.like
+        dx = widen(dz) / widen(y)
+        return like_x and sum_to(dx, like_x), like_y and sum_to(-dx * (widen(x) / widen(y)), like_y)
+
+
+class Pow(Op):
+    """z = x^p;  dx = p x^(p-1) dz, dp = z log(x) dz, both 0 where the limit is (p = 0; x = 0 with p >= 0)."""
+
+    kind = POINTWISE
+    arguments = ("input", "exponent")
+
+    def forward(self, x: Array, p: Array) -> Array:
+        self.save(x, p)
+        return store(self.xp.power(widen(x), widen(p)), like=stored(x, p))
+
+    def backward(self, dz: Array) -> tuple:
+        (x, p), (like_x, like_p), xp = self.saved, self.like, self.xp
+        dz, x, p, select = widen(dz), widen(x), widen(p), self.device.select
+        dx = like_x and sum_to(select(xp.not_equal(p, 0), dz * p * xp.power(x, p - 1)), like_x)
+        inside = xp.not_equal(x, 0) | ~xp.greater_equal(p, 0)
+        dp = like_p and sum_to(select(inside, dz * xp.power(x, p) * xp.log(xp.asarray(x, dz.dtype))), like_p)
+        return dx, dp
+
+
+class Maximum(Op):
+    """z = max(x, y), nan if either is;  the larger operand gets dz, equal ones half each, both all of it at nan."""
+
+    kind = POINTWISE
+    arguments = ("input", "other")
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.save(x, y)
+        return store(self.xp.maximum(widen(x), widen(y)), like=x)
+
+    def backward(self, dz: Array) -> tuple:
+        return _share(self, dz, self.xp.greater)
+
+
+class Minimum(Op):
+    """z = min(x, y), nan if either is;  the smaller operand gets dz, equal ones half each, both all of it at nan."""
+
+    kind = POINTWISE
+    arguments = ("input", "other")
+
+    def forward(self, x: Array, y: Array) -> Array:
+        self.save(x, y)
+        return store(self.xp.minimum(widen(x), widen(y)), like=x)
+
+    def backward(self, dz: Array) -> tuple:
+        return _share(self, dz, self.xp.less)
+
+
+def _share(op: Op, dz: Array, wins: Any) -> tuple:
+    (x, y), (like_x, like_y) = op.saved, op.like
+    dz, x, y, select = widen(dz), widen(x), widen(y), op.device.select
+    share = op.device.where(op.xp.equal(x, y), 0.5 * dz, dz)
+    return (
+        like_x and sum_to(select(~wins(y, x), share), like_x),
+        like_y and sum_to(select(~wins(x, y), share), like_y),
+    )
+
+
+class Where(Op):
+    """z = x where the condition holds, else y;  each gets dz where it was taken."""
+
+    kind = MOVEMENT
+    arguments = ("condition", "input", "other")
+
+    def forward(self, condition: Array, x: Array, y: Array) -> Array:
+        self.save(condition)
+        dtype = self.xp.result_type(x, y)  # differs from x's or y's only among integers
+        return self.device.where(condition, self.xp.asarray(x, dtype), self.xp.asarray(y, dtype))
+
+    def backward(self, dz: Array) -> tuple:
+        (condition,), (_, x, y), select = self.saved, self.like, self.device.select
+        return None, x and sum_to(select(condition, dz), x), y and sum_to(select(~condition, dz), y)
+
+
+# ------------------------------------------------------------------------------------------------------- one operand
+
+
+class FromInput(Op):
+    """y = f(x);  dx = f'(x) dy. Subclasses give f and df as functions of FP32 values."""
+
+    kind = POINTWISE
+    f: Any
+    df: Any
+
+    def forward(self, x: Array, **options: Any) -> Array:
+        self.save(x)
+        self.options = options
+        return store(self.f(widen(x), **options), like=x)
+
+    def backward(self, dy: Array) -> Array:
+        (x,) = self.saved
+        return store(widen(dy) * self.df(widen(x), **self.options), like=dy)
+
+
+class FromOutput(Op):
+    """y = f(x);  dx = f'(x) dy, with f' written in terms of the stored y."""
+
+    kind = POINTWISE
+    f: Any
+    df: Any
+
+    def forward(self, x: Array) -> Array:
+        y = store(self.f(widen(x)), like=x)
+        self.save(y)
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        (y,) = self.saved
+        return store(widen(dy) * self.df(widen(y)), like=dy)
+
+
+class Neg(Op):
+    """y = -x;  dx = -dy."""
+
+    kind = POINTWISE
+
+    def forward(self, x: Array) -> Array:
+        return store(-widen(x), like=x)
+
+    def backward(self, dy: Array) -> Array:
+        return store(-widen(dy), like=dy)
+
+
+class Abs(FromInput):
+    """y = |x|;  dx = sign(x) dy, 0 at 0."""
+
+    def f(self, x: Array) -> Array:
+        return self.xp.abs(x)
+
+    def df(self, x: Array) -> Array:
+        return self.xp.sign(x)
+
+
+class Exp(FromOutput):
+    """y = e^x;  dx = y dy."""
+
+    def f(self, x: Array) -> Array:
+        return self.xp.exp(x)
+
+    def df(self, y: Array) -> Array:
+        return y
+
+
+class Log(FromInput):
+    """y = ln x;  dx = dy / x."""
+
+    def f(self, x: Array) -> Array:
+        return self.xp.log(x)
+
+    def df(self, x: Array) -> Array:
+        return 1 / x
+
+
+class Sqrt(FromOutput):
+    """y = sqrt x;  dx = dy / 2y."""
+
+    def f(self, x: Array) -> Array:
+        return self.xp.sqrt(x)
+
+    def df(self, y: Array) -> Array:
+        return 0.5 / y
+
+
+class Rsqrt(FromInput):
+    """y = 1 / sqrt x;  dx = -dy / 2 x^(3/2)."""
+
+    def f(self, x: Array) -> Array:
+        return 1 / self.xp.sqrt(x)
+
+    def df(self, x: Array) -> Array:
+        return -0.5 / (x * self.xp.sqrt(x))
+
+
+class Square(FromInput):
+    """y = x^2;  dx = 2x dy."""
+
+    def f(self, x: Array) -> Array:
+        return x * x
+
+    def df(self, x: Array) -> Array:
+        return 2 * x
+
+
+class Reciprocal(FromInput):
+    """y = 1 / x;  dx = -dy / x^2."""
+
+    def f(self, x: Array) -> Array:
+        return 1 / x
+
+    def df(self, x: Array) -> Array:
+        return -1 / (x * x)
+
+
+class Clamp(Op):
+    """y = min(max(x, low), high);  dx = dy where low <= x <= high (bounds included), else 0.
+
+    A bound that is a tensor gets dy where it took x's place.
+    """
+
+    kind = POINTWISE
+
+    def forward(self, x: Array, low: Array | None, high: Array | None) -> Array:
+        self.save(x, low, high)
+        y = widen(x)
+        if low is not None:
+            y = self.xp.maximum(y, widen(low))
+        if high is not None:
+            y = self.xp.minimum(y, widen(high))
+        return store(y, like=x)
+
+    def backward(self, dy: Array) -> tuple:
+        (x, low, high), (like_x, like_low, like_high), select = self.saved, self.like, self.device.select
+        x = widen(x)
+        low = -float("inf") if low is None else widen(low)
+        high = float("inf") if high is None else widen(high)
+        dx = like_x and sum_to(select((x >= low) & (x <= high), dy), like_x)
+        dlow = like_low and sum_to(select((x < low) & (low < high), dy), like_low)
+        dhigh = like_high and sum_to(select((x > high) | (high < low), dy), like_high)
+        return dx, dlow, dhigh
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+def _any_tensor(op: str, input: Any, other: Any) -> list:
+    if not isinstance(input, Tensor):
+        tensor(op, "other" if isinstance(input, (int, float, np.generic)) else "input", other)
+    return operands(op, input, other)
+
+
+def add(input: Any, other: Any, *, alpha: float = 1, out: None = None) -> Tensor:
+    """input + alpha * other, broadcast. One of them may be a number."""
+    refuse("add", out=out)
+    pair = _any_tensor("add", input, other)
+    return Add.apply(*pair, alpha=1 if alpha == 1 else _factor("add", alpha, pair))
+
+
+def sub(input: Any, other: Any, *, alpha: float = 1, out: None = None) -> Tensor:
+    """input - alpha * other, broadcast. One of them may be a number."""
+    refuse("sub", out=out)
+    pair = _any_tensor("sub", input, other)
+    return Sub.apply(*pair, alpha=1 if alpha == 1 else _factor("sub", alpha, pair))
+
+
+def _factor(op: str, alpha: Any, pair: list) -> Any:
+    return constant(op, "alpha", alpha, stored(*pair).dtype)
+
+
+def mul(input: Any, other: Any, *, out: None = None) -> Tensor:
+    """input * other, broadcast. One of them may be a number; ValueError if it does not fit FP16."""
+    refuse("mul", out=out)
+    return Mul.apply(*_any_tensor("mul", input, other))
+
+
+def div(input: Any, other: Any, *, rounding_mode: None = None, out: None = None) -> Tensor:
+    """input / other, broadcast. One of them may be a number. Integers divide as float32."""
+    refuse("div", rounding_mode=rounding_mode, out=out)
+    pair = _any_tensor("div", input, other)
+    return Div.apply(*[x.float() if isinstance(x, Tensor) and x.dtype not in FLOATING else x for x in pair])
+
+
+def pow(input: Any, exponent: Any, *, out: None = None) -> Tensor:
+    """input to the power of exponent, broadcast. One of them may be a number."""
+    refuse("pow", out=out)
+    return Pow.apply(*_any_tensor("pow", input, exponent))
+
+
+def maximum(input: Tensor, other: Tensor, *, out: None = None) -> Tensor:
+    """The larger of two tensors, element by element; nan where either is. Ties share the gradient."""
+    refuse("maximum", out=out)
+    return Maximum.apply(*operands("maximum", tensor("maximum", "input", input), tensor("maximum", "other", other)))
+
+
+def minimum(input: Tensor, other: Tensor, *, out: None = None) -> Tensor:
+    """The smaller of two tensors, element by element; nan where either is. Ties share the gradient."""
+    refuse("minimum", out=out)
+    return Minimum.apply(*operands("minimum", tensor("minimum", "input", input), tensor("minimum", "other", other)))
+
+
+def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: None = None) -> Tensor:
+    """input limited to [min, max]; each a number, a tensor, or None (not both None)."""
+    refuse("clamp", out=out)
+    if min is None and max is None:
+        raise ValueError("clamp: expected at least one of `min` and `max`, got neither")
+    bounds = [bound for bound in (min, max) if bound is not None]
+    given = iter(operands("clamp", tensor("clamp", "input", input), *bounds))
+    return Clamp.apply(next(given), *[None if bound is None else next(given) for bound in (min, max)])
+
+
+def where(condition: Tensor, input: Any, other: Any, *, out: None = None) -> Tensor:
+    """input where condition (bool) holds, else other; all broadcast. One of input and other may be a number.
+
+    TypeError if condition is not boolean.
+    """
+    refuse("where", out=out)
+    if tensor("where", "condition", condition).dtype != bool:
+        raise TypeError(f"where: expected `condition` to be bool, got {condition.dtype}; compare it with something")
+    pair = _any_tensor("where", input, other)
+    broadcastable("where", condition, *[x for x in pair if isinstance(x, Tensor)])
+    return Where.apply(condition, *pair)
+
+
+def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
+    """input with `value` (a number or a tensor without axes) where mask (bool, broadcast) holds.
+
+    ValueError if the value does not fit FP16: use float("-inf") before a softmax.
+    """
+    tensor("masked_fill", "input", input)
+    if tensor("masked_fill", "mask", mask).dtype != bool:
+        raise TypeError(f"masked_fill: expected `mask` to be bool, got {mask.dtype}")
+    if isinstance(value, Tensor) and value.ndim:
+        raise ValueError(f"masked_fill: expected `value` to be a number, got a tensor of shape {value.shape}")
+    if isinstance(value, Tensor) and not (input.dtype in FLOATING and value.dtype in FLOATING):
+        value = value.item()
+    if not isinstance(value, Tensor):
+        value = constant("masked_fill", "value", value, input.dtype)
+        value = bool(value) if input.dtype == bool else value
+    try:
+        fits = np.broadcast_shapes(mask.shape, input.shape) == input.shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"masked_fill: expected `mask` to broadcast to {input.shape}, got {mask.shape}")
+    return Where.apply(mask, *operands("masked_fill", value, input))
+
+
+def neg(input: Tensor, *, out: None = None) -> Tensor:
+    """-input."""
+    refuse("neg", out=out)
+    return Neg.apply(tensor("neg", "input", input))
+
+
+def abs(input: Tensor, *, out: None = None) -> Tensor:
+    """|input|; its gradient at 0 is 0."""
+    refuse("abs", out=out)
+    return Abs.apply(tensor("abs", "input", input))
+
+
+def exp(input: Tensor, *, out: None = None) -> Tensor:
+    """e to the power of input; infinite in FP16 from 11.09 on."""
+    refuse("exp", out=out)
+    return Exp.apply(floating("exp", "input", input))
+
+
+def log(input: Tensor, *, out: None = None) -> Tensor:
+    """The natural logarithm; -inf at 0, nan below."""
+    refuse("log", out=out)
+    return Log.apply(floating("log", "input", input))
+
+
+def sqrt(input: Tensor, *, out: None = None) -> Tensor:
+    """The square root; nan below 0."""
+    refuse("sqrt", out=out)
+    return Sqrt.apply(floating("sqrt", "input", input))
+
+
+def rsqrt(input: Tensor, *, out: None = None) -> Tensor:
+    """1 / sqrt(input)."""
+    refuse("rsqrt", out=out)
+    return Rsqrt.apply(floating("rsqrt", "input", input))
+
+
+def square(input: Tensor, *, out: None = None) -> Tensor:
+    """input * input; infinite in FP16 from 256 on."""
+    refuse("square", out=out)
+    return Square.apply(tensor("square", "input", input))
+
+
+def reciprocal(input: Tensor, *, out: None = None) -> Tensor:
+    """1 / input."""
+    refuse("reciprocal", out=out)
+    return Reciprocal.apply(floating("reciprocal", "input", input))

@@ -1,0 +1,214 @@
+"""Pooling. Like the convolutions, these ops work on (C, H, W, N) in memory; see conv.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..precision import MOVEMENT, REDUCTION, reduce, store, widen
+from ..tensor import Array, Op, Tensor
+from ._arguments import floating, integers
+from .conv import Geometry, batch_first, channels_first, pad_spatial, taps
+
+
+class MaxPool2d(Op):
+    """y = the largest x of each window (nan if one is), its first place kept in `index`;  that place gets dy.
+
+    Nothing is rounded: y's values are x's. Where windows overlap, gradients add up in FP32.
+    """
+
+    kind = MOVEMENT
+    name = "max_pool2d"
+
+    def forward(self, x: Array, *, geometry: Geometry, positions: list | None) -> Array:
+        g, xp = geometry, self.xp
+        padded = pad_spatial(xp, channels_first(widen(x)), g.pads, -float("inf"))
+        best = None
+        for i, j, seen in taps(padded, g):
+            if best is None:
+                best, index = seen.copy(), xp.zeros(seen.shape, _index_dtype(g))
+                continue
+            larger = xp.maximum(best, seen)  # keeps the earlier of equals, and nan
+            index = xp.maximum(index, xp.not_equal(larger, best) * index.dtype.type(i * g.kernel[1] + j))
+            best = larger
+        self.save(index)
+        self.geometry, self.shape = g, x.shape
+        if positions is not None:
+            positions.append(batch_first(self._places(index)))
+        return store(batch_first(best), like=x)
+
+    def _places(self, index: Array) -> Array:
+        """Kernel positions (C, OH, OW, N) as places in the flattened, unpadded H * W plane."""
+        g, arange = self.geometry, self.xp.arange
+        index = index + arange(1)  # as int64: the places do not fit its bytes
+        rows = (arange(index.shape[1]) * g.stride[0] - g.pads[0][0])[:, None, None] + index // g.kernel[1] * g.dilation[0]
+        cols = (arange(index.shape[2]) * g.stride[1] - g.pads[1][0])[:, None] + index % g.kernel[1] * g.dilation[1]
+        return rows * self.shape[3] + cols
+
+    def backward(self, dy: Array) -> Array:
+        (index,), g, (n, c, h, w) = self.saved, self.geometry, self.shape
+        overlap = any(d * (k - 1) >= s for k, s, d in zip(g.kernel, g.stride, g.dilation))
+        dy = channels_first(widen(dy) if overlap else dy)
+        total = self.xp.zeros((c, *g.padded(h, w), n), dy.dtype)
+        for i, j, seen in taps(total, g):
+            part = self.device.select(self.xp.equal(index, i * g.kernel[1] + j), dy)
+            if overlap:
+                seen += part
+            else:
+                seen[...] = part
+        top, left = g.pads[0][0], g.pads[1][0]
+        return store(batch_first(total[:, top : top + h, left : left + w]), like=self.like[0])
+
+
+def _index_dtype(g: Geometry) -> str:
+    return "uint8" if g.kernel[0] * g.kernel[1] <= 256 else "uint32"  # one byte beside two of FP16
+
+
+class AvgPool2d(Op):
+    """y = sum of each window / divisor;  dx = dy / divisor, added up over the windows that see x."""
+
+    kind = REDUCTION
+    name = "avg_pool2d"
+
+    def forward(self, x: Array, *, geometry: Geometry, divisor: list) -> Array:
+        padded = pad_spatial(self.xp, channels_first(widen(x)), geometry.pads)
+        self.divisor = self.xp.asarray(divisor, padded.dtype)[None, :, :, None]  # OH, OW
+        self.geometry, self.shape = geometry, x.shape
+        total = None
+        for _, _, seen in taps(padded, geometry):
+            total = seen if total is None else total + seen
+        return store(batch_first(total / self.divisor), like=x)
+
+    def backward(self, dy: Array) -> Array:
+        (n, c, h, w), g = self.shape, self.geometry
+        wide = widen(dy)
+        part = channels_first(wide) / self.divisor
+        total = self.xp.zeros((c, *g.padded(h, w), n), wide.dtype)
+        for _, _, seen in taps(total, g):
+            seen += part
+        top, left = g.pads[0][0], g.pads[1][0]
+        return store(batch_first(total[:, top : top + h, left : left + w]), like=dy)
+
+
+class AdaptiveAvgPool2d(Op):
+    """y_ij = mean of x over rows floor(i H / OH) to ceil((i + 1) H / OH) and columns likewise."""
+
+    kind = REDUCTION
+    name = "adaptive_avg_pool2d"
+
+    def forward(self, x: Array, *, size: tuple[int, int]) -> Array:
+        self.shape, self.size = x.shape, size
+        y = None
+        for i, j, rows, cols in _cells(x.shape, size):
+            cell = reduce(x[:, :, rows, cols], (2, 3), "mean")
+            if y is None:
+                y = self.xp.empty((*x.shape[:2], *size), cell.dtype)
+            y[:, :, i : i + 1, j : j + 1] = cell
+        return store(y, like=x)
+
+    def backward(self, dy: Array) -> Array:
+        wide = widen(dy)
+        dx = self.xp.zeros(self.shape, wide.dtype)
+        for i, j, rows, cols in _cells(self.shape, self.size):
+            cell = dx[:, :, rows, cols]
+            cell += wide[:, :, i : i + 1, j : j + 1] / (cell.shape[2] * cell.shape[3])
+        return store(dx, like=dy)
+
+
+def _cells(shape: tuple, size: tuple[int, int]) -> Any:
+    def spans(n: int, parts: int) -> list[slice]:
+        return [slice(i * n // parts, -(-(i + 1) * n // parts)) for i in range(parts)]
+
+    for i, rows in enumerate(spans(shape[2], size[0])):
+        for j, cols in enumerate(spans(shape[3], size[1])):
+            yield i, j, rows, cols
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+def _image(op: str, input: Any) -> tuple[Tensor, bool]:
+    """input with a batch axis, and whether it had none."""
+    x = floating(op, "input", input)
+    if x.ndim not in (3, 4) or 0 in x.shape:
+        raise ValueError(f"{op}: expected `input` to be (N, C, H, W) or (C, H, W) without empty axes, got {x.shape}")
+    return (x, False) if x.ndim == 4 else (x.unsqueeze(0), True)
+
+
+def _geometry(op: str, shape: tuple, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Geometry:
+    kernel = integers(op, "kernel_size", kernel_size, 2, 1)
+    strides = kernel if stride is None else integers(op, "stride", stride, 2, 1)
+    pads, dilations = integers(op, "padding", padding, 2, 0), integers(op, "dilation", dilation, 2, 1)
+    if any(2 * p > k for p, k in zip(pads, kernel)):
+        raise ValueError(f"{op}: expected padding to be at most half of kernel_size, got {pads} and {kernel}")
+    sides = []
+    for n, k, s, p, d in zip(shape, kernel, strides, pads, dilations):
+        span = n + 2 * p - d * (k - 1) - 1
+        count = (-(-span // s) if ceil else span // s) + 1
+        if ceil and (count - 1) * s >= n + p:
+            count -= 1  # the last window must begin inside the input or its left padding
+        if count < 1:
+            raise ValueError(f"{op}: the kernel {kernel} does not fit the input of {tuple(shape)} with padding {pads}")
+        sides.append((p, max((count - 1) * s + d * (k - 1) + 1 - n - p, p)))
+    return Geometry(kernel, strides, tuple(sides), dilations)  # type: ignore[arg-type]
+
+
+def max_pool2d(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The maximum of every window; padding counts as -inf, nan wins.
+
+    input: (N, C, H, W) or (C, H, W). stride defaults to kernel_size. With return_indices also each maximum's place in
+    the flattened H * W plane, as integers. ValueError if sizes do not fit.
+    """
+    x, unbatched = _image("max_pool2d", input)
+    g = _geometry("max_pool2d", x.shape[2:], kernel_size, stride, padding, dilation, ceil_mode)
+    positions: list | None = [] if return_indices else None
+    y = MaxPool2d.apply(x, geometry=g, positions=positions)
+    y = y.squeeze(0) if unbatched else y
+    if positions is None:
+        return y
+    return y, Tensor(positions[0][0] if unbatched else positions[0])
+
+
+def avg_pool2d(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of every window, summed in FP32. input: (N, C, H, W) or (C, H, W); stride defaults to kernel_size.
+
+    Windows are divided by their size, by the part that lies on the input (count_include_pad=False), or by
+    divisor_override. ValueError if sizes do not fit.
+    """
+    x, unbatched = _image("avg_pool2d", input)
+    g = _geometry("avg_pool2d", x.shape[2:], kernel_size, stride, padding, 1, ceil_mode)
+    if divisor_override is not None and (not hasattr(divisor_override, "__index__") or divisor_override == 0):
+        raise ValueError(f"avg_pool2d: expected `divisor_override` to be a non-zero integer, got {divisor_override!r}")
+    sizes = []
+    for n, k, s, (p, _), o in zip(x.shape[2:], g.kernel, g.stride, g.pads, g.output(*x.shape[2:])):
+        starts = [i * s - p for i in range(o)]
+        ends = [min(a + k, n + p) for a in starts]
+        sizes.append([b - a if count_include_pad else min(b, n) - max(a, 0) for a, b in zip(starts, ends)])
+    divisor = [[divisor_override or tall * wide for wide in sizes[1]] for tall in sizes[0]]
+    y = AvgPool2d.apply(x, geometry=g, divisor=divisor)
+    return y.squeeze(0) if unbatched else y
+
+
+def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
+    """Means over a grid of output_size (an integer or (OH, OW), None keeps a side) cells that cover the input."""
+    x, unbatched = _image("adaptive_avg_pool2d", input)
+    pair = output_size if isinstance(output_size, (tuple, list)) else (output_size, output_size)
+    filled = tuple(n if s is None else s for n, s in zip(x.shape[2:], pair))
+    size = integers("adaptive_avg_pool2d", "output_size", filled if len(pair) == 2 else pair, 2, 1)
+    y = AdaptiveAvgPool2d.apply(x, size=size)
+    return y.squeeze(0) if unbatched else y

@@ -1,0 +1,303 @@
+"""Reductions: read storage, accumulate in FP32, round once (MPT section 3.3: large sums belong in FP32)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..precision import REDUCTION, reduce, store, widen
+from ..tensor import Array, Op, Tensor
+from ._arguments import axes, axis, floating, refuse, tensor
+from .pointwise import maximum, minimum
+
+
+def _kept(shape: tuple, dims: tuple) -> tuple:
+    """The shape after a reduction that keeps the reduced axes with length 1."""
+    return tuple(1 if i in dims else n for i, n in enumerate(shape))
+
+
+def _without(shape: tuple, dims: tuple) -> tuple:
+    return tuple(n for i, n in enumerate(shape) if i not in dims)
+
+
+class Sum(Op):
+    """y = sum of x over dims;  dx = dy, spread over them."""
+
+    kind = REDUCTION
+
+    def forward(self, x: Array, *, dims: tuple) -> Array:
+        self.shape, self.dims = x.shape, dims
+        return store(reduce(x, dims, "sum"), like=x)
+
+    def backward(self, dy: Array) -> Array:
+        return self.xp.broadcast_to(dy, self.shape)
+
+
+class Mean(Op):
+    """y = sum of x over dims / n;  dx = dy / n, spread over them."""
+
+    kind = REDUCTION
+
+    def forward(self, x: Array, *, dims: tuple) -> Array:
+        self.shape, self.dims = x.shape, dims
+        return store(reduce(x, dims, "mean"), like=x)
+
+    def backward(self, dy: Array) -> Array:
+        n = self.device.count(self.xp.broadcast_to(dy, self.shape), self.dims)
+        return self.xp.broadcast_to(store(widen(dy) / n, like=dy), self.shape)
+
+
+class Var(Op):
+    """y = sum of (x - mean)^2 over dims / (n - correction);  dx = 2 (x - mean) dy / (n - correction)."""
+
+    kind = REDUCTION
+
+    def forward(self, x: Array, *, dims: tuple, correction: float) -> Array:
+        mean = reduce(x, dims, "mean")
+        self.save(x, statistics=(mean,))
+        self.n = _degrees(self, x, dims, correction, mean.dtype)
+        d = widen(x) - mean
+        return store(reduce(d * d, dims, "sum", like=x) / self.n, like=x)
+
+    def backward(self, dy: Array) -> Array:
+        (x,), (mean,) = self.saved, self.statistics
+        return store((widen(x) - mean) * (widen(dy) * (2 / self.n)), like=dy)
+
+
+class Std(Op):
+    """y = sqrt(var x);  dx = (x - mean) dy / (y (n - correction)), 0 where y = 0."""
+
+    kind = REDUCTION
+
+    def forward(self, x: Array, *, dims: tuple, correction: float) -> Array:
+        mean = reduce(x, dims, "mean")
+        self.n = _degrees(self, x, dims, correction, mean.dtype)
+        d = widen(x) - mean
+        std = self.xp.sqrt(reduce(d * d, dims, "sum", like=x) / self.n)
+        self.save(x, statistics=(mean, std))
+        return store(std, like=x)
+
+    def backward(self, dy: Array) -> Array:
+        (x,), (mean, std) = self.saved, self.statistics
+        scaled = self.device.select(self.xp.not_equal(std, 0), widen(dy) / (std * self.n))
+        return store((widen(x) - mean) * scaled, like=dy)
+
+
+def _degrees(op: Op, x: Array, dims: tuple, correction: float, dtype: Any) -> Array:
+    """n - correction as an array: dividing by 0 gives PyTorch's nan and inf, not an exception."""
+    n = op.device.count(x, dims) - correction
+    return op.xp.asarray(n if n > 0 else 0, dtype)
+
+
+class Extreme(Op):
+    """y = max (or min) of x over dims, nan if one is;  the extreme elements (or the nans) share dy equally."""
+
+    kind = REDUCTION
+
+    def forward(self, x: Array, *, dims: tuple, how: str) -> Array:
+        y = store(reduce(x, dims, how), like=x)
+        self.save(x, y)
+        self.dims = dims
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        x, y = self.saved
+        hits = self.xp.equal(x, y) | self.xp.isnan(x)  # with a nan, y is nan and equals nothing
+        n = reduce(hits, self.dims, "sum")
+        return self.device.select(hits, store(widen(dy) / self.xp.asarray(n, widen(dy).dtype), like=dy))
+
+
+class ExtremeIndex(Op):
+    """The first index of the maximum (or minimum) of x along dim, as integers."""
+
+    kind = REDUCTION
+    name = "argmax"
+
+    def forward(self, x: Array, *, dim: int, how: str) -> Array:
+        return getattr(self.xp, f"arg{how}")(widen(x), axis=dim, keepdims=True)
+
+
+class Take(Op):
+    """y = the element of x at `index` along dim;  that element gets dy (PyTorch's max and min over one dim)."""
+
+    kind = REDUCTION
+    name = "max"
+
+    def forward(self, x: Array, index: Array, *, dim: int) -> Array:
+        self.save(index)
+        self.shape, self.dim = x.shape, dim
+        return self.xp.take_along_axis(x, index, self.dim)
+
+    def backward(self, dy: Array) -> tuple:
+        (index,) = self.saved
+        dx = self.xp.zeros(self.shape, dy.dtype)
+        self.xp.put_along_axis(dx, index, dy, self.dim)
+        return dx, None
+
+
+class LogSumExp(Op):
+    """y = m + ln sum exp(x - m) over dims, with m = max x;  dx = exp(x - y) dy."""
+
+    kind = REDUCTION
+    name = "logsumexp"
+
+    def forward(self, x: Array, *, dims: tuple) -> Array:
+        m = reduce(x, dims, "max")
+        m = self.device.select(self.xp.isfinite(m), m)  # all -inf gives -inf, not nan
+        wide = m + self.xp.log(reduce(self.xp.exp(widen(x) - m), dims, "sum", like=x))
+        self.save(x, statistics=(wide,))
+        return store(wide, like=x)
+
+    def backward(self, dy: Array) -> Array:
+        (x,), (y,) = self.saved, self.statistics
+        y = self.device.select(self.xp.not_equal(y, -float("inf")), y)  # all x = -inf: dx = 0, not nan
+        return store(self.xp.exp(widen(x) - y) * widen(dy), like=dy)
+
+
+class CumSum(Op):
+    """y_i = x_0 + ... + x_i along dim;  dx_i = dy_i + dy_(i+1) + ..."""
+
+    kind = REDUCTION
+    name = "cumsum"
+
+    def forward(self, x: Array, *, dim: int) -> Array:
+        self.dim = dim
+        return store(reduce(x, dim, "cumsum"), like=x)
+
+    def backward(self, dy: Array) -> Array:
+        flip = self.xp.flip
+        return store(flip(reduce(flip(dy, self.dim), self.dim, "cumsum"), self.dim), like=dy)
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+def _finish(y: Tensor, dims: tuple, keepdim: bool) -> Tensor:
+    return y if keepdim or not dims else y.reshape(_without(y.shape, dims))
+
+
+def _nonempty(op: str, input: Tensor, dims: tuple) -> None:
+    if any(input.shape[d] == 0 for d in dims):
+        raise ValueError(f"{op}: expected at least one element to reduce, got shape {input.shape} over axes {dims}")
+
+
+def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: None = None, out: None = None) -> Tensor:
+    """The sum over `dim` (an axis, several, or None for all), accumulated in FP32 and stored in input's dtype.
+
+    In FP16 a total above 65504 is infinite: use .float() first. Integers and booleans give int64.
+    """
+    refuse("sum", dtype=dtype, out=out)
+    dims = axes("sum", dim, tensor("sum", "input", input).ndim)
+    return _finish(Sum.apply(input, dims=dims), dims, keepdim)
+
+
+def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: None = None, out: None = None) -> Tensor:
+    """The mean over `dim` (an axis, several, or None for all), accumulated in FP32. nan over no elements."""
+    refuse("mean", dtype=dtype, out=out)
+    dims = axes("mean", dim, floating("mean", "input", input).ndim)
+    return _finish(Mean.apply(input, dims=dims), dims, keepdim)
+
+
+def var(input: Tensor, dim: Any = None, *, correction: float = 1, keepdim: bool = False, out: None = None) -> Tensor:
+    """The variance over `dim`, divided by n - correction; two passes in FP32. nan where n <= correction."""
+    refuse("var", out=out)
+    dims = axes("var", dim, floating("var", "input", input).ndim)
+    return _finish(Var.apply(input, dims=dims, correction=correction), dims, keepdim)
+
+
+def std(input: Tensor, dim: Any = None, *, correction: float = 1, keepdim: bool = False, out: None = None) -> Tensor:
+    """The square root of `var`."""
+    refuse("std", out=out)
+    dims = axes("std", dim, floating("std", "input", input).ndim)
+    return _finish(Std.apply(input, dims=dims, correction=correction), dims, keepdim)
+
+
+def amax(input: Tensor, dim: Any = (), keepdim: bool = False, *, out: None = None) -> Tensor:
+    """The maximum over `dim` (an axis, several, or () for all); equal maxima share the gradient. nan where one is."""
+    refuse("amax", out=out)
+    dims = axes("amax", dim, tensor("amax", "input", input).ndim)
+    _nonempty("amax", input, dims)
+    return _finish(Extreme.apply(input, dims=dims, how="max"), dims, keepdim)
+
+
+def amin(input: Tensor, dim: Any = (), keepdim: bool = False, *, out: None = None) -> Tensor:
+    """The minimum over `dim` (an axis, several, or () for all); equal minima share the gradient. nan where one is."""
+    refuse("amin", out=out)
+    dims = axes("amin", dim, tensor("amin", "input", input).ndim)
+    _nonempty("amin", input, dims)
+    return _finish(Extreme.apply(input, dims=dims, how="min"), dims, keepdim)
+
+
+class Extremes(NamedTuple):
+    """What `max` and `min` along an axis return."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def _extreme(op: str, input: Tensor, dim: Any, keepdim: bool) -> Any:
+    if dim is None and keepdim:
+        raise TypeError(f"{op}: expected `dim` together with keepdim=True; a{op} keeps the axes without one")
+    if dim is None:
+        return amax(input) if op == "max" else amin(input)
+    if isinstance(dim, Tensor):
+        return (maximum if op == "max" else minimum)(input, dim)
+    index = _index(op, input, dim, True)
+    d = axis(op, dim, input.ndim)
+    values = Take.apply(input, index, dim=d)
+    return Extremes(values, index) if keepdim else Extremes(_finish(values, (d,), False), _finish(index, (d,), False))
+
+
+def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: None = None) -> Any:
+    """Without dim: the largest element. With dim: its (values, indices) along that axis; the first of equals counts.
+
+    With a tensor as second argument: `maximum`.
+    """
+    refuse("max", out=out)
+    return _extreme("max", tensor("max", "input", input), dim, keepdim)
+
+
+def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: None = None) -> Any:
+    """Without dim: the smallest element. With dim: (values, indices) along that axis; the first of equals counts.
+
+    With a tensor as second argument: `minimum`.
+    """
+    refuse("min", out=out)
+    return _extreme("min", tensor("min", "input", input), dim, keepdim)
+
+
+def _index(op: str, input: Tensor, dim: int, keepdim: bool) -> Tensor:
+    d = axis(op, dim, input.ndim)
+    _nonempty(op, input, (d,))
+    index = ExtremeIndex.apply(input, dim=d, how=op[-3:])
+    return _finish(index, (d,), keepdim)
+
+
+def _arg(op: str, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+    if dim is not None:
+        return _index(op, input, dim, keepdim)
+    index = _index(op, input.detach().reshape(-1), 0, False)
+    return index.reshape((1,) * input.ndim) if keepdim else index
+
+
+def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The index of the first maximum along dim, or in the flattened tensor if dim is None. Integers, no gradient."""
+    return _arg("argmax", tensor("argmax", "input", input), dim, keepdim)
+
+
+def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The index of the first minimum along dim, or in the flattened tensor if dim is None. Integers, no gradient."""
+    return _arg("argmin", tensor("argmin", "input", input), dim, keepdim)
+
+
+def logsumexp(input: Tensor, dim: Any, keepdim: bool = False, *, out: None = None) -> Tensor:
+    """ln of the sum of exp(input) over dim, computed in FP32 without overflow."""
+    refuse("logsumexp", out=out)
+    dims = axes("logsumexp", dim, floating("logsumexp", "input", input).ndim)
+    _nonempty("logsumexp", input, dims)
+    return _finish(LogSumExp.apply(input, dims=dims), dims, keepdim)
+
+
+def cumsum(input: Tensor, dim: int, *, dtype: None = None, out: None = None) -> Tensor:
+    """The running sum along dim, accumulated in FP32; every partial sum is rounded once."""
+    refuse("cumsum", dtype=dtype, out=out)
+    return CumSum.apply(input, dim=axis("cumsum", dim, tensor("cumsum", "input", input).ndim))

@@ -1,0 +1,360 @@
+"""Data movement: the same values in another shape or place. Nothing is computed, nothing is rounded.
+
+reshape (where NumPy can), transpose, permute, squeeze, unsqueeze, expand, split and chunk return views that share
+memory with their input. Only the gradients of expand and of the mirrored paddings are sums: in FP32, rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from .. import backend
+from ..precision import FLOATING, MOVEMENT
+from ..tensor import Array, Op, Tensor
+from ._arguments import axes, axis, choice, constant, refuse, sizes
+from ._arguments import tensor as a_tensor
+from .index import Index
+from .pointwise import sum_to
+
+
+class Reshape(Op):
+    """y = x with another shape, in row-major order;  dx = dy with x's shape."""
+
+    kind = MOVEMENT
+
+    def forward(self, x: Array, *, shape: tuple) -> Array:
+        return x.reshape(shape)
+
+    def backward(self, dy: Array) -> Array:
+        return dy.reshape(self.like[0].shape)
+
+
+class Permute(Op):
+    """y = x with its axes in the order `dims`;  dx = dy with them in the old order."""
+
+    kind = MOVEMENT
+
+    def forward(self, x: Array, *, dims: Sequence[int]) -> Array:
+        self.inverse = sorted(range(len(dims)), key=dims.__getitem__)
+        return x.transpose(dims)
+
+    def backward(self, dy: Array) -> Array:
+        return dy.transpose(self.inverse)
+
+
+class Expand(Op):
+    """y = x repeated along axes of length 1 and new leading axes;  dx = sum of dy over them, in FP32."""
+
+    kind = MOVEMENT
+
+    def forward(self, x: Array, *, shape: tuple) -> Array:
+        return self.xp.broadcast_to(x, shape)
+
+    def backward(self, dy: Array) -> Array:
+        return sum_to(dy, self.like[0])
+
+
+class Cat(Op):
+    """y = the tensors one after another along dim;  each gets its part of dy."""
+
+    kind = MOVEMENT
+
+    def forward(self, *tensors: Array, dim: int) -> Array:
+        self.lengths, self.dim = [x.shape[dim] for x in tensors], dim
+        return self.xp.concatenate(tensors, dim)
+
+    def backward(self, dy: Array) -> tuple:
+        return _parts(dy, self.lengths, self.dim)
+
+    @classmethod
+    def _name_of(cls, i: int) -> str:
+        return f"tensors[{i}]"
+
+
+class Stack(Cat):
+    """y = the tensors side by side along the new axis dim;  each gets its slice of dy."""
+
+    def forward(self, *tensors: Array, dim: int) -> Array:
+        self.dim = dim
+        return self.xp.stack(tensors, dim)
+
+    def backward(self, dy: Array) -> tuple:
+        return tuple(self.xp.moveaxis(dy, self.dim, 0))
+
+
+class Split(Op):
+    """ys = the parts of x along dim;  dx = the dys one after another, zeros for a part that nobody used."""
+
+    kind = MOVEMENT
+
+    def forward(self, x: Array, *, lengths: Sequence[int], dim: int) -> tuple:
+        self.lengths, self.dim = lengths, dim
+        return _parts(x, lengths, dim)
+
+    def backward(self, *dys: Array) -> Array:
+        dx = self.xp.zeros(*self.like[0])
+        for part, dy in zip(_parts(dx, self.lengths, self.dim), dys):
+            if dy is not None:
+                part[...] = dy
+        return dx
+
+
+def _parts(x: Array, lengths: Sequence[int], dim: int) -> tuple:
+    """Views of x: its consecutive parts of these lengths along dim."""
+    ends = [0]
+    for n in lengths:
+        ends.append(ends[-1] + n)
+    return tuple([x[(slice(None),) * dim + (slice(a, b),)] for a, b in zip(ends, ends[1:])])
+
+
+class Flip(Op):
+    """y = x in reverse order along dims;  dx = dy likewise."""
+
+    kind = MOVEMENT
+
+    def forward(self, x: Array, *, dims: tuple) -> Array:
+        self.dims = dims
+        return self.xp.flip(x, dims).copy(order="K")  # as PyTorch: kernels need not know of negative strides
+
+    def backward(self, dy: Array) -> Array:
+        return self.xp.flip(dy, self.dims)
+
+
+class Pad(Op):
+    """y = x with `value` around it;  dx = the part of dy that came from x.
+
+    widths: (before, after) per axis. A negative width crops, so that the gradient is a padding by the negated widths.
+    """
+
+    kind = MOVEMENT
+
+    def forward(self, x: Array, *, widths: Sequence[tuple[int, int]], value: float) -> Array:
+        self.widths = widths
+        return self._padded(x, widths, value)
+
+    def backward(self, dy: Array) -> Array:
+        return self._padded(dy, [(-before, -after) for before, after in self.widths], 0)
+
+    def _padded(self, x: Array, widths: Sequence[tuple[int, int]], value: float) -> Array:
+        shape = tuple([n + before + after for n, (before, after) in zip(x.shape, widths)])
+        y = self.xp.full_like(x, value, shape=shape)
+        source = [slice(max(-b, 0), n - max(-a, 0)) for n, (b, a) in zip(x.shape, widths)]
+        target = [slice(max(b, 0), n - max(a, 0)) for n, (b, a) in zip(shape, widths)]
+        y[tuple(target)] = x[tuple(source)]
+        return y
+
+
+class PadFromInside(Index):
+    """y = x with copies of its own elements around it;  dx = dy added up where each element was used."""
+
+    name = "pad"
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+def reshape(input: Tensor, *shape: Any) -> Tensor:
+    """input with another shape (integers or one tuple; one of them may be -1: what is left), a view where possible.
+
+    ValueError unless the number of elements stays the same.
+    """
+    new, size = sizes("reshape", shape), a_tensor("reshape", "input", input).numel()
+    known = prod(n for n in new if n != -1)
+    if new.count(-1) == 1 and known > 0 and size % known == 0:
+        new = tuple(size // known if n == -1 else n for n in new)
+    if prod(new) != size or min(new, default=0) < 0:
+        raise ValueError(
+            f"reshape: expected a shape of {size} elements (at most one length -1, if the others determine it), got "
+            f"{new} for input.shape {input.shape}"
+        )
+    return Reshape.apply(input, shape=new)
+
+
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """input with the axes start_dim to end_dim (inclusive) merged into one. A tensor without axes gets one."""
+    ndim = max(a_tensor("flatten", "input", input).ndim, 1)
+    start, end = axis("flatten", start_dim, ndim, "start_dim"), axis("flatten", end_dim, ndim, "end_dim")
+    if start > end:
+        raise ValueError(f"flatten: expected start_dim <= end_dim, got axes {start} and {end} of shape {input.shape}")
+    shape = input.shape
+    return Reshape.apply(input, shape=(*shape[:start], prod(shape[start : end + 1]), *shape[end + 1 :]))
+
+
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """input with two axes exchanged, a view."""
+    ndim = a_tensor("transpose", "input", input).ndim
+    a, b = axis("transpose", dim0, max(ndim, 1), "dim0"), axis("transpose", dim1, max(ndim, 1), "dim1")
+    dims = list(range(ndim))
+    if ndim:
+        dims[a], dims[b] = b, a
+    return Permute.apply(input, dims=dims)
+
+
+def permute(input: Tensor, *dims: Any) -> Tensor:
+    """input with its axes in the order `dims` (integers or one tuple), a view. ValueError unless each occurs once."""
+    ndim = a_tensor("permute", "input", input).ndim
+    order = [axis("permute", d, ndim, "dims") for d in sizes("permute", dims)]
+    if sorted(order) != list(range(ndim)):
+        raise ValueError(f"permute: expected each of the {ndim} axes of shape {input.shape} once in dims, got {order}")
+    return Permute.apply(input, dims=order)
+
+
+def squeeze(input: Tensor, dim: Any = None) -> Tensor:
+    """input without its axes of length 1, or without those of them that dim (an axis or several) names. A view."""
+    ndim = a_tensor("squeeze", "input", input).ndim
+    dims = () if dim == () else axes("squeeze", dim, ndim)
+    return Reshape.apply(input, shape=tuple(n for i, n in enumerate(input.shape) if n != 1 or i not in dims))
+
+
+def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    """input with a new axis of length 1 at position dim of the result. A view."""
+    shape = a_tensor("unsqueeze", "input", input).shape
+    d = axis("unsqueeze", dim, len(shape) + 1, "dim of the result")
+    return Reshape.apply(input, shape=(*shape[:d], 1, *shape[d:]))
+
+
+def expand(input: Tensor, *size: Any) -> Tensor:
+    """input repeated along axes of length 1 and new leading axes up to `size` (-1: as it is), a view without copies.
+
+    ValueError where an axis of another length would have to change. The gradient is summed in FP32.
+    """
+    shape, old = sizes("expand", size), a_tensor("expand", "input", input).shape
+    lead = len(shape) - len(old)
+    new = tuple(old[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(shape))
+    if lead < 0 or min(new, default=0) < 0 or any(n not in (1, m) for n, m in zip(old, new[max(lead, 0) :])):
+        raise ValueError(
+            f"expand: expected sizes that equal input.shape from the right (or -1) except where it is 1, got {shape} "
+            f"for an input of shape {old}"
+        )
+    return Expand.apply(input, shape=new)
+
+
+def _first(op: str, tensors: Any) -> Tensor:
+    if not isinstance(tensors, (tuple, list)):
+        raise TypeError(f"{op}: expected `tensors` to be a list or tuple of tensors, got {type(tensors).__name__}")
+    if not tensors:
+        raise ValueError(f"{op}: expected at least one tensor, got an empty {type(tensors).__name__}")
+    return a_tensor(op, "tensors[0]", tensors[0])
+
+
+def _matching(op: str, tensors: Sequence[Tensor], dim: int | None) -> None:
+    """Hold all tensors to the shape of the first (but for axis dim), and to floating or integer dtypes throughout."""
+    first = tensors[0]
+    for i, x in enumerate(tensors):
+        fits = a_tensor(op, f"tensors[{i}]", x).shape == first.shape
+        if not fits and dim is not None and x.ndim == first.ndim:
+            fits = all(m == n for d, (m, n) in enumerate(zip(x.shape, first.shape)) if d != dim)
+        if not fits:
+            but = "" if dim is None else f" except along axis {dim}"
+            raise ValueError(
+                f"{op}: expected tensors of one shape{but}, got {x.shape} for tensors[{i}] and {first.shape} for "
+                "tensors[0]"
+            )
+        if (x.dtype in FLOATING) != (first.dtype in FLOATING):  # FP16 beside FP32 is refused by Op.apply
+            raise TypeError(
+                f"{op}: expected tensors of one dtype, got {x.dtype} for tensors[{i}] and {first.dtype} for "
+                "tensors[0]; convert one with .to(dtype)"
+            )
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: None = None) -> Tensor:
+    """The tensors one after another along dim. Their other axes agree; they have one dtype.
+
+    ValueError for no tensors, tensors without axes, or shapes that do not fit (PyTorch skips empty 1-d tensors; here
+    they must fit too). TypeError for mixed dtypes.
+    """
+    refuse("cat", out=out)
+    first = _first("cat", tensors)
+    if not first.ndim:
+        raise ValueError("cat: expected tensors with at least one axis, got tensors[0] of shape (); use stack")
+    d = axis("cat", dim, first.ndim)
+    _matching("cat", tensors, d)
+    return Cat.apply(*tensors, dim=d)
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: None = None) -> Tensor:
+    """The tensors, all of one shape and dtype, side by side along a new axis dim. ValueError for no tensors."""
+    refuse("stack", out=out)
+    d = axis("stack", dim, _first("stack", tensors).ndim + 1, "dim of the result")
+    _matching("stack", tensors, None)
+    return Stack.apply(*tensors, dim=d)
+
+
+def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """Views of consecutive parts along dim: of one length (the last may be shorter), or of the listed lengths.
+
+    ValueError unless the lengths add up to that of the axis.
+    """
+    d = axis("split", dim, a_tensor("split", "tensor", tensor).ndim)
+    n, given = tensor.shape[d], split_size_or_sections
+    if hasattr(given, "__index__"):
+        size = given.__index__()
+        if size < 0 or (size == 0 and n > 0):
+            raise ValueError(f"split: expected split_size_or_sections to be at least 1, got {given!r}")
+        lengths = tuple(min(size, n - i) for i in range(0, n, size)) if n else (0,)
+    else:
+        lengths = sizes("split", (given,))
+        if min(lengths, default=0) < 0 or sum(lengths) != n:
+            raise ValueError(
+                f"split: expected split_size_or_sections to add up to tensor.shape[{d}] == {n}, got {list(lengths)}"
+            )
+    return Split.apply(tensor, lengths=lengths, dim=d)
+
+
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """Views of at most `chunks` consecutive parts along dim, of equal length except the last."""
+    d = axis("chunk", dim, a_tensor("chunk", "input", input).ndim)
+    if not hasattr(chunks, "__index__"):
+        raise TypeError(f"chunk: expected `chunks` to be an integer, got {chunks!r}")
+    if chunks < 1:
+        raise ValueError(f"chunk: expected `chunks` to be at least 1, got {chunks}")
+    n = input.shape[d]
+    return split(input, -(-n // chunks) if n else [0] * chunks, d)
+
+
+def flip(input: Tensor, dims: Any) -> Tensor:
+    """A copy of input in reverse order along dims (an axis or several)."""
+    ndim = a_tensor("flip", "input", input).ndim
+    return Flip.apply(input, dims=axes("flip", dims, ndim) if dims not in ((), [], None) else ())
+
+
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """input with more elements at the ends of its last axes; PyTorch's `F.pad`.
+
+    pad: (before, after) of the last axis, then of the last but one, ...; negative: that many elements less.
+    mode: "constant" (`value`, by default 0), "reflect" (mirrored without repeating the edge), "replicate" (the edge),
+    "circular" (from the other end). All modes work on any axes (PyTorch: only "constant" does).
+    ValueError for more padding than there are elements to copy (reflect: less than the length; circular: at most it),
+    for cropping more than there is, and for a value that does not fit.
+    """
+    x, given = a_tensor("pad", "input", input), sizes("pad", (pad,))
+    choice("pad", "mode", mode, ("constant", "reflect", "replicate", "circular"))
+    if len(given) % 2 or len(given) > 2 * x.ndim:
+        raise ValueError(f"pad: expected `pad` to be (before, after) of at most {x.ndim} axes, got {given}")
+    first = x.ndim - len(given) // 2  # the first axis that changes
+    widths = [(0, 0)] * first + list(zip(given[-2::-2], given[::-2]))
+    for n, (before, after) in zip(x.shape, widths):
+        cropped = n + min(before, 0) + min(after, 0)
+        if (cropped if mode in ("constant", "circular") else n + before + after) < 0:
+            raise ValueError(f"pad: expected `pad` to crop at most what is there, got {given} for shape {x.shape}")
+        most = {"constant": None, "reflect": n - 1, "replicate": None if n else 0, "circular": cropped}[mode]
+        if most is not None and max(before, after) > max(most, 0):
+            raise ValueError(f"pad: expected at most {most} on an axis of length {n} with mode {mode!r}, got {given}")
+    if mode == "constant":
+        return Pad.apply(x, widths=widths, value=constant("pad", "value", 0 if value is None else value, x.dtype))
+    if value:
+        raise ValueError(f"pad: expected no `value` with mode {mode!r}, got {value!r}")
+    xp = backend.of(x.data).xp
+    places = [_source(xp, n, *width, mode) for n, width in zip(x.shape[first:], widths[first:])]
+    return PadFromInside.apply(x, *map(Tensor, xp.ix_(*places)), axes=range(first, x.ndim)) if given else x
+
+
+def _source(xp: Any, n: int, before: int, after: int, mode: str) -> Array:
+    """Where in an axis of length n the elements of the padded axis come from."""
+    crop = slice(max(-before, 0), n + before + after + max(-before, 0))
+    width = (max(before, 0), max(after, 0))
+    if mode == "circular":  # PyTorch repeats what cropping leaves, but mirrors what was there before
+        return xp.pad(xp.arange(n)[max(-before, 0) : n + min(after, 0)], width, mode="wrap")
+    return xp.pad(xp.arange(n), width, mode={"reflect": "reflect", "replicate": "edge"}[mode])[crop]

@@ -1,0 +1,29 @@
+"""Optimizers with FP32 master weights, loss scalers, gradient clipping and learning-rate schedules."""
+
+from .clip import clip_grad_norm_, clip_grad_value_
+from .optimizer import SGD, Adagrad, Adam, AdamW, Optimizer, StepResult
+from .scaler import DynamicLossScaler, LossScaler, NoLossScaler, ObservedLossScaler, StaticLossScaler
+from .schedule import CosineAnnealingLR, LambdaLR, LinearLR, MultiStepLR, Schedule, SequentialLR, StepLR
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "CosineAnnealingLR",
+    "DynamicLossScaler",
+    "LambdaLR",
+    "LinearLR",
+    "LossScaler",
+    "MultiStepLR",
+    "NoLossScaler",
+    "ObservedLossScaler",
+    "Optimizer",
+    "Schedule",
+    "SequentialLR",
+    "StaticLossScaler",
+    "StepLR",
+    "StepResult",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+]

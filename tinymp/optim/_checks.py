@@ -1,0 +1,47 @@
+"""Checks that optimizers, scalers, clipping and schedules share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from numbers import Real
+from typing import Any
+
+from ..tensor import Tensor
+
+
+def number(op: str, name: str, value: Any, least: float = 0.0, *, above: bool = False) -> float:
+    """value as a Python float, if it is finite and at least `least` (greater than it, if `above`).
+
+    A NumPy scalar must not stay one: a np.float64 would lift every FP32 array that it meets to FP64.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{op}: expected `{name}` to be a number, got {value!r}")
+    x = float(value)
+    if not least <= x < math.inf or (above and x == least):
+        bounds = "finite" if least == -math.inf else f"{'above' if above else 'at least'} {least:g} and finite"
+        raise ValueError(f"{op}: expected `{name}` to be {bounds}, got {value!r}")
+    return x
+
+
+def count(op: str, name: str, value: Any) -> int:
+    """value, if it is a positive integer."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{op}: expected `{name}` to be an integer, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{op}: expected `{name}` to be positive, got {value!r}")
+    return value
+
+
+def same_keys(where: str, what: str, got: Any, expected: Iterable, optional: Iterable = ()) -> None:
+    """ValueError that names the keys that are missing from `got` or too many in it."""
+    missing, extra = set(expected) - set(got) - set(optional), set(got) - set(expected) - set(optional)
+    if missing or extra:
+        lacks, has = sorted(missing, key=str) or "nothing", sorted(extra, key=str) or "nothing"
+        raise ValueError(f"{where}: expected other keys in {what}: it lacks {lacks} and has unknown {has}")
+
+
+def require_unscaled(op: str, p: Tensor, remedy: str) -> None:
+    """RuntimeError if p.grad still carries a loss scale: it must not reach clipping, weight decay or an update."""
+    if p.grad is not None and p.grad_scale != 1:
+        raise RuntimeError(f"{op}: gradients still carry the loss scale {float(p.grad_scale):g}: call {remedy}")

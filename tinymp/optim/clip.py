@@ -1,0 +1,82 @@
+"""Gradient clipping, in FP32, on gradients without a loss scale (NVG section 2.3.1: unscale first)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..nn.parameter import Parameter
+from ..ops._arguments import refuse
+from ..precision import reduce, to_dtype, widen
+from ..tensor import Array, Tensor, tensor
+from ._checks import number, require_unscaled
+
+
+def clip_grad_norm_(
+    parameters: Parameter | Iterable[Parameter],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: None = None,
+) -> Tensor:
+    """Shrink all gradients by one factor so that the norm of their concatenation is at most max_norm.
+
+    Returns the norm before, an FP32 scalar: (sum |g|^p)^(1/p) with p = norm_type > 0, or max |g| for infinity. Each
+    `grad` becomes a new FP32 array, g min(1, max_norm / (norm + 1e-6)). RuntimeError if a gradient still carries a
+    loss scale, and, if error_if_nonfinite, if the norm is not finite; then nothing has changed.
+    """
+    refuse("clip_grad_norm_", foreach=foreach)
+    if max_norm != math.inf:
+        max_norm = number("clip_grad_norm_", "max_norm", max_norm)
+    if norm_type != math.inf:
+        norm_type = number("clip_grad_norm_", "norm_type", norm_type, above=True)
+    params = _with_gradient("clip_grad_norm_", parameters)
+    if not params:
+        return tensor(0.0)
+    with np.errstate(all="ignore"):
+        parts = [_power_sum(widen(p.grad), norm_type) for p in params]
+        total = parts[0]
+        for part in parts[1:]:
+            total = backend.of(total).xp.maximum(total, part) if norm_type == math.inf else total + part
+        if norm_type != math.inf:
+            total = total ** (1 / norm_type)
+        if error_if_nonfinite and not backend.of(total).isfinite(total):
+            raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {float(total):g}; skip this step")
+        factor = backend.of(total).xp.minimum(max_norm / (total + 1e-6), 1.0)
+        for p in params:
+            g = widen(p.grad)
+            p.grad = g * to_dtype(factor, g.dtype)
+    return Tensor(total)
+
+
+def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: float, foreach: None = None) -> None:
+    """Limit every element of the gradients to [-clip_value, clip_value]; each `grad` becomes a new FP32 array.
+
+    RuntimeError if a gradient still carries a loss scale.
+    """
+    refuse("clip_grad_value_", foreach=foreach)
+    limit = number("clip_grad_value_", "clip_value", clip_value)
+    for p in _with_gradient("clip_grad_value_", parameters):
+        p.grad = backend.of(p.grad).xp.clip(widen(p.grad), -limit, limit)
+
+
+def _power_sum(g: Array, p: float) -> Array:
+    """sum |g|^p, or max |g| where p is infinite."""
+    axes, xp = tuple(range(g.ndim)), backend.of(g).xp
+    if p == math.inf:
+        return reduce(xp.abs(g), axes, "max").reshape(()) if g.size else xp.zeros((), g.dtype)
+    return reduce(g * g if p == 2 else xp.abs(g) ** p, axes, "sum").reshape(())
+
+
+def _with_gradient(op: str, parameters: Any) -> list[Tensor]:
+    """The parameters that have a gradient; none of them may carry a loss scale."""
+    params = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    for p in params:
+        if not isinstance(p, Tensor):
+            raise TypeError(f"{op}: expected Parameters, got {type(p).__name__}; pass model.parameters()")
+        require_unscaled(op, p, "scaler.unscale_(optimizer) first")
+    return [p for p in params if p.grad is not None]

@@ -1,0 +1,431 @@
+"""Loss scaling: gradients that FP16 would round to zero are shifted into its range (MPT section 3.2, NVG section 2.3).
+
+Multiplying the loss by S multiplies every gradient of the backward pass by S, without another operation. Before
+anything looks at the weight gradients (clipping, weight decay, the update) they are divided by S, in FP32. An S that
+was too large leaves infinities or NaNs, never a wrong number: then the step is skipped.
+
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)                         # only to look at the gradients, as clipping does
+    optim.clip_grad_norm_(model.parameters(), 1.0)
+    result = scaler.step(optimizer)
+    scaler.update()                                    # once per iteration
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from .. import backend
+from ..nn.parameter import Parameter
+from ..ops._arguments import refuse, tensor
+from ..precision import FLOATING, FP16_MAX, LOSS, float16, reduce, widen
+from ..tensor import Array, Op, Tensor, watch
+from ._checks import count, number, same_keys
+from .optimizer import Optimizer, StepResult, unscaled
+
+# Below 2^-14, the smallest normal FP16 number, S itself, the gradient with which the backward pass starts, would lose
+# bits in FP16: an overflow that remains there is not one that scaling cures.
+MIN_SCALE = 2.0**-14
+# At 2^24, gradients down to 2^-48 survive; MPT section 3.2 found those below 2^-27 irrelevant. Without a ceiling, a
+# model whose gradients are all zero would double S until the loss overflows.
+MAX_SCALE = 2.0**24
+
+
+class ScaleLoss(Op):
+    """y = S L;  dL = S dy. Gradients behind it carry the scale S, and `Tensor.backward` notes that beside each."""
+
+    kind = LOSS
+
+    def forward(self, loss: Array, *, scale: float) -> Array:
+        self.loss_scale = scale
+        return loss * scale
+
+    def backward(self, dy: Array) -> Array:
+        return dy * self.loss_scale
+
+
+class LossScaler:
+    """What all loss scalers share; they differ in `_adjust`, which decides about S after every iteration.
+
+    max_consecutive_skips   so many iterations in a row whose gradients overflow though the loss is finite raise
+                            FloatingPointError: no scale, or not this one, cures it
+    max_nonfinite_losses    so many iterations in a row that are skipped with an infinite or NaN loss raise it too. That
+                            is not an overflow of the gradients: S stays as it is
+
+    The error names the parameter, op and line of the program where the first such value arose: the iteration that
+    may reach a limit is watched. It leaves model, optimizer and S as they are.
+
+    history    (iteration, new scale, reason) of every change of S
+    iteration  how many `update`s there have been
+    """
+
+    _saved: ClassVar[tuple[str, ...]] = ()  # what a subclass adds to the state_dict
+
+    def __init__(self, scale: float, max_consecutive_skips: int, max_nonfinite_losses: int) -> None:
+        self._name = type(self).__name__
+        self._scale = number(self._name, "scale", scale, above=True)
+        self.max_consecutive_skips = count(self._name, "max_consecutive_skips", max_consecutive_skips)
+        self.max_nonfinite_losses = count(self._name, "max_nonfinite_losses", max_nonfinite_losses)
+        self.iteration = 0
+        self.history: list[tuple[int, float, str]] = []
+        self._skips = self._bad_losses = 0  # iterations in a row
+        self._witness: _Witness | None = None
+        # When the scaler is forgotten in the middle of an iteration, Python closes this and the watching ends.
+        self._watching: AbstractContextManager | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what belongs to one iteration."""
+        self._verdicts: dict[Optimizer, str | None] = {}  # unscaled so far -> the parameter that overflowed, or None
+        self._results: dict[Optimizer, StepResult] = {}  # stepped so far
+        self._bad_loss: tuple[float, str] | None = None  # the first loss that was not finite, and why
+
+    def _adjust(self, overflow: str | None) -> None:
+        """Reconsider S after an iteration: `overflow` names the first parameter that overflowed, None if none did."""
+
+    # ---- the training step
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """S times the loss, a scalar in FP32 (or FP64). Several losses may be scaled and added up.
+
+        TypeError for an FP16 loss: it belongs in FP32 (NVG section 2.3.1). ValueError for more than one element.
+        """
+        if tensor("scale", "loss", loss).dtype not in FLOATING or loss.dtype == float16:
+            raise TypeError(f"scale: expected the loss in FP32, got {loss.dtype}; the losses of tinymp.ops return FP32")
+        if loss.data.size != 1:
+            raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")
+        if self._bad_loss is None and not math.isfinite(loss.item()):
+            cause = self._witness.cause(loss._op) if self._witness else "(it was not watched)"
+            self._bad_loss = (loss.item(), cause)
+        return ScaleLoss.apply(loss, scale=self._scale)
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Replace the optimizer's gradients by their values without the loss scale, in FP32.
+
+        RuntimeError if they were never scaled, or for a second call before `update`.
+        """
+        self._expect_new("unscale_", optimizer)
+        if optimizer in self._verdicts:
+            raise RuntimeError("unscale_: called twice for one optimizer; call update() at the end of the iteration")
+        params = [p for p in optimizer._parameters() if p.grad is not None]
+        self._verdicts[optimizer] = self._first_overflow("unscale_", optimizer, params)
+        for p in params:
+            g = unscaled(p)
+            p.grad = g if p.grad_scale != 1 else g.copy()
+            p.grad_scale = 1.0
+
+    def step(self, optimizer: Optimizer, *, allow_missing: bool = False) -> StepResult:
+        """`optimizer.step` with the unscaled gradients, if all of them are finite; else nothing changes.
+
+        Without `unscale_` before, each gradient is unscaled while its parameter is updated, so that there is never
+        more than one of them in FP32. RuntimeError for a second call before `update`, for gradients that were never
+        scaled, and for what `Optimizer.step` refuses.
+        """
+        self._expect_new("step", optimizer)
+        ready = optimizer._ready(allow_missing)
+        params = [p for _, p in ready]
+        if optimizer not in self._verdicts:
+            self._verdicts[optimizer] = self._first_overflow("step", optimizer, params)
+        elif any(p.grad_scale != 1 for p in params):
+            raise RuntimeError("step: gradients were computed after unscale_; call it after the last backward()")
+        self._results[optimizer] = optimizer._finish(ready, finite=self._verdicts[optimizer] is None)
+        return self._results[optimizer]
+
+    def update(self, new_scale: None = None) -> None:
+        """End the iteration: adjust S. RuntimeError if no `step` came before; FloatingPointError at a limit."""
+        refuse("update", new_scale=new_scale)
+        if not self._results:
+            raise RuntimeError("update: expected step(optimizer) before it, once per iteration")
+        results, verdicts, bad_loss, witness = self._results.values(), self._verdicts, self._bad_loss, self._witness
+        overflow = next((name for name in verdicts.values() if name is not None), None)
+        self._begin()
+        self._watch(False)
+        if StepResult.SKIPPED in results and bad_loss is not None:
+            self._bad_losses += 1
+            if self._bad_losses >= self.max_nonfinite_losses:
+                count, self._bad_losses = self._bad_losses, 0
+                raise FloatingPointError(
+                    f"the loss is {bad_loss[0]:g} in {count} iterations in a row; a smaller loss scale does not help. "
+                    f"Where it arose: {bad_loss[1]}"
+                )
+        elif StepResult.SKIPPED in results:
+            self._skips, self._bad_losses = self._skips + 1, 0
+            if self._skips >= self.max_consecutive_skips:
+                count, self._skips = self._skips, 0
+                cause = witness.overflow if witness else None
+                raise FloatingPointError(
+                    f"the gradients overflow in {count} iterations in a row, at last with the loss scale "
+                    f"{self._scale:g}, though the loss is finite. The first parameter: {overflow}. "
+                    f"Where it arose: {cause or '(it was not watched)'}"
+                )
+            self._adjust(overflow)
+        elif StepResult.APPLIED in results:
+            self._skips = self._bad_losses = 0
+            self._adjust(None)
+        self.iteration += 1
+        last_chance = self._skips + 1 >= self.max_consecutive_skips or self._bad_losses > 0
+        self._watch(last_chance)
+
+    def _expect_new(self, op: str, optimizer: Optimizer) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{op}: expected an Optimizer, got {type(optimizer).__name__}")
+        if optimizer in self._results:
+            raise RuntimeError(f"{op}: this optimizer has stepped already; call update() at the end of the iteration")
+
+    def _first_overflow(self, op: str, optimizer: Optimizer, params: list[Parameter]) -> str | None:
+        """The first parameter whose gradient is not finite, by name, or None. All must carry a loss scale."""
+        for p in params:
+            if p.grad_scale == 1 and self._scale != 1:
+                raise RuntimeError(
+                    f"{op}: the gradient of parameter {optimizer._label(p)} carries no loss scale: its loss was not "
+                    "passed through scaler.scale"
+                )
+        return next((optimizer._label(p) for p in params if not backend.of(p.grad).isfinite(p.grad)), None)
+
+    def _watch(self, on: bool) -> None:
+        if self._watching is not None:
+            self._watching.__exit__(None, None, None)
+        self._witness = _Witness() if on else None
+        self._watching = watch(self._witness) if self._witness else None
+        if self._watching is not None:
+            self._watching.__enter__()
+
+    def _change(self, scale: float, reason: str) -> None:
+        if scale != self._scale:
+            self._scale = scale
+            self.history.append((self.iteration, scale, reason))
+
+    # ---- looking and saving
+
+    def get_scale(self) -> float:
+        """The S by which `scale` multiplies now."""
+        return self._scale
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it takes to go on after a restart: S, the iteration, the history, and the counts behind S."""
+        counts = {name: getattr(self, name) for name in ("iteration", *self._saved)}
+        return {"scale": self._scale, **counts, "history": list(self.history)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` of the same class returned. ValueError, and nothing changes, if keys differ."""
+        where = f"{self._name}.load_state_dict"
+        same_keys(where, "state_dict", state_dict, self.state_dict())
+        self._scale = number(where, "scale", state_dict["scale"], above=True)
+        self.history = [tuple(entry) for entry in state_dict["history"]]
+        for name in ("iteration", *self._saved):
+            setattr(self, name, state_dict[name])
+
+
+class NoLossScaler(LossScaler):
+    """S = 1: the same loop without scaling. It too skips steps whose gradients are not finite."""
+
+    def __init__(self, *, max_consecutive_skips: int = 10, max_nonfinite_losses: int = 3) -> None:
+        super().__init__(1.0, max_consecutive_skips, max_nonfinite_losses)
+
+
+class StaticLossScaler(LossScaler):
+    """A constant S. MPT section 3.2 used 8 to 32 768; powers of two scale without rounding."""
+
+    def __init__(self, scale: float, *, max_consecutive_skips: int = 10, max_nonfinite_losses: int = 3) -> None:
+        super().__init__(scale, max_consecutive_skips, max_nonfinite_losses)
+
+
+class DynamicLossScaler(LossScaler):
+    """S grows until gradients overflow and backs off when they do (NVG section 2.3.2: N = 2000, x 2, x 1/2).
+
+    init_scale              S at first: large, as the first overflows cost an iteration each and find the right one
+    growth_factor           after growth_interval iterations in a row without overflow, S is multiplied by it
+    backoff_factor          after an overflow, S is multiplied by it
+    min_scale, max_scale    S stays within them; see MIN_SCALE and MAX_SCALE for the reasons
+    max_consecutive_skips   by default as many as S needs to fall from max_scale to min_scale, and two at min_scale
+    """
+
+    _saved = ("growth_tracker",)
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        *,
+        min_scale: float = MIN_SCALE,
+        max_scale: float = MAX_SCALE,
+        max_consecutive_skips: int | None = None,
+        max_nonfinite_losses: int = 3,
+    ) -> None:
+        name = type(self).__name__
+        self.min_scale = number(name, "min_scale", min_scale, above=True)
+        self.max_scale = number(name, "max_scale", max_scale, self.min_scale)
+        self.growth_factor = number(name, "growth_factor", growth_factor, 1.0, above=True)
+        self.backoff_factor = number(name, "backoff_factor", backoff_factor, above=True)
+        self.growth_interval = count(name, "growth_interval", growth_interval)
+        self.growth_tracker = 0  # iterations without overflow since S last changed
+        if self.backoff_factor >= 1:
+            raise ValueError(f"{name}: expected `backoff_factor` to be below 1, got {backoff_factor!r}")
+        if not self.min_scale <= number(name, "init_scale", init_scale) <= self.max_scale:
+            raise ValueError(f"{name}: expected `init_scale` in [{min_scale:g}, {max_scale:g}], got {init_scale!r}")
+        if max_consecutive_skips is None:
+            max_consecutive_skips = math.ceil(math.log(self.min_scale / self.max_scale, self.backoff_factor)) + 2
+        super().__init__(init_scale, max_consecutive_skips, max_nonfinite_losses)
+
+    def _adjust(self, overflow: str | None) -> None:
+        self.growth_tracker = 0 if overflow else self.growth_tracker + 1
+        if overflow:
+            self._change(max(self._scale * self.backoff_factor, self.min_scale), f"overflow in {overflow}")
+        elif self.growth_tracker == self.growth_interval:
+            self.growth_tracker = 0
+            larger = min(self._scale * self.growth_factor, self.max_scale)
+            self._change(larger, f"{self.growth_interval} iterations without overflow")
+
+
+class ObservedLossScaler(LossScaler):
+    """A constant picked from observed gradients: the largest power of two S with margin S max|g| < 65504 (MPT 3.2).
+
+    For `observe` iterations S is init_scale, and every FP16 gradient of the backward pass is looked at: those of
+    activations overflow too, and often first. Then S is fixed.
+
+    init_scale   small: an overflow would hide the largest gradient, while an underflow hides only small ones. 8 is the
+                 least that MPT needed. After an overflow it is divided by 16, if all gradients were 0 multiplied by 256
+    margin       how much larger gradients may become later on
+    """
+
+    _saved = ("observed", "largest", "fixed")
+
+    def __init__(
+        self,
+        observe: int = 100,
+        margin: float = 8.0,
+        init_scale: float = 8.0,
+        *,
+        max_consecutive_skips: int = 10,
+        max_nonfinite_losses: int = 3,
+    ) -> None:
+        super().__init__(init_scale, max_consecutive_skips, max_nonfinite_losses)
+        self.observe = count(self._name, "observe", observe)
+        self.margin = number(self._name, "margin", margin, 1.0)
+        self.observed = 0  # iterations so far
+        self.largest: float | None = None  # max |g| without the scale; None: no FP16 gradient seen
+        self.fixed = False
+        self._peak = _Peak()
+        self._looking: AbstractContextManager | None = None
+
+    def scale(self, loss: Tensor) -> Tensor:
+        if not self.fixed and self._looking is None:
+            self._looking = watch(self._peak)
+            self._looking.__enter__()
+        return super().scale(loss)
+
+    def update(self, new_scale: None = None) -> None:
+        if self._looking is not None:
+            self._looking.__exit__(None, None, None)
+        self._looking = None
+        try:
+            super().update(new_scale)
+        finally:
+            self._peak.value = None
+
+    def _first_overflow(self, op: str, optimizer: Optimizer, params: list[Parameter]) -> str | None:
+        if not self.fixed:
+            for p in params:  # a weight that was used several times: its gradients have been summed on the way here
+                self._peak.see(p.grad)
+        return super()._first_overflow(op, optimizer, params)
+
+    def _adjust(self, overflow: str | None) -> None:
+        if self.fixed:
+            return
+        peak = self._peak.value
+        if overflow or peak == math.inf:  # a ReLU can stop an infinite gradient before it reaches a weight
+            where = overflow or "the gradient of an activation"
+            self._change(max(self._scale / 16, MIN_SCALE), f"overflow in {where} while observing")
+            return
+        if peak is not None:
+            self.largest = max(self.largest or 0.0, peak / self._scale)
+        self.observed += 1
+        if self.observed < self.observe:
+            return
+        if self.largest == 0 and self._scale < MAX_SCALE:
+            self._change(min(self._scale * 256, MAX_SCALE), "all observed gradients were 0")
+            self.observed = 0
+            return
+        self.fixed = True
+        if self.largest:
+            mantissa, exponent = math.frexp(FP16_MAX / (self.margin * self.largest))  # mantissa in [0.5, 1)
+            scale = 2.0 ** (exponent - (1 if mantissa > 0.5 else 2))
+            self._change(min(max(scale, MIN_SCALE), MAX_SCALE), f"observed max|g| = {self.largest:.3g}")
+
+
+class _Peak:
+    """Watches for the largest magnitude of an FP16 gradient, as scaled; None: there was no FP16 gradient."""
+
+    def __init__(self) -> None:
+        self.value: float | None = None
+
+    def __call__(self, phase: str, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if phase == "backward":
+            for g in (*inputs, *outputs):  # dys too: sums of the gradients of a tensor that was used several times
+                self.see(g)
+
+    def see(self, g: Array | None) -> None:
+        if g is not None and g.dtype == float16:
+            top = float(reduce(backend.of(g).xp.abs(g), tuple(range(g.ndim)), "max").item()) if g.size else 0.0
+            self.value = max(self.value or 0.0, top)
+
+
+class _Witness:
+    """Watches the ops of one iteration, to tell afterwards where the first infinity or NaN arose."""
+
+    def __init__(self) -> None:
+        # op -> where it ran, and for each of its arguments that is not finite the number of such values
+        self.calls: WeakKeyDictionary[Op, tuple[str, dict[int, int]]] = WeakKeyDictionary()
+        self.overflow: str | None = None  # the first op whose backward gave a gradient that is not finite
+
+    def __call__(self, phase: str, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if phase == "forward":
+            shapes = ", ".join(f"{op._name_of(i)} {x.shape}" for i, x in enumerate(inputs) if hasattr(x, "shape"))
+            bad = {i: n for i, n in enumerate(map(_nonfinite, inputs)) if n}
+            self.calls[op] = f"{op.name}({shapes}) at {_user_line()}", bad
+        elif self.overflow is None and any(map(_nonfinite, outputs)):
+            where, _ = self.calls.get(op, (op.name, {}))
+            arrived = any(map(_nonfinite, inputs))
+            how = "the sum of the gradients of the output of" if arrived else "the backward of"
+            self.overflow = f"{how} {where}"
+
+    def cause(self, op: Op | None) -> str:
+        """Follow values that are not finite from the loss back to where they began."""
+        if op is None or op not in self.calls:
+            return "the loss was not computed by an op in this iteration"
+        while True:
+            where, bad = self.calls[op]
+            edges = {i: op.edges[i] if op.edges else None for i in bad}
+            makers = [edge[0] for edge in edges.values() if isinstance(edge, tuple) and edge[0] in self.calls]
+            if not makers:
+                break
+            op = makers[0]
+        if not bad:
+            return f"{where}, whose arguments are finite"
+        i, n = next(iter(bad.items()))
+        leaf = edges[i]
+        source = f"parameter `{leaf.name}`" if isinstance(leaf, Parameter) and leaf.name else "the data"
+        return f"argument `{op._name_of(i)}` of {where} already holds {n} values that are not finite: {source}"
+
+
+def _nonfinite(x: Any) -> int:
+    """How many values of x are infinite or NaN; 0 for what is not a floating array."""
+    if getattr(x, "dtype", None) not in FLOATING or backend.of(x).isfinite(x):
+        return 0
+    xp = backend.of(x).xp
+    return int(xp.count_nonzero(~xp.isfinite(widen(x))))
+
+
+def _user_line() -> str:
+    """File and line of the innermost caller outside this package."""
+    package = __name__.partition(".")[0]
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,173 @@
+"""Learning-rate schedules: the rate as a function of t, the number of applied steps (or of epochs).
+
+Each is a closed form, never a product over the past, so the rate after a resume is the rate without one. The values
+are PyTorch's; the moment differs: a schedule that is given the StepResult of an iteration does not advance for a
+skipped step (NVG section 2.3.2: a schedule need not be adjusted as long as skips are rare; here it need never be).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..ops._arguments import refuse
+from ._checks import count, number, same_keys
+from .optimizer import Optimizer, StepResult
+
+
+class Schedule:
+    """Sets the learning rate of every parameter group to `rate(initial rate, t)`, from t = 0 on.
+
+    base_lrs    the groups' initial rates: a group's "initial_lr", or its "lr" when the first schedule is made
+    last_epoch  t
+    """
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        self._name = type(self).__name__
+        refuse(f"{self._name} (load_state_dict resumes)", last_epoch=None if last_epoch == -1 else last_epoch)
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{self._name}: expected an Optimizer, got {type(optimizer).__name__}")
+        self.optimizer = optimizer
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+        self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
+        self.last_epoch = 0
+        self._set()
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        """The learning rate at t of the group with that index, whose initial rate is `base`."""
+        raise NotImplementedError(f"{self._name} has no rate")
+
+    def step(self, *results: StepResult) -> None:
+        """Advance t by one. Given the StepResults of an iteration, only if one of them is APPLIED.
+
+        Without arguments it always advances: for schedules that count epochs. TypeError for anything else.
+        """
+        for result in results:
+            if not isinstance(result, StepResult):
+                raise TypeError(f"{self._name}.step: expected what step(...) returned, a StepResult, got {result!r}")
+        if not results or any(results):
+            self.last_epoch += 1
+            self._set()
+
+    def _set(self) -> None:
+        for i, (group, base) in enumerate(zip(self.optimizer.param_groups, self.base_lrs, strict=True)):
+            group["lr"] = number(self._name, "lr", self.rate(base, self.last_epoch, i))
+
+    def get_last_lr(self) -> list[float]:
+        """The groups' rates now."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """t and the initial rates; the shape of the schedule is its constructor's."""
+        return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned and set the rates. ValueError if keys or the number of groups differ."""
+        same_keys(f"{self._name}.load_state_dict", "state_dict", state_dict, {"last_epoch", "base_lrs"})
+        if len(state_dict["base_lrs"]) != len(self.base_lrs):
+            groups, given = len(self.base_lrs), len(state_dict["base_lrs"])
+            raise ValueError(f"{self._name}.load_state_dict: expected rates of {groups} groups, got {given}")
+        self.last_epoch, self.base_lrs = state_dict["last_epoch"], list(state_dict["base_lrs"])
+        self._set()
+
+
+class StepLR(Schedule):
+    """base gamma^floor(t / step_size)."""
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
+        self.step_size = count("StepLR", "step_size", step_size)
+        self.gamma = number("StepLR", "gamma", gamma)
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        return base * self.gamma ** (t // self.step_size)
+
+
+class MultiStepLR(Schedule):
+    """base gamma^(how many milestones are <= t)."""
+
+    def __init__(
+        self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
+        self.milestones = sorted(count("MultiStepLR", "milestones", m) for m in milestones)
+        self.gamma = number("MultiStepLR", "gamma", gamma)
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        return base * self.gamma ** bisect_right(self.milestones, t)
+
+
+class CosineAnnealingLR(Schedule):
+    """eta_min + (base - eta_min) (1 + cos(pi t / T_max)) / 2; it rises again after T_max (Loshchilov, Hutter, 2017)."""
+
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
+        self.T_max = count("CosineAnnealingLR", "T_max", T_max)
+        self.eta_min = number("CosineAnnealingLR", "eta_min", eta_min)
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * t / self.T_max)) / 2
+
+
+class LinearLR(Schedule):
+    """base times a factor that goes from start_factor to end_factor in total_iters steps and stays there: a warm-up."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        start_factor: float = 1 / 3,
+        end_factor: float = 1.0,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        self.start_factor = number("LinearLR", "start_factor", start_factor, above=True)
+        self.end_factor = number("LinearLR", "end_factor", end_factor)
+        self.total_iters = count("LinearLR", "total_iters", total_iters)
+        if max(self.start_factor, self.end_factor) > 1:
+            raise ValueError(f"LinearLR: expected factors up to 1, got {start_factor!r} and {end_factor!r}")
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        done = min(t, self.total_iters) / self.total_iters
+        return base * (self.start_factor + (self.end_factor - self.start_factor) * done)
+
+
+class LambdaLR(Schedule):
+    """base times lr_lambda(t); lr_lambda is one function, or a list with one for each group."""
+
+    def __init__(
+        self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable], last_epoch: int = -1
+    ) -> None:
+        groups = len(getattr(optimizer, "param_groups", ()))
+        self.lr_lambdas = [lr_lambda] * groups if callable(lr_lambda) else list(lr_lambda)
+        if len(self.lr_lambdas) != groups:
+            raise ValueError(f"LambdaLR: expected a function for each of {groups} groups, got {len(self.lr_lambdas)}")
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        return base * self.lr_lambdas[group](t)
+
+
+class SequentialLR(Schedule):
+    """schedulers[0] until t = milestones[0], then schedulers[1], ..., each counting from 0 when its turn comes."""
+
+    def __init__(
+        self, optimizer: Optimizer, schedulers: Sequence[Schedule], milestones: Sequence[int], last_epoch: int = -1
+    ) -> None:
+        self.schedulers = list(schedulers)
+        self.milestones = [count("SequentialLR", "milestones", m) for m in milestones]
+        if len(self.schedulers) != len(self.milestones) + 1 or self.milestones != sorted(set(self.milestones)):
+            raise ValueError(
+                f"SequentialLR: expected n schedulers and n - 1 rising milestones, got {len(self.schedulers)} and "
+                f"{self.milestones}"
+            )
+        if any(s.optimizer is not optimizer for s in self.schedulers):
+            raise ValueError("SequentialLR: expected all schedulers to be made for its own optimizer")
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        i = bisect_right(self.milestones, t)
+        return self.schedulers[i].rate(base, t - (self.milestones[i - 1] if i else 0), group)

@@ -1,0 +1,253 @@
+"""Precision: four gates, the kinds of arithmetic, and the policies. An auditor starts here.
+
+**Precision changes in the four functions below and nowhere else**; everything outside them is plain mathematics
+(tests/test_gates.py walks the syntax trees of the package to hold that).
+
+    widen(x)                 FP16 -> FP32, exact
+    store(x32, like)         FP32 -> the storage dtype: the one rounding
+    gemm(a, b, bias)         matrix product of stored operands, FP32 accumulator, one rounding on store
+    reduce(x, axis, how)     sums and means with an FP32 accumulator
+
+Storage follows the arrays. On float32 and float64 input (the FP32 baseline, gradient checks) the gates let values
+through and compute in that dtype; only where the stored operands are FP16 does the policy in use decide anything.
+
+MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *Training with Mixed Precision*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import backend
+
+Array = Any
+
+float16, float32, float64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+FLOATING = (float16, float32, float64)
+FP16_MAX = 65504.0  # the largest finite FP16 value (NVG section 2.1)
+FP16_OVERFLOW = 65520.0  # halfway from there to 2^16: from here on, rounding to nearest gives infinity
+
+
+# ------------------------------------------------------------------------------------------------ kinds of arithmetic
+
+
+class Kind(NamedTuple):
+    """What an op does to precision. Every op declares one; `Op.apply` holds it to the last column."""
+
+    name: str
+    reads: str
+    computes: str
+    accumulates: str
+    writes: str
+    source: str
+
+
+DOT = Kind("DOT", "storage", "exact FP16 x FP16 products", "FP32", "storage", "MPT 3.3, NVG 2.2")
+REDUCTION = Kind("REDUCTION", "storage", "FP32", "FP32", "storage; saved statistics FP32", "MPT 3.3, NVG 2.3.1")
+POINTWISE = Kind("POINTWISE", "storage", "FP32", "-", "storage", "MPT 3.3")
+MOVEMENT = Kind("MOVEMENT", "storage", "nothing", "-", "storage", "-")
+LOSS = Kind("LOSS", "storage", "FP32", "FP32", "FP32", "NVG 2.3.1")
+UPDATE = Kind("UPDATE", "FP32", "FP32", "FP32", "FP32 master, then one rounding to the FP16 copy", "MPT 3.1")
+KINDS = (DOT, REDUCTION, POINTWISE, MOVEMENT, LOSS, UPDATE)
+
+
+# ----------------------------------------------------------------------------------------------------------- policies
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One precision decision per field. `cast` sets the storage of a model; `mp.use` sets the arithmetic.
+
+    name        what `str` and the reports call it
+    storage     dtype of weights, activations and gradients (MPT section 3)
+    accumulate  dtype of the accumulator of a dot product (MPT section 3.3)
+    chunk       with an FP16 accumulator: how many products are summed before each rounding (NVG section 2.2: a
+                Tensor Core step is a 4 x 4 x 4 product)
+    reduce      dtype of the accumulator of a sum or mean (MPT section 3.3, NVG section 2.3.1)
+    rounding    "nearest" (ties to even) or "stochastic", at every store (MPT v1, appendix A, which rounds only the
+                weights stochastically)
+    master      keep an FP32 master copy of every weight (MPT section 3.1)
+    norm        dtype of the parameters and running statistics of normalisation layers (NVG section 2.3.1)
+    state       dtype of the optimizer's state (MPT section 3.1: FP32)
+    """
+
+    name: str
+    storage: np.dtype = float16
+    accumulate: np.dtype = float32
+    chunk: int = 4
+    reduce: np.dtype = float32
+    rounding: str = "nearest"
+    master: bool = True
+    norm: np.dtype = float32
+    state: np.dtype = float32
+
+    def __post_init__(self) -> None:
+        for field in ("storage", "accumulate", "reduce", "norm", "state"):
+            value = getattr(self, field)
+            if value not in FLOATING:
+                raise ValueError(f"Policy: expected {field} to be float16, float32 or float64, got {value!r}")
+            object.__setattr__(self, field, np.dtype(value))
+        if self.rounding not in ("nearest", "stochastic"):
+            raise ValueError(f"Policy: expected rounding 'nearest' or 'stochastic', got {self.rounding!r}")
+        if not isinstance(self.chunk, int) or self.chunk < 1:
+            raise ValueError(f"Policy: expected chunk to be a positive integer, got {self.chunk!r}")
+
+    def __str__(self) -> str:
+        changed = [
+            f"{f.name}={getattr(self, f.name)}"
+            for f in fields(self)
+            if f.name != "name" and getattr(self, f.name) != f.default
+        ]
+        return f"{self.name}({', '.join(changed) or f'storage={self.storage}, FP32 accumulators and masters'})"
+
+    def cast(self, target: Any) -> Any:
+        """Give `target` this policy's storage.
+
+        A Module is changed in place (every parameter gets a working copy, and an FP32 master where the policy keeps
+        one) and returned. A Tensor or array with floating values comes back rounded to the storage dtype; integers
+        and booleans come back as they are; lists, tuples and dicts are cast item by item.
+
+        Raises TypeError for anything else.
+        """
+        if hasattr(target, "_cast_storage"):  # Module and Tensor know how to do it to themselves
+            return target._cast_storage(self)
+        if isinstance(target, np.ndarray):
+            return to_dtype(target, self.storage) if target.dtype in FLOATING else target
+        if isinstance(target, dict):
+            return {key: self.cast(value) for key, value in target.items()}
+        if isinstance(target, (list, tuple)):
+            return type(target)(self.cast(value) for value in target)
+        raise TypeError(f"Policy.cast: expected a Module, Tensor, array or a collection of them, got {type(target)}")
+
+
+FP32 = Policy("FP32", storage=float32)
+MIXED = Policy("MIXED")
+NO_MASTER = replace(MIXED, name="NO_MASTER", master=False)
+FP16_ACCUMULATE = replace(MIXED, name="FP16_ACCUMULATE", accumulate=float16)
+FP16_REDUCTIONS = replace(MIXED, name="FP16_REDUCTIONS", reduce=float16)
+STOCHASTIC_ROUNDING = replace(MIXED, name="STOCHASTIC_ROUNDING", rounding="stochastic")
+PURE_FP16 = Policy(
+    "PURE_FP16", accumulate=float16, reduce=float16, master=False, norm=float16, state=float16
+)
+POLICIES = {
+    p.name: p for p in (FP32, MIXED, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16)
+}
+
+# FP32 and MIXED share their arithmetic, so code that sets nothing gets the right one for either storage.
+_policy: ContextVar[Policy] = ContextVar("policy", default=MIXED)
+
+
+@contextmanager
+def use(policy: Policy) -> Iterator[Policy]:
+    """Within the block, the gates follow `policy`: put the whole training step (also backward) inside.
+
+    Only the gates read it, and only for FP16 operands. TypeError for anything but a Policy.
+    """
+    if not isinstance(policy, Policy):
+        raise TypeError(f"use: expected a Policy, got {type(policy).__name__}; see tinymp.POLICIES")
+    token = _policy.set(policy)
+    try:
+        yield policy
+    finally:
+        _policy.reset(token)
+
+
+def current_policy() -> Policy:
+    """The policy whose arithmetic the gates follow here."""
+    return _policy.get()
+
+
+# -------------------------------------------------------------------------------------------------------- the 4 gates
+
+
+def widen(x: Array) -> Array:
+    """Gate 1: FP16 -> FP32, exactly. Everything else (FP32, FP64, a Python number) passes unchanged.
+
+    The result may be x itself: never write into it.
+    """
+    if getattr(x, "dtype", None) == float16:
+        return backend.of(x).cast(x, float32)
+    return x
+
+
+def store(x32: Array, like: Array) -> Array:
+    """Gate 2: round x32 once to the dtype of `like`, the stored array whose place it takes.
+
+    To nearest, ties to even, or stochastically where the policy in use says so. Values beyond 65 520 become
+    infinite: that is how the loss scaler learns of an overflow (NVG section 2.3.2).
+    """
+    if x32.dtype == like.dtype or like.dtype not in FLOATING:
+        return x32
+    if like.dtype != float16:
+        raise TypeError(f"store: {x32.dtype} would be rounded to {like.dtype}; only FP32 to FP16 rounds here")
+    device = backend.of(x32)
+    if _policy.get().rounding == "stochastic":
+        return device.cast_stochastic(x32)
+    return device.cast(x32, float16)
+
+
+def gemm(a: Array, b: Array, bias: Array | None = None, *, wide: bool = False) -> Array:
+    """Gate 3: the matrix product a @ b (+ bias) of stored operands, accumulated in FP32, rounded once.
+
+    a: (..., m, k), b: (..., k, n), bias: broadcasts to (..., m, n) and is added before the rounding. With `wide`
+    the FP32 accumulators come back unrounded, for an op that goes on summing them (col2im) and stores later.
+    """
+    device, like = backend.of(a), a
+    policy = _policy.get()
+    a, b = widen(a), widen(b)
+    if like.dtype == float16 and policy.accumulate == float16:
+        c = device.matmul_fp16(a, b, policy.chunk)
+    else:
+        c = device.matmul(a, b)
+    if bias is not None:
+        c += widen(bias)
+    return c if wide else store(c, like)
+
+
+def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None = None) -> Array:
+    """Gate 4: "sum", "mean", "max", "min" or "cumsum" of x over axis, with an FP32 accumulator; returned in FP32.
+
+    x: a stored array, or FP32 values computed from one, which is then named by `like`. Reduced axes stay with
+    length 1, so that the result broadcasts against x. A loss passes FP32 values and no `like`: no policy makes a
+    loss accumulate in FP16.
+    """
+    device = backend.of(x)
+    stored = x if like is None else like
+    if stored.dtype == float16 and how not in ("max", "min") and _policy.get().reduce == float16:
+        return device.reduce_fp16(widen(x), axis, how)
+    return device.reduce(widen(x), axis, how)
+
+
+# --------------------------------------------------------------------------------------- what is built from the gates
+
+
+def accumulate(total: Array, part: Array) -> Array:
+    """total + part for two gradients of one tensor, in FP32: partial sums are rounded when they are complete."""
+    return widen(total) + widen(part)
+
+
+def to_dtype(x: Array, dtype: np.dtype) -> Array:
+    """x converted on the user's word (`Tensor.to`, `Policy.cast`, loading a state_dict): exact or one rounding."""
+    dtype = np.dtype(dtype)
+    if x.dtype == dtype:
+        return x
+    if x.dtype in FLOATING and dtype in FLOATING:
+        if dtype == float16 and _policy.get().rounding == "stochastic":
+            return backend.of(x).cast_stochastic(x)
+        return backend.of(x).cast(x, dtype)
+    return x.astype(dtype)
+
+
+def require_fp16(op: str, value: float, dtype: np.dtype) -> None:
+    """Raise ValueError where a finite constant would become infinite in FP16 storage."""
+    if dtype == float16 and FP16_OVERFLOW <= abs(value) < float("inf"):
+        raise ValueError(
+            f"{op}: the constant {value:g} does not fit FP16, whose largest value is 65504 "
+            "(use float('inf'), a smaller constant, or .float() to compute in FP32)"
+        )

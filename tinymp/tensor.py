@@ -1,0 +1,700 @@
+"""Tensor, Op and backward(): the whole autograd.
+
+A Tensor is an array plus, when it was computed from something that requires a gradient, the Op that made it. An Op is
+a node of the graph: it remembers where its inputs came from and the arrays that its backward needs, nothing else, so
+that an activation nobody saved is freed as soon as the forward pass lets go of it.
+
+Rules:
+- Ops never write into their inputs. `reshape`, `transpose`, slices, ... return views where NumPy does: they share
+  memory, and `x += y` on a Tensor means `x = x + y`.
+- Writing in place is for leaves, outside the graph: `with no_grad(): w[0] = 1.0`, `w.copy_(...)`. A tensor that was
+  changed after an op saved it makes that op's backward raise.
+- backward() frees what it passes; a second backward over the same ops raises. There is no double backward.
+- Gradients of a tensor that is used several times are summed in FP32 in a fixed order (the reverse of the order of
+  the forward pass) and rounded once; two runs on the CPU agree bit for bit. Leaves accumulate over backward calls in
+  FP32: from the second call on, `grad` of an FP16 leaf is FP32.
+"""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+import re
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import count
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from . import backend
+from .precision import (
+    FLOATING,
+    FP16_MAX,
+    LOSS,
+    MOVEMENT,
+    Kind,
+    Policy,
+    accumulate,
+    float16,
+    float32,
+    float64,
+    store,
+    to_dtype,
+)
+
+Array = Any
+
+_grad_enabled: ContextVar[bool] = ContextVar("grad_enabled", default=True)
+_sequence = count()
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """Within the block, no op records a graph: nothing is saved, results do not require gradients."""
+    token = _grad_enabled.set(False)
+    try:
+        yield
+    finally:
+        _grad_enabled.reset(token)
+
+
+@contextmanager
+def enable_grad() -> Iterator[None]:
+    """Within the block, ops record the graph again (the inverse of `no_grad`)."""
+    token = _grad_enabled.set(True)
+    try:
+        yield
+    finally:
+        _grad_enabled.reset(token)
+
+
+def is_grad_enabled() -> bool:
+    """Whether ops record a graph here."""
+    return _grad_enabled.get()
+
+
+# ------------------------------------------------------------------------------------------------------------ watching
+
+# Called as watcher(phase, op, inputs, outputs) with phase "forward" or "backward" and tuples of arrays (or None), after
+# every op. Empty in normal use: then it costs one truth test per op.
+_watchers: list[Callable[[str, Op, tuple, tuple], None]] = []
+
+
+@contextmanager
+def watch(watcher: Callable[[str, Op, tuple, tuple], None]) -> Iterator[None]:
+    """Within the block, `watcher(phase, op, inputs, outputs)` is called after every op's forward and backward."""
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
+
+
+# ------------------------------------------------------------------------------------------------------------------ Op
+
+
+class Like(NamedTuple):
+    """What a gradient must look like: the shape and dtype of the argument it belongs to."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Op:
+    """A differentiable function on arrays; an instance is one call of it, a node of the graph.
+
+    A subclass gives `kind`, `forward(self, *arrays, **options)` and `backward(self, *dy)`, which returns one gradient
+    per tensor argument of forward, in order, or None. Tensors, None and Python numbers are passed by position, all
+    options by keyword. `save` keeps arrays for backward in `saved`; FP32 statistics are named as such.
+    """
+
+    kind: ClassVar[Kind]
+    name: ClassVar[str]  # PyTorch's name, for messages
+    arguments: ClassVar[tuple[str, ...]]  # the public names of forward's positional arguments, if not its own
+    fp32: ClassVar[tuple[str, ...]] = ()  # arguments that may stay FP32 beside FP16 ones (batch norm's weight, ...)
+
+    saved: Any = ()  # what `save` kept; None once backward has freed it
+    statistics: tuple = ()
+    needs: tuple[bool, ...] = ()  # which arguments require a gradient
+    edges: tuple = ()  # per argument: None, a leaf Tensor, or (op, output index)
+    like: tuple = ()  # per argument: the Like that its gradient must match, or None where none is wanted
+    leaves: Sequence[tuple] = ()  # (weak reference, version) of the arguments that can be changed in place
+    sequence: int  # its place in the order in which ops ran
+    dtype: Any = None  # of its outputs
+    device: Any = backend.cpu  # the backend of its arrays
+    outputs: int = 1
+    loss_scale: Any = None  # the scale that this op multiplies into gradients (optim.scaler)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "name" not in cls.__dict__:
+            cls.name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+        if "forward" in cls.__dict__ and "arguments" not in cls.__dict__:
+            parameters = list(inspect.signature(cls.forward).parameters.values())[1:]
+            cls.arguments = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
+
+    def forward(self, *arrays: Array, **options: Any) -> Any:
+        raise NotImplementedError(f"{self.name} has no forward")
+
+    def backward(self, *dy: Array) -> Any:
+        raise NotImplementedError(f"{self.name} has no backward")
+
+    def save(self, *arrays: Array, statistics: tuple = ()) -> None:
+        """Keep arrays of the storage dtype (or integers) for backward, and FP32 statistics apart from them."""
+        self.saved = arrays
+        self.statistics = statistics
+
+    @classmethod
+    def apply(cls, *args: Any, **options: Any) -> Any:
+        """Run the op on Tensors, check what it promises about precision, and record it in the graph."""
+        op = cls()
+        arrays = []
+        recording = False
+        storage: Any = None
+        for i, a in enumerate(args):
+            if isinstance(a, Tensor):
+                x = a.data
+                if x.dtype is not storage and x.dtype in FLOATING and cls._name_of(i) not in cls.fp32:
+                    if storage is not None and x.dtype != storage:
+                        cls._mixed_dtypes(args)
+                    storage = x.dtype
+                recording = recording or a.requires_grad
+                arrays.append(x)
+            elif a is None or isinstance(a, (int, float, np.generic)):
+                arrays.append(a)
+            else:
+                raise TypeError(
+                    f"{cls.name}: expected a Tensor for `{cls._name_of(i)}`, got {type(a).__name__}; "
+                    "wrap it with tinymp.tensor(...)"
+                )
+        recording = recording and _grad_enabled.get()
+        if recording:
+            op.needs = tuple([isinstance(a, Tensor) and a.requires_grad for a in args])
+        with np.errstate(all="ignore"):  # inf and nan are values here: the scaler and the finite checks look for them
+            y = op.forward(*arrays, **options)
+        ys = y if isinstance(y, tuple) else (y,)
+        if _watchers:
+            for watcher in tuple(_watchers):
+                watcher("forward", op, tuple(arrays), ys)
+        results = tuple([op._output(np.asarray(y), storage, recording, i) for i, y in enumerate(ys)])
+        if recording:
+            op._record(args, len(results), storage)
+        else:
+            op.saved = op.statistics = ()
+        return results if isinstance(y, tuple) else results[0]
+
+    def _output(self, y: Array, storage: Any, recording: bool, index: int) -> Tensor:
+        """Hold the result to the dtype that the op's kind promises, and make it a Tensor."""
+        differentiable = y.dtype in FLOATING
+        if differentiable and storage is not None:
+            promised = float32 if self.kind is LOSS and storage == float16 else storage
+            if y.dtype != promised:
+                raise TypeError(f"{self.name}: a {self.kind.name} op on {storage} writes {promised}, got {y.dtype}")
+        result = Tensor.__new__(Tensor)
+        result._set(y, recording and differentiable)
+        if recording and differentiable:
+            result._op, result._index, self.dtype = self, index, y.dtype
+        return result
+
+    def _record(self, args: tuple, outputs: int, storage: Any) -> None:
+        """Make this op a node: where gradients go, what they must look like, what was saved."""
+        edges, like, leaves = [], [], []
+        for a, need in zip(args, self.needs):
+            edges.append(None if not need else a if a._op is None else (a._op, a._index))
+            like.append(Like(a.data.shape, a.data.dtype) if need else None)
+            if isinstance(a, Tensor) and a._op is None:
+                leaves.append((weakref.ref(a), a._version))
+        self.edges, self.like, self.leaves = tuple(edges), tuple(like), leaves
+        self.outputs = outputs
+        self.sequence = next(_sequence)
+        assert self.saved is not None
+        for a in self.saved:
+            if getattr(a, "dtype", storage) != storage and a.dtype in FLOATING and not _is_argument(a, args):
+                raise TypeError(f"{self.name}: saved {a.dtype} for backward, but storage is {storage}; see Op.save")
+
+    def _run_backward(self, dys: list) -> tuple:
+        """Call backward and hold its gradients to the shape and dtype of the inputs."""
+        if self.saved is None:
+            raise RuntimeError(
+                f"{self.name}: its saved arrays were freed by an earlier backward(); run the forward pass again "
+                "(for several losses, add them and call backward once)"
+            )
+        for ref, version in self.leaves:
+            leaf = ref()
+            if leaf is not None and leaf._version != version:
+                self._check_unchanged(leaf)
+        dx = self.backward(*dys)
+        dxs = dx if isinstance(dx, tuple) else (dx,)
+        if len(dxs) != len(self.edges):
+            raise RuntimeError(f"{self.name}: backward gave {len(dxs)} gradients for {len(self.edges)} arguments")
+        for i, (g, like) in enumerate(zip(dxs, self.like)):
+            if g is not None and like is not None and (g.shape != like.shape or g.dtype != like.dtype):
+                raise RuntimeError(
+                    f"{self.name}: the gradient of `{self._name_of(i)}` must be {like.dtype} {like.shape} like the "
+                    f"argument, got {g.dtype} {g.shape}"
+                )
+        if _watchers:
+            for watcher in tuple(_watchers):
+                watcher("backward", self, tuple(dys), dxs)
+        self.saved = None
+        self.statistics = ()
+        return dxs
+
+    def _check_unchanged(self, leaf: Tensor) -> None:
+        assert self.saved is not None
+        if any(np.may_share_memory(leaf.data, a) for a in self.saved if isinstance(a, type(leaf.data))):
+            raise RuntimeError(
+                f"{self.name}: a tensor of shape {leaf.shape} that backward needs was changed in place after the "
+                "forward pass; call backward() before the optimizer's step and other in-place changes"
+            )
+
+    @property
+    def xp(self) -> Any:
+        """The array module (NumPy, CuPy) of the arrays that the op works on."""
+        return self.device.xp
+
+    @classmethod
+    def _name_of(cls, i: int) -> str:
+        """The name of argument i; an op on any number of tensors calls all of them by its one name."""
+        return cls.arguments[i] if i < len(cls.arguments) else cls.arguments[-1]
+
+    @classmethod
+    def _mixed_dtypes(cls, args: tuple) -> None:
+        seen = ", ".join(
+            f"`{cls._name_of(i)}` is {a.dtype}"
+            for i, a in enumerate(args)
+            if isinstance(a, Tensor) and a.dtype in FLOATING and cls._name_of(i) not in cls.fp32
+        )
+        raise TypeError(
+            f"{cls.name}: expected tensors of one dtype, got {seen}; nothing is promoted silently: give both the "
+            "storage of one policy with policy.cast(...), or convert one with .half() or .float()"
+        )
+
+
+# -------------------------------------------------------------------------------------------------------------- Tensor
+
+
+class Tensor:
+    """An array that can require a gradient.
+
+    data           the array (NumPy or CuPy), of any shape; float16, float32, float64, integer or bool
+    requires_grad  whether backward() should fill `grad`; only for floating dtypes
+    grad           after backward(), the gradient as an array of the same shape, or None; in the storage dtype after
+                   one backward call, FP32 once several calls accumulated or a scaler unscaled it
+    grad_scale     the loss scale that `grad` still carries (1.0: none)
+
+    Functions of `tinymp.ops` whose first argument is a tensor are methods too: `x.sum(0)` is `ops.sum(x, 0)`.
+    """
+
+    __slots__ = ("data", "grad", "grad_scale", "requires_grad", "_op", "_index", "_version", "__weakref__")
+    __array_ufunc__ = None  # numpy_array * tensor asks the Tensor, not the array element by element
+
+    data: Array
+    grad: Array | None
+    grad_scale: Any
+    requires_grad: bool
+    _op: Op | None
+
+    def __init__(self, data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
+        if isinstance(data, Tensor):
+            data = data.data
+        try:
+            array = np.asarray(data)
+        except ValueError as error:
+            raise ValueError(f"Tensor: expected numbers in rows of equal length; {error}") from None
+        if array.dtype == object or array.dtype.kind not in "fiub":
+            raise TypeError(
+                f"Tensor: expected real numbers, got {type(data).__name__} with dtype {array.dtype}"
+            )
+        if dtype is None and array.dtype == float64 and not hasattr(data, "dtype"):
+            dtype = float32  # Python floats become FP32, as in PyTorch; float64 arrays stay float64
+        array = array if dtype is None else to_dtype(array, dtype)
+        if array.dtype.kind == "f" and array.dtype not in FLOATING:
+            raise TypeError(f"Tensor: expected float16, float32, float64, an integer or bool, got {array.dtype}")
+        if requires_grad and array.dtype not in FLOATING:
+            raise TypeError(f"Tensor: only floating tensors can require a gradient, got {array.dtype}")
+        self._set(array, requires_grad)
+
+    def _set(self, data: Array, requires_grad: bool) -> None:
+        self.data = data
+        self.grad = None
+        self.grad_scale = 1.0
+        self.requires_grad = requires_grad
+        self._op = None
+        self._index = 0
+        self._version = 0
+
+    # ---- what it is
+
+    shape = property(lambda self: self.data.shape, doc="The lengths of its axes.")
+    dtype = property(lambda self: self.data.dtype, doc="Its NumPy dtype.")
+    ndim = property(lambda self: self.data.ndim, doc="The number of its axes.")
+    nbytes = property(lambda self: self.data.nbytes, doc="The size of its data in bytes.")
+    device = property(lambda self: backend.of(self.data).name, doc='Where its data is: "cpu".')
+    is_leaf = property(lambda self: self._op is None, doc="Whether it was made by the user, not by an op.")
+    T = property(lambda self: self.transpose(0, 1) if self.ndim == 2 else _no_T(self), doc="The transposed matrix.")
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return self.data.size
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the length of axis `dim`."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        """The number of axes."""
+        return self.data.ndim
+
+    def __len__(self) -> int:
+        if not self.data.ndim:
+            raise TypeError("len: a tensor without axes has no length")
+        return self.data.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        body = np.array2string(backend.of(self.data).xp.asarray(self.data), precision=4, threshold=50, prefix="tensor(")
+        parts = [body, f"dtype={self.dtype}", f"device={self.device}"]
+        if self._op is not None:
+            parts.append(f"from={self._op.name}")
+        elif self.requires_grad:
+            parts.append("requires_grad=True")
+        return f"tensor({', '.join(parts)})"
+
+    # ---- leaving the graph
+
+    def numpy(self) -> np.ndarray:
+        """Its data as a NumPy array, shared with the tensor, outside the graph."""
+        return self.data
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.data, dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.data.__dlpack_device__()
+
+    def item(self) -> Any:
+        """The one element as a Python number. ValueError if there is not exactly one."""
+        if self.data.size != 1:
+            raise ValueError(f"item: expected one element, got shape {self.shape}")
+        return self.data.item()
+
+    def tolist(self) -> Any:
+        """Its elements as nested lists of Python numbers."""
+        return self.data.tolist()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu":
+            raise TypeError(f"index: expected an integer tensor, got {self.dtype}")
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        if self.data.size != 1:
+            raise ValueError(f"bool: a tensor of shape {self.shape} is neither true nor false; use .all() or .any()")
+        return bool(self.data.item())
+
+    def detach(self) -> Tensor:
+        """The same data outside the graph (shared memory, no gradient)."""
+        return Tensor(self.data)
+
+    def clone(self) -> Tensor:
+        """A copy of the data, inside the graph."""
+        return Copy.apply(self)
+
+    # ---- dtype and device
+
+    def to(self, target: Any) -> Tensor:
+        """This tensor with another floating dtype, or on another device ("cpu").
+
+        FP16 to FP32 is exact; FP32 to FP16 is one rounding, like every store. Differentiable.
+        """
+        if target is None or (isinstance(target, str) and target not in ("float16", "float32", "float64")):
+            backend.get(target)
+            return self
+        dtype = np.dtype(target)
+        if dtype == self.dtype:
+            return self
+        if dtype not in FLOATING or self.dtype not in FLOATING:
+            return Tensor(to_dtype(self.data, dtype))
+        return Cast.apply(self, dtype=dtype)
+
+    def half(self) -> Tensor:
+        """This tensor in FP16 (one rounding)."""
+        return self.to(float16)
+
+    def float(self) -> Tensor:
+        """This tensor in FP32 (exact from FP16)."""
+        return self.to(float32)
+
+    def double(self) -> Tensor:
+        """This tensor in FP64 (exact)."""
+        return self.to(float64)
+
+    def _cast_storage(self, policy: Policy) -> Tensor:
+        return self.to(policy.storage) if self.dtype in FLOATING else self
+
+    # ---- in place, outside the graph
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._changed("x[...] = value")
+        value = value.data if isinstance(value, Tensor) else value
+        self.data[_raw_index(index)] = _fitting(value, self.data)
+
+    def copy_(self, source: Any) -> Tensor:
+        """Overwrite the data with `source` (rounded to this dtype). Only outside the graph."""
+        self._changed("copy_")
+        value = source.data if isinstance(source, Tensor) else np.asarray(source)
+        if value.shape != self.shape:
+            raise ValueError(f"copy_: expected source.shape == {self.shape}, got {value.shape}")
+        self.data[...] = _fitting(value, self.data)
+        return self
+
+    def zero_(self) -> Tensor:
+        """Overwrite the data with zeros. Only outside the graph."""
+        self._changed("zero_")
+        self.data[...] = 0
+        return self
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set `requires_grad` of a leaf. RuntimeError for a result of an op; TypeError for integers."""
+        if self._op is not None and not requires_grad:
+            raise RuntimeError("requires_grad_: only leaves can stop requiring a gradient; use detach()")
+        if requires_grad and self.dtype not in FLOATING:
+            raise TypeError(f"requires_grad_: only floating tensors can require a gradient, got {self.dtype}")
+        self.requires_grad = requires_grad
+        return self
+
+    def _changed(self, how: str) -> None:
+        """Refuse a change in place that the graph could see, else count it."""
+        if self._op is not None or (self.requires_grad and _grad_enabled.get()):
+            raise RuntimeError(
+                f"{how}: this tensor is part of a graph; change leaves inside `with tinymp.no_grad():`, or build a "
+                "new tensor (where, masked_fill, cat, pad)"
+            )
+        self._version += 1
+
+    # ---- backward
+
+    def zero_grad(self) -> None:
+        """Forget the gradient."""
+        self.grad, self.grad_scale = None, 1.0
+
+    def backward(self, gradient: Any = None) -> None:
+        """Compute the gradient of this tensor with respect to every leaf that requires one, and add it to their `grad`.
+
+        gradient: dL/d(this), of this shape and dtype; may be left out for a tensor of one element (1.0).
+        Frees the graph behind it. RuntimeError without a graph, on a graph already freed, or without a gradient on a
+        tensor of several elements.
+        """
+        if not self.requires_grad:
+            raise RuntimeError(
+                "backward: this tensor does not require a gradient (no input had requires_grad=True, or it was "
+                "computed under no_grad or from detached tensors)"
+            )
+        if gradient is None:
+            if self.data.size != 1:
+                raise RuntimeError(
+                    f"backward: a tensor of shape {self.shape} needs an explicit gradient; reduce it to a scalar "
+                    "with .sum() or .mean(), or pass gradient="
+                )
+            gradient = np.ones_like(self.data)
+        else:
+            gradient = gradient.data if isinstance(gradient, Tensor) else np.asarray(gradient)
+            if gradient.shape != self.shape or gradient.dtype != self.dtype:
+                raise ValueError(
+                    f"backward: expected gradient to be {self.dtype} {self.shape} like the tensor, got "
+                    f"{gradient.dtype} {gradient.shape}"
+                )
+        with np.errstate(all="ignore"):
+            _deposit(_propagate(self, gradient), gradient)
+
+    if TYPE_CHECKING:  # tinymp.ops.bind gives Tensor these methods at import; see `ops/__init__.py`
+
+        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+        def __getitem__(self, index: Any) -> Tensor: ...
+        def __add__(self, other: Any) -> Tensor: ...
+        def __radd__(self, other: Any) -> Tensor: ...
+        def __sub__(self, other: Any) -> Tensor: ...
+        def __rsub__(self, other: Any) -> Tensor: ...
+        def __mul__(self, other: Any) -> Tensor: ...
+        def __rmul__(self, other: Any) -> Tensor: ...
+        def __truediv__(self, other: Any) -> Tensor: ...
+        def __rtruediv__(self, other: Any) -> Tensor: ...
+        def __pow__(self, exponent: Any) -> Tensor: ...
+        def __neg__(self) -> Tensor: ...
+        def __matmul__(self, other: Any) -> Tensor: ...
+
+
+def _propagate(root: Tensor, gradient: Array) -> dict[int, list]:
+    """Walk the graph from root in the reverse of the order in which its ops ran; no recursion.
+
+    Returns {id of leaf: [leaf, gradient, loss scale]} in the order in which the leaves were reached. A gradient
+    travels with the loss scale that it carries (1.0: none), and two meet only under one scale.
+    """
+    leaves: dict[int, list] = {}
+    waiting: dict[Op, list] = {}  # op -> gradients of its outputs so far, and their loss scale
+    queue: list[tuple[int, Op]] = []  # the op that ran last comes first: all its users have been visited
+
+    def send(edge: Any, dx: Array, scale: Any) -> None:
+        if isinstance(edge, Tensor):
+            slot, i = leaves.setdefault(id(edge), [edge, None, scale]), 1
+        else:
+            op, i = edge
+            if op not in waiting:
+                waiting[op] = [None] * op.outputs + [scale]
+                heapq.heappush(queue, (-op.sequence, op))
+            slot = waiting[op]
+        if slot[-1] is not scale and slot[-1] != scale:
+            raise RuntimeError(
+                f"backward: gradients with loss scales {float(slot[-1]):g} and {float(scale):g} meet; pass every part "
+                "of the loss through scaler.scale, once"
+            )
+        slot[i] = dx if slot[i] is None else accumulate(slot[i], dx)
+
+    send(root if root._op is None else (root._op, root._index), gradient, 1.0)
+    while queue:
+        _, op = heapq.heappop(queue)
+        *dys, scale = waiting.pop(op)
+        dys = [None if dy is None else store(dy, like=op) for dy in dys]  # FP32 sums are rounded once
+        dxs = op._run_backward(dys)
+        if op.loss_scale is not None:
+            scale = scale * op.loss_scale
+        for edge, dx in zip(op.edges, dxs):
+            if edge is not None and dx is not None:
+                send(edge, dx, scale)
+    return leaves
+
+
+def _deposit(leaves: dict[int, list], root_gradient: Array) -> None:
+    """Add what _propagate found to the leaves' `grad`, in FP32 where there is one already."""
+    owned = {id(root_gradient), id(root_gradient.base)}
+    for leaf, dx, scale in leaves.values():
+        dx = store(dx, leaf.data)
+        if leaf.grad is None:
+            dx = np.asarray(dx)  # NumPy computes scalars from arrays without axes
+            owner = dx if dx.base is None else dx.base
+            if id(owner) in owned or owner.nbytes != dx.nbytes or not dx.flags.writeable:
+                dx = dx.copy()  # a leaf's grad is its own: never another tensor's memory, nor a broadcast view
+            owned.add(id(owner))
+            leaf.grad, leaf.grad_scale = dx, scale
+            continue
+        if leaf.grad_scale is not scale and leaf.grad_scale != scale:
+            raise RuntimeError(
+                f"backward: a gradient with loss scale {float(scale):g} meets one with {float(leaf.grad_scale):g} in "
+                f"the same `grad` (shape {leaf.shape}); accumulate with one scale, then unscale_, step and zero_grad"
+            )
+        leaf.grad = np.asarray(accumulate(leaf.grad, dx))
+
+
+def _is_argument(a: Array, args: tuple) -> bool:
+    return any(isinstance(t, Tensor) and a is t.data for t in args)
+
+
+def _no_T(x: Tensor) -> Tensor:
+    raise ValueError(f"T: expected a matrix, got shape {x.shape}; use transpose(dim0, dim1) or permute(...)")
+
+
+def _raw_index(index: Any) -> Any:
+    """An index with every Tensor in it replaced by its array."""
+    if isinstance(index, tuple):
+        return tuple(i.data if isinstance(i, Tensor) else i for i in index)
+    return index.data if isinstance(index, Tensor) else index
+
+
+def _fitting(value: Any, like: Array) -> Any:
+    """A value about to be written into `like`: ValueError where a finite one would become infinite in FP16."""
+    array = np.asarray(value)
+    if like.dtype in FLOATING and array.dtype in FLOATING and array.dtype != like.dtype:
+        rounded = to_dtype(array, like.dtype)
+        if np.isinf(rounded).any() and not np.isinf(array).any():
+            raise ValueError(f"a value of magnitude {np.abs(array).max():g} does not fit FP16 (largest: {FP16_MAX:g})")
+        return rounded
+    return array
+
+
+# ---------------------------------------------------------------------------------------- the two ops of Tensor's own
+
+
+class Cast(Op):
+    """y = x in another floating dtype;  dx = dy in x's dtype.
+
+    The one op whose result has another dtype than its input: it is the user's explicit word.
+    """
+
+    kind = MOVEMENT
+    fp32 = ("x",)
+
+    def forward(self, x: Array, *, dtype: np.dtype) -> Array:
+        self.source = x.dtype
+        return to_dtype(x, dtype)
+
+    def backward(self, dy: Array) -> Array:
+        return to_dtype(dy, self.source)
+
+
+class Copy(Op):
+    """y = x in new memory;  dx = dy."""
+
+    kind = MOVEMENT
+    name = "clone"
+
+    def forward(self, x: Array) -> Array:
+        return x.copy()
+
+    def backward(self, dy: Array) -> Array:
+        return dy
+
+
+def saved_nbytes(root: Tensor) -> int:
+    """The bytes that the graph behind `root` keeps for backward: activations and statistics, without the leaves that
+    require gradients (weights). Arrays that several ops share are counted once.
+    """
+    owners: dict[int, Array] = {}
+    leaves: set[int] = set()
+    seen: set[int] = set()
+    ops = [] if root._op is None else [root._op]
+    while ops:
+        op = ops.pop()
+        if id(op) in seen:
+            continue
+        seen.add(id(op))
+        for array in (*(op.saved or ()), *op.statistics):
+            if isinstance(array, np.ndarray):
+                owner = array if array.base is None else array.base
+                owners[id(owner)] = owner
+        for edge in op.edges:
+            if isinstance(edge, Tensor):
+                data = edge.data
+                leaves.add(id(data if data.base is None else data.base))
+            elif edge is not None:
+                ops.append(edge[0])
+    return sum(owner.nbytes for key, owner in owners.items() if key not in leaves)
+
+
+def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """A Tensor with a copy of `data` (number, nested lists, array). Python floats become float32."""
+    made = Tensor(data, dtype, requires_grad)
+    if not isinstance(data, (int, float, list, tuple)):  # whatever else NumPy reads may share its memory
+        made.data = made.data.copy()
+    return made
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """A Tensor that shares memory with `array`."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"from_numpy: expected a NumPy array, got {type(array).__name__}")
+    return Tensor(array)
