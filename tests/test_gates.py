@@ -3,12 +3,12 @@
 The rule. A name is tinymp's own when the file defines it or imports it relatively; what an own function does, its own
 file answers for. Outside precision.py and backend/, forbidden are:
 
-- `.astype`, the operator `@`, and reading dot, vdot, inner, matmul, tensordot, einsum or vecdot from anything that is not
+- `.astype`, the operator `@`, and reading dot, vdot, inner, matmul, tensordot, einsum or vecdot from what is not
   tinymp's own (`ops.matmul`, a function of that name);
 - calling sum, mean, var, std, prod, cumsum and their like as an attribute of anything but an own module or `math`: the
   syntax does not show whether x in `x.sum()` is an array or a Tensor, so inside the package it is `sum(x)` or
   `ops.sum(x)`. The same for `reduce`, `accumulate` and `reduceat` of a ufunc;
-- a dtype by name (np.float32, "float32" or float32) given to a call: `dtype=float32`, `np.zeros(n, "f4")`. Own functions
+- a dtype by name given to a call: `dtype=float32`, `np.zeros(n, "f4")`, and np.float32 anywhere. Own functions
   and Tensor.to may be given one: they end in `to_dtype`. Comparing dtypes is free.
 """
 
@@ -76,17 +76,20 @@ def test_precision_changes_only_in_the_gates(path):
     [
         "x.astype(d)", "f = x.astype", "c = a @ b", "a @= b", "np.dot(a, b)", "a.dot(b)", "self.xp.vdot(a, b)",
         "xp.inner(a, b)", "f = np.matmul", "np.tensordot(a, b)", "np.einsum('ij,jk', a, b)", "einsum('ij,jk', a, b)",
-        "vecdot(a, b)", "from numpy import matmul", "from numpy import float32", "np.sum(x)", "x.sum()", "self.xp.sum(x)",
+        "vecdot(a, b)", "from numpy import matmul", "from numpy import float32", "np.sum(x)", "x.sum()",
+        "self.xp.sum(x)",
         "xp.mean(x)", "(a * b).var()", "x.data.std(0)", "np.prod(x)", "np.cumsum(x)", "np.add.reduce(x)",
         "np.add.accumulate(x)", "np.add.reduceat(x, i)", "np.zeros(3, dtype=np.float16)", "y = self.xp.float64",
         "np.zeros(3, dtype='float32')", "np.zeros(3, 'f2')", "np.asarray(x, float32)", "x.view(float16)",
-        "np.empty_like(x, dtype=float64)", "x.view('half')", "store(np.float32(2) * x, like=x)", "zeros(3, dtype=float16)",
+        "np.empty_like(x, dtype=float64)", "x.view('half')", "store(np.float32(2) * x, like=x)",
+        "zeros(3, dtype=float16)",
     ],
 )  # fmt: skip
 def test_a_way_around_the_gates_is_found(line):
     source = f"import numpy as np\nfrom ..precision import store, float16\nfrom .create import zeros\n\n{line}\n"
     (found,) = violations(source)
-    assert found.startswith("planted.py:5: ") and found.endswith(f": {line}")
+    assert found.startswith("planted.py:5: ")
+    assert found.endswith(f": {line}")
 
 
 def test_it_is_found_inside_an_op_too():
@@ -97,14 +100,19 @@ def test_it_is_found_inside_an_op_too():
 @pytest.mark.parametrize(
     "line",
     [
-        "y = ops.matmul(a, b)", "y = ops.einsum('ij,jk', a, b)", "def matmul(a, b): ...", "y = matmul(a, b)", "n = sum(sizes)",
-        "y = ops.sum(x, 0)", "n = math.prod(shape)", "from math import prod", "y = reduce(x, 0, 'sum')", "if x.dtype == float16: ...",
+        "y = ops.matmul(a, b)", "y = ops.einsum('ij,jk', a, b)", "def matmul(a, b): ...", "y = matmul(a, b)",
+        "n = sum(sizes)",
+        "y = ops.sum(x, 0)", "n = math.prod(shape)", "from math import prod", "y = reduce(x, 0, 'sum')",
+        "if x.dtype == float16: ...",
         "y = to_dtype(x, float32)", "y = x.to(float16)", "self.mean = mean", "print('float32 stays float32')",
-        "y = self.xp.zeros(shape, widen(x).dtype)", "message = 'a.astype(b) @ c'", "y = x.mean_", "@decorated\ndef f(): ...",
+        "y = self.xp.zeros(shape, widen(x).dtype)", "message = 'a.astype(b) @ c'", "y = x.mean_",
+        "@decorated\ndef f(): ...",
     ],
 )  # fmt: skip
 def test_innocent_code_passes(line):
-    source = "import math\nfrom . import ops\nfrom .dot import matmul\nfrom .precision import float16, reduce, to_dtype\n"
+    source = (
+        "import math\nfrom . import ops\nfrom .dot import matmul\nfrom .precision import float16, reduce, to_dtype\n"
+    )
     assert not violations(source + line)
 
 

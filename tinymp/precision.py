@@ -90,7 +90,7 @@ class Policy:
     def __post_init__(self) -> None:
         for field in ("storage", "accumulate", "reduce", "norm", "state"):
             value = getattr(self, field)
-            if value not in FLOATING:
+            if value is None or value not in FLOATING:  # None equals float64 in NumPy
                 raise ValueError(f"Policy: expected {field} to be float16, float32 or float64, got {value!r}")
             object.__setattr__(self, field, np.dtype(value))
         if self.rounding not in ("nearest", "stochastic"):

@@ -305,14 +305,12 @@ class Tensor:
             array = np.asarray(data)
         except ValueError as error:
             raise ValueError(f"Tensor: expected numbers in rows of equal length; {error}") from None
-        if array.dtype == object or array.dtype.kind not in "fiub":
-            raise TypeError(
-                f"Tensor: expected real numbers, got {type(data).__name__} with dtype {array.dtype}"
-            )
+        if array.dtype.kind not in "fiub":
+            raise TypeError(f"Tensor: expected real numbers, got {type(data).__name__} with dtype {array.dtype}")
         if dtype is None and array.dtype == float64 and not hasattr(data, "dtype"):
             dtype = float32  # Python floats become FP32, as in PyTorch; float64 arrays stay float64
         array = array if dtype is None else to_dtype(array, dtype)
-        if array.dtype.kind == "f" and array.dtype not in FLOATING:
+        if array.dtype.kind not in "iub" and array.dtype not in FLOATING:
             raise TypeError(f"Tensor: expected float16, float32, float64, an integer or bool, got {array.dtype}")
         if requires_grad and array.dtype not in FLOATING:
             raise TypeError(f"Tensor: only floating tensors can require a gradient, got {array.dtype}")
@@ -401,6 +399,9 @@ class Tensor:
         if self.dtype.kind not in "iu":
             raise TypeError(f"index: expected an integer tensor, got {self.dtype}")
         return int(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item() if spec else str(self), spec)  # f"{loss:.3f}"
 
     def __bool__(self) -> bool:
         if self.data.size != 1:

@@ -213,6 +213,7 @@ def test_loading_without_strict_reports_and_loads_the_rest():
         ({"weight": np.ones((1, 2), complex)}, TypeError, "'weight': expected float32, got complex128"),
         ({"weight": [[1.0, 2.0]]}, TypeError, "'weight': expected an array, got list"),
         ({"weight": Foreign(None)}, TypeError, r"'weight': Foreign could not be read as an array \(on another dev"),
+        ({"weight": np.full((1, 2), 70000)}, ValueError, "'weight': has values beyond the range of float16"),
         ({"weight": np.full((1, 2), 65520.0)}, ValueError, "'weight': has values beyond the range of float16"),
     ],
 )

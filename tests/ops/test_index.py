@@ -4,9 +4,9 @@ from functools import partial
 
 import numpy as np
 import pytest
+from oracle import check, randn, rng
 
 import tinymp as mp
-from oracle import check, randn, rng
 from tinymp import backend, ops
 
 picks = partial(check, roundings=0, grad_roundings=1)  # exact values; each gradient is one sum, rounded once
@@ -31,6 +31,7 @@ INDICES = {
     "two arrays": ([0, 1, 0], [2, 2, 2]),
     "broadcast arrays": (np.array([[0], [1]]), np.array([0, -1])),
     "arrays apart": ([0, 1, 1], slice(1, None), [3, 0, 0]),
+    "arrays apart behind an axis": (slice(None), [0, 1, 1], None, [3, 0, 0]),
     "array and slice and none": (slice(1), None, [1, 1]),
     "array after dots": (..., [3, 3, 0]),
     "mask": MASK,
@@ -75,7 +76,7 @@ def test_rows_of_a_tensor_without_gradient():
 @pytest.mark.parametrize("index", [[2, 0, 2, 2], [], [1]])
 def test_index_select(dim, index):
     index = np.array(index, np.int64)
-    picks(lambda x, i: ops.index_select(x, dim, i), lambda x, i: np.take(x, i, dim), randn(3, 4, 3), index, grad_length=3)
+    picks(lambda x, i: ops.index_select(x, dim, i), lambda x, i: x.take(i, dim), randn(3, 4, 3), index, grad_length=3)
 
 
 def test_index_select_with_an_index_without_axes():
@@ -83,7 +84,8 @@ def test_index_select_with_an_index_without_axes():
 
 
 @pytest.mark.parametrize(
-    ("dim", "shape", "index_shape"), [(0, (3, 4), (5, 4)), (1, (3, 4), (2, 6)), (-1, (2, 3, 4), (1, 3, 2)), (0, (5,), (0,))]
+    ("dim", "shape", "index_shape"),
+    [(0, (3, 4), (5, 4)), (1, (3, 4), (2, 6)), (-1, (2, 3, 4), (1, 3, 2)), (0, (5,), (0,))],
 )
 def test_gather(dim, shape, index_shape):
     index = rng(2).integers(0, shape[dim], index_shape)
@@ -151,15 +153,15 @@ def tensor(*values, dtype=np.int64):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: ops.getitem(X, 2), IndexError, r"getitem: expected indices in \[-2, 1\] for axis 0 of length 2, got 2"),
+        (lambda: ops.getitem(X, 2), IndexError, r"getitem: .* in \[-2, 1\] for axis 0 of length 2, got 2"),
         (lambda: ops.getitem(X, (0, -4)), IndexError, r"getitem: expected indices in \[-3, 2\] for axis 1 .*, got -4"),
         (lambda: ops.getitem(X, [0, 2]), IndexError, r"getitem: expected indices in \[-2, 1\] .*, got 2"),
         (lambda: ops.getitem(X, (slice(None), [5])), IndexError, r"getitem: .* for axis 1 of length 3, got 5"),
-        (lambda: ops.getitem(X, (0, 0, 0)), IndexError, r"getitem: expected at most 2 indices for shape \(2, 3\), got 3"),
+        (lambda: ops.getitem(X, (0, 0, 0)), IndexError, r"getitem: expected at most 2 indices .* got 3"),
         (lambda: ops.getitem(X, (..., ...)), IndexError, r"getitem: expected at most one `...`"),
-        (lambda: ops.getitem(X, [True, False, True]), IndexError, r"getitem: expected a mask of shape \(2,\) .* got \(3,\)"),
+        (lambda: ops.getitem(X, [True, False, True]), IndexError, r"getitem: .* a mask of shape \(2,\) .* got \(3,\)"),
         (lambda: ops.getitem(X, (0, [True])), IndexError, r"getitem: expected a mask of shape \(3,\) from axis 1 on"),
-        (lambda: ops.getitem(X, ([0, 1, 0], [0, 1])), IndexError, r"getitem: .* broadcast together, got shapes \(3,\), \(2,\)"),
+        (lambda: ops.getitem(X, ([0, 1, 0], [0, 1])), IndexError, r"getitem: .* broadcast .* \(3,\), \(2,\)"),
         (lambda: ops.getitem(X, slice(None, None, -1)), ValueError, "getitem: expected a positive step .* use flip"),
         (lambda: ops.getitem(X, slice(None, None, 0)), ValueError, "getitem: expected a positive step"),
         (lambda: ops.getitem(X, slice(0.5)), TypeError, "getitem: expected integers in a slice"),
@@ -168,16 +170,16 @@ def tensor(*values, dtype=np.int64):
         (lambda: ops.getitem(X, X), TypeError, "getitem: .* got Tensor with dtype float32"),
         (lambda: ops.getitem(X, tensor(0, 1, dtype=np.uint8)), TypeError, "getitem: uint8 means a mask to PyTorch"),
         (lambda: ops.index_select(X, 2, tensor(0)), IndexError, r"index_select: expected dim in \[-2, 1\]"),
-        (lambda: ops.index_select(X, 0, tensor(-1)), IndexError, r"index_select: expected indices in \[0, 1\] .*, got -1"),
+        (lambda: ops.index_select(X, 0, tensor(-1)), IndexError, r"index_select: .* in \[0, 1\] .*, got -1"),
         (lambda: ops.index_select(X, 1, tensor(0, 3)), IndexError, r"index_select: .* for axis 1 of length 3, got 3"),
         (lambda: ops.index_select(X, 0, [0]), TypeError, "index_select: expected a Tensor for `index`, got list"),
-        (lambda: ops.index_select(X, 0, X[0]), TypeError, "index_select: expected `index` to hold integers, got float32"),
+        (lambda: ops.index_select(X, 0, X[0]), TypeError, "index_select: .* to hold integers, got float32"),
         (lambda: ops.index_select(X, 0, tensor([0])), ValueError, r"index_select: .* one axis, got shape \(1, 1\)"),
         (lambda: ops.gather(X, 0, tensor([-1])), IndexError, r"gather: expected indices in \[0, 1\] .*, got -1"),
         (lambda: ops.gather(X, 1, tensor([3])), IndexError, r"gather: expected indices in \[0, 2\] .*, got 3"),
         (lambda: ops.gather(X, 0, tensor(0)), ValueError, r"gather: expected index.shape .* got \(1,\) and \(2, 3\)"),
         (lambda: ops.gather(X, 1, tensor([0], [0], [0])), ValueError, r"gather: .* except along axis 1, got \(3, 1\)"),
-        (lambda: ops.gather(X, 0, tensor([True], dtype=bool)), TypeError, "gather: expected `index` to hold integers, got bool"),
+        (lambda: ops.gather(X, 0, tensor([True], dtype=bool)), TypeError, "gather: .* to hold integers, got bool"),
         (lambda: ops.gather(X, 0, tensor([0]), sparse_grad=True), TypeError, "gather: argument `sparse_grad` is not"),
     ],
 )

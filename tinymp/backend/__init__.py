@@ -12,7 +12,7 @@ __all__ = ["cpu", "get", "of", "manual_seed"]
 _BACKENDS: dict[str, ModuleType] = {"cpu": cpu}
 
 
-def get(device: str) -> ModuleType:
+def get(device: Any) -> ModuleType:
     """The backend of a device name. ValueError names the devices that exist."""
     try:
         return _BACKENDS[device]

@@ -70,7 +70,8 @@ def info() -> dict[str, str]:
 
 def cast(x: Array, dtype: np.dtype) -> Array:
     """x in another floating dtype, rounded to nearest, ties to even. The memory order of x is kept."""
-    if numkong is None or x.size < 64:  # NumPy's call is the cheaper one on a handful of values
+    # NumPy's call is the cheaper one on a handful of values; NumKong takes FP64 to FP16 by way of FP32: two roundings
+    if numkong is None or x.size < 64 or (x.dtype == _F64 and dtype == _F16):
         if x.dtype == _F16:
             return x.astype(dtype)  # exact
         with np.errstate(over="ignore"):
@@ -82,11 +83,7 @@ def cast(x: Array, dtype: np.dtype) -> Array:
     # NumKong writes C-contiguous arrays only: hand it the axes in the order in which they lie in memory.
     out = np.empty_like(x, dtype=dtype)
     order = sorted(range(x.ndim), key=out.strides.__getitem__, reverse=True)
-    target = out.transpose(order)
-    if not target.flags.c_contiguous:  # a broadcast or flipped view: no such order exists
-        with np.errstate(over="ignore"):
-            return x.astype(dtype)
-    numkong.astype(x.transpose(order), _NUMKONG_NAMES[dtype], out=target)
+    numkong.astype(x.transpose(order), _NUMKONG_NAMES[dtype], out=out.transpose(order))
     return out
 
 
@@ -149,7 +146,7 @@ def reduce_fp16(x: Array, axis: int | tuple[int, ...], how: str) -> Array:
             return cast(np.add.accumulate(halves, axis=axis), _F32)
         axes = (axis,) if isinstance(axis, int) else tuple(axis)
         kept = tuple(1 if i in [a % x.ndim for a in axes] else n for i, n in enumerate(x.shape))
-        rows = np.moveaxis(halves, axes, range(len(axes))).reshape(count(x, axis), -1)
+        rows = np.moveaxis(halves, axes, range(len(axes))).reshape(count(x, axis), math.prod(kept))
         # accumulate, unlike reduce, never reorders into pairwise sums
         total = np.add.accumulate(rows, axis=0)[-1] if len(rows) else np.zeros(rows.shape[1], _F16)
         total = total.reshape(kept)

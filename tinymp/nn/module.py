@@ -356,7 +356,8 @@ def _exact(x: Tensor) -> Array:
 
 def _overflows(x: Array, dtype: np.dtype) -> bool:
     """Whether a finite value of x becomes infinite in `dtype`."""
-    return bool((np.isinf(to_dtype(x, dtype)) & np.isfinite(x)).any())
+    with np.errstate(over="ignore"):
+        return bool((np.isinf(to_dtype(x, dtype)) & np.isfinite(x)).any())
 
 
 def _loadable(own: Tensor, value: Any) -> Array:

@@ -23,7 +23,7 @@ class Parameter(Tensor):
     section 2.3.1). TypeError unless data is floating.
     """
 
-    __slots__ = ("_master", "name", "policy", "normalisation")
+    __slots__ = ("_master", "name", "normalisation", "policy")
     kind = UPDATE
 
     def __init__(self, data: Any, requires_grad: bool = True, *, normalisation: bool = False) -> None:

@@ -30,19 +30,16 @@ from .dot import bmm, einsum, linear, matmul, mm
 from .dropout import dropout
 from .embedding import embedding
 from .index import gather, getitem, index_select
-try:  # TEMPORARY until loss.py lands
-    from .loss import (
-        binary_cross_entropy,
-        binary_cross_entropy_with_logits,
-        cross_entropy,
-        huber_loss,
-        l1_loss,
-        mse_loss,
-        nll_loss,
-        smooth_l1_loss,
-    )
-except ImportError:
-    pass
+from .loss import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    huber_loss,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
+)
 from .norm import batch_norm, layer_norm, local_response_norm, normalize
 from .pointwise import (
     abs,

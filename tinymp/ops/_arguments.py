@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..precision import FLOATING, require_fp16
 from ..tensor import Tensor
 
@@ -111,7 +113,9 @@ def constant(op: str, name: str, value: Any, dtype: Any) -> Any:
     value = value.item() if hasattr(value, "item") and not isinstance(value, Tensor) else value
     if not isinstance(value, (int, float)):
         raise TypeError(f"{op}: expected `{name}` to be a number, got {type(value).__name__}")
-    if dtype not in FLOATING and (value not in (0, 1) if dtype == bool else value % 1 != 0):
-        raise ValueError(f"{op}: expected `{name}` to fit {dtype}, got {value!r}")
+    if dtype not in FLOATING:
+        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        if not low <= value <= high or value % 1:
+            raise ValueError(f"{op}: expected `{name}` to fit {dtype}, got {value!r}")
     require_fp16(op, value, dtype)
     return value

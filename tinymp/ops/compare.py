@@ -59,10 +59,7 @@ class AllTrue(Op):
 
 def _compare(op: str, input: Any, other: Any, out: None) -> Tensor:
     refuse(op, out=out)
-    tensor(op, "input", input)
-    if not isinstance(other, (int, float)) and not hasattr(other, "item"):
-        raise TypeError(f"{op}: expected `other` to be a Tensor or a number, got {type(other).__name__}")
-    return _OPS[op].apply(*operands(op, input, other))
+    return _OPS[op].apply(*operands(op, tensor(op, "input", input), other))
 
 
 def eq(input: Tensor, other: Any, *, out: None = None) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 from .. import backend
 from ..precision import FLOATING, float32, to_dtype
 from ..tensor import Tensor
-from ._arguments import constant, refuse, sizes, tensor
+from ._arguments import constant, sizes, tensor
 
 
 def _dtype(op: str, dtype: Any, default: Any) -> np.dtype:
@@ -37,74 +37,58 @@ def _filled_like(op: str, x: Any, value: Any, dtype: Any, requires_grad: bool, d
     return _filled(op, (x.shape,), value, found, requires_grad, x.device if device is None else device)
 
 
-def zeros(
-    *size: Any, out: None = None, dtype: Any = None, layout: None = None, device: str | None = None,
-    requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:
+def zeros(*size: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
     """Zeros of shape `size` (integers or one tuple)."""
-    refuse("zeros", out=out, layout=layout, pin_memory=pin_memory)
     return _filled("zeros", size, 0, _dtype("zeros", dtype, float32), requires_grad, device)
 
 
-def ones(
-    *size: Any, out: None = None, dtype: Any = None, layout: None = None, device: str | None = None,
-    requires_grad: bool = False, pin_memory: bool = False,
-) -> Tensor:
+def ones(*size: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
     """Ones of shape `size` (integers or one tuple)."""
-    refuse("ones", out=out, layout=layout, pin_memory=pin_memory)
     return _filled("ones", size, 1, _dtype("ones", dtype, float32), requires_grad, device)
 
 
 def full(
-    size: Any, fill_value: Any, *, out: None = None, dtype: Any = None, layout: None = None, device: str | None = None,
-    requires_grad: bool = False, pin_memory: bool = False,
+    size: Any, fill_value: Any, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False
 ) -> Tensor:
     """`fill_value` in every element of shape `size`; without dtype float32, int64 or bool, after the value.
 
     ValueError for a value that the dtype cannot hold.
     """
-    refuse("full", out=out, layout=layout, pin_memory=pin_memory)
     own = np.asarray(fill_value).dtype
-    found = _dtype("full", dtype, float32 if own.kind == "f" else own)
+    found = _dtype("full", dtype, own if own.kind in "iub" else float32)
     return _filled("full", (size,), fill_value, found, requires_grad, device)
 
 
-def zeros_like(
-    input: Tensor, *, dtype: Any = None, layout: None = None, device: str | None = None, requires_grad: bool = False,
-    memory_format: None = None,
-) -> Tensor:
+def zeros_like(input: Tensor, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
     """Zeros of input's shape; dtype and device too, unless given."""
-    refuse("zeros_like", layout=layout, memory_format=memory_format)
     return _filled_like("zeros_like", input, 0, dtype, requires_grad, device)
 
 
-def ones_like(
-    input: Tensor, *, dtype: Any = None, layout: None = None, device: str | None = None, requires_grad: bool = False,
-    memory_format: None = None,
-) -> Tensor:
+def ones_like(input: Tensor, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
     """Ones of input's shape; dtype and device too, unless given."""
-    refuse("ones_like", layout=layout, memory_format=memory_format)
     return _filled_like("ones_like", input, 1, dtype, requires_grad, device)
 
 
 def full_like(
-    input: Tensor, fill_value: Any, *, dtype: Any = None, layout: None = None, device: str | None = None,
-    requires_grad: bool = False, memory_format: None = None,
+    input: Tensor, fill_value: Any, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False
 ) -> Tensor:
     """`fill_value` in input's shape; dtype and device too, unless given. ValueError if the dtype cannot hold it."""
-    refuse("full_like", layout=layout, memory_format=memory_format)
     return _filled_like("full_like", input, fill_value, dtype, requires_grad, device)
 
 
 def arange(
-    start: float, end: float | None = None, step: float = 1, *, out: None = None, dtype: Any = None,
-    layout: None = None, device: str | None = None, requires_grad: bool = False, pin_memory: bool = False,
+    start: float,
+    end: float | None = None,
+    step: float = 1,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """start, start + step, ... up to but without end; `arange(end)` starts at 0. int64 if all three are integers.
 
     Each value is start + i * step in float64, rounded once. ValueError for a step of 0 or away from end.
     """
-    refuse("arange", out=out, layout=layout, pin_memory=pin_memory)
     first, last = (0, start) if end is None else (start, end)
     whole = all(isinstance(v, (int, np.integer)) for v in (first, last, step))
     found = _dtype("arange", dtype, int if whole else float32)

@@ -1,4 +1,4 @@
-"""Dot products: exact products of stored operands, FP32 accumulator, one rounding (MPT section 3.3, NVG section 2.2)."""
+"""Dot products: exact products of stored operands, FP32 accumulator, one rounding (MPT 3.3, NVG 2.2)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ..precision import DOT, gemm, reduce, store
 from ..tensor import Array, Op, Tensor
 from ._arguments import floating
 from .pointwise import sum_to
+from .reduce import sum as sum_over
 
 
 class MatMul(Op):
@@ -134,7 +135,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
         x, labels = _contract(x, labels, y, others, needed)
     gone = [i for i, label in enumerate(labels) if label not in out]
     if gone:
-        x, labels = x.sum(tuple(gone)), [label for label in labels if label in out]
+        x, labels = sum_over(x, tuple(gone)), [label for label in labels if label in out]
     return x.permute([labels.index(label) for label in out]) if labels != out else x
 
 
@@ -189,9 +190,9 @@ def _contract(x: Tensor, xs: list, y: Tensor, ys: list, needed: set) -> tuple[Te
     for_x = [i for i, label in enumerate(xs) if label not in ys and label not in needed]
     for_y = [i for i, label in enumerate(ys) if label not in xs and label not in needed]
     if for_x:
-        x, xs = x.sum(tuple(for_x)), [label for i, label in enumerate(xs) if i not in for_x]
+        x, xs = sum_over(x, tuple(for_x)), [label for i, label in enumerate(xs) if i not in for_x]
     if for_y:
-        y, ys = y.sum(tuple(for_y)), [label for i, label in enumerate(ys) if i not in for_y]
+        y, ys = sum_over(y, tuple(for_y)), [label for i, label in enumerate(ys) if i not in for_y]
     size = dict(zip(xs, x.shape)) | dict(zip(ys, y.shape))
     batch = [label for label in xs if label in ys and label in needed]
     inner = [label for label in xs if label in ys and label not in needed]

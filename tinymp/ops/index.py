@@ -183,7 +183,7 @@ def _axes_taken(item: Any) -> int:
     """How many axes an item of an index stands for."""
     if item is None or item is ...:
         return 0
-    return item.ndim if getattr(item, "dtype", None) == bool else 1
+    return 1 if isinstance(item, (int, slice)) or item.dtype.kind != "b" else item.ndim
 
 
 def _item(i: Any, xp: Any) -> Any:

@@ -29,7 +29,7 @@ def operands(op: str, *inputs: Any) -> list:
     broadcastable(op, *tensors)
     dtypes = [x.data.dtype for x in tensors if x.data.dtype in FLOATING]
     # integers beside a fraction become FP32, as in PyTorch
-    dtype = dtypes[0] if dtypes else float32 if any([isinstance(x, float) for x in numbers]) else None
+    dtype = dtypes[0] if dtypes else float32 if float in map(type, numbers) else None
     return [_operand(op, x, dtype) for x in numbers]
 
 
@@ -44,12 +44,14 @@ def _operand(op: str, x: Any, dtype: Any) -> Any:
 
 def broadcastable(op: str, *tensors: Tensor) -> None:
     """ValueError unless the shapes broadcast."""
-    if any([x.data.shape != tensors[0].data.shape for x in tensors]):
+    if len({x.data.shape for x in tensors}) > 1:
         try:
             np.broadcast_shapes(*[x.shape for x in tensors])
         except ValueError:
-            shapes = " and ".join([str(x.shape) for x in tensors])
-            raise ValueError(f"{op}: expected shapes that broadcast (equal from the right, or 1), got {shapes}") from None
+            shapes = " and ".join(str(x.shape) for x in tensors)
+            raise ValueError(
+                f"{op}: expected shapes that broadcast (equal from the right, or 1), got {shapes}"
+            ) from None
 
 
 def stored(*operands: Any) -> Array:
@@ -370,7 +372,8 @@ def sub(input: Any, other: Any, *, alpha: float = 1, out: None = None) -> Tensor
 
 
 def _factor(op: str, alpha: Any, pair: list) -> Any:
-    return constant(op, "alpha", alpha, stored(*pair).dtype)
+    dtype = stored(*pair).dtype
+    return constant(op, "alpha", alpha, float32 if dtype in FLOATING else dtype)  # never stored: need not fit FP16
 
 
 def mul(input: Any, other: Any, *, out: None = None) -> Tensor:
@@ -441,7 +444,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
         value = value.item()
     if not isinstance(value, Tensor):
         value = constant("masked_fill", "value", value, input.dtype)
-        value = bool(value) if input.dtype == bool else value
+        value = value if input.dtype in FLOATING else input.dtype.type(value)
     try:
         fits = np.broadcast_shapes(mask.shape, input.shape) == input.shape
     except ValueError:

@@ -135,7 +135,7 @@ class Take(Op):
 
 
 class LogSumExp(Op):
-    """y = m + ln sum exp(x - m) over dims, with m = max x;  dx = exp(x - y) dy."""
+    """y = m + ln s, with m = max x and s = sum exp(x - m) over dims;  dx = exp(x - m) dy / s, 0 where all x = -inf."""
 
     kind = REDUCTION
     name = "logsumexp"
@@ -143,14 +143,14 @@ class LogSumExp(Op):
     def forward(self, x: Array, *, dims: tuple) -> Array:
         m = reduce(x, dims, "max")
         m = self.device.select(self.xp.isfinite(m), m)  # all -inf gives -inf, not nan
-        wide = m + self.xp.log(reduce(self.xp.exp(widen(x) - m), dims, "sum", like=x))
-        self.save(x, statistics=(wide,))
-        return store(wide, like=x)
+        s = reduce(self.xp.exp(widen(x) - m), dims, "sum", like=x)
+        self.save(x, statistics=(m, s))  # not y: beside a large m, FP32 would lose digits of ln s
+        return store(m + self.xp.log(s), like=x)
 
     def backward(self, dy: Array) -> Array:
-        (x,), (y,) = self.saved, self.statistics
-        y = self.device.select(self.xp.not_equal(y, -float("inf")), y)  # all x = -inf: dx = 0, not nan
-        return store(self.xp.exp(widen(x) - y) * widen(dy), like=dy)
+        (x,), (m, s) = self.saved, self.statistics
+        p = self.device.select(self.xp.not_equal(s, 0), self.xp.exp(widen(x) - m) / s)
+        return store(p * widen(dy), like=dy)
 
 
 class CumSum(Op):

@@ -7,6 +7,7 @@ memory with their input. Only the gradients of expand and of the mirrored paddin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -106,7 +107,7 @@ def _parts(x: Array, lengths: Sequence[int], dim: int) -> tuple:
     ends = [0]
     for n in lengths:
         ends.append(ends[-1] + n)
-    return tuple([x[(slice(None),) * dim + (slice(a, b),)] for a, b in zip(ends, ends[1:])])
+    return tuple([x[(slice(None),) * dim + (slice(a, b),)] for a, b in pairwise(ends)])
 
 
 class Flip(Op):

@@ -1,0 +1,433 @@
+"""Pointwise ops: each against its formula in every dtype, then the edges, numbers, integers and refusals."""
+
+import numpy as np
+import pytest
+from oracle import check, distinct, randn
+
+import tinymp as mp
+from tinymp import ops
+
+F16, F32 = np.float16, np.float32
+INF, NAN = float("inf"), float("nan")
+
+
+def away(*shape, seed=0):
+    """Values of both signs with 0.5 <= |x|."""
+    x = randn(*shape, seed=seed)
+    return np.sign(x) * (np.abs(x) + 0.5)
+
+
+def positive(*shape, seed=0):
+    return np.abs(away(*shape, seed=seed))
+
+
+def between(*shape, seed=0):
+    """Values that equal none of `distinct`."""
+    return distinct(*shape, seed=seed) + 0.03125
+
+
+BINARY = {  # function: oracle, first operand, second operand
+    "add": (np.add, randn, randn),
+    "sub": (np.subtract, randn, randn),
+    "mul": (np.multiply, randn, randn),
+    "div": (np.divide, randn, away),
+    "pow": (np.power, positive, randn),
+    "maximum": (np.maximum, distinct, between),
+    "minimum": (np.minimum, distinct, between),
+}
+ARITHMETIC = ["add", "sub", "mul", "div", "pow"]
+UNARY = {  # function: oracle, input, roundings that backward inherits (a stored y)
+    "neg": (np.negative, randn, 0),
+    "abs": (np.abs, away, 0),
+    "exp": (np.exp, randn, 1),
+    "log": (np.log, positive, 0),
+    "sqrt": (np.sqrt, positive, 1),
+    "rsqrt": (lambda x: x**-0.5, positive, 0),
+    "square": (np.square, randn, 0),
+    "reciprocal": (lambda x: 1 / x, away, 0),
+}
+SHAPES = [
+    ((2, 3), (2, 3)), ((2, 3), (3,)), ((3,), (2, 3)), ((2, 1), (1, 3)), ((4, 1, 3), (2, 1)), ((2, 3), ()), ((), (2, 3)),
+    ((), ()), ((1,), (4,)), ((0, 3), (3,)), ((0,), (1,)), ((1, 1, 5), (1, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("name", BINARY)
+def test_two_operands(name, shapes):
+    oracle, first, second = BINARY[name]
+    terms = np.broadcast(*[np.empty(s) for s in shapes]).size  # at most so many terms in the gradient of one operand
+    check(getattr(ops, name), oracle, first(*shapes[0]), second(*shapes[1], seed=1), grad_length=terms)
+
+
+@pytest.mark.parametrize("number", [2, 0.5, -1, 3.0, np.float64(1.5), np.int64(2)])
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_a_number_on_either_side(name, number):
+    oracle, _, second = BINARY[name]
+    check(lambda x: getattr(ops, name)(x, number), lambda x: oracle(x, float(number)), positive(3, 4))
+    number = abs(number)
+    check(lambda x: getattr(ops, name)(number, x), lambda x: oracle(float(number), x), second(3, 4))
+
+
+@pytest.mark.parametrize("alpha", [2, -0.5, 0, np.float64(0.1)])
+@pytest.mark.parametrize(("name", "sign"), [("add", 1), ("sub", -1)])
+def test_alpha(name, sign, alpha):
+    wide = float(alpha)
+    f = getattr(ops, name)
+    check(
+        lambda x, y: f(x, y, alpha=alpha),
+        lambda x, y: x + sign * wide * y,
+        randn(2, 3),
+        randn(3, seed=1),
+        grad_length=2,
+    )
+
+
+def test_alpha_need_not_fit_fp16():
+    x = mp.tensor(np.array([2.0**-10], F16))
+    assert ops.add(x, x, alpha=2**17).tolist() == [128]
+    assert ops.sub(0, x, alpha=1e5).tolist() == [F16(-1e5 / 1024)]
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (1,), (), (0, 2)])
+@pytest.mark.parametrize("name", UNARY)
+def test_one_operand(name, shape):
+    oracle, values, inherited = UNARY[name]
+    check(getattr(ops, name), oracle, values(*shape), inherited=inherited)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(None, 0.5), (-0.25, None), (-0.25, 0.5), (0.5, -0.25), (np.float64(0), 1), (-INF, INF)]
+)
+@pytest.mark.parametrize("shape", [(4, 5), (), (0, 2)])
+def test_clamp(low, high, shape):
+    def oracle(x):
+        return np.minimum(np.maximum(x, -INF if low is None else low), INF if high is None else high)
+
+    check(lambda x: ops.clamp(x, low, high), oracle, distinct(*shape))
+    check(lambda x: ops.clamp(x, min=low, max=high), oracle, distinct(*shape))
+
+
+def test_clamp_between_tensors():
+    x, low, high = distinct(5, 6), distinct(6, seed=1) - 0.53125, distinct(5, 1, seed=2) + 0.53125
+    check(ops.clamp, lambda x, a, b: np.minimum(np.maximum(x, a), b), x, low, high, grad_length=6)
+    check(lambda x, a: ops.clamp(x, a, 0.5), lambda x, a: np.minimum(np.maximum(x, a), 0.5), x, low, grad_length=6)
+    check(lambda x, b: ops.clamp(x, None, b), np.minimum, x, high, grad_length=6)
+
+
+MASK = np.array([[True, False, True], [False, False, True]])
+
+
+@pytest.mark.parametrize(
+    "shapes", [((2, 3), (2, 3)), ((3,), (2, 1)), ((), (2, 3)), ((2, 1), ()), ((4, 1, 1), (3,))], ids=str
+)
+def test_where(shapes):
+    x, y = randn(*shapes[0]), randn(*shapes[1], seed=1)
+    check(ops.where, np.where, MASK, x, y, grad_length=24)
+    check(lambda c, x: ops.where(c, x, 2.5), lambda c, x: np.where(c, x, 2.5), MASK, x, grad_length=24)
+    check(lambda c, x: ops.where(c, -1, x), lambda c, x: np.where(c, -1, x), MASK, x, grad_length=24)
+
+
+@pytest.mark.parametrize("mask", [MASK, MASK[0], MASK[:, :1], np.array(True)], ids=lambda m: str(m.shape))
+@pytest.mark.parametrize("value", [0, -1.5, np.float32(2), -INF])
+def test_masked_fill(mask, value):
+    check(
+        lambda x: ops.masked_fill(x, mp.tensor(mask), value),
+        lambda x: np.where(mask, float(value), x),
+        randn(2, 3),
+        gradient=False,
+    )
+    x = mp.tensor(randn(2, 3), requires_grad=True)
+    ops.masked_fill(x, mp.tensor(mask), value).backward(np.full((2, 3), 3.0))
+    np.testing.assert_array_equal(x.grad, np.where(np.broadcast_to(mask, (2, 3)), 0.0, 3.0))
+
+
+def test_masked_fill_with_a_tensor():
+    check(ops.masked_fill, lambda x, m, v: np.where(m, v, x), randn(2, 3), MASK, np.array(2.0), grad_length=6)
+
+
+# --------------------------------------------------------------------------------------------------------------- edges
+
+
+def value_and_grads(f, *xs, dtype):
+    """f(*xs), and the gradients for dy = 1, as lists."""
+    tensors = [mp.tensor(np.array(x, dtype), requires_grad=True) for x in xs]
+    y = f(*tensors)
+    y.backward(np.ones(y.shape, dtype))
+    return y.data, *[t.grad for t in tensors]
+
+
+def same(got, expected):
+    """Equal, with nan and the sign of 0 counted."""
+    expected = np.array(expected, got.dtype)
+    np.testing.assert_array_equal(got, expected)
+    number = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(expected)[number])
+
+
+dtypes = pytest.mark.parametrize("dtype", [F16, F32, np.float64])
+
+
+@dtypes
+@pytest.mark.parametrize(
+    ("name", "x", "y", "dx"),
+    [
+        ("neg", [0.0, -0.0, INF, NAN], [-0.0, 0.0, -INF, NAN], [-1, -1, -1, -1]),
+        ("abs", [0.0, -0.0, -INF, INF, NAN], [0, 0, INF, INF, NAN], [0, 0, -1, 1, NAN]),
+        ("exp", [0.0, -INF, INF, NAN], [1, 0, INF, NAN], [1, 0, INF, NAN]),
+        ("log", [1.0, 0.0, -0.0, INF, -1.0, NAN], [0, -INF, -INF, INF, NAN, NAN], [1, INF, -INF, 0, -1, NAN]),
+        ("sqrt", [0.0, -0.0, INF, -1.0, NAN], [0, -0.0, INF, NAN, NAN], [INF, -INF, 0, NAN, NAN]),
+        ("rsqrt", [4.0, 0.0, INF, -1.0, NAN], [0.5, INF, 0, NAN, NAN], [-0.0625, -INF, -0.0, NAN, NAN]),
+        ("square", [0.0, -0.0, -INF, NAN], [0, 0, INF, NAN], [0, -0.0, -INF, NAN]),
+        ("reciprocal", [0.0, -0.0, INF, -INF, NAN], [INF, -INF, 0, -0.0, NAN], [-INF, -INF, -0.0, -0.0, NAN]),
+    ],
+)
+def test_edges_of_one_operand(name, x, y, dx, dtype):
+    got = value_and_grads(getattr(ops, name), x, dtype=dtype)
+    same(got[0], y)
+    same(got[1], dx)
+
+
+@dtypes
+@pytest.mark.parametrize(
+    ("x", "p", "z", "dx", "dp"),
+    [
+        (0, 0, 1, 0, 0), (0, 1, 0, 1, 0), (0, 2, 0, 0, 0), (0, 0.5, 0, INF, 0), (0, -1, INF, -INF, -INF),
+        (0, NAN, NAN, NAN, NAN),
+        (2, 0, 1, 0, np.log(2)), (1, 5, 1, 5, 0), (-2, 2, 4, -4, NAN), (-2, 3, -8, 12, NAN), (-8, 1 / 3, NAN, NAN, NAN),
+        (4, 0.5, 2, 0.25, 2 * np.log(4)), (4, -0.5, 0.5, -0.0625, 0.5 * np.log(4)), (NAN, 0, 1, 0, NAN),
+        (INF, 1, INF, 1, INF),
+    ],
+)  # fmt: skip
+def test_edges_of_pow(x, p, z, dx, dp, dtype):
+    for got, expected in zip(value_and_grads(ops.pow, [x], [p], dtype=dtype), (z, dx, dp)):
+        np.testing.assert_allclose(got, np.array([expected], dtype), rtol=2 * np.finfo(dtype).eps)
+    z_, dx_ = value_and_grads(lambda t: ops.pow(t, p), [x], dtype=dtype)  # the same with a number
+    np.testing.assert_allclose(z_, np.array([z], dtype), rtol=2 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(dx_, np.array([dx], dtype), rtol=2 * np.finfo(dtype).eps)
+
+
+@dtypes
+@pytest.mark.parametrize(
+    ("name", "z", "dx"),
+    [
+        ("maximum", [2, 2, 2, NAN, NAN, INF], [0, 0.5, 1, 1, 1, 1]),
+        ("minimum", [1, 2, 1, NAN, NAN, -INF], [1, 0.5, 0, 1, 1, 0]),
+    ],
+)
+def test_ties_share_and_nan_passes(name, z, dx, dtype):
+    got = value_and_grads(getattr(ops, name), [1, 2, 2, NAN, 1, INF], [2, 2, 1, 1, NAN, -INF], dtype=dtype)
+    np.testing.assert_array_equal(got[0], z)
+    np.testing.assert_array_equal(got[1], dx)
+    np.testing.assert_array_equal(got[2], [1, 0.5, 0, 1, 1, 0] if name == "maximum" else [0, 0.5, 1, 1, 1, 1])
+
+
+@dtypes
+def test_clamp_at_its_bounds(dtype):
+    x = [-2, -1, 0, 1, 2, NAN, INF]
+    y, dx = value_and_grads(lambda t: ops.clamp(t, -1, 1), x, dtype=dtype)
+    np.testing.assert_array_equal(y, [-1, -1, 0, 1, 1, NAN, 1])
+    np.testing.assert_array_equal(dx, [0, 1, 1, 1, 0, 0, 0])  # the bounds themselves get dy
+    _, dx, low, high = value_and_grads(ops.clamp, x, [-1] * 7, [1] * 7, dtype=dtype)
+    np.testing.assert_array_equal(
+        [dx, low, high], [[0, 1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0, 1]]
+    )
+    _, dx, low, high = value_and_grads(ops.clamp, [0, 3], [2, 2], [1, 1], dtype=dtype)  # low > high: high it is
+    np.testing.assert_array_equal([dx, low, high], [[0, 0], [0, 0], [1, 1]])
+
+
+@dtypes
+def test_what_is_not_selected_does_not_leak(dtype):
+    x = [INF, NAN, 1.0]
+    y, dx = value_and_grads(lambda t: ops.where(mp.tensor([False, False, True]), t * 2, 0.0), x, dtype=dtype)
+    same(y, [0, 0, 2])
+    same(dx, [0, 0, 2])
+
+
+@pytest.mark.parametrize(
+    ("f", "x", "y"),
+    [
+        (lambda x: x + 15.99, 65504, 65504), (lambda x: x + 16, 65504, INF), (lambda x: x * 2, 65504, INF),
+        (lambda x: x * 0.5, 2.0**-24, 0), (lambda x: x * 0.5, 3 * 2.0**-24, 2.0**-23),
+        (lambda x: x / 4, 2.0**-14, 2.0**-16),
+        (lambda x: x + 1, 2048, 2048), (lambda x: x + 1, 2050, 2052), (ops.exp, 11.086, 65248), (ops.exp, 11.1, INF),
+        (ops.square, 255.875, 65472), (ops.square, 256, INF), (ops.reciprocal, 2.0**-16, INF),
+        (ops.rsqrt, 2.0**-24, 4096),
+        (lambda x: x * 65504 / 65504, 3, INF), (lambda x: x - 0.0001, 1, 1),
+    ],
+)  # fmt: skip
+def test_fp16_rounds_once_at_the_end(f, x, y):
+    assert f(mp.tensor(np.array([x], F16))).tolist() == [F16(y)]
+
+
+def test_fp16_gradients_do_not_overflow_inside():
+    x, y = mp.tensor(np.array([300.0], F16), requires_grad=True), mp.tensor(np.array([0.001], F16), requires_grad=True)
+    (x / y).backward(np.array([1e-4], F16))
+    assert x.grad == F16(np.float64(F16(1e-4)) / np.float64(F16(0.001)))
+    assert y.grad == F16(-np.float64(F16(1e-4)) * 300 / np.float64(F16(0.001)) ** 2)  # x / y^2 alone is 3e8
+
+
+def test_the_gradient_of_a_broadcast_operand_is_summed_in_fp32():
+    x, b = mp.tensor(np.zeros((20_000, 2), F16)), mp.tensor(np.zeros(2, F16), requires_grad=True)
+    (x + b).backward(np.full((20_000, 2), 0.1, F16))
+    assert b.grad.tolist() == [F16(20_000 * np.float64(F16(0.1)))] * 2
+
+
+# ------------------------------------------------------------------------------------------- memory and other dtypes
+
+ALL = {
+    **{name: lambda x, f=name: getattr(ops, f)(x, x + 1) for name in BINARY},
+    **{name: lambda x, f=name: getattr(ops, f)(x) for name in UNARY},
+    "clamp": lambda x: ops.clamp(x, 1, 2),
+    "where": lambda x: ops.where(x > 1, x, x + 1),
+    "masked_fill": lambda x: ops.masked_fill(x, x > 1, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_inputs_and_gradients_are_never_written_to(name):
+    x = mp.tensor(positive(3, 4).astype(F32), requires_grad=True)
+    before, dy = x.data.copy(), np.ones((3, 4), F32)
+    for _ in range(2):
+        ALL[name](x).backward(dy)
+    np.testing.assert_array_equal(x.data, before)
+    assert (dy == 1).all()
+
+
+@dtypes
+@pytest.mark.parametrize("name", ALL)
+def test_the_memory_order_stays(name, dtype):
+    x = mp.tensor(positive(2, 3, 4, 5).astype(dtype), requires_grad=True)
+    view = x.permute(3, 0, 1, 2)
+    assert ALL[name](view).data.strides == view.data.strides
+
+
+@pytest.mark.parametrize(
+    ("f", "result"),
+    [
+        (lambda i, b, u: i + 1, "int64"), (lambda i, b, u: i + 1.5, "float32"), (lambda i, b, u: i * 2, "int64"),
+        (lambda i, b, u: i / 2, "float32"), (lambda i, b, u: 1 / i, "float32"), (lambda i, b, u: i**2, "int64"),
+        (lambda i, b, u: i**0.5, "float32"), (lambda i, b, u: 2**i, "int64"), (lambda i, b, u: i + b, "int64"),
+        (lambda i, b, u: u + i, "int64"), (lambda i, b, u: u + 1, "uint8"), (lambda i, b, u: b + 1, "int64"),
+        (lambda i, b, u: b + b, "bool"), (lambda i, b, u: -i, "int64"), (lambda i, b, u: ops.abs(i), "int64"),
+        (lambda i, b, u: ops.square(i), "int64"), (lambda i, b, u: ops.maximum(i, u), "int64"),
+        (lambda i, b, u: ops.clamp(i, 0), "int64"), (lambda i, b, u: ops.clamp(u, 1, 2), "uint8"),
+        (lambda i, b, u: ops.clamp(i, 0.5), "float32"), (lambda i, b, u: ops.where(b, u, i), "int64"),
+        (lambda i, b, u: ops.where(b, b, i), "int64"), (lambda i, b, u: ops.where(b, i, 0.5), "float32"),
+        (lambda i, b, u: ops.masked_fill(i, b, 7), "int64"), (lambda i, b, u: ops.masked_fill(b, b, 0), "bool"),
+        (lambda i, b, u: ops.masked_fill(u, b, mp.tensor(1.0)), "uint8"),
+        (lambda i, b, u: ops.add(i, i, alpha=2), "int64"),
+    ],
+)  # fmt: skip
+def test_integers(f, result):
+    i, b, u = np.array([1, 2, 3]), np.array([True, False, True]), np.array([3, 2, 1], np.uint8)
+    y = f(*map(mp.tensor, (i, b, u)))
+    assert y.dtype == result
+    assert not y.requires_grad
+
+
+def test_values_of_integers():
+    i, u = mp.tensor([1, -2, 300]), mp.tensor(np.array([7, 0, 9], np.uint8))
+    assert ops.where(mp.tensor([True, False, False]), u, i).tolist() == [7, -2, 300]
+    assert ops.maximum(i, u).tolist() == [7, 0, 300]
+    assert (i / 4).tolist() == [0.25, -0.5, 75]
+    assert ops.masked_fill(i, mp.tensor([True, False, False]), mp.tensor(5.0)).tolist() == [5, -2, 300]
+
+
+@pytest.mark.parametrize("name", [*BINARY, "where"])
+@pytest.mark.parametrize("dtype", [F16, F32])
+def test_integers_beside_a_floating_tensor_take_its_dtype(name, dtype):
+    x, i = mp.tensor(np.array([1.5, 2], dtype), requires_grad=True), mp.tensor([2, 3])
+    f = (lambda a, b: ops.where(mp.tensor([True, False]), a, b)) if name == "where" else getattr(ops, name)
+    for y in (f(x, i), f(i, x)):
+        assert y.dtype == dtype
+        assert y.requires_grad
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
+
+H = mp.tensor(np.ones(2, F16))
+X, N, B = mp.tensor(np.ones((2, 3), F32)), mp.tensor([1, 2]), mp.tensor([True, False])
+
+
+@pytest.mark.parametrize("value", [70_000, -1e6, 65520.0])
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_constants_that_do_not_fit_fp16(name, value, swapped):
+    with pytest.raises(ValueError, match=f"{name}: the constant .* does not fit FP16, whose largest value is 65504"):
+        getattr(ops, name)(*((value, H) if swapped else (H, value)))
+    getattr(ops, name)(H.float(), value)
+
+
+@pytest.mark.parametrize(
+    ("f", "error", "message"),
+    [
+        (lambda: ops.clamp(H, 70_000), ValueError, "clamp: the constant 70000 does not fit FP16"),
+        (lambda: ops.clamp(H, max=-70_000), ValueError, "clamp: the constant -70000 does not fit FP16"),
+        (lambda: ops.where(B, H, 1e5), ValueError, "where: the constant 100000 does not fit FP16"),
+        (lambda: ops.masked_fill(H, B, -1e9), ValueError, r"masked_fill: the constant -1e\+09 does not fit FP16"),
+        (lambda: ops.clamp(X), ValueError, "clamp: expected at least one of `min` and `max`, got neither"),
+        (lambda: ops.clamp(X, "a"), TypeError, "clamp: expected Tensors and numbers, got str"),
+        (lambda: ops.clamp(1.0, 2), TypeError, "clamp: expected a Tensor for `input`, got float"),
+        (lambda: ops.add(X, X, alpha="a"), TypeError, "add: expected `alpha` to be a number, got str"),
+        (lambda: ops.sub(N, N, alpha=0.5), ValueError, "sub: expected `alpha` to fit int64, got 0.5"),
+        (lambda: ops.div(X, X, rounding_mode="floor"), TypeError, "div: argument `rounding_mode` is not supported"),
+        (lambda: ops.add(1, 2), TypeError, "add: expected a Tensor for `other`, got int; wrap it with tinymp.tensor"),
+        (lambda: ops.mul(X, None), TypeError, "mul: expected Tensors and numbers, got NoneType"),
+        (lambda: ops.mul("a", X), TypeError, "mul: expected Tensors and numbers, got str"),
+        (lambda: ops.mul(X, 1j), TypeError, "mul: expected Tensors and numbers, got complex"),
+        (lambda: ops.maximum(X, 1.0), TypeError, "maximum: expected a Tensor for `other`, got float"),
+        (lambda: ops.minimum([1], X), TypeError, "minimum: expected a Tensor for `input`, got list"),
+        (lambda: ops.where(X, X, X), TypeError, "where: expected `condition` to be bool, got float32; compare it"),
+        (lambda: ops.where(True, X, X), TypeError, "where: expected a Tensor for `condition`, got bool"),
+        (lambda: ops.where(B, 1, 2), TypeError, "where: expected a Tensor for `other`, got int"),
+        (
+            lambda: ops.where(B, X, 0.0),
+            ValueError,
+            r"where: expected shapes that broadcast .*, got \(2,\) and \(2, 3\)",
+        ),
+        (lambda: ops.where(B, H, X[0, :2]), TypeError, "where: expected tensors of one dtype, got .*float16.*float32"),
+        (lambda: ops.masked_fill(X, X, 0), TypeError, "masked_fill: expected `mask` to be bool, got float32"),
+        (
+            lambda: ops.masked_fill(X, B, 0),
+            ValueError,
+            r"masked_fill: expected `mask` to broadcast to \(2, 3\), got \(2,\)",
+        ),
+        (
+            lambda: ops.masked_fill(X[0, :2], B, X[0]),
+            ValueError,
+            r"expected `value` to be a number, got a tensor of shape \(3,\)",
+        ),
+        (lambda: ops.masked_fill(N, B, 0.5), ValueError, "masked_fill: expected `value` to fit int64, got 0.5"),
+        (lambda: ops.masked_fill(X[0, :2], B, "a"), TypeError, "masked_fill: expected `value` to be a number, got str"),
+    ],
+)
+def test_refusals(f, error, message):
+    with pytest.raises(error, match=message):
+        f()
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_shapes_that_do_not_broadcast(name):
+    with pytest.raises(ValueError, match=rf"{name}: expected shapes that broadcast .*, got \(2, 3\) and \(2,\)"):
+        getattr(ops, name)(X, X[:, 0])
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_one_operand_refuses(name):
+    with pytest.raises(TypeError, match=f"{name}: expected a Tensor for `input`, got ndarray"):
+        getattr(ops, name)(np.ones(2))
+    if name not in ("neg", "abs", "square"):
+        with pytest.raises(
+            TypeError, match=rf"{name}: expected `input` to be floating, got int64; convert it with .float\(\)"
+        ):
+            getattr(ops, name)(N)
+
+
+@pytest.mark.parametrize("name", [*BINARY, *UNARY, "clamp", "where"])
+def test_out_is_refused(name):
+    arguments = {"clamp": (X, 0), "where": (X > 0, X, X)}.get(name, (X,) if name in UNARY else (X, X))
+    with pytest.raises(
+        TypeError, match=f"{name}: argument `out` is not supported: ops never write into an existing array"
+    ):
+        getattr(ops, name)(*arguments, out=X)

@@ -1,0 +1,309 @@
+"""Reductions: each against its formula in every dtype and over every choice of axes, then edges and refusals."""
+
+import numpy as np
+import pytest
+from oracle import check, distinct, randn
+
+import tinymp as mp
+from tinymp import ops
+
+F16, F32 = np.float16, np.float32
+INF, NAN = float("inf"), float("nan")
+
+
+def logsumexp(x, axis, keepdims):
+    return np.log(np.sum(np.exp(x), axis=axis, keepdims=keepdims))
+
+
+REDUCTIONS = {"sum": np.sum, "mean": np.mean, "amax": np.max, "amin": np.min, "logsumexp": logsumexp}
+CASES = [  # shape, dim
+    ((2, 3, 4), None), ((2, 3, 4), 0), ((2, 3, 4), 1), ((2, 3, 4), -1), ((2, 3, 4), (0, 2)), ((2, 3, 4), [-1, 0]),
+    ((2, 3, 4), ()), ((2, 3, 4), (2, 1, 0)), ((5,), 0), ((1, 3), 0), ((), None), ((), 0), ((), ()), ((0, 3), 1),
+]  # fmt: skip
+
+
+def numpy_axis(dim, ndim):
+    """dim as NumPy wants it: an empty dim means all axes here, and a tensor without axes has none."""
+    axis = tuple(range(ndim)) if dim is None or dim in ((), []) or not ndim else dim
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
+def terms(shape, dim):
+    axis = numpy_axis(dim, len(shape))
+    return int(np.prod([shape[a] for a in (axis if isinstance(axis, tuple) else (axis,))]))
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize(("shape", "dim"), CASES, ids=str)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions(name, shape, dim, keepdim):
+    oracle, axis, n = REDUCTIONS[name], numpy_axis(dim, len(shape)), terms(shape, dim)
+    check(
+        lambda x: getattr(ops, name)(x, dim, keepdim),
+        lambda x: oracle(x, axis=axis, keepdims=keepdim),
+        distinct(*shape) if name[0] == "a" else randn(*shape),
+        length=n + 8,  # the terms, and exp and log
+        magnitude=lambda x: np.sum(x, initial=1.0) if name == "sum" else np.max(x, initial=1.0) + 1,
+    )
+
+
+@pytest.mark.parametrize("correction", [0, 1, 2, 0.5])
+@pytest.mark.parametrize(("shape", "dim"), [case for case in CASES if terms(*case) > 2], ids=str)
+@pytest.mark.parametrize("name", ["var", "std"])
+def test_var_and_std(name, shape, dim, correction):
+    axis, n = numpy_axis(dim, len(shape)), terms(shape, dim)
+
+    def oracle(x):
+        total = np.sum((x - x.mean(axis, keepdims=True)) ** 2, axis=axis) / (n - correction)
+        return np.sqrt(total) if name == "std" else total
+
+    check(lambda x: getattr(ops, name)(x, dim, correction=correction), oracle, randn(*shape), length=3 * n)
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "var", "std", "amax", "amin", "max", "min", "argmax", "argmin"])
+def test_without_arguments_over_everything(name):
+    x = distinct(3, 4)
+    options = {"ddof": 1} if name in ("var", "std") else {}
+    y = getattr(ops, name)(mp.tensor(x))
+    assert y.shape == ()
+    np.testing.assert_allclose(y.data, getattr(np, name.replace("am", "m"))(x, **options), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((4,), 0), ((3, 4), 0), ((3, 4), -1), ((2, 3, 4), 1), ((0, 3), 0), ((3, 0), 0)]
+)
+def test_cumsum(shape, dim):
+    n = shape[dim]
+    check(
+        lambda x: ops.cumsum(x, dim),
+        lambda x: np.cumsum(x, dim),
+        randn(*shape),
+        length=n,
+        magnitude=lambda x: np.sum(x, initial=1.0),
+        grad_length=4 * n,  # partial sums of the gradient are up to a few times larger than it is
+    )
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_max_and_min_along_an_axis(name, dim, keepdim):
+    x = distinct(2, 3, 4)
+    check(lambda x: getattr(ops, name)(x, dim, keepdim)[0], lambda x: getattr(np, name)(x, dim, keepdims=keepdim), x)
+    found = getattr(ops, name)(mp.tensor(x, requires_grad=True), dim=dim, keepdim=keepdim)
+    assert found.indices.dtype == np.int64
+    assert not found.indices.requires_grad
+    assert found.values is found[0]
+    np.testing.assert_array_equal(found.indices.data, getattr(np, "arg" + name)(x, dim, keepdims=keepdim))
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_max_with_a_tensor_is_maximum(name):
+    check(getattr(ops, name), getattr(np, name + "imum"), distinct(2, 3), distinct(3, seed=1) + 0.03125, grad_length=2)
+
+
+# --------------------------------------------------------------------------------------------------------------- edges
+
+
+def value_and_grad(f, x, dtype):
+    t = mp.tensor(np.array(x, dtype), requires_grad=True)
+    y = f(t)
+    y.backward(np.ones(y.shape, dtype))
+    return y.tolist(), t.grad
+
+
+dtypes = pytest.mark.parametrize("dtype", [F16, F32, np.float64])
+
+
+@dtypes
+@pytest.mark.parametrize(
+    ("f", "x", "y", "dx"),
+    [
+        (ops.amax, [1, 3, 3, 2], 3, [0, 0.5, 0.5, 0]),  # equal extremes share
+        (ops.amin, [[1, 1], [2, 1]], 1, [[1 / 3, 1 / 3], [0, 1 / 3]]),
+        (ops.max, [1, 3, 3], 3, [0, 0.5, 0.5]),
+        (lambda x: ops.max(x, 0).values, [1, 3, 3], 3, [0, 1, 0]),  # the first of equals
+        (lambda x: ops.min(x, 0).values, [1, 3, 1], 1, [1, 0, 0]),
+        (lambda x: ops.amax(x, 1), [[1, NAN], [INF, 2], [-INF, -INF]], [NAN, INF, -INF], [[0, 1], [1, 0], [0.5, 0.5]]),
+        (lambda x: ops.amax(x, 0), [0.0, -0.0], 0, [0.5, 0.5]),
+        (lambda x: ops.logsumexp(x, 0), [-INF, -INF], -INF, [0, 0]),
+        (lambda x: ops.logsumexp(x, 0), [-INF, 2], 2, [0, 1]),
+        (lambda x: ops.logsumexp(x, 0), [INF, 2], INF, [NAN, 0]),
+        (lambda x: ops.logsumexp(x, 0), [NAN, 2], NAN, [NAN, NAN]),
+        (lambda x: ops.logsumexp(x, 0), [60_000, 60_000, -60_000], 60_000 + np.log(2), [0.5, 0.5, 0]),
+        (ops.std, [2, 2, 2], 0, [0, 0, 0]),
+        (ops.var, [2, 2, 2], 0, [0, 0, 0]),
+        (ops.var, [2], NAN, [NAN]),
+        (ops.std, [2], NAN, [NAN]),
+        (lambda x: ops.var(x, correction=5), [2, 4], INF, [-INF, INF]),
+        (ops.sum, [INF, -INF], NAN, [1, 1]),
+        (ops.sum, [INF, 1], INF, [1, 1]),
+        (ops.mean, [], NAN, []),
+        (ops.sum, [], 0, []),
+        (ops.var, [], NAN, []),
+    ],
+)
+def test_edges(f, x, y, dx, dtype):
+    value, grad = value_and_grad(f, x, dtype)
+    np.testing.assert_array_equal(np.array(value, dtype), np.array(y, dtype))
+    np.testing.assert_array_equal(grad, np.array(dx, dtype))
+
+
+@pytest.mark.parametrize("dim", [None, 0, 1])
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", [F16, F32, np.int64, bool])
+def test_arg_extremes_find_the_first(name, dim, keepdim, dtype):
+    x = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 0]]).astype(dtype)
+    index = getattr(ops, name)(mp.tensor(x), dim, keepdim)
+    assert index.dtype == np.int64
+    assert not index.requires_grad
+    np.testing.assert_array_equal(index.data, getattr(np, name)(x, dim, keepdims=keepdim), strict=True)
+
+
+def test_arg_extremes_find_nan():
+    x = mp.tensor(np.array([[1, NAN, 5], [-INF, 2, INF]], F16))
+    assert ops.argmax(x, 1).tolist() == [1, 2]
+    assert ops.argmin(x, 1).tolist() == [1, 0]
+
+
+def test_long_fp16_sums_are_accurate():
+    x = np.full((20_000, 2), 0.1, F16)
+    exact = 20_000 * np.float64(F16(0.1))
+    for dim in (0, (0, 1)):
+        assert (ops.sum(mp.tensor(x), dim).data == F16(exact * (1 if dim == 0 else 2))).all()
+    assert (ops.mean(mp.tensor(x), 0).data == F16(0.1)).all()
+    running = ops.cumsum(mp.tensor(x), 0).data
+    expected = np.arange(1, 20_001)[:, None] * np.float64(F16(0.1))
+    assert (np.abs(running - expected) <= expected * (2.0**-11 + 20_000 * 2.0**-24)).all()
+    spread = mp.tensor((np.arange(20_000) % 2 * 2 + 1000).astype(F16))  # 1000 and 1002: the variance is 1
+    assert ops.var(spread, correction=0).item() == ops.std(spread, correction=0).item() == 1
+    assert ops.logsumexp(mp.tensor(np.zeros(20_000, F16)), 0).item() == F16(np.log(20_000))
+
+
+def test_an_fp16_sum_may_overflow_and_a_mean_does_not():
+    x = mp.tensor(np.full(4, 60_000, F16))
+    assert ops.sum(x).item() == INF
+    assert ops.mean(x).item() == 60_000
+    assert ops.sum(x.float()).item() == 240_000
+    assert ops.std(mp.tensor(np.array([60_000, -60_000], F16)), correction=0).item() == 60_000  # through 3.6e9
+
+
+def test_a_reduction_follows_the_policy():
+    x = mp.tensor(np.full(10_000, 0.1, F16))
+    with mp.use(mp.FP16_REDUCTIONS):
+        assert ops.sum(x).item() == 256
+        assert abs(ops.sum(x.float()).item() - 1000) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("f", "result", "value"),
+    [
+        (lambda i, b, u: ops.sum(b), "int64", 2), (lambda i, b, u: ops.sum(u), "int64", 600),
+        (lambda i, b, u: ops.sum(i, 0), "int64", 4), (lambda i, b, u: ops.cumsum(u, 0), "int64", [200, 400, 600]),
+        (lambda i, b, u: ops.cumsum(b, 0), "int64", [1, 1, 2]), (lambda i, b, u: ops.cumsum(i, 0), "int64", [1, -1, 4]),
+        (lambda i, b, u: ops.amax(i), "int32", 5), (lambda i, b, u: ops.max(b), "bool", True),
+        (lambda i, b, u: ops.min(i, 0).values, "int32", -2), (lambda i, b, u: ops.amin(u), "uint8", 200),
+    ],
+)  # fmt: skip
+def test_integers(f, result, value):
+    i, b, u = np.array([1, -2, 5], np.int32), np.array([True, False, True]), np.full(3, 200, np.uint8)
+    y = f(*map(mp.tensor, (i, b, u)))
+    assert y.dtype == result
+    assert y.tolist() == value
+    assert not y.requires_grad
+
+
+ALL = {
+    **{name: (lambda x, f=name: getattr(ops, f)(x, 0)) for name in [*REDUCTIONS, "var", "std", "cumsum"]},
+    "max": lambda x: ops.max(x, 0).values,
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_inputs_and_gradients_are_never_written_to(name):
+    x = mp.tensor(randn(3, 4).astype(F32), requires_grad=True)
+    before = x.data.copy()
+    dy = np.ones(ALL[name](x).shape, F32)
+    for _ in range(2):
+        ALL[name](x).backward(dy)
+    np.testing.assert_array_equal(x.data, before)
+    assert (dy == 1).all()
+
+
+@dtypes
+@pytest.mark.parametrize("name", ALL)
+def test_memory_order_changes_nothing(name, dtype):
+    x = randn(4, 5, 6).astype(dtype)
+    dy = np.asarray(randn(*ALL[name](mp.tensor(x)).shape, seed=1)).astype(dtype)
+    results = []
+    for data in (x, np.ascontiguousarray(x.transpose(2, 0, 1)).transpose(1, 2, 0)):
+        t = mp.from_numpy(data).requires_grad_()
+        y = ALL[name](t)
+        y.backward(dy)
+        results.append((y.data, t.grad))
+    for a, b in zip(*results):
+        np.testing.assert_allclose(a, b, rtol=4 * np.finfo(dtype).eps, atol=32 * np.finfo(dtype).eps)
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
+
+X, E, N = mp.tensor(np.ones((2, 3), F32)), mp.tensor(np.ones((0, 3), F32)), mp.tensor([1, 2])
+DIMS = ["sum", "mean", "var", "std", "amax", "amin", "logsumexp"]
+DIM = ["max", "min", "argmax", "argmin", "cumsum"]
+
+
+@pytest.mark.parametrize("name", DIMS + DIM)
+def test_axes_that_do_not_exist(name):
+    with pytest.raises(IndexError, match=rf"{name}: expected dim in \[-2, 1\] for a tensor with 2 axes, got 2"):
+        getattr(ops, name)(X, 2)
+    with pytest.raises(TypeError, match=rf"{name}: expected `dim` to be an integer"):
+        getattr(ops, name)(X, 1.0)
+    with pytest.raises(IndexError, match=f"{name}: .*ax[ei]s"):
+        getattr(ops, name)(mp.tensor(1.0), 1)
+
+
+@pytest.mark.parametrize("dim", [(0, 0), (1, -1), [0, -2]])
+@pytest.mark.parametrize("name", DIMS)
+def test_an_axis_named_twice(name, dim):
+    with pytest.raises(ValueError, match=f"{name}: expected every axis once in dim, got"):
+        getattr(ops, name)(X, dim)
+
+
+@pytest.mark.parametrize("name", ["amax", "amin", "max", "min", "argmax", "argmin", "logsumexp"])
+def test_nothing_to_reduce(name):
+    with pytest.raises(ValueError, match=rf"{name}: expected at least one element to reduce, got shape \(0, 3\)"):
+        getattr(ops, name)(E, 0)
+    assert getattr(ops, name)(E, 1) is not None
+
+
+@pytest.mark.parametrize("name", ["mean", "var", "std", "logsumexp"])
+def test_integers_are_refused(name):
+    with pytest.raises(TypeError, match=f"{name}: expected `input` to be floating, got int64"):
+        getattr(ops, name)(N, 0)
+
+
+@pytest.mark.parametrize("name", DIMS + DIM)
+def test_arrays_are_refused(name):
+    with pytest.raises(TypeError, match=f"{name}: expected a Tensor for `input`, got ndarray"):
+        getattr(ops, name)(np.ones(2), 0)
+
+
+@pytest.mark.parametrize("name", [*DIMS, "max", "min", "cumsum"])
+def test_out_is_refused(name):
+    with pytest.raises(TypeError, match=f"{name}: argument `out` is not supported"):
+        getattr(ops, name)(X, 0, out=X)
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "cumsum"])
+def test_dtype_is_refused(name):
+    with pytest.raises(
+        TypeError, match=rf"{name}: argument `dtype` is not supported: .* convert the input with .to\(dtype\)"
+    ):
+        getattr(ops, name)(X, 0, dtype=F16)
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_keepdim_wants_a_dim(name):
+    with pytest.raises(TypeError, match=f"{name}: expected `dim` together with keepdim=True; a{name} keeps the axes"):
+        getattr(ops, name)(X, keepdim=True)

@@ -1,0 +1,587 @@
+"""Losses: they read storage and compute, accumulate and write FP32 (NVG section 2.3.1).
+
+The loss of FP16 tensors is FP32: a scalar, or one value per element with reduction="none". So is the gradient dy that
+comes back to it, which carries the loss scale (MPT section 3.2): it is multiplied in before dx is rounded to storage,
+once. No policy makes a loss accumulate in FP16. Targets and weights may be FP32 beside an FP16 input, since widening
+the input is exact. Unlike PyTorch's, these losses do not broadcast input against target.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from .. import backend
+from ..precision import FLOATING, LOSS, float16, float32, reduce, store, widen
+from ..tensor import Array, Op, Tensor
+from ._arguments import choice, constant, floating, refuse, tensor
+
+
+class Loss(Op):
+    """What all losses share: the reduction of their values l_i, and dl_i = dL/dl_i."""
+
+    kind = LOSS
+    fp32 = ("target", "weight", "pos_weight")
+    reduction: str
+    divisor: Any  # of a mean: a count, or a sum of weights
+
+    def reduced(self, loss: Array) -> Array:
+        if self.reduction == "none":
+            return loss
+        total = _total(loss)
+        return total / self.divisor if self.reduction == "mean" else total
+
+    def dl(self, dy: Array) -> Array:
+        """In FP32; without axes where all are equal."""
+        return dy / self.divisor if self.reduction == "mean" else dy
+
+
+def _total(x: Array) -> Array:
+    return reduce(x, tuple(range(x.ndim)), "sum").reshape(())
+
+
+# ------------------------------------------------------------------------------------------------------ over classes
+# x is (N, C, d1, ...) or (C,); a row is what lies along the class axis C. Arrays with one value per row keep that axis
+# with length 1. w_c is the weight of class c (1 without weights).
+
+
+def _class_axis(x: Any) -> int:
+    return 1 if x.ndim > 1 else 0
+
+
+def _per_class(weight: Array, x: Array) -> Array:
+    """weight (C,), widened, with axes that broadcast against x."""
+    return widen(weight).reshape((-1,) + (1,) * (x.ndim - _class_axis(x) - 1))
+
+
+class Labelled(Loss):
+    """A loss of rows with a label t each. Rows labelled `ignore_index` count 0 whatever they hold."""
+
+    def read(self, x: Array, target: Array, weight: Array | None, ignore_index: int) -> tuple[Array, Array]:
+        """Per row: the label, and its weight in the dtype of x; both 0 where ignored."""
+        self.axis = _class_axis(x)
+        t = self.xp.expand_dims(target, self.axis)
+        self.kept = self.xp.not_equal(t, ignore_index)
+        t = t * self.kept
+        w = self.xp.asarray(self.kept, x.dtype)
+        if weight is not None:
+            w = self.device.select(self.kept, self.xp.take(widen(weight), t))
+        self.divisor = _total(w)
+        return t, w
+
+    def reduced(self, loss: Array) -> Array:
+        return super().reduced(self.device.select(self.kept, loss).squeeze(self.axis))
+
+    def dl(self, dy: Array) -> Array:
+        dl = super().dl(dy)
+        return self.device.select(self.kept, self.xp.expand_dims(dl, self.axis) if dl.ndim else dl)
+
+
+class NLLLoss(Labelled):
+    """l = -w_t x_t, "mean" dividing by the sum of w_t;  dx_t = -w_t dl, else 0."""
+
+    name = "nll_loss"
+
+    def forward(self, input: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int) -> Array:
+        self.reduction, x = reduction, widen(input)
+        t, w = self.read(x, target, weight, ignore_index)
+        self.save(t, statistics=(w,))
+        return self.reduced(-w * self.xp.take_along_axis(x, t, self.axis))
+
+    def backward(self, dy: Array) -> tuple:
+        (t,), (w,), like = self.saved, self.statistics, self.like[0]
+        dx = self.xp.zeros(like.shape, like.dtype)
+        self.xp.put_along_axis(dx, t, store(-w * self.dl(dy), like), self.axis)
+        return dx, None, None
+
+
+class CrossEntropy(Labelled):
+    """l = -(1 - s) w_t y_t - s/C sum_c w_c y_c with y = ln softmax(x) and label smoothing s; "mean" divides by sum w_t.
+
+    dx_c = dl (q softmax(x)_c - (1 - s) w_t [c = t] - s/C w_c) with q = (1 - s) w_t + s/C sum_c w_c.
+    """
+
+    def forward(
+        self,
+        input: Array,
+        target: Array,
+        weight: Array | None,
+        *,
+        reduction: str,
+        ignore_index: int,
+        label_smoothing: float,
+    ) -> Array:
+        self.reduction, x = reduction, widen(input)
+        t, w = self.read(x, target, weight, ignore_index)
+        hit, self.share = (1 - label_smoothing) * w, label_smoothing / x.shape[self.axis]
+        top = reduce(x, self.axis, "max")
+        z = x - top  # at most 0: nothing overflows, and logits of 65504 keep their digits
+        loss = -hit * self.xp.take_along_axis(z, t, self.axis)
+        q = hit
+        if self.share:
+            weighted = z if weight is None else z * _per_class(weight, x)
+            loss -= self.share * reduce(weighted, self.axis, "sum")
+            q = hit + (label_smoothing if weight is None else self.share * _total(widen(weight)))
+        total = reduce(self.xp.exp(z, out=z), self.axis, "sum")
+        self.save(input, t, weight, statistics=(top, q / total, hit))
+        return self.reduced(loss + q * self.xp.log(total))
+
+    def backward(self, dy: Array) -> tuple:
+        (x, t, weight), (top, scale, hit), dl = self.saved, self.statistics, self.dl(dy)
+        dx = self.xp.exp(widen(x) - top)
+        dx *= dl * scale
+        if self.share:
+            dx -= dl * self.share if weight is None else dl * self.share * _per_class(weight, x)
+        self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * hit, self.axis)
+        return store(dx, like=x), None, None
+
+
+class CrossEntropyWithProbabilities(Loss):
+    """l = -sum_c q_c y_c with y = ln softmax(x) and q_c = w_c ((1 - s) t_c + s/C); "mean" divides by the rows.
+
+    dx_c = dl (softmax(x)_c sum_k q_k - q_c),  dt_c = -dl (1 - s) w_c y_c.
+    """
+
+    name = "cross_entropy"
+
+    def forward(
+        self, input: Array, target: Array, weight: Array | None, *, reduction: str, label_smoothing: float
+    ) -> Array:
+        self.reduction, self.smoothing, x = reduction, label_smoothing, widen(input)
+        self.axis = _class_axis(x)
+        self.divisor = x.size // x.shape[self.axis]
+        q = self.q(x, target, weight)
+        top = reduce(x, self.axis, "max")
+        z = x - top
+        q_sum, loss = reduce(q, self.axis, "sum"), -reduce(q * z, self.axis, "sum")
+        total = reduce(self.xp.exp(z, out=z), self.axis, "sum")
+        self.save(input, target, weight, statistics=(top, total, q_sum))
+        return self.reduced((loss + q_sum * self.xp.log(total)).squeeze(self.axis))
+
+    def q(self, x: Array, target: Array, weight: Array | None) -> Array:
+        q = widen(target)
+        if self.smoothing:
+            q = (1 - self.smoothing) * q + self.smoothing / x.shape[self.axis]
+        return q if weight is None else q * _per_class(weight, x)
+
+    def backward(self, dy: Array) -> tuple:
+        (x, target, weight), (top, total, q_sum), (like_x, like_t, _) = self.saved, self.statistics, self.like
+        dl, dx, dt = self.dl(dy), None, None
+        dl = self.xp.expand_dims(dl, self.axis) if dl.ndim else dl
+        z = widen(x) - top
+        if like_t:
+            dt = (1 - self.smoothing) * dl * (self.xp.log(total) - z)
+            dt = store(dt if weight is None else dt * _per_class(weight, x), like_t)
+        if like_x:
+            dx = store(self.xp.exp(z) * (dl * q_sum / total) - dl * self.q(x, target, weight), like_x)
+        return dx, dt, None
+
+
+# ------------------------------------------------------------------------------------------------------ over elements
+
+
+class Elementwise(Loss):
+    """l_i = w_i f(x_i, t_i), "mean" dividing by their number;  dx = w f_x dl, dt = w f_t dl.
+
+    Subclasses give f and its derivatives f_x and f_t on FP32 values; f_t = -f_x where f depends on x - t.
+    """
+
+    weighted_mean: ClassVar[bool] = False  # whether a mean divides by sum w_i
+    weight_broadcasts: ClassVar[bool] = False  # whether weights may be smaller than input
+
+    def forward(
+        self,
+        input: Array,
+        target: Array,
+        weight: Array | None,
+        pos_weight: Array | None,
+        *,
+        reduction: str,
+        delta: float = 1.0,
+    ) -> Array:
+        self.save(input, target, weight, pos_weight)
+        self.reduction, self.delta = reduction, delta
+        self.divisor = input.size if weight is None or not self.weighted_mean else _total(widen(weight))
+        loss = self.f(widen(input), widen(target))
+        return self.reduced(loss if weight is None else loss * widen(weight))
+
+    def backward(self, dy: Array) -> tuple:
+        (x, t, w, _), (like_x, like_t, _, _), dl = self.saved, self.like, self.dl(dy)
+        dl = dl if w is None else dl * widen(w)
+        dx = like_x and store(self.f_x(widen(x), widen(t)) * dl, like_x)
+        dt = like_t and store(self.f_t(widen(x), widen(t)) * dl, like_t)
+        return dx, dt, None, None
+
+    def f(self, x: Array, t: Array) -> Array:
+        raise NotImplementedError
+
+    def f_x(self, x: Array, t: Array) -> Array:
+        raise NotImplementedError
+
+    def f_t(self, x: Array, t: Array) -> Array:
+        return -self.f_x(x, t)
+
+
+class MSELoss(Elementwise):
+    """f = d^2 with d = x - t;  f_x = 2 d."""
+
+    name = "mse_loss"
+    weighted_mean = True
+
+    def f(self, x: Array, t: Array) -> Array:
+        return self.xp.square(x - t)
+
+    def f_x(self, x: Array, t: Array) -> Array:
+        return 2 * (x - t)
+
+
+class L1Loss(Elementwise):
+    """f = |d| with d = x - t;  f_x = sign d, 0 at 0."""
+
+    name = "l1_loss"
+    weighted_mean = True
+
+    def f(self, x: Array, t: Array) -> Array:
+        return self.xp.abs(x - t)
+
+    def f_x(self, x: Array, t: Array) -> Array:
+        return self.xp.sign(x - t)
+
+
+class HuberLoss(Elementwise):
+    """f = d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), with d = x - t;  f_x = d within [-delta, delta].
+
+    With c = min(|d|, delta) both branches are c (|d| - c / 2).
+    """
+
+    name = "huber_loss"
+
+    def f(self, x: Array, t: Array) -> Array:
+        d = self.xp.abs(x - t)
+        c = self.xp.minimum(d, self.delta)
+        return c * (d - 0.5 * c)
+
+    def f_x(self, x: Array, t: Array) -> Array:
+        return self.xp.clip(x - t, -self.delta, self.delta)
+
+
+class SmoothL1Loss(HuberLoss):
+    """Huber's f and f_x divided by delta, here called beta; at beta = 0 the limit, |d| and sign d."""
+
+    name = "smooth_l1_loss"
+
+    def f(self, x: Array, t: Array) -> Array:
+        return super().f(x, t) / self.delta if self.delta else self.xp.abs(x - t)
+
+    def f_x(self, x: Array, t: Array) -> Array:
+        return super().f_x(x, t) / self.delta if self.delta else self.xp.sign(x - t)
+
+
+class BCEWithLogits(Elementwise):
+    """f = (1 - t) s(x) + p t s(-x) with s(x) = ln(1 + e^x) and p the pos_weight; no term is negative, none cancels.
+
+    f_x = (1 - t) / (1 + e^-x) - p t / (1 + e^x),  f_t = p s(-x) - s(x).
+    """
+
+    name = "binary_cross_entropy_with_logits"
+    weight_broadcasts = True
+
+    def terms(self, x: Array) -> tuple[Array, Array]:
+        """s(x) and p s(-x)."""
+        small = self.xp.log1p(self.xp.exp(-self.xp.abs(x)))
+        return self.xp.maximum(x, 0) + small, self.p * (self.xp.maximum(-x, 0) + small)
+
+    @property
+    def p(self) -> Any:
+        assert self.saved is not None
+        return 1 if self.saved[3] is None else widen(self.saved[3])
+
+    def f(self, x: Array, t: Array) -> Array:
+        negative, positive = self.terms(x)
+        return (1 - t) * negative + t * positive
+
+    def f_x(self, x: Array, t: Array) -> Array:
+        return (1 - t) / (1 + self.xp.exp(-x)) - self.p * t / (1 + self.xp.exp(x))
+
+    def f_t(self, x: Array, t: Array) -> Array:
+        negative, positive = self.terms(x)
+        return positive - negative
+
+
+class BCE(Elementwise):
+    """f = -t ln x - (1 - t) ln(1 - x), both logarithms at least -100.
+
+    f_x = (x - t) / max(x (1 - x), 1e-12),  f_t = ln(1 - x) - ln x (not limited, as in PyTorch).
+    """
+
+    name = "binary_cross_entropy"
+    weight_broadcasts = True
+
+    def f(self, x: Array, t: Array) -> Array:
+        log, log_not = self.xp.log(x), self.xp.log1p(-x)
+        return (t - 1) * self.xp.maximum(log_not, -100) - t * self.xp.maximum(log, -100)
+
+    def f_x(self, x: Array, t: Array) -> Array:
+        return (x - t) / self.xp.maximum(x * (1 - x), 1e-12)
+
+    def f_t(self, x: Array, t: Array) -> Array:
+        return self.xp.log1p(-x) - self.xp.log(x)
+
+
+# ------------------------------------------------------------------------------------------------------------- checks
+
+
+def _beside(op: str, name: str, x: Any, input: Tensor) -> Tensor:
+    """x, if it is a floating Tensor of input's dtype, or FP32 beside FP16."""
+    if floating(op, name, x).dtype != input.dtype and (x.dtype, input.dtype) != (float32, float16):
+        also = " or float32" if input.dtype == float16 else ""
+        raise TypeError(
+            f"{op}: expected `{name}` to be {input.dtype} like `input`{also}, got {x.dtype}; convert one with .half(), "
+            ".float() or .double()"
+        )
+    return x
+
+
+def _weight(op: str, name: str, x: Any, input: Tensor) -> Tensor | None:
+    """x, if it is None or a Tensor fit to weight a loss of input."""
+    if x is not None and _beside(op, name, x, input).requires_grad:
+        raise ValueError(f"{op}: a gradient for `{name}` is not supported; pass {name}.detach()")
+    return x
+
+
+def _reduction(op: str, reduction: Any, input: Tensor, size_average: Any = None, reduce: Any = None) -> None:
+    # False means something to these two: refuse it like True
+    refuse(op, **{k: str(v) for k, v in (("size_average", size_average), ("reduce", reduce)) if v is not None})
+    choice(op, "reduction", reduction, ("none", "mean", "sum"))
+    if reduction == "mean" and not input.numel():
+        raise ValueError(
+            f'{op}: expected at least one element for reduction="mean", got input of shape {input.shape}; skip the '
+            'empty batch or use reduction="sum"'
+        )
+
+
+def _each(op: str, name: str, x: Tensor, good: Array, expected: str) -> None:
+    """ValueError for the first element of x that is not good."""
+    if not good.all():
+        where = tuple(int(i) for i in backend.of(good).xp.argwhere(~good)[0])
+        at = f" at index {where[0] if len(where) == 1 else where}" if where else ""
+        raise ValueError(f"{op}: expected every value of `{name}` {expected}, got {x.data[where]}{at}")
+
+
+def _rows(op: str, input: Any, weight: Any) -> int:
+    """The number of classes of input, to which weight is held."""
+    if not floating(op, "input", input).ndim:
+        raise ValueError(f"{op}: expected `input` to be (C,), (N, C) or (N, C, d1, ...), got a tensor without axes")
+    classes = input.shape[_class_axis(input)]
+    if not classes:
+        raise ValueError(f"{op}: expected at least one class, got input of shape {input.shape}")
+    if _weight(op, "weight", weight, input) is not None and weight.shape != (classes,):
+        raise ValueError(f"{op}: expected weight.shape == ({classes},), one per class, got {weight.shape}")
+    return classes
+
+
+def _labels(op: str, input: Tensor, target: Any, classes: int, ignore_index: Any) -> None:
+    """Hold class indices to input."""
+    if not hasattr(ignore_index, "__index__"):
+        raise TypeError(f"{op}: expected `ignore_index` to be an integer, got {ignore_index!r}")
+    if tensor(op, "target", target).dtype.kind not in "iu":
+        raise TypeError(f"{op}: expected `target` to hold class indices (integers), got {target.dtype}")
+    axis = _class_axis(input)
+    rows = input.shape[:axis] + input.shape[axis + 1 :]
+    if target.shape != rows:
+        raise ValueError(
+            f"{op}: expected target.shape == {rows}, one class index per row of input {input.shape}, got {target.shape}"
+        )
+    t = target.data
+    good = (t >= 0) & (t < classes) | (t == ignore_index)
+    _each(op, "target", target, good, f"to be a class in [0, {classes - 1}] or ignore_index ({ignore_index})")
+
+
+def _elementwise(
+    loss: type[Elementwise],
+    input: Any,
+    target: Any,
+    weight: Any,
+    reduction: str,
+    size_average: Any = None,
+    reduce: Any = None,
+    pos_weight: Any = None,
+    delta: float = 1.0,
+) -> Tensor:
+    op = loss.name
+    _reduction(op, reduction, floating(op, "input", input), size_average, reduce)
+    if _beside(op, "target", target, input).shape != input.shape:
+        raise ValueError(
+            f"{op}: expected target.shape == input.shape, got {target.shape} and {input.shape}; losses do not broadcast"
+        )
+    for name, w in (("weight", weight), ("pos_weight", pos_weight)):
+        if _weight(op, name, w, input) is None or w.shape == input.shape:
+            continue
+        if not loss.weight_broadcasts:
+            raise ValueError(f"{op}: expected {name}.shape == input.shape, got {w.shape} and {input.shape}")
+        if w.ndim > input.ndim or any(n not in (1, m) for n, m in zip(w.shape[::-1], input.shape[::-1])):
+            raise ValueError(f"{op}: expected {name}.shape to broadcast to input.shape {input.shape}, got {w.shape}")
+    return loss.apply(input, target, weight, pos_weight, reduction=reduction, delta=delta)
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: None = None,
+    ignore_index: int = -100,
+    reduce: None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """The cross entropy between target and softmax(input) over the class axis (1, or 0 of a vector), in FP32.
+
+    input: logits (C,), (N, C) or (N, C, d1, ...). target: class indices (integers; input's shape without C), or class
+    probabilities (floating; input's shape; they need not sum to 1). weight: (C,), a factor for each class.
+    label_smoothing: how much of the target is spread over all classes (Szegedy et al., 2016).
+    reduction: "none" gives one loss per row. "mean" divides their sum by the weights of the target classes, without
+    the ignored rows (nan where all are ignored, as in PyTorch), or by the number of rows for probabilities.
+
+    TypeError for a target of another dtype. ValueError for a class outside [0, C) that is not ignore_index, shapes
+    that do not match, label_smoothing outside [0, 1], or a "mean" over nothing.
+    """
+    op = "cross_entropy"
+    classes = _rows(op, input, weight)
+    _reduction(op, reduction, input, size_average, reduce)
+    if not 0 <= constant(op, "label_smoothing", label_smoothing, input.dtype) <= 1:
+        raise ValueError(f"{op}: expected `label_smoothing` in [0, 1], got {label_smoothing!r}")
+    options = {"reduction": reduction, "label_smoothing": float(label_smoothing)}
+    if tensor(op, "target", target).dtype not in FLOATING:
+        _labels(op, input, target, classes, ignore_index)
+        return CrossEntropy.apply(input, target, weight, ignore_index=ignore_index, **options)
+    if _beside(op, "target", target, input).shape != input.shape:
+        raise ValueError(
+            f"{op}: expected target.shape == input.shape for class probabilities, got {target.shape} and "
+            f"{input.shape}; class indices are integers"
+        )
+    if ignore_index != -100:
+        raise ValueError(f"{op}: expected no ignore_index beside class probabilities, got {ignore_index!r}")
+    return CrossEntropyWithProbabilities.apply(input, target, weight, **options)
+
+
+def nll_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: None = None,
+    ignore_index: int = -100,
+    reduce: None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """-weight[target] * input[target] along the class axis, for log-probabilities input, in FP32.
+
+    Shapes, reductions and errors as for `cross_entropy` with class indices. FP16 log-probabilities have been rounded:
+    `cross_entropy` on the logits is more exact, and faster.
+    """
+    op = "nll_loss"
+    classes = _rows(op, input, weight)
+    _reduction(op, reduction, input, size_average, reduce)
+    _labels(op, input, target, classes, ignore_index)
+    return NLLLoss.apply(input, target, weight, reduction=reduction, ignore_index=ignore_index)
+
+
+def mse_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: None = None,
+    reduce: None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
+    """weight (input - target)^2 in FP32; all of one shape, else ValueError. "mean" divides by the sum of the weights.
+
+    weight gets no gradient (ValueError if it requires one).
+    """
+    return _elementwise(MSELoss, input, target, weight, reduction, size_average, reduce)
+
+
+def l1_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: None = None,
+    reduce: None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
+    """weight |input - target| in FP32; all of one shape, else ValueError. "mean" divides by the sum of the weights.
+
+    Its gradient where they are equal is 0. weight gets no gradient (ValueError if it requires one).
+    """
+    return _elementwise(L1Loss, input, target, weight, reduction, size_average, reduce)
+
+
+def smooth_l1_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: None = None,
+    reduce: None = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
+) -> Tensor:
+    """d^2 / (2 beta) where d = |input - target| < beta, else d - beta / 2, in FP32 (Girshick, 2015).
+
+    beta = 0 is `l1_loss`. ValueError unless both have one shape and beta is at least 0.
+    """
+    op = "smooth_l1_loss"
+    if not constant(op, "beta", beta, float32) >= 0:
+        raise ValueError(f"{op}: expected `beta` to be at least 0, got {beta!r}")
+    return _elementwise(SmoothL1Loss, input, target, None, reduction, size_average, reduce, delta=float(beta))
+
+
+def huber_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
+) -> Tensor:
+    """weight d^2 / 2 where d = |input - target| <= delta, else weight delta (d - delta / 2), in FP32 (Huber, 1964).
+
+    "mean" divides by the number of elements, also with weights (as in PyTorch). weight gets no gradient. ValueError
+    unless all have one shape and delta is positive.
+    """
+    op = "huber_loss"
+    if not constant(op, "delta", delta, float32) > 0:
+        raise ValueError(f"{op}: expected `delta` to be positive, got {delta!r}")
+    return _elementwise(HuberLoss, input, target, weight, reduction, delta=float(delta))
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: None = None,
+    reduce: None = None,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Tensor:
+    """-weight [pos_weight target ln p + (1 - target) ln(1 - p)] with p = sigmoid(input), in FP32 without overflow.
+
+    target: input's shape. weight and pos_weight (the factor of positive examples) broadcast to it; neither gets a
+    gradient. "mean" divides by the number of elements. ValueError for other shapes.
+    """
+    return _elementwise(BCEWithLogits, input, target, weight, reduction, size_average, reduce, pos_weight)
+
+
+def binary_cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: None = None,
+    reduce: None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """-weight [target ln input + (1 - target) ln(1 - input)] in FP32, the logarithms limited to -100 from below.
+
+    input: probabilities. FP16 has none between 0.9995 and 1, and the gradient at 0 and 1 (up to 1e12) overflows it:
+    prefer `binary_cross_entropy_with_logits`. Shapes and weight as there. ValueError for values of input or target
+    outside [0, 1], or nan.
+    """
+    op = "binary_cross_entropy"
+    for name, x in (("input", input), ("target", target)):
+        p = widen(floating(op, name, x).data)
+        _each(op, name, x, (p >= 0) & (p <= 1), "in [0, 1]")
+    return _elementwise(BCE, input, target, weight, reduction, size_average, reduce)
