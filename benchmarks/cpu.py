@@ -156,7 +156,7 @@ def overhead(rows: Rows, rounds: int) -> None:
         x, one = mp.tensor([1.0], dtype=dtype, requires_grad=True), mp.tensor([1.0], dtype=dtype)
         chain = 500
 
-        def run(x: mp.Tensor = x, one: mp.Tensor = one) -> None:
+        def run(x: mp.Tensor = x, one: mp.Tensor = one, chain: int = chain) -> None:
             y = x
             for _ in range(chain):
                 y = ops.add(y, one)

@@ -192,13 +192,16 @@ def store(x32: Array, like: Array) -> Array:
     return device.cast(x32, float16)
 
 
-def gemm(a: Array, b: Array, bias: Array | None = None, *, wide: bool = False) -> Array:
+def gemm(
+    a: Array, b: Array, bias: Array | None = None, *, wide: bool = False, like: Array | None = None
+) -> Array:
     """Gate 3: the matrix product a @ b (+ bias) of stored operands, accumulated in FP32, rounded once.
 
-    a: (..., m, k), b: (..., k, n), bias: broadcasts to (..., m, n) and is added before the rounding. With `wide`
-    the FP32 accumulators come back unrounded, for an op that goes on summing them (col2im) and stores later.
+    a: (..., m, k), b: (..., k, n), bias: broadcasts to (..., m, n) and is added before the rounding. Operands may come
+    widened already; `like` (by default a) is then a stored one. With `wide` the FP32 accumulators come back unrounded,
+    for an op that goes on summing them (col2im) and stores later.
     """
-    device, like = backend.of(a), a
+    device, like = backend.of(a), a if like is None else like
     policy = _policy.get()
     a, b = widen(a), widen(b)
     if like.dtype == float16 and policy.accumulate == float16:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+numkong: Any
 try:
     import numkong
 except ImportError:  # the casts below then fall back on NumPy: the same bits, a tenth of the speed
@@ -55,7 +56,7 @@ def info() -> dict[str, str]:
     """What this backend runs on, for `mp.info()`."""
     casts = f"NumKong {numkong.__version__}" if numkong else "NumPy (numkong is not installed: casts are slower)"
     try:
-        blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-arg]
+        blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
         library = f"{blas['name']} {blas['version']}"
     except (TypeError, KeyError):
         library = "unknown"
@@ -124,7 +125,7 @@ def matmul_fp16(a: Array, b: Array, chunk: int) -> Array:
 _REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
-def reduce(x: Array, axis: int | tuple[int, ...], how: str) -> Array:
+def reduce(x: Array, axis: Any, how: str) -> Array:
     """sum, mean, max, min or cumsum in x's own dtype; reduced axes stay with length 1."""
     if x.dtype.kind == "u" and how in ("sum", "cumsum"):
         x = x.astype(np.int64)  # as PyTorch: NumPy's uint64 would meet int64 as float64
@@ -135,7 +136,7 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str) -> Array:
     return _REDUCERS[how].reduce(x, axis=axis, keepdims=True)
 
 
-def reduce_fp16(x: Array, axis: int | tuple[int, ...], how: str) -> Array:
+def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
     """sum, mean or cumsum of FP32 values with one FP16 accumulator that runs along the axes; returned in FP32.
 
     This is the reduction that MPT section 3.3 warns of: it stalls as soon as a term is below half an ulp of the sum.
@@ -153,7 +154,7 @@ def reduce_fp16(x: Array, axis: int | tuple[int, ...], how: str) -> Array:
         return cast((total / _F16.type(count(x, axis))) if how == "mean" else total, _F32)
 
 
-def count(x: Array, axis: int | tuple[int, ...]) -> int:
+def count(x: Array, axis: Any) -> int:
     """How many elements of x meet in one element of a reduction over axis."""
     axes = (axis,) if isinstance(axis, int) else axis
     n = 1

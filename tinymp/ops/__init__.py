@@ -81,14 +81,14 @@ from .shape import (
 )
 from .softmax import log_softmax, softmax
 
-METHODS = (
+METHODS: tuple[Any, ...] = (
     *(add, sub, mul, div, pow, neg, abs, exp, log, sqrt, rsqrt, square, reciprocal, maximum, minimum, clamp),
     *(masked_fill, sum, mean, std, var, amax, amin, max, min, argmax, argmin, logsumexp, cumsum),
     *(reshape, flatten, transpose, permute, squeeze, unsqueeze, expand, split, chunk, flip, gather, index_select),
     *(matmul, mm, bmm, softmax, log_softmax, relu, sigmoid, tanh),
     *(eq, ne, lt, le, gt, ge, logical_not, logical_and, logical_or, isnan, isinf, isfinite, all, any),
 )
-OPERATORS = {
+OPERATORS: dict[str, Any] = {
     "add": add,
     "sub": sub,
     "mul": mul,
@@ -111,15 +111,15 @@ OPERATORS = {
 REFLECTED = ("add", "sub", "mul", "truediv", "pow", "matmul")
 
 
-def bind(tensor: type) -> None:
+def bind(tensor: Any) -> None:
     """Give the class Tensor these functions as methods and operators. Called once, by `tinymp/__init__.py`."""
     for function in METHODS:
         setattr(tensor, function.__name__, function)
-    for name, function in OPERATORS.items():
-        setattr(tensor, f"__{name}__", function)
+    for name, operator in OPERATORS.items():
+        setattr(tensor, f"__{name}__", operator)
     for name in REFLECTED:
         setattr(tensor, f"__r{name}__", _reflected(OPERATORS[name]))
-    tensor.__hash__ = object.__hash__  # type: ignore[method-assign]  # == compares elements; identity still hashes
+    tensor.__hash__ = object.__hash__  # == compares elements; identity still hashes
 
 
 def _reflected(function: Any) -> Any:

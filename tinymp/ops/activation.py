@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 
-from ..precision import POINTWISE, require_fp16, store, widen
+from ..precision import MOVEMENT, POINTWISE, require_fp16, store, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import choice, floating, refuse
 from .pointwise import FromInput, FromOutput
 
 
 class ReLU(Op):
-    """y = max(x, 0), nan stays nan;  dx = dy where y > 0, else 0 (also at 0)."""
+    """y = x where x > 0, else 0, nan stays nan;  dx = dy where y > 0, else 0 (also at 0). Nothing is rounded."""
 
-    kind = POINTWISE
+    kind = MOVEMENT
     name = "relu"
 
     def forward(self, x: Array) -> Array:
-        y = store(self.xp.maximum(widen(x), 0), like=x)
+        y = self.device.select(~(widen(x) <= 0), x)
         self.save(y)
         return y
 

@@ -17,6 +17,8 @@ the product's time), the product gives the next layer's order without a transpos
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -28,27 +30,29 @@ from ._arguments import floating, integers
 BLOCK = 1 << 24
 
 
+Pair = tuple[int, ...]  # (height, width)
+
+
 class Geometry(NamedTuple):
     """Where the windows of a kernel lie. All pairs are (height, width); pads are ((top, bottom), (left, right))."""
 
-    kernel: tuple[int, int]
-    stride: tuple[int, int] = (1, 1)
-    pads: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
-    dilation: tuple[int, int] = (1, 1)
+    kernel: Pair
+    stride: Pair = (1, 1)
+    pads: tuple[Pair, ...] = ((0, 0), (0, 0))
+    dilation: Pair = (1, 1)
     groups: int = 1
-    out: tuple[int, int] | None = None  # the number of windows, where it is not all that fit (output_padding)
+    out: Pair | None = None  # the number of windows, where it is not all that fit (output_padding)
 
-    def padded(self, h: int, w: int) -> tuple[int, int]:
+    def padded(self, h: int, w: int) -> Pair:
         """The size of the input with its padding."""
         return h + self.pads[0][0] + self.pads[0][1], w + self.pads[1][0] + self.pads[1][1]
 
-    def output(self, h: int, w: int) -> tuple[int, int]:
+    def output(self, h: int, w: int) -> Pair:
         """How many windows fit: floor((size + padding - dilation (kernel - 1) - 1) / stride) + 1."""
         if self.out is not None:
             return self.out
         spans = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel)]
-        oh, ow = [(n - span) // s + 1 for n, span, s in zip(self.padded(h, w), spans, self.stride)]
-        return oh, ow
+        return tuple([(n - span) // s + 1 for n, span, s in zip(self.padded(h, w), spans, self.stride)])
 
 
 def channels_first(x: Array) -> Array:
@@ -70,6 +74,12 @@ def pad_spatial(xp: Any, x: Array, pads: Any, value: float = 0.0) -> Array:
     padded = xp.full((c, h + top + bottom, w + left + right, n), value, x.dtype)
     padded[:, top : top + h, left : left + w] = x
     return padded
+
+
+def unpad_spatial(x: Array, g: Geometry, size: Pair) -> Array:
+    """The part of the padded x (C, H, W, N) that is not padding."""
+    top, left = g.pads[0][0], g.pads[1][0]
+    return x[:, top : top + size[0], left : left + size[1]]
 
 
 def windows(xp: Any, x: Array, g: Geometry) -> Array:
@@ -102,8 +112,11 @@ def blocks(g: Geometry, channels: int, oh: int, ow: int, n: int) -> list[slice]:
 
 
 def columns(xp: Any, x: Array, g: Geometry) -> Iterator[tuple[slice, Array]]:
-    """Blocks of output rows and their columns (groups, C kh kw / groups, rows OW N) of x (C, H, W, N)."""
-    view = windows(xp, pad_spatial(xp, x, g.pads), g)
+    """Blocks of output rows and their columns (groups, C kh kw / groups, rows OW N) of x (C, H, W, N), widened.
+
+    Widening x rather than its columns reads each value once, not kh kw times.
+    """
+    view = windows(xp, pad_spatial(xp, widen(x), g.pads), g)
     c, _, _, oh, ow, n = view.shape
     for rows in blocks(g, c, oh, ow, n):
         yield rows, view[:, :, :, rows].reshape(g.groups, c * g.kernel[0] * g.kernel[1] // g.groups, -1)
@@ -119,34 +132,33 @@ def correlate(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> A
     return parts[0] if len(parts) == 1 else xp.concatenate(parts, 1)
 
 
-def spread(xp: Any, y: Array, w: Array, g: Geometry, size: tuple[int, int]) -> Array:
+def spread(xp: Any, y: Array, w: Array, g: Geometry, size: Pair) -> Array:
     """dx (C, H, W, N) in FP32 of y (O, OH, OW, N) and w (O, C / groups, kh, kw): every y_o W_o added in its place."""
     o, oh, ow, n = y.shape
     c = w.shape[1] * g.groups
     matrix = w.reshape(g.groups, o // g.groups, -1).swapaxes(1, 2)
-    total = None
+    y = widen(y)
+    total = xp.zeros((c, *g.padded(*size), n), y.dtype)
     for rows in blocks(g, c, oh, ow, n):
         block = gemm(matrix, y[:, rows].reshape(g.groups, o // g.groups, -1), wide=True)
         block = block.reshape(c, *g.kernel, -1, ow, n)
-        if total is None:
-            total = xp.zeros((c, *g.padded(*size), n), block.dtype)
         for i, j, seen in taps(total, g, rows):
             seen += block[:, i, j]
-    if total is None:
-        total = widen(xp.zeros((c, *g.padded(*size), n), y.dtype))
-    top, left = g.pads[0][0], g.pads[1][0]
-    return total[:, top : top + size[0], left : left + size[1]]
+    return unpad_spatial(total, g, size)
 
 
-def weight_gradient(xp: Any, x: Array, y: Array, g: Geometry) -> Array:
-    """dW (O, C / groups, kh, kw) in FP32 of the input x (C, H, W, N) and the output gradient y (O, OH, OW, N)."""
+def weight_gradient(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Array:
+    """dW (O, C / groups, kh, kw) in FP32 of the input x (C, H, W, N) and the output gradient y (O, OH, OW, N).
+
+    Both may be widened; like is one that is stored.
+    """
     o = y.shape[0]
-    total = None
-    for rows, block in columns(xp, x, g):
-        # columns y^T rather than y columns^T: the tall operand first is a fifth faster in BLAS
-        part = gemm(block, y[:, rows].reshape(g.groups, o // g.groups, -1).swapaxes(1, 2), wide=True)
-        total = part if total is None else total + part
-    return total.swapaxes(1, 2).reshape(o, x.shape[0] // g.groups, *g.kernel)
+    # columns y^T rather than y columns^T: the tall operand first is a fifth faster in BLAS
+    parts = [
+        gemm(block, y[:, rows].reshape(g.groups, o // g.groups, -1).swapaxes(1, 2), wide=True, like=like)
+        for rows, block in columns(xp, x, g)
+    ]
+    return functools.reduce(operator.add, parts).swapaxes(1, 2).reshape(o, x.shape[0] // g.groups, *g.kernel)
 
 
 class Conv2d(Op):
@@ -166,10 +178,10 @@ class Conv2d(Op):
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (like_x, like_w, like_b), g = self.saved, self.like, self.geometry
-        dy = self.xp.ascontiguousarray(channels_first(dy))
-        dx = like_x and store(batch_first(spread(self.xp, dy, w, g, x.shape[2:])), like=x)
+        dy = widen(self.xp.ascontiguousarray(channels_first(dy)))
+        dx = like_x and store(batch_first(spread(self.xp, dy, w, g, x.shape[2:])), like=like_x)
         x = self.xp.ascontiguousarray(channels_first(x))
-        dw = like_w and store(weight_gradient(self.xp, x, dy, g), like=w)
+        dw = like_w and store(weight_gradient(self.xp, x, dy, g, like=w), like=like_w)
         return dx, dw, _bias_gradient(dy, like_b)
 
 
@@ -183,7 +195,7 @@ class ConvTranspose2d(Op):
     name = "conv_transpose2d"
     arguments = ("input", "weight", "bias")
 
-    def forward(self, x: Array, w: Array, b: Array | None, *, geometry: Geometry, size: tuple[int, int]) -> Array:
+    def forward(self, x: Array, w: Array, b: Array | None, *, geometry: Geometry, size: Pair) -> Array:
         self.save(x, w)
         self.geometry = geometry
         y = spread(self.xp, self.xp.ascontiguousarray(channels_first(x)), w, geometry, size)
@@ -196,12 +208,12 @@ class ConvTranspose2d(Op):
         dy = self.xp.ascontiguousarray(channels_first(dy))
         dx = like_x and batch_first(correlate(self.xp, dy, w, None, g))
         x = self.xp.ascontiguousarray(channels_first(x))
-        dw = like_w and store(weight_gradient(self.xp, dy, x, g), like=w)
+        dw = like_w and store(weight_gradient(self.xp, dy, x, g, like=w), like=like_w)
         return dx, dw, _bias_gradient(dy, like_b)
 
 
 def _bias_gradient(dy: Array, like: Like | None) -> Array | None:
-    return like and store(reduce(dy, (1, 2, 3), "sum").reshape(like.shape), like=like)
+    return like and store(reduce(dy, (1, 2, 3), "sum", like=like).reshape(like.shape), like=like)
 
 
 class Unfold(Op):
@@ -223,8 +235,7 @@ class Unfold(Op):
         total = self.xp.zeros((c, *g.padded(h, w), n), wide.dtype)
         for i, j, seen in taps(total, g):
             seen += block[:, i, j]
-        top, left = g.pads[0][0], g.pads[1][0]
-        return store(batch_first(total[:, top : top + h, left : left + w]), like=dy)
+        return store(batch_first(unpad_spatial(total, g, (h, w))), like=dy)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
@@ -277,7 +288,7 @@ def _geometry(op: str, n: int, shape: tuple, kernel: tuple, stride: Any, padding
     g = Geometry(
         (1,) * lead + tuple(kernel),
         (1,) * lead + strides,
-        ((0, 0),) * lead + tuple(pads),  # type: ignore[arg-type]
+        ((0, 0),) * lead + tuple(pads),
         (1,) * lead + dilations,
         groups,
     )
@@ -342,7 +353,7 @@ def conv_transpose2d(
     ]
     if min(height, width) < 1:
         raise ValueError(f"{op}: padding {pads} leaves nothing of the output: its size would be {(height, width)}")
-    g = Geometry(kernel, strides, ((pads[0], pads[0]), (pads[1], pads[1])), dilations, groups, x.shape[2:])  # type: ignore
+    g = Geometry(kernel, strides, ((pads[0], pads[0]), (pads[1], pads[1])), dilations, groups, x.shape[2:])
     y = ConvTranspose2d.apply(x, weight, bias, geometry=g, size=(height, width))
     return y.squeeze(0) if unbatched else y
 

@@ -26,9 +26,9 @@ class BatchNorm(Op):
     fp32 = ("weight", "bias")
 
     def forward(self, x: Array, w: Array | None, b: Array | None, *, eps: float, batch: dict) -> Array:
-        axes = _all_but_channel(x)
-        mean = reduce(x, axes, "mean")
-        y = widen(x) - mean
+        axes, wide = _all_but_channel(x), widen(x)
+        mean = reduce(wide, axes, "mean", like=x)
+        y = wide - mean
         var = reduce(y * y, axes, "mean", like=x)
         rstd = 1 / self.xp.sqrt(var + eps)
         self.save(x, w, statistics=(mean, rstd))

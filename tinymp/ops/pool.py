@@ -7,7 +7,7 @@ from typing import Any
 from ..precision import MOVEMENT, REDUCTION, reduce, store, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import floating, integers
-from .conv import Geometry, batch_first, channels_first, pad_spatial, taps
+from .conv import Geometry, Pair, batch_first, channels_first, pad_spatial, taps, unpad_spatial
 
 
 class MaxPool2d(Op):
@@ -55,8 +55,7 @@ class MaxPool2d(Op):
                 seen += part
             else:
                 seen[...] = part
-        top, left = g.pads[0][0], g.pads[1][0]
-        return store(batch_first(total[:, top : top + h, left : left + w]), like=self.like[0])
+        return store(batch_first(unpad_spatial(total, g, (h, w))), like=self.like[0])
 
 
 def _index_dtype(g: Geometry) -> str:
@@ -85,8 +84,7 @@ class AvgPool2d(Op):
         total = self.xp.zeros((c, *g.padded(h, w), n), wide.dtype)
         for _, _, seen in taps(total, g):
             seen += part
-        top, left = g.pads[0][0], g.pads[1][0]
-        return store(batch_first(total[:, top : top + h, left : left + w]), like=dy)
+        return store(batch_first(unpad_spatial(total, g, (h, w))), like=dy)
 
 
 class AdaptiveAvgPool2d(Op):
@@ -95,7 +93,7 @@ class AdaptiveAvgPool2d(Op):
     kind = REDUCTION
     name = "adaptive_avg_pool2d"
 
-    def forward(self, x: Array, *, size: tuple[int, int]) -> Array:
+    def forward(self, x: Array, *, size: Pair) -> Array:
         self.shape, self.size = x.shape, size
         y = None
         for i, j, rows, cols in _cells(x.shape, size):
@@ -114,7 +112,7 @@ class AdaptiveAvgPool2d(Op):
         return store(dx, like=dy)
 
 
-def _cells(shape: tuple, size: tuple[int, int]) -> Any:
+def _cells(shape: tuple, size: Pair) -> Any:
     def spans(n: int, parts: int) -> list[slice]:
         return [slice(i * n // parts, -(-(i + 1) * n // parts)) for i in range(parts)]
 
@@ -149,7 +147,7 @@ def _geometry(op: str, shape: tuple, kernel_size: Any, stride: Any, padding: Any
         if count < 1:
             raise ValueError(f"{op}: the kernel {kernel} does not fit the input of {tuple(shape)} with padding {pads}")
         sides.append((p, max((count - 1) * s + d * (k - 1) + 1 - n - p, p)))
-    return Geometry(kernel, strides, tuple(sides), dilations)  # type: ignore[arg-type]
+    return Geometry(kernel, strides, tuple(sides), dilations)
 
 
 def max_pool2d(
