@@ -163,7 +163,9 @@ def overhead(rows: Rows, rounds: int) -> None:
             y.backward()
 
         times = blocks({dtype: run}, rounds, calls=3)
-        rows.add(f"one tiny op, forward and backward, {dtype}", 1e6 * statistics.median(times[dtype]) / chain, "us", "<= 15")
+        rows.add(
+            f"one tiny op, forward and backward, {dtype}", 1e6 * statistics.median(times[dtype]) / chain, "us", "<= 15"
+        )
 
 
 def resident() -> int:
@@ -192,10 +194,16 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     p = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__.split("\n\n")[0])
     p.add_argument("--quick", action="store_true", help="few repetitions: shows that it runs, not how fast")
     default = pathlib.Path(__file__).with_name("results") / "cpu.json"
-    p.add_argument("--out", type=pathlib.Path, default=default, help="the JSON to write (default: benchmarks/results/cpu.json)")
+    p.add_argument(
+        "--out", type=pathlib.Path, default=default, help="the JSON to write (default: benchmarks/results/cpu.json)"
+    )
     options = p.parse_args(arguments)
     rounds = 2 if options.quick else 15
-    print(mp.info(), f"PyTorch {torch.__version__}" if torch else "PyTorch is not installed: no comparison with it", sep="\n")
+    print(
+        mp.info(),
+        f"PyTorch {torch.__version__}" if torch else "PyTorch is not installed: no comparison with it",
+        sep="\n",
+    )
     print(f"\n{'work':<58} {'measured':>9} {'':<9} target")
     rows = Rows()
     training(rows, rounds)

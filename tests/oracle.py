@@ -90,7 +90,11 @@ def check(
         tensors, wide = _tensors(inputs, dtype, gradient)
         with np.errstate(all="ignore"):
             expected = np.asarray(oracle(*wide), dtype=np.float64)
-            expected = np.where(np.abs(expected) >= 65520, np.sign(expected) * np.inf, expected) if out == "float16" else expected
+            expected = (
+                np.where(np.abs(expected) >= 65520, np.sign(expected) * np.inf, expected)
+                if out == "float16"
+                else expected
+            )
         y = op(*tensors)
         assert isinstance(y, mp.Tensor) and y.dtype == out, f"{dtype}: expected a {out} result, got {y.dtype}"
         m = magnitude(*[abs(w) if w.dtype == np.float64 else w for w in wide]) if callable(magnitude) else magnitude
@@ -137,7 +141,9 @@ def gradients(op: Callable, tensors: list[mp.Tensor], dy: np.ndarray) -> list[np
     return [t.grad for t in tensors if t.requires_grad]
 
 
-def check_directions(oracle: Callable, inputs: list, grads: list, dy: np.ndarray, seed: int, directions: int = 4) -> None:
+def check_directions(
+    oracle: Callable, inputs: list, grads: list, dy: np.ndarray, seed: int, directions: int = 4
+) -> None:
     """grads against central differences of the float64 oracle along random directions.
 
     The error of a central difference of step h is O(h^2) + O(2^-53 / h); with h = 2^-17 both are below 1e-9 for

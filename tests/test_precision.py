@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from oracle import randn
 
 import tinymp as mp
+from oracle import randn
 from tinymp.backend import cpu
 from tinymp.precision import (
     FP16_ACCUMULATE,

@@ -320,7 +320,7 @@ def test_views_share_memory():
         (
             lambda x: x.__setitem__(0, 1e6),
             ValueError,
-            r"a value of magnitude 1e\+06 does not fit FP16 \(largest: 65504\)",
+            r"a value of magnitude 1e\+06 does not fit FP16",
         ),
         (lambda x: x.copy_(np.full(2, 70_000, F32)), ValueError, "a value of magnitude 70000 does not fit FP16"),
         (lambda x: x.copy_(np.ones(3, F16)), ValueError, r"copy_: expected source.shape == \(2,\), got \(3,\)"),
@@ -451,7 +451,7 @@ def test_arguments_declared_fp32_may_be():
 
 def test_only_tensors_and_numbers_are_arguments():
     with pytest.raises(
-        TypeError, match=r"identity: expected a Tensor for `x`, got ndarray; wrap it with tinymp.tensor"
+        TypeError, match=r"identity: expected a Tensor for `input`, got ndarray; wrap it with tinymp.tensor"
     ):
         Identity.apply(np.ones(1))
 
@@ -484,7 +484,7 @@ def test_an_op_must_not_save_an_fp32_copy():
     [
         (
             lambda dy: widen(dy),
-            r"identity: the gradient of `x` must be float16 \(2,\) like the argument, got float32 \(2,\)",
+            r"identity: the gradient of `input` must be float16 \(2,\) like the argument, got float32 \(2,\)",
         ),
         (lambda dy: dy[:1], r"must be float16 \(2,\) like the argument, got float16 \(1,\)"),
         (lambda dy: (dy, dy), "identity: backward gave 2 gradients for 1 arguments"),

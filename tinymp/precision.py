@@ -113,12 +113,12 @@ class Policy:
         one) and returned. A Tensor or array with floating values comes back rounded to the storage dtype; integers
         and booleans come back as they are; lists, tuples and dicts are cast item by item.
 
-        Raises TypeError for anything else.
+        TypeError for anything else; ValueError for a finite value that does not fit FP16: scale such data first.
         """
         if hasattr(target, "_cast_storage"):  # Module and Tensor know how to do it to themselves
             return target._cast_storage(self)
         if isinstance(target, np.ndarray):
-            return to_dtype(target, self.storage) if target.dtype in FLOATING else target
+            return fit("Policy.cast", target, self.storage) if target.dtype in FLOATING else target
         if isinstance(target, dict):
             return {key: self.cast(value) for key, value in target.items()}
         if isinstance(target, (list, tuple)):
@@ -132,9 +132,7 @@ NO_MASTER = replace(MIXED, name="NO_MASTER", master=False)
 FP16_ACCUMULATE = replace(MIXED, name="FP16_ACCUMULATE", accumulate=float16)
 FP16_REDUCTIONS = replace(MIXED, name="FP16_REDUCTIONS", reduce=float16)
 STOCHASTIC_ROUNDING = replace(MIXED, name="STOCHASTIC_ROUNDING", rounding="stochastic")
-PURE_FP16 = Policy(
-    "PURE_FP16", accumulate=float16, reduce=float16, master=False, norm=float16, state=float16
-)
+PURE_FP16 = Policy("PURE_FP16", accumulate=float16, reduce=float16, master=False, norm=float16, state=float16)
 POLICIES = {
     p.name: p for p in (FP32, MIXED, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16)
 }
@@ -192,9 +190,7 @@ def store(x32: Array, like: Array) -> Array:
     return device.cast(x32, float16)
 
 
-def gemm(
-    a: Array, b: Array, bias: Array | None = None, *, wide: bool = False, like: Array | None = None
-) -> Array:
+def gemm(a: Array, b: Array, bias: Array | None = None, *, wide: bool = False, like: Array | None = None) -> Array:
     """Gate 3: the matrix product a @ b (+ bias) of stored operands, accumulated in FP32, rounded once.
 
     a: (..., m, k), b: (..., k, n), bias: broadcasts to (..., m, n) and is added before the rounding. Operands may come
@@ -245,6 +241,25 @@ def to_dtype(x: Array, dtype: np.dtype) -> Array:
             return backend.of(x).cast_stochastic(x)
         return backend.of(x).cast(x, dtype)
     return x.astype(dtype)
+
+
+def overflows(x: Array, dtype: np.dtype) -> bool:
+    """Whether a finite value of x would become infinite in dtype."""
+    if dtype != float16 or x.dtype == float16:
+        return False
+    xp = backend.of(x).xp
+    return bool(((xp.abs(x) >= FP16_OVERFLOW) & xp.isfinite(x)).any())
+
+
+def fit(what: str, x: Array, dtype: np.dtype) -> Array:
+    """`to_dtype` for values that the user brings: ValueError where a finite one would become infinite."""
+    if overflows(x, dtype):
+        size = backend.of(x).xp.abs(x)
+        raise ValueError(
+            f"{what}: a value of magnitude {size[size < float('inf')].max():g} does not fit FP16, whose largest value "
+            "is 65504; scale the values, or keep them in FP32"
+        )
+    return to_dtype(x, dtype)
 
 
 def require_fp16(op: str, value: float, dtype: np.dtype) -> None:

@@ -32,12 +32,12 @@ import numpy as np
 from . import backend
 from .precision import (
     FLOATING,
-    FP16_MAX,
     LOSS,
     MOVEMENT,
     Kind,
     Policy,
     accumulate,
+    fit,
     float16,
     float32,
     float64,
@@ -103,6 +103,10 @@ class Like(NamedTuple):
     dtype: np.dtype
 
 
+# What forward calls x, users know as `input`. An op whose arguments have other public names gives `arguments`.
+_PUBLIC = {"x": "input", "w": "weight", "b": "bias"}
+
+
 class Op:
     """A differentiable function on arrays; an instance is one call of it, a node of the graph.
 
@@ -113,7 +117,7 @@ class Op:
 
     kind: ClassVar[Kind]
     name: ClassVar[str]  # PyTorch's name, for messages
-    arguments: ClassVar[tuple[str, ...]]  # the public names of forward's positional arguments, if not its own
+    arguments: ClassVar[tuple[str, ...]]  # the public names of forward's positional arguments; see _PUBLIC
     fp32: ClassVar[tuple[str, ...]] = ()  # arguments that may stay FP32 beside FP16 ones (batch norm's weight, ...)
 
     saved: Any = ()  # what `save` kept; None once backward has freed it
@@ -134,7 +138,7 @@ class Op:
             cls.name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
         if "forward" in cls.__dict__ and "arguments" not in cls.__dict__:
             parameters = list(inspect.signature(cls.forward).parameters.values())[1:]
-            cls.arguments = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
+            cls.arguments = tuple(_PUBLIC.get(p.name, p.name) for p in parameters if p.kind is not p.KEYWORD_ONLY)
 
     def forward(self, *arrays: Array, **options: Any) -> Any:
         raise NotImplementedError(f"{self.name} has no forward")
@@ -231,10 +235,10 @@ class Op:
         if len(dxs) != len(self.edges):
             raise RuntimeError(f"{self.name}: backward gave {len(dxs)} gradients for {len(self.edges)} arguments")
         for i, (g, like) in enumerate(zip(dxs, self.like)):
-            if g is not None and like is not None and (g.shape != like.shape or g.dtype != like.dtype):
+            if like is not None and (g is None or g.shape != like.shape or g.dtype != like.dtype):
                 raise RuntimeError(
                     f"{self.name}: the gradient of `{self._name_of(i)}` must be {like.dtype} {like.shape} like the "
-                    f"argument, got {g.dtype} {g.shape}"
+                    f"argument, got {'None' if g is None else f'{g.dtype} {g.shape}'}"
                 )
         if _watchers:
             for watcher in tuple(_watchers):
@@ -289,7 +293,7 @@ class Tensor:
     Functions of `tinymp.ops` whose first argument is a tensor are methods too: `x.sum(0)` is `ops.sum(x, 0)`.
     """
 
-    __slots__ = ("data", "grad", "grad_scale", "requires_grad", "_op", "_index", "_version", "__weakref__")
+    __slots__ = ("__weakref__", "_index", "_op", "_version", "data", "grad", "grad_scale", "requires_grad")
     __array_ufunc__ = None  # numpy_array * tensor asks the Tensor, not the array element by element
 
     data: Array
@@ -309,7 +313,7 @@ class Tensor:
             raise TypeError(f"Tensor: expected real numbers, got {type(data).__name__} with dtype {array.dtype}")
         if dtype is None and array.dtype == float64 and not hasattr(data, "dtype"):
             dtype = float32  # Python floats become FP32, as in PyTorch; float64 arrays stay float64
-        array = array if dtype is None else to_dtype(array, dtype)
+        array = array if dtype is None else fit("Tensor", array, np.dtype(dtype))
         if array.dtype.kind not in "iub" and array.dtype not in FLOATING:
             raise TypeError(f"Tensor: expected float16, float32, float64, an integer or bool, got {array.dtype}")
         if requires_grad and array.dtype not in FLOATING:
@@ -446,14 +450,18 @@ class Tensor:
         return self.to(float64)
 
     def _cast_storage(self, policy: Policy) -> Tensor:
-        return self.to(policy.storage) if self.dtype in FLOATING else self
+        if self.dtype not in FLOATING or self.dtype == policy.storage:
+            return self
+        if not self.requires_grad:
+            return Tensor(fit("Policy.cast", self.data, policy.storage))
+        return self.to(policy.storage)
 
     # ---- in place, outside the graph
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._changed("x[...] = value")
         value = value.data if isinstance(value, Tensor) else value
-        self.data[_raw_index(index)] = _fitting(value, self.data)
+        self.data[_raw_index(index)] = _fitting("x[...] = value", value, self.data)
 
     def copy_(self, source: Any) -> Tensor:
         """Overwrite the data with `source` (rounded to this dtype). Only outside the graph."""
@@ -461,7 +469,7 @@ class Tensor:
         value = source.data if isinstance(source, Tensor) else np.asarray(source)
         if value.shape != self.shape:
             raise ValueError(f"copy_: expected source.shape == {self.shape}, got {value.shape}")
-        self.data[...] = _fitting(value, self.data)
+        self.data[...] = _fitting("copy_", value, self.data)
         return self
 
     def zero_(self) -> Tensor:
@@ -616,15 +624,10 @@ def _raw_index(index: Any) -> Any:
     return index.data if isinstance(index, Tensor) else index
 
 
-def _fitting(value: Any, like: Array) -> Any:
+def _fitting(how: str, value: Any, like: Array) -> Any:
     """A value about to be written into `like`: ValueError where a finite one would become infinite in FP16."""
     array = np.asarray(value)
-    if like.dtype in FLOATING and array.dtype in FLOATING and array.dtype != like.dtype:
-        rounded = to_dtype(array, like.dtype)
-        if np.isinf(rounded).any() and not np.isinf(array).any():
-            raise ValueError(f"a value of magnitude {np.abs(array).max():g} does not fit FP16 (largest: {FP16_MAX:g})")
-        return rounded
-    return array
+    return fit(how, array, like.dtype) if like.dtype in FLOATING and array.dtype in FLOATING else array
 
 
 # ---------------------------------------------------------------------------------------- the two ops of Tensor's own
@@ -637,7 +640,7 @@ class Cast(Op):
     """
 
     kind = MOVEMENT
-    fp32 = ("x",)
+    fp32 = ("input",)
 
     def forward(self, x: Array, *, dtype: np.dtype) -> Array:
         self.source = x.dtype

@@ -4,9 +4,9 @@ import inspect
 
 import numpy as np
 import pytest
-from oracle import randn
 
 import tinymp as mp
+from oracle import randn
 from tinymp import nn, ops
 
 # PyTorch's constructor arguments in order (positional calls must mean the same); ~ marks those that are refused.

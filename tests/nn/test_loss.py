@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from oracle import randn
 
 import tinymp as mp
+from oracle import randn
 from tinymp import nn, ops
 
 X = randn(6, 4)

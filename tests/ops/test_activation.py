@@ -75,11 +75,19 @@ class TestEdges:
 
     @pytest.mark.parametrize(
         ("op", "low", "high"),
-        [(ops.sigmoid, 0, 1), (ops.tanh, -1, 1), (ops.elu, -1, None), (ops.softplus, 0, None), (ops.logsigmoid, None, 0)],
+        [
+            (ops.sigmoid, 0, 1),
+            (ops.tanh, -1, 1),
+            (ops.elu, -1, None),
+            (ops.softplus, 0, None),
+            (ops.logsigmoid, None, 0),
+        ],
     )
     def test_limits(self, dtype, op, low, high):
         y, dx = values(op, [-65504, 65504], dtype)
-        np.testing.assert_array_equal(y, np.array([-65504 if low is None else low, 65504 if high is None else high], dtype))
+        np.testing.assert_array_equal(
+            y, np.array([-65504 if low is None else low, 65504 if high is None else high], dtype)
+        )
         np.testing.assert_array_equal(dx, [float(low is None), float(high is None)])
 
     @pytest.mark.parametrize("op", [c[0] for c in CASES])

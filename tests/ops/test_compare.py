@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from oracle import randn
 
 import tinymp as mp
+from oracle import randn
 from tinymp import ops
 
 ORDER = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}

@@ -54,7 +54,7 @@ def test_can_require_a_gradient():
     ("call", "error", "message"),
     [
         (lambda: ops.zeros(2, -1), ValueError, r"zeros: expected no negative length in the shape, got \(2, -1\)"),
-        (lambda: ops.zeros(2.0), TypeError, "zeros: expected integers for the shape"),
+        (lambda: ops.zeros(2.0), TypeError, "zeros: expected integers for `size`"),
         (lambda: ops.zeros(2, dtype="fp16"), TypeError, "zeros: expected `dtype` to be float16, .* got 'fp16'"),
         (lambda: ops.ones(2, dtype=complex), TypeError, "ones: expected `dtype` .* got <class 'complex'>"),
         (lambda: ops.ones(2, dtype=np.longdouble), TypeError, "ones: expected `dtype`"),

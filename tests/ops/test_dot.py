@@ -30,7 +30,9 @@ def products(op):
     ],
 )
 def test_matmul(a, b):
-    check(ops.matmul, np.matmul, randn(*a), randn(*b, seed=2), length=a[-1], magnitude=products(np.matmul), grad_length=40)
+    check(
+        ops.matmul, np.matmul, randn(*a), randn(*b, seed=2), length=a[-1], magnitude=products(np.matmul), grad_length=40
+    )
 
 
 def test_mm_and_bmm():

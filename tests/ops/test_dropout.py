@@ -18,7 +18,9 @@ def test_dropout(dtype, p):
     kept = y.data != 0
     assert y.dtype == dtype
     assert abs(kept.mean() - (1 - p)) < 5 * np.sqrt(p * (1 - p) / n)  # five standard deviations
-    np.testing.assert_array_equal(y.data[kept], np.array(1 / (1 - p), "float32" if dtype != "float64" else dtype).astype(dtype))
+    np.testing.assert_array_equal(
+        y.data[kept], np.array(1 / (1 - p), "float32" if dtype != "float64" else dtype).astype(dtype)
+    )
     np.testing.assert_array_equal(x.grad != 0, kept)
     np.testing.assert_array_equal(x.grad, np.where(kept, np.array(2 / (1 - p)).astype(dtype), 0))
 

@@ -8,9 +8,18 @@ from oracle import check, randn
 from tinymp import ops
 
 
-@pytest.mark.parametrize("index", [np.array(2), np.array([0, 3, 3, 3, 6]), np.array([[1, 2, 1], [6, 0, 1]]), np.empty((0, 2), int)])
+@pytest.mark.parametrize(
+    "index", [np.array(2), np.array([0, 3, 3, 3, 6]), np.array([[1, 2, 1], [6, 0, 1]]), np.empty((0, 2), int)]
+)
 def test_embedding(index):
-    check(lambda w: ops.embedding(mp.tensor(index), w), lambda w: w[index], randn(7, 4), roundings=0, length=-4, grad_length=8)
+    check(
+        lambda w: ops.embedding(mp.tensor(index), w),
+        lambda w: w[index],
+        randn(7, 4),
+        roundings=0,
+        length=-4,
+        grad_length=8,
+    )
 
 
 def test_padding_idx_gets_no_gradient():

@@ -4,9 +4,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from oracle import check, randn, rng
 
 import tinymp as mp
+from oracle import check, randn, rng
 from tinymp import backend, ops
 
 picks = partial(check, roundings=0, grad_roundings=1)  # exact values; each gradient is one sum, rounded once

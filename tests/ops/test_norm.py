@@ -59,7 +59,9 @@ def test_fp32_parameters_beside_fp16_activations():
     y.backward(dy)
     assert (x.grad.dtype, w.grad.dtype, b.grad.dtype) == (np.float16, np.float32, np.float32)
     exact = [mp.tensor(t.data.astype("float64"), requires_grad=True) for t in (x, w, b)]
-    expected = gradients(lambda *t: ops.batch_norm(t[0], None, None, *t[1:], training=True), exact, dy.astype("float64"))
+    expected = gradients(
+        lambda *t: ops.batch_norm(t[0], None, None, *t[1:], training=True), exact, dy.astype("float64")
+    )
     for t, e, dtype in zip((x, w, b), expected, ("float16", "float32", "float32"), strict=True):
         assert_close(t.grad, e, tolerance(dtype, e, 2, 1000), dtype)
 

@@ -11,7 +11,10 @@ from tinymp import ops
 def window_loop(x, out, kernel, stride, padding, dilation, fill, reducer):
     """reducer over every window; windows may hang over the right and bottom edge (ceil_mode)."""
     n, c, h, w = x.shape
-    far = [max((o - 1) * s + d * (k - 1) + 1 - m - p, 0) for o, s, d, k, m, p in zip(out, stride, dilation, kernel, (h, w), padding)]
+    far = [
+        max((o - 1) * s + d * (k - 1) + 1 - m - p, 0)
+        for o, s, d, k, m, p in zip(out, stride, dilation, kernel, (h, w), padding)
+    ]
     x = np.pad(x, ((0, 0), (0, 0), (padding[0], far[0]), (padding[1], far[1])), constant_values=fill)
     y = np.empty((n, c, *out))
     for i in range(out[0]):
@@ -37,7 +40,13 @@ def test_max_pool2d(shape, kernel, stride, padding, dilation, ceil, out):
     def oracle(x):
         return window_loop(x, out, kernel, stride, padding, dilation, -np.inf, lambda v, i, j: v.max((2, 3)))
 
-    check(lambda x: ops.max_pool2d(x, kernel, stride, padding, dilation, ceil), oracle, distinct(*shape), roundings=0, length=-4)
+    check(
+        lambda x: ops.max_pool2d(x, kernel, stride, padding, dilation, ceil),
+        oracle,
+        distinct(*shape),
+        roundings=0,
+        length=-4,
+    )
 
 
 def test_max_pool2d_takes_the_first_of_equals():
@@ -47,7 +56,14 @@ def test_max_pool2d_takes_the_first_of_equals():
 
 
 def test_max_pool2d_edges():
-    x = np.array([[-0.0, 65504, -65504, np.inf], [-1, 2.0**-24, -np.inf, 1], [np.nan, 1, -np.inf, -np.inf], [1, 2, -np.inf, -np.inf]])
+    x = np.array(
+        [
+            [-0.0, 65504, -65504, np.inf],
+            [-1, 2.0**-24, -np.inf, 1],
+            [np.nan, 1, -np.inf, -np.inf],
+            [1, 2, -np.inf, -np.inf],
+        ]
+    )
     for dtype in ("float16", "float32", "float64"):
         y = ops.max_pool2d(mp.tensor(x[None, None].astype(dtype)), 2).numpy()[0, 0]
         np.testing.assert_array_equal(y, np.array([[65504, np.inf], [np.nan, -np.inf]], dtype))
@@ -57,7 +73,9 @@ def test_max_pool2d_indices():
     x = distinct(2, 3, 7, 6)
     y, index = ops.max_pool2d(mp.tensor(x), (3, 2), (2, 1), 1, return_indices=True)
     assert index.dtype == np.int64
-    np.testing.assert_array_equal(np.take_along_axis(x.reshape(2, 3, -1), index.data.reshape(2, 3, -1), 2), y.data.reshape(2, 3, -1))
+    np.testing.assert_array_equal(
+        np.take_along_axis(x.reshape(2, 3, -1), index.data.reshape(2, 3, -1), 2), y.data.reshape(2, 3, -1)
+    )
     y, index = ops.max_pool2d(mp.tensor(x[0]), 2, return_indices=True)
     assert y.shape == index.shape == (3, 3, 3)
 
@@ -109,7 +127,9 @@ def test_adaptive_avg_pool2d(size):
         y = np.empty((*x.shape[:2], oh, ow))
         for i in range(oh):
             for j in range(ow):
-                y[:, :, i, j] = x[:, :, i * h // oh : -(-(i + 1) * h // oh), j * w // ow : -(-(j + 1) * w // ow)].mean((2, 3))
+                y[:, :, i, j] = x[:, :, i * h // oh : -(-(i + 1) * h // oh), j * w // ow : -(-(j + 1) * w // ow)].mean(
+                    (2, 3)
+                )
         return y
 
     check(lambda x: ops.adaptive_avg_pool2d(x, size), oracle, randn(2, 3, 5, 7), length=36, grad_length=20)

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from oracle import check, distinct, randn
 
 import tinymp as mp
+from oracle import check, distinct, randn
 from tinymp import ops
 
 F16, F32 = np.float16, np.float32

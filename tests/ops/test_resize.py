@@ -22,7 +22,14 @@ def nearest(x, rows, cols):
     ],
 )
 def test_nearest(options, rows, cols):
-    check(lambda x: ops.interpolate(x, **options), lambda x: nearest(x, rows, cols), randn(2, 3, 3, 4), roundings=0, length=-4, grad_length=4)
+    check(
+        lambda x: ops.interpolate(x, **options),
+        lambda x: nearest(x, rows, cols),
+        randn(2, 3, 3, 4),
+        roundings=0,
+        length=-4,
+        grad_length=4,
+    )
 
 
 def linear_matrix(n, out, align, factor=None):
@@ -87,7 +94,10 @@ def image(*shape):
         (lambda x: ops.interpolate(x), "exactly one of `size` and `scale_factor`"),
         (lambda x: ops.interpolate(x, 2, 2), "exactly one of `size` and `scale_factor`"),
         (lambda x: ops.interpolate(x, 2, mode="bicubic"), "`mode` to be one of 'nearest', 'bilinear', got 'bicubic'"),
-        (lambda x: ops.interpolate(x, 2, align_corners=True), '`align_corners` has a meaning only with mode="bilinear"'),
+        (
+            lambda x: ops.interpolate(x, 2, align_corners=True),
+            '`align_corners` has a meaning only with mode="bilinear"',
+        ),
         (lambda x: ops.interpolate(x, scale_factor=0.1), "leaves nothing"),
         (lambda x: ops.interpolate(x, scale_factor=-1), "`scale_factor` to be positive"),
         (lambda x: ops.interpolate(x[0], 2), r"`input` \(N, C, H, W\)"),

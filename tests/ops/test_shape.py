@@ -4,9 +4,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from oracle import check, randn
 
 import tinymp as mp
+from oracle import check, randn
 from tinymp import ops
 
 moves = partial(check, roundings=0, grad_roundings=0, length=0)  # no arithmetic, in either direction

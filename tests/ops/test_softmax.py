@@ -16,12 +16,25 @@ def softmax(x, dim):
 @pytest.mark.parametrize(("shape", "dim"), [((7,), 0), ((3, 5), 1), ((3, 5), 0), ((2, 3, 4), -2), ((2, 1), 1)])
 def test_softmax(shape, dim):
     """Backward reads the stored y twice, and both terms of dx may cancel: each is below max |dy| y."""
-    check(lambda x: ops.softmax(x, dim), lambda x: softmax(x, dim), 3 * randn(*shape), length=12, grad_length=40, inherited=8)
+    check(
+        lambda x: ops.softmax(x, dim),
+        lambda x: softmax(x, dim),
+        3 * randn(*shape),
+        length=12,
+        grad_length=40,
+        inherited=8,
+    )
 
 
 @pytest.mark.parametrize(("shape", "dim"), [((7,), 0), ((3, 5), 1), ((3, 5), 0), ((2, 3, 4), -2), ((2, 1), 1)])
 def test_log_softmax(shape, dim):
-    check(lambda x: ops.log_softmax(x, dim), lambda x: np.log(softmax(x, dim)), 3 * randn(*shape), length=12, grad_length=40)
+    check(
+        lambda x: ops.log_softmax(x, dim),
+        lambda x: np.log(softmax(x, dim)),
+        3 * randn(*shape),
+        length=12,
+        grad_length=40,
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

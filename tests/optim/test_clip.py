@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from oracle import randn
 
 import tinymp as mp
+from oracle import randn
 from tinymp import optim
 from tinymp.nn.parameter import Parameter
 
@@ -63,14 +63,16 @@ def test_parameters_without_gradient():
 def test_a_norm_that_is_not_finite(bad):
     g = np.array([1.0, bad], "float32")
     (p,) = params(g)
-    with pytest.raises(RuntimeError, match="the norm of the gradients is (inf|nan)"):
+    with pytest.raises(RuntimeError, match=r"the norm of the gradients is (inf|nan)"):
         optim.clip_grad_norm_([p], 1.0, error_if_nonfinite=True)
     assert p.grad is g
     assert not np.isfinite(optim.clip_grad_norm_([p], 1.0).item())
 
 
 @pytest.mark.parametrize(
-    "clip", [lambda p: optim.clip_grad_norm_([p], 1.0), lambda p: optim.clip_grad_value_([p], 1.0)], ids=["norm", "value"]
+    "clip",
+    [lambda p: optim.clip_grad_norm_([p], 1.0), lambda p: optim.clip_grad_value_([p], 1.0)],
+    ids=["norm", "value"],
 )
 def test_scaled_gradients_are_refused(clip):
     (p,) = params(np.ones(2, "float16"))

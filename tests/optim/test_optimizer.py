@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from oracle import randn
 
 import tinymp as mp
+from oracle import randn
 from tinymp import optim
 from tinymp.nn import statistics
 from tinymp.nn.parameter import Parameter
@@ -204,7 +204,7 @@ def test_a_gradient_that_does_not_fit_is_refused(grad):
 def test_scaled_gradients_are_refused():
     p = Parameter(np.ones(2, "float32"))
     p.grad, p.grad_scale = np.ones(2, "float32"), 1024.0
-    with pytest.raises(RuntimeError, match="still carry the loss scale 1024: call scaler.step"):
+    with pytest.raises(RuntimeError, match=r"still carry the loss scale 1024: call scaler\.step"):
         optim.SGD([p]).step()
     assert (p.data == 1).all()
 

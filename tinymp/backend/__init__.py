@@ -7,7 +7,7 @@ from typing import Any
 
 from . import cpu
 
-__all__ = ["cpu", "get", "of", "manual_seed"]
+__all__ = ["cpu", "get", "manual_seed", "of"]
 
 _BACKENDS: dict[str, ModuleType] = {"cpu": cpu}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import backend
-from ..precision import FLOATING, Policy, to_dtype
+from ..precision import FLOATING, Policy, overflows, to_dtype
 from ..tensor import Array, Tensor
 from . import statistics
 from .parameter import Parameter, storage_of
@@ -246,7 +246,7 @@ class Module:
             for name, b in module.named_buffers(path, recurse=False):
                 targets.append((name, b, floating if b.dtype in FLOATING else b.dtype))
         for name, x, dtype in targets:
-            if _overflows(_exact(x), dtype):
+            if overflows(_exact(x), dtype):
                 raise ValueError(f"{policy.name}.cast: '{name}' has values beyond the range of {dtype}")
         for _, x, dtype in targets:
             if isinstance(x, Parameter):
@@ -354,12 +354,6 @@ def _exact(x: Tensor) -> Array:
     return x.master if isinstance(x, Parameter) else x.data
 
 
-def _overflows(x: Array, dtype: np.dtype) -> bool:
-    """Whether a finite value of x becomes infinite in `dtype`."""
-    with np.errstate(over="ignore"):
-        return bool((np.isinf(to_dtype(x, dtype)) & np.isfinite(x)).any())
-
-
 def _loadable(own: Tensor, value: Any) -> Array:
     """A copy of `value` as it will be written into `own`; TypeError or ValueError if it cannot be."""
     if not hasattr(value, "__array__"):
@@ -378,6 +372,6 @@ def _loadable(own: Tensor, value: Any) -> Array:
         bad &= np.isfinite(exact)  # a mask of -inf may stay one
     if bad.any():
         raise TypeError(f"expected finite values, got {np.count_nonzero(bad)} that are infinite or nan")
-    if _overflows(array, own.dtype):
+    if overflows(array, own.dtype):
         raise ValueError(f"has values beyond the range of {own.dtype}")
     return np.array(to_dtype(array, exact.dtype))

@@ -92,12 +92,16 @@ def integers(op: str, name: str, value: Any, n: int, least: int) -> tuple[int, .
     return result
 
 
-def sizes(op: str, shape: tuple) -> tuple[int, ...]:
-    """The varargs of reshape(2, 3) or reshape((2, 3)) as one tuple of integers."""
+def sizes(op: str, name: str, shape: tuple, keyword: dict) -> tuple[int, ...]:
+    """The sizes of reshape(2, 3), reshape((2, 3)) or reshape(shape=(2, 3)) as one tuple of integers."""
+    if keyword:
+        if list(keyword) != [name] or shape:
+            raise TypeError(f"{op}: expected {name} once, got positions {shape} and keywords {sorted(keyword)}")
+        shape = (keyword[name],)
     if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
         shape = tuple(shape[0])
     if not all(hasattr(n, "__index__") for n in shape):
-        raise TypeError(f"{op}: expected integers for the shape, got {shape!r}")
+        raise TypeError(f"{op}: expected integers for `{name}`, got {shape!r}")
     return tuple(n.__index__() for n in shape)
 
 

@@ -17,8 +17,6 @@ the product's time), the product gives the next layer's order without a transpos
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -124,7 +122,7 @@ def columns(xp: Any, x: Array, g: Geometry) -> Iterator[tuple[slice, Array]]:
 
 def correlate(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> Array:
     """y (O, OH, OW, N) of x (C, H, W, N) and w (O, C / groups, kh, kw), in the storage dtype."""
-    o, (oh, ow), n = w.shape[0], g.output(x.shape[1], x.shape[2]), x.shape[3]
+    o, ow, n = w.shape[0], g.output(x.shape[1], x.shape[2])[1], x.shape[3]
     matrix = w.reshape(g.groups, o // g.groups, -1)
     if bias is not None:
         bias = bias.reshape(g.groups, -1, 1)
@@ -158,7 +156,10 @@ def weight_gradient(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Ar
         gemm(block, y[:, rows].reshape(g.groups, o // g.groups, -1).swapaxes(1, 2), wide=True, like=like)
         for rows, block in columns(xp, x, g)
     ]
-    return functools.reduce(operator.add, parts).swapaxes(1, 2).reshape(o, x.shape[0] // g.groups, *g.kernel)
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total.swapaxes(1, 2).reshape(o, x.shape[0] // g.groups, *g.kernel)
 
 
 class Conv2d(Op):
@@ -169,7 +170,6 @@ class Conv2d(Op):
 
     kind = DOT
     name = "conv2d"
-    arguments = ("input", "weight", "bias")
 
     def forward(self, x: Array, w: Array, b: Array | None, *, geometry: Geometry) -> Array:
         self.save(x, w)
@@ -193,7 +193,6 @@ class ConvTranspose2d(Op):
 
     kind = DOT
     name = "conv_transpose2d"
-    arguments = ("input", "weight", "bias")
 
     def forward(self, x: Array, w: Array, b: Array | None, *, geometry: Geometry, size: Pair) -> Array:
         self.save(x, w)
@@ -255,12 +254,15 @@ def _check(op: str, n: int, input: Any, weight: Any, bias: Any, transposed: bool
     shapes = f"(input is {x.shape}, weight is {w.shape})"
     if transposed:
         if channels != w.shape[0]:
-            raise ValueError(f"{op}: expected input.shape[1] == weight.shape[0], got {channels} and {w.shape[0]} {shapes}")
+            raise ValueError(
+                f"{op}: expected input.shape[1] == weight.shape[0], got {channels} and {w.shape[0]} {shapes}"
+            )
         if channels % groups:
             raise ValueError(f"{op}: expected input.shape[1] to be a multiple of groups, got {channels} and {groups}")
     elif channels != w.shape[1] * groups:
         raise ValueError(
-            f"{op}: expected input.shape[1] == weight.shape[1] * groups, got {channels} and {w.shape[1]} * {groups} {shapes}"
+            f"{op}: expected input.shape[1] == weight.shape[1] * groups, got {channels} and {w.shape[1]} * {groups} "
+            f"{shapes}"
         )
     elif w.shape[0] % groups:
         raise ValueError(f"{op}: expected weight.shape[0] to be a multiple of groups, got {w.shape[0]} and {groups}")
@@ -272,7 +274,9 @@ def _check(op: str, n: int, input: Any, weight: Any, bias: Any, transposed: bool
     return batched, batched is not x
 
 
-def _geometry(op: str, n: int, shape: tuple, kernel: tuple, stride: Any, padding: Any, dilation: Any, groups: int) -> Geometry:
+def _geometry(
+    op: str, n: int, shape: tuple, kernel: tuple, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Geometry:
     """The Geometry of n = 1 or 2 spatial axes; ValueError if no window fits."""
     strides, dilations = integers(op, "stride", stride, n, 1), integers(op, "dilation", dilation, n, 1)
     if isinstance(padding, str):
@@ -294,14 +298,20 @@ def _geometry(op: str, n: int, shape: tuple, kernel: tuple, stride: Any, padding
     )
     if min(g.output(*shape)) < 1:
         raise ValueError(
-            f"{op}: the kernel {tuple(kernel)} with dilation {dilations} does not fit the input of {tuple(shape)[lead:]} "
-            f"with padding {padding!r}"
+            f"{op}: the kernel {tuple(kernel)} with dilation {dilations} does not fit the input of "
+            f"{tuple(shape)[lead:]} with padding {padding!r}"
         )
     return g
 
 
 def conv2d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
 ) -> Tensor:
     """2-d cross-correlation.
 
@@ -316,7 +326,13 @@ def conv2d(
 
 
 def conv1d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
 ) -> Tensor:
     """1-d cross-correlation: `conv2d` of height 1. input: (N, C, L) or (C, L); weight: (O, C / groups, k)."""
     x, unbatched = _check("conv1d", 1, input, weight, bias, False, groups)
@@ -345,7 +361,9 @@ def conv_transpose2d(
     strides, dilations = integers(op, "stride", stride, 2, 1), integers(op, "dilation", dilation, 2, 1)
     pads, extra = integers(op, "padding", padding, 2, 0), integers(op, "output_padding", output_padding, 2, 0)
     if any(e >= s and e >= d for e, s, d in zip(extra, strides, dilations)):
-        raise ValueError(f"{op}: expected output_padding below stride or dilation, got {extra}, {strides} and {dilations}")
+        raise ValueError(
+            f"{op}: expected output_padding below stride or dilation, got {extra}, {strides} and {dilations}"
+        )
     kernel = weight.shape[2:]
     height, width = [
         (n - 1) * s - 2 * p + d * (k - 1) + e + 1

@@ -25,7 +25,7 @@ def _dtype(op: str, dtype: Any, default: Any) -> np.dtype:
 
 
 def _filled(op: str, size: tuple, value: Any, dtype: np.dtype, requires_grad: bool, device: str | None) -> Tensor:
-    shape = sizes(op, size)
+    shape = sizes(op, "size", size, {})
     if min(shape, default=0) < 0:
         raise ValueError(f"{op}: expected no negative length in the shape, got {shape}")
     xp = backend.get("cpu" if device is None else device).xp

@@ -34,7 +34,6 @@ class Linear(Op):
     """y = x W^T + b;  dx = dy W, dW = dy^T x, db = sum of dy over all rows."""
 
     kind = DOT
-    arguments = ("input", "weight", "bias")
 
     def forward(self, x: Array, w: Array, b: Array | None) -> Array:
         self.save(x, w)

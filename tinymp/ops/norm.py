@@ -17,12 +17,11 @@ class BatchNorm(Op):
     """y = (x - mean) rstd w + b per channel, with rstd = 1 / sqrt(var + eps) over the batch (Ioffe & Szegedy, 2015).
 
     db = sum dy, dw = sum dy xhat, dx = w rstd (dy - db / n - xhat dw / n), with xhat = (x - mean) rstd.
-    x: (N, C, ...), w, b: (C,) or None. The variance is the mean of (x - mean)^2, the two-pass form that does not cancel.
+    x: (N, C, ...), w, b: (C,) or None. The variance is the mean of (x - mean)^2: two passes, but nothing cancels.
     """
 
     kind = REDUCTION
     name = "batch_norm"
-    arguments = ("input", "weight", "bias")
     fp32 = ("weight", "bias")
 
     def forward(self, x: Array, w: Array | None, b: Array | None, *, eps: float, batch: dict) -> Array:
@@ -41,16 +40,15 @@ class BatchNorm(Op):
     def backward(self, dy: Array) -> tuple:
         (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.like
         axes = _all_but_channel(x)
-        wide, xhat = widen(dy), widen(x) - mean
-        xhat *= rstd
+        wide, centered = widen(dy), widen(x) - mean
         db = reduce(wide, axes, "sum", like=x)
-        dw = reduce(wide * xhat, axes, "sum", like=x)
+        dw = reduce(wide * centered, axes, "sum", like=x) * rstd
         if like_x:
             scale, n = rstd if w is None else rstd * _per_channel(w, x), self.device.count(x, axes)
             dx = wide * scale
-            xhat *= scale * dw / -n
-            xhat -= scale * db / n
-            dx += xhat
+            centered *= scale * rstd * dw / -n
+            centered -= scale * db / n
+            dx += centered
         return (
             like_x and store(dx, like=like_x),
             like_w and store(dw.reshape(like_w.shape), like=like_w),
@@ -95,11 +93,10 @@ def _per_channel(v: Array, x: Array) -> Array:
 
 
 class LayerNorm(Op):
-    """y = (x - mean) rstd w + b over the last axes (Ba et al., 2016);  gradients as in BatchNorm, dw and db per element."""
+    """y = (x - mean) rstd w + b over the last axes (Ba et al., 2016);  gradients as in BatchNorm."""
 
     kind = REDUCTION
     name = "layer_norm"
-    arguments = ("input", "weight", "bias")
     fp32 = ("weight", "bias")
 
     def forward(self, x: Array, w: Array | None, b: Array | None, *, axes: tuple, eps: float) -> Array:

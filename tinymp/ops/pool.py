@@ -40,7 +40,9 @@ class MaxPool2d(Op):
         """Kernel positions (C, OH, OW, N) as places in the flattened, unpadded H * W plane."""
         g, arange = self.geometry, self.xp.arange
         index = index + arange(1)  # as int64: the places do not fit its bytes
-        rows = (arange(index.shape[1]) * g.stride[0] - g.pads[0][0])[:, None, None] + index // g.kernel[1] * g.dilation[0]
+        rows = (arange(index.shape[1]) * g.stride[0] - g.pads[0][0])[:, None, None] + index // g.kernel[1] * g.dilation[
+            0
+        ]
         cols = (arange(index.shape[2]) * g.stride[1] - g.pads[1][0])[:, None] + index % g.kernel[1] * g.dilation[1]
         return rows * self.shape[3] + cols
 
@@ -132,7 +134,9 @@ def _image(op: str, input: Any) -> tuple[Tensor, bool]:
     return (x, False) if x.ndim == 4 else (x.unsqueeze(0), True)
 
 
-def _geometry(op: str, shape: tuple, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Geometry:
+def _geometry(
+    op: str, shape: tuple, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
+) -> Geometry:
     kernel = integers(op, "kernel_size", kernel_size, 2, 1)
     strides = kernel if stride is None else integers(op, "stride", stride, 2, 1)
     pads, dilations = integers(op, "padding", padding, 2, 0), integers(op, "dilation", dilation, 2, 1)

@@ -124,12 +124,12 @@ def _linear(n: int, out: int, step: float, align_corners: bool) -> Taps:
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
-    """(..., C r^2, H, W) rearranged to (..., C, H r, W r), r = upscale_factor (Shi et al., 2016). Nothing is computed."""
+    """(..., C r^2, H, W) rearranged to (..., C, H r, W r), r = upscale_factor (Shi et al., 2016)."""
     x = floating("pixel_shuffle", "input", input)
     (r,) = integers("pixel_shuffle", "upscale_factor", upscale_factor, 1, 1)
     if x.ndim < 3 or x.shape[-3] % (r * r):
         raise ValueError(
-            f"pixel_shuffle: expected input.shape[-3] to be a multiple of upscale_factor^2 = {r * r}, got shape {x.shape}"
+            f"pixel_shuffle: expected input.shape[-3] to be a multiple of upscale_factor^2 = {r * r}, got {x.shape}"
         )
     *lead, c, h, w = x.shape
     k = len(lead)

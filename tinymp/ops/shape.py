@@ -156,12 +156,12 @@ class PadFromInside(Index):
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
-def reshape(input: Tensor, *shape: Any) -> Tensor:
+def reshape(input: Tensor, *shape: Any, **keyword: Any) -> Tensor:
     """input with another shape (integers or one tuple; one of them may be -1: what is left), a view where possible.
 
     ValueError unless the number of elements stays the same.
     """
-    new, size = sizes("reshape", shape), a_tensor("reshape", "input", input).numel()
+    new, size = sizes("reshape", "shape", shape, keyword), a_tensor("reshape", "input", input).numel()
     known = prod(n for n in new if n != -1)
     if new.count(-1) == 1 and known > 0 and size % known == 0:
         new = tuple(size // known if n == -1 else n for n in new)
@@ -193,10 +193,10 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     return Permute.apply(input, dims=dims)
 
 
-def permute(input: Tensor, *dims: Any) -> Tensor:
+def permute(input: Tensor, *dims: Any, **keyword: Any) -> Tensor:
     """input with its axes in the order `dims` (integers or one tuple), a view. ValueError unless each occurs once."""
     ndim = a_tensor("permute", "input", input).ndim
-    order = [axis("permute", d, ndim, "dims") for d in sizes("permute", dims)]
+    order = [axis("permute", d, ndim, "dims") for d in sizes("permute", "dims", dims, keyword)]
     if sorted(order) != list(range(ndim)):
         raise ValueError(f"permute: expected each of the {ndim} axes of shape {input.shape} once in dims, got {order}")
     return Permute.apply(input, dims=order)
@@ -216,12 +216,12 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
     return Reshape.apply(input, shape=(*shape[:d], 1, *shape[d:]))
 
 
-def expand(input: Tensor, *size: Any) -> Tensor:
+def expand(input: Tensor, *size: Any, **keyword: Any) -> Tensor:
     """input repeated along axes of length 1 and new leading axes up to `size` (-1: as it is), a view without copies.
 
     ValueError where an axis of another length would have to change. The gradient is summed in FP32.
     """
-    shape, old = sizes("expand", size), a_tensor("expand", "input", input).shape
+    shape, old = sizes("expand", "size", size, keyword), a_tensor("expand", "input", input).shape
     lead = len(shape) - len(old)
     new = tuple(old[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(shape))
     if lead < 0 or min(new, default=0) < 0 or any(n not in (1, m) for n, m in zip(old, new[max(lead, 0) :])):
@@ -296,7 +296,7 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
             raise ValueError(f"split: expected split_size_or_sections to be at least 1, got {given!r}")
         lengths = tuple(min(size, n - i) for i in range(0, n, size)) if n else (0,)
     else:
-        lengths = sizes("split", (given,))
+        lengths = sizes("split", "split_size_or_sections", (given,), {})
         if min(lengths, default=0) < 0 or sum(lengths) != n:
             raise ValueError(
                 f"split: expected split_size_or_sections to add up to tensor.shape[{d}] == {n}, got {list(lengths)}"
@@ -330,7 +330,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     ValueError for more padding than there are elements to copy (reflect: less than the length; circular: at most it),
     for cropping more than there is, and for a value that does not fit.
     """
-    x, given = a_tensor("pad", "input", input), sizes("pad", (pad,))
+    x, given = a_tensor("pad", "input", input), sizes("pad", "pad", (pad,), {})
     choice("pad", "mode", mode, ("constant", "reflect", "replicate", "circular"))
     if len(given) % 2 or len(given) > 2 * x.ndim:
         raise ValueError(f"pad: expected `pad` to be (before, after) of at most {x.ndim} axes, got {given}")

@@ -25,7 +25,7 @@ class StepResult(Enum):
     """What became of a step. Truthy when it was applied; schedules, averages and statistics follow it."""
 
     APPLIED = "applied"
-    SKIPPED = "skipped: the gradients were not finite"
+    SKIPPED = "skipped: the loss or the gradients were not finite"
     NO_GRADIENTS = "no gradients"
 
     @property
@@ -151,8 +151,9 @@ class Optimizer:
     def step(self, closure: None = None, *, allow_missing: bool = False) -> StepResult:
         """Update every parameter that requires a gradient; the gradients must be unscaled. See `StepResult`.
 
-        With a loss scaler, call `scaler.step(optimizer)` instead. RuntimeError, and nothing is updated, if gradients
-        still carry a loss scale or if only some parameters have one (unless allow_missing: those keep their value).
+        With a loss scaler, call `scaler.step(optimizer)` instead: every scaler, NoLossScaler too, first looks whether
+        the gradients are finite, and this does not. RuntimeError, and nothing is updated, if gradients still carry a
+        loss scale, or if only some parameters have a gradient (with allow_missing, the others keep their value).
         """
         refuse(f"{self._name}.step", closure=closure)
         ready = self._ready(allow_missing)

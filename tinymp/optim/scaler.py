@@ -34,6 +34,8 @@ MIN_SCALE = 2.0**-14
 # model whose gradients are all zero would double S until the loss overflows.
 MAX_SCALE = 2.0**24
 
+_UNWATCHED = "(this iteration was not watched)"
+
 
 class ScaleLoss(Op):
     """y = S L;  dL = S dy. Gradients behind it carry the scale S, and `Tensor.backward` notes that beside each."""
@@ -53,11 +55,12 @@ class LossScaler:
 
     max_consecutive_skips   so many iterations in a row whose gradients overflow though the loss is finite raise
                             FloatingPointError: no scale, or not this one, cures it
-    max_nonfinite_losses    so many iterations in a row that are skipped with an infinite or NaN loss raise it too. That
-                            is not an overflow of the gradients: S stays as it is
+    max_nonfinite_losses    so many iterations in a row with an infinite or NaN loss raise it too. They are skipped,
+                            even if the gradients are finite (log(-1) is NaN, its slope -1), but S stays as it is
 
-    The error names the parameter, op and line of the program where the first such value arose: the iteration that
-    may reach a limit is watched. It leaves model, optimizer and S as they are.
+    The error names the parameter, op and line of the program where the first such value arose: iterations after a
+    non-finite loss, and the one that may reach max_consecutive_skips, are watched, which takes time. It leaves model,
+    optimizer and S as they are.
 
     history    (iteration, new scale, reason) of every change of S
     iteration  how many `update`s there have been
@@ -99,7 +102,7 @@ class LossScaler:
         if loss.data.size != 1:
             raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")
         if self._bad_loss is None and not math.isfinite(loss.item()):
-            cause = self._witness.cause(loss._op) if self._witness else "(it was not watched)"
+            cause = self._witness.cause(loss._op) if self._witness else _UNWATCHED
             self._bad_loss = (loss.item(), cause)
         return ScaleLoss.apply(loss, scale=self._scale)
 
@@ -119,7 +122,7 @@ class LossScaler:
             p.grad_scale = 1.0
 
     def step(self, optimizer: Optimizer, *, allow_missing: bool = False) -> StepResult:
-        """`optimizer.step` with the unscaled gradients, if all of them are finite; else nothing changes.
+        """`optimizer.step` with the unscaled gradients, if they and the iteration's losses are finite; else no change.
 
         Without `unscale_` before, each gradient is unscaled while its parameter is updated, so that there is never
         more than one of them in FP32. RuntimeError for a second call before `update`, for gradients that were never
@@ -132,7 +135,8 @@ class LossScaler:
             self._verdicts[optimizer] = self._first_overflow("step", optimizer, params)
         elif any(p.grad_scale != 1 for p in params):
             raise RuntimeError("step: gradients were computed after unscale_; call it after the last backward()")
-        self._results[optimizer] = optimizer._finish(ready, finite=self._verdicts[optimizer] is None)
+        finite = self._verdicts[optimizer] is None and self._bad_loss is None
+        self._results[optimizer] = optimizer._finish(ready, finite)
         return self._results[optimizer]
 
     def update(self, new_scale: None = None) -> None:
@@ -147,20 +151,20 @@ class LossScaler:
         if StepResult.SKIPPED in results and bad_loss is not None:
             self._bad_losses += 1
             if self._bad_losses >= self.max_nonfinite_losses:
-                count, self._bad_losses = self._bad_losses, 0
+                times, self._bad_losses = self._bad_losses, 0
                 raise FloatingPointError(
-                    f"the loss is {bad_loss[0]:g} in {count} iterations in a row; a smaller loss scale does not help. "
+                    f"the loss is {bad_loss[0]:g} in {times} iterations in a row; a smaller loss scale does not help. "
                     f"Where it arose: {bad_loss[1]}"
                 )
         elif StepResult.SKIPPED in results:
             self._skips, self._bad_losses = self._skips + 1, 0
             if self._skips >= self.max_consecutive_skips:
-                count, self._skips = self._skips, 0
-                cause = witness.overflow if witness else None
+                times, self._skips = self._skips, 0
+                cause = witness.overflow if witness else _UNWATCHED
                 raise FloatingPointError(
-                    f"the gradients overflow in {count} iterations in a row, at last with the loss scale "
+                    f"the gradients overflow in {times} iterations in a row, at last with the loss scale "
                     f"{self._scale:g}, though the loss is finite. The first parameter: {overflow}. "
-                    f"Where it arose: {cause or '(it was not watched)'}"
+                    f"Where it arose: {cause or 'the sum of its gradients'}"
                 )
             self._adjust(overflow)
         elif StepResult.APPLIED in results:
@@ -277,7 +281,7 @@ class DynamicLossScaler(LossScaler):
         self.growth_tracker = 0 if overflow else self.growth_tracker + 1
         if overflow:
             self._change(max(self._scale * self.backoff_factor, self.min_scale), f"overflow in {overflow}")
-        elif self.growth_tracker == self.growth_interval:
+        elif self.growth_tracker >= self.growth_interval:
             self.growth_tracker = 0
             larger = min(self._scale * self.growth_factor, self.max_scale)
             self._change(larger, f"{self.growth_interval} iterations without overflow")
@@ -416,7 +420,7 @@ class _Witness:
 
 def _nonfinite(x: Any) -> int:
     """How many values of x are infinite or NaN; 0 for what is not a floating array."""
-    if getattr(x, "dtype", None) not in FLOATING or backend.of(x).isfinite(x):
+    if not hasattr(x, "dtype") or x.dtype not in FLOATING or backend.of(x).isfinite(x):
         return 0
     xp = backend.of(x).xp
     return int(xp.count_nonzero(~xp.isfinite(widen(x))))

@@ -1,0 +1,131 @@
+"""The main job on a few steps: what it prints and writes, and what it refuses."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from examples import datasets, mnist, report
+
+FEW = ["--steps", "6", "--batch", "16"]
+
+
+def write_idx(path, array):
+    """array (uint8) in MNIST's format."""
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+    with gzip.open(path, "wb") if path.suffix == ".gz" else open(path, "wb") as file:
+        file.write(header + array.tobytes())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A small data set with MNIST's file names: the class is where the bright square lies."""
+    rng = np.random.default_rng(0)
+    for prefix, n, suffix in (("train", 96, ""), ("t10k", 32, ".gz")):
+        labels = rng.integers(0, 4, n).astype(np.uint8)
+        images = rng.integers(0, 50, (n, 12, 12)).astype(np.uint8)
+        for image, label in zip(images, labels):
+            image[label // 2 * 6 :, label % 2 * 6 :][:6, :6] += 150
+        write_idx(tmp_path / f"{prefix}-images-idx3-ubyte{suffix}", images)
+        write_idx(tmp_path / f"{prefix}-labels-idx1-ubyte{suffix}", labels)
+    return tmp_path
+
+
+def test_report(tmp_path, capsys):
+    mnist.main([*FEW, "--out", str(tmp_path / "new" / "folder")])
+    printed = capsys.readouterr().out
+    for row in (
+        "test accuracy",
+        "final loss",
+        "ms per step",
+        "images per second",
+        *report.ROLES,
+        "steps skipped",
+        "scale",
+    ):
+        assert row in printed
+    written = json.loads((tmp_path / "new" / "folder" / "report.json").read_text())
+    assert set(written["runs"]) == {"fp32", "mixed"}
+    fp32, mixed = written["runs"]["fp32"], written["runs"]["mixed"]
+    for run in (fp32, mixed):
+        assert len(run["curve"]) == 6
+        assert np.isfinite(run["curve"]).all()
+        assert 0 <= run["accuracy"] <= 1
+        assert run["ms_per_step"] > 0
+        assert run["images_per_second"] == pytest.approx(16 / run["ms_per_step"] * 1000)
+        assert sum(run["gradient_exponents"]) + run["zero_gradients"] > 0
+        assert list(run["bytes"]) == list(report.ROLES)
+    assert written["environment"]["backend"].startswith("cpu")
+    assert (tmp_path / "new" / "folder" / "report.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    # mixed precision halves what the paper says it halves, and pays for it with the masters (MPT section 3.1)
+    for role in ("weights", "gradients", "activations"):
+        assert mixed["bytes"][role] <= 0.55 * fp32["bytes"][role]
+    assert fp32["bytes"]["masters"] == 0
+    assert mixed["bytes"]["masters"] == pytest.approx(fp32["bytes"]["weights"], rel=0.01)
+    assert mixed["bytes"]["optimizer"] == fp32["bytes"]["optimizer"]
+    # the same start and the same batches: before rounding sets in, the first losses agree
+    assert mixed["curve"][0] == pytest.approx(fp32["curve"][0], rel=1e-2)
+    assert mixed["loss_scale"] > 1 == fp32["loss_scale"]
+
+
+def test_idx_data_every_option_and_learning(folder, tmp_path):
+    options = ["--data", str(folder), "--policy", "no_master", "--loss-scale", "128", "--epochs", "12", "--batch", "16"]
+    runs = mnist.main([*options, "--shift", "0", "--seed", "3", "--device", "cpu", "--out", str(tmp_path / "out")])
+    assert set(runs) == {"fp32", "no_master"}
+    assert runs["no_master"].loss_scale == 128
+    assert runs["no_master"].bytes["masters"] == 0
+    for run in runs.values():
+        assert run.accuracy > 0.9
+
+
+def test_the_seed_repeats_a_run_bit_for_bit(tmp_path):
+    curves = [mnist.main([*FEW, "--out", str(tmp_path), "--seed", seed])["mixed"].curve for seed in ("1", "1", "2")]
+    assert curves[0] == curves[1] != curves[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--epochs", "0"], "argument --epochs: expected a positive integer, got '0'"),
+        (["--loss-scale", "big"], "argument --loss-scale: expected none, dynamic or a positive number, got 'big'"),
+        (["--loss-scale", "-1"], "expected none, dynamic or a positive number, got '-1'"),
+        (["--policy", "fp8"], "argument --policy: invalid choice: 'fp8'"),
+        (["--device", "tpu"], "device: expected one of ['cpu'], got 'tpu'"),
+        (["--data", "/nowhere"], "/nowhere"),
+        (["--batch", "5000"], "--batch 5000 is more than the 4000 training images"),
+        (["--frobnicate"], "unrecognized arguments: --frobnicate"),
+    ],
+)
+def test_refused_options(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        mnist.main(arguments)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_truncated_data_is_named(folder, capsys):
+    victim = folder / "train-images-idx3-ubyte"
+    victim.write_bytes(victim.read_bytes()[:-10])
+    with pytest.raises(SystemExit):
+        mnist.main(["--data", str(folder)])
+    assert str(victim) in capsys.readouterr().err
+
+
+def test_data_with_nan_ends_with_the_reason(monkeypatch, tmp_path):
+    """A loss that is not finite in FP32 is not an overflow: the run stops and names the data."""
+    train_x, *others = datasets.mnist(None, 0)
+    train_x = train_x.copy()
+    train_x[:] = np.nan
+    monkeypatch.setattr(datasets, "mnist", lambda *_: (train_x, *others))
+    with pytest.raises(FloatingPointError, match="input.*conv2d.*not finite|conv2d.*input"):
+        mnist.main([*FEW, "--out", str(tmp_path)])
+
+
+def test_shifted():
+    images = np.arange(2 * 1 * 4 * 5, dtype="float32").reshape(2, 1, 4, 5)
+    generator = np.random.default_rng(0)
+    np.testing.assert_array_equal(datasets.shifted(images, 0, generator), images)
+    seen = {datasets.shifted(images, 1, generator)[0].tobytes() for _ in range(200)}
+    padded = np.pad(images[0, 0], 1, mode="edge")
+    assert seen == {padded[i : i + 4, j : j + 5].tobytes() for i in range(3) for j in range(3)}

@@ -1,0 +1,114 @@
+"""The training step as a whole: a skipped step leaves no trace, S halves and grows, micro-batches add up."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import randn, rng
+from tinymp import nn, ops, optim
+from tinymp.optim import StepResult
+
+
+def mlp(policy, seed=0):
+    mp.manual_seed(seed)
+    layers = [nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3)]
+    return policy.cast(nn.Sequential(*layers))
+
+
+def data(policy, n=48):
+    """Three classes: which of three directions a point lies closest to."""
+    x = randn(n, 8, seed=3)
+    target = (x @ rng(4).standard_normal((8, 3))).argmax(1)
+    return policy.cast(mp.tensor(x.astype("float32"))), mp.tensor(target)
+
+
+def snapshot(model, optimizer, schedule):
+    """Everything that a skipped step must not change."""
+    arrays = {name: p.master.copy() for name, p in model.named_parameters()}
+    copies = {name: p.data.copy() for name, p in model.named_parameters()}
+    buffers = {name: b.data.copy() for name, b in model.named_buffers()}
+    return arrays, copies, buffers, optimizer.state_dict(), schedule.state_dict()
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("rule", [optim.SGD, optim.AdamW])
+def test_training_through_overflow_and_growth(rule, clip):
+    model = mlp(mp.MIXED)
+    x, target = data(mp.MIXED)
+    optimizer = rule(model.named_parameters(), lr=0.02, **({"momentum": 0.9} if rule is optim.SGD else {}))
+    schedule = optim.CosineAnnealingLR(optimizer, T_max=80)
+    scaler = optim.DynamicLossScaler(2.0**24, growth_interval=12, max_scale=2.0**24)
+    losses, applied = [], 0
+    for _ in range(60):
+        before, scale = snapshot(model, optimizer, schedule), scaler.get_scale()
+        optimizer.zero_grad()
+        loss = ops.cross_entropy(model(x), target)
+        scaler.scale(loss).backward()
+        if clip:
+            scaler.unscale_(optimizer)
+            optim.clip_grad_norm_(model.parameters(), 5.0)
+        result = scaler.step(optimizer)
+        scaler.update()
+        schedule.step(result)
+        if result is StepResult.SKIPPED:
+            np.testing.assert_equal(snapshot(model, optimizer, schedule), before)
+            assert scaler.get_scale() == scale / 2
+        else:
+            assert all((p.data == p.master.astype(p.dtype)).all() for p in model.parameters())
+            applied += 1
+        assert schedule.last_epoch == applied
+        assert all(state["step"] == applied for state in optimizer.state.values())
+        losses.append(loss.item())
+    assert model[0].weight.dtype == "float16" and model[1].weight.dtype == "float32"
+    skips = [i for i, _, reason in scaler.history if reason.startswith("overflow in `")]
+    growths = [i for i, _, reason in scaler.history if reason == "12 iterations without overflow"]
+    assert skips[:3] == [0, 1, 2] and len(skips) == 60 - applied
+    assert growths[0] == max(i for i in skips if i < growths[0]) + 12
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_mixed_precision_follows_fp32():
+    finals = []
+    for policy, scaler in ((mp.FP32, optim.NoLossScaler()), (mp.MIXED, optim.StaticLossScaler(128))):
+        model, (x, target) = mlp(policy), data(policy)
+        optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(30):
+            optimizer.zero_grad()
+            loss = ops.cross_entropy(model(x), target)
+            scaler.scale(loss).backward()
+            assert scaler.step(optimizer)
+            scaler.update()
+        finals.append(loss.item())
+    assert finals[0] == pytest.approx(finals[1], rel=0.1) and finals[0] < 0.3
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [("float64", 1e-12), ("float32", 1e-5), ("float16", 2.0**-8)])
+def test_micro_batches_add_up_to_the_big_batch(dtype, rtol):
+    policy = mp.Policy("TEST", storage=dtype)
+    x, target = (mp.tensor(a) for a in (randn(32, 8), rng(1).integers(0, 3, 32)))
+    grads = []
+    for parts in (1, 4):
+        mp.manual_seed(0)
+        model = policy.cast(nn.Linear(8, 3))
+        optimizer, scaler = optim.SGD(model.parameters()), optim.DynamicLossScaler(1024.0)
+        for i in range(parts):
+            rows = slice(i * 32 // parts, (i + 1) * 32 // parts)
+            loss = ops.cross_entropy(model(policy.cast(x[rows])), target[rows])
+            scaler.scale(loss / parts).backward()
+        assert model.weight.grad.dtype == ("float32" if parts > 1 and dtype == "float16" else dtype)
+        scaler.unscale_(optimizer)
+        grads.append(model.weight.grad)
+        assert scaler.step(optimizer)
+    np.testing.assert_allclose(grads[1], grads[0], rtol=0, atol=rtol * np.abs(grads[0]).max())
+
+
+def test_an_overflow_in_one_micro_batch_skips_the_step():
+    model = mp.MIXED.cast(nn.Linear(4, 2))
+    optimizer, scaler = optim.SGD(model.parameters()), optim.DynamicLossScaler(2.0**15)
+    for size in (1.0, 1e4, 1.0):
+        x = mp.tensor(np.full((2, 4), size, "float16"))
+        scaler.scale(model(x).float().mean()).backward()
+    assert model.weight.grad.dtype == "float32"
+    assert scaler.step(optimizer) is StepResult.SKIPPED
+    scaler.update()
+    assert scaler.get_scale() == 2.0**14
