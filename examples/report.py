@@ -121,23 +121,24 @@ def write_png(path: pathlib.Path, runs: dict[str, Run], title: str) -> None:
             100 * counts / total, [*EXPONENTS, EXPONENTS.stop], color=color, fill=False, linewidth=1.8, label=label
         )
     left.set(xlabel="step", ylabel="training loss", title="Loss", yscale="log")
-    left.legend()
     right.set(
         xlabel="exponent of the gradient, floor(log2 |g|)",
         ylabel="share of all weight gradients, %",
         title="Weight gradients over the run",
+        xlim=(EXPONENTS.start, EXPONENTS.stop + 3),
+        ylim=(0, right.get_ylim()[1] * 1.2),  # room for the words at the limits
     )
-    top = right.get_ylim()[1] * 1.25
-    for exponent, text in (
-        (-24, "2$^{-24}$\nsmallest\nsubnormal"),
-        (-14, "2$^{-14}$\nsmallest\nnormal"),
-        (16, "65504\nlargest"),
+    top = right.get_ylim()[1]
+    for exponent, limit in (
+        (-24, "smallest\nsubnormal\n2$^{-24}$"),
+        (-14, "smallest\nnormal\n2$^{-14}$"),
+        (16, "largest\n65504"),
     ):
         right.axvline(exponent, color="0.35", linestyle="--", linewidth=1)
-        right.text(exponent, top * 0.99, text, ha="center", va="top", fontsize=8, backgroundcolor="white")
+        right.text(exponent - 0.4, top * 0.985, limit, ha="right", va="top", fontsize=8, color="0.25")
     right.axvspan(EXPONENTS.start, -24, color="0.5", alpha=0.12)
-    right.text((EXPONENTS.start - 24) / 2, top * 0.03, "zero in FP16", ha="center", fontsize=8, color="0.3")
-    right.set(ylim=(0, top), xlim=(EXPONENTS.start, EXPONENTS.stop + 3))
-    right.legend(loc="center right", fontsize=8)
+    right.text((EXPONENTS.start - 24) / 2, top * 0.4, "zero in FP16", ha="center", fontsize=9, color="0.25")
+    for axes in (left, right):
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
     figure.savefig(path, dpi=110)
     plt.close(figure)

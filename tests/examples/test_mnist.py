@@ -24,9 +24,9 @@ def folder(tmp_path):
     rng = np.random.default_rng(0)
     for prefix, n, suffix in (("train", 96, ""), ("t10k", 32, ".gz")):
         labels = rng.integers(0, 4, n).astype(np.uint8)
-        images = rng.integers(0, 50, (n, 12, 12)).astype(np.uint8)
+        images = rng.integers(0, 50, (n, 28, 28)).astype(np.uint8)
         for image, label in zip(images, labels):
-            image[label // 2 * 6 :, label % 2 * 6 :][:6, :6] += 150
+            image[label // 2 * 14 :, label % 2 * 14 :][:14, :14] += 150
         write_idx(tmp_path / f"{prefix}-images-idx3-ubyte{suffix}", images)
         write_idx(tmp_path / f"{prefix}-labels-idx1-ubyte{suffix}", labels)
     return tmp_path
@@ -118,7 +118,7 @@ def test_data_with_nan_ends_with_the_reason(monkeypatch, tmp_path):
     train_x = train_x.copy()
     train_x[:] = np.nan
     monkeypatch.setattr(datasets, "mnist", lambda *_: (train_x, *others))
-    with pytest.raises(FloatingPointError, match="input.*conv2d.*not finite|conv2d.*input"):
+    with pytest.raises(FloatingPointError, match=r"input.*conv2d.*not finite|conv2d.*input"):
         mnist.main([*FEW, "--out", str(tmp_path)])
 
 

@@ -59,6 +59,11 @@ class TestEdges:
         np.testing.assert_array_equal(y, np.array([0, 0, 0, 0, 0, 2.0**-24, 65504, np.inf], dtype))
         np.testing.assert_array_equal(dx, [0, 0, 0, 0, 0, 1, 1, 1])  # 0 at 0, also at -0
 
+    def test_relu_of_every_half(self, dtype):
+        with np.errstate(invalid="ignore"):  # signalling nans among them
+            x = np.arange(65536, dtype=np.uint16).view(np.float16).astype(dtype)
+            np.testing.assert_array_equal(ops.relu(mp.tensor(x)).data, np.maximum(x, 0))
+
     def test_relu_passes_nan_of_either_sign(self, dtype):
         nans = np.copysign(np.array([np.nan, np.nan], dtype), np.array([1, -1], dtype))
         assert np.isnan(ops.relu(mp.tensor(nans)).data).all()
