@@ -9,6 +9,7 @@ finite?, apply or skip, adjust the scale (MPT sections 3.1 and 3.2, NVG section 
 from __future__ import annotations
 
 import argparse
+import itertools
 import pathlib
 import statistics
 import time
@@ -54,33 +55,35 @@ def train(policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: arg
     schedule = optim.CosineAnnealingLR(optimizer, T_max=steps)
     run, times = report.Run(policy=policy.name), []
 
+    batches = (batch for _ in itertools.count() for batch in loader)
     with mp.use(policy), tqdm(total=steps, desc=policy.name, unit="step") as bar:
-        while bar.n < steps:
-            for images, labels in loader:
-                images = datasets.shifted(images.numpy(), options.shift, moves)
-                images = policy.cast(mp.from_numpy(images)).to(options.device)
-                start = time.perf_counter()
+        for step, (images, labels) in zip(range(steps), batches):
+            images = datasets.shifted(images.numpy(), options.shift, moves)
+            images = policy.cast(mp.from_numpy(images)).to(options.device)
+            start = time.perf_counter()
 
-                loss = ops.cross_entropy(model(images), labels)
-                if bar.n == 0:
-                    run.measure_bytes(loss)
-                scaler.scale(loss).backward()
-                if bar.n % 20 == 0:
-                    run.count_exponents(model)
-                result = scaler.step(optimizer)
+            loss = ops.cross_entropy(model(images), labels)
+            if step == 0:
+                run.measure_bytes(loss)
+            scaler.scale(loss).backward()
+            if step % 20 == 0:
+                run.count_exponents(model)
+            result = scaler.step(optimizer)
+            try:
                 scaler.update()
-                schedule.step(result)
+            except FloatingPointError as error:  # the run has diverged: that is a result, too
+                run.stopped = str(error)
+                break
+            schedule.step(result)
 
-                times.append(time.perf_counter() - start)
-                if bar.n == 0:
-                    run.measure_state(model, optimizer)
-                optimizer.zero_grad()
-                run.curve.append(loss.item())
-                run.skipped_steps += not result.applied
-                bar.update()
-                bar.set_postfix(loss=f"{run.curve[-1]:.3f}", scale=f"{scaler.get_scale():g}", refresh=False)
-                if bar.n == steps:
-                    break
+            times.append(time.perf_counter() - start)
+            if step == 0:
+                run.measure_state(model, optimizer)
+            optimizer.zero_grad()
+            run.curve.append(loss.item())
+            run.skipped_steps += not result.applied
+            bar.update()
+            bar.set_postfix(loss=f"{run.curve[-1]:.3f}", scale=f"{scaler.get_scale():g}", refresh=False)
 
         run.accuracy = accuracy(model, policy.cast(mp.tensor(test_x)), test_y)
     run.loss = statistics.fmean(run.curve[-len(loader) :])
@@ -181,6 +184,11 @@ def main(arguments: list[str] | None = None) -> dict[str, report.Run]:
     report.write_json(options.out / "report.json", runs, settings)
     report.write_png(options.out / "report.png", runs, f"MNIST CNN, batch {options.batch}: FP32 and {policy.name}")
     print(f"\nwrote {options.out / 'report.json'} and {options.out / 'report.png'}")
+    for run in runs.values():
+        if run.stopped:
+            print(f"\n{run.policy} stopped after {len(run.curve)} steps: {run.stopped}")
+    if runs["fp32"].stopped:
+        p.exit(1)
     return runs
 
 

@@ -30,6 +30,7 @@ class Run:
     policy: str = ""
     gradient_exponents: list[int] = field(default_factory=lambda: [0] * len(EXPONENTS))
     zero_gradients: int = 0
+    stopped: str | None = None  # why the run ended early
 
     def measure_bytes(self, loss: mp.Tensor) -> None:
         """Before backward: what the graph keeps for it."""
@@ -58,8 +59,16 @@ class Run:
 
     def as_dict(self) -> dict[str, Any]:
         """For report.json."""
+        values = {k: _jsonable(v) for k, v in vars(self).items()}
         ordered = {role: self.bytes[role] for role in ROLES if role in self.bytes}
-        return {**vars(self), "bytes": ordered, "exponents": list(EXPONENTS)}
+        return {**values, "bytes": ordered, "exponents": list(EXPONENTS)}
+
+
+def _jsonable(value: Any) -> Any:
+    """JSON has no nan and no infinity: they become null."""
+    if isinstance(value, list):
+        return [_jsonable(v) for v in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def table(runs: dict[str, Run]) -> str:
@@ -107,7 +116,7 @@ def write_png(path: pathlib.Path, runs: dict[str, Run], title: str) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5), layout="constrained")
     figure.suptitle(title)
     for run, color in zip(runs.values(), colors):
-        curve = np.asarray(run.curve)
+        curve = np.asarray(run.curve or [np.nan])
         left.plot(curve, color=color, alpha=0.2, linewidth=0.8)
         window = max(len(curve) // 40, 1)
         smooth = np.convolve(curve, np.ones(window) / window, "valid")

@@ -112,14 +112,25 @@ def test_truncated_data_is_named(folder, capsys):
     assert str(victim) in capsys.readouterr().err
 
 
-def test_data_with_nan_ends_with_the_reason(monkeypatch, tmp_path):
+def test_data_with_nan_ends_with_the_reason(monkeypatch, tmp_path, capsys):
     """A loss that is not finite in FP32 is not an overflow: the run stops and names the data."""
     train_x, *others = datasets.mnist(None, 0)
     train_x = train_x.copy()
     train_x[:] = np.nan
     monkeypatch.setattr(datasets, "mnist", lambda *_: (train_x, *others))
-    with pytest.raises(FloatingPointError, match=r"input.*conv2d.*not finite|conv2d.*input"):
+    with pytest.raises(SystemExit) as stopped:
         mnist.main([*FEW, "--out", str(tmp_path)])
+    assert stopped.value.code == 1
+    printed = capsys.readouterr().out
+    assert "FP32 stopped after" in printed
+    assert "`input` of conv2d" in printed
+    assert json.loads((tmp_path / "report.json").read_text())["runs"]["fp32"]["curve"][0] is None
+
+
+def test_an_ablation_that_diverges_is_a_result(tmp_path, capsys):
+    runs = mnist.main(["--steps", "40", "--policy", "pure_fp16", "--loss-scale", "none", "--out", str(tmp_path)])
+    assert runs["fp32"].stopped is None
+    assert "PURE_FP16 stopped after" in capsys.readouterr().out
 
 
 def test_shifted():
