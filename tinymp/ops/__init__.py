@@ -103,12 +103,24 @@ OPERATORS: dict[str, Any] = {
     "le": le,
     "gt": gt,
     "ge": ge,
-    "invert": logical_not,
-    "and": logical_and,
-    "or": logical_or,
     "getitem": getitem,
 }
 REFLECTED = ("add", "sub", "mul", "truediv", "pow", "matmul")
+
+
+def _of_masks(symbol: str, function: Any) -> Any:
+    """The operator of booleans; TypeError for integers, whose bits PyTorch would combine."""
+
+    def operator(*masks: Any) -> Any:
+        for x in masks:
+            if getattr(x, "dtype", bool) != bool:
+                raise TypeError(f"{symbol}: expected boolean tensors, got {x.dtype}; see ops.{function.__name__}")
+        return function(*masks)
+
+    return operator
+
+
+OPERATORS |= {"invert": _of_masks("~", logical_not), "and": _of_masks("&", logical_and), "or": _of_masks("|", logical_or)}
 
 
 def bind(tensor: Any) -> None:

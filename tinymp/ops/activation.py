@@ -142,7 +142,7 @@ class Softplus(FromInput):
     """y = ln(1 + e^(beta x)) / beta, and x itself where beta x > threshold;  y' = sigmoid(beta x), or 1."""
 
     def f(self, x: Array, *, beta: float, threshold: float) -> Array:
-        return self.device.where(beta * x > threshold, x, self.xp.logaddexp(0 * x, beta * x) / beta)
+        return self.device.where(beta * x > threshold, x, self.xp.logaddexp(0, beta * x) / beta)
 
     def df(self, x: Array, *, beta: float, threshold: float) -> Array:
         return self.device.where(beta * x > threshold, self.xp.ones_like(x), sigmoid_of(self, beta * x))
@@ -154,7 +154,7 @@ class LogSigmoid(FromInput):
     name = "logsigmoid"
 
     def f(self, x: Array) -> Array:
-        return -self.xp.logaddexp(0 * x, -x)
+        return -self.xp.logaddexp(0, -x)
 
     def df(self, x: Array) -> Array:
         return sigmoid_of(self, -x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from ..precision import DOT, gemm, reduce, store
@@ -37,12 +38,13 @@ class Linear(Op):
 
     def forward(self, x: Array, w: Array, b: Array | None) -> Array:
         self.save(x, w)
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])  # -1 would not do for an axis of length 0
         return gemm(rows, w.T, b).reshape(*x.shape[:-1], w.shape[0])
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (like_x, like_w, like_b) = self.saved, self.like
-        rows, x = dy.reshape(-1, dy.shape[-1]), x.reshape(-1, x.shape[-1])
+        n = prod(x.shape[:-1])
+        rows, x = dy.reshape(n, dy.shape[-1]), x.reshape(n, x.shape[-1])
         dx = like_x and gemm(rows, w).reshape(like_x.shape)
         dw = like_w and gemm(rows.T, x)
         db = like_b and store(reduce(rows, 0, "sum").reshape(like_b.shape), like=like_b)
@@ -71,7 +73,7 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     if any(m != n and 1 not in (m, n) for m, n in zip(batches[0][::-1], batches[1][::-1])):
         raise ValueError(f"matmul: expected batch axes that broadcast, got {batches[0]} and {batches[1]}")
     if matrix_a.ndim > 2 and matrix_b.ndim == 2:  # one product over all batches, not one per batch
-        rows = MatMul.apply(matrix_a.reshape(-1, matrix_a.shape[-1]), matrix_b)
+        rows = MatMul.apply(matrix_a.reshape(prod(matrix_a.shape[:-1]), matrix_a.shape[-1]), matrix_b)
         c = rows.reshape(*matrix_a.shape[:-1], matrix_b.shape[-1])
     else:
         c = MatMul.apply(matrix_a, matrix_b)

@@ -195,7 +195,7 @@ def _item(i: Any, xp: Any) -> Any:
             raise TypeError(f"getitem: expected integers in a slice, got {i}")
         if i.step is not None and i.step.__index__() < 1:
             raise ValueError(f"getitem: expected a positive step in a slice, got {i.step}; use flip to reverse an axis")
-        return i
+        return slice(*[None if v is None else v.__index__() for v in (i.start, i.stop, i.step)])  # also of Tensors
     array = i.data if isinstance(i, Tensor) else xp.asarray(i)
     if array.dtype.kind in "iu" and not array.ndim:
         return int(array)

@@ -25,10 +25,11 @@ class MaxPool2d(Op):
         best = None
         for i, j, seen in taps(padded, g):
             if best is None:
-                best, index = seen.copy(), xp.zeros(seen.shape, _index_dtype(g))
+                best, index = seen.copy(), xp.broadcast_to(_first_place(xp, g, seen), seen.shape)
                 continue
             larger = xp.maximum(best, seen)  # keeps the earlier of equals, and nan
-            index = xp.maximum(index, xp.not_equal(larger, best) * index.dtype.type(i * g.kernel[1] + j))
+            changed = xp.not_equal(larger, best) & xp.equal(best, best)  # nan differs from itself, but stays
+            index = xp.maximum(index, changed * index.dtype.type(i * g.kernel[1] + j))
             best = larger
         self.save(index)
         self.geometry, self.shape = g, x.shape
@@ -60,8 +61,14 @@ class MaxPool2d(Op):
         return store(batch_first(unpad_spatial(total, g, (h, w))), like=self.like[0])
 
 
-def _index_dtype(g: Geometry) -> str:
-    return "uint8" if g.kernel[0] * g.kernel[1] <= 256 else "uint32"  # one byte beside two of FP16
+def _first_place(xp: Any, g: Geometry, seen: Array) -> Array:
+    """The first kernel position of each window (1, OH, OW, 1) that is not padding: the maximum where all x are -inf."""
+    rows, cols = [
+        [-(-max(before - i * s, 0) // d) for i in range(o)]
+        for o, s, d, (before, _) in zip(seen.shape[1:3], g.stride, g.dilation, g.pads)
+    ]
+    dtype = "uint8" if g.kernel[0] * g.kernel[1] <= 256 else "uint32"  # one byte beside two of FP16
+    return xp.asarray([[i * g.kernel[1] + j for j in cols] for i in rows], dtype)[None, :, :, None]
 
 
 class AvgPool2d(Op):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..precision import MOVEMENT, POINTWISE, store, widen
+import numpy as np
+
+from ..precision import MOVEMENT, POINTWISE, float32, store, to_dtype, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import choice, floating, integers, refuse
 
@@ -101,6 +103,7 @@ def interpolate(
         if min(sizes) < 1:
             raise ValueError(f"interpolate: scale_factor {scale_factor!r} leaves nothing of {x.shape}")
         steps = [n / o for n, o in zip(x.shape[2:], sizes)] if recompute_scale_factor else [1 / f for f in factors]
+    steps = [1.0 if n == o else step for n, o, step in zip(x.shape[2:], sizes, steps)]  # as PyTorch, also for 1.1
     if mode == "nearest":
         rows, cols = [_nearest(n, o, s) for n, o, s in zip(x.shape[2:], sizes, steps)]
         return Nearest.apply(x, rows=rows, cols=cols)
@@ -109,7 +112,9 @@ def interpolate(
 
 
 def _nearest(n: int, out: int, step: float) -> Taps:
-    return [([min(int(i * step), n - 1) for i in range(out)], [1.0] * out)]
+    step = 0.5 if out == 2 * n else step
+    # PyTorch's places to the last digit: where i * step is nearly whole, its FP32 product decides
+    return [([min(int(i), n - 1) for i in to_dtype(np.arange(out), float32) * step], [1.0] * out)]
 
 
 def _linear(n: int, out: int, step: float, align_corners: bool) -> Taps:

@@ -35,15 +35,15 @@ class LogSoftmax(Op):
     def forward(self, x: Array, *, dim: int) -> Array:
         m = reduce(x, dim, "max")
         shifted = widen(x) - m
-        log_sum = self.xp.log(reduce(self.xp.exp(shifted), dim, "sum", like=x))
-        self.save(x, statistics=(m + log_sum,))
+        s = reduce(self.xp.exp(shifted), dim, "sum", like=x)
+        self.save(x, statistics=(m, s))  # not m + ln s: beside a large m, FP32 would lose digits of ln s
         self.dim = dim
-        return store(shifted - log_sum, like=x)
+        return store(shifted - self.xp.log(s), like=x)
 
     def backward(self, dy: Array) -> Array:
-        (x,), (log_total,) = self.saved, self.statistics
+        (x,), (m, s) = self.saved, self.statistics
         total = reduce(dy, self.dim, "sum")
-        return store(widen(dy) - self.xp.exp(widen(x) - log_total) * total, like=dy)
+        return store(widen(dy) - self.xp.exp(widen(x) - m) * (total / s), like=dy)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
@@ -53,16 +53,18 @@ def _along(op: str, input: Any, dim: Any) -> int:
     x = floating(op, "input", input)
     if dim is None:
         raise TypeError(f"{op}: expected `dim`, the axis that sums to one (PyTorch's guess for None is deprecated)")
-    return axis(op, dim, x.ndim) if x.ndim else 0
+    return axis(op, dim, x.ndim or 1)
 
 
 def softmax(input: Tensor, dim: int, dtype: None = None) -> Tensor:
     """exp(input) divided by its sum along dim; in FP32 and without overflow, rounded once."""
     refuse("softmax", dtype=dtype)
-    return Softmax.apply(input, dim=_along("softmax", input, dim))
+    d = _along("softmax", input, dim)
+    return Softmax.apply(input, dim=d) if input.numel() else input
 
 
 def log_softmax(input: Tensor, dim: int, dtype: None = None) -> Tensor:
     """ln softmax(input) along dim; in FP32 and without overflow, rounded once."""
     refuse("log_softmax", dtype=dtype)
-    return LogSoftmax.apply(input, dim=_along("log_softmax", input, dim))
+    d = _along("log_softmax", input, dim)
+    return LogSoftmax.apply(input, dim=d) if input.numel() else input
