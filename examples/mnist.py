@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import pathlib
 import statistics
 import time
@@ -116,6 +117,17 @@ def loss_scaler(text: str) -> optim.LossScaler:
         raise argparse.ArgumentTypeError(f"expected none, dynamic or a positive number, got {text!r}") from None
 
 
+def rate(text: str) -> float:
+    """A positive, finite number, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
+    return value
+
+
 def natural(text: str) -> int:
     """An integer of at least 0, for argparse."""
     if not text.isdecimal():
@@ -147,7 +159,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--batch", type=positive, default=64, help="images per step (default: 64)")
     p.add_argument("--shift", type=natural, default=2, help="move each image by up to so many pixels (default: 2)")
     p.add_argument(
-        "--lr", type=float, default=2e-3, help="Adam's first learning rate; it falls as a cosine (default: 0.002)"
+        "--lr", type=rate, default=2e-3, help="Adam's first learning rate; it falls as a cosine (default: 0.002)"
     )
     p.add_argument(
         "--seed", type=natural, default=0, help="of the split, the weights and the order of batches (default: 0)"

@@ -283,7 +283,7 @@ def test_a_changed_argument_makes_backward_raise(constant):
     y = x * w
     with mp.no_grad():
         x[0] = 4.0
-    with pytest.raises(RuntimeError, match=r"mul: a tensor of shape \(1,\) that backward needs was changed in place"):
+    with pytest.raises(RuntimeError, match=r"mul: a tensor that backward needs was changed in place"):
         y.backward()
 
 
@@ -451,7 +451,7 @@ def test_arguments_declared_fp32_may_be():
 
 def test_only_tensors_and_numbers_are_arguments():
     with pytest.raises(
-        TypeError, match=r"identity: expected a Tensor for `input`, got ndarray; wrap it with tinymp.tensor"
+        TypeError, match=r"identity: expected a Tensor for `input`, got numpy.ndarray; wrap it with tinymp.tensor"
     ):
         Identity.apply(np.ones(1))
 
@@ -675,7 +675,7 @@ def test_what_is_not_a_number(use, error, message):
 def test_arrays_beside_tensors_are_refused(symbol, swapped):
     a, b = leaf(1.0, 2.0), np.ones(2, F32)
     a, b = (b, a) if swapped else (a, b)
-    with pytest.raises(TypeError, match=r"got ndarray; wrap it with tinymp.tensor\(...\)"):
+    with pytest.raises(TypeError, match=r"got numpy.ndarray; wrap it with tinymp.tensor\(...\)"):
         eval(f"a {symbol} b")
 
 

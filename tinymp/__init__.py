@@ -7,7 +7,7 @@ Read `precision.py` first: precision changes in its four functions and nowhere e
 """
 
 from . import backend, data, nn, ops, optim
-from .backend import manual_seed
+from .backend import get_rng_state, manual_seed, set_rng_state
 from .info import __version__, info
 from .precision import (
     FP16_ACCUMULATE,

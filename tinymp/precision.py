@@ -38,7 +38,7 @@ FP16_OVERFLOW = 65520.0  # halfway from there to 2^16: from here on, rounding to
 
 
 class Kind(NamedTuple):
-    """What an op does to precision. Every op declares one; `Op.apply` holds it to the last column."""
+    """What an op does to precision. Every op declares one; `Op.apply` holds it to what it `writes`."""
 
     name: str
     reads: str
@@ -74,7 +74,7 @@ class Policy:
                 weights stochastically)
     master      keep an FP32 master copy of every weight (MPT section 3.1)
     norm        dtype of the parameters and running statistics of normalisation layers (NVG section 2.3.1)
-    state       dtype of the optimizer's state (MPT section 3.1: FP32)
+    state       dtype of the optimizer's state: FP32 (it follows from MPT section 3.1, which does not speak of it)
     """
 
     name: str
@@ -120,10 +120,16 @@ class Policy:
         if isinstance(target, np.ndarray):
             return fit("Policy.cast", target, self.storage) if target.dtype in FLOATING else target
         if isinstance(target, dict):
-            return {key: self.cast(value) for key, value in target.items()}
+            return {key: self._cast_item(value) for key, value in target.items()}
+        if isinstance(target, tuple) and hasattr(target, "_fields"):
+            return type(target)(*map(self._cast_item, target))
         if isinstance(target, (list, tuple)):
-            return type(target)(self.cast(value) for value in target)
+            return type(target)(map(self._cast_item, target))
         raise TypeError(f"Policy.cast: expected a Module, Tensor, array or a collection of them, got {type(target)}")
+
+    def _cast_item(self, value: Any) -> Any:
+        """An item of a batch, which may carry names beside its arrays."""
+        return value if isinstance(value, (str, bytes)) else self.cast(value)
 
 
 FP32 = Policy("FP32", storage=float32)
@@ -182,7 +188,7 @@ def store(x32: Array, like: Array) -> Array:
     """
     if x32.dtype == like.dtype or like.dtype not in FLOATING:
         return x32
-    if like.dtype != float16:
+    if like.dtype != float16 or x32.dtype != float32:
         raise TypeError(f"store: {x32.dtype} would be rounded to {like.dtype}; only FP32 to FP16 rounds here")
     device = backend.of(x32)
     if _policy.get().rounding == "stochastic":
@@ -190,20 +196,30 @@ def store(x32: Array, like: Array) -> Array:
     return device.cast(x32, float16)
 
 
-def gemm(a: Array, b: Array, bias: Array | None = None, *, wide: bool = False, like: Array | None = None) -> Array:
+def gemm(
+    a: Array,
+    b: Array,
+    bias: Array | None = None,
+    *,
+    acc: Array | None = None,
+    wide: bool = False,
+    like: Array | None = None,
+) -> Array:
     """Gate 3: the matrix product a @ b (+ bias) of stored operands, accumulated in FP32, rounded once.
 
     a: (..., m, k), b: (..., k, n), bias: broadcasts to (..., m, n) and is added before the rounding. Operands may come
     widened already; `like` (by default a) is then a stored one. With `wide` the FP32 accumulators come back unrounded,
-    for an op that goes on summing them (col2im) and stores later.
+    for an op that goes on summing them (col2im) and stores later; `acc`, such accumulators, is where to go on from.
     """
     device, like = backend.of(a), a if like is None else like
     policy = _policy.get()
     a, b = widen(a), widen(b)
     if like.dtype == float16 and policy.accumulate == float16:
-        c = device.matmul_fp16(a, b, policy.chunk)
+        c = device.matmul_fp16(a, b, policy.chunk, acc)
     else:
         c = device.matmul(a, b)
+        if acc is not None:
+            c += acc
     if bias is not None:
         c += widen(bias)
     return c if wide else store(c, like)
@@ -229,6 +245,28 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None =
 def accumulate(total: Array, part: Array) -> Array:
     """total + part for two gradients of one tensor, in FP32: partial sums are rounded when they are complete."""
     return widen(total) + widen(part)
+
+
+def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce") -> None:
+    """total += part, in place: one more term of a sum that an op builds up piece by piece (overlapping windows).
+
+    total and part are widened; like is a stored operand. The accumulator is that of the policy's field `reduce`, or
+    `accumulate` where the sum completes a dot product.
+    """
+    total += part
+    if like.dtype == float16 and getattr(_policy.get(), accumulator) == float16:
+        total[...] = widen(backend.of(total).cast(total, float16))
+
+
+def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
+    """Zeros (n_rows, ...) to which each of `rows` is added at its index, in order; returned in FP32.
+
+    The gradient of every lookup. The accumulator is that of `reduce`: FP32, or FP16 where the policy studies it.
+    """
+    device = backend.of(rows)
+    if like.dtype == float16 and _policy.get().reduce == float16:
+        return widen(device.scatter_add_rows(n_rows, index, store(rows, like)))
+    return device.scatter_add_rows(n_rows, index, widen(rows))
 
 
 def to_dtype(x: Array, dtype: np.dtype) -> Array:

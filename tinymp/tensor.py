@@ -20,7 +20,6 @@ from __future__ import annotations
 import heapq
 import inspect
 import re
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -34,6 +33,7 @@ from .precision import (
     FLOATING,
     LOSS,
     MOVEMENT,
+    POINTWISE,
     Kind,
     Policy,
     accumulate,
@@ -120,12 +120,14 @@ class Op:
     arguments: ClassVar[tuple[str, ...]]  # the public names of forward's positional arguments; see _PUBLIC
     fp32: ClassVar[tuple[str, ...]] = ()  # arguments that may stay FP32 beside FP16 ones (batch norm's weight, ...)
 
+    casts: ClassVar[bool] = False  # whether its result has another dtype, on the user's word
+
     saved: Any = ()  # what `save` kept; None once backward has freed it
     statistics: tuple = ()
     needs: tuple[bool, ...] = ()  # which arguments require a gradient
     edges: tuple = ()  # per argument: None, a leaf Tensor, or (op, output index)
     like: tuple = ()  # per argument: the Like that its gradient must match, or None where none is wanted
-    leaves: Sequence[tuple] = ()  # (weak reference, version) of the arguments that can be changed in place
+    versions: Sequence[tuple] = ()  # (counter, its value) of the arguments whose memory backward will read
     sequence: int  # its place in the order in which ops ran
     dtype: Any = None  # of its outputs
     device: Any = backend.cpu  # the backend of its arrays
@@ -161,19 +163,25 @@ class Op:
         for i, a in enumerate(args):
             if isinstance(a, Tensor):
                 x = a.data
-                if x.dtype is not storage and x.dtype in FLOATING and cls._name_of(i) not in cls.fp32:
-                    if storage is not None and x.dtype != storage:
-                        cls._mixed_dtypes(args)
-                    storage = x.dtype
+                if x.dtype is not storage and x.dtype in FLOATING:
+                    if storage is None:
+                        storage = x.dtype
+                    elif x.dtype != storage:
+                        beside = storage == float16 and x.dtype == float32 and cls._name_of(i) in cls.fp32
+                        if not beside:
+                            cls._mixed_dtypes(args)
                 recording = recording or a.requires_grad
                 arrays.append(x)
             elif a is None or isinstance(a, (int, float, np.generic)):
                 arrays.append(a)
             else:
                 raise TypeError(
-                    f"{cls.name}: expected a Tensor for `{cls._name_of(i)}`, got {type(a).__name__}; "
+                    f"{cls.name}: expected a Tensor for `{cls._name_of(i)}`, got {type_name(a)}; "
                     "wrap it with tinymp.tensor(...)"
                 )
+        for name, value in options.items():
+            if isinstance(value, np.generic):  # a np.float64 would lift FP32 arrays to FP64
+                options[name] = value.item()
         recording = recording and _grad_enabled.get()
         if recording:
             op.needs = tuple([isinstance(a, Tensor) and a.requires_grad for a in args])
@@ -184,6 +192,11 @@ class Op:
             for watcher in tuple(_watchers):
                 watcher("forward", op, tuple(arrays), ys)
         results = tuple([op._output(np.asarray(y), storage, recording, i) for i, y in enumerate(ys)])
+        for result in results:
+            if result.data.base is not None:  # a view counts its changes together with what it shows
+                for a in args:
+                    if isinstance(a, Tensor) and _owner(a.data) is result.data.base:
+                        result._version = a._version
         if recording:
             op._record(args, len(results), storage)
         else:
@@ -193,7 +206,7 @@ class Op:
     def _output(self, y: Array, storage: Any, recording: bool, index: int) -> Tensor:
         """Hold the result to the dtype that the op's kind promises, and make it a Tensor."""
         differentiable = y.dtype in FLOATING
-        if differentiable and storage is not None:
+        if differentiable and storage is not None and not self.casts:
             promised = float32 if self.kind is LOSS and storage == float16 else storage
             if y.dtype != promised:
                 raise TypeError(f"{self.name}: a {self.kind.name} op on {storage} writes {promised}, got {y.dtype}")
@@ -205,13 +218,15 @@ class Op:
 
     def _record(self, args: tuple, outputs: int, storage: Any) -> None:
         """Make this op a node: where gradients go, what they must look like, what was saved."""
-        edges, like, leaves = [], [], []
+        edges, like = [], []
         for a, need in zip(args, self.needs):
             edges.append(None if not need else a if a._op is None else (a._op, a._index))
             like.append(Like(a.data.shape, a.data.dtype) if need else None)
-            if isinstance(a, Tensor) and a._op is None:
-                leaves.append((weakref.ref(a), a._version))
-        self.edges, self.like, self.leaves = tuple(edges), tuple(like), leaves
+        self.edges, self.like = tuple(edges), tuple(like)
+        kept = {id(_owner(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
+        self.versions = [
+            (a._version, a._version[0]) for a in args if isinstance(a, Tensor) and id(_owner(a.data)) in kept
+        ]
         self.outputs = outputs
         self.sequence = next(_sequence)
         assert self.saved is not None
@@ -226,10 +241,11 @@ class Op:
                 f"{self.name}: its saved arrays were freed by an earlier backward(); run the forward pass again "
                 "(for several losses, add them and call backward once)"
             )
-        for ref, version in self.leaves:
-            leaf = ref()
-            if leaf is not None and leaf._version != version:
-                self._check_unchanged(leaf)
+        if any(counter[0] != value for counter, value in self.versions):
+            raise RuntimeError(
+                f"{self.name}: a tensor that backward needs was changed in place after the forward pass; call "
+                "backward() before the optimizer's step and other in-place changes"
+            )
         dx = self.backward(*dys)
         dxs = dx if isinstance(dx, tuple) else (dx,)
         if len(dxs) != len(self.edges):
@@ -247,14 +263,6 @@ class Op:
         self.statistics = ()
         return dxs
 
-    def _check_unchanged(self, leaf: Tensor) -> None:
-        assert self.saved is not None
-        if any(np.may_share_memory(leaf.data, a) for a in self.saved if isinstance(a, type(leaf.data))):
-            raise RuntimeError(
-                f"{self.name}: a tensor of shape {leaf.shape} that backward needs was changed in place after the "
-                "forward pass; call backward() before the optimizer's step and other in-place changes"
-            )
-
     @property
     def xp(self) -> Any:
         """The array module (NumPy, CuPy) of the arrays that the op works on."""
@@ -270,7 +278,7 @@ class Op:
         seen = ", ".join(
             f"`{cls._name_of(i)}` is {a.dtype}"
             for i, a in enumerate(args)
-            if isinstance(a, Tensor) and a.dtype in FLOATING and cls._name_of(i) not in cls.fp32
+            if isinstance(a, Tensor) and a.dtype in FLOATING
         )
         raise TypeError(
             f"{cls.name}: expected tensors of one dtype, got {seen}; nothing is promoted silently: give both the "
@@ -327,7 +335,7 @@ class Tensor:
         self.requires_grad = requires_grad
         self._op = None
         self._index = 0
-        self._version = 0
+        self._version = [0]  # how often its memory was changed in place; shared with views of it
 
     # ---- what it is
 
@@ -414,7 +422,9 @@ class Tensor:
 
     def detach(self) -> Tensor:
         """The same data outside the graph (shared memory, no gradient)."""
-        return Tensor(self.data)
+        x = Tensor(self.data)
+        x._version = self._version
+        return x
 
     def clone(self) -> Tensor:
         """A copy of the data, inside the graph."""
@@ -494,7 +504,7 @@ class Tensor:
                 f"{how}: this tensor is part of a graph; change leaves inside `with tinymp.no_grad():`, or build a "
                 "new tensor (where, masked_fill, cat, pad)"
             )
-        self._version += 1
+        self._version[0] += 1
 
     # ---- backward
 
@@ -591,6 +601,12 @@ def _propagate(root: Tensor, gradient: Array) -> dict[int, list]:
 def _deposit(leaves: dict[int, list], root_gradient: Array) -> None:
     """Add what _propagate found to the leaves' `grad`, in FP32 where there is one already."""
     owned = {id(root_gradient), id(root_gradient.base)}
+    for leaf, _, scale in leaves.values():  # all of them before the first is written
+        if leaf.grad is not None and leaf.grad_scale is not scale and leaf.grad_scale != scale:
+            raise RuntimeError(
+                f"backward: a gradient with loss scale {float(scale):g} meets one with {float(leaf.grad_scale):g} in "
+                f"the same `grad` (shape {leaf.shape}); accumulate with one scale, then unscale_, step and zero_grad"
+            )
     for leaf, dx, scale in leaves.values():
         dx = store(dx, leaf.data)
         if leaf.grad is None:
@@ -600,13 +616,19 @@ def _deposit(leaves: dict[int, list], root_gradient: Array) -> None:
                 dx = dx.copy()  # a leaf's grad is its own: never another tensor's memory, nor a broadcast view
             owned.add(id(owner))
             leaf.grad, leaf.grad_scale = dx, scale
-            continue
-        if leaf.grad_scale is not scale and leaf.grad_scale != scale:
-            raise RuntimeError(
-                f"backward: a gradient with loss scale {float(scale):g} meets one with {float(leaf.grad_scale):g} in "
-                f"the same `grad` (shape {leaf.shape}); accumulate with one scale, then unscale_, step and zero_grad"
-            )
-        leaf.grad = np.asarray(accumulate(leaf.grad, dx))
+        else:
+            leaf.grad = np.asarray(accumulate(leaf.grad, dx))
+
+
+def _owner(x: Array) -> Array:
+    """The array that owns the memory of x."""
+    return x if x.base is None else x.base
+
+
+def type_name(x: Any) -> str:
+    """The type of x for messages, with its module unless it is built in: another library has a Tensor, too."""
+    kind = type(x)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def _is_argument(a: Array, args: tuple) -> bool:
@@ -639,8 +661,8 @@ class Cast(Op):
     The one op whose result has another dtype than its input: it is the user's explicit word.
     """
 
-    kind = MOVEMENT
-    fp32 = ("input",)
+    kind = POINTWISE
+    casts = True
 
     def forward(self, x: Array, *, dtype: np.dtype) -> Array:
         self.source = x.dtype

@@ -90,6 +90,7 @@ def test_the_seed_repeats_a_run_bit_for_bit(tmp_path):
         (["--epochs", "0"], "argument --epochs: expected a positive integer, got '0'"),
         (["--loss-scale", "big"], "argument --loss-scale: expected none, dynamic or a positive number, got 'big'"),
         (["--loss-scale", "-1"], "expected none, dynamic or a positive number, got '-1'"),
+        (["--lr", "nan"], "argument --lr: expected a positive number, got 'nan'"),
         (["--policy", "fp8"], "argument --policy: invalid choice: 'fp8'"),
         (["--device", "tpu"], "device: expected one of ['cpu'], got 'tpu'"),
         (["--data", "/nowhere"], "/nowhere"),

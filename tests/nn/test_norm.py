@@ -1,5 +1,7 @@
 """Batch and layer normalisation: running statistics, and how they follow the optimizer's step."""
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -12,11 +14,9 @@ SHAPES = {nn.BatchNorm1d: [(6, 3), (4, 3, 5)], nn.BatchNorm2d: [(2, 3, 4, 5)]}
 CASES = [(layer, shape) for layer, shapes in SHAPES.items() for shape in shapes]
 
 
-@pytest.fixture(autouse=True)
-def _settled():
-    statistics.settle(True)
-    yield
-    statistics.settle(True)
+def settle(model, applied):
+    """What the step of an optimizer over the model's parameters does."""
+    statistics.settle(applied, list(model.parameters()))
 
 
 def batches(shape, n=3):
@@ -80,17 +80,17 @@ def test_a_skipped_step_leaves_no_trace(policy):
     m = policy.cast(nn.BatchNorm1d(3, momentum=None))
     xs = [policy.cast(mp.tensor(x)) for x in batches((6, 3))]
     m(xs[0])
-    statistics.settle(applied=True)
+    settle(m, applied=True)
     before = {name: b.copy() for name, b in buffers(m).items()}
     m(xs[1]), m(xs[2])  # two batches (gradient accumulation) before the step that is skipped
     assert m.num_batches_tracked.data == 3
-    statistics.settle(applied=False)
+    settle(m, applied=False)
     for name, b in buffers(m).items():
         np.testing.assert_array_equal(b, before[name])
         assert b.dtype == before[name].dtype
     m(xs[1])
-    statistics.settle(applied=True)
-    statistics.settle(applied=False)  # of a step without a training forward: nothing to undo
+    settle(m, applied=True)
+    settle(m, applied=False)  # of a step without a training forward: nothing to undo
     assert m.num_batches_tracked.data == 2
 
 
@@ -108,7 +108,7 @@ def test_a_skipped_step_does_not_undo_what_the_user_did(act):
     m(mp.tensor(batches((6, 3))[0]))
     act(m)
     after = buffers(m)
-    statistics.settle(applied=False)
+    settle(m, applied=False)
     assert all(b is after[name] for name, b in buffers(m).items())
 
 
@@ -156,3 +156,31 @@ def test_layer_norm(shape, affine, bias):
 def test_refusals(act, error, message):
     with pytest.raises(error, match=message):
         act()
+
+
+def test_each_optimizer_settles_the_layers_it_trains():
+    """A GAN: the discriminator's applied step says nothing about the generator's statistics."""
+    g, d = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    x = mp.tensor(batches((6, 3))[1])
+    d(g(x))
+    settle(d, applied=True)
+    settle(g, applied=False)
+    assert d.num_batches_tracked.data == 1
+    assert g.num_batches_tracked.data == 0
+
+
+def test_calibration_is_not_part_of_a_step():
+    m = nn.BatchNorm1d(3)
+    with mp.no_grad():
+        for x in batches((6, 3)):
+            m(mp.tensor(x))
+    settle(m, applied=False)
+    assert m.num_batches_tracked.data == 3
+
+
+def test_notes_do_not_keep_a_layer_alive():
+    m = nn.BatchNorm1d(3)
+    m(mp.tensor(batches((6, 3))[0]))
+    del m
+    gc.collect()
+    assert not statistics._before

@@ -43,3 +43,36 @@ def test_writing_in_place_is_for_no_grad():
 def test_only_floating_data():
     with pytest.raises(TypeError, match=r"only floating tensors|expected floating data"):
         nn.Parameter([1, 2])
+
+
+def test_the_copy_alone_cannot_be_changed():
+    """A change that missed the master would be lost at the next step: it raises instead, or reaches both."""
+    p = mp.MIXED.cast(nn.Parameter(np.ones((2, 2), "float32")))
+    for write in (
+        lambda: p.data.fill(3),
+        lambda: p.numpy().fill(3),
+        lambda: p.detach().zero_(),
+        lambda: p.data.__isub__(1),
+        lambda: np.asarray(p).__setitem__(0, 3),
+    ):
+        with pytest.raises(ValueError, match="read-only"):
+            write()
+    np.testing.assert_array_equal(p.data, 1)
+    p.data = p.data * 1.0004883  # rounds to a neighbour in FP16, and lies between two in FP32
+    assert p.master.dtype == np.float32
+    np.testing.assert_array_equal(p.data, p.master.astype("float16"))
+    with pytest.raises(ValueError, match=r"expected shape \(2, 2\), got \(3,\)"):
+        p.data = np.ones(3, "float32")
+    with pytest.raises(ValueError, match="does not fit FP16"):
+        p.data = np.full((2, 2), 1e6)
+    p = mp.FP32.cast(p)
+    p.data.fill(5)  # now it is all there is
+    assert p.master[0, 0] == 5
+
+
+def test_a_parameter_owns_its_memory():
+    array = np.ones(3, "float32")
+    p = nn.Parameter(array)
+    p.write(np.zeros(3, "float32"))
+    assert array.sum() == 3
+    assert nn.Parameter(np.broadcast_to(np.float32(1), (3,))).data.flags.writeable

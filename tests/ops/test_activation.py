@@ -94,6 +94,9 @@ class TestEdges:
             y, np.array([-65504 if low is None else low, 65504 if high is None else high], dtype)
         )
         np.testing.assert_array_equal(dx, [float(low is None), float(high is None)])
+        y, dx = values(op, [-np.inf, np.inf], dtype)
+        np.testing.assert_array_equal(y, [-np.inf if low is None else low, np.inf if high is None else high])
+        np.testing.assert_array_equal(dx, [float(low is None), float(high is None)])
 
     @pytest.mark.parametrize("op", [c[0] for c in CASES])
     def test_nan_stays_nan(self, dtype, op):

@@ -69,6 +69,13 @@ def test_all_and_any(name, dtype, keepdim, dim):
     agrees(getattr(ops, name)(mp.tensor(x), dim, keepdim), np.asarray(expected))
 
 
+def test_operators_of_masks():
+    a, b = mp.tensor([True, True, False]), mp.tensor([True, False, False])
+    agrees(a & b, [True, False, False])
+    agrees(a | b, [True, True, False])
+    agrees(~a, [False, False, True])
+
+
 @pytest.mark.parametrize(("name", "of_none"), [("all", True), ("any", False)])
 def test_all_and_any_at_the_edges(name, of_none):
     f = getattr(ops, name)
@@ -87,11 +94,14 @@ X = mp.tensor(np.zeros((2, 3), np.float32))
         (lambda: ops.eq(X, X[:, :2]), ValueError, r"eq: expected shapes that broadcast .* got \(2, 3\) and \(2, 2\)"),
         (lambda: ops.eq(X, None), TypeError, "eq: expected Tensors and numbers, got NoneType"),
         (lambda: ops.gt(X, "a"), TypeError, "gt: expected Tensors and numbers, got str"),
-        (lambda: ops.gt(X, np.zeros(3)), TypeError, "gt: expected Tensors and numbers, got ndarray"),
+        (lambda: ops.gt(X, np.zeros(3)), TypeError, "gt: expected Tensors and numbers, got numpy.ndarray"),
         (lambda: ops.ge(0, X), TypeError, "ge: expected a Tensor for `input`, got int"),
         (lambda: ops.le(X.half(), 70000), ValueError, "le: the constant 70000 does not fit FP16"),
         (lambda: ops.ne(X, 0, out=X), TypeError, "ne: argument `out` is not supported"),
         (lambda: ops.logical_and(X, True), TypeError, "logical_and: expected a Tensor for `other`, got bool"),
+        (lambda: ~mp.tensor([1]), TypeError, "~: expected boolean tensors, got int64; see ops.logical_not"),
+        (lambda: (X > 0) & mp.tensor([1]), TypeError, "&: expected boolean tensors, got int64; see ops.logical_and"),
+        (lambda: X | X, TypeError, r"\|: expected boolean tensors, got float32; see ops.logical_or"),
         (lambda: ops.logical_not(True), TypeError, "logical_not: expected a Tensor for `input`"),
         (lambda: ops.isnan(0.0), TypeError, "isnan: expected a Tensor for `input`"),
         (lambda: ops.all(X, 2), IndexError, r"all: expected dim in \[-2, 1\]"),

@@ -68,7 +68,11 @@ def test_can_require_a_gradient():
         (lambda: ops.full((2,), 300, dtype="uint8"), ValueError, "full: expected `fill_value` to fit uint8, got 300"),
         (lambda: ops.full((2,), "1"), TypeError, "full: expected `fill_value` to be a number, got str"),
         (lambda: ops.full_like(X, 1e5), ValueError, "full_like: the constant 100000 does not fit FP16"),
-        (lambda: ops.zeros_like(np.zeros(2)), TypeError, "zeros_like: expected a Tensor for `input`, got ndarray"),
+        (
+            lambda: ops.zeros_like(np.zeros(2)),
+            TypeError,
+            "zeros_like: expected a Tensor for `input`, got numpy.ndarray",
+        ),
         (lambda: ops.arange(0, 3, 0), ValueError, "arange: expected a `step` that leads .* got 0, 3 and 0"),
         (lambda: ops.arange(3, 0), ValueError, "arange: expected a `step`"),
         (lambda: ops.arange(float("inf")), ValueError, "arange: expected `end` to be finite"),

@@ -61,6 +61,11 @@ def test_getitem_with_tensors(index):
     picks(lambda x: ops.getitem(x, (mp.tensor(index), 0)), lambda x: x[index, 0], randn(2, 3), grad_length=3)
 
 
+def test_slices_bounded_by_tensors():
+    k = mp.tensor(2)
+    picks(lambda x: ops.getitem(x, (slice(k), slice(None, None, k))), lambda x: x[:2, ::2], randn(4, 5), grad_length=1)
+
+
 def test_basic_indices_are_views_and_others_copies():
     x = mp.tensor(randn(2, 3))
     for index, shared in [(0, True), ((1, 2), True), ((..., None, slice(1)), True), ([0], False), (x.data > 0, False)]:

@@ -415,7 +415,7 @@ def test_shapes_that_do_not_broadcast(name):
 
 @pytest.mark.parametrize("name", UNARY)
 def test_one_operand_refuses(name):
-    with pytest.raises(TypeError, match=f"{name}: expected a Tensor for `input`, got ndarray"):
+    with pytest.raises(TypeError, match=f"{name}: expected a Tensor for `input`, got numpy.ndarray"):
         getattr(ops, name)(np.ones(2))
     if name not in ("neg", "abs", "square"):
         with pytest.raises(

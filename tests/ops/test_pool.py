@@ -69,6 +69,21 @@ def test_max_pool2d_edges():
         np.testing.assert_array_equal(y, np.array([[65504, np.inf], [np.nan, -np.inf]], dtype))
 
 
+@pytest.mark.parametrize(
+    ("values", "places"),
+    [
+        ([[1, np.nan], [2, np.nan]], [0, 1, 1, 2, 1, 1, 2, 3, 3]),  # the first nan, not what comes after it
+        ([[-np.inf, -np.inf], [-np.inf, -np.inf]], [0, 0, 1, 0, 0, 1, 2, 2, 3]),  # never the padding
+    ],
+)
+def test_max_pool2d_takes_nan_and_no_padding(values, places):
+    x = mp.tensor(np.array([[values]], "float16"), requires_grad=True)
+    y, index = ops.max_pool2d(x, 2, 1, 1, return_indices=True)
+    assert index.data.reshape(-1).tolist() == places
+    y.backward(np.ones(y.shape, "float16"))
+    assert x.grad.reshape(-1).tolist() == [places.count(i) for i in range(4)]
+
+
 def test_max_pool2d_indices():
     x = distinct(2, 3, 7, 6)
     y, index = ops.max_pool2d(mp.tensor(x), (3, 2), (2, 1), 1, return_indices=True)

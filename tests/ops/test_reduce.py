@@ -285,7 +285,7 @@ def test_integers_are_refused(name):
 
 @pytest.mark.parametrize("name", DIMS + DIM)
 def test_arrays_are_refused(name):
-    with pytest.raises(TypeError, match=f"{name}: expected a Tensor for `input`, got ndarray"):
+    with pytest.raises(TypeError, match=f"{name}: expected a Tensor for `input`, got numpy.ndarray"):
         getattr(ops, name)(np.ones(2), 0)
 
 

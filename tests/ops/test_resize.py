@@ -19,6 +19,9 @@ def nearest(x, rows, cols):
         ({"scale_factor": (1, 0.5)}, [0, 1, 2], [0, 2]),
         ({"size": (5, 3)}, [0, 0, 1, 1, 2], [0, 1, 2]),
         ({"size": 1}, [0], [0]),
+        ({"scale_factor": 1.2}, [0, 1, 2], [0, 1, 2, 3]),  # the same size: as it is
+        ({"scale_factor": (2.3, 1)}, [0, 0, 1, 1, 2, 2], [0, 1, 2, 3]),  # twice the size: each place twice
+        ({"size": (123, 1)}, [i * 3 // 123 - (i in (41, 82)) for i in range(123)], [0]),  # 41 * (3 / 123) < 1 in FP32
     ],
 )
 def test_nearest(options, rows, cols):
@@ -28,7 +31,7 @@ def test_nearest(options, rows, cols):
         randn(2, 3, 3, 4),
         roundings=0,
         length=-4,
-        grad_length=4,
+        grad_length=41,
     )
 
 
@@ -69,6 +72,11 @@ def test_bilinear_by_a_factor_uses_the_factor_itself():
         length=8,
         grad_length=16,
     )
+
+
+def test_bilinear_to_the_same_size_changes_nothing():
+    x = randn(1, 2, 3, 4)
+    np.testing.assert_array_equal(ops.interpolate(mp.tensor(x), scale_factor=1.2, mode="bilinear").data, x)
 
 
 def test_pixel_shuffle():

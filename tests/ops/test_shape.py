@@ -214,7 +214,7 @@ SCALAR = mp.tensor(1.0)
         (lambda: ops.reshape(X, -2, -3), ValueError, r"reshape: .* got \(-2, -3\) for input.shape \(2, 3\)"),
         (lambda: ops.reshape(X[:0], 0, -1), ValueError, r"reshape: .* if the others determine it"),
         (lambda: ops.reshape(X, 2.0, 3), TypeError, "reshape: expected integers"),
-        (lambda: ops.reshape(np.zeros(3), 3), TypeError, "reshape: expected a Tensor for `input`, got ndarray"),
+        (lambda: ops.reshape(np.zeros(3), 3), TypeError, "reshape: expected a Tensor for `input`, got numpy.ndarray"),
         (lambda: ops.flatten(X, 1, 0), ValueError, "flatten: expected start_dim <= end_dim"),
         (lambda: ops.flatten(X, 2), IndexError, r"flatten: expected start_dim in \[-2, 1\]"),
         (lambda: ops.transpose(X, 0, 2), IndexError, r"transpose: expected dim1 in \[-2, 1\]"),

@@ -49,6 +49,20 @@ def test_extreme_logits(dtype):
     assert z[1, 0] == -np.inf
 
 
+@pytest.mark.parametrize("size", [100, 10_000, 65_504])
+def test_large_equal_logits_keep_their_gradient(size):
+    """FP32 holds only 8 bits of ln 2 beside 65504: m and the sum are kept apart."""
+    x = mp.tensor(np.full((1, 2), size, "float32"), requires_grad=True)
+    ops.log_softmax(x, 1).backward(np.array([[1, 0]], "float32"))
+    np.testing.assert_array_equal(x.grad, [[0.5, -0.5]])
+
+
+@pytest.mark.parametrize("op", [ops.softmax, ops.log_softmax])
+def test_no_elements(op):
+    for shape in [(0,), (0, 3), (3, 0)]:
+        assert op(mp.tensor(np.zeros(shape, "float16")), -1).shape == shape
+
+
 def test_long_rows_sum_in_fp32():
     """50 000 equal logits: an FP16 sum of exponentials would stall at 2048."""
     y = ops.softmax(mp.tensor(np.zeros((1, 50_000), "float16")), 1).data
@@ -63,5 +77,7 @@ def test_refused():
         ops.log_softmax(x, 1, dtype="float32")
     with pytest.raises(IndexError, match=r"softmax: expected dim in \[-2, 1\]"):
         ops.softmax(x, 2)
+    with pytest.raises(IndexError, match=r"log_softmax: expected dim in \[-1, 0\]"):
+        ops.log_softmax(mp.tensor(1.0), 1)
     with pytest.raises(TypeError, match="expected `input` to be floating, got int64"):
         ops.softmax(mp.tensor([1, 2]), 0)

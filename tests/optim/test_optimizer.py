@@ -212,10 +212,10 @@ def test_scaled_gradients_are_refused():
 def test_statistics_follow_the_step():
     buffer, p = mp.tensor([1.0]), Parameter(np.ones(1, "float32"))
     p.grad = np.ones(1, "float32")
-    statistics.note(buffer)
+    statistics.note(buffer, p)
     buffer.data = np.array([2.0], "float32")
     assert optim.SGD([p]).step()
-    statistics.settle(applied=False)  # nothing is left to undo
+    statistics.settle(False, [p])  # nothing is left to undo
     assert buffer.item() == 2
 
 
@@ -308,8 +308,8 @@ SAME = _p()
         (lambda: [{"params": {_p()}}], TypeError, "a set, which has no fixed order"),
         (_p, TypeError, "expected a list of Parameters or groups, got Parameter"),
         (lambda: 3, TypeError, "expected a list of Parameters or groups, got int"),
-        (lambda: [mp.tensor([1.0])], TypeError, "expected a Parameter, got Tensor; wrap it with nn.Parameter"),
-        (lambda: {"a": _p()}, TypeError, "expected a Parameter, got str"),
+        (lambda: [mp.tensor([1.0])], TypeError, "expected Parameters of tinymp.nn, got tinymp.tensor.Tensor"),
+        (lambda: {"a": _p()}, TypeError, "expected Parameters of tinymp.nn, got str"),
         (lambda: [SAME, SAME], ValueError, "given twice"),
         (lambda: [{"params": [SAME]}, {"params": [SAME]}], ValueError, "given twice"),
         (lambda: [{"params": [_p()], "momentun": 0.9}], TypeError, "unknown option 'momentun'; known are lr, momentum"),

@@ -109,13 +109,12 @@ def matmul(a: Array, b: Array) -> Array:
     return np.matmul(a, b)
 
 
-def matmul_fp16(a: Array, b: Array, chunk: int) -> Array:
+def matmul_fp16(a: Array, b: Array, chunk: int, acc: Array | None = None) -> Array:
     """The product of FP32 operands with an FP16 accumulator, returned in FP32.
 
     `chunk` products at a time are summed exactly enough (FP32) and then added to the accumulator with one rounding
     to FP16, as a Tensor Core with FP16 accumulators does with its step of 4 (NVG section 2.2).
     """
-    acc = None
     for k in range(0, a.shape[-1], chunk):
         part = np.matmul(a[..., k : k + chunk], b[..., k : k + chunk, :])
         acc = cast(cast(part if acc is None else acc + part, _F16), _F32)
@@ -151,7 +150,7 @@ def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
         # accumulate, unlike reduce, never reorders into pairwise sums
         total = np.add.accumulate(rows, axis=0)[-1] if len(rows) else np.zeros(rows.shape[1], _F16)
         total = total.reshape(kept)
-        return cast((total / _F16.type(count(x, axis))) if how == "mean" else total, _F32)
+        return cast((total * _F16.type(1 / max(count(x, axis), 1))) if how == "mean" else total, _F32)
 
 
 def count(x: Array, axis: Any) -> int:
@@ -249,4 +248,14 @@ generator = np.random.Generator(np.random.PCG64(0))
 
 def manual_seed(seed: int) -> None:
     """Restart the generator from `seed`."""
-    generator.bit_generator.state = np.random.PCG64(seed).state
+    set_rng_state(dict(np.random.PCG64(seed).state))
+
+
+def get_rng_state() -> dict:
+    """Where the generator is."""
+    return dict(generator.bit_generator.state)
+
+
+def set_rng_state(state: dict) -> None:
+    """Put the generator back to where it was."""
+    generator.bit_generator.state = state

@@ -22,7 +22,7 @@ _INSTEAD = {
     "half": "use tinymp.MIXED.cast(model), which keeps FP32 masters",
     "float": "use tinymp.FP32.cast(model)",
     "double": 'use tinymp.Policy("FP64", storage="float64").cast(model)',
-    "cuda": 'use model.to("gpu")',
+    "cuda": "use model.to(device) with a device that tinymp.info() names",
     "register_forward_hook": "use tinymp.watch, which sees every op",
 }
 
@@ -347,7 +347,6 @@ def set_buffer(buffer: Tensor, data: Array) -> None:
     """Give a buffer new data on the user's word."""
     statistics.forget(buffer)
     buffer.data = data
-    buffer._version += 1
 
 
 def _exact(x: Tensor) -> Array:

@@ -79,7 +79,7 @@ class BatchNorm(Module):
         mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
         if self.training and self.track_running_stats and mean is not None and var is not None and count is not None:
             for buffer in (mean, var, count):
-                statistics.note(buffer)
+                statistics.note(buffer, self.weight)
             tracked = np.asarray(count.data + 1)
             momentum = 1 / float(tracked) if self.momentum is None else self.momentum
             y = ops.batch_norm(input, mean, var, self.weight, self.bias, True, momentum, self.eps)

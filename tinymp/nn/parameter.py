@@ -6,14 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from ..precision import FP32, UPDATE, Policy, float16, float32, store, to_dtype
+from ..precision import FP32, UPDATE, Policy, fit, float16, float32, store, to_dtype
 from ..tensor import Array, Tensor, _raw_index
+
+_DATA: Any = Tensor.__dict__["data"]  # the slot itself, which Parameter.data guards
 
 
 class Parameter(Tensor):
     """A leaf that an optimizer updates.
 
-    data    the working copy, in the policy's storage; what ops read
+    data    the working copy, in the policy's storage; what ops read. Where a master stands behind it, it is read-only:
+            a change of the copy alone would be lost at the next step. Write with `copy_`, `zero_`, `p[...] = value` or
+            nn.init under `no_grad`, or assign to `data`; they reach both
     master  the FP32 array that updates go to, never rounded. Under an FP32 policy, and under one that keeps no
             master, it is `data` itself
     name    its path in the model ("conv1.weight"), once the model has named it; for messages
@@ -30,10 +34,32 @@ class Parameter(Tensor):
         super().__init__(data, requires_grad=requires_grad)
         if self.dtype.kind != "f":
             raise TypeError(f"Parameter: expected floating data, got {self.dtype}")
+        _DATA.__set__(self, np.array(self.data))  # its own, and writeable
         self._master: Array | None = None
         self.name: str | None = None
         self.policy: Policy = FP32
         self.normalisation = normalisation
+
+    @property
+    def data(self) -> Array:
+        """The working copy (see the class)."""
+        return _DATA.__get__(self)
+
+    @data.setter
+    def data(self, value: Array) -> None:
+        if getattr(self, "_master", None) is None:
+            _DATA.__set__(self, value)
+        else:
+            self._overwrite("Parameter.data", value)
+
+    def __setstate__(self, state: tuple) -> None:
+        """For copy and pickle: the two arrays as they were, and the working copy read-only again."""
+        for name, value in state[1].items():
+            if name == "data":
+                _DATA.__set__(self, value)
+            else:
+                setattr(self, name, value)
+        self.data.flags.writeable = self._master is None
 
     @property
     def master(self) -> Array:
@@ -50,21 +76,35 @@ class Parameter(Tensor):
 
         Without a master this rounding is where small updates are lost (MPT section 3.1).
         """
+        copy, writeable = self.data, self.data.flags.writeable
         if self._master is not None:
             self._master[...] = value
-        self.data[...] = store(value, like=self.data)
-        self._version += 1
+        copy.flags.writeable = True
+        copy[...] = store(value, like=copy)
+        copy.flags.writeable = writeable
+        self._version[0] += 1
+
+    def _overwrite(self, how: str, value: Any) -> None:
+        """`write` for a value that the user brings: its shape must fit, and finite values must stay finite."""
+        value = np.asarray(value)
+        if value.shape != self.shape:
+            raise ValueError(f"{how}: expected shape {self.shape}, got {value.shape}")
+        if self.dtype != float16:
+            self.write(to_dtype(value, self.dtype))
+            return
+        fit(how, value, self.dtype)
+        self.write(to_dtype(value, float32))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        super().__setitem__(index, value)
-        if self._master is not None:
-            self._master[_raw_index(index)] = np.asarray(value)
+        self._changed("x[...] = value")
+        full = self.master.copy()
+        full[_raw_index(index)] = np.asarray(value)
+        self._overwrite("x[...] = value", full)
 
     def copy_(self, source: Any) -> Tensor:
         """Overwrite the weight with `source`: exactly in the master, rounded in `data`. Only under `no_grad`."""
-        super().copy_(source)
-        if self._master is not None:
-            self._master[...] = np.asarray(source)
+        self._changed("copy_")
+        self._overwrite("copy_", source)
         return self
 
     def zero_(self) -> Tensor:
@@ -75,11 +115,13 @@ class Parameter(Tensor):
         """Take the policy's storage. FP32 to FP16 rounds the copy once; back to FP32 is the exact master."""
         full = self.master
         storage = storage_of(policy, self.normalisation)
+        self._master = None
         self.data = to_dtype(full, storage)
-        keeps = policy.master and storage == float16
-        self._master = to_dtype(full, float32) if keeps else None
+        if policy.master and storage == float16:
+            self._master = to_dtype(full, float32)
+            self.data.flags.writeable = False
         self.policy = policy
-        self._version += 1
+        self._version = [0]  # ops that saved the old array keep its counter
         self.zero_grad()
         return self
 

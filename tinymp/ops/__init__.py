@@ -113,14 +113,18 @@ def _of_masks(symbol: str, function: Any) -> Any:
 
     def operator(*masks: Any) -> Any:
         for x in masks:
-            if getattr(x, "dtype", bool) != bool:
+            if hasattr(x, "dtype") and x.dtype.kind != "b":
                 raise TypeError(f"{symbol}: expected boolean tensors, got {x.dtype}; see ops.{function.__name__}")
         return function(*masks)
 
     return operator
 
 
-OPERATORS |= {"invert": _of_masks("~", logical_not), "and": _of_masks("&", logical_and), "or": _of_masks("|", logical_or)}
+OPERATORS |= {
+    "invert": _of_masks("~", logical_not),
+    "and": _of_masks("&", logical_and),
+    "or": _of_masks("|", logical_or),
+}
 
 
 def bind(tensor: Any) -> None:

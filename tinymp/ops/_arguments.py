@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..precision import FLOATING, require_fp16
-from ..tensor import Tensor
+from ..tensor import Tensor, type_name
 
 _WHY = {
     "out": "ops never write into an existing array",
@@ -37,7 +37,7 @@ def tensor(op: str, name: str, x: Any) -> Tensor:
     """x, if it is a Tensor; else TypeError."""
     if isinstance(x, Tensor):
         return x
-    raise TypeError(f"{op}: expected a Tensor for `{name}`, got {type(x).__name__}; wrap it with tinymp.tensor(...)")
+    raise TypeError(f"{op}: expected a Tensor for `{name}`, got {type_name(x)}; wrap it with tinymp.tensor(...)")
 
 
 def floating(op: str, name: str, x: Any) -> Tensor:

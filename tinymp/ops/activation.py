@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..precision import MOVEMENT, POINTWISE, require_fp16, store, widen
+from ..precision import POINTWISE, require_fp16, store, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import choice, floating, refuse
 from .pointwise import FromInput, FromOutput
@@ -13,7 +13,7 @@ from .pointwise import FromInput, FromOutput
 class ReLU(Op):
     """y = x where x > 0, else 0, nan stays nan;  dx = dy where y > 0, else 0 (also at 0). Nothing is rounded."""
 
-    kind = MOVEMENT
+    kind = POINTWISE
     name = "relu"
 
     def forward(self, x: Array) -> Array:

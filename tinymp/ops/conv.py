@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ..precision import DOT, MOVEMENT, gemm, reduce, store, widen
+from ..precision import DOT, MOVEMENT, add_to, gemm, reduce, store, widen
 from ..tensor import Array, Like, Op, Tensor
 from ._arguments import floating, integers
 
@@ -141,7 +141,7 @@ def spread(xp: Any, y: Array, w: Array, g: Geometry, size: Pair) -> Array:
         block = gemm(matrix, y[:, rows].reshape(g.groups, o // g.groups, -1), wide=True)
         block = block.reshape(c, *g.kernel, -1, ow, n)
         for i, j, seen in taps(total, g, rows):
-            seen += block[:, i, j]
+            add_to(seen, block[:, i, j], like=w, accumulator="accumulate")
     return unpad_spatial(total, g, size)
 
 
@@ -151,14 +151,10 @@ def weight_gradient(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Ar
     Both may be widened; like is one that is stored.
     """
     o = y.shape[0]
-    # columns y^T rather than y columns^T: the tall operand first is a fifth faster in BLAS
-    parts = [
-        gemm(block, y[:, rows].reshape(g.groups, o // g.groups, -1).swapaxes(1, 2), wide=True, like=like)
-        for rows, block in columns(xp, x, g)
-    ]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
+    total: Any = None  # one accumulator over all blocks: the FP32 or FP16 of the policy
+    for rows, block in columns(xp, x, g):  # columns y^T, not y columns^T: the tall operand first is a fifth faster
+        dy = y[:, rows].reshape(g.groups, o // g.groups, -1).swapaxes(1, 2)
+        total = gemm(block, dy, acc=total, wide=True, like=like)
     return total.swapaxes(1, 2).reshape(o, x.shape[0] // g.groups, *g.kernel)
 
 
@@ -233,7 +229,7 @@ class Unfold(Op):
         block = wide.transpose(1, 2, 0).reshape(c, *g.kernel, oh, ow, n)
         total = self.xp.zeros((c, *g.padded(h, w), n), wide.dtype)
         for i, j, seen in taps(total, g):
-            seen += block[:, i, j]
+            add_to(seen, block[:, i, j], like=dy)
         return store(batch_first(unpad_spatial(total, g, (h, w))), like=dy)
 
 

@@ -15,7 +15,7 @@ class Dropout(Op):
     def forward(self, x: Array, *, p: float) -> Array:
         kept = self.device.uniform(x.shape) >= p
         self.save(kept)
-        self.scale = 1 / (1 - p)
+        self.scale = 1 / (1 - p) if p < 1 else 0.0
         return store(widen(self.device.select(kept, x)) * self.scale, like=x)
 
     def backward(self, dy: Array) -> Array:
@@ -34,4 +34,4 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         raise ValueError(f"dropout: expected 0 <= p <= 1, got {p!r}")
     if not training or p == 0:
         return x
-    return Dropout.apply(x, p=float(p)) if p < 1 else x * 0.0
+    return Dropout.apply(x, p=float(p))

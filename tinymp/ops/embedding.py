@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..precision import MOVEMENT, store, widen
+from ..precision import MOVEMENT, scatter_add, store
 from ..tensor import Array, Op, Tensor
 from ._arguments import floating, refuse, tensor
 
@@ -22,8 +22,7 @@ class Embedding(Op):
 
     def backward(self, dy: Array) -> tuple:
         (index,), (_, like) = self.saved, self.like
-        rows = widen(dy).reshape(-1, like.shape[1])
-        dw = self.device.scatter_add_rows(like.shape[0], index.reshape(-1), rows)
+        dw = scatter_add(like.shape[0], index.reshape(-1), dy.reshape(-1, like.shape[1]), like)
         if self.padding is not None:
             dw[self.padding] = 0
         return None, store(dw, like=like)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..precision import MOVEMENT, store, widen
+from ..precision import MOVEMENT, scatter_add, store
 from ..tensor import Array, Op, Tensor
 from ._arguments import axis, refuse, tensor
 
@@ -54,8 +54,8 @@ class Index(Op):
         picked = [shape[a] for a in axes]
         kept = [n for a, n in enumerate(shape) if a not in axes]
         first = axes[0] if axes[-1] - axes[0] < len(axes) else 0
-        rows = xp.moveaxis(widen(dy), range(first, first + place.ndim), range(place.ndim))
-        total = self.device.scatter_add_rows(prod(picked), place.reshape(-1), rows.reshape(place.size, *kept))
+        rows = xp.moveaxis(dy, range(first, first + place.ndim), range(place.ndim))
+        total = scatter_add(prod(picked), place.reshape(-1), rows.reshape(place.size, *kept), like=dy)
         dx = xp.moveaxis(total.reshape(picked + kept), range(len(axes)), axes)
         return store(dx, like=dy), *[None] * len(axes)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..precision import REDUCTION, reduce, store, widen
+from ..precision import POINTWISE, REDUCTION, add_to, reduce, store, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import axis, floating, integers
 
@@ -59,7 +59,7 @@ class BatchNorm(Op):
 class FixedNorm(Op):
     """y = (x - mean) rstd w + b with running statistics (evaluation): an affine map;  dx = w rstd dy."""
 
-    kind = REDUCTION
+    kind = POINTWISE
     name = "batch_norm"
     arguments = ("input", "running_mean", "running_var", "weight", "bias")
     fp32 = ("running_mean", "running_var", "weight", "bias")
@@ -137,26 +137,28 @@ class LocalResponseNorm(Op):
         self.save(x)
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
         wide = widen(x)
-        return store(wide * self.xp.power(self._denominator(wide), -beta), like=x)
+        return store(wide * self.xp.power(self._denominator(wide, x), -beta), like=x)
 
     def backward(self, dy: Array) -> Array:
         (x,) = self.saved
-        dy, x = widen(dy), widen(x)
-        d = self._denominator(x)
+        like, dy, x = x, widen(dy), widen(x)
+        d = self._denominator(x, like)
         shrunk = self.xp.power(d, -self.beta)
         before = (self.size - 1) // 2  # the window of forward, mirrored
-        spread = self._window(dy * x * shrunk / d, before)
+        spread = self._window(dy * x * shrunk / d, before, like)
         return store(dy * shrunk - (2 * self.alpha * self.beta / self.size) * x * spread, like=self.like[0])
 
-    def _denominator(self, x: Array) -> Array:
-        return self.k + self.alpha / self.size * self._window(x * x, self.size // 2)
+    def _denominator(self, x: Array, like: Array) -> Array:
+        return self.k + self.alpha / self.size * self._window(x * x, self.size // 2, like)
 
-    def _window(self, x: Array, before: int) -> Array:
+    def _window(self, x: Array, before: int, like: Array) -> Array:
         """For every channel the sum over `size` channels, of which `before` come before it; zeros outside."""
         c = x.shape[1]
         total = self.xp.zeros_like(x)
         for shift in range(-before, self.size - before):
-            total[:, max(-shift, 0) : c - max(shift, 0)] += x[:, max(shift, 0) : c - max(-shift, 0)]
+            here, there = slice(max(-shift, 0), c - max(shift, 0)), slice(max(shift, 0), c - max(-shift, 0))
+            if here.start < here.stop:
+                add_to(total[:, here], x[:, there], like)
         return total
 
 
@@ -225,7 +227,6 @@ def batch_norm(
         if running is not None:  # new arrays: a skipped step can go back to the old ones (nn/statistics.py)
             old = running.data
             running.data = store((1 - momentum) * widen(old) + momentum * value.reshape(old.shape), like=old)
-            running._version += 1
     return y
 
 

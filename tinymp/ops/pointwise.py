@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..precision import FLOATING, MOVEMENT, POINTWISE, float32, reduce, require_fp16, store, to_dtype, widen
-from ..tensor import Array, Like, Op, Tensor
+from ..tensor import Array, Like, Op, Tensor, type_name
 from ._arguments import constant, floating, refuse, tensor
 
 
@@ -37,7 +37,7 @@ def _operand(op: str, x: Any, dtype: Any) -> Any:
     if isinstance(x, Tensor):
         return x if dtype is None or x.data.dtype in FLOATING else Tensor(to_dtype(x.data, dtype))
     if not isinstance(x, (int, float)):
-        raise TypeError(f"{op}: expected Tensors and numbers, got {type(x).__name__}; wrap it with tinymp.tensor(...)")
+        raise TypeError(f"{op}: expected Tensors and numbers, got {type_name(x)}; wrap it with tinymp.tensor(...)")
     require_fp16(op, x, dtype)
     return x
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..precision import MOVEMENT, REDUCTION, reduce, store, widen
+from ..precision import MOVEMENT, REDUCTION, add_to, reduce, store, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import floating, integers
 from .conv import Geometry, Pair, batch_first, channels_first, pad_spatial, taps, unpad_spatial
@@ -55,7 +55,7 @@ class MaxPool2d(Op):
         for i, j, seen in taps(total, g):
             part = self.device.select(self.xp.equal(index, i * g.kernel[1] + j), dy)
             if overlap:
-                seen += part
+                add_to(seen, part, like=self.like[0])
             else:
                 seen[...] = part
         return store(batch_first(unpad_spatial(total, g, (h, w))), like=self.like[0])
@@ -83,7 +83,10 @@ class AvgPool2d(Op):
         self.geometry, self.shape = geometry, x.shape
         total = None
         for _, _, seen in taps(padded, geometry):
-            total = seen if total is None else total + seen
+            if total is None:
+                total = seen.copy()
+            else:
+                add_to(total, seen, like=x)
         return store(batch_first(total / self.divisor), like=x)
 
     def backward(self, dy: Array) -> Array:
@@ -92,7 +95,7 @@ class AvgPool2d(Op):
         part = channels_first(wide) / self.divisor
         total = self.xp.zeros((c, *g.padded(h, w), n), wide.dtype)
         for _, _, seen in taps(total, g):
-            seen += part
+            add_to(seen, part, like=dy)
         return store(batch_first(unpad_spatial(total, g, (h, w))), like=dy)
 
 
@@ -117,7 +120,7 @@ class AdaptiveAvgPool2d(Op):
         dx = self.xp.zeros(self.shape, wide.dtype)
         for i, j, rows, cols in _cells(self.shape, self.size):
             cell = dx[:, :, rows, cols]
-            cell += wide[:, :, i : i + 1, j : j + 1] / (cell.shape[2] * cell.shape[3])
+            add_to(cell, wide[:, :, i : i + 1, j : j + 1] / (cell.shape[2] * cell.shape[3]), like=dy)
         return store(dx, like=dy)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..precision import MOVEMENT, POINTWISE, float32, store, to_dtype, widen
+from ..precision import MOVEMENT, POINTWISE, add_to, float32, store, to_dtype, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import choice, floating, integers, refuse
 
@@ -65,7 +65,7 @@ def _untaken(op: Op, dy: Array, taps: Taps, axis: int) -> Array:
     for index, weights in taps:
         part = op.xp.moveaxis(dy * _weights(op, weights, dy, axis), axis, 0)
         for o, i in enumerate(index):
-            into[i] += part[o]
+            add_to(into[i : i + 1], part[o : o + 1], like=op.like[0])
     return dx
 
 

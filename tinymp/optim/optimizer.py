@@ -14,7 +14,7 @@ from ..nn import statistics
 from ..nn.parameter import Parameter
 from ..ops._arguments import refuse
 from ..precision import FLOATING, UPDATE, float16, store, to_dtype, use, widen
-from ..tensor import Array
+from ..tensor import Array, Tensor, type_name
 from ._checks import number, require_unscaled, same_keys
 
 Group = dict[str, Any]
@@ -108,7 +108,9 @@ class Optimizer:
     def _parameter(self, entry: Any) -> Parameter:
         name, p = entry if isinstance(entry, tuple) and len(entry) == 2 else (None, entry)
         if not isinstance(p, Parameter):
-            raise TypeError(f"{self._name}: expected a Parameter, got {type(p).__name__}; wrap it with nn.Parameter")
+            raise TypeError(
+                f"{self._name}: expected Parameters of tinymp.nn, got {type_name(p)}; pass model.parameters()"
+            )
         if p.name is None:
             p.name = name
         return p
@@ -175,7 +177,7 @@ class Optimizer:
                 "optimizer, or pass step(..., allow_missing=True)"
             )
         for _, p in ready:
-            if getattr(p.grad, "shape", None) != p.shape or p.grad.dtype not in FLOATING:
+            if isinstance(p.grad, Tensor) or getattr(p.grad, "shape", None) != p.shape or p.grad.dtype not in FLOATING:
                 raise RuntimeError(
                     f"{self._name}.step: expected the grad of parameter {self._label(p)} to be a floating array of its "
                     f"shape, got {type(p.grad).__name__} {getattr(p.grad, 'shape', '')}"
@@ -190,7 +192,7 @@ class Optimizer:
                 for group, p in ready:
                     with use(p.policy):  # state and weights are rounded as the parameter's policy says
                         self._update_one(group, p)
-        statistics.settle(applied=result is not StepResult.SKIPPED)
+        statistics.settle(result is not StepResult.SKIPPED, self._parameters())
         return result
 
     def _update_one(self, group: Group, p: Parameter) -> None:

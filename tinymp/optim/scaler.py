@@ -135,6 +135,8 @@ class LossScaler:
             self._verdicts[optimizer] = self._first_overflow("step", optimizer, params)
         elif any(p.grad_scale != 1 for p in params):
             raise RuntimeError("step: gradients were computed after unscale_; call it after the last backward()")
+        elif self._verdicts[optimizer] is None:  # what was done to them since, clipping say, may have broken them
+            self._verdicts[optimizer] = _first_nonfinite(optimizer, params)
         finite = self._verdicts[optimizer] is None and self._bad_loss is None
         self._results[optimizer] = optimizer._finish(ready, finite)
         return self._results[optimizer]
@@ -188,7 +190,7 @@ class LossScaler:
                     f"{op}: the gradient of parameter {optimizer._label(p)} carries no loss scale: its loss was not "
                     "passed through scaler.scale"
                 )
-        return next((optimizer._label(p) for p in params if not backend.of(p.grad).isfinite(p.grad)), None)
+        return _first_nonfinite(optimizer, params)
 
     def _watch(self, on: bool) -> None:
         if self._watching is not None:
@@ -222,6 +224,10 @@ class LossScaler:
         self.history = [tuple(entry) for entry in state_dict["history"]]
         for name in ("iteration", *self._saved):
             setattr(self, name, state_dict[name])
+
+
+def _first_nonfinite(optimizer: Optimizer, params: list[Parameter]) -> str | None:
+    return next((optimizer._label(p) for p in params if not backend.of(p.grad).isfinite(p.grad)), None)
 
 
 class NoLossScaler(LossScaler):
