@@ -30,7 +30,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 def op_classes(base: type[Op] = Op) -> Iterator[type[Op]]:
     """Every Op of the package that declares a kind of arithmetic and computes something."""
     for cls in base.__subclasses__():
-        if cls.__module__.startswith("tinymp.") and not cls.__subclasses__():
+        if cls.__module__.startswith("tinymp.") and ("forward" in vars(cls) or not cls.__subclasses__()):
             yield cls
         yield from op_classes(cls)
 
@@ -78,7 +78,7 @@ Precision changes in these four functions of [precision.py](../tinymp/precision.
 
 ## The kinds of arithmetic
 
-Every op declares one; `Op.apply` holds the op to its last column but one.
+Every op declares one; `Op.apply` holds the op to what it writes.
 
 {table(["kind", "reads", "computes", "accumulates", "writes", "source"], kinds)}
 

@@ -695,3 +695,36 @@ def test_outputs_of_ops_are_arrays():
     assert all(type(y.data) is np.ndarray for y in (x * x, x + 1, -x, x.sum(), ops.exp(x), x.float(), x.argmax()))
     assert (mp.tensor([1, 2]) == mp.tensor([1, 3])).tolist() == [True, False]
     assert float32 == F32
+
+
+def test_a_change_through_a_view_or_detach_is_noticed():
+    for change in (lambda w: w.detach(), lambda w: w.transpose(0, 1), lambda w: w):
+        w, x = mp.tensor(np.ones((2, 2)), requires_grad=True), mp.tensor(np.ones((2, 2)), requires_grad=True)
+        y = ops.matmul(w.transpose(0, 1).transpose(0, 1), x)
+        with mp.no_grad():
+            change(w).zero_()
+        with pytest.raises(RuntimeError, match="changed in place after the forward pass"):
+            y.sum().backward()
+
+
+def test_numpy_scalars_as_options_do_not_lift_fp32():
+    x = mp.tensor(np.ones((2, 3), "float16"))
+    y = ops.layer_norm(x, (3,), eps=np.float64(1e-5))
+    np.testing.assert_array_equal(y.data, ops.layer_norm(x, (3,), eps=1e-5).data)
+    assert ops.hardtanh(x, np.float64(-1), np.float64(1)).dtype == "float16"
+
+
+@pytest.mark.parametrize(("x", "w"), [("float16", "float64"), ("float32", "float16"), ("float64", "float32")])
+def test_only_fp32_may_stand_beside_fp16(x, w):
+    with pytest.raises(TypeError, match=f"`input` is {x}, `weight` is {w}"):
+        ops.layer_norm(mp.tensor(np.ones((2, 3), x)), (3,), mp.tensor(np.ones(3, w)))
+
+
+def test_the_generator_can_be_put_back():
+    state = mp.get_rng_state()
+    x = mp.tensor(np.ones(100, "float32"))
+    first = ops.dropout(x).data
+    mp.set_rng_state(state)
+    np.testing.assert_array_equal(ops.dropout(x).data, first)
+    with pytest.raises(ValueError, match="set_rng_state: expected the states of"):
+        mp.set_rng_state({"tpu": {}})

@@ -8,6 +8,8 @@
     gemm(a, b, bias)         matrix product of stored operands, FP32 accumulator, one rounding on store
     reduce(x, axis, how)     sums and means with an FP32 accumulator
 
+(`add_to` and `scatter_add`, further down, are `reduce` for sums that an op builds up piece by piece.)
+
 Storage follows the arrays. On float32 and float64 input (the FP32 baseline, gradient checks) the gates let values
 through and compute in that dtype; only where the stored operands are FP16 does the policy in use decide anything.
 

@@ -520,3 +520,19 @@ def test_a_module_in_the_package_is_not_the_users_line():
     text, _ = failure(scaler, optimizer, lambda: model(x).float().sum())  # through a layer
     assert f"at {this_line('through a layer')}" in text
     assert "of linear(" in text and "the data" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"scale": 2.0**40}, ValueError, "expected `scale` to be at most 1.67772e\\+07"),
+        ({"scale": 2.0**-40}, ValueError, "expected `scale` to be at least"),
+        ({"growth_tracker": "x"}, TypeError, "expected `growth_tracker` to be an integer, got 'x'"),
+    ],
+)
+def test_a_bad_state_changes_nothing(change, error, message):
+    scaler = optim.DynamicLossScaler()
+    before = scaler.state_dict()
+    with pytest.raises(error, match=message):
+        scaler.load_state_dict({**before, "scale": 8.0, **change})
+    assert scaler.state_dict() == before

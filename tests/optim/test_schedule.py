@@ -128,3 +128,11 @@ def test_when_it_advances(results, advances):
 def test_refused(call, error, message):
     with pytest.raises(error, match=message):
         call(sgd())
+
+
+def test_a_bad_state_changes_nothing():
+    schedule = optim.StepLR(optim.SGD([Parameter(np.ones(1, "float32"))], lr=0.5), 2)
+    before = schedule.state_dict()
+    with pytest.raises(TypeError, match="expected `last_epoch` to be a number, got 'x'"):
+        schedule.load_state_dict({"last_epoch": "x", "base_lrs": [0.1]})
+    assert schedule.state_dict() == before

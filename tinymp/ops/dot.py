@@ -121,7 +121,8 @@ def einsum(equation: str, *operands: Any) -> Tensor:
 
     Letters name axes; repeated letters within one operand take its diagonal; "..." stands for leading axes; without
     "->" the result has the letters that appear once, in alphabetical order. Each pair of operands is one batched
-    matrix product: FP32 accumulator, one rounding; several operands are multiplied from left to right.
+    matrix product: FP32 accumulator, one rounding; several operands are multiplied from left to right. A letter that
+    one operand alone has, and the result has not, is summed first, with a rounding of its own.
     ValueError for an equation that does not fit the operands.
     """
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):

@@ -1,4 +1,4 @@
-"""softmax and log_softmax: FP16 in and out, exponentials and their sum in FP32 (NVG section 2.3.1, MPT section 3.3)."""
+"""softmax and log_softmax: FP16 in and out (MPT section 3.3), exponentials and sums in FP32 (NVG section 2.3.1)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any
 
@@ -35,10 +35,13 @@ def count(op: str, name: str, value: Any) -> int:
 
 def same_keys(where: str, what: str, got: Any, expected: Iterable, optional: Iterable = ()) -> None:
     """ValueError that names the keys that are missing from `got` or too many in it."""
+    if not isinstance(got, Mapping):
+        raise TypeError(f"{where}: expected {what} to be a dict, got {type(got).__name__}")
     missing, extra = set(expected) - set(got) - set(optional), set(got) - set(expected) - set(optional)
     if missing or extra:
-        lacks, has = sorted(missing, key=str) or "nothing", sorted(extra, key=str) or "nothing"
-        raise ValueError(f"{where}: expected other keys in {what}: it lacks {lacks} and has unknown {has}")
+        wrong = [f"lacks {sorted(missing, key=str)}"] if missing else []
+        wrong += [f"has unknown {sorted(extra, key=str)}"] if extra else []
+        raise ValueError(f"{where}: expected other keys in {what}: it {' and '.join(wrong)}")
 
 
 def require_unscaled(op: str, p: Tensor, remedy: str) -> None:

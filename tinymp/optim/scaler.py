@@ -207,6 +207,8 @@ class LossScaler:
 
     # ---- looking and saving
 
+    _least, _most = 0.0, math.inf  # between which S stays
+
     def get_scale(self) -> float:
         """The S by which `scale` multiplies now."""
         return self._scale
@@ -220,10 +222,17 @@ class LossScaler:
         """Take over what `state_dict` of the same class returned. ValueError, and nothing changes, if keys differ."""
         where = f"{self._name}.load_state_dict"
         same_keys(where, "state_dict", state_dict, self.state_dict())
-        self._scale = number(where, "scale", state_dict["scale"], above=True)
-        self.history = [tuple(entry) for entry in state_dict["history"]]
-        for name in ("iteration", *self._saved):
-            setattr(self, name, state_dict[name])
+        scale = number(where, "scale", state_dict["scale"], self._least, above=not self._least)
+        if scale > self._most:
+            raise ValueError(f"{where}: expected `scale` to be at most {self._most:g}, got {scale:g}")
+        counts = {name: state_dict[name] for name in ("iteration", *self._saved)}
+        for name, value in counts.items():
+            own = getattr(self, name)
+            if type(own) is int and type(value) is not int:
+                raise TypeError(f"{where}: expected `{name}` to be an integer, got {value!r}")
+        self._scale, self.history = scale, [tuple(entry) for entry in state_dict["history"]]
+        for name, value in counts.items():
+            setattr(self, name, value)
 
 
 def _first_nonfinite(optimizer: Optimizer, params: list[Parameter]) -> str | None:
@@ -281,6 +290,7 @@ class DynamicLossScaler(LossScaler):
             raise ValueError(f"{name}: expected `init_scale` in [{min_scale:g}, {max_scale:g}], got {init_scale!r}")
         if max_consecutive_skips is None:
             max_consecutive_skips = math.ceil(math.log(self.min_scale / self.max_scale, self.backoff_factor)) + 2
+        self._least, self._most = self.min_scale, self.max_scale
         super().__init__(init_scale, max_consecutive_skips, max_nonfinite_losses)
 
     def _adjust(self, overflow: str | None) -> None:

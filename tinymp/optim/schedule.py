@@ -67,10 +67,12 @@ class Schedule:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` returned and set the rates. ValueError if keys or the number of groups differ."""
         same_keys(f"{self._name}.load_state_dict", "state_dict", state_dict, {"last_epoch", "base_lrs"})
+        where = f"{self._name}.load_state_dict"
         if len(state_dict["base_lrs"]) != len(self.base_lrs):
             groups, given = len(self.base_lrs), len(state_dict["base_lrs"])
-            raise ValueError(f"{self._name}.load_state_dict: expected rates of {groups} groups, got {given}")
-        self.last_epoch, self.base_lrs = state_dict["last_epoch"], list(state_dict["base_lrs"])
+            raise ValueError(f"{where}: expected rates of {groups} groups, got {given}")
+        rates = [number(where, "base_lrs", rate) for rate in state_dict["base_lrs"]]
+        self.last_epoch, self.base_lrs = int(number(where, "last_epoch", state_dict["last_epoch"])), rates
         self._set()
 
 

@@ -1,0 +1,50 @@
+"""Sums that ops build up piece by piece follow the policy's accumulator, like those of `reduce` and `gemm`."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import randn
+from tinymp import ops
+from tinymp.ops import conv
+
+
+def halves(array):
+    return mp.tensor(np.asarray(array, "float16"), requires_grad=True)
+
+
+@pytest.mark.parametrize(("policy", "expected"), [(mp.MIXED, 1.0), (mp.FP16_REDUCTIONS, 0.5)])
+def test_average_pooling(policy, expected):
+    """4 096 ones: an FP16 accumulator stalls at 2 048."""
+    with mp.use(policy):
+        assert ops.avg_pool2d(halves(np.ones((1, 1, 64, 64))), 64).item() == expected
+
+
+@pytest.mark.parametrize(("policy", "expected"), [(mp.MIXED, 5000), (mp.FP16_REDUCTIONS, 2048)])
+def test_lookup_gradients(policy, expected):
+    for lookup in (lambda w, i: ops.embedding(i, w), lambda w, i: w[i], lambda w, i: ops.index_select(w, 0, i)):
+        w = halves(np.zeros((2, 1)))
+        with mp.use(policy):
+            lookup(w, mp.tensor(np.ones(5000, int))).backward(np.ones((5000, 1), "float16"))
+        assert w.grad.tolist() == [[0], [expected]]
+
+
+@pytest.mark.parametrize(("policy", "expected"), [(mp.MIXED, 4900), (mp.FP16_ACCUMULATE, 2048)])
+def test_folded_products(policy, expected):
+    """The centre of a transposed convolution meets 4 900 kernels."""
+    with mp.use(policy):
+        y = ops.conv_transpose2d(halves(np.ones((1, 1, 70, 70))), halves(np.ones((1, 1, 70, 70))))
+    assert y.data[0, 0, 69, 69] == expected
+
+
+def test_an_fp16_accumulator_runs_on_over_blocks(monkeypatch):
+    def weight_gradient():
+        x, w = halves(randn(8, 2, 12, 12)), halves(randn(3, 2, 3, 3, seed=2))
+        with mp.use(mp.FP16_ACCUMULATE):
+            y = ops.conv2d(x, w, padding=1)
+            y.backward(np.ones(y.shape, "float16"))
+        return w.grad
+
+    whole = weight_gradient()
+    monkeypatch.setattr(conv, "BLOCK", 1)
+    np.testing.assert_array_equal(weight_gradient(), whole)
