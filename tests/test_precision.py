@@ -508,3 +508,18 @@ def test_cast_refuses(target):
 )
 def test_top_level_names(name):
     assert hasattr(mp, name)
+
+
+def test_constants_follow_the_rounding_of_the_policy():
+    """A number that where, masked_fill, full or pad stores is rounded in the same place as everything else."""
+    x, mask = mp.tensor(np.zeros(2, "float16")), mp.tensor([True, False])
+    made = {
+        "masked_fill": lambda: ops.masked_fill(x, mask, 0.1).data[0],
+        "where": lambda: ops.where(mask, 0.1, x).data[0],
+        "full": lambda: ops.full((1,), 0.1, dtype="float16").data[0],
+        "pad": lambda: ops.pad(x, (1, 0), value=0.1).data[0],
+    }
+    for make in made.values():
+        assert make() == np.float16(0.1)
+        with mp.use(mp.STOCHASTIC_ROUNDING):
+            assert len({float(make()) for _ in range(100)}) == 2

@@ -283,6 +283,11 @@ def to_dtype(x: Array, dtype: np.dtype) -> Array:
     return x.astype(dtype)
 
 
+def scalar(value: Any, dtype: np.dtype) -> Array:
+    """A constant that will be stored, as an array without axes: one rounding to dtype, like `to_dtype`."""
+    return to_dtype(value if hasattr(value, "dtype") else np.asarray(value), dtype)
+
+
 def overflows(x: Array, dtype: np.dtype) -> bool:
     """Whether a finite value of x would become infinite in dtype."""
     if dtype != float16 or x.dtype == float16:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..precision import FLOATING, POINTWISE, REDUCTION, widen
+from ..precision import FLOATING, POINTWISE, REDUCTION, scalar, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import axes, refuse, tensor
 from .pointwise import operands, stored
@@ -20,7 +20,7 @@ class Compare(Op):
     def forward(self, *x: Array) -> Array:
         dtype = stored(*x).dtype
         if dtype in FLOATING:  # a number is rounded like the tensor it meets: 0.1 equals a stored 0.1, as in PyTorch
-            x = tuple([widen(self.xp.asarray(v, dtype)) for v in x])
+            x = tuple([widen(scalar(v, dtype)) for v in x])
         return getattr(self.xp, self.ufunc)(*x)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..precision import FLOATING, float32, to_dtype
+from ..precision import FLOATING, float32, scalar, to_dtype
 from ..tensor import Tensor
 from ._arguments import constant, sizes, tensor
 
@@ -29,7 +29,7 @@ def _filled(op: str, size: tuple, value: Any, dtype: np.dtype, requires_grad: bo
     if min(shape, default=0) < 0:
         raise ValueError(f"{op}: expected no negative length in the shape, got {shape}")
     xp = backend.get("cpu" if device is None else device).xp
-    return Tensor(xp.full(shape, constant(op, "fill_value", value, dtype), dtype), requires_grad=requires_grad)
+    return Tensor(xp.full(shape, scalar(constant(op, "fill_value", value, dtype), dtype)), requires_grad=requires_grad)
 
 
 def _filled_like(op: str, x: Any, value: Any, dtype: Any, requires_grad: bool, device: str | None) -> Tensor:

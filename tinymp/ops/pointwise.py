@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..precision import FLOATING, MOVEMENT, POINTWISE, float32, reduce, require_fp16, store, to_dtype, widen
+from ..precision import FLOATING, MOVEMENT, POINTWISE, float32, reduce, require_fp16, scalar, store, to_dtype, widen
 from ..tensor import Array, Like, Op, Tensor, type_name
 from ._arguments import constant, floating, refuse, tensor
 
@@ -194,7 +194,7 @@ class Where(Op):
     def forward(self, condition: Array, x: Array, y: Array) -> Array:
         self.save(condition)
         dtype = self.xp.result_type(x, y)  # differs from x's or y's only among integers
-        return self.device.where(condition, self.xp.asarray(x, dtype), self.xp.asarray(y, dtype))
+        return self.device.where(condition, scalar(x, dtype), scalar(y, dtype))
 
     def backward(self, dz: Array) -> tuple:
         (condition,), (_, x, y), select = self.saved, self.like, self.device.select

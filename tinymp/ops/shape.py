@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from .. import backend
-from ..precision import FLOATING, MOVEMENT
+from ..precision import FLOATING, MOVEMENT, scalar
 from ..tensor import Array, Op, Tensor
 from ._arguments import axes, axis, choice, constant, refuse, sizes
 from ._arguments import tensor as a_tensor
@@ -140,7 +140,7 @@ class Pad(Op):
 
     def _padded(self, x: Array, widths: Sequence[tuple[int, int]], value: float) -> Array:
         shape = tuple([n + before + after for n, (before, after) in zip(x.shape, widths)])
-        y = self.xp.full_like(x, value, shape=shape)
+        y = self.xp.full_like(x, scalar(value, x.dtype), shape=shape)
         source = [slice(max(-b, 0), n - max(-a, 0)) for n, (b, a) in zip(x.shape, widths)]
         target = [slice(max(b, 0), n - max(a, 0)) for n, (b, a) in zip(shape, widths)]
         y[tuple(target)] = x[tuple(source)]
