@@ -7,6 +7,7 @@ import pytest
 
 import tinymp as mp
 from oracle import randn
+from tinymp import ops
 from tinymp.backend import cpu
 from tinymp.precision import (
     FP16_ACCUMULATE,
