@@ -10,11 +10,6 @@ from ._arguments import axes, axis, floating, refuse, tensor
 from .pointwise import maximum, minimum
 
 
-def _kept(shape: tuple, dims: tuple) -> tuple:
-    """The shape after a reduction that keeps the reduced axes with length 1."""
-    return tuple(1 if i in dims else n for i, n in enumerate(shape))
-
-
 def _without(shape: tuple, dims: tuple) -> tuple:
     return tuple(n for i, n in enumerate(shape) if i not in dims)
 
