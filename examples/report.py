@@ -12,6 +12,7 @@ import numpy as np
 import tinymp as mp
 
 ROLES = ("weights", "masters", "gradients", "activations", "optimizer")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # told apart also by those who see no red or green
 EXPONENTS = range(-40, 17)  # of gradients, as floor(log2 |g|); what is smaller or larger goes to the ends
 
 
@@ -32,24 +33,28 @@ class Run:
     zero_gradients: int = 0
     stopped: str | None = None  # why the run ended early
 
-    def measure_bytes(self, loss: mp.Tensor) -> None:
-        """Before backward: what the graph keeps for it."""
-        self.bytes["activations"] = mp.saved_nbytes(loss)
+    def measure_bytes(self, *graphs: mp.Tensor) -> None:
+        """Before backward: what the graphs keep for it; the largest of several calls counts."""
+        kept = sum(map(mp.saved_nbytes, graphs))
+        self.bytes["activations"] = max(kept, self.bytes.get("activations", 0))
 
     def measure_state(self, model: mp.nn.Module, optimizer: mp.optim.Optimizer) -> None:
-        """After a step: weights, masters, gradients as backward wrote them, and the optimizer's state."""
-        parameters = list(model.parameters())
-        self.bytes["weights"] = sum(p.nbytes for p in parameters)
-        self.bytes["masters"] = sum(p.master_nbytes for p in parameters)
-        self.bytes["gradients"] = sum(p.grad.nbytes for p in parameters if p.grad is not None)
-        state = optimizer.state_dict()["state"].values()
-        self.bytes["optimizer"] = sum(np.asarray(v).nbytes for entry in state for v in entry.values())
+        """After a step: weights, masters, gradients as backward wrote them, optimizer's state; models add up."""
+        parameters, state = list(model.parameters()), optimizer.state_dict()["state"].values()
+        for role, size in (
+            ("weights", sum(p.nbytes for p in parameters)),
+            ("masters", sum(p.master_nbytes for p in parameters)),
+            ("gradients", sum(p.grad.nbytes for p in parameters if p.grad is not None)),
+            ("optimizer", sum(np.asarray(v).nbytes for entry in state for v in entry.values())),
+        ):
+            self.bytes[role] = self.bytes.get(role, 0) + size
 
     def count_exponents(self, model: mp.nn.Module) -> None:
         """Add the exponents of the weight gradients, as they are stored (so with the loss scale), to the histogram."""
         for p in model.parameters():
             if p.grad is not None:
-                g = np.abs(p.grad[np.isfinite(p.grad)].astype(np.float32))
+                g = mp.backend.to_cpu(p.grad)
+                g = np.abs(g[np.isfinite(g)].astype(np.float32))
                 exponents = np.frexp(g[g > 0])[1] - 1
                 clipped = np.clip(exponents, EXPONENTS.start, EXPONENTS.stop - 1) - EXPONENTS.start
                 self.gradient_exponents = (
@@ -71,7 +76,11 @@ def _jsonable(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def table(runs: dict[str, Run]) -> str:
+# The rows that say how well a run did: a label, and the text in the column of a run.
+SCORES = (("test accuracy", lambda run: f"{run.accuracy:.2%}"), ("final loss", lambda run: f"{run.loss:.4f}"))
+
+
+def table(runs: dict[str, Any], scores: Any = SCORES) -> str:
     """The runs side by side, and the ratio of the last to the first."""
     names = list(runs)
     first, last = runs[names[0]], runs[names[-1]]
@@ -82,8 +91,8 @@ def table(runs: dict[str, Run]) -> str:
         share = f"{value(last) / value(first):.2f}" if ratio and value(first) else ""
         rows.append((label, *cells, share))
 
-    row("test accuracy", lambda v: f"{v:.2%}", lambda r: r.accuracy)
-    row("final loss", lambda v: f"{v:.4f}", lambda r: r.loss)
+    for label, text in scores:
+        row(label, text, lambda r: r)
     row("ms per step", lambda v: f"{v:.1f}", lambda r: r.ms_per_step, ratio=True)
     row("images per second", lambda v: f"{v:.0f}", lambda r: r.images_per_second, ratio=True)
     for role in ROLES:
@@ -112,42 +121,51 @@ def write_png(path: pathlib.Path, runs: dict[str, Run], title: str) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    colors = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"]  # told apart also by those who see no red or green
     figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5), layout="constrained")
     figure.suptitle(title)
-    for run, color in zip(runs.values(), colors):
-        curve = np.asarray(run.curve or [np.nan])
-        left.plot(curve, color=color, alpha=0.2, linewidth=0.8)
-        window = max(len(curve) // 40, 1)
-        smooth = np.convolve(curve, np.ones(window) / window, "valid")
-        label = f"{run.policy}: accuracy {run.accuracy:.2%}"
-        left.plot(np.arange(len(smooth)) + window - 1, smooth, color=color, label=label)
+    for run, color in zip(runs.values(), COLORS):
+        draw_curve(left, run.curve, f"{run.policy}: accuracy {run.accuracy:.2%}", color=color)
+    left.set(xlabel="step", ylabel="training loss", title="Loss", yscale="log")
+    draw_exponents(right, runs)
+    for axes in (left, right):
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def draw_curve(axes: Any, values: list[float], label: str, **style: Any) -> None:
+    """A value per step, faint, and its moving average over a fortieth of the steps."""
+    curve = np.asarray(values or [np.nan])
+    axes.plot(curve, **style, alpha=0.2, linewidth=0.8)
+    window = max(len(curve) // 40, 1)
+    smooth = np.convolve(curve, np.ones(window) / window, "valid")
+    axes.plot(np.arange(len(smooth)) + window - 1, smooth, **style, label=label)
+
+
+def draw_exponents(axes: Any, runs: dict[str, Any]) -> None:
+    """The exponents of the weight gradients as they were stored, and where FP16 ends."""
+    for run, color in zip(runs.values(), COLORS):
         counts = np.asarray(run.gradient_exponents, float)
         total = max(counts.sum() + run.zero_gradients, 1)
         scaled = " × loss scale, as stored" if run.loss_scale != 1 else ""
         label = f"{run.policy}{scaled}: {run.zero_gradients / total:.1%} zeros"
-        right.stairs(
+        axes.stairs(
             100 * counts / total, [*EXPONENTS, EXPONENTS.stop], color=color, fill=False, linewidth=1.8, label=label
         )
-    left.set(xlabel="step", ylabel="training loss", title="Loss", yscale="log")
-    right.set(
+    axes.set(
         xlabel="exponent of the gradient, floor(log2 |g|)",
         ylabel="share of all weight gradients, %",
         title="Weight gradients over the run",
         xlim=(EXPONENTS.start, EXPONENTS.stop + 3),
-        ylim=(0, right.get_ylim()[1] * 1.2),  # room for the words at the limits
+        ylim=(0, axes.get_ylim()[1] * 1.2),  # room for the words at the limits
     )
-    top = right.get_ylim()[1]
+    top = axes.get_ylim()[1]
     for exponent, limit in (
         (-24, "smallest\nsubnormal\n2$^{-24}$"),
         (-14, "smallest\nnormal\n2$^{-14}$"),
         (16, "largest\n65504"),
     ):
-        right.axvline(exponent, color="0.35", linestyle="--", linewidth=1)
-        right.text(exponent - 0.4, top * 0.985, limit, ha="right", va="top", fontsize=8, color="0.25")
-    right.axvspan(EXPONENTS.start, -24, color="0.5", alpha=0.12)
-    right.text((EXPONENTS.start - 24) / 2, top * 0.4, "zero in FP16", ha="center", fontsize=9, color="0.25")
-    for axes in (left, right):
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+        axes.axvline(exponent, color="0.35", linestyle="--", linewidth=1)
+        axes.text(exponent - 0.4, top * 0.985, limit, ha="right", va="top", fontsize=8, color="0.25")
+    axes.axvspan(EXPONENTS.start, -24, color="0.5", alpha=0.12)
+    axes.text((EXPONENTS.start - 24) / 2, top * 0.4, "zero in FP16", ha="center", fontsize=9, color="0.25")

@@ -29,6 +29,16 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
+def host(array: Any) -> np.ndarray:
+    """An array of either device, such as a gradient, as NumPy's."""
+    return mp.backend.to_cpu(array)
+
+
+def device_array(values: np.ndarray) -> Any:
+    """A copy of values where the test's tensors lie (see conftest.py)."""
+    return mp.tensor(values).data
+
+
 def randn(*shape: int, seed: int = 0) -> np.ndarray:
     """Standard normal float64 values."""
     return rng(seed).standard_normal(shape)
@@ -98,7 +108,7 @@ def check(
         y = op(*tensors)
         assert isinstance(y, mp.Tensor) and y.dtype == out, f"{dtype}: expected a {out} result, got {y.dtype}"
         m = magnitude(*[abs(w) if w.dtype == np.float64 else w for w in wide]) if callable(magnitude) else magnitude
-        assert_close(y.data, expected, tolerance(out, expected, roundings, 4 + length, m), f"{dtype} forward")
+        assert_close(y.numpy(), expected, tolerance(out, expected, roundings, 4 + length, m), f"{dtype} forward")
         if not gradient:
             assert not y.requires_grad or y.dtype.kind != "f" or any(t.requires_grad for t in tensors)
             continue
@@ -138,7 +148,7 @@ def gradients(op: Callable, tensors: list[mp.Tensor], dy: np.ndarray) -> list[np
     for t in tensors:
         t.zero_grad()
     op(*tensors).backward(dy)
-    return [t.grad for t in tensors if t.requires_grad]
+    return [None if t.grad is None else host(t.grad) for t in tensors if t.requires_grad]
 
 
 def check_directions(

@@ -1,8 +1,10 @@
-"""Generated pages match the source; the README's code runs; its links lead somewhere."""
+"""Generated pages match the source; the README's code runs; the links of all pages lead somewhere."""
 
 import pathlib
 import re
 import runpy
+
+import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -13,12 +15,18 @@ def test_precision_page_has_not_drifted():
     assert (ROOT / "docs" / "precision.md").read_text() == generated, "run: python docs/generate.py"
 
 
-def test_readme_code_runs(capsys):
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.S)
-    exec(compile(code, "README.md", "exec"), {})
-    assert "APPLIED" in capsys.readouterr().out
+@pytest.mark.cpu
+def test_readme_code_runs(capsys, gpu):
+    names = {}
+    for code in re.findall(r"```python\n(.*?)```", README, re.S):  # the second one goes on where the first ends
+        exec(compile(code, "README.md", "exec"), names)
+        assert "APPLIED" in capsys.readouterr().out
+    assert names["step"].calls == 8
+    assert names["loss"].device == "gpu"
 
 
-def test_readme_links():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert target.startswith("https://") or (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", ["README.md", "docs/gpu.md", "docs/precision.md"])
+def test_links(page):
+    path = ROOT / page
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        assert target.startswith("https://") or (path.parent / target).exists(), target

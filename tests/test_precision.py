@@ -19,6 +19,7 @@ from tinymp.precision import (
     POLICIES,
     PURE_FP16,
     STOCHASTIC_ROUNDING,
+    TF32,
     Policy,
     accumulate,
     current_policy,
@@ -397,7 +398,7 @@ def test_policies_are_frozen_and_named():
         MIXED.storage = np.dtype(F32)
     assert all(policy.name == name for name, policy in POLICIES.items())
     assert list(POLICIES.values()) == [
-        FP32, MIXED, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16
+        FP32, TF32, MIXED, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16
     ]  # fmt: skip
     assert Policy("mine", storage="float16", reduce="f2") == Policy("mine", reduce=F16)
     assert len({kind.name for kind in KINDS}) == len(KINDS) == 6
@@ -524,3 +525,18 @@ def test_constants_follow_the_rounding_of_the_policy():
         assert make() == np.float16(0.1)
         with mp.use(mp.STOCHASTIC_ROUNDING):
             assert len({float(make()) for _ in range(100)}) == 2
+
+
+def test_tf32_rounds_the_operands_of_fp32_products_and_nothing_else():
+    """A TF32 product is exact on 11-bit operands; FP32 stays FP32 unless the policy says otherwise."""
+    fine = np.array([[1 + 2.0**-11, 1 + 2.0**-10, 1 + 3 * 2.0**-11, np.inf]], F32)
+    coarse = np.array([[1.0, 1 + 2.0**-10, 1 + 2.0**-9, np.inf]], F32)  # ties to even
+    one = np.ones((1, 1), F32)
+    np.testing.assert_array_equal(gemm(fine.T, one).ravel(), fine.ravel())
+    with use(TF32):
+        np.testing.assert_array_equal(gemm(fine.T, one).ravel(), coarse.ravel())
+        np.testing.assert_array_equal(gemm(fine.T.astype(F64), one.astype(F64)).ravel(), fine.ravel())
+        assert np.isnan(gemm(np.full((1, 1), np.nan, F32), one)).all()
+        assert reduce(fine[:, :3], 1, "sum")[0, 0] == F32(3 + 6 * 2.0**-11)
+        half = np.full((2, 2), 1 + 2.0**-10, F16)
+        np.testing.assert_array_equal(gemm(half, half), gemm(half.astype(F32), half.astype(F32)).astype(F16))

@@ -7,7 +7,8 @@ Read `precision.py` first: precision changes in its four functions and nowhere e
 """
 
 from . import backend, data, nn, ops, optim
-from .backend import get_rng_state, manual_seed, set_rng_state
+from .backend import default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
+from .capture import capture
 from .info import __version__, info
 from .precision import (
     FP16_ACCUMULATE,
@@ -19,6 +20,7 @@ from .precision import (
     POLICIES,
     PURE_FP16,
     STOCHASTIC_ROUNDING,
+    TF32,
     Policy,
     current_policy,
     float16,

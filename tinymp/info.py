@@ -22,4 +22,4 @@ class Info(dict):
 def info() -> Info:
     """Versions and the backend's state as a dict of strings; `print(mp.info())` shows a table."""
     system = {"tinymp": __version__, "python": platform.python_version(), "system": platform.platform(terse=True)}
-    return Info(system | backend.cpu.info())
+    return Info(system | backend.cpu.info() | backend.gpu.info())

@@ -77,6 +77,8 @@ class Policy:
     master      keep an FP32 master copy of every weight (MPT section 3.1)
     norm        dtype of the parameters and running statistics of normalisation layers (NVG section 2.3.1)
     state       dtype of the optimizer's state: FP32 (it follows from MPT section 3.1, which does not speak of it)
+    tf32        round the FP32 operands of products to TF32's 11 significant bits, as Tensor Cores of Ampere and later
+                can. Never unless a policy says so
     """
 
     name: str
@@ -88,6 +90,7 @@ class Policy:
     master: bool = True
     norm: np.dtype = float32
     state: np.dtype = float32
+    tf32: bool = False
 
     def __post_init__(self) -> None:
         for field in ("storage", "accumulate", "reduce", "norm", "state"):
@@ -140,9 +143,10 @@ NO_MASTER = replace(MIXED, name="NO_MASTER", master=False)
 FP16_ACCUMULATE = replace(MIXED, name="FP16_ACCUMULATE", accumulate=float16)
 FP16_REDUCTIONS = replace(MIXED, name="FP16_REDUCTIONS", reduce=float16)
 STOCHASTIC_ROUNDING = replace(MIXED, name="STOCHASTIC_ROUNDING", rounding="stochastic")
+TF32 = Policy("TF32", storage=float32, tf32=True)
 PURE_FP16 = Policy("PURE_FP16", accumulate=float16, reduce=float16, master=False, norm=float16, state=float16)
 POLICIES = {
-    p.name: p for p in (FP32, MIXED, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16)
+    p.name: p for p in (FP32, TF32, MIXED, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16)
 }
 
 # FP32 and MIXED share their arithmetic, so code that sets nothing gets the right one for either storage.
@@ -167,6 +171,17 @@ def use(policy: Policy) -> Iterator[Policy]:
 def current_policy() -> Policy:
     """The policy whose arithmetic the gates follow here."""
     return _policy.get()
+
+
+def fused(dtype: np.dtype | None) -> bool:
+    """Whether a CUDA kernel may do the work of several gates at once on storage of this dtype.
+
+    A kernel widens, computes and accumulates in FP32 registers and stores with one rounding to nearest: only where the
+    policy in use asks for just that may it stand in for an op's definition.
+    """
+    policy = _policy.get()
+    exact = policy.accumulate == policy.reduce == float32 and policy.rounding == "nearest"
+    return dtype == float32 or (dtype == float16 and exact)
 
 
 # -------------------------------------------------------------------------------------------------------- the 4 gates
@@ -215,16 +230,14 @@ def gemm(
     """
     device, like = backend.of(a), a if like is None else like
     policy = _policy.get()
-    a, b = widen(a), widen(b)
-    if like.dtype == float16 and policy.accumulate == float16:
-        c = device.matmul_fp16(a, b, policy.chunk, acc)
+    if like.dtype == float16:
+        compute = policy.accumulate.name
     else:
-        c = device.matmul(a, b)
-        if acc is not None:
-            c += acc
-    if bias is not None:
-        c += widen(bias)
-    return c if wide else store(c, like)
+        compute = "tf32" if policy.tf32 and like.dtype == float32 else like.dtype.name
+    # cuBLAS rounds its accumulators itself, to nearest; a CPU's SGEMM hands them over as they are
+    rounded = device.gemm_rounds and not wide and policy.rounding == "nearest"
+    c = device.gemm(a, b, bias, acc, compute, policy.chunk, like.dtype, rounded)
+    return c if wide or rounded else store(c, like)
 
 
 def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None = None) -> Array:
@@ -237,8 +250,8 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None =
     device = backend.of(x)
     stored = x if like is None else like
     if stored.dtype == float16 and how not in ("max", "min") and _policy.get().reduce == float16:
-        return device.reduce_fp16(widen(x), axis, how)
-    return device.reduce(widen(x), axis, how)
+        return device.reduce_fp16(x, axis, how)
+    return device.reduce(x, axis, how)
 
 
 # --------------------------------------------------------------------------------------- what is built from the gates
@@ -284,8 +297,8 @@ def to_dtype(x: Array, dtype: np.dtype) -> Array:
 
 
 def scalar(value: Any, dtype: np.dtype) -> Array:
-    """A constant that will be stored, as an array without axes: one rounding to dtype, like `to_dtype`."""
-    return to_dtype(value if hasattr(value, "dtype") else np.asarray(value), dtype)
+    """A constant that will be stored, as a scalar of dtype (arrays stay arrays): one rounding, like `to_dtype`."""
+    return to_dtype(value, dtype) if hasattr(value, "dtype") else to_dtype(np.asarray(value), dtype)[()]
 
 
 def overflows(x: Array, dtype: np.dtype) -> bool:

@@ -41,6 +41,7 @@ from .precision import (
     float16,
     float32,
     float64,
+    fused,
     store,
     to_dtype,
 )
@@ -122,6 +123,11 @@ class Op:
 
     casts: ClassVar[bool] = False  # whether its result has another dtype, on the user's word
 
+    # The CUDA twins of forward and backward, where an op has them. They take the same arguments, save the same arrays
+    # and return the same values, or NotImplemented for a case that they leave to the definition.
+    forward_cuda: ClassVar[Any] = None
+    backward_cuda: ClassVar[Any] = None
+
     saved: Any = ()  # what `save` kept; None once backward has freed it
     statistics: tuple = ()
     needs: tuple[bool, ...] = ()  # which arguments require a gradient
@@ -131,6 +137,7 @@ class Op:
     sequence: int  # its place in the order in which ops ran
     dtype: Any = None  # of its outputs
     device: Any = backend.cpu  # the backend of its arrays
+    storage: Any = None  # the dtype of its floating arguments; only kept on a GPU
     outputs: int = 1
     loss_scale: Any = None  # the scale that this op multiplies into gradients (optim.scaler)
 
@@ -160,9 +167,14 @@ class Op:
         arrays = []
         recording = False
         storage: Any = None
+        device: Any = None
         for i, a in enumerate(args):
             if isinstance(a, Tensor):
                 x = a.data
+                if device is not (owner := backend.of(x)):
+                    if device is not None:
+                        cls._mixed_devices(args)
+                    device = owner
                 if x.dtype is not storage and x.dtype in FLOATING:
                     if storage is None:
                         storage = x.dtype
@@ -186,12 +198,16 @@ class Op:
         if recording:
             op.needs = tuple([isinstance(a, Tensor) and a.requires_grad for a in args])
         with np.errstate(all="ignore"):  # inf and nan are values here: the scaler and the finite checks look for them
-            y = op.forward(*arrays, **options)
+            if device is backend.cpu or device is None:
+                y = op.forward(*arrays, **options)
+            else:
+                op.device, op.storage = device, storage
+                y = op._on_device(op.forward, cls.forward_cuda, arrays, options)
         ys = y if isinstance(y, tuple) else (y,)
         if _watchers:
             for watcher in tuple(_watchers):
                 watcher("forward", op, tuple(arrays), ys)
-        results = tuple([op._output(np.asarray(y), storage, recording, i) for i, y in enumerate(ys)])
+        results = tuple([op._output(op.xp.asarray(y), storage, recording, i) for i, y in enumerate(ys)])
         for result in results:
             if result.data.base is not None:  # a view counts its changes together with what it shows
                 for a in args:
@@ -202,6 +218,19 @@ class Op:
         else:
             op.saved = op.statistics = ()
         return results if isinstance(y, tuple) else results[0]
+
+    def _on_device(self, definition: Any, twin: Any, arrays: Any, options: dict) -> Any:
+        """On a GPU: run the CUDA twin where there is one and the policy allows it, else the definition."""
+        try:
+            y = twin(self, *arrays, **options) if twin is not None and fused(self.storage) else NotImplemented
+            return definition(*arrays, **options) if y is NotImplemented else y
+        except Exception as error:
+            if self.device.is_out_of_memory(error):
+                raise MemoryError(
+                    f"{self.name}: the GPU's memory is full ({error}); use a smaller batch, or mixed precision "
+                    "(tinymp.MIXED), which halves the activations"
+                ) from error
+            raise
 
     def _output(self, y: Array, storage: Any, recording: bool, index: int) -> Tensor:
         """Hold the result to the dtype that the op's kind promises, and make it a Tensor."""
@@ -246,7 +275,10 @@ class Op:
                 f"{self.name}: a tensor that backward needs was changed in place after the forward pass; call "
                 "backward() before the optimizer's step and other in-place changes"
             )
-        dx = self.backward(*dys)
+        if self.device is backend.cpu:
+            dx = self.backward(*dys)
+        else:
+            dx = self._on_device(self.backward, type(self).backward_cuda, dys, {})
         dxs = dx if isinstance(dx, tuple) else (dx,)
         if len(dxs) != len(self.edges):
             raise RuntimeError(f"{self.name}: backward gave {len(dxs)} gradients for {len(self.edges)} arguments")
@@ -272,6 +304,11 @@ class Op:
     def _name_of(cls, i: int) -> str:
         """The name of argument i; an op on any number of tensors calls all of them by its one name."""
         return cls.arguments[i] if i < len(cls.arguments) else cls.arguments[-1]
+
+    @classmethod
+    def _mixed_devices(cls, args: tuple) -> None:
+        seen = ", ".join(f"`{cls._name_of(i)}` is on {a.device}" for i, a in enumerate(args) if isinstance(a, Tensor))
+        raise ValueError(f"{cls.name}: expected tensors on one device, got {seen}; move them with .to(device)")
 
     @classmethod
     def _mixed_dtypes(cls, args: tuple) -> None:
@@ -314,7 +351,7 @@ class Tensor:
         if isinstance(data, Tensor):
             data = data.data
         try:
-            array = np.asarray(data)
+            array = backend.of(data).xp.asarray(data)
         except ValueError as error:
             raise ValueError(f"Tensor: expected numbers in rows of equal length; {error}") from None
         if array.dtype.kind not in "fiub":
@@ -368,7 +405,7 @@ class Tensor:
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
-        body = np.array2string(backend.of(self.data).xp.asarray(self.data), precision=4, threshold=50, prefix="tensor(")
+        body = np.array2string(backend.to_cpu(self.data), precision=4, threshold=50, prefix="tensor(")
         parts = [body, f"dtype={self.dtype}", f"device={self.device}"]
         if self._op is not None:
             parts.append(f"from={self._op.name}")
@@ -379,11 +416,13 @@ class Tensor:
     # ---- leaving the graph
 
     def numpy(self) -> np.ndarray:
-        """Its data as a NumPy array, shared with the tensor, outside the graph."""
-        return self.data
+        """Its data as a NumPy array outside the graph: shared with the tensor, or from a GPU a copy."""
+        return backend.to_cpu(self.data)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.data, dtype=dtype, copy=copy)
+        if copy is False and backend.of(self.data) is not backend.cpu:
+            raise ValueError("__array__: the data is on the GPU and can only be copied; leave out copy=False")
+        return np.array(backend.to_cpu(self.data), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.data.__dlpack__(**options)
@@ -395,11 +434,11 @@ class Tensor:
         """The one element as a Python number. ValueError if there is not exactly one."""
         if self.data.size != 1:
             raise ValueError(f"item: expected one element, got shape {self.shape}")
-        return self.data.item()
+        return backend.to_cpu(self.data).item()
 
     def tolist(self) -> Any:
         """Its elements as nested lists of Python numbers."""
-        return self.data.tolist()
+        return backend.to_cpu(self.data).tolist()
 
     def __float__(self) -> float:
         return float(self.item())
@@ -418,7 +457,7 @@ class Tensor:
     def __bool__(self) -> bool:
         if self.data.size != 1:
             raise ValueError(f"bool: a tensor of shape {self.shape} is neither true nor false; use .all() or .any()")
-        return bool(self.data.item())
+        return bool(self.item())
 
     def detach(self) -> Tensor:
         """The same data outside the graph (shared memory, no gradient)."""
@@ -433,13 +472,14 @@ class Tensor:
     # ---- dtype and device
 
     def to(self, target: Any) -> Tensor:
-        """This tensor with another floating dtype, or on another device ("cpu").
+        """This tensor with another floating dtype, or on another device ("cpu", "gpu"); itself where nothing changes.
 
-        FP16 to FP32 is exact; FP32 to FP16 is one rounding, like every store. Differentiable.
+        FP16 to FP32 is exact; FP32 to FP16 is one rounding, like every store. Differentiable. ValueError for a device
+        that does not exist, RuntimeError for one that does not work, which says why.
         """
         if target is None or (isinstance(target, str) and target not in ("float16", "float32", "float64")):
-            backend.get(target)
-            return self
+            device = backend.get(target)
+            return self if device is backend.of(self.data) else Move.apply(self, to=device)
         dtype = np.dtype(target)
         if dtype == self.dtype:
             return self
@@ -476,7 +516,8 @@ class Tensor:
     def copy_(self, source: Any) -> Tensor:
         """Overwrite the data with `source` (rounded to this dtype). Only outside the graph."""
         self._changed("copy_")
-        value = source.data if isinstance(source, Tensor) else np.asarray(source)
+        xp = backend.of(self.data).xp
+        value = xp.asarray(source.data if isinstance(source, Tensor) else np.asarray(source))
         if value.shape != self.shape:
             raise ValueError(f"copy_: expected source.shape == {self.shape}, got {value.shape}")
         self.data[...] = _fitting("copy_", value, self.data)
@@ -530,9 +571,10 @@ class Tensor:
                     f"backward: a tensor of shape {self.shape} needs an explicit gradient; reduce it to a scalar "
                     "with .sum() or .mean(), or pass gradient="
                 )
-            gradient = np.ones_like(self.data)
+            gradient = backend.of(self.data).xp.ones_like(self.data)
         else:
-            gradient = gradient.data if isinstance(gradient, Tensor) else np.asarray(gradient)
+            gradient = gradient.data if isinstance(gradient, Tensor) else gradient
+            gradient = backend.of(self.data).xp.asarray(gradient)
             if gradient.shape != self.shape or gradient.dtype != self.dtype:
                 raise ValueError(
                     f"backward: expected gradient to be {self.dtype} {self.shape} like the tensor, got "
@@ -610,14 +652,15 @@ def _deposit(leaves: dict[int, list], root_gradient: Array) -> None:
     for leaf, dx, scale in leaves.values():
         dx = store(dx, leaf.data)
         if leaf.grad is None:
-            dx = np.asarray(dx)  # NumPy computes scalars from arrays without axes
-            owner = dx if dx.base is None else dx.base
-            if id(owner) in owned or owner.nbytes != dx.nbytes or not dx.flags.writeable:
+            xp = backend.of(leaf.data).xp
+            dx = xp.asarray(dx)  # NumPy computes scalars from arrays without axes
+            owner = _owner(dx)
+            if id(owner) in owned or owner.nbytes != dx.nbytes or not backend.writeable(dx):
                 dx = dx.copy()  # a leaf's grad is its own: never another tensor's memory, nor a broadcast view
             owned.add(id(owner))
             leaf.grad, leaf.grad_scale = dx, scale
         else:
-            leaf.grad = np.asarray(accumulate(leaf.grad, dx))
+            leaf.grad = backend.of(leaf.data).xp.asarray(accumulate(leaf.grad, dx))
 
 
 def _owner(x: Array) -> Array:
@@ -648,7 +691,7 @@ def _raw_index(index: Any) -> Any:
 
 def _fitting(how: str, value: Any, like: Array) -> Any:
     """A value about to be written into `like`: ValueError where a finite one would become infinite in FP16."""
-    array = np.asarray(value)
+    array = backend.of(like).xp.asarray(value)
     return fit(how, array, like.dtype) if like.dtype in FLOATING and array.dtype in FLOATING else array
 
 
@@ -670,6 +713,20 @@ class Cast(Op):
 
     def backward(self, dy: Array) -> Array:
         return to_dtype(dy, self.source)
+
+
+class Move(Op):
+    """y = x on another device;  dx = dy on the device of x."""
+
+    kind = MOVEMENT
+    name = "to"
+
+    def forward(self, x: Array, *, to: Any) -> Array:
+        self.source, self.device = self.device, to
+        return to.asarray(x)
+
+    def backward(self, dy: Array) -> Array:
+        return self.source.asarray(dy)
 
 
 class Copy(Op):
@@ -699,24 +756,31 @@ def saved_nbytes(root: Tensor) -> int:
             continue
         seen.add(id(op))
         for array in (*(op.saved or ()), *op.statistics):
-            if isinstance(array, np.ndarray):
-                owner = array if array.base is None else array.base
+            if hasattr(array, "nbytes"):
+                owner = _owner(array)
                 owners[id(owner)] = owner
         for edge in op.edges:
             if isinstance(edge, Tensor):
-                data = edge.data
-                leaves.add(id(data if data.base is None else data.base))
+                leaves.add(id(_owner(edge.data)))
             elif edge is not None:
                 ops.append(edge[0])
     return sum(owner.nbytes for key, owner in owners.items() if key not in leaves)
 
 
-def tensor(data: Any, dtype: Any = None, requires_grad: bool = False) -> Tensor:
-    """A Tensor with a copy of `data` (number, nested lists, array). Python floats become float32."""
-    made = Tensor(data, dtype, requires_grad)
-    if not isinstance(data, (int, float, list, tuple)):  # whatever else NumPy reads may share its memory
+def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: str | None = None) -> Tensor:
+    """A Tensor with a copy of `data` (number, nested lists, array). Python floats become float32.
+
+    device: where it lies; by default that of `data` if it is a Tensor or device array, else that of `mp.device`.
+    """
+    made = Tensor(data, dtype)
+    here = backend.of(made.data)
+    stays = here is not backend.cpu or isinstance(data, Tensor)
+    there = backend.get(device) if device is not None else here if stays else backend.default()
+    if there is not here:
+        made.data = there.asarray(made.data)
+    elif not isinstance(data, (int, float, list, tuple)):  # whatever else NumPy reads may share its memory
         made.data = made.data.copy()
-    return made
+    return made.requires_grad_() if requires_grad else made
 
 
 def from_numpy(array: np.ndarray) -> Tensor:

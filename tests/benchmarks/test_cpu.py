@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from benchmarks import cpu
 
 
+@pytest.mark.cpu
 def test_quick(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cpu, "torch", None)
     rows = cpu.main(["--quick", "--out", str(tmp_path / "a" / "cpu.json")])

@@ -6,7 +6,10 @@ import json
 import numpy as np
 import pytest
 
+import tinymp as mp
 from examples import datasets, mnist, report
+
+pytestmark = pytest.mark.cpu  # the program chooses its device itself
 
 FEW = ["--steps", "6", "--batch", "16"]
 
@@ -69,6 +72,35 @@ def test_report(tmp_path, capsys):
     assert mixed["loss_scale"] > 1 == fp32["loss_scale"]
 
 
+def test_on_a_gpu(gpu, monkeypatch, tmp_path, capsys):
+    """The GPU is the default where one works; the first losses are the CPU's up to rounding."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.standard_normal((40, 1, 8, 8)).astype("float32"), rng.integers(0, 4, 40)
+    monkeypatch.setattr(datasets, "mnist", lambda *_: (images[:32], labels[:32], images[32:], labels[32:]))
+    options = ["--steps", "3", "--batch", "4", "--loss-scale", "1024", "--out", str(tmp_path)]
+    device = mnist.main(options)
+    assert "on the GPU:" in capsys.readouterr().out
+    host = mnist.main([*options, "--device", "cpu"])
+    assert "on the CPU:" in capsys.readouterr().out
+    assert json.loads((tmp_path / "report.json").read_text())["settings"]["device"] == "cpu"
+    for name, tolerance in (("fp32", 1e-5), ("mixed", 1e-2)):
+        assert device[name].curve[0] == pytest.approx(host[name].curve[0], rel=tolerance)
+        assert np.isfinite(device[name].curve).all()
+        assert device[name].bytes == host[name].bytes
+        assert sum(device[name].gradient_exponents) == pytest.approx(sum(host[name].gradient_exponents), rel=1e-2)
+
+
+def test_a_gpu_that_does_not_work_is_named(monkeypatch, capsys):
+    def refuse():
+        raise RuntimeError("device 'gpu' does not work here: CuPy is not installed")
+
+    monkeypatch.setattr(mp.backend.gpu, "require", refuse)
+    with pytest.raises(SystemExit) as stopped:
+        mnist.main(["--device", "gpu"])
+    assert stopped.value.code == 2
+    assert "CuPy is not installed" in capsys.readouterr().err
+
+
 def test_idx_data_every_option_and_learning(folder, tmp_path):
     options = ["--data", str(folder), "--policy", "no_master", "--loss-scale", "128", "--epochs", "12", "--batch", "16"]
     runs = mnist.main([*options, "--shift", "0", "--seed", "3", "--device", "cpu", "--out", str(tmp_path / "out")])
@@ -92,7 +124,7 @@ def test_the_seed_repeats_a_run_bit_for_bit(tmp_path):
         (["--loss-scale", "-1"], "expected none, dynamic or a positive number, got '-1'"),
         (["--lr", "nan"], "argument --lr: expected a positive number, got 'nan'"),
         (["--policy", "fp8"], "argument --policy: invalid choice: 'fp8'"),
-        (["--device", "tpu"], "device: expected one of ['cpu'], got 'tpu'"),
+        (["--device", "tpu"], "device: expected 'cpu' or 'gpu', got 'tpu'"),
         (["--data", "/nowhere"], "/nowhere"),
         (["--batch", "5000"], "--batch 5000 is more than the 4000 training images"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),

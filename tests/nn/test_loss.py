@@ -18,33 +18,34 @@ def tensor(x):
     return mp.tensor(x if x.dtype.kind == "i" else x.astype("float32"))
 
 
-W = tensor(WEIGHT)
-CASES = [
-    (nn.CrossEntropyLoss(), "cross_entropy", X, CLASSES, {}),
-    (nn.CrossEntropyLoss(W, None, 1, None, "sum", 0.1), "cross_entropy", X, CLASSES,
-     {"weight": W, "ignore_index": 1, "reduction": "sum", "label_smoothing": 0.1}),
-    (nn.NLLLoss(W, None, 3, None, "none"), "nll_loss", X, CLASSES,
-     {"weight": W, "ignore_index": 3, "reduction": "none"}),
-    (nn.MSELoss(reduction="sum"), "mse_loss", X, TARGETS, {"reduction": "sum"}),
-    (nn.L1Loss(reduction="none"), "l1_loss", X, TARGETS, {"reduction": "none"}),
-    (nn.SmoothL1Loss(beta=0.5), "smooth_l1_loss", X, TARGETS, {"beta": 0.5}),
-    (nn.HuberLoss("sum", 0.5), "huber_loss", X, TARGETS, {"reduction": "sum", "delta": 0.5}),
-    (nn.BCEWithLogitsLoss(W, None, None, "none", W), "binary_cross_entropy_with_logits", X, BITS,
-     {"weight": W, "reduction": "none", "pos_weight": W}),
-    (nn.BCELoss(W), "binary_cross_entropy", abs(np.tanh(X)), BITS, {"weight": W}),
+CASES = [  # how to build it from class weights, the op, and what the op is given (arrays become tensors)
+    (lambda w: nn.CrossEntropyLoss(), "cross_entropy", X, CLASSES, {}),
+    (lambda w: nn.CrossEntropyLoss(w, None, 1, None, "sum", 0.1), "cross_entropy", X, CLASSES,
+     {"weight": WEIGHT, "ignore_index": 1, "reduction": "sum", "label_smoothing": 0.1}),
+    (lambda w: nn.NLLLoss(w, None, 3, None, "none"), "nll_loss", X, CLASSES,
+     {"weight": WEIGHT, "ignore_index": 3, "reduction": "none"}),
+    (lambda w: nn.MSELoss(reduction="sum"), "mse_loss", X, TARGETS, {"reduction": "sum"}),
+    (lambda w: nn.L1Loss(reduction="none"), "l1_loss", X, TARGETS, {"reduction": "none"}),
+    (lambda w: nn.SmoothL1Loss(beta=0.5), "smooth_l1_loss", X, TARGETS, {"beta": 0.5}),
+    (lambda w: nn.HuberLoss("sum", 0.5), "huber_loss", X, TARGETS, {"reduction": "sum", "delta": 0.5}),
+    (lambda w: nn.BCEWithLogitsLoss(w, None, None, "none", w), "binary_cross_entropy_with_logits", X, BITS,
+     {"weight": WEIGHT, "reduction": "none", "pos_weight": WEIGHT}),
+    (lambda w: nn.BCELoss(w), "binary_cross_entropy", abs(np.tanh(X)), BITS, {"weight": WEIGHT}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("loss", "op", "input", "target", "options"), CASES)
-def test_forward_is_the_op(loss, op, input, target, options):
-    x, t = tensor(input), tensor(target)
-    np.testing.assert_array_equal(loss(x, t).data, getattr(ops, op)(x, t, **options).data)
+@pytest.mark.parametrize(("build", "op", "input", "target", "options"), CASES)
+def test_forward_is_the_op(build, op, input, target, options):
+    loss, x, t = build(tensor(WEIGHT)), tensor(input), tensor(target)
+    options = {name: tensor(value) if isinstance(value, np.ndarray) else value for name, value in options.items()}
+    np.testing.assert_array_equal(loss(x, t).numpy(), getattr(ops, op)(x, t, **options).numpy())
 
 
 def test_class_weights_follow_the_policy_and_the_loss_stays_fp32():
-    loss = mp.MIXED.cast(nn.CrossEntropyLoss(W))
+    weight = tensor(WEIGHT)
+    loss = mp.MIXED.cast(nn.CrossEntropyLoss(weight))
     assert loss.weight.dtype == "float16"
     assert list(loss.parameters()) == []
     assert loss(tensor(X).half(), tensor(CLASSES)).dtype == "float32"
-    for uncast in (nn.CrossEntropyLoss(W), nn.NLLLoss(W)):  # the criterion is seldom part of the model that is cast
-        assert uncast(tensor(X).half(), tensor(CLASSES)).dtype == "float32"
+    for kind in (nn.CrossEntropyLoss, nn.NLLLoss):  # the criterion is seldom part of the model that is cast
+        assert kind(weight)(tensor(X).half(), tensor(CLASSES)).dtype == "float32"

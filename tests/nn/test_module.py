@@ -106,7 +106,8 @@ def test_copies_are_equal_and_apart(duplicate):
     assert other.second.weight is other.first.weight
     for (name, a), b in zip(m.state_dict().items(), other.state_dict().values(), strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
-    other.first.weight.write(np.zeros((3, 3), "float32"))
+    with mp.no_grad():
+        other.first.weight.zero_()
     assert m.first.weight.data.any()
     assert m.first.weight.master.any()
     assert repr(duplicate(nn.LeakyReLU(0.3))) == "LeakyReLU(negative_slope=0.3)"
@@ -144,7 +145,7 @@ class Recursive(nn.Module):
         (lambda m: m.train(1), TypeError, "train: expected mode to be True or False, got 1"),
         (lambda m: m.zero_grad(set_to_none=False), TypeError, "got set_to_none=False"),
         (lambda m: m.to(np.float16), TypeError, "to: expected the name of a device.*policy.cast"),
-        (lambda m: m.to("tpu"), ValueError, "device: expected one of .* got 'tpu'"),
+        (lambda m: m.to("tpu"), ValueError, "device: expected 'cpu' or 'gpu', got 'tpu'"),
         (lambda m: m(1), NotImplementedError, "Tied has no forward"),
     ],
 )
@@ -181,7 +182,7 @@ def test_state_dict_round_trip(policy, wrap):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b, err_msg=name)
     for p, q in zip(m.parameters(), other.parameters(), strict=True):
-        np.testing.assert_array_equal(p.data, q.data)
+        np.testing.assert_array_equal(p.numpy(), q.numpy())
     state["0.weight"][...] = 7
     assert not (m[0].weight.master == 7).any(), "a state_dict is a copy"
 
@@ -295,7 +296,7 @@ def test_sequential():
     assert len(twice) == 3
     assert len(list(twice.children())) == 2
     x = mp.tensor([[1.0, -1.0]])
-    np.testing.assert_array_equal(m(x).data, c(b(a(x))).data)
+    np.testing.assert_array_equal(m(x).numpy(), c(b(a(x))).numpy())
     m[0] = nn.Identity()
     assert not isinstance(m[0], nn.Linear)
 

@@ -38,11 +38,11 @@ X = mp.tensor(np.ones((2, 3), np.float16))
 def test_makes(made, expected):
     y = made()
     assert not y.requires_grad
-    np.testing.assert_array_equal(y.data, expected, strict=True)
+    np.testing.assert_array_equal(y.numpy(), expected, strict=True)
 
 
 def test_each_value_of_arange_is_rounded_once():
-    np.testing.assert_array_equal(ops.arange(0, 100, 0.1).data, (np.arange(1000) * 0.1).astype(np.float32))
+    np.testing.assert_array_equal(ops.arange(0, 100, 0.1).numpy(), (np.arange(1000) * 0.1).astype(np.float32))
 
 
 def test_can_require_a_gradient():
@@ -58,7 +58,7 @@ def test_can_require_a_gradient():
         (lambda: ops.zeros(2, dtype="fp16"), TypeError, "zeros: expected `dtype` to be float16, .* got 'fp16'"),
         (lambda: ops.ones(2, dtype=complex), TypeError, "ones: expected `dtype` .* got <class 'complex'>"),
         (lambda: ops.ones(2, dtype=np.longdouble), TypeError, "ones: expected `dtype`"),
-        (lambda: ops.ones(2, device="tpu"), ValueError, "device: expected one of"),
+        (lambda: ops.ones(2, device="tpu"), ValueError, "device: expected 'cpu' or 'gpu'"),
         (lambda: ops.ones(2, dtype=int, requires_grad=True), TypeError, "only floating tensors can require a gradient"),
         (lambda: ops.zeros(2, layout="strided"), TypeError, "zeros.* unexpected keyword argument 'layout'"),
         (lambda: ops.full((2,), 1e5, dtype="float16"), ValueError, "full: the constant 100000 does not fit FP16"),

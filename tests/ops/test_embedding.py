@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import check, randn
+from oracle import check, host, randn
 from tinymp import ops
 
 
@@ -26,7 +26,7 @@ def test_padding_idx_gets_no_gradient():
     for padding in (2, -5):
         w = mp.tensor(randn(7, 4), requires_grad=True)
         ops.embedding(mp.tensor([2, 3, 2]), w, padding_idx=padding).sum().backward()
-        np.testing.assert_array_equal(w.grad.sum(1), [0, 0, 0, 4, 0, 0, 0])
+        np.testing.assert_array_equal(host(w.grad).sum(1), [0, 0, 0, 4, 0, 0, 0])
 
 
 def test_repeated_rows_add_up_in_fp32():
@@ -36,11 +36,12 @@ def test_repeated_rows_add_up_in_fp32():
     assert w.grad.tolist() == [[0], [3000]]
 
 
+@pytest.mark.cpu  # a GPU finds values out of range later, and does not tell which: tests/backend/test_gpu.py
 def test_refused():
     w = mp.tensor(randn(7, 4))
-    with pytest.raises(IndexError, match=r"embedding: expected every `input` in \[0, 6\], got 7"):
+    with pytest.raises(IndexError, match=r"embedding: expected indices in \[0, 6\] for the table `weight` .*, got 7"):
         ops.embedding(mp.tensor([0, 7]), w)
-    with pytest.raises(IndexError, match=r"in \[0, 6\], got -1"):
+    with pytest.raises(IndexError, match=r"in \[0, 6\] .*, got -1"):
         ops.embedding(mp.tensor([-1]), w)
     with pytest.raises(IndexError, match=r"padding_idx in \[-7, 6\], got 7"):
         ops.embedding(mp.tensor([1]), w, padding_idx=7)

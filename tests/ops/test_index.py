@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import check, randn, rng
+from oracle import check, host, randn, rng
 from tinymp import backend, ops
 
 picks = partial(check, roundings=0, grad_roundings=1)  # exact values; each gradient is one sum, rounded once
@@ -115,14 +115,14 @@ def test_repeated_indices_add_up_in_fp32(pick):
     x = mp.tensor(np.ones((2, 1), np.float16), requires_grad=True)
     y = pick(x)
     y.backward(np.ones(y.shape, np.float16))
-    np.testing.assert_array_equal(x.grad, np.array([[3000], [0]], np.float16))  # FP16 sums of ones stall at 2048
+    np.testing.assert_array_equal(host(x.grad), np.array([[3000], [0]], np.float16))  # FP16 sums of ones stall at 2048
 
 
 @pytest.mark.parametrize("case", ["list", "two arrays", "mask"])
 def test_special_values(case):
     bits = np.resize(np.array([0x8000, 0x0001, 0x7BFF, 0x7C00, 0xFC00, 0x7E01, 0xFE00], np.uint16), (2, 3, 4))
     y = ops.getitem(mp.tensor(bits.view(np.float16)), INDICES[case])
-    np.testing.assert_array_equal(y.data.view(np.uint16), bits[INDICES[case]])
+    np.testing.assert_array_equal(y.numpy().view(np.uint16), bits[INDICES[case]])
 
 
 # ---------------------------------------------------------------------------------------------------- the primitive
@@ -155,6 +155,7 @@ def tensor(*values, dtype=np.int64):
     return mp.tensor(np.array(values, dtype))
 
 
+@pytest.mark.cpu  # a GPU finds values out of range later, and does not tell which: tests/backend/test_gpu.py
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

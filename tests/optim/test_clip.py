@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import randn
+from oracle import device_array, host, randn
 from tinymp import optim
 from tinymp.nn.parameter import Parameter
 
@@ -13,7 +13,7 @@ def params(*grads):
     made = []
     for g in grads:
         made.append(Parameter(np.zeros(np.shape(g), "float64" if g.dtype == np.float64 else "float32")))
-        made[-1].grad = g
+        made[-1].grad = device_array(g)
     return made
 
 
@@ -23,7 +23,7 @@ def params(*grads):
 def test_norm(dtype, norm_type, max_norm):
     grads = [np.asarray(randn(*s, seed=7)).astype(dtype) for s in ((4, 3), (5,), ())]
     ps = params(*grads)
-    before = [g.copy() for g in grads]
+    given = [p.grad for p in ps]
     norm = optim.clip_grad_norm_(iter(ps), max_norm, norm_type)
     flat = np.concatenate([g.astype("float64").ravel() for g in grads])
     expected = np.abs(flat).max() if norm_type == np.inf else (np.abs(flat) ** norm_type).sum() ** (1 / norm_type)
@@ -32,21 +32,21 @@ def test_norm(dtype, norm_type, max_norm):
     assert norm.dtype == work and norm.shape == ()
     assert abs(norm.item() - expected) <= eps * expected
     factor = min(1, max_norm / (expected + 1e-6))
-    for p, g, old in zip(ps, grads, before, strict=True):
+    for p, g, old in zip(ps, given, grads, strict=True):
         assert p.grad is not g and p.grad.dtype == work
-        np.testing.assert_array_equal(g, old)
-        np.testing.assert_allclose(p.grad, old * factor, rtol=4 * eps)
+        np.testing.assert_array_equal(host(g), old)
+        np.testing.assert_allclose(host(p.grad), old * factor, rtol=4 * eps)
 
 
 def test_fp16_gradients_whose_squares_overflow_fp16():
     (p,) = params(np.full(4, 4e4, "float16"))
     assert optim.clip_grad_norm_(p, 1.0).item() == 8e4
-    np.testing.assert_allclose(p.grad, 0.5, rtol=1e-6)
+    np.testing.assert_allclose(host(p.grad), 0.5, rtol=1e-6)
 
 
 def test_value():
-    g = np.array([-3.0, -0.5, 0.0, 0.25, 9.0, np.inf], "float16")
-    (p,) = params(g)
+    (p,) = params(np.array([-3.0, -0.5, 0.0, 0.25, 9.0, np.inf], "float16"))
+    g = p.grad
     optim.clip_grad_value_([p], 0.5)
     assert p.grad.dtype == "float32" and p.grad.tolist() == [-0.5, -0.5, 0, 0.25, 0.5, 0.5] and g[0] == -3
 
@@ -61,8 +61,8 @@ def test_parameters_without_gradient():
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_a_norm_that_is_not_finite(bad):
-    g = np.array([1.0, bad], "float32")
-    (p,) = params(g)
+    (p,) = params(np.array([1.0, bad], "float32"))
+    g = p.grad
     with pytest.raises(RuntimeError, match=r"the norm of the gradients is (inf|nan)"):
         optim.clip_grad_norm_([p], 1.0, error_if_nonfinite=True)
     assert p.grad is g

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import randn
+from oracle import device_array, host, randn
 from tinymp import optim
 from tinymp.nn import statistics
 from tinymp.nn.parameter import Parameter
@@ -70,9 +70,9 @@ def gradients(shape, dtype="float64", steps=STEPS):
 
 def run(optimizer, p, grads):
     for g in grads:
-        p.grad = g.copy()
+        p.grad = device_array(g)
         assert optimizer.step() is StepResult.APPLIED
-        np.testing.assert_array_equal(p.grad, g)  # a step never writes into gradients
+        np.testing.assert_array_equal(host(p.grad), g)  # a step never writes into gradients
 
 
 @pytest.mark.parametrize("shape", [(4, 3), ()])
@@ -88,7 +88,7 @@ def test_rule_against_its_oracle(rule, oracle, options, dtype, maximize, shape):
     # each of the steps adds a dozen roundings of terms no larger than w + the sum of all updates
     size = np.abs(w) + np.abs(expected - w) + options.get("lr", 1e-2) * sum(np.abs(exact)) * 10
     assert p.dtype == dtype
-    assert (np.abs(p.data - expected) <= STEPS * 12 * np.finfo(dtype).eps * size).all()
+    assert (np.abs(p.numpy() - expected) <= STEPS * 12 * np.finfo(dtype).eps * size).all()
 
 
 def test_groups_have_their_own_options_and_order():
@@ -98,7 +98,7 @@ def test_groups_have_their_own_options_and_order():
     extra = Parameter(np.ones(2, "float32"))
     optimizer.add_param_group({"params": [extra], "momentum": 0.9})
     for x in (p, q, r, extra):
-        x.grad = np.ones(2, "float32")
+        x.grad = device_array(np.ones(2, "float32"))
     optimizer.step()
     assert [float(x.data[0]) for x in (p, q, r, extra)] == [0.5, 0.5, 0.75, 0.75]
     assert list(optimizer.state) == [p, q, r, extra]
@@ -115,7 +115,7 @@ def test_small_updates_reach_the_master_and_at_last_the_copy():
     p = mp.MIXED.cast(Parameter(np.ones(3, "float32")))
     optimizer = optim.SGD([p], lr=1.0)
     for k in range(1, 9):  # 2^-13: an eighth of the FP16 spacing at 1, a quarter of that below it
-        p.grad = np.full(3, 2.0**-13, "float16")
+        p.grad = device_array(np.full(3, 2.0**-13, "float16"))
         optimizer.step()
         assert (p.master == np.float32(1 - k * 2.0**-13)).all()
         assert (p.data == p.master.astype("float16")).all()
@@ -131,7 +131,7 @@ def test_without_master_small_updates_are_lost():
 def test_write_back_rounds_as_the_parameters_policy_says():
     p = mp.STOCHASTIC_ROUNDING.cast(Parameter(np.ones(4096, "float32")))
     mp.manual_seed(0)
-    p.grad = np.full(4096, 2.0**-12, "float16")  # half way between two FP16 values below 1
+    p.grad = device_array(np.full(4096, 2.0**-12, "float16"))  # half way between two FP16 values below 1
     optim.SGD([p], lr=1.0).step()
     assert 0.4 < (p.data == 1).mean() < 0.6 and (p.master == np.float32(1 - 2.0**-12)).all()
     assert mp.current_policy() is mp.MIXED
@@ -155,7 +155,7 @@ def test_fp16_state_is_the_fp32_state_rounded_after_each_step():
         run(first, p, [g])
         run(second, q, [g])
         buffer = first.state[p]["momentum_buffer"]
-        np.testing.assert_array_equal(second.state[q]["momentum_buffer"], buffer.astype("float16"))
+        np.testing.assert_array_equal(host(second.state[q]["momentum_buffer"]), host(buffer).astype("float16"))
         buffer[...] = buffer.astype("float16")
 
 
@@ -174,7 +174,7 @@ def test_frozen_parameters_are_skipped_and_no_gradients_is_a_result_of_its_own()
     optimizer = optim.SGD([p, frozen], lr=1.0)
     result = optimizer.step()
     assert result is StepResult.NO_GRADIENTS and not result.applied and not result and not optimizer.state
-    p.grad = np.ones(2, "float32")
+    p.grad = device_array(np.ones(2, "float32"))
     assert optimizer.step().applied and (p.data == 0).all() and (frozen.data == 1).all()
     optimizer.zero_grad()
     assert p.grad is None and optimizer.step() is StepResult.NO_GRADIENTS
@@ -183,7 +183,7 @@ def test_frozen_parameters_are_skipped_and_no_gradients_is_a_result_of_its_own()
 def test_a_missing_gradient_is_named_and_nothing_is_updated():
     p, q = Parameter(np.ones(2, "float32")), Parameter(np.ones((3, 1), "float32"))
     optimizer = optim.SGD([p, q], lr=1.0)
-    p.grad = np.ones(2, "float32")
+    p.grad = device_array(np.ones(2, "float32"))
     with pytest.raises(RuntimeError, match=r"parameter 1 \(3, 1\) has no gradient while 1 of 2 .*allow_missing=True"):
         optimizer.step()
     q.name = "fc.weight"
@@ -203,7 +203,7 @@ def test_a_gradient_that_does_not_fit_is_refused(grad):
 
 def test_scaled_gradients_are_refused():
     p = Parameter(np.ones(2, "float32"))
-    p.grad, p.grad_scale = np.ones(2, "float32"), 1024.0
+    p.grad, p.grad_scale = device_array(np.ones(2, "float32")), 1024.0
     with pytest.raises(RuntimeError, match=r"still carry the loss scale 1024: call scaler\.step"):
         optim.SGD([p]).step()
     assert (p.data == 1).all()
@@ -211,9 +211,9 @@ def test_scaled_gradients_are_refused():
 
 def test_statistics_follow_the_step():
     buffer, p = mp.tensor([1.0]), Parameter(np.ones(1, "float32"))
-    p.grad = np.ones(1, "float32")
-    statistics.note(buffer, p)
-    buffer.data = np.array([2.0], "float32")
+    p.grad = device_array(np.ones(1, "float32"))
+    statistics.note([buffer], p)
+    buffer.data = device_array(np.array([2.0], "float32"))
     assert optim.SGD([p]).step()
     statistics.settle(False, [p])  # nothing is left to undo
     assert buffer.item() == 2
@@ -231,7 +231,7 @@ def test_a_loaded_optimizer_goes_on_bit_for_bit(rule, options):
     def go(params, optimizer, seeds):
         for k in seeds:
             for p in params:
-                p.grad = randn(*p.shape, seed=k).astype("float16")
+                p.grad = device_array(randn(*p.shape, seed=k).astype("float16"))
             optimizer.step()
 
     (params, optimizer), (others, other) = make(), make()
@@ -243,7 +243,7 @@ def test_a_loaded_optimizer_goes_on_bit_for_bit(rule, options):
     other.load_state_dict(saved)
     go(others, other, range(3, 6))
     for p, q in zip(params, others, strict=True):
-        np.testing.assert_array_equal(p.master, q.master)
+        np.testing.assert_array_equal(host(p.master), host(q.master))
     assert [g["params"] for g in saved["param_groups"]] == [[0], [1]]
 
 
@@ -271,7 +271,7 @@ def test_loading_what_does_not_fit_raises_and_changes_nothing(change, message):
     params = [Parameter(np.ones(n, "float32")) for n in (2, 3)]
     optimizer = optim.Adam(params)
     for p in params:
-        p.grad = np.ones(p.shape, "float32")
+        p.grad = device_array(np.ones(p.shape, "float32"))
     optimizer.step()
     before = optimizer.state_dict()
     with pytest.raises(ValueError, match=message):
@@ -354,7 +354,7 @@ def test_refused_options(rule, options, error, message):
 
 def test_options_are_checked_again_at_each_step():
     p = _p()
-    p.grad = np.ones(2, "float32")
+    p.grad = device_array(np.ones(2, "float32"))
     optimizer = optim.SGD([p])
     optimizer.param_groups[0]["lr"] = float("nan")
     with pytest.raises(ValueError, match="`lr`"):

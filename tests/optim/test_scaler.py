@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from oracle import device_array, host
 from tinymp import nn, ops, optim
 from tinymp.nn.parameter import Parameter
 from tinymp.optim import StepResult
@@ -32,7 +33,7 @@ def weight(*values, name="w", policy=mp.MIXED):
 def iterate(scaler, optimizer, grad, update=True):
     """One iteration whose backward pass left the unscaled gradient `grad`, maybe infinite, in every parameter."""
     for p in optimizer.param_groups[0]["params"]:
-        p.grad = np.full(p.shape, grad * scaler.get_scale()).astype(p.dtype)
+        p.grad = device_array(np.full(p.shape, grad * scaler.get_scale()).astype(p.dtype))
         p.grad_scale = scaler.get_scale()
     result = scaler.step(optimizer)
     if update:
@@ -112,14 +113,14 @@ def test_a_forgotten_part_of_the_loss_is_found_by_its_parameter():
 def test_unscale_replaces_gradients_by_fp32_values():
     w, scaler = weight(1.0, 1.0), optim.StaticLossScaler(1024)
     optimizer = optim.SGD([w], lr=1.0)
-    old = w.grad = np.array([3 * 2.0**-24, 65504], "float16")
+    old = w.grad = device_array(np.array([3 * 2.0**-24, 65504], "float16"))
     w.grad_scale = 1024.0
     scaler.unscale_(optimizer)
     assert w.grad.dtype == "float32" and w.grad.tolist() == [3 * 2.0**-34, 65504 / 1024] and w.grad_scale == 1
     assert old.tolist() == [3 * 2.0**-24, 65504]
     optim.clip_grad_norm_([w], 1.0)
-    assert scaler.step(optimizer) is APPLIED
-    np.testing.assert_allclose(w.master, [1 - 3 * 2.0**-34 / 64, 0], atol=1e-6)
+    assert scaler.step(optimizer) == APPLIED
+    np.testing.assert_allclose(host(w.master), [1 - 3 * 2.0**-34 / 64, 0], atol=1e-6)
 
 
 @pytest.mark.parametrize("rule", [optim.SGD, optim.Adam])
@@ -133,7 +134,7 @@ def test_step_alone_does_what_unscale_and_step_do(rule):
             scaler.unscale_(optimizer)
         assert scaler.step(optimizer)
         assert w.grad.dtype == ("float32" if separately else "float16")
-        weights.append(w.master)
+        weights.append(host(w.master))
     np.testing.assert_array_equal(*weights)
 
 
@@ -151,19 +152,19 @@ def test_one_bad_element_skips_the_step(make, policy, bad, unscale):
     w, v, scaler = weight(*np.ones(99), policy=policy), weight(1.0, policy=policy), make()
     optimizer = optim.SGD([w, v], lr=1.0, momentum=0.9)
     for p in (w, v):
-        p.grad, p.grad_scale = np.ones(p.shape, p.dtype), scaler.get_scale()
+        p.grad, p.grad_scale = device_array(np.ones(p.shape, p.dtype)), scaler.get_scale()
     w.grad[70] = bad
     if unscale:
         scaler.unscale_(optimizer)
-    assert scaler.step(optimizer) is SKIPPED
+    assert scaler.step(optimizer) == SKIPPED
     assert (w.master == 1).all() and (v.master == 1).all() and not optimizer.state
 
 
 def test_several_optimizers_on_one_scaler():
     w, v, scaler = weight(1.0), weight(1.0), optim.DynamicLossScaler(8.0)
     first, second = optim.SGD([w], lr=1.0), optim.SGD([v], lr=1.0)
-    assert iterate(scaler, first, np.inf, update=False) is SKIPPED
-    assert iterate(scaler, second, 0.5, update=False) is APPLIED
+    assert iterate(scaler, first, np.inf, update=False) == SKIPPED
+    assert iterate(scaler, second, 0.5, update=False) == APPLIED
     scaler.update()
     assert (w.item(), v.item(), scaler.get_scale()) == (1, 0.5, 4)
 
@@ -190,7 +191,7 @@ def test_an_iteration_without_gradients_counts_neither_way():
     optimizer, scaler = optim.SGD([w], lr=0.0), optim.DynamicLossScaler(16.0, growth_interval=2)
     iterate(scaler, optimizer, 0.5)
     optimizer.zero_grad()
-    assert scaler.step(optimizer) is NO_GRADIENTS
+    assert scaler.step(optimizer) == NO_GRADIENTS
     scaler.update()
     assert scaler.get_scale() == 16
     iterate(scaler, optimizer, 0.5)
@@ -231,7 +232,7 @@ def test_observed_scale(x, expected):
     optimizer, scaler = optim.SGD([w], lr=0.0), optim.ObservedLossScaler(observe=3, margin=8.0, init_scale=1.0)
     for k in range(5):
         assert scaler.get_scale() == (1.0 if k < 3 else expected)
-        assert trace(scaler, optimizer, w, x) is APPLIED
+        assert trace(scaler, optimizer, w, x) == APPLIED
         assert not _watchers
     assert len(scaler.history) == 1 and scaler.history[0][2].startswith("observed max|g| = ")
     assert 8 * scaler.largest * expected < 65504 <= 16 * scaler.largest * expected
@@ -240,7 +241,7 @@ def test_observed_scale(x, expected):
 def test_observed_scale_backs_off_and_goes_up_while_it_looks():
     w = weight(1.0)
     optimizer, scaler = optim.SGD([w], lr=0.0), optim.ObservedLossScaler(observe=2, init_scale=16.0)
-    assert trace(scaler, optimizer, w, [5000.0]) is SKIPPED  # 16 * 5000 overflows
+    assert trace(scaler, optimizer, w, [5000.0]) == SKIPPED  # 16 * 5000 overflows
     assert scaler.get_scale() == 1 and not scaler.fixed
     for _ in range(2):
         trace(scaler, optimizer, w, [5000.0])
@@ -257,7 +258,7 @@ def test_observed_scale_counts_infinite_gradients_that_never_reach_a_weight():
     optimizer, scaler = optim.SGD([w], lr=0.0), optim.ObservedLossScaler(observe=1, init_scale=16.0)
     x = mp.tensor(np.array([5000.0], "float16"))
     scaler.scale(ops.mul(ops.relu(ops.mul(w, -1.0)), x).float().sum()).backward()  # infinite, then stopped by the ReLU
-    assert scaler.step(optimizer) is APPLIED
+    assert scaler.step(optimizer) == APPLIED
     scaler.update()
     assert scaler.get_scale() == 1 and "activation" in scaler.history[0][2]
 
@@ -279,7 +280,7 @@ def failure(scaler, optimizer, forward, times=99):
     for k in range(times):
         optimizer.zero_grad()
         scaler.scale(forward()).backward()
-        assert scaler.step(optimizer) is SKIPPED
+        assert scaler.step(optimizer) == SKIPPED
         try:
             scaler.update()
         except FloatingPointError as error:
@@ -293,12 +294,14 @@ def this_line(text):
     return f"{__file__}:{1 + next(i for i, line in enumerate(lines) if text in line)}"
 
 
+# On a GPU limits are noticed some steps late, and by another witness: see test_scaler_cuda.py
+@pytest.mark.cpu
 def test_one_bad_batch_is_only_skipped():
     w = weight(1.0, 1.0)
     optimizer, scaler = optim.SGD([w], lr=0.0), optim.DynamicLossScaler(8.0, growth_interval=3)
     for x in ([1.0, 1.0], [1.0, np.nan], [1.0, np.inf], [1.0, 1.0], [np.nan, 1.0], [np.nan, 1.0], [1.0, 1.0]):
         bad = not np.isfinite(x).all()
-        assert trace(scaler, optimizer, w, x) is (SKIPPED if bad else APPLIED)
+        assert trace(scaler, optimizer, w, x) == (SKIPPED if bad else APPLIED)
         assert bool(_watchers) is bad
     assert scaler.get_scale() == 16 and len(scaler.history) == 1  # skipped for the data: S is not reduced
 
@@ -307,6 +310,7 @@ MASK = mp.tensor(np.array([0.0, -np.inf], "float16"))
 NAN = mp.tensor(np.array([1.0, np.nan], "float16"))
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("values", "forward", "message"),
     [
@@ -340,10 +344,11 @@ def test_bad_losses_end_with_the_op_that_made_them(values, forward, message):
     text, k = failure(scaler, optimizer, lambda: forward(w))
     assert k == 2 and text.startswith("the loss is nan in 3 iterations in a row; a smaller loss scale does not help")
     assert re.search(message(), text)
-    np.testing.assert_array_equal(w.master, np.array(values, "float32"))
+    np.testing.assert_array_equal(host(w.master), np.array(values, "float32"))
     assert scaler.get_scale() == 8 and not scaler.history and not optimizer.state and not _watchers
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("make", "last"),
     [
@@ -376,6 +381,7 @@ def test_overflow_without_end_names_the_parameter_and_the_op(make, last):
     assert w.master == 2.0**-16 and v.master == 1 and not optimizer.state and not _watchers
 
 
+@pytest.mark.cpu
 def test_an_overflow_of_a_sum_of_gradients_is_named_as_such():
     w = weight(1.0)
     optimizer, scaler = optim.SGD([w]), optim.StaticLossScaler(4e4, max_consecutive_skips=2)
@@ -393,9 +399,10 @@ def test_after_an_error_training_can_go_on():
     with pytest.raises(FloatingPointError):
         iterate(scaler, optimizer, np.inf)
     assert {**scaler.state_dict(), "iteration": 0} == before
-    assert iterate(scaler, optimizer, 1.0) is APPLIED and w.item() == 0.5
+    assert iterate(scaler, optimizer, 1.0) == APPLIED and w.item() == 0.5
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("make", [optim.DynamicLossScaler, optim.ObservedLossScaler])
 def test_a_forgotten_scaler_stops_watching(make):
     w = weight(1.0)
@@ -513,6 +520,7 @@ def test_refused_settings(make, error, message):
         make()
 
 
+@pytest.mark.cpu
 def test_a_module_in_the_package_is_not_the_users_line():
     model = mp.MIXED.cast(nn.Linear(2, 1))
     optimizer, scaler = optim.SGD(model.parameters()), optim.StaticLossScaler(8.0)

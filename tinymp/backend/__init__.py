@@ -2,45 +2,121 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
-from . import cpu
+import numpy as np
 
-__all__ = ["cpu", "get", "get_rng_state", "manual_seed", "of", "set_rng_state"]
+from . import cpu, gpu
 
-_BACKENDS: dict[str, ModuleType] = {"cpu": cpu}
+__all__ = [
+    "cpu",
+    "default",
+    "default_device",
+    "device",
+    "get",
+    "get_rng_state",
+    "gpu",
+    "manual_seed",
+    "of",
+    "set_rng_state",
+    "synchronize",
+    "to_cpu",
+    "writeable",
+]
+
+_ndarray = np.ndarray
+_default: ContextVar[ModuleType] = ContextVar("device", default=cpu)
 
 
 def get(device: Any) -> ModuleType:
-    """The backend of a device name. ValueError names the devices that exist."""
-    try:
-        return _BACKENDS[device]
-    except (KeyError, TypeError):
-        raise ValueError(f"device: expected one of {sorted(_BACKENDS)}, got {device!r}") from None
+    """The backend of a device name. ValueError names those that exist; RuntimeError says why one does not work."""
+    if device == "cpu":
+        return cpu
+    if device == "gpu":
+        gpu.require()
+        return gpu
+    hint = '; PyTorch\'s "cuda" is "gpu" here' if isinstance(device, str) and device.startswith("cuda") else ""
+    raise ValueError(f"device: expected 'cpu' or 'gpu', got {device!r}{hint}")
 
 
 def of(x: Any) -> ModuleType:
     """The backend that owns array x."""
-    return cpu
+    if type(x) is _ndarray:  # the most frequent answer, at once
+        return cpu
+    return gpu if gpu.array_type is not None and isinstance(x, gpu.array_type) else cpu
+
+
+def to_cpu(x: Any) -> np.ndarray:
+    """x as a NumPy array: itself, or a copy of what lies on the GPU (which waits for it)."""
+    return gpu.to_numpy(x) if of(x) is gpu else x
+
+
+def writeable(x: Any) -> bool:
+    """Whether x may be written to. CuPy has no read-only arrays."""
+    return of(x) is gpu or x.flags.writeable
+
+
+# ----------------------------------------------------------------------------------------------------- default device
+
+
+@contextmanager
+def device(name: str) -> Iterator[str]:
+    """Within the block, new tensors (`mp.tensor`, `ops.zeros`, ...) and new layers lie on this device: "cpu" or "gpu".
+
+    Tensors that exist stay where they are. ValueError for a device that does not exist; RuntimeError for a GPU that
+    does not work, which says why and what to do.
+    """
+    token = _default.set(get(name))
+    try:
+        yield name
+    finally:
+        _default.reset(token)
+
+
+def default() -> ModuleType:
+    """The backend of new tensors: the CPU, unless `device` says otherwise."""
+    return _default.get()
+
+
+def default_device() -> str:
+    """ "gpu" where one works, else "cpu": what the examples run on unless told otherwise."""
+    return "cpu" if gpu.problem() else "gpu"
+
+
+def synchronize() -> None:
+    """Wait until the GPU has done all that was asked of it, and raise what went wrong there. Nothing without a GPU."""
+    if gpu.array_type is not None:
+        gpu.synchronize()
+
+
+# ----------------------------------------------------------------------------------------------------- random numbers
+
+
+def _active() -> dict[str, ModuleType]:
+    return {"cpu": cpu} if gpu.array_type is None else {"cpu": cpu, "gpu": gpu}
 
 
 def manual_seed(seed: int) -> None:
     """Seed every random choice of tinymp (initialisers, dropout, shuffling, stochastic rounding)."""
     if not isinstance(seed, int) or seed < 0:
         raise ValueError(f"manual_seed: expected a non-negative integer, got {seed!r}")
-    for backend in _BACKENDS.values():
-        backend.manual_seed(seed)
+    cpu.manual_seed(seed)
+    gpu.manual_seed(seed)
 
 
 def get_rng_state() -> dict[str, dict]:
-    """The state of every backend's generator: with the state_dicts, what a run needs to go on as if never stopped."""
-    return {name: backend.get_rng_state() for name, backend in _BACKENDS.items()}
+    """The state of every generator in use: with the state_dicts, what a run needs to go on as if never stopped."""
+    return {name: backend.get_rng_state() for name, backend in _active().items()}
 
 
 def set_rng_state(state: dict[str, dict]) -> None:
     """Go back to what `get_rng_state` returned. ValueError if it names other backends."""
-    if not isinstance(state, dict) or state.keys() != _BACKENDS.keys():
-        raise ValueError(f"set_rng_state: expected the states of {sorted(_BACKENDS)}, got {state!r}")
-    for name, backend in _BACKENDS.items():
-        backend.set_rng_state(state[name])
+    active = _active()
+    if not isinstance(state, dict) or "cpu" not in state or not state.keys() <= active.keys():
+        raise ValueError(f"set_rng_state: expected the states of {sorted(active)}, got {state!r}")
+    for name, one in state.items():
+        active[name].set_rng_state(one)

@@ -14,6 +14,7 @@ import ctypes
 import math
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -104,9 +105,35 @@ def cast_stochastic(x: Array) -> Array:
     return cast(np.copysign(np.ldexp(low, ulp), wide), _F16)
 
 
-def matmul(a: Array, b: Array) -> Array:
-    """The matrix product in the operands' own dtype (BLAS for FP32 and FP64)."""
-    return np.matmul(a, b)
+gemm_rounds = False
+
+
+def gemm(a: Array, b: Array, bias: Any, acc: Any, compute: str, chunk: int, storage: np.dtype, rounded: bool) -> Array:
+    """a @ b (+ bias) (+ acc) with accumulators of dtype `compute`, returned as they are: FP32, or FP64 for FP64.
+
+    BLAS sums FP16 products exactly enough once they are widened (see above). "tf32" rounds FP32 operands first.
+    """
+    a, b = _widened(a), _widened(b)
+    if compute == "float16":
+        c = matmul_fp16(a, b, chunk, acc)
+    else:
+        c = np.matmul(*(map(_tf32, (a, b)) if compute == "tf32" else (a, b)))
+        if acc is not None:
+            c += acc
+    if bias is not None:
+        c += _widened(bias)
+    return c
+
+
+def _widened(x: Array) -> Array:
+    return cast(x, _F32) if x.dtype == _F16 else x
+
+
+def _tf32(x: Array) -> Array:
+    """FP32 with the 13 last bits of the fraction rounded away (to nearest, ties to even; inf and nan stay)."""
+    u = x.view(np.uint32)
+    rounded = ((u + (0x0FFF + (u >> 13 & 1))) & 0xFFFFE000).view(_F32)
+    return np.where(np.isfinite(x), rounded, x)
 
 
 def matmul_fp16(a: Array, b: Array, chunk: int, acc: Array | None = None) -> Array:
@@ -125,7 +152,8 @@ _REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def reduce(x: Array, axis: Any, how: str) -> Array:
-    """sum, mean, max, min or cumsum in x's own dtype; reduced axes stay with length 1."""
+    """sum, mean, max, min or cumsum in x's own dtype, FP32 for FP16; reduced axes stay with length 1."""
+    x = _widened(x)
     if x.dtype.kind == "u" and how in ("sum", "cumsum"):
         x = x.astype(np.int64)  # as PyTorch: NumPy's uint64 would meet int64 as float64
     if how == "cumsum":
@@ -136,11 +164,11 @@ def reduce(x: Array, axis: Any, how: str) -> Array:
 
 
 def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
-    """sum, mean or cumsum of FP32 values with one FP16 accumulator that runs along the axes; returned in FP32.
+    """sum, mean or cumsum with one FP16 accumulator that runs along the axes; returned in FP32.
 
     This is the reduction that MPT section 3.3 warns of: it stalls as soon as a term is below half an ulp of the sum.
     """
-    halves = cast(x, _F16)
+    halves = x if x.dtype == _F16 else cast(x, _F16)
     with np.errstate(over="ignore"):
         if how == "cumsum":
             return cast(np.add.accumulate(halves, axis=axis), _F32)
@@ -160,6 +188,11 @@ def count(x: Array, axis: Any) -> int:
     for a in axes:
         n *= x.shape[a]
     return n
+
+
+def asarray(x: Any) -> Array:
+    """x, from either side, as a NumPy array."""
+    return x if isinstance(x, (np.ndarray, np.generic)) else x.get()
 
 
 def isfinite(x: Array) -> bool:
@@ -240,6 +273,13 @@ def scatter_add_rows(n_rows: int, index: Array, rows: Array) -> Array:
     elements = index.astype(np.intp)[:, None] * width + np.arange(width)  # uint8 * width would wrap around
     np.add.at(out.reshape(-1), elements.reshape(-1), rows.reshape(-1))
     return out
+
+
+def copy_all(sources: Sequence[Array], targets: Sequence[Array], wanted: bool = True) -> None:
+    """target[...] = source for each pair, if `wanted`."""
+    if wanted:
+        for source, target in zip(sources, targets, strict=True):
+            target[...] = source
 
 
 # One generator for everything random on this backend: initialisation, dropout, stochastic rounding.

@@ -24,10 +24,9 @@ T = TypeVar("T", bound=Tensor)
 
 def _write(op: str, tensor: T, value: Array) -> T:
     """Set a Parameter's master and copy, or a Tensor. ValueError for what would become infinite in FP16."""
-    value = backend.of(tensor.data).xp.asarray(value)
     if isinstance(tensor, Parameter):
         require_fp16(op, np.abs(value).max(initial=0.0, where=np.isfinite(value)), tensor.dtype)
-        tensor.write(to_dtype(value, tensor.master.dtype))
+        tensor.write(backend.of(tensor.data).asarray(to_dtype(value, tensor.master.dtype)))
     else:
         with no_grad():
             tensor.copy_(value)

@@ -22,7 +22,7 @@ _INSTEAD = {
     "half": "use tinymp.MIXED.cast(model), which keeps FP32 masters",
     "float": "use tinymp.FP32.cast(model)",
     "double": 'use tinymp.Policy("FP64", storage="float64").cast(model)',
-    "cuda": "use model.to(device) with a device that tinymp.info() names",
+    "cuda": 'use model.to("gpu")',
     "register_forward_hook": "use tinymp.watch, which sees every op",
 }
 
@@ -230,10 +230,20 @@ class Module:
         return self
 
     def to(self, device: str) -> Self:
-        """Move it to a device ("cpu"). TypeError for a dtype; ValueError for an unknown device."""
+        """Move it to a device ("cpu", "gpu"): parameters with their masters and gradients, and buffers, in place.
+
+        An optimizer follows with its state at its next step. TypeError for a dtype; ValueError for an unknown device;
+        RuntimeError for a GPU that does not work, which says why.
+        """
         if not isinstance(device, str):
             raise TypeError(f"to: expected the name of a device, got {device!r}; for a dtype use policy.cast(model)")
-        backend.get(device)
+        there = backend.get(device)
+        for p in self.parameters():
+            if backend.of(p.data) is not there:
+                p.move(device)
+        for b in self.buffers():
+            if backend.of(b.data) is not there:
+                set_buffer(b, there.asarray(b.data))
         return self
 
     def _cast_storage(self, policy: Policy) -> Self:
@@ -270,7 +280,7 @@ class Module:
 
         PyTorch's names and layouts: `{k: torch.tensor(v) for k, v in ...}` loads into the same PyTorch model.
         """
-        return {name: np.array(_exact(x)) for name, x in self._state().items()}
+        return {name: np.array(backend.to_cpu(_exact(x))) for name, x in self._state().items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
         """Overwrite masters (exactly), working copies (rounded once) and buffers. A failing load changes nothing.
@@ -344,7 +354,7 @@ def refuse_placement(layer: str, device: Any, dtype: Any) -> None:
 
 
 def set_buffer(buffer: Tensor, data: Array) -> None:
-    """Give a buffer new data on the user's word."""
+    """Give a buffer new data on the user's word: another array, so that what was computed from the old one stays."""
     statistics.forget(buffer)
     buffer.data = data
 
@@ -358,7 +368,7 @@ def _loadable(own: Tensor, value: Any) -> Array:
     if not hasattr(value, "__array__"):
         raise TypeError(f"expected an array, got {type(value).__name__}")
     try:
-        array = np.asarray(value)
+        array = backend.to_cpu(value.data) if isinstance(value, Tensor) else np.asarray(value)
     except Exception as error:  # whatever a foreign __array__ raises
         raise TypeError(f"{type(value).__name__} could not be read as an array ({error})") from error
     exact = _exact(own)
@@ -368,9 +378,9 @@ def _loadable(own: Tensor, value: Any) -> Array:
         raise ValueError(f"expected shape {exact.shape}, got {array.shape}")
     bad = ~np.isfinite(array)
     if not isinstance(own, Parameter):
-        bad &= np.isfinite(exact)  # a mask of -inf may stay one
+        bad &= np.isfinite(backend.to_cpu(exact))  # a mask of -inf may stay one
     if bad.any():
         raise TypeError(f"expected finite values, got {np.count_nonzero(bad)} that are infinite or nan")
     if overflows(array, own.dtype):
         raise ValueError(f"has values beyond the range of {own.dtype}")
-    return np.array(to_dtype(array, exact.dtype))
+    return backend.of(exact).asarray(np.array(to_dtype(array, exact.dtype)))

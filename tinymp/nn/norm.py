@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
-from .. import ops
+from .. import backend, ops
 from ..ops._arguments import integers
-from ..precision import FP32
+from ..precision import FP32, to_dtype
 from ..tensor import Tensor
 from . import init, statistics
 from .module import Module, refuse_placement, set_buffer
@@ -55,10 +53,11 @@ class BatchNorm(Module):
         self.eps, self.momentum, self.affine, self.track_running_stats = eps, momentum, affine, track_running_stats
         self.weight = parameter(num_features, normalisation=True) if affine else None
         self.bias = parameter(num_features, normalisation=True) if affine and bias else None
-        statistic = np.zeros(num_features, FP32.storage)  # reset_parameters gives each buffer its own
+        xp = backend.default().xp
+        statistic = xp.zeros(num_features, FP32.storage)  # reset_parameters gives each buffer its own
         for name in ("running_mean", "running_var"):
             self.register_buffer(name, Tensor(statistic) if track_running_stats else None)
-        self.register_buffer("num_batches_tracked", Tensor(0) if track_running_stats else None)
+        self.register_buffer("num_batches_tracked", Tensor(xp.zeros((), int)) if track_running_stats else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -70,7 +69,7 @@ class BatchNorm(Module):
         """running_mean 0, running_var 1, num_batches_tracked 0."""
         for buffer, start in ((self.running_mean, 0), (self.running_var, 1), (self.num_batches_tracked, 0)):
             if buffer is not None:
-                set_buffer(buffer, np.full_like(buffer.data, start))
+                set_buffer(buffer, backend.of(buffer.data).xp.full_like(buffer.data, start))
 
     def forward(self, input: Tensor) -> Tensor:
         if isinstance(input, Tensor) and input.ndim not in self.layouts:
@@ -78,13 +77,12 @@ class BatchNorm(Module):
             raise ValueError(f"{type(self).__name__}: expected input {expected}, got shape {input.shape}")
         mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
         if self.training and self.track_running_stats and mean is not None and var is not None and count is not None:
-            for buffer in (mean, var, count):
-                statistics.note(buffer, self.weight)
-            tracked = np.asarray(count.data + 1)
-            momentum = 1 / float(tracked) if self.momentum is None else self.momentum
-            y = ops.batch_norm(input, mean, var, self.weight, self.bias, True, momentum, self.eps)
-            count.data = tracked
-            return y
+            statistics.note((mean, var, count), self.weight)
+            momentum: Any = self.momentum
+            if momentum is None:
+                momentum = 1 / to_dtype(count.data + 1, mean.dtype)
+            weights = self.weight, self.bias
+            return ops.batch_norm(input, mean, var, *weights, True, momentum, self.eps, num_batches_tracked=count)
         if self.training:
             mean = var = None
         return ops.batch_norm(input, mean, var, self.weight, self.bias, mean is None, 0.0, self.eps)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from .. import backend
 from ..precision import FP32, UPDATE, Policy, fit, float16, float32, store, to_dtype
-from ..tensor import Array, Tensor, _raw_index
+from ..tensor import Array, Tensor, _raw_index, tensor
 
 _DATA: Any = Tensor.__dict__["data"]  # the slot itself, which Parameter.data guards
 
@@ -31,10 +32,9 @@ class Parameter(Tensor):
     kind = UPDATE
 
     def __init__(self, data: Any, requires_grad: bool = True, *, normalisation: bool = False) -> None:
-        super().__init__(data, requires_grad=requires_grad)
+        super().__init__(tensor(data), requires_grad=requires_grad)
         if self.dtype.kind != "f":
             raise TypeError(f"Parameter: expected floating data, got {self.dtype}")
-        _DATA.__set__(self, np.array(self.data))  # its own, and writeable
         self._master: Array | None = None
         self.name: str | None = None
         self.policy: Policy = FP32
@@ -59,7 +59,12 @@ class Parameter(Tensor):
                 _DATA.__set__(self, value)
             else:
                 setattr(self, name, value)
-        self.data.flags.writeable = self._master is None
+        self._guard()
+
+    def _guard(self) -> None:
+        """Make a working copy read-only, where arrays can be (CuPy's cannot)."""
+        if backend.of(self.data) is backend.cpu:
+            self.data.flags.writeable = self._master is None
 
     @property
     def master(self) -> Array:
@@ -76,17 +81,18 @@ class Parameter(Tensor):
 
         Without a master this rounding is where small updates are lost (MPT section 3.1).
         """
-        copy, writeable = self.data, self.data.flags.writeable
+        copy = self.data
         if self._master is not None:
             self._master[...] = value
-        copy.flags.writeable = True
+        if backend.of(copy) is backend.cpu:
+            copy.flags.writeable = True
         copy[...] = store(value, like=copy)
-        copy.flags.writeable = writeable
+        self._guard()
         self._version[0] += 1
 
     def _overwrite(self, how: str, value: Any) -> None:
         """`write` for a value that the user brings: its shape must fit, and finite values must stay finite."""
-        value = np.asarray(value)
+        value = backend.of(self.data).asarray(value if hasattr(value, "dtype") else np.asarray(value))
         if value.shape != self.shape:
             raise ValueError(f"{how}: expected shape {self.shape}, got {value.shape}")
         if self.dtype != float16:
@@ -98,18 +104,18 @@ class Parameter(Tensor):
     def __setitem__(self, index: Any, value: Any) -> None:
         self._changed("x[...] = value")
         full = self.master.copy()
-        full[_raw_index(index)] = np.asarray(value)
+        full[_raw_index(index)] = backend.of(full).xp.asarray(value)
         self._overwrite("x[...] = value", full)
 
     def copy_(self, source: Any) -> Tensor:
         """Overwrite the weight with `source`: exactly in the master, rounded in `data`. Only under `no_grad`."""
         self._changed("copy_")
-        self._overwrite("copy_", source)
+        self._overwrite("copy_", source.data if isinstance(source, Tensor) else source)
         return self
 
     def zero_(self) -> Tensor:
         """Overwrite the weight with zeros. Only under `no_grad`."""
-        return self.copy_(np.zeros_like(self.data))
+        return self.copy_(backend.of(self.data).xp.zeros_like(self.data))
 
     def _cast_storage(self, policy: Policy) -> Parameter:
         """Take the policy's storage. FP32 to FP16 rounds the copy once; back to FP32 is the exact master."""
@@ -119,16 +125,25 @@ class Parameter(Tensor):
         self.data = to_dtype(full, storage)
         if policy.master and storage == float16:
             self._master = to_dtype(full, float32)
-            self.data.flags.writeable = False
+        self._guard()
         self.policy = policy
         self._version = [0]  # ops that saved the old array keep its counter
         self.zero_grad()
         return self
 
+    def move(self, device: str) -> None:
+        """Lie on another device from now on: master, working copy and gradient. Nothing is rounded."""
+        to, master, self._master = backend.get(device), self._master, None
+        self.data = to.asarray(self.data)
+        self._master = None if master is None else to.asarray(master)
+        self.grad = None if self.grad is None else to.asarray(self.grad)
+        self._guard()
+        self._version = [0]
+
     def __repr__(self) -> str:
         master = f", master {self._master.dtype}" if self._master is not None else ""
         name = f"{self.name}: " if self.name else ""
-        values = np.array2string(self.data, precision=4, threshold=20, prefix="Parameter(")
+        values = np.array2string(backend.to_cpu(self.data), precision=4, threshold=20, prefix="Parameter(")
         return f"Parameter({name}{values}, dtype={self.dtype}{master}, device={self.device})"
 
 
@@ -139,4 +154,4 @@ def storage_of(policy: Policy, normalisation: bool) -> np.dtype:
 
 def parameter(*shape: int, normalisation: bool = False) -> Parameter:
     """A Parameter of zeros for a new layer, in FP32: models get another storage by `policy.cast`."""
-    return Parameter(np.zeros(shape, FP32.storage), normalisation=normalisation)
+    return Parameter(backend.default().xp.zeros(shape, FP32.storage), normalisation=normalisation)

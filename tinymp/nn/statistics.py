@@ -7,36 +7,58 @@ back to what they were. Forward passes under `no_grad` (calibration) are no part
 
 from __future__ import annotations
 
+import functools
 import weakref
+from collections.abc import Sequence
+from typing import Any
 
+from .. import backend
 from ..tensor import Array, Tensor, is_grad_enabled
 
-# id of buffer -> (the buffer, its data at the first note, a parameter of its layer or None)
+# id of buffer -> (the buffer, a copy of its data at the first note, a parameter of its layer or None)
 _before: dict[int, tuple[weakref.ref[Tensor], Array, Tensor | None]] = {}
 
 
-def note(buffer: Tensor, trained: Tensor | None) -> None:
-    """Remember the data of a buffer that is about to change, until `settle`.
+def note(buffers: Sequence[Tensor], trained: Tensor | None) -> None:
+    """Remember the data of buffers of a layer that are about to change, until `settle`.
 
-    trained: a parameter of the same layer; without one, the next step of any optimizer settles the note. The array
-    itself is kept, so the change must put a new one in its place: `buffer.data = ...`, never in place.
+    trained: a parameter of the layer; without one, the next step of any optimizer settles the note. Changes are made in
+    place: a captured CUDA graph finds the buffers where they were.
     """
-    if is_grad_enabled() and id(buffer) not in _before:
-        key = id(buffer)
-        _before[key] = weakref.ref(buffer, lambda _: _before.pop(key, None)), buffer.data, trained
+    new = [b for b in buffers if id(b) not in _before] if is_grad_enabled() else []
+    if not new:
+        return
+    device = backend.of(new[0].data)
+    copies = [device.xp.empty_like(b.data) for b in new]
+    device.copy_all([b.data for b in new], copies)
+    for b, copy in zip(new, copies):
+        gone = functools.partial(_forget, id(b))
+        _before[id(b)] = weakref.ref(b, gone), copy, trained
 
 
 def forget(buffer: Tensor) -> None:
     """Drop the note of a buffer that was set on the user's word (loaded, cast, reset): no step may undo that."""
-    _before.pop(id(buffer), None)
+    _forget(id(buffer))
 
 
-def settle(applied: bool, params: list) -> None:
-    """Keep (applied) or undo (skipped) every noted change in the layers of these parameters, or of no parameters."""
+def _forget(key: int, _: Any = None) -> None:
+    _before.pop(key, None)
+
+
+def settle(skipped: Any, params: list) -> None:
+    """Keep or (skipped) undo every noted change in the layers of these parameters, or of no parameters.
+
+    skipped: a bool, or a boolean array without axes on the GPU, which the host does not look at.
+    """
     stepped = {id(p) for p in params}
+    undone: dict[Any, list[tuple[Array, Tensor]]] = {}  # per device
     for key, (ref, data, trained) in list(_before.items()):
         buffer = ref()
         if trained is None or id(trained) in stepped:
             del _before[key]
-            if not applied and buffer is not None:
-                buffer.data = data
+            if buffer is not None and skipped is not False:
+                undone.setdefault(backend.of(data), []).append((data, buffer))
+    for device, noted in undone.items():
+        device.copy_all([data for data, _ in noted], [buffer.data for _, buffer in noted], skipped)
+        for _, buffer in noted:
+            buffer._version[0] += 1

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+from ..backend.kernels import Kernels
 from ..precision import POINTWISE, require_fp16, store, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import choice, floating, refuse
-from .pointwise import FromInput, FromOutput
+from .pointwise import FromInput, FromOutput, launch_map
+
+KERNELS = Kernels(__file__)
 
 
 class ReLU(Op):
@@ -25,11 +28,21 @@ class ReLU(Op):
         (y,) = self.saved
         return self.device.select(self.xp.not_equal(self.device.bits(y), 0), dy)  # y >= 0: its bits are 0 where y is
 
+    def forward_cuda(self, x: Array) -> Array:
+        y = launch_map(self, KERNELS, "relu_forward", x)
+        self.save(y)
+        return y
+
+    def backward_cuda(self, dy: Array) -> Array:
+        (y,) = self.saved
+        return launch_map(self, KERNELS, "relu_backward", y, dy)
+
 
 class LeakyReLU(FromInput):
     """y = x where x > 0, else slope x."""
 
     name = "leaky_relu"
+    cuda = KERNELS, "leaky_relu"
 
     def f(self, x: Array, *, slope: float) -> Array:
         return self.device.where(x > 0, x, slope * x)
@@ -40,6 +53,8 @@ class LeakyReLU(FromInput):
 
 class Sigmoid(FromOutput):
     """y = 1 / (1 + e^-x);  dx = y (1 - y) dy."""
+
+    cuda = KERNELS, "sigmoid"
 
     def f(self, x: Array) -> Array:
         return sigmoid_of(self, x)
@@ -55,6 +70,8 @@ def sigmoid_of(op: Op, x: Array) -> Array:
 
 class Tanh(FromOutput):
     """y = tanh x;  dx = (1 - y^2) dy."""
+
+    cuda = KERNELS, "tanh"
 
     def f(self, x: Array) -> Array:
         return self.xp.tanh(x)
@@ -78,11 +95,21 @@ class Hardtanh(Op):
         x = widen(x)
         return self.device.select((x > self.low) & (x < self.high), dy)
 
+    def forward_cuda(self, x: Array, *, low: float, high: float) -> Array:
+        self.save(x)
+        self.low, self.high = low, high
+        return launch_map(self, KERNELS, "hardtanh_forward", x, options=(high, low))
+
+    def backward_cuda(self, dy: Array) -> Array:
+        (x,) = self.saved
+        return launch_map(self, KERNELS, "hardtanh_backward", x, dy, options=(self.high, self.low))
+
 
 class ELU(FromInput):
     """y = x where x > 0, else alpha (e^x - 1) (Clevert et al., 2016)."""
 
     name = "elu"
+    cuda = KERNELS, "elu"
 
     def f(self, x: Array, *, alpha: float) -> Array:
         return self.device.where(x > 0, x, alpha * self.xp.expm1(self.xp.minimum(x, 0)))
@@ -96,6 +123,7 @@ class GELU(FromInput):
     """y = x Phi(x), Phi the normal distribution function (Hendrycks & Gimpel, 2016);  y' = Phi(x) + x phi(x)."""
 
     name = "gelu"
+    cuda = KERNELS, "gelu"
 
     def f(self, x: Array) -> Array:
         return x * self._phi(x)
@@ -111,6 +139,7 @@ class TanhGELU(FromInput):
     """y = x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), the approximation of GELU."""
 
     name = "gelu"
+    cuda = KERNELS, "tanh_gelu"
     C = math.sqrt(2 / math.pi)
 
     def f(self, x: Array) -> Array:
@@ -129,6 +158,7 @@ class SiLU(FromInput):
     """y = x s with s = sigmoid(x);  y' = s (1 + x (1 - s))."""
 
     name = "silu"
+    cuda = KERNELS, "silu"
 
     def f(self, x: Array) -> Array:
         return x * sigmoid_of(self, x)
@@ -141,6 +171,8 @@ class SiLU(FromInput):
 class Softplus(FromInput):
     """y = ln(1 + e^(beta x)) / beta, and x itself where beta x > threshold;  y' = sigmoid(beta x), or 1."""
 
+    cuda = KERNELS, "softplus"
+
     def f(self, x: Array, *, beta: float, threshold: float) -> Array:
         return self.device.where(beta * x > threshold, x, self.xp.logaddexp(0, beta * x) / beta)
 
@@ -152,6 +184,7 @@ class LogSigmoid(FromInput):
     """y = -ln(1 + e^-x);  y' = sigmoid(-x)."""
 
     name = "logsigmoid"
+    cuda = KERNELS, "logsigmoid"
 
     def f(self, x: Array) -> Array:
         return -self.xp.logaddexp(0, -x)

@@ -13,16 +13,25 @@ Memory order: tensors are (N, C, H, W) by meaning, but these ops lay them out as
 then a run of W * N neighbours in memory, so that columns() is a plain copy (measured: 14 MB in 0.2 ms, a tenth of
 the product's time), the product gives the next layer's order without a transposition, and everything per channel
 (batch norm, bias) works on one contiguous block.
+
+On a GPU, FP16 products run on Tensor Cores in kernels that never write the columns (conv.cu). Where those do not apply
+(FP32, GPUs before Turing), kernels make and fold the columns and cuBLAS multiplies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
+from math import gcd, prod
 from typing import Any, NamedTuple
 
-from ..precision import DOT, MOVEMENT, add_to, gemm, reduce, store, widen
+from .. import backend
+from ..backend.kernels import Kernels
+from ..precision import DOT, FP32, MOVEMENT, add_to, float16, fused, gemm, reduce, store, widen
 from ..tensor import Array, Like, Op, Tensor
 from ._arguments import floating, integers
+
+KERNELS = Kernels(__file__)
 
 # Columns are made for as many output rows at a time as keep them below this many elements (64 MB in FP32).
 BLOCK = 1 << 24
@@ -112,12 +121,35 @@ def blocks(g: Geometry, channels: int, oh: int, ow: int, n: int) -> list[slice]:
 def columns(xp: Any, x: Array, g: Geometry) -> Iterator[tuple[slice, Array]]:
     """Blocks of output rows and their columns (groups, C kh kw / groups, rows OW N) of x (C, H, W, N), widened.
 
-    Widening x rather than its columns reads each value once, not kh kw times.
+    Widening x rather than its columns reads each value once, not kh kw times. Kernels leave them as they are stored.
     """
-    view = windows(xp, pad_spatial(xp, widen(x), g.pads), g)
-    c, _, _, oh, ow, n = view.shape
+    c, h, w, n = x.shape
+    (oh, ow), terms = g.output(h, w), c * prod(g.kernel) // g.groups
+    by_kernel = has_kernels(x, x.size)
+    if not by_kernel:
+        view = windows(xp, pad_spatial(xp, widen(x), g.pads), g)  # C, kh, kw, OH, OW, N
     for rows in blocks(g, c, oh, ow, n):
-        yield rows, view[:, :, :, rows].reshape(g.groups, c * g.kernel[0] * g.kernel[1] // g.groups, -1)
+        block = im2col(xp, x, g, rows) if by_kernel else view[:, :, :, rows]
+        yield rows, block.reshape(g.groups, terms, -1)
+
+
+def fold(
+    xp: Any, parts: Iterable[tuple[slice, Array]], shape: tuple, g: Geometry, like: Array, accumulator: str = "reduce"
+) -> Array:
+    """x (C, H, W, N) in FP32 of blocks of output rows and their columns, widened: each is added where it was read."""
+    c, h, w, n = shape
+    total: Any = None
+    by_kernel = has_kernels(like, prod(shape))
+    for rows, block in parts:
+        if by_kernel:
+            total = col2im(xp, block, shape, g, rows, total)
+            continue
+        if total is None:
+            total = xp.zeros((c, *g.padded(h, w), n), block.dtype)
+        block = block.reshape(c, *g.kernel, -1, g.output(h, w)[1], n)
+        for i, j, seen in taps(total, g, rows):
+            add_to(seen, block[:, i, j], like, accumulator)
+    return total if by_kernel else unpad_spatial(total, g, (h, w))
 
 
 def correlate(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> Array:
@@ -136,13 +168,11 @@ def spread(xp: Any, y: Array, w: Array, g: Geometry, size: Pair) -> Array:
     c = w.shape[1] * g.groups
     matrix = w.reshape(g.groups, o // g.groups, -1).swapaxes(1, 2)
     y = widen(y)
-    total = xp.zeros((c, *g.padded(*size), n), y.dtype)
-    for rows in blocks(g, c, oh, ow, n):
-        block = gemm(matrix, y[:, rows].reshape(g.groups, o // g.groups, -1), wide=True)
-        block = block.reshape(c, *g.kernel, -1, ow, n)
-        for i, j, seen in taps(total, g, rows):
-            add_to(seen, block[:, i, j], like=w, accumulator="accumulate")
-    return unpad_spatial(total, g, size)
+    parts = (
+        (rows, gemm(matrix, y[:, rows].reshape(g.groups, o // g.groups, -1), wide=True))
+        for rows in blocks(g, c, oh, ow, n)
+    )
+    return fold(xp, parts, (c, *size, n), g, like=w, accumulator="accumulate")
 
 
 def weight_gradient(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Array:
@@ -180,6 +210,24 @@ class Conv2d(Op):
         dw = like_w and store(weight_gradient(self.xp, x, dy, g, like=w), like=like_w)
         return dx, dw, _bias_gradient(dy, like_b)
 
+    def forward_cuda(self, x: Array, w: Array, b: Array | None, *, geometry: Geometry) -> Array:
+        size = geometry.output(*x.shape[2:])
+        if not tensor_cores(self.device, geometry, x, w, x.shape[0] * w.shape[0] * prod(size)):
+            return NotImplemented
+        self.save(x, w)
+        self.geometry = geometry
+        x = self.xp.ascontiguousarray(channels_first(x))
+        return batch_first(correlate_cuda(self.xp, x, w, b, geometry, size))
+
+    def backward_cuda(self, dy: Array) -> Any:
+        (x, w), (like_x, like_w, like_b), g = self.saved, self.like, self.geometry
+        if not tensor_cores(self.device, g, x, w, dy.size):
+            return NotImplemented
+        dy = self.xp.ascontiguousarray(channels_first(dy))
+        dx = like_x and batch_first(correlate_cuda(self.xp, dy, w, None, g, x.shape[2:], transposed=True))
+        x = self.xp.ascontiguousarray(channels_first(x))
+        return dx, like_w and weight_gradient_cuda(self.xp, x, dy, w, g), _bias_gradient(dy, like_b)
+
 
 class ConvTranspose2d(Op):
     """The input gradient of conv2d as an operation of its own: y = fold(W^T x) + b;  dx = W columns(dy).
@@ -206,6 +254,23 @@ class ConvTranspose2d(Op):
         dw = like_w and store(weight_gradient(self.xp, dy, x, g, like=w), like=like_w)
         return dx, dw, _bias_gradient(dy, like_b)
 
+    def forward_cuda(self, x: Array, w: Array, b: Array | None, *, geometry: Geometry, size: Pair) -> Array:
+        if not tensor_cores(self.device, geometry, x, w, x.shape[0] * w.shape[1] * geometry.groups * prod(size)):
+            return NotImplemented
+        self.save(x, w)
+        self.geometry = geometry
+        x = self.xp.ascontiguousarray(channels_first(x))
+        return batch_first(correlate_cuda(self.xp, x, w, b, geometry, size, transposed=True))
+
+    def backward_cuda(self, dy: Array) -> Any:
+        (x, w), (like_x, like_w, like_b), g = self.saved, self.like, self.geometry
+        if not tensor_cores(self.device, g, x, w, dy.size):
+            return NotImplemented
+        dy = self.xp.ascontiguousarray(channels_first(dy))
+        dx = like_x and batch_first(correlate_cuda(self.xp, dy, w, None, g, x.shape[2:]))
+        x = self.xp.ascontiguousarray(channels_first(x))
+        return dx, like_w and weight_gradient_cuda(self.xp, dy, x, w, g), _bias_gradient(dy, like_b)
+
 
 def _bias_gradient(dy: Array, like: Like | None) -> Array | None:
     return like and store(reduce(dy, (1, 2, 3), "sum", like=like).reshape(like.shape), like=like)
@@ -223,14 +288,195 @@ class Unfold(Op):
         return view.reshape(-1, view.shape[3] * view.shape[4], x.shape[0]).transpose(2, 0, 1)
 
     def backward(self, dy: Array) -> Array:
-        n, c, h, w = self.shape
-        g, wide = self.geometry, widen(dy)
-        oh, ow = g.output(h, w)
-        block = wide.transpose(1, 2, 0).reshape(c, *g.kernel, oh, ow, n)
-        total = self.xp.zeros((c, *g.padded(h, w), n), wide.dtype)
-        for i, j, seen in taps(total, g):
-            add_to(seen, block[:, i, j], like=dy)
-        return store(batch_first(unpad_spatial(total, g, (h, w))), like=dy)
+        (n, c, h, w), g = self.shape, self.geometry
+        block = widen(dy).transpose(1, 2, 0)
+        return store(batch_first(fold(self.xp, [(every_row(g, h, w), block)], (c, h, w, n), g, like=dy)), like=dy)
+
+    def forward_cuda(self, x: Array, *, geometry: Geometry) -> Array:
+        n, _, h, w = x.shape
+        positions = prod(geometry.output(h, w))
+        if max(x.size, n * positions) >= LIMIT:
+            return NotImplemented
+        self.geometry, self.shape = geometry, x.shape
+        y = im2col(self.xp, channels_first(x), geometry, every_row(geometry, h, w))
+        return y.reshape(-1, positions, n).transpose(2, 0, 1)
+
+    def backward_cuda(self, dy: Array) -> Array:
+        (n, c, h, w), g = self.shape, self.geometry
+        if prod(self.shape) >= LIMIT:
+            return NotImplemented
+        return batch_first(col2im(self.xp, dy.transpose(1, 2, 0), (c, h, w, n), g, every_row(g, h, w)))
+
+
+# -------------------------------------------------------------------------------------------------------- CUDA kernels
+
+LIMIT = (1 << 31) - (1 << 16)  # the kernels count elements in 32 bits, and a last block may overshoot
+
+
+def has_kernels(like: Array, elements: int) -> bool:
+    """Whether kernels make and fold the columns of an image of so many elements, stored like `like`."""
+    return backend.of(like) is not backend.cpu and fused(like.dtype) and elements < LIMIT
+
+
+def every_row(g: Geometry, h: int, w: int) -> slice:
+    """All output rows of an image (h, w)."""
+    return slice(0, g.output(h, w)[0])
+
+
+def problem(image: tuple, g: Geometry, rows: int, size: Pair, transposed: bool = False) -> tuple[int, ...]:
+    """The arguments PROBLEM in conv.cu: an image (C, H, W, N) is read, `rows` channels per group of `size` written."""
+    c, h, w, n = image
+    (top, _), (left, _) = g.pads
+    return (transposed, g.groups, c // g.groups, h, w, n, rows, *size, *g.kernel, *g.stride, top, left, *g.dilation)
+
+
+def im2col(xp: Any, x: Array, g: Geometry, rows: slice) -> Array:
+    """The columns (C kh kw, rows OW N) of x (C, H, W, N), C-contiguous, for some output rows."""
+    c, h, w, n = x.shape
+    x = xp.ascontiguousarray(x)
+    size, terms = g.output(h, w), c * prod(g.kernel)
+    columns = xp.empty((terms, (rows.stop - rows.start) * size[1] * n), x.dtype)
+    width = 16 // x.itemsize if at_once(n, x, columns) * x.itemsize == 16 else 1  # what the kernel knows
+    across = ceil_div(columns.shape[1], 256 * width)
+    grid = (across, min(terms, max(1, 4096 // across)))  # enough blocks for any GPU; each goes on to further terms
+    numbers = problem(x.shape, g._replace(groups=1), terms, size)
+    KERNELS.launch("im2col", x.dtype, grid, 256, x, columns, width, rows.start, rows.stop, *numbers)
+    return columns
+
+
+def col2im(xp: Any, columns: Array, shape: tuple, g: Geometry, rows: slice, total: Array | None = None) -> Array:
+    """x (C, H, W, N) in the dtype of its columns (C kh kw, rows OW N), which are summed in FP32; added to `total`."""
+    c, h, w, n = shape
+    columns = xp.ascontiguousarray(columns)
+    x = xp.empty(shape, columns.dtype) if total is None else total
+    width = 16 // x.itemsize if at_once(n, x, columns) * x.itemsize == 16 else 1  # what the kernel knows
+    grid = (ceil_div(h * w * n, 256 * width), min(c, 65535))
+    numbers = problem(shape, g._replace(groups=1), c, g.output(h, w))
+    more = total is not None
+    KERNELS.launch("col2im", x.dtype, grid, 256, columns, x, width, rows.start, rows.stop, more, *numbers)
+    return x
+
+
+def tensor_cores(device: Any, g: Geometry, x: Array, w: Array, outputs: int) -> bool:
+    """Whether the kernels on Tensor Cores take these arrays, with y or dy of so many elements."""
+    fits = max(x.size, w.size, outputs) < LIMIT and g.groups * prod(g.stride) < 1 << 16
+    return fits and x.dtype == float16 and device.compute_capability() >= 75
+
+
+def pointwise(g: Geometry, shape: tuple, size: Pair) -> bool:
+    """Whether the columns are the image itself (C, H, W, N), so that cuBLAS takes it as it lies."""
+    return g.kernel == g.stride == (1, 1) and g.pads == ((0, 0), (0, 0)) and tuple(shape[1:3]) == tuple(size)
+
+
+def correlate_cuda(
+    xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry, size: Pair, transposed: bool = False
+) -> Array:
+    """correlate, or, transposed, spread with a bias and the rounding at the end: y (O, *size, N) of x (C, H, W, N)."""
+    c, n = x.shape[0], x.shape[3]
+    rows = w.shape[1] if transposed else w.shape[0] // g.groups  # of y, per group
+    y_shape = (g.groups * rows, *size, n)
+    if pointwise(g, x.shape, size):
+        matrix = w.reshape(g.groups, w.shape[0] // g.groups, w.shape[1])
+        b = None if bias is None else bias.reshape(g.groups, -1, 1)
+        y = gemm(matrix.swapaxes(1, 2) if transposed else matrix, x.reshape(g.groups, c // g.groups, -1), b)
+        return y.reshape(y_shape)
+    phases = g.stride if transposed else (1, 1)
+    # each tap belongs to one phase, and a phase has every (stride / gcd(stride, dilation))-th
+    most = [ceil_div(k, p // gcd(p, d)) for k, p, d in zip(g.kernel, phases, g.dilation)]
+    terms = c // g.groups * prod(most)
+    numbers, batch = problem(x.shape, g, rows, size, transposed), g.groups * prod(phases)
+    w, ld = xp.ascontiguousarray(w), ceil_div(terms, 8) * 8
+    if transposed or ld != terms or at_once(ld, w) < 8:
+        arranged = xp.empty((batch, rows, ld), w.dtype)
+        KERNELS.launch("arrange", w.dtype, (ceil_div(rows * ld, 256), 1, batch), 256, w, arranged, ld, *numbers)
+        w = arranged
+    y = xp.empty(y_shape, x.dtype)
+    positions = prod(ceil_div(s, p) for s, p in zip(size, phases)) * n  # of the first phase, which has most
+    width = at_once(n, x, y)
+    tile, _ = schedule(width, rows, positions, batch, terms, 1)
+    grid = (ceil_div(rows, tile.rows) * ceil_div(positions, tile.columns), 1, batch)
+    bias = None if bias is None else xp.ascontiguousarray(bias)
+    shared = max(tile.stages, tile.rows * (tile.columns + 8) * 2)
+    KERNELS.launch(tile.kernel("correlate", width), x.dtype, grid, 128, x, w, bias, y, ld, *numbers, shared=shared)
+    return y
+
+
+def weight_gradient_cuda(xp: Any, x: Array, dy: Array, w: Array, g: Geometry) -> Array:
+    """weight_gradient rounded to w's dtype, of x (C, H, W, N) and dy (O, OH, OW, N)."""
+    (o, *size, n), c = dy.shape, x.shape[0]
+    rows, terms, positions = o // g.groups, c // g.groups * prod(g.kernel), prod(size) * n
+    if pointwise(g, x.shape, tuple(size)):
+        images = x.reshape(g.groups, c // g.groups, -1)
+        return gemm(dy.reshape(g.groups, rows, -1), images.swapaxes(1, 2)).reshape(w.shape)
+    width = at_once(n, x, dy)
+    most = min(ceil_div(positions, 256), 65535 // g.groups)  # 8 stages at least; what CUDA's grid allows
+    tile, splits = schedule(width, rows, terms, g.groups, positions, most)
+    length = ceil_div(ceil_div(positions, splits), 32) * 32
+    splits = ceil_div(positions, length)
+    parts = xp.empty((splits, *w.shape), FP32.storage)
+    grid = (ceil_div(rows, tile.rows) * ceil_div(terms, tile.columns), 1, splits * g.groups)
+    numbers = problem(x.shape, g, rows, tuple(size))
+    shared = tile.stages + 16 * tile.columns  # and where each column begins
+    kernel = tile.kernel("weight_gradient", width)
+    KERNELS.launch(kernel, x.dtype, grid, 128, x, dy, parts, length, *numbers, shared=shared)
+    dw = xp.empty(w.shape, w.dtype)
+    KERNELS.launch("sum_parts", w.dtype, ceil_div(w.size, 256), 256, parts, dw, splits, w.size)
+    return dw
+
+
+class Tile(NamedTuple):
+    """The part of a product that a block of 128 threads computes, and how fast (relative to the largest)."""
+
+    rows: int
+    columns: int
+    speed: float
+
+    @property
+    def stages(self) -> int:
+        """Bytes of shared memory for both operands: 3 stages of depth 32 in FP16."""
+        return 3 * 32 * 2 * (self.rows + self.columns)
+
+    def kernel(self, name: str, width: int) -> str:
+        """Its kernel for `width` images at a time."""
+        return f"{name}_{self.rows}x{self.columns}" + ("" if width == 8 else f"_by_{width}")
+
+
+TILES = (Tile(128, 128, 1.0), Tile(64, 128, 0.8), Tile(32, 128, 0.55), Tile(64, 64, 0.65))
+BLOCKS = 264  # that run at the same time: two on each multiprocessor of an H100
+
+
+@cache
+def schedule(width: int, rows: int, columns: int, batch: int, depth: int, most: int) -> tuple[Tile, int]:
+    """The tile, and the number of parts (at most `most`) of the sum over depth, with the least expected time.
+
+    Estimated in multiplications that one block does: the waves of blocks, and the 8 bytes per result and part that are
+    written and read again (2 multiplications take about as long).
+    """
+
+    def time(choice: tuple[Tile, int]) -> float:
+        tile, parts = choice
+        waves = ceil_div(ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns) * batch * parts, BLOCKS)
+        product = waves * tile.rows * tile.columns / tile.speed * ceil_div(depth, parts)
+        return product + (2 * parts * rows * columns * batch if most > 1 else 0)
+
+    tiles = TILES if width == 8 else TILES[-1:]
+    return min(((tile, parts) for tile in tiles for parts in range(1, min(most, BLOCKS) + 1)), key=time)
+
+
+def at_once(n: int, *arrays: Array) -> int:
+    """How many elements a kernel may read or write at once, from rows of n: 16 bytes, or a half, a quarter, ... of it.
+
+    Addresses must be multiples of it.
+    """
+    width = 16 // arrays[0].itemsize
+    while n % width or any(x.data.ptr % (width * x.itemsize) for x in arrays):
+        width //= 2
+    return width
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

@@ -28,7 +28,7 @@ def _filled(op: str, size: tuple, value: Any, dtype: np.dtype, requires_grad: bo
     shape = sizes(op, "size", size, {})
     if min(shape, default=0) < 0:
         raise ValueError(f"{op}: expected no negative length in the shape, got {shape}")
-    xp = backend.get("cpu" if device is None else device).xp
+    xp = (backend.default() if device is None else backend.get(device)).xp
     return Tensor(xp.full(shape, scalar(constant(op, "fill_value", value, dtype), dtype)), requires_grad=requires_grad)
 
 
@@ -99,5 +99,5 @@ def arange(
     if step == 0 or (last - first) * step < 0:
         raise ValueError(f"arange: expected a `step` that leads from start to end, got {first}, {last} and {step}")
     n = math.ceil((last - first) / step)
-    xp = backend.get("cpu" if device is None else device).xp
+    xp = (backend.default() if device is None else backend.get(device)).xp
     return Tensor(to_dtype(xp.arange(n) * step + first, found), requires_grad=requires_grad)

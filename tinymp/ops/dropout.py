@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from ..backend import philox
+from ..backend.kernels import Kernels
+from ..backend.layout import THREADS, chunk_blocks, compact, matching
 from ..precision import POINTWISE, store, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import floating, refuse
+
+KERNELS = Kernels(__file__)
 
 
 class Dropout(Op):
@@ -21,6 +26,26 @@ class Dropout(Op):
     def backward(self, dy: Array) -> Array:
         (kept,) = self.saved
         return store(widen(self.device.select(kept, dy)) * self.scale, like=dy)
+
+    def forward_cuda(self, x: Array, *, p: float) -> Array:
+        x = compact(self.xp, x)
+        y, kept = self.xp.empty_like(x), self.xp.empty_like(x, dtype=bool)
+        self.save(kept)
+        self.scale = 1 / (1 - p) if p < 1 else 0.0
+        if x.size:
+            grid = chunk_blocks(x)
+            KERNELS.launch("dropout_forward", x.dtype, grid, THREADS, x, y, kept, philox.state(), x.size, p, self.scale)
+            philox.advance()
+        return y
+
+    def backward_cuda(self, dy: Array) -> Array:
+        (kept,) = self.saved
+        kept = compact(self.xp, kept)
+        dy = matching(self.xp, dy, like=kept)
+        dx = self.xp.empty_like(dy)
+        if dy.size:
+            KERNELS.launch("dropout_backward", dy.dtype, chunk_blocks(dy), THREADS, dy, kept, dx, dy.size, self.scale)
+        return dx
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

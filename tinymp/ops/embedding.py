@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from ..backend import scatter
 from ..precision import MOVEMENT, scatter_add, store
 from ..tensor import Array, Op, Tensor
 from ._arguments import floating, refuse, tensor
+from .index import in_range
 
 
 class Embedding(Op):
@@ -26,6 +26,13 @@ class Embedding(Op):
         if self.padding is not None:
             dw[self.padding] = 0
         return None, store(dw, like=like)
+
+    def backward_cuda(self, dy: Array) -> tuple:
+        (index,), (_, like) = self.saved, self.like
+        dw = scatter.sum_rows(like.shape[0], index.reshape(-1), dy.reshape(-1, like.shape[1]))
+        if self.padding is not None:
+            dw[self.padding] = 0
+        return None, dw
 
 
 def embedding(
@@ -48,15 +55,9 @@ def embedding(
     if w.ndim != 2:
         raise ValueError(f"embedding: expected `weight` to be (V, D), got shape {w.shape}")
     rows = w.shape[0]
-    _in_table("input", index.data, rows)
+    in_range("embedding", index.data, rows, "the table `weight`")
     if padding_idx is not None:
         if not -rows <= padding_idx < rows:
             raise IndexError(f"embedding: expected padding_idx in [{-rows}, {rows - 1}], got {padding_idx}")
         padding_idx %= rows
     return Embedding.apply(index, w, padding=padding_idx)
-
-
-def _in_table(name: str, index: Any, rows: int) -> None:
-    bad = (index < 0) | (index >= rows)
-    if bad.any():
-        raise IndexError(f"embedding: expected every `{name}` in [0, {rows - 1}], got {index[bad].flat[0]}")

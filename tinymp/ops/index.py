@@ -72,10 +72,15 @@ class IndexSelect(Index):
 
 
 def in_range(op: str, index: Array, n: int, what: str, least: int = 0) -> None:
-    """IndexError unless every element of an integer array is in [least, n - 1], the indices of an axis of length n."""
-    if index.size and not (least <= index.min() and index.max() < n):
-        bad = index[(index < least) | (index >= n)].reshape(-1)[0]
-        raise IndexError(f"{op}: expected indices in [{least}, {n - 1}] for {what} of length {n}, got {bad}")
+    """IndexError unless every element of an integer array is in [least, n - 1], the indices of an axis of length n.
+
+    On a GPU it comes some time later, at a moment that waits for the GPU.
+    """
+    message = f"{op}: expected indices in [{least}, {n - 1}] for {what} of length {n}"
+    if (device := backend.of(index)) is backend.gpu:
+        device.check_range(index, least, n, message, IndexError(f"{message} (seen on the GPU in an earlier call)"))
+    elif index.size and not (least <= index.min() and index.max() < n):
+        raise IndexError(f"{message}, got {index[(index < least) | (index >= n)].reshape(-1)[0]}")
 
 
 def _places(op: str, index: Any, input: Tensor, dim: int) -> Array:
@@ -152,7 +157,7 @@ def _parse(x: Tensor, index: Any) -> tuple[list, dict[int, Array]]:
         if item is None or isinstance(item, slice):
             view.append(item)
         elif isinstance(item, int):
-            in_range("getitem", xp.asarray(item), x.shape[axis], f"axis {axis}", -x.shape[axis])
+            in_range("getitem", np.asarray(item), x.shape[axis], f"axis {axis}", -x.shape[axis])
             view.append(item)
         else:
             to = sum(not isinstance(i, int) for i in view)  # the axis of the view, which integers take none of

@@ -11,9 +11,14 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import backend
-from ..precision import FLOATING, LOSS, float16, float32, reduce, store, widen
+from ..backend.kernels import Kernels
+from ..backend.layout import THREADS, blocks, channels, compact, matching, row_lanes
+from ..precision import FLOATING, FP32, LOSS, float16, float32, reduce, store, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import choice, constant, floating, refuse, tensor
+
+KERNELS = Kernels(__file__)
+MOST_BLOCKS = 4096  # each adds up the losses of its rows, and one more block those of all
 
 
 class Loss(Op):
@@ -59,14 +64,22 @@ class Labelled(Loss):
     def read(self, x: Array, target: Array, weight: Array | None, ignore_index: int) -> tuple[Array, Array]:
         """Per row: the label, and its weight in the dtype of x; both 0 where ignored."""
         self.axis = _class_axis(x)
-        t = self.xp.expand_dims(target, self.axis)
+        classes = x.shape[self.axis]
+        good = (target >= 0) & (target < classes) | (target == ignore_index)
+        _each(self.name, "target", target, good, self.labels(classes, ignore_index))
+        t = self.xp.expand_dims(self.xp.asarray(target, dtype="int64"), self.axis)
         self.kept = self.xp.not_equal(t, ignore_index)
         t = t * self.kept
         w = self.xp.asarray(self.kept, x.dtype)
         if weight is not None:
             w = self.device.select(self.kept, self.xp.take(widen(weight), t))
-        self.divisor = _total(w)
+        if self.reduction == "mean":
+            self.divisor = _total(w)
         return t, w
+
+    def labels(self, classes: int, ignore_index: int) -> str:
+        """What targets must hold, for messages."""
+        return f"to be a class in [0, {classes - 1}] or ignore_index ({ignore_index})"
 
     def reduced(self, loss: Array) -> Array:
         return super().reduced(self.device.select(self.kept, loss).squeeze(self.axis))
@@ -74,6 +87,45 @@ class Labelled(Loss):
     def dl(self, dy: Array) -> Array:
         dl = super().dl(dy)
         return self.device.select(self.kept, self.xp.expand_dims(dl, self.axis) if dl.ndim else dl)
+
+    # The CUDA twins: their kernels walk over the rows of x in the order of memory, and over everything else likewise.
+
+    def per_row(self, x: Array, dtype: Any) -> Array:
+        """Room for one value per row of the dense x, with a class axis of length 1."""
+        one = tuple([slice(0, 1) if a == self.axis else slice(None) for a in range(x.ndim)])
+        return self.xp.empty_like(x[one], dtype)
+
+    def launch_forward(
+        self, kernel: str, x: Array, lanes: int, target: Array, weight: Array | None, ignore_index: int, *more: Any
+    ) -> tuple[Array, Array, Array]:
+        """`read` and the loss, reduced, of the dense x; returns t, w and the loss. `lanes` threads share a row."""
+        xp, (outer, classes, inner) = self.xp, channels(x, self.axis)
+        t, self.kept, w = (self.per_row(x, dtype) for dtype in ("int64", bool, FP32.storage))
+        target = matching(xp, xp.expand_dims(xp.asarray(target, dtype="int64"), self.axis), like=t)
+        grid = blocks(outer * inner * lanes, THREADS, MOST_BLOCKS)
+        each = self.reduction == "none"
+        loss, partial = (self.per_row(x, w.dtype), None) if each else (None, xp.empty((grid, 2), w.dtype))
+        bad = backend.gpu.flag(*_late(self.name, "target", self.labels(classes, ignore_index)))
+        rows = x, target, weight, ignore_index, bad, t, self.kept, w, loss, partial, outer * inner, classes, inner
+        KERNELS.launch(kernel, x.dtype, grid, THREADS, *rows, *more)
+        if loss is not None:
+            return t, w, loss.squeeze(self.axis)
+        total, self.divisor = xp.empty((), w.dtype), xp.empty((), w.dtype) if self.reduction == "mean" else None
+        KERNELS.launch("total_loss", x.dtype, 1, THREADS, partial, total, self.divisor, grid)
+        return t, w, total
+
+    def launch_backward(
+        self, kernel: str, dx: Array, lanes: int, dy: Array, t: Array, statistics: tuple, *more: Any
+    ) -> None:
+        """Write the dense dx from dy and what forward, this one or the definition, has saved."""
+        xp, (outer, classes, inner) = self.xp, channels(dx, self.axis)
+        like, each = self.per_row(dx, bool), self.reduction == "none"
+        t, kept, *saved = (matching(xp, a, like) for a in (t, self.kept, *statistics))
+        dy = matching(xp, xp.expand_dims(dy, self.axis), like) if each else dy
+        divisor = self.divisor if self.reduction == "mean" else None
+        rows = t, kept, dy, each, divisor, dx, outer * inner, classes, inner
+        grid = blocks(outer * inner * lanes, THREADS)
+        KERNELS.launch(kernel, dx.dtype, grid, THREADS, *rows, *saved, *more)
 
 
 class NLLLoss(Labelled):
@@ -91,6 +143,22 @@ class NLLLoss(Labelled):
         (t,), (w,), like = self.saved, self.statistics, self.like[0]
         dx = self.xp.zeros(like.shape, like.dtype)
         self.xp.put_along_axis(dx, t, store(-w * self.dl(dy), like), self.axis)
+        return dx, None, None
+
+    def forward_cuda(
+        self, input: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int
+    ) -> Array:
+        self.reduction, self.axis, x = reduction, _class_axis(input), compact(self.xp, input)
+        if not x.size:
+            return NotImplemented
+        t, w, loss = self.launch_forward("nll_forward", x, 1, target, _contiguous(weight, self.xp), ignore_index)
+        self.save(t, statistics=(w,))
+        return loss
+
+    def backward_cuda(self, dy: Array) -> tuple:
+        (t,), like = self.saved, self.like[0]
+        dx = self.xp.zeros(like.shape, like.dtype)
+        self.launch_backward("nll_backward", dx, 1, dy, t, self.statistics)
         return dx, None, None
 
 
@@ -112,7 +180,8 @@ class CrossEntropy(Labelled):
     ) -> Array:
         self.reduction, x = reduction, widen(input)
         t, w = self.read(x, target, weight, ignore_index)
-        hit, self.share = (1 - label_smoothing) * w, label_smoothing / x.shape[self.axis]
+        self.hard, self.share = 1 - label_smoothing, label_smoothing / x.shape[self.axis]
+        hit = self.hard * w
         top = reduce(x, self.axis, "max")
         z = x - top  # at most 0: nothing overflows, and logits of 65504 keep their digits
         loss = -hit * self.xp.take_along_axis(z, t, self.axis)
@@ -122,17 +191,58 @@ class CrossEntropy(Labelled):
             loss -= self.share * reduce(weighted, self.axis, "sum")
             q = hit + (label_smoothing if weight is None else self.share * _total(widen(weight)))
         total = reduce(self.xp.exp(z, out=z), self.axis, "sum")
-        self.save(input, t, weight, statistics=(top, q / total, hit))
+        self.save(input, t, weight, statistics=(w, top, q / total))
         return self.reduced(loss + q * self.xp.log(total))
 
     def backward(self, dy: Array) -> tuple:
-        (x, t, weight), (top, scale, hit), dl = self.saved, self.statistics, self.dl(dy)
+        (x, t, weight), (w, top, scale), dl = self.saved, self.statistics, self.dl(dy)
         dx = self.xp.exp(widen(x) - top)
         dx *= dl * scale
         if self.share:
             dx -= dl * self.share if weight is None else dl * self.share * _per_class(weight, x)
-        self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * hit, self.axis)
+        self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * (self.hard * w), self.axis)
         return store(dx, like=x), None, None
+
+    def forward_cuda(
+        self,
+        input: Array,
+        target: Array,
+        weight: Array | None,
+        *,
+        reduction: str,
+        ignore_index: int,
+        label_smoothing: float,
+    ) -> Array:
+        self.reduction, self.axis, x = reduction, _class_axis(input), compact(self.xp, input)
+        if not x.size:
+            return NotImplemented
+        self.hard, self.share = 1 - label_smoothing, label_smoothing / x.shape[self.axis]
+        top, scale = (self.per_row(x, FP32.storage) for _ in range(2))
+        factors, lanes = _contiguous(weight, self.xp), _lanes(x, self.axis)
+        weights = _total(factors) if self.share and factors is not None else None
+        more = top, scale, weights, self.hard, self.share, label_smoothing, lanes
+        t, w, loss = self.launch_forward("cross_entropy_forward", x, lanes, target, factors, ignore_index, *more)
+        self.save(input, t, weight, statistics=(w, top, scale))
+        return loss
+
+    def backward_cuda(self, dy: Array) -> tuple:
+        input, t, weight = self.saved
+        x = compact(self.xp, input)
+        dx, lanes = self.xp.empty_like(x), _lanes(x, self.axis)
+        more = x, _contiguous(weight, self.xp), self.hard, self.share, lanes
+        self.launch_backward("cross_entropy_backward", dx, lanes, dy, t, self.statistics, *more)
+        return dx, None, None
+
+
+def _contiguous(weight: Array | None, xp: Any) -> Array | None:
+    """Weights of classes as kernels read them."""
+    return None if weight is None else xp.ascontiguousarray(widen(weight))
+
+
+def _lanes(x: Array, axis: int) -> int:
+    """How many threads share a row of the dense x: one where its classes do not lie side by side."""
+    _, classes, inner = channels(x, axis)
+    return row_lanes(classes, 16 // x.itemsize) if inner == 1 else 1
 
 
 class CrossEntropyWithProbabilities(Loss):
@@ -359,16 +469,24 @@ def _reduction(op: str, reduction: Any, input: Tensor, size_average: Any = None,
         )
 
 
-def _each(op: str, name: str, x: Tensor, good: Array, expected: str) -> None:
-    """ValueError for the first element of x that is not good."""
-    if not good.all():
-        where = tuple(int(i) for i in backend.of(good).xp.argwhere(~good)[0])
+def _each(op: str, name: str, x: Array, good: Array, expected: str) -> None:
+    """ValueError for the first element of x that is not good; on a GPU some time later, and without its place."""
+    if (device := backend.of(good)) is backend.gpu:
+        device.check(good, *_late(op, name, expected))
+    elif not good.all():
+        where = tuple(int(i) for i in device.xp.argwhere(~good)[0])
         at = f" at index {where[0] if len(where) == 1 else where}" if where else ""
-        raise ValueError(f"{op}: expected every value of `{name}` {expected}, got {x.data[where]}{at}")
+        raise ValueError(f"{op}: expected every value of `{name}` {expected}, got {x[where]}{at}")
 
 
-def _rows(op: str, input: Any, weight: Any) -> int:
-    """The number of classes of input, to which weight is held."""
+def _late(op: str, name: str, expected: str) -> tuple[str, ValueError]:
+    """A check of values on a GPU, by name, and what it raises; see `gpu.flag`."""
+    message = f"{op}: expected every value of `{name}` {expected}"
+    return message, ValueError(f"{message} (seen on the GPU in an earlier call)")
+
+
+def _rows(op: str, input: Any, weight: Any) -> None:
+    """Hold input to having classes, and weight to their number."""
     if not floating(op, "input", input).ndim:
         raise ValueError(f"{op}: expected `input` to be (C,), (N, C) or (N, C, d1, ...), got a tensor without axes")
     classes = input.shape[_class_axis(input)]
@@ -376,11 +494,10 @@ def _rows(op: str, input: Any, weight: Any) -> int:
         raise ValueError(f"{op}: expected at least one class, got input of shape {input.shape}")
     if _weight(op, "weight", weight, input) is not None and weight.shape != (classes,):
         raise ValueError(f"{op}: expected weight.shape == ({classes},), one per class, got {weight.shape}")
-    return classes
 
 
-def _labels(op: str, input: Tensor, target: Any, classes: int, ignore_index: Any) -> None:
-    """Hold class indices to input."""
+def _labels(op: str, input: Tensor, target: Any, ignore_index: Any) -> None:
+    """Hold class indices to input, but for their values: `Labelled` looks at those."""
     if not hasattr(ignore_index, "__index__"):
         raise TypeError(f"{op}: expected `ignore_index` to be an integer, got {ignore_index!r}")
     if tensor(op, "target", target).dtype.kind not in "iu":
@@ -391,9 +508,6 @@ def _labels(op: str, input: Tensor, target: Any, classes: int, ignore_index: Any
         raise ValueError(
             f"{op}: expected target.shape == {rows}, one class index per row of input {input.shape}, got {target.shape}"
         )
-    t = target.data
-    good = (t >= 0) & (t < classes) | (t == ignore_index)
-    _each(op, "target", target, good, f"to be a class in [0, {classes - 1}] or ignore_index ({ignore_index})")
 
 
 def _elementwise(
@@ -448,13 +562,13 @@ def cross_entropy(
     that do not match, label_smoothing outside [0, 1], or a "mean" over nothing.
     """
     op = "cross_entropy"
-    classes = _rows(op, input, weight)
+    _rows(op, input, weight)
     _reduction(op, reduction, input, size_average, reduce)
     if not 0 <= constant(op, "label_smoothing", label_smoothing, input.dtype) <= 1:
         raise ValueError(f"{op}: expected `label_smoothing` in [0, 1], got {label_smoothing!r}")
     options = {"reduction": reduction, "label_smoothing": float(label_smoothing)}
     if tensor(op, "target", target).dtype not in FLOATING:
-        _labels(op, input, target, classes, ignore_index)
+        _labels(op, input, target, ignore_index)
         return CrossEntropy.apply(input, target, weight, ignore_index=ignore_index, **options)
     if _beside(op, "target", target, input).shape != input.shape:
         raise ValueError(
@@ -481,9 +595,9 @@ def nll_loss(
     `cross_entropy` on the logits is more exact, and faster.
     """
     op = "nll_loss"
-    classes = _rows(op, input, weight)
+    _rows(op, input, weight)
     _reduction(op, reduction, input, size_average, reduce)
-    _labels(op, input, target, classes, ignore_index)
+    _labels(op, input, target, ignore_index)
     return NLLLoss.apply(input, target, weight, reduction=reduction, ignore_index=ignore_index)
 
 
@@ -583,5 +697,5 @@ def binary_cross_entropy(
     op = "binary_cross_entropy"
     for name, x in (("input", input), ("target", target)):
         p = widen(floating(op, name, x).data)
-        _each(op, name, x, (p >= 0) & (p <= 1), "in [0, 1]")
+        _each(op, name, x.data, (p >= 0) & (p <= 1), "in [0, 1]")
     return _elementwise(BCE, input, target, weight, reduction, size_average, reduce)

@@ -6,11 +6,51 @@ are sums over the whole batch.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
 
-from ..precision import POINTWISE, REDUCTION, add_to, reduce, store, widen
+import numpy as np
+
+from ..backend.kernels import Kernels
+from ..backend.layout import ENOUGH, LONGEST, THREADS, ceil_div, channels, compact, matching, power_of_two, row_lanes
+from ..precision import FP32, POINTWISE, REDUCTION, add_to, reduce, store, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import axis, floating, integers
+
+KERNELS = Kernels(__file__)
+WORTH = 8192  # elements that are worth a block of their own
+
+
+@dataclass
+class Running:
+    """The running statistics that a training batch moves, in place: a captured CUDA graph finds them where they were.
+
+    running <- (1 - momentum) running + momentum batch, with the unbiased variance, and count <- count + 1.
+    """
+
+    mean: Array | None
+    var: Array | None
+    count: Array | None
+    momentum: Any  # a number, or an array without axes
+
+    def update(self, mean: Array, var: Array, n: int) -> None:
+        """Follow a batch of n values per channel with this mean and (biased) variance."""
+        for running, value in ((self.mean, mean), (self.var, var * (n / (n - 1)))):
+            if running is not None:
+                moved = (1 - self.momentum) * widen(running) + self.momentum * value.reshape(running.shape)
+                running[...] = store(moved, like=running)
+        if self.count is not None:
+            self.count[...] += 1
+
+    def for_kernel(self) -> tuple | None:
+        """The arguments of batch_norm_forward that stand for them; None where only `update` can follow."""
+        number = isinstance(self.momentum, (int, float, np.generic))
+        arrays = self.mean, self.var, self.count, None if number else self.momentum
+        for v, dtype in zip(arrays, ("float32", "float32", "int64", "float32")):
+            if v is not None and not (v.dtype == dtype and v.flags.c_contiguous):
+                return None
+        return *arrays, self.momentum if number else 0.0
 
 
 class BatchNorm(Op):
@@ -24,17 +64,17 @@ class BatchNorm(Op):
     name = "batch_norm"
     fp32 = ("weight", "bias")
 
-    def forward(self, x: Array, w: Array | None, b: Array | None, *, eps: float, batch: dict) -> Array:
+    def forward(self, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running) -> Array:
         axes, wide = _all_but_channel(x), widen(x)
         mean = reduce(wide, axes, "mean", like=x)
         y = wide - mean
         var = reduce(y * y, axes, "mean", like=x)
         rstd = 1 / self.xp.sqrt(var + eps)
         self.save(x, w, statistics=(mean, rstd))
-        batch["mean"], batch["var"] = mean, var
         y *= rstd if w is None else rstd * _per_channel(w, x)
         if b is not None:
             y += _per_channel(b, x)
+        running.update(mean, var, self.device.count(x, axes))
         return store(y, like=x)
 
     def backward(self, dy: Array) -> tuple:
@@ -55,6 +95,25 @@ class BatchNorm(Op):
             like_b and store(db.reshape(like_b.shape), like=like_b),
         )
 
+    def forward_cuda(self, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running) -> Array:
+        xp, dense = self.xp, compact(self.xp, x)
+        if (plan := _over_channels(dense)) is None:
+            return NotImplemented
+        y = xp.empty_like(dense)
+        mean, rstd = (xp.empty((1, x.shape[1], *[1] * (x.ndim - 2)), FP32.storage) for _ in range(2))
+        moved = running.for_kernel()
+        var = xp.empty_like(mean) if moved is None else None  # wanted by `update` alone
+        work = plan.sums(xp, "batch_norm_moments", dense)
+        parameters = _vector(xp, w), _vector(xp, b)
+        plan.launch("batch_norm_forward", dense, *parameters, y, work, mean, var, rstd, *(moved or _NOT_MOVED), eps)
+        if moved is None:
+            running.update(mean, var, x.size // x.shape[1])
+        self.save(x, w, statistics=(mean, rstd))
+        return y
+
+    def backward_cuda(self, dy: Array) -> tuple:
+        return _backward_cuda(self, dy, self.like, fixed=False)
+
 
 class FixedNorm(Op):
     """y = (x - mean) rstd w + b with running statistics (evaluation): an affine map;  dx = w rstd dy."""
@@ -65,7 +124,7 @@ class FixedNorm(Op):
     fp32 = ("running_mean", "running_var", "weight", "bias")
 
     def forward(self, x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, *, eps: float) -> Array:
-        mean = _per_channel(mean, x)
+        mean = _per_channel(mean, x).copy()  # training may move the running one before backward
         rstd = 1 / self.xp.sqrt(_per_channel(var, x) + eps)
         self.save(x, w, statistics=(mean, rstd))
         y = widen(x) - mean
@@ -81,6 +140,25 @@ class FixedNorm(Op):
         dw = like_w and reduce(wide * ((widen(x) - mean) * rstd), axes, "sum", like=x).reshape(like_w.shape)
         db = like_b and reduce(wide, axes, "sum", like=x).reshape(like_b.shape)
         return dx, None, None, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
+
+    def forward_cuda(self, x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, *, eps: float) -> Array:
+        xp, dense = self.xp, compact(self.xp, x)
+        if (plan := _over_channels(dense)) is None:
+            return NotImplemented
+        y = xp.empty_like(dense)
+        kept, rstd = (xp.empty((1, x.shape[1], *[1] * (x.ndim - 2)), FP32.storage) for _ in range(2))
+        given = [_vector(xp, v) for v in (mean, var, w, b)]
+        plan.launch("fixed_norm_forward", dense, *given, y, kept, rstd, eps)
+        self.save(x, w, statistics=(kept, rstd))
+        return y
+
+    def backward_cuda(self, dy: Array) -> tuple:
+        like_x, _, _, like_w, like_b = self.like
+        gradients = _backward_cuda(self, dy, (like_x, like_w, like_b), fixed=True)
+        return gradients if gradients is NotImplemented else (gradients[0], None, None, *gradients[1:])
+
+
+_NOT_MOVED = (None, None, None, None, 0.0)  # Running.for_kernel for no statistics
 
 
 def _all_but_channel(x: Array) -> tuple[int, ...]:
@@ -122,6 +200,35 @@ class LayerNorm(Op):
         along = xhat * reduce(g * xhat, self.axes, "mean", like=x)
         dx = like_x and store((g - reduce(g, self.axes, "mean", like=x) - along) * rstd, like=like_x)
         return dx, dw, db
+
+    def forward_cuda(self, x: Array, w: Array | None, b: Array | None, *, axes: tuple, eps: float) -> Array:
+        if (rows := _rows(x, axes)) is None:
+            return NotImplemented
+        xp, dense = self.xp, self.xp.ascontiguousarray(x)
+        y = xp.empty_like(dense)
+        mean, rstd = (xp.empty((*x.shape[: axes[0]], *[1] * len(axes)), FP32.storage) for _ in range(2))
+        rows.launch("layer_norm_forward", dense, _vector(xp, w), _vector(xp, b), y, mean, rstd, eps)
+        self.save(x, w, statistics=(mean, rstd))
+        self.axes = axes
+        return y
+
+    def backward_cuda(self, dy: Array) -> Any:
+        (x, w), (like_x, like_w, like_b), xp = self.saved, self.like, self.xp
+        rows, pack = _rows(x, self.axes), 16 // x.itemsize
+        plan = rows and _plan(rows.rows, rows.length, 1, pack)
+        if rows is None or plan is None:
+            return NotImplemented
+        x, dy, mean, rstd = (xp.ascontiguousarray(a) for a in (x, dy, *self.statistics))
+        dx = xp.empty_like(x) if like_x else None
+        if like_x:
+            rows.launch("layer_norm_backward", x, dy, _vector(xp, w), mean, rstd, dx)
+        dw, db = (xp.empty(like.shape, FP32.storage) if like else None for like in (like_w, like_b))
+        if like_w or like_b:
+            work, lanes = plan.room(xp, x), 4  # few columns per block: most of its threads run along the parts
+            plan.launch("layer_norm_sums", x, dy, mean, rstd, work)
+            arguments = (work, dw, db, rows.length, lanes, plan.parts)
+            KERNELS.launch("layer_norm_totals", x.dtype, ceil_div(rows.length, lanes * pack), THREADS, *arguments)
+        return dx, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
 
 
 class LocalResponseNorm(Op):
@@ -187,6 +294,104 @@ class Normalize(Op):
         return store(dy / n - slope * pull, like=x)
 
 
+# ------------------------------------------------------------------------------------------------------ blocks of a GPU
+
+
+class _Plan(NamedTuple):
+    """How blocks share x, seen as (outer, channels, run); see norm.cu."""
+
+    outer: int
+    channels: int
+    run: int
+    lanes: int  # neighbouring threads that walk along one run of memory; a power of two
+    rows_per_part: int
+    columns_per_part: int
+    parts: int  # blocks that share a channel (or neighbouring channels)
+    groups: int  # channels, or groups of neighbouring channels
+
+    def launch(self, kernel: str, x: Array, *others: Any) -> None:
+        name = kernel if self.run > 1 else f"{kernel}_columns"
+        KERNELS.launch(name, x.dtype, self.groups * self.parts, THREADS, x, *others, *self[:-1])
+
+    def room(self, xp: Any, x: Array) -> Array:
+        """Room for what every part accumulates: up to 1 + 2 V floats for V channels."""
+        v = 1 if self.run > 1 else 16 // x.itemsize
+        return xp.empty(self.parts * ceil_div(self.channels, v) * (1 + 2 * v), FP32.storage)
+
+    def sums(self, xp: Any, kernel: str, x: Array, *others: Array) -> Array | None:
+        """The parts' sums, or None where each channel is one part: the next kernel then sums by itself."""
+        if self.parts == 1:
+            return None
+        work = self.room(xp, x)
+        self.launch(kernel, x, *others, work)
+        return work
+
+
+def _plan(outer: int, c: int, run: int, pack: int) -> _Plan | None:
+    """The plan for (outer, c, run); None where one of them is too long."""
+    if max(outer, c, run) > LONGEST:
+        return None
+    if run == 1:  # a block takes lanes * pack channels, and its threads rows of them
+        lanes = min(16, power_of_two(ceil_div(c, pack)))
+        groups = ceil_div(c, lanes * pack)
+        rows = ceil_div(outer, min(_parts(groups, outer * lanes * pack), 8 * THREADS // lanes))
+        return _Plan(outer, c, run, lanes, rows, 1, ceil_div(outer, rows), groups)
+    rows, columns, parts = outer, run, _parts(c, outer * run)
+    if parts <= outer:
+        rows = ceil_div(outer, parts)
+    else:
+        columns = ceil_div(ceil_div(run, parts), pack) * pack
+    lanes = min(THREADS, power_of_two(ceil_div(columns, pack)))
+    return _Plan(outer, c, run, lanes, rows, columns, ceil_div(outer, rows) * ceil_div(run, columns), c)
+
+
+def _parts(groups: int, n: int) -> int:
+    """In how many parts to split each of `groups` sums over n elements, to have enough blocks that are worth it."""
+    return max(1, min(ENOUGH // groups, n // WORTH))
+
+
+def _over_channels(x: Array) -> _Plan | None:
+    """The plan for the dense x (N, C, ...)."""
+    return _plan(*channels(x), 16 // x.itemsize)
+
+
+def _vector(xp: Any, v: Array | None) -> Array | None:
+    """A parameter or statistic as the kernels take it: FP32 without gaps."""
+    return None if v is None else xp.ascontiguousarray(widen(v))
+
+
+def _backward_cuda(op: Op, dy: Array, likes: tuple, *, fixed: bool) -> Any:
+    (x, w), (mean, rstd), (like_x, like_w, like_b), xp = op.saved, op.statistics, likes, op.xp
+    x = compact(xp, x)
+    if (plan := _over_channels(x)) is None:
+        return NotImplemented
+    dy, mean = matching(xp, dy, x), _vector(xp, mean)
+    dx = xp.empty_like(x) if like_x else None
+    dw, db = (xp.empty(like.shape, FP32.storage) if like else None for like in (like_w, like_b))
+    work = plan.sums(xp, "batch_norm_sums", x, dy, mean) if like_w or like_b or not fixed else None
+    plan.launch("batch_norm_backward", x, dy, _vector(xp, w), mean, _vector(xp, rstd), dx, dw, db, work, fixed)
+    return dx, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
+
+
+class _Rows(NamedTuple):
+    """How blocks share x, seen as rows of neighbours."""
+
+    rows: int
+    length: int
+    lanes: int  # threads per row
+
+    def launch(self, kernel: str, x: Array, *others: Any) -> None:
+        KERNELS.launch(kernel, x.dtype, ceil_div(self.rows * self.lanes, THREADS), THREADS, x, *others, *self)
+
+
+def _rows(x: Array, axes: tuple) -> _Rows | None:
+    """x over its last axes; None where it is empty or a row is too long."""
+    length = prod(x.shape[axes[0] :])
+    if not x.size or length > LONGEST:
+        return None
+    return _Rows(x.size // length, length, row_lanes(length, 16 // x.itemsize))
+
+
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
@@ -197,13 +402,16 @@ def batch_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     training: bool = False,
-    momentum: float = 0.1,
+    momentum: Any = 0.1,
     eps: float = 1e-5,
+    *,
+    num_batches_tracked: Tensor | None = None,
 ) -> Tensor:
     """Normalise every channel of input (N, C, ...) and apply weight and bias (C,).
 
     training: with the mean and (biased) variance of the batch; the running statistics, if given, then become
-    (1 - momentum) running + momentum batch, with the unbiased variance. Otherwise: with the running statistics.
+    (1 - momentum) running + momentum batch, with the unbiased variance, in place, and num_batches_tracked counts one
+    more; momentum is a number or an array without axes. Otherwise: with the running statistics.
     Statistics are computed and kept in FP32, whatever the storage of input (NVG section 2.3.1).
     ValueError if shapes do not fit, if a training batch has one value per channel, or if statistics are missing.
     """
@@ -221,12 +429,13 @@ def batch_norm(
     n = x.numel() // x.shape[1]
     if n == 1:
         raise ValueError(f"batch_norm: expected more than one value per channel when training, got input {x.shape}")
-    batch: dict[str, Array] = {}
-    y = BatchNorm.apply(x, weight, bias, eps=eps, batch=batch)
-    for running, value in ((running_mean, batch["mean"]), (running_var, batch["var"] * (n / (n - 1)))):
-        if running is not None:  # new arrays: a skipped step can go back to the old ones (nn/statistics.py)
-            old = running.data
-            running.data = store((1 - momentum) * widen(old) + momentum * value.reshape(old.shape), like=old)
+    moved = (running_mean, running_var, num_batches_tracked)
+    mean, var, count = (None if v is None else v.data for v in moved)
+    running = Running(mean, var, count, momentum)
+    y = BatchNorm.apply(x, weight, bias, eps=eps, running=running)
+    for v in moved:
+        if v is not None:
+            v._version[0] += 1
     return y
 
 

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ..precision import FLOATING, MOVEMENT, POINTWISE, float32, reduce, require_fp16, scalar, store, to_dtype, widen
+from ..backend.kernels import Kernels
+from ..backend.layout import THREADS, chunk_blocks, compact, dense, matching, memory_order, split
+from ..precision import (
+    FLOATING,
+    FP32,
+    MOVEMENT,
+    POINTWISE,
+    float32,
+    reduce,
+    require_fp16,
+    scalar,
+    store,
+    to_dtype,
+    widen,
+)
 from ..tensor import Array, Like, Op, Tensor, type_name
 from ._arguments import constant, floating, refuse, tensor
+
+KERNELS = Kernels(__file__)
 
 
 def sum_to(g: Array, like: Like) -> Array:
     """The gradient g of a broadcast operand: summed in FP32 over the axes that were broadcast, then stored."""
-    if g.shape != like.shape:
-        lead = g.ndim - len(like.shape)
-        axes = tuple(i for i, n in enumerate(g.shape) if i < lead or like.shape[i - lead] != n)
-        g = reduce(g, axes, "sum", like=like).reshape(like.shape)
-    return store(g, like)
+    return store(g if g.shape == like.shape else _summed(g, like), like)
+
+
+def _summed(g: Array, like: Like) -> Array:
+    """g summed to the shape of like, in FP32."""
+    lead = g.ndim - len(like.shape)
+    axes = tuple(i for i, n in enumerate(g.shape) if i < lead or like.shape[i - lead] != n)
+    return reduce(g, axes, "sum", like=like).reshape(like.shape)
 
 
 def operands(op: str, *inputs: Any) -> list:
@@ -78,6 +98,14 @@ class Add(Op):
         x, y = self.like
         return x and sum_to(dz, x), y and sum_to(dz if self.alpha == 1 else self.alpha * widen(dz), y)
 
+    def forward_cuda(self, x: Array, y: Array, *, alpha: float) -> Array:
+        self.alpha = alpha
+        return _launch_binary(self, "add_forward", x, y, alpha)
+
+    def backward_cuda(self, dz: Array) -> tuple:
+        x, y = self.like
+        return x and sum_to(dz, x), y and _scaled_sum_to(self, self.alpha, dz, y)
+
 
 class Sub(Op):
     """z = x - alpha y;  dx = dz, dy = -alpha dz."""
@@ -94,6 +122,14 @@ class Sub(Op):
         x, y = self.like
         return x and sum_to(dz, x), y and sum_to(-self.alpha * widen(dz), y)
 
+    def forward_cuda(self, x: Array, y: Array, *, alpha: float) -> Array:
+        self.alpha = alpha
+        return _launch_binary(self, "add_forward", x, y, -alpha)
+
+    def backward_cuda(self, dz: Array) -> tuple:
+        x, y = self.like
+        return x and sum_to(dz, x), y and _scaled_sum_to(self, -self.alpha, dz, y)
+
 
 class Mul(Op):
     """z = x y;  dx = y dz, dy = x dz."""
@@ -102,14 +138,24 @@ class Mul(Op):
     arguments = ("input", "other")
 
     def forward(self, x: Array, y: Array) -> Array:
-        need_x, need_y = self.needs or (False, False)
-        self.save(x if need_y else None, y if need_x else None)
+        self._keep(x, y)
         return store(widen(x) * widen(y), like=stored(x, y))
 
     def backward(self, dz: Array) -> tuple:
         (x, y), (like_x, like_y) = self.saved, self.like
         dz = widen(dz)
         return like_x and sum_to(dz * widen(y), like_x), like_y and sum_to(dz * widen(x), like_y)
+
+    def forward_cuda(self, x: Array, y: Array) -> Array:
+        self._keep(x, y)
+        return _launch_binary(self, "mul_forward", x, y)
+
+    def backward_cuda(self, dz: Array) -> tuple:
+        return _launch_gradients(self, "mul_backward", dz)
+
+    def _keep(self, x: Array, y: Array) -> None:
+        need_x, need_y = self.needs or (False, False)
+        self.save(x if need_y else None, y if need_x else None)
 
 
 class Div(Op):
@@ -119,13 +165,23 @@ class Div(Op):
     arguments = ("input", "other")
 
     def forward(self, x: Array, y: Array) -> Array:
-        self.save(x if self.needs[1:] == (True,) else None, y)
+        self._keep(x, y)
         return store(widen(x) / widen(y), like=stored(x, y))
 
     def backward(self, dz: Array) -> tuple:
         (x, y), (like_x, like_y) = self.saved, self.like
         dx = widen(dz) / widen(y)
         return like_x and sum_to(dx, like_x), like_y and sum_to(-dx * (widen(x) / widen(y)), like_y)
+
+    def forward_cuda(self, x: Array, y: Array) -> Array:
+        self._keep(x, y)
+        return _launch_binary(self, "div_forward", x, y)
+
+    def backward_cuda(self, dz: Array) -> tuple:
+        return _launch_gradients(self, "div_backward", dz)
+
+    def _keep(self, x: Array, y: Array) -> None:
+        self.save(x if self.needs[1:] == (True,) else None, y)
 
 
 class Pow(Op):
@@ -160,6 +216,13 @@ class Maximum(Op):
     def backward(self, dz: Array) -> tuple:
         return _share(self, dz, self.xp.greater)
 
+    def forward_cuda(self, x: Array, y: Array) -> Array:
+        self.save(x, y)
+        return _launch_binary(self, "maximum_forward", x, y)
+
+    def backward_cuda(self, dz: Array) -> tuple:
+        return _launch_gradients(self, "maximum_backward", dz)
+
 
 class Minimum(Op):
     """z = min(x, y), nan if either is;  the smaller operand gets dz, equal ones half each, both all of it at nan."""
@@ -173,6 +236,13 @@ class Minimum(Op):
 
     def backward(self, dz: Array) -> tuple:
         return _share(self, dz, self.xp.less)
+
+    def forward_cuda(self, x: Array, y: Array) -> Array:
+        self.save(x, y)
+        return _launch_binary(self, "minimum_forward", x, y)
+
+    def backward_cuda(self, dz: Array) -> tuple:
+        return _launch_gradients(self, "minimum_backward", dz)
 
 
 def _share(op: Op, dz: Array, wins: Any) -> tuple:
@@ -201,15 +271,97 @@ class Where(Op):
         return None, x and sum_to(select(condition, dz), x), y and sum_to(select(~condition, dz), y)
 
 
+def _launch_binary(op: Op, kernel: str, x: Any, y: Any, *options: float) -> Array:
+    """z = f(x, y) in one launch, in the memory order of the operand that has its shape."""
+    arrays = [a for a in (x, y) if hasattr(a, "dtype")]
+    full = max(arrays, key=lambda a: (a.size, a.ndim))
+    if np.broadcast_shapes(*[a.shape for a in arrays]) != full.shape:
+        return NotImplemented
+    z = op.xp.empty_like(full)
+    operands = _seen(op.xp, z, x, y)
+    if operands is None:
+        return NotImplemented
+    KERNELS.launch(kernel, z.dtype, chunk_blocks(z), THREADS, *operands, z, z.size, *options)
+    return z
+
+
+def _launch_gradients(op: Op, kernel: str, dz: Array) -> Any:
+    """The gradients of both operands of a binary op in one launch, from what it saved.
+
+    That of a broadcast operand leaves the kernel in FP32, in the shape of dz; the gate `reduce` sums it.
+    """
+    dz = compact(op.xp, dz)
+    operands = _seen(op.xp, dz, *op.saved)
+    if operands is None:
+        return NotImplemented
+    gradients, places = [], []
+    for like in op.like:
+        whole = like and like.shape == dz.shape
+        g = like and op.xp.empty_like(dz, dtype=dz.dtype if whole else FP32.storage)
+        gradients.append(g)
+        places += [g, None] if whole else [None, g]
+    KERNELS.launch(kernel, dz.dtype, chunk_blocks(dz), THREADS, *operands, dz, *places, dz.size)
+    return tuple([like and sum_to(g, like) for g, like in zip(gradients, op.like)])
+
+
+def _scaled_sum_to(op: Op, factor: float, dz: Array, like: Like) -> Array:
+    """sum_to(factor dz, like), without an FP32 copy of dz."""
+    if factor == 1:
+        return sum_to(dz, like)
+    if dz.shape == like.shape:
+        return launch_map(op, KERNELS, "scale", dz, options=(factor,))
+    return store(factor * _summed(dz, like), like)
+
+
+def _seen(xp: Any, z: Array, *operands: Any) -> list | None:
+    """Two operands (arrays, one of them perhaps a number) as kernels see them from the dense z.
+
+    For each an array or None, its `inner` and its `length`; then the number; see `Operand` in pointwise.cu. None for
+    arrays that lie otherwise.
+    """
+    found: list = []
+    number = 0.0
+    for x in operands:
+        if not hasattr(x, "dtype"):  # a number, or None: not saved, as no gradient needs it
+            number = number if x is None else x
+            found += [None, 1, 1]
+            continue
+        x = x.reshape((1,) * (z.ndim - x.ndim) + x.shape)
+        if x.shape == z.shape:
+            found += [matching(xp, x, z), 1, 0]
+            continue
+        runs = split(z, tuple(a for a in range(z.ndim) if x.shape[a] == 1))  # kept: x has them, too
+        kept = [i for i, run in enumerate(runs) if not run.reduced]
+        order = [a for a in memory_order(z) if x.shape[a] != 1]
+        if len(kept) > 1 or not dense(x) or memory_order(x) != order or z.size >= 2**31:
+            return None
+        after = runs[kept[0] + 1 :] if kept else []
+        found += [x, prod([run.length for run in after]), x.size]
+    return [*found, number]
+
+
 # ------------------------------------------------------------------------------------------------------- one operand
 
 
+def launch_map(op: Op, kernels: Kernels, kernel: str, *arrays: Array, options: Any = ()) -> Array:
+    """One launch of a kernel that maps arrays of one shape to one more, which lies in memory like the first."""
+    y = op.xp.empty_like(arrays[0])
+    alike = [matching(op.xp, x, y) for x in arrays]
+    kernels.launch(kernel, y.dtype, chunk_blocks(y), THREADS, *alike, y, y.size, *options)
+    return y
+
+
 class FromInput(Op):
-    """y = f(x);  dx = f'(x) dy. Subclasses give f and df as functions of FP32 values."""
+    """y = f(x);  dx = f'(x) dy. Subclasses give f and df as functions of FP32 values.
+
+    cuda: the file and name of their CUDA twins, the kernels <name>_forward and <name>_backward, which take the options
+    in alphabetical order.
+    """
 
     kind = POINTWISE
     f: Any
     df: Any
+    cuda: ClassVar[tuple[Kernels, str] | None] = None
 
     def forward(self, x: Array, **options: Any) -> Array:
         self.save(x)
@@ -220,13 +372,33 @@ class FromInput(Op):
         (x,) = self.saved
         return store(widen(dy) * self.df(widen(x), **self.options), like=dy)
 
+    def forward_cuda(self, x: Array, **options: Any) -> Array:
+        if self.cuda is None:
+            return NotImplemented
+        self.save(x)
+        self.options = options
+        return launch_map(self, self.cuda[0], f"{self.cuda[1]}_forward", x, options=self._ordered())
+
+    def backward_cuda(self, dy: Array) -> Array:
+        if self.cuda is None:
+            return NotImplemented
+        (x,) = self.saved
+        return launch_map(self, self.cuda[0], f"{self.cuda[1]}_backward", x, dy, options=self._ordered())
+
+    def _ordered(self) -> list:
+        return [self.options[name] for name in sorted(self.options)]
+
 
 class FromOutput(Op):
-    """y = f(x);  dx = f'(x) dy, with f' written in terms of the stored y."""
+    """y = f(x);  dx = f'(x) dy, with f' written in terms of the stored y.
+
+    cuda: as in FromInput.
+    """
 
     kind = POINTWISE
     f: Any
     df: Any
+    cuda: ClassVar[tuple[Kernels, str] | None] = None
 
     def forward(self, x: Array) -> Array:
         y = store(self.f(widen(x)), like=x)
@@ -236,6 +408,19 @@ class FromOutput(Op):
     def backward(self, dy: Array) -> Array:
         (y,) = self.saved
         return store(widen(dy) * self.df(widen(y)), like=dy)
+
+    def forward_cuda(self, x: Array) -> Array:
+        if self.cuda is None:
+            return NotImplemented
+        y = launch_map(self, self.cuda[0], f"{self.cuda[1]}_forward", x)
+        self.save(y)
+        return y
+
+    def backward_cuda(self, dy: Array) -> Array:
+        if self.cuda is None:
+            return NotImplemented
+        (y,) = self.saved
+        return launch_map(self, self.cuda[0], f"{self.cuda[1]}_backward", y, dy)
 
 
 class Neg(Op):
@@ -249,9 +434,16 @@ class Neg(Op):
     def backward(self, dy: Array) -> Array:
         return store(-widen(dy), like=dy)
 
+    def forward_cuda(self, x: Array) -> Array:
+        return launch_map(self, KERNELS, "scale", x, options=(-1.0,))
+
+    backward_cuda = forward_cuda
+
 
 class Abs(FromInput):
     """y = |x|;  dx = sign(x) dy, 0 at 0."""
+
+    cuda = KERNELS, "abs"
 
     def f(self, x: Array) -> Array:
         return self.xp.abs(x)
@@ -263,6 +455,8 @@ class Abs(FromInput):
 class Exp(FromOutput):
     """y = e^x;  dx = y dy."""
 
+    cuda = KERNELS, "exp"
+
     def f(self, x: Array) -> Array:
         return self.xp.exp(x)
 
@@ -272,6 +466,8 @@ class Exp(FromOutput):
 
 class Log(FromInput):
     """y = ln x;  dx = dy / x."""
+
+    cuda = KERNELS, "log"
 
     def f(self, x: Array) -> Array:
         return self.xp.log(x)
@@ -283,6 +479,8 @@ class Log(FromInput):
 class Sqrt(FromOutput):
     """y = sqrt x;  dx = dy / 2y."""
 
+    cuda = KERNELS, "sqrt"
+
     def f(self, x: Array) -> Array:
         return self.xp.sqrt(x)
 
@@ -292,6 +490,8 @@ class Sqrt(FromOutput):
 
 class Rsqrt(FromInput):
     """y = 1 / sqrt x;  dx = -dy / 2 x^(3/2)."""
+
+    cuda = KERNELS, "rsqrt"
 
     def f(self, x: Array) -> Array:
         return 1 / self.xp.sqrt(x)
@@ -303,6 +503,8 @@ class Rsqrt(FromInput):
 class Square(FromInput):
     """y = x^2;  dx = 2x dy."""
 
+    cuda = KERNELS, "square"
+
     def f(self, x: Array) -> Array:
         return x * x
 
@@ -312,6 +514,8 @@ class Square(FromInput):
 
 class Reciprocal(FromInput):
     """y = 1 / x;  dx = -dy / x^2."""
+
+    cuda = KERNELS, "reciprocal"
 
     def f(self, x: Array) -> Array:
         return 1 / x
@@ -346,6 +550,21 @@ class Clamp(Op):
         dlow = like_low and sum_to(select((x < low) & (low < high), dy), like_low)
         dhigh = like_high and sum_to(select((x > high) | (high < low), dy), like_high)
         return dx, dlow, dhigh
+
+    def forward_cuda(self, x: Array, low: Array | None, high: Array | None) -> Array:
+        self.save(x, low, high)
+        return self._launch("clamp_forward", x)
+
+    def backward_cuda(self, dy: Array) -> Any:
+        dx = self._launch("clamp_backward", self.saved[0], dy)
+        return dx if dx is NotImplemented else (dx, None, None)
+
+    def _launch(self, kernel: str, *arrays: Array) -> Array:
+        _, low, high = self.saved
+        if hasattr(low, "dtype") or hasattr(high, "dtype"):
+            return NotImplemented
+        bounds = -float("inf") if low is None else low, float("inf") if high is None else high
+        return launch_map(self, KERNELS, kernel, *arrays, options=bounds)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..backend.kernels import Kernels
+from ..backend.layout import blocks
 from ..precision import MOVEMENT, REDUCTION, add_to, reduce, store, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import floating, integers
 from .conv import Geometry, Pair, batch_first, channels_first, pad_spatial, taps, unpad_spatial
+
+KERNELS = Kernels(__file__)
 
 
 class MaxPool2d(Op):
@@ -60,6 +64,27 @@ class MaxPool2d(Op):
                 seen[...] = part
         return store(batch_first(unpad_spatial(total, g, (h, w))), like=self.like[0])
 
+    def forward_cuda(self, x: Array, *, geometry: Geometry, positions: list | None) -> Array:
+        if not _fits(x.shape, geometry.output(*x.shape[2:])):
+            return NotImplemented
+        self.geometry, self.shape = geometry, x.shape
+        windows, x = _windows(geometry, x.shape), _images(self.xp, x)
+        y = self.xp.empty((x.shape[0], *geometry.output(*x.shape[1:3]), x.shape[3]), x.dtype)
+        index = self.xp.empty(y.shape, _index_dtype(geometry))
+        _launch(f"max_pool2d_forward{_suffix(index)}", y, (x, y, index), *windows)
+        self.save(index)
+        if positions is not None:
+            positions.append(batch_first(self._places(index)))
+        return batch_first(y)
+
+    def backward_cuda(self, dy: Array) -> Array:
+        if not _fits(self.shape, dy.shape[2:]):
+            return NotImplemented
+        index, dy = self.xp.ascontiguousarray(self.saved[0]), _images(self.xp, dy)
+        dx = _empty_images(self.xp, self.shape, dy.dtype)
+        _launch(f"max_pool2d_backward{_suffix(index)}", dx, (dy, index, dx), *_windows(self.geometry, self.shape))
+        return batch_first(dx)
+
 
 def _first_place(xp: Any, g: Geometry, seen: Array) -> Array:
     """The first kernel position of each window (1, OH, OW, 1) that is not padding: the maximum where all x are -inf."""
@@ -67,36 +92,73 @@ def _first_place(xp: Any, g: Geometry, seen: Array) -> Array:
         [-(-max(before - i * s, 0) // d) for i in range(o)]
         for o, s, d, (before, _) in zip(seen.shape[1:3], g.stride, g.dilation, g.pads)
     ]
-    dtype = "uint8" if g.kernel[0] * g.kernel[1] <= 256 else "uint32"  # one byte beside two of FP16
-    return xp.asarray([[i * g.kernel[1] + j for j in cols] for i in rows], dtype)[None, :, :, None]
+    return xp.asarray([[i * g.kernel[1] + j for j in cols] for i in rows], _index_dtype(g))[None, :, :, None]
+
+
+def _index_dtype(g: Geometry) -> str:
+    return "uint8" if g.kernel[0] * g.kernel[1] <= 256 else "uint32"  # one byte beside two of FP16
+
+
+def _suffix(index: Array) -> str:
+    """What the names of max pooling's kernels end in."""
+    return "" if index.dtype == "uint8" else "_uint32"
 
 
 class AvgPool2d(Op):
-    """y = sum of each window / divisor;  dx = dy / divisor, added up over the windows that see x."""
+    """y = sum of each window / divisor;  dx = dy / divisor, added up over the windows that see x.
+
+    divisor: `override`, or how many places the window has, with its padding (`include_pad`) or without.
+    """
 
     kind = REDUCTION
     name = "avg_pool2d"
 
-    def forward(self, x: Array, *, geometry: Geometry, divisor: list) -> Array:
+    def forward(self, x: Array, *, geometry: Geometry, include_pad: bool, override: int | None) -> Array:
+        self.geometry, self.shape, self.include_pad, self.override = geometry, x.shape, include_pad, override
         padded = pad_spatial(self.xp, channels_first(widen(x)), geometry.pads)
-        self.divisor = self.xp.asarray(divisor, padded.dtype)[None, :, :, None]  # OH, OW
-        self.geometry, self.shape = geometry, x.shape
         total = None
         for _, _, seen in taps(padded, geometry):
             if total is None:
                 total = seen.copy()
             else:
                 add_to(total, seen, like=x)
-        return store(batch_first(total / self.divisor), like=x)
+        return store(batch_first(total / self._divisor(padded)), like=x)
 
     def backward(self, dy: Array) -> Array:
         (n, c, h, w), g = self.shape, self.geometry
         wide = widen(dy)
-        part = channels_first(wide) / self.divisor
+        part = channels_first(wide) / self._divisor(wide)
         total = self.xp.zeros((c, *g.padded(h, w), n), wide.dtype)
         for _, _, seen in taps(total, g):
             add_to(seen, part, like=dy)
         return store(batch_first(unpad_spatial(total, g, (h, w))), like=dy)
+
+    def forward_cuda(self, x: Array, *, geometry: Geometry, include_pad: bool, override: int | None) -> Array:
+        if not _fits(x.shape, geometry.output(*x.shape[2:])):
+            return NotImplemented
+        self.geometry, self.shape, self.include_pad, self.override = geometry, x.shape, include_pad, override
+        x = _images(self.xp, x)
+        y = self.xp.empty((x.shape[0], *geometry.output(*x.shape[1:3]), x.shape[3]), x.dtype)
+        _launch("avg_pool2d_forward", y, (x, y), *_windows(geometry, self.shape), include_pad, override or 0)
+        return batch_first(y)
+
+    def backward_cuda(self, dy: Array) -> Array:
+        if not _fits(self.shape, dy.shape[2:]):
+            return NotImplemented
+        windows, dy = _windows(self.geometry, self.shape), _images(self.xp, dy)
+        dx = _empty_images(self.xp, self.shape, dy.dtype)
+        _launch("avg_pool2d_backward", dx, (dy, dx), *windows, self.include_pad, self.override or 0)
+        return batch_first(dx)
+
+    def _divisor(self, like: Array) -> Array:
+        """What the sum of each window (1, OH, OW, 1) is divided by, in the dtype of like."""
+        g, sizes = self.geometry, []
+        for n, k, s, (p, _), o in zip(self.shape[2:], g.kernel, g.stride, g.pads, g.output(*self.shape[2:])):
+            starts = [i * s - p for i in range(o)]
+            ends = [min(a + k, n + p) for a in starts]
+            sizes.append([b - a if self.include_pad else min(b, n) - max(a, 0) for a, b in zip(starts, ends)])
+        divisor = [[self.override or tall * wide for wide in sizes[1]] for tall in sizes[0]]
+        return self.xp.asarray(divisor, like.dtype)[None, :, :, None]
 
 
 class AdaptiveAvgPool2d(Op):
@@ -123,6 +185,26 @@ class AdaptiveAvgPool2d(Op):
             add_to(cell, wide[:, :, i : i + 1, j : j + 1] / (cell.shape[2] * cell.shape[3]), like=dy)
         return store(dx, like=dy)
 
+    def forward_cuda(self, x: Array, *, size: Pair) -> Array:
+        if size == (1, 1) or not _fits(x.shape, size):
+            return NotImplemented  # a single cell is one reduction: in `reduce`, many threads share a sum
+        self.shape, self.size = x.shape, size
+        x = _images(self.xp, x)
+        y = self.xp.empty((x.shape[0], *size, x.shape[3]), x.dtype)
+        _launch("adaptive_avg_pool2d_forward", y, (x, y), *self._sides())
+        return batch_first(y)
+
+    def backward_cuda(self, dy: Array) -> Array:
+        if not _fits(self.shape, self.size):
+            return NotImplemented
+        dy, dx = _images(self.xp, dy), _empty_images(self.xp, self.shape, dy.dtype)
+        _launch("adaptive_avg_pool2d_backward", dx, (dy, dx), *self._sides())
+        return batch_first(dx)
+
+    def _sides(self) -> tuple[int, ...]:
+        """(h, oh, w, ow)."""
+        return self.shape[2], self.size[0], self.shape[3], self.size[1]
+
 
 def _cells(shape: tuple, size: Pair) -> Any:
     def spans(n: int, parts: int) -> list[slice]:
@@ -131,6 +213,41 @@ def _cells(shape: tuple, size: Pair) -> Any:
     for i, rows in enumerate(spans(shape[2], size[0])):
         for j, cols in enumerate(spans(shape[3], size[1])):
             yield i, j, rows, cols
+
+
+# ------------------------------------------------------------------------------------------- for the CUDA twins only
+
+
+def _fits(shape: tuple, out: Pair) -> bool:
+    """Whether the kernels' 32-bit arithmetic reaches: places are numbered (channel, row) and (column, image)."""
+    (n, c, h, w), (oh, ow) = shape, out
+    return max(c * h, c * oh, w * n, ow * n, h * oh + h, w * ow + w) < 2**31
+
+
+def _images(xp: Any, x: Array) -> Array:
+    """x (N, C, H, W) as the kernels take it: contiguous (C, H, W, N), a copy where it lies otherwise."""
+    return xp.ascontiguousarray(channels_first(x))
+
+
+def _empty_images(xp: Any, shape: tuple, dtype: Any) -> Array:
+    n, c, h, w = shape
+    return xp.empty((c, h, w, n), dtype)
+
+
+def _windows(g: Geometry, shape: tuple) -> tuple[int, ...]:
+    """Windows (pool.cu) of both sides: size, count, kernel, stride, before, dilation."""
+    sides = zip(shape[2:], g.output(*shape[2:]), g.kernel, g.stride, g.pads, g.dilation)
+    return tuple([v for n, o, k, s, (before, _), d in sides for v in (n, o, k, s, before, d)])
+
+
+def _launch(kernel: str, out: Array, arrays: tuple, *numbers: Any) -> None:
+    """Run a kernel with a thread for every 16 bytes of `out` (C, H, W, N), or for every element of it."""
+    planes, rows, columns, images = out.shape
+    pack = 16 // out.itemsize
+    threads = columns * (images // pack if images % pack == 0 else images)
+    block = min(256, -(-threads // 32) * 32)
+    grid = blocks(threads, block), min(planes * rows, 65535)
+    KERNELS.launch(kernel, out.dtype, grid, block, *arrays, planes, images, *numbers)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
@@ -206,13 +323,7 @@ def avg_pool2d(
     g = _geometry("avg_pool2d", x.shape[2:], kernel_size, stride, padding, 1, ceil_mode)
     if divisor_override is not None and (not hasattr(divisor_override, "__index__") or divisor_override == 0):
         raise ValueError(f"avg_pool2d: expected `divisor_override` to be a non-zero integer, got {divisor_override!r}")
-    sizes = []
-    for n, k, s, (p, _), o in zip(x.shape[2:], g.kernel, g.stride, g.pads, g.output(*x.shape[2:])):
-        starts = [i * s - p for i in range(o)]
-        ends = [min(a + k, n + p) for a in starts]
-        sizes.append([b - a if count_include_pad else min(b, n) - max(a, 0) for a, b in zip(starts, ends)])
-    divisor = [[divisor_override or tall * wide for wide in sizes[1]] for tall in sizes[0]]
-    y = AvgPool2d.apply(x, geometry=g, divisor=divisor)
+    y = AvgPool2d.apply(x, geometry=g, include_pad=bool(count_include_pad), override=divisor_override)
     return y.squeeze(0) if unbatched else y
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from .. import backend
 from ..nn.parameter import Parameter
 from ..ops._arguments import refuse
-from ..precision import reduce, to_dtype, widen
+from ..precision import float64, reduce, to_dtype, widen
 from ..tensor import Array, Tensor, tensor
+from . import multi_tensor
 from ._checks import number, require_unscaled
 
 
@@ -37,6 +38,8 @@ def clip_grad_norm_(
     params = _with_gradient("clip_grad_norm_", parameters)
     if not params:
         return tensor(0.0)
+    if all(backend.of(p.grad) is backend.gpu and p.dtype != float64 for p in params):
+        return _clip_on_device(params, max_norm, norm_type, error_if_nonfinite)
     with np.errstate(all="ignore"):
         parts = [_power_sum(widen(p.grad), norm_type) for p in params]
         total = parts[0]
@@ -51,6 +54,17 @@ def clip_grad_norm_(
             g = widen(p.grad)
             p.grad = g * to_dtype(factor, g.dtype)
     return Tensor(total)
+
+
+def _clip_on_device(params: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
+    """The same in two passes over all gradients at once, without asking the GPU (unless for error_if_nonfinite)."""
+    grads = [p.grad for p in params]
+    result = multi_tensor.norm(grads, norm_type, max_norm)  # [norm, factor]
+    if error_if_nonfinite and not backend.gpu.isfinite(result[:1]):
+        raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {Tensor(result[0]):g}; skip this step")
+    for p, g in zip(params, multi_tensor.multiply(grads, result[1:])):
+        p.grad = g
+    return Tensor(result[0])
 
 
 def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: float, foreach: None = None) -> None:

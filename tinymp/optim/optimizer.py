@@ -15,6 +15,7 @@ from ..nn.parameter import Parameter
 from ..ops._arguments import refuse
 from ..precision import FLOATING, UPDATE, float16, store, to_dtype, use, widen
 from ..tensor import Array, Tensor, type_name
+from . import fused
 from ._checks import number, require_unscaled, same_keys
 
 Group = dict[str, Any]
@@ -37,6 +38,38 @@ class StepResult(Enum):
         return self.applied
 
 
+class PendingResult:
+    """The StepResult of a step on a GPU, which the host has not looked at: each look (`applied`, bool, ==) waits.
+
+    After a step that was captured in a CUDA graph it tells of the last replay.
+    """
+
+    def __init__(self, skipped: Array) -> None:
+        self._skipped = skipped
+
+    def result(self) -> StepResult:
+        """APPLIED or SKIPPED. Waits for the GPU."""
+        return StepResult.SKIPPED if backend.to_cpu(self._skipped).any() else StepResult.APPLIED
+
+    applied = property(lambda self: self.result().applied, doc="Whether the parameters were updated.")
+    name = property(lambda self: self.result().name, doc="The name of the StepResult.")
+    value = property(lambda self: self.result().value, doc="The value of the StepResult.")
+
+    def __bool__(self) -> bool:
+        return self.applied
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, PendingResult):
+            return self.result() is other.result()
+        return self.result() is other
+
+    def __hash__(self) -> int:
+        return hash(self.result())
+
+    def __repr__(self) -> str:
+        return f"PendingResult({self.result()})"
+
+
 class Optimizer:
     """Updates parameters from their gradients. A subclass gives `update`, the rule for one parameter, and `initial`.
 
@@ -55,6 +88,7 @@ class Optimizer:
     kind: ClassVar = UPDATE
     flags: ClassVar[tuple[str, ...]] = ("maximize", "nesterov", "amsgrad")  # options that are True or False
     signed: ClassVar[tuple[str, ...]] = ("dampening",)  # options that may be negative
+    rule: ClassVar[str | None] = None  # the kernels of multi_tensor.py that do the same as `update`, on a GPU
 
     def __init__(self, params: Iterable, defaults: dict[str, Any]) -> None:
         self.defaults = defaults
@@ -67,6 +101,11 @@ class Optimizer:
             self.add_param_group(group)
 
     # ---- what a subclass gives
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "update" in vars(cls) and "rule" not in vars(cls):
+            cls.rule = None  # a rule of its own has no kernel
 
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
         """The new weights. All arrays are FP32 (FP64 for FP64 parameters); those in `state` may be written in place."""
@@ -150,7 +189,7 @@ class Optimizer:
         for p in self._parameters():
             p.zero_grad()
 
-    def step(self, closure: None = None, *, allow_missing: bool = False) -> StepResult:
+    def step(self, closure: None = None, *, allow_missing: bool = False) -> StepResult | PendingResult:
         """Update every parameter that requires a gradient; the gradients must be unscaled. See `StepResult`.
 
         With a loss scaler, call `scaler.step(optimizer)` instead: every scaler, NoLossScaler too, first looks whether
@@ -161,7 +200,7 @@ class Optimizer:
         ready = self._ready(allow_missing)
         for _, p in ready:
             require_unscaled(f"{self._name}.step", p, "scaler.step(optimizer)")
-        return self._finish(ready, finite=True)
+        return self._finish(ready, skip=False)
 
     def _ready(self, allow_missing: bool) -> list[tuple[Group, Parameter]]:
         """The parameters to update, with their groups; everything that can be wrong is found out here."""
@@ -177,40 +216,55 @@ class Optimizer:
                 "optimizer, or pass step(..., allow_missing=True)"
             )
         for _, p in ready:
-            if isinstance(p.grad, Tensor) or getattr(p.grad, "shape", None) != p.shape or p.grad.dtype not in FLOATING:
+            fits = not isinstance(p.grad, Tensor) and getattr(p.grad, "shape", None) == p.shape
+            if not fits or p.grad.dtype not in FLOATING or backend.of(p.grad) is not backend.of(p.data):
                 raise RuntimeError(
                     f"{self._name}.step: expected the grad of parameter {self._label(p)} to be a floating array of its "
-                    f"shape, got {type(p.grad).__name__} {getattr(p.grad, 'shape', '')}"
+                    f"shape on {p.device}, got {type(p.grad).__name__} {getattr(p.grad, 'shape', '')}"
                 )
         return ready
 
-    def _finish(self, ready: list[tuple[Group, Parameter]], finite: bool) -> StepResult:
-        """Apply the update, or skip it if the gradients are not finite, and let the statistics follow."""
-        result = StepResult.NO_GRADIENTS if not ready else StepResult.APPLIED if finite else StepResult.SKIPPED
-        if result.applied:
+    def _finish(self, ready: list[tuple[Group, Parameter]], skip: Any) -> Any:
+        """Apply the update, or skip it if the gradients are not finite, and let the statistics follow.
+
+        skip: a bool, or an array of one on the GPU: then the GPU decides, and the result is a PendingResult.
+        """
+        pending = not isinstance(skip, bool)
+        result: Any = StepResult.SKIPPED if skip is True else StepResult.APPLIED
+        result = StepResult.NO_GRADIENTS if not ready else PendingResult(skip) if pending else result
+        left = [] if skip is True else ready
+        if left and backend.of(left[0][1].data) is backend.gpu:
+            left = fused.step(self, left, skip)
+        if left and not (pending and backend.to_cpu(skip).any()):
             with np.errstate(all="ignore"):
-                for group, p in ready:
+                for group, p in left:
                     with use(p.policy):  # state and weights are rounded as the parameter's policy says
                         self._update_one(group, p)
-        statistics.settle(result is not StepResult.SKIPPED, self._parameters())
+        statistics.settle(skip.reshape(()) if pending else result is StepResult.SKIPPED, self._parameters())
         return result
 
     def _update_one(self, group: Group, p: Parameter) -> None:
         w, g = widen(p.master), unscaled(p)
         if group.get("maximize"):
             g = -g
-        state = self.state.setdefault(p, {"step": 0})
-        state["step"] += 1
-        arrays = {}
-        for name, value in self.initial(group).items():
-            if name not in state:
-                dtype = float16 if p.policy.state == float16 else w.dtype
-                state[name] = backend.of(w).xp.full_like(w, value, dtype=dtype)
-            arrays[name] = widen(state[name])  # FP32 state: the array itself
+        state = self._state_of(group, p)
+        state["step"] = _count(state["step"]) + 1
+        arrays = {name: widen(state[name]) for name in self.initial(group)}  # FP32 state: the array itself
         w = self.update(w, g, {"step": state["step"], **arrays}, group)
         for name, array in arrays.items():
             state[name] = store(array, like=state[name])
         p.write(w)  # the write-back: exact into the FP32 master, one rounding into the FP16 copy (MPT section 3.1)
+
+    def _state_of(self, group: Group, p: Parameter) -> State:
+        """The state of p, made where it is missing and brought to where p is."""
+        state, device = self.state.setdefault(p, {"step": 0}), backend.of(p.data)
+        for name, value in self.initial(group).items():
+            if name not in state:
+                dtype = float16 if p.policy.state == float16 else widen(p.master).dtype
+                state[name] = device.xp.full_like(p.master, value, dtype=dtype)
+            elif backend.of(state[name]) is not device:
+                state[name] = device.asarray(state[name])
+        return state
 
     # ---- saving
 
@@ -219,7 +273,10 @@ class Optimizer:
         index = {p: i for i, p in enumerate(self._parameters())}
         states = {i: self.state[p] for p, i in index.items() if p in self.state}
         return {
-            "state": {i: {k: _copied(v) for k, v in state.items()} for i, state in states.items()},
+            "state": {
+                i: {name: _count(v) if name == "step" else _copied(v) for name, v in state.items()}
+                for i, state in states.items()
+            },
             "param_groups": [{**group, "params": [index[p] for p in group["params"]]} for group in self.param_groups],
         }
 
@@ -249,25 +306,30 @@ class Optimizer:
             state[p] = {"step": int(number(where, "step", loaded["step"]))}
             dtype = float16 if p.policy.state == float16 else widen(p.master).dtype
             for name in self.initial(group):
-                array = np.asarray(loaded[name])
+                array = np.asarray(backend.to_cpu(loaded[name]))
                 if array.shape != p.shape or array.dtype not in FLOATING:
                     raise ValueError(
                         f"{where}: expected `{name}` of parameter {self._label(p)} to be floating of its shape, got "
                         f"{array.dtype} {array.shape}"
                     )
-                state[p][name] = to_dtype(array, dtype).copy()
+                state[p][name] = backend.of(p.data).asarray(to_dtype(array, dtype).copy())
         self.param_groups, self.state = groups, state
 
 
 def unscaled(p: Parameter) -> Array:
     """p.grad in FP32, divided by the loss scale that it carries (NVG section 2.3.1, step 5). May be p.grad itself."""
     assert p.grad is not None
-    g = widen(p.grad)
-    return g if p.grad_scale == 1 else g / p.grad_scale
+    g, scale = widen(p.grad), p.grad_scale
+    return g if scale == 1 else g / getattr(scale, "array", scale)  # on a GPU, S may be an array
 
 
-def _copied(value: Any) -> Any:
-    return value.copy() if hasattr(value, "dtype") else value
+def _copied(value: Any) -> np.ndarray:
+    return np.array(backend.to_cpu(value))
+
+
+def _count(step: Any) -> int:
+    """A number of updates as an int: on a GPU it is counted there (fused.py)."""
+    return int(backend.to_cpu(step)[0]) if hasattr(step, "dtype") else step
 
 
 # ---------------------------------------------------------------------------------------------------- the four rules
@@ -278,6 +340,8 @@ class SGD(Optimizer):
 
     g <- g + lambda w;  m <- mu m + (1 - tau) g, at first m <- g;  w <- w - lr m, or with Nesterov w - lr (g + mu m)
     """
+
+    rule = "sgd"
 
     def __init__(
         self,
@@ -325,6 +389,8 @@ class Adagrad(Optimizer):
     eps is an FP32 constant: 1e-10 is 0 in FP16, whose smallest positive value is 6e-8.
     """
 
+    rule = "adagrad"
+
     def __init__(
         self,
         params: Iterable,
@@ -367,6 +433,7 @@ class Adam(Optimizer):
     eps is an FP32 constant: 1e-8 is 0 in FP16, whose smallest positive value is 6e-8, and m / 0 would be infinite.
     """
 
+    rule = "adam"
     decoupled: ClassVar[bool] = False
 
     def __init__(

@@ -19,12 +19,15 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from .. import backend
 from ..nn.parameter import Parameter
 from ..ops._arguments import refuse, tensor
 from ..precision import FLOATING, FP16_MAX, LOSS, float16, reduce, widen
 from ..tensor import Array, Op, Tensor, watch
 from ._checks import count, number, same_keys
+from .device_scaler import BAD_LOSSES, GROWTH_TRACKER, ITERATION, OVERFLOWED, SKIPS, DeviceSide
 from .optimizer import Optimizer, StepResult, unscaled
 
 # Below 2^-14, the smallest normal FP16 number, S itself, the gradient with which the backward pass starts, would lose
@@ -42,12 +45,12 @@ class ScaleLoss(Op):
 
     kind = LOSS
 
-    def forward(self, loss: Array, *, scale: float) -> Array:
+    def forward(self, loss: Array, *, scale: Any) -> Array:
         self.loss_scale = scale
-        return loss * scale
+        return loss * getattr(scale, "array", scale)  # on a GPU, S may be an array
 
     def backward(self, dy: Array) -> Array:
-        return dy * self.loss_scale
+        return dy * getattr(self.loss_scale, "array", self.loss_scale)
 
 
 class LossScaler:
@@ -64,17 +67,22 @@ class LossScaler:
 
     history    (iteration, new scale, reason) of every change of S
     iteration  how many `update`s there have been
+
+    On a GPU nothing of this waits for the host: S, the verdicts and the counts stay on the device (device_scaler.py),
+    `step` returns a result that is looked up when somebody asks, reading S or the history waits, and a limit that was
+    reached raises some steps late. (ObservedLossScaler, which looks at every gradient, does wait until S is fixed.)
     """
 
     _saved: ClassVar[tuple[str, ...]] = ()  # what a subclass adds to the state_dict
+    _side: DeviceSide | None = None  # once a loss on a GPU was scaled
 
     def __init__(self, scale: float, max_consecutive_skips: int, max_nonfinite_losses: int) -> None:
         self._name = type(self).__name__
         self._scale = number(self._name, "scale", scale, above=True)
         self.max_consecutive_skips = count(self._name, "max_consecutive_skips", max_consecutive_skips)
         self.max_nonfinite_losses = count(self._name, "max_nonfinite_losses", max_nonfinite_losses)
-        self.iteration = 0
-        self.history: list[tuple[int, float, str]] = []
+        self._iteration = 0
+        self._history: list[tuple[int, float, str]] = []
         self._skips = self._bad_losses = 0  # iterations in a row
         self._witness: _Witness | None = None
         # When the scaler is forgotten in the middle of an iteration, Python closes this and the watching ends.
@@ -86,6 +94,7 @@ class LossScaler:
         self._verdicts: dict[Optimizer, str | None] = {}  # unscaled so far -> the parameter that overflowed, or None
         self._results: dict[Optimizer, StepResult] = {}  # stepped so far
         self._bad_loss: tuple[float, str] | None = None  # the first loss that was not finite, and why
+        self._on_device = False  # whether this iteration's losses and gradients are judged on a GPU
 
     def _adjust(self, overflow: str | None) -> None:
         """Reconsider S after an iteration: `overflow` names the first parameter that overflowed, None if none did."""
@@ -101,6 +110,11 @@ class LossScaler:
             raise TypeError(f"scale: expected the loss in FP32, got {loss.dtype}; the losses of tinymp.ops return FP32")
         if loss.data.size != 1:
             raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")
+        if backend.of(loss.data) is backend.gpu and self._stays_on_device():
+            self._on_device = True
+            side = self._device_side()
+            side.note_loss(loss.data)
+            return ScaleLoss.apply(loss, scale=self._scale if self._dynamic() is None else side.factor)
         if self._bad_loss is None and not math.isfinite(loss.item()):
             cause = self._witness.cause(loss._op) if self._witness else _UNWATCHED
             self._bad_loss = (loss.item(), cause)
@@ -115,10 +129,17 @@ class LossScaler:
         if optimizer in self._verdicts:
             raise RuntimeError("unscale_: called twice for one optimizer; call update() at the end of the iteration")
         params = [p for p in optimizer._parameters() if p.grad is not None]
-        self._verdicts[optimizer] = self._first_overflow("unscale_", optimizer, params)
+        if self._on_device:
+            self._require_scaled("unscale_", optimizer, params)
+            self._verdicts[optimizer] = None
+            scale = self._scale if self._dynamic() is None else self._device_side().factor
+            self._device_side().unscale(optimizer, params, scale)
+        else:
+            self._verdicts[optimizer] = self._first_overflow("unscale_", optimizer, params)
+            for p in params:
+                g = unscaled(p)
+                p.grad = g if p.grad_scale != 1 else g.copy()
         for p in params:
-            g = unscaled(p)
-            p.grad = g if p.grad_scale != 1 else g.copy()
             p.grad_scale = 1.0
 
     def step(self, optimizer: Optimizer, *, allow_missing: bool = False) -> StepResult:
@@ -136,9 +157,12 @@ class LossScaler:
         elif any(p.grad_scale != 1 for p in params):
             raise RuntimeError("step: gradients were computed after unscale_; call it after the last backward()")
         elif self._verdicts[optimizer] is None:  # what was done to them since, clipping say, may have broken them
-            self._verdicts[optimizer] = _first_nonfinite(optimizer, params)
-        finite = self._verdicts[optimizer] is None and self._bad_loss is None
-        self._results[optimizer] = optimizer._finish(ready, finite)
+            self._verdicts[optimizer] = self._first_nonfinite(optimizer, params)
+        if self._on_device:
+            skip = self._device_side().skip(optimizer)
+        else:
+            skip = self._verdicts[optimizer] is not None or self._bad_loss is not None
+        self._results[optimizer] = optimizer._finish(ready, skip)
         return self._results[optimizer]
 
     def update(self, new_scale: None = None) -> None:
@@ -146,6 +170,12 @@ class LossScaler:
         refuse("update", new_scale=new_scale)
         if not self._results:
             raise RuntimeError("update: expected step(optimizer) before it, once per iteration")
+        if self._on_device:
+            stepped = any(result is not StepResult.NO_GRADIENTS for result in self._results.values())
+            self._begin()
+            if stepped:
+                self._device_side().end(self._dynamic())
+            return
         results, verdicts, bad_loss, witness = self._results.values(), self._verdicts, self._bad_loss, self._witness
         overflow = next((name for name in verdicts.values() if name is not None), None)
         self._begin()
@@ -172,7 +202,7 @@ class LossScaler:
         elif StepResult.APPLIED in results:
             self._skips = self._bad_losses = 0
             self._adjust(None)
-        self.iteration += 1
+        self._iteration += 1
         last_chance = self._skips + 1 >= self.max_consecutive_skips or self._bad_losses > 0
         self._watch(last_chance)
 
@@ -184,13 +214,23 @@ class LossScaler:
 
     def _first_overflow(self, op: str, optimizer: Optimizer, params: list[Parameter]) -> str | None:
         """The first parameter whose gradient is not finite, by name, or None. All must carry a loss scale."""
+        self._require_scaled(op, optimizer, params)
+        return self._first_nonfinite(optimizer, params)
+
+    def _require_scaled(self, op: str, optimizer: Optimizer, params: list[Parameter]) -> None:
         for p in params:
             if p.grad_scale == 1 and self._scale != 1:
                 raise RuntimeError(
                     f"{op}: the gradient of parameter {optimizer._label(p)} carries no loss scale: its loss was not "
                     "passed through scaler.scale"
                 )
-        return _first_nonfinite(optimizer, params)
+
+    def _first_nonfinite(self, optimizer: Optimizer, params: list[Parameter]) -> str | None:
+        """The first parameter whose gradient is not finite; on a GPU the host is not told (None)."""
+        if self._on_device:
+            self._device_side().check(optimizer, params)
+            return None
+        return next((optimizer._label(p) for p in params if not backend.of(p.grad).isfinite(p.grad)), None)
 
     def _watch(self, on: bool) -> None:
         if self._watching is not None:
@@ -203,20 +243,99 @@ class LossScaler:
     def _change(self, scale: float, reason: str) -> None:
         if scale != self._scale:
             self._scale = scale
-            self.history.append((self.iteration, scale, reason))
+            self._history.append((self._iteration, scale, reason))
+
+    # ---- on a GPU
+
+    def _stays_on_device(self) -> bool:
+        """Whether a GPU can decide about S without the host."""
+        return True
+
+    def _dynamic(self) -> tuple | None:
+        """(growth, backoff, interval, least, most) of a scaler that changes S; None for a constant S."""
+        return None
+
+    def _device_side(self) -> DeviceSide:
+        if self._side is None:
+            self._side = DeviceSide(self._scale, self._arrived)
+            self._push()
+        return self._side
+
+    def _push(self) -> None:
+        """Write what the host knows to the device."""
+        assert self._side is not None
+        counts = [self._iteration, getattr(self, "growth_tracker", 0), self._skips, self._bad_losses]
+        host = np.array([*counts, len(self._history), 0], "int32")
+        self._side.counts[...] = backend.gpu.asarray(host)
+        self._side.scale.fill(self._scale)
+
+    def _pull(self) -> None:
+        """Fetch what the device knows; it waits for the device."""
+        if self._side is None:
+            return
+        counts = backend.to_cpu(self._side.counts)
+        for iteration, scale, reason in self._side.changes_since(len(self._history)):
+            why = f"overflow in {self._side.label(reason)}" if reason >= 0 else self._growth_reason()
+            self._history.append((iteration, scale, why))
+        self._scale = float(self._side.factor)
+        self._iteration, tracker = int(counts[ITERATION]), int(counts[GROWTH_TRACKER])
+        self._skips, self._bad_losses = int(counts[SKIPS]), int(counts[BAD_LOSSES])
+        if self._dynamic() is not None:
+            vars(self)["growth_tracker"] = tracker
+
+    def _growth_reason(self) -> str:
+        return "growth"
+
+    def _arrived(self, counts: np.ndarray) -> None:
+        """The counts of some steps ago: at a limit, raise; just before it, have the ops of the next steps watched."""
+        assert self._side is not None
+        skips, bad_losses = int(counts[SKIPS]), int(counts[BAD_LOSSES])
+        witness = self._witness
+        if bad_losses >= self.max_nonfinite_losses:
+            self._side.counts[BAD_LOSSES] = 0
+            self._watch(False)
+            raise FloatingPointError(
+                f"the loss is not finite in at least {bad_losses} iterations in a row; a smaller loss scale does not "
+                f"help. Where it arose: {_find_out(witness.first_nonfinite if witness else None)}"
+            )
+        if skips >= self.max_consecutive_skips:
+            self._side.counts[SKIPS] = 0
+            self._watch(False)
+            raise FloatingPointError(
+                f"the gradients overflow in at least {skips} iterations in a row though the loss is finite. The first "
+                f"parameter: {self._side.label(counts[OVERFLOWED])}. Where it arose: "
+                f"{_find_out(witness.overflow if witness else None)}"
+            )
+        wanted = skips + 1 >= self.max_consecutive_skips or bad_losses > 0
+        if wanted is not (witness is not None):
+            self._watch(wanted)
 
     # ---- looking and saving
+
+    @property
+    def iteration(self) -> int:
+        """How many `update`s there have been."""
+        self._pull()
+        return self._iteration
+
+    @property
+    def history(self) -> list[tuple[int, float, str]]:
+        """(iteration, new scale, reason) of every change of S."""
+        self._pull()
+        return self._history
 
     _least, _most = 0.0, math.inf  # between which S stays
 
     def get_scale(self) -> float:
-        """The S by which `scale` multiplies now."""
+        """The S by which `scale` multiplies now. (On a GPU it waits for the device.)"""
+        self._pull()
         return self._scale
 
     def state_dict(self) -> dict[str, Any]:
         """What it takes to go on after a restart: S, the iteration, the history, and the counts behind S."""
-        counts = {name: getattr(self, name) for name in ("iteration", *self._saved)}
-        return {"scale": self._scale, **counts, "history": list(self.history)}
+        self._pull()
+        counts = {name: getattr(self, name) for name in self._saved}
+        return {"scale": self._scale, "iteration": self._iteration, **counts, "history": list(self._history)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` of the same class returned. ValueError, and nothing changes, if keys differ."""
@@ -230,13 +349,12 @@ class LossScaler:
             own = getattr(self, name)
             if type(own) is int and type(value) is not int:
                 raise TypeError(f"{where}: expected `{name}` to be an integer, got {value!r}")
-        self._scale, self.history = scale, [tuple(entry) for entry in state_dict["history"]]
+        self._scale, self._history = scale, [tuple(entry) for entry in state_dict["history"]]
+        self._iteration = counts.pop("iteration")
         for name, value in counts.items():
             setattr(self, name, value)
-
-
-def _first_nonfinite(optimizer: Optimizer, params: list[Parameter]) -> str | None:
-    return next((optimizer._label(p) for p in params if not backend.of(p.grad).isfinite(p.grad)), None)
+        if self._side is not None:
+            self._push()
 
 
 class NoLossScaler(LossScaler):
@@ -293,6 +411,12 @@ class DynamicLossScaler(LossScaler):
         self._least, self._most = self.min_scale, self.max_scale
         super().__init__(init_scale, max_consecutive_skips, max_nonfinite_losses)
 
+    def _dynamic(self) -> tuple | None:
+        return self.growth_factor, self.backoff_factor, self.growth_interval, self.min_scale, self.max_scale
+
+    def _growth_reason(self) -> str:
+        return f"{self.growth_interval} iterations without overflow"
+
     def _adjust(self, overflow: str | None) -> None:
         self.growth_tracker = 0 if overflow else self.growth_tracker + 1
         if overflow:
@@ -300,7 +424,7 @@ class DynamicLossScaler(LossScaler):
         elif self.growth_tracker >= self.growth_interval:
             self.growth_tracker = 0
             larger = min(self._scale * self.growth_factor, self.max_scale)
-            self._change(larger, f"{self.growth_interval} iterations without overflow")
+            self._change(larger, self._growth_reason())
 
 
 class ObservedLossScaler(LossScaler):
@@ -333,6 +457,9 @@ class ObservedLossScaler(LossScaler):
         self.fixed = False
         self._peak = _Peak()
         self._looking: AbstractContextManager | None = None
+
+    def _stays_on_device(self) -> bool:
+        return self.fixed
 
     def scale(self, loss: Tensor) -> Tensor:
         if not self.fixed and self._looking is None:
@@ -402,6 +529,7 @@ class _Witness:
     def __init__(self) -> None:
         # op -> where it ran, and for each of its arguments that is not finite the number of such values
         self.calls: WeakKeyDictionary[Op, tuple[str, dict[int, int]]] = WeakKeyDictionary()
+        self.first_nonfinite: str | None = None  # the first op whose result is not finite
         self.overflow: str | None = None  # the first op whose backward gave a gradient that is not finite
 
     def __call__(self, phase: str, op: Op, inputs: tuple, outputs: tuple) -> None:
@@ -409,6 +537,8 @@ class _Witness:
             shapes = ", ".join(f"{op._name_of(i)} {x.shape}" for i, x in enumerate(inputs) if hasattr(x, "shape"))
             bad = {i: n for i, n in enumerate(map(_nonfinite, inputs)) if n}
             self.calls[op] = f"{op.name}({shapes}) at {_user_line()}", bad
+            if self.first_nonfinite is None and (bad or any(map(_nonfinite, outputs))):
+                self.first_nonfinite = self.cause(op)
         elif self.overflow is None and any(map(_nonfinite, outputs)):
             where, _ = self.calls.get(op, (op.name, {}))
             arrived = any(map(_nonfinite, inputs))
@@ -432,6 +562,10 @@ class _Witness:
         leaf = edges[i]
         source = f"parameter `{leaf.name}`" if isinstance(leaf, Parameter) and leaf.name else "the data"
         return f"argument `{op._name_of(i)}` of {where} already holds {n} values that are not finite: {source}"
+
+
+def _find_out(cause: str | None) -> str:
+    return cause or "unknown (a captured step cannot be watched: run it without capture to see)"
 
 
 def _nonfinite(x: Any) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..ops._arguments import refuse
 from ._checks import count, number, same_keys
-from .optimizer import Optimizer, StepResult
+from .optimizer import Optimizer, PendingResult, StepResult
 
 
 class Schedule:
@@ -40,13 +40,13 @@ class Schedule:
         """The learning rate at t of the group with that index, whose initial rate is `base`."""
         raise NotImplementedError(f"{self._name} has no rate")
 
-    def step(self, *results: StepResult) -> None:
-        """Advance t by one. Given the StepResults of an iteration, only if one of them is APPLIED.
+    def step(self, *results: StepResult | PendingResult) -> None:
+        """Advance t by one. Given the results of an iteration's steps, only if one of them is APPLIED (a GPU is asked).
 
         Without arguments it always advances: for schedules that count epochs. TypeError for anything else.
         """
         for result in results:
-            if not isinstance(result, StepResult):
+            if not isinstance(result, (StepResult, PendingResult)):
                 raise TypeError(f"{self._name}.step: expected what step(...) returned, a StepResult, got {result!r}")
         if not results or any(results):
             self.last_epoch += 1

@@ -1,0 +1,479 @@
+"""Speed and memory on a GPU, beside PyTorch (cuDNN, AMP) where it is installed.
+
+    python -m benchmarks.gpu [--only SECTION] [--out FILE] [--device cuda-on-cpu --tiny]
+
+Everything that a row compares is timed in one process, in turn: a block of each, then the next block of each, so that a
+clock that drifts slows both. Times are medians of CUDA events around blocks of calls; ratios are medians of the ratios
+of blocks, then geometric means over the cases. What runs on the GPU alone queues up behind a kernel that waits, so that
+the time the host takes to ask for it does not count; a training step is driven by the host, and there it counts. Blocks
+repeat the same operands: what fits into the L2 cache stays there, for both sides.
+
+Each section runs in a process of its own: a kernel that crashes or hangs costs its section, not the others. The exit
+code is 1 if something failed (not if a target was missed).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import math
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import tinymp as mp
+from tinymp import nn, ops, optim
+from tinymp.ops.conv import batch_first
+
+from . import models, peers
+from .timing import Bench, Report, Work, rates, ratio
+
+HERE = pathlib.Path(__file__).parent
+LIMIT = 470  # seconds for all sections together
+
+
+def deepbench(kind: str) -> list[dict[str, Any]]:
+    """DeepBench's training sizes of "gemm" or "conv"."""
+    content = json.loads((HERE / "deepbench.json").read_text())
+    return [dict(zip(content[f"{kind}_columns"], row)) for row in content[kind]]
+
+
+def gemm(bench: Bench) -> None:
+    """DeepBench's matrix products."""
+    group, cases = "DeepBench GEMM", deepbench("gemm")
+    if bench.tiny:
+        cases = [{"m": 24, "n": 8, "k": 40, "a_t": a_t, "b_t": b_t} for a_t, b_t in ((0, 0), (1, 0), (0, 1))]
+    for i, case in enumerate(cases):
+        m, n, k, a_t, b_t = case.values()
+        name = f"{m}x{n}x{k} {'T' if a_t else 'N'}{'T' if b_t else 'N'}"
+        with bench.report.case(group, name) as entry, mp.no_grad():
+            # C = op(A) op(B), whose columns lie in memory one after the other, is C' = op(B)' op(A)' by rows
+            a, b = bench.random((m, k) if a_t else (k, m)), bench.random((k, n) if b_t else (n, k))
+            x, y = b.T if b_t else b, a.T if a_t else a
+            work: Work = {
+                "FP16": partial(ops.matmul, mp.Tensor(x), mp.Tensor(y)),
+                "FP32": partial(ops.matmul, mp.Tensor(x.astype("float32")), mp.Tensor(y.astype("float32"))),
+            }
+            if peers.torch:
+                work |= peers.matmul(x, y)
+            entry |= rates(bench.times(work, bench.share(len(cases) - i)), 2 * m * n * k)
+    bench.report.summary(group, to_peer=">= 0.95", to_fp32=">= 3.85")
+
+
+def conv(bench: Bench) -> None:
+    """DeepBench's convolutions: x and dy lie in memory as the ops of either library leave them in a network."""
+    parts, cases = ("forward", "input gradient", "weight gradient"), deepbench("conv")
+    if bench.tiny:
+        same = {"n": 2, "k": 8, "filter_w": 3, "filter_h": 3, "pad_w": 1, "pad_h": 1}
+        cases = [{"w": 7, "h": 6, "c": c, "wstride": s, "hstride": s} | same for c, s in ((1, 2), (8, 1))]
+    for i, c in enumerate(cases):
+        kernel, stride = (c["filter_h"], c["filter_w"]), (c["hstride"], c["wstride"])
+        padding = c["pad_h"], c["pad_w"]
+        name = (
+            f"{c['w']}x{c['h']}x{c['c']} n{c['n']} k{c['k']} {kernel[1]}x{kernel[0]} "
+            f"pad {padding[1]}x{padding[0]} stride {stride[0]}"
+        )
+        for j, part in enumerate(parts):
+            with bench.report.case(f"DeepBench conv {part}", name) as entry:
+                x = batch_first(bench.random((c["c"], c["h"], c["w"], c["n"])))
+                w = bench.random((c["k"], c["c"], *kernel))
+                work: Work = {
+                    "FP16": conv_part(bench, part, x, w, stride, padding),
+                    "FP32": conv_part(bench, part, x.astype("float32"), w.astype("float32"), stride, padding),
+                }
+                if peers.torch:
+                    work |= peers.conv(part, x, w, stride, padding)
+                times = bench.times(work, bench.share(len(parts) * (len(cases) - i) - j))
+                y = ops.conv2d(mp.Tensor(x), mp.Tensor(w), stride=stride, padding=padding)
+                entry |= rates(times, 2 * y.numel() * math.prod(w.shape[1:]))
+    for part in parts:
+        bench.report.summary(f"DeepBench conv {part}", to_peer=">= 0.6", to_fp32=">= 2.6")
+
+
+def conv_part(bench: Bench, part: str, x: Any, w: Any, stride: tuple, padding: tuple) -> Callable[[], Any]:
+    """A convolution, or one of its two gradients alone."""
+    a = mp.Tensor(x, requires_grad=part == "input gradient")
+    b = mp.Tensor(w, requires_grad=part == "weight gradient")
+    forward = partial(ops.conv2d, a, b, stride=stride, padding=padding)
+    return forward if part == "forward" else bench.gradient(forward)
+
+
+Network = Callable[[Any], Any]
+
+
+def training(bench: Bench) -> None:
+    """Training steps of small networks: ours as a captured graph, PyTorch's AMP as it is commonly run."""
+    networks: dict[str, tuple[Network, tuple]] = {
+        "MNIST CNN, batch 64": (models.cnn, (64, 1, 28, 28)),
+        "ResNet-20, batch 128": (models.resnet, (128, 3, 32, 32)),
+    }
+    if bench.tiny:
+        networks = {
+            "MNIST CNN, tiny": (partial(models.cnn, size=4, width=2), (2, 1, 4, 4)),
+            "ResNet-8, tiny": (partial(models.resnet, blocks=1, width=2), (2, 3, 4, 4)),
+        }
+    for i, (name, (network, shape)) in enumerate(networks.items()):
+        with bench.report.row(f"{name}, training step"):
+            train_one(bench, name, network, shape, bench.share(len(networks) - i))
+
+
+def train_one(bench: Bench, name: str, network: Network, shape: Sequence[int], seconds: float) -> None:
+    """The rows of one network."""
+    batch = training_data(bench, shape)
+    work: Work = {
+        "captured": partial(mp.capture(training_step(network, mp.MIXED)), *batch),
+        "eager": partial(training_step(network, mp.MIXED), *batch),
+    }
+    for _ in range(5):  # three as usual, one recorded, one replayed
+        losses = [float(step()) for step in work.values()]
+    apart = abs(losses[0] / losses[1] - 1)
+    others = peers.training("cuda" if bench.on_gpu else "cpu", network, shape) if peers.torch else {}
+    times = bench.times(work | others, seconds, host=True)
+    ms = {k: 1000 * statistics.median(t) for k, t in times.items()}
+    best = min(others, key=ms.__getitem__, default=None)
+    beside = ms[best] if best else None
+    bench.report.add(f"{name}, training step, mixed, captured", ms["captured"], "ms", peer=beside)
+    bench.report.add(f"{name}, training step, mixed, eager", ms["eager"], "ms", peer=beside)
+    if best:
+        bench.report.add(f"{name}, PyTorch AMP eager / captured", ratio(times, best, "captured"), "x", ">= 1.5")
+    bench.report.add(f"{name}, loss of step 5, |captured / eager - 1|", apart, "", "<= 0.01")
+
+
+def training_data(bench: Bench, shape: Sequence[int]) -> tuple[mp.Tensor, mp.Tensor]:
+    """A batch of random images in FP16, and labels."""
+    labels = np.random.default_rng(0).integers(0, 10, shape[0])
+    return mp.Tensor(bench.random(shape)), mp.Tensor(bench.xp.asarray(labels))
+
+
+def training_step(network: Network, policy: mp.Policy) -> Callable[[mp.Tensor, mp.Tensor], mp.Tensor]:
+    """A step of SGD with momentum."""
+    mp.manual_seed(0)
+    model = policy.cast(network(nn)).to("gpu")
+    optimizer = optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    scaler = optim.NoLossScaler() if policy is mp.FP32 else optim.DynamicLossScaler()
+
+    def step(images: mp.Tensor, labels: mp.Tensor) -> mp.Tensor:
+        with mp.use(policy):
+            loss = ops.cross_entropy(model(images), labels)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+def bandwidth(bench: Bench) -> None:
+    """Work that memory limits, as a share of what a plain copy reaches.
+
+    The bytes that count are those it cannot do without: an operand once for every pass that needs the result of an
+    earlier pass, results once.
+    """
+    source = bench.random((1 << (10 if bench.tiny else 28),))
+    copied, copy = 2 * source.nbytes, partial(bench.xp.copyto, bench.xp.empty_like(source), source)
+    rows = bandwidth_rows(bench, 3 if bench.tiny else 256)
+    rows["copy"] = lambda: {f" of {source.nbytes >> 20} MiB, read and written": (copied, copy, None)}
+    for i, (name, prepare) in enumerate(rows.items()):
+        with bench.report.row(name):
+            parts = prepare()
+            for j, (part, (count, work, beside)) in enumerate(parts.items()):
+                tasks: Work = {"copy": copy, "work": work}
+                if beside:
+                    tasks["PyTorch"] = beside
+                times = bench.times(tasks, bench.share(2 * (len(rows) - i) - j))
+                rate = {k: count / statistics.median(t) / 1e9 for k, t in times.items()}
+                bench.report.add(f"{name}{part}", rate["work"], "GB/s", peer=rate.get("PyTorch"))
+                if work is not copy:
+                    share = ratio(times, "copy", "work") * count / copied
+                    bench.report.add(f"{name}{part}, share of copy", share, "x", ">= 0.8")
+
+
+Part = tuple[int, Callable[[], Any], Any]  # bytes, the work, PyTorch's or None
+
+
+def bandwidth_rows(bench: Bench, n: int) -> dict[str, Callable[[], dict[str, Part]]]:
+    """Names, and functions that prepare what is timed: by part, the bytes, the work and PyTorch's."""
+
+    def norm() -> dict[str, Part]:
+        shape = (3, 4, 5, n) if bench.tiny else (64, 56, 56, n)
+        x = batch_first(bench.random(shape))
+        parameters = [bench.random(shape[:1], "float32") for _ in range(2)]
+        leaves = [mp.Tensor(v, requires_grad=True) for v in (x, *parameters)]
+        op = partial(ops.batch_norm, leaves[0], None, None, leaves[1], leaves[2], training=True)
+        beside = peers.batch_norm(x, *parameters) if peers.torch else (None, None)
+        return {
+            " forward, 2 reads + 1 write": (3 * x.nbytes, without_gradient(op), beside[0]),
+            " backward, 4 reads + 1 write": (5 * x.nbytes, bench.gradient(op), beside[1]),
+        }
+
+    def entropy() -> dict[str, Part]:
+        x = bench.random((2 * n, 10) if bench.tiny else (512 * n, 1000))
+        labels = bench.xp.asarray(np.random.default_rng(0).integers(0, x.shape[1], len(x)))
+        op = partial(ops.cross_entropy, mp.Tensor(x, requires_grad=True), mp.Tensor(labels))
+        beside = peers.cross_entropy(x, labels) if peers.torch else (None, None)
+        return {
+            " forward, 1 read": (x.nbytes, without_gradient(op), beside[0]),
+            " backward, 1 read + 1 write": (2 * x.nbytes, bench.gradient(op), beside[1]),
+        }
+
+    def step(rule: Any, each: int, **options: float) -> dict[str, Part]:
+        shapes = [(3, 5), (7,)] if bench.tiny else [(512, 1000)] * 49
+        count = sum(map(math.prod, shapes))
+        where = "cuda" if bench.on_gpu else "cpu"
+        beside = peers.optimizer(where, rule.__name__, shapes, options) if peers.torch else None
+        name = f" on {count / 1e6:.3g} M parameters, {each} bytes each"
+        return {name: (each * count, optimizer_step(bench, rule, shapes, options), beside)}
+
+    return {
+        "batch norm": norm,
+        "softmax + cross-entropy": entropy,
+        # the FP16 gradient twice (is it finite?), master and state read and written, the FP16 copy written
+        "SGD step": lambda: step(optim.SGD, 22, lr=1e-6, momentum=0.9),
+        "Adam step": lambda: step(optim.Adam, 30, lr=1e-6),
+    }
+
+
+def without_gradient(op: Callable[[], Any]) -> Callable[[], Any]:
+    """op as in inference: nothing is saved."""
+
+    def run() -> Any:
+        with mp.no_grad():
+            return op()
+
+    return run
+
+
+def optimizer_step(bench: Bench, rule: Any, shapes: Sequence[tuple], options: dict) -> Callable[[], None]:
+    """Unscale, finite?, update the masters, write back: always with the same scaled FP16 gradients."""
+    parameters = [mp.MIXED.cast(nn.Parameter(bench.random(s, "float32"))) for s in shapes]
+    optimizer, scaler = rule(parameters, **options), optim.StaticLossScaler(1024)
+    gradients = [bench.random(s) for s in shapes]
+    loss = mp.Tensor(bench.random((1,), "float32"), requires_grad=True)
+    scaler.scale(loss).backward()  # notes in loss.grad_scale what gradients carry
+
+    def step() -> None:
+        for p, g in zip(parameters, gradients):
+            p.grad, p.grad_scale = g, loss.grad_scale
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def memory(bench: Bench) -> None:
+    """The most memory that training a CNN holds at once, in mixed precision and in FP32."""
+    shape: tuple = (1024, 3, 32, 32)
+    network: Network = models.resnet
+    if bench.tiny:
+        shape, network = (8, 3, 4, 4), partial(models.resnet, blocks=1, width=2)
+    name = f"ResNet, {shape[2]}x{shape[3]} images, batch {shape[0]}: peak memory"
+    with bench.report.row(name):
+        mixed, full = (peak_memory(bench, network, shape, policy) for policy in (mp.MIXED, mp.FP32))
+        beside = peers.peak_memory(network, shape) / 2**20 if peers.torch and bench.on_gpu else None
+        bench.report.add(f"{name}, mixed", mixed / 2**20, "MiB", peer=beside)
+        bench.report.add(f"{name}, FP32", full / 2**20, "MiB")
+        bench.report.add(f"{name}, mixed / own FP32", mixed / full, "x", "<= 0.6")
+
+
+def peak_memory(bench: Bench, network: Network, shape: Sequence[int], policy: mp.Policy) -> int:
+    """Bytes of images, weights, masters, optimizer state, activations, gradients and temporary arrays."""
+    pool, peak = bench.xp.cuda.MemoryPool(), 0
+
+    def allocate(size: int) -> Any:
+        nonlocal peak
+        pointer = pool.malloc(size)
+        peak = max(peak, pool.used_bytes())  # it rises nowhere else
+        return pointer
+
+    def train(batch: int, steps: int) -> None:
+        images, labels = training_data(bench, (batch, *shape[1:]))
+        images, step = images.to(policy.storage), training_step(network, policy)
+        for _ in range(steps):
+            step(images, labels)
+        mp.synchronize()
+
+    train(2, 1)  # what is made once and stays, such as cuBLAS's workspace, is not the training's
+    gc.collect()
+    with bench.xp.cuda.using_allocator(allocate):
+        train(shape[0], 3)
+    return peak
+
+
+def correctness(bench: Bench) -> None:
+    """The GPU against the definition on the CPU: a kernel that is fast and wrong must not look good.
+
+    Both accumulate in FP32, in different orders, and round once: FP16 results are neighbours at worst, and not further
+    apart than one unit in the last place (ulp) of the largest one.
+    """
+    rng = np.random.default_rng(1)
+
+    def normal(*shape: int, dtype: str = "float16") -> np.ndarray:
+        return rng.standard_normal(shape).astype(dtype)
+
+    n, k = (1, 24) if bench.tiny else (8, 768)
+    cases: dict[str, tuple[Callable, list[np.ndarray]]] = {
+        "matmul": (ops.matmul, [normal(17, k), normal(k, 24)]),
+        "conv2d 3x3": (partial(ops.conv2d, padding=1), [normal(2 * n, 8 * n, 6, 7), normal(8 * n, 8 * n, 3, 3)]),
+        "conv2d 5x5, stride 2": (
+            partial(ops.conv2d, stride=2, padding=2),
+            [normal(2 * n, 3, 9, 8), normal(4 * n, 3, 5, 5)],
+        ),
+        "max_pool2d": (partial(ops.max_pool2d, kernel_size=2), [normal(3, 4 * n, 6, 6)]),
+        "batch_norm": (
+            lambda x, w, b: ops.batch_norm(x, None, None, w, b, training=True),
+            [normal(3 * n, 5, 4, 4), normal(5, dtype="float32"), normal(5, dtype="float32")],
+        ),
+        "softmax": (partial(ops.softmax, dim=1), [normal(9 * n, 33)]),
+        "cross_entropy": (ops.cross_entropy, [normal(9 * n, 33), rng.integers(0, 33, 9 * n)]),
+    }
+    for name, (op, arrays) in cases.items():
+        with bench.report.row(name):
+            bench.report.add(f"{name} and gradients, GPU - CPU", difference(op, arrays), "ulp", "<= 1")
+    with bench.report.row("matmul, FP32"):
+        # FP32 arithmetic has errors up to k 2^-24 |A| |B|; TF32, which keeps 11 bits of each operand, larger ones
+        a, b = normal(32, k, dtype="float32"), normal(k, 32, dtype="float32")
+        y = ops.matmul(mp.Tensor(a).to("gpu"), mp.Tensor(b).to("gpu")).numpy()
+        bound = k * 2.0**-24 * (abs(a) @ abs(b))
+        error = abs(y - a.astype("float64") @ b.astype("float64")) / bound
+        bench.report.add("matmul, FP32: error / bound for FP32 arithmetic", float(error.max()), "x", "<= 1")
+
+
+def difference(op: Callable, arrays: list[np.ndarray]) -> float:
+    """How far op's results and gradients on the GPU are from those on the CPU, in FP16 ulps of the largest of each."""
+    results: list[list[np.ndarray]] = []
+    for device in ("cpu", "gpu"):
+        tensors = [mp.Tensor(a).to(device) for a in arrays]
+        leaves = [t.requires_grad_() for t in tensors if t.dtype.kind == "f"]
+        y = op(*tensors)
+        y.backward(np.random.default_rng(2).standard_normal(y.shape).astype(y.dtype))
+        results.append([y.numpy(), *(mp.backend.to_cpu(t.grad) for t in leaves)])
+    return max(
+        float(np.abs(g.astype("float64") - c).max() / np.spacing(np.abs(c).max().astype("float16")))
+        for c, g in zip(*results)
+    )
+
+
+SECTIONS: dict[str, tuple[Callable[[Bench], None], int]] = {  # and the seconds that each may take
+    "correctness": (correctness, 20),
+    "gemm": (gemm, 70),
+    "conv": (conv, 180),
+    "training": (training, 45),
+    "bandwidth": (bandwidth, 30),
+    "memory": (memory, 20),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------- main
+
+
+def environment() -> dict[str, Any]:
+    """GPU and versions."""
+    found: dict[str, Any] = dict(mp.info())
+    if smi := shutil.which("nvidia-smi"):
+        query = [smi, "--query-gpu=driver_version", "--format=csv,noheader"]
+        found["NVIDIA driver"] = subprocess.run(query, capture_output=True, text=True).stdout.partition("\n")[0]
+    found["PyTorch"] = "not installed: no comparison with it"
+    if torch := peers.torch:
+        cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+        found["PyTorch"] = f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
+    return found
+
+
+@contextlib.contextmanager
+def device(name: str) -> Iterator[None]:
+    """Within the block, "gpu" is the GPU or its stand-in from the tests, and new tensors lie there."""
+    with contextlib.ExitStack() as stack:
+        if name == "cuda-on-cpu":
+            tests = str(HERE.parent / "tests")
+            if tests not in sys.path:
+                sys.path.append(tests)
+            import cuda_on_cpu  # type: ignore[import-not-found]
+
+            stack.enter_context(cuda_on_cpu.installed())
+        stack.enter_context(mp.device("gpu"))
+        yield
+
+
+def here(section: str, options: argparse.Namespace) -> Report:
+    """Run a section in this process."""
+    report, (measure, seconds) = Report(), SECTIONS[section]
+    report.head(section)
+    with report.row(section):
+        measure(Bench(report, options.tiny, options.device == "gpu", seconds))
+    return report
+
+
+def apart(section: str, options: argparse.Namespace, seconds: float) -> Report:
+    """Run a section in a process of its own, which ends after so many seconds."""
+    report = Report()
+    with tempfile.TemporaryDirectory() as folder, report.row(section):
+        out = pathlib.Path(folder) / "part.json"
+        command = [sys.executable, "-m", "benchmarks.gpu", "--device", options.device, "--only", section]
+        command += ["--out", str(out)] + ["--tiny"] * options.tiny
+        path = os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))
+        code = subprocess.run(command, timeout=seconds, env=os.environ | {"PYTHONPATH": path}).returncode
+        if not out.exists():
+            raise RuntimeError(f"its process ended with code {code}")
+        part = json.loads(out.read_text())
+        report.rows, report.cases = part["rows"], part["cases"]
+    return report
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the sections, print the tables, write the JSON. Returns the exit code."""
+    p = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.split("\n\n")[0])
+    p.add_argument("--device", choices=("gpu", "cuda-on-cpu"), default="gpu", help="cuda-on-cpu: the tests' stand-in")
+    p.add_argument("--tiny", action="store_true", help="tiny sizes: shows that everything runs, not how fast")
+    p.add_argument("--only", choices=SECTIONS, action="append", help="a section to run (can be repeated)")
+    p.add_argument("--out", type=pathlib.Path, help="the JSON (default: benchmarks/results/gpu.json, of a full run)")
+    options = p.parse_args(arguments)
+    if options.device == "cuda-on-cpu" and not options.tiny:
+        p.error("--device cuda-on-cpu runs every thread of every kernel on the CPU: add --tiny")
+    if options.device == "gpu" and (why := mp.backend.gpu.problem()):
+        p.error(why)
+    start, names, total = time.monotonic(), options.only or list(SECTIONS), Report()
+    with device(options.device):
+        found = environment()
+        if len(names) == 1:
+            total = here(names[0], options)
+    if len(names) > 1:
+        print(*(f"{k}: {v}" for k, v in found.items()), sep="\n")
+        if options.tiny:
+            print("\ntiny sizes: the times below say nothing about speed")
+        for name in names:
+            left = LIMIT - (time.monotonic() - start)
+            part = apart(name, options, max(min(2 * SECTIONS[name][1] + 60, left), 10))
+            total.rows += part.rows
+            total.cases |= part.cases
+    seconds = round(time.monotonic() - start)
+    full_run = options.only is None and not options.tiny
+    out = options.out or (HERE / "results" / "gpu.json" if full_run else None)
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        content = {"rows": total.rows, "cases": total.cases, "environment": found, "seconds": seconds}
+        out.write_text(json.dumps(content, indent=1) + "\n")
+    if len(names) > 1:
+        print(f"\n{seconds} s" + (f", wrote {out}" if out else ""))
+        for row in total.rows:
+            if row["error"]:
+                print(f"FAILED: {row['work']}: {row['error']}")
+            elif row["reached"] is False and not options.tiny:
+                print(f"NOT reached: {row['work']}")
+    return int(total.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""What benchmarks/gpu.py compares with: the same work in PyTorch (cuDNN, cuBLAS, AMP), on the same arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from .timing import Work
+
+try:
+    import torch
+    from torch.nn import functional
+except ImportError:
+    torch = None  # type: ignore[assignment]
+else:
+    torch.backends.cudnn.benchmark = True  # cuDNN tries its algorithms and takes the fastest
+
+Pair = tuple[Callable[[], Any], Callable[[], Any]]  # forward and backward
+
+
+def shared(x: Any) -> Any:
+    """An array of the GPU as a PyTorch tensor in the same memory; of the stand-in for a GPU, a copy on the CPU."""
+    return torch.from_dlpack(x) if torch.cuda.is_available() else torch.from_numpy(x.get())
+
+
+def orders() -> dict[str, Any]:
+    """The memory orders of images that PyTorch knows: the better one counts."""
+    return {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+def matmul(a: Any, b: Any) -> Work:
+    """The product of half matrices, with PyTorch's defaults."""
+    return {"PyTorch": partial(torch.matmul, shared(a), shared(b))}
+
+
+def conv(part: str, x: Any, w: Any, stride: tuple, padding: tuple) -> Work:
+    """The forward of a convolution, its input gradient or its weight gradient."""
+    work: Work = {}
+    for name, order in orders().items():
+        a, b = (shared(v).contiguous(memory_format=order) for v in (x, w))
+        forward = partial(functional.conv2d, a, b, stride=stride, padding=padding)
+        if part == "forward":
+            work[name] = forward
+            continue
+        mask = [part == "input gradient", part == "weight gradient", False]
+        dy = torch.randn_like(forward())
+        arguments = (dy, a, b, None, stride, padding, (1, 1), False, (0, 0), 1, mask)
+        work[name] = partial(torch.ops.aten.convolution_backward, *arguments)
+    return work
+
+
+def training(device: str, network: Callable[[Any], Any], shape: Sequence[int]) -> Work:
+    """A training step under autocast with GradScaler and SGD, as in PyTorch's documentation of AMP."""
+    return {name: _step(device, network, shape, order) for name, order in orders().items()}
+
+
+def _step(device: str, network: Callable[[Any], Any], shape: Sequence[int], order: Any) -> Callable[[], None]:
+    model = network(torch.nn).to(device, memory_format=order)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    scaler = torch.amp.GradScaler(device)
+    images = torch.randn(*shape, device=device).contiguous(memory_format=order)
+    labels = torch.randint(0, 10, shape[:1], device=device)
+
+    def step() -> None:
+        with torch.autocast(device, dtype=torch.float16):
+            loss = functional.cross_entropy(model(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    return step
+
+
+def peak_memory(network: Callable[[Any], Any], shape: Sequence[int]) -> int:
+    """Bytes that training holds at once at most, on a real GPU, in PyTorch's usual memory order."""
+    step = _step("cuda", network, shape, torch.contiguous_format)
+    for _ in range(2):
+        step()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    return torch.cuda.max_memory_allocated()
+
+
+def batch_norm(x: Any, weight: Any, bias: Any) -> Pair:
+    """Batch norm of a training step in FP16 with FP32 parameters, channels_last."""
+    a = shared(x).contiguous(memory_format=torch.channels_last)
+    return _both(lambda x, w, b: functional.batch_norm(x, None, None, w, b, training=True), a, weight, bias)
+
+
+def cross_entropy(x: Any, labels: Any) -> Pair:
+    """Cross entropy as autocast runs it: in FP32."""
+    return _both(lambda v: functional.cross_entropy(v.float(), shared(labels)), x)
+
+
+def _both(f: Callable[..., Any], *inputs: Any) -> Pair:
+    leaves = [(x if isinstance(x, torch.Tensor) else shared(x)).detach().requires_grad_() for x in inputs]
+    y = f(*leaves)
+    backward = partial(torch.autograd.grad, y, leaves, torch.randn_like(y), retain_graph=True)
+    return torch.no_grad()(partial(f, *leaves)), backward
+
+
+def optimizer(device: str, rule: str, shapes: Sequence[tuple], options: dict[str, float]) -> Callable[[], None]:
+    """A fused step behind GradScaler, on FP32 weights and gradients (there are no FP16 copies to write)."""
+    weights = [torch.randn(*s, device=device, requires_grad=True) for s in shapes]
+    gradients = [torch.randn(*s, device=device) for s in shapes]
+    update = getattr(torch.optim, rule)(weights, fused=True, **options)
+    scaler = torch.amp.GradScaler(device, init_scale=1024.0)
+    scaler.scale(torch.ones((), device=device))  # puts the scale on the device
+
+    def step() -> None:
+        for w, g in zip(weights, gradients):
+            w.grad = g
+        scaler.step(update)
+        scaler.update()
+
+    return step

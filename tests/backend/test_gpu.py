@@ -1,0 +1,210 @@
+"""Taking a GPU into use: what is said where there is none, moving, waiting, and what is found out late."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import randn
+from tinymp import nn, ops, optim
+
+
+class CUDARuntimeError(RuntimeError):
+    pass
+
+
+class OutOfMemoryError(MemoryError):
+    pass
+
+
+def fake_cupy(count=1, error=None, work=None):
+    """A module `cupy` whose runtime sees `count` devices or fails with `error`, and whose arrays fail with `work`."""
+
+    def device_count():
+        if error is not None:
+            raise CUDARuntimeError(error)
+        return count
+
+    def arange(n):
+        if work is not None:
+            raise work
+        return np.arange(n)
+
+    cupy = types.ModuleType("cupy")
+    runtime = types.SimpleNamespace(
+        CUDARuntimeError=CUDARuntimeError, getDeviceCount=device_count, runtimeGetVersion=lambda: 13010
+    )
+    cupy.cuda = types.SimpleNamespace(runtime=runtime)
+    cupy.arange, cupy.ndarray, cupy.asarray = arange, np.ma.MaskedArray, np.asarray
+    return cupy
+
+
+@pytest.fixture
+def no_gpu(request, monkeypatch):
+    if request.config.getoption("--backend") != "cpu":
+        pytest.skip("plays a machine without a GPU")
+    gpu = mp.backend.gpu
+    monkeypatch.setattr(gpu, "_problem", None)
+    monkeypatch.setattr(gpu, "array_type", None)
+    monkeypatch.setattr(gpu, "xp", None)
+    monkeypatch.setattr(gpu.cublas, "version", lambda: "13.0.0")
+    return gpu
+
+
+@pytest.mark.parametrize(
+    ("cupy", "says"),
+    [
+        (None, r"CuPy is not installed: pip install 'tinymp\[cuda13\]' \(or tinymp\[cuda12\], which still has Volta\)"),
+        (fake_cupy(0), "no NVIDIA GPU was found: `nvidia-smi` should list one"),
+        (
+            fake_cupy(error="cudaErrorInsufficientDriver: CUDA driver version is insufficient"),
+            r"driver is missing or too old for CUDA 13\.1 .*: install a newer driver",
+        ),
+        (fake_cupy(error="cudaErrorNoDevice: none"), "no NVIDIA GPU can be used .*CUDA_VISIBLE_DEVICES"),
+        (fake_cupy(work=ImportError("libnvrtc")), r"a CUDA library was not found \(libnvrtc\): pip install"),
+        (fake_cupy(work=OutOfMemoryError("1,024 bytes")), "the GPU's memory is full before anything started"),
+        (fake_cupy(work=CUDARuntimeError("cudaErrorMemoryAllocation")), "memory is full before anything started"),
+        (fake_cupy(work=CUDARuntimeError("cudaErrorLaunchFailure")), "the GPU does not answer"),
+    ],
+)  # fmt: skip
+def test_why_there_is_no_gpu(no_gpu, monkeypatch, cupy, says):
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    if cupy is None:
+        monkeypatch.delitem(sys.modules, "cupy")
+        monkeypatch.setattr(sys, "meta_path", [Hidden(), *sys.meta_path])
+    with pytest.raises(RuntimeError, match=f"device 'gpu' does not work here: .*{says}"):
+        mp.tensor([1.0]).to("gpu")
+    with pytest.raises(RuntimeError, match=says), mp.device("gpu"):
+        pass
+    assert mp.default_device() == "cpu"
+    assert mp.info()["GPU"].startswith("none: ")
+
+
+class Hidden:
+    """Hides cupy from the import system."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "cupy":
+            raise ModuleNotFoundError("No module named 'cupy'", name="cupy")
+
+
+# ------------------------------------------------------------------------------------------------------- with a GPU
+
+
+def test_info_names_it(gpu):
+    info = mp.info()
+    assert {"GPU", "GPU memory", "compute capability", "CuPy", "CUDA", "cuBLAS", "math mode"} <= info.keys()
+    assert mp.default_device() == "gpu"
+
+
+def test_tensors_move_and_gradients_come_back(gpu):
+    x = mp.tensor(randn(3, 4), requires_grad=True, device="cpu")
+    y = x.to("gpu")
+    assert (x.device, y.device) == ("cpu", "gpu")
+    assert y.to("gpu") is y
+    (y * y).sum().backward()
+    np.testing.assert_allclose(x.grad, 2 * x.data)
+    np.testing.assert_array_equal(y.numpy(), x.data)
+    np.testing.assert_array_equal(np.asarray(y.to("cpu").detach()), x.data)
+    assert "device=gpu" in repr(y)
+    assert y.tolist() == x.tolist()
+    with pytest.raises(ValueError, match="can only be copied"):
+        np.asarray(y, copy=False)
+
+
+def test_models_move_with_masters_gradients_buffers_and_optimizer(gpu):
+    model = mp.MIXED.cast(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
+    before = model.state_dict()
+    optimizer = optim.Adam(model.parameters())
+    x = mp.MIXED.cast(mp.tensor(randn(6, 3), device="cpu").float())
+
+    def step(device):
+        model.to(device)(x.to(device)).float().square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    assert model.to("gpu") is model
+    assert all(p.device == "gpu" and type(p.master) is gpu.array_type for p in model.parameters())
+    assert {b.device for b in model.buffers()} == {"gpu"}
+    assert all((before[name] == v).all() for name, v in model.state_dict().items())
+    for device in ("cpu", "gpu", "cpu"):
+        step(device)
+    assert {s["step"] for s in optimizer.state_dict()["state"].values()} == {3}
+    other = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).to("gpu")
+    other.load_state_dict(model.state_dict())
+    assert all((other.state_dict()[name] == v).all() for name, v in model.state_dict().items())
+    optim.Adam(other.parameters()).load_state_dict(optimizer.state_dict())
+
+
+def test_default_device(gpu):
+    with mp.device("gpu"):
+        made = [mp.tensor([1.0]), ops.zeros(2), ops.arange(3), ops.full((2,), 7), next(nn.Linear(2, 2).parameters())]
+        assert {x.device for x in made} == {"gpu"}
+        assert {b.device for b in nn.BatchNorm1d(2).buffers()} == {"gpu"}
+        assert mp.tensor([1.0], device="cpu").device == "cpu"
+        assert mp.from_numpy(np.ones(2)).device == "cpu"
+        with mp.device("cpu"):
+            assert mp.tensor([1.0]).device == "cpu"
+    with pytest.raises(ValueError, match="device: expected 'cpu' or 'gpu', got 'tpu'"), mp.device("tpu"):
+        pass
+
+
+def test_tensors_of_two_devices_do_not_mix(gpu):
+    x, y = mp.tensor([1.0], device="cpu"), mp.tensor([1.0], device="gpu")
+    with pytest.raises(ValueError, match="add: expected tensors on one device, got `input` is on cpu, `other` is"):
+        x + y
+
+
+@pytest.mark.parametrize("read", [lambda y: y.sum().item(), lambda y: y.numpy(), lambda y: mp.synchronize()])
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (ops.cross_entropy, ValueError, r"cross_entropy: expected every value of `target` to be a class in \[0, 2\]"),
+        (ops.nll_loss, ValueError, r"nll_loss: expected every value of `target` to be a class in \[0, 2\]"),
+        (lambda x, i: ops.binary_cross_entropy(x, x), ValueError, r"expected every value of `input` in \[0, 1\]"),
+        (lambda x, i: ops.embedding(i, x), IndexError, r"embedding: expected indices in \[0, 1\]"),
+        (lambda x, i: x[i], IndexError, r"getitem: expected indices in \[-2, 1\] for axis 0 of length 2"),
+        (lambda x, i: ops.index_select(x, 1, i), IndexError, r"index_select: expected indices in \[0, 2\]"),
+        (lambda x, i: ops.gather(x, 1, i.reshape(2, 1)), IndexError, r"gather: expected indices in \[0, 2\]"),
+    ],
+)
+def test_bad_values_are_found_when_somebody_waits(gpu, act, error, message, read):
+    y = act(mp.tensor(randn(2, 3), device="gpu"), mp.tensor([0, 3], device="gpu"))
+    with pytest.raises(error, match=message):
+        read(y)
+    mp.synchronize()  # once
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])  # by the definition, by the kernel
+def test_bad_values_are_found_some_steps_later_without_waiting(gpu, dtype):
+    logits, labels = mp.tensor(randn(2, 3).astype(dtype), device="gpu"), mp.tensor([0, 7], device="gpu")
+    step = mp.capture(lambda x, t: ops.cross_entropy(x, t), warmup=1)
+    step(logits, mp.tensor([0, 1], device="gpu"))
+    with pytest.raises(ValueError, match="cross_entropy: expected every value of `target`"):
+        [step(logits, labels) for _ in range(1000)]  # a real GPU runs behind the host
+
+
+def test_a_full_memory_is_explained(gpu, monkeypatch):
+    def full(self, *rest, **options):
+        raise OutOfMemoryError("Out of memory allocating 1,024 bytes")
+
+    monkeypatch.setattr(ops.activation.ReLU, "forward", full)
+    monkeypatch.setattr(ops.activation.ReLU, "forward_cuda", None)
+    with pytest.raises(MemoryError, match=r"relu: the GPU's memory is full \(Out of memory .*use a smaller batch"):
+        ops.relu(mp.tensor([1.0], device="gpu"))
+
+
+def test_random_state_goes_on(gpu):
+    x = mp.tensor(np.ones(64), device="gpu").float()
+    mp.manual_seed(3)
+    ops.dropout(x)
+    state = mp.get_rng_state()
+    assert state.keys() == {"cpu", "gpu"}
+    first = ops.dropout(x).numpy()
+    mp.set_rng_state(state)
+    np.testing.assert_array_equal(ops.dropout(x).numpy(), first)
+    mp.manual_seed(3)
+    ops.dropout(x)
+    np.testing.assert_array_equal(ops.dropout(x).numpy(), first)

@@ -1,0 +1,39 @@
+"""Copies of many arrays in one launch; the tables themselves are tested with multi_tensor, which uses them most."""
+
+import numpy as np
+import pytest
+
+from tinymp.backend import cpu
+from twins import launches, on_device
+
+
+def arrays(seed):
+    shapes = [((), "int64"), ((1,), "float16"), ((3, 5), "float16"), ((700,), "float32"), ((0,), "float32")]
+    rng = np.random.default_rng(seed)
+    return [np.asarray(100 * rng.standard_normal(shape)).astype(dtype) for shape, dtype in shapes]
+
+
+@pytest.mark.parametrize("wanted", [True, "there", "not there"])
+def test_copies(gpu, wanted):
+    sources, targets = arrays(1), arrays(2)
+    expected = targets if wanted == "not there" else sources
+    on_gpu = [on_device(x) for x in sources], [on_device(x) for x in targets]
+    before = len(launches() or ())
+    gpu.copy_all(*on_gpu, True if wanted is True else on_device(np.array(wanted == "there")))
+    if launches() is not None:
+        assert launches()[before:] == ["copy_all"]
+    for x, e in zip(on_gpu[1], expected, strict=True):
+        np.testing.assert_array_equal(x.get(), e)
+    cpu.copy_all(sources, targets, wanted != "not there")
+    for x, e in zip(targets, expected, strict=True):
+        np.testing.assert_array_equal(x, e)
+
+
+def test_nothing_to_copy(gpu):
+    gpu.copy_all([], [])
+
+
+def test_gaps_are_refused(gpu):
+    x = on_device(np.arange(6.0))
+    with pytest.raises(ValueError, match="copy_all: expected C-contiguous arrays"):
+        gpu.copy_all([x[::2]], [x[:3]])

@@ -1,0 +1,1106 @@
+"""The stand-in for `cupy.ndarray`, for CuPy's ufuncs and for the functions of the module.
+
+An array wraps a NumPy array that lies in the memory of `device.py`. It is no subclass of NumPy's, so that it is as
+strict as the real one: nothing converts it to the host unasked, and no operation takes an array of the host. What
+differs between the two libraries follows the source of CuPy 14:
+
+- Results of ufuncs, reductions and functions are C-contiguous, whatever the memory order of the operands. Only
+  `astype`, `copy(order="K")`, `roll` and the `_like` functions keep it. (Reductions of an F-contiguous array are
+  F-contiguous here, and sometimes there.)
+- Reductions without axes left give arrays without axes, never scalars.
+- Integer arrays used as indices wrap around instead of raising.
+- FP16 sums and means accumulate in FP32.
+- Functions take the arguments that CuPy's take (`cupy_api.json`), and there are no others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import pathlib
+import warnings
+
+import numpy as np
+
+from . import device
+
+API = json.loads(pathlib.Path(__file__).with_name("cupy_api.json").read_text(encoding="utf-8"))
+_float16, _float32 = np.dtype(np.float16), np.dtype(np.float32)
+
+
+def _quiet(compute):
+    """The result of compute(), without NumPy's warnings: a GPU gives none."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return compute()
+
+
+def _dtype(dtype):
+    dtype = np.dtype(dtype)
+    if dtype.kind not in "biufc" or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+        raise ValueError(f"Unsupported dtype {dtype}")
+    return dtype
+
+
+def _order_k(x, dtype, shape=None):
+    """The strides that CuPy gives to a new array in the memory order of x."""
+    shape = x.shape if shape is None else shape
+    if x.flags.c_contiguous or len(shape) != x.ndim:
+        return _contiguous(shape, dtype.itemsize)
+    if x.flags.f_contiguous:
+        return _contiguous(shape[::-1], dtype.itemsize)[::-1]
+    strides, step = [0] * x.ndim, dtype.itemsize
+    for _, axis in sorted((abs(s), -i) for i, s in enumerate(x.strides)):
+        strides[-axis] = step
+        step *= shape[-axis]
+    return tuple(strides)
+
+
+def _contiguous(shape, itemsize):
+    strides, step = [], itemsize
+    for n in reversed(shape):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+def _strides(x, order, dtype, shape=None):
+    """Strides of a new array like x; order is one of CuPy's letters."""
+    shape = x.shape if shape is None else shape
+    letter = (order or "K")[0].upper()
+    if letter not in "CFAK":
+        raise ValueError(f"order not understood: {order}")
+    if letter == "K":
+        return _order_k(x, dtype, shape)
+    fortran = letter == "F" or (letter == "A" and x.flags.f_contiguous and not x.flags.c_contiguous)
+    return _contiguous(shape[::-1], dtype.itemsize)[::-1] if fortran else _contiguous(shape, dtype.itemsize)
+
+
+class Flags:
+    """cupy.ndarray.flags."""
+
+    def __init__(self, c_contiguous, f_contiguous, owndata):
+        self.c_contiguous, self.f_contiguous, self.owndata = c_contiguous, f_contiguous, owndata
+        self.fnc, self.forc = f_contiguous and not c_contiguous, f_contiguous or c_contiguous
+
+    def __getitem__(self, name):
+        return getattr(self, name.lower())
+
+
+# ------------------------------------------------------------------------------------------- computing and writing down
+
+
+def _host(x):
+    """The NumPy array in an operand of a computation; numbers pass. TypeError for arrays of the host, as in CuPy."""
+    if isinstance(x, ndarray):
+        return x._a
+    if isinstance(x, (bool, int, float, complex, np.generic)):
+        return x
+    raise TypeError(f"Unsupported type {type(x)}")
+
+
+def _memories(operands):
+    return [x.data.mem for x in operands if isinstance(x, ndarray)]
+
+
+def _new(compute, operands, strides=None):
+    """A new array with the result of compute(), C-contiguous unless its strides are given.
+
+    compute holds on to memory (NumPy arrays), never to arrays of this module: a graph that kept those alive would hide
+    that their memory was given back.
+    """
+    result = np.asarray(_quiet(compute))
+    if strides == "F":
+        strides = _contiguous(result.shape[::-1], result.itemsize)[::-1]
+    y = _allocate(result.shape, result.dtype, strides)
+    target = y._a
+    if device.capturing():
+        device.perform(lambda: np.copyto(target, _quiet(compute)), _memories([y, *operands]))
+    else:
+        target[...] = result
+    return y
+
+
+def _into(out, compute, operands, casting="unsafe"):
+    """Write the result of compute() into the array out, and return out."""
+    if not isinstance(out, ndarray):
+        raise TypeError("Output arguments type must be cupy.ndarray")
+    result = np.asarray(_quiet(compute))
+    if np.broadcast_shapes(result.shape, out.shape) != out.shape:
+        raise ValueError("Out shape is mismatched")
+    if not np.can_cast(result.dtype, out.dtype, casting):
+        raise TypeError(f"Cannot cast output from {result.dtype} to {out.dtype} with casting rule {casting!r}")
+    target = out._a
+    if device.capturing():
+        device.perform(
+            lambda: _quiet(lambda: np.copyto(target, compute(), casting="unsafe")), _memories([out, *operands])
+        )
+    else:
+        _quiet(lambda: np.copyto(target, result, casting="unsafe"))
+    return out
+
+
+def _result(compute, operands, out=None, casting="same_kind"):
+    return _new(compute, operands) if out is None else _into(out, compute, operands, casting)
+
+
+def _allocate(shape, dtype, strides=None):
+    """A new array; strides may be any that are dense."""
+    dtype = _dtype(dtype)
+    pointer = device.alloc(math.prod(shape) * dtype.itemsize)
+    return ndarray(shape, dtype, pointer, _contiguous(shape, dtype.itemsize) if strides is None else strides)
+
+
+def _shape(shape):
+    return tuple(map(operator.index, shape)) if isinstance(shape, (tuple, list)) else (operator.index(shape),)
+
+
+# ------------------------------------------------------------------------------------------------------------ the class
+
+
+class ndarray:
+    """cupy.ndarray."""
+
+    __slots__ = ("__weakref__", "_a", "base", "data")
+    __array_priority__ = 100
+    __hash__ = None
+
+    def __init__(self, shape, dtype=float, memptr=None, strides=None, order="C"):
+        shape, dtype = _shape(shape), _dtype(dtype)
+        if any(n < 0 for n in shape):
+            raise ValueError("Negative dimensions are not allowed")
+        if strides is None:
+            fortran = (order or "C")[0] in "Ff"
+            strides = _contiguous(shape[::-1], dtype.itemsize)[::-1] if fortran else _contiguous(shape, dtype.itemsize)
+        elif memptr is None:
+            raise ValueError("memptr is required if strides is given.")
+        self.data = device.alloc(math.prod(shape) * dtype.itemsize) if memptr is None else memptr
+        self.base = None
+        if math.prod(shape):  # NumPy checks that it fits into the memory
+            self._a = np.ndarray(shape, dtype, self.data.mem.bytes.data, self.data._offset, strides)
+        else:
+            self._a = np.ndarray(shape, dtype)
+
+    @classmethod
+    def _view(cls, a, parent):
+        """The NumPy view `a` of parent's memory as an array of its own."""
+        x = cls.__new__(cls)
+        x._a = a
+        x.base = parent if parent.base is None else parent.base
+        mem = parent.data.mem
+        x.data = device.MemoryPointer(mem, a.__array_interface__["data"][0] - mem.ptr) if a.size else parent.data
+        return x
+
+    # ---- what it is
+
+    shape = property(lambda self: self._a.shape)
+    strides = property(lambda self: self._a.strides)
+    dtype = property(lambda self: self._a.dtype)
+    ndim = property(lambda self: self._a.ndim)
+    size = property(lambda self: self._a.size)
+    itemsize = property(lambda self: self._a.itemsize)
+    nbytes = property(lambda self: self._a.nbytes)
+    device = property(lambda self: self.data.device)
+
+    @shape.setter
+    def shape(self, shape):
+        view = self._a.reshape(shape)
+        if view.size and not np.may_share_memory(view, self._a):
+            raise AttributeError("incompatible shape")
+        self._a = view
+
+    @property
+    def flags(self):
+        return Flags(self._a.flags.c_contiguous, self._a.flags.f_contiguous, self.base is None)
+
+    @property
+    def T(self):
+        return self if self.ndim < 2 else self.transpose()
+
+    @property
+    def mT(self):
+        return self.swapaxes(-1, -2)
+
+    @property
+    def real(self):
+        return self if self.dtype.kind != "c" else ndarray._view(self._a.real, self)
+
+    @property
+    def imag(self):
+        return ndarray._view(self._a.imag, self) if self.dtype.kind == "c" else zeros_like(self)
+
+    @property
+    def __cuda_array_interface__(self):
+        strides = None if self.flags.c_contiguous else self.strides
+        data = (self.data.ptr if self.size else 0, False)
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": data, "strides": strides, "version": 3}
+
+    def __len__(self):
+        if not self.ndim:
+            raise TypeError("len() of unsized object")
+        return self.shape[0]
+
+    def __iter__(self):
+        if not self.ndim:
+            raise TypeError("iteration over a 0-d array")
+        return (self[i] for i in range(self.shape[0]))
+
+    # ---- to the host
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError(
+            "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array "
+            "explicitly."
+        )
+
+    def get(self, stream=None, order="C", out=None, blocking=True):
+        """A copy on the host. It waits for the device unless `out` is pinned and blocking is False."""
+        if out is not None:
+            if not isinstance(out, np.ndarray):
+                raise TypeError("Only numpy.ndarray can be obtained from cupy.ndarray")
+            if out.dtype != self.dtype:
+                raise TypeError(f"{out.dtype} array cannot be obtained from {self.dtype} array")
+            if out.shape != self.shape:
+                raise ValueError(f"Shape mismatch. Expected shape: {self.shape}, actual shape: {out.shape}")
+            device.refuse_in_capture("D2H")
+            address = out.__array_interface__["data"][0]
+            if not blocking and out.flags.c_contiguous and device._pinned_at(address, out.nbytes) is not None:
+                a = self._a
+                device.perform(lambda: np.copyto(out, a), _memories([self]), stream)
+                return out
+        device.read("ndarray.get")
+        if out is None:
+            return self._a.copy(order)
+        out[...] = self._a
+        return out
+
+    def set(self, arr, stream=None):
+        """Copy an array of the host into this one. Not while a stream captures."""
+        if not isinstance(arr, np.ndarray):
+            raise TypeError("Only numpy.ndarray can be set to cupy.ndarray")
+        if arr.dtype != self.dtype:
+            raise TypeError(f"{arr.dtype} array cannot be set to {self.dtype} array")
+        if arr.shape != self.shape:
+            raise ValueError(f"Shape mismatch. Old shape: {self.shape}, new shape: {arr.shape}")
+        if not self.flags.forc:
+            raise RuntimeError("Cannot set to non-contiguous array")
+        self._upload(arr)
+
+    def _upload(self, arr):
+        if arr.size:
+            device.refuse_in_capture("H2D")
+        a = self._a
+        device.perform(lambda: np.copyto(a, arr), _memories([self]))
+
+    def item(self):
+        if self.size != 1:
+            raise ValueError("can only convert an array of size 1 to a Python scalar")
+        return self.get().item()
+
+    def tolist(self):
+        return self.get().tolist()
+
+    def tobytes(self, order="C"):
+        return self.get().tobytes(order)
+
+    def __bool__(self):
+        if self.size > 1:
+            raise ValueError(
+                "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
+            )
+        return self.size == 1 and bool(self.get())
+
+    def __int__(self):
+        return int(self.get())
+
+    def __float__(self):
+        return float(self.get())
+
+    def __complex__(self):
+        return complex(self.get())
+
+    def __bytes__(self):
+        return bytes(self.get())
+
+    def __repr__(self):
+        return repr(self.get())
+
+    def __str__(self):
+        return str(self.get())
+
+    def __format__(self, spec):
+        return format(self.get(), spec)
+
+    def __reduce__(self):
+        return array, (self.get(),)
+
+    # ---- to other libraries
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        return self._a.__dlpack__()
+
+    def __dlpack_device__(self):
+        return 2, 0  # kDLCUDA
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        """numpy.exp(x) is cupy.exp(x); arrays of the host among the operands are refused there."""
+        if method != "__call__" or ufunc.__name__ not in API["ufuncs"]:
+            return NotImplemented
+        if "out" in kwargs:
+            (kwargs["out"],) = kwargs["out"]
+        if ufunc.__name__ in ("greater", "greater_equal", "less", "less_equal", "equal", "not_equal"):
+            inputs = [x.item() if isinstance(x, np.ndarray) and x.ndim == 0 else x for x in inputs]
+        return ufuncs[ufunc.__name__](*inputs, **kwargs)
+
+    def __array_function__(self, func, types, args, kwargs):
+        name = func.__name__
+        if func.__module__ != "numpy" or name not in API["functions"] or not set(types) <= {ndarray, np.ndarray}:
+            return NotImplemented
+        return functions(name)(*args, **kwargs)
+
+    # ---- views and copies
+
+    def view(self, dtype=None, type=None):
+        if dtype is None:
+            return ndarray._view(self._a.view(), self)
+        dtype = _dtype(dtype)
+        if dtype.itemsize != self.itemsize and not self.flags.c_contiguous:
+            raise ValueError("To change to a dtype of a different size, the array must be C-contiguous")
+        return ndarray._view(self._a.view(dtype), self)
+
+    def reshape(self, *shape, order="C", copy=None):
+        shape = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        a = np.reshape(self._a, shape, order=order)
+        if (copy is not True and np.may_share_memory(a, self._a)) or not a.size:
+            return ndarray._view(a, self)
+        if copy is False:
+            raise ValueError("Unable to avoid creating a copy while reshaping.")
+        strides = _contiguous(a.shape[::-1], a.itemsize)[::-1] if order in "Ff" else None
+        b = self._a
+        return _new(lambda: np.reshape(b, shape, order=order), [self], strides)
+
+    def ravel(self, order="C"):
+        return self.reshape(-1, order=order)
+
+    def flatten(self, order="C"):
+        return self.reshape(-1, order=order, copy=True)
+
+    def transpose(self, *axes):
+        axes = axes[0] if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))) else axes
+        return ndarray._view(self._a.transpose(axes or None), self)
+
+    def swapaxes(self, axis1, axis2):
+        return ndarray._view(self._a.swapaxes(axis1, axis2), self)
+
+    def squeeze(self, axis=None):
+        return ndarray._view(self._a.squeeze(axis), self)
+
+    def diagonal(self, offset=0, axis1=0, axis2=1):
+        return ndarray._view(self._a.diagonal(offset, axis1, axis2), self)
+
+    def astype(self, dtype, order="K", casting=None, subok=None, copy=True):
+        if casting is not None or subok is not None:
+            raise TypeError("casting and subok are not supported yet")
+        dtype = _dtype(dtype)
+        strides = _strides(self, order, dtype)
+        if not copy and dtype == self.dtype and (order in (None, "K") or strides == self.strides):
+            return self
+        a = self._a
+        return _new(lambda: a.astype(dtype), [self], strides)
+
+    def copy(self, order="C"):
+        return self.astype(self.dtype, order)
+
+    def __copy__(self):
+        return self.copy()
+
+    def __deepcopy__(self, memo):
+        return self.copy()
+
+    def fill(self, value):
+        if isinstance(value, (ndarray, np.ndarray)):
+            if value.shape != ():
+                raise ValueError(f"non-scalar {type(value).__name__} cannot be used for fill")
+            value = value if isinstance(value, ndarray) else value.item()
+        source, dtype = _host(value), self.dtype
+        _into(self, lambda: np.asarray(source).astype(dtype), [value])
+
+    # ---- indexing
+
+    def __getitem__(self, index):
+        index, kind, used = _index(self, index)
+        if kind == "basic":
+            view = self._a[index]
+            return ndarray._view(view if isinstance(view, np.ndarray) else self._a[(*index, ...)], self)
+        if kind == "mask":
+            device.read("indexing with a mask")
+        a = self._a
+        return _new(lambda: a[_wrapped(a, index)].copy(), [self, *used])
+
+    def __setitem__(self, index, value):
+        index, kind, used = _index(self, index)
+        if kind == "basic":
+            target = self[index]
+            if isinstance(value, ndarray):
+                source, shape = value._a, target.shape
+                if not (source.shape == shape and source.strides == target.strides and _same(value, target)):
+                    _into(target, lambda: _fitting(source, shape), [value])
+            else:
+                target.fill(value)
+            return
+        if kind == "mask":
+            device.read("writing through a mask")
+        if not isinstance(value, ndarray):
+            value = array(value, self.dtype)
+
+        a, source = self._a, value._a
+        if device.capturing():
+            _quiet(lambda: operator.setitem(a.copy(), _wrapped(a, index), source))  # for its errors
+        device.perform(
+            lambda: _quiet(lambda: operator.setitem(a, _wrapped(a, index), source)), _memories([self, value, *used])
+        )
+
+    def _scatter(self, ufunc, index, value):
+        index, _, used = _index(self, index)
+        a, source = self._a, _host(value)
+        device.perform(lambda: _quiet(lambda: ufunc.at(a, _wrapped(a, index), source)), _memories([self, value, *used]))
+
+    def scatter_add(self, slices, value):
+        self._scatter(np.add, slices, value)
+
+    def scatter_max(self, slices, value):
+        self._scatter(np.maximum, slices, value)
+
+    def scatter_min(self, slices, value):
+        self._scatter(np.minimum, slices, value)
+
+    def take(self, indices, axis=None, out=None):
+        if isinstance(indices, (list, np.ndarray)):
+            indices = array(indices, int)
+        index = _host(indices)
+        length = self.size if axis is None else self.shape[axis]
+        if not length and np.size(index):
+            raise IndexError("cannot do a non-empty take from an empty axes.")
+        if np.asarray(index).dtype.kind not in "iu":
+            raise TypeError("take: the indices must be integers")
+        a = self._a
+        return _result(lambda: np.take(a, np.mod(index, max(length, 1)), axis), [self, indices], out, "no")
+
+    def nonzero(self):
+        device.read("nonzero")
+        return tuple(_new(lambda i=i: i, [self]) for i in self._a.nonzero())
+
+    def repeat(self, repeats, axis=None):
+        if isinstance(repeats, ndarray):
+            raise ValueError("repeat: cupy takes the counts as Python integers")
+        a = self._a
+        return _new(lambda: np.repeat(a, repeats, axis), [self])
+
+    def sort(self, axis=-1, kind=None):
+        a = self._a
+        _into(self, lambda: np.sort(a, axis, kind="stable"), [self])
+
+    def argsort(self, axis=-1, kind=None):
+        a = self._a
+        return _new(lambda: np.argsort(a, axis, kind="stable"), [self])
+
+    # ---- reductions
+
+    def _reduce(self, how, axis, out, keepdims, **kwargs):
+        if axis is not None and not isinstance(axis, tuple):
+            axis = operator.index(axis)
+        a = self._a
+
+        def compute():
+            return how(a, axis=axis, keepdims=bool(keepdims), **kwargs)
+
+        if out is None and self.flags.fnc:  # where the reduced axes lead, CUB reduces such arrays to such arrays
+            return _new(compute, [self], strides="F")
+        return _result(compute, [self], out, "unsafe")
+
+    def _accumulate(self, how, axis, dtype, out, keepdims, **kwargs):
+        """Sums of FP16 have an FP32 accumulator, and are rounded once."""
+        final = self.dtype if dtype is None else _dtype(dtype)
+        if final != _float16:
+            return self._reduce(how, axis, out, keepdims, dtype=dtype, **kwargs)
+        return self._reduce(
+            lambda a, **kw: how(a, dtype=_float32, **kw).astype(_float16), axis, out, keepdims, **kwargs
+        )
+
+    def sum(self, axis=None, dtype=None, out=None, keepdims=False):
+        return self._accumulate(np.sum, axis, dtype, out, keepdims)
+
+    def prod(self, axis=None, dtype=None, out=None, keepdims=False):
+        return self._accumulate(np.prod, axis, dtype, out, keepdims)
+
+    def mean(self, axis=None, dtype=None, out=None, keepdims=False):
+        return self._accumulate(np.mean, axis, dtype, out, keepdims)
+
+    def var(self, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
+        return self._accumulate(np.var, axis, dtype, out, keepdims, ddof=ddof)
+
+    def std(self, axis=None, dtype=None, out=None, ddof=0, keepdims=False):
+        return self._accumulate(np.std, axis, dtype, out, keepdims, ddof=ddof)
+
+    def max(self, axis=None, out=None, keepdims=False):
+        return self._reduce(np.max, axis, out, keepdims)
+
+    def min(self, axis=None, out=None, keepdims=False):
+        return self._reduce(np.min, axis, out, keepdims)
+
+    def ptp(self, axis=None, out=None, keepdims=False):
+        return self._reduce(np.ptp, axis, out, keepdims)
+
+    def all(self, axis=None, out=None, keepdims=False):
+        return self._reduce(np.all, axis, out, keepdims)
+
+    def any(self, axis=None, out=None, keepdims=False):
+        return self._reduce(np.any, axis, out, keepdims)
+
+    def argmax(self, axis=None, out=None, dtype=None, keepdims=False):
+        return self._reduce(np.argmax, axis, out, keepdims)
+
+    def argmin(self, axis=None, out=None, dtype=None, keepdims=False):
+        return self._reduce(np.argmin, axis, out, keepdims)
+
+    def cumsum(self, axis=None, dtype=None, out=None):
+        return self._scan(np.cumsum, axis, dtype, out)
+
+    def cumprod(self, axis=None, dtype=None, out=None):
+        return self._scan(np.cumprod, axis, dtype, out)
+
+    def _scan(self, how, axis, dtype, out):
+        """As in CuPy: in place, on a copy in which the axis is the last; the result may be a view of it."""
+        dtype = how(np.zeros(1, self.dtype), dtype=dtype).dtype if out is None else out.dtype
+        x = self.astype(dtype, "C")
+        x, axis = (x.ravel(), 0) if axis is None else (x, axis)
+        last = functions("moveaxis")(x, axis, -1)
+        flat = last.reshape(-1, last.shape[-1]) if x.size else last
+        a = flat._a
+        _into(flat, lambda: how(a, -1), [flat])
+        y = functions("moveaxis")(flat.reshape(last.shape), -1, axis)
+        if out is None:
+            return y
+        out[...] = y
+        return out
+
+    def round(self, decimals=0, out=None):
+        a = self._a
+        return _result(lambda: np.round(a, decimals), [self], out)
+
+    def clip(self, min=None, max=None, out=None):
+        a, low, high = (None if x is None else _host(x) for x in (self, min, max))
+        return _result(lambda: np.clip(a, low, high), [self, min, max], out)
+
+    def trace(self, offset=0, axis1=0, axis2=1, dtype=None, out=None):
+        return self.diagonal(offset, axis1, axis2).sum(-1, dtype, out)
+
+    def dot(self, b, out=None):
+        x, y = self._a, _host(b)
+        return _result(lambda: np.dot(x, y), [self, b], out)
+
+    def conj(self):
+        return self if self.dtype.kind != "c" else ufuncs["conjugate"](self)
+
+    conjugate = conj
+
+    # ---- operators
+
+    def __pos__(self):
+        return ufuncs["positive"](self)
+
+    def __neg__(self):
+        return ufuncs["negative"](self)
+
+    def __abs__(self):
+        return ufuncs["absolute"](self)
+
+    def __invert__(self):
+        return ufuncs["invert"](self)
+
+    def __matmul__(self, other):
+        return functions("matmul")(self, other)
+
+    def __rmatmul__(self, other):
+        return functions("matmul")(other, self)
+
+    def __divmod__(self, other):
+        return ufuncs["divmod"](self, other)
+
+
+def _same(x, y):
+    return x.data.ptr == y.data.ptr
+
+
+def _fitting(a, shape):
+    """NumPy's rule for assignments: leading axes of length 1 may be dropped."""
+    while a.ndim > len(shape) and a.shape[0] == 1:
+        a = a[0]
+    return np.broadcast_to(a, shape)
+
+
+def _index(x, index):
+    """The index with its arrays on the host, its kind ("basic", "integer", "mask"), and the device arrays in it."""
+    parts, kind, used = [], "basic", []
+    for part in index if isinstance(index, tuple) else (index,):
+        if isinstance(part, (list, np.ndarray)):
+            part = array(np.asarray(part) if np.size(part) else np.asarray(part, np.int32))
+        if isinstance(part, (bool, np.bool_)):
+            raise IndexError("the stand-in does not take single booleans as indices")
+        if isinstance(part, ndarray):
+            used.append(part)
+            if part.dtype.kind not in "iub":
+                raise IndexError(
+                    f"arrays used as indices must be of integer or boolean type. (actual: {part.dtype.type})"
+                )
+            if part.dtype.kind == "b":
+                kind = "mask"
+            elif kind == "basic":
+                kind = "integer"
+            part = part._a
+        elif not (part is None or part is Ellipsis or isinstance(part, (int, slice, np.integer))):
+            raise IndexError(
+                "only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) and integer or boolean arrays "
+                f"are valid indices, got {type(part)}"
+            )
+        parts.append(part)
+    return tuple(parts), kind, used
+
+
+def _wrapped(x, index):
+    """The index with its integer arrays brought into range, as CuPy does instead of raising."""
+    axes = sum(p.ndim if isinstance(p, np.ndarray) and p.dtype == bool else p is not None for p in index)
+    axes -= any(p is Ellipsis for p in index)
+    wrapped, axis = [], 0
+    for part in index:
+        if part is Ellipsis:
+            axis += x.ndim - axes
+        elif isinstance(part, np.ndarray) and part.dtype == bool:
+            axis += part.ndim
+        elif part is not None:
+            if isinstance(part, np.ndarray) and x.shape[axis]:
+                part = part.astype(np.int64) % x.shape[axis]
+            axis += 1
+        wrapped.append(part)
+    return tuple(wrapped)
+
+
+# --------------------------------------------------------------------------------------------------------------- ufuncs
+
+
+class ufunc:
+    """cupy.ufunc."""
+
+    def __init__(self, name, nin, nout, at):
+        self.__name__, self.nin, self.nout, self.nargs = name, nin, nout, nin + nout
+        self.name = f"cupy_{name}"
+        self._at = at
+        self._numpy = getattr(np, name, None)
+
+    def __repr__(self):
+        return f"<ufunc '{self.name}'>"
+
+    def __call__(self, *args, out=None, dtype=None, casting="same_kind", **kwargs):
+        if kwargs:
+            raise TypeError(f"Wrong arguments {kwargs}")
+        if not self.nin <= len(args) <= self.nargs:
+            raise TypeError(
+                f"Wrong number of arguments for {self.name!r}. It must be either {self.nin} or {self.nargs} (with "
+                f"outputs), but given {len(args)}."
+            )
+        if len(args) > self.nin:
+            if out is not None:
+                raise ValueError("Cannot specify 'out' as both a positional and keyword argument")
+            args, out = args[: self.nin], args[self.nin :]
+            out = out[0] if self.nout == 1 else out
+        operands = [_host(x) for x in args]
+        if self._numpy is None:
+            raise AttributeError(f"the stand-in for CuPy has no {self.__name__}: NumPy has none")
+        keywords = {} if dtype is None else {"dtype": _dtype(dtype)}
+
+        def compute():
+            return self._numpy(*operands, **keywords)
+
+        if self.nout == 1:
+            out = out[0] if isinstance(out, tuple) else out
+            return _result(compute, args, out, casting)
+        if out is not None:
+            raise TypeError(f"the stand-in's {self.__name__} takes no out")
+        return tuple(_new(lambda i=i: compute()[i], args) for i in range(self.nout))
+
+    def at(self, a, indices, b=None):
+        if self._at is None:
+            raise NotImplementedError(f"`{self.name}.at` is not supported yet")
+        a._scatter(self._numpy, indices, b)
+
+    def reduce(self, array, axis=0, dtype=None, out=None, keepdims=False):
+        if self.__name__ not in ("add", "multiply"):
+            raise NotImplementedError(f"`{self.name}.reduce` is not supported yet")
+        return (array.sum if self.__name__ == "add" else array.prod)(axis, dtype, out, keepdims)
+
+    def accumulate(self, array, axis=0, dtype=None, out=None):
+        if self.__name__ not in ("add", "multiply"):
+            raise NotImplementedError(f"`{self.name}.accumulate` is not supported yet")
+        return (array.cumsum if self.__name__ == "add" else array.cumprod)(axis, dtype, out)
+
+    def outer(self, A, B, **kwargs):
+        return self(A.reshape(A.shape + (1,) * B.ndim), B, **kwargs)
+
+
+ufuncs = {name: ufunc(name, **kinds) for name, kinds in API["ufuncs"].items()}
+
+_OPERATORS = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "true_divide",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "pow": "power",
+    "lshift": "left_shift",
+    "rshift": "right_shift",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+}
+_COMPARISONS = {
+    "lt": "less",
+    "le": "less_equal",
+    "eq": "equal",
+    "ne": "not_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+}
+
+
+def _add_operators():
+    def knows(other):
+        """Whether the operator is CuPy's affair: other classes may have a right-hand operator of their own."""
+        return isinstance(other, ndarray) or getattr(other, "__array_ufunc__", 0) is not None
+
+    def forward(f):
+        return lambda x, y: f(x, y) if knows(y) else NotImplemented
+
+    def backward(f):
+        return lambda x, y: f(y, x) if knows(y) else NotImplemented
+
+    def in_place(f):
+        return lambda x, y: f(x, y, x)
+
+    def comparison(f):
+        def compare(x, y):
+            return f(x, y.item() if isinstance(y, np.ndarray) and y.ndim == 0 else y) if knows(y) else NotImplemented
+
+        return compare
+
+    for name, word in _OPERATORS.items():
+        setattr(ndarray, f"__{name}__", forward(ufuncs[word]))
+        setattr(ndarray, f"__r{name}__", backward(ufuncs[word]))
+        setattr(ndarray, f"__i{name}__", in_place(ufuncs[word]))
+    for name, word in _COMPARISONS.items():
+        setattr(ndarray, f"__{name}__", comparison(ufuncs[word]))
+
+
+_add_operators()
+
+
+# ------------------------------------------------------------------------------------------------------------ functions
+
+
+def array(obj, dtype=None, copy=True, order="K", subok=False, ndmin=0, *, blocking=False):
+    """cupy.array: the way from the host to the device. Without pinned memory it cannot be captured."""
+    if isinstance(obj, ndarray):
+        x = obj.astype(obj.dtype if dtype is None else dtype, order, copy=bool(copy))
+    elif isinstance(obj, (list, tuple)) and _holds_device_arrays(obj):
+        x = functions("stack")([asarray(part) for part in obj]).astype(dtype or _first_dtype(obj), copy=False)
+    else:
+        host = np.asarray(obj, dtype)
+        fortran = order is not None and order[0] in "AaKk" and host.flags.fnc
+        x = ndarray(host.shape, host.dtype, order="F" if fortran or order in ("F", "f") else "C")
+        if host.ndim == 0:
+            x.fill(host)  # by a kernel, which takes the value as an argument
+        else:
+            x._upload(host)
+    return x.reshape((1,) * (ndmin - x.ndim) + x.shape) if x.ndim < ndmin else x
+
+
+def _holds_device_arrays(obj):
+    return any(isinstance(x, ndarray) or (isinstance(x, (list, tuple)) and _holds_device_arrays(x)) for x in obj)
+
+
+def _first_dtype(obj):
+    return np.result_type(*(asarray(x).dtype for x in obj))
+
+
+def asarray(a, dtype=None, order=None, *, copy=None, blocking=False):
+    return array(a, dtype, bool(copy), order)
+
+
+def asanyarray(a, dtype=None, order=None, *, copy=None, blocking=False):
+    return array(a, dtype, bool(copy), order)
+
+
+def ascontiguousarray(a, dtype=None):
+    return _at_least_1d(array(a, dtype, False, "C"))
+
+
+def asfortranarray(a, dtype=None):
+    return _at_least_1d(array(a, dtype, False, "F"))
+
+
+def _at_least_1d(x):
+    return x.reshape(1) if x.ndim == 0 else x
+
+
+def asnumpy(a, stream=None, order="C", out=None, *, blocking=True):
+    if isinstance(a, ndarray):
+        return a.get(stream, order, out, blocking)
+    host = np.asarray(a, order=order)
+    if out is None:
+        return host
+    out[...] = host
+    return out
+
+
+def empty(shape, dtype=float, order="C"):
+    return ndarray(shape, dtype, order=order)
+
+
+def empty_like(prototype, dtype=None, order="K", subok=None, shape=None):
+    _host(prototype)
+    dtype = prototype.dtype if dtype is None else _dtype(dtype)
+    shape = prototype.shape if shape is None else _shape(shape)
+    return _allocate(shape, dtype, _strides(prototype, order, dtype, shape))
+
+
+def full(shape, fill_value, dtype=None, order="C"):
+    x = ndarray(shape, np.result_type(_host(fill_value)) if dtype is None else dtype, order=order)
+    x[...] = fill_value
+    return x
+
+
+def full_like(a, fill_value, dtype=None, order="K", subok=None, shape=None):
+    x = empty_like(a, dtype, order, subok, shape)
+    x[...] = fill_value
+    return x
+
+
+def zeros(shape, dtype=float, order="C"):
+    return full(shape, 0, dtype, order)
+
+
+def ones(shape, dtype=float, order="C"):
+    return full(shape, 1, dtype, order)
+
+
+def zeros_like(a, dtype=None, order="K", subok=None, shape=None):
+    return full_like(a, 0, dtype, order, subok, shape)
+
+
+def ones_like(a, dtype=None, order="K", subok=None, shape=None):
+    return full_like(a, 1, dtype, order, subok, shape)
+
+
+def copy(a, order="K"):
+    return a.copy(order)
+
+
+def copyto(dst, src, casting="same_kind", where=None):
+    source, mask = _host(src), True if where is None else _host(where)
+    if not np.can_cast(source.dtype if isinstance(src, ndarray) else np.result_type(source), dst.dtype, casting):
+        raise TypeError(f"Cannot cast {src.dtype} to {dst.dtype} in {casting} casting mode")
+    if where is None:
+        dst[...] = src
+    else:
+        target = dst._a
+        _into(dst, lambda: np.where(mask, np.asarray(source).astype(target.dtype), target), [src, where])
+
+
+def where(condition, x=None, y=None):
+    if x is None and y is None:
+        return condition.nonzero()
+    mask = condition.astype("?", copy=False)
+    a, b, m = _host(x), _host(y), mask._a
+    return _new(lambda: np.where(m, a, b), [mask, x, y])
+
+
+def take(a, indices, axis=None, out=None):
+    return a.take(indices, axis, out)
+
+
+def take_along_axis(a, indices, axis):
+    source, index, length = _host(a), _host(indices), a.size if axis is None else a.shape[axis]
+    if index.dtype.kind not in "iu":
+        raise IndexError("`indices` must be an integer array")
+    return _new(lambda: np.take_along_axis(source, index % max(length, 1), axis), [a, indices])
+
+
+def put_along_axis(arr, indices, values, axis):
+    values = values if isinstance(values, ndarray) else array(values, arr.dtype)
+    target, index, source, length = arr._a, _host(indices), values._a, max(arr.shape[axis], 1)
+    if device.capturing():
+        _quiet(lambda: np.put_along_axis(target.copy(), index % length, source, axis))  # for its errors
+    device.perform(
+        lambda: _quiet(lambda: np.put_along_axis(target, index % length, source, axis)),
+        _memories([arr, indices, values]),
+    )
+
+
+def get_array_module(*args):
+    """The stand-in where one of args is its array, else NumPy."""
+    import cupy
+
+    return cupy if any(isinstance(x, ndarray) for x in args) else np
+
+
+def as_strided(x, shape=None, strides=None):
+    shape = x.shape if shape is None else tuple(shape)
+    return ndarray(shape, x.dtype, x.data, x.strides if strides is None else tuple(strides))
+
+
+def broadcast_to(array, shape):
+    return ndarray._view(
+        np.lib.stride_tricks.as_strided(b := np.broadcast_to(array._a, shape), b.shape, b.strides), array
+    )
+
+
+def broadcast_arrays(*args):
+    shape = np.broadcast_shapes(*(x.shape for x in args))
+    return [broadcast_to(x, shape) for x in args]
+
+
+def may_share_memory(a, b, max_work=None):
+    return bool(np.may_share_memory(_host(a), _host(b)))
+
+
+def shares_memory(a, b, max_work=None):
+    return bool(np.shares_memory(_host(a), _host(b)))
+
+
+def array_equal(a1, a2, equal_nan=False):
+    if a1.shape != a2.shape:
+        return array(False)
+    x, y = _host(a1), _host(a2)
+    return _new(lambda: np.array_equal(x, y, equal_nan), [a1, a2])
+
+
+def result_type(*args):
+    return np.result_type(*(x.dtype if isinstance(x, ndarray) else x for x in args))
+
+
+def can_cast(from_, to, casting="safe"):
+    return np.can_cast(from_.dtype if isinstance(from_, ndarray) else from_, to, casting)
+
+
+def get_default_memory_pool():
+    return device.default_pool
+
+
+def clip(a, a_min, a_max, out=None):
+    return a.clip(a_min, a_max, out)
+
+
+_METHODS = {
+    **{name: name for name in API["methods"] if name in API["functions"] and hasattr(ndarray, name) and name != "sort"},
+    "amax": "max",
+    "amin": "min",
+    "around": "round",
+}
+_SYNCHRONISING = {
+    "allclose", "argwhere", "bincount", "choose", "compress", "delete", "extract", "flatnonzero", "histogram",
+    "histogram2d", "histogramdd", "intersect1d", "piecewise", "place", "poly", "roots", "setdiff1d", "setxor1d",
+    "trim_zeros", "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
+}  # fmt: skip
+_OF_THE_HOST = {
+    "broadcast_shapes", "format_float_positional", "format_float_scientific", "get_printoptions", "isdtype", "isscalar",
+    "issubdtype", "iterable", "mintypecode", "ndim", "printoptions", "promote_types", "set_printoptions", "shape",
+    "size", "typename",
+}  # fmt: skip
+_CREATING = {
+    "arange", "bartlett", "blackman", "eye", "hamming", "hanning", "identity", "indices", "kaiser", "linspace",
+    "logspace", "tri",
+}  # fmt: skip
+_OWN = {
+    f.__name__: f
+    for f in (
+        array, asarray, asanyarray, ascontiguousarray, asfortranarray, asnumpy, empty, empty_like, full, full_like,
+        zeros, ones, zeros_like, ones_like, copy, copyto, where, take, take_along_axis, put_along_axis,
+        get_array_module, broadcast_to, broadcast_arrays, may_share_memory, shares_memory, array_equal, result_type,
+        can_cast, get_default_memory_pool, clip,
+    )
+}  # fmt: skip
+
+
+def functions(name):
+    """CuPy's function of this name. AttributeError where CuPy has none."""
+    parameters = API["functions"].get(name, ())
+    if name not in API["functions"]:
+        raise AttributeError(f"module 'cupy' has no attribute {name!r}")
+    if name in _OWN:
+        return _OWN[name]
+    allowed = None if parameters is None or "**kwargs" in parameters else set(parameters)
+
+    def call(*args, **kwargs):
+        unknown = set(kwargs) - allowed if allowed is not None else ()
+        if unknown:
+            raise TypeError(f"{name}() got an unexpected keyword argument {min(unknown)!r}")
+        if name in _METHODS and args and isinstance(args[0], ndarray):
+            return getattr(args[0], _METHODS[name])(*args[1:], **kwargs)
+        return _delegate(name, args, kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+def _delegate(name, args, kwargs):
+    """The function of NumPy, on the memory of the device."""
+    function = getattr(np, name, None)
+    if function is None:
+        raise AttributeError(f"the stand-in for CuPy has no {name}: NumPy has none")
+    operands = []
+
+    def lower(x):
+        if isinstance(x, ndarray):
+            operands.append(x)
+            return x._a
+        if isinstance(x, (tuple, list)):
+            return type(x)(map(lower, x))
+        if isinstance(x, np.ndarray):
+            raise TypeError(f"Unsupported type {type(x)}")
+        return x
+
+    out = kwargs.pop("out", None)
+    args, kwargs = tuple(map(lower, args)), {key: lower(value) for key, value in kwargs.items()}
+    if name in _OF_THE_HOST:
+        return function(*args, **kwargs)
+    if not operands and name not in _CREATING and not any(isinstance(a, (int, float, np.generic)) for a in args):
+        raise TypeError(f"{name}: CuPy takes arrays of the device")
+    if name in _SYNCHRONISING:
+        device.read(name)
+
+    def compute():
+        return function(*args, **kwargs)
+
+    if out is not None:
+        return _into(out, compute, operands, "same_kind")
+    if name == "roll":
+        x = operands[0]
+        return _new(compute, operands, _strides(x, "K", x.dtype))
+    if name == "pad" and operands[0].flags.fnc:
+        return _new(compute, operands, "F")
+    return _raise_to_device(_quiet(compute), compute, operands)
+
+
+def _raise_to_device(result, compute, operands):
+    """NumPy's result as device arrays: views of the operands where they are, else copies."""
+    if isinstance(result, (tuple, list)):
+        parts = [_raise_to_device(r, lambda i=i: compute()[i], operands) for i, r in enumerate(result)]
+        return parts if isinstance(result, list) else tuple(parts)
+    if isinstance(result, np.ndarray):
+        for x in operands:
+            if np.may_share_memory(result, x._a):
+                return ndarray._view(result, x)
+    if isinstance(result, (np.ndarray, np.generic, bool, int, float)):
+        return _new(compute, operands)
+    return result

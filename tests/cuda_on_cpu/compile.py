@@ -1,0 +1,422 @@
+"""Compiling CUDA kernels for the CPU, and launching them on NumPy arrays.
+
+A kernel from a test, in three lines (`Program(kernels.source(path), {"STORAGE": "half"})` for a .cu file):
+
+    program = Program.of('extern "C" __global__ void twice(T* y, int n) { ... }', "half")
+    y = np.ones(100, np.float16)
+    program.launch("twice", 4, 32, [y, np.int32(100)])  # grid, block, arguments; shared_bytes=...
+
+Every launch runs twice, from the same memory: first with threads and blocks in their order, then shuffled. Arrays are
+copied between fences, one directly behind them at first, then one directly before. KernelError: the kernel used memory
+that is not its own or a misaligned address, threads raced for shared memory, or waited for one another, or their order
+made a difference. What a GPU may leave unnoticed is an error here.
+
+What this cannot find: threads that race for global memory and agree on the result in both orders; what only the weak
+order of a GPU's memory shows; the rounding of a GPU's expf and fused multiply-adds (here each operation rounds).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tinymp.backend import kernels
+
+from .memory import Fenced, Group, bytes_at, extent, groups
+
+HERE = pathlib.Path(__file__).parent
+HARDWARE = HERE / "hardware.cuh"
+SECONDS = 60  # of CPU time for one run of a kernel
+MOST_SHARED = 227 * 1024  # bytes of dynamic shared memory, on sm_90
+SHUFFLED = 0x9E3779B97F4A7C15  # seed of the second run
+
+FLAGS = ("-std=c++17", "-fPIC", "-g1", "-w", "-ffp-contract=off", "-U_FORTIFY_SOURCE", f"-I{HERE}")
+LINK_FLAGS = ("-shared", "-Wl,-Bsymbolic")  # a kernel named like a function of the C library is still the kernel
+RUNTIME_FLAGS = ("-O2",)
+KERNEL_FLAGS = (
+    "-O1",
+    "-fno-strict-aliasing",
+    "-fno-toplevel-reorder",  # shared arrays lie in memory as written, between their guards
+    "-fsanitize=thread,bounds,null,alignment,shift-exponent,signed-integer-overflow,integer-divide-by-zero",
+    "-fno-sanitize-recover=all",
+)
+
+
+class KernelError(RuntimeError):
+    """A kernel did what it must not do."""
+
+
+class RaceError(KernelError):
+    """The result of a kernel depends on the order in which its threads run."""
+
+
+# ---------------------------------------------------------------------------------------------------------- compiling
+
+
+def problem() -> str | None:
+    """Why kernels cannot run on this CPU, or None."""
+    if not sys.platform.startswith("linux"):
+        return "the runtime needs Linux"
+    return None if _compiler() else "no C++ compiler (g++, or what $CXX names)"
+
+
+@functools.cache
+def _compiler() -> tuple[str, ...]:
+    for command in (os.environ.get("CXX"), "g++", "c++"):
+        if command and shutil.which(shlex.split(command)[0]):
+            return tuple(shlex.split(command))
+    return ()
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(command)}:\n{done.stderr}")
+    return done.stdout
+
+
+@functools.cache
+def _cache() -> pathlib.Path:
+    """Where compiled code is kept: beside this file, or in a folder of this process where that is read-only."""
+    folder = HERE / "__pycache__"
+    try:
+        folder.mkdir(exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return pathlib.Path(tempfile.mkdtemp(prefix="cuda-on-cpu-"))
+    return folder
+
+
+@functools.cache
+def _surroundings() -> str:
+    """What compiled code depends on besides its source and flags."""
+    if why := problem():
+        raise RuntimeError(f"CUDA kernels cannot run on this CPU: {why}")
+    return _run(*_compiler(), "--version") + (HERE / "runtime.h").read_text(encoding="utf-8")
+
+
+def _shared_object(name: str, code: str, flags: Sequence[str]) -> pathlib.Path:
+    """The compiled code, from the cache if it is there. Several processes may do this at the same time."""
+    key = hashlib.sha256("\n".join([_surroundings(), *flags, *LINK_FLAGS, code]).encode()).hexdigest()[:24]
+    target = _cache() / f"{name}-{key}.so"
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=_cache()) as folder:
+            source, compiled, linked = (str(pathlib.Path(folder) / f"{name}.{end}") for end in ("cpp", "o", "so"))
+            pathlib.Path(source).write_text(code, encoding="utf-8")
+            _run(*_compiler(), *flags, "-c", source, "-o", compiled)
+            _run(*_compiler(), *LINK_FLAGS, compiled, "-o", linked)  # without the others: no sanitizer's library
+            os.replace(linked, target)
+    return target
+
+
+class _Index(ctypes.Structure):
+    _fields_ = [(axis, ctypes.c_uint) for axis in "xyz"]
+
+    def __str__(self) -> str:
+        return f"({self.x}, {self.y}, {self.z})"
+
+
+class _Region(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("mapping", "mapping_end", "data", "data_end")]
+
+    @classmethod
+    def of(cls, f: Fenced) -> _Region:
+        return cls(f.low, f.high, f.address, f.address + f.size)
+
+
+class _Launch(ctypes.Structure):
+    _fields_ = [
+        ("kernel", ctypes.c_void_p),
+        ("arguments", ctypes.POINTER(ctypes.c_void_p)),
+        ("grid", _Index),
+        ("block", _Index),
+        ("module", ctypes.c_void_p),
+        ("regions", ctypes.POINTER(_Region)),
+        ("region_count", ctypes.c_int),
+        ("dynamic", _Region),
+        ("seed", ctypes.c_uint64),
+        ("seconds", ctypes.c_int),
+    ]
+
+
+class _Report(ctypes.Structure):
+    _fields_ = [
+        ("message", ctypes.c_char * 2000),
+        ("block", _Index),
+        ("thread", _Index),
+        ("in_thread", ctypes.c_int),
+        ("file", ctypes.c_char_p),
+        ("line", ctypes.c_int),
+        ("program", ctypes.c_void_p),
+        ("address", ctypes.c_void_p),
+    ]
+
+
+@functools.cache
+def _runtime() -> Any:
+    """runtime.cpp, loaded so that kernels find it. It keeps the GIL: one launch at a time."""
+    path = _shared_object("runtime", (HERE / "runtime.cpp").read_text(encoding="utf-8"), FLAGS + RUNTIME_FLAGS)
+    library = ctypes.PyDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    library.cuda_on_cpu_run.restype = ctypes.POINTER(_Report)
+    return library
+
+
+class _Parameter(NamedTuple):
+    """What `kernels.Argument` leaves out: whether the kernel may write there, whether it counts on no overlap."""
+
+    written: bool
+    restrict: bool
+
+
+class Program:
+    """A translation unit of CUDA C, compiled for the CPU.
+
+    code: as `kernels.source` gives it. defines: macros; STORAGE is half or float.
+    RuntimeError where there is no C++ compiler, or it finds errors.
+    """
+
+    def __init__(self, code: str, defines: Mapping[str, str]) -> None:
+        _runtime()
+        plain = re.sub(r"//[^\n]*|/\*.*?\*/", "", code, flags=re.S)
+        self.arguments = kernels.signatures(code, defines["STORAGE"])
+        self.parameters: dict[str, list[_Parameter]] = {}
+        entries = []
+        for name in self.arguments:
+            bounds, declared = re.search(rf"__global__\s+void\s+([^;{{]*?)\b{name}\s*\(([^)]*)\)\s*\{{", plain).groups()
+            self.parameters[name] = [
+                _Parameter("*" in p and "const" not in p.split(), "__restrict__" in p) for p in declared.split(",")
+            ]
+            threads = re.search(r"__launch_bounds__\s*\(([^)]*)\)", bounds)
+            entries.append(f"CUDA_ON_CPU_KERNEL({name}, {threads[1] if threads else 1024})\n")
+        whole = f'{code}\n#line 1 "compile.py"\n{"".join(entries)}CUDA_ON_CPU_MODULE\n'
+        flags = [*FLAGS, *KERNEL_FLAGS, *(f"-D{name}={value}" for name, value in defines.items())]
+        self.path = _shared_object("kernels", whole, flags)
+        self.library = ctypes.CDLL(str(self.path))
+
+    @classmethod
+    def of(cls, text: str, storage: str = "half") -> Program:
+        """The kernels in `text`, behind hardware.cuh and common.cuh as in `kernels.source`."""
+        parts = [(path.name, path.read_text(encoding="utf-8")) for path in (HARDWARE, kernels.COMMON)]
+        code = "\n".join(f'#line 1 "{name}"\n{part}' for name, part in [*parts, ("text.cu", text)])
+        return cls(code, {"STORAGE": storage})
+
+    def launch(
+        self,
+        name: str,
+        grid: int | tuple[int, ...],
+        block: int | tuple[int, ...],
+        args: Sequence[Any],
+        shared_bytes: int = 0,
+        resolve: Callable[[int], np.ndarray | None] | None = None,
+    ) -> None:
+        """Run a kernel on NumPy arrays (behind pointers), NumPy scalars, and np.uint64(0) for a null pointer.
+
+        resolve: where kernels take tables of addresses (arrays of uint64): the array in which an address lies, or None.
+        Such arrays are handled like those among the arguments.
+        """
+        _Launching(self, name, _three(grid), _three(block), args, shared_bytes, resolve).run_twice()
+
+    def line(self, code: int) -> str:
+        """The line of the source at an address in the compiled code, and the line that it was inlined in, ..."""
+        try:
+            found = _run("addr2line", "-i", "-e", str(self.path), hex(code - 1)).splitlines()
+        except (OSError, RuntimeError):
+            return "line unknown"
+        return ", in ".join(pathlib.Path(place.split()[0]).name for place in found)
+
+
+# ---------------------------------------------------------------------------------------------------------- launching
+
+
+def _three(n: int | tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = (*(n if isinstance(n, tuple) else (n,)), 1, 1)[:3]
+    return int(x), int(y), int(z)
+
+
+class _Link(NamedTuple):
+    """An entry of a table of addresses: array number `table` holds at `entry` that of array `target`, plus `offset`."""
+
+    table: int
+    entry: int
+    target: int
+    offset: int
+
+
+class _Launching:
+    """One launch: two runs from the same memory."""
+
+    def __init__(self, program: Program, name: str, grid: Any, block: Any, args: Any, shared: int, resolve: Any):
+        if name not in program.arguments:
+            raise ValueError(f"no kernel {name!r}; there are {', '.join(program.arguments)}")
+        self.program, self.name, self.grid, self.block, self.shared = program, name, grid, block, shared
+        self.values: list[Any] = []  # for each argument a NumPy scalar, or the number of an array (int)
+        self.arrays: list[np.ndarray] = []
+        self.labels: list[str] = []  # of the arrays
+        self.links: list[_Link] = []
+        self._check_sizes()
+        self._take(args)
+        if resolve is not None:
+            self._follow(resolve)
+        self.groups = groups(self.arrays)
+        self.gaps = [g.gaps(self.arrays) for g in self.groups]
+        self._check_restrict()
+
+    def _check_sizes(self) -> None:
+        most = ctypes.c_uint.in_dll(self.program.library, f"cuda_on_cpu_most_threads_{self.name}").value
+        threads = self.block[0] * self.block[1] * self.block[2]
+        limits = {"block": (self.block, (1024, 1024, 64)), "grid": (self.grid, (2**31 - 1, 65535, 65535))}
+        for what, (size, limit) in limits.items():
+            if not all(1 <= n <= m for n, m in zip(size, limit)):
+                raise ValueError(f"kernel {self.name}: {what} {size}; every length is at least 1, at most {limit}")
+        if threads > most:
+            raise ValueError(f"kernel {self.name}: a block of {threads} threads; at most {most}")
+        if not 0 <= self.shared <= MOST_SHARED:
+            raise ValueError(f"kernel {self.name}: {self.shared} bytes of dynamic shared memory; at most {MOST_SHARED}")
+
+    def _take(self, args: Sequence[Any]) -> None:
+        declared = self.program.arguments[self.name]
+        if len(args) != len(declared):
+            raise TypeError(f"kernel {self.name} takes {len(declared)} arguments, got {len(args)}")
+        for a, x in zip(declared, args):
+            null = isinstance(x, np.uint64) and x == 0
+            if not (a.pointer and null) and not (
+                isinstance(x, np.ndarray if a.pointer else np.generic) and x.dtype.name in a.dtypes
+            ):
+                wanted = f"an array of {a.dtypes[0]}" if a.pointer else a.dtypes[0]
+                raise TypeError(f"kernel {self.name} expects {wanted} for `{a.name}`, got {x!r}")
+            self.values.append(len(self.arrays) if isinstance(x, np.ndarray) else x)
+            if isinstance(x, np.ndarray):
+                self.arrays.append(x)
+                self.labels.append(a.name)
+
+    def _follow(self, resolve: Callable[[int], np.ndarray | None]) -> None:
+        """Add the arrays that tables of addresses point to."""
+        numbers: dict[tuple[int, int], int] = {}
+        for table, x in enumerate(list(self.arrays)):
+            if x.dtype != np.uint64 or not x.flags.c_contiguous:
+                continue
+            for entry, address in enumerate(x.ravel().tolist()):
+                target = resolve(address) if address else None
+                if target is None:
+                    continue
+                low, high = extent(target)
+                if (low, high) not in numbers:
+                    numbers[low, high] = len(self.arrays)
+                    self.arrays.append(target)
+                    self.labels.append(f"{self.labels[table]}[{entry}]")
+                self.links.append(_Link(table, entry, numbers[low, high], address - low))
+
+    def _check_restrict(self) -> None:
+        arguments = {v: p for v, p in zip(self.values, self.program.parameters[self.name]) if isinstance(v, int)}
+        for g in self.groups:
+            members = [m for m in g.members if m in arguments and self.arrays[m].size]
+            for i, a in enumerate(members):
+                for b in members[i + 1 :]:
+                    p, q = arguments[a], arguments[b]
+                    overlap = np.shares_memory(self.arrays[a], self.arrays[b])
+                    if overlap and (p.written or q.written) and (p.restrict or q.restrict):
+                        raise KernelError(
+                            f"kernel {self.name}: `{self.labels[a]}` and `{self.labels[b]}` overlap, and it may write "
+                            "there; but its __restrict__ says that they do not"
+                        )
+
+    def run_twice(self) -> None:
+        first = self._run(seed=0, at_end=True, filler=0xFF)
+        second = self._run(seed=SHUFFLED, at_end=False, filler=0x7E)
+        for g, a, b in zip(self.groups, first, second):
+            if not np.array_equal(a, b):
+                offset = int(np.flatnonzero(a != b)[0])
+                raise RaceError(
+                    f"kernel {self.name}: {self._place(g, offset)} differs when threads run in another order: "
+                    "a barrier is missing, the order counts, or memory that nobody wrote or that lies in no array"
+                )
+        for g, a in zip(self.groups, first):
+            if not np.array_equal(a, g.before):
+                ctypes.memmove(g.low, a.ctypes.data, a.size)
+
+    def _run(self, seed: int, at_end: bool, filler: int) -> list[np.ndarray]:
+        """The memory of the groups after one run."""
+        fenced = [Fenced(g.high - g.low, g.low % 16, at_end, filler) for g in self.groups]
+        shared = Fenced(self.shared, 0, at_end, filler)
+        try:
+            moved = {}  # number of an array: how far its copy is from it
+            for g, f, gaps in zip(self.groups, fenced, self.gaps):
+                f.data[:] = g.before
+                f.data[gaps] = filler
+                moved.update(dict.fromkeys(g.members, f.address - g.low))
+            lows = [extent(x)[0] + moved[i] for i, x in enumerate(self.arrays)]
+            entries = [bytes_at(lows[link.table] + 8 * link.entry, 8).view(np.uint64) for link in self.links]
+            for link, entry in zip(self.links, entries):
+                entry[0] = lows[link.target] + link.offset
+            self._execute(seed, lows, fenced, shared)
+            for link, entry in zip(self.links, entries):
+                if entry[0] == lows[link.target] + link.offset:
+                    entry[0] = lows[link.target] + link.offset - moved[link.target]  # `moved` may be negative
+            for g, f, gaps in zip(self.groups, fenced, self.gaps):
+                if (changed := gaps[f.data[gaps] != filler]).size:
+                    where = self._place(g, int(changed[0]))
+                    raise KernelError(f"kernel {self.name}: writes between the elements of a view: {where}")
+                f.data[gaps] = g.before[gaps]
+            return [f.data.copy() for f in fenced]
+        finally:
+            for f in (*fenced, shared):
+                f.free()
+
+    def _execute(self, seed: int, lows: list[int], fenced: list[Fenced], shared: Fenced) -> None:
+        boxes = [np.array(lows[v], np.uint64) if isinstance(v, int) else np.array(v) for v in self.values]
+        library = self.program.library
+        launch = _Launch(
+            ctypes.cast(library[f"cuda_on_cpu_call_{self.name}"], ctypes.c_void_p),
+            (ctypes.c_void_p * len(boxes))(*(box.ctypes.data for box in boxes)),
+            _Index(*self.grid),
+            _Index(*self.block),
+            ctypes.addressof(ctypes.c_char.in_dll(library, "cuda_on_cpu_module")),
+            (_Region * len(fenced))(*(_Region.of(f) for f in fenced)),
+            len(fenced),
+            _Region.of(shared),
+            seed,
+            SECONDS,
+        )
+        report = _runtime().cuda_on_cpu_run(ctypes.byref(launch))
+        if report:
+            raise KernelError(self._describe(report.contents, fenced, shared))
+
+    def _describe(self, report: _Report, fenced: list[Fenced], shared: Fenced) -> str:
+        text = f"kernel {self.name}, block {report.block}"
+        if report.in_thread:
+            text += f", thread {report.thread}"
+        if report.program:
+            text += f", {self.program.line(report.program)}"
+        elif report.file:
+            text += f", {report.file.decode()}:{report.line}"
+        text += f": {report.message.decode()}"
+        if (address := report.address) is None:
+            return text
+        if shared.low <= address < shared.high:
+            return f"{text}: dynamic shared memory ({self.shared} bytes) at byte {address - shared.address}"
+        for g, f in zip(self.groups, fenced):
+            if f.low <= address < f.high:
+                return f"{text}: {self._place(g, address - f.address)}"
+        return f"{text}: address {address:#x}"
+
+    def _place(self, group: Group, offset: int) -> str:
+        """A byte of a group, or one near it, in terms of the array that it belongs to."""
+        address = group.low + offset
+        bounds = {m: extent(self.arrays[m]) for m in group.members}
+        number = min(bounds, key=lambda m: max(bounds[m][0] - address, address - bounds[m][1]))
+        x = self.arrays[number]
+        offset = address - extent(x)[0]
+        return f"`{self.labels[number]}`, {x.dtype} of shape {x.shape}, at byte {offset} (item {offset // x.itemsize})"

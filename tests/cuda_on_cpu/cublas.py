@@ -1,0 +1,198 @@
+"""What takes the place of NVIDIA's cuBLAS in the tests: the functions that tinymp calls, with the same arguments.
+
+It reads memory at addresses, column-major, as cuBLAS's documentation defines it, and writes exactly the m x n elements
+of the result. What cuBLAS answers with an error status gets that status here; what it cannot see, but is a mistake (a
+handle on another stream, scalars of the wrong type, memory that is not allocated), raises.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from . import device
+
+SUCCESS, NOT_INITIALIZED, INVALID_VALUE, NOT_SUPPORTED = 0, 1, 7, 15
+_DTYPE = {2: np.dtype(np.float16), 0: np.dtype(np.float32), 1: np.dtype(np.float64)}  # cudaDataType_t
+_16F, _32F, _64F, _32F_FAST_TF32 = 64, 68, 70, 77  # cublasComputeType_t
+
+# compute type -> the type of alpha and beta, and the combinations of types of A, B and C
+_TYPES = {
+    _16F: (ctypes.c_uint16, {(2, 2, 2)}),
+    _32F: (ctypes.c_float, {(2, 2, 2), (2, 2, 0), (0, 0, 0)}),
+    _32F_FAST_TF32: (ctypes.c_float, {(0, 0, 0)}),
+    _64F: (ctypes.c_double, {(1, 1, 1)}),
+}
+CHUNK = 8  # so many products are added exactly before an FP16 accumulator rounds
+
+
+class _State:
+    def __init__(self):
+        self.stream, self.workspace, self.math_mode = 0, None, 0
+
+
+class Library:
+    """libcublas. `calls`: (name of the function, its arguments by name) of every product, for tests."""
+
+    def __init__(self):
+        self.calls = []
+        self._handles = {}
+
+    def cublasGetProperty(self, which, value):
+        value._obj.value = (13, 0, 0)[which]
+        return SUCCESS
+
+    def cublasCreate_v2(self, handle):
+        if device.capturing():
+            raise device.CUDARuntimeError(900, "cublasCreate")
+        number = len(self._handles) + 1
+        self._handles[number] = _State()
+        handle._obj.value = number
+        return SUCCESS
+
+    def cublasSetMathMode(self, handle, mode):
+        if handle.value not in self._handles:
+            return NOT_INITIALIZED
+        self._handles[handle.value].math_mode = mode
+        return SUCCESS
+
+    def cublasSetStream_v2(self, handle, stream):
+        if handle.value not in self._handles:
+            return NOT_INITIALIZED
+        device.stream_at(stream)
+        state = self._handles[handle.value]
+        state.stream, state.workspace = stream, None
+        return SUCCESS
+
+    def cublasSetWorkspace_v2(self, handle, address, size):
+        if handle.value not in self._handles:
+            return NOT_INITIALIZED
+        if address % 256:
+            return INVALID_VALUE
+        device.device_bytes(address, size)
+        self._handles[handle.value].workspace = address, size
+        return SUCCESS
+
+    def cublasGemmEx(
+        self, handle, transa, transb, m, n, k, alpha, A, Atype, lda, B, Btype, ldb, beta, C, Ctype, ldc, compute, algo
+    ):
+        names = ("transa", "transb", "m", "n", "k", "lda", "ldb", "ldc", "compute")
+        values = (transa, transb, m, n, k, lda, ldb, ldc, compute)
+        self.calls.append(("cublasGemmEx", dict(zip(names, values))))
+        return self._multiply(
+            *(handle, transa, transb, m, n, k, alpha, A, Atype, lda, 0, B, Btype, ldb, 0, beta, C, Ctype, ldc, 0),
+            *(1, compute, algo),
+        )
+
+    def cublasGemmStridedBatchedEx(
+        self, handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, B, Btype, ldb, strideB, beta,
+        C, Ctype, ldc, strideC, batch, compute, algo,
+    ):  # fmt: skip
+        names = (
+            "transa",
+            "transb",
+            "m",
+            "n",
+            "k",
+            "lda",
+            "strideA",
+            "ldb",
+            "strideB",
+            "ldc",
+            "strideC",
+            "batch",
+            "compute",
+        )
+        values = (transa, transb, m, n, k, lda, strideA, ldb, strideB, ldc, strideC, batch, compute)
+        self.calls.append(("cublasGemmStridedBatchedEx", dict(zip(names, values))))
+        return self._multiply(
+            *(handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, B, Btype, ldb, strideB, beta),
+            *(C, Ctype, ldc, strideC, batch, compute, algo),
+        )
+
+    def _multiply(
+        self, handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, B, Btype, ldb, strideB, beta,
+        C, Ctype, ldc, strideC, batch, compute, algo,
+    ):  # fmt: skip
+        for value in (transa, transb, m, n, k, Atype, lda, Btype, ldb, Ctype, ldc, batch, compute, algo):
+            assert isinstance(value, int), f"a C int cannot be made of {value!r}"
+            assert -(2**31) <= value < 2**31, f"{value} does not fit a C int"
+        state = self._handles.get(handle.value)
+        if state is None:
+            return NOT_INITIALIZED
+        stream = device.get_current_stream()
+        assert state.stream == stream.ptr, "the handle is set to another stream than the current one"
+        assert state.workspace is not None, "cuBLAS would allocate a workspace of its own"
+        if transa not in (0, 1) or transb not in (0, 1) or min(m, n, k, batch) < 0 or algo not in (-1, 99):
+            return INVALID_VALUE
+        if compute not in _TYPES or (Atype, Btype, Ctype) not in _TYPES[compute][1]:
+            return NOT_SUPPORTED
+        shape_a, shape_b = (k, m) if transa else (m, k), (n, k) if transb else (k, n)
+        if lda < max(1, shape_a[0]) or ldb < max(1, shape_b[0]) or ldc < max(1, m):
+            return INVALID_VALUE
+        places = np.arange(batch)[:, None, None] * strideC + np.arange(n)[:, None] * ldc + np.arange(m)
+        assert np.unique(places).size == places.size, "the results of a batch overlap"
+        scalar = _TYPES[compute][0]
+        assert isinstance(alpha._obj, scalar) and isinstance(beta._obj, scalar), "alpha and beta have the wrong type"
+        alpha, beta = (
+            float(np.uint16(x._obj.value).view(np.float16)) if scalar is ctypes.c_uint16 else x._obj.value
+            for x in (alpha, beta)
+        )
+        if 0 in (m, n, batch):
+            return SUCCESS
+        a, b, c = (
+            _matrices(address, _DTYPE[kind], shape, distance, stride, batch)
+            for address, kind, shape, distance, stride in (
+                (A, Atype, shape_a, lda, strideA),
+                (B, Btype, shape_b, ldb, strideB),
+                (C, Ctype, (m, n), ldc, strideC),
+            )
+        )
+
+        def work():
+            with np.errstate(all="ignore"):
+                product = _product(a.swapaxes(1, 2) if transa else a, b.swapaxes(1, 2) if transb else b, compute)
+                if beta == 0:  # what lies in C is not read: it may be NaN
+                    c[...] = (alpha * product).astype(c.dtype)
+                else:
+                    c[...] = (alpha * product + beta * c.astype(product.dtype)).astype(c.dtype)
+
+        device.perform(work, [memory for x in (A, B, C) for memory in device.memory_at(x)], stream)
+        return SUCCESS
+
+
+def _matrices(address, dtype, shape, distance, stride, batch):
+    """A batch of column-major matrices in device memory, as (batch, rows, columns)."""
+    assert address % dtype.itemsize == 0, f"{address:#x} is not aligned for {dtype}"
+    assert stride >= 0
+    rows, columns = shape
+    if rows == 0 or columns == 0:
+        return np.zeros((batch, rows, columns), dtype)
+    elements = (batch - 1) * stride + (columns - 1) * distance + rows
+    memory = device.device_bytes(address, elements * dtype.itemsize)
+    steps = (stride * dtype.itemsize, dtype.itemsize, distance * dtype.itemsize)
+    return np.ndarray((batch, rows, columns), dtype, memory.data, 0, steps)
+
+
+def _product(a, b, compute):
+    """a @ b, in the dtype of the accumulator."""
+    if compute == _64F:
+        return np.matmul(a, b)
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    if compute == _32F_FAST_TF32:
+        a, b = _tf32(a), _tf32(b)
+    if compute != _16F:
+        return np.matmul(a, b)
+    total = np.zeros((a.shape[0], a.shape[1], b.shape[2]), np.float16)
+    for k in range(0, a.shape[2], CHUNK):
+        part = np.matmul(a[:, :, k : k + CHUNK], b[:, k : k + CHUNK])
+        total = (total.astype(np.float32) + part).astype(np.float16)
+    return total
+
+
+def _tf32(x):
+    """FP32 with 10 bits of fraction, rounded to nearest; inf and nan stay."""
+    bits = x.view(np.uint32)
+    rounded = ((bits + (0x0FFF + (bits >> 13 & 1))) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(x), rounded, x)

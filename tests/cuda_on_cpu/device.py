@@ -1,0 +1,603 @@
+"""The device that the stand-in for CuPy pretends to have: its memory, its streams, and the capture of CUDA graphs.
+
+Work runs at once, in the order in which it is given, but as strictly as on a GPU:
+
+- Fresh memory is full of 0xFF: NaN in every floating dtype, -1 in integers.
+- Whatever waits for the device is noted in `synchronisations`, and refused within `no_synchronisation()`.
+- While a stream captures, work is written down instead of done: its results are 0xFF until the graph is launched. As in
+  CUDA, what would wait for the device, or would read host memory that may be gone by then, is an error.
+- A graph knows the memory that it works on, and refuses to run when that was given back.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import ctypes
+import sys
+import threading
+import time
+import weakref
+
+import numpy as np
+
+# ---------------------------------------------------------------------------------------------------------- errors
+
+_ERRORS = {
+    1: ("cudaErrorInvalidValue", "invalid argument"),
+    2: ("cudaErrorMemoryAllocation", "out of memory"),
+    101: ("cudaErrorInvalidDevice", "invalid device ordinal"),
+    400: ("cudaErrorInvalidResourceHandle", "invalid resource handle"),
+    700: ("cudaErrorIllegalAddress", "an illegal memory access was encountered"),
+    900: ("cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"),
+    901: ("cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"),
+}
+
+
+class CUDARuntimeError(RuntimeError):
+    """cupy.cuda.runtime.CUDARuntimeError; `why` is the stand-in's own addition."""
+
+    def __init__(self, status, why=""):
+        self.status = status
+        name, text = _ERRORS[status]
+        super().__init__(f"{name}: {text}" + (f" ({why})" if why else ""))
+
+
+class CUDADriverError(RuntimeError):
+    """cupy.cuda.driver.CUDADriverError."""
+
+
+class OutOfMemoryError(MemoryError):
+    """cupy.cuda.memory.OutOfMemoryError."""
+
+
+# --------------------------------------------------------------------------------------------------- synchronisation
+
+synchronisations: list[str] = []  # what waited for the device, in order
+_forbidden = 0
+
+
+def synchronise(what):
+    """Note that `what` waits for the device. CUDARuntimeError during capture, AssertionError where it is forbidden."""
+    if capturing():
+        _streams_of_thread.current._broken = True
+        raise CUDARuntimeError(900, what)
+    if _forbidden:
+        raise AssertionError(f"{what} waits for the device")
+    synchronisations.append(what)
+
+
+def refuse_in_capture(kind):
+    """RuntimeError while a stream captures: CuPy lets no transfer (kind: H2D or D2H) into a graph, pinned or not."""
+    if capturing():
+        raise RuntimeError(f"the current stream is capturing, so {kind} transfers are disallowed")
+
+
+def read(what):
+    """Note that `what` waits for values of the device."""
+    refuse_in_capture("D2H")
+    synchronise(what)
+
+
+@contextlib.contextmanager
+def no_synchronisation():
+    """Within the block, whatever waits for the device raises AssertionError."""
+    global _forbidden
+    _forbidden += 1
+    try:
+        yield
+    finally:
+        _forbidden -= 1
+
+
+# ------------------------------------------------------------------------------------------------------------ memory
+
+ALIGNMENT = 512  # CuPy's pool hands out multiples of it
+
+
+def _rounded(size):
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class Block:
+    """Bytes of device memory. They stay as long as an array, or a graph that works on them, is there."""
+
+    def __init__(self, size):
+        raw = np.empty(size + ALIGNMENT, np.uint8)
+        offset = -raw.__array_interface__["data"][0] % ALIGNMENT
+        self.bytes = raw[offset : offset + size]
+        self.bytes.fill(0xFF)
+        self.ptr = self.bytes.__array_interface__["data"][0]
+        self.size = size
+        _blocks[self.ptr] = weakref.ref(self)
+        bisect.insort(_starts, self.ptr)
+
+    def __del__(self):
+        if not sys.is_finalizing() and _blocks.pop(self.ptr, None) is not None:
+            del _starts[bisect.bisect_left(_starts, self.ptr)]
+
+
+_blocks: dict[int, weakref.ref] = {}  # where a block starts -> the block
+_starts: list[int] = []  # the same addresses, sorted
+
+
+def block_at(address):
+    """The block that contains an address, or None."""
+    i = bisect.bisect_right(_starts, address) - 1
+    block = _blocks[_starts[i]]() if i >= 0 else None
+    return block if block is not None and address < block.ptr + block.size else None
+
+
+def memory_at(address):
+    """The allocations (one, or none) that contain an address."""
+    block = block_at(address)
+    memory = None if block is None else block.memory()
+    return [] if memory is None else [memory]
+
+
+def device_bytes(address, count):
+    """Device memory from an address on as a writable NumPy array. CUDARuntimeError where it is not allocated."""
+    block = block_at(address)
+    if block is None or address + count > block.ptr + block.size:
+        raise CUDARuntimeError(700, f"{count} bytes at {address:#x}")
+    return block.bytes[address - block.ptr : address - block.ptr + count]
+
+
+class Memory:
+    """cupy.cuda.Memory: one allocation. When no array points to it any more, its pool may give it to others."""
+
+    device_id = 0
+
+    def __init__(self, size, pool):
+        self.size, self.pool = size, weakref.ref(pool)  # a pool does not outlive its owner
+        self.block = Block(size) if size else None  # as large as was asked for, though the pool counts more
+        if size:
+            self.block.memory = weakref.ref(self)
+        self.ptr = self.block.ptr if size else 0
+        self.bytes = self.block.bytes if size else np.empty(0, np.uint8)
+
+    def __del__(self):
+        if not sys.is_finalizing() and (pool := self.pool()) is not None:
+            pool._freed(_rounded(self.size))
+
+    @property
+    def device(self):
+        return Device(0)
+
+
+class MemoryPointer:
+    """cupy.cuda.MemoryPointer: an allocation and an offset into it."""
+
+    def __init__(self, mem, offset):
+        self.mem, self._offset = mem, offset
+
+    @property
+    def ptr(self):
+        return self.mem.ptr + self._offset if self.mem.ptr else 0
+
+    device_id = 0
+
+    @property
+    def device(self):
+        return Device(0)
+
+    def __int__(self):
+        return self.ptr
+
+    def __add__(self, offset):
+        return MemoryPointer(self.mem, self._offset + offset)
+
+    def __sub__(self, offset):
+        return self + -offset
+
+    def memset_async(self, value, size, stream=None):
+        to = self._bytes(size)
+        perform(lambda: to.fill(value), [self.mem])
+
+    memset = memset_async
+
+    def copy_from_device_async(self, source, size, stream=None):
+        to, what = self._bytes(size), source._bytes(size)
+        perform(lambda: np.copyto(to, what), [self.mem, source.mem])
+
+    copy_from_device = copy_from_device_async
+
+    def copy_from_host_async(self, address, size, stream=None):
+        refuse_in_capture("H2D")
+        upload(self._bytes(size), address, size, [self.mem])
+
+    def copy_from_host(self, address, size):
+        refuse_in_capture("H2D")
+        synchronise("MemoryPointer.copy_from_host")
+        upload(self._bytes(size), address, size, [self.mem])
+
+    def copy_to_host_async(self, address, size, stream=None):
+        refuse_in_capture("D2H")
+        download(address, self._bytes(size), [self.mem])
+
+    def copy_to_host(self, address, size):
+        read("MemoryPointer.copy_to_host")
+        download(address, self._bytes(size), [self.mem])
+
+    def copy_from_async(self, source, size, stream=None):
+        copy = self.copy_from_device_async if isinstance(source, MemoryPointer) else self.copy_from_host_async
+        copy(source, size)
+
+    copy_from = copy_from_async
+
+    def _bytes(self, size):
+        if self._offset < 0 or self._offset + size > self.mem.size:
+            raise CUDARuntimeError(1, f"{size} bytes at offset {self._offset} of {self.mem.size}")
+        return self.mem.bytes[self._offset : self._offset + size]
+
+
+class MemoryPool:
+    """cupy.cuda.MemoryPool: keeps what is freed, so that it rarely asks the device for memory."""
+
+    def __init__(self, allocator=None):
+        self._used = self._total = self._limit = 0
+
+    def malloc(self, size):
+        """A MemoryPointer to `size` bytes (CuPy rounds up to 512)."""
+        used = self._used + _rounded(size)
+        if used > self._total:  # nothing kept would do: this goes to the device
+            if self._limit and used > self._limit:
+                raise OutOfMemoryError(
+                    f"Out of memory allocating {size:,} bytes (allocated so far: {self._used:,} bytes, "
+                    f"limit set to: {self._limit:,} bytes)."
+                )
+            if any(stream._mode != STREAM_CAPTURE_RELAXED for stream in _capturing_streams()):
+                raise CUDARuntimeError(900, "cudaMalloc")
+            self._total = used
+        memory = Memory(size, self)
+        self._used = used
+        for stream in _capturing_streams():  # kernels may find it by an address in a table
+            stream._touch(memory)
+        return MemoryPointer(memory, 0)
+
+    def _freed(self, size):
+        self._used -= size
+
+    def used_bytes(self):
+        return self._used
+
+    def free_bytes(self):
+        return self._total - self._used
+
+    def total_bytes(self):
+        """The most that was in use at once since the last free_all_blocks."""
+        return self._total
+
+    def free_all_blocks(self, stream=None):
+        self._total = self._used
+
+    def n_free_blocks(self):
+        return int(self._total > self._used)
+
+    def set_limit(self, size=None, fraction=None):
+        self._limit = TOTAL_MEMORY * fraction if size is None else size
+
+    def get_limit(self):
+        return self._limit
+
+
+class PinnedMemory(ctypes.Array):
+    """What alloc_pinned_memory returns: host memory that the device may read and write at any time."""
+
+    _type_, _length_ = ctypes.c_uint8, 0
+
+
+_pinned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # address -> buffer
+
+
+def alloc_pinned_memory(size):
+    """cupy.cuda.alloc_pinned_memory: a buffer for `numpy.frombuffer(memory, dtype, count)`."""
+    kind = type("PinnedMemoryPointer", (PinnedMemory,), {"_type_": ctypes.c_uint8, "_length_": size})
+    memory = kind()
+    memory.ptr = ctypes.addressof(memory)
+    _pinned[memory.ptr] = memory
+    return memory
+
+
+def _pinned_at(address, size):
+    """The pinned buffer that holds these bytes, or None."""
+    for start, memory in list(_pinned.items()):
+        if start <= address and address + size <= start + len(memory):
+            return memory
+    return None
+
+
+def _host_bytes(address, size):
+    kind = ctypes.c_uint8 * size
+    return np.frombuffer(kind.from_address(address), np.uint8) if size else np.empty(0, np.uint8)
+
+
+def upload(to, address, size, memories):
+    """Copy host memory into `to` (bytes on the device). While a stream captures, it must be pinned."""
+    pinned = _pinned_at(address, size)
+    if capturing() and pinned is None:
+        raise CUDARuntimeError(900, "a copy from host memory that is not pinned; it may be gone when the graph runs")
+    perform(lambda keep=pinned: np.copyto(to, _host_bytes(address, size)), memories)
+
+
+def download(address, what, memories):
+    """Copy bytes of the device into host memory; see `upload`."""
+    pinned = _pinned_at(address, what.size)
+    if capturing() and pinned is None:
+        raise CUDARuntimeError(900, "a copy to host memory that is not pinned")
+    perform(lambda keep=pinned: np.copyto(_host_bytes(address, what.size), what), memories)
+
+
+default_pool = MemoryPool()
+_allocator = default_pool.malloc
+
+
+class _Local(threading.local):
+    allocators: tuple = ()
+
+
+_local = _Local()
+
+
+def alloc(size):
+    """cupy.cuda.alloc."""
+    return get_allocator()(size)
+
+
+def get_allocator():
+    return _local.allocators[-1] if _local.allocators else _allocator
+
+
+def set_allocator(allocator=None):
+    """cupy.cuda.set_allocator: None (or the runtime's malloc) stands for memory without a pool."""
+    global _allocator
+    _allocator = allocator or MemoryPool().malloc
+
+
+@contextlib.contextmanager
+def using_allocator(allocator=None):
+    """cupy.cuda.using_allocator: for this thread."""
+    before = _local.allocators
+    _local.allocators = (*before, allocator or MemoryPool().malloc)
+    try:
+        yield
+    finally:
+        _local.allocators = before
+
+
+# ------------------------------------------------------------------------------------------------ streams and graphs
+
+STREAM_CAPTURE_GLOBAL, STREAM_CAPTURE_THREAD_LOCAL, STREAM_CAPTURE_RELAXED = range(3)
+
+
+class Stream:
+    """cupy.cuda.Stream. Work on any stream is done at once, or written down while that stream captures."""
+
+    null: Stream
+    ptds: Stream
+
+    def __init__(self, null=False, non_blocking=False, ptds=False, priority=0):
+        self.is_non_blocking, self.priority = non_blocking, priority
+        self.ptr = 0 if null else 2 if ptds else id(self)
+        self._work = None  # a list while it captures
+        self._mode = None
+        self._broken = False  # whether something that is not permitted ended the capture
+        self._touched = {}  # address -> (its block, a reference to the allocation, one to the pool)
+        if self.ptr == id(self):
+            _streams[self.ptr] = self
+        self._before = []
+
+    def __enter__(self):
+        self._before.append(_streams_of_thread.current)
+        _streams_of_thread.current = self
+        return self
+
+    def __exit__(self, *_):
+        _streams_of_thread.current = self._before.pop()
+
+    def use(self):
+        _streams_of_thread.current = self
+        return self
+
+    @property
+    def done(self):
+        if self._work is not None:
+            raise CUDARuntimeError(900, "Stream.done")
+        return True
+
+    def synchronize(self):
+        if self._work is not None:
+            self._broken = True
+            raise CUDARuntimeError(900, "Stream.synchronize")
+        synchronise("Stream.synchronize")
+
+    def record(self, event=None):
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def wait_event(self, event):
+        pass
+
+    def begin_capture(self, mode=None):
+        """From here on, work on this stream is written down. Not for the null stream."""
+        if self.ptr == 0 or self._work is not None:
+            raise CUDARuntimeError(900, "begin_capture on the null stream, or twice")
+        self._mode = STREAM_CAPTURE_RELAXED if mode is None else mode
+        self._work, self._touched, self._broken = [], {}, False
+
+    def end_capture(self):
+        """The graph of what was written down."""
+        if self._work is None:
+            raise CUDARuntimeError(1, "end_capture without begin_capture")
+        graph = Graph(self._work, self._touched)
+        self._work = None
+        if self._broken:
+            raise CUDARuntimeError(901)
+        return graph
+
+    def is_capturing(self):
+        return self._work is not None
+
+    def _touch(self, memory):
+        """Keep memory that the graph works on, and see at its replays that nobody else got it."""
+        if memory.size:
+            self._touched[memory.ptr] = memory.block, weakref.ref(memory), memory.pool
+
+
+_streams: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+Stream.null = Stream(null=True)
+Stream.ptds = Stream(ptds=True)
+
+
+class _StreamsOfThread(threading.local):
+    current = Stream.null
+
+
+_streams_of_thread = _StreamsOfThread()
+
+
+def get_current_stream(device_id=None):
+    return _streams_of_thread.current
+
+
+def stream_at(ptr):
+    """The stream with this handle. CUDARuntimeError if there is none."""
+    found = Stream.null if ptr == 0 else Stream.ptds if ptr == 2 else _streams.get(ptr)
+    if found is None:
+        raise CUDARuntimeError(400, f"stream {ptr}")
+    return found
+
+
+def capturing():
+    """Whether work that is given now is written down."""
+    return _streams_of_thread.current._work is not None
+
+
+def _capturing_streams():
+    return [stream for stream in list(_streams.values()) if stream._work is not None]
+
+
+def perform(work, memories=(), stream=None):
+    """Do `work` (a function without arguments that changes device memory), or write it down while the stream captures.
+
+    memories: the allocations that it reads or writes.
+    """
+    stream = _streams_of_thread.current if stream is None else stream
+    if stream._work is None:
+        work()
+        return
+    if stream._broken:
+        raise CUDARuntimeError(901)
+    stream._work.append(work)
+    for memory in memories:
+        stream._touch(memory)
+
+
+class Graph:
+    """cupy.cuda.Graph: work that was written down, for the same memory each time."""
+
+    graph = graphExec = 1
+
+    def __init__(self, work, touched):
+        self._work, self._touched = work, list(touched.values())
+
+    def upload(self, stream=None):
+        pass
+
+    def launch(self, stream=None):
+        """Do all of it. RuntimeError if some of the memory was given back to a pool that others use, or that is gone.
+
+        What was allocated and freed while the graph was captured lies in a pool that must be the graph's alone:
+        `with cupy.cuda.using_allocator(pool.malloc)`, and the pool must live as long as the graph.
+        """
+        for _, memory, pool in self._touched:
+            if memory() is None and pool() in (None, default_pool):
+                raise RuntimeError("Graph.launch: memory that the graph works on was given back; others may use it now")
+        perform(lambda: [work() for work in self._work], (), stream)
+
+
+class Event:
+    """cupy.cuda.Event; times are those of the host."""
+
+    def __init__(self, block=False, disable_timing=False, interprocess=False):
+        self._timed, self._time = not disable_timing, None
+
+    done = True
+
+    def record(self, stream=None):
+        self._time = time.perf_counter()
+
+    def synchronize(self):
+        synchronise("Event.synchronize")
+
+
+def get_elapsed_time(start, end):
+    """Milliseconds between two events."""
+    if start._time is None or end._time is None or not (start._timed and end._timed):
+        raise CUDARuntimeError(400, "get_elapsed_time of an event that was not recorded, or does not time")
+    return (end._time - start._time) * 1000
+
+
+# ------------------------------------------------------------------------------------------------------------ device
+
+TOTAL_MEMORY = 80 << 30
+MAX_SHARED = 227 * 1024  # what a block of compute capability 9.0 may ask for
+
+
+class Device:
+    """cupy.cuda.Device: one GPU of compute capability 9.0."""
+
+    compute_capability = "90"
+    pci_bus_id = "0000:00:00.0"
+
+    def __init__(self, device=None):
+        self.id = 0 if device is None else int(device)
+        if self.id != 0:
+            raise CUDARuntimeError(101)
+
+    def __int__(self):
+        return self.id
+
+    def __eq__(self, other):
+        return isinstance(other, Device) and self.id == other.id
+
+    def __hash__(self):
+        return hash(self.id)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def __repr__(self):
+        return f"<CUDA Device {self.id}>"
+
+    def use(self):
+        return self
+
+    def synchronize(self):
+        for stream in _capturing_streams():
+            stream._broken = True
+            raise CUDARuntimeError(900, "Device.synchronize")
+        synchronise("Device.synchronize")
+
+    @property
+    def attributes(self):
+        return {
+            "MaxThreadsPerBlock": 1024,
+            "MaxSharedMemoryPerBlock": 48 * 1024,
+            "MaxSharedMemoryPerBlockOptin": MAX_SHARED,
+            "MaxSharedMemoryPerMultiprocessor": 228 * 1024,
+            "MaxThreadsPerMultiProcessor": 2048,
+            "MultiProcessorCount": 132,
+            "WarpSize": 32,
+            "L2CacheSize": 50 << 20,
+            "ComputeCapabilityMajor": 9,
+            "ComputeCapabilityMinor": 0,
+        }
+
+    @property
+    def mem_info(self):
+        return TOTAL_MEMORY - default_pool.total_bytes(), TOTAL_MEMORY

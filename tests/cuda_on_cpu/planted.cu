@@ -1,0 +1,267 @@
+// Kernels for test_shim.py: correct ones, and ones with one planted mistake each.
+
+// ------------------------------------------------------------------------------------------------------------ correct
+
+extern "C" __global__ void sum(const T* x, float* y, int n) {
+    __shared__ float scratch[32];
+    float part = 0.0f;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) part += widen(x[i]);
+    part = block_reduce<Sum>(part, scratch);
+    if (threadIdx.x == 0) y[blockIdx.x] = part;
+}
+
+// y = x^T for x of rows x columns; a block has 16 x 16 threads.
+extern "C" __global__ void transpose(const T* __restrict__ x, T* __restrict__ y, int rows, int columns) {
+    __shared__ T tile[16][17];
+    int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
+    if (row < rows && column < columns) tile[threadIdx.y][threadIdx.x] = x[row * columns + column];
+    __syncthreads();
+    row = blockIdx.x * 16 + threadIdx.y;  // of y
+    column = blockIdx.y * 16 + threadIdx.x;
+    if (row < columns && column < rows) y[row * rows + column] = tile[threadIdx.x][threadIdx.y];
+}
+
+extern "C" __global__ void convert(const half* x, float* y, const float* u, half* v, int n, int m) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = widen(x[i]);
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < m; i += gridDim.x * blockDim.x) v[i] = round_to_half(u[i]);
+}
+
+// y[k, lane]: what each warp function gives to each lane of one warp.
+extern "C" __global__ void warp_functions(const float* x, float* y, unsigned int* z) {
+    int lane = threadIdx.x;
+    float mine = x[lane];
+    y[0 * 32 + lane] = __shfl_sync(0xffffffffu, mine, (lane * 7 + 3) % 32);
+    y[1 * 32 + lane] = __shfl_xor_sync(0xffffffffu, mine, 5);
+    y[2 * 32 + lane] = __shfl_down_sync(0xffffffffu, mine, 3);
+    y[3 * 32 + lane] = __shfl_up_sync(0xffffffffu, mine, 3);
+    y[4 * 32 + lane] = __shfl_sync(0xffffffffu, mine, 1, 8);
+    y[5 * 32 + lane] = __shfl_down_sync(0xffffffffu, mine, 2, 8);
+    y[6 * 32 + lane] = __shfl_up_sync(0xffffffffu, mine, 2, 8);
+    z[0 * 32 + lane] = __ballot_sync(0xffffffffu, mine > 0.0f);
+    z[1 * 32 + lane] = __any_sync(0xffffffffu, lane == 9);
+    z[2 * 32 + lane] = __any_sync(0xffffffffu, lane == 99);
+    z[3 * 32 + lane] = __shfl_sync(0xffffffffu, -lane, 31);
+    if (lane >= 16)  // the halves of a warp apart
+        z[4 * 32 + lane] = __shfl_sync(0xffff0000u, lane, 20);
+    else
+        z[4 * 32 + lane] = __ballot_sync(0x0000ffffu, lane % 2);
+}
+
+extern "C" __global__ void histogram(const int* x, int* counts, unsigned int* most, int* least, unsigned int* bits,
+                                     int n) {
+    __shared__ int inside[10];
+    if (threadIdx.x < 10) inside[threadIdx.x] = 0;
+    __syncthreads();
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+        atomicAdd(&inside[x[i]], 1);
+        atomicMax(most, static_cast<unsigned>(x[i]));
+        atomicMin(least, x[i]);
+        atomicOr(bits, 1u << x[i]);
+        unsigned seen = bits[1];
+        while (atomicCAS(&bits[1], seen, seen + 1) != seen) seen = bits[1];
+    }
+    __syncthreads();
+    if (threadIdx.x < 10) atomicAdd(&counts[threadIdx.x], inside[threadIdx.x]);
+}
+
+// d += a b by one warp: a 16 x 16, b 16 x 8 or, transposed, 8 x 16. Rows in shared memory are 24 halves apart.
+extern "C" __global__ void multiply(const half* a, const half* b, float* d, int b_transposed) {
+    DYNAMIC_SHARED(memory);
+    half* tile_a = reinterpret_cast<half*>(memory);
+    half* tile_b = tile_a + 16 * 24;
+    int lane = threadIdx.x, columns = b_transposed ? 16 : 8, rows = 24 - columns;
+    for (int i = lane; i < 16 * 16; i += 32) tile_a[i / 16 * 24 + i % 16] = a[i];
+    for (int i = lane; i < 16 * 8; i += 32) tile_b[i / columns * 24 + i % columns] = b[i];
+    __syncthreads();
+    unsigned x[4], y[4];
+    ldmatrix_x4(x, tile_a + lane % 16 * 24 + lane / 16 * 8);
+    if (b_transposed)  // two matrices are wanted, and there are no others: these twice
+        ldmatrix_x4(y, tile_b + lane % rows * 24 + lane / 8 % 2 * 8);
+    else
+        ldmatrix_x4_trans(y, tile_b + lane % rows * 24);
+    int g = lane / 4, t = lane % 4;
+    float sum[4] = {d[g * 8 + 2 * t], d[g * 8 + 2 * t + 1], d[(g + 8) * 8 + 2 * t], d[(g + 8) * 8 + 2 * t + 1]};
+    mma_16816(sum, x, y[0], y[1]);
+    for (int i = 0; i < 4; i++) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sum[i];
+}
+
+// y[i] = x[i] + 1 for the arrays in two tables of addresses.
+extern "C" __global__ void add_one_to_each(const unsigned long long* xs, const unsigned long long* ys, int n) {
+    const T* x = reinterpret_cast<const T*>(xs[blockIdx.x]);
+    T* y = reinterpret_cast<T*>(ys[blockIdx.x]);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) store(y + i, widen(x[i]) + 1.0f);
+}
+
+// y[i] += x[i], and z counts if it is not null. Works where x is y.
+extern "C" __global__ void accumulate(const T* x, T* y, int* z, int n) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+        store(y + i, widen(x[i]) + widen(y[i]));
+        if (z) atomicAdd(z, 1);
+    }
+}
+
+extern "C" __global__ void scalars(float* y, int a, long long b, float c, double d, unsigned char e, bool f) {
+    if (threadIdx.x == 0) y[0] = a, y[1] = b, y[2] = c, y[3] = d, y[4] = e, y[5] = f;
+}
+
+// Copies in two groups: y[0] is what is in shared memory after the wait for the first, y[1] after that for the second.
+template <int FIRST, int SECOND>
+__device__ void copy_in_groups(const float* x, float* y, float* tile) {
+    int i = threadIdx.x;
+    cp_async<4>(tile + i, x + i, true);
+    cp_async_commit();
+    cp_async<4>(tile + 32 + i, x + 32 + i, i % 2 == 0);
+    cp_async_commit();
+    cp_async_wait<FIRST>();
+    y[i] = tile[i];
+    cp_async_wait<SECOND>();
+    y[32 + i] = tile[32 + i];
+}
+extern "C" __global__ void copy_and_wait(const float* x, float* y) {
+    __shared__ float tile[64];
+    copy_in_groups<1, 0>(x, y, tile);
+}
+
+// Neighbours in a warp, ordered by __syncwarp.
+extern "C" __global__ void warp_neighbours(const float* x, float* y) {
+    __shared__ float line[64];
+    for (int round = 0; round < 3; round++) {
+        line[threadIdx.x] = x[threadIdx.x] + round;
+        __syncwarp();
+        y[threadIdx.x] = line[threadIdx.x ^ 1];
+        __syncwarp();
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------ with mistakes
+
+extern "C" __global__ void copy_without_wait(const float* x, float* y) {
+    __shared__ float tile[64];
+    copy_in_groups<1, 1>(x, y, tile);
+}
+
+extern "C" __global__ void reverse_without_barrier(const T* x, T* y, int n) {
+    __shared__ T tile[64];
+    tile[threadIdx.x] = x[threadIdx.x];
+    y[threadIdx.x] = tile[n - 1 - threadIdx.x];
+}
+
+// Every thread writes the same value: no order of threads shows that it is read too early.
+extern "C" __global__ void hidden_race(float* y) {
+    __shared__ float value;
+    if (threadIdx.x == 0) value = 1.0f;
+    __syncthreads();
+    if (threadIdx.x == 40) value = 1.0f;
+    y[threadIdx.x] = value;
+}
+
+extern "C" __global__ void warp_race(float* y) {
+    __shared__ float line[32];
+    line[threadIdx.x] = threadIdx.x;
+    y[threadIdx.x] = __shfl_sync(0xffffffffu, line[threadIdx.x ^ 1], 0);
+}
+
+extern "C" __global__ void atomic_race(int* y) {
+    __shared__ int count;
+    if (threadIdx.x == 0) count = 0;
+    __syncthreads();
+    atomicAdd(&count, 1);
+    if (threadIdx.x == 0) *y = count;
+}
+
+extern "C" __global__ void global_race(float* y) { y[0] = threadIdx.x; }
+extern "C" __global__ void block_race(float* y) { y[blockIdx.x + 1] = y[blockIdx.x] + 1.0f; }
+
+extern "C" __global__ void shifted(const T* x, T* y, int by_x, int by_y) {
+    int i = threadIdx.x;
+    y[i + by_y] = x[i + by_x];
+}
+
+extern "C" __global__ void add_at_null(float* y, int i) { y[i] += 1.0f; }
+
+extern "C" __global__ void dynamic_shared(float* y, int write, int read) {
+    DYNAMIC_SHARED(memory);
+    float* line = reinterpret_cast<float*>(memory);
+    int i = threadIdx.x;
+    line[i + write] = i;
+    __syncthreads();
+    y[i] = line[i + read];
+}
+
+__device__ float* hide(float* p) {  // so that the compiler does not know the array behind it
+    asm volatile("" : "+r"(p));
+    return p;
+}
+extern "C" __global__ void static_shared(float* y, int write, int read, int know) {
+    __shared__ float before[7], line[25];
+    __shared__ float after[3];
+    before[0] = after[0] = 0.0f;
+    float* unknown = hide(line);
+    if (know)
+        line[write] = 1.0f;
+    else
+        unknown[write] = 1.0f;
+    y[0] = know ? line[read] : unknown[read];
+}
+
+extern "C" __global__ void local_array(float* y, int i) {
+    float line[4] = {1.0f, 2.0f, 3.0f, 4.0f};
+    line[i] += 1.0f;
+    y[0] = line[i] + line[0];
+}
+
+extern "C" __global__ void packs(const T* x, T* y, int from, int to) { Pack(x + from).store_to(y + to); }
+extern "C" __global__ void misaligned_cast(const T* x, T* y, int from) {
+    *reinterpret_cast<uint4*>(y) = *reinterpret_cast<const uint4*>(x + from);
+}
+extern "C" __global__ void unaligned_shared(const T* x, T* y) {  // lacks __align__(16)
+    __shared__ T line[PACK];
+    Pack(x).store_to(line);
+    Pack(line).store_to(y);
+}
+
+extern "C" __global__ void some_leave(float* y) {
+    if (threadIdx.x == 3) return;
+    __syncthreads();
+    y[threadIdx.x] = 1.0f;
+}
+extern "C" __global__ void two_barriers(float* y) {
+    if (threadIdx.x < 32)
+        __syncthreads();
+    else
+        __syncthreads();
+    y[threadIdx.x] = 1.0f;
+}
+extern "C" __global__ void barrier_and_shuffle(float* y) {
+    if (threadIdx.x == 0) __syncthreads();
+    y[threadIdx.x] = __shfl_xor_sync(0xffffffffu, y[threadIdx.x], 1);
+    if (threadIdx.x != 0) __syncthreads();
+}
+extern "C" __global__ void shuffle_after_leaving(float* y) {
+    if (threadIdx.x == 5) return;
+    y[threadIdx.x] = __shfl_xor_sync(0xffffffffu, y[threadIdx.x], 1);
+}
+extern "C" __global__ void shuffle_outside_mask(float* y) {
+    if (threadIdx.x < 16) y[threadIdx.x] = __shfl_sync(0x0000ffffu, y[threadIdx.x], 20);
+}
+extern "C" __global__ void not_in_mask(float* y) { y[threadIdx.x] = __shfl_sync(0x0000ffffu, 1.0f, 0); }
+
+extern "C" __global__ void matrices_in_global_memory(const half* x, float* y) {
+    unsigned to[4];
+    ldmatrix_x4(to, x + threadIdx.x % 16 * 8);
+    y[threadIdx.x] = to[0];
+}
+extern "C" __global__ void endless(volatile int* y) {
+    while (y[0] == 0) {
+    }
+}
+extern "C" __global__ void recursive(float* y, int n) {
+    float line[1000];
+    for (int i = 0; i < 1000; i++) line[i] = y[i % 4];
+    if (n > 0) recursive(y, n - 1);
+    y[n % 4] += line[n % 1000];
+}
+extern "C" __global__ void overflow(int* y, int n) { y[0] = n * n; }
+extern "C" __global__ void divide(int* y, int n) { y[0] = 7 / n; }
+extern "C" __global__ void __launch_bounds__(64) bounded(float* y) { y[threadIdx.x] = 1.0f; }
+extern "C" __global__ void restricted(const T* __restrict__ x, T* __restrict__ y) { y[threadIdx.x] = x[threadIdx.x]; }

@@ -1,0 +1,284 @@
+"""The module object that takes CuPy's place in the tests.
+
+`array.py` computes, `device.py` keeps memory and streams, and `compile.py` runs the CUDA kernels.
+
+For tests: `launched` (the names of the kernels that were launched), `synchronisations` (what waited for the device) and
+`no_synchronisation()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import re
+import types
+
+import numpy as np
+
+from . import array, device
+from .compile import Program
+from .device import no_synchronisation, synchronisations
+
+__all__ = ["install_modules", "launched", "no_synchronisation", "synchronisations"]
+
+launched: list[str] = []  # kernels, in the order of their launches; a graph's launch counts them again
+
+
+# ----------------------------------------------------------------------------------------------------------- kernels
+
+
+class RawModule:
+    """cupy.RawModule; compiled at the first use."""
+
+    def __init__(self, *, code=None, path=None, options=(), backend="nvrtc", name_expressions=None, **others):
+        if code is None or path is not None or backend != "nvrtc" or others or name_expressions is not None:
+            raise TypeError("the stand-in's RawModule takes code and options")
+        if not isinstance(options, tuple):
+            raise TypeError("options: expected a tuple")
+        self.code, self.options = code, options
+        self._program = None
+
+    def compile(self, log_stream=None):
+        if self._program is None:
+            defines = [re.fullmatch(r"-D(\w+)(?:=(.*))?", option) for option in self.options]
+            self._program = Program(self.code, {d[1]: d[2] or "1" for d in defines if d})
+        return self._program
+
+    def get_function(self, name):
+        if name not in self.compile().arguments:
+            raise device.CUDADriverError(f"CUDA_ERROR_NOT_FOUND: named symbol not found ({name})")
+        return Function(self, name)
+
+
+class Function:
+    """cupy.cuda.Function: a kernel, called as kernel(grid, block, arguments, shared_mem=bytes)."""
+
+    def __init__(self, module, name):
+        self.name, self._module, self._shared = name, module, 48 * 1024
+
+    @property
+    def max_dynamic_shared_size_bytes(self):
+        return self._shared
+
+    @max_dynamic_shared_size_bytes.setter
+    def max_dynamic_shared_size_bytes(self, size):
+        if size > device.MAX_SHARED:
+            raise device.CUDADriverError(f"CUDA_ERROR_INVALID_VALUE: invalid argument ({size} bytes of shared memory)")
+        self._shared = size
+
+    def __call__(self, grid, block, args, shared_mem=0, stream=None):
+        if not all(isinstance(x, tuple) for x in (grid, block, args)):
+            raise TypeError(f"{self.name}: grid, block and arguments are tuples")
+        grid, block = (tuple(map(int, x)) + (1,) * (3 - len(x)) for x in (grid, block))
+        limits = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
+        for size, limit in ((grid, limits[0]), (block, limits[1])):
+            if any(not 1 <= n <= most for n, most in zip(size, limit, strict=True)):
+                raise device.CUDADriverError(f"CUDA_ERROR_INVALID_VALUE: {self.name} with {grid} blocks of {block}")
+        if math.prod(block) > 1024 or shared_mem > self._shared:
+            raise device.CUDADriverError(
+                f"CUDA_ERROR_INVALID_VALUE: {self.name} with {math.prod(block)} threads and {shared_mem} bytes of "
+                "shared memory"
+            )
+        for x in args:
+            if not isinstance(x, (array.ndarray, np.generic)):
+                raise TypeError(
+                    f"{self.name}: the stand-in takes arrays of the device and NumPy scalars, got {type(x)}"
+                )
+        memories = [x.data.mem for x in args if isinstance(x, array.ndarray)]
+        values = [x._a if isinstance(x, array.ndarray) else x for x in args]
+        program, name = self._module.compile(), self.name
+
+        def launch():
+            launched.append(name)
+            program.launch(name, grid, block, values, shared_mem, _resolve)
+
+        device.perform(launch, memories, stream)
+
+
+def _resolve(address):
+    block = device.block_at(address)
+    return None if block is None else block.bytes
+
+
+class RawKernel:
+    """cupy.RawKernel."""
+
+    def __init__(self, code, name, options=(), **others):
+        self.kernel = RawModule(code=code, options=options, **others).get_function(name)
+
+    def __call__(self, grid, block, args, *, shared_mem=0):
+        self.kernel(grid, block, args, shared_mem)
+
+
+# ----------------------------------------------------------------------------------------------------------- runtime
+
+
+class Runtime(types.ModuleType):
+    """cupy.cuda.runtime, as far as tinymp may use it."""
+
+    CUDARuntimeError = device.CUDARuntimeError
+    is_hip = False
+    memcpyHostToHost, memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice, memcpyDefault = range(5)
+    streamCaptureModeGlobal, streamCaptureModeThreadLocal, streamCaptureModeRelaxed = range(3)
+    streamLegacy, streamPerThread, streamDefault, streamNonBlocking = 1, 2, 0, 1
+    cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrMultiProcessorCount = 97, 16
+
+    def getDevice(self):
+        return 0
+
+    def setDevice(self, number):
+        device.Device(number)
+
+    def getDeviceCount(self):
+        return 1
+
+    def getDeviceProperties(self, number):
+        device.Device(number)
+        return {
+            "name": b"a CPU in place of a GPU",
+            "totalGlobalMem": device.TOTAL_MEMORY,
+            "multiProcessorCount": 132,
+            "major": 9,
+            "minor": 0,
+            "warpSize": 32,
+            "l2CacheSize": 50 << 20,
+            "sharedMemPerBlock": 48 * 1024,
+            "sharedMemPerBlockOptin": device.MAX_SHARED,
+            "maxThreadsPerBlock": 1024,
+        }
+
+    def deviceGetAttribute(self, attribute, number):
+        return {97: device.MAX_SHARED, 16: 132}[attribute]
+
+    def runtimeGetVersion(self):
+        return 13000
+
+    def driverGetVersion(self):
+        return 13000
+
+    def memGetInfo(self):
+        return device.Device().mem_info
+
+    def deviceSynchronize(self):
+        device.Device().synchronize()
+
+    def streamSynchronize(self, stream):
+        device.stream_at(stream).synchronize()
+
+    def streamIsCapturing(self, stream):
+        return device.stream_at(stream).is_capturing()
+
+    def memsetAsync(self, address, value, size, stream):
+        to = device.device_bytes(address, size)
+        device.perform(lambda: to.fill(value), device.memory_at(address), device.stream_at(stream))
+
+    def memcpyAsync(self, to, source, size, kind, stream):
+        with device.stream_at(stream):
+            if kind == self.memcpyHostToDevice:
+                device.upload(device.device_bytes(to, size), source, size, device.memory_at(to))
+            elif kind == self.memcpyDeviceToHost:
+                device.download(to, device.device_bytes(source, size), device.memory_at(source))
+            elif kind == self.memcpyDeviceToDevice:
+                target, what = device.device_bytes(to, size), device.device_bytes(source, size)
+                device.perform(lambda: np.copyto(target, what), device.memory_at(to) + device.memory_at(source))
+            else:
+                raise device.CUDARuntimeError(1, f"memcpy kind {kind}")
+
+    def memcpy(self, to, source, size, kind):
+        device.synchronise("memcpy")
+        self.memcpyAsync(to, source, size, kind, 0)
+
+
+# ----------------------------------------------------------------------------------------------------------- modules
+
+
+def _special(f):
+    """A function of one number as cupyx.scipy.special has it: FP32 for FP16 and FP32, computed in FP64."""
+    on_numpy = np.frompyfunc(f, 1, 1)
+
+    def call(x):
+        a = array._host(x)
+        dtype = np.result_type(a.dtype, np.float32)
+        return array._new(lambda: np.asarray(on_numpy(a.astype(np.float64)), np.float64).astype(dtype), [x])
+
+    return call
+
+
+class Module(types.ModuleType):
+    """The module `cupy`: its own names, and those of NumPy that CuPy has as well."""
+
+    def __getattr__(self, name):
+        if name in array.ufuncs:
+            found = array.ufuncs[name]
+        elif name in array.API["functions"]:
+            found = array.functions(name)
+        else:
+            raise AttributeError(f"the stand-in for CuPy has no attribute {name!r}")
+        setattr(self, name, found)
+        return found
+
+
+class _Ogrid:
+    """cupy.ogrid: arrays on the device."""
+
+    def __getitem__(self, key):
+        grids = np.ogrid[key]
+        return tuple(map(array.asarray, grids)) if isinstance(grids, (tuple, list)) else array.asarray(grids)
+
+
+@functools.cache
+def _modules():
+    """The module objects by name; the same at each installation, so that kernels stay compiled."""
+    names = ("cupy.cuda", "cupy.cuda.memory", "cupy.cuda.stream", "cupy.lib", "cupy.lib.stride_tricks", "cupyx")
+    names += ("cupyx.scipy", "cupyx.scipy.special")
+    made = {"cupy": Module("cupy", __doc__), "cupy.cuda.runtime": Runtime("cupy.cuda.runtime")}
+    made.update((name, types.ModuleType(name)) for name in names)
+    for name, module in made.items():
+        module.__path__ = []
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(made[parent], child, module)
+    cupy, cuda = made["cupy"], made["cupy.cuda"]
+    cupy.__version__ = array.API["version"]
+    cupy.ndarray, cupy.ufunc, cupy.RawModule, cupy.RawKernel = array.ndarray, array.ufunc, RawModule, RawKernel
+    cupy.launched, cupy.synchronisations, cupy.no_synchronisation = launched, synchronisations, no_synchronisation
+    cupy.newaxis, cupy.inf, cupy.nan, cupy.pi, cupy.e = None, np.inf, np.nan, math.pi, math.e
+    cupy.ogrid = _Ogrid()
+    for name in ("dtype", "generic", "number", "integer", "floating", "bool_", "iinfo", "finfo", "intp", "ndindex"):
+        setattr(cupy, name, getattr(np, name))
+    for kind in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"):
+        setattr(cupy, kind, getattr(np, kind))
+    for kind in ("float16", "float32", "float64", "complex64", "complex128"):
+        setattr(cupy, kind, getattr(np, kind))
+    for name in (
+        "Device", "Event", "Graph", "Memory", "MemoryPointer", "MemoryPool", "Stream", "alloc", "alloc_pinned_memory",
+        "get_allocator", "get_current_stream", "get_elapsed_time", "set_allocator", "using_allocator",
+    ):  # fmt: skip
+        setattr(cuda, name, getattr(device, name))
+    cuda.Function = Function
+    cuda.is_available = lambda: True
+    cuda.memory.OutOfMemoryError = device.OutOfMemoryError
+    cuda.stream.Stream = device.Stream
+    made["cupy.lib.stride_tricks"].as_strided = array.as_strided
+    special = made["cupyx.scipy.special"]
+    special.erf, special.erfc = _special(math.erf), _special(math.erfc)
+    return made
+
+
+@contextlib.contextmanager
+def install_modules(modules):
+    """Within the block, `import cupy` finds the stand-in. modules: sys.modules."""
+    made = _modules()
+    before = {name: module for name, module in modules.items() if name.partition(".")[0] in ("cupy", "cupyx")}
+    for name in before:
+        del modules[name]
+    modules.update(made)
+    launched.clear()
+    synchronisations.clear()
+    try:
+        yield made["cupy"]
+    finally:
+        for name in made:
+            modules.pop(name, None)
+        modules.update(before)

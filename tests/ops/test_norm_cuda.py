@@ -1,0 +1,275 @@
+"""The CUDA twins of batch norm and layer norm, held against their definitions."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import randn
+from tinymp import nn, ops
+from tinymp.nn import statistics
+from twins import check_twin, launches
+
+# A line of memory has 8 halves or 4 floats, a thread reads 4 lines at a time, a block has 256 threads.
+IMAGES = [
+    (300, 1, 1),
+    (4, 3, 5),
+    (3, 4, 5, 6),
+    (16, 3, 3, 5),
+    (4, 3, 1, 8),
+    (3, 1, 2, 2),
+    (9, 2, 3, 40),
+    (2, 1, 37, 37),
+]
+MATRICES = [(4, 3), (3, 8), (9, 300), (70, 16), (300, 5)]
+
+
+@pytest.fixture(params=["whole", "split"])
+def split(request, monkeypatch):
+    """Whether several blocks share a channel: only from some thousand values on, unless told otherwise."""
+    if request.param == "split":
+        monkeypatch.setattr("tinymp.ops.norm._parts", lambda groups, n: 3)
+    return request.param == "split"
+
+
+def single(*shape, seed):
+    """FP32 values, which stay so beside FP16 ones."""
+    return randn(*shape, seed=seed).astype("float32")
+
+
+def affine(c, given="weight and bias"):
+    return [single(c, seed=2 + i) for i, name in enumerate(("weight", "bias")) if name in given]
+
+
+def training(x, *parameters):
+    return ops.batch_norm(x, None, None, *parameters, training=True)
+
+
+def evaluation(x, *parameters):
+    c = x.shape[1]
+    mean, var = (mp.tensor(v).to(x.device) for v in (single(c, seed=4), single(c, seed=5) ** 2))
+    return ops.batch_norm(x, mean, var, *parameters)
+
+
+def lengths(x):
+    """Terms per sum, with the operations around it: as in test_norm.py, where FP32 is held against FP64."""
+    n = x.size // x.shape[1]
+    return {"length": 20 * n, "grad_length": 8 * n}
+
+
+@pytest.mark.parametrize("shape", IMAGES)
+@pytest.mark.parametrize("chwn", [False, True])
+def test_batch_norm_of_images(gpu, split, shape, chwn):
+    x, w, b = 1 + 2 * randn(*shape), *affine(shape[1])
+    kernels = {"batch_norm_forward", "batch_norm_backward"}
+    if split and not chwn:
+        kernels |= {"batch_norm_moments", "batch_norm_sums"}
+    check_twin(training, x, w, b, kernels=kernels, chwn=chwn, **lengths(x))
+
+
+@pytest.mark.parametrize("shape", MATRICES)
+def test_batch_norm_of_matrices(gpu, split, shape):
+    x, w, b = 1 + 2 * randn(*shape), *affine(shape[1])
+    kernels = {"batch_norm_forward_columns", "batch_norm_backward_columns"}
+    if split:
+        kernels |= {"batch_norm_moments_columns", "batch_norm_sums_columns"}
+    check_twin(training, x, w, b, kernels=kernels, **lengths(x))
+
+
+@pytest.mark.parametrize(("shape", "parts"), [((45, 130), 40), ((300, 2, 9), 280)])
+def test_more_parts_than_threads_that_combine_them(gpu, monkeypatch, shape, parts):
+    monkeypatch.setattr("tinymp.ops.norm._parts", lambda groups, n: parts)
+    x = 1 + 2 * randn(*shape)
+    check_twin(training, x, dtypes=("float16",), gradient=False, **lengths(x))
+
+
+@pytest.mark.parametrize("given", ["", "weight"])
+@pytest.mark.parametrize("shape", [(6, 3), (5, 3, 4, 2)])
+def test_batch_norm_without_parameters(gpu, split, given, shape):
+    check_twin(training, randn(*shape), *affine(3, given), **lengths(randn(*shape)))
+    check_twin(evaluation, randn(*shape), *affine(3, given), **lengths(randn(*shape)))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (4, 3), (70, 16), (3, 4, 5, 6), (16, 3, 3, 5)])
+@pytest.mark.parametrize("chwn", [False, True])
+def test_fixed_norm(gpu, split, shape, chwn):
+    suffix = "_columns" * (len(shape) == 2)
+    kernels = {f"fixed_norm_forward{suffix}", f"batch_norm_backward{suffix}"}
+    x, w, b = randn(*shape), *affine(shape[1])
+    check_twin(evaluation, x, w, b, kernels=kernels, chwn=chwn, **lengths(x))
+
+
+@pytest.mark.parametrize("op", [training, evaluation])
+@pytest.mark.parametrize("shape", [(6, 9), (5, 3, 4, 8)])
+def test_some_gradients(gpu, split, op, shape):
+    """Of x alone, and of the parameters alone."""
+    x, (w, b) = randn(*shape), affine(shape[1])
+
+    def frozen(t):
+        return op(t, *(mp.tensor(v).to(t.device) for v in (w, b)))
+
+    def input_fixed(w, b):
+        return op(mp.tensor(x.astype("float32")).to(w.device), w, b)
+
+    check_twin(frozen, x, **lengths(x))
+    check_twin(input_fixed, w, b, dtypes=("float32",), **lengths(x))
+
+
+def test_fp16_parameters(gpu):
+    x = randn(6, 3, 4)
+    for op in (training, evaluation):
+        check_twin(op, x, randn(3, seed=2), randn(3, seed=3), dtypes=("float16",), **lengths(x))
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 4, 7), (9, 17)])
+def test_batch_norm_of_views(gpu, split, shape):
+    """Memory with gaps, and memory that starts between two multiples of 16 bytes."""
+    x, c = randn(*shape), shape[1]
+    check_twin(lambda x, w, b: training(x[..., 1:, :], w, b), x, *affine(c), **lengths(x))
+    flat = randn(x.size + 1)
+    check_twin(lambda x, w, b: training(x[1:].reshape(shape), w, b), flat, *affine(c), **lengths(x))
+    check_twin(lambda x, w: training(x, w[::2]), x, single(2 * c, seed=2), **lengths(x))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("shape", [(40, 3), (8, 3, 4, 4)])
+@pytest.mark.parametrize("op", [training, evaluation])
+def test_infinities_and_nan(gpu, split, op, value, shape):
+    """They reach all of their channel, or only their own place where the statistics are fixed, and no other channel."""
+    x = randn(*shape)
+    x[3, 1] = value
+    for chwn in (False, True):
+        check_twin(op, x, *affine(3), chwn=chwn, **lengths(x))
+
+
+@pytest.mark.parametrize("shape", [(400, 2), (24, 2, 5, 5)])
+def test_large_mean_does_not_cancel(gpu, split, shape):
+    """A spread of 0.1 (FP32) and 1 (FP16) around 1000: E[x^2] - E[x]^2 would be wrong by 0.06 or more.
+
+    The mean is off by 1000 u_w per rounding on the longest path, some 16 of them, and the variance by its square.
+    """
+    for dtype, spread in (("float32", 0.1), ("float16", 1.0)):
+        host = (1000 + spread * randn(*shape)).astype(dtype)
+        mean, var = (ops.zeros(2).to("gpu") for _ in range(2))
+        ops.batch_norm(mp.tensor(host).to("gpu"), mean, var, training=True, momentum=1.0)
+        wide, axes = host.astype("float64"), (0, *range(2, len(shape)))
+        error = 16 * 1000 * 2.0**-24
+        np.testing.assert_allclose(mean.numpy(), wide.mean(axes), rtol=0, atol=error)
+        np.testing.assert_allclose(var.numpy(), wide.var(axes, ddof=1), rtol=32 * 2.0**-24, atol=error**2)
+
+
+@pytest.mark.parametrize("shape", [(6, 11), (6, 11, 30)])
+@pytest.mark.parametrize("momentum", [0.25, "on the device"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("given", ["all", "mean", "var"])
+def test_running_statistics(gpu, split, shape, momentum, dtype, given):
+    """By the kernel that normalises, in place; FP16 ones as the definition says."""
+    x, (first, second) = randn(*shape).astype("float16"), (randn(11, seed=s).astype(dtype) for s in (2, 3))
+    results = []
+    for device in ("cpu", "gpu"):
+        mean, var, count = (mp.tensor(v).to(device) for v in (first, second, np.array(7)))
+        arrays = mean.data, var.data, count.data
+        m = mp.tensor(np.array(0.25, dtype)).to(device).data if momentum == "on the device" else momentum
+        running = mean if given != "var" else None, var if given != "mean" else None
+        counted = {"num_batches_tracked": count} if given == "all" else {}
+        y = ops.batch_norm(mp.tensor(x).to(device), *running, training=True, momentum=m, **counted)
+        assert all(v.data is a for v, a in zip((mean, var, count), arrays))
+        assert [v._version[0] for v in (mean, var, count)] == [given != "var", given != "mean", given == "all"]
+        results.append([v.numpy() for v in (mean, var, count, y)])
+    for e, r, error in zip(*results, [1e-6 if dtype == "float32" else 1e-3] * 3 + [1e-3]):
+        np.testing.assert_allclose(r, e, rtol=error, atol=error)
+    assert results[1][2] == 7 + (given == "all")
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_evaluation_keeps_the_statistics_it_used(gpu, device):
+    """Training moves the running ones in place: backward of an earlier evaluation still sees the old ones."""
+    x, dy = (mp.tensor(single(6, 3, seed=s)).to(device) for s in (8, 9))
+    w = mp.tensor(np.ones(3, "float32")).to(device).requires_grad_()
+    gradients = []
+    for train in (False, True):
+        mean, var = (mp.tensor(v).to(device) for v in (single(3, seed=4), single(3, seed=5) ** 2))
+        y = ops.batch_norm(x, mean, var, w)
+        if train:
+            ops.batch_norm(x, mean, var, training=True, momentum=1.0)
+        w.grad = None
+        y.backward(dy.data)
+        gradients.append(mp.backend.to_cpu(w.grad))
+    np.testing.assert_array_equal(*gradients)
+
+
+def test_a_training_step_of_batch_norm_is_a_few_launches(gpu):
+    """Normalising and moving the statistics, keeping what they were, and settling that: one launch each."""
+    if launches() is None:
+        pytest.skip("a real GPU keeps no list of launches")
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(3)).to("gpu")
+    x = mp.tensor(randn(6, 3).astype("float32")).to("gpu")
+    before = len(launches())
+    model(x)
+    statistics.settle(gpu.xp.zeros((), bool), list(model.parameters()))
+    assert launches()[before:] == ["copy_all", "batch_norm_forward_columns"] * 2 + ["copy_all"]
+    assert [m.num_batches_tracked.item() for m in model] == [1, 1]
+    model(x)
+    statistics.settle(gpu.xp.ones((), bool), list(model.parameters()))
+    assert [m.num_batches_tracked.item() for m in model] == [1, 1]
+
+
+ROWS = [(3, 4, 5), (5, 8), (300, 9), (3, 64), (7, 257), (2, 1023), (2, 1025), (1, 2060), (600, 2)]
+
+
+@pytest.mark.parametrize("shape", ROWS)
+@pytest.mark.parametrize("given", ["weight and bias", "weight", ""])
+def test_layer_norm(gpu, split, shape, given):
+    kernels = {"layer_norm_forward", "layer_norm_backward"}
+    kernels |= {"layer_norm_sums_columns", "layer_norm_totals"} if given else set()
+    n, rows = shape[-1], np.prod(shape[:-1])
+    x = 1 + 2 * randn(*shape)
+    length = {"length": 20 * n, "grad_length": 8 * n + rows}
+    check_twin(lambda x, *p: ops.layer_norm(x, n, *p), x, *affine(n, given), kernels=kernels, **length)
+
+
+@pytest.mark.parametrize("chwn", [False, True])
+def test_layer_norm_over_several_axes(gpu, split, chwn):
+    x, w, b = randn(3, 4, 5, 6), single(5, 6, seed=2), single(5, 6, seed=3)
+    check_twin(
+        lambda x, w, b: ops.layer_norm(x, (5, 6), w, b), x, w, b, chwn=chwn, kernels={"layer_norm_forward"},
+        length=600, grad_length=300,
+    )  # fmt: skip
+    check_twin(lambda x: ops.layer_norm(x, x.shape), x, chwn=chwn, length=7200, grad_length=2880)
+
+
+def test_layer_norm_of_views(gpu):
+    length = {"length": 400, "grad_length": 200}
+    check_twin(lambda x, w, b: ops.layer_norm(x[:, 1:], 16, w, b), randn(5, 17), *affine(16), **length)
+    check_twin(lambda x, w, b: ops.layer_norm(x[1:].reshape(5, 16), 16, w, b), randn(81), *affine(16), **length)
+    check_twin(lambda x, w: ops.layer_norm(x, 16, w[1:]), randn(5, 16), single(17, seed=2), **length)
+
+
+def test_layer_norm_fp16_parameters_and_some_gradients(gpu):
+    x, w, b = randn(6, 20), randn(20, seed=2), randn(20, seed=3)
+    check_twin(lambda x, w, b: ops.layer_norm(x, 20, w, b), x, w, b, length=400, grad_length=200)
+    check_twin(lambda b: ops.layer_norm(mp.tensor(x).to(b.dtype.name).to(b.device), 20, None, b), b, length=400)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("n", [20, 1100])
+def test_layer_norm_infinities_and_nan(gpu, value, n):
+    x = randn(3, n)
+    x[1, 3] = value
+    check_twin(lambda x, w, b: ops.layer_norm(x, n, w, b), x, *affine(n), length=20 * n, grad_length=8 * n)
+
+
+def test_layer_norm_large_mean_does_not_cancel(gpu):
+    """As for batch norm; y is off by error / spread, and by the roundings of y."""
+    host = (1000 + 0.1 * randn(3, 700)).astype("float32")
+    y = ops.layer_norm(mp.tensor(host).to("gpu"), 700, eps=0.0).numpy()
+    wide = host.astype("float64")
+    expected = (wide - wide.mean(1, keepdims=True)) / wide.std(1, keepdims=True)
+    np.testing.assert_allclose(y, expected, rtol=32 * 2.0**-24, atol=16 * 1000 * 2.0**-24 / 0.1)
+
+
+def test_what_is_too_long_for_32_bits_is_left_to_the_definition(gpu, monkeypatch):
+    monkeypatch.setattr("tinymp.ops.norm.LONGEST", 4)
+    before = len(launches() or ())
+    for op in (training, evaluation, lambda x, w, b: ops.layer_norm(x, 5, w, b)):
+        check_twin(op, randn(5, 5), *affine(5), length=100, grad_length=50)
+    assert not any("norm" in name for name in (launches() or ())[before:])

@@ -1,0 +1,159 @@
+"""Loss scalers on a GPU: the same decisions as on the CPU, made without the host."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import rng
+from tinymp import nn, optim
+from tinymp.optim import StepResult
+
+pytestmark = pytest.mark.usefixtures("gpu")
+
+
+def patient():
+    """Within the block, nothing may wait for the device (where that can be seen)."""
+    import cupy
+
+    return getattr(cupy, "no_synchronisation", contextlib.nullcontext)()
+
+
+def job(device, scaler, rule=optim.SGD, **options):
+    mp.manual_seed(0)
+    model = mp.MIXED.cast(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))).to(device)
+    optimizer = rule(model.parameters(), lr=1e-3, **options)
+    inputs = [mp.Tensor(rng(i).standard_normal((6, 3)).astype("float16")).to(device) for i in range(3)]
+
+    def step(factor, clip=None):
+        x = inputs[step.calls % 3]
+        step.calls += 1
+        loss = (model(x).float() * factor).square().mean()
+        scaler.scale(loss).backward()
+        if clip is not None:
+            scaler.unscale_(optimizer)
+            optim.clip_grad_norm_(model.parameters(), clip)
+        result = scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return result
+
+    step.calls = 0
+    return step, model, optimizer
+
+
+SCALERS = {
+    "none": lambda: optim.NoLossScaler(),
+    "static": lambda: optim.StaticLossScaler(1024.0),
+    "dynamic": lambda: optim.DynamicLossScaler(2.0**12, growth_interval=3, backoff_factor=0.25, max_scale=2.0**13),
+    "observed": lambda: optim.ObservedLossScaler(observe=3),
+}
+FACTORS = [1.0, 1.0, 300.0, 1.0, 1.0, 1.0, 1.0, 1000.0, 1.0, 1.0]  # large ones make gradients overflow
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize("scaler", SCALERS)
+def test_it_decides_as_on_the_cpu(scaler, clip):
+    results, states, scalers = [], [], []
+    for device in ("cpu", "gpu"):
+        scalers.append(SCALERS[scaler]())
+        step, model, _ = job(device, scalers[-1], momentum=0.9)
+        results.append([step(f, clip).name for f in FACTORS])
+        states.append(model.state_dict())
+    assert results[0] == results[1]
+    assert scalers[0].history == scalers[1].history
+    assert scalers[0].state_dict() == scalers[1].state_dict()
+    assert scalers[0].iteration == scalers[1].iteration == len(FACTORS)
+    for name, v in states[0].items():
+        np.testing.assert_allclose(states[1][name], v, rtol=2e-2, atol=2e-3, err_msg=name)
+    if scaler == "dynamic":
+        assert {"APPLIED", "SKIPPED"} == set(results[0])
+        assert {"APPLIED", "SKIPPED"} == set(results[1])
+
+
+@pytest.mark.parametrize("scaler", ["none", "static", "dynamic"])
+@pytest.mark.parametrize("rule", [optim.SGD, optim.Adagrad, optim.Adam, optim.AdamW])
+def test_a_step_never_waits_for_the_device(scaler, rule):
+    scaling = SCALERS[scaler]()
+    step, _, _ = job("gpu", scaling, rule)
+    step(1.0, 0.5)
+    with patient():
+        for factor in FACTORS:
+            step(factor, 0.5)
+            step(factor)
+
+
+def test_a_pending_result_is_a_result():
+    step, _, _ = job("gpu", SCALERS["dynamic"]())
+    applied, skipped = step(1.0), step(1e6)
+    assert applied and applied.applied and applied == StepResult.APPLIED and applied.name == "APPLIED"
+    assert not skipped and not skipped.applied and skipped == StepResult.SKIPPED and skipped != applied
+    assert skipped.value == StepResult.SKIPPED.value and "SKIPPED" in repr(skipped)
+    assert {applied: 1}[StepResult.APPLIED] == 1
+    schedule = optim.StepLR(job("gpu", SCALERS["dynamic"]())[2], 1, 0.1)
+    schedule.step(skipped)
+    assert schedule.last_epoch == 0
+    schedule.step(applied)
+    assert schedule.last_epoch == 1
+
+
+def test_one_scaler_serves_two_optimizers():
+    scaler = SCALERS["dynamic"]()
+    _, model_1, optimizer_1 = job("gpu", scaler)
+    _, model_2, optimizer_2 = job("gpu", scaler)
+    x = mp.Tensor(rng().standard_normal((6, 3)).astype("float16")).to("gpu")
+    before = model_1.state_dict(), model_2.state_dict()
+    loss = model_1(x).float().square().mean() * 1e6 + model_2(x).float().square().mean()
+    scaler.scale(loss).backward()
+    assert scaler.step(optimizer_1) == StepResult.SKIPPED
+    assert scaler.step(optimizer_2) == StepResult.APPLIED
+    scaler.update()
+    assert scaler.get_scale() == 2.0**10  # once
+    assert all((v == before[0][name]).all() for name, v in model_1.state_dict().items())
+    assert any((v != before[1][name]).any() for name, v in model_2.state_dict().items())
+    assert scaler.history[0][2].startswith("overflow in `")
+
+
+def test_saved_and_loaded():
+    scaler = SCALERS["dynamic"]()
+    step, _, _ = job("gpu", scaler)
+    for factor in FACTORS[:5]:
+        step(factor)
+    saved = scaler.state_dict()
+    other = SCALERS["dynamic"]()
+    resumed, _, _ = job("gpu", other)
+    resumed(1.0)
+    other.load_state_dict(saved)
+    assert other.state_dict() == saved
+    step(1.0), resumed(1.0)
+    assert other.state_dict() == scaler.state_dict()
+
+
+def test_limits_raise_some_steps_late_and_name_the_place():
+    step, model, _ = job("gpu", optim.DynamicLossScaler(1.0, max_consecutive_skips=3, min_scale=0.5))
+    with pytest.raises(FloatingPointError, match=r"overflow in at least \d+ iterations in a row .* first parameter: `"):
+        [step(1e6) for _ in range(1000)]  # a GPU runs behind the host
+    scaler = optim.StaticLossScaler(8.0, max_nonfinite_losses=2)
+    step, model, _ = job("gpu", scaler)
+    before = model.state_dict()
+    with pytest.raises(FloatingPointError, match=r"not finite in at least \d+ iterations .* arose: .*mul\(.* at "):
+        [step(float("inf")) for _ in range(1000)]
+    assert all((v == before[name]).all() for name, v in model.state_dict().items())
+    assert scaler.get_scale() == 8
+
+
+def test_a_gradient_without_scale_is_refused():
+    scaler = SCALERS["dynamic"]()
+    step, model, optimizer = job("gpu", scaler)
+    step(1.0)
+    model(mp.Tensor(np.ones((2, 3), "float16")).to("gpu")).float().sum().backward()
+    loss = mp.tensor(1.0, requires_grad=True, device="gpu")
+    scaler.scale(loss * 1.0)
+    with pytest.raises(RuntimeError, match="carries no loss scale"):
+        scaler.step(optimizer)
+    optimizer.zero_grad()
+    step_scaled = scaler.scale(model(mp.Tensor(np.ones((2, 3), "float16")).to("gpu")).float().sum())
+    step_scaled.backward()
+    with pytest.raises(RuntimeError, match=r"still carry the loss scale 4096: call scaler\.unscale_"):
+        optim.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,0 +1,178 @@
+"""A captured step does what the same step does when it is called, and stays the graph that was recorded."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import rng
+from tinymp import nn, ops, optim
+
+pytestmark = pytest.mark.usefixtures("gpu")
+
+
+class Job:
+    """A small CNN with everything in it, its optimizer and its scaler, on a device."""
+
+    def __init__(self, device="gpu", rule="Adam", scale=2.0**16, policy=mp.MIXED, clip=False, dropout=0.0, **scaler):
+        mp.manual_seed(0)
+        layers = [nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+        self.model = policy.cast(nn.Sequential(*layers, nn.Dropout(dropout), nn.Linear(128, 10))).to(device)
+        options = {"momentum": 0.9} if rule == "SGD" else {}
+        self.optimizer = getattr(optim, rule)(self.model.parameters(), lr=0.01, **options)
+        self.scaler = optim.DynamicLossScaler(scale, growth_interval=3, **scaler)
+        self.policy, self.device, self.clip = policy, device, clip
+
+    def batch(self, seed=0, size=8):
+        x = self.policy.cast(mp.Tensor(rng(seed).standard_normal((size, 1, 8, 8)).astype("float32")))
+        return x.to(self.device), mp.Tensor(rng(seed).integers(0, 10, size)).to(self.device)
+
+    def step(self, x, labels, factor=1.0):
+        loss = ops.cross_entropy(self.model(x), labels) * factor
+        self.scaler.scale(loss).backward()
+        if self.clip:
+            self.scaler.unscale_(self.optimizer)
+            optim.clip_grad_norm_(self.model.parameters(), 0.5)
+        result = self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        return loss, result
+
+    def state(self):
+        optimizer = self.optimizer.state_dict()["state"]
+        arrays = {f"{i}.{name}": np.asarray(v) for i, s in optimizer.items() for name, v in s.items()}
+        return self.model.state_dict() | arrays
+
+
+def same(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+@pytest.mark.parametrize("rule", ["SGD", "Adagrad", "Adam", "AdamW"])
+def test_replays_are_the_steps_bit_for_bit(rule):
+    plain, captured = Job(rule=rule, scale=2.0**10), Job(rule=rule, scale=2.0**10)
+    step = mp.capture(captured.step, warmup=2)
+    for seed in range(6):
+        batch = plain.batch(seed)
+        loss, result = plain.step(*batch)
+        loss_2, result_2 = step(*batch)
+        assert loss.item() == loss_2.item()
+        assert result == result_2 == optim.StepResult.APPLIED
+        assert plain.scaler.get_scale() == captured.scaler.get_scale()
+    same(plain.state(), captured.state())
+    assert captured.scaler.history == plain.scaler.history == [
+        (2, 2.0**11, "3 iterations without overflow"), (5, 2.0**12, "3 iterations without overflow")
+    ]  # fmt: skip
+
+
+def test_it_trains_like_the_cpu():
+    host, captured = Job("cpu", clip=True), Job(clip=True)
+    step = mp.capture(captured.step, warmup=1)
+    losses = [(host.step(*host.batch())[0].item(), step(*captured.batch())[0].item()) for _ in range(8)]
+    for expected, got in losses:
+        assert got == pytest.approx(expected, rel=5e-3)
+    assert losses[-1][0] < 0.3 * losses[0][0]
+
+
+@pytest.mark.parametrize("clip", [False, True])
+def test_an_overflow_in_a_replay_is_skipped_and_halves_the_scale(clip):
+    host, job = Job("cpu", clip=clip, rule="SGD", scale=2.0**10), Job(clip=clip, rule="SGD", scale=2.0**10)
+    step = mp.capture(job.step, warmup=1)
+    factors = [[mp.tensor(f, device=j.device) for f in (1.0, 1e6)] for j in (host, job)]
+    for seed in range(3):
+        host.step(*host.batch(seed), factors[0][0])
+        step(*job.batch(seed), factors[1][0])
+    before, scale = job.state(), job.scaler.get_scale()
+    host.step(*host.batch(3), factors[0][1])
+    loss, result = step(*job.batch(3), factors[1][1])  # gradients overflow, the loss does not
+    assert np.isfinite(loss.item())
+    assert result == optim.StepResult.SKIPPED and not result
+    same(job.state(), before)  # weights, state, step counts and running statistics
+    assert job.scaler.get_scale() == scale / 2
+    assert job.scaler.history == host.scaler.history  # with the name of the first parameter that overflowed
+    _, result = step(*job.batch(4), factors[1][0])
+    assert result.applied
+
+
+def test_a_schedule_reaches_the_graph():
+    plain, captured = Job(rule="SGD"), Job(rule="SGD")
+    step = mp.capture(captured.step, warmup=1)
+    schedules = [optim.StepLR(job.optimizer, 2, 0.1) for job in (plain, captured)]
+    for seed in range(5):
+        for run, schedule in zip((plain.step, step), schedules):
+            run(*plain.batch(seed))
+            schedule.step()
+    same(plain.state(), captured.state())
+
+
+def test_random_numbers_go_on_in_replays():
+    job = Job(dropout=0.5, rule="SGD")
+    forward = mp.capture(lambda x: job.model(x), warmup=1)
+    x, _ = job.batch()
+    with mp.no_grad():
+        results = [forward(x).numpy() for _ in range(4)]
+    assert all((a != b).any() for i, a in enumerate(results) for b in results[:i])
+
+
+def test_results_are_overwritten_and_inputs_are_copied():
+    double = mp.capture(lambda x: x + x, warmup=1)
+    x = mp.tensor(np.arange(4.0), device="gpu")
+    double(x), double(x)
+    first = double(x)
+    np.testing.assert_array_equal(first.numpy(), [0, 2, 4, 6])
+    assert double(mp.tensor(np.ones(4), device="gpu")) is first
+    np.testing.assert_array_equal(first.numpy(), [2, 2, 2, 2])
+    np.testing.assert_array_equal(x.numpy(), np.arange(4.0))
+
+
+def test_refusals():
+    step = mp.capture(lambda x, n: x * n, warmup=1)
+    x = mp.tensor(np.ones(3), device="gpu")
+    step(x, 2)
+    with pytest.raises(ValueError, match=r"expected inputs \(float64 \(3,\) on gpu, int 2\) as in the first call, got"):
+        step(x, 3)
+    with pytest.raises(ValueError, match="a graph has fixed shapes"):
+        step(mp.tensor(np.ones(4), device="gpu"), 2)
+    reads = mp.capture(lambda x: x * x.sum().item(), warmup=1)
+    reads(x)
+    with pytest.raises(RuntimeError, match="the step does what a CUDA graph cannot record, most often reading a value"):
+        reads(x)
+    with pytest.raises(ValueError, match="`warmup` to be a positive integer, got 0"):
+        mp.capture(len, warmup=0)
+    with pytest.raises(TypeError, match="a function that does one training step, got int"):
+        mp.capture(3)
+
+
+@pytest.mark.parametrize("read", [lambda loss: loss.item(), lambda loss: mp.synchronize()])
+def test_after_a_capture_that_failed_training_goes_on(read):
+    plain, job = Job(rule="SGD"), Job(rule="SGD")
+    step = mp.capture(lambda x, labels: read(job.step(x, labels)[0]), warmup=1)
+    plain.step(*plain.batch())
+    step(*job.batch())
+    for j in (plain, job):
+        j.optimizer.param_groups[0]["lr"] = 0.5  # its upload waits for the end of the capture
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="what a CUDA graph cannot record"):
+            step(*job.batch())
+    for seed in (1, 2):
+        plain.step(*plain.batch(seed))
+        job.step(*job.batch(seed))
+    same(plain.state(), job.state())
+
+
+def test_a_forgotten_graph_gives_its_memory_back(gpu):
+    step = mp.capture(lambda x: x.exp() * x, warmup=1)
+    x = mp.tensor(np.ones(5000), device="gpu")
+    step(x), step(x)
+    pool = step._pool
+    assert pool.used_bytes() > 0
+    del step
+    assert pool.used_bytes() == pool.total_bytes() == 0
+
+
+def test_on_the_cpu_it_is_the_function():
+    job = Job("cpu")
+    step = mp.capture(job.step)
+    assert [step(*job.batch())[1] for _ in range(5)] == [optim.StepResult.APPLIED] * 5
+    assert step.calls == 5

@@ -1,0 +1,221 @@
+"""NVRTC compiles every kernel of the package for real GPUs: no GPU is needed for that.
+
+    python tests/test_nvrtc.py      # prints registers, spills and shared memory of every kernel
+
+NVRTC comes from its wheel (in the extra `test`). Its assembler says how many registers a kernel takes and how many
+bytes it moves out to memory because there were too few ("spills"): a kernel that does so in its loops is slow, so more
+than `SPILLS` bytes fail here. So does one with so many registers that its largest block could not start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import pathlib
+import re
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+from tinymp.backend import kernels
+
+pytestmark = pytest.mark.cpu  # NVRTC compiles for any GPU on any machine: no stand-in takes its place
+
+ROOT = pathlib.Path(__file__).parents[1]
+FOLDERS = (pathlib.Path(kernels.__file__).parents[1], ROOT / "benchmarks")
+FILES = {str(path.relative_to(folder.parent)): path for folder in FOLDERS for path in sorted(folder.rglob("*.cu"))}
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")  # Turing, Ampere, Hopper, Blackwell
+SPILLS = 32  # bytes per thread: four values, out and back, cost nothing that can be measured
+REGISTERS = 65536  # of a multiprocessor, for all threads of a block together
+
+ENTRY = re.compile(
+    r"Compiling entry function '(?P<name>\w+)'.*?(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
+    r".*?Used (?P<registers>\d+) registers(?:[^\n]*?(?P<shared>\d+) bytes smem)?",
+    re.S,
+)
+
+
+class Kernel(NamedTuple):
+    """What the assembler says of one kernel."""
+
+    registers: int
+    spills: int
+    shared: int
+
+
+@cache
+def nvrtc() -> ctypes.CDLL | None:
+    """The library of the wheel nvidia-cuda-nvrtc (CUDA 13) or nvidia-cuda-nvrtc-cu12; None without one."""
+    package = importlib.util.find_spec("nvidia")
+    folders = package.submodule_search_locations if package else None
+    found = [path for folder in folders or () for path in pathlib.Path(folder).glob("*/lib/libnvrtc.so.*")]
+    return ctypes.CDLL(str(max(found, key=lambda path: path.name))) if found else None
+
+
+def version() -> tuple[int, int]:
+    """NVRTC's."""
+    library, major, minor = nvrtc(), ctypes.c_int(), ctypes.c_int()
+    assert library is not None
+    library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return major.value, minor.value
+
+
+def compiled(code: str, storage: str, architecture: str) -> tuple[bool, str]:
+    """Whether NVRTC takes the code, and all that it has to say."""
+    library, program = nvrtc(), ctypes.c_void_p()
+    assert library is not None
+    options = [b"-std=c++17", f"-DSTORAGE={storage}".encode(), f"-arch={architecture}".encode(), b"--ptxas-options=-v"]
+    options += [b"-ftz=true", b"--device-as-default-execution-space"]  # what CuPy adds
+    library.nvrtcCreateProgram(ctypes.byref(program), code.encode(), b"kernels.cu", 0, None, None)
+    try:
+        result = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        size = ctypes.c_size_t()
+        library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        library.nvrtcGetProgramLog(program, log)
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+    return result == 0, log.value.decode(errors="replace")
+
+
+def used(log: str) -> dict[str, Kernel]:
+    """What each kernel takes, from the assembler's words."""
+    return {
+        m["name"]: Kernel(int(m["registers"]), int(m["stores"]) + int(m["loads"]), int(m["shared"] or 0))
+        for m in ENTRY.finditer(log)
+    }
+
+
+def largest_block(code: str, name: str) -> int:
+    """The threads per block that the kernel is declared for: its __launch_bounds__, or what CUDA allows at most."""
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", code, flags=re.S)
+    bound = re.search(rf"__launch_bounds__\s*\(\s*(\w+)[^)]*\)\s*{name}\s*\(", code)
+    if bound is None:
+        return 1024
+    value = bound[1]
+    while not value.isdecimal():  # a constant of the file
+        defined = re.search(rf"\b{value}\s*=\s*(\w+)\s*;|#define\s+{value}\s+(\w+)", code)
+        assert defined, f"{name}: cannot read its __launch_bounds__"
+        value = defined[1] or defined[2]
+    return int(value)
+
+
+def check(code: str, storage: str, architecture: str) -> dict[str, Kernel]:
+    """Compile, and hold every kernel to what can be launched and runs fast; returns what each takes."""
+    done, log = compiled(code, storage, architecture)
+    assert done, log
+    assert "warning" not in log, log
+    found = used(log)
+    read = kernels.signatures(code, storage).keys()
+    assert found.keys() == read, f"NVRTC compiled {sorted(found)}, Kernels.launch would find {sorted(read)}"
+    for name, kernel in found.items():
+        assert kernel.spills <= SPILLS, f"{name} spills {kernel.spills} bytes with {kernel.registers} registers"
+        threads = largest_block(code, name)
+        assert kernel.registers * threads <= REGISTERS, (
+            f"{name} takes {kernel.registers} registers: a block of {threads} threads cannot start; "
+            "declare __launch_bounds__"
+        )
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _wheel():
+    if nvrtc() is None:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("storage", kernels.STORAGE.values())
+@pytest.mark.parametrize("file", FILES)
+def test_every_kernel_compiles(file, storage, architecture, cache):
+    """What this very compiler has taken once, it takes again: pytest's cache remembers it (pytest --cache-clear)."""
+    code = kernels.source(FILES[file])
+    inputs = hashlib.sha256(f"{version()} {pathlib.Path(__file__).read_text()} {code}".encode()).hexdigest()
+    place = f"nvrtc/{file}-{storage}-{architecture}"
+    known = cache.get(place, None)
+    if known is None or known["inputs"] != inputs:
+        known = {"inputs": inputs, "kernels": check(code, storage, architecture)}
+        cache.set(place, known)
+    for name, numbers in known["kernels"].items():
+        print(f"{name}: {Kernel(*numbers)}")
+
+
+# ---------------------------------------------------------------------------------------------- the check is checked
+
+SCALE = 'extern "C" __global__ void scale(T* x, float f) { store(x + threadIdx.x, f * widen(x[threadIdx.x])); }'
+# 200 values that are all needed to the end, and at most 64 registers (1024 threads)
+CROWDED = """
+extern "C" __global__ void __launch_bounds__(THREADS) crowded(float* x) {
+    float v[200];
+    for (int i = 0; i < 200; i++) v[i] = x[i * 1024 + threadIdx.x];
+    __syncthreads();
+    for (int i = 0; i < 200; i++) x[i * 1024 + threadIdx.x] = v[i] * v[199 - i] + v[(i * 7) % 200];
+}
+"""
+
+
+def whole(tmp_path: pathlib.Path, code: str) -> str:
+    path = tmp_path / "planted.cu"
+    path.write_text(code)
+    return kernels.source(path)
+
+
+def test_what_the_assembler_says_is_read(tmp_path):
+    found = check(whole(tmp_path, SCALE), "half", "sm_90")
+    assert list(found) == ["scale"]
+    assert 4 < found["scale"].registers < 40
+    assert found["scale"].spills == found["scale"].shared == 0
+    block = "__shared__ float s[64]; s[threadIdx.x] = *x; __syncthreads(); *x = s[63 - threadIdx.x];"
+    found = check(whole(tmp_path, f'extern "C" __global__ void turn(float* x) {{ {block} }}'), "float", "sm_75")
+    assert found["turn"].shared == 256
+
+
+def test_spills_are_found(tmp_path):
+    code = "constexpr int THREADS = 1024;" + CROWDED
+    with pytest.raises(AssertionError, match=r"crowded spills \d+ bytes"):
+        check(whole(tmp_path, code), "half", "sm_80")
+
+
+def test_a_block_that_cannot_start_is_found(tmp_path):
+    code = CROWDED.replace("__launch_bounds__(THREADS)", "")
+    with pytest.raises(AssertionError, match="a block of 1024 threads cannot start"):
+        check(whole(tmp_path, code), "half", "sm_80")
+    code = "#define THREADS 256\n" + CROWDED  # that many do fit
+    assert check(whole(tmp_path, code), "half", "sm_80")["crowded"].registers > 64
+
+
+def test_errors_and_warnings_are_shown(tmp_path):
+    with pytest.raises(AssertionError, match=r'planted\.cu.*identifier "y" is undefined'):
+        check(whole(tmp_path, SCALE.replace("T* x", "T* z")).replace("widen(x", "widen(y"), "half", "sm_90")
+    with pytest.raises(AssertionError, match="never referenced"):
+        check(whole(tmp_path, SCALE.replace("{", "{ int unused;")), "half", "sm_90")
+
+
+def test_kernels_that_launch_would_not_find_are_noticed(tmp_path):
+    code = SCALE.replace('extern "C" __global__', 'extern "C" __global__ __noinline__')
+    with pytest.raises(AssertionError, match=r"compiled \['scale'\], Kernels.launch would find \[\]"):
+        check(whole(tmp_path, code), "half", "sm_90")
+
+
+def table() -> None:
+    """Print what every kernel takes on every architecture."""
+    print(f"NVRTC {version()[0]}.{version()[1]}; registers, and bytes spilled, on {', '.join(ARCHITECTURES)}\n")
+    for file, path in FILES.items():
+        for storage in kernels.STORAGE.values():
+            found = []
+            for architecture in ARCHITECTURES:
+                done, log = compiled(kernels.source(path), storage, architecture)
+                found.append(used(log))
+                if not done:
+                    print(log)
+            for name in found[0]:
+                takes = [kernels_of[name] for kernels_of in found]
+                registers = " ".join(f"{k.registers:>4}" for k in takes)
+                spills = " ".join(f"{k.spills:>3}" for k in takes)
+                print(f"{file:<24} {name:<40} {storage:<5} {registers}   {spills}")
+
+
+if __name__ == "__main__":
+    table() if nvrtc() else print("NVRTC is not installed: pip install nvidia-cuda-nvrtc")

@@ -1,0 +1,146 @@
+"""check_twin(): hold a CUDA twin against the array definition of its op, on a GPU or on the stand-in for one.
+
+The definition runs on the CPU, the twin on the device, on the same inputs in FP16 and FP32. Both accumulate in FP32,
+in different orders, and round once, so that their results may lie on two neighbouring FP16 numbers:
+
+    |twin - definition| <= roundings * u_s * |definition|  +  2 * length * u_w * m  +  s
+
+with the symbols of oracle.py; roundings = 2 (times u_s: one ulp). What was saved must serve either backward, so the
+definition's backward is also run behind the twin's forward, and the twin's behind the definition's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+import tinymp as mp
+from oracle import assert_close, rng, tolerance
+from tinymp.tensor import Op
+
+
+def launches() -> list[str] | None:
+    """The names of the kernels launched so far; None on a real GPU, which keeps no list."""
+    import cupy
+
+    return getattr(cupy, "launched", None)
+
+
+@contextmanager
+def twins(forward: bool, backward: bool):
+    """Within the block, ops run their CUDA twins only in the named phases."""
+    phase = {"forward": forward, "backward": backward}
+    original = Op._on_device
+
+    def compute(self, definition, twin, *rest):
+        allowed = phase[definition.__name__]
+        return original(self, definition, twin if allowed else None, *rest)
+
+    Op._on_device = compute
+    try:
+        yield
+    finally:
+        Op._on_device = original
+
+
+def channels_last(x: np.ndarray) -> np.ndarray:
+    """x (N, C, H, W) with its memory in the order C, H, W, N, as convolutions write it."""
+    return np.ascontiguousarray(x.transpose(1, 2, 3, 0)).transpose(3, 0, 1, 2)
+
+
+def on_device(x: np.ndarray) -> Any:
+    """x on the device in the memory order that it has on the host."""
+    import cupy
+
+    order = sorted(range(x.ndim), key=lambda a: -x.strides[a])
+    return cupy.asarray(np.array(x.transpose(order), order="C")).transpose(np.argsort(order).tolist())
+
+
+def check_twin(
+    op: Callable,
+    *inputs: Any,
+    kernels: Iterable[str] = (),
+    length: float = 1,
+    roundings: float = 2,
+    magnitude: float | None = None,
+    grad_length: float | None = None,
+    grad_roundings: float = 2,
+    inherited: float = 0,
+    grad_magnitude: float | None = None,
+    dtypes: tuple[str, ...] = ("float16", "float32"),
+    gradient: bool = True,
+    chwn: bool = False,
+    mixed: bool = True,
+    seed: int = 1,
+) -> None:
+    """Hold op (Tensors -> a Tensor or a tuple of them) on the device against op on the CPU, forward and gradient.
+
+    inputs: float64 arrays become Tensors of each dtype that require a gradient; other arrays plain Tensors. float32
+    arrays stay FP32 beside FP16 (batch norm's weights). chwn: 4-d inputs lie in memory as C, H, W, N. kernels: names
+    that must have been launched. inherited: further storage roundings that the gradients saw (a saved FP16 y),
+    relative to max |g|. mixed: also combine the twin's forward with the definition's backward, and the reverse.
+    """
+    for dtype in dtypes:
+        arrays = [np.asarray(x) for x in inputs]
+        arrays = [a.astype(dtype) if a.dtype == np.float64 else a for a in arrays]
+        arrays = [channels_last(a) if chwn and a.ndim == 4 else a for a in arrays]
+        host = _run(op, [_tensor(a, gradient) for a in arrays], gradient, seed)
+        combinations = [(True, True), *([(True, False), (False, True)] if gradient and mixed else [])]
+        for forward, backward in combinations:
+            names = launches()
+            before = len(names) if names is not None else 0
+            with twins(forward, backward):
+                device = _run(op, [_on_device(a, gradient) for a in arrays], gradient, seed)
+            if names is not None and forward and backward:
+                missing = set(kernels) - set(names[before:])
+                assert not missing, f"{dtype}: kernels {missing} were not launched, only {set(names[before:])}"
+            what = f"{dtype} (twins: forward {forward}, backward {backward})"
+            for i, (e, y) in enumerate(zip(host[0], device[0], strict=True)):
+                assert y.dtype == e.dtype, f"{what}: result {i} has dtype {y.dtype}, expected {e.dtype}"
+                if e.dtype.kind != "f":
+                    np.testing.assert_array_equal(y, e, err_msg=f"{what}: result {i}")
+                    continue
+                m = None if magnitude is None else magnitude
+                bound = tolerance(e.dtype.name, e.astype(np.float64), roundings, 2 * (4 + length), m)
+                assert_close(y, e.astype(np.float64), bound + _spacing(e), f"{what} result {i}")
+            for i, (e, g) in enumerate(zip(host[1], device[1], strict=True)):
+                assert (e is None) == (g is None), f"{what}: gradient {i}"
+                if e is None:
+                    continue
+                assert g.dtype == e.dtype, f"{what}: gradient {i} has dtype {g.dtype}, expected {e.dtype}"
+                wide = e.astype(np.float64)
+                n = 2 * (8 + (length if grad_length is None else grad_length))
+                bound = tolerance(e.dtype.name, wide, grad_roundings, n, grad_magnitude) + _spacing(e)
+                finite = np.abs(wide[np.isfinite(wide)])
+                bound = bound + inherited * 2.0 ** (-11 if dtype == "float16" else -24) * finite.max(initial=0.0)
+                assert_close(g, wide, bound, f"{what} gradient of input {i}")
+
+
+def _spacing(x: np.ndarray) -> float:
+    return 2.0**-24 if x.dtype == np.float16 else 0.0
+
+
+def _tensor(a: np.ndarray, gradient: bool) -> mp.Tensor:
+    x = mp.Tensor(a)
+    return x.requires_grad_() if gradient and a.dtype.kind == "f" else x
+
+
+def _on_device(a: np.ndarray, gradient: bool) -> mp.Tensor:
+    x = mp.Tensor(on_device(a))
+    return x.requires_grad_() if gradient and a.dtype.kind == "f" else x
+
+
+def _run(op: Callable, tensors: list[mp.Tensor], gradient: bool, seed: int) -> tuple[list, list]:
+    ys = op(*tensors)
+    ys = list(ys) if isinstance(ys, (tuple, list)) else [ys]
+    if gradient:
+        with np.errstate(all="ignore"):
+            for y in ys:
+                if y.requires_grad:
+                    dy = np.asarray(rng(seed).standard_normal(y.shape)).astype(y.dtype)
+                    y.backward(dy)
+    grads = [None if t.grad is None else mp.backend.to_cpu(t.grad) for t in tensors if t.requires_grad]
+    return [y.numpy() for y in ys], grads

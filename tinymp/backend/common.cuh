@@ -1,0 +1,72 @@
+// What the kernels share. Every .cu file is compiled once with STORAGE = half and once with STORAGE = float: the FP32
+// policy runs the same source. Kernels read T, compute in FP32 registers and write T with `store`. What only some of
+// them share they include: elements.cuh (pointwise work), rows.cuh (sums along rows), random.cuh.
+
+typedef STORAGE T;
+
+__device__ inline float widen(float x) { return x; }
+
+// Gate 2 (precision.py): the one rounding where T is half; with T = float the value passes.
+__device__ inline void store(half* to, float x) { *to = round_to_half(x); }
+__device__ inline void store(float* to, float x) { *to = x; }
+
+// 16 bytes in registers: 8 halves or 4 floats.
+template <class E>
+union PackOf {
+    static constexpr int length = 16 / sizeof(E);
+    uint4 raw;
+    E at[length];
+    __device__ PackOf() : raw() {}
+    __device__ explicit PackOf(const E* from) : raw(load16(from)) {}
+    __device__ void store_to(E* to) const { store16(to, raw); }
+};
+
+typedef PackOf<T> Pack;
+constexpr int PACK = Pack::length;
+
+__device__ inline bool aligned16(const void* p) { return (reinterpret_cast<unsigned long long>(p) & 15) == 0; }
+
+// ------------------------------------------------------------------------------------------------------- reductions
+
+struct Sum {
+    static constexpr float none = 0.0f;
+    __device__ static float combine(float a, float b) { return a + b; }
+};
+
+struct Max {  // nan if one is, as numpy.maximum
+    static constexpr float none = -__builtin_bit_cast(float, 0x7f800000);
+    __device__ static float combine(float a, float b) { return (a > b || a != a) ? a : b; }
+};
+
+struct Min {
+    static constexpr float none = __builtin_bit_cast(float, 0x7f800000);
+    __device__ static float combine(float a, float b) { return (a < b || a != a) ? a : b; }
+};
+
+// Over groups of `lanes` neighbouring lanes of a warp, a power of two; every lane gets the result of its group. The
+// order is fixed: a run repeats bit for bit.
+template <class How>
+__device__ inline float warp_reduce(float x, int lanes = 32) {
+    for (int distance = lanes / 2; distance > 0; distance /= 2)
+        x = How::combine(x, __shfl_xor_sync(0xffffffffu, x, distance));
+    return x;
+}
+
+// Over the threads of a block (one-dimensional, a multiple of 32); every thread gets the result.
+// scratch: 32 floats of shared memory, free again after the next barrier.
+template <class How>
+__device__ inline float block_reduce(float x, float* scratch) {
+    x = warp_reduce<How>(x);
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    __syncthreads();  // scratch may still be read from an earlier call
+    if (lane == 0) scratch[warp] = x;
+    __syncthreads();
+    x = lane < warps ? scratch[lane] : How::none;
+    return warp_reduce<How>(x);
+}
+
+// Over `lanes` neighbouring threads: a power of two up to 32, or the block.
+template <class How>
+__device__ inline float reduce_lanes(float x, int lanes, float* scratch) {
+    return lanes > 32 ? block_reduce<How>(x, scratch) : warp_reduce<How>(x, lanes);
+}

@@ -1,0 +1,83 @@
+// Reading and writing neighbours in memory, and sharing elements among threads.
+
+// K elements of E side by side, read and written at once.
+template <class E, int K>
+struct alignas(K * sizeof(E) < 16 ? K * sizeof(E) : 16) Few {
+    E at[K];
+};
+
+// K neighbours, widened. Width<K> is K as an argument.
+template <int K>
+struct Values {
+    static constexpr int length = K;
+    float at[K];
+};
+
+template <int K>
+struct Width {
+    static constexpr int length = K;
+};
+
+// One element, or several packs of them (K is a multiple of a pack) at a multiple of 16 bytes.
+template <int K, class E>
+__device__ inline Values<K> load(Width<K>, const E* from) {
+    Values<K> values;
+    if constexpr (K == 1) {
+        values.at[0] = widen(*from);
+    } else {
+#pragma unroll
+        for (int k = 0; k < K; k += PackOf<E>::length) {
+            PackOf<E> pack(from + k);
+#pragma unroll
+            for (int j = 0; j < PackOf<E>::length; j++) values.at[k + j] = widen(pack.at[j]);
+        }
+    }
+    return values;
+}
+
+template <int K, class E>
+__device__ inline void save(E* to, const Values<K>& values) {
+    if constexpr (K == 1) {
+        store(to, values.at[0]);
+    } else {
+#pragma unroll
+        for (int k = 0; k < K; k += PackOf<E>::length) {
+            PackOf<E> pack;
+#pragma unroll
+            for (int j = 0; j < PackOf<E>::length; j++) store(&pack.at[j], values.at[k + j]);
+            pack.store_to(to + k);
+        }
+    }
+}
+
+// All threads of the grid share n elements: body(Width<K>, i) for the elements i to i + K - 1. wide: PACK at a time as
+// far as n goes, then one by one; else all of them one by one.
+template <class Body>
+__device__ inline void each_chunk(long long n, bool wide, Body body) {
+    long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    long long threads = static_cast<long long>(gridDim.x) * blockDim.x, packs = wide ? n / PACK : 0;
+    for (long long i = thread; i < packs; i += threads) body(Width<PACK>(), i * PACK);
+    for (long long i = packs * PACK + thread; i < n; i += threads) body(Width<1>(), i);
+}
+
+// y_i = f(x_i), for arrays of n elements that lie alike in memory.
+template <class F>
+__device__ inline void forward(F function, const T* x, T* y, long long n) {
+    each_chunk(n, aligned16(x) && aligned16(y), [=](auto width, long long i) {
+        auto values = load(width, x + i);
+#pragma unroll
+        for (int k = 0; k < values.length; k++) values.at[k] = function.f(values.at[k]);
+        save(y + i, values);
+    });
+}
+
+// dx_i = f'(v_i) dy_i, for arrays of n elements that lie alike in memory; v is the x or y that the op saved.
+template <class F>
+__device__ inline void backward(F function, const T* saved, const T* dy, T* dx, long long n) {
+    each_chunk(n, aligned16(saved) && aligned16(dy) && aligned16(dx), [=](auto width, long long i) {
+        auto values = load(width, saved + i), gradient = load(width, dy + i);
+#pragma unroll
+        for (int k = 0; k < values.length; k++) gradient.at[k] = function.dx(values.at[k], gradient.at[k]);
+        save(dx + i, gradient);
+    });
+}

@@ -1,0 +1,400 @@
+"""The GPU backend: CuPy arrays, cuBLAS on Tensor Cores (`cublas.py`), and CUDA kernels (`kernels.py`).
+
+These functions carry out what the gates in `precision.py` decide, like those of `cpu.py`; they decide nothing. CuPy is
+imported when the first array goes to the GPU. No function that a training step calls reads the device from the host,
+so that a whole step can be captured in a CUDA graph (`capture.py`). What must be checked on values, as the range of
+labels, is noted on the device by `check` and raised at the next moment that waits for the device anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from . import cublas, philox, reductions, scatter, tables
+
+Array = Any
+name = "gpu"
+xp: Any = None  # CuPy, once a GPU is in use
+array_type: Any = None  # the class of its arrays
+
+_F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+
+
+# ------------------------------------------------------------------------------------------------------- is there one?
+
+_problem: tuple[str | None] | None = None  # what `problem` found
+
+
+def problem() -> str | None:
+    """Why no GPU can be used here, and what to do about it; None where one works. Looked up once."""
+    global _problem
+    if _problem is None:
+        _problem = (_look(),)
+    return _problem[0]
+
+
+def _look() -> str | None:
+    try:
+        import cupy
+    except ModuleNotFoundError as error:
+        if error.name != "cupy":
+            return f"CuPy cannot be imported ({error}): reinstall it with pip install 'tinymp[cuda13]'"
+        return "CuPy is not installed: pip install 'tinymp[cuda13]' (or tinymp[cuda12], which still has Volta)"
+    except ImportError as error:
+        return f"CuPy finds a library missing ({error}): pip install 'tinymp[cuda13]' brings CUDA's libraries"
+    runtime = cupy.cuda.runtime
+    try:
+        if not runtime.getDeviceCount():
+            return "no NVIDIA GPU was found: `nvidia-smi` should list one"
+    except runtime.CUDARuntimeError as error:
+        if "InsufficientDriver" in str(error):
+            return (
+                f"the NVIDIA driver is missing or too old for CUDA {_version(runtime.runtimeGetVersion())} ({error}): "
+                "install a newer driver (`nvidia-smi` shows it), or pip install 'tinymp[cuda12]' for an older one"
+            )
+        return f"no NVIDIA GPU can be used ({error}): `nvidia-smi` should list one; is CUDA_VISIBLE_DEVICES set?"
+    try:
+        cublas.version()
+        cupy.arange(2) + 1  # compiles a kernel: NVRTC is there
+    except runtime.CUDARuntimeError as error:
+        if "MemoryAllocation" in str(error):
+            return f"the GPU's memory is full before anything started ({error}): `nvidia-smi` shows who holds it"
+        return f"the GPU does not answer ({error}): try `nvidia-smi`"
+    except (OSError, ImportError, RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            return f"the GPU's memory is full before anything started ({error}): `nvidia-smi` shows who holds it"
+        return f"a CUDA library was not found ({error}): pip install 'tinymp[cuda13]' brings cuBLAS and NVRTC"
+    return None
+
+
+def require() -> None:
+    """Take the GPU into use. RuntimeError that says why there is none, and what to do."""
+    global xp, array_type
+    if array_type is None:
+        why = problem()
+        if why is not None:
+            raise RuntimeError(f"device 'gpu' does not work here: {why}")
+        import cupy
+
+        xp, array_type = cupy, cupy.ndarray
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception of CuPy says that the device's memory is full."""
+    return type(error).__name__ == "OutOfMemoryError" or "cudaErrorMemoryAllocation" in str(error)
+
+
+def compute_capability() -> int:
+    """The GPU's generation as a number: 75 Turing, 80 Ampere, 90 Hopper, 100 Blackwell."""
+    return int(xp.cuda.Device().compute_capability)
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def info() -> dict[str, str]:
+    """What this backend runs on, for `mp.info()`; without a GPU, why there is none."""
+    why = problem()
+    if why is not None:
+        return {"GPU": f"none: {why}"}
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    properties = runtime.getDeviceProperties(cupy.cuda.Device().id)
+    model = properties["name"]
+    return {
+        "GPU": model.decode() if isinstance(model, bytes) else str(model),
+        "GPU memory": f"{properties['totalGlobalMem'] / 2**30:.0f} GiB",
+        "compute capability": f"{properties['major']}.{properties['minor']}",
+        "CuPy": cupy.__version__,
+        "CUDA": f"runtime {_version(runtime.runtimeGetVersion())}, driver {_version(runtime.driverGetVersion())}",
+        "cuBLAS": cublas.version(),
+        "math mode": "FP16 products on Tensor Cores, FP32 accumulators and reductions; FP32 is never TF32",
+    }
+
+
+# -------------------------------------------------------------------------------------------------- moving and waiting
+
+
+def asarray(x: Any) -> Array:
+    """x, from either side, as a device array."""
+    if array_type is not None and isinstance(x, array_type):
+        return x
+    require()
+    return xp.asarray(x)
+
+
+def to_numpy(x: Array) -> np.ndarray:
+    """A copy of x on the host. It waits for the device, so what `check` noted is raised here."""
+    host = xp.asnumpy(x)
+    raise_noted()
+    return host
+
+
+def synchronize() -> None:
+    """Wait for the device, and raise what `check` noted."""
+    xp.cuda.get_current_stream().synchronize()
+    raise_noted()
+
+
+class Recording:
+    """What the host has to do beside a CUDA graph that is being captured; see `after_capture` and `before_replay`."""
+
+    def __init__(self) -> None:
+        self.after: list[Callable[[], None]] = []
+        self.kept: list[Any] = []
+        self.before_replay: list[Callable[[], None]] = []
+        self.mailboxes: dict[Mailbox, None] = {}  # a set in order
+
+
+_recording: Recording | None = None
+
+
+@contextmanager
+def recording() -> Iterator[Recording]:
+    """Within the block, a graph is captured (`capture.py` begins and ends it)."""
+    global _recording
+    _recording = Recording()
+    try:
+        yield _recording
+    finally:
+        _recording = None
+
+
+def capturing() -> bool:
+    """Whether a CUDA graph is being captured: nothing runs now, it will at each replay."""
+    return _recording is not None
+
+
+def after_capture(work: Callable[[], None]) -> None:
+    """Do `work` now, or, while a graph is captured, when that is done.
+
+    For uploads from the host. A copy that is captured would read host memory again at each replay; what a captured
+    kernel reads from a fixed address may as well be written once, before the first replay.
+    """
+    if _recording is None:
+        work()
+    else:
+        _recording.after.append(work)
+
+
+def keep(x: Array) -> None:
+    """While a graph is captured: let x live as long as the graph, whose kernels find it by its address."""
+    if _recording is not None:
+        _recording.kept.append(x)
+
+
+def before_replay(work: Callable[[], None]) -> None:
+    """While a graph is captured: do `work` before each of its replays (a learning rate may have changed)."""
+    if _recording is not None:
+        _recording.before_replay.append(work)
+
+
+class Mailbox:
+    """A small device array that the host looks at without waiting: copied to it now and then, read when it is there.
+
+    array: integers on the device; arrived(values): called with what the host gets, some steps late. It may raise.
+    """
+
+    def __init__(self, array: Array, arrived: Callable[[np.ndarray], None]) -> None:
+        self.array, self.arrived = array, arrived
+        self._pinned = xp.cuda.alloc_pinned_memory(array.nbytes)
+        self._host = np.frombuffer(self._pinned, array.dtype, array.size)
+        self._event = xp.cuda.Event(disable_timing=True)
+        self._sent = False
+
+    def poll(self) -> None:
+        """Hand over what has arrived, and send again. Never waits. While a graph is captured: after each replay."""
+        if _recording is not None:
+            _recording.mailboxes[self] = None
+            return
+        if self._sent and not self._event.done:
+            return
+        values = self._host.copy() if self._sent else None
+        stream = xp.cuda.get_current_stream()
+        runtime = xp.cuda.runtime
+        runtime.memcpyAsync(
+            self._host.ctypes.data, self.array.data.ptr, self.array.nbytes, runtime.memcpyDeviceToHost, stream.ptr
+        )
+        self._event.record(stream)
+        self._sent = True
+        if values is not None:
+            self.arrived(values)
+
+
+_MOST_CHECKS = 256
+_notes: dict[Any, int] = {}  # what is checked -> its place in the flags
+_errors: list[Exception] = []
+_flags: Array = None  # int32, one per entry of _notes: whether it failed
+_flags_box: Mailbox | None = None
+
+
+def check(good: Array, key: Any, error: Exception) -> None:
+    """Note on the device whether all of `good` holds; if not, `error` is raised later: see `flag`."""
+    if (failed := flag(key, error)) is not None:
+        failed |= (~good).any()
+
+
+def flag(key: Any, error: Exception) -> Array | None:
+    """Where a kernel notes that a check failed: int32, one, which it sets to 1. `error` is then raised at the next read
+    from the device, or by a check some steps later.
+
+    key tells checks apart: the same check in every step takes one flag. Kernels must not trust values that were
+    checked so: an index that is out of range is found out only later. None: not noted, as there are too many checks
+    already and nothing can wait for them now.
+    """
+    global _flags, _flags_box
+    if _flags is None:
+        _flags = xp.zeros(_MOST_CHECKS, "int32")
+        _flags_box = Mailbox(_flags, _raise_first)
+    if key not in _notes:
+        if len(_notes) == _MOST_CHECKS:
+            if capturing():
+                return None
+            synchronize()
+            _notes.clear()
+            _errors.clear()
+        _notes[key] = len(_errors)
+        _errors.append(error)
+    assert _flags_box is not None
+    _flags_box.poll()
+    i = _notes[key]
+    return _flags[i : i + 1]
+
+
+def check_range(index: Array, least: int, end: int, key: Any, error: Exception) -> None:
+    """`check` that all of an integer array is in [least, end), in one launch."""
+    scatter.check_range(index, least, end, flag(key, error))
+
+
+def raise_noted() -> None:
+    """Raise the error of the first check that failed; for callers that have waited for the device."""
+    if not _notes or capturing():
+        return
+    _raise_first(xp.asnumpy(_flags))
+
+
+def _raise_first(flags: np.ndarray) -> None:
+    failed = np.flatnonzero(flags[: len(_errors)])
+    if failed.size:
+        _flags.fill(0)
+        raise _errors[failed[0]]
+
+
+# ----------------------------------------------------------------------------------------------------- for the gates
+
+
+def cast(x: Array, dtype: np.dtype) -> Array:
+    """x in another floating dtype, rounded to nearest, ties to even. The memory order of x is kept."""
+    return x.astype(dtype)
+
+
+def cast_stochastic(x: Array) -> Array:
+    """x in FP16, rounded up or down at random; see `cpu.cast_stochastic`."""
+    return philox.cast_stochastic(x)
+
+
+gemm_rounds = True
+
+
+def gemm(a: Array, b: Array, bias: Any, acc: Any, compute: str, chunk: int, storage: np.dtype, rounded: bool) -> Array:
+    """a @ b (+ bias) (+ acc) on operands of dtype `storage`: FP16 goes to the Tensor Cores.
+
+    compute: the accumulator, "float32", "float16" (whose chunks are then the hardware's), "tf32" or "float64".
+    rounded: whether cuBLAS rounds to the storage dtype, else FP32 accumulators come back. A bias is put in place
+    first and the product added to it (beta = 1), so that it takes part in the one rounding.
+    """
+    a, b = (x if x.dtype == storage else x.astype(storage) for x in (a, b))  # back from `widen`: exact
+    wide = _F32 if storage == _F16 else storage
+    dtype = storage if rounded or compute == "float16" else wide
+    start = acc if acc is not None else bias
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    if acc is not None and acc.dtype == dtype:
+        c = acc
+    else:
+        c = xp.empty(shape, dtype)
+        if start is not None:
+            c[...] = start
+    cublas.gemm(a, b, c, accumulate=compute, beta=0 if start is None else 1)
+    if acc is not None and bias is not None:
+        c += bias
+    return c if rounded or dtype == wide else c.astype(wide)
+
+
+def reduce(x: Array, axis: Any, how: str) -> Array:
+    """sum, mean, max, min or cumsum of x in FP32 (FP64 for FP64, int64 for integers); reduced axes keep length 1."""
+    if x.dtype in (_F16, _F32) and how != "cumsum":
+        return reductions.reduce(x, axis, how)
+    if x.dtype == _F16:
+        x = x.astype(_F32)
+    if x.dtype.kind == "u" and how in ("sum", "cumsum"):
+        x = x.astype(np.int64)
+    if how == "cumsum":
+        return xp.cumsum(x, axis=axis)
+    if how == "mean":
+        return xp.sum(x, axis=axis, keepdims=True) / count(x, axis)
+    return getattr(xp, how)(x, axis=axis, keepdims=True)
+
+
+def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
+    """sum, mean or cumsum with one FP16 accumulator that runs along the axes; see `cpu.reduce_fp16`."""
+    return reductions.reduce_fp16(x, axis, how)
+
+
+def count(x: Array, axis: Any) -> int:
+    """How many elements of x meet in one element of a reduction over axis."""
+    return math.prod(x.shape[a] for a in ((axis,) if isinstance(axis, int) else axis))
+
+
+def isfinite(x: Array) -> bool:
+    """Whether x holds neither an infinity nor a NaN. It waits for the device: not for use in a step."""
+    return bool(to_numpy(xp.isfinite(x).all()))
+
+
+# ------------------------------------------------------------------------------------------------------- for the ops
+
+
+def select(mask: Array, x: Array) -> Array:
+    """x where mask holds, else +0, exactly."""
+    return xp.where(mask, x, xp.zeros((), x.dtype))
+
+
+def where(mask: Array, x: Array, y: Array) -> Array:
+    """x where mask holds, else y, broadcast; both of one dtype."""
+    return xp.where(mask, x, y)
+
+
+def bits(x: Array) -> Array:
+    """The bit patterns of x as unsigned integers, in the same memory."""
+    return x.view(np.dtype(f"u{x.dtype.itemsize}"))
+
+
+def erfc(x: Array) -> Array:
+    """1 - erf(x), relative to its own size also where it is tiny."""
+    from cupyx.scipy.special import erfc as device_erfc
+
+    return device_erfc(x)
+
+
+def uniform(shape: tuple[int, ...]) -> Array:
+    """FP32 numbers in [0, 1)."""
+    return philox.uniform(shape)
+
+
+def scatter_add_rows(n_rows: int, index: Array, rows: Array) -> Array:
+    """Zeros (n_rows, ...) with rows[i] added to row index[i], in FP32 and in order of i. Deterministic."""
+    return scatter.scatter_add_rows(n_rows, index, rows)
+
+
+def copy_all(sources: Sequence[Array], targets: Sequence[Array], wanted: Any = True) -> None:
+    """target[...] = source for each pair, if `wanted`: a bool, or an array of one on the device."""
+    tables.copy_all(sources, targets, wanted)
+
+
+manual_seed, get_rng_state, set_rng_state = philox.manual_seed, philox.get_rng_state, philox.set_rng_state

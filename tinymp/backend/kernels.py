@@ -1,0 +1,133 @@
+"""Loading and launching the CUDA kernels that lie beside the ops: `softmax.py` has its kernels in `softmax.cu`.
+
+A .cu file holds functions `extern "C" __global__ void name(arguments)`. It is compiled with NVRTC (through CuPy, which
+keeps the result on disk) at its first use, once per storage dtype: `T` is half or float. Two files stand before every
+source, `hardware.cuh` and `common.cuh`, and after them those that it names in lines `#include "rows.cuh"`; they lie
+beside this file. Nothing is included from the CUDA toolkit.
+
+CuPy lets NVRTC flush subnormal FP32 numbers (below 2^-126) to zero, as it does in its own kernels. FP16's subnormal
+numbers are normal ones in FP32, and stay.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).parent
+HARDWARE = HERE / "hardware.cuh"  # tests/cuda_on_cpu puts its own file here
+COMMON = HERE / "common.cuh"
+STORAGE = {np.dtype(np.float16): "half", np.dtype(np.float32): "float"}
+
+# C type of a kernel's argument -> the dtypes of the arrays (behind a pointer) or of the number that it takes
+_TYPES = {
+    "half": ("float16",),
+    "float": ("float32",),
+    "double": ("float64",),
+    "int": ("int32",),
+    "unsigned int": ("uint32",),
+    "long long": ("int64",),
+    "unsigned long long": ("uint64",),
+    "short": ("int16",),
+    "unsigned short": ("uint16",),
+    "signed char": ("int8",),
+    "unsigned char": ("uint8", "bool"),
+    "bool": ("bool",),
+}
+_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.M)
+_DECLARATION = r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)\s*\{'
+
+
+class Argument(NamedTuple):
+    """One argument of a kernel: `const T* x` is Argument("x", ("float16",), True) where T is half."""
+
+    name: str
+    dtypes: tuple[str, ...]
+    pointer: bool
+
+
+def source(path: pathlib.Path) -> str:
+    """The whole translation unit of a .cu file, with the text of what it includes."""
+    included = [HERE / name for name in _INCLUDE.findall(path.read_text(encoding="utf-8"))]
+    texts = [(part.name, part.read_text(encoding="utf-8")) for part in (HARDWARE, COMMON, *included, path)]
+    return "\n".join(f'#line 1 "{name}"\n{_INCLUDE.sub("", text)}' for name, text in texts)
+
+
+def signatures(code: str, storage: str) -> dict[str, tuple[Argument, ...]]:
+    """The kernels in `code` and their arguments, read from their declarations; `#define`d lists of them are known."""
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", code, flags=re.S).replace("\\\n", " ")
+    lists = dict(re.findall(r"^#define[ \t]+(\w+)[ \t]+(.*)$", code, flags=re.M))
+    found = {}
+    for match in re.finditer(_DECLARATION, code):
+        declared = match[2]
+        while (expanded := re.sub(r"\w+", lambda word: lists.get(word[0], word[0]), declared)) != declared:
+            declared = expanded
+        arguments = [a for a in declared.split(",") if a.strip()]
+        found[match[1]] = tuple(_argument(a, storage) for a in arguments)
+    return found
+
+
+def _argument(declaration: str, storage: str) -> Argument:
+    words = re.findall(r"\w+|\*", re.sub(r"\b(const|__restrict__|volatile)\b", " ", declaration))
+    name, pointer = words[-1], "*" in words
+    kind = " ".join(w for w in words[:-1] if w != "*")
+    kind = storage if kind == "T" else kind
+    if kind not in _TYPES:
+        raise TypeError(f"kernel argument `{declaration.strip()}`: unknown type {kind!r}")
+    return Argument(name, _TYPES[kind], pointer)
+
+
+class Kernels:
+    """The kernels of the .cu file beside a Python file: `KERNELS = Kernels(__file__)`."""
+
+    def __init__(self, python_file: str) -> None:
+        self.path = pathlib.Path(python_file).with_suffix(".cu")
+        self._modules: dict[tuple[Any, str], tuple[Any, dict[str, tuple[Argument, ...]]]] = {}
+        self._ready: dict[tuple[Any, str, np.dtype], tuple[Any, tuple[Argument, ...]]] = {}
+
+    def launch(self, name: str, dtype: np.dtype, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
+        """Run kernel `name`, compiled for storage `dtype`, on `grid` blocks of `block` threads (each int or tuple).
+
+        args: arrays, whose memory the kernel gets as a pointer, None (a null pointer), and numbers. Each is held to
+        the kernel's declaration: TypeError for another count or dtype. shared: bytes of dynamic shared memory.
+        """
+        import cupy
+
+        key = (cupy, name, dtype)
+        if key not in self._ready:
+            self._ready[key] = self._load(cupy, name, dtype)
+        kernel, arguments = self._ready[key]
+        if len(args) != len(arguments):
+            raise TypeError(f"{self.path.name}: {name} takes {len(arguments)} arguments, got {len(args)}")
+        values = [self._value(name, a, x) for a, x in zip(arguments, args)]
+        if shared > 48 * 1024 and kernel.max_dynamic_shared_size_bytes < shared:
+            kernel.max_dynamic_shared_size_bytes = shared
+        grid = grid if isinstance(grid, tuple) else (grid,)
+        kernel(grid, block if isinstance(block, tuple) else (block,), tuple(values), shared_mem=shared)
+
+    def _load(self, cupy: Any, name: str, dtype: np.dtype) -> tuple[Any, tuple[Argument, ...]]:
+        storage = STORAGE[np.dtype(dtype)]
+        if (cupy, storage) not in self._modules:
+            code = source(self.path)
+            module = cupy.RawModule(code=code, options=("-std=c++17", f"-DSTORAGE={storage}"))
+            self._modules[cupy, storage] = module, signatures(code, storage)
+        module, known = self._modules[cupy, storage]
+        if name not in known:
+            raise ValueError(f"{self.path.name}: no kernel {name!r}; it has {', '.join(known)}")
+        return module.get_function(name), known[name]
+
+    def _value(self, kernel: str, argument: Argument, x: Any) -> Any:
+        """x as the launch takes it: an array, a null pointer, or a NumPy scalar of the declared type."""
+        if argument.pointer:
+            if x is None:
+                return np.uint64(0)
+            if getattr(x, "ndim", None) is None or x.dtype.name not in argument.dtypes:
+                got = getattr(x, "dtype", type(x).__name__)
+                raise TypeError(
+                    f"{self.path.name}: {kernel} expects {argument.dtypes[0]} behind `{argument.name}`, got {got}"
+                )
+            return x
+        return np.dtype(argument.dtypes[0]).type(x)

@@ -1,0 +1,118 @@
+"""Memory layouts, as CUDA kernels see them, and how blocks of threads share them. Nothing here computes.
+
+An op's arrays have a meaning (N, C, H, W) and an order in memory (the convolutions write C, H, W, N). A kernel wants
+to know which axes are neighbours in memory: `split` tells it, for whatever order, as a few lengths.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+Array = Any
+
+
+def memory_order(x: Array) -> list[int]:
+    """The axes of x from the slowest to the fastest in memory; axes of length 1 stay where they are."""
+    order = [a for a in range(x.ndim) if x.shape[a] != 1]
+    order.sort(key=lambda a: -x.strides[a])  # stable: equal strides (of empty arrays) keep their order
+    return order
+
+
+def dense(x: Array) -> bool:
+    """Whether x fills one block of memory without gaps or repetitions, in whatever order of axes."""
+    step = x.itemsize
+    for a in reversed(memory_order(x)):
+        if x.strides[a] != step:
+            return False
+        step *= x.shape[a]
+    return True
+
+
+def compact(xp: Any, x: Array) -> Array:
+    """x itself where it is dense, else a C-contiguous copy."""
+    return x if dense(x) else xp.ascontiguousarray(x)
+
+
+def same_layout(*arrays: Array) -> bool:
+    """Whether arrays have one shape, are dense and agree in memory order: kernels may walk them as flat memory."""
+    first = arrays[0]
+    return dense(first) and all(
+        a.shape == first.shape and [s // a.itemsize for s in a.strides] == [s // first.itemsize for s in first.strides]
+        for a in arrays[1:]
+    )
+
+
+def matching(xp: Any, x: Array, like: Array) -> Array:
+    """x in the memory order of the dense array `like`, which has its shape: x itself where it lies so already."""
+    if same_layout(like, x):
+        return x
+    y = xp.empty_like(like, dtype=x.dtype)
+    y[...] = x
+    return y
+
+
+class Run(NamedTuple):
+    """Neighbouring axes in memory that are all reduced, or all kept: their common length."""
+
+    length: int
+    reduced: bool
+
+
+def split(x: Array, axes: tuple[int, ...]) -> list[Run]:
+    """The dense x as runs of memory, slowest first; a run is reduced if its axes are among `axes`.
+
+    (N, C, H, W) over (0, 2, 3) is [N reduced, C kept, HW reduced]; in the order C, H, W, N it is [C kept, HWN reduced].
+    """
+    runs: list[Run] = []
+    for a in memory_order(x):
+        reduced = a in axes
+        if runs and runs[-1].reduced == reduced:
+            runs[-1] = Run(runs[-1].length * x.shape[a], reduced)
+        else:
+            runs.append(Run(x.shape[a], reduced))
+    return runs
+
+
+def channels(x: Array, axis: int = 1) -> tuple[int, int, int]:
+    """The dense x as (outer, C, inner) around one kept axis: x[(o * C + c) * inner + i].
+
+    (N, C, H, W) is (N, C, HW); in the order C, H, W, N it is (1, C, HWN); (N, C) is (N, C, 1).
+    """
+    order = memory_order(x)
+    if axis not in order:  # its length is 1
+        return 1, 1, x.size
+    place = order.index(axis)
+    return prod(x.shape[a] for a in order[:place]), x.shape[axis], prod(x.shape[a] for a in order[place + 1 :])
+
+
+# --------------------------------------------------------------------------------------------------- sharing the work
+
+THREADS = 256  # of a block, unless a kernel wants others
+ENOUGH = 1024  # blocks that keep a large GPU busy: below it, long sums are split over several
+LONGEST = 2**30  # of an axis: kernels count along one in 32 bits
+
+
+def ceil_div(n: int, d: int) -> int:
+    return -(-n // d)
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << (n - 1).bit_length()
+
+
+def row_lanes(n: int, pack: int) -> int:
+    """How many threads share a row of n neighbours: about two packs each, up to a warp; a block for longer rows."""
+    packs = ceil_div(n, pack)
+    return THREADS if packs > 128 else min(32, power_of_two(ceil_div(packs, 2)))
+
+
+def blocks(n: int, per_block: int, most: int = 65535 * 32) -> int:
+    """How many blocks cover n items, at least 1 and at most `most` (kernels stride over the rest)."""
+    return max(1, min(ceil_div(n, per_block), most))
+
+
+def chunk_blocks(x: Array) -> int:
+    """How many blocks share the elements of x, each thread taking 16 bytes at a time (`each_chunk` in elements.cuh)."""
+    return blocks(x.nbytes, 16 * THREADS)

@@ -1,0 +1,97 @@
+"""The GPU's random numbers: Philox 4x32 (Salmon et al., 2011), a function of a seed, an offset and an index.
+
+Element i of a draw has its own number, whatever thread computes it. Seed and offset lie in device memory, at an address
+that never changes; every draw reads them there and moves the offset on there, so that a captured CUDA graph draws new
+numbers at each replay, and nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .kernels import Kernels
+from .layout import THREADS, blocks, compact
+
+Array = Any
+KERNELS = Kernels(__file__)
+
+_F32, _F16 = np.dtype(np.float32), np.dtype(np.float16)
+_start = (0, 0)  # seed and offset where the first draw begins
+_state: Array = None  # uint64 [seed, offset] on the device, from the first draw on
+
+
+def state() -> Array:
+    """Seed and offset as the kernels read them; whoever draws from it calls `advance` afterwards."""
+    global _state
+    if _state is None:
+        import cupy
+
+        from . import gpu
+
+        made = _state = cupy.empty(2, "uint64")
+        start = _start
+        gpu.after_capture(lambda: _launch("set_state", 1, 1, made, *start))  # a replay must not start over
+    return _state
+
+
+def advance() -> None:
+    """Let the next draw give other numbers."""
+    _launch("advance", 1, 1, state())
+
+
+def manual_seed(seed: int) -> None:
+    """Restart the generator from `seed` (its last 64 bits)."""
+    _set(seed % 2**64, 0)
+
+
+def get_rng_state() -> dict[str, int]:
+    """Where the generator is. It waits for the device."""
+    seed, offset = _start if _state is None else _state.get().tolist()
+    return {"seed": seed, "offset": offset}
+
+
+def set_rng_state(state: dict[str, int]) -> None:
+    """Put the generator back to where it was. ValueError for what `get_rng_state` cannot have returned."""
+    if state.keys() != {"seed", "offset"}:
+        raise ValueError(f"set_rng_state: expected the GPU's state to hold seed and offset, got {state!r}")
+    _set(state["seed"], state["offset"])
+
+
+def uniform(shape: tuple[int, ...]) -> Array:
+    """FP32 numbers in [0, 1)."""
+    import cupy
+
+    y = cupy.empty(shape, _F32)
+    _draw("draw_uniform", prod(shape), y)
+    return y
+
+
+def cast_stochastic(x: Array) -> Array:
+    """x (FP32, or rounded to it) in FP16, up or down at random: see `cpu.cast_stochastic`. The memory order stays."""
+    import cupy
+
+    x = compact(cupy, x.astype(_F32, copy=False))
+    y = cupy.empty_like(x, dtype=_F16)
+    _draw("cast_stochastic", x.size, x, y)
+    return y
+
+
+def _draw(kernel: str, n: int, *arrays: Array) -> None:
+    if n:
+        _launch(kernel, blocks(n, 4 * THREADS), THREADS, state(), *arrays, n)
+        advance()
+
+
+def _set(seed: int, offset: int) -> None:
+    global _start
+    if _state is None:
+        _start = seed, offset
+    else:
+        _launch("set_state", 1, 1, _state, seed, offset)
+
+
+def _launch(kernel: str, grid: int, block: int, *args: Any) -> None:
+    KERNELS.launch(kernel, _F32, grid, block, *args)

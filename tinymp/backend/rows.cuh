@@ -1,0 +1,166 @@
+// Walking along the rows of a matrix in memory, and combining what the threads of a block found there.
+
+// ---------------------------------------------------------------------------------------------------- walking memory
+
+constexpr int THREADS = 256;  // of every block
+constexpr int BATCH = 4;      // lines that a thread reads before it computes: 64 bytes under way hide memory's latency
+
+// A line of memory: PACK neighbours, the first at index `at`, `column` columns into its row. Ours are lo <= k < hi.
+struct Line {
+    long long at;
+    int row, column, lo, hi;
+    __device__ bool whole() const { return lo == 0 && hi == PACK; }
+};
+
+// f(k) for each of our k. In both branches k is known to the compiler: what it indexes stays in registers.
+template <class F>
+__device__ inline void each(const Line& line, F f) {
+    if (line.whole()) {
+#pragma unroll
+        for (int k = 0; k < PACK; k++) f(k);
+    } else {
+#pragma unroll
+        for (int k = 0; k < PACK; k++)
+            if (line.lo <= k && k < line.hi) f(k);
+    }
+}
+
+// Our part of a line of x. wide: whole lines lie at multiples of 16 bytes.
+__device__ inline Pack read(const T* x, const Line& line, bool wide) {
+    if (wide && line.whole()) return Pack(x + line.at);
+    Pack pack;
+    each(line, [&](int k) { pack.at[k] = x[line.at + k]; });
+    return pack;
+}
+
+// Our part of a line of y becomes value(k), rounded.
+template <class F>
+__device__ inline void write(T* y, const Line& line, bool wide, F value) {
+    Pack pack;
+    each(line, [&](int k) { store(&pack.at[k], value(k)); });
+    if (wide && line.whole())
+        pack.store_to(y + line.at);
+    else
+        each(line, [&](int k) { y[line.at + k] = pack.at[k]; });
+}
+
+// The lines that one thread visits of a matrix in memory: of rows row, row + row_step, ... < rows, which lie `pitch`
+// elements apart, columns first <= column < last. There `lanes` neighbouring threads take a line each, then the next
+// `lanes` lines. Where a row starts between two multiples of 16 bytes, its first line begins before it, with lo > 0.
+struct Walk {
+    long long start, pitch;
+    int row, rows, row_step, lane, lanes, first, last;
+    bool wide;
+    int column = 0;
+
+    __device__ Walk(long long start, long long pitch, int row, int rows, int row_step, int lane, int lanes, int first,
+                    int last, bool wide)
+        : start(start), pitch(pitch), row(row), rows(rows), row_step(row_step), lane(lane), lanes(lanes),
+          first(first), last(last), wide(wide) {
+        begin_row();
+    }
+
+    __device__ bool more() const { return row < rows; }
+
+    // The next line; beyond the last one an empty one.
+    __device__ Line next() {
+        Line line{start + row * pitch + column, row, column, max(first - column, 0), 0};
+        if (row < rows) {
+            line.hi = min(last - column, PACK);
+            column += lanes * PACK;
+            if (column >= last) {
+                row += row_step;
+                begin_row();
+            }
+        }
+        return line;
+    }
+
+    __device__ void begin_row() {
+        int before = wide ? static_cast<int>((start + row * pitch + first) & (PACK - 1)) : 0;
+        column = first - before + lane * PACK;
+    }
+};
+
+// use(lines, xs) for the lines of a walk, BATCH at a time, with our parts of them in each of N arrays: xs[i][u] is that
+// of line u of array from[i]. Lines beyond the last one are empty.
+template <int N, class Use>
+__device__ inline void each_batch(Walk walk, const T* const (&from)[N], Use use) {
+    while (walk.more()) {
+        Line lines[BATCH];
+        Pack xs[N][BATCH];
+#pragma unroll
+        for (int u = 0; u < BATCH; u++) {
+            lines[u] = walk.next();
+#pragma unroll
+            for (int i = 0; i < N; i++) xs[i][u] = read(from[i], lines[u], walk.wide);
+        }
+        use(lines, xs);
+    }
+}
+
+// use(line, x) or, for two arrays, use(line, x, y) for each line of a walk.
+template <int N, class Use>
+__device__ inline void each_line(Walk walk, const T* const (&from)[N], Use use) {
+    each_batch(walk, from, [&](const Line (&lines)[BATCH], const Pack (&xs)[N][BATCH]) {
+#pragma unroll
+        for (int u = 0; u < BATCH; u++)
+            if constexpr (N == 1)
+                use(lines[u], xs[0][u]);
+            else
+                use(lines[u], xs[0][u], xs[1][u]);
+    });
+}
+
+// -------------------------------------------------------------------------- combining what the threads of a block have
+
+// What threads accumulate is a struct A of floats with combine(a, b) and, from A(), its neutral element.
+template <class A>
+constexpr int FLOATS = sizeof(A) / sizeof(float);
+
+template <class A>
+__device__ inline float member(const A& a, int i) {
+    return reinterpret_cast<const float*>(&a)[i];
+}
+
+// The A whose member i is value(i).
+template <class A, class F>
+__device__ inline A made_of(F value) {
+    A a;
+#pragma unroll
+    for (int i = 0; i < FLOATS<A>; i++) reinterpret_cast<float*>(&a)[i] = value(i);
+    return a;
+}
+
+// Over groups of `lanes` neighbouring lanes of a warp, those whose numbers agree modulo `least` (both powers of two).
+// What they get may differ in the last bit: who needs one result takes one lane's.
+template <class A>
+__device__ inline A combine_in_warp(A a, int lanes, int least) {
+    for (int distance = lanes / 2; distance >= least; distance /= 2)
+        a = A::combine(a, made_of<A>([&](int i) { return __shfl_xor_sync(0xffffffffu, member(a, i), distance); }));
+    return a;
+}
+
+// Over the threads whose numbers agree modulo `lanes` (a power of two): over the block where lanes is 1. Every thread
+// gets the result, the same bits. scratch: FLOATS<A> * THREADS floats of shared memory.
+template <class A>
+__device__ inline A combine_rows(A a, int lanes, float* scratch) {
+    a = combine_in_warp(a, 32, lanes);
+    __syncthreads();  // scratch may still be read from an earlier call
+#pragma unroll
+    for (int i = 0; i < FLOATS<A>; i++) scratch[i * THREADS + threadIdx.x] = member(a, i);
+    __syncthreads();
+    A total;
+    for (int thread = threadIdx.x % lanes; thread < THREADS; thread += max(lanes, 32))
+        total = A::combine(total, made_of<A>([&](int i) { return scratch[i * THREADS + thread]; }));
+    return total;
+}
+
+// Over `lanes` neighbouring threads: a power of two up to 32, or the block. Each gets the result, the same bits.
+template <class A>
+__device__ inline A combine_lanes(A a, int lanes, float* scratch) {
+    if (lanes > 32) return combine_rows(a, 1, scratch);
+    a = combine_in_warp(a, lanes, 1);
+    int first = threadIdx.x % 32 / lanes * lanes;
+    return made_of<A>([&](int i) { return __shfl_sync(0xffffffffu, member(a, i), first); });
+}

@@ -1,0 +1,147 @@
+"""capture(): a whole training step as one CUDA graph.
+
+A step of a small network is a few hundred short kernels; launching them from Python takes longer than running them. A
+CUDA graph is recorded once and then started as a whole. Its kernels run on the addresses that they were recorded with:
+parameters, optimizer state, running statistics, the loss scale, learning rates and the state of the random numbers
+stay where they are and are changed in place, on the device; inputs are copied to where those of the recording lay.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from . import backend
+from .backend import gpu
+from .tensor import Tensor, type_name
+
+
+def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:
+    """`step` as a callable that, from the call after `warmup` calls on, replays a CUDA graph of it.
+
+    step    a function of Tensors (and other arguments, which must not change) that does all of a training step:
+            forward, scaler.scale(loss).backward(), unscale_, clipping, scaler.step, scaler.update, zero_grad. It may
+            return Tensors, the StepResult, and tuples, lists or dicts of them
+    warmup  how many calls run normally before one is recorded: they compile kernels and allocate memory
+
+    Every call does one step. The Tensors that a replay returns are the same ones each time: the next call overwrites
+    them, so read (or clone) them before. Whatever else `step` does in Python happens while it warms up and is recorded,
+    never in a replay: schedules and printing belong outside. Learning rates that a schedule changes reach the graph.
+    Random numbers go on; a skipped step and a changed loss scale are decided on the device.
+
+    On the CPU (Tensors that lie there, or no GPU in use) `step` is simply called each time.
+
+    ValueError for inputs whose number, shape, dtype or device differ from the first call's; RuntimeError if the step
+    reads the device from the host (item(), print(loss), ObservedLossScaler, ...), which a graph cannot.
+    """
+    if not callable(step):
+        raise TypeError(f"capture: expected a function that does one training step, got {type(step).__name__}")
+    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 1:
+        raise ValueError(f"capture: expected `warmup` to be a positive integer, got {warmup!r}")
+    return Captured(step, warmup)
+
+
+class Captured:
+    """A step that runs as a CUDA graph; made by `capture`.
+
+    calls  how many steps there have been
+    """
+
+    def __init__(self, step: Callable[..., Any], warmup: int) -> None:
+        self._step, self._warmup = step, warmup
+        self.calls = 0
+        self._graph: Any = None
+        self._signature: list[str] | None = None
+        self._inputs: tuple = ()  # the Tensors that the graph reads
+        self._outputs: Any = None
+        self._recorded = gpu.Recording()  # what the host does before and after each replay
+        self._stream: Any = None
+        self._pool: Any = None  # memory of the graph's own: nothing else may be given what it writes to
+
+    def __call__(self, *inputs: Any) -> Any:
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        if gpu.array_type is None or (tensors and not any(backend.of(x.data) is gpu for x in tensors)):
+            self.calls += 1
+            return self._step(*inputs)
+        self._expect(inputs)
+        if self._graph is None and self.calls < self._warmup:
+            result = self._aside(lambda: self._step(*inputs))
+            self.calls += 1
+            return result
+        if self._graph is None:
+            self._aside(lambda: self._record(inputs))
+        for own, x in zip(self._inputs, inputs):
+            if isinstance(own, Tensor) and own.data is not x.data:
+                own.data[...] = x.data
+        for work in self._recorded.before_replay:
+            work()
+        self._graph.launch()
+        self.calls += 1
+        for box in self._recorded.mailboxes:  # what went wrong on the device some steps ago is raised here
+            box.poll()
+        return self._outputs
+
+    def _expect(self, inputs: tuple) -> None:
+        """Hold the inputs to those of the first call."""
+        signature = [
+            f"{x.dtype} {x.shape} on {x.device}" if isinstance(x, Tensor) else f"{type_name(x)} {x!r}" for x in inputs
+        ]
+        if self._signature is None:
+            self._signature = signature
+        if signature != self._signature:
+            raise ValueError(
+                f"capture: expected inputs ({', '.join(self._signature)}) as in the first call, got "
+                f"({', '.join(signature)}); a graph has fixed shapes: capture another step for these, or drop the last "
+                "batch (DataLoader's drop_last)"
+            )
+
+    def _aside(self, work: Callable[[], Any]) -> Any:
+        """Do work on a stream of its own (the default one cannot be captured) with memory from the graph's pool."""
+        cuda = gpu.xp.cuda
+        if self._stream is None:
+            self._stream, self._pool = cuda.Stream(non_blocking=True), self._pool or cuda.MemoryPool()
+        cuda.get_current_stream().synchronize()
+        with self._stream, cuda.using_allocator(self._pool.malloc):
+            result = work()
+            self._stream.synchronize()
+        return result
+
+    def _record(self, inputs: tuple) -> None:
+        copies = [Tensor(x.data.copy(), requires_grad=x.requires_grad) if isinstance(x, Tensor) else x for x in inputs]
+        self._stream.synchronize()
+        try:
+            with gpu.recording() as recording:
+                self._stream.begin_capture()
+                try:
+                    outputs = self._step(*copies)
+                    graph = self._stream.end_capture()
+                except BaseException as error:
+                    self._abandon()
+                    if "captur" in str(error).lower():
+                        raise RuntimeError(
+                            f"capture: the step does what a CUDA graph cannot record, most often reading a value of "
+                            f"the device from the host (item(), print(loss), bool(tensor), a mask as index, "
+                            f"ObservedLossScaler): {error}"
+                        ) from error
+                    raise
+        finally:  # also without a graph: who asked for an upload counts on it
+            for work in recording.after:
+                work()
+        self._inputs, self._outputs, self._graph = tuple(copies), outputs, graph
+        self._recorded = recording
+
+    def _abandon(self) -> None:
+        try:
+            self._stream.end_capture()
+        except Exception:  # the capture was invalidated by what failed: there is no graph to have
+            self._stream = None
+
+    def __del__(self) -> None:
+        if self._pool is not None and not sys.is_finalizing():
+            self._graph, self._inputs, self._outputs, self._recorded = None, (), None, gpu.Recording()
+            self._pool.free_all_blocks()  # a pool of CuPy's that is forgotten keeps for ever what it holds
+
+    def __repr__(self) -> str:
+        state = "captured" if self._graph is not None else f"{self.calls} of {self._warmup} warm-up calls"
+        return f"Captured({getattr(self._step, '__name__', self._step)}, {state})"

@@ -1,0 +1,504 @@
+// Batch norm and layer norm (norm.py).
+//
+// Statistics are made of batches of a few values in registers: their mean, then the sum of squared distances from it;
+// batches, threads and blocks are combined pairwise (Chan, Golub & LeVeque, 1983), in a fixed order. Nothing cancels.
+//
+// Batch norm sees x as (outer, channels, inner); see `channels` in backend/layout.py. In every kernel below V is the
+// number of channels that a thread sees: 1 where inner > 1 (a block walks one channel along its runs of `inner`), PACK
+// where inner = 1 (neighbours in memory are different channels: a thread keeps PACK of them, and walks along outer).
+
+#include "elements.cuh"
+#include "rows.cuh"
+
+// ------------------------------------------------------------------------------------------------------- accumulators
+
+// n values per channel, their sum, and the sum of their squared distances from their mean.
+template <int V>
+struct Moments {
+    float n = 0.0f, sum[V] = {}, m2[V] = {};
+
+    __device__ static Moments combine(const Moments& a, const Moments& b) {
+        if (a.n == 0.0f) return b;
+        if (b.n == 0.0f) return a;
+        Moments c;
+        c.n = a.n + b.n;
+        float per_a = 1.0f / a.n, per_b = 1.0f / b.n, weight = a.n * b.n / c.n;
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            float apart = a.sum[v] * per_a - b.sum[v] * per_b;
+            c.sum[v] = a.sum[v] + b.sum[v];
+            c.m2[v] = a.m2[v] + b.m2[v] + apart * apart * weight;
+        }
+        return c;
+    }
+
+    __device__ static Moments of(const Line (&line)[BATCH], const Pack (&x)[BATCH]) {
+        Moments c;
+        int n = 0;
+        for (int u = 0; u < BATCH; u++) {
+            n += V == 1 ? max(line[u].hi - line[u].lo, 0) : line[u].hi > line[u].lo;
+            each(line[u], [&](int k) { c.sum[k % V] += widen(x[u].at[k]); });
+        }
+        c.n = static_cast<float>(n);
+        float per_n = 1.0f / c.n, mean[V];
+        for (int v = 0; v < V; v++) mean[v] = c.sum[v] * per_n;
+        for (int u = 0; u < BATCH; u++)
+            each(line[u], [&](int k) {
+                float distance = widen(x[u].at[k]) - mean[k % V];
+                c.m2[k % V] += distance * distance;
+            });
+        return c;
+    }
+};
+
+// Sums of dy and of dy times another value, per channel.
+template <int V>
+struct Sums {
+    float dy[V] = {}, along[V] = {};
+
+    __device__ static Sums combine(const Sums& a, const Sums& b) {
+        Sums c;
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            c.dy[v] = a.dy[v] + b.dy[v];
+            c.along[v] = a.along[v] + b.along[v];
+        }
+        return c;
+    }
+
+    __device__ void add(int k, float g, float other) {
+        dy[k % V] += g;
+        along[k % V] += g * other;
+    }
+};
+
+// ---------------------------------------------------------------------------------------------------------- the parts
+
+// A large sum is split over `parts` blocks. Each leaves its A in `work`, for its unit (a channel, or PACK of them).
+// Member i of A is work[i][part][unit].
+__device__ inline long long place(int i, int part, int parts, int unit, int units) {
+    return (static_cast<long long>(i) * parts + part) * units + unit;
+}
+
+template <class A>
+__device__ inline void put_part(const A& a, float* work, int part, int parts, int unit, int units) {
+#pragma unroll
+    for (int i = 0; i < FLOATS<A>; i++) work[place(i, part, parts, unit, units)] = member(a, i);
+}
+
+// The next kernel combines them in every block that needs them; the threads that agree modulo `lanes` share a unit.
+template <class A>
+__device__ inline A of_parts(const float* work, int parts, int unit, int units, int lanes, float* scratch) {
+    A a;
+    if (unit < units)
+        for (int part = threadIdx.x / lanes; part < parts; part += THREADS / lanes)
+            a = A::combine(a, made_of<A>([&](int i) { return work[place(i, part, parts, unit, units)]; }));
+    return combine_rows(a, lanes, scratch);
+}
+
+// --------------------------------------------------------------------------------------------------------- batch norm
+
+struct Layout {
+    int outer, channels, inner;              // of x
+    int lanes;                               // neighbouring threads on one run of memory
+    int rows_per_part, columns_per_part;     // of a channel, as a matrix (outer, inner), each block takes so much
+    int parts;                               // blocks per channel, or per lanes * PACK channels
+};
+
+// What one block does, seen from one thread.
+template <int V>
+struct Share {
+    int channel, part;  // the thread's first channel; which part of it
+    int lanes;          // threads that agree modulo this have the same channels
+    int unit, units, parts, channels;
+    Walk walk;
+
+    __device__ Share(const Layout& x, bool wide)
+        : part(blockIdx.x % x.parts), lanes(V == 1 ? 1 : x.lanes), parts(x.parts), channels(x.channels),
+          walk(V == 1 ? one(x, wide) : many(x, wide)) {
+        int group = blockIdx.x / x.parts;
+        channel = V == 1 ? group : (group * x.lanes + threadIdx.x % x.lanes) * V;
+        unit = channel / V;
+        units = (channels + V - 1) / V;
+    }
+
+    // One channel: part of its `outer` rows, or part of their columns.
+    __device__ static Walk one(const Layout& x, bool wide) {
+        int across = (x.inner + x.columns_per_part - 1) / x.columns_per_part, part = blockIdx.x % x.parts;
+        int row = part / across * x.rows_per_part, column = part % across * x.columns_per_part;
+        long long start = static_cast<long long>(blockIdx.x / x.parts) * x.inner;
+        return Walk(start, static_cast<long long>(x.channels) * x.inner, row + threadIdx.x / x.lanes,
+                    min(row + x.rows_per_part, x.outer), THREADS / x.lanes,
+                    threadIdx.x % x.lanes, x.lanes, column, min(column + x.columns_per_part, x.inner), wide);
+    }
+
+    // lanes * PACK channels of the matrix (outer, channels): a line per thread and row, always on the same channels.
+    __device__ static Walk many(const Layout& x, bool wide) {
+        int row = blockIdx.x % x.parts * x.rows_per_part, column = blockIdx.x / x.parts * x.lanes * PACK;
+        return Walk(0, x.channels, row + threadIdx.x / x.lanes, min(row + x.rows_per_part, x.outer), THREADS / x.lanes,
+                    threadIdx.x % x.lanes, x.lanes, column, min(column + x.lanes * PACK, x.channels),
+                    wide && x.channels % PACK == 0);
+    }
+
+    // Whether this thread is the one that writes what belongs to its channels.
+    __device__ bool writes() const { return part == 0 && threadIdx.x < lanes; }
+
+    __device__ void get(float (&to)[V], const float* from, float otherwise) const {
+#pragma unroll
+        for (int v = 0; v < V; v++) to[v] = from && channel + v < channels ? from[channel + v] : otherwise;
+    }
+
+    __device__ void put(float* to, int v, float value) const {
+        if (to && channel + v < channels) to[channel + v] = value;
+    }
+};
+
+template <int V>
+__device__ inline Moments<V> moments(const T* x, Walk walk) {
+    Moments<V> all;
+    each_batch(walk, {x}, [&](const Line (&lines)[BATCH], const Pack (&xs)[1][BATCH]) {
+        all = Moments<V>::combine(all, Moments<V>::of(lines, xs[0]));
+    });
+    return all;
+}
+
+// y = (x - mean) scale + shift.
+template <int V>
+__device__ inline void affine(const T* x, T* y, Walk walk, const float (&mean)[V], const float (&scale)[V],
+                              const float (&shift)[V]) {
+    each_line(walk, {x}, [&](const Line& line, const Pack& xs) {
+        write(y, line, walk.wide,
+              [&](int k) { return (widen(xs.at[k]) - mean[k % V]) * scale[k % V] + shift[k % V]; });
+    });
+}
+
+// Sums of dy and dy (x - mean).
+template <int V>
+__device__ inline Sums<V> sums(const T* x, const T* dy, Walk walk, const float (&mean)[V]) {
+    Sums<V> all;
+    each_line(walk, {x, dy}, [&](const Line& line, const Pack& xs, const Pack& dys) {
+        each(line, [&](int k) { all.add(k, widen(dys.at[k]), widen(xs.at[k]) - mean[k % V]); });
+    });
+    return all;
+}
+
+template <int V>
+__device__ inline void batch_norm_moments_of(const T* x, float* work, const Layout& layout, float* scratch) {
+    Share<V> share(layout, aligned16(x));
+    Moments<V> all = combine_rows(moments<V>(x, share.walk), share.lanes, scratch);
+    if (threadIdx.x < share.lanes && share.unit < share.units)
+        put_part(all, work, share.part, share.parts, share.unit, share.units);
+}
+
+// What a batch moves: running <- (1 - m) running + m batch, with m behind a pointer or, where that is null, a number.
+// The arrays may be null.
+struct Running {
+    float *mean, *var;
+    long long* count;
+    const float* momentum_at;
+    float momentum;
+
+    template <int V>
+    __device__ void follow(const Share<V>& share, int v, float batch_mean, float unbiased_var) const {
+        float m = momentum_at ? *momentum_at : momentum;
+        int c = share.channel + v;
+        if (mean && c < share.channels) mean[c] = (1.0f - m) * mean[c] + m * batch_mean;
+        if (var && c < share.channels) var[c] = (1.0f - m) * var[c] + m * unbiased_var;
+    }
+};
+
+template <int V>
+__device__ inline void batch_norm_forward_of(const T* x, const float* w, const float* b, T* y, const float* work,
+                                             float* mean, float* var, float* rstd, const Running& running, float eps,
+                                             const Layout& layout, float* scratch) {
+    Share<V> share(layout, aligned16(x) && aligned16(y));
+    Moments<V> all = work ? of_parts<Moments<V>>(work, share.parts, share.unit, share.units, share.lanes, scratch)
+                          : combine_rows(moments<V>(x, share.walk), share.lanes, scratch);
+    float center[V], scale[V], weight[V], shift[V];
+    share.get(weight, w, 1.0f);
+    share.get(shift, b, 0.0f);
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        float variance = all.m2[v] / all.n;
+        float r = 1.0f / sqrtf(variance + eps);
+        center[v] = all.sum[v] / all.n;
+        scale[v] = r * weight[v];
+        if (share.writes()) {
+            share.put(mean, v, center[v]);
+            share.put(var, v, variance);
+            share.put(rstd, v, r);
+            running.follow(share, v, center[v], all.m2[v] / (all.n - 1.0f));
+        }
+    }
+    if (running.count && blockIdx.x == 0 && threadIdx.x == 0) ++*running.count;
+    affine<V>(x, y, share.walk, center, scale, shift);
+}
+
+template <int V>
+__device__ inline void fixed_norm_forward_of(const T* x, const float* mean, const float* var, const float* w,
+                                             const float* b, T* y, float* kept, float* rstd, float eps,
+                                             const Layout& layout) {
+    Share<V> share(layout, aligned16(x) && aligned16(y));
+    float center[V], scale[V], weight[V], shift[V];
+    share.get(center, mean, 0.0f);
+    share.get(scale, var, 1.0f);
+    share.get(weight, w, 1.0f);
+    share.get(shift, b, 0.0f);
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        float r = 1.0f / sqrtf(scale[v] + eps);
+        scale[v] = r * weight[v];
+        if (share.writes()) {
+            share.put(kept, v, center[v]);
+            share.put(rstd, v, r);
+        }
+    }
+    affine<V>(x, y, share.walk, center, scale, shift);
+}
+
+template <int V>
+__device__ inline void batch_norm_sums_of(const T* x, const T* dy, const float* mean, float* work, const Layout& layout,
+                                          float* scratch) {
+    Share<V> share(layout, aligned16(x) && aligned16(dy));
+    float center[V];
+    share.get(center, mean, 0.0f);
+    Sums<V> all = combine_rows(sums<V>(x, dy, share.walk, center), share.lanes, scratch);
+    if (threadIdx.x < share.lanes && share.unit < share.units)
+        put_part(all, work, share.part, share.parts, share.unit, share.units);
+}
+
+template <int V>
+__device__ inline void batch_norm_backward_of(const T* x, const T* dy, const float* w, const float* mean,
+                                              const float* rstd, T* dx, float* dw, float* db, const float* work,
+                                              bool fixed, const Layout& layout, float* scratch) {
+    Share<V> share(layout, aligned16(x) && aligned16(dy) && aligned16(dx));
+    float center[V], r[V], scale[V], along[V], constant[V];
+    share.get(center, mean, 0.0f);
+    share.get(r, rstd, 1.0f);
+    share.get(scale, w, 1.0f);
+    Sums<V> all;
+    if (work)
+        all = of_parts<Sums<V>>(work, share.parts, share.unit, share.units, share.lanes, scratch);
+    else if (!fixed || dw || db)
+        all = combine_rows(sums<V>(x, dy, share.walk, center), share.lanes, scratch);
+    float n = static_cast<float>(static_cast<long long>(layout.outer) * layout.inner);
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        scale[v] *= r[v];
+        float dweight = all.along[v] * r[v];
+        along[v] = scale[v] * r[v] * dweight / n;
+        constant[v] = scale[v] * all.dy[v] / n;
+        if (share.writes()) {
+            share.put(dw, v, dweight);
+            share.put(db, v, all.dy[v]);
+        }
+    }
+    if (!dx) return;
+    const Walk& walk = share.walk;
+    if (fixed)
+        each_line(walk, {dy}, [&](const Line& line, const Pack& dys) {
+            write(dx, line, walk.wide, [&](int k) { return widen(dys.at[k]) * scale[k % V]; });
+        });
+    else
+        each_line(walk, {x, dy}, [&](const Line& line, const Pack& xs, const Pack& dys) {
+            write(dx, line, walk.wide, [&](int k) {
+                int v = k % V;
+                return widen(dys.at[k]) * scale[v] - (widen(xs.at[k]) - center[v]) * along[v] - constant[v];
+            });
+        });
+}
+
+// The statistics of a batch, one part of a channel per block: Moments into work.
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments(
+    const T* x, float* work, int outer, int channels, int inner, int lanes, int rows_per_part, int columns_per_part,
+    int parts) {
+    __shared__ float scratch[FLOATS<Moments<1>> * THREADS];
+    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
+    batch_norm_moments_of<1>(x, work, layout, scratch);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments_columns(
+    const T* x, float* work, int outer, int channels, int inner, int lanes, int rows_per_part, int columns_per_part,
+    int parts) {
+    __shared__ float scratch[FLOATS<Moments<PACK>> * THREADS];
+    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
+    batch_norm_moments_of<PACK>(x, work, layout, scratch);
+}
+
+// y = (x - mean) rstd w + b with the mean and variance of each channel (C,), which it also writes (var may be null) and
+// lets the running statistics follow. They come from `work` (batch_norm_moments) or, where that is null and a block has
+// its channel to itself, from a first walk over x: the second one then finds x in the caches.
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_forward(
+    const T* x, const float* w, const float* b, T* y, const float* work, float* mean, float* var, float* rstd,
+    float* running_mean, float* running_var, long long* count, const float* momentum_at, float momentum, float eps,
+    int outer, int channels, int inner, int lanes, int rows_per_part, int columns_per_part, int parts) {
+    __shared__ float scratch[FLOATS<Moments<1>> * THREADS];
+    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
+    Running running{running_mean, running_var, count, momentum_at, momentum};
+    batch_norm_forward_of<1>(x, w, b, y, work, mean, var, rstd, running, eps, layout, scratch);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_forward_columns(
+    const T* x, const float* w, const float* b, T* y, const float* work, float* mean, float* var, float* rstd,
+    float* running_mean, float* running_var, long long* count, const float* momentum_at, float momentum, float eps,
+    int outer, int channels, int inner, int lanes, int rows_per_part, int columns_per_part, int parts) {
+    __shared__ float scratch[FLOATS<Moments<PACK>> * THREADS];
+    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
+    Running running{running_mean, running_var, count, momentum_at, momentum};
+    batch_norm_forward_of<PACK>(x, w, b, y, work, mean, var, rstd, running, eps, layout, scratch);
+}
+
+// y = (x - mean) rstd w + b with rstd = 1 / sqrt(var + eps) from given statistics (C,). It keeps the mean (in kept) and
+// rstd for backward.
+extern "C" __global__ void __launch_bounds__(THREADS) fixed_norm_forward(
+    const T* x, const float* mean, const float* var, const float* w, const float* b, T* y, float* kept, float* rstd,
+    float eps, int outer, int channels, int inner, int lanes, int rows_per_part, int columns_per_part, int parts) {
+    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
+    fixed_norm_forward_of<1>(x, mean, var, w, b, y, kept, rstd, eps, layout);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) fixed_norm_forward_columns(
+    const T* x, const float* mean, const float* var, const float* w, const float* b, T* y, float* kept, float* rstd,
+    float eps, int outer, int channels, int inner, int lanes, int rows_per_part, int columns_per_part, int parts) {
+    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
+    fixed_norm_forward_of<PACK>(x, mean, var, w, b, y, kept, rstd, eps, layout);
+}
+
+// Sums of dy and dy (x - mean), one part of a channel per block, into work.
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_sums(
+    const T* x, const T* dy, const float* mean, float* work, int outer, int channels, int inner, int lanes,
+    int rows_per_part, int columns_per_part, int parts) {
+    __shared__ float scratch[FLOATS<Sums<1>> * THREADS];
+    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
+    batch_norm_sums_of<1>(x, dy, mean, work, layout, scratch);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_sums_columns(
+    const T* x, const T* dy, const float* mean, float* work, int outer, int channels, int inner, int lanes,
+    int rows_per_part, int columns_per_part, int parts) {
+    __shared__ float scratch[FLOATS<Sums<PACK>> * THREADS];
+    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
+    batch_norm_sums_of<PACK>(x, dy, mean, work, layout, scratch);
+}
+
+// db = sum dy, dw = sum dy xhat, dx = w rstd (dy - db / n - xhat dw / n), or dx = w rstd dy where the statistics are
+// fixed. The sums come from `work` (batch_norm_sums) or, where that is null, from a first walk. dx, dw, db may be null.
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_backward(
+    const T* x, const T* dy, const float* w, const float* mean, const float* rstd, T* dx, float* dw, float* db,
+    const float* work, bool fixed, int outer, int channels, int inner, int lanes, int rows_per_part,
+    int columns_per_part, int parts) {
+    __shared__ float scratch[FLOATS<Sums<1>> * THREADS];
+    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
+    batch_norm_backward_of<1>(x, dy, w, mean, rstd, dx, dw, db, work, fixed, layout, scratch);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_backward_columns(
+    const T* x, const T* dy, const float* w, const float* mean, const float* rstd, T* dx, float* dw, float* db,
+    const float* work, bool fixed, int outer, int channels, int inner, int lanes, int rows_per_part,
+    int columns_per_part, int parts) {
+    __shared__ float scratch[FLOATS<Sums<PACK>> * THREADS];
+    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
+    batch_norm_backward_of<PACK>(x, dy, w, mean, rstd, dx, dw, db, work, fixed, layout, scratch);
+}
+
+// --------------------------------------------------------------------------------------------------------- layer norm
+//
+// x: (rows, length). `lanes` threads share a row; its second walk finds the row in the caches.
+
+struct RowShare {
+    long long row;
+    bool writes;  // this thread, what belongs to the row
+    Walk walk;
+
+    __device__ RowShare(long long rows, int length, int lanes, bool wide)
+        : row(static_cast<long long>(blockIdx.x) * (THREADS / lanes) + threadIdx.x / lanes),
+          writes(row < rows && threadIdx.x % lanes == 0),
+          walk(row * length, 0, 0, row < rows, 1, threadIdx.x % lanes, lanes, 0, length, wide) {}
+};
+
+// The values of v (length,) that belong to a line of x.
+__device__ inline Values<PACK> along_row(const float* v, const Line& line, float otherwise) {
+    if (v && line.whole() && aligned16(v + line.column)) return load(Width<PACK>(), v + line.column);
+    Values<PACK> values;
+#pragma unroll
+    for (int k = 0; k < PACK; k++)
+        values.at[k] = v && line.lo <= k && k < line.hi ? v[line.column + k] : otherwise;
+    return values;
+}
+
+// y = (x - mean) rstd w + b with the mean and rstd of each row, which it also writes.
+extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_forward(
+    const T* x, const float* w, const float* b, T* y, float* mean, float* rstd, float eps, long long rows, int length,
+    int lanes) {
+    __shared__ float scratch[FLOATS<Moments<1>> * THREADS];
+    RowShare share(rows, length, lanes, aligned16(x) && aligned16(y));
+    Moments<1> all = combine_lanes(moments<1>(x, share.walk), lanes, scratch);
+    float center = all.sum[0] / all.n, r = 1.0f / sqrtf(all.m2[0] / all.n + eps);
+    if (share.writes) {
+        mean[share.row] = center;
+        rstd[share.row] = r;
+    }
+    each_line(share.walk, {x}, [&](const Line& line, const Pack& xs) {
+        Values<PACK> weight = along_row(w, line, 1.0f), bias = along_row(b, line, 0.0f);
+        write(y, line, share.walk.wide,
+              [&](int k) { return (widen(xs.at[k]) - center) * r * weight.at[k] + bias.at[k]; });
+    });
+}
+
+// dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = w dy and the means over the row.
+extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward(
+    const T* x, const T* dy, const float* w, const float* mean, const float* rstd, T* dx, long long rows, int length,
+    int lanes) {
+    __shared__ float scratch[FLOATS<Sums<1>> * THREADS];
+    RowShare share(rows, length, lanes, aligned16(x) && aligned16(dy) && aligned16(dx));
+    bool ours = share.row < rows;
+    float center = ours ? mean[share.row] : 0.0f, r = ours ? rstd[share.row] : 0.0f;
+    Sums<1> all;
+    each_line(share.walk, {x, dy}, [&](const Line& line, const Pack& xs, const Pack& dys) {
+        Values<PACK> weight = along_row(w, line, 1.0f);
+        each(line, [&](int k) { all.add(k, widen(dys.at[k]) * weight.at[k], (widen(xs.at[k]) - center) * r); });
+    });
+    all = combine_lanes(all, lanes, scratch);
+    float constant = all.dy[0] / length, along = all.along[0] / length;
+    each_line(share.walk, {x, dy}, [&](const Line& line, const Pack& xs, const Pack& dys) {
+        Values<PACK> weight = along_row(w, line, 1.0f);
+        write(dx, line, share.walk.wide, [&](int k) {
+            float xhat = (widen(xs.at[k]) - center) * r;
+            return (widen(dys.at[k]) * weight.at[k] - constant - xhat * along) * r;
+        });
+    });
+}
+
+// Sums of dy and dy xhat over the rows, into work. x is (outer, channels, 1): here the channels are the columns.
+extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_sums_columns(
+    const T* x, const T* dy, const float* mean, const float* rstd, float* work, int outer, int channels, int inner,
+    int lanes, int rows_per_part, int columns_per_part, int parts) {
+    __shared__ float scratch[FLOATS<Sums<PACK>> * THREADS];
+    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
+    Share<PACK> share(layout, aligned16(x) && aligned16(dy));
+    Sums<PACK> all;
+    each_line(share.walk, {x, dy}, [&](const Line& line, const Pack& xs, const Pack& dys) {
+        bool ours = line.lo < line.hi;
+        float center = ours ? mean[line.row] : 0.0f, r = ours ? rstd[line.row] : 0.0f;
+        each(line, [&](int k) { all.add(k, widen(dys.at[k]), (widen(xs.at[k]) - center) * r); });
+    });
+    all = combine_rows(all, lanes, scratch);
+    if (threadIdx.x < lanes && share.unit < share.units)
+        put_part(all, work, share.part, parts, share.unit, share.units);
+}
+
+// db = sum dy, dw = sum dy xhat: the parts of layer_norm_sums_columns together. A block has lanes * PACK columns. dw
+// and db may be null.
+extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_totals(
+    const float* work, float* dw, float* db, int length, int lanes, int parts) {
+    __shared__ float scratch[FLOATS<Sums<PACK>> * THREADS];
+    int unit = blockIdx.x * lanes + threadIdx.x % lanes, units = (length + PACK - 1) / PACK;
+    Sums<PACK> all = of_parts<Sums<PACK>>(work, parts, unit, units, lanes, scratch);
+    if (threadIdx.x >= lanes) return;
+#pragma unroll
+    for (int k = 0; k < PACK; k++) {
+        int column = unit * PACK + k;
+        if (dw && column < length) dw[column] = all.along[k];
+        if (db && column < length) db[column] = all.dy[k];
+    }
+}

@@ -1,0 +1,101 @@
+"""An optimizer's step on a GPU: all parameters of a group in one launch (multi_tensor.py).
+
+The definition of a rule is its `update` in optimizer.py; this follows it where a parameter is FP16 or FP32 with FP32
+state. Options that are numbers (lr, betas, ...) are kept on the device, where a captured CUDA graph reads them anew at
+each replay; options that are True or False, and what is trained at all, stay as they were when it was captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from ..backend import gpu
+from ..nn.parameter import Parameter
+from ..precision import float16, float32
+from ..tensor import Array
+from . import multi_tensor
+
+Ready = list[tuple[dict[str, Any], Parameter]]
+
+
+def step(optimizer: Any, ready: Ready, skip: Any) -> Ready:
+    """Update what can be updated in one launch per group; returns the rest.
+
+    skip: False, or a boolean device array of one element: where it holds, nothing changes.
+    """
+    left: Ready = []
+    for group, rounding, scale, params in _alike(optimizer, ready, left):
+        states = [optimizer._state_of(group, p) for p in params]
+        for state in states:
+            if not hasattr(state["step"], "dtype"):  # counted on the host so far
+                state["step"] = gpu.xp.full(1, state["step"], "int32")
+        lists: list[Any] = [
+            [p.grad for p in params],
+            [p.master if p.master.dtype == float32 else None for p in params],
+            [p.data if p.dtype == float16 else None for p in params],
+            [state["step"] for state in states],
+            *[[state[name] for state in states] for name in optimizer.initial(group)],
+        ]
+        how = {
+            "options": _options(optimizer, group),
+            "maximize": group["maximize"],
+            "scale": _number(scale),
+            "skip": None if skip is False else skip,
+            "rounding": rounding,
+        }
+        if optimizer.rule == "sgd":
+            momentum = [] if group["momentum"] else [[None] * len(params)]
+            multi_tensor.sgd(*lists, *momentum, nesterov=group["nesterov"], **how)
+        elif optimizer.rule == "adagrad":
+            multi_tensor.adagrad(*lists, **how)
+        else:
+            largest = [] if group["amsgrad"] else [None]
+            multi_tensor.adam(*lists, *largest, decoupled=optimizer.decoupled, **how)
+        for p in params:
+            p._version[0] += 1
+    return left
+
+
+def _alike(optimizer: Any, ready: Ready, left: Ready) -> Iterator[tuple[dict, str, Any, list[Parameter]]]:
+    """The parameters that one launch can take, as (group, rounding, loss scale, parameters); others go to `left`."""
+    found: dict[tuple, tuple] = {}
+    for group, p in ready:
+        if optimizer.rule is None or p.dtype not in (float16, float32) or p.policy.state == float16:
+            left.append((group, p))
+            continue
+        key = id(group), p.policy.rounding, id(p.grad_scale) if hasattr(p.grad_scale, "array") else p.grad_scale
+        found.setdefault(key, (group, p.policy.rounding, p.grad_scale, []))[3].append(p)
+    yield from found.values()
+
+
+def _number(scale: Any) -> Array | None:
+    """A loss scale as FP32 of one element on the device; None for 1."""
+    if hasattr(scale, "array"):
+        return scale.array
+    return None if scale == 1 else gpu.xp.full(1, scale, float32.name)
+
+
+_uploaded: WeakKeyDictionary[Any, dict[int, tuple[np.ndarray, Array]]] = WeakKeyDictionary()
+
+
+def _options(optimizer: Any, group: dict[str, Any]) -> Array:
+    """The group's numbers on the device, always at one address; a captured graph has them refreshed before it runs."""
+    own = _uploaded.setdefault(optimizer, {})
+
+    def refresh() -> None:
+        optimizer._check_options(group)
+        now = multi_tensor.options(optimizer.rule, group)
+        before, device = own.get(id(group), (None, None))
+        if device is None:
+            device = gpu.xp.empty(now.shape, now.dtype)
+        if before is None or not np.array_equal(before, now):
+            own[id(group)] = now, device
+            gpu.after_capture(lambda: device.data.copy_from_host_async(now.ctypes.data, now.nbytes))
+
+    refresh()
+    gpu.before_replay(refresh)
+    return own[id(group)][1]

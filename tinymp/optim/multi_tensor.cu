@@ -1,0 +1,297 @@
+// The optimizer's work on all parameters in one launch (multi_tensor.py). Block b works on chunk b: CHUNK neighbouring
+// elements of one tensor, whose address in each list it reads from a table. Updates take FP32 values all the way (UPDATE,
+// MPT section 3.1); T is the storage of the gradients, and the working copies are FP16.
+//
+// addresses  tensors x LISTS: where the tensor begins in each list, 0 where it is in none
+// tensors    tensors x 2: number of elements, place in the caller's lists
+// chunks     chunks x 2: row of `tensors`, number of the chunk within the tensor
+
+#include "elements.cuh"
+#include "random.cuh"
+
+constexpr int CHUNK = 8192;  // multi_tensor.py has the same number
+constexpr int GROUP = 8;     // elements per thread at a time: 16 bytes of FP16, 32 of FP32
+
+struct Chunk {
+    int tensor, count;
+    long long first;
+
+    __device__ Chunk(const long long* tensors, const int* chunks) {
+        tensor = chunks[2 * blockIdx.x];
+        first = static_cast<long long>(chunks[2 * blockIdx.x + 1]) * CHUNK;
+        count = static_cast<int>(min(static_cast<long long>(CHUNK), tensors[2 * tensor] - first));
+    }
+
+    // Where it lies in one of the lists, or null.
+    template <class E>
+    __device__ E* in(const unsigned long long* addresses, int lists, int list) const {
+        unsigned long long address = addresses[tensor * lists + list];
+        return address ? reinterpret_cast<E*>(address) + first : nullptr;
+    }
+};
+
+// GROUP elements, or the first n of them; `whole`: all are there and the address is a multiple of 16.
+template <class E>
+__device__ inline Values<GROUP> load(const E* from, int n, bool whole) {
+    if (whole) return load(Width<GROUP>(), from);
+    Values<GROUP> values;
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) values.at[i] = i < n ? widen(from[i]) : 0.0f;
+    return values;
+}
+
+template <class E>
+__device__ inline void save(E* to, const Values<GROUP>& values, int n, bool whole) {
+    if (whole) return save(to, values);
+#pragma unroll
+    for (int i = 0; i < GROUP; i++)
+        if (i < n) store(to + i, values.at[i]);
+}
+
+// ------------------------------------------------------------------------------------------- looking at the gradients
+
+// The smallest place of a gradient that is not finite goes to *found (where found is given), and g / factor or g factor
+// to the second list (where a tensor is in it).  Lists: gradient, result in FP32.
+extern "C" __global__ void __launch_bounds__(256) rescale(const unsigned long long* addresses,
+                                                          const long long* tensors, const int* chunks,
+                                                          const float* factor, int divide, int* found) {
+    const Chunk chunk(tensors, chunks);
+    const T* gradient = chunk.in<const T>(addresses, 2, 0);
+    float* result = chunk.in<float>(addresses, 2, 1);
+    bool aligned = aligned16(gradient) && aligned16(result), finite = true;
+    float f = factor ? *factor : 1.0f;
+    for (int i = threadIdx.x * GROUP; i < chunk.count; i += blockDim.x * GROUP) {
+        int n = min(GROUP, chunk.count - i);
+        bool whole = aligned && n == GROUP;
+        Values<GROUP> g = load(gradient + i, n, whole);
+#pragma unroll
+        for (int j = 0; j < GROUP; j++) {
+            finite = finite && isfinite(g.at[j]);
+            g.at[j] = divide ? g.at[j] / f : g.at[j] * f;
+        }
+        if (result) save(result + i, g, n, whole);
+    }
+    if (found && !finite) atomicMin(found, static_cast<int>(tensors[2 * chunk.tensor + 1]));
+}
+
+template <class How>
+__device__ inline float norm_of_chunk(const Chunk& chunk, const T* gradient, float p, float* scratch) {
+    bool aligned = aligned16(gradient);
+    float total = How::none;
+    for (int i = threadIdx.x * GROUP; i < chunk.count; i += blockDim.x * GROUP) {
+        int n = min(GROUP, chunk.count - i);
+        Values<GROUP> values = load(gradient + i, n, aligned && n == GROUP);  // zeros beyond n change no sum or maximum
+#pragma unroll
+        for (int j = 0; j < GROUP; j++) {
+            float g = values.at[j];
+            total = How::combine(total, p == 2.0f ? g * g : isinf(p) ? fabsf(g) : powf(fabsf(g), p));
+        }
+    }
+    return block_reduce<How>(total, scratch);
+}
+
+// parts[first + b] = sum |g|^p over chunk b, or max |g| for p = inf.  Lists: gradient.
+extern "C" __global__ void __launch_bounds__(256) norm_parts(const unsigned long long* addresses,
+                                                             const long long* tensors, const int* chunks, float p,
+                                                             float* parts, int first) {
+    __shared__ float scratch[32];
+    const Chunk chunk(tensors, chunks);
+    const T* gradient = chunk.in<const T>(addresses, 1, 0);
+    float total = isinf(p) ? norm_of_chunk<Max>(chunk, gradient, p, scratch)
+                           : norm_of_chunk<Sum>(chunk, gradient, p, scratch);
+    if (threadIdx.x == 0) parts[first + blockIdx.x] = total;
+}
+
+// norm[0] = (sum of parts)^(1/p), or their maximum;  norm[1] = min(1, max_norm / (norm[0] + 1e-6)), nan if one is.
+extern "C" __global__ void __launch_bounds__(256) norm_finish(const float* parts, int n, float p, float max_norm,
+                                                              float* norm) {
+    __shared__ float scratch[32];
+    float total = 0.0f;
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        total = isinf(p) ? Max::combine(total, parts[i]) : total + parts[i];
+    total = isinf(p) ? block_reduce<Max>(total, scratch) : block_reduce<Sum>(total, scratch);
+    if (threadIdx.x != 0) return;
+    if (!isinf(p)) total = p == 2.0f ? sqrtf(total) : powf(total, 1.0f / p);
+    norm[0] = total;
+    norm[1] = Min::combine(max_norm / (total + 1e-6f), 1.0f);
+}
+
+// --------------------------------------------------------------------------------------------------- the update rules
+
+enum { GRADIENT, MASTER, COPY, STEP, STATE, LISTS = STATE + 3 };  // the lists of an update
+constexpr int ROW = 12;                                           // room for the constants of a rule
+
+// A step starts with one thread per tensor: it counts the step and computes in double, as Python does, what the rule
+// needs; `constants` then holds the rule in FP32, a row per tensor. A skipped step does not count.
+// A rule updates element j of a group: its weight w from its gradient g, and its state s.
+__device__ inline bool begins(const unsigned long long* addresses, int n, const bool* skip, int& i, int& t) {
+    i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n || (skip && *skip)) return false;
+    t = ++*reinterpret_cast<int*>(addresses[i * LISTS + STEP]);
+    return true;
+}
+
+__device__ inline double power(double x, int n) {
+    double y = 1.0;
+    for (; n > 0; n /= 2, x *= x)
+        if (n % 2) y *= x;
+    return y;
+}
+
+// g <- g + decay w;  m <- momentum m + gain g;  w <- w - lr m, or with Nesterov w - lr (g + momentum m)
+struct SGD {
+    static constexpr int STATES = 1;
+    float lr, momentum, gain, decay, nesterov;
+
+    __device__ void update(float& w, float g, Values<GROUP> (&s)[STATES], int j) const {
+        float& m = s[0].at[j];
+        if (decay != 0.0f) g += decay * w;
+        if (momentum != 0.0f) {
+            m = momentum * m + gain * g;
+            g = nesterov != 0.0f ? g + momentum * m : m;
+        }
+        w -= lr * g;
+    }
+};
+
+// options: lr, momentum, dampening, weight_decay.  gain = 1 - dampening, but 1 in the first step.
+extern "C" __global__ void sgd_begin(const unsigned long long* addresses, int n, const bool* skip,
+                                     const double* options, int nesterov, float* constants) {
+    int i, t;
+    if (!begins(addresses, n, skip, i, t)) return;
+    SGD& rule = *reinterpret_cast<SGD*>(constants + ROW * i);
+    rule.lr = static_cast<float>(options[0]);
+    rule.momentum = static_cast<float>(options[1]);
+    rule.gain = t == 1 ? 1.0f : static_cast<float>(1.0 - options[2]);
+    rule.decay = static_cast<float>(options[3]);
+    rule.nesterov = static_cast<float>(nesterov);
+}
+
+// g <- g + decay w;  s <- s + g^2;  w <- w - lr_t g / (sqrt(s) + eps)
+struct Adagrad {
+    static constexpr int STATES = 1;
+    float lr_t, decay, eps;
+
+    __device__ void update(float& w, float g, Values<GROUP> (&s)[STATES], int j) const {
+        if (decay != 0.0f) g += decay * w;
+        s[0].at[j] += g * g;
+        w -= lr_t * g / (sqrtf(s[0].at[j]) + eps);
+    }
+};
+
+// options: lr, lr_decay, weight_decay, eps.  lr_t = lr / (1 + (t - 1) lr_decay).
+extern "C" __global__ void adagrad_begin(const unsigned long long* addresses, int n, const bool* skip,
+                                         const double* options, float* constants) {
+    int i, t;
+    if (!begins(addresses, n, skip, i, t)) return;
+    Adagrad& rule = *reinterpret_cast<Adagrad*>(constants + ROW * i);
+    rule.lr_t = static_cast<float>(options[0] / (1.0 + (t - 1) * options[1]));
+    rule.decay = static_cast<float>(options[2]);
+    rule.eps = static_cast<float>(options[3]);
+}
+
+// w <- shrink w;  g <- g + decay w;  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2
+// w <- w - lr_t m / (sqrt(v) root + eps),  with amsgrad the largest v so far instead of v
+struct Adam {
+    static constexpr int STATES = 3;
+    float b1, rest1, b2, rest2, lr_t, root, eps, decay, shrink, amsgrad;
+
+    __device__ void update(float& w, float g, Values<GROUP> (&s)[STATES], int j) const {
+        float &m = s[0].at[j], &v = s[1].at[j], &largest = s[2].at[j];
+        w *= shrink;
+        if (decay != 0.0f) g += decay * w;
+        m = b1 * m + rest1 * g;
+        v = b2 * v + rest2 * g * g;
+        largest = Max::combine(largest, v);
+        w -= m / (sqrtf(amsgrad != 0.0f ? largest : v) * root + eps) * lr_t;
+    }
+};
+
+// options: lr, beta1, beta2, weight_decay, eps.  lr_t = lr / (1 - beta1^t), root = 1 / sqrt(1 - beta2^t); weight decay
+// is added to the gradient, or, decoupled, shrinks the weight: shrink = 1 - lr weight_decay.
+extern "C" __global__ void adam_begin(const unsigned long long* addresses, int n, const bool* skip,
+                                      const double* options, int amsgrad, int decoupled, float* constants) {
+    int i, t;
+    if (!begins(addresses, n, skip, i, t)) return;
+    double lr = options[0], b1 = options[1], b2 = options[2], decay = options[3];
+    Adam& rule = *reinterpret_cast<Adam*>(constants + ROW * i);
+    rule.b1 = static_cast<float>(b1);
+    rule.rest1 = static_cast<float>(1.0 - b1);
+    rule.b2 = static_cast<float>(b2);
+    rule.rest2 = static_cast<float>(1.0 - b2);
+    rule.lr_t = static_cast<float>(lr / (1.0 - power(b1, t)));
+    rule.root = static_cast<float>(1.0 / sqrt(1.0 - power(b2, t)));
+    rule.eps = static_cast<float>(options[4]);
+    rule.decay = decoupled ? 0.0f : static_cast<float>(decay);
+    rule.shrink = decoupled ? static_cast<float>(1.0 - lr * decay) : 1.0f;
+    rule.amsgrad = static_cast<float>(amsgrad);
+}
+
+// One rule on one chunk. The master is written exactly, the working copy with one rounding: to nearest, or, where
+// `random` (the state of philox.py) is given, stochastically. Without a master the copy is all there is.
+template <class Rule>
+__device__ inline void update(const unsigned long long* addresses, const long long* tensors, const int* chunks,
+                              const float* constants, const bool* skip, const float* scale, int maximize,
+                              const unsigned long long* random) {
+    static_assert(sizeof(Rule) <= ROW * sizeof(float), "constants need a wider row");
+    if (skip && *skip) return;
+    const Chunk chunk(tensors, chunks);
+    const Rule rule = *reinterpret_cast<const Rule*>(constants + ROW * chunk.tensor);
+    const T* gradient = chunk.in<const T>(addresses, LISTS, GRADIENT);
+    float* master = chunk.in<float>(addresses, LISTS, MASTER);
+    half* copy = chunk.in<half>(addresses, LISTS, COPY);
+    float* state[Rule::STATES];
+    bool aligned = aligned16(gradient) && aligned16(master) && aligned16(copy);
+#pragma unroll
+    for (int k = 0; k < Rule::STATES; k++) {
+        state[k] = chunk.in<float>(addresses, LISTS, STATE + k);
+        aligned = aligned && aligned16(state[k]);
+    }
+    for (int i = threadIdx.x * GROUP; i < chunk.count; i += blockDim.x * GROUP) {
+        int n = min(GROUP, chunk.count - i);
+        bool whole = aligned && n == GROUP;
+        Values<GROUP> gradients = load(gradient + i, n, whole), s[Rule::STATES] = {};
+        Values<GROUP> w = master ? load(master + i, n, whole) : load(copy + i, n, whole);
+#pragma unroll
+        for (int k = 0; k < Rule::STATES; k++)
+            if (state[k]) s[k] = load(state[k] + i, n, whole);
+#pragma unroll
+        for (int j = 0; j < GROUP; j++) {
+            float g = gradients.at[j];
+            if (scale) g /= *scale;  // unscaled in FP32 (NVG section 2.3.1, step 5)
+            rule.update(w.at[j], maximize ? -g : g, s, j);
+        }
+#pragma unroll
+        for (int k = 0; k < Rule::STATES; k++)
+            if (state[k]) save(state[k] + i, s[k], n, whole);
+        if (master) save(master + i, w, n, whole);
+        if (copy && random) {
+            auto bits = draw<GROUP>(random, static_cast<unsigned long long>(blockIdx.x) * CHUNK + i);
+#pragma unroll
+            for (int j = 0; j < GROUP; j++)  // the store below finds it exact
+                w.at[j] = widen(round_stochastically(w.at[j], bits.at[j]));
+        }
+        if (copy) save(copy + i, w, n, whole);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) sgd(const unsigned long long* addresses, const long long* tensors,
+                                                      const int* chunks, const float* constants, const bool* skip,
+                                                      const float* scale, int maximize,
+                                                      const unsigned long long* random) {
+    update<SGD>(addresses, tensors, chunks, constants, skip, scale, maximize, random);
+}
+
+extern "C" __global__ void __launch_bounds__(256) adagrad(const unsigned long long* addresses, const long long* tensors,
+                                                          const int* chunks, const float* constants, const bool* skip,
+                                                          const float* scale, int maximize,
+                                                          const unsigned long long* random) {
+    update<Adagrad>(addresses, tensors, chunks, constants, skip, scale, maximize, random);
+}
+
+extern "C" __global__ void __launch_bounds__(256) adam(const unsigned long long* addresses, const long long* tensors,
+                                                       const int* chunks, const float* constants, const bool* skip,
+                                                       const float* scale, int maximize,
+                                                       const unsigned long long* random) {
+    update<Adam>(addresses, tensors, chunks, constants, skip, scale, maximize, random);
+}

@@ -1,0 +1,251 @@
+"""The optimizer's work on all parameters in one launch: looking at gradients, unscaling them, clipping, the updates.
+
+A network has a hundred parameters, most of them small; a launch for each would leave the GPU waiting. Here a kernel
+gets a table of addresses and works on all tensors at once, in chunks. Nothing waits for the device: scale, verdict,
+step counts and options are read there, so that a captured CUDA graph follows their changes.
+
+Arguments that are lists have one entry per parameter. An update leaves alone a parameter whose gradient is None, and
+an entry of another list is None where the parameter has no such array. Gradients are FP16 or FP32 (both may occur in
+one list: one launch each); masters and state are FP32 and working copies FP16, all C-contiguous.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..backend import gpu, philox, tables
+from ..backend.kernels import Kernels
+from ..backend.layout import THREADS, compact, matching
+from ..precision import float16, float32, float64
+from ..tensor import Array
+
+KERNELS = Kernels(__file__)
+CHUNK = 8192  # elements per block; multi_tensor.cu has the same number
+ROW = 12  # FP32 constants per parameter in an update; multi_tensor.cu has the same number
+
+NONE = 2**31 - 1  # in `found`: every gradient is finite
+Arrays = Sequence[Any]  # of device arrays and None
+
+# What each rule reads from its `options`, in this order
+OPTIONS = {
+    "sgd": ("lr", "momentum", "dampening", "weight_decay"),
+    "adagrad": ("lr", "lr_decay", "weight_decay", "eps"),
+    "adam": ("lr", "beta1", "beta2", "weight_decay", "eps"),
+}
+
+
+# ------------------------------------------------------------------------------------------- looking at the gradients
+
+
+def check(grads: Arrays, found: Array) -> None:
+    """Lower `found` (int32, one element) to the place of the first gradient that is not finite, if there is one.
+
+    It starts as NONE. Places count from 0 in `grads`, whose entries may be None.
+    """
+    _rescale(grads, [None] * len(grads), None, False, found)
+
+
+def unscale(grads: Arrays, scale: Array | None, found: Array | None = None) -> list[Array | None]:
+    """g / scale for every gradient, in new FP32 arrays (NVG section 2.3.1, step 5); None where the gradient is None.
+
+    scale: FP32, one element; None stands for 1. found: see `check`, done along the way.
+    """
+    results = _like(grads)
+    _rescale(grads, results, scale, True, found)
+    return results
+
+
+def multiply(grads: Arrays, factor: Array) -> list[Array | None]:
+    """g * factor for every gradient, in new FP32 arrays. factor: FP32, one element; see `norm`."""
+    results = _like(grads)
+    _rescale(grads, results, factor, False, None)
+    return results
+
+
+def _like(grads: Arrays) -> list[Array | None]:
+    return [None if g is None else gpu.xp.empty(g.shape, float32.name) for g in grads]
+
+
+def _rescale(grads: Arrays, results: Arrays, factor: Array | None, divide: bool, found: Array | None) -> None:
+    grads = [_placed(g, y) for g, y in zip(grads, results, strict=True)]
+    for table in _tables("rescale", [grads, results], (None, float32)):
+        table.launch("rescale", factor, int(divide), found)
+
+
+def _placed(g: Array | None, like: Array | None) -> Array | None:
+    """g where kernels can walk it beside the C-contiguous `like`: itself, or a copy in that order."""
+    if g is None or g.flags.c_contiguous:
+        return g
+    return compact(gpu.xp, g) if like is None else matching(gpu.xp, g, like)
+
+
+def norm(grads: Arrays, p: float = 2.0, max_norm: float = math.inf) -> Array:
+    """FP32 [norm, factor]: the p-norm of all gradients together, and min(1, max_norm / (norm + 1e-6)) for clipping.
+
+    (sum |g|^p)^(1/p), or max |g| for p = inf, in FP32 and in a fixed order. The gradients carry no loss scale.
+    """
+    grads = [_placed(g, None) for g in grads]  # held until the launches: a table knows addresses alone
+    tables = list(_tables("norm", [grads], (None,)))
+    parts = gpu.xp.empty(sum(table.blocks for table in tables) + 1, float32.name)  # + 1: never empty
+    result = gpu.xp.empty(2, float32.name)
+    first = 0
+    for table in tables:
+        table.launch("norm_parts", p, parts, first)
+        first += table.blocks
+    KERNELS.launch("norm_finish", parts.dtype, 1, THREADS, parts, first, p, max_norm, result)
+    return result
+
+
+# --------------------------------------------------------------------------------------------------- the update rules
+
+
+def options(rule: str, group: Mapping[str, Any]) -> np.ndarray:
+    """The options of a parameter group as the kernels of `rule` want them on the device: FP64, as in OPTIONS.
+
+    In FP64, because 1 - beta2 of an FP32 0.999 would be wrong by 5e-5.
+    """
+    flat = dict(zip(("beta1", "beta2"), group.get("betas", ())), **group)
+    return np.array([flat[name] for name in OPTIONS[rule]], float64.name)
+
+
+def sgd(
+    grads: Arrays,
+    masters: Arrays,
+    copies: Arrays,
+    steps: Arrays,
+    momentum_buffers: Arrays,
+    options: Array,
+    *,
+    nesterov: bool = False,
+    **how: Any,
+) -> None:
+    """One step of `optim.SGD`; see `_update`. momentum_buffers: None for all where momentum is 0."""
+    _update("sgd", (int(nesterov),), [grads, masters, copies, steps, momentum_buffers], options, **how)
+
+
+def adagrad(
+    grads: Arrays, masters: Arrays, copies: Arrays, steps: Arrays, sums: Arrays, options: Array, **how: Any
+) -> None:
+    """One step of `optim.Adagrad`; see `_update`."""
+    _update("adagrad", (), [grads, masters, copies, steps, sums], options, **how)
+
+
+def adam(
+    grads: Arrays,
+    masters: Arrays,
+    copies: Arrays,
+    steps: Arrays,
+    exp_avgs: Arrays,
+    exp_avg_sqs: Arrays,
+    max_exp_avg_sqs: Arrays | None,
+    options: Array,
+    *,
+    decoupled: bool = False,
+    **how: Any,
+) -> None:
+    """One step of `optim.Adam`, or with `decoupled` of AdamW; see `_update`. max_exp_avg_sqs: given for amsgrad."""
+    largest = [] if max_exp_avg_sqs is None else [max_exp_avg_sqs]
+    lists = [grads, masters, copies, steps, exp_avgs, exp_avg_sqs, *largest]
+    _update("adam", (len(largest), int(decoupled)), lists, options, **how)
+
+
+def _update(
+    rule: str,
+    flags: tuple[int, ...],
+    lists: list[Arrays],
+    options: Array,
+    *,
+    maximize: bool = False,
+    scale: Array | None = None,
+    skip: Array | None = None,
+    rounding: str = "nearest",
+) -> None:
+    """One step of a rule on the parameters of one group.
+
+    lists     gradients, masters, working copies, step counts (int32, one element each), and the arrays of state. A
+              parameter with a master and no copy is FP32 alone; one with a copy and no master keeps its weights in FP16
+    options   on the device; see the function `options`
+    maximize  go up the gradient
+    scale     the loss scale that the gradients carry (FP32, one element); None: none
+    skip      bool, one element: where it holds, neither weights nor state nor step counts change. None: apply
+    rounding  of the working copies: "nearest" or "stochastic"
+    """
+    lists = lists + [[None] * len(lists[0])] * (7 - len(lists))
+    like = [w if w is not None else c for w, c in zip(lists[1], lists[2], strict=True)]
+    lists[0] = [_placed(g, w) for g, w in zip(lists[0], like, strict=True)]
+    random = philox.state() if rounding == "stochastic" else None
+    for table in _tables(rule, lists, (None, float32, float16, np.dtype(np.int32), float32, float32, float32)):
+        n = len(table.addresses)
+        constants = gpu.xp.empty((n, ROW), float32.name)
+        KERNELS.launch(
+            f"{rule}_begin", table.dtype, -(-n // 32), 32, table.addresses, n, skip, options, *flags, constants
+        )
+        table.launch(rule, constants, skip, scale, int(maximize), random)
+        if random is not None:
+            philox.advance()
+
+
+# ------------------------------------------------------------------------------------------------- tables of addresses
+
+
+class Table(NamedTuple):
+    """What a kernel is given to find its tensors, and their gradients' dtype; multi_tensor.cu explains the arrays."""
+
+    dtype: np.dtype
+    addresses: Array
+    tensors: Array
+    chunks: Array
+
+    @property
+    def blocks(self) -> int:
+        return len(self.chunks)
+
+    def launch(self, kernel: str, *args: Any) -> None:
+        """One block per chunk."""
+        if self.blocks:
+            lists = self.addresses, self.tensors, self.chunks
+            KERNELS.launch(kernel, self.dtype, self.blocks, THREADS, *lists, *args)
+
+
+def _tables(what: str, lists: list[Arrays], dtypes: tuple[np.dtype | None, ...]) -> Iterator[Table]:
+    """A table for the tensors with an FP16 gradient, and one for those with an FP32 gradient.
+
+    lists: gradients first; dtypes: what each list must have, None for what the gradient has. TypeError and ValueError
+    for arrays that the kernels cannot walk.
+    """
+    grads = lists[0]
+    for g in grads:
+        if g is not None and g.dtype not in (float16, float32):
+            raise TypeError(f"multi_tensor.{what}: expected gradients in FP16 or FP32, got {g.dtype}")
+    for dtype in (float16, float32):
+        places = tuple(i for i, g in enumerate(grads) if g is not None and g.dtype == dtype)
+        if not places:
+            continue
+        sizes = tuple(grads[i].size for i in places)
+        addresses = np.zeros((len(places), len(lists)), np.uint64)
+        for column, (arrays, wanted) in enumerate(zip(lists, dtypes, strict=True)):
+            for row, (i, size) in enumerate(zip(places, sizes, strict=True)):
+                x = arrays[i]
+                if x is not None:
+                    if x.dtype != (wanted or dtype) or x.size != (1 if wanted == np.int32 else size):
+                        raise TypeError(f"multi_tensor.{what}: list {column} has an array {x.dtype}{list(x.shape)}")
+                    if column > 0 and not x.flags.c_contiguous:
+                        raise ValueError(f"multi_tensor.{what}: expected C-contiguous arrays in list {column}")
+                    addresses[row, column] = x.data.ptr
+        tensors, chunks = _layout(sizes, places)
+        columns = (addresses.tobytes(), "uint64", len(lists)), (tensors, "int64", 2), (chunks, "int32", 2)
+        yield Table(dtype, *(tables.on_device(*column) for column in columns))
+
+
+@functools.lru_cache(maxsize=64)
+def _layout(sizes: tuple[int, ...], places: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """The arrays `tensors` and `chunks` of multi_tensor.cu."""
+    counts = [-(-size // CHUNK) for size in sizes]
+    tensors = np.array([sizes, places], np.int64).T
+    chunks = [(row, number) for row, count in enumerate(counts) for number in range(count)]
+    return tensors.tobytes(), np.array(chunks, np.int32).tobytes()
