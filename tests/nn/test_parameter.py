@@ -79,3 +79,13 @@ def test_a_parameter_owns_its_memory():
     p.write(np.zeros(3, "float32"))
     assert array.sum() == 3
     assert nn.Parameter(np.broadcast_to(np.float32(1), (3,))).data.flags.writeable
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_it_lies_where_layers_lie(gpu, device):
+    with mp.device(device):
+        assert nn.Parameter(np.ones(2)).device == nn.Linear(1, 1).weight.device == device
+    there = mp.tensor([1.0], device=device)
+    assert nn.Parameter(there).device == mp.tensor(there).device == device  # a Tensor stays where it is
+    with mp.device("cpu" if device == "gpu" else "gpu"):
+        assert nn.Parameter(there).device == mp.tensor(there).device == device

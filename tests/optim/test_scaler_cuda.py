@@ -157,3 +157,21 @@ def test_a_gradient_without_scale_is_refused():
     step_scaled.backward()
     with pytest.raises(RuntimeError, match=r"still carry the loss scale 4096: call scaler\.unscale_"):
         optim.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def test_fp64_gradients_and_parameters_without_one():
+    unused, w = (nn.Parameter(mp.tensor(np.ones(2), device="gpu")) for _ in range(2))
+    unused.name, w.name = "unused", "w"
+    optimizer, scaler = optim.SGD([unused, w], lr=0.5), SCALERS["dynamic"]()
+    scaler.scale(w.sum()).backward()
+    scaler.unscale_(optimizer)
+    assert w.grad.dtype == "float64" and w.grad.tolist() == [1, 1]
+    assert scaler.step(optimizer, allow_missing=True) == StepResult.APPLIED
+    scaler.update()
+    optimizer.zero_grad()
+    scaler.scale(w.sum()).backward()
+    w.grad[0] = np.inf
+    assert scaler.step(optimizer, allow_missing=True) == StepResult.SKIPPED
+    scaler.update()
+    assert w.tolist() == [0.5, 0.5]
+    assert scaler.history == [(1, 2.0**10, "overflow in `w` (2,)")]

@@ -437,7 +437,7 @@ __device__ inline void col2im_by(const T* columns, T* x, int first, int last, in
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     col2im(const T* columns, T* x, int at_once, int first, int last, int more, PROBLEM) {
     if (at_once == PACK)
         col2im_by<PACK>(columns, x, first, last, more, THE_PROBLEM);
