@@ -8,6 +8,8 @@
 // `correlate` and `weight_gradient` are matrix products that never write the columns: each block gathers the part of
 // them that it needs straight into shared memory ("implicit GEMM"). Accumulators are FP32; each result is rounded once.
 
+#include "elements.cuh"
+
 struct Problem {
     int transposed;                              // 0: y from x; 1: dx from dy, which is then what is read
     int groups, channels, height, width, batch;  // what is read: (groups * channels, height, width, batch)
@@ -164,12 +166,6 @@ __device__ inline void each_pair(const typename Tile::Accumulators& d, Use use) 
             for (int j = 0; j < Tile::WARP_N / 8; j++)
                 use(row + 16 * i + 8 * below, column + 8 * j, d[i][j][2 * below], d[i][j][2 * below + 1]);
 }
-
-// WIDTH neighbours in memory, read or written at once.
-template <class Value, int WIDTH>
-struct __align__(WIDTH * sizeof(Value)) Few {
-    Value at[WIDTH];
-};
 
 // Start the copy of WIDTH halves into shared memory, or of zeros.
 template <int WIDTH>

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from .. import backend
 from ..backend.kernels import Kernels
+from ..backend.layout import ceil_div
 from ..precision import DOT, FP32, MOVEMENT, add_to, float16, fused, gemm, reduce, store, widen
 from ..tensor import Array, Like, Op, Tensor
 from ._arguments import floating, integers
@@ -473,10 +474,6 @@ def at_once(n: int, *arrays: Array) -> int:
         width //= 2
     return width
 
-
-def ceil_div(a: int, b: int) -> int:
-    """a / b, rounded up."""
-    return -(-a // b)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
