@@ -53,7 +53,7 @@ class Run:
         """Add the exponents of the weight gradients, as they are stored (so with the loss scale), to the histogram."""
         for p in model.parameters():
             if p.grad is not None:
-                g = mp.backend.to_cpu(p.grad)
+                g = mp.backend.to_cpu(mp.sparse.values_of(p.grad))
                 g = np.abs(g[np.isfinite(g)].astype(np.float32))
                 exponents = np.frexp(g[g > 0])[1] - 1
                 clipped = np.clip(exponents, EXPONENTS.start, EXPONENTS.stop - 1) - EXPONENTS.start
@@ -80,8 +80,8 @@ def _jsonable(value: Any) -> Any:
 SCORES = (("test accuracy", lambda run: f"{run.accuracy:.2%}"), ("final loss", lambda run: f"{run.loss:.4f}"))
 
 
-def table(runs: dict[str, Any], scores: Any = SCORES) -> str:
-    """The runs side by side, and the ratio of the last to the first."""
+def table(runs: dict[str, Any], scores: Any = SCORES, unit: str = "images") -> str:
+    """The runs side by side, and the ratio of the last to the first. `unit` is what a run counts per second."""
     names = list(runs)
     first, last = runs[names[0]], runs[names[-1]]
     rows: list[tuple[str, ...]] = [("", *names, f"{names[-1]} / {names[0]}")]
@@ -94,7 +94,7 @@ def table(runs: dict[str, Any], scores: Any = SCORES) -> str:
     for label, text in scores:
         row(label, text, lambda r: r)
     row("ms per step", lambda v: f"{v:.1f}", lambda r: r.ms_per_step, ratio=True)
-    row("images per second", lambda v: f"{v:.0f}", lambda r: r.images_per_second, ratio=True)
+    row(f"{unit} per second", lambda v: f"{v:.0f}", lambda r: getattr(r, f"{unit}_per_second"), ratio=True)
     for role in ROLES:
         row(f"{role}, KiB", lambda v: f"{v / 1024:.0f}", lambda r, role=role: r.bytes.get(role, 0), ratio=True)
     row("steps skipped", str, lambda r: r.skipped_steps)

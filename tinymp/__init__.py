@@ -28,6 +28,7 @@ from .precision import (
     float64,
     use,
 )
+from .sparse import SparseRows
 from .tensor import Tensor, enable_grad, from_numpy, is_grad_enabled, no_grad, saved_nbytes, tensor, watch
 
 ops.bind(Tensor)

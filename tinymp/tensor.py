@@ -36,7 +36,6 @@ from .precision import (
     POINTWISE,
     Kind,
     Policy,
-    accumulate,
     fit,
     float16,
     float32,
@@ -45,6 +44,7 @@ from .precision import (
     store,
     to_dtype,
 )
+from .sparse import SparseRows, accumulate, dense_of, with_values
 
 Array = Any
 
@@ -79,8 +79,8 @@ def is_grad_enabled() -> bool:
 
 # ------------------------------------------------------------------------------------------------------------ watching
 
-# Called as watcher(phase, op, inputs, outputs) with phase "forward" or "backward" and tuples of arrays (or None), after
-# every op. Empty in normal use: then it costs one truth test per op.
+# Called as watcher(phase, op, inputs, outputs) with phase "forward" or "backward" and tuples of arrays (or None; or
+# SparseRows among the outputs of a backward), after every op. Empty in normal use: then it costs one truth test per op.
 _watchers: list[Callable[[str, Op, tuple, tuple], None]] = []
 
 
@@ -332,7 +332,8 @@ class Tensor:
     data           the array (NumPy or CuPy), of any shape; float16, float32, float64, integer or bool
     requires_grad  whether backward() should fill `grad`; only for floating dtypes
     grad           after backward(), the gradient as an array of the same shape, or None; in the storage dtype after
-                   one backward call, FP32 once several calls accumulated or a scaler unscaled it
+                   one backward call, FP32 once several calls accumulated or a scaler unscaled it. SparseRows where
+                   all that the tensor was used for gives some of its rows (`embedding(..., sparse=True)`)
     grad_scale     the loss scale that `grad` still carries (1.0: none)
 
     Functions of `tinymp.ops` whose first argument is a tensor are methods too: `x.sum(0)` is `ops.sum(x, 0)`.
@@ -614,7 +615,7 @@ def _propagate(root: Tensor, gradient: Array) -> dict[int, list]:
         if isinstance(edge, Tensor):
             slot, i = leaves.setdefault(id(edge), [edge, None, scale]), 1
         else:
-            op, i = edge
+            (op, i), dx = edge, dense_of(dx)
             if op not in waiting:
                 waiting[op] = [None] * op.outputs + [scale]
                 heapq.heappush(queue, (-op.sequence, op))
@@ -650,6 +651,10 @@ def _deposit(leaves: dict[int, list], root_gradient: Array) -> None:
                 f"the same `grad` (shape {leaf.shape}); accumulate with one scale, then unscale_, step and zero_grad"
             )
     for leaf, dx, scale in leaves.values():
+        if isinstance(dx, SparseRows):  # made for this leaf alone
+            dx = with_values(dx, store(dx.values, leaf.data))
+            leaf.grad, leaf.grad_scale = dx if leaf.grad is None else accumulate(leaf.grad, dx), scale
+            continue
         dx = store(dx, leaf.data)
         if leaf.grad is None:
             xp = backend.of(leaf.data).xp

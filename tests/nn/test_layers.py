@@ -20,7 +20,7 @@ SIGNATURES = {
     "BatchNorm2d": "num_features eps momentum affine track_running_stats ~device ~dtype bias",
     "LayerNorm": "normalized_shape eps elementwise_affine bias ~device ~dtype",
     "Embedding": "num_embeddings embedding_dim padding_idx ~max_norm ~norm_type ~scale_grad_by_freq "
-    "~sparse ~device ~dtype",
+    "sparse ~device ~dtype",
     "LocalResponseNorm": "size alpha beta k",
     "MaxPool2d": "kernel_size stride padding dilation return_indices ceil_mode",
     "AvgPool2d": "kernel_size stride padding ceil_mode count_include_pad divisor_override",

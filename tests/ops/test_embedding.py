@@ -49,6 +49,6 @@ def test_refused():
         ops.embedding(mp.tensor([1.0]), w)
     with pytest.raises(ValueError, match=r"`weight` to be \(V, D\)"):
         ops.embedding(mp.tensor([1]), mp.tensor(randn(3)))
-    for argument in ("max_norm", "scale_grad_by_freq", "sparse"):
+    for argument in ("max_norm", "scale_grad_by_freq"):
         with pytest.raises(TypeError, match=f"argument `{argument}` is not supported"):
             ops.embedding(mp.tensor([1]), w, **{argument: True})

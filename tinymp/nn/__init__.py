@@ -36,6 +36,7 @@ from .loss import (
     L1Loss,
     MSELoss,
     NLLLoss,
+    SampledSoftmaxLoss,
     SmoothL1Loss,
 )
 from .module import Module
@@ -77,6 +78,7 @@ __all__ = [
     "Parameter",
     "PixelShuffle",
     "ReLU",
+    "SampledSoftmaxLoss",
     "Sequential",
     "SiLU",
     "Sigmoid",

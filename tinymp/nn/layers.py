@@ -170,7 +170,8 @@ class ConvTranspose2d(_Conv):
 class Embedding(Module):
     """weight[input], for integers in [0, num_embeddings). weight: (num_embeddings, embedding_dim). See `ops.embedding`.
 
-    weight starts standard normal; the row padding_idx starts at zero and gets no gradient.
+    weight starts standard normal; the row padding_idx starts at zero and gets no gradient. sparse: the gradient holds
+    only the rows that the input names, and optimizers update only those (see `optim.Optimizer`).
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class Embedding(Module):
     ) -> None:
         super().__init__()
         refuse_placement("Embedding", device, dtype)
-        refuse("Embedding", max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+        refuse("Embedding", max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq)
         if norm_type != 2.0:
             refuse("Embedding", norm_type=norm_type)
         (self.num_embeddings,) = integers("Embedding", "num_embeddings", num_embeddings, 1, 1)
@@ -199,7 +200,7 @@ class Embedding(Module):
                     f"Embedding: expected padding_idx in [{-num_embeddings}, {num_embeddings - 1}], got {padding_idx}"
                 )
             padding_idx %= num_embeddings
-        self.padding_idx = padding_idx
+        self.padding_idx, self.sparse = padding_idx, bool(sparse)
         self.weight = parameter(num_embeddings, embedding_dim)
         self.reset_parameters()
 
@@ -212,8 +213,8 @@ class Embedding(Module):
             self.weight.write(value)
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.embedding(input, self.weight, self.padding_idx)
+        return ops.embedding(input, self.weight, self.padding_idx, sparse=self.sparse)
 
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}" + (", sparse=True" if self.sparse else "")

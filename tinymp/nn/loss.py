@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .. import ops
+from ..ops._arguments import integers
 from ..tensor import Tensor
 from .functions import Function
+from .layers import Linear
 
 
 class _Loss(Function):
@@ -105,3 +108,37 @@ class BCELoss(_Loss):
     size_average: None = None
     reduce: None = None
     reduction: str = "mean"
+
+
+class SampledSoftmaxLoss(Linear):
+    """The output layer of a large vocabulary and its loss: -ln softmax(input W^T + b) at the target class.
+
+    forward(input (..., in_features), target (...)) gives the mean over all targets, FP32. In training the softmax is
+    over the targets and `negatives` sampled classes (`ops.sampled_softmax_loss`; number the classes from the most
+    frequent to the rarest), after `eval()` over all. weight: (num_classes, in_features), bias: (num_classes,), as in
+    Linear. sparse: their gradients hold only the rows of the targets and samples (see `optim.Optimizer`).
+
+    ValueError for more negatives than classes.
+    """
+
+    def __init__(
+        self, in_features: int, num_classes: int, negatives: int, bias: bool = True, sparse: bool = True
+    ) -> None:
+        super().__init__(in_features, num_classes, bias)
+        (self.negatives,) = integers("SampledSoftmaxLoss", "negatives", negatives, 1, 1)
+        if self.negatives > num_classes:
+            raise ValueError(f"SampledSoftmaxLoss: expected at most {num_classes} negatives, got {negatives}")
+        self.sparse = bool(sparse)
+
+    def logits(self, input: Tensor) -> Tensor:
+        """input W^T + b: (..., num_classes), the logits of all classes."""
+        return super().forward(input)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:  # type: ignore[override]
+        rows, target = input.reshape(-1, input.shape[-1]), target.reshape(-1)
+        if self.training:
+            return ops.sampled_softmax_loss(rows, target, self.weight, self.bias, self.negatives, sparse=self.sparse)
+        return ops.cross_entropy(self.logits(rows), target)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, negatives={self.negatives}" + ("" if self.sparse else ", sparse=False")

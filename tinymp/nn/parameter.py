@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import backend
 from ..precision import FP32, UPDATE, Policy, fit, float16, float32, store, to_dtype
+from ..sparse import SparseRows, dense_of, put, values_of, with_values
 from ..tensor import Array, Tensor, _raw_index, tensor
 
 _DATA: Any = Tensor.__dict__["data"]  # the slot itself, which Parameter.data guards
@@ -76,17 +77,17 @@ class Parameter(Tensor):
         """Bytes of the master copy alone; 0 where `data` is all there is."""
         return 0 if self._master is None else self._master.nbytes
 
-    def write(self, value: Array) -> None:
-        """Set the weight to `value`: unrounded into the master, and rounded once into the working copy.
+    def write(self, value: Array | SparseRows) -> None:
+        """Set the weight, or rows of it, to `value`: unrounded into the master, rounded once into the working copy.
 
         Without a master this rounding is where small updates are lost (MPT section 3.1).
         """
         copy = self.data
         if self._master is not None:
-            self._master[...] = value
+            put(self._master, value)
         if backend.of(copy) is backend.cpu:
             copy.flags.writeable = True
-        copy[...] = store(value, like=copy)
+        put(copy, with_values(value, store(values_of(value), like=copy)))
         self._guard()
         self._version[0] += 1
 
@@ -136,7 +137,7 @@ class Parameter(Tensor):
         to, master, self._master = backend.get(device), self._master, None
         self.data = to.asarray(self.data)
         self._master = None if master is None else to.asarray(master)
-        self.grad = None if self.grad is None else to.asarray(self.grad)
+        self.grad = None if self.grad is None else to.asarray(dense_of(self.grad))
         self._guard()
         self._version = [0]
 

@@ -64,6 +64,7 @@ from .pointwise import (
 from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from .reduce import amax, amin, argmax, argmin, cumsum, logsumexp, max, mean, min, std, sum, var
 from .resize import interpolate, pixel_shuffle
+from .sampled import Sample, log_uniform_sample, sampled_softmax_loss
 from .shape import (
     cat,
     chunk,

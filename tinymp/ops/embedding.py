@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..backend import scatter
-from ..precision import MOVEMENT, scatter_add, store
+from ..precision import MOVEMENT
+from ..sparse import sum_rows, with_values
 from ..tensor import Array, Op, Tensor
 from ._arguments import floating, refuse, tensor
 from .index import in_range
 
 
 class Embedding(Op):
-    """y = the rows of w that `index` names;  dw = each row's gradients, summed in FP32 in order, stored once."""
+    """y = the rows of w that `index` names;  dw = each row's gradients, summed in FP32 in order, stored once.
+
+    With `sparse`, dw holds only the rows that `index` names: see SparseRows.
+    """
 
     kind = MOVEMENT
     arguments = ("input", "weight")
 
-    def forward(self, index: Array, w: Array, *, padding: int | None) -> Array:
+    def forward(self, index: Array, w: Array, *, padding: int | None, sparse: bool) -> Array:
         self.save(index)
-        self.padding = padding
+        self.padding, self.sparse = padding, sparse
         return w[index]
 
-    def backward(self, dy: Array) -> tuple:
+    def backward(self, dy: Array, twin: Any = None) -> tuple:
         (index,), (_, like) = self.saved, self.like
-        dw = scatter_add(like.shape[0], index.reshape(-1), dy.reshape(-1, like.shape[1]), like)
-        if self.padding is not None:
-            dw[self.padding] = 0
-        return None, store(dw, like=like)
-
-    def backward_cuda(self, dy: Array) -> tuple:
-        (index,), (_, like) = self.saved, self.like
-        dw = scatter.sum_rows(like.shape[0], index.reshape(-1), dy.reshape(-1, like.shape[1]))
-        if self.padding is not None:
+        dw = sum_rows(index.reshape(-1), dy.reshape(-1, like.shape[1]), like, self.sparse, twin)
+        if self.padding is not None and self.sparse:
+            kept = self.xp.not_equal(dw.indices, self.padding)
+            dw = with_values(dw, self.device.select(kept[:, None], dw.values))
+        elif self.padding is not None:
             dw[self.padding] = 0
         return None, dw
+
+    def backward_cuda(self, dy: Array) -> tuple:
+        return self.backward(dy, scatter.sum_rows)
 
 
 def embedding(
@@ -46,9 +51,10 @@ def embedding(
 ) -> Tensor:
     """weight[input]: input (any shape, integers in [0, V)), weight (V, D); returns input's shape + (D,).
 
-    The row padding_idx gets no gradient. IndexError for an index outside the table.
+    The row padding_idx gets no gradient. With sparse=True the gradient of a leaf `weight` is SparseRows: the rows that
+    `input` names, not a whole table. IndexError for an index outside the table.
     """
-    refuse("embedding", max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+    refuse("embedding", max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq)
     index, w = tensor("embedding", "input", input), floating("embedding", "weight", weight)
     if index.dtype.kind not in "iu":
         raise TypeError(f"embedding: expected integers for `input`, got {index.dtype}")
@@ -60,4 +66,4 @@ def embedding(
         if not -rows <= padding_idx < rows:
             raise IndexError(f"embedding: expected padding_idx in [{-rows}, {rows - 1}], got {padding_idx}")
         padding_idx %= rows
-    return Embedding.apply(index, w, padding=padding_idx)
+    return Embedding.apply(index, w, padding=padding_idx, sparse=bool(sparse))

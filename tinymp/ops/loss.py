@@ -25,7 +25,7 @@ class Loss(Op):
     """What all losses share: the reduction of their values l_i, and dl_i = dL/dl_i."""
 
     kind = LOSS
-    fp32 = ("target", "weight", "pos_weight")
+    fp32: ClassVar[tuple[str, ...]] = ("target", "weight", "pos_weight")
     reduction: str
     divisor: Any  # of a mean: a count, or a sum of weights
 

@@ -12,6 +12,7 @@ from .. import backend
 from ..nn.parameter import Parameter
 from ..ops._arguments import refuse
 from ..precision import float64, reduce, to_dtype, widen
+from ..sparse import once, values_of, with_values
 from ..tensor import Array, Tensor, tensor
 from . import multi_tensor
 from ._checks import number, require_unscaled
@@ -27,8 +28,8 @@ def clip_grad_norm_(
     """Shrink all gradients by one factor so that the norm of their concatenation is at most max_norm.
 
     Returns the norm before, an FP32 scalar: (sum |g|^p)^(1/p) with p = norm_type > 0, or max |g| for infinity. Each
-    `grad` becomes a new FP32 array, g min(1, max_norm / (norm + 1e-6)). RuntimeError if a gradient still carries a
-    loss scale, and, if error_if_nonfinite, if the norm is not finite; then nothing has changed.
+    `grad` becomes a new one in FP32, g min(1, max_norm / (norm + 1e-6)), sparse where it was. RuntimeError if a
+    gradient still carries a loss scale, and, if error_if_nonfinite, if the norm is not finite: nothing has changed.
     """
     refuse("clip_grad_norm_", foreach=foreach)
     if max_norm != math.inf:
@@ -38,10 +39,10 @@ def clip_grad_norm_(
     params = _with_gradient("clip_grad_norm_", parameters)
     if not params:
         return tensor(0.0)
-    if all(backend.of(p.grad) is backend.gpu and p.dtype != float64 for p in params):
+    if all(backend.of(values_of(p.grad)) is backend.gpu and p.dtype != float64 for p in params):
         return _clip_on_device(params, max_norm, norm_type, error_if_nonfinite)
     with np.errstate(all="ignore"):
-        parts = [_power_sum(widen(p.grad), norm_type) for p in params]
+        parts = [_power_sum(widen(once(p.grad)), norm_type) for p in params]
         total = parts[0]
         for part in parts[1:]:
             total = backend.of(total).xp.maximum(total, part) if norm_type == math.inf else total + part
@@ -51,19 +52,18 @@ def clip_grad_norm_(
             raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {float(total):g}; skip this step")
         factor = backend.of(total).xp.minimum(max_norm / (total + 1e-6), 1.0)
         for p in params:
-            g = widen(p.grad)
-            p.grad = g * to_dtype(factor, g.dtype)
+            g = widen(values_of(p.grad))
+            p.grad = with_values(p.grad, g * to_dtype(factor, g.dtype))
     return Tensor(total)
 
 
 def _clip_on_device(params: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
     """The same in two passes over all gradients at once, without asking the GPU (unless for error_if_nonfinite)."""
-    grads = [p.grad for p in params]
-    result = multi_tensor.norm(grads, norm_type, max_norm)  # [norm, factor]
+    result = multi_tensor.norm([once(p.grad) for p in params], norm_type, max_norm)  # [norm, factor]
     if error_if_nonfinite and not backend.gpu.isfinite(result[:1]):
         raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {Tensor(result[0]):g}; skip this step")
-    for p, g in zip(params, multi_tensor.multiply(grads, result[1:])):
-        p.grad = g
+    for p, g in zip(params, multi_tensor.multiply([values_of(p.grad) for p in params], result[1:])):
+        p.grad = with_values(p.grad, g)
     return Tensor(result[0])
 
 
@@ -75,7 +75,8 @@ def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: fl
     refuse("clip_grad_value_", foreach=foreach)
     limit = number("clip_grad_value_", "clip_value", clip_value)
     for p in _with_gradient("clip_grad_value_", parameters):
-        p.grad = backend.of(p.grad).xp.clip(widen(p.grad), -limit, limit)
+        g = widen(values_of(p.grad))
+        p.grad = with_values(p.grad, backend.of(g).xp.clip(g, -limit, limit))
 
 
 def _power_sum(g: Array, p: float) -> Array:

@@ -15,6 +15,7 @@ from ..backend import gpu
 from ..backend.kernels import Kernels
 from ..nn.parameter import Parameter
 from ..precision import float32, float64
+from ..sparse import values_of, with_values
 from ..tensor import Array
 from . import multi_tensor
 from .multi_tensor import NONE
@@ -92,7 +93,7 @@ class DeviceSide:
         narrow = multi_tensor.unscale([None if _is_fp64(g) else g for g in grads], array, self._found(optimizer))
         for p, g, unscaled in zip(optimizer._parameters(), grads, narrow):
             if g is not None:
-                p.grad = g / array if unscaled is None else unscaled
+                p.grad = with_values(p.grad, g / array if unscaled is None else unscaled)
 
     def skip(self, optimizer: Any) -> Array:
         """Whether to skip the step of this optimizer: int32, one; as it is now, not as it will be."""
@@ -126,9 +127,9 @@ class DeviceSide:
 
 
 def _gradients(optimizer: Any, params: list[Parameter]) -> list[Array | None]:
-    """The gradients of `params` at their places among all the optimizer's parameters, None at the others."""
+    """The gradients' arrays of `params` at their places among all the optimizer's parameters, None at the others."""
     wanted = {id(p) for p in params}
-    return [p.grad if id(p) in wanted else None for p in optimizer._parameters()]
+    return [values_of(p.grad) if id(p) in wanted else None for p in optimizer._parameters()]
 
 
 def _is_fp64(g: Array | None) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 from ..backend import gpu
 from ..nn.parameter import Parameter
 from ..precision import float16, float32
+from ..sparse import put, rows_of, values_of, with_values
 from ..tensor import Array
 from . import multi_tensor
 
@@ -33,13 +34,15 @@ def step(optimizer: Any, ready: Ready, skip: Any) -> Ready:
         for state in states:
             if not hasattr(state["step"], "dtype"):  # counted on the host so far
                 state["step"] = gpu.xp.full(1, state["step"], "int32")
-        lists: list[Any] = [
-            [p.grad for p in params],
+        grads = [p.grad for p in params]
+        arrays: list[Any] = [
             [p.master if p.master.dtype == float32 else None for p in params],
             [p.data if p.dtype == float16 else None for p in params],
-            [state["step"] for state in states],
             *[[state[name] for state in states] for name in optimizer.initial(group)],
         ]
+        # Of a sparse gradient's parameter the kernel gets copies of its rows, which are written back behind it
+        touched = [[x if x is None else rows_of(x, g) for x, g in zip(column, grads)] for column in arrays]
+        lists = [[values_of(g) for g in grads], *touched[:2], [state["step"] for state in states], *touched[2:]]
         how = {
             "options": _options(optimizer, group),
             "maximize": group["maximize"],
@@ -55,6 +58,10 @@ def step(optimizer: Any, ready: Ready, skip: Any) -> Ready:
         else:
             largest = [] if group["amsgrad"] else [None]
             multi_tensor.adam(*lists, *largest, decoupled=optimizer.decoupled, **how)
+        for column, updated in zip(arrays, touched):
+            for g, x, rows in zip(grads, column, updated):
+                if rows is not x:
+                    put(x, with_values(g, rows))
         for p in params:
             p._version[0] += 1
     return left

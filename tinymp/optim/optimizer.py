@@ -14,6 +14,7 @@ from ..nn import statistics
 from ..nn.parameter import Parameter
 from ..ops._arguments import refuse
 from ..precision import FLOATING, UPDATE, float16, store, to_dtype, use, widen
+from ..sparse import SparseRows, put, rows_of, values_of, with_values
 from ..tensor import Array, Tensor, type_name
 from . import fused
 from ._checks import number, require_unscaled, same_keys
@@ -81,6 +82,12 @@ class Optimizer:
     state         per parameter, in their order: the number of its updates and arrays of its shape, in FP32. Only where
                   a parameter's policy says so (`Policy.state`) are they FP16; beside FP64 parameters they are FP64
 
+    Of a parameter whose gradient is SparseRows, only these rows and their state are updated, by the same rule; the
+    others stay as they are. With SGD without momentum and with Adagrad nothing else would happen to a row whose
+    gradient is 0. Momentum and Adam's averages would go on and move it: here, as in PyTorch's SparseAdam (its SGD
+    differs), they wait for the row's next gradient, and t counts the updates of the parameter. A weight decay is for
+    all rows and is refused.
+
     TypeError for anything but Parameters, for sets (they have no order) and for unknown options; ValueError for no
     parameters, for one given twice, and for options out of range.
     """
@@ -108,7 +115,10 @@ class Optimizer:
             cls.rule = None  # a rule of its own has no kernel
 
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
-        """The new weights. All arrays are FP32 (FP64 for FP64 parameters); those in `state` may be written in place."""
+        """The new weights. All arrays are FP32 (FP64 for FP64 parameters); those in `state` may be written in place.
+
+        Of a sparse gradient, w, g and `state` are the rows that it names.
+        """
         raise NotImplementedError(f"{self._name} has no update")
 
     def initial(self, group: Group) -> dict[str, float]:
@@ -217,10 +227,17 @@ class Optimizer:
             )
         for _, p in ready:
             fits = not isinstance(p.grad, Tensor) and getattr(p.grad, "shape", None) == p.shape
-            if not fits or p.grad.dtype not in FLOATING or backend.of(p.grad) is not backend.of(p.data):
+            if not fits or p.grad.dtype not in FLOATING or backend.of(values_of(p.grad)) is not backend.of(p.data):
                 raise RuntimeError(
                     f"{self._name}.step: expected the grad of parameter {self._label(p)} to be a floating array of its "
                     f"shape on {p.device}, got {type(p.grad).__name__} {getattr(p.grad, 'shape', '')}"
+                )
+        for group, p in ready:
+            if isinstance(p.grad, SparseRows) and group.get("weight_decay"):
+                raise RuntimeError(
+                    f"{self._name}.step: the weight_decay {group['weight_decay']:g} is for all rows of parameter "
+                    f"{self._label(p)}, but its gradient is sparse: give it a group with weight_decay=0, or make the "
+                    "gradient dense (sparse=False)"
                 )
         return ready
 
@@ -244,16 +261,19 @@ class Optimizer:
         return result
 
     def _update_one(self, group: Group, p: Parameter) -> None:
-        w, g = widen(p.master), unscaled(p)
+        gradient = unscaled(p)
+        w, g = widen(rows_of(p.master, gradient)), values_of(gradient)
         if group.get("maximize"):
             g = -g
         state = self._state_of(group, p)
         state["step"] = _count(state["step"]) + 1
-        arrays = {name: widen(state[name]) for name in self.initial(group)}  # FP32 state: the array itself
+        arrays = {name: widen(rows_of(state[name], gradient)) for name in self.initial(group)}
         w = self.update(w, g, {"step": state["step"], **arrays}, group)
         for name, array in arrays.items():
-            state[name] = store(array, like=state[name])
-        p.write(w)  # the write-back: exact into the FP32 master, one rounding into the FP16 copy (MPT section 3.1)
+            if array is not state[name]:  # FP16 state, or rows
+                put(state[name], with_values(gradient, store(array, like=state[name])))
+        # the write-back: exact into the FP32 master, one rounding into the FP16 copy (MPT section 3.1)
+        p.write(with_values(gradient, w))
 
     def _state_of(self, group: Group, p: Parameter) -> State:
         """The state of p, made where it is missing and brought to where p is."""
@@ -271,7 +291,8 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """A copy: {"state": {index: {"step": n, name: array}}, "param_groups": [{option: value, "params": [i]}]}."""
         index = {p: i for i, p in enumerate(self._parameters())}
-        states = {i: self.state[p] for p, i in index.items() if p in self.state}
+        # a GPU makes the state before it is known whether the first step is skipped
+        states = {i: self.state[p] for p, i in index.items() if p in self.state and _count(self.state[p]["step"])}
         return {
             "state": {
                 i: {name: _count(v) if name == "step" else _copied(v) for name, v in state.items()}
@@ -318,9 +339,8 @@ class Optimizer:
 
 def unscaled(p: Parameter) -> Array:
     """p.grad in FP32, divided by the loss scale that it carries (NVG section 2.3.1, step 5). May be p.grad itself."""
-    assert p.grad is not None
-    g, scale = widen(p.grad), p.grad_scale
-    return g if scale == 1 else g / getattr(scale, "array", scale)  # on a GPU, S may be an array
+    g, scale = widen(values_of(p.grad)), p.grad_scale
+    return with_values(p.grad, g if scale == 1 else g / getattr(scale, "array", scale))  # on a GPU, S may be an array
 
 
 def _copied(value: Any) -> np.ndarray:

@@ -25,6 +25,7 @@ from .. import backend
 from ..nn.parameter import Parameter
 from ..ops._arguments import refuse, tensor
 from ..precision import FLOATING, FP16_MAX, LOSS, float16, reduce, widen
+from ..sparse import values_of
 from ..tensor import Array, Op, Tensor, watch
 from ._checks import count, number, same_keys
 from .device_scaler import BAD_LOSSES, GROWTH_TRACKER, ITERATION, OVERFLOWED, SKIPS, DeviceSide
@@ -230,7 +231,7 @@ class LossScaler:
         if self._on_device:
             self._device_side().check(optimizer, params)
             return None
-        return next((optimizer._label(p) for p in params if not backend.of(p.grad).isfinite(p.grad)), None)
+        return next((optimizer._label(p) for p in params if not _isfinite(p.grad)), None)
 
     def _watch(self, on: bool) -> None:
         if self._watching is not None:
@@ -518,6 +519,7 @@ class _Peak:
                 self.see(g)
 
     def see(self, g: Array | None) -> None:
+        g = values_of(g)
         if g is not None and g.dtype == float16:
             top = float(reduce(backend.of(g).xp.abs(g), tuple(range(g.ndim)), "max").item()) if g.size else 0.0
             self.value = max(self.value or 0.0, top)
@@ -568,9 +570,16 @@ def _find_out(cause: str | None) -> str:
     return cause or "unknown (a captured step cannot be watched: run it without capture to see)"
 
 
+def _isfinite(g: Any) -> bool:
+    """Whether a gradient holds neither an infinity nor a NaN."""
+    values = values_of(g)
+    return backend.of(values).isfinite(values)
+
+
 def _nonfinite(x: Any) -> int:
     """How many values of x are infinite or NaN; 0 for what is not a floating array."""
-    if not hasattr(x, "dtype") or x.dtype not in FLOATING or backend.of(x).isfinite(x):
+    x = values_of(x)
+    if not hasattr(x, "dtype") or x.dtype not in FLOATING or _isfinite(x):
         return 0
     xp = backend.of(x).xp
     return int(xp.count_nonzero(~xp.isfinite(widen(x))))

@@ -1,0 +1,129 @@
+"""SparseRows: the gradient of a table of which a step reads few rows, such as the embedding of a large vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import backend, precision
+from .precision import scatter_add, store, widen
+
+Array = Any
+
+
+class SparseRows:
+    """A gradient that is 0 but for some rows: row indices[i] of it is values[i].
+
+    indices  (n,), int64, ascending. On the CPU each row comes once. On a GPU, which could not tell how many are left
+             of repeated ones without making the host wait, a row may come several times, each time with the same values
+    values   (n, ...), floating
+    shape    of the whole gradient, (V, ...)
+
+    So whoever updates rows may read, compute and write each as often as it comes; whoever adds up all values asks for
+    `once`. ValueError for indices and values that do not belong together.
+    """
+
+    __slots__ = ("indices", "shape", "values")
+
+    def __init__(self, indices: Array, values: Array, shape: tuple[int, ...]) -> None:
+        if indices.ndim != 1 or values.shape != (*indices.shape, *shape[1:]):
+            raise ValueError(
+                f"SparseRows: expected indices (n,) and values (n, {', '.join(map(str, shape[1:]))}) for rows of a "
+                f"table {shape}, got {indices.shape} and {values.shape}"
+            )
+        self.indices, self.values, self.shape = indices, values, shape
+
+    dtype = property(lambda self: self.values.dtype, doc="The NumPy dtype of the values.")
+    ndim = property(lambda self: len(self.shape), doc="The number of axes of the table.")
+    nbytes = property(lambda self: self.indices.nbytes + self.values.nbytes, doc="Of indices and values.")
+    device = property(lambda self: backend.of(self.values).name, doc='Where it is: "cpu" or "gpu".')
+
+    @classmethod
+    def summed(cls, index: Array, rows: Array, shape: tuple[int, ...], add: Callable) -> SparseRows:
+        """rows[i] (n, ...) added up by their row index[i] (n,); add(n, places, rows) gives n sums, as `scatter_add`."""
+        xp = backend.of(rows).xp
+        index = xp.asarray(index, "int64")
+        exact = backend.of(rows) is backend.cpu
+        indices = xp.unique(index) if exact else xp.sort(index)
+        sums = add(len(indices), xp.searchsorted(indices, index), rows)  # where an index comes first
+        return cls(indices, sums if exact else sums[xp.searchsorted(indices, indices)], shape)
+
+    def __repr__(self) -> str:
+        return f"SparseRows({len(self.indices)} rows of {self.shape}, dtype={self.dtype}, device={self.device})"
+
+    def copy(self) -> SparseRows:
+        """The same in new memory."""
+        return with_values(self, self.values.copy())
+
+    def dense(self) -> Array:
+        """The whole table as an array, 0 where no row is given."""
+        table = backend.of(self.values).xp.zeros(self.shape, self.dtype)
+        put(table, self)
+        return table
+
+    def _first(self) -> Array:
+        """For each row, the place where it comes first."""
+        return backend.of(self.indices).xp.searchsorted(self.indices, self.indices)
+
+
+# -------------------------------------------------------------------- for gradients that may be arrays or SparseRows
+
+
+def values_of(g: Any) -> Any:
+    """The array that holds a gradient's numbers."""
+    return g.values if isinstance(g, SparseRows) else g
+
+
+def with_values(g: Any, values: Array) -> Any:
+    """A gradient like g with other numbers: `values`, or its rows with these values."""
+    return SparseRows(g.indices, values, g.shape) if isinstance(g, SparseRows) else values
+
+
+def dense_of(g: Any) -> Any:
+    """A gradient as an array."""
+    return g.dense() if isinstance(g, SparseRows) else g
+
+
+def rows_of(x: Array, g: Any) -> Array:
+    """What of x, a table like g, a gradient is for: x itself, or a copy of the rows."""
+    return x[g.indices] if isinstance(g, SparseRows) else x
+
+
+def put(x: Array, g: Any) -> None:
+    """x[...] = g in place, or only the rows that g names: of one that comes several times, the first's values."""
+    if not isinstance(g, SparseRows):
+        x[...] = g
+    else:
+        x[g.indices] = g.values if backend.of(x) is backend.cpu else g.values[g._first()]
+
+
+def once(g: Any) -> Array:
+    """The array that holds a gradient's numbers, with 0 in place of rows that came before: what can be added up."""
+    if not isinstance(g, SparseRows) or (device := backend.of(g.values)) is backend.cpu:
+        return values_of(g)
+    new = g._first() == device.xp.arange(len(g.indices))
+    return device.select(new.reshape(-1, *[1] * (g.ndim - 1)), g.values)
+
+
+def accumulate(total: Any, part: Any) -> Any:
+    """total + part for two gradients of one tensor, in FP32. Sparse only where both are."""
+    if isinstance(total, SparseRows) and isinstance(part, SparseRows):
+        xp = backend.of(total.values).xp
+        rows = xp.concatenate([widen(once(total)), widen(once(part))])
+        index = xp.concatenate([total.indices, part.indices])
+        return SparseRows.summed(index, rows, total.shape, lambda n, i, x: scatter_add(n, i, x, like=x))
+    return precision.accumulate(dense_of(total), dense_of(part))
+
+
+def sum_rows(index: Array, rows: Array, like: Any, sparse: bool, twin: Callable | None = None) -> Any:
+    """The gradient of a lookup: rows[i] (n, ...) added up in FP32, in order, at row index[i] of the table `like`.
+
+    Each sum is rounded once, to the dtype of `like`. twin: the CUDA kernels that do the same, scatter.sum_rows.
+    """
+
+    def add(n: int, places: Array, rows: Array) -> Array:
+        return store(scatter_add(n, places, rows, like), like)
+
+    if sparse:
+        return SparseRows.summed(index, rows, like.shape, twin or add)
+    return (twin or add)(like.shape[0], index, rows)
