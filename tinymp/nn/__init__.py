@@ -42,10 +42,13 @@ from .loss import (
 from .module import Module
 from .norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from .parameter import Parameter
+from .recurrent import GRU, LSTM, GRUCell, LSTMCell
 
 __all__ = [
     "ELU",
     "GELU",
+    "GRU",
+    "LSTM",
     "AdaptiveAvgPool2d",
     "AvgPool2d",
     "BCELoss",
@@ -59,10 +62,12 @@ __all__ = [
     "Dropout",
     "Embedding",
     "Flatten",
+    "GRUCell",
     "Hardtanh",
     "HuberLoss",
     "Identity",
     "L1Loss",
+    "LSTMCell",
     "LayerNorm",
     "LeakyReLU",
     "Linear",

@@ -62,6 +62,7 @@ from .pointwise import (
     where,
 )
 from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
+from .recurrent import gru_cell, gru_layer, lstm_cell, lstm_layer
 from .reduce import amax, amin, argmax, argmin, cumsum, logsumexp, max, mean, min, std, sum, var
 from .resize import interpolate, pixel_shuffle
 from .sampled import Sample, log_uniform_sample, sampled_softmax_loss
