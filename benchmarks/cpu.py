@@ -22,15 +22,10 @@ from typing import Any
 import numpy as np
 
 import tinymp as mp
-from examples.mnist import cnn
 from tinymp import ops, optim
 
-try:
-    import torch
-except ImportError:
-    torch = None  # type: ignore[assignment]
-
-BATCH, IMAGE, CLASSES = 64, (1, 28, 28), 10
+from . import steps
+from .steps import Step
 
 
 def blocks(work: dict[str, Callable[[], Any]], rounds: int, calls: int) -> dict[str, list[float]]:
@@ -72,73 +67,52 @@ class Rows:
         print(f"{work:<58} {value:>9.3g} {unit:<9} {target:<8} {mark}", flush=True)
 
 
-def mnist_step(policy: mp.Policy, scaler: optim.LossScaler) -> Callable[[], None]:
-    """One training step of the MNIST example's CNN."""
-    mp.manual_seed(0)
-    model = policy.cast(cnn(*IMAGE, classes=CLASSES))
-    optimizer = optim.Adam(model.parameters())
+def training(rows: Rows, rounds: int, name: str, ours: Callable[..., Step], peers: dict[str, Step], own: str) -> None:
+    """The training step of one network: mixed beside FP32, for which `own` is the target, and beside PyTorch."""
+    work = {"FP32": ours(mp.FP32, optim.NoLossScaler()), "mixed": ours(mp.MIXED, optim.DynamicLossScaler())}
+    times = blocks(work, rounds, calls=4)  # without the threads of a peer
+    rows.add(f"{name}, mixed / own FP32", ratio(times, "mixed", "FP32"), "x", own)
+    if peers:
+        work |= peers
+        times = blocks(work, rounds, calls=4)
+    for kind in work:
+        rows.add(f"{name}, {kind}", 1000 * statistics.median(times[kind]), "ms")
+    for kind, target in (("FP32", ""), ("mixed", "<= 1.5")):
+        if peers:
+            rows.add(f"{name}, {kind} / PyTorch FP32", ratio(times, kind, "PyTorch FP32"), "x", target)
+    if "PyTorch FP16" in times:
+        rows.add(f"{name}, PyTorch FP16 autocast / mixed", ratio(times, "PyTorch FP16", "mixed"), "x", ">= 3")
+
+
+def networks(rows: Rows, rounds: int) -> None:
+    """The training steps of the three families of examples."""
+    cnn, lstm, gan = {}, {}, {}
+    if steps.torch is not None:
+        cnn = {"PyTorch FP32": steps.torch_mnist_cnn(), "PyTorch FP16": steps.torch_mnist_cnn(autocast=True)}
+        lstm, gan = {"PyTorch FP32": steps.torch_lstm()}, {"PyTorch FP32": steps.torch_gan()}
+    training(rows, rounds, "MNIST CNN step", steps.mnist_cnn, cnn, own="<= 1.1")
+    training(rows, rounds, "LSTM 2 x 256 step", steps.lstm, lstm, own="")
+    training(rows, rounds, "DCGAN 64 x 64 step", steps.gan, gan, own="")
+
+
+def transposed(rows: Rows, rounds: int) -> None:
+    """conv_transpose2d beside the conv2d that does the same products, FP16, forward and backward."""
     rng = np.random.default_rng(0)
-    images = policy.cast(mp.tensor(rng.standard_normal((BATCH, *IMAGE)).astype("float32")))
-    labels = mp.tensor(rng.integers(0, CLASSES, BATCH))
-
-    def step() -> None:
-        with mp.use(policy):
-            loss = ops.cross_entropy(model(images), labels)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-
-    return step
-
-
-def torch_step(autocast: bool) -> Callable[[], None]:
-    """The same step in PyTorch, in FP32 or under its FP16 autocast."""
-    nn = torch.nn
-    model = nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1, bias=False),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1, bias=False),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * 7 * 7, 128),
-        nn.ReLU(),
-        nn.Linear(128, CLASSES),
+    large, small, weight = (
+        mp.tensor(rng.standard_normal(shape).astype("float16"), requires_grad=True)
+        for shape in ((32, 48, 32, 32), (32, 96, 16, 16), (96, 48, 4, 4))
     )
-    optimizer = torch.optim.Adam(model.parameters())
-    images, labels = torch.randn(BATCH, *IMAGE), torch.randint(0, CLASSES, (BATCH,))
 
-    def step() -> None:
-        with torch.autocast("cpu", dtype=torch.float16, enabled=autocast):
-            loss = nn.functional.cross_entropy(model(images), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    def both(op: Callable[..., mp.Tensor], x: mp.Tensor, dy: mp.Tensor) -> None:
+        op(x, weight, stride=2, padding=1).backward(dy.detach())
+        x.grad = weight.grad = None
 
-    return step
-
-
-def training(rows: Rows, rounds: int) -> None:
-    """MNIST CNN training steps."""
     work = {
-        "fp32": mnist_step(mp.FP32, optim.NoLossScaler()),
-        "mixed": mnist_step(mp.MIXED, optim.DynamicLossScaler()),
+        "conv_transpose2d": lambda: both(ops.conv_transpose2d, small, large),
+        "conv2d": lambda: both(ops.conv2d, large, small),
     }
     times = blocks(work, rounds, calls=4)
-    rows.add("MNIST CNN step, mixed / own FP32", ratio(times, "mixed", "fp32"), "x", "<= 1.1")
-    if torch is not None:
-        work |= {"torch fp32": torch_step(False), "torch fp16": torch_step(True)}
-        times = blocks(work, rounds, calls=4)
-    for name in work:
-        rows.add(f"MNIST CNN training step, {name}", 1000 * statistics.median(times[name]), "ms")
-    if torch is not None:
-        rows.add("MNIST CNN step, mixed / PyTorch FP32", ratio(times, "mixed", "torch fp32"), "x", "<= 1.5")
-        rows.add("MNIST CNN step, FP32 / PyTorch FP32", ratio(times, "fp32", "torch fp32"), "x", "<= 1.5")
-        rows.add("MNIST CNN step, PyTorch FP16 autocast / mixed", ratio(times, "torch fp16", "mixed"), "x", ">= 3")
+    rows.add("conv_transpose2d / conv2d of the same products", ratio(times, *work), "x", "<= 1.5")
 
 
 def products(rows: Rows, rounds: int) -> None:
@@ -175,19 +149,19 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def memory(rows: Rows, steps: int) -> None:
+def memory(rows: Rows, count: int) -> None:
     """Resident memory before and after many steps."""
     if not sys.platform.startswith("linux"):
         return
-    step = mnist_step(mp.MIXED, optim.DynamicLossScaler())
+    step = steps.mnist_cnn(mp.MIXED, optim.DynamicLossScaler())
     for _ in range(50):
         step()
     gc.collect()
     before = resident()
-    for _ in range(steps):
+    for _ in range(count):
         step()
     gc.collect()
-    rows.add(f"growth of resident memory over {steps} steps", (resident() - before) / 2**20, "MiB", "<= 2")
+    rows.add(f"growth of resident memory over {count} steps", (resident() - before) / 2**20, "MiB", "<= 2")
 
 
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
@@ -202,17 +176,18 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     rounds = 2 if options.quick else 15
     print(
         mp.info(),
-        f"PyTorch {torch.__version__}" if torch else "PyTorch is not installed: no comparison with it",
+        f"PyTorch {steps.torch.__version__}" if steps.torch else "PyTorch is not installed: no comparison with it",
         sep="\n",
     )
     print(f"\n{'work':<58} {'measured':>9} {'':<9} target")
     rows = Rows()
-    training(rows, rounds)
+    networks(rows, rounds)
+    transposed(rows, rounds)
     products(rows, rounds)
     overhead(rows, rounds)
     memory(rows, 20 if options.quick else 1000)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    environment = dict(mp.info()) | {"torch": torch.__version__ if torch else None}
+    environment = dict(mp.info()) | {"torch": steps.torch.__version__ if steps.torch else None}
     options.out.write_text(json.dumps({"rows": rows.rows, "environment": environment}, indent=1) + "\n")
     print(f"\nwrote {options.out}")
     return rows.rows

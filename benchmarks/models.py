@@ -60,3 +60,19 @@ def resnet(nn: Any, blocks: int = 3, width: int = 16, classes: int = 10) -> Any:
             layers.append(Block(inputs, outputs, 2 if stage and not block else 1))
             inputs = outputs
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
+
+
+def language_model(nn: Any, vocabulary: int, embedding: int = 128, hidden: int = 256, layers: int = 2) -> Any:
+    """Words (T, B) -> scores of the word that follows each, (T B, vocabulary)."""
+
+    class LanguageModel(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(vocabulary, embedding)
+            self.lstm = nn.LSTM(embedding, hidden, layers)
+            self.output = nn.Linear(hidden, vocabulary)
+
+        def forward(self, words: Any) -> Any:
+            return self.output(self.lstm(self.embedding(words))[0].reshape(-1, hidden))
+
+    return LanguageModel()

@@ -14,7 +14,7 @@ import ctypes
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ Array = Any
 name = "cpu"
 xp = np
 
+BLOCK = 1 << 16  # elements: FP32 copies of a few blocks stay in a core's L2 cache
 _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 _NUMKONG_NAMES = {_F16: "float16", _F32: "float32", _F64: "float64"}
 
@@ -216,14 +217,70 @@ def select(mask: Array, x: Array) -> Array:
 
 
 def where(mask: Array, x: Array, y: Array) -> Array:
-    """x where mask holds, else y, broadcast, exactly; both of one dtype. See `select` for why not `numpy.where`."""
+    """x where mask holds, else y, broadcast, exactly; arrays or scalars of one dtype. See `select` for why not
+    `numpy.where`.
+    """
     bits = np.dtype(f"u{x.dtype.itemsize}")
-    return ((x.view(bits) * mask) | (y.view(bits) * ~mask)).view(x.dtype)
+    a, b = x.view(bits), y.view(bits)
+    return ((a ^ b) * mask ^ b).view(x.dtype)
 
 
 def bits(x: Array) -> Array:
     """The bit patterns of x as unsigned integers, in the same memory."""
     return x.view(np.dtype(f"u{x.dtype.itemsize}"))
+
+
+def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:
+    """f(*arrays), for an f whose every element depends on those in its place alone, computed block after block: what f
+    makes on the way stays in the cache. The result lies in memory as the first array does.
+    """
+    like = arrays[0]
+    if like.size < 2 * BLOCK or any(a.shape != like.shape for a in arrays):
+        return f(*arrays)
+    flat: list[Any] = [_elements(a, like) for a in arrays]
+    if any(a is None for a in flat):
+        return f(*arrays)
+    out: Any = None
+    for i in range(0, like.size, BLOCK):
+        part = f(*[a[i : i + BLOCK] for a in flat])
+        if out is None:
+            out = np.empty_like(like, dtype=part.dtype)
+            elements: Any = _elements(out, like)
+        elements[i : i + BLOCK] = part
+    return out
+
+
+def _elements(x: Array, like: Array) -> Array | None:
+    """The elements of x as they follow each other in memory; None unless `like` lies alike, without gaps."""
+    steps = [s // x.itemsize for s in x.strides]
+    if x is not like and steps != [s // like.itemsize for s in like.strides]:
+        return None
+    flat = x.transpose(sorted(range(x.ndim), key=steps.__getitem__, reverse=True))
+    return flat.reshape(-1) if flat.flags.c_contiguous else None
+
+
+def along(axis: int, f: Callable[..., tuple], *arrays: Array | None) -> tuple:
+    """f(*arrays), for an f that treats each place along the axis by itself, on as many places at a time as stay in the
+    cache. The results of the first array's shape lie in memory as it does.
+    """
+    x: Any = arrays[0]
+    n, step = x.shape[axis], max(BLOCK * x.shape[axis] // max(x.size, 1), 1)
+    if x.size < 2 * BLOCK or step >= n:
+        return f(*arrays)
+    out: Any = None
+    for i in range(0, n, step):
+        place = (slice(None),) * axis + (slice(i, i + step),)
+        parts = f(*[None if a is None else a[place] for a in arrays])
+        if out is None:
+            shapes = [None if p is None else (*p.shape[:axis], n, *p.shape[axis + 1 :]) for p in parts]
+            out = [
+                None if p is None else np.empty_like(x, dtype=p.dtype) if shape == x.shape else np.empty(shape, p.dtype)
+                for p, shape in zip(parts, shapes)
+            ]
+        for whole, part in zip(out, parts):
+            if part is not None:
+                whole[place] = part
+    return tuple(out)
 
 
 # ln(erfc(z) / t) + z^2 for z >= 0 as a polynomial in 2t - 1, t = 2 / (2 + z): fitted at 200 Chebyshev points to

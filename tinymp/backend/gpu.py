@@ -360,6 +360,16 @@ def isfinite(x: Array) -> bool:
 # ------------------------------------------------------------------------------------------------------- for the ops
 
 
+def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:
+    """f(*arrays): blocks that stay in the cache are for CPUs."""
+    return f(*arrays)
+
+
+def along(axis: int, f: Callable[..., tuple], *arrays: Array | None) -> tuple:
+    """f(*arrays), likewise."""
+    return f(*arrays)
+
+
 def select(mask: Array, x: Array) -> Array:
     """x where mask holds, else +0, exactly."""
     return xp.where(mask, x, xp.zeros((), x.dtype))

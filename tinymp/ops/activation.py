@@ -20,13 +20,13 @@ class ReLU(Op):
     name = "relu"
 
     def forward(self, x: Array) -> Array:
-        y = self.device.select(~(widen(x) <= 0), x)
+        y = self.device.blockwise(lambda x: self.device.select(~(widen(x) <= 0), x), x)
         self.save(y)
         return y
 
     def backward(self, dy: Array) -> Array:
-        (y,) = self.saved
-        return self.device.select(self.xp.not_equal(self.device.bits(y), 0), dy)  # y >= 0: its bits are 0 where y is
+        (y,) = self.saved  # y >= 0: its bits are 0 where y is
+        return self.device.blockwise(lambda dy, y: self.device.select(self.device.bits(y) != 0, dy), dy, y)
 
     def forward_cuda(self, x: Array) -> Array:
         y = launch_map(self, KERNELS, "relu_forward", x)
@@ -45,10 +45,12 @@ class LeakyReLU(FromInput):
     cuda = KERNELS, "leaky_relu"
 
     def f(self, x: Array, *, slope: float) -> Array:
+        if 0 < slope <= 1:
+            return self.xp.maximum(x, slope * x)  # the same, twice as fast; not for slope 0, where inf * 0 is nan
         return self.device.where(x > 0, x, slope * x)
 
     def df(self, x: Array, *, slope: float) -> Array:
-        return self.device.where(x > 0, self.xp.ones_like(x), self.xp.full_like(x, slope))
+        return self.device.where(x > 0, x.dtype.type(1), x.dtype.type(slope))
 
 
 class Sigmoid(FromOutput):
@@ -116,7 +118,7 @@ class ELU(FromInput):
 
     def df(self, x: Array, *, alpha: float) -> Array:
         e = alpha * self.xp.exp(self.xp.minimum(x, 0))
-        return self.device.where(x > 0, self.xp.ones_like(e), e)
+        return self.device.where(x > 0, e.dtype.type(1), e)
 
 
 class GELU(FromInput):
@@ -177,7 +179,7 @@ class Softplus(FromInput):
         return self.device.where(beta * x > threshold, x, self.xp.logaddexp(0, beta * x) / beta)
 
     def df(self, x: Array, *, beta: float, threshold: float) -> Array:
-        return self.device.where(beta * x > threshold, self.xp.ones_like(x), sigmoid_of(self, beta * x))
+        return self.device.where(beta * x > threshold, x.dtype.type(1), sigmoid_of(self, beta * x))
 
 
 class LogSigmoid(FromInput):

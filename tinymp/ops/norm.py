@@ -65,32 +65,44 @@ class BatchNorm(Op):
     fp32 = ("weight", "bias")
 
     def forward(self, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running) -> Array:
-        axes, wide = _all_but_channel(x), widen(x)
-        mean = reduce(wide, axes, "mean", like=x)
-        y = wide - mean
-        var = reduce(y * y, axes, "mean", like=x)
-        rstd = 1 / self.xp.sqrt(var + eps)
+        axes = _all_but_channel(x)
+
+        def some(x: Array, w: Array | None, b: Array | None) -> tuple:
+            wide = widen(x)
+            mean = reduce(wide, axes, "mean", like=x)
+            y = wide - mean
+            var = reduce(y * y, axes, "mean", like=x)
+            rstd = 1 / self.xp.sqrt(var + eps)
+            y *= rstd if w is None else rstd * w
+            if b is not None:
+                y += b
+            return store(y, like=x), mean, var, rstd
+
+        y, mean, var, rstd = self.device.along(1, some, x, _per_channel(w, x), _per_channel(b, x))
         self.save(x, w, statistics=(mean, rstd))
-        y *= rstd if w is None else rstd * _per_channel(w, x)
-        if b is not None:
-            y += _per_channel(b, x)
         running.update(mean, var, self.device.count(x, axes))
-        return store(y, like=x)
+        return y
 
     def backward(self, dy: Array) -> tuple:
-        (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.like
-        axes = _all_but_channel(x)
-        wide, centered = widen(dy), widen(x) - mean
-        db = reduce(wide, axes, "sum", like=x)
-        dw = reduce(wide * centered, axes, "sum", like=x) * rstd
-        if like_x:
-            scale, n = rstd if w is None else rstd * _per_channel(w, x), self.device.count(x, axes)
+        (x, w), statistics, (like_x, like_w, like_b) = self.saved, self.statistics, self.like
+        axes, n = _all_but_channel(x), self.device.count(x, _all_but_channel(x))
+
+        def some(dy: Array, x: Array, mean: Array, rstd: Array, w: Array | None) -> tuple:
+            wide, centered = widen(dy), widen(x) - mean
+            db = reduce(wide, axes, "sum", like=x)
+            dw = reduce(wide * centered, axes, "sum", like=x) * rstd
+            if not like_x:
+                return None, dw, db
+            scale = rstd if w is None else rstd * w
             dx = wide * scale
             centered *= scale * rstd * dw / -n
             centered -= scale * db / n
             dx += centered
+            return store(dx, like=like_x), dw, db
+
+        dx, dw, db = self.device.along(1, some, dy, x, *statistics, _per_channel(w, x))
         return (
-            like_x and store(dx, like=like_x),
+            dx,
             like_w and store(dw.reshape(like_w.shape), like=like_w),
             like_b and store(db.reshape(like_b.shape), like=like_b),
         )
@@ -165,9 +177,9 @@ def _all_but_channel(x: Array) -> tuple[int, ...]:
     return (0, *range(2, x.ndim))
 
 
-def _per_channel(v: Array, x: Array) -> Array:
+def _per_channel(v: Array | None, x: Array) -> Any:
     """v (C,) in FP32, shaped to broadcast against x (N, C, ...)."""
-    return widen(v).reshape(1, -1, *[1] * (x.ndim - 2))
+    return None if v is None else widen(v).reshape(1, -1, *[1] * (x.ndim - 2))
 
 
 class LayerNorm(Op):

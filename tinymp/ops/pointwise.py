@@ -366,11 +366,11 @@ class FromInput(Op):
     def forward(self, x: Array, **options: Any) -> Array:
         self.save(x)
         self.options = options
-        return store(self.f(widen(x), **options), like=x)
+        return self.device.blockwise(lambda x: store(self.f(widen(x), **options), like=x), x)
 
     def backward(self, dy: Array) -> Array:
         (x,) = self.saved
-        return store(widen(dy) * self.df(widen(x), **self.options), like=dy)
+        return self.device.blockwise(lambda dy, x: store(widen(dy) * self.df(widen(x), **self.options), like=dy), dy, x)
 
     def forward_cuda(self, x: Array, **options: Any) -> Array:
         if self.cuda is None:
@@ -401,13 +401,13 @@ class FromOutput(Op):
     cuda: ClassVar[tuple[Kernels, str] | None] = None
 
     def forward(self, x: Array) -> Array:
-        y = store(self.f(widen(x)), like=x)
+        y = self.device.blockwise(lambda x: store(self.f(widen(x)), like=x), x)
         self.save(y)
         return y
 
     def backward(self, dy: Array) -> Array:
         (y,) = self.saved
-        return store(widen(dy) * self.df(widen(y)), like=dy)
+        return self.device.blockwise(lambda dy, y: store(widen(dy) * self.df(widen(y)), like=dy), dy, y)
 
     def forward_cuda(self, x: Array) -> Array:
         if self.cuda is None:

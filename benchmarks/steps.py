@@ -1,0 +1,130 @@
+"""The training steps that benchmarks/cpu.py times, in tinymp and in PyTorch: the same layers, data and optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import tinymp as mp
+from examples import dcgan, mnist
+from tinymp import nn, ops, optim
+
+from . import models
+
+try:
+    import torch
+except ImportError:
+    torch = None  # type: ignore[assignment]
+
+Step = Callable[[], Any]
+rng = np.random.default_rng(0)
+DIGITS, LABELS = rng.standard_normal((64, 1, 28, 28), np.float32), rng.integers(0, 10, 64)
+VOCABULARY, WORDS = 64, rng.integers(0, 64, (2, 64, 32))  # 64 steps, batch 32: the words, and those that follow them
+FACES = rng.standard_normal((32, 1, 64, 64), np.float32)
+NOISE = rng.standard_normal((32, dcgan.LATENT, 1, 1), np.float32)
+WIDTH = 24  # of the DCGAN, the example's default
+
+
+def in_torch(model: nn.Sequential) -> Any:
+    """The same layers in PyTorch: the lines of tinymp's repr are calls that either library understands."""
+    return torch.nn.Sequential(
+        *[eval(f"{type(layer).__name__}({layer.extra_repr()})", vars(torch.nn)) for layer in model]
+    )
+
+
+def _step(model: nn.Module, loss: Callable[[], mp.Tensor], policy: mp.Policy, scaler: optim.LossScaler) -> Step:
+    optimizer = optim.Adam(model.parameters())
+
+    def step() -> None:
+        with mp.use(policy):
+            scaler.scale(loss()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    return step
+
+
+def _torch_step(model: Any, loss: Callable[[], Any], autocast: bool = False) -> Step:
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step() -> None:
+        with torch.autocast("cpu", dtype=torch.float16, enabled=autocast):
+            value = loss()
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def mnist_cnn(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
+    """A step of the MNIST example, batch 64."""
+    mp.manual_seed(0)
+    model = policy.cast(mnist.cnn(*DIGITS.shape[1:], classes=10))
+    images, labels = policy.cast(mp.tensor(DIGITS)), mp.tensor(LABELS)
+    return _step(model, lambda: ops.cross_entropy(model(images), labels), policy, scaler)
+
+
+def torch_mnist_cnn(autocast: bool = False) -> Step:
+    """The same in FP32, or under PyTorch's FP16 autocast."""
+    model = in_torch(mnist.cnn(*DIGITS.shape[1:], classes=10))
+    images, labels = torch.from_numpy(DIGITS), torch.from_numpy(LABELS)
+    return _torch_step(model, lambda: torch.nn.functional.cross_entropy(model(images), labels), autocast)
+
+
+def lstm(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
+    """A step of a language model: embedding 128, 2 LSTM layers of 256, 64 words; 64 steps, batch 32."""
+    mp.manual_seed(0)
+    model = policy.cast(models.language_model(nn, VOCABULARY))
+    words, following = mp.tensor(WORDS[0]), mp.tensor(WORDS[1].reshape(-1))
+    return _step(model, lambda: ops.cross_entropy(model(words), following), policy, scaler)
+
+
+def torch_lstm() -> Step:
+    """The same in FP32; PyTorch's FP16 LSTM does not run on a CPU."""
+    model = models.language_model(torch.nn, VOCABULARY)
+    words, following = torch.from_numpy(WORDS[0]), torch.from_numpy(WORDS[1].reshape(-1))
+    return _torch_step(model, lambda: torch.nn.functional.cross_entropy(model(words), following))
+
+
+def gan(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
+    """An iteration of the DCGAN example, both networks, 64 x 64, batch 32."""
+    mp.manual_seed(0)
+    g, d = (policy.cast(model) for model in dcgan.small(FACES.shape[-1], 1, WIDTH))
+    g_optimizer, d_optimizer = (optim.Adam(model.parameters(), 2e-4, **dcgan.ADAM) for model in (g, d))
+    nets = dcgan.Networks(g, d, g_optimizer, d_optimizer)
+    faces, noise = policy.cast(mp.tensor(FACES)), policy.cast(mp.tensor(NOISE))
+
+    def step() -> None:
+        with mp.use(policy):
+            dcgan.step(nets, scaler, faces, noise)
+            g_optimizer.zero_grad()
+            d_optimizer.zero_grad()
+
+    return step
+
+
+def torch_gan() -> Step:
+    """The same in FP32, in the same order."""
+    g, d = map(in_torch, dcgan.small(FACES.shape[-1], 1, WIDTH))
+    g_optimizer, d_optimizer = (torch.optim.Adam(model.parameters(), 2e-4, **dcgan.ADAM) for model in (g, d))
+    faces, noise = torch.from_numpy(FACES), torch.from_numpy(NOISE)
+
+    def loss_of(logits: Any, label: float) -> Any:
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.full_like(logits, label))
+
+    def step() -> None:
+        fake = g(noise)
+        (loss_of(d(faces), dcgan.REAL) + loss_of(d(fake.detach()), 0.0)).backward()
+        d_optimizer.step()
+        d.requires_grad_(False)
+        loss_of(d(fake), 1.0).backward()
+        d.requires_grad_(True)
+        g_optimizer.step()
+        g_optimizer.zero_grad()
+        d_optimizer.zero_grad()
+
+    return step
