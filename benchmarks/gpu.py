@@ -45,7 +45,7 @@ LIMIT = 470  # seconds for all sections together
 
 
 def deepbench(kind: str) -> list[dict[str, Any]]:
-    """DeepBench's training sizes of "gemm" or "conv"."""
+    """DeepBench's training sizes of "gemm", "conv" or "recurrent"."""
     content = json.loads((HERE / "deepbench.json").read_text())
     return [dict(zip(content[f"{kind}_columns"], row)) for row in content[kind]]
 
@@ -108,6 +108,51 @@ def conv_part(bench: Bench, part: str, x: Any, w: Any, stride: tuple, padding: t
     b = mp.Tensor(w, requires_grad=part == "weight gradient")
     forward = partial(ops.conv2d, a, b, stride=stride, padding=padding)
     return forward if part == "forward" else bench.gradient(forward)
+
+
+def recurrent(bench: Bench) -> None:
+    """DeepBench's LSTMs and GRUs, forward and backward: ours as a captured graph, PyTorch's (cuDNN) as it is used.
+
+    The host's time counts: launching the kernels of a thousand steps is a part of the work that a graph does away with.
+    """
+    cases, groups = deepbench("recurrent"), dict[str, str]()
+    if bench.tiny:
+        cases = [{"cell": cell, "hidden": 6, "batch": 2, "steps": 3} for cell in ("lstm", "gru")]
+    for i, (cell, hidden, batch, steps) in enumerate(case.values() for case in cases):
+        kind, gates = cell.upper(), 4 if cell == "lstm" else 3
+        group = groups[kind] = f"DeepBench {kind} forward + backward, captured"
+        with bench.report.case(group, f"{hidden} units, batch {batch}, {steps} steps") as entry:
+            x, dy = (bench.random((steps, batch, hidden)) for _ in range(2))
+            work: Work = {"FP16": recurrent_step(kind, hidden, x, dy)}
+            if peers.torch:
+                work |= peers.recurrent(kind, hidden, x, dy)
+            times = bench.times(work, bench.share(len(cases) - i), host=True)
+            # two products per gate, with x and with h; in backward twice as much: the gradients of either operand
+            entry |= rates(times, 3 * 2 * gates * 2 * hidden * hidden * batch * steps)
+            entry["us"] = {name: 1e6 * statistics.median(t) / steps for name, t in times.items()}
+            del x, dy, work  # before the next case: the longest takes some GiB
+    for group in groups.values():
+        bench.report.summary(group, to_peer=">= 0.6")
+        with bench.report.row(f"{group}, a time step"):
+            each = [c["us"] for c in bench.report.cases[group] if "us" in c]
+            us = {name: statistics.geometric_mean([times[name] for times in each]) for name in each[0]}
+            bench.report.add(f"{group}, a time step", us["FP16"], "us", peer=us.get("PyTorch"))
+
+
+def recurrent_step(kind: str, hidden: int, x: Any, dy: Any) -> Callable[[], Any]:
+    """Forward and backward of a layer in mixed precision, captured: gradients of x and of all weights."""
+    model = mp.MIXED.cast(getattr(nn, kind)(hidden, hidden)).to("gpu")
+    leaves = [mp.Tensor(x, requires_grad=True), *model.parameters()]
+
+    def run() -> None:
+        for leaf in leaves:
+            leaf.grad = None
+        model(leaves[0])[0].backward(dy)
+
+    step = mp.capture(run, warmup=1)
+    for _ in range(2):  # once as usual, then recorded
+        step()
+    return step
 
 
 Network = Callable[[Any], Any]
@@ -370,6 +415,7 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], int]] = {  # and the seconds 
     "correctness": (correctness, 20),
     "gemm": (gemm, 70),
     "conv": (conv, 180),
+    "recurrent": (recurrent, 45),
     "training": (training, 45),
     "bandwidth": (bandwidth, 30),
     "memory": (memory, 20),

@@ -50,6 +50,14 @@ def conv(part: str, x: Any, w: Any, stride: tuple, padding: tuple) -> Work:
     return work
 
 
+def recurrent(cell: str, hidden: int, x: Any, dy: Any) -> Work:
+    """Forward and backward of an LSTM or a GRU in half precision: gradients of x and of all weights."""
+    a, g = shared(x).requires_grad_(), shared(dy)
+    model = getattr(torch.nn, cell)(hidden, hidden, device=a.device, dtype=torch.float16)
+    leaves = [a, *model.parameters()]
+    return {"PyTorch": lambda: torch.autograd.grad(model(a)[0], leaves, g)}
+
+
 def training(device: str, network: Callable[[Any], Any], shape: Sequence[int]) -> Work:
     """A training step under autocast with GradScaler and SGD, as in PyTorch's documentation of AMP."""
     return {name: _step(device, network, shape, order) for name, order in orders().items()}

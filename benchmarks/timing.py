@@ -69,7 +69,7 @@ class Report:
         except Exception as error:  # the other cases shall still be measured
             entry["error"] = _in_one_line(error)
 
-    def summary(self, group: str, to_peer: str, to_fp32: str) -> None:
+    def summary(self, group: str, to_peer: str, to_fp32: str = "") -> None:
         """The rows of a group of `rates`: geometric means, and the ratios with these targets."""
         cases = self.cases[group]
         done = [c for c in cases if "error" not in c]
@@ -84,12 +84,14 @@ class Report:
 
         compared = "PyTorch" in done[0]
         self.add(f"{group}, FP16", mean("FP16"), "TFLOP/s", peer=mean("PyTorch") if compared else None, error=failed)
-        self.add(f"{group}, FP32", mean("FP32"), "TFLOP/s")
+        if "FP32" in done[0]:
+            self.add(f"{group}, FP32", mean("FP32"), "TFLOP/s")
         if compared:
             self.add(f"{group}, FP16 / PyTorch", mean("to PyTorch"), "x", to_peer)
             slow = sorted(done, key=lambda c: c["to PyTorch"])[:3]
             print("    least: " + "; ".join(f"{c['case']} {c['to PyTorch']:.2f} x" for c in slow), flush=True)
-        self.add(f"{group}, FP16 / own FP32", mean("to FP32"), "x", to_fp32)
+        if "FP32" in done[0]:
+            self.add(f"{group}, FP16 / own FP32", mean("to FP32"), "x", to_fp32)
 
 
 def _in_one_line(error: BaseException) -> str:
@@ -186,9 +188,13 @@ def ratio(times: Times, a: str, b: str) -> float:
 
 
 def rates(times: Times, flop: float) -> dict[str, Any]:
-    """A case of `Report.summary`: TFLOP/s of "FP16", "FP32" and the best of the peers (all others), and the ratios."""
+    """A case of `Report.summary`: TFLOP/s of "FP16", of "FP32" where there is one, and of the best of the peers (all
+    others), and the ratios.
+    """
     rate = {name: flop / statistics.median(t) / 1e12 for name, t in times.items()}
-    entry: dict[str, Any] = {"FP16": rate["FP16"], "FP32": rate["FP32"], "to FP32": ratio(times, "FP32", "FP16")}
+    entry: dict[str, Any] = {"FP16": rate["FP16"]}
+    if "FP32" in rate:
+        entry |= {"FP32": rate["FP32"], "to FP32": ratio(times, "FP32", "FP16")}
     if peers := times.keys() - {"FP16", "FP32"}:
         best = max(peers, key=rate.__getitem__)
         entry |= {"PyTorch": rate[best], "PyTorch's choice": best, "to PyTorch": ratio(times, best, "FP16")}

@@ -176,3 +176,48 @@ def test_on_the_cpu_it_is_the_function():
     step = mp.capture(job.step)
     assert [step(*job.batch())[1] for _ in range(5)] == [optim.StepResult.APPLIED] * 5
     assert step.calls == 5
+
+
+class Sequences:
+    """A recurrent layer, whose state after one batch is where the next one starts: the step itself writes it."""
+
+    def __init__(self, layer):
+        mp.manual_seed(0)
+        self.model = mp.MIXED.cast(layer(5, 6)).to("gpu")
+        self.optimizer, self.scaler = optim.SGD(self.model.parameters(), lr=0.1), optim.DynamicLossScaler(2.0**10)
+        self.state = [mp.Tensor(np.zeros((1, 3, 6), "float16")).to("gpu") for _ in range(2 if layer is nn.LSTM else 1)]
+
+    def step(self, x):
+        y, state = self.model(x, tuple(self.state) if len(self.state) == 2 else self.state[0])
+        loss = (y * y).float().mean()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        for own, after in zip(self.state, state if isinstance(state, tuple) else (state,)):
+            own.copy_(after.detach())
+        return loss
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_sequences(layer):
+    plain, captured = Sequences(layer), Sequences(layer)
+    step = mp.capture(captured.step, warmup=2)
+    for seed in range(5):
+        x = mp.Tensor(rng(seed).standard_normal((4, 3, 5)).astype("float16")).to("gpu")
+        assert plain.step(x).item() == step(x).item()
+    same(plain.model.state_dict(), captured.model.state_dict())
+    for own, other in zip(plain.state, captured.state):
+        assert own.numpy().all()
+        np.testing.assert_array_equal(own.numpy(), other.numpy())
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_layers_of_sequences(layer):
+    """Two layers in two directions, and inputs in another memory order than the loop over steps."""
+    model = mp.MIXED.cast(layer(5, 6, 2, batch_first=True, bidirectional=True)).to("gpu")
+    with mp.no_grad():
+        step = mp.capture(lambda x: model(x)[0], warmup=1)
+        for seed in range(3):
+            x = mp.Tensor(rng(seed).standard_normal((3, 4, 5)).astype("float16")).to("gpu")
+            np.testing.assert_array_equal(step(x).numpy(), model(x)[0].numpy())

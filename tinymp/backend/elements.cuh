@@ -1,4 +1,4 @@
-// Reading and writing neighbours in memory, and sharing elements among threads.
+// Reading and writing neighbours in memory, sharing elements among threads, and what several files compute of one.
 
 // K elements of E side by side, read and written at once.
 template <class E, int K>
@@ -81,3 +81,6 @@ __device__ inline void backward(F function, const T* saved, const T* dy, T* dx, 
         save(dx + i, gradient);
     });
 }
+
+// 1 / (1 + e^-x); e^-x may overflow to inf, and 1 / inf is the right 0.
+__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }

@@ -7,9 +7,6 @@
 
 // --------------------------------------------------------------------------------------------------------- functions
 
-// 1 / (1 + e^-x); e^-x may overflow to inf, and 1 / inf is the right 0.
-__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
 // ln(1 + e^x), without overflow.
 __device__ inline float log1pexp(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 

@@ -201,6 +201,8 @@ def _item(i: Any, xp: Any) -> Any:
         if i.step is not None and i.step.__index__() < 1:
             raise ValueError(f"getitem: expected a positive step in a slice, got {i.step}; use flip to reverse an axis")
         return slice(*[None if v is None else v.__index__() for v in (i.start, i.stop, i.step)])  # also of Tensors
+    if isinstance(i, (int, np.integer)) and not isinstance(i, bool):
+        return int(i)  # a GPU need not be asked
     array = i.data if isinstance(i, Tensor) else xp.asarray(i)
     if array.dtype.kind in "iu" and not array.ndim:
         return int(array)

@@ -12,6 +12,9 @@ of one layer in one direction as one op. What is rounded there, and what is not:
   one, and backward differentiates at the values that the next step read.
 - Backward carries dh and dc from step to step in FP32: they are sums of gradients, which are rounded when they are
   complete. The gradients at the gates are stored; dx and the gradients of the weights are one GEMM each over all steps.
+
+The loops over the steps are the same on any device. What a step does beside its products are the methods `_gates` and
+`_gates_backward`; their CUDA twins (recurrent.cu) are one launch each, so that a step is one GEMM and one kernel.
 """
 
 from __future__ import annotations
@@ -22,12 +25,17 @@ from typing import Any
 import numpy as np
 
 from .. import backend
+from ..backend.kernels import Kernels
+from ..backend.layout import blocks
 from ..precision import DOT, gemm, reduce, store, widen
 from ..tensor import Array, Op, Tensor, type_name
 from ._arguments import floating
 from .activation import sigmoid, tanh
 from .dot import linear
 from .shape import chunk
+
+KERNELS = Kernels(__file__)
+BLOCK = 128  # threads: a step has little work, which is to reach many multiprocessors
 
 
 class Steps:
@@ -67,8 +75,8 @@ class Steps:
         return state[xp.asarray(self.order)] if self.padded else state.copy()
 
     def unsort(self, xp: Any, state: Array) -> Array:
-        """The inverse of `sort`."""
-        return state[xp.asarray(self.back)] if self.padded else state
+        """The inverse of `sort`, a copy, too."""
+        return state[xp.asarray(self.back)] if self.padded else state.copy()
 
     def before(self, xp: Any, first: Array, states: Array, reverse: bool) -> Array:
         """What each step read: for every row of states (rows, n) the row before it in time, at the ends that of first
@@ -97,28 +105,52 @@ class _Recurrent(Op):
     kind = DOT
     steps: Steps
     order: list  # of the steps: (rows, how many)
+    backward: Any
+    _gates_cuda: Any
+    _gates_backward_cuda: Any
+
+    def forward_cuda(self, *arrays: Array | None, **options: Any) -> tuple:
+        return self.forward(*arrays, **options, gates=self._gates_cuda)
+
+    def backward_cuda(self, *dys: Array | None) -> tuple:
+        return self.backward(*dys, gates=self._gates_backward_cuda)
+
+    def _launch(self, kernel: str, units: Array, *arrays: Array | None) -> None:
+        """One launch for a step of n rows: units is any of its arrays (n, H), the kernel takes `arrays`, n and H."""
+        n, H = units.shape
+        KERNELS.launch(kernel, units.dtype, (blocks(H, 2 * BLOCK), blocks(n, 1, 65535)), BLOCK, *arrays, n, H)
 
     def _start(self, x: Array, w_ih: Array, bias: Array | None, steps: Steps, reverse: bool) -> Array:
         """The product of all rows of x with W_ih, stored."""
         self.steps, self.reverse = steps, reverse
         self.order = steps.rows[::-1] if reverse else steps.rows
-        return store(gemm(steps.pack(self.xp, x), w_ih.T, bias, wide=True), like=x)
+        wide = bias is not None and bias.dtype != x.dtype  # cuBLAS would round such a bias before it adds to it
+        return store(gemm(steps.pack(self.xp, x), w_ih.T, bias, wide=wide), like=x)
 
     def _state(self, state: Array | None, n: int, like: Array) -> Array:
         """A running copy of a state (B, n), sorted; zeros for None."""
         xp = self.xp
         return xp.zeros((self.steps.B, n), like.dtype) if state is None else self.steps.sort(xp, state)
 
+    def _after(self, state: Array, rows: Array) -> Array:
+        """The running state after a step that computed these rows of it: the rows themselves, if they are all."""
+        if not self.steps.padded and rows.flags.c_contiguous:
+            return rows
+        state[: len(rows)] = rows  # where other sequences rest, or where the products of BLAS lie transposed
+        return state
+
     def _operand(self, w: Any) -> Any:
         """A stored operand of several products. BLAS would widen it for each; cuBLAS reads it as it is."""
         return w if self.device.gemm_rounds else widen(w)
 
-    def _times(self, w: Array, rows: Array, b: Array | None = None) -> Array:
-        """rows w^T + b, in FP32 accumulators. The weight goes first: BLAS takes 80 us so for 32 rows, 146 otherwise."""
-        return gemm(w, self._operand(rows).T, None if b is None else b[:, None], wide=True, like=rows).T
+    def _times(self, w: Array, rows: Array) -> Array:
+        """rows w^T, in FP32 accumulators. For BLAS the weight goes first: it takes 80 us so for 32 rows, else 146."""
+        if self.device.gemm_rounds:
+            return gemm(rows, w.T, wide=True)
+        return gemm(w, self._operand(rows).T, wide=True, like=rows).T
 
     def _grad_rows(self, dy: Array | None) -> Array | None:
-        return None if dy is None else self.steps.pack(self.xp, dy)
+        return None if dy is None else self.xp.ascontiguousarray(self.steps.pack(self.xp, dy))
 
     def _sigmoid(self, z: Array) -> None:
         """z <- 1 / (1 + e^-z). e^-z may overflow to inf, and 1 / inf is the right 0."""
@@ -154,6 +186,7 @@ class LSTM(_Recurrent):
         *,
         steps: Steps,
         reverse: bool,
+        gates: Any = None,
     ) -> tuple:
         xp, H, P = self.xp, w_hh.shape[0] // 4, w_hh.shape[1]
         bias = b_hh if b_ih is None else b_ih if b_hh is None else widen(b_ih) + widen(b_hh)
@@ -162,13 +195,12 @@ class LSTM(_Recurrent):
         first = h.copy(), c.copy()
         cells, hidden = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
         outputs = hidden if w_hr is None else xp.empty((len(a), P), x.dtype)
-        wide_hh, wide_hr = self._operand(w_hh), self._operand(w_hr)
+        wide_hh, wide_hr, gates = self._operand(w_hh), self._operand(w_hr), gates or self._gates
         for rows, n in self.order:
-            self._gates(self._times(wide_hh, h[:n]), c[:n], a[rows], cells[rows], hidden[rows])
+            gates(self._times(wide_hh, h[:n]), c[:n], a[rows], cells[rows], hidden[rows])
             if w_hr is not None:
                 outputs[rows] = store(self._times(wide_hr, hidden[rows]), like=x)
-            c[:n] = cells[rows]
-            h[:n] = outputs[rows]
+            h, c = self._after(h, outputs[rows]), self._after(c, cells[rows])
         y = steps.unpack(xp, outputs)
         self.save(x, w_ih, w_hh, w_hr, *first, a, cells, y, None if w_hr is None else hidden)
         return y, steps.unsort(xp, h), steps.unsort(xp, c)
@@ -193,7 +225,10 @@ class LSTM(_Recurrent):
         wide *= o
         h[...] = store(wide, like=h)
 
-    def backward(self, dy: Array | None, dh_n: Array | None, dc_n: Array | None) -> tuple:
+    def _gates_cuda(self, m: Array, c: Array, a: Array, cell: Array, h: Array) -> None:
+        self._launch("lstm_forward", h, m, c, a, cell, h)
+
+    def backward(self, dy: Array | None, dh_n: Array | None, dc_n: Array | None, gates: Any = None) -> tuple:
         x, w_ih, w_hh, w_hr, h_first, c_first, a, cells, y, hidden = self.saved
         like_x, like_h, like_c, like_ih, like_hh, like_b_ih, like_b_hh, like_hr = self.like
         xp, steps = self.xp, self.steps
@@ -201,17 +236,17 @@ class LSTM(_Recurrent):
         c_before = steps.before(xp, c_first, cells, self.reverse)
         wide_hh, wide_hr = self._operand(w_hh), self._operand(w_hr)
         dh, dc = widen(self._state(dh_n, w_hh.shape[1], x)), widen(self._state(dc_n, cells.shape[1], x))
-        dys, dz = self._grad_rows(dy), xp.empty_like(a)
+        dys, dz, gates = self._grad_rows(dy), xp.empty_like(a), gates or self._gates_backward
         dp = xp.empty_like(h_before)  # with W_hr: the gradients of the outputs
         for rows, n in self.order[::-1]:
-            d = dh[:n]
-            if dys is not None:
-                d += widen(dys[rows])
+            d, g, z = dh[:n], None if dys is None else dys[rows], dz[rows]
             if w_hr is not None:
+                if g is not None:
+                    d += widen(g)
                 dp[rows] = store(d, like=x)
-                d = self._times(wide_hr.T, dp[rows])
-            dz[rows] = store(self._gates_backward(a[rows], c_before[rows], cells[rows], d, dc[:n]), like=x)
-            dh[:n] = self._times(wide_hh.T, dz[rows])
+                d, g = self._times(wide_hr.T, dp[rows]), None
+            gates(a[rows], c_before[rows], cells[rows], d, g, dc[:n], z)
+            dh = self._after(dh, self._times(wide_hh.T, z))
         wide = self._operand(dz)
         db = (like_b_ih or like_b_hh) and store(reduce(wide, 0, "sum", like=dz).reshape(-1), like=x)
         return (
@@ -225,31 +260,41 @@ class LSTM(_Recurrent):
             like_hr and gemm(dp.T, hidden),
         )
 
-    def _gates_backward(self, a: Array, c_before: Array, cell: Array, dh: Array, dc: Array) -> Array:
-        """The gradient dz (n, 4 H) at the gates of one step, in FP32; dc <- the gradient of the state before.
+    def _gates_backward(
+        self, a: Array, c_before: Array, cell: Array, dh: Array, dy: Array | None, dc: Array, dz: Array
+    ) -> None:
+        """One step of n rows: dz (n, 4 H) <- the gradient at the gates, dc <- the gradient of the state before.
 
-        a, c_before, cell: as stored; dh, dc: (n, H), FP32, the gradients of this step's output and state.
+        a, c_before, cell: as stored; dh, dc: (n, H), FP32, the gradients of this step's output and state; dy: (n, H),
+        stored, or None: what the output got from outside, not yet in dh, which nobody reads again.
         """
         xp = self.xp
+        if dy is not None:
+            dh += widen(dy)
         gates = widen(a).reshape(len(a), 4, cell.shape[1])
         i, f, g, o = gates[:, 0], gates[:, 1], gates[:, 2], gates[:, 3]
         squares = gates * gates
         slope = gates - squares
         xp.subtract(1, squares[:, 2], out=slope[:, 2])
         t = xp.tanh(widen(cell))
-        dz = xp.empty_like(gates)
-        xp.multiply(dh, t, out=dz[:, 3])
+        wide = xp.empty_like(gates)
+        xp.multiply(dh, t, out=wide[:, 3])
         t *= t
         xp.subtract(1, t, out=t)
         t *= o
         t *= dh
         dc += t
-        xp.multiply(dc, g, out=dz[:, 0])
-        xp.multiply(dc, widen(c_before), out=dz[:, 1])
-        xp.multiply(dc, i, out=dz[:, 2])
+        xp.multiply(dc, g, out=wide[:, 0])
+        xp.multiply(dc, widen(c_before), out=wide[:, 1])
+        xp.multiply(dc, i, out=wide[:, 2])
         dc *= f
-        dz *= slope
-        return dz.reshape(a.shape)
+        wide *= slope
+        dz[...] = store(wide.reshape(a.shape), like=dz)
+
+    def _gates_backward_cuda(
+        self, a: Array, c_before: Array, cell: Array, dh: Array, dy: Array | None, dc: Array, dz: Array
+    ) -> None:
+        self._launch("lstm_backward", cell, a, c_before, cell, dh, dy, dc, dz)
 
 
 class GRU(_Recurrent):
@@ -276,26 +321,31 @@ class GRU(_Recurrent):
         *,
         steps: Steps,
         reverse: bool,
+        gates: Any = None,
     ) -> tuple:
         xp, H = self.xp, w_hh.shape[1]
         a = self._start(x, w_ih, b_ih, steps, reverse)  # rows, 3 H: products now, gates after each step
         h = self._state(h0, H, x)
         first = h.copy()
         inner, outputs = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
-        wide_hh = self._operand(w_hh)
+        wide_hh, gates = self._operand(w_hh), gates or self._gates
+        b_hh = b_hh if b_hh is None else xp.ascontiguousarray(b_hh)  # as the kernel reads it
         for rows, n in self.order:
-            self._gates(self._times(wide_hh, h[:n], b_hh), h[:n], a[rows], inner[rows], outputs[rows])
-            h[:n] = outputs[rows]
+            gates(self._times(wide_hh, h[:n]), b_hh, h[:n], a[rows], inner[rows], outputs[rows])
+            h = self._after(h, outputs[rows])
         y = steps.unpack(xp, outputs)
         self.save(x, w_ih, w_hh, first, a, inner, y)
         return y, steps.unsort(xp, h)
 
-    def _gates(self, m: Array, h_before: Array, a: Array, inner: Array, h: Array) -> None:
+    def _gates(self, m: Array, b: Array | None, h_before: Array, a: Array, inner: Array, h: Array) -> None:
         """One step of n rows, in FP32 between reading and storing: a, inner, h <- gates, m_n, output.
 
-        m: (n, 3 H), the products with h, FP32; h_before: (n, H); a: (n, 3 H), the products with x, stored.
+        m: (n, 3 H), the products with h, FP32; b: (3 H,), their bias; h_before: (n, H); a: (n, 3 H), the products with
+        x, stored.
         """
         xp, H = self.xp, h.shape[1]
+        if b is not None:
+            m += widen(b)
         m_n, gates = m[:, 2 * H :], widen(a)  # in FP32 storage gates is a
         rz, r, z, n = gates[:, : 2 * H], gates[:, :H], gates[:, H : 2 * H], gates[:, 2 * H :]
         inner[...] = store(m_n, like=inner)
@@ -309,42 +359,52 @@ class GRU(_Recurrent):
         a[...] = store(gates, like=a)
         h[...] = store(y, like=h)
 
-    def backward(self, dy: Array | None, dh_n: Array | None) -> tuple:
+    def _gates_cuda(self, m: Array, b: Array | None, h_before: Array, a: Array, inner: Array, h: Array) -> None:
+        self._launch("gru_forward", h, m, b, h_before, a, inner, h)
+
+    def backward(self, dy: Array | None, dh_n: Array | None, gates: Any = None) -> tuple:
         x, w_ih, w_hh, first, a, inner, y = self.saved
         like_x, like_h, like_ih, like_hh, like_b_ih, like_b_hh = self.like
         xp, steps = self.xp, self.steps
         before = steps.before(xp, first, steps.pack(xp, y), self.reverse)
-        wide_hh = self._operand(w_hh)
+        wide_hh, gates = self._operand(w_hh), gates or self._gates_backward
         dh, dys = widen(self._state(dh_n, w_hh.shape[1], x)), self._grad_rows(dy)
+        past = -xp.zeros_like(dh)  # the part of dh that goes past the products; x + -0 is x, also where x is -0
         dp, dm = xp.empty_like(a), xp.empty_like(a)
         for rows, n in self.order[::-1]:
-            d = dh[:n]
-            if dys is not None:
-                d += widen(dys[rows])
-            self._gates_backward(a[rows], inner[rows], before[rows], d, dp[rows], dm[rows])
-            d += self._times(wide_hh.T, dm[rows])
+            g, z = None if dys is None else dys[rows], dm[rows]
+            gates(a[rows], inner[rows], before[rows], dh[:n], g, past[:n], dp[rows], z)
+            dh = self._after(dh, self._times(wide_hh.T, z))
         wide_dp, wide_dm = self._operand(dp), self._operand(dm)
         return (
             like_x and steps.unpack(xp, gemm(wide_dp, w_ih, like=dp)),
-            like_h and store(steps.unsort(xp, dh), like=like_h),
+            like_h and store(steps.unsort(xp, dh + past), like=like_h),
             like_ih and gemm(wide_dp.T, steps.pack(xp, x), like=dp),
             like_hh and gemm(wide_dm.T, before, like=dm),
             like_b_ih and store(reduce(wide_dp, 0, "sum", like=dp).reshape(-1), like=x),
             like_b_hh and store(reduce(wide_dm, 0, "sum", like=dm).reshape(-1), like=x),
         )
 
-    def _gates_backward(self, a: Array, inner: Array, h_before: Array, dh: Array, dp: Array, dm: Array) -> None:
-        """One step of n rows: dp, dm (n, 3 H) <- the gradients of the products with x and with h; dh <- dh z.
+    def _gates_backward(
+        self, a: Array, inner: Array, h_before: Array, dh: Array, dy: Array | None, past: Array, dp: Array, dm: Array
+    ) -> None:
+        """One step of n rows: dp, dm (n, 3 H) <- the gradients of the products with x and with h; past <- dh z.
 
-        a, inner, h_before: as stored; dh: (n, H), FP32, the gradient of this step's output.
+        a, inner, h_before: as stored; dh, past: (n, H), FP32, and dy, stored, or None: what this step's output got from
+        the products of the step after, past them, and from outside. Nobody reads dh again.
         """
         xp, H = self.xp, inner.shape[1]
+        dh += past
+        if dy is not None:
+            dh += widen(dy)
         gates = widen(a)
-        r, z, n = gates[:, :H], gates[:, H : 2 * H], gates[:, 2 * H :]
+        rz, n = gates[:, : 2 * H], gates[:, 2 * H :]
+        r, z = rz[:, :H], rz[:, H:]
         slope = gates * gates
-        xp.subtract(gates[:, : 2 * H], slope[:, : 2 * H], out=slope[:, : 2 * H])
-        xp.subtract(1, slope[:, 2 * H :], out=slope[:, 2 * H :])
-        d_r, d_z, d_n = slope[:, :H], slope[:, H : 2 * H], slope[:, 2 * H :]
+        d_rz, d_n = slope[:, : 2 * H], slope[:, 2 * H :]
+        d_r, d_z = d_rz[:, :H], d_rz[:, H:]
+        xp.subtract(rz, d_rz, out=d_rz)
+        xp.subtract(1, d_n, out=d_n)
         d_z *= widen(h_before) - n
         d_z *= dh
         d_n *= dh
@@ -354,7 +414,12 @@ class GRU(_Recurrent):
         dp[...] = store(slope, like=dp)
         dm[:, : 2 * H] = dp[:, : 2 * H]
         dm[:, 2 * H :] = store(d_n * r, like=dm)
-        dh *= z
+        xp.multiply(dh, z, out=past)
+
+    def _gates_backward_cuda(
+        self, a: Array, inner: Array, h_before: Array, dh: Array, dy: Array | None, past: Array, dp: Array, dm: Array
+    ) -> None:
+        self._launch("gru_backward", inner, a, inner, h_before, dh, dy, past, dp, dm)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

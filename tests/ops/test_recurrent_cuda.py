@@ -1,0 +1,291 @@
+"""The CUDA twins of LSTM and GRU: whole layers against their definitions, then single steps, which are held tighter.
+
+In FP16 a value that T steps computed may have gone through k T other roundings than the definition's: each is worth
+u_s = 2^13 u_w of a magnitude of 1 or so, and enters as so many terms of a sum. See test_recurrent.py for k.
+"""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import STORAGE, WORK, assert_close, randn, tolerance
+from tinymp import ops
+from tinymp.ops.recurrent import GRU, LSTM, gru_layer, lstm_layer
+from twins import check_twin, launches, on_device
+
+pytestmark = pytest.mark.usefixtures("gpu")
+
+T, B, D = 4, 3, 5
+PACKED = 12  # how much one step of the op stores, forward and backward
+LENGTHS = [2, 4, 1]
+LSTM_KERNELS, GRU_KERNELS = {"lstm_forward", "lstm_backward"}, {"gru_forward", "gru_backward"}
+# units: two per thread where H is even, 256 per block
+SIZES = [1, 6, 9]
+
+
+def lstm_inputs(h, p=None, t=T, b=B, scale=0.5):
+    """x, W_ih, W_hh, b_ih, b_hh, h, c (, W_hr), in float64."""
+    n = p or h
+    shapes = [(4 * h, D), (4 * h, n), (4 * h,), (4 * h,), (b, n), (b, h)] + ([(p, h)] if p else [])
+    return [randn(t, b, D), *[scale * randn(*s, seed=i + 3) for i, s in enumerate(shapes)]]
+
+
+def gru_inputs(h, t=T, b=B, scale=0.5):
+    """x, W_ih, W_hh, b_ih, b_hh, h, in float64."""
+    shapes = [(3 * h, D), (3 * h, h), (3 * h,), (3 * h,), (b, h)]
+    return [randn(t, b, D), *[scale * randn(*s, seed=i + 3) for i, s in enumerate(shapes)]]
+
+
+def joined(results, used=(0, 1, 2)):
+    """One tensor of those results that are used: all get their gradients at once."""
+    return ops.cat([y.reshape(-1) for i, y in enumerate(results) if i in used])
+
+
+def lstm(used=(0, 1, 2), **options):
+    def op(x, w_ih, w_hh, b_ih, b_hh, h, c, w_hr=None):
+        return joined(lstm_layer(x, (h, c), w_ih, w_hh, b_ih, b_hh, w_hr, **options), used)
+
+    return op
+
+
+def gru(used=(0, 1), **options):
+    return lambda x, w_ih, w_hh, b_ih, b_hh, h: joined(gru_layer(x, h, w_ih, w_hh, b_ih, b_hh, **options), used)
+
+
+def hold(op, *inputs, kernels, t=T, **options):
+    longest = t * B * (4 * max(x.shape[-1] for x in inputs) + 8)
+    for dtype in ("float16", "float32"):
+        length = longest + PACKED * t * STORAGE[dtype] / WORK[dtype] / 2  # check_twin doubles it
+        bounds = {"length": length, "magnitude": 1.0, "inherited": PACKED * t, "grad_length": longest}
+        check_twin(op, *inputs, kernels=kernels, dtypes=(dtype,), **bounds, **options)
+
+
+WAYS = [{"lengths": lengths, "reverse": reverse} for lengths in (None, LENGTHS) for reverse in (False, True)]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("h", SIZES)
+def test_lstm(h, way):
+    hold(lstm(**way), *lstm_inputs(h), kernels=LSTM_KERNELS)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("p", [2, 3])
+def test_lstm_with_a_projection(p, way):
+    hold(lstm(**way), *lstm_inputs(6, p), kernels=LSTM_KERNELS)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("h", SIZES)
+def test_gru(h, way):
+    hold(gru(**way), *gru_inputs(h), kernels=GRU_KERNELS)
+
+
+@pytest.mark.parametrize("given", ["ih", "hh", ""])
+def test_without_biases_and_states(given):
+    x, w_ih, w_hh, bias, *_ = lstm_inputs(6)
+    biases = {f"bias_{part}": bias for part in ("ih", "hh") if part == given}
+    names = list(biases)
+    op = lambda x, w_ih, w_hh, *b: joined(lstm_layer(x, None, w_ih, w_hh, **dict(zip(names, b))))  # noqa: E731
+    hold(op, x, w_ih, w_hh, *biases.values(), kernels=LSTM_KERNELS)
+    x, w_ih, w_hh, bias, *_ = gru_inputs(6)
+    biases = {f"bias_{part}": bias for part in ("ih", "hh") if part == given}
+    op = lambda x, w_ih, w_hh, *b: joined(gru_layer(x, None, w_ih, w_hh, **dict(zip(names, b))))  # noqa: E731
+    hold(op, x, w_ih, w_hh, *biases.values(), kernels=GRU_KERNELS)
+
+
+def test_the_sum_of_two_biases_is_not_rounded():
+    """1024 - 0.25 is no FP16 number, and 1024 - 0.25 - 1023 is one."""
+    filled = lambda shape, value: np.full(shape, value)  # noqa: E731
+    inputs = filled((1, 1, 1), 1.0), filled((4, 1), -1023.0), filled((4, 1), 0.0), filled(4, 1024.0), filled(4, -0.25)
+    check_twin(lambda x, *w: lstm_layer(x, None, *w)[0], *inputs, dtypes=("float16",), gradient=False)
+
+
+@pytest.mark.parametrize("used", [[0], [1], [2]])
+def test_a_gradient_from_one_of_the_results(used):
+    """Outputs alone; or a last state alone, and then the steps get nothing from outside."""
+    hold(lstm(used), *lstm_inputs(6), kernels=LSTM_KERNELS)
+    if used != [2]:
+        hold(gru(used), *gru_inputs(6), kernels=GRU_KERNELS)
+
+
+def test_arrays_that_lie_otherwise():
+    """Batch first, a bias with gaps or between two pairs, a gradient between two pairs, one that repeats its memory."""
+    hold(lambda x, *v: lstm()(x.transpose(0, 1), *v), randn(B, T, D), *lstm_inputs(6)[1:], kernels=LSTM_KERNELS)
+    x, w_ih, w_hh, b_ih, b_hh, h = gru_inputs(6)
+    rest = (x, w_ih, w_hh, b_ih, h)
+
+    def biased(pick):
+        return lambda b, x, w_ih, w_hh, b_ih, h: joined(gru_layer(x, h, w_ih, w_hh, b_ih, pick(b)))
+
+    hold(biased(lambda b: b[::2]), np.repeat(b_hh, 2), *rest, kernels=GRU_KERNELS)
+    hold(biased(lambda b: b[1:]), np.append(0.5, b_hh), *rest, kernels=GRU_KERNELS)
+    for op, inputs, kernels in ((lstm(), lstm_inputs(6), LSTM_KERNELS), (gru(), gru_inputs(6), GRU_KERNELS)):
+        hold(lambda *v, op=op: (lambda y: ops.cat([y[:1], y]))(op(*v)), *inputs, kernels=kernels)
+
+
+def test_a_gradient_that_repeats_its_memory():
+    x, w_ih, w_hh, *_ = lstm_inputs(6)
+    results = []
+    for put in (np.asarray, on_device):
+        leaf = mp.Tensor(put(x.astype("float32")), requires_grad=True)
+        y = lstm_layer(leaf, None, *[mp.Tensor(put(w.astype("float32"))) for w in (w_ih, w_hh)])[0]
+        one = put(np.full(1, 0.5, "float32"))
+        y.backward(mp.backend.of(one).xp.broadcast_to(one, y.shape))
+        results.append(mp.backend.to_cpu(leaf.grad))
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("layer", "inputs", "kernels"), [(lstm(), lstm_inputs(6), LSTM_KERNELS), (gru(), gru_inputs(6), GRU_KERNELS)]
+)
+def test_what_no_kernel_may_do_is_left_to_the_definition(layer, inputs, kernels):
+    """FP64, and policies with other accumulators or another rounding."""
+    for dtype, policy in (("float64", mp.MIXED), ("float16", mp.FP16_ACCUMULATE), ("float16", mp.STOCHASTIC_ROUNDING)):
+        tensors = [mp.Tensor(on_device(v.astype(dtype)), requires_grad=True) for v in inputs]
+        before = len(launches() or [])
+        with mp.use(policy):
+            layer(*tensors).sum().backward()
+        assert not kernels & set((launches() or [])[before:])
+        assert tensors[0].grad.shape == inputs[0].shape
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(("layer", "inputs"), [(lstm_layer, lstm_inputs), (gru_layer, gru_inputs)])
+def test_a_step_is_one_product_and_one_kernel(layer, inputs, dtype):
+    if launches() is None:
+        pytest.skip("a graph of a real GPU does not tell what is in it")
+
+    def nodes(t, gradient):
+        x, *weights = [mp.Tensor(on_device(v.astype(dtype)), requires_grad=True) for v in inputs(6, t=t)[:5]]
+
+        def run():
+            y = layer(x, None, *weights)[0]
+            if gradient:
+                y.backward(y.data)
+
+        step = mp.capture(run, warmup=1)
+        step(), step()
+        return len(step._graph._work)
+
+    assert nodes(5, False) - nodes(4, False) == 2
+    assert nodes(5, True) - nodes(4, True) == 4
+
+
+# --------------------------------------------------------------------------------------------------------- single steps
+
+
+def step(op, hook, dtype, arrays, results, magnitude):
+    """One step by the definition on the host and by the kernel on the device; `results` are the arrays it writes.
+
+    Arrays in float64 become dtype, those in float32 stay. Values of FP32 arithmetic, rounded once: neighbours at worst.
+    """
+    stored = {k: v.astype(dtype) if getattr(v, "dtype", None) == np.float64 else v for k, v in arrays.items()}
+    host = {k: v if v is None else v.copy() for k, v in stored.items()}
+    device = {k: v if v is None else on_device(v) for k, v in stored.items()}
+    with np.errstate(all="ignore"):
+        getattr(op, hook)(**host)
+    twin = type(op)()
+    twin.device = mp.backend.gpu
+    getattr(twin, f"{hook}_cuda")(**device)
+    for name in results:
+        e, got = host[name], mp.backend.to_cpu(device[name])
+        assert got.dtype == e.dtype
+        wide = e.astype("float64")
+        bound = tolerance(e.dtype.name, wide, 2, 64, np.maximum(magnitude, abs(wide)))
+        bound += 2.0**-24 if e.dtype == "float16" else 0
+        assert_close(got, wide, bound, name)
+
+
+def lstm_forward(n, h):
+    return {
+        "m": single(n, 4 * h),
+        "c": randn(n, h, seed=1),
+        "a": randn(n, 4 * h, seed=2),
+        "cell": room(n, h),
+        "h": room(n, h),
+    }
+
+
+def lstm_backward(n, h, dy=True):
+    a = 1 / (1 + np.exp(-randn(n, 4 * h)))
+    a[:, 2 * h : 3 * h] = np.tanh(randn(n, h))
+    states = {"a": a, "c_before": randn(n, h, seed=1), "cell": randn(n, h, seed=2)}
+    gradients = {"dh": single(n, h, seed=3), "dy": randn(n, h, seed=4) if dy else None, "dc": single(n, h, seed=5)}
+    return states | gradients | {"dz": room(n, 4 * h)}
+
+
+def gru_forward(n, h, bias=True):
+    states = {"m": single(n, 3 * h), "b": randn(3 * h, seed=1) if bias else None, "h_before": randn(n, h, seed=2)}
+    return states | {"a": randn(n, 3 * h, seed=3), "inner": room(n, h), "h": room(n, h)}
+
+
+def gru_backward(n, h, dy=True):
+    a = 1 / (1 + np.exp(-randn(n, 3 * h)))
+    a[:, 2 * h :] = np.tanh(randn(n, h))
+    states = {"a": a, "inner": randn(n, h, seed=1), "h_before": randn(n, h, seed=2)}
+    gradients = {"dh": single(n, h, seed=3), "dy": randn(n, h, seed=4) if dy else None, "past": single(n, h, seed=5)}
+    return states | gradients | {"dp": room(n, 3 * h), "dm": room(n, 3 * h)}
+
+
+def single(*shape, seed=0):
+    return randn(*shape, seed=seed).astype("float32")
+
+
+def room(*shape):
+    """What the kernel is to fill in."""
+    return np.full(shape, -3.0)
+
+
+STEPS = [
+    pytest.param(LSTM(), "_gates", lstm_forward, ["a", "cell", "h"], id="lstm_forward"),
+    pytest.param(LSTM(), "_gates_backward", lstm_backward, ["dz", "dc"], id="lstm_backward"),
+    pytest.param(GRU(), "_gates", gru_forward, ["a", "inner", "h"], id="gru_forward"),
+    pytest.param(GRU(), "_gates_backward", gru_backward, ["dp", "dm", "past"], id="gru_backward"),
+]
+both = pytest.mark.parametrize("dtype", ["float16", "float32"])
+every_step = pytest.mark.parametrize(("op", "hook", "build", "results"), STEPS)
+
+
+@both
+@every_step
+@pytest.mark.parametrize(("n", "h"), [(1, 1), (3, 6), (2, 9), (5, 256), (2, 258), (2, 301)])
+def test_step(op, hook, build, results, n, h, dtype):
+    step(op, hook, dtype, build(n, h), results, 8.0)
+
+
+@both
+@every_step
+def test_step_without_what_may_be_missing(op, hook, build, results, dtype):
+    if build is not lstm_forward:
+        step(op, hook, dtype, build(3, 6, False), results, 8.0)
+
+
+def test_more_rows_than_a_grid_has():
+    """Blocks go on to further rows."""
+    step(LSTM(), "_gates", "float16", lstm_forward(65540, 1), ["a", "cell", "h"], 8.0)
+
+
+@both
+@every_step
+@pytest.mark.parametrize("h", [6, 9])
+def test_saturated_gates(op, hook, build, results, h, dtype):
+    """Infinite products saturate the gates, and nan stays nan, in its own unit."""
+    special = np.array([np.inf, -np.inf, np.nan, 100.0, -100.0, 1.0, 0.5, 0.0, -0.0])
+    arrays = build(len(special), h)
+    for name in [k for k, v in arrays.items() if v is not None and v.ndim == 2]:
+        values = arrays[name].copy()
+        for unit in range(h):
+            values[:, unit::h] = np.roll(special, unit)[:, None]
+        step(op, hook, dtype, arrays | {name: values}, results, 100.0)
+
+
+def test_nan_stays_in_its_unit():
+    arrays = lstm_forward(3, 6)
+    arrays["m"][1, 8] = np.nan  # the forget gate of unit 2
+    device = {k: on_device(v.astype("float32")) for k, v in arrays.items()}
+    op = LSTM()
+    op.device = mp.backend.gpu
+    op._gates_cuda(**device)
+    for name, places in (("a", [(1, 8)]), ("cell", [(1, 2)]), ("h", [(1, 2)])):
+        assert np.argwhere(np.isnan(mp.backend.to_cpu(device[name]))).tolist() == [list(p) for p in places]
