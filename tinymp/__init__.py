@@ -7,6 +7,7 @@ Read `precision.py` first: precision changes in its four functions and nowhere e
 """
 
 from . import backend, data, nn, ops, optim
+from .audit import audit
 from .backend import default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
 from .capture import capture
 from .info import __version__, info

@@ -14,6 +14,7 @@ from typing import Any
 
 from . import backend
 from .backend import gpu
+from .precision import observer
 from .tensor import Tensor, type_name
 
 
@@ -30,7 +31,7 @@ def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:
     never in a replay: schedules and printing belong outside. Learning rates that a schedule changes reach the graph.
     Random numbers go on; a skipped step and a changed loss scale are decided on the device.
 
-    On the CPU (Tensors that lie there, or no GPU in use) `step` is simply called each time.
+    On the CPU (Tensors that lie there, or no GPU in use), and while it is audited, `step` is simply called each time.
 
     ValueError for inputs whose number, shape, dtype or device differ from the first call's; RuntimeError if the step
     reads the device from the host (item(), print(loss), ObservedLossScaler, ...), which a graph cannot.
@@ -61,7 +62,8 @@ class Captured:
 
     def __call__(self, *inputs: Any) -> Any:
         tensors = [x for x in inputs if isinstance(x, Tensor)]
-        if gpu.array_type is None or (tensors and not any(backend.of(x.data) is gpu for x in tensors)):
+        elsewhere = gpu.array_type is None or (tensors and not any(backend.of(x.data) is gpu for x in tensors))
+        if elsewhere or observer() is not None:  # a replay passes no gate that could be observed
             self.calls += 1
             return self._step(*inputs)
         self._expect(inputs)

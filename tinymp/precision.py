@@ -178,11 +178,69 @@ def fused(dtype: np.dtype | None) -> bool:
     """Whether a CUDA kernel may do the work of several gates at once on storage of this dtype.
 
     A kernel widens, computes and accumulates in FP32 registers and stores with one rounding to nearest: only where the
-    policy in use asks for just that may it stand in for an op's definition.
+    policy in use asks for just that, and nobody observes the gates, may it stand in for an op's definition.
     """
+    if _observer is not None:
+        return False
     policy = _policy.get()
     exact = policy.accumulate == policy.reduce == float32 and policy.rounding == "nearest"
     return dtype == float32 or (dtype == float16 and exact)
+
+
+# ---------------------------------------------------------------------------------------------------------- observing
+
+
+class Observer:
+    """What the gates tell the one who observes them (tinymp.audit). Each method is called from within a gate, so that
+    the frames of the stack say who asked; arrays may be read, and kept only as copies.
+    """
+
+    def rounded(self, x: Array, y: Array) -> None:
+        """x, in FP32 or FP64, became y, in fewer bits."""
+
+    def product(self, a: Array, b: Array, accumulate: str) -> None:
+        """a @ b, summed in accumulators of this dtype ("float16", "float32", "tf32", "float64")."""
+
+    def reduced(self, x: Array, axis: Any, how: str, accumulate: str) -> None:
+        """A sum or mean ("sum", "mean", "max", "min", "cumsum") of x over axis, likewise."""
+
+    def written(self, parameter: Any, value: Any) -> None:
+        """A parameter is about to be set to `value`, in FP32 (or SparseRows of it): an update, or the user's word."""
+
+    def stepped(self, optimizer: Any, result: Any) -> None:
+        """An optimizer has updated its parameters, or skipped that: result is the StepResult."""
+
+
+_observer: Observer | None = None
+
+
+def observer() -> Observer | None:
+    """The one who observes the gates."""
+    return _observer
+
+
+@contextmanager
+def observe(by: Observer) -> Iterator[None]:
+    """Within the block, the gates tell `by` what passes. RuntimeError if another one is there already."""
+    global _observer
+    if _observer is not None:
+        raise RuntimeError("observe: the gates are observed already; end that audit first")
+    _observer = by
+    try:
+        yield
+    finally:
+        _observer = None
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Within the block nobody observes: for what an observer itself computes."""
+    global _observer
+    aside, _observer = _observer, None
+    try:
+        yield
+    finally:
+        _observer = aside
 
 
 # -------------------------------------------------------------------------------------------------------- the 4 gates
@@ -209,9 +267,10 @@ def store(x32: Array, like: Array) -> Array:
     if like.dtype != float16 or x32.dtype != float32:
         raise TypeError(f"store: {x32.dtype} would be rounded to {like.dtype}; only FP32 to FP16 rounds here")
     device = backend.of(x32)
-    if _policy.get().rounding == "stochastic":
-        return device.cast_stochastic(x32)
-    return device.cast(x32, float16)
+    y = device.cast_stochastic(x32) if _policy.get().rounding == "stochastic" else device.cast(x32, float16)
+    if _observer is not None:
+        _observer.rounded(x32, y)
+    return y
 
 
 def gemm(
@@ -236,7 +295,9 @@ def gemm(
     else:
         compute = "tf32" if policy.tf32 and like.dtype == float32 else NAMES[like.dtype]
     # cuBLAS rounds its accumulators itself, to nearest; a CPU's SGEMM hands them over as they are
-    rounded = device.gemm_rounds and not wide and policy.rounding == "nearest"
+    rounded = device.gemm_rounds and not wide and policy.rounding == "nearest" and _observer is None
+    if _observer is not None:
+        _observer.product(a, b, compute)
     c = device.gemm(a, b, bias, acc, compute, policy.chunk, like.dtype, rounded)
     return c if wide or rounded else store(c, like)
 
@@ -250,9 +311,10 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None =
     """
     device = backend.of(x)
     stored = x if like is None else like
-    if stored.dtype == float16 and how not in ("max", "min") and _policy.get().reduce == float16:
-        return device.reduce_fp16(x, axis, how)
-    return device.reduce(x, axis, how)
+    in_fp16 = stored.dtype == float16 and how not in ("max", "min") and _policy.get().reduce == float16
+    if _observer is not None:
+        _observer.reduced(x, axis, how, "float16" if in_fp16 else widen(x[:0]).dtype.name)
+    return device.reduce_fp16(x, axis, how) if in_fp16 else device.reduce(x, axis, how)
 
 
 # --------------------------------------------------------------------------------------- what is built from the gates
@@ -291,9 +353,11 @@ def to_dtype(x: Array, dtype: np.dtype) -> Array:
     if x.dtype == dtype:
         return x
     if x.dtype in FLOATING and dtype in FLOATING:
-        if dtype == float16 and _policy.get().rounding == "stochastic":
-            return backend.of(x).cast_stochastic(x)
-        return backend.of(x).cast(x, dtype)
+        stochastic = dtype == float16 and _policy.get().rounding == "stochastic"
+        y = backend.of(x).cast_stochastic(x) if stochastic else backend.of(x).cast(x, dtype)
+        if _observer is not None and dtype.itemsize < x.dtype.itemsize:
+            _observer.rounded(x, y)
+        return y
     return x.astype(dtype)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..precision import FP32, UPDATE, Policy, fit, float16, float32, store, to_dtype
+from ..precision import FP32, UPDATE, Policy, fit, float16, float32, observer, store, to_dtype
 from ..sparse import SparseRows, dense_of, put, values_of, with_values
 from ..tensor import Array, Tensor, _raw_index, tensor
 
@@ -82,6 +82,8 @@ class Parameter(Tensor):
 
         Without a master this rounding is where small updates are lost (MPT section 3.1).
         """
+        if (watching := observer()) is not None:
+            watching.written(self, value)
         copy = self.data
         if self._master is not None:
             put(self._master, value)

@@ -1,0 +1,14 @@
+"""The audit: in which precision is this computed, who says so, what is lost there, and what if it were otherwise?
+
+    with mp.audit() as a:
+        train()
+    print(a)
+
+Nothing in the model changes, and outside the block nothing is measured.
+"""
+
+from __future__ import annotations
+
+from .audit import Audit, audit
+from .ledger import Row, Rows
+from .listener import Instrument, Place

@@ -1,0 +1,259 @@
+"""The ledger: every op at every place of its call, the dtypes there, and what each rounding lost."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from .. import backend
+from ..precision import FLOATING, MOVEMENT, UPDATE, float16
+from ..sparse import values_of
+from ..tensor import Array, Op
+from .listener import Instrument, Place
+
+
+@dataclass
+class Rounding:
+    """What became of numbers that were stored in fewer bits, at one line of tinymp.
+
+    elements   how many
+    zero       that were not 0 and are now
+    subnormal  that are now subnormal: below 2^-14 in magnitude and not 0, with fewer significant bits than the rest
+    infinite   that were finite and are not now
+    largest    the largest magnitude before rounding, NaN left out
+    """
+
+    elements: int = 0
+    zero: int = 0
+    subnormal: int = 0
+    infinite: int = 0
+    largest: float = 0.0
+
+    def add(self, x: Array, y: Array) -> None:
+        """Count x, which became y."""
+        if not x.size:
+            return
+        device = backend.of(x)
+        xp, count = device.xp, device.xp.count_nonzero
+        largest = max(float(x.max()), -float(x.min()))
+        self.elements += x.size
+        if y.dtype == float16:  # comparing bits as integers takes a tenth of the time
+            bits = device.bits(y) & 0x7FFF
+            nonzero, normal = int(count(bits)), int(count(bits >= 0x0400))
+        else:
+            magnitude = xp.abs(y)
+            nonzero, normal = int(count(magnitude)), int(count(~(magnitude < xp.finfo(y.dtype).smallest_normal)))
+        self.zero += int(count(x)) - nonzero
+        self.subnormal += nonzero - normal
+        if not largest < xp.finfo(y.dtype).max:  # the largest overflows, or is infinite or NaN
+            self.infinite += int(count(xp.isinf(y))) - int(count(xp.isinf(x)))
+            largest = float(xp.where(xp.isnan(x), 0, xp.abs(x)).max())
+        self.largest = max(self.largest, largest)
+
+
+@dataclass
+class Row:
+    """One op at one place of its call, in one phase.
+
+    module, op, phase, caller  see `Place`
+    kind, source               of its arithmetic ("POINTWISE"), and where MPT or NVG speak of it
+    read, written              the dtypes of its floating arguments and results
+    computed, accumulated      the dtypes in which it computes and sums
+    calls, elements            how often it ran, and how many elements it wrote
+    roundings                  per line of tinymp that rounded there, what became of the numbers
+    """
+
+    module: str
+    op: str
+    phase: str
+    kind: str
+    caller: str
+    where: str = ""
+    source: str = "-"
+    read: str = "-"
+    computed: str = "-"
+    accumulated: str = "-"
+    written: str = "-"
+    calls: int = 0
+    elements: int = 0
+    roundings: dict[str, Rounding] = field(default_factory=dict)
+
+    rounded = property(lambda self: _total(self, "elements"), doc="How many numbers were rounded.")
+    zero = property(lambda self: _total(self, "zero"), doc="How many of them became 0.")
+    subnormal = property(lambda self: _total(self, "subnormal"), doc="How many became subnormal.")
+    infinite = property(lambda self: _total(self, "infinite"), doc="How many became infinite.")
+    largest = property(
+        lambda self: max((r.largest for r in self.roundings.values()), default=0.0),
+        doc="The largest magnitude before a rounding.",
+    )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Its columns, and under "roundings" the lines."""
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "roundings"}
+        counts = {name: getattr(self, name) for name in COUNTS}
+        return {**own, **counts, "roundings": {line: asdict(r) for line, r in self.roundings.items()}}
+
+
+COUNTS = ("rounded", "zero", "subnormal", "infinite", "largest")
+COLUMNS = tuple(f.name for f in fields(Row) if f.name != "roundings") + COUNTS
+
+
+def _total(row: Row, name: str) -> int:
+    return sum(getattr(r, name) for r in row.roundings.values())
+
+
+class Rows(list[Row]):
+    """Rows of a ledger; `sort` and `filter` make new ones, `print` shows a table."""
+
+    def sorted_by(self, *columns: str, descending: bool = True) -> Rows:
+        """The rows in the order of these columns. ValueError for an unknown one."""
+        for name in columns:
+            _known(name)
+        return Rows(sorted(self, key=lambda r: [getattr(r, c) for c in columns], reverse=descending))
+
+    def filter(self, test: Callable[[Row], bool] | None = None, **columns: Any) -> Rows:
+        """The rows for which the test holds, and whose columns have these values; a string matches as a part.
+
+            a.ledger.filter(op="softmax", phase="backward")
+            a.ledger.filter(lambda row: row.zero > 0.01 * row.rounded)
+
+        ValueError for an unknown column.
+        """
+        for name in columns:
+            _known(name)
+
+        def fits(row: Row) -> bool:
+            for name, wanted in columns.items():
+                value = getattr(row, name)
+                if not (wanted in value if isinstance(wanted, str) else wanted == value):
+                    return False
+            return test is None or bool(test(row))
+
+        return Rows(filter(fits, self))
+
+    def to_json(self) -> str:
+        """A list of objects, one per row."""
+        return json.dumps([_finite(row.as_dict()) for row in self], indent=1)
+
+    def to_csv(self) -> str:
+        """A line per row below a heading; the roundings of several lines are added up."""
+        out = io.StringIO()
+        writer = csv.DictWriter(out, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row.as_dict() for row in self)
+        return out.getvalue()
+
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame. ModuleNotFoundError says how to install pandas."""
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError("to_pandas: pandas is not installed: pip install pandas") from None
+        return pandas.DataFrame([{c: getattr(row, c) for c in COLUMNS} for row in self], columns=list(COLUMNS))
+
+    def __str__(self) -> str:
+        shown = ("module", "op", "phase", "kind", "read", "accumulated", "written", "calls", *COUNTS, "where", "caller")
+        cells = [shown, *[[_text(getattr(row, c)) for c in shown] for row in self]]
+        widths = [max(len(line[i]) for line in cells) for i in range(len(shown))]
+        numbers = {"calls", *COUNTS}
+        lines = [
+            "  ".join(c.rjust(w) if name in numbers else c.ljust(w) for c, w, name in zip(line, widths, shown)).rstrip()
+            for line in cells
+        ]
+        return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def _known(column: str) -> None:
+    if column not in COLUMNS:
+        raise ValueError(f"ledger: no column {column!r}; there are {', '.join(COLUMNS)}")
+
+
+def _text(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they become strings."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    return str(value) if isinstance(value, float) and value - value != 0 else value
+
+
+class Ledger(Instrument):
+    """Keeps the rows, in the order in which their ops first ran."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple, Row] = {}
+
+    @property
+    def rows(self) -> Rows:
+        """All rows."""
+        return Rows(self._rows.values())
+
+    def rounded(self, place: Place, x: Any, y: Any) -> None:
+        row = self._row(place)
+        row.roundings.setdefault(place.where, Rounding()).add(x, y)
+        if place.phase == "cast" or place.kind is None:
+            row.calls, row.elements = row.calls + 1, row.elements + y.size
+            row.read, row.written = str(x.dtype), str(y.dtype)
+
+    def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
+        row = self._row(place)
+        row.accumulated = _with(row.accumulated, accumulate)
+
+    def reduced(self, place: Place, x: Any, axis: Any, how: str, accumulate: str) -> None:
+        row = self._row(place)
+        if how not in ("max", "min"):
+            row.accumulated = _with(row.accumulated, accumulate)
+
+    def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
+        row = self._row(place)
+        row.where = place.where
+        row.calls += 1
+        row.elements += sum(values_of(y).size for y in outputs if hasattr(values_of(y), "dtype"))
+        for x in inputs:
+            row.read = _with(row.read, _floating(x))
+        for y in outputs:
+            row.written = _with(row.written, _floating(y))
+        if place.kind is not MOVEMENT and row.read != "-":
+            row.computed = "float64" if "float64" in row.read else "float32"
+
+    def written(self, place: Place, parameter: Any, value: Any) -> None:
+        if place.kind is not UPDATE:
+            return
+        row, dtype = self._row(place), str(values_of(value).dtype)
+        row.where = place.where
+        row.calls += 1
+        row.elements += values_of(value).size
+        row.read = row.computed = dtype
+        row.written = (
+            f"{parameter.master.dtype} master, {parameter.dtype} copy"
+            if parameter.master_nbytes
+            else str(parameter.dtype)
+        )
+
+    def _row(self, place: Place) -> Row:
+        key = place.module, place.op, place.phase, place.caller
+        row = self._rows.get(key)
+        if row is None:
+            kind = place.kind
+            row = Row(place.module, place.op, place.phase, kind.name if kind else "-", place.caller, place.where)
+            row.source = kind.source if kind else "-"
+            self._rows[key] = row
+        return row
+
+
+def _floating(x: Any) -> str:
+    x = values_of(x)
+    return str(x.dtype) if hasattr(x, "dtype") and x.dtype in FLOATING else "-"
+
+
+def _with(names: str, name: str) -> str:
+    """One more name in a list of them."""
+    if name == "-" or name in names.split(", "):
+        return names
+    return name if names == "-" else f"{names}, {name}"

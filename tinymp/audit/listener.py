@@ -1,0 +1,259 @@
+"""Listens at the gates and at the ops, and says of each event where it belongs.
+
+Nothing is asked of the model: the frames of Python's stack tell which op called a gate, which modules called the op
+(`Module.__call__`), and which line of the user's program called them. What is found for an op's forward is kept beside
+the op, and its backward belongs to the same place.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple
+
+from .. import precision
+from ..nn.module import Module
+from ..nn.parameter import Parameter
+from ..optim.optimizer import Optimizer, StepResult
+from ..precision import UPDATE, Kind, Observer
+from ..tensor import Op, _deposit, _propagate, watch
+
+PACKAGE = str(Path(precision.__file__).parent)
+GATES = precision.__file__
+
+
+class Site(NamedTuple):
+    """Where in the model and in the user's program: "model.conv1", "train.py:17"."""
+
+    module: str
+    caller: str
+
+
+class Place(NamedTuple):
+    """Where an event belongs: what ran there, in which phase, and who called it.
+
+    module  path of the module ("model.conv1"), or the parameter's for its update; empty outside of modules
+    op      PyTorch's name of the op, or of the optimizer; "cast" for a conversion that the user asked for
+    phase   "forward", "backward", "update" or "cast"
+    kind    of arithmetic; None for a cast
+    where   file and line in tinymp ("ops/softmax.py:41"): of the gate's call, or of the op
+    caller  file and line in the user's program; of the forward call also for a backward
+    """
+
+    module: str
+    op: str
+    phase: str
+    kind: Kind | None
+    where: str
+    caller: str
+
+
+class Instrument:
+    """Something that measures: a subclass overrides what it wants to hear of. Arrays may be read; what is kept of them
+    must be a copy.
+
+    listener  set while it listens; `listener.iteration` counts the iterations of the training
+    """
+
+    listener: Listener
+
+    def rounded(self, place: Place, x: Any, y: Any) -> None:
+        """x, in FP32 or FP64, became y, in fewer bits."""
+
+    def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
+        """a @ b, summed in accumulators of this dtype."""
+
+    def reduced(self, place: Place, x: Any, axis: Any, how: str, accumulate: str) -> None:
+        """A sum or mean of x, likewise."""
+
+    def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
+        """An op's forward or backward (place.phase) has run, on these arrays (or None, numbers, SparseRows)."""
+
+    def written(self, place: Place, parameter: Parameter, value: Any) -> None:
+        """A parameter is about to be set to `value` (FP32, or SparseRows of it)."""
+
+    def stepped(self, optimizer: Optimizer, result: StepResult) -> None:
+        """An optimizer has applied or skipped its update."""
+
+
+class Listener(Observer):
+    """Passes what it hears on to instruments; only what the thread does that started it.
+
+    names      of modules and parameters that were seen ("model.conv1", "model.conv1.weight"), by their id
+    iteration  how many iterations ended with an optimizer's step: the steps of the optimizer that made most
+    """
+
+    def __init__(self, instruments: list[Instrument]) -> None:
+        self.instruments = instruments
+        self.names: dict[int, str] = {}
+        self.iteration = 0
+        self._steps: Counter[int] = Counter()
+        self._kept: list[Any] = []  # so that nothing else gets the id of something that is gone
+        self._listening = ExitStack()
+        for instrument in instruments:
+            instrument.listener = self
+
+    def __enter__(self) -> Listener:
+        self._thread = threading.get_ident()
+        self._listening.enter_context(precision.observe(self))
+        self._listening.enter_context(watch(self._ran))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._listening.close()
+
+    # ---- what the gates and the ops say
+
+    def rounded(self, x: Any, y: Any) -> None:
+        if (place := self._place(sys._getframe(1))) is not None:
+            for i in self.instruments:
+                i.rounded(place, x, y)
+
+    def product(self, a: Any, b: Any, accumulate: str) -> None:
+        if (place := self._place(sys._getframe(1))) is not None:
+            for i in self.instruments:
+                i.product(place, a, b, accumulate)
+
+    def reduced(self, x: Any, axis: Any, how: str, accumulate: str) -> None:
+        if (place := self._place(sys._getframe(1))) is not None:
+            for i in self.instruments:
+                i.reduced(place, x, axis, how, accumulate)
+
+    def written(self, parameter: Any, value: Any) -> None:
+        if (place := self._place(sys._getframe(1))) is not None:
+            for i in self.instruments:
+                i.written(place, parameter, value)
+
+    def stepped(self, optimizer: Any, result: Any) -> None:
+        if threading.get_ident() == self._thread:
+            for i in self.instruments:
+                i.stepped(optimizer, result)
+            self._steps[id(optimizer)] += 1
+            self._kept.append(optimizer)
+            self.iteration = max(self._steps.values())
+
+    def name_of(self, parameter: Any) -> str:
+        """What a parameter is called: its path behind its model's name, as far as they are known."""
+        return self.names.get(id(parameter)) or getattr(parameter, "name", None) or f"parameter {parameter.shape}"
+
+    def _ran(self, phase: str, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        site = self._site_of(op, sys._getframe(1))
+        place = Place(site.module, op.name, phase, op.kind, _line_of(type(op)), site.caller)
+        for i in self.instruments:
+            i.ran(place, op, inputs, outputs)
+
+    # ---- where it belongs
+
+    def _place(self, frame: FrameType | None) -> Place | None:
+        """The place of a gate's call, whose frame this is; None for another thread's."""
+        if threading.get_ident() != self._thread:
+            return None
+        while frame is not None and frame.f_code.co_filename == GATES:
+            frame = frame.f_back
+        assert frame is not None
+        where = _line(frame, PACKAGE) if _inside(frame) else ""
+        while frame is not None and _inside(frame):
+            code, local = frame.f_code, frame.f_locals
+            if code is _APPLY:
+                op, site = local["op"], self._site_of(local["op"], frame)
+                return Place(site.module, op.name, "forward", op.kind, where, site.caller)
+            if code is _BACKWARD or (code is _PROPAGATE and "op" in local):  # the latter rounds sums of gradients
+                op = local["self"] if code is _BACKWARD else local["op"]
+                site = vars(op).get("_site", _BEFORE)
+                return Place(site.module, op.name, "backward", op.kind, where, site.caller)
+            if code is _DEPOSIT:
+                name = self.name_of(local["leaf"])
+                return Place(name, "sum of gradients", "backward", None, where, _caller(frame))
+            if code is _WRITE and (optimizer := _optimizer_behind(frame)) is not None:
+                rule = type(optimizer).__name__.lower()
+                return Place(self.name_of(local["self"]), rule, "update", UPDATE, where, _caller(frame))
+            frame = frame.f_back
+        return Place("", "cast", "cast", None, where, "" if frame is None else _line(frame))
+
+    def _site_of(self, op: Op, frame: FrameType) -> Site:
+        """The site of an op's call, found once: in forward."""
+        if "_site" not in vars(op):
+            op._site = _BEFORE if frame.f_code is _BACKWARD else self._site(frame)  # type: ignore[attr-defined]
+        return vars(op)["_site"]
+
+    def _site(self, frame: FrameType | None) -> Site:
+        caller, chain = "", []
+        while frame is not None:
+            if frame.f_code is _CALL:
+                chain.append(frame.f_locals["self"])
+                outer = frame.f_back
+            elif not caller and not _inside(frame):
+                caller = _line(frame)
+            frame = frame.f_back
+        if not chain:
+            return Site("", caller)
+        inner, root = chain[0], chain[-1]
+        if id(inner) not in self.names:
+            self._name(root, outer)
+        return Site(self.names.get(id(inner)) or type(inner).__name__, caller)
+
+    def _name(self, root: Module, frame: FrameType | None) -> None:
+        """Name a model that is called for the first time, and its modules, by what its caller calls it."""
+        name = self.names.get(id(root)) or (frame and _variable(frame, root)) or type(root).__name__.lower()
+        self._kept.append(root)
+        for path, part in (*root.named_modules(), *root.named_parameters()):
+            self.names.setdefault(id(part), f"{name}.{path}" if path else name)
+
+
+_APPLY: Any = Op.apply.__func__.__code__  # type: ignore[attr-defined]
+_BACKWARD = Op._run_backward.__code__
+_PROPAGATE = _propagate.__code__
+_DEPOSIT = _deposit.__code__
+_WRITE = Parameter.write.__code__
+_UPDATE = Optimizer._update_one.__code__
+_CALL = Module.__call__.__code__
+_BEFORE = Site("", "before the audit")
+
+
+def _inside(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(PACKAGE)
+
+
+def _line(frame: FrameType, base: str = "") -> str:
+    """File and line: the path below `base`, or the file's name alone."""
+    name = frame.f_code.co_filename
+    return f"{name[len(base) + 1 :] if base else Path(name).name}:{frame.f_lineno}"
+
+
+def _line_of(cls: type[Op]) -> str:
+    """File and line in tinymp at which an op's forward begins."""
+    code = cls.forward.__code__
+    return f"{code.co_filename[len(PACKAGE) + 1 :]}:{code.co_firstlineno}"
+
+
+def _caller(frame: FrameType | None) -> str:
+    while frame is not None and _inside(frame):
+        frame = frame.f_back
+    return "" if frame is None else _line(frame)
+
+
+def _optimizer_behind(frame: FrameType | None) -> Optimizer | None:
+    while frame is not None and _inside(frame):
+        if frame.f_code is _UPDATE:
+            return frame.f_locals["self"]
+        frame = frame.f_back
+    return None
+
+
+def _variable(frame: FrameType, thing: Any) -> str | None:
+    """What a frame calls a thing: a variable, or an attribute of one."""
+    for name, value in frame.f_locals.items():
+        if value is thing:
+            return name
+        fields = getattr(value, "_fields", None) or getattr(value, "__dict__", None)
+        if isinstance(fields, (tuple, dict)) and not isinstance(value, (type, ModuleType, Module)):
+            for field in list(fields):
+                if isinstance(field, str) and getattr(value, field, None) is thing:
+                    return field if name == "self" else f"{name}.{field}"
+    return next((name for name, value in frame.f_globals.items() if value is thing), None)
