@@ -49,7 +49,7 @@ class Rounding:
             nonzero, normal = int(count(magnitude)), int(count(~(magnitude < xp.finfo(y.dtype).smallest_normal)))
         self.zero += int(count(x)) - nonzero
         self.subnormal += nonzero - normal
-        if not largest < xp.finfo(y.dtype).max:  # the largest overflows, or is infinite or NaN
+        if not largest < float(xp.finfo(y.dtype).max):  # the largest overflows, or is infinite or NaN
             self.infinite += int(count(xp.isinf(y))) - int(count(xp.isinf(x)))
             largest = float(xp.where(xp.isnan(x), 0, xp.abs(x)).max())
         self.largest = max(self.largest, largest)
