@@ -24,8 +24,6 @@ from tqdm import tqdm
 
 import tinymp as mp
 from tinymp import nn, ops, optim
-from tinymp.nn.loss import SampledSoftmaxLoss
-from tinymp.nn.recurrent import LSTM
 from tinymp.precision import MOVEMENT
 from tinymp.sparse import values_of
 from tinymp.tensor import watch
@@ -139,11 +137,11 @@ class LanguageModel(nn.Module):
         super().__init__()
         c = config
         self.embedding = nn.Embedding(c.vocabulary, c.embedding, sparse=c.negatives > 0)
-        self.lstm = LSTM(c.embedding, c.hidden, c.layers, dropout=c.dropout, proj_size=c.projection)
+        self.lstm = nn.LSTM(c.embedding, c.hidden, c.layers, dropout=c.dropout, proj_size=c.projection)
         self.dropout = nn.Dropout(c.dropout)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         if c.negatives:
-            self.output = SampledSoftmaxLoss(c.outputs, c.vocabulary, c.negatives)
+            self.output = nn.SampledSoftmaxLoss(c.outputs, c.vocabulary, c.negatives)
         else:
             self.output = nn.Linear(c.outputs, c.vocabulary)
             self.output.weight = self.embedding.weight
@@ -162,7 +160,7 @@ class LanguageModel(nn.Module):
         """The mean of -ln p(target), in FP32; in training perhaps of a sampled softmax. y: (T, B, outputs), targets:
         (T, B).
         """
-        if isinstance(self.output, SampledSoftmaxLoss):
+        if isinstance(self.output, nn.SampledSoftmaxLoss):
             return self.output(y, targets)
         return ops.cross_entropy(self.logits(y.reshape(-1, y.shape[-1])), targets.reshape(-1))
 
