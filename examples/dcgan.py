@@ -447,18 +447,13 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
     print(
         f"on the {options.device.upper()}:\n\n{report.table(pair, SCORES)}\n\n{distances([*runs.values()], data.floor)}"
     )
-    settings = {k: str(v) if k in ("out", "loss_scale") else v for k, v in vars(options).items()}
+    settings = report.settings_of(options)
     report.write_json(options.out / "report.json", runs, settings | {"frechet_floor": data.floor})
     images.write_png(options.out / "samples.png", side_by_side(pages[:2]))
     title = f"DCGAN, batch {options.batch_size} on the {options.device.upper()}: FP32 and {policy.name}"
     write_png(options.out / "report.png", pair, pages[:2], title)
     print(f"\nwrote report.json, report.png and samples.png (FP32 left, {policy.name} right) to {options.out}")
-    for run in runs.values():
-        if run.stopped:
-            print(f"\n{run.policy}, seed {run.seed}, stopped after {len(run.curve)} steps: {run.stopped}")
-    if runs["fp32"].stopped:
-        p.exit(1)
-    return runs
+    return report.finish(p, runs)
 
 
 if __name__ == "__main__":

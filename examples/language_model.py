@@ -502,7 +502,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
         runs[label], model = train(used, scaler, seed, corpus, config, options)
         runs[label].loss_scaling = str(scale) if isinstance(scale, str) else f"{scaler.get_scale():g}"
     print(f"on the {options.device.upper()}:\n\n{report.table(runs, SCORES, 'words')}\n\n{verdict(runs, baseline)}")
-    settings = {k: str(v) if k in ("out", "loss_scale") else v for k, v in vars(options).items()}
+    settings = report.settings_of(options)
     settings |= {"configuration": vars(config), "parameters": config.parameters, "kneser_ney": baseline}
     report.write_json(options.out / "report.json", runs, settings)
     title = f"{corpus.name}, {config.batch} × {config.bptt} words per step on the {options.device.upper()}"
@@ -513,12 +513,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
     print(f"\nwrote {options.out / 'report.json'} and {options.out / 'report.png'}")
     written = lines(model, corpus.vocabulary, options.words, options.temperature, options.seed, policy)
     print(f"\nwritten by the last model, temperature {options.temperature:g}:\n\n{written}")
-    for label, run in runs.items():
-        if run.stopped:
-            print(f"\n{label} stopped after {len(run.curve)} steps: {run.stopped}")
-    if runs["fp32"].stopped:
-        p.exit(1)
-    return runs
+    return report.finish(p, runs)
 
 
 if __name__ == "__main__":

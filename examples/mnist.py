@@ -196,7 +196,7 @@ def main(arguments: list[str] | None = None) -> dict[str, report.Run]:
         options.policy: train(policy, options.loss_scale, data, options),
     }
     print(f"on the {options.device.upper()}:\n\n{report.table(runs)}")
-    settings = {k: str(v) if k in ("out", "loss_scale") else v for k, v in vars(options).items()}
+    settings = report.settings_of(options)
     report.write_json(options.out / "report.json", runs, settings)
     report.write_png(
         options.out / "report.png",
@@ -204,12 +204,7 @@ def main(arguments: list[str] | None = None) -> dict[str, report.Run]:
         f"MNIST CNN, batch {options.batch} on the {options.device.upper()}: FP32 and {policy.name}",
     )
     print(f"\nwrote {options.out / 'report.json'} and {options.out / 'report.png'}")
-    for run in runs.values():
-        if run.stopped:
-            print(f"\n{run.policy} stopped after {len(run.curve)} steps: {run.stopped}")
-    if runs["fp32"].stopped:
-        p.exit(1)
-    return runs
+    return report.finish(p, runs)
 
 
 if __name__ == "__main__":

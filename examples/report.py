@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import pathlib
 from dataclasses import dataclass, field
@@ -102,6 +103,21 @@ def table(runs: dict[str, Any], scores: Any = SCORES, unit: str = "images") -> s
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths))) for r in rows]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of the command line, for report.json."""
+    return {k: str(v) if k in ("out", "loss_scale") else v for k, v in vars(options).items()}
+
+
+def finish(parser: argparse.ArgumentParser, runs: dict[str, Any]) -> dict[str, Any]:
+    """Say which runs ended early; the program fails if FP32's did."""
+    for label, run in runs.items():
+        if run.stopped:
+            print(f"\n{label} stopped after {len(run.curve)} steps: {run.stopped}")
+    if runs["fp32"].stopped:
+        parser.exit(1)
+    return runs
 
 
 def write_json(path: pathlib.Path, runs: dict[str, Run], settings: dict[str, Any]) -> None:

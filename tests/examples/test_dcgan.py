@@ -326,7 +326,7 @@ def test_a_run_that_diverges_is_reported(folder, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stopped:
         dcgan.main([*TINY, "--data", str(folder), "--steps", "3", "--out", str(tmp_path / "out")])
     assert stopped.value.code == 1
-    assert "FP32, seed 0, stopped after 0 steps: the loss is nan" in capsys.readouterr().out
+    assert "fp32 stopped after 0 steps: the loss is nan" in capsys.readouterr().out
     assert json.loads((tmp_path / "out" / "report.json").read_text())["runs"]["fp32"]["loss"] is None
 
 

@@ -155,7 +155,7 @@ def test_data_with_nan_ends_with_the_reason(monkeypatch, tmp_path, capsys):
         mnist.main([*FEW, "--out", str(tmp_path)])
     assert stopped.value.code == 1
     printed = capsys.readouterr().out
-    assert "FP32 stopped after" in printed
+    assert "fp32 stopped after" in printed
     assert "`input` of conv2d" in printed
     assert json.loads((tmp_path / "report.json").read_text())["runs"]["fp32"]["curve"][0] is None
 
@@ -163,7 +163,7 @@ def test_data_with_nan_ends_with_the_reason(monkeypatch, tmp_path, capsys):
 def test_an_ablation_that_diverges_is_a_result(tmp_path, capsys):
     runs = mnist.main(["--steps", "40", "--policy", "pure_fp16", "--loss-scale", "none", "--out", str(tmp_path)])
     assert runs["fp32"].stopped is None
-    assert "PURE_FP16 stopped after" in capsys.readouterr().out
+    assert "pure_fp16 stopped after" in capsys.readouterr().out
 
 
 def test_shifted():
