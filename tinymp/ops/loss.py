@@ -70,7 +70,7 @@ class Labelled(Loss):
         t = self.xp.expand_dims(self.xp.asarray(target, dtype="int64"), self.axis)
         self.kept = self.xp.not_equal(t, ignore_index)
         t = t * self.kept
-        w = self.xp.asarray(self.kept, x.dtype)
+        w = self.xp.asarray(self.kept, widen(x[:0]).dtype)
         if weight is not None:
             w = self.device.select(self.kept, self.xp.take(widen(weight), t))
         if self.reduction == "mean":
@@ -178,30 +178,43 @@ class CrossEntropy(Labelled):
         ignore_index: int,
         label_smoothing: float,
     ) -> Array:
-        self.reduction, x = reduction, widen(input)
-        t, w = self.read(x, target, weight, ignore_index)
-        self.hard, self.share = 1 - label_smoothing, label_smoothing / x.shape[self.axis]
-        hit = self.hard * w
-        top = reduce(x, self.axis, "max")
-        z = x - top  # at most 0: nothing overflows, and logits of 65504 keep their digits
-        loss = -hit * self.xp.take_along_axis(z, t, self.axis)
-        q = hit
-        if self.share:
-            weighted = z if weight is None else z * _per_class(weight, x)
-            loss -= self.share * reduce(weighted, self.axis, "sum")
-            q = hit + (label_smoothing if weight is None else self.share * _total(widen(weight)))
-        total = reduce(self.xp.exp(z, out=z), self.axis, "sum")
-        self.save(input, t, weight, statistics=(w, top, q / total))
-        return self.reduced(loss + q * self.xp.log(total))
+        self.reduction = reduction
+        t, w = self.read(input, target, weight, ignore_index)
+        self.hard, self.share = 1 - label_smoothing, label_smoothing / input.shape[self.axis]
+
+        def rows(x: Array, t: Array, w: Array) -> tuple:
+            x, hit = widen(x), self.hard * w
+            top = reduce(x, self.axis, "max")
+            z = x - top  # at most 0: nothing overflows, and logits of 65504 keep their digits
+            loss = -hit * self.xp.take_along_axis(z, t, self.axis)
+            q = hit
+            if self.share:
+                weighted = z if weight is None else z * _per_class(weight, x)
+                loss -= self.share * reduce(weighted, self.axis, "sum")
+                q = hit + (label_smoothing if weight is None else self.share * _total(widen(weight)))
+            total = reduce(self.xp.exp(z, out=z), self.axis, "sum")
+            return loss + q * self.xp.log(total), top, q / total
+
+        loss, top, scale = self.by_rows(rows, input, t, w)
+        self.save(input, t, weight, statistics=(w, top, scale))
+        return self.reduced(loss)
 
     def backward(self, dy: Array) -> tuple:
-        (x, t, weight), (w, top, scale), dl = self.saved, self.statistics, self.dl(dy)
-        dx = self.xp.exp(widen(x) - top)
-        dx *= dl * scale
-        if self.share:
-            dx -= dl * self.share if weight is None else dl * self.share * _per_class(weight, x)
-        self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * (self.hard * w), self.axis)
-        return store(dx, like=x), None, None
+        x, t, weight = self.saved
+
+        def rows(x: Array, t: Array, w: Array, top: Array, scale: Array, dl: Array) -> tuple:
+            dx = self.xp.exp(widen(x) - top)
+            dx *= dl * scale
+            if self.share:
+                dx -= dl * self.share if weight is None else dl * self.share * _per_class(weight, x)
+            self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * (self.hard * w), self.axis)
+            return (store(dx, like=x),)
+
+        return *self.by_rows(rows, x, t, *self.statistics, self.dl(dy)), None, None
+
+    def by_rows(self, f: Any, x: Array, *per_row: Array) -> tuple:
+        """f of all rows, some at a time."""
+        return self.device.along(0, f, x, *per_row) if self.axis else f(x, *per_row)
 
     def forward_cuda(
         self,
