@@ -64,7 +64,7 @@ def page() -> str:
     ops = [
         [
             f"`{cls.name}`",
-            cls.kind.name,
+            cls.kind.name if cls.gradient is None else f"{cls.kind.name}, backward {cls.gradient.name}",
             first_paragraph(cls),
             ", ".join(f"`{a}`" for a in cls.fp32),
             where(cls),

@@ -7,7 +7,7 @@ import pytest
 
 import tinymp as mp
 from oracle import randn
-from tinymp import ops
+from tinymp import ops, precision
 from tinymp.backend import cpu
 from tinymp.precision import (
     FP16_ACCUMULATE,
@@ -265,6 +265,41 @@ def test_fp16_accumulate_against_a_slow_loop(chunk, k):
     np.testing.assert_array_equal(wide, (a.astype(F64) @ b.astype(F64)).astype(F32))
 
 
+@pytest.mark.parametrize("split", [1, 2, 3, 10, 99])
+@pytest.mark.parametrize("wide", [False, True])
+def test_split_k_rounds_the_sum_of_each_part(split, wide):
+    rng = np.random.default_rng(split)
+    a, b = (rng.integers(-1000, 1000, shape).astype(F16) / F16(16) for shape in [(2, 3, 10), (10, 5)])
+    bias, acc = F16(np.arange(5)), np.full((2, 3, 5), 0.5, F32)
+    expected = acc.astype(F64) + bias
+    step = -(-10 // min(split, 10))
+    for k in range(0, 10, step):
+        part = a[..., k : k + step].astype(F64) @ b[k : k + step].astype(F64)  # exact
+        expected += part if split == 1 else part.astype(F16)
+    with use(dataclasses.replace(MIXED, split=split)):
+        c = gemm(a, b, bias, acc=acc, wide=wide)
+        full = gemm(a.astype(F32), b.astype(F32))  # FP32 operands: no policy touches them
+    np.testing.assert_array_equal(c, expected.astype(F32 if wide else F16))
+    assert np.all(acc == 0.5)
+    np.testing.assert_array_equal(full, (a.astype(F64) @ b.astype(F64)).astype(F32))
+
+
+@pytest.mark.cpu
+def test_split_k_on_a_gpu(gpu):
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-1000, 1000, shape).astype(F16) / F16(16) for shape in [(3, 24), (24, 8)])
+    with use(dataclasses.replace(MIXED, split=3)):
+        c = mp.tensor(a).to("gpu") @ mp.tensor(b).to("gpu")
+        assert not precision.fused(np.dtype(F16))  # a kernel of its own would not be split
+        np.testing.assert_array_equal(c.numpy(), gemm(a, b))
+    assert precision.fused(np.dtype(F16))
+
+
+def test_split_k_over_nothing():
+    with use(dataclasses.replace(MIXED, split=4)):
+        np.testing.assert_array_equal(gemm(np.ones((2, 0), F16), np.ones((0, 3), F16), F16([1, 2, 3])), [[1, 2, 3]] * 2)
+
+
 @pytest.mark.parametrize("policy", [MIXED, FP16_ACCUMULATE], ids=str)
 @pytest.mark.parametrize(
     ("a", "b"),
@@ -335,6 +370,42 @@ def test_fp16_reductions_leave_fp32_alone():
         assert abs(reduce(x, 0, "sum", like=x)[0] - 1000) < 0.01
         assert reduce(x, 0, "sum", like=LIKE)[0] == 256  # computed from a stored FP16 tensor
         assert reduce(np.full(10, 70_000, F32), 0, "max", like=LIKE)[0] == 70_000
+
+
+def study(*only, **changes):
+    return dataclasses.replace(MIXED, name="STUDY", only=only, **changes)
+
+
+def test_only_the_ops_named_are_reduced_in_fp16():
+    x = mp.tensor(np.zeros((1, 10_000))).half()
+    total = mp.tensor(np.full(10_000, 0.1)).half()
+    label = mp.tensor([0])
+    for only, softmax, loss, summed in (
+        (("softmax",), 1 / 2048, np.log(10_000), 1000),
+        (("cross_entropy",), 1e-4, np.log(2048), 1000),
+        (("sum",), 1e-4, np.log(10_000), 256),
+        (("softmax", "cross_entropy", "sum"), 1 / 2048, np.log(2048), 256),
+        (("conv2d",), 1e-4, np.log(10_000), 1000),
+    ):
+        with use(study(*only, reduce=F16)):
+            assert ops.softmax(x, 1)[0, 0].item() == pytest.approx(softmax, rel=1e-3), only
+            assert ops.cross_entropy(x, label).item() == pytest.approx(loss, rel=2e-3), only
+            assert total.sum().item() == summed, only
+            # no policy touches FP32 operands, and a gate that no op called is not a named op's
+            assert ops.cross_entropy(x.float(), label).item() == pytest.approx(np.log(10_000), rel=1e-4)
+            assert store(reduce(total.data, 0, "sum"), total.data)[0] == 1000
+
+
+def test_only_holds_for_backward_and_for_products():
+    x, w = (mp.tensor(np.ones(shape)).half().requires_grad_() for shape in [(3000, 1), (4, 1)])
+    b = mp.tensor(np.zeros(4)).half().requires_grad_()
+    for only, bias_gradient, weight_gradient in ((("linear",), 2048, 2048), (("matmul",), 3000, 3000)):
+        with use(study(*only, reduce=F16, accumulate=F16, chunk=1)):
+            ops.linear(x, w, b).backward(np.ones((3000, 4), F16))
+        assert b.grad[0] == bias_gradient
+        assert w.grad[0, 0] == weight_gradient
+        for v in (x, w, b):
+            v.zero_grad()
 
 
 @pytest.mark.parametrize("policy", [MIXED, FP16_REDUCTIONS], ids=str)
@@ -427,6 +498,9 @@ def test_policy_as_text(policy, text):
         ("rounding", "up", "expected rounding 'nearest' or 'stochastic', got 'up'"),
         ("chunk", 0, "expected chunk to be a positive integer, got 0"),
         ("chunk", 2.0, "expected chunk to be a positive integer, got 2.0"),
+        ("split", 0, "expected split to be a positive integer, got 0"),
+        ("only", "softmax", "expected only to be a tuple of names of ops, got 'softmax'"),
+        ("only", (3,), "expected only to be a tuple of names of ops, got"),
     ],
 )
 def test_policy_refuses(field, value, message):

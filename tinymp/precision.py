@@ -80,6 +80,10 @@ class Policy:
     state       dtype of the optimizer's state: FP32 (it follows from MPT section 3.1, which does not speak of it)
     tf32        round the FP32 operands of products to TF32's 11 significant bits, as Tensor Cores of Ampere and later
                 can. Never unless a policy says so
+    split       cut the inner dimension of a product into so many parts that are summed apart, and round the sum of each
+                to storage before they are added up: "split-K" with cuBLAS's reduced-precision reduction. 1: do not
+    only        names of the ops ("softmax") to which `accumulate`, `split` and `reduce` apply; a loss may be one of
+                them. Empty: to every op but losses
     """
 
     name: str
@@ -92,6 +96,8 @@ class Policy:
     norm: np.dtype = float32
     state: np.dtype = float32
     tf32: bool = False
+    split: int = 1
+    only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("storage", "accumulate", "reduce", "norm", "state"):
@@ -101,8 +107,11 @@ class Policy:
             object.__setattr__(self, field, np.dtype(value))
         if self.rounding not in ("nearest", "stochastic"):
             raise ValueError(f"Policy: expected rounding 'nearest' or 'stochastic', got {self.rounding!r}")
-        if not isinstance(self.chunk, int) or self.chunk < 1:
-            raise ValueError(f"Policy: expected chunk to be a positive integer, got {self.chunk!r}")
+        for field in ("chunk", "split"):
+            if not isinstance(value := getattr(self, field), int) or value < 1:
+                raise ValueError(f"Policy: expected {field} to be a positive integer, got {value!r}")
+        if not isinstance(self.only, tuple) or not all(isinstance(name, str) for name in self.only):
+            raise ValueError(f"Policy: expected only to be a tuple of names of ops, got {self.only!r}")
 
     def __str__(self) -> str:
         changed = [
@@ -183,8 +192,30 @@ def fused(dtype: np.dtype | None) -> bool:
     if _observer is not None:
         return False
     policy = _policy.get()
-    exact = policy.accumulate == policy.reduce == float32 and policy.rounding == "nearest"
+    exact = policy.accumulate == policy.reduce == float32 and policy.rounding == "nearest" and policy.split == 1
     return dtype == float32 or (dtype == float16 and exact)
+
+
+# The op that runs: its name, and the dtype of what it stores. Only kept where the policy in use names ops.
+_running: ContextVar[tuple[str, Any]] = ContextVar("running", default=("", None))
+
+
+@contextmanager
+def running(op: str, storage: Any) -> Iterator[None]:
+    """Within the block, the gates know for which op they work: a policy's `only` may name it."""
+    token = _running.set((op, storage))
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+def _decides(policy: Policy, dtype: np.dtype) -> bool:
+    """Whether a policy decides about a sum over operands of this dtype: over FP16 ones, in the ops that it names."""
+    if not policy.only:
+        return dtype == float16
+    op, storage = _running.get()
+    return op in policy.only and storage == float16 and dtype in (float16, float32)  # a loss sums FP32 values
 
 
 # ---------------------------------------------------------------------------------------------------------- observing
@@ -206,6 +237,9 @@ class Observer:
 
     def written(self, parameter: Any, value: Any) -> None:
         """A parameter is about to be set to `value`, in FP32 (or SparseRows of it): an update, or the user's word."""
+
+    def deposited(self, leaf: Any, gradient: Any, scale: Any) -> None:
+        """`backward` adds this gradient (or SparseRows), which carries a loss scale, to the `grad` of a leaf."""
 
     def stepped(self, optimizer: Any, result: Any) -> None:
         """An optimizer has updated its parameters, or skipped that: result is the StepResult."""
@@ -289,35 +323,52 @@ def gemm(
     for an op that goes on summing them (col2im) and stores later; `acc`, such accumulators, is where to go on from.
     """
     device, like = backend.of(a), a if like is None else like
-    policy = _policy.get()
+    policy, split = _policy.get(), 1
     if like.dtype == float16:
-        compute = NAMES[policy.accumulate]
+        studied = _decides(policy, like.dtype)
+        compute, split = (NAMES[policy.accumulate], min(policy.split, a.shape[-1])) if studied else ("float32", 1)
     else:
         compute = "tf32" if policy.tf32 and like.dtype == float32 else NAMES[like.dtype]
     # cuBLAS rounds its accumulators itself, to nearest; a CPU's SGEMM hands them over as they are
-    rounded = device.gemm_rounds and not wide and policy.rounding == "nearest" and _observer is None
+    rounded = device.gemm_rounds and not wide and policy.rounding == "nearest" and _observer is None and split == 1
     if _observer is not None:
         _observer.product(a, b, compute)
-    c = device.gemm(a, b, bias, acc, compute, policy.chunk, like.dtype, rounded)
+    how = compute, policy.chunk, like.dtype, rounded
+    c = device.gemm(a, b, bias, acc, *how) if split < 2 else _in_parts(a, b, bias, acc, how, split, like)
     return c if wide or rounded else store(c, like)
+
+
+def _in_parts(a: Array, b: Array, bias: Any, acc: Any, how: tuple, split: int, like: Array) -> Array:
+    """a @ b (+ bias) (+ acc) of parts of the inner dimension: each part's sum is stored before it meets the others."""
+    step = -(-a.shape[-1] // split)
+    for k in range(0, a.shape[-1], step):
+        part = backend.of(a).gemm(a[..., k : k + step], b[..., k : k + step, :], None, None, *how)
+        acc = widen(store(part, like)) if acc is None else acc + widen(store(part, like))
+    return acc if bias is None else acc + widen(bias)
 
 
 def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None = None) -> Array:
     """Gate 4: "sum", "mean", "max", "min" or "cumsum" of x over axis, with an FP32 accumulator; returned in FP32.
 
     x: a stored array, or FP32 values computed from one, which is then named by `like`. Reduced axes stay with
-    length 1, so that the result broadcasts against x. A loss passes FP32 values and no `like`: no policy makes a
-    loss accumulate in FP16.
+    length 1, so that the result broadcasts against x. A loss passes FP32 values and no `like`: a policy makes it
+    accumulate in FP16 only where `only` names it.
     """
     device = backend.of(x)
     stored = x if like is None else like
-    in_fp16 = stored.dtype == float16 and how not in ("max", "min") and _policy.get().reduce == float16
+    policy = _policy.get()
+    in_fp16 = policy.reduce == float16 and how not in ("max", "min") and _decides(policy, stored.dtype)
     if _observer is not None:
-        _observer.reduced(x, axis, how, "float16" if in_fp16 else widen(x[:0]).dtype.name)
+        _observer.reduced(x, axis, how, "float16" if in_fp16 else _accumulator_of(x))
     return device.reduce_fp16(x, axis, how) if in_fp16 else device.reduce(x, axis, how)
 
 
 # --------------------------------------------------------------------------------------- what is built from the gates
+
+
+def _accumulator_of(x: Array) -> str:
+    """The dtype in which values like x are summed where no policy decides otherwise."""
+    return str(float32 if x.dtype == float16 else x.dtype)
 
 
 def accumulate(total: Array, part: Array) -> Array:
@@ -331,8 +382,12 @@ def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce") ->
     total and part are widened; like is a stored operand. The accumulator is that of the policy's field `reduce`, or
     `accumulate` where the sum completes a dot product.
     """
+    policy = _policy.get()
+    in_fp16 = getattr(policy, accumulator) == float16 and _decides(policy, like.dtype)
+    if _observer is not None:
+        _observer.reduced(part, None, "sum", "float16" if in_fp16 else NAMES[total.dtype])
     total += part
-    if like.dtype == float16 and getattr(_policy.get(), accumulator) == float16:
+    if in_fp16:
         total[...] = widen(backend.of(total).cast(total, float16))
 
 
@@ -341,8 +396,11 @@ def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
 
     The gradient of every lookup. The accumulator is that of `reduce`: FP32, or FP16 where the policy studies it.
     """
-    device = backend.of(rows)
-    if like.dtype == float16 and _policy.get().reduce == float16:
+    device, policy = backend.of(rows), _policy.get()
+    in_fp16 = policy.reduce == float16 and _decides(policy, like.dtype)
+    if _observer is not None:
+        _observer.reduced(rows, 0, "sum", "float16" if in_fp16 else _accumulator_of(rows))
+    if in_fp16:
         return widen(device.scatter_add_rows(n_rows, index, store(rows, like)))
     return device.scatter_add_rows(n_rows, index, widen(rows))
 

@@ -21,7 +21,7 @@ import heapq
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -36,15 +36,18 @@ from .precision import (
     POINTWISE,
     Kind,
     Policy,
+    current_policy,
     fit,
     float16,
     float32,
     float64,
     fused,
+    observer,
+    running,
     store,
     to_dtype,
 )
-from .sparse import SparseRows, accumulate, dense_of, with_values
+from .sparse import SparseRows, accumulate, dense_of, values_of, with_values
 
 Array = Any
 
@@ -117,10 +120,11 @@ class Op:
     """
 
     kind: ClassVar[Kind]
-    name: ClassVar[str]  # PyTorch's name, for messages
+    name: str  # PyTorch's name, for messages and reports
     arguments: ClassVar[tuple[str, ...]]  # the public names of forward's positional arguments; see _PUBLIC
     fp32: ClassVar[tuple[str, ...]] = ()  # arguments that may stay FP32 beside FP16 ones (batch norm's weight, ...)
 
+    gradient: ClassVar[Kind | None] = None  # the kind of backward where it is another: lookups whose gradients add up
     casts: ClassVar[bool] = False  # whether its result has another dtype, on the user's word
 
     # The CUDA twins of forward and backward, where an op has them. They take the same arguments, save the same arrays
@@ -197,7 +201,8 @@ class Op:
         recording = recording and _grad_enabled.get()
         if recording:
             op.needs = tuple([isinstance(a, Tensor) and a.requires_grad for a in args])
-        with np.errstate(all="ignore"):  # inf and nan are values here: the scaler and the finite checks look for them
+        # inf and nan are values here: the scaler and the finite checks look for them
+        with np.errstate(all="ignore") if not current_policy().only else _named(cls.name, storage):
             if device is backend.cpu or device is None:
                 y = op.forward(*arrays, **options)
             else:
@@ -222,7 +227,8 @@ class Op:
     def _on_device(self, definition: Any, twin: Any, arrays: Any, options: dict) -> Any:
         """On a GPU: run the CUDA twin where there is one and the policy allows it, else the definition."""
         try:
-            y = twin(self, *arrays, **options) if twin is not None and fused(self.storage) else NotImplemented
+            able = twin is not None and self.device is backend.gpu and fused(self.storage)
+            y = twin(self, *arrays, **options) if able else NotImplemented
             return definition(*arrays, **options) if y is NotImplemented else y
         except Exception as error:
             if self.device.is_out_of_memory(error):
@@ -275,10 +281,11 @@ class Op:
                 f"{self.name}: a tensor that backward needs was changed in place after the forward pass; call "
                 "backward() before the optimizer's step and other in-place changes"
             )
-        if self.device is backend.cpu:
-            dx = self.backward(*dys)
-        else:
-            dx = self._on_device(self.backward, type(self).backward_cuda, dys, {})
+        with nullcontext() if not current_policy().only else _named(self.name, self._storage()):
+            if self.device is backend.cpu:
+                dx = self.backward(*dys)
+            else:
+                dx = self._on_device(self.backward, type(self).backward_cuda, dys, {})
         dxs = dx if isinstance(dx, tuple) else (dx,)
         if len(dxs) != len(self.edges):
             raise RuntimeError(f"{self.name}: backward gave {len(dxs)} gradients for {len(self.edges)} arguments")
@@ -294,6 +301,10 @@ class Op:
         self.saved = None
         self.statistics = ()
         return dxs
+
+    def _storage(self) -> Any:
+        """float16 if that is what it stores, or gives to its inputs as gradients."""
+        return float16 if float16 in [self.dtype, *[like.dtype for like in self.like if like is not None]] else None
 
     @property
     def xp(self) -> Any:
@@ -321,6 +332,13 @@ class Op:
             f"{cls.name}: expected tensors of one dtype, got {seen}; nothing is promoted silently: give both the "
             "storage of one policy with policy.cast(...), or convert one with .half() or .float()"
         )
+
+
+@contextmanager
+def _named(op: str, storage: Any) -> Iterator[None]:
+    """What an op computes in, where the policy in use names ops."""
+    with np.errstate(all="ignore"), running(op, storage):
+        yield
 
 
 # -------------------------------------------------------------------------------------------------------------- Tensor
@@ -650,12 +668,14 @@ def _deposit(leaves: dict[int, list], root_gradient: Array) -> None:
                 f"backward: a gradient with loss scale {float(scale):g} meets one with {float(leaf.grad_scale):g} in "
                 f"the same `grad` (shape {leaf.shape}); accumulate with one scale, then unscale_, step and zero_grad"
             )
+    watching = observer()
     for leaf, dx, scale in leaves.values():
+        dx = with_values(dx, store(values_of(dx), leaf.data))
+        if watching is not None:
+            watching.deposited(leaf, dx, scale)
         if isinstance(dx, SparseRows):  # made for this leaf alone
-            dx = with_values(dx, store(dx.values, leaf.data))
             leaf.grad, leaf.grad_scale = dx if leaf.grad is None else accumulate(leaf.grad, dx), scale
             continue
-        dx = store(dx, leaf.data)
         if leaf.grad is None:
             xp = backend.of(leaf.data).xp
             dx = xp.asarray(dx)  # NumPy computes scalars from arrays without axes

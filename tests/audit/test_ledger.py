@@ -180,3 +180,11 @@ def test_an_empty_audit():
     with mp.audit() as a:
         pass
     assert a.ledger == [] and a.ledger.to_json() == "[]" and len(str(a.ledger).splitlines()) == 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64"])
+def test_a_sum_of_one_number(dtype):
+    with mp.audit() as a:
+        ops.sum(mp.tensor(np.ones((), dtype)))
+    (row,) = a.ledger.filter(op="sum")
+    assert row.accumulated == ("float32" if dtype == "float16" else dtype)

@@ -20,7 +20,7 @@ from ..nn.module import Module
 from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer, StepResult
 from ..precision import UPDATE, Kind, Observer
-from ..tensor import Op, _deposit, _propagate, watch
+from ..tensor import Op, Tensor, _deposit, _propagate, watch
 
 PACKAGE = str(Path(precision.__file__).parent)
 GATES = precision.__file__
@@ -76,6 +76,9 @@ class Instrument:
     def written(self, place: Place, parameter: Parameter, value: Any) -> None:
         """A parameter is about to be set to `value` (FP32, or SparseRows of it)."""
 
+    def deposited(self, leaf: Tensor, gradient: Any, scale: Any) -> None:
+        """`backward` adds this gradient (or SparseRows), which carries a loss scale, to the `grad` of a leaf."""
+
     def stepped(self, optimizer: Optimizer, result: StepResult) -> None:
         """An optimizer has applied or skipped its update."""
 
@@ -128,6 +131,11 @@ class Listener(Observer):
             for i in self.instruments:
                 i.written(place, parameter, value)
 
+    def deposited(self, leaf: Any, gradient: Any, scale: Any) -> None:
+        if threading.get_ident() == self._thread:
+            for i in self.instruments:
+                i.deposited(leaf, gradient, scale)
+
     def stepped(self, optimizer: Any, result: Any) -> None:
         if threading.get_ident() == self._thread:
             for i in self.instruments:
@@ -144,7 +152,8 @@ class Listener(Observer):
         if threading.get_ident() != self._thread:
             return
         site = self._site_of(op, sys._getframe(1))
-        place = Place(site.module, op.name, phase, op.kind, _line_of(type(op)), site.caller)
+        kind = op.gradient if phase == "backward" and op.gradient else op.kind
+        place = Place(site.module, op.name, phase, kind, _line_of(type(op)), site.caller)
         for i in self.instruments:
             i.ran(place, op, inputs, outputs)
 
@@ -166,7 +175,7 @@ class Listener(Observer):
             if code is _BACKWARD or (code is _PROPAGATE and "op" in local):  # the latter rounds sums of gradients
                 op = local["self"] if code is _BACKWARD else local["op"]
                 site = vars(op).get("_site", _BEFORE)
-                return Place(site.module, op.name, "backward", op.kind, where, site.caller)
+                return Place(site.module, op.name, "backward", op.gradient or op.kind, where, site.caller)
             if code is _DEPOSIT:
                 name = self.name_of(local["leaf"])
                 return Place(name, "sum of gradients", "backward", None, where, _caller(frame))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import cpu, gpu
+from . import cpu, gpu, meta
 
 __all__ = [
     "cpu",
@@ -21,6 +21,7 @@ __all__ = [
     "get_rng_state",
     "gpu",
     "manual_seed",
+    "meta",
     "of",
     "set_rng_state",
     "synchronize",
@@ -39,6 +40,8 @@ def get(device: Any) -> ModuleType:
     if device == "gpu":
         gpu.require()
         return gpu
+    if device == "meta":
+        return meta
     hint = '; PyTorch\'s "cuda" is "gpu" here' if isinstance(device, str) and device.startswith("cuda") else ""
     raise ValueError(f"device: expected 'cpu' or 'gpu', got {device!r}{hint}")
 
@@ -47,6 +50,8 @@ def of(x: Any) -> ModuleType:
     """The backend that owns array x."""
     if type(x) is _ndarray:  # the most frequent answer, at once
         return cpu
+    if type(x) is meta.MetaArray:
+        return meta
     return gpu if gpu.array_type is not None and isinstance(x, gpu.array_type) else cpu
 
 
@@ -56,8 +61,8 @@ def to_cpu(x: Any) -> np.ndarray:
 
 
 def writeable(x: Any) -> bool:
-    """Whether x may be written to. CuPy has no read-only arrays."""
-    return of(x) is gpu or x.flags.writeable
+    """Whether x may be written to. CuPy has no read-only arrays, and nothing is written to those without memory."""
+    return of(x) is not cpu or x.flags.writeable
 
 
 # ----------------------------------------------------------------------------------------------------- default device
@@ -65,7 +70,8 @@ def writeable(x: Any) -> bool:
 
 @contextmanager
 def device(name: str) -> Iterator[str]:
-    """Within the block, new tensors (`mp.tensor`, `ops.zeros`, ...) and new layers lie on this device: "cpu" or "gpu".
+    """Within the block, new tensors (`mp.tensor`, `ops.zeros`, ...) and new layers lie on this device: "cpu" or "gpu",
+    or "meta", where they have shapes and no memory (see meta.py).
 
     Tensors that exist stay where they are. ValueError for a device that does not exist; RuntimeError for a GPU that
     does not work, which says why and what to do.

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from . import histogram
+
 numkong: Any
 try:
     import numkong
@@ -338,6 +340,8 @@ def copy_all(sources: Sequence[Array], targets: Sequence[Array], wanted: bool = 
         for source, target in zip(sources, targets, strict=True):
             target[...] = source
 
+
+exponents = histogram.exponents_cpu
 
 # One generator for everything random on this backend: initialisation, dropout, stochastic rounding.
 generator = np.random.Generator(np.random.PCG64(0))

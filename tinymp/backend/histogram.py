@@ -1,8 +1,10 @@
-"""Histograms of exponents on the GPU: how much of a tensor lies beyond the range of FP16 (MPT 3.2, figure 3)."""
+"""Histograms of exponents: how much of a tensor lies beyond the range of FP16 (MPT 3.2, figure 3)."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from .kernels import Kernels
 from .layout import THREADS, blocks, compact
@@ -24,16 +26,93 @@ def bin_of(exponent: int) -> int:
 
 
 def exponents(x: Array) -> Array:
-    """How many values of x (FP16 or FP32, on the GPU) have each exponent floor(log2 |x|): int64, (BINS,), exact.
+    """How many values of x (on the GPU) have each exponent floor(log2 |x|): int64, (BINS,), exact.
 
     Entry ZEROS counts +0 and -0, entry `bin_of(e)` the finite values with exponent e, subnormal ones too (FP32 has
     e >= -149, FP16 e >= -24), entries INFINITIES and NANS the rest. The entries add up to x.size. Nothing waits for the
-    device.
+    device. FP64, which has no kernel, is counted on the host; exponents that FP32 does not have count as its last ones.
     """
     import cupy as xp
 
+    if x.dtype == np.float64:
+        return xp.asarray(exponents_cpu(x.get()))
     counts = xp.zeros(BINS, "uint64")
     if x.size:
         x = compact(xp, x)
         KERNELS.launch("exponents", x.dtype, blocks(x.nbytes, 64 * THREADS, 2048), THREADS, x, counts, x.size)
     return counts.view("int64")
+
+
+# -------------------------------------------------------------------------------------------------------- on the CPU
+
+BLOCK = 1 << 16  # elements: what is made of them stays in a core's L2 cache
+LANES = 8  # counters per bin: equal neighbours would wait for each other's increment
+_LANE = np.arange(BLOCK, dtype=np.uint32) % LANES
+_LANE_OF_PAIR, _LANE_OF_SINGLE = _LANE[: BLOCK // 2] << 10, _LANE << 8
+
+
+def exponents_cpu(x: Array) -> Array:
+    """The same of an array on the CPU, in the same bins.
+
+    Measured on one core, per element: 1.6 ns for FP16, 2.5 where many are subnormal; FP32 2.6, FP64 5 to 7.
+    """
+    counts = np.zeros(BINS, np.int64)
+    add = {np.dtype(np.float16): _add_halves, np.dtype(np.float32): _add_singles}.get(x.dtype, _add_any)
+    flat = x.ravel(order="K")  # a view wherever x has no gaps
+    for i in range(0, flat.size, BLOCK):
+        add(flat[i : i + BLOCK], counts)
+    return counts
+
+
+def _add_halves(x: Array, counts: Array) -> None:
+    """Count the exponent fields, two at a time; those of field 0 and 31 are compared with the bounds of their bins."""
+    bits = x.view(np.uint16)
+    pairs = bits[: x.size & -2].view(np.uint32)
+    field, second = pairs >> 10, pairs >> 21
+    field &= 31
+    second &= 31 << 5
+    field |= second
+    field |= _LANE_OF_PAIR[: pairs.size]
+    both = np.bincount(field, minlength=1024 * LANES).reshape(LANES, 32, 32).sum(0)
+    fields = both.sum(0) + both.sum(1)
+    fields[bits[pairs.size * 2 :] >> 10 & 31] += 1
+    counts[bin_of(-14) : bin_of(15) + 1] += fields[1:31]
+    magnitude = bits & 0x7FFF
+    nonzero, above = np.count_nonzero(magnitude), x.size - int(fields[0])
+    counts[ZEROS] += x.size - nonzero
+    for e in range(-15, -25, -1):
+        if above == nonzero:
+            break
+        n = np.count_nonzero(magnitude >= 1 << e + 24)
+        counts[bin_of(e)] += n - above
+        above = n
+    if fields[31]:
+        nans = np.count_nonzero(magnitude > 0x7C00)
+        counts[NANS] += nans
+        counts[INFINITIES] += fields[31] - nans
+
+
+def _add_singles(x: Array, counts: Array) -> None:
+    """Count the exponent fields; what has field 0 or 255 is rare, zeros apart, and is looked at once more."""
+    field = x.view(np.uint32) >> 23
+    field &= 255
+    field |= _LANE_OF_SINGLE[: x.size]
+    fields = np.bincount(field, minlength=256 * LANES).reshape(LANES, 256).sum(0)
+    counts[bin_of(-126) : bin_of(127) + 1] += fields[1:255]
+    zeros = x.size - np.count_nonzero(x)
+    if fields[0] == zeros and not fields[255]:
+        counts[ZEROS] += zeros
+    else:
+        normal = (field & 255) + 1 & 254
+        _add_any(x[normal == 0], counts)
+
+
+def _add_any(x: Array, counts: Array) -> None:
+    finite = np.isfinite(x)
+    nans = int(np.count_nonzero(np.isnan(x)))
+    counts[NANS] += nans
+    counts[INFINITIES] += x.size - np.count_nonzero(finite) - nans
+    some = x[finite & (x != 0)]
+    counts[ZEROS] += np.count_nonzero(finite) - some.size
+    places = np.clip(np.frexp(some)[1] - 1, LOWEST, HIGHEST) + bin_of(0)
+    counts += np.bincount(places, minlength=BINS)

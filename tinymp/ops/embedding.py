@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..backend import scatter
-from ..precision import MOVEMENT
+from ..precision import MOVEMENT, REDUCTION
 from ..sparse import sum_rows, with_values
 from ..tensor import Array, Op, Tensor
 from ._arguments import floating, refuse, tensor
@@ -19,6 +19,7 @@ class Embedding(Op):
     """
 
     kind = MOVEMENT
+    gradient = REDUCTION
     arguments = ("input", "weight")
 
     def forward(self, index: Array, w: Array, *, padding: int | None, sparse: bool) -> Array:

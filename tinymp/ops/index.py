@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..precision import MOVEMENT, scatter_add, store
+from ..precision import MOVEMENT, REDUCTION, scatter_add, store
 from ..tensor import Array, Op, Tensor
 from ._arguments import axis, refuse, tensor
 
@@ -18,6 +18,7 @@ class Slice(Op):
     """y = the view of x that integers, slices and new axes select;  dx = dy there, 0 elsewhere."""
 
     kind = MOVEMENT
+    name = "getitem"
 
     def forward(self, x: Array, *, index: tuple) -> Array:
         self.index = (*index, ...)  # with an ellipsis NumPy returns a view even where a single element is left
@@ -37,6 +38,8 @@ class Index(Op):
     """
 
     kind = MOVEMENT
+    gradient = REDUCTION
+    name = "getitem"
 
     def forward(self, x: Array, *index: Array, axes: Sequence[int]) -> Array:
         self.save(*index)

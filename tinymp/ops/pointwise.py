@@ -14,6 +14,7 @@ from ..precision import (
     FP32,
     MOVEMENT,
     POINTWISE,
+    REDUCTION,
     float32,
     reduce,
     require_fp16,
@@ -259,6 +260,7 @@ class Where(Op):
     """z = x where the condition holds, else y;  each gets dz where it was taken."""
 
     kind = MOVEMENT
+    gradient = REDUCTION
     arguments = ("condition", "input", "other")
 
     def forward(self, condition: Array, x: Array, y: Array) -> Array:

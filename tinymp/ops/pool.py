@@ -21,6 +21,7 @@ class MaxPool2d(Op):
     """
 
     kind = MOVEMENT
+    gradient = REDUCTION
     name = "max_pool2d"
 
     def forward(self, x: Array, *, geometry: Geometry, positions: list | None) -> Array:

@@ -87,11 +87,12 @@ class Extreme(Op):
     """y = max (or min) of x over dims, nan if one is;  the extreme elements (or the nans) share dy equally."""
 
     kind = REDUCTION
+    name = "amax"
 
     def forward(self, x: Array, *, dims: tuple, how: str) -> Array:
         y = store(reduce(x, dims, how), like=x)
         self.save(x, y)
-        self.dims = dims
+        self.dims, self.name = dims, f"a{how}"
         return y
 
     def backward(self, dy: Array) -> Array:
@@ -108,6 +109,7 @@ class ExtremeIndex(Op):
     name = "argmax"
 
     def forward(self, x: Array, *, dim: int, how: str) -> Array:
+        self.name = f"arg{how}"
         return getattr(self.xp, f"arg{how}")(widen(x), axis=dim, keepdims=True)
 
 
@@ -117,9 +119,9 @@ class Take(Op):
     kind = REDUCTION
     name = "max"
 
-    def forward(self, x: Array, index: Array, *, dim: int) -> Array:
+    def forward(self, x: Array, index: Array, *, dim: int, how: str) -> Array:
         self.save(index)
-        self.shape, self.dim = x.shape, dim
+        self.shape, self.dim, self.name = x.shape, dim, how
         return self.xp.take_along_axis(x, index, self.dim)
 
     def backward(self, dy: Array) -> tuple:
@@ -238,7 +240,7 @@ def _extreme(op: str, input: Tensor, dim: Any, keepdim: bool) -> Any:
         return (maximum if op == "max" else minimum)(input, dim)
     index = _index(op, input, dim, True)
     d = axis(op, dim, input.ndim)
-    values = Take.apply(input, index, dim=d)
+    values = Take.apply(input, index, dim=d, how=op)
     return Extremes(values, index) if keepdim else Extremes(_finish(values, (d,), False), _finish(index, (d,), False))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..precision import MOVEMENT, POINTWISE, add_to, float32, store, to_dtype, widen
+from ..precision import MOVEMENT, POINTWISE, REDUCTION, add_to, float32, store, to_dtype, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import choice, floating, integers, refuse
 
@@ -19,6 +19,7 @@ class Nearest(Op):
     """y_ij = x at the places (rows_i, cols_j);  dx adds up the dy of all the places that took it, in FP32."""
 
     kind = MOVEMENT
+    gradient = REDUCTION
     name = "interpolate"
 
     def forward(self, x: Array, *, rows: Taps, cols: Taps) -> Array:

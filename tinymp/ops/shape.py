@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from .. import backend
-from ..precision import FLOATING, MOVEMENT, scalar
+from ..precision import FLOATING, MOVEMENT, REDUCTION, scalar
 from ..tensor import Array, Op, Tensor
 from ._arguments import axes, axis, choice, constant, refuse, sizes
 from ._arguments import tensor as a_tensor
@@ -49,6 +49,7 @@ class Expand(Op):
     """y = x repeated along axes of length 1 and new leading axes;  dx = sum of dy over them, in FP32."""
 
     kind = MOVEMENT
+    gradient = REDUCTION
 
     def forward(self, x: Array, *, shape: tuple) -> Array:
         return self.xp.broadcast_to(x, shape)

@@ -1,0 +1,291 @@
+"""Ablations: planted scores get the verdicts that the rule gives them, and a tiny model shows real ones."""
+
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import optim
+from tinymp.audit.ablate import (
+    DECISIONS,
+    HARMLESS,
+    NEEDED,
+    UNDECIDED,
+    Ablation,
+    Run,
+    Workload,
+    decisions,
+    workload,
+)
+from tinymp.audit.cli import main
+from tinymp.tensor import Op
+
+pytestmark = pytest.mark.cpu  # the examples choose their device themselves
+
+MASTER = decisions(["master"])[0]
+
+
+def planted(base, flipped, higher=True, stopped=None):
+    """An ablation whose runs have these scores."""
+
+    def train(policy, scaler, seed):
+        if policy is mp.MIXED:
+            return Run(base[seed], [base[seed]])
+        return Run(flipped[seed], [flipped[seed]], stopped)
+
+    ablation = Ablation(Workload("planted", "score", higher, train), len(base))
+    ablation.run(MASTER)
+    return ablation
+
+
+@pytest.mark.parametrize(
+    ("base", "flipped", "higher", "verdict", "why"),
+    [
+        ([0.90, 0.91, 0.92], [0.90, 0.92, 0.91], True, HARMLESS, "no worse"),
+        ([0.90, 0.91, 0.92], [0.99, 0.99, 0.99], True, HARMLESS, "no worse"),
+        ([0.90, 0.91, 0.92], [0.89, 0.89, 0.89], True, UNDECIDED, "0.5 spreads worse"),
+        ([0.90, 0.91, 0.92], [0.86, 0.87, 0.88], True, NEEDED, "1.5 spreads worse"),
+        ([0.90, 0.91, 0.92], [0.86, 0.87, 0.88], False, HARMLESS, "no worse"),
+        ([10, 11, 12], [15, 15, 15], False, NEEDED, "1.5 spreads worse"),
+        ([10, 11, 12], [13, 13, 13], False, UNDECIDED, "0.5 spreads worse"),
+        ([0.9, 0.9, 0.9], [0.9, 0.9, 0.8], True, NEEDED, "inf spreads worse"),
+        ([0.90, 0.91, 0.92], [0.9, math.nan, 0.9], True, NEEDED, "1 of 3 runs diverged: the score is no number"),
+        ([0.90, math.nan, 0.92], [0.9, 0.9, 0.9], True, UNDECIDED, "the baseline itself diverged"),
+        ([0.9, 0.8], [0.9, 0.7], True, UNDECIDED, "2 seeds show no spread"),
+        ([0.9], [math.inf], False, NEEDED, "1 of 1 runs diverged"),
+        ([0.9], [0.9], True, HARMLESS, "bit for bit"),
+    ],
+)
+def test_verdicts_follow_the_rule(base, flipped, higher, verdict, why):
+    ablation = planted(base, flipped, higher)
+    found, reason = ablation.judged(MASTER)
+    assert found == ablation.verdict(MASTER) == verdict
+    assert why in reason
+    assert verdict in str(ablation)
+
+
+def test_a_run_that_was_stopped_needs_what_was_flipped():
+    ablation = planted([0.9, 0.9, 0.9], [0.9, 0.9, 0.9], stopped="10 skips in a row")
+    assert ablation.judged(MASTER) == (NEEDED, "3 of 3 runs diverged: 10 skips in a row")
+    assert ablation.as_dict()["decisions"][0]["stopped"] == ["10 skips in a row"] * 3
+
+
+@pytest.mark.parametrize(("seeds", "needed", "harmless"), [(3, 0.04, 0.81), (5, 0.002, 0.93)])
+def test_how_often_the_rule_errs_by_chance(seeds, needed, harmless):
+    """The numbers of the module's docstring."""
+    draw = random.Random(seeds)
+    found = []
+    for _ in range(1500):
+        base, flipped = ([draw.gauss(0, 1) for _ in range(seeds)] for _ in range(2))
+        found.append(planted(base, flipped).verdict(MASTER))
+    assert found.count(NEEDED) / len(found) == pytest.approx(needed, abs=0.015)
+    assert found.count(HARMLESS) / len(found) == pytest.approx(harmless, abs=0.03)
+
+
+def test_fp32_stands_beside_without_a_verdict():
+    work = Workload("planted", "score", True, lambda policy, scaler, seed: Run(seed + 0.5, [1.0]))
+    ablation = Ablation(work, 3)
+    assert ablation.run(decisions(["fp32"])[0]) == ""
+    assert list(ablation.runs) == ["mixed", "fp32"]
+    assert "fp32" in str(ablation) and "harmless" not in str(ablation)
+
+
+def test_every_run_gets_its_policy_its_scaler_and_its_seed():
+    seen = []
+
+    def train(policy, scaler, seed):
+        seen.append((policy.name, mp.current_policy().name, type(scaler).__name__, scaler.get_scale(), seed))
+        if isinstance(scaler, optim.StaticLossScaler):
+            scaler._scale = 1.0  # the next run must not see this
+        return Run(0.0, [0.0])
+
+    ablation = Ablation(Workload("planted", "score", True, train, optim.StaticLossScaler(8.0)), 2)
+    for decision in decisions(["loss-scaling", "master"]):
+        ablation.run(decision)
+    assert seen == [
+        *[("MIXED", "MIXED", "StaticLossScaler", 8.0, seed) for seed in range(2)],
+        *[("NO_MASTER", "NO_MASTER", "StaticLossScaler", 8.0, seed) for seed in range(2)],
+        *[("NO_SCALING", "NO_SCALING", "NoLossScaler", 1.0, seed) for seed in range(2)],
+    ]
+
+
+# ---- the decisions
+
+
+def test_each_decision_flips_what_it_says():
+    changed = {
+        d.name: {f: v for f, v in vars(d.policy).items() if f != "name" and v != getattr(mp.MIXED, f)}
+        for d in DECISIONS
+    }
+    half = np.dtype("float16")
+    assert changed["master"] == {"master": False}
+    assert changed["loss-scaling"] == {}
+    assert changed["accumulator-4"] == {"accumulate": half}
+    assert changed["accumulator-32"] == {"accumulate": half, "chunk": 32}
+    assert changed["split-k"] == {"split": 8}
+    assert changed["batch-norm-statistics"] == {"reduce": half, "only": ("batch_norm",)}
+    assert changed["batch-norm-parameters"] == {"norm": half}
+    assert changed["reductions"] == {"reduce": half}
+    assert changed["rounding-to-nearest"] == {"rounding": "stochastic"}
+    assert changed["optimizer-state"] == {"state": half}
+    assert [d.name for d in DECISIONS if not d.scaling] == ["fp32", "loss-scaling", "everything"]
+    assert len(changed) == len(DECISIONS) == len({d.policy.name for d in DECISIONS})
+    assert all(d.flipped and d.source for d in DECISIONS)
+
+
+def test_decisions_name_ops_that_there_are():
+    def below(cls):
+        return {cls.__dict__.get("name", "")}.union(*map(below, cls.__subclasses__()))
+
+    known = below(Op)
+    named = {name for d in DECISIONS for name in d.policy.only}
+    assert named and named <= known, named - known
+
+
+def test_decisions_are_chosen_by_name():
+    assert decisions() == list(DECISIONS)
+    assert [d.name for d in decisions(["softmax", "master"])] == ["master", "softmax"]
+    with pytest.raises(ValueError, match="no decision is called 'mastr'; did you mean master"):
+        decisions(["mastr"])
+    with pytest.raises(ValueError, match="there are fp32, master"):
+        decisions(["zzz"])
+
+
+# ---- a model of one's own
+
+SCRIPT = '''
+import numpy as np
+import tinymp as mp
+from tinymp import nn, ops, optim
+
+def train(policy, scaler, seed, steps):
+    """w -> 1 in steps of lr = 2^-13: in FP16 w stays where 2^-13 is below half its last place."""
+    w = policy.cast(nn.Linear(1, 1, bias=False))
+    with mp.no_grad():
+        w.weight.copy_(np.full((1, 1), 0.75 + seed / 1024, np.float32))
+    optimizer, x = optim.SGD(w.parameters(), lr=2.0**-13), policy.cast(mp.tensor([[1.0]]))
+    losses = []
+    for _ in range(steps):
+        loss = ops.l1_loss(w(x), policy.cast(mp.tensor([[1.0]])))
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+def gives_up(policy, scaler, seed, steps):
+    raise FloatingPointError("no scale cures this") if policy is not mp.MIXED else ValueError("not this")
+    yield
+'''
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def test_the_master_is_needed_where_updates_are_lost(script, tmp_path, capsys):
+    out = tmp_path / "out"
+    code = main(["ablate", f"{script}:train", "--steps", "100", "--only", "master,softmax,fp32", "--out", str(out)])
+    assert code == 0
+    printed = capsys.readouterr().out
+    found = json.loads((out / "ablation.json").read_text())
+    verdicts = {d["name"]: d["verdict"] for d in found["decisions"]}
+    assert verdicts == {"fp32": "", "master": NEEDED, "softmax": HARMLESS}
+    assert "master: the mean is" in printed and "softmax: bit for bit" in printed
+    assert found["baseline"]["scores"][0] < 0.24 < found["decisions"][1]["scores"][0] == 0.25  # w never moved
+    assert [len(curve) for curve in found["baseline"]["curves"]] == [100] * 3
+    assert found["seeds"] == 3
+    assert (out / "ablation.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_what_is_wrong_with_a_function_is_said(script):
+    with pytest.raises(FileNotFoundError, match=r"no file 'nowhere.py'"):
+        workload("nowhere.py:train", [], None, None)
+    with pytest.raises(ValueError, match="has no function 'test'"):
+        workload(f"{script}:test", [], None, None)
+    with pytest.raises(ValueError, match="takes no options, got --batch 3"):
+        workload(f"{script}:train", ["--batch", "3"], None, None)
+    with pytest.raises(ValueError, match="not this"):  # an error of the program's own is no divergence
+        Ablation(workload(f"{script}:gives_up", [], 1, None), 1).run(MASTER)
+
+
+def test_a_scaler_that_gives_up_is_a_result():
+    def train(policy, scaler, seed):
+        if policy is mp.NO_MASTER:
+            raise FloatingPointError("no scale cures this")
+        return Run(1.0, [1.0])
+
+    ablation = Ablation(Workload("planted", "score", True, train), 1)
+    assert ablation.run(MASTER) == NEEDED
+    entry = ablation.as_dict()["decisions"][0]
+    assert entry["scores"] == [None]
+    assert entry["stopped"] == ["no scale cures this"]
+
+
+# ---- the examples
+
+
+def test_mnist(tmp_path, capsys):
+    arguments = ["ablate", "mnist", "--steps", "2", "--seeds", "1", "--only", "master", "--batch", "16"]
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
+    found = json.loads((tmp_path / "ablation.json").read_text())
+    assert found["measure"] == "test accuracy" and found["higher_is_better"]
+    assert [len(d["curves"][0]) for d in (found["baseline"], *found["decisions"])] == [2, 2]
+    assert found["decisions"][0]["verdict"] == UNDECIDED
+    assert "undecided" in capsys.readouterr().out
+
+
+def test_language_model(tmp_path):
+    book = tmp_path / "book.txt"
+    book.write_text("the cat sat on the mat and the dog sat on the log . " * 60)
+    options = ["--data", str(book), "--vocabulary", "12", "--batch", "2", "--bptt", "4"]
+    work = workload("language_model", options, 2, tmp_path)
+    assert (work.measure, work.higher) == ("held-out perplexity", False)
+    run = work.train(mp.MIXED, optim.NoLossScaler(), 3)
+    assert len(run.curve) == 2 and 1 < run.score < 100
+    same, other = (work.train(mp.MIXED, optim.NoLossScaler(), seed) for seed in (3, 4))
+    assert same.curve == run.curve != other.curve
+
+
+def test_dcgan(tmp_path):
+    from examples import images
+
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for i in range(4):
+        images.write_png(pictures / f"{i}.png", np.random.default_rng(i).integers(0, 255, (20, 20), np.uint8))
+    options = ["--data", str(pictures), "--size", "16", "--width", "2", "--batch-size", "2", "--frechet-samples", "4"]
+    work = workload("dcgan", options, 1, tmp_path)
+    assert (work.measure, work.higher) == ("Fréchet distance", False)
+    run = work.train(mp.MIXED, optim.NoLossScaler(), 0)
+    assert len(run.curve) == 1 and math.isfinite(run.score)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mnst"], "no example is called 'mnst'; did you mean mnist?"),
+        (["zzz"], "there are mnist, dcgan, language_model, and FILE.py:FUNCTION"),
+        (["mnist", "--only", "mastr"], "no decision is called 'mastr'"),
+        (["mnist", "--policy", "mixed"], "--policy is for mnist alone"),
+        (["mnist", "--seed=3"], "--seed is for mnist alone"),
+        (["mnist", "--nonsense", "3"], "unrecognized arguments: --nonsense 3"),
+        (["mnist", "--seeds", "0"], "expected a positive integer, got '0'"),
+        (["mnist", "--data", "/nowhere"], "nowhere"),
+        (["nowhere.py:train"], "there is no file 'nowhere.py'"),
+        (["no_module:train"], "no_module"),
+        ([], "the following arguments are required: EXAMPLE"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_code_2(arguments, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["ablate", *arguments, "--out", str(tmp_path)])
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err

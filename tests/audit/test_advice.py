@@ -1,0 +1,299 @@
+"""Advice: each rule speaks where it should, with the number that was planted, and is silent otherwise."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from examples import mnist
+from tinymp import nn, ops, optim
+from tinymp.audit.advice import Advice, advise
+from tinymp.audit.bytes import ByteLedger, predict
+from tinymp.audit.ledger import Ledger, Rounding, Row
+from tinymp.audit.products import Products
+
+
+def stand_in(name, found):
+    """An instrument of this class that found this."""
+    return type(name, (), {"as_dict": lambda self: found})()
+
+
+def ledger(*rows):
+    made = type("Ledger", (), {"rows": list(rows)})()
+    return made
+
+
+def row(op="relu", phase="forward", kind="POINTWISE", module="net.a", counts=(), **columns):
+    one = Row(
+        module, op, phase, kind, "train.py:7", "ops/x.py:9", **{"read": "float16", "written": "float16"} | columns
+    )
+    if counts:
+        one.roundings["ops/x.py:10"] = Rounding(*counts)
+    return one
+
+
+def exponents(best, scale, zero=0.0):
+    lost = [{"role": "weight gradient", "scale": s, "zero": z} for s, z in ((scale, zero), (best, 0.0))]
+    return stand_in("Exponents", {
+        "tensors": [{"role": "weight gradient", "scale": scale}], "lost": lost, "best_scale": best, "margin": 1.5,
+    })  # fmt: skip
+
+
+def updates(*lost, n=100, fp32=False):
+    return stand_in("LostUpdates", [
+        {"name": f"net.{i}.weight", "updates": n, "lost": share, "fp32": fp32} for i, share in enumerate(lost)
+    ])  # fmt: skip
+
+
+def scales(history, skipped=(), causes=()):
+    return stand_in("Scales", {"history": history, "skipped": list(skipped), "causes": list(causes)})
+
+
+def sizes(measured, optimizers=()):
+    return stand_in("ByteLedger", {"measured": measured, "predicted": None, "optimizers": list(optimizers)})
+
+
+MASTERS = {"weights": {"float16": 200}, "masters": {"float32": 400}}
+NO_MASTERS = {"weights": {"float16": 200}, "masters": {}}
+GOOD = row(counts=(100, 1, 50, 0, 2.0))
+
+
+def test_nothing_to_say():
+    assert advise([]) == []
+    assert advise([ledger()]) == []
+    quiet = [ledger(GOOD), exponents(2048.0, 1024.0), updates(0.5), scales([[0, 1024.0], [99, 1024.0]]), sizes(MASTERS)]
+    assert advise(quiet) == []
+    assert advise([stand_in("Unknown", {"best_scale": 1.0})]) == []
+
+
+@pytest.mark.parametrize(
+    ("instruments", "text", "why", "source"),
+    [
+        (
+            [ledger(row(counts=(1000, 0, 0, 30, 70000.0)))],
+            "Keep relu of net.a within FP16",
+            "30 of 1,000 results became infinite; the largest was 7e+04",
+            "NVG 2.1",
+        ),
+        (
+            [ledger(row(op="softmax", counts=(1000, 20, 0, 0, 1.0)))],
+            "See whether softmax of net.a needs its small values",
+            "2.0% of 1,000 results were not 0 and became 0",
+            "NVG 2.1",
+        ),
+        (
+            [ledger(row(phase="backward", counts=(1000, 250, 0, 0, 1.0)))],
+            "Raise the loss scale with optim.DynamicLossScaler",
+            "25.0% of the values rounded in backward that are not 0 become 0",
+            "MPT 3.2, NVG 2.3.2",
+        ),
+        (
+            [exponents(4096.0, 8.0, 0.2), ledger(row(phase="backward", counts=(1000, 50, 0, 0, 1.0)))],
+            "Raise the loss scale from 8 to 4096",
+            "20.0% of the weight gradients that are not 0 become 0; at 4096 none overflows, by a factor of 1.5",
+            "MPT 3.2, NVG 2.3.2",
+        ),
+        (
+            [exponents(256.0, 1024.0), scales([[0, 1024.0], [9, 1024.0]])],
+            "Lower the loss scale from 1024 to 256",
+            "256 is the largest power of two",
+            "MPT 3.2, NVG 2.3.2",
+        ),
+        (
+            [scales([[0, 8.0], [99, 8.0]], range(10), 7 * [{"cause": "forward overflow", "text": "exp: 7e4"}])],
+            "Mend what makes steps overflow",
+            "10 of 100 steps were skipped; 7 times: forward overflow (exp: 7e4)",
+            "NVG 2.3.2",
+        ),
+        (
+            [updates(0.3, 0.0, 0.02), sizes(NO_MASTERS)],
+            "Keep FP32 master weights",
+            "30.0% of the updates of net.0.weight leave the FP16 weight as it is; so do more than 1% in 2 of 3",
+            "MPT 3.1",
+        ),
+        (
+            [updates(0.0005, 0.0), sizes(MASTERS)],
+            "Try tinymp.NO_MASTER",
+            "no parameter loses more than 0.05% of its updates",
+            "MPT 3.1",
+        ),
+        (
+            [sizes({"optimizer": {"float16": 2**21}}, [{"optimizer": "SGD"}])],
+            "Keep the optimizer's state in FP32",
+            "2.0 MiB of it are FP16",
+            "MPT 3.1",
+        ),
+        (
+            [ledger(row("batch_norm"), row("adam", "update", "UPDATE", "net.a.weight"), row("adam", "update", "UPDATE",
+             "net.a.bias", written="float32"), row("adam", "update", "UPDATE", "net.b.weight"))],
+            "Keep the parameters of normalisation layers in FP32",
+            "1 of 2 of them are FP16",
+            "NVG 2.3.1",
+        ),
+        (
+            [sizes(NO_MASTERS, [{"optimizer": "SGD", "lr": 0.1, "weight_decay": 1e-4}])],
+            "Keep FP32 masters, or the weight decay of SGD does nothing",
+            "lr * weight_decay = 1e-05 of a weight",
+            "MPT 3.1",
+        ),
+        (
+            [ledger(row("linear", kind="DOT", accumulated="float16"))],
+            "Accumulate in FP32: Policy(accumulate=float32)",
+            "linear add up in FP16, in 1 places",
+            "MPT 3.3, NVG 2.2",
+        ),
+        (
+            [ledger(row("sum", kind="REDUCTION", accumulated="float32, float16"))],
+            "Accumulate in FP32: Policy(reduce=float32)",
+            "sum add up in FP16",
+            "MPT 3.3, NVG 2.3.1",
+        ),
+        (
+            [ledger(row("linear", kind="DOT", read="float32", written="float32")),
+             sizes({"weights": {"float32": 2**20}, "activations": {"float32": 2**22}})],
+            "Train in mixed precision: tinymp.MIXED.cast(model) and a loss scaler",
+            "no matrix product of 1 reads FP16, so Tensor Cores stay idle; 1.0 MiB of weights and 4.0 MiB of activa",
+            "MPT 3, NVG 2.2",
+        ),
+    ],
+)  # fmt: skip
+def test_each_rule(instruments, text, why, source):
+    (one,) = advise(instruments)
+    assert isinstance(one, Advice)
+    assert one.text.startswith(text)
+    assert why in one.why
+    assert one.source == source
+
+
+@pytest.mark.parametrize(
+    "instruments",
+    [
+        [ledger(row(counts=(1000, 9, 900, 0, 60000.0)))],  # less than 1 % flushed
+        [ledger(row(phase="backward", counts=(1000, 0, 900, 30, 70000.0)))],  # the scaler's business
+        [ledger(row(phase="backward", counts=(1000, 250, 0, 0, 1.0))), exponents(8.0, 8.0, 0.2)],  # no larger S fits
+        [exponents(256.0, 1024.0), scales([[0, 2048.0], [9, 1024.0]])],  # dynamic
+        [scales([[0, 8.0], [9, 8.0]], range(9))],  # too early to tell
+        [scales([[0, 8.0], [99, 8.0]], range(5))],
+        [updates(0.3), sizes(MASTERS)],
+        [updates(0.3)],  # masters or not: unknown
+        [updates(0.3, fp32=True), sizes(NO_MASTERS)],
+        [updates(0.0, n=5), sizes(MASTERS)],
+        [updates(0.0, 0.002), sizes(MASTERS)],
+        [ledger(row("batch_norm"), row("adam", "update", "UPDATE", "net.b.weight"))],
+        [sizes(NO_MASTERS, [{"optimizer": "SGD", "lr": 0.1, "weight_decay": 0.0}])],
+        [sizes(NO_MASTERS, [{"optimizer": "SGD", "lr": 0.1, "weight_decay": 0.01}])],
+        [sizes(MASTERS, [{"optimizer": "Adam", "lr": 0.1, "weight_decay": 1e-4, "eps": 1e-8}])],
+        [ledger(row("linear", kind="DOT", accumulated="float32"))],
+        [ledger(row("relu", read="float32", written="float32"))],  # no product
+    ],
+)
+def test_silence(instruments):
+    assert advise(instruments) == []
+
+
+def test_eps_that_vanishes():
+    adam = {"optimizer": "Adam", "lr": 1e-3, "weight_decay": 0.0, "eps": 1e-8}
+    both = [sizes({"optimizer": {"float16": 100}, **MASTERS}, [adam])]
+    assert [a.text.split(":")[0] for a in advise(both)] == [
+        "Keep the optimizer's state in FP32",
+        "Raise eps of Adam above 6e-8, or keep its state in FP32",
+    ]
+    assert len(advise([sizes({"optimizer": {"float16": 100}}, [adam | {"eps": 1e-4}])])) == 1
+
+
+def test_the_place_and_the_order():
+    overflow, flush = row("exp", counts=(10, 0, 0, 5, 1e5)), row("softmax", counts=(10, 5, 0, 0, 1.0))
+    found = advise([ledger(flush, overflow), updates(0.5), sizes(NO_MASTERS)])
+    assert [a.text.split()[0] + " " + a.text.split()[1] for a in found] == ["Keep exp", "Keep FP32", "See whether"]
+    assert found[0].where == "net.a, ops/x.py:9, train.py:7"
+
+
+# ------------------------------------------------------------------------------------------------------------- products
+
+
+def products_of(make, shape, policy=mp.MIXED):
+    products = Products()
+    with mp.device("meta"):
+        model = make()
+    predict(model, shape, policy=policy, instruments=[products])
+    return products
+
+
+def test_padding():
+    products = products_of(lambda: nn.Sequential(nn.Linear(1024, 1000), nn.ReLU(), nn.Linear(1000, 100)), (64, 1024))
+    (one,) = advise([products])
+    assert one.text == "Pad the outputs of model.2 linear from 100 to 104"
+    share = 3 * 100 / (3 * 100 + 2 * 1024)  # no gradient of the input is wanted
+    assert one.why.startswith(f"100 is no multiple of 8: {share:.1%} of the operations")
+    assert "104 takes 4.0% more of them" in one.why
+    assert one.where.startswith("model.2, ops/dot.py:")
+    assert one.source == "NVG 2.2"
+
+
+def test_the_batch():
+    (one,) = advise([products_of(lambda: nn.Linear(64, 64), (60, 64))])
+    assert one.text == "Choose a batch with 64 rows instead of 60"
+    assert "100.0% of the operations" in one.why
+    assert "64 takes 6.7% more" in one.why
+
+
+def test_what_is_not_worth_padding():
+    assert advise([products_of(lambda: nn.Conv2d(3, 64, 3), (8, 3, 32, 32))]) == []  # 3 colours to 8
+    assert advise([products_of(lambda: nn.Conv2d(64, 64, 3, groups=64), (8, 64, 32, 32))]) == []  # depthwise
+    assert advise([products_of(lambda: mnist.cnn(1, 28, 28, 10), (64, 1, 28, 28))]) == []  # 10 classes: 0.04 %
+    assert advise([products_of(lambda: nn.Linear(63, 64), (60, 63), mp.FP32)]) == []  # the model is FP32
+
+
+# -------------------------------------------------------------------------------------------------------- the real ones
+
+
+def train(policy, scaler, steps=2, rule=optim.SGD, factor=1.0, weights=1.0):
+    mp.manual_seed(0)
+    model = policy.cast(nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 8)))
+    with mp.no_grad():
+        model[0].weight.copy_(weights * model[0].weight.master)
+    optimizer = rule(model.parameters())
+    x = policy.cast(mp.tensor(factor * np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)))
+    instruments = Ledger(), ByteLedger(), Products()
+    with mp.use(policy), mp.audit(*instruments) as a:
+        for _ in range(steps):
+            scaler.scale(ops.mse_loss(model(x), ops.zeros(8, 8))).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    return a
+
+
+def texts(audit):
+    return [a.text for a in advise(audit)]
+
+
+def test_a_healthy_run():
+    assert texts(train(mp.MIXED, optim.StaticLossScaler(1024))) == []
+
+
+def test_a_model_in_fp32():
+    (one,) = texts(train(mp.FP32, optim.NoLossScaler()))
+    assert one.startswith("Train in mixed precision")
+
+
+def test_pure_fp16():
+    found = texts(train(mp.PURE_FP16, optim.StaticLossScaler(1024), rule=optim.Adam))
+    for start in (
+        "Accumulate in FP32: Policy(accumulate=float32)",
+        "Accumulate in FP32: Policy(reduce=float32)",
+        "Keep the optimizer's state in FP32",
+        "Keep the parameters of normalisation layers in FP32",
+        "Raise eps of Adam",
+    ):
+        assert sum(text.startswith(start) for text in found) == 1, start
+
+
+def test_without_loss_scaling():
+    found = texts(train(mp.MIXED, optim.StaticLossScaler(2.0**-13), factor=1e-2))
+    assert any(text.startswith("Raise the loss scale") for text in found)
+
+
+def test_an_overflow():
+    found = advise(train(mp.MIXED, optim.StaticLossScaler(1.0), factor=1000.0, weights=1000.0))
+    assert found[0].text.startswith("Keep linear of model.0 within FP16")
+    assert "test_advice.py:" in found[0].where

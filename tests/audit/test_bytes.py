@@ -1,0 +1,410 @@
+"""Bytes: measured by counting, predicted without memory, and both against what is known."""
+
+import gc
+import json
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from examples import dcgan, mnist
+from examples.language_model import CONFIGS, LanguageModel
+from tinymp import nn, ops, optim
+from tinymp.audit.bytes import ROLES, ByteLedger, predict, total
+from tinymp.audit.products import Products
+from tinymp.tensor import saved_nbytes
+
+WORDS = np.random.default_rng(0).integers(0, 4000, (6, 20))
+RULES = {
+    "sgd": optim.SGD,
+    "momentum": lambda parameters: optim.SGD(parameters, momentum=0.9),
+    "adam": optim.Adam,
+}
+
+
+def of_mnist():
+    return mnist.cnn(1, 28, 28, 10)
+
+
+def images(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+# name -> (the model, its loss, its inputs)
+CASES = {
+    "mnist": (of_mnist, lambda m, x, y: ops.cross_entropy(m(x), y), images(16, 1, 28, 28), np.arange(16) % 10),
+    "generator": (
+        lambda: dcgan.small(32, 1, 8)[0],
+        lambda m, x: ops.mse_loss(m(x), ops.zeros(8, 1, 32, 32, dtype=x.dtype)),
+        images(8, 100, 1, 1),
+    ),
+    "discriminator": (
+        lambda: dcgan.small(32, 1, 8)[1],
+        lambda m, x: dcgan.loss_of(m(x), 0.9) + dcgan.loss_of(m(x), 0.0),
+        images(8, 1, 32, 32),
+    ),
+    "language model": (lambda: LanguageModel(CONFIGS["small"]), lambda m, x: m.loss(m(x)[0], x), WORDS),
+}
+
+
+def measure(model, loss, inputs, policy, rule, *, unscale=False, ledger=None, steps=1):
+    ledger = ByteLedger() if ledger is None else ledger
+    optimizer, scaler = rule(list(model.parameters())), optim.StaticLossScaler(8)
+    with mp.use(policy), mp.audit(ledger):
+        for _ in range(steps):
+            arguments = [policy.cast(mp.tensor(x)) for x in inputs]
+            scaler.scale(loss(model, *arguments)).backward()
+            if unscale:
+                scaler.unscale_(optimizer)
+            assert scaler.step(optimizer).applied
+            scaler.update()
+            optimizer.zero_grad()
+    return ledger
+
+
+def build(make, policy):
+    mp.manual_seed(0)
+    return policy.cast(make())
+
+
+# ------------------------------------------------------------------------------------------------------------- measured
+
+
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.PURE_FP16], ids=lambda p: p.name)
+def test_known_numbers(policy):
+    """Linear(8, 4) on 3 rows: every byte by hand."""
+    model = build(lambda: nn.Linear(8, 4), policy)
+    ledger = measure(model, lambda m, x: ops.mse_loss(m(x), ops.zeros(3, 4)), [images(3, 8)], policy, optim.Adam)
+    size, half = policy.storage.itemsize, policy.storage.name
+    measured = ledger.measured
+    assert measured["weights"] == {half: 36 * size}
+    assert measured["masters"] == ({"float32": 36 * 4} if policy is mp.MIXED else {})
+    assert measured["gradients"] == {half: 36 * size}
+    state = policy.state if policy.storage == np.float16 else policy.storage
+    assert measured["optimizer"] == {state.name: 2 * 36 * state.itemsize}
+    # x (3, 8) and y (3, 4) in storage, the target (3, 4) in FP32
+    expected = {"float16": 36 * 2, "float32": 12 * 4} if half == "float16" else {"float32": 48 * 4}
+    assert measured["activations"] == expected
+
+
+def test_activations_are_what_the_graph_keeps():
+    """saved_nbytes, and what the loss holds beside it: the mask of rows that are not ignored, the sum of the weights"""
+    model = build(of_mnist, mp.MIXED)
+    x, y = mp.MIXED.cast(mp.tensor(images(16, 1, 28, 28))), mp.tensor(np.arange(16) % 10)
+    ledger = ByteLedger()
+    with mp.audit(ledger):
+        loss = ops.cross_entropy(model(x), y)
+        kept = saved_nbytes(loss)
+        loss.backward()
+    assert sum(ledger.measured["activations"].values()) == kept + 16 + 4
+
+
+def test_an_array_outside_save_counts():
+    class Hoards(ops.pointwise.Mul):
+        def forward(self, a, b):
+            self.secret = [np.zeros(1000, np.float32)]
+            return super().forward(a, b)
+
+    x = mp.tensor(np.ones(4, np.float32), requires_grad=True)
+    sizes = []
+    for op in (ops.pointwise.Mul, Hoards):
+        ledger = ByteLedger()
+        with mp.audit(ledger):
+            op.apply(x, x).sum().backward()
+        sizes.append(sum(ledger.measured["activations"].values()))
+    assert sizes[1] - sizes[0] == 4000
+
+
+def test_two_graphs_at_once_and_one_after_the_other():
+    x, ledger = mp.tensor(images(4, 8), requires_grad=True), ByteLedger()
+    with mp.audit(ledger):
+        a, b = ops.exp(x), ops.tanh(x)  # each keeps its result
+        a.sum().backward()
+        assert ledger.measured["activations"] == {"float32": 2 * 4 * 8 * 4}
+        b.sum().backward()
+    assert ledger.measured["activations"] == {"float32": 2 * 4 * 8 * 4}
+    ledger = ByteLedger()
+    with mp.audit(ledger):
+        for op in (ops.exp, ops.tanh):
+            op(x).sum().backward()
+    assert ledger.measured["activations"] == {"float32": 4 * 8 * 4}
+
+
+def test_a_graph_that_is_dropped_and_none_at_all():
+    x, ledger = mp.tensor(images(64, 8), requires_grad=True), ByteLedger()
+    with mp.audit(ledger):
+        ops.exp(x)
+        gc.collect()
+        ops.exp(x[:1]).sum().backward()
+        with mp.no_grad():
+            ops.exp(x)
+    assert ledger.measured["activations"] == {"float32": 8 * 4}
+
+
+def test_without_backward_and_without_an_optimizer():
+    x, ledger = mp.tensor(images(4, 8), requires_grad=True), ByteLedger()
+    model = nn.Linear(8, 2)
+    with mp.audit(ledger):
+        y = model(x)
+        assert ledger.measured["activations"] == {}  # x and the weight want gradients: they are leaves
+        ops.exp(y).sum().backward()
+        assert ledger.measured["gradients"] == ledger.measured["weights"] == {"float32": 18 * 4}
+    assert ledger.measured["optimizer"] == {}
+
+
+def test_unscaled_gradients_are_fp32():
+    make, loss, *inputs = CASES["mnist"]
+    half, full = (measure(build(make, mp.MIXED), loss, inputs, mp.MIXED, optim.SGD, unscale=u) for u in (False, True))
+    n = sum(p.data.size for p in of_mnist().parameters())
+    assert half.measured["gradients"].keys() == {"float16", "float32"}  # batch norm's are FP32
+    assert full.measured["gradients"] == {"float32": 4 * n}
+
+
+def test_sparse_gradients():
+    model = build(lambda: nn.Embedding(1000, 8, sparse=True), mp.MIXED)
+    ledger = measure(model, lambda m, i: ops.mse_loss(m(i), ops.zeros(5, 8)), [np.array([1, 2, 2, 9, 7])], mp.MIXED,
+                     optim.SGD)  # fmt: skip
+    assert ledger.measured["gradients"] == {"int64": 4 * 8, "float16": 4 * 8 * 2}
+    ledger = predict(model, np.array([1, 2, 2, 9, 7]), loss=lambda m, i: ops.mse_loss(m(i), ops.zeros(5, 8)))
+    assert ledger.predicted["gradients"] == {"int64": 5 * 8, "float16": 5 * 8 * 2}  # as if no index came twice
+
+
+def test_workspace():
+    """The columns of a convolution: 3 * 9 terms at 2 * 6 * 6 positions; in FP32 they are all there is."""
+    w, x, ledger = mp.tensor(images(4, 3, 3, 3)), mp.tensor(images(2, 3, 8, 8)), ByteLedger()
+    with mp.audit(ledger):
+        ops.conv2d(x, w)
+    assert ledger.measured["workspace"] == {"float32": 27 * 72 * 4}
+    ledger = ByteLedger()
+    with mp.audit(ledger):
+        ops.matmul(x[0, 0], x[0, 1])
+    assert ledger.measured["workspace"] == {}
+    with mp.audit(ledger):  # two widened operands (8, 8)
+        ops.matmul(x[0, 0].half(), x[0, 1].half())
+    assert ledger.measured["workspace"] == {"float32": 2 * 64 * 4}
+
+
+def test_a_dcgan_iteration():
+    """Two networks: while D learns, G's graph waits."""
+    mp.manual_seed(0)
+    g, d = (mp.MIXED.cast(m) for m in dcgan.small(32, 1, 8))
+    nets = dcgan.Networks(g, d, *(optim.Adam(m.parameters(), **dcgan.ADAM) for m in (g, d)))
+    real, noise = (mp.MIXED.cast(mp.tensor(images(*s))) for s in ((8, 1, 32, 32), (8, 100, 1, 1)))
+    kept = []
+
+    class Run:
+        def measure_bytes(self, *graphs):
+            kept.append(sum(map(saved_nbytes, graphs)))
+
+    ledger = ByteLedger()
+    with mp.audit(ledger):
+        dcgan.step(nets, optim.StaticLossScaler(8), real, noise, Run())
+    parameters = [*g.parameters(), *d.parameters()]
+    measured = {role: sum(sizes.values()) for role, sizes in ledger.measured.items()}
+    assert measured["weights"] == measured["gradients"] == sum(p.nbytes for p in parameters)
+    assert measured["masters"] == sum(p.master_nbytes for p in parameters)
+    assert measured["optimizer"] == 8 * sum(p.data.size for p in parameters)
+    assert measured["activations"] == max(kept) - 8 * 32 * 32 * 2  # the fakes are in both graphs
+
+
+# ------------------------------------------------------------------------------------------------------------ predicted
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=lambda p: p.name)
+@pytest.mark.parametrize("name", CASES)
+def test_predictions(name, policy, rule):
+    """Held to: within 2 % of what is measured. They are exact, role by role."""
+    make, loss, *inputs = CASES[name]
+    unscale = name == "language model"  # which clips
+    model = build(make, policy)
+    before = model.state_dict()
+    ledger = predict(model, *inputs, policy=policy, optimizer=rule, loss=loss, unscale=unscale)
+    assert all(np.array_equal(v, before[k]) for k, v in model.state_dict().items())
+    measure(model, loss, inputs, policy, RULES[rule], unscale=unscale, ledger=ledger, steps=2)
+    measured, predicted = ledger.measured, ledger.predicted
+    assert total(predicted) == pytest.approx(total(measured), rel=0.02)
+    assert predicted == measured
+    assert measured["weights"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_in_fp32(name):
+    """What is derived from a mixed run is what is predicted, and measured, in FP32."""
+    make, loss, *inputs = CASES[name]
+    predicted = predict(build(make, mp.MIXED), *inputs, loss=loss, optimizer="momentum")
+    mixed = measure(build(make, mp.MIXED), loss, inputs, mp.MIXED, RULES["momentum"])
+    fp32 = measure(build(make, mp.FP32), loss, inputs, mp.FP32, RULES["momentum"])
+    whole = fp32.measured
+    assert predicted.fp32 == whole
+    assert {**fp32.fp32, "workspace": {}} == {**whole, "workspace": {}}
+    assert fp32.ratio == 1
+    assert predicted.ratio == total(whole) / total(mixed.measured)
+    assert 1.1 < mixed.ratio < 2
+    if name != "generator":  # of which FP32 keeps padded results
+        assert {**mixed.fp32, "workspace": {}} == {**whole, "workspace": {}}
+        assert mixed.ratio == predicted.ratio
+
+
+def test_inputs_as_shapes_and_an_optimizer_of_the_model():
+    model = build(of_mnist, mp.MIXED)
+    optimizer = optim.SGD([{"params": model[0].parameters(), "momentum": 0.5}, {"params": model[4].parameters()}])
+    ledger = predict(model, (2, 1, 28, 28), optimizer=optimizer)
+    assert ledger.predicted["optimizer"] == {"float32": 4 * 32 * 9}
+    assert optimizer.state == {}
+    assert ledger.predicted["activations"] == predict(model, images(2, 1, 28, 28)).predicted["activations"]
+    assert {o["momentum"] for o in ledger.as_dict()["optimizers"]} == {0.5, 0.0}
+    assert predict(model, (2, 1, 28, 28), optimizer=optim.Adagrad).predicted["optimizer"] == {
+        "float32": 4 * sum(p.data.size for p in model.parameters())
+    }
+
+
+def test_within_an_audit_nobody_else_hears():
+    model = build(of_mnist, mp.MIXED)
+    inner = Products()
+    with mp.audit() as a:
+        predict(model, (2, 1, 28, 28), instruments=[inner])
+    assert inner.rows
+    assert not a.ledger
+
+
+def resnet50():
+    """Bottlenecks of 1x1, 3x3 and 1x1 convolutions (He et al., 2016)."""
+
+    class Block(nn.Module):
+        def __init__(self, before, width, stride):
+            super().__init__()
+            sizes = [(before, width, 1, 1), (width, width, 3, stride), (width, 4 * width, 1, 1)]
+            self.parts = nn.ModuleList(
+                nn.Sequential(nn.Conv2d(i, o, k, s, k // 2, bias=False), nn.BatchNorm2d(o)) for i, o, k, s in sizes
+            )
+            short = stride > 1 or before != 4 * width
+            self.short = nn.Conv2d(before, 4 * width, 1, stride, bias=False) if short else nn.Identity()
+
+        def forward(self, x):
+            y = x
+            for i, part in enumerate(self.parts):
+                y = part(y) if i == 2 else ops.relu(part(y))
+            return ops.relu(y + self.short(x))
+
+    layers, before = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
+    for width, count in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for i in range(count):
+            layers.append(Block(before, width, 2 if i == 0 and width > 64 else 1))
+            before = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
+
+
+def classes(m, x, y):
+    return ops.cross_entropy(m(x), y)
+
+
+FULL = {  # model, loss, inputs, parameters
+    "bigLSTM": (
+        lambda: LanguageModel(CONFIGS["bigLSTM"]),
+        lambda m, x: m.loss(m(x)[0], x),
+        [np.broadcast_to(np.int64(0), (20, 1024))],
+        1_776_948_095,
+    ),
+    "ResNet-50": (resnet50, classes, [(32, 3, 224, 224), np.zeros(32, np.int64)], 25_549_352),
+    "DCGAN": (lambda: dcgan.paper()[1], None, [(128, 3, 128, 128)], None),
+}
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_full_size_models(name):
+    make, loss, inputs, parameters = FULL[name]
+    start = time.perf_counter()
+    tracemalloc.start()
+    with mp.device("meta"):
+        model = make()
+    ledger = predict(model, *inputs, loss=loss)
+    allocated = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert allocated < 20_000_000
+    assert time.perf_counter() - start < 20
+    sizes = {role: sum(s.values()) for role, s in ledger.predicted.items()}
+    parameters = parameters or sum(p.data.size for p in model.parameters())
+    assert sizes["weights"] == pytest.approx(2 * parameters, rel=0.01)
+    assert sizes["masters"] == pytest.approx(4 * parameters, rel=0.01)
+    assert sizes["optimizer"] == 8 * parameters
+    assert 1 < ledger.ratio < 2.5
+
+
+def test_full_size_activations():
+    """ResNet-50's are proportional to the batch, but for batch norm's statistics; those of FP16 are half of FP32's."""
+    with mp.device("meta"):
+        model = resnet50()
+    kept = []
+    for n in (2, 4, 32):
+        ledger = predict(model, (n, 3, 224, 224), np.zeros(n, np.int64), loss=classes)
+        kept.append(sum(ledger.predicted["activations"].values()))
+        assert kept[-1] / sum(ledger.fp32["activations"].values()) == pytest.approx(0.5, abs=0.05)
+    per_image = (kept[1] - kept[0]) / 2
+    assert kept[2] == kept[0] + 30 * per_image
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((lambda x: x, (1, 2)), {}, TypeError, "predict: expected a Module, got function"),
+        ((nn.Linear(2, 2), "x"), {}, TypeError, "expected shapes, arrays or Tensors for `inputs`, got str"),
+        (
+            (nn.Linear(2, 2), (1, 2)),
+            {"optimizer": "lion"},
+            ValueError,
+            "one of sgd, momentum, adam, adamw, adagrad, got",
+        ),
+        ((nn.Linear(2, 2), (1, 2)), {"optimizer": optim.SGD(nn.Linear(2, 2).parameters())}, ValueError, "2 parameters"),
+        ((nn.Linear(2, 2).requires_grad_(False), (1, 2)), {}, ValueError, "depends on its parameters"),
+    ],
+)
+def test_refused(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        predict(*arguments, **options)
+    mp.tensor(1.0) + 1  # nobody listens any more
+
+
+# ------------------------------------------------------------------------------------------------------------ reporting
+
+
+def test_report():
+    make, loss, *inputs = CASES["mnist"]
+    model = build(make, mp.MIXED)
+    ledger = predict(model, *inputs, loss=loss)
+    shown = ledger.as_dict()
+    assert shown == json.loads(json.dumps(shown))
+    assert shown["roles"] == list(ROLES)
+    assert shown["measured"] == {}
+    assert shown["ratio"] == ledger.ratio
+    combined = ByteLedger(ledger)
+    measure(model, loss, inputs, mp.MIXED, optim.Adam, ledger=combined)
+    shown = combined.as_dict()
+    assert set(shown["measured"]) == set(shown["predicted"]) == set(shown["fp32"]) == set(ROLES)
+    lines = str(combined).splitlines()
+    assert len(lines) < 25
+    assert lines[-1] == f"FP32 / this: {combined.ratio:.2f}"
+    assert str(ByteLedger()).endswith("FP32 / this: nan")
+    assert ByteLedger().as_dict()["ratio"] is None
+
+
+def test_draw():
+    plt = pytest.importorskip("matplotlib.figure")
+    axes = plt.Figure().subplots()
+    ledger = predict(nn.Linear(256, 256), (32, 256))
+    ledger.draw(axes)
+    tops = [max(bar.get_y() + bar.get_height() for bar in bars) for bars in zip(*axes.containers)]
+    assert tops[0] == pytest.approx(total(ledger.fp32) / 2**20)
+    assert tops[1] == pytest.approx(total(ledger.predicted) / 2**20)
+
+
+def test_on_a_gpu(gpu):
+    make, loss, inputs = lambda: mnist.cnn(1, 8, 8, 10), CASES["mnist"][1], [images(4, 1, 8, 8), np.arange(4)]
+    host = measure(build(make, mp.MIXED), loss, inputs, mp.MIXED, optim.Adam).measured
+    with mp.device("gpu"):
+        model = build(make, mp.MIXED)
+        device = measure(model, loss, inputs, mp.MIXED, optim.Adam).measured
+    for role in ("weights", "masters", "gradients", "optimizer", "activations"):
+        assert sum(device[role].values()) == pytest.approx(sum(host[role].values()), rel=0.02)

@@ -1,0 +1,178 @@
+"""The command line: programs are run as they are, what the audit found is written also when they end badly."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+
+import tinymp as mp
+from tinymp.audit.cli import main
+
+pytestmark = pytest.mark.cpu
+
+SCRIPT = """
+import sys
+import numpy as np
+import tinymp as mp
+from tinymp import ops
+
+if __name__ == "__main__":
+    x = mp.tensor(np.array([1.0, 1e-9, 1e-5], "f4")).half()
+    y = ops.softmax(x, 0) * 2.0
+    print("arguments", sys.argv, "path", sys.path[0])
+    if "exit" in sys.argv:
+        sys.exit(7)
+    if "chdir" in sys.argv:
+        import os
+        os.chdir("/")
+    if "raise" in sys.argv:
+        raise KeyError("the program's own")
+    if "audit" in sys.argv:
+        with mp.audit():
+            pass
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "program" / "own.py"
+    path.parent.mkdir()
+    path.write_text(SCRIPT)
+    return path
+
+
+def rows(out):
+    return json.loads((out / "audit.json").read_text())["ledger"]
+
+
+def test_audit_runs_a_script(script, tmp_path, capsys):
+    argv, path = list(sys.argv), list(sys.path)
+    out = tmp_path / "out"
+    assert main(["audit", "--out", str(out), str(script), "--out", "elsewhere", "-m", "--", "x"]) == 0
+    assert (sys.argv, sys.path) == (argv, path)
+    printed = capsys.readouterr().out
+    # all that follows the script is its own, and its folder is where it imports from
+    assert f"arguments ['{script}', '--out', 'elsewhere', '-m', '--', 'x'] path {script.parent}" in printed
+    assert "wrote audit.json, ledger.csv" in printed
+    found = {row["op"]: row for row in rows(out)}
+    assert set(found) == {"cast", "softmax", "mul"}
+    assert (found["cast"]["zero"], found["cast"]["subnormal"]) == (1, 1)
+    assert found["softmax"]["caller"] == "own.py:9"
+    with (out / "ledger.csv").open() as file:
+        assert [line["op"] for line in csv.DictReader(file)] == list(found)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_audit_runs_a_module(script, tmp_path, capsys, monkeypatch):
+    (tmp_path / "own_module.py").write_text(SCRIPT)
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    assert main(["audit", "-m", "own_module", "--steps", "3"]) == 0
+    assert f"'--steps', '3'] path {tmp_path}" in capsys.readouterr().out
+    assert {row["op"] for row in rows(tmp_path / "runs" / "audit")} == {"cast", "softmax", "mul"}
+
+
+def test_an_exit_is_passed_on_and_the_audit_written(script, tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["audit", str(script), "exit"])
+    assert end.value.code == 7
+    assert {row["op"] for row in rows(tmp_path / "runs" / "audit")} == {"cast", "softmax", "mul"}
+    assert "softmax" in capsys.readouterr().out
+
+
+def test_an_error_is_passed_on_and_the_audit_written(script, tmp_path, capsys):
+    with pytest.raises(KeyError, match="the program's own"):
+        main(["audit", str(script), "raise"])
+    assert {row["op"] for row in rows(tmp_path / "runs" / "audit")} == {"cast", "softmax", "mul"}
+    assert mp.precision.observer() is None  # the audit is over
+
+
+def test_a_program_may_change_the_folder(script, tmp_path):
+    assert main(["audit", "--out", "here", str(script), "chdir"]) == 0
+    assert rows(tmp_path / "here")
+
+
+def test_sort_and_filter(script, capsys):
+    def table(*options):
+        main(["audit", *options, str(script)])
+        lines = capsys.readouterr().out.split("\n\n")[1].strip().splitlines()
+        return [line.split()[0] for line in lines[2:]]
+
+    assert table("--filter", "caller=own.py:9") == ["softmax", "mul"]
+    assert table("--filter", "caller=own.py:9", "--filter", "op=soft") == ["softmax"]
+    assert table("--filter", "zero=1") == ["cast"]
+    assert table("--filter", "zero=17") == []
+    assert table("--sort", "op") == ["cast", "mul", "softmax"]
+    assert table("--sort", "zero")[0] == "cast"  # the most comes first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["audit", "nowhere.py"], "there is no script 'nowhere.py'"),
+        (["audit", "examples.mnist"], "did you mean -m examples.mnist?"),
+        (["audit", "-m", "nowhere"], "there is no module 'nowhere'"),
+        (["audit", "-m", "nowhere.deeper"], "No module named 'nowhere'"),
+        (["audit", "-m", "own.py"], "leave out -m"),
+        (["audit", "-m", "tinymp.audit"], "'tinymp.audit' is a package without a __main__"),
+        (["audit", "--sort", "colour", "own.py"], "invalid choice: 'colour'"),
+        (["audit", "--filter", "zero", "own.py"], "expected COLUMN=VALUE"),
+        (["audit", "--filter", "colour=1", "own.py"], "expected COLUMN=VALUE"),
+        (["audit", "--filter", "zero=many", "own.py"], "expected a number for zero, got 'many'"),
+        (["audit", "--nonsense", "own.py"], "unrecognized arguments: --nonsense"),
+        (["audit"], "the following arguments are required: SCRIPT"),
+        (["explain", "sofmax"], "did you mean softmax"),
+        (["info", "--nonsense"], "unrecognized arguments: --nonsense"),
+        (["nonsense"], "invalid choice: 'nonsense'"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_code_2(arguments, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())  # nothing was run, nothing written
+
+
+def test_out_that_cannot_be_made(script, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as end:
+        main(["audit", "--out", str(tmp_path / "file" / "below"), str(script)])
+    assert end.value.code == 2
+    assert "arguments" not in capsys.readouterr().out  # the program did not run in vain
+
+
+def test_explain_and_info(capsys):
+    assert main(["explain", "loss", "scaling"]) == 0
+    assert capsys.readouterr().out.startswith("loss scaling: topic\n")
+    assert main(["explain"]) == 0
+    assert "stochastic rounding" in " ".join(capsys.readouterr().out.split())
+    assert main(["info"]) == 0
+    assert capsys.readouterr().out == f"{mp.info()}\n"
+
+
+def test_python_m_tinymp(script):
+    run = [sys.executable, "-W", "error", "-m", "tinymp", "audit", str(script), "exit"]
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert done.returncode == 7, done.stderr
+    assert "softmax" in done.stdout
+    wrong = subprocess.run([sys.executable, "-m", "tinymp", "explain", "sofmax"], capture_output=True, text=True)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+
+
+def test_shadow(script, tmp_path, capsys):
+    assert main(["audit", "--shadow", str(script)]) == 0
+    written = json.loads((tmp_path / "runs" / "audit" / "audit.json").read_text())
+    (softmax,) = [row for row in written["shadow"] if row["op"] == "softmax"]
+    assert softmax["elements"] == 3
+    assert 0 <= softmax["local_max"] <= 0.51  # one rounding to nearest
+    assert capsys.readouterr().out.count("softmax") >= 2  # in the ledger and in the shadow's table
+
+
+def test_an_audit_within_the_audit_is_refused(script):
+    with pytest.raises(RuntimeError, match="the gates are observed already"):
+        main(["audit", str(script), "audit"])

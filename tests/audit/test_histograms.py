@@ -1,0 +1,377 @@
+"""Exponent histograms: planted values are found in their bins, at the scale that they carry, and what FP16 loses."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import nn, ops, optim
+from tinymp.audit.histograms import Exponents
+from tinymp.precision import FP16_MAX
+
+GRADIENTS = np.array([0, 0, 2.0**-20, 1.5 * 2.0**-20, 2.0**-12, 3.0], np.float32)
+
+
+def weight(policy=mp.MIXED, n=6, name="w", **options):
+    p = policy.cast(nn.Parameter(np.ones(n, np.float32), **options))
+    p.name = name
+    return p
+
+
+def backward(p, gradients=GRADIENTS, scaler=None):
+    """Give p these gradients, times the scale: they must fit its dtype."""
+    c = mp.tensor(gradients.astype(p.dtype))
+    loss = (p * c).float().sum() if p.dtype == np.float16 else (p * c).sum()
+    (loss if scaler is None else scaler.scale(loss)).backward()
+
+
+def tensor(histograms, name, role):
+    (found,) = [t for t in histograms.as_dict()["tensors"] if (t["name"], t["role"]) == (name, role)]
+    return found
+
+
+def by_exponent(t, counts="counts"):
+    return {t["lowest"] + i: n for i, n in enumerate(t[counts]) if n}
+
+
+def test_planted_gradients_as_they_are_stored():
+    p, histograms = weight(), Exponents()
+    with mp.audit(histograms):
+        backward(p, scaler=optim.StaticLossScaler(8.0))
+    t = tensor(histograms, "w", "weight gradient")
+    assert by_exponent(t) == {-17: 2, -9: 1, 4: 1}
+    assert (t["zeros"], t["infinite"], t["nan"], t["scale"], t["dtype"]) == (2, 0, 0, 8.0, "float16")
+    assert t["largest"] == 3 and t["iterations"] == 1
+    assert [by_exponent({**t, **s}) for s in t["snapshots"]] == [by_exponent(t)]
+
+
+def test_infinite_values_and_nan():
+    p, histograms = weight(), Exponents()
+    with mp.audit(histograms):
+        backward(p, np.array([np.inf, -np.inf, np.nan, 1, 60000, 0], np.float32))
+        p.zero_grad()
+        backward(p, np.array([-1000, 0, 0, 0, 0, 1]), optim.StaticLossScaler(16.0))
+        p.zero_grad()
+        backward(p, np.array([1, 1, 0, 0, 0, np.inf]), optim.StaticLossScaler(16.0))
+    t = tensor(histograms, "w", "weight gradient")
+    assert (t["infinite"], t["nan"], t["zeros"], t["largest"], t["scale"]) == (3, 1, 8, 60000, 16.0)
+    assert histograms.share_lost("weight gradient", 16).overflow == 4 / 9  # and 60 000 at 16
+    assert histograms.share_lost("weight gradient", 8).overflow == 3 / 8  # one of them was infinite only at 16
+    assert histograms.best_scale() == 0.5
+
+
+def scaled(c, scale):
+    with np.errstate(over="ignore"):
+        return (c.astype(np.float64) * scale).astype(np.float32).astype(np.float16)
+
+
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED])
+def test_shares_lost_at_every_scale_against_rounding(policy):
+    """Values off the edges of the bins, so that exponents alone decide."""
+    spread = (-14, 4) if policy is mp.MIXED else (-60, 20)  # a stored FP16 gradient says nothing of what it lost
+    c = np.ldexp(1.25, np.arange(*spread)).astype(np.float32)
+    p, histograms = weight(policy, c.size), Exponents()
+    with mp.audit(histograms):
+        backward(p, c)
+    for k in range(25):
+        y = np.abs(scaled(c, 2.0**k))
+        expected = (y == 0), (y > 0) & (y < 2.0**-14), np.isinf(y)
+        assert histograms.share_lost("weight gradient", 2.0**k) == pytest.approx([e.mean() for e in expected])
+    table = [r for r in histograms.as_dict()["lost"] if r["role"] == "weight gradient"]
+    assert [r["scale"] for r in table] == [2.0**k for k in range(25)]
+    assert table[3]["zero"] == histograms.share_lost("weight gradient", 8.0).zero
+
+
+def test_ties_and_the_last_values_before_infinity_are_counted_as_kept():
+    c = np.array([2.0**-25, np.nextafter(np.float32(2.0**-25), np.float32(0)), 65520, 65536], np.float32)
+    p, histograms = weight(mp.FP32, 4), Exponents()
+    with mp.audit(histograms):
+        backward(p, c)
+    assert histograms.share_lost("weight gradient", 1.0) == (0.25, 0.25, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("largest", "scale"), [(3.0, 2**14), (FP16_MAX / 1024, 2**9), (FP16_MAX / 1024 - 0.0625, 2**10), (2.0**-20, 2**24),
+                           (40000.0, 1)]
+)  # fmt: skip
+def test_the_best_scale_and_its_margin(largest, scale):
+    p, histograms = weight(mp.FP32, 3), Exponents()
+    with mp.audit(histograms):
+        backward(p, np.array([0, -largest, 2.0**-30], np.float32))
+    # the gradient of p * c is that of the loss, 1, which is an activation's
+    top = max(largest, 1.0)
+    best = min(scale, 2**15)
+    assert histograms.best_scale() == best
+    assert histograms.margin() == pytest.approx(FP16_MAX / (top * best))
+    assert histograms.margin() > 1
+    lost = best < 2**5
+    assert histograms.saved()["weight gradient"] == (0 if lost else 0.5)
+
+
+def test_an_infinite_gradient_bounds_the_best_scale():
+    p, histograms = weight(n=2), Exponents()
+    with mp.audit(histograms):
+        backward(p, np.array([1.0, 2.0]), optim.StaticLossScaler(8.0))
+        assert histograms.best_scale() == 2**14
+        p.zero_grad()
+        backward(p, np.array([1.0, 50000.0]), optim.StaticLossScaler(4.0))
+    assert histograms.best_scale() == 2
+
+
+def test_the_largest_is_compared_without_its_scale():
+    p, histograms = weight(n=2), Exponents()
+    with mp.audit(histograms):
+        for scale, largest in ((1.0, 1.0), (2.0**-4, 3.0), (2.0**4, 2.5)):
+            backward(p, np.array([0.5, largest]), optim.StaticLossScaler(scale))
+            p.zero_grad()
+    assert tensor(histograms, "w", "weight gradient")["largest"] == 3
+
+
+def test_counts_of_several_loss_scales_are_brought_to_the_last():
+    p, histograms = weight(), Exponents()
+    sgd = optim.SGD([p], lr=1.0)
+    with mp.audit(histograms):
+        for scale in (8.0, 2.0, 32.0):
+            scaler = optim.StaticLossScaler(scale)
+            backward(p, scaler=scaler)
+            scaler.step(sgd)
+            scaler.update()
+            sgd.zero_grad()
+    t = tensor(histograms, "w", "weight gradient")
+    assert t["scale"] == 32 and by_exponent(t) == {-15: 6, -7: 3, 6: 3} and t["zeros"] == 6 and t["iterations"] == 3
+    assert [s["iteration"] for s in t["snapshots"]] == [0, 1, 2]
+    assert all(by_exponent({**t, **s}) == {-15: 2, -7: 1, 6: 1} for s in t["snapshots"])
+    activation = tensor(histograms, "mul", "activation gradient")
+    assert activation["scale"] == 32 and by_exponent(activation) == {5: 18} and activation["largest"] == 1
+
+
+def test_the_scale_belongs_to_the_backward_that_carries_it():
+    """Two losses of one forward, the second without a scaler."""
+    a, b, histograms = weight(name="a"), weight(name="b"), Exponents()
+    c = mp.tensor(np.ones(6, np.float16))
+    with mp.audit(histograms):
+        first, second = (a * c).float().sum(), (b + c).float().sum()
+        optim.StaticLossScaler(64.0).scale(first).backward()
+        second.backward()
+    assert by_exponent(tensor(histograms, "mul", "activation gradient")) == {6: 6}
+    assert tensor(histograms, "mul", "activation gradient")["scale"] == 64
+    assert by_exponent(tensor(histograms, "add", "activation gradient")) == {0: 6}
+    assert tensor(histograms, "add", "activation gradient")["scale"] == 1
+    assert tensor(histograms, "b", "weight gradient")["scale"] == 1
+
+
+def test_a_weight_used_several_times_counts_its_sum():
+    p, histograms = weight(n=4), Exponents()
+    with mp.audit(histograms):
+        (p * 1.0 + p * 3.0).float().sum().backward()
+    assert by_exponent(tensor(histograms, "w", "weight gradient")) == {2: 4}
+
+
+def test_unscaled_and_clipped_gradients_were_seen_before():
+    p, histograms = weight(), Exponents()
+    sgd, scaler = optim.SGD([p], lr=1.0), optim.StaticLossScaler(8.0)
+    with mp.audit(histograms):
+        backward(p, scaler=scaler)
+        scaler.unscale_(sgd)
+        optim.clip_grad_norm_([p], 1e-3)
+        scaler.step(sgd)
+        scaler.update()
+    assert by_exponent(tensor(histograms, "w", "weight gradient")) == {-17: 2, -9: 1, 4: 1}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.norm(self.body(x)))
+
+
+def train(policy, steps, *instruments, scaler=None, device="cpu"):
+    mp.manual_seed(0)
+    model = policy.cast(Net()).to(device)
+    x = policy.cast(mp.tensor(np.random.default_rng(0).standard_normal((5, 4)).astype("f4"))).to(device)
+    labels = mp.tensor(np.array([0, 1, 2, 0, 1])).to(device)
+    sgd, scaler = optim.SGD(model.parameters(), lr=0.1), scaler or optim.StaticLossScaler(1024.0)
+    with mp.audit(*instruments), mp.use(policy):
+        for _ in range(steps):
+            scaler.scale(ops.cross_entropy(model(x), labels)).backward()
+            scaler.step(sgd)
+            scaler.update()
+            sgd.zero_grad()
+    return model
+
+
+@pytest.mark.parametrize("policy", [mp.MIXED, mp.FP32, mp.NO_MASTER])
+def test_layers_and_roles_of_a_training(policy):
+    histograms = Exponents()
+    model = train(policy, 3, histograms)
+    found = {}
+    for t in histograms.as_dict()["tensors"]:
+        total = sum(t["counts"]) + t["zeros"] + t["infinite"] + t["nan"]
+        found[t["role"], t["layer"], t["name"]] = total, t["iterations"], t["scale"]
+    expected = {
+        ("activation gradient", "model.body.0", "model.body.0 linear"): (3 * 40, 3, 1024),
+        ("activation gradient", "model.body.1", "model.body.1 relu"): (3 * 40, 3, 1024),
+        ("activation gradient", "model.norm", "model.norm layer_norm"): (3 * 40, 3, 1024),
+        ("activation gradient", "model.head", "model.head linear"): (3 * 15, 3, 1024),
+    }
+    for name, p in model.named_parameters():
+        layer = "model." + name.rpartition(".")[0]
+        expected["weight gradient", layer, f"model.{name}"] = 3 * p.data.size, 3, 1024
+        expected["weight", layer, f"model.{name}"] = 4 * p.data.size, 4, 1  # at first, and after each update
+    assert found == expected
+
+
+def test_looking_changes_nothing():
+    seen, plain = train(mp.MIXED, 3, Exponents()), train(mp.MIXED, 3)
+    assert all(np.array_equal(a.master, b.master) for a, b in zip(seen.parameters(), plain.parameters()))
+
+
+def test_fp16_gradients_decide_where_there_are_any():
+    """Normalisation layers stay FP32 in mixed precision: their gradients lose nothing, in an FP32 run neither."""
+    small, normal = np.full(2, 2.0**-30, np.float32), np.ones(6, np.float32)
+    histograms = Exponents()
+    with mp.audit(histograms):
+        assert mp.MIXED.norm == np.float32
+        backward(weight(mp.MIXED, 2, "norm", normalisation=True), small)
+        backward(weight(mp.MIXED, 6, "w"), normal)
+    assert histograms.share_lost("weight gradient", 1.0) == (0, 0, 0)
+    histograms = Exponents()
+    with mp.audit(histograms):
+        backward(weight(mp.FP32, 2, "norm", normalisation=True), small)
+        backward(weight(mp.FP32, 2, "w"), small)
+        backward(weight(mp.FP32, 6, "v"), normal)
+    assert histograms.share_lost("weight gradient", 1.0).zero == 2 / 8
+
+
+def test_weights_below_fp16_in_the_master():
+    p, histograms = mp.MIXED.cast(nn.Parameter(np.array([1.0, 0.125], np.float32))), Exponents()
+    with mp.audit(histograms):
+        p.grad = mp.backend.of(p.data).asarray(np.array([1.0, 0.125 - 2.0**-27], np.float32))
+        optim.SGD([p], lr=1.0).step()
+    assert histograms.share_lost("weight").zero == 1  # of the one that is not 0
+    (t,) = histograms.as_dict()["tensors"]
+    assert t["lowest"] == -27 and t["counts"] == [1] and t["zeros"] == 1 and t["dtype"] == "float16"
+
+
+def test_sparse_gradients_and_updates():
+    table, histograms = nn.Embedding(10, 4, sparse=True), Exponents()
+    mp.MIXED.cast(table)
+    sgd = optim.SGD(table.parameters(), lr=1.0)
+    with mp.no_grad():
+        table.weight.copy_(np.ones((10, 4), np.float32))
+    with mp.audit(histograms):
+        table(mp.tensor(np.array([7, 2, 7]))).float().sum().backward()
+        sgd.step()
+    assert by_exponent(tensor(histograms, "table.weight", "weight gradient")) == {0: 4, 1: 4}
+    w = tensor(histograms, "table.weight", "weight")
+    assert by_exponent(w) == {0: 40 + 4} and w["zeros"] == 4  # at first, and the rows written: 1 - 1 and 1 - 2
+
+
+def test_fp64():
+    p, histograms = nn.Parameter(np.ones(3)), Exponents()
+    p.name = "w"
+    with mp.audit(histograms):
+        (p * mp.tensor(np.array([2.0**-40, 1e-320, 0.0]))).sum().backward()
+    t = tensor(histograms, "w", "weight gradient")
+    assert by_exponent(t) == {-149: 1, -40: 1} and t["dtype"] == "float64" and t["zeros"] == 1
+
+
+def test_every_and_bounded_snapshots():
+    histograms, p = Exponents(every=2), weight(n=2)
+    sgd = optim.SGD([p], lr=0.0)
+    with mp.audit(histograms):
+        for _ in range(450):
+            backward(p, np.ones(2))
+            sgd.step()
+            sgd.zero_grad()
+    for role in ("weight", "weight gradient"):
+        t = tensor(histograms, "w", role)
+        assert t["iterations"] == 225 and sum(t["counts"]) == 450
+        assert 25 <= len(t["snapshots"]) <= 50 and all(s["iteration"] % 16 == 0 for s in t["snapshots"])
+    assert histograms.as_dict()["every"] == 2
+    with pytest.raises(ValueError, match="every"):
+        Exponents(every=1.5)
+
+
+def test_a_dynamic_scale_and_its_overflows():
+    """The first S is too large: the iteration is skipped, and its infinite gradients are counted."""
+    histograms = Exponents()
+    train(mp.MIXED, 6, histograms, scaler=optim.DynamicLossScaler(2.0**22))
+    found = histograms.as_dict()
+    overflowed = {r["scale"]: r["overflow"] for r in found["lost"] if r["role"] == "activation gradient"}
+    assert overflowed[2.0**22] > 0 and overflowed[found["best_scale"]] == 0
+    assert found["best_scale"] < 2.0**22 and found["margin"] > 1
+
+
+def test_text_and_json():
+    histograms = Exponents()
+    assert str(histograms) == "no weights and no gradients were seen"
+    assert histograms.best_scale() is None and histograms.margin() is None and histograms.as_dict()["tensors"] == []
+    train(mp.MIXED, 2, histograms)
+    text = str(histograms)
+    assert len(text.splitlines()) <= 25 and "Best loss scale S: 2^" in text
+    assert "model.body.0 linear: activation gradient" in text
+    found = json.loads(json.dumps(histograms.as_dict(), allow_nan=False))
+    assert {r["scale"] for r in found["lost"] if r["role"] == "weight"} == {1.0}
+
+
+def test_pictures_and_what_cannot_be_drawn():
+    from matplotlib.figure import Figure
+
+    histograms, p = Exponents(), weight()
+    with mp.audit(histograms):
+        backward(p, scaler=optim.StaticLossScaler(8.0))
+    axes = Figure().add_subplot()
+    histograms.draw(axes, "weight gradient")
+    heights = {round(b.get_x() + b.get_width() / 2 - 0.5): b.get_height() for b in axes.patches if b.get_height() != 1}
+    assert {e: h for e, h in heights.items() if h} == pytest.approx({-17: 100 / 3, -9: 100 / 6, 4: 100 / 6})
+    assert "33.3 % are 0" in axes.get_title() and "|8 x|" in axes.get_xlabel()
+    axes = Figure().add_subplot()
+    histograms.draw(axes, "weight gradient", scale=2.0**-52)  # everything below what is drawn is in the first bar
+    assert max(b.get_height() for b in axes.patches) == pytest.approx(50) and "and below" in axes.get_xlabel()
+    axes = Figure().add_subplot()
+    histograms.draw_over_time(axes, "w")
+    assert axes.get_title() == "w: weight gradient" and axes.collections
+    with pytest.raises(ValueError, match="no activation gradient of layer 'conv9' was seen; layers: "):
+        histograms.draw(axes, layer="conv9")
+    with pytest.raises(ValueError, match="no tensor 'v'; there are cast, mul, w"):
+        histograms.draw_over_time(axes, "v")
+    with pytest.raises(ValueError, match=r"expected role to be one of 'weight', .*, got 'bias'"):
+        histograms.share_lost("bias", 1.0)
+
+
+@pytest.mark.parametrize("scaler", [lambda: optim.StaticLossScaler(64.0), lambda: optim.DynamicLossScaler(2.0**10)])
+def test_on_a_gpu(gpu, scaler):
+    found = {}
+    for device in ("cpu", "gpu"):
+        histograms = Exponents()
+        train(mp.MIXED, 2, histograms, scaler=scaler(), device=device)
+        found[device] = histograms.as_dict()
+    names = [[(t["name"], t["role"], t["scale"], t["iterations"]) for t in found[d]["tensors"]] for d in found]
+    assert sorted(names[0]) == sorted(names[1])
+    for d in found:  # sums of gradients may differ in the last bit
+        assert found[d]["best_scale"] == found["cpu"]["best_scale"]
+    totals = [sum(sum(t["counts"]) + t["zeros"] for t in found[d]["tensors"]) for d in found]
+    assert totals[0] == totals[1]
+
+
+def test_sparse_rows_on_a_gpu(gpu):
+    """Where a row comes twice there, it counts once."""
+    table, histograms = mp.MIXED.cast(nn.Embedding(10, 4, sparse=True)).to("gpu"), Exponents()
+    with mp.audit(histograms):
+        table(mp.tensor(np.array([7, 2, 7])).to("gpu")).float().sum().backward()
+    assert by_exponent(tensor(histograms, "table.weight", "weight gradient")) == {0: 4, 1: 4}
+
+
+def test_losses_and_scalars_are_no_activations():
+    logits, histograms = mp.tensor(np.ones((2, 3), np.float16), requires_grad=True), Exponents()
+    with mp.audit(histograms):
+        loss = ops.cross_entropy(logits * 1.0, mp.tensor(np.array([0, 1])), reduction="none")
+        optim.StaticLossScaler(8.0).scale(loss.mean() + 1.0).backward()
+    assert {t["name"]: sum(t["counts"]) for t in histograms.as_dict()["tensors"]} == {"mul": 6}

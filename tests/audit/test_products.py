@@ -1,0 +1,202 @@
+"""Matrix products: the sizes are known, and so are their operations and what Tensor Cores would take of them."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from examples import mnist
+from examples.language_model import CONFIGS, LanguageModel
+from tinymp import nn, ops
+from tinymp.audit.bytes import predict
+from tinymp.audit.products import Products
+from tinymp.ops import conv
+
+
+def listen(model, *inputs, backward=True, policy=mp.MIXED):
+    products = Products()
+    model = policy.cast(model)
+    inputs = [policy.cast(mp.tensor(x, requires_grad=x.dtype.kind == "f")) for x in inputs]
+    with mp.audit(products), mp.use(policy):
+        y = model(*inputs)
+        if backward:
+            y = y[0] if isinstance(y, tuple) else y
+            y.backward(mp.backend.of(y.data).xp.ones_like(y.data))
+    return products
+
+
+def sizes(products, phase):
+    return sorted((p.batch, p.m, p.n, p.k, p.calls) for p in products.rows if p.phase == phase)
+
+
+def ones(*shape):
+    return np.ones(shape, np.float32)
+
+
+def test_linear():
+    products = listen(nn.Linear(5, 7), ones(3, 5))
+    (forward,) = [p for p in products.rows if p.phase == "forward"]
+    assert (forward.batch, forward.m, forward.n, forward.k, forward.calls) == (1, 3, 7, 5, 1)
+    assert forward.axes == {"m": "rows", "n": "outputs", "k": "inputs"}
+    assert (forward.module, forward.op, forward.dtype, forward.accumulate) == ("model", "linear", "float16", "float32")
+    assert forward.caller.startswith("test_products.py:")
+    assert forward.where.startswith("ops/dot.py:")
+    assert sizes(products, "backward") == [(1, 3, 5, 7, 1), (1, 7, 5, 3, 1)]  # dx = dy W, dW = dy^T x
+    axes = [p.axes for p in products.rows if p.phase == "backward"]
+    assert {"m": "rows", "n": "inputs", "k": "outputs"} in axes
+    assert {"m": "outputs", "n": "inputs", "k": "rows"} in axes
+
+
+def test_calls_at_one_place_add_up_and_others_do_not():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(8, 8)
+
+        def forward(self, x):
+            for _ in range(3):
+                x = self.a(x)
+            return self.a(x)
+
+    products = listen(Twice(), ones(8, 8), backward=False)
+    assert sorted(p.calls for p in products.rows) == [1, 3]
+    assert sum(p.flops for p in products.rows) == 4 * 2 * 8**3
+
+
+@pytest.mark.parametrize("block", [1 << 24, 1500])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_conv2d(block, groups, monkeypatch):
+    """Whole, however many blocks of columns there are."""
+    monkeypatch.setattr(conv, "BLOCK", block)
+    layer = nn.Conv2d(4, 6, (3, 2), stride=2, padding=1, groups=groups, bias=False)
+    products = listen(layer, ones(5, 4, 9, 8))
+    o, c, positions = 6 // groups, 4 // groups * 6, 5 * 5 * 5  # of images (9, 8): 5 x 5 windows
+    assert sizes(products, "forward") == [(groups, o, positions, c, 1)]
+    assert sizes(products, "backward") == sorted([(groups, c, positions, o, 1), (groups, c, o, positions, 1)])
+    (forward,) = [p for p in products.rows if p.phase == "forward"]
+    assert forward.lengths == {"m": o, "n": 5, "k": 4 // groups}  # channels, and images
+    assert forward.axes == {"m": "outputs", "n": "rows", "k": "inputs"}
+    assert forward.flops == 2 * 5 * 6 * 25 * 4 // groups * 6
+
+
+def test_conv_transpose2d():
+    products = listen(nn.ConvTranspose2d(4, 6, 3, stride=2), ones(5, 4, 7, 8))
+    positions, columns = 5 * 7 * 8, 6 * 9
+    assert sizes(products, "forward") == [(1, columns, positions, 4, 1)]
+    assert sizes(products, "backward") == sorted([(1, 4, positions, columns, 1), (1, columns, 4, positions, 1)])
+    (forward,) = [p for p in products.rows if p.phase == "forward"]
+    assert forward.axes == {"m": "outputs", "n": "rows", "k": "inputs"}
+    assert forward.lengths == {"m": 6, "n": 5, "k": 4}
+
+
+def test_only_gradients_that_are_wanted():
+    layer = nn.Conv2d(1, 2, 3)
+    with mp.audit(Products()) as a:
+        layer(mp.tensor(ones(1, 1, 5, 5))).sum().backward()
+    products = a._listener.instruments[1]
+    assert sizes(products, "backward") == [(1, 9, 2, 9, 1)]  # dW; the images want none
+
+
+def test_lstm():
+    """One product with all inputs, and one with the state per step."""
+    products = listen(nn.LSTM(6, 10), ones(7, 3, 6))
+    assert sizes(products, "forward") == [(1, 21, 40, 6, 1), (1, 40, 3, 10, 7)]
+    by_size = {(p.m, p.n, p.k): p.axes for p in products.rows if p.phase == "forward"}
+    assert by_size[21, 40, 6] == {"m": "rows", "n": "outputs", "k": "inputs"}
+    assert by_size[40, 3, 10] == {"m": "outputs", "n": "rows", "k": "inputs"}
+    expected = [(1, 10, 3, 40, 7), (1, 21, 6, 40, 1), (1, 40, 6, 21, 1), (1, 40, 10, 21, 1)]
+    assert sizes(products, "backward") == expected
+    assert {p.dtype for p in products.rows} == {"float16"}  # though operands come widened
+
+
+def test_batched_matmul():
+    products = Products()
+    with mp.audit(products):
+        ops.matmul(mp.tensor(ones(2, 3, 4, 8)), mp.tensor(ones(3, 8, 16)))
+    (one,) = products.rows
+    assert (one.batch, one.m, one.n, one.k, one.dtype, one.axes) == (6, 4, 16, 8, "float32", {})
+
+
+# ------------------------------------------------------------------------------------------------------------ multiples
+
+
+def test_padding():
+    products = listen(nn.Linear(20, 10), ones(16, 20), backward=False)
+    (one,) = products.rows
+    assert one.misaligned == ["n", "k"]
+    assert one.padded == [16, 16, 24]
+    assert one.padding_cost == pytest.approx(16 * 24 / (10 * 20) - 1)
+    assert not one.eligible
+    assert products.tensor_core_share == 0
+
+
+def test_padding_of_a_convolution_is_of_its_channels():
+    """k = 3 x 3 x 8 is a multiple of 8, and 2 channels of 2 x 2 are not channels enough."""
+    (good,) = listen(nn.Conv2d(8, 16, 3), ones(8, 8, 7, 7), backward=False).rows
+    assert good.eligible
+    assert good.padding_cost == 0
+    (bad,) = listen(nn.Conv2d(2, 16, 2), ones(8, 2, 6, 6), backward=False).rows
+    assert bad.k == 8
+    assert bad.misaligned == ["k"]
+    assert bad.padded == [16, 8 * 25, 32]
+    assert bad.padding_cost == 3
+
+
+def test_share():
+    """Of two products, one of 8 x 8 x 8 and one of 8 x 8 x 9, Tensor Cores take the first; none of FP32."""
+
+    def products_of(model):
+        products = Products()
+        with mp.audit(products), mp.no_grad():
+            model(mp.tensor(ones(8, 8)).to(model[0].weight.dtype))
+        return products
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 9))
+    assert products_of(model).tensor_core_share == 0
+    assert products_of(mp.MIXED.cast(model)).tensor_core_share == pytest.approx(8 / 17)
+
+
+def test_the_cnn():
+    """96 % of its operations: all but the first convolution's, of one channel, and the 10 classes'."""
+    products = Products()
+    predict(mnist.cnn(1, 28, 28, 10), (64, 1, 28, 28), instruments=[products])
+    flops = {"conv1": 2 * (2 * 32 * 9 * 64 * 784), "conv2": 3 * (2 * 64 * 288 * 64 * 196)}  # no gradient of the images
+    flops |= {"fc1": 3 * 2 * 64 * 3136 * 128, "fc2": 3 * 2 * 64 * 128 * 10}
+    assert sum(p.flops for p in products.rows) == sum(flops.values())
+    share = (flops["conv2"] + flops["fc1"]) / sum(flops.values())
+    assert products.tensor_core_share == pytest.approx(share)
+    assert {p.module for p in products.rows if not p.eligible} == {"model.0", "model.11"}
+
+
+def test_a_full_size_model():
+    with mp.device("meta"):
+        model = LanguageModel(CONFIGS["bigLSTM"])
+    products = Products()
+    words = np.broadcast_to(np.int64(0), (20, 1024))
+    predict(model, words, loss=lambda m, x: m.loss(m(x)[0], x), instruments=[products])
+    assert (1, 20480, 32768, 1024, 2) in sizes(products, "forward")
+    assert products.tensor_core_share > 0.999  # what is left are the products with the targets, one vector each
+
+
+# ------------------------------------------------------------------------------------------------------------ reporting
+
+
+def test_report():
+    products = listen(mnist.cnn(1, 28, 28, 10), ones(4, 1, 28, 28))
+    rows = products.as_dict()
+    assert rows == json.loads(json.dumps(rows))
+    assert {"module", "op", "phase", "caller", "m", "n", "k", "batch", "calls", "dtype"} < rows[0].keys()
+    assert {"misaligned", "padding_cost", "padded"} < rows[0].keys()
+    assert [r["flops"] for r in rows] == sorted((r["flops"] for r in rows), reverse=True)
+    lines = str(products).splitlines()
+    assert len(lines) <= 25
+    assert lines[0].startswith("0.0% of the operations")  # 4 rows
+    assert str(Products()).startswith("0.0%")
+
+
+def test_on_a_gpu(gpu):
+    with mp.device("gpu"):
+        products = listen(nn.Sequential(nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8, 8)), ones(8, 8, 3, 3))
+    assert len(products.rows) == 6
+    assert products.tensor_core_share == 1

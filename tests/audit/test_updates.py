@@ -1,0 +1,258 @@
+"""The lost-update meter finds planted numbers of lost updates exactly."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import nn, optim
+from tinymp.audit.updates import LostUpdates
+from tinymp.sparse import SparseRows
+
+# w, dw, fp16(w + dw) == w, |w / dw| > 2048
+PLANTED = [
+    (1.0, -(2.0**-12), True, True),  # a tie of 1 and 1 - 2^-11: even is 1
+    (1.0, 2.0**-11, True, False),  # a tie of 1 and 1 + 2^-10; the ratio is 2048 exactly
+    (1.0, 2.0**-11 - 2.0**-23, True, True),  # just above that ratio
+    (1.0, 2.0**-10, False, False),
+    (1.0, -(2.0**-11), False, False),  # numbers below 1 are closer together
+    (2048.0, 1.0, True, False),
+    (2047 / 1024, 2047 / 1024 / 2050, False, True),  # above the ratio and yet not lost
+    (0.0, 2.0**-26, True, False),
+    (0.0, 2.0**-24, False, False),
+    (-0.0, -(2.0**-26), True, False),
+    (2.0**-24, 2.0**-26, True, False),
+    (0.5, 0.0, None, None),
+    (0.0, 0.0, None, None),
+]
+
+
+def give(p, g):
+    """Set p's gradient, where p lies."""
+    p.grad = mp.backend.of(p.data).asarray(np.asarray(g))
+
+
+def host(x):
+    """A copy on the CPU."""
+    return np.array(mp.backend.to_cpu(x))
+
+
+def planted(policy, values=None):
+    """A parameter with these weights, and an optimizer whose next step adds exactly dw."""
+    w, dw = (np.array([row[i] for row in PLANTED], np.float32) for i in (0, 1))
+    p = nn.Parameter(mp.tensor(w if values is None else values))
+    p = policy.cast(p)
+    p.name = "w"
+    give(p, -dw)
+    return p, optim.SGD([("w", p)], lr=1.0)
+
+
+def only(meter):
+    (row,) = meter.as_dict()
+    return row
+
+
+@pytest.mark.parametrize("policy", [mp.MIXED, mp.NO_MASTER, mp.FP32, mp.STOCHASTIC_ROUNDING])
+def test_planted_updates(policy):
+    _, sgd = planted(policy)
+    meter = LostUpdates()
+    with mp.audit(meter):
+        sgd.step()
+    n = len(PLANTED)
+    row = only(meter)
+    assert row["name"] == "w" and row["updates"] == 1 and row["elements"] == n and row["iterations"] == 1
+    assert (row["lost"], row["unchanged_by_zero"], row["above_2048"]) == (7 / n, 2 / n, 3 / n)
+    assert [sum(row[i] is True for row in PLANTED) for i in (2, 3)] == [7, 3]
+    assert row["fp32"] is (policy is mp.FP32)
+    assert row["history"] == [[0, 7 / n]]
+
+
+def test_the_copy_counts_not_the_master():
+    """The master is 2^-12 above the copy. Half an ulp more moves the sum, but not fp16(w) = 1."""
+    p, sgd = planted(mp.MIXED, np.array([1.0], np.float32))
+    with mp.no_grad():
+        p.copy_(np.array([1 + 2.0**-12], np.float32))
+    give(p, np.array([-(2.0**-11)], np.float32))
+    meter = LostUpdates()
+    with mp.audit(meter):
+        sgd.step()
+    assert p.master[0] == 1 + 2.0**-12 + 2.0**-11 and p.data[0] == 1 + 2.0**-10
+    assert only(meter)["lost"] == 1
+
+
+def lost_by_hand(before, after, copy):
+    step = after - before
+    with np.errstate(over="ignore"):
+        alone = (copy.astype(np.float32) + step).astype(np.float16)
+    return int(((alone == copy) & (step != 0)).sum()), int((step == 0).sum())
+
+
+RULES = [
+    lambda p: optim.SGD(p, lr=1e-3),
+    lambda p: optim.SGD(p, lr=1e-3, momentum=0.9, nesterov=True),
+    lambda p: optim.Adagrad(p, lr=1e-3),
+    lambda p: optim.Adam(p, lr=1e-3),
+    lambda p: optim.AdamW(p, lr=1e-4, weight_decay=0.1),
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_optimizer_against_numpy(rule):
+    rng = np.random.default_rng(0)
+    p = mp.MIXED.cast(nn.Parameter(rng.standard_normal((7, 30)).astype(np.float32)))
+    optimizer, meter = rule([p]), LostUpdates()
+    lost = zero = 0
+    with mp.audit(meter):
+        for _ in range(4):
+            g = rng.standard_normal(p.shape).astype(np.float16)
+            g[0] = 0
+            give(p, g)
+            before, copy = host(p.master), host(p.data)
+            optimizer.step()
+            found = lost_by_hand(before, host(p.master), copy)
+            lost, zero = lost + found[0], zero + found[1]
+    (u,) = meter.rows
+    assert (u.lost, u.zero, u.elements, u.updates) == (lost, zero, 4 * 210, 4)
+    assert 0 < lost < 4 * 210
+
+
+def test_without_a_master_lost_weights_are_those_that_do_not_move():
+    rng = np.random.default_rng(1)
+    p = mp.NO_MASTER.cast(nn.Parameter(rng.standard_normal(5000).astype(np.float32)))
+    give(p, (rng.standard_normal(5000) * (rng.random(5000) < 0.7)).astype(np.float16))
+    before, meter = host(p.data), LostUpdates()
+    with mp.audit(meter):
+        optim.SGD([p], lr=1e-3).step()
+    (u,) = meter.rows
+    still = int((host(p.data) == before).sum())
+    assert u.lost + u.zero == still and u.zero == int((host(p.grad) == 0).sum()) and u.lost > 500
+
+
+def test_blocks_of_large_weights_in_any_layout(monkeypatch):
+    monkeypatch.setattr(mp.backend.cpu, "BLOCK", 16)
+    rng = np.random.default_rng(2)
+    p = mp.MIXED.cast(nn.Parameter(rng.standard_normal((9, 8, 7)).astype(np.float32)))
+    give(p, rng.standard_normal((7, 8, 9)).astype(np.float16).T)
+    before, copy, meter = host(p.master), host(p.data), LostUpdates()
+    with mp.audit(meter):
+        optim.SGD([p], lr=1e-3).step()
+    assert meter.rows[0].lost == lost_by_hand(before, host(p.master), copy)[0] > 50
+
+
+@pytest.mark.parametrize("rule", [optim.SGD, optim.Adagrad, optim.Adam])
+def test_sparse_rows(rule):
+    rng = np.random.default_rng(0)
+    p = mp.MIXED.cast(nn.Parameter(rng.standard_normal((20, 30)).astype(np.float32)))
+    to, rows = mp.backend.of(p.data), np.array([2, 5, 11])
+    p.grad = SparseRows(to.asarray(rows), to.asarray(rng.standard_normal((3, 30)).astype(np.float16)), p.shape)
+    before, copy, meter = host(p.master), host(p.data), LostUpdates()
+    with mp.audit(meter):
+        rule([p], lr=2e-4).step()
+    (u,) = meter.rows
+    assert (u.lost, u.zero) == lost_by_hand(before[rows], host(p.master)[rows], copy[rows])
+    assert u.elements == 90 and u.lost > 0
+
+
+def test_fp64_weights():
+    p = nn.Parameter(np.array([1.0, 1.0, 1.0]))
+    # the first passes the tie below 1 by less than FP32 can tell: lost if it were rounded twice
+    give(p, [2.0**-11 + 2.0**-40, -(2.0**-11), 0.0])
+    meter = LostUpdates()
+    with mp.audit(meter):
+        optim.SGD([p], lr=0.5).step()
+    row = only(meter)
+    assert row["fp32"] and [round(3 * row[k]) for k in ("lost", "unchanged_by_zero")] == [1, 1]
+
+
+def test_normalisation_layers_are_marked_and_left_out_of_the_total():
+    model = mp.MIXED.cast(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)))
+    for p in model.parameters():
+        p.grad = mp.backend.of(p.data).xp.ones_like(p.data)
+    meter = LostUpdates()
+    with mp.audit(meter):
+        optim.SGD(model.parameters(), lr=1.0).step()
+    assert {r["name"]: r["fp32"] for r in meter.as_dict()} == {
+        "0.weight": False, "0.bias": False, "1.weight": True, "1.bias": True,
+    }  # fmt: skip
+    assert meter.total.elements == 16 and not meter.total.fp32
+
+
+def test_skipped_steps_and_what_users_write_are_not_updates():
+    p, sgd = planted(mp.MIXED)
+    p.grad, p.grad_scale = mp.backend.of(p.data).xp.full_like(p.data, np.inf), 8.0
+    scaler, meter = optim.StaticLossScaler(8.0), LostUpdates()
+    with mp.audit(meter):
+        scaler.step(sgd)
+        scaler.update()
+        with mp.no_grad():
+            p.zero_()
+    assert meter.as_dict() == [] and str(meter) == "no updates were seen" and meter.total.elements == 0
+
+
+def test_looking_changes_nothing_not_even_the_random_numbers():
+    def train(*instruments):
+        mp.manual_seed(0)
+        p = mp.STOCHASTIC_ROUNDING.cast(nn.Parameter(np.linspace(-1, 1, 300, dtype=np.float32)))
+        adam = optim.Adam([p], lr=1e-3)
+        with mp.audit(*instruments):
+            for i in range(3):
+                give(p, np.sin(np.arange(300) + i).astype(np.float16))
+                adam.step()
+        return p
+
+    seen, plain = train(LostUpdates()), train()
+    assert np.array_equal(host(seen.data), host(plain.data))
+    assert np.array_equal(host(seen.master), host(plain.master))
+
+
+def test_every_and_the_history_is_bounded():
+    p = mp.MIXED.cast(nn.Parameter(np.ones(2, np.float32)))
+    sgd, meter = optim.SGD([p], lr=1.0), LostUpdates(every=3)
+    with mp.audit(meter):
+        for i in range(700):
+            give(p, np.array([0, 2.0**-13 if i % 2 else -(2.0**-13)], np.float16))
+            sgd.step()
+    row = only(meter)
+    assert row["updates"] == 234 and row["iterations"] == 700 and row["lost"] == 0.5  # 0, 3, ... 699
+    assert 25 <= len(row["history"]) <= 50 and all(i % 24 == 0 and share == 0.5 for i, share in row["history"])
+    with pytest.raises(ValueError, match="every to be a positive integer, got 0"):
+        LostUpdates(every=0)
+
+
+def test_text_json_and_picture():
+    model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(15)])
+    for p in model.parameters():
+        p.grad = mp.backend.of(p.data).xp.full_like(p.data, 1e-4)
+    meter = LostUpdates()
+    with mp.audit(meter):
+        optim.SGD(model.parameters(), lr=1e-3).step()
+    lines = str(meter).splitlines()
+    assert len(lines) <= 25 and lines[-1] == "... and 11 more" and "0.weight (in FP32)" in str(meter)
+    assert lines[2].split()[0] == "all" and "90" in lines[2]
+    json.dumps(meter.as_dict(), allow_nan=False)
+    shares = [r["lost"] for r in meter.as_dict()]
+    assert shares == sorted(shares, reverse=True)
+
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    meter.draw(axes)
+    assert len(axes.get_yticklabels()) == 20
+
+
+def test_on_a_gpu(gpu):
+    p, sgd = planted(mp.MIXED)
+    p.move("gpu")
+    give(p, np.array([-row[1] for row in PLANTED], np.float32))
+    table = mp.MIXED.cast(nn.Parameter(np.ones((4, 3), np.float32)))
+    table.move("gpu")
+    twice = np.full((3, 3), -(2.0**-13), np.float16)
+    table.grad = SparseRows(gpu.asarray(np.array([1, 1, 3])), gpu.asarray(twice), table.shape)
+    sgd.add_param_group({"params": [("table", table)]})
+    meter = LostUpdates()
+    with mp.audit(meter):
+        sgd.step()
+    rows = {r["name"]: r for r in meter.as_dict()}
+    assert rows["w"]["lost"] == 7 / 13 and rows["w"]["unchanged_by_zero"] == 2 / 13
+    assert rows["table"]["elements"] == 6 and rows["table"]["lost"] == 1

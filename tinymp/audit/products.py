@@ -1,0 +1,198 @@
+"""Matrix products: the size of each, and which of them Tensor Cores take (NVG section 2.2).
+
+The dimensions of the operands are to be multiples of 8, of a convolution the "input and output feature map sizes" (the
+channels). For a layer that means its inputs and outputs (features, channels, hidden units, classes, words of a
+vocabulary) and the rows of a batch. `eligible` is this rule, for FP16. Later versions of cuBLAS use Tensor Cores for
+other sizes, too, at a lower efficiency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from ..backend.layout import ceil_div
+from ..ops.conv import Conv2d, ConvTranspose2d
+from ..precision import FLOATING, float16
+from ..sparse import values_of
+from ..tensor import Op
+from .listener import Instrument, Place
+
+MULTIPLE = 8  # of which FP16 dimensions are to be (NVG section 2.2)
+
+
+@dataclass
+class Product:
+    """Products of one size at one place of their call: `batch` times (m, k) @ (k, n), `calls` times.
+
+    A convolution counts as the one product that it is, whatever blocks compute it: per group, channels and positions.
+    FP16 operands that were widened on the way (`dtype` is that of storage) count as FP16.
+
+    axes     what the dimensions are of, where that is known: "inputs", "outputs" of the weight, "rows" of the batch
+    lengths  what is to be a multiple of 8: m, n and k, but of a convolution's channels times positions the channels
+             and the images
+    """
+
+    module: str
+    op: str
+    phase: str
+    caller: str
+    where: str
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: str = "-"
+    accumulate: str = "-"
+    axes: dict[str, str] = field(default_factory=dict)
+    lengths: dict[str, int] = field(default_factory=dict)
+    calls: int = 0
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of all calls."""
+        return 2 * self.batch * self.m * self.n * self.k * self.calls
+
+    @property
+    def misaligned(self) -> list[str]:
+        """Those of m, n and k that are no multiples of 8."""
+        return [name for name in "mnk" if self.lengths[name] % MULTIPLE]
+
+    @property
+    def eligible(self) -> bool:
+        """Whether Tensor Cores take it: FP16 operands, all dimensions multiples of 8 (NVG section 2.2)."""
+        return self.dtype == float16.name and not self.misaligned
+
+    @property
+    def padded(self) -> list[int]:
+        """m, n and k with every length padded to the next multiple of 8."""
+        return [ceil_div(s, MULTIPLE) * MULTIPLE * getattr(self, name) // max(s, 1) for name, s in self.lengths.items()]
+
+    @property
+    def padding_cost(self) -> float:
+        """How many more operations that takes, as a share of `flops`."""
+        return prod(self.padded) / (self.m * self.n * self.k) - 1 if self.flops else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        computed = ("flops", "misaligned", "eligible", "padded", "padding_cost")
+        return vars(self) | {name: getattr(self, name) for name in computed}
+
+
+class Products(Instrument):
+    """Lists every matrix product."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple, Product] = {}
+        self._seen: list[tuple] = []  # since the last op
+
+    def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
+        batch = max(prod(a.shape[:-2]), prod(b.shape[:-2]))
+        self._seen.append((place, batch, a.shape[-2], b.shape[-1], a.shape[-1], accumulate))
+
+    def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if not self._seen:
+            return
+        seen, self._seen = [s for s in self._seen if s[0].op == place.op and s[0].phase == place.phase], []
+        if not seen:
+            return
+        dtypes = [str(v.dtype) for v in map(values_of, inputs) if hasattr(v, "dtype") and v.dtype in FLOATING]
+        if isinstance(op, (Conv2d, ConvTranspose2d)):
+            for parts in _convolutions(place.phase, op):
+                m, n, k = map(prod, parts.values())
+                row = Product(*_site(place), place.where, op.geometry.groups, m, n, k)
+                row.lengths = {name: part[0] for name, part in zip("mnk", parts.values())}
+                row.axes = dict(zip("mnk", parts))
+                self._add(row, dtypes[0], seen[0][-1])
+            return
+        matrices = _matrices(place.phase, op, inputs)
+        for at, batch, m, n, k, accumulate in seen:
+            row = Product(*_site(place), at.where, batch, m, n, k)
+            row.lengths = {"m": m, "n": n, "k": k}
+            row.axes = _axes(row.lengths, matrices)
+            self._add(row, dtypes[0], accumulate)
+
+    def _add(self, row: Product, dtype: str, accumulate: str) -> None:
+        row.dtype, row.accumulate = dtype, accumulate
+        key = *_site(row), row.where, row.batch, row.m, row.n, row.k, row.dtype, row.accumulate, *row.axes.values()
+        self._rows.setdefault(key, row).calls += 1
+
+    # ---- what was found
+
+    @property
+    def rows(self) -> list[Product]:
+        """All products, the most operations first."""
+        return sorted(self._rows.values(), key=lambda row: -row.flops)
+
+    @property
+    def tensor_core_share(self) -> float:
+        """The share of all operations that are in products which Tensor Cores take; 0 without any."""
+        every = sum(row.flops for row in self.rows)
+        return sum(row.flops for row in self.rows if row.eligible) / every if every else 0.0
+
+    def as_dict(self) -> list[dict[str, Any]]:
+        """For JSON."""
+        return [row.as_dict() for row in self.rows]
+
+    def __str__(self) -> str:
+        rows = self.rows
+        every = sum(row.flops for row in rows) or 1
+        lines = [f"{self.tensor_core_share:.1%} of the operations of matrix products can run on Tensor Cores"]
+        cells = [("of all", "batch x m x n x k", "calls", "dtype", "not of 8", "padded", "module", "op", "phase")]
+        for row in rows[:20]:
+            named = [f"{name} ({row.axes[name]})" if name in row.axes else name for name in row.misaligned]
+            cost = f"+{row.padding_cost:.1%}" if row.misaligned else ""
+            size = " x ".join(f"{s}" for s in (row.batch, row.m, row.n, row.k))
+            share = f"{row.flops / every:.1%}"
+            cells.append(
+                (share, size, f"{row.calls}", row.dtype, ", ".join(named), cost, row.module, row.op, row.phase)
+            )
+        widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+        lines += ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+        return "\n".join(lines + [f"... and {len(rows) - 20} more"] * (len(rows) > 20))
+
+
+def _site(x: Any) -> tuple[str, str, str, str]:
+    return x.module, x.op, x.phase, x.caller
+
+
+def _convolutions(phase: str, op: Conv2d | ConvTranspose2d) -> list[dict[str, tuple[int, ...]]]:
+    """The products of a convolution, as in ops/conv.py: what m, n and k are of, and the factors of each.
+
+    A row is a position of an image, of which the columns are what a kernel sees there.
+    """
+    x, w, *_ = op.saved
+    transposed, g = isinstance(op, ConvTranspose2d), op.geometry
+    one, other = ("inputs", "outputs") if transposed else ("outputs", "inputs")
+    channels, columns = (w.shape[0] // g.groups,), (w.shape[1], prod(g.kernel))
+    rows = x.shape[0], prod(x.shape[2:] if transposed else g.output(*x.shape[2:]))
+    correlate = {one: channels, "rows": rows, other: columns}
+    spread = {other: columns, "rows": rows, one: channels}
+    if phase == "forward":
+        return [spread if transposed else correlate]
+    wanted = (correlate if transposed else spread), {other: columns, one: channels, "rows": rows}
+    return [product for product, needed in zip(wanted, op.needs) if needed]
+
+
+def _matrices(phase: str, op: Op, inputs: tuple) -> list[tuple[int, int]]:
+    """The shapes (outputs, inputs) of an op's weights; none for a product of any two tensors (matmul)."""
+    shapes: list[Any] = [getattr(x, "shape", ()) for x in (inputs if phase == "forward" else op.like)]
+    return [s for name, s in zip(op.arguments, shapes) if name.startswith("weight") and len(s) == 2]
+
+
+def _axes(lengths: dict[str, int], matrices: list[tuple[int, int]]) -> dict[str, str]:
+    """What m, n and k are of, in a product of rows with one of these matrices or in one of its gradients.
+
+    Of equal lengths it does not matter which is called what.
+    """
+    for matrix in matrices:
+        left, axes = dict(lengths), {}
+        for length, of in zip(matrix, ("outputs", "inputs")):
+            name = next((name for name, size in left.items() if size == length), None)
+            if name is not None:
+                axes[name] = of
+                del left[name]
+        if len(axes) == 2:
+            return axes | dict.fromkeys(left, "rows")
+    return {}

@@ -1,0 +1,161 @@
+"""The lost-update meter: which weights FP16 would not have moved (MPT section 3.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import backend
+from ..nn.parameter import Parameter
+from ..precision import MIXED, float16, to_dtype, unobserved, use, widen
+from ..sparse import rows_of, values_of
+from ..tensor import Array
+from ._sampling import Spaced, distinct, table
+from .listener import Instrument, Place
+
+
+class Updates:
+    """What became of the updates of one parameter, or of several together; counts of weights, over all updates.
+
+    updates   how many updates were looked at
+    elements  weights in them
+    lost      whose update dw is not 0, but fp16(fp16(w) + dw) = fp16(w): FP16 alone would not have moved them
+    zero      whose update is exactly 0
+    above     with |w / dw| > 2048, dw not 0: the ratio that MPT section 3.1 names
+    fp32      whether the parameter is in FP32 itself: then this is what FP16 would lose, and is not lost here
+    """
+
+    def __init__(self, name: str, fp32: bool) -> None:
+        self.name, self.fp32 = name, fp32
+        self.updates = self.elements = self.lost = self.zero = self.above = 0
+        self.kept: dict[int, tuple[int, int]] = {}  # iteration -> elements, lost
+        self.first = self.last = 0
+
+    def add(self, master: Array, copy: Array, value: Array, iteration: int, spaced: Spaced) -> None:
+        """Count one update: the master (or the copy itself) and the copy in FP16 before it, and the new weights."""
+        device = backend.of(value)
+        count = device.xp.count_nonzero
+        found = [0, 0, 0]
+
+        def judge(master: Array, copy: Array, value: Array) -> Array:
+            w, step = widen(copy), value - widen(master)
+            moved = step != 0
+            lost = moved & (widen(to_dtype(w + step, float16)) == w)
+            above = moved & (device.xp.abs(w) > 2048 * device.xp.abs(step))
+            for i, marked in enumerate((moved, lost, above)):
+                found[i] += int(count(marked))
+            return lost
+
+        with unobserved(), use(MIXED):  # rounding to nearest, whatever the parameter's own policy
+            device.blockwise(judge, master, copy if copy.dtype == float16 else to_dtype(copy, float16), value)
+        moved, lost, above = found
+        if not self.updates:
+            self.first = iteration
+        self.updates, self.last = self.updates + 1, iteration
+        self.elements += value.size
+        self.lost, self.zero, self.above = self.lost + lost, self.zero + value.size - moved, self.above + above
+        if spaced.wants(iteration):
+            if len(self.kept) > iteration // spaced.distance:
+                self.kept = spaced.thinned(self.kept)
+            elements, before = self.kept.get(iteration, (0, 0))
+            self.kept[iteration] = elements + value.size, before + lost
+
+    def as_dict(self) -> dict[str, Any]:
+        """The shares of all weights: lost + unchanged_by_zero + those that FP16 would move make 1."""
+        n = max(self.elements, 1)
+        return {
+            "name": self.name,
+            "updates": self.updates,
+            "elements": self.elements,
+            "lost": self.lost / n,
+            "unchanged_by_zero": self.zero / n,
+            "above_2048": self.above / n,
+            "iterations": self.last - self.first + 1 if self.updates else 0,
+            "fp32": self.fp32,
+        }
+
+
+class LostUpdates(Instrument):
+    """Counts the weights that an update in FP16 alone would leave as they are, so that the need for FP32 masters is a
+    number.
+
+    An update takes the weights w to w + dw. It is lost where dw is not 0 and fp16(fp16(w) + dw) = fp16(w), with fp16(w)
+    the working copy and one rounding to nearest of the sum: a step of less than half the distance to the next FP16
+    number. MPT section 3.1 puts it as |w / dw| > 2048, which is counted beside it: from 2048 to 4096 it depends on the
+    weight (just below a power of two, w / 3000 is still more than half a step).
+
+    Weights in FP32 are taken as what FP16 would lose, and marked. Of SparseRows the rows that they name are counted.
+
+    every  look at every so many iterations
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        self.every = every
+        self._spaced = Spaced(every)
+        self._parameters: dict[tuple[str, bool], Updates] = {}
+
+    def written(self, place: Place, parameter: Parameter, value: Any) -> None:
+        if place.phase != "update" or self.listener.iteration % self.every:
+            return
+        key = place.module, parameter.dtype != float16
+        if key not in self._parameters:
+            self._parameters[key] = Updates(*key)
+        value = distinct(value)
+        master, copy = rows_of(parameter.master, value), rows_of(parameter.data, value)
+        self._parameters[key].add(master, copy, values_of(value), self.listener.iteration, self._spaced)
+
+    # ---- asking
+
+    @property
+    def rows(self) -> list[Updates]:
+        """Per parameter; where most is lost first."""
+        return sorted(self._parameters.values(), key=lambda u: -u.lost / max(u.elements, 1))
+
+    @property
+    def total(self) -> Updates:
+        """All FP16 weights together; in an FP32 run, all weights."""
+        rows = [u for u in self._parameters.values() if not u.fp32] or list(self._parameters.values())
+        total = Updates("all", bool(rows) and rows[0].fp32)
+        for u in rows:
+            for name in ("elements", "lost", "zero", "above"):
+                setattr(total, name, getattr(total, name) + getattr(u, name))
+        total.updates, total.first = max((u.updates for u in rows), default=0), min((u.first for u in rows), default=0)
+        total.last = max((u.last for u in rows), default=0)
+        return total
+
+    def as_dict(self) -> list[dict[str, Any]]:
+        """One dict per parameter, where most is lost first; "history" has the share lost at up to 50 iterations."""
+        return [
+            {
+                **u.as_dict(),
+                "history": [[i, lost / n] for i, (n, lost) in self._spaced.thinned(u.kept).items() if n],
+            }
+            for u in self.rows
+        ]
+
+    def __str__(self) -> str:
+        if not self._parameters:
+            return "no updates were seen"
+        rows: list[tuple[str, ...]] = [("weights", "updates", "elements", "lost in FP16", "dw = 0", "|w/dw| > 2048")]
+        for u in (self.total, *self.rows):
+            d = u.as_dict()
+            shares = [f"{d[share]:.2%}" for share in ("lost", "unchanged_by_zero", "above_2048")]
+            rows.append((u.name + " (in FP32)" * u.fp32, str(u.updates), f"{u.elements:,}", *shares))
+        return table(rows)
+
+    def draw(self, axes: Any) -> None:
+        """Bars: per parameter the shares that FP16 loses, that have no update, and that FP16 would move."""
+        rows = self.rows[:20][::-1]
+        start = [0.0] * len(rows)
+        shares = {
+            "lost in FP16": ([u.lost / max(u.elements, 1) for u in rows], "#d55e00"),
+            "no update (dw = 0)": ([u.zero / max(u.elements, 1) for u in rows], "0.8"),
+        }
+        shares["moved"] = [1 - a - b for a, b in zip(*(s for s, _ in shares.values()))], "#0072b2"
+        labels = [u.name + " (in FP32)" * u.fp32 for u in rows]
+        for label, (share, color) in shares.items():
+            axes.barh(labels, [100 * s for s in share], left=start, color=color, label=label)
+            start = [a + 100 * s for a, s in zip(start, share)]
+        above = [100 * u.above / max(u.elements, 1) for u in rows]
+        axes.plot(above, range(len(rows)), "|", color="black", markersize=14, label="|w/dw| > 2048")
+        axes.set(xlabel="share of the weights in all updates, %", xlim=(0, 100), title="Updates that FP16 would lose")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=4, fontsize=8, frameon=False)

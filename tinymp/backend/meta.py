@@ -1,0 +1,456 @@
+"""The backend of arrays without memory: they have a shape, a dtype and strides, and no values of their own (all read as
+0). What runs on them computes nothing but shapes, in the time that Python takes, for a model of any size:
+
+    with mp.device("meta"):
+        model = LanguageModel(CONFIGS["bigLSTM"])  # 1.8 billion parameters
+
+The audit predicts bytes and lists matrix products so (tinymp.audit.predict). All arrays lie over one map of pages that
+cannot be written and are never touched; views and copies come about as with NumPy, so that an array's owner says which
+arrays would share memory. Results whose size depends on values are as large as they can be.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from . import cpu
+
+Array = Any
+count = cpu.count
+name = "meta"
+gemm_rounds = False
+_F16, _F32, _F64, _INT, _BOOL = (np.dtype(d) for d in (np.float16, np.float32, np.float64, np.int64, np.bool_))
+_pages: Any = None  # the map, as bytes
+
+
+def _memory(size: int) -> Array:
+    """Bytes that can be viewed and are not there."""
+    global _pages
+    if _pages is None or len(_pages) < size:
+        size = max(size, 1 << 30)
+        try:
+            pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
+        except AttributeError:  # Windows
+            pages = mmap.mmap(-1, size, access=mmap.ACCESS_READ)
+        _pages = np.frombuffer(pages, np.uint8)
+    return _pages
+
+
+class MetaArray(np.ndarray):
+    """An array without memory. What NumPy would write is not written, what it would compute is a shape."""
+
+    _owner: Any
+
+    def __array_finalize__(self, obj: Any) -> None:
+        if isinstance(obj, MetaArray) and not self.flags.owndata:
+            self._owner = obj if obj._owner is None else obj._owner
+        else:
+            self._owner = None
+
+    @property
+    def base(self) -> Any:
+        """The array whose memory it would share, or None."""
+        return self._owner
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        out: Any = options.get("out") or ()
+        if method == "at":
+            return None
+        if any(x is not None for x in out):
+            return out[0] if len(out) == 1 else out
+        if method == "__call__":
+            return _called(ufunc, inputs, options.get("dtype"))
+        return _reduced(ufunc, method, inputs[0], options)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        own = _FUNCTIONS.get(function.__name__)
+        return super().__array_function__(function, types, args, options) if own is None else own(*args, **options)
+
+    def __getitem__(self, index: Any) -> Any:
+        parts = index if isinstance(index, tuple) else (index,)
+        if not any(isinstance(p, (list, np.ndarray)) for p in parts):
+            return super().__getitem__(index if index != () else ...)
+        return empty(_indexed(self.shape, parts), self.dtype)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        pass
+
+    def reshape(self, *shape: Any, order: Any = "C", copy: bool | None = None) -> Any:
+        """A view where NumPy could make one."""
+        wanted = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        if -1 in wanted:
+            rest = math.prod(n for n in wanted if n != -1)
+            wanted = tuple(self.size // max(rest, 1) if n == -1 else n for n in wanted)
+        if math.prod(wanted) != self.size:
+            raise ValueError(f"cannot reshape array of size {self.size} into shape {shape}")
+        try:
+            return super().reshape(wanted, copy=False)
+        except ValueError:
+            return empty(wanted, self.dtype)
+
+    def ravel(self, order: Any = "C") -> Any:
+        return self.reshape(-1)
+
+    def flatten(self, order: Any = "C") -> Any:
+        return empty((self.size,), self.dtype)
+
+    def copy(self, order: Any = "C") -> Any:
+        return empty(self.shape, self.dtype)
+
+    def astype(  # type: ignore[override]
+        self, dtype: Any, order: Any = "K", casting: Any = "", subok: bool = True, copy: bool = True
+    ) -> Any:
+        return self if not copy and self.dtype == dtype else empty_like(self, dtype)
+
+    def fill(self, value: Any) -> None:
+        pass
+
+    def all(self, *args: Any, **options: Any) -> Any:  # no element is wrong
+        return True
+
+    def max(self, axis: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        return self.dtype.type(0) if axis is None else super().max(axis, **options)
+
+    def min(self, axis: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        return self.dtype.type(0) if axis is None else super().min(axis, **options)
+
+    def nonzero(self) -> tuple:
+        """As if nothing were 0."""
+        return tuple(empty((self.size,), _INT) for _ in self.shape)
+
+
+def empty(shape: Any, dtype: Any = float, order: Any = "C") -> Array:
+    """An array without memory."""
+    shape, dtype = (shape,) if hasattr(shape, "__index__") else tuple(shape), np.dtype(dtype)
+    return np.ndarray.__new__(MetaArray, shape, dtype, _memory(math.prod(shape) * dtype.itemsize))
+
+
+def empty_like(x: Array, dtype: Any = None, shape: Any = None, **_: Any) -> Array:
+    """One with the shape, dtype and order of axes of x."""
+    dtype = x.dtype if dtype is None else dtype
+    if shape is not None and tuple(np.atleast_1d(shape)) != x.shape:
+        return empty(shape, dtype)
+    return _ordered(x.shape, dtype, sorted(range(x.ndim), key=lambda a: -abs(x.strides[a])))
+
+
+def _ordered(shape: Sequence[int], dtype: Any, order: list[int]) -> Array:
+    """One whose axes lie in memory in this order, the innermost last."""
+    y = empty([shape[a] for a in order], dtype)
+    if order != sorted(order):
+        y = y.transpose(np.argsort(order))
+        y._owner = None
+    return y
+
+
+def _elementwise(dtype: Any, *operands: Any) -> Array:
+    """What comes of one element of each operand at a time."""
+    arrays = [x for x in operands if hasattr(x, "strides")]
+    shape = np.broadcast_shapes(*[x.shape for x in arrays])
+    return _ordered(shape, dtype, _common_order(shape, arrays))
+
+
+def _common_order(shape: tuple, arrays: list[Array]) -> list[int]:
+    """The order of axes of what a ufunc makes of these arrays: as in numpy.nditer, for which of two axes the inner one
+    is that with the smaller strides, and the last one where the arrays differ or do not say.
+    """
+    steps = [[0] * (len(shape) - x.ndim) + [abs(s) * (n > 1) for s, n in zip(x.strides, x.shape)] for x in arrays]
+    order: list[int] = []
+    for axis in range(len(shape))[::-1]:  # from the inside to the outside, each as far inside as it goes
+        place = len(order)
+        for i in range(len(order))[::-1]:
+            pairs = [(s[axis], s[order[i]]) for s in steps if s[axis] and s[order[i]]]
+            if pairs and not all(new < old for new, old in pairs):
+                break
+            place = i if pairs else place
+        order.insert(place, axis)
+    return order[::-1]
+
+
+def _called(ufunc: Any, inputs: tuple, dtype: Any) -> Any:
+    if ufunc is np.matmul:
+        return _product(*inputs)
+    arrays = [x for x in inputs if hasattr(x, "dtype")]
+    kinds = [x.dtype if hasattr(x, "dtype") else _BOOL if isinstance(x, bool) else type(x) for x in inputs]
+    kinds = [dtype] * len(kinds) if dtype is not None else kinds
+    dtypes = ufunc.resolve_dtypes((*kinds, *[None] * ufunc.nout))[ufunc.nin :]
+    made = [_elementwise(d, *arrays) for d in dtypes]
+    return made[0] if ufunc.nout == 1 else tuple(made)
+
+
+def _reduced(ufunc: Any, method: str, x: Array, options: dict) -> Any:
+    one = getattr(ufunc, "reduce" if method == "reduce" else "accumulate")(np.ones(1, x.dtype))
+    dtype = options.get("dtype") or one.dtype
+    if method == "accumulate":
+        return empty_like(x, dtype)
+    if method != "reduce":
+        raise NotImplementedError(f"{ufunc.__name__}.{method} of arrays without memory")
+    axis = options.get("axis", 0)
+    axes = {a % x.ndim for a in (range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis)}
+    keep = options.get("keepdims", False)
+    return empty([1 if a in axes else n for a, n in enumerate(x.shape) if keep or a not in axes], dtype)
+
+
+def _product(a: Array, b: Array) -> Array:
+    if a.shape[-1] != b.shape[-2]:
+        raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not fit")
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return empty((*batch, a.shape[-2], b.shape[-1]), np.result_type(a.dtype, b.dtype))
+
+
+def _indexed(shape: tuple, parts: tuple) -> tuple:
+    """The shape of x[parts] with arrays among the parts; NumPy's rules of advanced indexing."""
+    spread: list[Any] = []
+    for p in parts:
+        p = np.asarray(p) if isinstance(p, list) else p
+        mask = isinstance(p, np.ndarray) and p.dtype == bool
+        spread += (p.nonzero() if mask else [p]) if p is not Ellipsis else [p]
+    used = sum(p is not None and p is not Ellipsis for p in spread)
+    rest = [slice(None)] * (len(shape) - used)
+    at = next((i for i, p in enumerate(spread) if p is Ellipsis), None)
+    spread = [*spread, *rest] if at is None else [*spread[:at], *rest, *spread[at + 1 :]]
+    lengths, kept, arrays, places = iter(shape), [], [], []
+    for i, p in enumerate(spread):
+        if p is None:
+            kept.append((i, 1))
+        elif isinstance(p, slice):
+            kept.append((i, len(range(*p.indices(next(lengths))))))
+        else:
+            next(lengths)
+            arrays.append(np.shape(p))
+            places.append(i)
+    together = places == list(range(places[0], places[0] + len(places)))
+    first = places[0] if together else -1
+    before, after = [n for i, n in kept if i < first], [n for i, n in kept if i >= first]
+    return (*before, *np.broadcast_shapes(*arrays), *after)
+
+
+# --------------------------------------------------------------------------------------- what stands for NumPy: meta.xp
+
+
+def asarray(x: Any, dtype: Any = None) -> Array:
+    """x, from any side, without its memory."""
+    x = x if hasattr(x, "dtype") and hasattr(x, "strides") else np.asarray(x, dtype)
+    if isinstance(x, MetaArray) and dtype in (None, x.dtype):
+        return x
+    return empty_like(x, dtype)
+
+
+def _filled(shape: Any, value: Any = 0, dtype: Any = None, **_: Any) -> Array:
+    return empty(shape, np.asarray(value).dtype if dtype is None else dtype)
+
+
+def _contiguous(x: Array, dtype: Any = None) -> Array:
+    x = asarray(x, dtype)
+    return x if x.flags.c_contiguous and x.ndim else empty(x.shape or (1,), x.dtype)
+
+
+def _concatenated(arrays: Sequence[Array], axis: int = 0, **_: Any) -> Array:
+    first, axis = arrays[0], axis % arrays[0].ndim
+    shape = [sum(x.shape[a] for x in arrays) if a == axis else n for a, n in enumerate(first.shape)]
+    order = sorted(range(first.ndim), key=lambda a: -abs(first.strides[a]))
+    return _ordered(shape, np.result_type(*[x.dtype for x in arrays]), order)
+
+
+def _stacked(arrays: Sequence[Array], axis: int = 0) -> Array:
+    shape = list(arrays[0].shape)
+    shape.insert(axis % (len(shape) + 1), len(arrays))
+    return empty(shape, np.result_type(*[x.dtype for x in arrays]))
+
+
+def _padded(x: Array, width: Any, **_: Any) -> Array:
+    widths = np.broadcast_to(np.asarray(width), (x.ndim, 2))
+    return empty([n + int(before + after) for n, (before, after) in zip(x.shape, widths)], x.dtype)
+
+
+def _strided(x: Array, shape: Any, strides: Any, **_: Any) -> Array:
+    view = np.ndarray.__new__(MetaArray, tuple(shape), x.dtype, _pages, 0, tuple(strides))
+    view._owner = x if x.base is None else x.base
+    return view
+
+
+def _broadcast(x: Array, shape: Any) -> Array:
+    steps = [s if n == m else 0 for s, n, m in zip(x.strides, x.shape, shape[len(shape) - x.ndim :])]
+    return _strided(x, shape, [0] * (len(shape) - x.ndim) + steps)
+
+
+def _where(mask: Array, x: Any, y: Any) -> Array:
+    return _elementwise(np.result_type(x, y), mask, x, y)
+
+
+def _taken(x: Array, index: Any, axis: int | None = None, **_: Any) -> Array:
+    shape = np.shape(index)
+    if axis is None:
+        return empty(shape, x.dtype)
+    axis %= x.ndim
+    return empty((*x.shape[:axis], *shape, *x.shape[axis + 1 :]), x.dtype)
+
+
+def _along_axis(x: Array, index: Array, axis: int) -> Array:
+    return empty([index.shape[a] if a == axis % x.ndim else n for a, n in enumerate(x.shape)], x.dtype)
+
+
+def _indices(x: Array, *_: Any, **__: Any) -> Array:
+    return empty(np.shape(x), _INT)
+
+
+_FUNCTIONS: dict[str, Callable] = {
+    "empty": empty,
+    "zeros": empty,
+    "ones": empty,
+    "full": _filled,
+    "arange": lambda *args, dtype=None: empty((len(range(*args)),), _INT if dtype is None else dtype),
+    "asarray": asarray,
+    "array": asarray,
+    "ascontiguousarray": _contiguous,
+    "empty_like": empty_like,
+    "zeros_like": empty_like,
+    "ones_like": empty_like,
+    "full_like": lambda x, value, dtype=None, shape=None, **_: empty_like(x, dtype, shape),
+    "ix_": lambda *indices: tuple(map(asarray, np.ix_(*indices))),
+    "concatenate": _concatenated,
+    "stack": _stacked,
+    "pad": _padded,
+    "broadcast_to": _broadcast,
+    "where": _where,
+    "take": _taken,
+    "take_along_axis": _along_axis,
+    "put_along_axis": lambda *_: None,
+    "copyto": lambda *_, **__: None,
+    "sort": lambda x, *_, **__: empty_like(x),
+    "argsort": _indices,
+    "argpartition": _indices,
+    "searchsorted": lambda sorted_, values, *_, **__: empty(np.shape(values), _INT),
+    "unique": lambda x: empty((x.size,), x.dtype),
+    "count_nonzero": lambda *_, **__: 0,
+    "argwhere": lambda x: empty((x.size, x.ndim), _INT),
+    "nonzero": lambda x: x.nonzero(),
+}
+
+
+class _Grid:
+    def __getitem__(self, key: Any) -> Any:
+        return tuple(map(asarray, np.ogrid[key]))
+
+
+class _XP:
+    """NumPy for arrays without memory: what makes new arrays is above, and the rest, ufuncs and views, NumPy's own."""
+
+    ogrid = _Grid()
+    lib = SimpleNamespace(stride_tricks=SimpleNamespace(as_strided=_strided))
+
+    def __getattr__(self, function: str) -> Any:
+        return _FUNCTIONS.get(function) or getattr(np, function)
+
+
+xp: Any = _XP()
+
+
+# ----------------------------------------------------------------------------------- what every backend has; see cpu.py
+
+
+def cast(x: Array, dtype: Any) -> Array:
+    """x in another dtype."""
+    return empty_like(x, dtype)
+
+
+def cast_stochastic(x: Array) -> Array:
+    """x in FP16."""
+    return empty_like(x, _F16)
+
+
+def gemm(a: Array, b: Array, bias: Any, acc: Any, compute: str, *_: Any) -> Array:
+    """a @ b in accumulators."""
+    return empty(_product(a, b).shape, _F64 if compute == "float64" else _F32)
+
+
+def reduce(x: Array, axis: Any, how: str) -> Array:
+    """As cpu.reduce, with reduced axes of length 1."""
+    x = cast(x, _F32) if x.dtype == _F16 else x
+    if how == "cumsum":
+        return empty_like(x)
+    ufunc = {"max": np.maximum, "min": np.minimum}.get(how, np.add)
+    y = _reduced(ufunc, "reduce", x, {"axis": axis, "keepdims": True})
+    return y / 1 if how == "mean" else y
+
+
+def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
+    """The same."""
+    return reduce(cast(x, _F16), axis, how)
+
+
+def isfinite(x: Array) -> bool:
+    """0 is finite."""
+    return True
+
+
+def select(mask: Array, x: Array) -> Array:
+    """x where mask holds."""
+    return _elementwise(x.dtype, x, mask)
+
+
+def where(mask: Array, x: Array, y: Array) -> Array:
+    """x or y."""
+    return _elementwise(x.dtype, x, y, mask)
+
+
+def bits(x: Array) -> Array:
+    """x as unsigned integers."""
+    return x.view(np.dtype(f"u{x.dtype.itemsize}"))
+
+
+def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:
+    """f(*arrays)."""
+    return f(*arrays)
+
+
+def along(axis: int, f: Callable[..., tuple], *arrays: Any) -> tuple:
+    """f(*arrays)."""
+    return f(*arrays)
+
+
+def erfc(x: Array) -> Array:
+    """1 - erf(x)."""
+    return empty_like(x)
+
+
+def uniform(shape: tuple[int, ...]) -> Array:
+    """Numbers of the generator."""
+    return empty(shape, _F32)
+
+
+def scatter_add_rows(n_rows: int, index: Array, rows: Array) -> Array:
+    """(n_rows, ...) of rows (n, ...)."""
+    return empty((n_rows, *rows.shape[1:]), rows.dtype)
+
+
+def copy_all(sources: Sequence[Array], targets: Sequence[Array], wanted: bool = True) -> None:
+    """Nothing is copied."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Never."""
+    return False
+
+
+class _Generator:
+    """Draws shapes: what initialisers ask of numpy.random.Generator."""
+
+    def uniform(self, low: float, high: float, size: Any = None) -> Array:
+        return empty(size, _F64)
+
+    normal = uniform
+
+    def random(self, size: Any = None, dtype: Any = _F64) -> Array:
+        return empty(size, dtype)
+
+    def standard_normal(self, size: Any = None, dtype: Any = _F64) -> Array:
+        return empty(size, dtype)
+
+
+generator: Any = _Generator()
