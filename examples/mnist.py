@@ -88,9 +88,10 @@ def train(policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: arg
             bar.set_postfix(loss=f"{run.curve[-1]:.3f}", scale=f"{scaler.get_scale():g}", refresh=False)
 
         run.accuracy = accuracy(model, policy.cast(mp.tensor(test_x)).to(options.device), test_y)
-    run.loss = statistics.fmean(run.curve[-len(loader) :])
-    run.ms_per_step = 1000 * statistics.median(times)
-    run.images_per_second = options.batch / statistics.median(times)
+    if times:
+        run.loss = statistics.fmean(run.curve[-len(loader) :])
+        run.ms_per_step = 1000 * statistics.median(times)
+        run.images_per_second = options.batch / statistics.median(times)
     run.loss_scale = scaler.get_scale()
     return run
 

@@ -1,33 +1,58 @@
-"""audit(): what runs in the block is listened to."""
+"""audit(): whatever runs in the block is listened to, and can be asked about afterwards."""
 
 from __future__ import annotations
 
+import os
+from datetime import datetime
 from typing import Any
 
-from .ledger import Ledger, Rows
+from ..info import info
+from ..precision import current_policy
+from .advice import Advice, advise
+from .bytes import ByteLedger
+from .histograms import Exponents
+from .ledger import Ledger, Rows, jsonable
 from .listener import Instrument, Listener
+from .products import Products
+from .report import findings, summarise, write
+from .scales import Scales
+from .shadow import Shadow
+from .updates import LostUpdates
 
 
-def audit(*instruments: Instrument) -> Audit:
+def audit(*instruments: Instrument, shadow: bool = False) -> Audit:
     """`with mp.audit() as a:` listens to everything that runs in the block, in this thread.
 
-    instruments: further ones of your own (see `Instrument`).
+    instruments  further ones of your own (see `Instrument`)
+    shadow       also run every op again in FP32, for its error; about three further steps per step
+
+    On the block's end nothing is listened to any more. RuntimeError for an audit within an audit.
     """
-    return Audit(instruments)
+    return Audit(instruments, shadow)
 
 
 class Audit:
-    """What an audit found; made by `audit`.
+    """What was found; made by `audit`. `print(a)` shows a summary, `a.report("audit.html")` writes all of it.
 
-    ledger  every op at every place of its call, and what its roundings lost
+    ledger      every op at every place of its call: dtypes, rule, and what its roundings lost (see `Row`, `Rows`)
+    histograms  exponents of weights and gradients per layer, and what a loss scale would save (see `Exponents`)
+    updates     the share of weights whose FP16 copy an update does not change (see `LostUpdates`)
+    scale       the loss scale, the steps that were skipped, and why (see `Scales`)
+    bytes       what the arrays of a step take, by role and dtype (see `ByteLedger`)
+    products    the sizes of all matrix products, and which of them Tensor Cores take (see `Products`)
+    shadow      the error of every op in ulps, local and inherited (see `Shadow`); None unless asked for
     """
 
-    def __init__(self, instruments: tuple[Instrument, ...]) -> None:
-        self._ledger = Ledger()
-        self._listener = Listener([self._ledger, *instruments])
+    def __init__(self, instruments: tuple[Instrument, ...] = (), shadow: bool = False) -> None:
+        self.histograms, self.updates, self.scale = Exponents(), LostUpdates(), Scales()
+        self.bytes, self.products, self.shadow = ByteLedger(), Products(), Shadow() if shadow else None
+        self._ledger, self._policy = Ledger(), ""
+        own = [self._ledger, self.histograms, self.updates, self.scale, self.bytes, self.products, self.shadow]
+        self._listener = Listener([*[i for i in own if i is not None], *instruments])
 
     def __enter__(self) -> Audit:
         self._listener.__enter__()
+        self._policy = str(current_policy())
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -35,8 +60,42 @@ class Audit:
 
     @property
     def ledger(self) -> Rows:
-        """The ledger's rows."""
+        """The ledger's rows, in the order in which their ops first ran."""
         return self._ledger.rows
 
+    def advise(self) -> list[Advice]:
+        """The changes worth making, the most important first."""
+        return advise(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        content = {
+            "environment": dict(info()),
+            "policy": self._policy,
+            "summary": {"iterations": self._listener.iteration},
+            "ledger": [row.as_dict() for row in self.ledger],
+            "histograms": self.histograms.as_dict(),
+            "updates": self.updates.as_dict(),
+            "scale": self.scale.as_dict(),
+            "bytes": self.bytes.as_dict(),
+            "products": self.products.as_dict(),
+            "shadow": self.shadow.as_dict() if self.shadow else [],
+            "advice": [advice._asdict() for advice in self.advise()],
+        }
+        return jsonable(content)
+
+    def report(self, path: str | os.PathLike[str], title: str = "Precision audit") -> None:
+        """Write everything as one HTML file that needs nothing else. ModuleNotFoundError without Jinja2."""
+        created = datetime.now().isoformat(" ", "minutes")
+        write(path, {"title": title, "created": created, **self.as_dict()})
+
     def __str__(self) -> str:
-        return str(self.ledger)
+        content = self.as_dict()
+        worst = Rows(self.ledger.sorted_by("infinite", "zero", "subnormal", "rounded")[:10])
+        parts = [
+            "\n".join(finding.text for finding in findings(content, summarise(content))),
+            *[f"{a.text}\n    {a.why} ({a.where}; {a.source})" for a in self.advise()],
+            f"What loses most, {len(worst)} of the ledger's {len(self.ledger)} rows:\n\n{worst}" if worst else "",
+            "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.shadow tell more; a.report(path) all.",
+        ]
+        return "\n\n".join(part for part in parts if part)

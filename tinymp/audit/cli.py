@@ -139,8 +139,7 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
             options.out.mkdir(parents=True, exist_ok=True)
         except (ValueError, OSError, ImportError) as error:
             p.error(str(error))
-        further = _further(options)
-        audited = audit(*further.values())
+        audited = audit(shadow=options.shadow)
         try:
             with audited:
                 if options.module:
@@ -149,8 +148,9 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
                     runpy.run_path(options.program, run_name="__main__")
         finally:  # also if the program raises, or calls sys.exit
             sys.stdout.flush()
-            files = ", ".join(_write(audited, further, options.out))
-            print("", _table(audited, options), *further.values(), f"wrote {files} to {options.out}", sep="\n\n")
+            files = ", ".join(_write(audited, options.out))
+            further = [audited.shadow] if audited.shadow else []
+            print("", _table(audited, options), *further, f"wrote {files} to {options.out}", sep="\n\n")
     return 0
 
 
@@ -170,15 +170,6 @@ def _check_program(program: str, module: bool) -> None:
             raise ModuleNotFoundError(f"{program!r} is a package without a __main__: name a module in it")
 
 
-def _further(options: argparse.Namespace) -> dict[str, Any]:
-    """Instruments that were asked for beside the audit's own, by what they are called in audit.json."""
-    if not options.shadow:
-        return {}
-    from .shadow import Shadow
-
-    return {"shadow": Shadow()}
-
-
 def _table(audited: Audit, options: argparse.Namespace) -> str:
     """The audit as text; where the command line sorts or filters, the rows of the ledger."""
     if not options.sort and not options.filter:
@@ -189,21 +180,16 @@ def _table(audited: Audit, options: argparse.Namespace) -> str:
     return str(rows.sorted_by(options.sort, descending=options.sort in NUMBERS) if options.sort else rows)
 
 
-def _write(audited: Any, further: dict[str, Any], out: Path) -> list[str]:
+def _write(audited: Audit, out: Path) -> list[str]:
     """Write everything; returns the names of the files."""
-    ledger = audited.ledger
-    content = audited.as_dict() if hasattr(audited, "as_dict") else {"ledger": json.loads(ledger.to_json())}
-    content |= {name: instrument.as_dict() for name, instrument in further.items()}
-    (out / "audit.json").write_text(json.dumps(content, indent=1) + "\n")
-    (out / "ledger.csv").write_text(ledger.to_csv())
-    files = ["audit.json", "ledger.csv"]
-    if hasattr(audited, "report"):
-        try:
-            audited.report(out / "audit.html")
-            files.append("audit.html")
-        except ModuleNotFoundError as error:
-            print(f"no audit.html: {error}", file=sys.stderr)
-    return files
+    (out / "audit.json").write_text(json.dumps(audited.as_dict(), indent=1) + "\n")
+    (out / "ledger.csv").write_text(audited.ledger.to_csv())
+    try:
+        audited.report(out / "audit.html")
+    except ModuleNotFoundError as error:
+        print(f"no audit.html: {error}", file=sys.stderr)
+        return ["audit.json", "ledger.csv"]
+    return ["audit.json", "ledger.csv", "audit.html"]
 
 
 @contextmanager

@@ -137,7 +137,7 @@ class Rows(list[Row]):
 
     def to_json(self) -> str:
         """A list of objects, one per row."""
-        return json.dumps([_finite(row.as_dict()) for row in self], indent=1)
+        return json.dumps([jsonable(row.as_dict()) for row in self], indent=1)
 
     def to_csv(self) -> str:
         """A line per row below a heading; the roundings of several lines are added up."""
@@ -176,10 +176,12 @@ def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
 
 
-def _finite(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
     """JSON has no infinity and no NaN: they become strings."""
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {k: jsonable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(v) for v in value]
     return str(value) if isinstance(value, float) and value - value != 0 else value
 
 

@@ -2,8 +2,8 @@
 
 The loss of FP16 tensors is FP32: a scalar, or one value per element with reduction="none". So is the gradient dy that
 comes back to it, which carries the loss scale (MPT section 3.2): it is multiplied in before dx is rounded to storage,
-once. No policy makes a loss accumulate in FP16. Targets and weights may be FP32 beside an FP16 input, since widening
-the input is exact. Unlike PyTorch's, these losses do not broadcast input against target.
+once. No policy makes a loss accumulate in FP16 unless its `only` names the loss. Targets and weights may be FP32 beside
+an FP16 input, since widening the input is exact. Unlike PyTorch's, these losses do not broadcast input against target.
 """
 
 from __future__ import annotations

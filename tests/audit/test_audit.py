@@ -1,0 +1,100 @@
+"""mp.audit(): everything together, on a whole training."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import nn, ops, optim
+from tinymp.audit import Audit, Instrument
+
+
+def train(policy=mp.MIXED, scaler=None, steps=3, device="cpu"):
+    mp.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    model = policy.cast(model).to(device)
+    optimizer, scaler = optim.Adam(model.parameters()), scaler or optim.DynamicLossScaler(2.0**24)
+    x = mp.tensor(np.random.default_rng(0).standard_normal((5, 1, 8, 8)).astype(policy.storage)).to(device)
+    with mp.use(policy):
+        for _ in range(steps):
+            scaler.scale(ops.cross_entropy(model(x), mp.tensor([0, 1, 2, 0, 1]).to(device))).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("policy", [mp.MIXED, mp.FP32, mp.PURE_FP16, mp.STOCHASTIC_ROUNDING])
+@pytest.mark.parametrize("shadow", [False, True])
+def test_everything_at_once(policy, shadow, tmp_path):
+    with mp.audit(shadow=shadow) as a:
+        train(policy, None if policy is mp.MIXED else optim.NoLossScaler())
+    content = json.loads(json.dumps(a.as_dict(), allow_nan=False))
+    assert content["summary"]["iterations"] == 3
+    assert len(content["ledger"]) == len(a.ledger) > 10
+    assert (a.shadow is not None) is shadow
+    assert bool(content["shadow"]) is (shadow and policy is not mp.FP32)  # FP32 has nothing to be compared with
+    assert content["bytes"]["measured"]["weights"]
+    assert content["products"] and content["histograms"]["tensors"]
+    if policy is mp.MIXED:
+        assert content["scale"]["skipped"] == a.scale.skipped != []
+        assert content["scale"]["causes"][0]["cause"] == "loss scale too high"
+    text = str(a)
+    assert "a.report(path)" in text and len(text.splitlines()) < 60
+    a.report(tmp_path / "audit.html", title="A small net")
+    page = (tmp_path / "audit.html").read_text("utf-8")
+    assert "A small net" in page and "batch_norm" in page
+
+
+def test_an_empty_audit(tmp_path):
+    with mp.audit(shadow=True) as a:
+        pass
+    json.dumps(a.as_dict(), allow_nan=False)
+    assert str(a) and a.advise() == []
+    a.report(tmp_path / "audit.html")
+
+
+def test_further_instruments():
+    class Count(Instrument):
+        n = 0
+
+        def ran(self, place, op, inputs, outputs):
+            self.n += 1
+
+    count = Count()
+    with mp.audit(count) as a:
+        train(steps=1)
+    assert count.n == sum(row.calls for row in a.ledger if row.phase in ("forward", "backward") and row.kind != "-")
+    assert isinstance(a, Audit)
+
+
+def test_advice_reaches_the_audit():
+    with mp.audit() as a:
+        train(mp.FP32, optim.NoLossScaler())
+    assert any("MIXED" in advice.text for advice in a.advise()), a.advise()
+
+
+def test_on_a_gpu(gpu):
+    """The same code audits a GPU run, and finds what it finds on the CPU."""
+    with mp.audit(shadow=True) as host:
+        train()
+    with mp.audit(shadow=True) as device:
+        train(device="gpu")
+    moved = {"to"}
+    rows = [
+        [(r.module, r.op, r.phase, r.calls, r.rounded) for r in a.ledger if r.op not in moved] for a in (host, device)
+    ]
+    assert rows[0] == rows[1]
+    assert device.scale.skipped == host.scale.skipped
+    assert device.bytes.measured["weights"] == host.bytes.measured["weights"]
+    assert [p.as_dict()["flops"] for p in device.products.rows] == [p.as_dict()["flops"] for p in host.products.rows]
+    json.dumps(device.as_dict(), allow_nan=False)
+
+
+def test_a_report_needs_jinja2(tmp_path, monkeypatch):
+    with mp.audit() as a:
+        train(steps=1)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'tinymp\[audit\]'"):
+        a.report(tmp_path / "audit.html")

@@ -1,0 +1,512 @@
+"""The HTML report: what it says, that it is well-formed, and what a browser makes of it."""
+
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import tinymp as mp
+from audit.sample import content, row
+from tinymp.audit import report
+from tinymp.audit.report import FINE, LOOK, NOTE, PROBLEM, page
+
+pytestmark = pytest.mark.cpu
+SECTIONS = ["summary", "advice", "ledger", "histograms", "updates", "scale", "bytes", "products", "shadow", "words"]
+SECTIONS += ["environment"]
+NASTY = "<script>alert('x')</script>&amp;\"{{ 7 * 7 }}"
+
+
+class Page(html.parser.HTMLParser):
+    """A parsed page. Elements as (tag, attributes, text within); AssertionError where tags do not match."""
+
+    VOID = ("meta", "link", "input", "br", "wbr")
+    SHAPES = ("path", "rect")
+
+    def __init__(self, source):
+        super().__init__()
+        self.elements, self._open = [], []
+        self.feed(source)
+        self.close()
+        assert not self._open, f"not closed: {[tag for tag, _, _ in self._open]}"
+
+    def handle_starttag(self, tag, attributes):
+        element = (tag, dict(attributes), [])
+        assert len(element[1]) == len(attributes), f"an attribute twice in {tag}: {attributes}"
+        self.elements.append(element)
+        if tag not in self.VOID + self.SHAPES:
+            self._open.append(element)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes), []))
+
+    def handle_endtag(self, tag):
+        if tag not in self.SHAPES:
+            assert self._open and self._open[-1][0] == tag, f"</{tag}> in {self._open[-1:]}, line {self.getpos()[0]}"
+            self._open.pop()
+
+    def handle_data(self, data):
+        for _, _, text in self._open:
+            text.append(data)
+
+    def all(self, tag, **wanted):
+        found = [(a, " ".join("".join(t).split())) for name, a, t in self.elements if name == tag]
+        return [(a, t) for a, t in found if all(a.get(k) == v for k, v in wanted.items())]
+
+    @property
+    def ids(self):
+        return [a["id"] for _, a, _ in self.elements if "id" in a]
+
+    def text(self, tag, **wanted):
+        return " ".join(text for _, text in self.all(tag, **wanted))
+
+    def column(self, key):
+        """The ledger's column: what its cells sort by."""
+        at = [a["data-key"] for a, _ in self.all("th") if "data-key" in a].index(key)
+        rows, cells = [], None
+        for tag, attributes, text in self.elements:
+            if tag == "tbody" and "data-ran" in attributes:
+                cells = []
+                rows.append(cells)
+            elif tag == "tr" and attributes.get("class") == "detail":
+                cells = None
+            elif tag == "code" and cells is not None and len(cells) == 1:
+                cells[0] = "".join(text)
+            elif tag in ("th", "td") and cells is not None:
+                cells.append(attributes.get("data-v", "".join(text)))
+        return [row[at] for row in rows]
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return Page(page(content()))
+
+
+# ------------------------------------------------------------------------------------------------------- the page
+
+
+def test_every_section_is_there_and_linked(sample):
+    assert [a["id"] for a, _ in sample.all("section")] == SECTIONS
+    assert len(set(sample.ids)) == len(sample.ids)
+    links = [a["href"] for a, _ in sample.all("a")]
+    assert links[: len(SECTIONS)] == [f"#{s}" for s in SECTIONS]
+    assert {link[1:] for link in links} <= set(sample.ids)
+    made = Page(page({"summary": {"iterations": 9, "skipped": 1}}))
+    assert "scale" not in made.ids and not made.all("a", href="#scale") and "1 of 9 steps" in made.text("ul")
+
+
+def test_nothing_is_loaded_from_elsewhere(sample):
+    source = page(content())
+    assert not re.search(r"https?:|//[a-z]+\.|@import|url\((?!#)", source)
+    for tag, attributes, _ in sample.elements:
+        for name in ("src", "href", "action", "data", "poster"):
+            assert attributes.get(name, "#")[0] == "#" or (tag, attributes[name]) == ("link", "data:,")
+
+
+@pytest.mark.parametrize("name", [s for s in content() if s not in ("title", "created", "policy", "ledger", "summary")])
+@pytest.mark.parametrize("empty", ["missing", "empty"])
+def test_a_section_may_be_missing_or_empty(name, empty):
+    full = content()
+    made = Page(page(content(**{name: None if empty == "missing" else type(full[name])()})))
+    expected = [s for s in SECTIONS if s != name]
+    if (name, empty) == ("advice", "empty"):
+        expected, said = SECTIONS, made.text("section", id="advice")
+        assert "Nothing to advise" in said
+    assert [a["id"] for a, _ in made.all("section")] == expected
+    if name in report.MEASURED and empty == "missing":
+        assert f"Not measured in this audit: {report.MEASURED[name]}." in made.text("section", id="summary")
+
+
+def test_with_nothing_at_all():
+    made = Page(page({}))
+    assert [a["id"] for a, _ in made.all("section")] == ["summary", "ledger", "words"]
+    assert "Nothing ran in the audited block." in made.text("section", id="ledger")
+    assert "Nothing was rounded" in made.text("ul", **{"class": "findings"})
+
+
+def test_entries_may_lack_keys():
+    bare = {
+        "ledger": [{"module": "m", "op": "relu", "phase": "forward"}],
+        "histograms": {"tensors": [{"name": "w", "role": "weight", "lowest": 0, "counts": []}], "lost": []},
+        "updates": [{"name": "w"}],
+        "shadow": [{"module": "m", "op": "relu"}],
+        "scale": {"history": [[0, 1.0]]},
+        "bytes": {"measured": {"weights": {"float16": 2}}, "predicted": None, "fp32": {"weights": 4}},
+        "products": [{"module": "m", "m": 8, "n": 8, "k": 8}],
+        "advice": [{"text": "Rest."}],
+    }
+    Page(page(bare))
+    assert "–" in Page(page(bare)).text("section", id="updates")
+
+
+def planted(text):
+    """A report in which every string that comes from a user is `text`."""
+
+    def plant(value):
+        if isinstance(value, dict):
+            users = {"title", "policy", "name", "module", "caller", "text", "why", "where", "source", "created"}
+            return {k: text if k in users and isinstance(v, str) else plant(v) for k, v in value.items()}
+        return [plant(v) for v in value] if isinstance(value, list) else value
+
+    made = plant(content())
+    made["environment"] = {text: text}
+    made["bytes"]["measured"][text] = {text: 3}
+    made["ledger"][0]["roundings"] = {text: made["ledger"][0]["roundings"]["tensor.py:507"]}
+    return made
+
+
+def test_what_users_wrote_is_escaped(sample):
+    source = page(planted(NASTY))
+    made = Page(source)
+    assert "<script>alert" not in source
+    assert len(made.all("script")) == len(sample.all("script")) == 2
+    for section in set(SECTIONS) - {"words"}:
+        assert NASTY in made.text("section", id=section), section
+    assert made.text("h1") == made.text("title") == NASTY
+
+
+# ------------------------------------------------------------------------------------------------- what it says
+
+
+def test_the_summary_counts_what_it_was_not_told():
+    ledger = [
+        row("a", "linear", "forward", "DOT", rounded=100, zero=1, subnormal=20, infinite=0),
+        row("b", "linear", "backward", "DOT", rounded=900, zero=2, subnormal=30, infinite=4),
+    ]
+    summary = report._summary({"ledger": ledger, "scale": {"skipped": [3, 4]}})
+    expected = {"iterations": None, "skipped": 2, "ops": 2, "roundings": 1000, "zero": 3, "subnormal": 50}
+    assert summary == expected | {"infinite": 4}
+    given = report._summary({"ledger": ledger, "summary": {"iterations": 9, "zero": 7, "skipped": None}})
+    assert (given["iterations"], given["zero"], given["skipped"], given["subnormal"]) == (9, 7, None, 50)
+
+
+def said(level=None, **sections):
+    found = report.findings(sections, report._summary(sections))
+    return [f.text for f in found if level in (None, f.level)]
+
+
+def test_the_worst_is_said_first():
+    found = report.findings(content(), report._summary(content()))
+    assert [f.level for f in found] == sorted(f.level for f in found)
+    assert found[0].level == PROBLEM and "forward overflow" in found[0].text
+    assert {f.section for f in found} <= set(SECTIONS)
+
+
+def test_infinities_matter_by_phase():
+    forward = [row("a", "linear", "forward", "DOT", rounded=100, infinite=3, where="ops/dot.py:7")]
+    backward = [row("b", "linear", "backward", "DOT", rounded=1000, infinite=3)]
+    text = "3 finite numbers became infinite outside the backward pass"
+    text += "; the most in a linear forward (ops/dot.py:7), 3\xa0% of its numbers."
+    assert said(PROBLEM, ledger=forward) == [text]
+    assert "backward pass" in said(PROBLEM, ledger=backward)[0]
+    assert "backward pass" in said(LOOK, ledger=backward, scale={"skipped": [1]})[0]
+    assert "None of 100 rounded numbers became infinite." in said(FINE, ledger=[{**forward[0], "infinite": 0}])
+
+
+def test_skipped_steps_are_a_problem_only_if_no_scale_helps():
+    scale = {"skipped": [1], "causes": [{"cause": "loss scale too high"}]}
+    assert said(LOOK, summary={"iterations": 4}, scale=scale) == [
+        "1 of 4 steps (25\xa0%) skipped: loss scale too high (1 ×)."
+    ]
+    scale["causes"] = [{"cause": "forward overflow"}]
+    assert "forward overflow" in said(PROBLEM, summary={"iterations": 4}, scale=scale)[0]
+    assert "None of 4 steps was skipped." in said(FINE, summary={"iterations": 4}, scale={"skipped": []})
+
+
+def test_lost_updates_are_a_problem_without_a_master():
+    updates = [{"name": "w", "lost": 0.25}, {"name": "v", "lost": 0.5}, {"name": "norm", "lost": 0.9, "fp32": True}]
+    kept = [row("w", "sgd", "update", "UPDATE", written="float32 master, float16 copy")]
+    bare = [row("w", "sgd", "update", "UPDATE", written="float16")]
+    assert "Without an FP32 master, 50\xa0% of v's updates would be lost." in said(NOTE, updates=updates, ledger=kept)
+    assert "There is no FP32 master: 50\xa0% of v's updates are lost." in said(PROBLEM, updates=updates, ledger=bare)
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "text"),
+    [
+        ("count", 0, "0"),
+        ("count", 999_999, "999,999"),
+        ("count", 22_478_848, "22.5 M"),
+        ("count", None, "–"),
+        ("share", 0.0, "0 %"),
+        ("share", 0.12345, "12.3 %"),
+        ("share", 0.00001, "< 0.01 %"),
+        ("share", 0.99999, "> 99.9 %"),
+        ("share", 1, "100 %"),
+        ("share", 7.0, "700 %"),
+        ("share", float("nan"), "–"),
+        ("number", 5.8144, "5.814"),
+        ("number", -493583.2, "−493,583"),
+        ("number", 2.5e-7, "2.50 × 10⁻⁷"),
+        ("number", "inf", "∞"),
+        ("number", float("-inf"), "−∞"),
+        ("number", "nan", "NaN"),
+        ("number", None, "–"),
+        ("size", 768, "768 B"),
+        ("size", 842_000, "822 KiB"),
+        ("size", 1024 * 1010, "1,010 KiB"),
+        ("power", 65536.0, "2¹⁶"),
+        ("power", 2.0**-14, "2⁻¹⁴"),
+        ("power", 1000.0, "1,000"),
+        ("dtypes", "float32 master, float16 copy", "FP32 master, FP16 copy"),
+        ("dtypes", "-", "–"),
+    ],
+)
+def test_numbers_are_written_for_people(form, value, text):
+    assert getattr(report, form)(value).replace("\xa0", " ") == text
+
+
+def test_a_histogram_has_a_bar_per_exponent_in_its_place():
+    tensor = {"name": "w", "role": "weight gradient", "lowest": -30, "scale": 2.0**4, "zeros": 50, "infinite": 0}
+    counts = {-30: 10, -24: 20, -15: 5, -14: 5, 0: 5, 15: 4, 16: 1}
+    tensor |= {"counts": [counts.get(e, 0) for e in range(-30, 17)], "nan": 0}
+    [figure] = report._figures([tensor])
+    [drawn] = figure["tensors"]
+    assert [drawn["bars"][k].count("M") for k in ("low", "normal", "high")] == [3, 3, 1]
+    assert (drawn["total"], drawn["zero_share"], drawn["subnormal_share"]) == (100, 0.5, 0.25)
+    limits = {label: x for x, label in figure["limits"]}
+    first = [float(x) for x in re.findall(r"M([\d.]+)", drawn["bars"]["normal"])]
+    assert first == pytest.approx([limits["2⁻¹⁴"] + 0.3, limits["1"] + 0.3, limits["2¹⁶"] - 240 / 52 + 0.3], abs=0.1)
+    heights = [float(h) for h in re.findall(r"v(-?[\d.]+)", drawn["bars"]["low"])]
+    assert heights == pytest.approx([28, 56, 14])  # as 10 : 20 : 5
+    assert drawn["outline"].count("M") == len(counts) - 2  # two pairs of neighbours
+
+
+def test_bytes_add_up_without_the_workspace():
+    bars = report._bars(content()["bytes"])
+    measured = content()["bytes"]["measured"]
+    total = bars["rows"][-1]
+    assert total["role"] == "all but workspace"
+    assert total["sum"] == sum(sum(v.values()) for role, v in measured.items() if role != "workspace")
+    assert total["predicted"] is None  # the sample predicts two roles
+    widest = max(r["width"] for r in bars["rows"])
+    assert widest == 100 and all(p["x"] + p["width"] <= 100.01 for r in bars["rows"] for p in r["parts"])
+
+
+def test_a_real_audit():
+    model = mp.MIXED.cast(mp.nn.Sequential(mp.nn.Linear(8, 8), mp.nn.ReLU()))
+    x = mp.tensor([[70000.0 / 2] * 8], dtype=mp.float16)
+    from tinymp.audit import audit
+
+    with mp.use(mp.MIXED), audit() as a:
+        (model(x) * 4.0).to(mp.float32).sum().backward()
+    made = Page(page({"ledger": [r.as_dict() for r in a.ledger], "policy": str(mp.MIXED)}))
+    assert {"model.0", "model.1"} <= set(made.column("module"))
+    assert f"{len(a.ledger)}" in made.text("dl", **{"class": "tiles"})
+
+
+def test_write_and_its_error_without_jinja(tmp_path, monkeypatch):
+    report.write(tmp_path / "audit.html", content(title="Zürich ∞"))
+    assert "<h1>Zürich ∞</h1>" in (tmp_path / "audit.html").read_text(encoding="utf-8")
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'tinymp\[audit\]'"):
+        report.write(tmp_path / "audit.html", {})
+
+
+def colours(source):
+    """The colours of light, dark and paper."""
+    blocks = re.findall(r":root \{(.*?)\}", source, re.DOTALL)
+    assert len(blocks) == 3
+    return [dict(re.findall(r"--(\w+): (#\w+)", block)) for block in blocks]
+
+
+def luminance(colour):
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * c for c in colour[1:])
+    linear = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in linear)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("theme", range(3), ids=["light", "dark", "paper"])
+def test_contrast(theme):
+    """WCAG AA: 4.5 for words, 3 for what is drawn."""
+    palette = colours(page({}))[theme]
+
+    def contrast(a, b):
+        high, low = sorted((luminance(palette[a]), luminance(palette[b])), reverse=True)
+        return (high + 0.05) / (low + 0.05)
+
+    for name in ("ink", "quiet", "link", "alarm", "good"):
+        assert min(contrast(name, "paper"), contrast(name, "band")) >= 4.5, name
+    for name in ("blue", "red", "green", "pink"):
+        assert contrast(name, "paper") >= 2.9, name
+
+
+# ------------------------------------------------------------------------------------------------- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """browser(page, *options, hash="", script="") -> (DOM after loading, what the console said).
+
+    script: more JavaScript at the page's end, which acts as the reader.
+    """
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    folder = tmp_path_factory.mktemp("browser")
+    common = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"]
+    common += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=3000", "--allow-file-access-from-files"]
+
+    def run(source, *options, hash="", script=""):
+        path = folder / "page.html"
+        path.write_text(source.replace("</body>", f"<script>{script}</script></body>") if script else source, "utf-8")
+        done = subprocess.run(
+            [program, *common, *(options or ["--dump-dom"]), f"{path.as_uri()}{hash}"],
+            capture_output=True,
+            timeout=120,
+            check=True,
+        )
+        console = [line for line in done.stderr.decode().splitlines() if "CONSOLE" in line]
+        return done.stdout.decode(), console
+
+    run.folder = folder
+    return run
+
+
+def test_it_loads_without_a_word_on_the_console(browser):
+    for source in (page(content()), page({}), page(planted(NASTY))):
+        dom, console = browser(source)
+        assert not console
+        Page(dom)
+    _, console = browser(page({}), script="console.error('planted')")
+    assert len(console) == 1 and "planted" in console[0]
+
+
+def test_a_sorted_view_has_an_address(browser):
+    made = Page(browser(page(content()), hash="#sort=zero")[0])
+    zeros = [int(v) for v in made.column("zero")]
+    assert zeros == sorted(zeros, reverse=True) and zeros[0] > 0
+    assert [a["data-key"] for a, _ in made.all("th", **{"aria-sort": "descending"})] == ["zero"]
+    made = Page(browser(page(content()), hash="#sort=module&dir=desc")[0])
+    modules = made.column("module")[:-1]  # the last one is the cast, which belongs to none
+    assert modules == sorted(modules, reverse=True)
+    made = Page(browser(page(content()), hash="#sort=ran")[0])
+    assert [int(a["data-ran"]) for a, _ in made.all("tbody") if "data-ran" in a] == list(
+        range(len(content()["ledger"]))
+    )
+
+
+def test_a_click_sorts_and_the_next_one_turns_it_round(browser):
+    click = "document.querySelector('th[data-key=subnormal] button').click();"
+    for clicks, state in ((1, "descending"), (2, "ascending")):
+        dom, console = browser(page(content()), script=click * clicks + "document.title = location.hash")
+        made = Page(dom)
+        values = [int(v) for v in made.column("subnormal")]
+        assert values == sorted(values, reverse=state == "descending") and not console
+        assert [a["data-key"] for a, _ in made.all("th", **{"aria-sort": state})] == ["subnormal"]
+        assert made.text("title") == f"#sort=subnormal&dir={state.removesuffix('ending')}"
+
+
+def test_infinity_sorts_above_numbers(browser):
+    """The largest value of the sample's worst row is infinite."""
+    values = Page(browser(page(content()), hash="#sort=largest")[0]).column("largest")
+    assert values[0] == "inf" and values[1] == "3727" and values[-1] == "-1"
+
+
+def test_the_other_tables_sort_too(browser):
+    script = (
+        "const t = document.querySelector('#updates table'); t.tHead.rows[0].cells[0].querySelector('button').click();"
+    )
+    made = Page(browser(page(content()), script=script)[0])
+    section = made.text("section", id="updates")
+    names = re.findall(r"net\.[\w.]+", section)
+    assert len(names) == 6 and names == sorted(names)
+
+
+def test_filters_have_an_address(browser):
+    ledger = content()["ledger"]
+    made = Page(browser(page(content()), hash="#filter=layer1+BACK")[0])
+    fitting = [r for r in ledger if "layer1" in r["module"] and r["phase"] == "backward"]
+    assert len(made.column("zero")) == len(fitting) == 2
+    assert made.text("output") == f"2 of {len(ledger)} rows"
+    made = Page(browser(page(content()), hash="#phase=update&kind=UPDATE")[0])
+    assert len(made.column("zero")) == sum(r["phase"] == "update" for r in ledger)
+    made = Page(browser(page(content()), hash="#lost=1")[0])
+    assert len(made.column("zero")) == sum(bool(r["zero"] or r["subnormal"] or r["infinite"]) for r in ledger)
+
+
+def test_what_is_typed_filters(browser):
+    script = (
+        "const f = document.querySelector('[name=filter]'); f.value = 'relu'; f.dispatchEvent(new Event('input'));"
+        "setTimeout(() => document.title = location.hash, 500)"
+    )
+    made = Page(browser(page(content()), script=script)[0])
+    assert made.column("module") == ["net.relu"]
+    assert made.text("title") == "#filter=relu"
+
+
+def test_rows_unfold(browser):
+    def shut(dom):
+        return sum("shut" in a.get("class", "") for a, _ in Page(dom).all("tbody"))
+
+    n = len(content()["ledger"])
+    assert shut(page(content())) == 0  # without JavaScript everything is open
+    assert shut(browser(page(content()))[0]) == n
+    assert shut(browser(page(content()), hash="#open=1")[0]) == 0
+    made = browser(page(content()), script="document.querySelector('.fold').click()")[0]
+    assert shut(made) == n - 1
+    assert [a["aria-expanded"] for a, _ in Page(made).all("button", **{"class": "fold"})].count("true") == 1
+
+
+def test_five_thousand_rows_stay_usable(browser):
+    rows = [row(f"net.block{i}.conv", "conv2d", "forward", "DOT", zero=i) for i in range(5000)]
+    source = page(content(ledger=rows))
+    assert len(source) < 9e6
+    script = """
+    const rows = document.getElementById("rows");
+    const zeros = [...rows.tBodies].map(entry => entry.rows[0].querySelector(".zero, .none").dataset.v);
+    const more = document.getElementById("more");
+    const said = [document.querySelector("output").textContent, more.textContent];
+    more.click();
+    document.title = JSON.stringify([zeros, ...said, rows.tBodies.length]);
+    document.body.remove();  // so that less has to be read here
+    """
+    dom, console = browser(source, hash="#sort=zero&dir=asc", script=script)
+    zeros, *said = json.loads(Page(dom).text("title"))
+    assert zeros == [str(i) for i in range(200)] and not console
+    assert said == ["200 of 5,000 rows", "Show 400 more", 600]
+
+
+@pytest.mark.parametrize(("theme", "setting"), [("dark", 0), ("light", 1)])
+def test_a_screenshot_in_dark_and_light(browser, theme, setting):
+    from PIL import Image
+
+    shot = browser.folder / f"{theme}.png"
+    options = [f"--blink-settings=preferredColorScheme={setting}", "--window-size=1280,2000", f"--screenshot={shot}"]
+    assert not browser(page(content()), *options)[1]
+    with Image.open(shot) as picture:
+        pixels = picture.convert("RGB")
+        assert pixels.size == (1280, 2000)
+        paper = colours(page({}))[0 if theme == "light" else 1]["paper"]
+        assert pixels.getpixel((3, 3)) == tuple(int(paper[i : i + 2], 16) for i in (1, 3, 5))
+        assert len(pixels.getcolors(1 << 20)) > 100
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(browser):
+    """A frame of 360 pixels, as headless windows have no less than 500. The frame says how wide its page is."""
+    inner = page(content())
+    tell = (
+        "<script>addEventListener('load', () => parent.postMessage(document.documentElement.scrollWidth, '*'))</script>"
+    )
+    for hash in ("#ledger", "#open=1"):
+        (browser.folder / "inner.html").write_text(inner.replace("</body>", tell + "</body>"), "utf-8")
+        frame = f"<iframe src='inner.html{hash}' style='border:0;width:360px;height:9000px'></iframe>"
+        outer = f"<!DOCTYPE html><title>?</title><script>onmessage = e => document.title = e.data</script>{frame}"
+        assert "<title>360</title>" in browser(outer)[0]
+
+
+def test_on_paper_everything_is_unfolded(browser):
+    pdf = browser.folder / "audit.pdf"
+    browser(page(content()), f"--print-to-pdf={pdf}", "--no-pdf-header-footer")
+    assert pdf.read_bytes().startswith(b"%PDF")
+    if shutil.which("pdftotext") is None:
+        pytest.skip("printed, but not read: apt-get install poppler-utils")
+    text = subprocess.run(["pdftotext", pdf, "-"], capture_output=True, check=True, timeout=60).stdout.decode()
+    words = " ".join(text.split())
+    assert words.count("Rule for ") == len(content()["ledger"]) - 1  # a cast has none
+    assert "only what lost numbers" not in words and "Unfold all" not in words
+    assert "2²⁴ < 0.01 %" in words.replace("\xa0", " ")  # of the folded table of loss scales

@@ -1,0 +1,539 @@
+"""The report: one HTML file that holds everything an audit found and asks nothing of a network.
+
+Here are the numbers: what is said of them in the summary, how they are written, and where a chart draws them.
+The page itself is report.html.jinja.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..precision import KINDS
+
+SMALLEST, NORMAL, TOO_LARGE = -24, -14, 16  # exponents: FP16's smallest number, smallest normal one, first infinity
+EXPONENTS = (-40, 17)  # what a histogram shows at most; what lies outside is counted at the ends
+NUMBERS = (int, float)
+SPACE = "\N{NO-BREAK SPACE}"
+ROLES = {"weight": "Weights", "weight gradient": "Weight gradients", "activation gradient": "Activation gradients"}
+MEASURED = {  # what not every audit measures, as the page calls it when it says so
+    "histograms": "exponent histograms",
+    "updates": "lost updates",
+    "scale": "the loss scale's history",
+    "bytes": "bytes",
+    "products": "Tensor Core eligibility",
+    "shadow": "shadow runs",
+}
+
+
+def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
+    """Write the report to an HTML file.
+
+    content: "title", "created", "policy", "environment" and "summary", then what each instrument's `as_dict` gave:
+        "ledger" (a list of `Row.as_dict()`), "histograms", "updates", "scale", "shadow", "bytes", "products", "advice".
+        Any may be missing; of the summary, what is missing is counted in the ledger.
+
+    ModuleNotFoundError says how to install Jinja2.
+    """
+    Path(path).write_text(page(content), encoding="utf-8")
+
+
+def page(content: dict[str, Any]) -> str:
+    """The report as a string of HTML."""
+    try:
+        import jinja2
+        from markupsafe import Markup
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("report: Jinja2 is not installed: pip install 'tinymp[audit]'") from None
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.ChainableUndefined,  # a key that an instrument left out shows as a dash
+    )
+    environment.filters |= {f.__name__: f for f in (count, share, number, size, power, dtypes, raw)}
+    environment.filters["breakable"] = lambda name: Markup(".<wbr>").join((name or "–").split("."))
+    return environment.get_template("report.html.jinja").render(_view(content))
+
+
+def _view(content: dict[str, Any]) -> dict[str, Any]:
+    """What the template shows."""
+    ledger = sorted(content.get("ledger") or [], key=_badness, reverse=True)
+    order = {id(row): i for i, row in enumerate(content.get("ledger") or [])}
+    summary = summarise(content)
+    bytes_ = content.get("bytes") or {}
+    return {
+        **{name: content.get(name) for name in ("title", "created", "policy", "environment", "advice", *MEASURED)},
+        "summary": summary,
+        "findings": findings(content, summary),
+        "ledger": [(order[id(row)], row) for row in ledger],
+        "phases": sorted({row.get("phase", "-") for row in ledger}),
+        "kinds": sorted({row.get("kind", "-") for row in ledger}),
+        "rules": {kind.name: kind for kind in KINDS},
+        "figures": _figures((content.get("histograms") or {}).get("tensors") or []),
+        "lost": _lost_charts(content.get("histograms") or {}),
+        "updates": sorted(content.get("updates") or [], key=lambda u: _real(u.get("lost")), reverse=True),
+        "shadow": sorted(content.get("shadow") or [], key=lambda s: _real(s.get("local_max")), reverse=True),
+        "products": sorted(content.get("products") or [], key=_waste, reverse=True),
+        "scale_chart": _scale_chart(content.get("scale") or {}, summary),
+        "bytes": _bars(bytes_) if bytes_ else None,
+        "missing": [words for name, words in MEASURED.items() if content.get(name) is None],
+    }
+
+
+# ------------------------------------------------------------------------------------------- what the summary says
+
+
+class Finding(NamedTuple):
+    """A sentence of the summary. level: an index into LEVELS; section: where the page has more about it."""
+
+    level: int
+    text: str
+    section: str
+
+
+LEVELS = ("problem", "look", "note", "fine")
+PROBLEM, LOOK, NOTE, FINE = range(4)
+
+
+def findings(content: dict[str, Any], summary: dict[str, Any]) -> list[Finding]:
+    """What must be known first, the worst first."""
+    found = [
+        *_about_steps(content.get("scale") or {}, summary),
+        *_about_roundings(content.get("ledger") or [], summary),
+        *_about_updates(content.get("updates") or [], content.get("ledger") or []),
+        *_about_scale(content.get("histograms") or {}),
+        *_about_bytes(content.get("bytes") or {}),
+        *_about_products(content.get("products") or []),
+        *_about_shadow(content.get("shadow") or []),
+    ]
+    return sorted(found, key=lambda f: f.level)
+
+
+def _about_steps(scale: dict, summary: dict) -> Iterable[Finding]:
+    steps, skipped = summary["iterations"], summary["skipped"]
+    if not steps or skipped is None:
+        return
+    if not skipped:
+        yield Finding(FINE, f"None of {_many(steps, 'step')} was skipped.", "scale")
+        return
+    causes = Counter(cause.get("cause") for cause in scale.get("causes") or [])
+    why = ", ".join(f"{cause} ({n} ×)" for cause, n in causes.most_common())
+    harmless = not causes or set(causes) == {"loss scale too high"}
+    text = f"{count(skipped)} of {_many(steps, 'step')} ({share(skipped / steps)}) skipped"
+    yield Finding(LOOK if harmless else PROBLEM, text + (f": {why}." if why else "."), "scale")
+
+
+def _about_roundings(ledger: list[dict], summary: dict) -> Iterable[Finding]:
+    total = summary["roundings"]
+    if not total:
+        yield Finding(NOTE, "Nothing was rounded to fewer bits.", "ledger")
+        return
+    backward = [row for row in ledger if row.get("phase") == "backward"]
+    others = [row for row in ledger if row.get("phase") != "backward"]
+    for rows, what in ((others, "outside the backward pass"), (backward, "in the backward pass")):
+        if infinite := sum(row.get("infinite", 0) for row in rows):
+            expected = rows is backward and summary["skipped"]
+            text = f"{_many(infinite, 'finite number')} became infinite {what}{_most(rows, 'infinite')}."
+            yield Finding(LOOK if expected else PROBLEM, text, "ledger")
+    if not summary["infinite"]:
+        yield Finding(FINE, f"None of {_many(total, 'rounded number')} became infinite.", "ledger")
+    for name, bearable in (("zero", 0.01), ("subnormal", 0.1)):
+        n = summary[name]
+        worst = max((row.get(name, 0) / max(row.get("rounded", 0), 1) for row in ledger), default=0)
+        text = f"{_many(n, 'number')} became {name}, {share(n / total)} of all{_most(ledger, name)}."
+        yield Finding(LOOK if worst > bearable else FINE, text if n else f"No number became {name}.", "ledger")
+
+
+def _most(rows: list[dict], name: str) -> str:
+    """Where most of them were."""
+    row = max(rows, key=lambda row: row.get(name, 0), default={})
+    if not (n := row.get(name, 0)):
+        return ""
+    where = " ".join(filter(None, (row.get("module"), row.get("op"), row.get("phase"))))
+    here = share(n / max(row.get("rounded", 0), n))
+    return f"; the most in {where} ({row.get('where') or row.get('caller')}), {here} of its numbers"
+
+
+def _about_updates(updates: list[dict], ledger: list[dict]) -> Iterable[Finding]:
+    updates = [u for u in updates if not u.get("fp32")] or updates
+    if not updates:
+        return
+    worst = max(updates, key=lambda u: _real(u.get("lost")))
+    lost = _real(worst.get("lost"))
+    written = {row.get("written", "") for row in ledger if row.get("kind") == "UPDATE"}
+    unguarded = any("float16" in w and "master" not in w for w in written)
+    if not lost:
+        yield Finding(FINE, "Every update would reach FP16 weights, too.", "updates")
+    elif unguarded:
+        yield Finding(
+            PROBLEM, f"There is no FP32 master: {share(lost)} of {worst['name']}'s updates are lost.", "updates"
+        )
+    else:
+        text = f"Without an FP32 master, {share(lost)} of {worst['name']}'s updates would be lost."
+        yield Finding(NOTE, text, "updates")
+
+
+def _about_scale(histograms: dict) -> Iterable[Finding]:
+    now = max((_real(t.get("scale")) for t in histograms.get("tensors") or []), default=0)
+    for entry in histograms.get("lost") or []:
+        if entry.get("scale") == now and _real(entry.get("zero")) > 0.01:
+            text = f"At the loss scale {power(now)}, {share(entry['zero'])} of the {entry['role']}s are zero."
+            yield Finding(LOOK, text, "histograms")
+    if best := _real(histograms.get("best_scale")):
+        margin, saved = histograms.get("margin"), histograms.get("saved") or {}
+        text = f"The best constant loss scale is {power(best)}"
+        text += f", which leaves a factor of {number(margin)} to 65,504" if margin else ""
+        text += "".join(f"; it keeps {share(s)} of the {role}s from becoming zero" for role, s in saved.items() if s)
+        yield Finding(NOTE, text + ".", "histograms")
+
+
+def _about_bytes(bytes_: dict) -> Iterable[Finding]:
+    if ratio := _real(bytes_.get("ratio")):
+        text = f"FP32 would take {ratio:.2f} × the bytes" + (
+            f": mixed precision saves {share(1 - 1 / ratio)}." if ratio > 1 else "."
+        )
+        yield Finding(FINE if ratio > 1 else LOOK, text, "bytes")
+
+
+def _about_products(products: list[dict]) -> Iterable[Finding]:
+    if not products:
+        return
+    crooked = [p for p in products if p.get("misaligned")]
+    if not crooked:
+        yield Finding(FINE, f"All {_many(len(products), 'matrix product')} suit Tensor Cores.", "products")
+        return
+    work = sum(map(_work, crooked)) / max(sum(map(_work, products)), 1)
+    some = f"{len(crooked)} of {_many(len(products), 'matrix product')}, {share(work)} of their operations"
+    yield Finding(LOOK, f"{some}, have a dimension that is no multiple of 8.", "products")
+
+
+def _about_shadow(shadow: list[dict]) -> Iterable[Finding]:
+    if shadow:
+        worst = max(shadow, key=lambda s: _real(s.get("local_max")))
+        where = " ".join(filter(None, (worst.get("module"), worst.get("op"), worst.get("phase"))))
+        text = f"The largest error that one op adds is {number(worst.get('local_max'))} ulp, in {where}."
+        yield Finding(NOTE, text, "shadow")
+
+
+def summarise(content: dict[str, Any]) -> dict[str, Any]:
+    """The summary; what was not given is counted."""
+    ledger, scale = content.get("ledger") or [], content.get("scale") or {}
+    skipped = scale.get("skipped")
+    counted = {
+        "iterations": None,
+        "skipped": None if skipped is None else len(skipped),
+        "ops": len(ledger),
+        "roundings": sum(row.get("rounded", 0) for row in ledger),
+        **{name: sum(row.get(name, 0) for row in ledger) for name in ("zero", "subnormal", "infinite")},
+    }
+    given = {k: v for k, v in (content.get("summary") or {}).items() if v is not None}
+    if isinstance(given.get("skipped"), (list, tuple)):
+        given["skipped"] = len(given["skipped"])
+    return counted | given
+
+
+def _badness(row: dict) -> tuple:
+    return tuple(row.get(name, 0) for name in ("infinite", "zero", "subnormal", "rounded"))
+
+
+def _work(product: dict) -> int:
+    return math.prod(int(_real(product.get(name, 1))) for name in ("m", "n", "k", "batch", "calls"))
+
+
+def _waste(product: dict) -> tuple:
+    return bool(product.get("misaligned")), _work(product)
+
+
+def _many(n: float, noun: str) -> str:
+    return f"{count(n)} {noun}" + "s" * (n != 1)
+
+
+# ------------------------------------------------------------------------------------------ how numbers are written
+
+
+def _real(value: Any) -> float:
+    """A number as instruments write it, infinity and NaN as strings; 0 for None, and NaN has no place in an order."""
+    if isinstance(value, str):
+        value = float(value) if value in ("inf", "-inf") else 0.0
+    return float(value) if isinstance(value, NUMBERS) and value == value else 0.0
+
+
+def raw(value: Any) -> str:
+    """For sorting."""
+    return f"{_real(value):.6g}" if abs(_real(value)) >= 1e15 or _real(value) % 1 else f"{_real(value):.0f}"
+
+
+def count(value: Any) -> str:
+    """1,234 in full, 22.5 M from a million on."""
+    if not isinstance(value, NUMBERS):
+        return "–"
+    for unit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(value) >= unit:
+            return f"{value / unit:.3g}{SPACE}{letter}"
+    return f"{value:,.0f}"
+
+
+def share(value: Any) -> str:
+    """As a percentage."""
+    if not isinstance(value, NUMBERS) or value != value:
+        return "–"
+    percent = 100 * float(value)
+    if percent in (0, 100):
+        text = f"{percent:.0f}"
+    elif abs(percent) < 0.01:
+        text = f"<{SPACE}0.01"
+    elif 99.95 <= percent < 100:
+        text = f">{SPACE}99.9"
+    else:
+        text = f"{percent:.3g}" if percent < 1000 else f"{percent:,.0f}"
+    return f"{text}{SPACE}%"
+
+
+def number(value: Any) -> str:
+    """Four significant digits, all before the point, and powers of ten as people write them."""
+    if isinstance(value, str):
+        value = float(value) if value in ("inf", "-inf", "nan") else None
+    if not isinstance(value, NUMBERS):
+        return "–"
+    if value != value:
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        text = f"{float(f'{value:.4g}'):,g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    else:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        text = f"{mantissa}{SPACE}×{SPACE}10{_raised(int(exponent))}"
+    return text.replace("-", "−")
+
+
+def size(value: Any) -> str:
+    """Bytes."""
+    if not isinstance(value, NUMBERS):
+        return "–"
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if value >= unit:
+            return f"{value / unit:.3g}{SPACE}{name}" if value < 1000 * unit else f"{value / unit:,.0f}{SPACE}{name}"
+    return f"{value:,.0f}{SPACE}B"
+
+
+def power(value: Any) -> str:
+    """2¹⁶ for a power of two, else the number."""
+    exponent = math.log2(value) if isinstance(value, NUMBERS) and 0 < value < math.inf else 0.5
+    return f"2{_raised(int(exponent))}" if exponent == int(exponent) else number(value)
+
+
+def _raised(exponent: int) -> str:
+    return str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def dtypes(names: Any) -> str:
+    """ "float16, float32" as FP16, FP32."""
+    return str(names or "–").replace("float", "FP").replace("bfloat", "BF") if names != "-" else "–"
+
+
+# --------------------------------------------------------------------------------------------------------- charts
+
+
+def _boxes(boxes: Iterable[tuple[float, float, float, float]]) -> str:
+    """An SVG path of rectangles: x, y, width, height."""
+    return "".join(f"M{x:.4g} {y:.4g}h{w:.4g}v{h:.4g}h{-w:.4g}z" for x, y, w, h in boxes)
+
+
+def _figures(tensors: list[dict]) -> list[dict[str, Any]]:
+    """The histograms by role: bars of the stored values, an outline of gradients without their loss scale, and below
+    them a strip per snapshot, the darker the more values."""
+    found: dict[str, list[dict]] = {}
+    shifted = [(t, _exponents(t.get("counts") or [], t.get("lowest", 0))) for t in tensors]
+    low = min((min(e) - _shift(t) for t, e in shifted if e), default=-26)
+    low = max(min(low, SMALLEST - 2), EXPONENTS[0])
+    step, top, height = 240 / (EXPONENTS[1] + 1 - low), 8, 64
+
+    def x(exponent: float) -> float:
+        return (exponent - low) * step
+
+    def shares(exponents: dict[int, int], total: int, shift: int = 0) -> dict[int, float]:
+        clipped: Counter[int] = Counter()
+        for e, n in exponents.items():
+            clipped[min(max(e - shift, low), EXPONENTS[1])] += n
+        return {e: n / max(total, 1) for e, n in clipped.items()}
+
+    for tensor, exponents in shifted:
+        zeros, infinite, nan = (int(tensor.get(k) or 0) for k in ("zeros", "infinite", "nan"))
+        nonzero = sum(exponents.values())
+        total = nonzero + zeros + infinite + nan
+        bars = shares(exponents, total)
+        peak = max(bars.values(), default=0) or 1
+
+        def box(e: int, v: float, peak: float = peak) -> tuple[float, float, float, float]:
+            h = v / peak * (height - top)
+            return x(e) + 0.3, height - h, step - 0.6, h
+
+        snapshots = _few(tensor.get("snapshots") or [], 12)
+        levels: dict[int, list] = {1: [], 2: [], 3: [], 4: []}
+        for i, snapshot in enumerate(snapshots):
+            line = _exponents(snapshot.get("counts") or [], tensor.get("lowest", 0))
+            parts = shares(line, sum(line.values()))
+            for e, v in parts.items():
+                levels[min(1 + int(4 * v / max(parts.values())), 4)].append((x(e), 84 + 5 * i, step, 5))
+        found.setdefault(tensor.get("role", "-"), []).append(
+            {
+                **tensor,
+                "total": total,
+                "zero_share": zeros / max(total, 1),
+                "subnormal_share": sum(v for e, v in bars.items() if SMALLEST <= e < NORMAL),
+                "bars": {
+                    "low": _boxes(box(e, v) for e, v in bars.items() if e < NORMAL),
+                    "normal": _boxes(box(e, v) for e, v in bars.items() if NORMAL <= e < TOO_LARGE),
+                    "high": _boxes(box(e, v) for e, v in bars.items() if e >= TOO_LARGE),
+                },
+                "outline": _outline(shares(exponents, total, _shift(tensor)), box) if _shift(tensor) else "",
+                "levels": {level: _boxes(boxes) for level, boxes in levels.items()},
+                "snapshots": [s.get("iteration") for s in snapshots],
+                "height": 84 + 5 * len(snapshots),
+            }
+        )
+    limits = [(x(SMALLEST), "2⁻²⁴"), (x(NORMAL), "2⁻¹⁴"), (x(0), "1"), (x(TOO_LARGE), "2¹⁶")]
+    roles = sorted(found, key=lambda r: list(ROLES).index(r) if r in ROLES else len(ROLES))
+    return [{"role": ROLES.get(r, r), "limits": limits, "tensors": found[r]} for r in roles]
+
+
+def _outline(shares: dict[int, float], box: Callable) -> str:
+    path, before = "", None
+    for e in sorted(shares):
+        x, y, w, h = box(e, shares[e])
+        path += (f"H{x:.4g}" if before == e - 1 else f"M{x:.4g} {y + h:.4g}") + f"V{y:.4g}h{w:.4g}"
+        path += "" if e + 1 in shares else f"v{h:.4g}"
+        before = e
+    return path
+
+
+def _exponents(counts: list[int], lowest: int) -> dict[int, int]:
+    return {lowest + i: n for i, n in enumerate(counts) if n}
+
+
+def _shift(tensor: dict) -> int:
+    """The exponent of the loss scale that the values carry."""
+    scale = _real(tensor.get("scale"))
+    return round(math.log2(scale)) if 0 < scale < math.inf else 0
+
+
+def _few(things: list, n: int) -> list:
+    """So many of them, evenly spread, with the first and the last."""
+    return things if len(things) <= n else [things[round(i * (len(things) - 1) / (n - 1))] for i in range(n)]
+
+
+def _lost_charts(histograms: dict) -> list[dict[str, Any]]:
+    """Per role: what share of the gradients would be zero, subnormal and infinite at each power of two."""
+    charts = []
+    entries = histograms.get("lost") or []
+    best = _real(histograms.get("best_scale"))
+    for role in dict.fromkeys(entry.get("role") for entry in entries):
+        rows = [e for e in entries if e.get("role") == role and _real(e.get("scale")) > 0]
+        rows.sort(key=lambda e: _real(e["scale"]))
+        if len(rows) < 2:  # weights carry no scale
+            continue
+        used = max((_real(t.get("scale")) for t in histograms.get("tensors") or [] if t.get("role") == role), default=0)
+        low, high = math.log2(rows[0]["scale"]), math.log2(rows[-1]["scale"])
+        largest = max(_real(e.get(k)) for e in rows for k in ("zero", "subnormal", "overflow"))
+        top = next((t for t in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if t >= largest), 1.0)
+
+        def x(scale: float, low: float = low, high: float = high) -> float:
+            return 40 + 300 * (math.log2(scale) - low) / (high - low)
+
+        def line(name: str, rows: list = rows, top: float = top, x: Callable = x) -> str:
+            points = (f"{x(e['scale']):.4g} {160 - 140 * _real(e.get(name)) / top:.4g}" for e in rows)
+            return "M" + "L".join(points)
+
+        marks = [(x(s), label) for s, label in ((used, "used"), (best, "best")) if s and low <= math.log2(s) <= high]
+        if used == best:
+            marks = [(at, "used and best") for at, _ in marks[:1]]
+        charts.append(
+            {
+                "role": ROLES.get(role, role),
+                "rows": rows,
+                "lines": {name: line(name) for name in ("zero", "subnormal", "overflow")},
+                "x": [(x(e["scale"]), power(e["scale"])) for e in _few(rows, 5)],
+                "y": [(160 - 70 * i, share(top * i / 2)) for i in range(3)],
+                "marks": marks,
+            }
+        )
+    return charts
+
+
+def _scale_chart(scale: dict, summary: dict) -> dict[str, Any] | None:
+    """The loss scale by iteration on a canvas of 100 x 100 that the page stretches; labels are put at percentages."""
+    history = [(int(i), _real(s)) for i, s in scale.get("history") or [] if _real(s) > 0]
+    if not history:
+        return None
+    skipped = scale.get("skipped") or []
+    last = max(history[-1][0], *skipped, int(summary["iterations"] or 1) - 1, history[0][0] + 1)
+    first = min(history[0][0], *skipped, history[-1][0])
+    exponents = [math.log2(s) for _, s in history]
+    low, high = math.floor(min(exponents)) - 1, math.ceil(max(exponents)) + 1
+
+    def x(iteration: float) -> float:
+        return 100 * (iteration - first) / (last - first)
+
+    def y(exponent: float) -> float:
+        return 100 * (high - exponent) / (high - low)
+
+    steps = "".join(f"H{x(i):.5g}V{y(math.log2(s)):.5g}" for i, s in history)
+    return {
+        "line": f"M{x(history[0][0]):.5g} {y(exponents[0]):.5g}{steps}H100",
+        "skipped": "".join(f"M{x(i):.5g} 100v-9" for i in skipped),
+        "x": [(x(i), i) for i in _ticks(first, last)],
+        "y": [(y(e), power(2.0**e)) for e in _ticks(low + 1, high - 1, whole=True)],
+        "last": history[-1][1],
+    }
+
+
+def _ticks(first: int, last: int, whole: bool = False) -> range:
+    """Some four to seven round numbers from first to last; whole: any step will do, counted down from the last."""
+    if whole:
+        return range(last, first - 1, -max(math.ceil((last - first) / 5), 1))
+    step = next(s * 10**k for k in range(19) for s in (1, 2, 5) if (last - first) // (s * 10**k) < 7)
+    return range(-(-first // step) * step, last + 1, step)
+
+
+def _bars(ledger: dict) -> dict[str, Any]:
+    """Per role: the bytes here by dtype and those of FP32, as shares of the largest role."""
+    measured, predicted, fp32 = (_by_dtype(ledger.get(k)) for k in ("measured", "predicted", "fp32"))
+    shown = measured or predicted
+    names = dict.fromkeys([*(ledger.get("roles") or []), *shown, *fp32])
+    rows: list[dict[str, Any]] = []
+    for role in names:
+        here, expected, whole = (t.get(role, {}) for t in (shown, predicted, fp32))
+        if any(sum(t.values()) for t in (here, expected, whole)):
+            rows.append({"role": role, "here": here, "predicted": expected, "fp32": sum(whole.values())})
+    kept = [row for row in rows if row["role"] != "workspace"]  # the ratio is of these
+    name = "total" if kept == rows else "all but workspace"
+    total: dict[str, Any] = {"role": name, "here": Counter(), "predicted": Counter(), "fp32": 0}
+    for row in kept:
+        total["fp32"] += row["fp32"]
+        total["here"] += Counter(row["here"])
+        total["predicted"] += Counter(row["predicted"])
+    most = max((max(r["fp32"], sum(r["here"].values())) for r in rows), default=0) or 1
+    if not all(row["predicted"] for row in kept if row["here"]):
+        total["predicted"] = {}  # not of all
+    for row in [*rows, total]:
+        full = most if row is not total else max(row["fp32"], sum(row["here"].values())) or 1
+        at, row["parts"] = 0.0, []
+        row["width"] = 100 * row["fp32"] / full
+        for dtype, n in sorted(row["here"].items(), key=lambda item: -item[1]):
+            if n:
+                row["parts"].append({"dtype": dtype, "bytes": n, "x": at, "width": 100 * n / full})
+                at += 100 * n / full
+        row |= {"sum": sum(row["here"].values()), "predicted": sum(row["predicted"].values()) or None}
+    return {"rows": [*rows, total], "ratio": ledger.get("ratio"), "measured": bool(measured)}
+
+
+def _by_dtype(table: Any) -> dict[str, dict[str, int]]:
+    """{role: {dtype: bytes}}, also from {role: bytes}."""
+    return {role: v if isinstance(v, dict) else {"-": v} for role, v in (table or {}).items() if v}

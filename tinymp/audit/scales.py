@@ -1,0 +1,402 @@
+"""The history of the loss scale, and why steps were skipped: found by running the backward pass again.
+
+A backward pass that left an infinity or NaN in the gradient of a weight is kept until the next iteration begins. If the
+optimizer skips the step, the pass is run again, with the same saved arrays: with the loss scale S as it was, to see
+where it overflows; at S = 1, to see whether it does so without scaling, too; and at the S that would have fitted.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..nn.parameter import Parameter
+from ..optim.optimizer import Optimizer, StepResult
+from ..optim.scaler import MIN_SCALE
+from ..precision import FLOATING, FP16_OVERFLOW, Observer, Policy, current_policy, observe, store, unobserved, use
+from ..sparse import values_of
+from ..tensor import Array, Op, Tensor, _propagate, _watchers, watch
+from .listener import _APPLY, _PROPAGATE, Instrument, Listener, Place
+from .shadow import _frame
+
+
+@dataclass
+class Cause:
+    """Why a step was skipped.
+
+    cause          "loss scale too high", "backward overflow" (whatever the scale), "forward overflow", "not finite in
+                   the forward pass" (such as log(0)), "input not finite", "gradients changed" or "unknown"
+    value          the finite number that became infinite when it was rounded; None where none did
+    largest_scale  the largest power of two that would have fitted; None unless the scale was too high
+    text           all of it in a sentence
+    module, ...    where it happened first, see `Place`
+    """
+
+    iteration: int
+    scale: float
+    cause: str
+    value: float | None = None
+    largest_scale: float | None = None
+    module: str = ""
+    op: str = ""
+    phase: str = ""
+    where: str = ""
+    caller: str = ""
+    text: str = ""
+
+
+@dataclass
+class Event:
+    """An op of a forward pass whose results are not finite: `value` was rounded to infinity, or else `what` arose."""
+
+    place: Place
+    value: float | None
+    what: str
+    argument: str = ""  # which one held it already
+
+
+@dataclass
+class Pass:
+    """One backward pass, and what it takes to run it again."""
+
+    root: Tensor
+    gradient: Array
+    leaves: dict[int, list]  # of _propagate, which makes a new one for each pass
+    policy: Policy
+    scale: float = 1.0
+    bad_loss: bool = False
+    bad: set[int] = field(default_factory=set)  # ids of leaves whose gradient is not finite
+    ops: dict[Op, tuple] = field(default_factory=dict)  # in the order in which they ran -> saved, statistics
+
+
+class Scales(Instrument):
+    """Keeps the loss scales that were used, and explains every skipped step.
+
+    history  (iteration, S), in order: where S changed, and the last before a change
+    skipped  the iterations without an update, of any optimizer
+    causes   for each skipped step a `Cause`
+
+    A pass is kept only while it runs, or as long as there is something to explain: its activations then live until the
+    next iteration's forward pass.
+    """
+
+    def __init__(self) -> None:
+        self.causes: list[Cause] = []
+        self._used: dict[str, list[tuple[int, float]]] = {}  # per line that scales a loss: two scalers may differ
+        self._since: dict[str, float] = {}  # the same, since the last step
+        self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._scaled: weakref.WeakKeyDictionary[Op, tuple[float, bool]] = weakref.WeakKeyDictionary()  # S, bad loss?
+        self._overflow: tuple[Place, float] | None = None  # the first within the op that is running
+        self._current: Pass | None = None
+        self._stepped = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what belongs to one iteration."""
+        self._passes: list[Pass] = []
+        self._events: weakref.WeakKeyDictionary[Op, Event] = weakref.WeakKeyDictionary()
+        self._first: Event | None = None
+        self._input: Event | None = None
+        self._seen = False  # a backward pass
+
+    # ---- what happens
+
+    def rounded(self, place: Place, x: Any, y: Any) -> None:
+        if place.phase == "forward" and self._overflow is None and not backend.of(y).isfinite(y):
+            value = _overflowed(x, y)
+            self._overflow = None if value is None else (place, value)
+
+    def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if place.phase == "forward":
+            self._forward(place, op, inputs, outputs)
+        else:
+            self._backward(op)
+
+    def _forward(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
+        self._end_pass()
+        if self._stepped:
+            self._stepped = False
+            self._begin()
+        if op.loss_scale is not None:
+            self._scaled[op] = float(op.loss_scale), not all(map(_finite, inputs))
+            self._since[place.caller] = self._scaled[op][0]
+        overflow, self._overflow = self._overflow, None
+        if overflow is not None:
+            event = Event(*overflow, "an infinity")
+        elif all(map(_finite, outputs)):
+            return
+        elif all(map(_finite, inputs)):
+            nan = any(backend.of(y).xp.isnan(y).any() for y in outputs if not _finite(y))
+            event = Event(place, None, "a NaN" if nan else "an infinity")
+        else:
+            arrays = [i for i, x in enumerate(inputs) if hasattr(x, "dtype") and not _finite(x)]
+            if arrays and self._input is None:
+                self._input = Event(place, None, "infinities or NaNs", self._argument(op, arrays[0]))
+            return
+        self._events[op] = event
+        self._first = self._first or event
+
+    def _argument(self, op: Op, i: int) -> str:
+        """What to call an argument of the op that is running."""
+        given = _frame(_APPLY).f_locals["args"][i]
+        if isinstance(given, Parameter):
+            return f"parameter {self.listener.name_of(given)}"
+        return f"argument `{op._name_of(i)}`"
+
+    def _backward(self, op: Op) -> None:
+        local = _frame(_PROPAGATE).f_locals
+        if self._current is None or self._current.leaves is not local["leaves"]:
+            self._end_pass()
+            self._current = Pass(local["root"], local["gradient"], local["leaves"], current_policy())
+        p, self._seen = self._current, True
+        p.ops[op] = op.saved, op.statistics
+        if op in self._scaled:
+            p.scale, bad_loss = self._scaled[op]
+            p.bad_loss |= bad_loss
+
+    def deposited(self, leaf: Tensor, gradient: Any, scale: Any) -> None:
+        if self._current is not None and not _finite(gradient):
+            self._current.bad.add(id(leaf))
+
+    def _end_pass(self) -> None:
+        """A backward pass is over: keep it if it went wrong."""
+        if self._current is not None and (self._current.bad or self._current.bad_loss):
+            self._passes.append(self._current)
+        self._current = None
+
+    def stepped(self, optimizer: Optimizer, result: StepResult) -> None:
+        self._end_pass()
+        self._stepped = True
+        iteration = self._steps.get(optimizer, 0)
+        self._steps[optimizer] = iteration + 1
+        for caller, scale in self._since.items():
+            line = self._used.setdefault(caller, [])
+            if len(line) > 1 and line[-1][1] == line[-2][1] == scale:
+                line.pop()  # a plateau is known by its ends
+            line.append((iteration, scale))
+        scale, self._since = max(self._since.values(), default=1.0), {}
+        if result is StepResult.SKIPPED:
+            cause = Cause(iteration, scale, "unknown", text="its backward pass was not seen")
+            self._explain(cause, {id(p) for p in optimizer._parameters()})
+            self.causes.append(cause)
+
+    # ---- why
+
+    def _explain(self, cause: Cause, wanted: set[int]) -> None:
+        """Fill in why a step of an optimizer of these parameters was skipped."""
+        passes = [p for p in self._passes if p.bad & wanted or p.bad_loss]
+        if not passes:
+            if self._seen:
+                _tell(cause, "gradients changed", None, "the gradients were finite after the backward pass")
+            return
+        p = passes[0]
+        cause.scale = p.scale
+        if p.bad_loss:
+            self._blame_forward(cause, p)
+            return
+        try:
+            self._explain_backward(cause, p, wanted)
+        except RuntimeError as error:  # a weight was changed after the pass, say
+            _tell(cause, "unknown", None, f"the backward pass cannot be run again: {error}")
+
+    def _explain_backward(self, cause: Cause, p: Pass, wanted: set[int]) -> None:
+        def at(scale: float) -> _Replay:
+            return _Replay(self.listener, p, scale / p.scale, wanted)
+
+        was = at(p.scale)
+        if was.finite:
+            _tell(cause, "unknown", was.place, "the backward pass is finite when it is run again")
+            return
+        one, scale = (was if p.scale == 1 else at(1.0)), 1.0
+        if not one.finite and p.scale > MIN_SCALE:
+            one, scale = at(MIN_SCALE), MIN_SCALE
+        if not one.finite:
+            if any(op in self._events for op in p.ops):
+                self._blame_forward(cause, p)
+                return
+            cause.value = one.value
+            _tell(cause, "backward overflow", one.place, f"{_became(one.value)}, whatever the loss scale")
+            return
+        best = _power_below(min(scale * FP16_OVERFLOW / one.largest if one.largest else math.inf, p.scale))
+        if at(best).finite:  # small gradients that are lost at S = 1 may add up to something here
+            while 2 * best < p.scale and at(2 * best).finite:
+                best *= 2
+        else:
+            best /= 2
+            while best > scale and not at(best).finite:
+                best /= 2
+        cause.value, cause.largest_scale = was.value, best
+        largest = f"at S = {scale:g} the largest gradient is {one.largest:.4g}; up to S = {_number(best)} it fits"
+        _tell(cause, "loss scale too high", was.place, f"{_became(was.value)}; {largest}")
+
+    def _blame_forward(self, cause: Cause, p: Pass) -> None:
+        """The first op of the forward pass that made something infinite or NaN; one that the loss depends on first."""
+        behind = sorted([op for op in p.ops if op in self._events], key=lambda op: op.sequence)
+        event = self._events[behind[0]] if behind else self._first or self._input
+        if event is None:
+            _tell(cause, "unknown", None, "the loss is not finite, but no op was seen that made it so")
+        elif event.value is not None:
+            cause.value = event.value
+            _tell(cause, "forward overflow", event.place, f"{_became(event.value)}; no loss scale cures that")
+        elif event.argument:
+            _tell(cause, "input not finite", event.place, f"{event.argument} holds {event.what} already")
+        else:
+            _tell(cause, "not finite in the forward pass", event.place, f"{event.what} from finite arguments")
+
+    # ---- what it found
+
+    @property
+    def history(self) -> list[tuple[int, float]]:
+        """(iteration, S), in order: where S changed, and the last before a change."""
+        return sorted({point for line in self._used.values() for point in line})
+
+    @property
+    def skipped(self) -> list[int]:
+        """The iterations in which an optimizer skipped its step."""
+        return sorted({cause.iteration for cause in self.causes})
+
+    def as_dict(self) -> dict[str, Any]:
+        """History, skipped iterations and causes."""
+        return {
+            "history": [list(point) for point in self.history],
+            "skipped": self.skipped,
+            "causes": [asdict(cause) for cause in self.causes],
+        }
+
+    def __str__(self) -> str:
+        if not self._used and not self.causes:
+            return "loss scale: none was used"
+        iterations, scales = max(self._steps.values(), default=0), [scale for _, scale in self.history]
+        used = f" {_number(scales[0])} at first, {_number(scales[-1])} at last;" if scales else ""
+        lines = [f"loss scale:{used} {len(self.skipped)} of {iterations} iterations skipped"]
+        shown = self.causes[:20]
+        lines += [f"iteration {c.iteration}, S = {_number(c.scale)}: {c.text}" for c in shown]
+        more = len(self.causes) - len(shown)
+        return "\n".join([*lines, *[f"... and {more} more"] * (more > 0)])
+
+    def draw(self, axes: Any) -> None:
+        """The scale over the iterations on matplotlib's axes, with a cross at each skipped step."""
+        for caller, line in self._used.items():
+            axes.step(*zip(*line), where="post", label=caller)
+        if self.causes:
+            points = [(cause.iteration, cause.scale) for cause in self.causes]
+            axes.plot(*zip(*points), "x", color="tab:red", label="skipped")
+        axes.set_yscale("log", base=2)
+        axes.set_xlabel("iteration")
+        axes.set_ylabel("loss scale")
+        if self._used or self.causes:
+            axes.legend()
+
+
+class _Replay(Observer):
+    """A backward pass run again with a gradient that many times as large, which leaves nothing behind.
+
+    finite   whether the gradients of the wanted leaves are
+    place    of the first op that overflowed, and `value` the finite number that did
+    largest  the largest magnitude that was rounded
+    """
+
+    def __init__(self, listener: Listener, p: Pass, factor: float, wanted: set[int]) -> None:
+        self.listener = listener
+        self.place: Place | None = None
+        self.value: float | None = None
+        self.largest = 0.0
+        self._leaf: Place | None = None
+        random = backend.get_rng_state()
+        with unobserved(), _unwatched(), use(p.policy), np.errstate(all="ignore"):
+            for op, (saved, statistics) in p.ops.items():
+                op.saved, op.statistics = saved, statistics
+            try:
+                with observe(self), watch(self._ran):
+                    gradient = backend.of(p.gradient).xp.asarray(p.gradient * factor)
+                    leaves = _propagate(p.root, gradient)
+                    self.finite = all(self._stored(leaf, dx) for leaf, dx, _ in leaves.values() if id(leaf) in wanted)
+            finally:
+                for op in p.ops:
+                    op.saved, op.statistics = None, ()
+        if backend.get_rng_state() != random:
+            backend.set_rng_state(random)
+
+    def _stored(self, leaf: Tensor, dx: Any) -> bool:
+        """Whether a leaf's gradient, which may be a sum in FP32, is finite once it is stored."""
+        self._leaf = Place(self.listener.name_of(leaf), "sum of gradients", "backward", None, "tensor.py", "")
+        return _finite(store(values_of(dx), leaf.data))
+
+    def rounded(self, x: Array, y: Array) -> None:
+        if backend.of(y).isfinite(y):
+            if x.size:
+                self.largest = max(self.largest, float(x.max()), -float(x.min()))
+        elif self.place is None:
+            self.place = self._leaf or self.listener._place(sys._getframe(1))
+            self.value = _overflowed(x, y)
+
+    def _ran(self, phase: str, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if self.place is None and not all(map(_finite, outputs)):
+            site = self.listener._site_of(op, sys._getframe(1))
+            self.place = Place(site.module, op.name, phase, op.kind, "", site.caller)
+
+
+@contextmanager
+def _unwatched() -> Iterator[None]:
+    """Within the block, nobody watches the ops: what runs there is no part of the training."""
+    aside = _watchers[:]
+    _watchers.clear()
+    try:
+        yield
+    finally:
+        _watchers[:] = aside
+
+
+def _finite(x: Any) -> bool:
+    """Whether an argument or result holds neither an infinity nor a NaN; True for what has none."""
+    x = values_of(x)
+    if isinstance(x, float):
+        return math.isfinite(x)
+    if not hasattr(x, "dtype") or x.dtype not in FLOATING:
+        return True
+    return backend.of(x).isfinite(x)
+
+
+def _overflowed(x: Array, y: Array) -> float | None:
+    """The finite number of largest magnitude in x that is infinite in y; None if there is none."""
+    xp = backend.of(y).xp
+    lost = xp.isinf(y) & xp.isfinite(x)
+    if not lost.any():
+        return None
+    kept = xp.where(lost, x, 0)
+    high, low = float(kept.max()), float(kept.min())
+    return high if high >= -low else low
+
+
+def _became(value: float | None) -> str:
+    return "infinite or NaN" if value is None else f"{value:.6g} became infinite"
+
+
+def _number(scale: float) -> str:
+    """A loss scale in full: most are powers of two."""
+    return f"{scale:,.0f}" if scale == int(scale) else f"{scale:g}"
+
+
+def _power_below(limit: float) -> float:
+    """The largest power of two below a limit."""
+    mantissa, exponent = math.frexp(limit)  # in [0.5, 1)
+    return 2.0 ** (exponent - (1 if mantissa > 0.5 else 2))
+
+
+def _tell(cause: Cause, what: str, place: Place | None, why: str) -> None:
+    """Write down a cause, and where it is."""
+    cause.cause, at = what, ""
+    if place is not None:
+        for name in ("module", "op", "phase", "where", "caller"):
+            setattr(cause, name, getattr(place, name))
+        spot = ", ".join([part for part in (place.module, place.caller, place.where) if part])
+        at = f" in {'the backward of ' if place.phase == 'backward' else ''}{place.op} ({spot})"
+    cause.text = f"{what}{at}: {why}"
