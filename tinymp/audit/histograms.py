@@ -148,7 +148,7 @@ class Exponents(Instrument):
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         if place.phase == "forward":
-            if len(self.listener._kept) > self._roots:
+            if len(self.listener.models) > self._roots:
                 self._first_use()
             return
         scale = self._scales.pop(op, 1.0)
@@ -175,10 +175,10 @@ class Exponents(Instrument):
             self._add_parameter(parameter, WEIGHT, value, ahead=1)
 
     def _first_use(self) -> None:
-        for thing in self.listener._kept[self._roots :]:
-            for _, p in thing.named_parameters() if hasattr(thing, "named_parameters") else ():
+        for thing in self.listener.models[self._roots :]:
+            for _, p in thing.named_parameters():
                 self._add_parameter(p, WEIGHT, p.master)
-        self._roots = len(self.listener._kept)
+        self._roots = len(self.listener.models)
 
     def _looks(self, ahead: int = 0) -> bool:
         return (self.listener.iteration + ahead) % self.every == 0

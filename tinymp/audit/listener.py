@@ -86,7 +86,8 @@ class Instrument:
 class Listener(Observer):
     """Passes what it hears on to instruments; only what the thread does that started it.
 
-    names      of modules and parameters that were seen ("model.conv1", "model.conv1.weight"), by their id
+    models     that were called, outermost modules
+    names      of their modules and parameters ("model.conv1", "model.conv1.weight"), by id
     iteration  how many iterations ended with an optimizer's step: the steps of the optimizer that made most
     """
 
@@ -95,7 +96,8 @@ class Listener(Observer):
         self.names: dict[int, str] = {}
         self.iteration = 0
         self._steps: Counter[int] = Counter()
-        self._kept: list[Any] = []  # so that nothing else gets the id of something that is gone
+        self.models: list[Module] = []
+        self._optimizers: dict[int, Optimizer] = {}  # kept, so that nothing else gets the id of one that is gone
         self._listening = ExitStack()
         for instrument in instruments:
             instrument.listener = self
@@ -141,7 +143,7 @@ class Listener(Observer):
             for i in self.instruments:
                 i.stepped(optimizer, result)
             self._steps[id(optimizer)] += 1
-            self._kept.append(optimizer)
+            self._optimizers[id(optimizer)] = optimizer
             self.iteration = max(self._steps.values())
 
     def name_of(self, parameter: Any) -> str:
@@ -210,7 +212,7 @@ class Listener(Observer):
     def _name(self, root: Module, frame: FrameType | None) -> None:
         """Name a model that is called for the first time, and its modules, by what its caller calls it."""
         name = self.names.get(id(root)) or (frame and _variable(frame, root)) or type(root).__name__.lower()
-        self._kept.append(root)
+        self.models.append(root)
         for path, part in (*root.named_modules(), *root.named_parameters()):
             self.names.setdefault(id(part), f"{name}.{path}" if path else name)
 
@@ -223,6 +225,15 @@ _WRITE = Parameter.write.__code__
 _UPDATE = Optimizer._update_one.__code__
 _CALL = Module.__call__.__code__
 _BEFORE = Site("", "before the audit")
+
+
+def frame_of(code: Any) -> FrameType:
+    """The innermost frame of a function that is running."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    assert frame is not None
+    return frame
 
 
 def _inside(frame: FrameType) -> bool:

@@ -24,8 +24,7 @@ from ..optim.scaler import MIN_SCALE
 from ..precision import FLOATING, FP16_OVERFLOW, Observer, Policy, current_policy, observe, store, unobserved, use
 from ..sparse import values_of
 from ..tensor import Array, Op, Tensor, _propagate, _watchers, watch
-from .listener import _APPLY, _PROPAGATE, Instrument, Listener, Place
-from .shadow import _frame
+from .listener import _APPLY, _PROPAGATE, Instrument, Listener, Place, frame_of
 
 
 @dataclass
@@ -146,13 +145,13 @@ class Scales(Instrument):
 
     def _argument(self, op: Op, i: int) -> str:
         """What to call an argument of the op that is running."""
-        given = _frame(_APPLY).f_locals["args"][i]
+        given = frame_of(_APPLY).f_locals["args"][i]
         if isinstance(given, Parameter):
             return f"parameter {self.listener.name_of(given)}"
         return f"argument `{op._name_of(i)}`"
 
     def _backward(self, op: Op) -> None:
-        local = _frame(_PROPAGATE).f_locals
+        local = frame_of(_PROPAGATE).f_locals
         if self._current is None or self._current.leaves is not local["leaves"]:
             self._end_pass()
             self._current = Pass(local["root"], local["gradient"], local["leaves"], current_policy())

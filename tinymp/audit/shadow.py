@@ -7,13 +7,11 @@ stay in FP32, as losses do, are measured by the same yardstick, so that all rows
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +23,7 @@ from ..ops.norm import Running
 from ..precision import FLOATING, FP32, float16, float32, reduce, to_dtype, unobserved, use, widen
 from ..sparse import dense_of, values_of
 from ..tensor import Array, Like, Op, Tensor, _owner
-from .listener import _APPLY, Instrument, Place
+from .listener import _APPLY, Instrument, Place, frame_of
 
 
 @dataclass
@@ -189,7 +187,7 @@ class Shadow(Instrument):
     def _forward(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         if not any(hasattr(y, "dtype") and y.dtype in FLOATING for y in outputs):
             return
-        call = _frame(_APPLY).f_locals
+        call = frame_of(_APPLY).f_locals
         args, options = call["args"], call["options"]
         along = [self._shadow_of(a) if isinstance(a, Tensor) else a for a in args]
         if not any(_is_half(x) for x in (*inputs, *outputs)) and all(
@@ -297,15 +295,6 @@ def _aside() -> Iterator[None]:
         yield
     if backend.get_rng_state() != random:
         backend.set_rng_state(random)
-
-
-def _frame(code: Any) -> FrameType:
-    """The frame of a function that is running."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    assert frame is not None
-    return frame
 
 
 def _is_half(x: Any) -> bool:
