@@ -36,6 +36,7 @@ def test_everything_at_once(policy, shadow, tmp_path):
     assert (a.shadow is not None) is shadow
     assert bool(content["shadow"]) is (shadow and policy is not mp.FP32)  # FP32 has nothing to be compared with
     assert content["bytes"]["measured"]["weights"]
+    assert content["policy"] == str(policy)
     assert content["products"] and content["histograms"]["tensors"]
     if policy is mp.MIXED:
         assert content["scale"]["skipped"] == a.scale.skipped != []

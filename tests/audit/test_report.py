@@ -176,20 +176,20 @@ def test_the_summary_counts_what_it_was_not_told():
         row("a", "linear", "forward", "DOT", rounded=100, zero=1, subnormal=20, infinite=0),
         row("b", "linear", "backward", "DOT", rounded=900, zero=2, subnormal=30, infinite=4),
     ]
-    summary = report._summary({"ledger": ledger, "scale": {"skipped": [3, 4]}})
+    summary = report.summarise({"ledger": ledger, "scale": {"skipped": [3, 4]}})
     expected = {"iterations": None, "skipped": 2, "ops": 2, "roundings": 1000, "zero": 3, "subnormal": 50}
     assert summary == expected | {"infinite": 4}
-    given = report._summary({"ledger": ledger, "summary": {"iterations": 9, "zero": 7, "skipped": None}})
+    given = report.summarise({"ledger": ledger, "summary": {"iterations": 9, "zero": 7, "skipped": None}})
     assert (given["iterations"], given["zero"], given["skipped"], given["subnormal"]) == (9, 7, None, 50)
 
 
 def said(level=None, **sections):
-    found = report.findings(sections, report._summary(sections))
+    found = report.findings(sections, report.summarise(sections))
     return [f.text for f in found if level in (None, f.level)]
 
 
 def test_the_worst_is_said_first():
-    found = report.findings(content(), report._summary(content()))
+    found = report.findings(content(), report.summarise(content()))
     assert [f.level for f in found] == sorted(f.level for f in found)
     assert found[0].level == PROBLEM and "forward overflow" in found[0].text
     assert {f.section for f in found} <= set(SECTIONS)

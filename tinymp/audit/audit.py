@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from ..info import info
-from ..precision import current_policy
 from .advice import Advice, advise
 from .bytes import ByteLedger
 from .histograms import Exponents
@@ -46,13 +45,12 @@ class Audit:
     def __init__(self, instruments: tuple[Instrument, ...] = (), shadow: bool = False) -> None:
         self.histograms, self.updates, self.scale = Exponents(), LostUpdates(), Scales()
         self.bytes, self.products, self.shadow = ByteLedger(), Products(), Shadow() if shadow else None
-        self._ledger, self._policy = Ledger(), ""
+        self._ledger = Ledger()
         own = [self._ledger, self.histograms, self.updates, self.scale, self.bytes, self.products, self.shadow]
         self._listener = Listener([*[i for i in own if i is not None], *instruments])
 
     def __enter__(self) -> Audit:
         self._listener.__enter__()
-        self._policy = str(current_policy())
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -71,7 +69,7 @@ class Audit:
         """Everything, as JSON can hold it."""
         content = {
             "environment": dict(info()),
-            "policy": self._policy,
+            "policy": "; ".join(map(str, self._listener.policies.values())),
             "summary": {"iterations": self._listener.iteration},
             "ledger": [row.as_dict() for row in self.ledger],
             "histograms": self.histograms.as_dict(),
@@ -79,7 +77,7 @@ class Audit:
             "scale": self.scale.as_dict(),
             "bytes": self.bytes.as_dict(),
             "products": self.products.as_dict(),
-            "shadow": self.shadow.as_dict() if self.shadow else [],
+            "shadow": self.shadow.as_dict() if self.shadow else None,
             "advice": [advice._asdict() for advice in self.advise()],
         }
         return jsonable(content)
@@ -93,7 +91,7 @@ class Audit:
         content = self.as_dict()
         worst = Rows(self.ledger.sorted_by("infinite", "zero", "subnormal", "rounded")[:10])
         parts = [
-            "\n".join(finding.text for finding in findings(content, summarise(content))),
+            "\n".join(f.text.replace("\N{NO-BREAK SPACE}", " ") for f in findings(content, summarise(content))),
             *[f"{a.text}\n    {a.why} ({a.where}; {a.source})" for a in self.advise()],
             f"What loses most, {len(worst)} of the ledger's {len(self.ledger)} rows:\n\n{worst}" if worst else "",
             "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.shadow tell more; a.report(path) all.",

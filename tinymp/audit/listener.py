@@ -19,7 +19,7 @@ from .. import precision
 from ..nn.module import Module
 from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer, StepResult
-from ..precision import UPDATE, Kind, Observer
+from ..precision import UPDATE, Kind, Observer, Policy, current_policy
 from ..tensor import Op, Tensor, _deposit, _propagate, watch
 
 PACKAGE = str(Path(precision.__file__).parent)
@@ -88,12 +88,14 @@ class Listener(Observer):
 
     models     that were called, outermost modules
     names      of their modules and parameters ("model.conv1", "model.conv1.weight"), by id
+    policies   in use where ops ran, by id
     iteration  how many iterations ended with an optimizer's step: the steps of the optimizer that made most
     """
 
     def __init__(self, instruments: list[Instrument]) -> None:
         self.instruments = instruments
         self.names: dict[int, str] = {}
+        self.policies: dict[int, Policy] = {}
         self.iteration = 0
         self._steps: Counter[int] = Counter()
         self.models: list[Module] = []
@@ -153,6 +155,8 @@ class Listener(Observer):
     def _ran(self, phase: str, op: Op, inputs: tuple, outputs: tuple) -> None:
         if threading.get_ident() != self._thread:
             return
+        policy = current_policy()
+        self.policies[id(policy)] = policy
         site = self._site_of(op, sys._getframe(1))
         kind = op.gradient if phase == "backward" and op.gradient else op.kind
         place = Place(site.module, op.name, phase, kind, _line_of(type(op)), site.caller)
