@@ -188,3 +188,14 @@ def test_a_sum_of_one_number(dtype):
         ops.sum(mp.tensor(np.ones((), dtype)))
     (row,) = a.ledger.filter(op="sum")
     assert row.accumulated == ("float32" if dtype == "float16" else dtype)
+
+
+def test_a_row_per_policy():
+    model = nn.Linear(4, 2)
+    with mp.audit() as a:
+        for policy in (mp.FP32, mp.MIXED, mp.FP32):
+            with mp.use(policy):
+                policy.cast(model)(policy.cast(mp.tensor(np.ones((3, 4), "float32"))))
+    rows = a.ledger.filter(op="linear")
+    assert [(row.policy, row.calls, row.read) for row in rows] == [("FP32", 2, "float32"), ("MIXED", 1, "float16")]
+    assert "policy" in str(rows).splitlines()[0] and "policy" not in str(rows.filter(policy="MIXED")).splitlines()[0]

@@ -10,5 +10,6 @@ Nothing in the model changes, and outside the block nothing is measured.
 from __future__ import annotations
 
 from .audit import Audit, audit
+from .bytes import predict
 from .ledger import Row, Rows
 from .listener import Instrument, Place

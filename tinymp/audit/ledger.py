@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from .. import backend
-from ..precision import FLOATING, MOVEMENT, UPDATE, float16
+from ..precision import FLOATING, MOVEMENT, UPDATE, current_policy, float16
 from ..sparse import values_of
 from ..tensor import Array, Op
 from .listener import Instrument, Place
@@ -57,10 +57,11 @@ class Rounding:
 
 @dataclass
 class Row:
-    """One op at one place of its call, in one phase.
+    """One op at one place of its call, in one phase, under one policy.
 
     module, op, phase, caller  see `Place`
     kind, source               of its arithmetic ("POINTWISE"), and where MPT or NVG speak of it
+    policy                     in use there
     read, written              the dtypes of its floating arguments and results
     computed, accumulated      the dtypes in which it computes and sums
     calls, elements            how often it ran, and how many elements it wrote
@@ -74,6 +75,7 @@ class Row:
     caller: str
     where: str = ""
     source: str = "-"
+    policy: str = ""
     read: str = "-"
     computed: str = "-"
     accumulated: str = "-"
@@ -156,7 +158,9 @@ class Rows(list[Row]):
         return pandas.DataFrame([{c: getattr(row, c) for c in COLUMNS} for row in self], columns=list(COLUMNS))
 
     def __str__(self) -> str:
-        shown = ("module", "op", "phase", "kind", "read", "accumulated", "written", "calls", *COUNTS, "where", "caller")
+        policy = ("policy",) if len({row.policy for row in self}) > 1 else ()
+        shown = ("module", "op", "phase", "kind", *policy, "read", "accumulated", "written", "calls", *COUNTS, "where")
+        shown += ("caller",)
         cells = [shown, *[[_text(getattr(row, c)) for c in shown] for row in self]]
         widths = [max(len(line[i]) for line in cells) for i in range(len(shown))]
         numbers = {"calls", *COUNTS}
@@ -239,12 +243,12 @@ class Ledger(Instrument):
         )
 
     def _row(self, place: Place) -> Row:
-        key = place.module, place.op, place.phase, place.caller
+        policy = current_policy().name
+        key = place.module, place.op, place.phase, place.caller, policy
         row = self._rows.get(key)
         if row is None:
-            kind = place.kind
-            row = Row(place.module, place.op, place.phase, kind.name if kind else "-", place.caller, place.where)
-            row.source = kind.source if kind else "-"
+            kind, source = (place.kind.name, place.kind.source) if place.kind else ("-", "-")
+            row = Row(place.module, place.op, place.phase, kind, place.caller, place.where, source, policy)
             self._rows[key] = row
         return row
 

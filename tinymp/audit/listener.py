@@ -245,9 +245,13 @@ def _inside(frame: FrameType) -> bool:
 
 
 def _line(frame: FrameType, base: str = "") -> str:
-    """File and line: the path below `base`, or the file's name alone."""
+    """File and line: the path below `base`, or the file's name alone; of a notebook the cell ("In [7]:3")."""
     name = frame.f_code.co_filename
-    return f"{name[len(base) + 1 :] if base else Path(name).name}:{frame.f_lineno}"
+    if base:
+        return f"{name[len(base) + 1 :]}:{frame.f_lineno}"
+    shell = frame.f_globals.get("get_ipython")
+    cells = getattr(getattr(shell(), "compile", None), "_filename_map", {}) if callable(shell) else {}
+    return f"{f'In [{cells[name]}]' if name in cells else Path(name).name}:{frame.f_lineno}"
 
 
 def _line_of(cls: type[Op]) -> str:
