@@ -2,6 +2,7 @@
 
 import inspect
 import threading
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -146,6 +147,15 @@ def test_a_model_is_called_what_its_caller_calls_it():
         (lambda layer: layer(x))(mp.MIXED.cast(nn.Linear(4, 2)))
     modules = [p.module for p in seen.places("ran", op="linear")]
     assert modules == ["pair.generator", "pair.other", "net.body.0", "net.head", "linear", "layer"]
+
+
+def test_the_cells_of_a_notebook():
+    shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={"/somewhere/5.py": 7}))
+    cell = compile("\nops.exp(x)\n", "/somewhere/5.py", "exec")
+    seen = Everything()
+    with mp.audit(seen):
+        exec(cell, {"ops": ops, "x": half(3), "get_ipython": lambda: shell})
+    assert {p.caller for p in seen.places(op="exp")} == {"In [7]:2"}
 
 
 def test_a_graph_from_before_the_audit():
