@@ -173,7 +173,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         "--out", type=pathlib.Path, default=default, help="the JSON to write (default: benchmarks/results/cpu.json)"
     )
     options = p.parse_args(arguments)
-    rounds = 2 if options.quick else 15
+    rounds = 2 if options.quick else 9
     print(
         mp.info(),
         f"PyTorch {steps.torch.__version__}" if steps.torch else "PyTorch is not installed: no comparison with it",
