@@ -16,16 +16,19 @@ def test_precision_page_has_not_drifted():
 
 
 @pytest.mark.cpu
-def test_readme_code_runs(capsys, gpu):
+def test_readme_code_runs(capsys, gpu, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names = {}
-    for code in re.findall(r"```python\n(.*?)```", README, re.S):  # the second one goes on where the first ends
-        exec(compile(code, "README.md", "exec"), names)
-        assert "APPLIED" in capsys.readouterr().out
+    expected = ("APPLIED", "None of 8 steps was skipped", "APPLIED")
+    for code, word in zip(re.findall(r"```python\n(.*?)```", README, re.S), expected, strict=True):
+        exec(compile(code, "README.md", "exec"), names)  # each goes on where the one before ends
+        assert word in capsys.readouterr().out
+    assert "linear" in (tmp_path / "audit.html").read_text("utf-8")
     assert names["step"].calls == 8
     assert names["loss"].device == "gpu"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/gpu.md", "docs/precision.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/audit.md", "docs/gpu.md", "docs/precision.md"])
 def test_links(page):
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):

@@ -12,8 +12,9 @@ import tinymp as mp
 from examples import dcgan, mnist
 from examples.language_model import CONFIGS, LanguageModel
 from tinymp import nn, ops, optim
-from tinymp.audit.bytes import ROLES, ByteLedger, predict, total
+from tinymp.audit.bytes import ROLES, ByteLedger, _alone, predict, total
 from tinymp.audit.products import Products
+from tinymp.nn import statistics
 from tinymp.tensor import saved_nbytes
 
 WORDS = np.random.default_rng(0).integers(0, 4000, (6, 20))
@@ -408,3 +409,13 @@ def test_on_a_gpu(gpu):
         device = measure(model, loss, inputs, mp.MIXED, optim.Adam).measured
     for role in ("weights", "masters", "gradients", "optimizer", "activations"):
         assert sum(device[role].values()) == pytest.approx(sum(host[role].values()), rel=0.02)
+
+
+def test_a_layer_that_dies_during_a_prediction_leaves_no_note():
+    layer = nn.BatchNorm1d(3)
+    layer(mp.tensor(np.ones((4, 3), "float32")))
+    key = next(iter(statistics._before))
+    with _alone():
+        del layer
+        gc.collect()
+    assert key not in statistics._before

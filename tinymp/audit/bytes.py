@@ -342,7 +342,7 @@ def _alone() -> Iterator[None]:
     finally:
         _watchers[:] = watchers
         statistics._before.clear()
-        statistics._before.update(notes)
+        statistics._before.update({key: note for key, note in notes.items() if note[0]() is not None})
 
 
 def _weightless(model: Module) -> dict[int, Any]:
