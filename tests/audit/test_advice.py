@@ -88,13 +88,13 @@ def test_nothing_to_say():
         ),
         (
             [exponents(4096.0, 8.0, 0.2), ledger(row(phase="backward", counts=(1000, 50, 0, 0, 1.0)))],
-            "Raise the loss scale from 8 to 4096",
-            "20.0% of the weight gradients that are not 0 become 0; at 4096 none overflows, by a factor of 1.5",
+            "Raise the loss scale from 8 to 4,096",
+            "20.0% of the weight gradients that are not 0 become 0; at 4,096 none overflows, by a factor of 1.5",
             "MPT 3.2, NVG 2.3.2",
         ),
         (
             [exponents(256.0, 1024.0), scales([[0, 1024.0], [9, 1024.0]])],
-            "Lower the loss scale from 1024 to 256",
+            "Lower the loss scale from 1,024 to 256",
             "256 is the largest power of two",
             "MPT 3.2, NVG 2.3.2",
         ),

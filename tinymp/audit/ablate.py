@@ -305,7 +305,9 @@ class Ablation:
         if [(run.score, run.curve) for run in flipped] == [(run.score, run.curve) for run in base]:
             return HARMLESS, "bit for bit the baseline's runs: nothing here depends on it"
         if len(base) < ENOUGH:
-            return UNDECIDED, f"{len(base)} seeds show no spread; {ENOUGH} are needed"
+            return UNDECIDED, f"{len(base)} seeds show no spread; {ENOUGH} are needed" if len(
+                base
+            ) > 1 else f"1 seed shows no spread; {ENOUGH} are needed"
         scores, mean = self._scores(base), statistics.fmean(self._scores(flipped))
         worst, spread = min(scores), max(scores) - min(scores)
         if mean >= worst:
@@ -364,7 +366,7 @@ class Ablation:
             )
         widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
         table = ["  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows]
-        title = f"{self.work.name}, {self.seeds} seeds; {'higher' if self.work.higher else 'lower'} is better"
+        title = f"{self.work.name}, {_seeds(self.seeds)}; {'higher' if self.work.higher else 'lower'} is better"
         whys = [f"{d.name}: {why}" for d in self.decisions if (why := self.judged(d)[1])]
         return "\n".join([title, "", table[0], "-" * len(table[0]), *table[1:], "", *whys])
 
@@ -392,7 +394,7 @@ class Ablation:
             axes.legend(fontsize=8, frameon=False)
         for axes in list(panels.flat)[len(self.decisions) :]:
             axes.set_visible(False)
-        figure.suptitle(f"{self.work.name}: each decision flipped, {self.seeds} seeds")
+        figure.suptitle(f"{self.work.name}: each decision flipped, {_seeds(self.seeds)}")
         figure.supxlabel("step")
         figure.supylabel("training loss")
 
@@ -422,3 +424,7 @@ def _finite(value: float) -> float | None:
 
 def _number(value: float) -> str:
     return f"{value:.5g}"
+
+
+def _seeds(n: int) -> str:
+    return f"{n} seed" if n == 1 else f"{n} seeds"

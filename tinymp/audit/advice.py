@@ -130,6 +130,8 @@ def loss_scale_too_small(found: Found) -> Findings:
     if best is not None and scale is not None and best < 2 * scale:
         return  # no larger one fits
     rows = [row for row in found.ledger if row.phase == "backward" and row.rounded and float16.name in row.written]
+    if found.ledger and not rows:
+        return  # nothing is stored in FP16: no scale is needed
     zero, rounded = sum(row.zero for row in rows), sum(row.rounded for row in rows)
     share, of = zero / max(rounded, 1), "values rounded in backward"
     for one in found.histograms.get("lost", ()):
@@ -137,11 +139,13 @@ def loss_scale_too_small(found: Found) -> Findings:
             share, of = one["zero"], f"{one['role']}s"
     if share <= FLUSHED:
         return
-    now = "" if scale is None else f" from {scale:g}"
-    to = "with optim.DynamicLossScaler" if best is None else f"to {best:g}"
+    now = "" if scale is None else f" from {scale:,g}" if scale < 1 else f" from {scale:,.0f}"
+    to = "with optim.DynamicLossScaler" if best is None else f"to {best:,.0f}, or use optim.DynamicLossScaler"
     margin = found.histograms.get("margin")
     room = (
-        "" if best is None else f"; at {best:g} none overflows" + (f", by a factor of {margin:.3g}" if margin else "")
+        ""
+        if best is None
+        else f"; at {best:,.0f} none overflows" + (f", by a factor of {margin:.3g}" if margin else "")
     )
     worst = max(rows, key=lambda row: row.zero, default=None)
     yield (
@@ -163,8 +167,8 @@ def loss_scale_too_large(found: Found) -> Findings:
     yield (
         85,
         Advice(
-            f"Lower the loss scale from {scale:g} to {best:g}, or use optim.DynamicLossScaler",
-            f"{best:g} is the largest power of two at which all gradients seen stay below 65504",
+            f"Lower the loss scale from {scale:,.0f} to {best:,.0f}, or use optim.DynamicLossScaler",
+            f"{best:,.0f} is the largest power of two at which all gradients seen stay below 65504",
             "",
             "MPT 3.2, NVG 2.3.2",
         ),
@@ -321,7 +325,7 @@ def model_in_fp32(found: Found) -> Findings:
         100,
         Advice(
             "Train in mixed precision: tinymp.MIXED.cast(model)"
-            + (f", with a loss scale of up to {best:g}" if best and best > 1 else " and a loss scaler"),
+            + (f", with a loss scale of up to {best:,.0f}" if best and best > 1 else " and a loss scaler"),
             f"no matrix product of {len(products)} reads FP16, so Tensor Cores stay idle"
             + (f"; {' and '.join(sizes)} are FP32, twice the bytes of FP16" if sizes else ""),
             _where(products[0]),

@@ -147,11 +147,14 @@ class ByteLedger(Instrument):
             dtypes = sorted({d for b in (measured, predicted) for d in b.get(role, {})}) or ["-"]
             for i, dtype in enumerate(dtypes):
                 shown = [_text(b.get(role, {}).get(dtype)) for b in (measured, predicted)]
-                whole = _text(sum(fp32.get(role, {}).values())) if i == 0 else ""
+                known = i == 0 and role in KEPT
+                whole = _text(sum(fp32.get(role, {}).values())) if known else "-" if i == 0 else ""
                 rows.append((role if i == 0 else "", dtype, *shown, whole))
-        rows.append(("all but workspace", "", *[_text(total(b)) for b in (measured, predicted, fp32)]))
+        rows.append(("all but workspace", "", *[_text(total(b) or None) for b in (measured, predicted, fp32)]))
         widths = [max(len(row[i]) for row in rows) for i in range(5)]
-        lines = ["  ".join([*map(str.ljust, row[:2], widths), *map(str.rjust, row[2:], widths[2:])]) for row in rows]
+        lines = [
+            "  ".join([*map(str.ljust, row[:2], widths), *map(str.rjust, row[2:], widths[2:])]).rstrip() for row in rows
+        ]
         return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], f"FP32 / this: {self.ratio:.2f}"])
 
     def draw(self, axes: Any) -> None:
@@ -260,7 +263,7 @@ def total(sizes: Bytes) -> int:
 
 
 def _text(nbytes: int | None) -> str:
-    return "-" if nbytes is None else f"{nbytes / 2**20:,.2f} MiB"
+    return "-" if nbytes is None else f"{nbytes / 2**10:,.1f} KiB" if nbytes < 2**20 else f"{nbytes / 2**20:,.1f} MiB"
 
 
 # ----------------------------------------------------------------------------------------------------------- predicting

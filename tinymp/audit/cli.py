@@ -36,7 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, rest = p.parse_known_args(arguments)
     if rest and options.command != "ablate":
         commands[options.command].error(f"unrecognized arguments: {' '.join(rest)}")
-    return options.run(commands[options.command], options, rest)
+    try:
+        return options.run(commands[options.command], options, rest)
+    except BrokenPipeError:  # `tinymp ... | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
@@ -150,7 +154,8 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
             sys.stdout.flush()
             files = ", ".join(_write(audited, options.out))
             further = [audited.shadow] if audited.shadow else []
-            print("", _table(audited, options), *further, f"wrote {files} to {options.out}", sep="\n\n")
+            print()
+            print(_table(audited, options), *further, f"wrote {files} to {options.out}", sep="\n\n")
     return 0
 
 

@@ -281,7 +281,7 @@ class Exponents(Instrument):
         if best:
             kept_by = ", ".join(f"{share:.2%} of {role}s" for role, share in self.saved().items())
             margin = f", margin {m:.2f} to 65504" if (m := self.margin()) else ""
-            lines.append(f"Best loss scale S: 2^{round(math.log2(best))} = {best:g}{margin}.")
+            lines.append(f"Best loss scale S: 2^{round(math.log2(best))} = {best:,.0f}{margin}.")
             lines.append(f"Against S = 1 it saves {kept_by}.")
         return "\n".join(lines)
 
