@@ -99,7 +99,7 @@ SMALL = Config(
     negatives=0,
     optimizer="adam",
     lr=6e-3,
-    batch=20,
+    batch=32,
     bptt=32,
     epochs=2,
     clip=1.0,
@@ -417,7 +417,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--vocabulary", type=positive, metavar="V", help="words, the others become <unk> (small: 4000)")
     p.add_argument("--epochs", type=positive, help="passes over the text (small: 2)")
     p.add_argument("--steps", type=positive, help="stop each run after this many steps")
-    p.add_argument("--batch", type=positive, help="columns of text side by side (small: 20)")
+    p.add_argument("--batch", type=positive, help="columns of text side by side (small: 32)")
     p.add_argument("--bptt", type=positive, help="words through which gradients go back (small: 32)")
     p.add_argument("--lr", type=rate, help="the first learning rate; it falls as a cosine (small: 0.006)")
     p.add_argument("--seed", type=natural, default=0, help="of the weights and dropout (default: 0)")
