@@ -97,6 +97,17 @@ def watch(watcher: Callable[[str, Op, tuple, tuple], None]) -> Iterator[None]:
         _watchers.remove(watcher)
 
 
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Within the block nobody watches: for what a watcher itself runs, which is no part of the training."""
+    aside = _watchers[:]
+    _watchers.clear()
+    try:
+        yield
+    finally:
+        _watchers[:] = aside
+
+
 # ------------------------------------------------------------------------------------------------------------------ Op
 
 

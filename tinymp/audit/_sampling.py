@@ -1,7 +1,8 @@
-"""What instruments share that look at some iterations only."""
+"""What instruments share: which iterations they keep, sparse rows once each, and tables as text."""
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from typing import Any
 
 from .. import backend
@@ -40,13 +41,18 @@ def distinct(g: Any) -> Any:
     return SparseRows(g.indices[first], g.values[first], g.shape)
 
 
-def table(rows: list[tuple[str, ...]], left: int = 1, most: int = 20) -> str:
-    """Rows of cells below each other, the first as their heads; the first `left` columns are aligned to the left."""
-    shown = rows[: most + 1]
+def table(
+    rows: Sequence[tuple[str, ...]], left: Container[int] = (0,), most: int | None = 20, ruled: bool = True
+) -> str:
+    """Rows of cells below each other, the first as their heads.
+
+    left: the columns aligned to the left; most: rows shown, None for all; ruled: with a line below the heads.
+    """
+    shown = rows if most is None else rows[: most + 1]
     widths = [max(map(len, column)) for column in zip(*shown)]
     lines = [
-        "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
+        "  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))).rstrip()
         for row in shown
     ]
     more = [f"... and {len(rows) - len(shown)} more"] if len(rows) > len(shown) else []
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *more])
+    return "\n".join([lines[0], *["-" * len(lines[0])] * ruled, *lines[1:], *more])

@@ -39,6 +39,7 @@ from ..precision import (
     Policy,
     use,
 )
+from ._sampling import table
 
 NEEDED, HARMLESS, UNDECIDED = "needed here", "harmless here", "undecided"
 ENOUGH = 3  # seeds
@@ -305,9 +306,8 @@ class Ablation:
         if [(run.score, run.curve) for run in flipped] == [(run.score, run.curve) for run in base]:
             return HARMLESS, "bit for bit the baseline's runs: nothing here depends on it"
         if len(base) < ENOUGH:
-            return UNDECIDED, f"{len(base)} seeds show no spread; {ENOUGH} are needed" if len(
-                base
-            ) > 1 else f"1 seed shows no spread; {ENOUGH} are needed"
+            few = "1 seed shows" if len(base) == 1 else f"{len(base)} seeds show"
+            return UNDECIDED, f"{few} no spread; {ENOUGH} are needed"
         scores, mean = self._scores(base), statistics.fmean(self._scores(flipped))
         worst, spread = min(scores), max(scores) - min(scores)
         if mean >= worst:
@@ -364,11 +364,9 @@ class Ablation:
                     decision.source,
                 )
             )
-        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-        table = ["  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows]
         title = f"{self.work.name}, {_seeds(self.seeds)}; {'higher' if self.work.higher else 'lower'} is better"
         whys = [f"{d.name}: {why}" for d in self.decisions if (why := self.judged(d)[1])]
-        return "\n".join([title, "", table[0], "-" * len(table[0]), *table[1:], "", *whys])
+        return "\n".join([title, "", table(rows, left=range(len(head)), most=None), "", *whys])
 
     def draw(self, figure: Any) -> None:
         """Training curves as in MPT figures 2a and 7, on a matplotlib figure: one panel per decision, beside the

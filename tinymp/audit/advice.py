@@ -142,11 +142,8 @@ def loss_scale_too_small(found: Found) -> Findings:
     now = "" if scale is None else f" from {scale:,g}" if scale < 1 else f" from {scale:,.0f}"
     to = "with optim.DynamicLossScaler" if best is None else f"to {best:,.0f}, or use optim.DynamicLossScaler"
     margin = found.histograms.get("margin")
-    room = (
-        ""
-        if best is None
-        else f"; at {best:,.0f} none overflows" + (f", by a factor of {margin:.3g}" if margin else "")
-    )
+    factor = f", by a factor of {margin:.3g}" if margin else ""
+    room = "" if best is None else f"; at {best:,.0f} none overflows{factor}"
     worst = max(rows, key=lambda row: row.zero, default=None)
     yield (
         70 + 20 * share,

@@ -16,7 +16,8 @@ from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer
 from ..precision import FP32, MIXED, Policy, float16, use
 from ..sparse import SparseRows, values_of
-from ..tensor import Op, Tensor, _watchers
+from ..tensor import Op, Tensor, unwatched
+from ._sampling import table
 from .listener import Instrument, Listener, Place
 
 ROLES = ("weights", "masters", "gradients", "activations", "optimizer", "workspace")
@@ -151,11 +152,7 @@ class ByteLedger(Instrument):
                 whole = _text(sum(fp32.get(role, {}).values())) if known else "-" if i == 0 else ""
                 rows.append((role if i == 0 else "", dtype, *shown, whole))
         rows.append(("all but workspace", "", *[_text(total(b) or None) for b in (measured, predicted, fp32)]))
-        widths = [max(len(row[i]) for row in rows) for i in range(5)]
-        lines = [
-            "  ".join([*map(str.ljust, row[:2], widths), *map(str.rjust, row[2:], widths[2:])]).rstrip() for row in rows
-        ]
-        return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], f"FP32 / this: {self.ratio:.2f}"])
+        return f"{table(rows, left=(0, 1), most=None)}\nFP32 / this: {self.ratio:.2f}"
 
     def draw(self, axes: Any) -> None:
         """Two stacked bars on matplotlib's axes, FP32 and this, in MiB by role."""
@@ -336,14 +333,12 @@ def rehearse(
 @contextmanager
 def _alone() -> Iterator[None]:
     """Within the block, nobody else hears what runs, and no statistics wait for a step."""
-    watchers, notes = list(_watchers), dict(statistics._before)
-    _watchers.clear()
+    notes = dict(statistics._before)
     statistics._before.clear()
     try:
-        with precision.unobserved():
+        with precision.unobserved(), unwatched():
             yield
     finally:
-        _watchers[:] = watchers
         statistics._before.clear()
         statistics._before.update({key: note for key, note in notes.items() if note[0]() is not None})
 

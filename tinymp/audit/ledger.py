@@ -13,6 +13,7 @@ from .. import backend
 from ..precision import FLOATING, MOVEMENT, UPDATE, current_policy, float16
 from ..sparse import values_of
 from ..tensor import Array, Op
+from ._sampling import table
 from .listener import Instrument, Place
 
 
@@ -161,14 +162,8 @@ class Rows(list[Row]):
         policy = ("policy",) if len({row.policy for row in self}) > 1 else ()
         shown = ("module", "op", "phase", "kind", *policy, "read", "accumulated", "written", "calls", *COUNTS, "where")
         shown += ("caller",)
-        cells = [shown, *[[_text(getattr(row, c)) for c in shown] for row in self]]
-        widths = [max(len(line[i]) for line in cells) for i in range(len(shown))]
-        numbers = {"calls", *COUNTS}
-        lines = [
-            "  ".join(c.rjust(w) if name in numbers else c.ljust(w) for c, w, name in zip(line, widths, shown)).rstrip()
-            for line in cells
-        ]
-        return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+        cells = [shown, *[tuple(_text(getattr(row, c)) for c in shown) for row in self]]
+        return table(cells, left=[i for i, c in enumerate(shown) if c not in ("calls", *COUNTS)], most=None)
 
 
 def _known(column: str) -> None:

@@ -17,6 +17,7 @@ from ..ops.conv import Conv2d, ConvTranspose2d
 from ..precision import FLOATING, float16
 from ..sparse import values_of
 from ..tensor import Op
+from ._sampling import table
 from .listener import Instrument, Place
 
 MULTIPLE = 8  # of which FP16 dimensions are to be (NVG section 2.2)
@@ -138,9 +139,9 @@ class Products(Instrument):
     def __str__(self) -> str:
         rows = self.rows
         every = sum(row.flops for row in rows) or 1
-        lines = [f"{self.tensor_core_share:.1%} of the operations of matrix products can run on Tensor Cores"]
+        head = f"{self.tensor_core_share:.1%} of the operations of matrix products can run on Tensor Cores"
         cells = [("of all", "batch x m x n x k", "calls", "dtype", "not of 8", "padded", "module", "op", "phase")]
-        for row in rows[:20]:
+        for row in rows:
             named = [f"{name} ({row.axes[name]})" if name in row.axes else name for name in row.misaligned]
             cost = f"+{row.padding_cost:.1%}" if row.misaligned else ""
             size = " x ".join(f"{s}" for s in (row.batch, row.m, row.n, row.k))
@@ -148,9 +149,7 @@ class Products(Instrument):
             cells.append(
                 (share, size, f"{row.calls}", row.dtype, ", ".join(named), cost, row.module, row.op, row.phase)
             )
-        widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-        lines += ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
-        return "\n".join(lines + [f"... and {len(rows) - 20} more"] * (len(rows) > 20))
+        return f"{head}\n{table(cells, left=range(len(cells[0])), ruled=False)}"
 
 
 def _site(x: Any) -> tuple[str, str, str, str]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 import sys
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,7 +21,7 @@ from ..optim.optimizer import Optimizer, StepResult
 from ..optim.scaler import MIN_SCALE
 from ..precision import FLOATING, FP16_OVERFLOW, Observer, Policy, current_policy, observe, store, unobserved, use
 from ..sparse import values_of
-from ..tensor import Array, Op, Tensor, _propagate, _watchers, watch
+from ..tensor import Array, Op, Tensor, _propagate, unwatched, watch
 from .listener import _APPLY, _PROPAGATE, Instrument, Listener, Place, frame_of
 
 
@@ -310,7 +308,7 @@ class _Replay(Observer):
         self.largest = 0.0
         self._leaf: Place | None = None
         random = backend.get_rng_state()
-        with unobserved(), _unwatched(), use(p.policy), np.errstate(all="ignore"):
+        with unobserved(), unwatched(), use(p.policy), np.errstate(all="ignore"):
             for op, (saved, statistics) in p.ops.items():
                 op.saved, op.statistics = saved, statistics
             try:
@@ -341,17 +339,6 @@ class _Replay(Observer):
         if self.place is None and not all(map(_finite, outputs)):
             site = self.listener._site_of(op, sys._getframe(1))
             self.place = Place(site.module, op.name, phase, op.kind, "", site.caller)
-
-
-@contextmanager
-def _unwatched() -> Iterator[None]:
-    """Within the block, nobody watches the ops: what runs there is no part of the training."""
-    aside = _watchers[:]
-    _watchers.clear()
-    try:
-        yield
-    finally:
-        _watchers[:] = aside
 
 
 def _finite(x: Any) -> bool:

@@ -23,6 +23,7 @@ from ..ops.norm import Running
 from ..precision import FLOATING, FP32, float16, float32, reduce, to_dtype, unobserved, use, widen
 from ..sparse import dense_of, values_of
 from ..tensor import Array, Like, Op, Tensor, _owner
+from ._sampling import table
 from .listener import _APPLY, Instrument, Place, frame_of
 
 
@@ -156,19 +157,13 @@ class Shadow(Instrument):
 
     def __str__(self) -> str:
         columns = ("local_mean", "local_max", "inherited_mean", "inherited_max")
-        lines = [("module", "op", "phase", *[c.replace("_", " ") for c in columns], "caller")]
-        worst = self.worst(20)
-        for row in worst:
-            lines.append((row.module, row.op, row.phase, *[f"{getattr(row, c):.3g}" for c in columns], row.caller))
-        widths = [max(map(len, cells)) for cells in zip(*lines)]
-        text = [
-            "  ".join(c.rjust(w) if 3 <= i < 7 else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths))).rstrip()
-            for cells in lines
-        ]
-        nonfinite, more = sum([row.nonfinite for row in self.rows]), len(self._rows) - len(worst)
-        last = [f"... and {more} more"] * (more > 0)
-        last += [f"{nonfinite:,} infinities and NaNs are not counted"] * (nonfinite > 0)
-        return "\n".join(["off from FP32, in ulps of FP16", *text, *last])
+        rows = [("module", "op", "phase", *[c.replace("_", " ") for c in columns], "caller")]
+        for row in self.worst(len(self._rows)):
+            rows.append((row.module, row.op, row.phase, *[f"{getattr(row, c):.3g}" for c in columns], row.caller))
+        lines = ["off from FP32, in ulps of FP16", table(rows, left=(0, 1, 2, 7), ruled=False)]
+        nonfinite = sum([row.nonfinite for row in self.rows])
+        lines += [f"{nonfinite:,} infinities and NaNs are not counted"] * (nonfinite > 0)
+        return "\n".join(lines)
 
     def draw(self, axes: Any, n: int = 10) -> None:
         """The worst ops as horizontal bars on matplotlib's axes: the means of both errors."""
