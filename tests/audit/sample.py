@@ -184,12 +184,12 @@ def content(**changes):
             {
                 "text": "Start the loss scale at 2¹⁵.",
                 "why": "6 of the first 6 steps were skipped while it came down from 2²⁴.",
-                **{"where": "train.py:9", "source": "MPT 3.2, NVG 2.3.2"},
+                **{"where": "train.py:9", "source": "MPT 3.2, NVG 2.3.2", "importance": 80, "rule": "skipped_steps"},
             },
             {
                 "text": "Give net.stem.conv 8 input channels instead of 1.",
                 "why": "Its products have k = 9; a multiple of 8 lets them run on Tensor Cores.",
-                **{"where": "model.py:12", "source": "NVG 2.2"},
+                **{"where": "model.py:12", "source": "NVG 2.2", "importance": 12, "rule": "unaligned_products"},
             },
         ],
     }

@@ -11,8 +11,8 @@ import pytest
 
 import tinymp as mp
 from audit.sample import content, row
-from tinymp.audit import report
-from tinymp.audit.report import FINE, LOOK, NOTE, PROBLEM, page
+from tinymp.audit import _numbers, report
+from tinymp.audit.report import page
 
 pytestmark = pytest.mark.cpu
 SECTIONS = ["summary", "advice", "ledger", "histograms", "updates", "scale", "bytes", "products", "shadow", "words"]
@@ -171,59 +171,6 @@ def test_what_users_wrote_is_escaped(sample):
 # ------------------------------------------------------------------------------------------------- what it says
 
 
-def test_the_summary_counts_what_it_was_not_told():
-    ledger = [
-        row("a", "linear", "forward", "DOT", rounded=100, zero=1, subnormal=20, infinite=0),
-        row("b", "linear", "backward", "DOT", rounded=900, zero=2, subnormal=30, infinite=4),
-    ]
-    summary = report.summarise({"ledger": ledger, "scale": {"skipped": [3, 4]}})
-    expected = {"iterations": None, "skipped": 2, "ops": 2, "roundings": 1000, "zero": 3, "subnormal": 50}
-    assert summary == expected | {"infinite": 4}
-    given = report.summarise({"ledger": ledger, "summary": {"iterations": 9, "zero": 7, "skipped": None}})
-    assert (given["iterations"], given["zero"], given["skipped"], given["subnormal"]) == (9, 7, None, 50)
-
-
-def said(level=None, **sections):
-    found = report.findings(sections, report.summarise(sections))
-    return [f.text for f in found if level in (None, f.level)]
-
-
-def test_the_worst_is_said_first():
-    found = report.findings(content(), report.summarise(content()))
-    assert [f.level for f in found] == sorted(f.level for f in found)
-    assert found[0].level == PROBLEM and "forward overflow" in found[0].text
-    assert {f.section for f in found} <= set(SECTIONS)
-
-
-def test_infinities_matter_by_phase():
-    forward = [row("a", "linear", "forward", "DOT", rounded=100, infinite=3, where="ops/dot.py:7")]
-    backward = [row("b", "linear", "backward", "DOT", rounded=1000, infinite=3)]
-    text = "3 finite numbers became infinite outside the backward pass"
-    text += "; the most in a linear forward (ops/dot.py:7), 3\xa0% of its numbers."
-    assert said(PROBLEM, ledger=forward) == [text]
-    assert "backward pass" in said(PROBLEM, ledger=backward)[0]
-    assert "backward pass" in said(LOOK, ledger=backward, scale={"skipped": [1]})[0]
-    assert "None of 100 rounded numbers became infinite." in said(FINE, ledger=[{**forward[0], "infinite": 0}])
-
-
-def test_skipped_steps_are_a_problem_only_if_no_scale_helps():
-    scale = {"skipped": [1], "causes": [{"cause": "loss scale too high"}]}
-    assert said(LOOK, summary={"iterations": 4}, scale=scale) == [
-        "1 of 4 steps (25\xa0%) skipped: loss scale too high (1 ×)."
-    ]
-    scale["causes"] = [{"cause": "forward overflow"}]
-    assert "forward overflow" in said(PROBLEM, summary={"iterations": 4}, scale=scale)[0]
-    assert "None of 4 steps was skipped." in said(FINE, summary={"iterations": 4}, scale={"skipped": []})
-
-
-def test_lost_updates_are_a_problem_without_a_master():
-    updates = [{"name": "w", "lost": 0.25}, {"name": "v", "lost": 0.5}, {"name": "norm", "lost": 0.9, "fp32": True}]
-    kept = [row("w", "sgd", "update", "UPDATE", written="float32 master, float16 copy")]
-    bare = [row("w", "sgd", "update", "UPDATE", written="float16")]
-    assert "Without an FP32 master, 50\xa0% of v's updates would be lost." in said(NOTE, updates=updates, ledger=kept)
-    assert "There is no FP32 master: 50\xa0% of v's updates are lost." in said(PROBLEM, updates=updates, ledger=bare)
-
-
 @pytest.mark.parametrize(
     ("form", "value", "text"),
     [
@@ -256,7 +203,7 @@ def test_lost_updates_are_a_problem_without_a_master():
     ],
 )
 def test_numbers_are_written_for_people(form, value, text):
-    assert getattr(report, form)(value).replace("\xa0", " ") == text
+    assert getattr(_numbers, form)(value).replace("\xa0", " ") == text
 
 
 def test_a_histogram_has_a_bar_per_exponent_in_its_place():

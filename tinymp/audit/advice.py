@@ -1,8 +1,8 @@
 """advise(): the changes that an audit shows to be worth making, each with its reason in numbers and its source.
 
-A rule is a function below, named after what it looks for: it reads what the instruments found and yields how important
-a finding is (the most important come first) and the advice. Where an instrument is missing, its rules have nothing to
-say.
+A rule is a function below, named after what it looks for: it reads what the instruments found and yields its advice.
+The most important comes first. Where an instrument is missing, its rules have nothing to say. All judgement is here:
+the summary (summary.py) states numbers, and is as worried about them as these rules are.
 """
 
 from __future__ import annotations
@@ -20,15 +20,22 @@ SKIPPED = 0.05  # share of iterations: NVG section 2.3.2 has steps skipped "infr
 NEEDLESS = 0.001  # share of lost updates below which nobody would miss a master
 WORTHY = 0.001  # share of the operations from which on padding is worth the trouble
 LOOKS = 20  # iterations after which shares of them mean something
+SPOILS = 65  # importance
 
 
 class Advice(NamedTuple):
-    """What to change, the measured reason, the place, and the section of MPT or NVG that it follows."""
+    """What to change, the measured reason, the place, and the section of MPT or NVG that it follows.
+
+    importance  from 0 to 100; from SPOILS on the training itself suffers, below it speed or memory do, or might
+    rule        the function below that says so
+    """
 
     text: str
     why: str
     where: str
     source: str
+    importance: float
+    rule: str = ""
 
 
 class Found(NamedTuple):
@@ -63,7 +70,6 @@ class Found(NamedTuple):
         return scales[-1] if scales else None
 
 
-Findings = Iterator[tuple[float, Advice]]
 INSTRUMENTS = {
     "Ledger": "ledger",
     "Exponents": "histograms",
@@ -85,47 +91,58 @@ def advise(audit: Any) -> list[Advice]:
     for instrument in instruments:
         if (name := INSTRUMENTS.get(type(instrument).__name__)) is not None:
             found[name] = list(instrument.rows) if name == "ledger" else instrument.as_dict()
-    findings = [finding for rule in RULES for finding in rule(Found(**found))]
-    return [advice for _, advice in sorted(findings, key=lambda f: -f[0])]
+    given = [advice._replace(rule=rule.__name__) for rule in RULES for advice in rule(Found(**found))]
+    return sorted(given, key=lambda advice: -advice.importance)
 
 
 # ----------------------------------------------------------------------------------------------------- forward overflow
 
 
-def forward_overflows(found: Found) -> Findings:
+def overflows(found: Found) -> Iterator[Advice]:
+    """In backward they are the loss scaler's business, which skips the step."""
     for row in found.ledger:
-        if row.phase == "forward" and row.infinite:
-            yield (
+        if row.phase != "backward" and row.infinite:
+            yield Advice(
+                f"Keep {_of(row)} within FP16: scale its inputs down, or compute it in FP32",
+                f"{row.infinite:,} of {row.rounded:,} results became infinite; the largest was {row.largest:.4g}, "
+                "and FP16 ends at 65504",
+                _where(row),
+                "NVG 2.1",
                 95,
-                Advice(
-                    f"Keep {_of(row)} within FP16: scale its inputs down, or compute it in FP32",
-                    f"{row.infinite:,} of {row.rounded:,} results became infinite; the largest was {row.largest:.4g}, "
-                    "and FP16 ends at 65504",
-                    _where(row),
-                    "NVG 2.1",
-                ),
             )
 
 
-def forward_underflows(found: Found) -> Findings:
+def overflows_not_skipped(found: Found) -> Iterator[Advice]:
+    rows = [row for row in found.ledger if row.phase == "backward" and row.infinite]
+    if rows and found.scale and not found.scale["skipped"]:
+        worst = max(rows, key=lambda row: row.infinite)
+        yield Advice(
+            "Skip the steps whose gradients overflow: optim.DynamicLossScaler, or a smaller loss scale",
+            f"{sum(row.infinite for row in rows):,} numbers became infinite in backward, and no step was skipped; the "
+            f"most in {_of(worst)}",
+            _where(worst),
+            "NVG 2.3.2",
+            90,
+        )
+
+
+def underflows(found: Found) -> Iterator[Advice]:
     for row in found.ledger:
         if row.phase == "forward" and row.zero > FLUSHED * row.rounded:
             share = row.zero / row.rounded
-            yield (
+            yield Advice(
+                f"See whether {_of(row)} needs its small values: scale them up, or compute it in FP32",
+                f"{share:.1%} of {row.rounded:,} results were not 0 and became 0, below 2^-25 = 3e-8",
+                _where(row),
+                "NVG 2.1",
                 30 + 20 * share,
-                Advice(
-                    f"See whether {_of(row)} needs its small values: scale them up, or compute it in FP32",
-                    f"{share:.1%} of {row.rounded:,} results were not 0 and became 0, below 2^-25 = 3e-8",
-                    _where(row),
-                    "NVG 2.1",
-                ),
             )
 
 
 # ----------------------------------------------------------------------------------------------------------- loss scale
 
 
-def loss_scale_too_small(found: Found) -> Findings:
+def loss_scale_too_small(found: Found) -> Iterator[Advice]:
     best, scale = found.histograms.get("best_scale"), found.current_scale
     if best is not None and scale is not None and best < 2 * scale:
         return  # no larger one fits
@@ -145,152 +162,134 @@ def loss_scale_too_small(found: Found) -> Findings:
     factor = f", by a factor of {margin:.3g}" if margin else ""
     room = "" if best is None else f"; at {best:,.0f} none overflows{factor}"
     worst = max(rows, key=lambda row: row.zero, default=None)
-    yield (
+    yield Advice(
+        f"Raise the loss scale{now} {to}",
+        f"{share:.1%} of the {of} that are not 0 become 0{room}",
+        "" if worst is None or not worst.zero else f"most of them in {_of(worst)}, {_where(worst)}",
+        "MPT 3.2, NVG 2.3.2",
         70 + 20 * share,
-        Advice(
-            f"Raise the loss scale{now} {to}",
-            f"{share:.1%} of the {of} that are not 0 become 0{room}",
-            "" if worst is None or not worst.zero else f"most of them in {_of(worst)}, {_where(worst)}",
-            "MPT 3.2, NVG 2.3.2",
-        ),
     )
 
 
-def loss_scale_too_large(found: Found) -> Findings:
+def loss_scale_too_large(found: Found) -> Iterator[Advice]:
     best, scale = found.histograms.get("best_scale"), found.current_scale
     changes = {s for _, s in found.scale.get("history", ())}
     if best is None or scale is None or scale <= best or len(changes) > 1:  # a dynamic scale finds its way by itself
         return
-    yield (
+    yield Advice(
+        f"Lower the loss scale from {scale:,.0f} to {best:,.0f}, or use optim.DynamicLossScaler",
+        f"{best:,.0f} is the largest power of two at which all gradients seen stay below 65504",
+        "",
+        "MPT 3.2, NVG 2.3.2",
         85,
-        Advice(
-            f"Lower the loss scale from {scale:,.0f} to {best:,.0f}, or use optim.DynamicLossScaler",
-            f"{best:,.0f} is the largest power of two at which all gradients seen stay below 65504",
-            "",
-            "MPT 3.2, NVG 2.3.2",
-        ),
     )
 
 
-def skipped_steps(found: Found) -> Findings:
+def skipped_steps(found: Found) -> Iterator[Advice]:
+    """A dynamic scale that finds its way skips a few; other causes are not cured by it."""
     skipped, history = found.scale.get("skipped", ()), found.scale.get("history", ())
     iterations = max([i for i, _ in history] + list(skipped), default=-1) + 1
-    if iterations < LOOKS or len(skipped) <= SKIPPED * iterations:
-        return
     causes: dict[str, list] = defaultdict(list)
     for cause in found.scale.get("causes", ()):
         causes[cause["cause"]].append(cause)
-    usual = max(causes.values(), key=len, default=[{"cause": "unknown", "text": ""}])
-    high = usual[0]["cause"] == "loss scale too high"
-    yield (
-        80,
-        Advice(
-            "Let the loss scale grow more rarely, or start lower" if high else "Mend what makes steps overflow",
-            f"{len(skipped)} of {iterations} steps were skipped; {len(usual)} times: {usual[0]['cause']}"
-            + (f" ({usual[0]['text']})" if usual[0].get("text") else ""),
-            _where(usual[0]),
-            "NVG 2.3.2",
-        ),
-    )
+    high = causes.pop("loss scale too high", [])
+    causes.pop("unknown", None)
+    if others := max(causes.values(), key=len, default=[]):
+        text, usual = "Mend what makes steps overflow: no loss scale does", others
+    elif iterations >= LOOKS and len(skipped) > SKIPPED * iterations:
+        text, usual = "Let the loss scale grow more rarely, or start lower", high
+    else:
+        return
+    why = f"{len(skipped)} of {iterations} steps were skipped"
+    why += f", {len(usual)} of them for this: {usual[0]['text']}" if usual else ""
+    yield Advice(text, why, _where(usual[0]) if usual else "", "NVG 2.3.2", 80 if others else 40)
 
 
 # ---------------------------------------------------------------------------------------------------- weights and state
 
 
-def masters_missing(found: Found) -> Findings:
+def masters_missing(found: Found) -> Iterator[Advice]:
     lost = [u for u in found.updates if not u.get("fp32") and u["lost"] > FLUSHED]
     if found.has_masters is False and lost:
         worst = max(lost, key=lambda u: u["lost"])
-        yield (
+        yield Advice(
+            "Keep FP32 master weights: a policy with master=True, such as tinymp.MIXED",
+            f"{worst['lost']:.1%} of the updates of {worst['name']} leave the FP16 weight as it is; so do more "
+            f"than {FLUSHED:.0%} in {len(lost)} of {len(found.updates)} parameters",
+            worst["name"],
+            "MPT 3.1",
             75 + 20 * worst["lost"],
-            Advice(
-                "Keep FP32 master weights: a policy with master=True, such as tinymp.MIXED",
-                f"{worst['lost']:.1%} of the updates of {worst['name']} leave the FP16 weight as it is; so do more "
-                f"than {FLUSHED:.0%} in {len(lost)} of {len(found.updates)} parameters",
-                worst["name"],
-                "MPT 3.1",
-            ),
         )
 
 
-def masters_needless(found: Found) -> Findings:
+def masters_needless(found: Found) -> Iterator[Advice]:
     updates = [u for u in found.updates if not u.get("fp32")]
     if found.has_masters and updates and min(u["updates"] for u in updates) >= LOOKS:
         worst = max(u["lost"] for u in updates)
         size = sum(found.dtypes("masters").values())
         saved = f"; masters take {size / 2**20:.1f} MiB" if size else ""
         if worst < NEEDLESS:
-            yield (
+            yield Advice(
+                "Try tinymp.NO_MASTER: the FP16 weights follow their updates without masters",
+                f"no parameter loses more than {worst:.2%} of its updates in FP16{saved}. Updates become smaller "
+                "as the training goes on: look again at its end",
+                "",
+                "MPT 3.1",
                 5,
-                Advice(
-                    "Try tinymp.NO_MASTER: the FP16 weights follow their updates without masters",
-                    f"no parameter loses more than {worst:.2%} of its updates in FP16{saved}. Updates become smaller "
-                    "as the training goes on: look again at its end",
-                    "",
-                    "MPT 3.1",
-                ),
             )
 
 
-def fp16_state(found: Found) -> Findings:
+def fp16_state(found: Found) -> Iterator[Advice]:
     if size := found.dtypes("optimizer").get(float16.name):
-        yield (
+        yield Advice(
+            "Keep the optimizer's state in FP32: Policy(state=float32)",
+            f"{size / 2**20:.1f} MiB of it are FP16; squares of gradients below 1.7e-4 are 0 there",
+            ", ".join(sorted({o["optimizer"] for o in found.bytes.get("optimizers", ())})),
+            "MPT 3.1",
             60,
-            Advice(
-                "Keep the optimizer's state in FP32: Policy(state=float32)",
-                f"{size / 2**20:.1f} MiB of it are FP16; squares of gradients below 1.7e-4 are 0 there",
-                ", ".join(sorted({o["optimizer"] for o in found.bytes.get("optimizers", ())})),
-                "MPT 3.1",
-            ),
         )
 
 
-def fp16_norms(found: Found) -> Findings:
+def fp16_norms(found: Found) -> Iterator[Advice]:
     norms = {row.module for row in found.ledger if row.op.endswith("_norm") and row.module}
     rows = [row for row in found.ledger if row.phase == "update" and row.module.rpartition(".")[0] in norms]
     if half := [row for row in rows if float16.name in row.written]:
-        yield (
+        yield Advice(
+            "Keep the parameters of normalisation layers in FP32: Policy(norm=float32)",
+            f"{len(half)} of {len(rows)} of them are FP16",
+            f"{half[0].module}, {half[0].caller}",
+            "NVG 2.3.1",
             55,
-            Advice(
-                "Keep the parameters of normalisation layers in FP32: Policy(norm=float32)",
-                f"{len(half)} of {len(rows)} of them are FP16",
-                f"{half[0].module}, {half[0].caller}",
-                "NVG 2.3.1",
-            ),
         )
 
 
-def vanishing_constants(found: Found) -> Findings:
+def vanishing_constants(found: Found) -> Iterator[Advice]:
     for options in found.bytes.get("optimizers", ()):
         eps, decay = options.get("eps"), options.get("lr", 0) * options.get("weight_decay", 0)
         if eps and eps < 2.0**-25 and float16.name in found.dtypes("optimizer"):
-            yield (
+            yield Advice(
+                f"Raise eps of {options['optimizer']} above 6e-8, or keep its state in FP32",
+                f"eps = {eps:g} is 0 beside FP16 numbers, whose smallest is 6e-8: where the averaged squares have "
+                "underflowed to 0, it alone is what the update is divided by",
+                options["optimizer"],
+                "MPT 3.1",
                 58,
-                Advice(
-                    f"Raise eps of {options['optimizer']} above 6e-8, or keep its state in FP32",
-                    f"eps = {eps:g} is 0 beside FP16 numbers, whose smallest is 6e-8: where the averaged squares have "
-                    "underflowed to 0, it alone is what the update is divided by",
-                    options["optimizer"],
-                    "MPT 3.1",
-                ),
             )
         if 0 < decay < 2.0**-12 and found.has_masters is False:
-            yield (
+            yield Advice(
+                f"Keep FP32 masters, or the weight decay of {options['optimizer']} does nothing",
+                f"a step takes lr * weight_decay = {decay:.2g} of a weight, less than half the distance between "
+                "two FP16 numbers, 2^-12 to 2^-11 of it",
+                options["optimizer"],
+                "MPT 3.1",
                 50,
-                Advice(
-                    f"Keep FP32 masters, or the weight decay of {options['optimizer']} does nothing",
-                    f"a step takes lr * weight_decay = {decay:.2g} of a weight, less than half the distance between "
-                    "two FP16 numbers, 2^-12 to 2^-11 of it",
-                    options["optimizer"],
-                    "MPT 3.1",
-                ),
             )
 
 
 # ----------------------------------------------------------------------------------------------------------- arithmetic
 
 
-def fp16_accumulators(found: Found) -> Findings:
+def fp16_accumulators(found: Found) -> Iterator[Advice]:
     for kind, field, importance in ((DOT, "accumulate", 68), (REDUCTION, "reduce", 65)):
         rows = [
             row
@@ -299,42 +298,38 @@ def fp16_accumulators(found: Found) -> Findings:
         ]
         if rows:
             ops = sorted({row.op for row in rows})
-            yield (
+            yield Advice(
+                f"Accumulate in FP32: Policy({field}=float32)",
+                f"{', '.join(ops[:5])}{' and others' * (len(ops) > 5)} add up in FP16, in {len(rows)} rows of the "
+                "ledger: a sum stalls where a term is less than half the distance between its FP16 neighbours",
+                _where(rows[0]),
+                kind.source,
                 importance,
-                Advice(
-                    f"Accumulate in FP32: Policy({field}=float32)",
-                    f"{', '.join(ops[:5])}{' and others' * (len(ops) > 5)} add up in FP16, in {len(rows)} places: a "
-                    "sum stalls where a term is less than half the distance between its FP16 neighbours",
-                    _where(rows[0]),
-                    kind.source,
-                ),
             )
 
 
-def model_in_fp32(found: Found) -> Findings:
+def model_in_fp32(found: Found) -> Iterator[Advice]:
     rows = [row for row in found.ledger if row.phase in ("forward", "backward") and row.kind != MOVEMENT.name]
     products = [row for row in rows if row.kind == DOT.name]
     if not products or any(float16.name in f"{row.read} {row.written}" for row in rows):
         return
     sizes = [f"{sum(s.values()) / 2**20:,.1f} MiB of {r}" for r in ("weights", "activations") if (s := found.dtypes(r))]
     best = found.histograms.get("best_scale")
-    yield (
-        100,
-        Advice(
-            "Train in mixed precision: tinymp.MIXED.cast(model)"
-            + (f", with a loss scale of up to {best:,.0f}" if best and best > 1 else " and a loss scaler"),
-            f"no matrix product of {len(products)} reads FP16, so Tensor Cores stay idle"
-            + (f"; {' and '.join(sizes)} are FP32, twice the bytes of FP16" if sizes else ""),
-            _where(products[0]),
-            "MPT 3, NVG 2.2",
-        ),
+    yield Advice(
+        "Train in mixed precision: tinymp.MIXED.cast(model)"
+        + (f", with a loss scale of up to {best:,.0f}" if best and best > 1 else " and a loss scaler"),
+        f"no matrix product of {len(products)} reads FP16, so Tensor Cores stay idle"
+        + (f"; {' and '.join(sizes)} are FP32, twice the bytes of FP16" if sizes else ""),
+        _where(products[0]),
+        "MPT 3, NVG 2.2",
+        64,
     )
 
 
 # ------------------------------------------------------------------------------------------------------------- products
 
 
-def unaligned_products(found: Found) -> Findings:
+def unaligned_products(found: Found) -> Iterator[Advice]:
     """Features to pad, and numbers of rows: one advice for each length of each module, and one for the batch."""
     total = sum(p["flops"] for p in found.products) or 1
     sites: dict[tuple, list] = defaultdict(list)
@@ -357,23 +352,22 @@ def unaligned_products(found: Found) -> Findings:
             if of == "rows"
             else f"Pad the {of} of {' '.join(filter(None, site))} from {length} to {padded}"
         )
-        yield (
+        yield Advice(
+            what,
+            f"{length} is no multiple of 8: {share:.1%} of the operations of all matrix products{more} are kept "
+            f"from Tensor Cores; {padded} takes {padded / length - 1:.1%} more of them",
+            _where(first),
+            "NVG 2.2",
             10 + 20 * share,
-            Advice(
-                what,
-                f"{length} is no multiple of 8: {share:.1%} of the operations of all matrix products{more} are kept "
-                f"from Tensor Cores; {padded} takes {padded / length - 1:.1%} more of them",
-                _where(first),
-                "NVG 2.2",
-            ),
         )
 
 
 # In the order of this list where they are equally important.
-RULES: list[Callable[[Found], Findings]] = [
+RULES: list[Callable[[Found], Iterator[Advice]]] = [
     model_in_fp32,
-    forward_overflows,
-    forward_underflows,
+    overflows,
+    overflows_not_skipped,
+    underflows,
     loss_scale_too_small,
     loss_scale_too_large,
     skipped_steps,
@@ -392,6 +386,6 @@ def _of(row: Row) -> str:
 
 
 def _where(x: Any) -> str:
-    """Module, file and line in tinymp and in the user's program, of a Row or of a dict with the same names."""
+    """File and line in the user's program and in tinymp, of a Row or of a dict with the same names."""
     get = x.get if isinstance(x, dict) else lambda name: getattr(x, name)
-    return ", ".join(str(v) for v in (get("module"), get("where"), get("caller")) if v)
+    return ", ".join(str(v) for v in (get("caller"), get("where")) if v)

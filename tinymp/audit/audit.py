@@ -13,9 +13,10 @@ from .histograms import Exponents
 from .ledger import Ledger, Rows, jsonable
 from .listener import Instrument, Listener
 from .products import Products
-from .report import findings, summarise, write
+from .report import write
 from .scales import Scales
 from .shadow import Shadow
+from .summary import findings
 from .updates import LostUpdates
 
 
@@ -91,7 +92,7 @@ class Audit:
         content = self.as_dict()
         worst = Rows(self.ledger.sorted_by("infinite", "zero", "subnormal", "rounded")[:10])
         parts = [
-            "\n".join(f.text.replace("\N{NO-BREAK SPACE}", " ") for f in findings(content, summarise(content))),
+            "\n".join(f.text.replace("\N{NO-BREAK SPACE}", " ") for f in findings(content)),
             *[f"{a.text}\n    {a.why} ({a.where}; {a.source})" for a in self.advise()],
             f"What loses most, {len(worst)} of the ledger's {len(self.ledger)} rows:\n\n{worst}" if worst else "",
             "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.shadow tell more; a.report(path) all.",

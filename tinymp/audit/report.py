@@ -1,7 +1,7 @@
 """The report: one HTML file that holds everything an audit found and asks nothing of a network.
 
-Here are the numbers: what is said of them in the summary, how they are written, and where a chart draws them.
-The page itself is report.html.jinja.
+Here is what the page shows in which order, and where its charts draw what; the page itself is report.html.jinja, its
+first sentences are summary.py's.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..precision import KINDS
+from ._numbers import count, dtypes, number, power, raw, real, share, size
+from .summary import LEVELS, findings, summarise
 
 SMALLEST, NORMAL, TOO_LARGE = -24, -14, 16  # exponents: FP16's smallest number, smallest normal one, first infinity
 EXPONENTS = (-40, 17)  # what a histogram shows at most; what lies outside is counted at the ends
-NUMBERS = (int, float)
-SPACE = "\N{NO-BREAK SPACE}"
 ROLES = {"weight": "Weights", "weight gradient": "Weight gradients", "activation gradient": "Activation gradients"}
 MEASURED = {  # what not every audit measures, as the page calls it when it says so
     "histograms": "exponent histograms",
@@ -70,15 +70,15 @@ def _view(content: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: content.get(name) for name in ("title", "created", "policy", "environment", "advice", *MEASURED)},
         "summary": summary,
-        "findings": findings(content, summary),
+        "findings": [(LEVELS[f.level], f) for f in findings(content)],
         "ledger": [(order[id(row)], row) for row in ledger],
         "phases": sorted({row.get("phase", "-") for row in ledger}),
         "kinds": sorted({row.get("kind", "-") for row in ledger}),
         "rules": {kind.name: kind for kind in KINDS},
         "figures": _figures((content.get("histograms") or {}).get("tensors") or []),
         "lost": _lost_charts(content.get("histograms") or {}),
-        "updates": sorted(content.get("updates") or [], key=lambda u: _real(u.get("lost")), reverse=True),
-        "shadow": sorted(content.get("shadow") or [], key=lambda s: _real(s.get("local_max")), reverse=True),
+        "updates": sorted(content.get("updates") or [], key=lambda u: real(u.get("lost")), reverse=True),
+        "shadow": sorted(content.get("shadow") or [], key=lambda s: real(s.get("local_max")), reverse=True),
         "products": sorted(content.get("products") or [], key=_waste, reverse=True),
         "scale_chart": _scale_chart(content.get("scale") or {}, summary),
         "bytes": _bars(bytes_) if bytes_ else None,
@@ -86,256 +86,12 @@ def _view(content: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------------------------------- what the summary says
-
-
-class Finding(NamedTuple):
-    """A sentence of the summary. level: an index into LEVELS; section: where the page has more about it."""
-
-    level: int
-    text: str
-    section: str
-
-
-LEVELS = ("problem", "look", "note", "fine")
-PROBLEM, LOOK, NOTE, FINE = range(4)
-
-
-def findings(content: dict[str, Any], summary: dict[str, Any]) -> list[Finding]:
-    """What must be known first, the worst first."""
-    found = [
-        *_about_steps(content.get("scale") or {}, summary),
-        *_about_roundings(content.get("ledger") or [], summary),
-        *_about_updates(content.get("updates") or [], content.get("ledger") or []),
-        *_about_scale(content.get("histograms") or {}),
-        *_about_bytes(content.get("bytes") or {}),
-        *_about_products(content.get("products") or []),
-        *_about_shadow(content.get("shadow") or []),
-    ]
-    return sorted(found, key=lambda f: f.level)
-
-
-def _about_steps(scale: dict, summary: dict) -> Iterable[Finding]:
-    steps, skipped = summary["iterations"], summary["skipped"]
-    if not steps or skipped is None:
-        return
-    if not skipped:
-        yield Finding(FINE, f"None of {_many(steps, 'step')} was skipped.", "scale")
-        return
-    causes = Counter(cause.get("cause") for cause in scale.get("causes") or [])
-    why = ", ".join(f"{cause} ({n} ×)" for cause, n in causes.most_common())
-    harmless = not causes or set(causes) == {"loss scale too high"}
-    text = f"{count(skipped)} of {_many(steps, 'step')} ({share(skipped / steps)}) skipped"
-    yield Finding(LOOK if harmless else PROBLEM, text + (f": {why}." if why else "."), "scale")
-
-
-def _about_roundings(ledger: list[dict], summary: dict) -> Iterable[Finding]:
-    total = summary["roundings"]
-    if not total:
-        yield Finding(NOTE, "Nothing was rounded to fewer bits.", "ledger")
-        return
-    backward = [row for row in ledger if row.get("phase") == "backward"]
-    others = [row for row in ledger if row.get("phase") != "backward"]
-    for rows, what in ((others, "outside the backward pass"), (backward, "in the backward pass")):
-        if infinite := sum(row.get("infinite", 0) for row in rows):
-            expected = rows is backward and summary["skipped"]
-            text = f"{_many(infinite, 'finite number')} became infinite {what}{_most(rows, 'infinite')}."
-            yield Finding(LOOK if expected else PROBLEM, text, "ledger")
-    if not summary["infinite"]:
-        yield Finding(FINE, f"None of {_many(total, 'rounded number')} became infinite.", "ledger")
-    for name, bearable in (("zero", 0.01), ("subnormal", 0.1)):
-        n = summary[name]
-        worst = max((row.get(name, 0) / max(row.get("rounded", 0), 1) for row in ledger), default=0)
-        text = f"{_many(n, 'number')} became {name}, {share(n / total)} of all{_most(ledger, name)}."
-        yield Finding(LOOK if worst > bearable else FINE, text if n else f"No number became {name}.", "ledger")
-
-
-def _most(rows: list[dict], name: str) -> str:
-    """Where most of them were."""
-    row = max(rows, key=lambda row: row.get(name, 0), default={})
-    if not (n := row.get(name, 0)):
-        return ""
-    where = " ".join(filter(None, (row.get("module"), row.get("op"), row.get("phase"))))
-    here = share(n / max(row.get("rounded", 0), n))
-    return f"; the most in {where} ({row.get('where') or row.get('caller')}), {here} of its numbers"
-
-
-def _about_updates(updates: list[dict], ledger: list[dict]) -> Iterable[Finding]:
-    updates = [u for u in updates if not u.get("fp32")] or updates
-    if not updates:
-        return
-    worst = max(updates, key=lambda u: _real(u.get("lost")))
-    lost = _real(worst.get("lost"))
-    written = {row.get("written", "") for row in ledger if row.get("kind") == "UPDATE"}
-    unguarded = any("float16" in w and "master" not in w for w in written)
-    if not lost:
-        yield Finding(FINE, "Every update would reach FP16 weights, too.", "updates")
-    elif unguarded:
-        yield Finding(
-            PROBLEM, f"There is no FP32 master: {share(lost)} of {worst['name']}'s updates are lost.", "updates"
-        )
-    else:
-        text = f"Without an FP32 master, {share(lost)} of {worst['name']}'s updates would be lost."
-        yield Finding(NOTE, text, "updates")
-
-
-def _about_scale(histograms: dict) -> Iterable[Finding]:
-    now = max((_real(t.get("scale")) for t in histograms.get("tensors") or []), default=0)
-    for entry in histograms.get("lost") or []:
-        if entry.get("scale") == now and _real(entry.get("zero")) > 0.01:
-            text = f"At the loss scale {power(now)}, {share(entry['zero'])} of the {entry['role']}s are zero."
-            yield Finding(LOOK, text, "histograms")
-    if best := _real(histograms.get("best_scale")):
-        margin, saved = histograms.get("margin"), histograms.get("saved") or {}
-        text = f"The best constant loss scale is {power(best)}"
-        text += f", which leaves a factor of {number(margin)} to 65,504" if margin else ""
-        text += "".join(f"; it keeps {share(s)} of the {role}s from becoming zero" for role, s in saved.items() if s)
-        yield Finding(NOTE, text + ".", "histograms")
-
-
-def _about_bytes(bytes_: dict) -> Iterable[Finding]:
-    if ratio := _real(bytes_.get("ratio")):
-        text = f"FP32 would take {ratio:.2f} × the bytes" + (
-            f": mixed precision saves {share(1 - 1 / ratio)}." if ratio > 1 else "."
-        )
-        yield Finding(FINE if ratio > 1 else LOOK, text, "bytes")
-
-
-def _about_products(products: list[dict]) -> Iterable[Finding]:
-    if not products:
-        return
-    crooked = [p for p in products if p.get("misaligned")]
-    if not crooked:
-        yield Finding(FINE, f"All {_many(len(products), 'matrix product')} suit Tensor Cores.", "products")
-        return
-    work = sum(map(_work, crooked)) / max(sum(map(_work, products)), 1)
-    some = f"{len(crooked)} of {_many(len(products), 'matrix product')}, {share(work)} of their operations"
-    yield Finding(LOOK, f"{some}, have a dimension that is no multiple of 8.", "products")
-
-
-def _about_shadow(shadow: list[dict]) -> Iterable[Finding]:
-    if shadow:
-        worst = max(shadow, key=lambda s: _real(s.get("local_max")))
-        where = " ".join(filter(None, (worst.get("module"), worst.get("op"), worst.get("phase"))))
-        text = f"The largest error that one op adds is {number(worst.get('local_max'))} ulp, in {where}."
-        yield Finding(NOTE, text, "shadow")
-
-
-def summarise(content: dict[str, Any]) -> dict[str, Any]:
-    """The summary; what was not given is counted."""
-    ledger, scale = content.get("ledger") or [], content.get("scale") or {}
-    skipped = scale.get("skipped")
-    counted = {
-        "iterations": None,
-        "skipped": None if skipped is None else len(skipped),
-        "ops": len(ledger),
-        "roundings": sum(row.get("rounded", 0) for row in ledger),
-        **{name: sum(row.get(name, 0) for row in ledger) for name in ("zero", "subnormal", "infinite")},
-    }
-    given = {k: v for k, v in (content.get("summary") or {}).items() if v is not None}
-    if isinstance(given.get("skipped"), (list, tuple)):
-        given["skipped"] = len(given["skipped"])
-    return counted | given
-
-
 def _badness(row: dict) -> tuple:
     return tuple(row.get(name, 0) for name in ("infinite", "zero", "subnormal", "rounded"))
 
 
-def _work(product: dict) -> int:
-    return math.prod(int(_real(product.get(name, 1))) for name in ("m", "n", "k", "batch", "calls"))
-
-
 def _waste(product: dict) -> tuple:
-    return bool(product.get("misaligned")), _work(product)
-
-
-def _many(n: float, noun: str) -> str:
-    return f"{count(n)} {noun}" + "s" * (n != 1)
-
-
-# ------------------------------------------------------------------------------------------ how numbers are written
-
-
-def _real(value: Any) -> float:
-    """A number as instruments write it, infinity and NaN as strings; 0 for None, and NaN has no place in an order."""
-    if isinstance(value, str):
-        value = float(value) if value in ("inf", "-inf") else 0.0
-    return float(value) if isinstance(value, NUMBERS) and value == value else 0.0
-
-
-def raw(value: Any) -> str:
-    """For sorting."""
-    return f"{_real(value):.6g}" if abs(_real(value)) >= 1e15 or _real(value) % 1 else f"{_real(value):.0f}"
-
-
-def count(value: Any) -> str:
-    """1,234 in full, 22.5 M from a million on."""
-    if not isinstance(value, NUMBERS):
-        return "–"
-    for unit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if abs(value) >= unit:
-            return f"{value / unit:.3g}{SPACE}{letter}"
-    return f"{value:,.0f}"
-
-
-def share(value: Any) -> str:
-    """As a percentage."""
-    if not isinstance(value, NUMBERS) or value != value:
-        return "–"
-    percent = 100 * float(value)
-    if percent in (0, 100):
-        text = f"{percent:.0f}"
-    elif abs(percent) < 0.01:
-        text = f"<{SPACE}0.01"
-    elif 99.95 <= percent < 100:
-        text = f">{SPACE}99.9"
-    else:
-        text = f"{percent:.3g}" if percent < 1000 else f"{percent:,.0f}"
-    return f"{text}{SPACE}%"
-
-
-def number(value: Any) -> str:
-    """Four significant digits, all before the point, and powers of ten as people write them."""
-    if isinstance(value, str):
-        value = float(value) if value in ("inf", "-inf", "nan") else None
-    if not isinstance(value, NUMBERS):
-        return "–"
-    if value != value:
-        return "NaN"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    if value == 0 or 1e-3 <= abs(value) < 1e6:
-        text = f"{float(f'{value:.4g}'):,g}" if abs(value) < 1e4 else f"{value:,.0f}"
-    else:
-        mantissa, exponent = f"{value:.2e}".split("e")
-        text = f"{mantissa}{SPACE}×{SPACE}10{_raised(int(exponent))}"
-    return text.replace("-", "−")
-
-
-def size(value: Any) -> str:
-    """Bytes."""
-    if not isinstance(value, NUMBERS):
-        return "–"
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if value >= unit:
-            return f"{value / unit:.3g}{SPACE}{name}" if value < 1000 * unit else f"{value / unit:,.0f}{SPACE}{name}"
-    return f"{value:,.0f}{SPACE}B"
-
-
-def power(value: Any) -> str:
-    """2¹⁶ for a power of two, else the number."""
-    exponent = math.log2(value) if isinstance(value, NUMBERS) and 0 < value < math.inf else 0.5
-    return f"2{_raised(int(exponent))}" if exponent == int(exponent) else number(value)
-
-
-def _raised(exponent: int) -> str:
-    return str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-
-
-def dtypes(names: Any) -> str:
-    """ "float16, float32" as FP16, FP32."""
-    return str(names or "–").replace("float", "FP").replace("bfloat", "BF") if names != "-" else "–"
+    return bool(product.get("misaligned")), real(product.get("flops"))
 
 
 # --------------------------------------------------------------------------------------------------------- charts
@@ -420,7 +176,7 @@ def _exponents(counts: list[int], lowest: int) -> dict[int, int]:
 
 def _shift(tensor: dict) -> int:
     """The exponent of the loss scale that the values carry."""
-    scale = _real(tensor.get("scale"))
+    scale = real(tensor.get("scale"))
     return round(math.log2(scale)) if 0 < scale < math.inf else 0
 
 
@@ -433,22 +189,22 @@ def _lost_charts(histograms: dict) -> list[dict[str, Any]]:
     """Per role: what share of the gradients would be zero, subnormal and infinite at each power of two."""
     charts = []
     entries = histograms.get("lost") or []
-    best = _real(histograms.get("best_scale"))
+    best = real(histograms.get("best_scale"))
     for role in dict.fromkeys(entry.get("role") for entry in entries):
-        rows = [e for e in entries if e.get("role") == role and _real(e.get("scale")) > 0]
-        rows.sort(key=lambda e: _real(e["scale"]))
+        rows = [e for e in entries if e.get("role") == role and real(e.get("scale")) > 0]
+        rows.sort(key=lambda e: real(e["scale"]))
         if len(rows) < 2:  # weights carry no scale
             continue
-        used = max((_real(t.get("scale")) for t in histograms.get("tensors") or [] if t.get("role") == role), default=0)
+        used = max((real(t.get("scale")) for t in histograms.get("tensors") or [] if t.get("role") == role), default=0)
         low, high = math.log2(rows[0]["scale"]), math.log2(rows[-1]["scale"])
-        largest = max(_real(e.get(k)) for e in rows for k in ("zero", "subnormal", "overflow"))
+        largest = max(real(e.get(k)) for e in rows for k in ("zero", "subnormal", "overflow"))
         top = next((t for t in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if t >= largest), 1.0)
 
         def x(scale: float, low: float = low, high: float = high) -> float:
             return 40 + 300 * (math.log2(scale) - low) / (high - low)
 
         def line(name: str, rows: list = rows, top: float = top, x: Callable = x) -> str:
-            points = (f"{x(e['scale']):.4g} {160 - 140 * _real(e.get(name)) / top:.4g}" for e in rows)
+            points = (f"{x(e['scale']):.4g} {160 - 140 * real(e.get(name)) / top:.4g}" for e in rows)
             return "M" + "L".join(points)
 
         marks = [(x(s), label) for s, label in ((used, "used"), (best, "best")) if s and low <= math.log2(s) <= high]
@@ -469,7 +225,7 @@ def _lost_charts(histograms: dict) -> list[dict[str, Any]]:
 
 def _scale_chart(scale: dict, summary: dict) -> dict[str, Any] | None:
     """The loss scale by iteration on a canvas of 100 x 100 that the page stretches; labels are put at percentages."""
-    history = [(int(i), _real(s)) for i, s in scale.get("history") or [] if _real(s) > 0]
+    history = [(int(i), real(s)) for i, s in scale.get("history") or [] if real(s) > 0]
     if not history:
         return None
     skipped = scale.get("skipped") or []

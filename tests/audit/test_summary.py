@@ -1,0 +1,77 @@
+"""The summary: its sentences state what was planted, and are as worried as the advice."""
+
+import pytest
+
+from audit.sample import content, row
+from tinymp.audit import summary
+from tinymp.audit.advice import RULES, SPOILS
+from tinymp.audit.summary import FINE, LOOK, NOTE, PROBLEM, WORTHY, findings, summarise
+
+FORWARD = row("a", "linear", "forward", "DOT", rounded=100, infinite=3, caller="train.py:7")
+BACKWARD = row("b", "linear", "backward", "DOT", rounded=1000, infinite=3, zero=20)
+
+
+def advice(rule, importance=SPOILS):
+    return {"rule": rule, "importance": importance}
+
+
+def said(level, *given, **sections):
+    return [f.text.replace("\xa0", " ") for f in findings({**sections, "advice": given}) if f.level == level]
+
+
+def test_it_counts_what_it_was_not_told():
+    ledger = [
+        row("a", "linear", "forward", "DOT", rounded=100, zero=1, subnormal=20, infinite=0),
+        row("b", "linear", "backward", "DOT", rounded=900, zero=2, subnormal=30, infinite=4),
+    ]
+    counted = summarise({"ledger": ledger, "scale": {"skipped": [3, 4]}})
+    expected = {"iterations": None, "skipped": 2, "ops": 2, "roundings": 1000, "zero": 3, "subnormal": 50}
+    assert counted == expected | {"infinite": 4}
+    given = summarise({"ledger": ledger, "summary": {"iterations": 9, "zero": 7, "skipped": None}})
+    assert (given["iterations"], given["zero"], given["skipped"], given["subnormal"]) == (9, 7, None, 50)
+
+
+def test_the_worst_is_said_first():
+    found = findings(content(advice=[advice("skipped_steps")]))
+    assert [f.level for f in found] == sorted(f.level for f in found)
+    assert found[0].level == PROBLEM and "forward overflow" in found[0].text
+    assert {f.section for f in found} <= {"ledger", *content()}
+
+
+@pytest.mark.parametrize(
+    ("importance", "level"), [(SPOILS, PROBLEM), (SPOILS - 1, LOOK), (WORTHY, LOOK), (WORTHY - 1, NOTE), (None, NOTE)]
+)
+def test_a_sentence_weighs_as_much_as_the_advice(importance, level):
+    text = "3 finite numbers became infinite outside the backward pass; the most in a linear forward (train.py:7), "
+    text += "3 % of its numbers."
+    given = [] if importance is None else [advice("overflows", importance)]
+    assert said(level, *given, advice("skipped_steps"), ledger=[FORWARD]) == [text]
+
+
+def test_every_rule_that_a_sentence_names_is_one_and_speaks_of_it():
+    sections = content(updates=[{"name": "w", "lost": 0.5}], ledger=[FORWARD, BACKWARD])
+    statements = list(summary._statements(sections))
+    named = [rule for s in statements for rule in s.rules]
+    assert set(named) <= {rule.__name__ for rule in RULES}
+    for one in statements:
+        for rule in one.rules:
+            assert one.text.replace("\xa0", " ") in said(PROBLEM, advice(rule), **{**sections, "advice": None}), rule
+
+
+def test_infinities_by_phase():
+    assert "in the backward pass" in said(PROBLEM, advice("overflows_not_skipped"), ledger=[BACKWARD])[0]
+    assert "None of 100 rounded numbers became infinite." in said(FINE, ledger=[{**FORWARD, "infinite": 0}])
+    assert "Nothing was rounded to fewer bits." in said(NOTE)
+
+
+def test_skipped_steps():
+    scale = {"skipped": [1], "causes": [{"cause": "loss scale too high"}]}
+    text = "1 of 4 steps (25 %) skipped: loss scale too high (1 ×)."
+    assert text in said(NOTE, summary={"iterations": 4}, scale=scale)
+    assert "None of 4 steps was skipped." in said(FINE, summary={"iterations": 4}, scale={"skipped": []})
+
+
+def test_lost_updates():
+    updates = [{"name": "w", "lost": 0.25}, {"name": "v", "lost": 0.5}, {"name": "norm", "lost": 0.9, "fp32": True}]
+    assert "50 % of the updates of v are too small to change an FP16 weight." in said(NOTE, updates=updates)
+    assert "Every update is large enough to change an FP16 weight." in said(FINE, updates=[{"name": "w", "lost": 0.0}])

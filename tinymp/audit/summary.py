@@ -1,0 +1,177 @@
+"""What must be known of an audit first, in sentences with a number each.
+
+A sentence states what an instrument found and judges nothing: it weighs as much as the advice on the same matter does
+(advice.py), by the rules that it names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ._numbers import count, many, number, power, real, share
+from .advice import SPOILS
+
+
+class Finding(NamedTuple):
+    """A sentence of the summary. level: an index into LEVELS; section: where the report has more about it."""
+
+    level: int
+    text: str
+    section: str
+
+
+LEVELS = ("problem", "look", "note", "fine")
+PROBLEM, LOOK, NOTE, FINE = range(4)
+WORTHY = 10  # the importance of advice from which on it is worth a look
+
+
+class _Statement(NamedTuple):
+    """A sentence, the section behind it, how it reads where no rule objects, and the rules that might."""
+
+    text: str
+    section: str
+    otherwise: int
+    rules: tuple[str, ...] = ()
+
+
+def findings(content: dict[str, Any]) -> list[Finding]:
+    """The sentences, the worst first; content as `report.write` takes it."""
+    worst: Counter[str] = Counter()
+    for advice in content.get("advice") or []:
+        rule = advice.get("rule", "")
+        worst[rule] = max(worst[rule], advice.get("importance", 0))
+    found = []
+    for text, section, otherwise, rules in _statements(content):
+        importance = max((worst[rule] for rule in rules), default=0)
+        level = PROBLEM if importance >= SPOILS else LOOK if importance >= WORTHY else otherwise
+        found.append(Finding(level, text, section))
+    return sorted(found, key=lambda f: f.level)
+
+
+def summarise(content: dict[str, Any]) -> dict[str, Any]:
+    """The numbers at the top; what was not given is counted."""
+    ledger, scale = content.get("ledger") or [], content.get("scale") or {}
+    skipped = scale.get("skipped")
+    counted = {
+        "iterations": None,
+        "skipped": None if skipped is None else len(skipped),
+        "ops": len(ledger),
+        "roundings": sum(row.get("rounded", 0) for row in ledger),
+        **{name: sum(row.get(name, 0) for row in ledger) for name in ("zero", "subnormal", "infinite")},
+    }
+    given = {k: v for k, v in (content.get("summary") or {}).items() if v is not None}
+    return counted | given
+
+
+def _statements(content: dict[str, Any]) -> Iterator[_Statement]:
+    summary = summarise(content)
+    yield from _about_steps(content.get("scale") or {}, summary)
+    yield from _about_roundings(content.get("ledger") or [], summary)
+    yield from _about_updates(content.get("updates") or [])
+    yield from _about_scale(content.get("histograms") or {})
+    yield from _about_bytes(content.get("bytes") or {})
+    yield from _about_products(content.get("products") or [])
+    yield from _about_shadow(content.get("shadow") or [])
+
+
+def _about_steps(scale: dict, summary: dict) -> Iterable[_Statement]:
+    steps, skipped = summary["iterations"], summary["skipped"]
+    if not steps or skipped is None:
+        return
+    if not skipped:
+        yield _Statement(f"None of {many(steps, 'step')} was skipped.", "scale", FINE)
+        return
+    causes = Counter(cause.get("cause") for cause in scale.get("causes") or [])
+    why = ", ".join(f"{cause} ({n} ×)" for cause, n in causes.most_common())
+    text = f"{count(skipped)} of {many(steps, 'step')} ({share(skipped / steps)}) skipped"
+    yield _Statement(text + (f": {why}." if why else "."), "scale", NOTE, ("skipped_steps",))
+
+
+def _about_roundings(ledger: list[dict], summary: dict) -> Iterable[_Statement]:
+    total = summary["roundings"]
+    if not total:
+        yield _Statement("Nothing was rounded to fewer bits.", "ledger", NOTE)
+        return
+    backward = [row for row in ledger if row.get("phase") == "backward"]
+    others = [row for row in ledger if row.get("phase") != "backward"]
+    for rows, where, rule in (
+        (others, "outside the backward pass", "overflows"),
+        (backward, "in the backward pass", "overflows_not_skipped"),
+    ):
+        if infinite := sum(row.get("infinite", 0) for row in rows):
+            text = f"{many(infinite, 'finite number')} became infinite {where}{_most(rows, 'infinite')}."
+            yield _Statement(text, "ledger", NOTE, (rule,))
+    if not summary["infinite"]:
+        yield _Statement(f"None of {many(total, 'rounded number')} became infinite.", "ledger", FINE)
+    for name, rules in (("zero", ("underflows", "loss_scale_too_small")), ("subnormal", ())):
+        n = summary[name]
+        text = f"{many(n, 'number')} became {name}, {share(n / total)} of all{_most(ledger, name)}."
+        yield _Statement(text if n else f"No number became {name}.", "ledger", FINE, rules)
+
+
+def _most(rows: list[dict], name: str) -> str:
+    """Where most of them were."""
+    row = max(rows, key=lambda row: row.get(name, 0), default={})
+    if not (n := row.get(name, 0)):
+        return ""
+    where = " ".join(filter(None, (row.get("module"), row.get("op"), row.get("phase"))))
+    here = share(n / max(row.get("rounded", 0), n))
+    return f"; the most in {where} ({row.get('caller') or row.get('where')}), {here} of its numbers"
+
+
+def _about_updates(updates: list[dict]) -> Iterable[_Statement]:
+    updates = [u for u in updates if not u.get("fp32")] or updates
+    worst = max(updates, key=lambda u: real(u.get("lost")), default={})
+    if lost := real(worst.get("lost")):
+        text = f"{share(lost)} of the updates of {worst['name']} are too small to change an FP16 weight."
+        yield _Statement(text, "updates", NOTE, ("masters_missing",))
+    elif updates:
+        yield _Statement("Every update is large enough to change an FP16 weight.", "updates", FINE)
+
+
+def _about_scale(histograms: dict) -> Iterable[_Statement]:
+    now = max((real(t.get("scale")) for t in histograms.get("tensors") or []), default=0)
+    for entry in histograms.get("lost") or []:
+        if "gradient" in entry.get("role", "") and entry.get("scale") == now and real(entry.get("zero")):
+            text = (
+                f"At the loss scale {power(now)}, {share(entry['zero'])} of the {entry['role']}s become zero in FP16."
+            )
+            yield _Statement(text, "histograms", NOTE, ("loss_scale_too_small",))
+    if best := real(histograms.get("best_scale")):
+        margin, saved = histograms.get("margin"), histograms.get("saved") or {}
+        text = f"The best constant loss scale is {power(best)}"
+        text += f", which leaves a factor of {number(margin)} to 65,504" if margin else ""
+        text += "".join(f"; it keeps {share(s)} of the {role}s from becoming zero" for role, s in saved.items() if s)
+        yield _Statement(text + ".", "histograms", NOTE, ("loss_scale_too_large",))
+
+
+def _about_bytes(bytes_: dict) -> Iterable[_Statement]:
+    if ratio := real(bytes_.get("ratio")):
+        saves = f": mixed precision saves {share(1 - 1 / ratio)}" if ratio > 1 else ""
+        level = FINE if ratio > 1 else NOTE
+        yield _Statement(f"FP32 would take {ratio:.2f} × the bytes{saves}.", "bytes", level, ("model_in_fp32",))
+
+
+def _about_products(products: list[dict]) -> Iterable[_Statement]:
+    if not products:
+        return
+    crooked = [p for p in products if p.get("misaligned")]
+    if not crooked:
+        yield _Statement(f"All {many(len(products), 'matrix product')} suit Tensor Cores.", "products", FINE)
+        return
+    theirs, total = (sum(real(p.get("flops")) for p in some) for some in (crooked, products))
+    some = (
+        f"{len(crooked)} of {many(len(products), 'matrix product')}, with {share(theirs / max(total, 1))} of the work"
+    )
+    text = f"{some}, have a dimension that is no multiple of 8."
+    yield _Statement(text, "products", NOTE, ("unaligned_products",))
+
+
+def _about_shadow(shadow: list[dict]) -> Iterable[_Statement]:
+    if shadow:
+        worst = max(shadow, key=lambda s: real(s.get("local_max")))
+        where = " ".join(filter(None, (worst.get("module"), worst.get("op"), worst.get("phase"))))
+        text = f"The largest error that one op adds is {number(worst.get('local_max'))} ulp, in {where}."
+        yield _Statement(text, "shadow", NOTE)
