@@ -28,9 +28,10 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def op_classes(base: type[Op] = Op) -> Iterator[type[Op]]:
-    """Every Op of the package that declares a kind of arithmetic and computes something."""
+    """Every Op of the package that people call: of those with subclasses, the ones that are ops themselves."""
     for cls in base.__subclasses__():
-        if cls.__module__.startswith("tinymp.") and ("forward" in vars(cls) or not cls.__subclasses__()):
+        called = callable(getattr(tinymp.ops, cls.name, None)) or not cls.__subclasses__()
+        if called and cls.__module__.startswith("tinymp."):
             yield cls
         yield from op_classes(cls)
 

@@ -55,7 +55,7 @@ DOT = Kind("DOT", "storage", "exact FP16 x FP16 products", "FP32", "storage", "M
 REDUCTION = Kind("REDUCTION", "storage", "FP32", "FP32", "storage; saved statistics FP32", "MPT 3.3, NVG 2.3.1")
 POINTWISE = Kind("POINTWISE", "storage", "FP32", "-", "storage", "MPT 3.3")
 MOVEMENT = Kind("MOVEMENT", "storage", "nothing", "-", "storage", "-")
-LOSS = Kind("LOSS", "storage", "FP32", "FP32", "FP32", "NVG 2.3.1")
+LOSS = Kind("LOSS", "storage", "FP32", "FP32", "FP32", "NVG 2.3.1, 5.5")
 UPDATE = Kind("UPDATE", "FP32", "FP32", "FP32", "FP32 master, then one rounding to the FP16 copy", "MPT 3.1")
 KINDS = (DOT, REDUCTION, POINTWISE, MOVEMENT, LOSS, UPDATE)
 
@@ -76,7 +76,7 @@ class Policy:
     rounding    "nearest" (ties to even) or "stochastic", at every store (MPT v1, appendix A, which rounds only the
                 weights stochastically)
     master      keep an FP32 master copy of every weight (MPT section 3.1)
-    norm        dtype of the parameters and running statistics of normalisation layers (NVG section 2.3.1)
+    norm        dtype of the parameters and running statistics of normalisation layers (NVG section 5.4.2)
     state       dtype of the optimizer's state: FP32 (it follows from MPT section 3.1, which does not speak of it)
     tf32        round the FP32 operands of products to TF32's 11 significant bits, as Tensor Cores of Ampere and later
                 can. Never unless a policy says so

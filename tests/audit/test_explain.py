@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 import tinymp as mp
 from tinymp import nn, ops, optim, precision
 from tinymp.audit import topics
-from tinymp.audit.ablate import DECISIONS
-from tinymp.audit.explain import explain, names, ops_of, overview
+from tinymp.audit.ablate import _EXAMPLES, DECISIONS
+from tinymp.audit.audit import Audit
+from tinymp.audit.explain import _field, explain, names, ops_of, overview
 from tinymp.tensor import Op, watch
 
 pytestmark = pytest.mark.cpu  # the examples show NumPy's numbers
@@ -34,12 +36,12 @@ def op_classes(base=Op):
 @pytest.mark.parametrize(("what", "name"), EVERYTHING, ids=str)
 def test_everything_is_explained_and_its_lines_exist(what, name):
     e = explain(name)
-    assert e.rule
+    assert e.topic.rule
     assert e.read
     for line, called in e.read.items():
         path, number = line.rsplit(":", 1)
         text = (ROOT / path).read_text(encoding="utf-8").splitlines()[int(number) - 1]
-        assert any(text.lstrip().startswith(f"{word} {called.split('.')[-1]}") for word in ("def", "class")), text
+        assert re.match(rf"\s*(def|class) {called.split('.')[-1]}\b", text), text
     shown = str(e)
     assert all(line in shown for line in e.read)
     assert max(map(len, shown.splitlines())) <= 120
@@ -48,9 +50,10 @@ def test_everything_is_explained_and_its_lines_exist(what, name):
     if what == "optimizer":
         assert e.kind is precision.UPDATE
     if what in ("op", "layer", "topic", "gate", "kind", "policy") and (e.kind or what not in ("op", "layer")):
-        assert e.without
-        assert e.example.startswith(">>>")
-        assert e.source
+        assert e.topic.without
+        assert e.topic.example.startswith(">>>")
+        assert e.topic.source
+        assert e.measure
 
 
 def test_names_are_all_that_is_public():
@@ -84,6 +87,10 @@ def test_numbers_come_out(name):
         ("store", None, "Gate 2", precision.store),
         ("FP16_ACCUMULATE", None, "accumulate = float16", precision.Policy),
         ("eq", "POINTWISE", "as bool", ops.eq),
+        ("Embedding", "MOVEMENT", "summed in FP32", ops.embedding),
+        ("arange", None, "up to but without end", ops.arange),
+        ("log_uniform_sample", None, "distinct classes", ops.log_uniform_sample),
+        ("pointwise", "POINTWISE", "", precision.widen),
     ],
 )
 def test_some_by_hand(name, kind, formula, line):
@@ -96,39 +103,120 @@ def test_some_by_hand(name, kind, formula, line):
     assert first == f"{Path(inspect.getsourcefile(line)).relative_to(ROOT)}:{number}"
 
 
+def test_backward_of_another_kind_is_shown():
+    """A lookup moves data and adds up its gradients: the title, both kinds of arithmetic, and the lines say so."""
+    for name in names()["op"]:
+        e, found = explain(name), ops_of(getattr(ops, name))
+        assert e.gradient is (found[0].gradient if found else None)
+        if e.gradient:
+            assert str(e).startswith(f"{name}: op, MOVEMENT, backward REDUCTION\n")
+            assert "forward reads storage; computes nothing; writes storage\n" in str(e)
+            assert "backward reads storage; computes FP32; accumulates FP32;" in str(e)
+            assert found[0].backward.__qualname__ in e.read.values()
+    assert all(explain(name).gradient for name in ("embedding", "getitem", "max_pool2d", "Embedding", "MaxPool2d"))
+
+
 def test_names_are_found_however_they_are_written():
-    for spelling in ("batch_norm", "batch norm", "Batch-Norm", "BATCHNORM"):
+    for spelling in ("batch_norm", "batch norm", "Batch-Norm", "BATCHNORM", " batch norms "):
         assert explain(spelling).name == "batch_norm"
-    assert explain("batch norm").rule == topics.TOPICS["batch norm"].rule
+    assert explain("batch norm").topic == topics.TOPICS["batch norm"]
     assert explain("master copy").name == "master weights"
+    assert explain("subnormal").name == "subnormals"
     assert explain("fp16 accumulate").what == "policy"
-    for alias, topic in topics.ALIASES.items():
-        assert explain(alias).rule == topics.TOPICS[topic].rule, alias
+    for word in ("accumulator", "underflow", "GradScaler", "only", "eps", "momentum", "nan"):
+        assert explain(word).topic == explain(topics.WORDS[word]).topic, word
+    for decision in DECISIONS:  # what `tinymp ablate` lists
+        assert decision in explain(decision.name).ablation, decision.name
 
 
-@pytest.mark.parametrize(("name", "near"), [("sofmax", "softmax"), ("los scaling", "loss scaling"), ("adm", "Adam")])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("sofmax", "softmax"), ("los scaling", "loss scaling"), ("adm", "Adam"), ("pool", "max_pool2d"), ("cor", "cores")],
+)
 def test_unknown_names_are_answered_with_what_is_like_them(name, near):
     with pytest.raises(ValueError, match=f"'{name}' is no op.*{near}"):
         explain(name)
+
+
+@pytest.mark.parametrize("name", ["zzzzzz", "", " ", "-", "65504", "attention"])
+def test_other_names_are_answered_with_the_topics(name):
     with pytest.raises(ValueError, match="topics: storage"):
-        explain("zzzzzz")
+        explain(name)
+
+
+def test_a_policy_shows_the_rule_that_it_breaks():
+    for name, rule, decision in (
+        ("FP32", "storage", "fp32"),
+        ("TF32", "tf32", None),
+        ("NO_MASTER", "master weights", "master"),
+        ("STOCHASTIC_ROUNDING", "stochastic rounding", "rounding-to-nearest"),
+        ("PURE_FP16", "accumulation", "everything"),
+    ):
+        e = explain(name)
+        assert e.topic.rule == topics.TOPICS[rule].rule
+        assert "\nin MIXED " in str(e)
+        assert [d.name for d in e.ablation] == ([decision] if decision else [])
+    assert "master weights" in explain("PURE_FP16").see
+
+
+SECTIONS = {"MPT": {"3.1", "3.2", "3.3", "4.3", "4.5"}, "NVG": {"2.1", "2.2", "2.3.1", "2.3.2", "5.4.2", "5.5"}}
 
 
 def test_text_refers_to_what_there_is():
-    known = topics.TOPICS
-    for topic in known.values():
+    known, words = topics.TOPICS, [word for topic in topics.TOPICS.values() for word in topic.words]
+    assert len(words) == len({*words, *known}) - len(known)  # none means two topics
+    kinds, gates = {kind.name for kind in precision.KINDS}, {"widen", "store", "gemm", "reduce"}
+    assert kinds | gates | {f.name for f in fields(mp.Policy)} - {"name"} <= set(topics.WORDS)
+    own = kinds.union(mp.POLICIES, optim.__all__, nn.__all__, (cls.__name__ for cls in op_classes()), ["GradScaler"])
+    assert {word for word in words if word != word.lower()} <= own
+    for name, topic in known.items():
         assert set(topic.see) <= set(known)
-        if topic.ablation:
-            example, _, decision = topic.ablation.split()
-            assert example in ("mnist", "dcgan", "language_model")
-            assert decision in {d.name for d in DECISIONS}
-    used = [topics.OF_KIND, topics.OF_FIELD, topics.OF_GATE, topics.OF_OP, topics.OF_NAME, topics.ALIASES]
-    assert {target for table in used for target in table.values()} <= set(known)
-    assert set(topics.OF_KIND) == {kind.name for kind in precision.KINDS}
-    assert set(topics.OF_FIELD) == {f.name for f in fields(mp.Policy)} - {"name"}
-    assert set(topics.OF_OP) <= {cls.__name__ for cls in op_classes()}
-    assert set(topics.OF_NAME) <= {*optim.__all__, *nn.__all__}
+        assert topic.ablate in _EXAMPLES
+        assert set(topic.decisions) <= {d.name for d in DECISIONS}
+        for paper, cited in re.findall(r"(MPT|NVG)(.*?)(?=MPT|NVG|$)", topic.source):
+            sections = set(re.findall(r"\d+(?:\.\d+)+", cited))
+            assert sections <= SECTIONS[paper] and (sections or name in ("stochastic rounding", "tf32")), name
+    assert {d for topic in known.values() for d in topic.decisions} == {d.name for d in DECISIONS}
     assert set(topics.NOTES) <= set(names()["op"])
+
+
+@pytest.fixture(scope="module")
+def audited():
+    """An audit of a training that has something to say about every topic."""
+    table, lstm = nn.Embedding(5, 8), nn.LSTM(8, 8)
+    head = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Softmax(1))
+    model = nn.ModuleList([table, lstm, head])
+    with mp.audit(shadow=True) as a:
+        optimizer, scaler = optim.Adam(mp.MIXED.cast(model).parameters()), optim.DynamicLossScaler(2.0**10)
+        for _ in range(2):
+            y, _ = lstm(table(mp.tensor(np.zeros((3, 4), int))))
+            scaler.scale(ops.cross_entropy(head(y.reshape(-1, 8)), mp.tensor(np.arange(12) % 8))).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        with mp.use(mp.TF32):
+            ops.ones(2, 2) @ ops.ones(2, 2)
+    return a
+
+
+@pytest.mark.parametrize("question", sorted({q for topic in topics.TOPICS.values() for q in topic.measure}))
+def test_the_audit_answers(audited, question):
+    answer = eval(f"a.{question}", {"a": audited})
+    assert str(answer)
+    assert len(answer) if question.startswith("ledger") else answer
+
+
+def test_instruments_are_said_as_the_audit_says_it():
+    for topic in topics.TOPICS:
+        shown = " ".join(str(explain(topic)).split())
+        assert f"mp.audit({'shadow=True' if 'shadow' in explain(topic).measure else ''}) as a" in shown
+        assert all(_field(Audit, question.partition(".")[0]) for question in explain(topic).measure)
+    shown = " ".join(str(explain("loss scaling")).split())
+    assert "a.scale: the loss scale, the steps that were skipped, and why a.histograms: exponents" in shown
+    assert "try tinymp ablate mnist --only loss-scaling loss-scaling: the loss is not scaled" in shown
+    assert explain("conv2d").measure == ["ledger.filter(op='conv2d')", "shadow"]
+    assert [d.name for d in explain("layer_norm").ablation] == ["batch-norm-parameters"]  # the other is batch_norm's
+    assert not explain("mse_loss").ablation
 
 
 # What ops_of reads from the code is what runs.
@@ -142,6 +230,9 @@ RUNS = {
     "logical_not": lambda x: ops.logical_not(x),
     "std": lambda x: ops.std(x),
     "max": lambda x: ops.max(x, 1),
+    "min": lambda x: ops.min(x),
+    "argmin": lambda x: ops.argmin(x, 1),
+    "any": lambda x: ops.any(x),
     "bmm": lambda x: ops.bmm(x[0], x[1]),
     "pixel_shuffle": lambda x: ops.pixel_shuffle(ops.cat([x, x[:, :1]], 1), 2),
     "smooth_l1_loss": lambda x: ops.smooth_l1_loss(x, x),
@@ -152,8 +243,9 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_ops_that_run_are_those_found(name):
     ran = []
-    with watch(lambda phase, op, inputs, outputs: ran.append(type(op))):
+    with mp.audit() as a, watch(lambda phase, op, inputs, outputs: ran.append(type(op))):
         RUNS[name](mp.tensor(X))
+    assert len(eval(f"a.{explain(name).measure[0]}", {"a": a}))
     found = ops_of(getattr(ops, name))
     assert set(found) & set(ran), (ran, found)
     assert {op for op in ran if op.kind is not precision.MOVEMENT} <= set(found)

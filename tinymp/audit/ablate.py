@@ -97,7 +97,7 @@ DECISIONS = (
     Decision(
         "batch-norm-parameters",
         "batch norm's weights and running statistics in FP16",
-        "NVG 2.3.1",
+        "NVG 5.4.2",
         _with("fp16-norm", norm=_FP16),
     ),
     Decision(

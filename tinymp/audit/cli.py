@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..info import __version__, info
+from .ablate import Ablation, decisions, workload
 from .audit import Audit, audit
 from .explain import explain, overview
 from .ledger import COLUMNS, COUNTS, Rows
@@ -112,8 +113,6 @@ def _explain(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list
 
 
 def _ablate(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
-    from .ablate import Ablation, decisions, workload  # matplotlib and the examples come in only here
-
     with _as_if(None, [], os.getcwd()):  # the examples lie beside tinymp, not in it
         try:
             chosen = decisions(options.only.split(",") if options.only else None)

@@ -1,4 +1,4 @@
-"""explain(): a rule of precision, its source, what breaks without it, and the lines of tinymp to read.
+"""explain(): a rule of precision, its source, what breaks without it, what measures it, and the lines to read.
 
 The words are in topics.py; everything else (kinds, formulas, twins, files and lines) is found in the source.
 """
@@ -6,13 +6,13 @@ The words are in topics.py; everything else (kinds, formulas, twins, files and l
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
 import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from pkgutil import resolve_name
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -20,11 +20,12 @@ from .. import nn, ops, optim, precision
 from ..optim import multi_tensor
 from ..precision import DOT, KINDS, LOSS, MIXED, MOVEMENT, POINTWISE, POLICIES, REDUCTION, UPDATE, Kind, Policy
 from ..tensor import Op
-from .topics import ALIASES, NOTES, OF_FIELD, OF_GATE, OF_KIND, OF_NAME, OF_OP, TOPICS, Topic
+from .ablate import DECISIONS, Decision
+from .audit import Audit
+from .topics import NOTES, TOPICS, WORDS, Topic
 
 ROOT = Path(precision.__file__).parent.parent
-ROOT_PACKAGE = precision.__name__.rpartition(".")[0]
-GATES = {g.__name__: g for g in (precision.widen, precision.store, precision.gemm, precision.reduce)}
+GATES = (precision.widen, precision.store, precision.gemm, precision.reduce)
 WIDTH = 100  # of the text
 
 
@@ -33,68 +34,73 @@ class Explanation:
     """What there is to say about a name; `print` shows it.
 
     name      as tinymp writes it ("BatchNorm2d"); `what` it is ("layer", "op", "policy", "topic", ...)
-    formula   what it computes, from its docstring
-    kind      of its arithmetic, None where it has none of its own
-    rule, source, without, example    see `Topic`; source also names the kind's sections
-    note, note_example                what is particular about it
+    topic     the rule behind it (see `Topic`)
+    formula   what it computes, from its docstring and those of its Ops
+    kind      of its arithmetic, None where it has none of its own; `gradient` that of backward where it is another
+    note      what is particular about it, and a number to check
     read      {"tinymp/ops/softmax.py:14": "Softmax.forward", ...}, what to read first at the top
+    measure   what to ask of an audit `a`: "ledger.filter(op='softmax')", "shadow"
+    ablation  the decisions that flip the rule
     twins     what has a CUDA kernel, and in which file
-    ablation  what to give `tinymp ablate`, to see what comes of the opposite
     see       topics to go on with
     """
 
     name: str
     what: str
+    topic: Topic
     formula: str
     kind: Kind | None
-    rule: str
-    source: str
-    without: str
-    example: str
-    note: str
-    note_example: str
+    gradient: Kind | None
+    note: tuple[str, str]
     read: dict[str, str]
+    measure: list[str]
+    ablation: list[Decision]
     twins: str
-    ablation: str
     see: tuple[str, ...]
 
     def __str__(self) -> str:
-        kind = self.kind
-        title = f"{self.name}: {self.what}" + (f", {kind.name}" if kind else "")
-        arithmetic = kind and (
-            f"reads {kind.reads}; computes {kind.computes}; accumulates {kind.accumulates}; writes {kind.writes}"
-        )
+        kinds = {"": self.kind} if not self.gradient else {"forward ": self.kind, "backward ": self.gradient}
+        arithmetic = [label + _arithmetic(kind) for label, kind in kinds.items() if kind]
+        title = f"{self.name}: {self.what}" + (f", {self.kind.name}" if self.kind and self.what != "kind" else "")
+        title += f", backward {self.gradient.name}" if self.gradient else ""
+        topic, names = self.topic, ",".join(d.name for d in self.ablation)
+        shadow = "shadow=True" if "shadow" in self.measure else ""
+        measure = [f"with mp.audit({shadow}) as a: train()", *map(_asked, self.measure)]
+        attempt = [f"tinymp ablate {topic.ablate} --only {names}", *(f"{d.name}: {d.flipped}" for d in self.ablation)]
         entries = [
             ("", self.formula),
-            ("arithmetic", arithmetic or ""),
-            ("rule", self.rule),
-            ("source", f"{self.source} (MPT: Mixed Precision Training; NVG: NVIDIA's guide)" * (self.source != "-")),
-            ("without it", self.without),
-            ("", self.example),
-            ("here", self.note),
-            ("", self.note_example),
+            ("arithmetic", "\n".join(arithmetic)),
+            ("in MIXED" if self.what == "policy" else "rule", topic.rule),
+            ("source", topic.source and f"{topic.source} (MPT: Mixed Precision Training; NVG: NVIDIA's guide)"),
+            ("without it", topic.without),
+            ("", topic.example),
+            ("here", self.note[0]),
+            ("", self.note[1]),
             ("read", "\n".join(f"{line}  {name}" for line, name in self.read.items())),
             ("CUDA twin", self.twins),
-            ("try", f"tinymp ablate {self.ablation}" if self.ablation else ""),
+            ("measure", "\n".join(measure) if self.measure else ""),
+            ("try", "\n".join(attempt) if self.ablation else ""),
             ("see also", ", ".join(self.see)),
         ]
         return "\n".join([title, "=" * len(title), *(_entry(label, text) for label, text in entries if text)])
 
 
 def explain(name: str) -> Explanation:
-    """What rule of precision stands behind an op, layer, optimizer, policy, gate, kind or topic.
+    """What rule of precision stands behind an op, layer, optimizer, policy, gate, kind, decision or topic.
 
-    Upper and lower case, spaces, hyphens and underscores do not matter: "batch norm" is "batch_norm". Of a name that
-    several have, the op comes first. ValueError for an unknown name, with those that are like it.
+    Upper and lower case, spaces, hyphens, underscores and a plural's s do not matter: "batch norm" is "batch_norm".
+    Of a name that several have, the op comes first. ValueError for an unknown name, with those that are like it.
     """
-    known = _known()
-    key = _key(name)
-    if key not in known:
-        near = difflib.get_close_matches(key, known, 4, 0.6)
-        hint = f"did you mean {', '.join(known[k][0] for k in near)}?" if near else f"topics: {', '.join(TOPICS)}"
+    known: dict[str, tuple[str, str, Any]] = {}
+    for entry in _entries():
+        known.setdefault(_key(entry[0]), entry)
+    if (key := _key(name)) not in known:
+        near = [k for k in known if len(key) > 2 and key in k] + difflib.get_close_matches(key, known, 4, 0.7)
+        like = list(dict.fromkeys(known[k][0] for k in near))[:4]
+        hint = f"did you mean {', '.join(like)}?" if like else f"topics: {', '.join(TOPICS)}"
         raise ValueError(f"explain: {name!r} is no op, layer, optimizer, policy or topic; {hint}")
     found, what, thing = known[key]
-    return _EXPLAIN[what](found, what, thing)
+    return _EXPLAIN.get(what, _explain_topic)(found, what, thing)
 
 
 def names() -> dict[str, list[str]]:
@@ -119,7 +125,7 @@ def overview() -> str:
 
 
 def _key(name: str) -> str:
-    return re.sub(r"[\s_-]", "", name).lower() or name
+    return re.sub(r"[\s_-]|(?<!s)s\s*$", "", name.lower())
 
 
 def _public(module: ModuleType) -> dict[str, Any]:
@@ -133,22 +139,17 @@ def _public(module: ModuleType) -> dict[str, Any]:
 
 def _entries() -> Iterator[tuple[str, str, Any]]:
     """(name, what it is, the thing), the more telling before those of the same name."""
-    yield from ((name, "op", f) for name, f in _public(ops).items() if name != "bind")
+    functions = {name: f for name, f in _public(ops).items() if isinstance(f, FunctionType) and f is not ops.bind}
+    yield from ((name, "op", f) for name, f in functions.items())
     yield from ((name, "policy", policy) for name, policy in POLICIES.items())
-    yield from ((name, "topic", topic) for name, topic in TOPICS.items())
+    yield from ((kind.name, "kind", kind) for kind in KINDS)
+    yield from ((name, "topic", name) for name in TOPICS)
     yield from ((name, "layer", cls) for name, cls in _public(nn).items())
     yield from ((name, "optimizer", cls) for name, cls in _public(optim).items() if _is(cls, optim.Optimizer))
     yield from ((name, "tool", thing) for name, thing in _public(optim).items() if not _is(thing, optim.Optimizer))
-    yield from ((name, "gate", gate) for name, gate in GATES.items())
-    yield from ((kind.name, "kind", kind) for kind in KINDS)
-    yield from ((name, "alias", topic) for name, topic in ALIASES.items())
-
-
-def _known() -> dict[str, tuple[str, str, Any]]:
-    known: dict[str, tuple[str, str, Any]] = {}
-    for name, what, thing in _entries():
-        known.setdefault(_key(name), (name, what, thing))
-    return known
+    yield from ((gate.__name__, "gate", gate) for gate in GATES)
+    yield from ((word, "alias", topic) for word, topic in WORDS.items())
+    yield from ((word, "alias", name) for name, topic in TOPICS.items() for word in topic.decisions)
 
 
 def _is(thing: Any, base: type) -> bool:
@@ -161,128 +162,94 @@ def _is(thing: Any, base: type) -> bool:
 def _explain_code(name: str, what: str, thing: Any) -> Explanation:
     """An op, or a layer, by the Ops that it is made of."""
     found = ops_of(thing)
-    main = found[0] if found else None
-    kind = main.kind if main else None
-    subject = TOPICS.get(
-        OF_NAME.get(name) or (main and OF_OP.get(main.__name__)) or (kind and OF_KIND[kind.name]) or ""
-    )
-    counted = [op for op in found if op.kind is not MOVEMENT] or found[:1]
-    first = vars(thing).get("forward", thing)
-    note, example = NOTES.get(name) or (main and NOTES.get(main.name)) or ("", "")
-    formula = "\n".join(dict.fromkeys(_paragraph(op) for op in counted)) or _paragraph(thing)
+    if not found:
+        return _made(name, what, WORDS.get(name), _paragraph(thing), [vars(thing).get("forward", thing)])
+    main, counted = found[0], [op for op in found if op.kind is not MOVEMENT or op.gradient] or found[:1]
+    formula = dict.fromkeys([_paragraph(thing), *(_paragraph(op) for op in counted if op.__doc__)])
+    read = [vars(thing).get("forward", thing)]
+    for op in counted:
+        read += [op.forward, op.backward] if op.gradient else [op.forward]
     return _made(
-        name, what, subject, formula, kind, [first, *[op.forward for op in counted]], note, example, _twins(counted)
-    )
+        name, what, WORDS.get(main.__name__) or WORDS[main.kind.name], "\n".join(formula), read, main.kind,
+        op=main, note=NOTES.get(name) or NOTES.get(main.name) or ("", ""), twins=_twins(counted),
+    )  # fmt: skip
 
 
 def _explain_optimizer(name: str, what: str, thing: Any) -> Explanation:
-    formula = inspect.getdoc(thing) or ""
-    read = [thing.update, optim.Optimizer._update_one, nn.Parameter.write]
     twins = f"the rule {thing.rule!r}{_beside(multi_tensor)}" if thing.rule else ""
-    kind = UPDATE if thing is not optim.Optimizer else None
-    note = TOPICS["optimizer state"].without if thing is not optim.SGD else ""
-    example = TOPICS["optimizer state"].example if note else ""
-    return _made(name, what, TOPICS["master weights"], formula, kind or UPDATE, read, note, example, twins)
-
-
-def _explain_tool(name: str, what: str, thing: Any) -> Explanation:
-    cls = thing if isinstance(thing, type) else None
-    topic = OF_NAME.get(name)
-    return _made(name, what, TOPICS[topic] if topic else None, _paragraph(thing), None, [cls or thing], "", "", "")
-
-
-def _explain_topic(name: str, what: str, thing: Any) -> Explanation:
-    return _made(name, what, thing, "", None, [], "", "", "")
-
-
-def _explain_alias(name: str, what: str, thing: str) -> Explanation:
-    return _explain_topic(thing, "topic", TOPICS[thing])
-
-
-def _explain_gate(name: str, what: str, thing: Any) -> Explanation:
-    return _made(name, what, TOPICS[OF_GATE[name]], _paragraph(thing), None, [thing], "", "", "")
-
-
-def _explain_kind(name: str, what: str, thing: Kind) -> Explanation:
-    return _made(name, what, TOPICS[OF_KIND[name]], "", thing, [], "", "", "")
+    note = TOPICS["optimizer state"].rule, ""
+    formula = inspect.getdoc(thing) or ""
+    return _made(name, what, WORDS[UPDATE.name], formula, [thing.update], UPDATE, note=note, twins=twins)
 
 
 def _explain_policy(name: str, what: str, thing: Policy) -> Explanation:
     """A policy, by what it changes of MIXED."""
     changed = [f.name for f in fields(thing) if f.name != "name" and getattr(thing, f.name) != getattr(MIXED, f.name)]
-    said = "\n".join(f"{field} = {getattr(thing, field)}: {_field(field)}" for field in changed)
-    subjects = list(dict.fromkeys(OF_FIELD[field] for field in changed)) or [
-        "storage",
-        "master weights",
-        "accumulation",
-    ]
-    made = _explain_topic(name, what, TOPICS[subjects[0]])
-    return Explanation(
-        **{
-            **vars(made),
-            "formula": str(thing) + (f"\n{said}" if said else ""),
-            "read": {_line(Policy): "Policy", **made.read},
-            "see": tuple(dict.fromkeys([*subjects[1:], *made.see])),
-        }
-    )
+    formula = [str(thing), *(f"{field} = {getattr(thing, field)}: {_field(Policy, field)}" for field in changed)]
+    topics = list(dict.fromkeys(WORDS[word] for word in (name, *changed) if word in WORDS))
+    return _made(name, what, topics[0], "\n".join(formula), [Policy], policy=thing, see=tuple(topics[1:]))
+
+
+def _explain_topic(name: str, what: str, thing: Any) -> Explanation:
+    """A topic, and what has one: a gate, a kind of arithmetic, a tool of tinymp.optim."""
+    if what == "alias":
+        return explain(thing)
+    topic = WORDS.get(name)
+    if callable(thing):
+        return _made(name, what, topic, _paragraph(thing), [thing])
+    return _made(name, what, topic, "", [], next((k for k in KINDS if WORDS[k.name] == topic), None))
 
 
 _EXPLAIN = {
     "op": _explain_code,
     "layer": _explain_code,
     "optimizer": _explain_optimizer,
-    "tool": _explain_tool,
-    "topic": _explain_topic,
-    "alias": _explain_alias,
     "policy": _explain_policy,
-    "gate": _explain_gate,
-    "kind": _explain_kind,
 }
 
 
 def _made(
     name: str,
     what: str,
-    topic: Topic | None,
+    topic: str | None,
     formula: str,
-    kind: Kind | None,
     read: list[Any],
-    note: str,
-    example: str,
-    twins: str,
+    kind: Kind | None = None,
+    *,
+    note: tuple[str, str] = ("", ""),
+    twins: str = "",
+    op: type[Op] | None = None,
+    policy: Policy | None = None,
+    see: tuple[str, ...] = (),
 ) -> Explanation:
-    topic = topic or _NOTHING
-    lines = {_line(thing): thing.__qualname__ for thing in read}
-    for path in topic.read:
-        thing = _named(path)
-        lines.setdefault(_line(thing), path if isinstance(thing, ModuleType) else thing.__qualname__)
-    # a kind says more exactly than its topic where the paper speaks of it
-    source = topic.source if kind is None or topic.source not in ("", "-") else kind.source
-    return Explanation(
-        name, what, formula, kind, topic.rule, source, topic.without, topic.example, note, example, lines, twins,
-        topic.ablation, topic.see,
-    )  # fmt: skip
-
-
-_NOTHING = Topic("It decides nothing about precision: what it holds or calls does.", "-", "", "", ())
+    """An explanation by its topic (None: none); the instruments and ablations are those for the Op or policy."""
+    rule = TOPICS[topic] if topic else Topic("It decides nothing about precision: what it holds or calls does.")
+    rule = rule._replace(source=rule.source or next((k.source for k in KINDS if WORDS[k.name] == topic), ""))
+    lines = {_line(thing): thing.__qualname__ for thing in [*read, *(resolve_name(f"tinymp.{t}") for t in rule.read)]}
+    measure, ablation = list(rule.measure), [d for d in DECISIONS if d.name in rule.decisions]
+    if op:
+        called = name if what == "op" and "name" in op.forward.__code__.co_names else op.name  # amin's Op sets its name
+        measure = [f"ledger.filter(op={called!r})", *(m for m in measure if not m.startswith("ledger"))]
+        ablation = [d for d in ablation if not d.policy.only or op.name in d.policy.only]
+    gradient = op.gradient if op else None
+    ablation = [d for d in DECISIONS if d.policy == policy] or ablation
+    see = tuple(dict.fromkeys([*see, *rule.see]))
+    return Explanation(name, what, rule, formula, kind, gradient, note, lines, measure, ablation, twins, see)
 
 
 # ------------------------------------------------------------------------------------------------ what the source says
 
-_FIRST = {kind: i for i, kind in enumerate((DOT, REDUCTION, LOSS, UPDATE, POINTWISE, MOVEMENT))}
-
-
-_OPS = {m.__name__ for m in vars(ops).values() if isinstance(m, ModuleType)} - {ops._arguments.__name__}
+_FIRST = (DOT, REDUCTION, LOSS, UPDATE, POINTWISE, MOVEMENT)
 
 
 def ops_of(thing: Any) -> list[type[Op]]:
     """The Ops that a public function or layer runs, those first whose kind decides most; found by reading its code."""
     found: dict[type[Op], None] = {}
     _collect(thing, thing.__name__, found, set())
-    if not found and isinstance(thing, FunctionType):  # it only calls methods of a Tensor
-        for method in (m for m in ops.METHODS if m.__name__ in _called(thing)):
+    if not found and isinstance(thing, FunctionType) and thing.__code__.co_varnames[:1] == ("input",):
+        for method in (m for m in ops.METHODS if m.__name__ in _called(thing)):  # it only calls methods of its input
             _collect(method, method.__name__, found, set())
-    return sorted(found, key=lambda op: _FIRST[op.kind])
+    return sorted(found, key=lambda op: (_FIRST.index(op.kind), op.gradient is None))
 
 
 def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[int]) -> None:
@@ -294,7 +261,7 @@ def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[int])
         for function in (f for cls in own for f in vars(cls).values() if isinstance(f, FunctionType)):
             _collect(function, name, found, seen)
         if isinstance(op := getattr(thing, "op", None), str):  # nn.functions: the op that forward calls
-            _collect(getattr(ops, op), op, found, seen)
+            found.update(dict.fromkeys(ops_of(getattr(ops, op))))
         return
     called = _called(thing)
     for word in called:
@@ -317,18 +284,7 @@ def _called(function: FunctionType) -> list[str]:
     return list(dict.fromkeys(name for code in codes for name in code.co_names))
 
 
-def _named(path: str) -> Any:
-    """The thing below tinymp that a topic names ("ops.softmax.Softmax.forward")."""
-    parts = path.split(".")
-    for end in range(len(parts), 0, -1):  # the module is the longest path that can be imported
-        try:
-            thing: Any = importlib.import_module(".".join([ROOT_PACKAGE, *parts[:end]]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[end:]:
-            thing = getattr(thing, part)
-        return thing
-    raise ModuleNotFoundError(path)
+_OPS = {f.__module__ for f in _public(ops).values()}  # the modules of ops
 
 
 def _line(thing: Any) -> str:
@@ -347,7 +303,7 @@ def _twins(found: list[type[Op]]) -> str:
         have = [name for name in ("forward", "backward") if getattr(op, f"{name}_cuda") is not None]
         if have:
             out.append(f"{' and '.join(have)} of {op.__name__}{_beside(op)}")
-    return "\n".join(dict.fromkeys(out))
+    return "\n".join(out)
 
 
 def _beside(thing: Any) -> str:
@@ -358,13 +314,25 @@ def _beside(thing: Any) -> str:
 
 def _paragraph(thing: Any) -> str:
     """The first paragraph of a docstring."""
-    return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
+    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
 
 
-def _field(name: str) -> str:
-    """What the docstring of Policy says of a field."""
-    said = re.search(rf"^{name} +(.*?)(?=^\S|\Z)", inspect.getdoc(Policy) or "", re.M | re.S)
+def _field(cls: type, name: str) -> str:
+    """What the docstring of a class says of a field."""
+    said = re.search(rf"^{name} +(.*?)(?=^\S|\Z)", inspect.getdoc(cls) or "", re.M | re.S)
     return " ".join(said[1].split()) if said else ""
+
+
+# ------------------------------------------------------------------------------------------------------------ the text
+
+
+def _arithmetic(kind: Kind) -> str:
+    return "; ".join(f"{f} {getattr(kind, f)}" for f in kind._fields[1:-1] if getattr(kind, f) != "-")
+
+
+def _asked(question: str) -> str:
+    """An instrument of an audit, and what it tells."""
+    return f"a.{question}: {_field(Audit, question.partition('.')[0]).partition(' (see ')[0]}"
 
 
 def _entry(label: str, text: str) -> str:

@@ -44,7 +44,7 @@ class Module:
     training  whether layers such as Dropout and BatchNorm behave as in training; set by `train` and `eval`
     """
 
-    normalisation: ClassVar[bool] = False  # whether its floating buffers take a policy's `norm` (NVG section 2.3.1)
+    normalisation: ClassVar[bool] = False  # whether its floating buffers take a policy's `norm` (NVG section 5.4.2)
     training: bool
     _persistent: dict[str, bool]  # name of each buffer -> whether it is part of the state_dict
 

@@ -51,6 +51,7 @@ class AllTrue(Op):
     name = "all"
 
     def forward(self, x: Array, *, dims: tuple, keepdim: bool, how: str) -> Array:
+        self.name = how
         return getattr(self.xp, how)(widen(x), axis=dims, keepdims=keepdim)
 
 
