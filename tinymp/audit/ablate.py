@@ -370,29 +370,29 @@ class Ablation:
 
     def draw(self, figure: Any) -> None:
         """Training curves as in MPT figures 2a and 7, on a matplotlib figure: one panel per decision, beside the
-        baseline's.
+        baseline's. A cross: the run was stopped there.
         """
         columns = min(len(self.decisions), 3)
         panels = figure.subplots(-(-len(self.decisions) // columns), columns, squeeze=False, sharex=True, sharey=True)
+        usual = [loss for run in self.runs[BASELINE.name] for loss in _smooth(run.curve) if 0 < loss < math.inf]
+        low, high = min(usual, default=1) / 1.5, max(usual, default=1) * 2
         for axes, decision in zip(panels.flat, self.decisions):
-            for name, label, style in (
-                (BASELINE.name, BASELINE.name, {"color": "0.75", "linewidth": 3}),
-                (decision.name, decision.flipped, {"color": "#d55e00", "linewidth": 0.9}),
-            ):
-                for i, curve in enumerate(_smooth(run.curve) for run in self.runs[name]):
-                    axes.plot(curve, **style, label=None if i else label)
-                    if self.runs[name][i].stopped and curve:
-                        axes.plot(len(curve) - 1, curve[-1], "x", color=style["color"])
+            for name, color, width in ((BASELINE.name, "0.75", 3), (decision.name, "#d55e00", 0.9)):
+                for run in self.runs[name]:
+                    curve = [min(loss, high) for loss in _smooth(run.curve) if math.isfinite(loss)]
+                    axes.plot(curve, color=color, linewidth=width)
+                    if run.diverged and curve:
+                        axes.plot(len(curve) - 1, curve[-1], "x", color=color, clip_on=False)
             verdict = self.verdict(decision)
             weight = "bold" if verdict == NEEDED else "normal"
             axes.set_title(f"{decision.name}: {verdict or 'for comparison'}", fontsize=10, fontweight=weight)
-            axes.set_yscale("log")
-            for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-                set_formatter("{x:g}")
-            axes.legend(fontsize=8, frameon=False)
+            axes.text(0.97, 0.95, decision.flipped, transform=axes.transAxes, ha="right", va="top", fontsize=8)
+            axes.set(yscale="log", ylim=(low, high))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("" if high > 20 * low else "{x:g}")
         for axes in list(panels.flat)[len(self.decisions) :]:
             axes.set_visible(False)
-        figure.suptitle(f"{self.work.name}: each decision flipped, {_seeds(self.seeds)}")
+        figure.suptitle(f"{self.work.name}: each decision flipped (orange) beside mixed (grey), {_seeds(self.seeds)}")
         figure.supxlabel("step")
         figure.supylabel("training loss")
 
