@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -732,3 +733,19 @@ def test_the_generator_can_be_put_back():
     np.testing.assert_array_equal(ops.dropout(x).numpy(), first)
     with pytest.raises(ValueError, match="set_rng_state: expected the states of"):
         mp.set_rng_state({"tpu": {}})
+
+
+@pytest.mark.parametrize("error", [None, KeyError])
+def test_random_numbers_go_on_as_if_none_had_been_drawn(error):
+    state = mp.get_rng_state()
+
+    def draw():
+        with mp.backend.fork_rng():
+            ops.dropout(mp.tensor(np.ones(100, "float32")))
+            assert mp.get_rng_state() != state
+            if error:
+                raise error
+
+    with pytest.raises(error) if error else nullcontext():
+        draw()
+    assert mp.get_rng_state() == state

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import tinymp as mp
 from tinymp import nn, ops, optim
-from tinymp.audit.ledger import COLUMNS, Rounding, Rows
+from tinymp.audit.ledger import COLUMNS, Rounding, Row, Rows
 
 TINY, SMALL, LARGE = 2.0**-26, 2.0**-20, 70000.0  # become 0, subnormal, infinite
 
@@ -57,6 +58,14 @@ def test_at_the_limits(x, found):
         mp.tensor(np.float32([x])).half()
     (row,) = a.ledger
     assert (row.zero, row.subnormal, row.infinite) == found
+
+
+def test_casts_of_several_dtypes_on_one_line():
+    with mp.audit() as a:
+        for x in (np.ones(1), np.ones(2, "float32")):
+            mp.MIXED.cast(x)
+    (row,) = a.ledger
+    assert (row.read, row.written, row.calls, row.elements) == ("float64, float32", "float16", 2, 3)
 
 
 def test_nothing_to_round():
@@ -176,10 +185,65 @@ def test_json_csv_pandas_and_text():
     assert any(line.startswith("model.0 ") for line in text)
 
 
+def text_of(html):
+    """The caption, the heads and the cells of a table, which must be well-formed."""
+    table = ElementTree.fromstring(html)
+    rows = [["".join(cell.itertext()) for cell in row] for row in table.iter("tr")]
+    return table.findtext("caption"), rows[0], rows[1:]
+
+
+def test_a_table_for_notebooks():
+    """What print shows, of the first 20 rows."""
+    rows = Rows(Row(f"<b>{i}</b>", 'a & "b"', "forward", "DOT", "In [7]:3", calls=1234) for i in range(1021))
+    caption, heads, cells = text_of(rows._repr_html_())
+    assert caption == "The first 20 rows; 1,001 more are not shown"
+    assert [row[0] for row in cells] == [f"<b>{i}</b>" for i in range(20)]
+    assert " ".join(heads).split() == str(rows).splitlines()[0].split()
+    assert dict(zip(heads, cells[0])).items() >= {"op": 'a & "b"', "calls": "1,234", "caller": "In [7]:3"}.items()
+    caption, heads, cells = text_of(rows[5:7]._repr_html_())
+    assert caption is None and [row[0] for row in cells] == ["<b>5</b>", "<b>6</b>"]
+    assert text_of(Rows()._repr_html_()) == (None, heads, [])
+
+
+def test_slices_are_rows_and_show_themselves_as_tables():
+    with mp.audit() as a:
+        train()
+    worst = a.ledger.sorted_by("rounded")[:2]
+    assert isinstance(worst, Rows) and repr(worst) == str(worst) and len(str(worst).splitlines()) == 4
+    assert isinstance(a.ledger[0], Row)
+
+
+def test_a_picture_of_what_was_lost():
+    from matplotlib.figure import Figure
+
+    rows = [Row("model", f"op{i}", "forward", "DOT", "", roundings={"": Rounding(100 * i, zero=i)}) for i in range(13)]
+    rows[12].roundings["other"] = Rounding(2400, infinite=50, subnormal=100)  # 162 of 3600 with the 12
+    rows.append(Row("", "cast", "cast", "-", "", roundings={"": Rounding(4, zero=3, infinite=1)}))
+    axes = Figure().add_subplot()
+    Rows(rows).draw(axes)
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == [*[f"model op{i} forward" for i in range(4, 12)], "model op12 forward", "cast"]
+    infinite, zero, subnormal = ([bar.get_width() for bar in bars] for bars in axes.containers)
+    assert (infinite[-2:], subnormal[-2:]) == (pytest.approx([5000 / 3600, 25]), pytest.approx([10000 / 3600, 0]))
+    assert zero == pytest.approx([1.0] * 8 + [1200 / 3600, 75])
+    assert axes.containers[2][-2].get_x() == pytest.approx(6200 / 3600)
+    Rows().draw(Figure().add_subplot())
+
+
 def test_an_empty_audit():
     with mp.audit() as a:
         pass
     assert a.ledger == [] and a.ledger.to_json() == "[]" and len(str(a.ledger).splitlines()) == 2
+
+
+def test_what_is_no_op_and_rounds_nothing_has_no_row():
+    """Clipping sums squares in FP32, and looks for the largest."""
+    p = nn.Parameter(np.ones(3, "float32"))
+    p.grad = np.ones(3, "float32")
+    with mp.audit() as a:
+        optim.clip_grad_norm_([p], 1.0)
+        optim.clip_grad_norm_([p], 1.0, norm_type=float("inf"))
+    assert a.ledger == []
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64"])

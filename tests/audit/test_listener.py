@@ -2,6 +2,7 @@
 
 import inspect
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -97,6 +98,140 @@ def test_where_a_training_step_rounds():
     assert seen.steps == [(0, optim.StepResult.APPLIED)] and seen.listener.iteration == 1
 
 
+# ---- iterations
+
+
+class Iterations(Instrument):
+    """Notes of each iteration what happened in it."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def note(self, *what):
+        self.seen.setdefault(self.listener.iteration, []).append(" ".join(what))
+
+    def ran(self, place, op, inputs, outputs):
+        if place.phase == "backward" and op.name == "linear":
+            self.note("backward", place.module)
+
+    def deposited(self, leaf, gradient, scale):
+        self.note("gradient", self.listener.name_of(leaf))
+
+    def written(self, place, parameter, value):
+        self.note("update", place.module)
+
+    def stepped(self, optimizer, result):
+        self.note("step", type(optimizer).__name__)
+
+
+def line(inputs=2, outputs=2):
+    return mp.MIXED.cast(nn.Linear(inputs, outputs, bias=False))
+
+
+def steps(model, optimizer, n, passes=1):
+    for _ in range(n):
+        for _ in range(passes):
+            model(half(3, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_iterations_of_one_optimizer(passes):
+    """Gradients that accumulate belong to the step that uses them."""
+    model, seen = line(), Iterations()
+    with mp.audit(seen):
+        steps(model, optim.SGD(model.parameters(), lr=0.1), 3, passes)
+    one = ["backward model", "gradient model.weight"] * passes + ["update model.weight", "step SGD"]
+    assert seen.seen == {0: one, 1: one, 2: one}
+    assert seen.listener.iterations == 3
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_iterations_of_a_gan(frozen):
+    """The second optimizer's events belong to the same iteration: also if its gradients reach the first's weights."""
+    generator, discriminator, seen = line(), line(2, 1), Iterations()
+    sgd, adam = optim.SGD(discriminator.parameters(), lr=0.1), optim.Adam(generator.parameters())
+    with mp.audit(seen):
+        for _ in range(3):
+            fake = generator(half(3, 2))
+            discriminator(fake.detach()).sum().backward()
+            sgd.step()
+            sgd.zero_grad()
+            discriminator.requires_grad_(not frozen)
+            discriminator(fake).sum().backward()
+            discriminator.requires_grad_(True)
+            adam.step()
+            adam.zero_grad()
+            sgd.zero_grad()
+    through = [] if frozen else ["gradient discriminator.weight"]
+    one = ["backward discriminator", "gradient discriminator.weight", "update discriminator.weight", "step SGD"]
+    one += ["backward discriminator", "backward generator", *through, "gradient generator.weight"]
+    assert seen.seen == {i: [*one, "update generator.weight", "step Adam"] for i in range(3)}
+    assert seen.listener.iterations == 3
+
+
+def test_iterations_of_one_loss_and_two_optimizers():
+    first, second, seen = line(), line(), Iterations()
+    optimizers = optim.SGD(first.parameters(), lr=0.1), optim.Adam(second.parameters())
+    with mp.audit(seen):
+        for _ in range(2):
+            second(first(half(3, 2))).sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    one = ["backward second", "backward first", "gradient second.weight", "gradient first.weight"]
+    one += ["update first.weight", "step SGD", "update second.weight", "step Adam"]
+    assert seen.seen == {0: one, 1: one}
+
+
+def test_iterations_of_one_model_after_another():
+    models, seen = [line(), line()], Iterations()
+    a = mp.audit(seen)
+    with a:
+        for model, n in zip(models, (3, 2)):
+            steps(model, optim.SGD(model.parameters(), lr=0.1), n)
+    once = ["backward model", "gradient model.weight", "update model.weight", "step SGD"]
+    assert seen.seen == {0: 2 * once, 1: 2 * once, 2: once}
+    (weight,) = [t for t in a.histograms.as_dict()["tensors"] if t["role"] == "weight"]
+    assert [(s["iteration"], sum(s["counts"])) for s in weight["snapshots"]] == [(0, 8), (1, 8), (2, 8), (3, 4)]
+    (update,) = a.updates.as_dict()
+    assert (update["updates"], update["iterations"]) == (5, 3)
+
+
+def test_an_optimizer_that_takes_over_goes_on_counting():
+    model, seen = line(), Iterations()
+    with mp.audit(seen):
+        for rule in (optim.SGD, optim.Adam):
+            steps(model, rule(model.parameters(), lr=0.1), 2)
+    assert [seen.seen[i][-1] for i in range(4)] == ["step SGD", "step SGD", "step Adam", "step Adam"]
+
+
+def test_weights_that_nobody_updates_do_not_hold_up_the_count():
+    body, head, seen = line(), line(), Iterations()
+    with mp.audit(seen):
+        steps(lambda x: head(body(x)), optim.SGD(head.parameters(), lr=0.1), 3)
+    one = ["backward head", "backward body", "gradient head.weight", "gradient body.weight"]
+    assert seen.seen == {i: [*one, "update head.weight", "step SGD"] for i in range(3)}
+
+
+def test_skipped_steps_count():
+    first, second, seen = line(), line(), Iterations()
+    optimizers = optim.SGD(first.parameters(), lr=0.1), optim.Adam(second.parameters())
+    scaler = optim.DynamicLossScaler(2.0**24)
+    with mp.audit(seen):
+        for _ in range(2):
+            scaler.scale((second(first(half(3, 2))) * 1000.0).float().sum()).backward()
+            for optimizer in optimizers:
+                assert not scaler.step(optimizer)
+                optimizer.zero_grad()
+            scaler.update()
+    one = ["backward second", "backward first", "gradient second.weight", "gradient first.weight"]
+    assert seen.seen == {0: [*one, "step SGD", "step Adam"], 1: [*one, "step SGD", "step Adam"]}
+
+
+# ---- who called
+
+
 def test_a_conversion_by_the_user():
     seen = Everything()
     with mp.audit(seen):
@@ -149,22 +284,57 @@ def test_a_model_is_called_what_its_caller_calls_it():
     assert modules == ["pair.generator", "pair.other", "net.body.0", "net.head", "linear", "layer"]
 
 
+CELLS = {
+    3: """
+class Net(nn.Module):
+    def forward(self, x):
+        return ops.exp(x)
+net = Net()
+square = lambda x: x * x
+""",
+    7: """net(x)
+[ops.tanh(y) for y in [x]]
+(lambda y:
+    ops.sigmoid(y))(x)
+square(x)
+""",
+}
+
+
 def test_the_cells_of_a_notebook():
-    shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={"/somewhere/5.py": 7}))
-    cell = compile("\nops.exp(x)\n", "/somewhere/5.py", "exec")
+    """As "In [7]:3", whatever IPython calls their code; and a model by its name, not as the last result."""
+    compiler = pytest.importorskip("IPython.core.compilerop").CachingCompiler()
+    seen, shell = Everything(), SimpleNamespace(compile=compiler)
+    names = {"nn": nn, "ops": ops, "x": half(3), "get_ipython": lambda: shell}
+    with mp.audit(seen):
+        for number, source in CELLS.items():
+            exec(compile(source, compiler.cache(source, number), "exec"), names)
+            names = {"_": names["net"], "__": names["net"], "_5": names["net"], **names}
+    assert [(p.module, p.op, p.caller) for p in seen.places("ran")] == [
+        ("net", "exp", "In [3]:4"),
+        ("", "tanh", "In [7]:2"),
+        ("", "sigmoid", "In [7]:4"),
+        ("", "mul", "In [3]:6"),
+    ]
+
+
+def test_a_program_beside_the_package_is_the_users():
+    """Its folder's name may begin like the package's."""
+    path = Path(precision.__file__).parent.with_name("tinymp_lab") / "train.py"
     seen = Everything()
     with mp.audit(seen):
-        exec(cell, {"ops": ops, "x": half(3), "get_ipython": lambda: shell})
-    assert {p.caller for p in seen.places(op="exp")} == {"In [7]:2"}
+        exec(compile("ops.exp(x)", str(path), "exec"), {"ops": ops, "x": half(3)})
+    assert {p.caller for p in seen.places(op="exp")} == {"train.py:1"}
 
 
 def test_a_graph_from_before_the_audit():
     x = half(3).requires_grad_()
     y = ops.exp(x)
+    z = y * y + y
     seen = Everything()
     with mp.audit(seen):
-        y.backward(half(3))
-    assert {p.caller for p in seen.places(op="exp")} == {"before the audit"}
+        z.backward(half(3))
+    assert {(p.op, p.caller) for _, p in seen.seen} == {(op, "before the audit") for op in ("add", "mul", "exp")}
 
 
 def test_other_threads_are_not_heard():

@@ -194,6 +194,26 @@ def test_report():
     assert str(Products()).startswith("0.0%")
 
 
+def test_picture():
+    """A bar for each product, the largest on top; those misaligned have another colour and say what is."""
+    from matplotlib.figure import Figure
+
+    products = listen(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 10)), ones(8, 8), backward=False)
+    axes = Figure().add_subplot()
+    products.draw(axes)
+    first, second = axes.containers[0]
+    assert (first.get_width(), second.get_width()) == pytest.approx((800 / 18, 1000 / 18))
+    assert first.get_facecolor() != second.get_facecolor()
+    assert [text.get_text() for text in axes.texts] == ["", "n (outputs) = 10"]
+    assert [label.get_text() for label in axes.get_yticklabels()][1] == "model.1 linear forward: 8 × 10 × 8"
+    assert axes.get_title().startswith("44.4% of the operations")
+
+    axes = Figure().add_subplot()
+    listen(nn.Sequential(*[nn.Linear(8, 8) for _ in range(21)]), ones(8, 8), backward=False).draw(axes)
+    assert len(axes.get_yticklabels()) == 20
+    Products().draw(Figure().add_subplot())
+
+
 def test_on_a_gpu(gpu):
     with mp.device("gpu"):
         products = listen(nn.Sequential(nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8, 8)), ones(8, 8, 3, 3))

@@ -299,7 +299,7 @@ def failure(scaler, optimizer, forward, times=99):
 def this_line(text):
     """Where in this file `text` first stands."""
     lines = inspect.getsource(inspect.getmodule(this_line)).splitlines()
-    return f"{__file__}:{1 + next(i for i, line in enumerate(lines) if text in line)}"
+    return f"test_scaler.py:{1 + next(i for i, line in enumerate(lines) if text in line)}"
 
 
 # On a GPU limits are noticed some steps late, and by another witness: see test_scaler_cuda.py

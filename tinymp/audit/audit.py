@@ -71,7 +71,7 @@ class Audit:
         content = {
             "environment": dict(info()),
             "policy": "; ".join(map(str, self._listener.policies.values())),
-            "summary": {"iterations": self._listener.iteration},
+            "summary": {"iterations": self._listener.iterations},
             "ledger": [row.as_dict() for row in self.ledger],
             "histograms": self.histograms.as_dict(),
             "updates": self.updates.as_dict(),
@@ -90,7 +90,7 @@ class Audit:
 
     def __str__(self) -> str:
         content = self.as_dict()
-        worst = Rows(self.ledger.sorted_by("infinite", "zero", "subnormal", "rounded")[:10])
+        worst = self.ledger.sorted_by("infinite", "zero", "subnormal", "rounded")[:10]
         parts = [
             "\n".join(f.text.replace("\N{NO-BREAK SPACE}", " ") for f in findings(content)),
             *[f"{a.text}\n    {a.why} ({a.where}; {a.source})" for a in self.advise()],

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
+from html import escape
 from typing import Any
 
 from .. import backend
@@ -102,6 +103,7 @@ class Row:
 
 
 COUNTS = ("rounded", "zero", "subnormal", "infinite", "largest")
+NUMBERS = ("calls", *COUNTS)
 COLUMNS = tuple(f.name for f in fields(Row) if f.name != "roundings") + COUNTS
 
 
@@ -109,8 +111,17 @@ def _total(row: Row, name: str) -> int:
     return sum(getattr(r, name) for r in row.roundings.values())
 
 
+SHOWN = 20  # rows that a notebook shows of a table
+
+
 class Rows(list[Row]):
-    """Rows of a ledger; `sort` and `filter` make new ones, `print` shows a table."""
+    """Rows of a ledger; `sorted_by`, `filter` and slices are new ones. `print` shows a table of all, and a notebook one
+    of the first.
+    """
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return Rows(found) if isinstance(index, slice) else found
 
     def sorted_by(self, *columns: str, descending: bool = True) -> Rows:
         """The rows in the order of these columns. ValueError for an unknown one."""
@@ -159,11 +170,47 @@ class Rows(list[Row]):
         return pandas.DataFrame([{c: getattr(row, c) for c in COLUMNS} for row in self], columns=list(COLUMNS))
 
     def __str__(self) -> str:
+        heads, cells = self._table()
+        return table([heads, *cells], left=[i for i, name in enumerate(heads) if name not in NUMBERS], most=None)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        heads, cells = self[:SHOWN]._table()
+        aligned = [f' style="text-align: {"right" if name in NUMBERS else "left"}"' for name in heads]
+
+        def line(row: tuple[str, ...], tag: str) -> str:
+            return f"<tr>{''.join(f'<{tag}{a}>{escape(cell)}</{tag}>' for cell, a in zip(row, aligned))}</tr>"
+
+        more = len(self) - len(cells)
+        caption = f"<caption>The first {SHOWN} rows; {more:,} more are not shown</caption>" if more else ""
+        body = "\n".join(line(row, "td") for row in cells)
+        return f"<table>{caption}\n<thead>{line(heads, 'th')}</thead>\n<tbody>{body}</tbody></table>"
+
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """The columns that a reader is shown, and their cells row by row."""
         policy = ("policy",) if len({row.policy for row in self}) > 1 else ()
-        shown = ("module", "op", "phase", "kind", *policy, "read", "accumulated", "written", "calls", *COUNTS, "where")
-        shown += ("caller",)
-        cells = [shown, *[tuple(_text(getattr(row, c)) for c in shown) for row in self]]
-        return table(cells, left=[i for i, c in enumerate(shown) if c not in ("calls", *COUNTS)], most=None)
+        dtypes = ("read", "accumulated", "written")
+        heads = ("module", "op", "phase", "kind", *policy, *dtypes, *NUMBERS, "where", "caller")
+        return heads, [tuple(_text(getattr(row, name)) for name in heads) for row in self]
+
+    def draw(self, axes: Any) -> None:
+        """Bars: the shares that became infinite, zero and subnormal, of the ten rows with the most such numbers."""
+
+        def harmed(row: Row) -> int:
+            return row.infinite + row.zero + row.subnormal
+
+        rows = [row for row in sorted(self, key=harmed)[-10:] if harmed(row)]
+        rows.sort(key=lambda row: harmed(row) / row.rounded)
+        start = [0.0] * len(rows)
+        for name, color in (("infinite", "black"), ("zero", "#d55e00"), ("subnormal", "#56b4e9")):
+            shares = [100 * getattr(row, name) / row.rounded for row in rows]
+            axes.barh(range(len(rows)), shares, left=start, color=color, label=f"became {name}")
+            start = [a + b for a, b in zip(start, shares)]
+        labels = [" ".join(dict.fromkeys((row.module, row.op, row.phase))).strip() for row in rows]  # "cast" only once
+        axes.set_yticks(range(len(rows)), labels)
+        axes.set(xlabel="share of the numbers that were rounded there, %", title="What roundings lost")
+        axes.legend(loc="lower right")
 
 
 def _known(column: str) -> None:
@@ -198,17 +245,17 @@ class Ledger(Instrument):
     def rounded(self, place: Place, x: Any, y: Any) -> None:
         row = self._row(place)
         row.roundings.setdefault(place.where, Rounding()).add(x, y)
-        if place.phase == "cast" or place.kind is None:
+        if place.kind is None:  # no op: a cast, or a sum of gradients
             row.calls, row.elements = row.calls + 1, row.elements + y.size
-            row.read, row.written = str(x.dtype), str(y.dtype)
+            row.read, row.written = _with(row.read, str(x.dtype)), _with(row.written, str(y.dtype))
 
     def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
         row = self._row(place)
         row.accumulated = _with(row.accumulated, accumulate)
 
     def reduced(self, place: Place, x: Any, axis: Any, how: str, accumulate: str) -> None:
-        row = self._row(place)
-        if how not in ("max", "min"):
+        if place.kind is not None and how not in ("max", "min"):
+            row = self._row(place)
             row.accumulated = _with(row.accumulated, accumulate)
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:

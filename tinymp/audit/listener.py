@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from .. import precision
+from .._caller import PACKAGE, caller, inside, line
 from ..nn.module import Module
 from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer, StepResult
 from ..precision import UPDATE, Kind, Observer, Policy, current_policy
 from ..tensor import Op, Tensor, _deposit, _propagate, watch
 
-PACKAGE = str(Path(precision.__file__).parent)
 GATES = precision.__file__
 
 
@@ -56,7 +55,7 @@ class Instrument:
     """Something that measures: a subclass overrides what it wants to hear of. Arrays may be read; what is kept of them
     must be a copy.
 
-    listener  set while it listens; `listener.iteration` counts the iterations of the training
+    listener  set while it listens; `listener.iteration` is the number of the iteration that an event belongs to
     """
 
     listener: Listener
@@ -89,7 +88,13 @@ class Listener(Observer):
     models     that were called, outermost modules
     names      of their modules and parameters ("model.conv1", "model.conv1.weight"), by id
     policies   in use where ops ran, by id
-    iteration  how many iterations ended with an optimizer's step: the steps of the optimizer that made most
+    iteration  that what is heard now belongs to, from 0: how many steps were made before it
+
+    Each optimizer counts its own steps, so those that each step once per iteration agree, and a second model that is
+    trained after the first begins at 0 again. A backward pass belongs to the next step of the optimizer whose
+    parameters it reaches; of several, to that of the one with the fewest steps: a GAN's generator gets its gradients
+    through the discriminator, which has stepped already. What a forward pass is for is not known before its backward:
+    its ops go by the last step.
     """
 
     def __init__(self, instruments: list[Instrument]) -> None:
@@ -97,9 +102,9 @@ class Listener(Observer):
         self.names: dict[int, str] = {}
         self.policies: dict[int, Policy] = {}
         self.iteration = 0
-        self._steps: Counter[int] = Counter()
+        self._steps: dict[Parameter, int] = {}  # of each parameter's optimizer
+        self._reached: set[Parameter] = set()  # parameters that a backward pass has reached
         self.models: list[Module] = []
-        self._optimizers: dict[int, Optimizer] = {}  # kept, so that nothing else gets the id of one that is gone
         self._listening = ExitStack()
         for instrument in instruments:
             instrument.listener = self
@@ -132,6 +137,8 @@ class Listener(Observer):
 
     def written(self, parameter: Any, value: Any) -> None:
         if (place := self._place(sys._getframe(1))) is not None:
+            if place.kind is UPDATE:
+                self.iteration = self._steps.get(parameter, 0)
             for i in self.instruments:
                 i.written(place, parameter, value)
 
@@ -142,11 +149,17 @@ class Listener(Observer):
 
     def stepped(self, optimizer: Any, result: Any) -> None:
         if threading.get_ident() == self._thread:
+            parameters = optimizer._parameters()
+            self.iteration = max(self._steps.get(p, 0) for p in parameters)
             for i in self.instruments:
                 i.stepped(optimizer, result)
-            self._steps[id(optimizer)] += 1
-            self._optimizers[id(optimizer)] = optimizer
-            self.iteration = max(self._steps.values())
+            self.iteration += 1
+            self._steps |= dict.fromkeys(parameters, self.iteration)
+
+    @property
+    def iterations(self) -> int:
+        """How many there were: the steps of the optimizer that made most."""
+        return max(self._steps.values(), default=0)
 
     def name_of(self, parameter: Any) -> str:
         """What a parameter is called: its path behind its model's name, as far as they are known."""
@@ -157,11 +170,19 @@ class Listener(Observer):
             return
         policy = current_policy()
         self.policies[id(policy)] = policy
-        site = self._site_of(op, sys._getframe(1))
-        kind = op.gradient if phase == "backward" and op.gradient else op.kind
-        place = Place(site.module, op.name, phase, kind, _line_of(type(op)), site.caller)
+        if phase == "backward" and frame_of(_PROPAGATE).f_locals["root"]._op is op:
+            self._begin(_parameters_behind(op))
+        place = self._place_of(phase, op, _line_of(type(op)), sys._getframe(1))
         for i in self.instruments:
             i.ran(place, op, inputs, outputs)
+
+    def _begin(self, parameters: set[Parameter]) -> None:
+        """A backward pass that reaches these parameters begins. Those that an earlier one has reached and no optimizer
+        has stepped are nobody's, and do not count.
+        """
+        counted = [self._steps.get(p, 0) for p in parameters if p in self._steps or p not in self._reached]
+        self.iteration = min(counted, default=self.iteration)
+        self._reached |= parameters
 
     # ---- where it belongs
 
@@ -172,46 +193,44 @@ class Listener(Observer):
         while frame is not None and frame.f_code.co_filename == GATES:
             frame = frame.f_back
         assert frame is not None
-        where = _line(frame, PACKAGE) if _inside(frame) else ""
-        while frame is not None and _inside(frame):
+        where = line(frame) if inside(frame) else ""
+        while frame is not None and inside(frame):
             code, local = frame.f_code, frame.f_locals
             if code is _APPLY:
-                op, site = local["op"], self._site_of(local["op"], frame)
-                return Place(site.module, op.name, "forward", op.kind, where, site.caller)
+                return self._place_of("forward", local["op"], where, frame)
             if code is _BACKWARD or (code is _PROPAGATE and "op" in local):  # the latter rounds sums of gradients
                 op = local["self"] if code is _BACKWARD else local["op"]
-                site = vars(op).get("_site", _BEFORE)
-                return Place(site.module, op.name, "backward", op.gradient or op.kind, where, site.caller)
+                return self._place_of("backward", op, where, frame)
             if code is _DEPOSIT:
                 name = self.name_of(local["leaf"])
-                return Place(name, "sum of gradients", "backward", None, where, _caller(frame))
+                return Place(name, "sum of gradients", "backward", None, where, caller(frame))
             if code is _WRITE and (optimizer := _optimizer_behind(frame)) is not None:
                 rule = type(optimizer).__name__.lower()
-                return Place(self.name_of(local["self"]), rule, "update", UPDATE, where, _caller(frame))
+                return Place(self.name_of(local["self"]), rule, "update", UPDATE, where, caller(frame))
             frame = frame.f_back
-        return Place("", "cast", "cast", None, where, "" if frame is None else _line(frame))
+        return Place("", "cast", "cast", None, where, caller(frame))
 
-    def _site_of(self, op: Op, frame: FrameType) -> Site:
-        """The site of an op's call, found once: in forward."""
+    def _place_of(self, phase: str, op: Op, where: str, frame: FrameType | None) -> Place:
+        """The place of an op that runs. Its site is found once, in forward, from this frame outwards."""
         if "_site" not in vars(op):
-            op._site = _BEFORE if frame.f_code is _BACKWARD else self._site(frame)  # type: ignore[attr-defined]
-        return vars(op)["_site"]
+            op._site = _BEFORE if phase == "backward" else self._site(frame)  # type: ignore[attr-defined]
+        kind = op.gradient or op.kind if phase == "backward" else op.kind
+        module, caller = vars(op)["_site"]
+        return Place(module, op.name, phase, kind, where, caller)
 
     def _site(self, frame: FrameType | None) -> Site:
-        caller, chain = "", []
+        called_at, chain = caller(frame), []
         while frame is not None:
             if frame.f_code is _CALL:
                 chain.append(frame.f_locals["self"])
                 outer = frame.f_back
-            elif not caller and not _inside(frame):
-                caller = _line(frame)
             frame = frame.f_back
         if not chain:
-            return Site("", caller)
+            return Site("", called_at)
         inner, root = chain[0], chain[-1]
         if id(inner) not in self.names:
             self._name(root, outer)
-        return Site(self.names.get(id(inner)) or type(inner).__name__, caller)
+        return Site(self.names.get(id(inner)) or type(inner).__name__, called_at)
 
     def _name(self, root: Module, frame: FrameType | None) -> None:
         """Name a model that is called for the first time, and its modules, by what its caller calls it."""
@@ -219,6 +238,7 @@ class Listener(Observer):
         self.models.append(root)
         for path, part in (*root.named_modules(), *root.named_parameters()):
             self.names.setdefault(id(part), f"{name}.{path}" if path else name)
+        self.iteration = min([self._steps.get(p, 0) for p in root.parameters()], default=self.iteration)
 
 
 _APPLY: Any = Op.apply.__func__.__code__  # type: ignore[attr-defined]
@@ -240,34 +260,28 @@ def frame_of(code: Any) -> FrameType:
     return frame
 
 
-def _inside(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(PACKAGE)
-
-
-def _line(frame: FrameType, base: str = "") -> str:
-    """File and line: the path below `base`, or the file's name alone; of a notebook the cell ("In [7]:3")."""
-    name = frame.f_code.co_filename
-    if base:
-        return f"{name[len(base) + 1 :]}:{frame.f_lineno}"
-    shell = frame.f_globals.get("get_ipython")
-    cells = getattr(getattr(shell(), "compile", None), "_filename_map", {}) if callable(shell) else {}
-    return f"{f'In [{cells[name]}]' if name in cells else Path(name).name}:{frame.f_lineno}"
-
-
 def _line_of(cls: type[Op]) -> str:
     """File and line in tinymp at which an op's forward begins."""
     code = cls.forward.__code__
-    return f"{code.co_filename[len(PACKAGE) + 1 :]}:{code.co_firstlineno}"
+    return f"{code.co_filename.removeprefix(PACKAGE)}:{code.co_firstlineno}"
 
 
-def _caller(frame: FrameType | None) -> str:
-    while frame is not None and _inside(frame):
-        frame = frame.f_back
-    return "" if frame is None else _line(frame)
+def _parameters_behind(root: Op) -> set[Parameter]:
+    """Those that the backward pass from this op on reaches."""
+    found: set[Parameter] = set()
+    seen, waiting = {root}, [root]
+    while waiting:
+        for edge in waiting.pop().edges:
+            if isinstance(edge, Parameter):
+                found.add(edge)
+            elif isinstance(edge, tuple) and edge[0] not in seen:
+                seen.add(edge[0])
+                waiting.append(edge[0])
+    return found
 
 
 def _optimizer_behind(frame: FrameType | None) -> Optimizer | None:
-    while frame is not None and _inside(frame):
+    while frame is not None and inside(frame):
         if frame.f_code is _UPDATE:
             return frame.f_locals["self"]
         frame = frame.f_back
@@ -276,12 +290,17 @@ def _optimizer_behind(frame: FrameType | None) -> Optimizer | None:
 
 def _variable(frame: FrameType, thing: Any) -> str | None:
     """What a frame calls a thing: a variable, or an attribute of one."""
+    if name := _name_in(frame.f_locals, thing):
+        return name
     for name, value in frame.f_locals.items():
-        if value is thing:
-            return name
         fields = getattr(value, "_fields", None) or getattr(value, "__dict__", None)
         if isinstance(fields, (tuple, dict)) and not isinstance(value, (type, ModuleType, Module)):
             for field in list(fields):
                 if isinstance(field, str) and getattr(value, field, None) is thing:
                     return field if name == "self" else f"{name}.{field}"
-    return next((name for name, value in frame.f_globals.items() if value is thing), None)
+    return _name_in(frame.f_globals, thing)
+
+
+def _name_in(names: Mapping[str, Any], thing: Any) -> str | None:
+    """The name of a thing; not "_" or "_7", under which notebooks keep results."""
+    return next((name for name, value in names.items() if value is thing and name.strip("_0123456789")), None)

@@ -60,6 +60,10 @@ class Product:
         """Those of m, n and k that are no multiples of 8."""
         return [name for name in "mnk" if self.lengths[name] % MULTIPLE]
 
+    def describe(self, name: str) -> str:
+        """What m, n or k is called: "k (inputs)"."""
+        return f"{name} ({self.axes[name]})" if name in self.axes else name
+
     @property
     def eligible(self) -> bool:
         """Whether Tensor Cores take it: FP16 operands, all dimensions multiples of 8 (NVG section 2.2)."""
@@ -93,8 +97,6 @@ class Products(Instrument):
         self._seen.append((place, batch, a.shape[-2], b.shape[-1], a.shape[-1], accumulate))
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
-        if not self._seen:
-            return
         seen, self._seen = [s for s in self._seen if s[0].op == place.op and s[0].phase == place.phase], []
         if not seen:
             return
@@ -127,29 +129,43 @@ class Products(Instrument):
         return sorted(self._rows.values(), key=lambda row: -row.flops)
 
     @property
+    def flops(self) -> int:
+        """Multiplications and additions of all products."""
+        return sum(row.flops for row in self.rows)
+
+    @property
     def tensor_core_share(self) -> float:
         """The share of all operations that are in products which Tensor Cores take; 0 without any."""
-        every = sum(row.flops for row in self.rows)
-        return sum(row.flops for row in self.rows if row.eligible) / every if every else 0.0
+        return sum(row.flops for row in self.rows if row.eligible) / max(self.flops, 1)
 
     def as_dict(self) -> list[dict[str, Any]]:
         """For JSON."""
         return [row.as_dict() for row in self.rows]
 
+    def _summary(self) -> str:
+        return f"{self.tensor_core_share:.1%} of the operations of matrix products can run on Tensor Cores"
+
     def __str__(self) -> str:
-        rows = self.rows
-        every = sum(row.flops for row in rows) or 1
-        head = f"{self.tensor_core_share:.1%} of the operations of matrix products can run on Tensor Cores"
         cells = [("of all", "batch x m x n x k", "calls", "dtype", "not of 8", "padded", "module", "op", "phase")]
-        for row in rows:
-            named = [f"{name} ({row.axes[name]})" if name in row.axes else name for name in row.misaligned]
-            cost = f"+{row.padding_cost:.1%}" if row.misaligned else ""
-            size = " x ".join(f"{s}" for s in (row.batch, row.m, row.n, row.k))
+        every = max(self.flops, 1)
+        for row in self.rows:
             share = f"{row.flops / every:.1%}"
-            cells.append(
-                (share, size, f"{row.calls}", row.dtype, ", ".join(named), cost, row.module, row.op, row.phase)
-            )
-        return f"{head}\n{table(cells, left=range(len(cells[0])), ruled=False)}"
+            size = " x ".join(map(str, (row.batch, row.m, row.n, row.k)))
+            odd, cost = ", ".join(map(row.describe, row.misaligned)), f"+{row.padding_cost:.1%}" * bool(row.misaligned)
+            cells.append((share, size, str(row.calls), row.dtype, odd, cost, row.module, row.op, row.phase))
+        return f"{self._summary()}\n{table(cells, left=range(len(cells[0])), ruled=False)}"
+
+    def draw(self, axes: Any) -> None:
+        """Bars: the share of all operations in each of the 20 largest products; which are misaligned, and in what."""
+        rows, every = self.rows[:20][::-1], max(self.flops, 1)
+        shares = [100 * row.flops / every for row in rows]
+        colors = ["#d55e00" if row.misaligned else "#0072b2" for row in rows]
+        bars = axes.barh(range(len(rows)), shares, color=colors)
+        odd = [[f"{row.describe(name)} = {row.lengths[name]}" for name in row.misaligned] for row in rows]
+        axes.bar_label(bars, [", ".join(names) for names in odd], padding=4, color="#d55e00")
+        names = [f"{row.module} {row.op} {row.phase}: {row.m} × {row.n} × {row.k}".strip() for row in rows]
+        axes.set_yticks(range(len(rows)), names)
+        axes.set(xlabel="share of all operations, %; orange: a length is no multiple of 8", title=self._summary())
 
 
 def _site(x: Any) -> tuple[str, str, str, str]:

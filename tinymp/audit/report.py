@@ -78,7 +78,6 @@ def _view(content: dict[str, Any]) -> dict[str, Any]:
         "figures": _figures((content.get("histograms") or {}).get("tensors") or []),
         "lost": _lost_charts(content.get("histograms") or {}),
         "updates": sorted(content.get("updates") or [], key=lambda u: real(u.get("lost")), reverse=True),
-        "shadow": sorted(content.get("shadow") or [], key=lambda s: real(s.get("local_max")), reverse=True),
         "products": sorted(content.get("products") or [], key=_waste, reverse=True),
         "scale_chart": _scale_chart(content.get("scale") or {}, summary),
         "bytes": _bars(bytes_) if bytes_ else None,

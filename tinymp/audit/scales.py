@@ -89,7 +89,7 @@ class Scales(Instrument):
         self.causes: list[Cause] = []
         self._used: dict[str, list[tuple[int, float]]] = {}  # per line that scales a loss: two scalers may differ
         self._since: dict[str, float] = {}  # the same, since the last step
-        self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._iterations = 0
         self._scaled: weakref.WeakKeyDictionary[Op, tuple[float, bool]] = weakref.WeakKeyDictionary()  # S, bad loss?
         self._overflow: tuple[Place, float] | None = None  # the first within the op that is running
         self._current: Pass | None = None
@@ -172,8 +172,8 @@ class Scales(Instrument):
     def stepped(self, optimizer: Optimizer, result: StepResult) -> None:
         self._end_pass()
         self._stepped = True
-        iteration = self._steps.get(optimizer, 0)
-        self._steps[optimizer] = iteration + 1
+        iteration = self.listener.iteration
+        self._iterations = max(self._iterations, iteration + 1)
         for caller, scale in self._since.items():
             line = self._used.setdefault(caller, [])
             if len(line) > 1 and line[-1][1] == line[-2][1] == scale:
@@ -271,9 +271,9 @@ class Scales(Instrument):
     def __str__(self) -> str:
         if not self._used and not self.causes:
             return "loss scale: none was used"
-        iterations, scales = max(self._steps.values(), default=0), [scale for _, scale in self.history]
+        scales = [scale for _, scale in self.history]
         used = f" {_number(scales[0])} at first, {_number(scales[-1])} at last;" if scales else ""
-        lines = [f"loss scale:{used} {len(self.skipped)} of {iterations} iterations skipped"]
+        lines = [f"loss scale:{used} {len(self.skipped)} of {self._iterations} iterations skipped"]
         shown = self.causes[:20]
         lines += [f"iteration {c.iteration}, S = {_number(c.scale)}: {c.text}" for c in shown]
         more = len(self.causes) - len(shown)
@@ -307,8 +307,7 @@ class _Replay(Observer):
         self.value: float | None = None
         self.largest = 0.0
         self._leaf: Place | None = None
-        random = backend.get_rng_state()
-        with unobserved(), unwatched(), use(p.policy), np.errstate(all="ignore"):
+        with unobserved(), unwatched(), backend.fork_rng(), use(p.policy), np.errstate(all="ignore"):
             for op, (saved, statistics) in p.ops.items():
                 op.saved, op.statistics = saved, statistics
             try:
@@ -319,8 +318,6 @@ class _Replay(Observer):
             finally:
                 for op in p.ops:
                     op.saved, op.statistics = None, ()
-        if backend.get_rng_state() != random:
-            backend.set_rng_state(random)
 
     def _stored(self, leaf: Tensor, dx: Any) -> bool:
         """Whether a leaf's gradient, which may be a sum in FP32, is finite once it is stored."""
@@ -337,8 +334,7 @@ class _Replay(Observer):
 
     def _ran(self, phase: str, op: Op, inputs: tuple, outputs: tuple) -> None:
         if self.place is None and not all(map(_finite, outputs)):
-            site = self.listener._site_of(op, sys._getframe(1))
-            self.place = Place(site.module, op.name, phase, op.kind, "", site.caller)
+            self.place = self.listener._place_of(phase, op, "", None)
 
 
 def _finite(x: Any) -> bool:

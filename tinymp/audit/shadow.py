@@ -10,8 +10,9 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,14 +29,44 @@ from .listener import _APPLY, Instrument, Place, frame_of
 
 
 @dataclass
+class Errors:
+    """Errors of so many finite elements, in ulps of FP16.
+
+    mean, max   of those that an ulp measures
+    zeros       how many others are exactly 0 in FP32 and 2^-24 or more in the run, as where a ReLU is off in one and on
+                in the other: no ulp measures that, and they would outweigh all the rest
+    """
+
+    elements: int = 0
+    total: float = 0.0
+    max: float = 0.0
+    zeros: int = 0
+
+    @property
+    def mean(self) -> float:
+        return self.total / max(self.elements - self.zeros, 1)
+
+    def add(self, other: Errors) -> None:
+        """Those of more elements."""
+        self.elements += other.elements
+        self.total += other.total
+        self.max = max(self.max, other.max)
+        self.zeros += other.zeros
+
+
+ERRORS = tuple([f"{which}_{column}" for which in ("local", "inherited") for column in ("mean", "max", "zeros")])
+COLUMNS = ("calls", "elements", "nonfinite", *ERRORS)
+
+
+@dataclass
 class ShadowRow:
-    """What one op at one place of its call, in one phase, is off from FP32, in ulps of FP16.
+    """What one op at one place of its call, in one phase, is off from FP32.
 
     module, op, phase, caller, where    see `Place`
-    calls, elements                     how often it ran, and how many finite elements were compared
-    nonfinite                           how many were infinite or NaN, in the run or in its FP32 copy: left out
-    local_mean, local_max               against the same op in FP32 on the same inputs
-    inherited_mean, inherited_max       against the FP32 copy of the run: this op and all before it
+    calls, elements                     how often it ran, and how many elements were finite in the run and both shadows
+    nonfinite                           how many were not: left out
+    local                               `Errors` against the same op in FP32 on the same inputs
+    inherited                           `Errors` against the FP32 copy of the run: this op and all before it
     """
 
     module: str
@@ -44,62 +75,76 @@ class ShadowRow:
     caller: str
     where: str
     calls: int = 0
-    elements: int = 0
     nonfinite: int = 0
-    local_mean: float = 0.0
-    local_max: float = 0.0
-    inherited_mean: float = 0.0
-    inherited_max: float = 0.0
+    local: Errors = field(default_factory=Errors)
+    inherited: Errors = field(default_factory=Errors)
 
     def add(self, y: Array, local: Array, along: Array) -> None:
         """Compare a result with its two shadows."""
-        near, far = difference(y, local), difference(y, along)
-        n = self.elements + near.elements
-        self.local_mean += (near.total - near.elements * self.local_mean) / max(n, 1)
-        self.inherited_mean += (far.total - near.elements * self.inherited_mean) / max(n, 1)
-        self.local_max = max(self.local_max, near.largest)
-        self.inherited_max = max(self.inherited_max, far.largest)
-        self.elements, self.nonfinite = n, self.nonfinite + max(near.nonfinite, far.nonfinite)
+        near, far = difference(y, local, along)
+        self.nonfinite += y.size - near.elements
+        self.local.add(near)
+        self.inherited.add(far)
+
+    @property
+    def elements(self) -> int:
+        return self.local.elements
+
+    def value(self, column: str) -> float:
+        """One of COLUMNS: "local_mean" is `local.mean`, and so on."""
+        return attrgetter(column.replace("_", "."))(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The place and all COLUMNS."""
+        row = {name: getattr(self, name) for name in ("module", "op", "phase", "caller", "where")}
+        return row | {name: self.value(name) for name in COLUMNS}
+
+    def __str__(self) -> str:
+        return f"{self.module} {self.op} {self.phase}".strip()
 
 
-class Difference(NamedTuple):
-    """Errors in ulps: of how many finite elements, their sum, the largest, and how many elements are not finite."""
-
-    elements: int
-    total: float
-    largest: float
-    nonfinite: int
+ULP = 2.0**-10  # of FP16, from 2^e to 2^(e + 1), in units of 2^e
 
 
-def difference(y: Array, exact: Array) -> Difference:
-    """How far y is from exact (FP32, or FP64), in ulps of FP16 at the exact value."""
-    device = backend.of(exact)
-    y, exact = (to_dtype(device.xp.asarray(x), float32) if x.dtype != float16 else x for x in (y, exact))
-    order = sorted(range(exact.ndim), key=exact.strides.__getitem__, reverse=True)
-    y, exact = (x.transpose(order).reshape(-1) for x in (y, exact))  # as they lie in memory
-    block = getattr(device, "BLOCK", 0) or max(exact.size, 1)  # what stays in the cache
-    elements, total, largest = 0, 0.0, 0.0
-    for i in range(0, exact.size, block):
-        n, part, top = _block(device, y[i : i + block], exact[i : i + block])
-        elements, total, largest = elements + n, total + part, max(largest, top)
-    return Difference(elements, total, largest, exact.size - elements)
+def difference(y: Array, *exact: Array) -> tuple[Errors, ...]:
+    """How far y is from each of some exact results of its shape (FP32, or FP64), in ulps of FP16 at the exact value.
+
+    Elements that are infinite or NaN in any of them are left out everywhere.
+    """
+    device = backend.of(exact[0])
+    xp, sums = device.xp, tuple([Errors() for _ in exact])
+    order = sorted(range(y.ndim), key=y.strides.__getitem__, reverse=True)
+    arrays = [xp.asarray(x).transpose(order).reshape(-1) for x in (y, *exact)]  # as they lie in memory
+    arrays = [x if x.dtype == float16 else to_dtype(x, float32) for x in arrays]
+    block = min(getattr(device, "BLOCK", 2 * y.size) // 2, y.size)  # what stays in the cache
+    normal = xp.full_like(arrays[-1], 2.0**-14, shape=block)
+    for i in range(0, y.size, max(block, 1)):
+        parts = [widen(x[i : i + block]) for x in arrays]
+        found = [_errors(device, parts[0], x, normal) for x in parts[1:]]
+        if not all(errors.total < float("inf") for errors in found):
+            finite = xp.isfinite(xp.stack(parts)).all(0)
+            parts = [x[finite] for x in parts]
+            found = [_errors(device, parts[0], x, normal) for x in parts[1:]]
+        for errors, more in zip(sums, found):
+            errors.add(more)
+    return sums
 
 
-def _block(device: Any, y: Array, exact: Array) -> tuple[int, float, float]:
-    """Of one block: how many elements are finite, the sum of their errors and the largest."""
-    xp = device.xp
-    bits = device.bits(exact) & 0x7F800000  # the exponent alone: the bits of 2^e
-    xp.maximum(bits, 113 << 23, out=bits)  # 2^-14
-    xp.subtract(264 << 23, bits, out=bits)  # 2^(10 - e), one over the spacing
-    error = widen(y) - exact
-    error *= bits.view(exact.dtype)
+def _errors(device: Any, y: Array, exact: Array, normal: Array) -> Errors:
+    """Those of a block in FP32; the total is not finite where an element is not. `normal` holds 2^-14, block times."""
+    xp, error = device.xp, y - exact
+    if not error[:64].any() and not error.any():  # nothing was rounded; a look at the first few mostly tells
+        return Errors(y.size)
+    spacing = (device.bits(exact) & 0x7F800000).view(exact.dtype)  # the exponent alone: 2^e
+    xp.maximum(spacing, normal[: y.size], out=spacing)  # NumPy takes twice as long with a number
     xp.abs(error, out=error)
-    n, total = exact.size, float(reduce(error, (0,), "sum").item())
-    if not total < float("inf"):
-        finite = xp.isfinite(widen(y)) & xp.isfinite(exact)
-        error = device.select(finite, error)
-        n, total = int(xp.count_nonzero(finite)), float(reduce(error, (0,), "sum").item())
-    return n, total, float(error.max())
+    error /= spacing
+    largest, zeros = float(error.max()), 0
+    if ULP <= largest < float("inf") and (zero := exact == 0).any():
+        at = xp.flatnonzero(zero & (error >= ULP))
+        error[at] = 0
+        largest, zeros = float(error.max()), at.size
+    return Errors(y.size, float(reduce(error, (0,), "sum").item()) / ULP, largest / ULP, zeros)
 
 
 class Kept(NamedTuple):
@@ -129,6 +174,7 @@ class Shadow(Instrument):
         self._scalars: weakref.WeakKeyDictionary[Op, dict[int, Array]] = weakref.WeakKeyDictionary()
         self._ops: weakref.WeakKeyDictionary[Op, tuple[Op, Op]] = weakref.WeakKeyDictionary()
         self._gradients: weakref.WeakKeyDictionary[Op, dict[int, Array]] = weakref.WeakKeyDictionary()
+        self._nonfinite: ShadowRow | None = None  # the first with an infinity or NaN
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         with _aside():
@@ -144,35 +190,34 @@ class Shadow(Instrument):
         """All rows, in the order in which their ops first ran."""
         return list(self._rows.values())
 
-    def worst(self, n: int = 10, by: str = "inherited_mean") -> list[ShadowRow]:
-        """The n rows with the largest of one column. ValueError for an unknown one."""
-        numbers = [f.name for f in fields(ShadowRow) if f.type in ("int", "float")]
-        if by not in numbers:
-            raise ValueError(f"worst: no column {by!r}; there are {', '.join(numbers)}")
-        return sorted(self.rows, key=lambda row: getattr(row, by), reverse=True)[:n]
+    def worst(self, n: int | None = 10, by: str = "inherited_mean") -> list[ShadowRow]:
+        """The n rows (None: all) with the largest of one of COLUMNS. ValueError for an unknown one."""
+        if by not in COLUMNS:
+            raise ValueError(f"worst: no column {by!r}; there are {', '.join(COLUMNS)}")
+        return sorted(self.rows, key=lambda row: row.value(by), reverse=True)[:n]
 
     def as_dict(self) -> list[dict[str, Any]]:
         """The rows, the worst first."""
-        return [asdict(row) for row in self.worst(len(self._rows))]
+        return [row.as_dict() for row in self.worst(None)]
 
     def __str__(self) -> str:
-        columns = ("local_mean", "local_max", "inherited_mean", "inherited_max")
-        rows = [("module", "op", "phase", *[c.replace("_", " ") for c in columns], "caller")]
-        for row in self.worst(len(self._rows)):
-            rows.append((row.module, row.op, row.phase, *[f"{getattr(row, c):.3g}" for c in columns], row.caller))
-        lines = ["off from FP32, in ulps of FP16", table(rows, left=(0, 1, 2, 7), ruled=False)]
-        nonfinite = sum([row.nonfinite for row in self.rows])
-        lines += [f"{nonfinite:,} infinities and NaNs are not counted"] * (nonfinite > 0)
+        rows = [("module", "op", "phase", *[c.replace("_", " ") for c in ERRORS], "caller")]
+        for row in self.worst(None):
+            errors = [f"{row.value(c):,}" if c.endswith("zeros") else f"{row.value(c):.3g}" for c in ERRORS]
+            rows.append((row.module, row.op, row.phase, *errors, row.caller))
+        lines = ["off from FP32, in ulps of FP16", table(rows, left=(0, 1, 2, 9), ruled=False)]
+        if (first := self._nonfinite) is not None:
+            nonfinite = sum([row.nonfinite for row in self.rows])
+            lines.append(f"{nonfinite:,} infinities and NaNs are left out, the first in {first} ({first.caller})")
         return "\n".join(lines)
 
     def draw(self, axes: Any, n: int = 10) -> None:
         """The worst ops as horizontal bars on matplotlib's axes: the means of both errors."""
         worst = self.worst(n)[::-1]
-        names = [f"{row.module} {row.op} {row.phase}".strip() for row in worst]
         places = np.arange(len(worst))
-        axes.barh(places + 0.2, [row.inherited_mean for row in worst], 0.4, label="inherited (FP32 copy of the run)")
-        axes.barh(places - 0.2, [row.local_mean for row in worst], 0.4, label="local (FP32 on the same inputs)")
-        axes.set_yticks(places, names)
+        axes.barh(places + 0.2, [row.inherited.mean for row in worst], 0.4, label="inherited (FP32 copy of the run)")
+        axes.barh(places - 0.2, [row.local.mean for row in worst], 0.4, label="local (FP32 on the same inputs)")
+        axes.set_yticks(places, [str(row) for row in worst])
         axes.set_xscale("symlog", linthresh=0.1)
         axes.set_xlabel("mean error in ulps of FP16")
         axes.legend()
@@ -196,7 +241,7 @@ class Shadow(Instrument):
         row.calls += 1
         for i, (y, a, b) in enumerate(zip(outputs, near, far)):
             if hasattr(y, "dtype") and y.dtype in FLOATING:
-                row.add(y, a, b)
+                self._compare(row, y, a, b)
                 self._keep(op, i, y, b, args)
         if op.needs:
             self._ops[op] = first, second
@@ -207,14 +252,15 @@ class Shadow(Instrument):
         if first is None or second is None:
             return  # its forward was not seen, or had nothing to do with FP16
         first.like = second.like = tuple([like and Like(like.shape, _wide(like.dtype)) for like in op.like])
-        near = first.backward(*[None if dy is None else widen(dy) for dy in dys])
-        far = second.backward(*[None if dy is None else shadows.get(i, widen(dy)) for i, dy in enumerate(dys)])
+        wide = [widen(dy) for dy in dys]
+        near = first.backward(*wide)
+        far = second.backward(*[shadows.get(i, dy) for i, dy in enumerate(wide)])
         row = self._row(place)
         row.calls += 1
         for edge, dx, a, b in zip(op.edges, dxs, _tuple(near), _tuple(far)):
             if edge is None or dx is None:
                 continue
-            row.add(values_of(dx), values_of(a), values_of(b))
+            self._compare(row, values_of(dx), values_of(a), values_of(b))
             if isinstance(edge, tuple):  # else a leaf
                 (maker, i), b = edge, dense_of(b)
                 sums = self._gradients.setdefault(maker, {})
@@ -228,7 +274,7 @@ class Shadow(Instrument):
         if kept is not None and kept.version == x._version[0]:
             return kept.value
         of_scalar = self._scalars.get(x._op, {}) if x._op is not None else {}
-        return of_scalar.get(x._index, widen(x.data))
+        return of_scalar[x._index] if x._index in of_scalar else widen(x.data)
 
     def _keep(self, op: Op, i: int, y: Array, value: Array, args: tuple) -> None:
         if isinstance(y, np.generic):
@@ -237,6 +283,11 @@ class Shadow(Instrument):
         seen = [a._version[0] for a in args if isinstance(a, Tensor) and y.base is _owner(a.data)]  # as Op.apply has it
         gone = partial(_forget, weakref.ref(self), id(y))
         self._kept[id(y)] = Kept(weakref.ref(y, gone), value, seen[0] if seen else 0)
+
+    def _compare(self, row: ShadowRow, y: Array, local: Array, along: Array) -> None:
+        row.add(y, local, along)
+        if row.nonfinite and self._nonfinite is None:
+            self._nonfinite = row
 
     def _row(self, place: Place) -> ShadowRow:
         key = place.module, place.op, place.phase, place.caller
@@ -285,11 +336,8 @@ class _SameMask:
 @contextmanager
 def _aside() -> Iterator[None]:
     """What runs within leaves no trace: nobody observes it, and random numbers go on as if it had not been."""
-    random = backend.get_rng_state()
-    with unobserved(), use(FP32), np.errstate(all="ignore"):
+    with unobserved(), backend.fork_rng(), use(FP32), np.errstate(all="ignore"):
         yield
-    if backend.get_rng_state() != random:
-        backend.set_rng_state(random)
 
 
 def _is_half(x: Any) -> bool:

@@ -16,19 +16,19 @@ from .listener import Instrument, Place
 class Updates:
     """What became of the updates of one parameter, or of several together; counts of weights, over all updates.
 
-    updates   how many updates were looked at
-    elements  weights in them
-    lost      whose update dw is not 0, but fp16(fp16(w) + dw) = fp16(w): FP16 alone would not have moved them
-    zero      whose update is exactly 0
-    above     with |w / dw| > 2048, dw not 0: the ratio that MPT section 3.1 names
-    fp32      whether the parameter is in FP32 itself: then this is what FP16 would lose, and is not lost here
+    updates     how many updates were looked at
+    iterations  how many there were up to the last of them
+    elements    weights in them
+    lost        whose update dw is not 0, but fp16(fp16(w) + dw) = fp16(w): FP16 alone would not have moved them
+    zero        whose update is exactly 0
+    above       with |w / dw| > 2048, dw not 0: the ratio that MPT section 3.1 names
+    fp32        whether the parameter is in FP32 itself: then this is what FP16 would lose, and is not lost here
     """
 
     def __init__(self, name: str, fp32: bool) -> None:
         self.name, self.fp32 = name, fp32
-        self.updates = self.elements = self.lost = self.zero = self.above = 0
+        self.updates = self.iterations = self.elements = self.lost = self.zero = self.above = 0
         self.kept: dict[int, tuple[int, int]] = {}  # iteration -> elements, lost
-        self.first = self.last = 0
 
     def add(self, master: Array, copy: Array, value: Array, iteration: int, spaced: Spaced) -> None:
         """Count one update: the master (or the copy itself) and the copy in FP16 before it, and the new weights."""
@@ -48,9 +48,7 @@ class Updates:
         with unobserved(), use(MIXED):  # rounding to nearest, whatever the parameter's own policy
             device.blockwise(judge, master, copy if copy.dtype == float16 else to_dtype(copy, float16), value)
         moved, lost, above = found
-        if not self.updates:
-            self.first = iteration
-        self.updates, self.last = self.updates + 1, iteration
+        self.updates, self.iterations = self.updates + 1, max(self.iterations, iteration + 1)
         self.elements += value.size
         self.lost, self.zero, self.above = self.lost + lost, self.zero + value.size - moved, self.above + above
         if spaced.wants(iteration):
@@ -69,7 +67,7 @@ class Updates:
             "lost": self.lost / n,
             "unchanged_by_zero": self.zero / n,
             "above_2048": self.above / n,
-            "iterations": self.last - self.first + 1 if self.updates else 0,
+            "iterations": self.iterations,
             "fp32": self.fp32,
         }
 
@@ -115,11 +113,10 @@ class LostUpdates(Instrument):
         """All FP16 weights together; in an FP32 run, all weights."""
         rows = [u for u in self._parameters.values() if not u.fp32] or list(self._parameters.values())
         total = Updates("all", bool(rows) and rows[0].fp32)
-        for u in rows:
-            for name in ("elements", "lost", "zero", "above"):
-                setattr(total, name, getattr(total, name) + getattr(u, name))
-        total.updates, total.first = max((u.updates for u in rows), default=0), min((u.first for u in rows), default=0)
-        total.last = max((u.last for u in rows), default=0)
+        for name in ("elements", "lost", "zero", "above"):
+            setattr(total, name, sum(getattr(u, name) for u in rows))
+        for name in ("updates", "iterations"):
+            setattr(total, name, max((getattr(u, name) for u in rows), default=0))
         return total
 
     def as_dict(self) -> list[dict[str, Any]]:
@@ -144,18 +141,13 @@ class LostUpdates(Instrument):
 
     def draw(self, axes: Any) -> None:
         """Bars: per parameter the shares that FP16 loses, that have no update, and that FP16 would move."""
-        rows = self.rows[:20][::-1]
-        start = [0.0] * len(rows)
-        shares = {
-            "lost in FP16": ([u.lost / max(u.elements, 1) for u in rows], "#d55e00"),
-            "no update (dw = 0)": ([u.zero / max(u.elements, 1) for u in rows], "0.8"),
-        }
-        shares["moved"] = [1 - a - b for a, b in zip(*(s for s, _ in shares.values()))], "#0072b2"
-        labels = [u.name + " (in FP32)" * u.fp32 for u in rows]
-        for label, (share, color) in shares.items():
-            axes.barh(labels, [100 * s for s in share], left=start, color=color, label=label)
-            start = [a + 100 * s for a, s in zip(start, share)]
-        above = [100 * u.above / max(u.elements, 1) for u in rows]
+        rows = [u.as_dict() for u in self.rows[:20][::-1]]
+        names = [u["name"] + " (in FP32)" * u["fp32"] for u in rows]
+        lost, zero, above = ([100 * u[share] for u in rows] for share in ("lost", "unchanged_by_zero", "above_2048"))
+        still = [a + b for a, b in zip(lost, zero)]
+        axes.barh(names, lost, color="#d55e00", label="lost in FP16")
+        axes.barh(names, zero, left=lost, color="0.8", label="no update (dw = 0)")
+        axes.barh(names, [100 - s for s in still], left=still, color="#0072b2", label="moved")
         axes.plot(above, range(len(rows)), "|", color="black", markersize=14, label="|w/dw| > 2048")
         axes.set(xlabel="share of the weights in all updates, %", xlim=(0, 100), title="Updates that FP16 would lose")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=4, fontsize=8, frameon=False)

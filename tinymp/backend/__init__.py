@@ -17,6 +17,7 @@ __all__ = [
     "default",
     "default_device",
     "device",
+    "fork_rng",
     "get",
     "get_rng_state",
     "gpu",
@@ -126,3 +127,13 @@ def set_rng_state(state: dict[str, dict]) -> None:
         raise ValueError(f"set_rng_state: expected the states of {sorted(active)}, got {state!r}")
     for name, one in state.items():
         active[name].set_rng_state(one)
+
+
+@contextmanager
+def fork_rng() -> Iterator[None]:
+    """Within the block random numbers may be drawn; after it they go on as if none had been, also after an error."""
+    state = get_rng_state()
+    try:
+        yield
+    finally:
+        set_rng_state(state)

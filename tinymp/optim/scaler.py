@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from .. import backend
+from .._caller import caller
 from ..nn.parameter import Parameter
 from ..ops._arguments import refuse, tensor
 from ..precision import FLOATING, FP16_MAX, LOSS, float16, reduce, widen
@@ -538,7 +539,7 @@ class _Witness:
         if phase == "forward":
             shapes = ", ".join(f"{op._name_of(i)} {x.shape}" for i, x in enumerate(inputs) if hasattr(x, "shape"))
             bad = {i: n for i, n in enumerate(map(_nonfinite, inputs)) if n}
-            self.calls[op] = f"{op.name}({shapes}) at {_user_line()}", bad
+            self.calls[op] = f"{op.name}({shapes}) at {caller(sys._getframe())}", bad
             if self.first_nonfinite is None and (bad or any(map(_nonfinite, outputs))):
                 self.first_nonfinite = self.cause(op)
         elif self.overflow is None and any(map(_nonfinite, outputs)):
@@ -583,12 +584,3 @@ def _nonfinite(x: Any) -> int:
         return 0
     xp = backend.of(x).xp
     return int(xp.count_nonzero(~xp.isfinite(widen(x))))
-
-
-def _user_line() -> str:
-    """File and line of the innermost caller outside this package."""
-    package = __name__.partition(".")[0]
-    frame = sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == package:
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,33 @@
+"""Which line of the user's program is running: for errors, and for the audit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import FrameType
+
+PACKAGE = str(Path(__file__).parent) + os.sep
+
+
+def inside(frame: FrameType) -> bool:
+    """Whether a frame is tinymp's own."""
+    return frame.f_code.co_filename.startswith(PACKAGE)
+
+
+def line(frame: FrameType) -> str:
+    """File and line: in tinymp the path below it ("ops/dot.py:39"), else the file's name ("train.py:17"), and of a
+    notebook the cell ("In [7]:3").
+    """
+    name = frame.f_code.co_filename
+    if inside(frame):
+        return f"{name.removeprefix(PACKAGE)}:{frame.f_lineno}"
+    shell = frame.f_globals.get("get_ipython")
+    cells = getattr(getattr(shell(), "compile", None), "_filename_map", {}) if callable(shell) else {}
+    return f"{f'In [{cells[name]}]' if name in cells else Path(name).name}:{frame.f_lineno}"
+
+
+def caller(frame: FrameType | None) -> str:
+    """The line of the innermost frame that is not tinymp's, from this one outwards; empty where there is none."""
+    while frame is not None and inside(frame):
+        frame = frame.f_back
+    return "" if frame is None else line(frame)
