@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from itertools import count
@@ -700,8 +700,8 @@ def _deposit(leaves: dict[int, list], root_gradient: Array) -> None:
 
 
 def _owner(x: Array) -> Array:
-    """The array that owns the memory of x."""
-    return x if x.base is None else x.base
+    """The array that owns the memory of x; x itself where that is no array (a file's pages, another library's)."""
+    return x if getattr(x.base, "dtype", None) is None else x.base
 
 
 def type_name(x: Any) -> str:
@@ -779,28 +779,33 @@ class Copy(Op):
 
 
 def saved_nbytes(root: Tensor) -> int:
-    """The bytes that the graph behind `root` keeps for backward: activations and statistics, without the leaves that
-    require gradients (weights). Arrays that several ops share are counted once.
-    """
-    owners: dict[int, Array] = {}
-    leaves: set[int] = set()
-    seen: set[int] = set()
-    ops = [] if root._op is None else [root._op]
+    """The bytes that the graph behind `root` keeps for backward: see `kept_by`."""
+    graph: set[Op] = set()
+    ops = [root._op]
     while ops:
         op = ops.pop()
-        if id(op) in seen:
+        if op is not None and op not in graph:
+            graph.add(op)
+            ops += [edge[0] for edge in op.edges if isinstance(edge, tuple)]
+    return sum(_owner(x).nbytes for x in kept_by(graph).values())
+
+
+def kept_by(ops: Iterable[Op]) -> dict[int, Array]:
+    """The arrays that ops hold on to until backward, activations and statistics: one of each memory, by its owner's id.
+
+    Not those of the leaves that require gradients (weights), and nothing of ops whose backward has run.
+    """
+    kept: dict[int, Array] = {}
+    leaves: set[int] = set()
+    for op in ops:
+        if op.saved is None:
             continue
-        seen.add(id(op))
-        for array in (*(op.saved or ()), *op.statistics):
-            if hasattr(array, "nbytes"):
-                owner = _owner(array)
-                owners[id(owner)] = owner
-        for edge in op.edges:
-            if isinstance(edge, Tensor):
-                leaves.add(id(_owner(edge.data)))
-            elif edge is not None:
-                ops.append(edge[0])
-    return sum(owner.nbytes for key, owner in owners.items() if key not in leaves)
+        leaves |= {id(_owner(edge.data)) for edge in op.edges if isinstance(edge, Tensor)}
+        for value in vars(op).values():  # `saved`, `statistics`, and whatever else forward left there
+            for x in value if isinstance(value, (tuple, list)) else (value,):
+                if hasattr(x, "nbytes") and hasattr(x, "strides"):
+                    kept[id(_owner(x))] = x
+    return {owner: x for owner, x in kept.items() if owner not in leaves}
 
 
 def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: str | None = None) -> Tensor:

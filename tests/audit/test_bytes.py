@@ -12,7 +12,9 @@ import tinymp as mp
 from examples import dcgan, mnist
 from examples.language_model import CONFIGS, LanguageModel
 from tinymp import nn, ops, optim
-from tinymp.audit.bytes import ROLES, ByteLedger, _alone, predict, total
+from tinymp.audit.bytes import KEPT, ROLES, ByteLedger, predict, total
+from tinymp.audit.histograms import Exponents
+from tinymp.audit.ledger import Ledger
 from tinymp.audit.products import Products
 from tinymp.nn import statistics
 from tinymp.tensor import saved_nbytes
@@ -52,17 +54,26 @@ CASES = {
 
 def measure(model, loss, inputs, policy, rule, *, unscale=False, ledger=None, steps=1):
     ledger = ByteLedger() if ledger is None else ledger
+    with mp.audit(ledger):
+        train(model, loss, inputs, policy, rule, unscale=unscale, steps=steps)
+    return ledger
+
+
+def train(model, loss, inputs, policy, rule, *, unscale=False, steps=1):
+    """Returns what the graph of the last step kept."""
     optimizer, scaler = rule(list(model.parameters())), optim.StaticLossScaler(8)
-    with mp.use(policy), mp.audit(ledger):
+    with mp.use(policy):
         for _ in range(steps):
             arguments = [policy.cast(mp.tensor(x)) for x in inputs]
-            scaler.scale(loss(model, *arguments)).backward()
+            y = scaler.scale(loss(model, *arguments))
+            kept = saved_nbytes(y)
+            y.backward()
             if unscale:
                 scaler.unscale_(optimizer)
             assert scaler.step(optimizer).applied
             scaler.update()
             optimizer.zero_grad()
-    return ledger
+    return kept
 
 
 def build(make, policy):
@@ -91,7 +102,6 @@ def test_known_numbers(policy):
 
 
 def test_activations_are_what_the_graph_keeps():
-    """saved_nbytes, and what the loss holds beside it: the mask of rows that are not ignored, the sum of the weights"""
     model = build(of_mnist, mp.MIXED)
     x, y = mp.MIXED.cast(mp.tensor(images(16, 1, 28, 28))), mp.tensor(np.arange(16) % 10)
     ledger = ByteLedger()
@@ -99,7 +109,13 @@ def test_activations_are_what_the_graph_keeps():
         loss = ops.cross_entropy(model(x), y)
         kept = saved_nbytes(loss)
         loss.backward()
-    assert sum(ledger.measured["activations"].values()) == kept + 16 + 4
+    assert sum(ledger.measured["activations"].values()) == kept > 0
+    assert saved_nbytes(loss) == 0  # freed
+
+
+def test_an_array_over_memory_that_is_no_array():
+    x, w = mp.from_numpy(np.frombuffer(bytes(16), "f4")), mp.tensor(np.ones(4, "f4"), requires_grad=True)
+    assert saved_nbytes(x * w) == 16
 
 
 def test_an_array_outside_save_counts():
@@ -187,6 +203,43 @@ def test_workspace():
     assert ledger.measured["workspace"] == {"float32": 2 * 64 * 4}
 
 
+def test_frozen_weights_are_weights():
+    """The second weight is kept for the gradient of what comes before it; it is no activation."""
+    model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 4).requires_grad_(False))
+    ledger = measure(model, lambda m, x: ops.exp(m(x)).sum(), [images(3, 8)], mp.FP32, optim.SGD)
+    assert ledger.measured["activations"] == {"float32": 4 * (3 * 8 + 3 * 4 + 3 * 4)}  # both inputs, and what exp made
+    assert ledger.measured["weights"] == {"float32": 4 * (8 * 4 + 4 + 4 * 4 + 4)}
+    assert ledger.measured["gradients"] == {"float32": 4 * (8 * 4 + 4)}
+
+
+def test_two_trainings_in_one_audit_are_kept_apart():
+    make, loss, *inputs = CASES["mnist"]
+    policies, rule = (mp.FP32, mp.MIXED), RULES["momentum"]
+    apart = [measure(build(make, p), loss, inputs, p, rule) for p in policies]
+    both, models = ByteLedger(), [build(make, p) for p in policies]
+    with mp.audit(both):
+        for model, policy in zip(models, policies):
+            train(model, loss, inputs, policy, rule)
+    fp32, mixed = (ledger.measured for ledger in apart)
+    assert both.measured == mixed
+    assert both.by_policy == both.as_dict()["by_policy"] == {"FP32": fp32, "MIXED": mixed}
+    assert both.ratio == apart[1].ratio
+    assert str(both).splitlines()[-1].startswith("2 policies ran (FP32 ")
+    assert str(both).endswith("; this is the last one, MIXED.")
+    assert "policies" not in str(apart[1])
+
+
+def test_a_policy_for_a_part_of_a_step():
+    x, ledger = mp.tensor(images(4, 8), requires_grad=True), ByteLedger()
+    with mp.audit(ledger):
+        y = ops.exp(x)
+        with mp.use(mp.FP32):
+            y = ops.tanh(y).sum()
+        y.backward()
+    assert ledger.by_policy.keys() == {"MIXED"}
+    assert ledger.measured["activations"] == {"float32": 2 * 4 * 8 * 4}
+
+
 def test_a_dcgan_iteration():
     """Two networks: while D learns, G's graph waits."""
     mp.manual_seed(0)
@@ -224,11 +277,21 @@ def test_predictions(name, policy, rule):
     before = model.state_dict()
     ledger = predict(model, *inputs, policy=policy, optimizer=rule, loss=loss, unscale=unscale)
     assert all(np.array_equal(v, before[k]) for k, v in model.state_dict().items())
-    measure(model, loss, inputs, policy, RULES[rule], unscale=unscale, ledger=ledger, steps=2)
+    ledger = ByteLedger(ledger)
+    with mp.audit(ledger):
+        kept = train(model, loss, inputs, policy, RULES[rule], unscale=unscale, steps=2)
     measured, predicted = ledger.measured, ledger.predicted
     assert total(predicted) == pytest.approx(total(measured), rel=0.02)
     assert predicted == measured
-    assert measured["weights"]
+    parameters = list(model.parameters())  # now without the ledger
+    n, weights = sum(p.data.size for p in parameters), sum(p.nbytes for p in parameters)
+    assert {role: sum(predicted[role].values()) for role in KEPT} == {
+        "weights": weights,
+        "masters": sum(p.master_nbytes for p in parameters),
+        "gradients": 4 * n if unscale else weights,
+        "activations": kept,
+        "optimizer": {"sgd": 0, "momentum": 4, "adam": 8}[rule] * n,
+    }
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -264,11 +327,17 @@ def test_inputs_as_shapes_and_an_optimizer_of_the_model():
 
 def test_within_an_audit_nobody_else_hears():
     model = build(of_mnist, mp.MIXED)
-    inner = Products()
+    inner = Products(), Ledger()
     with mp.audit() as a:
-        predict(model, (2, 1, 28, 28), instruments=[inner])
-    assert inner.rows
+        predict(model, (2, 1, 28, 28), instruments=inner)
     assert not a.ledger
+    assert inner[0].rows
+    assert {(row.read, row.written) for row in inner[1].rows.filter(op="conv2d")} == {("float16", "float16")}
+
+
+def test_no_values_no_exponents():
+    with pytest.raises(ValueError, match="exponents: arrays on the device 'meta' have no values; let Exponents listen"):
+        predict(nn.Linear(2, 2), (1, 2), instruments=[Exponents()])
 
 
 def resnet50():
@@ -399,6 +468,8 @@ def test_draw():
     tops = [max(bar.get_y() + bar.get_height() for bar in bars) for bars in zip(*axes.containers)]
     assert tops[0] == pytest.approx(total(ledger.fp32) / 2**20)
     assert tops[1] == pytest.approx(total(ledger.predicted) / 2**20)
+    assert [bars.get_label() for bars in axes.containers] == list(KEPT)
+    assert len({bars[0].get_facecolor() for bars in axes.containers}) == len(KEPT)
 
 
 def test_on_a_gpu(gpu):
@@ -415,7 +486,19 @@ def test_a_layer_that_dies_during_a_prediction_leaves_no_note():
     layer = nn.BatchNorm1d(3)
     layer(mp.tensor(np.ones((4, 3), "float32")))
     key = next(iter(statistics._before))
-    with _alone():
+    with statistics.set_aside():
         del layer
         gc.collect()
     assert key not in statistics._before
+
+
+def test_a_prediction_settles_no_notes_of_the_training():
+    """Its step is applied; the next one of the training is skipped, and takes back what the training's forward changed.
+    A layer without parameters belongs to every step.
+    """
+    model, x = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, affine=False)), mp.tensor(images(4, 3))
+    model(x)
+    assert model[1].running_mean.data.all()
+    predict(model, (4, 3), policy=mp.FP32)
+    statistics.settle(True, [])
+    assert not model[1].running_mean.data.any()

@@ -83,6 +83,70 @@ def test_shares_lost_at_every_scale_against_rounding(policy):
     assert table[3]["zero"] == histograms.share_lost("weight gradient", 8.0).zero
 
 
+def lost_in_rounding(histograms, role, name):
+    """Of values at a scale of 1: how many had become 0, going by their exponents."""
+    return sum(n for e, n in by_exponent(tensor(histograms, name, role)).items() if e < -25)
+
+
+def test_what_became_0_in_fp16_is_lost():
+    """p's gradient is c times a gradient of 2^-14: it is rounded from FP32. One zero is a true one."""
+    c = np.array([0, 2.0**-12, 2.0**-11, 1.25 * 2.0**-11, 2.0**-10, 1], np.float32)  # the second of them is a tie
+    p, histograms = weight(), Exponents()
+    with mp.audit(histograms) as a:
+        ((p * mp.tensor(c.astype("f2"))).float().sum() * 2.0**-14).backward()
+    t = tensor(histograms, "w", "weight gradient")
+    assert by_exponent(t) == {-26: 2, -24: 2, -14: 1} and t["zeros"] == 1
+    assert histograms.share_lost("weight gradient") == (2 / 5, 2 / 5, 0)
+    assert histograms.share_lost("weight gradient", 2.0) == (0, 4 / 5, 0)
+    assert histograms.saved()["weight gradient"] == 2 / 5
+    assert sum(row.zero for row in a.ledger) == 2
+    assert "Not among the lost" not in str(histograms)
+
+
+def test_what_became_0_in_blocks(monkeypatch):
+    """gelu rounds its one gradient block by block."""
+    monkeypatch.setattr(mp.backend.cpu, "BLOCK", 8)
+    x, histograms = mp.tensor(np.linspace(-4, 4, 60).astype("f2"), requires_grad=True), Exponents()
+    with mp.audit(histograms) as a:
+        (ops.gelu(x * 1.0).float().sum() * 2.0**-20).backward()
+    (row,) = a.ledger.filter(op="gelu", phase="backward")
+    assert len(row.roundings) == 1 and 0 < row.zero < 60
+    assert lost_in_rounding(histograms, "activation gradient", "mul") == row.zero
+
+
+def test_what_became_0_and_is_broadcast():
+    x, histograms = mp.tensor(np.ones(64, "f2"), requires_grad=True), Exponents()
+    with mp.audit(histograms):
+        ((x * 1.0).mean(0, keepdim=True).float().sum() * 2.0**-20).backward()
+    assert histograms.share_lost("activation gradient").zero == 1
+
+
+def test_a_part_of_what_was_rounded():
+    """Whose values became 0 is not known: they are zeros, also where the part is as large as the whole, broadcast."""
+    a, b = (mp.tensor(np.ones((4, 2), "f2"), requires_grad=True) for _ in range(2))
+    c, histograms = mp.tensor(np.array([[0.25]] * 4 + [[4]] * 4, "f2")), Exponents()
+    with mp.audit(histograms):
+        parts = [ops.relu(x).sum(1, keepdim=True) for x in (a, b)]
+        ((ops.cat(parts) * c).float().sum() * 2.0**-24).backward()
+    assert lost_in_rounding(histograms, "activation gradient", "cat") == 4
+    for name, times in (("sum", 1), ("relu", 2)):
+        t = tensor(histograms, name, "activation gradient")
+        assert t["zeros"] == 4 * times and by_exponent(t)[-22] == 4 * times
+        assert lost_in_rounding(histograms, "activation gradient", name) == 0
+
+
+def test_what_became_0_inside_of_an_op():
+    """The LSTM rounds the gradients of its gates, which are nobody's."""
+    layer, histograms = mp.MIXED.cast(nn.LSTM(4, 4)), Exponents()
+    x = mp.tensor(np.ones((3, 2, 4), "f2"), requires_grad=True)
+    with mp.audit(histograms) as a:
+        (layer(x * 1.0)[0].float().sum() * 2.0**-24).backward()
+    (row,) = a.ledger.filter(op="lstm", phase="backward")
+    counted = lost_in_rounding(histograms, "activation gradient", "mul")
+    assert 0 < histograms.as_dict()["unseen"] <= row.zero - counted
+    assert f"Not among the lost: {histograms.as_dict()['unseen']} values" in str(histograms)
+
+
 def test_ties_and_the_last_values_before_infinity_are_counted_as_kept():
     c = np.array([2.0**-25, np.nextafter(np.float32(2.0**-25), np.float32(0)), 65520, 65536], np.float32)
     p, histograms = weight(mp.FP32, 4), Exponents()
@@ -192,12 +256,17 @@ class Net(nn.Module):
 
 
 def train(policy, steps, *instruments, scaler=None, device="cpu"):
+    with mp.audit(*instruments):
+        return run(policy, steps, scaler, device)
+
+
+def run(policy, steps, scaler=None, device="cpu"):
     mp.manual_seed(0)
     model = policy.cast(Net()).to(device)
     x = policy.cast(mp.tensor(np.random.default_rng(0).standard_normal((5, 4)).astype("f4"))).to(device)
     labels = mp.tensor(np.array([0, 1, 2, 0, 1])).to(device)
     sgd, scaler = optim.SGD(model.parameters(), lr=0.1), scaler or optim.StaticLossScaler(1024.0)
-    with mp.audit(*instruments), mp.use(policy):
+    with mp.use(policy):
         for _ in range(steps):
             scaler.scale(ops.cross_entropy(model(x), labels)).backward()
             scaler.step(sgd)
@@ -225,6 +294,25 @@ def test_layers_and_roles_of_a_training(policy):
         expected["weight gradient", layer, f"model.{name}"] = 3 * p.data.size, 3, 1024
         expected["weight", layer, f"model.{name}"] = 4 * p.data.size, 4, 1  # at first, and after each update
     assert found == expected
+
+
+def test_two_trainings_in_one_audit_are_kept_apart():
+    both, alone = Exponents(), [Exponents(), Exponents()]
+    policies = mp.FP32, mp.MIXED
+    with mp.audit(both):
+        models = [run(policy, 3) for policy in policies]  # they have the same names
+    for policy, histograms in zip(policies, alone):
+        train(policy, 3, histograms)
+        found = [t for t in both.as_dict()["tensors"] if t["policy"] == policy.name]
+        expected = histograms.as_dict()["tensors"]
+        assert [(t["name"], t["counts"], t["zeros"]) for t in found] == [
+            (t["name"], t["counts"], t["zeros"]) for t in expected
+        ]
+    mixed = alone[1]
+    assert (both.best_scale(), both.margin(), both.saved()) == (mixed.best_scale(), mixed.margin(), mixed.saved())
+    assert len(models) == 2 and "model.norm linear: activation gradient (FP32)" not in str(mixed)
+    assert "model.norm layer_norm: activation gradient (FP32)" in str(both)
+    assert "all gradients, and the best scale, are those of MIXED." in str(both)
 
 
 def test_looking_changes_nothing():

@@ -65,6 +65,10 @@ OPS = {
     "concatenated": (lambda a: ops.cat([a, a[::2]], 0), X),
     "stacked": (lambda a: ops.stack([a, a], 1), X),
     "padded": (lambda a: ops.pad(a, (1, 2)), X),
+    "reflected": (lambda a: ops.pad(a, (1, 2), mode="reflect"), X),
+    "mask": (lambda a: a[a > 0], X),
+    "converted": (lambda a: a * (a > 0).to("float32").to(a.dtype), X),
+    "sampled": (lambda a: a * ops.log_uniform_sample(8, 8).expected.to(a.dtype), X),
     "slices": (lambda a: a[1:4, ::2], X),
     "index": (lambda a, i: a[i[:, 0]], X, INDEX),
     "gather": (lambda a, i: a.gather(1, i), X, INDEX),
@@ -82,6 +86,7 @@ OPS = {
     "layer_norm": (lambda a: ops.layer_norm(a, (8,)), X),
     "batch_norm": (lambda a: ops.batch_norm(a, None, None, training=True), IMAGES),
     "cross_entropy": (lambda a, i: ops.cross_entropy(a, i[:, 0]), X, INDEX),
+    "weighted": (lambda a, i: ops.cross_entropy(a, i[:, 0], weight=ops.ones(8)), X, INDEX),
     "smoothed": (lambda a, i: ops.cross_entropy(a, i[:, 0], label_smoothing=0.1), X, INDEX),
     "nll": (lambda a, i: ops.nll_loss(a, i[:, 0]), X, INDEX),
     "mse": (lambda a: ops.mse_loss(a, a.detach()), X),
@@ -113,7 +118,7 @@ def test_ops_are_those_of_the_cpu(name, policy):
 def models():
     small = CONFIGS["small"].__class__(**{**vars(CONFIGS["small"]), "vocabulary": 50, "embedding": 16, "hidden": 16})
     words = np.zeros((6, 4), np.int64)
-    images, targets = np.ones((8, 1, 28, 28), np.float32), np.zeros(8, np.int64)
+    images, targets = np.ones((4, 1, 28, 28), np.float32), np.zeros(4, np.int64)
     noise = np.ones((4, 100, 1, 1), np.float32)
     return {
         "mnist": (lambda: mnist.cnn(1, 28, 28, 10), lambda m, x, y: ops.cross_entropy(m(x), y), images, targets),
@@ -127,7 +132,7 @@ def models():
     }
 
 
-@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.PURE_FP16], ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.PURE_FP16, mp.STOCHASTIC_ROUNDING], ids=lambda p: p.name)
 @pytest.mark.parametrize("name", models())
 def test_a_training_step(name, policy):
     """From the initialiser to the optimizer's state."""
@@ -195,7 +200,12 @@ def test_views_share_memory_and_copies_do_not():
 )
 def test_indices(index):
     x = np.zeros((4, 5, 6), np.float32)
-    assert backend.meta.asarray(x)[index].shape == x[index].shape
+    assert _look(backend.meta.asarray(x)[index]) == _look(x[index].copy(order="K"))
+
+
+class Loses(ops.pointwise.Mul):
+    def forward(self, a, b):
+        raise KeyError("lost")
 
 
 def test_mistakes_are_still_found():
@@ -203,6 +213,12 @@ def test_mistakes_are_still_found():
         x = ops.zeros(4, 6)
         with pytest.raises(ValueError, match=r"matmul: expected input.shape\[-1\]"):
             x.matmul(x)
+        with pytest.raises(KeyError, match="lost"):
+            Loses.apply(x, x)
+        with pytest.raises(NotImplementedError, match=r"add\.accumulate of arrays without memory"):
+            np.add.accumulate(x.data)
+        with pytest.raises(ValueError, match="have no values"):
+            backend.meta.exponents(x.data)
         with pytest.raises(ValueError, match="expected tensors on one device"):
             x + mp.tensor(np.zeros((4, 6), np.float32), device="cpu")
 

@@ -6,7 +6,6 @@ import copy
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from .. import backend, ops, optim, precision
@@ -14,9 +13,9 @@ from ..nn import statistics
 from ..nn.module import Module
 from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer
-from ..precision import FP32, MIXED, Policy, float16, use
+from ..precision import FP32, MIXED, Policy, current_policy, float16, use
 from ..sparse import SparseRows, values_of
-from ..tensor import Op, Tensor, unwatched
+from ..tensor import Op, Tensor, _owner, kept_by, unwatched
 from ._sampling import table
 from .listener import Instrument, Listener, Place
 
@@ -32,33 +31,44 @@ OPTIMIZERS: dict[str, Callable[[list], Optimizer]] = {
 }
 
 
+class _Training:
+    """What was seen under one policy."""
+
+    def __init__(self) -> None:
+        self.largest: Bytes = {role: {} for role in ROLES}
+        self.parameters: dict[int, weakref.ref[Parameter]] = {}
+        self.states: weakref.WeakKeyDictionary[Optimizer, dict[str, int]] = weakref.WeakKeyDictionary()
+
+
 class ByteLedger(Instrument):
     """The bytes of a training by role and dtype, each role at the moment when it was largest.
 
-    weights      the working copies of all parameters that an optimizer or a gradient was seen of
+    weights      the working copies of all parameters that an optimizer or a gradient was seen of, and of models whose
+                 weights a graph keeps
     masters      their FP32 masters
     gradients    `grad` as an optimizer's step finds it: FP16, but FP32 after `unscale_` (clipping) or several backwards
-    activations  what graphs keep for backward when one begins: saved arrays and statistics, and whatever else ops hold
-                 on to; not the parameters
+    activations  what graphs keep for backward when one begins (`tensor.kept_by`); not the parameters
     optimizer    the state of the optimizers
     workspace    what the gates were handed inside one op beyond its arguments, results and saved arrays: columns of a
                  convolution, FP32 values before their rounding, FP16 operands that a CPU widens. An op makes more than
                  it hands to gates, so this is a lower bound, and no part of the ratio
 
-    measured   {role: {dtype: bytes}}
+    by_policy  {policy: {role: {dtype: bytes}}}. A graph and its step count for the policy in use where the graph began
+    measured   those of the policy that was last
     predicted  the same by `predict`, or None; may be given, to be shown beside what is measured
     fp32       the same training in FP32, predicted; where something is measured, that with each FP16 number in 4 bytes
                and without masters (workspace is not known then, and FP32 may keep a little more: some results are views
                of larger arrays there, which a rounding would have copied)
+    ratio      the sum of all roles but workspace in FP32, divided by that here. Roles are largest at different moments,
+               so the most that was ever held at once is less than such a sum
     """
 
     def __init__(self, predicted: ByteLedger | None = None) -> None:
         self.predicted: Bytes | None = None if predicted is None else predicted.predicted
         self._baseline: Bytes = {} if predicted is None else predicted._baseline
         self.optimizers: list[dict[str, Any]] = []  # their rules and options, as of their last step
-        self._largest: Bytes = {role: {} for role in ROLES}
-        self._parameters: dict[int, weakref.ref[Parameter]] = {}
-        self._states: weakref.WeakKeyDictionary[Optimizer, dict[str, int]] = weakref.WeakKeyDictionary()
+        self._trainings: dict[str, _Training] = {}  # per policy
+        self._now = _Training()
         self._graph: weakref.WeakSet[Op] = weakref.WeakSet()  # ops that have run forward and not backward
         self._grows = False  # whether one of them is new since the last backward
         self._gates: list[list[Any]] = []  # what the gates saw since the last op: [owner's id and bytes, dtype, bytes]
@@ -72,6 +82,8 @@ class ByteLedger(Instrument):
         self._gate(place, x)
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if place.phase == "forward" and op.needs and not self._grows:
+            self._turn()
         known = {_identity(x) for x in (*inputs, *outputs, *(op.saved or ()), *op.statistics) if hasattr(x, "dtype")}
         for seen in self._gates:
             size: Counter[str] = Counter()
@@ -93,8 +105,8 @@ class ByteLedger(Instrument):
     def stepped(self, optimizer: Optimizer, result: Any) -> None:
         self._known(optimizer._parameters())
         state = [v for arrays in optimizer.state.values() for name, v in arrays.items() if name != "step"]
-        self._states[optimizer] = _sizes(state)
-        self._note("optimizer", sum((Counter(s) for s in self._states.values()), Counter()))
+        self._now.states[optimizer] = _sizes(state)
+        self._note("optimizer", sum((Counter(s) for s in self._now.states.values()), Counter()))
         self._measure_parameters()
         rule = {"optimizer": type(optimizer).__name__}
         self.optimizers = [o for o in self.optimizers if o["id"] != id(optimizer)]
@@ -114,7 +126,13 @@ class ByteLedger(Instrument):
         if self._grows:
             self._measure_graph()
         self._measure_parameters()
-        return {role: dict(sizes) for role, sizes in self._largest.items()}
+        return {role: dict(sizes) for role, sizes in self._now.largest.items()}
+
+    @property
+    def by_policy(self) -> dict[str, Bytes]:
+        """{policy: {role: {dtype: bytes}}} of the policies under which something was kept, in their order."""
+        _ = self.measured
+        return {policy: training.largest for policy, training in self._trainings.items() if total(training.largest)}
 
     @property
     def fp32(self) -> Bytes:
@@ -124,7 +142,7 @@ class ByteLedger(Instrument):
 
     @property
     def ratio(self) -> float:
-        """How many times as many bytes the training keeps in FP32, workspace left out; NaN without any."""
+        """How many times as many bytes the training keeps in FP32; NaN where it keeps none."""
         own = total(self.measured) or total(self.predicted or {})
         return total(self.fp32) / own if own else float("nan")
 
@@ -135,6 +153,7 @@ class ByteLedger(Instrument):
         return {
             "roles": list(ROLES),
             "measured": measured if any(measured.values()) else {},
+            "by_policy": self.by_policy,
             "predicted": self.predicted,
             "fp32": self.fp32,
             "ratio": None if ratio != ratio else ratio,
@@ -152,20 +171,31 @@ class ByteLedger(Instrument):
                 whole = _text(sum(fp32.get(role, {}).values())) if known else "-" if i == 0 else ""
                 rows.append((role if i == 0 else "", dtype, *shown, whole))
         rows.append(("all but workspace", "", *[_text(total(b) or None) for b in (measured, predicted, fp32)]))
-        return f"{table(rows, left=(0, 1), most=None)}\nFP32 / this: {self.ratio:.2f}"
+        lines = [table(rows, left=(0, 1), most=None), f"FP32 / this: {self.ratio:.2f}"]
+        kept = {policy: _text(total(b)) for policy, b in self.by_policy.items()}
+        if len(kept) > 1:
+            everyone = ", ".join(f"{policy} {size}" for policy, size in kept.items())
+            lines.append(f"{len(kept)} policies ran ({everyone}); this is the last one, {self._policy}.")
+        return "\n".join(lines)
 
     def draw(self, axes: Any) -> None:
         """Two stacked bars on matplotlib's axes, FP32 and this, in MiB by role."""
+        colors = ("#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7")  # told apart by the colour-blind, too
         bars = {"FP32": self.fp32, "this": self.measured if total(self.measured) else self.predicted or {}}
         bottom = [0.0, 0.0]
-        for role in KEPT:
+        for role, color in zip(KEPT, colors, strict=True):
             heights = [sum(b.get(role, {}).values()) / 2**20 for b in bars.values()]
-            axes.bar(list(bars), heights, bottom=bottom, label=role, width=0.6)
+            axes.bar(list(bars), heights, bottom=bottom, label=role, width=0.6, color=color)
             bottom = [b + h for b, h in zip(bottom, heights)]
-        axes.set(ylabel="MiB", title=f"Bytes of a training step: FP32 / this = {self.ratio:.2f}")
-        axes.legend()
+        axes.set(xlim=(-0.5, 2.4), ylabel="MiB", title=f"Bytes of a training step: FP32 / this = {self.ratio:.2f}")
+        axes.legend(loc="upper right", reverse=True, frameon=False)
 
     # ---- measuring
+
+    def _turn(self) -> None:
+        """To the policy in use; the first one takes over what was seen before any graph."""
+        self._policy = current_policy().name
+        self._now = self._trainings.setdefault(self._policy, _Training() if self._trainings else self._now)
 
     def _gate(self, place: Place, *arrays: Any) -> None:
         """Arrays at a gate of an op: a CPU widens FP16 operands of a product."""
@@ -181,11 +211,11 @@ class ByteLedger(Instrument):
 
     def _known(self, parameters: Iterable[Parameter]) -> None:
         for p in parameters:
-            if id(p) not in self._parameters or self._parameters[id(p)]() is None:
-                self._parameters[id(p)] = weakref.ref(p)
+            if id(p) not in self._now.parameters or self._now.parameters[id(p)]() is None:
+                self._now.parameters[id(p)] = weakref.ref(p)
 
     def _alive(self) -> list[Parameter]:
-        return [p for ref in self._parameters.values() if (p := ref()) is not None]
+        return [p for ref in self._now.parameters.values() if (p := ref()) is not None]
 
     def _measure_parameters(self) -> None:
         parameters = self._alive()
@@ -196,33 +226,18 @@ class ByteLedger(Instrument):
     def _measure_graph(self) -> None:
         """What the ops hold on to that have not run backward yet."""
         self._grows = False
-        kept, leaves = {}, list[Tensor](self._alive())
-        for op in self._graph:
-            if op.saved is None:
-                continue
-            leaves += [edge for edge in op.edges if isinstance(edge, Tensor) and edge.requires_grad]
-            for x in _arrays(op):
-                kept[_identity(x)] = x
-        for p in leaves:
-            kept.pop(_identity(p.data), None)
+        kept = kept_by(self._graph)
+        for model in self.listener.models:  # frozen weights are kept for the gradients of what comes before them
+            parameters = list(model.parameters())
+            if any(id(_owner(p.data)) in kept for p in parameters):
+                self._known(parameters)
+        for p in self._alive():
+            kept.pop(id(_owner(p.data)), None)
         self._note("activations", _sizes(kept.values(), whole=True))
 
     def _note(self, role: str, sizes: dict[str, int]) -> None:
-        if sum(sizes.values()) > sum(self._largest[role].values()):
-            self._largest[role] = dict(sizes)
-
-
-def _arrays(op: Op) -> Iterator[Any]:
-    """The arrays that an op keeps: those saved, and those among its attributes."""
-    for value in (*(op.saved or ()), *op.statistics, *vars(op).values()):
-        for x in value if isinstance(value, (tuple, list)) else (value,):
-            if hasattr(x, "nbytes") and hasattr(x, "strides"):
-                yield x
-
-
-def _owner(x: Any) -> Any:
-    base = getattr(x, "base", None)
-    return x if getattr(base, "nbytes", None) is None or not hasattr(base, "dtype") else base
+        if sum(sizes.values()) > sum(self._now.largest[role].values()):
+            self._now.largest[role] = dict(sizes)
 
 
 def _identity(x: Any) -> tuple[int, int]:
@@ -290,7 +305,8 @@ def predict(
                  this model
     loss         loss(model, *inputs), a Tensor or several; by default all that model(*inputs) returns
     unscale      whether `scaler.unscale_` comes before the step, as for clipping: gradients are FP32 then
-    instruments  others to listen to the step under `policy` (Products: which products could run on Tensor Cores)
+    instruments  others to listen to the step under `policy` (Products: which products could run on Tensor Cores). All
+                 values are 0 there: what an instrument says of them means nothing, and Exponents raises ValueError
 
     Sparse gradients are predicted as if no index came twice. TypeError or ValueError for other inputs and optimizers.
     """
@@ -312,7 +328,7 @@ def rehearse(
     instruments: list[Instrument],
 ) -> None:
     """One training step on arrays without memory, for these instruments; see `predict`."""
-    with backend.device("meta"), _alone(), use(policy):
+    with backend.device("meta"), statistics.set_aside(), precision.unobserved(), unwatched(), use(policy):
         twins = _weightless(model)
         model = policy.cast(copy.deepcopy(model, dict(twins)))
         arguments = [policy.cast(_input(x)) for x in inputs]
@@ -328,19 +344,6 @@ def rehearse(
             rule.step(allow_missing=True)
             for instrument in instruments:
                 _ = getattr(instrument, "measured", None)  # looks at the parameters while they are there
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Within the block, nobody else hears what runs, and no statistics wait for a step."""
-    notes = dict(statistics._before)
-    statistics._before.clear()
-    try:
-        with precision.unobserved(), unwatched():
-            yield
-    finally:
-        statistics._before.clear()
-        statistics._before.update({key: note for key, note in notes.items() if note[0]() is not None})
 
 
 def _weightless(model: Module) -> dict[int, Any]:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import math
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
 from .. import backend
 from ..backend.histogram import BINS, HIGHEST, INFINITIES, LOWEST, NANS, ZEROS, bin_of
 from ..nn.parameter import Parameter
-from ..precision import FP16_MAX, LOSS, NAMES, float16
+from ..precision import FP16_MAX, LOSS, NAMES, current_policy, float16
 from ..sparse import values_of
-from ..tensor import Op, Tensor
+from ..tensor import Op, Tensor, _owner
 from ._sampling import Spaced, distinct, table
 from .listener import Instrument, Place
 
@@ -25,6 +25,7 @@ GRADIENTS = ROLES[1:]
 SCALES = [2.0**k for k in range(25)]  # up to 2^24, the largest S of the loss scalers
 LIMITS = (-24, "smallest subnormal"), (-14, "smallest normal"), (16, "infinite")  # exponents where FP16 changes
 _FINITE = slice(bin_of(LOWEST), bin_of(HIGHEST) + 1)
+_NONE = np.zeros(BINS, "int64")
 
 
 class Lost(NamedTuple):
@@ -36,25 +37,30 @@ class Lost(NamedTuple):
 
 
 class _Histogram:
-    """The exponents of one tensor. `counts` per loss scale that the values carried, in the bins of `device.exponents`.
+    """The exponents of one tensor under one policy. `counts` per loss scale that the values carried, in the bins of
+    `device.exponents`.
 
     kept        per snapshot's iteration: the scale, and the counts
     iterations  how many were looked at
     largest     the largest finite magnitude, divided by the scale
     """
 
-    def __init__(self, name: str, layer: str, role: str, dtype: np.dtype, normalisation: bool) -> None:
-        self.name, self.layer, self.role, self.dtype, self.normalisation = name, layer, role, dtype, normalisation
+    def __init__(self, role: str, name: str, dtype: np.dtype, policy: str, layer: str, normalisation: bool) -> None:
+        self.role, self.name, self.dtype, self.policy = role, name, dtype, policy
+        self.layer, self.normalisation = layer, normalisation
         self.counts: dict[float, np.ndarray] = {}
         self.kept: dict[int, tuple[float, np.ndarray]] = {}
         self.scale = 1.0  # the last one
         self.iterations, self.largest = 0, 0.0
         self._last: int | None = None
 
-    def add(self, x: Any, scale: float, iteration: int, spaced: Spaced) -> None:
+    def add(self, x: Any, underflows: np.ndarray, scale: float, iteration: int, spaced: Spaced) -> None:
+        """Count x, and as `underflows` those of its zeros that were not 0 before they were rounded."""
         device = backend.of(x)
         x = device.xp.asarray(x)  # NumPy computes scalars from arrays without axes
         counts = backend.to_cpu(device.exponents(x))
+        counts = counts + underflows
+        counts[ZEROS] -= sum(underflows.tolist())
         self._see_largest(x, counts, scale)
         self.counts[scale] = self.counts[scale] + counts if scale in self.counts else counts
         self.scale = scale
@@ -96,6 +102,7 @@ class _Histogram:
             "layer": self.layer,
             "role": self.role,
             "dtype": NAMES[self.dtype],
+            "policy": self.policy,
             "lowest": first + LOWEST,
             "counts": counts[_FINITE][first:end].tolist(),
             "zeros": int(counts[ZEROS]),
@@ -106,6 +113,28 @@ class _Histogram:
             "iterations": self.iterations,
             "snapshots": [{"iteration": i, "counts": c[first:end].tolist()} for i, c in kept.items()],
         }
+
+
+def _memory_of(gradients: tuple) -> dict[int, Any]:
+    """The arrays that own the memory of those in FP16, by their ids."""
+    arrays = [values_of(g) for g in gradients if getattr(g, "dtype", None) == float16 and g.ndim]
+    return {id(_owner(x)): _owner(x) for x in arrays}
+
+
+def _underflows(x: Any, y: Any) -> np.ndarray:
+    """The exponents of the values x, not 0, that became 0 in y. That of a tie, 2^-25, is that of smaller values, which
+    `share_lost` counts as lost.
+    """
+    device = backend.of(y)
+    bits = device.bits(y) & 0x7FFF
+    nonzero = int(device.xp.count_nonzero(bits))
+    if nonzero == y.size or nonzero == int(device.xp.count_nonzero(device.bits(x))):  # but -0 has a bit
+        return _NONE
+    counts = backend.to_cpu(device.exponents(x[bits == 0]))
+    counts[ZEROS] = 0
+    counts[bin_of(-26)] += _between(counts, -25, HIGHEST)
+    counts[bin_of(-25) :] = 0
+    return counts
 
 
 def shifted(counts: np.ndarray, factor: float) -> np.ndarray:
@@ -132,9 +161,11 @@ class Exponents(Instrument):
     every  look at every so many iterations. `iterations` beside the counts says how many were looked at
 
     Gradients are counted as they are stored in backward, multiplied by the loss scale S of the moment, and brought to
-    one scale afterwards: for powers of two that is exact. What has become 0 in FP16 already cannot be seen: it is among
-    the zeros. How many values underflow at S itself is what the ledger says of the roundings in backward; shares lost
-    at another scale are exact for FP32 runs, and for those at a large S.
+    one scale afterwards: for powers of two that is exact. A gradient that became 0 when it was rounded to FP16 counts
+    with the exponent that it had before. What ops passed on as 0 because it had become 0 before them, or was a part of
+    a sum then, is among the zeros: shares lost are exact for FP32 runs, and lower bounds for FP16 runs at a small S.
+
+    Policies are kept apart, by name. Shares and scales for all gradients are of those in FP16, whatever the policy.
     """
 
     def __init__(self, every: int = 1) -> None:
@@ -143,8 +174,17 @@ class Exponents(Instrument):
         self._tensors: dict[tuple, _Histogram] = {}
         self._scales: WeakKeyDictionary[Op, float] = WeakKeyDictionary()  # that the gradients of an op will carry
         self._roots = 0  # how many models were seen
+        # Of what was rounded since an op ran: its memory, how many values, and the exponents of those that became 0
+        self._rounded: list[tuple[ref, int, np.ndarray]] = []
+        self._underflows: dict[int, tuple[ref, int, np.ndarray]] = {}  # the same of gradients, while they live
+        self._unseen = 0  # values that became 0 within an op, and in which gradient is not known
 
     # ---- looking
+
+    def rounded(self, place: Place, x: Any, y: Any) -> None:
+        if place.phase == "backward" and y.dtype == float16 and self._looks():
+            whole = _owner(backend.of(y).xp.asarray(y))
+            self._rounded.append((ref(whole), y.size, _underflows(x, y)))
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         if place.phase == "forward":
@@ -152,13 +192,12 @@ class Exponents(Instrument):
                 self._first_use()
             return
         scale = self._scales.pop(op, 1.0)
+        self._settle(inputs, outputs)
         if self._looks() and op.kind is not LOSS:
             for dy in inputs:
                 if dy is not None and dy.size > 1:
-                    histogram = self._of(
-                        f"{place.module} {op.name}".strip(), place.module, ACTIVATION_GRADIENT, dy.dtype
-                    )
-                    histogram.add(dy, scale, self.listener.iteration, self._spaced)
+                    name = f"{place.module} {op.name}".strip()
+                    self._count(self._of(ACTIVATION_GRADIENT, name, place.module, dy.dtype), dy, scale)
         if op.loss_scale is not None:
             scale *= float(op.loss_scale)
         if scale != 1:
@@ -167,6 +206,7 @@ class Exponents(Instrument):
                     self._scales[edge[0]] = scale
 
     def deposited(self, leaf: Tensor, gradient: Any, scale: Any) -> None:
+        self._settle((gradient,), ())
         if isinstance(leaf, Parameter) and self._looks():
             self._add_parameter(leaf, WEIGHT_GRADIENT, gradient, float(scale))
 
@@ -180,19 +220,48 @@ class Exponents(Instrument):
                 self._add_parameter(p, WEIGHT, p.master)
         self._roots = len(self.listener.models)
 
+    def _settle(self, given: tuple, made: tuple) -> None:
+        """Find out which gradients have been rounded: they themselves, or the only one made, in blocks."""
+        inputs, outputs = _memory_of(given), _memory_of(made)
+        blocks = {key: owner for key, owner in outputs.items() if key not in inputs}
+        n, counts = 0, _NONE
+        for memory, size, underflows in self._rounded:
+            owner = memory()
+            if id(owner) in inputs or id(owner) in outputs:
+                self._keep(owner, size, underflows)
+                blocks.pop(id(owner), None)
+            else:
+                n, counts = n + size, counts + underflows
+        self._rounded.clear()
+        if len(blocks) == 1 and (owner := next(iter(blocks.values()))).size == n:
+            self._keep(owner, n, counts)
+        else:
+            self._unseen += sum(counts.tolist())
+
+    def _keep(self, owner: Any, size: int, underflows: np.ndarray) -> None:
+        if underflows.any():
+            key = id(owner)
+            self._underflows[key] = ref(owner, lambda _: self._underflows.pop(key, None)), size, underflows
+
     def _looks(self, ahead: int = 0) -> bool:
         return (self.listener.iteration + ahead) % self.every == 0
 
     def _add_parameter(self, p: Parameter, role: str, x: Any, scale: float = 1.0, ahead: int = 0) -> None:
         name = self.listener.name_of(p)
-        histogram = self._of(name, name.rpartition(".")[0], role, p.dtype, p.normalisation)
-        histogram.add(values_of(distinct(x)), scale, self.listener.iteration + ahead, self._spaced)
+        histogram = self._of(role, name, name.rpartition(".")[0], p.dtype, p.normalisation)
+        self._count(histogram, values_of(distinct(x)), scale, ahead)
 
-    def _of(self, name: str, layer: str, role: str, dtype: np.dtype, normalisation: bool = False) -> _Histogram:
-        key = role, name, dtype
+    def _of(self, role: str, name: str, layer: str, dtype: np.dtype, normalisation: bool = False) -> _Histogram:
+        key = role, name, dtype, current_policy().name
         if key not in self._tensors:
-            self._tensors[key] = _Histogram(name, layer, role, dtype, normalisation)
+            self._tensors[key] = _Histogram(*key, layer, normalisation)
         return self._tensors[key]
+
+    def _count(self, histogram: _Histogram, x: Any, scale: float, ahead: int = 0) -> None:
+        _, size, underflows = self._underflows.get(id(_owner(x)), (None, 1, _NONE))
+        shown = math.prod(n for n, step in zip(x.shape, x.strides) if step)  # of a broadcast array, each several times
+        times = x.size // size if shown == size else 0  # what became 0 in a part of what was rounded is not known
+        histogram.add(x, times * underflows, scale, self.listener.iteration + ahead, self._spaced)
 
     # ---- asking
 
@@ -257,18 +326,20 @@ class Exponents(Instrument):
             "best_scale": self.best_scale(),
             "margin": self.margin(),
             "saved": self.saved(),
+            "unseen": self._unseen,
             "every": self.every,
         }
 
     def __str__(self) -> str:
         if not self._tensors:
             return "no weights and no gradients were seen"
-        best = self.best_scale()
+        best, several = self.best_scale(), len({t.policy for t in self._tensors.values()}) > 1
         head = ("share of values not 0", "dtype", "loss scale", "values", "zeros", "lost at 1", "lost at S")
         rows: list[tuple[str, ...]] = [(*head, "subnormal", "overflow", "lost at best" if best else "")]
         groups = [(f"all: {role}s", self._stored(role)) for role in ROLES]
         worst = sorted(self._tensors.values(), key=lambda t: -lost_of([t], 1.0).zero)
-        for title, tensors in (*groups, *((f"{t.name}: {t.role}", [t]) for t in worst)):
+        single = [(f"{t.name}: {t.role}" + several * f" ({t.policy})", [t]) for t in worst]
+        for title, tensors in (*groups, *single):
             if tensors:
                 scale, total = tensors[-1].scale, _total(tensors, 1.0)
                 elements = sum(total.tolist())
@@ -278,6 +349,11 @@ class Exponents(Instrument):
                 cells = title, " ".join(sorted({NAMES[t.dtype] for t in tensors})), f"{scale:g}", f"{elements:,}"
                 rows.append((*cells, *(f"{share:.2%}" for share in shares), *[""] * (6 - len(shares))))
         lines = [table(rows)]
+        if several:
+            those = " and ".join(dict.fromkeys(t.policy for role in GRADIENTS for t in self._stored(role)))
+            lines.append(f"Several policies ran; all gradients, and the best scale, are those of {those}.")
+        if self._unseen:
+            lines.append(f"Not among the lost: {self._unseen:,} values that became 0 inside of ops (see the ledger).")
         if best:
             kept_by = ", ".join(f"{share:.2%} of {role}s" for role, share in self.saved().items())
             margin = f", margin {m:.2f} to 65504" if (m := self.margin()) else ""
@@ -324,13 +400,14 @@ class Exponents(Instrument):
         """An image: the share of values per exponent (up) over the iterations (to the right), on a logarithmic scale.
 
         name: of a tensor, as in `as_dict`; role: which one, where a weight and its gradient share the name: by default
-        the gradient. Values as they are stored at the last loss scale. ValueError for an unknown name.
+        the gradient. Of several policies, the last. Values as they are stored at the last loss scale. ValueError for an
+        unknown name.
         """
         found = [t for t in self._tensors.values() if t.name == name and role in (None, t.role)]
         if not found:
             names = ", ".join(sorted({t.name for t in self._tensors.values()}))
             raise ValueError(f"histograms: no tensor {name!r}; there are {names or 'none'}")
-        tensor = max(found, key=lambda t: ROLES.index(t.role))
+        tensor = max(reversed(found), key=lambda t: ROLES.index(t.role))
         kept = self._spaced.thinned(tensor.kept) or tensor.kept
         if not kept:
             raise ValueError(f"histograms: no snapshot of {name!r} was kept; it was seen too rarely")

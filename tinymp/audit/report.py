@@ -66,7 +66,7 @@ def _view(content: dict[str, Any]) -> dict[str, Any]:
     ledger = sorted(content.get("ledger") or [], key=_badness, reverse=True)
     order = {id(row): i for i, row in enumerate(content.get("ledger") or [])}
     summary = summarise(content)
-    bytes_ = content.get("bytes") or {}
+    bytes_, tensors = content.get("bytes") or {}, (content.get("histograms") or {}).get("tensors") or []
     return {
         **{name: content.get(name) for name in ("title", "created", "policy", "environment", "advice", *MEASURED)},
         "summary": summary,
@@ -75,7 +75,8 @@ def _view(content: dict[str, Any]) -> dict[str, Any]:
         "phases": sorted({row.get("phase", "-") for row in ledger}),
         "kinds": sorted({row.get("kind", "-") for row in ledger}),
         "rules": {kind.name: kind for kind in KINDS},
-        "figures": _figures((content.get("histograms") or {}).get("tensors") or []),
+        "figures": _figures(tensors),
+        "policies": {t.get("policy") for t in tensors},
         "lost": _lost_charts(content.get("histograms") or {}),
         "updates": sorted(content.get("updates") or [], key=lambda u: real(u.get("lost")), reverse=True),
         "products": sorted(content.get("products") or [], key=_waste, reverse=True),

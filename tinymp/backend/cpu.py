@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from . import histogram
+from .histogram import BLOCK
 
 numkong: Any
 try:
@@ -31,7 +32,6 @@ Array = Any
 name = "cpu"
 xp = np
 
-BLOCK = 1 << 16  # elements: FP32 copies of a few blocks stay in a core's L2 cache
 _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 _NUMKONG_NAMES = {_F16: "float16", _F32: "float32", _F64: "float64"}
 

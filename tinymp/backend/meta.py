@@ -60,8 +60,6 @@ class MetaArray(np.ndarray):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         out: Any = options.get("out") or ()
-        if method == "at":
-            return None
         if any(x is not None for x in out):
             return out[0] if len(out) == 1 else out
         if method == "__call__":
@@ -76,7 +74,8 @@ class MetaArray(np.ndarray):
         parts = index if isinstance(index, tuple) else (index,)
         if not any(isinstance(p, (list, np.ndarray)) for p in parts):
             return super().__getitem__(index if index != () else ...)
-        return empty(_indexed(self.shape, parts), self.dtype)
+        shape, order = _indexed(self.shape, parts)
+        return _ordered(shape, self.dtype, order)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         pass
@@ -94,12 +93,6 @@ class MetaArray(np.ndarray):
         except ValueError:
             return empty(wanted, self.dtype)
 
-    def ravel(self, order: Any = "C") -> Any:
-        return self.reshape(-1)
-
-    def flatten(self, order: Any = "C") -> Any:
-        return empty((self.size,), self.dtype)
-
     def copy(self, order: Any = "C") -> Any:
         return empty(self.shape, self.dtype)
 
@@ -107,9 +100,6 @@ class MetaArray(np.ndarray):
         self, dtype: Any, order: Any = "K", casting: Any = "", subok: bool = True, copy: bool = True
     ) -> Any:
         return self if not copy and self.dtype == dtype else empty_like(self, dtype)
-
-    def fill(self, value: Any) -> None:
-        pass
 
     def all(self, *args: Any, **options: Any) -> Any:  # no element is wrong
         return True
@@ -121,8 +111,9 @@ class MetaArray(np.ndarray):
         return self.dtype.type(0) if axis is None else super().min(axis, **options)
 
     def nonzero(self) -> tuple:
-        """As if nothing were 0."""
-        return tuple(empty((self.size,), _INT) for _ in self.shape)
+        """As if nothing were 0: columns of one array, as NumPy's."""
+        found = empty((self.size, self.ndim), _INT)
+        return tuple(found[:, axis] for axis in range(self.ndim))
 
 
 def empty(shape: Any, dtype: Any = float, order: Any = "C") -> Array:
@@ -173,8 +164,6 @@ def _common_order(shape: tuple, arrays: list[Array]) -> list[int]:
 
 
 def _called(ufunc: Any, inputs: tuple, dtype: Any) -> Any:
-    if ufunc is np.matmul:
-        return _product(*inputs)
     arrays = [x for x in inputs if hasattr(x, "dtype")]
     kinds = [x.dtype if hasattr(x, "dtype") else _BOOL if isinstance(x, bool) else type(x) for x in inputs]
     kinds = [dtype] * len(kinds) if dtype is not None else kinds
@@ -184,27 +173,19 @@ def _called(ufunc: Any, inputs: tuple, dtype: Any) -> Any:
 
 
 def _reduced(ufunc: Any, method: str, x: Array, options: dict) -> Any:
-    one = getattr(ufunc, "reduce" if method == "reduce" else "accumulate")(np.ones(1, x.dtype))
-    dtype = options.get("dtype") or one.dtype
-    if method == "accumulate":
-        return empty_like(x, dtype)
     if method != "reduce":
         raise NotImplementedError(f"{ufunc.__name__}.{method} of arrays without memory")
+    dtype = options.get("dtype") or ufunc.reduce(np.ones(1, x.dtype)).dtype
     axis = options.get("axis", 0)
     axes = {a % x.ndim for a in (range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis)}
     keep = options.get("keepdims", False)
     return empty([1 if a in axes else n for a, n in enumerate(x.shape) if keep or a not in axes], dtype)
 
 
-def _product(a: Array, b: Array) -> Array:
-    if a.shape[-1] != b.shape[-2]:
-        raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not fit")
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    return empty((*batch, a.shape[-2], b.shape[-1]), np.result_type(a.dtype, b.dtype))
-
-
-def _indexed(shape: tuple, parts: tuple) -> tuple:
-    """The shape of x[parts] with arrays among the parts; NumPy's rules of advanced indexing."""
+def _indexed(shape: tuple, parts: tuple) -> tuple[tuple, list[int]]:
+    """The shape of x[parts] with arrays among the parts, and the order of its axes in memory, where those of the arrays
+    come first; NumPy's rules of advanced indexing.
+    """
     spread: list[Any] = []
     for p in parts:
         p = np.asarray(p) if isinstance(p, list) else p
@@ -227,7 +208,10 @@ def _indexed(shape: tuple, parts: tuple) -> tuple:
     together = places == list(range(places[0], places[0] + len(places)))
     first = places[0] if together else -1
     before, after = [n for i, n in kept if i < first], [n for i, n in kept if i >= first]
-    return (*before, *np.broadcast_shapes(*arrays), *after)
+    picked = np.broadcast_shapes(*arrays)
+    axes = list(range(len(before) + len(picked) + len(after)))
+    own = slice(len(before), len(before) + len(picked))
+    return (*before, *picked, *after), [*axes[own], *axes[: len(before)], *axes[own.stop :]]
 
 
 # --------------------------------------------------------------------------------------- what stands for NumPy: meta.xp
@@ -279,10 +263,6 @@ def _broadcast(x: Array, shape: Any) -> Array:
     return _strided(x, shape, [0] * (len(shape) - x.ndim) + steps)
 
 
-def _where(mask: Array, x: Any, y: Any) -> Array:
-    return _elementwise(np.result_type(x, y), mask, x, y)
-
-
 def _taken(x: Array, index: Any, axis: int | None = None, **_: Any) -> Array:
     shape = np.shape(index)
     if axis is None:
@@ -295,10 +275,6 @@ def _along_axis(x: Array, index: Array, axis: int) -> Array:
     return empty([index.shape[a] if a == axis % x.ndim else n for a, n in enumerate(x.shape)], x.dtype)
 
 
-def _indices(x: Array, *_: Any, **__: Any) -> Array:
-    return empty(np.shape(x), _INT)
-
-
 _FUNCTIONS: dict[str, Callable] = {
     "empty": empty,
     "zeros": empty,
@@ -306,29 +282,24 @@ _FUNCTIONS: dict[str, Callable] = {
     "full": _filled,
     "arange": lambda *args, dtype=None: empty((len(range(*args)),), _INT if dtype is None else dtype),
     "asarray": asarray,
-    "array": asarray,
     "ascontiguousarray": _contiguous,
     "empty_like": empty_like,
     "zeros_like": empty_like,
     "ones_like": empty_like,
     "full_like": lambda x, value, dtype=None, shape=None, **_: empty_like(x, dtype, shape),
-    "ix_": lambda *indices: tuple(map(asarray, np.ix_(*indices))),
+    "ix_": lambda *x: tuple(x[i].reshape([-1 if a == i else 1 for a in range(len(x))]) for i in range(len(x))),
     "concatenate": _concatenated,
     "stack": _stacked,
     "pad": _padded,
     "broadcast_to": _broadcast,
-    "where": _where,
     "take": _taken,
     "take_along_axis": _along_axis,
     "put_along_axis": lambda *_: None,
     "copyto": lambda *_, **__: None,
     "sort": lambda x, *_, **__: empty_like(x),
-    "argsort": _indices,
-    "argpartition": _indices,
+    "argpartition": lambda x, *_: empty(x.shape, _INT),
     "searchsorted": lambda sorted_, values, *_, **__: empty(np.shape(values), _INT),
-    "unique": lambda x: empty((x.size,), x.dtype),
     "count_nonzero": lambda *_, **__: 0,
-    "argwhere": lambda x: empty((x.size, x.ndim), _INT),
     "nonzero": lambda x: x.nonzero(),
 }
 
@@ -360,13 +331,14 @@ def cast(x: Array, dtype: Any) -> Array:
 
 
 def cast_stochastic(x: Array) -> Array:
-    """x in FP16."""
-    return empty_like(x, _F16)
+    """x in FP16, ordered like a ufunc's result of x and as many random numbers."""
+    return _elementwise(_F16, x, empty(x.shape))
 
 
 def gemm(a: Array, b: Array, bias: Any, acc: Any, compute: str, *_: Any) -> Array:
     """a @ b in accumulators."""
-    return empty(_product(a, b).shape, _F64 if compute == "float64" else _F32)
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return empty((*batch, a.shape[-2], b.shape[-1]), _F64 if compute == "float64" else _F32)
 
 
 def reduce(x: Array, axis: Any, how: str) -> Array:
@@ -433,6 +405,13 @@ def copy_all(sources: Sequence[Array], targets: Sequence[Array], wanted: bool = 
     """Nothing is copied."""
 
 
+def exponents(x: Array) -> Array:
+    """ValueError: there is nothing to count."""
+    raise ValueError(
+        "exponents: arrays on the device 'meta' have no values; let Exponents listen to a training, with tinymp.audit()"
+    )
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Never."""
     return False
@@ -445,12 +424,6 @@ class _Generator:
         return empty(size, _F64)
 
     normal = uniform
-
-    def random(self, size: Any = None, dtype: Any = _F64) -> Array:
-        return empty(size, dtype)
-
-    def standard_normal(self, size: Any = None, dtype: Any = _F64) -> Array:
-        return empty(size, dtype)
 
 
 generator: Any = _Generator()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from .. import backend
@@ -43,6 +44,18 @@ def forget(buffer: Tensor) -> None:
 
 def _forget(key: int, _: Any = None) -> None:
     _before.pop(key, None)
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """Within the block, steps find only the notes made there, which end with it: for a step beside the training."""
+    notes = dict(_before)
+    _before.clear()
+    try:
+        yield
+    finally:
+        _before.clear()
+        _before.update({key: noted for key, noted in notes.items() if noted[0]() is not None})
 
 
 def settle(skipped: Any, params: list) -> None:
