@@ -49,7 +49,7 @@ class Rounding:
         else:
             magnitude = xp.abs(y)
             nonzero, normal = int(count(magnitude)), int(count(~(magnitude < xp.finfo(y.dtype).smallest_normal)))
-        self.zero += int(count(x)) - nonzero
+        self.zero += int(count(x != 0)) - nonzero  # NumPy counts floats at a third of the speed of truths
         self.subnormal += nonzero - normal
         if not largest < float(xp.finfo(y.dtype).max):  # the largest overflows, or is infinite or NaN
             self.infinite += int(count(xp.isinf(y))) - int(count(xp.isinf(x)))

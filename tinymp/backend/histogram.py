@@ -99,7 +99,7 @@ def _add_singles(x: Array, counts: Array) -> None:
     field |= _LANE_OF_SINGLE[: x.size]
     fields = np.bincount(field, minlength=256 * LANES).reshape(LANES, 256).sum(0)
     counts[bin_of(-126) : bin_of(127) + 1] += fields[1:255]
-    zeros = x.size - np.count_nonzero(x)
+    zeros = x.size - np.count_nonzero(x != 0)  # NumPy counts floats at a third of the speed of truths
     if fields[0] == zeros and not fields[255]:
         counts[ZEROS] += zeros
     else:
