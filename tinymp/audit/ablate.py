@@ -379,7 +379,7 @@ class Ablation:
         for axes, decision in zip(panels.flat, self.decisions):
             for name, color, width in ((BASELINE.name, "0.75", 3), (decision.name, "#d55e00", 0.9)):
                 for run in self.runs[name]:
-                    curve = [min(loss, high) for loss in _smooth(run.curve) if math.isfinite(loss)]
+                    curve = [min(loss, high / 1.05) for loss in _smooth(run.curve) if math.isfinite(loss)]
                     axes.plot(curve, color=color, linewidth=width)
                     if run.diverged and curve:
                         axes.plot(len(curve) - 1, curve[-1], "x", color=color, clip_on=False)
