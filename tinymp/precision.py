@@ -258,7 +258,9 @@ def observe(by: Observer) -> Iterator[None]:
     """Within the block, the gates tell `by` what passes. RuntimeError if another one is there already."""
     global _observer
     if _observer is not None:
-        raise RuntimeError("observe: the gates are observed already; end that audit first")
+        raise RuntimeError(
+            "observe: the gates are observed already, by another mp.audit() or by `tinymp audit`; end that one first"
+        )
     _observer = by
     try:
         yield

@@ -61,7 +61,8 @@ def test_every_rule_that_a_sentence_names_is_one_and_speaks_of_it():
 def test_infinities_by_phase():
     assert "in the backward pass" in said(PROBLEM, advice("overflows_not_skipped"), ledger=[BACKWARD])[0]
     assert "None of 100 rounded numbers became infinite." in said(FINE, ledger=[{**FORWARD, "infinite": 0}])
-    assert "Nothing was rounded to fewer bits." in said(NOTE)
+    assert "Nothing was rounded to fewer bits." in said(NOTE, ledger=[row("a", "relu", "forward", "-", rounded=0)])
+    assert "Nothing ran in the audited block." in said(NOTE)
 
 
 def test_skipped_steps():
@@ -75,3 +76,18 @@ def test_lost_updates():
     updates = [{"name": "w", "lost": 0.25}, {"name": "v", "lost": 0.5}, {"name": "norm", "lost": 0.9, "fp32": True}]
     assert "50 % of the updates of v are too small to change an FP16 weight." in said(NOTE, updates=updates)
     assert "Every update is large enough to change an FP16 weight." in said(FINE, updates=[{"name": "w", "lost": 0.0}])
+
+
+def test_tensor_cores():
+    fit = {"flops": 300, "dtype": "float16", "misaligned": [], "eligible": True}
+    odd, wide = {**fit, "misaligned": ["k"], "eligible": False}, {**fit, "dtype": "float32", "eligible": False}
+    assert said(FINE, products=[fit])[-1:] == ["Tensor Cores can run 100 % of the work in 1 matrix product."]
+    text = "Tensor Cores can run 33.3 % of the work in 3 matrix products (1 of FP32 operands, 1 with a dimension that is "
+    assert said(NOTE, products=[fit, odd, wide])[-1] == text + "no multiple of 8)."
+
+
+def test_bytes_are_compared_only_where_a_training_was_seen():
+    seen = {"ratio": 1.6, "measured": {"weights": {"float16": 2}}}
+    assert said(FINE, bytes=seen) == ["FP32 would take 1.60 × the bytes: mixed precision saves 37.5 %."]
+    assert not said(FINE, bytes={**seen, "ratio": 1.0})
+    assert not said(FINE, bytes={"ratio": 2.0, "measured": {"activations": {"float16": 2}}})

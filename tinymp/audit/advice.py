@@ -19,7 +19,8 @@ FLUSHED = 0.01  # share of results that become 0 from which on it is worth a loo
 SKIPPED = 0.05  # share of iterations: NVG section 2.3.2 has steps skipped "infrequently"
 NEEDLESS = 0.001  # share of lost updates below which nobody would miss a master
 WORTHY = 0.001  # share of the operations from which on padding is worth the trouble
-LOOKS = 20  # iterations after which shares of them mean something
+SEARCH = 16  # skipped steps with which a scale that starts at 2^16 may come down to where it belongs
+LOOKS = 20  # updates after which shares of them mean something
 SPOILS = 65  # importance
 
 
@@ -105,7 +106,7 @@ def overflows(found: Found) -> Iterator[Advice]:
             yield Advice(
                 f"Keep {_of(row)} within FP16: scale its inputs down, or compute it in FP32",
                 f"{row.infinite:,} of {row.rounded:,} results became infinite; the largest was {row.largest:.4g}, "
-                "and FP16 ends at 65504",
+                "and FP16 ends at 65,504",
                 _where(row),
                 "NVG 2.1",
                 95,
@@ -178,7 +179,7 @@ def loss_scale_too_large(found: Found) -> Iterator[Advice]:
         return
     yield Advice(
         f"Lower the loss scale from {scale:,.0f} to {best:,.0f}, or use optim.DynamicLossScaler",
-        f"{best:,.0f} is the largest power of two at which all gradients seen stay below 65504",
+        f"{best:,.0f} is the largest power of two at which all gradients seen stay below 65,504",
         "",
         "MPT 3.2, NVG 2.3.2",
         85,
@@ -196,7 +197,7 @@ def skipped_steps(found: Found) -> Iterator[Advice]:
     causes.pop("unknown", None)
     if others := max(causes.values(), key=len, default=[]):
         text, usual = "Mend what makes steps overflow: no loss scale does", others
-    elif iterations >= LOOKS and len(skipped) > SKIPPED * iterations:
+    elif len(skipped) > max(SEARCH, SKIPPED * iterations):
         text, usual = "Let the loss scale grow more rarely, or start lower", high
     else:
         return

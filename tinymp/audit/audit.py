@@ -91,10 +91,14 @@ class Audit:
     def __str__(self) -> str:
         content = self.as_dict()
         worst = self.ledger.sorted_by("infinite", "zero", "subnormal", "rounded")[:10]
+        lossy = sum(row.infinite + row.zero + row.subnormal > 0 for row in worst)
+        worst = worst[:lossy] or worst
+        head = f"What loses most, {len(worst)}" if lossy else f"Nothing was lost; {len(worst)}"
         parts = [
             "\n".join(f.text.replace("\N{NO-BREAK SPACE}", " ") for f in findings(content)),
             *[f"{a.text}\n    {a.why} ({a.where}; {a.source})" for a in self.advise()],
-            f"What loses most, {len(worst)} of the ledger's {len(self.ledger)} rows:\n\n{worst}" if worst else "",
-            "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.shadow tell more; a.report(path) all.",
+            f"{head} of the ledger's {len(self.ledger)} rows:\n\n{worst}" if worst else "",
+            "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products"
+            + f"{', a.shadow' * (self.shadow is not None)} tell more; a.report(path) all.",
         ]
         return "\n\n".join(part for part in parts if part)

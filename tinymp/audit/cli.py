@@ -58,12 +58,18 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     a.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
     a.add_argument("--out", type=Path, default=Path("runs/audit"), metavar="DIR", help="default: runs/audit")
     a.add_argument("--shadow", action="store_true", help="also run every op again in FP32 (slow)")
-    a.add_argument("--sort", choices=COLUMNS, metavar="COLUMN", help=f"of the table: {', '.join(COLUMNS)}")
+    a.add_argument("--sort", choices=COLUMNS, metavar="COLUMN", help="print the ledger alone, sorted by a column")
     a.add_argument(
-        "--filter", type=_condition, action="append", default=[], metavar="COLUMN=VALUE", help="may be repeated"
+        "--filter",
+        type=_condition,
+        action="append",
+        default=[],
+        metavar="COLUMN=VALUE",
+        help="print the rows of the ledger that hold VALUE (a part of the text, or the number); may be repeated",
     )
-    a.add_argument("program", metavar="SCRIPT", help="a file; with -m a module")
-    a.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="go to the program")
+    a.add_argument("program", metavar="SCRIPT", help="a file; with -m a module. What follows goes to the program")
+    a.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help=argparse.SUPPRESS)
+    a.epilog = f"columns: {', '.join(COLUMNS)}"
 
     a = command("ablate", _ablate, "train with each precision decision flipped: which are needed there?")
     a.add_argument("example", metavar="EXAMPLE", help="mnist, dcgan, language_model, or FILE.py:FUNCTION")
@@ -108,7 +114,7 @@ def _explain(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list
     try:
         print(explain(" ".join(options.name)) if options.name else overview())
     except ValueError as error:
-        p.error(str(error))
+        p.error(str(error).removeprefix("explain: "))
     return 0
 
 
@@ -140,30 +146,35 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
             _check_program(options.program, options.module)
             options.out = options.out.absolute()  # the program may change the folder
             options.out.mkdir(parents=True, exist_ok=True)
-        except (ValueError, OSError, ImportError) as error:
+        except (ValueError, OSError, ImportError, SyntaxError) as error:
             p.error(str(error))
-        audited = audit(shadow=options.shadow)
+        audited, title = audit(shadow=options.shadow), " ".join([options.program, *options.arguments])
         try:
             with audited:
                 if options.module:
                     runpy.run_module(options.program, run_name="__main__", alter_sys=True)
                 else:
                     runpy.run_path(options.program, run_name="__main__")
+        except BaseException as error:
+            if not isinstance(error, SystemExit) or error.code:
+                title += f" (ended early: {type(error).__name__} {error})"
+            raise
         finally:  # also if the program raises, or calls sys.exit
             sys.stdout.flush()
-            files = ", ".join(_write(audited, options.out))
+            files = ", ".join(_write(audited, options.out, title))
             further = [audited.shadow] if audited.shadow else []
             print()
-            print(_table(audited, options), *further, f"wrote {files} to {options.out}", sep="\n\n")
+            print(title, _table(audited, options), *further, f"wrote {files} to {options.out}", sep="\n\n")
     return 0
 
 
 def _check_program(program: str, module: bool) -> None:
-    """FileNotFoundError, ModuleNotFoundError or ValueError where there is nothing to run."""
+    """FileNotFoundError, ModuleNotFoundError, ValueError or SyntaxError where there is nothing to run."""
     if not module:
-        if not os.path.exists(program):
+        if not os.path.isfile(program):
             hint = f"; did you mean -m {program}?" if not program.endswith(".py") and "/" not in program else ""
             raise FileNotFoundError(f"there is no script {program!r}{hint}")
+        compile(Path(program).read_bytes(), program, "exec")  # a typo must not cost the last report
     elif program.endswith(".py"):
         raise ValueError(f"{program!r} is a script, not the name of a module: leave out -m")
     else:
@@ -184,12 +195,12 @@ def _table(audited: Audit, options: argparse.Namespace) -> str:
     return str(rows.sorted_by(options.sort, descending=options.sort in NUMBERS) if options.sort else rows)
 
 
-def _write(audited: Audit, out: Path) -> list[str]:
+def _write(audited: Audit, out: Path, title: str) -> list[str]:
     """Write everything; returns the names of the files."""
     (out / "audit.json").write_text(json.dumps(audited.as_dict(), indent=1) + "\n")
     (out / "ledger.csv").write_text(audited.ledger.to_csv())
     try:
-        audited.report(out / "audit.html")
+        audited.report(out / "audit.html", title)
     except ModuleNotFoundError as error:
         print(f"no audit.html: {error}", file=sys.stderr)
         return ["audit.json", "ledger.csv"]

@@ -125,7 +125,7 @@ def overview() -> str:
 
 
 def _key(name: str) -> str:
-    return re.sub(r"[\s_-]|(?<!s)s\s*$", "", name.lower())
+    return re.sub(r"^\w*\.?(nn|ops|optim)\.|[\s_-]|(?<!s)s\s*$", "", name.lower())
 
 
 def _public(module: ModuleType) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from ..precision import float16
 from ._numbers import count, many, number, power, real, share
 from .advice import SPOILS
 
@@ -24,6 +25,7 @@ class Finding(NamedTuple):
 
 LEVELS = ("problem", "look", "note", "fine")
 PROBLEM, LOOK, NOTE, FINE = range(4)
+SOME = 1e-4  # share below which nothing is said
 WORTHY = 10  # the importance of advice from which on it is worth a look
 
 
@@ -92,7 +94,8 @@ def _about_steps(scale: dict, summary: dict) -> Iterable[_Statement]:
 def _about_roundings(ledger: list[dict], summary: dict) -> Iterable[_Statement]:
     total = summary["roundings"]
     if not total:
-        yield _Statement("Nothing was rounded to fewer bits.", "ledger", NOTE)
+        text = "Nothing was rounded to fewer bits." if ledger else "Nothing ran in the audited block."
+        yield _Statement(text, "ledger", NOTE)
         return
     backward = [row for row in ledger if row.get("phase") == "backward"]
     others = [row for row in ledger if row.get("phase") != "backward"]
@@ -108,7 +111,7 @@ def _about_roundings(ledger: list[dict], summary: dict) -> Iterable[_Statement]:
     for name, rules in (("zero", ("underflows", "loss_scale_too_small")), ("subnormal", ())):
         n = summary[name]
         text = f"{many(n, 'number')} became {name}, {share(n / total)} of all{_most(ledger, name)}."
-        yield _Statement(text if n else f"No number became {name}.", "ledger", FINE, rules)
+        yield _Statement(text if n else f"No number became {name}.", "ledger", NOTE if n else FINE, rules)
 
 
 def _most(rows: list[dict], name: str) -> str:
@@ -133,40 +136,40 @@ def _about_updates(updates: list[dict]) -> Iterable[_Statement]:
 
 def _about_scale(histograms: dict) -> Iterable[_Statement]:
     now = max((real(t.get("scale")) for t in histograms.get("tensors") or []), default=0)
+    at = "Without a loss scale" if now == 1 else f"At the loss scale {power(now)}"
     for entry in histograms.get("lost") or []:
-        if "gradient" in entry.get("role", "") and entry.get("scale") == now and real(entry.get("zero")):
-            text = (
-                f"At the loss scale {power(now)}, {share(entry['zero'])} of the {entry['role']}s become zero in FP16."
-            )
+        if "gradient" in entry.get("role", "") and entry.get("scale") == now and real(entry.get("zero")) > SOME:
+            text = f"{at}, FP16 makes {share(entry['zero'])} of the {entry['role']}s zero."
             yield _Statement(text, "histograms", NOTE, ("loss_scale_too_small",))
     if best := real(histograms.get("best_scale")):
         margin, saved = histograms.get("margin"), histograms.get("saved") or {}
         text = f"The best constant loss scale is {power(best)}"
         text += f", which leaves a factor of {number(margin)} to 65,504" if margin else ""
-        text += "".join(f"; it keeps {share(s)} of the {role}s from becoming zero" for role, s in saved.items() if s)
+        kept = [f"{share(s)} of the {role}s" for role, s in saved.items() if s > SOME]
+        text += f"; it keeps {' and '.join(kept)} from becoming zero" if kept else ""
         yield _Statement(text + ".", "histograms", NOTE, ("loss_scale_too_large",))
 
 
 def _about_bytes(bytes_: dict) -> Iterable[_Statement]:
-    if ratio := real(bytes_.get("ratio")):
-        saves = f": mixed precision saves {share(1 - 1 / ratio)}" if ratio > 1 else ""
-        level = FINE if ratio > 1 else NOTE
-        yield _Statement(f"FP32 would take {ratio:.2f} × the bytes{saves}.", "bytes", level, ("model_in_fp32",))
+    known = (bytes_.get("measured") or bytes_.get("predicted") or {}).get("weights")
+    if known and (ratio := real(bytes_.get("ratio"))) > 1:
+        text = f"FP32 would take {ratio:.2f} × the bytes: mixed precision saves {share(1 - 1 / ratio)}."
+        yield _Statement(text, "bytes", FINE)
 
 
 def _about_products(products: list[dict]) -> Iterable[_Statement]:
     if not products:
         return
-    crooked = [p for p in products if p.get("misaligned")]
-    if not crooked:
-        yield _Statement(f"All {many(len(products), 'matrix product')} suit Tensor Cores.", "products", FINE)
-        return
-    theirs, total = (sum(real(p.get("flops")) for p in some) for some in (crooked, products))
-    some = (
-        f"{len(crooked)} of {many(len(products), 'matrix product')}, with {share(theirs / max(total, 1))} of the work"
-    )
-    text = f"{some}, have a dimension that is no multiple of 8."
-    yield _Statement(text, "products", NOTE, ("unaligned_products",))
+    work = [real(p.get("flops")) for p in products]
+    fit = sum(flops for p, flops in zip(products, work) if p.get("eligible")) / max(sum(work), 1)
+    wide = sum(p.get("dtype") != float16.name for p in products)
+    crooked = sum(bool(p.get("misaligned")) for p in products)
+    why = [f"{wide} of FP32 operands"] * (wide > 0)
+    why += [f"{crooked} with a dimension that is no multiple of 8"] * (crooked > 0)
+    text = f"Tensor Cores can run {share(fit)} of the work in {many(len(products), 'matrix product')}"
+    text += f" ({', '.join(why)})." if why else "."
+    rules = "unaligned_products", "model_in_fp32"
+    yield _Statement(text, "products", NOTE if why else FINE, rules)
 
 
 def _about_shadow(shadow: list[dict]) -> Iterable[_Statement]:

@@ -288,7 +288,7 @@ TOPICS: dict[str, Topic] = {
         ">>> np.array_equal(store(widen(x), x), x, equal_nan=True)\nTrue",
         read=("precision.widen", "precision.store", "precision.gemm", "precision.reduce"),
         measure=("ledger",),
-        words=("only",),
+        words=("only", "audit"),
         see=("rounding", "accumulation", "reductions"),
     ),
     "recurrence": Topic(
