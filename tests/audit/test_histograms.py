@@ -428,6 +428,8 @@ def test_pictures_and_what_cannot_be_drawn():
     assert axes.get_title() == "w: weight gradient" and axes.collections
     with pytest.raises(ValueError, match="no activation gradient of layer 'conv9' was seen; layers: "):
         histograms.draw(axes, layer="conv9")
+    with pytest.raises(ValueError, match=r"^histograms: no activation gradient was seen in this audit$"):
+        Exponents().draw(axes)
     with pytest.raises(ValueError, match="no tensor 'v'; there are cast, mul, w"):
         histograms.draw_over_time(axes, "v")
     with pytest.raises(ValueError, match=r"expected role to be one of 'weight', .*, got 'bias'"):

@@ -1,6 +1,7 @@
 """Where an event belongs: module, op, phase, the line in tinymp and the line in the user's program."""
 
 import inspect
+import re
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -191,11 +192,78 @@ def test_iterations_of_one_model_after_another():
         for model, n in zip(models, (3, 2)):
             steps(model, optim.SGD(model.parameters(), lr=0.1), n)
     once = ["backward model", "gradient model.weight", "update model.weight", "step SGD"]
-    assert seen.seen == {0: 2 * once, 1: 2 * once, 2: once}
+    assert seen.seen == dict.fromkeys(range(5), once)
+    assert seen.listener.iterations == 5
     (weight,) = [t for t in a.histograms.as_dict()["tensors"] if t["role"] == "weight"]
-    assert [(s["iteration"], sum(s["counts"])) for s in weight["snapshots"]] == [(0, 8), (1, 8), (2, 8), (3, 4)]
+    counted = [(s["iteration"], sum(s["counts"])) for s in weight["snapshots"]]
+    assert counted == [(0, 4), (1, 4), (2, 4), (3, 8), (4, 4), (5, 4)]  # 3: the first as trained, the second as made
     (update,) = a.updates.as_dict()
-    assert (update["updates"], update["iterations"]) == (5, 3)
+    assert (update["updates"], update["iterations"]) == (5, 5)
+
+
+def test_iterations_of_models_in_turn_never_go_back():
+    """The second, called before any step, shares the first's iteration; when it goes on alone, it goes on counting."""
+    models = line(), line()
+    optimizers = [optim.SGD(model.parameters(), lr=0.1) for model in models]
+    with mp.audit(seen := Iterations()):
+        models[1](half(3, 2))
+        for i in (0, 0, 0, 1, 1, 0, 0):
+            steps(models[i], optimizers[i], 1)
+    assert [(i, *[what for what in seen.seen[i] if "step" in what]) for i in seen.seen] == [
+        (0, "step SGD"), (1, "step SGD"), (2, "step SGD", "step SGD"), (3, "step SGD", "step SGD"), (4, "step SGD")
+    ]  # fmt: skip
+    assert seen.listener.iterations == 5
+
+
+def test_several_steps_of_a_critic_are_several_iterations():
+    critic, actor = line(2, 1), line()
+    optimizers = [optim.SGD(model.parameters(), lr=0.1) for model in (critic, actor)]
+    with mp.audit(seen := Iterations()):
+        for _ in range(2):
+            for _ in range(3):
+                steps(lambda x: critic(actor(x).detach()), optimizers[0], 1)
+            steps(lambda x: critic(actor(x)), optimizers[1], 1)
+    assert [i for i in seen.seen if "update actor.weight" in seen.seen[i]] == [2, 5]
+    assert [i for i in seen.seen if "update critic.weight" in seen.seen[i]] == list(range(6))
+
+
+def test_a_loss_without_parameters_begins_no_iteration():
+    """A module that is made anew for each of a GAN's two losses."""
+    generator, discriminator = line(), line(2, 1)
+    optimizers = [optim.SGD(model.parameters(), lr=0.1) for model in (discriminator, generator)]
+    with mp.audit(seen := Iterations()):
+        for _ in range(3):
+            fake = generator(half(3, 2))
+            for optimizer, x in zip(optimizers, (fake.detach(), fake)):
+                nn.ReLU()(discriminator(x)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            optimizers[0].zero_grad()
+    assert seen.listener.iterations == 3
+
+
+def test_a_backward_pass_that_reaches_no_weights_belongs_to_the_iteration_around_it():
+    """As for a penalty on the gradient of the data, between the steps of two optimizers."""
+    first, second, x, seen = line(), line(), half(3, 2).requires_grad_(), Iterations()
+    optimizers = [optim.SGD(model.parameters(), lr=0.1) for model in (first, second)]
+    with mp.audit(seen):
+        second(first(x)).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+            (x * x).sum().backward()
+    assert seen.listener.iterations == 1
+
+
+def test_updates_without_a_backward_pass_count():
+    weights, seen = [nn.Parameter(np.ones(2, "f4")) for _ in range(2)], Iterations()
+    sgd = optim.SGD(weights, lr=0.1)
+    for p in weights:
+        p.grad = np.ones(2, "f4")
+    with mp.audit(seen):
+        sgd.step()
+        sgd.step()
+    assert [len(seen.seen[i]) for i in (0, 1)] == [3, 3] and seen.listener.iterations == 2
 
 
 def test_an_optimizer_that_takes_over_goes_on_counting():
@@ -230,6 +298,14 @@ def test_skipped_steps_count():
 
 
 # ---- who called
+
+
+@pytest.mark.parametrize(
+    ("wrong", "got"), [(Everything, "the class Everything: write Everything()"), (3, "int"), (None, "NoneType")]
+)
+def test_only_instruments_are_taken(wrong, got):
+    with pytest.raises(TypeError, match=re.escape(f"audit: expected instruments, got {got}")):
+        mp.audit(Everything(), wrong)
 
 
 def test_a_conversion_by_the_user():
@@ -349,7 +425,7 @@ def test_other_threads_are_not_heard():
 def test_one_audit_at_a_time_and_none_afterwards():
     with (
         mp.audit(),
-        pytest.raises(RuntimeError, match="the gates are observed already; end that audit first"),
+        pytest.raises(RuntimeError, match=r"the gates are observed already.*; end that one first"),
         mp.audit(),
     ):
         pass

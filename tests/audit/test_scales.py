@@ -103,7 +103,7 @@ def test_a_scale_of_1_can_be_too_high():
     w = parameter(0)
     (cause,) = explained(lambda: total(w * 300 * 300), [w], optim.NoLossScaler()).causes
     assert (cause.cause, cause.scale, cause.value, cause.largest_scale) == ("loss scale too high", 1, 90000, 0.5)
-    assert "at S = 6.10352e-05 the largest gradient is" in cause.text
+    assert "at S = 6.104e-05 the largest gradient is 5.493; up to S = 0.5" in cause.text
 
 
 def test_the_first_steps_of_a_dynamic_scale_are_explained():
@@ -149,7 +149,7 @@ def test_an_overflow_of_the_forward_pass_is_named_with_its_value():
     assert cause.value == -75000
     assert cause.caller == f"test_scales.py:{Planted.forward.__code__.co_firstlineno + 1}"
     assert cause.where.startswith("ops/dot.py:")
-    assert "-75000 became infinite; no loss scale cures that" in str(found)
+    assert "the value -75,000 became infinite; no loss scale cures that" in str(found)
 
 
 def test_the_first_of_several_overflows_counts():
@@ -282,7 +282,7 @@ def test_a_backward_pass_before_the_audit():
     with Listener([found]):
         scaler.step(optimizer)
     assert [c.cause for c in found.causes] == ["unknown"]
-    assert (str(found)).startswith("loss scale: 1 of 1 iterations skipped")
+    assert (str(found)).startswith("loss scale: none was used; 1 of 1 iterations skipped\n")
 
 
 def test_two_optimizers_with_a_pass_each():
@@ -413,6 +413,76 @@ def test_it_reports():
         == 22
     )
     assert str(Scales()) == "loss scale: none was used"
+
+
+def trained(policy, scaler, steps=4):
+    """Scaled once per step at one line, with gradients that fit up to 512; the model is a new one."""
+    model = policy.cast(nn.Linear(1, 1, bias=False))
+    optimizer, x = optim.SGD(model.parameters(), lr=0.0), policy.cast(mp.tensor(np.array([[100.0]], "f4")))
+    with mp.use(policy):
+        for _ in range(steps):
+            scaler.scale(total(model(x))).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+def drawn(found):
+    """The labels of the lines, and their x and y."""
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    found.draw(axes)
+    return {line.get_label(): list(zip(line.get_xdata(), line.get_ydata())) for line in axes.lines}
+
+
+def test_without_scaling_there_is_no_scale():
+    with Listener([found := Scales()]):
+        trained(mp.FP32, optim.NoLossScaler())
+    assert str(found) == "loss scale: none was used"
+    assert found.as_dict() == {"history": [], "skipped": [], "causes": []} and drawn(found) == {}
+    w, x = parameter(300), half(300)
+    found = explained(lambda: total(w * x), [w], optim.NoLossScaler())
+    assert str(found).startswith("loss scale: none was used; 1 of 1 iterations skipped\niteration 0, S = 1: forward")
+
+
+def test_a_run_without_scaling_before_one_with_it():
+    with Listener([found := Scales()]):
+        trained(mp.FP32, optim.NoLossScaler())
+        trained(mp.MIXED, optim.DynamicLossScaler(2.0**10))
+    scales = [(4, 1024), (5, 512), (7, 512)]
+    assert found.history == scales and found.skipped == [4]
+    assert str(found).startswith("loss scale: 1,024 at first, 512 at last; 1 of 8 iterations skipped\n")
+    (label, *_), (line, skipped) = drawn(found), drawn(found).values()
+    assert label.endswith(", from iteration 4") and line == scales and skipped == [(4, 1024)]
+
+
+def test_several_runs_with_a_scaler_each():
+    with Listener([found := Scales()]):
+        for first in (10, 10, 12):
+            trained(mp.MIXED, optim.DynamicLossScaler(2.0**first))
+    runs = [[(0, 1024), (1, 512), (3, 512)], [(4, 1024), (5, 512), (7, 512)]]
+    runs.append([(8, 4096), (9, 2048), (10, 1024), (11, 512)])
+    assert found.history == [point for run in runs for point in run]
+    assert found.skipped == [0, 4, 8, 9, 10]
+    first, *_ = str(found).splitlines()
+    assert first == "loss scale: 1,024 at first, 512 at last; 4,096 at first, 512 at last; 5 of 12 iterations skipped"
+    assert list(drawn(found).values())[:3] == runs
+
+
+def test_one_scaler_for_both_losses_of_a_gan():
+    a, b, scaler = parameter(1), parameter(1), optim.DynamicLossScaler(2.0**10)
+    first, second = optim.SGD([a], lr=0.0), optim.SGD([b], lr=0.0)
+    with Listener([found := Scales()]):
+        for _ in range(4):
+            scaler.scale(total(a * 1.0)).backward()
+            scaler.step(first)
+            scaler.scale(total(b * 100.0)).backward()
+            scaler.step(second)
+            scaler.update()
+            first.zero_grad()
+            second.zero_grad()
+    assert found.history == [(0, 1024), (1, 512), (3, 512)] and found.skipped == [0]
+    assert str(found).startswith("loss scale: 1,024 at first, 512 at last; 1 of 4 iterations skipped\n")
+    assert list(drawn(found).values()) == [found.history, [(0, 1024)]]
 
 
 def test_it_draws():

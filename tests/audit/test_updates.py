@@ -1,6 +1,7 @@
 """The lost-update meter finds planted numbers of lost updates exactly."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -178,6 +179,35 @@ def test_normalisation_layers_are_marked_and_left_out_of_the_total():
     assert meter.total.elements == 16 and not meter.total.fp32
 
 
+def test_policies_are_kept_apart():
+    """FP32's and MIXED's model have the same names."""
+    meter = LostUpdates()
+    with mp.audit(meter):
+        for policy, values in ((mp.FP32, [1.0, 1.0]), (mp.MIXED, [1.0, 0.0])):
+            model = policy.cast(nn.Sequential(nn.Linear(2, 1, bias=False), nn.LayerNorm(1)))
+            sgd = optim.SGD(model.parameters(), lr=1.0)
+            model(policy.cast(mp.tensor(np.ones((1, 2), "f4"))))
+            with mp.no_grad():
+                model[0].weight.copy_(np.array([values], "f4"))
+            for p in model.parameters():
+                give(p, np.full(p.shape, 2.0**-13, p.dtype))
+            with mp.use(policy):
+                sgd.step()
+    rows = {(r["policy"], r["name"]): (r["lost"], r["fp32"]) for r in meter.as_dict()}
+    names = ["model.0.weight", "model.1.weight", "model.1.bias"]
+    assert set(rows) == {(policy, name) for policy in ("FP32", "MIXED") for name in names}
+    assert rows["FP32", names[0]] == (1, True) and rows["MIXED", names[0]] == (0.5, False)
+    total = meter.total
+    assert (total.elements, total.lost, total.fp32, total.policy) == (2, 1, False, "MIXED")
+    titles = [re.split(r"  +", row)[0] for row in str(meter).splitlines()[2:]]
+    assert titles[0] == "all (MIXED)" and {"model.0.weight (FP32, in FP32)", "model.0.weight (MIXED)"} < set(titles)
+
+    from matplotlib.figure import Figure
+
+    meter.draw(axes := Figure().add_subplot())
+    assert len({label.get_text() for label in axes.get_yticklabels()}) == 6
+
+
 def test_skipped_steps_and_what_users_write_are_not_updates():
     p, sgd = planted(mp.MIXED)
     p.grad, p.grad_scale = mp.backend.of(p.data).xp.full_like(p.data, np.inf), 8.0
@@ -229,7 +259,7 @@ def test_text_json_and_picture():
         optim.SGD(model.parameters(), lr=1e-3).step()
     lines = str(meter).splitlines()
     assert len(lines) <= 25 and lines[-1] == "... and 11 more" and "0.weight (in FP32)" in str(meter)
-    assert lines[2].split()[0] == "all" and "90" in lines[2]
+    assert lines[2].split()[0] == "all" and "90" in lines[2] and "FP32, in" not in str(meter)
     json.dumps(meter.as_dict(), allow_nan=False)
     shares = [r["lost"] for r in meter.as_dict()]
     assert shares == sorted(shares, reverse=True)

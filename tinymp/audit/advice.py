@@ -210,13 +210,14 @@ def skipped_steps(found: Found) -> Iterator[Advice]:
 
 
 def masters_missing(found: Found) -> Iterator[Advice]:
-    lost = [u for u in found.updates if not u.get("fp32") and u["lost"] > FLUSHED]
+    updates = [u for u in found.updates if not u.get("fp32")]
+    lost = [u for u in updates if u["lost"] > FLUSHED]
     if found.has_masters is False and lost:
         worst = max(lost, key=lambda u: u["lost"])
         yield Advice(
             "Keep FP32 master weights: a policy with master=True, such as tinymp.MIXED",
             f"{worst['lost']:.1%} of the updates of {worst['name']} leave the FP16 weight as it is; so do more "
-            f"than {FLUSHED:.0%} in {len(lost)} of {len(found.updates)} parameters",
+            f"than {FLUSHED:.0%} in {len(lost)} of {len(updates)} parameters",
             worst["name"],
             "MPT 3.1",
             75 + 20 * worst["lost"],

@@ -371,9 +371,13 @@ class Exponents(Instrument):
         layer: only this one; scale: show the values multiplied by it, by default by the loss scale that they carried
         last. ValueError if nothing of that kind was seen.
         """
-        tensors = [t for t in self._stored(role) if layer in (None, t.layer)]
+        seen = self._stored(role)
+        if not seen:
+            raise ValueError(f"histograms: no {role} was seen in this audit")
+        tensors = [t for t in seen if layer in (None, t.layer)]
         if not tensors:
-            raise ValueError(f"histograms: no {role} of layer {layer!r} was seen; {self._layers(role)}")
+            layers = ", ".join(dict.fromkeys(t.layer for t in seen))
+            raise ValueError(f"histograms: no {role} of layer {layer!r} was seen; layers: {layers}")
         scale = tensors[-1].scale if scale is None else scale
         counts = _total(tensors, scale)
         shares = 100 * counts / max(sum(counts.tolist()), 1)
@@ -424,9 +428,6 @@ class Exponents(Instrument):
             axes.text(times[0], at + 0.2, f" {text}", fontsize=7, color="0.3")
         exponent = f"exponent, floor(log2 |{f'{tensor.scale:g} ' if tensor.scale != 1 else ''}x|)"
         axes.set(xlabel="iteration", ylabel=exponent, title=f"{name}: {tensor.role}")
-
-    def _layers(self, role: str) -> str:
-        return f"layers: {', '.join(dict.fromkeys(t.layer for t in self._stored(role))) or 'none'}"
 
 
 def lost_of(tensors: list[_Histogram], scale: float) -> Lost:

@@ -88,22 +88,28 @@ class Listener(Observer):
     models     that were called, outermost modules
     names      of their modules and parameters ("model.conv1", "model.conv1.weight"), by id
     policies   in use where ops ran, by id
-    iteration  that what is heard now belongs to, from 0: how many steps were made before it
+    iteration  that what is heard now belongs to, from 0, over all that is trained in the audit
 
-    Each optimizer counts its own steps, so those that each step once per iteration agree, and a second model that is
-    trained after the first begins at 0 again. A backward pass belongs to the next step of the optimizer whose
-    parameters it reaches; of several, to that of the one with the fewest steps: a GAN's generator gets its gradients
-    through the discriminator, which has stepped already. What a forward pass is for is not known before its backward:
-    its ops go by the last step.
+    No parameter is stepped twice in an iteration: the next one begins with the backward pass (or update) all of whose
+    parameters were stepped in this one. So backward passes whose gradients add up share an iteration, and so do the
+    optimizers of a GAN: the generator gets its gradients through the discriminator, which has stepped already, but has
+    not stepped itself. A model that is first called after a step begins an iteration too: what is trained later goes on
+    counting. What a forward pass is for is not known before its backward: after a step, its ops go to the next one.
     """
 
     def __init__(self, instruments: list[Instrument]) -> None:
+        for i in instruments:
+            if not isinstance(i, Instrument):
+                got = f"the class {i.__name__}: write {i.__name__}()" if isinstance(i, type) else type(i).__name__
+                raise TypeError(f"audit: expected instruments, got {got}")
         self.instruments = instruments
         self.names: dict[int, str] = {}
         self.policies: dict[int, Policy] = {}
         self.iteration = 0
-        self._steps: dict[Parameter, int] = {}  # of each parameter's optimizer
-        self._reached: set[Parameter] = set()  # parameters that a backward pass has reached
+        self._begun = 0  # iterations before the present one
+        self._stepped: set[Parameter] = set()  # in it
+        self._ever_stepped: set[Parameter] = set()
+        self._reached: set[Parameter] = set()  # by a backward pass, ever
         self.models: list[Module] = []
         self._listening = ExitStack()
         for instrument in instruments:
@@ -138,7 +144,7 @@ class Listener(Observer):
     def written(self, parameter: Any, value: Any) -> None:
         if (place := self._place(sys._getframe(1))) is not None:
             if place.kind is UPDATE:
-                self.iteration = self._steps.get(parameter, 0)
+                self._enter({parameter})
             for i in self.instruments:
                 i.written(place, parameter, value)
 
@@ -149,17 +155,18 @@ class Listener(Observer):
 
     def stepped(self, optimizer: Any, result: Any) -> None:
         if threading.get_ident() == self._thread:
-            parameters = optimizer._parameters()
-            self.iteration = max(self._steps.get(p, 0) for p in parameters)
+            parameters = set(optimizer._parameters())
+            self._enter(parameters)
             for i in self.instruments:
                 i.stepped(optimizer, result)
-            self.iteration += 1
-            self._steps |= dict.fromkeys(parameters, self.iteration)
+            self._stepped |= parameters
+            self._ever_stepped |= parameters
+            self.iteration = self.iterations
 
     @property
     def iterations(self) -> int:
-        """How many there were: the steps of the optimizer that made most."""
-        return max(self._steps.values(), default=0)
+        """How many there were in which an optimizer stepped."""
+        return self._begun + bool(self._stepped)
 
     def name_of(self, parameter: Any) -> str:
         """What a parameter is called: its path behind its model's name, as far as they are known."""
@@ -180,9 +187,18 @@ class Listener(Observer):
         """A backward pass that reaches these parameters begins. Those that an earlier one has reached and no optimizer
         has stepped are nobody's, and do not count.
         """
-        counted = [self._steps.get(p, 0) for p in parameters if p in self._steps or p not in self._reached]
-        self.iteration = min(counted, default=self.iteration)
+        self._enter({p for p in parameters if p in self._ever_stepped or p not in self._reached})
         self._reached |= parameters
+
+    def _enter(self, parameters: set[Parameter]) -> None:
+        """What happens now is done to these parameters: it belongs to the present iteration or begins the next one."""
+        if parameters:
+            if parameters <= self._stepped:
+                self._next()
+            self.iteration = self._begun
+
+    def _next(self) -> None:
+        self._begun, self._stepped = self.iterations, set()
 
     # ---- where it belongs
 
@@ -238,7 +254,8 @@ class Listener(Observer):
         self.models.append(root)
         for path, part in (*root.named_modules(), *root.named_parameters()):
             self.names.setdefault(id(part), f"{name}.{path}" if path else name)
-        self.iteration = min([self._steps.get(p, 0) for p in root.parameters()], default=self.iteration)
+        if any(True for _ in root.parameters()):  # a loss has none
+            self._next()
 
 
 _APPLY: Any = Op.apply.__func__.__code__  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ import numpy as np
 from .. import backend
 from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer, StepResult
-from ..optim.scaler import MIN_SCALE
+from ..optim.scaler import MIN_SCALE, LossScaler, NoLossScaler, ScaleLoss
 from ..precision import FLOATING, FP16_OVERFLOW, Observer, Policy, current_policy, observe, store, unobserved, use
 from ..sparse import values_of
 from ..tensor import Array, Op, Tensor, _propagate, unwatched, watch
@@ -74,10 +74,24 @@ class Pass:
     ops: dict[Op, tuple] = field(default_factory=dict)  # in the order in which they ran -> saved, statistics
 
 
-class Scales(Instrument):
-    """Keeps the loss scales that were used, and explains every skipped step.
+@dataclass(eq=False)
+class Line:
+    """The loss scale S of one scaler: `points` are (iteration, S) where S changed, and the last before a change."""
 
-    history  (iteration, S), in order: where S changed, and the last before a change
+    caller: str  # that first had a loss scaled by it
+    points: list[tuple[int, float]] = field(default_factory=list)
+
+    def add(self, iteration: int, scale: float) -> None:
+        if len(self.points) > 1 and self.points[-1][1] == self.points[-2][1] == scale:
+            self.points.pop()  # a plateau is known by its ends
+        if self.points[-1:] != [(iteration, scale)]:  # a GAN's second loss, say
+            self.points.append((iteration, scale))
+
+
+class Scales(Instrument):
+    """Keeps the loss scales that were used, and explains every skipped step. A NoLossScaler uses none.
+
+    history  (iteration, S) of all scalers, in order: where S changed, and the last before a change
     skipped  the iterations without an update, of any optimizer
     causes   for each skipped step a `Cause`
 
@@ -87,9 +101,9 @@ class Scales(Instrument):
 
     def __init__(self) -> None:
         self.causes: list[Cause] = []
-        self._used: dict[str, list[tuple[int, float]]] = {}  # per line that scales a loss: two scalers may differ
-        self._since: dict[str, float] = {}  # the same, since the last step
-        self._iterations = 0
+        self._lines: list[Line] = []  # one per scaler
+        self._line_of: weakref.WeakKeyDictionary[LossScaler, Line] = weakref.WeakKeyDictionary()
+        self._since: dict[Line, float] = {}  # the scales of losses since the last step
         self._scaled: weakref.WeakKeyDictionary[Op, tuple[float, bool]] = weakref.WeakKeyDictionary()  # S, bad loss?
         self._overflow: tuple[Place, float] | None = None  # the first within the op that is running
         self._current: Pass | None = None
@@ -124,7 +138,8 @@ class Scales(Instrument):
             self._begin()
         if op.loss_scale is not None:
             self._scaled[op] = float(op.loss_scale), not all(map(_finite, inputs))
-            self._since[place.caller] = self._scaled[op][0]
+            if isinstance(op, ScaleLoss) and not isinstance(scaler := frame_of(_SCALE).f_locals["self"], NoLossScaler):
+                self._since[self._line_of.setdefault(scaler, Line(place.caller))] = self._scaled[op][0]
         overflow, self._overflow = self._overflow, None
         if overflow is not None:
             event = Event(*overflow, "an infinity")
@@ -173,12 +188,10 @@ class Scales(Instrument):
         self._end_pass()
         self._stepped = True
         iteration = self.listener.iteration
-        self._iterations = max(self._iterations, iteration + 1)
-        for caller, scale in self._since.items():
-            line = self._used.setdefault(caller, [])
-            if len(line) > 1 and line[-1][1] == line[-2][1] == scale:
-                line.pop()  # a plateau is known by its ends
-            line.append((iteration, scale))
+        for line, scale in self._since.items():
+            if not line.points:
+                self._lines.append(line)
+            line.add(iteration, scale)
         scale, self._since = max(self._since.values(), default=1.0), {}
         if result is StepResult.SKIPPED:
             cause = Cause(iteration, scale, "unknown", text="its backward pass was not seen")
@@ -231,8 +244,9 @@ class Scales(Instrument):
             while best > scale and not at(best).finite:
                 best /= 2
         cause.value, cause.largest_scale = was.value, best
-        largest = f"at S = {scale:g} the largest gradient is {one.largest:.4g}; up to S = {_number(best)} it fits"
-        _tell(cause, "loss scale too high", was.place, f"{_became(was.value)}; {largest}")
+        largest = f"at S = {_number(scale)} the largest gradient is {_number(one.largest)}"
+        text = f"{_became(was.value)}; {largest}; up to S = {_number(best)} it fits"
+        _tell(cause, "loss scale too high", was.place, text)
 
     def _blame_forward(self, cause: Cause, p: Pass) -> None:
         """The first op of the forward pass that made something infinite or NaN; one that the loss depends on first."""
@@ -252,8 +266,8 @@ class Scales(Instrument):
 
     @property
     def history(self) -> list[tuple[int, float]]:
-        """(iteration, S), in order: where S changed, and the last before a change."""
-        return sorted({point for line in self._used.values() for point in line})
+        """(iteration, S) of all scalers, in order: where S changed, and the last before a change."""
+        return sorted({point for line in self._lines for point in line.points})
 
     @property
     def skipped(self) -> list[int]:
@@ -269,11 +283,11 @@ class Scales(Instrument):
         }
 
     def __str__(self) -> str:
-        if not self._used and not self.causes:
-            return "loss scale: none was used"
-        scales = [scale for _, scale in self.history]
-        used = f" {_number(scales[0])} at first, {_number(scales[-1])} at last;" if scales else ""
-        lines = [f"loss scale:{used} {len(self.skipped)} of {self._iterations} iterations skipped"]
+        ends = [(line.points[0][1], line.points[-1][1]) for line in self._lines]
+        used = [f"{_number(first)} at first, {_number(last)} at last" for first, last in dict.fromkeys(ends)]
+        lines = [f"loss scale: {'; '.join(used) or 'none was used'}"]
+        if ends or self.causes:
+            lines[0] += f"; {len(self.skipped)} of {self.listener.iterations} iterations skipped"
         shown = self.causes[:20]
         lines += [f"iteration {c.iteration}, S = {_number(c.scale)}: {c.text}" for c in shown]
         more = len(self.causes) - len(shown)
@@ -281,16 +295,21 @@ class Scales(Instrument):
 
     def draw(self, axes: Any) -> None:
         """The scale over the iterations on matplotlib's axes, with a cross at each skipped step."""
-        for caller, line in self._used.items():
-            axes.step(*zip(*line), where="post", label=caller)
+        for line in self._lines:
+            start = line.points[0][0]
+            later = f", from iteration {start}" if start else ""
+            axes.step(*zip(*line.points), where="post", label=line.caller + later)
         if self.causes:
             points = [(cause.iteration, cause.scale) for cause in self.causes]
             axes.plot(*zip(*points), "x", color="tab:red", label="skipped")
         axes.set_yscale("log", base=2)
         axes.set_xlabel("iteration")
         axes.set_ylabel("loss scale")
-        if self._used or self.causes:
+        if self._lines or self.causes:
             axes.legend()
+
+
+_SCALE = LossScaler.scale.__code__
 
 
 class _Replay(Observer):
@@ -359,12 +378,12 @@ def _overflowed(x: Array, y: Array) -> float | None:
 
 
 def _became(value: float | None) -> str:
-    return "infinite or NaN" if value is None else f"{value:.6g} became infinite"
+    return "infinite or NaN" if value is None else f"the value {_number(value)} became infinite"
 
 
-def _number(scale: float) -> str:
-    """A loss scale in full: most are powers of two."""
-    return f"{scale:,.0f}" if scale == int(scale) else f"{scale:g}"
+def _number(x: float) -> str:
+    """Whole from 1,000 to 1e9, as loss scales are; else four digits."""
+    return f"{x:,.0f}" if 1000 <= abs(x) < 1e9 else f"{x:.4g}"
 
 
 def _power_below(limit: float) -> float:

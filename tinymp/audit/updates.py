@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import backend
 from ..nn.parameter import Parameter
-from ..precision import MIXED, float16, to_dtype, unobserved, use, widen
+from ..precision import MIXED, current_policy, float16, to_dtype, unobserved, use, widen
 from ..sparse import rows_of, values_of
 from ..tensor import Array
 from ._sampling import Spaced, distinct, table
@@ -23,10 +23,11 @@ class Updates:
     zero        whose update is exactly 0
     above       with |w / dw| > 2048, dw not 0: the ratio that MPT section 3.1 names
     fp32        whether the parameter is in FP32 itself: then this is what FP16 would lose, and is not lost here
+    policy      the name of the policy in use
     """
 
-    def __init__(self, name: str, fp32: bool) -> None:
-        self.name, self.fp32 = name, fp32
+    def __init__(self, name: str, fp32: bool, policy: str) -> None:
+        self.name, self.fp32, self.policy = name, fp32, policy
         self.updates = self.iterations = self.elements = self.lost = self.zero = self.above = 0
         self.kept: dict[int, tuple[int, int]] = {}  # iteration -> elements, lost
 
@@ -69,6 +70,7 @@ class Updates:
             "above_2048": self.above / n,
             "iterations": self.iterations,
             "fp32": self.fp32,
+            "policy": self.policy,
         }
 
 
@@ -82,6 +84,7 @@ class LostUpdates(Instrument):
     weight (just below a power of two, w / 3000 is still more than half a step).
 
     Weights in FP32 are taken as what FP16 would lose, and marked. Of SparseRows the rows that they name are counted.
+    Policies are kept apart, by name.
 
     every  look at every so many iterations
     """
@@ -89,12 +92,12 @@ class LostUpdates(Instrument):
     def __init__(self, every: int = 1) -> None:
         self.every = every
         self._spaced = Spaced(every)
-        self._parameters: dict[tuple[str, bool], Updates] = {}
+        self._parameters: dict[tuple[str, bool, str], Updates] = {}
 
     def written(self, place: Place, parameter: Parameter, value: Any) -> None:
         if place.phase != "update" or self.listener.iteration % self.every:
             return
-        key = place.module, parameter.dtype != float16
+        key = place.module, parameter.dtype != float16, current_policy().name
         if key not in self._parameters:
             self._parameters[key] = Updates(*key)
         value = distinct(value)
@@ -105,14 +108,15 @@ class LostUpdates(Instrument):
 
     @property
     def rows(self) -> list[Updates]:
-        """Per parameter; where most is lost first."""
+        """Per parameter and policy; where most is lost first."""
         return sorted(self._parameters.values(), key=lambda u: -u.lost / max(u.elements, 1))
 
     @property
     def total(self) -> Updates:
         """All FP16 weights together; in an FP32 run, all weights."""
         rows = [u for u in self._parameters.values() if not u.fp32] or list(self._parameters.values())
-        total = Updates("all", bool(rows) and rows[0].fp32)
+        policies = dict.fromkeys(u.policy for u in rows)
+        total = Updates("all", bool(rows) and rows[0].fp32, ", ".join(policies))
         for name in ("elements", "lost", "zero", "above"):
             setattr(total, name, sum(getattr(u, name) for u in rows))
         for name in ("updates", "iterations"):
@@ -120,7 +124,7 @@ class LostUpdates(Instrument):
         return total
 
     def as_dict(self) -> list[dict[str, Any]]:
-        """One dict per parameter, where most is lost first; "history" has the share lost at up to 50 iterations."""
+        """One dict per row, where most is lost first; "history" has the share lost at up to 50 iterations."""
         return [
             {
                 **u.as_dict(),
@@ -129,6 +133,11 @@ class LostUpdates(Instrument):
             for u in self.rows
         ]
 
+    def _title(self, u: Updates) -> str:
+        several = len({row.policy for row in self._parameters.values()}) > 1
+        notes = [u.policy] * several + ["in FP32"] * u.fp32
+        return u.name + f" ({', '.join(notes)})" * bool(notes)
+
     def __str__(self) -> str:
         if not self._parameters:
             return "no updates were seen"
@@ -136,13 +145,13 @@ class LostUpdates(Instrument):
         for u in (self.total, *self.rows):
             d = u.as_dict()
             shares = [f"{d[share]:.2%}" for share in ("lost", "unchanged_by_zero", "above_2048")]
-            rows.append((u.name + " (in FP32)" * u.fp32, str(u.updates), f"{u.elements:,}", *shares))
+            rows.append((self._title(u), str(u.updates), f"{u.elements:,}", *shares))
         return table(rows)
 
     def draw(self, axes: Any) -> None:
         """Bars: per parameter the shares that FP16 loses, that have no update, and that FP16 would move."""
-        rows = [u.as_dict() for u in self.rows[:20][::-1]]
-        names = [u["name"] + " (in FP32)" * u["fp32"] for u in rows]
+        shown = self.rows[:20][::-1]
+        rows, names = [u.as_dict() for u in shown], [self._title(u) for u in shown]
         lost, zero, above = ([100 * u[share] for u in rows] for share in ("lost", "unchanged_by_zero", "above_2048"))
         still = [a + b for a, b in zip(lost, zero)]
         axes.barh(names, lost, color="#d55e00", label="lost in FP16")
