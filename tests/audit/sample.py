@@ -62,7 +62,7 @@ def bell(centre, width, lowest=-40, highest=16, n=100_000):
 def histograms():
     tensors = []
     for i, module in enumerate(MODULES):
-        shared = {"layer": module, "lowest": -40, "infinite": 0, "nan": 0}
+        shared = {"layer": module, "dtype": "float16", "policy": "MIXED", "lowest": -40, "infinite": 0, "nan": 0}
         for role, name, centre, scale in (
             ("weight", f"{module}.weight", -5, 1),
             ("weight gradient", f"{module}.weight", -12 + i, 2.0**15),
@@ -124,7 +124,7 @@ def content(**changes):
         "updates": [
             {
                 **{"name": f"{m}.weight", "updates": 120_000, "lost": lost, "unchanged_by_zero": lost / 9},
-                **{"above_2048": lost * 1.1, "iterations": 192},
+                **{"above_2048": lost * 1.1, "iterations": 192, "fp32": "norm" in m},
             }
             for m, lost in zip(MODULES, shares)
         ],
@@ -176,7 +176,7 @@ def content(**changes):
                     "where": "ops/conv.py:201",
                 },
                 **{"calls": 200, "elements": 22_478_848, "local_mean": 0.25, "local_max": 0.5 + i / 7},
-                **{"inherited_mean": 0.4 + i, "inherited_max": 3.0 * 4**i},
+                **{"inherited_mean": 0.4 + i, "inherited_max": 3.0 * 4**i, "inherited_zeros": 7 * i},
             }
             for i, m in enumerate(MODULES)
         ],

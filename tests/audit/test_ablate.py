@@ -205,6 +205,17 @@ def test_the_master_is_needed_where_updates_are_lost(script, tmp_path, capsys):
     assert (out / "ablation.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
+def test_the_cross_of_a_run_that_diverged_fits_into_its_panel():
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    planted([1, 2, 3], [1000, 2, 3], stopped="NaN").draw(figure)
+    (axes,) = figure.axes
+    crosses = [line for line in axes.lines if line.get_marker() == "x"]
+    heights = axes.transAxes.inverted().transform(axes.transData.transform([line.get_xydata()[0] for line in crosses]))
+    assert len(crosses) == 3 and heights[0, 1] == pytest.approx(0.94) and (heights[1:, 1] < 0.94).all()
+
+
 def test_what_is_wrong_with_a_function_is_said(script):
     with pytest.raises(FileNotFoundError, match=r"no file 'nowhere.py'"):
         workload("nowhere.py:train", [], None, None)

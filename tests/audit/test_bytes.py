@@ -456,7 +456,7 @@ def test_report():
     lines = str(combined).splitlines()
     assert len(lines) < 25
     assert lines[-1] == f"FP32 / this: {combined.ratio:.2f}"
-    assert str(ByteLedger()).endswith("FP32 / this: nan")
+    assert str(ByteLedger()) == "no training was seen"
     assert ByteLedger().as_dict()["ratio"] is None
 
 
@@ -470,6 +470,9 @@ def test_draw():
     assert tops[1] == pytest.approx(total(ledger.predicted) / 2**20)
     assert [bars.get_label() for bars in axes.containers] == list(KEPT)
     assert len({bars[0].get_facecolor() for bars in axes.containers}) == len(KEPT)
+    axes = plt.Figure().subplots()
+    ByteLedger().draw(axes)
+    assert axes.get_title() == "Bytes: no training was seen" and not axes.containers
 
 
 def test_on_a_gpu(gpu):

@@ -87,7 +87,7 @@ def test_an_error_is_passed_on_and_the_audit_written(script, tmp_path, capsys):
         main(["audit", str(script), "raise"])
     assert {row["op"] for row in rows(tmp_path / "runs" / "audit")} == {"cast", "softmax", "mul"}
     assert mp.precision.observer() is None  # the audit is over
-    assert f"{script} raise (ended early: KeyError \"the program's own\")\n" in capsys.readouterr().out
+    assert f'{script} raise (ended early: KeyError "the program\'s own")\n' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("text", "message"), [("1 +\n", "invalid syntax"), (None, "there is no script")])

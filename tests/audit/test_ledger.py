@@ -217,16 +217,19 @@ def test_a_picture_of_what_was_lost():
     from matplotlib.figure import Figure
 
     rows = [Row("model", f"op{i}", "forward", "DOT", "", roundings={"": Rounding(100 * i, zero=i)}) for i in range(13)]
+    rows[0].roundings[""] = Rounding(10**6, subnormal=999_999)  # less than any zero, and so left out
     rows[12].roundings["other"] = Rounding(2400, infinite=50, subnormal=100)  # 162 of 3600 with the 12
-    rows.append(Row("", "cast", "cast", "-", "", roundings={"": Rounding(4, zero=3, infinite=1)}))
+    rows.append(Row("", "cast", "cast", "-", "", roundings={"": Rounding(10**6, infinite=1)}))
     axes = Figure().add_subplot()
     Rows(rows).draw(axes)
     labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert labels == [*[f"model op{i} forward" for i in range(4, 12)], "model op12 forward", "cast"]
+    assert labels == [*[f"model op{i} forward" for i in range(4, 12)], "cast", "model op12 forward"]
     infinite, zero, subnormal = ([bar.get_width() for bar in bars] for bars in axes.containers)
-    assert (infinite[-2:], subnormal[-2:]) == (pytest.approx([5000 / 3600, 25]), pytest.approx([10000 / 3600, 0]))
-    assert zero == pytest.approx([1.0] * 8 + [1200 / 3600, 75])
-    assert axes.containers[2][-2].get_x() == pytest.approx(6200 / 3600)
+    assert (infinite[-2:], subnormal[-2:]) == (pytest.approx([1e-4, 5000 / 3600]), pytest.approx([0, 10000 / 3600]))
+    assert zero == pytest.approx([1.0] * 8 + [0, 1200 / 3600])
+    assert axes.containers[2][-1].get_x() == pytest.approx(6200 / 3600)
+    counts = [text.get_text() for text in axes.texts]
+    assert counts[-3:] == ["11 zero", "1 infinite", "50 infinite, 12 zero, 100 subnormal"]
     Rows().draw(Figure().add_subplot())
 
 

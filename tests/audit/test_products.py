@@ -191,7 +191,7 @@ def test_report():
     lines = str(products).splitlines()
     assert len(lines) <= 25
     assert lines[0].startswith("0.0% of the operations")  # 4 rows
-    assert str(Products()).startswith("0.0%")
+    assert str(Products()) == "no matrix product was seen"
 
 
 def test_picture():
@@ -204,14 +204,16 @@ def test_picture():
     first, second = axes.containers[0]
     assert (first.get_width(), second.get_width()) == pytest.approx((800 / 18, 1000 / 18))
     assert first.get_facecolor() != second.get_facecolor()
-    assert [text.get_text() for text in axes.texts] == ["", "n (outputs) = 10"]
+    assert [text.get_text() for text in axes.texts] == ["", "outputs: 10"]
     assert [label.get_text() for label in axes.get_yticklabels()][1] == "model.1 linear forward: 8 × 10 × 8"
     assert axes.get_title().startswith("44.4% of the operations")
 
     axes = Figure().add_subplot()
     listen(nn.Sequential(*[nn.Linear(8, 8) for _ in range(21)]), ones(8, 8), backward=False).draw(axes)
     assert len(axes.get_yticklabels()) == 20
-    Products().draw(Figure().add_subplot())
+    axes = Figure().add_subplot()
+    Products().draw(axes)
+    assert axes.get_title() == "no matrix product was seen"
 
 
 def test_on_a_gpu(gpu):

@@ -124,7 +124,7 @@ def test_with_nothing_at_all():
     made = Page(page({}))
     assert [a["id"] for a, _ in made.all("section")] == ["summary", "ledger", "words"]
     assert "Nothing ran in the audited block." in made.text("section", id="ledger")
-    assert "Nothing was rounded" in made.text("ul", **{"class": "findings"})
+    assert made.text("ul", **{"class": "findings"}) == "•Note Nothing ran in the audited block."
 
 
 def test_entries_may_lack_keys():
@@ -212,14 +212,80 @@ def test_a_histogram_has_a_bar_per_exponent_in_its_place():
     tensor |= {"counts": [counts.get(e, 0) for e in range(-30, 17)], "nan": 0}
     [figure] = report._figures([tensor])
     [drawn] = figure["tensors"]
-    assert [drawn["bars"][k].count("M") for k in ("low", "normal", "high")] == [3, 3, 1]
-    assert (drawn["total"], drawn["zero_share"], drawn["subnormal_share"]) == (100, 0.5, 0.25)
+    assert [drawn["bars"][k].count("M") for k in ("small", "low", "normal", "high")] == [1, 2, 3, 1]
+    assert (drawn["total"], drawn["zero_share"]) == (100, 0.5)
+    assert (drawn["small_share"], drawn["subnormal_share"]) == (0.1, 0.25)
     limits = {label: x for x, label in figure["limits"]}
     first = [float(x) for x in re.findall(r"M([\d.]+)", drawn["bars"]["normal"])]
     assert first == pytest.approx([limits["2⁻¹⁴"] + 0.3, limits["1"] + 0.3, limits["2¹⁶"] - 240 / 52 + 0.3], abs=0.1)
-    heights = [float(h) for h in re.findall(r"v(-?[\d.]+)", drawn["bars"]["low"])]
+    below = drawn["bars"]["small"] + drawn["bars"]["low"]
+    heights = [float(h) for h in re.findall(r"v(-?[\d.]+)", below)]
     assert heights == pytest.approx([28, 56, 14])  # as 10 : 20 : 5
     assert drawn["outline"].count("M") == len(counts) - 2  # two pairs of neighbours
+
+
+@pytest.mark.parametrize(
+    ("role", "dtype", "words"),
+    [
+        ("activation gradient", "float16", "zero 50 %, lost 20 %, subnormal 30 %"),
+        ("activation gradient", "float32", "zero 50 %, too small 20 %, subnormal 30 %"),  # nothing became 0
+        ("weight", "float16", "zero 50 %, too small 20 %, subnormal 30 %"),  # its FP32 master has it
+    ],
+)
+def test_what_is_too_small_is_lost_only_where_it_became_zero(role, dtype, words):
+    tensor = {"name": "w", "role": role, "dtype": dtype, "lowest": -26, "counts": [20, 10, 20], "zeros": 50}
+    assert words in Page(page({"histograms": {"tensors": [tensor]}})).text("figcaption").replace("\xa0", " ")
+
+
+def test_the_last_policy_comes_first():
+    tensors = [
+        {"name": name, "policy": policy, "role": "weight", "lowest": 0, "counts": [1]}
+        for policy in ("FP32", "MIXED")
+        for name in "ab"
+    ]
+    made = Page(page({"histograms": {"tensors": tensors}}))
+    captions = [text.split("1 numbers")[0] for _, text in made.all("figcaption")]
+    assert captions == ["a (MIXED)", "b (MIXED)", "a (FP32)", "b (FP32)"]
+
+
+@pytest.mark.parametrize(
+    ("history", "words"),
+    [
+        ([[0, 1.0], [9, 1.0]], "No loss was scaled."),
+        ([[0, 1024.0]], "The loss scale was constant, 2¹⁰ = 1,024."),
+        ([[0, 1.0], [9, 2.0]], "It ended at 2¹."),
+    ],
+)
+def test_a_constant_loss_scale_is_a_sentence(history, words):
+    made = Page(page({"scale": {"history": history, "skipped": []}}))
+    assert words in made.text("section", id="scale")
+    assert bool(made.all("div", **{"class": "stretched"})) == ("ended" in words)
+
+
+def test_an_empty_audit_has_no_bare_headings():
+    with mp.audit() as a:
+        pass
+    made = Page(page(a.as_dict()))
+    assert [i for i, _ in made.all("section")] == [
+        {"id": "summary", "aria-label": "Summary"}, *({"id": i} for i in ("advice", "ledger", "words", "environment"))
+    ]  # fmt: skip
+    assert [a["href"] for a, _ in made.all("a")][:3] == ["#summary", "#advice", "#ledger"]
+
+
+def test_cells_with_nothing_have_one_dash(sample):
+    assert "–" in sample.column("kind") and "-" not in [text for tag in ("td", "option") for _, text in sample.all(tag)]
+
+
+def test_bytes_show_only_what_there_is():
+    full = content()["bytes"]
+    assert "Predicted" in Page(page(content())).text("section", id="bytes")
+    made = Page(page(content(bytes={**full, "measured": {"weights": {"float16": 8}}, "predicted": None})))
+    text = made.text("section", id="bytes")
+    assert "Predicted" not in text
+    assert [t for _, t in made.all("li") if t in ("FP16", "FP32", "FP64", "other", "all in FP32")] == [
+        "FP16",
+        "all in FP32",
+    ]
 
 
 def test_bytes_add_up_without_the_workspace():
@@ -230,6 +296,8 @@ def test_bytes_add_up_without_the_workspace():
     assert total["sum"] == sum(sum(v.values()) for role, v in measured.items() if role != "workspace")
     assert total["predicted"] is None  # the sample predicts two roles
     widest = max(r["width"] for r in bars["rows"])
+    per_byte = [r["width"] / r["fp32"] for r in bars["rows"] if r["fp32"]]
+    assert per_byte == pytest.approx([per_byte[0]] * len(per_byte))  # one scale for all rows
     assert widest == 100 and all(p["x"] + p["width"] <= 100.01 for r in bars["rows"] for p in r["parts"])
 
 
@@ -246,8 +314,9 @@ def test_a_real_audit():
 
 
 def test_write_and_its_error_without_jinja(tmp_path, monkeypatch):
-    report.write(tmp_path / "audit.html", content(title="Zürich ∞"))
-    assert "<h1>Zürich ∞</h1>" in (tmp_path / "audit.html").read_text(encoding="utf-8")
+    path = tmp_path / "a folder" / "that is missing" / "audit.html"
+    report.write(path, content(title="Zürich ∞"))
+    assert "<h1>Zürich ∞</h1>" in path.read_text(encoding="utf-8")
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'tinymp\[audit\]'"):
         report.write(tmp_path / "audit.html", {})
@@ -278,8 +347,10 @@ def test_contrast(theme):
 
     for name in ("ink", "quiet", "link", "alarm", "good"):
         assert min(contrast(name, "paper"), contrast(name, "band")) >= 4.5, name
-    for name in ("blue", "red", "green", "pink"):
+    for name in ("blue", "red", "green", "pink", "grey"):
         assert contrast(name, "paper") >= 2.9, name
+    assert contrast("grey", "band") >= 3  # bars of what is too small stand on it
+    assert contrast("grey", "ink") >= 2.9  # the outline crosses them
 
 
 # ------------------------------------------------------------------------------------------------- in a browser
@@ -446,7 +517,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(browser):
         assert "<title>360</title>" in browser(outer)[0]
 
 
-def test_on_paper_everything_is_unfolded(browser):
+def test_on_paper_what_lost_numbers_is_unfolded(browser):
     pdf = browser.folder / "audit.pdf"
     browser(page(content()), f"--print-to-pdf={pdf}", "--no-pdf-header-footer")
     assert pdf.read_bytes().startswith(b"%PDF")
@@ -454,6 +525,7 @@ def test_on_paper_everything_is_unfolded(browser):
         pytest.skip("printed, but not read: apt-get install poppler-utils")
     text = subprocess.run(["pdftotext", pdf, "-"], capture_output=True, check=True, timeout=60).stdout.decode()
     words = " ".join(text.split())
-    assert words.count("Rule for ") == len(content()["ledger"]) - 1  # a cast has none
+    losing = [r for r in content()["ledger"] if r["zero"] or r["subnormal"] or r["infinite"]]
+    assert words.count("Rule for ") == len(losing) < len(content()["ledger"])
     assert "only what lost numbers" not in words and "Unfold all" not in words
     assert "2²⁴ < 0.01 %" in words.replace("\xa0", " ")  # of the folded table of loss scales

@@ -82,8 +82,8 @@ def test_tensor_cores():
     fit = {"flops": 300, "dtype": "float16", "misaligned": [], "eligible": True}
     odd, wide = {**fit, "misaligned": ["k"], "eligible": False}, {**fit, "dtype": "float32", "eligible": False}
     assert said(FINE, products=[fit])[-1:] == ["Tensor Cores can run 100 % of the work in 1 matrix product."]
-    text = "Tensor Cores can run 33.3 % of the work in 3 matrix products (1 of FP32 operands, 1 with a dimension that is "
-    assert said(NOTE, products=[fit, odd, wide])[-1] == text + "no multiple of 8)."
+    text = "Tensor Cores can run 33.3 % of the work in 3 matrix products (1 of FP32 operands, 1 with a dimension "
+    assert said(NOTE, products=[fit, odd, wide])[-1] == text + "that is no multiple of 8)."
 
 
 def test_bytes_are_compared_only_where_a_training_was_seen():

@@ -376,17 +376,18 @@ class Ablation:
         panels = figure.subplots(-(-len(self.decisions) // columns), columns, squeeze=False, sharex=True, sharey=True)
         usual = [loss for run in self.runs[BASELINE.name] for loss in _smooth(run.curve) if 0 < loss < math.inf]
         low, high = min(usual, default=1) / 1.5, max(usual, default=1) * 2
+        ceiling = high * (low / high) ** 0.06  # for losses above the picture: 6 % below its edge, so that crosses fit
         for axes, decision in zip(panels.flat, self.decisions):
             for name, color, width in ((BASELINE.name, "0.75", 3), (decision.name, "#d55e00", 0.9)):
                 for run in self.runs[name]:
-                    curve = [min(loss, high / 1.05) for loss in _smooth(run.curve) if math.isfinite(loss)]
+                    curve = [min(loss, ceiling) for loss in _smooth(run.curve) if math.isfinite(loss)]
                     axes.plot(curve, color=color, linewidth=width)
                     if run.diverged and curve:
-                        axes.plot(len(curve) - 1, curve[-1], "x", color=color, clip_on=False)
+                        axes.plot(len(curve) - 1, curve[-1], "x", color=color)
             verdict = self.verdict(decision)
             weight = "bold" if verdict == NEEDED else "normal"
             axes.set_title(f"{decision.name}: {verdict or 'for comparison'}", fontsize=10, fontweight=weight)
-            axes.text(0.97, 0.95, decision.flipped, transform=axes.transAxes, ha="right", va="top", fontsize=8)
+            axes.text(0.97, 0.05, decision.flipped, transform=axes.transAxes, ha="right", fontsize=8)
             axes.set(yscale="log", ylim=(low, high))
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("" if high > 20 * low else "{x:g}")

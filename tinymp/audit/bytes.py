@@ -162,6 +162,8 @@ class ByteLedger(Instrument):
 
     def __str__(self) -> str:
         measured, fp32, predicted = self.measured, self.fp32, self.predicted or {}
+        if not total(fp32):
+            return "no training was seen"
         rows: list[tuple[str, ...]] = [("role", "dtype", "measured", "predicted", "in FP32")]
         for role in ROLES:
             dtypes = sorted({d for b in (measured, predicted) for d in b.get(role, {})}) or ["-"]
@@ -180,6 +182,9 @@ class ByteLedger(Instrument):
 
     def draw(self, axes: Any) -> None:
         """Two stacked bars on matplotlib's axes, FP32 and this, in MiB by role."""
+        if not total(self.fp32):
+            axes.set_title("Bytes: no training was seen")
+            return
         colors = ("#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7")  # told apart by the colour-blind, too
         bars = {"FP32": self.fp32, "this": self.measured if total(self.measured) else self.predicted or {}}
         bottom = [0.0, 0.0]
@@ -187,8 +192,8 @@ class ByteLedger(Instrument):
             heights = [sum(b.get(role, {}).values()) / 2**20 for b in bars.values()]
             axes.bar(list(bars), heights, bottom=bottom, label=role, width=0.6, color=color)
             bottom = [b + h for b, h in zip(bottom, heights)]
-        axes.set(xlim=(-0.5, 2.4), ylabel="MiB", title=f"Bytes of a training step: FP32 / this = {self.ratio:.2f}")
-        axes.legend(loc="upper right", reverse=True, frameon=False)
+        axes.set(ylabel="MiB", title=f"Bytes of a training step: FP32 / this = {self.ratio:.2f}")
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), reverse=True, frameon=False)
 
     # ---- measuring
 

@@ -385,10 +385,11 @@ class Exponents(Instrument):
         heights = shares[bin_of(low) : bin_of(high) + 1].copy()
         heights[0] += sum(shares[bin_of(LOWEST) : bin_of(low)].tolist())
         colors = ["0.6"] * (-25 - low) + ["#56b4e9"] * 11 + ["#0072b2"] * 30 + ["#d55e00"] * (high - 15)
-        axes.axvspan(low - 1, -25, color="0.92", zorder=0)
+        axes.axvspan(LOWEST, -25, color="0.92", zorder=0)  # to the left edge, also of a wider picture
         axes.bar([e + 0.5 for e in range(low, high + 1)], heights, width=0.85, color=colors, zorder=2)
         top = 1.3 * max(heights.max(), 0.1)
-        for at, text in ((low - 1, "zero in FP16"), *LIMITS):
+        axes.text(-25.3, top * 0.98, "zero in\nFP16", fontsize=7, color="0.3", va="top", ha="right")
+        for at, text in LIMITS:
             axes.axvline(at, color="0.3", linestyle="--", linewidth=0.8, zorder=1)
             axes.text(at + 0.3, top * 0.98, text.replace(" ", "\n"), fontsize=7, color="0.3", va="top")
         where = f"{role}s" + (f" of {layer}" if layer is not None else "")
@@ -425,7 +426,8 @@ class Exponents(Instrument):
         axes.figure.colorbar(mesh, ax=axes, label="share of all values, %")
         for at, text in LIMITS:
             axes.axhline(at, color="0.3", linestyle="--", linewidth=0.8)
-            axes.text(times[0], at + 0.2, f" {text}", fontsize=7, color="0.3")
+            label = axes.annotate(text, (times[0], at), (4, 3), textcoords="offset points", fontsize=7, color="0.3")
+            label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1})  # cells may be dark
         exponent = f"exponent, floor(log2 |{f'{tensor.scale:g} ' if tensor.scale != 1 else ''}x|)"
         axes.set(xlabel="iteration", ylabel=exponent, title=f"{name}: {tensor.role}")
 

@@ -195,22 +195,23 @@ class Rows(list[Row]):
         return heads, [tuple(_text(getattr(row, name)) for name in heads) for row in self]
 
     def draw(self, axes: Any) -> None:
-        """Bars: the shares that became infinite, zero and subnormal, of the ten rows with the most such numbers."""
-
-        def harmed(row: Row) -> int:
-            return row.infinite + row.zero + row.subnormal
-
-        rows = [row for row in sorted(self, key=harmed)[-10:] if harmed(row)]
-        rows.sort(key=lambda row: harmed(row) / row.rounded)
+        """Bars: the shares that became infinite, zero and subnormal, of the ten worst rows, and how many those are. The
+        order is that of the summary: any infinity weighs more than all zeros, and any zero more than all subnormals.
+        """
+        kinds = {"infinite": "black", "zero": "#d55e00", "subnormal": "#56b4e9"}
+        rows = [row for row in self.sorted_by(*kinds)[:10] if any(getattr(row, name) for name in kinds)][::-1]
         start = [0.0] * len(rows)
-        for name, color in (("infinite", "black"), ("zero", "#d55e00"), ("subnormal", "#56b4e9")):
+        for name, color in kinds.items():
             shares = [100 * getattr(row, name) / row.rounded for row in rows]
-            axes.barh(range(len(rows)), shares, left=start, color=color, label=f"became {name}")
+            bars = axes.barh(range(len(rows)), shares, left=start, color=color, label=f"became {name}")
             start = [a + b for a, b in zip(start, shares)]
+        counts = [", ".join(f"{n:,} {name}" for name in kinds if (n := getattr(row, name))) for row in rows]
+        axes.bar_label(bars, counts, padding=4, fontsize=8)  # a share may be too small to be seen
         labels = [" ".join(dict.fromkeys((row.module, row.op, row.phase))).strip() for row in rows]  # "cast" only once
         axes.set_yticks(range(len(rows)), labels)
         axes.set(xlabel="share of the numbers that were rounded there, %", title="What roundings lost")
-        axes.legend(loc="lower right")
+        axes.set_xlim(0, 1.6 * max(start, default=1.0))  # room for the counts
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, fontsize=8, frameon=False)
 
 
 def _known(column: str) -> None:

@@ -61,8 +61,8 @@ class Product:
         return [name for name in "mnk" if self.lengths[name] % MULTIPLE]
 
     def describe(self, name: str) -> str:
-        """What m, n or k is called: "k (inputs)"."""
-        return f"{name} ({self.axes[name]})" if name in self.axes else name
+        """What m, n or k is of, and the length that is to be a multiple of 8: "inputs: 1"."""
+        return f"{self.axes.get(name, name)}: {self.lengths[name]}"
 
     @property
     def eligible(self) -> bool:
@@ -143,9 +143,13 @@ class Products(Instrument):
         return [row.as_dict() for row in self.rows]
 
     def _summary(self) -> str:
+        if not self._rows:
+            return "no matrix product was seen"
         return f"{self.tensor_core_share:.1%} of the operations of matrix products can run on Tensor Cores"
 
     def __str__(self) -> str:
+        if not self._rows:
+            return self._summary()
         cells = [("of all", "batch x m x n x k", "calls", "dtype", "not of 8", "padded", "module", "op", "phase")]
         every = max(self.flops, 1)
         for row in self.rows:
@@ -161,8 +165,8 @@ class Products(Instrument):
         shares = [100 * row.flops / every for row in rows]
         colors = ["#d55e00" if row.misaligned else "#0072b2" for row in rows]
         bars = axes.barh(range(len(rows)), shares, color=colors)
-        odd = [[f"{row.describe(name)} = {row.lengths[name]}" for name in row.misaligned] for row in rows]
-        axes.bar_label(bars, [", ".join(names) for names in odd], padding=4, color="#d55e00")
+        odd = [", ".join(map(row.describe, row.misaligned)) for row in rows]
+        axes.bar_label(bars, odd, padding=4, color="#d55e00")
         names = [f"{row.module} {row.op} {row.phase}: {row.m} × {row.n} × {row.k}".strip() for row in rows]
         axes.set_yticks(range(len(rows)), names)
         axes.set(xlabel="share of all operations, %; orange: a length is no multiple of 8", title=self._summary())

@@ -18,8 +18,10 @@ from ._numbers import count, dtypes, number, power, raw, real, share, size
 from .summary import LEVELS, findings, summarise
 
 SMALLEST, NORMAL, TOO_LARGE = -24, -14, 16  # exponents: FP16's smallest number, smallest normal one, first infinity
+KEPT = SMALLEST - 1  # from this exponent on, numbers are rounded up to the smallest one
 EXPONENTS = (-40, 17)  # what a histogram shows at most; what lies outside is counted at the ends
 ROLES = {"weight": "Weights", "weight gradient": "Weight gradients", "activation gradient": "Activation gradients"}
+DRAWN = "float16", "float32", "float64"  # the dtypes that have a colour of their own in the chart of bytes
 MEASURED = {  # what not every audit measures, as the page calls it when it says so
     "histograms": "exponent histograms",
     "updates": "lost updates",
@@ -31,7 +33,7 @@ MEASURED = {  # what not every audit measures, as the page calls it when it says
 
 
 def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
-    """Write the report to an HTML file.
+    """Write the report to an HTML file, in folders that are made where they are missing.
 
     content: "title", "created", "policy", "environment" and "summary", then what each instrument's `as_dict` gave:
         "ledger" (a list of `Row.as_dict()`), "histograms", "updates", "scale", "shadow", "bytes", "products", "advice".
@@ -39,6 +41,7 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
 
     ModuleNotFoundError says how to install Jinja2.
     """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(page(content), encoding="utf-8")
 
 
@@ -63,25 +66,28 @@ def page(content: dict[str, Any]) -> str:
 
 def _view(content: dict[str, Any]) -> dict[str, Any]:
     """What the template shows."""
-    ledger = sorted(content.get("ledger") or [], key=_badness, reverse=True)
-    order = {id(row): i for i, row in enumerate(content.get("ledger") or [])}
-    summary = summarise(content)
-    bytes_, tensors = content.get("bytes") or {}, (content.get("histograms") or {}).get("tensors") or []
+    rows = [{k: "–" if v == "-" else v for k, v in row.items()} for row in content.get("ledger") or []]
+    ledger = sorted(enumerate(rows), key=lambda entry: _badness(entry[1]), reverse=True)
+    summary, scale = summarise(content), content.get("scale") or {}
+    scales = {real(s) for _, s in scale.get("history") or []}
+    tensors = (content.get("histograms") or {}).get("tensors") or []
     return {
         **{name: content.get(name) for name in ("title", "created", "policy", "environment", "advice", *MEASURED)},
         "summary": summary,
         "findings": [(LEVELS[f.level], f) for f in findings(content)],
-        "ledger": [(order[id(row)], row) for row in ledger],
-        "phases": sorted({row.get("phase", "-") for row in ledger}),
-        "kinds": sorted({row.get("kind", "-") for row in ledger}),
+        "ledger": ledger,
+        "phases": sorted({row.get("phase", "–") for row in rows}),
+        "kinds": sorted({row.get("kind", "–") for row in rows}),
         "rules": {kind.name: kind for kind in KINDS},
         "figures": _figures(tensors),
         "policies": {t.get("policy") for t in tensors},
         "lost": _lost_charts(content.get("histograms") or {}),
         "updates": sorted(content.get("updates") or [], key=lambda u: real(u.get("lost")), reverse=True),
         "products": sorted(content.get("products") or [], key=_waste, reverse=True),
-        "scale_chart": _scale_chart(content.get("scale") or {}, summary),
-        "bytes": _bars(bytes_) if bytes_ else None,
+        "scale": scale if any(scale.values()) else None,
+        "constant": scales.pop() if len(scales) == 1 else None,
+        "scale_chart": _scale_chart(scale, summary),
+        "bytes": _bars(content.get("bytes") or {}),
         "missing": [words for name, words in MEASURED.items() if content.get(name) is None],
     }
 
@@ -106,6 +112,8 @@ def _figures(tensors: list[dict]) -> list[dict[str, Any]]:
     """The histograms by role: bars of the stored values, an outline of gradients without their loss scale, and below
     them a strip per snapshot, the darker the more values."""
     found: dict[str, list[dict]] = {}
+    policies = list(dict.fromkeys(t.get("policy") for t in tensors))
+    tensors = sorted(tensors, key=lambda t: policies.index(t.get("policy")), reverse=True)  # the last one's first
     shifted = [(t, _exponents(t.get("counts") or [], t.get("lowest", 0))) for t in tensors]
     low = min((min(e) - _shift(t) for t, e in shifted if e), default=-26)
     low = max(min(low, SMALLEST - 2), EXPONENTS[0])
@@ -143,9 +151,11 @@ def _figures(tensors: list[dict]) -> list[dict[str, Any]]:
                 **tensor,
                 "total": total,
                 "zero_share": zeros / max(total, 1),
-                "subnormal_share": sum(v for e, v in bars.items() if SMALLEST <= e < NORMAL),
+                "small_share": sum(v for e, v in bars.items() if e < KEPT),
+                "subnormal_share": sum(v for e, v in bars.items() if KEPT <= e < NORMAL),
                 "bars": {
-                    "low": _boxes(box(e, v) for e, v in bars.items() if e < NORMAL),
+                    "small": _boxes(box(e, v) for e, v in bars.items() if e < KEPT),
+                    "low": _boxes(box(e, v) for e, v in bars.items() if KEPT <= e < NORMAL),
                     "normal": _boxes(box(e, v) for e, v in bars.items() if NORMAL <= e < TOO_LARGE),
                     "high": _boxes(box(e, v) for e, v in bars.items() if e >= TOO_LARGE),
                 },
@@ -258,8 +268,8 @@ def _ticks(first: int, last: int, whole: bool = False) -> range:
     return range(-(-first // step) * step, last + 1, step)
 
 
-def _bars(ledger: dict) -> dict[str, Any]:
-    """Per role: the bytes here by dtype and those of FP32, as shares of the largest role."""
+def _bars(ledger: dict) -> dict[str, Any] | None:
+    """Per role: the bytes here by dtype and those of FP32, as shares of the longest bar. None where there are none."""
     measured, predicted, fp32 = (_by_dtype(ledger.get(k)) for k in ("measured", "predicted", "fp32"))
     shown = measured or predicted
     names = dict.fromkeys([*(ledger.get("roles") or []), *shown, *fp32])
@@ -275,19 +285,26 @@ def _bars(ledger: dict) -> dict[str, Any]:
         total["fp32"] += row["fp32"]
         total["here"] += Counter(row["here"])
         total["predicted"] += Counter(row["predicted"])
-    most = max((max(r["fp32"], sum(r["here"].values())) for r in rows), default=0) or 1
+    if not rows:
+        return None
+    most = max(max(r["fp32"], sum(r["here"].values())) for r in [*rows, total]) or 1
     if not all(row["predicted"] for row in kept if row["here"]):
         total["predicted"] = {}  # not of all
     for row in [*rows, total]:
-        full = most if row is not total else max(row["fp32"], sum(row["here"].values())) or 1
         at, row["parts"] = 0.0, []
-        row["width"] = 100 * row["fp32"] / full
+        row["width"] = 100 * row["fp32"] / most
         for dtype, n in sorted(row["here"].items(), key=lambda item: -item[1]):
             if n:
-                row["parts"].append({"dtype": dtype, "bytes": n, "x": at, "width": 100 * n / full})
-                at += 100 * n / full
+                row["parts"].append({"dtype": dtype, "bytes": n, "x": at, "width": 100 * n / most})
+                at += 100 * n / most
         row |= {"sum": sum(row["here"].values()), "predicted": sum(row["predicted"].values()) or None}
-    return {"rows": [*rows, total], "ratio": ledger.get("ratio"), "measured": bool(measured)}
+    return {
+        "rows": [*rows, total],
+        "ratio": ledger.get("ratio"),
+        "measured": bool(measured),
+        "predicted": bool(measured) and any(row["predicted"] for row in rows),
+        "drawn": {part["dtype"] if part["dtype"] in DRAWN else "other" for row in rows for part in row["parts"]},
+    }
 
 
 def _by_dtype(table: Any) -> dict[str, dict[str, int]]:
