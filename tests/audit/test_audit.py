@@ -25,6 +25,7 @@ def train(policy=mp.MIXED, scaler=None, steps=3, device="cpu"):
             optimizer.zero_grad()
 
 
+@pytest.mark.cpu  # elsewhere the copies to a device are ops, too, under the policy in use before
 @pytest.mark.parametrize("policy", [mp.MIXED, mp.FP32, mp.PURE_FP16, mp.STOCHASTIC_ROUNDING])
 @pytest.mark.parametrize("shadow", [False, True])
 def test_everything_at_once(policy, shadow, tmp_path):

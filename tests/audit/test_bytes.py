@@ -19,6 +19,8 @@ from tinymp.audit.products import Products
 from tinymp.nn import statistics
 from tinymp.tensor import saved_nbytes
 
+pytestmark = pytest.mark.cpu  # exact numbers are those of the CPU's definitions; twins on a GPU keep other arrays
+
 WORDS = np.random.default_rng(0).integers(0, 4000, (6, 20))
 RULES = {
     "sgd": optim.SGD,

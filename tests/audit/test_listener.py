@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from oracle import device_array
 from tinymp import nn, ops, optim, precision
 from tinymp.audit import Instrument
 
@@ -259,7 +260,7 @@ def test_updates_without_a_backward_pass_count():
     weights, seen = [nn.Parameter(np.ones(2, "f4")) for _ in range(2)], Iterations()
     sgd = optim.SGD(weights, lr=0.1)
     for p in weights:
-        p.grad = np.ones(2, "f4")
+        p.grad = device_array(np.ones(2, "f4"))
     with mp.audit(seen):
         sgd.step()
         sgd.step()

@@ -97,6 +97,7 @@ def test_only_gradients_that_are_wanted():
     assert sizes(a.products, "backward") == [(1, 9, 2, 9, 1)]  # dW; the images want none
 
 
+@pytest.mark.cpu  # where a step's product is W h; on a GPU it is h W
 def test_lstm():
     """One product with all inputs, and one with the state per step."""
     products = listen(nn.LSTM(6, 10), ones(7, 3, 6))
