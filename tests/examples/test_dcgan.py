@@ -12,6 +12,7 @@ from examples import dcgan, images, report
 from examples.frechet import FrechetDistance
 from tinymp import nn, optim
 
+pytestmark = pytest.mark.cpu  # the program chooses its device itself
 TINY = ["--size", "16", "--width", "4", "--batch-size", "8", "--frechet-samples", "40", "--device", "cpu"]
 
 
