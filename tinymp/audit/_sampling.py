@@ -1,4 +1,4 @@
-"""What instruments share: which iterations they keep, sparse rows once each, and tables as text."""
+"""What instruments share: which iterations they keep, sparse rows once each, tables as text, and colours."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from .. import backend
 from ..sparse import SparseRows
 
+BLUE, SKY, RED, GREEN, PINK = "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7"  # the colour-blind tell them apart
 MOST = 50  # iterations of which something is kept
 
 

@@ -39,7 +39,8 @@ from ..precision import (
     Policy,
     use,
 )
-from ._sampling import table
+from ._numbers import many
+from ._sampling import RED, table
 
 NEEDED, HARMLESS, UNDECIDED = "needed here", "harmless here", "undecided"
 ENOUGH = 3  # seeds
@@ -364,7 +365,7 @@ class Ablation:
                     decision.source,
                 )
             )
-        title = f"{self.work.name}, {_seeds(self.seeds)}; {'higher' if self.work.higher else 'lower'} is better"
+        title = f"{self.work.name}, {many(self.seeds, 'seed')}; {'higher' if self.work.higher else 'lower'} is better"
         whys = [f"{d.name}: {why}" for d in self.decisions if (why := self.judged(d)[1])]
         return "\n".join([title, "", table(rows, left=range(len(head)), most=None), "", *whys])
 
@@ -378,7 +379,7 @@ class Ablation:
         low, high = min(usual, default=1) / 1.5, max(usual, default=1) * 2
         ceiling = high * (low / high) ** 0.06  # for losses above the picture: 6 % below its edge, so that crosses fit
         for axes, decision in zip(panels.flat, self.decisions):
-            for name, color, width in ((BASELINE.name, "0.75", 3), (decision.name, "#d55e00", 0.9)):
+            for name, color, width in ((BASELINE.name, "0.75", 3), (decision.name, RED, 0.9)):
                 for run in self.runs[name]:
                     curve = [min(loss, ceiling) for loss in _smooth(run.curve) if math.isfinite(loss)]
                     axes.plot(curve, color=color, linewidth=width)
@@ -393,7 +394,8 @@ class Ablation:
             axes.yaxis.set_minor_formatter("" if high > 20 * low else "{x:g}")
         for axes in list(panels.flat)[len(self.decisions) :]:
             axes.set_visible(False)
-        figure.suptitle(f"{self.work.name}: each decision flipped (orange) beside mixed (grey), {_seeds(self.seeds)}")
+        seeds = many(self.seeds, "seed")
+        figure.suptitle(f"{self.work.name}: each decision flipped (orange) beside mixed (grey), {seeds}")
         figure.supxlabel("step")
         figure.supylabel("training loss")
 
@@ -423,7 +425,3 @@ def _finite(value: float) -> float | None:
 
 def _number(value: float) -> str:
     return f"{value:.5g}"
-
-
-def _seeds(n: int) -> str:
-    return f"{n} seed" if n == 1 else f"{n} seeds"

@@ -92,7 +92,12 @@ def advise(audit: Any) -> list[Advice]:
     for instrument in instruments:
         if (name := INSTRUMENTS.get(type(instrument).__name__)) is not None:
             found[name] = list(instrument.rows) if name == "ledger" else instrument.as_dict()
-    given = [advice._replace(rule=rule.__name__) for rule in RULES for advice in rule(Found(**found))]
+    return judged(Found(**found))
+
+
+def judged(found: Found) -> list[Advice]:
+    """What all rules say of it, the most important first."""
+    given = [advice._replace(rule=rule.__name__) for rule in RULES for advice in rule(found)]
     return sorted(given, key=lambda advice: -advice.importance)
 
 

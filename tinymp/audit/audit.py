@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from ..info import info
-from .advice import Advice, advise
+from .advice import Advice, Found, advise, judged
 from .bytes import ByteLedger
 from .histograms import Exponents
-from .ledger import Ledger, Rows, jsonable
+from .ledger import WORST, Ledger, Rows, jsonable
 from .listener import Instrument, Listener
 from .products import Products
 from .report import write
@@ -68,18 +68,21 @@ class Audit:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
-        content = {
-            "environment": dict(info()),
-            "policy": "; ".join(map(str, self._listener.policies.values())),
-            "summary": {"iterations": self._listener.iterations},
-            "ledger": [row.as_dict() for row in self.ledger],
+        found: dict[str, Any] = {
             "histograms": self.histograms.as_dict(),
             "updates": self.updates.as_dict(),
             "scale": self.scale.as_dict(),
             "bytes": self.bytes.as_dict(),
             "products": self.products.as_dict(),
+        }
+        content = {
+            "environment": dict(info()),
+            "policy": "; ".join(map(str, self._listener.policies.values())),
+            "summary": {"iterations": self._listener.iterations},
+            "ledger": [row.as_dict() for row in self.ledger],
+            **found,
             "shadow": self.shadow.as_dict() if self.shadow else None,
-            "advice": [advice._asdict() for advice in self.advise()],
+            "advice": [advice._asdict() for advice in judged(Found(self.ledger, **found))],
         }
         return jsonable(content)
 
@@ -90,13 +93,13 @@ class Audit:
 
     def __str__(self) -> str:
         content = self.as_dict()
-        worst = self.ledger.sorted_by("infinite", "zero", "subnormal", "rounded")[:10]
+        worst = self.ledger.sorted_by(*WORST)[:10]
         lossy = sum(row.infinite + row.zero + row.subnormal > 0 for row in worst)
         worst = worst[:lossy] or worst
         head = f"What loses most, {len(worst)}" if lossy else f"Nothing was lost; {len(worst)}"
         parts = [
             "\n".join(f.text.replace("\N{NO-BREAK SPACE}", " ") for f in findings(content)),
-            *[f"{a.text}\n    {a.why} ({a.where}; {a.source})" for a in self.advise()],
+            *["{text}\n    {why} ({where}; {source})".format(**advice) for advice in content["advice"]],
             f"{head} of the ledger's {len(self.ledger)} rows:\n\n{worst}" if worst else "",
             "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products"
             + f"{', a.shadow' * (self.shadow is not None)} tell more; a.report(path) all.",

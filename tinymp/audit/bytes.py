@@ -16,7 +16,7 @@ from ..optim.optimizer import Optimizer
 from ..precision import FP32, MIXED, Policy, current_policy, float16, use
 from ..sparse import SparseRows, values_of
 from ..tensor import Op, Tensor, _owner, kept_by, unwatched
-from ._sampling import table
+from ._sampling import BLUE, GREEN, PINK, RED, SKY, table
 from .listener import Instrument, Listener, Place
 
 ROLES = ("weights", "masters", "gradients", "activations", "optimizer", "workspace")
@@ -185,10 +185,9 @@ class ByteLedger(Instrument):
         if not total(self.fp32):
             axes.set_title("Bytes: no training was seen")
             return
-        colors = ("#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7")  # told apart by the colour-blind, too
         bars = {"FP32": self.fp32, "this": self.measured if total(self.measured) else self.predicted or {}}
         bottom = [0.0, 0.0]
-        for role, color in zip(KEPT, colors, strict=True):
+        for role, color in zip(KEPT, (BLUE, SKY, RED, GREEN, PINK), strict=True):
             heights = [sum(b.get(role, {}).values()) / 2**20 for b in bars.values()]
             axes.bar(list(bars), heights, bottom=bottom, label=role, width=0.6, color=color)
             bottom = [b + h for b, h in zip(bottom, heights)]

@@ -26,9 +26,7 @@ from ..info import __version__, info
 from .ablate import Ablation, decisions, workload
 from .audit import Audit, audit
 from .explain import explain, overview
-from .ledger import COLUMNS, COUNTS, Rows
-
-NUMBERS = {"calls", "elements", *COUNTS}  # columns of the ledger
+from .ledger import COLUMNS, NUMBERS, Rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

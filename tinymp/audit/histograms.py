@@ -17,7 +17,7 @@ from ..nn.parameter import Parameter
 from ..precision import FP16_MAX, LOSS, NAMES, current_policy, float16
 from ..sparse import values_of
 from ..tensor import Op, Tensor, _owner
-from ._sampling import Spaced, distinct, table
+from ._sampling import BLUE, RED, SKY, Spaced, distinct, table
 from .listener import Instrument, Place
 
 WEIGHT, WEIGHT_GRADIENT, ACTIVATION_GRADIENT = ROLES = "weight", "weight gradient", "activation gradient"
@@ -384,7 +384,7 @@ class Exponents(Instrument):
         low, high = _range(counts)
         heights = shares[bin_of(low) : bin_of(high) + 1].copy()
         heights[0] += sum(shares[bin_of(LOWEST) : bin_of(low)].tolist())
-        colors = ["0.6"] * (-25 - low) + ["#56b4e9"] * 11 + ["#0072b2"] * 30 + ["#d55e00"] * (high - 15)
+        colors = ["0.6"] * (-25 - low) + [SKY] * 11 + [BLUE] * 30 + [RED] * (high - 15)
         axes.axvspan(LOWEST, -25, color="0.92", zorder=0)  # to the left edge, also of a wider picture
         axes.bar([e + 0.5 for e in range(low, high + 1)], heights, width=0.85, color=colors, zorder=2)
         top = 1.3 * max(heights.max(), 0.1)

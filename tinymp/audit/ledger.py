@@ -14,7 +14,7 @@ from .. import backend
 from ..precision import FLOATING, MOVEMENT, UPDATE, current_policy, float16
 from ..sparse import values_of
 from ..tensor import Array, Op
-from ._sampling import table
+from ._sampling import RED, SKY, table
 from .listener import Instrument, Place
 
 
@@ -103,8 +103,9 @@ class Row:
 
 
 COUNTS = ("rounded", "zero", "subnormal", "infinite", "largest")
-NUMBERS = ("calls", *COUNTS)
+WORST = ("infinite", "zero", "subnormal", "rounded")  # any infinity weighs more than all zeros, and so on
 COLUMNS = tuple(f.name for f in fields(Row) if f.name != "roundings") + COUNTS
+NUMBERS = {"calls", "elements", *COUNTS}  # of these columns
 
 
 def _total(row: Row, name: str) -> int:
@@ -191,15 +192,15 @@ class Rows(list[Row]):
         """The columns that a reader is shown, and their cells row by row."""
         policy = ("policy",) if len({row.policy for row in self}) > 1 else ()
         dtypes = ("read", "accumulated", "written")
-        heads = ("module", "op", "phase", "kind", *policy, *dtypes, *NUMBERS, "where", "caller")
+        heads = ("module", "op", "phase", "kind", *policy, *dtypes, "calls", *COUNTS, "where", "caller")
         return heads, [tuple(_text(getattr(row, name)) for name in heads) for row in self]
 
     def draw(self, axes: Any) -> None:
         """Bars: the shares that became infinite, zero and subnormal, of the ten worst rows, and how many those are. The
-        order is that of the summary: any infinity weighs more than all zeros, and any zero more than all subnormals.
+        order is that of WORST.
         """
-        kinds = {"infinite": "black", "zero": "#d55e00", "subnormal": "#56b4e9"}
-        rows = [row for row in self.sorted_by(*kinds)[:10] if any(getattr(row, name) for name in kinds)][::-1]
+        kinds = {"infinite": "black", "zero": RED, "subnormal": SKY}
+        rows = [row for row in self.sorted_by(*WORST)[:10] if any(getattr(row, name) for name in kinds)][::-1]
         start = [0.0] * len(rows)
         for name, color in kinds.items():
             shares = [100 * getattr(row, name) / row.rounded for row in rows]

@@ -17,7 +17,7 @@ from ..ops.conv import Conv2d, ConvTranspose2d
 from ..precision import FLOATING, float16
 from ..sparse import values_of
 from ..tensor import Op
-from ._sampling import table
+from ._sampling import BLUE, RED, table
 from .listener import Instrument, Place
 
 MULTIPLE = 8  # of which FP16 dimensions are to be (NVG section 2.2)
@@ -163,10 +163,10 @@ class Products(Instrument):
         """Bars: the share of all operations in each of the 20 largest products; which are misaligned, and in what."""
         rows, every = self.rows[:20][::-1], max(self.flops, 1)
         shares = [100 * row.flops / every for row in rows]
-        colors = ["#d55e00" if row.misaligned else "#0072b2" for row in rows]
+        colors = [RED if row.misaligned else BLUE for row in rows]
         bars = axes.barh(range(len(rows)), shares, color=colors)
         odd = [", ".join(map(row.describe, row.misaligned)) for row in rows]
-        axes.bar_label(bars, odd, padding=4, color="#d55e00")
+        axes.bar_label(bars, odd, padding=4, color=RED)
         names = [f"{row.module} {row.op} {row.phase}: {row.m} × {row.n} × {row.k}".strip() for row in rows]
         axes.set_yticks(range(len(rows)), names)
         axes.set(xlabel="share of all operations, %; orange: a length is no multiple of 8", title=self._summary())

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..precision import KINDS
 from ._numbers import count, dtypes, number, power, raw, real, share, size
+from .ledger import WORST
 from .summary import LEVELS, findings, summarise
 
 SMALLEST, NORMAL, TOO_LARGE = -24, -14, 16  # exponents: FP16's smallest number, smallest normal one, first infinity
@@ -93,7 +94,7 @@ def _view(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _badness(row: dict) -> tuple:
-    return tuple(row.get(name, 0) for name in ("infinite", "zero", "subnormal", "rounded"))
+    return tuple(row.get(name, 0) for name in WORST)
 
 
 def _waste(product: dict) -> tuple:

@@ -9,7 +9,7 @@ from ..nn.parameter import Parameter
 from ..precision import MIXED, current_policy, float16, to_dtype, unobserved, use, widen
 from ..sparse import rows_of, values_of
 from ..tensor import Array
-from ._sampling import Spaced, distinct, table
+from ._sampling import BLUE, RED, Spaced, distinct, table
 from .listener import Instrument, Place
 
 
@@ -154,10 +154,10 @@ class LostUpdates(Instrument):
         rows, names = [u.as_dict() for u in shown], [self._title(u) for u in shown]
         lost, zero, above = ([100 * u[share] for u in rows] for share in ("lost", "unchanged_by_zero", "above_2048"))
         still = [a + b for a, b in zip(lost, zero)]
-        axes.barh(names, lost, color="#d55e00", label="lost in FP16")
+        axes.barh(names, lost, color=RED, label="lost in FP16")
         label = "no update (dw = 0)" if max(zero, default=0) > 0.2 else "_"  # else too thin to be seen
         axes.barh(names, zero, left=lost, color="0.8", label=label)
-        axes.barh(names, [100 - s for s in still], left=still, color="#0072b2", label="moved")
+        axes.barh(names, [100 - s for s in still], left=still, color=BLUE, label="moved")
         axes.plot(above, range(len(rows)), "|", color="black", markersize=14, clip_on=False, label="|w/dw| > 2048")
         axes.set(xlabel="share of the weights in all updates, %", xlim=(0, 100), title="Updates that FP16 would lose")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=4, fontsize=8, frameon=False)
