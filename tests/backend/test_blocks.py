@@ -2,8 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.lib.stride_tricks import as_strided
 
+import tinymp as mp
 from oracle import rng
+from tinymp import ops
 from tinymp.backend import cpu
 
 pytestmark = pytest.mark.cpu
@@ -85,3 +90,85 @@ def test_along_as_a_whole():
     for x in (halves(3, 5), halves(1, 40), halves(0, 40)):
         np.testing.assert_array_equal(cpu.along(0, f, x)[0], x + 1)
         assert sizes.pop() == x.size and not sizes
+
+
+# ------------------------------------------------------------------------------ whatever strides the arrays come with
+
+
+@st.composite
+def layouts(draw):
+    """What `laid_out` needs to place any shape in memory: an order of axes, gaps, directions, repetitions, strides of
+    axes of length 1, which mean nothing and may be anything.
+    """
+    ndim = draw(st.integers(1, 4))
+
+    def per_axis(values):
+        return draw(st.lists(values, min_size=ndim, max_size=ndim))
+
+    return (
+        per_axis(st.integers(0, 5)),
+        draw(st.permutations(range(ndim))),
+        per_axis(st.sampled_from([1, 1, 1, 1, 2])),
+        per_axis(st.sampled_from([1, 1, 1, 1, -1])),
+        per_axis(st.sampled_from([False, False, False, True])),
+        per_axis(st.integers(-50, 50)),
+    )
+
+
+def laid_out(layout, dtype, seed):
+    """Values of the layout's shape in FP16 or FP32, lying in memory as it says."""
+    shape, order, gaps, directions, repeated, odd = layout
+    lengths = [shape[i] * gaps[i] for i in order]
+    x = rng(seed).standard_normal(lengths).astype(dtype).transpose(np.argsort(order))
+    x = x[tuple(slice(None, None, gap * way) for gap, way in zip(gaps, directions))]
+    x = x[tuple(slice(0, 1) if again and n else slice(None) for again, n in zip(repeated, x.shape))]
+    x = np.broadcast_to(x, shape)
+    strides = [x.itemsize * s if n == 1 else t for n, s, t in zip(shape, odd, x.strides)]
+    return as_strided(x, shape, strides)
+
+
+@pytest.fixture
+def block(monkeypatch):
+    return lambda n: monkeypatch.setattr(cpu, "BLOCK", n)
+
+
+fuzz = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@fuzz
+@given(layouts(), st.integers(1, 9), st.booleans())
+def test_blockwise_over_any_strides(block, layout, n, alike):
+    block(n)
+    x = laid_out(layout, "f2", 1)
+    shape, order, *rest = layout
+    y = laid_out(layout if alike else (shape, order[::-1], *rest), "f4", 2)
+    z = cpu.blockwise(lambda x, y: x * y - y, x, y)
+    assert z.dtype == np.float32
+    np.testing.assert_array_equal(z, x * y - y)
+
+
+@fuzz
+@given(layouts(), st.integers(1, 9), st.data())
+def test_along_over_any_strides(block, layout, n, data):
+    block(n)
+    x = laid_out(layout, "f4", 1)
+    axis = data.draw(st.integers(0, x.ndim - 1))
+    others = tuple(i for i in range(x.ndim) if i != axis)
+
+    def f(x, w):
+        return x + w, np.maximum.reduce(x, others, initial=0, keepdims=True)
+
+    w = rng(2).standard_normal([m if i == axis else 1 for i, m in enumerate(x.shape)]).astype("f4")
+    for got, expected in zip(cpu.along(axis, f, x, w), f(x, w), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("op", [ops.relu, ops.tanh, ops.gelu, ops.exp], ids=lambda op: op.__name__)
+def test_the_strides_of_an_axis_of_length_1_are_arbitrary(op):
+    x = rng(0).standard_normal((6, 8)).astype("f2")
+    odd = mp.tensor(x).T.unsqueeze(0).requires_grad_()
+    plain = mp.tensor(np.ascontiguousarray(x.T[None]), requires_grad=True)
+    for t in (odd, plain):
+        op(t).sum().backward()
+    np.testing.assert_array_equal(op(odd).numpy(), op(plain).numpy())
+    np.testing.assert_array_equal(odd.grad, plain.grad)

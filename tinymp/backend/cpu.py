@@ -254,8 +254,9 @@ def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:
 
 def _elements(x: Array, like: Array) -> Array | None:
     """The elements of x as they follow each other in memory; None unless `like` lies alike, without gaps."""
+    x, like = x.squeeze(), like.squeeze()  # the strides of axes of length 1 are arbitrary
     steps = [s // x.itemsize for s in x.strides]
-    if x is not like and steps != [s // like.itemsize for s in like.strides]:
+    if steps != [s // like.itemsize for s in like.strides]:
         return None
     flat = x.transpose(sorted(range(x.ndim), key=steps.__getitem__, reverse=True))
     return flat.reshape(-1) if flat.flags.c_contiguous else None
