@@ -355,6 +355,10 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None =
     x: a stored array, or FP32 values computed from one, which is then named by `like`. Reduced axes stay with
     length 1, so that the result broadcasts against x. A loss passes FP32 values and no `like`: a policy makes it
     accumulate in FP16 only where `only` names it.
+
+    Sums are made in blocks, whose sums are then summed, in an order that depends on shape and layout alone. No number
+    passes through more than 512 additions: |error| <= 2^-15 sum |x| for up to 6e7 terms, in practice below 1e-6, and
+    where nothing cancels, a sum stored in FP16 is within 1 ulp. (The FP16 accumulator of a study adds one by one.)
     """
     device = backend.of(x)
     stored = x if like is None else like

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numpy.lib.stride_tricks import as_strided
 
 import tinymp as mp
+from layouts import laid_out, layouts
 from oracle import rng
 from tinymp import ops
 from tinymp.backend import cpu
@@ -93,38 +93,6 @@ def test_along_as_a_whole():
 
 
 # ------------------------------------------------------------------------------ whatever strides the arrays come with
-
-
-@st.composite
-def layouts(draw):
-    """What `laid_out` needs to place any shape in memory: an order of axes, gaps, directions, repetitions, strides of
-    axes of length 1, which mean nothing and may be anything.
-    """
-    ndim = draw(st.integers(1, 4))
-
-    def per_axis(values):
-        return draw(st.lists(values, min_size=ndim, max_size=ndim))
-
-    return (
-        per_axis(st.integers(0, 5)),
-        draw(st.permutations(range(ndim))),
-        per_axis(st.sampled_from([1, 1, 1, 1, 2])),
-        per_axis(st.sampled_from([1, 1, 1, 1, -1])),
-        per_axis(st.sampled_from([False, False, False, True])),
-        per_axis(st.integers(-50, 50)),
-    )
-
-
-def laid_out(layout, dtype, seed):
-    """Values of the layout's shape in FP16 or FP32, lying in memory as it says."""
-    shape, order, gaps, directions, repeated, odd = layout
-    lengths = [shape[i] * gaps[i] for i in order]
-    x = rng(seed).standard_normal(lengths).astype(dtype).transpose(np.argsort(order))
-    x = x[tuple(slice(None, None, gap * way) for gap, way in zip(gaps, directions))]
-    x = x[tuple(slice(0, 1) if again and n else slice(None) for again, n in zip(repeated, x.shape))]
-    x = np.broadcast_to(x, shape)
-    strides = [x.itemsize * s if n == 1 else t for n, s, t in zip(shape, odd, x.strides)]
-    return as_strided(x, shape, strides)
 
 
 @pytest.fixture
