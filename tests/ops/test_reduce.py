@@ -181,6 +181,47 @@ def test_long_fp16_sums_are_accurate():
     assert ops.logsumexp(mp.tensor(np.zeros(20_000, F16)), 0).item() == F16(np.log(20_000))
 
 
+@pytest.mark.parametrize("shape", [(1_000_000,), (1_000_000, 2)])
+def test_the_variance_of_values_far_from_0(shape):
+    x = (np.random.default_rng(0).standard_normal(shape) + 1e4).astype(F32)
+    t, wide = mp.tensor(x, requires_grad=True), x.astype(np.float64)
+    y = ops.var(t, 0)
+    assert (np.abs(y.numpy() / wide.var(0, ddof=1) - 1) <= 1e-6).all()
+    assert (np.abs(ops.std(t, 0).numpy() / wide.std(0, ddof=1) - 1) <= 1e-6).all()
+    y.backward(np.ones(y.shape, F32))
+    expected = 2 * (wide - wide.mean(0)) / 999_999
+    # backward reads the mean in FP32, whose numbers are 2^-10 apart near 10^4
+    assert (np.abs(host(t.grad) - expected) <= 1.1 * 2.0**-10 / 999_999 + 1e-6 * np.abs(expected)).all()
+
+
+@pytest.mark.parametrize("value", [0.1, 1e20, 1e-25, 0])
+def test_the_variance_of_equal_values_is_0(value):
+    x = mp.tensor(np.full((100_000, 2), value, F32))
+    assert (ops.std(x, 0).data <= 2.0**-40 * value).all()
+    assert (ops.var(x, 0).data <= (2.0**-40 * value) ** 2).all()
+
+
+@pytest.mark.parametrize("dim", [None, 0, 1])
+@pytest.mark.parametrize("size", [1e20, 1e37, 1e18, 1e-19, 1e-25, 1e-37, 1e-42])
+def test_std_is_in_range_where_its_square_is_not(size, dim):
+    x = (randn(40, 5) * size).astype(F32)
+    wide = x.astype(np.float64)
+    t = mp.tensor(x, requires_grad=True)
+    y = ops.std(t, dim)
+    expected, subnormal = wide.std(dim, ddof=1), 2.0**-149
+    assert (np.abs(y.numpy() - expected) <= 2e-6 * expected + subnormal).all()
+    y.backward(np.ones(y.shape, F32))
+    n = x.size if dim is None else x.shape[dim]
+    std = wide.std(dim, ddof=1, keepdims=True)
+    gradient = (wide - wide.mean(dim, keepdims=True)) / std / (n - 1)
+    assert (np.abs(host(t.grad) - gradient) <= 1e-6 + 2 * subnormal / std).all()
+
+
+@pytest.mark.parametrize(("size", "value"), [(1e20, INF), (1e-25, 0)])
+def test_a_variance_beyond_fp32(size, value):
+    assert ops.var(mp.tensor(np.array([-size, size], F32))).item() == value
+
+
 def test_an_fp16_sum_may_overflow_and_a_mean_does_not():
     x = mp.tensor(np.full(4, 60_000, F16))
     assert ops.sum(x).item() == INF

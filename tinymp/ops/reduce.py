@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..precision import REDUCTION, reduce, store, widen
+from ..precision import REDUCTION, float16, reduce, store, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import axes, axis, floating, refuse, tensor
 from .pointwise import maximum, minimum
@@ -47,10 +47,9 @@ class Var(Op):
     kind = REDUCTION
 
     def forward(self, x: Array, *, dims: tuple, correction: float) -> Array:
-        mean = reduce(x, dims, "mean")
+        mean, d = _distances(self, x, dims)
         self.save(x, statistics=(mean,))
         self.n = _degrees(self, x, dims, correction, mean.dtype)
-        d = widen(x) - mean
         return store(reduce(d * d, dims, "sum", like=x) / self.n, like=x)
 
     def backward(self, dy: Array) -> Array:
@@ -64,17 +63,49 @@ class Std(Op):
     kind = REDUCTION
 
     def forward(self, x: Array, *, dims: tuple, correction: float) -> Array:
-        mean = reduce(x, dims, "mean")
+        mean, d = _distances(self, x, dims)
+        scale = _size(self, d, dims, x)
+        d *= 1 / scale  # exact, and d * d is in range although y^2 may not be
         self.n = _degrees(self, x, dims, correction, mean.dtype)
-        d = widen(x) - mean
-        std = self.xp.sqrt(reduce(d * d, dims, "sum", like=x) / self.n)
+        std = self.xp.sqrt(reduce(d * d, dims, "sum", like=x) / self.n) * scale
         self.save(x, statistics=(mean, std))
         return store(std, like=x)
 
     def backward(self, dy: Array) -> Array:
         (x,), (mean, std) = self.saved, self.statistics
-        scaled = self.device.select(self.xp.not_equal(std, 0), widen(dy) / (std * self.n))
-        return store((widen(x) - mean) * scaled, like=dy)
+        shared = self.device.select(self.xp.not_equal(std, 0), widen(dy) / self.n)
+        std = self.device.where(self.xp.equal(std, 0), self.xp.asarray(1, std.dtype), std)
+        return store((widen(x) - mean) / std * shared, like=dy)
+
+
+def _distances(op: Op, x: Array, dims: tuple) -> tuple:
+    """The mean over dims, and x - mean.
+
+    Where x is far from 0, the error of its FP32 mean is not small beside the distances from it: their own mean, which
+    should be 0, is taken off once more. In FP16 the distances themselves are coarser than that.
+    """
+    mean = reduce(x, dims, "mean")
+    d = widen(x) - mean
+    if x.dtype == float16:
+        return mean, d
+    rest = reduce(d, dims, "mean", like=x)
+    rest = op.device.select(op.xp.isfinite(rest), rest)
+    d -= rest
+    return mean + rest, d
+
+
+def _size(op: Op, d: Array, dims: tuple, x: Array) -> Array:
+    """The largest power of two in max |d| that is a normal number; 1 where there is none.
+
+    FP32 does not hold the squares of numbers above 1e19 or below 1e-19. It holds those of FP16: for these, too, 1.
+    """
+    one = op.xp.asarray(1, d.dtype)
+    if x.dtype == float16 or not x.size:
+        return one
+    top = op.xp.maximum(reduce(d, dims, "max"), -reduce(d, dims, "min"))
+    size = top / (2 * op.xp.frexp(top)[0])  # exact: top is frexp's mantissa, in [0.5, 1), times a power of two
+    size = op.xp.maximum(size, op.xp.asarray(op.xp.finfo(d.dtype).tiny, d.dtype))
+    return op.device.where(op.xp.isfinite(size), size, one)
 
 
 def _degrees(op: Op, x: Array, dims: tuple, correction: float, dtype: Any) -> Array:
@@ -195,7 +226,10 @@ def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: None =
 
 
 def var(input: Tensor, dim: Any = None, *, correction: float = 1, keepdim: bool = False, out: None = None) -> Tensor:
-    """The variance over `dim`, divided by n - correction; two passes in FP32. nan where n <= correction."""
+    """The variance over `dim`, divided by n - correction; two passes in FP32. nan where n <= correction.
+
+    Nothing cancels where x lies far from 0. Where the variance itself is beyond FP32, `std` may still be finite.
+    """
     refuse("var", out=out)
     dims = axes("var", dim, floating("var", "input", input).ndim)
     return _finish(Var.apply(input, dims=dims, correction=correction), dims, keepdim)
