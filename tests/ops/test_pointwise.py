@@ -223,6 +223,16 @@ def test_ties_share_and_nan_passes(name, z, dx, dtype):
 
 
 @dtypes
+def test_clamp_by_an_infinite_tensor(dtype):
+    x = [1, INF, -INF, 3, NAN]
+    y, dx, low = value_and_grads(lambda x, low: ops.clamp(x, min=low), x, [INF, INF, 2, -INF, INF], dtype=dtype)
+    np.testing.assert_array_equal(y, [INF, INF, 2, 3, NAN])
+    np.testing.assert_array_equal([dx, low], [[0, 1, 0, 1, 0], [1, 0, 1, 0, 0]])
+    _, dx, high = value_and_grads(lambda x, high: ops.clamp(x, max=high), x, [-INF, 2, -INF, INF, 1], dtype=dtype)
+    np.testing.assert_array_equal([dx, high], [[0, 0, 1, 1, 0], [1, 1, 0, 0, 0]])
+
+
+@dtypes
 def test_clamp_at_its_bounds(dtype):
     x = [-2, -1, 0, 1, 2, NAN, INF]
     y, dx = value_and_grads(lambda t: ops.clamp(t, -1, 1), x, dtype=dtype)

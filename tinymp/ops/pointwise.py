@@ -545,11 +545,11 @@ class Clamp(Op):
 
     def backward(self, dy: Array) -> tuple:
         (x, low, high), (like_x, like_low, like_high), select = self.saved, self.like, self.device.select
-        x = widen(x)
+        x, unlimited = widen(x), high is None
         low = -float("inf") if low is None else widen(low)
         high = float("inf") if high is None else widen(high)
         dx = like_x and sum_to(select((x >= low) & (x <= high), dy), like_x)
-        dlow = like_low and sum_to(select((x < low) & (low < high), dy), like_low)
+        dlow = like_low and sum_to(select((x < low) & (unlimited or low < high), dy), like_low)
         dhigh = like_high and sum_to(select((x > high) | (high < low), dy), like_high)
         return dx, dlow, dhigh
 
