@@ -134,6 +134,41 @@ def test_normalize_of_zeros_is_zero_with_a_finite_gradient():
         np.testing.assert_array_equal(host(x.grad), 2)
 
 
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 3.0, 4.0, 17.0])
+def test_the_gradient_of_normalizing_zeros(p):
+    x = np.array([[0, 0, 0], [3, 0, -4]], "float32")
+    dy = np.array([[1, 2, -3], [1, 2, -3]], "float32")
+    t = mp.tensor(x, requires_grad=True)
+    y = ops.normalize(t, p)
+    y.backward(dy)
+    n = (np.abs(x[1].astype("float64")) ** p).sum() ** (1 / p)
+    u = x[1] / n
+    np.testing.assert_allclose(y.numpy(), [[0, 0, 0], u], rtol=1e-6)
+    expected = (dy[1] - np.sign(u) * np.abs(u) ** (p - 1) * (dy[1] * u).sum()) / n
+    np.testing.assert_allclose(host(t.grad), [dy[0] / np.float32(1e-12), expected], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, 4.0, 17.0])
+@pytest.mark.parametrize("size", [1e-10, 1e-11, 1, 1e10, 1e18])
+def test_normalize_of_small_and_large_values(size, p):
+    """y does not depend on the size of x, and dx is inversely proportional to it."""
+    x, dy = randn(2, 5), randn(2, 5, seed=1)
+    n = (np.abs(x) ** p).sum(1, keepdims=True) ** (1 / p)
+    t = mp.tensor((x * size).astype("float32"), requires_grad=True)
+    y = ops.normalize(t, p)
+    y.backward(dy.astype("float32"))
+    u = x / n
+    expected = (dy - np.sign(u) * np.abs(u) ** (p - 1) * (dy * u).sum(1, keepdims=True)) / n
+    np.testing.assert_allclose(y.numpy(), u, rtol=1e-5)
+    np.testing.assert_allclose(host(t.grad) * size, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_normalize_of_infinity():
+    for p in (1.5, 2, 3):
+        y = ops.normalize(mp.tensor(np.array([[np.inf, 1], [np.nan, 1]], "float32")), p)
+        np.testing.assert_array_equal(y.numpy(), [[np.nan, 0], [np.nan, np.nan]])
+
+
 def t(*shape, dtype="float32"):
     return mp.tensor(np.ones(shape, dtype))
 

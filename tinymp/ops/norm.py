@@ -284,26 +284,36 @@ class LocalResponseNorm(Op):
 class Normalize(Op):
     """y = x / max(n, eps) with n = (sum |x|^p)^(1/p) along one axis.
 
-    dx = dy / n - sign(x) |x|^(p-1) n^(-p-1) sum dy x;  dx = dy / eps where n < eps.
+    dx = (dy - sign(y) |y|^(p-1) sum dy y) / n;  dx = dy / eps where n < eps. No |y| is above 1: no power overflows.
     """
 
     kind = REDUCTION
 
     def forward(self, x: Array, *, p: float, dim: int, eps: float) -> Array:
-        wide = widen(x)
-        powers = wide * wide if p == 2 else self.xp.power(self.xp.abs(wide), p)
-        norm = self.xp.power(reduce(powers, dim, "sum", like=x), 1 / p)
-        self.save(x, statistics=(norm,))
         self.p, self.dim, self.eps = p, dim, eps
+        wide = widen(x)
+        norm = self._norm(wide, x)
+        self.save(x, statistics=(norm,))
         return store(wide / self.xp.maximum(norm, eps), like=x)
 
     def backward(self, dy: Array) -> Array:
         (x,), (norm,), p = self.saved, self.statistics, self.p
-        wide, dy = widen(x), widen(dy)
-        n = self.xp.maximum(norm, self.eps)
-        slope = wide if p == 2 else self.xp.sign(wide) * self.xp.power(self.xp.abs(wide), p - 1)
-        pull = reduce(dy * wide, self.dim, "sum", like=x) * self.xp.power(n, -p - 1) * (norm >= self.eps)
-        return store(dy / n - slope * pull, like=x)
+        n, dy = self.xp.maximum(norm, self.eps), widen(dy)
+        y = widen(x) / n
+        slope = y if p == 2 else self.xp.sign(y) * self.xp.power(self.xp.abs(y), p - 1)
+        pull = reduce(dy * y, self.dim, "sum", like=x) * (norm >= self.eps)
+        return store((dy - slope * pull) / n, like=x)
+
+    def _norm(self, x: Array, like: Array) -> Array:
+        """n; for p > 2, of which high powers leave FP32's range, as m (sum |x / m|^p)^(1/p) with m = max |x|."""
+        if self.p == 2:
+            return self.xp.sqrt(reduce(x * x, self.dim, "sum", like=like))
+        size, top = self.xp.abs(x), 1
+        if self.p > 2 and x.size:
+            top = reduce(size, self.dim, "max")
+            top = self.device.where((top > 0) & (top < float("inf")), top, self.xp.asarray(1, top.dtype))
+            size /= top
+        return top * self.xp.power(reduce(self.xp.power(size, self.p), self.dim, "sum", like=like), 1 / self.p)
 
 
 # ------------------------------------------------------------------------------------------------------ blocks of a GPU
