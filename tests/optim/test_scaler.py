@@ -177,6 +177,92 @@ def test_several_optimizers_on_one_scaler():
     assert (w.item(), v.item(), scaler.get_scale()) == (1, 0.5, 4)
 
 
+# ------------------------------------------------------------------------- steps that were interrupted, or left out
+
+
+def scaled(scaler, w, grad):
+    """What a backward pass that gives this gradient leaves in w."""
+    w.grad = device_array(np.full(w.shape, grad * scaler.get_scale()).astype(w.dtype))
+    w.grad_scale = scaler.get_scale()
+
+
+@pytest.mark.parametrize("make", [lambda: optim.DynamicLossScaler(8.0, growth_interval=2), optim.ObservedLossScaler])
+def test_update_ends_an_iteration_whose_step_was_left_out(make):
+    """The norm was too large, say. S grows and backs off by what unscale_ found, as PyTorch's does."""
+    w, scaler = weight(1.0), make()
+    optimizer = optim.SGD([w], lr=1.0)
+    scales = []
+    for grad in (0.5, 0.5, np.inf):
+        scaled(scaler, w, grad)
+        scaler.unscale_(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    assert scales == ([8, 16, 8] if isinstance(scaler, optim.DynamicLossScaler) else [8, 8, 0.5])
+    assert scaler.iteration == 3 and "overflow in `w`" in scaler.history[-1][2]
+    assert iterate(scaler, optimizer, 0.5) == APPLIED and w.item() == 0.5
+
+
+class Interrupted(optim.SGD):
+    """Its update is interrupted once."""
+
+    armed = True
+
+    def update(self, *args):
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        return super().update(*args)
+
+
+@pytest.mark.parametrize("unscale", [True, False])
+@pytest.mark.parametrize("make", [optim.DynamicLossScaler, lambda: optim.StaticLossScaler(8), optim.ObservedLossScaler])
+def test_update_ends_an_iteration_whose_step_was_interrupted(make, unscale):
+    w, scaler = weight(1.0), make()
+    optimizer = Interrupted([w], lr=1.0)
+    scaled(scaler, w, 0.25)
+    if unscale:
+        scaler.unscale_(optimizer)
+    with pytest.raises(KeyboardInterrupt):
+        scaler.step(optimizer)
+    with pytest.raises(RuntimeError, match=r"stepped already, and was interrupted; call update\(\)"):
+        scaler.step(optimizer)
+    scaler.update()
+    scaled(scaler, w, 0.25)
+    if unscale:
+        scaler.unscale_(optimizer)
+    assert scaler.step(optimizer) == APPLIED and w.item() == 0.75
+    scaler.update()
+    assert scaler.iteration == 2
+
+
+def _raises(update):
+    with pytest.raises(RuntimeError, match=r"expected step\(optimizer\) before it"):
+        update()
+
+
+@pytest.mark.parametrize("end", [lambda s, saved: s.load_state_dict(saved), lambda s, saved: _raises(s.update)])
+def test_a_forgotten_step_does_not_spoil_the_next_iteration(end):
+    w, scaler = weight(1.0), optim.DynamicLossScaler(8.0)
+    optimizer, saved = optim.SGD([w], lr=1.0), scaler.state_dict()
+    scaler.scale(ops.mul(w.float(), np.nan).sum())
+    end(scaler, saved)
+    assert iterate(scaler, optimizer, 0.5) == APPLIED
+    scaler.scale(w.float().sum())
+    scaled(scaler, w, 0.25)
+    scaler.unscale_(optimizer)
+    scaler.load_state_dict(saved)  # in the middle of an iteration
+    assert iterate(scaler, optimizer, 0.25) == APPLIED and w.item() == 0.25
+
+
+def test_a_bad_loss_without_gradients_does_not_skip_the_next_step():
+    w, scaler = weight(1.0), optim.StaticLossScaler(8.0)
+    optimizer = optim.SGD([w], lr=1.0)
+    scaler.scale(ops.mul(w.float(), np.nan).sum())
+    assert scaler.step(optimizer) == NO_GRADIENTS
+    scaler.update()
+    assert iterate(scaler, optimizer, 0.5) == APPLIED
+
+
 # --------------------------------------------------------------------------------------------------------- S over time
 
 

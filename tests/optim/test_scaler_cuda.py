@@ -175,3 +175,23 @@ def test_fp64_gradients_and_parameters_without_one():
     scaler.update()
     assert w.tolist() == [0.5, 0.5]
     assert scaler.history == [(1, 2.0**10, "overflow in `w` (2,)")]
+
+
+def test_update_ends_an_iteration_without_step():
+    scaler = optim.DynamicLossScaler(2.0**10)
+    step, model, optimizer = job("gpu", scaler)
+    x = mp.Tensor(rng().standard_normal((6, 3)).astype("float16")).to("gpu")
+    for factor, expected in ((1.0, 2.0**10), (1e6, 2.0**9)):
+        scaler.scale(model(x).float().square().mean() * factor).backward()
+        scaler.unscale_(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        assert scaler.get_scale() == expected
+    scaler.scale(model(x).float().square().mean() * float("nan"))
+    assert scaler.step(optimizer) == StepResult.NO_GRADIENTS
+    scaler.update()
+    assert scaler.iteration == 3
+    assert step(1.0) == StepResult.APPLIED
+    scaler.scale(model(x).float().square().mean() * float("nan"))
+    scaler.load_state_dict(scaler.state_dict())
+    assert step(1.0) == StepResult.APPLIED

@@ -93,7 +93,7 @@ class DeviceSide:
         narrow = multi_tensor.unscale([None if _is_fp64(g) else g for g in grads], array, self._found(optimizer))
         for p, g, unscaled in zip(optimizer._parameters(), grads, narrow):
             if g is not None:
-                p.grad = with_values(p.grad, g / array if unscaled is None else unscaled)
+                p.grad, p.grad_scale = with_values(p.grad, g / array if unscaled is None else unscaled), 1.0
 
     def skip(self, optimizer: Any) -> Array:
         """Whether to skip the step of this optimizer: int32, one; as it is now, not as it will be."""
@@ -108,8 +108,16 @@ class DeviceSide:
         params = optimizer._parameters()
         return optimizer._label(params[j]) if j < len(params) else "a parameter"
 
-    def end(self, dynamic: tuple | None) -> None:
-        """End the iteration, in one small launch. dynamic: (growth, backoff, interval, least, most), or None."""
+    def end(self, dynamic: tuple | None, judged: bool = True) -> None:
+        """End the iteration, in one small launch. dynamic: (growth, backoff, interval, least, most), or None.
+
+        judged: whether gradients were looked at; if not, the iteration is only forgotten.
+        """
+        if not judged:
+            self.found.fill(NONE)
+            self.bad_loss.fill(0)
+            self.counts[ITERATION] += 1
+            return
         growth, backoff, interval, least, most = dynamic or (1.0, 1.0, 1, 0.0, 0.0)
         KERNELS.launch(
             "end_iteration", self.scale.dtype, 1, 32,

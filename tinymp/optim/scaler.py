@@ -93,8 +93,9 @@ class LossScaler:
 
     def _begin(self) -> None:
         """Forget what belongs to one iteration."""
-        self._verdicts: dict[Optimizer, str | None] = {}  # unscaled so far -> the parameter that overflowed, or None
-        self._results: dict[Optimizer, StepResult] = {}  # stepped so far
+        self._verdicts: dict[Optimizer, str | None] = {}  # judged so far -> the parameter that overflowed, or None
+        self._results: dict[Optimizer, StepResult | None] = {}  # stepped so far; None: that was interrupted
+        self._tried = False  # whether an optimizer was to be unscaled or to step
         self._bad_loss: tuple[float, str] | None = None  # the first loss that was not finite, and why
         self._on_device = False  # whether this iteration's losses and gradients are judged on a GPU
 
@@ -135,14 +136,13 @@ class LossScaler:
             self._require_scaled("unscale_", optimizer, params)
             self._verdicts[optimizer] = None
             scale = self._scale if self._dynamic() is None else self._device_side().factor
-            self._device_side().unscale(optimizer, params, scale)
+            self._device_side().unscale(optimizer, params, scale)  # also sets grad_scale
         else:
             self._verdicts[optimizer] = self._first_overflow("unscale_", optimizer, params)
             for p in params:
                 g = unscaled(p)
-                p.grad = g if p.grad_scale != 1 else g.copy()
-        for p in params:
-            p.grad_scale = 1.0
+                g = g if p.grad_scale != 1 else g.copy()
+                p.grad, p.grad_scale = g, 1.0  # on one line: an interrupt finds both or neither
 
     def step(self, optimizer: Optimizer, *, allow_missing: bool = False) -> StepResult:
         """`optimizer.step` with the unscaled gradients, if they and the iteration's losses are finite; else no change.
@@ -164,25 +164,30 @@ class LossScaler:
             skip = self._device_side().skip(optimizer)
         else:
             skip = self._verdicts[optimizer] is not None or self._bad_loss is not None
-        self._results[optimizer] = optimizer._finish(ready, skip)
-        return self._results[optimizer]
+        self._results[optimizer] = None
+        self._results[optimizer] = result = optimizer._finish(ready, skip)
+        return result
 
     def update(self, new_scale: None = None) -> None:
-        """End the iteration: adjust S. RuntimeError if no `step` came before; FloatingPointError at a limit."""
+        """End the iteration: adjust S by what `step` and `unscale_` found, as PyTorch's GradScaler does.
+
+        A step that was interrupted, or that was left out after `unscale_`, counts like one that was made. RuntimeError
+        if there was neither `step` nor `unscale_`; FloatingPointError at a limit. The iteration has ended even then.
+        """
         refuse("update", new_scale=new_scale)
-        if not self._results:
-            raise RuntimeError("update: expected step(optimizer) before it, once per iteration")
-        if self._on_device:
-            stepped = any(result is not StepResult.NO_GRADIENTS for result in self._results.values())
-            self._begin()
-            if stepped:
-                self._device_side().end(self._dynamic())
-            return
-        results, verdicts, bad_loss, witness = self._results.values(), self._verdicts, self._bad_loss, self._witness
-        overflow = next((name for name in verdicts.values() if name is not None), None)
+        tried, verdicts, bad_loss, witness = self._tried, self._verdicts, self._bad_loss, self._witness
+        judged = [name for o, name in verdicts.items() if self._results.get(o) is not StepResult.NO_GRADIENTS]
+        overflow = next((name for name in judged if name is not None), None)
+        on_device = self._on_device
         self._begin()
+        if on_device:
+            self._device_side().end(self._dynamic(), bool(judged))
+        if not tried:
+            raise RuntimeError("update: expected step(optimizer) before it, once per iteration")
+        if on_device:
+            return
         self._watch(False)
-        if StepResult.SKIPPED in results and bad_loss is not None:
+        if judged and bad_loss is not None:
             self._bad_losses += 1
             if self._bad_losses >= self.max_nonfinite_losses:
                 times, self._bad_losses = self._bad_losses, 0
@@ -190,7 +195,7 @@ class LossScaler:
                     f"the loss is {bad_loss[0]:g} in {times} iterations in a row; a smaller loss scale does not help. "
                     f"Where it arose: {bad_loss[1]}"
                 )
-        elif StepResult.SKIPPED in results:
+        elif overflow is not None:
             self._skips, self._bad_losses = self._skips + 1, 0
             if self._skips >= self.max_consecutive_skips:
                 times, self._skips = self._skips, 0
@@ -201,7 +206,7 @@ class LossScaler:
                     f"Where it arose: {cause or 'the sum of its gradients'}"
                 )
             self._adjust(overflow)
-        elif StepResult.APPLIED in results:
+        elif judged:
             self._skips = self._bad_losses = 0
             self._adjust(None)
         self._iteration += 1
@@ -212,7 +217,11 @@ class LossScaler:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{op}: expected an Optimizer, got {type(optimizer).__name__}")
         if optimizer in self._results:
-            raise RuntimeError(f"{op}: this optimizer has stepped already; call update() at the end of the iteration")
+            interrupted = "" if self._results[optimizer] is not None else ", and was interrupted"
+            raise RuntimeError(
+                f"{op}: this optimizer has stepped already{interrupted}; call update() at the end of the iteration"
+            )
+        self._tried = True
 
     def _first_overflow(self, op: str, optimizer: Optimizer, params: list[Parameter]) -> str | None:
         """The first parameter whose gradient is not finite, by name, or None. All must carry a loss scale."""
@@ -340,7 +349,10 @@ class LossScaler:
         return {"scale": self._scale, "iteration": self._iteration, **counts, "history": list(self._history)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` of the same class returned. ValueError, and nothing changes, if keys differ."""
+        """Take over what `state_dict` of the same class returned, and begin a new iteration.
+
+        ValueError, and nothing changes, if keys differ.
+        """
         where = f"{self._name}.load_state_dict"
         same_keys(where, "state_dict", state_dict, self.state_dict())
         scale = number(where, "scale", state_dict["scale"], self._least, above=not self._least)
@@ -355,7 +367,11 @@ class LossScaler:
         self._iteration = counts.pop("iteration")
         for name, value in counts.items():
             setattr(self, name, value)
+        self._skips = self._bad_losses = 0
+        self._begin()
+        self._watch(False)
         if self._side is not None:
+            self._side.end(None, False)
             self._push()
 
 
@@ -470,13 +486,21 @@ class ObservedLossScaler(LossScaler):
         return super().scale(loss)
 
     def update(self, new_scale: None = None) -> None:
-        if self._looking is not None:
-            self._looking.__exit__(None, None, None)
-        self._looking = None
+        self._look_away()
         try:
             super().update(new_scale)
         finally:
             self._peak.value = None
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._look_away()
+        self._peak.value = None
+
+    def _look_away(self) -> None:
+        if self._looking is not None:
+            self._looking.__exit__(None, None, None)
+        self._looking = None
 
     def _first_overflow(self, op: str, optimizer: Optimizer, params: list[Parameter]) -> str | None:
         if not self.fixed:
