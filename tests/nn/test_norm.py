@@ -1,11 +1,16 @@
 """Batch and layer normalisation: running statistics, and how they follow the optimizer's step."""
 
+import copy
+import pickle
+import threading
+import weakref
+
 import numpy as np
 import pytest
 
 import tinymp as mp
 from oracle import randn
-from tinymp import nn
+from tinymp import nn, optim
 from tinymp.nn import statistics
 
 SHAPES = {nn.BatchNorm1d: [(6, 3), (4, 3, 5)], nn.BatchNorm2d: [(2, 3, 4, 5)]}
@@ -180,7 +185,114 @@ def test_calibration_is_not_part_of_a_step():
 def test_notes_do_not_keep_a_layer_alive():
     m = nn.BatchNorm1d(3)
     m(mp.tensor(batches((6, 3))[0]))
-    noted = {id(b) for b in m.buffers()}
-    assert noted <= statistics._before.keys()
+    buffer = weakref.ref(m.running_mean)
+    assert len(statistics._iteration.open) == 1
     del m  # the last reference: no collector has to come by, which in another thread would be in the midst of its work
-    assert not noted & statistics._before.keys()
+    assert buffer() is None and not statistics._iteration.open
+
+
+class Net(nn.Module):
+    """A batch norm, and a head behind it."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(3, **options), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.head(self.norm(x))
+
+
+def train(model, optimizer, scaler, x, size=1.0):
+    """One iteration; a size of 1e38 makes the gradients overflow. scaler None: without one."""
+    optimizer.zero_grad()
+    loss = (model(mp.tensor(x)) * size).mean()
+    if scaler is None:
+        loss.backward()
+        return optimizer.step(allow_missing=True)
+    scaler.scale(loss).backward()
+    result = scaler.step(optimizer, allow_missing=True)
+    scaler.update()
+    return result
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("options", [{}, {"affine": False}], ids=str)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_statistics_of_a_layer_that_was_not_trained_are_kept(scaled, options, freeze):
+    """Twenty steps of the head alone; then all is trained, and the first step overflows."""
+    model = Net(**options)
+    model.norm.requires_grad_(not freeze)
+    scaler = optim.StaticLossScaler(2.0) if scaled else None
+    head = optim.SGD(model.head.parameters(), lr=0.01)
+    for x in batches((6, 3), 20):
+        assert train(model, head, scaler, x)
+    before = buffers(model.norm)
+    model.norm.requires_grad_(True)
+    model.norm.eval() if freeze else None
+    whole = optim.SGD(model.parameters(), lr=0.01)
+    assert not train(model, whole, optim.StaticLossScaler(8.0), x, 1e38)
+    np.testing.assert_equal(buffers(model.norm), before)
+
+
+@pytest.mark.parametrize("options", [{}, {"affine": False}], ids=str)
+def test_a_skipped_step_leaves_no_trace_in_a_frozen_layer(options):
+    model, x = Net(**options), batches((6, 3))[1]
+    optimizer, scaler = optim.SGD(model.head.parameters(), lr=0.01), optim.StaticLossScaler(8.0)
+    model.norm.requires_grad_(False)
+    before = buffers(model.norm)
+    assert not train(model, optimizer, scaler, x, 1e38)
+    np.testing.assert_equal(buffers(model.norm), before)
+    assert train(model, optimizer, scaler, x)
+    assert model.norm.num_batches_tracked.item() == 1
+
+
+def test_statistics_of_a_step_that_was_left_out():
+    """It would have been skipped, or not: that decides."""
+    model, x = Net(), batches((6, 3))[1]
+    optimizer, scaler = optim.SGD(model.parameters()), optim.StaticLossScaler(8.0)
+    for size, expected in ((1.0, 1), (1e38, 1), (1.0, 2)):
+        optimizer.zero_grad()
+        scaler.scale((model(mp.tensor(x)) * size).mean()).backward()
+        scaler.unscale_(optimizer)
+        scaler.update()
+        assert model.norm.num_batches_tracked.item() == expected
+
+
+def test_what_the_user_writes_between_two_forwards_stays():
+    m, xs = nn.BatchNorm1d(3), [mp.tensor(x) for x in batches((6, 3))]
+    m(xs[0])
+    with mp.no_grad():
+        m.num_batches_tracked.copy_(np.array(7))
+    settle(m, applied=False)
+    assert m.num_batches_tracked.item() == 7
+    m(xs[0])
+    with mp.no_grad():
+        m.num_batches_tracked.zero_()
+    m(xs[1])
+    settle(m, applied=False)
+    assert m.num_batches_tracked.item() == 0
+    m(xs[0])
+    with mp.no_grad():
+        m(xs[1])  # a forward of the layer itself is undone together with the one before
+    settle(m, applied=False)
+    assert m.num_batches_tracked.item() == 0
+
+
+def test_another_threads_step_settles_nothing_here():
+    m = nn.BatchNorm1d(3)
+    m(mp.tensor(batches((6, 3))[1]))
+    other = threading.Thread(target=statistics.settle, args=(False,))
+    other.start()
+    other.join()
+    statistics.settle(True)
+    assert m.num_batches_tracked.item() == 0
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
+def test_a_copied_layer_has_an_iteration_of_its_own(duplicate):
+    m = nn.BatchNorm1d(3)
+    m(mp.tensor(batches((6, 3))[1]))
+    other = duplicate(m)
+    other(mp.tensor(batches((6, 3))[1]))
+    statistics.settle(True)
+    assert m.num_batches_tracked.item() == 0 and other.num_batches_tracked.item() == 1

@@ -5,7 +5,7 @@ import pytest
 
 import tinymp as mp
 from oracle import device_array, host, randn
-from tinymp import optim
+from tinymp import nn, optim
 from tinymp.nn import statistics
 from tinymp.nn.parameter import Parameter
 from tinymp.optim import StepResult
@@ -210,13 +210,12 @@ def test_scaled_gradients_are_refused():
 
 
 def test_statistics_follow_the_step():
-    buffer, p = mp.tensor([1.0]), Parameter(np.ones(1, "float32"))
+    layer, p = nn.BatchNorm1d(2), Parameter(np.ones(1, "float32"))
+    layer(mp.tensor(randn(4, 2).astype("float32")))
     p.grad = device_array(np.ones(1, "float32"))
-    statistics.note([buffer], p)
-    buffer.data = device_array(np.array([2.0], "float32"))
     assert optim.SGD([p]).step()
-    statistics.settle(False, [p])  # nothing is left to undo
-    assert buffer.item() == 2
+    statistics.settle(True)  # nothing is left to undo
+    assert layer.num_batches_tracked.item() == 1
 
 
 # ------------------------------------------------------------------------------------------------------------- saving

@@ -11,7 +11,6 @@ import numpy as np
 from .. import backend
 from ..precision import FLOATING, Policy, overflows, to_dtype
 from ..tensor import Array, Tensor
-from . import statistics
 from .parameter import Parameter, storage_of
 
 if TYPE_CHECKING:
@@ -354,8 +353,8 @@ def refuse_placement(layer: str, device: Any, dtype: Any) -> None:
 
 
 def set_buffer(buffer: Tensor, data: Array) -> None:
-    """Give a buffer new data on the user's word: another array, so that what was computed from the old one stays."""
-    statistics.forget(buffer)
+    """Give a buffer new data because the user asked for it: another array, so that what was computed from the old one
+    stays."""
     buffer.data = data
 
 

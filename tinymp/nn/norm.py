@@ -26,7 +26,7 @@ class BatchNorm(Module):
     Training uses the statistics of the batch and moves the running ones towards them by `momentum` (None: their
     plain average over all batches); evaluation uses the running ones, or again the batch's without
     track_running_stats. The buffers running_mean, running_var (num_features,) and num_batches_tracked follow the
-    optimizer: a skipped step puts them back (see `nn.statistics`).
+    optimizer: a skipped step puts them back, also where the layer is frozen (see `nn.statistics`).
     """
 
     normalisation = True
@@ -58,6 +58,7 @@ class BatchNorm(Module):
         for name in ("running_mean", "running_var"):
             self.register_buffer(name, Tensor(statistic) if track_running_stats else None)
         self.register_buffer("num_batches_tracked", Tensor(xp.zeros((), int)) if track_running_stats else None)
+        self._undo = statistics.Undo()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -77,12 +78,12 @@ class BatchNorm(Module):
             raise ValueError(f"{type(self).__name__}: expected input {expected}, got shape {input.shape}")
         mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
         if self.training and self.track_running_stats and mean is not None and var is not None and count is not None:
-            statistics.note((mean, var, count), self.weight)
             momentum: Any = self.momentum
             if momentum is None:
                 momentum = 1 / to_dtype(count.data + 1, mean.dtype)
-            weights = self.weight, self.bias
-            return ops.batch_norm(input, mean, var, *weights, True, momentum, self.eps, num_batches_tracked=count)
+            arguments = mean, var, self.weight, self.bias, True, momentum, self.eps
+            with self._undo.moving((mean, var, count), self.weight):
+                return ops.batch_norm(input, *arguments, num_batches_tracked=count)
         if self.training:
             mean = var = None
         return ops.batch_norm(input, mean, var, self.weight, self.bias, mean is None, 0.0, self.eps)

@@ -210,7 +210,9 @@ class Optimizer:
         ready = self._ready(allow_missing)
         for _, p in ready:
             require_unscaled(f"{self._name}.step", p, "scaler.step(optimizer)")
-        return self._finish(ready, skip=False)
+        result = self._finish(ready, skip=False)
+        statistics.settle(False)  # this ends the iteration, also for layers that it does not train
+        return result
 
     def _ready(self, allow_missing: bool) -> list[tuple[Group, Parameter]]:
         """The parameters to update, with their groups; everything that can be wrong is found out here."""
@@ -257,7 +259,7 @@ class Optimizer:
                 for group, p in left:
                     with use(p.policy):  # state and weights are rounded as the parameter's policy says
                         self._update_one(group, p)
-        statistics.settle(skip.reshape(()) if pending else result is StepResult.SKIPPED, self._parameters())
+        statistics.settle(skip, self._parameters())
         if (watching := observer()) is not None:
             watching.stepped(self, result.result() if pending and ready else result)
         return result

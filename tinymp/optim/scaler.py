@@ -23,6 +23,7 @@ import numpy as np
 
 from .. import backend
 from .._caller import caller
+from ..nn import statistics
 from ..nn.parameter import Parameter
 from ..ops._arguments import refuse, tensor
 from ..precision import FLOATING, FP16_MAX, LOSS, float16, reduce, widen
@@ -96,6 +97,7 @@ class LossScaler:
         self._verdicts: dict[Optimizer, str | None] = {}  # judged so far -> the parameter that overflowed, or None
         self._results: dict[Optimizer, StepResult | None] = {}  # stepped so far; None: that was interrupted
         self._tried = False  # whether an optimizer was to be unscaled or to step
+        self._skip: Any = False  # whether the last step was to be skipped; on a GPU an array of one
         self._bad_loss: tuple[float, str] | None = None  # the first loss that was not finite, and why
         self._on_device = False  # whether this iteration's losses and gradients are judged on a GPU
 
@@ -160,12 +162,9 @@ class LossScaler:
             raise RuntimeError("step: gradients were computed after unscale_; call it after the last backward()")
         elif self._verdicts[optimizer] is None:  # what was done to them since, clipping say, may have broken them
             self._verdicts[optimizer] = self._first_nonfinite(optimizer, params)
-        if self._on_device:
-            skip = self._device_side().skip(optimizer)
-        else:
-            skip = self._verdicts[optimizer] is not None or self._bad_loss is not None
+        self._skip = self._wants_skip(optimizer)
         self._results[optimizer] = None
-        self._results[optimizer] = result = optimizer._finish(ready, skip)
+        self._results[optimizer] = result = optimizer._finish(ready, self._skip)
         return result
 
     def update(self, new_scale: None = None) -> None:
@@ -178,6 +177,8 @@ class LossScaler:
         tried, verdicts, bad_loss, witness = self._tried, self._verdicts, self._bad_loss, self._witness
         judged = [name for o, name in verdicts.items() if self._results.get(o) is not StepResult.NO_GRADIENTS]
         overflow = next((name for name in judged if name is not None), None)
+        left_out = [o for o in verdicts if o not in self._results]
+        statistics.settle(self._wants_skip(left_out[-1]) if left_out else self._skip)
         on_device = self._on_device
         self._begin()
         if on_device:
@@ -222,6 +223,12 @@ class LossScaler:
                 f"{op}: this optimizer has stepped already{interrupted}; call update() at the end of the iteration"
             )
         self._tried = True
+
+    def _wants_skip(self, optimizer: Optimizer) -> Any:
+        """Whether the step of an optimizer whose gradients were looked at is to be skipped."""
+        if self._on_device:
+            return self._device_side().skip(optimizer)
+        return self._verdicts[optimizer] is not None or self._bad_loss is not None
 
     def _first_overflow(self, op: str, optimizer: Optimizer, params: list[Parameter]) -> str | None:
         """The first parameter whose gradient is not finite, by name, or None. All must carry a loss scale."""
