@@ -230,3 +230,9 @@ def test_refused_types():
         ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), stride=1.5)
     with pytest.raises(TypeError, match="unexpected keyword argument 'padding_mode'"):
         ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), padding_mode="reflect")
+
+
+def test_unfold_has_memory_of_its_own():
+    x = mp.tensor(randn(2, 3, 4, 4))
+    for kernel, stride in ((1, 1), (4, 4), (2, 2)):
+        assert not np.shares_memory(ops.unfold(x, kernel, stride=stride).data, x.data)

@@ -125,6 +125,25 @@ def test_special_values(case):
     np.testing.assert_array_equal(y.numpy().view(np.uint16), bits[INDICES[case]])
 
 
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda x, i: ops.gather(x, 0, i[:, None]),
+        lambda x, i: ops.index_select(x, 0, i),
+        lambda x, i: ops.index_select(x, 0, i[0]),
+        lambda x, i: ops.sampled_softmax_loss(
+            x, i, mp.tensor(np.eye(4, 3, dtype="f4")), None, 2, sampled=ops.Sample(i, mp.tensor(np.ones(4, "f4")))
+        ),
+    ],
+)
+def test_an_index_that_changes_before_backward(pick):
+    x, i = mp.tensor(randn(2, 3).astype("f4"), requires_grad=True), mp.tensor([0, 1])
+    y = pick(x, i)
+    i[0] = 1
+    with pytest.raises(RuntimeError, match="a tensor that backward needs was changed in place"):
+        y.backward(np.ones(y.shape, "f4"))
+
+
 # ---------------------------------------------------------------------------------------------------- the primitive
 
 

@@ -287,7 +287,8 @@ class Unfold(Op):
         self.geometry, self.shape = geometry, x.shape
         padded = pad_spatial(self.xp, channels_first(x), geometry.pads)
         view = windows(self.xp, padded, geometry)  # C, kh, kw, OH, OW, N
-        return view.reshape(-1, view.shape[3] * view.shape[4], x.shape[0]).transpose(2, 0, 1)
+        # a copy also where the windows lie side by side and a view of x would do: as in PyTorch, y's memory is its own
+        return view.copy().reshape(-1, view.shape[3] * view.shape[4], x.shape[0]).transpose(2, 0, 1)
 
     def backward(self, dy: Array) -> Array:
         (n, c, h, w), g = self.shape, self.geometry

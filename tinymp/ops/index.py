@@ -86,12 +86,14 @@ def in_range(op: str, index: Array, n: int, what: str, least: int = 0) -> None:
         raise IndexError(f"{message}, got {index[(index < least) | (index >= n)].reshape(-1)[0]}")
 
 
-def _places(op: str, index: Any, input: Tensor, dim: int) -> Array:
-    """The array of the integer Tensor `index`, checked against axis dim of input."""
+def _places(op: str, index: Any, input: Tensor, dim: int) -> Tensor:
+    """The integer Tensor `index` as int64, checked against axis dim of input. It keeps its memory, and the count of
+    changes to it, where it is int64 already.
+    """
     if tensor(op, "index", index).dtype.kind not in "iu":
         raise TypeError(f"{op}: expected `index` to hold integers, got {index.dtype}")
     in_range(op, index.data, input.shape[dim], f"axis {dim}")
-    return backend.of(index.data).xp.asarray(index.data, dtype="int64")
+    return index.to(np.int64)
 
 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, out: None = None) -> Tensor:
@@ -108,9 +110,9 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False,
             f"gather: expected index.shape to be at most input.shape except along axis {d}, got {place.shape} and "
             f"{input.shape}"
         )
-    grid = list(backend.of(place).xp.ogrid[tuple(slice(n) for n in place.shape)])
+    grid = list(map(Tensor, backend.of(place.data).xp.ogrid[tuple(slice(n) for n in place.shape)]))
     grid[d] = place
-    return Gather.apply(input, *map(Tensor, grid), axes=range(input.ndim))
+    return Gather.apply(input, *grid, axes=range(input.ndim))
 
 
 def index_select(input: Tensor, dim: int, index: Tensor, *, out: None = None) -> Tensor:
@@ -123,7 +125,7 @@ def index_select(input: Tensor, dim: int, index: Tensor, *, out: None = None) ->
     place = _places("index_select", index, input, d)
     if place.ndim > 1:
         raise ValueError(f"index_select: expected `index` to have one axis, got shape {place.shape}")
-    return IndexSelect.apply(input, Tensor(place.reshape(-1)), axes=(d,))
+    return IndexSelect.apply(input, place if place.ndim else place.reshape(1), axes=(d,))
 
 
 def getitem(input: Tensor, index: Any) -> Tensor:

@@ -184,8 +184,7 @@ def sampled_softmax_loss(
             f"{op}: expected `sampled` to be ({negatives},) classes and what was expected of all ({classes},), got "
             f"shapes {sampled.classes.shape} and {sampled.expected.shape}"
         )
-    xp = backend.of(labels).xp
-    index = Tensor(xp.asarray(labels, "int64")), Tensor(xp.asarray(sampled.classes.data, "int64"))
+    index = target.to(np.int64), sampled.classes.to(np.int64)
     expected = sampled.expected.double() if x.dtype == float64 else sampled.expected
     logits = SampledLogits.apply(x, w, bias, *index, sparse=bool(sparse))
     return SampledSoftmaxLoss.apply(*logits, *index, expected, reduction=reduction)
