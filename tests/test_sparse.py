@@ -170,14 +170,14 @@ def test_touched_rows_are_updated_as_by_a_dense_gradient_and_the_others_stay(rul
     p, q = table(policy), table(policy)
     sparse, dense = (rule([w], lr=0.1, **options) for w in (p, q))
     before = p.master.copy()
-    version = p._version[0]
+    version = p.version
     for k in range(4):
         look_up(p, INDEX, True, seed=k)
         look_up(q, INDEX, False, seed=k)
         assert isinstance(p.grad, SparseRows)
         assert sparse.step() == dense.step() == StepResult.APPLIED
         sparse.zero_grad(), dense.zero_grad()
-    assert p._version[0] == version + 4
+    assert p.version == version + 4
     rest = [i for i in range(V) if i not in TOUCHED]
     np.testing.assert_array_equal(host(p.master)[TOUCHED], host(q.master)[TOUCHED])
     np.testing.assert_array_equal(host(p.master)[rest], host(before)[rest])

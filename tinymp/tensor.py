@@ -7,8 +7,9 @@ that an activation nobody saved is freed as soon as the forward pass lets go of 
 Rules:
 - Ops never write into their inputs. `reshape`, `transpose`, slices, ... return views where NumPy does: they share
   memory, and `x += y` on a Tensor means `x = x + y`.
-- Writing in place is for leaves, outside the graph: `with no_grad(): w[0] = 1.0`, `w.copy_(...)`. A tensor that was
-  changed after an op saved it makes that op's backward raise.
+- Writing in place is for leaves, outside the graph: `with no_grad(): w[0] = 1.0`, `w.copy_(...)`. Where an op saved an
+  argument or its result and that memory was changed since, through any tensor that shares it (a view, `detach()`), the
+  op's backward raises. Writing into the array itself (`x.data`, `x.numpy()`) is not seen, as in PyTorch.
 - backward() frees what it passes; a second backward over the same ops raises. There is no double backward.
 - Gradients of a tensor that is used several times are summed in FP32 in a fixed order (the reverse of the order of
   the forward pass) and rounded once; two runs on the CPU agree bit for bit. Leaves accumulate over backward calls in
@@ -148,7 +149,7 @@ class Op:
     needs: tuple[bool, ...] = ()  # which arguments require a gradient
     edges: tuple = ()  # per argument: None, a leaf Tensor, or (op, output index)
     like: tuple = ()  # per argument: the Like that its gradient must match, or None where none is wanted
-    versions: Sequence[tuple] = ()  # (counter, its value) of the arguments whose memory backward will read
+    versions: Sequence[tuple] = ()  # (counter, its value) of the arguments and results whose memory backward will read
     sequence: int  # its place in the order in which ops ran
     dtype: Any = None  # of its outputs
     device: Any = backend.cpu  # the backend of its arrays
@@ -226,11 +227,12 @@ class Op:
         results = tuple([op._output(op.xp.asarray(y), storage, recording, i) for i, y in enumerate(ys)])
         for result in results:
             if result.data.base is not None:  # a view counts its changes together with what it shows
+                owner = _owner(result.data)
                 for a in args:
-                    if isinstance(a, Tensor) and _owner(a.data) is result.data.base:
+                    if isinstance(a, Tensor) and _owner(a.data) is owner:
                         result._version = a._version
         if recording:
-            op._record(args, len(results), storage)
+            op._record(args, results, storage)
         else:
             op.saved = op.statistics = ()
         return results if isinstance(y, tuple) else results[0]
@@ -262,7 +264,7 @@ class Op:
             result._op, result._index, self.dtype = self, index, y.dtype
         return result
 
-    def _record(self, args: tuple, outputs: int, storage: Any) -> None:
+    def _record(self, args: tuple, results: tuple, storage: Any) -> None:
         """Make this op a node: where gradients go, what they must look like, what was saved."""
         edges, like = [], []
         for a, need in zip(args, self.needs):
@@ -270,10 +272,13 @@ class Op:
             like.append(Like(a.data.shape, a.data.dtype) if need else None)
         self.edges, self.like = tuple(edges), tuple(like)
         kept = {id(_owner(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
-        self.versions = [
-            (a._version, a._version[0]) for a in args if isinstance(a, Tensor) and id(_owner(a.data)) in kept
-        ]
-        self.outputs = outputs
+        if kept:
+            self.versions = [
+                (t._version, t._version[0])
+                for t in (*args, *results)
+                if isinstance(t, Tensor) and id(_owner(t.data)) in kept
+            ]
+        self.outputs = len(results)
         self.sequence = next(_sequence)
         assert self.saved is not None
         for a in self.saved:
@@ -376,10 +381,10 @@ class Tensor:
     grad_scale: Any
     requires_grad: bool
     _op: Op | None
+    _version: list[int]
 
     def __init__(self, data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
-        if isinstance(data, Tensor):
-            data = data.data
+        source, data = (data, data.data) if isinstance(data, Tensor) else (None, data)
         try:
             array = backend.of(data).xp.asarray(data)
         except ValueError as error:
@@ -394,6 +399,8 @@ class Tensor:
         if requires_grad and array.dtype not in FLOATING:
             raise TypeError(f"Tensor: only floating tensors can require a gradient, got {array.dtype}")
         self._set(array, requires_grad)
+        if source is not None and array is source.data:
+            self._version = source._version
 
     def _set(self, data: Array, requires_grad: bool) -> None:
         self.data = data
@@ -412,6 +419,7 @@ class Tensor:
     nbytes = property(lambda self: self.data.nbytes, doc="The size of its data in bytes.")
     device = property(lambda self: backend.of(self.data).name, doc='Where its data is: "cpu".')
     is_leaf = property(lambda self: self._op is None, doc="Whether it was made by the user, not by an op.")
+    version = property(lambda self: self._version[0], doc="How often its memory was changed in place.")
     T = property(lambda self: self.transpose(0, 1) if self.ndim == 2 else _no_T(self), doc="The transposed matrix.")
 
     def numel(self) -> int:
@@ -491,9 +499,7 @@ class Tensor:
 
     def detach(self) -> Tensor:
         """The same data outside the graph (shared memory, no gradient)."""
-        x = Tensor(self.data)
-        x._version = self._version
-        return x
+        return Tensor(self)
 
     def clone(self) -> Tensor:
         """A copy of the data, inside the graph."""
@@ -575,6 +581,13 @@ class Tensor:
                 f"{how}: this tensor is part of a graph; change leaves inside `with tinymp.no_grad():`, or build a "
                 "new tensor (where, masked_fill, cat, pad)"
             )
+        self.bump_version()
+
+    def bump_version(self) -> None:
+        """Count a change of its memory in place, so that the backward of an op that saved this memory raises.
+
+        For code that writes into `data` itself; `x[...] = value`, `copy_` and `zero_` count their changes.
+        """
         self._version[0] += 1
 
     # ---- backward
@@ -700,8 +713,10 @@ def _deposit(leaves: dict[int, list], root_gradient: Array) -> None:
 
 
 def _owner(x: Array) -> Array:
-    """The array that owns the memory of x; x itself where that is no array (a file's pages, another library's)."""
-    return x if getattr(x.base, "dtype", None) is None else x.base
+    """The array that owns the memory of x, or the one nearest to what does (a file's pages, another library's)."""
+    while getattr(x.base, "dtype", None) is not None:
+        x = x.base
+    return x
 
 
 def type_name(x: Any) -> str:

@@ -232,6 +232,7 @@ def test_refused_types():
         ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), padding_mode="reflect")
 
 
+@pytest.mark.cpu
 def test_unfold_has_memory_of_its_own():
     x = mp.tensor(randn(2, 3, 4, 4))
     for kernel, stride in ((1, 1), (4, 4), (2, 2)):

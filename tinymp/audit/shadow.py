@@ -271,7 +271,7 @@ class Shadow(Instrument):
         if isinstance(x, Parameter):
             return widen(x.master)
         kept = self._kept.get(id(x.data))
-        if kept is not None and kept.version == x._version[0]:
+        if kept is not None and kept.version == x.version:
             return kept.value
         of_scalar = self._scalars.get(x._op, {}) if x._op is not None else {}
         return of_scalar[x._index] if x._index in of_scalar else widen(x.data)
@@ -280,7 +280,7 @@ class Shadow(Instrument):
         if isinstance(y, np.generic):
             self._scalars.setdefault(op, {})[i] = backend.of(value).xp.asarray(value)
             return
-        seen = [a._version[0] for a in args if isinstance(a, Tensor) and y.base is _owner(a.data)]  # as Op.apply has it
+        seen = [a.version for a in args if isinstance(a, Tensor) and _owner(y) is _owner(a.data)]  # as Op.apply has it
         gone = partial(_forget, weakref.ref(self), id(y))
         self._kept[id(y)] = Kept(weakref.ref(y, gone), value, seen[0] if seen else 0)
 

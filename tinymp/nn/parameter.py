@@ -91,7 +91,7 @@ class Parameter(Tensor):
             copy.flags.writeable = True
         put(copy, with_values(value, store(values_of(value), like=copy)))
         self._guard()
-        self._version[0] += 1
+        self.bump_version()
 
     def _overwrite(self, how: str, value: Any) -> None:
         """`write` for a value that the user brings: its shape must fit, and finite values must stay finite."""

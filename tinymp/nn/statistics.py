@@ -101,4 +101,4 @@ def settle(skipped: Any, params: list | None = None) -> None:
     for device, noted in undone.items():
         device.copy_all([before for before, _ in noted], [buffer.data for _, buffer in noted], wanted)
         for _, buffer in noted:
-            buffer._version[0] += 1
+            buffer.bump_version()

@@ -457,7 +457,7 @@ def batch_norm(
     y = BatchNorm.apply(x, weight, bias, eps=eps, running=running)
     for v in moved:
         if v is not None:
-            v._version[0] += 1
+            v.bump_version()
     return y
 
 

@@ -63,7 +63,7 @@ def step(optimizer: Any, ready: Ready, skip: Any) -> Ready:
                 if rows is not x:
                     put(x, with_values(g, rows))
         for p in params:
-            p._version[0] += 1
+            p.bump_version()
     return left
 
 
