@@ -148,11 +148,41 @@ def test_a_freed_graph_raises():
     y, z = a.sum(), (a * 2).sum()
     y.backward()
     with pytest.raises(
-        RuntimeError, match=r"its saved arrays were freed by an earlier backward\(\); run the forward pass"
+        RuntimeError, match=r"mul: its saved arrays were freed by an earlier backward\(\); run the forward pass"
     ):
-        y.backward()
+        y.backward()  # sum saved nothing
     with pytest.raises(RuntimeError, match="mul: its saved arrays were freed"):
         z.backward()  # it shares `a` with y
+    assert x.grad.tolist() == [4]
+
+
+def test_backward_over_parts_of_a_graph_that_saved_nothing():
+    """As in PyTorch: split, chunk, slices, reshape, + and * by a number are passed by every part's backward."""
+    x = leaf(*[1.0] * 6)
+    y = (x + 1).reshape(2, 3) * 2
+    a, b = y.split(1)
+    c, _ = y.reshape(-1).chunk(2)
+    for part in (a, b, c, y[0], y[1:]):
+        ops.exp(part * 0).sum().backward()
+        part.sum().backward()
+    assert x.grad.tolist() == [6, 6, 6, 4, 4, 4]
+
+
+def test_retain_graph():
+    x = leaf(2.0, 3.0)
+    y = ops.exp(x * x).sum()
+    y.backward(retain_graph=True)
+    once = x.grad.copy()
+    y.backward()
+    assert x.grad.tolist() == (2 * once).tolist()
+    with pytest.raises(RuntimeError, match="exp: its saved arrays were freed"):
+        y.backward(retain_graph=True)
+    y = ops.exp(x)
+    y.backward(np.ones(2, F32), retain_graph=True)
+    with mp.no_grad():
+        y.detach().zero_()
+    with pytest.raises(RuntimeError, match="exp: a tensor that backward needs was changed in place"):
+        y.backward(np.ones(2, F32))
 
 
 @pytest.mark.parametrize(

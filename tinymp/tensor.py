@@ -10,7 +10,9 @@ Rules:
 - Writing in place is for leaves, outside the graph: `with no_grad(): w[0] = 1.0`, `w.copy_(...)`. Where an op saved an
   argument or its result and that memory was changed since, through any tensor that shares it (a view, `detach()`), the
   op's backward raises. Writing into the array itself (`x.data`, `x.numpy()`) is not seen, as in PyTorch.
-- backward() frees what it passes; a second backward over the same ops raises. There is no double backward.
+- backward() frees the arrays that the ops it passes have saved; a second backward over such an op raises, unless the
+  first one said retain_graph=True. Ops that save none (+, reshape, split, ...) are passed any number of times. There is
+  no double backward.
 - Gradients of a tensor that is used several times are summed in FP32 in a fixed order (the reverse of the order of
   the forward pass) and rounded once; two runs on the CPU agree bit for bit. Leaves accumulate over backward calls in
   FP32: from the second call on, `grad` of an FP16 leaf is FP32.
@@ -146,6 +148,7 @@ class Op:
 
     saved: Any = ()  # what `save` kept; None once backward has freed it
     statistics: tuple = ()
+    keeps: bool = False  # whether arrays are among them: then they are freed, and backward runs once
     needs: tuple[bool, ...] = ()  # which arguments require a gradient
     edges: tuple = ()  # per argument: None, a leaf Tensor, or (op, output index)
     like: tuple = ()  # per argument: the Like that its gradient must match, or None where none is wanted
@@ -273,6 +276,7 @@ class Op:
         self.edges, self.like = tuple(edges), tuple(like)
         kept = {id(_owner(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
         if kept:
+            self.keeps = True
             self.versions = [
                 (t._version, t._version[0])
                 for t in (*args, *results)
@@ -285,12 +289,12 @@ class Op:
             if getattr(a, "dtype", storage) != storage and a.dtype in FLOATING and not _is_argument(a, args):
                 raise TypeError(f"{self.name}: saved {a.dtype} for backward, but storage is {storage}; see Op.save")
 
-    def _run_backward(self, dys: list) -> tuple:
-        """Call backward and hold its gradients to the shape and dtype of the inputs."""
+    def _run_backward(self, dys: list, retain: bool) -> tuple:
+        """Call backward and hold its gradients to the shape and dtype of the inputs; then free what was saved."""
         if self.saved is None:
             raise RuntimeError(
                 f"{self.name}: its saved arrays were freed by an earlier backward(); run the forward pass again "
-                "(for several losses, add them and call backward once)"
+                "(for several losses, add them and call backward once, or say retain_graph=True in all but the last call)"
             )
         if any(counter[0] != value for counter, value in self.versions):
             raise RuntimeError(
@@ -314,8 +318,8 @@ class Op:
         if _watchers:
             for watcher in tuple(_watchers):
                 watcher("backward", self, tuple(dys), dxs)
-        self.saved = None
-        self.statistics = ()
+        if self.keeps and not retain:
+            self.saved, self.statistics = None, ()
         return dxs
 
     def _storage(self) -> Any:
@@ -596,12 +600,13 @@ class Tensor:
         """Forget the gradient."""
         self.grad, self.grad_scale = None, 1.0
 
-    def backward(self, gradient: Any = None) -> None:
+    def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
         """Compute the gradient of this tensor with respect to every leaf that requires one, and add it to their `grad`.
 
         gradient: dL/d(this), of this shape and dtype; may be left out for a tensor of one element (1.0).
-        Frees the graph behind it. RuntimeError without a graph, on a graph already freed, or without a gradient on a
-        tensor of several elements.
+        retain_graph: keep the arrays that the ops behind it saved, for another backward over them; else they are freed.
+        RuntimeError without a graph, over an op whose arrays were freed, or without a gradient on a tensor of several
+        elements.
         """
         if not self.requires_grad:
             raise RuntimeError(
@@ -624,7 +629,7 @@ class Tensor:
                     f"{gradient.dtype} {gradient.shape}"
                 )
         with np.errstate(all="ignore"):
-            _deposit(_propagate(self, gradient), gradient)
+            _deposit(_propagate(self, gradient, retain_graph), gradient)
 
     if TYPE_CHECKING:  # tinymp.ops.bind gives Tensor these methods at import; see `ops/__init__.py`
 
@@ -643,7 +648,7 @@ class Tensor:
         def __matmul__(self, other: Any) -> Tensor: ...
 
 
-def _propagate(root: Tensor, gradient: Array) -> dict[int, list]:
+def _propagate(root: Tensor, gradient: Array, retain: bool = False) -> dict[int, list]:
     """Walk the graph from root in the reverse of the order in which its ops ran; no recursion.
 
     Returns {id of leaf: [leaf, gradient, loss scale]} in the order in which the leaves were reached. A gradient
@@ -674,7 +679,7 @@ def _propagate(root: Tensor, gradient: Array) -> dict[int, list]:
         _, op = heapq.heappop(queue)
         *dys, scale = waiting.pop(op)
         dys = [None if dy is None else store(dy, like=op) for dy in dys]  # FP32 sums are rounded once
-        dxs = op._run_backward(dys)
+        dxs = op._run_backward(dys, retain)
         if op.loss_scale is not None:
             scale = scale * op.loss_scale
         for edge, dx in zip(op.edges, dxs):

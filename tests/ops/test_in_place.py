@@ -199,6 +199,23 @@ def test_a_change_in_place_raises_or_does_not_matter(case, dtype):
                 np.testing.assert_array_equal(g, e, err_msg=f"a change through {what} went unnoticed")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("case", CASES)
+def test_backward_leaves_what_it_reads(case, dtype):
+    """A second backward over a retained graph gives the gradients of the first; the one passed stays as it was."""
+    arguments, _, y = run(case, dtype)
+    dy = np.resize([1.0, -2.0, 0.5], y.shape).astype(y.dtype)
+    passed, found = mp.tensor(dy), []
+    for _ in range(2):
+        for x in arguments:
+            x.zero_grad()
+        y.backward(passed, retain_graph=True)
+        found.append([host(x.grad) for x in arguments if x.requires_grad])
+    np.testing.assert_array_equal(passed.numpy(), dy)
+    for first, second in zip(*found, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
 @pytest.mark.cpu
 @pytest.mark.parametrize(
     "case", ["exp", "sqrt", "sigmoid", "tanh", "relu", "softmax", "amax", "std", "lstm", "gru"]

@@ -327,6 +327,7 @@ class _Replay(Observer):
         self.largest = 0.0
         self._leaf: Place | None = None
         with unobserved(), unwatched(), backend.fork_rng(), use(p.policy), np.errstate(all="ignore"):
+            left = [(op, op.saved, op.statistics) for op in p.ops]  # nothing, where the pass has freed it
             for op, (saved, statistics) in p.ops.items():
                 op.saved, op.statistics = saved, statistics
             try:
@@ -335,8 +336,8 @@ class _Replay(Observer):
                     leaves = _propagate(p.root, gradient)
                     self.finite = all(self._stored(leaf, dx) for leaf, dx, _ in leaves.values() if id(leaf) in wanted)
             finally:
-                for op in p.ops:
-                    op.saved, op.statistics = None, ()
+                for op, saved, statistics in left:
+                    op.saved, op.statistics = saved, statistics
 
     def _stored(self, leaf: Tensor, dx: Any) -> bool:
         """Whether a leaf's gradient, which may be a sum in FP32, is finite once it is stored."""
