@@ -1,0 +1,349 @@
+"""How far tinymp speaks PyTorch: PyTorch's own sample inputs, run through both (`pip install -e '.[peer]'`).
+
+    python -m benchmarks.conformance [--quick] [--verbose] [--out FILE]
+
+The samples are those that PyTorch tests itself with: its OpInfo database (for every op of which tinymp.ops or Tensor
+has the function of that name: forward and gradients), its ModuleInfo and its OptimizerInfo, in float32 on the CPU. Each
+sample is counted as
+
+    agree       every output has PyTorch's shape, dtype and values, and every gradient PyTorch's values; where the two
+                differ by more than rounding should, PyTorch in float64 decides
+    refused     a TypeError, ValueError, IndexError or RuntimeError that names the op
+    wrong       another shape, dtype or value
+    crashed     any other exception, a warning, or an error that does not name the op
+    excluded    the sample uses what EXCLUDED names: no dense float32 library could run it
+
+Of what RANDOM names (dropout, uninitialised memory, ...) only shapes and dtypes are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tinymp as mp
+from tinymp import nn, ops, optim
+
+try:
+    import torch
+    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal.common_modules import module_db
+    from torch.testing._internal.common_optimizers import optim_db
+except ImportError as error:
+    raise ImportError(f"benchmarks.conformance: {error}; pip install -e '.[peer]'") from error
+
+RESULTS = pathlib.Path(__file__).parent / "results" / "conformance.json"
+TARGETS = {"op": 97.0, "module": 99.0, "optimizer": 99.0}  # percent of the samples that are not excluded
+CLEAR = (TypeError, ValueError, IndexError, RuntimeError)
+STEPS = 5  # of an optimizer
+
+RANDOM = re.compile(r"(^|\.)(empty|new_empty|rand|normal$|bernoulli|multinomial)|dropout|rrelu")
+
+# What a sample may use that a library of dense real tensors does not have.
+EXCLUDED: dict[str, Callable[[Any], bool]] = {
+    "complex numbers": lambda x: getattr(x, "is_complex", False) is True or getattr(x, "dtype", x) in COMPLEX,
+    "sparse layouts": lambda x: getattr(x, "layout", x) in SPARSE,
+    "torch.memory_format, a wish for an order in memory": lambda x: isinstance(x, torch.memory_format),
+}
+COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+# Ops whose samples come in another order than the op's arguments.
+ORDER: dict[str, Callable[..., Any]] = {
+    "einsum": lambda operands, equation: ops.einsum(equation, *operands),
+    "where": lambda input, condition, other: ops.where(condition, input, other),
+    "nn.functional.embedding": lambda weight, input, **options: ops.embedding(input, weight, **options),
+}
+
+
+class Sample(NamedTuple):
+    """One call: `theirs(*values)` and `ours(*values converted)` return (outputs, leaves), nested."""
+
+    name: str  # as the table says it
+    says: tuple[str, ...]  # names of which an error's message holds at least one
+    values: Any  # nested arguments, with torch's tensors
+    theirs: Callable[[Any], Any]
+    ours: Callable[[Any], Any]
+    random: bool = False
+
+
+# ---------------------------------------------------------------------------------------------------- from PyTorch's
+
+
+def flat(value: Any) -> list:
+    """The leaves of nested tuples, lists and dicts."""
+    if isinstance(value, dict):
+        return [leaf for v in value.values() for leaf in flat(v)]
+    if isinstance(value, (tuple, list)):
+        return [leaf for v in value for leaf in flat(v)]
+    return [value]
+
+
+def copied(value: Any, made: Callable[[Any], Any]) -> Any:
+    """Nested arguments with `made` of every leaf."""
+    if isinstance(value, dict):
+        return {k: copied(v, made) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return (list if isinstance(value, list) else tuple)(copied(v, made) for v in value)
+    return made(value)
+
+
+def to_ours(x: Any) -> Any:
+    """What a user of tinymp would write for a value of PyTorch's."""
+    if isinstance(x, torch.Tensor):
+        return mp.tensor(x.detach().numpy(), requires_grad=x.requires_grad)
+    if isinstance(x, torch.dtype):
+        return str(x).removeprefix("torch.")
+    return str(x) if isinstance(x, torch.device) else x
+
+
+def op_samples(quick: bool) -> Iterator[Sample]:
+    """The samples of every op whose name tinymp has."""
+    for op in op_db:
+        function = ORDER.get(op.name) or ours_of(op.name)
+        if function is None or torch.float32 not in op.supported_dtypes("cpu"):
+            continue
+        plain = op.name.rpartition(".")[2].removeprefix("__").removesuffix("__")
+        says = (plain, plain.removeprefix("r"))
+        title = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+        samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd))
+        for s in samples[:: max(len(samples) // 3, 1)] if quick else samples:
+            yield Sample(
+                title,
+                says,
+                ((s.input, *s.args), s.kwargs),
+                lambda v, f=op.op: (f(*v[0], **v[1]), v),
+                lambda v, f=function: (f(*v[0], **v[1]), v),
+                bool(RANDOM.search(op.name)),
+            )
+
+
+def ours_of(name: str) -> Any:
+    """The function of this name: of torch.nn.functional or torch in tinymp.ops, else a method of Tensor."""
+    home, _, plain = name.rpartition(".")
+    if home == "nn.functional" or (not home and hasattr(torch, plain)):
+        found = getattr(ops, plain, None)
+        if callable(found):
+            return found
+    if home:
+        return None
+    found = getattr(mp.Tensor, plain, None)
+    return found.fget if isinstance(found, property) else found if callable(found) else None
+
+
+def module_samples(quick: bool) -> Iterator[Sample]:
+    """The samples of every layer whose name tinymp.nn has, in training and in evaluation; weights are PyTorch's."""
+    for info in module_db:
+        kind = info.module_cls
+        layer = getattr(nn, kind.__name__, None)
+        if kind.__module__.split(".")[:2] != ["torch", "nn"] or layer is None:
+            continue
+        for training in (True, False):
+            inputs = info.module_inputs_func(info, "cpu", torch.float32, requires_grad=True, training=training)
+            for s in inputs[:2] if quick else inputs:
+                built = s.constructor_input
+                original = kind(*built.args, **built.kwargs).train(training)
+
+                def theirs(v: Any, original: Any = original) -> Any:
+                    module = original
+                    return module(*v[0], **v[1]), (v, list(module.parameters()), list(module.buffers()))
+
+                def ours(v: Any, layer: Any = layer, original: Any = original, built: Any = built) -> Any:
+                    arguments = copied((built.args, built.kwargs), to_ours)
+                    module = layer(*arguments[0], **arguments[1]).train(original.training)
+                    module.load_state_dict({k: t.numpy() for k, t in original.state_dict().items()})
+                    return module(*v[0], **v[1]), (v, list(module.parameters()), list(module.buffers()))
+
+                forward = s.forward_input
+                says = (kind.__name__, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower())
+                random = training and bool(RANDOM.search(says[1]))
+                yield Sample(f"nn.{kind.__name__}", says, (forward.args, forward.kwargs), theirs, ours, random)
+
+
+def optimizer_samples(quick: bool) -> Iterator[Sample]:
+    """The options of every optimizer that tinymp.optim has, over some steps with given gradients."""
+    for info in optim_db:
+        name = info.optim_cls.__name__
+        rule = getattr(optim, name, None)
+        if rule is None:
+            continue
+        for s in info.optim_inputs_func("cpu", torch.float32):
+            values = [torch.randn(STEPS + 1, *shape) for shape in ((3, 4), (4,), ())]
+
+            def theirs(v: Any, kind: Any = info.optim_cls, s: Any = s) -> Any:
+                weights = [torch.nn.Parameter(x[0].clone()) for x in v]
+                optimizer = kind(weights, **s.kwargs)
+                for i in range(STEPS):
+                    for w, x in zip(weights, v):
+                        w.grad = x[i + 1].clone()
+                    optimizer.step()
+                return [w.detach() for w in weights], []
+
+            def ours(v: Any, kind: Any = rule, s: Any = s) -> Any:
+                weights = [nn.Parameter(x.numpy()[0].copy()) for x in v]
+                optimizer = kind(weights, **copied(s.kwargs, to_ours))
+                for i in range(STEPS):
+                    for w, x in zip(weights, v):
+                        w.grad = x.numpy()[i + 1].copy()
+                    optimizer.step()
+                return [mp.tensor(w.master) for w in weights], []
+
+            yield Sample(f"optim.{name}", (name,), values, theirs, ours)
+
+
+# ---------------------------------------------------------------------------------------------------------- verdicts
+
+
+def judged(sample: Sample) -> tuple[str, str]:
+    """The verdict on a sample, and why."""
+    for reason, uses in EXCLUDED.items():
+        if any(uses(x) for x in flat(sample.values)):
+            return "excluded", reason
+    expected = reference(sample, torch.float32)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            y, leaves = sample.ours(copied(sample.values, to_ours))
+            got = [x for x in flat(y) if x is not None]
+            if different := types_differ(expected[0], got):
+                return "wrong", different
+            roots = [x for x in got if isinstance(x, mp.Tensor) and x.requires_grad]
+            if roots and any(g is not None for g in expected[1]):
+                sum((x * mp.tensor(dy.numpy())).sum() for x, dy in zip(roots, gradients_of(expected[0]))).backward()
+            gradients = [x.grad for x in flat(leaves) if isinstance(x, mp.Tensor)]
+    except CLEAR as error:
+        named = any(re.search(rf"(^|\W){re.escape(name)}\b", str(error)) for name in sample.says)
+        return ("refused" if named else "crashed"), f"{type(error).__name__}: {error}"
+    except Exception as error:
+        return "crashed", f"{type(error).__name__}: {error}"
+    if sample.random or not (different := values_differ(expected, got, gradients)):
+        return "agree", ""
+    different = values_differ(reference(sample, torch.float64), got, gradients)
+    return ("wrong", different) if different else ("agree", "")
+
+
+def reference(sample: Sample, dtype: Any) -> tuple[list, list]:
+    """PyTorch's outputs, and its gradients of the leaves (None: it has none); floats given as dtype."""
+
+    def again(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        floating = x.is_floating_point() and dtype != torch.float32
+        return (x.detach().to(dtype) if floating else x.detach().clone()).requires_grad_(x.requires_grad)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        y, leaves = sample.theirs(copied(sample.values, again))
+    outputs = [x for x in flat(y) if x is not None]
+    wanted = [x for x in flat(leaves) if isinstance(x, torch.Tensor)]
+    roots = [x for x in outputs if isinstance(x, torch.Tensor) and x.requires_grad]
+    inputs = [x for x in wanted if x.requires_grad]
+    found = iter(torch.autograd.grad(roots, inputs, gradients_of(outputs), allow_unused=True) if roots else ())
+    return outputs, [next(found, None) if x.requires_grad else None for x in wanted]
+
+
+def gradients_of(outputs: list) -> list:
+    """A fixed random dy for every output that requires a gradient."""
+    generator = torch.Generator().manual_seed(0)
+    roots = [x for x in outputs if isinstance(x, torch.Tensor) and x.requires_grad]
+    return [torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in roots]
+
+
+def value_of(x: Any) -> np.ndarray:
+    """A result as a NumPy array."""
+    return np.asarray(
+        x.detach().numpy() if isinstance(x, torch.Tensor) else x.numpy() if isinstance(x, mp.Tensor) else x
+    )
+
+
+def types_differ(expected: list, got: list) -> str:
+    """How number, shapes and dtypes of the results differ; empty if they do not."""
+    if len(got) != len(expected):
+        return f"{len(got)} results instead of {len(expected)}"
+    for i, (e, y) in enumerate(zip(map(value_of, expected), map(value_of, got))):
+        if e.shape != y.shape or e.dtype != y.dtype:
+            return f"result {i}: {y.dtype} {y.shape} instead of {e.dtype} {e.shape}"
+    return ""
+
+
+def values_differ(expected: tuple[list, list], got: list, gradients: list) -> str:
+    """How results or gradients differ in value; empty if they do not. No gradient is one of zeros."""
+    for i, (e, y) in enumerate(zip(expected[0], got)):
+        if why := differs(value_of(e), value_of(y)):
+            return f"result {i}: {why}"
+    for i, (e, g) in enumerate(zip(expected[1], gradients)):
+        if e is None and g is None:
+            continue
+        e = np.zeros(g.shape) if e is None else value_of(e)
+        if why := differs(e, np.zeros(e.shape) if g is None else g):
+            return f"gradient {i}: {why}"
+    return ""
+
+
+def differs(e: np.ndarray, y: np.ndarray) -> str:
+    """How y is further from e than FP32 sums in another order may bring it; empty if it is not."""
+    if e.shape != y.shape:
+        return f"shape {y.shape} instead of {e.shape}"
+    e, y = np.asarray(e, "float64"), np.asarray(y, "float64")
+    finite = np.abs(e[np.isfinite(e)])
+    close = np.isclose(y, e, rtol=1e-4, atol=1e-5 * max(1.0, finite.max(initial=0.0)), equal_nan=True)
+    return "" if close.all() else f"{y[~close][0]:.8g} instead of {e[~close][0]:.8g}"
+
+
+# ------------------------------------------------------------------------------------------------------------ the run
+
+
+def measure(quick: bool = False, verbose: bool = False) -> dict[str, Any]:
+    """All samples: counts of verdicts by database and by op, and the reasons of all that do not agree."""
+    torch.manual_seed(0)
+    result: dict[str, Any] = {}
+    for database, samples in (("op", op_samples), ("module", module_samples), ("optimizer", optimizer_samples)):
+        counts: dict[str, Counter] = defaultdict(Counter)
+        why: Counter = Counter()
+        for sample in samples(quick):
+            verdict, reason = judged(sample)
+            counts[sample.name][verdict] += 1
+            if verdict != "agree":
+                why[f"{verdict}: {sample.name}: {reason}"] += 1
+                if verbose:
+                    print(f"{verdict:<9}{sample.name}: {reason}", flush=True)
+        total: Counter = sum(counts.values(), Counter())
+        run = total.total() - total["excluded"]
+        percent = round(100 * total["agree"] / max(run, 1), 2)
+        result[database] = {"agree, percent": percent, "samples": total, "names": len(counts)}
+        result[database] |= {"by name": counts, "reasons": dict(why.most_common())}
+    return result
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print the table, write the file; 1 if a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="about three samples of each op")
+    parser.add_argument("--verbose", action="store_true", help="print every sample that does not agree")
+    parser.add_argument("--out", type=pathlib.Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    result = measure(options.quick, options.verbose)
+    missed = False
+    columns = ("agree", "refused", "wrong", "crashed", "excluded")
+    print(" " * 17 + "".join(f"{name:>10}" for name in (*columns, "agree, %")))
+    for database, row in result.items():
+        n, percent = row["samples"], row["agree, percent"]
+        print(
+            f"{row['names']:>4} {database + 's':<12}" + "".join(f"{n.get(v, 0):>10}" for v in columns), f"{percent:>9}"
+        )
+        missed = missed or percent < TARGETS[database] or "wrong" in n or "crashed" in n
+    options.out.write_text(json.dumps({"torch": torch.__version__, **result}, indent=1) + "\n", encoding="utf-8")
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
