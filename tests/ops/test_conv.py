@@ -159,6 +159,40 @@ def test_unfold():
     check(lambda x: ops.unfold(x, (3, 2), (1, 2), (1, 0), (2, 1)), oracle, randn(2, 3, 5, 6), grad_length=9)
 
 
+def test_unfold_without_batch():
+    x = mp.tensor(randn(3, 5, 6), requires_grad=True)
+    y = ops.unfold(x, 2)
+    np.testing.assert_array_equal(y.numpy(), ops.unfold(x.unsqueeze(0), 2).numpy()[0])
+    y.sum().backward()
+    assert x.grad.shape == (3, 5, 6)
+
+
+EMPTY = {
+    "conv2d": (lambda x, w, b: ops.conv2d(x, w, b, 2, 1, groups=2), (0, 4, 6, 5), (6, 2, 3, 3), (0, 6, 3, 3)),
+    "conv2d 1 x 1": (ops.conv2d, (0, 4, 6, 5), (6, 4, 1, 1), (0, 6, 6, 5)),
+    "conv2d, no channels": (ops.conv2d, (2, 0, 6, 5), (6, 0, 3, 3), (2, 6, 4, 3)),
+    "conv1d": (ops.conv1d, (0, 4, 6), (6, 4, 3), (0, 6, 4)),
+    "conv_transpose2d": (ops.conv_transpose2d, (0, 4, 6, 5), (4, 6, 3, 3), (0, 6, 8, 7)),
+    "unfold": (lambda x, w, b: ops.unfold(x, 3) + 0 * (w.sum() + b.sum()), (0, 4, 6, 5), (1,), (0, 36, 12)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("case", EMPTY)
+def test_empty(case, dtype):
+    """Nothing in gives nothing out (of no channels: the bias), and gradients of zeros."""
+    op, x, w, shape = EMPTY[case]
+    x, w, b = (mp.tensor(randn(*s).astype(dtype), requires_grad=True) for s in (x, w, (6,)))
+    y = op(x, w, b)
+    assert y.shape == shape and y.dtype == dtype
+    if y.numel():
+        np.testing.assert_array_equal(y.numpy(), np.broadcast_to(b.numpy().reshape(6, 1, 1), shape))
+    y.sum().backward()
+    assert x.grad.shape == x.shape
+    np.testing.assert_array_equal(host(w.grad), 0)
+    np.testing.assert_array_equal(host(b.grad), np.full(6, y.numel() / 6 if shape[0] else 0))
+
+
 def test_blocks_of_output_rows_give_the_same(monkeypatch):
     """Large images are worked on in blocks of output rows."""
 
@@ -207,13 +241,19 @@ def t(*shape, dtype="float32"):
         (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), padding=(1, 1, 1)), "`padding` to have 2 values"),
         (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), padding="full"), "'same' or 'valid', got 'full'"),
         (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), stride=2, padding="same"), "'same' needs stride 1"),
-        (lambda: ops.conv2d(t(0, 4, 5, 5), t(3, 4, 3, 3)), "no axis of length 0"),
+        (
+            lambda: ops.conv2d(t(1, 4, 0, 5), t(3, 4, 3, 3), padding=2),
+            "no axis of length 0 but batch and input channels",
+        ),
+        (lambda: ops.conv2d(t(1, 4, 5, 5), t(0, 4, 3, 3)), "no axis of length 0"),
+        (lambda: ops.conv_transpose2d(t(1, 4, 5, 5), t(4, 0, 3, 3)), "no axis of length 0"),
+        (lambda: ops.unfold(t(2, 0, 5, 5), 2), "of which N may be 0"),
+        (lambda: ops.unfold(t(5, 5), 2), "of which N may be 0"),
         (lambda: ops.conv1d(t(1, 3, 2), t(3, 3, 3)), r"does not fit the input of \(2,\)"),
         (lambda: ops.conv_transpose2d(t(1, 3, 4, 4), t(4, 3, 3, 3)), r"input.shape\[1\] == weight.shape\[0\]"),
         (lambda: ops.conv_transpose2d(t(1, 3, 4, 4), t(3, 3, 3, 3), groups=2), r"input.shape\[1\] to be a multiple"),
         (lambda: ops.conv_transpose2d(t(1, 3, 4, 4), t(3, 3, 3, 3), output_padding=1), "output_padding below"),
         (lambda: ops.conv_transpose2d(t(1, 3, 1, 1), t(3, 3, 3, 3), padding=2), "leaves nothing"),
-        (lambda: ops.unfold(t(3, 4, 4), 2), r"unfold: expected `input` to have 4 axes"),
     ],
 )
 def test_refused_values(call, message):

@@ -243,6 +243,13 @@ def test_unfold(n, chwn):
     )
 
 
+def test_an_empty_batch():
+    w, b = randn(4, 3, 3, 3), randn(4)
+    check_twin(lambda x, w, b: ops.conv2d(x, w, b, 2, 1), randn(0, 3, 5, 5), w, b)
+    check_twin(lambda x, w: ops.conv_transpose2d(x, w), randn(0, 4, 5, 5), w)
+    check_twin(lambda x: ops.unfold(x, 3), randn(0, 3, 5, 5))
+
+
 def test_nothing_waits_for_the_device(gpu):
     x, w = tensor(randn(2, 3, 5, 5)).requires_grad_(), tensor(randn(4, 3, 3, 3, seed=2)).requires_grad_()
     dy = tensor(randn(2, 4, 5, 5)).data

@@ -156,6 +156,18 @@ def test_without_batch():
         np.testing.assert_array_equal(f(x).numpy(), f(x.unsqueeze(0)).numpy()[0])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_an_empty_batch(dtype):
+    for f in (lambda x: ops.max_pool2d(x, 2), lambda x: ops.avg_pool2d(x, 2), lambda x: ops.adaptive_avg_pool2d(x, 2)):
+        x = mp.tensor(np.zeros((0, 3, 4, 5), dtype), requires_grad=True)
+        y = f(x)
+        assert y.shape == (0, 3, 2, 2) and y.dtype == dtype
+        y.sum().backward()
+        assert x.grad.shape == x.shape
+    places = ops.max_pool2d(x, 2, return_indices=True)[1]
+    assert places.shape == (0, 3, 2, 2) and places.dtype == "int64"
+
+
 def t(*shape):
     return mp.tensor(np.ones(shape, "float32"))
 
@@ -164,7 +176,7 @@ def t(*shape):
     ("call", "message"),
     [
         (lambda: ops.max_pool2d(t(2, 2), 2), r"max_pool2d: expected `input` to be \(N, C, H, W\)"),
-        (lambda: ops.max_pool2d(t(0, 1, 2, 2), 2), "without empty axes"),
+        (lambda: ops.max_pool2d(t(1, 0, 2, 2), 2), "of which N may be 0"),
         (lambda: ops.max_pool2d(t(1, 1, 2, 2), 3), r"the kernel \(3, 3\) does not fit the input of \(2, 2\)"),
         (lambda: ops.max_pool2d(t(1, 1, 4, 4), 2, padding=2), "padding to be at most half of kernel_size"),
         (lambda: ops.max_pool2d(t(1, 1, 4, 4), 0), "`kernel_size` to be at least 1"),

@@ -169,3 +169,8 @@ def test_more_rows_than_a_grid_has():
     x = randn(1, 65537, 1, 1).astype("float16")
     y = ops.avg_pool2d(mp.Tensor(on_device(x)), 1)
     np.testing.assert_array_equal(y.numpy(), x)
+
+
+@pytest.mark.parametrize("op", [ops.max_pool2d, ops.avg_pool2d, ops.adaptive_avg_pool2d])
+def test_an_empty_batch(op):
+    check_twin(lambda x: op(x, 2), randn(0, 3, 4, 6))

@@ -131,7 +131,7 @@ def columns(xp: Any, x: Array, g: Geometry) -> Iterator[tuple[slice, Array]]:
         view = windows(xp, pad_spatial(xp, widen(x), g.pads), g)  # C, kh, kw, OH, OW, N
     for rows in blocks(g, c, oh, ow, n):
         block = im2col(xp, x, g, rows) if by_kernel else view[:, :, :, rows]
-        yield rows, block.reshape(g.groups, terms, -1)
+        yield rows, block.reshape(g.groups, terms, (rows.stop - rows.start) * ow * n)
 
 
 def fold(
@@ -147,7 +147,7 @@ def fold(
             continue
         if total is None:
             total = xp.zeros((c, *g.padded(h, w), n), block.dtype)
-        block = block.reshape(c, *g.kernel, -1, g.output(h, w)[1], n)
+        block = block.reshape(c, *g.kernel, rows.stop - rows.start, g.output(h, w)[1], n)
         for i, j, seen in taps(total, g, rows):
             add_to(seen, block[:, i, j], like, accumulator)
     return total if by_kernel else unpad_spatial(total, g, (h, w))
@@ -156,10 +156,10 @@ def fold(
 def correlate(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> Array:
     """y (O, OH, OW, N) of x (C, H, W, N) and w (O, C / groups, kh, kw), in the storage dtype."""
     o, ow, n = w.shape[0], g.output(x.shape[1], x.shape[2])[1], x.shape[3]
-    matrix = w.reshape(g.groups, o // g.groups, -1)
+    matrix = w.reshape(g.groups, o // g.groups, prod(w.shape[1:]))
     if bias is not None:
         bias = bias.reshape(g.groups, -1, 1)
-    parts = [gemm(matrix, block, bias).reshape(o, -1, ow, n) for _, block in columns(xp, x, g)]
+    parts = [gemm(matrix, block, bias).reshape(o, r.stop - r.start, ow, n) for r, block in columns(xp, x, g)]
     return parts[0] if len(parts) == 1 else xp.concatenate(parts, 1)
 
 
@@ -167,10 +167,10 @@ def spread(xp: Any, y: Array, w: Array, g: Geometry, size: Pair) -> Array:
     """dx (C, H, W, N) in FP32 of y (O, OH, OW, N) and w (O, C / groups, kh, kw): every y_o W_o added in its place."""
     o, oh, ow, n = y.shape
     c = w.shape[1] * g.groups
-    matrix = w.reshape(g.groups, o // g.groups, -1).swapaxes(1, 2)
+    matrix = w.reshape(g.groups, o // g.groups, prod(w.shape[1:])).swapaxes(1, 2)
     y = widen(y)
     parts = (
-        (rows, gemm(matrix, y[:, rows].reshape(g.groups, o // g.groups, -1), wide=True))
+        (rows, gemm(matrix, y[:, rows].reshape(g.groups, o // g.groups, (rows.stop - rows.start) * ow * n), wide=True))
         for rows in blocks(g, c, oh, ow, n)
     )
     return fold(xp, parts, (c, *size, n), g, like=w, accumulator="accumulate")
@@ -184,7 +184,7 @@ def weight_gradient(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Ar
     o = y.shape[0]
     total: Any = None  # one accumulator over all blocks: the FP32 or FP16 of the policy
     for rows, block in columns(xp, x, g):  # columns y^T, not y columns^T: the tall operand first is a fifth faster
-        dy = y[:, rows].reshape(g.groups, o // g.groups, -1).swapaxes(1, 2)
+        dy = y[:, rows].reshape(g.groups, o // g.groups, block.shape[2]).swapaxes(1, 2)
         total = gemm(block, dy, acc=total, wide=True, like=like)
     return total.swapaxes(1, 2).reshape(o, x.shape[0] // g.groups, *g.kernel)
 
@@ -288,7 +288,7 @@ class Unfold(Op):
         padded = pad_spatial(self.xp, channels_first(x), geometry.pads)
         view = windows(self.xp, padded, geometry)  # C, kh, kw, OH, OW, N
         # a copy also where the windows lie side by side and a view of x would do: as in PyTorch, y's memory is its own
-        return view.copy().reshape(-1, view.shape[3] * view.shape[4], x.shape[0]).transpose(2, 0, 1)
+        return view.copy().reshape(prod(view.shape[:3]), prod(view.shape[3:5]), x.shape[0]).transpose(2, 0, 1)
 
     def backward(self, dy: Array) -> Array:
         (n, c, h, w), g = self.shape, self.geometry
@@ -298,7 +298,7 @@ class Unfold(Op):
     def forward_cuda(self, x: Array, *, geometry: Geometry) -> Array:
         n, _, h, w = x.shape
         positions = prod(geometry.output(h, w))
-        if max(x.size, n * positions) >= LIMIT:
+        if not x.size or max(x.size, n * positions) >= LIMIT:
             return NotImplemented
         self.geometry, self.shape = geometry, x.shape
         y = im2col(self.xp, channels_first(x), geometry, every_row(geometry, h, w))
@@ -306,7 +306,7 @@ class Unfold(Op):
 
     def backward_cuda(self, dy: Array) -> Array:
         (n, c, h, w), g = self.shape, self.geometry
-        if prod(self.shape) >= LIMIT:
+        if not 0 < prod(self.shape) < LIMIT:
             return NotImplemented
         return batch_first(col2im(self.xp, dy.transpose(1, 2, 0), (c, h, w, n), g, every_row(g, h, w)))
 
@@ -318,7 +318,7 @@ LIMIT = (1 << 31) - (1 << 16)  # the kernels count elements in 32 bits, and a la
 
 def has_kernels(like: Array, elements: int) -> bool:
     """Whether kernels make and fold the columns of an image of so many elements, stored like `like`."""
-    return backend.of(like) is backend.gpu and fused(like.dtype) and elements < LIMIT
+    return backend.of(like) is backend.gpu and fused(like.dtype) and 0 < elements < LIMIT
 
 
 def every_row(g: Geometry, h: int, w: int) -> slice:
@@ -362,7 +362,7 @@ def col2im(xp: Any, columns: Array, shape: tuple, g: Geometry, rows: slice, tota
 
 def tensor_cores(device: Any, g: Geometry, x: Array, w: Array, outputs: int) -> bool:
     """Whether the kernels on Tensor Cores take these arrays, with y or dy of so many elements."""
-    fits = max(x.size, w.size, outputs) < LIMIT and g.groups * prod(g.stride) < 1 << 16
+    fits = max(x.size, w.size, outputs) < LIMIT and g.groups * prod(g.stride) < 1 << 16 and x.size > 0
     return fits and x.dtype == float16 and device.compute_capability() >= 75
 
 
@@ -506,9 +506,9 @@ def _check(op: str, n: int, input: Any, weight: Any, bias: Any, transposed: bool
         )
     elif w.shape[0] % groups:
         raise ValueError(f"{op}: expected weight.shape[0] to be a multiple of groups, got {w.shape[0]} and {groups}")
-    if 0 in x.shape or 0 in w.shape:
-        raise ValueError(f"{op}: expected no axis of length 0 {shapes}")
     outputs = w.shape[1] * groups if transposed else w.shape[0]
+    if 0 in batched.shape[2:] or 0 in w.shape[2:] or not outputs:
+        raise ValueError(f"{op}: expected no axis of length 0 but batch and input channels {shapes}")
     if bias is not None and floating(op, "bias", bias).shape != (outputs,):
         raise ValueError(f"{op}: expected bias.shape == ({outputs},), got {bias.shape}")
     return batched, batched is not x
@@ -617,9 +617,14 @@ def conv_transpose2d(
 
 
 def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
-    """Every kernel-sized window of input (N, C, H, W) as a column: (N, C kh kw, number of windows)."""
+    """Every kernel-sized window of input (N, C, H, W) or (C, H, W) as a column: (N, C kh kw, number of windows)."""
     x = floating("unfold", "input", input)
-    if x.ndim != 4:
-        raise ValueError(f"unfold: expected `input` to have 4 axes (N, C, H, W), got shape {x.shape}")
+    if x.ndim not in (3, 4) or 0 in x.shape[-3:]:
+        raise ValueError(
+            f"unfold: expected `input` to be (N, C, H, W) or (C, H, W), of which N may be 0, got {x.shape}"
+        )
+    batched = x if x.ndim == 4 else x.unsqueeze(0)
     kernel = integers("unfold", "kernel_size", kernel_size, 2, 1)
-    return Unfold.apply(x, geometry=_geometry("unfold", 2, x.shape[2:], kernel, stride, padding, dilation, 1))
+    geometry = _geometry("unfold", 2, x.shape[-2:], kernel, stride, padding, dilation, 1)
+    y = Unfold.apply(batched, geometry=geometry)
+    return y if batched is x else y.squeeze(0)

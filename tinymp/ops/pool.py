@@ -220,9 +220,9 @@ def _cells(shape: tuple, size: Pair) -> Any:
 
 
 def _fits(shape: tuple, out: Pair) -> bool:
-    """Whether the kernels' 32-bit arithmetic reaches: places are numbered (channel, row) and (column, image)."""
+    """Whether there are images, and 32 bits suffice: places are numbered (channel, row) and (column, image)."""
     (n, c, h, w), (oh, ow) = shape, out
-    return max(c * h, c * oh, w * n, ow * n, h * oh + h, w * ow + w) < 2**31
+    return n > 0 and max(c * h, c * oh, w * n, ow * n, h * oh + h, w * ow + w) < 2**31
 
 
 def _images(xp: Any, x: Array) -> Array:
@@ -257,8 +257,8 @@ def _launch(kernel: str, out: Array, arrays: tuple, *numbers: Any) -> None:
 def _image(op: str, input: Any) -> tuple[Tensor, bool]:
     """input with a batch axis, and whether it had none."""
     x = floating(op, "input", input)
-    if x.ndim not in (3, 4) or 0 in x.shape:
-        raise ValueError(f"{op}: expected `input` to be (N, C, H, W) or (C, H, W) without empty axes, got {x.shape}")
+    if x.ndim not in (3, 4) or 0 in x.shape[-3:]:
+        raise ValueError(f"{op}: expected `input` to be (N, C, H, W) or (C, H, W), of which N may be 0, got {x.shape}")
     return (x, False) if x.ndim == 4 else (x.unsqueeze(0), True)
 
 
