@@ -19,6 +19,7 @@ Of what RANDOM names (dropout, uninitialised memory, ...) only shapes and dtypes
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import pathlib
 import re
@@ -117,14 +118,8 @@ def op_samples(quick: bool) -> Iterator[Sample]:
         title = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
         samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd))
         for s in samples[:: max(len(samples) // 3, 1)] if quick else samples:
-            yield Sample(
-                title,
-                says,
-                ((s.input, *s.args), s.kwargs),
-                lambda v, f=op.op: (f(*v[0], **v[1]), v),
-                lambda v, f=function: (f(*v[0], **v[1]), v),
-                bool(RANDOM.search(op.name)),
-            )
+            theirs, ours = (lambda v, f=f: (f(*v[0], **v[1]), v) for f in (op.op, function))
+            yield Sample(title, says, ((s.input, *s.args), s.kwargs), theirs, ours, bool(RANDOM.search(op.name)))
 
 
 def ours_of(name: str) -> Any:
@@ -152,16 +147,19 @@ def module_samples(quick: bool) -> Iterator[Sample]:
             for s in inputs[:2] if quick else inputs:
                 built = s.constructor_input
                 original = kind(*built.args, **built.kwargs).train(training)
+                state = {k: t.numpy().copy() for k, t in original.state_dict().items()}
 
                 def theirs(v: Any, original: Any = original) -> Any:
-                    module = original
-                    return module(*v[0], **v[1]), (v, list(module.parameters()), list(module.buffers()))
+                    module = copy.deepcopy(original)
+                    return (module(*v[0], **v[1]), list(module.buffers())), (v, list(module.parameters()))
 
-                def ours(v: Any, layer: Any = layer, original: Any = original, built: Any = built) -> Any:
+                def ours(
+                    v: Any, layer: Any = layer, state: Any = state, built: Any = built, training: Any = training
+                ) -> Any:
                     arguments = copied((built.args, built.kwargs), to_ours)
-                    module = layer(*arguments[0], **arguments[1]).train(original.training)
-                    module.load_state_dict({k: t.numpy() for k, t in original.state_dict().items()})
-                    return module(*v[0], **v[1]), (v, list(module.parameters()), list(module.buffers()))
+                    module = layer(*arguments[0], **arguments[1]).train(training)
+                    module.load_state_dict(state)
+                    return (module(*v[0], **v[1]), list(module.buffers())), (v, list(module.parameters()))
 
                 forward = s.forward_input
                 says = (kind.__name__, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower())
