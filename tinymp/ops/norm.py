@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import backend
 from ..backend.kernels import Kernels
 from ..backend.layout import ENOUGH, LONGEST, THREADS, ceil_div, channels, compact, matching, power_of_two, row_lanes
 from ..precision import FP32, POINTWISE, REDUCTION, add_to, reduce, store, widen
@@ -350,8 +351,8 @@ class _Plan(NamedTuple):
 
 
 def _plan(outer: int, c: int, run: int, pack: int) -> _Plan | None:
-    """The plan for (outer, c, run); None where one of them is too long."""
-    if max(outer, c, run) > LONGEST:
+    """The plan for (outer, c, run); None where one of them is 0 or too long."""
+    if not 0 < min(outer, c, run) <= max(outer, c, run) <= LONGEST:
         return None
     if run == 1:  # a block takes lanes * pack channels, and its threads rows of them
         lanes = min(16, power_of_two(ceil_div(c, pack)))
@@ -435,11 +436,12 @@ def batch_norm(
     (1 - momentum) running + momentum batch, with the unbiased variance, in place, and num_batches_tracked counts one
     more; momentum is a number or an array without axes. Otherwise: with the running statistics.
     Statistics are computed and kept in FP32, whatever the storage of input (NVG section 2.3.1).
+    An empty batch leaves the running statistics as they are, but is counted (as in PyTorch).
     ValueError if shapes do not fit, if a training batch has one value per channel, or if statistics are missing.
     """
     x = floating("batch_norm", "input", input)
-    if x.ndim < 2 or 0 in x.shape:
-        raise ValueError(f"batch_norm: expected `input` (N, C, ...) without empty axes, got shape {x.shape}")
+    if x.ndim < 2:
+        raise ValueError(f"batch_norm: expected `input` (N, C, ...), got shape {x.shape}")
     given = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
     for name, v in given.items():
         if v is not None and floating("batch_norm", name, v).shape != (x.shape[1],):
@@ -448,13 +450,17 @@ def batch_norm(
         if running_mean is None or running_var is None:
             raise ValueError("batch_norm: expected running_mean and running_var when training=False")
         return FixedNorm.apply(x, running_mean, running_var, weight, bias, eps=eps)
-    n = x.numel() // x.shape[1]
-    if n == 1:
+    if prod((x.shape[0], *x.shape[2:])) == 1:
         raise ValueError(f"batch_norm: expected more than one value per channel when training, got input {x.shape}")
     moved = (running_mean, running_var, num_batches_tracked)
     mean, var, count = (None if v is None else v.data for v in moved)
-    running = Running(mean, var, count, momentum)
-    y = BatchNorm.apply(x, weight, bias, eps=eps, running=running)
+    if x.numel():
+        y = BatchNorm.apply(x, weight, bias, eps=eps, running=Running(mean, var, count, momentum))
+    else:  # statistics of nothing would be nan; any others serve
+        ones = Tensor(backend.of(x.data).xp.ones(x.shape[1], widen(x.data[:0]).dtype))
+        y = FixedNorm.apply(x, ones, ones, weight, bias, eps=eps)
+        if count is not None:
+            count[...] += 1
     for v in moved:
         if v is not None:
             v.bump_version()
