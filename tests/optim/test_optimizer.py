@@ -91,6 +91,15 @@ def test_rule_against_its_oracle(rule, oracle, options, dtype, maximize, shape):
     assert (np.abs(p.numpy() - expected) <= STEPS * 12 * np.finfo(dtype).eps * size).all()
 
 
+def test_a_learning_rate_may_be_a_tensor_without_axes():
+    """It is read once, as a number."""
+    lr = mp.tensor(0.25)
+    optimizer = optim.SGD([Parameter([1.0])], lr=lr)
+    assert optimizer.param_groups[0]["lr"] == 0.25 and type(optimizer.param_groups[0]["lr"]) is float
+    with pytest.raises(TypeError, match="SGD: expected `lr` to be a number"):
+        optim.SGD([Parameter([1.0])], lr=mp.tensor([0.25]))
+
+
 def test_groups_have_their_own_options_and_order():
     p, q, r = (Parameter(np.ones(2, "float32")) for _ in range(3))
     optimizer = optim.SGD([{"params": [("a", p), ("b", q)], "lr": 0.5}, {"params": r}], lr=0.25)

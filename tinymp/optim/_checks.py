@@ -11,10 +11,12 @@ from ..tensor import Tensor
 
 
 def number(op: str, name: str, value: Any, least: float = 0.0, *, above: bool = False) -> float:
-    """value as a Python float, if it is finite and at least `least` (greater than it, if `above`).
+    """value (a number, or a tensor without axes) as a Python float, if it is finite and at least `least` (greater than
+    it, if `above`).
 
     A NumPy scalar must not stay one: a np.float64 would lift every FP32 array that it meets to FP64.
     """
+    value = value.item() if isinstance(value, Tensor) and not value.ndim else value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{op}: expected `{name}` to be a number, got {value!r}")
     x = float(value)
