@@ -1,8 +1,10 @@
-"""Resizing images: interpolate and pixel_shuffle."""
+"""Resizing signals, images and volumes: interpolate and pixel_shuffle."""
 
 from __future__ import annotations
 
 import math
+from math import prod
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -10,64 +12,73 @@ import numpy as np
 from ..precision import MOVEMENT, POINTWISE, REDUCTION, add_to, float32, store, to_dtype, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import choice, floating, integers, refuse
+from .pool import adaptive_avg_pool2d
 
 # How one axis is resized: for each tap, the input place and the weight of every output place.
 Taps = list[tuple[list[int], list[float]]]
 
 
 class Nearest(Op):
-    """y_ij = x at the places (rows_i, cols_j);  dx adds up the dy of all the places that took it, in FP32."""
+    """y = x at the places that the only taps of each axis name;  dx adds up the dy of all that took it, in FP32."""
 
     kind = MOVEMENT
     gradient = REDUCTION
     name = "interpolate"
 
-    def forward(self, x: Array, *, rows: Taps, cols: Taps) -> Array:
-        self.rows, self.cols = rows, cols
-        return x[:, :, rows[0][0]][:, :, :, cols[0][0]]
+    def forward(self, x: Array, *, taps: list[Taps]) -> Array:
+        self.taps = taps
+        for a, [(index, _)] in enumerate(taps, 2):
+            x = self.xp.take(x, self.xp.asarray(index), axis=a)
+        return x
 
     def backward(self, dy: Array) -> Array:
-        return store(_untaken(self, _untaken(self, widen(dy), self.cols, 3), self.rows, 2), like=dy)
+        return _given_back(self, dy)
 
 
-class Bilinear(Op):
-    """y = the weighted mean of the 4 neighbours, one axis after the other;  dx by the transposed weights."""
+class Resample(Op):
+    """y = the sum of the taps times their weights, one axis after the other;  dx by the transposed weights."""
 
     kind = POINTWISE
     name = "interpolate"
 
-    def forward(self, x: Array, *, rows: Taps, cols: Taps) -> Array:
-        self.rows, self.cols = rows, cols
-        return store(_taken(self, _taken(self, widen(x), rows, 2), cols, 3), like=x)
+    def forward(self, x: Array, *, taps: list[Taps]) -> Array:
+        self.taps, y = taps, widen(x)
+        for a, along in enumerate(taps, 2):
+            parts = [self.xp.take(y, index, axis=a) * _weights(self, w, y, a) for index, w in along]
+            y = sum(parts[1:], parts[0])
+        return store(y, like=x)
 
     def backward(self, dy: Array) -> Array:
-        return store(_untaken(self, _untaken(self, widen(dy), self.cols, 3), self.rows, 2), like=dy)
+        return _given_back(self, dy)
 
 
 def _weights(op: Op, weights: list[float], x: Array, axis: int) -> Array:
     return op.xp.asarray(weights, x.dtype).reshape(-1, *[1] * (x.ndim - 1 - axis))
 
 
-def _taken(op: Op, x: Array, taps: Taps, axis: int) -> Array:
-    """Each output place along axis as the weighted sum of its taps."""
-    total = None
-    for index, weights in taps:
-        part = op.xp.take(x, index, axis=axis) * _weights(op, weights, x, axis)
-        total = part if total is None else total + part
-    return total
+def _given_back(op: Any, dy: Array) -> Array:
+    """The transpose of forward: every output place gives its gradient to its taps, in order."""
+    like, dx = op.like[0], widen(dy)
+    for a, taps in reversed([*enumerate(op.taps, 2)]):
+        dy, dx = dx, op.xp.zeros((*dx.shape[:a], like.shape[a], *dx.shape[a + 1 :]), dx.dtype)
+        into = op.xp.moveaxis(dx, a, 0)
+        for index, weights in taps:
+            part = op.xp.moveaxis(dy * _weights(op, weights, dy, a), a, 0)
+            for o, i in enumerate(index):
+                add_to(into[i : i + 1], part[o : o + 1], like=like)
+    return store(dx, like=like)
 
 
-def _untaken(op: Op, dy: Array, taps: Taps, axis: int) -> Array:
-    """The transpose of _taken: every output place gives its gradient to its taps, in order."""
-    shape = list(dy.shape)
-    shape[axis] = op.like[0].shape[axis]
-    dx = op.xp.zeros(shape, dy.dtype)
-    into = op.xp.moveaxis(dx, axis, 0)
-    for index, weights in taps:
-        part = op.xp.moveaxis(dy * _weights(op, weights, dy, axis), axis, 0)
-        for o, i in enumerate(index):
-            add_to(into[i : i + 1], part[o : o + 1], like=op.like[0])
-    return dx
+# mode -> the numbers of axes after (N, C) that it resizes, as in PyTorch
+MODES = {
+    "nearest": (1, 2, 3),
+    "nearest-exact": (1, 2, 3),
+    "linear": (1,),
+    "bilinear": (2,),
+    "trilinear": (3,),
+    "bicubic": (2,),
+    "area": (1, 2, 3),
+}
 
 
 def interpolate(
@@ -79,54 +90,94 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Tensor:
-    """input (N, C, H, W) resized to `size` or by `scale_factor` (a number or two); mode "nearest" or "bilinear".
+    """input (N, C, L), (N, C, H, W) or (N, C, D, H, W) resized to `size` or by `scale_factor` (one, or one per axis).
 
-    With align_corners (bilinear) the corner pixels keep their values; else pixels are areas, and the edge is repeated.
+    mode: "nearest" (PyTorch's, off by half a pixel), "nearest-exact", "area" (means, see `adaptive_avg_pool2d`), and,
+    each for its number of axes, "linear", "bilinear", "trilinear", and "bicubic" (Keys, 1981, with a = -3/4).
+    With align_corners (linear and cubic modes) the corner pixels keep their values; else pixels are areas, and the edge
+    is repeated. N may be 0.
     ValueError unless exactly one of size and scale_factor is given, or for an empty result.
     """
-    refuse("interpolate", antialias=antialias)
-    choice("interpolate", "mode", mode, ("nearest", "bilinear"))
-    x = floating("interpolate", "input", input)
-    if x.ndim != 4 or 0 in x.shape:
-        raise ValueError(f"interpolate: expected `input` (N, C, H, W) without empty axes, got shape {x.shape}")
+    op = "interpolate"
+    refuse(op, antialias=antialias)
+    axes = MODES[choice(op, "mode", mode, tuple(MODES))]
+    x = floating(op, "input", input)
+    n = x.ndim - 2
+    if n not in axes or 0 in x.shape[1:]:
+        expected = " or ".join(f"(N, C{', D, H, W'[-3 * k :] if k > 1 else ', L'})" for k in axes)
+        raise ValueError(f"{op}: expected `input` {expected} with mode {mode!r}, of which N may be 0, got {x.shape}")
     if (size is None) == (scale_factor is None):
-        raise ValueError("interpolate: expected exactly one of `size` and `scale_factor`")
-    if align_corners is not None and mode == "nearest":
-        raise ValueError('interpolate: `align_corners` has a meaning only with mode="bilinear"')
+        raise ValueError(f"{op}: expected exactly one of `size` and `scale_factor`")
+    if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
+        raise ValueError(f"{op}: `align_corners` has a meaning only with linear and cubic modes, not with {mode!r}")
     if size is not None:
-        sizes = integers("interpolate", "size", size, 2, 1)
-        steps = [n / o for n, o in zip(x.shape[2:], sizes)]
+        sizes = integers(op, "size", size, n, 1)
+        steps = [m / o for m, o in zip(x.shape[2:], sizes)]
     else:
-        factors = tuple(scale_factor) if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * 2
-        if len(factors) != 2 or not all(f > 0 for f in factors):
-            raise ValueError(f"interpolate: expected `scale_factor` to be positive, one or two, got {scale_factor!r}")
-        sizes = tuple(math.floor(n * f) for n, f in zip(x.shape[2:], factors))
+        factors = tuple(scale_factor) if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * n
+        if len(factors) != n or not all(isinstance(f, Real) and 0 < f < math.inf for f in factors):
+            raise ValueError(f"{op}: expected `scale_factor` to be positive, one or {n}, got {scale_factor!r}")
+        sizes = tuple(math.floor(m * f) for m, f in zip(x.shape[2:], factors))
         if min(sizes) < 1:
-            raise ValueError(f"interpolate: scale_factor {scale_factor!r} leaves nothing of {x.shape}")
-        steps = [n / o for n, o in zip(x.shape[2:], sizes)] if recompute_scale_factor else [1 / f for f in factors]
-    steps = [1.0 if n == o else step for n, o, step in zip(x.shape[2:], sizes, steps)]  # as PyTorch, also for 1.1
-    if mode == "nearest":
-        rows, cols = [_nearest(n, o, s) for n, o, s in zip(x.shape[2:], sizes, steps)]
-        return Nearest.apply(x, rows=rows, cols=cols)
-    rows, cols = [_linear(n, o, s, bool(align_corners)) for n, o, s in zip(x.shape[2:], sizes, steps)]
-    return Bilinear.apply(x, rows=rows, cols=cols)
+            raise ValueError(f"{op}: scale_factor {scale_factor!r} leaves nothing of {x.shape}")
+        steps = [m / o for m, o in zip(x.shape[2:], sizes)] if recompute_scale_factor else [1 / f for f in factors]
+    if mode == "area":
+        return _area(x, sizes)
+    if "nearest" in mode:
+        half = 0.5 if mode == "nearest-exact" else 0.0
+        return Nearest.apply(x, taps=[_nearest(m, o, s, half) for m, o, s in zip(x.shape[2:], sizes, steps)])
+    if sizes == x.shape[2:]:
+        steps = [1.0] * n  # as PyTorch, also for 1.1
+    place = _cubic if mode == "bicubic" else _linear
+    return Resample.apply(x, taps=[place(m, o, s, bool(align_corners)) for m, o, s in zip(x.shape[2:], sizes, steps)])
 
 
-def _nearest(n: int, out: int, step: float) -> Taps:
-    step = 0.5 if out == 2 * n else step
+def _nearest(n: int, out: int, step: float, half: float) -> Taps:
+    step = 1.0 if out == n else 0.5 if out == 2 * n and not half else step
     # PyTorch's places to the last digit: where i * step is nearly whole, its FP32 product decides
-    return [([min(int(i), n - 1) for i in to_dtype(np.arange(out), float32) * step], [1.0] * out)]
+    return [([min(int(i), n - 1) for i in (to_dtype(np.arange(out), float32) + half) * step], [1.0] * out)]
+
+
+def _places(n: int, out: int, step: float, align_corners: bool) -> list[float]:
+    """Where in the input, in pixels, the centres of the output's pixels lie."""
+    if align_corners:
+        return [i * (n - 1) / (out - 1) if out > 1 else 0.0 for i in range(out)]
+    return [(i + 0.5) * step - 0.5 for i in range(out)]
 
 
 def _linear(n: int, out: int, step: float, align_corners: bool) -> Taps:
-    if align_corners:
-        step = (n - 1) / (out - 1) if out > 1 else 0.0
-        places = [i * step for i in range(out)]
-    else:
-        places = [max((i + 0.5) * step - 0.5, 0.0) for i in range(out)]
+    places = [max(p, 0.0) for p in _places(n, out, step, align_corners)]
     low = [min(int(p), n - 1) for p in places]
     part = [min(max(p - i, 0.0), 1.0) for p, i in zip(places, low)]
     return [(low, [1 - f for f in part]), ([min(i + 1, n - 1) for i in low], part)]
+
+
+def _cubic(n: int, out: int, step: float, align_corners: bool) -> Taps:
+    """The kernel of Keys (1981): (a + 2) |t|^3 - (a + 3) t^2 + 1 up to 1, a (|t|^3 - 5 t^2 + 8 |t| - 4) up to 2."""
+    a, places = -0.75, _places(n, out, step, align_corners)
+    low = [math.floor(p) for p in places]
+
+    def weight(t: float) -> float:
+        t = abs(t)
+        return ((a + 2) * t - (a + 3)) * t * t + 1 if t <= 1 else ((t - 5) * t + 8) * t * a - 4 * a
+
+    return [
+        ([min(max(i + k, 0), n - 1) for i in low], [weight(p - i - k) for p, i in zip(places, low)])
+        for k in range(-1, 3)
+    ]
+
+
+def _area(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Means over a grid of cells. Of volumes in two steps, each with a rounding of its own."""
+    if x.ndim == 3:
+        return adaptive_avg_pool2d(x.unsqueeze(2), (1, *sizes)).squeeze(2)
+    if x.ndim == 4:
+        return adaptive_avg_pool2d(x, sizes)
+    n, c, d, h, w = x.shape
+    depth, *size = sizes
+    planes = adaptive_avg_pool2d(x.reshape(n, c * d, h, w), size).reshape(n, c, d, *size).permute(0, 1, 3, 4, 2)
+    columns = adaptive_avg_pool2d(planes.reshape(n, c * prod(size), 1, d), (1, depth))
+    return columns.reshape(n, c, *size, depth).permute(0, 1, 4, 2, 3)
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
