@@ -60,6 +60,22 @@ def test_var_and_std(name, shape, dim, correction):
     check(lambda x: getattr(ops, name)(x, dim, correction=correction), oracle, randn(*shape), length=3 * n)
 
 
+@pytest.mark.parametrize("f", [ops.var, ops.std])
+def test_unbiased_is_a_correction_of_1_or_0(f):
+    x = mp.tensor(randn(3, 4))
+    for whole in (f(x, correction=0), f(x, False), f(x, unbiased=False), f(x, None, False)):
+        assert whole.item() == f(x, (0, 1), correction=0).item()
+    np.testing.assert_array_equal(f(x, 0, False, True).numpy(), f(x, 0, correction=0, keepdim=True).numpy())
+    for plain in (f(x, 0, unbiased=True), f(x, 0, True), f(x, 0, correction=None)):
+        np.testing.assert_array_equal(plain.numpy(), f(x, 0).numpy())
+    with pytest.raises(TypeError, match=rf"{f.__name__}: expected one of `unbiased` and `correction`, got True and 0"):
+        f(x, 0, True, correction=0)
+    with pytest.raises(TypeError, match=rf"{f.__name__}: expected `unbiased` to be True or False, got 'False'"):
+        f(x, 0, "False")
+    with pytest.raises(TypeError, match=rf"{f.__name__}: expected `correction` to be a number, got str"):
+        f(x, correction="1")
+
+
 @pytest.mark.parametrize("name", ["sum", "mean", "var", "std", "amax", "amin", "max", "min", "argmax", "argmin"])
 def test_without_arguments_over_everything(name):
     x = distinct(3, 4)

@@ -105,6 +105,13 @@ def sizes(op: str, name: str, shape: tuple, keyword: dict) -> tuple[int, ...]:
     return tuple(n.__index__() for n in shape)
 
 
+def flag(op: str, name: str, value: Any) -> bool:
+    """value as a bool, if it is True or False (or NumPy's); TypeError for "False", 0.5 and whatever else is truthy."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{op}: expected `{name}` to be True or False, got {value!r}")
+    return bool(value)
+
+
 def choice(op: str, name: str, value: Any, allowed: tuple) -> Any:
     """value, if it is one of `allowed`; else ValueError that lists them."""
     if value not in allowed:

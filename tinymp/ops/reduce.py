@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..precision import REDUCTION, float16, reduce, store, widen
+from ..precision import REDUCTION, float16, float32, reduce, store, widen
 from ..tensor import Array, Op, Tensor
-from ._arguments import axes, axis, floating, refuse, tensor
+from ._arguments import axes, axis, constant, flag, floating, refuse, tensor
 from .pointwise import maximum, minimum
 
 
@@ -225,21 +225,50 @@ def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: None =
     return _finish(Mean.apply(input, dims=dims), dims, keepdim)
 
 
-def var(input: Tensor, dim: Any = None, *, correction: float = 1, keepdim: bool = False, out: None = None) -> Tensor:
+def _spread(op: str, input: Tensor, dim: Any, unbiased: Any, correction: Any) -> tuple[tuple, float]:
+    """The axes and the correction of var and std, in any of the ways in which PyTorch takes them."""
+    if isinstance(dim, bool) and unbiased is None:  # var(x, False)
+        dim, unbiased = None, dim
+    if unbiased is not None and correction is not None:
+        raise TypeError(f"{op}: expected one of `unbiased` and `correction`, got {unbiased!r} and {correction!r}")
+    if unbiased is not None:
+        correction = int(flag(op, "unbiased", unbiased))
+    dims = axes(op, dim, floating(op, "input", input).ndim)
+    return dims, 1 if correction is None else constant(op, "correction", correction, float32)
+
+
+def var(
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+    out: None = None,
+) -> Tensor:
     """The variance over `dim`, divided by n - correction; two passes in FP32. nan where n <= correction.
 
+    correction: 1 unless given; unbiased=False is another way to say 0, and may stand in the place of dim.
     Nothing cancels where x lies far from 0. Where the variance itself is beyond FP32, `std` may still be finite.
     """
     refuse("var", out=out)
-    dims = axes("var", dim, floating("var", "input", input).ndim)
-    return _finish(Var.apply(input, dims=dims, correction=correction), dims, keepdim)
+    dims, less = _spread("var", input, dim, unbiased, correction)
+    return _finish(Var.apply(input, dims=dims, correction=less), dims, flag("var", "keepdim", keepdim))
 
 
-def std(input: Tensor, dim: Any = None, *, correction: float = 1, keepdim: bool = False, out: None = None) -> Tensor:
+def std(
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+    out: None = None,
+) -> Tensor:
     """The square root of `var`."""
     refuse("std", out=out)
-    dims = axes("std", dim, floating("std", "input", input).ndim)
-    return _finish(Std.apply(input, dims=dims, correction=correction), dims, keepdim)
+    dims, less = _spread("std", input, dim, unbiased, correction)
+    return _finish(Std.apply(input, dims=dims, correction=less), dims, flag("std", "keepdim", keepdim))
 
 
 def amax(input: Tensor, dim: Any = (), keepdim: bool = False, *, out: None = None) -> Tensor:
