@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from . import backend
+from . import _dtypes, backend
 from .precision import (
     FLOATING,
     LOSS,
@@ -397,7 +397,7 @@ class Tensor:
             raise TypeError(f"Tensor: expected real numbers, got {type(data).__name__} with dtype {array.dtype}")
         if dtype is None and array.dtype == float64 and not hasattr(data, "dtype"):
             dtype = float32  # Python floats become FP32, as in PyTorch; float64 arrays stay float64
-        array = array if dtype is None else fit("Tensor", array, np.dtype(dtype))
+        array = array if dtype is None else fit("Tensor", array, _dtypes.as_dtype(dtype))
         if array.dtype.kind not in "iub" and array.dtype not in FLOATING:
             raise TypeError(f"Tensor: expected float16, float32, float64, an integer or bool, got {array.dtype}")
         if requires_grad and array.dtype not in FLOATING:
@@ -512,15 +512,16 @@ class Tensor:
     # ---- dtype and device
 
     def to(self, target: Any) -> Tensor:
-        """This tensor with another floating dtype, or on another device ("cpu", "gpu"); itself where nothing changes.
+        """This tensor with another dtype, or on another device ("cpu", "gpu"); itself where nothing changes.
 
-        FP16 to FP32 is exact; FP32 to FP16 is one rounding, like every store. Differentiable. ValueError for a device
-        that does not exist, RuntimeError for one that does not work, which says why.
+        FP16 to FP32 is exact; FP32 to FP16 is one rounding, like every store. Differentiable, but for integers. A dtype
+        may be PyTorch's. ValueError for a device that does not exist, RuntimeError for one that does not work, which
+        says why.
         """
-        if target is None or (isinstance(target, str) and target not in ("float16", "float32", "float64")):
+        if target is None or (isinstance(target, str) and target not in _dtypes.NAMES):
             device = backend.get(target)
             return self if device is backend.of(self.data) else Move.apply(self, to=device)
-        dtype = np.dtype(target)
+        dtype = _dtypes.as_dtype(target)
         if dtype == self.dtype:
             return self
         if dtype not in FLOATING or self.dtype not in FLOATING:

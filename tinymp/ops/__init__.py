@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import conversions
 from .activation import elu, gelu, hardtanh, leaky_relu, logsigmoid, relu, sigmoid, silu, softplus, tanh
 from .compare import (
     all,
@@ -28,6 +29,7 @@ from .conv import conv1d, conv2d, conv_transpose2d, unfold
 from .create import arange, full, full_like, ones, ones_like, zeros, zeros_like
 from .dot import bmm, einsum, linear, matmul, mm
 from .dropout import dropout
+from .elementary import cos, sign, sin
 from .embedding import embedding
 from .index import gather, getitem, index_select
 from .loss import (
@@ -62,10 +64,13 @@ from .pointwise import (
     where,
 )
 from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
+from .prod import prod
+from .rearrange import clip, contiguous, repeat, tril, triu, unbind, view
 from .recurrent import gru_cell, gru_layer, lstm_cell, lstm_layer
 from .reduce import amax, amin, argmax, argmin, cumsum, logsumexp, max, mean, min, std, sum, var
 from .resize import interpolate, pixel_shuffle
 from .sampled import Sample, log_uniform_sample, sampled_softmax_loss
+from .scatter import scatter
 from .shape import (
     cat,
     chunk,
@@ -82,11 +87,15 @@ from .shape import (
     unsqueeze,
 )
 from .softmax import log_softmax, softmax
+from .sort import argsort, sort, topk
+from .vector_norm import norm
 
 METHODS: tuple[Any, ...] = (
     *(add, sub, mul, div, pow, neg, abs, exp, log, sqrt, rsqrt, square, reciprocal, maximum, minimum, clamp),
+    *(sin, cos, sign, clip, norm, prod, sort, argsort, topk),
     *(masked_fill, sum, mean, std, var, amax, amin, max, min, argmax, argmin, logsumexp, cumsum),
     *(reshape, flatten, transpose, permute, squeeze, unsqueeze, expand, split, chunk, flip, gather, index_select),
+    *(view, contiguous, repeat, unbind, tril, triu, scatter),
     *(matmul, mm, bmm, softmax, log_softmax, relu, sigmoid, tanh),
     *(eq, ne, lt, le, gt, ge, logical_not, logical_and, logical_or, isnan, isinf, isfinite, all, any),
 )
@@ -131,7 +140,7 @@ OPERATORS |= {
 
 def bind(tensor: Any) -> None:
     """Give the class Tensor these functions as methods and operators. Called once, by `tinymp/__init__.py`."""
-    for function in METHODS:
+    for function in (*METHODS, *conversions.METHODS):
         setattr(tensor, function.__name__, function)
     for name, operator in OPERATORS.items():
         setattr(tensor, f"__{name}__", operator)

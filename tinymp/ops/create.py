@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
+from .._dtypes import as_dtype
 from ..precision import FLOATING, float32, scalar, to_dtype
 from ..tensor import Tensor
 from ._arguments import constant, sizes, tensor
@@ -16,7 +17,7 @@ from ._arguments import constant, sizes, tensor
 def _dtype(op: str, dtype: Any, default: Any) -> np.dtype:
     """The user's dtype, or the default. TypeError for what is no dtype, and for complex and other kinds."""
     try:
-        found = np.dtype(default if dtype is None else dtype)
+        found = as_dtype(default if dtype is None else dtype)
     except TypeError:
         found = np.dtype(object)
     if found.kind not in "iub" and found not in FLOATING:
