@@ -11,6 +11,25 @@ from .audit import audit
 from .backend import default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
 from .capture import capture
 from .info import __version__, info
+from .ops import (
+    arange,
+    empty,
+    empty_like,
+    eye,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    rand,
+    rand_like,
+    randint,
+    randn,
+    randn_like,
+    randperm,
+    zeros,
+    zeros_like,
+)
 from .precision import (
     FP16_ACCUMULATE,
     FP16_REDUCTIONS,

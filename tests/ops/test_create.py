@@ -33,6 +33,14 @@ X = mp.tensor(np.ones((2, 3), np.float16))
         (lambda: ops.arange(3, 3), np.arange(0)),
         (lambda: ops.arange(0, 1, 0.25, dtype="float16"), np.array([0, 0.25, 0.5, 0.75], np.float16)),
         (lambda: ops.arange(3, dtype="float64"), np.arange(3.0)),
+        (lambda: ops.linspace(0, 1, 5), np.array([0, 0.25, 0.5, 0.75, 1], np.float32)),
+        (lambda: ops.linspace(3, 1, 3, dtype="float16"), np.array([3, 2, 1], np.float16)),
+        (lambda: ops.linspace(2, 3, 1), np.array([2], np.float32)),
+        (lambda: ops.linspace(2, 3, 0), np.zeros(0, np.float32)),
+        (lambda: ops.eye(3), np.eye(3, dtype=np.float32)),
+        (lambda: ops.eye(2, 3, dtype="int64"), np.eye(2, 3, dtype=np.int64)),
+        (lambda: ops.empty(2, 3), np.zeros((2, 3), np.float32)),
+        (lambda: ops.empty_like(X), np.zeros((2, 3), np.float16)),
     ],
 )
 def test_makes(made, expected):
@@ -54,6 +62,9 @@ def test_can_require_a_gradient():
     ("call", "error", "message"),
     [
         (lambda: ops.zeros(2, -1), ValueError, r"zeros: expected no negative length in the shape, got \(2, -1\)"),
+        (lambda: ops.linspace(0, 1, -1), ValueError, "linspace: expected `steps` to be at least 0, got -1"),
+        (lambda: ops.linspace(0, 1e6, 2, dtype="float16"), ValueError, "linspace: .* 1e.06 does not fit FP16"),
+        (lambda: ops.eye(-1), ValueError, r"eye: expected no negative length in the shape, got \(-1, -1\)"),
         (lambda: ops.zeros(2.0), TypeError, "zeros: expected integers for `size`"),
         (lambda: ops.zeros(2, dtype="fp16"), TypeError, "zeros: expected `dtype` to be float16, .* got 'fp16'"),
         (lambda: ops.ones(2, dtype=complex), TypeError, "ones: expected `dtype` .* got <class 'complex'>"),
@@ -84,3 +95,10 @@ def test_can_require_a_gradient():
 def test_refuses(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_makers_are_at_the_top_too():
+    """As in PyTorch: torch.zeros is no function of torch.nn.functional."""
+    names = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "zeros")
+    for name in (*names, "empty_like", "full_like", "ones_like", "rand_like", "randn_like", "zeros_like"):
+        assert getattr(mp, name) is getattr(ops, name)

@@ -26,7 +26,7 @@ from .compare import (
     ne,
 )
 from .conv import conv1d, conv2d, conv_transpose2d, unfold
-from .create import arange, full, full_like, ones, ones_like, zeros, zeros_like
+from .create import arange, empty, empty_like, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
 from .dot import bmm, einsum, linear, matmul, mm
 from .dropout import dropout
 from .elementary import cos, sign, sin
@@ -65,7 +65,9 @@ from .pointwise import (
 )
 from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from .prod import prod
+from .random import rand, rand_like, randint, randn, randn_like, randperm
 from .rearrange import clip, contiguous, repeat, tril, triu, unbind, view
+from .rectifiers import glu, hardswish, mish, prelu, relu6
 from .recurrent import gru_cell, gru_layer, lstm_cell, lstm_layer
 from .reduce import amax, amin, argmax, argmin, cumsum, logsumexp, max, mean, min, std, sum, var
 from .resize import interpolate, pixel_shuffle

@@ -102,3 +102,45 @@ def arange(
     n = math.ceil((last - first) / step)
     xp = (backend.default() if device is None else backend.get(device)).xp
     return Tensor(to_dtype(xp.arange(n) * step + first, found), requires_grad=requires_grad)
+
+
+def linspace(
+    start: float,
+    end: float,
+    steps: int,
+    *,
+    dtype: Any = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`steps` evenly spaced values from start to end, both included; computed in float64, rounded once."""
+    found = _dtype("linspace", dtype, float32)
+    for name, value in (("start", start), ("end", end)):
+        constant("linspace", name, value, found)
+    (n,) = sizes("linspace", "steps", (steps,), {})
+    if n < 0:
+        raise ValueError(f"linspace: expected `steps` to be at least 0, got {n}")
+    there = backend.default() if device is None else backend.get(device)
+    return Tensor(there.asarray(to_dtype(np.linspace(start, end, n), found)), requires_grad=requires_grad)
+
+
+def eye(
+    n: int, m: int | None = None, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor:
+    """The n x m matrix (n x n without m) with ones on its diagonal, else zeros."""
+    found = _dtype("eye", dtype, float32)
+    rows, columns = sizes("eye", "n", (n, n if m is None else m), {})
+    if min(rows, columns) < 0:
+        raise ValueError(f"eye: expected no negative length in the shape, got {(rows, columns)}")
+    there = backend.default() if device is None else backend.get(device)
+    return Tensor(there.asarray(to_dtype(np.eye(rows, columns), found)), requires_grad=requires_grad)
+
+
+def empty(*size: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of shape `size` for values that are yet to come: zeros, so that no run depends on what memory held."""
+    return _filled("empty", size, 0, _dtype("empty", dtype, float32), requires_grad, device)
+
+
+def empty_like(input: Tensor, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
+    """`empty` of input's shape; dtype and device too, unless given."""
+    return _filled_like("empty_like", input, 0, dtype, requires_grad, device)
