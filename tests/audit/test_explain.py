@@ -138,7 +138,7 @@ def test_unknown_names_are_answered_with_what_is_like_them(name, near):
         explain(name)
 
 
-@pytest.mark.parametrize("name", ["zzzzzz", "", " ", "-", "65504", "attention"])
+@pytest.mark.parametrize("name", ["zzzzzz", "", " ", "-", "65504", "blockchain"])
 def test_other_names_are_answered_with_the_topics(name):
     with pytest.raises(ValueError, match="topics: storage"):
         explain(name)

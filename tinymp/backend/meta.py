@@ -101,8 +101,8 @@ class MetaArray(np.ndarray):
     ) -> Any:
         return self if not copy and self.dtype == dtype else empty_like(self, dtype)
 
-    def all(self, *args: Any, **options: Any) -> Any:  # no element is wrong
-        return True
+    def all(self, axis: Any = None, *args: Any, **options: Any) -> Any:  # no element is wrong
+        return True if axis is None else super().all(axis, *args, **options)
 
     def max(self, axis: Any = None, **options: Any) -> Any:  # type: ignore[override]
         return self.dtype.type(0) if axis is None else super().max(axis, **options)

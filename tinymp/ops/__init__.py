@@ -9,6 +9,7 @@ from typing import Any
 
 from . import conversions
 from .activation import elu, gelu, hardtanh, leaky_relu, logsigmoid, relu, sigmoid, silu, softplus, tanh
+from .attention import scaled_dot_product_attention
 from .compare import (
     all,
     any,
@@ -25,12 +26,15 @@ from .compare import (
     lt,
     ne,
 )
-from .conv import conv1d, conv2d, conv_transpose2d, unfold
+from .conv import conv1d, conv2d, conv_transpose1d, conv_transpose2d, unfold
 from .create import arange, empty, empty_like, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
+from .divergence import kl_div
 from .dot import bmm, einsum, linear, matmul, mm
 from .dropout import dropout
 from .elementary import cos, sign, sin
 from .embedding import embedding
+from .embedding_bag import embedding_bag
+from .group_norm import group_norm, instance_norm, rms_norm
 from .index import gather, getitem, index_select
 from .loss import (
     binary_cross_entropy,
@@ -64,6 +68,7 @@ from .pointwise import (
     where,
 )
 from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
+from .pool1d import adaptive_avg_pool1d, adaptive_max_pool2d, avg_pool1d, max_pool1d
 from .prod import prod
 from .random import rand, rand_like, randint, randn, randn_like, randperm
 from .rearrange import clip, contiguous, repeat, tril, triu, unbind, view

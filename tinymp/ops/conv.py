@@ -596,23 +596,61 @@ def conv_transpose2d(
     input: (N, C, H, W) or (C, H, W); weight: (C, O / groups, kh, kw); bias: (O,). Returns (N, O, OH, OW) with
     OH = (H - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1. ValueError if shapes or sizes do not fit.
     """
-    op = "conv_transpose2d"
-    x, unbatched = _check(op, 2, input, weight, bias, True, groups)
-    strides, dilations = integers(op, "stride", stride, 2, 1), integers(op, "dilation", dilation, 2, 1)
-    pads, extra = integers(op, "padding", padding, 2, 0), integers(op, "output_padding", output_padding, 2, 0)
+    options = stride, padding, output_padding, groups, dilation
+    return _conv_transpose("conv_transpose2d", 2, input, weight, bias, *options)
+
+
+def conv_transpose1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    """`conv_transpose2d` of height 1. input: (N, C, L) or (C, L); weight: (C, O / groups, k); bias: (O,)."""
+    options = stride, padding, output_padding, groups, dilation
+    return _conv_transpose("conv_transpose1d", 1, input, weight, bias, *options)
+
+
+def _conv_transpose(
+    op: str,
+    n: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: int,
+    dilation: Any,
+) -> Tensor:
+    """The transposed convolution over n = 1 or 2 axes; a 1-d one is a 2-d one of height 1."""
+    x, unbatched = _check(op, n, input, weight, bias, True, groups)
+    if n == 1:
+        x, weight = x.unsqueeze(2), weight.unsqueeze(2)
+    lead = 2 - n
+    strides = (1,) * lead + integers(op, "stride", stride, n, 1)
+    dilations = (1,) * lead + integers(op, "dilation", dilation, n, 1)
+    pads = (0,) * lead + integers(op, "padding", padding, n, 0)
+    extra = (0,) * lead + integers(op, "output_padding", output_padding, n, 0)
     if any(e >= s and e >= d for e, s, d in zip(extra, strides, dilations)):
         raise ValueError(
-            f"{op}: expected output_padding below stride or dilation, got {extra}, {strides} and {dilations}"
+            f"{op}: expected output_padding below stride or dilation, got {extra[-n:]}, {strides[-n:]} and "
+            f"{dilations[-n:]}"
         )
     kernel = weight.shape[2:]
-    height, width = [
-        (n - 1) * s - 2 * p + d * (k - 1) + e + 1
-        for n, s, p, d, k, e in zip(x.shape[2:], strides, pads, dilations, kernel, extra)
-    ]
-    if min(height, width) < 1:
-        raise ValueError(f"{op}: padding {pads} leaves nothing of the output: its size would be {(height, width)}")
+    size = tuple(
+        (m - 1) * s - 2 * p + d * (k - 1) + e + 1
+        for m, s, p, d, k, e in zip(x.shape[2:], strides, pads, dilations, kernel, extra)
+    )
+    if min(size) < 1:
+        raise ValueError(f"{op}: padding {pads[-n:]} leaves nothing of the output: its size would be {size[-n:]}")
     g = Geometry(kernel, strides, ((pads[0], pads[0]), (pads[1], pads[1])), dilations, groups, x.shape[2:])
-    y = ConvTranspose2d.apply(x, weight, bias, geometry=g, size=(height, width))
+    y = ConvTranspose2d.apply(x, weight, bias, geometry=g, size=size)
+    y = y.squeeze(2) if n == 1 else y
     return y.squeeze(0) if unbatched else y
 
 

@@ -1,0 +1,106 @@
+"""embedding_bag: the sum, mean or maximum of the rows of a table that each bag of indices names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..precision import reduce
+from ..tensor import Tensor
+from ._arguments import choice, floating, refuse, tensor
+from .embedding import embedding
+from .pointwise import div, masked_fill, mul
+from .reduce import max as largest
+from .reduce import sum as total
+from .shape import reshape
+
+
+def embedding_bag(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """(B, D): for each bag the "sum", "mean" or "max" of the rows of weight (V, D) that it names; 0 for an empty bag.
+
+    input: (B, N), or one vector of all bags' indices; then `offsets` (B,) tells where each begins, from 0 on (with
+    include_last_offset there is one more: the end of the last). per_sample_weights: input's shape, factors for "sum".
+    The row padding_idx counts in no bag and gets no gradient. sparse: see `embedding`. Rows are added up in FP32 and
+    the result rounded once. The host reads offsets.
+
+    IndexError for an index outside the table; ValueError for other shapes, for offsets that fall or do not
+    fit the input, and for per_sample_weights with another mode.
+    """
+    op = "embedding_bag"
+    refuse(op, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq)
+    choice(op, "mode", mode, ("sum", "mean", "max"))
+    index, factors = tensor(op, "input", input), per_sample_weights
+    if index.dtype.kind not in "iu":
+        raise TypeError(f"{op}: expected integers for `input`, got {index.dtype}")
+    if factors is not None and (mode != "sum" or floating(op, "per_sample_weights", factors).shape != index.shape):
+        raise ValueError(
+            f'{op}: expected per_sample_weights of input\'s shape {index.shape}, with mode="sum", got {factors.shape} '
+            f"with mode={mode!r}"
+        )
+    if index.ndim not in (1, 2) or (index.ndim == 2) != (offsets is None):
+        raise ValueError(
+            f"{op}: expected `input` (B, N) without offsets, or a vector with `offsets`, got shape {index.shape} and "
+            f"{'none' if offsets is None else 'offsets'}"
+        )
+    xp = backend.of(index.data).xp
+    counted = xp.ones(index.shape, bool)
+    if offsets is not None:
+        places, counted = _places(op, index.numel(), tensor(op, "offsets", offsets), bool(include_last_offset))
+        places, counted = xp.asarray(places), xp.asarray(counted)
+        index = Tensor(index.data[places])
+        factors = None if factors is None else reshape(factors, (-1, 1))[Tensor(places)].squeeze(-1)
+    rows = floating(op, "weight", weight).shape[0]
+    if padding_idx is not None:
+        if not -rows <= padding_idx < rows:
+            raise IndexError(f"{op}: expected padding_idx in [{-rows}, {rows - 1}], got {padding_idx}")
+        counted = counted & xp.not_equal(index.data, padding_idx % rows)
+    return _reduced(index, weight, factors, counted, mode, padding_idx, sparse)
+
+
+def _reduced(
+    index: Tensor, weight: Tensor, factors: Tensor | None, counted: Any, mode: str, padding_idx: Any, sparse: bool
+) -> Tensor:
+    """The bags index (B, N), of which those count that `counted` (B, N) says."""
+    found, xp = embedding(index, weight, padding_idx, sparse=sparse), backend.of(counted).xp  # B, N, D
+    left_out = Tensor(~counted[:, :, None])
+    if mode == "max":
+        if not index.shape[1]:
+            return total(found, 1)
+        highest = largest(masked_fill(found, left_out, -float("inf")), 1).values
+        return masked_fill(highest, Tensor(~counted.any(axis=1)[:, None]), 0)
+    wide = found if found.dtype != "float16" else found.float()  # FP32 until the last line: one rounding
+    if factors is not None:
+        wide = mul(wide, reshape(factors.to(wide.dtype), (*factors.shape, 1)))
+    y = total(masked_fill(wide, left_out, 0), 1)
+    if mode == "mean":
+        y = div(y, Tensor(xp.maximum(reduce(counted, 1, "sum"), 1)))
+    return y.to(found.dtype)
+
+
+def _places(op: str, n: int, offsets: Tensor, include_last: bool) -> tuple[np.ndarray, np.ndarray]:
+    """For each bag its places in the input (B, N), N the length of the longest, and which of them are its own."""
+    starts = backend.to_cpu(offsets.data)
+    if starts.dtype.kind not in "iu" or starts.ndim != 1 or (include_last and not len(starts)):
+        raise ValueError(f"{op}: expected `offsets` to be a vector of integers, got {starts.dtype} {starts.shape}")
+    ends = np.append(starts[1:], starts[-1:] if include_last else n)
+    starts, ends = (starts[:-1], ends[:-1]) if include_last else (starts, ends)
+    if len(starts) and (starts[0] != 0 or (ends < starts).any() or ends[-1] != n):
+        to = f"to {n}" if include_last else f"and not beyond {n}"
+        raise ValueError(f"{op}: expected `offsets` to rise from 0 {to}, got {backend.to_cpu(offsets.data)}")
+    k = np.arange(max(ends - starts, default=0))
+    own = k < (ends - starts)[:, None]
+    return np.where(own, starts[:, None] + k, 0), own
