@@ -587,19 +587,91 @@ def test_top_level_names(name):
     assert hasattr(mp, name)
 
 
-def test_constants_follow_the_rounding_of_the_policy():
-    """A number that where, masked_fill, full or pad stores is rounded in the same place as everything else."""
+class Heard(precision.Observer):
+    """Counts roundings."""
+
+    roundings = 0
+
+    def rounded(self, x, y):
+        self.roundings += 1
+
+
+def test_constants_are_rounded_to_nearest():
+    """A number that where, masked_fill, full or pad stores, or a comparison reads: under every policy, unobserved."""
     x, mask = mp.tensor(np.zeros(2, "float16")), mp.tensor([True, False])
+    tenth = mp.tensor(np.full(1, 0.1, "float16"))
+
+    def assigned():
+        x[0] = 0.1
+        return x.data[0]
+
     made = {
         "masked_fill": lambda: ops.masked_fill(x, mask, 0.1).data[0],
         "where": lambda: ops.where(mask, 0.1, x).data[0],
         "full": lambda: ops.full((1,), 0.1, dtype="float16").data[0],
         "pad": lambda: ops.pad(x, (1, 0), value=0.1).data[0],
+        "x[0] = 0.1": assigned,
+        "==": lambda: np.float16(0.1) if (tenth == 0.1).item() else None,
     }
-    for make in made.values():
-        assert make() == np.float16(0.1)
-        with mp.use(mp.STOCHASTIC_ROUNDING):
-            assert len({float(make()) for _ in range(100)}) == 2
+    heard = Heard()
+    for name, make in made.items():
+        with mp.use(mp.STOCHASTIC_ROUNDING), precision.observe(heard):
+            before = mp.get_rng_state()
+            assert {float(make()) for _ in range(100)} == {float(np.float16(0.1))}, name
+            assert mp.get_rng_state() == before
+    assert heard.roundings == 0
+
+
+INT8 = [300, -129, 128.0, float("nan"), float("inf"), np.uint64(2**64 - 1)]
+
+
+@pytest.mark.parametrize("value", INT8)
+@pytest.mark.parametrize("how", ["tensor", "to", "x[0] = value", "x[:1] = values", "copy_"])
+def test_a_value_beyond_an_integer_dtype_is_refused(how, value):
+    """None is wrapped. PyTorch refuses the first, and wraps the others."""
+    x = mp.tensor(np.array([7], np.int8))
+    calls = {
+        "tensor": lambda: mp.tensor([value], dtype="int8"),
+        "to": lambda: mp.tensor(np.array([value])).to(np.int8),
+        "x[0] = value": lambda: x.__setitem__(0, value),
+        "x[:1] = values": lambda: x.__setitem__(slice(1), np.array([value])),
+        "copy_": lambda: x.copy_([value]),
+    }
+    with pytest.raises(ValueError, match=r"the value .* does not fit int8, whose values go from -128 to 127"):
+        calls[how]()
+    assert x.tolist() == [7]
+
+
+def test_values_within_an_integer_dtype_are_kept():
+    for dtype in ("int8", "uint8", "int32", "int64", "uint64"):
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        assert mp.tensor(np.array([low, high], dtype)).tolist() == [low, high]
+        small = mp.tensor([float(low), 1.75, -0.5], dtype=dtype)
+        assert small.tolist() == [low, 1, 0]
+    with pytest.raises(ValueError, match=r"Tensor: the value 9.22\d*e\+18 does not fit int64"):
+        mp.tensor([2.0**63], dtype="int64")
+    assert mp.tensor([0.5, 0.0, float("nan")], dtype=bool).tolist() == [True, False, True]
+
+
+@pytest.mark.cpu  # a GPU finds it out later: tests/backend/test_gpu.py
+@pytest.mark.parametrize("n", [70000, -70000, 2**62])
+def test_an_integer_tensor_beyond_fp16_is_refused_beside_fp16(n):
+    x, big = mp.tensor(np.ones(1, "float16")), mp.tensor([n])
+    for call in (lambda: x + big, lambda: big * x, lambda: ops.where(mp.tensor([True]), x, big)):
+        with pytest.raises(ValueError, match=r"(add|mul|where): a value of magnitude .* does not fit FP16"):
+            call()
+    assert (x + mp.tensor([65504])).tolist() == [65504]
+    assert (x.float() + big).tolist() == [np.float32(n) + 1]
+
+
+def test_writing_into_a_parameter_rounds_once():
+    p = mp.STOCHASTIC_ROUNDING.cast(mp.nn.Linear(3, 2)).weight
+    with mp.no_grad(), mp.use(mp.STOCHASTIC_ROUNDING):
+        for write in (lambda: p.copy_(p.master * 2), lambda: p.__setitem__(0, 0.3)):
+            heard = Heard()
+            with precision.observe(heard):
+                write()
+            assert heard.roundings == 1
 
 
 def test_tf32_rounds_the_operands_of_fp32_products_and_nothing_else():

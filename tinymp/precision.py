@@ -425,27 +425,57 @@ def to_dtype(x: Array, dtype: np.dtype) -> Array:
     return x.astype(dtype)
 
 
+# What the user brings: constants, and values that must fit.
+
+
 def scalar(value: Any, dtype: np.dtype) -> Array:
-    """A constant that will be stored, as a scalar of dtype (arrays stay arrays): one rounding, like `to_dtype`."""
-    return to_dtype(value, dtype) if hasattr(value, "dtype") else to_dtype(np.asarray(value), dtype)[()]
+    """A constant in dtype, rounded to nearest under every policy and unobserved: policies and audits are about results.
+    Arrays stay arrays, converted as by `to_dtype`.
+    """
+    if hasattr(value, "dtype") and not isinstance(value, np.generic):
+        return to_dtype(value, dtype)
+    with np.errstate(over="ignore"):
+        return np.asarray(value).astype(dtype)[()]
 
 
 def overflows(x: Array, dtype: np.dtype) -> bool:
-    """Whether a finite value of x would become infinite in dtype."""
-    if dtype != float16 or x.dtype == float16:
+    """Whether x has a value that dtype cannot hold: a finite one that would become infinite in FP16, or one beyond the
+    range of an integer dtype (nan and infinities, too).
+    """
+    if x.dtype == dtype or np.can_cast(x.dtype, dtype):
         return False
     xp = backend.of(x).xp
-    return bool(((xp.abs(x) >= FP16_OVERFLOW) & xp.isfinite(x)).any())
+    if dtype == float16:
+        return bool((((x >= FP16_OVERFLOW) | (x <= -FP16_OVERFLOW)) & xp.isfinite(x)).any())
+    return bool((~_in_range(x, dtype)).any()) if dtype.kind in "iu" else False
 
 
-def fit(what: str, x: Array, dtype: np.dtype) -> Array:
-    """`to_dtype` for values that the user brings: ValueError where a finite one would become infinite."""
-    if overflows(x, dtype):
-        size = backend.of(x).xp.abs(x)
+def _in_range(x: Array, dtype: np.dtype) -> Array:
+    """Where an integer dtype can hold x without its fraction."""
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    if x.dtype.kind in "iub":
+        return (x >= low) & (x <= high)
+    whole = backend.of(x).xp.trunc(widen(x))
+    return (whole >= low) & (whole < high + 1)  # powers of two: exact in every dtype; nan is on neither side
+
+
+def require_fit(what: str, x: Array, dtype: np.dtype) -> None:
+    """ValueError where `overflows`; nothing is rounded. `what` is what the user called."""
+    if not overflows(x, dtype):
+        return
+    if dtype == float16:
+        size = backend.of(x).xp.abs(widen(x) if x.dtype in FLOATING else x.astype(float64))
         raise ValueError(
             f"{what}: a value of magnitude {size[size < float('inf')].max():g} does not fit FP16, whose largest value "
             "is 65504; scale the values, or keep them in FP32"
         )
+    bad, limits = x[~_in_range(x, dtype)].reshape(-1)[0], np.iinfo(dtype)
+    raise ValueError(f"{what}: the value {bad} does not fit {dtype}, whose values go from {limits.min} to {limits.max}")
+
+
+def fit(what: str, x: Array, dtype: np.dtype) -> Array:
+    """`to_dtype` for values that the user brings: ValueError for one that dtype cannot hold."""
+    require_fit(what, x, dtype)
     return to_dtype(x, dtype)
 
 

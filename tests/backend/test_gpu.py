@@ -168,6 +168,7 @@ def test_tensors_of_two_devices_do_not_mix(gpu):
         (lambda x, i: x[i], IndexError, r"getitem: expected indices in \[-2, 1\] for axis 0 of length 2"),
         (lambda x, i: ops.index_select(x, 1, i), IndexError, r"index_select: expected indices in \[0, 2\]"),
         (lambda x, i: ops.gather(x, 1, i.reshape(2, 1)), IndexError, r"gather: expected indices in \[0, 2\]"),
+        (lambda x, i: x.half()[:, :2] + i * 30_000, ValueError, "add: a value of the int64 tensor does not fit FP16"),
     ],
 )
 def test_bad_values_are_found_when_somebody_waits(gpu, act, error, message, read):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..precision import FLOATING, POINTWISE, REDUCTION, scalar, widen
@@ -19,9 +20,16 @@ class Compare(Op):
 
     def forward(self, *x: Array) -> Array:
         dtype = stored(*x).dtype
-        if dtype in FLOATING:  # a number is rounded like the tensor it meets: 0.1 equals a stored 0.1, as in PyTorch
-            x = tuple([widen(scalar(v, dtype)) for v in x])
+        if dtype in FLOATING:
+            x = tuple([widen(v if hasattr(v, "dtype") else self._constant(v, dtype)) for v in x])
         return getattr(self.xp, self.ufunc)(*x)
+
+    def _constant(self, value: float, dtype: Any) -> Array:
+        """A number rounded like the tensor that it meets: 0.1 equals a stored 0.1, as in PyTorch. One that dtype cannot
+        hold stays as it is, between the largest number and infinity.
+        """
+        rounded = scalar(value, dtype)
+        return rounded if math.isfinite(rounded) or not math.isfinite(value) else self.xp.asarray(float(value))
 
 
 # One op per name, so that messages and reports say "lt" and not "compare".
@@ -60,7 +68,7 @@ class AllTrue(Op):
 
 def _compare(op: str, input: Any, other: Any, out: None) -> Tensor:
     refuse(op, out=out)
-    return _OPS[op].apply(*operands(op, tensor(op, "input", input), other))
+    return _OPS[op].apply(*operands(op, tensor(op, "input", input), other, stores=False))
 
 
 def eq(input: Tensor, other: Any, *, out: None = None) -> Tensor:

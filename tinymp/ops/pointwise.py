@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .. import backend
 from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, chunk_blocks, compact, dense, matching, memory_order, split
 from ..precision import (
@@ -15,6 +16,7 @@ from ..precision import (
     MOVEMENT,
     POINTWISE,
     REDUCTION,
+    fit,
     float32,
     reduce,
     require_fp16,
@@ -41,9 +43,9 @@ def _summed(g: Array, like: Like) -> Array:
     return reduce(g, axes, "sum", like=like).reshape(like.shape)
 
 
-def operands(op: str, *inputs: Any) -> list:
-    """The operands of an op, of which some may be numbers: those are checked against FP16, and an integer or
-    boolean tensor beside a floating one takes its dtype, as in PyTorch.
+def operands(op: str, *inputs: Any, stores: bool = True) -> list:
+    """The operands of an op, of which some may be numbers: those are checked against FP16 (if the op `stores` them),
+    and an integer or boolean tensor beside a floating one takes its dtype, as in PyTorch.
     """
     numbers = [x.item() if isinstance(x, np.generic) else x for x in inputs]
     tensors = [x for x in inputs if isinstance(x, Tensor)]
@@ -51,16 +53,28 @@ def operands(op: str, *inputs: Any) -> list:
     dtypes = [x.data.dtype for x in tensors if x.data.dtype in FLOATING]
     # integers beside a fraction become FP32, as in PyTorch
     dtype = dtypes[0] if dtypes else float32 if float in map(type, numbers) else None
-    return [_operand(op, x, dtype) for x in numbers]
+    return [_operand(op, x, dtype, stores) for x in numbers]
 
 
-def _operand(op: str, x: Any, dtype: Any) -> Any:
+def _operand(op: str, x: Any, dtype: Any, stores: bool) -> Any:
     if isinstance(x, Tensor):
-        return x if dtype is None or x.data.dtype in FLOATING else Tensor(to_dtype(x.data, dtype))
+        return x if dtype is None or x.data.dtype in FLOATING else Tensor(_floating(op, x.data, dtype))
     if not isinstance(x, (int, float)):
         raise TypeError(f"{op}: expected Tensors and numbers, got {type_name(x)}; wrap it with tinymp.tensor(...)")
-    require_fp16(op, x, dtype)
+    if stores:
+        require_fp16(op, x, dtype)
     return x
+
+
+def _floating(op: str, x: Array, dtype: Any) -> Array:
+    """Integers in a floating dtype. ValueError for those beyond FP16; on a GPU some time later."""
+    if (device := backend.of(x)) is not backend.gpu:
+        return fit(op, x, dtype)
+    y = to_dtype(x, dtype)
+    if not np.can_cast(x.dtype, dtype):
+        message = f"{op}: a value of the {x.dtype} tensor does not fit FP16 (seen on the GPU in an earlier call)"
+        device.check(device.xp.isfinite(y), message, ValueError(message))
+    return y
 
 
 def broadcastable(op: str, *tensors: Tensor) -> None:
