@@ -46,7 +46,9 @@ from .precision import (
     float64,
     fused,
     observer,
+    require_fit,
     running,
+    scalar,
     store,
     to_dtype,
 )
@@ -294,7 +296,7 @@ class Op:
         if self.saved is None:
             raise RuntimeError(
                 f"{self.name}: its saved arrays were freed by an earlier backward(); run the forward pass again "
-                "(for several losses, add them and call backward once, or say retain_graph=True in all but the last call)"
+                "(for several losses, add them and call backward once, or say retain_graph=True in all but the last)"
             )
         if any(counter[0] != value for counter, value in self.versions):
             raise RuntimeError(
@@ -514,9 +516,10 @@ class Tensor:
     def to(self, target: Any) -> Tensor:
         """This tensor with another dtype, or on another device ("cpu", "gpu"); itself where nothing changes.
 
-        FP16 to FP32 is exact; FP32 to FP16 is one rounding, like every store. Differentiable, but for integers. A dtype
-        may be PyTorch's. ValueError for a device that does not exist, RuntimeError for one that does not work, which
-        says why.
+        FP16 to FP32 is exact; FP32 to FP16 is one rounding, like every store. Differentiable between floating dtypes;
+        integers cut off the fraction. A dtype may be PyTorch's. ValueError for a value that an integer dtype cannot
+        hold (300 in int8, nan), an integer beyond FP16, or a device that does not exist; RuntimeError for a device that
+        does not work: it says why.
         """
         if target is None or (isinstance(target, str) and target not in _dtypes.NAMES):
             device = backend.get(target)
@@ -525,7 +528,7 @@ class Tensor:
         if dtype == self.dtype:
             return self
         if dtype not in FLOATING or self.dtype not in FLOATING:
-            return Tensor(to_dtype(self.data, dtype))
+            return Tensor(fit("to", self.data, dtype))
         return Cast.apply(self, dtype=dtype)
 
     def half(self) -> Tensor:
@@ -549,25 +552,24 @@ class Tensor:
 
     # ---- in place, outside the graph
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self._changed("x[...] = value")
-        value = value.data if isinstance(value, Tensor) else value
-        self.data[_raw_index(index)] = _fitting("x[...] = value", value, self.data)
-
     def copy_(self, source: Any) -> Tensor:
-        """Overwrite the data with `source` (rounded to this dtype). Only outside the graph."""
-        self._changed("copy_")
-        xp = backend.of(self.data).xp
-        value = xp.asarray(source.data if isinstance(source, Tensor) else np.asarray(source))
-        if value.shape != self.shape:
-            raise ValueError(f"copy_: expected source.shape == {self.shape}, got {value.shape}")
-        self.data[...] = _fitting("copy_", value, self.data)
+        """Overwrite the data with `source` (rounded to this dtype). Only outside the graph.
+
+        ValueError for another shape, and for a value that this dtype cannot hold.
+        """
+        self.require_outside_graph("copy_")
+        value = value_for("copy_", source, self.data)
+        if np.shape(value) != self.shape:
+            raise ValueError(f"copy_: expected source.shape == {self.shape}, got {np.shape(value)}")
+        self.data[...] = value
+        self.bump_version()
         return self
 
     def zero_(self) -> Tensor:
         """Overwrite the data with zeros. Only outside the graph."""
-        self._changed("zero_")
+        self.require_outside_graph("zero_")
         self.data[...] = 0
+        self.bump_version()
         return self
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
@@ -579,14 +581,13 @@ class Tensor:
         self.requires_grad = requires_grad
         return self
 
-    def _changed(self, how: str) -> None:
-        """Refuse a change in place that the graph could see, else count it."""
+    def require_outside_graph(self, how: str) -> None:
+        """RuntimeError where a change in place, which the user calls `how`, would be one of the graph."""
         if self._op is not None or (self.requires_grad and _grad_enabled.get()):
             raise RuntimeError(
                 f"{how}: this tensor is part of a graph; change leaves inside `with tinymp.no_grad():`, or build a "
                 "new tensor (where, masked_fill, cat, pad)"
             )
-        self.bump_version()
 
     def bump_version(self) -> None:
         """Count a change of its memory in place, so that the backward of an op that saved this memory raises.
@@ -636,6 +637,7 @@ class Tensor:
 
         def __getattr__(self, name: str) -> Callable[..., Any]: ...
         def __getitem__(self, index: Any) -> Tensor: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
         def __add__(self, other: Any) -> Tensor: ...
         def __radd__(self, other: Any) -> Tensor: ...
         def __sub__(self, other: Any) -> Tensor: ...
@@ -739,17 +741,20 @@ def _no_T(x: Tensor) -> Tensor:
     raise ValueError(f"T: expected a matrix, got shape {x.shape}; use transpose(dim0, dim1) or permute(...)")
 
 
-def _raw_index(index: Any) -> Any:
-    """An index with every Tensor in it replaced by its array."""
-    if isinstance(index, tuple):
-        return tuple(i.data if isinstance(i, Tensor) else i for i in index)
-    return index.data if isinstance(index, Tensor) else index
+def value_for(how: str, value: Any, into: Array) -> Any:
+    """What the user wants written into the array `into`: in its dtype, and where it lies.
 
-
-def _fitting(how: str, value: Any, like: Array) -> Any:
-    """A value about to be written into `like`: ValueError where a finite one would become infinite in FP16."""
-    array = backend.of(like).xp.asarray(value)
-    return fit(how, array, like.dtype) if like.dtype in FLOATING and array.dtype in FLOATING else array
+    A number is a constant, rounded to nearest; for others, see `fit`. TypeError for what is no number, ValueError for a
+    value that the dtype cannot hold.
+    """
+    value = value.data if isinstance(value, Tensor) else value
+    array = backend.of(value).xp.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{how}: expected real numbers, got {type_name(value)} with dtype {array.dtype}")
+    if isinstance(value, (int, float, np.generic)):
+        require_fit(how, array, into.dtype)
+        return scalar(value, into.dtype)
+    return backend.of(into).asarray(fit(how, array, into.dtype))
 
 
 # ---------------------------------------------------------------------------------------- the two ops of Tensor's own

@@ -61,6 +61,36 @@ def test_getitem_with_tensors(index):
     picks(lambda x: ops.getitem(x, (mp.tensor(index), 0)), lambda x: x[index, 0], randn(2, 3), grad_length=3)
 
 
+@pytest.mark.parametrize("made", [mp.Tensor, mp.nn.Parameter], ids=["Tensor", "Parameter"])
+@pytest.mark.parametrize("case", [*INDICES, "integer before an array", "integer Tensor", "mask Tensor"])
+def test_setitem_writes_what_getitem_reads(case, made):
+    index = {
+        "integer before an array": (0, slice(None), [1, 2]),
+        "integer Tensor": (slice(None), mp.tensor([2, 0])),
+        "mask Tensor": mp.tensor(MASK),
+    }.get(case) if case not in INDICES else INDICES[case]  # fmt: skip
+    x = mp.tensor(randn(2, 3, 4).astype("f4"), requires_grad=True)
+    y = x[index]
+    y.backward(np.ones(y.shape, "f4"))
+    target = made(np.zeros((2, 3, 4), "f4"))
+    with mp.no_grad():
+        target[index] = y
+    np.testing.assert_array_equal(target.numpy(), np.where(host(x.grad) > 0, x.numpy(), 0))
+    with mp.no_grad():
+        target[index] = 7
+    np.testing.assert_array_equal(target.numpy(), np.where(host(x.grad) > 0, 7, 0))
+
+
+def test_setitem_broadcasts():
+    x = mp.tensor(np.zeros((2, 3, 4), "f4"))
+    x[:, [0, 2]] = np.arange(4)
+    x[0, 1] = [[5.0]]
+    x[1, 1] = mp.tensor(np.float64(6))
+    expected = np.zeros((2, 3, 4), "f4")
+    expected[:, [0, 2]], expected[0, 1], expected[1, 1] = np.arange(4), 5, 6
+    np.testing.assert_array_equal(x.numpy(), expected)
+
+
 def test_slices_bounded_by_tensors():
     k = mp.tensor(2)
     picks(lambda x: ops.getitem(x, (slice(k), slice(None, None, k))), lambda x: x[:2, ::2], randn(4, 5), grad_length=1)
@@ -170,6 +200,10 @@ def test_scatter_add_rows_with_a_narrow_index():
 X = mp.tensor(np.zeros((2, 3), np.float32))
 
 
+def put(index, value=1.0):
+    X[index] = value
+
+
 def tensor(*values, dtype=np.int64):
     return mp.tensor(np.array(values, dtype))
 
@@ -194,6 +228,18 @@ def tensor(*values, dtype=np.int64):
         (lambda: ops.getitem(X, "a"), TypeError, "getitem: expected integers, slices, None, .* got str"),
         (lambda: ops.getitem(X, X), TypeError, "getitem: .* got Tensor with dtype float32"),
         (lambda: ops.getitem(X, tensor(0, 1, dtype=np.uint8)), TypeError, "getitem: uint8 means a mask to PyTorch"),
+        (lambda: X[np.array([2**64 - 2], np.uint64)], IndexError, "getitem: expected indices .* got 1844674"),
+        (lambda: X[np.uint64(2**64 - 2)], IndexError, "getitem: expected indices .* got 18446744073709551614"),
+        (lambda: put(tensor(0, 1, dtype=np.uint8)), TypeError, "= value: uint8 means a mask to PyTorch"),
+        (lambda: put(2), IndexError, r"x\[...\] = value: expected indices in \[-2, 1\] for axis 0 of length 2, got 2"),
+        (lambda: put(np.array([2**64 - 2], np.uint64)), IndexError, "= value: expected indices"),
+        (lambda: put((0, 0, 0)), IndexError, r"= value: expected at most 2 indices for shape \(2, 3\), got 3"),
+        (lambda: put(slice(None, None, -1)), ValueError, "= value: expected a positive step"),
+        (lambda: put(0.0), TypeError, "= value: expected integers, slices, None, .* got float"),
+        (lambda: put(0, np.zeros(2)), ValueError, r"= value: .* that broadcasts to \(3,\), got shape \(2,\)"),
+        (lambda: put([0, 1], np.zeros((3, 2))), ValueError, r"= value: .* broadcasts to \(2, 3\), got shape \(3, 2\)"),
+        (lambda: put(0, 1j), TypeError, "= value: expected real numbers, got complex"),
+        (lambda: put(0, "a"), TypeError, "= value: expected real numbers, got str"),
         (lambda: ops.index_select(X, 2, tensor(0)), IndexError, r"index_select: expected dim in \[-2, 1\]"),
         (lambda: ops.index_select(X, 0, tensor(-1)), IndexError, r"index_select: .* in \[0, 1\] .*, got -1"),
         (lambda: ops.index_select(X, 1, tensor(0, 3)), IndexError, r"index_select: .* for axis 1 of length 3, got 3"),

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..precision import FP32, UPDATE, Policy, fit, float16, float32, observer, store, to_dtype
+from ..precision import FP32, UPDATE, Policy, float16, float32, observer, require_fit, store, to_dtype
 from ..sparse import SparseRows, dense_of, put, values_of, with_values
-from ..tensor import Array, Tensor, _raw_index, tensor
+from ..tensor import Array, Tensor, tensor
 
 _DATA: Any = Tensor.__dict__["data"]  # the slot itself, which Parameter.data guards
 
@@ -93,27 +93,23 @@ class Parameter(Tensor):
         self._guard()
         self.bump_version()
 
-    def _overwrite(self, how: str, value: Any) -> None:
+    def _overwrite(self, how: str, value: Array) -> None:
         """`write` for a value that the user brings: its shape must fit, and finite values must stay finite."""
-        value = backend.of(self.data).asarray(value if hasattr(value, "dtype") else np.asarray(value))
         if value.shape != self.shape:
             raise ValueError(f"{how}: expected shape {self.shape}, got {value.shape}")
-        if self.dtype != float16:
-            self.write(to_dtype(value, self.dtype))
-            return
-        fit(how, value, self.dtype)
-        self.write(to_dtype(value, float32))
+        require_fit(how, value, self.dtype)
+        self.write(to_dtype(value, float32 if self.dtype == float16 else self.dtype))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self._changed("x[...] = value")
-        full = self.master.copy()
-        full[_raw_index(index)] = backend.of(full).xp.asarray(value)
-        self._overwrite("x[...] = value", full)
+        self.require_outside_graph("x[...] = value")
+        full = Tensor(self.master.copy())
+        full[index] = value
+        self._overwrite("x[...] = value", full.data)
 
     def copy_(self, source: Any) -> Tensor:
         """Overwrite the weight with `source`: exactly in the master, rounded in `data`. Only under `no_grad`."""
-        self._changed("copy_")
-        self._overwrite("copy_", source.data if isinstance(source, Tensor) else source)
+        self.require_outside_graph("copy_")
+        self._overwrite("copy_", backend.of(self.data).asarray(Tensor(source).data))
         return self
 
     def zero_(self) -> Tensor:

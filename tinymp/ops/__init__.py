@@ -35,7 +35,7 @@ from .elementary import cos, sign, sin
 from .embedding import embedding
 from .embedding_bag import embedding_bag
 from .group_norm import group_norm, instance_norm, rms_norm
-from .index import gather, getitem, index_select
+from .index import gather, getitem, index_select, setitem
 from .loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -122,6 +122,7 @@ OPERATORS: dict[str, Any] = {
     "gt": gt,
     "ge": ge,
     "getitem": getitem,
+    "setitem": setitem,
 }
 REFLECTED = ("add", "sub", "mul", "truediv", "pow", "matmul")
 

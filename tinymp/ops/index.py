@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import backend
 from ..precision import MOVEMENT, REDUCTION, scatter_add, store
-from ..tensor import Array, Op, Tensor
+from ..tensor import Array, Op, Tensor, value_for
 from ._arguments import axis, refuse, tensor
 
 
@@ -44,10 +44,7 @@ class Index(Op):
     def forward(self, x: Array, *index: Array, axes: Sequence[int]) -> Array:
         self.save(*index)
         self.axes = axes
-        where: list = [slice(None)] * x.ndim
-        for a, i in zip(axes, index):
-            where[a] = i
-        return x[tuple(where)]
+        return x[_at(x, axes, index)]
 
     def backward(self, dy: Array) -> tuple:
         (shape, _), axes, xp = self.like[0], self.axes, self.xp
@@ -61,6 +58,14 @@ class Index(Op):
         total = scatter_add(prod(picked), place.reshape(-1), rows.reshape(place.size, *kept), like=dy)
         dx = xp.moveaxis(total.reshape(picked + kept), range(len(axes)), axes)
         return store(dx, like=dy), *[None] * len(axes)
+
+
+def _at(x: Array, axes: Iterable[int], index: Iterable[Array]) -> tuple:
+    """NumPy's index of the elements of x that integer arrays name along axes."""
+    where: list = [slice(None)] * x.ndim
+    for a, i in zip(axes, index):
+        where[a] = i
+    return tuple(where)
 
 
 class Gather(Index):
@@ -136,22 +141,44 @@ def getitem(input: Tensor, index: Any) -> Tensor:
     them as arrays, which moves axes in x[0, :, [1, 2]]). Negative indices count from the end. IndexError for an index
     out of range, too many indices and masks that do not fit; ValueError for a negative step.
     """
-    view, arrays = _parse(tensor("getitem", "input", input), index)
+    view, arrays = _parse("getitem", tensor("getitem", "input", input), index)
     if any(not isinstance(i, slice) or i != slice(None) for i in view) or not arrays:
         input = Slice.apply(input, index=tuple(view))
     return Index.apply(input, *map(Tensor, arrays.values()), axes=tuple(arrays)) if arrays else input
 
 
-def _parse(x: Tensor, index: Any) -> tuple[list, dict[int, Array]]:
+def setitem(input: Tensor, index: Any, value: Any) -> None:
+    """input[index] = value, in place and outside the graph: what `x[index] = value` calls. index: as for `getitem`.
+
+    value: a number, tensor, array or nested lists that broadcast to input[index]. A number is rounded to nearest, other
+    values as the policy in use says. ValueError for one that input's dtype cannot hold; RuntimeError for a tensor that
+    is part of a graph.
+    """
+    op = "x[...] = value"
+    input.require_outside_graph(op)
+    view, arrays = _parse(op, input, index)
+    basic: tuple = (*view, ...)
+    target = input.data[basic]
+    new = value_for(op, value, target)
+    at: Any = _at(target, arrays, arrays.values()) if arrays else ...
+    try:
+        target[at] = new
+    except ValueError as error:
+        shape = target[at].shape
+        raise ValueError(f"{op}: expected a value that broadcasts to {shape}, got shape {np.shape(new)}") from error
+    input.bump_version()
+
+
+def _parse(op: str, x: Tensor, index: Any) -> tuple[list, dict[int, Array]]:
     """An index as two steps: integers, slices and None that make a view of x, and integer arrays for axes of it."""
     xp = backend.of(x.data).xp
-    items = [_item(i, xp) for i in (index if isinstance(index, tuple) else (index,))]
+    items = [_item(op, i, xp) for i in (index if isinstance(index, tuple) else (index,))]
     missing = x.ndim - sum(map(_axes_taken, items))
     if missing < 0:
-        raise IndexError(f"getitem: expected at most {x.ndim} indices for shape {x.shape}, got {x.ndim - missing}")
+        raise IndexError(f"{op}: expected at most {x.ndim} indices for shape {x.shape}, got {x.ndim - missing}")
     dots = [k for k, i in enumerate(items) if i is ...]
     if len(dots) > 1:
-        raise IndexError("getitem: expected at most one `...` in an index")
+        raise IndexError(f"{op}: expected at most one `...` in an index")
     for k in dots:
         items[k : k + 1] = [slice(None)] * missing
 
@@ -162,7 +189,7 @@ def _parse(x: Tensor, index: Any) -> tuple[list, dict[int, Array]]:
         if item is None or isinstance(item, slice):
             view.append(item)
         elif isinstance(item, int):
-            in_range("getitem", np.asarray(item), x.shape[axis], f"axis {axis}", -x.shape[axis])
+            in_range(op, np.asarray(item), x.shape[axis], f"axis {axis}", -x.shape[axis])
             view.append(item)
         else:
             to = sum(not isinstance(i, int) for i in view)  # the axis of the view, which integers take none of
@@ -170,22 +197,23 @@ def _parse(x: Tensor, index: Any) -> tuple[list, dict[int, Array]]:
                 expected = x.shape[axis : axis + item.ndim]
                 if item.shape != expected:
                     raise IndexError(
-                        f"getitem: expected a mask of shape {expected} from axis {axis} on of shape {x.shape}, got "
+                        f"{op}: expected a mask of shape {expected} from axis {axis} on of shape {x.shape}, got "
                         f"{item.shape}"
                     )
                 view += [slice(None)] * item.ndim or [None]  # True and False select all or none of a new axis
                 arrays.update(enumerate(xp.nonzero(item.reshape(item.shape or 1)), to))
             else:
                 n = x.shape[axis]
-                in_range("getitem", item, n, f"axis {axis}", -n)
+                in_range(op, item, n, f"axis {axis}", -n)
                 view.append(slice(None))
-                arrays[to] = item + n * (item < 0)
+                place = xp.asarray(item, dtype="int64")
+                arrays[to] = place + n * (place < 0)
         axis += _axes_taken(item)
     try:
         np.broadcast_shapes(*[i.shape for i in arrays.values()])
     except ValueError:
         shapes = ", ".join(str(i.shape) for i in arrays.values())
-        raise IndexError(f"getitem: expected index arrays that broadcast together, got shapes {shapes}") from None
+        raise IndexError(f"{op}: expected index arrays that broadcast together, got shapes {shapes}") from None
     return view, arrays
 
 
@@ -196,15 +224,15 @@ def _axes_taken(item: Any) -> int:
     return 1 if isinstance(item, (int, slice)) or item.dtype.kind != "b" else item.ndim
 
 
-def _item(i: Any, xp: Any) -> Any:
-    """One item of an index as None, `...`, a slice, an int, or an array of booleans or int64."""
+def _item(op: str, i: Any, xp: Any) -> Any:
+    """One item of an index as None, `...`, a slice, an int, or an array of booleans or integers."""
     if i is None or i is ...:
         return i
     if isinstance(i, slice):
         if not all(v is None or hasattr(v, "__index__") for v in (i.start, i.stop, i.step)):
-            raise TypeError(f"getitem: expected integers in a slice, got {i}")
+            raise TypeError(f"{op}: expected integers in a slice, got {i}")
         if i.step is not None and i.step.__index__() < 1:
-            raise ValueError(f"getitem: expected a positive step in a slice, got {i.step}; use flip to reverse an axis")
+            raise ValueError(f"{op}: expected a positive step in a slice, got {i.step}; use flip to reverse an axis")
         return slice(*[None if v is None else v.__index__() for v in (i.start, i.stop, i.step)])  # also of Tensors
     if isinstance(i, (int, np.integer)) and not isinstance(i, bool):
         return int(i)  # a GPU need not be asked
@@ -213,11 +241,13 @@ def _item(i: Any, xp: Any) -> Any:
         return int(array)
     if array.dtype == bool:
         return array
-    if array.dtype.kind not in "iu" and not (isinstance(i, (list, tuple)) and array.size == 0):
+    if isinstance(i, (list, tuple)) and not array.size:
+        return xp.asarray(array, dtype="int64")
+    if array.dtype.kind not in "iu":
         raise TypeError(
-            f"getitem: expected integers, slices, None, `...`, boolean masks or integer arrays, got {type(i).__name__}"
+            f"{op}: expected integers, slices, None, `...`, boolean masks or integer arrays, got {type(i).__name__}"
             f" with dtype {array.dtype}"
         )
     if array.dtype == "uint8":
-        raise TypeError("getitem: uint8 means a mask to PyTorch and an index to NumPy; convert it to bool or to int64")
-    return xp.asarray(array, dtype="int64")
+        raise TypeError(f"{op}: uint8 means a mask to PyTorch and an index to NumPy; convert it to bool or to int64")
+    return array
