@@ -268,7 +268,7 @@ def weightless(monkeypatch):
 
     def parameter(*shape, normalisation=False):
         p = nn.Parameter(np.zeros((), np.float32), normalisation=normalisation)
-        p.data = np.broadcast_to(p.data, shape)
+        mp.Tensor.data.__set__(p, np.broadcast_to(p.data, shape))  # p.data = ... refuses such arrays
         return p
 
     for module in (nn.layers, nn.recurrent):

@@ -66,10 +66,55 @@ def test_the_copy_alone_cannot_be_changed():
     with pytest.raises(ValueError, match=r"expected shape \(2, 2\), got \(3,\)"):
         p.data = np.ones(3, "float32")
     with pytest.raises(ValueError, match="does not fit FP16"):
-        p.data = np.full((2, 2), 1e6)
+        p.data = np.full((2, 2), 1e6, "float32")
     p = mp.FP32.cast(p)
     p.data.fill(5)  # now it is all there is
     assert p.master[0, 0] == 5
+
+
+@pytest.mark.parametrize("policy", [mp.MIXED, mp.NO_MASTER, mp.FP32], ids=str)
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (lambda p: np.zeros((2, 1), p.dtype), ValueError, r"Parameter.data: expected shape \(2, 3\), got \(2, 1\)"),
+        (lambda p: np.zeros((2, 3)), TypeError, r"Parameter.data: expected an array of float.*, got float64"),
+        (lambda p: np.zeros((2, 3), int), TypeError, r"Parameter.data: expected an array of float.*, got int64"),
+        (lambda p: [[0.0] * 3] * 2, TypeError, r"Parameter.data: expected an array of float.*, got list"),
+        (lambda p: 1.0, TypeError, r"Parameter.data: expected an array of float.*, got float"),
+        (lambda p: np.broadcast_to(np.zeros(3, p.dtype), (2, 3)), ValueError, "got a broadcast view; pass a"),
+    ],
+)
+def test_data_of_another_kind_is_refused(policy, value, error, message):
+    p = policy.cast(nn.Parameter(np.ones((2, 3), "float32")))
+    before = p.data
+    with pytest.raises(error, match=message):
+        p.data = value(p)
+    assert p.data is before
+    assert (host(p.data) == 1).all()
+    p.data = mp.tensor(np.full((2, 3), 2, str(p.dtype)))  # a Tensor's array will do
+    assert (host(p.data) == 2).all()
+    assert (host(p.master) == 2).all()
+
+
+@pytest.mark.cpu
+def test_data_that_cannot_be_written_to_is_refused():
+    p, other = nn.Parameter(np.ones(3, "float32")), np.zeros(3, "float32")
+    other.flags.writeable = False
+    with pytest.raises(ValueError, match=r"Parameter.data: .* got a read-only one; pass a copy"):
+        p.data = other
+    p = mp.MIXED.cast(p)
+    p.data = other
+    assert not p.master.any()
+
+
+def test_new_data_starts_a_new_count_of_changes():
+    p = nn.Parameter(np.ones(3, "float32"))
+    y = p * p
+    p.data = p.data * 2
+    with mp.no_grad():
+        p.zero_()
+    y.backward(np.ones(3, "float32"))  # it has saved the old array, which nobody changed
+    assert p.grad.tolist() == [2, 2, 2]
 
 
 @pytest.mark.cpu

@@ -9,7 +9,7 @@ import numpy as np
 from .. import backend
 from ..precision import FP32, UPDATE, Policy, float16, float32, observer, require_fit, store, to_dtype
 from ..sparse import SparseRows, dense_of, put, values_of, with_values
-from ..tensor import Array, Tensor, tensor
+from ..tensor import Array, Tensor, tensor, type_name
 
 _DATA: Any = Tensor.__dict__["data"]  # the slot itself, which Parameter.data guards
 
@@ -19,7 +19,8 @@ class Parameter(Tensor):
 
     data    the working copy, in the policy's storage; what ops read. Where a master stands behind it, it is read-only:
             a change of the copy alone would be lost at the next step. Write with `copy_`, `zero_`, `p[...] = value` or
-            nn.init under `no_grad`, or assign to `data`; they reach both
+            nn.init under `no_grad`, or assign to `data` an array of this shape, in the dtype of copy or master; they
+            reach both
     master  the FP32 array that updates go to, never rounded. Under an FP32 policy, and under one that keeps no
             master, it is `data` itself
     name    its path in the model ("conv1.weight"), once the model has named it; for messages
@@ -41,17 +42,39 @@ class Parameter(Tensor):
         self.policy: Policy = FP32
         self.normalisation = normalisation
 
-    @property
-    def data(self) -> Array:
-        """The working copy (see the class)."""
-        return _DATA.__get__(self)
-
-    @data.setter
-    def data(self, value: Array) -> None:
-        if getattr(self, "_master", None) is None:
+    def _assign(self, value: Any) -> None:
+        """`p.data = value`: written into master and copy; where there is no master, `value` itself becomes the data."""
+        if not hasattr(self, "policy"):  # being made
             _DATA.__set__(self, value)
-        else:
-            self._overwrite("Parameter.data", value)
+            return
+        value = value.data if isinstance(value, Tensor) else value
+        allowed, found = {self.dtype, self.master.dtype}, getattr(value, "dtype", None)
+        if found is None or found not in allowed:
+            raise TypeError(
+                f"Parameter.data: expected an array of {' or '.join(sorted(map(str, allowed)))}, got "
+                f"{type_name(value) if found is None else found}; convert it, or give the model another storage with "
+                "policy.cast(model)"
+            )
+        if value.shape != self.shape:
+            raise ValueError(f"Parameter.data: expected shape {self.shape}, got {value.shape}; make a new Parameter")
+        if any(stride == 0 and n > 1 for stride, n in zip(value.strides, value.shape)):
+            raise ValueError("Parameter.data: expected memory for every element, got a broadcast view; pass a copy")
+        if self._master is not None:
+            self._overwrite("Parameter.data", backend.of(self.data).asarray(value))
+            return
+        if backend.of(value) is not backend.of(self.data):
+            raise ValueError(f"Parameter.data: expected an array on the {self.device}; move the model with .to(device)")
+        if not backend.writeable(value):
+            raise ValueError("Parameter.data: expected an array to write into, got a read-only one; pass a copy")
+        self._place(value)
+
+    data = property(_DATA.__get__, _assign, doc="The working copy (see the class).")
+
+    def _place(self, data: Array) -> None:
+        """Make this the working copy. Ops that saved the old array keep its count of changes."""
+        _DATA.__set__(self, data)
+        self._guard()
+        self._version = [0]
 
     def __setstate__(self, state: tuple) -> None:
         """For copy and pickle: the two arrays as they were, and the working copy read-only again."""
@@ -121,23 +144,20 @@ class Parameter(Tensor):
         full = self.master
         storage = storage_of(policy, self.normalisation)
         self._master = None
-        self.data = to_dtype(full, storage)
+        self._place(to_dtype(full, storage))
         if policy.master and storage == float16:
             self._master = to_dtype(full, float32)
         self._guard()
         self.policy = policy
-        self._version = [0]  # ops that saved the old array keep its counter
         self.zero_grad()
         return self
 
     def move(self, device: str) -> None:
         """Lie on another device from now on: master, working copy and gradient. Nothing is rounded."""
-        to, master, self._master = backend.get(device), self._master, None
-        self.data = to.asarray(self.data)
-        self._master = None if master is None else to.asarray(master)
+        to = backend.get(device)
+        self._master = None if self._master is None else to.asarray(self._master)
+        self._place(to.asarray(self.data))
         self.grad = None if self.grad is None else to.asarray(dense_of(self.grad))
-        self._guard()
-        self._version = [0]
 
     def __repr__(self) -> str:
         master = f", master {self._master.dtype}" if self._master is not None else ""
