@@ -7,7 +7,7 @@ import pytest
 
 import tinymp as mp
 from oracle import randn
-from tinymp import ops, precision
+from tinymp import nn, ops, precision
 from tinymp.backend import cpu
 from tinymp.precision import (
     FP16_ACCUMULATE,
@@ -163,6 +163,57 @@ def test_casts_keep_the_memory_order(order, casts):
     x = randn(7, 5, 9).astype(F32).transpose(order)
     assert [s // 2 for s in store(x, LIKE).strides] == [s // 4 for s in x.strides]
     assert widen(store(x, LIKE)).strides == x.strides
+
+
+def offset(x):
+    """A copy of x that begins one byte after an address that its dtype would want."""
+    y = np.frombuffer(b"." + x.tobytes(), x.dtype, x.size, offset=1).reshape(x.shape)
+    assert not y.flags.aligned
+    return y
+
+
+def packed(x):
+    """A copy of x as a field of records without padding."""
+    records = np.zeros(x.shape, [("label", "u1"), ("x", x.dtype)])
+    records["x"] = x
+    assert not records["x"].flags.aligned
+    return records["x"]
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("dtype", [F16, F32, F64])
+@pytest.mark.parametrize("unaligned", [offset, packed])
+class TestUnalignedArrays:
+    """np.frombuffer and packed records bring them: they are worth what their aligned copies are."""
+
+    def test_casts(self, unaligned, dtype, casts):
+        x = randn(20, 30).astype(dtype)
+        for view in (lambda x: x, lambda x: x.T, lambda x: x[::2]):
+            for other in (F16, F32, F64):
+                np.testing.assert_array_equal(bits(to_dtype(view(unaligned(x)), other)), bits(to_dtype(view(x), other)))
+
+    def test_tensors_and_ops(self, unaligned, dtype):
+        x, dy = randn(20, 30).astype(dtype), randn(20, 30, seed=1).astype(dtype)
+        for op in (ops.relu, ops.exp, ops.tanh, ops.gelu, ops.abs, lambda x: ops.softmax(x, 1), lambda x: x * x + 1,
+                   lambda x: ops.cumsum(x, 0), lambda x: ops.layer_norm(x, 30), lambda x: ops.where(x > 0, x, -x),
+                   lambda x: ops.linear(x, x[:5]) @ x[:5], lambda x: x[np.arange(20)]):  # fmt: skip
+            results = []
+            for make in (np.copy, unaligned):
+                for tensor in (mp.tensor, mp.from_numpy):
+                    t = tensor(make(x)).requires_grad_()
+                    y = op(t)
+                    y.backward(make(dy))
+                    results.append((y.numpy(), t.grad))
+            for y, grad in results[1:]:
+                np.testing.assert_array_equal(bits(y), bits(results[0][0]))
+                np.testing.assert_array_equal(bits(grad), bits(results[0][1]))
+
+    def test_policies_and_state_dicts(self, unaligned, dtype):
+        x = randn(20, 30).astype(dtype)
+        np.testing.assert_array_equal(MIXED.cast(unaligned(x)), MIXED.cast(x))
+        model = nn.Linear(30, 20, bias=False)
+        model.load_state_dict({"weight": unaligned(x)})
+        np.testing.assert_array_equal(model.weight.data, x.astype(F32))
 
 
 @pytest.mark.skipif(cpu.numkong is None, reason="numkong is not installed")

@@ -81,6 +81,8 @@ def cast(x: Array, dtype: np.dtype) -> Array:
             return x.astype(dtype)  # exact
         with np.errstate(over="ignore"):
             return x.astype(dtype)
+    if not x.flags.aligned:  # as np.frombuffer(..., offset=1) and packed records come: NumKong refuses them
+        x = x.copy(order="K")
     if x.flags.c_contiguous:
         out = np.empty(x.shape, dtype)
         numkong.astype(x, _NUMKONG_NAMES[dtype], out=out)
