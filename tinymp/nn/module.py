@@ -11,7 +11,7 @@ import numpy as np
 from .. import backend
 from ..precision import FLOATING, Policy, overflows, to_dtype
 from ..tensor import Array, Tensor
-from .parameter import Parameter, storage_of
+from .parameter import Parameter, overwrite, replace, storage_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -232,21 +232,23 @@ class Module:
         """Move it to a device ("cpu", "gpu"): parameters with their masters and gradients, and buffers, in place.
 
         An optimizer follows with its state at its next step. TypeError for a dtype; ValueError for an unknown device;
-        RuntimeError for a GPU that does not work, which says why.
+        RuntimeError for a GPU that does not work, which says why. If it fails or is interrupted, nothing has moved.
         """
         if not isinstance(device, str):
             raise TypeError(f"to: expected the name of a device, got {device!r}; for a dtype use policy.cast(model)")
         there = backend.get(device)
-        for p in self.parameters():
-            if backend.of(p.data) is not there:
-                p.move(device)
-        for b in self.buffers():
-            if backend.of(b.data) is not there:
-                set_buffer(b, there.asarray(b.data))
+        moved: list[tuple[Tensor, dict]] = [
+            (p, p.moved_to(device)) for p in self.parameters() if backend.of(p.data) is not there
+        ]
+        moved += [(b, {"data": there.asarray(b.data)}) for b in self.buffers() if backend.of(b.data) is not there]
+        replace(moved)
         return self
 
     def _cast_storage(self, policy: Policy) -> Self:
-        """Take the policy's storage (`Policy.cast`). ValueError, before any change, for values that do not fit it."""
+        """Take the policy's storage (`Policy.cast`). ValueError for values that do not fit it.
+
+        All or nothing: if it fails or is interrupted, every parameter and buffer is what it was.
+        """
         targets: list[tuple[str, Tensor, np.dtype]] = []
         for name, p in self.named_parameters():
             targets.append((name, p, storage_of(policy, p.normalisation)))
@@ -257,11 +259,12 @@ class Module:
         for name, x, dtype in targets:
             if overflows(_exact(x), dtype):
                 raise ValueError(f"{policy.name}.cast: '{name}' has values beyond the range of {dtype}")
-        for _, x, dtype in targets:
-            if isinstance(x, Parameter):
-                x._cast_storage(policy)
-            else:
-                set_buffer(x, to_dtype(x.data, dtype))
+        replace(
+            [
+                (x, x.cast_to(policy) if isinstance(x, Parameter) else {"data": to_dtype(x.data, dtype)})
+                for _, x, dtype in targets
+            ]
+        )
         return self
 
     # ---- saving and loading
@@ -282,7 +285,9 @@ class Module:
         return {name: np.array(backend.to_cpu(_exact(x))) for name, x in self._state().items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
-        """Overwrite masters (exactly), working copies (rounded once) and buffers. A failing load changes nothing.
+        """Overwrite masters (exactly), working copies (rounded once) and buffers.
+
+        A load that fails or is interrupted changes nothing.
 
         state_dict: name -> NumPy array, Tensor or anything else with `__array__`, such as a CPU tensor of PyTorch.
         strict: whether missing and unexpected names are errors; without it they are returned.
@@ -311,12 +316,7 @@ class Module:
             wrong += [f"unexpected: {', '.join(map(str, unexpected))}"] * bool(unexpected)
         if wrong:
             raise ValueError(f"load_state_dict: this does not fit {type(self).__name__}:\n  " + "\n  ".join(wrong))
-        for name, value in new.items():
-            x = own[name]
-            if isinstance(x, Parameter):
-                x.write(value)
-            else:
-                set_buffer(x, value)
+        overwrite([(own[name], value) for name, value in new.items()])
         return IncompatibleKeys(missing, unexpected)
 
     # ---- what it looks like
@@ -352,12 +352,6 @@ def refuse_placement(layer: str, device: Any, dtype: Any) -> None:
         )
 
 
-def set_buffer(buffer: Tensor, data: Array) -> None:
-    """Give a buffer new data because the user asked for it: another array, so that what was computed from the old one
-    stays."""
-    buffer.data = data
-
-
 def _exact(x: Tensor) -> Array:
     return x.master if isinstance(x, Parameter) else x.data
 
@@ -368,6 +362,8 @@ def _loadable(own: Tensor, value: Any) -> Array:
         raise TypeError(f"expected an array, got {type(value).__name__}")
     try:
         array = backend.to_cpu(value.data) if isinstance(value, Tensor) else np.asarray(value)
+    except MemoryError:
+        raise
     except Exception as error:  # whatever a foreign __array__ raises
         raise TypeError(f"{type(value).__name__} could not be read as an array ({error})") from error
     exact = _exact(own)

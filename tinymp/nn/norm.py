@@ -9,7 +9,7 @@ from ..ops._arguments import integers
 from ..precision import FP32, to_dtype
 from ..tensor import Tensor
 from . import init, statistics
-from .module import Module, refuse_placement, set_buffer
+from .module import Module, refuse_placement
 from .parameter import Parameter, parameter
 
 
@@ -70,7 +70,7 @@ class BatchNorm(Module):
         """running_mean 0, running_var 1, num_batches_tracked 0."""
         for buffer, start in ((self.running_mean, 0), (self.running_var, 1), (self.num_batches_tracked, 0)):
             if buffer is not None:
-                set_buffer(buffer, backend.of(buffer.data).xp.full_like(buffer.data, start))
+                buffer.data = backend.of(buffer.data).xp.full_like(buffer.data, start)  # what used the old one keeps it
 
     def forward(self, input: Tensor) -> Tensor:
         if isinstance(input, Tensor) and input.ndim not in self.layouts:

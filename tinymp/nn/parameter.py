@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,10 @@ class Parameter(Tensor):
         if backend.of(self.data) is backend.cpu:
             self.data.flags.writeable = self._master is None
 
+    def _unguard(self) -> None:
+        if backend.of(self.data) is backend.cpu:
+            self.data.flags.writeable = True
+
     @property
     def master(self) -> Array:
         """The FP32 master (or `data`, where the policy keeps none)."""
@@ -103,18 +108,25 @@ class Parameter(Tensor):
     def write(self, value: Array | SparseRows) -> None:
         """Set the weight, or rows of it, to `value`: unrounded into the master, rounded once into the working copy.
 
-        Without a master this rounding is where small updates are lost (MPT section 3.1).
+        Without a master this rounding is where small updates are lost (MPT section 3.1). All or nothing: what can fail
+        comes first, and an interrupt between master and copy goes on when both are written.
         """
         if (watching := observer()) is not None:
             watching.written(self, value)
-        copy = self.data
+        rounded = with_values(value, store(values_of(value), like=self.data))
+        self.bump_version()
+        try:
+            self._put(value, rounded)
+        except BaseException:
+            self._put(value, rounded)
+            raise
+
+    def _put(self, value: Array | SparseRows, rounded: Array | SparseRows) -> None:
+        self._unguard()
         if self._master is not None:
             put(self._master, value)
-        if backend.of(copy) is backend.cpu:
-            copy.flags.writeable = True
-        put(copy, with_values(value, store(values_of(value), like=copy)))
+        put(self.data, rounded)
         self._guard()
-        self.bump_version()
 
     def _overwrite(self, how: str, value: Array) -> None:
         """`write` for a value that the user brings: its shape must fit, and finite values must stay finite."""
@@ -141,29 +153,95 @@ class Parameter(Tensor):
 
     def _cast_storage(self, policy: Policy) -> Parameter:
         """Take the policy's storage. FP32 to FP16 rounds the copy once; back to FP32 is the exact master."""
-        full = self.master
-        storage = storage_of(policy, self.normalisation)
-        self._master = None
-        self._place(to_dtype(full, storage))
-        if policy.master and storage == float16:
-            self._master = to_dtype(full, float32)
-        self._guard()
-        self.policy = policy
-        self.zero_grad()
+        replace([(self, self.cast_to(policy))])
         return self
 
+    def cast_to(self, policy: Policy) -> dict[str, Any]:
+        """What `replace` must set to give it the policy's storage; nothing changes yet."""
+        full, storage = self.master, storage_of(policy, self.normalisation)
+        master = to_dtype(full, float32) if policy.master and storage == float16 else None
+        new = {"data": to_dtype(full, storage), "_master": master, "policy": policy}
+        # ops that saved the old array keep its version counter
+        return {**new, "_version": [0], "grad": None, "grad_scale": 1.0}
+
     def move(self, device: str) -> None:
-        """Lie on another device from now on: master, working copy and gradient. Nothing is rounded."""
+        """Move master, working copy and gradient to a device. Nothing is rounded."""
+        replace([(self, self.moved_to(device))])
+
+    def moved_to(self, device: str) -> dict[str, Any]:
+        """What `replace` must set to move it to a device; nothing changes yet."""
         to = backend.get(device)
-        self._master = None if self._master is None else to.asarray(self._master)
-        self._place(to.asarray(self.data))
-        self.grad = None if self.grad is None else to.asarray(dense_of(self.grad))
+        master = None if self._master is None else to.asarray(self._master)
+        grad = None if self.grad is None else to.asarray(dense_of(self.grad))
+        return {"data": to.asarray(self.data), "_master": master, "grad": grad, "_version": [0]}
 
     def __repr__(self) -> str:
         master = f", master {self._master.dtype}" if self._master is not None else ""
         name = f"{self.name}: " if self.name else ""
         values = np.array2string(backend.to_cpu(self.data), precision=4, threshold=20, prefix="Parameter(")
         return f"Parameter({name}{values}, dtype={self.dtype}{master}, device={self.device})"
+
+
+def replace(changes: Sequence[tuple[Tensor, dict[str, Any]]]) -> None:
+    """Set attributes of tensors and parameters, all or none: an exception on the way takes back what was set."""
+    before = [(x, {name: getattr(x, name) for name in new}) for x, new in changes]
+    try:
+        for x, new in changes:
+            _assign(x, new)
+    except BaseException:
+        for x, old in before:
+            _assign(x, old)
+        raise
+
+
+def _assign(x: Tensor, attributes: dict[str, Any]) -> None:
+    for name, value in attributes.items():
+        if name == "data":
+            _DATA.__set__(x, value)  # past what guards a working copy
+        else:
+            setattr(x, name, value)
+    if isinstance(x, Parameter):
+        x._guard()
+
+
+def overwrite(new: Sequence[tuple[Tensor, Array]]) -> None:
+    """Give parameters (their masters) and buffers new values, all or none: an exception on the way takes all back.
+
+    A parameter keeps its arrays, where a captured CUDA graph finds them; its old values go into the array that brought
+    the new ones, so that there is never a third copy of the weights. A buffer gets the new array, and what was computed
+    from the old one stays.
+    """
+    weights = [(p, value) for p, value in new if isinstance(p, Parameter)]
+    buffers = [(b, value, b.data) for b, value in new if not isinstance(b, Parameter)]
+    pairs: list[tuple[Array, Array]] = []
+    for p, value in weights:
+        if (watching := observer()) is not None:
+            watching.written(p, value)
+        p.bump_version()
+        pairs += [(p.data, store(value, like=p.data))] + ([(p.master, value)] if p._master is not None else [])
+    swapped = []
+    try:
+        for p, _ in weights:
+            p._unguard()
+        for target, source in pairs:
+            value = source.copy()
+            source[...] = target
+            swapped.append((target, source))
+            target[...] = value
+        for b, value, _ in buffers:
+            b.data = value
+        for p, _ in weights:
+            p._guard()
+    except BaseException:
+        for p, _ in weights:
+            p._unguard()
+        for target, old in reversed(swapped):  # reversed: tied weights come twice
+            target[...] = old
+        for b, _, old in buffers:
+            b.data = old
+        for p, _ in weights:
+            p._guard()
+        raise
 
 
 def storage_of(policy: Policy, normalisation: bool) -> np.dtype:

@@ -58,10 +58,19 @@ def step(optimizer: Any, ready: Ready, skip: Any) -> Ready:
         else:
             largest = [] if group["amsgrad"] else [None]
             multi_tensor.adam(*lists, *largest, decoupled=optimizer.decoupled, **how)
-        for column, updated in zip(arrays, touched):
-            for g, x, rows in zip(grads, column, updated):
-                if rows is not x:
-                    put(x, with_values(g, rows))
+        rows = [
+            (x, with_values(g, new))
+            for column, updated in zip(arrays, touched)
+            for g, x, new in zip(grads, column, updated)
+            if new is not x
+        ]
+        try:
+            for x, new in rows:
+                put(x, new)
+        except BaseException:  # an interrupt between master and copy goes on when both are written
+            for x, new in rows:
+                put(x, new)
+            raise
         for p in params:
             p.bump_version()
     return left

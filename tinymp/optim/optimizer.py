@@ -205,6 +205,9 @@ class Optimizer:
         With a loss scaler, call `scaler.step(optimizer)` instead: every scaler, NoLossScaler too, first looks whether
         the gradients are finite, and this does not. RuntimeError, and nothing is updated, if gradients still carry a
         loss scale, or if only some parameters have a gradient (with allow_missing, the others keep their value).
+
+        A step that is interrupted (KeyboardInterrupt, MemoryError) may have updated some parameters and not others, and
+        the state of one of them without its weight. Every working copy is its master's rounding even then.
         """
         refuse(f"{self._name}.step", closure=closure)
         ready = self._ready(allow_missing)

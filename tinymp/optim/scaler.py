@@ -370,10 +370,8 @@ class LossScaler:
             own = getattr(self, name)
             if type(own) is int and type(value) is not int:
                 raise TypeError(f"{where}: expected `{name}` to be an integer, got {value!r}")
-        self._scale, self._history = scale, [tuple(entry) for entry in state_dict["history"]]
-        self._iteration = counts.pop("iteration")
-        for name, value in counts.items():
-            setattr(self, name, value)
+        history, iteration = [tuple(entry) for entry in state_dict["history"]], counts.pop("iteration")
+        vars(self).update(counts, _scale=scale, _history=history, _iteration=iteration)  # all at once
         self._skips = self._bad_losses = 0
         self._begin()
         self._watch(False)

@@ -1,0 +1,224 @@
+"""What holds when a step, a load, a cast or a move is interrupted: an exception is raised at every line in turn."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import host, randn
+from tinymp import nn, ops, optim
+from tinymp.optim import StepResult
+
+PACKAGE = str(Path(mp.__file__).parent)
+
+
+def run(work, at=None, error=KeyboardInterrupt):
+    """Call work() and raise `error` before its line number `at` in the package; returns how many lines ran."""
+    lines = 0
+
+    def trace(frame, event, _):
+        nonlocal lines
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        if event == "line":
+            lines += 1
+            if lines == at:
+                raise error("interrupted")
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def every_line(make, work, check, stride=1):
+    """check(thing) after work(thing) was interrupted at each line (of `stride`) in turn; every time on a new thing."""
+    work(make())  # once as it is: imports, caches
+    thing = make()
+    total = run(lambda: work(thing))
+    assert total > 20
+    for at in range(1, total + 1, stride):
+        thing = make()
+        with pytest.raises((KeyboardInterrupt, MemoryError), match="interrupted"):
+            run(lambda thing=thing: work(thing), at, KeyboardInterrupt if at % 2 else MemoryError)
+        check(thing, at)
+
+
+def weights(model):
+    """Masters, working copies and buffers, each as (dtype, bytes)."""
+    masters = {f"{name}.master": host(p.master) for name, p in model.named_parameters()}
+    copies = {f"{name}.data": p.numpy() for name, p in model.named_parameters()}
+    return {name: (x.dtype, x.tobytes()) for name, x in {**masters, **copies, **model.state_dict()}.items()}
+
+
+def agree(model):
+    """Every working copy is its master's rounding, and read-only."""
+    for p in model.parameters():
+        np.testing.assert_array_equal(p.numpy(), host(p.master).astype(p.dtype), err_msg=p.name)
+        if p.master_nbytes and p.device == "cpu":
+            assert not p.data.flags.writeable
+
+
+def network(policy=mp.MIXED, seed=0):
+    mp.manual_seed(seed)
+    layers = [nn.Embedding(5, 3, sparse=True), nn.Flatten(), nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)]
+    return policy.cast(nn.Sequential(*layers))
+
+
+class Job:
+    """A model with gradients, an optimizer and a scaler, right before the step."""
+
+    def __init__(self, rule, device="cpu", **options):
+        self.model = network().to(device)
+        self.scaler = optim.DynamicLossScaler(2.0**10)
+        self.optimizer = rule(self.model.parameters(), lr=0.1, **options)
+        self.device = device
+        self.backward()
+        self.step()
+        self.backward()
+
+    def backward(self):
+        x = mp.tensor(np.array([[0, 1], [1, 3], [4, 4]])).to(self.device)
+        self.scaler.scale(ops.square(self.model(x)).float().mean()).backward()
+
+    def step(self):
+        result = self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        return result
+
+    def clipped_step(self):
+        self.scaler.unscale_(self.optimizer)
+        optim.clip_grad_norm_(self.model.parameters(), 0.1)
+        return self.step()
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize(
+    ("rule", "options", "work"),
+    [(optim.SGD, {"momentum": 0.9}, Job.step), (optim.Adam, {"amsgrad": True}, Job.clipped_step)],
+)
+def test_an_interrupted_step(rule, options, work):
+    """Some parameters are updated and others not, but copies are their masters' rounding; training goes on."""
+
+    def check(job, at):
+        agree(job.model)
+        if job.scaler._tried:
+            job.scaler.update()
+        job.optimizer.zero_grad()
+        if at % 10 == 0:
+            job.backward()
+            assert work(job) == StepResult.APPLIED, at
+            agree(job.model)
+
+    every_line(lambda: Job(rule, **options), work, check)
+
+
+def test_an_interrupted_step_on_the_device(gpu):
+    every_line(lambda: Job(optim.Adam, "gpu"), Job.step, lambda job, at: agree(job.model), stride=67)
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.NO_MASTER])
+def test_an_interrupted_load_is_whole_or_nothing(policy):
+    state = network(policy, seed=1).state_dict()
+    old, new = (weights(network(policy, seed)) for seed in (0, 1))
+    seen = []
+
+    def check(model, at):
+        seen.append(weights(model) == new)
+        assert seen[-1] or weights(model) == old, at
+        if policy is mp.MIXED:
+            agree(model)
+
+    every_line(lambda: network(policy), lambda model: model.load_state_dict(state), check)
+    assert sum(seen) <= 10  # an interrupt after the last write
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize(("before", "after"), [(mp.FP32, mp.MIXED), (mp.MIXED, mp.FP32), (mp.NO_MASTER, mp.MIXED)])
+def test_an_interrupted_cast_is_whole_or_nothing(before, after):
+    old, new = weights(network(before)), weights(after.cast(network(before)))
+
+    def check(model, at):
+        got = weights(model)
+        assert got in (old, new), at
+        assert {p.policy.name for p in model.parameters()} == {(before if got == old else after).name}
+        agree(model)
+        if before is mp.FP32:
+            assert weights(mp.FP32.cast(model)) == old  # no weight has lost its FP32 value
+
+    every_line(lambda: network(before), lambda model: after.cast(model), check)
+
+
+def test_an_interrupted_move_is_whole_or_nothing(gpu):
+    def check(model, at):
+        assert {x.device for x in (*model.parameters(), *model.buffers())} in ({"cpu"}, {"gpu"}), at
+        agree(model)
+
+    with mp.device("cpu"):
+        every_line(network, lambda model: model.to("gpu"), check)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: p.write(mp.tensor(randn(3).astype("float32")).data),
+        lambda p: p.copy_(randn(3)),
+        lambda p: p.__setitem__(1, 5.0),
+        lambda p: setattr(p, "data", randn(3)),
+    ],
+    ids=["write", "copy_", "setitem", "data"],
+)
+def test_an_interrupted_write_is_whole_or_nothing(change):
+    def make():
+        return mp.MIXED.cast(nn.Parameter(randn(3, seed=5).astype("float32")))
+
+    other = make()
+    with mp.no_grad():
+        change(other)
+    old, new = host(make().master), host(other.master)
+
+    def check(p, at):
+        np.testing.assert_array_equal(p.numpy(), host(p.master).astype("float16"))
+        assert (host(p.master) == old).all() or (host(p.master) == new).all(), at
+
+    with mp.no_grad():
+        every_line(make, change, check)
+
+
+def test_a_write_that_cannot_be_rounded_changes_nothing(monkeypatch):
+    p = mp.MIXED.cast(nn.Parameter(np.ones(3, "float32")))
+    monkeypatch.setattr("tinymp.nn.parameter.store", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        p.write(mp.tensor(np.zeros(3, "float32")).data)
+    assert (host(p.master) == 1).all()
+
+
+@pytest.mark.cpu
+def test_interrupted_loads_of_optimizer_and_scaler_are_whole_or_nothing():
+    saved = Job(optim.Adam)
+    saved.step()
+    states = saved.optimizer.state_dict(), saved.scaler.state_dict()
+
+    def load(job):
+        job.optimizer.load_state_dict(states[0])
+        job.scaler.load_state_dict({**states[1], "scale": 2.0, "iteration": 7, "growth_tracker": 5, "history": []})
+
+    before = Job(optim.Adam).optimizer.state_dict(), Job(optim.Adam).scaler.state_dict()
+
+    def check(job, at):
+        try:
+            np.testing.assert_equal(job.optimizer.state_dict(), before[0])
+        except AssertionError:
+            np.testing.assert_equal(job.optimizer.state_dict(), states[0])
+        changed = {name for name, value in job.scaler.state_dict().items() if value != before[1][name]}
+        assert changed in (set(), {"scale", "iteration", "growth_tracker"}), at
+
+    every_line(lambda: Job(optim.Adam), load, check)
