@@ -195,6 +195,24 @@ def test_scatter_add_rows_with_a_narrow_index():
     assert got.sum() == 600
 
 
+@pytest.mark.parametrize(
+    ("f", "shape"),
+    [
+        (lambda x: ops.gather(x, 0, mp.tensor(0)), ()),
+        (lambda x: ops.gather(x, -1, mp.tensor([0, 0])), (2,)),
+        (lambda x: ops.gather(x.reshape(1), 0, mp.tensor(0)), ()),
+        (lambda x: ops.index_select(x, 0, mp.tensor([0])), ()),
+        (lambda x: ops.index_select(x, -1, mp.tensor(0)), ()),
+    ],
+)
+def test_tensors_without_axes_count_as_one_element(f, shape):
+    x = mp.tensor(2.5, requires_grad=True)
+    y = f(x)
+    assert y.shape == shape and (y.numpy() == 2.5).all()
+    y.sum().backward()
+    assert x.grad.shape == () and float(x.grad) == y.numel()
+
+
 # --------------------------------------------------------------------------------------------------------- refusals
 
 X = mp.tensor(np.zeros((2, 3), np.float32))
@@ -212,6 +230,11 @@ def tensor(*values, dtype=np.int64):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
+        (
+            lambda: ops.index_select(mp.tensor(1.0), 0, tensor(0, 0)),
+            ValueError,
+            "index_select: expected one index .* got 2",
+        ),
         (lambda: ops.getitem(X, 2), IndexError, r"getitem: .* in \[-2, 1\] for axis 0 of length 2, got 2"),
         (lambda: ops.getitem(X, (0, -4)), IndexError, r"getitem: expected indices in \[-3, 2\] for axis 1 .*, got -4"),
         (lambda: ops.getitem(X, [0, 2]), IndexError, r"getitem: expected indices in \[-2, 1\] .*, got 2"),

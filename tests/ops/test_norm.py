@@ -187,6 +187,14 @@ def test_batch_norm_of_nothing(shape, training, dtype):
         np.testing.assert_array_equal(host(v), expected)
 
 
+def test_normalize_of_a_tensor_without_axes():
+    x = mp.tensor(-4.0, requires_grad=True)
+    y = ops.normalize(x, dim=0)
+    assert y.shape == () and y.item() == -1
+    y.backward()
+    assert x.grad.shape == ()
+
+
 def t(*shape, dtype="float32"):
     return mp.tensor(np.ones(shape, dtype))
 

@@ -60,6 +60,21 @@ def test_var_and_std(name, shape, dim, correction):
     check(lambda x: getattr(ops, name)(x, dim, correction=correction), oracle, randn(*shape), length=3 * n)
 
 
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_an_axis_of_a_tensor_without_axes(dim, keepdim):
+    """As PyTorch: dim 0 or -1 of one element."""
+    for f in (ops.max, ops.min):
+        x = mp.tensor(2.5, requires_grad=True)
+        values, indices = f(x, dim, keepdim)
+        assert values.shape == indices.shape == () and values.item() == 2.5 and indices.item() == 0
+        values.backward()
+        assert x.grad.shape == () and float(x.grad) == 1
+    for f in (ops.argmax, ops.argmin):
+        assert f(mp.tensor(2.5), dim, keepdim).shape == () and f(mp.tensor(2.5), dim).item() == 0
+    check(lambda x: ops.cumsum(x, dim), lambda x: x, np.asarray(2.5), roundings=0, length=-4)
+
+
 @pytest.mark.parametrize("f", [ops.var, ops.std])
 def test_unbiased_is_a_correction_of_1_or_0(f):
     x = mp.tensor(randn(3, 4))
@@ -326,7 +341,16 @@ def test_an_axis_named_twice(name, dim):
         getattr(ops, name)(X, dim)
 
 
-@pytest.mark.parametrize("name", ["amax", "amin", "max", "min", "argmax", "argmin", "logsumexp"])
+def test_logsumexp_of_nothing():
+    x = mp.tensor(np.zeros((0, 3), F16), requires_grad=True)
+    y = ops.logsumexp(x, 0)
+    assert y.dtype == F16 and y.tolist() == [-INF] * 3
+    y.sum().backward()
+    assert x.grad.shape == (0, 3)
+    assert ops.logsumexp(x, 1, keepdim=True).shape == (0, 1)
+
+
+@pytest.mark.parametrize("name", ["amax", "amin", "max", "min", "argmax", "argmin"])
 def test_nothing_to_reduce(name):
     with pytest.raises(ValueError, match=rf"{name}: expected at least one element to reduce, got shape \(0, 3\)"):
         getattr(ops, name)(E, 0)

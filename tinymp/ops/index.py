@@ -108,6 +108,9 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False,
     index's shape. IndexError for an index out of range; ValueError for a shape that does not fit.
     """
     refuse("gather", sparse_grad=sparse_grad, out=out)
+    x, i = tensor("gather", "input", input), tensor("gather", "index", index)
+    if not (x.ndim and i.ndim):  # as PyTorch, which takes a tensor without axes as one of one element
+        return gather(x if x.ndim else x.reshape(1), dim, i if i.ndim else i.reshape(1)).reshape(i.shape)
     d = axis("gather", dim, tensor("gather", "input", input).ndim)
     place = _places("gather", index, input, d)
     if place.ndim != input.ndim or any(m > n for a, (m, n) in enumerate(zip(place.shape, input.shape)) if a != d):
@@ -126,7 +129,13 @@ def index_select(input: Tensor, dim: int, index: Tensor, *, out: None = None) ->
     IndexError for an index out of range.
     """
     refuse("index_select", out=out)
-    d = axis("index_select", dim, tensor("index_select", "input", input).ndim)
+    x = tensor("index_select", "input", input)
+    if not x.ndim:  # as PyTorch, which takes a tensor without axes as one of one element
+        y = index_select(x.reshape(1), dim, index)
+        if y.numel() != 1:
+            raise ValueError(f"index_select: expected one index for an input without axes, got {y.numel()}")
+        return y.reshape(())
+    d = axis("index_select", dim, x.ndim)
     place = _places("index_select", index, input, d)
     if place.ndim > 1:
         raise ValueError(f"index_select: expected `index` to have one axis, got shape {place.shape}")

@@ -498,4 +498,6 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, o
         raise TypeError("normalize: argument `out` is not supported: ops never write into an existing array")
     if not 1 <= p < float("inf"):
         raise ValueError(f"normalize: expected 1 <= p < inf, got {p!r}")
-    return Normalize.apply(x, p=float(p), dim=axis("normalize", dim, x.ndim), eps=eps)
+    d = axis("normalize", dim, x.ndim or 1)
+    y = Normalize.apply(x if x.ndim else x.reshape(1), p=float(p), dim=d, eps=eps)
+    return y if x.ndim else y.reshape(())

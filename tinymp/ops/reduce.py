@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ..precision import REDUCTION, float16, float32, reduce, store, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import axes, axis, constant, flag, floating, refuse, tensor
-from .pointwise import maximum, minimum
+from .pointwise import exp, log, maximum, minimum
 
 
 def _without(shape: tuple, dims: tuple) -> tuple:
@@ -301,10 +301,10 @@ def _extreme(op: str, input: Tensor, dim: Any, keepdim: bool) -> Any:
         return amax(input) if op == "max" else amin(input)
     if isinstance(dim, Tensor):
         return (maximum if op == "max" else minimum)(input, dim)
-    index = _index(op, input, dim, True)
-    d = axis(op, dim, input.ndim)
-    values = Take.apply(input, index, dim=d, how=op)
-    return Extremes(values, index) if keepdim else Extremes(_finish(values, (d,), False), _finish(index, (d,), False))
+    x, d, keep = _lined(op, input, dim, keepdim)
+    index = _index(op, x, d, True)
+    values = Take.apply(x, index, dim=d, how=op)
+    return Extremes(_finish(values, (d,), keep), _finish(index, (d,), keep))
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: None = None) -> Any:
@@ -325,11 +325,17 @@ def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: None = No
     return _extreme("min", tensor("min", "input", input), dim, keepdim)
 
 
+def _lined(op: str, input: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, int, bool]:
+    """input, the axis, and keepdim; of a tensor without axes (dim 0 or -1) as if it had one, that no result keeps."""
+    if input.ndim:
+        return input, axis(op, dim, input.ndim), keepdim
+    return input.reshape(1), axis(op, dim, 1), False
+
+
 def _index(op: str, input: Tensor, dim: int, keepdim: bool) -> Tensor:
-    d = axis(op, dim, input.ndim)
-    _nonempty(op, input, (d,))
-    index = ExtremeIndex.apply(input, dim=d, how=op[-3:])
-    return _finish(index, (d,), keepdim)
+    x, d, keep = _lined(op, input, dim, keepdim)
+    _nonempty(op, x, (d,))
+    return _finish(ExtremeIndex.apply(x, dim=d, how=op[-3:]), (d,), keep)
 
 
 def _arg(op: str, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
@@ -350,14 +356,17 @@ def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
 
 
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False, *, out: None = None) -> Tensor:
-    """ln of the sum of exp(input) over dim, computed in FP32 without overflow."""
+    """ln of the sum of exp(input) over dim, computed in FP32 without overflow. -inf over no elements."""
     refuse("logsumexp", out=out)
     dims = axes("logsumexp", dim, floating("logsumexp", "input", input).ndim)
-    _nonempty("logsumexp", input, dims)
+    if not input.numel():  # it has no maximum
+        return log(sum(exp(input), dims, keepdim))
     return _finish(LogSumExp.apply(input, dims=dims), dims, keepdim)
 
 
 def cumsum(input: Tensor, dim: int, *, dtype: None = None, out: None = None) -> Tensor:
     """The running sum along dim, accumulated in FP32; every partial sum is rounded once."""
     refuse("cumsum", dtype=dtype, out=out)
-    return CumSum.apply(input, dim=axis("cumsum", dim, tensor("cumsum", "input", input).ndim))
+    x, d, _ = _lined("cumsum", tensor("cumsum", "input", input), dim, True)
+    y = CumSum.apply(x, dim=d)
+    return y if input.ndim else y.reshape(())
