@@ -187,6 +187,14 @@ def test_batch_norm_of_nothing(shape, training, dtype):
         np.testing.assert_array_equal(host(v), expected)
 
 
+def test_layer_norm_over_nothing():
+    x = mp.tensor(np.zeros((2, 0), "float16"), requires_grad=True)
+    y = ops.layer_norm(x, (0,))
+    assert y.shape == (2, 0) and y.dtype == "float16"
+    y.sum().backward()
+    assert x.grad.shape == (2, 0)
+
+
 def test_normalize_of_a_tensor_without_axes():
     x = mp.tensor(-4.0, requires_grad=True)
     y = ops.normalize(x, dim=0)

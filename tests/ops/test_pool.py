@@ -156,6 +156,11 @@ def test_without_batch():
         np.testing.assert_array_equal(f(x).numpy(), f(x.unsqueeze(0)).numpy()[0])
 
 
+def test_an_empty_stride_is_that_of_the_kernel():
+    x = mp.tensor(randn(1, 1, 4, 4))
+    np.testing.assert_array_equal(ops.avg_pool2d(x, 2, ()).numpy(), ops.avg_pool2d(x, 2).numpy())
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_an_empty_batch(dtype):
     for f in (lambda x: ops.max_pool2d(x, 2), lambda x: ops.avg_pool2d(x, 2), lambda x: ops.adaptive_avg_pool2d(x, 2)):

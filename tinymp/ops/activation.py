@@ -223,11 +223,11 @@ def tanh(input: Tensor, *, out: None = None) -> Tensor:
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    """input limited to [min_val, max_val]. ValueError unless min_val < max_val, or if a bound does not fit FP16."""
+    """input limited to [min_val, max_val]. ValueError unless min_val <= max_val, or if a bound does not fit FP16."""
     refuse("hardtanh", inplace=inplace)
     x = floating("hardtanh", "input", input)
-    if not min_val < max_val:
-        raise ValueError(f"hardtanh: expected min_val < max_val, got {min_val!r} and {max_val!r}")
+    if not min_val <= max_val:
+        raise ValueError(f"hardtanh: expected min_val <= max_val, got {min_val!r} and {max_val!r}")
     for bound in (min_val, max_val):
         require_fp16("hardtanh", bound, x.dtype)
     return Hardtanh.apply(x, low=min_val, high=max_val)

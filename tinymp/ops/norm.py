@@ -473,7 +473,7 @@ def layer_norm(
     """Normalise input over its last axes, whose lengths are normalized_shape; weight and bias have that shape too."""
     x = floating("layer_norm", "input", input)
     shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
-    shape = integers("layer_norm", "normalized_shape", shape, len(shape), 1)
+    shape = integers("layer_norm", "normalized_shape", shape, len(shape), 0)
     if x.shape[x.ndim - len(shape) :] != shape or not shape:
         raise ValueError(f"layer_norm: expected input.shape to end in normalized_shape {shape}, got {x.shape}")
     for name, v in (("weight", weight), ("bias", bias)):

@@ -266,7 +266,7 @@ def _geometry(
     op: str, shape: tuple, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
 ) -> Geometry:
     kernel = integers(op, "kernel_size", kernel_size, 2, 1)
-    strides = kernel if stride is None else integers(op, "stride", stride, 2, 1)
+    strides = kernel if stride is None or stride == () else integers(op, "stride", stride, 2, 1)
     pads, dilations = integers(op, "padding", padding, 2, 0), integers(op, "dilation", dilation, 2, 1)
     if any(2 * p > k for p, k in zip(pads, kernel)):
         raise ValueError(f"{op}: expected padding to be at most half of kernel_size, got {pads} and {kernel}")
