@@ -142,6 +142,41 @@ def test_masked_fill(mask, value):
     np.testing.assert_array_equal(host(x.grad), np.where(np.broadcast_to(mask, (2, 3)), 0.0, 3.0))
 
 
+@pytest.mark.parametrize(
+    ("input", "other", "dtype"),
+    [(1.0, 0.0, "float32"), (1, 0, "int64"), (True, False, "bool"), (1, 0.5, "float32"), (True, 2, "int64")],
+)
+def test_where_between_numbers(input, other, dtype):
+    y = ops.where(mp.tensor([True, False]), input, other)
+    assert y.dtype == dtype and y.tolist() == [input, other] and not y.requires_grad
+
+
+def test_masked_fill_broadcasts_its_input():
+    mask = np.array([[True, False], [False, True]])
+    check(lambda x: ops.masked_fill(x, mp.tensor(mask), 2.5), lambda x: np.where(mask, 2.5, x), randn(2), grad_length=4)
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+def test_div_rounded_to_whole_numbers(mode):
+    """The floor is Python's: that of the exact quotient, not of the rounded one."""
+    x = np.array([7, -7, 7, -7, 1.0, 0.5, -5, 65504, 3])
+    y = np.array([2, 2, -2, -2, 0.1, -0.25, INF, 0.5, -3])
+
+    def oracle(x, y):
+        if mode == "floor":
+            return [a // b for a, b in zip(x.tolist(), np.broadcast_to(y, x.shape).tolist())]
+        return np.trunc(x / y)
+
+    check(lambda a, b: ops.div(a, b, rounding_mode=mode), oracle, x, y, gradient=False, dtypes=("float64", "float16"))
+    check(lambda a: ops.div(a, 2.5, rounding_mode=mode), lambda a: oracle(a, np.array(2.5)), x, gradient=False)
+    zero = mp.tensor([1.0, -1.0, 0.0]) / 0.0
+    got = ops.div(mp.tensor([1.0, -1.0, 0.0]), 0.0, rounding_mode=mode)
+    np.testing.assert_array_equal(got.numpy(), zero.numpy())
+    a, b = (mp.tensor(v[:4].astype("float16"), requires_grad=True) for v in (x, y[:1]))
+    ops.div(a, b[:1], rounding_mode=mode).sum().backward()
+    assert a.grad.tolist() == [0] * 4 and b.grad.tolist() == [0] and a.grad.dtype == "float16"
+
+
 def test_masked_fill_with_a_tensor():
     check(ops.masked_fill, lambda x, m, v: np.where(m, v, x), randn(2, 3), MASK, np.array(2.0), grad_length=6)
 
@@ -382,7 +417,12 @@ def test_constants_that_do_not_fit_fp16(name, value, swapped):
         (lambda: ops.clamp(1.0, 2), TypeError, "clamp: expected a Tensor for `input`, got float"),
         (lambda: ops.add(X, X, alpha="a"), TypeError, "add: expected `alpha` to be a number, got str"),
         (lambda: ops.sub(N, N, alpha=0.5), ValueError, "sub: expected `alpha` to fit int64, got 0.5"),
-        (lambda: ops.div(X, X, rounding_mode="floor"), TypeError, "div: argument `rounding_mode` is not supported"),
+        (
+            lambda: ops.div(X, X, rounding_mode="ceil"),
+            ValueError,
+            "div: expected `rounding_mode` to be one of None, 'fl",
+        ),
+        (lambda: ops.div(N, N, rounding_mode="floor"), TypeError, "div: expected `input` to be floating, got int64"),
         (lambda: ops.add(1, 2), TypeError, "add: expected a Tensor for `other`, got int; wrap it with tinymp.tensor"),
         (lambda: ops.mul(X, None), TypeError, "mul: expected Tensors and numbers, got NoneType"),
         (lambda: ops.mul("a", X), TypeError, "mul: expected Tensors and numbers, got str"),
@@ -391,7 +431,7 @@ def test_constants_that_do_not_fit_fp16(name, value, swapped):
         (lambda: ops.minimum([1], X), TypeError, "minimum: expected a Tensor for `input`, got list"),
         (lambda: ops.where(X, X, X), TypeError, "where: expected `condition` to be bool, got float32; compare it"),
         (lambda: ops.where(True, X, X), TypeError, "where: expected a Tensor for `condition`, got bool"),
-        (lambda: ops.where(B, 1, 2), TypeError, "where: expected a Tensor for `other`, got int"),
+        (lambda: ops.where(B, 1, "2"), TypeError, "where: expected `other` to be a number, got str"),
         (
             lambda: ops.where(B, X, 0.0),
             ValueError,
@@ -402,7 +442,7 @@ def test_constants_that_do_not_fit_fp16(name, value, swapped):
         (
             lambda: ops.masked_fill(X, B, 0),
             ValueError,
-            r"masked_fill: expected `mask` to broadcast to \(2, 3\), got \(2,\)",
+            r"masked_fill: expected shapes that broadcast .*, got \(2,\) and \(2, 3\)",
         ),
         (
             lambda: ops.masked_fill(X[0, :2], B, X[0]),

@@ -26,7 +26,7 @@ from ..precision import (
     widen,
 )
 from ..tensor import Array, Like, Op, Tensor, type_name
-from ._arguments import constant, floating, refuse, tensor
+from ._arguments import choice, constant, floating, refuse, tensor
 
 KERNELS = Kernels(__file__)
 
@@ -197,6 +197,29 @@ class Div(Op):
 
     def _keep(self, x: Array, y: Array) -> None:
         self.save(x if self.needs[1:] == (True,) else None, y)
+
+
+class DivRounded(Op):
+    """z = x / y rounded towards -inf ("floor") or 0 ("trunc");  no gradient, as z is constant but for its steps.
+
+    The floor is that of the exact quotient, as in Python and PyTorch: from the remainder, which is exact.
+    """
+
+    kind = POINTWISE
+    name = "div"
+    arguments = ("input", "other")
+
+    def forward(self, x: Array, y: Array, *, mode: str) -> Array:
+        xp, a, b = self.xp, widen(x), widen(y)
+        quotient = xp.asarray(a / b)
+        if mode == "trunc":
+            return store(xp.trunc(quotient), like=stored(x, y))
+        rest = xp.fmod(a, b)
+        below = (rest != 0) & ((rest < 0) != xp.less(b, 0))
+        return store(self.device.where(xp.equal(b, 0), quotient, xp.rint((a - rest) / b - below)), like=stored(x, y))
+
+    def backward(self, dz: Array) -> tuple:
+        return tuple([like and self.xp.zeros(like.shape, like.dtype) for like in self.like])
 
 
 class Pow(Op):
@@ -617,10 +640,18 @@ def mul(input: Any, other: Any, *, out: None = None) -> Tensor:
     return Mul.apply(*_any_tensor("mul", input, other))
 
 
-def div(input: Any, other: Any, *, rounding_mode: None = None, out: None = None) -> Tensor:
-    """input / other, broadcast. One of them may be a number. Integers divide as float32."""
-    refuse("div", rounding_mode=rounding_mode, out=out)
+def div(input: Any, other: Any, *, rounding_mode: str | None = None, out: None = None) -> Tensor:
+    """input / other, broadcast. One of them may be a number. Integers divide as float32.
+
+    rounding_mode: "floor" or "trunc" (towards 0) round the quotient to a whole number, without a gradient; TypeError
+    for integers.
+    """
+    refuse("div", out=out)
     pair = _any_tensor("div", input, other)
+    if choice("div", "rounding_mode", rounding_mode, (None, "floor", "trunc")) is not None:
+        return DivRounded.apply(
+            *[floating("div", "input", x) if isinstance(x, Tensor) else x for x in pair], mode=rounding_mode
+        )
     return Div.apply(*[x.float() if isinstance(x, Tensor) and x.dtype not in FLOATING else x for x in pair])
 
 
@@ -653,20 +684,23 @@ def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: None = None) 
 
 
 def where(condition: Tensor, input: Any, other: Any, *, out: None = None) -> Tensor:
-    """input where condition (bool) holds, else other; all broadcast. One of input and other may be a number.
+    """input where condition (bool) holds, else other; all broadcast. input, other or both may be numbers.
 
-    TypeError if condition is not boolean.
+    Two numbers give float32, int64 or bool, after the wider of them. TypeError if condition is not boolean.
     """
     refuse("where", out=out)
     if tensor("where", "condition", condition).dtype != bool:
         raise TypeError(f"where: expected `condition` to be bool, got {condition.dtype}; compare it with something")
+    if not isinstance(input, Tensor) and not isinstance(other, Tensor):
+        numbers = [constant("where", name, v, float32) for name, v in (("input", input), ("other", other))]
+        input, other = Tensor(numbers).to(condition.device)
     pair = _any_tensor("where", input, other)
     broadcastable("where", condition, *[x for x in pair if isinstance(x, Tensor)])
     return Where.apply(condition, *pair)
 
 
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """input with `value` (a number or a tensor without axes) where mask (bool, broadcast) holds.
+    """input with `value` (a number or a tensor without axes) where mask (bool) holds; both are broadcast.
 
     ValueError if the value does not fit FP16: use float("-inf") before a softmax.
     """
@@ -680,12 +714,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         value = constant("masked_fill", "value", value, input.dtype)
         value = value if input.dtype in FLOATING else input.dtype.type(value)
-    try:
-        fits = np.broadcast_shapes(mask.shape, input.shape) == input.shape
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ValueError(f"masked_fill: expected `mask` to broadcast to {input.shape}, got {mask.shape}")
+    broadcastable("masked_fill", mask, input)
     return Where.apply(mask, *operands("masked_fill", value, input))
 
 
