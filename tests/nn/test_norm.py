@@ -296,3 +296,38 @@ def test_a_copied_layer_has_an_iteration_of_its_own(duplicate):
     other(mp.tensor(batches((6, 3))[1]))
     statistics.settle(True)
     assert m.num_batches_tracked.item() == 0 and other.num_batches_tracked.item() == 1
+
+
+@pytest.mark.parametrize(("layer", "shape"), [(nn.InstanceNorm1d, (4, 3, 6)), (nn.InstanceNorm2d, (2, 3, 4, 5))])
+def test_instance_norm(layer, shape):
+    """Of every example alone; running statistics follow the mean over the examples, and an undone step undoes them."""
+    x = randn(*shape).astype("float32") * 2 + 1
+    axes = tuple(range(2, x.ndim))
+    mean, var = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+    plain = layer(3)
+    expected = (x - mean) / np.sqrt(var + 1e-5)
+    np.testing.assert_allclose(plain(mp.tensor(x)).numpy(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(plain.eval()(mp.tensor(x[0])).numpy(), expected[0], rtol=1e-4, atol=1e-5)
+
+    m = layer(3, momentum=0.25, affine=True, track_running_stats=True)
+    m(mp.tensor(x))
+    n = x[0, 0].size
+    np.testing.assert_allclose(m.running_mean.numpy(), 0.25 * mean.mean(0).reshape(3), rtol=1e-4)
+    moved = 0.75 + 0.25 * (var * n / (n - 1)).mean(0).reshape(3)
+    np.testing.assert_allclose(m.running_var.numpy(), moved, rtol=1e-4)
+    settle(m, True)
+    kept = buffers(m)
+    m(mp.tensor(x * 3))
+    assert not np.array_equal(m.running_mean.numpy(), kept["running_mean"])
+    settle(m, False)
+    np.testing.assert_array_equal(m.running_mean.numpy(), kept["running_mean"])
+    y = m.eval()(mp.tensor(x)).numpy()
+    np.testing.assert_allclose(y, normalised(x, kept["running_mean"], kept["running_var"], 1e-5), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "layer", [lambda: nn.GroupNorm(2, 4), lambda: nn.RMSNorm(6), lambda: nn.InstanceNorm1d(4, affine=True)]
+)
+def test_parameters_stay_in_fp32(layer):
+    m, x = mp.MIXED.cast(layer()), mp.tensor(randn(3, 4, 6).astype("float16"))
+    assert {p.dtype.name for p in m.parameters()} == {"float32"} and m(x).dtype == "float16"

@@ -1,7 +1,10 @@
 """Modules, parameters, layers, losses as modules, and initialisers."""
 
 from . import init
+from .activation import GLU, Hardswish, Mish, PReLU, ReLU6
+from .attention import MultiheadAttention
 from .containers import ModuleDict, ModuleList, Sequential
+from .embedding_bag import EmbeddingBag
 from .functions import (
     ELU,
     GELU,
@@ -27,12 +30,14 @@ from .functions import (
     Upsample,
     ZeroPad2d,
 )
-from .layers import Conv1d, Conv2d, ConvTranspose2d, Embedding, Linear
+from .group_norm import GroupNorm, InstanceNorm1d, InstanceNorm2d, RMSNorm
+from .layers import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Embedding, Linear
 from .loss import (
     BCELoss,
     BCEWithLogitsLoss,
     CrossEntropyLoss,
     HuberLoss,
+    KLDivLoss,
     L1Loss,
     MSELoss,
     NLLLoss,
@@ -41,15 +46,23 @@ from .loss import (
 )
 from .module import Module
 from .norm import BatchNorm1d, BatchNorm2d, LayerNorm
+from .padding import ReflectionPad1d, ReflectionPad2d, ReplicationPad1d, ReplicationPad2d
 from .parameter import Parameter
+from .pooling import AdaptiveAvgPool1d, AdaptiveMaxPool2d, AvgPool1d, MaxPool1d
 from .recurrent import GRU, LSTM, GRUCell, LSTMCell
+from .rnn import RNN, RNNCell
 
 __all__ = [
     "ELU",
     "GELU",
+    "GLU",
     "GRU",
     "LSTM",
+    "RNN",
+    "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
+    "AdaptiveMaxPool2d",
+    "AvgPool1d",
     "AvgPool2d",
     "BCELoss",
     "BCEWithLogitsLoss",
@@ -57,15 +70,22 @@ __all__ = [
     "BatchNorm2d",
     "Conv1d",
     "Conv2d",
+    "ConvTranspose1d",
     "ConvTranspose2d",
     "CrossEntropyLoss",
     "Dropout",
     "Embedding",
+    "EmbeddingBag",
     "Flatten",
     "GRUCell",
+    "GroupNorm",
+    "Hardswish",
     "Hardtanh",
     "HuberLoss",
     "Identity",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "KLDivLoss",
     "L1Loss",
     "LSTMCell",
     "LayerNorm",
@@ -75,14 +95,25 @@ __all__ = [
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
+    "MaxPool1d",
     "MaxPool2d",
+    "Mish",
     "Module",
     "ModuleDict",
     "ModuleList",
+    "MultiheadAttention",
     "NLLLoss",
+    "PReLU",
     "Parameter",
     "PixelShuffle",
+    "RMSNorm",
+    "RNNCell",
     "ReLU",
+    "ReLU6",
+    "ReflectionPad1d",
+    "ReflectionPad2d",
+    "ReplicationPad1d",
+    "ReplicationPad2d",
     "SampledSoftmaxLoss",
     "Sequential",
     "SiLU",

@@ -130,14 +130,7 @@ class Conv2d(_Conv):
         return ops.conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
-class ConvTranspose2d(_Conv):
-    """The transposed convolution. weight: (in_channels, out_channels / groups, kh, kw). See `ops.conv_transpose2d`.
-
-    Weight and bias start uniform on [-r, r), r = 1 / sqrt(out_channels / groups * kh kw). padding_mode: only "zeros".
-    forward has no output_size: give output_padding.
-    """
-
-    axes = 2
+class _ConvTranspose(_Conv):
     transposed = True
 
     def __init__(
@@ -155,16 +148,40 @@ class ConvTranspose2d(_Conv):
         device: None = None,
         dtype: None = None,
     ) -> None:
-        self.output_padding = integers("ConvTranspose2d", "output_padding", output_padding, 2, 0)
+        self.output_padding = integers(type(self).__name__, "output_padding", output_padding, self.axes, 0)
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype
         )
 
+    def _options(self) -> tuple:
+        return self.stride, self.padding, self.output_padding, self.groups, self.dilation
+
+
+class ConvTranspose1d(_ConvTranspose):
+    """The transposed convolution over one axis. weight: (in_channels, out_channels / groups, k); input: (N, C, L).
+
+    See `ops.conv_transpose1d` and `ConvTranspose2d`.
+    """
+
+    axes = 1
+
+    def forward(self, input: Tensor, output_size: None = None) -> Tensor:
+        refuse("ConvTranspose1d", output_size=output_size)
+        return ops.conv_transpose1d(input, self.weight, self.bias, *self._options())
+
+
+class ConvTranspose2d(_ConvTranspose):
+    """The transposed convolution. weight: (in_channels, out_channels / groups, kh, kw). See `ops.conv_transpose2d`.
+
+    Weight and bias start uniform on [-r, r), r = 1 / sqrt(out_channels / groups * kh kw). padding_mode: only "zeros".
+    forward has no output_size: give output_padding.
+    """
+
+    axes = 2
+
     def forward(self, input: Tensor, output_size: None = None) -> Tensor:
         refuse("ConvTranspose2d", output_size=output_size)
-        return ops.conv_transpose2d(
-            input, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
-        )
+        return ops.conv_transpose2d(input, self.weight, self.bias, *self._options())
 
 
 class Embedding(Module):

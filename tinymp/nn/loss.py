@@ -110,6 +110,17 @@ class BCELoss(_Loss):
     reduction: str = "mean"
 
 
+@dataclass(eq=False, repr=False)
+class KLDivLoss(_Loss):
+    """target (ln target - input), for log-probabilities input. See `ops.kl_div`."""
+
+    op = "kl_div"
+    size_average: None = None
+    reduce: None = None
+    reduction: str = "mean"
+    log_target: bool = False
+
+
 class SampledSoftmaxLoss(Linear):
     """The output layer of a large vocabulary and its loss: -ln softmax(input W^T + b) at the target class.
 

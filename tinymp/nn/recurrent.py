@@ -15,7 +15,9 @@ from .module import Module, refuse_placement
 from .parameter import parameter
 
 
-class _Recurrent(Module):
+class RecurrentLayer(Module):
+    """What LSTM, GRU and RNN share: weights, layers, directions, sequences of any length."""
+
     gates: ClassVar[int]  # blocks of rows in a weight
     _layer: Any  # (x, first states, suffix of the weights, **options) -> outputs, last states: one op
     proj_size = 0
@@ -120,7 +122,7 @@ class _Recurrent(Module):
         return ", ".join([f"{self.input_size}, {self.hidden_size}", *changed])
 
 
-class LSTM(_Recurrent):
+class LSTM(RecurrentLayer):
     """`num_layers` LSTM layers, each run over the whole sequence as one op (`ops.lstm_layer`).
 
     For layer k: weight_ih_lk (4 hidden_size, inputs), weight_hh_lk (4 hidden_size, outputs), bias_ih_lk and bias_hh_lk
@@ -171,7 +173,7 @@ class LSTM(_Recurrent):
         return lstm_layer(x, (first[0], first[1]), **self._weights(suffix), **options)
 
 
-class GRU(_Recurrent):
+class GRU(RecurrentLayer):
     """`num_layers` GRU layers, each run over the whole sequence as one op (`ops.gru_layer`).
 
     For layer k: weight_ih_lk (3 hidden_size, inputs), weight_hh_lk (3 hidden_size, hidden_size), bias_ih_lk and
@@ -201,7 +203,9 @@ class GRU(_Recurrent):
 # -------------------------------------------------------------------------------------------------------------- cells
 
 
-class _Cell(Module):
+class RecurrentCell(Module):
+    """What LSTMCell, GRUCell and RNNCell share: the weights of one step."""
+
     gates: ClassVar[int]
 
     def __init__(
@@ -241,7 +245,7 @@ class _Cell(Module):
         return f"{self.input_size}, {self.hidden_size}" + (", bias=False" if self.bias_ih is None else "")
 
 
-class LSTMCell(_Cell):
+class LSTMCell(RecurrentCell):
     """One step of an LSTM (`ops.lstm_cell`): forward(input, (h, c)) is the next (h, c); zeros by default.
 
     weight_ih: (4 hidden_size, input_size), weight_hh: (4 hidden_size, hidden_size), bias_ih, bias_hh: (4 hidden_size,),
@@ -257,7 +261,7 @@ class LSTMCell(_Cell):
         return (h, c) if input.ndim == 2 else (h.squeeze(0), c.squeeze(0))
 
 
-class GRUCell(_Cell):
+class GRUCell(RecurrentCell):
     """One step of a GRU (`ops.gru_cell`): forward(input, h) is the next h; zeros by default.
 
     weight_ih: (3 hidden_size, input_size), weight_hh: (3 hidden_size, hidden_size), bias_ih, bias_hh: (3 hidden_size,),

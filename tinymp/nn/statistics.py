@@ -56,7 +56,7 @@ class Undo:
         """
         if self in _iteration.open and not self._untouched():
             _iteration.open.discard(self)  # the user has set the buffers: what they were before is not to come back
-        if is_grad_enabled() and self not in _iteration.open:
+        if buffers and is_grad_enabled() and self not in _iteration.open:
             device = backend.of(buffers[0].data)
             copies = [device.xp.empty_like(b.data) for b in buffers]
             device.copy_all([b.data for b in buffers], copies)

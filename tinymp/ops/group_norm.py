@@ -152,10 +152,11 @@ def instance_norm(
         return batch_norm(x, running_mean, running_var, weight, bias, False, 0.0, eps)
     if x.numel() == n * c:
         raise ValueError(f"{op}: expected more than one value per channel of an example, got input {x.shape}")
-    own = [None if v is None else Tensor(backend.of(v.data).xp.tile(v.data, n)) for v in (running_mean, running_var)]
-    affine = [None if v is None else repeat(v, n) for v in (weight, bias)]
-    y = batch_norm(reshape(x, (1, n * c, *x.shape[2:])), *own, *affine, True, momentum, eps)
-    for v, moved in zip((running_mean, running_var), own):
+    xp, moving = backend.of(x.data).xp, (running_mean, running_var)
+    means, variances = [None if v is None else Tensor(xp.tile(v.data, n)) for v in moving]
+    w, b = [None if v is None else repeat(v, n) for v in (weight, bias)]
+    y = batch_norm(reshape(x, (1, n * c, *x.shape[2:])), means, variances, w, b, True, momentum, eps)
+    for v, moved in ((running_mean, means), (running_var, variances)):
         if v is not None and moved is not None:
             v.data[...] = to_dtype(reduce(moved.data.reshape(n, c), 0, "mean").reshape(c), v.dtype)
             v._version[0] += 1

@@ -32,9 +32,9 @@ def max_pool1d(
     return_indices: bool = False,
 ) -> Any:
     """The maximum of every window of input (N, C, L) or (C, L); see `max_pool2d`."""
-    x, options = _row("max_pool1d", input), _options("max_pool1d", kernel_size, stride, padding)
+    x, (kernel, step, pad) = _row("max_pool1d", input), _options("max_pool1d", kernel_size, stride, padding)
     spread = 1, integers("max_pool1d", "dilation", dilation, 1, 1)[0]
-    y = max_pool2d(x, *options, spread, ceil_mode, return_indices)
+    y = max_pool2d(x, kernel, step, pad, spread, ceil_mode, return_indices)
     return (squeeze(y[0], -2), squeeze(y[1], -2)) if return_indices else squeeze(y, -2)
 
 
@@ -47,8 +47,8 @@ def avg_pool1d(
     count_include_pad: bool = True,
 ) -> Tensor:
     """The mean of every window of input (N, C, L) or (C, L), summed in FP32; see `avg_pool2d`."""
-    x, options = _row("avg_pool1d", input), _options("avg_pool1d", kernel_size, stride, padding)
-    y = avg_pool2d(x, *options, ceil_mode, count_include_pad)
+    x, (kernel, step, pad) = _row("avg_pool1d", input), _options("avg_pool1d", kernel_size, stride, padding)
+    y = avg_pool2d(x, kernel, step, pad, ceil_mode, count_include_pad)
     return squeeze(y, -2)
 
 

@@ -1,0 +1,93 @@
+"""RNN and RNNCell: against the recurrence, in every layout, and with sequences of any length."""
+
+import inspect
+import itertools
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import check, host, randn
+from tinymp import nn
+
+T, B, D, H = 5, 3, 4, 6
+FP64 = mp.Policy("FP64", storage="float64")
+F = {"tanh": np.tanh, "relu": lambda z: np.maximum(z, 0)}
+
+
+def oracle(m, x, h, lengths):
+    """(output, last states) of x (T, B, D) and h (layers * directions, B, H), one sequence and step at a time."""
+    p, last = {name: host(w.data) for name, w in m.named_parameters()}, []
+    for layer in range(m.num_layers):
+        out = np.zeros((T, B, H * (1 + m.bidirectional)))
+        for d, suffix in enumerate(("", "_reverse")[: 1 + m.bidirectional]):
+            w, u = p[f"weight_ih_l{layer}{suffix}"], p[f"weight_hh_l{layer}{suffix}"]
+            b = p.get(f"bias_ih_l{layer}{suffix}", 0) + p.get(f"bias_hh_l{layer}{suffix}", 0)
+            ends = []
+            for i, n in enumerate(lengths):
+                now = h[len(last), i]
+                for t in range(n)[::-1] if d else range(n):
+                    now = F[m.nonlinearity](x[t, i] @ w.T + now @ u.T + b)
+                    out[t, i, d * H : (d + 1) * H] = now
+                ends.append(now)
+            last.append(np.stack(ends))
+        x = out
+    return x, np.stack(last)
+
+
+@pytest.mark.parametrize("lengths", [None, [3, 5, 1]])
+@pytest.mark.parametrize(("layers", "bidirectional"), [(1, False), (2, True)])
+@pytest.mark.parametrize(("nonlinearity", "bias"), [("tanh", True), ("relu", False)])
+def test_against_the_recurrence(nonlinearity, bias, layers, bidirectional, lengths):
+    m = FP64.cast(nn.RNN(D, H, layers, nonlinearity, bias, bidirectional=bidirectional))
+    x, h = randn(T, B, D), randn(layers * (1 + bidirectional), B, H, seed=1)
+    expected, last = oracle(m, x, h, lengths or [T] * B)
+    y, h_n = m(mp.tensor(x), mp.tensor(h), lengths)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(h_n.numpy(), last, rtol=1e-10, atol=1e-13)
+    for i in range(2):
+        check(
+            lambda x, h, i=i: m(x, h, lengths)[i],
+            lambda x, h, i=i: oracle(m, x, h, lengths or [T] * B)[i],
+            x,
+            h,
+            dtypes=("float64",),
+        )
+
+
+def test_layouts():
+    m = FP64.cast(nn.RNN(D, H))
+    x = randn(T, B, D)
+    zeros = np.zeros((1, B, H))
+    expected, last = oracle(m, x, zeros, [T] * B)
+    y, h_n = m(mp.tensor(x[:, 0]))
+    np.testing.assert_allclose(y.numpy(), expected[:, 0], rtol=1e-10)
+    np.testing.assert_allclose(h_n.numpy(), last[:, 0], rtol=1e-10)
+    m.batch_first = True
+    np.testing.assert_allclose(m(mp.tensor(x.swapaxes(0, 1)))[0].numpy().swapaxes(0, 1), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("nonlinearity", "bias"), [*itertools.product(F, (True, False))])
+def test_cell(nonlinearity, bias):
+    m = FP64.cast(nn.RNNCell(D, H, bias, nonlinearity))
+    p = {name: host(w.data) for name, w in m.named_parameters()}
+
+    def step(x, h):
+        b = p.get("bias_ih", 0) + p.get("bias_hh", 0)
+        return F[nonlinearity](x @ p["weight_ih"].T + h @ p["weight_hh"].T + b)
+
+    check(m, step, randn(B, D), randn(B, H, seed=1), dtypes=("float64",))
+    np.testing.assert_allclose(m(mp.tensor(randn(D))).numpy(), step(randn(D), np.zeros(H)), rtol=1e-10)
+
+
+@pytest.mark.parametrize("lengths", [None, [3, 5, 1]])
+def test_mixed(lengths):
+    m = mp.MIXED.cast(nn.RNN(D, H, 2, bidirectional=True))
+    y, h_n = m(mp.tensor(randn(T, B, D).astype("float16")), lengths=lengths)
+    (y.sum() + h_n.sum()).backward()
+    assert {y.dtype.name, h_n.dtype.name, *(p.grad.dtype.name for p in m.parameters())} == {"float16"}
+
+
+def test_constructor_is_pytorchs():
+    names = "input_size hidden_size num_layers nonlinearity bias batch_first dropout bidirectional device dtype"
+    assert list(inspect.signature(nn.RNN).parameters) == names.split()

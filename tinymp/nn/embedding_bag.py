@@ -1,0 +1,75 @@
+"""EmbeddingBag: sums, means or maxima of the rows of a table."""
+
+from __future__ import annotations
+
+from .. import ops
+from ..ops._arguments import choice, integers, refuse
+from ..tensor import Tensor
+from . import init
+from .module import Module, refuse_placement
+from .parameter import parameter
+
+
+class EmbeddingBag(Module):
+    """The "sum", "mean" or "max" of the rows of weight (num_embeddings, embedding_dim) that each bag names.
+
+    weight starts standard normal; the row padding_idx starts at zero, counts in no bag and gets no gradient. See
+    `ops.embedding_bag`, also for forward's arguments.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        _weight: None = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        device: None = None,
+        dtype: None = None,
+    ) -> None:
+        super().__init__()
+        name = "EmbeddingBag"
+        refuse_placement(name, device, dtype)
+        refuse(name, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, _weight=_weight)
+        if norm_type != 2.0:
+            refuse(name, norm_type=norm_type)
+        (self.num_embeddings,) = integers(name, "num_embeddings", num_embeddings, 1, 1)
+        (self.embedding_dim,) = integers(name, "embedding_dim", embedding_dim, 1, 1)
+        if padding_idx is not None:
+            if not -num_embeddings <= padding_idx < num_embeddings:
+                limits = f"[{-num_embeddings}, {num_embeddings - 1}]"
+                raise IndexError(f"{name}: expected padding_idx in {limits}, got {padding_idx}")
+            padding_idx %= num_embeddings
+        self.mode, self.padding_idx = choice(name, "mode", mode, ("sum", "mean", "max")), padding_idx
+        self.sparse, self.include_last_offset = bool(sparse), bool(include_last_offset)
+        self.weight = parameter(num_embeddings, embedding_dim)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            value = self.weight.master.copy()
+            value[self.padding_idx] = 0
+            self.weight.write(value)
+
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        return ops.embedding_bag(
+            input,
+            self.weight,
+            offsets,
+            mode=self.mode,
+            sparse=self.sparse,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset,
+            padding_idx=self.padding_idx,
+        )
+
+    def extra_repr(self) -> str:
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}{padding}"
