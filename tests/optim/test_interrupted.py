@@ -172,7 +172,7 @@ def test_an_interrupted_move_is_whole_or_nothing(gpu):
         lambda p: p.write(mp.tensor(randn(3).astype("float32")).data),
         lambda p: p.copy_(randn(3)),
         lambda p: p.__setitem__(1, 5.0),
-        lambda p: setattr(p, "data", randn(3)),
+        lambda p: setattr(p, "data", randn(3).astype("float32")),
     ],
     ids=["write", "copy_", "setitem", "data"],
 )
