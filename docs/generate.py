@@ -58,7 +58,7 @@ def page() -> str:
         [f"`{g.__name__}{_arguments(g)}`", first_paragraph(g)]
         for g in (precision.widen, precision.store, precision.gemm, precision.reduce)
     ]
-    fused = first_paragraph(precision.fused)
+    rule = first_paragraph(precision.may_fuse)
     kinds = [[f"`{k.name}`", k.reads, k.computes, k.accumulates, k.writes, k.source] for k in precision.KINDS]
     columns = [f.name for f in fields(precision.Policy) if f.name != "name"]
     policies = [[f"`{p.name}`", *[str(getattr(p, c)) for c in columns]] for p in precision.POLICIES.values()]
@@ -90,7 +90,7 @@ Precision changes in these four functions of [precision.py](../tinymp/precision.
 
 {table(["gate", "what it does"], gates)}
 
-On a GPU a CUDA kernel may do the work of several gates in one pass. `fused(dtype)`: {fused[0].lower()}{fused[1:]}
+On a GPU a CUDA kernel may do the work of several gates in one pass. `may_fuse(dtype)`: {rule[0].lower()}{rule[1:]}
 
 ## The kinds of arithmetic
 

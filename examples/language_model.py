@@ -26,7 +26,6 @@ import tinymp as mp
 from tinymp import nn, ops, optim
 from tinymp.precision import MOVEMENT
 from tinymp.sparse import values_of
-from tinymp.tensor import watch
 
 from . import report, text
 from .mnist import loss_scaler, natural, positive, rate
@@ -188,7 +187,7 @@ class Run(report.Run):
         return statistics.fmean(share for _, share in self.zero_shares) if self.zero_shares else math.nan
 
 
-class Zeros:
+class Zeros(mp.Observer):
     """Watches a backward pass and counts the values that ops write as gradients, and those that are 0 (MPT section 3.2:
     "activation gradient values", too, become zeros in FP16).
     """
@@ -196,8 +195,8 @@ class Zeros:
     def __init__(self) -> None:
         self.values = self.zeros = 0
 
-    def __call__(self, phase: str, op: Any, inputs: tuple, outputs: tuple) -> None:
-        if phase == "backward" and op.kind is not MOVEMENT:
+    def ran(self, op: Any, inputs: tuple, outputs: tuple) -> None:
+        if op.phase == "backward" and op.kind is not MOVEMENT:
             for dx in (values_of(dx) for dx, like in zip(outputs, op.like) if like is not None):
                 self.values += dx.size
                 self.zeros += dx.size - int(mp.backend.of(dx).xp.count_nonzero(dx))
@@ -237,7 +236,7 @@ def train(
             if step == 0:
                 run.measure_bytes(loss)
             zeros = Zeros()
-            with watch(zeros) if step % MEASURE == 0 else contextlib.nullcontext():
+            with mp.observe(zeros) if step % MEASURE == 0 else contextlib.nullcontext():
                 scaler.scale(loss).backward()
             if step % MEASURE == 0:
                 run.zero_shares.append((step, zeros.zeros / zeros.values))

@@ -341,9 +341,9 @@ def test_split_k_on_a_gpu(gpu):
     a, b = (rng.integers(-1000, 1000, shape).astype(F16) / F16(16) for shape in [(3, 24), (24, 8)])
     with use(dataclasses.replace(MIXED, split=3)):
         c = mp.tensor(a).to("gpu") @ mp.tensor(b).to("gpu")
-        assert not precision.fused(np.dtype(F16))  # a kernel of its own would not be split
+        assert not precision.may_fuse(np.dtype(F16))  # a kernel of its own would not be split
         np.testing.assert_array_equal(c.numpy(), gemm(a, b))
-    assert precision.fused(np.dtype(F16))
+    assert precision.may_fuse(np.dtype(F16))
 
 
 def test_split_k_over_nothing():
@@ -625,7 +625,7 @@ def test_cast_refuses(target):
         "no_grad",
         "enable_grad",
         "is_grad_enabled",
-        "watch",
+        "observe",
         "manual_seed",
         "ops",
         "nn",

@@ -12,6 +12,7 @@ import tinymp as mp
 from tinymp import ops
 from tinymp.precision import LOSS, POINTWISE, float32, store, widen
 from tinymp.tensor import Op, Tensor
+from watching import watch
 
 F16, F32, F64 = np.float16, np.float32, np.float64
 
@@ -567,10 +568,10 @@ def test_parts_of_a_loss_carry_one_scale():
 def test_watchers_see_every_op_and_go():
     seen = []
     x = leaf(1.0, 2.0, dtype=F16)
-    with mp.watch(lambda phase, op, inputs, outputs: seen.append((phase, op.name, len(inputs), outputs[0].shape))):
+    with watch(lambda phase, op, inputs, outputs: seen.append((phase, op.name, len(inputs), outputs[0].shape))):
         y = (x * 2).sum()
         y.backward()
-        with pytest.raises(KeyError), mp.watch(lambda *_: seen.append("inner")):
+        with pytest.raises(KeyError), watch(lambda *_: seen.append("inner")):
             raise KeyError
     (x * 2).sum().backward()
     assert seen == [

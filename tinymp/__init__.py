@@ -10,6 +10,7 @@ from . import backend, data, nn, ops, optim
 from .audit import audit
 from .backend import default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
 from .capture import capture
+from .events import Observer, observe
 from .info import __version__, info
 from .ops import (
     arange,
@@ -49,6 +50,6 @@ from .precision import (
     use,
 )
 from .sparse import SparseRows
-from .tensor import Tensor, enable_grad, from_numpy, is_grad_enabled, no_grad, saved_nbytes, tensor, watch
+from .tensor import Tensor, enable_grad, from_numpy, is_grad_enabled, no_grad, saved_nbytes, tensor
 
 ops.bind(Tensor)

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import backend
+from .events import here, tell
 
 Array = Any
 
@@ -183,100 +184,26 @@ def current_policy() -> Policy:
     return _policy.get()
 
 
-def fused(dtype: np.dtype | None) -> bool:
+def may_fuse(dtype: np.dtype | None) -> bool:
     """Whether a CUDA kernel may do the work of several gates at once on storage of this dtype.
 
     A kernel widens, computes and accumulates in FP32 registers and stores with one rounding to nearest: only where the
     policy in use asks for just that, and nobody observes the gates, may it stand in for an op's definition.
     """
-    if _observer is not None:
+    if here.inside:
         return False
     policy = _policy.get()
     exact = policy.accumulate == policy.reduce == float32 and policy.rounding == "nearest" and policy.split == 1
     return dtype == float32 or (dtype == float16 and exact)
 
 
-# The op that runs: its name, and the dtype of what it stores. Only kept where the policy in use names ops.
-_running: ContextVar[tuple[str, Any]] = ContextVar("running", default=("", None))
-
-
-@contextmanager
-def running(op: str, storage: Any) -> Iterator[None]:
-    """Within the block, the gates know for which op they work: a policy's `only` may name it."""
-    token = _running.set((op, storage))
-    try:
-        yield
-    finally:
-        _running.reset(token)
-
-
-def _decides(policy: Policy, dtype: np.dtype) -> bool:
+def _applies(policy: Policy, dtype: np.dtype) -> bool:
     """Whether a policy decides about a sum over operands of this dtype: over FP16 ones, in the ops that it names."""
     if not policy.only:
         return dtype == float16
-    op, storage = _running.get()
-    return op in policy.only and storage == float16 and dtype in (float16, float32)  # a loss sums FP32 values
-
-
-# ---------------------------------------------------------------------------------------------------------- observing
-
-
-class Observer:
-    """What the gates tell the one who observes them (tinymp.audit). Each method is called from within a gate, so that
-    the frames of the stack say who asked; arrays may be read, and kept only as copies.
-    """
-
-    def rounded(self, x: Array, y: Array) -> None:
-        """x, in FP32 or FP64, became y, in fewer bits."""
-
-    def product(self, a: Array, b: Array, accumulate: str) -> None:
-        """a @ b, summed in accumulators of this dtype ("float16", "float32", "tf32", "float64")."""
-
-    def reduced(self, x: Array, axis: Any, how: str, accumulate: str) -> None:
-        """A sum or mean ("sum", "mean", "max", "min", "cumsum") of x over axis, likewise."""
-
-    def written(self, parameter: Any, value: Any) -> None:
-        """A parameter is about to be set to `value`, in FP32 (or SparseRows of it): an update, or the user's word."""
-
-    def deposited(self, leaf: Any, gradient: Any, scale: Any) -> None:
-        """`backward` adds this gradient (or SparseRows), which carries a loss scale, to the `grad` of a leaf."""
-
-    def stepped(self, optimizer: Any, result: Any) -> None:
-        """An optimizer has updated its parameters, or skipped that: result is the StepResult."""
-
-
-_observer: Observer | None = None
-
-
-def observer() -> Observer | None:
-    """The one who observes the gates."""
-    return _observer
-
-
-@contextmanager
-def observe(by: Observer) -> Iterator[None]:
-    """Within the block, the gates tell `by` what passes. RuntimeError if another one is there already."""
-    global _observer
-    if _observer is not None:
-        raise RuntimeError(
-            "observe: the gates are observed already, by another mp.audit() or by `tinymp audit`; end that one first"
-        )
-    _observer = by
-    try:
-        yield
-    finally:
-        _observer = None
-
-
-@contextmanager
-def unobserved() -> Iterator[None]:
-    """Within the block nobody observes: for what an observer itself computes."""
-    global _observer
-    aside, _observer = _observer, None
-    try:
-        yield
-    finally:
-        _observer = aside
+    op = here.running
+    named = getattr(op, "name", None) in policy.only and getattr(op, "storage", None) == float16
+    return named and dtype in (float16, float32)  # a loss sums FP32 values
 
 
 # -------------------------------------------------------------------------------------------------------- the 4 gates
@@ -304,8 +231,8 @@ def store(x32: Array, like: Array) -> Array:
         raise TypeError(f"store: {x32.dtype} would be rounded to {like.dtype}; only FP32 to FP16 rounds here")
     device = backend.of(x32)
     y = device.cast_stochastic(x32) if _policy.get().rounding == "stochastic" else device.cast(x32, float16)
-    if _observer is not None:
-        _observer.rounded(x32, y)
+    if here.inside:
+        tell("rounded", x32, y)
     return y
 
 
@@ -327,14 +254,14 @@ def gemm(
     device, like = backend.of(a), a if like is None else like
     policy, split = _policy.get(), 1
     if like.dtype == float16:
-        studied = _decides(policy, like.dtype)
+        studied = _applies(policy, like.dtype)
         compute, split = (NAMES[policy.accumulate], min(policy.split, a.shape[-1])) if studied else ("float32", 1)
     else:
         compute = "tf32" if policy.tf32 and like.dtype == float32 else NAMES[like.dtype]
     # cuBLAS rounds its accumulators itself, to nearest; a CPU's SGEMM hands them over as they are
-    rounded = device.gemm_rounds and not wide and policy.rounding == "nearest" and _observer is None and split == 1
-    if _observer is not None:
-        _observer.product(a, b, compute)
+    rounded = device.gemm_rounds and not wide and policy.rounding == "nearest" and not here.inside and split == 1
+    if here.inside:
+        tell("product", a, b, compute)
     how = compute, policy.chunk, like.dtype, rounded
     c = device.gemm(a, b, bias, acc, *how) if split < 2 else _in_parts(a, b, bias, acc, how, split, like)
     return c if wide or rounded else store(c, like)
@@ -363,9 +290,9 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None =
     device = backend.of(x)
     stored = x if like is None else like
     policy = _policy.get()
-    in_fp16 = policy.reduce == float16 and how not in ("max", "min") and _decides(policy, stored.dtype)
-    if _observer is not None:
-        _observer.reduced(x, axis, how, "float16" if in_fp16 else _accumulator_of(x))
+    in_fp16 = policy.reduce == float16 and how not in ("max", "min") and _applies(policy, stored.dtype)
+    if here.inside:
+        tell("reduced", x, axis, how, "float16" if in_fp16 else _accumulator_of(x))
     return device.reduce_fp16(x, axis, how) if in_fp16 else device.reduce(x, axis, how)
 
 
@@ -389,9 +316,9 @@ def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce") ->
     `accumulate` where the sum completes a dot product.
     """
     policy = _policy.get()
-    in_fp16 = getattr(policy, accumulator) == float16 and _decides(policy, like.dtype)
-    if _observer is not None:
-        _observer.reduced(part, None, "sum", "float16" if in_fp16 else NAMES[total.dtype])
+    in_fp16 = getattr(policy, accumulator) == float16 and _applies(policy, like.dtype)
+    if here.inside:
+        tell("reduced", part, None, "sum", "float16" if in_fp16 else NAMES[total.dtype])
     total += part
     if in_fp16:
         total[...] = widen(backend.of(total).cast(total, float16))
@@ -403,9 +330,9 @@ def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
     The gradient of every lookup. The accumulator is that of `reduce`: FP32, or FP16 where the policy studies it.
     """
     device, policy = backend.of(rows), _policy.get()
-    in_fp16 = policy.reduce == float16 and _decides(policy, like.dtype)
-    if _observer is not None:
-        _observer.reduced(rows, 0, "sum", "float16" if in_fp16 else _accumulator_of(rows))
+    in_fp16 = policy.reduce == float16 and _applies(policy, like.dtype)
+    if here.inside:
+        tell("reduced", rows, 0, "sum", "float16" if in_fp16 else _accumulator_of(rows))
     if in_fp16:
         return widen(device.scatter_add_rows(n_rows, index, store(rows, like)))
     return device.scatter_add_rows(n_rows, index, widen(rows))
@@ -419,8 +346,8 @@ def to_dtype(x: Array, dtype: np.dtype) -> Array:
     if x.dtype in FLOATING and dtype in FLOATING:
         stochastic = dtype == float16 and _policy.get().rounding == "stochastic"
         y = backend.of(x).cast_stochastic(x) if stochastic else backend.of(x).cast(x, dtype)
-        if _observer is not None and dtype.itemsize < x.dtype.itemsize:
-            _observer.rounded(x, y)
+        if here.inside and dtype.itemsize < x.dtype.itemsize:
+            tell("rounded", x, y)
         return y
     return x.astype(dtype)
 

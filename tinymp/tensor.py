@@ -23,8 +23,8 @@ from __future__ import annotations
 import heapq
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from . import _dtypes, backend
+from .events import here, tell
 from .precision import (
     FLOATING,
     LOSS,
@@ -39,15 +40,12 @@ from .precision import (
     POINTWISE,
     Kind,
     Policy,
-    current_policy,
     fit,
     float16,
     float32,
     float64,
-    fused,
-    observer,
+    may_fuse,
     require_fit,
-    running,
     scalar,
     store,
     to_dtype,
@@ -83,34 +81,6 @@ def enable_grad() -> Iterator[None]:
 def is_grad_enabled() -> bool:
     """Whether ops record a graph here."""
     return _grad_enabled.get()
-
-
-# ------------------------------------------------------------------------------------------------------------ watching
-
-# Called as watcher(phase, op, inputs, outputs) with phase "forward" or "backward" and tuples of arrays (or None; or
-# SparseRows among the outputs of a backward), after every op. Empty in normal use: then it costs one truth test per op.
-_watchers: list[Callable[[str, Op, tuple, tuple], None]] = []
-
-
-@contextmanager
-def watch(watcher: Callable[[str, Op, tuple, tuple], None]) -> Iterator[None]:
-    """Within the block, `watcher(phase, op, inputs, outputs)` is called after every op's forward and backward."""
-    _watchers.append(watcher)
-    try:
-        yield
-    finally:
-        _watchers.remove(watcher)
-
-
-@contextmanager
-def unwatched() -> Iterator[None]:
-    """Within the block nobody watches: for what a watcher itself runs, which is no part of the training."""
-    aside = _watchers[:]
-    _watchers.clear()
-    try:
-        yield
-    finally:
-        _watchers[:] = aside
 
 
 # ------------------------------------------------------------------------------------------------------------------ Op
@@ -156,10 +126,12 @@ class Op:
     like: tuple = ()  # per argument: the Like that its gradient must match, or None where none is wanted
     versions: Sequence[tuple] = ()  # (counter, its value) of the arguments and results whose memory backward will read
     sequence: int  # its place in the order in which ops ran
+    phase: str = "forward"  # or "backward", from where that begins
     dtype: Any = None  # of its outputs
     device: Any = backend.cpu  # the backend of its arrays
-    storage: Any = None  # the dtype of its floating arguments; only kept on a GPU
+    storage: Any = None  # the dtype of its floating arguments
     outputs: int = 1
+    options: Mapping[str, Any] = {}  # what forward got by keyword
     loss_scale: Any = None  # the scale that this op multiplies into gradients (optim.scaler)
 
     def __init_subclass__(cls) -> None:
@@ -219,16 +191,20 @@ class Op:
         if recording:
             op.needs = tuple([isinstance(a, Tensor) and a.requires_grad for a in args])
         # inf and nan are values here: the scaler and the finite checks look for them
-        with np.errstate(all="ignore") if not current_policy().only else _named(cls.name, storage):
-            if device is backend.cpu or device is None:
-                y = op.forward(*arrays, **options)
-            else:
-                op.device, op.storage = device, storage
-                y = op._on_device(op.forward, cls.forward_cuda, arrays, options)
+        op.options, op.storage = options, storage
+        outer, here.running = here.running, op
+        try:
+            with np.errstate(all="ignore"):
+                if device is backend.cpu or device is None:
+                    y = op.forward(*arrays, **options)
+                else:
+                    op.device = device
+                    y = op._on_device(op.forward, cls.forward_cuda, arrays, options)
+        finally:
+            here.running = outer
         ys = y if isinstance(y, tuple) else (y,)
-        if _watchers:
-            for watcher in tuple(_watchers):
-                watcher("forward", op, tuple(arrays), ys)
+        if here.observers:
+            tell("ran", op, args, ys)
         results = tuple([op._output(op.xp.asarray(y), storage, recording, i) for i, y in enumerate(ys)])
         for result in results:
             if result.data.base is not None:  # a view counts its changes together with what it shows
@@ -245,7 +221,7 @@ class Op:
     def _on_device(self, definition: Any, twin: Any, arrays: Any, options: dict) -> Any:
         """On a GPU: run the CUDA twin where there is one and the policy allows it, else the definition."""
         try:
-            able = twin is not None and self.device is backend.gpu and fused(self.storage)
+            able = twin is not None and self.device is backend.gpu and may_fuse(self.storage)
             y = twin(self, *arrays, **options) if able else NotImplemented
             return definition(*arrays, **options) if y is NotImplemented else y
         except Exception as error:
@@ -291,7 +267,7 @@ class Op:
             if getattr(a, "dtype", storage) != storage and a.dtype in FLOATING and not _is_argument(a, args):
                 raise TypeError(f"{self.name}: saved {a.dtype} for backward, but storage is {storage}; see Op.save")
 
-    def _run_backward(self, dys: list, retain: bool) -> tuple:
+    def run_backward(self, dys: list, retain: bool) -> tuple:
         """Call backward and hold its gradients to the shape and dtype of the inputs; then free what was saved."""
         if self.saved is None:
             raise RuntimeError(
@@ -303,11 +279,15 @@ class Op:
                 f"{self.name}: a tensor that backward needs was changed in place after the forward pass; call "
                 "backward() before the optimizer's step and other in-place changes"
             )
-        with nullcontext() if not current_policy().only else _named(self.name, self._storage()):
+        self.phase, outer, here.running = "backward", here.running, self
+        try:
+            dys = [None if dy is None else store(dy, like=self) for dy in dys]  # FP32 sums are rounded once
             if self.device is backend.cpu:
                 dx = self.backward(*dys)
             else:
                 dx = self._on_device(self.backward, type(self).backward_cuda, dys, {})
+        finally:
+            here.running = outer
         dxs = dx if isinstance(dx, tuple) else (dx,)
         if len(dxs) != len(self.edges):
             raise RuntimeError(f"{self.name}: backward gave {len(dxs)} gradients for {len(self.edges)} arguments")
@@ -317,16 +297,11 @@ class Op:
                     f"{self.name}: the gradient of `{self._name_of(i)}` must be {like.dtype} {like.shape} like the "
                     f"argument, got {'None' if g is None else f'{g.dtype} {g.shape}'}"
                 )
-        if _watchers:
-            for watcher in tuple(_watchers):
-                watcher("backward", self, tuple(dys), dxs)
+        if here.observers:
+            tell("ran", self, tuple(dys), dxs)
         if self.keeps and not retain:
             self.saved, self.statistics = None, ()
         return dxs
-
-    def _storage(self) -> Any:
-        """float16 if that is what it stores, or gives to its inputs as gradients."""
-        return float16 if float16 in [self.dtype, *[like.dtype for like in self.like if like is not None]] else None
 
     @property
     def xp(self) -> Any:
@@ -354,13 +329,6 @@ class Op:
             f"{cls.name}: expected tensors of one dtype, got {seen}; nothing is promoted silently: give both the "
             "storage of one policy with policy.cast(...), or convert one with .half() or .float()"
         )
-
-
-@contextmanager
-def _named(op: str, storage: Any) -> Iterator[None]:
-    """What an op computes in, where the policy in use names ops."""
-    with np.errstate(all="ignore"), running(op, storage):
-        yield
 
 
 # -------------------------------------------------------------------------------------------------------------- Tensor
@@ -631,7 +599,9 @@ class Tensor:
                     f"{gradient.dtype} {gradient.shape}"
                 )
         with np.errstate(all="ignore"):
-            _deposit(_propagate(self, gradient, retain_graph), gradient)
+            run = Backward(self, gradient, retain_graph)
+            run.propagate()
+            run.deposit()
 
     if TYPE_CHECKING:  # tinymp.ops.bind gives Tensor these methods at import; see `ops/__init__.py`
 
@@ -651,73 +621,92 @@ class Tensor:
         def __matmul__(self, other: Any) -> Tensor: ...
 
 
-def _propagate(root: Tensor, gradient: Array, retain: bool = False) -> dict[int, list]:
-    """Walk the graph from root in the reverse of the order in which its ops ran; no recursion.
+class Backward:
+    """One run of `Tensor.backward`. While it propagates, observers find it as `events.here.backward`.
 
-    Returns {id of leaf: [leaf, gradient, loss scale]} in the order in which the leaves were reached. A gradient
-    travels with the loss scale that it carries (1.0: none), and two meet only under one scale.
+    root, gradient  where it begins, and with what gradient
+    retain          whether ops keep what they saved, for another run
+    leaves          {id of leaf: [leaf, gradient, loss scale]} in the order in which the leaves were reached. A gradient
+                    travels with the loss scale that it carries (1.0: none), and two meet only under one scale
     """
-    leaves: dict[int, list] = {}
-    waiting: dict[Op, list] = {}  # op -> gradients of its outputs so far, and their loss scale
-    queue: list[tuple[int, Op]] = []  # the op that ran last comes first: all its users have been visited
 
-    def send(edge: Any, dx: Array, scale: Any) -> None:
-        if isinstance(edge, Tensor):
-            slot, i = leaves.setdefault(id(edge), [edge, None, scale]), 1
-        else:
-            (op, i), dx = edge, dense_of(dx)
-            if op not in waiting:
-                waiting[op] = [None] * op.outputs + [scale]
-                heapq.heappush(queue, (-op.sequence, op))
-            slot = waiting[op]
-        if slot[-1] is not scale and slot[-1] != scale:
-            raise RuntimeError(
-                f"backward: gradients with loss scales {float(slot[-1]):g} and {float(scale):g} meet; pass every part "
-                "of the loss through scaler.scale, once"
-            )
-        slot[i] = dx if slot[i] is None else accumulate(slot[i], dx)
+    def __init__(self, root: Tensor, gradient: Array, retain: bool = False) -> None:
+        self.root, self.gradient, self.retain = root, gradient, retain
+        self.leaves: dict[int, list] = {}
 
-    send(root if root._op is None else (root._op, root._index), gradient, 1.0)
-    while queue:
-        _, op = heapq.heappop(queue)
-        *dys, scale = waiting.pop(op)
-        dys = [None if dy is None else store(dy, like=op) for dy in dys]  # FP32 sums are rounded once
-        dxs = op._run_backward(dys, retain)
-        if op.loss_scale is not None:
-            scale = scale * op.loss_scale
-        for edge, dx in zip(op.edges, dxs):
-            if edge is not None and dx is not None:
-                send(edge, dx, scale)
-    return leaves
+    def propagate(self) -> None:
+        """Walk the graph from root in the reverse of the order in which its ops ran; no recursion."""
+        root, leaves = self.root, self.leaves
+        waiting: dict[Op, list] = {}  # op -> gradients of its outputs so far, and their loss scale
+        queue: list[tuple[int, Op]] = []  # the op that ran last comes first: all its users have been visited
 
+        def send(edge: Any, dx: Array, scale: Any) -> None:
+            if isinstance(edge, Tensor):
+                slot, i = leaves.setdefault(id(edge), [edge, None, scale]), 1
+            else:
+                (op, i), dx = edge, dense_of(dx)
+                if op not in waiting:
+                    waiting[op] = [None] * op.outputs + [scale]
+                    heapq.heappush(queue, (-op.sequence, op))
+                slot = waiting[op]
+            if slot[-1] is not scale and slot[-1] != scale:
+                raise RuntimeError(
+                    f"backward: gradients with loss scales {float(slot[-1]):g} and {float(scale):g} meet; pass every "
+                    "part of the loss through scaler.scale, once"
+                )
+            slot[i] = dx if slot[i] is None else accumulate(slot[i], dx)
 
-def _deposit(leaves: dict[int, list], root_gradient: Array) -> None:
-    """Add what _propagate found to the leaves' `grad`, in FP32 where there is one already."""
-    owned = {id(root_gradient), id(root_gradient.base)}
-    for leaf, _, scale in leaves.values():  # all of them before the first is written
-        if leaf.grad is not None and leaf.grad_scale is not scale and leaf.grad_scale != scale:
-            raise RuntimeError(
-                f"backward: a gradient with loss scale {float(scale):g} meets one with {float(leaf.grad_scale):g} in "
-                f"the same `grad` (shape {leaf.shape}); accumulate with one scale, then unscale_, step and zero_grad"
-            )
-    watching = observer()
-    for leaf, dx, scale in leaves.values():
-        dx = with_values(dx, store(values_of(dx), leaf.data))
-        if watching is not None:
-            watching.deposited(leaf, dx, scale)
-        if isinstance(dx, SparseRows):  # made for this leaf alone
-            leaf.grad, leaf.grad_scale = dx if leaf.grad is None else accumulate(leaf.grad, dx), scale
-            continue
-        if leaf.grad is None:
-            xp = backend.of(leaf.data).xp
-            dx = xp.asarray(dx)  # NumPy computes scalars from arrays without axes
-            owner = _owner(dx)
-            if id(owner) in owned or owner.nbytes != dx.nbytes or not backend.writeable(dx):
-                dx = dx.copy()  # a leaf's grad is its own: never another tensor's memory, nor a broadcast view
-            owned.add(id(owner))
-            leaf.grad, leaf.grad_scale = dx, scale
-        else:
-            leaf.grad = backend.of(leaf.data).xp.asarray(accumulate(leaf.grad, dx))
+        send(root if root._op is None else (root._op, root._index), self.gradient, 1.0)
+        outer, here.backward = here.backward, self
+        try:
+            while queue:
+                _, op = heapq.heappop(queue)
+                *dys, scale = waiting.pop(op)
+                dxs = op.run_backward(dys, self.retain)
+                if op.loss_scale is not None:
+                    scale = scale * op.loss_scale
+                for edge, dx in zip(op.edges, dxs):
+                    if edge is not None and dx is not None:
+                        send(edge, dx, scale)
+        finally:
+            here.backward = outer
+
+    def deposit(self) -> None:
+        """Add what was found to the leaves' `grad`, in FP32 where there is one already."""
+        owned = {id(self.gradient), id(self.gradient.base)}
+        for leaf, _, scale in self.leaves.values():  # all of them before the first is written
+            if leaf.grad is not None and leaf.grad_scale is not scale and leaf.grad_scale != scale:
+                raise RuntimeError(
+                    f"backward: a gradient with loss scale {float(scale):g} meets one with {float(leaf.grad_scale):g} "
+                    f"in the same `grad` (shape {leaf.shape}); accumulate with one scale, then unscale_, step and "
+                    "zero_grad"
+                )
+        for leaf, dx, scale in self.leaves.values():
+            dx = self.stored(leaf, dx)
+            if here.observers:
+                tell("deposited", leaf, dx, scale)
+            if isinstance(dx, SparseRows):  # made for this leaf alone
+                leaf.grad, leaf.grad_scale = dx if leaf.grad is None else accumulate(leaf.grad, dx), scale
+                continue
+            if leaf.grad is None:
+                xp = backend.of(leaf.data).xp
+                dx = xp.asarray(dx)  # NumPy computes scalars from arrays without axes
+                owner = _owner(dx)
+                if id(owner) in owned or owner.nbytes != dx.nbytes or not backend.writeable(dx):
+                    dx = dx.copy()  # a leaf's grad is its own: never another tensor's memory, nor a broadcast view
+                owned.add(id(owner))
+                leaf.grad, leaf.grad_scale = dx, scale
+            else:
+                leaf.grad = backend.of(leaf.data).xp.asarray(accumulate(leaf.grad, dx))
+
+    @staticmethod
+    def stored(leaf: Tensor, dx: Any) -> Any:
+        """A leaf's gradient, which may be a sum in FP32, rounded once to the leaf's dtype."""
+        outer, here.running = here.running, leaf
+        try:
+            return with_values(dx, store(values_of(dx), leaf.data))
+        finally:
+            here.running = outer
 
 
 def _owner(x: Array) -> Array:

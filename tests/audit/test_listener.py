@@ -14,6 +14,7 @@ import tinymp as mp
 from oracle import device_array
 from tinymp import nn, ops, optim, precision
 from tinymp.audit import Instrument
+from tinymp.events import here, unobserved
 
 HERE = "test_listener.py"
 
@@ -423,31 +424,33 @@ def test_other_threads_are_not_heard():
     assert not seen.seen
 
 
-def test_one_audit_at_a_time_and_none_afterwards():
-    with (
-        mp.audit(),
-        pytest.raises(RuntimeError, match=r"the gates are observed already.*; end that one first"),
-        mp.audit(),
-    ):
-        pass
-    assert precision.observer() is None
+def test_several_audits_hear_the_same_and_none_afterwards():
+    with mp.audit() as outer:
+        ops.exp(half(3))
+        with mp.audit() as inner:
+            net = mp.MIXED.cast(Net())
+            net(half(2, 4)).float().mean().backward()
+        ops.exp(half(3))
+    assert not here.observers and not here.inside
+    assert [row for row in inner.ledger if row.op != "exp"] == list(inner.ledger)
+    assert [row.as_dict() for row in outer.ledger if row.op != "exp"] == [row.as_dict() for row in inner.ledger]
+    assert [row.calls for row in outer.ledger if row.op == "exp"] == [1, 1]
     with pytest.raises(KeyError), mp.audit():
         raise KeyError
-    assert precision.observer() is None
+    assert not here.observers and not here.inside
 
 
 def test_an_instrument_may_pass_the_gates_unheard():
     class Again(Everything):
         def rounded(self, place, x, y):
             super().rounded(place, x, y)
-            with precision.unobserved():
+            with unobserved():
                 precision.store(x, like=y)
 
     seen = Again()
     with mp.audit(seen):
         ops.exp(half(3))
     assert len(seen.places("rounded")) == 1
-    assert precision.observer() is None
 
 
 def test_nothing_changes():

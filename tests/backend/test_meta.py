@@ -11,7 +11,8 @@ from examples.language_model import CONFIGS, LanguageModel
 from tinymp import backend, nn, ops, optim
 from tinymp.nn import recurrent
 from tinymp.sparse import SparseRows
-from tinymp.tensor import saved_nbytes, watch
+from tinymp.tensor import saved_nbytes
+from watching import watch
 
 pytestmark = pytest.mark.cpu  # tensors say themselves where they are
 

@@ -225,7 +225,7 @@ def test_zeros():
     """Counts what ops write as gradients: here dx of ReLU (one of 3 is 0) and of the mean, not that of the reshape."""
     x, zeros = mp.tensor([1.0, -1.0, 2.0], requires_grad=True), language_model.Zeros()
     loss = ops.relu(x.reshape(3, 1)).mean()
-    with language_model.watch(zeros):
+    with mp.observe(zeros):
         loss.backward()
     assert (zeros.zeros, zeros.values) == (1, 6)
 
@@ -242,7 +242,7 @@ def test_unscaled_gradients_of_a_mean_over_many_words_underflow():
             model.output.bias[0] = 14.0  # leaves about e^-14 to each other word; here N = 128
         y, _ = model(mp.tensor(words))
         loss = model.loss(y, mp.tensor(words))
-        with language_model.watch(zeros):
+        with mp.observe(zeros):
             (loss * scale).backward()
         lost[policy.name, scale] = zeros.zeros / zeros.values
     assert lost["FP32", 1] < 0.01

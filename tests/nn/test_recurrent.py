@@ -12,6 +12,7 @@ from oracle import host, randn
 from tinymp import nn, ops, optim
 from tinymp.nn.recurrent import GRU, LSTM, GRUCell, LSTMCell
 from tinymp.ops.recurrent import gru_cell, lstm_cell
+from watching import watch
 
 T, B, D, H = 5, 4, 3, 6
 FP64 = mp.Policy("FP64", storage="float64")
@@ -140,7 +141,7 @@ def test_dropout_acts_between_layers_in_training():
         if op.name == "dropout":
             seen.append((inputs[0].shape, (host(outputs[0]) == 0).mean()))
 
-    with mp.watch(see):
+    with watch(see):
         y, _ = m(x)
         m.eval()
         z, _ = m(x)

@@ -11,9 +11,9 @@ import pytest
 import tinymp as mp
 from oracle import device_array, host
 from tinymp import nn, ops, optim
+from tinymp.events import here
 from tinymp.nn.parameter import Parameter
 from tinymp.optim import StepResult
-from tinymp.tensor import _watchers
 
 APPLIED, SKIPPED, NO_GRADIENTS = StepResult
 
@@ -21,9 +21,9 @@ APPLIED, SKIPPED, NO_GRADIENTS = StepResult
 def nobody_watches():
     """Whether no watcher is left, once garbage is gone: another thread's collector, at work, makes ours a no-op."""
     deadline = time.monotonic() + 10
-    while (gc.collect() or _watchers) and time.monotonic() < deadline:
+    while (gc.collect() or here.observers) and time.monotonic() < deadline:
         time.sleep(0.001)
-    return not _watchers
+    return not here.observers
 
 
 @pytest.fixture(autouse=True)
@@ -327,7 +327,7 @@ def test_observed_scale(x, expected):
     for k in range(5):
         assert scaler.get_scale() == (1.0 if k < 3 else expected)
         assert trace(scaler, optimizer, w, x) == APPLIED
-        assert not _watchers
+        assert not here.observers
     assert len(scaler.history) == 1 and scaler.history[0][2].startswith("observed max|g| = ")
     assert 8 * scaler.largest * expected < 65504 <= 16 * scaler.largest * expected
 
@@ -396,7 +396,7 @@ def test_one_bad_batch_is_only_skipped():
     for x in ([1.0, 1.0], [1.0, np.nan], [1.0, np.inf], [1.0, 1.0], [np.nan, 1.0], [np.nan, 1.0], [1.0, 1.0]):
         bad = not np.isfinite(x).all()
         assert trace(scaler, optimizer, w, x) == (SKIPPED if bad else APPLIED)
-        assert bool(_watchers) is bad
+        assert bool(here.observers) is bad
     assert scaler.get_scale() == 16 and len(scaler.history) == 1  # skipped for the data: S is not reduced
 
 
@@ -439,7 +439,7 @@ def test_bad_losses_end_with_the_op_that_made_them(values, forward, message):
     assert k == 2 and text.startswith("the loss is nan in 3 iterations in a row; a smaller loss scale does not help")
     assert re.search(message(), text)
     np.testing.assert_array_equal(host(w.master), np.array(values, "float32"))
-    assert scaler.get_scale() == 8 and not scaler.history and not optimizer.state and not _watchers
+    assert scaler.get_scale() == 8 and not scaler.history and not optimizer.state and not here.observers
 
 
 @pytest.mark.cpu
@@ -472,7 +472,7 @@ def test_overflow_without_end_names_the_parameter_and_the_op(make, last):
         assert re.search(rf"the backward of mul\(\w+ \(1,\)\) at {this_line('finite forward, but')}", text)
     assert k == last[0] and f"in {k + 1} iterations in a row, at last with the loss scale {last[1]}," in text
     assert "The first parameter: `conv1.weight` (1,)." in text
-    assert w.master == 2.0**-16 and v.master == 1 and not optimizer.state and not _watchers
+    assert w.master == 2.0**-16 and v.master == 1 and not optimizer.state and not here.observers
 
 
 @pytest.mark.cpu
@@ -503,7 +503,7 @@ def test_a_forgotten_scaler_stops_watching(make):
     scaler = make()
     trace(scaler, optim.SGD([w]), w, [np.nan])
     scaler.scale(w.float().sum())
-    assert _watchers
+    assert here.observers
     del scaler
     assert nobody_watches()
 

@@ -8,14 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from .. import backend, ops, optim, precision
+from .. import backend, ops, optim
+from ..events import unobserved
 from ..nn import statistics
 from ..nn.module import Module
 from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer
 from ..precision import FP32, MIXED, Policy, current_policy, float16, use
 from ..sparse import SparseRows, values_of
-from ..tensor import Op, Tensor, _owner, kept_by, unwatched
+from ..tensor import Op, Tensor, _owner, kept_by
 from ._sampling import BLUE, GREEN, PINK, RED, SKY, table
 from .listener import Instrument, Listener, Place
 
@@ -246,7 +247,7 @@ class ByteLedger(Instrument):
 
 def _identity(x: Any) -> tuple[int, int]:
     """Of the memory of an array."""
-    owner = _owner(values_of(x))
+    owner = _owner(x.data if isinstance(x, Tensor) else values_of(x))
     return id(owner), owner.nbytes
 
 
@@ -332,7 +333,7 @@ def rehearse(
     instruments: list[Instrument],
 ) -> None:
     """One training step on arrays without memory, for these instruments; see `predict`."""
-    with backend.device("meta"), statistics.set_aside(), precision.unobserved(), unwatched(), use(policy):
+    with backend.device("meta"), statistics.set_aside(), unobserved(), use(policy):
         twins = _weightless(model)
         model = policy.cast(copy.deepcopy(model, dict(twins)))
         arguments = [policy.cast(_input(x)) for x in inputs]

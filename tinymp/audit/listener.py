@@ -1,28 +1,26 @@
-"""Listens at the gates and at the ops, and says of each event where it belongs.
+"""Hears events, and says of each where it belongs.
 
-Nothing is asked of the model: the frames of Python's stack tell which op called a gate, which modules called the op
-(`Module.__call__`), and which line of the user's program called them. What is found for an op's forward is kept beside
-the op, and its backward belongs to the same place.
+Nothing is asked of the model. What runs is told with the event (`events.here`); the frames of Python's stack tell which
+modules called the op, and which line of the user's program called them. What is found for an op's forward is
+remembered, and its backward belongs to the same place.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Mapping
 from contextlib import ExitStack
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
-from .. import precision
-from .._caller import PACKAGE, caller, inside, line
+from .._caller import PACKAGE
+from ..events import Observer, Update, here, observe
 from ..nn.module import Module
 from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer, StepResult
-from ..precision import UPDATE, Kind, Observer, Policy, current_policy
-from ..tensor import Op, Tensor, _deposit, _propagate, watch
-
-GATES = precision.__file__
+from ..precision import UPDATE, Kind, Policy, current_policy
+from ..tensor import Op, Tensor
+from .callers import caller, line_of_gate, modules, variable
 
 
 class Site(NamedTuple):
@@ -70,7 +68,7 @@ class Instrument:
         """A sum or mean of x, likewise."""
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
-        """An op's forward or backward (place.phase) has run, on these arrays (or None, numbers, SparseRows)."""
+        """An op's forward or backward (place.phase) has run; inputs and outputs as in `Observer.ran`."""
 
     def written(self, place: Place, parameter: Parameter, value: Any) -> None:
         """A parameter is about to be set to `value` (FP32, or SparseRows of it)."""
@@ -83,7 +81,7 @@ class Instrument:
 
 
 class Listener(Observer):
-    """Passes what it hears on to instruments; only what the thread does that started it.
+    """Passes what it hears on to instruments.
 
     models     that were called, outermost modules
     names      of their modules and parameters ("model.conv1", "model.conv1.weight"), by id
@@ -111,57 +109,66 @@ class Listener(Observer):
         self._ever_stepped: set[Parameter] = set()
         self._reached: set[Parameter] = set()  # by a backward pass, ever
         self.models: list[Module] = []
+        self._sites: WeakKeyDictionary[Op, Site] = WeakKeyDictionary()
         self._listening = ExitStack()
         for instrument in instruments:
             instrument.listener = self
 
     def __enter__(self) -> Listener:
-        self._thread = threading.get_ident()
-        self._listening.enter_context(precision.observe(self))
-        self._listening.enter_context(watch(self._ran))
+        self._listening.enter_context(observe(self))
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._listening.close()
 
-    # ---- what the gates and the ops say
+    # ---- the seven events
+
+    def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
+        policy = current_policy()
+        self.policies[id(policy)] = policy
+        if op.phase == "backward" and here.backward is not None and here.backward.root._op is op:
+            self._begin(_parameters_behind(op))
+        place = self.place_of(op, _line_of(type(op)), sys._getframe(1))
+        for i in self.instruments:
+            i.ran(place, op, inputs, outputs)
 
     def rounded(self, x: Any, y: Any) -> None:
-        if (place := self._place(sys._getframe(1))) is not None:
-            for i in self.instruments:
-                i.rounded(place, x, y)
+        place = self.place()
+        for i in self.instruments:
+            i.rounded(place, x, y)
 
     def product(self, a: Any, b: Any, accumulate: str) -> None:
-        if (place := self._place(sys._getframe(1))) is not None:
-            for i in self.instruments:
-                i.product(place, a, b, accumulate)
+        place = self.place()
+        for i in self.instruments:
+            i.product(place, a, b, accumulate)
 
     def reduced(self, x: Any, axis: Any, how: str, accumulate: str) -> None:
-        if (place := self._place(sys._getframe(1))) is not None:
-            for i in self.instruments:
-                i.reduced(place, x, axis, how, accumulate)
+        place = self.place()
+        for i in self.instruments:
+            i.reduced(place, x, axis, how, accumulate)
 
     def written(self, parameter: Any, value: Any) -> None:
-        if (place := self._place(sys._getframe(1))) is not None:
-            if place.kind is UPDATE:
-                self._enter({parameter})
-            for i in self.instruments:
-                i.written(place, parameter, value)
+        place = self.place()
+        if place.kind is UPDATE:
+            self._enter({parameter})
+        for i in self.instruments:
+            i.written(place, parameter, value)
 
     def deposited(self, leaf: Any, gradient: Any, scale: Any) -> None:
-        if threading.get_ident() == self._thread:
-            for i in self.instruments:
-                i.deposited(leaf, gradient, scale)
+        for i in self.instruments:
+            i.deposited(leaf, gradient, scale)
 
     def stepped(self, optimizer: Any, result: Any) -> None:
-        if threading.get_ident() == self._thread:
-            parameters = set(optimizer._parameters())
-            self._enter(parameters)
-            for i in self.instruments:
-                i.stepped(optimizer, result)
-            self._stepped |= parameters
-            self._ever_stepped |= parameters
-            self.iteration = self.iterations
+        parameters = set(optimizer._parameters())
+        self._enter(parameters)
+        result = StepResult(result.value)  # of a step on a GPU it waits
+        for i in self.instruments:
+            i.stepped(optimizer, result)
+        self._stepped |= parameters
+        self._ever_stepped |= parameters
+        self.iteration = self.iterations
+
+    # ---- iterations
 
     @property
     def iterations(self) -> int:
@@ -171,17 +178,6 @@ class Listener(Observer):
     def name_of(self, parameter: Any) -> str:
         """What a parameter is called: its path behind its model's name, as far as they are known."""
         return self.names.get(id(parameter)) or getattr(parameter, "name", None) or f"parameter {parameter.shape}"
-
-    def _ran(self, phase: str, op: Op, inputs: tuple, outputs: tuple) -> None:
-        if threading.get_ident() != self._thread:
-            return
-        policy = current_policy()
-        self.policies[id(policy)] = policy
-        if phase == "backward" and frame_of(_PROPAGATE).f_locals["root"]._op is op:
-            self._begin(_parameters_behind(op))
-        place = self._place_of(phase, op, _line_of(type(op)), sys._getframe(1))
-        for i in self.instruments:
-            i.ran(place, op, inputs, outputs)
 
     def _begin(self, parameters: set[Parameter]) -> None:
         """A backward pass that reaches these parameters begins. Those that an earlier one has reached and no optimizer
@@ -202,45 +198,29 @@ class Listener(Observer):
 
     # ---- where it belongs
 
-    def _place(self, frame: FrameType | None) -> Place | None:
-        """The place of a gate's call, whose frame this is; None for another thread's."""
-        if threading.get_ident() != self._thread:
-            return None
-        while frame is not None and frame.f_code.co_filename == GATES:
-            frame = frame.f_back
-        assert frame is not None
-        where = line(frame) if inside(frame) else ""
-        while frame is not None and inside(frame):
-            code, local = frame.f_code, frame.f_locals
-            if code is _APPLY:
-                return self._place_of("forward", local["op"], where, frame)
-            if code is _BACKWARD or (code is _PROPAGATE and "op" in local):  # the latter rounds sums of gradients
-                op = local["self"] if code is _BACKWARD else local["op"]
-                return self._place_of("backward", op, where, frame)
-            if code is _DEPOSIT:
-                name = self.name_of(local["leaf"])
-                return Place(name, "sum of gradients", "backward", None, where, caller(frame))
-            if code is _WRITE and (optimizer := _optimizer_behind(frame)) is not None:
-                rule = type(optimizer).__name__.lower()
-                return Place(self.name_of(local["self"]), rule, "update", UPDATE, where, caller(frame))
-            frame = frame.f_back
+    def place(self) -> Place:
+        """Where an event belongs that a gate tells now."""
+        frame = sys._getframe(2)
+        where, runs = line_of_gate(frame), here.running
+        if isinstance(runs, Op):
+            return self.place_of(runs, where, frame)
+        if isinstance(runs, Update):
+            rule = type(runs.optimizer).__name__.lower()
+            return Place(self.name_of(runs.parameter), rule, "update", UPDATE, where, caller(frame))
+        if isinstance(runs, Tensor):
+            return Place(self.name_of(runs), "sum of gradients", "backward", None, where, caller(frame))
         return Place("", "cast", "cast", None, where, caller(frame))
 
-    def _place_of(self, phase: str, op: Op, where: str, frame: FrameType | None) -> Place:
+    def place_of(self, op: Op, where: str, frame: FrameType | None) -> Place:
         """The place of an op that runs. Its site is found once, in forward, from this frame outwards."""
-        if "_site" not in vars(op):
-            op._site = _BEFORE if phase == "backward" else self._site(frame)  # type: ignore[attr-defined]
-        kind = op.gradient or op.kind if phase == "backward" else op.kind
-        module, caller = vars(op)["_site"]
-        return Place(module, op.name, phase, kind, where, caller)
+        if op not in self._sites:
+            self._sites[op] = _BEFORE if op.phase == "backward" else self._site(frame)
+        kind = op.gradient or op.kind if op.phase == "backward" else op.kind
+        module, called_at = self._sites[op]
+        return Place(module, op.name, op.phase, kind, where, called_at)
 
     def _site(self, frame: FrameType | None) -> Site:
-        called_at, chain = caller(frame), []
-        while frame is not None:
-            if frame.f_code is _CALL:
-                chain.append(frame.f_locals["self"])
-                outer = frame.f_back
-            frame = frame.f_back
+        called_at, (chain, outer) = caller(frame), modules(frame)
         if not chain:
             return Site("", called_at)
         inner, root = chain[0], chain[-1]
@@ -250,7 +230,7 @@ class Listener(Observer):
 
     def _name(self, root: Module, frame: FrameType | None) -> None:
         """Name a model that is called for the first time, and its modules, by what its caller calls it."""
-        name = self.names.get(id(root)) or (frame and _variable(frame, root)) or type(root).__name__.lower()
+        name = self.names.get(id(root)) or (frame and variable(frame, root)) or type(root).__name__.lower()
         self.models.append(root)
         for path, part in (*root.named_modules(), *root.named_parameters()):
             self.names.setdefault(id(part), f"{name}.{path}" if path else name)
@@ -258,23 +238,7 @@ class Listener(Observer):
             self._next()
 
 
-_APPLY: Any = Op.apply.__func__.__code__  # type: ignore[attr-defined]
-_BACKWARD = Op._run_backward.__code__
-_PROPAGATE = _propagate.__code__
-_DEPOSIT = _deposit.__code__
-_WRITE = Parameter.write.__code__
-_UPDATE = Optimizer._update_one.__code__
-_CALL = Module.__call__.__code__
 _BEFORE = Site("", "before the audit")
-
-
-def frame_of(code: Any) -> FrameType:
-    """The innermost frame of a function that is running."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    assert frame is not None
-    return frame
 
 
 def _line_of(cls: type[Op]) -> str:
@@ -295,29 +259,3 @@ def _parameters_behind(root: Op) -> set[Parameter]:
                 seen.add(edge[0])
                 waiting.append(edge[0])
     return found
-
-
-def _optimizer_behind(frame: FrameType | None) -> Optimizer | None:
-    while frame is not None and inside(frame):
-        if frame.f_code is _UPDATE:
-            return frame.f_locals["self"]
-        frame = frame.f_back
-    return None
-
-
-def _variable(frame: FrameType, thing: Any) -> str | None:
-    """What a frame calls a thing: a variable, or an attribute of one."""
-    if name := _name_in(frame.f_locals, thing):
-        return name
-    for name, value in frame.f_locals.items():
-        fields = getattr(value, "_fields", None) or getattr(value, "__dict__", None)
-        if isinstance(fields, (tuple, dict)) and not isinstance(value, (type, ModuleType, Module)):
-            for field in list(fields):
-                if isinstance(field, str) and getattr(value, field, None) is thing:
-                    return field if name == "self" else f"{name}.{field}"
-    return _name_in(frame.f_globals, thing)
-
-
-def _name_in(names: Mapping[str, Any], thing: Any) -> str | None:
-    """The name of a thing; not "_" or "_7", under which notebooks keep results."""
-    return next((name for name, value in names.items() if value is thing and name.strip("_0123456789")), None)

@@ -8,7 +8,6 @@ where it overflows; at S = 1, to see whether it does so without scaling, too; an
 from __future__ import annotations
 
 import math
-import sys
 import weakref
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from .. import backend
+from ..events import Observer, here, observe, unobserved
 from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer, StepResult
 from ..optim.scaler import MIN_SCALE, LossScaler, NoLossScaler, ScaleLoss
-from ..precision import FLOATING, FP16_OVERFLOW, Observer, Policy, current_policy, observe, store, unobserved, use
+from ..precision import FLOATING, FP16_OVERFLOW, Policy, current_policy, use
 from ..sparse import values_of
-from ..tensor import Array, Op, Tensor, _propagate, unwatched, watch
-from .listener import _APPLY, _PROPAGATE, Instrument, Listener, Place, frame_of
+from ..tensor import Array, Backward, Op, Tensor
+from .listener import Instrument, Listener, Place
 
 
 @dataclass
@@ -64,9 +64,7 @@ class Event:
 class Pass:
     """One backward pass, and what it takes to run it again."""
 
-    root: Tensor
-    gradient: Array
-    leaves: dict[int, list]  # of _propagate, which makes a new one for each pass
+    run: Backward
     policy: Policy
     scale: float = 1.0
     bad_loss: bool = False
@@ -138,7 +136,7 @@ class Scales(Instrument):
             self._begin()
         if op.loss_scale is not None:
             self._scaled[op] = float(op.loss_scale), not all(map(_finite, inputs))
-            if isinstance(op, ScaleLoss) and not isinstance(scaler := frame_of(_SCALE).f_locals["self"], NoLossScaler):
+            if isinstance(op, ScaleLoss) and not isinstance(scaler := op.options["scaler"], NoLossScaler):
                 self._since[self._line_of.setdefault(scaler, Line(place.caller))] = self._scaled[op][0]
         overflow, self._overflow = self._overflow, None
         if overflow is not None:
@@ -151,23 +149,21 @@ class Scales(Instrument):
         else:
             arrays = [i for i, x in enumerate(inputs) if hasattr(x, "dtype") and not _finite(x)]
             if arrays and self._input is None:
-                self._input = Event(place, None, "infinities or NaNs", self._argument(op, arrays[0]))
+                self._input = Event(place, None, "infinities or NaNs", self._argument(op, arrays[0], inputs))
             return
         self._events[op] = event
         self._first = self._first or event
 
-    def _argument(self, op: Op, i: int) -> str:
-        """What to call an argument of the op that is running."""
-        given = frame_of(_APPLY).f_locals["args"][i]
-        if isinstance(given, Parameter):
-            return f"parameter {self.listener.name_of(given)}"
+    def _argument(self, op: Op, i: int, inputs: tuple) -> str:
+        """What to call an argument of an op."""
+        if isinstance(inputs[i], Parameter):
+            return f"parameter {self.listener.name_of(inputs[i])}"
         return f"argument `{op._name_of(i)}`"
 
     def _backward(self, op: Op) -> None:
-        local = frame_of(_PROPAGATE).f_locals
-        if self._current is None or self._current.leaves is not local["leaves"]:
+        if self._current is None or self._current.run is not here.backward:
             self._end_pass()
-            self._current = Pass(local["root"], local["gradient"], local["leaves"], current_policy())
+            self._current = Pass(here.backward, current_policy())
         p, self._seen = self._current, True
         p.ops[op] = op.saved, op.statistics
         if op in self._scaled:
@@ -309,9 +305,6 @@ class Scales(Instrument):
             axes.legend()
 
 
-_SCALE = LossScaler.scale.__code__
-
-
 class _Replay(Observer):
     """A backward pass run again with a gradient that many times as large, which leaves nothing behind.
 
@@ -325,41 +318,37 @@ class _Replay(Observer):
         self.place: Place | None = None
         self.value: float | None = None
         self.largest = 0.0
-        self._leaf: Place | None = None
-        with unobserved(), unwatched(), backend.fork_rng(), use(p.policy), np.errstate(all="ignore"):
+        with unobserved(), backend.fork_rng(), use(p.policy), np.errstate(all="ignore"):
             left = [(op, op.saved, op.statistics) for op in p.ops]  # nothing, where the pass has freed it
             for op, (saved, statistics) in p.ops.items():
                 op.saved, op.statistics = saved, statistics
             try:
-                with observe(self), watch(self._ran):
-                    gradient = backend.of(p.gradient).xp.asarray(p.gradient * factor)
-                    leaves = _propagate(p.root, gradient)
-                    self.finite = all(self._stored(leaf, dx) for leaf, dx, _ in leaves.values() if id(leaf) in wanted)
+                with observe(self):
+                    gradient = backend.of(p.run.gradient).xp.asarray(p.run.gradient * factor)
+                    again = Backward(p.run.root, gradient)
+                    again.propagate()
+                    found = [(leaf, dx) for leaf, dx, _ in again.leaves.values() if id(leaf) in wanted]
+                    self.finite = all(_finite(again.stored(leaf, dx)) for leaf, dx in found)
             finally:
                 for op, saved, statistics in left:
                     op.saved, op.statistics = saved, statistics
-
-    def _stored(self, leaf: Tensor, dx: Any) -> bool:
-        """Whether a leaf's gradient, which may be a sum in FP32, is finite once it is stored."""
-        self._leaf = Place(self.listener.name_of(leaf), "sum of gradients", "backward", None, "tensor.py", "")
-        return _finite(store(values_of(dx), leaf.data))
 
     def rounded(self, x: Array, y: Array) -> None:
         if backend.of(y).isfinite(y):
             if x.size:
                 self.largest = max(self.largest, float(x.max()), -float(x.min()))
         elif self.place is None:
-            self.place = self._leaf or self.listener._place(sys._getframe(1))
+            self.place = self.listener.place()
             self.value = _overflowed(x, y)
 
-    def _ran(self, phase: str, op: Op, inputs: tuple, outputs: tuple) -> None:
+    def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
         if self.place is None and not all(map(_finite, outputs)):
-            self.place = self.listener._place_of(phase, op, "", None)
+            self.place = self.listener.place_of(op, "", None)
 
 
 def _finite(x: Any) -> bool:
     """Whether an argument or result holds neither an infinity nor a NaN; True for what has none."""
-    x = values_of(x)
+    x = x.data if isinstance(x, Tensor) else values_of(x)
     if isinstance(x, float):
         return math.isfinite(x)
     if not hasattr(x, "dtype") or x.dtype not in FLOATING:

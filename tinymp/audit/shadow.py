@@ -18,14 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backend
+from ..events import unobserved
 from ..nn.parameter import Parameter
 from ..ops.dropout import Dropout
 from ..ops.norm import Running
-from ..precision import FLOATING, FP32, float16, float32, reduce, to_dtype, unobserved, use, widen
+from ..precision import FLOATING, FP32, float16, float32, reduce, to_dtype, use, widen
 from ..sparse import dense_of, values_of
 from ..tensor import Array, Like, Op, Tensor, _owner
 from ._sampling import table
-from .listener import _APPLY, Instrument, Place, frame_of
+from .listener import Instrument, Place
 
 
 @dataclass
@@ -227,22 +228,18 @@ class Shadow(Instrument):
     def _forward(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         if not any(hasattr(y, "dtype") and y.dtype in FLOATING for y in outputs):
             return
-        call = frame_of(_APPLY).f_locals
-        args, options = call["args"], call["options"]
-        along = [self._shadow_of(a) if isinstance(a, Tensor) else a for a in args]
-        if not any(_is_half(x) for x in (*inputs, *outputs)) and all(
-            a is x or a is getattr(x, "data", x) for a, x in zip(along, args)
-        ):
+        arrays = [x.data if isinstance(x, Tensor) else x for x in inputs]
+        along = [self._shadow_of(x) if isinstance(x, Tensor) else x for x in inputs]
+        if not any(map(_is_half, (*arrays, *outputs))) and all(a is x for a, x in zip(along, arrays)):
             return  # FP32, and nothing before it was otherwise
-        wide = [widen(x) for x in inputs]
-        first, near = _again(op, wide, options)
-        second, far = _again(op, along, options)
+        first, near = _again(op, [widen(x) for x in arrays])
+        second, far = _again(op, along)
         row = self._row(place)
         row.calls += 1
         for i, (y, a, b) in enumerate(zip(outputs, near, far)):
             if hasattr(y, "dtype") and y.dtype in FLOATING:
                 self._compare(row, y, a, b)
-                self._keep(op, i, y, b, args)
+                self._keep(op, i, y, b, inputs)
         if op.needs:
             self._ops[op] = first, second
 
@@ -300,14 +297,14 @@ def _forget(shadow: weakref.ref, key: int, array: weakref.ref) -> None:
         del owner._kept[key]
 
 
-def _again(op: Op, inputs: list, options: dict) -> tuple[Op, tuple]:
+def _again(op: Op, inputs: list) -> tuple[Op, tuple]:
     """A call like that of op on other inputs; returns the new op, ready for its backward, and the results."""
     again = type(op)()
     again.needs = op.needs
     again.device = next((backend.of(x) for x in inputs if hasattr(x, "dtype")), backend.cpu)
     if isinstance(op, Dropout):
         again.device = _SameMask(again.device, op.saved[0])
-    y = again.forward(*inputs, **{name: _unchanged(value) for name, value in options.items()})
+    y = again.forward(*inputs, **{name: _unchanged(value) for name, value in op.options.items()})
     return again, _tuple(y)
 
 

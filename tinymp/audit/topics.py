@@ -237,7 +237,7 @@ TOPICS: dict[str, Topic] = {
         ">>> i = mp.tensor(np.zeros(4096, int))\n"
         ">>> with mp.use(mp.FP16_REDUCTIONS):\n...     ops.embedding(i, w).sum().backward()\n"
         ">>> float(w.grad[0, 0])  # of 4096 ones\n2048.0",
-        read=("precision.scatter_add", "precision.accumulate", "tensor._propagate"),
+        read=("precision.scatter_add", "precision.accumulate", "tensor.Backward.propagate"),
         measure=("ledger.filter(kind='REDUCTION', phase='backward')", "shadow"),
         decisions=("reductions",),
         ablate="language_model",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .. import backend
+from ..events import unobserved
 from ..nn.parameter import Parameter
-from ..precision import MIXED, current_policy, float16, to_dtype, unobserved, use, widen
+from ..precision import MIXED, current_policy, float16, to_dtype, use, widen
 from ..sparse import rows_of, values_of
 from ..tensor import Array
 from ._sampling import BLUE, RED, Spaced, distinct, table

@@ -22,7 +22,7 @@ _INSTEAD = {
     "float": "use tinymp.FP32.cast(model)",
     "double": 'use tinymp.Policy("FP64", storage="float64").cast(model)',
     "cuda": 'use model.to("gpu")',
-    "register_forward_hook": "use tinymp.watch, which sees every op",
+    "register_forward_hook": "use tinymp.observe, which hears every op",
 }
 
 

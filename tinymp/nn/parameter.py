@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..precision import FP32, UPDATE, Policy, float16, float32, observer, require_fit, store, to_dtype
+from ..events import here, tell
+from ..precision import FP32, UPDATE, Policy, float16, float32, require_fit, store, to_dtype
 from ..sparse import SparseRows, dense_of, put, values_of, with_values
 from ..tensor import Array, Tensor, tensor, type_name
 
@@ -111,8 +112,8 @@ class Parameter(Tensor):
         Without a master this rounding is where small updates are lost (MPT section 3.1). All or nothing: what can fail
         comes first, and an interrupt between master and copy goes on when both are written.
         """
-        if (watching := observer()) is not None:
-            watching.written(self, value)
+        if here.inside:
+            tell("written", self, value)
         rounded = with_values(value, store(values_of(value), like=self.data))
         self.bump_version()
         try:
@@ -215,8 +216,8 @@ def overwrite(new: Sequence[tuple[Tensor, Array]]) -> None:
     buffers = [(b, value, b.data) for b, value in new if not isinstance(b, Parameter)]
     pairs: list[tuple[Array, Array]] = []
     for p, value in weights:
-        if (watching := observer()) is not None:
-            watching.written(p, value)
+        if here.inside:
+            tell("written", p, value)
         p.bump_version()
         pairs += [(p.data, store(value, like=p.data))] + ([(p.master, value)] if p._master is not None else [])
     swapped = []

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from .. import backend
 from ..backend.kernels import Kernels
 from ..backend.layout import ceil_div
-from ..precision import DOT, FP32, MOVEMENT, REDUCTION, add_to, float16, fused, gemm, reduce, store, widen
+from ..precision import DOT, FP32, MOVEMENT, REDUCTION, add_to, float16, gemm, may_fuse, reduce, store, widen
 from ..tensor import Array, Like, Op, Tensor
 from ._arguments import floating, integers
 
@@ -318,7 +318,7 @@ LIMIT = (1 << 31) - (1 << 16)  # the kernels count elements in 32 bits, and a la
 
 def has_kernels(like: Array, elements: int) -> bool:
     """Whether kernels make and fold the columns of an image of so many elements, stored like `like`."""
-    return backend.of(like) is backend.gpu and fused(like.dtype) and 0 < elements < LIMIT
+    return backend.of(like) is backend.gpu and may_fuse(like.dtype) and 0 < elements < LIMIT
 
 
 def every_row(g: Geometry, h: int, w: int) -> slice:

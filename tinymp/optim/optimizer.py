@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import backend
+from ..events import Update, here, running, tell
 from ..nn import statistics
 from ..nn.parameter import Parameter
 from ..ops._arguments import refuse
-from ..precision import FLOATING, UPDATE, float16, observer, store, to_dtype, use, widen
+from ..precision import FLOATING, UPDATE, float16, store, to_dtype, use, widen
 from ..sparse import SparseRows, put, rows_of, values_of, with_values
 from ..tensor import Array, Tensor, type_name
 from . import fused
@@ -255,16 +256,17 @@ class Optimizer:
         result: Any = StepResult.SKIPPED if skip is True else StepResult.APPLIED
         result = StepResult.NO_GRADIENTS if not ready else PendingResult(skip) if pending else result
         left = [] if skip is True else ready
-        if left and backend.of(left[0][1].data) is backend.gpu and observer() is None:
+        if left and backend.of(left[0][1].data) is backend.gpu and not here.inside:
             left = fused.step(self, left, skip)
         if left and not (pending and backend.to_cpu(skip).any()):
             with np.errstate(all="ignore"):
                 for group, p in left:
-                    with use(p.policy):  # state and weights are rounded as the parameter's policy says
+                    # state and weights are rounded as the parameter's policy says
+                    with use(p.policy), running(Update(self, p)):
                         self._update_one(group, p)
         statistics.settle(skip, self._parameters())
-        if (watching := observer()) is not None:
-            watching.stepped(self, result.result() if pending and ready else result)
+        if here.observers:
+            tell("stepped", self, result)
         return result
 
     def _update_one(self, group: Group, p: Parameter) -> None:

@@ -23,12 +23,13 @@ import numpy as np
 
 from .. import backend
 from .._caller import caller
+from ..events import Observer, observe
 from ..nn import statistics
 from ..nn.parameter import Parameter
 from ..ops._arguments import refuse, tensor
 from ..precision import FLOATING, FP16_MAX, LOSS, float16, reduce, widen
 from ..sparse import values_of
-from ..tensor import Array, Op, Tensor, watch
+from ..tensor import Array, Op, Tensor
 from ._checks import count, number, same_keys
 from .device_scaler import BAD_LOSSES, GROWTH_TRACKER, ITERATION, OVERFLOWED, SKIPS, DeviceSide
 from .optimizer import Optimizer, StepResult, unscaled
@@ -48,7 +49,7 @@ class ScaleLoss(Op):
 
     kind = LOSS
 
-    def forward(self, loss: Array, *, scale: Any) -> Array:
+    def forward(self, loss: Array, *, scale: Any, scaler: LossScaler) -> Array:
         self.loss_scale = scale
         return loss * getattr(scale, "array", scale)  # on a GPU, S may be an array
 
@@ -119,11 +120,12 @@ class LossScaler:
             self._on_device = True
             side = self._device_side()
             side.note_loss(loss.data)
-            return ScaleLoss.apply(loss, scale=self._scale if self._dynamic() is None else side.factor)
+            factor = self._scale if self._dynamic() is None else side.factor
+            return ScaleLoss.apply(loss, scale=factor, scaler=self)
         if self._bad_loss is None and not math.isfinite(loss.item()):
             cause = self._witness.cause(loss._op) if self._witness else _UNWATCHED
             self._bad_loss = (loss.item(), cause)
-        return ScaleLoss.apply(loss, scale=self._scale)
+        return ScaleLoss.apply(loss, scale=self._scale, scaler=self)
 
     def unscale_(self, optimizer: Optimizer) -> None:
         """Replace the optimizer's gradients by their values without the loss scale, in FP32.
@@ -254,7 +256,7 @@ class LossScaler:
         if self._watching is not None:
             self._watching.__exit__(None, None, None)
         self._witness = _Witness() if on else None
-        self._watching = watch(self._witness) if self._witness else None
+        self._watching = observe(self._witness) if self._witness else None
         if self._watching is not None:
             self._watching.__enter__()
 
@@ -486,7 +488,7 @@ class ObservedLossScaler(LossScaler):
 
     def scale(self, loss: Tensor) -> Tensor:
         if not self.fixed and self._looking is None:
-            self._looking = watch(self._peak)
+            self._looking = observe(self._peak)
             self._looking.__enter__()
         return super().scale(loss)
 
@@ -537,14 +539,14 @@ class ObservedLossScaler(LossScaler):
             self._change(min(max(scale, MIN_SCALE), MAX_SCALE), f"observed max|g| = {self.largest:.3g}")
 
 
-class _Peak:
+class _Peak(Observer):
     """Watches for the largest magnitude of an FP16 gradient, as scaled; None: there was no FP16 gradient."""
 
     def __init__(self) -> None:
         self.value: float | None = None
 
-    def __call__(self, phase: str, op: Op, inputs: tuple, outputs: tuple) -> None:
-        if phase == "backward":
+    def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if op.phase == "backward":
             for g in (*inputs, *outputs):  # dys too: sums of the gradients of a tensor that was used several times
                 self.see(g)
 
@@ -555,7 +557,7 @@ class _Peak:
             self.value = max(self.value or 0.0, top)
 
 
-class _Witness:
+class _Witness(Observer):
     """Watches the ops of one iteration, to tell afterwards where the first infinity or NaN arose."""
 
     def __init__(self) -> None:
@@ -564,8 +566,8 @@ class _Witness:
         self.first_nonfinite: str | None = None  # the first op whose result is not finite
         self.overflow: str | None = None  # the first op whose backward gave a gradient that is not finite
 
-    def __call__(self, phase: str, op: Op, inputs: tuple, outputs: tuple) -> None:
-        if phase == "forward":
+    def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if op.phase == "forward":
             shapes = ", ".join(f"{op._name_of(i)} {x.shape}" for i, x in enumerate(inputs) if hasattr(x, "shape"))
             bad = {i: n for i, n in enumerate(map(_nonfinite, inputs)) if n}
             self.calls[op] = f"{op.name}({shapes}) at {caller(sys._getframe())}", bad
@@ -608,7 +610,7 @@ def _isfinite(g: Any) -> bool:
 
 def _nonfinite(x: Any) -> int:
     """How many values of x are infinite or NaN; 0 for what is not a floating array."""
-    x = values_of(x)
+    x = x.data if isinstance(x, Tensor) else values_of(x)
     if not hasattr(x, "dtype") or x.dtype not in FLOATING or _isfinite(x):
         return 0
     xp = backend.of(x).xp

@@ -1,0 +1,183 @@
+"""Events: who hears what, in which thread, and what is said to run."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import events, nn, ops, optim
+from tinymp.events import here
+
+
+class Everything(mp.Observer):
+    """Notes every event with what ran."""
+
+    def __init__(self):
+        self.seen = []
+
+    def note(self, event, *what):
+        runs = here.running
+        phase = getattr(runs, "phase", "") or type(runs).__name__
+        self.seen.append((event, getattr(runs, "name", None), phase, *what))
+
+    def ran(self, op, inputs, outputs):
+        self.note("ran", op.name, op.phase)
+
+    def rounded(self, x, y):
+        self.note("rounded")
+
+    def product(self, a, b, accumulate):
+        self.note("product", accumulate)
+
+    def reduced(self, x, axis, how, accumulate):
+        self.note("reduced", how)
+
+    def written(self, parameter, value):
+        self.note("written")
+
+    def deposited(self, leaf, gradient, scale):
+        self.note("deposited", float(scale))
+
+    def stepped(self, optimizer, result):
+        self.note("stepped", result)
+
+
+def half(*shape):
+    return mp.tensor(np.ones(shape, "float16"))
+
+
+@pytest.mark.cpu
+def test_the_seven_events_of_a_step():
+    model = mp.MIXED.cast(nn.Linear(2, 1, bias=False))
+    optimizer, scaler = optim.SGD(model.parameters(), lr=0.5), optim.StaticLossScaler(8.0)
+    seen = Everything()
+    with mp.observe(seen):
+        scaler.scale(model(half(3, 2)).float().sum()).backward()
+        scaler.step(optimizer)
+    linear = [("product", "linear", "forward", "float32"), ("rounded", "linear", "forward")]
+    assert seen.seen[:3] == [*linear, ("ran", None, "NoneType", "linear", "forward")]
+    backward = [e for e in seen.seen if e[2] == "backward"]
+    assert ("product", "linear", "backward", "float32") in backward and ("rounded", "linear", "backward") in backward
+    assert ("deposited", None, "NoneType", 8.0) in seen.seen
+    assert seen.seen[-3:] == [
+        ("written", None, "update"),
+        ("rounded", None, "update"),
+        ("stepped", None, "NoneType", optim.StepResult.APPLIED),
+    ]
+    assert here.running is None and here.backward is None and not here.observers and not here.inside
+
+
+def test_what_runs_is_known_again_after_an_error():
+    with events.running("outer"):
+        with pytest.raises(KeyError), events.running("inner"):
+            raise KeyError
+        assert here.running == "outer"
+    x = mp.tensor([1.0], requires_grad=True)
+    y = ops.exp(x)
+    y._op.save("no array")
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        y.backward()
+    assert here.running is None and here.backward is None
+
+
+@pytest.mark.cpu
+def test_several_hear_the_same_and_unobserved_nobody():
+    one, two = Everything(), Everything()
+    with mp.observe(one):
+        ops.exp(half(2))
+        with mp.observe(two):
+            ops.exp(half(2))
+            with events.unobserved():
+                ops.exp(half(2))
+        ops.exp(half(2))
+    assert len(two.seen) == 2 and len(one.seen) == 6
+
+
+def test_only_observers_of_the_inside_switch_kernels_off():
+    class Ran(mp.Observer):
+        def ran(self, op, inputs, outputs):
+            pass
+
+    class Rounded(Ran):
+        def rounded(self, x, y):
+            pass
+
+    f16 = np.dtype("float16")
+    with mp.observe(Ran()):
+        assert mp.precision.may_fuse(f16)
+        with mp.observe(Rounded()):
+            assert not mp.precision.may_fuse(f16)
+        assert mp.precision.may_fuse(f16)
+
+
+def test_only_observers_can_observe():
+    with pytest.raises(TypeError, match="expected an Observer, got <class"), mp.observe(Everything):
+        pass
+
+
+def in_thread(work):
+    failed = []
+
+    def run():
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, failed
+
+
+@pytest.mark.cpu
+def test_an_observer_hears_its_own_thread():
+    seen = Everything()
+    with mp.observe(seen):
+        thread, failed = in_thread(lambda: ops.exp(half(2)))
+        thread.join()
+    assert not failed and not seen.seen
+
+
+@pytest.mark.cpu
+def test_an_observer_may_be_closed_in_another_thread():
+    observing = mp.observe(Everything())
+    thread, failed = in_thread(observing.__enter__)
+    thread.join()
+    ops.exp(half(2))
+    assert not failed and not here.observers
+    observing.__exit__(None, None, None)
+
+
+@pytest.mark.cpu
+def test_an_audit_beside_a_training_that_observes():
+    """An audit that replays skipped steps and a scaler that looks at its own gradients do not meet across threads."""
+
+    def audited():
+        with mp.audit() as a:
+            w = nn.Parameter(np.ones(4, "float32"))
+            mp.MIXED.cast(w)
+            optimizer, scaler = optim.SGD([w], lr=0.0), optim.StaticLossScaler(2.0**15, max_consecutive_skips=10**6)
+            for _ in range(40):
+                scaler.scale((w * half(4) * 4).float().sum()).backward()
+                assert scaler.step(optimizer) is optim.StepResult.SKIPPED
+                scaler.update()
+                optimizer.zero_grad()
+        assert {cause.cause for cause in a.scale.causes} == {"loss scale too high"}
+
+    def trains(largest):
+        for _ in range(20):
+            w = nn.Parameter(np.ones(4, "float32"))
+            mp.MIXED.cast(w)
+            optimizer, scaler = optim.SGD([w], lr=0.0), optim.ObservedLossScaler(observe=3, margin=1.0)
+            for _ in range(3):
+                scaler.scale((w * half(4) * largest).float().sum()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+            assert scaler.largest == largest and scaler.fixed
+
+    threads = [in_thread(audited), in_thread(lambda: trains(2.0)), in_thread(lambda: trains(4.0))]
+    for thread, failed in threads:
+        thread.join()
+        assert not failed, failed

@@ -1,0 +1,53 @@
+"""Who called: what Python's stack says about the user's program. Nothing else in tinymp looks at frames' variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import FrameType, ModuleType
+from typing import Any
+
+from .. import events, precision
+from .._caller import caller, inside, line
+from ..nn.module import Module
+
+_GATES = {precision.__file__, events.__file__}
+_CALL = Module.__call__.__code__
+
+
+def line_of_gate(frame: FrameType | None) -> str:
+    """File and line in tinymp that asked a gate; `frame` is within the gate. Empty for an op of the user's own."""
+    while frame is not None and frame.f_code.co_filename in _GATES:
+        frame = frame.f_back
+    return line(frame) if frame is not None and inside(frame) else ""
+
+
+def modules(frame: FrameType | None) -> tuple[list[Module], FrameType | None]:
+    """The modules whose calls are under way, the innermost first, and the frame that called the outermost."""
+    chain, outer = [], None
+    while frame is not None:
+        if frame.f_code is _CALL:
+            chain.append(frame.f_locals["self"])
+            outer = frame.f_back
+        frame = frame.f_back
+    return chain, outer
+
+
+def variable(frame: FrameType, thing: Any) -> str | None:
+    """What a frame calls a thing: a variable, or an attribute of one."""
+    if name := _name_in(frame.f_locals, thing):
+        return name
+    for name, value in frame.f_locals.items():
+        fields = getattr(value, "_fields", None) or getattr(value, "__dict__", None)
+        if isinstance(fields, (tuple, dict)) and not isinstance(value, (type, ModuleType, Module)):
+            for field in list(fields):
+                if isinstance(field, str) and getattr(value, field, None) is thing:
+                    return field if name == "self" else f"{name}.{field}"
+    return _name_in(frame.f_globals, thing)
+
+
+def _name_in(names: Mapping[str, Any], thing: Any) -> str | None:
+    """The name of a thing; not "_" or "_7", under which notebooks keep results."""
+    return next((name for name, value in names.items() if value is thing and name.strip("_0123456789")), None)
+
+
+__all__ = ["caller", "line_of_gate", "modules", "variable"]

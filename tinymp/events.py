@@ -1,0 +1,142 @@
+"""Events: what the engine tells, and who hears it. The one door between the engine and those who watch it.
+
+The engine does not know who watches. It says what runs in a thread (`here.running`) and tells seven events:
+
+    ran        an op has run, forward or backward       autograd.py
+    rounded    numbers became fewer bits                precision.py
+    product    a matrix product is about to run         precision.py
+    reduced    a sum or mean is about to run            precision.py
+    written    a parameter is about to be set           parameter.py
+    deposited  a leaf is about to receive a gradient    autograd.py
+    stepped    an optimizer has stepped or skipped      optimizer.py
+
+An observer hears the thread in which it was opened, and no other: a loader that prepares batches in the background is
+no part of the training step that is observed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+class Observer:
+    """Someone who hears events: a subclass overrides those that it wants, and `observe` opens it.
+
+    Each method is called in the middle of the work. Arrays may be read; what is kept of them must be a copy. What an
+    observer computes itself belongs under `unobserved`.
+    """
+
+    inside: ClassVar[bool] = False  # whether it hears events from inside an op or an update; see `here`
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.inside = any(getattr(cls, name) is not getattr(Observer, name) for name in _INSIDE)
+
+    def ran(self, op: Any, inputs: tuple, outputs: tuple) -> None:
+        """The forward or backward of op (see `op.phase`) has run.
+
+        inputs   forward: its arguments, Tensors, numbers or None. backward: arrays, the gradients of its results
+        outputs  forward: arrays. backward: arrays, SparseRows or None, the gradients of its arguments
+        """
+
+    def rounded(self, x: Any, y: Any) -> None:
+        """The array x, in FP32 or FP64, became y, in fewer bits."""
+
+    def product(self, a: Any, b: Any, accumulate: str) -> None:
+        """a @ b, summed in accumulators of this dtype ("float16", "float32", "tf32", "float64")."""
+
+    def reduced(self, x: Any, axis: Any, how: str, accumulate: str) -> None:
+        """A "sum", "mean", "max", "min" or "cumsum" of x over axis, in an accumulator of this dtype."""
+
+    def written(self, parameter: Any, value: Any) -> None:
+        """A parameter is about to be set to `value` (FP32, or SparseRows of it), by an optimizer or by the user."""
+
+    def deposited(self, leaf: Any, gradient: Any, scale: Any) -> None:
+        """`backward` adds this gradient (or SparseRows), which carries a loss scale, to the `grad` of a leaf."""
+
+    def stepped(self, optimizer: Any, result: Any) -> None:
+        """An optimizer has updated its parameters, or skipped that: result is the StepResult."""
+
+
+_INSIDE = ("rounded", "product", "reduced", "written")
+
+
+@dataclass(frozen=True)
+class Update:
+    """What runs while an optimizer updates a parameter."""
+
+    optimizer: Any
+    parameter: Any
+    phase: ClassVar[str] = "update"
+
+
+class _Here(threading.local):
+    """What is going on in the present thread.
+
+    observers  who hear its events
+    inside     those of them who hear events from inside an op or an update. While there is one, every op runs as it is
+               defined: a CUDA kernel that does the work of several gates at once would tell nothing
+    running    the innermost Op (in its `phase`, "forward" or "backward"), the Update, or the leaf Tensor whose gradient
+               is being added up; None where neither runs: then it is the user who converts or writes
+    backward   the run of `Tensor.backward` that is under way (autograd.Backward), or None
+    """
+
+    running: Any = None
+    backward: Any = None
+
+    def __init__(self) -> None:
+        self.observers: list[Observer] = []
+        self.inside: list[Observer] = []
+
+
+here = _Here()
+
+
+@contextmanager
+def observe(observer: Observer) -> Iterator[Observer]:
+    """Within the block, `observer` hears what this thread does. Several may listen at once.
+
+    TypeError for anything but an Observer.
+    """
+    if not isinstance(observer, Observer):
+        raise TypeError(f"observe: expected an Observer, got {observer!r}; subclass tinymp.Observer")
+    # The lists themselves are remembered: another thread, or the garbage collector in it, may be the one to end this.
+    lists = [here.observers, here.inside] if observer.inside else [here.observers]
+    for listeners in lists:
+        listeners.append(observer)
+    try:
+        yield observer
+    finally:
+        for listeners in lists:
+            listeners.remove(observer)
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Within the block nobody hears this thread, and nothing of the training runs: for what observers compute."""
+    before = here.observers, here.inside, here.running, here.backward
+    here.observers, here.inside, here.running, here.backward = [], [], None, None
+    try:
+        yield
+    finally:
+        here.observers, here.inside, here.running, here.backward = before
+
+
+def tell(event: str, *what: Any) -> None:
+    """Call the method `event` of everyone who hears it. Callers look first whether there is anyone."""
+    for observer in tuple(here.inside if event in _INSIDE else here.observers):
+        getattr(observer, event)(*what)
+
+
+@contextmanager
+def running(what: Any) -> Iterator[None]:
+    """Within the block, `what` runs: see `here`."""
+    outer, here.running = here.running, what
+    try:
+        yield
+    finally:
+        here.running = outer
