@@ -20,7 +20,8 @@ import pytest
 import tinymp
 
 PACKAGE = Path(tinymp.__file__).parent
-FILES = [p for p in sorted(PACKAGE.rglob("*.py")) if p.name != "precision.py" and "backend" not in p.parts]
+GATES = {PACKAGE / "precision.py", PACKAGE / "audit" / "meta.py"}  # the latter is a backend, of arrays without memory
+FILES = [p for p in sorted(PACKAGE.rglob("*.py")) if p not in GATES and "backend" not in p.parts]
 
 PRODUCTS = {"dot", "vdot", "inner", "matmul", "tensordot", "einsum", "vecdot"}
 SUMS = {"sum", "mean", "var", "std", "prod", "cumsum", "cumprod", "average", "nansum", "nanmean", "trace", "convolve"}

@@ -8,6 +8,7 @@ Read `precision.py` first: precision changes in its four functions and nowhere e
 
 from . import backend, data, nn, ops, optim
 from .audit import audit
+from .audit import meta as _meta
 from .backend import default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
 from .capture import capture
 from .events import Observer, observe
@@ -53,3 +54,4 @@ from .sparse import SparseRows
 from .tensor import Tensor, enable_grad, from_numpy, is_grad_enabled, no_grad, saved_nbytes, tensor
 
 ops.bind(Tensor)
+backend.add(_meta)

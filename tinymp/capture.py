@@ -14,6 +14,7 @@ from typing import Any
 
 from . import backend
 from .backend import gpu
+from .backend.recording import Recording, record
 from .events import here
 from .tensor import Tensor, type_name
 
@@ -56,7 +57,7 @@ class Captured:
         self._signature: list[str] | None = None
         self._inputs: tuple = ()  # the Tensors that the graph reads
         self._outputs: Any = None
-        self._recorded = gpu.Recording()  # what the host does before and after each replay
+        self._recorded = Recording()  # what the host does before and after each replay
         self._stream: Any = None
         self._pool: Any = None  # memory of the graph's own: nothing else may be given what it writes to
 
@@ -113,7 +114,7 @@ class Captured:
         copies = [Tensor(x.data.copy(), requires_grad=x.requires_grad) if isinstance(x, Tensor) else x for x in inputs]
         self._stream.synchronize()
         try:
-            with gpu.recording() as recording:
+            with record() as recording:
                 self._stream.begin_capture()
                 try:
                     outputs = self._step(*copies)
@@ -141,7 +142,7 @@ class Captured:
 
     def __del__(self) -> None:
         if self._pool is not None and not sys.is_finalizing():
-            self._graph, self._inputs, self._outputs, self._recorded = None, (), None, gpu.Recording()
+            self._graph, self._inputs, self._outputs, self._recorded = None, (), None, Recording()
             self._pool.free_all_blocks()  # a pool of CuPy's that is forgotten keeps for ever what it holds
 
     def __repr__(self) -> str:

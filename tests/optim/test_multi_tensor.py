@@ -9,7 +9,8 @@ import pytest
 
 import tinymp as mp
 from tinymp import optim
-from tinymp.backend import gpu, tables
+from tinymp.backend import tables
+from tinymp.backend.recording import record
 from tinymp.optim import multi_tensor
 from twins import launches, on_device
 
@@ -310,7 +311,7 @@ def test_old_tables_are_given_back(monkeypatch):
 
 def test_while_a_graph_is_captured_tables_arrive_afterwards():
     data = np.arange(2**40, 2**40 + 6)
-    with gpu.recording() as recording:
+    with record() as recording:
         table = tables.on_device(data.tobytes(), "int64", 3)
     assert any(kept is table for kept in recording.kept)
     assert tables.on_device(data.tobytes(), "int64", 3) is not table  # if the capture fails, it never arrives

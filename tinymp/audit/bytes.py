@@ -17,6 +17,7 @@ from ..optim.optimizer import Optimizer
 from ..precision import FP32, MIXED, Policy, current_policy, float16, use
 from ..sparse import SparseRows, values_of
 from ..tensor import Op, Tensor, _owner, kept_by
+from . import meta
 from ._sampling import BLUE, GREEN, PINK, RED, SKY, table
 from .listener import Instrument, Listener, Place
 
@@ -359,10 +360,10 @@ def _weightless(model: Module) -> dict[int, Any]:
     for module in model.modules():
         for x in vars(module).values():
             if isinstance(x, Parameter):
-                twins[id(x)] = Parameter(backend.meta.asarray(x.master), x.requires_grad, normalisation=x.normalisation)
+                twins[id(x)] = Parameter(meta.asarray(x.master), x.requires_grad, normalisation=x.normalisation)
                 twins[id(x)].name = x.name
             elif isinstance(x, Tensor):
-                twins[id(x)] = Tensor(backend.meta.asarray(x.data))
+                twins[id(x)] = Tensor(meta.asarray(x.data))
     return twins
 
 
@@ -372,7 +373,7 @@ def _input(x: Any) -> Any:
     if isinstance(x, tuple) and all(hasattr(n, "__index__") for n in x):
         return ops.zeros(x)
     if hasattr(x, "dtype") and hasattr(x, "shape"):
-        return Tensor(backend.meta.asarray(x))
+        return Tensor(meta.asarray(x))
     raise TypeError(f"predict: expected shapes, arrays or Tensors for `inputs`, got {type(x).__name__}")
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from . import cpu, gpu, meta
+from . import cpu, gpu
 
 __all__ = [
+    "add",
     "cpu",
     "default",
     "default_device",
@@ -22,7 +23,6 @@ __all__ = [
     "get_rng_state",
     "gpu",
     "manual_seed",
-    "meta",
     "of",
     "set_rng_state",
     "synchronize",
@@ -34,6 +34,14 @@ _ndarray = np.ndarray
 _default: ContextVar[ModuleType] = ContextVar("device", default=cpu)
 
 
+_added: dict[str, ModuleType] = {}  # further devices by name
+
+
+def add(module: ModuleType) -> None:
+    """Make a further backend known by its `name`. The class of its arrays has it as `tinymp_backend`."""
+    _added[module.name] = module
+
+
 def get(device: Any) -> ModuleType:
     """The backend of a device name. ValueError names those that exist; RuntimeError says why one does not work."""
     if device == "cpu":
@@ -41,8 +49,8 @@ def get(device: Any) -> ModuleType:
     if device == "gpu":
         gpu.require()
         return gpu
-    if device == "meta":
-        return meta
+    if device in _added:
+        return _added[device]
     hint = '; PyTorch\'s "cuda" is "gpu" here' if isinstance(device, str) and device.startswith("cuda") else ""
     raise ValueError(f"device: expected 'cpu' or 'gpu', got {device!r}{hint}")
 
@@ -51,9 +59,9 @@ def of(x: Any) -> ModuleType:
     """The backend that owns array x."""
     if type(x) is _ndarray:  # the most frequent answer, at once
         return cpu
-    if type(x) is meta.MetaArray:
-        return meta
-    return gpu if gpu.array_type is not None and isinstance(x, gpu.array_type) else cpu
+    if gpu.array_type is not None and isinstance(x, gpu.array_type):
+        return gpu
+    return getattr(type(x), "tinymp_backend", cpu)
 
 
 def to_cpu(x: Any) -> np.ndarray:
@@ -72,7 +80,7 @@ def writeable(x: Any) -> bool:
 @contextmanager
 def device(name: str) -> Iterator[str]:
     """Within the block, new tensors (`mp.tensor`, `ops.zeros`, ...) and new layers lie on this device: "cpu" or "gpu",
-    or "meta", where they have shapes and no memory (see meta.py).
+    or "meta", where they have shapes and no memory (audit/meta.py).
 
     Tensors that exist stay where they are. ValueError for a device that does not exist; RuntimeError for a GPU that
     does not work, which says why and what to do.

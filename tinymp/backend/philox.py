@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from . import recording
 from .kernels import Kernels
 from .layout import THREADS, blocks, compact
 
@@ -29,11 +30,9 @@ def state() -> Array:
     if _state is None:
         import cupy
 
-        from . import gpu
-
         made = _state = cupy.empty(2, "uint64")
         start = _start
-        gpu.after_capture(lambda: _launch("set_state", 1, 1, made, *start))  # a replay must not start over
+        recording.after_capture(lambda: _launch("set_state", 1, 1, made, *start))  # a replay must not start over
     return _state
 
 

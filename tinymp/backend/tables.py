@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from . import recording
 from .kernels import Kernels
 from .layout import THREADS
 
@@ -25,17 +26,17 @@ _MOST_RECENT = 1024
 
 def on_device(data: bytes, dtype: str, columns: int) -> Array:
     """A table on the device, uploaded when it is new; while a graph is captured, it arrives after that."""
-    from . import gpu
+    import cupy
 
-    key = gpu.xp, dtype, data
+    key = cupy, dtype, data
     table = _recent.pop(key, None)
     if table is not None:
         _recent[key] = table
     else:
         host = np.frombuffer(data, dtype).reshape(-1, columns)
-        table = gpu.xp.empty(host.shape, dtype)
-        gpu.after_capture(functools.partial(_upload, key, host, table))
-    gpu.keep(table)
+        table = cupy.empty(host.shape, dtype)
+        recording.after_capture(functools.partial(_upload, key, host, table))
+    recording.keep(table)
     return table
 
 

@@ -45,7 +45,7 @@ def _check(op: str, tensor: Any, least: int = 0) -> tuple[int, ...]:
 
 def _random(op: str, generator: Any) -> np.random.Generator:
     if generator is None:
-        return backend.meta.generator if backend.default() is backend.meta else backend.cpu.generator
+        return getattr(backend.default(), "generator", backend.cpu.generator)
     if not isinstance(generator, np.random.Generator):
         raise TypeError(f"{op}: expected `generator` to be a numpy.random.Generator, got {type(generator).__name__}")
     return generator

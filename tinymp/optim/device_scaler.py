@@ -13,6 +13,7 @@ import numpy as np
 
 from ..backend import gpu
 from ..backend.kernels import Kernels
+from ..backend.recording import Mailbox
 from ..nn.parameter import Parameter
 from ..precision import float32, float64
 from ..sparse import values_of, with_values
@@ -63,7 +64,7 @@ class DeviceSide:
         self.changes = xp.zeros(RING, "int32"), xp.zeros(RING, float32.name), xp.zeros(RING, "int32")
         self.optimizers: list[Any] = []
         self.factor = DeviceScale(self.scale)
-        self.box = gpu.Mailbox(self.counts, arrived)
+        self.box = Mailbox(self.counts, arrived)
 
     def note_loss(self, loss: Array) -> None:
         """Remember whether this loss is not finite."""

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..backend import gpu
+from ..backend import gpu, recording
 from ..nn.parameter import Parameter
 from ..precision import float16, float32
 from ..sparse import put, rows_of, values_of, with_values
@@ -110,8 +110,8 @@ def _options(optimizer: Any, group: dict[str, Any]) -> Array:
             device = gpu.xp.empty(now.shape, now.dtype)
         if before is None or not np.array_equal(before, now):
             own[id(group)] = now, device
-            gpu.after_capture(lambda: device.data.copy_from_host_async(now.ctypes.data, now.nbytes))
+            recording.after_capture(lambda: device.data.copy_from_host_async(now.ctypes.data, now.nbytes))
 
     refresh()
-    gpu.before_replay(refresh)
+    recording.before_replay(refresh)
     return own[id(group)][1]

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 import mmap
+import sys
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from . import cpu
+from ..backend import cpu
 
 Array = Any
 count = cpu.count
@@ -45,6 +46,7 @@ def _memory(size: int) -> Array:
 class MetaArray(np.ndarray):
     """An array without memory. What NumPy would write is not written, what it would compute is a shape."""
 
+    tinymp_backend = sys.modules[__name__]
     _owner: Any
 
     def __array_finalize__(self, obj: Any) -> None:

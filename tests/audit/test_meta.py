@@ -9,6 +9,7 @@ import tinymp as mp
 from examples import dcgan, mnist
 from examples.language_model import CONFIGS, LanguageModel
 from tinymp import backend, nn, ops, optim
+from tinymp.audit import meta
 from tinymp.nn import recurrent
 from tinymp.sparse import SparseRows
 from tinymp.tensor import saved_nbytes
@@ -34,7 +35,7 @@ def trace(device, run, policy, *arrays):
             for p in parts:
                 p.backward(backend.of(p.data).xp.ones_like(p.data))
                 break  # the graph is freed
-    assert device == "cpu" or all(type(t.data) is backend.meta.MetaArray for t in tensors)
+    assert device == "cpu" or all(type(t.data) is meta.MetaArray for t in tensors)
     return seen, kept, [None if t.grad is None else _look(t.grad) for t in tensors]
 
 
@@ -222,7 +223,7 @@ def test_views_share_memory_and_copies_do_not():
 )
 def test_indices(index):
     x = np.zeros((4, 5, 6), np.float32)
-    assert _look(backend.meta.asarray(x)[index]) == _look(x[index].copy(order="K"))
+    assert _look(meta.asarray(x)[index]) == _look(x[index].copy(order="K"))
 
 
 class Loses(ops.pointwise.Mul):
@@ -240,7 +241,7 @@ def test_mistakes_are_still_found():
         with pytest.raises(NotImplementedError, match=r"add\.accumulate of arrays without memory"):
             np.add.accumulate(x.data)
         with pytest.raises(ValueError, match="have no values"):
-            backend.meta.exponents(x.data)
+            meta.exponents(x.data)
         with pytest.raises(ValueError, match="expected tensors on one device"):
             x + mp.tensor(np.zeros((4, 6), np.float32), device="cpu")
 
