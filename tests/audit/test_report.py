@@ -11,7 +11,7 @@ import pytest
 
 import tinymp as mp
 from audit.sample import content, row
-from tinymp.audit import _numbers, report
+from tinymp.audit import numbers, report
 from tinymp.audit.report import page
 
 pytestmark = pytest.mark.cpu
@@ -203,7 +203,7 @@ def test_what_users_wrote_is_escaped(sample):
     ],
 )
 def test_numbers_are_written_for_people(form, value, text):
-    assert getattr(_numbers, form)(value).replace("\xa0", " ") == text
+    assert getattr(numbers, form)(value).replace("\xa0", " ") == text
 
 
 def test_a_histogram_has_a_bar_per_exponent_in_its_place():

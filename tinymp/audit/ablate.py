@@ -39,8 +39,8 @@ from ..precision import (
     Policy,
     use,
 )
-from ._numbers import many
-from ._sampling import RED, table
+from .numbers import many
+from .sampling import RED, table
 
 NEEDED, HARMLESS, UNDECIDED = "needed here", "harmless here", "undecided"
 ENOUGH = 3  # seeds

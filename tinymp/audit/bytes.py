@@ -18,8 +18,8 @@ from ..precision import FP32, MIXED, Policy, current_policy, float16, use
 from ..sparse import SparseRows, values_of
 from ..tensor import Op, Tensor, _owner, kept_by
 from . import meta
-from ._sampling import BLUE, GREEN, PINK, RED, SKY, table
 from .listener import Instrument, Listener, Place
+from .sampling import BLUE, GREEN, PINK, RED, SKY, table
 
 ROLES = ("weights", "masters", "gradients", "activations", "optimizer", "workspace")
 KEPT = ROLES[:-1]  # what `ratio` compares

@@ -17,8 +17,8 @@ from ..nn.parameter import Parameter
 from ..precision import FP16_MAX, LOSS, NAMES, current_policy, float16
 from ..sparse import values_of
 from ..tensor import Op, Tensor, _owner
-from ._sampling import BLUE, RED, SKY, Spaced, distinct, table
 from .listener import Instrument, Place
+from .sampling import BLUE, RED, SKY, Spaced, distinct, table
 
 WEIGHT, WEIGHT_GRADIENT, ACTIVATION_GRADIENT = ROLES = "weight", "weight gradient", "activation gradient"
 GRADIENTS = ROLES[1:]

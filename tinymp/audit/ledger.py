@@ -14,8 +14,8 @@ from .. import backend
 from ..precision import FLOATING, MOVEMENT, UPDATE, current_policy, float16
 from ..sparse import values_of
 from ..tensor import Array, Op
-from ._sampling import RED, SKY, table
 from .listener import Instrument, Place
+from .sampling import RED, SKY, table
 
 
 @dataclass

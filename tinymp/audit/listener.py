@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from .._caller import PACKAGE
+from ..caller import PACKAGE
 from ..events import Observer, Update, here, observe
 from ..nn.module import Module
 from ..nn.parameter import Parameter

@@ -17,8 +17,8 @@ from ..ops.conv import Conv2d, ConvTranspose2d
 from ..precision import FLOATING, float16
 from ..sparse import values_of
 from ..tensor import Op
-from ._sampling import BLUE, RED, table
 from .listener import Instrument, Place
+from .sampling import BLUE, RED, table
 
 MULTIPLE = 8  # of which FP16 dimensions are to be (NVG section 2.2)
 

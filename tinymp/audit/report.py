@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ..precision import KINDS
-from ._numbers import count, dtypes, number, power, raw, real, share, size
 from .ledger import WORST
+from .numbers import count, dtypes, number, power, raw, real, share, size
 from .summary import LEVELS, findings, summarise
 
 SMALLEST, NORMAL, TOO_LARGE = -24, -14, 16  # exponents: FP16's smallest number, smallest normal one, first infinity

@@ -25,8 +25,8 @@ from ..ops.norm import Running
 from ..precision import FLOATING, FP32, float16, float32, reduce, to_dtype, use, widen
 from ..sparse import dense_of, values_of
 from ..tensor import Array, Like, Op, Tensor, _owner
-from ._sampling import table
 from .listener import Instrument, Place
+from .sampling import table
 
 
 @dataclass

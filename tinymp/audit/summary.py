@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..precision import float16
-from ._numbers import count, many, number, power, real, share
 from .advice import SPOILS
+from .numbers import count, many, number, power, real, share
 
 
 class Finding(NamedTuple):

@@ -10,8 +10,8 @@ from ..nn.parameter import Parameter
 from ..precision import MIXED, current_policy, float16, to_dtype, use, widen
 from ..sparse import rows_of, values_of
 from ..tensor import Array
-from ._sampling import BLUE, RED, Spaced, distinct, table
 from .listener import Instrument, Place
+from .sampling import BLUE, RED, Spaced, distinct, table
 
 
 class Updates:

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from .. import backend
-from .._caller import caller
+from ..caller import caller
 from ..events import Observer, observe
 from ..nn import statistics
 from ..nn.parameter import Parameter

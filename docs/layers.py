@@ -1,0 +1,167 @@
+"""The layers of the package, read from its imports: `python -m docs.layers` draws docs/architecture.svg.
+
+A room is a module of tinymp/ or one of its folders. A room stands one floor above the highest room that it imports. An
+arrow is drawn where no longer way of arrows says the same. tests/test_layers.py holds the package to what is drawn.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGE = Path(__file__).parent.parent / "tinymp"
+PICTURE = Path(__file__).parent / "architecture.svg"
+SAYS = {
+    "backend": "NumPy, CuPy, cuBLAS, kernels",
+    "events": "who listens, what runs",
+    "caller": "the user's line",
+    "info": "versions, devices",
+    "precision": "gates, kinds, policies",
+    "sparse": "rows of a gradient",
+    "autograd": "Op, the graph, backward",
+    "tensor": "what users hold",
+    "arguments": "checks",
+    "statistics": "what a skipped step undoes",
+    "parameter": "master and copy",
+    "ops": "one family per file, .cu beside",
+    "nn": "modules and layers",
+    "optim": "rules, scalers, clipping",
+    "data": "datasets, a loader",
+    "capture": "a step as a CUDA graph",
+    "audit": "what the events tell",
+    "tinymp": "import tinymp as mp",
+}
+
+
+class Import(NamedTuple):
+    """`line` of file `source` imports `target`: paths below the package, without ".py" ("ops/softmax")."""
+
+    source: str
+    line: int
+    target: str
+
+
+def files() -> dict[str, Path]:
+    """The modules by their path ("ops/softmax"); a folder's __init__ is "ops", that of the package "tinymp"."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).with_suffix("").as_posix()
+        found[name.removesuffix("/__init__").replace("__init__", "tinymp")] = path
+    return found
+
+
+def imports() -> Iterator[Import]:
+    """Every import of one module of the package by another, those within functions included."""
+    known = files()
+    for name, path in known.items():
+        inside = path.name == "__init__.py"
+        package = [] if name == "tinymp" else name.split("/") if inside else name.split("/")[:-1]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not node.level:
+                continue
+            base = [*package[: len(package) - node.level + 1], *(node.module.split(".") if node.module else [])]
+            for alias in node.names:
+                target = "/".join([*base, alias.name])
+                target = target if target in known else "/".join(base) or "tinymp"
+                if target != name:
+                    yield Import(name, node.lineno, target)
+
+
+def room(name: str) -> str:
+    """The room of a module."""
+    return "tinymp" if name in ("tinymp", "__main__") else name.split("/")[0]
+
+
+def rooms() -> dict[str, set[str]]:
+    """Each room, and the rooms that it imports."""
+    found: dict[str, set[str]] = {room(name): set() for name in files()}
+    for one in imports():
+        if room(one.source) != room(one.target):
+            found[room(one.source)].add(room(one.target))
+    return found
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The nodes of a circle of a graph, in order; empty where there is none."""
+    done: set[str] = set()
+
+    def visit(node: str, way: list[str]) -> list[str]:
+        if node in way:
+            return way[way.index(node) :]
+        if node not in done:
+            for target in sorted(graph.get(node, ())):
+                if found := visit(target, [*way, node]):
+                    return found
+            done.add(node)
+        return []
+
+    return next((found for node in sorted(graph) if (found := visit(node, []))), [])
+
+
+def floors(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The rooms of a graph without circles, the ground floor first."""
+    height: dict[str, int] = {}
+
+    def of(node: str) -> int:
+        if node not in height:
+            height[node] = 1 + max((of(target) for target in graph[node]), default=-1)
+        return height[node]
+
+    top = max(of(node) for node in graph)
+    return [sorted(node for node in graph if of(node) == floor) for floor in range(top + 1)]
+
+
+def arrows(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
+    """The imports that no way through other rooms implies."""
+
+    def below(node: str) -> set[str]:
+        return graph[node].union(*(below(target) for target in graph[node]))
+
+    return [
+        (node, target)
+        for node in sorted(graph)
+        for target in sorted(graph[node])
+        if not any(target in below(other) for other in graph[node])
+    ]
+
+
+def draw() -> str:
+    """The picture, as SVG."""
+    graph = rooms()
+    levels = floors(graph)
+    width, wide, high, step = 980, 178, 44, 84
+    place = {}
+    for floor, names in enumerate(levels):
+        gap = width / len(names)
+        for i, name in enumerate(names):
+            place[name] = ((i + 0.5) * gap, (len(levels) - 1 - floor) * step + 40)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {len(levels) * step + 10}" '
+        'font-family="sans-serif" font-size="12" text-anchor="middle">',
+        "<style>path{fill:none;stroke:#8a94a6;stroke-width:1.2}rect{fill:#eef3fb;stroke:#3b6fb5}"
+        "text{fill:#1b2a41}.says{fill:#566;font-size:10px}</style>",
+        '<rect width="100%" height="100%" style="fill:#fff;stroke:none"/>',
+    ]
+    for source, target in arrows(graph):
+        (x1, y1), (x2, y2) = place[source], place[target]
+        y1, y2 = y1 + high / 2, y2 - high / 2
+        bend = (y2 - y1) / 2
+        lines.append(
+            f'<path d="M{x1:.0f} {y1:.0f}C{x1:.0f} {y1 + bend:.0f} {x2:.0f} {y2 - bend:.0f} {x2:.0f} {y2:.0f}"/>'
+        )
+    for name, (x, y) in place.items():
+        title = f"{name}/" if (PACKAGE / name).is_dir() else "tinymp" if name == "tinymp" else f"{name}.py"
+        lines += [
+            f'<rect x="{x - wide / 2:.0f}" y="{y - high / 2:.0f}" width="{wide}" height="{high}" rx="6"/>',
+            f'<text x="{x:.0f}" y="{y - 3:.0f}" font-weight="bold">{escape(title)}</text>',
+            f'<text x="{x:.0f}" y="{y + 13:.0f}" class="says">{escape(SAYS[name])}</text>',
+        ]
+    return "\n".join([*lines, "</svg>", ""])
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(draw(), encoding="utf-8")
+    print(f"wrote {PICTURE.name}")
