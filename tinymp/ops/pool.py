@@ -24,7 +24,7 @@ class MaxPool2d(Op):
     gradient = REDUCTION
     name = "max_pool2d"
 
-    def forward(self, x: Array, *, geometry: Geometry, positions: list | None) -> Array:
+    def forward(self, x: Array, *, geometry: Geometry, indices: bool) -> Any:
         g, xp = geometry, self.xp
         padded = pad_spatial(xp, channels_first(widen(x)), g.pads, -float("inf"))
         best = None
@@ -38,9 +38,8 @@ class MaxPool2d(Op):
             best = larger
         self.save(index)
         self.geometry, self.shape = g, x.shape
-        if positions is not None:
-            positions.append(batch_first(self._places(index)))
-        return store(batch_first(best), like=x)
+        y = store(batch_first(best), like=x)
+        return (y, batch_first(self._places(index))) if indices else y
 
     def _places(self, index: Array) -> Array:
         """Kernel positions (C, OH, OW, N) as places in the flattened, unpadded H * W plane."""
@@ -52,7 +51,7 @@ class MaxPool2d(Op):
         cols = (arange(index.shape[2]) * g.stride[1] - g.pads[1][0])[:, None] + index % g.kernel[1] * g.dilation[1]
         return rows * self.shape[3] + cols
 
-    def backward(self, dy: Array) -> Array:
+    def backward(self, dy: Array, _: None = None) -> Array:  # places have no gradient
         (index,), g, (n, c, h, w) = self.saved, self.geometry, self.shape
         overlap = any(d * (k - 1) >= s for k, s, d in zip(g.kernel, g.stride, g.dilation))
         dy = channels_first(widen(dy) if overlap else dy)
@@ -65,7 +64,7 @@ class MaxPool2d(Op):
                 seen[...] = part
         return store(batch_first(unpad_spatial(total, g, (h, w))), like=self.like[0])
 
-    def forward_cuda(self, x: Array, *, geometry: Geometry, positions: list | None) -> Array:
+    def forward_cuda(self, x: Array, *, geometry: Geometry, indices: bool) -> Any:
         if not _fits(x.shape, geometry.output(*x.shape[2:])):
             return NotImplemented
         self.geometry, self.shape = geometry, x.shape
@@ -74,11 +73,9 @@ class MaxPool2d(Op):
         index = self.xp.empty(y.shape, _index_dtype(geometry))
         _launch(f"max_pool2d_forward{_suffix(index)}", y, (x, y, index), *windows)
         self.save(index)
-        if positions is not None:
-            positions.append(batch_first(self._places(index)))
-        return batch_first(y)
+        return (batch_first(y), batch_first(self._places(index))) if indices else batch_first(y)
 
-    def backward_cuda(self, dy: Array) -> Array:
+    def backward_cuda(self, dy: Array, _: None = None) -> Array:
         if not _fits(self.shape, dy.shape[2:]):
             return NotImplemented
         index, dy = self.xp.ascontiguousarray(self.saved[0]), _images(self.xp, dy)
@@ -298,12 +295,10 @@ def max_pool2d(
     """
     x, unbatched = _image("max_pool2d", input)
     g = _geometry("max_pool2d", x.shape[2:], kernel_size, stride, padding, dilation, ceil_mode)
-    positions: list | None = [] if return_indices else None
-    y = MaxPool2d.apply(x, geometry=g, positions=positions)
-    y = y.squeeze(0) if unbatched else y
-    if positions is None:
-        return y
-    return y, Tensor(positions[0][0] if unbatched else positions[0])
+    found = MaxPool2d.apply(x, geometry=g, indices=return_indices)
+    if not unbatched:
+        return found
+    return tuple(y.squeeze(0) for y in found) if return_indices else found.squeeze(0)
 
 
 def avg_pool2d(
