@@ -1,4 +1,4 @@
-"""The house is built in layers: imports point down, nothing runs in a circle, and what is private stays in its module."""
+"""The house is built in layers: imports point down, none run in a circle, and private names stay in their module."""
 
 import ast
 from pathlib import Path

@@ -272,7 +272,7 @@ class Op:
         if self.saved is None:
             raise RuntimeError(
                 f"{self.name}: its saved arrays were freed by an earlier backward(); run the forward pass again "
-                "(for several losses, add them and call backward once, or say retain_graph=True in all but the last)"
+                "(for several losses, add them up, or pass retain_graph=True in all calls but the last)"
             )
         if any(counter[0] != value for counter, value in self.versions):
             raise RuntimeError(

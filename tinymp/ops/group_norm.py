@@ -159,5 +159,5 @@ def instance_norm(
     for v, moved in ((running_mean, means), (running_var, variances)):
         if v is not None and moved is not None:
             v.data[...] = to_dtype(reduce(moved.data.reshape(n, c), 0, "mean").reshape(c), v.dtype)
-            v._version[0] += 1
+            v.bump_version()
     return reshape(y, x.shape)

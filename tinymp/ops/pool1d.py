@@ -52,7 +52,7 @@ def avg_pool1d(
     return squeeze(y, -2)
 
 
-def _options(op: str, kernel_size: Any, stride: Any, padding: Any) -> tuple:
+def _options(op: str, kernel_size: Any, stride: Any, padding: Any) -> tuple[Any, Any, Any]:
     """kernel_size, stride and padding for images of height 1."""
     (kernel,), (pad,) = integers(op, "kernel_size", kernel_size, 1, 1), integers(op, "padding", padding, 1, 0)
     step = kernel if stride is None else integers(op, "stride", stride, 1, 1)[0]
