@@ -25,7 +25,7 @@ from tinymp.precision import (
     current_policy,
     gemm,
     reduce,
-    require_fp16,
+    require_fit,
     store,
     to_dtype,
     use,
@@ -504,13 +504,13 @@ def test_to_dtype_rounds_as_the_policy_says():
 @pytest.mark.parametrize("value", [65520, -65520.0, 1e30])
 def test_require_fp16_refuses(value):
     with pytest.raises(ValueError, match=r"mul: the constant .* does not fit FP16, whose largest value is 65504"):
-        require_fp16("mul", value, np.dtype(F16))
+        require_fit("mul", value, np.dtype(F16))
 
 
 @pytest.mark.parametrize("value", [65504, 65519.99, -65504, float("inf"), -float("inf"), float("nan"), 0, True])
 def test_require_fp16_accepts(value):
-    require_fp16("mul", value, np.dtype(F16))
-    require_fp16("mul", 1e30, np.dtype(F32))
+    require_fit("mul", value, np.dtype(F16))
+    require_fit("mul", 1e30, np.dtype(F32))
 
 
 # ----------------------------------------------------------------------------------------------------------- policies
@@ -638,7 +638,7 @@ def test_top_level_names(name):
     assert hasattr(mp, name)
 
 
-class Heard(precision.Observer):
+class Heard(mp.Observer):
     """Counts roundings."""
 
     roundings = 0
@@ -666,7 +666,7 @@ def test_constants_are_rounded_to_nearest():
     }
     heard = Heard()
     for name, make in made.items():
-        with mp.use(mp.STOCHASTIC_ROUNDING), precision.observe(heard):
+        with mp.use(mp.STOCHASTIC_ROUNDING), mp.observe(heard):
             before = mp.get_rng_state()
             assert {float(make()) for _ in range(100)} == {float(np.float16(0.1))}, name
             assert mp.get_rng_state() == before
@@ -720,7 +720,7 @@ def test_writing_into_a_parameter_rounds_once():
     with mp.no_grad(), mp.use(mp.STOCHASTIC_ROUNDING):
         for write in (lambda: p.copy_(p.master * 2), lambda: p.__setitem__(0, 0.3)):
             heard = Heard()
-            with precision.observe(heard):
+            with mp.observe(heard):
                 write()
             assert heard.roundings == 1
 

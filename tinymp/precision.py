@@ -1,14 +1,16 @@
 """Precision: four gates, the kinds of arithmetic, and the policies. An auditor starts here.
 
-**Precision changes in the four functions below and nowhere else**; everything outside them is plain mathematics
-(tests/test_gates.py walks the syntax trees of the package to hold that).
+**Ops change precision in the four functions below and nowhere else, and FP16 is made by one of them, `store`.**
+Everything outside them is plain mathematics (tests/test_gates.py walks the syntax trees of the package to hold that).
 
     widen(x)                 FP16 -> FP32, exact
     store(x32, like)         FP32 -> the storage dtype: the one rounding
     gemm(a, b, bias)         matrix product of stored operands, FP32 accumulator, one rounding on store
     reduce(x, axis, how)     sums and means with an FP32 accumulator
 
-(`add_to` and `scatter_add`, further down, are `reduce` for sums that an op builds up piece by piece.)
+`add_to` and `scatter_add`, further down, are `reduce` for sums that an op builds up piece by piece. A conversion that
+the user asks for (`to_dtype`) shares the rounding of `store`, `_round`; the CUDA kernels, which do the work of several
+gates at once, follow the same rule (`store` in backend/common.cuh).
 
 Storage follows the arrays. On float32 and float64 input (the FP32 baseline, gradient checks) the gates let values
 through and compute in that dtype; only where the stored operands are FP16 does the policy in use decide anything.
@@ -229,10 +231,16 @@ def store(x32: Array, like: Array) -> Array:
         return x32
     if like.dtype != float16 or x32.dtype != float32:
         raise TypeError(f"store: {x32.dtype} would be rounded to {like.dtype}; only FP32 to FP16 rounds here")
-    device = backend.of(x32)
-    y = device.cast_stochastic(x32) if _policy.get().rounding == "stochastic" else device.cast(x32, float16)
+    return _round(x32, float16)
+
+
+def _round(x: Array, dtype: np.dtype) -> Array:
+    """x in fewer bits: to nearest, ties to even, or stochastically where the policy says so (FP16 only)."""
+    device = backend.of(x)
+    stochastic = dtype == float16 and _policy.get().rounding == "stochastic"
+    y = device.cast_stochastic(x) if stochastic else device.cast(x, dtype)
     if here.inside:
-        tell("rounded", x32, y)
+        tell("rounded", x, y)
     return y
 
 
@@ -319,9 +327,10 @@ def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce") ->
     in_fp16 = getattr(policy, accumulator) == float16 and _applies(policy, like.dtype)
     if here.inside:
         tell("reduced", part, None, "sum", "float16" if in_fp16 else NAMES[total.dtype])
-    total += part
     if in_fp16:
-        total[...] = widen(backend.of(total).cast(total, float16))
+        backend.of(total).add_fp16(total, part)
+    else:
+        total += part
 
 
 def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
@@ -339,20 +348,16 @@ def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
 
 
 def to_dtype(x: Array, dtype: np.dtype) -> Array:
-    """x converted on the user's word (`Tensor.to`, `Policy.cast`, loading a state_dict): exact or one rounding."""
+    """x converted because the user asked for it (`Tensor.to`, `Policy.cast`, a state_dict): exact, or one rounding."""
     dtype = np.dtype(dtype)
     if x.dtype == dtype:
         return x
-    if x.dtype in FLOATING and dtype in FLOATING:
-        stochastic = dtype == float16 and _policy.get().rounding == "stochastic"
-        y = backend.of(x).cast_stochastic(x) if stochastic else backend.of(x).cast(x, dtype)
-        if here.inside and dtype.itemsize < x.dtype.itemsize:
-            tell("rounded", x, y)
-        return y
-    return x.astype(dtype)
+    if x.dtype not in FLOATING or dtype not in FLOATING:
+        return x.astype(dtype)
+    return _round(x, dtype) if dtype.itemsize < x.dtype.itemsize else backend.of(x).cast(x, dtype)
 
 
-# What the user brings: constants, and values that must fit.
+# ------------------------------------------------------------------------------------------------- what the user brings
 
 
 def scalar(value: Any, dtype: np.dtype) -> Array:
@@ -365,16 +370,20 @@ def scalar(value: Any, dtype: np.dtype) -> Array:
         return np.asarray(value).astype(dtype)[()]
 
 
-def overflows(x: Array, dtype: np.dtype) -> bool:
-    """Whether x has a value that dtype cannot hold: a finite one that would become infinite in FP16, or one beyond the
-    range of an integer dtype (nan and infinities, too).
+def fits(x: Any, dtype: np.dtype) -> bool:
+    """Whether dtype can hold all values of x, an array or a number.
+
+    FP16 cannot hold a finite value that rounding would make infinite, an integer dtype none beyond its range (nan and
+    infinities are).
     """
+    if isinstance(x, (int, float)):
+        return dtype != float16 or not FP16_OVERFLOW <= abs(x) < float("inf")
     if x.dtype == dtype or np.can_cast(x.dtype, dtype):
-        return False
+        return True
     xp = backend.of(x).xp
     if dtype == float16:
-        return bool((((x >= FP16_OVERFLOW) | (x <= -FP16_OVERFLOW)) & xp.isfinite(x)).any())
-    return bool((~_in_range(x, dtype)).any()) if dtype.kind in "iu" else False
+        return not (((x >= FP16_OVERFLOW) | (x <= -FP16_OVERFLOW)) & xp.isfinite(x)).any()
+    return dtype.kind not in "iu" or bool(_in_range(x, dtype).all())
 
 
 def _in_range(x: Array, dtype: np.dtype) -> Array:
@@ -386,10 +395,15 @@ def _in_range(x: Array, dtype: np.dtype) -> Array:
     return (whole >= low) & (whole < high + 1)  # powers of two: exact in every dtype; nan is on neither side
 
 
-def require_fit(what: str, x: Array, dtype: np.dtype) -> None:
-    """ValueError where `overflows`; nothing is rounded. `what` is what the user called."""
-    if not overflows(x, dtype):
+def require_fit(what: str, x: Any, dtype: np.dtype) -> None:
+    """ValueError unless `fits`; nothing is rounded. `what` is what the user called."""
+    if fits(x, dtype):
         return
+    if isinstance(x, (int, float)):
+        raise ValueError(
+            f"{what}: the constant {x:g} does not fit FP16, whose largest value is 65504 "
+            "(use float('inf'), a smaller constant, or .float() to compute in FP32)"
+        )
     if dtype == float16:
         size = backend.of(x).xp.abs(widen(x) if x.dtype in FLOATING else x.astype(float64))
         raise ValueError(
@@ -404,12 +418,3 @@ def fit(what: str, x: Array, dtype: np.dtype) -> Array:
     """`to_dtype` for values that the user brings: ValueError for one that dtype cannot hold."""
     require_fit(what, x, dtype)
     return to_dtype(x, dtype)
-
-
-def require_fp16(op: str, value: float, dtype: np.dtype) -> None:
-    """Raise ValueError where a finite constant would become infinite in FP16 storage."""
-    if dtype == float16 and FP16_OVERFLOW <= abs(value) < float("inf"):
-        raise ValueError(
-            f"{op}: the constant {value:g} does not fit FP16, whose largest value is 65504 "
-            "(use float('inf'), a smaller constant, or .float() to compute in FP32)"
-        )

@@ -255,6 +255,12 @@ def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
         return cast((total * _F16.type(1 / max(count(x, axis), 1))) if how == "mean" else total, _F32)
 
 
+def add_fp16(total: Array, part: Array) -> None:
+    """total += part in place, with an FP16 accumulator: the sum, in FP32, holds what FP16 holds."""
+    total += part
+    total[...] = cast(cast(total, _F16), _F32)
+
+
 def count(x: Array, axis: Any) -> int:
     """How many elements of x meet in one element of a reduction over axis."""
     axes = (axis,) if isinstance(axis, int) else axis

@@ -262,6 +262,12 @@ def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
     return reductions.reduce_fp16(x, axis, how)
 
 
+def add_fp16(total: Array, part: Array) -> None:
+    """total += part in place, with an FP16 accumulator: the sum, in FP32, holds what FP16 holds."""
+    total += part
+    total[...] = total.astype(_F16)
+
+
 def count(x: Array, axis: Any) -> int:
     """How many elements of x meet in one element of a reduction over axis."""
     return math.prod(x.shape[a] for a in ((axis,) if isinstance(axis, int) else axis))

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import backend
-from ..precision import FLOATING, require_fp16, to_dtype
+from ..precision import FLOATING, require_fit, to_dtype
 from ..tensor import Array, Tensor, no_grad
 from .parameter import Parameter
 
@@ -25,7 +25,7 @@ T = TypeVar("T", bound=Tensor)
 def _write(op: str, tensor: T, value: Array) -> T:
     """Set a Parameter's master and copy, or a Tensor. ValueError for what would become infinite in FP16."""
     if isinstance(tensor, Parameter):
-        require_fp16(op, np.abs(value).max(initial=0.0, where=np.isfinite(value)), tensor.dtype)
+        require_fit(op, np.abs(value).max(initial=0.0, where=np.isfinite(value)), tensor.dtype)
         tensor.write(backend.of(tensor.data).asarray(to_dtype(value, tensor.master.dtype)))
     else:
         with no_grad():

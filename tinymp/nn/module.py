@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import backend
-from ..precision import FLOATING, Policy, overflows, to_dtype
+from ..precision import FLOATING, Policy, fits, to_dtype
 from ..tensor import Array, Tensor
 from .parameter import Parameter, overwrite, replace, storage_of
 
@@ -257,7 +257,7 @@ class Module:
             for name, b in module.named_buffers(path, recurse=False):
                 targets.append((name, b, floating if b.dtype in FLOATING else b.dtype))
         for name, x, dtype in targets:
-            if overflows(_exact(x), dtype):
+            if not fits(_exact(x), dtype):
                 raise ValueError(f"{policy.name}.cast: '{name}' has values beyond the range of {dtype}")
         replace(
             [
@@ -376,6 +376,6 @@ def _loadable(own: Tensor, value: Any) -> Array:
         bad &= np.isfinite(backend.to_cpu(exact))  # a mask of -inf may stay one
     if bad.any():
         raise TypeError(f"expected finite values, got {np.count_nonzero(bad)} that are infinite or nan")
-    if overflows(array, own.dtype):
+    if not fits(array, own.dtype):
         raise ValueError(f"has values beyond the range of {own.dtype}")
     return backend.of(exact).asarray(np.array(to_dtype(array, exact.dtype)))

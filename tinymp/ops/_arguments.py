@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..precision import FLOATING, require_fp16
+from ..precision import FLOATING, require_fit
 from ..tensor import Tensor, type_name
 
 _WHY = {
@@ -128,5 +128,5 @@ def constant(op: str, name: str, value: Any, dtype: Any) -> Any:
         low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         if not low <= value <= high or value % 1:
             raise ValueError(f"{op}: expected `{name}` to fit {dtype}, got {value!r}")
-    require_fp16(op, value, dtype)
+    require_fit(op, value, dtype)
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..backend.kernels import Kernels
-from ..precision import POINTWISE, require_fp16, store, widen
+from ..precision import POINTWISE, require_fit, store, widen
 from ..tensor import Array, Op, Tensor
 from ._arguments import choice, floating, refuse
 from .pointwise import FromInput, FromOutput, launch_map
@@ -229,7 +229,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     if not min_val <= max_val:
         raise ValueError(f"hardtanh: expected min_val <= max_val, got {min_val!r} and {max_val!r}")
     for bound in (min_val, max_val):
-        require_fp16("hardtanh", bound, x.dtype)
+        require_fit("hardtanh", bound, x.dtype)
     return Hardtanh.apply(x, low=min_val, high=max_val)
 
 

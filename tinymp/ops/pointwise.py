@@ -19,7 +19,7 @@ from ..precision import (
     fit,
     float32,
     reduce,
-    require_fp16,
+    require_fit,
     scalar,
     store,
     to_dtype,
@@ -62,7 +62,7 @@ def _operand(op: str, x: Any, dtype: Any, stores: bool) -> Any:
     if not isinstance(x, (int, float)):
         raise TypeError(f"{op}: expected Tensors and numbers, got {type_name(x)}; wrap it with tinymp.tensor(...)")
     if stores:
-        require_fp16(op, x, dtype)
+        require_fit(op, x, dtype)
     return x
 
 
