@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from oracle import host
 from tinymp import nn
 from tinymp.nn.module import IncompatibleKeys
 
@@ -195,6 +196,48 @@ def test_loading_keeps_fp32_exactly_and_rounds_the_copy():
     assert m.bias.master == 3
     assert m.state_dict()["weight"].dtype == "float32"
     assert m.weight.data.dtype == "float16"
+
+
+def test_a_copy_that_was_rounded_stochastically_is_saved_and_loaded():
+    mp.manual_seed(0)
+    m = mp.STOCHASTIC_ROUNDING.cast(model())
+    with mp.use(mp.STOCHASTIC_ROUNDING), mp.no_grad():
+        m[0].weight.copy_(m[0].weight.master)
+    m[3][1].weight.write(m[3][1].weight.master)  # to nearest
+    state = m.state_dict()
+    assert "0.weight.copy" in state and "3.1.weight.copy" not in state
+    other = mp.STOCHASTIC_ROUNDING.cast(model())
+    with mp.use(mp.STOCHASTIC_ROUNDING):
+        other.load_state_dict(state)
+    for p, q in zip(m.parameters(), other.parameters(), strict=True):
+        np.testing.assert_array_equal(p.numpy(), q.numpy())
+        np.testing.assert_array_equal(host(p.master), host(q.master))
+    for policy in (mp.FP32, mp.NO_MASTER, mp.MIXED):
+        policy.cast(other).load_state_dict(state)
+        same = (other[0].weight.numpy() == m[0].weight.numpy()).all()
+        assert same == (policy is mp.MIXED)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda a: a.astype("float32"), TypeError, "'weight.copy': expected float16, got float32"),
+        (lambda a: a[:1], ValueError, r"'weight.copy': expected shape \(2, 2\), got \(1, 2\)"),
+        (lambda a: np.nextafter(a, np.float16(9)), ValueError, "'weight.copy': expected FP16 numbers next to those of"),
+        (lambda a: a * np.float16(np.nan), ValueError, "'weight.copy': expected FP16 numbers next to those of"),
+        (lambda a: 5, TypeError, "'weight.copy': expected an array, got int"),
+    ],
+)
+def test_a_copy_that_does_not_fit_its_master_is_refused(change, error, message):
+    m = mp.MIXED.cast(nn.Linear(2, 2, bias=False))
+    before = m.state_dict()
+    weight = np.array([[1, 65510], [1 + 2.0**-11, 1 - 2.0**-12]], "float32")
+    copy = np.array([[1, np.inf], [1 + 2.0**-10, 1 - 2.0**-11]], "float16")
+    with pytest.raises(error, match=message):
+        m.load_state_dict({"weight": weight, "weight.copy": change(copy)})
+    np.testing.assert_equal(m.state_dict(), before)
+    m.load_state_dict({"weight": weight, "weight.copy": copy})
+    np.testing.assert_array_equal(m.weight.numpy(), copy)
 
 
 def test_loading_without_strict_reports_and_loads_the_rest():

@@ -113,3 +113,44 @@ def test_an_overflow_in_one_micro_batch_skips_the_step():
     assert scaler.step(optimizer) == StepResult.SKIPPED
     scaler.update()
     assert scaler.get_scale() == 2.0**14
+
+
+@pytest.mark.parametrize("rule", [optim.SGD, optim.Adagrad, optim.AdamW])
+@pytest.mark.parametrize("policy", mp.POLICIES.values(), ids=str)
+def test_a_resumed_training_goes_on_bit_for_bit(policy, rule):
+    """As the README says: the state of model, optimizer, scaler, schedule and random numbers."""
+
+    def make(seed):
+        mp.manual_seed(seed)
+        layers = [nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 3)]
+        model = policy.cast(nn.Sequential(*layers))
+        optimizer = rule(model.parameters(), lr=0.05, **({"momentum": 0.9} if rule is optim.SGD else {}))
+        return model, optimizer, optim.DynamicLossScaler(2.0**10), optim.StepLR(optimizer, 2)
+
+    def go(job, steps):
+        model, optimizer, scaler, schedule = job
+        x, target = data(policy)
+        with mp.use(policy):
+            for _ in range(steps):
+                optimizer.zero_grad()
+                scaler.scale(ops.cross_entropy(model(x), target)).backward()
+                result = scaler.step(optimizer)
+                scaler.update()
+                schedule.step(result)
+
+    def bits(job):
+        copies = {f"copy {name}": p.numpy().tobytes() for name, p in job[0].named_parameters()}
+        return {**copies, **{name: np.asarray(x).tobytes() for name, x in job[0].state_dict().items()}}
+
+    first = make(0)
+    go(first, 3)
+    saved, random = [part.state_dict() for part in first], mp.get_rng_state()
+    second = make(1)
+    for part, state in zip(second, saved, strict=True):
+        part.load_state_dict(state)
+    assert bits(second) == bits(first)
+    for job in (first, second):
+        mp.set_rng_state(random)
+        go(job, 3)
+    assert bits(second) == bits(first)
+    np.testing.assert_equal(second[1].state_dict(), first[1].state_dict())

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import backend
-from ..precision import FLOATING, Policy, fits, to_dtype
+from ..precision import FLOATING, MIXED, Policy, fits, to_dtype, use
 from ..tensor import Array, Tensor
 from .parameter import Parameter, overwrite, replace, storage_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_COPY = ".copy"  # behind a parameter's name in a state_dict: its working copy
 
 # Where a PyTorch user's habit leads nowhere here, say where to go.
 _INSTEAD = {
@@ -280,12 +282,19 @@ class Module:
     def state_dict(self) -> dict[str, np.ndarray]:
         """Name -> NumPy array, in order: a copy of each parameter's exact FP32 master and of each persistent buffer.
 
-        PyTorch's names and layouts: `{k: torch.tensor(v) for k, v in ...}` loads into the same PyTorch model.
+        PyTorch's names and layouts: `{k: torch.tensor(v) for k, v in ...}` loads into the same PyTorch model. Only
+        where a working copy is not the FP16 number nearest to its master (after stochastic rounding) it stands behind
+        the master as "name.copy", so that training goes on bit for bit; PyTorch then needs strict=False.
         """
-        return {name: np.array(backend.to_cpu(_exact(x))) for name, x in self._state().items()}
+        state = {}
+        for name, x in self._state().items():
+            state[name] = np.array(backend.to_cpu(_exact(x)))
+            if isinstance(x, Parameter) and not x.rounded_to_nearest():
+                state[name + _COPY] = np.array(backend.to_cpu(x.data))
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
-        """Overwrite masters (exactly), working copies (rounded once) and buffers.
+        """Overwrite masters (exactly), working copies (rounded once, to nearest, unless they are given) and buffers.
 
         A load that fails or is interrupted changes nothing.
 
@@ -297,18 +306,22 @@ class Module:
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"load_state_dict: expected a mapping of names to arrays, got {type(state_dict).__name__}")
-        own, new, bad, wrong = self._state(), {}, [], []
+        own, new, rounded, bad, wrong = self._state(), {}, {}, [], []
         missing = [name for name in own if name not in state_dict]
-        unexpected = [name for name in state_dict if name not in own]
+        copies = {name + _COPY for name, x in own.items() if isinstance(x, Parameter) and name in state_dict}
+        unexpected = [name for name in state_dict if name not in own and name not in copies]
         for name in own:
             if name not in state_dict:
                 continue
+            entry = name
             try:
                 new[name] = _loadable(own[name], state_dict[name])
+                entry = name + _COPY
+                rounded[name] = _loadable_copy(own[name], state_dict.get(entry), new[name])
             except TypeError as error:
-                bad.append(f"'{name}': {error}")
+                bad.append(f"'{entry}': {error}")
             except ValueError as error:
-                wrong.append(f"'{name}': {error}")
+                wrong.append(f"'{entry}': {error}")
         if bad:
             raise TypeError(f"load_state_dict: {'; '.join(sorted(bad))}")
         if strict:
@@ -316,7 +329,7 @@ class Module:
             wrong += [f"unexpected: {', '.join(map(str, unexpected))}"] * bool(unexpected)
         if wrong:
             raise ValueError(f"load_state_dict: this does not fit {type(self).__name__}:\n  " + "\n  ".join(wrong))
-        overwrite([(own[name], value) for name, value in new.items()])
+        overwrite([(own[name], value, rounded[name]) for name, value in new.items()])
         return IncompatibleKeys(missing, unexpected)
 
     # ---- what it looks like
@@ -358,15 +371,7 @@ def _exact(x: Tensor) -> Array:
 
 def _loadable(own: Tensor, value: Any) -> Array:
     """A copy of `value` as it will be written into `own`; TypeError or ValueError if it cannot be."""
-    if not hasattr(value, "__array__"):
-        raise TypeError(f"expected an array, got {type(value).__name__}")
-    try:
-        array = backend.to_cpu(value.data) if isinstance(value, Tensor) else np.asarray(value)
-    except MemoryError:
-        raise
-    except Exception as error:  # whatever a foreign __array__ raises
-        raise TypeError(f"{type(value).__name__} could not be read as an array ({error})") from error
-    exact = _exact(own)
+    array, exact = _array(value), _exact(own)
     if not np.can_cast(array.dtype, exact.dtype, "same_kind"):
         raise TypeError(f"expected {exact.dtype}, got {array.dtype}")
     if array.shape != exact.shape:
@@ -379,3 +384,33 @@ def _loadable(own: Tensor, value: Any) -> Array:
     if not fits(array, own.dtype):
         raise ValueError(f"has values beyond the range of {own.dtype}")
     return backend.of(exact).asarray(np.array(to_dtype(array, exact.dtype)))
+
+
+def _array(value: Any) -> np.ndarray:
+    """An entry of a state_dict on the host."""
+    if not hasattr(value, "__array__"):
+        raise TypeError(f"expected an array, got {type(value).__name__}")
+    try:
+        return backend.to_cpu(value.data) if isinstance(value, Tensor) else np.asarray(value)
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a foreign __array__ raises
+        raise TypeError(f"{type(value).__name__} could not be read as an array ({error})") from error
+
+
+def _loadable_copy(own: Tensor, value: Any, master: Array) -> Array | None:
+    """The working copy that a state_dict brings; None where it brings none, or where none stands beside the master."""
+    if value is None or not isinstance(own, Parameter) or own.dtype == master.dtype:
+        return None
+    array, wide = _array(value), backend.to_cpu(master)
+    if array.dtype != own.dtype:
+        raise TypeError(f"expected {own.dtype}, got {array.dtype}")
+    if array.shape != own.shape:
+        raise ValueError(f"expected shape {own.shape}, got {array.shape}")
+    with use(MIXED), np.errstate(all="ignore"):
+        nearest = to_dtype(wide, own.dtype)
+        towards = to_dtype(np.where(wide > nearest, np.inf, -np.inf), own.dtype)
+        other = np.where(wide == nearest, nearest, np.nextafter(nearest, towards))  # on the master's other side
+    if not ((array == nearest) | (array == other)).all():
+        raise ValueError("expected FP16 numbers next to those of the master: it belongs to another one")
+    return backend.of(master).asarray(np.array(array))

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..events import here, tell
-from ..precision import FP32, UPDATE, Policy, float16, float32, require_fit, store, to_dtype
+from ..events import here, tell, unobserved
+from ..precision import FP32, MIXED, UPDATE, Policy, float16, float32, require_fit, store, to_dtype, use
 from ..sparse import SparseRows, dense_of, put, values_of, with_values
 from ..tensor import Array, Tensor, tensor, type_name
 
@@ -105,6 +105,13 @@ class Parameter(Tensor):
     def master_nbytes(self) -> int:
         """Bytes of the master copy alone; 0 where `data` is all there is."""
         return 0 if self._master is None else self._master.nbytes
+
+    def rounded_to_nearest(self) -> bool:
+        """Whether the working copy is the FP16 number nearest to the master, or all there is."""
+        if self._master is None:
+            return True
+        with unobserved(), use(MIXED):
+            return bool((self.data == store(self._master, like=self.data)).all())
 
     def write(self, value: Array | SparseRows) -> None:
         """Set the weight, or rows of it, to `value`: unrounded into the master, rounded once into the working copy.
@@ -205,24 +212,28 @@ def _assign(x: Tensor, attributes: dict[str, Any]) -> None:
         x._guard()
 
 
-def overwrite(new: Sequence[tuple[Tensor, Array]]) -> None:
+def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
     """Give parameters (their masters) and buffers new values, all or none: an exception on the way takes all back.
 
     A parameter keeps its arrays, where a captured CUDA graph finds them; its old values go into the array that brought
     the new ones, so that there is never a third copy of the weights. A buffer gets the new array, and what was computed
     from the old one stays.
+
+    new: tensor, value, and for a parameter its working copy, or None: then that is rounded to nearest.
     """
-    weights = [(p, value) for p, value in new if isinstance(p, Parameter)]
-    buffers = [(b, value, b.data) for b, value in new if not isinstance(b, Parameter)]
+    weights = [(p, value, rounded) for p, value, rounded in new if isinstance(p, Parameter)]
+    buffers = [(b, value, b.data) for b, value, _ in new if not isinstance(b, Parameter)]
     pairs: list[tuple[Array, Array]] = []
-    for p, value in weights:
+    for p, value, rounded in weights:
         if here.inside:
             tell("written", p, value)
         p.bump_version()
-        pairs += [(p.data, store(value, like=p.data))] + ([(p.master, value)] if p._master is not None else [])
+        with use(MIXED):
+            copy = store(value, like=p.data) if rounded is None else rounded
+        pairs += [(p.data, copy)] + ([(p._master, value)] if p._master is not None else [])
     swapped = []
     try:
-        for p, _ in weights:
+        for p, *_ in weights:
             p._unguard()
         for target, source in pairs:
             value = source.copy()
@@ -231,16 +242,16 @@ def overwrite(new: Sequence[tuple[Tensor, Array]]) -> None:
             target[...] = value
         for b, value, _ in buffers:
             b.data = value
-        for p, _ in weights:
+        for p, *_ in weights:
             p._guard()
     except BaseException:
-        for p, _ in weights:
+        for p, *_ in weights:
             p._unguard()
         for target, old in reversed(swapped):  # reversed: tied weights come twice
             target[...] = old
         for b, _, old in buffers:
             b.data = old
-        for p, _ in weights:
+        for p, *_ in weights:
             p._guard()
         raise
 
