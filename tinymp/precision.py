@@ -38,6 +38,7 @@ FLOATING = (float16, float32, float64)
 NAMES = {dtype: dtype.name for dtype in FLOATING}  # NumPy takes 3 us to make one
 FP16_MAX = 65504.0  # the largest finite FP16 value (NVG section 2.1)
 FP16_OVERFLOW = 65520.0  # halfway from there to 2^16: from here on, rounding to nearest gives infinity
+FP32_OVERFLOW = 2.0**128 - 2.0**103  # likewise
 
 
 # ------------------------------------------------------------------------------------------------ kinds of arithmetic
@@ -373,16 +374,16 @@ def scalar(value: Any, dtype: np.dtype) -> Array:
 def fits(x: Any, dtype: np.dtype) -> bool:
     """Whether dtype can hold all values of x, an array or a number.
 
-    FP16 cannot hold a finite value that rounding would make infinite, an integer dtype none beyond its range (nan and
-    infinities are).
+    FP16 and FP32 cannot hold a finite value that rounding would make infinite, an integer dtype none beyond its range
+    (nan and infinities are).
     """
+    limit = FP16_OVERFLOW if dtype == float16 else FP32_OVERFLOW if dtype == float32 else None
     if isinstance(x, (int, float)):
-        return dtype != float16 or not FP16_OVERFLOW <= abs(x) < float("inf")
+        return limit is None or not limit <= abs(x) < float("inf")
     if x.dtype == dtype or np.can_cast(x.dtype, dtype):
         return True
-    xp = backend.of(x).xp
-    if dtype == float16:
-        return not (((x >= FP16_OVERFLOW) | (x <= -FP16_OVERFLOW)) & xp.isfinite(x)).any()
+    if limit is not None:
+        return not (((x >= limit) | (x <= -limit)) & backend.of(x).xp.isfinite(x)).any()
     return dtype.kind not in "iu" or bool(_in_range(x, dtype).all())
 
 
@@ -399,16 +400,17 @@ def require_fit(what: str, x: Any, dtype: np.dtype) -> None:
     """ValueError unless `fits`; nothing is rounded. `what` is what the user called."""
     if fits(x, dtype):
         return
+    largest, wider = ("FP16, whose largest value is 65504", "FP32") if dtype == float16 else ("FP32", "FP64")
     if isinstance(x, (int, float)):
         raise ValueError(
-            f"{what}: the constant {x:g} does not fit FP16, whose largest value is 65504 "
-            "(use float('inf'), a smaller constant, or .float() to compute in FP32)"
+            f"{what}: the constant {x:g} does not fit {largest} (use float('inf'), a smaller constant, or compute in "
+            f"{wider})"
         )
-    if dtype == float16:
+    if dtype in FLOATING:
         size = backend.of(x).xp.abs(widen(x) if x.dtype in FLOATING else x.astype(float64))
         raise ValueError(
-            f"{what}: a value of magnitude {size[size < float('inf')].max():g} does not fit FP16, whose largest value "
-            "is 65504; scale the values, or keep them in FP32"
+            f"{what}: a value of magnitude {size[size < float('inf')].max():g} does not fit {largest}; scale the "
+            f"values, or keep them in {wider}"
         )
     bad, limits = x[~_in_range(x, dtype)].reshape(-1)[0], np.iinfo(dtype)
     raise ValueError(f"{what}: the value {bad} does not fit {dtype}, whose values go from {limits.min} to {limits.max}")

@@ -285,6 +285,22 @@ def test_buffers_load_by_their_own_rules():
     norm = nn.BatchNorm1d(2)
     with pytest.raises(TypeError, match="'num_batches_tracked': expected int64, got float64"):
         norm.load_state_dict(norm.state_dict() | {"num_batches_tracked": np.array(1.5)})
+    with pytest.raises(ValueError, match="'num_batches_tracked': has values beyond the range of int64"):
+        norm.load_state_dict(norm.state_dict() | {"num_batches_tracked": np.array(2**64 - 1, "uint64")})
+    norm.load_state_dict(norm.state_dict() | {"num_batches_tracked": np.array(2**63 - 1, "uint64")})
+    assert norm.num_batches_tracked.item() == 2**63 - 1
+
+
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED])
+def test_fp64_values_beyond_fp32_are_refused(policy):
+    m = policy.cast(nn.BatchNorm1d(2))
+    with pytest.raises(ValueError, match="'running_var': has values beyond the range of float32"):
+        m.load_state_dict(m.state_dict() | {"running_var": np.array([1, 1e300])})
+    wide = mp.Policy("FP64", storage="float64").cast(nn.BatchNorm1d(2))
+    nn.init.constant_(wide.weight, -1e300)
+    with pytest.raises(ValueError, match="cast: 'weight' has values beyond the range of float32"):
+        policy.cast(wide)
+    assert wide.bias.dtype == "float64"
 
 
 # -------------------------------------------------------------------------------------------------------------- casting

@@ -255,6 +255,11 @@ def test_a_loaded_optimizer_goes_on_bit_for_bit(rule, options):
     assert [g["params"] for g in saved["param_groups"]] == [[0], [1]]
 
 
+def _with(d, **entries):
+    """The state_dict with other entries in the state of its first parameter."""
+    return {**d, "state": {**d["state"], 0: {**d["state"][0], **entries}}}
+
+
 def _without(d, key):
     return {k: v for k, v in d.items() if k != key}
 
@@ -273,6 +278,15 @@ def _without(d, key):
         (lambda d: {**d, "state": {0: {**d["state"][0], "exp_avg": np.zeros(2, int)}}}, "to be floating"),
         (lambda d: {**d, "state": {0: _without(d["state"][0], "exp_avg")}}, r"it lacks \['exp_avg'\]"),
         (lambda d: {**d, "state": {0: {**d["state"][0], "max": 0}}}, r"unknown \['max'\]"),
+        (lambda d: _with(d, exp_avg=np.array([1, np.nan])), r"`exp_avg` of parameter 0 \(2,\) to be finite, got nan"),
+        (lambda d: _with(d, exp_avg=np.array([-np.inf, 1])), r"`exp_avg` of parameter 0 \(2,\) to be finite, got -inf"),
+        (lambda d: _with(d, exp_avg=np.array([1, 1e300])), r"`exp_avg` of .* to fit float32, got 1e\+300"),
+        (lambda d: _with(d, exp_avg_sq=np.array([1, -1e-9])), r"`exp_avg_sq` of parameter 0 .* at least 0, got -1e-09"),
+        (lambda d: _with(d, step=-1), r"parameter 0 \(2,\): expected `step` to be at least 0 and below 2\^31"),
+        (lambda d: _with(d, step=2**40), "`step` to be at least 0 and below"),
+        (lambda d: {**d, "param_groups": [{**d["param_groups"][0], "params": [0, 0]}]}, "every parameter once"),
+        (lambda d: {**d, "param_groups": [{**d["param_groups"][0], "lr": float("nan")}]}, "`lr` to be at least 0"),
+        (lambda d: {**d, "param_groups": [{**d["param_groups"][0], "lr": 1e300}]}, "finite in FP32, got 1e"),
     ],
 )
 def test_loading_what_does_not_fit_raises_and_changes_nothing(change, message):
@@ -285,6 +299,35 @@ def test_loading_what_does_not_fit_raises_and_changes_nothing(change, message):
     with pytest.raises(ValueError, match=message):
         optimizer.load_state_dict(change(before))
     np.testing.assert_equal(optimizer.state_dict(), before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: _with(d, step=1.5), "expected `step` to be an integer, got 1.5"),
+        (lambda d: _with(d, step=float("nan")), "expected `step` to be an integer, got nan"),
+        (lambda d: _with(d, step=True), "expected `step` to be an integer, got True"),
+        (lambda d: {**d, "param_groups": 3}, "`param_groups` to be a list of dicts"),
+        (lambda d: {**d, "param_groups": [{"lr": 1.0}]}, "`param_groups` to be a list of dicts"),
+        (lambda d: {**d, "state": {0: 5}}, r"the state of parameter 0 \(2,\) to be a dict"),
+    ],
+)
+def test_loading_what_is_no_state_raises(change, message):
+    optimizer = optim.Adam([Parameter(np.ones(n, "float32")) for n in (2, 3)])
+    saved = {**optimizer.state_dict(), "state": {0: {"step": 1, "exp_avg": np.ones(2), "exp_avg_sq": np.ones(2)}}}
+    with pytest.raises(TypeError, match=message):
+        optimizer.load_state_dict(change(saved))
+    assert not optimizer.state
+
+
+def test_an_infinite_second_moment_in_fp16_is_loaded():
+    """Training in pure FP16 makes such, and goes on."""
+    p = mp.PURE_FP16.cast(Parameter(np.ones(2, "float32")))
+    optimizer = optim.Adagrad([p])
+    run(optimizer, p, [np.array([1000, 1], "float16")])
+    saved = optimizer.state_dict()
+    assert saved["state"][0]["sum"].tolist() == [np.inf, 1]
+    optimizer.load_state_dict(saved)
 
 
 def test_loaded_state_is_copied_and_takes_the_optimizers_dtype():

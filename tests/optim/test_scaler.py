@@ -597,6 +597,11 @@ def test_misuse(call, error, message):
     [
         (lambda: optim.StaticLossScaler(0.0), ValueError, "StaticLossScaler: expected `scale` to be above 0"),
         (lambda: optim.StaticLossScaler(float("inf")), ValueError, "finite"),
+        (lambda: optim.StaticLossScaler(1e-300), ValueError, r"`scale` to be at least 2\^-126, .* got 1e-300"),
+        (lambda: optim.StaticLossScaler(1e300), ValueError, "finite in FP32, got 1e"),
+        (lambda: optim.ObservedLossScaler(init_scale=1e-45), ValueError, r"at least 2\^-126"),
+        (lambda: optim.DynamicLossScaler(min_scale=1e-300), ValueError, r"`min_scale` to be at least 2\^-126"),
+        (lambda: optim.DynamicLossScaler(max_scale=1e300), ValueError, "`max_scale` .* finite in FP32, got 1e"),
         (lambda: optim.StaticLossScaler("dynamic"), TypeError, "`scale` to be a number"),
         (lambda: optim.StaticLossScaler(8, max_consecutive_skips=0), ValueError, "`max_consecutive_skips`"),
         (lambda: optim.NoLossScaler(max_nonfinite_losses=1.5), TypeError, "`max_nonfinite_losses` to be an integer"),
@@ -629,6 +634,12 @@ def test_a_module_in_the_package_is_not_the_users_line():
         ({"scale": 2.0**40}, ValueError, "expected `scale` to be at most 1.67772e\\+07"),
         ({"scale": 2.0**-40}, ValueError, "expected `scale` to be at least"),
         ({"growth_tracker": "x"}, TypeError, "expected `growth_tracker` to be an integer, got 'x'"),
+        ({"growth_tracker": -1}, ValueError, "expected `growth_tracker` to be at least 0"),
+        ({"iteration": 2**40}, ValueError, "expected `iteration` to be at least 0 and below"),
+        ({"scale": float("nan")}, ValueError, "expected `scale` to be"),
+        ({"history": None}, TypeError, "expected `history` to be a list, got NoneType"),
+        ({"history": [(1, 2.0)]}, TypeError, r"`history` to hold \(iteration, scale, reason\), got \(1, 2.0\)"),
+        ({"history": [(1, -2.0, "")]}, ValueError, "expected `history` to be above 0"),
     ],
 )
 def test_a_bad_state_changes_nothing(change, error, message):
@@ -637,3 +648,23 @@ def test_a_bad_state_changes_nothing(change, error, message):
     with pytest.raises(error, match=message):
         scaler.load_state_dict({**before, "scale": 8.0, **change})
     assert scaler.state_dict() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"largest": float("nan")}, "expected `largest` to be at least 0 and finite, got nan"),
+        ({"largest": "x"}, "expected `largest` to be a number"),
+        ({"fixed": 1}, "expected `fixed` to be True or False, got 1"),
+        ({"observed": 0.5}, "expected `observed` to be an integer, got 0.5"),
+        ({"scale": 1e-300}, r"expected `scale` to be at least 2\^-126"),
+    ],
+)
+def test_a_bad_state_of_an_observed_scaler_changes_nothing(change, message):
+    scaler = optim.ObservedLossScaler()
+    before = scaler.state_dict()
+    with pytest.raises((TypeError, ValueError), match=message):
+        scaler.load_state_dict({**before, "scale": 4.0, **change})
+    assert scaler.state_dict() == before
+    scaler.load_state_dict({**before, "largest": 3.5, "fixed": True})
+    assert scaler.largest == 3.5 and scaler.fixed is True

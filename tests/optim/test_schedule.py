@@ -133,6 +133,13 @@ def test_refused(call, error, message):
 def test_a_bad_state_changes_nothing():
     schedule = optim.StepLR(optim.SGD([Parameter(np.ones(1, "float32"))], lr=0.5), 2)
     before = schedule.state_dict()
-    with pytest.raises(TypeError, match="expected `last_epoch` to be a number, got 'x'"):
+    for t in ("x", 1.5, float("nan")):
+        with pytest.raises(TypeError, match="expected `last_epoch` to be an integer, got"):
+            schedule.load_state_dict({**before, "base_lrs": [9.0], "last_epoch": t})
+    falling = optim.LambdaLR(sgd(), lambda t: 2 - t)
+    with pytest.raises(ValueError, match="expected `lr` to be at least 0"):
+        falling.load_state_dict({"base_lrs": [1.0], "last_epoch": 9})
+    assert falling.state_dict() == {"base_lrs": [0.5], "last_epoch": 0}
+    with pytest.raises(TypeError, match="expected `last_epoch` to be an integer, got 'x'"):
         schedule.load_state_dict({"last_epoch": "x", "base_lrs": [0.1]})
     assert schedule.state_dict() == before

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from .. import backend
+from .._checks import number, require_unscaled
 from ..nn.parameter import Parameter
 from ..ops._arguments import refuse
 from ..precision import float64, reduce, to_dtype, widen
 from ..sparse import once, values_of, with_values
 from ..tensor import Array, Tensor, tensor
 from . import multi_tensor
-from ._checks import number, require_unscaled
 
 
 def clip_grad_norm_(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, ClassVar
 
 import numpy as np
 
 from .. import backend
+from .._checks import number, require_unscaled, same_keys, whole
 from ..events import Update, here, running, tell
 from ..nn import statistics
 from ..nn.parameter import Parameter
@@ -18,7 +19,6 @@ from ..precision import FLOATING, UPDATE, float16, store, to_dtype, use, widen
 from ..sparse import SparseRows, put, rows_of, values_of, with_values
 from ..tensor import Array, Tensor, type_name
 from . import fused
-from ._checks import number, require_unscaled, same_keys
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -96,6 +96,7 @@ class Optimizer:
     kind: ClassVar = UPDATE
     flags: ClassVar[tuple[str, ...]] = ("maximize", "nesterov", "amsgrad")  # options that are True or False
     signed: ClassVar[tuple[str, ...]] = ("dampening",)  # options that may be negative
+    squares: ClassVar[tuple[str, ...]] = ("sum", "exp_avg_sq", "max_exp_avg_sq")  # state that is never negative
     rule: ClassVar[str | None] = None  # the kernels of multi_tensor.py that do the same as `update`, on a GPU
 
     def __init__(self, params: Iterable, defaults: dict[str, Any]) -> None:
@@ -313,14 +314,21 @@ class Optimizer:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` returned, for the same parameters in the same order and groups.
 
-        ValueError if groups, parameters, options, names of state or shapes differ; then nothing has changed.
+        ValueError or TypeError, which name the entry, if groups, parameters, options, names of state or shapes differ,
+        or if a value cannot be (a NaN, a negative second moment); then nothing has changed.
         """
         where = f"{self._name}.load_state_dict"
         same_keys(where, "state_dict", state_dict, {"state", "param_groups"})
         saved = state_dict["param_groups"]
+        for group in saved if isinstance(saved, (list, tuple)) else [saved]:
+            if not isinstance(group, Mapping) or not isinstance(group.get("params"), (list, tuple)):
+                raise TypeError(f"{where}: expected `param_groups` to be a list of dicts, each with a list of `params`")
         sizes, expected = [[len(g["params"]) for g in gs] for gs in (saved, self.param_groups)]
         if sizes != expected:
             raise ValueError(f"{where}: expected groups with {expected} parameters, got {sizes}")
+        places = [whole(where, "params", i) for g in saved for i in g["params"]]
+        if len(set(places)) < len(places):
+            raise ValueError(f"{where}: expected every parameter once in `param_groups`, got {places}")
         groups, state = [], {}
         for own, loaded in zip(self.param_groups, saved, strict=True):
             same_keys(where, "a group", loaded, own.keys(), optional={"initial_lr"})
@@ -333,17 +341,28 @@ class Optimizer:
                 continue
             loaded = state_dict["state"][i]
             same_keys(where, f"the state of parameter {self._label(p)}", loaded, {"step", *self.initial(group)})
-            state[p] = {"step": int(number(where, "step", loaded["step"]))}
-            dtype = float16 if p.policy.state == float16 else widen(p.master).dtype
+            state[p] = {"step": whole(f"{where}: parameter {self._label(p)}", "step", loaded["step"])}
             for name in self.initial(group):
-                array = np.asarray(backend.to_cpu(loaded[name]))
-                if array.shape != p.shape or array.dtype not in FLOATING:
-                    raise ValueError(
-                        f"{where}: expected `{name}` of parameter {self._label(p)} to be floating of its shape, got "
-                        f"{array.dtype} {array.shape}"
-                    )
-                state[p][name] = backend.of(p.data).asarray(to_dtype(array, dtype).copy())
+                state[p][name] = self._loadable(where, name, p, loaded[name])
         self.param_groups, self.state = groups, state
+
+    def _loadable(self, where: str, name: str, p: Parameter, value: Any) -> Array:
+        """A copy of a saved array of state as it will be kept; ValueError if it cannot be state."""
+        entry = f"`{name}` of parameter {self._label(p)}"
+        array = np.asarray(backend.to_cpu(value))
+        if array.shape != p.shape or array.dtype not in FLOATING:
+            raise ValueError(f"{where}: expected {entry} to be floating of its shape, got {array.dtype} {array.shape}")
+        dtype = float16 if p.policy.state == float16 else widen(p.master).dtype
+        with np.errstate(all="ignore"):
+            kept = to_dtype(array, dtype).copy()
+        overflowed = array.dtype == dtype == float16  # a second moment in FP16 does, and training goes on
+        if np.isnan(array).any() or not (overflowed or np.isfinite(array).all()):
+            raise ValueError(f"{where}: expected {entry} to be finite, got {array[~np.isfinite(array)][0]}")
+        if not (overflowed or np.isfinite(kept).all()):
+            raise ValueError(f"{where}: expected {entry} to fit {dtype}, got {np.abs(array).max():g}")
+        if name in self.squares and (array < 0).any():
+            raise ValueError(f"{where}: expected {entry} to be at least 0, got {array.min():g}")
+        return backend.of(p.data).asarray(kept)
 
 
 def unscaled(p: Parameter) -> Array:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -22,6 +23,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from .. import backend
+from .._checks import count, flag, loss_scale, number, same_keys, whole
 from ..caller import caller
 from ..events import Observer, observe
 from ..nn import statistics
@@ -30,7 +32,6 @@ from ..ops._arguments import refuse, tensor
 from ..precision import FLOATING, FP16_MAX, LOSS, float16, reduce, widen
 from ..sparse import values_of
 from ..tensor import Array, Op, Tensor
-from ._checks import count, number, same_keys
 from .device_scaler import BAD_LOSSES, GROWTH_TRACKER, ITERATION, OVERFLOWED, SKIPS, DeviceSide
 from .optimizer import Optimizer, StepResult, unscaled
 
@@ -77,12 +78,12 @@ class LossScaler:
     reached raises some steps late. (ObservedLossScaler, which looks at every gradient, does wait until S is fixed.)
     """
 
-    _saved: ClassVar[tuple[str, ...]] = ()  # what a subclass adds to the state_dict
+    _saved: ClassVar[dict[str, Callable]] = {}  # what a subclass adds to the state_dict, and how that is checked
     _side: DeviceSide | None = None  # once a loss on a GPU was scaled
 
     def __init__(self, scale: float, max_consecutive_skips: int, max_nonfinite_losses: int) -> None:
         self._name = type(self).__name__
-        self._scale = number(self._name, "scale", scale, above=True)
+        self._scale = loss_scale(self._name, "scale", scale)
         self.max_consecutive_skips = count(self._name, "max_consecutive_skips", max_consecutive_skips)
         self.max_nonfinite_losses = count(self._name, "max_nonfinite_losses", max_nonfinite_losses)
         self._iteration = 0
@@ -360,19 +361,16 @@ class LossScaler:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` of the same class returned, and begin a new iteration.
 
-        ValueError, and nothing changes, if keys differ.
+        TypeError and ValueError, which name the entry, if keys differ or a value cannot be; then nothing changes.
         """
         where = f"{self._name}.load_state_dict"
         same_keys(where, "state_dict", state_dict, self.state_dict())
-        scale = number(where, "scale", state_dict["scale"], self._least, above=not self._least)
+        scale = loss_scale(where, "scale", state_dict["scale"], self._least)
         if scale > self._most:
             raise ValueError(f"{where}: expected `scale` to be at most {self._most:g}, got {scale:g}")
-        counts = {name: state_dict[name] for name in ("iteration", *self._saved)}
-        for name, value in counts.items():
-            own = getattr(self, name)
-            if type(own) is int and type(value) is not int:
-                raise TypeError(f"{where}: expected `{name}` to be an integer, got {value!r}")
-        history, iteration = [tuple(entry) for entry in state_dict["history"]], counts.pop("iteration")
+        iteration = whole(where, "iteration", state_dict["iteration"])
+        counts = {name: check(where, name, state_dict[name]) for name, check in self._saved.items()}
+        history = [_change(where, entry) for entry in _listed(where, state_dict["history"])]
         vars(self).update(counts, _scale=scale, _history=history, _iteration=iteration)  # all at once
         self._skips = self._bad_losses = 0
         self._begin()
@@ -406,7 +404,7 @@ class DynamicLossScaler(LossScaler):
     max_consecutive_skips   by default as many as S needs to fall from max_scale to min_scale, and two at min_scale
     """
 
-    _saved = ("growth_tracker",)
+    _saved: ClassVar = {"growth_tracker": whole}
 
     def __init__(
         self,
@@ -421,8 +419,8 @@ class DynamicLossScaler(LossScaler):
         max_nonfinite_losses: int = 3,
     ) -> None:
         name = type(self).__name__
-        self.min_scale = number(name, "min_scale", min_scale, above=True)
-        self.max_scale = number(name, "max_scale", max_scale, self.min_scale)
+        self.min_scale = loss_scale(name, "min_scale", min_scale)
+        self.max_scale = loss_scale(name, "max_scale", max_scale, self.min_scale)
         self.growth_factor = number(name, "growth_factor", growth_factor, 1.0, above=True)
         self.backoff_factor = number(name, "backoff_factor", backoff_factor, above=True)
         self.growth_interval = count(name, "growth_interval", growth_interval)
@@ -463,7 +461,11 @@ class ObservedLossScaler(LossScaler):
     margin       how much larger gradients may become later on
     """
 
-    _saved = ("observed", "largest", "fixed")
+    _saved: ClassVar = {
+        "observed": whole,
+        "largest": lambda where, name, value: None if value is None else number(where, name, value),
+        "fixed": flag,
+    }
 
     def __init__(
         self,
@@ -596,6 +598,19 @@ class _Witness(Observer):
         leaf = edges[i]
         source = f"parameter `{leaf.name}`" if isinstance(leaf, Parameter) and leaf.name else "the data"
         return f"argument `{op._name_of(i)}` of {where} already holds {n} values that are not finite: {source}"
+
+
+def _listed(where: str, history: Any) -> list:
+    if not isinstance(history, (list, tuple)):
+        raise TypeError(f"{where}: expected `history` to be a list, got {type(history).__name__}")
+    return list(history)
+
+
+def _change(where: str, entry: Any) -> tuple[int, float, str]:
+    """An entry of a saved history."""
+    if not isinstance(entry, (list, tuple)) or len(entry) != 3 or not isinstance(entry[2], str):
+        raise TypeError(f"{where}: expected `history` to hold (iteration, scale, reason), got {entry!r}")
+    return whole(where, "history", entry[0]), loss_scale(where, "history", entry[1]), entry[2]
 
 
 def _find_out(cause: str | None) -> str:

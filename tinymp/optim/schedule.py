@@ -12,8 +12,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._checks import count, number, same_keys, whole
 from ..ops._arguments import refuse
-from ._checks import count, number, same_keys
 from .optimizer import Optimizer, PendingResult, StepResult
 
 
@@ -53,8 +53,11 @@ class Schedule:
             self._set()
 
     def _set(self) -> None:
-        for i, (group, base) in enumerate(zip(self.optimizer.param_groups, self.base_lrs, strict=True)):
-            group["lr"] = number(self._name, "lr", self.rate(base, self.last_epoch, i))
+        for group, rate in zip(self.optimizer.param_groups, self._rates(self.last_epoch, self.base_lrs), strict=True):
+            group["lr"] = rate
+
+    def _rates(self, t: int, base_lrs: list[float]) -> list[float]:
+        return [number(self._name, "lr", self.rate(base, t, i)) for i, base in enumerate(base_lrs)]
 
     def get_last_lr(self) -> list[float]:
         """The groups' rates now."""
@@ -65,14 +68,21 @@ class Schedule:
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned and set the rates. ValueError if keys or the number of groups differ."""
+        """Take over what `state_dict` returned and set the rates.
+
+        ValueError or TypeError if keys or the number of groups differ or a value cannot be; then nothing has changed.
+        """
         same_keys(f"{self._name}.load_state_dict", "state_dict", state_dict, {"last_epoch", "base_lrs"})
         where = f"{self._name}.load_state_dict"
+        if not isinstance(state_dict["base_lrs"], (list, tuple)):
+            raise TypeError(f"{where}: expected `base_lrs` to be a list, got {type(state_dict['base_lrs']).__name__}")
         if len(state_dict["base_lrs"]) != len(self.base_lrs):
             groups, given = len(self.base_lrs), len(state_dict["base_lrs"])
             raise ValueError(f"{where}: expected rates of {groups} groups, got {given}")
         rates = [number(where, "base_lrs", rate) for rate in state_dict["base_lrs"]]
-        self.last_epoch, self.base_lrs = int(number(where, "last_epoch", state_dict["last_epoch"])), rates
+        t = whole(where, "last_epoch", state_dict["last_epoch"])
+        self._rates(t, rates)  # what is wrong with them is found out here
+        self.last_epoch, self.base_lrs = t, rates
         self._set()
 
 

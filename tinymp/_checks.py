@@ -1,4 +1,4 @@
-"""Checks that optimizers, scalers, clipping and schedules share."""
+"""Checks of numbers and saved states that layers, optimizers, scalers, clipping and schedules share."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any
 
-from ..tensor import Tensor
+from .precision import FP32_OVERFLOW
+from .tensor import Tensor
+
+FP32_TINY = 2.0**-126  # the smallest normal FP32 number
 
 
 def number(op: str, name: str, value: Any, least: float = 0.0, *, above: bool = False) -> float:
-    """value (a number, or a tensor without axes) as a Python float, if it is finite and at least `least` (greater than
-    it, if `above`).
+    """value (a number, or a tensor without axes) as a Python float, if it is finite in FP32 and at least `least` (greater
+    than it, if `above`).
 
     A NumPy scalar must not stay one: a np.float64 would lift every FP32 array that it meets to FP64.
     """
@@ -20,10 +23,38 @@ def number(op: str, name: str, value: Any, least: float = 0.0, *, above: bool = 
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{op}: expected `{name}` to be a number, got {value!r}")
     x = float(value)
-    if not least <= x < math.inf or (above and x == least):
+    if not least <= x < math.inf or abs(x) >= FP32_OVERFLOW or (above and x == least):
         bounds = "finite" if least == -math.inf else f"{'above' if above else 'at least'} {least:g} and finite"
-        raise ValueError(f"{op}: expected `{name}` to be {bounds}, got {value!r}")
+        in_fp32 = " in FP32" if math.isfinite(x) and abs(x) >= FP32_OVERFLOW else ""
+        raise ValueError(f"{op}: expected `{name}` to be {bounds}{in_fp32}, got {value!r}")
     return x
+
+
+def loss_scale(op: str, name: str, value: Any, least: float = 0.0) -> float:
+    """value as a Python float, if it can be a loss scale: at least `least`, and a normal number in FP32.
+
+    A scale that is 0 in FP32 makes every gradient 0 / 0; a subnormal one has lost bits.
+    """
+    x = number(op, name, value, least, above=not least)
+    if x < FP32_TINY:
+        raise ValueError(f"{op}: expected `{name}` to be at least 2^-126, FP32's smallest normal number, got {value!r}")
+    return x
+
+
+def whole(op: str, name: str, value: Any) -> int:
+    """value as a Python int, if it is a whole number from 0 to 2^31 - 2: what can be counted on a GPU."""
+    if isinstance(value, bool) or not isinstance(value, Real) or value % 1:  # nan % 1 is nan, which is true
+        raise TypeError(f"{op}: expected `{name}` to be an integer, got {value!r}")
+    if not 0 <= value < 2**31 - 1:
+        raise ValueError(f"{op}: expected `{name}` to be at least 0 and below 2^31 - 1, got {value!r}")
+    return int(value)
+
+
+def flag(op: str, name: str, value: Any) -> bool:
+    """value, if it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{op}: expected `{name}` to be True or False, got {value!r}")
+    return value
 
 
 def count(op: str, name: str, value: Any) -> int:
