@@ -43,11 +43,11 @@ def loss_scale(op: str, name: str, value: Any, least: float = 0.0) -> float:
 
 def whole(op: str, name: str, value: Any) -> int:
     """value as a Python int, if it is a whole number from 0 to 2^31 - 2: what can be counted on a GPU."""
-    if isinstance(value, bool) or not isinstance(value, Real) or value % 1:  # nan % 1 is nan, which is true
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value).is_integer():
         raise TypeError(f"{op}: expected `{name}` to be an integer, got {value!r}")
-    if not 0 <= value < 2**31 - 1:
+    if not 0 <= float(value) < 2**31 - 1:
         raise ValueError(f"{op}: expected `{name}` to be at least 0 and below 2^31 - 1, got {value!r}")
-    return int(value)
+    return int(float(value))
 
 
 def flag(op: str, name: str, value: Any) -> bool:
