@@ -243,13 +243,15 @@ _FIRST = (DOT, REDUCTION, LOSS, UPDATE, POINTWISE, MOVEMENT)
 
 
 def ops_of(thing: Any) -> list[type[Op]]:
-    """The Ops that a public function or layer runs, those first whose kind decides most; found by reading its code."""
+    """The Ops that a public function or layer runs, found by reading its code: first those of its own name, then those
+    whose kind decides most.
+    """
     found: dict[type[Op], None] = {}
     _collect(thing, thing.__name__, found, set())
     if not found and isinstance(thing, FunctionType) and thing.__code__.co_varnames[:1] == ("input",):
         for method in (m for m in ops.METHODS if m.__name__ in _called(thing)):  # it only calls methods of its input
             _collect(method, method.__name__, found, set())
-    return sorted(found, key=lambda op: (_FIRST.index(op.kind), op.gradient is None))
+    return sorted(found, key=lambda op: (op.name != thing.__name__, _FIRST.index(op.kind), op.gradient is None))
 
 
 def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[int]) -> None:
