@@ -102,6 +102,61 @@ def test_einsum(equation, shapes):
     check(lambda *x: ops.einsum(equation, *x), oracle, *inputs, length=16, magnitude=products(oracle))
 
 
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ij,ij->ij", [(1, 3), (4, 3)]),
+        ("ij,jk->ik", [(2, 1), (4, 3)]),
+        ("ij,jk->ik", [(2, 4), (1, 3)]),
+        ("...i,...i->...", [(1, 4), (5, 4)]),
+        ("...i,ij->...j", [(2, 1, 4), (4, 3)]),
+        ("ii,i->i", [(1, 1), (4,)]),
+        ("i,i,i->i", [(1,), (3,), (1,)]),
+        ("ij->i", [(2, 1)]),
+    ],
+)
+def test_einsum_broadcasts_axes_of_length_1(equation, shapes):
+    inputs = [randn(*s, seed=i) for i, s in enumerate(shapes)]
+    oracle = lambda *x: np.einsum(equation, *x)  # noqa: E731
+    check(
+        lambda *x: ops.einsum(equation, *x),
+        oracle,
+        *inputs,
+        length=16,
+        roundings=2,
+        magnitude=products(oracle),
+        inherited=2,
+    )
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [([0, 1], [1, 2], [0, 2]), ([0, 1], [1, 2]), ([1, 0], [0, 51], [51, 1]), ([..., 1], [1, 2], [..., 2])],
+)
+def test_einsum_of_lists_of_axes(axes):
+    a, b, *out = axes
+    oracle = lambda x, y: np.einsum(x, a, y, b, *out)  # noqa: E731
+    inputs = randn(2, 3), randn(3, 4, seed=1)
+    check(lambda x, y: ops.einsum(x, a, y, b, *out), oracle, *inputs, length=3, magnitude=products(oracle))
+
+
+@pytest.mark.parametrize("axes", ["ij", [52], [-1], [0.5], 0])
+def test_einsum_refuses_other_lists(axes):
+    with pytest.raises(TypeError, match=r"einsum: expected lists of integers in \[0, 51\] or `...`"):
+        ops.einsum(t(2, 3), axes)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shape", "expected"), [("ii->i", (0, 0), ()), ("ii", (0, 0), 0.0), ("iij->j", (0, 0, 2), [0, 0])]
+)
+def test_einsum_diagonals_of_nothing(equation, shape, expected):
+    x = mp.tensor(np.zeros(shape, "float16"), requires_grad=True)
+    y = ops.einsum(equation, x)
+    np.testing.assert_array_equal(y.numpy(), expected)
+    y.sum().backward()
+    assert x.grad.shape == shape
+
+
 def test_einsum_of_three_rounds_each_product():
     check(
         lambda *x: ops.einsum("ij,jk,kl->il", *x),
@@ -134,6 +189,8 @@ def t(*shape, dtype="float32"):
         (lambda: ops.einsum("ij,jk", t(2, 3)), "names 2 operands, got 1"),
         (lambda: ops.einsum("ijk->i", t(2, 3)), "does not fit operand 0"),
         (lambda: ops.einsum("ij,jk->ik", t(2, 3), t(4, 5)), "'j' in 'ij,jk->ik' has lengths 3 and 4"),
+        (lambda: ops.einsum("ii", t(1, 4)), "'i' in 'ii' has lengths 1 and 4"),
+        (lambda: ops.einsum("i,ii", t(4), t(1, 4)), "'i' in 'i,ii' has lengths 1 and 4"),
         (lambda: ops.einsum("ij->iz", t(2, 3)), "has one no operand has"),
         (lambda: ops.einsum("ij->ii", t(2, 3)), "repeats a letter"),
         (lambda: ops.einsum("i1", t(2, 3)), "does not fit operand 0"),

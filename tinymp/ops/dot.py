@@ -6,8 +6,9 @@ from math import prod
 from typing import Any
 
 from ..precision import DOT, gemm, reduce, store
-from ..tensor import Array, Op, Tensor
+from ..tensor import Array, Op, Tensor, type_name
 from ._arguments import floating
+from .create import arange
 from .pointwise import sum_to
 from .reduce import sum as sum_over
 
@@ -116,23 +117,29 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return Linear.apply(x, w, bias)
 
 
-def einsum(equation: str, *operands: Any) -> Tensor:
+def einsum(equation: Any, *operands: Any) -> Tensor:
     """The sum of products that `equation` describes, as in torch.einsum and numpy.einsum ("bij,bjk->bik").
 
     Letters name axes; repeated letters within one operand take its diagonal; "..." stands for leading axes; without
     "->" the result has the letters that appear once, in alphabetical order. Each pair of operands is one batched
     matrix product: FP32 accumulator, one rounding; several operands are multiplied from left to right. A letter that
-    one operand alone has, and the result has not, is summed first, with a rounding of its own.
+    one operand alone has, and the result has not, is summed first, with a rounding of its own. An axis of length 1 is
+    broadcast against the same letter elsewhere.
+    Instead of an equation, each operand may be followed by the list of its axes, as integers in [0, 51] or `...`, and
+    the last list by that of the result: einsum(x, [0, 1], y, [1, 2], [0, 2]).
     ValueError for an equation that does not fit the operands.
     """
+    if isinstance(equation, Tensor) and operands:
+        equation, operands = _from_lists(equation, *operands)
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     if not isinstance(equation, str) or not operands:
-        raise TypeError(f"einsum: expected an equation and its operands, got {equation!r} and {len(operands)} operands")
-    terms, out = _parse(equation, [floating("einsum", "operands", x) for x in operands])
-    x, labels = _diagonal(operands[0], terms[0])
+        got = repr(equation) if isinstance(equation, str) else type_name(equation)
+        raise TypeError(f"einsum: expected an equation and its operands, got {got} and {len(operands)} operands")
+    terms, out, sizes = _parse(equation, [floating("einsum", "operands", x) for x in operands])
+    x, labels = _varying(*_diagonal(operands[0], terms[0]), sizes)
     for i in range(1, len(operands)):
-        y, others = _diagonal(operands[i], terms[i])
+        y, others = _varying(*_diagonal(operands[i], terms[i]), sizes)
         needed = set(out).union(*terms[i + 1 :])
         x, labels = _contract(x, labels, y, others, needed)
     gone = [i for i, label in enumerate(labels) if label not in out]
@@ -141,8 +148,28 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     return x.permute([labels.index(label) for label in out]) if labels != out else x
 
 
-def _parse(equation: str, operands: list[Tensor]) -> tuple[list[list], list]:
-    """The labels of every operand and of the result; an ellipsis becomes the labels 0, 1, ... from the right."""
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def _from_lists(*given: Any) -> tuple[str, tuple]:
+    """The equation and the operands of operands that alternate with lists of their axes."""
+
+    def term(axes: Any) -> str:
+        if not isinstance(axes, (list, tuple)) or not all(
+            a is ... or (hasattr(a, "__index__") and 0 <= a.__index__() < len(LETTERS)) for a in axes
+        ):
+            raise TypeError(f"einsum: expected lists of integers in [0, 51] or `...` after operands, got {axes!r}")
+        return "".join("..." if a is ... else LETTERS[a] for a in axes)
+
+    pairs = len(given) // 2
+    equation = ",".join(map(term, given[1 : 2 * pairs : 2]))
+    return equation + (f"->{term(given[-1])}" if len(given) % 2 else ""), given[: 2 * pairs : 2]
+
+
+def _parse(equation: str, operands: list[Tensor]) -> tuple[list[list], list, dict]:
+    """The labels of every operand and of the result, and the labels' lengths; an ellipsis becomes the labels 0, 1, ...
+    from the right.
+    """
     left, arrow, right = equation.replace(" ", "").partition("->")
     inputs = left.split(",")
     if len(inputs) != len(operands):
@@ -158,10 +185,13 @@ def _parse(equation: str, operands: list[Tensor]) -> tuple[list[list], list]:
         labels = [*head, *range(extra - 1, -1, -1), *tail]
         widest = max(widest, extra)
         for label, n in zip(labels, x.shape):
-            if sizes.setdefault(label, n) != n:
-                if isinstance(label, int) and 1 in (n, sizes[label]):
-                    raise ValueError("einsum: axes under '...' must be equally long; expand them first")
-                raise ValueError(f"einsum: {label!r} in {equation!r} has lengths {sizes[label]} and {n}")
+            known = sizes.setdefault(label, n)
+            first = x.shape[labels.index(label)]  # no broadcasting within one operand
+            if n != first or (n != known and 1 not in (n, known)):
+                raise ValueError(
+                    f"einsum: {label!r} in {equation!r} has lengths {known if n == first else first} and {n}"
+                )
+            sizes[label] = n if sizes[label] == 1 else sizes[label]
         terms.append(labels)
     dotted = list(range(widest - 1, -1, -1))
     if arrow:
@@ -172,7 +202,13 @@ def _parse(equation: str, operands: list[Tensor]) -> tuple[list[list], list]:
         out = dotted + sorted(label for label in set(every) - set(dotted) if every.count(label) == 1)
     if len(set(out)) != len(out) or not set(out) <= set(sizes):
         raise ValueError(f"einsum: the result {right!r} of {equation!r} repeats a letter or has one no operand has")
-    return terms, out
+    return terms, out, sizes
+
+
+def _varying(x: Tensor, labels: list, sizes: dict) -> tuple[Tensor, list]:
+    """x without the axes of length 1 that are longer elsewhere: it does not depend on them."""
+    gone = tuple(i for i, label in enumerate(labels) if x.shape[i] != sizes[label])
+    return (x.squeeze(gone), [label for i, label in enumerate(labels) if i not in gone]) if gone else (x, labels)
 
 
 def _diagonal(x: Tensor, labels: list) -> tuple[Tensor, list]:
@@ -181,7 +217,7 @@ def _diagonal(x: Tensor, labels: list) -> tuple[Tensor, list]:
     for label in [label for i, label in enumerate(labels) if label in labels[:i]]:
         i, j = [k for k, other in enumerate(labels) if other == label][:2]
         rest = [k for k in range(x.ndim) if k not in (i, j)]
-        index = Tensor(range(x.shape[i]))
+        index = arange(x.shape[i], device=x.device)
         x = x.permute([i, j, *rest])[index, index]
         labels = [label] + [labels[k] for k in rest]
     return x, labels
