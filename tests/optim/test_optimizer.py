@@ -43,6 +43,17 @@ def adam(w, grads, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, amsgra
     return w
 
 
+def rmsprop(w, grads, lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0, momentum=0, centered=False):
+    v = a = b = 0.0
+    for g in grads:
+        g = g + weight_decay * w
+        v = alpha * v + (1 - alpha) * g**2
+        a = alpha * a + (1 - alpha) * g
+        b = momentum * b + g / (np.sqrt(v - centered * a**2) + eps)
+        w = w - lr * b
+    return w
+
+
 def adamw(w, grads, weight_decay=1e-2, **options):
     return adam(w, grads, weight_decay=weight_decay, decoupled=True, **options)
 
@@ -58,6 +69,9 @@ RULES = [
     (optim.Adam, adam, {}),
     (optim.Adam, adam, {"lr": 0.05, "betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.1}),
     (optim.Adam, adam, {"lr": 0.05, "amsgrad": True, "betas": (0.5, 0.5)}),
+    (optim.RMSprop, rmsprop, {}),
+    (optim.RMSprop, rmsprop, {"lr": 0.05, "alpha": 0.5, "eps": 1e-3, "weight_decay": 0.1, "momentum": 0.9}),
+    (optim.RMSprop, rmsprop, {"lr": 0.05, "alpha": 0.5, "eps": 0.1, "momentum": 0.5, "centered": True}),
     (optim.AdamW, adamw, {}),
     (optim.AdamW, adamw, {"lr": 0.05, "weight_decay": 0.2, "amsgrad": True, "betas": (0.5, 0.5)}),
 ]

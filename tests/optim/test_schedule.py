@@ -28,7 +28,31 @@ def warm_up(t):
     return (0.25 + 0.75 * min(t, 4) / 4) * 0.5
 
 
+def between(a, b, share, linear=False):
+    return a + (b - a) * (share if linear else (1 - math.cos(math.pi * min(share, 1))) / 2)
+
+
+def one_cycle(t):
+    """Up to 1 in the first quarter (t = 5), then down to 0.2 / 100 at t = 23."""
+    return between(0.2, 1.0, t / 5) if t <= 5 else between(1.0, 0.002, (t - 5) / 18)
+
+
+def three_phases(t):
+    """The same up, straight; as long down again (t = 10), and on to the end."""
+    if t <= 5:
+        return between(0.2, 1.0, t / 5, True)
+    return between(1.0, 0.2, (t - 5) / 5, True) if t <= 10 else between(0.2, 0.002, (t - 10) / 13, True)
+
+
+CYCLE = {"pct_start": 0.25, "div_factor": 5, "final_div_factor": 100, "cycle_momentum": False}
 CASES = [
+    (lambda o: optim.OneCycleLR(o, 1.0, T, **CYCLE), [one_cycle(t) for t in range(T)]),
+    (
+        lambda o: optim.OneCycleLR(
+            o, 1.0, epochs=4, steps_per_epoch=T // 4, anneal_strategy="linear", three_phase=True, **CYCLE
+        ),
+        [three_phases(t) for t in range(T)],
+    ),
     (lambda o: optim.StepLR(o, 5, gamma=0.5), recursion(lambda t: 0.5 if t % 5 == 0 else 1)),
     (lambda o: optim.MultiStepLR(o, [9, 3, 9]), recursion(lambda t: {3: 0.1, 9: 0.01}.get(t, 1))),
     (
@@ -43,7 +67,72 @@ CASES = [
         [warm_up(t) if t < 6 else 0.5 * 0.5 ** ((t - 6) // 5) for t in range(T)],
     ),
 ]
-IDS = ["StepLR", "MultiStepLR", "CosineAnnealingLR", "LinearLR", "LinearLR-defaults", "LambdaLR", "SequentialLR"]
+IDS = ["OneCycleLR", "OneCycleLR-3", "StepLR", "MultiStepLR", "CosineAnnealingLR", "LinearLR", "LinearLR-defaults"]
+IDS += ["LambdaLR", "SequentialLR"]
+
+
+def test_one_cycle_moves_the_momentum_the_other_way():
+    for optimizer, read in (
+        (optim.SGD([Parameter(np.ones(1, "float32"))], momentum=0.9), lambda g: g["momentum"]),
+        (optim.Adam([Parameter(np.ones(1, "float32"))]), lambda g: g["betas"][0]),
+    ):
+        schedule, seen = optim.OneCycleLR(optimizer, [1.0], T, pct_start=0.25), []
+        for _ in range(T):
+            seen.append(read(optimizer.param_groups[0]))
+            schedule.step()
+        ups = [between(0.95, 0.85, t / 5) if t <= 5 else between(0.85, 0.95, (t - 5) / 18) for t in range(T)]
+        assert seen == pytest.approx(ups, rel=1e-12)
+        with pytest.raises(ValueError, match=f"OneCycleLR: expected at most {T} steps, got {T + 1}"):
+            schedule.step()
+
+
+def plateau(metrics, lr=1.0, **options):
+    """The rate after each metric."""
+    optimizer = sgd(lr)
+    schedule, rates = optim.ReduceLROnPlateau(optimizer, **options), []
+    for metric in metrics:
+        schedule.step(metric)
+        rates += schedule.get_last_lr()
+    return rates
+
+
+@pytest.mark.parametrize(
+    ("metrics", "options", "rates"),
+    [
+        ([3, 2, 2, 2, 2], {"patience": 1, "factor": 0.5}, [1, 1, 1, 0.5, 0.5]),
+        ([1, 1, 1, 1, 1], {"patience": 0, "factor": 0.5, "cooldown": 1}, [1, 0.5, 0.5, 0.25, 0.25]),
+        ([1, 2, 2, 3], {"mode": "max", "patience": 0, "factor": 0.5}, [1, 1, 0.5, 0.5]),
+        ([10, 9.5, 9.1, 8], {"patience": 0, "factor": 0.5, "threshold": 0.1}, [1, 0.5, 0.25, 0.25]),
+        (
+            [10, 9.5, 9.1, 8],
+            {"patience": 0, "factor": 0.5, "threshold": 0.4, "threshold_mode": "abs"},
+            [1, 1, 0.5, 0.5],
+        ),
+        ([1, 1, 1], {"patience": 0, "min_lr": 0.3, "factor": 0.5}, [1, 0.5, 0.3]),
+        ([1, 1], {"patience": 0, "factor": 0.5, "eps": 0.6}, [1, 1]),
+        ([1, math.nan, math.nan], {"patience": 1, "factor": 0.5}, [1, 1, 0.5]),
+    ],
+)
+def test_plateau(metrics, options, rates):
+    assert plateau(metrics, **options) == rates
+
+
+def test_plateau_follows_the_step_and_resumes():
+    optimizer = sgd(1.0)
+    schedule = optim.ReduceLROnPlateau(optimizer, patience=1, factor=0.5)
+    for _ in range(3):
+        schedule.step(1.0, StepResult.SKIPPED)
+    assert schedule.last_epoch == 0 and optimizer.param_groups[0]["lr"] == 1.0
+    schedule.step(1.0, StepResult.APPLIED)
+    schedule.step(1.0)
+    other = optim.ReduceLROnPlateau(sgd(7.0), patience=1, factor=0.5)
+    other.load_state_dict(schedule.state_dict())
+    other.step(1.0)
+    assert other.get_last_lr() == [0.5] and other.best == 1.0
+    with pytest.raises(TypeError, match=r"ReduceLROnPlateau.step: expected what step\(...\) returned, got 3"):
+        schedule.step(1.0, 3)
+    with pytest.raises(ValueError, match="it lacks"):
+        schedule.load_state_dict({})
 
 
 @pytest.mark.parametrize(("make", "expected"), CASES, ids=IDS)
@@ -115,6 +204,12 @@ def test_when_it_advances(results, advances):
         (lambda o: optim.LinearLR(o, 2.0), ValueError, "factors up to 1"),
         (lambda o: optim.LambdaLR(o, [abs, abs]), ValueError, "a function for each of 1 groups, got 2"),
         (lambda o: optim.LambdaLR(o, lambda t: -1), ValueError, "LambdaLR: expected `lr` to be at least 0"),
+        (lambda o: optim.OneCycleLR(o, 1.0), ValueError, "expected total_steps, or epochs and steps_per_epoch"),
+        (lambda o: optim.OneCycleLR(o, [1.0, 2.0], 9), ValueError, "a max_lr for each of 1 groups, got 2"),
+        (lambda o: optim.OneCycleLR(o, 1.0, 9, pct_start=2), ValueError, r"pct_start in \[0, 1\], got 2"),
+        (lambda o: optim.ReduceLROnPlateau(o, "low"), ValueError, "`mode` to be one of 'min', 'max'"),
+        (lambda o: optim.ReduceLROnPlateau(o, factor=1.0), ValueError, "factor below 1, got 1"),
+        (lambda o: optim.ReduceLROnPlateau([o]), TypeError, "ReduceLROnPlateau: expected an Optimizer, got list"),
         (lambda o: optim.SequentialLR(o, [optim.StepLR(o, 1)], [3]), ValueError, "n - 1 rising milestones"),
         (lambda o: optim.SequentialLR(o, [optim.StepLR(sgd(), 1)], []), ValueError, "made for its own optimizer"),
         (lambda o: optim.StepLR(o, 1).load_state_dict({}), ValueError, "it lacks"),

@@ -30,6 +30,7 @@ OPTIMIZERS: dict[str, Callable[[list], Optimizer]] = {
     "adam": optim.Adam,
     "adamw": optim.AdamW,
     "adagrad": optim.Adagrad,
+    "rmsprop": optim.RMSprop,
 }
 
 
@@ -307,8 +308,8 @@ def predict(
         print(predict(model, words, loss=lambda m, x: m.loss(m(x)[0], x), optimizer="adagrad"))
 
     inputs       shapes of floating tensors, or examples: arrays and Tensors, of which only shape and dtype are read
-    optimizer    "sgd", "momentum", "adam", "adamw", "adagrad"; a class or function of parameters; or an Optimizer of
-                 this model
+    optimizer    "sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop"; a class or function of parameters;
+                 or an Optimizer of this model
     loss         loss(model, *inputs), a Tensor or several; by default all that model(*inputs) returns
     unscale      whether `scaler.unscale_` comes before the step, as for clipping: gradients are FP32 then
     instruments  others to listen to the step under `policy` (Products: which products could run on Tensor Cores). All

@@ -1,7 +1,9 @@
 """Optimizers with FP32 master weights, loss scalers, gradient clipping and learning-rate schedules."""
 
 from .clip import clip_grad_norm_, clip_grad_value_
+from .cycle import OneCycleLR, ReduceLROnPlateau
 from .optimizer import SGD, Adagrad, Adam, AdamW, Optimizer, StepResult
+from .rmsprop import RMSprop
 from .scaler import DynamicLossScaler, LossScaler, NoLossScaler, ObservedLossScaler, StaticLossScaler
 from .schedule import CosineAnnealingLR, LambdaLR, LinearLR, MultiStepLR, Schedule, SequentialLR, StepLR
 
@@ -18,7 +20,10 @@ __all__ = [
     "MultiStepLR",
     "NoLossScaler",
     "ObservedLossScaler",
+    "OneCycleLR",
     "Optimizer",
+    "RMSprop",
+    "ReduceLROnPlateau",
     "Schedule",
     "SequentialLR",
     "StaticLossScaler",

@@ -1,0 +1,185 @@
+"""OneCycleLR and ReduceLROnPlateau: a cycle of rates for one training, and rates that fall as a metric stands still."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..ops._arguments import choice
+from ._checks import count, number, same_keys
+from .optimizer import Optimizer, PendingResult, StepResult
+from .schedule import Schedule
+
+
+class OneCycleLR(Schedule):
+    """From max_lr / div_factor up to max_lr in pct_start of all steps, then down to a final_div_factor-th of the first.
+
+    (Smith & Topin, 2018.) With three_phase the way down first leads back to the first rate, in as many steps as the way
+    up. The steps are total_steps, or epochs times steps_per_epoch; ValueError beyond. anneal_strategy: "cos" or
+    "linear". cycle_momentum: momentum (Adam: beta1) goes the other way, from max_momentum down to base_momentum.
+    max_lr and the momenta may be lists, one per group.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        max_lr: float | Sequence[float],
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: str = "cos",
+        cycle_momentum: bool = True,
+        base_momentum: float | Sequence[float] = 0.85,
+        max_momentum: float | Sequence[float] = 0.95,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+        last_epoch: int = -1,
+    ) -> None:
+        name, groups = "OneCycleLR", getattr(optimizer, "param_groups", [])
+        if total_steps is None:
+            if epochs is None or steps_per_epoch is None:
+                raise ValueError(f"{name}: expected total_steps, or epochs and steps_per_epoch")
+            total_steps = count(name, "epochs", epochs) * count(name, "steps_per_epoch", steps_per_epoch)
+        self.total_steps = count(name, "total_steps", total_steps)
+        self.pct_start, self.three_phase = number(name, "pct_start", pct_start), bool(three_phase)
+        if self.pct_start > 1:
+            raise ValueError(f"{name}: expected pct_start in [0, 1], got {pct_start!r}")
+        self.anneal_strategy = choice(name, "anneal_strategy", anneal_strategy, ("cos", "linear"))
+        self.div_factor = number(name, "div_factor", div_factor, above=True)
+        self.final_div_factor = number(name, "final_div_factor", final_div_factor, above=True)
+        self.max_lrs = _per_group(name, "max_lr", max_lr, len(groups))
+        self.momenta: list[tuple[float, float]] = []
+        if cycle_momentum:
+            if any("momentum" not in g and "betas" not in g for g in groups):
+                raise ValueError(f"{name}: expected an optimizer with momentum or betas for cycle_momentum=True")
+            low = _per_group(name, "base_momentum", base_momentum, len(groups))
+            self.momenta = list(zip(low, _per_group(name, "max_momentum", max_momentum, len(groups))))
+        if isinstance(optimizer, Optimizer):
+            for group, rate in zip(groups, self.max_lrs):
+                group["initial_lr"] = rate / self.div_factor
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        return self._along(t, base, self.max_lrs[group], base / self.final_div_factor)
+
+    def _along(self, t: int, first: float, top: float, last: float) -> float:
+        """The value at t of what goes from `first` to `top` to `last`."""
+        if t > self.total_steps:
+            raise ValueError(f"OneCycleLR: expected at most {self.total_steps} steps, got {t}")
+        up, end = self.pct_start * self.total_steps - 1, self.total_steps - 1
+        phases = [(up, first, top), (end, top, last)]
+        if self.three_phase:
+            phases = [(up, first, top), (2 * up, top, first), (end, first, last)]
+        start = 0.0
+        for until, a, b in phases:
+            if t <= until or until == end:
+                done = min((t - start) / (until - start), 1.0) if until > start else 1.0
+                share = (1 - math.cos(math.pi * done)) / 2 if self.anneal_strategy == "cos" else done
+                return a + (b - a) * share
+            start = until
+        raise AssertionError("the last phase ends with the last step")
+
+    def _set(self) -> None:
+        super()._set()
+        for group, (low, high) in zip(self.optimizer.param_groups, self.momenta):
+            momentum = self._along(self.last_epoch, high, low, high)
+            if "betas" in group:
+                group["betas"] = (momentum, *group["betas"][1:])
+            else:
+                group["momentum"] = momentum
+
+
+def _per_group(name: str, field: str, value: Any, groups: int) -> list[float]:
+    values = list(value) if isinstance(value, (list, tuple)) else [value] * groups
+    if len(values) != groups:
+        raise ValueError(f"{name}: expected a {field} for each of {groups} groups, got {len(values)}")
+    return [number(name, field, v) for v in values]
+
+
+class ReduceLROnPlateau:
+    """Multiplies the rates by `factor` when a metric has not become better for more than `patience` calls of `step`.
+
+    mode: "min" (smaller is better) or "max". Better is by more than threshold: of the best so far ("rel"), or as it is
+    ("abs"). After a cut, `cooldown` calls are not counted. min_lr: a floor, or one per group; a cut by less than eps is
+    not made.
+
+    best            the best metric so far
+    num_bad_epochs  calls since it, without those of a cooldown
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        mode: str = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: str = "rel",
+        cooldown: int = 0,
+        min_lr: float | Sequence[float] = 0.0,
+        eps: float = 1e-8,
+    ) -> None:
+        name = "ReduceLROnPlateau"
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{name}: expected an Optimizer, got {type(optimizer).__name__}")
+        self.optimizer = optimizer
+        self.mode = choice(name, "mode", mode, ("min", "max"))
+        self.threshold_mode = choice(name, "threshold_mode", threshold_mode, ("rel", "abs"))
+        self.factor, self.threshold = number(name, "factor", factor), number(name, "threshold", threshold)
+        if self.factor >= 1:
+            raise ValueError(f"{name}: expected factor below 1, got {factor!r}")
+        self.patience = int(number(name, "patience", patience))
+        self.cooldown = int(number(name, "cooldown", cooldown))
+        self.min_lrs = _per_group(name, "min_lr", min_lr, len(optimizer.param_groups))
+        self.eps = number(name, "eps", eps)
+        self.best = math.inf if mode == "min" else -math.inf
+        self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
+
+    def step(self, metrics: Any, *results: StepResult | PendingResult) -> None:
+        """Look at a metric (a number or a tensor of one); given results of steps, only if one of them is APPLIED."""
+        for result in results:
+            if not isinstance(result, (StepResult, PendingResult)):
+                raise TypeError(f"ReduceLROnPlateau.step: expected what step(...) returned, got {result!r}")
+        if results and not any(results):
+            return
+        metric = float(metrics)
+        self.last_epoch += 1
+        if self._better(metric):
+            self.best, self.num_bad_epochs = metric, 0
+        else:
+            self.num_bad_epochs += 1
+        if self.cooldown_counter > 0:
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown_counter - 1, 0
+        if self.num_bad_epochs > self.patience:
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+            for group, floor in zip(self.optimizer.param_groups, self.min_lrs):
+                rate = max(group["lr"] * self.factor, floor)
+                group["lr"] = rate if group["lr"] - rate > self.eps else group["lr"]
+
+    def _better(self, metric: float) -> bool:
+        sign, best = 1 if self.mode == "min" else -1, self.best
+        bound = best - sign * self.threshold if self.threshold_mode == "abs" else best * (1 - sign * self.threshold)
+        return sign * metric < sign * bound
+
+    def get_last_lr(self) -> list[float]:
+        """The groups' rates now."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    _STATE = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has seen, and the rates; patience and the like are its constructor's."""
+        return {name: getattr(self, name) for name in self._STATE} | {"lrs": self.get_last_lr()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned, and set the rates. ValueError if keys or groups differ."""
+        where = "ReduceLROnPlateau.load_state_dict"
+        same_keys(where, "state_dict", state_dict, {*self._STATE, "lrs"})
+        rates = _per_group(where, "lrs", list(state_dict["lrs"]), len(self.optimizer.param_groups))
+        counts = {name: int(number(where, name, state_dict[name])) for name in self._STATE[1:]}
+        vars(self).update(counts, best=float(state_dict["best"]))
+        for group, rate in zip(self.optimizer.param_groups, rates):
+            group["lr"] = rate
