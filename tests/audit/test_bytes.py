@@ -427,7 +427,7 @@ def test_full_size_activations():
             (nn.Linear(2, 2), (1, 2)),
             {"optimizer": "lion"},
             ValueError,
-            "one of sgd, momentum, adam, adamw, adagrad, got",
+            "one of sgd, momentum, adam, adamw, adagrad, rmsprop, got",
         ),
         ((nn.Linear(2, 2), (1, 2)), {"optimizer": optim.SGD(nn.Linear(2, 2).parameters())}, ValueError, "2 parameters"),
         ((nn.Linear(2, 2).requires_grad_(False), (1, 2)), {}, ValueError, "depends on its parameters"),
