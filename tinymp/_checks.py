@@ -14,8 +14,7 @@ FP32_TINY = 2.0**-126  # the smallest normal FP32 number
 
 
 def number(op: str, name: str, value: Any, least: float = 0.0, *, above: bool = False) -> float:
-    """value (a number, or a tensor without axes) as a Python float, if it is finite in FP32 and at least `least` (greater
-    than it, if `above`).
+    """value (a number, or a tensor without axes) as a Python float: finite in FP32 and at least `least` (or `above` it).
 
     A NumPy scalar must not stay one: a np.float64 would lift every FP32 array that it meets to FP64.
     """

@@ -11,6 +11,7 @@ import numpy as np
 from .. import backend
 from ..precision import FLOATING, MIXED, Policy, fits, to_dtype, use
 from ..tensor import Array, Tensor
+from .hooks import Hooks, RemovableHandle
 from .parameter import Parameter, overwrite, replace, storage_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ _INSTEAD = {
     "float": "use tinymp.FP32.cast(model)",
     "double": 'use tinymp.Policy("FP64", storage="float64").cast(model)',
     "cuda": 'use model.to("gpu")',
-    "register_forward_hook": "use tinymp.observe, which hears every op",
+    "register_backward_hook": "use register_full_backward_hook",
+    "register_full_backward_pre_hook": "use register_full_backward_hook, which is given grad_output, too",
 }
 
 
@@ -40,7 +42,8 @@ class Module:
 
     A Parameter or a Module becomes part of it by assignment; a buffer (state that no gradient trains) by
     `register_buffer`. A plain Tensor, or a list of modules, is an ordinary attribute: it is not saved, cast or
-    trained (see ModuleList, ModuleDict). `m(x)` is `m.forward(x)`; there are no hooks.
+    trained (see ModuleList, ModuleDict). `m(x)` is `m.forward(x)`, with
+    the hooks that were registered around it.
 
     training  whether layers such as Dropout and BatchNorm behave as in training; set by `train` and `eval`
     """
@@ -56,7 +59,41 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+        hooks = vars(self).get("_hooks")
+        return hooks.call(self, args, kwargs) if hooks else self.forward(*args, **kwargs)
+
+    # ---- hooks
+
+    def register_forward_pre_hook(
+        self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """Call hook(module, args) before each forward; what it returns, unless None, replaces the arguments.
+
+        with_kwargs: hook(module, args, kwargs), which returns None or (args, kwargs). prepend: before the other hooks.
+        """
+        return RemovableHandle(self._get_hooks().pre, (hook, with_kwargs), prepend)
+
+    def register_forward_hook(
+        self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """Call hook(module, args, output) after each forward; what it returns, unless None, replaces the output.
+
+        with_kwargs: hook(module, args, kwargs, output). prepend: before the other hooks.
+        """
+        return RemovableHandle(self._get_hooks().post, (hook, with_kwargs), prepend)
+
+    def register_full_backward_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
+        """Call hook(module, grad_input, grad_output) when backward has come to the module's inputs.
+
+        Both are tuples of Tensors in storage dtype, None where no gradient is wanted: of the positional arguments of
+        forward, and of its output or the items of its output. They still carry the loss scale. What the hook returns,
+        unless None, replaces grad_input: of its shapes and dtypes, else ValueError. Inputs that require gradients must
+        have one dtype, and so must outputs.
+        """
+        return RemovableHandle(self._get_hooks().backward, hook, prepend)
+
+    def _get_hooks(self) -> Hooks:
+        return vars(self).setdefault("_hooks", Hooks())
 
     # ---- attributes
 

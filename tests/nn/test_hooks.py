@@ -1,0 +1,155 @@
+"""Hooks: when they are called, with what, what they may change, and how they end."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import host, randn
+from tinymp import nn, ops
+
+X = randn(3, 4).astype("float32")
+
+
+def linear():
+    mp.manual_seed(0)
+    return nn.Linear(4, 2)
+
+
+def leaf(x=X):
+    return mp.tensor(x, requires_grad=True)
+
+
+def test_forward_hooks_see_and_replace():
+    m, seen = linear(), []
+    plain = m(mp.tensor(X)).numpy()
+    with m.register_forward_pre_hook(lambda mod, args: seen.append((mod, args))):
+        assert np.array_equal(m(mp.tensor(X)).numpy(), plain)
+    assert seen[0][0] is m and len(seen[0][1]) == 1
+    first = m.register_forward_pre_hook(lambda mod, args: (args[0] * 2,))
+    second = m.register_forward_pre_hook(lambda mod, args: args[0] + 1)
+    np.testing.assert_allclose(m(mp.tensor(X)).numpy(), m.forward(mp.tensor(2 * X + 1)).numpy())
+    first.remove()
+    second.remove()
+    second.remove()
+    with m.register_forward_hook(lambda mod, args, output: output * 3):
+        np.testing.assert_allclose(m(mp.tensor(X)).numpy(), plain * 3, rtol=1e-6)
+    assert np.array_equal(m(mp.tensor(X)).numpy(), plain)
+
+
+def test_order_and_keyword_arguments():
+    class Scale(nn.Module):
+        def forward(self, x, *, by=1.0):
+            return x * by
+
+    m, seen = Scale(), []
+    m.register_forward_hook(lambda mod, args, output: seen.append("last"))
+    m.register_forward_hook(lambda mod, args, kwargs, output: seen.append(kwargs), prepend=True, with_kwargs=True)
+    m.register_forward_pre_hook(lambda mod, args, kwargs: (args, {"by": kwargs["by"] + 1}), with_kwargs=True)
+    assert m(mp.tensor([2.0]), by=2.0).tolist() == [6]
+    assert seen == [{"by": 3.0}, "last"]
+    m.register_forward_pre_hook(lambda mod, args, kwargs: 1, with_kwargs=True)
+    with pytest.raises(TypeError, match=r"Scale: expected a forward_pre_hook to return None or \(args, kwargs\)"):
+        m(mp.tensor([2.0]), by=2.0)
+
+
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED])
+def test_backward_hook_sees_both_gradients(policy):
+    m, seen = policy.cast(linear()), []
+    x = policy.cast(mp.tensor(X)).requires_grad_()
+    dy = randn(3, 2).astype(policy.storage)
+    m(x).backward(dy)
+    expected, weight = host(x.grad), host(m.weight.grad)
+    x.zero_grad()
+    m.zero_grad()
+    with m.register_full_backward_hook(lambda *call: seen.append(call)):
+        m(x).backward(dy)
+    ((module, grad_input, grad_output),) = seen
+    assert module is m and len(grad_input) == len(grad_output) == 1
+    np.testing.assert_array_equal(grad_input[0].numpy(), expected, strict=True)
+    np.testing.assert_array_equal(grad_output[0].numpy(), dy, strict=True)
+    np.testing.assert_array_equal(host(x.grad), expected)  # nothing has changed
+    np.testing.assert_array_equal(host(m.weight.grad), weight)
+
+
+def test_backward_hook_replaces_the_gradient_of_the_input_alone():
+    m, x = linear(), leaf()
+    m(x).sum().backward()
+    expected, weight = host(x.grad).copy(), host(m.weight.grad).copy()
+    x.zero_grad()
+    m.zero_grad()
+    m.register_full_backward_hook(lambda mod, grad_input, grad_output: (grad_input[0] * 2,))
+    m.register_full_backward_hook(lambda mod, grad_input, grad_output: grad_input[0] + 1)
+    m(x).sum().backward()
+    np.testing.assert_allclose(host(x.grad), 2 * expected + 1, rtol=1e-6)
+    np.testing.assert_array_equal(host(m.weight.grad), weight)
+
+
+def test_backward_hook_without_gradients_of_inputs():
+    m, seen = linear(), []
+    m.register_full_backward_hook(lambda mod, i, o: seen.append((i, o[0].shape)))
+    m(mp.tensor(X)).sum().backward()
+    assert seen == [((None,), (3, 2))]
+    with mp.no_grad():
+        m(mp.tensor(X))
+    assert len(seen) == 1 and m.weight.grad is not None
+
+
+def test_backward_hook_of_several_inputs_and_outputs():
+    class Both(nn.Module):
+        def forward(self, x, y, n):
+            return x * y, y * n, "text"
+
+    m, seen = Both(), []
+    m.register_full_backward_hook(lambda mod, i, o: seen.append((i, o)))
+    x, y = leaf(np.array([2.0], "float32")), leaf(np.array([3.0], "float32"))
+    a, _, text = m(x, y, 5)
+    assert text == "text"
+    (a * 7).sum().backward()  # the other one is not used
+    ((grad_input, grad_output),) = seen
+    assert [g if g is None else g.tolist() for g in grad_input] == [[21], [14], None]
+    assert [g if g is None else g.tolist() for g in grad_output] == [[7], [0], None]
+    assert x.grad.tolist() == [21] and y.grad.tolist() == [14]
+
+
+def test_inside_of_a_model_and_under_a_loss_scale():
+    mp.manual_seed(0)
+    model, seen = mp.MIXED.cast(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))), []
+    model[1].register_full_backward_hook(lambda mod, i, o: seen.append((host(i[0].data), host(o[0].data))))
+    scaler = mp.optim.StaticLossScaler(128)
+    x = mp.MIXED.cast(mp.tensor(X))
+    scaler.scale(ops.mse_loss(model(x), mp.tensor(np.zeros((3, 2), "float32")))).backward()
+    assert seen[0][0].dtype == np.float16 and model[0].weight.grad is not None
+    hidden = model[0](x).numpy()
+    np.testing.assert_array_equal(seen[0][0], np.where(hidden > 0, seen[0][1], 0))
+
+
+@pytest.mark.parametrize(
+    ("give", "got"),
+    [
+        (lambda i: (i[0], i[0]), r"float32 \(3, 4\), float32 \(3, 4\)"),
+        (lambda i: i[0].half(), r"float16 \(3, 4\)"),
+        (lambda i: i[0].numpy(), "numpy.ndarray"),
+    ],
+)
+def test_a_wrong_gradient_is_refused(give, got):
+    m = linear()
+    m.register_full_backward_hook(lambda mod, i, o: give(i))
+    with pytest.raises(ValueError, match=rf"Linear: expected a full_backward_hook .* got {got}"):
+        m(leaf()).sum().backward()
+
+
+def test_a_copy_has_the_same_hooks_and_its_own_handles():
+    m, calls = linear(), []
+    handle = m.register_forward_hook(lambda mod, args, output: calls.append(mod))
+    other = copy.deepcopy(m)
+    handle.remove()
+    m(mp.tensor(X))
+    other(mp.tensor(X))
+    assert calls == [other] and "_hooks" not in m.state_dict()
+
+
+def test_what_is_not_there_says_what_is():
+    with pytest.raises(AttributeError, match="use register_full_backward_hook"):
+        linear().register_backward_hook(print)
