@@ -9,6 +9,7 @@ Read `precision.py` first: precision changes in its four functions and nowhere e
 from . import backend, data, nn, ops, optim
 from .audit import audit
 from .audit import meta as _meta
+from .audit.layers import summary
 from .backend import default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
 from .capture import capture
 from .events import Observer, observe

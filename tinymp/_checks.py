@@ -14,7 +14,7 @@ FP32_TINY = 2.0**-126  # the smallest normal FP32 number
 
 
 def number(op: str, name: str, value: Any, least: float = 0.0, *, above: bool = False) -> float:
-    """value (a number, or a tensor without axes) as a Python float: finite in FP32 and at least `least` (or `above` it).
+    """value (a number, or a tensor without axes) as a Python float: finite in FP32, at least `least` (`above`: more).
 
     A NumPy scalar must not stay one: a np.float64 would lift every FP32 array that it meets to FP64.
     """

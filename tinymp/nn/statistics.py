@@ -66,11 +66,11 @@ class Undo:
         try:
             yield
         finally:
-            self._versions = [b._version[0] for b, _, _ in self._noted]
+            self._versions = [b.version for b, _, _ in self._noted]
 
     def _untouched(self) -> bool:
         """Whether nothing but the layer has changed the buffers."""
-        return all(b.data is x and b._version[0] == n for (b, x, _), n in zip(self._noted, self._versions))
+        return all(b.data is x and b.version == n for (b, x, _), n in zip(self._noted, self._versions))
 
 
 @contextmanager
