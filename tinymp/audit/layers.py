@@ -11,9 +11,9 @@ from typing import Any
 from ..nn.module import Module
 from ..precision import MIXED, Policy
 from ..tensor import Tensor
-from ._sampling import table
 from .bytes import KEPT, ByteLedger, rehearse, total
 from .listener import Instrument, Place
+from .sampling import table
 
 
 @dataclass

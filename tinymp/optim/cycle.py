@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from .._checks import count, number, same_keys
 from ..ops._arguments import choice
-from ._checks import count, number, same_keys
 from .optimizer import Optimizer, PendingResult, StepResult
 from .schedule import Schedule
 
