@@ -100,6 +100,7 @@ def test_some_by_hand(name, kind, formula, line):
     assert formula in e.formula
     first, called = next(iter(e.read.items()))
     assert called == line.__qualname__
+    line = inspect.unwrap(line)
     number = inspect.getsourcelines(line)[1] + (line is precision.Policy)  # which has a decorator
     assert first == f"{Path(inspect.getsourcefile(line)).relative_to(ROOT)}:{number}"
 

@@ -15,6 +15,7 @@ from oracle import device_array
 from tinymp import nn, ops, optim, precision
 from tinymp.audit import Instrument
 from tinymp.events import here, unobserved
+from tinymp.ops.softmax import Softmax
 
 HERE = "test_listener.py"
 
@@ -85,7 +86,7 @@ def test_where_a_training_step_rounds():
     assert place.caller == line_of("return ops.softmax(self.head")
     assert {p.module for p in seen.places(op="softmax")} == {"net"}
     (place,) = seen.places("rounded", op="softmax", phase="forward")
-    source, first = inspect.getsourcelines(ops.softmax.__globals__["Softmax"].forward)
+    source, first = inspect.getsourcelines(Softmax.forward)
     path, number = place.where.split(":")
     assert path == "ops/softmax.py" and "store(" in source[int(number) - first]
     # backward belongs to where forward was called

@@ -247,6 +247,7 @@ def ops_of(thing: Any) -> list[type[Op]]:
     whose kind decides most.
     """
     found: dict[type[Op], None] = {}
+    thing = inspect.unwrap(thing)
     _collect(thing, thing.__name__, found, set())
     if not found and isinstance(thing, FunctionType) and thing.__code__.co_varnames[:1] == ("input",):
         for method in (m for m in ops.METHODS if m.__name__ in _called(thing)):  # it only calls methods of its input
@@ -255,6 +256,7 @@ def ops_of(thing: Any) -> list[type[Op]]:
 
 
 def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[int]) -> None:
+    thing = inspect.unwrap(thing)  # public functions are wrapped, to name their errors
     if id(thing) in seen:
         return
     seen.add(id(thing))

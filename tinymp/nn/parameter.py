@@ -144,10 +144,10 @@ class Parameter(Tensor):
         self.write(to_dtype(value, float32 if self.dtype == float16 else self.dtype))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.require_outside_graph("x[...] = value")
+        self.require_outside_graph("setitem")
         full = Tensor(self.master.copy())
         full[index] = value
-        self._overwrite("x[...] = value", full.data)
+        self._overwrite("setitem", full.data)
 
     def copy_(self, source: Any) -> Tensor:
         """Overwrite the weight with `source`: exactly in the master, rounded in `data`. Only under `no_grad`."""

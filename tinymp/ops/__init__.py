@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import sys
+from types import FunctionType
 from typing import Any
 
-from . import conversions
+from . import _arguments, conversions
 from .activation import elu, gelu, hardtanh, leaky_relu, logsigmoid, relu, sigmoid, silu, softplus, tanh
 from .attention import scaled_dot_product_attention
 from .compare import (
@@ -96,6 +98,11 @@ from .shape import (
 from .softmax import log_softmax, softmax
 from .sort import argsort, sort, topk
 from .vector_norm import norm
+
+for _name, _function in list(globals().items()):  # the public functions, which are those above
+    if isinstance(_function, FunctionType):
+        globals()[_name] = _arguments.named(_function)
+        setattr(sys.modules[_function.__module__], _name, globals()[_name])  # where pickle looks for it
 
 METHODS: tuple[Any, ...] = (
     *(add, sub, mul, div, pow, neg, abs, exp, log, sqrt, rsqrt, square, reciprocal, maximum, minimum, clamp),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +25,31 @@ _WHY = {
     "num_workers": "one thread loads ahead; set prefetch=, the number of batches",
     "pin_memory": "batches are ordinary arrays",
 }
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+SEEN = (IndexError, TypeError, ValueError, RuntimeError, MemoryError)
+
+
+def named(function: F) -> F:
+    """function, all of whose errors begin with its name: also those that arise deeper, in an op that it is made of, in
+    the conversion of an argument, in NumPy. They are of one of the kinds SEEN.
+    """
+    name = function.__name__
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (*SEEN, ArithmeticError, AttributeError) as error:
+            if str(error).startswith((f"{name}:", f"{name}()")):
+                raise
+            # besides those: an AttributeError of None or a str, an integer too large for its dtype
+            otherwise = TypeError if isinstance(error, AttributeError) else ValueError
+            kind = next((kind for kind in SEEN if isinstance(error, kind)), otherwise)
+            raise kind(f"{name}: {error}") from error
+
+    return call  # type: ignore[return-value]
 
 
 def refuse(op: str, **given: Any) -> None:
@@ -47,11 +74,18 @@ def floating(op: str, name: str, x: Any) -> Tensor:
     return x
 
 
+def integer(value: Any) -> int | None:
+    """value as an int, if it is an integer; also a Tensor or array that is one. Else None."""
+    try:
+        return None if isinstance(value, bool) else value.__index__()
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
 def axis(op: str, dim: Any, ndim: int, name: str = "dim") -> int:
     """`dim` as a non-negative axis; IndexError if the tensor has no such axis."""
-    if isinstance(dim, bool) or not hasattr(dim, "__index__"):
+    if (i := integer(dim)) is None:
         raise TypeError(f"{op}: expected `{name}` to be an integer, got {dim!r}")
-    i = dim.__index__()
     if not ndim:
         raise IndexError(f"{op}: expected a tensor with at least one axis for {name}={i}, got one of shape ()")
     if not -ndim <= i < ndim:
@@ -72,22 +106,22 @@ def axes(op: str, dim: Any, ndim: int) -> tuple[int, ...]:
 
 
 def _no_axes(op: str, dim: Any) -> tuple[int, ...]:
-    if dim not in (0, -1):
+    if integer(dim) not in (0, -1):
         raise IndexError(f"{op}: expected dim 0 or -1 for a tensor without axes, got {dim!r}")
     return ()
 
 
 def integers(op: str, name: str, value: Any, n: int, least: int) -> tuple[int, ...]:
     """An integer or a sequence of n integers as a tuple of n, each at least `least`."""
-    values = (value,) * n if hasattr(value, "__index__") else value
-    if not isinstance(values, (tuple, list)) or not all(hasattr(v, "__index__") for v in values):
+    values = [integer(v) for v in (value if isinstance(value, (tuple, list)) else [value] * n)]
+    if None in values:
         raise TypeError(f"{op}: expected `{name}` to be an integer or {n} of them, got {value!r}")
     if len(values) == 1:
-        values = tuple(values) * n
+        values *= n
     if len(values) != n:
         raise ValueError(f"{op}: expected `{name}` to have {n} values, got {len(values)}: {value!r}")
-    result = tuple(v.__index__() for v in values)
-    if min(result) < least:
+    result = tuple([v for v in values if v is not None])
+    if min(result, default=least) < least:
         raise ValueError(f"{op}: expected `{name}` to be at least {least}, got {value!r}")
     return result
 
@@ -100,9 +134,10 @@ def sizes(op: str, name: str, shape: tuple, keyword: dict) -> tuple[int, ...]:
         shape = (keyword[name],)
     if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
         shape = tuple(shape[0])
-    if not all(hasattr(n, "__index__") for n in shape):
+    found = [integer(n) for n in shape]
+    if None in found:
         raise TypeError(f"{op}: expected integers for `{name}`, got {shape!r}")
-    return tuple(n.__index__() for n in shape)
+    return tuple([n for n in found if n is not None])
 
 
 def flag(op: str, name: str, value: Any) -> bool:
@@ -114,7 +149,7 @@ def flag(op: str, name: str, value: Any) -> bool:
 
 def choice(op: str, name: str, value: Any, allowed: tuple) -> Any:
     """value, if it is one of `allowed`; else ValueError that lists them."""
-    if value not in allowed:
+    if isinstance(value, Tensor) or value not in allowed:
         raise ValueError(f"{op}: expected `{name}` to be one of {', '.join(map(repr, allowed))}, got {value!r}")
     return value
 

@@ -163,8 +163,8 @@ def setitem(input: Tensor, index: Any, value: Any) -> None:
     values as the policy in use says. ValueError for one that input's dtype cannot hold; RuntimeError for a tensor that
     is part of a graph.
     """
-    op = "x[...] = value"
-    input.require_outside_graph(op)
+    op = "setitem"
+    tensor(op, "input", input).require_outside_graph(op)
     view, arrays = _parse(op, input, index)
     basic: tuple = (*view, ...)
     target = input.data[basic]

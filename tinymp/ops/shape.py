@@ -206,7 +206,7 @@ def permute(input: Tensor, *dims: Any, **keyword: Any) -> Tensor:
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     """input without its axes of length 1, or without those of them that dim (an axis or several) names. A view."""
     ndim = a_tensor("squeeze", "input", input).ndim
-    dims = () if dim == () else axes("squeeze", dim, ndim)
+    dims = () if isinstance(dim, tuple) and not dim else axes("squeeze", dim, ndim)
     return Reshape.apply(input, shape=tuple(n for i, n in enumerate(input.shape) if n != 1 or i not in dims))
 
 
@@ -319,7 +319,8 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 def flip(input: Tensor, dims: Any) -> Tensor:
     """A copy of input in reverse order along dims (an axis or several)."""
     ndim = a_tensor("flip", "input", input).ndim
-    return Flip.apply(input, dims=axes("flip", dims, ndim) if dims not in ((), [], None) else ())
+    none = dims is None or (isinstance(dims, (tuple, list)) and not dims)
+    return Flip.apply(input, dims=() if none else axes("flip", dims, ndim))
 
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
