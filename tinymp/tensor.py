@@ -337,8 +337,8 @@ class Op:
 class Tensor:
     """An array that can require a gradient.
 
-    data           the array (NumPy or CuPy), of any shape; float16, float32, float64, integer or bool. Another array may
-                   take its place, of any shape, as in PyTorch: that is not checked, as a check would cost every op a
+    data           the array (NumPy or CuPy), of any shape; float16, float32, float64, integer or bool. Another array
+                   may take its place, of any shape, as in PyTorch: unchecked, as a check would cost every op a
                    microsecond (a Parameter's is)
     requires_grad  whether backward() should fill `grad`; only for floating dtypes
     grad           after backward(), the gradient as an array of the same shape, or None; in the storage dtype after
