@@ -11,7 +11,7 @@ import pytest
 
 import tinymp as mp
 from oracle import host, randn, rng
-from tinymp import backend, ops, optim
+from tinymp import ops, optim
 from tinymp.ops.loss import Elementwise, Labelled, Loss
 from tinymp.ops.pointwise import FromInput, FromOutput
 from tinymp.ops.recurrent import _Recurrent
@@ -184,7 +184,7 @@ def test_a_change_in_place_raises_or_does_not_matter(case, dtype):
         for alias in ALIASES:
             arguments, results, y = run(case, dtype)
             changed = (arguments + results)[i]
-            if not backend.writeable(changed.data):  # a result of `expand`
+            if 0 in changed.data.strides:  # a result of `expand`, which NumPy makes read-only
                 continue
             with mp.no_grad():
                 ALIASES[alias](changed).copy_(other_values(changed))

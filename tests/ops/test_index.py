@@ -61,7 +61,7 @@ def test_getitem_with_tensors(index):
     picks(lambda x: ops.getitem(x, (mp.tensor(index), 0)), lambda x: x[index, 0], randn(2, 3), grad_length=3)
 
 
-@pytest.mark.parametrize("made", [mp.Tensor, mp.nn.Parameter], ids=["Tensor", "Parameter"])
+@pytest.mark.parametrize("made", [mp.tensor, mp.nn.Parameter], ids=["Tensor", "Parameter"])
 @pytest.mark.parametrize("case", [*INDICES, "integer before an array", "integer Tensor", "mask Tensor"])
 def test_setitem_writes_what_getitem_reads(case, made):
     index = {
