@@ -168,6 +168,18 @@ def test_one_bad_element_skips_the_step(make, policy, bad, unscale):
     assert (w.master == 1).all() and (v.master == 1).all() and not optimizer.state
 
 
+@pytest.mark.parametrize("unscale", [True, False])
+def test_a_gradient_that_a_scale_below_1_keeps_finite_is_infinite(unscale):
+    w, scaler = weight(1.0, policy=mp.FP32), optim.StaticLossScaler(2.0**-14)
+    optimizer = optim.SGD([w], lr=1.0)
+    w.grad, w.grad_scale = device_array(np.array([1e36], "float32")), scaler.get_scale()  # 1.6e40 without the scale
+    if unscale:
+        scaler.unscale_(optimizer)
+    assert scaler.step(optimizer) == SKIPPED and w.item() == 1
+    scaler.update()
+    assert iterate(scaler, optimizer, 0.5) == APPLIED and w.item() == 0.5
+
+
 def test_several_optimizers_on_one_scaler():
     w, v, scaler = weight(1.0), weight(1.0), optim.DynamicLossScaler(8.0)
     first, second = optim.SGD([w], lr=1.0), optim.SGD([v], lr=1.0)

@@ -195,3 +195,16 @@ def test_update_ends_an_iteration_without_step():
     scaler.scale(model(x).float().square().mean() * float("nan"))
     scaler.load_state_dict(scaler.state_dict())
     assert step(1.0) == StepResult.APPLIED
+
+
+@pytest.mark.parametrize("make", [optim.StaticLossScaler, optim.DynamicLossScaler])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_gradient_that_a_scale_below_1_keeps_finite_is_infinite(make, dtype):
+    w = nn.Parameter(mp.tensor(np.full(1, 1e-30), dtype=dtype, device="gpu"))
+    optimizer, scaler = optim.SGD([w], lr=0.0), make(2.0**-14)
+    huge = [1e38, 100.0] if dtype == "float32" else [1e300, 1e10]
+    for size, result in ((huge, StepResult.SKIPPED), ([1.0, 1.0], StepResult.APPLIED)):
+        scaler.scale((w * size[0] * size[1]).sum()).backward()
+        assert scaler.step(optimizer) == result
+        scaler.update()
+        optimizer.zero_grad()

@@ -79,16 +79,27 @@ class DeviceSide:
         return self.found[i : i + 1]
 
     def check(self, optimizer: Any, params: list[Parameter]) -> None:
-        """Look for gradients that are not finite: one launch over all of them (FP64 has no kernels)."""
-        grads, found, xp = _gradients(optimizer, params), self._found(optimizer), gpu.xp
-        multi_tensor.check([None if _is_fp64(g) else g for g in grads], found)
-        for i, g in enumerate(grads):
-            if _is_fp64(g):
-                xp.minimum(found, xp.where(xp.isfinite(g).all(), NONE, i), out=found)
+        """Look for gradients that, without their scale, are not finite: one launch over all of one scale.
+
+        FP64 has no kernels.
+        """
+        found, xp = self._found(optimizer), gpu.xp
+        alike: dict[Any, list[Parameter]] = {}
+        for p in params:
+            alike.setdefault(p.grad_scale, []).append(p)
+        for scale, some in alike.items():
+            grads, array = _gradients(optimizer, some), self._array(scale)
+            multi_tensor.check([None if _is_fp64(g) else g for g in grads], found, array)
+            for i, g in enumerate(grads):
+                if _is_fp64(g):
+                    xp.minimum(found, xp.where(xp.isfinite(g / array).all(), NONE, i), out=found)
+
+    def _array(self, scale: Any) -> Array:
+        return scale.array if isinstance(scale, DeviceScale) else gpu.xp.full((), scale, self.scale.dtype)
 
     def unscale(self, optimizer: Any, params: list[Parameter], scale: Any) -> None:
         """The same, and replace the gradients, which carry `scale`, by unscaled ones in FP32 (FP64 for FP64)."""
-        array = scale.array if isinstance(scale, DeviceScale) else gpu.xp.full((), scale, self.scale.dtype)
+        array = self._array(scale)
         self.check(optimizer, [p for p in params if _is_fp64(p.grad)])
         grads = _gradients(optimizer, params)
         narrow = multi_tensor.unscale([None if _is_fp64(g) else g for g in grads], array, self._found(optimizer))

@@ -50,8 +50,8 @@ __device__ inline void save(E* to, const Values<GROUP>& values, int n, bool whol
 
 // ------------------------------------------------------------------------------------------- looking at the gradients
 
-// The smallest place of a gradient that is not finite goes to *found (where found is given), and g / factor or g factor
-// to the second list (where a tensor is in it).  Lists: gradient, result in FP32.
+// g / factor or g factor goes to the second list (where a tensor is in it), and the smallest place of a gradient for
+// which that is not finite to *found (where found is given).  Lists: gradient, result in FP32.
 extern "C" __global__ void __launch_bounds__(256) rescale(const unsigned long long* addresses,
                                                           const long long* tensors, const int* chunks,
                                                           const float* factor, int divide, int* found) {
@@ -66,8 +66,8 @@ extern "C" __global__ void __launch_bounds__(256) rescale(const unsigned long lo
         Values<GROUP> g = load(gradient + i, n, whole);
 #pragma unroll
         for (int j = 0; j < GROUP; j++) {
-            finite = finite && isfinite(g.at[j]);
             g.at[j] = divide ? g.at[j] / f : g.at[j] * f;
+            finite = finite && isfinite(g.at[j]);  // behind the division: a scale below 1 may hide an infinity
         }
         if (result) save(result + i, g, n, whole);
     }

@@ -42,12 +42,13 @@ OPTIONS = {
 # ------------------------------------------------------------------------------------------- looking at the gradients
 
 
-def check(grads: Arrays, found: Array) -> None:
+def check(grads: Arrays, found: Array, scale: Array | None = None) -> None:
     """Lower `found` (int32, one element) to the place of the first gradient that is not finite, if there is one.
 
-    It starts as NONE. Places count from 0 in `grads`, whose entries may be None.
+    It starts as NONE. Places count from 0 in `grads`, whose entries may be None. scale: FP32, one element, which the
+    gradients carry: g / scale must be finite too.
     """
-    _rescale(grads, [None] * len(grads), None, False, found)
+    _rescale(grads, [None] * len(grads), scale, True, found)
 
 
 def unscale(grads: Arrays, scale: Array | None, found: Array | None = None) -> list[Array | None]:

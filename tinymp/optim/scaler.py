@@ -247,11 +247,11 @@ class LossScaler:
                 )
 
     def _first_nonfinite(self, optimizer: Optimizer, params: list[Parameter]) -> str | None:
-        """The first parameter whose gradient is not finite; on a GPU the host is not told (None)."""
+        """The first parameter whose unscaled gradient is not finite; on a GPU the host is not told (None)."""
         if self._on_device:
             self._device_side().check(optimizer, params)
             return None
-        return next((optimizer._label(p) for p in params if not _isfinite(p.grad)), None)
+        return next((optimizer._label(p) for p in params if _overflows(p)), None)
 
     def _watch(self, on: bool) -> None:
         if self._watching is not None:
@@ -615,6 +615,11 @@ def _change(where: str, entry: Any) -> tuple[int, float, str]:
 
 def _find_out(cause: str | None) -> str:
     return cause or "unknown (a captured step cannot be watched: run it without capture to see)"
+
+
+def _overflows(p: Parameter) -> bool:
+    """Whether the gradient of p holds an infinity or a NaN, or will when it is unscaled: a scale below 1 hides it."""
+    return not _isfinite(p.grad) or (float(p.grad_scale) < 1 and not _isfinite(unscaled(p)))
 
 
 def _isfinite(g: Any) -> bool:
