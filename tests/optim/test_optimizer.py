@@ -114,6 +114,35 @@ def test_a_learning_rate_may_be_a_tensor_without_axes():
         optim.SGD([Parameter([1.0])], lr=mp.tensor([0.25]))
 
 
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("policy", [mp.FP32, mp.PURE_FP16], ids=str)
+def test_momentum_that_is_switched_on_begins_with_the_gradient(saved, policy):
+    """As in PyTorch: the first buffer is the gradient itself, without dampening, also in the fourth step."""
+    w, grads = randn(5, seed=9).astype("float32"), gradients((5,), "float32", 9)
+    p = policy.cast(Parameter(w.copy()))
+    optimizer = optim.SGD([p], lr=0.1)
+
+    def go_on(*steps, **options):
+        nonlocal optimizer
+        optimizer.param_groups[0].update(options)
+        if saved:
+            state = optimizer.state_dict()
+            optimizer = optim.SGD([p], lr=0.1)
+            optimizer.load_state_dict(state)
+        run(optimizer, p, [grads[i].astype(p.dtype) for i in steps])
+
+    go_on(0, 1, 2)
+    go_on(3, 4, 5, momentum=0.9, dampening=0.5)
+    go_on(6, momentum=0.0)
+    go_on(7, 8, momentum=0.9)  # with the buffer of step 5
+    w = sgd(w.astype("float64"), grads[:3], 0.1)
+    m = grads[3]
+    for k in (3, 4, 5, 6, 7, 8):
+        m = m if k in (3, 6) else 0.9 * m + 0.5 * grads[k]
+        w = w - 0.1 * (grads[k] if k == 6 else m)
+    np.testing.assert_allclose(p.numpy(), w, rtol=0, atol=1e-5 if policy is mp.FP32 else 0.02)
+
+
 def test_groups_have_their_own_options_and_order():
     p, q, r = (Parameter(np.ones(2, "float32")) for _ in range(3))
     optimizer = optim.SGD([{"params": [("a", p), ("b", q)], "lr": 0.5}, {"params": r}], lr=0.25)

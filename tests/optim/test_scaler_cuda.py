@@ -208,3 +208,22 @@ def test_a_gradient_that_a_scale_below_1_keeps_finite_is_infinite(make, dtype):
         assert scaler.step(optimizer) == result
         scaler.update()
         optimizer.zero_grad()
+
+
+def test_a_skipped_step_does_not_begin_the_momentum():
+    w, scaler = nn.Parameter(mp.tensor(np.ones(1, "float32"), device="gpu")), optim.StaticLossScaler(8.0)
+    optimizer = optim.SGD([w], lr=1.0)
+
+    def step(gradient):
+        optimizer.zero_grad()
+        scaler.scale((w * gradient).sum()).backward()
+        result = scaler.step(optimizer)
+        scaler.update()
+        return result
+
+    assert step(0.25) == StepResult.APPLIED
+    optimizer.param_groups[0].update(momentum=0.5, dampening=0.5)
+    assert step(1e38) == StepResult.SKIPPED
+    assert list(optimizer.state_dict()["state"][0]) == ["step"]
+    assert step(0.25) == StepResult.APPLIED and w.item() == 0.5
+    assert step(0.25) == StepResult.APPLIED and w.item() == 0.25  # m = 0.5 0.25 + 0.5 0.25

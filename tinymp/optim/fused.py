@@ -32,8 +32,9 @@ def step(optimizer: Any, ready: Ready, skip: Any) -> Ready:
     for group, rounding, scale, params in _alike(optimizer, ready, left):
         states = [optimizer._state_of(group, p) for p in params]
         for state in states:
-            if not hasattr(state["step"], "dtype"):  # counted on the host so far
-                state["step"] = gpu.xp.full(1, state["step"], "int32")
+            for name in ("step", "since"):
+                if name in state and not hasattr(state[name], "dtype"):  # counted on the host so far
+                    state[name] = gpu.xp.full(1, state[name], "int32")
         grads = [p.grad for p in params]
         arrays: list[Any] = [
             [p.master if p.master.dtype == float32 else None for p in params],
@@ -52,7 +53,8 @@ def step(optimizer: Any, ready: Ready, skip: Any) -> Ready:
         }
         if optimizer.rule == "sgd":
             momentum = [] if group["momentum"] else [[None] * len(params)]
-            multi_tensor.sgd(*lists, *momentum, nesterov=group["nesterov"], **how)
+            since = [state.get("since") for state in states]
+            multi_tensor.sgd(*lists, *momentum, since=since, nesterov=group["nesterov"], **how)
         elif optimizer.rule == "adagrad":
             multi_tensor.adagrad(*lists, **how)
         else:

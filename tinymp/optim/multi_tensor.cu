@@ -154,7 +154,8 @@ struct SGD {
     }
 };
 
-// options: lr, momentum, dampening, weight_decay.  gain = 1 - dampening, but 1 in the first step.
+// options: lr, momentum, dampening, weight_decay.  gain = 1 - dampening, but 1 in the first step with a momentum: behind
+// the list of momentum buffers there is one of the number of steps before, null for 0.
 extern "C" __global__ void sgd_begin(const unsigned long long* addresses, int n, const bool* skip,
                                      const double* options, int nesterov, float* constants) {
     int i, t;
@@ -162,7 +163,8 @@ extern "C" __global__ void sgd_begin(const unsigned long long* addresses, int n,
     SGD& rule = *reinterpret_cast<SGD*>(constants + ROW * i);
     rule.lr = static_cast<float>(options[0]);
     rule.momentum = static_cast<float>(options[1]);
-    rule.gain = t == 1 ? 1.0f : static_cast<float>(1.0 - options[2]);
+    const int* since = reinterpret_cast<const int*>(addresses[i * LISTS + STATE + 1]);
+    rule.gain = t == (since ? *since : 0) + 1 ? 1.0f : static_cast<float>(1.0 - options[2]);
     rule.decay = static_cast<float>(options[3]);
     rule.nesterov = static_cast<float>(nesterov);
 }

@@ -122,11 +122,16 @@ def sgd(
     momentum_buffers: Arrays,
     options: Array,
     *,
+    since: Arrays | None = None,
     nesterov: bool = False,
     **how: Any,
 ) -> None:
-    """One step of `optim.SGD`; see `_update`. momentum_buffers: None for all where momentum is 0."""
-    _update("sgd", (int(nesterov),), [grads, masters, copies, steps, momentum_buffers], options, **how)
+    """One step of `optim.SGD`; see `_update`. momentum_buffers: None for all where momentum is 0.
+
+    since: like `steps`, or None for 0: after how many steps the momentum buffer was made.
+    """
+    lists = [grads, masters, copies, steps, momentum_buffers, since or [None] * len(grads)]
+    _update("sgd", (int(nesterov),), lists, options, **how)
 
 
 def adagrad(
@@ -180,7 +185,10 @@ def _update(
     like = [w if w is not None else c for w, c in zip(lists[1], lists[2], strict=True)]
     lists[0] = [_placed(g, w) for g, w in zip(lists[0], like, strict=True)]
     random = philox.state() if rounding == "stochastic" else None
-    for table in _tables(rule, lists, (None, float32, float16, np.dtype(np.int32), float32, float32, float32)):
+    count = np.dtype(np.int32)
+    for table in _tables(
+        rule, lists, (None, float32, float16, count, float32, count if rule == "sgd" else float32, float32)
+    ):
         n = len(table.addresses)
         constants = gpu.xp.empty((n, ROW), float32.name)
         KERNELS.launch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -97,6 +98,7 @@ class Optimizer:
     flags: ClassVar[tuple[str, ...]] = ("maximize", "nesterov", "amsgrad")  # options that are True or False
     signed: ClassVar[tuple[str, ...]] = ("dampening",)  # options that may be negative
     squares: ClassVar[tuple[str, ...]] = ("sum", "exp_avg_sq", "max_exp_avg_sq")  # state that is never negative
+    late: ClassVar[tuple[str, ...]] = ()  # state that an option may call for, or no longer, in the middle of a training
     rule: ClassVar[str | None] = None  # the kernels of multi_tensor.py that do the same as `update`, on a GPU
 
     def __init__(self, params: Iterable, defaults: dict[str, Any]) -> None:
@@ -278,7 +280,8 @@ class Optimizer:
         state = self._state_of(group, p)
         state["step"] = _count(state["step"]) + 1
         arrays = {name: widen(rows_of(state[name], gradient)) for name in self.initial(group)}
-        w = self.update(w, g, {"step": state["step"], **arrays}, group)
+        since = _count(state.get("since", 0))
+        w = self.update(w, g, {"step": state["step"], "since": since, **arrays}, group)
         for name, array in arrays.items():
             if array is not state[name]:  # FP16 state, or rows
                 put(state[name], with_values(gradient, store(array, like=state[name])))
@@ -286,10 +289,15 @@ class Optimizer:
         p.write(with_values(gradient, w))
 
     def _state_of(self, group: Group, p: Parameter) -> State:
-        """The state of p, made where it is missing and brought to where p is."""
+        """The state of p, made where it is missing and brought to where p is.
+
+        "since": after how many updates it was made, if there had been any: SGD's first momentum is the gradient.
+        """
         state, device = self.state.setdefault(p, {"step": 0}), backend.of(p.data)
         for name, value in self.initial(group).items():
             if name not in state:
+                if hasattr(state["step"], "dtype") or state["step"]:
+                    state["since"] = copy.copy(state["step"])
                 dtype = float16 if p.policy.state == float16 else widen(p.master).dtype
                 state[name] = device.xp.full_like(p.master, value, dtype=dtype)
             elif backend.of(state[name]) is not device:
@@ -304,12 +312,15 @@ class Optimizer:
         # a GPU makes the state before it is known whether the first step is skipped
         states = {i: self.state[p] for p, i in index.items() if p in self.state and _count(self.state[p]["step"])}
         return {
-            "state": {
-                i: {name: _count(v) if name == "step" else _copied(v) for name, v in state.items()}
-                for i, state in states.items()
-            },
+            "state": {i: self._saved(state) for i, state in states.items()},
             "param_groups": [{**group, "params": [index[p] for p in group["params"]]} for group in self.param_groups],
         }
+
+    def _saved(self, state: State) -> dict[str, Any]:
+        """A copy of the state of one parameter, without arrays that no update has written yet."""
+        step = _count(state["step"])
+        unused = ("since", *(self.late if _count(state.get("since", 0)) == step else ()))
+        return {"step": step, **{name: _copied(v) for name, v in state.items() if name not in ("step", *unused)}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` returned, for the same parameters in the same order and groups.
@@ -340,9 +351,10 @@ class Optimizer:
             if i not in state_dict["state"]:
                 continue
             loaded = state_dict["state"][i]
-            same_keys(where, f"the state of parameter {self._label(p)}", loaded, {"step", *self.initial(group)})
+            needed = {"step", *self.initial(group)} - set(self.late)
+            same_keys(where, f"the state of parameter {self._label(p)}", loaded, needed, optional=self.late)
             state[p] = {"step": whole(f"{where}: parameter {self._label(p)}", "step", loaded["step"])}
-            for name in self.initial(group):
+            for name in loaded.keys() - {"step"}:
                 state[p][name] = self._loadable(where, name, p, loaded[name])
         self.param_groups, self.state = groups, state
 
@@ -388,9 +400,12 @@ class SGD(Optimizer):
     """Stochastic gradient descent with momentum mu, dampening tau and weight decay lambda, as in PyTorch.
 
     g <- g + lambda w;  m <- mu m + (1 - tau) g, at first m <- g;  w <- w - lr m, or with Nesterov w - lr (g + mu m)
+
+    "At first" is the first update with mu > 0, also where mu was 0 before. While mu is 0 again, m waits.
     """
 
     rule = "sgd"
+    late = ("momentum_buffer",)
 
     def __init__(
         self,
@@ -425,7 +440,8 @@ class SGD(Optimizer):
         if mu:
             m = state["momentum_buffer"]
             m *= mu
-            m += g if state["step"] == 1 or not group["dampening"] else (1 - group["dampening"]) * g
+            first = state["step"] == state["since"] + 1
+            m += g if first or not group["dampening"] else (1 - group["dampening"]) * g
             g = g + mu * m if group["nesterov"] else m
         return w - group["lr"] * g
 
@@ -483,6 +499,7 @@ class Adam(Optimizer):
     """
 
     rule = "adam"
+    late = ("max_exp_avg_sq",)
     decoupled: ClassVar[bool] = False
 
     def __init__(
