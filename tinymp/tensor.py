@@ -14,8 +14,8 @@ Rules:
   first one said retain_graph=True. Ops that save none (+, reshape, split, ...) are passed any number of times. There is
   no double backward.
 - Gradients of a tensor that is used several times are summed in FP32 in a fixed order (the reverse of the order of
-  the forward pass) and rounded once; two runs on the CPU agree bit for bit. Leaves accumulate over backward calls in
-  FP32: from the second call on, `grad` of an FP16 leaf is FP32.
+  the forward pass) and rounded once; two runs on the CPU agree bit for bit. Each backward call rounds the gradient of
+  an FP16 leaf to FP16 once; what several calls leave is summed in FP32: from the second call on, `grad` is FP32.
 """
 
 from __future__ import annotations

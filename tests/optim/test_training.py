@@ -103,6 +103,18 @@ def test_micro_batches_add_up_to_the_big_batch(dtype, rtol):
     np.testing.assert_allclose(grads[1], grads[0], rtol=0, atol=rtol * np.abs(grads[0]).max())
 
 
+def test_each_backward_call_rounds_once_and_their_sum_stays_fp32():
+    w = mp.MIXED.cast(nn.Parameter(np.ones(1, "float32")))
+    parts = [1.0, 2.0**-11, 2.0**-11]  # FP16 numbers; 1 + 2^-11 is none
+    for x in parts:
+        (w.float() * x).sum().backward()
+    assert w.grad.dtype == "float32" and w.grad.tolist() == [1 + 2.0**-10]
+    w.zero_grad()
+    for _ in range(3):  # within a call: 1 + 2^-11 is summed in FP32, then rounded to 1
+        sum((w.float() * x).sum() for x in parts[:2]).backward()
+    assert w.grad.tolist() == [3]
+
+
 def test_an_overflow_in_one_micro_batch_skips_the_step():
     model = mp.MIXED.cast(nn.Linear(4, 2))
     optimizer, scaler = optim.SGD(model.parameters()), optim.DynamicLossScaler(2.0**15)
