@@ -21,7 +21,10 @@ def number(op: str, name: str, value: Any, least: float = 0.0, *, above: bool = 
     value = value.item() if isinstance(value, Tensor) and not value.ndim else value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{op}: expected `{name}` to be a number, got {value!r}")
-    x = float(value)
+    try:
+        x = float(value)
+    except OverflowError:  # an integer beyond FP64
+        x = math.inf
     if not least <= x < math.inf or abs(x) >= FP32_OVERFLOW or (above and x == least):
         bounds = "finite" if least == -math.inf else f"{'above' if above else 'at least'} {least:g} and finite"
         in_fp32 = " in FP32" if math.isfinite(x) and abs(x) >= FP32_OVERFLOW else ""
@@ -37,6 +40,15 @@ def loss_scale(op: str, name: str, value: Any, least: float = 0.0) -> float:
     x = number(op, name, value, least, above=not least)
     if x < FP32_TINY:
         raise ValueError(f"{op}: expected `{name}` to be at least 2^-126, FP32's smallest normal number, got {value!r}")
+    return x
+
+
+def fraction(op: str, name: str, value: Any) -> float:
+    """value as a Python float, if it is a number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{op}: expected `{name}` to be a number, got {value!r}")
+    if not 0 <= (x := float(value)) <= 1:
+        raise ValueError(f"{op}: expected 0 <= {name} <= 1, got {value!r}")
     return x
 
 

@@ -162,6 +162,25 @@ def test_refusals(act, error, message):
         act()
 
 
+@pytest.mark.parametrize("value", [-1.0, 5.0, float("nan"), float("inf"), "0.1", True])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda v: nn.BatchNorm1d(3, eps=v), "eps"),
+        (lambda v: nn.BatchNorm2d(3, momentum=v), "momentum"),
+        (lambda v: nn.LayerNorm(3, eps=v), "eps"),
+        (lambda v: nn.Dropout(v), "p"),
+        (lambda v: nn.LSTM(3, 3, 2, dropout=v), "dropout"),
+    ],
+)
+def test_every_number_is_checked(make, name, value):
+    if (name, value) == ("eps", 5.0):
+        assert make(value).eps == 5
+        return
+    with pytest.raises((TypeError, ValueError), match=rf"^\w+: expected .*{name}"):
+        make(value)
+
+
 def test_each_optimizer_settles_the_layers_it_trains():
     """A GAN: the discriminator's applied step says nothing about the generator's statistics."""
     g, d = nn.BatchNorm1d(3), nn.BatchNorm1d(3)

@@ -425,6 +425,9 @@ def test_refused_parameters(params, error, message):
         (optim.SGD, {"lr": float("inf")}, ValueError, "finite"),
         (optim.SGD, {"lr": "fast"}, TypeError, "expected `lr` to be a number, got 'fast'"),
         (optim.SGD, {"momentum": -1}, ValueError, "`momentum`"),
+        (optim.SGD, {"momentum": 5.0}, ValueError, "SGD: expected 0 <= momentum <= 1, got 5.0"),
+        (optim.SGD, {"lr": 1e300}, ValueError, "`lr` to be at least 0 and finite in FP32"),
+        (optim.SGD, {"lr": 10**400}, ValueError, "`lr` to be at least 0 and finite"),
         (optim.SGD, {"dampening": float("inf")}, ValueError, "`dampening` to be finite"),
         (optim.SGD, {"nesterov": True}, ValueError, "nesterov needs momentum > 0 and dampening == 0"),
         (optim.SGD, {"nesterov": True, "momentum": 0.9, "dampening": 0.1}, ValueError, "nesterov needs"),
@@ -444,6 +447,24 @@ def test_refused_parameters(params, error, message):
 def test_refused_options(rule, options, error, message):
     with pytest.raises(error, match=message):
         rule([_p()], **options)
+
+
+NUMBERS = {
+    optim.SGD: ("lr", "momentum", "dampening", "weight_decay"),
+    optim.Adagrad: ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"),
+    optim.Adam: ("lr", "eps", "weight_decay"),
+    optim.AdamW: ("lr", "eps", "weight_decay"),
+}
+
+
+@pytest.mark.parametrize(("rule", "name"), [(rule, name) for rule, names in NUMBERS.items() for name in names])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), -float("inf"), 1e39, "1", None, True, 1j])
+def test_every_number_is_checked(rule, name, value):
+    if (name, value) == ("dampening", -1.0):
+        assert rule([_p()], dampening=-1.0)  # as in PyTorch
+        return
+    with pytest.raises((TypeError, ValueError), match=rf"{rule.__name__}: expected .*{name}"):
+        rule([_p()], **{name: value})
 
 
 def test_options_are_checked_again_at_each_step():

@@ -225,6 +225,24 @@ def test_refused(call, error, message):
         call(sgd())
 
 
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), 1e39])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda o, v: optim.StepLR(o, 1, gamma=v), "gamma"),
+        (lambda o, v: optim.MultiStepLR(o, [1], gamma=v), "gamma"),
+        (lambda o, v: optim.CosineAnnealingLR(o, 2, eta_min=v), "eta_min"),
+        (lambda o, v: optim.LinearLR(o, start_factor=v), "start_factor"),
+        (lambda o, v: optim.LinearLR(o, end_factor=v), "end_factor"),
+        (lambda o, v: optim.LambdaLR(o, lambda t: v), "lr"),
+        (lambda o, v: o.param_groups[0].update(lr=v) or o.step(), "lr"),
+    ],
+)
+def test_every_number_is_checked(make, name, value):
+    with pytest.raises(ValueError, match=rf": expected `{name}` to be (at least|above) 0"):
+        make(sgd(), value)
+
+
 def test_a_bad_state_changes_nothing():
     schedule = optim.StepLR(optim.SGD([Parameter(np.ones(1, "float32"))], lr=0.5), 2)
     before = schedule.state_dict()

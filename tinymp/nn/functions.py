@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .. import ops
+from .._checks import fraction
 from ..ops._arguments import axis, refuse
 from ..tensor import Tensor
 from .module import Module
@@ -162,8 +163,7 @@ class Dropout(Function):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.p <= 1:
-            raise ValueError(f"Dropout: expected 0 <= p <= 1, got {self.p!r}")
+        fraction("Dropout", "p", self.p)
 
     def forward(self, input: Tensor) -> Tensor:
         return ops.dropout(input, self.p, self.training)

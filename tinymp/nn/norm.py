@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import backend, ops
+from .._checks import fraction, number
 from ..ops._arguments import integers
 from ..precision import FP32, to_dtype
 from ..tensor import Tensor
@@ -23,8 +24,8 @@ def _reset(weight: Parameter | None, bias: Parameter | None) -> None:
 class BatchNorm(Module):
     """Normalise each channel of a batch, then y = x weight + bias, both (num_features,); see `ops.batch_norm`.
 
-    Training uses the statistics of the batch and moves the running ones towards them by `momentum` (None: their
-    plain average over all batches); evaluation uses the running ones, or again the batch's without
+    Training uses the statistics of the batch and moves the running ones towards them by `momentum`, from 0 to 1 (None:
+    their plain average over all batches); evaluation uses the running ones, or again the batch's without
     track_running_stats. The buffers running_mean, running_var (num_features,) and num_batches_tracked follow the
     optimizer: a skipped step puts them back, also where the layer is frozen (see `nn.statistics`).
     """
@@ -48,15 +49,18 @@ class BatchNorm(Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        refuse_placement(type(self).__name__, device, dtype)
-        (self.num_features,) = integers(type(self).__name__, "num_features", num_features, 1, 1)
-        self.eps, self.momentum, self.affine, self.track_running_stats = eps, momentum, affine, track_running_stats
+        name = type(self).__name__
+        refuse_placement(name, device, dtype)
+        (self.num_features,) = integers(name, "num_features", num_features, 1, 1)
+        self.eps = number(name, "eps", eps)
+        self.momentum = None if momentum is None else fraction(name, "momentum", momentum)
+        self.affine, self.track_running_stats = affine, track_running_stats
         self.weight = parameter(num_features, normalisation=True) if affine else None
         self.bias = parameter(num_features, normalisation=True) if affine and bias else None
         xp = backend.default().xp
         statistic = xp.zeros(num_features, FP32.storage)  # reset_parameters gives each buffer its own
-        for name in ("running_mean", "running_var"):
-            self.register_buffer(name, Tensor(statistic) if track_running_stats else None)
+        for buffer in ("running_mean", "running_var"):
+            self.register_buffer(buffer, Tensor(statistic) if track_running_stats else None)
         self.register_buffer("num_batches_tracked", Tensor(xp.zeros((), int)) if track_running_stats else None)
         self._undo = statistics.Undo()
         self.reset_parameters()
@@ -127,7 +131,7 @@ class LayerNorm(Module):
         refuse_placement("LayerNorm", device, dtype)
         shape = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
         self.normalized_shape = integers("LayerNorm", "normalized_shape", shape, max(1, len(shape)), 1)
-        self.eps, self.elementwise_affine = eps, elementwise_affine
+        self.eps, self.elementwise_affine = number("LayerNorm", "eps", eps), elementwise_affine
         self.weight = parameter(*self.normalized_shape, normalisation=True) if elementwise_affine else None
         self.bias = parameter(*self.normalized_shape, normalisation=True) if elementwise_affine and bias else None
         self.reset_parameters()

@@ -7,6 +7,7 @@ import warnings
 from typing import Any, ClassVar
 
 from .. import ops
+from .._checks import fraction
 from ..ops._arguments import floating, integers
 from ..ops.recurrent import gru_cell, gru_layer, lstm_cell, lstm_layer, sequence_steps, state_pair
 from ..tensor import Tensor
@@ -40,8 +41,7 @@ class RecurrentLayer(Module):
         (self.input_size,) = integers(name, "input_size", input_size, 1, 1)
         (self.hidden_size,) = integers(name, "hidden_size", hidden_size, 1, 1)
         (self.num_layers,) = integers(name, "num_layers", num_layers, 1, 1)
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"{name}: expected 0 <= dropout <= 1, got {dropout!r}")
+        dropout = fraction(name, "dropout", dropout)
         if dropout and self.num_layers == 1:
             warnings.warn(f"{name}: dropout={dropout} acts between layers, and there is one layer", stacklevel=3)
         self.bias, self.batch_first, self.dropout = bool(bias), bool(batch_first), float(dropout)

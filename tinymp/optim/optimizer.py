@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import backend
-from .._checks import number, require_unscaled, same_keys, whole
+from .._checks import fraction, number, require_unscaled, same_keys, whole
 from ..events import Update, here, running, tell
 from ..nn import statistics
 from ..nn.parameter import Parameter
@@ -427,6 +427,7 @@ class SGD(Optimizer):
 
     def _check_options(self, group: Group) -> None:
         super()._check_options(group)
+        fraction("SGD", "momentum", group["momentum"])  # above 1, the buffer would grow without end
         if group["nesterov"] and (group["momentum"] == 0 or group["dampening"] != 0):
             raise ValueError("SGD: nesterov needs momentum > 0 and dampening == 0")
 
