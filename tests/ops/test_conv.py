@@ -234,7 +234,7 @@ def t(*shape, dtype="float32"):
         (lambda: ops.conv2d(t(1, 4, 3, 3), t(16, 4, 3)), "`weight` to have 4 axes"),
         (lambda: ops.conv2d(t(1, 4, 3, 3), t(2, 4, 5, 5)), r"kernel \(5, 5\) with dilation \(1, 1\) does not fit"),
         (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 2, 3, 3), groups=2), r"weight.shape\[0\] to be a multiple of groups"),
-        (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), groups=0), "`groups` to be a positive integer"),
+        (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), groups=0), "`groups` to be at least 1, got 0"),
         (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), t(4)), r"bias.shape == \(3,\), got \(4,\)"),
         (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), stride=0), "`stride` to be at least 1"),
         (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), padding=-1), "`padding` to be at least 0"),

@@ -9,8 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .. import ops
-from .._checks import fraction
-from ..ops._arguments import axis, refuse
+from ..ops._arguments import axis, flag, number, refuse
 from ..tensor import Tensor
 from .module import Module
 
@@ -28,7 +27,11 @@ class Function(Module):
         return module
 
     def __post_init__(self) -> None:
-        refuse(type(self).__name__, **{name: getattr(self, name) for name in _REFUSED if hasattr(self, name)})
+        name = type(self).__name__
+        refuse(name, **{field: getattr(self, field) for field in _REFUSED if hasattr(self, field)})
+        for f in fields(self):  # type: ignore[arg-type]
+            if f.type == "bool":
+                flag(name, f.name, getattr(self, f.name))
 
     def _options(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _REFUSED}  # type: ignore[arg-type]
@@ -163,7 +166,7 @@ class Dropout(Function):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        fraction("Dropout", "p", self.p)
+        self.p = number("Dropout", "p", self.p, 0, 1)
 
     def forward(self, input: Tensor) -> Tensor:
         return ops.dropout(input, self.p, self.training)

@@ -6,7 +6,7 @@ import math
 from typing import Any, ClassVar
 
 from .. import ops
-from ..ops._arguments import choice, integers, refuse
+from ..ops._arguments import choice, flag, integers, refuse
 from ..tensor import Tensor
 from . import init
 from .module import Module, refuse_placement
@@ -27,7 +27,7 @@ class Linear(Module):
         (self.in_features,) = integers("Linear", "in_features", in_features, 1, 0)
         (self.out_features,) = integers("Linear", "out_features", out_features, 1, 0)
         self.weight = parameter(self.out_features, self.in_features)
-        self.bias = parameter(self.out_features) if bias else None
+        self.bias = parameter(self.out_features) if flag("Linear", "bias", bias) else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -89,7 +89,7 @@ class _Conv(Module):
                 raise ValueError(f"{name}: expected {field} to be a multiple of groups, got {channels} and {groups}")
         rows, columns = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
         self.weight = parameter(rows, columns // self.groups, *self.kernel_size)
-        self.bias = parameter(self.out_channels) if bias else None
+        self.bias = parameter(self.out_channels) if flag(name, "bias", bias) else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -217,7 +217,7 @@ class Embedding(Module):
                     f"Embedding: expected padding_idx in [{-num_embeddings}, {num_embeddings - 1}], got {padding_idx}"
                 )
             padding_idx %= num_embeddings
-        self.padding_idx, self.sparse = padding_idx, bool(sparse)
+        self.padding_idx, self.sparse = padding_idx, flag("Embedding", "sparse", sparse)
         self.weight = parameter(num_embeddings, embedding_dim)
         self.reset_parameters()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import ops
-from ..ops._arguments import integers
+from ..ops._arguments import flag, integers
 from ..tensor import Tensor
 from .functions import Function
 from .layers import Linear
@@ -135,11 +135,12 @@ class SampledSoftmaxLoss(Linear):
     def __init__(
         self, in_features: int, num_classes: int, negatives: int, bias: bool = True, sparse: bool = True
     ) -> None:
+        flag("SampledSoftmaxLoss", "bias", bias)
         super().__init__(in_features, num_classes, bias)
         (self.negatives,) = integers("SampledSoftmaxLoss", "negatives", negatives, 1, 1)
         if self.negatives > num_classes:
             raise ValueError(f"SampledSoftmaxLoss: expected at most {num_classes} negatives, got {negatives}")
-        self.sparse = bool(sparse)
+        self.sparse = flag("SampledSoftmaxLoss", "sparse", sparse)
 
     def logits(self, input: Tensor) -> Tensor:
         """input W^T + b: (..., num_classes), the logits of all classes."""

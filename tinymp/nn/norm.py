@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import backend, ops
-from .._checks import fraction, number
-from ..ops._arguments import integers
+from ..ops._arguments import flag, integers, number
 from ..precision import FP32, to_dtype
 from ..tensor import Tensor
 from . import init, statistics
@@ -49,12 +48,13 @@ class BatchNorm(Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
+        refuse_placement(type(self).__name__, device, dtype)
         name = type(self).__name__
-        refuse_placement(name, device, dtype)
         (self.num_features,) = integers(name, "num_features", num_features, 1, 1)
-        self.eps = number(name, "eps", eps)
-        self.momentum = None if momentum is None else fraction(name, "momentum", momentum)
-        self.affine, self.track_running_stats = affine, track_running_stats
+        self.eps = number(name, "eps", eps, 0)
+        self.momentum = None if momentum is None else number(name, "momentum", momentum, 0, 1)
+        self.affine, bias = flag(name, "affine", affine), flag(name, "bias", bias)
+        self.track_running_stats = flag(name, "track_running_stats", track_running_stats)
         self.weight = parameter(num_features, normalisation=True) if affine else None
         self.bias = parameter(num_features, normalisation=True) if affine and bias else None
         xp = backend.default().xp
@@ -131,7 +131,8 @@ class LayerNorm(Module):
         refuse_placement("LayerNorm", device, dtype)
         shape = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
         self.normalized_shape = integers("LayerNorm", "normalized_shape", shape, max(1, len(shape)), 1)
-        self.eps, self.elementwise_affine = number("LayerNorm", "eps", eps), elementwise_affine
+        self.eps, bias = number("LayerNorm", "eps", eps, 0), flag("LayerNorm", "bias", bias)
+        self.elementwise_affine = flag("LayerNorm", "elementwise_affine", elementwise_affine)
         self.weight = parameter(*self.normalized_shape, normalisation=True) if elementwise_affine else None
         self.bias = parameter(*self.normalized_shape, normalisation=True) if elementwise_affine and bias else None
         self.reset_parameters()

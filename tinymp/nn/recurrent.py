@@ -7,8 +7,7 @@ import warnings
 from typing import Any, ClassVar
 
 from .. import ops
-from .._checks import fraction
-from ..ops._arguments import floating, integers
+from ..ops._arguments import flag, floating, integers, number
 from ..ops.recurrent import gru_cell, gru_layer, lstm_cell, lstm_layer, sequence_steps, state_pair
 from ..tensor import Tensor
 from . import init
@@ -41,11 +40,11 @@ class RecurrentLayer(Module):
         (self.input_size,) = integers(name, "input_size", input_size, 1, 1)
         (self.hidden_size,) = integers(name, "hidden_size", hidden_size, 1, 1)
         (self.num_layers,) = integers(name, "num_layers", num_layers, 1, 1)
-        dropout = fraction(name, "dropout", dropout)
+        self.dropout = number(name, "dropout", dropout, 0, 1)
         if dropout and self.num_layers == 1:
             warnings.warn(f"{name}: dropout={dropout} acts between layers, and there is one layer", stacklevel=3)
-        self.bias, self.batch_first, self.dropout = bool(bias), bool(batch_first), float(dropout)
-        self.bidirectional = bool(bidirectional)
+        self.bias, self.batch_first = flag(name, "bias", bias), flag(name, "batch_first", batch_first)
+        self.bidirectional = flag(name, "bidirectional", bidirectional)
         rows, output = self.gates * self.hidden_size, self.proj_size or self.hidden_size
         for layer in range(self.num_layers):
             columns = output * (1 + self.bidirectional) if layer else self.input_size
@@ -219,7 +218,7 @@ class RecurrentCell(Module):
         rows = self.gates * self.hidden_size
         self.weight_ih = parameter(rows, self.input_size)
         self.weight_hh = parameter(rows, self.hidden_size)
-        self.bias_ih = parameter(rows) if bias else None
+        self.bias_ih = parameter(rows) if flag(name, "bias", bias) else None
         self.bias_hh = parameter(rows) if bias else None
         self.reset_parameters()
 

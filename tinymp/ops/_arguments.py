@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -145,6 +146,21 @@ def flag(op: str, name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{op}: expected `{name}` to be True or False, got {value!r}")
     return bool(value)
+
+
+def number(op: str, name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
+    """value as a Python float, if it is a finite number in [least, most]."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{op}: expected `{name}` to be a number, got {value!r}")
+    if not (least <= value <= most and abs(value) < math.inf):
+        limits = f"at least {least:g}" if least > -math.inf else "finite"
+        limits = f"in [{least:g}, {most:g}]" if most < math.inf else limits
+        raise ValueError(f"{op}: expected `{name}` to be {limits}, got {value!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{op}: expected `{name}` to be within float64, got {value!r}") from None
 
 
 def choice(op: str, name: str, value: Any, allowed: tuple) -> Any:

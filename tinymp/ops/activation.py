@@ -7,7 +7,7 @@ import math
 from ..backend.kernels import Kernels
 from ..precision import POINTWISE, require_fit, store, widen
 from ..tensor import Array, Op, Tensor
-from ._arguments import choice, floating, refuse
+from ._arguments import choice, floating, number, refuse
 from .pointwise import FromInput, FromOutput, launch_map
 
 KERNELS = Kernels(__file__)
@@ -207,7 +207,9 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """input where positive, else negative_slope * input."""
     refuse("leaky_relu", inplace=inplace)
-    return LeakyReLU.apply(floating("leaky_relu", "input", input), slope=float(negative_slope))
+    return LeakyReLU.apply(
+        floating("leaky_relu", "input", input), slope=number("leaky_relu", "negative_slope", negative_slope)
+    )
 
 
 def sigmoid(input: Tensor, *, out: None = None) -> Tensor:
@@ -236,7 +238,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """input where positive, else alpha * (exp(input) - 1)."""
     refuse("elu", inplace=inplace)
-    return ELU.apply(floating("elu", "input", input), alpha=float(alpha))
+    return ELU.apply(floating("elu", "input", input), alpha=number("elu", "alpha", alpha))
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
@@ -253,9 +255,11 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """ln(1 + exp(beta * input)) / beta; input itself where beta * input > threshold. ValueError unless beta > 0."""
-    if not beta > 0:
+    b = number("softplus", "beta", beta)
+    if not b > 0:
         raise ValueError(f"softplus: expected `beta` to be positive, got {beta!r}")
-    return Softplus.apply(floating("softplus", "input", input), beta=float(beta), threshold=float(threshold))
+    x, most = floating("softplus", "input", input), number("softplus", "threshold", threshold)
+    return Softplus.apply(x, beta=b, threshold=most)
 
 
 def logsigmoid(input: Tensor) -> Tensor:

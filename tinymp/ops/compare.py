@@ -7,7 +7,7 @@ from typing import Any
 
 from ..precision import FLOATING, POINTWISE, REDUCTION, scalar, widen
 from ..tensor import Array, Op, Tensor
-from ._arguments import axes, refuse, tensor
+from ._arguments import axes, flag, refuse, tensor
 from .pointwise import operands, stored
 
 
@@ -136,11 +136,11 @@ def all(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: None = No
     """Whether every element over `dim` (an axis, several, or None for all) is true (not 0), as bool; true of none."""
     refuse("all", out=out)
     dims = axes("all", dim, tensor("all", "input", input).ndim)
-    return AllTrue.apply(input, dims=dims, keepdim=keepdim, how="all")
+    return AllTrue.apply(input, dims=dims, keepdim=flag("all", "keepdim", keepdim), how="all")
 
 
 def any(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: None = None) -> Tensor:
     """Whether some element over `dim` (an axis, several, or None for all) is true (not 0), as bool; false of none."""
     refuse("any", out=out)
     dims = axes("any", dim, tensor("any", "input", input).ndim)
-    return AllTrue.apply(input, dims=dims, keepdim=keepdim, how="any")
+    return AllTrue.apply(input, dims=dims, keepdim=flag("any", "keepdim", keepdim), how="any")

@@ -487,8 +487,7 @@ def _check(op: str, n: int, input: Any, weight: Any, bias: Any, transposed: bool
         raise ValueError(f"{op}: expected `weight` to have {n + 2} axes, got shape {w.shape}")
     if x.ndim not in (n + 1, n + 2):
         raise ValueError(f"{op}: expected `input` to have {n + 2} axes (or {n + 1} without batch), got shape {x.shape}")
-    if not hasattr(groups, "__index__") or groups < 1:
-        raise ValueError(f"{op}: expected `groups` to be a positive integer, got {groups!r}")
+    (groups,) = integers(op, "groups", groups, 1, 1)
     batched = x if x.ndim == n + 2 else x.unsqueeze(0)
     channels = batched.shape[1]
     shapes = f"(input is {x.shape}, weight is {w.shape})"

@@ -11,7 +11,7 @@ from .. import backend
 from .._dtypes import as_dtype
 from ..precision import FLOATING, float32, scalar, to_dtype
 from ..tensor import Tensor
-from ._arguments import constant, sizes, tensor
+from ._arguments import constant, flag, sizes, tensor
 
 
 def _dtype(op: str, dtype: Any, default: Any) -> np.dtype:
@@ -27,6 +27,7 @@ def _dtype(op: str, dtype: Any, default: Any) -> np.dtype:
 
 def _filled(op: str, size: tuple, value: Any, dtype: np.dtype, requires_grad: bool, device: str | None) -> Tensor:
     shape = sizes(op, "size", size, {})
+    requires_grad = flag(op, "requires_grad", requires_grad)
     if min(shape, default=0) < 0:
         raise ValueError(f"{op}: expected no negative length in the shape, got {shape}")
     xp = (backend.default() if device is None else backend.get(device)).xp
@@ -99,6 +100,7 @@ def arange(
             raise ValueError(f"arange: expected `{name}` to be finite, got {value}")
     if step == 0 or (last - first) * step < 0:
         raise ValueError(f"arange: expected a `step` that leads from start to end, got {first}, {last} and {step}")
+    requires_grad = flag("arange", "requires_grad", requires_grad)
     n = math.ceil((last - first) / step)
     xp = (backend.default() if device is None else backend.get(device)).xp
     return Tensor(to_dtype(xp.arange(n) * step + first, found), requires_grad=requires_grad)

@@ -7,7 +7,7 @@ from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, chunk_blocks, compact, matching
 from ..precision import POINTWISE, store, widen
 from ..tensor import Array, Op, Tensor
-from ._arguments import floating, refuse
+from ._arguments import flag, floating, number, refuse
 
 KERNELS = Kernels(__file__)
 
@@ -55,8 +55,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     """
     refuse("dropout", inplace=inplace)
     x = floating("dropout", "input", input)
-    if not 0 <= p <= 1:
-        raise ValueError(f"dropout: expected 0 <= p <= 1, got {p!r}")
-    if not training or p == 0:
+    share = number("dropout", "p", p, 0, 1)
+    if not flag("dropout", "training", training) or share == 0:
         return x
-    return Dropout.apply(x, p=float(p))
+    return Dropout.apply(x, p=share)

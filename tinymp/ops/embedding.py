@@ -8,7 +8,7 @@ from ..backend import scatter
 from ..precision import MOVEMENT, REDUCTION
 from ..sparse import sum_rows, with_values
 from ..tensor import Array, Op, Tensor
-from ._arguments import floating, refuse, tensor
+from ._arguments import flag, floating, integers, refuse, tensor
 from .index import in_range
 
 
@@ -64,7 +64,8 @@ def embedding(
     rows = w.shape[0]
     in_range("embedding", index.data, rows, "the table `weight`")
     if padding_idx is not None:
-        if not -rows <= padding_idx < rows:
+        (padding_idx,) = integers("embedding", "padding_idx", padding_idx, 1, -rows)
+        if not padding_idx < rows:
             raise IndexError(f"embedding: expected padding_idx in [{-rows}, {rows - 1}], got {padding_idx}")
         padding_idx %= rows
-    return Embedding.apply(index, w, padding=padding_idx, sparse=bool(sparse))
+    return Embedding.apply(index, w, padding=padding_idx, sparse=flag("embedding", "sparse", sparse))

@@ -17,7 +17,7 @@ from ..backend.kernels import Kernels
 from ..backend.layout import ENOUGH, LONGEST, THREADS, ceil_div, channels, compact, matching, power_of_two, row_lanes
 from ..precision import FP32, POINTWISE, REDUCTION, add_to, reduce, store, widen
 from ..tensor import Array, Op, Tensor
-from ._arguments import axis, floating, integers
+from ._arguments import axis, flag, floating, integers, number
 
 KERNELS = Kernels(__file__)
 WORTH = 8192  # elements that are worth a block of their own
@@ -442,6 +442,9 @@ def batch_norm(
     x = floating("batch_norm", "input", input)
     if x.ndim < 2:
         raise ValueError(f"batch_norm: expected `input` (N, C, ...), got shape {x.shape}")
+    training, eps = flag("batch_norm", "training", training), number("batch_norm", "eps", eps, 0)
+    if training and not hasattr(momentum, "shape"):  # an array without axes is an average's
+        momentum = number("batch_norm", "momentum", momentum, 0, 1)
     given = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
     for name, v in given.items():
         if v is not None and floating("batch_norm", name, v).shape != (x.shape[1],):
@@ -479,6 +482,7 @@ def layer_norm(
     for name, v in (("weight", weight), ("bias", bias)):
         if v is not None and floating("layer_norm", name, v).shape != shape:
             raise ValueError(f"layer_norm: expected {name}.shape == normalized_shape {shape}, got {v.shape}")
+    eps = number("layer_norm", "eps", eps, 0)
     return LayerNorm.apply(x, weight, bias, axes=tuple(range(x.ndim - len(shape), x.ndim)), eps=eps)
 
 
@@ -488,7 +492,8 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     if x.ndim < 3:
         raise ValueError(f"local_response_norm: expected `input` (N, C, ...) with at least 3 axes, got {x.shape}")
     (size,) = integers("local_response_norm", "size", size, 1, 1)
-    return LocalResponseNorm.apply(x, size=size, alpha=alpha, beta=beta, k=k)
+    given = {name: number("local_response_norm", name, v) for name, v in (("alpha", alpha), ("beta", beta), ("k", k))}
+    return LocalResponseNorm.apply(x, size=size, **given)
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Tensor:
@@ -496,7 +501,8 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, o
     x = floating("normalize", "input", input)
     if out is not None:
         raise TypeError("normalize: argument `out` is not supported: ops never write into an existing array")
-    if not 1 <= p < float("inf"):
+    p, eps = number("normalize", "p", p), number("normalize", "eps", eps, 0)
+    if not p >= 1:
         raise ValueError(f"normalize: expected 1 <= p < inf, got {p!r}")
     d = axis("normalize", dim, x.ndim or 1)
     y = Normalize.apply(x if x.ndim else x.reshape(1), p=float(p), dim=d, eps=eps)

@@ -648,7 +648,8 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None, out: None =
     """
     refuse("div", out=out)
     pair = _any_tensor("div", input, other)
-    if choice("div", "rounding_mode", rounding_mode, (None, "floor", "trunc")) is not None:
+    if rounding_mode is not None:
+        choice("div", "rounding_mode", rounding_mode, ("floor", "trunc"))
         return DivRounded.apply(
             *[floating("div", "input", x) if isinstance(x, Tensor) else x for x in pair], mode=rounding_mode
         )

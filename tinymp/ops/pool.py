@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..backend.kernels import Kernels
-from ..backend.layout import blocks
+from ..backend.layout import LONGEST, blocks
 from ..precision import MOVEMENT, REDUCTION, add_to, reduce, store, widen
 from ..tensor import Array, Op, Tensor
-from ._arguments import floating, integers
+from ._arguments import flag, floating, integers
 from .conv import Geometry, Pair, batch_first, channels_first, pad_spatial, taps, unpad_spatial
 
 KERNELS = Kernels(__file__)
@@ -265,6 +265,7 @@ def _geometry(
     kernel = integers(op, "kernel_size", kernel_size, 2, 1)
     strides = kernel if stride is None or stride == () else integers(op, "stride", stride, 2, 1)
     pads, dilations = integers(op, "padding", padding, 2, 0), integers(op, "dilation", dilation, 2, 1)
+    ceil = flag(op, "ceil_mode", ceil)
     if any(2 * p > k for p, k in zip(pads, kernel)):
         raise ValueError(f"{op}: expected padding to be at most half of kernel_size, got {pads} and {kernel}")
     sides = []
@@ -295,7 +296,7 @@ def max_pool2d(
     """
     x, unbatched = _image("max_pool2d", input)
     g = _geometry("max_pool2d", x.shape[2:], kernel_size, stride, padding, dilation, ceil_mode)
-    found = MaxPool2d.apply(x, geometry=g, indices=return_indices)
+    found = MaxPool2d.apply(x, geometry=g, indices=flag("max_pool2d", "return_indices", return_indices))
     if not unbatched:
         return found
     return tuple(y.squeeze(0) for y in found) if return_indices else found.squeeze(0)
@@ -317,9 +318,13 @@ def avg_pool2d(
     """
     x, unbatched = _image("avg_pool2d", input)
     g = _geometry("avg_pool2d", x.shape[2:], kernel_size, stride, padding, 1, ceil_mode)
-    if divisor_override is not None and (not hasattr(divisor_override, "__index__") or divisor_override == 0):
-        raise ValueError(f"avg_pool2d: expected `divisor_override` to be a non-zero integer, got {divisor_override!r}")
-    y = AvgPool2d.apply(x, geometry=g, include_pad=bool(count_include_pad), override=divisor_override)
+    if divisor_override is not None:
+        (divisor_override,) = integers("avg_pool2d", "divisor_override", divisor_override, 1, -LONGEST)
+        if divisor_override == 0:
+            raise ValueError("avg_pool2d: expected `divisor_override` to be a non-zero integer, got 0")
+    y = AvgPool2d.apply(
+        x, geometry=g, include_pad=flag("avg_pool2d", "count_include_pad", count_include_pad), override=divisor_override
+    )
     return y.squeeze(0) if unbatched else y
 
 

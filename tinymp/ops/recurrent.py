@@ -29,7 +29,7 @@ from ..backend.kernels import Kernels
 from ..backend.layout import blocks
 from ..precision import DOT, gemm, reduce, store, widen
 from ..tensor import Array, Op, Tensor, type_name
-from ._arguments import floating
+from ._arguments import flag, floating
 from .activation import sigmoid, tanh
 from .dot import linear
 from .shape import chunk
@@ -493,7 +493,7 @@ def lstm_layer(
     weights = weight_ih, weight_hh, bias_ih, bias_hh
     _check("lstm_layer", 4, input, {"hx[0]": h, "hx[1]": c}, *weights, weight_hr, sequence=True)
     steps = sequence_steps("lstm_layer", input, lengths)
-    return LSTM.apply(input, h, c, *weights, weight_hr, steps=steps, reverse=bool(reverse))
+    return LSTM.apply(input, h, c, *weights, weight_hr, steps=steps, reverse=flag("lstm_layer", "reverse", reverse))
 
 
 def gru_layer(
@@ -518,7 +518,7 @@ def gru_layer(
     weights = weight_ih, weight_hh, bias_ih, bias_hh
     _check("gru_layer", 3, input, {"hx": hx}, *weights, sequence=True)
     steps = sequence_steps("gru_layer", input, lengths)
-    return GRU.apply(input, hx, *weights, steps=steps, reverse=bool(reverse))
+    return GRU.apply(input, hx, *weights, steps=steps, reverse=flag("gru_layer", "reverse", reverse))
 
 
 def sequence_steps(op: str, input: Tensor, lengths: Any) -> Steps:

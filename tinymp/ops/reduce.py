@@ -215,14 +215,14 @@ def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: None = 
     """
     refuse("sum", dtype=dtype, out=out)
     dims = axes("sum", dim, tensor("sum", "input", input).ndim)
-    return _finish(Sum.apply(input, dims=dims), dims, keepdim)
+    return _finish(Sum.apply(input, dims=dims), dims, flag("sum", "keepdim", keepdim))
 
 
 def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: None = None, out: None = None) -> Tensor:
     """The mean over `dim` (an axis, several, or None for all), accumulated in FP32. nan over no elements."""
     refuse("mean", dtype=dtype, out=out)
     dims = axes("mean", dim, floating("mean", "input", input).ndim)
-    return _finish(Mean.apply(input, dims=dims), dims, keepdim)
+    return _finish(Mean.apply(input, dims=dims), dims, flag("mean", "keepdim", keepdim))
 
 
 def _spread(op: str, input: Tensor, dim: Any, unbiased: Any, correction: Any) -> tuple[tuple, float]:
@@ -276,7 +276,7 @@ def amax(input: Tensor, dim: Any = (), keepdim: bool = False, *, out: None = Non
     refuse("amax", out=out)
     dims = axes("amax", dim, tensor("amax", "input", input).ndim)
     _nonempty("amax", input, dims)
-    return _finish(Extreme.apply(input, dims=dims, how="max"), dims, keepdim)
+    return _finish(Extreme.apply(input, dims=dims, how="max"), dims, flag("amax", "keepdim", keepdim))
 
 
 def amin(input: Tensor, dim: Any = (), keepdim: bool = False, *, out: None = None) -> Tensor:
@@ -284,7 +284,7 @@ def amin(input: Tensor, dim: Any = (), keepdim: bool = False, *, out: None = Non
     refuse("amin", out=out)
     dims = axes("amin", dim, tensor("amin", "input", input).ndim)
     _nonempty("amin", input, dims)
-    return _finish(Extreme.apply(input, dims=dims, how="min"), dims, keepdim)
+    return _finish(Extreme.apply(input, dims=dims, how="min"), dims, flag("amin", "keepdim", keepdim))
 
 
 class Extremes(NamedTuple):
@@ -295,7 +295,7 @@ class Extremes(NamedTuple):
 
 
 def _extreme(op: str, input: Tensor, dim: Any, keepdim: bool) -> Any:
-    if dim is None and keepdim:
+    if flag(op, "keepdim", keepdim) and dim is None:
         raise TypeError(f"{op}: expected `dim` together with keepdim=True; a{op} keeps the axes without one")
     if dim is None:
         return amax(input) if op == "max" else amin(input)
@@ -339,10 +339,11 @@ def _index(op: str, input: Tensor, dim: int, keepdim: bool) -> Tensor:
 
 
 def _arg(op: str, input: Tensor, dim: int | None, keepdim: bool) -> Tensor:
+    keep = flag(op, "keepdim", keepdim)
     if dim is not None:
-        return _index(op, input, dim, keepdim)
+        return _index(op, input, dim, keep)
     index = _index(op, input.detach().reshape(-1), 0, False)
-    return index.reshape((1,) * input.ndim) if keepdim else index
+    return index.reshape((1,) * input.ndim) if keep else index
 
 
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -361,7 +362,7 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False, *, out: None = Non
     dims = axes("logsumexp", dim, floating("logsumexp", "input", input).ndim)
     if not input.numel():  # it has no maximum
         return log(sum(exp(input), dims, keepdim))
-    return _finish(LogSumExp.apply(input, dims=dims), dims, keepdim)
+    return _finish(LogSumExp.apply(input, dims=dims), dims, flag("logsumexp", "keepdim", keepdim))
 
 
 def cumsum(input: Tensor, dim: int, *, dtype: None = None, out: None = None) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..precision import MOVEMENT, POINTWISE, REDUCTION, add_to, float32, store, to_dtype, widen
 from ..tensor import Array, Op, Tensor
-from ._arguments import choice, floating, integers, refuse
+from ._arguments import choice, flag, floating, integers, refuse
 from .pool import adaptive_avg_pool2d
 
 # How one axis is resized: for each tap, the input place and the weight of every output place.
@@ -100,6 +100,9 @@ def interpolate(
     """
     op = "interpolate"
     refuse(op, antialias=antialias)
+    for name, value in (("align_corners", align_corners), ("recompute_scale_factor", recompute_scale_factor)):
+        if value is not None:
+            flag(op, name, value)
     axes = MODES[choice(op, "mode", mode, tuple(MODES))]
     x = floating(op, "input", input)
     n = x.ndim - 2

@@ -15,7 +15,7 @@ from .. import backend
 from ..precision import DOT, FP32, float64, gemm, reduce, store, widen
 from ..sparse import sum_rows
 from ..tensor import Array, Op, Tensor
-from ._arguments import floating, tensor
+from ._arguments import flag, floating, tensor
 from .loss import Loss, _each, _reduction
 
 
@@ -186,7 +186,7 @@ def sampled_softmax_loss(
         )
     index = target.to(np.int64), sampled.classes.to(np.int64)
     expected = sampled.expected.double() if x.dtype == float64 else sampled.expected
-    logits = SampledLogits.apply(x, w, bias, *index, sparse=bool(sparse))
+    logits = SampledLogits.apply(x, w, bias, *index, sparse=flag(op, "sparse", sparse))
     return SampledSoftmaxLoss.apply(*logits, *index, expected, reduction=reduction)
 
 
