@@ -154,3 +154,20 @@ def test_gains(name, param, gain):
 def test_refusals(act, error, message):
     with pytest.raises(error, match=message):
         act()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("a", [20, 1e4, 1e12])
+def test_trunc_normal_far_from_its_mean(a, sign):
+    """Beyond a >> 1 the excess over a is exponential with mean 1 / a (relative error 2 / a^2)."""
+    x = mp.tensor(np.zeros(20_000))
+    low, high = sorted((sign * a, sign * 1e30))
+    init.trunc_normal_(x, a=low, b=high, generator=np.random.default_rng(0))
+    excess = (sign * x.numpy() - a) * a
+    assert (excess >= 0).all()
+    if a < 1e8:  # else below the spacing of FP64
+        assert abs(excess.mean() - 1) < 5 / math.sqrt(20_000) + 2 / a**2
+        assert abs((excess > 1).mean() - math.exp(-1)) < 0.02
+    for mean in (1e300, math.nan, math.inf):
+        with pytest.raises(ValueError, match="trunc_normal_: "):
+            init.trunc_normal_(x, mean)

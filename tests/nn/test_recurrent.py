@@ -271,6 +271,7 @@ X = ones(T, B, D)
         (lambda: LSTM(0, 6), ValueError, "LSTM: expected `input_size` to be at least 1"),
         (lambda: GRU(3, 2.5), TypeError, "GRU: expected `hidden_size` to be an integer"),
         (lambda: GRU(3, 6, 0), ValueError, "GRU: expected `num_layers` to be at least 1"),
+        (lambda: LSTM(3, 6, num_layers=2**31), ValueError, "LSTM: expected `num_layers` to be at most 4096, got 2147"),
         (lambda: LSTM(3, 6, dropout=1.5), ValueError, r"LSTM: expected `dropout` to be in \[0, 1\], got 1.5"),
         (lambda: LSTM(3, 6, dropout=0.5), UserWarning, "LSTM: dropout=0.5 acts between layers, and there is one layer"),
         (lambda: LSTM(3, 6, proj_size=6), ValueError, "LSTM: expected proj_size < hidden_size, got 6 and 6"),

@@ -181,6 +181,8 @@ def t(*shape):
     ("call", "message"),
     [
         (lambda: ops.max_pool2d(t(2, 2), 2), r"max_pool2d: expected `input` to be \(N, C, H, W\)"),
+        (lambda: ops.adaptive_avg_pool2d(t(1, 1, 2, 2), 2**31), "`output_size` to be at most 65536, got 2147483648"),
+        (lambda: ops.adaptive_avg_pool2d(t(1, 1, 2, 2), (1, 65537)), r"at most 65536, got \(1, 65537\)"),
         (lambda: ops.max_pool2d(t(1, 0, 2, 2), 2), "of which N may be 0"),
         (lambda: ops.max_pool2d(t(1, 1, 2, 2), 3), r"the kernel \(3, 3\) does not fit the input of \(2, 2\)"),
         (lambda: ops.max_pool2d(t(1, 1, 4, 4), 2, padding=2), "padding to be at most half of kernel_size"),

@@ -80,21 +80,25 @@ def trunc_normal_(
     b: float = 2.0,
     generator: np.random.Generator | None = None,
 ) -> T:
-    """Normal(mean, std), conditioned on a <= value <= b. ValueError unless std > 0 and a < b.
+    """Normal(mean, std), conditioned on a <= value <= b, also far from the mean. ValueError unless std > 0 and a < b.
 
     Rejection from a uniform proposal: z is kept with probability exp((p^2 - z^2) / 2), where p is the point of
-    [a, b] closest to the mean, all in units of std.
+    [a, b] closest to the mean, all in units of std. The proposal ends where that is below e^-37 < 2^-53: one in 37 or
+    more is kept.
     """
     shape, random = _check("trunc_normal_", tensor), _random("trunc_normal_", generator)
-    if not (std > 0 and a < b):
-        raise ValueError(f"trunc_normal_: expected std > 0 and a < b, got std={std}, a={a}, b={b}")
+    if not (std > 0 and a < b and abs(mean) + std < math.inf):
+        raise ValueError(f"trunc_normal_: expected std > 0 and a < b, got mean={mean}, std={std}, a={a}, b={b}")
     low, high = (a - mean) / std, (b - mean) / std
     p = min(max(low, 0.0), high)
-    low, high = max(low, p - 9), min(high, p + 9)  # what lies further out has a probability below 2^-53
+    if not p * p < math.inf:
+        raise ValueError(f"trunc_normal_: [{a}, {b}] is too far from mean={mean} in units of std={std}")
+    reach = 74 / (abs(p) + math.sqrt(p * p + 74))  # the z > 0 with (p + z)^2 - p^2 = 74
+    low, high = max(low, p - reach), min(high, p + reach)
     size, found, kept = math.prod(shape), 0, [np.empty(0)]
     while found < size:
         z = random.uniform(low, high, size)
-        z = z[random.random(size) < np.exp((p * p - z * z) / 2)]
+        z = z[random.random(size) < np.exp((p - z) * (p + z) / 2)]
         kept.append(z)
         found += len(z)
     return _write("trunc_normal_", tensor, np.clip(mean + std * np.concatenate(kept)[:size].reshape(shape), a, b))

@@ -14,6 +14,8 @@ from . import init
 from .module import Module, refuse_placement
 from .parameter import parameter
 
+MOST_LAYERS = 1 << 12  # more are a mistake, and would take minutes to build
+
 
 class RecurrentLayer(Module):
     """What LSTM, GRU and RNN share: weights, layers, directions, sequences of any length."""
@@ -40,6 +42,8 @@ class RecurrentLayer(Module):
         (self.input_size,) = integers(name, "input_size", input_size, 1, 1)
         (self.hidden_size,) = integers(name, "hidden_size", hidden_size, 1, 1)
         (self.num_layers,) = integers(name, "num_layers", num_layers, 1, 1)
+        if self.num_layers > MOST_LAYERS:
+            raise ValueError(f"{name}: expected `num_layers` to be at most {MOST_LAYERS}, got {num_layers}")
         self.dropout = number(name, "dropout", dropout, 0, 1)
         if dropout and self.num_layers == 1:
             warnings.warn(f"{name}: dropout={dropout} acts between layers, and there is one layer", stacklevel=3)

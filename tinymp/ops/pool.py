@@ -12,6 +12,7 @@ from ._arguments import flag, floating, integers
 from .conv import Geometry, Pair, batch_first, channels_first, pad_spatial, taps, unpad_spatial
 
 KERNELS = Kernels(__file__)
+MOST_CELLS = 1 << 16  # along one side of adaptive pooling, where the input is not longer: more are a mistake
 
 
 class MaxPool2d(Op):
@@ -167,12 +168,9 @@ class AdaptiveAvgPool2d(Op):
 
     def forward(self, x: Array, *, size: Pair) -> Array:
         self.shape, self.size = x.shape, size
-        y = None
+        y = self.xp.empty((*x.shape[:2], *size), widen(x[:0]).dtype)
         for i, j, rows, cols in _cells(x.shape, size):
-            cell = reduce(x[:, :, rows, cols], (2, 3), "mean")
-            if y is None:
-                y = self.xp.empty((*x.shape[:2], *size), cell.dtype)
-            y[:, :, i : i + 1, j : j + 1] = cell
+            y[:, :, i : i + 1, j : j + 1] = reduce(x[:, :, rows, cols], (2, 3), "mean")
         return store(y, like=x)
 
     def backward(self, dy: Array) -> Array:
@@ -329,10 +327,15 @@ def avg_pool2d(
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
-    """Means over a grid of output_size (an integer or (OH, OW), None keeps a side) cells that cover the input."""
+    """Means over a grid of output_size (an integer or (OH, OW), None keeps a side) cells that cover the input.
+
+    ValueError for a side longer than both the input's and 65,536.
+    """
     x, unbatched = _image("adaptive_avg_pool2d", input)
     pair = output_size if isinstance(output_size, (tuple, list)) else (output_size, output_size)
     filled = tuple(n if s is None else s for n, s in zip(x.shape[2:], pair))
     size = integers("adaptive_avg_pool2d", "output_size", filled if len(pair) == 2 else pair, 2, 1)
+    if any(s > max(n, MOST_CELLS) for s, n in zip(size, x.shape[2:])):
+        raise ValueError(f"adaptive_avg_pool2d: expected `output_size` to be at most {MOST_CELLS}, got {output_size!r}")
     y = AdaptiveAvgPool2d.apply(x, size=size)
     return y.squeeze(0) if unbatched else y
