@@ -780,3 +780,21 @@ def test_random_numbers_go_on_as_if_none_had_been_drawn(error):
     with pytest.raises(error) if error else nullcontext():
         draw()
     assert mp.get_rng_state() == state
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: x.size(2), IndexError, r"size: expected an axis of shape \(2, 3\), got dim=2"),
+        (lambda x: x.size(np.uint64(2**64 - 2)), IndexError, "size: expected an axis of shape"),
+        (lambda x: x.size(0.0), TypeError, "size: expected `dim` to be an integer, got float"),
+        (lambda x: x.size((0,)), TypeError, "size: expected `dim` to be an integer, got tuple"),
+        (lambda x: x.to(3), TypeError, "to: expected a dtype or a device, got 3"),
+        (lambda x: x.requires_grad_("False"), TypeError, "requires_grad_: expected True or False, got str"),
+    ],
+)
+def test_arguments_of_methods(call, error, message):
+    x = mp.tensor(np.zeros((2, 3), "float32"))
+    with pytest.raises(error, match=message):
+        call(x)
+    assert (x.size(-1), x.size(np.int64(0)), x.size()) == (3, 2, (2, 3))

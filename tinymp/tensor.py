@@ -403,8 +403,14 @@ class Tensor:
         return self.data.size
 
     def size(self, dim: int | None = None) -> Any:
-        """The shape, or the length of axis `dim`."""
-        return self.shape if dim is None else self.shape[dim]
+        """The shape, or the length of axis `dim`. IndexError if there is no such axis."""
+        if dim is None:
+            return self.shape
+        if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)):
+            raise TypeError(f"size: expected `dim` to be an integer, got {type_name(dim)}")
+        if not -self.ndim <= dim < self.ndim:
+            raise IndexError(f"size: expected an axis of shape {self.shape}, got dim={dim}")
+        return self.shape[int(dim)]
 
     def dim(self) -> int:
         """The number of axes."""
@@ -494,7 +500,10 @@ class Tensor:
         if target is None or (isinstance(target, str) and target not in _dtypes.NAMES):
             device = backend.get(target)
             return self if device is backend.of(self.data) else Move.apply(self, to=device)
-        dtype = _dtypes.as_dtype(target)
+        try:
+            dtype = _dtypes.as_dtype(target)
+        except TypeError as error:
+            raise TypeError(f"to: expected a dtype or a device, got {target!r}") from error
         if dtype == self.dtype:
             return self
         if dtype not in FLOATING or self.dtype not in FLOATING:
@@ -544,6 +553,8 @@ class Tensor:
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set `requires_grad` of a leaf. RuntimeError for a result of an op; TypeError for integers."""
+        if not isinstance(requires_grad, (bool, np.bool_)):
+            raise TypeError(f"requires_grad_: expected True or False, got {type_name(requires_grad)}")
         if self._op is not None and not requires_grad:
             raise RuntimeError("requires_grad_: only leaves can stop requiring a gradient; use detach()")
         if requires_grad and self.dtype not in FLOATING:

@@ -285,3 +285,23 @@ def test_repr(layer, text):
 def test_refusals(act, error, message):
     with pytest.raises(error, match=message):
         act()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: nn.ModuleList(3), "ModuleList: expected several modules, got int"),
+        (lambda: nn.ModuleDict([nn.ReLU()]), "ModuleDict: expected a dict of modules, got list"),
+        (lambda: nn.Unflatten(0, 2.5)(mp.tensor([1.0, 2.0])), "Unflatten: expected integers for `unflattened_size`"),
+        (lambda: nn.Embedding(3, 2, "0"), "Embedding: expected `padding_idx` to be an integer"),
+        (lambda: nn.SampledSoftmaxLoss(0.5, 3, 1), "SampledSoftmaxLoss: expected `in_features` to be an integer"),
+    ],
+)
+def test_arguments_of_another_type(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_a_weight_beyond_any_memory():
+    with pytest.raises(MemoryError, match=r"a weight of shape \(2, 4611686018427387904\) does not fit"):
+        nn.Linear(2**62, 2)

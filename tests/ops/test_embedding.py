@@ -52,3 +52,10 @@ def test_refused():
     for argument in ("max_norm", "scale_grad_by_freq"):
         with pytest.raises(TypeError, match=f"argument `{argument}` is not supported"):
             ops.embedding(mp.tensor([1]), w, **{argument: True})
+
+
+def test_rows_of_length_0():
+    w = mp.tensor(np.zeros((3, 0), "float32"), requires_grad=True)
+    y = ops.embedding(mp.tensor([[0, 2], [1, 1]]), w)
+    y.sum().backward()
+    assert y.shape == (2, 2, 0) and w.grad.shape == (3, 0)

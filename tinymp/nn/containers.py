@@ -32,6 +32,8 @@ class ModuleList(Module):
 
     def extend(self, modules: Iterable[Module]) -> Self:
         """Append each of `modules`."""
+        if not isinstance(modules, Iterable):
+            raise TypeError(f"{type(self).__name__}: expected several modules, got {type(modules).__name__}")
         for module in modules:
             self.append(module)
         return self
@@ -91,6 +93,8 @@ class ModuleDict(Module):
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
         super().__init__()
+        if modules is not None and not isinstance(modules, Mapping):
+            raise TypeError(f"ModuleDict: expected a dict of modules, got {type(modules).__name__}")
         for name, module in (modules or {}).items():
             self[name] = module
 

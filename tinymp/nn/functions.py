@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .. import ops
-from ..ops._arguments import axis, flag, number, refuse
+from ..ops._arguments import axis, flag, number, refuse, sizes
 from ..tensor import Tensor
 from .module import Module
 
@@ -259,7 +259,8 @@ class Unflatten(Function):
 
     def forward(self, input: Tensor) -> Tensor:
         d = axis("Unflatten", self.dim, input.ndim)
-        return ops.reshape(input, (*input.shape[:d], *self.unflattened_size, *input.shape[d + 1 :]))
+        lengths = sizes("Unflatten", "unflattened_size", (self.unflattened_size,), {})
+        return ops.reshape(input, (*input.shape[:d], *lengths, *input.shape[d + 1 :]))
 
 
 @dataclass(eq=False, repr=False)

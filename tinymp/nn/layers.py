@@ -23,11 +23,12 @@ class Linear(Module):
         self, in_features: int, out_features: int, bias: bool = True, device: None = None, dtype: None = None
     ) -> None:
         super().__init__()
-        refuse_placement("Linear", device, dtype)
-        (self.in_features,) = integers("Linear", "in_features", in_features, 1, 0)
-        (self.out_features,) = integers("Linear", "out_features", out_features, 1, 0)
+        name = type(self).__name__
+        refuse_placement(name, device, dtype)
+        (self.in_features,) = integers(name, "in_features", in_features, 1, 0)
+        (self.out_features,) = integers(name, "out_features", out_features, 1, 0)
         self.weight = parameter(self.out_features, self.in_features)
-        self.bias = parameter(self.out_features) if flag("Linear", "bias", bias) else None
+        self.bias = parameter(self.out_features) if flag(name, "bias", bias) else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -212,6 +213,7 @@ class Embedding(Module):
         (self.num_embeddings,) = integers("Embedding", "num_embeddings", num_embeddings, 1, 1)
         (self.embedding_dim,) = integers("Embedding", "embedding_dim", embedding_dim, 1, 1)
         if padding_idx is not None:
+            (padding_idx,) = integers("Embedding", "padding_idx", padding_idx, 1, -num_embeddings)
             if not -num_embeddings <= padding_idx < num_embeddings:
                 raise IndexError(
                     f"Embedding: expected padding_idx in [{-num_embeddings}, {num_embeddings - 1}], got {padding_idx}"

@@ -135,7 +135,6 @@ class SampledSoftmaxLoss(Linear):
     def __init__(
         self, in_features: int, num_classes: int, negatives: int, bias: bool = True, sparse: bool = True
     ) -> None:
-        flag("SampledSoftmaxLoss", "bias", bias)
         super().__init__(in_features, num_classes, bias)
         (self.negatives,) = integers("SampledSoftmaxLoss", "negatives", negatives, 1, 1)
         if self.negatives > num_classes:

@@ -262,5 +262,11 @@ def storage_of(policy: Policy, normalisation: bool) -> np.dtype:
 
 
 def parameter(*shape: int, normalisation: bool = False) -> Parameter:
-    """A Parameter of zeros for a new layer, in FP32: models get another storage by `policy.cast`."""
-    return Parameter(backend.default().xp.zeros(shape, FP32.storage), normalisation=normalisation)
+    """A Parameter of zeros for a new layer, in FP32: models get another storage by `policy.cast`.
+
+    MemoryError for a shape that no memory holds.
+    """
+    try:
+        return Parameter(backend.default().xp.zeros(shape, FP32.storage), normalisation=normalisation)
+    except ValueError as error:  # NumPy's for more elements than an address has bits
+        raise MemoryError(f"a weight of shape {shape} does not fit into memory ({error})") from error

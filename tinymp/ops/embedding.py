@@ -29,7 +29,7 @@ class Embedding(Op):
 
     def backward(self, dy: Array, twin: Any = None) -> tuple:
         (index,), (_, like) = self.saved, self.like
-        dw = sum_rows(index.reshape(-1), dy.reshape(-1, like.shape[1]), like, self.sparse, twin)
+        dw = sum_rows(index.reshape(-1), dy.reshape(index.size, like.shape[1]), like, self.sparse, twin)
         if self.padding is not None and self.sparse:
             kept = self.xp.not_equal(dw.indices, self.padding)
             dw = with_values(dw, self.device.select(kept[:, None], dw.values))
