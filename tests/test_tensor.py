@@ -1,6 +1,8 @@
 """Tensor, Op and backward(): the autograd, its contracts and its errors."""
 
 import gc
+import inspect
+import re
 import threading
 import weakref
 from contextlib import nullcontext
@@ -9,7 +11,8 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from tinymp import ops
+from tinymp import nn, ops
+from tinymp._instead import INSTEAD
 from tinymp.precision import LOSS, POINTWISE, float32, store, widen
 from tinymp.tensor import Op, Tensor
 from watching import watch
@@ -652,8 +655,9 @@ def test_what_a_tensor_is():
     assert x.is_leaf
     assert not (leaf(1.0) * 2).is_leaf
     assert x.T.shape == (3, 2)
-    with pytest.raises(ValueError, match=r"T: expected a matrix, got shape \(3,\)"):
-        _ = x[0].T
+    assert x[0].T.shape == (3,) and mp.tensor(1.0).T.shape == ()
+    with pytest.raises(AttributeError, match=r"T: expected a matrix, got shape \(1, 2, 3\); use transpose"):
+        _ = x[None].T
     with pytest.raises(AttributeError, match="colour"):
         x.colour = 1
 
@@ -798,3 +802,70 @@ def test_arguments_of_methods(call, error, message):
     with pytest.raises(error, match=message):
         call(x)
     assert (x.size(-1), x.size(np.int64(0)), x.size()) == (3, 2, (2, 3))
+
+
+# -------------------------------------------------------------------------------------------------- other habits
+
+
+def test_numpys_functions_give_numpys_results():
+    x = leaf(1.0, 2.0, 6.0)
+    assert np.mean(x) == 3 and np.sum(x) == 9 and np.max(x) == 6
+    assert np.concatenate([x, x]).shape == (6,) and isinstance(np.concatenate([x, x]), np.ndarray)
+    assert np.array_equal(np.stack((x.detach(), x), axis=1), np.array([[1, 1], [2, 2], [6, 6]], F32))
+
+
+def test_comparing_with_none():
+    x = mp.tensor([1.0])
+    assert (x == None) is False  # noqa: E711
+    assert (x != None) is True  # noqa: E711
+    assert None not in [x]
+    with pytest.raises(TypeError, match="eq: expected Tensors and numbers, got str"):
+        x == "a"  # noqa: B015
+
+
+@pytest.mark.parametrize(
+    "combine", [lambda x, a: x * a, lambda x, a: a * x, lambda x, a: a - x, lambda x, a: x @ a, lambda x, a: a @ x]
+)
+def test_an_array_beside_a_tensor_is_to_be_wrapped(combine):
+    with pytest.raises(TypeError, match=r"got numpy.ndarray; wrap it with tinymp.tensor\(...\)"):
+        combine(mp.tensor([1.0, 2.0]), np.ones(2, F32))
+
+
+@pytest.mark.parametrize("x", [mp.tensor(3), mp.tensor([1.0]), mp.tensor(np.ones((2, 3, 4))), nn.Linear(2, 2).weight])
+def test_members_can_be_listed(x):
+    members = dict(inspect.getmembers(x))
+    assert {"shape", "sum", "backward"} <= members.keys()
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda: mp.autocast, r"tinymp has no attribute 'autocast'; .* `with tinymp.use\(policy\):`"),
+        (lambda: mp.GradScaler, "use tinymp.optim.DynamicLossScaler"),
+        (lambda: mp.cat, "tinymp has no attribute 'cat'; use tinymp.ops.cat"),
+        (lambda: mp.tensr, "tinymp has no attribute 'tensr'; did you mean tensor"),
+        (lambda: mp.nn.functional, "tinymp.nn has no attribute 'functional'; its functions are in tinymp.ops"),
+        (lambda: mp.nn.Linaer, "did you mean Linear"),
+        (lambda: mp.optim.lr_scheduler, "tinymp.optim has no attribute 'lr_scheduler'; the schedules are here"),
+        (lambda: mp.tensor(1.0).add_, r"Tensor has no attribute 'add_'; ops never write .*use x = x.add\(...\)"),
+        (lambda: mp.tensor(1.0).masked_fill_, r"use x = x.masked_fill\(...\)"),
+        (lambda: mp.tensor(1.0).grad_fn, "Tensor has no attribute 'grad_fn'; see is_leaf"),
+        (lambda: nn.Linear(1, 1).weight.mul_, "Tensor has no attribute 'mul_'"),
+        (lambda: nn.Linear(1, 1).half, r"Linear has no attribute 'half'; use tinymp.MIXED.cast\(model\)"),
+    ],
+)
+def test_what_is_absent_on_purpose_names_the_way(read, message):
+    with pytest.raises(AttributeError, match=message):
+        read()
+
+
+def test_every_hint_names_what_there_is():
+    """Names of tinymp in the hints exist, and what is said to be absent is absent."""
+    for owner, thing in (("tinymp", mp), ("tinymp.nn", mp.nn), ("tinymp.optim", mp.optim), ("Tensor", mp.Tensor)):
+        for name, hint in INSTEAD[owner].items():
+            assert not hasattr(thing, name), (owner, name)
+            for path in re.findall(r"\b(?:tinymp|nn|optim)(?:\.\w+)+", hint):
+                found = mp if path.startswith("tinymp") else getattr(mp, path.split(".")[0])
+                for part in path.split(".")[1:]:
+                    found = getattr(found, part)
+    assert not hasattr(mp.tensor(1.0), "add_") and hasattr(mp.tensor(1.0), "copy_")

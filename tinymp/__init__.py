@@ -6,7 +6,11 @@
 Read `precision.py` first: precision changes in its four functions and nowhere else.
 """
 
+from typing import TYPE_CHECKING
+from typing import Any as _Any
+
 from . import backend, data, nn, ops, optim
+from ._instead import missing as _missing
 from .audit import audit
 from .audit import meta as _meta
 from .audit.layers import summary
@@ -56,3 +60,10 @@ from .tensor import Tensor, enable_grad, from_numpy, is_grad_enabled, no_grad, s
 
 ops.bind(Tensor)
 backend.add(_meta)
+
+if not TYPE_CHECKING:  # a type checker is to find missing names by itself
+
+    def __getattr__(name: str) -> _Any:  # only called for what is not there
+        if hasattr(ops, name) and not name.startswith("_"):
+            raise AttributeError(f"tinymp has no attribute '{name}'; use tinymp.ops.{name}")
+        raise _missing("tinymp", name, globals())

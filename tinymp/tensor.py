@@ -396,7 +396,7 @@ class Tensor:
     device = property(lambda self: backend.of(self.data).name, doc='Where its data is: "cpu".')
     is_leaf = property(lambda self: self._op is None, doc="Whether it was made by the user, not by an op.")
     version = property(lambda self: self._version[0], doc="How often its memory was changed in place.")
-    T = property(lambda self: self.transpose(0, 1) if self.ndim == 2 else _no_T(self), doc="The transposed matrix.")
+    T = property(lambda self: _transposed(self), doc="The transposed matrix; a vector or a number is its own.")
 
     def numel(self) -> int:
         """The number of elements."""
@@ -443,6 +443,10 @@ class Tensor:
         if copy is False and backend.of(self.data) is not backend.cpu:
             raise ValueError("__array__: the data is on the GPU and can only be copied; leave out copy=False")
         return np.array(backend.to_cpu(self.data), dtype=dtype, copy=copy)
+
+    def __array_function__(self, function: Callable, types: Any, args: tuple, options: dict) -> Any:
+        """numpy.mean(x) and its like: NumPy's result for NumPy's arrays, outside the graph."""
+        return function(*map(_host, args), **{name: _host(x) for name, x in options.items()})
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.data.__dlpack__(**options)
@@ -739,8 +743,17 @@ def _is_argument(a: Array, args: tuple) -> bool:
     return any(isinstance(t, Tensor) and a is t.data for t in args)
 
 
-def _no_T(x: Tensor) -> Tensor:
-    raise ValueError(f"T: expected a matrix, got shape {x.shape}; use transpose(dim0, dim1) or permute(...)")
+def _host(x: Any) -> Any:
+    """x with every Tensor in it as a NumPy array."""
+    if isinstance(x, (list, tuple)) and not hasattr(x, "_fields"):
+        return type(x)(map(_host, x))
+    return x.numpy() if isinstance(x, Tensor) else x
+
+
+def _transposed(x: Tensor) -> Tensor:
+    if x.ndim > 2:
+        raise AttributeError(f"T: expected a matrix, got shape {x.shape}; use transpose(dim0, dim1) or permute(...)")
+    return x.transpose(0, 1) if x.ndim == 2 else x
 
 
 def value_for(how: str, value: Any, into: Array) -> Any:

@@ -492,3 +492,19 @@ def test_a_rule_of_ones_own():
     p = _p()
     run(Sign([p], lr=0.5), p, [np.array([3.0, -2.0], "float32")])
     assert p.data.tolist() == [0.5, 1.5]
+
+
+def test_repr():
+    p, q = (Parameter(np.ones(2, "float32")) for _ in range(2))
+    assert repr(optim.SGD([p], lr=0.5)) == (
+        "SGD(1 parameters, lr=0.5, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, maximize=False)"
+    )
+    lines = repr(optim.Adam([{"params": [p], "lr": 0.1}, {"params": [q]}])).splitlines()
+    assert lines[0] == "Adam(" and lines[1].startswith("  group 0: 1 parameters, lr=0.1") and "betas" in lines[2]
+    scaler = optim.DynamicLossScaler()
+    assert repr(scaler) == "DynamicLossScaler(scale=65536, after 0 iterations and 0 changes)"
+    assert repr(optim.StaticLossScaler(128)).startswith("StaticLossScaler(scale=128, ")
+    assert repr(optim.StepLR(optim.SGD([p], lr=0.5), 3)) == "StepLR(t=0, lr=[0.5])"
+    with mp.audit() as a:
+        pass
+    assert repr(a) == "<tinymp audit of 0 iterations, 0 rows in the ledger; print it for a summary>"

@@ -91,6 +91,10 @@ class Audit:
         created = datetime.now().isoformat(" ", "minutes")
         write(path, {"title": title, "created": created, **self.as_dict()})
 
+    def __repr__(self) -> str:
+        seen = f"{self._listener.iterations} iterations, {len(self.ledger)} rows in the ledger"
+        return f"<tinymp audit of {seen}; print it for a summary>"
+
     def __str__(self) -> str:
         content = self.as_dict()
         worst = self.ledger.sorted_by(*WORST)[:10]

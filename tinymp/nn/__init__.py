@@ -1,5 +1,8 @@
 """Modules, parameters, layers, losses as modules, and initialisers."""
 
+from typing import TYPE_CHECKING, Any
+
+from .._instead import missing as _missing
 from . import init
 from .activation import GLU, Hardswish, Mish, PReLU, ReLU6
 from .attention import MultiheadAttention
@@ -127,3 +130,8 @@ __all__ = [
     "ZeroPad2d",
     "init",
 ]
+
+if not TYPE_CHECKING:  # a type checker is to find missing names by itself
+
+    def __getattr__(name: str) -> Any:  # only called for what is not there
+        raise _missing("tinymp.nn", name, __all__)

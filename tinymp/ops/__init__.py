@@ -9,6 +9,7 @@ import sys
 from types import FunctionType
 from typing import Any
 
+from .._instead import absent_of_tensor as _absent_of_tensor
 from . import _arguments, conversions
 from .activation import elu, gelu, hardtanh, leaky_relu, logsigmoid, relu, sigmoid, silu, softplus, tanh
 from .attention import scaled_dot_product_attention
@@ -100,7 +101,7 @@ from .sort import argsort, sort, topk
 from .vector_norm import norm
 
 for _name, _function in list(globals().items()):  # the public functions, which are those above
-    if isinstance(_function, FunctionType):
+    if isinstance(_function, FunctionType) and not _name.startswith("_"):
         globals()[_name] = _arguments.named(_function)
         setattr(sys.modules[_function.__module__], _name, globals()[_name])  # where pickle looks for it
 
@@ -157,11 +158,24 @@ def bind(tensor: Any) -> None:
     """Give the class Tensor these functions as methods and operators. Called once, by `tinymp/__init__.py`."""
     for function in (*METHODS, *conversions.METHODS):
         setattr(tensor, function.__name__, function)
+    for name, absent in _absent_of_tensor([function.__name__ for function in METHODS]).items():
+        setattr(tensor, name, absent)
     for name, operator in OPERATORS.items():
         setattr(tensor, f"__{name}__", operator)
     for name in REFLECTED:
         setattr(tensor, f"__r{name}__", _reflected(OPERATORS[name]))
+    for name, answer in (("eq", False), ("ne", True)):
+        setattr(tensor, f"__{name}__", _beside_none(OPERATORS[name], answer))
     tensor.__hash__ = object.__hash__  # == compares elements; identity still hashes
+
+
+def _beside_none(function: Any, answer: bool) -> Any:
+    """The operator == or !=, which PyTorch and programs that ask `x in [None]` expect to answer for None, too."""
+
+    def operator(self: Any, other: Any) -> Any:
+        return answer if other is None else function(self, other)
+
+    return operator
 
 
 def _reflected(function: Any) -> Any:

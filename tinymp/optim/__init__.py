@@ -1,5 +1,8 @@
 """Optimizers with FP32 master weights, loss scalers, gradient clipping and learning-rate schedules."""
 
+from typing import TYPE_CHECKING, Any
+
+from .._instead import missing as _missing
 from .clip import clip_grad_norm_, clip_grad_value_
 from .cycle import OneCycleLR, ReduceLROnPlateau
 from .optimizer import SGD, Adagrad, Adam, AdamW, Optimizer, StepResult
@@ -32,3 +35,8 @@ __all__ = [
     "clip_grad_norm_",
     "clip_grad_value_",
 ]
+
+if not TYPE_CHECKING:  # a type checker is to find missing names by itself
+
+    def __getattr__(name: str) -> Any:  # only called for what is not there
+        raise _missing("tinymp.optim", name, __all__)

@@ -168,6 +168,9 @@ class ReduceLROnPlateau:
         """The groups' rates now."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
+    def __repr__(self) -> str:
+        return f"ReduceLROnPlateau(best={self.best:g}, bad epochs={self.num_bad_epochs}, lr={self.get_last_lr()})"
+
     _STATE = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 
     def state_dict(self) -> dict[str, Any]:

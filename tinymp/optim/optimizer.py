@@ -194,6 +194,16 @@ class Optimizer:
             elif name != "params":
                 group[name] = number(self._name, name, value, -math.inf if name in self.signed else 0.0)
 
+    def __repr__(self) -> str:
+        """The groups, one per line if there are several: how many parameters, and the options."""
+        groups = [
+            f"{len(group['params'])} parameters, " + ", ".join(f"{k}={v!r}" for k, v in group.items() if k != "params")
+            for group in self.param_groups
+        ]
+        if len(groups) == 1:
+            return f"{self._name}({groups[0]})"
+        return "\n".join([f"{self._name}(", *(f"  group {i}: {group}" for i, group in enumerate(groups)), ")"])
+
     # ---- the step
 
     def zero_grad(self, set_to_none: bool = True) -> None:

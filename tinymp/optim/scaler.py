@@ -352,6 +352,10 @@ class LossScaler:
         self._pull()
         return self._scale
 
+    def __repr__(self) -> str:
+        scale, changes = self.get_scale(), len(self.history)
+        return f"{type(self).__name__}(scale={scale:g}, after {self.iteration} iterations and {changes} changes)"
+
     def state_dict(self) -> dict[str, Any]:
         """What it takes to go on after a restart: S, the iteration, the history, and the counts behind S."""
         self._pull()

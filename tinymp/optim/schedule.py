@@ -63,6 +63,9 @@ class Schedule:
         """The groups' rates now."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
+    def __repr__(self) -> str:
+        return f"{self._name}(t={self.last_epoch}, lr={self.get_last_lr()})"
+
     def state_dict(self) -> dict[str, Any]:
         """t and the initial rates; the shape of the schedule is its constructor's."""
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}

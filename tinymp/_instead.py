@@ -1,0 +1,109 @@
+"""Where a PyTorch user's habit leads nowhere here: what to use instead."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+_MIXED = "precision is a policy's: `policy.cast(model)` and `with tinymp.use(policy):`, see tinymp.MIXED"
+_LOSS_SCALING = "use tinymp.optim.DynamicLossScaler: scale, unscale_, step, update"
+_DEVICE = 'the device is "gpu": `with tinymp.device("gpu"):`, model.to("gpu"), tensor.to("gpu")'
+_SAVE = "np.savez(path, **model.state_dict()), and model.load_state_dict(np.load(path))"
+
+INSTEAD: dict[str, dict[str, str]] = {
+    "tinymp": {
+        "autocast": _MIXED,
+        "amp": f"{_MIXED}; {_LOSS_SCALING}",
+        "set_default_dtype": _MIXED,
+        "bfloat16": "there is no bfloat16; storage is float16, float32 or float64",
+        "half": "use tinymp.float16",
+        "float": "use tinymp.float32",
+        "double": "use tinymp.float64",
+        "long": 'a dtype of integers is named: dtype="int64"',
+        "int64": 'a dtype of integers is named: dtype="int64"',
+        "int32": 'a dtype of integers is named: dtype="int32"',
+        "bool": 'a dtype of truths is named: dtype="bool"',
+        "GradScaler": _LOSS_SCALING,
+        "cuda": _DEVICE,
+        "functional": "its functions are in tinymp.ops",
+        "compile": "tinymp.capture(step) records a whole step as one CUDA graph",
+        "jit": "tinymp.capture(step) records a whole step as one CUDA graph",
+        "inference_mode": "use tinymp.no_grad()",
+        "set_grad_enabled": "use tinymp.no_grad() and tinymp.enable_grad()",
+        "save": _SAVE,
+        "load": _SAVE,
+        "utils": "datasets and the DataLoader are in tinymp.data; clipping is in tinymp.optim",
+        "profiler": "use tinymp.audit()",
+        "FloatTensor": "use tinymp.tensor(...)",
+    },
+    "tinymp.nn": {
+        "functional": "its functions are in tinymp.ops",
+        "utils": "clip_grad_norm_ and clip_grad_value_ are in tinymp.optim",
+        "summary": "use tinymp.summary(model, *inputs)",
+        "DataParallel": "a model runs on one GPU",
+        "Hardsigmoid": "use nn.Hardtanh(0, 1) of x / 6 + 1 / 2",
+        "Swish": "use nn.SiLU",
+    },
+    "tinymp.optim": {
+        "lr_scheduler": "the schedules are here: optim.StepLR, optim.CosineAnnealingLR, optim.OneCycleLR, ...",
+        "GradScaler": _LOSS_SCALING,
+        "SparseAdam": "use optim.Adam: it takes sparse gradients",
+        "ExponentialLR": "use optim.StepLR(optimizer, 1, gamma)",
+        "LRScheduler": "use optim.Schedule",
+    },
+    "Tensor": {
+        "mT": "use transpose(-2, -1)",
+        "grad_fn": "see is_leaf and requires_grad",
+        "is_cuda": 'use device == "gpu"',
+        "bfloat16": "there is no bfloat16; use half()",
+        "fill_": "use x[...] = value under no_grad, or tinymp.full",
+        "uniform_": "use tinymp.nn.init.uniform_(x), or tinymp.rand",
+        "normal_": "use tinymp.nn.init.normal_(x), or tinymp.randn",
+        "type": "use dtype and to(dtype)",
+        "data_ptr": "use the array, `data`",
+        "retain_grad": "detach it and set requires_grad, or use tinymp.watch",
+        "register_hook": "use tinymp.watch, or a module's register_full_backward_hook",
+        "new_zeros": "use tinymp.zeros(shape, dtype=x.dtype, device=x.device)",
+        "new_ones": "use tinymp.ones(shape, dtype=x.dtype, device=x.device)",
+        "new_tensor": "use tinymp.tensor(values, dtype=x.dtype)",
+        "expand_as": "use expand(other.shape)",
+        "view_as": "use view(other.shape)",
+        "reshape_as": "use reshape(other.shape)",
+        "type_as": "use to(other.dtype)",
+        "element_size": "use dtype.itemsize",
+        "astype": "use to(dtype)",
+    },
+}
+
+
+def missing(owner: str, name: str, there: Iterable[str]) -> AttributeError:
+    """The error for an attribute that a module lacks: what to use instead, or names that are like it."""
+    hint = INSTEAD[owner].get(name, "")
+    if not hint and not name.startswith("_"):
+        near = difflib.get_close_matches(name, [n for n in there if not n.startswith("_")])
+        hint = f"did you mean {', '.join(near)}?" if near else ""
+    return AttributeError(f"{owner} has no attribute '{name}'" + (f"; {hint}" if hint else ""))
+
+
+class Absent:
+    """An attribute of Tensor that is not there: reading it raises an AttributeError that says what to use.
+
+    One for each name: a `__getattr__` for all of them would slow down every attribute that is there.
+    """
+
+    def __init__(self, name: str, hint: str) -> None:
+        self.message = f"Tensor has no attribute '{name}'; {hint}"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        raise AttributeError(self.message)
+
+
+def absent_of_tensor(methods: Iterable[str]) -> dict[str, Absent]:
+    """What Tensor lacks, by name: INSTEAD's, and the in-place forms of its methods."""
+    found = dict(INSTEAD["Tensor"])
+    for name in methods:
+        found[f"{name}_"] = f"ops never write into their input; use x = x.{name}(...), or for leaves under no_grad " + (
+            "copy_, zero_ and x[...] = value"
+        )
+    return {name: Absent(name, hint) for name, hint in found.items()}
