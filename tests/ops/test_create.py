@@ -35,6 +35,7 @@ X = mp.tensor(np.ones((2, 3), np.float16))
         (lambda: ops.arange(3, dtype="float64"), np.arange(3.0)),
         (lambda: ops.linspace(0, 1, 5), np.array([0, 0.25, 0.5, 0.75, 1], np.float32)),
         (lambda: ops.linspace(3, 1, 3, dtype="float16"), np.array([3, 2, 1], np.float16)),
+        (lambda: ops.linspace(mp.tensor(0.0), mp.tensor(1.0), 2), np.array([0, 1], np.float32)),
         (lambda: ops.linspace(2, 3, 1), np.array([2], np.float32)),
         (lambda: ops.linspace(2, 3, 0), np.zeros(0, np.float32)),
         (lambda: ops.eye(3), np.eye(3, dtype=np.float32)),

@@ -119,3 +119,12 @@ def test_instance_norm_moves_and_uses_running_statistics():
 def test_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call(mp.tensor(randn(2, 3, 8)), mp.tensor(randn(5)))
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (2, 4, 0), (0, 4, 3)])
+def test_no_elements(shape):
+    x, w, b = (mp.tensor(np.ones(s, "float32"), requires_grad=True) for s in (shape, 4, 4))
+    y = ops.group_norm(x, 2, w, b)
+    y.sum().backward()
+    assert y.shape == x.grad.shape == shape
+    assert host(w.grad).tolist() == host(b.grad).tolist() == [0] * 4

@@ -42,3 +42,6 @@ def test_integers_and_no_elements():
     x = mp.tensor(np.ones((3, 0), "float16"))
     assert ops.prod(x, 1).tolist() == [1, 1, 1] and ops.prod(x).item() == 1 and ops.prod(x, 0).shape == (0,)
     assert ops.prod(x, 1).dtype == "float16"
+    x.requires_grad_()
+    (ops.prod(x, 1).sum() + ops.prod(x)).backward()
+    assert x.grad.shape == (3, 0)

@@ -99,6 +99,14 @@ def test_scatter():
     assert mp.tensor([1, 2, 3]).scatter(0, mp.tensor([2]), value=9).tolist() == [1, 2, 9]
 
 
+def test_scatter_without_axes():
+    x, s = mp.tensor(2.0, requires_grad=True), mp.tensor(3.0, requires_grad=True)
+    y = x.scatter(0, mp.tensor(0), s)
+    y.backward()
+    assert (y.item(), y.shape, x.grad, s.grad) == (3, (), 0, 1)
+    assert x.scatter(-1, mp.tensor(0), 7.0).item() == 7
+
+
 def test_scatter_reads_as_much_of_src_as_the_index_is_large():
     check(
         lambda x, s: x.scatter(1, mp.tensor(INDEX[:1]), s),

@@ -107,15 +107,16 @@ def arange(
 
 
 def linspace(
-    start: float,
-    end: float,
+    start: Any,
+    end: Any,
     steps: int,
     *,
     dtype: Any = None,
     device: str | None = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """`steps` evenly spaced values from start to end, both included; computed in float64, rounded once."""
+    """`steps` evenly spaced values from start to end, numbers or tensors of one, both included; rounded once."""
+    start, end = (v.item() if isinstance(v, Tensor) else v for v in (start, end))
     found = _dtype("linspace", dtype, float32)
     for name, value in (("start", start), ("end", end)):
         constant("linspace", name, value, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,8 @@ class GroupNorm(Op):
 
     def _grouped(self, x: Array) -> Array:
         """x as (N, G, C / G, the rest)."""
-        n, c = x.shape[:2]
-        return x.reshape(n, self.groups, c // self.groups, x.size // max(n * c, 1))
+        n, c, *rest = x.shape
+        return x.reshape(n, self.groups, c // self.groups, prod(rest))
 
     def _per_channel(self, v: Array) -> Array:
         return widen(v).reshape(1, self.groups, -1, 1)
@@ -106,7 +107,7 @@ def group_norm(
     for name, v in (("weight", weight), ("bias", bias)):
         if v is not None and floating("group_norm", name, v).shape != (x.shape[1],):
             raise ValueError(f"group_norm: expected {name}.shape == ({x.shape[1]},) like input.shape[1], got {v.shape}")
-    return GroupNorm.apply(x, weight, bias, groups=groups, eps=eps) if x.numel() else x * 1
+    return GroupNorm.apply(x, weight, bias, groups=groups, eps=eps)
 
 
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:

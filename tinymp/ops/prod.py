@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..precision import FLOATING, float16, float32
 from ..tensor import Tensor
 from ._arguments import axis, refuse, tensor
-from .create import ones
-from .pointwise import mul
+from .pointwise import add, mul
+from .reduce import sum as total
 from .shape import cat, reshape, split
 
 
@@ -26,7 +26,6 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
         first, second, rest = split(y, [n // 2, n // 2, n % 2], d)
         y = mul(first, second)
         y = cat([y, rest], d) if n % 2 else y
-    if not n:
-        return ones(shape, dtype=x.dtype if x.dtype in FLOATING else y.dtype, device=x.device)
+    y = y if n else add(total(y, d, True), 1)  # the sum of nothing, for its place in the graph
     y = reshape(y, shape)
     return y.to(x.dtype) if x.dtype in FLOATING else y

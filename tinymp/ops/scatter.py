@@ -8,6 +8,7 @@ from ..precision import MOVEMENT, scalar
 from ..tensor import Array, Op, Tensor
 from ._arguments import axis, constant, tensor
 from .index import in_range
+from .shape import reshape
 
 
 class Scatter(Op):
@@ -55,6 +56,9 @@ def scatter(
     ValueError for shapes that do not fit; TypeError for another dtype and for `reduce`.
     """
     x, source = tensor("scatter", "input", input), value if src is None else src
+    if not x.ndim and not tensor("scatter", "index", index).ndim:  # as one element along one axis
+        source = reshape(source, (1,)) if isinstance(source, Tensor) else source
+        return reshape(scatter(reshape(x, (1,)), dim, reshape(index, (1,)), source, reduce=reduce), ())
     d = axis("scatter", dim, x.ndim)
     if reduce is not None:
         raise TypeError(f"scatter: argument `reduce` is not supported (got {reduce!r})")
