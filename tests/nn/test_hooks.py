@@ -125,6 +125,14 @@ def test_inside_of_a_model_and_under_a_loss_scale():
     np.testing.assert_array_equal(seen[0][0], np.where(hidden > 0, seen[0][1], 0))
 
 
+def test_an_audit_that_runs_ops_again_calls_no_hook_again():
+    m, seen = mp.MIXED.cast(linear()), []
+    m.register_full_backward_hook(lambda mod, i, o: seen.append((i[0].dtype.name, o[0].dtype.name)))
+    with mp.audit(shadow=True):
+        m(mp.MIXED.cast(mp.tensor(X)).requires_grad_()).sum().backward()
+    assert seen == [("float16", "float16")]
+
+
 @pytest.mark.parametrize(
     ("give", "got"),
     [
