@@ -14,7 +14,7 @@ from dataclasses import fields
 
 import tinymp
 from tinymp import precision
-from tinymp.tensor import Op
+from tinymp.autograd import Op
 
 PAGE = pathlib.Path(__file__).with_name("precision.md")
 ROOT = PAGE.parent.parent

@@ -197,7 +197,7 @@ class Zeros(mp.Observer):
 
     def ran(self, op: Any, inputs: tuple, outputs: tuple) -> None:
         if op.phase == "backward" and op.kind is not MOVEMENT:
-            for dx in (values_of(dx) for dx, like in zip(outputs, op.like) if like is not None):
+            for dx in (values_of(dx) for dx, like in zip(outputs, op.targets) if like is not None):
                 self.values += dx.size
                 self.zeros += dx.size - int(mp.backend.of(dx).xp.count_nonzero(dx))
 

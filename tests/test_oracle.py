@@ -5,8 +5,8 @@ import pytest
 
 from oracle import check, distinct, randn
 from tinymp import ops
+from tinymp.autograd import Op
 from tinymp.precision import POINTWISE, store, widen
-from tinymp.tensor import Op
 
 
 class Cube(Op):

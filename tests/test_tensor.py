@@ -12,9 +12,10 @@ import pytest
 
 import tinymp as mp
 from tinymp import nn, ops
-from tinymp._instead import INSTEAD
+from tinymp.autograd import Op
+from tinymp.instead import INSTEAD
 from tinymp.precision import LOSS, POINTWISE, float32, store, widen
-from tinymp.tensor import Op, Tensor
+from tinymp.tensor import Tensor
 from watching import watch
 
 F16, F32, F64 = np.float16, np.float32, np.float64
@@ -131,7 +132,7 @@ def test_outputs_that_nobody_uses(used):
     outputs = Halves.apply(x)
     assert isinstance(outputs, tuple)
     y = outputs[used[0]] if len(used) == 1 else outputs[0] + outputs[1] * 2
-    node = outputs[0]._op
+    node = outputs[0].grad_fn
     assert grad_of(y, x) == [[{(0,): 1, (1,): -1, (0, 1): -1}[used]] * 2]
     assert node.seen == (0 in used, 1 in used)
 
@@ -231,7 +232,7 @@ def test_no_grad_and_enable_grad():
         assert not mp.is_grad_enabled()
         y = x * 2
         assert y.is_leaf
-        assert y._op is None
+        assert y.grad_fn is None
     assert mp.is_grad_enabled()
 
 
@@ -849,7 +850,6 @@ def test_members_can_be_listed(x):
         (lambda: mp.optim.lr_scheduler, "tinymp.optim has no attribute 'lr_scheduler'; the schedules are here"),
         (lambda: mp.tensor(1.0).add_, r"Tensor has no attribute 'add_'; ops never write .*use x = x.add\(...\)"),
         (lambda: mp.tensor(1.0).masked_fill_, r"use x = x.masked_fill\(...\)"),
-        (lambda: mp.tensor(1.0).grad_fn, "Tensor has no attribute 'grad_fn'; see is_leaf"),
         (lambda: nn.Linear(1, 1).weight.mul_, "Tensor has no attribute 'mul_'"),
         (lambda: nn.Linear(1, 1).half, r"Linear has no attribute 'half'; use tinymp.MIXED.cast\(model\)"),
     ],

@@ -19,7 +19,7 @@ import numpy as np
 
 import tinymp as mp
 from oracle import assert_close, rng, tolerance
-from tinymp.tensor import Op
+from tinymp.autograd import Op
 
 
 def launches() -> list[str] | None:

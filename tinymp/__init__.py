@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 from typing import Any as _Any
 
 from . import backend, data, nn, ops, optim
-from ._instead import missing as _missing
 from .audit import audit
 from .audit import meta as _meta
+from .audit.kept import saved_nbytes
 from .audit.layers import summary
+from .autograd import enable_grad, is_grad_enabled, no_grad
 from .backend import default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
 from .capture import capture
 from .events import Observer, observe
 from .info import __version__, info
+from .instead import missing as _missing
 from .ops import (
     arange,
     empty,
@@ -56,7 +58,7 @@ from .precision import (
     use,
 )
 from .sparse import SparseRows
-from .tensor import Tensor, enable_grad, from_numpy, is_grad_enabled, no_grad, saved_nbytes, tensor
+from .tensor import Tensor, from_numpy, tensor
 
 ops.bind(Tensor)
 backend.add(_meta)

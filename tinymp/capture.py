@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from . import backend
+from .autograd import type_name
 from .backend import gpu
 from .backend.recording import Recording, record
 from .events import here
-from .tensor import Tensor, type_name
+from .tensor import Tensor
 
 
 def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:

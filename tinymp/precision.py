@@ -134,8 +134,8 @@ class Policy:
 
         TypeError for anything else; ValueError for a finite value that does not fit FP16: scale such data first.
         """
-        if hasattr(target, "_cast_storage"):  # Module and Tensor know how to do it to themselves
-            return target._cast_storage(self)
+        if hasattr(target, "cast_storage"):  # Module and Tensor know how to do it to themselves
+            return target.cast_storage(self)
         if isinstance(target, np.ndarray):
             return fit("Policy.cast", target, self.storage) if target.dtype in FLOATING else target
         if isinstance(target, dict):

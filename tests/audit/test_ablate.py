@@ -21,7 +21,7 @@ from tinymp.audit.ablate import (
     workload,
 )
 from tinymp.audit.cli import main
-from tinymp.tensor import Op
+from tinymp.autograd import Op
 
 pytestmark = pytest.mark.cpu  # the examples choose their device themselves
 

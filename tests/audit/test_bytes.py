@@ -11,13 +11,12 @@ import pytest
 import tinymp as mp
 from examples import dcgan, mnist
 from examples.language_model import CONFIGS, LanguageModel
-from tinymp import nn, ops, optim
+from tinymp import nn, ops, optim, statistics
 from tinymp.audit.bytes import KEPT, ROLES, ByteLedger, predict, total
 from tinymp.audit.histograms import Exponents
+from tinymp.audit.kept import saved_nbytes
 from tinymp.audit.ledger import Ledger
 from tinymp.audit.products import Products
-from tinymp.nn import statistics
-from tinymp.tensor import saved_nbytes
 
 pytestmark = pytest.mark.cpu  # exact numbers are those of the CPU's definitions; twins on a GPU keep other arrays
 

@@ -15,7 +15,7 @@ from tinymp.audit import topics
 from tinymp.audit.ablate import _EXAMPLES, DECISIONS
 from tinymp.audit.audit import Audit
 from tinymp.audit.explain import _field, explain, names, ops_of, overview
-from tinymp.tensor import Op
+from tinymp.autograd import Op
 from watching import watch
 
 pytestmark = pytest.mark.cpu  # the examples show NumPy's numbers

@@ -10,9 +10,9 @@ from examples import dcgan, mnist
 from examples.language_model import CONFIGS, LanguageModel
 from tinymp import backend, nn, ops, optim
 from tinymp.audit import meta
+from tinymp.audit.kept import saved_nbytes
 from tinymp.nn import recurrent
 from tinymp.sparse import SparseRows
-from tinymp.tensor import saved_nbytes
 from watching import watch
 
 pytestmark = pytest.mark.cpu  # tensors say themselves where they are

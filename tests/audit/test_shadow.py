@@ -11,8 +11,8 @@ import tinymp as mp
 from tinymp import nn, ops, optim
 from tinymp.audit.listener import Listener
 from tinymp.audit.shadow import Shadow, difference
+from tinymp.autograd import Op
 from tinymp.precision import POINTWISE, store, widen
-from tinymp.tensor import Op
 
 EPS = 2.0**-10  # the spacing of FP16 from 1 to 2
 FP16 = np.float16

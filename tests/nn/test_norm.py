@@ -10,8 +10,7 @@ import pytest
 
 import tinymp as mp
 from oracle import randn
-from tinymp import nn, optim
-from tinymp.nn import statistics
+from tinymp import nn, optim, statistics
 
 SHAPES = {nn.BatchNorm1d: [(6, 3), (4, 3, 5)], nn.BatchNorm2d: [(2, 3, 4, 5)]}
 CASES = [(layer, shape) for layer, shapes in SHAPES.items() for shape in shapes]

@@ -12,10 +12,11 @@ import pytest
 import tinymp as mp
 from oracle import host, randn, rng
 from tinymp import ops, optim
+from tinymp.autograd import Op
 from tinymp.ops.loss import Elementwise, Labelled, Loss
 from tinymp.ops.pointwise import FromInput, FromOutput
 from tinymp.ops.recurrent import _Recurrent
-from tinymp.tensor import Move, Op, Tensor
+from tinymp.tensor import Move, Tensor
 
 ABSTRACT = {Op, Loss, Labelled, Elementwise, FromInput, FromOutput, _Recurrent}
 
@@ -239,7 +240,7 @@ def test_every_op_with_a_backward_has_a_case():
     seen = set()
     for case in CASES:
         *_, y = run(case, "float32")
-        ops_of = [y._op]
+        ops_of = [y.grad_fn]
         while ops_of:
             op = ops_of.pop()
             seen.add(type(op))

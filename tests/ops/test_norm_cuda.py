@@ -5,8 +5,7 @@ import pytest
 
 import tinymp as mp
 from oracle import randn
-from tinymp import nn, ops
-from tinymp.nn import statistics
+from tinymp import nn, ops, statistics
 from twins import check_twin, launches
 
 # A line of memory has 8 halves or 4 floats, a thread reads 4 lines at a time, a block has 256 threads.

@@ -6,7 +6,7 @@ import pytest
 import tinymp as mp
 from oracle import device_array, host, randn
 from tinymp import optim
-from tinymp.nn.parameter import Parameter
+from tinymp.parameter import Parameter
 
 
 def params(*grads):

@@ -195,7 +195,7 @@ def test_an_interrupted_write_is_whole_or_nothing(change):
 
 def test_a_write_that_cannot_be_rounded_changes_nothing(monkeypatch):
     p = mp.MIXED.cast(nn.Parameter(np.ones(3, "float32")))
-    monkeypatch.setattr("tinymp.nn.parameter.store", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("tinymp.parameter.store", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         p.write(mp.tensor(np.zeros(3, "float32")).data)
     assert (host(p.master) == 1).all()

@@ -5,10 +5,9 @@ import pytest
 
 import tinymp as mp
 from oracle import device_array, host, randn
-from tinymp import nn, optim
-from tinymp.nn import statistics
-from tinymp.nn.parameter import Parameter
+from tinymp import nn, optim, statistics
 from tinymp.optim import StepResult
+from tinymp.parameter import Parameter
 
 STEPS = 20
 

@@ -12,8 +12,8 @@ import tinymp as mp
 from oracle import device_array, host
 from tinymp import nn, ops, optim
 from tinymp.events import here
-from tinymp.nn.parameter import Parameter
 from tinymp.optim import StepResult
+from tinymp.parameter import Parameter
 
 APPLIED, SKIPPED, NO_GRADIENTS = StepResult
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tinymp import optim
-from tinymp.nn.parameter import Parameter
 from tinymp.optim import StepResult
+from tinymp.parameter import Parameter
 
 T = 24
 

@@ -8,16 +8,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from .. import backend, ops, optim
+from .. import backend, ops, optim, statistics
+from ..autograd import Op, owner_of
 from ..events import unobserved
-from ..nn import statistics
 from ..nn.module import Module
-from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer
+from ..parameter import Parameter
 from ..precision import FP32, MIXED, Policy, current_policy, float16, use
 from ..sparse import SparseRows, values_of
-from ..tensor import Op, Tensor, _owner, kept_by
+from ..tensor import Tensor
 from . import meta
+from .kept import kept_by
 from .listener import Instrument, Listener, Place
 from .sampling import BLUE, GREEN, PINK, RED, SKY, table
 
@@ -236,10 +237,10 @@ class ByteLedger(Instrument):
         kept = kept_by(self._graph)
         for model in self.listener.models:  # frozen weights are kept for the gradients of what comes before them
             parameters = list(model.parameters())
-            if any(id(_owner(p.data)) in kept for p in parameters):
+            if any(id(owner_of(p.data)) in kept for p in parameters):
                 self._known(parameters)
         for p in self._alive():
-            kept.pop(id(_owner(p.data)), None)
+            kept.pop(id(owner_of(p.data)), None)
         self._note("activations", _sizes(kept.values(), whole=True))
 
     def _note(self, role: str, sizes: dict[str, int]) -> None:
@@ -249,7 +250,7 @@ class ByteLedger(Instrument):
 
 def _identity(x: Any) -> tuple[int, int]:
     """Of the memory of an array."""
-    owner = _owner(x.data if isinstance(x, Tensor) else values_of(x))
+    owner = owner_of(x.data if isinstance(x, Tensor) else values_of(x))
     return id(owner), owner.nbytes
 
 
@@ -260,7 +261,7 @@ def _sizes(arrays: Iterable[Any], whole: bool = False) -> dict[str, int]:
         if isinstance(x, SparseRows):
             sizes[str(x.indices.dtype)] += x.indices.nbytes
             x = x.values
-        sizes[str(x.dtype)] += _owner(x).nbytes if whole else x.nbytes
+        sizes[str(x.dtype)] += owner_of(x).nbytes if whole else x.nbytes
     return dict(sizes)
 
 

@@ -17,9 +17,9 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .. import nn, ops, optim, precision
+from ..autograd import Op
 from ..optim import multi_tensor
 from ..precision import DOT, KINDS, LOSS, MIXED, MOVEMENT, POINTWISE, POLICIES, REDUCTION, UPDATE, Kind, Policy
-from ..tensor import Op
 from .ablate import DECISIONS, Decision
 from .audit import Audit
 from .topics import NOTES, TOPICS, WORDS, Topic

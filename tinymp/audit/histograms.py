@@ -12,11 +12,12 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from .. import backend
+from ..autograd import Op, owner_of
 from ..backend.histogram import BINS, HIGHEST, INFINITIES, LOWEST, NANS, ZEROS, bin_of
-from ..nn.parameter import Parameter
+from ..parameter import Parameter
 from ..precision import FP16_MAX, LOSS, NAMES, current_policy, float16
 from ..sparse import values_of
-from ..tensor import Op, Tensor, _owner
+from ..tensor import Tensor
 from .listener import Instrument, Place
 from .sampling import BLUE, RED, SKY, Spaced, distinct, table
 
@@ -118,7 +119,7 @@ class _Histogram:
 def _memory_of(gradients: tuple) -> dict[int, Any]:
     """The arrays that own the memory of those in FP16, by their ids."""
     arrays = [values_of(g) for g in gradients if getattr(g, "dtype", None) == float16 and g.ndim]
-    return {id(_owner(x)): _owner(x) for x in arrays}
+    return {id(owner_of(x)): owner_of(x) for x in arrays}
 
 
 def _underflows(x: Any, y: Any) -> np.ndarray:
@@ -183,7 +184,7 @@ class Exponents(Instrument):
 
     def rounded(self, place: Place, x: Any, y: Any) -> None:
         if place.phase == "backward" and y.dtype == float16 and self._looks():
-            whole = _owner(backend.of(y).xp.asarray(y))
+            whole = owner_of(backend.of(y).xp.asarray(y))
             self._rounded.append((ref(whole), y.size, _underflows(x, y)))
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
@@ -258,7 +259,7 @@ class Exponents(Instrument):
         return self._tensors[key]
 
     def _count(self, histogram: _Histogram, x: Any, scale: float, ahead: int = 0) -> None:
-        _, size, underflows = self._underflows.get(id(_owner(x)), (None, 1, _NONE))
+        _, size, underflows = self._underflows.get(id(owner_of(x)), (None, 1, _NONE))
         shown = math.prod(n for n, step in zip(x.shape, x.strides) if step)  # of a broadcast array, each several times
         times = x.size // size if shown == size else 0  # what became 0 in a part of what was rounded is not known
         histogram.add(x, times * underflows, scale, self.listener.iteration + ahead, self._spaced)

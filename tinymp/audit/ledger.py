@@ -11,9 +11,9 @@ from html import escape
 from typing import Any
 
 from .. import backend
+from ..autograd import Array, Op
 from ..precision import FLOATING, MOVEMENT, UPDATE, current_policy, float16
 from ..sparse import values_of
-from ..tensor import Array, Op
 from .listener import Instrument, Place
 from .sampling import RED, SKY, table
 

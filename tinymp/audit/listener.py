@@ -13,13 +13,14 @@ from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from ..autograd import Op
 from ..caller import PACKAGE
 from ..events import Observer, Update, here, observe
 from ..nn.module import Module
-from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer, StepResult
+from ..parameter import Parameter
 from ..precision import UPDATE, Kind, Policy, current_policy
-from ..tensor import Op, Tensor
+from ..tensor import Tensor
 from .callers import caller, line_of_gate, modules, variable
 
 
@@ -126,7 +127,7 @@ class Listener(Observer):
     def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
         policy = current_policy()
         self.policies[id(policy)] = policy
-        if op.phase == "backward" and here.backward is not None and here.backward.root._op is op:
+        if op.phase == "backward" and here.backward is not None and here.backward.root.grad_fn is op:
             self._begin(_parameters_behind(op))
         place = self.place_of(op, _line_of(type(op)), sys._getframe(1))
         for i in self.instruments:

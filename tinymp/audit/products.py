@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from ..autograd import Op
 from ..backend.layout import ceil_div
 from ..ops.conv import Conv2d, ConvTranspose2d
 from ..precision import FLOATING, float16
 from ..sparse import values_of
-from ..tensor import Op
 from .listener import Instrument, Place
 from .sampling import BLUE, RED, table
 
@@ -196,7 +196,7 @@ def _convolutions(phase: str, op: Conv2d | ConvTranspose2d) -> list[dict[str, tu
 
 def _matrices(phase: str, op: Op, inputs: tuple) -> list[tuple[int, int]]:
     """The shapes (outputs, inputs) of an op's weights; none for a product of any two tensors (matmul)."""
-    shapes: list[Any] = [getattr(x, "shape", ()) for x in (inputs if phase == "forward" else op.like)]
+    shapes: list[Any] = [getattr(x, "shape", ()) for x in (inputs if phase == "forward" else op.targets)]
     return [s for name, s in zip(op.arguments, shapes) if name.startswith("weight") and len(s) == 2]
 
 

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from .. import backend
+from ..autograd import Array, Backward, Op
 from ..events import Observer, here, observe, unobserved
-from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer, StepResult
 from ..optim.scaler import MIN_SCALE, LossScaler, NoLossScaler, ScaleLoss
+from ..parameter import Parameter
 from ..precision import FLOATING, FP16_OVERFLOW, Policy, current_policy, use
 from ..sparse import values_of
-from ..tensor import Array, Backward, Op, Tensor
+from ..tensor import Tensor
 from .listener import Instrument, Listener, Place
 
 
@@ -158,7 +159,7 @@ class Scales(Instrument):
         """What to call an argument of an op."""
         if isinstance(inputs[i], Parameter):
             return f"parameter {self.listener.name_of(inputs[i])}"
-        return f"argument `{op._name_of(i)}`"
+        return f"argument `{op.name_of(i)}`"
 
     def _backward(self, op: Op) -> None:
         if self._current is None or self._current.run is not here.backward:

@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backend
+from ..autograd import Array, Op, Target, owner_of
 from ..events import unobserved
-from ..nn.parameter import Parameter
 from ..ops.dropout import Dropout
 from ..ops.norm import Running
+from ..parameter import Parameter
 from ..precision import FLOATING, FP32, float16, float32, reduce, to_dtype, use, widen
 from ..sparse import dense_of, values_of
-from ..tensor import Array, Like, Op, Tensor, _owner
+from ..tensor import Tensor
 from .listener import Instrument, Place
 from .sampling import table
 
@@ -248,7 +249,7 @@ class Shadow(Instrument):
         shadows = self._gradients.pop(op, {})
         if first is None or second is None:
             return  # its forward was not seen, or had nothing to do with FP16
-        first.like = second.like = tuple([like and Like(like.shape, _wide(like.dtype)) for like in op.like])
+        first.targets = second.targets = tuple([like and Target(like.shape, _wide(like.dtype)) for like in op.targets])
         wide = [widen(dy) for dy in dys]
         near = first.backward(*wide)
         far = second.backward(*[shadows.get(i, dy) for i, dy in enumerate(wide)])
@@ -270,14 +271,15 @@ class Shadow(Instrument):
         kept = self._kept.get(id(x.data))
         if kept is not None and kept.version == x.version:
             return kept.value
-        of_scalar = self._scalars.get(x._op, {}) if x._op is not None else {}
-        return of_scalar[x._index] if x._index in of_scalar else widen(x.data)
+        of_scalar = self._scalars.get(x.grad_fn, {}) if x.grad_fn is not None else {}
+        return of_scalar[x.output_nr] if x.output_nr in of_scalar else widen(x.data)
 
     def _keep(self, op: Op, i: int, y: Array, value: Array, args: tuple) -> None:
         if isinstance(y, np.generic):
             self._scalars.setdefault(op, {})[i] = backend.of(value).xp.asarray(value)
             return
-        seen = [a.version for a in args if isinstance(a, Tensor) and _owner(y) is _owner(a.data)]  # as Op.apply has it
+        owner = owner_of(y)  # whose count of changes y has, as Op.apply decides
+        seen = [a.version for a in args if isinstance(a, Tensor) and owner_of(a.data) is owner]
         gone = partial(_forget, weakref.ref(self), id(y))
         self._kept[id(y)] = Kept(weakref.ref(y, gone), value, seen[0] if seen else 0)
 
@@ -304,7 +306,8 @@ def _again(op: Op, inputs: list) -> tuple[Op, tuple]:
     again.device = next((backend.of(x) for x in inputs if hasattr(x, "dtype")), backend.cpu)
     if isinstance(op, Dropout):
         again.device = _SameMask(again.device, op.saved[0])
-    y = again.forward(*inputs, **{name: _unchanged(value) for name, value in op.options.items()})
+    again.take({name: _unchanged(value) for name, value in op.options.items()})
+    y = again.forward(*inputs, **again.options)
     return again, _tuple(y)
 
 

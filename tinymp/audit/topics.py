@@ -106,7 +106,7 @@ TOPICS: dict[str, Topic] = {
         ">>> w = mp.tensor(1.0).half()\n"
         ">>> for step in range(1000):\n...     w = w + 2.0**-12\n"
         ">>> w.item(), 1 + 1000 * 2.0**-12\n(1.0, 1.244140625)",
-        read=("optim.optimizer.Optimizer._update_one", "nn.parameter.Parameter.write"),
+        read=("optim.optimizer.Optimizer._update_one", "parameter.Parameter.write"),
         measure=("updates",),
         decisions=("master",),
         words=("UPDATE", "master", "master copy", "weights", "Parameter"),
@@ -186,7 +186,7 @@ TOPICS: dict[str, Topic] = {
         ">>> with mp.use(mp.FP16_REDUCTIONS):\n"
         "...     y = ops.batch_norm(x, mean, var, training=True, momentum=1.0)\n"
         ">>> f'{mean.item():.4f}'  # of values that are all 0.1\n'0.0256'",
-        read=("ops.norm.BatchNorm.forward", "ops.norm.Running.update", "nn.parameter.storage_of"),
+        read=("ops.norm.BatchNorm.forward", "ops.norm.Running.update", "parameter.storage_of"),
         measure=("ledger.filter(op='norm')", "shadow"),
         decisions=("batch-norm-statistics", "batch-norm-parameters"),
         words=(
@@ -237,7 +237,7 @@ TOPICS: dict[str, Topic] = {
         ">>> i = mp.tensor(np.zeros(4096, int))\n"
         ">>> with mp.use(mp.FP16_REDUCTIONS):\n...     ops.embedding(i, w).sum().backward()\n"
         ">>> float(w.grad[0, 0])  # of 4096 ones\n2048.0",
-        read=("precision.scatter_add", "precision.accumulate", "tensor.Backward.propagate"),
+        read=("precision.scatter_add", "precision.accumulate", "autograd.Backward.propagate"),
         measure=("ledger.filter(kind='REDUCTION', phase='backward')", "shadow"),
         decisions=("reductions",),
         ablate="language_model",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from .. import backend
+from ..autograd import Array
 from ..events import unobserved
-from ..nn.parameter import Parameter
+from ..parameter import Parameter
 from ..precision import MIXED, current_policy, float16, to_dtype, use, widen
 from ..sparse import rows_of, values_of
-from ..tensor import Array
 from .listener import Instrument, Place
 from .sampling import BLUE, RED, Spaced, distinct, table
 

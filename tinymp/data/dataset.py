@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd import Array
 from ..backend import cpu
-from ..tensor import Array, Tensor
+from ..tensor import Tensor
 
 
 class Dataset(ABC):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops._arguments import choice, refuse
+from ..arguments import choice, refuse
 from ..tensor import Tensor
 from .dataset import Subset, TensorDataset, item_numbers, random_generator, without_graph
 

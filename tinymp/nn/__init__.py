@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .._instead import missing as _missing
+from ..instead import missing as _missing
+from ..parameter import Parameter
 from . import init
 from .activation import GLU, Hardswish, Mish, PReLU, ReLU6
 from .attention import MultiheadAttention
@@ -50,7 +51,6 @@ from .loss import (
 from .module import Module
 from .norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from .padding import ReflectionPad1d, ReflectionPad2d, ReplicationPad1d, ReplicationPad2d
-from .parameter import Parameter
 from .pooling import AdaptiveAvgPool1d, AdaptiveMaxPool2d, AvgPool1d, MaxPool1d
 from .recurrent import GRU, LSTM, GRUCell, LSTMCell
 from .rnn import RNN, RNNCell

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import ops
-from ..ops._arguments import integers
+from ..arguments import integers
+from ..parameter import parameter
 from ..tensor import Tensor
 from . import init as initialise
 from .functions import Function
 from .module import Module, refuse_placement
-from .parameter import parameter
 
 
 @dataclass(eq=False, repr=False)

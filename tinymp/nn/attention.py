@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from .. import ops
-from ..ops._arguments import floating, integers, tensor
+from ..arguments import floating, integers, tensor
 from ..ops.attention import attend
+from ..parameter import parameter
 from ..tensor import Tensor
 from . import init
 from .layers import Linear
 from .module import Module, refuse_placement
-from .parameter import parameter
 
 
 class MultiheadAttention(Module):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from .. import ops
-from ..ops._arguments import choice, integers, refuse
+from ..arguments import choice, integers, refuse
+from ..parameter import parameter
 from ..tensor import Tensor
 from . import init
 from .module import Module, refuse_placement
-from .parameter import parameter
 
 
 class EmbeddingBag(Module):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .. import ops
-from ..ops._arguments import axis, flag, number, refuse, sizes
+from ..arguments import axis, flag, number, refuse, sizes
 from ..tensor import Tensor
 from .module import Module
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import ops
-from ..ops._arguments import integers
+from ..arguments import integers
+from ..parameter import parameter
 from ..tensor import Tensor
 from . import init
 from .module import Module, refuse_placement
 from .norm import BatchNorm
-from .parameter import parameter
 
 
 class GroupNorm(Module):

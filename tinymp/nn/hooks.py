@@ -9,8 +9,9 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from ..autograd import Array, Op, is_grad_enabled, type_name
 from ..precision import MOVEMENT
-from ..tensor import Array, Op, Tensor, is_grad_enabled, type_name
+from ..tensor import Tensor
 
 if TYPE_CHECKING:
     from .module import Module
@@ -80,7 +81,7 @@ class BackwardHook(Op):
         return tuple([a[...] for a in x])
 
     def backward(self, *dy: Array) -> tuple:
-        dys = [g if g is not None or not t else self.xp.zeros(*t) for g, t in zip(dy, self.like)]
+        dys = [g if g is not None or not t else self.xp.zeros(*t) for g, t in zip(dy, self.targets)]
         return tuple(self.shown(dys) if self.edges else dys)  # an audit's second run is no part of a graph
 
 

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import backend
+from ..autograd import Array, no_grad
+from ..parameter import Parameter
 from ..precision import FLOATING, require_fit, to_dtype
-from ..tensor import Array, Tensor, no_grad
-from .parameter import Parameter
+from ..tensor import Tensor
 
 T = TypeVar("T", bound=Tensor)
 

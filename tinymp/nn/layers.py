@@ -6,11 +6,11 @@ import math
 from typing import Any, ClassVar
 
 from .. import ops
-from ..ops._arguments import choice, flag, integers, refuse
+from ..arguments import choice, flag, integers, refuse
+from ..parameter import Parameter, parameter
 from ..tensor import Tensor
 from . import init
 from .module import Module, refuse_placement
-from .parameter import Parameter, parameter
 
 
 class Linear(Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import ops
-from ..ops._arguments import flag, integers
+from ..arguments import flag, integers
 from ..tensor import Tensor
 from .functions import Function
 from .layers import Linear

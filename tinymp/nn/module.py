@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import backend
+from ..autograd import Array
+from ..parameter import Parameter, overwrite, replace, storage_of
 from ..precision import FLOATING, MIXED, Policy, fits, to_dtype, use
-from ..tensor import Array, Tensor
+from ..tensor import Tensor
 from .hooks import Hooks, RemovableHandle
-from .parameter import Parameter, overwrite, replace, storage_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -283,7 +284,7 @@ class Module:
         replace(moved)
         return self
 
-    def _cast_storage(self, policy: Policy) -> Self:
+    def cast_storage(self, policy: Policy) -> Self:
         """Take the policy's storage (`Policy.cast`). ValueError for values that do not fit it.
 
         All or nothing: if it fails or is interrupted, every parameter and buffer is what it was.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from .. import backend, ops
-from ..ops._arguments import flag, integers, number
+from .. import backend, ops, statistics
+from ..arguments import flag, integers, number
+from ..parameter import Parameter, parameter
 from ..precision import FP32, to_dtype
 from ..tensor import Tensor
-from . import init, statistics
+from . import init
 from .module import Module, refuse_placement
-from .parameter import Parameter, parameter
 
 
 def _reset(weight: Parameter | None, bias: Parameter | None) -> None:
@@ -26,7 +26,7 @@ class BatchNorm(Module):
     Training uses the statistics of the batch and moves the running ones towards them by `momentum`, from 0 to 1 (None:
     their plain average over all batches); evaluation uses the running ones, or again the batch's without
     track_running_stats. The buffers running_mean, running_var (num_features,) and num_batches_tracked follow the
-    optimizer: a skipped step puts them back, also where the layer is frozen (see `nn.statistics`).
+    optimizer: a skipped step puts them back, also where the layer is frozen (see `tinymp.statistics`).
     """
 
     normalisation = True

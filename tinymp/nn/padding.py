@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .. import ops
-from ..ops._arguments import floating
+from ..arguments import floating
 from ..tensor import Tensor
 from .functions import Function
 

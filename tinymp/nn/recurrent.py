@@ -7,12 +7,12 @@ import warnings
 from typing import Any, ClassVar
 
 from .. import ops
-from ..ops._arguments import flag, floating, integers, number
+from ..arguments import flag, floating, integers, number
 from ..ops.recurrent import gru_cell, gru_layer, lstm_cell, lstm_layer, sequence_steps, state_pair
+from ..parameter import parameter
 from ..tensor import Tensor
 from . import init
 from .module import Module, refuse_placement
-from .parameter import parameter
 
 MOST_LAYERS = 1 << 12  # more are a mistake, and would take minutes to build
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import backend, ops
-from ..ops._arguments import choice
+from ..arguments import choice
 from ..ops.recurrent import Steps
 from ..tensor import Tensor
 from .recurrent import RecurrentCell, RecurrentLayer

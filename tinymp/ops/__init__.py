@@ -9,8 +9,9 @@ import sys
 from types import FunctionType
 from typing import Any
 
-from .._instead import absent_of_tensor as _absent_of_tensor
-from . import _arguments, conversions
+from .. import arguments
+from ..instead import absent_of_tensor as _absent_of_tensor
+from . import convert
 from .activation import elu, gelu, hardtanh, leaky_relu, logsigmoid, relu, sigmoid, silu, softplus, tanh
 from .attention import scaled_dot_product_attention
 from .compare import (
@@ -102,7 +103,7 @@ from .vector_norm import norm
 
 for _name, _function in list(globals().items()):  # the public functions, which are those above
     if isinstance(_function, FunctionType) and not _name.startswith("_"):
-        globals()[_name] = _arguments.named(_function)
+        globals()[_name] = arguments.named(_function)
         setattr(sys.modules[_function.__module__], _name, globals()[_name])  # where pickle looks for it
 
 METHODS: tuple[Any, ...] = (
@@ -156,7 +157,7 @@ OPERATORS |= {
 
 def bind(tensor: Any) -> None:
     """Give the class Tensor these functions as methods and operators. Called once, by `tinymp/__init__.py`."""
-    for function in (*METHODS, *conversions.METHODS):
+    for function in (*METHODS, *convert.METHODS):
         setattr(tensor, function.__name__, function)
     for name, absent in _absent_of_tensor([function.__name__ for function in METHODS]).items():
         setattr(tensor, name, absent)

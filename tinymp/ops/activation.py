@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+from ..arguments import choice, floating, number, refuse
+from ..autograd import Array, Op
 from ..backend.kernels import Kernels
 from ..precision import POINTWISE, require_fit, store, widen
-from ..tensor import Array, Op, Tensor
-from ._arguments import choice, floating, number, refuse
+from ..tensor import Tensor
 from .pointwise import FromInput, FromOutput, launch_map
 
 KERNELS = Kernels(__file__)
@@ -89,7 +90,6 @@ class Hardtanh(Op):
 
     def forward(self, x: Array, *, low: float, high: float) -> Array:
         self.save(x)
-        self.low, self.high = low, high
         return store(self.xp.minimum(self.xp.maximum(widen(x), low), high), like=x)
 
     def backward(self, dy: Array) -> Array:
@@ -99,7 +99,6 @@ class Hardtanh(Op):
 
     def forward_cuda(self, x: Array, *, low: float, high: float) -> Array:
         self.save(x)
-        self.low, self.high = low, high
         return launch_map(self, KERNELS, "hardtanh_forward", x, options=(high, low))
 
     def backward_cuda(self, dy: Array) -> Array:

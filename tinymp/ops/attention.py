@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from .. import backend
+from ..arguments import axis, floating, tensor
 from ..precision import FLOATING, float16, float32
 from ..tensor import Tensor
-from ._arguments import axis, floating, tensor
 from .dot import matmul
 from .dropout import dropout
 from .pointwise import add, masked_fill, mul

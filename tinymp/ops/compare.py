@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..arguments import axes, flag, refuse, tensor
+from ..autograd import Array, Op
 from ..precision import FLOATING, POINTWISE, REDUCTION, scalar, widen
-from ..tensor import Array, Op, Tensor
-from ._arguments import axes, flag, refuse, tensor
+from ..tensor import Tensor
 from .pointwise import operands, stored
 
 

@@ -26,11 +26,12 @@ from math import gcd, prod
 from typing import Any, NamedTuple
 
 from .. import backend
+from ..arguments import floating, integers
+from ..autograd import Array, Op, Target
 from ..backend.kernels import Kernels
 from ..backend.layout import ceil_div
 from ..precision import DOT, FP32, MOVEMENT, REDUCTION, add_to, float16, gemm, may_fuse, reduce, store, widen
-from ..tensor import Array, Like, Op, Tensor
-from ._arguments import floating, integers
+from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)
 
@@ -200,11 +201,10 @@ class Conv2d(Op):
 
     def forward(self, x: Array, w: Array, b: Array | None, *, geometry: Geometry) -> Array:
         self.save(x, w)
-        self.geometry = geometry
         return batch_first(correlate(self.xp, self.xp.ascontiguousarray(channels_first(x)), w, b, geometry))
 
     def backward(self, dy: Array) -> tuple:
-        (x, w), (like_x, like_w, like_b), g = self.saved, self.like, self.geometry
+        (x, w), (like_x, like_w, like_b), g = self.saved, self.targets, self.geometry
         dy = widen(self.xp.ascontiguousarray(channels_first(dy)))
         dx = like_x and store(batch_first(spread(self.xp, dy, w, g, x.shape[2:])), like=like_x)
         x = self.xp.ascontiguousarray(channels_first(x))
@@ -216,12 +216,11 @@ class Conv2d(Op):
         if not tensor_cores(self.device, geometry, x, w, x.shape[0] * w.shape[0] * prod(size)):
             return NotImplemented
         self.save(x, w)
-        self.geometry = geometry
         x = self.xp.ascontiguousarray(channels_first(x))
         return batch_first(correlate_cuda(self.xp, x, w, b, geometry, size))
 
     def backward_cuda(self, dy: Array) -> Any:
-        (x, w), (like_x, like_w, like_b), g = self.saved, self.like, self.geometry
+        (x, w), (like_x, like_w, like_b), g = self.saved, self.targets, self.geometry
         if not tensor_cores(self.device, g, x, w, dy.size):
             return NotImplemented
         dy = self.xp.ascontiguousarray(channels_first(dy))
@@ -241,14 +240,13 @@ class ConvTranspose2d(Op):
 
     def forward(self, x: Array, w: Array, b: Array | None, *, geometry: Geometry, size: Pair) -> Array:
         self.save(x, w)
-        self.geometry = geometry
         y = spread(self.xp, self.xp.ascontiguousarray(channels_first(x)), w, geometry, size)
         if b is not None:
             y += widen(b).reshape(-1, 1, 1, 1)
         return store(batch_first(y), like=x)
 
     def backward(self, dy: Array) -> tuple:
-        (x, w), (like_x, like_w, like_b), g = self.saved, self.like, self.geometry
+        (x, w), (like_x, like_w, like_b), g = self.saved, self.targets, self.geometry
         dy = self.xp.ascontiguousarray(channels_first(dy))
         dx = like_x and batch_first(correlate(self.xp, dy, w, None, g))
         x = self.xp.ascontiguousarray(channels_first(x))
@@ -259,12 +257,11 @@ class ConvTranspose2d(Op):
         if not tensor_cores(self.device, geometry, x, w, x.shape[0] * w.shape[1] * geometry.groups * prod(size)):
             return NotImplemented
         self.save(x, w)
-        self.geometry = geometry
         x = self.xp.ascontiguousarray(channels_first(x))
         return batch_first(correlate_cuda(self.xp, x, w, b, geometry, size, transposed=True))
 
     def backward_cuda(self, dy: Array) -> Any:
-        (x, w), (like_x, like_w, like_b), g = self.saved, self.like, self.geometry
+        (x, w), (like_x, like_w, like_b), g = self.saved, self.targets, self.geometry
         if not tensor_cores(self.device, g, x, w, dy.size):
             return NotImplemented
         dy = self.xp.ascontiguousarray(channels_first(dy))
@@ -273,7 +270,7 @@ class ConvTranspose2d(Op):
         return dx, like_w and weight_gradient_cuda(self.xp, dy, x, w, g), _bias_gradient(dy, like_b)
 
 
-def _bias_gradient(dy: Array, like: Like | None) -> Array | None:
+def _bias_gradient(dy: Array, like: Target | None) -> Array | None:
     return like and store(reduce(dy, (1, 2, 3), "sum", like=like).reshape(like.shape), like=like)
 
 
@@ -284,7 +281,7 @@ class Unfold(Op):
     gradient = REDUCTION
 
     def forward(self, x: Array, *, geometry: Geometry) -> Array:
-        self.geometry, self.shape = geometry, x.shape
+        self.shape = x.shape
         padded = pad_spatial(self.xp, channels_first(x), geometry.pads)
         view = windows(self.xp, padded, geometry)  # C, kh, kw, OH, OW, N
         # a copy also where the windows lie side by side and a view of x would do: as in PyTorch, y's memory is its own
@@ -300,7 +297,7 @@ class Unfold(Op):
         positions = prod(geometry.output(h, w))
         if not x.size or max(x.size, n * positions) >= LIMIT:
             return NotImplemented
-        self.geometry, self.shape = geometry, x.shape
+        self.shape = x.shape
         y = im2col(self.xp, channels_first(x), geometry, every_row(geometry, h, w))
         return y.reshape(-1, positions, n).transpose(2, 0, 1)
 

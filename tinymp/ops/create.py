@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from .._dtypes import as_dtype
+from ..arguments import constant, flag, sizes, tensor
+from ..dtypes import as_dtype
 from ..precision import FLOATING, float32, scalar, to_dtype
 from ..tensor import Tensor
-from ._arguments import constant, flag, sizes, tensor
 
 
 def _dtype(op: str, dtype: Any, default: Any) -> np.dtype:

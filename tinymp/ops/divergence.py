@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..arguments import choice, floating, refuse
 from ..precision import float16
 from ..tensor import Tensor
-from ._arguments import choice, floating, refuse
 from .compare import eq
 from .pointwise import div, exp, log, masked_fill, mul, sub
 from .reduce import mean

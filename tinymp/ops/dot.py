@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from ..arguments import floating
+from ..autograd import Array, Op, type_name
 from ..precision import DOT, gemm, reduce, store
-from ..tensor import Array, Op, Tensor, type_name
-from ._arguments import floating
+from ..tensor import Tensor
 from .create import arange
 from .pointwise import sum_to
 from .reduce import sum as sum_over
@@ -25,7 +26,7 @@ class MatMul(Op):
         return gemm(a, b)
 
     def backward(self, dc: Array) -> tuple:
-        (a, b), (like_a, like_b) = self.saved, self.like
+        (a, b), (like_a, like_b) = self.saved, self.targets
         # summed over broadcast batches before the one rounding
         da = like_a and sum_to(gemm(dc, b.swapaxes(-1, -2), wide=True), like_a)
         db = like_b and sum_to(gemm(a.swapaxes(-1, -2), dc, wide=True), like_b)
@@ -43,7 +44,7 @@ class Linear(Op):
         return gemm(rows, w.T, b).reshape(*x.shape[:-1], w.shape[0])
 
     def backward(self, dy: Array) -> tuple:
-        (x, w), (like_x, like_w, like_b) = self.saved, self.like
+        (x, w), (like_x, like_w, like_b) = self.saved, self.targets
         n = prod(x.shape[:-1])
         rows, x = dy.reshape(n, dy.shape[-1]), x.reshape(n, x.shape[-1])
         dx = like_x and gemm(rows, w).reshape(like_x.shape)

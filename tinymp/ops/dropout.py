@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ..arguments import flag, floating, number, refuse
+from ..autograd import Array, Op
 from ..backend import philox
 from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, chunk_blocks, compact, matching
 from ..precision import POINTWISE, store, widen
-from ..tensor import Array, Op, Tensor
-from ._arguments import flag, floating, number, refuse
+from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..arguments import floating, refuse, tensor
+from ..autograd import Array
 from ..backend.kernels import Kernels
-from ..tensor import Array, Tensor
-from ._arguments import floating, refuse, tensor
+from ..tensor import Tensor
 from .pointwise import FromInput
 
 KERNELS = Kernels(__file__)

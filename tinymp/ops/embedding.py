@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..arguments import flag, floating, integers, refuse, tensor
+from ..autograd import Array, Op
 from ..backend import scatter
 from ..precision import MOVEMENT, REDUCTION
 from ..sparse import sum_rows, with_values
-from ..tensor import Array, Op, Tensor
-from ._arguments import flag, floating, integers, refuse, tensor
+from ..tensor import Tensor
 from .index import in_range
 
 
@@ -24,11 +25,10 @@ class Embedding(Op):
 
     def forward(self, index: Array, w: Array, *, padding: int | None, sparse: bool) -> Array:
         self.save(index)
-        self.padding, self.sparse = padding, sparse
         return w[index]
 
     def backward(self, dy: Array, twin: Any = None) -> tuple:
-        (index,), (_, like) = self.saved, self.like
+        (index,), (_, like) = self.saved, self.targets
         dw = sum_rows(index.reshape(-1), dy.reshape(index.size, like.shape[1]), like, self.sparse, twin)
         if self.padding is not None and self.sparse:
             kept = self.xp.not_equal(dw.indices, self.padding)

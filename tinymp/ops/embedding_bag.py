@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from .. import backend
+from ..arguments import choice, floating, refuse, tensor
 from ..precision import reduce
 from ..tensor import Tensor
-from ._arguments import choice, floating, refuse, tensor
 from .embedding import embedding
 from .pointwise import div, masked_fill, mul
 from .reduce import max as largest

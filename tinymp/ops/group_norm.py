@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from .. import backend
+from ..arguments import floating, integers
+from ..autograd import Array, Op
 from ..precision import REDUCTION, reduce, store, to_dtype, widen
-from ..tensor import Array, Op, Tensor
-from ._arguments import floating, integers
+from ..tensor import Tensor
 from .norm import batch_norm
 from .rearrange import repeat
 from .shape import reshape
@@ -29,7 +30,6 @@ class GroupNorm(Op):
     fp32 = ("weight", "bias")
 
     def forward(self, x: Array, w: Array | None, b: Array | None, *, groups: int, eps: float) -> Array:
-        self.groups = groups
         wide = self._grouped(widen(x))
         mean = reduce(wide, (2, 3), "mean", like=x)
         y = wide - mean
@@ -43,7 +43,7 @@ class GroupNorm(Op):
         return store(y.reshape(x.shape), like=x)
 
     def backward(self, dy: Array) -> tuple:
-        (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.like
+        (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
         wide, xhat = self._grouped(widen(dy)), (self._grouped(widen(x)) - mean) * rstd
         dw = like_w and store(reduce(wide * xhat, (0, 3), "sum", like=x).reshape(like_w.shape), like=like_w)
         db = like_b and store(reduce(wide, (0, 3), "sum", like=x).reshape(like_b.shape), like=like_b)
@@ -77,12 +77,11 @@ class RMSNorm(Op):
         wide = widen(x)
         r = 1 / self.xp.sqrt(reduce(wide * wide, axes, "mean", like=x) + eps)
         self.save(x, w, statistics=(r,))
-        self.axes = axes
         y = wide * r
         return store(y if w is None else y * widen(w), like=x)
 
     def backward(self, dy: Array) -> tuple:
-        (x, w), (r,), (like_x, like_w) = self.saved, self.statistics, self.like
+        (x, w), (r,), (like_x, like_w) = self.saved, self.statistics, self.targets
         outer, wide, xhat = tuple(range(x.ndim - len(self.axes))), widen(dy), widen(x) * r
         dw = like_w and store(reduce(wide * xhat, outer, "sum", like=x).reshape(like_w.shape), like=like_w)
         g = wide if w is None else wide * widen(w)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from .. import backend
+from ..arguments import axis, refuse, tensor
+from ..autograd import Array, Op
 from ..precision import MOVEMENT, REDUCTION, scatter_add, store
-from ..tensor import Array, Op, Tensor, value_for
-from ._arguments import axis, refuse, tensor
+from ..tensor import Tensor, value_for
 
 
 class Slice(Op):
@@ -25,7 +26,7 @@ class Slice(Op):
         return x[self.index]
 
     def backward(self, dy: Array) -> Array:
-        dx = self.xp.zeros(*self.like[0])
+        dx = self.xp.zeros(*self.targets[0])
         dx[self.index] = dy
         return dx
 
@@ -43,11 +44,10 @@ class Index(Op):
 
     def forward(self, x: Array, *index: Array, axes: Sequence[int]) -> Array:
         self.save(*index)
-        self.axes = axes
         return x[_at(x, axes, index)]
 
     def backward(self, dy: Array) -> tuple:
-        (shape, _), axes, xp = self.like[0], self.axes, self.xp
+        (shape, _), axes, xp = self.targets[0], self.axes, self.xp
         place: Any = 0  # the index arrays as one number, counted over `axes` in row-major order
         for a, i in zip(axes, self.saved or ()):
             place = place * shape[a] + i

@@ -11,11 +11,12 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import backend
+from ..arguments import choice, constant, floating, refuse, tensor
+from ..autograd import Array, Op
 from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, blocks, channels, compact, matching, row_lanes
 from ..precision import FLOATING, FP32, LOSS, float16, float32, reduce, store, widen
-from ..tensor import Array, Op, Tensor
-from ._arguments import choice, constant, floating, refuse, tensor
+from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)
 MOST_BLOCKS = 4096  # each adds up the losses of its rows, and one more block those of all
@@ -134,13 +135,13 @@ class NLLLoss(Labelled):
     name = "nll_loss"
 
     def forward(self, input: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int) -> Array:
-        self.reduction, x = reduction, widen(input)
+        x = widen(input)
         t, w = self.read(x, target, weight, ignore_index)
         self.save(t, statistics=(w,))
         return self.reduced(-w * self.xp.take_along_axis(x, t, self.axis))
 
     def backward(self, dy: Array) -> tuple:
-        (t,), (w,), like = self.saved, self.statistics, self.like[0]
+        (t,), (w,), like = self.saved, self.statistics, self.targets[0]
         dx = self.xp.zeros(like.shape, like.dtype)
         self.xp.put_along_axis(dx, t, store(-w * self.dl(dy), like), self.axis)
         return dx, None, None
@@ -148,7 +149,7 @@ class NLLLoss(Labelled):
     def forward_cuda(
         self, input: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int
     ) -> Array:
-        self.reduction, self.axis, x = reduction, _class_axis(input), compact(self.xp, input)
+        self.axis, x = _class_axis(input), compact(self.xp, input)
         if not x.size:
             return NotImplemented
         t, w, loss = self.launch_forward("nll_forward", x, 1, target, _contiguous(weight, self.xp), ignore_index)
@@ -156,7 +157,7 @@ class NLLLoss(Labelled):
         return loss
 
     def backward_cuda(self, dy: Array) -> tuple:
-        (t,), like = self.saved, self.like[0]
+        (t,), like = self.saved, self.targets[0]
         dx = self.xp.zeros(like.shape, like.dtype)
         self.launch_backward("nll_backward", dx, 1, dy, t, self.statistics)
         return dx, None, None
@@ -178,7 +179,6 @@ class CrossEntropy(Labelled):
         ignore_index: int,
         label_smoothing: float,
     ) -> Array:
-        self.reduction = reduction
         t, w = self.read(input, target, weight, ignore_index)
         self.hard, self.share = 1 - label_smoothing, label_smoothing / input.shape[self.axis]
 
@@ -226,7 +226,7 @@ class CrossEntropy(Labelled):
         ignore_index: int,
         label_smoothing: float,
     ) -> Array:
-        self.reduction, self.axis, x = reduction, _class_axis(input), compact(self.xp, input)
+        self.axis, x = _class_axis(input), compact(self.xp, input)
         if not x.size:
             return NotImplemented
         self.hard, self.share = 1 - label_smoothing, label_smoothing / x.shape[self.axis]
@@ -269,7 +269,7 @@ class CrossEntropyWithProbabilities(Loss):
     def forward(
         self, input: Array, target: Array, weight: Array | None, *, reduction: str, label_smoothing: float
     ) -> Array:
-        self.reduction, self.smoothing, x = reduction, label_smoothing, widen(input)
+        self.smoothing, x = label_smoothing, widen(input)
         self.axis = _class_axis(x)
         self.divisor = x.size // x.shape[self.axis]
         q = self.q(x, target, weight)
@@ -287,7 +287,7 @@ class CrossEntropyWithProbabilities(Loss):
         return q if weight is None else q * _per_class(weight, x)
 
     def backward(self, dy: Array) -> tuple:
-        (x, target, weight), (top, total, q_sum), (like_x, like_t, _) = self.saved, self.statistics, self.like
+        (x, target, weight), (top, total, q_sum), (like_x, like_t, _) = self.saved, self.statistics, self.targets
         dl, dx, dt = self.dl(dy), None, None
         dl = self.xp.expand_dims(dl, self.axis) if dl.ndim else dl
         z = widen(x) - top
@@ -322,13 +322,12 @@ class Elementwise(Loss):
         delta: float = 1.0,
     ) -> Array:
         self.save(input, target, weight, pos_weight)
-        self.reduction, self.delta = reduction, delta
         self.divisor = input.size if weight is None or not self.weighted_mean else _total(widen(weight))
         loss = self.f(widen(input), widen(target))
         return self.reduced(loss if weight is None else loss * widen(weight))
 
     def backward(self, dy: Array) -> tuple:
-        (x, t, w, _), (like_x, like_t, _, _), dl = self.saved, self.like, self.dl(dy)
+        (x, t, w, _), (like_x, like_t, _, _), dl = self.saved, self.targets, self.dl(dy)
         dl = dl if w is None else dl * widen(w)
         dx = like_x and store(self.f_x(widen(x), widen(t)) * dl, like_x)
         dt = like_t and store(self.f_t(widen(x), widen(t)) * dl, like_t)

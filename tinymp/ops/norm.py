@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backend
+from ..arguments import axis, flag, floating, integers, number
+from ..autograd import Array, Op
 from ..backend.kernels import Kernels
 from ..backend.layout import ENOUGH, LONGEST, THREADS, ceil_div, channels, compact, matching, power_of_two, row_lanes
 from ..precision import FP32, POINTWISE, REDUCTION, add_to, reduce, store, widen
-from ..tensor import Array, Op, Tensor
-from ._arguments import axis, flag, floating, integers, number
+from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)
 WORTH = 8192  # elements that are worth a block of their own
@@ -85,7 +86,7 @@ class BatchNorm(Op):
         return y
 
     def backward(self, dy: Array) -> tuple:
-        (x, w), statistics, (like_x, like_w, like_b) = self.saved, self.statistics, self.like
+        (x, w), statistics, (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
         axes, n = _all_but_channel(x), self.device.count(x, _all_but_channel(x))
 
         def some(dy: Array, x: Array, mean: Array, rstd: Array, w: Array | None) -> tuple:
@@ -125,7 +126,7 @@ class BatchNorm(Op):
         return y
 
     def backward_cuda(self, dy: Array) -> tuple:
-        return _backward_cuda(self, dy, self.like, fixed=False)
+        return _backward_cuda(self, dy, self.targets, fixed=False)
 
 
 class FixedNorm(Op):
@@ -147,7 +148,7 @@ class FixedNorm(Op):
         return store(y, like=x)
 
     def backward(self, dy: Array) -> tuple:
-        (x, w), (mean, rstd), (like_x, _, _, like_w, like_b) = self.saved, self.statistics, self.like
+        (x, w), (mean, rstd), (like_x, _, _, like_w, like_b) = self.saved, self.statistics, self.targets
         axes, wide = _all_but_channel(x), widen(dy)
         dx = like_x and store(wide * (rstd if w is None else rstd * _per_channel(w, x)), like=like_x)
         dw = like_w and reduce(wide * ((widen(x) - mean) * rstd), axes, "sum", like=x).reshape(like_w.shape)
@@ -166,7 +167,7 @@ class FixedNorm(Op):
         return y
 
     def backward_cuda(self, dy: Array) -> tuple:
-        like_x, _, _, like_w, like_b = self.like
+        like_x, _, _, like_w, like_b = self.targets
         gradients = _backward_cuda(self, dy, (like_x, like_w, like_b), fixed=True)
         return gradients if gradients is NotImplemented else (gradients[0], None, None, *gradients[1:])
 
@@ -195,7 +196,6 @@ class LayerNorm(Op):
         y = widen(x) - mean
         rstd = 1 / self.xp.sqrt(reduce(y * y, axes, "mean", like=x) + eps)
         self.save(x, w, statistics=(mean, rstd))
-        self.axes = axes
         y *= rstd
         if w is not None:
             y *= widen(w)
@@ -204,7 +204,7 @@ class LayerNorm(Op):
         return store(y, like=x)
 
     def backward(self, dy: Array) -> tuple:
-        (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.like
+        (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
         outer, wide = tuple(range(x.ndim - len(self.axes))), widen(dy)
         xhat = (widen(x) - mean) * rstd
         dw = like_w and store(reduce(wide * xhat, outer, "sum", like=x).reshape(like_w.shape), like=like_w)
@@ -222,11 +222,10 @@ class LayerNorm(Op):
         mean, rstd = (xp.empty((*x.shape[: axes[0]], *[1] * len(axes)), FP32.storage) for _ in range(2))
         rows.launch("layer_norm_forward", dense, _vector(xp, w), _vector(xp, b), y, mean, rstd, eps)
         self.save(x, w, statistics=(mean, rstd))
-        self.axes = axes
         return y
 
     def backward_cuda(self, dy: Array) -> Any:
-        (x, w), (like_x, like_w, like_b), xp = self.saved, self.like, self.xp
+        (x, w), (like_x, like_w, like_b), xp = self.saved, self.targets, self.xp
         rows, pack = _rows(x, self.axes), 16 // x.itemsize
         plan = rows and _plan(rows.rows, rows.length, 1, pack)
         if rows is None or plan is None:
@@ -255,7 +254,6 @@ class LocalResponseNorm(Op):
 
     def forward(self, x: Array, *, size: int, alpha: float, beta: float, k: float) -> Array:
         self.save(x)
-        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
         wide = widen(x)
         return store(wide * self.xp.power(self._denominator(wide, x), -beta), like=x)
 
@@ -266,7 +264,7 @@ class LocalResponseNorm(Op):
         shrunk = self.xp.power(d, -self.beta)
         before = (self.size - 1) // 2  # the window of forward, mirrored
         spread = self._window(dy * x * shrunk / d, before, like)
-        return store(dy * shrunk - (2 * self.alpha * self.beta / self.size) * x * spread, like=self.like[0])
+        return store(dy * shrunk - (2 * self.alpha * self.beta / self.size) * x * spread, like=self.targets[0])
 
     def _denominator(self, x: Array, like: Array) -> Array:
         return self.k + self.alpha / self.size * self._window(x * x, self.size // 2, like)
@@ -291,7 +289,6 @@ class Normalize(Op):
     kind = REDUCTION
 
     def forward(self, x: Array, *, p: float, dim: int, eps: float) -> Array:
-        self.p, self.dim, self.eps = p, dim, eps
         wide = widen(x)
         norm = self._norm(wide, x)
         self.save(x, statistics=(norm,))

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import backend
+from ..arguments import choice, constant, floating, refuse, tensor
+from ..autograd import Array, Op, Target, type_name
 from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, chunk_blocks, compact, dense, matching, memory_order, split
 from ..precision import (
@@ -25,18 +27,17 @@ from ..precision import (
     to_dtype,
     widen,
 )
-from ..tensor import Array, Like, Op, Tensor, type_name
-from ._arguments import choice, constant, floating, refuse, tensor
+from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)
 
 
-def sum_to(g: Array, like: Like) -> Array:
+def sum_to(g: Array, like: Target) -> Array:
     """The gradient g of a broadcast operand: summed in FP32 over the axes that were broadcast, then stored."""
     return store(g if g.shape == like.shape else _summed(g, like), like)
 
 
-def _summed(g: Array, like: Like) -> Array:
+def _summed(g: Array, like: Target) -> Array:
     """g summed to the shape of like, in FP32."""
     lead = g.ndim - len(like.shape)
     axes = tuple(i for i, n in enumerate(g.shape) if i < lead or like.shape[i - lead] != n)
@@ -105,20 +106,18 @@ class Add(Op):
     arguments = ("input", "other")
 
     def forward(self, x: Array, y: Array, *, alpha: float) -> Array:
-        self.alpha = alpha
         wide = widen(y)
         return store(widen(x) + (wide if alpha == 1 else alpha * wide), like=stored(x, y))
 
     def backward(self, dz: Array) -> tuple:
-        x, y = self.like
+        x, y = self.targets
         return x and sum_to(dz, x), y and sum_to(dz if self.alpha == 1 else self.alpha * widen(dz), y)
 
     def forward_cuda(self, x: Array, y: Array, *, alpha: float) -> Array:
-        self.alpha = alpha
         return _launch_binary(self, "add_forward", x, y, alpha)
 
     def backward_cuda(self, dz: Array) -> tuple:
-        x, y = self.like
+        x, y = self.targets
         return x and sum_to(dz, x), y and _scaled_sum_to(self, self.alpha, dz, y)
 
 
@@ -129,20 +128,18 @@ class Sub(Op):
     arguments = ("input", "other")
 
     def forward(self, x: Array, y: Array, *, alpha: float) -> Array:
-        self.alpha = alpha
         wide = widen(y)
         return store(widen(x) - (wide if alpha == 1 else alpha * wide), like=stored(x, y))
 
     def backward(self, dz: Array) -> tuple:
-        x, y = self.like
+        x, y = self.targets
         return x and sum_to(dz, x), y and sum_to(-self.alpha * widen(dz), y)
 
     def forward_cuda(self, x: Array, y: Array, *, alpha: float) -> Array:
-        self.alpha = alpha
         return _launch_binary(self, "add_forward", x, y, -alpha)
 
     def backward_cuda(self, dz: Array) -> tuple:
-        x, y = self.like
+        x, y = self.targets
         return x and sum_to(dz, x), y and _scaled_sum_to(self, -self.alpha, dz, y)
 
 
@@ -157,7 +154,7 @@ class Mul(Op):
         return store(widen(x) * widen(y), like=stored(x, y))
 
     def backward(self, dz: Array) -> tuple:
-        (x, y), (like_x, like_y) = self.saved, self.like
+        (x, y), (like_x, like_y) = self.saved, self.targets
         dz = widen(dz)
         return like_x and sum_to(dz * widen(y), like_x), like_y and sum_to(dz * widen(x), like_y)
 
@@ -184,7 +181,7 @@ class Div(Op):
         return store(widen(x) / widen(y), like=stored(x, y))
 
     def backward(self, dz: Array) -> tuple:
-        (x, y), (like_x, like_y) = self.saved, self.like
+        (x, y), (like_x, like_y) = self.saved, self.targets
         dx = widen(dz) / widen(y)
         return like_x and sum_to(dx, like_x), like_y and sum_to(-dx * (widen(x) / widen(y)), like_y)
 
@@ -219,7 +216,7 @@ class DivRounded(Op):
         return store(self.device.where(xp.equal(b, 0), quotient, xp.rint((a - rest) / b - below)), like=stored(x, y))
 
     def backward(self, dz: Array) -> tuple:
-        return tuple([like and self.xp.zeros(like.shape, like.dtype) for like in self.like])
+        return tuple([like and self.xp.zeros(like.shape, like.dtype) for like in self.targets])
 
 
 class Pow(Op):
@@ -233,7 +230,7 @@ class Pow(Op):
         return store(self.xp.power(widen(x), widen(p)), like=stored(x, p))
 
     def backward(self, dz: Array) -> tuple:
-        (x, p), (like_x, like_p), xp = self.saved, self.like, self.xp
+        (x, p), (like_x, like_p), xp = self.saved, self.targets, self.xp
         dz, x, p, select = widen(dz), widen(x), widen(p), self.device.select
         dx = like_x and sum_to(select(xp.not_equal(p, 0), dz * p * xp.power(x, p - 1)), like_x)
         inside = xp.not_equal(x, 0) | ~xp.greater_equal(p, 0)
@@ -284,7 +281,7 @@ class Minimum(Op):
 
 
 def _share(op: Op, dz: Array, wins: Any) -> tuple:
-    (x, y), (like_x, like_y) = op.saved, op.like
+    (x, y), (like_x, like_y) = op.saved, op.targets
     dz, x, y, select = widen(dz), widen(x), widen(y), op.device.select
     share = op.device.where(op.xp.equal(x, y), 0.5 * dz, dz)
     return (
@@ -306,7 +303,7 @@ class Where(Op):
         return self.device.where(condition, scalar(x, dtype), scalar(y, dtype))
 
     def backward(self, dz: Array) -> tuple:
-        (condition,), (_, x, y), select = self.saved, self.like, self.device.select
+        (condition,), (_, x, y), select = self.saved, self.targets, self.device.select
         return None, x and sum_to(select(condition, dz), x), y and sum_to(select(~condition, dz), y)
 
 
@@ -334,16 +331,16 @@ def _launch_gradients(op: Op, kernel: str, dz: Array) -> Any:
     if operands is None:
         return NotImplemented
     gradients, places = [], []
-    for like in op.like:
+    for like in op.targets:
         whole = like and like.shape == dz.shape
         g = like and op.xp.empty_like(dz, dtype=dz.dtype if whole else FP32.storage)
         gradients.append(g)
         places += [g, None] if whole else [None, g]
     KERNELS.launch(kernel, dz.dtype, chunk_blocks(dz), THREADS, *operands, dz, *places, dz.size)
-    return tuple([like and sum_to(g, like) for g, like in zip(gradients, op.like)])
+    return tuple([like and sum_to(g, like) for g, like in zip(gradients, op.targets)])
 
 
-def _scaled_sum_to(op: Op, factor: float, dz: Array, like: Like) -> Array:
+def _scaled_sum_to(op: Op, factor: float, dz: Array, like: Target) -> Array:
     """sum_to(factor dz, like), without an FP32 copy of dz."""
     if factor == 1:
         return sum_to(dz, like)
@@ -404,7 +401,6 @@ class FromInput(Op):
 
     def forward(self, x: Array, **options: Any) -> Array:
         self.save(x)
-        self.options = options
         return self.device.blockwise(lambda x: store(self.f(widen(x), **options), like=x), x)
 
     def backward(self, dy: Array) -> Array:
@@ -415,7 +411,6 @@ class FromInput(Op):
         if self.cuda is None:
             return NotImplemented
         self.save(x)
-        self.options = options
         return launch_map(self, self.cuda[0], f"{self.cuda[1]}_forward", x, options=self._ordered())
 
     def backward_cuda(self, dy: Array) -> Array:
@@ -581,7 +576,7 @@ class Clamp(Op):
         return store(y, like=x)
 
     def backward(self, dy: Array) -> tuple:
-        (x, low, high), (like_x, like_low, like_high), select = self.saved, self.like, self.device.select
+        (x, low, high), (like_x, like_low, like_high), select = self.saved, self.targets, self.device.select
         x, unlimited = widen(x), high is None
         low = -float("inf") if low is None else widen(low)
         high = float("inf") if high is None else widen(high)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..arguments import flag, floating, integers
+from ..autograd import Array, Op
 from ..backend.kernels import Kernels
 from ..backend.layout import LONGEST, blocks
 from ..precision import MOVEMENT, REDUCTION, add_to, reduce, store, widen
-from ..tensor import Array, Op, Tensor
-from ._arguments import flag, floating, integers
+from ..tensor import Tensor
 from .conv import Geometry, Pair, batch_first, channels_first, pad_spatial, taps, unpad_spatial
 
 KERNELS = Kernels(__file__)
@@ -60,15 +61,15 @@ class MaxPool2d(Op):
         for i, j, seen in taps(total, g):
             part = self.device.select(self.xp.equal(index, i * g.kernel[1] + j), dy)
             if overlap:
-                add_to(seen, part, like=self.like[0])
+                add_to(seen, part, like=self.targets[0])
             else:
                 seen[...] = part
-        return store(batch_first(unpad_spatial(total, g, (h, w))), like=self.like[0])
+        return store(batch_first(unpad_spatial(total, g, (h, w))), like=self.targets[0])
 
     def forward_cuda(self, x: Array, *, geometry: Geometry, indices: bool) -> Any:
         if not _fits(x.shape, geometry.output(*x.shape[2:])):
             return NotImplemented
-        self.geometry, self.shape = geometry, x.shape
+        self.shape = x.shape
         windows, x = _windows(geometry, x.shape), _images(self.xp, x)
         y = self.xp.empty((x.shape[0], *geometry.output(*x.shape[1:3]), x.shape[3]), x.dtype)
         index = self.xp.empty(y.shape, _index_dtype(geometry))
@@ -113,7 +114,7 @@ class AvgPool2d(Op):
     name = "avg_pool2d"
 
     def forward(self, x: Array, *, geometry: Geometry, include_pad: bool, override: int | None) -> Array:
-        self.geometry, self.shape, self.include_pad, self.override = geometry, x.shape, include_pad, override
+        self.shape = x.shape
         padded = pad_spatial(self.xp, channels_first(widen(x)), geometry.pads)
         total = None
         for _, _, seen in taps(padded, geometry):
@@ -135,7 +136,7 @@ class AvgPool2d(Op):
     def forward_cuda(self, x: Array, *, geometry: Geometry, include_pad: bool, override: int | None) -> Array:
         if not _fits(x.shape, geometry.output(*x.shape[2:])):
             return NotImplemented
-        self.geometry, self.shape, self.include_pad, self.override = geometry, x.shape, include_pad, override
+        self.shape = x.shape
         x = _images(self.xp, x)
         y = self.xp.empty((x.shape[0], *geometry.output(*x.shape[1:3]), x.shape[3]), x.dtype)
         _launch("avg_pool2d_forward", y, (x, y), *_windows(geometry, self.shape), include_pad, override or 0)
@@ -167,7 +168,7 @@ class AdaptiveAvgPool2d(Op):
     name = "adaptive_avg_pool2d"
 
     def forward(self, x: Array, *, size: Pair) -> Array:
-        self.shape, self.size = x.shape, size
+        self.shape = x.shape
         y = self.xp.empty((*x.shape[:2], *size), widen(x[:0]).dtype)
         for i, j, rows, cols in _cells(x.shape, size):
             y[:, :, i : i + 1, j : j + 1] = reduce(x[:, :, rows, cols], (2, 3), "mean")
@@ -184,7 +185,7 @@ class AdaptiveAvgPool2d(Op):
     def forward_cuda(self, x: Array, *, size: Pair) -> Array:
         if size == (1, 1) or not _fits(x.shape, size):
             return NotImplemented  # a single cell is one reduction: in `reduce`, many threads share a sum
-        self.shape, self.size = x.shape, size
+        self.shape = x.shape
         x = _images(self.xp, x)
         y = self.xp.empty((x.shape[0], *size, x.shape[3]), x.dtype)
         _launch("adaptive_avg_pool2d_forward", y, (x, y), *self._sides())

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import backend
+from ..arguments import floating, integers
 from ..tensor import Tensor
-from ._arguments import floating, integers
 from .index import index_select
 from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from .shape import squeeze, unsqueeze

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..arguments import axis, refuse, tensor
 from ..precision import FLOATING, float16, float32
 from ..tensor import Tensor
-from ._arguments import axis, refuse, tensor
 from .pointwise import add, mul
 from .reduce import sum as total
 from .shape import cat, reshape, split

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from .._dtypes import as_dtype
+from ..arguments import sizes, tensor
+from ..autograd import Array
+from ..dtypes import as_dtype
 from ..precision import FLOATING, float16, float32, float64, to_dtype
-from ..tensor import Array, Tensor
-from ._arguments import sizes, tensor
+from ..tensor import Tensor
 
 Draw = Callable[[np.random.Generator, tuple, np.dtype], Array]
 

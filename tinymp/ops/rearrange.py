@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import backend
+from ..arguments import axis, refuse, sizes, tensor
 from ..tensor import Tensor
-from ._arguments import axis, refuse, sizes, tensor
 from .pointwise import clamp, masked_fill
 from .shape import expand, reshape, split, squeeze
 
@@ -16,7 +16,7 @@ def view(input: Tensor, *shape: Any, **keyword: Any) -> Tensor:
     new = sizes("view", "shape", shape, keyword)
     x = tensor("view", "input", input)
     y = reshape(x, new)
-    if x.numel() and _owner(y.data) is not _owner(x.data):
+    if x.numel() and owner_of(y.data) is not owner_of(x.data):
         raise ValueError(
             f"view: a tensor of shape {x.shape} in this memory order has no view of shape {new}; use reshape, which "
             "copies"
@@ -24,7 +24,7 @@ def view(input: Tensor, *shape: Any, **keyword: Any) -> Tensor:
     return y
 
 
-def _owner(x: Any) -> Any:
+def owner_of(x: Any) -> Any:
     return x if x.base is None else x.base
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..arguments import axis, floating, refuse
+from ..autograd import Array
 from ..backend.kernels import Kernels
-from ..tensor import Array, Tensor
-from ._arguments import axis, floating, refuse
+from ..tensor import Tensor
 from .activation import hardtanh, relu, sigmoid, sigmoid_of
 from .pointwise import FromInput, add, clamp, mul
 from .shape import chunk, reshape

@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 
 from .. import backend
+from ..arguments import flag, floating
+from ..autograd import Array, Op, type_name
 from ..backend.kernels import Kernels
 from ..backend.layout import blocks
 from ..precision import DOT, gemm, reduce, store, widen
-from ..tensor import Array, Op, Tensor, type_name
-from ._arguments import flag, floating
+from ..tensor import Tensor
 from .activation import sigmoid, tanh
 from .dot import linear
 from .shape import chunk
@@ -230,7 +231,7 @@ class LSTM(_Recurrent):
 
     def backward(self, dy: Array | None, dh_n: Array | None, dc_n: Array | None, gates: Any = None) -> tuple:
         x, w_ih, w_hh, w_hr, h_first, c_first, a, cells, y, hidden = self.saved
-        like_x, like_h, like_c, like_ih, like_hh, like_b_ih, like_b_hh, like_hr = self.like
+        like_x, like_h, like_c, like_ih, like_hh, like_b_ih, like_b_hh, like_hr = self.targets
         xp, steps = self.xp, self.steps
         h_before = steps.before(xp, h_first, steps.pack(xp, y), self.reverse)
         c_before = steps.before(xp, c_first, cells, self.reverse)
@@ -364,7 +365,7 @@ class GRU(_Recurrent):
 
     def backward(self, dy: Array | None, dh_n: Array | None, gates: Any = None) -> tuple:
         x, w_ih, w_hh, first, a, inner, y = self.saved
-        like_x, like_h, like_ih, like_hh, like_b_ih, like_b_hh = self.like
+        like_x, like_h, like_ih, like_hh, like_b_ih, like_b_hh = self.targets
         xp, steps = self.xp, self.steps
         before = steps.before(xp, first, steps.pack(xp, y), self.reverse)
         wide_hh, gates = self._operand(w_hh), gates or self._gates_backward

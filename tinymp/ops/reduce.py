@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..arguments import axes, axis, constant, flag, floating, refuse, tensor
+from ..autograd import Array, Op
 from ..precision import REDUCTION, float16, float32, reduce, store, widen
-from ..tensor import Array, Op, Tensor
-from ._arguments import axes, axis, constant, flag, floating, refuse, tensor
+from ..tensor import Tensor
 from .pointwise import exp, log, maximum, minimum
 
 
@@ -20,7 +21,7 @@ class Sum(Op):
     kind = REDUCTION
 
     def forward(self, x: Array, *, dims: tuple) -> Array:
-        self.shape, self.dims = x.shape, dims
+        self.shape = x.shape
         return store(reduce(x, dims, "sum"), like=x)
 
     def backward(self, dy: Array) -> Array:
@@ -33,7 +34,7 @@ class Mean(Op):
     kind = REDUCTION
 
     def forward(self, x: Array, *, dims: tuple) -> Array:
-        self.shape, self.dims = x.shape, dims
+        self.shape = x.shape
         return store(reduce(x, dims, "mean"), like=x)
 
     def backward(self, dy: Array) -> Array:
@@ -123,7 +124,7 @@ class Extreme(Op):
     def forward(self, x: Array, *, dims: tuple, how: str) -> Array:
         y = store(reduce(x, dims, how), like=x)
         self.save(x, y)
-        self.dims, self.name = dims, f"a{how}"
+        self.name = f"a{how}"
         return y
 
     def backward(self, dy: Array) -> Array:
@@ -152,7 +153,7 @@ class Take(Op):
 
     def forward(self, x: Array, index: Array, *, dim: int, how: str) -> Array:
         self.save(index)
-        self.shape, self.dim, self.name = x.shape, dim, how
+        self.shape, self.name = x.shape, how
         return self.xp.take_along_axis(x, index, self.dim)
 
     def backward(self, dy: Array) -> tuple:
@@ -188,7 +189,6 @@ class CumSum(Op):
     name = "cumsum"
 
     def forward(self, x: Array, *, dim: int) -> Array:
-        self.dim = dim
         return store(reduce(x, dim, "cumsum"), like=x)
 
     def backward(self, dy: Array) -> Array:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import choice, flag, floating, integers, refuse
+from ..autograd import Array, Op
 from ..precision import MOVEMENT, POINTWISE, REDUCTION, add_to, float32, store, to_dtype, widen
-from ..tensor import Array, Op, Tensor
-from ._arguments import choice, flag, floating, integers, refuse
+from ..tensor import Tensor
 from .pool import adaptive_avg_pool2d
 
 # How one axis is resized: for each tap, the input place and the weight of every output place.
@@ -26,7 +27,6 @@ class Nearest(Op):
     name = "interpolate"
 
     def forward(self, x: Array, *, taps: list[Taps]) -> Array:
-        self.taps = taps
         for a, [(index, _)] in enumerate(taps, 2):
             x = self.xp.take(x, self.xp.asarray(index), axis=a)
         return x
@@ -42,7 +42,7 @@ class Resample(Op):
     name = "interpolate"
 
     def forward(self, x: Array, *, taps: list[Taps]) -> Array:
-        self.taps, y = taps, widen(x)
+        y = widen(x)
         for a, along in enumerate(taps, 2):
             parts = [self.xp.take(y, index, axis=a) * _weights(self, w, y, a) for index, w in along]
             y = sum(parts[1:], parts[0])
@@ -58,7 +58,7 @@ def _weights(op: Op, weights: list[float], x: Array, axis: int) -> Array:
 
 def _given_back(op: Any, dy: Array) -> Array:
     """The transpose of forward: every output place gives its gradient to its taps, in order."""
-    like, dx = op.like[0], widen(dy)
+    like, dx = op.targets[0], widen(dy)
     for a, taps in reversed([*enumerate(op.taps, 2)]):
         dy, dx = dx, op.xp.zeros((*dx.shape[:a], like.shape[a], *dx.shape[a + 1 :]), dx.dtype)
         into = op.xp.moveaxis(dx, a, 0)

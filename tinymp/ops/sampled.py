@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backend
+from ..arguments import flag, floating, tensor
+from ..autograd import Array, Op
 from ..precision import DOT, FP32, float64, gemm, reduce, store, widen
 from ..sparse import sum_rows
-from ..tensor import Array, Op, Tensor
-from ._arguments import flag, floating, tensor
+from ..tensor import Tensor
 from .loss import Loss, _each, _reduction
 
 
@@ -75,13 +76,12 @@ class SampledLogits(Op):
 
     def forward(self, x: Array, w: Array, b: Array | None, target: Array, sampled: Array, *, sparse: bool) -> tuple:
         self.save(x, w, target, sampled)
-        self.sparse = sparse
         b_target, b_sampled = (None, None) if b is None else (b[target][:, None, None], b[sampled])
         t = gemm(x[:, None], w[target][:, :, None], b_target)
         return t.reshape(-1), gemm(x, w[sampled].T, b_sampled)
 
     def backward(self, dt: Array, ds: Array) -> tuple:
-        (x, w, target, sampled), (like_x, like_w, like_b, *_), xp = self.saved, self.like, self.xp
+        (x, w, target, sampled), (like_x, like_w, like_b, *_), xp = self.saved, self.targets, self.xp
         dt, dx, dw, db = widen(dt)[:, None], None, None, None
         index = xp.concatenate([target, sampled])
         if like_x:
@@ -106,7 +106,7 @@ class SampledSoftmaxLoss(Loss):
     fp32 = ("expected",)
 
     def forward(self, t: Array, s: Array, target: Array, sampled: Array, expected: Array, *, reduction: str) -> Array:
-        self.reduction, self.divisor = reduction, len(t)
+        self.divisor = len(t)
         log_q = [self.xp.log(widen(expected[index])) for index in (target[:, None], sampled)]
         self.save(t, s, target, sampled, statistics=tuple(log_q))
         own, others = self.corrected()

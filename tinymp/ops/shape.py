@@ -12,10 +12,11 @@ from math import prod
 from typing import Any
 
 from .. import backend
+from ..arguments import axes, axis, choice, constant, refuse, sizes
+from ..arguments import tensor as a_tensor
+from ..autograd import Array, Op
 from ..precision import FLOATING, MOVEMENT, REDUCTION, scalar
-from ..tensor import Array, Op, Tensor
-from ._arguments import axes, axis, choice, constant, refuse, sizes
-from ._arguments import tensor as a_tensor
+from ..tensor import Tensor
 from .index import Index
 from .pointwise import sum_to
 
@@ -29,7 +30,7 @@ class Reshape(Op):
         return x.reshape(shape)
 
     def backward(self, dy: Array) -> Array:
-        return dy.reshape(self.like[0].shape)
+        return dy.reshape(self.targets[0].shape)
 
 
 class Permute(Op):
@@ -55,7 +56,7 @@ class Expand(Op):
         return self.xp.broadcast_to(x, shape)
 
     def backward(self, dy: Array) -> Array:
-        return sum_to(dy, self.like[0])
+        return sum_to(dy, self.targets[0])
 
 
 class Cat(Op):
@@ -64,14 +65,14 @@ class Cat(Op):
     kind = MOVEMENT
 
     def forward(self, *tensors: Array, dim: int) -> Array:
-        self.lengths, self.dim = [x.shape[dim] for x in tensors], dim
+        self.lengths = [x.shape[dim] for x in tensors]
         return self.xp.concatenate(tensors, dim)
 
     def backward(self, dy: Array) -> tuple:
         return _parts(dy, self.lengths, self.dim)
 
     @classmethod
-    def _name_of(cls, i: int) -> str:
+    def name_of(cls, i: int) -> str:
         return f"tensors[{i}]"
 
 
@@ -79,7 +80,6 @@ class Stack(Cat):
     """y = the tensors side by side along the new axis dim;  each gets its slice of dy."""
 
     def forward(self, *tensors: Array, dim: int) -> Array:
-        self.dim = dim
         return self.xp.stack(tensors, dim)
 
     def backward(self, dy: Array) -> tuple:
@@ -92,11 +92,10 @@ class Split(Op):
     kind = MOVEMENT
 
     def forward(self, x: Array, *, lengths: Sequence[int], dim: int) -> tuple:
-        self.lengths, self.dim = lengths, dim
         return _parts(x, lengths, dim)
 
     def backward(self, *dys: Array) -> Array:
-        dx = self.xp.zeros(*self.like[0])
+        dx = self.xp.zeros(*self.targets[0])
         for part, dy in zip(_parts(dx, self.lengths, self.dim), dys):
             if dy is not None:
                 part[...] = dy
@@ -117,7 +116,6 @@ class Flip(Op):
     kind = MOVEMENT
 
     def forward(self, x: Array, *, dims: tuple) -> Array:
-        self.dims = dims
         return self.xp.flip(x, dims).copy(order="K")  # as PyTorch: kernels need not know of negative strides
 
     def backward(self, dy: Array) -> Array:
@@ -133,7 +131,6 @@ class Pad(Op):
     kind = MOVEMENT
 
     def forward(self, x: Array, *, widths: Sequence[tuple[int, int]], value: float) -> Array:
-        self.widths = widths
         return self._padded(x, widths, value)
 
     def backward(self, dy: Array) -> Array:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..arguments import axis, floating, refuse
+from ..autograd import Array, Op
 from ..backend.kernels import Kernels
 from ..backend.layout import ENOUGH, LONGEST, THREADS, ceil_div, channels, compact, matching, power_of_two, row_lanes
 from ..precision import FP32, REDUCTION, reduce, store, widen
-from ..tensor import Array, Op, Tensor
-from ._arguments import axis, floating, refuse
+from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)
 
@@ -22,7 +23,6 @@ class Softmax(Op):
         e = self.xp.exp(widen(x) - reduce(x, dim, "max"))
         y = store(e / reduce(e, dim, "sum", like=x), like=x)
         self.save(y)  # the stored FP16 y, never an FP32 copy
-        self.dim = dim
         return y
 
     def backward(self, dy: Array) -> Array:
@@ -37,7 +37,6 @@ class Softmax(Op):
         y = self.xp.empty_like(x)
         plan.launch("softmax_forward", x, y)
         self.save(y)
-        self.dim = dim
         return y
 
     def backward_cuda(self, dy: Array) -> Array:
@@ -59,7 +58,6 @@ class LogSoftmax(Op):
         shifted = widen(x) - m
         s = reduce(self.xp.exp(shifted), dim, "sum", like=x)
         self.save(x, statistics=(m, s))  # not m + ln s: beside a large m, FP32 would lose digits of ln s
-        self.dim = dim
         return store(shifted - self.xp.log(s), like=x)
 
     def backward(self, dy: Array) -> Array:
@@ -74,7 +72,6 @@ class LogSoftmax(Op):
         y, m, s = self.xp.empty_like(dense), _reduced(self.xp, dense, dim), _reduced(self.xp, dense, dim)
         plan.launch("log_softmax_forward", dense, y, m, s)
         self.save(x, statistics=(m, s))
-        self.dim = dim
         return y
 
     def backward_cuda(self, dy: Array) -> Array:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..arguments import axis, refuse, tensor
+from ..autograd import Array, Op
 from ..precision import MOVEMENT, widen
-from ..tensor import Array, Op, Tensor
-from ._arguments import axis, refuse, tensor
+from ..tensor import Tensor
 from .index import gather
 
 

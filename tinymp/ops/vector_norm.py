@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..arguments import axes, floating, refuse
+from ..autograd import Array, Op
 from ..precision import REDUCTION, reduce, store, widen
-from ..tensor import Array, Op, Tensor
-from ._arguments import axes, floating, refuse
+from ..tensor import Tensor
 from .shape import reshape
 
 INF = float("inf")
@@ -24,7 +25,6 @@ class VectorNorm(Op):
 
     def forward(self, x: Array, *, dims: tuple, p: float) -> Array:
         xp, size = self.xp, self.xp.abs(widen(x))
-        self.dims, self.p = dims, p
         if abs(p) == INF:
             y = reduce(size, dims, "max" if p > 0 else "min", like=x)
         elif p == 0:

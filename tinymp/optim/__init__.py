@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .._instead import missing as _missing
+from ..instead import missing as _missing
 from .clip import clip_grad_norm_, clip_grad_value_
 from .cycle import OneCycleLR, ReduceLROnPlateau
 from .optimizer import SGD, Adagrad, Adam, AdamW, Optimizer, StepResult

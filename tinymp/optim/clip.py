@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from .._checks import number, require_unscaled
-from ..nn.parameter import Parameter
-from ..ops._arguments import refuse
+from ..arguments import number, refuse, require_unscaled
+from ..autograd import Array
+from ..parameter import Parameter
 from ..precision import float64, reduce, to_dtype, widen
 from ..sparse import once, values_of, with_values
-from ..tensor import Array, Tensor, tensor
+from ..tensor import Tensor, tensor
 from . import multi_tensor
 
 
@@ -33,9 +33,9 @@ def clip_grad_norm_(
     """
     refuse("clip_grad_norm_", foreach=foreach)
     if max_norm != math.inf:
-        max_norm = number("clip_grad_norm_", "max_norm", max_norm)
+        max_norm = number("clip_grad_norm_", "max_norm", max_norm, 0)
     if norm_type != math.inf:
-        norm_type = number("clip_grad_norm_", "norm_type", norm_type, above=True)
+        norm_type = number("clip_grad_norm_", "norm_type", norm_type, 0, above=True)
     params = _with_gradient("clip_grad_norm_", parameters)
     if not params:
         return tensor(0.0)
@@ -73,7 +73,7 @@ def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: fl
     RuntimeError if a gradient still carries a loss scale.
     """
     refuse("clip_grad_value_", foreach=foreach)
-    limit = number("clip_grad_value_", "clip_value", clip_value)
+    limit = number("clip_grad_value_", "clip_value", clip_value, 0)
     for p in _with_gradient("clip_grad_value_", parameters):
         g = widen(values_of(p.grad))
         p.grad = with_values(p.grad, backend.of(g).xp.clip(g, -limit, limit))

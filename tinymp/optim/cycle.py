@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .._checks import count, number, same_keys
-from ..ops._arguments import choice
+from ..arguments import choice, count, number, same_keys
 from .optimizer import Optimizer, PendingResult, StepResult
 from .schedule import Schedule
 
@@ -44,12 +43,12 @@ class OneCycleLR(Schedule):
                 raise ValueError(f"{name}: expected total_steps, or epochs and steps_per_epoch")
             total_steps = count(name, "epochs", epochs) * count(name, "steps_per_epoch", steps_per_epoch)
         self.total_steps = count(name, "total_steps", total_steps)
-        self.pct_start, self.three_phase = number(name, "pct_start", pct_start), bool(three_phase)
+        self.pct_start, self.three_phase = number(name, "pct_start", pct_start, 0), bool(three_phase)
         if self.pct_start > 1:
             raise ValueError(f"{name}: expected pct_start in [0, 1], got {pct_start!r}")
         self.anneal_strategy = choice(name, "anneal_strategy", anneal_strategy, ("cos", "linear"))
-        self.div_factor = number(name, "div_factor", div_factor, above=True)
-        self.final_div_factor = number(name, "final_div_factor", final_div_factor, above=True)
+        self.div_factor = number(name, "div_factor", div_factor, 0, above=True)
+        self.final_div_factor = number(name, "final_div_factor", final_div_factor, 0, above=True)
         self.max_lrs = _per_group(name, "max_lr", max_lr, len(groups))
         self.momenta: list[tuple[float, float]] = []
         if cycle_momentum:
@@ -96,7 +95,7 @@ def _per_group(name: str, field: str, value: Any, groups: int) -> list[float]:
     values = list(value) if isinstance(value, (list, tuple)) else [value] * groups
     if len(values) != groups:
         raise ValueError(f"{name}: expected a {field} for each of {groups} groups, got {len(values)}")
-    return [number(name, field, v) for v in values]
+    return [number(name, field, v, 0) for v in values]
 
 
 class ReduceLROnPlateau:
@@ -128,13 +127,13 @@ class ReduceLROnPlateau:
         self.optimizer = optimizer
         self.mode = choice(name, "mode", mode, ("min", "max"))
         self.threshold_mode = choice(name, "threshold_mode", threshold_mode, ("rel", "abs"))
-        self.factor, self.threshold = number(name, "factor", factor), number(name, "threshold", threshold)
+        self.factor, self.threshold = number(name, "factor", factor, 0), number(name, "threshold", threshold, 0)
         if self.factor >= 1:
             raise ValueError(f"{name}: expected factor below 1, got {factor!r}")
-        self.patience = int(number(name, "patience", patience))
-        self.cooldown = int(number(name, "cooldown", cooldown))
+        self.patience = int(number(name, "patience", patience, 0))
+        self.cooldown = int(number(name, "cooldown", cooldown, 0))
         self.min_lrs = _per_group(name, "min_lr", min_lr, len(optimizer.param_groups))
-        self.eps = number(name, "eps", eps)
+        self.eps = number(name, "eps", eps, 0)
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
 
@@ -182,7 +181,7 @@ class ReduceLROnPlateau:
         where = "ReduceLROnPlateau.load_state_dict"
         same_keys(where, "state_dict", state_dict, {*self._STATE, "lrs"})
         rates = _per_group(where, "lrs", list(state_dict["lrs"]), len(self.optimizer.param_groups))
-        counts = {name: int(number(where, name, state_dict[name])) for name in self._STATE[1:]}
+        counts = {name: int(number(where, name, state_dict[name], 0)) for name in self._STATE[1:]}
         vars(self).update(counts, best=float(state_dict["best"]))
         for group, rate in zip(self.optimizer.param_groups, rates):
             group["lr"] = rate

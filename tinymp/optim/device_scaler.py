@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd import Array
 from ..backend import gpu
 from ..backend.kernels import Kernels
 from ..backend.recording import Mailbox
-from ..nn.parameter import Parameter
+from ..parameter import Parameter
 from ..precision import float32, float64
 from ..sparse import values_of, with_values
-from ..tensor import Array
 from . import multi_tensor
 from .multi_tensor import NONE
 

@@ -13,11 +13,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ..autograd import Array
 from ..backend import gpu, recording
-from ..nn.parameter import Parameter
+from ..parameter import Parameter
 from ..precision import float16, float32
 from ..sparse import put, rows_of, values_of, with_values
-from ..tensor import Array
 from . import multi_tensor
 
 Ready = list[tuple[dict[str, Any], Parameter]]

@@ -10,15 +10,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .. import backend
-from .._checks import fraction, number, require_unscaled, same_keys, whole
+from .. import backend, statistics
+from ..arguments import number, refuse, require_unscaled, same_keys, whole
+from ..autograd import Array, type_name
 from ..events import Update, here, running, tell
-from ..nn import statistics
-from ..nn.parameter import Parameter
-from ..ops._arguments import refuse
+from ..parameter import Parameter
 from ..precision import FLOATING, UPDATE, float16, store, to_dtype, use, widen
 from ..sparse import SparseRows, put, rows_of, values_of, with_values
-from ..tensor import Array, Tensor, type_name
+from ..tensor import Tensor
 from . import fused
 
 Group = dict[str, Any]
@@ -188,7 +187,7 @@ class Optimizer:
             elif name == "betas":
                 if not isinstance(value, (tuple, list)) or len(value) != 2:
                     raise TypeError(f"{self._name}: expected `betas` to be two numbers, got {value!r}")
-                group[name] = tuple(number(self._name, name, beta) for beta in value)
+                group[name] = tuple(number(self._name, name, beta, 0) for beta in value)
                 if max(group[name]) >= 1:
                     raise ValueError(f"{self._name}: expected `betas` to be below 1, got {value!r}")
             elif name != "params":
@@ -437,7 +436,7 @@ class SGD(Optimizer):
 
     def _check_options(self, group: Group) -> None:
         super()._check_options(group)
-        fraction("SGD", "momentum", group["momentum"])  # above 1, the buffer would grow without end
+        number("SGD", "momentum", group["momentum"], 0, 1)  # above 1, the buffer would grow without end
         if group["nesterov"] and (group["momentum"] == 0 or group["dampening"] != 0):
             raise ValueError("SGD: nesterov needs momentum > 0 and dampening == 0")
 

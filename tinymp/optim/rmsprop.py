@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .. import backend
-from ..ops._arguments import refuse
-from ..tensor import Array
+from ..arguments import refuse
+from ..autograd import Array
 from .optimizer import Group, Optimizer, State
 
 

@@ -22,16 +22,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from .. import backend
-from .._checks import count, flag, loss_scale, number, same_keys, whole
+from .. import backend, statistics
+from ..arguments import count, flag, loss_scale, number, refuse, same_keys, tensor, whole
+from ..autograd import Array, Op
 from ..caller import caller
 from ..events import Observer, observe
-from ..nn import statistics
-from ..nn.parameter import Parameter
-from ..ops._arguments import refuse, tensor
+from ..parameter import Parameter
 from ..precision import FLOATING, FP16_MAX, LOSS, float16, reduce, widen
 from ..sparse import values_of
-from ..tensor import Array, Op, Tensor
+from ..tensor import Tensor
 from .device_scaler import BAD_LOSSES, GROWTH_TRACKER, ITERATION, OVERFLOWED, SKIPS, DeviceSide
 from .optimizer import Optimizer, StepResult, unscaled
 
@@ -124,7 +123,7 @@ class LossScaler:
             factor = self._scale if self._dynamic() is None else side.factor
             return ScaleLoss.apply(loss, scale=factor, scaler=self)
         if self._bad_loss is None and not math.isfinite(loss.item()):
-            cause = self._witness.cause(loss._op) if self._witness else _UNWATCHED
+            cause = self._witness.cause(loss.grad_fn) if self._witness else _UNWATCHED
             self._bad_loss = (loss.item(), cause)
         return ScaleLoss.apply(loss, scale=self._scale, scaler=self)
 
@@ -426,12 +425,12 @@ class DynamicLossScaler(LossScaler):
         self.min_scale = loss_scale(name, "min_scale", min_scale)
         self.max_scale = loss_scale(name, "max_scale", max_scale, self.min_scale)
         self.growth_factor = number(name, "growth_factor", growth_factor, 1.0, above=True)
-        self.backoff_factor = number(name, "backoff_factor", backoff_factor, above=True)
+        self.backoff_factor = number(name, "backoff_factor", backoff_factor, 0, above=True)
         self.growth_interval = count(name, "growth_interval", growth_interval)
         self.growth_tracker = 0  # iterations without overflow since S last changed
         if self.backoff_factor >= 1:
             raise ValueError(f"{name}: expected `backoff_factor` to be below 1, got {backoff_factor!r}")
-        if not self.min_scale <= number(name, "init_scale", init_scale) <= self.max_scale:
+        if not self.min_scale <= number(name, "init_scale", init_scale, 0) <= self.max_scale:
             raise ValueError(f"{name}: expected `init_scale` in [{min_scale:g}, {max_scale:g}], got {init_scale!r}")
         if max_consecutive_skips is None:
             max_consecutive_skips = math.ceil(math.log(self.min_scale / self.max_scale, self.backoff_factor)) + 2
@@ -467,7 +466,7 @@ class ObservedLossScaler(LossScaler):
 
     _saved: ClassVar = {
         "observed": whole,
-        "largest": lambda where, name, value: None if value is None else number(where, name, value),
+        "largest": lambda where, name, value: None if value is None else number(where, name, value, 0),
         "fixed": flag,
     }
 
@@ -574,7 +573,7 @@ class _Witness(Observer):
 
     def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
         if op.phase == "forward":
-            shapes = ", ".join(f"{op._name_of(i)} {x.shape}" for i, x in enumerate(inputs) if hasattr(x, "shape"))
+            shapes = ", ".join(f"{op.name_of(i)} {x.shape}" for i, x in enumerate(inputs) if hasattr(x, "shape"))
             bad = {i: n for i, n in enumerate(map(_nonfinite, inputs)) if n}
             self.calls[op] = f"{op.name}({shapes}) at {caller(sys._getframe())}", bad
             if self.first_nonfinite is None and (bad or any(map(_nonfinite, outputs))):
@@ -601,7 +600,7 @@ class _Witness(Observer):
         i, n = next(iter(bad.items()))
         leaf = edges[i]
         source = f"parameter `{leaf.name}`" if isinstance(leaf, Parameter) and leaf.name else "the data"
-        return f"argument `{op._name_of(i)}` of {where} already holds {n} values that are not finite: {source}"
+        return f"argument `{op.name_of(i)}` of {where} already holds {n} values that are not finite: {source}"
 
 
 def _listed(where: str, history: Any) -> list:

@@ -12,8 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._checks import count, number, same_keys, whole
-from ..ops._arguments import refuse
+from ..arguments import count, number, refuse, same_keys, whole
 from .optimizer import Optimizer, PendingResult, StepResult
 
 
@@ -57,7 +56,7 @@ class Schedule:
             group["lr"] = rate
 
     def _rates(self, t: int, base_lrs: list[float]) -> list[float]:
-        return [number(self._name, "lr", self.rate(base, t, i)) for i, base in enumerate(base_lrs)]
+        return [number(self._name, "lr", self.rate(base, t, i), 0) for i, base in enumerate(base_lrs)]
 
     def get_last_lr(self) -> list[float]:
         """The groups' rates now."""
@@ -82,7 +81,7 @@ class Schedule:
         if len(state_dict["base_lrs"]) != len(self.base_lrs):
             groups, given = len(self.base_lrs), len(state_dict["base_lrs"])
             raise ValueError(f"{where}: expected rates of {groups} groups, got {given}")
-        rates = [number(where, "base_lrs", rate) for rate in state_dict["base_lrs"]]
+        rates = [number(where, "base_lrs", rate, 0) for rate in state_dict["base_lrs"]]
         t = whole(where, "last_epoch", state_dict["last_epoch"])
         self._rates(t, rates)  # what is wrong with them is found out here
         self.last_epoch, self.base_lrs = t, rates
@@ -94,7 +93,7 @@ class StepLR(Schedule):
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
         self.step_size = count("StepLR", "step_size", step_size)
-        self.gamma = number("StepLR", "gamma", gamma)
+        self.gamma = number("StepLR", "gamma", gamma, 0)
         super().__init__(optimizer, last_epoch)
 
     def rate(self, base: float, t: int, group: int) -> float:
@@ -108,7 +107,7 @@ class MultiStepLR(Schedule):
         self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
         self.milestones = sorted(count("MultiStepLR", "milestones", m) for m in milestones)
-        self.gamma = number("MultiStepLR", "gamma", gamma)
+        self.gamma = number("MultiStepLR", "gamma", gamma, 0)
         super().__init__(optimizer, last_epoch)
 
     def rate(self, base: float, t: int, group: int) -> float:
@@ -120,7 +119,7 @@ class CosineAnnealingLR(Schedule):
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         self.T_max = count("CosineAnnealingLR", "T_max", T_max)
-        self.eta_min = number("CosineAnnealingLR", "eta_min", eta_min)
+        self.eta_min = number("CosineAnnealingLR", "eta_min", eta_min, 0)
         super().__init__(optimizer, last_epoch)
 
     def rate(self, base: float, t: int, group: int) -> float:
@@ -138,8 +137,8 @@ class LinearLR(Schedule):
         total_iters: int = 5,
         last_epoch: int = -1,
     ) -> None:
-        self.start_factor = number("LinearLR", "start_factor", start_factor, above=True)
-        self.end_factor = number("LinearLR", "end_factor", end_factor)
+        self.start_factor = number("LinearLR", "start_factor", start_factor, 0, above=True)
+        self.end_factor = number("LinearLR", "end_factor", end_factor, 0)
         self.total_iters = count("LinearLR", "total_iters", total_iters)
         if max(self.start_factor, self.end_factor) > 1:
             raise ValueError(f"LinearLR: expected factors up to 1, got {start_factor!r} and {end_factor!r}")

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend
-from ..events import here, tell, unobserved
-from ..precision import FP32, MIXED, UPDATE, Policy, float16, float32, require_fit, store, to_dtype, use
-from ..sparse import SparseRows, dense_of, put, values_of, with_values
-from ..tensor import Array, Tensor, tensor, type_name
+from . import backend
+from .autograd import Array, Variable, type_name
+from .events import here, tell, unobserved
+from .precision import FP32, MIXED, UPDATE, Policy, float16, float32, require_fit, store, to_dtype, use
+from .sparse import SparseRows, dense_of, put, values_of, with_values
+from .tensor import Tensor, tensor
 
-_DATA: Any = Tensor.__dict__["data"]  # the slot itself, which Parameter.data guards
+_DATA: Any = Variable.__dict__["data"]  # the slot itself, which Parameter.data guards
 
 
 class Parameter(Tensor):
@@ -159,7 +160,7 @@ class Parameter(Tensor):
         """Overwrite the weight with zeros. Only under `no_grad`."""
         return self.copy_(backend.of(self.data).xp.zeros_like(self.data))
 
-    def _cast_storage(self, policy: Policy) -> Parameter:
+    def cast_storage(self, policy: Policy) -> Parameter:
         """Take the policy's storage. FP32 to FP16 rounds the copy once; back to FP32 is the exact master."""
         replace([(self, self.cast_to(policy))])
         return self

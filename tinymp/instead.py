@@ -54,7 +54,6 @@ INSTEAD: dict[str, dict[str, str]] = {
     },
     "Tensor": {
         "mT": "use transpose(-2, -1)",
-        "grad_fn": "see is_leaf and requires_grad",
         "is_cuda": 'use device == "gpu"',
         "bfloat16": "there is no bfloat16; use half()",
         "fill_": "use x[...] = value under no_grad, or tinymp.full",
@@ -62,8 +61,8 @@ INSTEAD: dict[str, dict[str, str]] = {
         "normal_": "use tinymp.nn.init.normal_(x), or tinymp.randn",
         "type": "use dtype and to(dtype)",
         "data_ptr": "use the array, `data`",
-        "retain_grad": "detach it and set requires_grad, or use tinymp.watch",
-        "register_hook": "use tinymp.watch, or a module's register_full_backward_hook",
+        "retain_grad": "detach it and set requires_grad, or use tinymp.observe",
+        "register_hook": "use tinymp.observe, or a module's register_full_backward_hook",
         "new_zeros": "use tinymp.zeros(shape, dtype=x.dtype, device=x.device)",
         "new_ones": "use tinymp.ones(shape, dtype=x.dtype, device=x.device)",
         "new_tensor": "use tinymp.tensor(values, dtype=x.dtype)",

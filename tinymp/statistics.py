@@ -21,8 +21,9 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
-from .. import backend
-from ..tensor import Array, Tensor, is_grad_enabled
+from . import backend
+from .autograd import Array, is_grad_enabled
+from .tensor import Tensor
 
 
 class _Iteration(threading.local):

@@ -1,0 +1,37 @@
+"""What a graph keeps in memory until its backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..autograd import Array, Op, Variable, owner_of
+
+
+def saved_nbytes(root: Variable) -> int:
+    """The bytes that the graph behind `root` keeps for backward: see `kept_by`."""
+    graph: set[Op] = set()
+    ops = [root.grad_fn]
+    while ops:
+        op = ops.pop()
+        if op is not None and op not in graph:
+            graph.add(op)
+            ops += [edge[0] for edge in op.edges if isinstance(edge, tuple)]
+    return sum(owner_of(x).nbytes for x in kept_by(graph).values())
+
+
+def kept_by(ops: Iterable[Op]) -> dict[int, Array]:
+    """The arrays that ops hold on to until backward, activations and statistics: one of each memory, by its owner's id.
+
+    Not those of the leaves that require gradients (weights), and nothing of ops whose backward has run.
+    """
+    kept: dict[int, Array] = {}
+    leaves: set[int] = set()
+    for op in ops:
+        if op.saved is None:
+            continue
+        leaves |= {id(owner_of(edge.data)) for edge in op.edges if isinstance(edge, Variable)}
+        for value in vars(op).values():  # `saved`, `statistics`, and whatever else forward left there
+            for x in value if isinstance(value, (tuple, list)) else (value,):
+                if hasattr(x, "nbytes") and hasattr(x, "strides"):
+                    kept[id(owner_of(x))] = x
+    return {owner: x for owner, x in kept.items() if owner not in leaves}
