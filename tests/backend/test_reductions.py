@@ -180,3 +180,16 @@ def test_one_fp16_accumulator_of_a_running_sum(axis):
     with np.errstate(over="ignore"):
         expected = cpu.reduce_fp16(x, axis, "cumsum")
     np.testing.assert_array_equal(reductions.reduce_fp16(on_device(x), axis, "cumsum").get(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("shape", [(2, 400_000), (200_000, 8), (200_000, 1, 3)])
+def test_a_thread_adds_in_blocks(dtype, shape, monkeypatch):
+    """Where all blocks are busy with other sums, each thread has hundreds of terms: one after the other, their
+    roundings would all fall to one side. NumPy sums these in FP64.
+    """
+    monkeypatch.setattr(reductions, "ENOUGH", 1)
+    x = np.full(shape, 0.1, dtype)
+    axis = int(np.argmax(shape))
+    y = reductions.reduce(on_device(x), axis, "mean").get()
+    assert (np.abs(y / float(x.flat[0]) - 1) <= 1e-6).all()

@@ -127,3 +127,11 @@ def test_nothing_waits_for_the_device():
     dy = on_device(randn(6, 4).astype("float16"))
     with cupy.no_synchronisation():
         ops.embedding(mp.Tensor(index), w, padding_idx=1).backward(dy)
+
+
+@pytest.mark.parametrize("width", [1, 8])
+def test_a_row_that_is_looked_up_very_often(width):
+    rows = np.full((100_000, width), 0.1, "float32")
+    total = scatter.sum_rows(2, on_device(np.ones(100_000, int)), on_device(rows)).get()
+    assert (total[0] == 0).all()
+    assert (np.abs(total[1] / (100_000 * float(rows[0, 0])) - 1) <= 1e-6).all()

@@ -6,7 +6,7 @@ import pytest
 import tinymp as mp
 from oracle import randn
 from tinymp import nn, ops, statistics
-from twins import check_twin, launches
+from twins import check_twin, launches, on_device
 
 # A line of memory has 8 halves or 4 floats, a thread reads 4 lines at a time, a block has 256 threads.
 IMAGES = [
@@ -272,3 +272,17 @@ def test_what_is_too_long_for_32_bits_is_left_to_the_definition(gpu, monkeypatch
     for op in (training, evaluation, lambda x, w, b: ops.layer_norm(x, 5, w, b)):
         check_twin(op, randn(5, 5), *affine(5), length=100, grad_length=50)
     assert not any("norm" in name for name in (launches() or ())[before:])
+
+
+def test_a_thread_adds_in_blocks(gpu, monkeypatch):
+    """Where all blocks are busy with other channels, each thread has thousands of terms of its sums."""
+    monkeypatch.setattr(norm, "ENOUGH", 1)
+    x = randn(1, 2, 700, 700).astype("float32")
+    b = mp.Tensor(on_device(np.zeros(2, "float32"))).requires_grad_()
+    ops.batch_norm(mp.Tensor(on_device(x)), None, None, None, b, training=True).backward(
+        on_device(np.full(x.shape, 0.1, "float32"))
+    )
+    assert (np.abs(b.grad.get() / (700 * 700 * float(np.float32(0.1))) - 1) <= 1e-6).all()
+    row = mp.Tensor(on_device(x.reshape(2, -1))).requires_grad_()
+    ops.layer_norm(row, row.shape[1]).backward(on_device(np.full(row.shape, 0.1, "float32")))
+    assert np.abs(row.grad.get()).max() <= 0.1 * 1e-6  # equal dy move nothing, but for the error of their sum

@@ -174,3 +174,10 @@ def test_more_rows_than_a_grid_has():
 @pytest.mark.parametrize("op", [ops.max_pool2d, ops.avg_pool2d, ops.adaptive_avg_pool2d])
 def test_an_empty_batch(op):
     check_twin(lambda x: op(x, 2), randn(0, 3, 4, 6))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_the_mean_of_a_large_image(dtype):
+    x = np.full((2, 1, 400, 500), 0.1, dtype)
+    y = ops.adaptive_avg_pool2d(mp.Tensor(on_device(x)), (1, 2)).numpy()
+    assert (np.abs(y / float(x.flat[0]) - 1) <= 2.0**-15 + (2.0**-11 if dtype == "float16" else 0)).all()

@@ -5,9 +5,10 @@ import sys
 import numpy as np
 import pytest
 
+import tinymp as mp
 from oracle import randn
 from tinymp import ops
-from twins import check_twin, launches
+from twins import check_twin, launches, on_device
 
 OPS = [ops.softmax, ops.log_softmax]
 INF, NAN = np.inf, np.nan
@@ -87,3 +88,11 @@ def test_what_is_too_long_for_32_bits_is_left_to_the_definition(gpu, monkeypatch
     before = len(launches() or ())
     check_twin(lambda x: op(x, dim), randn(5, 5), length=12, grad_length=40, inherited=8, magnitude=10)
     assert not any("softmax" in name for name in (launches() or ())[before:])
+
+
+@pytest.mark.parametrize("shape", [(1, 1_000_000), (200_000, 4)])
+def test_a_thread_adds_in_blocks(gpu, shape):
+    """The gradient of equal logits with equal dy is dy - mean dy = 0, but for the error of the sum of dy."""
+    x = mp.Tensor(on_device(np.zeros(shape, "float32"))).requires_grad_()
+    ops.log_softmax(x, int(np.argmax(shape))).backward(on_device(np.full(shape, 0.1, "float32")))
+    assert np.abs(x.grad.get()).max() <= 0.1 * 1e-6

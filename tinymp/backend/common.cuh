@@ -43,6 +43,35 @@ struct Min {
     __device__ static float combine(float a, float b) { return (a < b || a != a) ? a : b; }
 };
 
+constexpr int CHAIN = 64;  // of a long sum: how many terms, or sums of terms, a thread adds one after the other
+
+// What one thread accumulates, in blocks: CHAIN terms, then CHAIN of their sums, and so on: the error of a long sum then
+// grows with the logarithm of its length (the gate `reduce` promises a bound). A: a struct with combine(a, b) and, from
+// A(), its neutral element. Two levels keep the chains short for sums of many thousand terms; one is a plain sum.
+template <class A, int LEVELS = 2>
+struct InBlocks {
+    A level[LEVELS];
+    int terms = 0;
+
+    __device__ void add(const A& a) {
+        level[0] = A::combine(level[0], a);
+        terms++;
+#pragma unroll
+        for (int i = 1, full = CHAIN; i < LEVELS; i++, full *= CHAIN)
+            if (terms % full == 0) {
+                level[i] = A::combine(level[i], level[i - 1]);
+                level[i - 1] = A();
+            }
+    }
+
+    __device__ A total() const {
+        A all = level[LEVELS - 1];
+#pragma unroll
+        for (int i = LEVELS - 2; i >= 0; i--) all = A::combine(all, level[i]);
+        return all;
+    }
+};
+
 // Over groups of `lanes` neighbouring lanes of a warp, a power of two; every lane gets the result of its group. The
 // order is fixed: a run repeats bit for bit.
 template <class How>

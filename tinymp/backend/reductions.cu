@@ -4,7 +4,8 @@
 // be 1. `rows`: K0 R0 K1 R1, neighbours in memory meet in one sum. `columns`: R0 K0 R1 K1, neighbours belong to
 // different sums. An output is numbered o = k0 * K1 + k1, and the elements of its sum r = r0 * R1 + r1.
 //
-// y[o * splits + s] is the result over part s of the elements, divided by `divisor`; blockIdx.y is s.
+// y[o * splits + s] is the result over part s of the elements, divided by `divisor`; blockIdx.y is s. A thread combines
+// CHAIN elements at a time, and then their results: no chain of additions is long.
 
 enum { SUM, MAX, MIN };
 
@@ -46,14 +47,19 @@ __device__ inline void rows(const T* x, float* y, long long outputs, long long R
         long long n = R0 * R1, part = (n + gridDim.y - 1) / gridDim.y, end = min(n, (blockIdx.y + 1) * part);
         long long k0 = o / K1, k1 = o % K1, start = blockIdx.y * part + lane;
         Walk walk(start, lanes, R1);
+        for (long long r = start; r < end;) {
+            float block = How::none;
+            long long stop = min(end, r + CHAIN * lanes);
 #pragma unroll 4
-        for (long long r = start; r < end; r += lanes) {
-            const T* from = x + (((k0 * R0 + walk.r0) * K1 + k1) * R1 + walk.r1) * WIDTH;
-            if constexpr (WIDTH > 1)
-                total = How::combine(total, combine_pack<How>(Pack(from)));
-            else
-                total = How::combine(total, widen(*from));
-            walk.next();
+            for (; r < stop; r += lanes) {
+                const T* from = x + (((k0 * R0 + walk.r0) * K1 + k1) * R1 + walk.r1) * WIDTH;
+                if constexpr (WIDTH > 1)
+                    block = How::combine(block, combine_pack<How>(Pack(from)));
+                else
+                    block = How::combine(block, widen(*from));
+                walk.next();
+            }
+            total = How::combine(total, block);
         }
     }
     total = reduce_lanes<How>(total, lanes, scratch);  // threads without an output take part
@@ -93,17 +99,25 @@ __device__ inline void columns(const T* x, float* y, long long outputs, long lon
         long long n = R0 * R1, part = (n + gridDim.y - 1) / gridDim.y, end = min(n, (blockIdx.y + 1) * part);
         long long k0 = o / K1, k1 = o % K1, start = blockIdx.y * part + row;
         Walk walk(start, down, R1);
-#pragma unroll 4
-        for (long long r = start; r < end; r += down) {
-            const T* from = x + ((walk.r0 * K0 + k0) * R1 + walk.r1) * K1 + k1;
-            if constexpr (WIDTH > 1) {
-                Pack pack(from);
+        for (long long r = start; r < end;) {
+            float block[WIDTH];
 #pragma unroll
-                for (int i = 0; i < WIDTH; i++) total[i] = How::combine(total[i], widen(pack.at[i]));
-            } else {
-                total[0] = How::combine(total[0], widen(*from));
+            for (int i = 0; i < WIDTH; i++) block[i] = How::none;
+            long long stop = min(end, r + CHAIN * down);
+#pragma unroll 4
+            for (; r < stop; r += down) {
+                const T* from = x + ((walk.r0 * K0 + k0) * R1 + walk.r1) * K1 + k1;
+                if constexpr (WIDTH > 1) {
+                    Pack pack(from);
+#pragma unroll
+                    for (int i = 0; i < WIDTH; i++) block[i] = How::combine(block[i], widen(pack.at[i]));
+                } else {
+                    block[0] = How::combine(block[0], widen(*from));
+                }
+                walk.next();
             }
-            walk.next();
+#pragma unroll
+            for (int i = 0; i < WIDTH; i++) total[i] = How::combine(total[i], block[i]);
         }
     }
     for (int half_of = down / 2; half_of > 0; half_of /= 2) {  // the upper half is combined into the lower

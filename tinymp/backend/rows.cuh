@@ -112,6 +112,25 @@ __device__ inline void each_line(Walk walk, const T* const (&from)[N], Use use) 
     });
 }
 
+// The total, in blocks, of what a thread's walk adds up: add(a, line, x) or, for two arrays, add(a, line, x, y) adds the
+// elements of a line to a. Two levels: a few lines, CHAIN of them, and so on; one: all of them in their order.
+template <class A, int LEVELS = 2, int N, class Add>
+__device__ inline A add_lines(Walk walk, const T* const (&from)[N], Add add) {
+    InBlocks<A, LEVELS> all;
+    each_batch(walk, from, [&](const Line (&lines)[BATCH], const Pack (&xs)[N][BATCH]) {
+        A fresh;
+        A& few = LEVELS == 1 ? all.level[0] : fresh;
+#pragma unroll
+        for (int u = 0; u < BATCH; u++)
+            if constexpr (N == 1)
+                add(few, lines[u], xs[0][u]);
+            else
+                add(few, lines[u], xs[0][u], xs[1][u]);
+        if (LEVELS > 1) all.add(few);
+    });
+    return all.total();
+}
+
 // -------------------------------------------------------------------------- combining what the threads of a block have
 
 // What threads accumulate is a struct A of floats with combine(a, b) and, from A(), its neutral element.

@@ -2,7 +2,7 @@
 //
 // order lists the positions i sorted by index (stable), so that the rows of one v are a run of it. It is cut into chunks
 // of a fixed length: a thread adds up the part of each run that lies in its chunk. Runs within one chunk are then done;
-// the parts of the others wait in `partial`, until `add_parts` adds them up in order.
+// the parts of the others wait in `partial`, until `add_parts` adds them up in order, in blocks where they are many.
 //
 // rows: (n, width) and out: (n_rows, width) in T; index, order: (n,). partial: (chunks, 2, width), first the run at the
 // start of the chunk, then the one at its end if that is another. bounds: (n_rows, 2), begin and end of each run in
@@ -61,18 +61,33 @@ extern "C" __global__ void add_rows(const T* rows, const long long* index, const
 }
 
 template <int N>
+struct RowSum {
+    Values<N> values = {};
+
+    __device__ static RowSum combine(const RowSum& a, const RowSum& b) {
+        RowSum c;
+#pragma unroll
+        for (int j = 0; j < N; j++) c.values.at[j] = a.values.at[j] + b.values.at[j];
+        return c;
+    }
+};
+
+template <int N>
 __device__ inline void add_parts_of(const float* partial, const long long* bounds, T* out, long long width,
                                     long long chunk, long long v, long long column) {
     long long begin = bounds[2 * v], end = bounds[2 * v + 1], k = begin / chunk, last = (end - 1) / chunk;
     if (end > 0 && k == last) return;  // add_rows has stored it
-    Values<N> sum = {};
+    InBlocks<RowSum<N>, 3> sum;
     if (end > 0) {
         const float* part = partial + (2 * k + (begin > k * chunk)) * width + column;
-        for (; k <= last; part = partial + 2 * ++k * width + column)
+        for (; k <= last; part = partial + 2 * ++k * width + column) {
+            RowSum<N> row;
 #pragma unroll
-            for (int j = 0; j < N; j++) sum.at[j] += part[j];
+            for (int j = 0; j < N; j++) row.values.at[j] = part[j];
+            sum.add(row);
+        }
     }
-    save(out + v * width + column, sum);
+    save(out + v * width + column, sum.total().values);
 }
 
 extern "C" __global__ void add_parts(const float* partial, const long long* bounds, T* out, long long n_rows,

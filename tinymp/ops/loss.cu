@@ -125,8 +125,10 @@ struct Softmax {
             total *= expf(top - above);
             top = above;
         }
+        float few = 0.0f;
 #pragma unroll
-        for (int j = 0; j < PACK; j++) total += expf(widen(x.at[j]) - top);
+        for (int j = 0; j < PACK; j++) few += expf(widen(x.at[j]) - top);
+        total += few;
     }
 };
 
@@ -154,11 +156,14 @@ extern "C" __global__ void __launch_bounds__(256)
         if (ours)
             for_each_pack(row, classes, inner, lane, lanes, [&](int c, const Pack& pack) {
                 softmax.add(pack);
-                if (share != 0.0f)
+                if (share != 0.0f) {
+                    float few = 0.0f;
 #pragma unroll
                     for (int j = 0; j < PACK; j++)
                         if (c + j >= 0 && c + j < classes)
-                            spread += (weight ? weight[c + j] : 1.0f) * (widen(pack.at[j]) - origin);
+                            few += (weight ? weight[c + j] : 1.0f) * (widen(pack.at[j]) - origin);
+                    spread += few;
+                }
             });
         float row_top = reduce_lanes<Max>(softmax.top, lanes, scratch);
         float total = reduce_lanes<Sum>(softmax.total * expf(softmax.top - row_top), lanes, scratch);

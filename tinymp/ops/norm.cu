@@ -1,7 +1,8 @@
 // Batch norm and layer norm (norm.py).
 //
 // Statistics are made of batches of a few values in registers: their mean, then the sum of squared distances from it;
-// batches, threads and blocks are combined pairwise (Chan, Golub & LeVeque, 1983), in a fixed order. Nothing cancels.
+// batches, blocks of them, threads and their blocks are combined (Chan, Golub & LeVeque, 1983), in a fixed order. Nothing
+// cancels.
 //
 // Batch norm sees x as (outer, channels, inner); see `channels` in backend/layout.py. In every kernel below V is the
 // number of channels that a thread sees: 1 where inner > 1 (a block walks one channel along its runs of `inner`), PACK
@@ -153,13 +154,17 @@ struct Share {
     }
 };
 
+// Of InBlocks: the PACK channels of a thread would take too many registers for two, and its share of one is short.
+template <int V>
+constexpr int LEVELS = V == 1 ? 2 : 1;
+
 template <int V>
 __device__ inline Moments<V> moments(const T* x, Walk walk) {
-    Moments<V> all;
+    InBlocks<Moments<V>, LEVELS<V>> all;
     each_batch(walk, {x}, [&](const Line (&lines)[BATCH], const Pack (&xs)[1][BATCH]) {
-        all = Moments<V>::combine(all, Moments<V>::of(lines, xs[0]));
+        all.add(Moments<V>::of(lines, xs[0]));
     });
-    return all;
+    return all.total();
 }
 
 // y = (x - mean) scale + shift.
@@ -175,11 +180,10 @@ __device__ inline void affine(const T* x, T* y, Walk walk, const float (&mean)[V
 // Sums of dy and dy (x - mean).
 template <int V>
 __device__ inline Sums<V> sums(const T* x, const T* dy, Walk walk, const float (&mean)[V]) {
-    Sums<V> all;
-    each_line(walk, {x, dy}, [&](const Line& line, const Pack& xs, const Pack& dys) {
-        each(line, [&](int k) { all.add(k, widen(dys.at[k]), widen(xs.at[k]) - mean[k % V]); });
-    });
-    return all;
+    auto add = [&](Sums<V>& few, const Line& line, const Pack& xs, const Pack& dys) {
+        each(line, [&](int k) { few.add(k, widen(dys.at[k]), widen(xs.at[k]) - mean[k % V]); });
+    };
+    return add_lines<Sums<V>, LEVELS<V>>(walk, {x, dy}, add);
 }
 
 template <int V>
@@ -453,12 +457,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward(
     RowShare share(rows, length, lanes, aligned16(x) && aligned16(dy) && aligned16(dx));
     bool ours = share.row < rows;
     float center = ours ? mean[share.row] : 0.0f, r = ours ? rstd[share.row] : 0.0f;
-    Sums<1> all;
-    each_line(share.walk, {x, dy}, [&](const Line& line, const Pack& xs, const Pack& dys) {
+    auto add = [&](Sums<1>& few, const Line& line, const Pack& xs, const Pack& dys) {
         Values<PACK> weight = along_row(w, line, 1.0f);
-        each(line, [&](int k) { all.add(k, widen(dys.at[k]) * weight.at[k], (widen(xs.at[k]) - center) * r); });
-    });
-    all = combine_lanes(all, lanes, scratch);
+        each(line, [&](int k) { few.add(k, widen(dys.at[k]) * weight.at[k], (widen(xs.at[k]) - center) * r); });
+    };
+    Sums<1> all = combine_lanes(add_lines<Sums<1>>(share.walk, {x, dy}, add), lanes, scratch);
     float constant = all.dy[0] / length, along = all.along[0] / length;
     each_line(share.walk, {x, dy}, [&](const Line& line, const Pack& xs, const Pack& dys) {
         Values<PACK> weight = along_row(w, line, 1.0f);
@@ -476,13 +479,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_sums_columns(
     __shared__ float scratch[FLOATS<Sums<PACK>> * THREADS];
     Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
     Share<PACK> share(layout, aligned16(x) && aligned16(dy));
-    Sums<PACK> all;
-    each_line(share.walk, {x, dy}, [&](const Line& line, const Pack& xs, const Pack& dys) {
+    auto add = [&](Sums<PACK>& few, const Line& line, const Pack& xs, const Pack& dys) {
         bool ours = line.lo < line.hi;
         float center = ours ? mean[line.row] : 0.0f, r = ours ? rstd[line.row] : 0.0f;
-        each(line, [&](int k) { all.add(k, widen(dys.at[k]), (widen(xs.at[k]) - center) * r); });
-    });
-    all = combine_rows(all, lanes, scratch);
+        each(line, [&](int k) { few.add(k, widen(dys.at[k]), (widen(xs.at[k]) - center) * r); });
+    };
+    Sums<PACK> all = combine_rows(add_lines<Sums<PACK>, LEVELS<PACK>>(share.walk, {x, dy}, add), lanes, scratch);
     if (threadIdx.x < lanes && share.unit < share.units)
         put_part(all, work, share.part, parts, share.unit, share.units);
 }

@@ -161,11 +161,14 @@ __device__ inline void average_forward(const T* x, T* y, int planes, int images,
         Values<K> sum = {};
         for (int h = rows.begin(oh); h < rows.end(oh); h++) {
             const T* line = x + line_at(plane, rows.size, h, columns.size, images, i);
+            Values<K> of_line = {};  // summed apart: a cell may be a whole image
             for (int w = columns.begin(ow); w < columns.end(ow); w++) {
                 Values<K> seen = load(width, line + w * images);
 #pragma unroll
-                for (int k = 0; k < K; k++) sum.at[k] += seen.at[k];
+                for (int k = 0; k < K; k++) of_line.at[k] += seen.at[k];
             }
+#pragma unroll
+            for (int k = 0; k < K; k++) sum.at[k] += of_line.at[k];
         }
         float divisor = override != 0.0f ? override : rows.divisor(oh, padding) * columns.divisor(ow, padding);
 #pragma unroll

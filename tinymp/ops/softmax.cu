@@ -130,16 +130,16 @@ struct Share {
 template <int V>
 __device__ inline Exponentials<V> exponentials(const T* x, Walk walk, float (&e)[BATCH][PACK], Line (&held)[BATCH],
                                                bool& complete) {
-    Exponentials<V> all;
+    InBlocks<Exponentials<V>> all;
     int batches = 0;
     each_batch(walk, {x}, [&](const Line (&lines)[BATCH], const Pack (&xs)[1][BATCH]) {
 #pragma unroll
         for (int u = 0; u < BATCH; u++) held[u] = lines[u];
-        all = Exponentials<V>::combine(all, Exponentials<V>::of(lines, xs[0], e));
+        all.add(Exponentials<V>::of(lines, xs[0], e));
         batches++;
     });
     complete = batches <= 1;
-    return all;
+    return all.total();
 }
 
 template <int V>
@@ -192,11 +192,10 @@ __device__ inline void log_softmax_forward_of(const T* x, T* y, float* m, float*
 template <int V>
 __device__ inline void softmax_backward_of(const T* y, const T* dy, T* dx, const Layout& layout, float* scratch) {
     Share<V> share(layout, aligned16(y) && aligned16(dy) && aligned16(dx));
-    Total<V> total;
-    each_line(share.walk, {y, dy}, [&](const Line& line, const Pack& ys, const Pack& dys) {
-        each(line, [&](int k) { total.sum[k % V] += widen(ys.at[k]) * widen(dys.at[k]); });
-    });
-    total = share.combine(total, scratch);
+    auto add = [&](Total<V>& few, const Line& line, const Pack& ys, const Pack& dys) {
+        each(line, [&](int k) { few.sum[k % V] += widen(ys.at[k]) * widen(dys.at[k]); });
+    };
+    Total<V> total = share.combine(add_lines<Total<V>>(share.walk, {y, dy}, add), scratch);
     each_line(share.walk, {y, dy}, [&](const Line& line, const Pack& ys, const Pack& dys) {
         write(dx, line, share.walk.wide, [&](int k) {
             float p = widen(ys.at[k]);
@@ -209,11 +208,10 @@ template <int V>
 __device__ inline void log_softmax_backward_of(const T* x, const T* dy, const float* m, const float* s, T* dx,
                                                const Layout& layout, float* scratch) {
     Share<V> share(layout, aligned16(x) && aligned16(dy) && aligned16(dx));
-    Total<V> total;
-    each_line(share.walk, {dy}, [&](const Line& line, const Pack& dys) {
-        each(line, [&](int k) { total.sum[k % V] += widen(dys.at[k]); });
-    });
-    total = share.combine(total, scratch);
+    auto add = [&](Total<V>& few, const Line& line, const Pack& dys) {
+        each(line, [&](int k) { few.sum[k % V] += widen(dys.at[k]); });
+    };
+    Total<V> total = share.combine(add_lines<Total<V>>(share.walk, {dy}, add), scratch);
     float shift[V], factor[V];
     share.get(shift, m);
     share.get(factor, s);
@@ -234,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax_forward(
     softmax_forward_of<1>(x, y, layout, scratch);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) softmax_forward_columns(
+extern "C" __global__ void __launch_bounds__(THREADS, 2) softmax_forward_columns(
     const T* x, T* y, long long outer, int n, int inner, int lanes) {
     __shared__ float scratch[FLOATS<Exponentials<PACK>> * THREADS];
     Layout layout{outer, n, inner, lanes};
