@@ -177,10 +177,14 @@ def _sum(x: Array, axis: Any) -> Array:
     NumPy sums pairwise, which is better still, along the axes that are the fastest in memory and lie there without
     gaps. It walks naively along all others: four million times 0.1 over a leading axis would be 3.9 % off.
     """
-    if x.size <= SHORT or x.dtype.kind != "f" or count(x, axis) <= SHORT:
-        return np.add.reduce(x, axis=axis, keepdims=True)
     axes = (axis,) if isinstance(axis, int) else axis
-    if (len(axes) == x.ndim and x.flags.c_contiguous) or (0 not in x.strides and count(x, _naive(x, axes)) <= SHORT):
+    if (
+        x.size <= SHORT
+        or (len(axes) == x.ndim and x.flags.c_contiguous)
+        or x.dtype.kind != "f"
+        or count(x, axes) <= SHORT
+        or (0 not in x.strides and count(x, _naive(x, axes)) <= SHORT)
+    ):
         return np.add.reduce(x, axis=axis, keepdims=True)
     # NumPy walks an array from its slowest to its fastest axis in memory; where elements repeat, in the given order
     order = sorted(range(x.ndim), key=lambda a: abs(x.strides[a]) or math.inf, reverse=True)
@@ -263,10 +267,9 @@ def add_fp16(total: Array, part: Array) -> None:
 
 def count(x: Array, axis: Any) -> int:
     """How many elements of x meet in one element of a reduction over axis."""
-    axes = (axis,) if isinstance(axis, int) else axis
-    n = 1
-    for a in axes:
-        n *= x.shape[a]
+    n, shape = 1, x.shape
+    for a in (axis,) if isinstance(axis, int) else axis:
+        n *= shape[a]
     return n
 
 
