@@ -106,6 +106,21 @@ def test_a_schedule_reaches_the_graph():
     same(plain.state(), captured.state())
 
 
+def test_a_loaded_model_goes_on_in_the_graph():
+    plain, captured = Job(scale=2.0**10), Job(scale=2.0**10)
+    step = mp.capture(captured.step, warmup=1)
+    for seed in range(3):
+        plain.step(*plain.batch(seed))
+        step(*captured.batch(seed))
+    for job in (plain, captured):
+        job.model.load_state_dict(Job("cpu").model.state_dict())
+        job.model[1].reset_running_stats()
+    plain.step(*plain.batch(3))
+    step(*captured.batch(3))
+    assert captured.model[1].num_batches_tracked.item() == 1
+    same(plain.state(), captured.state())
+
+
 def test_random_numbers_go_on_in_replays():
     job = Job(dropout=0.5, rule="SGD")
     forward = mp.capture(lambda x: job.model(x), warmup=1)

@@ -216,15 +216,20 @@ def _assign(x: Tensor, attributes: dict[str, Any]) -> None:
 def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
     """Give parameters (their masters) and buffers new values, all or none: an exception on the way takes all back.
 
-    A parameter keeps its arrays, where a captured CUDA graph finds them; its old values go into the array that brought
-    the new ones, so that there is never a third copy of the weights. A buffer gets the new array, and what was computed
-    from the old one stays.
+    A parameter keeps its arrays, and so does a buffer on a GPU: a captured CUDA graph finds them where they were. Old
+    values go into the array that brought the new ones, so that there is never a third copy of the weights. A buffer on
+    the CPU gets the new array, and what was computed from the old one stays.
 
     new: tensor, value, and for a parameter its working copy, or None: then that is rounded to nearest.
     """
     weights = [(p, value, rounded) for p, value, rounded in new if isinstance(p, Parameter)]
-    buffers = [(b, value, b.data) for b, value, _ in new if not isinstance(b, Parameter)]
+    others = [(b, value) for b, value, _ in new if not isinstance(b, Parameter)]
+    buffers = [(b, value, b.data) for b, value in others if backend.of(b.data) is not backend.gpu]
     pairs: list[tuple[Array, Array]] = []
+    for b, value in others:
+        if backend.of(b.data) is backend.gpu:
+            b._version[0] += 1
+            pairs.append((b.data, value))
     for p, value, rounded in weights:
         if here.inside:
             tell("written", p, value)

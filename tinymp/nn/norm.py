@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from .. import backend, ops, statistics
 from ..arguments import flag, integers, number
-from ..parameter import Parameter, parameter
+from ..parameter import Parameter, overwrite, parameter
 from ..precision import FP32, to_dtype
 from ..tensor import Tensor
 from . import init
@@ -58,8 +58,8 @@ class BatchNorm(Module):
         self.weight = parameter(num_features, normalisation=True) if affine else None
         self.bias = parameter(num_features, normalisation=True) if affine and bias else None
         xp = backend.default().xp
-        statistic = xp.zeros(num_features, FP32.storage)  # reset_parameters gives each buffer its own
         for buffer in ("running_mean", "running_var"):
+            statistic = xp.zeros(num_features, FP32.storage)
             self.register_buffer(buffer, Tensor(statistic) if track_running_stats else None)
         self.register_buffer("num_batches_tracked", Tensor(xp.zeros((), int)) if track_running_stats else None)
         self._undo = statistics.Undo()
@@ -74,7 +74,7 @@ class BatchNorm(Module):
         """running_mean 0, running_var 1, num_batches_tracked 0."""
         for buffer, start in ((self.running_mean, 0), (self.running_var, 1), (self.num_batches_tracked, 0)):
             if buffer is not None:
-                buffer.data = backend.of(buffer.data).xp.full_like(buffer.data, start)  # what used the old one keeps it
+                overwrite([(buffer, backend.of(buffer.data).xp.full_like(buffer.data, start), None)])
 
     def forward(self, input: Tensor) -> Tensor:
         if isinstance(input, Tensor) and input.ndim not in self.layouts:

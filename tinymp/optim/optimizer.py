@@ -389,8 +389,7 @@ class Optimizer:
 def unscaled(p: Parameter) -> Array:
     """p.grad in FP32, divided by the loss scale that it carries (NVG section 2.3.1, step 5). May be p.grad itself."""
     g, scale = widen(values_of(p.grad)), p.grad_scale
-    with np.errstate(all="ignore"):
-        return with_values(p.grad, g if scale == 1 else g / getattr(scale, "array", scale))  # a GPU's S is an array
+    return with_values(p.grad, g if scale == 1 else g / getattr(scale, "array", scale))  # on a GPU, S may be an array
 
 
 def _copied(value: Any) -> np.ndarray:

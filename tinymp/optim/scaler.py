@@ -143,10 +143,11 @@ class LossScaler:
             self._device_side().unscale(optimizer, params, scale)  # also sets grad_scale
         else:
             self._verdicts[optimizer] = self._first_overflow("unscale_", optimizer, params)
-            for p in params:
-                g = unscaled(p)
-                g = g if p.grad_scale != 1 else g.copy()
-                p.grad, p.grad_scale = g, 1.0  # on one line: an interrupt finds both or neither
+            with np.errstate(all="ignore"):
+                for p in params:
+                    g = unscaled(p)
+                    g = g if p.grad_scale != 1 else g.copy()
+                    p.grad, p.grad_scale = g, 1.0  # on one line: an interrupt finds both or neither
 
     def step(self, optimizer: Optimizer, *, allow_missing: bool = False) -> StepResult:
         """`optimizer.step` with the unscaled gradients, if they and the iteration's losses are finite; else no change.
@@ -250,7 +251,8 @@ class LossScaler:
         if self._on_device:
             self._device_side().check(optimizer, params)
             return None
-        return next((optimizer._label(p) for p in params if _overflows(p)), None)
+        with np.errstate(all="ignore"):
+            return next((optimizer._label(p) for p in params if _overflows(p)), None)
 
     def _watch(self, on: bool) -> None:
         if self._watching is not None:
