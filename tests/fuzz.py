@@ -1,0 +1,459 @@
+"""Random calls of everything public with random arguments, valid and not: what a user may do wrong must end well.
+
+    python -m tests.fuzz [--calls 100000] [--seed 0] [--first 0] [--only conv2d]
+
+Every public function of tinymp.ops, every method and operator of Tensor and every layer of tinymp.nn is called with
+arguments that fit its signature, shapes that fit more often than not, and now and then a value that fits nothing. Call
+i of a seed is always the same call. A call may return (then backward runs, too) or raise a TypeError, ValueError,
+IndexError or RuntimeError that names what was called. Everything else is a finding: another exception, a warning, a
+call that takes long, a message that does not say what failed. Memory is limited: MemoryError is an answer only to a
+call that asks for more than there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import inspect
+import random
+import re
+import signal
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tinymp as mp
+from tinymp import nn, ops
+
+CLEAR = (TypeError, ValueError, IndexError, RuntimeError)
+SECONDS = 10  # that a call may take
+BYTES = 1 << 31  # that a call may ask for
+HUGE = (2**31, 2**40, 2**62, 2**63, 2**64, -(2**31), -(2**63) - 1, 10**30)
+JUNK = (
+    None, True, False, "", "mean", "False", "sum", 0, 1, -1, 2, 3, 5, -7, 0.0, 0.5, -0.5, 1.5, 1e-300, 1e300, 70_000,
+    float("nan"), float("inf"), -float("inf"), 1j, (), [], {}, (0,), (1, 2), [2, 2], (0, 0), (-1,), (0.5, 1), [None],
+    ("a",), [[1, 2], [3, 4]], [[1], [2, 3]], ..., slice(None), object, np.float64(2), np.float32(0.5), np.int64(1),
+    np.uint64(2**64 - 2), np.bool_(True), np.zeros(2), np.array("a"), np.array(None), b"ab", {1}, range(3), *HUGE,
+)  # fmt: skip
+SHOWN = ("bind", "annotations")  # of tinymp.ops, but no ops
+# Of Tensor: what NumPy and the engine call, and what makes a Tensor.
+NOT_CALLED = (
+    "__init__", "__new__", "__setattr__", "__delattr__", "__getattribute__", "__getattr__", "__init_subclass__",
+    "__array__", "__array_function__", "__dlpack__", "__format__", "require_outside_graph", "bump_version",
+)  # fmt: skip
+
+
+class Target(NamedTuple):
+    """Something public to call, and the names by which its errors may call it."""
+
+    name: str
+    function: Callable
+    says: tuple[str, ...]
+
+
+class Call(NamedTuple):
+    """One call that the fuzz makes."""
+
+    target: Target
+    arguments: tuple
+    options: dict[str, Any]
+    forward: tuple | None  # of a layer: what the built layer is called with
+
+
+@functools.cache
+def targets() -> list[Target]:
+    """All that is called, in a fixed order."""
+    found = []
+    for name, f in sorted(vars(ops).items()):
+        if inspect.isfunction(f) and not name.startswith("_") and name not in SHOWN:
+            found.append(Target(name, f, (name,)))
+    known = {t.name for t in found}
+    for name, f in sorted(vars(mp.Tensor).items()):
+        public = (not name.startswith("_") or name.startswith("__")) and name not in NOT_CALLED
+        if inspect.isfunction(f) and public:
+            plain = name.removeprefix("__").removesuffix("__")
+            says = (plain, f.__name__, plain.removeprefix("r"), *OPERATORS.get(plain, ()))
+            found.append(Target(f"Tensor.{name}", f, says if plain not in known else (*says, plain)))
+    for name in nn.__all__:
+        layer = getattr(nn, name)
+        if inspect.isclass(layer) and name not in ("Module", "Parameter"):
+            code = "".join(inspect.getsource(cls) for cls in layer.__mro__ if cls.__module__.startswith("tinymp.nn"))
+            found.append(Target(f"nn.{name}", layer, (name, *sorted(set(re.findall(r"\b[a-z_0-9]+\b", code)) & known))))
+    return found
+
+
+OPERATORS = {
+    "invert": ("~",), "and": ("&",), "or": ("|",), "rtruediv": ("div",), "truediv": ("div",), "setitem": ("x[...]",),
+    "array": ("__array__",), "iter": ("len",), "int": ("item",), "float": ("item",), "format": ("item",),
+    "index": ("item",), "reversed": ("len",), "contains": ("eq", "any", "bool"),
+    **dict.fromkeys(["bool", "int", "long", "half", "float", "double", "cuda", "cpu"], ("item", "to", "device")),
+}  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------------------- arguments
+
+
+class Dice:
+    """Random values for one call: shapes that its tensors share, and whether they take gradients."""
+
+    def __init__(self, seed: str) -> None:
+        self.random = random.Random(seed)
+        self.shape = tuple(
+            self.random.choice((0, 1, 2, 2, 3, 3, 4, 5)) for _ in range(self.random.choice((0, 1, 2, 2, 3, 4, 4)))
+        )
+        self.dtype = self.random.choice(
+            ("float32",) * 5 + ("float16",) * 3 + ("float64", "int64", "bool", "uint8", "int32")
+        )
+        self.floating = self.dtype if self.dtype.startswith("float") else "float32"
+        self.channels, self.groups = self.random.choice((1, 2, 2, 4)), self.random.choice((1, 1, 1, 2))
+
+    def chance(self, p: float) -> bool:
+        return self.random.random() < p
+
+    def tensor(self, shape: Any = None, dtype: str | None = None) -> mp.Tensor:
+        """A tensor: of the common shape, or one that broadcasts against it, or any other."""
+        if shape is None:
+            shape = self.shape
+            if self.chance(0.15):
+                shape = tuple(1 if self.chance(0.5) else n for n in shape[self.random.randrange(len(shape) + 1) :])
+            elif self.chance(0.05):
+                shape = tuple(self.random.randrange(4) for _ in range(self.random.randrange(5)))
+        dtype = dtype or (
+            self.dtype if self.chance(0.95) else self.random.choice(("float16", "float32", "int64", "bool"))
+        )
+        values = np.random.default_rng(self.random.randrange(2**32)).standard_normal(shape)
+        with np.errstate(all="ignore"):
+            array = np.abs(values * 3).astype(dtype) if dtype == "uint8" else (values * 3).astype(dtype)
+        if array.size and array.dtype.kind == "f" and self.chance(0.05):
+            array.reshape(-1)[0] = self.random.choice((np.nan, np.inf, -np.inf, 0))
+        if array.ndim > 1 and self.chance(0.2):
+            array = array.T.copy().T if self.chance(0.7) else np.repeat(array, 2, 0)[::2]
+        return mp.Tensor(array, requires_grad=array.dtype.kind == "f" and self.chance(0.5))
+
+    def small(self, least: int = 0, most: int = 4) -> int:
+        return self.random.randint(least, most)
+
+    def sizes(self, least: int = 1, most: int = 3) -> Any:
+        """An integer, or a tuple or list of one to three."""
+        if self.chance(0.6):
+            return self.small(least, most)
+        return self.random.choice((tuple, list))(
+            self.small(least, most) for _ in range(self.random.choice((1, 2, 2, 2, 3)))
+        )
+
+    def axis(self) -> int:
+        return self.random.randint(
+            -len(self.shape) - self.chance(0.05), max(len(self.shape) - 1 + self.chance(0.05), 0)
+        )
+
+    def index(self) -> Any:
+        one = [self.axis(), slice(None), slice(0, 2), slice(None, None, 2), None, ..., [0, 0], [], True, mp.tensor([0])]
+        mask = mp.Tensor(np.random.default_rng(self.random.randrange(2**32)).random(self.shape) < 0.5)
+        return self.random.choice((*one, mask, tuple(self.random.choices(one, k=self.small()))))
+
+    def junk(self) -> Any:
+        return self.random.choice(JUNK) if self.chance(0.8) else self.tensor()
+
+    def argument(self, op: str, p: inspect.Parameter) -> Any:
+        """A value for a parameter, by its name, else by its annotation."""
+        if self.chance(0.04):
+            return self.junk()
+        if p.default is not p.empty and self.chance(0.5):
+            return p.default
+        value = self.shaped(op, p.name)
+        if value is not None:
+            return value
+        for names, made in BY_NAME.items():
+            if p.name in names.split():
+                return made(self)
+        annotation = str(p.annotation)
+        if "Tensor" in annotation:
+            return self.tensor()
+        if "bool" in annotation:
+            return self.chance(0.5)
+        if "int" in annotation:
+            return self.small()
+        return (
+            self.random.choice((0.5, 1.0, 0.1, 2, 1e-5))
+            if "float" in annotation
+            else self.random.choice((1, 2, self.tensor(), None))
+        )
+
+    def shaped(self, op: str, name: str) -> Any:
+        """Tensors whose shapes fit together, for ops where chance would rarely make them."""
+        c, g, shape, floating = self.channels, self.groups, self.shape, self.floating
+        spatial = 1 if "1d" in op else 2
+        if op.endswith(("mm", "matmul", "matmul__")) and name in ("input", "other", "mat2"):
+            return self.tensor(((2,) if "bmm" in op else ()) + (2, 2), floating)
+        if op in ("gather", "index_select") and name == "index" and shape:
+            return mp.Tensor(np.zeros((1,) * (len(shape) if op == "gather" else 1), "int64"))
+        if "conv" in op.lower() or "pool" in op.lower() or op in ("unfold", "nn.Upsample", "interpolate"):
+            size = tuple(self.small(0 if self.chance(0.05) else 3, 7) for _ in range(spatial))
+            if name == "input":
+                return self.tensor((self.small(0, 2), c, *size) if self.chance(0.8) else (c, *size), floating)
+            if name == "weight":
+                rows = (c, 2 * g) if "transpose" in op else (2 * g, max(c // g, 1))
+                return self.tensor((*rows, *(self.small(1, 3) for _ in range(spatial))), floating)
+            if name == "bias" and not op.startswith("nn."):
+                return self.tensor((2 * g,), floating)
+        if op in ("linear", "nn.Linear", "sampled_softmax_loss", "embedding", "nn.Embedding") and name in (
+            "weight",
+            "bias",
+            "hidden",
+        ):
+            return self.tensor(
+                {"weight": (3, shape[-1] if shape else 2), "bias": (3,), "hidden": (2, shape[-1] if shape else 2)}[
+                    name
+                ],
+                floating,
+            )
+        if name in ("running_mean", "running_var") or (op == "batch_norm" and name in ("weight", "bias")):
+            v = self.tensor(shape[1:2], floating)
+            return v.detach() if "running" in name else v
+        if op in ("cross_entropy", "nll_loss", "nn.CrossEntropyLoss", "nn.NLLLoss") and name in ("target", "weight"):
+            axis = int(len(shape) > 1)
+            n = shape[axis] if len(shape) > axis else 2
+            rows = shape[:axis] + shape[axis + 1 :]
+            return (
+                self.tensor((n,), floating)
+                if name == "weight"
+                else mp.Tensor(np.random.default_rng(1).integers(0, max(n, 1), rows))
+            )
+        if re.search("lstm|gru", op, re.I):
+            gates, cell = 4 if "lstm" in op.lower() else 3, "cell" in op.lower()
+            t, b, d, h = 3, self.small(0, 2), 2, 2
+            state = (b, h) if cell or not op.startswith("nn.") else (1, b, h)
+            shapes = {"input": (b, d) if cell else (t, b, d), "w_ih": (gates * h, d), "w_hh": (gates * h, h)}
+            for long, short in (("weight_ih", "w_ih"), ("weight_hh", "w_hh")):
+                shapes[long] = shapes[short]
+            shapes |= dict.fromkeys(("b_ih", "b_hh", "bias_ih", "bias_hh"), (gates * h,))
+            if name == "hx":
+                pair = (self.tensor(state, floating), self.tensor(state, floating))
+                return pair if gates == 4 else pair[0]
+            if name in shapes:
+                return self.tensor(shapes[name], floating)
+        return None
+
+
+MODES = (
+    "nearest", "nearest-exact", "linear", "bilinear", "trilinear", "bicubic", "area", "constant", "reflect",
+    "replicate", "circular", "fan_in",
+)  # fmt: skip
+EQUATIONS = (
+    "ij,jk->ik", "ii->i", "...i,...i", "i,j", "bij,bjk->bik", "ij->ji", "abc", "->", "i->", "ij,ij", "i,->i", "a...b",
+)  # fmt: skip
+
+BY_NAME: dict[str, Callable[[Dice], Any]] = {
+    "dim dims start_dim end_dim dim0 dim1": lambda d: (
+        d.axis() if d.chance(0.7) else d.random.choice((None, (), (d.axis(),), [0, 1], (-1, 0)))
+    ),
+    "kernel_size stride output_size upscale_factor": lambda d: d.sizes(1, 3),
+    "padding": lambda d: d.sizes(0, 1) if d.chance(0.85) else d.random.choice(("same", "valid", "full")),
+    "dilation": lambda d: d.sizes(1, 2),
+    "output_padding": lambda d: d.sizes(0, 1),
+    "groups": lambda d: d.groups,
+    "size shape unflattened_size": lambda d: (
+        d.shape if d.chance(0.5) else tuple(d.small(-1, 4) for _ in range(d.small()))
+    ),
+    "normalized_shape": lambda d: d.shape[d.small(0, len(d.shape)) :] if d.chance(0.8) else d.sizes(),
+    "pad": lambda d: [d.small(-1, 2) for _ in range(2 * d.small(0, 2))],
+    "scale_factor": lambda d: d.random.choice((2, 0.5, 1.3, (2, 1), (0.5, 3.0))),
+    "mode": lambda d: d.random.choice(MODES),
+    "reduction": lambda d: d.random.choice(("mean", "sum", "none", "batchmean")),
+    "approximate": lambda d: d.random.choice(("none", "tanh")),
+    "rounding_mode": lambda d: d.random.choice(("floor", "trunc", None)),
+    "padding_mode": lambda d: "zeros",
+    "equation": lambda d: d.random.choice(EQUATIONS),
+    "index": lambda d: d.index(),
+    "tensors": lambda d: [d.tensor() for _ in range(d.small(0, 3))],
+    "split_size_or_sections": lambda d: d.small() if d.chance(0.6) else [d.small(0, 2) for _ in range(d.small(0, 3))],
+    "other exponent min max": lambda d: (
+        d.tensor() if d.chance(0.6) else d.random.choice((0, 1, -2, 0.5, 2.0, 1e5, True, float("inf")))
+    ),
+    "value fill_value": lambda d: d.random.choice((0, 1, -1.5, 1e5, float("-inf"), True, d.tensor(()))),
+    "mask condition": lambda d: d.tensor(dtype="bool"),
+    "target": lambda d: d.tensor(d.shape) if d.chance(0.7) else d.tensor(d.shape, "int64"),
+    "dtype": lambda d: d.random.choice((None, "float16", "float32", "int64", np.float64, bool, "complex64")),
+    "device": lambda d: d.random.choice((None, "cpu", "gpu", "tpu")),
+    "start end step": lambda d: d.random.choice((0, 1, 5, -3, 0.5, 2)),
+    "size_average reduce out inplace max_norm sparse_grad scale_grad_by_freq": lambda d: (
+        None if d.chance(0.9) else True
+    ),
+    "lengths": lambda d: None if d.chance(0.5) else [d.small(1, 3) for _ in range(d.small(0, 2))],
+    "num_features in_channels out_channels in_features": lambda d: (
+        d.channels if d.chance(0.5) or len(d.shape) < 2 else d.shape[d.random.choice((1, -1))]
+    ),
+    "data source gradient": lambda d: d.tensor() if d.chance(0.7) else d.junk(),
+    "generator sampled hx": lambda d: None,
+    "modules": lambda d: [nn.ReLU(), nn.Tanh()],
+    "input_size hidden_size": lambda d: 2,
+    "num_embeddings embedding_dim num_classes": lambda d: d.small(1, 5),
+}
+
+
+def call(seed: int, i: int, among: list[Target]) -> Call:
+    """Call i of a seed."""
+    d = Dice(f"{seed}-{i}")
+    target = d.random.choice(among)
+    if not inspect.isclass(target.function):
+        return Call(target, *_arguments(d, target.name, target.function), None)
+    arguments = _arguments(d, target.name, target.function)
+    code = target.function.forward
+    forward = _arguments(d, target.name, code)[0][1:]
+    if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(code).parameters.values()):
+        names = ("input", "target")[: 2 if target.name.endswith("Loss") else 1]
+        forward = tuple(d.argument(target.name, inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY)) for n in names)
+        forward = tuple(d.tensor() if x is None else x for x in forward)
+    return Call(target, *arguments, forward)
+
+
+def _arguments(d: Dice, name: str, f: Callable) -> tuple[tuple, dict[str, Any]]:
+    positional, options, op = [], {}, name.removeprefix("Tensor.")
+    for k, p in enumerate(inspect.signature(f).parameters.values()):
+        if p.kind is p.VAR_KEYWORD:
+            continue
+        if k == 0 and op != name:  # self
+            one = d.shaped(op, "input")
+            positional.append(d.tensor() if one is None else one)
+            if p.kind is p.VAR_POSITIONAL:  # of & and |
+                positional += [d.tensor()] * ("invert" not in op)
+        elif p.kind is p.VAR_POSITIONAL and p.name == "operands":
+            positional += [d.tensor() for _ in range(d.small(0, 3))]
+        elif p.kind is p.VAR_POSITIONAL:
+            one = d.argument(op, p.replace(kind=p.POSITIONAL_ONLY))
+            positional += one if isinstance(one, (tuple, list)) and d.chance(0.5) else [one]
+        elif p.name == "input" and d.shaped(op, "input") is None and d.chance(0.96):
+            positional.append(d.tensor())
+        elif p.kind is not p.KEYWORD_ONLY:
+            positional.append(d.argument(op, p))
+        elif d.chance(0.5):
+            options[p.name] = d.argument(op, p)
+    return tuple(positional), options
+
+
+# ----------------------------------------------------------------------------------------------------------- the calls
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """Within the block, this process may have BYTES more memory than now, where the system can say so."""
+    try:
+        import resource
+
+        with open("/proc/self/statm") as f:
+            now = int(f.read().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError):
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (now + BYTES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+class TooLong(BaseException):
+    """A call took more than SECONDS."""
+
+
+def run(made: Call) -> str:
+    """Make the call. Empty, or what is wrong with how it ended."""
+
+    def ring(*_: Any) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(SECONDS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", r"\w+: dropout=")  # as in PyTorch: it acts between layers alone
+            y = made.target.function(*made.arguments, **made.options)
+            if made.forward is not None:
+                y = y(*made.forward)
+            for t in y if isinstance(y, (tuple, list)) else (y,):
+                if isinstance(t, mp.Tensor) and t.requires_grad and t.dtype.kind == "f":
+                    t.sum().backward()
+                    break
+    except CLEAR as error:
+        if not any(
+            re.search(rf"(^|\W){re.escape(name)}(\W|$)", str(error)) for name in (*made.target.says, "backward")
+        ):
+            return f"says not what failed: {type(error).__name__}: {error}"
+    except MemoryError as error:
+        return "" if any(abs(v) >= 10_000 for v in _numbers(made)) else f"MemoryError: {error}"
+    except TooLong:
+        return f"takes more than {SECONDS} s"
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return f"{type(error).__name__}: {error}"
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    return ""
+
+
+def _numbers(made: Call) -> list:
+    flat = [*made.arguments, *made.options.values(), *(made.forward or ())]
+    flat += [v for x in flat if isinstance(x, (tuple, list)) for v in x]
+    return [int(x) for x in flat if isinstance(x, (int, np.integer))]
+
+
+def shown(made: Call) -> str:
+    """The call, short."""
+
+    def one(x: Any) -> str:
+        return (
+            f"<{x.dtype} {x.shape}>"
+            if isinstance(x, (mp.Tensor, np.ndarray))
+            else "[" + ", ".join(map(one, x)) + "]"
+            if isinstance(x, (tuple, list))
+            else repr(x)
+        )
+
+    given = [*map(one, made.arguments), *(f"{k}={one(v)}" for k, v in made.options.items())]
+    then = "" if made.forward is None else f"({', '.join(map(one, made.forward))})"
+    return f"{made.target.name}({', '.join(given)}){then}"
+
+
+def findings(seed: int, calls: range, among: list[Target]) -> Iterator[tuple[int, Call, str]]:
+    """The calls that end badly: their number, the call, and what is wrong."""
+    with limited():
+        for i in calls:
+            made = call(seed, i, among)
+            if wrong := run(made):
+                yield i, made, wrong
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make the calls and print the findings, one line each and then their number by kind; 1 if there are any."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--only", help="a name, or part of one")
+    options = parser.parse_args(arguments)
+    among = [t for t in targets() if not options.only or options.only in t.name]
+    start, kinds = time.perf_counter(), Counter()
+    for i, made, wrong in findings(options.seed, range(options.first, options.first + options.calls), among):
+        kind = f"{made.target.name}: {re.sub(r'[-0-9.]+', '#', wrong)[:100]}"
+        kinds[kind] += 1
+        if kinds[kind] <= 2:
+            print(f"{i}: {shown(made)[:300]}\n    {wrong[:300]}", flush=True)
+    seconds = time.perf_counter() - start
+    print(f"{options.calls} calls of {len(among)} in {seconds:.0f} s: {kinds.total()} findings")
+    for kind, n in kinds.most_common():
+        print(f"{n:>6} {kind}")
+    return int(bool(kinds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""A part of the fuzz (fuzz.py) with a fixed seed, and the fuzz itself: what it must find, it finds."""
+
+import time
+import warnings
+
+import numpy as np
+import pytest
+
+import fuzz
+import tinymp as mp
+
+pytestmark = pytest.mark.cpu
+
+
+def test_a_part_of_the_fuzz():
+    found = [f"{i}: {fuzz.shown(made)}: {wrong}" for i, made, wrong in fuzz.findings(0, range(6000), fuzz.targets())]
+    assert not found, "\n".join(found)
+
+
+def test_calls_reach_what_they_call():
+    """A third of the calls fit what they call, and nearly everything is called in a way that fits at least once."""
+    among = fuzz.targets()
+    assert {"conv2d", "getitem", "Tensor.__add__", "Tensor.backward", "nn.LSTM", "nn.BatchNorm2d"} <= {
+        t.name for t in among
+    }
+    returned = []
+
+    def noting(t):
+        def call(*args, **options):
+            y = t.function(*args, **options)
+            returned.append(t.name)
+            return y
+
+        return call
+
+    functions = [t for t in among if not t.name.startswith("nn.")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for i in range(4000):
+            made = fuzz.call(1, i, functions)
+            fuzz.run(made._replace(target=made.target._replace(function=noting(made.target))))
+    assert len(returned) > 4000 / 3
+    missing = {t.name for t in functions} - set(returned)
+    assert len(missing) < len(functions) / 20, missing
+
+
+def test_a_call_is_always_the_same():
+    a, b = (fuzz.shown(fuzz.call(3, 17, fuzz.targets())) for _ in range(2))
+    assert a == b != fuzz.shown(fuzz.call(4, 17, fuzz.targets()))
+
+
+def raising(error):
+    def f(*_):
+        raise error
+
+    return f
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong"),
+    [
+        (raising(KeyError("f: no")), "KeyError"),
+        (raising(ZeroDivisionError("f: no")), "ZeroDivisionError"),
+        (raising(ValueError("cannot reshape array")), "says not what failed"),
+        (raising(ValueError("if: expected more")), "says not what failed"),
+        (raising(MemoryError("Unable to allocate")), "MemoryError"),
+        (lambda *_: warnings.warn("f: overflow", RuntimeWarning, stacklevel=1), "RuntimeWarning"),
+        (lambda *_: time.sleep(5), "takes more than 1 s"),
+        (lambda x, *_: np.zeros(1 << 33, "uint8"), "MemoryError"),
+        (raising(ValueError("f: expected a tensor")), ""),
+        (raising(RuntimeError("f() ...")), ""),
+        (lambda *_: mp.tensor(1.0), ""),
+    ],
+)
+def test_what_is_found(function, wrong, monkeypatch):
+    monkeypatch.setattr(fuzz, "SECONDS", 1)
+    with fuzz.limited():
+        found = fuzz.run(fuzz.Call(fuzz.Target("f", function, ("f",)), (1,), {}, None))
+    assert found.startswith(wrong) if wrong else not found
+
+
+def test_a_lack_of_memory_is_an_answer_to_those_who_ask_for_too_much():
+    made = fuzz.Call(fuzz.Target("f", raising(MemoryError("f: no")), ("f",)), (2**40,), {}, None)
+    assert not fuzz.run(made)
