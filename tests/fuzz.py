@@ -92,6 +92,7 @@ OPERATORS = {
     "invert": ("~",), "and": ("&",), "or": ("|",), "rtruediv": ("div",), "truediv": ("div",), "setitem": ("x[...]",),
     "array": ("__array__",), "iter": ("len",), "int": ("item",), "float": ("item",), "format": ("item",),
     "index": ("item",), "reversed": ("len",), "contains": ("eq", "any", "bool"),
+    "to": ("device",),
     **dict.fromkeys(["bool", "int", "long", "half", "float", "double", "cuda", "cpu"], ("item", "to", "device")),
 }  # fmt: skip
 

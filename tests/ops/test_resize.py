@@ -208,6 +208,8 @@ def image(*shape):
         (lambda x: ops.interpolate(x, 2, mode="trilinear"), r"`input` \(N, C, D, H, W\) with mode 'trilinear'"),
         (lambda x: ops.interpolate(x, (2, 2, 2)), "`size` to have 2 values"),
         (lambda x: ops.interpolate(x, scale_factor="2"), "`scale_factor` to be positive, one or 2, got '2'"),
+        (lambda x: ops.interpolate(x, 2**31), "`size` to be at most 16777216, got 2147483648"),
+        (lambda x: ops.interpolate(x, scale_factor=1e9), "makes an axis longer than 16777216"),
         (lambda x: ops.interpolate(x[:, :0], 2), "of which N may be 0"),
         (lambda x: ops.interpolate(x, scale_factor=0.1), "leaves nothing"),
         (lambda x: ops.interpolate(x, scale_factor=-1), "`scale_factor` to be positive"),

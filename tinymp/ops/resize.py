@@ -69,6 +69,8 @@ def _given_back(op: Any, dy: Array) -> Array:
     return store(dx, like=like)
 
 
+MOST_PLACES = 1 << 24  # of an axis: more are a mistake
+
 # mode -> the numbers of axes after (N, C) that it resizes, as in PyTorch
 MODES = {
     "nearest": (1, 2, 3),
@@ -96,7 +98,7 @@ def interpolate(
     each for its number of axes, "linear", "bilinear", "trilinear", and "bicubic" (Keys, 1981, with a = -3/4).
     With align_corners (linear and cubic modes) the corner pixels keep their values; else pixels are areas, and the edge
     is repeated. N may be 0.
-    ValueError unless exactly one of size and scale_factor is given, or for an empty result.
+    ValueError unless exactly one of size and scale_factor is given, for an empty result, or one longer than 2^24.
     """
     op = "interpolate"
     refuse(op, antialias=antialias)
@@ -115,6 +117,8 @@ def interpolate(
         raise ValueError(f"{op}: `align_corners` has a meaning only with linear and cubic modes, not with {mode!r}")
     if size is not None:
         sizes = integers(op, "size", size, n, 1)
+        if max(sizes) > MOST_PLACES:
+            raise ValueError(f"{op}: expected `size` to be at most {MOST_PLACES}, got {size!r}")
         steps = [m / o for m, o in zip(x.shape[2:], sizes)]
     else:
         factors = tuple(scale_factor) if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * n
@@ -123,6 +127,10 @@ def interpolate(
         sizes = tuple(math.floor(m * f) for m, f in zip(x.shape[2:], factors))
         if min(sizes) < 1:
             raise ValueError(f"{op}: scale_factor {scale_factor!r} leaves nothing of {x.shape}")
+        if max(sizes) > MOST_PLACES:
+            raise ValueError(
+                f"{op}: scale_factor {scale_factor!r} makes an axis longer than {MOST_PLACES} of {x.shape}"
+            )
         steps = [m / o for m, o in zip(x.shape[2:], sizes)] if recompute_scale_factor else [1 / f for f in factors]
     if mode == "area":
         return _area(x, sizes)
