@@ -294,6 +294,12 @@ def test_refusals(act, error, message):
         (lambda: nn.ModuleDict([nn.ReLU()]), "ModuleDict: expected a dict of modules, got list"),
         (lambda: nn.Unflatten(0, 2.5)(mp.tensor([1.0, 2.0])), "Unflatten: expected integers for `unflattened_size`"),
         (lambda: nn.Embedding(3, 2, "0"), "Embedding: expected `padding_idx` to be an integer"),
+        (lambda: nn.Unflatten(0, (2, 1))("x"), "Unflatten: expected a Tensor for `input`, got str"),
+        (
+            lambda: nn.SampledSoftmaxLoss(2, 3, 1)(2.0, 1),
+            "SampledSoftmaxLoss: expected a Tensor for `input`, got float",
+        ),
+        (lambda: nn.SampledSoftmaxLoss(2, 3, 1)(mp.tensor([1.0, 2.0]), 1), "expected a Tensor for `target`, got int"),
         (lambda: nn.SampledSoftmaxLoss(0.5, 3, 1), "SampledSoftmaxLoss: expected `in_features` to be an integer"),
     ],
 )

@@ -103,3 +103,11 @@ def test_makers_are_at_the_top_too():
     names = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "zeros")
     for name in (*names, "empty_like", "full_like", "ones_like", "rand_like", "randn_like", "zeros_like"):
         assert getattr(mp, name) is getattr(ops, name)
+
+
+def test_arange_of_numpy_scalars_does_not_wrap():
+    assert ops.arange(np.uint64(5), np.int8(-1), np.float32(-2)).tolist() == [5, 3, 1]
+    with pytest.raises(ValueError, match="arange: expected a `step` that leads from start to end"):
+        ops.arange(np.uint64(2**64 - 2), 2, 0.5)
+    with pytest.raises(ValueError, match="arange: expected a `step` that leads from start to end"):
+        ops.arange(np.uint8(5), np.uint8(3))

@@ -280,7 +280,7 @@ def test_what_is_too_long_for_32_bits_is_left_to_the_definition(gpu, monkeypatch
 
 def test_a_thread_adds_in_blocks(gpu, monkeypatch):
     """Where all blocks are busy with other channels, each thread has thousands of terms of its sums."""
-    monkeypatch.setattr(norm, "ENOUGH", 1)
+    monkeypatch.setattr(NORM, "ENOUGH", 1)
     x = randn(1, 2, 700, 700).astype("float32")
     b = mp.Tensor(on_device(np.zeros(2, "float32"))).requires_grad_()
     ops.batch_norm(mp.Tensor(on_device(x)), None, None, None, b, training=True).backward(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from .. import ops
-from ..arguments import flag, integers
+from ..arguments import flag, floating, integers, tensor
 from ..tensor import Tensor
 from .functions import Function
 from .layers import Linear
@@ -146,7 +147,11 @@ class SampledSoftmaxLoss(Linear):
         return super().forward(input)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:  # type: ignore[override]
-        rows, target = input.reshape(-1, input.shape[-1]), target.reshape(-1)
+        name = "SampledSoftmaxLoss"
+        if not floating(name, "input", input).ndim or input.shape[-1] != self.in_features:
+            raise ValueError(f"{name}: expected `input` to be (..., {self.in_features}), got shape {input.shape}")
+        target = tensor(name, "target", target).reshape(-1)
+        rows = input.reshape(prod(input.shape[:-1]), self.in_features)
         if self.training:
             return ops.sampled_softmax_loss(rows, target, self.weight, self.bias, self.negatives, sparse=self.sparse)
         return ops.cross_entropy(self.logits(rows), target)

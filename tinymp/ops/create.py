@@ -92,6 +92,7 @@ def arange(
     Each value is start + i * step in float64, rounded once. ValueError for a step of 0 or away from end.
     """
     first, last = (0, start) if end is None else (start, end)
+    first, last, step = (v.item() if isinstance(v, np.generic) else v for v in (first, last, step))  # these do not wrap
     whole = all(isinstance(v, (int, np.integer)) for v in (first, last, step))
     found = _dtype("arange", dtype, int if whole else float32)
     for name, value in (("start", first), ("end", last), ("step", step)):
