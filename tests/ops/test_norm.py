@@ -187,6 +187,16 @@ def test_batch_norm_of_nothing(shape, training, dtype):
         np.testing.assert_array_equal(host(v), expected)
 
 
+@pytest.mark.parametrize("channels", [0, 1, 3])
+def test_local_response_norm_over_more_channels_than_there_are(channels):
+    def oracle(x):
+        return x / (1 + 2.0**-20 * (x * x).sum(1, keepdims=True)) ** 0.5
+
+    check(
+        lambda x: ops.local_response_norm(x, 2**30, 2.0**10, 0.5), oracle, randn(2, channels, 4), length=12, inherited=4
+    )
+
+
 def test_layer_norm_over_nothing():
     x = mp.tensor(np.zeros((2, 0), "float16"), requires_grad=True)
     y = ops.layer_norm(x, (0,))

@@ -273,10 +273,9 @@ class LocalResponseNorm(Op):
         """For every channel the sum over `size` channels, of which `before` come before it; zeros outside."""
         c = x.shape[1]
         total = self.xp.zeros_like(x)
-        for shift in range(-before, self.size - before):
+        for shift in range(max(-before, 1 - c), min(self.size - before, c)):  # beyond them there are no channels
             here, there = slice(max(-shift, 0), c - max(shift, 0)), slice(max(shift, 0), c - max(-shift, 0))
-            if here.start < here.stop:
-                add_to(total[:, here], x[:, there], like)
+            add_to(total[:, here], x[:, there], like)
         return total
 
 
