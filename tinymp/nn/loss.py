@@ -138,8 +138,8 @@ class SampledSoftmaxLoss(Linear):
     ) -> None:
         super().__init__(in_features, num_classes, bias)
         (self.negatives,) = integers("SampledSoftmaxLoss", "negatives", negatives, 1, 1)
-        if self.negatives > num_classes:
-            raise ValueError(f"SampledSoftmaxLoss: expected at most {num_classes} negatives, got {negatives}")
+        if self.negatives > self.out_features:
+            raise ValueError(f"SampledSoftmaxLoss: expected at most {self.out_features} negatives, got {negatives}")
         self.sparse = flag("SampledSoftmaxLoss", "sparse", sparse)
 
     def logits(self, input: Tensor) -> Tensor:
