@@ -35,12 +35,12 @@ def test_calls_reach_what_they_call():
 
     functions = [t for t in among if not t.name.startswith("nn.")]
     with fuzz.limited():
-        for i in range(4000):
+        for i in range(6000):
             made = fuzz.call(1, i, functions)
             fuzz.run(made._replace(target=made.target._replace(function=noting(made.target))))
-    assert len(returned) > 4000 / 3
+    assert len(returned) > 6000 / 3
     missing = {t.name for t in functions} - set(returned)
-    assert len(missing) < len(functions) / 20, missing
+    assert len(missing) < len(functions) / 10, missing
 
 
 def test_a_call_is_always_the_same():
