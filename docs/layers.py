@@ -24,6 +24,9 @@ SAYS = {
     "autograd": "Op, the graph, backward",
     "tensor": "what users hold",
     "arguments": "checks",
+    "dtypes": "names of dtypes",
+    "instead": "PyTorch's habits",
+    "loading": "all or none",
     "statistics": "what a skipped step undoes",
     "parameter": "master and copy",
     "ops": "one family per file, .cu beside",
@@ -54,13 +57,16 @@ def files() -> dict[str, Path]:
 
 
 def imports() -> Iterator[Import]:
-    """Every import of one module of the package by another, those within functions included."""
+    """Every import of one module by another, also within functions; not those that only a type checker sees."""
     known = files()
     for name, path in known.items():
         inside = path.name == "__init__.py"
         package = [] if name == "tinymp" else name.split("/") if inside else name.split("/")[:-1]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.ImportFrom) or not node.level:
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        blocks = [n for n in nodes if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+        for_types = {id(inner) for block in blocks for inner in ast.walk(block)}
+        for node in nodes:
+            if not isinstance(node, ast.ImportFrom) or not node.level or id(node) in for_types:
                 continue
             base = [*package[: len(package) - node.level + 1], *(node.module.split(".") if node.module else [])]
             for alias in node.names:

@@ -11,14 +11,14 @@ ROOT = Path(layers.__file__).parent.parent
 
 # From the ground up; those of one line may not import each other. docs/architecture.md explains each.
 FLOORS = [
-    {"backend", "events", "caller"},
+    {"backend", "events", "caller", "dtypes", "instead"},
     {"precision", "info"},
     {"sparse"},
     {"autograd"},
     {"tensor"},
     {"arguments", "statistics"},
     {"parameter"},
-    {"ops"},
+    {"ops", "loading"},
     {"nn", "optim", "data", "capture"},
     {"audit"},
     {"tinymp"},

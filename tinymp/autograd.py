@@ -224,8 +224,9 @@ class Op:
         # inf and nan are values here: the scaler and the finite checks look for them
         op.take(options)
         op.storage = storage
-        outer, here.running = here.running, op
+        outer = here.running
         try:
+            here.running = op
             with np.errstate(all="ignore"):
                 if device is backend.cpu:
                     y = op.forward(*arrays, **options)
@@ -313,8 +314,9 @@ class Op:
                 f"{self.name}: a tensor that backward needs was changed in place after the forward pass; call "
                 "backward() before the optimizer's step and other in-place changes"
             )
-        self.phase, outer, here.running = "backward", here.running, self
+        outer = here.running
         try:
+            self.phase, here.running = "backward", self
             dys = [None if dy is None else store(dy, like=self) for dy in dys]  # FP32 sums are rounded once
             if self.device is backend.cpu:
                 dx = self.backward(*dys)
@@ -407,8 +409,9 @@ class Backward:
             slot[i] = dx if slot[i] is None else accumulate(slot[i], dx)
 
         send(root if root.grad_fn is None else (root.grad_fn, root.output_nr), self.gradient, 1.0)
-        outer, here.backward = here.backward, self
+        outer = here.backward
         try:
+            here.backward = self
             while queue:
                 _, op = heapq.heappop(queue)
                 *dys, scale = waiting.pop(op)
@@ -452,8 +455,9 @@ class Backward:
     @staticmethod
     def stored(leaf: Variable, dx: Any) -> Any:
         """A leaf's gradient, which may be a sum in FP32, rounded once to the leaf's dtype."""
-        outer, here.running = here.running, leaf
+        outer = here.running
         try:
+            here.running = leaf
             return with_values(dx, store(values_of(dx), leaf.data))
         finally:
             here.running = outer

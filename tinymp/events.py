@@ -119,8 +119,8 @@ def observe(observer: Observer) -> Iterator[Observer]:
 def unobserved() -> Iterator[None]:
     """Within the block nobody hears this thread, and nothing of the training runs: for what observers compute."""
     before = here.observers, here.inside, here.running, here.backward
-    here.observers, here.inside, here.running, here.backward = [], [], None, None
     try:
+        here.observers, here.inside, here.running, here.backward = [], [], None, None
         yield
     finally:
         here.observers, here.inside, here.running, here.backward = before
@@ -135,8 +135,9 @@ def tell(event: str, *what: Any) -> None:
 @contextmanager
 def running(what: Any) -> Iterator[None]:
     """Within the block, `what` runs: see `here`."""
-    outer, here.running = here.running, what
+    outer = here.running
     try:
+        here.running = what
         yield
     finally:
         here.running = outer

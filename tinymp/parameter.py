@@ -76,7 +76,7 @@ class Parameter(Tensor):
     def _place(self, data: Array) -> None:
         """Make this the working copy. Ops that saved the old array keep its count of changes."""
         _DATA.__set__(self, data)
-        self._guard()
+        self.lock()
         self._version = [0]
 
     def __setstate__(self, state: tuple) -> None:
@@ -86,14 +86,14 @@ class Parameter(Tensor):
                 _DATA.__set__(self, value)
             else:
                 setattr(self, name, value)
-        self._guard()
+        self.lock()
 
-    def _guard(self) -> None:
+    def lock(self) -> None:
         """Make a working copy read-only, where arrays can be (CuPy's cannot)."""
         if backend.of(self.data) is backend.cpu:
             self.data.flags.writeable = self._master is None
 
-    def _unguard(self) -> None:
+    def unlock(self) -> None:
         if backend.of(self.data) is backend.cpu:
             self.data.flags.writeable = True
 
@@ -131,11 +131,11 @@ class Parameter(Tensor):
             raise
 
     def _put(self, value: Array | SparseRows, rounded: Array | SparseRows) -> None:
-        self._unguard()
+        self.unlock()
         if self._master is not None:
             put(self._master, value)
         put(self.data, rounded)
-        self._guard()
+        self.lock()
 
     def _overwrite(self, how: str, value: Array) -> None:
         """`write` for a value that the user brings: its shape must fit, and finite values must stay finite."""
@@ -210,56 +210,7 @@ def _assign(x: Tensor, attributes: dict[str, Any]) -> None:
         else:
             setattr(x, name, value)
     if isinstance(x, Parameter):
-        x._guard()
-
-
-def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
-    """Give parameters (their masters) and buffers new values, all or none: an exception on the way takes all back.
-
-    A parameter keeps its arrays, and so does a buffer on a GPU: a captured CUDA graph finds them where they were. Old
-    values go into the array that brought the new ones, so that there is never a third copy of the weights. A buffer on
-    the CPU gets the new array, and what was computed from the old one stays.
-
-    new: tensor, value, and for a parameter its working copy, or None: then that is rounded to nearest.
-    """
-    weights = [(p, value, rounded) for p, value, rounded in new if isinstance(p, Parameter)]
-    others = [(b, value) for b, value, _ in new if not isinstance(b, Parameter)]
-    buffers = [(b, value, b.data) for b, value in others if backend.of(b.data) is not backend.gpu]
-    pairs: list[tuple[Array, Array]] = []
-    for b, value in others:
-        if backend.of(b.data) is backend.gpu:
-            b._version[0] += 1
-            pairs.append((b.data, value))
-    for p, value, rounded in weights:
-        if here.inside:
-            tell("written", p, value)
-        p.bump_version()
-        with use(MIXED):
-            copy = store(value, like=p.data) if rounded is None else rounded
-        pairs += [(p.data, copy)] + ([(p._master, value)] if p._master is not None else [])
-    swapped = []
-    try:
-        for p, *_ in weights:
-            p._unguard()
-        for target, source in pairs:
-            value = source.copy()
-            source[...] = target
-            swapped.append((target, source))
-            target[...] = value
-        for b, value, _ in buffers:
-            b.data = value
-        for p, *_ in weights:
-            p._guard()
-    except BaseException:
-        for p, *_ in weights:
-            p._unguard()
-        for target, old in reversed(swapped):  # reversed: tied weights come twice
-            target[...] = old
-        for b, _, old in buffers:
-            b.data = old
-        for p, *_ in weights:
-            p._guard()
-        raise
+        x.lock()
 
 
 def storage_of(policy: Policy, normalisation: bool) -> np.dtype:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import backend, precision
-from .precision import scatter_add, store, widen
+from .precision import FLOATING, scatter_add, store, widen
 
 Array = Any
 
@@ -61,7 +61,7 @@ class SparseRows:
         put(table, self)
         return table
 
-    def _first(self) -> Array:
+    def first_places(self) -> Array:
         """For each row, the place where it comes first."""
         return backend.of(self.indices).xp.searchsorted(self.indices, self.indices)
 
@@ -94,14 +94,14 @@ def put(x: Array, g: Any) -> None:
     if not isinstance(g, SparseRows):
         x[...] = g
     else:
-        x[g.indices] = g.values if backend.of(x) is backend.cpu else g.values[g._first()]
+        x[g.indices] = g.values if backend.of(x) is backend.cpu else g.values[g.first_places()]
 
 
 def once(g: Any) -> Array:
     """The array that holds a gradient's numbers, with 0 in place of rows that came before: what can be added up."""
     if not isinstance(g, SparseRows) or (device := backend.of(g.values)) is backend.cpu:
         return values_of(g)
-    new = g._first() == device.xp.arange(len(g.indices))
+    new = g.first_places() == device.xp.arange(len(g.indices))
     return device.select(new.reshape(-1, *[1] * (g.ndim - 1)), g.values)
 
 
@@ -127,3 +127,20 @@ def sum_rows(index: Array, rows: Array, like: Any, sparse: bool, twin: Callable 
     if sparse:
         return SparseRows.summed(index, rows, like.shape, twin or add)
     return (twin or add)(like.shape[0], index, rows)
+
+
+def isfinite(g: Any) -> bool:
+    """Whether a gradient, or any other array, holds neither an infinity nor a NaN. It waits for a GPU."""
+    values = values_of(g)
+    return backend.of(values).isfinite(values)
+
+
+def nonfinite(x: Any) -> int:
+    """How many values of an array, a gradient or a Tensor are infinite or NaN; 0 for what is not floating."""
+    x = values_of(x)
+    if not hasattr(x, "strides"):  # a Tensor, or no array at all
+        x = getattr(x, "data", x)
+    if not hasattr(x, "dtype") or x.dtype not in FLOATING or isfinite(x):
+        return 0
+    xp = backend.of(x).xp
+    return int(xp.count_nonzero(~xp.isfinite(widen(x))))

@@ -13,10 +13,11 @@ import tinymp as mp
 from oracle import host, randn, rng
 from tinymp import ops, optim
 from tinymp.autograd import Op
+from tinymp.ops.convert import Move
 from tinymp.ops.loss import Elementwise, Labelled, Loss
 from tinymp.ops.pointwise import FromInput, FromOutput
 from tinymp.ops.recurrent import _Recurrent
-from tinymp.tensor import Move, Tensor
+from tinymp.tensor import Tensor
 
 ABSTRACT = {Op, Loss, Labelled, Elementwise, FromInput, FromOutput, _Recurrent}
 

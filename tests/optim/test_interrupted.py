@@ -1,5 +1,6 @@
 """What holds when a step, a load, a cast or a move is interrupted: an exception is raised at every line in turn."""
 
+import contextvars
 import sys
 from pathlib import Path
 
@@ -9,13 +10,18 @@ import pytest
 import tinymp as mp
 from oracle import host, randn
 from tinymp import nn, ops, optim
+from tinymp.events import here
 from tinymp.optim import StepResult
 
 PACKAGE = str(Path(mp.__file__).parent)
 
 
 def run(work, at=None, error=KeyboardInterrupt):
-    """Call work() and raise `error` before its line number `at` in the package; returns how many lines ran."""
+    """Call work() and raise `error` before its line number `at` in the package; returns how many lines ran.
+
+    An interrupt on the very line that puts something back (a policy, what runs) leaves that as it is. No Python code
+    can prevent it, and the next test should not see it.
+    """
     lines = 0
 
     def trace(frame, event, _):
@@ -31,9 +37,10 @@ def run(work, at=None, error=KeyboardInterrupt):
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        work()
+        contextvars.copy_context().run(work)
     finally:
         sys.settrace(before)
+        here.running = here.backward = None
     return lines
 
 

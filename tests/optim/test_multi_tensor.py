@@ -138,7 +138,7 @@ class Device:
 
     def step(self, grads, **how):
         group = self.optimizer.param_groups[0]
-        options = on_device(multi_tensor.options(self.rule, group))
+        options = on_device(multi_tensor.options(self.optimizer.numbers, group))
         lists = [grads, self.masters, self.copies, self.steps]
         how["maximize"] = group["maximize"]
         if self.rule == "sgd":
@@ -272,11 +272,16 @@ def test_stochastic_rounding_of_the_working_copies(n):
                 assert not np.array_equal(draws[i], draws[j])
 
 
+def sgd_options(lr):
+    group = {"lr": lr, "momentum": 0, "dampening": 0, "weight_decay": 0}
+    return on_device(multi_tensor.options(optim.SGD.numbers, group))
+
+
 def test_unaligned_parameters():
     base = on_device(random(1 + 2060, 0))
     w, copy = base[1:], on_device(np.zeros(2061, np.float16))[1:]
     before, g = w.get(), random(2060, 1, "float16")
-    options = on_device(multi_tensor.options("sgd", {"lr": 0.5, "momentum": 0, "dampening": 0, "weight_decay": 0}))
+    options = sgd_options(0.5)
     multi_tensor.sgd([on_device(g)], [w], [copy], [number(0, "int32")], [None], options)
     expected = before - np.float32(0.5) * g.astype(np.float32)
     np.testing.assert_allclose(w.get(), expected, rtol=4 * U, atol=4 * U)
@@ -339,7 +344,7 @@ def test_nothing_waits_for_the_device():
 
 def test_arrays_that_kernels_cannot_walk():
     w, g, one = on_device(random((4, 6), 0)), on_device(random((4, 6), 1)), number(0, "int32")
-    options = on_device(multi_tensor.options("sgd", {"lr": 1, "momentum": 0, "dampening": 0, "weight_decay": 0}))
+    options = sgd_options(1)
     with pytest.raises(TypeError, match="expected gradients in FP16 or FP32, got float64"):
         multi_tensor.check([on_device(np.zeros(3))], one)
     with pytest.raises(TypeError, match=r"multi_tensor.sgd: list 1 has an array float16\[4, 6\]"):

@@ -107,7 +107,7 @@ class ByteLedger(Instrument):
         self._known(edge for edge in op.edges if isinstance(edge, Parameter))
 
     def stepped(self, optimizer: Optimizer, result: Any) -> None:
-        self._known(optimizer._parameters())
+        self._known(optimizer.parameters())
         state = [v for arrays in optimizer.state.values() for name, v in arrays.items() if name != "step"]
         self._now.states[optimizer] = _sizes(state)
         self._note("optimizer", sum((Counter(s) for s in self._now.states.values()), Counter()))
@@ -395,7 +395,7 @@ def _optimizer(optimizer: Any, model: Module, twins: dict[int, Any]) -> Optimize
         return OPTIMIZERS[optimizer](list(model.parameters()))
     if not isinstance(optimizer, Optimizer):
         return optimizer(list(model.parameters()))
-    if strangers := [p for p in optimizer._parameters() if id(p) not in twins]:
+    if strangers := [p for p in optimizer.parameters() if id(p) not in twins]:
         raise ValueError(f"predict: {len(strangers)} parameters of `optimizer` are not the model's")
     rule = copy.copy(optimizer)
     rule.state = {}

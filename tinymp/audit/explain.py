@@ -176,7 +176,7 @@ def _explain_code(name: str, what: str, thing: Any) -> Explanation:
 
 
 def _explain_optimizer(name: str, what: str, thing: Any) -> Explanation:
-    twins = f"the rule {thing.rule!r}{_beside(multi_tensor)}" if thing.rule else ""
+    twins = f"update_cuda{_beside(multi_tensor)}" if thing.update_cuda else ""
     note = TOPICS["optimizer state"].rule, ""
     formula = inspect.getdoc(thing) or ""
     return _made(name, what, WORDS[UPDATE.name], formula, [thing.update], UPDATE, note=note, twins=twins)

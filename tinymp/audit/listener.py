@@ -160,7 +160,7 @@ class Listener(Observer):
             i.deposited(leaf, gradient, scale)
 
     def stepped(self, optimizer: Any, result: Any) -> None:
-        parameters = set(optimizer._parameters())
+        parameters = set(optimizer.parameters())
         self._enter(parameters)
         result = StepResult(result.value)  # of a step on a GPU it waits
         for i in self.instruments:

@@ -38,7 +38,7 @@ def distinct(g: Any) -> Any:
     """g itself, or SparseRows with each row once: on a GPU, one may come several times."""
     if not isinstance(g, SparseRows) or backend.of(g.values) is backend.cpu:
         return g
-    first = g._first() == backend.of(g.values).xp.arange(len(g.indices))
+    first = g.first_places() == backend.of(g.values).xp.arange(len(g.indices))
     return SparseRows(g.indices[first], g.values[first], g.shape)
 
 

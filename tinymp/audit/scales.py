@@ -192,7 +192,7 @@ class Scales(Instrument):
         scale, self._since = max(self._since.values(), default=1.0), {}
         if result is StepResult.SKIPPED:
             cause = Cause(iteration, scale, "unknown", text="its backward pass was not seen")
-            self._explain(cause, {id(p) for p in optimizer._parameters()})
+            self._explain(cause, {id(p) for p in optimizer.parameters()})
             self.causes.append(cause)
 
     # ---- why

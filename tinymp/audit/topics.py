@@ -250,7 +250,7 @@ TOPICS: dict[str, Topic] = {
         "Adam's v is a mean of squares: a gradient of 1e-3 adds 1e-9, which is 0 in FP16, and the step is divided by "
         "eps alone.",
         ">>> mp.tensor(0.001 * 1e-3**2).half().item()\n0.0",
-        read=("optim.optimizer.Optimizer._state_of", "optim.optimizer.Adam.update"),
+        read=("optim.optimizer.Optimizer.state_of", "optim.rules.Adam.update"),
         measure=("bytes", "ledger.filter(phase='update')"),
         decisions=("optimizer-state",),
         words=("state", "momentum"),
@@ -261,7 +261,7 @@ TOPICS: dict[str, Topic] = {
         "MPT 3.1 and 3.3 (FP32 updates and statistics)",
         "Adam's 1e-8 is 0 in FP16, whose smallest number is 6e-8: a weight whose gradients are 0 would become NaN.",
         ">>> mp.tensor([1e-8, 1e-5]).half().tolist()\n[0.0, 1.0013580322265625e-05]",
-        read=("optim.optimizer.Adam", "optim.optimizer.Adagrad", "ops.norm.BatchNorm.forward"),
+        read=("optim.rules.Adam", "optim.rules.Adagrad", "ops.norm.BatchNorm.forward"),
         measure=("scale",),
         words=("eps",),
         see=("optimizer state", "subnormals"),

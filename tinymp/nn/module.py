@@ -10,7 +10,8 @@ import numpy as np
 
 from .. import backend
 from ..autograd import Array
-from ..parameter import Parameter, overwrite, replace, storage_of
+from ..loading import overwrite
+from ..parameter import Parameter, replace, storage_of
 from ..precision import FLOATING, MIXED, Policy, fits, to_dtype, use
 from ..tensor import Tensor
 from .hooks import Hooks, RemovableHandle

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from .. import backend, ops, statistics
 from ..arguments import flag, integers, number
-from ..parameter import Parameter, overwrite, parameter
+from ..loading import overwrite
+from ..parameter import Parameter, parameter
 from ..precision import FP32, to_dtype
 from ..tensor import Tensor
 from . import init

@@ -67,7 +67,7 @@ class Labelled(Loss):
         self.axis = _class_axis(x)
         classes = x.shape[self.axis]
         good = (target >= 0) & (target < classes) | (target == ignore_index)
-        _each(self.name, "target", target, good, self.labels(classes, ignore_index))
+        check_each(self.name, "target", target, good, self.labels(classes, ignore_index))
         t = self.xp.expand_dims(self.xp.asarray(target, dtype="int64"), self.axis)
         self.kept = self.xp.not_equal(t, ignore_index)
         t = t * self.kept
@@ -470,7 +470,7 @@ def _weight(op: str, name: str, x: Any, input: Tensor) -> Tensor | None:
     return x
 
 
-def _reduction(op: str, reduction: Any, input: Tensor, size_average: Any = None, reduce: Any = None) -> None:
+def check_reduction(op: str, reduction: Any, input: Tensor, size_average: Any = None, reduce: Any = None) -> None:
     # False means something to these two: refuse it like True
     refuse(op, **{k: str(v) for k, v in (("size_average", size_average), ("reduce", reduce)) if v is not None})
     choice(op, "reduction", reduction, ("none", "mean", "sum"))
@@ -481,7 +481,7 @@ def _reduction(op: str, reduction: Any, input: Tensor, size_average: Any = None,
         )
 
 
-def _each(op: str, name: str, x: Array, good: Array, expected: str) -> None:
+def check_each(op: str, name: str, x: Array, good: Array, expected: str) -> None:
     """ValueError for the first element of x that is not good; on a GPU some time later, and without its place."""
     if (device := backend.of(good)) is backend.gpu:
         device.check(good, *_late(op, name, expected))
@@ -534,7 +534,7 @@ def _elementwise(
     delta: float = 1.0,
 ) -> Tensor:
     op = loss.name
-    _reduction(op, reduction, floating(op, "input", input), size_average, reduce)
+    check_reduction(op, reduction, floating(op, "input", input), size_average, reduce)
     if _beside(op, "target", target, input).shape != input.shape:
         raise ValueError(
             f"{op}: expected target.shape == input.shape, got {target.shape} and {input.shape}; losses do not broadcast"
@@ -575,7 +575,7 @@ def cross_entropy(
     """
     op = "cross_entropy"
     _rows(op, input, weight)
-    _reduction(op, reduction, input, size_average, reduce)
+    check_reduction(op, reduction, input, size_average, reduce)
     if not 0 <= constant(op, "label_smoothing", label_smoothing, input.dtype) <= 1:
         raise ValueError(f"{op}: expected `label_smoothing` in [0, 1], got {label_smoothing!r}")
     options = {"reduction": reduction, "label_smoothing": float(label_smoothing)}
@@ -608,7 +608,7 @@ def nll_loss(
     """
     op = "nll_loss"
     _rows(op, input, weight)
-    _reduction(op, reduction, input, size_average, reduce)
+    check_reduction(op, reduction, input, size_average, reduce)
     _labels(op, input, target, ignore_index)
     return NLLLoss.apply(input, target, weight, reduction=reduction, ignore_index=ignore_index)
 
@@ -709,5 +709,5 @@ def binary_cross_entropy(
     op = "binary_cross_entropy"
     for name, x in (("input", input), ("target", target)):
         p = widen(floating(op, name, x).data)
-        _each(op, name, x.data, (p >= 0) & (p <= 1), "in [0, 1]")
+        check_each(op, name, x.data, (p >= 0) & (p <= 1), "in [0, 1]")
     return _elementwise(BCE, input, target, weight, reduction, size_average, reduce)

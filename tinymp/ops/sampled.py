@@ -17,7 +17,7 @@ from ..autograd import Array, Op
 from ..precision import DOT, FP32, float64, gemm, reduce, store, widen
 from ..sparse import sum_rows
 from ..tensor import Tensor
-from .loss import Loss, _each, _reduction
+from .loss import Loss, check_each, check_reduction
 
 
 class Sample(NamedTuple):
@@ -172,11 +172,11 @@ def sampled_softmax_loss(
         raise TypeError(f"{op}: expected `target` to hold classes (integers), got {target.dtype}")
     if target.shape != x.shape[:1]:
         raise ValueError(f"{op}: expected target.shape == (hidden.shape[0],) = {x.shape[:1]}, got {target.shape}")
-    _reduction(op, reduction, x)
+    check_reduction(op, reduction, x)
     classes = w.shape[0]
     _sizes(op, "negatives", negatives, classes)
     labels = target.data
-    _each(op, "target", labels, (labels >= 0) & (labels < classes), f"to be a class in [0, {classes - 1}]")
+    check_each(op, "target", labels, (labels >= 0) & (labels < classes), f"to be a class in [0, {classes - 1}]")
     if sampled is None:
         sampled = log_uniform_sample(negatives, classes, device=x.device)
     if sampled.classes.shape != (negatives,) or sampled.expected.shape != (classes,):

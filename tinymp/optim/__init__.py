@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 from ..instead import missing as _missing
 from .clip import clip_grad_norm_, clip_grad_value_
 from .cycle import OneCycleLR, ReduceLROnPlateau
-from .optimizer import SGD, Adagrad, Adam, AdamW, Optimizer, StepResult
-from .rmsprop import RMSprop
-from .scaler import DynamicLossScaler, LossScaler, NoLossScaler, ObservedLossScaler, StaticLossScaler
+from .observed import ObservedLossScaler
+from .optimizer import Optimizer
+from .result import StepResult
+from .rules import SGD, Adagrad, Adam, AdamW, RMSprop
+from .scaler import DynamicLossScaler, LossScaler, NoLossScaler, StaticLossScaler
 from .schedule import CosineAnnealingLR, LambdaLR, LinearLR, MultiStepLR, Schedule, SequentialLR, StepLR
 
 __all__ = [

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..arguments import choice, count, number, same_keys
-from .optimizer import Optimizer, PendingResult, StepResult
+from .optimizer import Optimizer
+from .result import PendingResult, StepResult
 from .schedule import Schedule
 
 

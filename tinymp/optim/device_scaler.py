@@ -6,7 +6,7 @@ scale, the history, that a limit was reached) it asks for, which waits, or learn
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..backend.recording import Mailbox
 from ..parameter import Parameter
 from ..precision import float32, float64
 from ..sparse import values_of, with_values
+from ..tensor import Tensor
 from . import multi_tensor
 from .multi_tensor import NONE
 
@@ -55,7 +56,7 @@ class DeviceSide:
     bad_loss  int32, one: whether a loss of this iteration is not finite
     """
 
-    def __init__(self, scale: float, arrived: Callable[[np.ndarray], None]) -> None:
+    def __init__(self, scale: float, arrived: Callable[[int, int, str], None]) -> None:
         xp = gpu.xp
         self.scale = xp.full((), scale, float32.name)
         self.counts = xp.zeros(COUNTS, "int32")
@@ -64,11 +65,15 @@ class DeviceSide:
         self.changes = xp.zeros(RING, "int32"), xp.zeros(RING, float32.name), xp.zeros(RING, "int32")
         self.optimizers: list[Any] = []
         self.factor = DeviceScale(self.scale)
-        self.box = Mailbox(self.counts, arrived)
+        self._arrived = arrived  # called some steps late with: skips in a row, bad losses in a row, who overflowed
+        self.box = Mailbox(self.counts, self._tell)
 
-    def note_loss(self, loss: Array) -> None:
-        """Remember whether this loss is not finite."""
-        self.bad_loss |= ~gpu.xp.isfinite(loss.reshape(1))
+    def _tell(self, counts: np.ndarray) -> None:
+        self._arrived(int(counts[SKIPS]), int(counts[BAD_LOSSES]), self.label(counts[OVERFLOWED]))
+
+    def note_loss(self, loss: Tensor, witness: Any = None) -> None:
+        """Remember whether this loss is not finite. (A witness is asked when the host learns of it.)"""
+        self.bad_loss |= ~gpu.xp.isfinite(loss.data.reshape(1))
 
     def _found(self, optimizer: Any) -> Array:
         if optimizer not in self.optimizers:
@@ -84,10 +89,7 @@ class DeviceSide:
         FP64 has no kernels.
         """
         found, xp = self._found(optimizer), gpu.xp
-        alike: dict[Any, list[Parameter]] = {}
-        for p in params:
-            alike.setdefault(p.grad_scale, []).append(p)
-        for scale, some in alike.items():
+        for scale, some in _by_scale(params):
             grads, array = _gradients(optimizer, some), self._array(scale)
             multi_tensor.check([None if _is_fp64(g) else g for g in grads], found, array)
             for i, g in enumerate(grads):
@@ -97,15 +99,15 @@ class DeviceSide:
     def _array(self, scale: Any) -> Array:
         return scale.array if isinstance(scale, DeviceScale) else gpu.xp.full((), scale, self.scale.dtype)
 
-    def unscale(self, optimizer: Any, params: list[Parameter], scale: Any) -> None:
-        """The same, and replace the gradients, which carry `scale`, by unscaled ones in FP32 (FP64 for FP64)."""
-        array = self._array(scale)
+    def unscale(self, optimizer: Any, params: list[Parameter]) -> None:
+        """The same, and replace the gradients by unscaled ones in FP32 (FP64 for FP64)."""
         self.check(optimizer, [p for p in params if _is_fp64(p.grad)])
-        grads = _gradients(optimizer, params)
-        narrow = multi_tensor.unscale([None if _is_fp64(g) else g for g in grads], array, self._found(optimizer))
-        for p, g, unscaled in zip(optimizer._parameters(), grads, narrow):
-            if g is not None:
-                p.grad, p.grad_scale = with_values(p.grad, g / array if unscaled is None else unscaled), 1.0
+        for scale, some in _by_scale(params):
+            array, grads = self._array(scale), _gradients(optimizer, some)
+            narrow = multi_tensor.unscale([None if _is_fp64(g) else g for g in grads], array, self._found(optimizer))
+            for p, g, unscaled in zip(optimizer.parameters(), grads, narrow):
+                if g is not None:
+                    p.grad, p.grad_scale = with_values(p.grad, g / array if unscaled is None else unscaled), 1.0
 
     def skip(self, optimizer: Any) -> Array:
         """Whether to skip the step of this optimizer: int32, one; as it is now, not as it will be."""
@@ -117,8 +119,8 @@ class DeviceSide:
         if not 0 <= i < len(self.optimizers):
             return "a parameter"
         optimizer = self.optimizers[i]
-        params = optimizer._parameters()
-        return optimizer._label(params[j]) if j < len(params) else "a parameter"
+        params = optimizer.parameters()
+        return optimizer.label(params[j]) if j < len(params) else "a parameter"
 
     def end(self, dynamic: tuple | None, judged: bool = True) -> None:
         """End the iteration, in one small launch. dynamic: (growth, backoff, interval, least, most), or None.
@@ -138,6 +140,25 @@ class DeviceSide:
         )  # fmt: skip
         self.box.poll()
 
+    def write(self, scale: float, *counts: int) -> None:
+        """Set S and the counts: iterations, those since S grew, skips and bad losses in a row, changes of S."""
+        self.counts[...] = gpu.asarray(np.array([*counts, 0], "int32"))
+        self.scale.fill(scale)
+
+    def read(self) -> tuple[float, int, int, int, int]:
+        """S, and the counts of iterations, of those since S grew, of skips and of bad losses in a row. It waits."""
+        counts = gpu.to_numpy(self.counts)
+        found = (int(counts[i]) for i in (ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES))
+        return (float(self.factor), *found)  # type: ignore[return-value]
+
+    def forget_skips(self) -> None:
+        """Begin to count skips anew."""
+        self.counts[SKIPS] = 0
+
+    def forget_bad_losses(self) -> None:
+        """Begin to count losses that are not finite anew."""
+        self.counts[BAD_LOSSES] = 0
+
     def changes_since(self, seen: int) -> list[tuple[int, float, int]]:
         """(iteration, new S, reason) of every change of S after the first `seen` ones. It waits for the GPU."""
         total = int(gpu.to_numpy(self.counts)[CHANGES])
@@ -149,7 +170,15 @@ class DeviceSide:
 def _gradients(optimizer: Any, params: list[Parameter]) -> list[Array | None]:
     """The gradients' arrays of `params` at their places among all the optimizer's parameters, None at the others."""
     wanted = {id(p) for p in params}
-    return [values_of(p.grad) if id(p) in wanted else None for p in optimizer._parameters()]
+    return [values_of(p.grad) if id(p) in wanted else None for p in optimizer.parameters()]
+
+
+def _by_scale(params: list[Parameter]) -> Iterable[tuple[Any, list[Parameter]]]:
+    """The parameters by the loss scale that their gradients carry."""
+    found: dict[Any, list[Parameter]] = {}
+    for p in params:
+        found.setdefault(p.grad_scale, []).append(p)
+    return found.items()
 
 
 def _is_fp64(g: Array | None) -> bool:

@@ -1,6 +1,6 @@
 """An optimizer's step on a GPU: all parameters of a group in one launch (multi_tensor.py).
 
-The definition of a rule is its `update` in optimizer.py; this follows it where a parameter is FP16 or FP32 with FP32
+The definition of a rule is its `update` in rules.py; this follows it where a parameter is FP16 or FP32 with FP32
 state. Options that are numbers (lr, betas, ...) are kept on the device, where a captured CUDA graph reads them anew at
 each replay; options that are True or False, and what is trained at all, stay as they were when it was captured.
 """
@@ -30,7 +30,7 @@ def step(optimizer: Any, ready: Ready, skip: Any) -> Ready:
     """
     left: Ready = []
     for group, rounding, scale, params in _alike(optimizer, ready, left):
-        states = [optimizer._state_of(group, p) for p in params]
+        states = [optimizer.state_of(group, p) for p in params]
         for state in states:
             for name in ("step", "since"):
                 if name in state and not hasattr(state[name], "dtype"):  # counted on the host so far
@@ -51,15 +51,8 @@ def step(optimizer: Any, ready: Ready, skip: Any) -> Ready:
             "skip": None if skip is False else skip,
             "rounding": rounding,
         }
-        if optimizer.rule == "sgd":
-            momentum = [] if group["momentum"] else [[None] * len(params)]
-            since = [state.get("since") for state in states]
-            multi_tensor.sgd(*lists, *momentum, since=since, nesterov=group["nesterov"], **how)
-        elif optimizer.rule == "adagrad":
-            multi_tensor.adagrad(*lists, **how)
-        else:
-            largest = [] if group["amsgrad"] else [None]
-            multi_tensor.adam(*lists, *largest, decoupled=optimizer.decoupled, **how)
+        since = [state.get("since") for state in states]
+        optimizer.update_cuda(lists, group, since=since, **how)
         rows = [
             (x, with_values(g, new))
             for column, updated in zip(arrays, touched)
@@ -82,7 +75,7 @@ def _alike(optimizer: Any, ready: Ready, left: Ready) -> Iterator[tuple[dict, st
     """The parameters that one launch can take, as (group, rounding, loss scale, parameters); others go to `left`."""
     found: dict[tuple, tuple] = {}
     for group, p in ready:
-        if optimizer.rule is None or p.dtype not in (float16, float32) or p.policy.state == float16:
+        if optimizer.update_cuda is None or p.dtype not in (float16, float32) or p.policy.state == float16:
             left.append((group, p))
             continue
         key = id(group), p.policy.rounding, id(p.grad_scale) if hasattr(p.grad_scale, "array") else p.grad_scale
@@ -105,8 +98,8 @@ def _options(optimizer: Any, group: dict[str, Any]) -> Array:
     own = _uploaded.setdefault(optimizer, {})
 
     def refresh() -> None:
-        optimizer._check_options(group)
-        now = multi_tensor.options(optimizer.rule, group)
+        optimizer.check_options(group)
+        now = multi_tensor.options(optimizer.numbers, group)
         before, device = own.get(id(group), (None, None))
         if device is None:
             device = gpu.xp.empty(now.shape, now.dtype)

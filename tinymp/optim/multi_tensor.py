@@ -31,13 +31,6 @@ ROW = 12  # FP32 constants per parameter in an update; multi_tensor.cu has the s
 NONE = 2**31 - 1  # in `found`: every gradient is finite
 Arrays = Sequence[Any]  # of device arrays and None
 
-# What each rule reads from its `options`, in this order
-OPTIONS = {
-    "sgd": ("lr", "momentum", "dampening", "weight_decay"),
-    "adagrad": ("lr", "lr_decay", "weight_decay", "eps"),
-    "adam": ("lr", "beta1", "beta2", "weight_decay", "eps"),
-}
-
 
 # ------------------------------------------------------------------------------------------- looking at the gradients
 
@@ -105,13 +98,13 @@ def norm(grads: Arrays, p: float = 2.0, max_norm: float = math.inf) -> Array:
 # --------------------------------------------------------------------------------------------------- the update rules
 
 
-def options(rule: str, group: Mapping[str, Any]) -> np.ndarray:
-    """The options of a parameter group as the kernels of `rule` want them on the device: FP64, as in OPTIONS.
+def options(names: Sequence[str], group: Mapping[str, Any]) -> np.ndarray:
+    """Options of a parameter group as the kernels of its rule want them on the device: FP64, in this order.
 
     In FP64, because 1 - beta2 of an FP32 0.999 would be wrong by 5e-5.
     """
     flat = dict(zip(("beta1", "beta2"), group.get("betas", ())), **group)
-    return np.array([flat[name] for name in OPTIONS[rule]], float64.name)
+    return np.array([flat[name] for name in names], float64.name)
 
 
 def sgd(

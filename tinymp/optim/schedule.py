@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..arguments import count, number, refuse, same_keys, whole
-from .optimizer import Optimizer, PendingResult, StepResult
+from .optimizer import Optimizer
+from .result import PendingResult, StepResult
 
 
 class Schedule:

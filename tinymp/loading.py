@@ -1,0 +1,61 @@
+"""Loading: new values for many tensors, all or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from . import backend
+from .autograd import Array
+from .events import here, tell
+from .parameter import Parameter
+from .precision import MIXED, store, use
+from .tensor import Tensor
+
+
+def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
+    """Give parameters (their masters) and buffers new values, all or none: an exception on the way takes all back.
+
+    A parameter keeps its arrays, and so does a buffer on a GPU: a captured CUDA graph finds them where they were. Old
+    values go into the array that brought the new ones, so that there is never a third copy of the weights. A buffer on
+    the CPU gets the new array, and what was computed from the old one stays.
+
+    new: tensor, value, and for a parameter its working copy, or None: then that is rounded to nearest.
+    """
+    weights = [(p, value, rounded) for p, value, rounded in new if isinstance(p, Parameter)]
+    others = [(b, value) for b, value, _ in new if not isinstance(b, Parameter)]
+    buffers = [(b, value, b.data) for b, value in others if backend.of(b.data) is not backend.gpu]
+    pairs: list[tuple[Array, Array]] = []
+    for b, value in others:
+        if backend.of(b.data) is backend.gpu:
+            b.bump_version()
+            pairs.append((b.data, value))
+    for p, value, rounded in weights:
+        if here.inside:
+            tell("written", p, value)
+        p.bump_version()
+        with use(MIXED):
+            copy = store(value, like=p.data) if rounded is None else rounded
+        pairs += [(p.data, copy)] + ([(p.master, value)] if p.master is not p.data else [])
+    swapped = []
+    try:
+        for p, *_ in weights:
+            p.unlock()
+        for target, source in pairs:
+            value = source.copy()
+            source[...] = target
+            swapped.append((target, source))
+            target[...] = value
+        for b, value, _ in buffers:
+            b.data = value
+        for p, *_ in weights:
+            p.lock()
+    except BaseException:
+        for p, *_ in weights:
+            p.unlock()
+        for target, old in reversed(swapped):  # reversed: tied weights come twice
+            target[...] = old
+        for b, _, old in buffers:
+            b.data = old
+        for p, *_ in weights:
+            p.lock()
+        raise

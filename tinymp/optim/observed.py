@@ -1,0 +1,140 @@
+"""The loss scaler that picks its constant from observed gradients (MPT section 3.2)."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+from .. import backend
+from ..arguments import count, flag, number, whole
+from ..autograd import Array, Op
+from ..events import Observer, observe
+from ..precision import FP16_MAX, float16, reduce
+from ..sparse import values_of
+from ..tensor import Tensor
+from .optimizer import Optimizer
+from .result import StepResult
+from .scaler import MAX_SCALE, MIN_SCALE, LossScaler
+
+
+class ObservedLossScaler(LossScaler):
+    """A constant picked from observed gradients: the largest power of two S with margin S max|g| < 65504 (MPT 3.2).
+
+    For `observe` iterations S is init_scale, and every FP16 gradient of the backward pass is looked at: those of
+    activations overflow too, and often first. Then S is fixed.
+
+    init_scale   small: an overflow would hide the largest gradient, while an underflow hides only small ones. 8 is the
+                 least that MPT needed. After an overflow it is divided by 16, if all gradients were 0 multiplied by 256
+    margin       how much larger gradients may become later on
+    """
+
+    saved: ClassVar = {
+        "observed": whole,
+        "largest": lambda where, name, value: None if value is None else number(where, name, value, 0),
+        "fixed": flag,
+    }
+
+    def __init__(
+        self,
+        observe: int = 100,
+        margin: float = 8.0,
+        init_scale: float = 8.0,
+        *,
+        max_consecutive_skips: int = 10,
+        max_nonfinite_losses: int = 3,
+    ) -> None:
+        super().__init__(init_scale, max_consecutive_skips, max_nonfinite_losses)
+        self.observe = count(self._name, "observe", observe)
+        self.margin = number(self._name, "margin", margin, 1.0)
+        self.observed = 0  # iterations so far
+        self.largest: float | None = None  # max |g| without the scale; None: no FP16 gradient seen
+        self.fixed = False
+        self._peak = _Peak()
+        self._looking: AbstractContextManager | None = None
+
+    def stays_on_device(self) -> bool:
+        return self.fixed
+
+    def scale(self, loss: Tensor) -> Tensor:
+        if not self.fixed and self._looking is None:
+            self._looking = observe(self._peak)
+            self._looking.__enter__()
+        return super().scale(loss)
+
+    def update(self, new_scale: None = None) -> None:
+        self._look_away()
+        try:
+            super().update(new_scale)
+        finally:
+            self._peak.value = None
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._look_away()
+        self._peak.value = None
+
+    def _look_away(self) -> None:
+        if self._looking is not None:
+            self._looking.__exit__(None, None, None)
+        self._looking = None
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        self._look_at(optimizer)
+        super().unscale_(optimizer)
+
+    def step(self, optimizer: Optimizer, *, allow_missing: bool = False) -> StepResult:
+        self._look_at(optimizer)
+        return super().step(optimizer, allow_missing=allow_missing)
+
+    def _look_at(self, optimizer: Optimizer) -> None:
+        """Look at what arrived at the weights: gradients of one that was used several times have been summed."""
+        if not self.fixed and isinstance(optimizer, Optimizer):
+            for p in optimizer.parameters():
+                self._peak.see(p.grad)
+
+    def adjust(self, overflow: str | None) -> None:
+        if self.fixed:
+            return
+        peak = self._peak.value
+        if overflow or peak == math.inf:  # a ReLU can stop an infinite gradient before it reaches a weight
+            where = overflow or "the gradient of an activation"
+            self.change(max(self._scale / 16, MIN_SCALE), f"overflow in {where} while observing")
+            return
+        if peak is not None:
+            self.largest = max(self.largest or 0.0, peak / self._scale)
+        self.observed += 1
+        if self.observed < self.observe:
+            return
+        if self.largest == 0 and self._scale < MAX_SCALE:
+            self.change(min(self._scale * 256, MAX_SCALE), "all observed gradients were 0")
+            self.observed = 0
+            return
+        self.fixed = True
+        if self.largest:
+            scale = power_below(FP16_MAX / (self.margin * self.largest))
+            self.change(min(max(scale, MIN_SCALE), MAX_SCALE), f"observed max|g| = {self.largest:.3g}")
+
+
+class _Peak(Observer):
+    """Watches for the largest magnitude of an FP16 gradient, as scaled; None: there was no FP16 gradient."""
+
+    def __init__(self) -> None:
+        self.value: float | None = None
+
+    def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if op.phase == "backward":
+            for g in (*inputs, *outputs):  # dys too: sums of the gradients of a tensor that was used several times
+                self.see(g)
+
+    def see(self, g: Array | None) -> None:
+        g = values_of(g)
+        if g is not None and g.dtype == float16:
+            top = float(reduce(backend.of(g).xp.abs(g), tuple(range(g.ndim)), "max").item()) if g.size else 0.0
+            self.value = max(self.value or 0.0, top)
+
+
+def power_below(limit: float) -> float:
+    """The largest power of two below a limit."""
+    mantissa, exponent = math.frexp(limit)  # mantissa in [0.5, 1)
+    return 2.0 ** (exponent - (1 if mantissa > 0.5 else 2))

@@ -1,0 +1,249 @@
+"""The rules: SGD, Adagrad, Adam, AdamW, RMSprop. Each is a definition on arrays, with its CUDA twin beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from .. import backend
+from ..arguments import number, refuse
+from ..autograd import Array
+from . import multi_tensor
+from .groups import Group, State
+from .optimizer import Optimizer
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent with momentum mu, dampening tau and weight decay lambda, as in PyTorch.
+
+    g <- g + lambda w;  m <- mu m + (1 - tau) g, at first m <- g;  w <- w - lr m, or with Nesterov w - lr (g + mu m)
+
+    "At first" is the first update with mu > 0, also where mu was 0 before. While mu is 0 again, m waits.
+    """
+
+    late = ("momentum_buffer",)
+    numbers = ("lr", "momentum", "dampening", "weight_decay")
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: None = None,
+        differentiable: bool = False,
+        fused: None = None,
+    ) -> None:
+        refuse("SGD", foreach=foreach, differentiable=differentiable, fused=fused)
+        options = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        super().__init__(params, {**options, "nesterov": nesterov, "maximize": maximize})
+
+    def check_options(self, group: Group) -> None:
+        super().check_options(group)
+        number("SGD", "momentum", group["momentum"], 0, 1)  # above 1, the buffer would grow without end
+        if group["nesterov"] and (group["momentum"] == 0 or group["dampening"] != 0):
+            raise ValueError("SGD: nesterov needs momentum > 0 and dampening == 0")
+
+    def initial(self, group: Group) -> dict[str, float]:
+        return {"momentum_buffer": 0.0} if group["momentum"] else {}
+
+    def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
+        mu = group["momentum"]
+        if group["weight_decay"]:
+            g = g + group["weight_decay"] * w
+        if mu:
+            m = state["momentum_buffer"]
+            m *= mu
+            first = state["step"] == state["since"] + 1
+            m += g if first or not group["dampening"] else (1 - group["dampening"]) * g
+            g = g + mu * m if group["nesterov"] else m
+        return w - group["lr"] * g
+
+    def update_cuda(self, lists: list, group: Group, **how: Any) -> None:
+        momentum = [] if group["momentum"] else [[None] * len(lists[0])]
+        multi_tensor.sgd(*lists, *momentum, nesterov=group["nesterov"], **how)
+
+
+class Adagrad(Optimizer):
+    """Adagrad (Duchi et al., 2011), as in PyTorch; t counts the updates.
+
+    g <- g + lambda w;  s <- s + g^2;  w <- w - lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps)
+
+    eps is an FP32 constant: 1e-10 is 0 in FP16, whose smallest positive value is 6e-8.
+    """
+
+    numbers = ("lr", "lr_decay", "weight_decay", "eps")
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float = 1e-2,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+        foreach: None = None,
+        *,
+        maximize: bool = False,
+        differentiable: bool = False,
+        fused: None = None,
+    ) -> None:
+        refuse("Adagrad", foreach=foreach, differentiable=differentiable, fused=fused)
+        options = {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay, "eps": eps}
+        more = {"initial_accumulator_value": initial_accumulator_value, "maximize": maximize}
+        super().__init__(params, {**options, **more})
+
+    def initial(self, group: Group) -> dict[str, float]:
+        return {"sum": group["initial_accumulator_value"]}
+
+    def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
+        s = state["sum"]
+        if group["weight_decay"]:
+            g = g + group["weight_decay"] * w
+        s += g * g
+        d = backend.of(w).xp.sqrt(s)
+        d += group["eps"]
+        lr = group["lr"] / (1 + (state["step"] - 1) * group["lr_decay"])
+        return w - lr * g / d
+
+    def update_cuda(self, lists: list, group: Group, since: list, **how: Any) -> None:
+        multi_tensor.adagrad(*lists, **how)
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba, 2015), as in PyTorch; t counts the updates.
+
+    g <- g + lambda w;  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2
+    w <- w - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps),  with amsgrad the largest v so far instead of v
+
+    eps is an FP32 constant: 1e-8 is 0 in FP16, whose smallest positive value is 6e-8, and m / 0 would be infinite.
+    """
+
+    late = ("max_exp_avg_sq",)
+    numbers = ("lr", "beta1", "beta2", "weight_decay", "eps")
+    decoupled: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: None = None,
+        decoupled_weight_decay: bool = False,
+    ) -> None:
+        refuse(self._name, foreach=foreach, capturable=capturable, differentiable=differentiable, fused=fused)
+        refuse(f"{self._name} (use AdamW)", decoupled_weight_decay=decoupled_weight_decay)
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**options, "amsgrad": amsgrad, "maximize": maximize})
+
+    def initial(self, group: Group) -> dict[str, float]:
+        return {"exp_avg": 0.0, "exp_avg_sq": 0.0, **({"max_exp_avg_sq": 0.0} if group["amsgrad"] else {})}
+
+    def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
+        xp, t, lr, (b1, b2) = backend.of(w).xp, state["step"], group["lr"], group["betas"]
+        m, v = state["exp_avg"], state["exp_avg_sq"]
+        if group["weight_decay"] and self.decoupled:
+            w = (1 - lr * group["weight_decay"]) * w
+        elif group["weight_decay"]:
+            g = g + group["weight_decay"] * w
+        m *= b1
+        m += (1 - b1) * g
+        v *= b2
+        v += (1 - b2) * g * g
+        if group["amsgrad"]:
+            v = xp.maximum(state["max_exp_avg_sq"], v, out=state["max_exp_avg_sq"])
+        d = xp.sqrt(v, out=xp.empty_like(v))  # a buffer of its own, for all that follows
+        d *= 1 / math.sqrt(1 - b2**t)
+        d += group["eps"]
+        xp.divide(m, d, out=d)
+        d *= lr / (1 - b1**t)
+        return xp.subtract(w, d, out=d)
+
+    def update_cuda(self, lists: list, group: Group, since: list, **how: Any) -> None:
+        largest = [] if group["amsgrad"] else [None]
+        multi_tensor.adam(*lists, *largest, decoupled=self.decoupled, **how)
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): w <- (1 - lr lambda) w, and g stays."""
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+
+
+class RMSprop(Optimizer):
+    """RMSprop (Tieleman and Hinton, 2012; centered: Graves, 2013), as in PyTorch.
+
+    g <- g + lambda w;  v <- alpha v + (1 - alpha) g^2;  d = sqrt(v) + eps, or centered sqrt(v - a^2) + eps with
+    a <- alpha a + (1 - alpha) g;  w <- w - lr g / d, or with momentum mu: b <- mu b + g / d;  w <- w - lr b
+
+    eps is an FP32 constant: 1e-8 is 0 in FP16, whose smallest positive value is 6e-8.
+    """
+
+    flags = ("maximize", "centered")
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+        capturable: bool = False,
+        foreach: None = None,
+        maximize: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        refuse("RMSprop", capturable=capturable, foreach=foreach, differentiable=differentiable)
+        options = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum}
+        super().__init__(params, {**options, "centered": centered, "maximize": maximize})
+
+    def initial(self, group: Group) -> dict[str, float]:
+        momentum = {"momentum_buffer": 0.0} if group["momentum"] else {}
+        return {"square_avg": 0.0, **momentum, **({"grad_avg": 0.0} if group["centered"] else {})}
+
+    def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
+        xp, alpha, v = backend.of(w).xp, group["alpha"], state["square_avg"]
+        if group["weight_decay"]:
+            g = g + group["weight_decay"] * w
+        v *= alpha
+        v += (1 - alpha) * g * g
+        spread = v
+        if group["centered"]:
+            a = state["grad_avg"]
+            a *= alpha
+            a += (1 - alpha) * g
+            spread = xp.maximum(v - a * a, 0)  # not negative but for rounding
+        step = g / (xp.sqrt(spread) + group["eps"])
+        if group["momentum"]:
+            b = state["momentum_buffer"]
+            b *= group["momentum"]
+            b += step
+            step = b
+        return w - group["lr"] * step
