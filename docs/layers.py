@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
+from statistics import mean
 from typing import NamedTuple
 
 PACKAGE = Path(__file__).parent.parent / "tinymp"
@@ -135,17 +136,23 @@ def arrows(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
 
 
 def draw() -> str:
-    """The picture, as SVG."""
+    """The picture, as SVG. Small rooms that import nothing, or the backend alone, are named below it."""
     graph = rooms()
+    small = sorted(name for name in graph if graph[name] <= {"backend"} and name not in ("backend", "events"))
+    graph = {name: graph[name] - set(small) for name in graph if name not in small}
     levels = floors(graph)
-    width, wide, high, step = 980, 178, 44, 84
-    place = {}
-    for floor, names in enumerate(levels):
-        gap = width / len(names)
-        for i, name in enumerate(names):
-            place[name] = ((i + 0.5) * gap, (len(levels) - 1 - floor) * step + 40)
+    width, wide, high, step = 900, 178, 44, 84
+    place: dict[str, tuple[float, float]] = {}
+    for floor, names in reversed(list(enumerate(levels))):
+
+        def above(name: str) -> float:
+            return mean([place[other][0] for other in place if name in graph[other]] or [0])
+
+        for i, name in enumerate(sorted(names, key=above)):
+            place[name] = ((i + 0.5) * width / len(names), (len(levels) - 1 - floor) * step + 40)
+    bottom = len(levels) * step
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {len(levels) * step + 10}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 40}" '
         'font-family="sans-serif" font-size="12" text-anchor="middle">',
         "<style>path{fill:none;stroke:#8a94a6;stroke-width:1.2}rect{fill:#eef3fb;stroke:#3b6fb5}"
         "text{fill:#1b2a41}.says{fill:#566;font-size:10px}</style>",
@@ -165,6 +172,9 @@ def draw() -> str:
             f'<text x="{x:.0f}" y="{y - 3:.0f}" font-weight="bold">{escape(title)}</text>',
             f'<text x="{x:.0f}" y="{y + 13:.0f}" class="says">{escape(SAYS[name])}</text>',
         ]
+    for i, name in enumerate(small):
+        x = (i + 0.5) * width / len(small)
+        lines.append(f'<text x="{x:.0f}" y="{bottom + 20}" class="says">{escape(f"{name}.py: {SAYS[name]}")}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 

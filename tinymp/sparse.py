@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -136,8 +137,10 @@ def isfinite(g: Any) -> bool:
 
 
 def nonfinite(x: Any) -> int:
-    """How many values of an array, a gradient or a Tensor are infinite or NaN; 0 for what is not floating."""
+    """How many values of an array, a gradient, a Tensor or a number are infinite or NaN; 0 for what is not floating."""
     x = values_of(x)
+    if isinstance(x, float):
+        return int(not math.isfinite(x))
     if not hasattr(x, "strides"):  # a Tensor, or no array at all
         x = getattr(x, "data", x)
     if not hasattr(x, "dtype") or x.dtype not in FLOATING or isfinite(x):

@@ -17,7 +17,8 @@ from ..autograd import Op
 from ..caller import PACKAGE
 from ..events import Observer, Update, here, observe
 from ..nn.module import Module
-from ..optim.optimizer import Optimizer, StepResult
+from ..optim.optimizer import Optimizer
+from ..optim.result import StepResult
 from ..parameter import Parameter
 from ..precision import UPDATE, Kind, Policy, current_policy
 from ..tensor import Tensor

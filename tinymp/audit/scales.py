@@ -17,11 +17,13 @@ import numpy as np
 from .. import backend
 from ..autograd import Array, Backward, Op
 from ..events import Observer, here, observe, unobserved
-from ..optim.optimizer import Optimizer, StepResult
+from ..optim.observed import power_below
+from ..optim.optimizer import Optimizer
+from ..optim.result import StepResult
 from ..optim.scaler import MIN_SCALE, LossScaler, NoLossScaler, ScaleLoss
 from ..parameter import Parameter
-from ..precision import FLOATING, FP16_OVERFLOW, Policy, current_policy, use
-from ..sparse import values_of
+from ..precision import FP16_OVERFLOW, Policy, current_policy, use
+from ..sparse import nonfinite
 from ..tensor import Tensor
 from .listener import Instrument, Listener, Place
 
@@ -136,19 +138,19 @@ class Scales(Instrument):
             self._stepped = False
             self._begin()
         if op.loss_scale is not None:
-            self._scaled[op] = float(op.loss_scale), not all(map(_finite, inputs))
+            self._scaled[op] = float(op.loss_scale), any(map(nonfinite, inputs))
             if isinstance(op, ScaleLoss) and not isinstance(scaler := op.options["scaler"], NoLossScaler):
                 self._since[self._line_of.setdefault(scaler, Line(place.caller))] = self._scaled[op][0]
         overflow, self._overflow = self._overflow, None
         if overflow is not None:
             event = Event(*overflow, "an infinity")
-        elif all(map(_finite, outputs)):
+        elif not any(map(nonfinite, outputs)):
             return
-        elif all(map(_finite, inputs)):
-            nan = any(backend.of(y).xp.isnan(y).any() for y in outputs if not _finite(y))
+        elif not any(map(nonfinite, inputs)):
+            nan = any(backend.of(y).xp.isnan(y).any() for y in outputs if nonfinite(y))
             event = Event(place, None, "a NaN" if nan else "an infinity")
         else:
-            arrays = [i for i, x in enumerate(inputs) if hasattr(x, "dtype") and not _finite(x)]
+            arrays = [i for i, x in enumerate(inputs) if hasattr(x, "dtype") and nonfinite(x)]
             if arrays and self._input is None:
                 self._input = Event(place, None, "infinities or NaNs", self._argument(op, arrays[0], inputs))
             return
@@ -172,7 +174,7 @@ class Scales(Instrument):
             p.bad_loss |= bad_loss
 
     def deposited(self, leaf: Tensor, gradient: Any, scale: Any) -> None:
-        if self._current is not None and not _finite(gradient):
+        if self._current is not None and nonfinite(gradient):
             self._current.bad.add(id(leaf))
 
     def _end_pass(self) -> None:
@@ -232,7 +234,7 @@ class Scales(Instrument):
             cause.value = one.value
             _tell(cause, "backward overflow", one.place, f"{_became(one.value)}, whatever the loss scale")
             return
-        best = _power_below(min(scale * FP16_OVERFLOW / one.largest if one.largest else math.inf, p.scale))
+        best = power_below(min(scale * FP16_OVERFLOW / one.largest if one.largest else math.inf, p.scale))
         if at(best).finite:  # small gradients that are lost at S = 1 may add up to something here
             while 2 * best < p.scale and at(2 * best).finite:
                 best *= 2
@@ -329,7 +331,7 @@ class _Replay(Observer):
                     again = Backward(p.run.root, gradient)
                     again.propagate()
                     found = [(leaf, dx) for leaf, dx, _ in again.leaves.values() if id(leaf) in wanted]
-                    self.finite = all(_finite(again.stored(leaf, dx)) for leaf, dx in found)
+                    self.finite = not any(nonfinite(again.stored(leaf, dx)) for leaf, dx in found)
             finally:
                 for op, saved, statistics in left:
                     op.saved, op.statistics = saved, statistics
@@ -343,18 +345,8 @@ class _Replay(Observer):
             self.value = _overflowed(x, y)
 
     def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
-        if self.place is None and not all(map(_finite, outputs)):
+        if self.place is None and any(map(nonfinite, outputs)):
             self.place = self.listener.place_of(op, "", None)
-
-
-def _finite(x: Any) -> bool:
-    """Whether an argument or result holds neither an infinity nor a NaN; True for what has none."""
-    x = x.data if isinstance(x, Tensor) else values_of(x)
-    if isinstance(x, float):
-        return math.isfinite(x)
-    if not hasattr(x, "dtype") or x.dtype not in FLOATING:
-        return True
-    return backend.of(x).isfinite(x)
 
 
 def _overflowed(x: Array, y: Array) -> float | None:
@@ -375,12 +367,6 @@ def _became(value: float | None) -> str:
 def _number(x: float) -> str:
     """Whole from 1,000 to 1e9, as loss scales are; else four digits."""
     return f"{x:,.0f}" if 1000 <= abs(x) < 1e9 else f"{x:.4g}"
-
-
-def _power_below(limit: float) -> float:
-    """The largest power of two below a limit."""
-    mantissa, exponent = math.frexp(limit)  # in [0.5, 1)
-    return 2.0 ** (exponent - (1 if mantissa > 0.5 else 2))
 
 
 def _tell(cause: Cause, what: str, place: Place | None, why: str) -> None:
