@@ -114,6 +114,9 @@ class Target(NamedTuple):
     dtype: np.dtype
 
 
+_new = tuple.__new__  # makes a Target in half the time of its constructor
+
+
 # Public names of forward's short arguments; an op whose arguments have other public names gives `arguments`.
 _PUBLIC = {"x": "input", "w": "weight", "b": "bias"}
 
@@ -187,8 +190,7 @@ class Op:
     def apply(cls, *args: Any, **options: Any) -> Any:
         """Run the op on Tensors, check what it promises about precision, and record it in the graph."""
         op = cls()
-        arrays = []
-        recording = False
+        arrays, needs = [], []
         source: Any = None
         storage: Any = None
         device: Any = None
@@ -206,10 +208,11 @@ class Op:
                         beside = storage == float16 and x.dtype == float32 and cls.name_of(i) in cls.fp32
                         if not beside:
                             cls._mixed_dtypes(args)
-                recording = recording or a.requires_grad
                 arrays.append(x)
+                needs.append(a.requires_grad)
             elif a is None or isinstance(a, (int, float, np.generic)):
                 arrays.append(a)
+                needs.append(False)
             else:
                 raise TypeError(
                     f"{cls.name}: expected a Tensor for `{cls.name_of(i)}`, got {type_name(a)}; "
@@ -218,12 +221,12 @@ class Op:
         for name, value in options.items():
             if isinstance(value, np.generic):  # a np.float64 would lift FP32 arrays to FP64
                 options[name] = value.item()
-        recording = recording and _grad_enabled.get()
-        if recording:
-            op.needs = tuple([isinstance(a, Variable) and a.requires_grad for a in args])
-        # inf and nan are values here: the scaler and the finite checks look for them
-        op.take(options)
+        if recording := True in needs and _grad_enabled.get():
+            op.needs = tuple(needs)
+        if options:
+            op.take(options)
         op.storage = storage
+        # inf and nan are values here: the scaler and the finite checks look for them
         outer = here.running
         try:
             here.running = op
@@ -283,9 +286,9 @@ class Op:
         edges, targets = [], []
         for a, need in zip(args, self.needs):
             edges.append(None if not need else a if a.grad_fn is None else (a.grad_fn, a.output_nr))
-            targets.append(Target(a.data.shape, a.data.dtype) if need else None)
+            targets.append(_new(Target, (a.data.shape, a.data.dtype)) if need else None)
         self.edges, self.targets = tuple(edges), tuple(targets)
-        kept = {id(owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
+        kept = [id(owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")]
         if kept:
             self.keeps = True
             self.versions = [
@@ -309,11 +312,12 @@ class Op:
                 f"{self.name}: its saved arrays were freed by an earlier backward(); run the forward pass again "
                 "(for several losses, add them up, or pass retain_graph=True in all calls but the last)"
             )
-        if any(counter[0] != value for counter, value in self.versions):
-            raise RuntimeError(
-                f"{self.name}: a tensor that backward needs was changed in place after the forward pass; call "
-                "backward() before the optimizer's step and other in-place changes"
-            )
+        for counter, value in self.versions:
+            if counter[0] != value:
+                raise RuntimeError(
+                    f"{self.name}: a tensor that backward needs was changed in place after the forward pass; call "
+                    "backward() before the optimizer's step and other in-place changes"
+                )
         outer = here.running
         try:
             self.phase, here.running = "backward", self
@@ -435,7 +439,7 @@ class Backward:
                     "zero_grad"
                 )
         for leaf, dx, scale in self.leaves.values():
-            dx = self.stored(leaf, dx)
+            dx = dx if dx.dtype == leaf.data.dtype else self.stored(leaf, dx)
             if here.observers:
                 tell("deposited", leaf, dx, scale)
             if isinstance(dx, SparseRows):  # made for this leaf alone
@@ -465,8 +469,8 @@ class Backward:
 
 def owner_of(x: Array) -> Array:
     """The array that owns the memory of x, or the one nearest to what does (a file's pages, another library's)."""
-    while getattr(x.base, "dtype", None) is not None:
-        x = x.base
+    while (base := x.base) is not None and hasattr(base, "dtype"):
+        x = base
     return x
 
 
