@@ -63,9 +63,9 @@ from .tensor import Tensor, from_numpy, tensor
 ops.bind(Tensor)
 backend.add(_meta)
 
-if not TYPE_CHECKING:  # a type checker is to find missing names by itself
+if not TYPE_CHECKING:  # type checkers report missing names themselves
 
-    def __getattr__(name: str) -> _Any:  # only called for what is not there
+    def __getattr__(name: str) -> _Any:  # only called for names that do not exist
         if hasattr(ops, name) and not name.startswith("_"):
             raise AttributeError(f"tinymp has no attribute '{name}'; use tinymp.ops.{name}")
         raise _missing("tinymp", name, globals())

@@ -1,4 +1,4 @@
-"""Checks of arguments and of saved states, which all that users call shares. Nothing here computes."""
+"""Checks of arguments and saved states, shared by all public functions and classes. Nothing here computes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ FP32_TINY = 2.0**-126  # the smallest normal FP32 number
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-SEEN = (IndexError, TypeError, ValueError, RuntimeError, MemoryError)
+RAISED = (IndexError, TypeError, ValueError, RuntimeError, MemoryError)
 
 
 def named(function: F) -> F:
-    """function, all of whose errors begin with its name: also those that arise deeper, in an op that it is made of, in
-    the conversion of an argument, in NumPy. They are of one of the kinds SEEN.
+    """Wrap `function` so that all its errors begin with its name and are of one of the kinds RAISED: also those that
+    arise deeper, in an op that it is made of, in the conversion of an argument, in NumPy.
     """
     name = function.__name__
 
@@ -47,12 +47,12 @@ def named(function: F) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except (*SEEN, ArithmeticError, AttributeError) as error:
+        except (*RAISED, ArithmeticError, AttributeError) as error:
             if str(error).startswith((f"{name}:", f"{name}()")):
                 raise
-            # besides those: an AttributeError of None or a str, an integer too large for its dtype
+            # the others: an AttributeError of None or a str, an OverflowError of an integer too large for its dtype
             otherwise = TypeError if isinstance(error, AttributeError) else ValueError
-            kind = next((kind for kind in SEEN if isinstance(error, kind)), otherwise)
+            kind = next((kind for kind in RAISED if isinstance(error, kind)), otherwise)
             raise kind(f"{name}: {error}") from error
 
     return call  # type: ignore[return-value]
@@ -147,7 +147,7 @@ def sizes(op: str, name: str, shape: tuple, keyword: dict) -> tuple[int, ...]:
 
 
 def flag(op: str, name: str, value: Any) -> bool:
-    """value as a bool, if it is True or False (or NumPy's); TypeError for "False", 0.5 and whatever else is truthy."""
+    """value as a bool, if it is True or False (or NumPy's); TypeError for anything else, also if truthy ("False")."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{op}: expected `{name}` to be True or False, got {value!r}")
     return bool(value)
@@ -159,7 +159,7 @@ def number(
     """value (a number, or a tensor without axes) as a Python float, if it is finite in FP32 and within least and most;
     with `above` it must be greater than least.
 
-    A NumPy scalar must not stay one: a np.float64 would lift every FP32 array that it meets to FP64.
+    A NumPy scalar must not stay one: a np.float64 would promote every FP32 array that it meets to FP64.
     """
     value = value.item() if isinstance(value, Tensor) and not value.ndim else value
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -2,17 +2,17 @@
 
 A Tensor that was computed from something that requires a gradient knows the Op that made it. An Op is a node of the
 graph: it remembers where its inputs came from and the arrays that its backward needs, nothing else, so that an
-activation nobody saved is freed as soon as the forward pass lets go of it.
+activation that no op saved is freed as soon as the forward pass lets go of it.
 
 Rules:
 - Ops never write into their inputs. `reshape`, `transpose`, slices, ... return views where NumPy does: they share
   memory, and `x += y` on a Tensor means `x = x + y`.
-- Writing in place is for leaves, outside the graph: `with no_grad(): w[0] = 1.0`, `w.copy_(...)`. Where an op saved an
-  argument or its result and that memory was changed since, through any tensor that shares it (a view, `detach()`), the
-  op's backward raises. Writing into the array itself (`x.data`, `x.numpy()`) is not seen, as in PyTorch.
-- backward() frees the arrays that the ops it passes have saved; a second backward over such an op raises, unless the
-  first one said retain_graph=True. Ops that save none (+, reshape, split, ...) are passed any number of times. There is
-  no double backward.
+- Writing in place is for leaves, outside the graph: `with no_grad(): w[0] = 1.0`, `w.copy_(...)`. If an op saved an
+  argument or its result, and that memory has been changed since through any tensor that shares it (a view, `detach()`),
+  the op's backward raises. Writing into the array itself (`x.data`, `x.numpy()`) goes unnoticed, as in PyTorch.
+- backward() frees the arrays that the ops on its way have saved; a second backward over such an op raises, unless the
+  first one was given retain_graph=True. Ops that save none (+, reshape, split, ...) allow any number of backward calls.
+  There is no double backward.
 - Gradients of a tensor that is used several times are summed in FP32 in a fixed order (the reverse of the order of
   the forward pass) and rounded once; two runs on the CPU agree bit for bit. Each backward call rounds the gradient of
   an FP16 leaf to FP16 once; what several calls leave is summed in FP32: from the second call on, `grad` is FP32.
@@ -68,12 +68,12 @@ def is_grad_enabled() -> bool:
 
 
 class Variable:
-    """What the graph knows of a Tensor (tensor.py), which is what users hold.
+    """The part of a Tensor that the graph needs. Users hold its subclass, Tensor (tensor.py).
 
     data           the array
     requires_grad  whether a backward pass is to find its gradient
     grad           of a leaf: the gradient (an array, or SparseRows), and `grad_scale`, the loss scale that it carries
-    grad_fn        the Op that made it, None for a leaf; it is the result number `output_nr` of that
+    grad_fn        the Op that made it, as its result number `output_nr`; None for a leaf
     version        how often its memory was changed in place
     """
 
@@ -91,7 +91,7 @@ class Variable:
         self.requires_grad = requires_grad
         self.grad_fn = None
         self.output_nr = 0
-        self._version = [0]  # in a list, which it shares with views of its memory
+        self._version = [0]  # in a list, so that views of its memory can share it
 
     version = property(lambda self: self._version[0], doc="How often its memory was changed in place.")
 
@@ -134,7 +134,7 @@ class Op:
     arguments: ClassVar[tuple[str, ...]]  # the public names of forward's positional arguments; see _PUBLIC
     fp32: ClassVar[tuple[str, ...]] = ()  # arguments that may stay FP32 beside FP16 ones (batch norm's weight, ...)
 
-    gradient: ClassVar[Kind | None] = None  # the kind of backward where it is another: lookups whose gradients add up
+    gradient: ClassVar[Kind | None] = None  # the kind of backward, where it differs: lookups, whose gradients add up
     casts: ClassVar[bool] = False  # whether its result has another dtype, because the user asks for it
 
     # The CUDA twins of forward and backward, where an op has them. They take the same arguments, save the same arrays
@@ -144,13 +144,13 @@ class Op:
 
     saved: Any = ()  # what `save` kept; None once backward has freed it
     statistics: tuple = ()
-    keeps: bool = False  # whether arrays are among them: then they are freed, and backward runs once
+    keeps: bool = False  # whether there are saved arrays: backward frees them, and so runs only once
     needs: tuple[bool, ...] = ()  # which arguments require a gradient
     edges: tuple = ()  # per argument: None, a leaf Tensor, or (op, output index)
     targets: tuple = ()  # per argument: the Target that its gradient must match, or None where none is wanted
     versions: Sequence[tuple] = ()  # (counter, its value) of the arguments and results whose memory backward will read
     sequence: int  # its place in the order in which ops ran
-    phase: str = "forward"  # or "backward", from where that begins
+    phase: str = "forward"  # "backward" once that has begun
     dtype: Any = None  # of its outputs
     device: Any = backend.cpu  # the backend of its arrays
     storage: Any = None  # the dtype of its floating arguments
@@ -182,7 +182,7 @@ class Op:
         self.statistics = statistics
 
     def take(self, options: Mapping[str, Any]) -> None:
-        """Keep what forward gets by keyword: backward and the twins find it as attributes."""
+        """Keep forward's keyword arguments as attributes, for backward and the twins."""
         self.options = options
         vars(self).update(options)
 
@@ -219,17 +219,17 @@ class Op:
                     "wrap it with tinymp.tensor(...)"
                 )
         for name, value in options.items():
-            if isinstance(value, np.generic):  # a np.float64 would lift FP32 arrays to FP64
+            if isinstance(value, np.generic):  # a np.float64 would promote FP32 arrays to FP64
                 options[name] = value.item()
         if recording := True in needs and _grad_enabled.get():
             op.needs = tuple(needs)
         if options:
             op.take(options)
         op.storage = storage
-        # inf and nan are values here: the scaler and the finite checks look for them
         outer = here.running
         try:
             here.running = op
+            # no warnings about inf and nan: the scaler and the finite checks look for them
             with np.errstate(all="ignore"):
                 if device is backend.cpu:
                     y = op.forward(*arrays, **options)
@@ -243,7 +243,7 @@ class Op:
             tell("ran", op, args, ys)
         results = tuple([op._output(op.xp.asarray(y), source, recording, i) for i, y in enumerate(ys)])
         for result in results:
-            if result.data.base is not None:  # a view counts its changes together with what it shows
+            if result.data.base is not None:  # a view shares the change counter of the tensor that it shows
                 owner = owner_of(result.data)
                 for a in args:
                     if isinstance(a, Variable) and owner_of(a.data) is owner:
@@ -269,7 +269,7 @@ class Op:
             raise
 
     def _output(self, y: Array, source: Variable, recording: bool, index: int) -> Variable:
-        """Hold the result to the dtype that the op's kind promises, and make it a Tensor."""
+        """Check that the result has the dtype that the op's kind promises, and make it a Tensor."""
         storage = self.storage
         differentiable = y.dtype in FLOATING
         if differentiable and storage is not None and not self.casts:
@@ -306,7 +306,7 @@ class Op:
                 )
 
     def run_backward(self, dys: list, retain: bool) -> tuple:
-        """Call backward and hold its gradients to the shape and dtype of the inputs; then free what was saved."""
+        """Call backward, check that its gradients have the shape and dtype of the inputs, and free what was saved."""
         if self.saved is None:
             raise RuntimeError(
                 f"{self.name}: its saved arrays were freed by an earlier backward(); run the forward pass again "
@@ -350,7 +350,7 @@ class Op:
 
     @classmethod
     def name_of(cls, i: int) -> str:
-        """The name of argument i; an op on any number of tensors calls all of them by its one name."""
+        """The name of argument i; an op on any number of tensors has one name for all of them."""
         return cls.arguments[i] if i < len(cls.arguments) else cls.arguments[-1]
 
     @classmethod
@@ -394,7 +394,7 @@ class Backward:
         """Walk the graph from root in the reverse of the order in which its ops ran; no recursion."""
         root, leaves = self.root, self.leaves
         waiting: dict[Op, list] = {}  # op -> gradients of its outputs so far, and their loss scale
-        queue: list[tuple[int, Op]] = []  # the op that ran last comes first: all its users have been visited
+        queue: list[tuple[int, Op]] = []  # the op that ran last first: all ops that used its results have been visited
 
         def send(edge: Any, dx: Array, scale: Any) -> None:
             if isinstance(edge, Variable):
@@ -431,7 +431,7 @@ class Backward:
     def deposit(self) -> None:
         """Add what was found to the leaves' `grad`, in FP32 where there is one already."""
         owned = {id(self.gradient), id(self.gradient.base)}
-        for leaf, _, scale in self.leaves.values():  # all of them before the first is written
+        for leaf, _, scale in self.leaves.values():  # check all of them before the first is written
             if leaf.grad is not None and leaf.grad_scale is not scale and leaf.grad_scale != scale:
                 raise RuntimeError(
                     f"backward: a gradient with loss scale {float(scale):g} meets one with {float(leaf.grad_scale):g} "
@@ -447,7 +447,7 @@ class Backward:
                 continue
             if leaf.grad is None:
                 xp = backend.of(leaf.data).xp
-                dx = xp.asarray(dx)  # NumPy computes scalars from arrays without axes
+                dx = xp.asarray(dx)  # NumPy's results of arrays without axes are scalars
                 owner = owner_of(dx)
                 if id(owner) in owned or owner.nbytes != dx.nbytes or not backend.writeable(dx):
                     dx = dx.copy()  # a leaf's grad is its own: never another tensor's memory, nor a broadcast view
@@ -468,7 +468,7 @@ class Backward:
 
 
 def owner_of(x: Array) -> Array:
-    """The array that owns the memory of x, or the one nearest to what does (a file's pages, another library's)."""
+    """The array that owns the memory of x; where none does (a mapped file, another library), the one closest to it."""
     while (base := x.base) is not None and hasattr(base, "dtype"):
         x = base
     return x

@@ -60,7 +60,7 @@ class Captured:
         self._outputs: Any = None
         self._recorded = Recording()  # what the host does before and after each replay
         self._stream: Any = None
-        self._pool: Any = None  # memory of the graph's own: nothing else may be given what it writes to
+        self._pool: Any = None  # the graph's own memory: nothing else may be placed where the graph writes
 
     def __call__(self, *inputs: Any) -> Any:
         tensors = [x for x in inputs if isinstance(x, Tensor)]
@@ -87,7 +87,7 @@ class Captured:
         return self._outputs
 
     def _expect(self, inputs: tuple) -> None:
-        """Hold the inputs to those of the first call."""
+        """Check the inputs against those of the first call."""
         signature = [
             f"{x.dtype} {x.shape} on {x.device}" if isinstance(x, Tensor) else f"{type_name(x)} {x!r}" for x in inputs
         ]
@@ -129,7 +129,7 @@ class Captured:
                             f"ObservedLossScaler): {error}"
                         ) from error
                     raise
-        finally:  # also without a graph: who asked for an upload counts on it
+        finally:  # also if the capture failed: the waiting uploads are still needed
             for work in recording.after:
                 work()
         self._inputs, self._outputs, self._graph = tuple(copies), outputs, graph
@@ -138,13 +138,13 @@ class Captured:
     def _abandon(self) -> None:
         try:
             self._stream.end_capture()
-        except Exception:  # the capture was invalidated by what failed: there is no graph to have
+        except Exception:  # what failed has invalidated the capture: there is no graph to end
             self._stream = None
 
     def __del__(self) -> None:
         if self._pool is not None and not sys.is_finalizing():
             self._graph, self._inputs, self._outputs, self._recorded = None, (), None, Recording()
-            self._pool.free_all_blocks()  # a pool of CuPy's that is forgotten keeps for ever what it holds
+            self._pool.free_all_blocks()  # CuPy never frees the blocks of a pool that is dropped
 
     def __repr__(self) -> str:
         state = "captured" if self._graph is not None else f"{self.calls} of {self._warmup} warm-up calls"

@@ -10,9 +10,9 @@ NAMES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "ui
 
 
 def as_dtype(dtype: Any) -> np.dtype:
-    """dtype as NumPy's; `torch.float16` and its like by their names. TypeError for what is no dtype or not known here.
+    """dtype as NumPy's; `torch.float16` and its like by their names. TypeError for anything but a known dtype.
 
-    PyTorch is not imported: its dtypes are told by what they print.
+    PyTorch is not imported: its dtypes are recognised by how they print.
     """
     name = str(dtype)
     if name.startswith("torch.") and not isinstance(dtype, str):

@@ -1,9 +1,9 @@
-"""Events: what the engine tells, and who hears it. The one door between the engine and those who watch it.
+"""Events: what the engine tells its observers. The only connection between the engine and what watches it.
 
-The engine does not know who watches. It says what runs in a thread (`here.running`) and tells seven events:
+The engine does not know who watches. It notes what runs in a thread (`here.running`) and tells seven events:
 
     ran        an op has run, forward or backward       autograd.py
-    rounded    numbers became fewer bits                precision.py
+    rounded    an array was stored in fewer bits        precision.py
     product    a matrix product is about to run         precision.py
     reduced    a sum or mean is about to run            precision.py
     written    a parameter is about to be set           parameter.py
@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 
 class Observer:
-    """Someone who hears events: a subclass overrides those that it wants, and `observe` opens it.
+    """The base class of observers: a subclass overrides the events that it wants to hear, and `observe` opens it.
 
     Each method is called in the middle of the work. Arrays may be read; what is kept of them must be a copy. What an
     observer computes itself belongs under `unobserved`.
@@ -44,7 +44,7 @@ class Observer:
         """
 
     def rounded(self, x: Any, y: Any) -> None:
-        """The array x, in FP32 or FP64, became y, in fewer bits."""
+        """The array x, in FP32 or FP64, was rounded to y, in fewer bits."""
 
     def product(self, a: Any, b: Any, accumulate: str) -> None:
         """a @ b, summed in accumulators of this dtype ("float16", "float32", "tf32", "float64")."""
@@ -59,7 +59,7 @@ class Observer:
         """`backward` adds this gradient (or SparseRows), which carries a loss scale, to the `grad` of a leaf."""
 
     def stepped(self, optimizer: Any, result: Any) -> None:
-        """An optimizer has updated its parameters, or skipped that: result is the StepResult."""
+        """An optimizer has updated its parameters or skipped the update: result is the StepResult."""
 
 
 _INSIDE = ("rounded", "product", "reduced", "written")
@@ -75,13 +75,13 @@ class Update:
 
 
 class _Here(threading.local):
-    """What is going on in the present thread.
+    """What is going on in this thread.
 
     observers  who hear its events
     inside     those of them who hear events from inside an op or an update. While there is one, every op runs as it is
                defined: a CUDA kernel that does the work of several gates at once would tell nothing
     running    the innermost Op (in its `phase`, "forward" or "backward"), the Update, or the leaf Tensor whose gradient
-               is being added up; None where neither runs: then it is the user who converts or writes
+               is being added up; None where none of them runs: a conversion or write is then the user's own
     backward   the run of `Tensor.backward` that is under way (autograd.Backward), or None
     """
 
@@ -104,7 +104,7 @@ def observe(observer: Observer) -> Iterator[Observer]:
     """
     if not isinstance(observer, Observer):
         raise TypeError(f"observe: expected an Observer, got {observer!r}; subclass tinymp.Observer")
-    # The lists themselves are remembered: another thread, or the garbage collector in it, may be the one to end this.
+    # Remember the lists themselves: the block may be ended by another thread, or by a garbage collection there.
     lists = [here.observers, here.inside] if observer.inside else [here.observers]
     for listeners in lists:
         listeners.append(observer)

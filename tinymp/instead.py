@@ -1,4 +1,4 @@
-"""Where a PyTorch user's habit leads nowhere here: what to use instead."""
+"""What to use here instead of names that only PyTorch has."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ INSTEAD: dict[str, dict[str, str]] = {
 
 
 def missing(owner: str, name: str, there: Iterable[str]) -> AttributeError:
-    """The error for an attribute that a module lacks: what to use instead, or names that are like it."""
+    """The error for an attribute that a module lacks: it says what to use instead, or which names are similar."""
     hint = INSTEAD[owner].get(name, "")
     if not hint and not name.startswith("_"):
         near = difflib.get_close_matches(name, [n for n in there if not n.startswith("_")])
@@ -88,7 +88,7 @@ def missing(owner: str, name: str, there: Iterable[str]) -> AttributeError:
 class Absent:
     """An attribute of Tensor that is not there: reading it raises an AttributeError that says what to use.
 
-    One for each name: a `__getattr__` for all of them would slow down every attribute that is there.
+    One per name: a `__getattr__` for all of them would slow down every attribute that exists.
     """
 
     def __init__(self, name: str, hint: str) -> None:
@@ -99,7 +99,7 @@ class Absent:
 
 
 def absent_of_tensor(methods: Iterable[str]) -> dict[str, Absent]:
-    """What Tensor lacks, by name: INSTEAD's, and the in-place forms of its methods."""
+    """What Tensor lacks, by name: the names in INSTEAD, and the in-place forms of its methods."""
     found = dict(INSTEAD["Tensor"])
     for name in methods:
         found[f"{name}_"] = f"ops never write into their input; use x = x.{name}(...), or for leaves under no_grad " + (

@@ -13,11 +13,11 @@ from .tensor import Tensor
 
 
 def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
-    """Give parameters (their masters) and buffers new values, all or none: an exception on the way takes all back.
+    """Give parameters (their masters) and buffers new values, all or none: an exception halfway undoes all of it.
 
-    A parameter keeps its arrays, and so does a buffer on a GPU: a captured CUDA graph finds them where they were. Old
-    values go into the array that brought the new ones, so that there is never a third copy of the weights. A buffer on
-    the CPU gets the new array, and what was computed from the old one stays.
+    A parameter keeps its arrays, and so does a buffer on a GPU: a captured CUDA graph finds them where they were. Their
+    old values are swapped into the arrays that brought the new ones: there is never a third copy of the weights. A
+    buffer on the CPU takes the new array: views of the old one keep their values.
 
     new: tensor, value, and for a parameter its working copy, or None: then that is rounded to nearest.
     """

@@ -74,7 +74,7 @@ class Parameter(Tensor):
     data = property(_DATA.__get__, _assign, doc="The working copy (see the class).")
 
     def _place(self, data: Array) -> None:
-        """Make this the working copy. Ops that saved the old array keep its count of changes."""
+        """Make this the working copy. Ops that saved the old array keep its change counter."""
         _DATA.__set__(self, data)
         self.lock()
         self._version = [0]
@@ -118,7 +118,7 @@ class Parameter(Tensor):
         """Set the weight, or rows of it, to `value`: unrounded into the master, rounded once into the working copy.
 
         Without a master this rounding is where small updates are lost (MPT section 3.1). All or nothing: what can fail
-        comes first, and an interrupt between master and copy goes on when both are written.
+        comes first, and an interrupt between the two writes is raised after both.
         """
         if here.inside:
             tell("written", self, value)
@@ -192,7 +192,7 @@ class Parameter(Tensor):
 
 
 def replace(changes: Sequence[tuple[Tensor, dict[str, Any]]]) -> None:
-    """Set attributes of tensors and parameters, all or none: an exception on the way takes back what was set."""
+    """Set attributes of tensors and parameters, all or none: an exception halfway undoes what was set."""
     before = [(x, {name: getattr(x, name) for name in new}) for x, new in changes]
     try:
         for x, new in changes:
@@ -206,7 +206,7 @@ def replace(changes: Sequence[tuple[Tensor, dict[str, Any]]]) -> None:
 def _assign(x: Tensor, attributes: dict[str, Any]) -> None:
     for name, value in attributes.items():
         if name == "data":
-            _DATA.__set__(x, value)  # past what guards a working copy
+            _DATA.__set__(x, value)  # bypasses the guard of Parameter.data
         else:
             setattr(x, name, value)
     if isinstance(x, Parameter):
@@ -225,5 +225,5 @@ def parameter(*shape: int, normalisation: bool = False) -> Parameter:
     """
     try:
         return Parameter(backend.default().xp.zeros(shape, FP32.storage), normalisation=normalisation)
-    except ValueError as error:  # NumPy's for more elements than an address has bits
+    except ValueError as error:  # NumPy's for more elements than memory has addresses
         raise MemoryError(f"a weight of shape {shape} does not fit into memory ({error})") from error

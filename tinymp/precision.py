@@ -38,7 +38,7 @@ FLOATING = (float16, float32, float64)
 NAMES = {dtype: dtype.name for dtype in FLOATING}  # NumPy takes 3 us to make one
 FP16_MAX = 65504.0  # the largest finite FP16 value (NVG section 2.1)
 FP16_OVERFLOW = 65520.0  # halfway from there to 2^16: from here on, rounding to nearest gives infinity
-FP32_OVERFLOW = 2.0**128 - 2.0**103  # likewise
+FP32_OVERFLOW = 2.0**128 - 2.0**103  # the same for FP32
 
 
 # ------------------------------------------------------------------------------------------------ kinds of arithmetic
@@ -84,8 +84,8 @@ class Policy:
     state       dtype of the optimizer's state: FP32 (it follows from MPT section 3.1, which does not speak of it)
     tf32        round the FP32 operands of products to TF32's 11 significant bits, as Tensor Cores of Ampere and later
                 can. Never unless a policy says so
-    split       cut the inner dimension of a product into so many parts that are summed apart, and round the sum of each
-                to storage before they are added up: "split-K" with cuBLAS's reduced-precision reduction. 1: do not
+    split       into how many parts the inner dimension of a product is cut. Each part is summed by itself and rounded
+                to storage before the parts are added up: "split-K" with cuBLAS's reduced-precision reduction. 1: uncut
     only        names of the ops ("softmax") to which `accumulate`, `split` and `reduce` apply; a loss may be one of
                 them. Empty: to every op but losses
     """
@@ -201,7 +201,7 @@ def may_fuse(dtype: np.dtype | None) -> bool:
 
 
 def _applies(policy: Policy, dtype: np.dtype) -> bool:
-    """Whether a policy decides about a sum over operands of this dtype: over FP16 ones, in the ops that it names."""
+    """Whether a policy's accumulators apply to a sum over operands of this dtype: FP16, in the ops that it names."""
     if not policy.only:
         return dtype == float16
     op = here.running
@@ -256,9 +256,9 @@ def gemm(
 ) -> Array:
     """Gate 3: the matrix product a @ b (+ bias) of stored operands, accumulated in FP32, rounded once.
 
-    a: (..., m, k), b: (..., k, n), bias: broadcasts to (..., m, n) and is added before the rounding. Operands may come
-    widened already; `like` (by default a) is then a stored one. With `wide` the FP32 accumulators come back unrounded,
-    for an op that goes on summing them (col2im) and stores later; `acc`, such accumulators, is where to go on from.
+    a: (..., m, k), b: (..., k, n), bias: broadcasts to (..., m, n) and is added before the rounding. If operands come
+    widened already, `like` (by default a) is one that is stored. With `wide` the FP32 accumulators come back unrounded,
+    for an op that goes on summing them (col2im) and stores later; `acc`: such accumulators, to which a @ b is added.
     """
     device, like = backend.of(a), a if like is None else like
     policy, split = _policy.get(), 1
@@ -277,7 +277,7 @@ def gemm(
 
 
 def _in_parts(a: Array, b: Array, bias: Any, acc: Any, how: tuple, split: int, like: Array) -> Array:
-    """a @ b (+ bias) (+ acc) of parts of the inner dimension: each part's sum is stored before it meets the others."""
+    """a @ b (+ bias) (+ acc) in parts of the inner dimension, each rounded to storage before they are added up."""
     step = -(-a.shape[-1] // split)
     for k in range(0, a.shape[-1], step):
         part = backend.of(a).gemm(a[..., k : k + step], b[..., k : k + step, :], None, None, *how)
@@ -288,7 +288,7 @@ def _in_parts(a: Array, b: Array, bias: Any, acc: Any, how: tuple, split: int, l
 def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None = None) -> Array:
     """Gate 4: "sum", "mean", "max", "min" or "cumsum" of x over axis, with an FP32 accumulator; returned in FP32.
 
-    x: a stored array, or FP32 values computed from one, which is then named by `like`. Reduced axes stay with
+    x: a stored array, or FP32 values computed from one, which is then given as `like`. Reduced axes stay with
     length 1, so that the result broadcasts against x. A loss passes FP32 values and no `like`: a policy makes it
     accumulate in FP16 only where `only` names it.
 
@@ -358,7 +358,7 @@ def to_dtype(x: Array, dtype: np.dtype) -> Array:
     return _round(x, dtype) if dtype.itemsize < x.dtype.itemsize else backend.of(x).cast(x, dtype)
 
 
-# ------------------------------------------------------------------------------------------------- what the user brings
+# ---------------------------------------------------------------------------------------- values that the user supplies
 
 
 def scalar(value: Any, dtype: np.dtype) -> Array:
@@ -374,8 +374,8 @@ def scalar(value: Any, dtype: np.dtype) -> Array:
 def fits(x: Any, dtype: np.dtype) -> bool:
     """Whether dtype can hold all values of x, an array or a number.
 
-    FP16 and FP32 cannot hold a finite value that rounding would make infinite, an integer dtype none beyond its range
-    (nan and infinities are).
+    FP16 and FP32 cannot hold a finite value that rounding would make infinite; an integer dtype cannot hold a value
+    beyond its range, nor nan and infinities.
     """
     limit = FP16_OVERFLOW if dtype == float16 else FP32_OVERFLOW if dtype == float32 else None
     if isinstance(x, (int, float)):
@@ -388,7 +388,7 @@ def fits(x: Any, dtype: np.dtype) -> bool:
 
 
 def _in_range(x: Array, dtype: np.dtype) -> Array:
-    """Where an integer dtype can hold x without its fraction."""
+    """Where x, its fraction cut off, is within the range of an integer dtype."""
     low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     if x.dtype.kind in "iub":
         return (x >= low) & (x <= high)
@@ -417,6 +417,6 @@ def require_fit(what: str, x: Any, dtype: np.dtype) -> None:
 
 
 def fit(what: str, x: Array, dtype: np.dtype) -> Array:
-    """`to_dtype` for values that the user brings: ValueError for one that dtype cannot hold."""
+    """`to_dtype` for values that the user supplies: ValueError for one that dtype cannot hold."""
     require_fit(what, x, dtype)
     return to_dtype(x, dtype)

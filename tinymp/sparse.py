@@ -20,8 +20,8 @@ class SparseRows:
     values   (n, ...), floating
     shape    of the whole gradient, (V, ...)
 
-    So whoever updates rows may read, compute and write each as often as it comes; whoever adds up all values asks for
-    `once`. ValueError for indices and values that do not belong together.
+    An update may therefore read, compute and write a row as often as it comes, with the same result; a sum over all
+    values must take `summable`. ValueError for indices and values that do not belong together.
     """
 
     __slots__ = ("indices", "shape", "values")
@@ -86,20 +86,20 @@ def dense_of(g: Any) -> Any:
 
 
 def rows_of(x: Array, g: Any) -> Array:
-    """What of x, a table like g, a gradient is for: x itself, or a copy of the rows."""
+    """The part of x, a table, that the gradient g is for: x itself, or a copy of the rows that g names."""
     return x[g.indices] if isinstance(g, SparseRows) else x
 
 
 def put(x: Array, g: Any) -> None:
-    """x[...] = g in place, or only the rows that g names: of one that comes several times, the first's values."""
+    """x[...] = g in place, or only the rows that g names; of a repeated row, the values that come first."""
     if not isinstance(g, SparseRows):
         x[...] = g
     else:
         x[g.indices] = g.values if backend.of(x) is backend.cpu else g.values[g.first_places()]
 
 
-def once(g: Any) -> Array:
-    """The array that holds a gradient's numbers, with 0 in place of rows that came before: what can be added up."""
+def summable(g: Any) -> Array:
+    """The array that holds a gradient's numbers, with 0 in place of repeated rows, so that it can be added up."""
     if not isinstance(g, SparseRows) or (device := backend.of(g.values)) is backend.cpu:
         return values_of(g)
     new = g.first_places() == device.xp.arange(len(g.indices))
@@ -110,7 +110,7 @@ def accumulate(total: Any, part: Any) -> Any:
     """total + part for two gradients of one tensor, in FP32. Sparse only where both are."""
     if isinstance(total, SparseRows) and isinstance(part, SparseRows):
         xp = backend.of(total.values).xp
-        rows = xp.concatenate([widen(once(total)), widen(once(part))])
+        rows = xp.concatenate([widen(summable(total)), widen(summable(part))])
         index = xp.concatenate([total.indices, part.indices])
         return SparseRows.summed(index, rows, total.shape, lambda n, i, x: scatter_add(n, i, x, like=x))
     return precision.accumulate(dense_of(total), dense_of(part))

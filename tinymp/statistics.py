@@ -1,7 +1,7 @@
 """Statistics that follow the optimizer's step: a skipped step leaves no trace in the model.
 
 A training forward of a batch norm changes its running statistics at once, but its layer keeps what they were until the
-iteration ends. An iteration is the business of one thread:
+iteration ends. Each thread has iterations of its own:
 
     scaler.step(optimizer)  settles the layers that the optimizer trains: if the step was applied, their statistics
                             stay; if it was skipped, they go back to what they were before the iteration
@@ -56,7 +56,7 @@ class Undo:
         trained: a parameter of the layer, by which an optimizer knows whether it trains the layer.
         """
         if self in _iteration.open and not self._untouched():
-            _iteration.open.discard(self)  # the user has set the buffers: what they were before is not to come back
+            _iteration.open.discard(self)  # the user has set the buffers: their earlier values must not come back
         if buffers and is_grad_enabled() and self not in _iteration.open:
             device = backend.of(buffers[0].data)
             copies = [device.xp.empty_like(b.data) for b in buffers]
@@ -76,7 +76,7 @@ class Undo:
 
 @contextmanager
 def set_aside() -> Iterator[None]:
-    """Within the block, this thread is in an iteration of its own: for a step beside the training."""
+    """Within the block, this thread is in another iteration: for a step that is not part of the training."""
     aside, _iteration.open = _iteration.open, WeakSet()
     try:
         yield
@@ -87,7 +87,7 @@ def set_aside() -> Iterator[None]:
 def settle(skipped: Any, params: list | None = None) -> None:
     """Keep or (skipped) undo what this iteration changed in the layers of these parameters; None: in all layers.
 
-    skipped: a bool, or a boolean array of one element on the GPU, which the host does not look at.
+    skipped: a bool, or a boolean array of one element on the GPU, which the host does not read.
     """
     stepped = None if params is None else {id(p) for p in params}
     undone: dict[Any, list[tuple[Array, Tensor]]] = {}  # per device

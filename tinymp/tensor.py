@@ -1,4 +1,4 @@
-"""Tensor: what users hold, an array that can require a gradient. What records and propagates is autograd.py."""
+"""Tensor: the array that users hold, which can require a gradient. Recording and propagation are in autograd.py."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Tensor(Variable):
     requires_grad  whether backward() should fill `grad`; only for floating dtypes
     grad           after backward(), the gradient as an array of the same shape, or None; in the storage dtype after
                    one backward call, FP32 once several calls accumulated or a scaler unscaled it. SparseRows where
-                   all that the tensor was used for gives some of its rows (`embedding(..., sparse=True)`)
+                   every use of the tensor gave a sparse gradient (`embedding(..., sparse=True)`)
     grad_scale     the loss scale that `grad` still carries (1.0: none)
 
     Functions of `tinymp.ops` whose first argument is a tensor are methods too: `x.sum(0)` is `ops.sum(x, 0)`.
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # numpy_array * tensor asks the Tensor, not the array element by element
+    __array_ufunc__ = None  # numpy_array * tensor calls Tensor.__rmul__, not NumPy's ufunc element by element
 
     def __init__(self, data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
         source, data = (data, data.data) if isinstance(data, Tensor) else (None, data)
@@ -194,7 +194,7 @@ class Tensor(Variable):
         return self
 
     def require_outside_graph(self, how: str) -> None:
-        """RuntimeError where a change in place, which the user calls `how`, would be one of the graph."""
+        """RuntimeError if this tensor is part of a graph. `how`: what the user called to change it in place."""
         if self.grad_fn is not None or (self.requires_grad and is_grad_enabled()):
             raise RuntimeError(
                 f"{how}: this tensor is part of a graph; change leaves inside `with tinymp.no_grad():`, or build a "
@@ -272,10 +272,10 @@ def _transposed(x: Tensor) -> Tensor:
 
 
 def value_for(how: str, value: Any, into: Array) -> Any:
-    """What the user wants written into the array `into`: in its dtype, and where it lies.
+    """value as it is to be written into the array `into`: in its dtype, on its device.
 
-    A number is a constant, rounded to nearest; for others, see `fit`. TypeError for what is no number, ValueError for a
-    value that the dtype cannot hold.
+    A number is a constant, rounded to nearest; for arrays, see `fit`. TypeError for anything but real numbers,
+    ValueError for a value that the dtype cannot hold.
     """
     value = value.data if isinstance(value, Tensor) else value
     array = backend.of(value).xp.asarray(value)

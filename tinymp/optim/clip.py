@@ -13,7 +13,7 @@ from ..arguments import number, refuse, require_unscaled
 from ..autograd import Array
 from ..parameter import Parameter
 from ..precision import float64, reduce, to_dtype, widen
-from ..sparse import once, values_of, with_values
+from ..sparse import summable, values_of, with_values
 from ..tensor import Tensor, tensor
 from . import multi_tensor
 
@@ -42,7 +42,7 @@ def clip_grad_norm_(
     if all(backend.of(values_of(p.grad)) is backend.gpu and p.dtype != float64 for p in params):
         return _clip_on_device(params, max_norm, norm_type, error_if_nonfinite)
     with np.errstate(all="ignore"):
-        parts = [_power_sum(widen(once(p.grad)), norm_type) for p in params]
+        parts = [_power_sum(widen(summable(p.grad)), norm_type) for p in params]
         total = parts[0]
         for part in parts[1:]:
             total = backend.of(total).xp.maximum(total, part) if norm_type == math.inf else total + part
@@ -59,7 +59,7 @@ def clip_grad_norm_(
 
 def _clip_on_device(params: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
     """The same in two passes over all gradients at once, without asking the GPU (unless for error_if_nonfinite)."""
-    result = multi_tensor.norm([once(p.grad) for p in params], norm_type, max_norm)  # [norm, factor]
+    result = multi_tensor.norm([summable(p.grad) for p in params], norm_type, max_norm)  # [norm, factor]
     if error_if_nonfinite and not backend.gpu.isfinite(result[:1]):
         raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {Tensor(result[0]):g}; skip this step")
     for p, g in zip(params, multi_tensor.multiply([values_of(p.grad) for p in params], result[1:])):
