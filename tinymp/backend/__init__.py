@@ -1,4 +1,4 @@
-"""What the gates stand on. Each backend is a module with the same functions; arrays say which one they belong to."""
+"""What carries the gates out. Each backend is a module with the same functions; an array's type tells its backend."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def get(device: Any) -> ModuleType:
 
 def of(x: Any) -> ModuleType:
     """The backend that owns array x."""
-    if type(x) is _ndarray:  # the most frequent answer, at once
+    if type(x) is _ndarray:  # the most frequent case first
         return cpu
     if gpu.array_type is not None and isinstance(x, gpu.array_type):
         return gpu
@@ -65,12 +65,12 @@ def of(x: Any) -> ModuleType:
 
 
 def to_cpu(x: Any) -> np.ndarray:
-    """x as a NumPy array: itself, or a copy of what lies on the GPU (which waits for it)."""
+    """x as a NumPy array: itself, or from a GPU a copy (which waits for the GPU)."""
     return gpu.to_numpy(x) if of(x) is gpu else x
 
 
 def writeable(x: Any) -> bool:
-    """Whether x may be written to. CuPy has no read-only arrays, and nothing is written to those without memory."""
+    """Whether x may be written to. CuPy has no read-only arrays, and writing to "meta" arrays does nothing."""
     return of(x) is not cpu or x.flags.writeable
 
 
@@ -98,12 +98,12 @@ def default() -> ModuleType:
 
 
 def default_device() -> str:
-    """ "gpu" where one works, else "cpu": what the examples run on unless told otherwise."""
+    """ "gpu" if there is one that works, else "cpu": where the examples run unless told otherwise."""
     return "cpu" if gpu.problem() else "gpu"
 
 
 def synchronize() -> None:
-    """Wait until the GPU has done all that was asked of it, and raise what went wrong there. Nothing without a GPU."""
+    """Wait until the GPU has done all its work, and raise what went wrong there. Without a GPU, do nothing."""
     if gpu.array_type is not None:
         gpu.synchronize()
 
@@ -124,7 +124,7 @@ def manual_seed(seed: int) -> None:
 
 
 def get_rng_state() -> dict[str, dict]:
-    """The state of every generator in use: with the state_dicts, what a run needs to go on as if never stopped."""
+    """The state of every generator in use: what a run needs, with the state_dicts, to resume as if never stopped."""
     return {name: backend.get_rng_state() for name, backend in _active().items()}
 
 

@@ -1,6 +1,6 @@
-// What the kernels share. Every .cu file is compiled once with STORAGE = half and once with STORAGE = float: the FP32
+// What all kernels share. Every .cu file is compiled once with STORAGE = half and once with STORAGE = float: the FP32
 // policy runs the same source. Kernels read T, compute in FP32 registers and write T with `store`. What only some of
-// them share they include: elements.cuh (pointwise work), rows.cuh (sums along rows), random.cuh.
+// them share is included where needed: elements.cuh (pointwise work), rows.cuh (sums along rows), random.cuh.
 
 typedef STORAGE T;
 
@@ -43,11 +43,11 @@ struct Min {
     __device__ static float combine(float a, float b) { return (a < b || a != a) ? a : b; }
 };
 
-constexpr int CHAIN = 64;  // of a long sum: how many terms, or sums of terms, a thread adds one after the other
+constexpr int CHAIN = 64;  // long sums: how many terms, or sums of terms, a thread adds one after the other
 
 // What one thread accumulates, in blocks: CHAIN terms, then CHAIN of their sums, and so on: the error of a long sum then
-// grows with the logarithm of its length (the gate `reduce` promises a bound). A: a struct with combine(a, b) and, from
-// A(), its neutral element. Two levels keep the chains short for sums of many thousand terms; one is a plain sum.
+// grows with the logarithm of its length (the gate `reduce` promises a bound). A: a struct with combine(a, b), whose
+// default A() is the neutral element. Two levels keep the chains short for many thousand terms; one is a plain sum.
 template <class A, int LEVELS = 2>
 struct InBlocks {
     A level[LEVELS];

@@ -48,7 +48,7 @@ def _keep_freed_memory() -> bool:
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library, without this knob
+    except (OSError, AttributeError):  # another C library, without this setting
         return False
     return bool(mallopt(M_MMAP_THRESHOLD, 1 << 30) and mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1))
 
@@ -75,13 +75,13 @@ def info() -> dict[str, str]:
 
 def cast(x: Array, dtype: np.dtype) -> Array:
     """x in another floating dtype, rounded to nearest, ties to even. The memory order of x is kept."""
-    # NumPy's call is the cheaper one on a handful of values; NumKong takes FP64 to FP16 by way of FP32: two roundings
+    # NumPy's call is cheaper for a handful of values; NumKong takes FP64 to FP16 by way of FP32: two roundings
     if numkong is None or x.size < 64 or (x.dtype == _F64 and dtype == _F16):
         if x.dtype == _F16:
             return x.astype(dtype)  # exact
         with np.errstate(over="ignore"):
             return x.astype(dtype)
-    if not x.flags.aligned:  # as np.frombuffer(..., offset=1) and packed records come: NumKong refuses them
+    if not x.flags.aligned:  # np.frombuffer(..., offset=1), packed records: NumKong refuses them
         x = x.copy(order="K")
     if x.flags.c_contiguous:
         out = np.empty(x.shape, dtype)
@@ -135,7 +135,7 @@ def _widened(x: Array) -> Array:
 
 
 def _tf32(x: Array) -> Array:
-    """FP32 with the 13 last bits of the fraction rounded away (to nearest, ties to even; inf and nan stay)."""
+    """FP32 with the last 13 bits of the fraction rounded away (to nearest, ties to even; inf and nan stay)."""
     u = x.view(np.uint32)
     rounded = ((u + (0x0FFF + (u >> 13 & 1))) & 0xFFFFE000).view(_F32)
     return np.where(np.isfinite(x), rounded, x)
@@ -153,8 +153,8 @@ def matmul_fp16(a: Array, b: Array, chunk: int, acc: Array | None = None) -> Arr
     return np.matmul(a, b) if acc is None else acc  # an empty inner dimension gives zeros
 
 
-CHAIN = 64  # of a long sum: how many terms, or sums of terms, are added one after the other
-SHORT = 4 * CHAIN  # a sum of no more terms is not cut into such chains
+CHAIN = 64  # long sums: how many terms, or sums of terms, are added one after the other
+SHORT = 4 * CHAIN  # sums of at most so many terms are not cut into chains
 
 
 def reduce(x: Array, axis: Any, how: str) -> Array:
@@ -163,7 +163,7 @@ def reduce(x: Array, axis: Any, how: str) -> Array:
     if how == "max" or how == "min":
         return (np.maximum if how == "max" else np.minimum).reduce(x, axis=axis, keepdims=True)
     if x.dtype.kind == "u" and how != "mean":
-        x = x.astype(np.int64)  # as PyTorch: NumPy's uint64 would meet int64 as float64
+        x = x.astype(np.int64)  # as PyTorch: NumPy's uint64 and int64 together would become float64
     if how == "cumsum":
         long = x.size > SHORT and x.shape[axis] > SHORT and x.dtype.kind == "f"
         return _cumsum_in_blocks(x, axis) if long else np.cumsum(x, axis=axis)
@@ -174,8 +174,8 @@ def reduce(x: Array, axis: Any, how: str) -> Array:
 def _sum(x: Array, axis: Any) -> Array:
     """The sum over axis, with no more than SHORT floating numbers added one after the other.
 
-    NumPy sums pairwise, which is better still, along the axes that are the fastest in memory and lie there without
-    gaps. It walks naively along all others: four million times 0.1 over a leading axis would be 3.9 % off.
+    NumPy sums pairwise, which is better still, along the axes that are fastest in memory and have no gaps there. Along
+    all others it adds one by one: four million times 0.1 over a leading axis would be 3.9 % off.
     """
     axes = (axis,) if isinstance(axis, int) else axis
     if (
@@ -186,7 +186,7 @@ def _sum(x: Array, axis: Any) -> Array:
         or (0 not in x.strides and count(x, _naive(x, axes)) <= SHORT)
     ):
         return np.add.reduce(x, axis=axis, keepdims=True)
-    # NumPy walks an array from its slowest to its fastest axis in memory; where elements repeat, in the given order
+    # NumPy walks an array from its slowest to its fastest axis in memory; repeated (stride 0) axes in the given order
     order = sorted(range(x.ndim), key=lambda a: abs(x.strides[a]) or math.inf, reverse=True)
     y = _sum_in_blocks(x.transpose(order), tuple(order.index(a % x.ndim) for a in axes))
     return y.transpose(np.argsort(order))
@@ -260,13 +260,13 @@ def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
 
 
 def add_fp16(total: Array, part: Array) -> None:
-    """total += part in place, with an FP16 accumulator: the sum, in FP32, holds what FP16 holds."""
+    """total += part in place, with an FP16 accumulator: each sum is rounded to FP16, but kept in an FP32 array."""
     total += part
     total[...] = cast(cast(total, _F16), _F32)
 
 
 def count(x: Array, axis: Any) -> int:
-    """How many elements of x meet in one element of a reduction over axis."""
+    """How many elements of x are reduced to one over axis."""
     n, shape = 1, x.shape
     for a in (axis,) if isinstance(axis, int) else axis:
         n *= shape[a]
@@ -274,7 +274,7 @@ def count(x: Array, axis: Any) -> int:
 
 
 def asarray(x: Any) -> Array:
-    """x, from either side, as a NumPy array."""
+    """x, from a CPU or GPU, as a NumPy array."""
     return x if isinstance(x, (np.ndarray, np.generic)) else x.get()
 
 
@@ -313,8 +313,8 @@ def bits(x: Array) -> Array:
 
 
 def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:
-    """f(*arrays), for an f whose every element depends on those in its place alone, computed block after block: what f
-    makes on the way stays in the cache. The result lies in memory as the first array does.
+    """f(*arrays) for an elementwise f, computed in blocks so that its intermediate values stay in the cache. The result
+    has the memory order of the first array.
     """
     like = arrays[0]
     if like.size < 2 * BLOCK or any(a.shape != like.shape for a in arrays):
@@ -333,7 +333,7 @@ def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:
 
 
 def _elements(x: Array, like: Array) -> Array | None:
-    """The elements of x as they follow each other in memory; None unless `like` lies alike, without gaps."""
+    """The elements of x in memory order; None unless x and `like` have the same memory order, without gaps."""
     x, like = x.squeeze(), like.squeeze()  # the strides of axes of length 1 are arbitrary
     steps = [s // x.itemsize for s in x.strides]
     if steps != [s // like.itemsize for s in like.strides]:
@@ -343,8 +343,8 @@ def _elements(x: Array, like: Array) -> Array | None:
 
 
 def along(axis: int, f: Callable[..., tuple], *arrays: Array | None) -> tuple:
-    """f(*arrays), for an f that treats each place along the axis by itself, on as many places at a time as stay in the
-    cache. The results of the first array's shape lie in memory as it does.
+    """Apply f to cache-sized slices of the arrays along `axis`, and join the results. f must treat each place along the
+    axis by itself. Results of the first array's shape have its memory order.
     """
     x: Any = arrays[0]
     n, step = x.shape[axis], max(BLOCK * x.shape[axis] // max(x.size, 1), 1)
@@ -387,7 +387,7 @@ _erfc64 = np.frompyfunc(math.erfc, 1, 1)
 
 
 def erfc(x: Array) -> Array:
-    """1 - erf(x), relative to its own size also where it is tiny (NumPy has no error function)."""
+    """1 - erf(x), with a small relative error also where it is tiny (NumPy has no error function)."""
     if x.dtype == _F64:
         return np.asarray(_erfc64(x), _F64)
     z = np.abs(x, dtype=_F64)
@@ -404,8 +404,8 @@ def uniform(shape: tuple[int, ...]) -> Array:
 def scatter_add_rows(n_rows: int, index: Array, rows: Array) -> Array:
     """Zeros (n_rows, ...) with rows[i] added to row index[i], in order of i and in the dtype of rows.
 
-    index: (len(rows),), integers in [0, n_rows). The gradient of every lookup: repeated indices add up, where one
-    is repeated often in blocks as in `_sum`; FP16, which a policy studies, always one after the other.
+    index: (len(rows),), integers in [0, n_rows). The gradient of every lookup: rows with the same index add up, many of
+    them in blocks as in `_sum`; FP16, which a policy studies, always one after the other.
     `numpy.add.at` has a fast loop for one axis alone, so each element gets an index of its own: 5 times faster than
     adding whole rows, and faster than sorting them into segments (`reduceat`), which would also sum in another order.
     """
@@ -420,7 +420,7 @@ def scatter_add_rows(n_rows: int, index: Array, rows: Array) -> Array:
 
 
 def _scatter_in_blocks(n_rows: int, index: Array, rows: Array) -> Array:
-    """`scatter_add_rows` by way of the sums of blocks: of CHAIN rows, or fewer, that have one index."""
+    """`scatter_add_rows` that first sums blocks of at most CHAIN rows with the same index, and then those sums."""
     order = np.argsort(index, kind="stable")
     ranked = index[order]
     begins = np.flatnonzero(np.diff(ranked, prepend=-1))  # where the rows of each index begin in `ranked`
@@ -450,10 +450,10 @@ def manual_seed(seed: int) -> None:
 
 
 def get_rng_state() -> dict:
-    """Where the generator is."""
+    """The state of the generator."""
     return dict(generator.bit_generator.state)
 
 
 def set_rng_state(state: dict) -> None:
-    """Put the generator back to where it was."""
+    """Put the generator back into an earlier state."""
     generator.bit_generator.state = state

@@ -1,7 +1,7 @@
 """Matrix products by cuBLAS: FP16 operands, FP32 accumulators, one rounding (MPT section 3.3, NVG section 2.2).
 
 The library is called through ctypes. CuPy has bindings of its own, but they refuse to set a stream that is being
-captured in a CUDA graph, bind no workspaces, and its `matmul` decides about precision by itself.
+captured in a CUDA graph and bind no workspaces, and its `matmul` decides about precision by itself.
 
 **Rows and columns.** cuBLAS computes C' = op(A') op(B') on column-major matrices; CuPy's are row-major. Memory that
 holds a row-major X is, read by columns, X^T. Since C = A B means
@@ -19,7 +19,7 @@ which older code sets, is deprecated, and would allow cuBLAS to round FP32 opera
 DISALLOW_REDUCED_PRECISION_REDUCTION: where cuBLAS splits k over several blocks, it must add their partial sums in FP32,
 not in the FP16 of the result.
 
-**Graphs.** cuBLAS would allocate its workspace by itself, which a capture does not survive: it gets one from here.
+**Graphs.** cuBLAS would allocate its workspace itself, which would break a capture: it is given one from here.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _C = {"p": ctypes.c_void_p, "i": ctypes.c_int, "l": ctypes.c_longlong, "z": ctyp
 
 _library: Any = None
 _per_thread = threading.local()  # its handles, by library and device: two threads must not use one at once
-_workspaces: dict[tuple[int, int], Any] = {}  # (device, stream) -> memory; for good, since graphs keep its address
+_workspaces: dict[tuple[int, int], Any] = {}  # (device, stream) -> memory; never freed, since graphs keep its address
 
 
 def _cublas() -> Any:
@@ -108,7 +108,7 @@ def _cublas() -> Any:
 
 
 def _path() -> str:
-    """Where the cuBLAS lies that CuPy uses: NVIDIA's wheels or a CUDA toolkit."""
+    """The path of the cuBLAS that CuPy uses, from NVIDIA's wheels or a CUDA toolkit."""
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
     except ImportError:  # CuPy needs it from version 14 on; the older ones have loaded cuBLAS at their import

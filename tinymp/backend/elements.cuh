@@ -1,4 +1,5 @@
-// Reading and writing neighbours in memory, sharing elements among threads, and what several files compute of one.
+// Reading and writing neighbours in memory, sharing elements among threads, and functions of one element that several
+// files use.
 
 // K elements of E side by side, read and written at once.
 template <class E, int K>

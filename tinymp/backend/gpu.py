@@ -2,8 +2,8 @@
 
 These functions carry out what the gates in `precision.py` decide, like those of `cpu.py`; they decide nothing. CuPy is
 imported when the first array goes to the GPU. No function that a training step calls reads the device from the host,
-so that a whole step can be captured in a CUDA graph (`capture.py`). What must be checked on values, as the range of
-labels, is noted on the device by `check` and raised at the next moment that waits for the device anyway.
+so that a whole step can be captured in a CUDA graph (`capture.py`). Checks of values, such as the range of labels, are
+noted on the device by `check`; a failed one raises at the next moment that waits for the device anyway.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def info() -> dict[str, str]:
 
 
 def asarray(x: Any) -> Array:
-    """x, from either side, as a device array."""
+    """x, from a CPU or GPU, as a device array."""
     if array_type is not None and isinstance(x, array_type):
         return x
     require()
@@ -146,7 +146,7 @@ def synchronize() -> None:
 _MOST_CHECKS = 256
 _notes: dict[Any, int] = {}  # what is checked -> its place in the flags
 _errors: list[Exception] = []
-_flags: Array = None  # int32, one per entry of _notes: whether it failed
+_flags: Array = None  # int32, (_MOST_CHECKS,): at the place of each entry of _notes, whether it failed
 _flags_box: Mailbox | None = None
 
 
@@ -157,12 +157,12 @@ def check(good: Array, key: Any, error: Exception) -> None:
 
 
 def flag(key: Any, error: Exception) -> Array | None:
-    """Where a kernel notes that a check failed: int32, one, which it sets to 1. `error` is then raised at the next read
+    """An int32 array of one element, which a kernel sets to 1 if a check fails. `error` is then raised at the next read
     from the device, or by a check some steps later.
 
-    key tells checks apart: the same check in every step takes one flag. Kernels must not trust values that were
-    checked so: an index that is out of range is found out only later. None: not noted, as there are too many checks
-    already and nothing can wait for them now.
+    key tells checks apart: the same check in every step takes one flag. Kernels must not trust values that are checked
+    so: an index out of range is reported only later. Returns None where there are too many checks already and nothing
+    can wait for them now: the check is then left out.
     """
     global _flags, _flags_box
     if _flags is None:
@@ -225,7 +225,7 @@ def gemm(a: Array, b: Array, bias: Any, acc: Any, compute: str, chunk: int, stor
     rounded: whether cuBLAS rounds to the storage dtype, else FP32 accumulators come back. A bias is put in place
     first and the product added to it (beta = 1), so that it takes part in the one rounding.
     """
-    a, b = (x if x.dtype == storage else x.astype(storage) for x in (a, b))  # back from `widen`: exact
+    a, b = (x if x.dtype == storage else x.astype(storage) for x in (a, b))  # undoes `widen`: exact
     wide = _F32 if storage == _F16 else storage
     dtype = storage if rounded or compute == "float16" else wide
     start = acc if acc is not None else bias
@@ -263,13 +263,13 @@ def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
 
 
 def add_fp16(total: Array, part: Array) -> None:
-    """total += part in place, with an FP16 accumulator: the sum, in FP32, holds what FP16 holds."""
+    """total += part in place, with an FP16 accumulator: each sum is rounded to FP16, but kept in an FP32 array."""
     total += part
     total[...] = total.astype(_F16)
 
 
 def count(x: Array, axis: Any) -> int:
-    """How many elements of x meet in one element of a reduction over axis."""
+    """How many elements of x are reduced to one over axis."""
     return math.prod(x.shape[a] for a in ((axis,) if isinstance(axis, int) else axis))
 
 
@@ -282,12 +282,12 @@ def isfinite(x: Array) -> bool:
 
 
 def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:
-    """f(*arrays): blocks that stay in the cache are for CPUs."""
+    """f(*arrays): only a CPU needs blocks that stay in the cache."""
     return f(*arrays)
 
 
 def along(axis: int, f: Callable[..., tuple], *arrays: Array | None) -> tuple:
-    """f(*arrays), likewise."""
+    """f(*arrays), see `blockwise`."""
     return f(*arrays)
 
 
@@ -307,7 +307,7 @@ def bits(x: Array) -> Array:
 
 
 def erfc(x: Array) -> Array:
-    """1 - erf(x), relative to its own size also where it is tiny."""
+    """1 - erf(x), with a small relative error also where it is tiny."""
     from cupyx.scipy.special import erfc as device_erfc
 
     return device_erfc(x)

@@ -1,4 +1,4 @@
-// What takes an instruction of its own, each as one small function: conversions, 16-byte accesses, Tensor Cores.
+// One small function for each special instruction: conversions, 16-byte accesses, Tensor Cores.
 //
 // All CUDA kernels of tinymp are written in terms of these and of plain CUDA C. Nothing is included, so NVRTC needs no
 // header of the CUDA toolkit. The tests replace this one file by functions that do the same on a CPU.
@@ -21,7 +21,7 @@ __device__ inline half round_to_half(float x) {
     return y;
 }
 
-// 16 bytes at once. p must be a multiple of 16.
+// 16 bytes at once. The address p must be a multiple of 16.
 __device__ inline uint4 load16(const void* p) { return *reinterpret_cast<const uint4*>(p); }
 __device__ inline void store16(void* p, uint4 value) { *reinterpret_cast<uint4*>(p) = value; }
 

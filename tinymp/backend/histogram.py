@@ -26,11 +26,11 @@ def bin_of(exponent: int) -> int:
 
 
 def exponents(x: Array) -> Array:
-    """How many values of x (on the GPU) have each exponent floor(log2 |x|): int64, (BINS,), exact.
+    """How many values of x (on the GPU) have each exponent floor(log2 |x|): (BINS,), int64, exact.
 
     Entry ZEROS counts +0 and -0, entry `bin_of(e)` the finite values with exponent e, subnormal ones too (FP32 has
     e >= -149, FP16 e >= -24), entries INFINITIES and NANS the rest. The entries add up to x.size. Nothing waits for the
-    device. FP64, which has no kernel, is counted on the host; exponents that FP32 does not have count as its last ones.
+    device. FP64, which has no kernel, is counted on the host; exponents beyond FP32's count in the first or last bin.
     """
     import cupy as xp
 
@@ -45,8 +45,8 @@ def exponents(x: Array) -> Array:
 
 # -------------------------------------------------------------------------------------------------------- on the CPU
 
-BLOCK = 1 << 16  # elements: FP32 copies of a few blocks stay in a core's L2 cache; also for the rest of the CPU backend
-LANES = 8  # counters per bin: equal neighbours would wait for each other's increment
+BLOCK = 1 << 16  # elements: FP32 copies of a few blocks stay in a core's L2 cache. The CPU backend uses it everywhere
+LANES = 8  # counters per bin: with one, equal neighbours would wait for each other's increment
 _LANE = np.arange(BLOCK, dtype=np.uint32) % LANES
 _LANE_OF_PAIR, _LANE_OF_SINGLE = _LANE[: BLOCK // 2] << 10, _LANE << 8
 
@@ -65,7 +65,7 @@ def exponents_cpu(x: Array) -> Array:
 
 
 def _add_halves(x: Array, counts: Array) -> None:
-    """Count the exponent fields, two at a time; those of field 0 and 31 are compared with the bounds of their bins."""
+    """Count the exponent fields, two at a time; values with field 0 or 31 are compared with the bounds of the bins."""
     bits = x.view(np.uint16)
     pairs = bits[: x.size & -2].view(np.uint32)
     field, second = pairs >> 10, pairs >> 21
@@ -93,13 +93,13 @@ def _add_halves(x: Array, counts: Array) -> None:
 
 
 def _add_singles(x: Array, counts: Array) -> None:
-    """Count the exponent fields; what has field 0 or 255 is rare, zeros apart, and is looked at once more."""
+    """Count the exponent fields; values with field 0 or 255, rare except for zeros, are looked at again."""
     field = x.view(np.uint32) >> 23
     field &= 255
     field |= _LANE_OF_SINGLE[: x.size]
     fields = np.bincount(field, minlength=256 * LANES).reshape(LANES, 256).sum(0)
     counts[bin_of(-126) : bin_of(127) + 1] += fields[1:255]
-    zeros = x.size - np.count_nonzero(x != 0)  # NumPy counts floats at a third of the speed of truths
+    zeros = x.size - np.count_nonzero(x != 0)  # NumPy counts booleans three times as fast as floats
     if fields[0] == zeros and not fields[255]:
         counts[ZEROS] += zeros
     else:
@@ -112,7 +112,7 @@ def _add_any(x: Array, counts: Array) -> None:
     nans = int(np.count_nonzero(np.isnan(x)))
     counts[NANS] += nans
     counts[INFINITIES] += x.size - np.count_nonzero(finite) - nans
-    some = x[finite & (x != 0)]
-    counts[ZEROS] += np.count_nonzero(finite) - some.size
-    places = np.clip(np.frexp(some)[1] - 1, LOWEST, HIGHEST) + bin_of(0)
+    nonzero = x[finite & (x != 0)]
+    counts[ZEROS] += np.count_nonzero(finite) - nonzero.size
+    places = np.clip(np.frexp(nonzero)[1] - 1, LOWEST, HIGHEST) + bin_of(0)
     counts += np.bincount(places, minlength=BINS)

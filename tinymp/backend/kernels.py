@@ -1,12 +1,12 @@
 """Loading and launching the CUDA kernels that lie beside the ops: `softmax.py` has its kernels in `softmax.cu`.
 
 A .cu file holds functions `extern "C" __global__ void name(arguments)`. It is compiled with NVRTC (through CuPy, which
-keeps the result on disk) at its first use, once per storage dtype: `T` is half or float. Two files stand before every
-source, `hardware.cuh` and `common.cuh`, and after them those that it names in lines `#include "rows.cuh"`; they lie
+keeps the result on disk) at its first use, once per storage dtype: `T` is half or float. Every source is preceded by
+`hardware.cuh` and `common.cuh`, and then by the files that it names in lines such as `#include "rows.cuh"`; they lie
 beside this file. Nothing is included from the CUDA toolkit.
 
-CuPy lets NVRTC flush subnormal FP32 numbers (below 2^-126) to zero, as it does in its own kernels. FP16's subnormal
-numbers are normal ones in FP32, and stay.
+CuPy makes NVRTC flush subnormal FP32 numbers (below 2^-126) to zero, as in its own kernels. FP16's subnormal numbers
+are normal ones in FP32, and stay.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def source(path: pathlib.Path) -> str:
 
 
 def signatures(code: str, storage: str) -> dict[str, tuple[Argument, ...]]:
-    """The kernels in `code` and their arguments, read from their declarations; `#define`d lists of them are known."""
+    """The kernels in `code` and their arguments, read from their declarations, where `#define`d lists are expanded."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", code, flags=re.S).replace("\\\n", " ")
     lists = dict(re.findall(r"^#define[ \t]+(\w+)[ \t]+(.*)$", code, flags=re.M))
     found = {}
@@ -91,8 +91,8 @@ class Kernels:
     def launch(self, name: str, dtype: np.dtype, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
         """Run kernel `name`, compiled for storage `dtype`, on `grid` blocks of `block` threads (each int or tuple).
 
-        args: arrays, whose memory the kernel gets as a pointer, None (a null pointer), and numbers. Each is held to
-        the kernel's declaration: TypeError for another count or dtype. shared: bytes of dynamic shared memory.
+        args: arrays, whose memory the kernel gets as a pointer, None (a null pointer), and numbers. They are checked
+        against the kernel's declaration: TypeError for another count or dtype. shared: bytes of dynamic shared memory.
         """
         import cupy
 

@@ -1,7 +1,7 @@
 """Memory layouts, as CUDA kernels see them, and how blocks of threads share them. Nothing here computes.
 
 An op's arrays have a meaning (N, C, H, W) and an order in memory (the convolutions write C, H, W, N). A kernel wants
-to know which axes are neighbours in memory: `split` tells it, for whatever order, as a few lengths.
+to know which axes are neighbours in memory: `split` describes any order by a few lengths.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def same_layout(*arrays: Array) -> bool:
 
 
 def matching(xp: Any, x: Array, like: Array) -> Array:
-    """x in the memory order of the dense array `like`, which has its shape: x itself where it lies so already."""
+    """x in the memory order of the dense array `like`, which has its shape: x itself if it has that order already."""
     if same_layout(like, x):
         return x
     y = xp.empty_like(like, dtype=x.dtype)
@@ -88,9 +88,9 @@ def channels(x: Array, axis: int = 1) -> tuple[int, int, int]:
 
 # --------------------------------------------------------------------------------------------------- sharing the work
 
-THREADS = 256  # of a block, unless a kernel wants others
+THREADS = 256  # per block, unless a kernel needs another number
 ENOUGH = 1024  # blocks that keep a large GPU busy: below it, long sums are split over several
-LONGEST = 2**30  # of an axis: kernels count along one in 32 bits
+LONGEST = 2**30  # the most elements along an axis: kernels count them in 32 bits
 
 
 def ceil_div(n: int, d: int) -> int:

@@ -1,7 +1,7 @@
 """The GPU's random numbers: Philox 4x32 (Salmon et al., 2011), a function of a seed, an offset and an index.
 
 Element i of a draw has its own number, whatever thread computes it. Seed and offset lie in device memory, at an address
-that never changes; every draw reads them there and moves the offset on there, so that a captured CUDA graph draws new
+that never changes; every draw reads them and advances the offset on the device, so that a captured CUDA graph draws new
 numbers at each replay, and nothing waits for the device.
 """
 
@@ -37,7 +37,7 @@ def state() -> Array:
 
 
 def advance() -> None:
-    """Let the next draw give other numbers."""
+    """Move on to the next offset, so that the next draw gives other numbers."""
     _launch("advance", 1, 1, state())
 
 
@@ -47,13 +47,13 @@ def manual_seed(seed: int) -> None:
 
 
 def get_rng_state() -> dict[str, int]:
-    """Where the generator is. It waits for the device."""
+    """The state of the generator. It waits for the device."""
     seed, offset = _start if _state is None else _state.get().tolist()
     return {"seed": seed, "offset": offset}
 
 
 def set_rng_state(state: dict[str, int]) -> None:
-    """Put the generator back to where it was. ValueError for what `get_rng_state` cannot have returned."""
+    """Put the generator back into an earlier state. ValueError for what `get_rng_state` cannot have returned."""
     if state.keys() != {"seed", "offset"}:
         raise ValueError(f"set_rng_state: expected the GPU's state to hold seed and offset, got {state!r}")
     _set(state["seed"], state["offset"])

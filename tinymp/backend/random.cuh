@@ -46,8 +46,8 @@ __device__ inline Bits<K> draw(const unsigned long long* state, unsigned long lo
 __device__ inline float uniform(unsigned int bits) { return static_cast<float>(bits >> 8) * 5.9604644775390625e-8f; }
 
 // x in FP16: with z1 <= |x| <= z2 its neighbours there, z2 with probability (|x| - z1) / (z2 - z1), else z1 (MPT v1,
-// appendix A). |x| = (z + f) ulp with z an integer and 0 <= f < 1, all exact in FP32; the 32 random bits are below
-// 2^32 f with probability f, and never where f = 0.
+// appendix A). |x| = (z + f) ulp with z an integer and 0 <= f < 1, all exact in FP32; the 32 random bits, an integer,
+// are below 2^32 f with probability f, and never where f = 0.
 __device__ inline half round_stochastically(float x, unsigned int bits) {
     float size = fabsf(x);
     if (!(size < 65536.0f)) return round_to_half(x);  // infinite, whatever is drawn; and nan

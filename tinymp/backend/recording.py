@@ -1,4 +1,4 @@
-"""What the host does beside a CUDA graph: while one is captured, uploads wait, and what each replay needs is noted.
+"""The host's share of a CUDA graph: while one is captured, uploads wait, and work before each replay is noted.
 
 `capture.py` begins and ends a recording; the modules of this backend ask here whether one is under way.
 """
@@ -44,7 +44,7 @@ def capturing() -> bool:
 
 
 def after_capture(work: Callable[[], None]) -> None:
-    """Do `work` now, or, while a graph is captured, when that is done.
+    """Do `work` now, or, while a graph is captured, after the capture.
 
     For uploads from the host. A copy that is captured would read host memory again at each replay; what a captured
     kernel reads from a fixed address may as well be written once, before the first replay.
@@ -56,7 +56,7 @@ def after_capture(work: Callable[[], None]) -> None:
 
 
 def keep(x: Array) -> None:
-    """While a graph is captured: let x live as long as the graph, whose kernels find it by its address."""
+    """While a graph is captured: keep x alive as long as the graph, whose kernels use its address."""
     if _recording is not None:
         _recording.kept.append(x)
 
@@ -83,7 +83,7 @@ class Mailbox:
         self._sent = False
 
     def poll(self) -> None:
-        """Hand over what has arrived, and send again. Never waits. While a graph is captured: after each replay."""
+        """Call `arrived` with what has arrived, and send again. Never waits. In a capture: do so after each replay."""
         if _recording is not None:
             _recording.mailboxes[self] = None
             return

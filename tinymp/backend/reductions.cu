@@ -1,7 +1,7 @@
 // Sums, maxima and minima over any axes of a dense array, in FP32 and in a fixed order (reductions.py).
 //
 // In memory, axes that are kept (K) and reduced (R) alternate; the kernels know two such orders, with lengths that may
-// be 1. `rows`: K0 R0 K1 R1, neighbours in memory meet in one sum. `columns`: R0 K0 R1 K1, neighbours belong to
+// be 1. `rows`: K0 R0 K1 R1, neighbours in memory belong to the same sum. `columns`: R0 K0 R1 K1, neighbours belong to
 // different sums. An output is numbered o = k0 * K1 + k1, and the elements of its sum r = r0 * R1 + r1.
 //
 // y[o * splits + s] is the result over part s of the elements, divided by `divisor`; blockIdx.y is s. A thread combines
@@ -154,8 +154,8 @@ extern "C" __global__ void __launch_bounds__(256) reduce_columns(const T* x, flo
 }
 
 // x: terms x outputs. One thread per output adds its terms in their order, rounding every partial sum to FP16: the
-// accumulator that MPT section 3.3 warns of. The last sum, times `factor` in FP16, goes to y (outputs), or every sum to
-// y (terms x outputs).
+// accumulator that MPT section 3.3 warns of. Either the last sum goes to y (outputs), multiplied by `factor` and
+// rounded to FP16 again, or every sum goes to y (terms x outputs).
 extern "C" __global__ void fp16_sums(const half* x, float* y, long long terms, long long outputs, int every,
                                      float factor) {
     long long o = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;

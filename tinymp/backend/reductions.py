@@ -38,7 +38,7 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str) -> Array:
         return x.astype(_F32)
     x = compact(xp, x)
     runs = split(x, axes)
-    if len(runs) > 4:  # more than the kernels know: bring the kept axes to the front
+    if len(runs) > 4:  # more than the kernels handle: bring the kept axes to the front
         order = [*(a for a in range(x.ndim) if a not in axes), *axes]
         x = xp.ascontiguousarray(x.transpose(order))
         runs = split(x, tuple(range(x.ndim - len(axes), x.ndim)))
@@ -56,7 +56,7 @@ def _axes(x: Array, axis: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _rows(xp: Any, x: Array, y: Array, how: str, lengths: list[int], divisor: float) -> None:
-    """y from x, whose memory is K0 R0 K1 R1 long: neighbours meet in one sum."""
+    """y from x, whose memory is K0 R0 K1 R1 long: neighbours belong to the same sum."""
     k0, r0, k1, r1 = lengths
     outputs, width = k0 * k1, _width(x, r1)
     items = r0 * r1 // width
@@ -81,7 +81,7 @@ def _columns(xp: Any, x: Array, y: Array, how: str, lengths: list[int], divisor:
 def _launch(
     xp: Any, kernel: str, x: Array, y: Array, how: str, grid: int, parts: int, sizes: tuple[int, ...], divisor: float
 ) -> None:
-    """In one step, or, for few long sums, in two: `parts` partial results for each output, and then theirs."""
+    """Reduce in one step, or few long sums in two: `parts` partial results for each output, which are then combined."""
     code, outputs = _HOW[how], sizes[0]
     if parts == 1:
         KERNELS.launch(kernel, x.dtype, grid, THREADS, x, y, code, *sizes, divisor)
@@ -92,7 +92,7 @@ def _launch(
 
 
 def _width(x: Array, neighbours: int) -> int:
-    """How many elements a thread reads at a time: 16 bytes of them where they come aligned, else 1."""
+    """How many elements a thread reads at a time: 16 bytes of them where they are aligned, else 1."""
     pack = 16 // x.itemsize
     return pack if neighbours % pack == 0 and x.data.ptr % 16 == 0 else 1
 
@@ -100,7 +100,7 @@ def _width(x: Array, neighbours: int) -> int:
 def reduce_fp16(x: Array, axis: int | tuple[int, ...], how: str) -> Array:
     """sum, mean or cumsum with one FP16 accumulator that runs along the axes; returned in FP32. See `cpu.reduce_fp16`.
 
-    For study, not for speed: every output is one thread's.
+    For study, not for speed: one thread computes an output.
     """
     import cupy as xp
 

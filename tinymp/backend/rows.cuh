@@ -3,9 +3,10 @@
 // ---------------------------------------------------------------------------------------------------- walking memory
 
 constexpr int THREADS = 256;  // of every block
-constexpr int BATCH = 4;      // lines that a thread reads before it computes: 64 bytes under way hide memory's latency
+constexpr int BATCH = 4;      // lines that a thread reads before it computes: 64 bytes in flight hide memory's latency
 
-// A line of memory: PACK neighbours, the first at index `at`, `column` columns into its row. Ours are lo <= k < hi.
+// A line of memory: PACK neighbours, the first at index `at`, `column` columns into its row. Only the elements k with
+// lo <= k < hi ("ours") belong to this walk.
 struct Line {
     long long at;
     int row, column, lo, hi;
@@ -152,7 +153,7 @@ __device__ inline A made_of(F value) {
 }
 
 // Over groups of `lanes` neighbouring lanes of a warp, those whose numbers agree modulo `least` (both powers of two).
-// What they get may differ in the last bit: who needs one result takes one lane's.
+// Their results may differ in the last bit: where one result is needed, take that of one lane.
 template <class A>
 __device__ inline A combine_in_warp(A a, int lanes, int least) {
     for (int distance = lanes / 2; distance >= least; distance /= 2)

@@ -4,9 +4,9 @@
 // of a fixed length: a thread adds up the part of each run that lies in its chunk. Runs within one chunk are then done;
 // the parts of the others wait in `partial`, until `add_parts` adds them up in order, in blocks where they are many.
 //
-// rows: (n, width) and out: (n_rows, width) in T; index, order: (n,). partial: (chunks, 2, width), first the run at the
-// start of the chunk, then the one at its end if that is another. bounds: (n_rows, 2), begin and end of each run in
-// order; 0 where v has no row. An index outside [0, n_rows) counts nowhere.
+// rows: (n, width) and out: (n_rows, width) in T; index, order: (n,). partial: (chunks, 2, width) in FP32, first the
+// run at the start of the chunk, then the one at its end if that is another. bounds: (n_rows, 2), where the run of each
+// v begins and ends in `order`; 0 where v has no row. Rows with an index outside [0, n_rows) are left out.
 //
 // A thread takes N neighbouring columns: PACK of them where all rows are aligned, else 1. `running` asks for the FP16
 // accumulator of a policy that studies it: every addition is rounded.

@@ -20,7 +20,7 @@ def scatter_add_rows(n_rows: int, index: Array, rows: Array) -> Array:
     """Zeros (n_rows, ...) with rows[i] added to row index[i], in order of i and in the dtype of rows.
 
     As `cpu.scatter_add_rows`. Indices outside [0, n_rows) are left out. FP64, which only gradient checks use, is added
-    up by CuPy, in whatever order threads run.
+    up by CuPy, in no fixed order.
     """
     if rows.dtype == np.float64:
         import cupy
@@ -37,7 +37,7 @@ def sum_rows(n_rows: int, index: Array, rows: Array) -> Array:
 
 
 def check_range(index: Array, least: int, end: int, failed: Array | None) -> None:
-    """Set failed (int32, one; None: nothing to do) to 1 unless all of an integer array is in [least, end)."""
+    """Set failed (int32, one element; None: do nothing) to 1 unless all of an integer array is in [least, end)."""
     if index.size and failed is not None:
         import cupy
 

@@ -1,5 +1,5 @@
-// Copies of many arrays in one launch (tables.py): block b copies the pair in row b of `pairs`, (from, to, bytes), in
-// units of 2 bytes. Nothing is copied where `wanted` is given and does not hold.
+// Copies of many arrays in one launch (tables.py): block b copies the pair in row b of `pairs`, (from, to, number of
+// bytes), 2 bytes at a time. Nothing is copied where `wanted` is given and false.
 extern "C" __global__ void copy_all(const unsigned long long* pairs, const bool* wanted) {
     if (wanted && !*wanted) return;
     const unsigned long long* pair = pairs + 3 * blockIdx.x;

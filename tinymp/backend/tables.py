@@ -1,8 +1,7 @@
 """Tables of addresses on the GPU, for kernels that work on many arrays in one launch.
 
-Tables never change: what lies at other addresses gets another one. So an upload need not wait for kernels that still
-read an old table, and in the steady state, where CuPy's pool hands out the same addresses in every step, nothing is
-uploaded at all.
+Tables never change: other addresses get another table. So an upload need not wait for kernels that still read an old
+one, and in the steady state, where CuPy's pool hands out the same addresses in every step, nothing is uploaded at all.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _MOST_RECENT = 1024
 
 
 def on_device(data: bytes, dtype: str, columns: int) -> Array:
-    """A table on the device, uploaded when it is new; while a graph is captured, it arrives after that."""
+    """A table on the device, uploaded if it is new; while a graph is captured, it is uploaded after the capture."""
     import cupy
 
     key = cupy, dtype, data
@@ -41,7 +40,7 @@ def on_device(data: bytes, dtype: str, columns: int) -> Array:
 
 
 def _upload(key: Any, host: np.ndarray, table: Array) -> None:
-    """Without waiting for the device: CUDA has a copy of pageable memory when the call returns."""
+    """Copy without waiting for the device: CUDA has read pageable memory by the time the call returns."""
     if host.size:
         table.data.copy_from_host_async(host.ctypes.data, host.nbytes)
     _recent[key] = table
