@@ -29,7 +29,7 @@ def clip_grad_norm_(
 
     Returns the norm before, an FP32 scalar: (sum |g|^p)^(1/p) with p = norm_type > 0, or max |g| for infinity. Each
     `grad` becomes a new one in FP32, g min(1, max_norm / (norm + 1e-6)), sparse where it was. RuntimeError if a
-    gradient still carries a loss scale, and, if error_if_nonfinite, if the norm is not finite: nothing has changed.
+    gradient still carries a loss scale, or if error_if_nonfinite and the norm is not finite; then nothing has changed.
     """
     refuse("clip_grad_norm_", foreach=foreach)
     if max_norm != math.inf:
@@ -58,7 +58,7 @@ def clip_grad_norm_(
 
 
 def _clip_on_device(params: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
-    """The same in two passes over all gradients at once, without asking the GPU (unless for error_if_nonfinite)."""
+    """The same in two passes over all gradients at once. The GPU is waited for only where error_if_nonfinite."""
     result = multi_tensor.norm([summable(p.grad) for p in params], norm_type, max_norm)  # [norm, factor]
     if error_if_nonfinite and not backend.gpu.isfinite(result[:1]):
         raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {Tensor(result[0]):g}; skip this step")

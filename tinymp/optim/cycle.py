@@ -1,4 +1,4 @@
-"""OneCycleLR and ReduceLROnPlateau: a cycle of rates for one training, and rates that fall as a metric stands still."""
+"""OneCycleLR and ReduceLROnPlateau: one cycle of rates for a training, and rates that fall when a metric stagnates."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .schedule import Schedule
 
 
 class OneCycleLR(Schedule):
-    """From max_lr / div_factor up to max_lr in pct_start of all steps, then down to a final_div_factor-th of the first.
+    """From max_lr / div_factor up to max_lr in pct_start of all steps, then down to the first rate / final_div_factor.
 
-    (Smith & Topin, 2018.) With three_phase the way down first leads back to the first rate, in as many steps as the way
-    up. The steps are total_steps, or epochs times steps_per_epoch; ValueError beyond. anneal_strategy: "cos" or
-    "linear". cycle_momentum: momentum (Adam: beta1) goes the other way, from max_momentum down to base_momentum.
-    max_lr and the momenta may be lists, one per group.
+    (Smith & Topin, 2018.) With three_phase the rate first falls back to the first one, in as many steps as it rose.
+    There are total_steps steps, or epochs times steps_per_epoch; ValueError beyond. anneal_strategy: "cos" or "linear".
+    cycle_momentum: momentum (Adam: beta1) moves the other way, from max_momentum to base_momentum and back. max_lr and
+    the momenta may be lists, with one value per group.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class OneCycleLR(Schedule):
         return self._along(t, base, self.max_lrs[group], base / self.final_div_factor)
 
     def _along(self, t: int, first: float, top: float, last: float) -> float:
-        """The value at t of what goes from `first` to `top` to `last`."""
+        """The value at t of a quantity that goes from `first` to `top` to `last`."""
         if t > self.total_steps:
             raise ValueError(f"OneCycleLR: expected at most {self.total_steps} steps, got {t}")
         up, end = self.pct_start * self.total_steps - 1, self.total_steps - 1
@@ -102,12 +102,12 @@ def _per_group(name: str, field: str, value: Any, groups: int) -> list[float]:
 class ReduceLROnPlateau:
     """Multiplies the rates by `factor` when a metric has not become better for more than `patience` calls of `step`.
 
-    mode: "min" (smaller is better) or "max". Better is by more than threshold: of the best so far ("rel"), or as it is
-    ("abs"). After a cut, `cooldown` calls are not counted. min_lr: a floor, or one per group; a cut by less than eps is
-    not made.
+    mode: "min" (smaller is better) or "max". A metric counts as better if it beats the best so far by more than
+    threshold, relative to it (threshold_mode "rel") or absolute ("abs"). After a cut, `cooldown` calls are not counted.
+    min_lr: a floor, or one per group; a cut by less than eps is not made.
 
     best            the best metric so far
-    num_bad_epochs  calls since it, without those of a cooldown
+    num_bad_epochs  calls since then, without those of a cooldown
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class ReduceLROnPlateau:
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
 
     def step(self, metrics: Any, *results: StepResult | PendingResult) -> None:
-        """Look at a metric (a number or a tensor of one); given results of steps, only if one of them is APPLIED."""
+        """Look at a metric (a number or a tensor of one element); given results of steps, only if one is APPLIED."""
         for result in results:
             if not isinstance(result, (StepResult, PendingResult)):
                 raise TypeError(f"ReduceLROnPlateau.step: expected what step(...) returned, got {result!r}")
@@ -174,7 +174,7 @@ class ReduceLROnPlateau:
     _STATE = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 
     def state_dict(self) -> dict[str, Any]:
-        """What it has seen, and the rates; patience and the like are its constructor's."""
+        """What it has seen, and the rates; patience and the other options belong to the constructor."""
         return {name: getattr(self, name) for name in self._STATE} | {"lrs": self.get_last_lr()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """A loss scaler's state on the GPU, so that a step never waits for the host and can be captured in a CUDA graph.
 
-The rules are those of scaler.py; `scaler.cu` applies them at the end of an iteration. What the host wants to know (the
-scale, the history, that a limit was reached) it asks for, which waits, or learns some steps late from a mailbox.
+The rules are those of scaler.py; `scaler.cu` applies them at the end of an iteration. The host reads the scale and the
+history on request, which waits for the GPU; that a limit was reached it learns some steps late, from a mailbox.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from .multi_tensor import NONE
 
 KERNELS = Kernels(__file__.replace("device_scaler", "scaler"))
 
-ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, CHANGES, OVERFLOWED, COUNTS = range(7)  # places in `counts`; scaler.cu
+# Places in `counts`, and the number of them; scaler.cu has the same
+ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, CHANGES, OVERFLOWED, COUNTS = range(7)
 OPTIMIZERS = 16  # how many one scaler can serve
-RING = 1024  # how many changes of S are remembered between two looks of the host
+RING = 1024  # how many changes of S are kept until the host reads them
 
 
 class DeviceScale:
-    """A loss scale that lives on the GPU. It travels beside gradients like a number; `float` of it waits for the GPU.
+    """A loss scale on the GPU. It stands beside gradients in place of a number; `float` of it waits for the GPU.
 
-    Each is equal to itself alone: whether two hold one value is not known to the host.
+    Two of them compare equal only if they are the same object: the host does not know their values.
     """
 
     def __init__(self, array: Array) -> None:
@@ -51,9 +52,11 @@ class DeviceSide:
     """What a loss scaler keeps on the GPU.
 
     scale     S, FP32, without axes
-    counts    int32; see ITERATION and the following
-    found     int32, per optimizer: the first parameter whose gradient is not finite, or NONE
-    bad_loss  int32, one: whether a loss of this iteration is not finite
+    counts    (COUNTS,), int32; see ITERATION and the following
+    found     (OPTIMIZERS,), int32: per optimizer the place of its first gradient that is not finite, or NONE
+    bad_loss  (1,), int32: 1 if a loss of this iteration is not finite, else 0
+    changes   the last RING changes of S, as three arrays (RING,): iteration (int32), new S (FP32), reason (int32);
+              see scaler.cu
     """
 
     def __init__(self, scale: float, arrived: Callable[[int, int, str], None]) -> None:
@@ -84,13 +87,13 @@ class DeviceSide:
         return self.found[i : i + 1]
 
     def check(self, optimizer: Any, params: list[Parameter]) -> None:
-        """Look for gradients that, without their scale, are not finite: one launch over all of one scale.
+        """Look for gradients that, divided by their scale, are not finite: one launch per scale and dtype (FP16, FP32).
 
-        FP64 has no kernels.
+        FP64 has no kernel: such gradients are checked one by one.
         """
         found, xp = self._found(optimizer), gpu.xp
-        for scale, some in _by_scale(params):
-            grads, array = _gradients(optimizer, some), self._array(scale)
+        for scale, with_this_scale in _by_scale(params):
+            grads, array = _gradients(optimizer, with_this_scale), self._array(scale)
             multi_tensor.check([None if _is_fp64(g) else g for g in grads], found, array)
             for i, g in enumerate(grads):
                 if _is_fp64(g):
@@ -100,7 +103,7 @@ class DeviceSide:
         return scale.array if isinstance(scale, DeviceScale) else gpu.xp.full((), scale, self.scale.dtype)
 
     def unscale(self, optimizer: Any, params: list[Parameter]) -> None:
-        """The same, and replace the gradients by unscaled ones in FP32 (FP64 for FP64)."""
+        """Check gradients, and replace them by unscaled ones in FP32 (FP64 for FP64)."""
         self.check(optimizer, [p for p in params if _is_fp64(p.grad)])
         for scale, some in _by_scale(params):
             array, grads = self._array(scale), _gradients(optimizer, some)
@@ -110,11 +113,11 @@ class DeviceSide:
                     p.grad, p.grad_scale = with_values(p.grad, g / array if unscaled is None else unscaled), 1.0
 
     def skip(self, optimizer: Any) -> Array:
-        """Whether to skip the step of this optimizer: int32, one; as it is now, not as it will be."""
+        """Whether to skip the step of this optimizer, by what is known now: (1,), bool."""
         return (self._found(optimizer) != NONE) | (self.bad_loss != 0)
 
     def label(self, overflowed: int) -> str:
-        """The parameter that scaler.cu calls `overflowed`, for messages."""
+        """The name of the parameter whose gradient overflowed, for messages; `overflowed` as scaler.cu encodes it."""
         i, j = divmod(int(overflowed), 65536)
         if not 0 <= i < len(self.optimizers):
             return "a parameter"
@@ -125,7 +128,7 @@ class DeviceSide:
     def end(self, dynamic: tuple | None, judged: bool = True) -> None:
         """End the iteration, in one small launch. dynamic: (growth, backoff, interval, least, most), or None.
 
-        judged: whether gradients were looked at; if not, the iteration is only forgotten.
+        judged: whether gradients were checked; if not, what was noted in this iteration is only reset.
         """
         if not judged:
             self.found.fill(NONE)

@@ -1,8 +1,8 @@
 // The optimizer's work on all parameters in one launch (multi_tensor.py). Block b works on chunk b: CHUNK neighbouring
-// elements of one tensor, whose address in each list it reads from a table. Updates take FP32 values all the way (UPDATE,
-// MPT section 3.1); T is the storage of the gradients, and the working copies are FP16.
+// elements of one tensor (fewer at its end), whose address in each list it reads from a table. Updates compute in FP32
+// throughout (UPDATE, MPT section 3.1); T is the storage of the gradients, and the working copies are FP16.
 //
-// addresses  tensors x LISTS: where the tensor begins in each list, 0 where it is in none
+// addresses  tensors x lists: where the tensor begins in each of the kernel's lists, 0 if it has no array there
 // tensors    tensors x 2: number of elements, place in the caller's lists
 // chunks     chunks x 2: row of `tensors`, number of the chunk within the tensor
 
@@ -30,7 +30,7 @@ struct Chunk {
     }
 };
 
-// GROUP elements, or the first n of them; `whole`: all are there and the address is a multiple of 16.
+// GROUP elements, or the first n of them and zeros; `whole`: n is GROUP and the address is a multiple of 16.
 template <class E>
 __device__ inline Values<GROUP> load(const E* from, int n, bool whole) {
     if (whole) return load(Width<GROUP>(), from);
@@ -48,10 +48,10 @@ __device__ inline void save(E* to, const Values<GROUP>& values, int n, bool whol
         if (i < n) store(to + i, values.at[i]);
 }
 
-// ------------------------------------------------------------------------------------------- looking at the gradients
+// --------------------------------------------------------------------------------------------- checking the gradients
 
-// g / factor or g factor goes to the second list (where a tensor is in it), and the smallest place of a gradient for
-// which that is not finite to *found (where found is given).  Lists: gradient, result in FP32.
+// Writes g / factor (divide) or g factor to the second list, where the tensor has an array there, and lowers *found, if
+// given, to the smallest place of a gradient for which that is not finite.  Lists: gradient, result in FP32.
 extern "C" __global__ void __launch_bounds__(256) rescale(const unsigned long long* addresses,
                                                           const long long* tensors, const int* chunks,
                                                           const float* factor, int divide, int* found) {
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(256) rescale(const unsigned long lo
 #pragma unroll
         for (int j = 0; j < GROUP; j++) {
             g.at[j] = divide ? g.at[j] / f : g.at[j] * f;
-            finite = finite && isfinite(g.at[j]);  // behind the division: a scale below 1 may hide an infinity
+            finite = finite && isfinite(g.at[j]);  // after the division: a scale below 1 may hide an infinity
         }
         if (result) save(result + i, g, n, whole);
     }
@@ -121,9 +121,9 @@ extern "C" __global__ void __launch_bounds__(256) norm_finish(const float* parts
 enum { GRADIENT, MASTER, COPY, STEP, STATE, LISTS = STATE + 3 };  // the lists of an update
 constexpr int ROW = 12;                                           // room for the constants of a rule
 
-// A step starts with one thread per tensor: it counts the step and computes in double, as Python does, what the rule
-// needs; `constants` then holds the rule in FP32, a row per tensor. A skipped step does not count.
-// A rule updates element j of a group: its weight w from its gradient g, and its state s.
+// A step starts with one thread per tensor: it counts the step and computes in double, as Python does, the constants of
+// the rule, which it writes in FP32 to the tensor's row of `constants`. A skipped step does not count.
+// A rule updates element j of a group: its weight w, from its gradient g, and its state s.
 __device__ inline bool begins(const unsigned long long* addresses, int n, const bool* skip, int& i, int& t) {
     i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n || (skip && *skip)) return false;
@@ -154,8 +154,8 @@ struct SGD {
     }
 };
 
-// options: lr, momentum, dampening, weight_decay.  gain = 1 - dampening, but 1 in the first step with a momentum: behind
-// the list of momentum buffers there is one of the number of steps before, null for 0.
+// options: lr, momentum, dampening, weight_decay.  gain = 1 - dampening, but 1 in the first step with a momentum. The
+// list after that of the momentum buffers holds the number of steps before the buffer was made (int), null for 0.
 extern "C" __global__ void sgd_begin(const unsigned long long* addresses, int n, const bool* skip,
                                      const double* options, int nesterov, float* constants) {
     int i, t;
@@ -230,7 +230,7 @@ extern "C" __global__ void adam_begin(const unsigned long long* addresses, int n
 }
 
 // One rule on one chunk. The master is written exactly, the working copy with one rounding: to nearest, or, where
-// `random` (the state of philox.py) is given, stochastically. Without a master the copy is all there is.
+// `random` (the state of philox.py) is given, stochastically. Without a master the weights are those of the copy.
 template <class Rule>
 __device__ inline void update(const unsigned long long* addresses, const long long* tensors, const int* chunks,
                               const float* constants, const bool* skip, const float* scale, int maximize,
@@ -270,7 +270,7 @@ __device__ inline void update(const unsigned long long* addresses, const long lo
         if (copy && random) {
             auto bits = draw<GROUP>(random, static_cast<unsigned long long>(blockIdx.x) * CHUNK + i);
 #pragma unroll
-            for (int j = 0; j < GROUP; j++)  // the store below finds it exact
+            for (int j = 0; j < GROUP; j++)  // the values are in FP16 now, so that `save` is exact
                 w.at[j] = widen(round_stochastically(w.at[j], bits.at[j]));
         }
         if (copy) save(copy + i, w, n, whole);

@@ -1,7 +1,7 @@
-"""The optimizer's work on all parameters in one launch: looking at gradients, unscaling them, clipping, the updates.
+"""The optimizer's work on all parameters in one launch: checking gradients, unscaling them, clipping, the updates.
 
 A network has a hundred parameters, most of them small; a launch for each would leave the GPU waiting. Here a kernel
-gets a table of addresses and works on all tensors at once, in chunks. Nothing waits for the device: scale, verdict,
+gets a table of addresses and works on all tensors at once, in chunks. Nothing waits for the device: scale, skip flag,
 step counts and options are read there, so that a captured CUDA graph follows their changes.
 
 Arguments that are lists have one entry per parameter. An update leaves alone a parameter whose gradient is None, and
@@ -26,20 +26,20 @@ from ..precision import float16, float32, float64
 
 KERNELS = Kernels(__file__)
 CHUNK = 8192  # elements per block; multi_tensor.cu has the same number
-ROW = 12  # FP32 constants per parameter in an update; multi_tensor.cu has the same number
+ROW = 12  # room for the FP32 constants of an update, per parameter; multi_tensor.cu has the same number
 
 NONE = 2**31 - 1  # in `found`: every gradient is finite
 Arrays = Sequence[Any]  # of device arrays and None
 
 
-# ------------------------------------------------------------------------------------------- looking at the gradients
+# ---------------------------------------------------------------------------------------------- checking the gradients
 
 
 def check(grads: Arrays, found: Array, scale: Array | None = None) -> None:
     """Lower `found` (int32, one element) to the place of the first gradient that is not finite, if there is one.
 
-    It starts as NONE. Places count from 0 in `grads`, whose entries may be None. scale: FP32, one element, which the
-    gradients carry: g / scale must be finite too.
+    It starts as NONE. Places count from 0 in `grads`, whose entries may be None. scale: the loss scale that the
+    gradients carry (FP32, one element); None stands for 1. It is g / scale that must be finite.
     """
     _rescale(grads, [None] * len(grads), scale, True, found)
 
@@ -72,7 +72,7 @@ def _rescale(grads: Arrays, results: Arrays, factor: Array | None, divide: bool,
 
 
 def _placed(g: Array | None, like: Array | None) -> Array | None:
-    """g where kernels can walk it beside the C-contiguous `like`: itself, or a copy in that order."""
+    """g as kernels can read it beside the C-contiguous `like`: itself, or a copy in that order."""
     if g is None or g.flags.c_contiguous:
         return g
     return compact(gpu.xp, g) if like is None else matching(gpu.xp, g, like)
@@ -83,7 +83,7 @@ def norm(grads: Arrays, p: float = 2.0, max_norm: float = math.inf) -> Array:
 
     (sum |g|^p)^(1/p), or max |g| for p = inf, in FP32 and in a fixed order. The gradients carry no loss scale.
     """
-    grads = [_placed(g, None) for g in grads]  # held until the launches: a table knows addresses alone
+    grads = [_placed(g, None) for g in grads]  # kept alive until the launches: a table holds only addresses
     tables = list(_tables("norm", [grads], (None,)))
     parts = gpu.xp.empty(sum(table.blocks for table in tables) + 1, float32.name)  # + 1: never empty
     result = gpu.xp.empty(2, float32.name)
@@ -99,7 +99,7 @@ def norm(grads: Arrays, p: float = 2.0, max_norm: float = math.inf) -> Array:
 
 
 def options(names: Sequence[str], group: Mapping[str, Any]) -> np.ndarray:
-    """Options of a parameter group as the kernels of its rule want them on the device: FP64, in this order.
+    """These options of a parameter group, in this order, as the kernels of a rule read them on the device.
 
     In FP64, because 1 - beta2 of an FP32 0.999 would be wrong by 5e-5.
     """
@@ -121,7 +121,7 @@ def sgd(
 ) -> None:
     """One step of `optim.SGD`; see `_update`. momentum_buffers: None for all where momentum is 0.
 
-    since: like `steps`, or None for 0: after how many steps the momentum buffer was made.
+    since: after how many steps each momentum buffer was made (int32, one element each; None: 0).
     """
     lists = [grads, masters, copies, steps, momentum_buffers, since or [None] * len(grads)]
     _update("sgd", (int(nesterov),), lists, options, **how)
@@ -166,12 +166,13 @@ def _update(
 ) -> None:
     """One step of a rule on the parameters of one group.
 
-    lists     gradients, masters, working copies, step counts (int32, one element each), and the arrays of state. A
-              parameter with a master and no copy is FP32 alone; one with a copy and no master keeps its weights in FP16
+    lists     gradients, masters, working copies, step counts (int32, one element each), and the arrays of state (FP32;
+              SGD's second: int32, see `sgd`). A parameter with a master and no copy is in FP32; one with a copy and no
+              master is in FP16
     options   on the device; see the function `options`
     maximize  go up the gradient
     scale     the loss scale that the gradients carry (FP32, one element); None: none
-    skip      bool, one element: where it holds, neither weights nor state nor step counts change. None: apply
+    skip      bool, one element: if true, neither weights nor state nor step counts change. None: apply
     rounding  of the working copies: "nearest" or "stochastic"
     """
     lists = lists + [[None] * len(lists[0])] * (7 - len(lists))
@@ -217,8 +218,8 @@ class Table(NamedTuple):
 def _tables(what: str, lists: list[Arrays], dtypes: tuple[np.dtype | None, ...]) -> Iterator[Table]:
     """A table for the tensors with an FP16 gradient, and one for those with an FP32 gradient.
 
-    lists: gradients first; dtypes: what each list must have, None for what the gradient has. TypeError and ValueError
-    for arrays that the kernels cannot walk.
+    lists: gradients first; dtypes: what each list must have, None for the gradient's. TypeError and ValueError for
+    arrays that the kernels cannot read.
     """
     grads = lists[0]
     for g in grads:

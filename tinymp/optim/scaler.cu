@@ -1,12 +1,12 @@
-// The end of an iteration of a loss scaler, on the device: what LossScaler.update and DynamicLossScaler._adjust do on
-// the host, in the same order. One thread; the state stays at one address, so that a captured CUDA graph can go on.
+// The end of an iteration of a loss scaler, on the device: what `update` of scaler.py does on the host, in the same
+// order. One thread; the state stays at one address, so that a captured CUDA graph can go on.
 
 enum { ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, CHANGES, OVERFLOWED, COUNTS };
-constexpr int NONE = 0x7fffffff;  // in `found`: no gradient overflowed
+constexpr int NONE = 0x7fffffff;  // in `found`: every gradient is finite
 
-// scale: S.  counts: see the enum.  found: per optimizer, the first of its parameters that overflowed, or NONE; reset
-// for the next iteration, as is bad_loss.  changes_*: a ring of the last `ring` changes of S; the reason is the parameter
-// that overflowed (its number and, times `ring`, that of its optimizer), or -1 for growth.
+// scale: S.  counts: see the enum.  found: per optimizer, the place of its first parameter whose gradient is not
+// finite, or NONE; reset for the next iteration, as is bad_loss.  change_*: a ring of the last `ring` changes of S; the
+// reason is 65536 times the number of the optimizer plus the place of the parameter (at most 65535), or -1 for growth.
 extern "C" __global__ void end_iteration(float* scale, int* counts, int* found, int* bad_loss, int optimizers,
                                          int dynamic, float growth, float backoff, int interval, float least,
                                          float most, int* change_iteration, float* change_scale, int* change_reason,

@@ -1,8 +1,8 @@
 """Learning-rate schedules: the rate as a function of t, the number of applied steps (or of epochs).
 
-Each is a closed form, never a product over the past, so the rate after a resume is the rate without one. The values
-are PyTorch's; the moment differs: a schedule that is given the StepResult of an iteration does not advance for a
-skipped step (NVG section 2.3.2: a schedule need not be adjusted as long as skips are rare; here it need never be).
+Each is a closed form, never a product over the past, so a resumed run has the same rates as one that never stopped. The
+values are PyTorch's, but a schedule that is given the StepResult of an iteration does not advance for a skipped step
+(NVG section 2.3.2: a schedule need not be adjusted as long as skips are rare; here it need never be).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Schedule:
         raise NotImplementedError(f"{self._name} has no rate")
 
     def step(self, *results: StepResult | PendingResult) -> None:
-        """Advance t by one. Given the results of an iteration's steps, only if one of them is APPLIED (a GPU is asked).
+        """Advance t by one. Given the results of an iteration's steps, only if one is APPLIED (this waits for a GPU).
 
         Without arguments it always advances: for schedules that count epochs. TypeError for anything else.
         """
@@ -67,7 +67,7 @@ class Schedule:
         return f"{self._name}(t={self.last_epoch}, lr={self.get_last_lr()})"
 
     def state_dict(self) -> dict[str, Any]:
-        """t and the initial rates; the shape of the schedule is its constructor's."""
+        """t and the initial rates; the other options belong to the constructor."""
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ class Schedule:
             raise ValueError(f"{where}: expected rates of {groups} groups, got {given}")
         rates = [number(where, "base_lrs", rate, 0) for rate in state_dict["base_lrs"]]
         t = whole(where, "last_epoch", state_dict["last_epoch"])
-        self._rates(t, rates)  # what is wrong with them is found out here
+        self._rates(t, rates)  # raises here for values that cannot be, before anything changes
         self.last_epoch, self.base_lrs = t, rates
         self._set()
 
@@ -167,7 +167,7 @@ class LambdaLR(Schedule):
 
 
 class SequentialLR(Schedule):
-    """schedulers[0] until t = milestones[0], then schedulers[1], ..., each counting from 0 when its turn comes."""
+    """schedulers[0] until t = milestones[0], then schedulers[1], ...; each counts from 0 from where it takes over."""
 
     def __init__(
         self, optimizer: Optimizer, schedulers: Sequence[Schedule], milestones: Sequence[int], last_epoch: int = -1
