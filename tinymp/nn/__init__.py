@@ -131,7 +131,7 @@ __all__ = [
     "init",
 ]
 
-if not TYPE_CHECKING:  # a type checker is to find missing names by itself
+if not TYPE_CHECKING:  # type checkers report missing names themselves
 
-    def __getattr__(name: str) -> Any:  # only called for what is not there
+    def __getattr__(name: str) -> Any:  # only called for names that do not exist
         raise _missing("tinymp.nn", name, __all__)

@@ -19,9 +19,9 @@ class MultiheadAttention(Module):
 
     in_proj_weight: (3 embed_dim, embed_dim), the rows of query, key and value one after another; where kdim or vdim
     differ from embed_dim, q_proj_weight (embed_dim, embed_dim), k_proj_weight (embed_dim, kdim) and v_proj_weight
-    (embed_dim, vdim) instead. in_proj_bias: (3 embed_dim,). out_proj: a Linear. add_bias_kv: one key and one value more
-    for every sequence, bias_k and bias_v (1, 1, embed_dim); add_zero_attn: one more of zeros. dropout: of the weights,
-    in training. See `ops.scaled_dot_product_attention`.
+    (embed_dim, vdim) instead. in_proj_bias: (3 embed_dim,). out_proj: a Linear. add_bias_kv: every sequence gets one
+    further key and value, bias_k and bias_v (1, 1, embed_dim); add_zero_attn: one of zeros. dropout: of the weights, in
+    training. See `ops.scaled_dot_product_attention`.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class MultiheadAttention(Module):
         query: (L, B, E), key: (S, B, kdim), value: (S, B, vdim); with batch_first the first two axes change places, and
         without a batch there is no B. key_padding_mask: (B, S), attn_mask: (L, S) or (B heads, L, S): bool, True where
         a key must not be attended to (the opposite of `ops.scaled_dot_product_attention`), or floating, to be added.
-        is_causal: a hint, with which attn_mask must be given all the same.
+        is_causal: a hint, as in PyTorch; attn_mask must be given all the same.
         """
         name = "MultiheadAttention"
         inputs = {"query": query, "key": key, "value": value}

@@ -63,7 +63,7 @@ class GroupNorm(Module):
 class RMSNorm(Module):
     """x divided by its root mean square over the last axes, whose lengths are normalized_shape, times weight.
 
-    eps None: that of the dtype that computes. See `ops.rms_norm`.
+    eps None: the epsilon of the dtype that computes. See `ops.rms_norm`.
     """
 
     normalisation = True
@@ -99,8 +99,8 @@ class RMSNorm(Module):
 class InstanceNorm(BatchNorm):
     """Normalise each channel of each example; see `ops.instance_norm`.
 
-    Without affine (the default) there is no weight and bias; without track_running_stats (the default) no statistics,
-    and evaluation uses those of the input, too.
+    Without affine (the default) there are no weight and bias; without track_running_stats (the default) no running
+    statistics, and evaluation, too, uses those of the input.
     """
 
     def __init__(

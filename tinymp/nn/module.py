@@ -19,9 +19,9 @@ from .hooks import Hooks, RemovableHandle
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_COPY = ".copy"  # behind a parameter's name in a state_dict: its working copy
+_COPY = ".copy"  # after a parameter's name in a state_dict: its working copy
 
-# Where a PyTorch user's habit leads nowhere here, say where to go.
+# What to use instead of names that only PyTorch's Module has.
 _INSTEAD = {
     "half": "use tinymp.MIXED.cast(model), which keeps FP32 masters",
     "float": "use tinymp.FP32.cast(model)",
@@ -44,8 +44,7 @@ class Module:
 
     A Parameter or a Module becomes part of it by assignment; a buffer (state that no gradient trains) by
     `register_buffer`. A plain Tensor, or a list of modules, is an ordinary attribute: it is not saved, cast or
-    trained (see ModuleList, ModuleDict). `m(x)` is `m.forward(x)`, with
-    the hooks that were registered around it.
+    trained (see ModuleList, ModuleDict). `m(x)` is `m.forward(x)` with the registered hooks around it.
 
     training  whether layers such as Dropout and BatchNorm behave as in training; set by `train` and `eval`
     """
@@ -85,7 +84,7 @@ class Module:
         return RemovableHandle(self._get_hooks().post, (hook, with_kwargs), prepend)
 
     def register_full_backward_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
-        """Call hook(module, grad_input, grad_output) when backward has come to the module's inputs.
+        """Call hook(module, grad_input, grad_output) when backward has reached the module's inputs.
 
         Both are tuples of Tensors in storage dtype, None where no gradient is wanted: of the positional arguments of
         forward, and of its output or the items of its output. They still carry the loss scale. What the hook returns,
@@ -189,7 +188,7 @@ class Module:
     ) -> Iterator[tuple[str, Parameter]]:
         """(name, parameter) in a fixed order: its own as assigned, then those of its sub-modules; shared ones once.
 
-        Also tells each parameter its name, for messages; a longer name, given by a larger model, stays.
+        Also gives each parameter its name, for messages; a longer name, from a larger model, stays.
         """
         for name, p in self._named(lambda m: m._own(Parameter), prefix, recurse, remove_duplicate):
             if not f"{p.name}".endswith(f".{name}"):
@@ -322,8 +321,8 @@ class Module:
         """Name -> NumPy array, in order: a copy of each parameter's exact FP32 master and of each persistent buffer.
 
         PyTorch's names and layouts: `{k: torch.tensor(v) for k, v in ...}` loads into the same PyTorch model. Only
-        where a working copy is not the FP16 number nearest to its master (after stochastic rounding) it stands behind
-        the master as "name.copy", so that training goes on bit for bit; PyTorch then needs strict=False.
+        where a working copy is not the FP16 number nearest to its master (after stochastic rounding) is it added after
+        the master, as "name.copy", so that training goes on bit for bit; PyTorch then needs strict=False.
         """
         state = {}
         for name, x in self._state().items():
@@ -374,7 +373,7 @@ class Module:
     # ---- what it looks like
 
     def extra_repr(self) -> str:
-        """What stands between the parentheses of its line in `repr`."""
+        """The text between the parentheses in its line of `repr`."""
         return ""
 
     def _tree(self) -> str:
@@ -417,7 +416,7 @@ def _loadable(own: Tensor, value: Any) -> Array:
         raise ValueError(f"expected shape {exact.shape}, got {array.shape}")
     bad = ~np.isfinite(array)
     if not isinstance(own, Parameter):
-        bad &= np.isfinite(backend.to_cpu(exact))  # a mask of -inf may stay one
+        bad &= np.isfinite(backend.to_cpu(exact))  # infinities (a mask of -inf) may stay where they are
     if bad.any():
         raise TypeError(f"expected finite values, got {np.count_nonzero(bad)} that are infinite or nan")
     if not fits(array, own.dtype):
@@ -438,7 +437,7 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _loadable_copy(own: Tensor, value: Any, master: Array) -> Array | None:
-    """The working copy that a state_dict brings; None where it brings none, or where none stands beside the master."""
+    """The working copy in a state_dict; None if it has none, or if the parameter has no copy beside its master."""
     if value is None or not isinstance(own, Parameter) or own.dtype == master.dtype:
         return None
     array, wide = _array(value), backend.to_cpu(master)
@@ -449,7 +448,7 @@ def _loadable_copy(own: Tensor, value: Any, master: Array) -> Array | None:
     with use(MIXED), np.errstate(all="ignore"):
         nearest = to_dtype(wide, own.dtype)
         towards = to_dtype(np.where(wide > nearest, np.inf, -np.inf), own.dtype)
-        other = np.where(wide == nearest, nearest, np.nextafter(nearest, towards))  # on the master's other side
+        other = np.where(wide == nearest, nearest, np.nextafter(nearest, towards))  # the neighbour across the master
     if not ((array == nearest) | (array == other)).all():
         raise ValueError("expected FP16 numbers next to those of the master: it belongs to another one")
     return backend.of(master).asarray(np.array(array))

@@ -25,9 +25,9 @@ class BatchNorm(Module):
     """Normalise each channel of a batch, then y = x weight + bias, both (num_features,); see `ops.batch_norm`.
 
     Training uses the statistics of the batch and moves the running ones towards them by `momentum`, from 0 to 1 (None:
-    their plain average over all batches); evaluation uses the running ones, or again the batch's without
-    track_running_stats. The buffers running_mean, running_var (num_features,) and num_batches_tracked follow the
-    optimizer: a skipped step puts them back, also where the layer is frozen (see `tinymp.statistics`).
+    their plain average over all batches); evaluation uses the running ones, or without track_running_stats the batch's
+    again. The buffers running_mean, running_var (num_features,) and num_batches_tracked follow the optimizer: a skipped
+    step restores them, also where the layer is frozen (see `tinymp.statistics`).
     """
 
     normalisation = True

@@ -1,4 +1,4 @@
-"""Padding modules that copy what is inside: reflection and replication (`ops.pad` with that mode)."""
+"""Padding modules that copy elements of the input: reflection and replication (`ops.pad` with that mode)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .functions import Function
 
 @dataclass(eq=False, repr=False)
 class _Pad(Function):
-    axes: ClassVar[int]  # that are padded, the last ones
+    axes: ClassVar[int]  # how many of the last axes are padded
     mode: ClassVar[str]
     op = "pad"
     padding: Any

@@ -14,7 +14,7 @@ from ..tensor import Tensor
 from . import init
 from .module import Module, refuse_placement
 
-MOST_LAYERS = 1 << 12  # more are a mistake, and would take minutes to build
+MOST_LAYERS = 1 << 12  # more must be a mistake, and would take minutes to build
 
 
 class RecurrentLayer(Module):
@@ -74,7 +74,7 @@ class RecurrentLayer(Module):
         _reset(self, self.hidden_size)
 
     def _run(self, input: Tensor, states: tuple, sizes: tuple, lengths: Any) -> tuple[Tensor, list]:
-        """(outputs, for each state its last values) from input and states as the user gives them; a state is None, or
+        """(outputs, [last values of each state]) from the user's input and states; a state is None, or
         (layers * directions, B, size).
         """
         name, x = type(self).__name__, floating(type(self).__name__, "input", input)
