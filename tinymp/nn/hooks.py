@@ -1,6 +1,6 @@
-"""Hooks: functions that a module calls before and after its forward, and when its gradients have come.
+"""Hooks: functions that a module calls before and after its forward, and when its gradients have been computed.
 
-Only a module that has hooks runs what is here; the call of any other one is its forward.
+Only modules that have hooks run this code; calling any other module is calling its forward.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Hooks:
     """The hooks of one module, in the order in which they are called."""
 
     def __init__(self) -> None:
-        self.pre: dict[int, tuple[Callable, bool]] = {}  # with whether it is given keyword arguments, too
+        self.pre: dict[int, tuple[Callable, bool]] = {}  # (hook, whether it is given keyword arguments, too)
         self.post: dict[int, tuple[Callable, bool]] = {}
         self.backward: dict[int, Callable] = {}
 
@@ -72,7 +72,7 @@ class Hooks:
 
 
 class BackwardHook(Op):
-    """ys = the xs;  dxs = the dys, or what a hook that is shown them gives in their place."""
+    """ys = the xs;  dxs = the dys, or what a hook returns in their place."""
 
     kind = MOVEMENT
 
@@ -104,7 +104,7 @@ class _Backward:
 
         def at_outputs(dys: list) -> list:
             self.grad_output = _spread(dys, places, len(items))
-            if not self.places:  # nothing of what comes before needs a gradient
+            if not self.places:  # no input needs a gradient
                 self._run((None,) * self.n)
             return dys
 

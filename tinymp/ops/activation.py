@@ -26,7 +26,7 @@ class ReLU(Op):
         return y
 
     def backward(self, dy: Array) -> Array:
-        (y,) = self.saved  # y >= 0: its bits are 0 where y is
+        (y,) = self.saved  # y >= 0: its bits are 0 only where y is
         return self.device.blockwise(lambda dy, y: self.device.select(self.device.bits(y) != 0, dy), dy, y)
 
     def forward_cuda(self, x: Array) -> Array:

@@ -32,8 +32,8 @@ def scaled_dot_product_attention(
     query: (..., L, E), key: (..., S, E), value: (..., S, Ev); leading axes broadcast. Returns (..., L, Ev).
     attn_mask: broadcasts to (..., L, S); bool (True: may be attended to), or floating (added; FP32 beside FP16 query
     is added in FP32). is_causal: row i attends to columns 0 to i. A row that may attend to nothing gives 0, as in
-    PyTorch. scale: 1 / sqrt(E) by default; its root multiplies query and key before their product, so that products
-    that are in FP16's range after scaling are in it before. dropout_p: of the weights, always applied.
+    PyTorch. scale: 1 / sqrt(E) by default; its root multiplies query and key before their product, so that no product
+    overflows FP16 that would fit it after scaling. dropout_p: of the weights, always applied.
 
     What a mask excludes is set to -inf, which FP16 has: no large negative constant is needed, and none overflows.
     TypeError for `enable_gqa`; ValueError for shapes that do not match, and for attn_mask together with is_causal.

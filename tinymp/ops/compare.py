@@ -26,8 +26,8 @@ class Compare(Op):
         return getattr(self.xp, self.ufunc)(*x)
 
     def _constant(self, value: float, dtype: Any) -> Array:
-        """A number rounded like the tensor that it meets: 0.1 equals a stored 0.1, as in PyTorch. One that dtype cannot
-        hold stays as it is, between the largest number and infinity.
+        """A number, rounded to the dtype of the tensor that it is compared with: 0.1 equals a stored 0.1, as in
+        PyTorch. One beyond that dtype is not rounded, so that it lies between the largest number and infinity.
         """
         rounded = scalar(value, dtype)
         return rounded if math.isfinite(rounded) or not math.isfinite(value) else self.xp.asarray(float(value))

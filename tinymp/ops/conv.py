@@ -284,7 +284,7 @@ class Unfold(Op):
         self.shape = x.shape
         padded = pad_spatial(self.xp, channels_first(x), geometry.pads)
         view = windows(self.xp, padded, geometry)  # C, kh, kw, OH, OW, N
-        # a copy also where the windows lie side by side and a view of x would do: as in PyTorch, y's memory is its own
+        # a copy even where the windows lie side by side and a view of x would do: as in PyTorch, y has its own memory
         return view.copy().reshape(prod(view.shape[:3]), prod(view.shape[3:5]), x.shape[0]).transpose(2, 0, 1)
 
     def backward(self, dy: Array) -> Array:
@@ -364,7 +364,7 @@ def tensor_cores(device: Any, g: Geometry, x: Array, w: Array, outputs: int) -> 
 
 
 def pointwise(g: Geometry, shape: tuple, size: Pair) -> bool:
-    """Whether the columns are the image itself (C, H, W, N), so that cuBLAS takes it as it lies."""
+    """Whether the columns are the image itself (C, H, W, N), so that cuBLAS can read them there."""
     return g.kernel == g.stride == (1, 1) and g.pads == ((0, 0), (0, 0)) and tuple(shape[1:3]) == tuple(size)
 
 
@@ -478,7 +478,7 @@ def at_once(n: int, *arrays: Array) -> int:
 
 
 def _check(op: str, n: int, input: Any, weight: Any, bias: Any, transposed: bool, groups: Any) -> tuple[Tensor, bool]:
-    """Hold input, weight and bias to each other; returns the input with a batch axis, and whether it had none."""
+    """Check that input, weight and bias fit; returns the input with a batch axis, and whether it had none."""
     x, w = floating(op, "input", input), floating(op, "weight", weight)
     if w.ndim != n + 2:
         raise ValueError(f"{op}: expected `weight` to have {n + 2} axes, got shape {w.shape}")
@@ -587,7 +587,7 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Tensor:
-    """The transposed ("fractionally strided") convolution: what the gradient of conv2d does to its output gradient.
+    """The transposed ("fractionally strided") convolution: the map from conv2d's output gradient to its input gradient.
 
     input: (N, C, H, W) or (C, H, W); weight: (C, O / groups, kh, kw); bias: (O,). Returns (N, O, OH, OW) with
     OH = (H - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1. ValueError if shapes or sizes do not fit.

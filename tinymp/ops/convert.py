@@ -1,4 +1,4 @@
-"""Other dtypes, other devices, copies: `Tensor.to` and the methods that PyTorch has for single ones of them."""
+"""Other dtypes, other devices, copies: `Tensor.to`, and PyTorch's methods for one dtype or device each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New tensors. Their dtype is the user's word; without one it is float32 (int64 for `arange` of integers)."""
+"""New tensors. Their dtype is the one that the user asks for; by default float32 (int64 for `arange` of integers)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..tensor import Tensor
 
 
 def _dtype(op: str, dtype: Any, default: Any) -> np.dtype:
-    """The user's dtype, or the default. TypeError for what is no dtype, and for complex and other kinds."""
+    """The user's dtype, or the default. TypeError for anything but a real dtype or bool."""
     try:
         found = as_dtype(default if dtype is None else dtype)
     except TypeError:
@@ -92,7 +92,8 @@ def arange(
     Each value is start + i * step in float64, rounded once. ValueError for a step of 0 or away from end.
     """
     first, last = (0, start) if end is None else (start, end)
-    first, last, step = (v.item() if isinstance(v, np.generic) else v for v in (first, last, step))  # these do not wrap
+    # Python's numbers do not wrap around
+    first, last, step = (v.item() if isinstance(v, np.generic) else v for v in (first, last, step))
     whole = all(isinstance(v, (int, np.integer)) for v in (first, last, step))
     found = _dtype("arange", dtype, int if whole else float32)
     for name, value in (("start", first), ("end", last), ("step", step)):

@@ -1,4 +1,4 @@
-"""kl_div: a loss made of FP32 ops, like all losses FP32 for FP16 inputs (NVG section 2.3.1)."""
+"""kl_div: a loss made of FP32 ops. Like all losses it is FP32 for FP16 inputs (NVG section 2.3.1)."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Linear(Op):
 
     def forward(self, x: Array, w: Array, b: Array | None) -> Array:
         self.save(x, w)
-        rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])  # -1 would not do for an axis of length 0
+        rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])  # -1 does not work with an axis of length 0
         return gemm(rows, w.T, b).reshape(*x.shape[:-1], w.shape[0])
 
     def backward(self, dy: Array) -> tuple:
@@ -124,7 +124,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     Letters name axes; repeated letters within one operand take its diagonal; "..." stands for leading axes; without
     "->" the result has the letters that appear once, in alphabetical order. Each pair of operands is one batched
     matrix product: FP32 accumulator, one rounding; several operands are multiplied from left to right. A letter that
-    one operand alone has, and the result has not, is summed first, with a rounding of its own. An axis of length 1 is
+    only one operand has, and not the result, is summed first, with a rounding of its own. An axis of length 1 is
     broadcast against the same letter elsewhere.
     Instead of an equation, each operand may be followed by the list of its axes, as integers in [0, 51] or `...`, and
     the last list by that of the result: einsum(x, [0, 1], y, [1, 2], [0, 2]).
@@ -153,7 +153,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def _from_lists(*given: Any) -> tuple[str, tuple]:
-    """The equation and the operands of operands that alternate with lists of their axes."""
+    """The equation and the operands, from operands that alternate with lists of their axes."""
 
     def term(axes: Any) -> str:
         if not isinstance(axes, (list, tuple)) or not all(

@@ -74,7 +74,7 @@ def embedding_bag(
 def _reduced(
     index: Tensor, weight: Tensor, factors: Tensor | None, counted: Any, mode: str, padding_idx: Any, sparse: bool
 ) -> Tensor:
-    """The bags index (B, N), of which those count that `counted` (B, N) says."""
+    """The result for bags index (B, N), of which only the entries where `counted` (B, N) holds count."""
     found, xp = embedding(index, weight, padding_idx, sparse=sparse), backend.of(counted).xp  # B, N, D
     left_out = Tensor(~counted[:, :, None])
     if mode == "max":

@@ -112,7 +112,7 @@ def group_norm(
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """input divided by its root mean square over the last axes, whose lengths are normalized_shape, times weight.
 
-    eps: added to the mean square; None is that of the dtype that computes, FP32's 1.2e-7 for FP16 (as in PyTorch).
+    eps: added to the mean square; None: the epsilon of the dtype that computes, for FP16 FP32's 1.2e-7 (as in PyTorch).
     """
     x = floating("rms_norm", "input", input)
     given = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)

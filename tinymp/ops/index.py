@@ -82,7 +82,7 @@ class IndexSelect(Index):
 def in_range(op: str, index: Array, n: int, what: str, least: int = 0) -> None:
     """IndexError unless every element of an integer array is in [least, n - 1], the indices of an axis of length n.
 
-    On a GPU it comes some time later, at a moment that waits for the GPU.
+    On a GPU it is raised some time later, at a moment that waits for the GPU.
     """
     message = f"{op}: expected indices in [{least}, {n - 1}] for {what} of length {n}"
     if (device := backend.of(index)) is backend.gpu:
@@ -92,8 +92,8 @@ def in_range(op: str, index: Array, n: int, what: str, least: int = 0) -> None:
 
 
 def _places(op: str, index: Any, input: Tensor, dim: int) -> Tensor:
-    """The integer Tensor `index` as int64, checked against axis dim of input. It keeps its memory, and the count of
-    changes to it, where it is int64 already.
+    """The integer Tensor `index` as int64, checked against axis dim of input. An int64 one keeps its memory and its
+    change counter.
     """
     if tensor(op, "index", index).dtype.kind not in "iu":
         raise TypeError(f"{op}: expected `index` to hold integers, got {index.dtype}")
@@ -201,7 +201,7 @@ def _parse(op: str, x: Tensor, index: Any) -> tuple[list, dict[int, Array]]:
             in_range(op, np.asarray(item), x.shape[axis], f"axis {axis}", -x.shape[axis])
             view.append(item)
         else:
-            to = sum(not isinstance(i, int) for i in view)  # the axis of the view, which integers take none of
+            to = sum(not isinstance(i, int) for i in view)  # the axis of the view, where integers leave no axis
             if item.dtype == bool:
                 expected = x.shape[axis : axis + item.ndim]
                 if item.shape != expected:

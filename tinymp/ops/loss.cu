@@ -91,9 +91,9 @@ __device__ inline Pack read(const T* row, int c, int classes, long long inner) {
     return pack;
 }
 
-// f(c, pack) for PACK classes from c on at a time, as far as they are this lane's: `lanes` neighbouring threads share a
+// f(c, pack) for each pack of PACK classes that is this lane's, from class c on: `lanes` neighbouring threads share a
 // row. Where it lies in one piece (inner = 1), packs begin at multiples of 16 bytes, so that the first may have c < 0.
-// Several are read before the first is used: memory is kept busy.
+// Several packs are read before the first is used, which hides memory's latency.
 template <class F>
 __device__ inline void for_each_pack(const T* row, int classes, long long inner, int lane, int lanes, F f) {
     constexpr int BATCH = 2;

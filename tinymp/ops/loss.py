@@ -19,7 +19,7 @@ from ..precision import FLOATING, FP32, LOSS, float16, float32, reduce, store, w
 from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)
-MOST_BLOCKS = 4096  # each adds up the losses of its rows, and one more block those of all
+MOST_BLOCKS = 4096  # each adds up the losses of its rows; one more block then adds up these sums
 
 
 class Loss(Op):
@@ -89,7 +89,7 @@ class Labelled(Loss):
         dl = super().dl(dy)
         return self.device.select(self.kept, self.xp.expand_dims(dl, self.axis) if dl.ndim else dl)
 
-    # The CUDA twins: their kernels walk over the rows of x in the order of memory, and over everything else likewise.
+    # The CUDA twins: their kernels visit the rows of x in memory order, and all other arrays in the same order.
 
     def per_row(self, x: Array, dtype: Any) -> Array:
         """Room for one value per row of the dense x, with a class axis of length 1."""
@@ -118,7 +118,7 @@ class Labelled(Loss):
     def launch_backward(
         self, kernel: str, dx: Array, lanes: int, dy: Array, t: Array, statistics: tuple, *more: Any
     ) -> None:
-        """Write the dense dx from dy and what forward, this one or the definition, has saved."""
+        """Write the dense dx from dy and what forward (the twin or the definition) has saved."""
         xp, (outer, classes, inner) = self.xp, channels(dx, self.axis)
         like, each = self.per_row(dx, bool), self.reduction == "none"
         t, kept, *saved = (matching(xp, a, like) for a in (t, self.kept, *statistics))
@@ -213,7 +213,7 @@ class CrossEntropy(Labelled):
         return *self.by_rows(rows, x, t, *self.statistics, self.dl(dy)), None, None
 
     def by_rows(self, f: Any, x: Array, *per_row: Array) -> tuple:
-        """f of all rows, some at a time."""
+        """f of all rows, in cache-sized slices along the batch axis."""
         return self.device.along(0, f, x, *per_row) if self.axis else f(x, *per_row)
 
     def forward_cuda(
@@ -498,7 +498,7 @@ def _late(op: str, name: str, expected: str) -> tuple[str, ValueError]:
 
 
 def _rows(op: str, input: Any, weight: Any) -> None:
-    """Hold input to having classes, and weight to their number."""
+    """Check that input has classes, and weight a value for each of them."""
     if not floating(op, "input", input).ndim:
         raise ValueError(f"{op}: expected `input` to be (C,), (N, C) or (N, C, d1, ...), got a tensor without axes")
     classes = input.shape[_class_axis(input)]
@@ -509,7 +509,7 @@ def _rows(op: str, input: Any, weight: Any) -> None:
 
 
 def _labels(op: str, input: Tensor, target: Any, ignore_index: Any) -> None:
-    """Hold class indices to input, but for their values: `Labelled` looks at those."""
+    """Check class indices against input, except for their values, which `Labelled` checks."""
     if not hasattr(ignore_index, "__index__"):
         raise TypeError(f"{op}: expected `ignore_index` to be an integer, got {ignore_index!r}")
     if tensor(op, "target", target).dtype.kind not in "iu":

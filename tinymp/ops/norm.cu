@@ -154,7 +154,7 @@ struct Share {
     }
 };
 
-// Of InBlocks: the PACK channels of a thread would take too many registers for two, and its share of one is short.
+// Of InBlocks: with two, the PACK channels of a thread would take too many registers, and its share of each is short.
 template <int V>
 constexpr int LEVELS = V == 1 ? 2 : 1;
 
@@ -194,7 +194,7 @@ __device__ inline void batch_norm_moments_of(const T* x, float* work, const Layo
         put_part(all, work, share.part, share.parts, share.unit, share.units);
 }
 
-// What a batch moves: running <- (1 - m) running + m batch, with m behind a pointer or, where that is null, a number.
+// The running statistics: running <- (1 - m) running + m batch, with m = *momentum_at or, where that is null, momentum.
 // The arrays may be null.
 struct Running {
     float *mean, *var;
@@ -330,7 +330,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments_columns
 }
 
 // y = (x - mean) rstd w + b with the mean and variance of each channel (C,), which it also writes (var may be null) and
-// lets the running statistics follow. They come from `work` (batch_norm_moments) or, where that is null and a block has
+// puts into the running statistics. They come from `work` (batch_norm_moments) or, where that is null and a block has
 // its channel to itself, from a first walk over x: the second one then finds x in the caches.
 extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_forward(
     const T* x, const float* w, const float* b, T* y, const float* work, float* mean, float* var, float* rstd,
@@ -411,7 +411,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_backward_column
 
 struct RowShare {
     long long row;
-    bool writes;  // this thread, what belongs to the row
+    bool writes;  // whether this thread writes what belongs to the row
     Walk walk;
 
     __device__ RowShare(long long rows, int length, int lanes, bool wide)

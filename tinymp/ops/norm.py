@@ -21,7 +21,7 @@ from ..precision import FP32, POINTWISE, REDUCTION, add_to, reduce, store, widen
 from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)
-WORTH = 8192  # elements that are worth a block of their own
+LEAST_PER_BLOCK = 8192  # elements: fewer are not worth a block of their own
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Running:
             self.count[...] += 1
 
     def for_kernel(self) -> tuple | None:
-        """The arguments of batch_norm_forward that stand for them; None where only `update` can follow."""
+        """The arguments of the kernel batch_norm_forward for them; None for arrays that only `update` can handle."""
         number = isinstance(self.momentum, (int, float, np.generic))
         arrays = self.mean, self.var, self.count, None if number else self.momentum
         for v, dtype in zip(arrays, ("float32", "float32", "int64", "float32")):
@@ -69,7 +69,7 @@ class BatchNorm(Op):
     def forward(self, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running) -> Array:
         axes = _all_but_channel(x)
 
-        def some(x: Array, w: Array | None, b: Array | None) -> tuple:
+        def normalise(x: Array, w: Array | None, b: Array | None) -> tuple:
             wide = widen(x)
             mean = reduce(wide, axes, "mean", like=x)
             y = wide - mean
@@ -80,7 +80,7 @@ class BatchNorm(Op):
                 y += b
             return store(y, like=x), mean, var, rstd
 
-        y, mean, var, rstd = self.device.along(1, some, x, _per_channel(w, x), _per_channel(b, x))
+        y, mean, var, rstd = self.device.along(1, normalise, x, _per_channel(w, x), _per_channel(b, x))
         self.save(x, w, statistics=(mean, rstd))
         running.update(mean, var, self.device.count(x, axes))
         return y
@@ -89,7 +89,7 @@ class BatchNorm(Op):
         (x, w), statistics, (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
         axes, n = _all_but_channel(x), self.device.count(x, _all_but_channel(x))
 
-        def some(dy: Array, x: Array, mean: Array, rstd: Array, w: Array | None) -> tuple:
+        def gradients(dy: Array, x: Array, mean: Array, rstd: Array, w: Array | None) -> tuple:
             wide, centered = widen(dy), widen(x) - mean
             db = reduce(wide, axes, "sum", like=x)
             dw = reduce(wide * centered, axes, "sum", like=x) * rstd
@@ -102,7 +102,7 @@ class BatchNorm(Op):
             dx += centered
             return store(dx, like=like_x), dw, db
 
-        dx, dw, db = self.device.along(1, some, dy, x, *statistics, _per_channel(w, x))
+        dx, dw, db = self.device.along(1, gradients, dy, x, *statistics, _per_channel(w, x))
         return (
             dx,
             like_w and store(dw.reshape(like_w.shape), like=like_w),
@@ -116,7 +116,7 @@ class BatchNorm(Op):
         y = xp.empty_like(dense)
         mean, rstd = (xp.empty((1, x.shape[1], *[1] * (x.ndim - 2)), FP32.storage) for _ in range(2))
         moved = running.for_kernel()
-        var = xp.empty_like(mean) if moved is None else None  # wanted by `update` alone
+        var = xp.empty_like(mean) if moved is None else None  # only `update` needs it
         work = plan.sums(xp, "batch_norm_moments", dense)
         parameters = _vector(xp, w), _vector(xp, b)
         plan.launch("batch_norm_forward", dense, *parameters, y, work, mean, var, rstd, *(moved or _NOT_MOVED), eps)
@@ -365,8 +365,8 @@ def _plan(outer: int, c: int, run: int, pack: int) -> _Plan | None:
 
 
 def _parts(groups: int, n: int) -> int:
-    """In how many parts to split each of `groups` sums over n elements, to have enough blocks that are worth it."""
-    return max(1, min(ENOUGH // groups, n // WORTH))
+    """Into how many parts to split each of `groups` sums over n elements: enough blocks, none of them too small."""
+    return max(1, min(ENOUGH // groups, n // LEAST_PER_BLOCK))
 
 
 def _over_channels(x: Array) -> _Plan | None:
@@ -439,7 +439,7 @@ def batch_norm(
     if x.ndim < 2:
         raise ValueError(f"batch_norm: expected `input` (N, C, ...), got shape {x.shape}")
     training, eps = flag("batch_norm", "training", training), number("batch_norm", "eps", eps, 0)
-    if training and not hasattr(momentum, "shape"):  # an array without axes is an average's
+    if training and not hasattr(momentum, "shape"):  # an array: the factor of a plain average
         momentum = number("batch_norm", "momentum", momentum, 0, 1)
     given = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
     for name, v in given.items():
@@ -455,7 +455,7 @@ def batch_norm(
     mean, var, count = (None if v is None else v.data for v in moved)
     if x.numel():
         y = BatchNorm.apply(x, weight, bias, eps=eps, running=Running(mean, var, count, momentum))
-    else:  # statistics of nothing would be nan; any others serve
+    else:  # an empty batch: its own statistics would be nan, and any others will do
         ones = Tensor(backend.of(x.data).xp.ones(x.shape[1], widen(x.data[:0]).dtype))
         y = FixedNorm.apply(x, ones, ones, weight, bias, eps=eps)
         if count is not None:

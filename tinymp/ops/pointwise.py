@@ -350,10 +350,10 @@ def _scaled_sum_to(op: Op, factor: float, dz: Array, like: Target) -> Array:
 
 
 def _seen(xp: Any, z: Array, *operands: Any) -> list | None:
-    """Two operands (arrays, one of them perhaps a number) as kernels see them from the dense z.
+    """Two operands (arrays, or an array and a number) as kernels address them by the elements of the dense z.
 
     For each an array or None, its `inner` and its `length`; then the number; see `Operand` in pointwise.cu. None for
-    arrays that lie otherwise.
+    arrays whose layout the kernels cannot address.
     """
     found: list = []
     number = 0.0

@@ -13,7 +13,7 @@ from ..tensor import Tensor
 from .conv import Geometry, Pair, batch_first, channels_first, pad_spatial, taps, unpad_spatial
 
 KERNELS = Kernels(__file__)
-MOST_CELLS = 1 << 16  # along one side of adaptive pooling, where the input is not longer: more are a mistake
+MOST_CELLS = 1 << 16  # along one side of adaptive pooling, unless the input is longer: more must be a mistake
 
 
 class MaxPool2d(Op):
@@ -46,7 +46,7 @@ class MaxPool2d(Op):
     def _places(self, index: Array) -> Array:
         """Kernel positions (C, OH, OW, N) as places in the flattened, unpadded H * W plane."""
         g, arange = self.geometry, self.xp.arange
-        index = index + arange(1)  # as int64: the places do not fit its bytes
+        index = index + arange(1)  # int64: the places do not fit the dtype of index
         rows = (arange(index.shape[1]) * g.stride[0] - g.pads[0][0])[:, None, None] + index // g.kernel[1] * g.dilation[
             0
         ]

@@ -1,5 +1,5 @@
-"""Pooling over one axis, which is that over images of height 1; and adaptive max pooling, which is max pooling of
-windows that were laid side by side.
+"""Pooling over one axis, as pooling of images of height 1; and adaptive max pooling, as max pooling of its cells,
+copied side by side.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
 def _cells(n: int, parts: int) -> tuple[list[int], int]:
     """The places of an axis of length n that each cell sees, one cell after another, and how many each has.
 
-    Shorter cells repeat their last place, which no maximum minds.
+    Shorter cells repeat their last place, which changes no maximum.
     """
     spans = [(i * n // parts, -(-(i + 1) * n // parts)) for i in range(parts)]
     longest = max(end - start for start, end in spans)

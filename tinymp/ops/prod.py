@@ -26,6 +26,6 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
         first, second, rest = split(y, [n // 2, n // 2, n % 2], d)
         y = mul(first, second)
         y = cat([y, rest], d) if n % 2 else y
-    y = y if n else add(total(y, d, True), 1)  # the sum of nothing, for its place in the graph
+    y = y if n else add(total(y, d, True), 1)  # 1 + an empty sum: a 1 that is part of the graph
     y = reshape(y, shape)
     return y.to(x.dtype) if x.dtype in FLOATING else y

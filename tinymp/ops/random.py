@@ -38,7 +38,7 @@ def _floating(op: str, dtype: Any) -> np.dtype:
 
 
 def _uniform(generator: np.random.Generator, shape: tuple, dtype: np.dtype) -> Array:
-    """Numbers below 1 that dtype holds: rounding others to it would give 1 at times."""
+    """Numbers in [0, 1) that dtype holds exactly: rounding others could give 1."""
     if dtype == float64:
         return generator.random(shape)
     values = backend.cpu.uniform(shape)

@@ -1,4 +1,4 @@
-"""relu6, hardswish, mish, prelu, glu: activations whose FP32 sandwich is that of activation.py (MPT section 3.3)."""
+"""relu6, hardswish, mish, prelu, glu: activations, computed in FP32 like those of activation.py (MPT section 3.3)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     if w.ndim > 1 or w.numel() not in (1, channels):
         raise ValueError(f"prelu: expected `weight` to have 1 element or {channels}, got shape {w.shape}")
     w = reshape(w, (1, -1, *[1] * (x.ndim - 2)) if w.numel() > 1 else ())
-    return add(relu(x), mul(w, clamp(x, max=0)))  # one of both is 0: the sum rounds nothing
+    return add(relu(x), mul(w, clamp(x, max=0)))  # one of the two is 0, so the sum rounds nothing
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:

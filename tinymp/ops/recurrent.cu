@@ -35,8 +35,8 @@ __device__ inline Values<K> sum(Width<K> width, const X* x, const T* y) {
     return values;
 }
 
-// body(Width<K>(), row, j) for the units j to j + K - 1 of every row. They go in pairs where H is even and `other`, the
-// one array that may come from elsewhere, or null, lies at a multiple of a pair.
+// body(Width<K>(), row, j) for the units j to j + K - 1 of every row. They go in pairs where H is even and `other` (the
+// one array that may not be aligned, or null) lies at a multiple of a pair's size.
 template <class Body>
 __device__ inline void each_unit(int n, int H, const T* other, Body body) {
     bool pairs = H % 2 == 0 && reinterpret_cast<unsigned long long>(other) % sizeof(Few<T, 2>) == 0;

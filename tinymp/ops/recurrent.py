@@ -3,9 +3,9 @@
 `lstm_cell` and `gru_cell`, one step made of small ops, are the definition. `lstm_layer` and `gru_layer` run all steps
 of one layer in one direction as one op. What is rounded there, and what is not:
 
-- The products of the input with its weights do not wait for the recurrence: one GEMM over all steps. It is the one
-  large array, so it is stored, rounded once (MPT section 3.3: "converted to FP16 before writing to memory"), and each
-  step writes its gates, which backward needs, in its place: no more memory than the gates alone.
+- The products of the input with its weights need not wait for the recurrence: one GEMM over all steps. Its result is
+  the one large array, so it is stored, rounded once (MPT section 3.3: "converted to FP16 before writing to memory"),
+  and each step overwrites its part with its gates, which backward needs: no more memory than the gates alone.
 - The recurrent product of a step stays in its FP32 accumulators, and the gates are computed from the sum of the two in
   FP32: what is used at once is not rounded. The gates, the state c and the output h are stored: activations are FP16
   (MPT section 3.1), the state between steps, too. So a sequence run in two parts, state carried over, is rounded as in
@@ -13,8 +13,8 @@ of one layer in one direction as one op. What is rounded there, and what is not:
 - Backward carries dh and dc from step to step in FP32: they are sums of gradients, which are rounded when they are
   complete. The gradients at the gates are stored; dx and the gradients of the weights are one GEMM each over all steps.
 
-The loops over the steps are the same on any device. What a step does beside its products are the methods `_gates` and
-`_gates_backward`; their CUDA twins (recurrent.cu) are one launch each, so that a step is one GEMM and one kernel.
+The loops over the steps are the same on any device. The methods `_gates` and `_gates_backward` do what a step does
+besides its products; their CUDA twins (recurrent.cu) are one launch each, so that a step is one GEMM and one kernel.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .dot import linear
 from .shape import chunk
 
 KERNELS = Kernels(__file__)
-BLOCK = 128  # threads: a step has little work, which is to reach many multiprocessors
+BLOCK = 128  # threads: few, so that the little work of a step is spread over many multiprocessors
 
 
 class Steps:
@@ -125,7 +125,7 @@ class _Recurrent(Op):
         """The product of all rows of x with W_ih, stored."""
         self.steps, self.reverse = steps, reverse
         self.order = steps.rows[::-1] if reverse else steps.rows
-        wide = bias is not None and bias.dtype != x.dtype  # cuBLAS would round such a bias before it adds to it
+        wide = bias is not None and bias.dtype != x.dtype  # cuBLAS would round such a bias before the product is added
         return store(gemm(steps.pack(self.xp, x), w_ih.T, bias, wide=wide), like=x)
 
     def _state(self, state: Array | None, n: int, like: Array) -> Array:
@@ -134,10 +134,10 @@ class _Recurrent(Op):
         return xp.zeros((self.steps.B, n), like.dtype) if state is None else self.steps.sort(xp, state)
 
     def _after(self, state: Array, rows: Array) -> Array:
-        """The running state after a step that computed these rows of it: the rows themselves, if they are all."""
+        """The running state after a step that computed its first rows: the rows themselves, if they are all of it."""
         if not self.steps.padded and rows.flags.c_contiguous:
             return rows
-        state[: len(rows)] = rows  # where other sequences rest, or where the products of BLAS lie transposed
+        state[: len(rows)] = rows  # the other sequences have ended, or the rows lie transposed (products by BLAS)
         return state
 
     def _operand(self, w: Any) -> Any:
@@ -145,7 +145,7 @@ class _Recurrent(Op):
         return w if self.device.gemm_rounds else widen(w)
 
     def _times(self, w: Array, rows: Array) -> Array:
-        """rows w^T, in FP32 accumulators. For BLAS the weight goes first: it takes 80 us so for 32 rows, else 146."""
+        """rows w^T, in FP32 accumulators. For BLAS the weight goes first: for 32 rows 80 us instead of 146."""
         if self.device.gemm_rounds:
             return gemm(rows, w.T, wide=True)
         return gemm(w, self._operand(rows).T, wide=True, like=rows).T
@@ -267,7 +267,7 @@ class LSTM(_Recurrent):
         """One step of n rows: dz (n, 4 H) <- the gradient at the gates, dc <- the gradient of the state before.
 
         a, c_before, cell: as stored; dh, dc: (n, H), FP32, the gradients of this step's output and state; dy: (n, H),
-        stored, or None: what the output got from outside, not yet in dh, which nobody reads again.
+        stored, or None: the output's gradient from outside, not yet in dh. dh may be overwritten.
         """
         xp = self.xp
         if dy is not None:
@@ -391,8 +391,8 @@ class GRU(_Recurrent):
     ) -> None:
         """One step of n rows: dp, dm (n, 3 H) <- the gradients of the products with x and with h; past <- dh z.
 
-        a, inner, h_before: as stored; dh, past: (n, H), FP32, and dy, stored, or None: what this step's output got from
-        the products of the step after, past them, and from outside. Nobody reads dh again.
+        a, inner, h_before: as stored; dh, past: (n, H), FP32, and dy, stored, or None: the gradients of this step's
+        output from the products of the step after, past them, and from outside. dh may be overwritten.
         """
         xp, H = self.xp, inner.shape[1]
         dh += past

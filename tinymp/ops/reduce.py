@@ -82,8 +82,8 @@ class Std(Op):
 def _distances(op: Op, x: Array, dims: tuple) -> tuple:
     """The mean over dims, and x - mean.
 
-    Where x is far from 0, the error of its FP32 mean is not small beside the distances from it: their own mean, which
-    should be 0, is taken off once more. In FP16 the distances themselves are coarser than that.
+    Where x is far from 0, the error of its FP32 mean is not small compared with the distances from it: so their own
+    mean, which should be 0, is subtracted too. For FP16 x the distances are coarser than that error.
     """
     mean = reduce(x, dims, "mean")
     d = widen(x) - mean
@@ -96,9 +96,9 @@ def _distances(op: Op, x: Array, dims: tuple) -> tuple:
 
 
 def _size(op: Op, d: Array, dims: tuple, x: Array) -> Array:
-    """The largest power of two in max |d| that is a normal number; 1 where there is none.
+    """The largest power of two up to max |d| that is a normal number; 1 where there is none.
 
-    FP32 does not hold the squares of numbers above 1e19 or below 1e-19. It holds those of FP16: for these, too, 1.
+    FP32 cannot hold the squares of numbers above 1e19 or below 1e-19. It can hold those of FP16 numbers: for FP16, 1.
     """
     one = op.xp.asarray(1, d.dtype)
     if x.dtype == float16 or not x.size:
@@ -326,7 +326,7 @@ def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, out: None = No
 
 
 def _lined(op: str, input: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, int, bool]:
-    """input, the axis, and keepdim; of a tensor without axes (dim 0 or -1) as if it had one, that no result keeps."""
+    """input, the axis, and keepdim; a tensor without axes (dim 0 or -1) is given one, which no result keeps."""
     if input.ndim:
         return input, axis(op, dim, input.ndim), keepdim
     return input.reshape(1), axis(op, dim, 1), False

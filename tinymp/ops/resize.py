@@ -20,7 +20,7 @@ Taps = list[tuple[list[int], list[float]]]
 
 
 class Nearest(Op):
-    """y = x at the places that the only taps of each axis name;  dx adds up the dy of all that took it, in FP32."""
+    """y = x at the one tap of each output place;  dx adds up the dy of all places that took it, in FP32."""
 
     kind = MOVEMENT
     gradient = REDUCTION
@@ -57,7 +57,7 @@ def _weights(op: Op, weights: list[float], x: Array, axis: int) -> Array:
 
 
 def _given_back(op: Any, dy: Array) -> Array:
-    """The transpose of forward: every output place gives its gradient to its taps, in order."""
+    """The transpose of forward: the gradient of every output place is added to its taps, in order."""
     like, dx = op.targets[0], widen(dy)
     for a, taps in reversed([*enumerate(op.taps, 2)]):
         dy, dx = dx, op.xp.zeros((*dx.shape[:a], like.shape[a], *dx.shape[a + 1 :]), dx.dtype)
@@ -69,7 +69,7 @@ def _given_back(op: Any, dy: Array) -> Array:
     return store(dx, like=like)
 
 
-MOST_PLACES = 1 << 24  # of an axis: more are a mistake
+MOST_PLACES = 1 << 24  # along an axis: more must be a mistake
 
 # mode -> the numbers of axes after (N, C) that it resizes, as in PyTorch
 MODES = {

@@ -191,7 +191,7 @@ def sampled_softmax_loss(
 
 
 def _sizes(op: str, name: str, n: Any, classes: Any) -> None:
-    """Hold the number of samples to that of the classes."""
+    """Check the number of samples against that of the classes."""
     for what, value in ((name, n), ("classes", classes)):
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise TypeError(f"{op}: expected `{what}` to be an integer, got {value!r}")

@@ -116,7 +116,7 @@ class Flip(Op):
     kind = MOVEMENT
 
     def forward(self, x: Array, *, dims: tuple) -> Array:
-        return self.xp.flip(x, dims).copy(order="K")  # as PyTorch: kernels need not know of negative strides
+        return self.xp.flip(x, dims).copy(order="K")  # as PyTorch: kernels need not handle negative strides
 
     def backward(self, dy: Array) -> Array:
         return self.xp.flip(dy, self.dims)
@@ -239,7 +239,7 @@ def _first(op: str, tensors: Any) -> Tensor:
 
 
 def _matching(op: str, tensors: Sequence[Tensor], dim: int | None) -> None:
-    """Hold all tensors to the shape of the first (but for axis dim), and to floating or integer dtypes throughout."""
+    """Check that all tensors have the shape of the first (except along dim), and that all or none are floating."""
     first = tensors[0]
     for i, x in enumerate(tensors):
         fits = a_tensor(op, f"tensors[{i}]", x).shape == first.shape

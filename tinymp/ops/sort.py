@@ -21,7 +21,7 @@ class ArgSort(Op):
         xp, wide = self.xp, widen(x)
         if not descending:
             return xp.argsort(wide, axis=dim, kind="stable")
-        # equal elements keep their order if the axis is turned round before the sort and after it
+        # equal elements keep their order if the axis is reversed before the sort and after it
         return x.shape[dim] - 1 - xp.flip(xp.argsort(xp.flip(wide, dim), axis=dim, kind="stable"), dim)
 
 
