@@ -239,7 +239,7 @@ class RMSprop(Optimizer):
             a = state["grad_avg"]
             a *= alpha
             a += (1 - alpha) * g
-            spread = xp.maximum(v - a * a, 0)  # not negative but for rounding
+            spread = xp.maximum(v - a * a, 0)  # negative only through rounding
         step = g / (xp.sqrt(spread) + group["eps"])
         if group["momentum"]:
             b = state["momentum_buffer"]
