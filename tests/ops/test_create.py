@@ -64,6 +64,7 @@ def test_can_require_a_gradient():
     [
         (lambda: ops.zeros(2, -1), ValueError, r"zeros: expected no negative length in the shape, got \(2, -1\)"),
         (lambda: ops.linspace(0, 1, -1), ValueError, "linspace: expected `steps` to be at least 0, got -1"),
+        (lambda: ops.linspace(0, float("inf"), 3), ValueError, "linspace: expected `end` to be finite, got inf"),
         (lambda: ops.linspace(0, 1e6, 2, dtype="float16"), ValueError, "linspace: .* 1e.06 does not fit FP16"),
         (lambda: ops.eye(-1), ValueError, r"eye: expected no negative length in the shape, got \(-1, -1\)"),
         (lambda: ops.zeros(2.0), TypeError, "zeros: expected integers for `size`"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import constant, flag, sizes, tensor
+from ..arguments import constant, flag, number, sizes, tensor
 from ..dtypes import as_dtype
 from ..precision import FLOATING, float32, scalar, to_dtype
 from ..tensor import Tensor
@@ -122,6 +122,7 @@ def linspace(
     found = _dtype("linspace", dtype, float32)
     for name, value in (("start", start), ("end", end)):
         constant("linspace", name, value, found)
+        number("linspace", name, value)
     (n,) = sizes("linspace", "steps", (steps,), {})
     if n < 0:
         raise ValueError(f"linspace: expected `steps` to be at least 0, got {n}")
