@@ -108,6 +108,10 @@ def test_conv_transpose1d(stride, padding, extra, groups, dilation):
         (lambda x: ops.max_pool1d(x, 3, padding=2), "max_pool1d: expected padding to be at most half of kernel_size"),
         (lambda x: ops.avg_pool1d(x, 0), "avg_pool1d: expected `kernel_size` to be at least 1"),
         (lambda x: ops.adaptive_max_pool2d(x[0], 2), "adaptive_max_pool2d: expected `input`"),
+        (
+            lambda x: ops.adaptive_max_pool2d(x, 2**31),
+            "adaptive_max_pool2d: expected `output_size` to be at most 65536",
+        ),
         (lambda x: ops.conv_transpose1d(x, x, padding=9), r"conv_transpose1d: .* leaves nothing of the output"),
         (lambda x: ops.conv_transpose1d(x, x, output_padding=1), "conv_transpose1d: expected output_padding below"),
     ],
