@@ -142,6 +142,8 @@ def test_conversions():
     assert x.cpu().device == "cpu"
     with pytest.raises(TypeError, match="cuda: expected one GPU and no `device`, got 1"):
         x.cuda(1)
+    with pytest.raises(TypeError, match="cuda: expected one GPU and no `device`, got tensor"):
+        x.cuda(x)
 
 
 class float_dtype:  # what torch.float16 looks like from outside

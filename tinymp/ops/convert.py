@@ -120,7 +120,7 @@ def cpu(input: Tensor) -> Tensor:
 
 def cuda(input: Tensor, device: Any = None) -> Tensor:
     """input on the GPU: `to("gpu")`. There is one GPU; TypeError for the name of another."""
-    if device not in (None, 0, "cuda", "cuda:0", "gpu"):
+    if str(device) not in ("None", "0", "cuda", "cuda:0", "gpu"):  # a torch.device, too
         raise TypeError(f"cuda: expected one GPU and no `device`, got {device!r}")
     return to(input, "gpu")
 
