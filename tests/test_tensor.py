@@ -197,6 +197,7 @@ def test_retain_graph():
         (lambda x: x * 2, np.ones(3, F32), ValueError, r"expected gradient to be float32 \(2,\) .* got float32 \(3,\)"),
         (lambda x: x * 2, np.ones(2, F64), ValueError, r"expected gradient to be float32 \(2,\) .* got float64 \(2,\)"),
         (lambda x: (x * 2).sum(), 1.0, ValueError, r"expected gradient to be float32 \(\) .* got float64 \(\)"),
+        (lambda x: x * 2, [[1.0], [2.0, 3.0]], ValueError, "backward: expected numbers in rows of equal length"),
         (lambda x: x.detach() * 2, None, RuntimeError, "backward: this tensor does not require a gradient"),
         (lambda x: mp.tensor(1.0), None, RuntimeError, "does not require a gradient"),
         (lambda x: x.argmax(), None, RuntimeError, "does not require a gradient"),
@@ -359,6 +360,7 @@ def test_views_share_memory():
             r"a value of magnitude 1e\+06 does not fit FP16",
         ),
         (lambda x: x.copy_(np.full(2, 70_000, F32)), ValueError, "a value of magnitude 70000 does not fit FP16"),
+        (lambda x: x.copy_([[1], [2, 3]]), ValueError, "copy_: expected numbers in rows of equal length"),
         (lambda x: x.copy_(np.ones(3, F16)), ValueError, r"copy_: expected source.shape == \(2,\), got \(3,\)"),
     ],
 )

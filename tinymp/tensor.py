@@ -229,7 +229,10 @@ class Tensor(Variable):
             gradient = backend.of(self.data).xp.ones_like(self.data)
         else:
             gradient = gradient.data if isinstance(gradient, Tensor) else gradient
-            gradient = backend.of(self.data).xp.asarray(gradient)
+            try:
+                gradient = backend.of(self.data).xp.asarray(gradient)
+            except ValueError as error:
+                raise ValueError(f"backward: expected numbers in rows of equal length; {error}") from None
             if gradient.shape != self.shape or gradient.dtype != self.dtype:
                 raise ValueError(
                     f"backward: expected gradient to be {self.dtype} {self.shape} like the tensor, got "
@@ -278,7 +281,10 @@ def value_for(how: str, value: Any, into: Array) -> Any:
     ValueError for a value that the dtype cannot hold.
     """
     value = value.data if isinstance(value, Tensor) else value
-    array = backend.of(value).xp.asarray(value)
+    try:
+        array = backend.of(value).xp.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{how}: expected numbers in rows of equal length; {error}") from None
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{how}: expected real numbers, got {type_name(value)} with dtype {array.dtype}")
     if isinstance(value, (int, float, np.generic)):
