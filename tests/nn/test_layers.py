@@ -294,6 +294,12 @@ def test_refusals(act, error, message):
         (lambda: nn.ModuleDict([nn.ReLU()]), "ModuleDict: expected a dict of modules, got list"),
         (lambda: nn.Unflatten(0, 2.5)(mp.tensor([1.0, 2.0])), "Unflatten: expected integers for `unflattened_size`"),
         (lambda: nn.Embedding(3, 2, "0"), "Embedding: expected `padding_idx` to be an integer"),
+        (lambda: nn.EmbeddingBag(3, 2, padding_idx="0"), "EmbeddingBag: expected `padding_idx` to be an integer"),
+        (lambda: nn.PReLU(1, "a"), "PReLU: expected `init` to be a number, got 'a'"),
+        (
+            lambda: nn.ReflectionPad1d(object)(mp.tensor(np.ones((1, 2, 3), "float32"))),
+            "ReflectionPad1d: expected `padding` to be an integer or 2 of them, got <class 'object'>",
+        ),
         (lambda: nn.Unflatten(0, (2, 1))("x"), "Unflatten: expected a Tensor for `input`, got str"),
         (
             lambda: nn.SampledSoftmaxLoss(2, 3, 1)(2.0, 1),
@@ -311,3 +317,9 @@ def test_arguments_of_another_type(call, message):
 def test_a_weight_beyond_any_memory():
     with pytest.raises(MemoryError, match=r"a weight of shape \(2, 4611686018427387904\) does not fit"):
         nn.Linear(2**62, 2)
+    with pytest.raises(MemoryError, match=r"shape \(4611686018427387904,\) does not fit"):
+        nn.BatchNorm1d(2**62, affine=False)
+
+
+def test_a_padding_may_be_a_numpy_integer():
+    assert nn.ReplicationPad1d(np.int64(2))(mp.tensor(np.ones((1, 2, 3), "float32"))).shape == (1, 2, 7)

@@ -99,6 +99,8 @@ def test_sparse():
         (lambda i, w: ops.embedding_bag(i, w, per_sample_weights=w), ValueError, "per_sample_weights of input's shape"),
         (lambda i, w: ops.embedding_bag(w, w), TypeError, "embedding_bag: expected integers for `input`"),
         (lambda i, w: ops.embedding_bag(i, w, padding_idx=9), IndexError, "embedding_bag: expected padding_idx in"),
+        (lambda i, w: ops.embedding_bag(i, w, padding_idx=[]), ValueError, "`padding_idx` to have 1 values, got 0"),
+        (lambda i, w: ops.embedding_bag(i, w, padding_idx="0"), TypeError, "`padding_idx` to be an integer"),
         (lambda i, w: ops.embedding_bag(i, w, max_norm=1.0), TypeError, "argument `max_norm` is not supported"),
     ],
 )

@@ -28,12 +28,15 @@ CALLS = {
     "embedding": (INDEX, X),
     "lstm_layer": (SEQUENCE, None, W, W),
     "gru_layer": (SEQUENCE, None, W[:6], W[:6]),
+    "embedding_bag": (INDEX, X, mp.tensor([0])),
+    "instance_norm": (IMAGE, mp.tensor(np.zeros(2, "float32")), mp.tensor(np.ones(2, "float32"))),
     "sampled_softmax_loss": (X, INDEX, X, None, 1),
 }
 LAYERS = {
     "AvgPool2d": (2,), "BatchNorm1d": (3,), "BatchNorm2d": (3,), "Conv1d": (2, 2, 1), "Conv2d": (2, 2, 1),
-    "ConvTranspose2d": (2, 2, 1), "Embedding": (3, 2), "GRU": (2, 2), "GRUCell": (2, 2), "LSTM": (2, 2),
-    "LSTMCell": (2, 2), "LayerNorm": (3,), "Linear": (2, 2), "MaxPool2d": (2,), "SampledSoftmaxLoss": (3, 4, 2),
+    "ConvTranspose2d": (2, 2, 1), "Embedding": (3, 2), "EmbeddingBag": (3, 2), "GRU": (2, 2), "GRUCell": (2, 2),
+    "GroupNorm": (1, 3), "InstanceNorm1d": (3,), "InstanceNorm2d": (3,), "LSTM": (2, 2), "LSTMCell": (2, 2),
+    "LayerNorm": (3,), "Linear": (2, 2), "MaxPool2d": (2,), "RMSNorm": (3,), "SampledSoftmaxLoss": (3, 4, 2),
 }  # fmt: skip
 
 
@@ -68,6 +71,10 @@ def test_a_flag_of_a_layer_is_true_or_false(name, argument, value):
 NUMBERS = [
     (lambda v: ops.batch_norm(*CALLS["batch_norm"], eps=v), "batch_norm", "eps", -1),
     (lambda v: ops.batch_norm(X, None, None, training=True, momentum=v), "batch_norm", "momentum", 5),
+    (lambda v: ops.group_norm(IMAGE, 2, eps=v), "group_norm", "eps", -1),
+    (lambda v: ops.rms_norm(X, 3, eps=v), "rms_norm", "eps", -1),
+    (lambda v: ops.instance_norm(IMAGE, eps=v), "instance_norm", "eps", -1),
+    (lambda v: ops.instance_norm(IMAGE, momentum=v), "instance_norm", "momentum", 5),
     (lambda v: ops.layer_norm(X, 3, eps=v), "layer_norm", "eps", -1e-5),
     (lambda v: ops.local_response_norm(IMAGE, 2, alpha=v), "local_response_norm", "alpha", float("inf")),
     (lambda v: ops.normalize(X, eps=v), "normalize", "eps", -1),
@@ -77,6 +84,9 @@ NUMBERS = [
     (lambda v: ops.leaky_relu(X, v), "leaky_relu", "negative_slope", 10**400),
     (lambda v: ops.softplus(X, v), "softplus", "beta", float("inf")),
     (lambda v: ops.softplus(X, 1, v), "softplus", "threshold", float("inf")),
+    (lambda v: nn.GroupNorm(1, 3, eps=v), "GroupNorm", "eps", -1),
+    (lambda v: nn.RMSNorm(3, eps=v), "RMSNorm", "eps", -1),
+    (lambda v: nn.PReLU(1, v), "PReLU", "init", float("inf")),
     (lambda v: nn.BatchNorm1d(3, eps=v), "BatchNorm1d", "eps", -1),
     (lambda v: nn.BatchNorm2d(3, momentum=v), "BatchNorm2d", "momentum", 5),
     (lambda v: nn.LayerNorm(3, eps=v), "LayerNorm", "eps", -1),

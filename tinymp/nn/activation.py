@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import ops
-from ..arguments import integers
+from ..arguments import integers, number
 from ..parameter import parameter
 from ..tensor import Tensor
 from . import init as initialise
@@ -55,7 +55,7 @@ class PReLU(Module):
         super().__init__()
         refuse_placement("PReLU", device, dtype)
         (self.num_parameters,) = integers("PReLU", "num_parameters", num_parameters, 1, 1)
-        self.init = init
+        self.init = number("PReLU", "init", init)
         self.weight = parameter(self.num_parameters)
         self.reset_parameters()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import ops
-from ..arguments import choice, integers, refuse
+from ..arguments import choice, flag, integers, refuse
 from ..parameter import parameter
 from ..tensor import Tensor
 from . import init
@@ -41,12 +41,14 @@ class EmbeddingBag(Module):
         (self.num_embeddings,) = integers(name, "num_embeddings", num_embeddings, 1, 1)
         (self.embedding_dim,) = integers(name, "embedding_dim", embedding_dim, 1, 1)
         if padding_idx is not None:
-            if not -num_embeddings <= padding_idx < num_embeddings:
+            (padding_idx,) = integers(name, "padding_idx", padding_idx, 1, -num_embeddings)
+            if not padding_idx < num_embeddings:
                 limits = f"[{-num_embeddings}, {num_embeddings - 1}]"
                 raise IndexError(f"{name}: expected padding_idx in {limits}, got {padding_idx}")
             padding_idx %= num_embeddings
         self.mode, self.padding_idx = choice(name, "mode", mode, ("sum", "mean", "max")), padding_idx
-        self.sparse, self.include_last_offset = bool(sparse), bool(include_last_offset)
+        self.sparse = flag(name, "sparse", sparse)
+        self.include_last_offset = flag(name, "include_last_offset", include_last_offset)
         self.weight = parameter(num_embeddings, embedding_dim)
         self.reset_parameters()
 

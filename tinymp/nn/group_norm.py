@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import ops
-from ..arguments import integers
+from ..arguments import flag, integers, number
 from ..parameter import parameter
 from ..tensor import Tensor
 from . import init
@@ -40,7 +40,8 @@ class GroupNorm(Module):
             raise ValueError(
                 f"GroupNorm: expected num_channels to be a multiple of num_groups, got {num_channels} and {num_groups}"
             )
-        self.eps, self.affine = eps, affine
+        self.eps = number("GroupNorm", "eps", eps, 0)
+        self.affine, bias = flag("GroupNorm", "affine", affine), flag("GroupNorm", "bias", bias)
         self.weight = parameter(num_channels, normalisation=True) if affine else None
         self.bias = parameter(num_channels, normalisation=True) if affine and bias else None
         self.reset_parameters()
@@ -80,7 +81,8 @@ class RMSNorm(Module):
         refuse_placement("RMSNorm", device, dtype)
         shape = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
         self.normalized_shape = integers("RMSNorm", "normalized_shape", shape, max(1, len(shape)), 1)
-        self.eps, self.elementwise_affine = eps, elementwise_affine
+        self.eps = None if eps is None else number("RMSNorm", "eps", eps, 0)
+        self.elementwise_affine = flag("RMSNorm", "elementwise_affine", elementwise_affine)
         self.weight = parameter(*self.normalized_shape, normalisation=True) if elementwise_affine else None
         self.reset_parameters()
 

@@ -8,7 +8,7 @@ from .. import backend, ops, statistics
 from ..arguments import flag, integers, number
 from ..loading import overwrite
 from ..parameter import Parameter, parameter
-from ..precision import FP32, to_dtype
+from ..precision import to_dtype
 from ..tensor import Tensor
 from . import init
 from .module import Module, refuse_placement
@@ -60,8 +60,8 @@ class BatchNorm(Module):
         self.bias = parameter(num_features, normalisation=True) if affine and bias else None
         xp = backend.default().xp
         for buffer in ("running_mean", "running_var"):
-            statistic = xp.zeros(num_features, FP32.storage)
-            self.register_buffer(buffer, Tensor(statistic) if track_running_stats else None)
+            statistic = Tensor(parameter(num_features).data)  # a MemoryError for more than any memory holds
+            self.register_buffer(buffer, statistic if track_running_stats else None)
         self.register_buffer("num_batches_tracked", Tensor(xp.zeros((), int)) if track_running_stats else None)
         self._undo = statistics.Undo()
         self.reset_parameters()

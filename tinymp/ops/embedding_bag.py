@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import choice, floating, refuse, tensor
+from ..arguments import choice, flag, floating, integers, refuse, tensor
 from ..precision import reduce
 from ..tensor import Tensor
 from .embedding import embedding
@@ -43,6 +43,8 @@ def embedding_bag(
     op = "embedding_bag"
     refuse(op, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq)
     choice(op, "mode", mode, ("sum", "mean", "max"))
+    sparse = flag(op, "sparse", sparse)
+    include_last_offset = flag(op, "include_last_offset", include_last_offset)
     index, factors = tensor(op, "input", input), per_sample_weights
     if index.dtype.kind not in "iu":
         raise TypeError(f"{op}: expected integers for `input`, got {index.dtype}")
@@ -59,13 +61,14 @@ def embedding_bag(
     xp = backend.of(index.data).xp
     counted = xp.ones(index.shape, bool)
     if offsets is not None:
-        places, counted = _places(op, index.numel(), tensor(op, "offsets", offsets), bool(include_last_offset))
+        places, counted = _places(op, index.numel(), tensor(op, "offsets", offsets), include_last_offset)
         places, counted = xp.asarray(places), xp.asarray(counted)
         index = Tensor(index.data[places])
         factors = None if factors is None else reshape(factors, (-1, 1))[Tensor(places)].squeeze(-1)
     rows = floating(op, "weight", weight).shape[0]
     if padding_idx is not None:
-        if not -rows <= padding_idx < rows:
+        (padding_idx,) = integers(op, "padding_idx", padding_idx, 1, -rows)
+        if not padding_idx < rows:
             raise IndexError(f"{op}: expected padding_idx in [{-rows}, {rows - 1}], got {padding_idx}")
         counted = counted & xp.not_equal(index.data, padding_idx % rows)
     return _reduced(index, weight, factors, counted, mode, padding_idx, sparse)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import floating, integers
+from ..arguments import flag, floating, integers, number
 from ..autograd import Array, Op
 from ..precision import REDUCTION, reduce, store, to_dtype, widen
 from ..tensor import Tensor
@@ -106,7 +106,7 @@ def group_norm(
     for name, v in (("weight", weight), ("bias", bias)):
         if v is not None and floating("group_norm", name, v).shape != (x.shape[1],):
             raise ValueError(f"group_norm: expected {name}.shape == ({x.shape[1]},) like input.shape[1], got {v.shape}")
-    return GroupNorm.apply(x, weight, bias, groups=groups, eps=eps)
+    return GroupNorm.apply(x, weight, bias, groups=groups, eps=number("group_norm", "eps", eps, 0))
 
 
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
@@ -121,7 +121,7 @@ def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
         raise ValueError(f"rms_norm: expected input.shape to end in normalized_shape {shape}, got {x.shape}")
     if weight is not None and floating("rms_norm", "weight", weight).shape != shape:
         raise ValueError(f"rms_norm: expected weight.shape == normalized_shape {shape}, got {weight.shape}")
-    least = float(np.finfo(widen(x.data[:0]).dtype).eps) if eps is None else eps
+    least = float(np.finfo(widen(x.data[:0]).dtype).eps) if eps is None else number("rms_norm", "eps", eps, 0)
     return RMSNorm.apply(x, weight, axes=tuple(range(x.ndim - len(shape), x.ndim)), eps=least)
 
 
@@ -141,6 +141,7 @@ def instance_norm(
     towards their mean over the examples; else the running ones are used. ValueError for one value per channel.
     """
     op, x = "instance_norm", floating("instance_norm", "input", input)
+    eps, momentum = number(op, "eps", eps, 0), number(op, "momentum", momentum, 0, 1)
     if x.ndim < 3:
         raise ValueError(f"{op}: expected `input` (N, C, L, ...), got shape {x.shape}")
     n, c = x.shape[:2]
@@ -148,7 +149,7 @@ def instance_norm(
     for name, v in given.items():
         if v is not None and floating(op, name, v).shape != (c,):
             raise ValueError(f"{op}: expected {name}.shape == ({c},) like input.shape[1], got {v.shape}")
-    if not use_input_stats:
+    if not flag(op, "use_input_stats", use_input_stats):
         return batch_norm(x, running_mean, running_var, weight, bias, False, 0.0, eps)
     if x.numel() == n * c:
         raise ValueError(f"{op}: expected more than one value per channel of an example, got input {x.shape}")
