@@ -69,8 +69,11 @@ def to(input: Tensor, target: Any) -> Tensor:
         return input if device is backend.of(input.data) else Move.apply(input, to=device)
     try:
         dtype = dtypes.as_dtype(target)
-    except TypeError as error:
-        raise TypeError(f"to: expected a dtype or a device, got {target!r}") from error
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in "iub" and dtype not in FLOATING:
+        known = ", ".join(dtypes.NAMES)
+        raise TypeError(f"to: expected a device ('cpu', 'gpu') or a dtype (one of {known}), got {target!r}")
     if dtype == input.dtype:
         return input
     if dtype not in FLOATING or input.dtype not in FLOATING:
