@@ -134,7 +134,10 @@ class Tensor(Variable):
         return float(self.item())
 
     def __int__(self) -> int:
-        return int(self.item())
+        value = self.item()
+        if not np.isfinite(value):
+            raise ValueError(f"int: expected a finite number, got {value}")
+        return int(value)
 
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
