@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..tensor import Tensor
 from .module import Module
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class ModuleList(Module):
 
     def extend(self, modules: Iterable[Module]) -> Self:
         """Append each of `modules`."""
-        if not isinstance(modules, Iterable):
+        if isinstance(modules, Tensor) or not isinstance(modules, Iterable):
             raise TypeError(f"{type(self).__name__}: expected several modules, got {type(modules).__name__}")
         for module in modules:
             self.append(module)
