@@ -24,7 +24,7 @@ import heapq
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from . import backend
-from .events import here, tell
+from .events import here, running, tell
 from .precision import FLOATING, LOSS, Kind, float16, float32, may_fuse, store
 from .sparse import SparseRows, accumulate, dense_of, values_of, with_values
 
@@ -459,12 +459,8 @@ class Backward:
     @staticmethod
     def stored(leaf: Variable, dx: Any) -> Any:
         """A leaf's gradient, which may be a sum in FP32, rounded once to the leaf's dtype."""
-        outer = here.running
-        try:
-            here.running = leaf
+        with running(leaf) if here.inside else nullcontext():
             return with_values(dx, store(values_of(dx), leaf.data))
-        finally:
-            here.running = outer
 
 
 def owner_of(x: Array) -> Array:

@@ -228,18 +228,19 @@ def store(x32: Array, like: Array) -> Array:
     To nearest, ties to even, or stochastically where the policy in use says so. Values beyond 65 520 become
     infinite: that is how the loss scaler learns of an overflow (NVG section 2.3.2).
     """
-    if x32.dtype == like.dtype or like.dtype not in FLOATING:
+    dtype = like.dtype
+    if x32.dtype is dtype or dtype not in FLOATING or x32.dtype == dtype:
         return x32
-    if like.dtype != float16 or x32.dtype != float32:
-        raise TypeError(f"store: {x32.dtype} would be rounded to {like.dtype}; only FP32 to FP16 rounds here")
+    if dtype != float16 or x32.dtype != float32:
+        raise TypeError(f"store: {x32.dtype} would be rounded to {dtype}; only FP32 to FP16 rounds here")
     return _round(x32, float16)
 
 
 def _round(x: Array, dtype: np.dtype) -> Array:
     """x in fewer bits: to nearest, ties to even, or stochastically where the policy says so (FP16 only)."""
     device = backend.of(x)
-    stochastic = dtype == float16 and _policy.get().rounding == "stochastic"
-    y = device.cast_stochastic(x) if stochastic else device.cast(x, dtype)
+    nearest = _policy.get().rounding == "nearest" or dtype != float16
+    y = device.cast(x, dtype) if nearest else device.cast_stochastic(x)
     if here.inside:
         tell("rounded", x, y)
     return y
@@ -355,7 +356,10 @@ def to_dtype(x: Array, dtype: np.dtype) -> Array:
         return x
     if x.dtype not in FLOATING or dtype not in FLOATING:
         return x.astype(dtype)
-    return _round(x, dtype) if dtype.itemsize < x.dtype.itemsize else backend.of(x).cast(x, dtype)
+    if dtype.itemsize > x.dtype.itemsize:
+        return backend.of(x).cast(x, dtype)
+    with np.errstate(over="ignore"):
+        return _round(x, dtype)
 
 
 # ---------------------------------------------------------------------------------------- values that the user supplies
