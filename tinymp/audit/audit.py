@@ -1,4 +1,4 @@
-"""audit(): whatever runs in the block is listened to, and can be asked about afterwards."""
+"""audit(): observe everything that runs in a block, and ask about it afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def audit(*instruments: Instrument, shadow: bool = False) -> Audit:
     instruments  further ones of your own (see `Instrument`)
     shadow       also run every op again in FP32, for its error; about three further steps per step
 
-    On the block's end nothing is listened to any more. RuntimeError for an audit within an audit.
+    The audit ends with the block. RuntimeError for an audit within an audit.
     """
     return Audit(instruments, shadow)
 

@@ -47,18 +47,18 @@ class _Training:
 class ByteLedger(Instrument):
     """The bytes of a training by role and dtype, each role at the moment when it was largest.
 
-    weights      the working copies of all parameters that an optimizer or a gradient was seen of, and of models whose
+    weights      the working copies of all parameters for which an optimizer or a gradient was seen, and of models whose
                  weights a graph keeps
     masters      their FP32 masters
     gradients    `grad` as an optimizer's step finds it: FP16, but FP32 after `unscale_` (clipping) or several backwards
     activations  what graphs keep for backward when one begins (`tensor.kept_by`); not the parameters
     optimizer    the state of the optimizers
-    workspace    what the gates were handed inside one op beyond its arguments, results and saved arrays: columns of a
+    workspace    the arrays that one op passed to gates, besides its arguments, results and saved arrays: columns of a
                  convolution, FP32 values before their rounding, FP16 operands that a CPU widens. An op makes more than
-                 it hands to gates, so this is a lower bound, and no part of the ratio
+                 it passes to gates, so this is a lower bound, and no part of the ratio
 
     by_policy  {policy: {role: {dtype: bytes}}}. A graph and its step count for the policy in use where the graph began
-    measured   those of the policy that was last
+    measured   those of the last policy
     predicted  the same by `predict`, or None; may be given, to be shown beside what is measured
     fp32       the same training in FP32, predicted; where something is measured, that with each FP16 number in 4 bytes
                and without masters (workspace is not known then, and FP32 may keep a little more: some results are views
@@ -74,7 +74,7 @@ class ByteLedger(Instrument):
         self._trainings: dict[str, _Training] = {}  # per policy
         self._now = _Training()
         self._graph: weakref.WeakSet[Op] = weakref.WeakSet()  # ops that have run forward and not backward
-        self._grows = False  # whether one of them is new since the last backward
+        self._grows = False  # whether an op was added since the last backward
         self._gates: list[list[Any]] = []  # what the gates saw since the last op: [owner's id and bytes, dtype, bytes]
 
     # ---- listening
@@ -201,7 +201,7 @@ class ByteLedger(Instrument):
     # ---- measuring
 
     def _turn(self) -> None:
-        """To the policy in use; the first one takes over what was seen before any graph."""
+        """Switch to the policy in use; the first one takes over what was seen before any graph."""
         self._policy = current_policy().name
         self._now = self._trainings.setdefault(self._policy, _Training() if self._trainings else self._now)
 
@@ -249,7 +249,7 @@ class ByteLedger(Instrument):
 
 
 def _identity(x: Any) -> tuple[int, int]:
-    """Of the memory of an array."""
+    """What identifies the memory of an array, and its size."""
     owner = owner_of(x.data if isinstance(x, Tensor) else values_of(x))
     return id(owner), owner.nbytes
 
@@ -351,11 +351,11 @@ def rehearse(
                 optim.NoLossScaler().unscale_(rule)
             rule.step(allow_missing=True)
             for instrument in instruments:
-                _ = getattr(instrument, "measured", None)  # looks at the parameters while they are there
+                _ = getattr(instrument, "measured", None)  # measures the parameters while they exist
 
 
 def _weightless(model: Module) -> dict[int, Any]:
-    """Of each Tensor of a model by its id, one of its kind without memory: the memo with which to copy the model."""
+    """{id of each Tensor of a model: the same without memory}: the memo with which to copy the model."""
     if not isinstance(model, Module):
         raise TypeError(f"predict: expected a Module, got {type(model).__name__}")
     twins: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""Who called: what Python's stack says about the user's program. Nothing else in tinymp looks at frames' variables."""
+"""What Python's stack says about the user's program. Nothing else in tinymp reads the variables of frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CALL = Module.__call__.__code__
 
 
 def line_of_gate(frame: FrameType | None) -> str:
-    """File and line in tinymp that asked a gate; `frame` is within the gate. Empty for an op of the user's own."""
+    """File and line in tinymp that called a gate; `frame` is within the gate. Empty for an op of the user's own."""
     while frame is not None and frame.f_code.co_filename in _GATES:
         frame = frame.f_back
     return line(frame) if frame is not None and inside(frame) else ""

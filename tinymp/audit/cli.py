@@ -127,7 +127,7 @@ def _ablate(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[
         ablation = Ablation(work, options.seeds)
         for decision in chosen:
             ablation.run(decision)
-            ablation.write_json(options.out / "ablation.json")  # what there is so far: all of it may take hours
+            ablation.write_json(options.out / "ablation.json")  # the results so far: all of them may take hours
     print(f"\n{ablation}\n\nwrote {options.out / 'ablation.json'}")
     try:
         ablation.write_png(options.out / "ablation.png")

@@ -89,7 +89,7 @@ def explain(name: str) -> Explanation:
     """What rule of precision stands behind an op, layer, optimizer, policy, gate, kind, decision or topic.
 
     Upper and lower case, spaces, hyphens, underscores and a plural's s do not matter: "batch norm" is "batch_norm".
-    Of a name that several have, the op comes first. ValueError for an unknown name, with those that are like it.
+    If several things have the name, the op comes first. ValueError for an unknown name, with similar ones.
     """
     known: dict[str, tuple[str, str, Any]] = {}
     for entry in _entries():
@@ -138,7 +138,7 @@ def _public(module: ModuleType) -> dict[str, Any]:
 
 
 def _entries() -> Iterator[tuple[str, str, Any]]:
-    """(name, what it is, the thing), the more telling before those of the same name."""
+    """(name, what it is, the thing); of things with the same name, the more informative first."""
     functions = {name: f for name, f in _public(ops).items() if isinstance(f, FunctionType) and f is not ops.bind}
     yield from ((name, "op", f) for name, f in functions.items())
     yield from ((name, "policy", policy) for name, policy in POLICIES.items())
@@ -191,7 +191,7 @@ def _explain_policy(name: str, what: str, thing: Policy) -> Explanation:
 
 
 def _explain_topic(name: str, what: str, thing: Any) -> Explanation:
-    """A topic, and what has one: a gate, a kind of arithmetic, a tool of tinymp.optim."""
+    """A topic, or something explained by its topic: a gate, a kind of arithmetic, a tool of tinymp.optim."""
     if what == "alias":
         return explain(thing)
     topic = WORDS.get(name)
@@ -222,7 +222,7 @@ def _made(
     policy: Policy | None = None,
     see: tuple[str, ...] = (),
 ) -> Explanation:
-    """An explanation by its topic (None: none); the instruments and ablations are those for the Op or policy."""
+    """An explanation by its topic (or None); the instruments and ablations are those for the Op or policy."""
     rule = TOPICS[topic] if topic else Topic("It decides nothing about precision: what it holds or calls does.")
     rule = rule._replace(source=rule.source or next((k.source for k in KINDS if WORDS[k.name] == topic), ""))
     lines = {_line(thing): thing.__qualname__ for thing in [*read, *(resolve_name(f"tinymp.{t}") for t in rule.read)]}

@@ -30,7 +30,7 @@ _NONE = np.zeros(BINS, "int64")
 
 
 class Lost(NamedTuple):
-    """Shares of the values that are not 0 which FP16 would lose at a scale; see `Exponents.share_lost`."""
+    """The shares of the nonzero values that FP16 would lose at a scale; see `Exponents.share_lost`."""
 
     zero: float
     subnormal: float
@@ -38,10 +38,10 @@ class Lost(NamedTuple):
 
 
 class _Histogram:
-    """The exponents of one tensor under one policy. `counts` per loss scale that the values carried, in the bins of
-    `device.exponents`.
+    """The exponents of one tensor under one policy. `counts`: {loss scale that the values carried: counts in the bins
+    of `device.exponents`}.
 
-    kept        per snapshot's iteration: the scale, and the counts
+    kept        {iteration of a snapshot: (scale, counts)}
     iterations  how many were looked at
     largest     the largest finite magnitude, divided by the scale
     """
@@ -56,9 +56,9 @@ class _Histogram:
         self._last: int | None = None
 
     def add(self, x: Any, underflows: np.ndarray, scale: float, iteration: int, spaced: Spaced) -> None:
-        """Count x, and as `underflows` those of its zeros that were not 0 before they were rounded."""
+        """Count x. `underflows`: the exponents, before rounding, of those of its zeros that were not 0 then."""
         device = backend.of(x)
-        x = device.xp.asarray(x)  # NumPy computes scalars from arrays without axes
+        x = device.xp.asarray(x)  # NumPy's results of arrays without axes are scalars
         counts = backend.to_cpu(device.exponents(x))
         counts = counts + underflows
         counts[ZEROS] -= sum(underflows.tolist())
@@ -117,14 +117,14 @@ class _Histogram:
 
 
 def _memory_of(gradients: tuple) -> dict[int, Any]:
-    """The arrays that own the memory of those in FP16, by their ids."""
+    """{id: owner} of the arrays that own the memory of the FP16 gradients."""
     arrays = [values_of(g) for g in gradients if getattr(g, "dtype", None) == float16 and g.ndim]
     return {id(owner_of(x)): owner_of(x) for x in arrays}
 
 
 def _underflows(x: Any, y: Any) -> np.ndarray:
-    """The exponents of the values x, not 0, that became 0 in y. That of a tie, 2^-25, is that of smaller values, which
-    `share_lost` counts as lost.
+    """The exponents of the nonzero values of x that became 0 in y. A tie, 2^-25, counts as the next smaller exponent,
+    so that `share_lost` counts it as lost.
     """
     device = backend.of(y)
     bits = device.bits(y) & 0x7FFF
@@ -157,9 +157,9 @@ class Exponents(Instrument):
                          where there is one. `dtype` is that of the working copy
     weight gradient      what each `backward` adds to the weight's `grad`. Of SparseRows, the rows that they have
     activation gradient  the gradient of the result of each op of a layer, as it arrives in the op's backward; one that
-                         several ops hand on (a flattened one) counts for each. Losses and single numbers are left out
+                         several ops pass on (a flattened one) counts for each. Losses and single numbers are left out
 
-    every  look at every so many iterations. `iterations` beside the counts says how many were looked at
+    every  look at one in `every` iterations. `iterations` beside the counts says how many were looked at
 
     Gradients are counted as they are stored in backward, multiplied by the loss scale S of the moment, and brought to
     one scale afterwards: for powers of two that is exact. A gradient that became 0 when it was rounded to FP16 counts
@@ -173,12 +173,12 @@ class Exponents(Instrument):
         self.every = every
         self._spaced = Spaced(every)
         self._tensors: dict[tuple, _Histogram] = {}
-        self._scales: WeakKeyDictionary[Op, float] = WeakKeyDictionary()  # that the gradients of an op will carry
+        self._scales: WeakKeyDictionary[Op, float] = WeakKeyDictionary()  # loss scales that ops' gradients will carry
         self._roots = 0  # how many models were seen
-        # Of what was rounded since an op ran: its memory, how many values, and the exponents of those that became 0
+        # Arrays rounded since the last op ran: memory, number of values, and the exponents of those that became 0
         self._rounded: list[tuple[ref, int, np.ndarray]] = []
-        self._underflows: dict[int, tuple[ref, int, np.ndarray]] = {}  # the same of gradients, while they live
-        self._unseen = 0  # values that became 0 within an op, and in which gradient is not known
+        self._underflows: dict[int, tuple[ref, int, np.ndarray]] = {}  # the same for gradients, while they live
+        self._unseen = 0  # values that became 0 within an op, it is not known in which gradient
 
     # ---- looking
 
@@ -222,7 +222,7 @@ class Exponents(Instrument):
         self._roots = len(self.listener.models)
 
     def _settle(self, given: tuple, made: tuple) -> None:
-        """Find out which gradients have been rounded: they themselves, or the only one made, in blocks."""
+        """Find out which gradients were rounded: as whole arrays, or, if only one was made, in blocks."""
         inputs, outputs = _memory_of(given), _memory_of(made)
         blocks = {key: owner for key, owner in outputs.items() if key not in inputs}
         n, counts = 0, _NONE
@@ -261,7 +261,7 @@ class Exponents(Instrument):
     def _count(self, histogram: _Histogram, x: Any, scale: float, ahead: int = 0) -> None:
         _, size, underflows = self._underflows.get(id(owner_of(x)), (None, 1, _NONE))
         shown = math.prod(n for n, step in zip(x.shape, x.strides) if step)  # of a broadcast array, each several times
-        times = x.size // size if shown == size else 0  # what became 0 in a part of what was rounded is not known
+        times = x.size // size if shown == size else 0  # of a part of a rounded array, the underflows are not known
         histogram.add(x, times * underflows, scale, self.listener.iteration + ahead, self._spaced)
 
     # ---- asking

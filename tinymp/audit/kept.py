@@ -20,9 +20,9 @@ def saved_nbytes(root: Variable) -> int:
 
 
 def kept_by(ops: Iterable[Op]) -> dict[int, Array]:
-    """The arrays that ops hold on to until backward, activations and statistics: one of each memory, by its owner's id.
+    """{owner's id: array} of the arrays that ops keep until backward, activations and statistics: one per memory block.
 
-    Not those of the leaves that require gradients (weights), and nothing of ops whose backward has run.
+    Leaves that require gradients (weights) are left out, and so are ops whose backward has run.
     """
     kept: dict[int, Array] = {}
     leaves: set[int] = set()
@@ -30,7 +30,7 @@ def kept_by(ops: Iterable[Op]) -> dict[int, Array]:
         if op.saved is None:
             continue
         leaves |= {id(owner_of(edge.data)) for edge in op.edges if isinstance(edge, Variable)}
-        for value in vars(op).values():  # `saved`, `statistics`, and whatever else forward left there
+        for value in vars(op).values():  # `saved`, `statistics`, and other attributes that forward has set
             for x in value if isinstance(value, (tuple, list)) else (value,):
                 if hasattr(x, "nbytes") and hasattr(x, "strides"):
                     kept[id(owner_of(x))] = x

@@ -1,4 +1,4 @@
-"""summary(): the layers of a model, what they put out, and what a training step of it takes; without memory."""
+"""summary(): the layers of a model, their outputs, and the bytes of a training step; computed without memory."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def summary(
                 unscale=False,
                 instruments=[ledger, layers],
             )
-        except ValueError as error:  # the forward has run, and there is nothing to train
+        except ValueError as error:  # forward has run, but there is nothing to train
             if trained or "depends on its parameters" not in str(error):
                 raise
     return Summary(list(layers.rows.values()), ledger.measured if trained else {}, policy)

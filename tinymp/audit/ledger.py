@@ -22,10 +22,10 @@ from .sampling import RED, SKY, table
 class Rounding:
     """What became of numbers that were stored in fewer bits, at one line of tinymp.
 
-    elements   how many
-    zero       that were not 0 and are now
-    subnormal  that are now subnormal: below 2^-14 in magnitude and not 0, with fewer significant bits than the rest
-    infinite   that were finite and are not now
+    elements   how many numbers were rounded
+    zero       how many of them became 0
+    subnormal  how many are now subnormal: below 2^-14 in magnitude and not 0, with fewer significant bits than the rest
+    infinite   how many were finite and are not now
     largest    the largest magnitude before rounding, NaN left out
     """
 
@@ -49,7 +49,7 @@ class Rounding:
         else:
             magnitude = xp.abs(y)
             nonzero, normal = int(count(magnitude)), int(count(~(magnitude < xp.finfo(y.dtype).smallest_normal)))
-        self.zero += int(count(x != 0)) - nonzero  # NumPy counts floats at a third of the speed of truths
+        self.zero += int(count(x != 0)) - nonzero  # NumPy counts booleans three times as fast as floats
         self.subnormal += nonzero - normal
         if not largest < float(xp.finfo(y.dtype).max):  # the largest overflows, or is infinite or NaN
             self.infinite += int(count(xp.isinf(y))) - int(count(xp.isinf(x)))

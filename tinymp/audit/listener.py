@@ -1,8 +1,8 @@
-"""Hears events, and says of each where it belongs.
+"""Hears events, and finds out for each where it belongs.
 
-Nothing is asked of the model. What runs is told with the event (`events.here`); the frames of Python's stack tell which
-modules called the op, and which line of the user's program called them. What is found for an op's forward is
-remembered, and its backward belongs to the same place.
+The model needs no changes. `events.here` says what runs when an event is told; the frames of Python's stack say which
+modules called the op, and which line of the user's program called them. The place of an op's forward is remembered:
+its backward belongs there, too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Place(NamedTuple):
     module  path of the module ("model.conv1"), or the parameter's for its update; empty outside of modules
     op      PyTorch's name of the op, or of the optimizer; "cast" for a conversion that the user asked for
     phase   "forward", "backward", "update" or "cast"
-    kind    of arithmetic; None for a cast
+    kind    the kind of arithmetic; None for a cast
     where   file and line in tinymp ("ops/softmax.py:41"): of the gate's call, or of the op
     caller  file and line in the user's program; of the forward call also for a backward
     """
@@ -52,8 +52,8 @@ class Place(NamedTuple):
 
 
 class Instrument:
-    """Something that measures: a subclass overrides what it wants to hear of. Arrays may be read; what is kept of them
-    must be a copy.
+    """The base class of instruments: a subclass overrides the events that it wants to hear. Arrays may be read; what is
+    kept of them must be a copy.
 
     listener  set while it listens; `listener.iteration` is the number of the iteration that an event belongs to
     """
@@ -61,13 +61,13 @@ class Instrument:
     listener: Listener
 
     def rounded(self, place: Place, x: Any, y: Any) -> None:
-        """x, in FP32 or FP64, became y, in fewer bits."""
+        """x, in FP32 or FP64, was rounded to y, in fewer bits."""
 
     def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
         """a @ b, summed in accumulators of this dtype."""
 
     def reduced(self, place: Place, x: Any, axis: Any, how: str, accumulate: str) -> None:
-        """A sum or mean of x, likewise."""
+        """A "sum", "mean", "max", "min" or "cumsum" of x, in an accumulator of this dtype."""
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         """An op's forward or backward (place.phase) has run; inputs and outputs as in `Observer.ran`."""
@@ -85,16 +85,17 @@ class Instrument:
 class Listener(Observer):
     """Passes what it hears on to instruments.
 
-    models     that were called, outermost modules
-    names      of their modules and parameters ("model.conv1", "model.conv1.weight"), by id
-    policies   in use where ops ran, by id
-    iteration  that what is heard now belongs to, from 0, over all that is trained in the audit
+    models     the outermost modules that were called
+    names      {id: name} of their modules and parameters ("model.conv1", "model.conv1.weight")
+    policies   {id: policy} of the policies in use where ops ran
+    iteration  the number of the current iteration, from 0, counted over everything that is trained in the audit
 
     No parameter is stepped twice in an iteration: the next one begins with the backward pass (or update) all of whose
     parameters were stepped in this one. So backward passes whose gradients add up share an iteration, and so do the
     optimizers of a GAN: the generator gets its gradients through the discriminator, which has stepped already, but has
-    not stepped itself. A model that is first called after a step begins an iteration too: what is trained later goes on
-    counting. What a forward pass is for is not known before its backward: after a step, its ops go to the next one.
+    not stepped itself. A model that is first called after a step begins an iteration too: a second training goes on
+    counting. Which parameters a forward pass serves is known only at its backward: after a step, its ops count for the
+    next iteration.
     """
 
     def __init__(self, instruments: list[Instrument]) -> None:
@@ -107,9 +108,9 @@ class Listener(Observer):
         self.policies: dict[int, Policy] = {}
         self.iteration = 0
         self._begun = 0  # iterations before the present one
-        self._stepped: set[Parameter] = set()  # in it
+        self._stepped: set[Parameter] = set()  # in the present iteration
         self._ever_stepped: set[Parameter] = set()
-        self._reached: set[Parameter] = set()  # by a backward pass, ever
+        self._reached: set[Parameter] = set()  # by any backward pass so far
         self.models: list[Module] = []
         self._sites: WeakKeyDictionary[Op, Site] = WeakKeyDictionary()
         self._listening = ExitStack()
@@ -163,7 +164,7 @@ class Listener(Observer):
     def stepped(self, optimizer: Any, result: Any) -> None:
         parameters = set(optimizer.parameters())
         self._enter(parameters)
-        result = StepResult(result.value)  # of a step on a GPU it waits
+        result = StepResult(result.value)  # waits for a step on a GPU
         for i in self.instruments:
             i.stepped(optimizer, result)
         self._stepped |= parameters
@@ -178,18 +179,18 @@ class Listener(Observer):
         return self._begun + bool(self._stepped)
 
     def name_of(self, parameter: Any) -> str:
-        """What a parameter is called: its path behind its model's name, as far as they are known."""
+        """The name of a parameter: its model's name and its path in the model, as far as they are known."""
         return self.names.get(id(parameter)) or getattr(parameter, "name", None) or f"parameter {parameter.shape}"
 
     def _begin(self, parameters: set[Parameter]) -> None:
-        """A backward pass that reaches these parameters begins. Those that an earlier one has reached and no optimizer
-        has stepped are nobody's, and do not count.
+        """A backward pass that reaches these parameters begins. Parameters that an earlier one has reached, but no
+        optimizer has stepped, belong to no optimizer and do not count.
         """
         self._enter({p for p in parameters if p in self._ever_stepped or p not in self._reached})
         self._reached |= parameters
 
     def _enter(self, parameters: set[Parameter]) -> None:
-        """What happens now is done to these parameters: it belongs to the present iteration or begins the next one."""
+        """These parameters are used now: in the present iteration, or else in the next one, which begins."""
         if parameters:
             if parameters <= self._stepped:
                 self._next()
@@ -201,7 +202,7 @@ class Listener(Observer):
     # ---- where it belongs
 
     def place(self) -> Place:
-        """Where an event belongs that a gate tells now."""
+        """Where an event belongs that a gate is telling."""
         frame = sys._getframe(2)
         where, runs = line_of_gate(frame), here.running
         if isinstance(runs, Op):
@@ -231,7 +232,7 @@ class Listener(Observer):
         return Site(self.names.get(id(inner)) or type(inner).__name__, called_at)
 
     def _name(self, root: Module, frame: FrameType | None) -> None:
-        """Name a model that is called for the first time, and its modules, by what its caller calls it."""
+        """Name a model that is called for the first time, and its modules, after its caller's variable for it."""
         name = self.names.get(id(root)) or (frame and variable(frame, root)) or type(root).__name__.lower()
         self.models.append(root)
         for path, part in (*root.named_modules(), *root.named_parameters()):
@@ -250,7 +251,7 @@ def _line_of(cls: type[Op]) -> str:
 
 
 def _parameters_behind(root: Op) -> set[Parameter]:
-    """Those that the backward pass from this op on reaches."""
+    """The parameters that a backward pass from this op reaches."""
     found: set[Parameter] = set()
     seen, waiting = {root}, [root]
     while waiting:

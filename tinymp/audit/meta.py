@@ -1,12 +1,12 @@
 """The backend of arrays without memory: they have a shape, a dtype and strides, and no values of their own (all read as
-0). What runs on them computes nothing but shapes, in the time that Python takes, for a model of any size:
+0). Code that runs on them computes only shapes, in the time that Python takes, for a model of any size:
 
     with mp.device("meta"):
         model = LanguageModel(CONFIGS["bigLSTM"])  # 1.8 billion parameters
 
-The audit predicts bytes and lists matrix products so (tinymp.audit.predict). All arrays lie over one map of pages that
-cannot be written and are never touched; views and copies come about as with NumPy, so that an array's owner says which
-arrays would share memory. Results whose size depends on values are as large as they can be.
+This is how the audit predicts bytes and lists matrix products (tinymp.audit.predict). All arrays share one mapping of
+pages that cannot be written and are never touched; views and copies are made as by NumPy, so that an array's owner
+tells which arrays would share memory. Results whose size depends on values are as large as they can be.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _pages: Any = None  # the map, as bytes
 
 
 def _memory(size: int) -> Array:
-    """Bytes that can be viewed and are not there."""
+    """Bytes of address space, of which views can be made, without memory behind them."""
     global _pages
     if _pages is None or len(_pages) < size:
         size = max(size, 1 << 30)
@@ -44,7 +44,7 @@ def _memory(size: int) -> Array:
 
 
 class MetaArray(np.ndarray):
-    """An array without memory. What NumPy would write is not written, what it would compute is a shape."""
+    """An array without memory. Nothing is written to it, and only the shapes of results are computed."""
 
     tinymp_backend = sys.modules[__name__]
     _owner: Any
@@ -113,7 +113,7 @@ class MetaArray(np.ndarray):
         return self.dtype.type(0) if axis is None else super().min(axis, **options)
 
     def nonzero(self) -> tuple:
-        """As if nothing were 0: columns of one array, as NumPy's."""
+        """As if no element were 0; like NumPy's, the results are columns of one array."""
         found = empty((self.size, self.ndim), _INT)
         return tuple(found[:, axis] for axis in range(self.ndim))
 
@@ -142,15 +142,15 @@ def _ordered(shape: Sequence[int], dtype: Any, order: list[int]) -> Array:
 
 
 def _elementwise(dtype: Any, *operands: Any) -> Array:
-    """What comes of one element of each operand at a time."""
+    """The result of an elementwise function of the operands."""
     arrays = [x for x in operands if hasattr(x, "strides")]
     shape = np.broadcast_shapes(*[x.shape for x in arrays])
     return _ordered(shape, dtype, _common_order(shape, arrays))
 
 
 def _common_order(shape: tuple, arrays: list[Array]) -> list[int]:
-    """The order of axes of what a ufunc makes of these arrays: as in numpy.nditer, for which of two axes the inner one
-    is that with the smaller strides, and the last one where the arrays differ or do not say.
+    """The order of axes in a ufunc's result of these arrays: as in numpy.nditer, where of two axes the inner one is
+    that with the smaller strides, and the last one where the arrays differ or do not decide.
     """
     steps = [[0] * (len(shape) - x.ndim) + [abs(s) * (n > 1) for s, n in zip(x.strides, x.shape)] for x in arrays]
     order: list[int] = []
@@ -220,7 +220,7 @@ def _indexed(shape: tuple, parts: tuple) -> tuple[tuple, list[int]]:
 
 
 def asarray(x: Any, dtype: Any = None) -> Array:
-    """x, from any side, without its memory."""
+    """x, from any device, without its memory."""
     x = x if hasattr(x, "dtype") and hasattr(x, "strides") else np.asarray(x, dtype)
     if isinstance(x, MetaArray) and dtype in (None, x.dtype):
         return x

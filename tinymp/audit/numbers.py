@@ -10,7 +10,7 @@ SPACE = "\N{NO-BREAK SPACE}"
 
 
 def real(value: Any) -> float:
-    """A number as instruments write it, infinity and NaN as strings; 0 for None, and NaN has no place in an order."""
+    """A float from what instruments write (infinity and NaN as strings); 0 for None and NaN, so that floats sort."""
     if isinstance(value, str):
         value = float(value) if value in ("inf", "-inf") else 0.0
     return float(value) if isinstance(value, NUMBERS) and value == value else 0.0
@@ -48,7 +48,7 @@ def share(value: Any) -> str:
 
 
 def number(value: Any) -> str:
-    """Four significant digits, all before the point, and powers of ten as people write them."""
+    """Four significant digits, but all digits before the point, and powers of ten as superscripts."""
     if isinstance(value, str):
         value = float(value) if value in ("inf", "-inf", "nan") else None
     if not isinstance(value, NUMBERS):

@@ -1,9 +1,9 @@
 """Matrix products: the size of each, and which of them Tensor Cores take (NVG section 2.2).
 
-The dimensions of the operands are to be multiples of 8, of a convolution the "input and output feature map sizes" (the
-channels). For a layer that means its inputs and outputs (features, channels, hidden units, classes, words of a
-vocabulary) and the rows of a batch. `eligible` is this rule, for FP16. Later versions of cuBLAS use Tensor Cores for
-other sizes, too, at a lower efficiency.
+The dimensions of the operands should be multiples of 8; for a convolution these are the "input and output feature map
+sizes" (the channels). For a layer that means its inputs and outputs (features, channels, hidden units, classes, words
+of a vocabulary) and the rows of a batch. `eligible` is this rule, for FP16. Later versions of cuBLAS use Tensor Cores
+for other sizes, too, at a lower efficiency.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..sparse import values_of
 from .listener import Instrument, Place
 from .sampling import BLUE, RED, table
 
-MULTIPLE = 8  # of which FP16 dimensions are to be (NVG section 2.2)
+MULTIPLE = 8  # FP16 dimensions should be multiples of it (NVG section 2.2)
 
 
 @dataclass
@@ -30,9 +30,9 @@ class Product:
     A convolution counts as the one product that it is, whatever blocks compute it: per group, channels and positions.
     FP16 operands that were widened on the way (`dtype` is that of storage) count as FP16.
 
-    axes     what the dimensions are of, where that is known: "inputs", "outputs" of the weight, "rows" of the batch
-    lengths  what is to be a multiple of 8: m, n and k, but of a convolution's channels times positions the channels
-             and the images
+    axes     what the dimensions are, where that is known: "inputs", "outputs" of the weight, "rows" of the batch
+    lengths  what should be a multiple of 8: m, n and k; in a convolution, where they are channels or images times
+             positions, only the channels and the images
     """
 
     module: str
@@ -61,7 +61,7 @@ class Product:
         return [name for name in "mnk" if self.lengths[name] % MULTIPLE]
 
     def describe(self, name: str) -> str:
-        """What m, n or k is of, and the length that is to be a multiple of 8: "inputs: 1"."""
+        """What m, n or k is, and the length that should be a multiple of 8: "inputs: 1"."""
         return f"{self.axes.get(name, name)}: {self.lengths[name]}"
 
     @property
@@ -177,7 +177,7 @@ def _site(x: Any) -> tuple[str, str, str, str]:
 
 
 def _convolutions(phase: str, op: Conv2d | ConvTranspose2d) -> list[dict[str, tuple[int, ...]]]:
-    """The products of a convolution, as in ops/conv.py: what m, n and k are of, and the factors of each.
+    """The products of a convolution, as in ops/conv.py: what m, n and k are, and the factors of each.
 
     A row is a position of an image, of which the columns are what a kernel sees there.
     """
@@ -201,7 +201,7 @@ def _matrices(phase: str, op: Op, inputs: tuple) -> list[tuple[int, int]]:
 
 
 def _axes(lengths: dict[str, int], matrices: list[tuple[int, int]]) -> dict[str, str]:
-    """What m, n and k are of, in a product of rows with one of these matrices or in one of its gradients.
+    """What m, n and k are in a product of rows with one of these matrices or in one of its gradients.
 
     Of equal lengths it does not matter which is called what.
     """

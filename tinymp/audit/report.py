@@ -1,7 +1,7 @@
-"""The report: one HTML file that holds everything an audit found and asks nothing of a network.
+"""The report: one HTML file that holds everything an audit found and needs no network.
 
-Here is what the page shows in which order, and where its charts draw what; the page itself is report.html.jinja, its
-first sentences are summary.py's.
+This file decides what the page shows, in which order, and computes its charts; the page itself is report.html.jinja,
+its first sentences come from summary.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEPT = SMALLEST - 1  # from this exponent on, numbers are rounded up to the smal
 EXPONENTS = (-40, 17)  # what a histogram shows at most; what lies outside is counted at the ends
 ROLES = {"weight": "Weights", "weight gradient": "Weight gradients", "activation gradient": "Activation gradients"}
 DRAWN = "float16", "float32", "float64"  # the dtypes that have a colour of their own in the chart of bytes
-MEASURED = {  # what not every audit measures, as the page calls it when it says so
+MEASURED = {  # what not every audit measures, and what the page calls it when it is missing
     "histograms": "exponent histograms",
     "updates": "lost updates",
     "scale": "the loss scale's history",
@@ -192,7 +192,7 @@ def _shift(tensor: dict) -> int:
 
 
 def _few(things: list, n: int) -> list:
-    """So many of them, evenly spread, with the first and the last."""
+    """At most n of the things, evenly spread, with the first and the last."""
     return things if len(things) <= n else [things[round(i * (len(things) - 1) / (n - 1))] for i in range(n)]
 
 
@@ -262,7 +262,7 @@ def _scale_chart(scale: dict, summary: dict) -> dict[str, Any] | None:
 
 
 def _ticks(first: int, last: int, whole: bool = False) -> range:
-    """Some four to seven round numbers from first to last; whole: any step will do, counted down from the last."""
+    """About four to seven round numbers from first to last; whole: any step will do, counted down from the last."""
     if whole:
         return range(last, first - 1, -max(math.ceil((last - first) / 5), 1))
     step = next(s * 10**k for k in range(19) for s in (1, 2, 5) if (last - first) // (s * 10**k) < 7)

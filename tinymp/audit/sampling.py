@@ -8,8 +8,9 @@ from typing import Any
 from .. import backend
 from ..sparse import SparseRows
 
-BLUE, SKY, RED, GREEN, PINK = "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7"  # the colour-blind tell them apart
-MOST = 50  # iterations of which something is kept
+# Colours that colour-blind readers can tell apart
+BLUE, SKY, RED, GREEN, PINK = "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7"
+MOST = 50  # iterations for which an instrument keeps snapshots
 
 
 class Spaced:
@@ -24,13 +25,13 @@ class Spaced:
         self.distance = every
 
     def wants(self, iteration: int) -> bool:
-        """Whether to keep this iteration; what was kept before and is not `wanted` any more can go."""
+        """Whether to keep this iteration; earlier ones for which this has become False can be dropped."""
         while iteration >= MOST * self.distance:
             self.distance *= 2
         return iteration % self.distance == 0
 
     def thinned(self, kept: dict[int, Any]) -> dict[int, Any]:
-        """Of what was kept for iterations, what is still wanted."""
+        """The part of {iteration: what was kept} that is still wanted."""
         return {i: value for i, value in kept.items() if i % self.distance == 0}
 
 

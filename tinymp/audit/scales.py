@@ -77,15 +77,15 @@ class Pass:
 
 @dataclass(eq=False)
 class Line:
-    """The loss scale S of one scaler: `points` are (iteration, S) where S changed, and the last before a change."""
+    """The loss scale S of one scaler. `points`: (iteration, S) where S changed, and of the last one before a change."""
 
     caller: str  # that first had a loss scaled by it
     points: list[tuple[int, float]] = field(default_factory=list)
 
     def add(self, iteration: int, scale: float) -> None:
         if len(self.points) > 1 and self.points[-1][1] == self.points[-2][1] == scale:
-            self.points.pop()  # a plateau is known by its ends
-        if self.points[-1:] != [(iteration, scale)]:  # a GAN's second loss, say
+            self.points.pop()  # of a plateau only the ends are kept
+        if self.points[-1:] != [(iteration, scale)]:  # equal for a GAN's second loss, for example
             self.points.append((iteration, scale))
 
 
@@ -96,8 +96,8 @@ class Scales(Instrument):
     skipped  the iterations without an update, of any optimizer
     causes   for each skipped step a `Cause`
 
-    A pass is kept only while it runs, or as long as there is something to explain: its activations then live until the
-    next iteration's forward pass.
+    A pass and its activations are kept only while it runs, or, if there is something to explain, until the next
+    iteration's forward pass.
     """
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class Scales(Instrument):
             return
         try:
             self._explain_backward(cause, p, wanted)
-        except RuntimeError as error:  # a weight was changed after the pass, say
+        except RuntimeError as error:  # for example, a weight was changed after the pass
             _tell(cause, "unknown", None, f"the backward pass cannot be run again: {error}")
 
     def _explain_backward(self, cause: Cause, p: Pass, wanted: set[int]) -> None:
@@ -248,7 +248,7 @@ class Scales(Instrument):
         _tell(cause, "loss scale too high", was.place, text)
 
     def _blame_forward(self, cause: Cause, p: Pass) -> None:
-        """The first op of the forward pass that made something infinite or NaN; one that the loss depends on first."""
+        """Name the first op in forward that made an infinity or NaN, if possible one that the loss depends on."""
         behind = sorted([op for op in p.ops if op in self._events], key=lambda op: op.sequence)
         event = self._events[behind[0]] if behind else self._first or self._input
         if event is None:
@@ -309,10 +309,10 @@ class Scales(Instrument):
 
 
 class _Replay(Observer):
-    """A backward pass run again with a gradient that many times as large, which leaves nothing behind.
+    """A backward pass run again with a gradient `factor` times as large, without side effects.
 
-    finite   whether the gradients of the wanted leaves are
-    place    of the first op that overflowed, and `value` the finite number that did
+    finite   whether the gradients of the wanted leaves are finite
+    place    the place of the first op that overflowed, and `value` the finite number that did
     largest  the largest magnitude that was rounded
     """
 
@@ -322,7 +322,7 @@ class _Replay(Observer):
         self.value: float | None = None
         self.largest = 0.0
         with unobserved(), backend.fork_rng(), use(p.policy), np.errstate(all="ignore"):
-            left = [(op, op.saved, op.statistics) for op in p.ops]  # nothing, where the pass has freed it
+            left = [(op, op.saved, op.statistics) for op in p.ops]  # None and () where the pass has freed them
             for op, (saved, statistics) in p.ops.items():
                 op.saved, op.statistics = saved, statistics
             try:
@@ -365,7 +365,7 @@ def _became(value: float | None) -> str:
 
 
 def _number(x: float) -> str:
-    """Whole from 1,000 to 1e9, as loss scales are; else four digits."""
+    """Whole numbers from 1,000 to 1e9 (loss scales) in full, else four digits."""
     return f"{x:,.0f}" if 1000 <= abs(x) < 1e9 else f"{x:.4g}"
 
 

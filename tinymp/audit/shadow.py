@@ -1,8 +1,8 @@
 """Shadow runs: every op of an FP16 run again in FP32, on the values it read and along an FP32 copy of the run.
 
-The first says what the op itself loses, the second what has come together by then. Both are given in ulps of FP16, the
+The first says what the op itself loses, the second what has accumulated by then. Both are given in ulps of FP16, the
 spacing of its numbers at the exact value (2^-24 below 2^-14): one rounding to nearest costs at most 0.5. Results that
-stay in FP32, as losses do, are measured by the same yardstick, so that all rows compare.
+stay in FP32, as losses do, are measured in the same unit, so that all rows can be compared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .sampling import table
 
 @dataclass
 class Errors:
-    """Errors of so many finite elements, in ulps of FP16.
+    """Errors of `elements` finite elements, in ulps of FP16.
 
     mean, max   of those that an ulp measures
     zeros       how many others are exactly 0 in FP32 and 2^-24 or more in the run, as where a ReLU is off in one and on
@@ -49,7 +49,7 @@ class Errors:
         return self.total / max(self.elements - self.zeros, 1)
 
     def add(self, other: Errors) -> None:
-        """Those of more elements."""
+        """Add the errors of further elements."""
         self.elements += other.elements
         self.total += other.total
         self.max = max(self.max, other.max)
@@ -118,7 +118,7 @@ def difference(y: Array, *exact: Array) -> tuple[Errors, ...]:
     order = sorted(range(y.ndim), key=y.strides.__getitem__, reverse=True)
     arrays = [xp.asarray(x).transpose(order).reshape(-1) for x in (y, *exact)]  # as they lie in memory
     arrays = [x if x.dtype == float16 else to_dtype(x, float32) for x in arrays]
-    block = min(getattr(device, "BLOCK", 2 * y.size) // 2, y.size)  # what stays in the cache
+    block = min(getattr(device, "BLOCK", 2 * y.size) // 2, y.size)  # elements that stay in the cache
     normal = xp.full_like(arrays[-1], 2.0**-14, shape=block)
     for i in range(0, y.size, max(block, 1)):
         parts = [widen(x[i : i + block]) for x in arrays]
@@ -135,7 +135,7 @@ def difference(y: Array, *exact: Array) -> tuple[Errors, ...]:
 def _errors(device: Any, y: Array, exact: Array, normal: Array) -> Errors:
     """Those of a block in FP32; the total is not finite where an element is not. `normal` holds 2^-14, block times."""
     xp, error = device.xp, y - exact
-    if not error[:64].any() and not error.any():  # nothing was rounded; a look at the first few mostly tells
+    if not error[:64].any() and not error.any():  # nothing was rounded; the first few usually tell
         return Errors(y.size)
     spacing = (device.bits(exact) & 0x7F800000).view(exact.dtype)  # the exponent alone: 2^e
     xp.maximum(spacing, normal[: y.size], out=spacing)  # NumPy takes twice as long with a number
@@ -154,17 +154,17 @@ class Kept(NamedTuple):
 
     array: weakref.ref
     value: Array
-    version: int  # of the tensor; a change in place ends what its shadow says
+    version: int  # of the tensor; after a change in place the shadow is no longer valid
 
 
 class Shadow(Instrument):
     """Runs each op that has to do with FP16 again in FP32, twice: with the inputs that it had (the local error), and
     with the results of the copy of the run in FP32 (the inherited error). Backward likewise.
 
-    The copy starts at the masters of the parameters and at the run's own data, and goes on in state that is handed on
-    from step to step; masters themselves are the run's. It takes the run's integers and masks, so that both compute the
-    same. A backward reads what its own forward in FP32 saved: where an op saves its rounded output, as softmax does,
-    that rounding is part of its backward's local error. The run itself stays as it is, bit for bit.
+    The copy starts from the masters of the parameters and from the run's own data, and goes on through state that is
+    passed on from step to step; the masters stay those of the run. It takes the run's integers and masks, so that both
+    compute the same. A backward reads what its own forward in FP32 saved: where an op saves its rounded output, as
+    softmax does, that rounding is part of its backward's local error. The run itself stays as it is, bit for bit.
 
     It takes twice the time and the memory of an FP32 run, so it is there on request: `mp.audit(Shadow())`.
     """
@@ -172,7 +172,7 @@ class Shadow(Instrument):
     def __init__(self) -> None:
         self._rows: dict[tuple, ShadowRow] = {}
         self._kept: dict[int, Kept] = {}  # by the id of the array
-        # NumPy's scalars become other arrays in the Tensor: these go by the op that made them
+        # NumPy's scalars become other arrays in the Tensor: their shadows are found by the op that made them
         self._scalars: weakref.WeakKeyDictionary[Op, dict[int, Array]] = weakref.WeakKeyDictionary()
         self._ops: weakref.WeakKeyDictionary[Op, tuple[Op, Op]] = weakref.WeakKeyDictionary()
         self._gradients: weakref.WeakKeyDictionary[Op, dict[int, Array]] = weakref.WeakKeyDictionary()
@@ -232,7 +232,7 @@ class Shadow(Instrument):
         arrays = [x.data if isinstance(x, Tensor) else x for x in inputs]
         along = [self._shadow_of(x) if isinstance(x, Tensor) else x for x in inputs]
         if not any(map(_is_half, (*arrays, *outputs))) and all(a is x for a, x in zip(along, arrays)):
-            return  # FP32, and nothing before it was otherwise
+            return  # FP32, and so was everything before it
         first, near = _again(op, [widen(x) for x in arrays])
         second, far = _again(op, along)
         row = self._row(place)
@@ -278,7 +278,7 @@ class Shadow(Instrument):
         if isinstance(y, np.generic):
             self._scalars.setdefault(op, {})[i] = backend.of(value).xp.asarray(value)
             return
-        owner = owner_of(y)  # whose count of changes y has, as Op.apply decides
+        owner = owner_of(y)  # the array whose change counter y shares, as Op.apply decides
         seen = [a.version for a in args if isinstance(a, Tensor) and owner_of(a.data) is owner]
         gone = partial(_forget, weakref.ref(self), id(y))
         self._kept[id(y)] = Kept(weakref.ref(y, gone), value, seen[0] if seen else 0)
@@ -335,7 +335,7 @@ class _SameMask:
 
 @contextmanager
 def _aside() -> Iterator[None]:
-    """What runs within leaves no trace: nobody observes it, and random numbers go on as if it had not been."""
+    """Code within the block leaves no trace: nobody observes it, and random numbers go on as if it had not run."""
     with unobserved(), backend.fork_rng(), use(FP32), np.errstate(all="ignore"):
         yield
 

@@ -1,7 +1,7 @@
-"""What must be known of an audit first, in sentences with a number each.
+"""The first things to know about an audit, in sentences with a number each.
 
-A sentence states what an instrument found and judges nothing: it weighs as much as the advice on the same matter does
-(advice.py), by the rules that it names.
+A sentence states what an instrument found and judges nothing: its level is that of the advice (advice.py) of the rules
+that it names.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Finding(NamedTuple):
 
 LEVELS = ("problem", "look", "note", "fine")
 PROBLEM, LOOK, NOTE, FINE = range(4)
-SOME = 1e-4  # share below which nothing is said
-WORTHY = 10  # the importance of advice from which on it is worth a look
+NEGLIGIBLE = 1e-4  # shares up to this are not mentioned
+LOOK_FROM = 10  # the importance of advice from which on it is worth a look
 
 
 class _Statement(NamedTuple):
@@ -47,13 +47,13 @@ def findings(content: dict[str, Any]) -> list[Finding]:
     found = []
     for text, section, otherwise, rules in _statements(content):
         importance = max((worst[rule] for rule in rules), default=0)
-        level = PROBLEM if importance >= SPOILS else LOOK if importance >= WORTHY else otherwise
+        level = PROBLEM if importance >= SPOILS else LOOK if importance >= LOOK_FROM else otherwise
         found.append(Finding(level, text, section))
     return sorted(found, key=lambda f: f.level)
 
 
 def summarise(content: dict[str, Any]) -> dict[str, Any]:
-    """The numbers at the top; what was not given is counted."""
+    """The numbers at the top; those that were not given are counted."""
     ledger, scale = content.get("ledger") or [], content.get("scale") or {}
     skipped = scale.get("skipped")
     counted = {
@@ -115,7 +115,7 @@ def _about_roundings(ledger: list[dict], summary: dict) -> Iterable[_Statement]:
 
 
 def _most(rows: list[dict], name: str) -> str:
-    """Where most of them were."""
+    """A phrase that says where most of them were."""
     row = max(rows, key=lambda row: row.get(name, 0), default={})
     if not (n := row.get(name, 0)):
         return ""
@@ -138,14 +138,14 @@ def _about_scale(histograms: dict) -> Iterable[_Statement]:
     now = max((real(t.get("scale")) for t in histograms.get("tensors") or []), default=0)
     at = "Without a loss scale" if now == 1 else f"At the loss scale {power(now)}"
     for entry in histograms.get("lost") or []:
-        if "gradient" in entry.get("role", "") and entry.get("scale") == now and real(entry.get("zero")) > SOME:
+        if "gradient" in entry.get("role", "") and entry.get("scale") == now and real(entry.get("zero")) > NEGLIGIBLE:
             text = f"{at}, FP16 makes {share(entry['zero'])} of the {entry['role']}s zero."
             yield _Statement(text, "histograms", NOTE, ("loss_scale_too_small",))
     if best := real(histograms.get("best_scale")):
         margin, saved = histograms.get("margin"), histograms.get("saved") or {}
         text = f"The best constant loss scale is {power(best)}"
         text += f", which leaves a factor of {number(margin)} to 65,504" if margin else ""
-        kept = [f"{share(s)} of the {role}s" for role, s in saved.items() if s > SOME]
+        kept = [f"{share(s)} of the {role}s" for role, s in saved.items() if s > NEGLIGIBLE]
         text += f"; it keeps {' and '.join(kept)} from becoming zero" if kept else ""
         yield _Statement(text + ".", "histograms", NOTE, ("loss_scale_too_large",))
 

@@ -144,8 +144,8 @@ TOPICS: dict[str, Topic] = {
         "On a GPU, FP16 products run on Tensor Cores: FP16 in, FP32 accumulators, FP16 out. cuBLAS may not reduce in "
         "less.",
         "NVG 2.2, MPT 3.3",
-        "Nothing breaks without them, but the time: they want dimensions that are multiples of 8 (channels, features, "
-        "batch). Their products are exact: 11 by 11 bits need 22, and FP32 has 24.",
+        "Without them only time is lost. They need dimensions that are multiples of 8 (channels, features, batch). "
+        "Their products are exact: 11 by 11 bits need 22, and FP32 has 24.",
         ">>> x = mp.tensor([[1 + 2.0**-10]]).half()\n>>> (x.float() @ x.float()).item() == (1 + 2.0**-10) ** 2\nTrue",
         read=("precision.gemm", "backend.cublas.gemm"),
         measure=("products",),
@@ -282,7 +282,7 @@ TOPICS: dict[str, Topic] = {
         "Precision changes in four functions and nowhere else: widen, store, gemm and reduce. A test walks the source "
         "to hold that.",
         "MPT 3.1 (figure 1) and 3.3 say where it changes; the four functions are tinymp's",
-        "A cast anywhere would round unseen; that door is what the audit watches.",
+        "A cast elsewhere would round without being seen: the audit observes these four functions.",
         ">>> from tinymp.precision import store, widen\n"
         ">>> x = np.arange(2**16, dtype=np.uint16).view(np.float16)  # all there are\n"
         ">>> np.array_equal(store(widen(x), x), x, equal_nan=True)\nTrue",
@@ -347,7 +347,7 @@ NOTES: dict[str, tuple[str, str]] = {
         ">>> (mp.tensor(2048.0).half() + mp.tensor(1.0).half()).item()\n2048.0",
     ),
     "mul": (
-        "The product of two FP16 numbers is exact in FP32; its one rounding may meet either end of the range.",
+        "The product of two FP16 numbers is exact in FP32; its one rounding may still overflow or give 0.",
         ">>> (mp.tensor([300.0, 1e-4]).half() * mp.tensor([300.0, 1e-4]).half()).tolist()\n[inf, 0.0]",
     ),
     "mean": (

@@ -19,10 +19,10 @@ class Updates:
 
     updates     how many updates were looked at
     iterations  how many there were up to the last of them
-    elements    weights in them
-    lost        whose update dw is not 0, but fp16(fp16(w) + dw) = fp16(w): FP16 alone would not have moved them
-    zero        whose update is exactly 0
-    above       with |w / dw| > 2048, dw not 0: the ratio that MPT section 3.1 names
+    elements    how many weights they updated
+    lost        weights whose update dw is not 0, but fp16(fp16(w) + dw) = fp16(w): FP16 alone would not have moved them
+    zero        weights whose update is exactly 0
+    above       weights with |w / dw| > 2048, dw not 0: the ratio that MPT section 3.1 names
     fp32        whether the parameter is in FP32 itself: then this is what FP16 would lose, and is not lost here
     policy      the name of the policy in use
     """
@@ -76,8 +76,7 @@ class Updates:
 
 
 class LostUpdates(Instrument):
-    """Counts the weights that an update in FP16 alone would leave as they are, so that the need for FP32 masters is a
-    number.
+    """Counts the weights that an update in FP16 alone would leave as they are: a measure of the need for FP32 masters.
 
     An update takes the weights w to w + dw. It is lost where dw is not 0 and fp16(fp16(w) + dw) = fp16(w), with fp16(w)
     the working copy and one rounding to nearest of the sum: a step of less than half the distance to the next FP16
@@ -87,7 +86,7 @@ class LostUpdates(Instrument):
     Weights in FP32 are taken as what FP16 would lose, and marked. Of SparseRows the rows that they name are counted.
     Policies are kept apart, by name.
 
-    every  look at every so many iterations
+    every  look at one in `every` iterations
     """
 
     def __init__(self, every: int = 1) -> None:
