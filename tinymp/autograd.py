@@ -71,7 +71,7 @@ class Variable:
     """The part of a Tensor that the graph needs. Users hold its subclass, Tensor (tensor.py).
 
     data           the array
-    requires_grad  whether a backward pass is to find its gradient
+    requires_grad  whether backward passes compute its gradient
     grad           of a leaf: the gradient (an array, or SparseRows), and `grad_scale`, the loss scale that it carries
     grad_fn        the Op that made it, as its result number `output_nr`; None for a leaf
     version        how often its memory was changed in place

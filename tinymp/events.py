@@ -117,7 +117,7 @@ def observe(observer: Observer) -> Iterator[Observer]:
 
 @contextmanager
 def unobserved() -> Iterator[None]:
-    """Within the block nobody hears this thread, and nothing of the training runs: for what observers compute."""
+    """Within the block no observer hears this thread, and `here` is empty: for what observers compute themselves."""
     before = here.observers, here.inside, here.running, here.backward
     try:
         here.observers, here.inside, here.running, here.backward = [], [], None, None

@@ -190,8 +190,8 @@ def current_policy() -> Policy:
 def may_fuse(dtype: np.dtype | None) -> bool:
     """Whether a CUDA kernel may do the work of several gates at once on storage of this dtype.
 
-    A kernel widens, computes and accumulates in FP32 registers and stores with one rounding to nearest: only where the
-    policy in use asks for just that, and nobody observes the gates, may it stand in for an op's definition.
+    A kernel widens, computes and accumulates in FP32 registers and stores with one rounding to nearest. It may stand in
+    for an op's definition only where the policy in use asks for just that and no observer hears the gates.
     """
     if here.inside:
         return False

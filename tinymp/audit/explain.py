@@ -36,7 +36,7 @@ class Explanation:
     name      as tinymp writes it ("BatchNorm2d"); `what` it is ("layer", "op", "policy", "topic", ...)
     topic     the rule behind it (see `Topic`)
     formula   what it computes, from its docstring and those of its Ops
-    kind      of its arithmetic, None where it has none of its own; `gradient` that of backward where it is another
+    kind      its kind of arithmetic, None where it has none of its own; `gradient`: that of backward, where it differs
     note      what is particular about it, and a number to check
     read      {"tinymp/ops/softmax.py:14": "Softmax.forward", ...}, what to read first at the top
     measure   what to ask of an audit `a`: "ledger.filter(op='softmax')", "shadow"
@@ -243,7 +243,7 @@ _FIRST = (DOT, REDUCTION, LOSS, UPDATE, POINTWISE, MOVEMENT)
 
 
 def ops_of(thing: Any) -> list[type[Op]]:
-    """The Ops that a public function or layer runs, found by reading its code: first those of its own name, then those
+    """The Ops that a public function or layer runs, found by reading its code: first those with its name, then those
     whose kind decides most.
     """
     found: dict[type[Op], None] = {}

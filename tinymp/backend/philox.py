@@ -25,7 +25,7 @@ _state: Array = None  # uint64 [seed, offset] on the device, from the first draw
 
 
 def state() -> Array:
-    """Seed and offset as the kernels read them; whoever draws from it calls `advance` afterwards."""
+    """Seed and offset as the kernels read them. Call `advance` after every draw."""
     global _state
     if _state is None:
         import cupy

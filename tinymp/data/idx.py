@@ -18,7 +18,7 @@ _ELEMENTS = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E
 
 
 def read_idx(path: str | os.PathLike) -> np.ndarray:
-    """The array in an idx file, plain or gzipped (told by its first bytes, not by its name).
+    """The array in an idx file, plain or gzipped (recognised by its first bytes, not by its name).
 
     FileNotFoundError if there is no such file; ValueError, with the file's name and what was expected, if it is
     empty, cut short, too long, or not an idx file at all.
@@ -60,7 +60,7 @@ def load_idx_folder(folder: str | os.PathLike) -> tuple[np.ndarray, np.ndarray, 
     Images are uint8 (N, 28, 28), labels uint8 (N,) in 0..9. The files have their usual names: train- and t10k-, then
     images-idx3-ubyte and labels-idx1-ubyte (or images.idx3-ubyte, ...), each plain or with .gz.
 
-    FileNotFoundError says which of them are missing; ValueError, which do not hold what their names promise.
+    FileNotFoundError names the missing ones; ValueError those that do not hold what their names promise.
     """
     folder = Path(folder)
     if not folder.is_dir():

@@ -36,7 +36,7 @@ class DataLoader:
     The thread belongs to one epoch and ends with it: after the last batch, on an error, or after the batch in
     progress when the loop is left. Errors of the dataset are raised in the loop, with their traceback and a note that
     names the item (under a Subset: its number in the dataset beneath). A dataset that draws random numbers should
-    have a generator of its own: in the thread, tinymp's would be drawn from at any moment.
+    have its own generator: the thread would draw from tinymp's at unpredictable moments.
 
     Unlike in PyTorch, there are no worker processes and no iterable datasets, and Python floats become float32.
     """
@@ -118,8 +118,8 @@ class DataLoader:
 def _ahead(batches: Iterator, depth: int) -> Iterator:
     """The same batches, up to `depth` of them loaded ahead by a thread that ends when this iterator does.
 
-    The `finally` below may run inside a garbage collection, at any point of any thread, where waiting for a lock may
-    mean waiting for ever: so no Queue, Event or join there. SimpleQueue.put never waits.
+    The `finally` below may run in a garbage collection, at any point of any thread, where waiting for a lock may never
+    end: so no Queue, Event or join there. SimpleQueue.put never waits.
     """
     loaded: SimpleQueue = SimpleQueue()  # (batch,), then the error or None
     permits: SimpleQueue = SimpleQueue()  # one for each batch that was taken: load another
@@ -148,7 +148,7 @@ def _ahead(batches: Iterator, depth: int) -> Iterator:
         if got is not None:
             raise got
     finally:
-        got = None  # an error whose traceback holds this frame, which holds the error, would live on
+        got = None  # an error's traceback holds this frame: break the cycle, or the error would live on
         wanted.clear()
         permits.put(None)
 
@@ -203,7 +203,7 @@ def _same(items: list, numbers: list[int], field: str, what: str, key: Callable,
 def _note(error: Exception, text: str) -> None:
     if sys.version_info >= (3, 11):
         error.add_note(text)
-    else:  # exceptions have no notes there: the message takes it
+    else:  # Python 3.10 has no notes: append to the message
         error.args = (f"{error}\n{text}",)
 
 

@@ -82,7 +82,7 @@ class BackwardHook(Op):
 
     def backward(self, *dy: Array) -> tuple:
         dys = [g if g is not None or not t else self.xp.zeros(*t) for g, t in zip(dy, self.targets)]
-        return tuple(self.shown(dys) if self.edges else dys)  # an audit's second run is no part of a graph
+        return tuple(self.shown(dys) if self.edges else dys)  # an audit's second run is not part of a graph
 
 
 class _Backward:

@@ -314,7 +314,7 @@ LIMIT = (1 << 31) - (1 << 16)  # the kernels count elements in 32 bits, and a la
 
 
 def has_kernels(like: Array, elements: int) -> bool:
-    """Whether kernels make and fold the columns of an image of so many elements, stored like `like`."""
+    """Whether kernels make and fold the columns of an image with this many elements, stored like `like`."""
     return backend.of(like) is backend.gpu and may_fuse(like.dtype) and 0 < elements < LIMIT
 
 
@@ -358,7 +358,7 @@ def col2im(xp: Any, columns: Array, shape: tuple, g: Geometry, rows: slice, tota
 
 
 def tensor_cores(device: Any, g: Geometry, x: Array, w: Array, outputs: int) -> bool:
-    """Whether the kernels on Tensor Cores take these arrays, with y or dy of so many elements."""
+    """Whether the Tensor Core kernels take these arrays; `outputs`: the number of elements of y or dy."""
     fits = max(x.size, w.size, outputs) < LIMIT and g.groups * prod(g.stride) < 1 << 16 and x.size > 0
     return fits and x.dtype == float16 and device.compute_capability() >= 75
 

@@ -179,7 +179,7 @@ def _cubic(n: int, out: int, step: float, align_corners: bool) -> Taps:
 
 
 def _area(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Means over a grid of cells. Of volumes in two steps, each with a rounding of its own."""
+    """Means over a grid of cells; for volumes in two steps, each with its own rounding."""
     if x.ndim == 3:
         return adaptive_avg_pool2d(x.unsqueeze(2), (1, *sizes)).squeeze(2)
     if x.ndim == 4:

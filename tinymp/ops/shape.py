@@ -87,7 +87,7 @@ class Stack(Cat):
 
 
 class Split(Op):
-    """ys = the parts of x along dim;  dx = the dys one after another, zeros for a part that nobody used."""
+    """ys = the parts of x along dim;  dx = the dys one after another, zeros for an unused part."""
 
     kind = MOVEMENT
 
