@@ -159,10 +159,8 @@ def test_dtypes_of_pytorch_are_understood():
     assert mp.tensor([1.0]).to(half).dtype == "float16"
     assert mp.tensor([1.0], dtype=half).dtype == ops.zeros(2, dtype=half).dtype == np.float16
     for target in (float_dtype("bfloat16"), [], object, complex):
-        with pytest.raises(
-            TypeError, match=r"to: expected a device .* or a dtype \(one of float16, .*\), got "
-        ) as raised:
+        with pytest.raises(TypeError, match=r"to: expected a device .* or a dtype \(one of float16, .*\)") as raised:
             mp.tensor([1.0]).to(target)
-        assert str(raised.value).endswith(f"got {target!r}")
+        assert str(raised.value).endswith(f", got {target!r}")
     with pytest.raises(TypeError, match=r"zeros: expected `dtype` .* got torch\.bfloat16"):
         ops.zeros(2, dtype=float_dtype("bfloat16"))
