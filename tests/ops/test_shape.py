@@ -253,6 +253,8 @@ SCALAR = mp.tensor(1.0)
         (lambda: ops.pad(X, (1, 1, 1)), ValueError, r"pad: expected `pad` to be \(before, after\) of at most 2 axes"),
         (lambda: ops.pad(X, (1,) * 6), ValueError, "pad: .* at most 2 axes"),
         (lambda: ops.pad(X, (-2, -2)), ValueError, "pad: expected `pad` to crop at most what is there"),
+        (lambda: ops.pad(X, (2**62, 0)), ValueError, "pad: expected at most 1073741824 on an axis of length 3"),
+        (lambda: ops.pad(X, (2**62, 2**62), "replicate"), ValueError, "pad: expected at most 1073741824 .*'replicate'"),
         (lambda: ops.pad(X, (3, 0), "reflect"), ValueError, "pad: expected at most 2 on an axis of length 3"),
         (lambda: ops.pad(X, (4, 0), "circular"), ValueError, "pad: expected at most 3 .*'circular'"),
         (lambda: ops.pad(X[:, :0], (1, 0), "replicate"), ValueError, "pad: expected at most 0 .*'replicate'"),

@@ -15,6 +15,7 @@ from .. import backend
 from ..arguments import axes, axis, choice, constant, refuse, sizes
 from ..arguments import tensor as a_tensor
 from ..autograd import Array, Op
+from ..backend.layout import LONGEST
 from ..precision import FLOATING, MOVEMENT, REDUCTION, scalar
 from ..tensor import Tensor
 from .index import Index
@@ -339,8 +340,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         cropped = n + min(before, 0) + min(after, 0)
         if (cropped if mode in ("constant", "circular") else n + before + after) < 0:
             raise ValueError(f"pad: expected `pad` to crop at most what is there, got {given} for shape {x.shape}")
-        most = {"constant": None, "reflect": n - 1, "replicate": None if n else 0, "circular": cropped}[mode]
-        if most is not None and max(before, after) > max(most, 0):
+        most = {"constant": LONGEST, "reflect": n - 1, "replicate": LONGEST if n else 0, "circular": cropped}[mode]
+        if max(before, after) > max(most, 0):
             raise ValueError(f"pad: expected at most {most} on an axis of length {n} with mode {mode!r}, got {given}")
     if mode == "constant":
         return Pad.apply(x, widths=widths, value=constant("pad", "value", 0 if value is None else value, x.dtype))
