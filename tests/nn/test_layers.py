@@ -292,6 +292,7 @@ def test_refusals(act, error, message):
     [
         (lambda: nn.ModuleList(3), "ModuleList: expected several modules, got int"),
         (lambda: nn.ModuleList(mp.tensor(1.0)), "ModuleList: expected several modules, got Tensor"),
+        (lambda: nn.ModuleList(np.array(1.0)), "ModuleList: expected several modules, got ndarray"),
         (lambda: nn.ModuleDict([nn.ReLU()]), "ModuleDict: expected a dict of modules, got list"),
         (lambda: nn.Unflatten(0, 2.5)(mp.tensor([1.0, 2.0])), "Unflatten: expected integers for `unflattened_size`"),
         (lambda: nn.Embedding(3, 2, "0"), "Embedding: expected `padding_idx` to be an integer"),

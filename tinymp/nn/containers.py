@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..tensor import Tensor
 from .module import Module
 
 if TYPE_CHECKING:
@@ -33,9 +32,11 @@ class ModuleList(Module):
 
     def extend(self, modules: Iterable[Module]) -> Self:
         """Append each of `modules`."""
-        if isinstance(modules, Tensor) or not isinstance(modules, Iterable):
-            raise TypeError(f"{type(self).__name__}: expected several modules, got {type(modules).__name__}")
-        for module in modules:
+        try:
+            each = iter(modules)
+        except TypeError:  # also of a tensor or array without axes
+            raise TypeError(f"{type(self).__name__}: expected several modules, got {type(modules).__name__}") from None
+        for module in each:
             self.append(module)
         return self
 
