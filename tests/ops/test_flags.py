@@ -36,7 +36,8 @@ LAYERS = {
     "AvgPool2d": (2,), "BatchNorm1d": (3,), "BatchNorm2d": (3,), "Conv1d": (2, 2, 1), "Conv2d": (2, 2, 1),
     "ConvTranspose2d": (2, 2, 1), "Embedding": (3, 2), "EmbeddingBag": (3, 2), "GRU": (2, 2), "GRUCell": (2, 2),
     "GroupNorm": (1, 3), "InstanceNorm1d": (3,), "InstanceNorm2d": (3,), "LSTM": (2, 2), "LSTMCell": (2, 2),
-    "LayerNorm": (3,), "Linear": (2, 2), "MaxPool2d": (2,), "RMSNorm": (3,), "SampledSoftmaxLoss": (3, 4, 2),
+    "LayerNorm": (3,), "Linear": (2, 2), "MaxPool2d": (2,), "MultiheadAttention": (4, 2), "RMSNorm": (3,),
+    "SampledSoftmaxLoss": (3, 4, 2),
 }  # fmt: skip
 
 
@@ -91,6 +92,7 @@ NUMBERS = [
     (lambda v: nn.BatchNorm2d(3, momentum=v), "BatchNorm2d", "momentum", 5),
     (lambda v: nn.LayerNorm(3, eps=v), "LayerNorm", "eps", -1),
     (lambda v: nn.Dropout(v), "Dropout", "p", -1),
+    (lambda v: nn.MultiheadAttention(4, 2, v), "MultiheadAttention", "dropout", 2),
     (lambda v: nn.LSTM(2, 2, 2, dropout=v), "LSTM", "dropout", 2),
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import ops
-from ..arguments import floating, integers, tensor
+from ..arguments import flag, floating, integers, number, tensor
 from ..ops.attention import attend
 from ..parameter import parameter
 from ..tensor import Tensor
@@ -41,18 +41,20 @@ class MultiheadAttention(Module):
         super().__init__()
         name = "MultiheadAttention"
         refuse_placement(name, device, dtype)
-        (self.embed_dim,) = integers(name, "embed_dim", embed_dim, 1, 1)
-        (self.num_heads,) = integers(name, "num_heads", num_heads, 1, 1)
+        (embed_dim,) = integers(name, "embed_dim", embed_dim, 1, 1)
+        (num_heads,) = integers(name, "num_heads", num_heads, 1, 1)
         if embed_dim % num_heads:
             raise ValueError(
                 f"{name}: expected embed_dim to be a multiple of num_heads, got {embed_dim} and {num_heads}"
             )
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"{name}: expected 0 <= dropout <= 1, got {dropout!r}")
+        self.dropout = number(name, "dropout", dropout, 0, 1)
+        self.batch_first = flag(name, "batch_first", batch_first)
+        self.add_zero_attn = flag(name, "add_zero_attn", add_zero_attn)
+        bias, add_bias_kv = flag(name, "bias", bias), flag(name, "add_bias_kv", add_bias_kv)
         (self.kdim,) = integers(name, "kdim", embed_dim if kdim is None else kdim, 1, 1)
         (self.vdim,) = integers(name, "vdim", embed_dim if vdim is None else vdim, 1, 1)
-        self.dropout, self.batch_first, self.head_dim = float(dropout), bool(batch_first), embed_dim // num_heads
-        self.add_zero_attn, one = bool(add_zero_attn), self.kdim == self.vdim == embed_dim
+        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
+        one = self.kdim == self.vdim == embed_dim
         self.in_proj_weight = parameter(3 * embed_dim, embed_dim) if one else None
         self.q_proj_weight = None if one else parameter(embed_dim, embed_dim)
         self.k_proj_weight = None if one else parameter(embed_dim, self.kdim)
