@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from . import backend
 from .autograd import Array
 from .events import here, tell
@@ -35,7 +33,7 @@ def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
         if here.inside:
             tell("written", p, value)
         p.bump_version()
-        with use(MIXED), np.errstate(over="ignore"):
+        with use(MIXED):
             copy = store(value, like=p.data) if rounded is None else rounded
         pairs += [(p.data, copy)] + ([(p.master, value)] if p.master is not p.data else [])
     swapped = []

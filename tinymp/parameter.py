@@ -111,7 +111,7 @@ class Parameter(Tensor):
         """Whether the working copy is the FP16 number nearest to the master, or all there is."""
         if self._master is None:
             return True
-        with unobserved(), use(MIXED), np.errstate(over="ignore"):
+        with unobserved(), use(MIXED):
             return bool((self.data == store(self._master, like=self.data)).all())
 
     def write(self, value: Array | SparseRows) -> None:
@@ -122,8 +122,7 @@ class Parameter(Tensor):
         """
         if here.inside:
             tell("written", self, value)
-        with np.errstate(over="ignore"):
-            rounded = with_values(value, store(values_of(value), like=self.data))
+        rounded = with_values(value, store(values_of(value), like=self.data))
         self.bump_version()
         try:
             self._put(value, rounded)

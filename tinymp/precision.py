@@ -356,10 +356,7 @@ def to_dtype(x: Array, dtype: np.dtype) -> Array:
         return x
     if x.dtype not in FLOATING or dtype not in FLOATING:
         return x.astype(dtype)
-    if dtype.itemsize > x.dtype.itemsize:
-        return backend.of(x).cast(x, dtype)
-    with np.errstate(over="ignore"):
-        return _round(x, dtype)
+    return _round(x, dtype) if dtype.itemsize < x.dtype.itemsize else backend.of(x).cast(x, dtype)
 
 
 # ---------------------------------------------------------------------------------------- values that the user supplies

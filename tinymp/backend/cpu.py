@@ -74,14 +74,13 @@ def info() -> dict[str, str]:
 
 
 def cast(x: Array, dtype: np.dtype) -> Array:
-    """x in another floating dtype, rounded to nearest, ties to even. The memory order of x is kept.
-
-    NumPy may warn of an overflow: ops, backward and the optimizer's step run under errstate, which costs as much as the
-    cast of a few values.
-    """
-    # NumPy's call is cheaper for a handful of values; NumKong takes FP64 to FP16 by way of FP32: two roundings
-    if numkong is None or x.size < 64 or (x.dtype == _F64 and dtype == _F16):
-        return x.astype(dtype)
+    """x in another floating dtype, rounded to nearest, ties to even. The memory order of x is kept."""
+    if x.size < 64 and x.dtype == _F16:
+        return x.astype(dtype)  # exact, and cheaper for a handful of values
+    # NumKong would take FP64 to FP16 by way of FP32, two roundings, and takes longer for a few values out of order
+    if numkong is None or (x.dtype == _F64 and dtype == _F16) or (x.size < 64 and not x.flags.c_contiguous):
+        with np.errstate(over="ignore"):
+            return x.astype(dtype)
     if not x.flags.aligned:  # np.frombuffer(..., offset=1), packed records: NumKong refuses them
         x = x.copy(order="K")
     if x.flags.c_contiguous:
