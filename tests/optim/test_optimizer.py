@@ -424,7 +424,7 @@ def test_refused_parameters(params, error, message):
         (optim.SGD, {"lr": float("inf")}, ValueError, "finite"),
         (optim.SGD, {"lr": "fast"}, TypeError, "expected `lr` to be a number, got 'fast'"),
         (optim.SGD, {"momentum": -1}, ValueError, "`momentum`"),
-        (optim.SGD, {"momentum": 5.0}, ValueError, "SGD: expected 0 <= momentum <= 1, got 5.0"),
+        (optim.SGD, {"momentum": 5.0}, ValueError, "SGD: expected `momentum` to be in \\[0, 1\\], got 5.0"),
         (optim.SGD, {"lr": 1e300}, ValueError, "`lr` to be at least 0 and finite in FP32"),
         (optim.SGD, {"lr": 10**400}, ValueError, "`lr` to be at least 0 and finite"),
         (optim.SGD, {"dampening": float("inf")}, ValueError, "`dampening` to be finite"),
