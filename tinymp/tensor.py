@@ -32,10 +32,7 @@ class Tensor(Variable):
 
     def __init__(self, data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
         source, data = (data, data.data) if isinstance(data, Tensor) else (None, data)
-        try:
-            array = backend.of(data).xp.asarray(data)
-        except ValueError as error:
-            raise ValueError(f"Tensor: expected numbers in rows of equal length; {error}") from None
+        array = array_of("Tensor", data)
         if array.dtype.kind not in "fiub":
             raise TypeError(f"Tensor: expected real numbers, got {type(data).__name__} with dtype {array.dtype}")
         if dtype is None and array.dtype == float64 and not hasattr(data, "dtype"):
@@ -232,10 +229,7 @@ class Tensor(Variable):
             gradient = backend.of(self.data).xp.ones_like(self.data)
         else:
             gradient = gradient.data if isinstance(gradient, Tensor) else gradient
-            try:
-                gradient = backend.of(self.data).xp.asarray(gradient)
-            except ValueError as error:
-                raise ValueError(f"backward: expected numbers in rows of equal length; {error}") from None
+            gradient = backend.of(self.data).xp.asarray(array_of("backward", gradient))
             if gradient.shape != self.shape or gradient.dtype != self.dtype:
                 raise ValueError(
                     f"backward: expected gradient to be {self.dtype} {self.shape} like the tensor, got "
@@ -264,6 +258,16 @@ class Tensor(Variable):
         def __matmul__(self, other: Any) -> Tensor: ...
 
 
+def array_of(how: str, x: Any) -> Array:
+    """x (a number, nested lists, an array) as an array where it lies. ValueError, in the name of `how`, for rows of
+    different lengths.
+    """
+    try:
+        return backend.of(x).xp.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"{how}: expected numbers in rows of equal length; {error}") from None
+
+
 def _host(x: Any) -> Any:
     """x with every Tensor in it as a NumPy array."""
     if isinstance(x, (list, tuple)) and not hasattr(x, "_fields"):
@@ -284,10 +288,7 @@ def value_for(how: str, value: Any, into: Array) -> Any:
     ValueError for a value that the dtype cannot hold.
     """
     value = value.data if isinstance(value, Tensor) else value
-    try:
-        array = backend.of(value).xp.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"{how}: expected numbers in rows of equal length; {error}") from None
+    array = array_of(how, value)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{how}: expected real numbers, got {type_name(value)} with dtype {array.dtype}")
     if isinstance(value, (int, float, np.generic)):

@@ -289,6 +289,7 @@ X = ones(T, B, D)
         (lambda: GRU(3, 6)(X, ones(1, 3, H)), ValueError, r"GRU: expected `hx` to be \(1, 4, 6\)"),
         (lambda: GRU(3, 6)(ones(T, D), ones(1, 1, H)), ValueError, r"GRU: expected `hx` to be \(1, 6\)"),
         (lambda: GRU(3, 6)(X, lengths=[5, 5, 5]), ValueError, "GRU: expected `lengths` to have one entry for each of"),
+        (lambda: GRU(3, 6)(X, lengths=[[5], [5, 5]]), ValueError, "GRU: expected numbers in rows of equal length"),
         (lambda: GRU(3, 6)(X, lengths=[5, 5, 5, 6]), ValueError, r"expected `lengths` in \[1, 5\], .* for sequence 3"),
         (lambda: GRU(3, 6)(X, lengths=[5, 5, 5, 0]), ValueError, "leave out empty sequences"),
         (lambda: GRU(3, 6)(ones(T, D), lengths=[5]), ValueError, r"GRU: expected a batch \(3 axes\) for `lengths`"),

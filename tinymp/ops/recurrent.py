@@ -30,7 +30,7 @@ from ..autograd import Array, Op, type_name
 from ..backend.kernels import Kernels
 from ..backend.layout import blocks
 from ..precision import DOT, gemm, reduce, store, widen
-from ..tensor import Tensor
+from ..tensor import Tensor, array_of
 from .activation import sigmoid, tanh
 from .dot import linear
 from .shape import chunk
@@ -539,7 +539,7 @@ def sequence_steps(op: str, input: Tensor, lengths: Any) -> Steps:
         raise ValueError(f"{op}: expected sequences of at least one step, got `input` of shape {input.shape}")
     if lengths is None:
         return Steps(T, B)
-    given = np.asarray(backend.to_cpu(lengths.data) if isinstance(lengths, Tensor) else backend.to_cpu(lengths))
+    given = backend.to_cpu(array_of(op, lengths.data if isinstance(lengths, Tensor) else lengths))
     if given.dtype.kind not in "iu" and given.size:
         raise TypeError(f"{op}: expected `lengths` to be integers, got {given.dtype}")
     if given.shape != (B,):
