@@ -325,3 +325,9 @@ def test_a_weight_beyond_any_memory():
 
 def test_a_padding_may_be_a_numpy_integer():
     assert nn.ReplicationPad1d(np.int64(2))(mp.tensor(np.ones((1, 2, 3), "float32"))).shape == (1, 2, 7)
+
+
+def test_sizes_may_be_tensors():
+    size = mp.tensor(4)
+    assert nn.ConvTranspose2d(2, size, 1).weight.shape == (2, 4, 1, 1)
+    assert nn.MultiheadAttention(size, 2).head_dim == 2

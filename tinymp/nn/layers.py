@@ -88,7 +88,9 @@ class _Conv(Module):
         for field, channels in (("in_channels", self.in_channels), ("out_channels", self.out_channels)):
             if channels % self.groups:
                 raise ValueError(f"{name}: expected {field} to be a multiple of groups, got {channels} and {groups}")
-        rows, columns = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
+        rows, columns = self.out_channels, self.in_channels
+        if self.transposed:
+            rows, columns = columns, rows
         self.weight = parameter(rows, columns // self.groups, *self.kernel_size)
         self.bias = parameter(self.out_channels) if flag(name, "bias", bias) else None
         self.reset_parameters()
