@@ -85,7 +85,8 @@ def targets() -> list[Target]:
         layer = getattr(nn, name)
         if inspect.isclass(layer) and name not in ("Module", "Parameter"):
             code = "".join(inspect.getsource(cls) for cls in layer.__mro__ if cls.__module__.startswith("tinymp.nn"))
-            found.append(Target(f"nn.{name}", layer, (name, *sorted(set(re.findall(r"\b[a-z_0-9]+\b", code)) & known))))
+            within = sorted(set(re.findall(r"\b[a-z_0-9]+\b", code)) & known)
+            found.append(Target(f"nn.{name}", layer, (name, *OPERATORS.get(name, ()), *within)))
     return found
 
 
@@ -94,6 +95,7 @@ OPERATORS = {
     "array": ("__array__",), "iter": ("len",), "int": ("item",), "float": ("item",), "format": ("item",),
     "index": ("item",), "reversed": ("len",), "contains": ("eq", "any", "bool"),
     "to": ("device",),
+    "Sequential": ("relu", "tanh"),  # the modules in it
     **dict.fromkeys(["bool", "int", "long", "half", "float", "double", "cuda", "cpu"], ("item", "to", "device")),
 }  # fmt: skip
 
@@ -166,7 +168,7 @@ class Dice:
         """A value for a parameter, by its name, else by its annotation."""
         if self.chance(0.04):
             return self.junk()
-        if p.default is not p.empty and self.chance(0.5):
+        if p.default is not p.empty and self.chance(0.8 if op.startswith("nn.") else 0.5):  # layers have many options
             return p.default
         value = self.shaped(op, p.name)
         if value is not None:
@@ -187,14 +189,37 @@ class Dice:
             else self.random.choice((1, 2, self.tensor(), None))
         )
 
+    def operands(self, equation: Any) -> list:
+        """Tensors for an einsum: such as the equation asks for, or any."""
+        if not isinstance(equation, str) or self.chance(0.2):
+            return [self.tensor() for _ in range(self.small(0, 3))]
+        terms = equation.split("->")[0].split(",")
+        return [self.tensor((2,) * sum(c.isalpha() for c in term), self.floating) for term in terms]
+
     def shaped(self, op: str, name: str) -> Any:
         """Tensors whose shapes fit together, for ops where chance would rarely make them."""
         c, g, shape, floating = self.channels, self.groups, self.shape, self.floating
         spatial = 1 if "1d" in op else 2
         if op.endswith(("mm", "matmul", "matmul__")) and name in ("input", "other", "mat2"):
             return self.tensor(((2,) if "bmm" in op else ()) + (2, 2), floating)
-        if op in ("gather", "index_select") and name == "index" and shape:
-            return mp.Tensor(np.zeros((1,) * (len(shape) if op == "gather" else 1), "int64"))
+        if op in ("gather", "scatter", "index_select") and name == "index" and shape:
+            return mp.Tensor(np.zeros((1,) * (1 if op == "index_select" else len(shape)), "int64"))
+        if op in ("__and__", "__or__", "__invert__") and name == "input":
+            return self.tensor(dtype="bool")
+        if "attention" in op.lower() and name in ("query", "key", "value"):
+            return self.tensor((2, 3, 4), floating)
+        if "embedding" in op.lower() and name == "input":
+            return mp.Tensor(np.full((2, self.small(1, 3)), self.small(0, 2)))
+        if op in ("sampled_softmax_loss", "nn.SampledSoftmaxLoss") and name == "target":
+            return mp.Tensor(np.array([0, 2]))
+        if op in ("nn.SampledSoftmaxLoss", "nn.Linear") and name == "input":
+            return self.tensor((2, c), floating)
+        if re.search("nn.*(Batch|Instance|Group|Response)Norm", op) and name == "input":
+            return self.tensor((2, c, 3) if spatial == 1 else (2, c, 3, 2), floating)
+        if op in ("binary_cross_entropy", "nn.BCELoss") and name == "input":
+            return mp.Tensor(np.full(shape, 0.5, floating), requires_grad=True)
+        if op in ("pixel_shuffle", "nn.PixelShuffle") and name == "input":
+            return self.tensor((c, 4 * g, *shape[:2]), floating)
         if "conv" in op.lower() or "pool" in op.lower() or op in ("unfold", "nn.Upsample", "interpolate"):
             size = tuple(self.small(0 if self.chance(0.05) else 3, 7) for _ in range(spatial))
             if name == "input":
@@ -215,7 +240,8 @@ class Dice:
                 ],
                 floating,
             )
-        if name in ("running_mean", "running_var") or (op == "batch_norm" and name in ("weight", "bias")):
+        per_channel = op in ("batch_norm", "group_norm", "instance_norm") and name in ("weight", "bias")
+        if name in ("running_mean", "running_var") or per_channel:
             v = self.tensor(shape[1:2], floating)
             return v.detach() if "running" in name else v
         if op in ("cross_entropy", "nll_loss", "nn.CrossEntropyLoss", "nn.NLLLoss") and name in ("target", "weight"):
@@ -227,8 +253,8 @@ class Dice:
                 if name == "weight"
                 else mp.Tensor(np.random.default_rng(1).integers(0, max(n, 1), rows))
             )
-        if re.search("lstm|gru", op, re.I):
-            gates, cell = 4 if "lstm" in op.lower() else 3, "cell" in op.lower()
+        if kind := re.search("lstm|gru|rnn", op, re.I):
+            gates, cell = {"lstm": 4, "gru": 3, "rnn": 1}[kind[0].lower()], "cell" in op.lower()
             t, b, d, h = 3, self.small(0, 2), 2, 2
             state = (b, h) if cell or not op.startswith("nn.") else (1, b, h)
             shapes = {"input": (b, d) if cell else (t, b, d), "w_ih": (gates * h, d), "w_hh": (gates * h, h)}
@@ -259,7 +285,9 @@ BY_NAME: dict[str, Callable[[Dice], Any]] = {
     "padding": lambda d: d.sizes(0, 1) if d.chance(0.85) else d.random.choice(("same", "valid", "full")),
     "dilation": lambda d: d.sizes(1, 2),
     "output_padding": lambda d: d.sizes(0, 1),
-    "groups": lambda d: d.groups,
+    "groups num_groups": lambda d: d.groups,
+    "embed_dim": lambda d: 4,
+    "num_heads negatives": lambda d: d.small(1, 2),
     "size shape unflattened_size": lambda d: (
         d.shape if d.chance(0.5) else tuple(d.small(-1, 4) for _ in range(d.small()))
     ),
@@ -288,12 +316,12 @@ BY_NAME: dict[str, Callable[[Dice], Any]] = {
         None if d.chance(0.9) else True
     ),
     "lengths": lambda d: None if d.chance(0.5) else [d.small(1, 3) for _ in range(d.small(0, 2))],
-    "num_features in_channels out_channels in_features": lambda d: (
+    "num_features num_channels in_channels out_channels in_features": lambda d: (
         d.channels if d.chance(0.5) or len(d.shape) < 2 else d.shape[d.random.choice((1, -1))]
     ),
     "data source gradient": lambda d: d.tensor() if d.chance(0.7) else d.junk(),
     "generator sampled hx": lambda d: None,
-    "modules": lambda d: [nn.ReLU(), nn.Tanh()],
+    "modules args": lambda d: [nn.ReLU(), nn.Tanh()],
     "input_size hidden_size": lambda d: 2,
     "num_embeddings embedding_dim num_classes": lambda d: d.small(1, 5),
 }
@@ -324,9 +352,9 @@ def _arguments(d: Dice, name: str, f: Callable) -> tuple[tuple, dict[str, Any]]:
             one = d.shaped(op, "input")
             positional.append(d.tensor() if one is None else one)
             if p.kind is p.VAR_POSITIONAL:  # of & and |
-                positional += [d.tensor()] * ("invert" not in op)
+                positional += [d.tensor(dtype="bool")] * ("invert" not in op)
         elif p.kind is p.VAR_POSITIONAL and p.name == "operands":
-            positional += [d.tensor() for _ in range(d.small(0, 3))]
+            positional += d.operands(positional[0])
         elif p.kind is p.VAR_POSITIONAL:
             one = d.argument(op, p.replace(kind=p.POSITIONAL_ONLY))
             positional += one if isinstance(one, (tuple, list)) and d.chance(0.5) else [one]
