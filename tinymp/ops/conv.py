@@ -29,7 +29,7 @@ from .. import backend
 from ..arguments import floating, integers
 from ..autograd import Array, Op, Target
 from ..backend.kernels import Kernels
-from ..backend.layout import ceil_div
+from ..backend.layout import LONGEST, ceil_div
 from ..precision import DOT, FP32, MOVEMENT, REDUCTION, add_to, float16, gemm, may_fuse, reduce, store, widen
 from ..tensor import Tensor
 
@@ -510,11 +510,19 @@ def _check(op: str, n: int, input: Any, weight: Any, bias: Any, transposed: bool
     return batched, batched is not x
 
 
+def _steps(op: str, n: int, stride: Any, dilation: Any) -> tuple[Pair, Pair]:
+    """stride and dilation of n axes; ValueError for steps longer than an axis can be."""
+    strides, dilations = integers(op, "stride", stride, n, 1), integers(op, "dilation", dilation, n, 1)
+    if max(strides + dilations) > LONGEST:
+        raise ValueError(f"{op}: expected stride and dilation to be at most {LONGEST}, got {stride!r} and {dilation!r}")
+    return strides, dilations
+
+
 def _geometry(
     op: str, n: int, shape: tuple, kernel: tuple, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Geometry:
     """The Geometry of n = 1 or 2 spatial axes; ValueError if no window fits."""
-    strides, dilations = integers(op, "stride", stride, n, 1), integers(op, "dilation", dilation, n, 1)
+    strides, dilations = _steps(op, n, stride, dilation)
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
             raise ValueError(f"{op}: expected `padding` to be integers, 'same' or 'valid', got {padding!r}")
@@ -628,8 +636,7 @@ def _conv_transpose(
     if n == 1:
         x, weight = x.unsqueeze(2), weight.unsqueeze(2)
     lead = 2 - n
-    strides = (1,) * lead + integers(op, "stride", stride, n, 1)
-    dilations = (1,) * lead + integers(op, "dilation", dilation, n, 1)
+    strides, dilations = [(1,) * lead + steps for steps in _steps(op, n, stride, dilation)]
     pads = (0,) * lead + integers(op, "padding", padding, n, 0)
     extra = (0,) * lead + integers(op, "output_padding", output_padding, n, 0)
     if any(e >= s and e >= d for e, s, d in zip(extra, strides, dilations)):
