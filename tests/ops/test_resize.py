@@ -212,6 +212,7 @@ def image(*shape):
         (lambda x: ops.interpolate(x, scale_factor=1e9), "makes an axis longer than 16777216"),
         (lambda x: ops.interpolate(x[:, :0], 2), "of which N may be 0"),
         (lambda x: ops.interpolate(x, scale_factor=0.1), "leaves nothing"),
+        (lambda x: ops.interpolate(x, scale_factor=np.uint64(2**64 - 2)), "makes an axis longer than"),
         (lambda x: ops.interpolate(x, scale_factor=-1), "`scale_factor` to be positive"),
         (lambda x: ops.interpolate(x[0, 0], 2), r"`input` \(N, C, L\) or \(N, C, H, W\) or \(N, C, D, H, W\)"),
         (lambda x: ops.pixel_shuffle(x, 2), r"a multiple of upscale_factor\^2 = 4"),

@@ -124,6 +124,7 @@ def interpolate(
         factors = tuple(scale_factor) if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * n
         if len(factors) != n or not all(isinstance(f, Real) and 0 < float(f) < math.inf for f in factors):
             raise ValueError(f"{op}: expected `scale_factor` to be positive, one or {n}, got {scale_factor!r}")
+        factors = tuple(map(float, factors))
         sizes = tuple(math.floor(m * f) for m, f in zip(x.shape[2:], factors))
         if min(sizes) < 1:
             raise ValueError(f"{op}: scale_factor {scale_factor!r} leaves nothing of {x.shape}")
