@@ -11,7 +11,7 @@ import pytest
 
 import tinymp as mp
 from oracle import host, randn, rng
-from tinymp import ops, optim
+from tinymp import nn, ops, optim
 from tinymp.autograd import Op
 from tinymp.ops.convert import Move
 from tinymp.ops.loss import Elementwise, Labelled, Loss
@@ -48,18 +48,24 @@ def _dropped(x):
     return ops.dropout(x, 0.5)
 
 
+HOOKED = nn.Tanh()
+HOOKED.register_full_backward_hook(lambda module, grad_input, grad_output: None)
+
+
 # name: (a function of tensors, their values); floating ones require a gradient, except those after `CONSTANT`
 CONSTANT = object()
 CASES = {
     **{name: (getattr(ops, name), X) for name in (
         "abs", "exp", "square", "neg", "relu", "leaky_relu", "sigmoid", "tanh", "hardtanh", "elu", "gelu", "silu",
-        "softplus", "logsigmoid", "sum", "mean", "var", "amin",
+        "softplus", "logsigmoid", "hardswish", "mish", "sin", "cos", "sign", "sum", "mean", "var", "amin", "norm",
     )},
     **{name: (getattr(ops, name), POSITIVE) for name in ("log", "sqrt", "rsqrt", "reciprocal")},
     **{name: (getattr(ops, name), X, POSITIVE) for name in ("add", "sub", "mul", "div", "maximum", "minimum")},
     **{name: (partial(getattr(ops, name), dim=1), X)
        for name in ("softmax", "log_softmax", "logsumexp", "cumsum", "max", "min", "amax", "std")},
     "pow": (ops.pow, POSITIVE, X),
+    "div, rounded": (lambda a, b: ops.div(a, b, rounding_mode="floor"), X, POSITIVE),
+    **{f"norm, p = {p}": (partial(ops.norm, p=p, dim=1), X) for p in (0, 1, 3, float("inf"))},
     "tanh gelu": (lambda x: ops.gelu(x, "tanh"), X),
     "mul by a constant": (ops.mul, X, CONSTANT, POSITIVE),
     "clamp": (ops.clamp, X, np.array(-0.5), POSITIVE),
@@ -80,6 +86,7 @@ CASES = {
     "a mask": (lambda x, m: x[m], X, masks(3, 4)),
     "gather": (lambda x, i: ops.gather(x, 1, i), X, integers(3, 4)),
     "gather, small integers": (lambda x, i: ops.gather(x, 1, i), X, integers(3, 4).astype(np.int8)),
+    "scatter": (lambda x, i, src: ops.scatter(x, 1, i, src), X, np.array([[0, 2], [1, 3], [3, 0]]), X[:, :2] + 1),
     "index_select": (lambda x, i: ops.index_select(x, 0, i), X, integers(5)),
     "index_select, one": (lambda x, i: ops.index_select(x, 0, i), X, np.array(1)),
     "embedding": (ops.embedding, integers(2, 5), X),
@@ -103,6 +110,8 @@ CASES = {
         lambda x, w, b, mean, var: ops.batch_norm(x, mean, var, w, b), IMAGE, randn(2), randn(2), CONSTANT, randn(2),
         np.abs(randn(2))),
     "layer_norm": (lambda x, w, b: ops.layer_norm(x, 4, w, b), X, randn(4), randn(4)),
+    "group_norm": (lambda x, w, b: ops.group_norm(x, 2, w, b), IMAGE, randn(2), randn(2)),
+    "rms_norm": (lambda x, w: ops.rms_norm(x, 4, w), X, randn(4)),
     "local_response_norm": (lambda x: ops.local_response_norm(x, 2), IMAGE),
     "normalize": (ops.normalize, X),
     "normalize, p = 3": (lambda x: ops.normalize(x, 3), X),
@@ -134,6 +143,7 @@ CASES = {
     "gru, one sequence": (ops.gru_layer, SEQUENCE[:, :1], STATE[:1], randn(9, 4), randn(9, 3), randn(9), randn(9)),
     "to": (lambda x: x.double(), X),
     "clone": (lambda x: x.clone(), X),
+    "a module with a backward hook": (lambda x: HOOKED(x), X),
     "scale": (lambda x: optim.StaticLossScaler(8.0).scale(x.float().sum()), X),
 }  # fmt: skip
 
