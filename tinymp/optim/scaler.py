@@ -91,14 +91,14 @@ class HostSide:
 class LossScaler(ScalerState):
     """What all loss scalers share; they differ in `adjust`, which decides about S after every iteration.
 
-    max_consecutive_skips   so many iterations in a row whose gradients overflow though the loss is finite raise
-                            FloatingPointError: no scale, or not this one, cures it
-    max_nonfinite_losses    so many iterations in a row with an infinite or NaN loss raise it too. They are skipped,
-                            even if the gradients are finite (log(-1) is NaN, its slope -1), but S stays as it is
+    max_consecutive_skips   after this many iterations in a row whose gradients overflow although the loss is finite,
+                            `update` raises FloatingPointError: no scale, or not this one, helps
+    max_nonfinite_losses    likewise after this many iterations in a row with an infinite or NaN loss. Such iterations
+                            are skipped even if their gradients are finite (log(-1) is NaN, its slope -1); S stays
 
-    The error names the parameter, op and line of the program where the first such value arose: iterations after a
-    non-finite loss, and the one that may reach max_consecutive_skips, are watched, which takes time. It leaves model,
-    optimizer and S as they are.
+    The error names the parameter, the op and the line of the program where the first such value arose. To find it, the
+    iterations after a non-finite loss are watched, and the one that may reach max_consecutive_skips, which takes time.
+    The error leaves model, optimizer and S as they are.
 
     history    (iteration, new scale, reason) of every change of S
     iteration  how many `update`s there have been
@@ -121,8 +121,6 @@ class LossScaler(ScalerState):
         self._skip: Any = False  # whether the last step was to be skipped; on a GPU an array of one
 
     # ---- what a subclass decides
-
-    dynamic: tuple | None = None  # (growth, backoff, interval, least, most) where S changes by DynamicLossScaler's rule
 
     def adjust(self, overflow: str | None) -> None:
         """Reconsider S after an iteration: `overflow` names the first parameter that overflowed, None if none did."""
