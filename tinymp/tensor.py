@@ -287,6 +287,11 @@ def value_for(how: str, value: Any, into: Array) -> Any:
     A number is a constant, rounded to nearest; for arrays, see `fit`. TypeError for anything but real numbers,
     ValueError for a value that the dtype cannot hold.
     """
+    if isinstance(value, Tensor) and value.requires_grad and is_grad_enabled():
+        raise RuntimeError(
+            f"{how}: the value requires a gradient, which a change in place would lose; build a new tensor (where, "
+            "cat, scatter, pad), or pass value.detach()"
+        )
     value = value.data if isinstance(value, Tensor) else value
     array = array_of(how, value)
     if array.dtype.kind not in "fiub":

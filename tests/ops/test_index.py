@@ -280,3 +280,16 @@ def tensor(*values, dtype=np.int64):
 def test_refuses(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("write", [lambda x, v: x.__setitem__(0, v), lambda x, v: x.copy_(v.reshape(1).expand(3))])
+def test_a_value_whose_gradient_would_be_lost_is_refused(write):
+    """PyTorch records the change in place; here nothing is."""
+    x, v = mp.tensor(np.zeros(3, "float32")), mp.tensor(2.0, requires_grad=True)
+    with pytest.raises(RuntimeError, match="the value requires a gradient, which a change in place would lose"):
+        write(x, v)
+    assert not x.numpy().any()
+    with mp.no_grad():
+        write(x, v)
+    write(x, v.detach())
+    assert x.numpy()[0] == 2

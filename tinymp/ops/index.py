@@ -161,7 +161,7 @@ def setitem(input: Tensor, index: Any, value: Any) -> None:
 
     value: a number, tensor, array or nested lists that broadcast to input[index]. A number is rounded to nearest, other
     values as the policy in use says. ValueError for one that input's dtype cannot hold; RuntimeError for a tensor that
-    is part of a graph.
+    is part of a graph, and for a value that requires a gradient, which would be lost.
     """
     op = "setitem"
     tensor(op, "input", input).require_outside_graph(op)
