@@ -288,7 +288,7 @@ class Op:
             edges.append(None if not need else a if a.grad_fn is None else (a.grad_fn, a.output_nr))
             targets.append(_new(Target, (a.data.shape, a.data.dtype)) if need else None)
         self.edges, self.targets = tuple(edges), tuple(targets)
-        kept = [id(owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")]
+        kept = {id(owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
         if kept:
             self.keeps = True
             self.versions = [

@@ -165,7 +165,8 @@ class Tensor(Variable):
     def copy_(self, source: Any) -> Tensor:
         """Overwrite the data with `source` (rounded to this dtype). Only outside the graph.
 
-        ValueError for another shape, and for a value that this dtype cannot hold.
+        ValueError for another shape, and for a value that this dtype cannot hold; RuntimeError for a value that
+        requires a gradient, which would be lost (inside `no_grad` nothing is lost, and it is taken).
         """
         self.require_outside_graph("copy_")
         value = value_for("copy_", source, self.data)
@@ -285,7 +286,7 @@ def value_for(how: str, value: Any, into: Array) -> Any:
     """value as it is to be written into the array `into`: in its dtype, on its device.
 
     A number is a constant, rounded to nearest; for arrays, see `fit`. TypeError for anything but real numbers,
-    ValueError for a value that the dtype cannot hold.
+    ValueError for a value that the dtype cannot hold, RuntimeError for one whose gradient would be lost.
     """
     if isinstance(value, Tensor) and value.requires_grad and is_grad_enabled():
         raise RuntimeError(

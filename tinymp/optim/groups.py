@@ -80,6 +80,7 @@ class Groups:
         return p
 
     def parameters(self) -> list[Parameter]:
+        """All parameters, in the order of the groups."""
         return [p for group in self.param_groups for p in group["params"]]
 
     def label(self, p: Parameter) -> str:
