@@ -9,6 +9,7 @@ import tinymp as mp
 from oracle import randn
 from tinymp import nn, ops, precision
 from tinymp.backend import cpu
+from tinymp.dtypes import require_fit
 from tinymp.precision import (
     FP16_ACCUMULATE,
     FP16_REDUCTIONS,
@@ -25,7 +26,6 @@ from tinymp.precision import (
     current_policy,
     gemm,
     reduce,
-    require_fit,
     store,
     to_dtype,
     use,

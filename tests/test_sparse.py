@@ -12,6 +12,7 @@ import tinymp as mp
 from oracle import device_array, host, randn, rng
 from tinymp import SparseRows, nn, ops, optim
 from tinymp.optim import StepResult
+from tinymp.parameter import replace
 from tinymp.sparse import accumulate, put, summable
 
 V, D = 9, 4
@@ -269,7 +270,7 @@ def test_moving_a_parameter_keeps_its_gradient():
     p, q = table(), table()
     look_up(p, INDEX, True)
     look_up(q, INDEX, False)
-    p.move(p.device)
+    replace([(p, p.moved_to(p.device))])
     np.testing.assert_array_equal(host(p.grad), host(q.grad))
 
 

@@ -13,8 +13,9 @@ import pytest
 import tinymp as mp
 from tinymp import nn, ops
 from tinymp.autograd import Op
+from tinymp.dtypes import float32
 from tinymp.instead import INSTEAD
-from tinymp.precision import LOSS, POINTWISE, float32, store, widen
+from tinymp.precision import LOSS, POINTWISE, store, widen
 from tinymp.tensor import Tensor
 from watching import watch
 

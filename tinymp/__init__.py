@@ -14,10 +14,11 @@ from .audit import audit
 from .audit import meta as _meta
 from .audit.kept import saved_nbytes
 from .audit.layers import summary
-from .autograd import enable_grad, is_grad_enabled, no_grad
 from .backend import default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
 from .capture import capture
+from .dtypes import float16, float32, float64
 from .events import Observer, observe
+from .grad_mode import enable_grad, is_grad_enabled, no_grad
 from .info import __version__, info
 from .instead import missing as _missing
 from .ops import (
@@ -52,9 +53,6 @@ from .precision import (
     TF32,
     Policy,
     current_policy,
-    float16,
-    float32,
-    float64,
     use,
 )
 from .sparse import SparseRows

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .autograd import type_name
-from .precision import FLOATING, FP32_OVERFLOW, require_fit
+from .dtypes import FLOATING, FP32_OVERFLOW, require_fit
 from .tensor import Tensor
 
 _WHY = {

@@ -23,48 +23,23 @@ from __future__ import annotations
 import heapq
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from . import backend
+from .dtypes import FLOATING, float16, float32
 from .events import here, running, tell
-from .precision import FLOATING, LOSS, Kind, float16, float32, may_fuse, store
+from .grad_mode import is_grad_enabled
+from .precision import LOSS, Kind, may_fuse, store
 from .sparse import SparseRows, accumulate, dense_of, values_of, with_values
 
 Array = Any
 
-_grad_enabled: ContextVar[bool] = ContextVar("grad_enabled", default=True)
 _sequence = count()
-
-
-@contextmanager
-def no_grad() -> Iterator[None]:
-    """Within the block, no op records a graph: nothing is saved, results do not require gradients."""
-    token = _grad_enabled.set(False)
-    try:
-        yield
-    finally:
-        _grad_enabled.reset(token)
-
-
-@contextmanager
-def enable_grad() -> Iterator[None]:
-    """Within the block, ops record the graph again (the inverse of `no_grad`)."""
-    token = _grad_enabled.set(True)
-    try:
-        yield
-    finally:
-        _grad_enabled.reset(token)
-
-
-def is_grad_enabled() -> bool:
-    """Whether ops record a graph here."""
-    return _grad_enabled.get()
 
 
 class Variable:
@@ -199,7 +174,7 @@ class Op:
                 source, x = a, a.data
                 if device is not (owner := backend.of(x)):
                     if device is not None:
-                        cls._mixed_devices(args)
+                        cls._refuse_mixture(args)
                     device = owner
                 if x.dtype is not storage and x.dtype in FLOATING:
                     if storage is None:
@@ -207,7 +182,7 @@ class Op:
                     elif x.dtype != storage:
                         beside = storage == float16 and x.dtype == float32 and cls.name_of(i) in cls.fp32
                         if not beside:
-                            cls._mixed_dtypes(args)
+                            cls._refuse_mixture(args)
                 arrays.append(x)
                 needs.append(a.requires_grad)
             elif a is None or isinstance(a, (int, float, np.generic)):
@@ -221,7 +196,7 @@ class Op:
         for name, value in options.items():
             if isinstance(value, np.generic):  # a np.float64 would promote FP32 arrays to FP64
                 options[name] = value.item()
-        if recording := True in needs and _grad_enabled.get():
+        if recording := True in needs and is_grad_enabled():
             op.needs = tuple(needs)
         if options:
             op.take(options)
@@ -244,9 +219,9 @@ class Op:
         results = tuple([op._output(op.xp.asarray(y), source, recording, i) for i, y in enumerate(ys)])
         for result in results:
             if result.data.base is not None:  # a view shares the change counter of the tensor that it shows
-                owner = owner_of(result.data)
+                owner = backend.owner_of(result.data)
                 for a in args:
-                    if isinstance(a, Variable) and owner_of(a.data) is owner:
+                    if isinstance(a, Variable) and backend.owner_of(a.data) is owner:
                         result._version = a._version
         if recording:
             op._record(args, results)
@@ -288,19 +263,20 @@ class Op:
             edges.append(None if not need else a if a.grad_fn is None else (a.grad_fn, a.output_nr))
             targets.append(_new(Target, (a.data.shape, a.data.dtype)) if need else None)
         self.edges, self.targets = tuple(edges), tuple(targets)
-        kept = {id(owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
+        kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
         if kept:
             self.keeps = True
             self.versions = [
                 (t._version, t._version[0])
                 for t in (*args, *results)
-                if isinstance(t, Variable) and id(owner_of(t.data)) in kept
+                if isinstance(t, Variable) and id(backend.owner_of(t.data)) in kept
             ]
         self.outputs = len(results)
         self.sequence = next(_sequence)
         assert self.saved is not None
         for a in self.saved:
-            if getattr(a, "dtype", self.storage) != self.storage and a.dtype in FLOATING and not _is_argument(a, args):
+            wrong = getattr(a, "dtype", self.storage) != self.storage and a.dtype in FLOATING
+            if wrong and not any(isinstance(t, Variable) and a is t.data for t in args):
                 raise TypeError(
                     f"{self.name}: saved {a.dtype} for backward, but storage is {self.storage}; see Op.save"
                 )
@@ -354,27 +330,16 @@ class Op:
         return cls.arguments[i] if i < len(cls.arguments) else cls.arguments[-1]
 
     @classmethod
-    def _mixed_devices(cls, args: tuple) -> None:
-        seen = ", ".join(
-            f"`{cls.name_of(i)}` is on {backend.of(a.data).name}" for i, a in enumerate(args) if isinstance(a, Variable)
-        )
-        raise ValueError(f"{cls.name}: expected tensors on one device, got {seen}; move them with .to(device)")
-
-    @classmethod
-    def _mixed_dtypes(cls, args: tuple) -> None:
-        seen = ", ".join(
-            f"`{cls.name_of(i)}` is {a.data.dtype}"
-            for i, a in enumerate(args)
-            if isinstance(a, Variable) and a.data.dtype in FLOATING
-        )
+    def _refuse_mixture(cls, args: tuple) -> None:
+        given = [(cls.name_of(i), a.data) for i, a in enumerate(args) if isinstance(a, Variable)]
+        if len({backend.of(x) for _, x in given}) > 1:
+            seen = ", ".join(f"`{name}` is on {backend.of(x).name}" for name, x in given)
+            raise ValueError(f"{cls.name}: expected tensors on one device, got {seen}; move them with .to(device)")
+        seen = ", ".join(f"`{name}` is {x.dtype}" for name, x in given if x.dtype in FLOATING)
         raise TypeError(
             f"{cls.name}: expected tensors of one dtype, got {seen}; nothing is promoted silently: give both the "
             "storage of one policy with policy.cast(...), or convert one with .half() or .float()"
         )
-
-
-def _is_argument(a: Array, args: tuple) -> bool:
-    return any(isinstance(t, Variable) and a is t.data for t in args)
 
 
 class Backward:
@@ -448,7 +413,7 @@ class Backward:
             if leaf.grad is None:
                 xp = backend.of(leaf.data).xp
                 dx = xp.asarray(dx)  # NumPy's results of arrays without axes are scalars
-                owner = owner_of(dx)
+                owner = backend.owner_of(dx)
                 if id(owner) in owned or owner.nbytes != dx.nbytes or not backend.writeable(dx):
                     dx = dx.copy()  # a leaf's grad is its own: never another tensor's memory, nor a broadcast view
                 owned.add(id(owner))
@@ -461,13 +426,6 @@ class Backward:
         """A leaf's gradient, which may be a sum in FP32, rounded once to the leaf's dtype."""
         with running(leaf) if here.inside else nullcontext():
             return with_values(dx, store(values_of(dx), leaf.data))
-
-
-def owner_of(x: Array) -> Array:
-    """The array that owns the memory of x; where none does (a mapped file, another library), the one closest to it."""
-    while (base := x.base) is not None and hasattr(base, "dtype"):
-        x = base
-    return x
 
 
 def type_name(x: Any) -> str:

@@ -1,4 +1,4 @@
-"""dtypes as users name them: NumPy's, strings, Python's types, and those of PyTorch."""
+"""dtypes: those that hold floating values, what each can hold, and how users name them. Nothing here rounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-NAMES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
+from . import backend
+
+float16, float32, float64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+FLOATING = (float16, float32, float64)
+NAMES = {dtype: dtype.name for dtype in FLOATING}  # NumPy takes 3 us to make one
+KNOWN = (*NAMES.values(), "int8", "int16", "int32", "int64", "uint8", "bool")
+
+FP16_MAX = 65504.0  # the largest finite FP16 value (NVG section 2.1)
+FP16_OVERFLOW = 65520.0  # halfway from there to 2^16: from here on, rounding to nearest gives infinity
+FP32_OVERFLOW = 2.0**128 - 2.0**103  # the same for FP32
 
 
 def as_dtype(dtype: Any) -> np.dtype:
@@ -16,7 +25,54 @@ def as_dtype(dtype: Any) -> np.dtype:
     """
     name = str(dtype)
     if name.startswith("torch.") and not isinstance(dtype, str):
-        if name[6:] not in NAMES:
-            raise TypeError(f"dtype: expected one of {', '.join(NAMES)}, got {name}")
+        if name[6:] not in KNOWN:
+            raise TypeError(f"dtype: expected one of {', '.join(KNOWN)}, got {name}")
         return np.dtype(name[6:])
     return np.dtype(dtype)
+
+
+def fits(x: Any, dtype: np.dtype) -> bool:
+    """Whether dtype can hold all values of x, an array or a number.
+
+    FP16 and FP32 cannot hold a finite value that rounding would make infinite; an integer dtype cannot hold a value
+    beyond its range, nor nan and infinities.
+    """
+    limit = FP16_OVERFLOW if dtype == float16 else FP32_OVERFLOW if dtype == float32 else None
+    if isinstance(x, (int, float)):
+        return limit is None or not limit <= abs(x) < float("inf")
+    if x.dtype == dtype or np.can_cast(x.dtype, dtype):
+        return True
+    if limit is not None:
+        return not (((x >= limit) | (x <= -limit)) & backend.of(x).xp.isfinite(x)).any()
+    return dtype.kind not in "iu" or bool(_in_range(x, dtype).all())
+
+
+def _in_range(x: Any, dtype: np.dtype) -> Any:
+    """Where x, its fraction cut off, is within the range of an integer dtype."""
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    if x.dtype.kind in "iub":
+        return (x >= low) & (x <= high)
+    xp = backend.of(x).xp
+    whole = xp.trunc(x)
+    with np.errstate(over="ignore"):  # powers of two: exact, or beyond all that x's dtype holds
+        return xp.isfinite(x) & (whole >= float(low)) & (whole < float(high + 1))
+
+
+def require_fit(what: str, x: Any, dtype: np.dtype) -> None:
+    """ValueError unless `fits`. `what` is what the user called."""
+    if fits(x, dtype):
+        return
+    largest, wider = ("FP16, whose largest value is 65504", "FP32") if dtype == float16 else ("FP32", "FP64")
+    if isinstance(x, (int, float)):
+        raise ValueError(
+            f"{what}: the constant {x:g} does not fit {largest} (use float('inf'), a smaller constant, or compute in "
+            f"{wider})"
+        )
+    if dtype in FLOATING:
+        finite = x[backend.of(x).xp.isfinite(x)]
+        raise ValueError(
+            f"{what}: a value of magnitude {max(float(finite.max()), -float(finite.min())):g} does not fit {largest}; "
+            f"scale the values, or keep them in {wider}"
+        )
+    bad, limits = x[~_in_range(x, dtype)].reshape(-1)[0], np.iinfo(dtype)
+    raise ValueError(f"{what}: the value {bad} does not fit {dtype}, whose values go from {limits.min} to {limits.max}")

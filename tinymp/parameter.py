@@ -9,8 +9,9 @@ import numpy as np
 
 from . import backend
 from .autograd import Array, Variable, type_name
-from .events import here, tell, unobserved
-from .precision import FP32, MIXED, UPDATE, Policy, float16, float32, require_fit, store, to_dtype, use
+from .dtypes import float16, float32, require_fit
+from .events import here, tell
+from .precision import FP32, UPDATE, Policy, store, to_dtype
 from .sparse import SparseRows, dense_of, put, values_of, with_values
 from .tensor import Tensor, tensor
 
@@ -69,15 +70,11 @@ class Parameter(Tensor):
             raise ValueError(f"Parameter.data: expected an array on the {self.device}; move the model with .to(device)")
         if not backend.writeable(value):
             raise ValueError("Parameter.data: expected an array to write into, got a read-only one; pass a copy")
-        self._place(value)
+        _DATA.__set__(self, value)
+        self.lock()
+        self._version = [0]  # ops that saved the old array keep its change counter
 
     data = property(_DATA.__get__, _assign, doc="The working copy (see the class).")
-
-    def _place(self, data: Array) -> None:
-        """Make this the working copy. Ops that saved the old array keep its change counter."""
-        _DATA.__set__(self, data)
-        self.lock()
-        self._version = [0]
 
     def __setstate__(self, state: tuple) -> None:
         """For copy and pickle: the two arrays as they were, and the working copy read-only again."""
@@ -106,13 +103,6 @@ class Parameter(Tensor):
     def master_nbytes(self) -> int:
         """Bytes of the master copy alone; 0 where `data` is all there is."""
         return 0 if self._master is None else self._master.nbytes
-
-    def rounded_to_nearest(self) -> bool:
-        """Whether the working copy is the FP16 number nearest to the master, or all there is."""
-        if self._master is None:
-            return True
-        with unobserved(), use(MIXED):
-            return bool((self.data == store(self._master, like=self.data)).all())
 
     def write(self, value: Array | SparseRows) -> None:
         """Set the weight, or rows of it, to `value`: unrounded into the master, rounded once into the working copy.
@@ -173,10 +163,6 @@ class Parameter(Tensor):
         # ops that saved the old array keep its version counter
         return {**new, "_version": [0], "grad": None, "grad_scale": 1.0}
 
-    def move(self, device: str) -> None:
-        """Move master, working copy and gradient to a device. Nothing is rounded."""
-        replace([(self, self.moved_to(device))])
-
     def moved_to(self, device: str) -> dict[str, Any]:
         """What `replace` must set to move it to a device; nothing changes yet."""
         to = backend.get(device)
@@ -216,14 +202,3 @@ def _assign(x: Tensor, attributes: dict[str, Any]) -> None:
 def storage_of(policy: Policy, normalisation: bool) -> np.dtype:
     """The dtype that a policy gives to parameters and floating buffers, of a normalisation layer or any other."""
     return policy.norm if normalisation and policy.storage == float16 else policy.storage
-
-
-def parameter(*shape: int, normalisation: bool = False) -> Parameter:
-    """A Parameter of zeros for a new layer, in FP32: models get another storage by `policy.cast`.
-
-    MemoryError for a shape that no memory holds.
-    """
-    try:
-        return Parameter(backend.default().xp.zeros(shape, FP32.storage), normalisation=normalisation)
-    except ValueError as error:  # NumPy's for more elements than memory has addresses
-        raise MemoryError(f"a weight of shape {shape} does not fit into memory ({error})") from error

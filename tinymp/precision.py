@@ -29,16 +29,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import backend
+from .dtypes import FLOATING, NAMES, float16, float32, require_fit
 from .events import here, tell
 
 Array = Any
-
-float16, float32, float64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
-FLOATING = (float16, float32, float64)
-NAMES = {dtype: dtype.name for dtype in FLOATING}  # NumPy takes 3 us to make one
-FP16_MAX = 65504.0  # the largest finite FP16 value (NVG section 2.1)
-FP16_OVERFLOW = 65520.0  # halfway from there to 2^16: from here on, rounding to nearest gives infinity
-FP32_OVERFLOW = 2.0**128 - 2.0**103  # the same for FP32
 
 
 # ------------------------------------------------------------------------------------------------ kinds of arithmetic
@@ -370,51 +364,6 @@ def scalar(value: Any, dtype: np.dtype) -> Array:
         return to_dtype(value, dtype)
     with np.errstate(over="ignore"):
         return np.asarray(value).astype(dtype)[()]
-
-
-def fits(x: Any, dtype: np.dtype) -> bool:
-    """Whether dtype can hold all values of x, an array or a number.
-
-    FP16 and FP32 cannot hold a finite value that rounding would make infinite; an integer dtype cannot hold a value
-    beyond its range, nor nan and infinities.
-    """
-    limit = FP16_OVERFLOW if dtype == float16 else FP32_OVERFLOW if dtype == float32 else None
-    if isinstance(x, (int, float)):
-        return limit is None or not limit <= abs(x) < float("inf")
-    if x.dtype == dtype or np.can_cast(x.dtype, dtype):
-        return True
-    if limit is not None:
-        return not (((x >= limit) | (x <= -limit)) & backend.of(x).xp.isfinite(x)).any()
-    return dtype.kind not in "iu" or bool(_in_range(x, dtype).all())
-
-
-def _in_range(x: Array, dtype: np.dtype) -> Array:
-    """Where x, its fraction cut off, is within the range of an integer dtype."""
-    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    if x.dtype.kind in "iub":
-        return (x >= low) & (x <= high)
-    whole = backend.of(x).xp.trunc(widen(x))
-    return (whole >= low) & (whole < high + 1)  # powers of two: exact in every dtype; nan is on neither side
-
-
-def require_fit(what: str, x: Any, dtype: np.dtype) -> None:
-    """ValueError unless `fits`; nothing is rounded. `what` is what the user called."""
-    if fits(x, dtype):
-        return
-    largest, wider = ("FP16, whose largest value is 65504", "FP32") if dtype == float16 else ("FP32", "FP64")
-    if isinstance(x, (int, float)):
-        raise ValueError(
-            f"{what}: the constant {x:g} does not fit {largest} (use float('inf'), a smaller constant, or compute in "
-            f"{wider})"
-        )
-    if dtype in FLOATING:
-        size = backend.of(x).xp.abs(widen(x) if x.dtype in FLOATING else x.astype(float64))
-        raise ValueError(
-            f"{what}: a value of magnitude {size[size < float('inf')].max():g} does not fit {largest}; scale the "
-            f"values, or keep them in {wider}"
-        )
-    bad, limits = x[~_in_range(x, dtype)].reshape(-1)[0], np.iinfo(dtype)
-    raise ValueError(f"{what}: the value {bad} does not fit {dtype}, whose values go from {limits.min} to {limits.max}")
 
 
 def fit(what: str, x: Array, dtype: np.dtype) -> Array:

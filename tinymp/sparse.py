@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import backend, precision
-from .precision import FLOATING, scatter_add, store, widen
+from .dtypes import FLOATING
+from .precision import scatter_add, store, widen
 
 Array = Any
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import backend, dtypes
-from .autograd import Array, Backward, Variable, is_grad_enabled, type_name
-from .precision import FLOATING, Policy, fit, float32, float64, require_fit, scalar
+from .autograd import Array, Backward, Variable, type_name
+from .dtypes import FLOATING, float32, float64, require_fit
+from .grad_mode import is_grad_enabled
+from .precision import Policy, fit, scalar
 
 
 class Tensor(Variable):

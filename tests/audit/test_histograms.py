@@ -8,7 +8,7 @@ import pytest
 import tinymp as mp
 from tinymp import nn, ops, optim
 from tinymp.audit.histograms import Exponents
-from tinymp.precision import FP16_MAX
+from tinymp.dtypes import FP16_MAX
 
 GRADIENTS = np.array([0, 0, 2.0**-20, 1.5 * 2.0**-20, 2.0**-12, 3.0], np.float32)
 

@@ -9,6 +9,7 @@ import pytest
 import tinymp as mp
 from tinymp import nn, optim
 from tinymp.audit.updates import LostUpdates
+from tinymp.parameter import replace
 from tinymp.sparse import SparseRows
 
 # w, dw, fp16(w + dw) == w, |w / dw| > 2048
@@ -273,10 +274,10 @@ def test_text_json_and_picture():
 
 def test_on_a_gpu(gpu):
     p, sgd = planted(mp.MIXED)
-    p.move("gpu")
+    replace([(p, p.moved_to("gpu"))])
     give(p, np.array([-row[1] for row in PLANTED], np.float32))
     table = mp.MIXED.cast(nn.Parameter(np.ones((4, 3), np.float32)))
-    table.move("gpu")
+    replace([(table, table.moved_to("gpu"))])
     twice = np.full((3, 3), -(2.0**-13), np.float16)
     table.grad = SparseRows(gpu.asarray(np.array([1, 1, 3])), gpu.asarray(twice), table.shape)
     sgd.add_param_group({"params": [("table", table)]})

@@ -1,16 +1,13 @@
 """The CUDA twins of batch norm and layer norm, held against their definitions."""
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 
 import tinymp as mp
 from oracle import randn
 from tinymp import nn, ops, statistics
+from tinymp.backend import rows
 from twins import check_twin, launches, on_device
-
-NORM = import_module("tinymp.ops.norm")  # `ops.norm` is the function
 
 # A line of memory has 8 halves or 4 floats, a thread reads 4 lines at a time, a block has 256 threads.
 IMAGES = [
@@ -30,7 +27,7 @@ MATRICES = [(4, 3), (3, 8), (9, 300), (70, 16), (300, 5)]
 def split(request, monkeypatch):
     """Whether several blocks share a channel: only from some thousand values on, unless told otherwise."""
     if request.param == "split":
-        monkeypatch.setattr(NORM, "_parts", lambda groups, n: 3)
+        monkeypatch.setattr(rows, "_parts", lambda groups, n: 3)
     return request.param == "split"
 
 
@@ -80,7 +77,7 @@ def test_batch_norm_of_matrices(gpu, split, shape):
 
 @pytest.mark.parametrize(("shape", "parts"), [((45, 130), 40), ((300, 2, 9), 280)])
 def test_more_parts_than_threads_that_combine_them(gpu, monkeypatch, shape, parts):
-    monkeypatch.setattr(NORM, "_parts", lambda groups, n: parts)
+    monkeypatch.setattr(rows, "_parts", lambda groups, n: parts)
     x = 1 + 2 * randn(*shape)
     check_twin(training, x, dtypes=("float16",), gradient=False, **lengths(x))
 
@@ -224,9 +221,9 @@ ROWS = [(3, 4, 5), (5, 8), (300, 9), (3, 64), (7, 257), (2, 1023), (2, 1025), (1
 def test_layer_norm(gpu, split, shape, given):
     kernels = {"layer_norm_forward", "layer_norm_backward"}
     kernels |= {"layer_norm_sums_columns", "layer_norm_totals"} if given else set()
-    n, rows = shape[-1], np.prod(shape[:-1])
+    n, count = shape[-1], np.prod(shape[:-1])
     x = 1 + 2 * randn(*shape)
-    length = {"length": 20 * n, "grad_length": 8 * n + rows}
+    length = {"length": 20 * n, "grad_length": 8 * n + count}
     check_twin(lambda x, *p: ops.layer_norm(x, n, *p), x, *affine(n, given), kernels=kernels, **length)
 
 
@@ -271,7 +268,7 @@ def test_layer_norm_large_mean_does_not_cancel(gpu):
 
 
 def test_what_is_too_long_for_32_bits_is_left_to_the_definition(gpu, monkeypatch):
-    monkeypatch.setattr(NORM, "LONGEST", 4)
+    monkeypatch.setattr(rows, "LONGEST", 4)
     before = len(launches() or ())
     for op in (training, evaluation, lambda x, w, b: ops.layer_norm(x, 5, w, b)):
         check_twin(op, randn(5, 5), *affine(5), length=100, grad_length=50)
@@ -280,7 +277,7 @@ def test_what_is_too_long_for_32_bits_is_left_to_the_definition(gpu, monkeypatch
 
 def test_a_thread_adds_in_blocks(gpu, monkeypatch):
     """Where all blocks are busy with other channels, each thread has thousands of terms of its sums."""
-    monkeypatch.setattr(NORM, "ENOUGH", 1)
+    monkeypatch.setattr(rows, "ENOUGH", 1)
     x = randn(1, 2, 700, 700).astype("float32")
     b = mp.Tensor(on_device(np.zeros(2, "float32"))).requires_grad_()
     ops.batch_norm(mp.Tensor(on_device(x)), None, None, None, b, training=True).backward(

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..backend.layout import ceil_div
-from ..precision import DOT, MOVEMENT, REDUCTION, float16
+from ..dtypes import float16
+from ..precision import DOT, MOVEMENT, REDUCTION
 from .ledger import Row
 
 FLUSHED = 0.01  # share of results that become 0 from which on it is worth a look

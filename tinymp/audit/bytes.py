@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .. import backend, ops, optim, statistics
-from ..autograd import Op, owner_of
+from ..autograd import Op
+from ..dtypes import float16
 from ..events import unobserved
 from ..nn.module import Module
 from ..optim.optimizer import Optimizer
 from ..parameter import Parameter
-from ..precision import FP32, MIXED, Policy, current_policy, float16, use
+from ..precision import FP32, MIXED, Policy, current_policy, use
 from ..sparse import SparseRows, values_of
 from ..tensor import Tensor
 from . import meta
@@ -237,10 +238,10 @@ class ByteLedger(Instrument):
         kept = kept_by(self._graph)
         for model in self.listener.models:  # frozen weights are kept for the gradients of what comes before them
             parameters = list(model.parameters())
-            if any(id(owner_of(p.data)) in kept for p in parameters):
+            if any(id(backend.owner_of(p.data)) in kept for p in parameters):
                 self._known(parameters)
         for p in self._alive():
-            kept.pop(id(owner_of(p.data)), None)
+            kept.pop(id(backend.owner_of(p.data)), None)
         self._note("activations", _sizes(kept.values(), whole=True))
 
     def _note(self, role: str, sizes: dict[str, int]) -> None:
@@ -250,7 +251,7 @@ class ByteLedger(Instrument):
 
 def _identity(x: Any) -> tuple[int, int]:
     """What identifies the memory of an array, and its size."""
-    owner = owner_of(x.data if isinstance(x, Tensor) else values_of(x))
+    owner = backend.owner_of(x.data if isinstance(x, Tensor) else values_of(x))
     return id(owner), owner.nbytes
 
 
@@ -261,7 +262,7 @@ def _sizes(arrays: Iterable[Any], whole: bool = False) -> dict[str, int]:
         if isinstance(x, SparseRows):
             sizes[str(x.indices.dtype)] += x.indices.nbytes
             x = x.values
-        sizes[str(x.dtype)] += owner_of(x).nbytes if whole else x.nbytes
+        sizes[str(x.dtype)] += backend.owner_of(x).nbytes if whole else x.nbytes
     return dict(sizes)
 
 

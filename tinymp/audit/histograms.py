@@ -12,10 +12,11 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from .. import backend
-from ..autograd import Op, owner_of
+from ..autograd import Op
 from ..backend.histogram import BINS, HIGHEST, INFINITIES, LOWEST, NANS, ZEROS, bin_of
+from ..dtypes import FP16_MAX, NAMES, float16
 from ..parameter import Parameter
-from ..precision import FP16_MAX, LOSS, NAMES, current_policy, float16
+from ..precision import LOSS, current_policy
 from ..sparse import values_of
 from ..tensor import Tensor
 from .listener import Instrument, Place
@@ -119,7 +120,7 @@ class _Histogram:
 def _memory_of(gradients: tuple) -> dict[int, Any]:
     """{id: owner} of the arrays that own the memory of the FP16 gradients."""
     arrays = [values_of(g) for g in gradients if getattr(g, "dtype", None) == float16 and g.ndim]
-    return {id(owner_of(x)): owner_of(x) for x in arrays}
+    return {id(backend.owner_of(x)): backend.owner_of(x) for x in arrays}
 
 
 def _underflows(x: Any, y: Any) -> np.ndarray:
@@ -184,7 +185,7 @@ class Exponents(Instrument):
 
     def rounded(self, place: Place, x: Any, y: Any) -> None:
         if place.phase == "backward" and y.dtype == float16 and self._looks():
-            whole = owner_of(backend.of(y).xp.asarray(y))
+            whole = backend.owner_of(backend.of(y).xp.asarray(y))
             self._rounded.append((ref(whole), y.size, _underflows(x, y)))
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
@@ -259,7 +260,7 @@ class Exponents(Instrument):
         return self._tensors[key]
 
     def _count(self, histogram: _Histogram, x: Any, scale: float, ahead: int = 0) -> None:
-        _, size, underflows = self._underflows.get(id(owner_of(x)), (None, 1, _NONE))
+        _, size, underflows = self._underflows.get(id(backend.owner_of(x)), (None, 1, _NONE))
         shown = math.prod(n for n, step in zip(x.shape, x.strides) if step)  # of a broadcast array, each several times
         times = x.size // size if shown == size else 0  # of a part of a rounded array, the underflows are not known
         histogram.add(x, times * underflows, scale, self.listener.iteration + ahead, self._spaced)

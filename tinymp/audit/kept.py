@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..autograd import Array, Op, Variable, owner_of
+from .. import backend
+from ..autograd import Array, Op, Variable
 
 
 def saved_nbytes(root: Variable) -> int:
@@ -16,7 +17,7 @@ def saved_nbytes(root: Variable) -> int:
         if op is not None and op not in graph:
             graph.add(op)
             ops += [edge[0] for edge in op.edges if isinstance(edge, tuple)]
-    return sum(owner_of(x).nbytes for x in kept_by(graph).values())
+    return sum(backend.owner_of(x).nbytes for x in kept_by(graph).values())
 
 
 def kept_by(ops: Iterable[Op]) -> dict[int, Array]:
@@ -29,9 +30,9 @@ def kept_by(ops: Iterable[Op]) -> dict[int, Array]:
     for op in ops:
         if op.saved is None:
             continue
-        leaves |= {id(owner_of(edge.data)) for edge in op.edges if isinstance(edge, Variable)}
+        leaves |= {id(backend.owner_of(edge.data)) for edge in op.edges if isinstance(edge, Variable)}
         for value in vars(op).values():  # `saved`, `statistics`, and other attributes that forward has set
             for x in value if isinstance(value, (tuple, list)) else (value,):
                 if hasattr(x, "nbytes") and hasattr(x, "strides"):
-                    kept[id(owner_of(x))] = x
+                    kept[id(backend.owner_of(x))] = x
     return {owner: x for owner, x in kept.items() if owner not in leaves}

@@ -12,7 +12,8 @@ from typing import Any
 
 from .. import backend
 from ..autograd import Array, Op
-from ..precision import FLOATING, MOVEMENT, UPDATE, current_policy, float16
+from ..dtypes import FLOATING, float16
+from ..precision import MOVEMENT, UPDATE, current_policy
 from ..sparse import values_of
 from .listener import Instrument, Place
 from .sampling import RED, SKY, table

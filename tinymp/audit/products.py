@@ -14,8 +14,8 @@ from typing import Any
 
 from ..autograd import Op
 from ..backend.layout import ceil_div
+from ..dtypes import FLOATING, float16
 from ..ops.conv import Conv2d, ConvTranspose2d
-from ..precision import FLOATING, float16
 from ..sparse import values_of
 from .listener import Instrument, Place
 from .sampling import BLUE, RED, table

@@ -16,13 +16,14 @@ import numpy as np
 
 from .. import backend
 from ..autograd import Array, Backward, Op
+from ..dtypes import FP16_OVERFLOW
 from ..events import Observer, here, observe, unobserved
 from ..optim.observed import power_below
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
 from ..optim.scaler import MIN_SCALE, LossScaler, NoLossScaler, ScaleLoss
 from ..parameter import Parameter
-from ..precision import FP16_OVERFLOW, Policy, current_policy, use
+from ..precision import Policy, current_policy, use
 from ..sparse import nonfinite
 from ..tensor import Tensor
 from .listener import Instrument, Listener, Place

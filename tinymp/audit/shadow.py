@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backend
-from ..autograd import Array, Op, Target, owner_of
+from ..autograd import Array, Op, Target
+from ..dtypes import FLOATING, float16, float32
 from ..events import unobserved
 from ..ops.dropout import Dropout
 from ..ops.norm import Running
 from ..parameter import Parameter
-from ..precision import FLOATING, FP32, float16, float32, reduce, to_dtype, use, widen
+from ..precision import FP32, reduce, to_dtype, use, widen
 from ..sparse import dense_of, values_of
 from ..tensor import Tensor
 from .listener import Instrument, Place
@@ -278,8 +279,8 @@ class Shadow(Instrument):
         if isinstance(y, np.generic):
             self._scalars.setdefault(op, {})[i] = backend.of(value).xp.asarray(value)
             return
-        owner = owner_of(y)  # the array whose change counter y shares, as Op.apply decides
-        seen = [a.version for a in args if isinstance(a, Tensor) and owner_of(a.data) is owner]
+        owner = backend.owner_of(y)  # the array whose change counter y shares, as Op.apply decides
+        seen = [a.version for a in args if isinstance(a, Tensor) and backend.owner_of(a.data) is owner]
         gone = partial(_forget, weakref.ref(self), id(y))
         self._kept[id(y)] = Kept(weakref.ref(y, gone), value, seen[0] if seen else 0)
 

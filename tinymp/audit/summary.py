@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ..precision import float16
+from ..dtypes import float16
 from .advice import SPOILS
 from .numbers import count, many, number, power, real, share
 

@@ -80,7 +80,7 @@ TOPICS: dict[str, Topic] = {
         "An update with an infinite gradient would destroy the weights for good. A constant that does not fit FP16 "
         "raises instead.",
         ">>> ops.exp(mp.tensor([11.0, 12.0]).half()).tolist()\n[59872.0, inf]",
-        read=("precision.store", "precision.require_fit", "optim.scaler.LossScaler.step"),
+        read=("precision.store", "dtypes.require_fit", "optim.scaler.LossScaler.step"),
         measure=("ledger.sorted_by('infinite')", "scale"),
         words=("infinity", "inf", "nan", "StepResult"),
         see=("loss scaling", "softmax"),

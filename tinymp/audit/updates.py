@@ -6,9 +6,10 @@ from typing import Any
 
 from .. import backend
 from ..autograd import Array
+from ..dtypes import float16
 from ..events import unobserved
 from ..parameter import Parameter
-from ..precision import MIXED, current_policy, float16, to_dtype, use, widen
+from ..precision import MIXED, current_policy, to_dtype, use, widen
 from ..sparse import rows_of, values_of
 from .listener import Instrument, Place
 from .sampling import BLUE, RED, Spaced, distinct, table

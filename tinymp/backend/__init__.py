@@ -24,6 +24,7 @@ __all__ = [
     "gpu",
     "manual_seed",
     "of",
+    "owner_of",
     "set_rng_state",
     "synchronize",
     "to_cpu",
@@ -72,6 +73,13 @@ def to_cpu(x: Any) -> np.ndarray:
 def writeable(x: Any) -> bool:
     """Whether x may be written to. CuPy has no read-only arrays, and writing to "meta" arrays does nothing."""
     return of(x) is not cpu or x.flags.writeable
+
+
+def owner_of(x: Any) -> Any:
+    """The array that owns the memory of x; where none does (a mapped file, another library), the one closest to it."""
+    while (base := x.base) is not None and hasattr(base, "dtype"):
+        x = base
+    return x
 
 
 # ----------------------------------------------------------------------------------------------------- default device

@@ -7,9 +7,9 @@ from typing import Any
 from .. import ops
 from ..arguments import flag, floating, integers, number, tensor
 from ..ops.attention import attend
-from ..parameter import parameter
 from ..tensor import Tensor
 from . import init
+from .init import parameter
 from .layers import Linear
 from .module import Module, refuse_placement
 

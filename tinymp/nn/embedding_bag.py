@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .. import ops
 from ..arguments import choice, flag, integers, refuse
-from ..parameter import parameter
 from ..tensor import Tensor
 from . import init
+from .init import parameter
 from .module import Module, refuse_placement
 
 

@@ -15,12 +15,25 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import backend
-from ..autograd import Array, no_grad
+from ..autograd import Array
+from ..dtypes import FLOATING, require_fit
+from ..grad_mode import no_grad
 from ..parameter import Parameter
-from ..precision import FLOATING, require_fit, to_dtype
+from ..precision import FP32, to_dtype
 from ..tensor import Tensor
 
 T = TypeVar("T", bound=Tensor)
+
+
+def parameter(*shape: int, normalisation: bool = False) -> Parameter:
+    """A Parameter of zeros for a new layer, in FP32: models get another storage by `policy.cast`.
+
+    MemoryError for a shape that no memory holds.
+    """
+    try:
+        return Parameter(backend.default().xp.zeros(shape, FP32.storage), normalisation=normalisation)
+    except ValueError as error:  # NumPy's for more elements than memory has addresses
+        raise MemoryError(f"a weight of shape {shape} does not fit into memory ({error})") from error
 
 
 def _write(op: str, tensor: T, value: Array) -> T:

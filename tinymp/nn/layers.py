@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 from .. import ops
 from ..arguments import choice, flag, integers, refuse
-from ..parameter import Parameter, parameter
+from ..parameter import Parameter
 from ..tensor import Tensor
 from . import init
+from .init import parameter
 from .module import Module, refuse_placement
 
 

@@ -10,9 +10,11 @@ import numpy as np
 
 from .. import backend
 from ..autograd import Array
+from ..dtypes import FLOATING, fits
+from ..events import unobserved
 from ..loading import overwrite
 from ..parameter import Parameter, replace, storage_of
-from ..precision import FLOATING, MIXED, Policy, fits, to_dtype, use
+from ..precision import MIXED, Policy, store, to_dtype, use
 from ..tensor import Tensor
 from .hooks import Hooks, RemovableHandle
 
@@ -327,7 +329,7 @@ class Module:
         state = {}
         for name, x in self._state().items():
             state[name] = np.array(backend.to_cpu(_exact(x)))
-            if isinstance(x, Parameter) and not x.rounded_to_nearest():
+            if isinstance(x, Parameter) and not _is_rounded(x):
                 state[name + _COPY] = np.array(backend.to_cpu(x.data))
         return state
 
@@ -452,3 +454,11 @@ def _loadable_copy(own: Tensor, value: Any, master: Array) -> Array | None:
     if not ((array == nearest) | (array == other)).all():
         raise ValueError("expected FP16 numbers next to those of the master: it belongs to another one")
     return backend.of(master).asarray(np.array(array))
+
+
+def _is_rounded(p: Parameter) -> bool:
+    """Whether the working copy is the FP16 number nearest to the master, or all there is."""
+    if p.master is p.data:
+        return True
+    with unobserved(), use(MIXED):
+        return bool((p.data == store(p.master, like=p.data)).all())

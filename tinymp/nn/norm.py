@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 from .. import backend, ops, statistics
 from ..arguments import flag, integers, number
 from ..loading import overwrite
-from ..parameter import Parameter, parameter
+from ..parameter import Parameter
 from ..precision import to_dtype
 from ..tensor import Tensor
 from . import init
+from .init import parameter
 from .module import Module, refuse_placement
 
 

@@ -7,7 +7,8 @@ import math
 from ..arguments import choice, floating, number, refuse
 from ..autograd import Array, Op
 from ..backend.kernels import Kernels
-from ..precision import POINTWISE, require_fit, store, widen
+from ..dtypes import require_fit
+from ..precision import POINTWISE, store, widen
 from ..tensor import Tensor
 from .pointwise import FromInput, FromOutput, launch_map
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import backend
 from ..arguments import axis, floating, tensor
-from ..precision import FLOATING, float16, float32
+from ..dtypes import FLOATING, float16, float32
 from ..tensor import Tensor
 from .dot import matmul
 from .dropout import dropout

@@ -30,7 +30,8 @@ from ..arguments import floating, integers
 from ..autograd import Array, Op, Target
 from ..backend.kernels import Kernels
 from ..backend.layout import LONGEST, ceil_div
-from ..precision import DOT, FP32, MOVEMENT, REDUCTION, add_to, float16, gemm, may_fuse, reduce, store, widen
+from ..dtypes import float16
+from ..precision import DOT, FP32, MOVEMENT, REDUCTION, add_to, gemm, may_fuse, reduce, store, widen
 from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)

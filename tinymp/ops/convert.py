@@ -8,7 +8,8 @@ import numpy as np
 
 from .. import backend, dtypes
 from ..autograd import Array, Op
-from ..precision import FLOATING, MOVEMENT, POINTWISE, fit, float16, float32, float64, to_dtype
+from ..dtypes import FLOATING, float16, float32, float64
+from ..precision import MOVEMENT, POINTWISE, fit, to_dtype
 from ..tensor import Tensor
 
 
@@ -64,7 +65,7 @@ def to(input: Tensor, target: Any) -> Tensor:
     hold (300 in int8, nan), an integer beyond FP16, or a device that does not exist; RuntimeError for a device that
     does not work: it says why.
     """
-    if target is None or (isinstance(target, str) and target not in dtypes.NAMES):
+    if target is None or (isinstance(target, str) and target not in dtypes.KNOWN):
         device = backend.get(target)
         return input if device is backend.of(input.data) else Move.apply(input, to=device)
     try:
@@ -72,7 +73,7 @@ def to(input: Tensor, target: Any) -> Tensor:
     except TypeError:
         dtype = np.dtype(object)
     if dtype.kind not in "iub" and dtype not in FLOATING:
-        known = ", ".join(dtypes.NAMES)
+        known = ", ".join(dtypes.KNOWN)
         raise TypeError(f"to: expected a device ('cpu', 'gpu') or a dtype (one of {known}), got {target!r}")
     if dtype == input.dtype:
         return input

@@ -9,8 +9,8 @@ import numpy as np
 
 from .. import backend
 from ..arguments import constant, flag, number, sizes, tensor
-from ..dtypes import as_dtype
-from ..precision import FLOATING, float32, scalar, to_dtype
+from ..dtypes import FLOATING, as_dtype, float32
+from ..precision import scalar, to_dtype
 from ..tensor import Tensor
 
 

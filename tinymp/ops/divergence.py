@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..arguments import choice, floating, refuse
-from ..precision import float16
+from ..dtypes import float16
 from ..tensor import Tensor
 from .compare import eq
 from .pointwise import div, exp, log, masked_fill, mul, sub

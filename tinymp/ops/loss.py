@@ -15,7 +15,8 @@ from ..arguments import choice, constant, floating, refuse, tensor
 from ..autograd import Array, Op
 from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, blocks, channels, compact, matching, row_lanes
-from ..precision import FLOATING, FP32, LOSS, float16, float32, reduce, store, widen
+from ..dtypes import FLOATING, float16, float32
+from ..precision import FP32, LOSS, reduce, store, widen
 from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +16,12 @@ from .. import backend
 from ..arguments import axis, flag, floating, integers, number
 from ..autograd import Array, Op
 from ..backend.kernels import Kernels
-from ..backend.layout import ENOUGH, LONGEST, THREADS, ceil_div, channels, compact, matching, power_of_two, row_lanes
+from ..backend.layout import THREADS, ceil_div, compact, matching
+from ..backend.rows import over_all_but, over_channels, over_last
 from ..precision import FP32, POINTWISE, REDUCTION, add_to, reduce, store, widen
 from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)
-LEAST_PER_BLOCK = 8192  # elements: fewer are not worth a block of their own
 
 
 @dataclass
@@ -111,15 +111,17 @@ class BatchNorm(Op):
 
     def forward_cuda(self, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running) -> Array:
         xp, dense = self.xp, compact(self.xp, x)
-        if (plan := _over_channels(dense)) is None:
+        if (plan := over_channels(dense)) is None:
             return NotImplemented
         y = xp.empty_like(dense)
         mean, rstd = (xp.empty((1, x.shape[1], *[1] * (x.ndim - 2)), FP32.storage) for _ in range(2))
         moved = running.for_kernel()
         var = xp.empty_like(mean) if moved is None else None  # only `update` needs it
-        work = plan.sums(xp, "batch_norm_moments", dense)
+        work = plan.sums(KERNELS, xp, "batch_norm_moments", dense)
         parameters = _vector(xp, w), _vector(xp, b)
-        plan.launch("batch_norm_forward", dense, *parameters, y, work, mean, var, rstd, *(moved or _NOT_MOVED), eps)
+        plan.launch(
+            KERNELS, "batch_norm_forward", dense, *parameters, y, work, mean, var, rstd, *(moved or _NOT_MOVED), eps
+        )
         if moved is None:
             running.update(mean, var, x.size // x.shape[1])
         self.save(x, w, statistics=(mean, rstd))
@@ -157,12 +159,12 @@ class FixedNorm(Op):
 
     def forward_cuda(self, x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, *, eps: float) -> Array:
         xp, dense = self.xp, compact(self.xp, x)
-        if (plan := _over_channels(dense)) is None:
+        if (plan := over_channels(dense)) is None:
             return NotImplemented
         y = xp.empty_like(dense)
         kept, rstd = (xp.empty((1, x.shape[1], *[1] * (x.ndim - 2)), FP32.storage) for _ in range(2))
         given = [_vector(xp, v) for v in (mean, var, w, b)]
-        plan.launch("fixed_norm_forward", dense, *given, y, kept, rstd, eps)
+        plan.launch(KERNELS, "fixed_norm_forward", dense, *given, y, kept, rstd, eps)
         self.save(x, w, statistics=(kept, rstd))
         return y
 
@@ -215,29 +217,29 @@ class LayerNorm(Op):
         return dx, dw, db
 
     def forward_cuda(self, x: Array, w: Array | None, b: Array | None, *, axes: tuple, eps: float) -> Array:
-        if (rows := _rows(x, axes)) is None:
+        if (rows := over_last(x, axes)) is None:
             return NotImplemented
         xp, dense = self.xp, self.xp.ascontiguousarray(x)
         y = xp.empty_like(dense)
         mean, rstd = (xp.empty((*x.shape[: axes[0]], *[1] * len(axes)), FP32.storage) for _ in range(2))
-        rows.launch("layer_norm_forward", dense, _vector(xp, w), _vector(xp, b), y, mean, rstd, eps)
+        rows.launch(KERNELS, "layer_norm_forward", dense, _vector(xp, w), _vector(xp, b), y, mean, rstd, eps)
         self.save(x, w, statistics=(mean, rstd))
         return y
 
     def backward_cuda(self, dy: Array) -> Any:
         (x, w), (like_x, like_w, like_b), xp = self.saved, self.targets, self.xp
-        rows, pack = _rows(x, self.axes), 16 // x.itemsize
-        plan = rows and _plan(rows.rows, rows.length, 1, pack)
+        rows, pack = over_last(x, self.axes), 16 // x.itemsize
+        plan = rows and over_all_but(rows.rows, rows.length, 1, pack)
         if rows is None or plan is None:
             return NotImplemented
         x, dy, mean, rstd = (xp.ascontiguousarray(a) for a in (x, dy, *self.statistics))
         dx = xp.empty_like(x) if like_x else None
         if like_x:
-            rows.launch("layer_norm_backward", x, dy, _vector(xp, w), mean, rstd, dx)
+            rows.launch(KERNELS, "layer_norm_backward", x, dy, _vector(xp, w), mean, rstd, dx)
         dw, db = (xp.empty(like.shape, FP32.storage) if like else None for like in (like_w, like_b))
         if like_w or like_b:
             work, lanes = plan.room(xp, x), 4  # few columns per block: most of its threads run along the parts
-            plan.launch("layer_norm_sums", x, dy, mean, rstd, work)
+            plan.launch(KERNELS, "layer_norm_sums", x, dy, mean, rstd, work)
             arguments = (work, dw, db, rows.length, lanes, plan.parts)
             KERNELS.launch("layer_norm_totals", x.dtype, ceil_div(rows.length, lanes * pack), THREADS, *arguments)
         return dx, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
@@ -313,67 +315,6 @@ class Normalize(Op):
         return top * self.xp.power(reduce(self.xp.power(size, self.p), self.dim, "sum", like=like), 1 / self.p)
 
 
-# ------------------------------------------------------------------------------------------------------ blocks of a GPU
-
-
-class _Plan(NamedTuple):
-    """How blocks share x, seen as (outer, channels, run); see norm.cu."""
-
-    outer: int
-    channels: int
-    run: int
-    lanes: int  # neighbouring threads that walk along one run of memory; a power of two
-    rows_per_part: int
-    columns_per_part: int
-    parts: int  # blocks that share a channel (or neighbouring channels)
-    groups: int  # channels, or groups of neighbouring channels
-
-    def launch(self, kernel: str, x: Array, *others: Any) -> None:
-        name = kernel if self.run > 1 else f"{kernel}_columns"
-        KERNELS.launch(name, x.dtype, self.groups * self.parts, THREADS, x, *others, *self[:-1])
-
-    def room(self, xp: Any, x: Array) -> Array:
-        """Room for what every part accumulates: up to 1 + 2 V floats for V channels."""
-        v = 1 if self.run > 1 else 16 // x.itemsize
-        return xp.empty(self.parts * ceil_div(self.channels, v) * (1 + 2 * v), FP32.storage)
-
-    def sums(self, xp: Any, kernel: str, x: Array, *others: Array) -> Array | None:
-        """The parts' sums, or None where each channel is one part: the next kernel then sums by itself."""
-        if self.parts == 1:
-            return None
-        work = self.room(xp, x)
-        self.launch(kernel, x, *others, work)
-        return work
-
-
-def _plan(outer: int, c: int, run: int, pack: int) -> _Plan | None:
-    """The plan for (outer, c, run); None where one of them is 0 or too long."""
-    if not 0 < min(outer, c, run) <= max(outer, c, run) <= LONGEST:
-        return None
-    if run == 1:  # a block takes lanes * pack channels, and its threads rows of them
-        lanes = min(16, power_of_two(ceil_div(c, pack)))
-        groups = ceil_div(c, lanes * pack)
-        rows = ceil_div(outer, min(_parts(groups, outer * lanes * pack), 8 * THREADS // lanes))
-        return _Plan(outer, c, run, lanes, rows, 1, ceil_div(outer, rows), groups)
-    rows, columns, parts = outer, run, _parts(c, outer * run)
-    if parts <= outer:
-        rows = ceil_div(outer, parts)
-    else:
-        columns = ceil_div(ceil_div(run, parts), pack) * pack
-    lanes = min(THREADS, power_of_two(ceil_div(columns, pack)))
-    return _Plan(outer, c, run, lanes, rows, columns, ceil_div(outer, rows) * ceil_div(run, columns), c)
-
-
-def _parts(groups: int, n: int) -> int:
-    """Into how many parts to split each of `groups` sums over n elements: enough blocks, none of them too small."""
-    return max(1, min(ENOUGH // groups, n // LEAST_PER_BLOCK))
-
-
-def _over_channels(x: Array) -> _Plan | None:
-    """The plan for the dense x (N, C, ...)."""
-    return _plan(*channels(x), 16 // x.itemsize)
-
-
 def _vector(xp: Any, v: Array | None) -> Array | None:
     """A parameter or statistic as the kernels take it: FP32 without gaps."""
     return None if v is None else xp.ascontiguousarray(widen(v))
@@ -382,33 +323,14 @@ def _vector(xp: Any, v: Array | None) -> Array | None:
 def _backward_cuda(op: Op, dy: Array, likes: tuple, *, fixed: bool) -> Any:
     (x, w), (mean, rstd), (like_x, like_w, like_b), xp = op.saved, op.statistics, likes, op.xp
     x = compact(xp, x)
-    if (plan := _over_channels(x)) is None:
+    if (plan := over_channels(x)) is None:
         return NotImplemented
     dy, mean = matching(xp, dy, x), _vector(xp, mean)
     dx = xp.empty_like(x) if like_x else None
     dw, db = (xp.empty(like.shape, FP32.storage) if like else None for like in (like_w, like_b))
-    work = plan.sums(xp, "batch_norm_sums", x, dy, mean) if like_w or like_b or not fixed else None
-    plan.launch("batch_norm_backward", x, dy, _vector(xp, w), mean, _vector(xp, rstd), dx, dw, db, work, fixed)
+    work = plan.sums(KERNELS, xp, "batch_norm_sums", x, dy, mean) if like_w or like_b or not fixed else None
+    plan.launch(KERNELS, "batch_norm_backward", x, dy, _vector(xp, w), mean, _vector(xp, rstd), dx, dw, db, work, fixed)
     return dx, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
-
-
-class _Rows(NamedTuple):
-    """How blocks share x, seen as rows of neighbours."""
-
-    rows: int
-    length: int
-    lanes: int  # threads per row
-
-    def launch(self, kernel: str, x: Array, *others: Any) -> None:
-        KERNELS.launch(kernel, x.dtype, ceil_div(self.rows * self.lanes, THREADS), THREADS, x, *others, *self)
-
-
-def _rows(x: Array, axes: tuple) -> _Rows | None:
-    """x over its last axes; None where it is empty or a row is too long."""
-    length = prod(x.shape[axes[0] :])
-    if not x.size or length > LONGEST:
-        return None
-    return _Rows(x.size // length, length, row_lanes(length, 16 // x.itemsize))
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

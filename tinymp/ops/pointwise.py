@@ -12,21 +12,8 @@ from ..arguments import choice, constant, floating, refuse, tensor
 from ..autograd import Array, Op, Target, type_name
 from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, chunk_blocks, compact, dense, matching, memory_order, split
-from ..precision import (
-    FLOATING,
-    FP32,
-    MOVEMENT,
-    POINTWISE,
-    REDUCTION,
-    fit,
-    float32,
-    reduce,
-    require_fit,
-    scalar,
-    store,
-    to_dtype,
-    widen,
-)
+from ..dtypes import FLOATING, float32, require_fit
+from ..precision import FP32, MOVEMENT, POINTWISE, REDUCTION, fit, reduce, scalar, store, to_dtype, widen
 from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..arguments import axis, refuse, tensor
-from ..precision import FLOATING, float16, float32
+from ..dtypes import FLOATING, float16, float32
 from ..tensor import Tensor
 from .pointwise import add, mul
 from .reduce import sum as total

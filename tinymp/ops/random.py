@@ -13,8 +13,8 @@ import numpy as np
 from .. import backend
 from ..arguments import sizes, tensor
 from ..autograd import Array
-from ..dtypes import as_dtype
-from ..precision import FLOATING, float16, float32, float64, to_dtype
+from ..dtypes import FLOATING, as_dtype, float16, float32, float64
+from ..precision import to_dtype
 from ..tensor import Tensor
 
 Draw = Callable[[np.random.Generator, tuple, np.dtype], Array]

@@ -16,16 +16,12 @@ def view(input: Tensor, *shape: Any, **keyword: Any) -> Tensor:
     new = sizes("view", "shape", shape, keyword)
     x = tensor("view", "input", input)
     y = reshape(x, new)
-    if x.numel() and owner_of(y.data) is not owner_of(x.data):
+    if x.numel() and backend.owner_of(y.data) is not backend.owner_of(x.data):
         raise ValueError(
             f"view: a tensor of shape {x.shape} in this memory order has no view of shape {new}; use reshape, which "
             "copies"
         )
     return y
-
-
-def owner_of(x: Any) -> Any:
-    return x if x.base is None else x.base
 
 
 def contiguous(input: Tensor) -> Tensor:

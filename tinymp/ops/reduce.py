@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from ..arguments import axes, axis, constant, flag, floating, refuse, tensor
 from ..autograd import Array, Op
-from ..precision import REDUCTION, float16, float32, reduce, store, widen
+from ..dtypes import float16, float32
+from ..precision import REDUCTION, reduce, store, widen
 from ..tensor import Tensor
 from .pointwise import exp, log, maximum, minimum
 

@@ -14,7 +14,8 @@ import numpy as np
 from .. import backend
 from ..arguments import flag, floating, tensor
 from ..autograd import Array, Op
-from ..precision import DOT, FP32, float64, gemm, reduce, store, widen
+from ..dtypes import float64
+from ..precision import DOT, FP32, gemm, reduce, store, widen
 from ..sparse import sum_rows
 from ..tensor import Tensor
 from .loss import Loss, check_each, check_reduction

@@ -16,7 +16,8 @@ from ..arguments import axes, axis, choice, constant, refuse, sizes
 from ..arguments import tensor as a_tensor
 from ..autograd import Array, Op
 from ..backend.layout import LONGEST
-from ..precision import FLOATING, MOVEMENT, REDUCTION, scalar
+from ..dtypes import FLOATING
+from ..precision import MOVEMENT, REDUCTION, scalar
 from ..tensor import Tensor
 from .index import Index
 from .pointwise import sum_to

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..arguments import axis, floating, refuse
 from ..autograd import Array, Op
 from ..backend.kernels import Kernels
-from ..backend.layout import ENOUGH, LONGEST, THREADS, ceil_div, channels, compact, matching, power_of_two, row_lanes
-from ..precision import FP32, REDUCTION, reduce, store, widen
+from ..backend.layout import compact, matching
+from ..backend.rows import along, reduced
+from ..precision import REDUCTION, reduce, store, widen
 from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)
@@ -32,19 +33,19 @@ class Softmax(Op):
 
     def forward_cuda(self, x: Array, *, dim: int) -> Array:
         x = compact(self.xp, x)
-        if (plan := _plan(x, dim)) is None:
+        if (plan := along(x, dim)) is None:
             return NotImplemented
         y = self.xp.empty_like(x)
-        plan.launch("softmax_forward", x, y)
+        plan.launch(KERNELS, "softmax_forward", x, y)
         self.save(y)
         return y
 
     def backward_cuda(self, dy: Array) -> Array:
         y = compact(self.xp, self.saved[0])
-        if (plan := _plan(y, self.dim)) is None:
+        if (plan := along(y, self.dim)) is None:
             return NotImplemented
         dx = self.xp.empty_like(y)
-        plan.launch("softmax_backward", y, matching(self.xp, dy, y), dx)
+        plan.launch(KERNELS, "softmax_backward", y, matching(self.xp, dy, y), dx)
         return dx
 
 
@@ -67,58 +68,21 @@ class LogSoftmax(Op):
 
     def forward_cuda(self, x: Array, *, dim: int) -> Array:
         dense = compact(self.xp, x)
-        if (plan := _plan(dense, dim)) is None:
+        if (plan := along(dense, dim)) is None:
             return NotImplemented
-        y, m, s = self.xp.empty_like(dense), _reduced(self.xp, dense, dim), _reduced(self.xp, dense, dim)
-        plan.launch("log_softmax_forward", dense, y, m, s)
+        y, m, s = self.xp.empty_like(dense), reduced(self.xp, dense, dim), reduced(self.xp, dense, dim)
+        plan.launch(KERNELS, "log_softmax_forward", dense, y, m, s)
         self.save(x, statistics=(m, s))
         return y
 
     def backward_cuda(self, dy: Array) -> Array:
         x = compact(self.xp, self.saved[0])
-        if (plan := _plan(x, self.dim)) is None:
+        if (plan := along(x, self.dim)) is None:
             return NotImplemented
-        dx, like = self.xp.empty_like(x), _reduced(self.xp, x, self.dim)
+        dx, like = self.xp.empty_like(x), reduced(self.xp, x, self.dim)
         m, s = (matching(self.xp, v, like) for v in self.statistics)  # the definition may have laid them out otherwise
-        plan.launch("log_softmax_backward", x, matching(self.xp, dy, x), m, s, dx)
+        plan.launch(KERNELS, "log_softmax_backward", x, matching(self.xp, dy, x), m, s, dx)
         return dx
-
-
-# --------------------------------------------------------------------------------------------------- on blocks of a GPU
-
-
-class _Plan(NamedTuple):
-    """How blocks share x, seen as (outer, n, run) around the axis to sum over."""
-
-    outer: int
-    n: int
-    run: int
-    lanes: int  # neighbouring threads that walk along one run of memory; a power of two
-    blocks: int
-
-    def launch(self, kernel: str, x: Array, *others: Array) -> None:
-        name = kernel if self.run == 1 else f"{kernel}_columns"
-        KERNELS.launch(name, x.dtype, self.blocks, THREADS, x, *others, *self[:-1])
-
-
-def _plan(x: Array, dim: int) -> _Plan | None:
-    """The plan for the dense x; None where an axis is too long."""
-    outer, n, run = channels(x, dim)
-    if not 0 < max(n, run) <= LONGEST:
-        return None
-    pack = 16 // x.itemsize
-    if run == 1:
-        lanes = row_lanes(n, pack)
-        return _Plan(outer, n, run, lanes, ceil_div(outer * lanes, THREADS))
-    lanes = min(THREADS, power_of_two(ceil_div(run, pack)))
-    while lanes > 8 and outer * ceil_div(run, lanes * pack) < ENOUGH and n * lanes >= 4 * THREADS:
-        lanes //= 2  # too few blocks: narrower ones, with more threads along n
-    return _Plan(outer, n, run, lanes, outer * ceil_div(run, lanes * pack))
-
-
-def _reduced(xp: Any, x: Array, dim: int) -> Array:
-    """Room for an FP32 statistic of x along dim, in x's memory order."""
-    return xp.empty_like(x[tuple([slice(0, 1) if a == dim else slice(None) for a in range(x.ndim)])], FP32.storage)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

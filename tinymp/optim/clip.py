@@ -11,8 +11,9 @@ import numpy as np
 from .. import backend
 from ..arguments import number, refuse, require_unscaled
 from ..autograd import Array
+from ..dtypes import float64
 from ..parameter import Parameter
-from ..precision import float64, reduce, to_dtype, widen
+from ..precision import reduce, to_dtype, widen
 from ..sparse import summable, values_of, with_values
 from ..tensor import Tensor, tensor
 from . import multi_tensor

@@ -15,8 +15,8 @@ from ..autograd import Array
 from ..backend import gpu
 from ..backend.kernels import Kernels
 from ..backend.recording import Mailbox
+from ..dtypes import float32, float64
 from ..parameter import Parameter
-from ..precision import float32, float64
 from ..sparse import values_of, with_values
 from ..tensor import Tensor
 from . import multi_tensor

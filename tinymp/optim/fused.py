@@ -15,8 +15,8 @@ import numpy as np
 
 from ..autograd import Array
 from ..backend import gpu, recording
+from ..dtypes import float16, float32
 from ..parameter import Parameter
-from ..precision import float16, float32
 from ..sparse import put, rows_of, values_of, with_values
 from . import multi_tensor
 

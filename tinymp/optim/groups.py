@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -11,8 +12,9 @@ import numpy as np
 from .. import backend
 from ..arguments import number, same_keys, whole
 from ..autograd import Array, type_name
+from ..dtypes import FLOATING, float16
 from ..parameter import Parameter
-from ..precision import FLOATING, float16, to_dtype, widen
+from ..precision import to_dtype, widen
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -119,6 +121,21 @@ class Groups:
     def state_dtype(self, p: Parameter) -> np.dtype:
         """The dtype of the state of p: FP32 (FP64 beside FP64 parameters), or FP16 where its policy says so."""
         return float16 if p.policy.state == float16 else widen(p.master).dtype
+
+    def state_of(self, group: Group, p: Parameter) -> State:
+        """The state of p, made where it is missing and brought to where p is.
+
+        "since": after how many updates it was made, if there had been any: SGD's first momentum is the gradient.
+        """
+        state, device = self.state.setdefault(p, {"step": 0}), backend.of(p.data)
+        for name, value in self.initial(group).items():
+            if name not in state:
+                if hasattr(state["step"], "dtype") or state["step"]:
+                    state["since"] = copy.copy(state["step"])
+                state[name] = device.xp.full_like(p.master, value, dtype=self.state_dtype(p))
+            elif backend.of(state[name]) is not device:
+                state[name] = device.asarray(state[name])
+        return state
 
     # ---- saving
 

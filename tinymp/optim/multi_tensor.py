@@ -22,7 +22,7 @@ from ..autograd import Array
 from ..backend import gpu, philox, tables
 from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, compact, matching
-from ..precision import float16, float32, float64
+from ..dtypes import float16, float32, float64
 
 KERNELS = Kernels(__file__)
 CHUNK = 8192  # elements per block; multi_tensor.cu has the same number

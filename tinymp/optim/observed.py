@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from .. import backend
 from ..arguments import count, flag, number, whole
 from ..autograd import Array, Op
+from ..dtypes import FP16_MAX, float16
 from ..events import Observer, observe
-from ..precision import FP16_MAX, float16, reduce
+from ..precision import reduce
 from ..sparse import values_of
 from ..tensor import Tensor
 from .optimizer import Optimizer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,9 +9,10 @@ import numpy as np
 from .. import backend, statistics
 from ..arguments import refuse, require_unscaled
 from ..autograd import Array
+from ..dtypes import FLOATING
 from ..events import Update, here, running, tell
 from ..parameter import Parameter
-from ..precision import FLOATING, UPDATE, store, use, widen
+from ..precision import UPDATE, store, use, widen
 from ..sparse import SparseRows, put, rows_of, values_of, with_values
 from ..tensor import Tensor
 from . import fused
@@ -151,21 +151,6 @@ class Optimizer(Groups):
                 put(state[name], with_values(gradient, store(array, like=state[name])))
         # the write-back: exact into the FP32 master, one rounding into the FP16 copy (MPT section 3.1)
         p.write(with_values(gradient, w))
-
-    def state_of(self, group: Group, p: Parameter) -> State:
-        """The state of p, made where it is missing and brought to where p is.
-
-        "since": after how many updates it was made, if there had been any: SGD's first momentum is the gradient.
-        """
-        state, device = self.state.setdefault(p, {"step": 0}), backend.of(p.data)
-        for name, value in self.initial(group).items():
-            if name not in state:
-                if hasattr(state["step"], "dtype") or state["step"]:
-                    state["since"] = copy.copy(state["step"])
-                state[name] = device.xp.full_like(p.master, value, dtype=self.state_dtype(p))
-            elif backend.of(state[name]) is not device:
-                state[name] = device.asarray(state[name])
-        return state
 
 
 def unscaled(p: Parameter) -> Array:

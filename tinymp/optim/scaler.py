@@ -21,8 +21,9 @@ import numpy as np
 from .. import backend, statistics
 from ..arguments import count, loss_scale, number, refuse, tensor, whole
 from ..autograd import Array, Op
+from ..dtypes import FLOATING, float16
 from ..parameter import Parameter
-from ..precision import FLOATING, LOSS, float16
+from ..precision import LOSS
 from ..sparse import isfinite
 from ..tensor import Tensor
 from .device_scaler import DeviceSide
@@ -310,8 +311,7 @@ class DynamicLossScaler(LossScaler):
             self.change(max(self._scale * self.backoff_factor, self.min_scale), f"overflow in {overflow}")
         elif self.growth_tracker >= self.growth_interval:
             self.growth_tracker = 0
-            larger = min(self._scale * self.growth_factor, self.max_scale)
-            self.change(larger, self.growth_reason())
+            self.change(min(self._scale * self.growth_factor, self.max_scale), self.growth_reason())
 
 
 def _overflows(p: Parameter) -> bool:
