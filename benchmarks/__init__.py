@@ -1,0 +1,3 @@
+"""What is measured."""
+
+import tinymp  # before NumPy, see tinymp/blas.py

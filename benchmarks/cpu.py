@@ -3,7 +3,7 @@
     python -m benchmarks.cpu [--quick] [--out FILE]
 
 Everything that a row compares is timed in this one run, in turn: a block of each, then the next block of each, so that
-a machine whose speed drifts slows both. Times are medians; ratios are medians of the ratios of blocks.
+a machine whose speed drifts slows both. Times are medians, ratios are ratios of the medians printed beside them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ import tinymp as mp
 from tinymp import ops, optim
 
 from . import steps
+from .machine import Machine
 from .steps import Step
+from .worker import Worker
+
+try:
+    import threadpoolctl
+except ImportError:
+    threadpoolctl = None
 
 
 def blocks(work: dict[str, Callable[[], Any]], rounds: int, calls: int) -> dict[str, list[float]]:
@@ -47,7 +54,7 @@ def blocks(work: dict[str, Callable[[], Any]], rounds: int, calls: int) -> dict[
 
 def ratio(times: dict[str, list[float]], a: str, b: str) -> float:
     """How many times as long a takes as b."""
-    return statistics.median(x / y for x, y in zip(times[a], times[b]))
+    return statistics.median(times[a]) / statistics.median(times[b])
 
 
 class Rows:
@@ -67,32 +74,76 @@ class Rows:
         print(f"{work:<58} {value:>9.3g} {unit:<9} {target:<8} {mark}", flush=True)
 
 
-def training(rows: Rows, rounds: int, name: str, ours: Callable[..., Step], peers: dict[str, Step], own: str) -> None:
-    """The training step of one network: mixed beside FP32, for which `own` is the target, and beside PyTorch."""
-    work = {"FP32": ours(mp.FP32, optim.NoLossScaler()), "mixed": ours(mp.MIXED, optim.DynamicLossScaler())}
-    times = blocks(work, rounds, calls=4)  # without the threads of a peer
-    rows.add(f"{name}, mixed / own FP32", ratio(times, "mixed", "FP32"), "x", own)
-    if peers:
-        work |= peers
-        times = blocks(work, rounds, calls=4)
-    for kind in work:
+def training(rows: Rows, rounds: int, name: str, network: str, target: str) -> None:
+    """The training step of one network: mixed beside FP32, and beside PyTorch, for which there is the target.
+
+    Each in a process of its own, in turn.
+    """
+    kinds = ["FP32", "mixed", *(["PyTorch FP32"] if steps.torch else [])]
+    kinds += ["PyTorch FP16"] if steps.torch and network == "mnist_cnn" else []
+    workers = {kind: Worker() for kind in kinds}
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(rounds):
+        for kind, worker in workers.items():
+            times[kind].append(worker.time(steps.make, network, kind, seconds=0.3))
+    for worker in workers.values():
+        worker.close()
+    for kind in kinds:
         rows.add(f"{name}, {kind}", 1000 * statistics.median(times[kind]), "ms")
-    for kind, target in (("FP32", ""), ("mixed", "<= 1.5")):
-        if peers:
-            rows.add(f"{name}, {kind} / PyTorch FP32", ratio(times, kind, "PyTorch FP32"), "x", target)
+    rows.add(f"{name}, mixed / own FP32", ratio(times, "mixed", "FP32"), "x", "<= 1.05")
+    if steps.torch:
+        rows.add(f"{name}, FP32 / PyTorch FP32", ratio(times, "FP32", "PyTorch FP32"), "x")
+        rows.add(f"{name}, mixed / PyTorch FP32", ratio(times, "mixed", "PyTorch FP32"), "x", target)
     if "PyTorch FP16" in times:
         rows.add(f"{name}, PyTorch FP16 autocast / mixed", ratio(times, "PyTorch FP16", "mixed"), "x", ">= 3")
 
 
+NETWORKS = [  # name, function in steps.py, the target for mixed / PyTorch FP32
+    ("MNIST CNN", "mnist_cnn", "<= 1.2"),
+    ("LSTM 2 x 256", "lstm", "<= 1.4"),
+    ("DCGAN 64 x 64", "gan", "<= 1.3"),
+]
+
+
 def networks(rows: Rows, rounds: int) -> None:
     """The training steps of the three families of examples."""
-    cnn, lstm, gan = {}, {}, {}
-    if steps.torch is not None:
-        cnn = {"PyTorch FP32": steps.torch_mnist_cnn(), "PyTorch FP16": steps.torch_mnist_cnn(autocast=True)}
-        lstm, gan = {"PyTorch FP32": steps.torch_lstm()}, {"PyTorch FP32": steps.torch_gan()}
-    training(rows, rounds, "MNIST CNN step", steps.mnist_cnn, cnn, own="<= 1.1")
-    training(rows, rounds, "LSTM 2 x 256 step", steps.lstm, lstm, own="")
-    training(rows, rounds, "DCGAN 64 x 64 step", steps.gan, gan, own="")
+    for name, network, target in NETWORKS:
+        training(rows, rounds, f"{name} step", network, target)
+
+
+def scaling(rows: Rows, rounds: int) -> None:
+    """How a step's time splits into what BLAS spreads over cores and what one core does, and what that predicts.
+
+    From the times with one thread and with two: t(n) = serial + spread / n (Amdahl's law), for tinymp and for PyTorch.
+    """
+    if threadpoolctl is None or (os.cpu_count() or 1) < 2:
+        print("scaling: needs two cores and `pip install 'tinymp[fast]'`")
+        return
+    for name, network, _ in NETWORKS:
+        work = {kind: steps.make(network, kind) for kind in ("mixed", *(["PyTorch FP32"] if steps.torch else []))}
+        predicted = {}
+        for kind, step in work.items():
+            times = blocks({str(n): _with_threads(step, n) for n in (1, 2)}, rounds, calls=4)
+            one, two = (1000 * statistics.median(times[n]) for n in ("1", "2"))
+            spread = min(max(2 * (one - two), 0.0), one)
+            rows.add(f"{name} step, {kind}: share of one core alone", 100 * (one - spread) / one, "%")
+            predicted[kind] = [one - spread + spread / n for n in (4, 8, 16)]
+        for i, n in enumerate((4, 8, 16)):
+            if len(predicted) == 2:
+                mixed, peer = (predicted[kind][i] for kind in work)
+                rows.add(f"{name} step, {n} cores, predicted: mixed / PyTorch", mixed / peer, "x")
+
+
+def _with_threads(step: Step, n: int) -> Step:
+    """The step with n threads in BLAS and in PyTorch."""
+
+    def limited() -> None:
+        with threadpoolctl.threadpool_limits(n):
+            if steps.torch is not None:
+                steps.torch.set_num_threads(n)
+            step()
+
+    return limited
 
 
 def transposed(rows: Rows, rounds: int) -> None:
@@ -139,7 +190,7 @@ def overhead(rows: Rows, rounds: int) -> None:
 
         times = blocks({dtype: run}, rounds, calls=3)
         rows.add(
-            f"one tiny op, forward and backward, {dtype}", 1e6 * statistics.median(times[dtype]) / chain, "us", "<= 15"
+            f"one tiny op, forward and backward, {dtype}", 1e6 * statistics.median(times[dtype]) / chain, "us", "<= 12"
         )
 
 
@@ -173,6 +224,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         "--out", type=pathlib.Path, default=default, help="the JSON to write (default: benchmarks/results/cpu.json)"
     )
     options = p.parse_args(arguments)
+    mp.backend.cpu.keep_freed_memory()
     rounds = 2 if options.quick else 9
     print(
         mp.info(),
@@ -180,15 +232,16 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         sep="\n",
     )
     print(f"\n{'work':<58} {'measured':>9} {'':<9} target")
-    rows = Rows()
+    rows, machine = Rows(), Machine()
     networks(rows, rounds)
     transposed(rows, rounds)
     products(rows, rounds)
     overhead(rows, rounds)
+    scaling(rows, rounds)
     memory(rows, 20 if options.quick else 1000)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    environment = dict(mp.info()) | {"torch": steps.torch.__version__ if steps.torch else None}
-    options.out.write_text(json.dumps({"rows": rows.rows, "environment": environment}, indent=1) + "\n")
+    print(f"\n{machine.verdict()}")
+    options.out.write_text(json.dumps({"rows": rows.rows, "environment": machine.state()}, indent=1) + "\n")
     print(f"\nwrote {options.out}")
     return rows.rows
 

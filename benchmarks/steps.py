@@ -128,3 +128,13 @@ def torch_gan() -> Step:
         d_optimizer.zero_grad()
 
     return step
+
+
+def make(network: str, kind: str) -> Step:
+    """The step of a network ("mnist_cnn", "lstm", "gan") as "FP32", "mixed", "PyTorch FP32" or "PyTorch FP16"."""
+    if kind == "PyTorch FP16":
+        return torch_mnist_cnn(autocast=True)
+    if kind == "PyTorch FP32":
+        return {"mnist_cnn": torch_mnist_cnn, "lstm": torch_lstm, "gan": torch_gan}[network]()
+    how = (mp.MIXED, optim.DynamicLossScaler()) if kind == "mixed" else (mp.FP32, optim.NoLossScaler())
+    return {"mnist_cnn": mnist_cnn, "lstm": lstm, "gan": gan}[network](*how)

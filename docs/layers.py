@@ -18,6 +18,7 @@ PICTURE = Path(__file__).parent / "architecture.svg"
 SAYS = {
     "backend": "NumPy, CuPy, cuBLAS, kernels",
     "events": "who listens, what runs",
+    "blas": "OpenBLAS's settings",
     "caller": "the user's line",
     "info": "versions, devices",
     "precision": "gates, kinds, policies",

@@ -423,6 +423,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
     """Run the trainings, print the table, write report.json, report.png and the samples."""
     p = parser()
     options = p.parse_args(arguments)
+    mp.backend.cpu.keep_freed_memory()
     try:
         check(options)
         options.device = mp.default_device() if options.device == "auto" else options.device

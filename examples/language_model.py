@@ -472,6 +472,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
     """Run the trainings, print the table, write report.json and report.png, and let the model write."""
     p = parser()
     options = p.parse_args(arguments)
+    mp.backend.cpu.keep_freed_memory()
     options.config = options.config or ("large-batch" if options.compare else "small")
     try:
         options.device = mp.default_device() if options.device == "auto" else options.device

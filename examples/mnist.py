@@ -182,6 +182,7 @@ def main(arguments: list[str] | None = None) -> dict[str, report.Run]:
     """Run both trainings, print the table, write report.json and report.png."""
     p = parser()
     options = p.parse_args(arguments)
+    mp.backend.cpu.keep_freed_memory()
     try:
         options.device = mp.default_device() if options.device == "auto" else options.device
         mp.backend.get(options.device)

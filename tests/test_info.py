@@ -1,5 +1,6 @@
 """mp.info(), and a life without NumKong."""
 
+import os
 import subprocess
 import sys
 
@@ -11,6 +12,28 @@ def test_info():
     assert info["tinymp"] == mp.__version__
     assert all(isinstance(value, str) for value in info.values())
     assert str(info).split()[:2] == ["tinymp", mp.__version__]
+
+
+def test_memory_is_retuned_for_the_process_only_on_request():
+    code = """
+import tinymp as mp
+print(mp.info()["freed memory"])
+mp.backend.cpu.keep_freed_memory()
+print(mp.info()["freed memory"])
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, after = run.stdout.splitlines()
+    assert before == "returned to the system"
+    assert after in (before, "kept for reuse")  # the latter with glibc
+
+
+def test_a_broken_numkong_is_said(tmp_path):
+    (tmp_path / "numkong.py").write_text("raise ImportError('libfoo.so: cannot open shared object file')")
+    code = "import tinymp as mp; print(mp.info()['FP16 casts'])"
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.getcwd()}"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert "libfoo.so" in run.stdout
+    assert "RuntimeWarning: tinymp: FP16 casts are slow: numkong is installed, but" in run.stderr
 
 
 def test_without_numkong_numpy_casts_and_info_says_so():

@@ -6,6 +6,8 @@
 Read `precision.py` first: precision changes in its four functions and nowhere else.
 """
 
+from . import blas  # isort: skip  # before anything else loads NumPy: the kernels for products are chosen then
+
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 

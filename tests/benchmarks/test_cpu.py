@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import cpu
+from benchmarks import cpu, machine, ops
 
 
 @pytest.mark.cpu
@@ -16,3 +16,55 @@ def test_quick(tmp_path, monkeypatch, capsys):
     assert all(row["value"] == row["value"] for row in rows)
     assert {row["reached"] for row in rows} <= {None, True, False}
     assert "mixed / own FP32" in capsys.readouterr().out
+
+
+@pytest.mark.cpu
+def test_cases_of_ops_run_in_both_storages():
+    names = [case.name for case in ops.CASES]
+    assert len(set(names)) == len(names) >= 40
+    for case in ops.CASES:
+        small = case._replace(arrays=tuple(_smaller(a) for a in case.arrays))
+        for dtype in ("float32", "float16"):
+            try:
+                ops._in_tinymp(small, dtype)()
+            except Exception as error:
+                raise AssertionError(f"{case.name} in {dtype}") from error
+
+
+def _smaller(a):
+    """A shape, or (shape, high), with fewer rows or images; the rest may be part of the case."""
+    if a and isinstance(a[0], tuple):
+        return _smaller(a[0]), a[1]
+    return (min(a[0], 4), *a[1:]) if len(a) == 4 and a[0] in (8, 16, 32, 64) and a[1:] not in KERNELS else a
+
+
+KERNELS = {(64, 3, 3), (48, 4, 4), (1, 3, 3), (64, 1, 1)}
+
+
+@pytest.mark.cpu
+def test_ops_table(tmp_path, capsys):
+    pytest.importorskip("torch")
+    rows = ops.main(["--quick", "--only", "relu of", "--out", str(tmp_path / "ops.json")])
+    assert [row["op"] for row in rows] == ["relu of a million", "leaky_relu of a million"] or len(rows) == 2
+    for row in rows:
+        assert row["FP16 / PyTorch FP32"] == row["ms"]["FP16"][1] / row["ms"]["PyTorch FP32"][1]
+    assert "geometric mean of 2 ops" in capsys.readouterr().out
+    assert not (tmp_path / "ops.json").exists()  # a part of the table is no result
+
+
+def test_picture(tmp_path):
+    row = {"op": "x", "FP16 / PyTorch FP32": 2.0, "FP32 / PyTorch FP32": 1.5}
+    ops.draw([row, row | {"op": "y"}], tmp_path / "ops.png")
+    assert (tmp_path / "ops.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(("foreign", "said"), [(None, "unknown"), (0.2, "NOT TO BE TRUSTED"), (0.01, "quiet")])
+def test_verdict(monkeypatch, foreign, said):
+    monkeypatch.setattr(machine.Machine, "state", lambda self: {"foreign_load": foreign})
+    assert said in machine.Machine().verdict()
+
+
+def test_state():
+    state = machine.Machine().state()
+    assert {"CPU", "BLAS", "cores", "PyTorch", "foreign_load"} <= state.keys()
+    assert state["foreign_load"] is None or 0 <= state["foreign_load"] <= 1

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .. import backend
 from ..info import __version__, info
 from .ablate import Ablation, decisions, workload
 from .audit import Audit, audit
@@ -31,6 +32,7 @@ from .ledger import COLUMNS, NUMBERS, Rows
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code. SystemExit with code 2 where it is wrong."""
+    backend.cpu.keep_freed_memory()
     p, commands = _parser()
     options, rest = p.parse_known_args(arguments)
     if rest and options.command != "ablate":

@@ -14,19 +14,25 @@ import ctypes
 import math
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from .. import blas
 from . import histogram
-from .histogram import BLOCK
 
-numkong: Any
+numkong: Any = None  # without it the casts below fall back on NumPy: the same bits, a tenth of the speed
+without_numkong = "numkong is not installed: pip install 'tinymp[fast]'"
 try:
     import numkong
-except ImportError:  # the casts below then fall back on NumPy: the same bits, a tenth of the speed
-    numkong = None
+except ModuleNotFoundError as error:
+    if error.name != "numkong":
+        raise
+except ImportError as error:
+    without_numkong = f"numkong is installed, but its import fails ({error})"
+    warnings.warn(f"tinymp: FP16 casts are slow: {without_numkong}", RuntimeWarning, stacklevel=2)
 
 Array = Any
 name = "cpu"
@@ -36,38 +42,36 @@ _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float
 _NUMKONG_NAMES = {_F16: "float16", _F32: "float32", _F64: "float64"}
 
 
-def _keep_freed_memory() -> bool:
-    """Ask glibc to keep freed blocks for reuse instead of returning every large one to the kernel.
+BLOCK = 1 << 18  # elements: a few FP32 copies of as many stay in the cache (measured: a quarter faster than 2^16)
+keeps_memory = False
+
+
+def keep_freed_memory() -> bool:
+    """Ask glibc to keep freed blocks for reuse instead of returning every large one to the kernel; whether it agreed.
 
     A training step frees and allocates the same sizes over and over. By default each array above 32 MiB, and
     often smaller ones, come back as unmapped pages; touching them costs more than the arithmetic (measured: a
-    6 MB product of two arrays takes 0.85 ms fresh, 0.18 ms reused). TINYMP_KEEP_MEMORY=0 leaves malloc alone.
+    6 MB product of two arrays takes 0.85 ms fresh, 0.18 ms reused). It is for the whole process, also for what is not
+    tinymp's, and therefore a program's decision: tinymp's own programs call this, and `import tinymp` does not.
     """
-    if not sys.platform.startswith("linux") or os.environ.get("TINYMP_KEEP_MEMORY") == "0":
+    global keeps_memory
+    if not sys.platform.startswith("linux"):
         return False
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library, without this setting
         return False
-    return bool(mallopt(M_MMAP_THRESHOLD, 1 << 30) and mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1))
-
-
-keeps_memory = _keep_freed_memory()
+    keeps_memory = bool(mallopt(M_MMAP_THRESHOLD, 1 << 30) and mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1))
+    return keeps_memory
 
 
 def info() -> dict[str, str]:
     """What this backend runs on, for `mp.info()`."""
-    casts = f"NumKong {numkong.__version__}" if numkong else "NumPy (numkong is not installed: casts are slower)"
-    try:
-        blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-        library = f"{blas['name']} {blas['version']}"
-    except (TypeError, KeyError):
-        library = "unknown"
     return {
         "backend": f"cpu (NumPy {np.__version__})",
-        "FP16 casts": casts,
-        "BLAS": library,
+        "FP16 casts": f"NumKong {numkong.__version__}" if numkong else f"NumPy: slower ({without_numkong})",
+        "BLAS": blas.describe(),
         "cores": str(os.cpu_count()),
         "freed memory": "kept for reuse" if keeps_memory else "returned to the system",
     }
@@ -90,7 +94,10 @@ def cast(x: Array, dtype: np.dtype) -> Array:
     # NumKong writes C-contiguous arrays only: hand it the axes in the order in which they lie in memory.
     out = np.empty_like(x, dtype=dtype)
     order = sorted(range(x.ndim), key=out.strides.__getitem__, reverse=True)
-    numkong.astype(x.transpose(order), _NUMKONG_NAMES[dtype], out=out.transpose(order))
+    x = x.transpose(order)
+    if x.strides[-1] != x.itemsize:  # single elements, one by one: to copy them first takes a fifth of the time
+        x = np.ascontiguousarray(x)
+    numkong.astype(x, _NUMKONG_NAMES[dtype], out=out.transpose(order))
     return out
 
 
@@ -227,18 +234,19 @@ def _sum_in_blocks(x: Array, axes: tuple[int, ...]) -> Array:
 
 def _cumsum_in_blocks(x: Array, axis: int) -> Array:
     """Running sums along axis: within blocks of CHAIN terms, to which those of all blocks before are added."""
-    if x.shape[axis] <= CHAIN:
+    n, axis = x.shape[axis], axis % x.ndim
+    if n <= CHAIN:
         return np.cumsum(x, axis=axis)
-    y = np.empty_like(x)
-    x, sums = np.moveaxis(x, axis, 0), np.moveaxis(y, axis, 0)
-    whole = len(x) - len(x) % CHAIN
-    blocks, within = (a[:whole].reshape(-1, CHAIN, *a.shape[1:]) for a in (x, sums))  # views: one axis becomes two
-    np.cumsum(blocks, axis=1, out=within)
-    np.cumsum(x[whole:], axis=0, out=sums[whole:])
-    before = _cumsum_in_blocks(within[:, -1], 0)
-    within[1:] += before[:-1, None]
-    sums[whole:] += before[-1]
-    return y
+    sums, whole = np.empty(x.shape, x.dtype), n - n % CHAIN
+    head, tail, rest = ((slice(None),) * axis + (part,) for part in (slice(whole), slice(whole, None), slice(1, None)))
+    blocks, within = (a[head].reshape(*a.shape[:axis], -1, CHAIN, *a.shape[axis + 1 :]) for a in (x, sums))
+    np.cumsum(blocks, axis=axis + 1, out=within)  # one axis became two: `within` is a view of sums
+    np.cumsum(x[tail], axis=axis, out=sums[tail])
+    ends = (slice(None),) * (axis + 1)
+    before = _cumsum_in_blocks(within[(*ends, -1)], axis)
+    within[rest] += np.expand_dims(before[(*ends[:-1], slice(-1))], axis + 1)
+    sums[tail] += before[(*ends[:-1], slice(-1, None))]
+    return sums
 
 
 def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
@@ -366,34 +374,41 @@ def along(axis: int, f: Callable[..., tuple], *arrays: Array | None) -> tuple:
     return tuple(out)
 
 
-# ln(erfc(z) / t) + z^2 for z >= 0 as a polynomial in 2t - 1, t = 2 / (2 + z): fitted at 200 Chebyshev points to
-# 40-digit values; relative error of erfc below 6e-9, a tenth of an FP32 unit roundoff.
-_ERFC = (
-    -6.7179408515e-01,
-    6.7264315477e-01,
-    4.7343417521e-02,
-    -4.6893640560e-02,
-    -9.8745349180e-03,
-    8.8088253695e-03,
-    1.7706661175e-03,
-    -2.2887652389e-03,
-    -1.8278213955e-04,
-    5.7376637237e-04,
-    -3.2113774330e-05,
-    -8.7283810353e-05,
-    1.3371504201e-05,
+# e^(z^2) erfc(z) for z in [0, 10.2] as a polynomial in u = (z - 3.5) / (z + 3.5), which is in [-1, 0.5): the smallest
+# largest relative error is 2e-8 (least squares, reweighted until the errors' peaks are level).
+_ERFCX = (
+    1.55293656e-01,
+    -2.89265001e-01,
+    2.33130346e-01,
+    -1.61340147e-01,
+    9.44304396e-02,
+    -4.54192152e-02,
+    1.69663955e-02,
+    -4.32073485e-03,
+    2.49108402e-04,
+    4.15023763e-04,
 )
 _erfc64 = np.frompyfunc(math.erfc, 1, 1)
 
 
 def erfc(x: Array) -> Array:
-    """1 - erf(x), with a small relative error also where it is tiny (NumPy has no error function)."""
+    """1 - erf(x), also where it is tiny: in FP32 within 6 units in the last place (NumPy has no error function).
+
+    z^2 is split, as its rounding would be magnified by the exponential: the square of z's first 12 bits is exact.
+    """
     if x.dtype == _F64:
         return np.asarray(_erfc64(x), _F64)
-    z = np.abs(x, dtype=_F64)
-    t = 2 / (2 + z)
-    y = t * np.exp(np.polynomial.polynomial.polyval(2 * t - 1, _ERFC) - z * z)
-    return cast(np.where(x < 0, 2 - y, y), _F32)
+    z = np.clip(np.abs(x), 0, 16)  # beyond 10.1 it is 0 in FP32
+    u = (z - 3.5) / (z + 3.5)
+    y = np.full_like(z, _ERFCX[-1])
+    for coefficient in _ERFCX[-2::-1]:
+        y *= u
+        y += coefficient
+    head = (z.view(np.uint32) & 0xFFFFF000).view(_F32)
+    y *= np.exp(-head * head)
+    y *= np.exp((head - z) * (head + z))
+    two = np.signbit(x) * _F32.type(2)
+    return two + (1 - two) * y  # erfc(x) = 2 - erfc(-x)
 
 
 def uniform(shape: tuple[int, ...]) -> Array:
@@ -406,29 +421,41 @@ def scatter_add_rows(n_rows: int, index: Array, rows: Array) -> Array:
 
     index: (len(rows),), integers in [0, n_rows). The gradient of every lookup: rows with the same index add up, many of
     them in blocks as in `_sum`; FP16, which a policy studies, always one after the other.
-    `numpy.add.at` has a fast loop for one axis alone, so each element gets an index of its own: 5 times faster than
-    adding whole rows, and faster than sorting them into segments (`reduceat`), which would also sum in another order.
     """
     index = index.astype(np.intp, copy=False)  # uint8 * width would wrap around
+    width, out = math.prod(rows.shape[1:]), np.zeros((n_rows, *rows.shape[1:]), rows.dtype)
     if len(index) > SHORT and rows.dtype != _F16 and np.bincount(index).max() > SHORT:
         return _scatter_in_blocks(n_rows, index, rows)
-    out = np.zeros((n_rows, *rows.shape[1:]), rows.dtype)
-    width = math.prod(rows.shape[1:])
-    elements = index[:, None] * width + np.arange(width)
-    np.add.at(out.reshape(-1), elements.reshape(-1), rows.reshape(-1))
+    if width < WIDE:  # element by element: numpy.add.at has a fast loop for one axis alone
+        elements = index if width == 1 else (index[:, None] * width + np.arange(width)).reshape(-1)
+        np.add.at(out.reshape(-1), elements, rows.reshape(-1))
+    elif len(index):  # all rows that are the first of their index, then all that are the second, ...
+        rank = _ranks(index)[1]
+        for places in np.split(np.argsort(rank, kind="stable"), np.cumsum(np.bincount(rank))[:-1]):
+            out[index[places]] += rows[places]
     return out
+
+
+WIDE = 16  # elements: so wide rows are added as such
+
+
+def _ranks(index: Array) -> tuple[Array, Array]:
+    """The order that sorts index, and for each of its elements how many equal ones come before it."""
+    order = np.argsort(index, kind="stable")
+    ranked = index[order]
+    begins = np.flatnonzero(np.diff(ranked, prepend=-1))  # where each index begins in `ranked`
+    rank = np.empty(len(index), np.intp)
+    rank[order] = np.arange(len(index)) - np.repeat(begins, np.diff(begins, append=len(index)))
+    return order, rank
 
 
 def _scatter_in_blocks(n_rows: int, index: Array, rows: Array) -> Array:
     """`scatter_add_rows` that first sums blocks of at most CHAIN rows with the same index, and then those sums."""
-    order = np.argsort(index, kind="stable")
-    ranked = index[order]
-    begins = np.flatnonzero(np.diff(ranked, prepend=-1))  # where the rows of each index begin in `ranked`
-    rank = np.arange(len(index)) - np.repeat(begins, np.diff(begins, append=len(index)))
-    first = rank % CHAIN == 0
+    order, rank = _ranks(index)
+    first = rank[order] % CHAIN == 0
     block = np.empty(len(index), np.intp)
     block[order] = np.cumsum(first) - 1
-    return scatter_add_rows(n_rows, ranked[first], scatter_add_rows(int(first.sum()), block, rows))
+    return scatter_add_rows(n_rows, index[order][first], scatter_add_rows(int(first.sum()), block, rows))
 
 
 def copy_all(sources: Sequence[Array], targets: Sequence[Array], wanted: bool = True) -> None:

@@ -45,7 +45,7 @@ def exponents(x: Array) -> Array:
 
 # -------------------------------------------------------------------------------------------------------- on the CPU
 
-BLOCK = 1 << 16  # elements: FP32 copies of a few blocks stay in a core's L2 cache. The CPU backend uses it everywhere
+BLOCK = 1 << 16  # elements: FP32 copies of a few blocks stay in a core's L2 cache
 LANES = 8  # counters per bin: with one, equal neighbours would wait for each other's increment
 _LANE = np.arange(BLOCK, dtype=np.uint32) % LANES
 _LANE_OF_PAIR, _LANE_OF_SINGLE = _LANE[: BLOCK // 2] << 10, _LANE << 8

@@ -72,6 +72,11 @@ def sigmoid_of(op: Op, x: Array) -> Array:
     return 1 / (1 + op.xp.exp(-x))
 
 
+def softplus_of(op: Op, x: Array) -> Array:
+    """ln(1 + e^x) in x's dtype, as max(x, 0) + ln(1 + e^-|x|), which does not overflow."""
+    return op.xp.clip(x, 0, op.xp.inf) + op.xp.log1p(op.xp.exp(-op.xp.abs(x)))
+
+
 class Tanh(FromOutput):
     """y = tanh x;  dx = (1 - y^2) dy."""
 
@@ -114,10 +119,10 @@ class ELU(FromInput):
     cuda = KERNELS, "elu"
 
     def f(self, x: Array, *, alpha: float) -> Array:
-        return self.device.where(x > 0, x, alpha * self.xp.expm1(self.xp.minimum(x, 0)))
+        return self.xp.clip(x, 0, self.xp.inf) + alpha * self.xp.expm1(self.xp.clip(x, -self.xp.inf, 0))  # one is 0
 
     def df(self, x: Array, *, alpha: float) -> Array:
-        e = alpha * self.xp.exp(self.xp.minimum(x, 0))
+        e = alpha * self.xp.exp(self.xp.clip(x, -self.xp.inf, 0))
         return self.device.where(x > 0, e.dtype.type(1), e)
 
 
@@ -176,7 +181,7 @@ class Softplus(FromInput):
     cuda = KERNELS, "softplus"
 
     def f(self, x: Array, *, beta: float, threshold: float) -> Array:
-        return self.device.where(beta * x > threshold, x, self.xp.logaddexp(0, beta * x) / beta)
+        return self.device.where(beta * x > threshold, x, softplus_of(self, beta * x) / beta)
 
     def df(self, x: Array, *, beta: float, threshold: float) -> Array:
         return self.device.where(beta * x > threshold, x.dtype.type(1), sigmoid_of(self, beta * x))
@@ -189,7 +194,7 @@ class LogSigmoid(FromInput):
     cuda = KERNELS, "logsigmoid"
 
     def f(self, x: Array) -> Array:
-        return -self.xp.logaddexp(0, -x)
+        return -softplus_of(self, -x)
 
     def df(self, x: Array) -> Array:
         return sigmoid_of(self, -x)

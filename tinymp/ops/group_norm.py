@@ -30,29 +30,41 @@ class GroupNorm(Op):
     fp32 = ("weight", "bias")
 
     def forward(self, x: Array, w: Array | None, b: Array | None, *, groups: int, eps: float) -> Array:
-        wide = self._grouped(widen(x))
-        mean = reduce(wide, (2, 3), "mean", like=x)
-        y = wide - mean
-        rstd = 1 / self.xp.sqrt(reduce(y * y, (2, 3), "mean", like=x) + eps)
+        def normalise(x: Array) -> tuple:
+            wide = self._grouped(widen(x))
+            mean = reduce(wide, (2, 3), "mean", like=x)
+            y = wide - mean
+            rstd = 1 / self.xp.sqrt(reduce(y * y, (2, 3), "mean", like=x) + eps)
+            y *= rstd
+            if w is not None:
+                y *= self._per_channel(w)
+            if b is not None:
+                y += self._per_channel(b)
+            return store(y.reshape(x.shape), like=x), mean, rstd
+
+        y, mean, rstd = self.device.along(0, normalise, x)
         self.save(x, w, statistics=(mean, rstd))
-        y *= rstd
-        if w is not None:
-            y *= self._per_channel(w)
-        if b is not None:
-            y += self._per_channel(b)
-        return store(y.reshape(x.shape), like=x)
+        return y
 
     def backward(self, dy: Array) -> tuple:
-        (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
-        wide, xhat = self._grouped(widen(dy)), (self._grouped(widen(x)) - mean) * rstd
-        dw = like_w and store(reduce(wide * xhat, (0, 3), "sum", like=x).reshape(like_w.shape), like=like_w)
-        db = like_b and store(reduce(wide, (0, 3), "sum", like=x).reshape(like_b.shape), like=like_b)
-        if not like_x:
-            return None, dw, db
-        g = wide if w is None else wide * self._per_channel(w)
-        along = xhat * reduce(g * xhat, (2, 3), "mean", like=x)
-        dx = (g - reduce(g, (2, 3), "mean", like=x) - along) * rstd
-        return store(dx.reshape(x.shape), like=like_x), dw, db
+        (x, w), statistics, (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
+
+        def gradients(dy: Array, x: Array, mean: Array, rstd: Array) -> tuple:
+            wide, xhat = self._grouped(widen(dy)), (self._grouped(widen(x)) - mean) * rstd
+            db, dw = (reduce(g, (3,), "sum", like=x) for g in (wide, wide * xhat))  # of each sample
+            if not like_x:
+                return None, dw, db
+            v, n = 1 if w is None else self._per_channel(w), wide.shape[2] * wide.shape[3]
+            xhat *= reduce(v * dw, (2,), "sum", like=x) / n
+            dx = v * wide - xhat
+            dx -= reduce(v * db, (2,), "sum", like=x) / n
+            dx *= rstd
+            return store(dx.reshape(x.shape), like=x), dw, db
+
+        dx, dw, db = self.device.along(0, gradients, dy, x, *statistics)
+        dw = like_w and store(reduce(dw, (0,), "sum", like=x).reshape(like_w.shape), like=like_w)
+        db = like_b and store(reduce(db, (0,), "sum", like=x).reshape(like_b.shape), like=like_b)
+        return dx, dw, db
 
     def _grouped(self, x: Array) -> Array:
         """x as (N, G, C / G, the rest)."""

@@ -330,8 +330,12 @@ class Elementwise(Loss):
     def backward(self, dy: Array) -> tuple:
         (x, t, w, _), (like_x, like_t, _, _), dl = self.saved, self.targets, self.dl(dy)
         dl = dl if w is None else dl * widen(w)
-        dx = like_x and store(self.f_x(widen(x), widen(t)) * dl, like_x)
-        dt = like_t and store(self.f_t(widen(x), widen(t)) * dl, like_t)
+        x, t = widen(x), widen(t)
+        if type(self).f_t is Elementwise.f_t:
+            slope = self.f_x(x, t) * dl
+            return like_x and store(slope, like_x), like_t and store(-slope, like_t), None, None
+        dx = like_x and store(self.f_x(x, t) * dl, like_x)
+        dt = like_t and store(self.f_t(x, t) * dl, like_t)
         return dx, dt, None, None
 
     def f(self, x: Array, t: Array) -> Array:
@@ -341,7 +345,7 @@ class Elementwise(Loss):
         raise NotImplementedError
 
     def f_t(self, x: Array, t: Array) -> Array:
-        return -self.f_x(x, t)
+        return -self.f_x(x, t)  # `backward` computes f_x once for both
 
 
 class MSELoss(Elementwise):
@@ -411,7 +415,8 @@ class BCEWithLogits(Elementwise):
     def terms(self, x: Array) -> tuple[Array, Array]:
         """s(x) and p s(-x)."""
         small = self.xp.log1p(self.xp.exp(-self.xp.abs(x)))
-        return self.xp.maximum(x, 0) + small, self.p * (self.xp.maximum(-x, 0) + small)
+        inf = self.xp.inf
+        return self.xp.clip(x, 0, inf) + small, self.p * (small - self.xp.clip(x, -inf, 0))
 
     @property
     def p(self) -> Any:

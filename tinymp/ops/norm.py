@@ -208,13 +208,18 @@ class LayerNorm(Op):
     def backward(self, dy: Array) -> tuple:
         (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
         outer, wide = tuple(range(x.ndim - len(self.axes))), widen(dy)
-        xhat = (widen(x) - mean) * rstd
+        xhat = widen(x) - mean
+        xhat *= rstd
         dw = like_w and store(reduce(wide * xhat, outer, "sum", like=x).reshape(like_w.shape), like=like_w)
         db = like_b and store(reduce(wide, outer, "sum", like=x).reshape(like_b.shape), like=like_b)
         g = wide if w is None else wide * widen(w)
-        along = xhat * reduce(g * xhat, self.axes, "mean", like=x)
-        dx = like_x and store((g - reduce(g, self.axes, "mean", like=x) - along) * rstd, like=like_x)
-        return dx, dw, db
+        if not like_x:
+            return None, dw, db
+        dx = g - reduce(g, self.axes, "mean", like=x)
+        xhat *= reduce(g * xhat, self.axes, "mean", like=x)
+        dx -= xhat
+        dx *= rstd
+        return store(dx, like=like_x), dw, db
 
     def forward_cuda(self, x: Array, w: Array | None, b: Array | None, *, axes: tuple, eps: float) -> Array:
         if (rows := over_last(x, axes)) is None:

@@ -10,7 +10,7 @@ from ..backend.kernels import Kernels
 from ..backend.layout import LONGEST, blocks
 from ..precision import MOVEMENT, REDUCTION, add_to, reduce, store, widen
 from ..tensor import Tensor
-from .conv import Geometry, Pair, batch_first, channels_first, pad_spatial, taps, unpad_spatial
+from .conv import Geometry, Pair, batch_first, channels_first, images_last, pad_spatial, taps, unpad_spatial
 
 KERNELS = Kernels(__file__)
 MOST_CELLS = 1 << 16  # along one side of adaptive pooling, unless the input is longer: more must be a mistake
@@ -28,7 +28,7 @@ class MaxPool2d(Op):
 
     def forward(self, x: Array, *, geometry: Geometry, indices: bool) -> Any:
         g, xp = geometry, self.xp
-        padded = pad_spatial(xp, channels_first(widen(x)), g.pads, -float("inf"))
+        padded = pad_spatial(xp, widen(images_last(xp, x)), g.pads, -float("inf"))
         best = None
         for i, j, seen in taps(padded, g):
             if best is None:
@@ -56,7 +56,8 @@ class MaxPool2d(Op):
     def backward(self, dy: Array, _: None = None) -> Array:  # places have no gradient
         (index,), g, (n, c, h, w) = self.saved, self.geometry, self.shape
         overlap = any(d * (k - 1) >= s for k, s, d in zip(g.kernel, g.stride, g.dilation))
-        dy = channels_first(widen(dy) if overlap else dy)
+        dy = images_last(self.xp, dy)
+        dy = widen(dy) if overlap else dy
         total = self.xp.zeros((c, *g.padded(h, w), n), dy.dtype)
         for i, j, seen in taps(total, g):
             part = self.device.select(self.xp.equal(index, i * g.kernel[1] + j), dy)
@@ -115,7 +116,7 @@ class AvgPool2d(Op):
 
     def forward(self, x: Array, *, geometry: Geometry, include_pad: bool, override: int | None) -> Array:
         self.shape = x.shape
-        padded = pad_spatial(self.xp, channels_first(widen(x)), geometry.pads)
+        padded = pad_spatial(self.xp, widen(images_last(self.xp, x)), geometry.pads)
         total = None
         for _, _, seen in taps(padded, geometry):
             if total is None:
@@ -126,8 +127,8 @@ class AvgPool2d(Op):
 
     def backward(self, dy: Array) -> Array:
         (n, c, h, w), g = self.shape, self.geometry
-        wide = widen(dy)
-        part = channels_first(wide) / self._divisor(wide)
+        wide = widen(images_last(self.xp, dy))
+        part = wide / self._divisor(wide)
         total = self.xp.zeros((c, *g.padded(h, w), n), wide.dtype)
         for _, _, seen in taps(total, g):
             add_to(seen, part, like=dy)
@@ -169,18 +170,21 @@ class AdaptiveAvgPool2d(Op):
 
     def forward(self, x: Array, *, size: Pair) -> Array:
         self.shape = x.shape
-        y = self.xp.empty((*x.shape[:2], *size), widen(x[:0]).dtype)
-        for i, j, rows, cols in _cells(x.shape, size):
-            y[:, :, i : i + 1, j : j + 1] = reduce(x[:, :, rows, cols], (2, 3), "mean")
-        return store(y, like=x)
+        if size == (1, 1):
+            return store(reduce(x, (2, 3), "mean"), like=x)
+        images = widen(images_last(self.xp, x))
+        y = self.xp.empty((images.shape[0], *size, images.shape[3]), images.dtype)
+        for i, j, rows, cols in _cells(self.shape, size):
+            y[:, i : i + 1, j : j + 1] = reduce(images[:, rows, cols], (1, 2), "mean", like=x)
+        return batch_first(store(y, like=x))
 
     def backward(self, dy: Array) -> Array:
-        wide = widen(dy)
-        dx = self.xp.zeros(self.shape, wide.dtype)
+        (n, c, h, w), wide = self.shape, widen(images_last(self.xp, dy))
+        dx = self.xp.zeros((c, h, w, n), wide.dtype)
         for i, j, rows, cols in _cells(self.shape, self.size):
-            cell = dx[:, :, rows, cols]
-            add_to(cell, wide[:, :, i : i + 1, j : j + 1] / (cell.shape[2] * cell.shape[3]), like=dy)
-        return store(dx, like=dy)
+            cell = dx[:, rows, cols]
+            add_to(cell, wide[:, i : i + 1, j : j + 1] / (cell.shape[1] * cell.shape[2]), like=dy)
+        return batch_first(store(dx, like=dy))
 
     def forward_cuda(self, x: Array, *, size: Pair) -> Array:
         if size == (1, 1) or not _fits(x.shape, size):

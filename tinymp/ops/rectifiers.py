@@ -19,12 +19,13 @@ class Hardswish(FromInput):
     cuda = KERNELS, "hardswish"
 
     def f(self, x: Array) -> Array:
-        inner = x * (self.xp.clip(x + 3, 0, 6) / 6)
-        return self.device.where(x <= -3, x.dtype.type(0), inner)  # -inf times 0 is nan
+        return self.xp.clip(x, -3, self.xp.inf) * (self.xp.clip(x + 3, 0, 6) / 6)  # -3, not -inf, times 0
 
     def df(self, x: Array) -> Array:
-        inner = x / 3 + x.dtype.type(0.5)
-        return self.device.where(x >= 3, x.dtype.type(1), self.device.where(x <= -3, x.dtype.type(0), inner))
+        inside = self.xp.clip(x, -3, 3)
+        return (inside / 3 + 0.5) * (inside > -3) - x.dtype.type(0.5) * (
+            inside >= 3
+        )  # -1/2 and 3/2 at the ends: 0 and 1
 
 
 class Mish(FromInput):

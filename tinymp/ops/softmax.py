@@ -21,15 +21,18 @@ class Softmax(Op):
     kind = REDUCTION
 
     def forward(self, x: Array, *, dim: int) -> Array:
-        e = self.xp.exp(widen(x) - reduce(x, dim, "max"))
-        y = store(e / reduce(e, dim, "sum", like=x), like=x)
+        e = self.xp.asarray(widen(x) - reduce(x, dim, "max"))
+        self.xp.exp(e, out=e)
+        e /= reduce(e, dim, "sum", like=x)
+        y = store(e, like=x)
         self.save(y)  # the stored FP16 y, never an FP32 copy
         return y
 
     def backward(self, dy: Array) -> Array:
-        (y,) = self.saved
-        g = widen(y) * widen(dy)
-        return store(g - widen(y) * reduce(g, self.dim, "sum", like=y), like=y)
+        y, dy = widen(self.saved[0]), widen(dy)
+        dx = dy - reduce(y * dy, self.dim, "sum", like=self.saved[0])
+        dx *= y
+        return store(dx, like=self.saved[0])
 
     def forward_cuda(self, x: Array, *, dim: int) -> Array:
         x = compact(self.xp, x)
@@ -56,15 +59,19 @@ class LogSoftmax(Op):
 
     def forward(self, x: Array, *, dim: int) -> Array:
         m = reduce(x, dim, "max")
-        shifted = widen(x) - m
+        shifted = self.xp.asarray(widen(x) - m)
         s = reduce(self.xp.exp(shifted), dim, "sum", like=x)
         self.save(x, statistics=(m, s))  # not m + ln s: beside a large m, FP32 would lose digits of ln s
-        return store(shifted - self.xp.log(s), like=x)
+        shifted -= self.xp.log(s)
+        return store(shifted, like=x)
 
     def backward(self, dy: Array) -> Array:
         (x,), (m, s) = self.saved, self.statistics
         total = reduce(dy, self.dim, "sum")
-        return store(widen(dy) - self.xp.exp(widen(x) - m) * (total / s), like=dy)
+        e = self.xp.asarray(widen(x) - m)
+        self.xp.exp(e, out=e)
+        e *= total / s
+        return store(self.xp.subtract(widen(dy), e, out=e), like=dy)
 
     def forward_cuda(self, x: Array, *, dim: int) -> Array:
         dense = compact(self.xp, x)

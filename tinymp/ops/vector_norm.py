@@ -34,23 +34,27 @@ class VectorNorm(Op):
         else:
             s = reduce(size, dims, "max" if p > 0 else "min", like=x)
             s = self.device.where(xp.isfinite(s) & (s > 0), s, s.dtype.type(1))
-            y = s * xp.power(reduce(xp.power(size / s, p), dims, "sum", like=x), 1 / p)
+            size = size / s
+            powers = size * size if p == 2 else xp.power(size, p)
+            y = s * xp.power(reduce(powers, dims, "sum", like=x), 1 / p)
         self.save(x, statistics=(y,))
         return store(y, like=x)
 
     def backward(self, dy: Array) -> Array:
         (x,), (y,), p, select = self.saved, self.statistics, self.p, self.device.select
         wide, dy = widen(x), widen(dy)
-        sign, size = self.xp.sign(wide), self.xp.abs(wide)
         if p == 0:
             return store(self.xp.zeros_like(wide), like=x)
+        if p == 2:
+            return store(select(self.xp.not_equal(wide, 0) & self.xp.not_equal(y, 0), wide / y * dy), like=x)
+        sign, size = self.xp.sign(wide), self.xp.abs(wide)
         if abs(p) == INF:
             hits = self.xp.equal(size, y)
             n = reduce(hits, self.dims, "sum")
             return store(select(hits, sign * (dy / self.xp.asarray(n, dy.dtype))), like=x)
         if p == 1:
             return store(sign * dy, like=x)
-        slope = wide / y if p == 2 else sign * self.xp.power(size / y, p - 1)
+        slope = sign * self.xp.power(size / y, p - 1)
         return store(select(self.xp.not_equal(wide, 0) & self.xp.not_equal(y, 0), slope * dy), like=x)
 
 

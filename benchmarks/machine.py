@@ -1,0 +1,70 @@
+"""The machine that a benchmark runs on, and whether anything else ran there meanwhile."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import tinymp as mp
+
+FOREIGN = 0.05  # the share of all cores that others may take before a run is not to be trusted
+
+
+class Machine:
+    """What a run was measured on, for its JSON. Make it before the first measurement; ask `state` after the last.
+
+    The load of others is what the cores did meanwhile (on Linux, by /proc/stat, with what a hypervisor took away)
+    less what this process and its finished children did.
+    """
+
+    def __init__(self) -> None:
+        self._start = self._seconds()
+
+    def state(self) -> dict[str, Any]:
+        """CPU, cores, kernels and versions, and "foreign_load", the share of the cores that others took (or None)."""
+        start, now = self._start, self._seconds()
+        foreign = None
+        if start is not None and now is not None:
+            wall, busy, own = (b - a for a, b in zip(start, now))
+            foreign = round(max(busy - own, 0.0) / (wall * (os.cpu_count() or 1)), 3)
+        try:
+            import torch
+
+            peer = f"{torch.__version__}, {torch.get_num_threads()} threads"
+        except ImportError:
+            peer = None
+        return {**mp.info(), "CPU": _cpu(), "PyTorch": peer, "foreign_load": foreign}
+
+    def verdict(self) -> str:
+        """One line: whether the figures are to be trusted."""
+        foreign = self.state()["foreign_load"]
+        if foreign is None:
+            return "Whether the machine was quiet is unknown: compare only ratios."
+        if foreign > FOREIGN:
+            return f"NOT TO BE TRUSTED: other programs took {foreign:.0%} of the cores; run it on a quiet machine."
+        return f"The machine was quiet: other programs took {foreign:.1%} of the cores."
+
+    @staticmethod
+    def _seconds() -> tuple[float, float, float] | None:
+        """Seconds so far: on the clock, of work of all cores, of that by this process and its children."""
+        try:
+            first = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
+        except OSError:
+            return None
+        user, nice, system, _, _, irq, softirq, steal = map(int, first[1:9])
+        busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+        times = os.times()
+        return time.monotonic(), busy, times.user + times.system + times.children_user + times.children_system
+
+
+def _cpu() -> str:
+    """The model of the CPU, as Linux calls it; else the architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return f"{facts.get('model name', platform.machine())} (family {facts.get('cpu family', '?')})"

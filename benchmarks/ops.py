@@ -1,0 +1,263 @@
+"""Single ops on the CPU, forward and backward, in FP32 and FP16 storage, beside PyTorch in FP32.
+
+    python -m benchmarks.ops [--quick] [--only NAME ...] [--out FILE]
+
+Needs `pip install -e '.[peer]'`. Each library works in a process of its own, one at a time and in turn, so that the
+two never share a pool of threads and a machine whose speed drifts slows both. Times are medians over the rounds, with
+quartiles; ratios are ratios of the medians printed beside them. The picture lies beside the JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import pathlib
+import statistics
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+import tinymp as mp
+
+from .machine import Machine
+from .worker import Worker
+
+TARGET, WORST = 1.5, 4.0  # of the geometric mean of the ratios, and of each
+
+
+class Case(NamedTuple):
+    """What is timed. run(f, nn, *tensors) gives the result; f has the functions of either library."""
+
+    name: str
+    arrays: tuple  # shapes of floating arguments, or (shape, high): integers below high
+    run: Callable[..., Any]
+
+
+IMAGES, ROWS, MILLION = (64, 64, 28, 28), (2048, 1000), (1024, 1024)
+
+
+def _pointwise(name: str, *options: Any, shape: tuple = MILLION) -> Case:
+    return Case(f"{name} of a million", (shape,), lambda f, x: getattr(f, name)(x, *options))
+
+
+CASES = [
+    Case("add", (MILLION, MILLION), lambda f, x, y: f.add(x, y)),
+    Case("add, broadcast row", (MILLION, (1024,)), lambda f, x, y: f.add(x, y)),
+    Case("mul", (MILLION, MILLION), lambda f, x, y: f.mul(x, y)),
+    Case("mul, broadcast row", (MILLION, (1024,)), lambda f, x, y: f.mul(x, y)),
+    Case("mul, broadcast column", (MILLION, (1024, 1)), lambda f, x, y: f.mul(x, y)),
+    Case("div", (MILLION, MILLION), lambda f, x, y: f.div(x, y)),
+    Case("maximum", (MILLION, MILLION), lambda f, x, y: f.maximum(x, y)),
+    Case("clamp", (MILLION,), lambda f, x: f.clamp(x, min=-1.0, max=1.0)),
+    *map(_pointwise, ("exp", "tanh", "sigmoid", "relu", "leaky_relu", "gelu", "silu", "elu", "softplus", "mish")),
+    _pointwise("hardswish"),
+    _pointwise("square"),
+    Case("abs, sqrt", (MILLION,), lambda f, x: f.sqrt(f.abs(x))),
+    Case("sum over rows", (MILLION,), lambda f, x: f.sum(x, 0)),
+    Case("sum over columns", (MILLION,), lambda f, x: f.sum(x, 1)),
+    Case("mean of all", (MILLION,), lambda f, x: f.mean(x)),
+    Case("var over columns", (MILLION,), lambda f, x: f.var(x, 1)),
+    Case("amax over columns", (MILLION,), lambda f, x: f.amax(x, 1)),
+    Case("cumsum", (MILLION,), lambda f, x: f.cumsum(x, 1)),
+    Case("norm", (MILLION,), lambda f, x: f.norm(x)),
+    Case("softmax 2048 x 1000", (ROWS,), lambda f, x: f.softmax(x, -1)),
+    Case("log_softmax 2048 x 1000", (ROWS,), lambda f, x: f.log_softmax(x, -1)),
+    Case("layer_norm 2048 x 512", ((2048, 512), (512,), (512,)), lambda f, x, w, b: f.layer_norm(x, (512,), w, b)),
+    Case("group_norm", (IMAGES, (64,), (64,)), lambda f, x, w, b: f.group_norm(x, 8, w, b)),
+    Case("batch_norm", (IMAGES, (64,), (64,)), lambda f, x, w, b: f.batch_norm(x, None, None, w, b, training=True)),
+    Case("normalize", (ROWS,), lambda f, x: f.normalize(x, dim=1)),
+    Case("matmul 1024", (MILLION, MILLION), lambda f, x, y: f.matmul(x, y)),
+    Case("linear 512 x 1024", ((512, 1024), MILLION, (1024,)), lambda f, x, w, b: f.linear(x, w, b)),
+    Case("bmm 64 x 128", ((64, 128, 128), (64, 128, 128)), lambda f, x, y: f.bmm(x, y)),
+    Case(
+        "scaled_dot_product_attention",
+        ((8, 8, 128, 64),) * 3,
+        lambda f, q, k, v: f.scaled_dot_product_attention(q, k, v),
+    ),
+    Case("conv2d 3x3, 64 to 64", (IMAGES, (64, 64, 3, 3)), lambda f, x, w: f.conv2d(x, w, padding=1)),
+    Case("conv2d 1x1, 64 to 128", (IMAGES, (128, 64, 1, 1)), lambda f, x, w: f.conv2d(x, w)),
+    Case("conv2d 4x4, stride 2", ((32, 48, 32, 32), (96, 48, 4, 4)), lambda f, x, w: f.conv2d(x, w, None, 2, 1)),
+    Case("conv2d depthwise 3x3", (IMAGES, (64, 1, 3, 3)), lambda f, x, w: f.conv2d(x, w, padding=1, groups=64)),
+    Case("conv2d 3x3, one image 512", ((1, 3, 512, 512), (32, 3, 3, 3)), lambda f, x, w: f.conv2d(x, w, padding=1)),
+    Case(
+        "conv_transpose2d 4x4, stride 2",
+        ((32, 96, 16, 16), (96, 48, 4, 4)),
+        lambda f, x, w: f.conv_transpose2d(x, w, None, 2, 1),
+    ),
+    Case("max_pool2d 2/2", (IMAGES,), lambda f, x: f.max_pool2d(x, 2)),
+    Case("max_pool2d 3/2", (IMAGES,), lambda f, x: f.max_pool2d(x, 3, 2, 1)),
+    Case("avg_pool2d 2/2", (IMAGES,), lambda f, x: f.avg_pool2d(x, 2)),
+    Case("adaptive_avg_pool2d 7", (IMAGES,), lambda f, x: f.adaptive_avg_pool2d(x, 7)),
+    Case(
+        "interpolate bilinear",
+        ((16, 32, 28, 28),),
+        lambda f, x: f.interpolate(x, scale_factor=2, mode="bilinear"),
+    ),
+    Case("interpolate nearest", ((16, 32, 28, 28),), lambda f, x: f.interpolate(x, scale_factor=2)),
+    Case("pad", (IMAGES,), lambda f, x: f.pad(x, (1, 1, 1, 1))),
+    Case("permute, a copy", (IMAGES,), lambda f, x: f.permute(x, (0, 2, 3, 1)).contiguous()),
+    Case("cat", (MILLION, MILLION), lambda f, x, y: f.cat([x, y], 1)),
+    Case("embedding", (((4096,), 8192), (8192, 256)), lambda f, i, w: f.embedding(i, w)),
+    Case("index_select", (MILLION, ((1024,), 1024)), lambda f, x, i: f.index_select(x, 0, i)),
+    Case("gather", (MILLION, (MILLION, 1024)), lambda f, x, i: f.gather(x, 1, i)),
+    Case("dropout", (MILLION,), lambda f, x: f.dropout(x, 0.5)),
+    Case("cross_entropy 2048 x 1000", (ROWS, ((2048,), 1000)), lambda f, x, t: f.cross_entropy(x, t)),
+    Case("mse_loss", (MILLION, MILLION), lambda f, x, y: f.mse_loss(x, y)),
+    Case(
+        "binary_cross_entropy_with_logits",
+        (MILLION, MILLION),
+        lambda f, x, y: f.binary_cross_entropy_with_logits(x, f.sigmoid(y).detach()),
+    ),
+]
+
+
+# ------------------------------------------------------------------------------------------------- the two processes
+
+
+class _Torch:
+    """PyTorch's functions under one roof."""
+
+    def __getattr__(self, name: str) -> Any:
+        import torch
+
+        return getattr(torch.nn.functional, name, None) or getattr(torch, name)
+
+
+def _inputs(case: Case) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [
+        rng.integers(0, a[1], a[0]) if a and isinstance(a[0], tuple) else rng.standard_normal(a, np.float32)
+        for a in case.arrays
+    ]
+
+
+def ours(index: int, dtype: str) -> Callable[[], None]:
+    """A case in tinymp: a call of it, forward and backward."""
+    return _in_tinymp(CASES[index], dtype)
+
+
+def _in_tinymp(case: Case, dtype: str) -> Callable[[], None]:
+    arrays = [mp.tensor(a) for a in _inputs(case)]
+    leaves = [a.to(dtype).detach() if a.dtype.kind == "f" else a for a in arrays]
+    for leaf in leaves:
+        if leaf.dtype.kind == "f":
+            leaf.requires_grad_(True)
+    dy = case.run(mp.ops, *leaves).detach()
+
+    def call() -> None:
+        y = case.run(mp.ops, *leaves)
+        y.backward(dy) if y.ndim else y.backward()
+        for leaf in leaves:
+            leaf.grad = None
+
+    return call
+
+
+def theirs(index: int) -> Callable[[], None]:
+    """The same in PyTorch."""
+    import torch
+
+    case = CASES[index]
+    leaves = [torch.from_numpy(a) for a in _inputs(case)]
+    for leaf in leaves:
+        leaf.requires_grad_(leaf.is_floating_point())
+    f = _Torch()
+    dy = case.run(f, *leaves).detach()
+
+    def call() -> None:
+        y = case.run(f, *leaves)
+        y.backward(dy) if y.ndim else y.backward()
+        for leaf in leaves:
+            leaf.grad = None
+
+    return call
+
+
+# --------------------------------------------------------------------------------------------------------- the table
+
+
+def measure(cases: list[int], rounds: int) -> list[dict[str, Any]]:
+    """A row per case: milliseconds (lower quartile, median, upper quartile) and ratios of the medians.
+
+    A round goes through all cases: what slows the machine for some seconds slows one round of many cases, not one case.
+    """
+    us, them = Worker(), Worker()
+    tasks: dict[str, tuple] = {
+        "PyTorch FP32": (them, theirs),
+        "FP32": (us, ours, "float32"),
+        "FP16": (us, ours, "float16"),
+    }
+    times: dict[tuple[int, str], list[float]] = {(case, name): [] for case in cases for name in tasks}
+    for _, case in tqdm(list(itertools.product(range(rounds), cases)), unit="case", leave=False):
+        for name, (worker, maker, *dtype) in tasks.items():
+            times[case, name].append(1000 * worker.time(maker, case, *dtype))
+    us.close()
+    them.close()
+    rows = []
+    for case in cases:
+        quartiles = {name: np.percentile(times[case, name], (25, 50, 75)).tolist() for name in tasks}
+        ratios = {f"{s} / PyTorch FP32": quartiles[s][1] / quartiles["PyTorch FP32"][1] for s in ("FP32", "FP16")}
+        rows.append({"op": CASES[case].name, "ms": quartiles, **ratios})
+    return rows
+
+
+def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
+    """The ratios as bars, worst first."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 0.24 * len(rows) + 1), layout="constrained")
+    axes = figure.subplots()
+    places = np.arange(len(rows))
+    for storage, color, shift in (("FP16", "#3a6ea5", -0.2), ("FP32", "#b8c7d9", 0.2)):
+        axes.barh(places + shift, [r[f"{storage} / PyTorch FP32"] for r in rows], 0.4, color=color, label=storage)
+    axes.set_yticks(places, [r["op"] for r in rows], fontsize=8)
+    axes.invert_yaxis()
+    axes.margins(y=0.01)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.axvline(WORST, color="black", linewidth=0.8, linestyle=":")
+    axes.set_xlabel("time / PyTorch FP32, forward and backward (shorter is faster)")
+    axes.legend(loc="lower right", title="storage")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
+    """Measure, print the table, worst first, and write JSON and picture."""
+    p = argparse.ArgumentParser(prog="python -m benchmarks.ops", description=__doc__.split("\n\n")[0])
+    p.add_argument("--quick", action="store_true", help="one round: shows that it runs, not how fast")
+    p.add_argument("--only", nargs="+", metavar="NAME", help="cases whose names contain one of these; writes nothing")
+    p.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).with_name("results") / "ops.json")
+    options = p.parse_args(arguments)
+    wanted = [i for i, c in enumerate(CASES) if not options.only or any(name in c.name for name in options.only)]
+    if not wanted:
+        p.error(f"--only: no case is called so; there are {', '.join(c.name for c in CASES)}")
+    machine = Machine()
+    rows = sorted(measure(wanted, 1 if options.quick else 9), key=lambda row: -row["FP16 / PyTorch FP32"])
+    means = {s: math.exp(statistics.fmean(math.log(r[f"{s} / PyTorch FP32"]) for r in rows)) for s in ("FP32", "FP16")}
+    print(f"{'ms, forward and backward':<36}{'PyTorch FP32':>13}{'FP32':>10}{'FP16':>10}{'FP32 /':>14}{'FP16 /':>8}")
+    print(*map(_line, rows), "", sep="\n")
+    print(f"geometric mean of {len(rows)} ops: FP32 {means['FP32']:.2f}, FP16 {means['FP16']:.2f} (target {TARGET})")
+    print(machine.verdict())
+    if not options.only:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        document = {"rows": rows, "geometric_mean": means, "environment": machine.state()}
+        options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        draw(rows, options.out.with_suffix(".png"))
+        print(f"wrote {options.out} and {options.out.with_suffix('.png').name}")
+    return rows
+
+
+def _line(row: dict[str, Any]) -> str:
+    times = "".join(
+        f"{row['ms'][kind][1]:>{width}.3f}" for kind, width in (("PyTorch FP32", 13), ("FP32", 10), ("FP16", 10))
+    )
+    return f"{row['op']:<36}{times}{'':4}{row['FP32 / PyTorch FP32']:>10.2f}{row['FP16 / PyTorch FP32']:>8.2f}"
+
+
+if __name__ == "__main__":
+    main()

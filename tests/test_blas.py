@@ -1,0 +1,108 @@
+"""What is set before NumPy loads OpenBLAS, and what mp.info() says of it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tinymp import blas
+
+AVX512 = " ".join(sorted(blas.NEEDED))
+
+
+def cpuinfo(vendor="AuthenticAMD", family="26", flags=AVX512):
+    """As Linux tells it, of two cores."""
+    core = (
+        f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel name\t: x\nflags\t\t: fpu avx2 {flags}\n"
+    )
+    return f"{core}\n{core}"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "kernels"),
+    [
+        (cpuinfo(), blas.RIGHT),  # Zen 5
+        (cpuinfo(family="27"), blas.RIGHT),
+        (cpuinfo(family="25"), None),  # Zen 4: OpenBLAS knows it
+        (cpuinfo(flags=""), None),  # switched off, or hidden by a virtual machine
+        (cpuinfo(flags=AVX512.replace("avx512dq", "")), None),
+        (cpuinfo("GenuineIntel", "6"), None),
+        ("", None),  # another system
+        ("processor : 0\nBogoMIPS : 48.00\nFeatures : fp asimd\n", None),  # ARM
+    ],
+)
+def test_kernels(cpu, kernels):
+    assert blas.settings(cpu, {}).get(blas.CORE) == kernels
+
+
+def test_the_users_own_settings_stay():
+    assert blas.settings(cpuinfo(), {}) == {blas.TIMEOUT: "20", blas.CORE: blas.RIGHT}
+    assert blas.settings(cpuinfo(), {blas.CORE: "Haswell"}) == {blas.TIMEOUT: "20"}
+    assert blas.settings(cpuinfo(), {blas.TIMEOUT: "26"}) == {blas.CORE: blas.RIGHT}
+    assert blas.settings(cpuinfo(), {blas.OFF: "0"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("environment", "cure"),
+    [
+        ({}, "import tinymp before NumPy"),
+        ({blas.CORE: "Haswell"}, "OPENBLAS_CORETYPE=Haswell is set in the environment: unset it"),
+        ({blas.OFF: "0"}, "TINYMP_BLAS=0 is set: unset it"),
+    ],
+)
+def test_what_lesser_kernels_cost(environment, cure):
+    (said,) = blas.complaints("Haswell", cpuinfo(), environment)
+    assert said.endswith(cure)
+    assert "AVX-512" in said
+
+
+def test_kernels_that_openblas_should_have_chosen():
+    assert blas.complaints("Haswell", cpuinfo(family="25"), {})[0].endswith(
+        "set OPENBLAS_CORETYPE=SkylakeX before Python starts"
+    )
+
+
+def test_no_complaint_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(blas, "too_late", False)
+    assert blas.complaints("SkylakeX", cpuinfo(), {}) == []
+    assert blas.complaints("Haswell", cpuinfo(flags=""), {}) == []
+
+
+def run(code, **environment):
+    """What a program prints that runs `code`."""
+    clean = {name: value for name, value in os.environ.items() if name not in (blas.CORE, blas.TIMEOUT, blas.OFF)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=clean | environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_info_reports_the_library_its_kernels_and_threads():
+    import threadpoolctl
+
+    (library,) = [one for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"]
+    said = blas.describe()
+    assert library["version"] in said
+    assert f"kernels {library['architecture']}" in said
+    assert f"{library['num_threads']} thread" in said
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the settings are known on Linux")
+def test_import():
+    seen = "import tinymp as mp, os; print(os.environ.get('OPENBLAS_THREAD_TIMEOUT'), mp.info()['BLAS'])"
+    assert run(seen).startswith("None ")  # it was set for NumPy alone
+    assert "25 ms" not in run(seen)
+    assert "import tinymp before NumPy" in run(f"import numpy; {seen}")
+    assert "import tinymp before NumPy" not in run(f"import numpy; {seen}", TINYMP_BLAS="0")
+    assert "Haswell" in run(seen, OPENBLAS_CORETYPE="Haswell") or "openblas" not in run(seen)
+
+
+def test_programs_import_tinymp_before_numpy():
+    for package in (
+        "examples.mnist",
+        "examples.dcgan",
+        "examples.language_model",
+        "benchmarks.cpu",
+        "tinymp.audit.cli",
+    ):
+        code = f"import {package}\nfrom tinymp import blas\nprint(blas.too_late)"
+        assert run(code, PYTHONPATH=os.getcwd()) == "False\n", package

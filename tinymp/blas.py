@@ -1,0 +1,104 @@
+"""OpenBLAS, with which NumPy multiplies matrices: its kernels, and how long its threads wait. Imported before NumPy.
+
+Both are decided once, when NumPy loads OpenBLAS, so `import tinymp` decides if NumPy is not loaded yet:
+
+- The kernels. OpenBLAS's releases up to 0.3.31 do not know AMD's CPUs from Zen 5 on, and take the kernels for AVX2
+  ("Haswell") although these CPUs have AVX-512: half the speed. Results differ as FP32 sums do whose terms are added in
+  another order.
+- The waiting. After each product OpenBLAS's threads look out for the next one for 2^26 cycles, 25 ms, and take the time
+  of a core meanwhile: what comes between the products takes up to twice as long (measured: 31 and 71 ms for the same
+  convolution). 2^20 cycles are enough for products that follow each other, as in an LSTM.
+
+Your own settings, OPENBLAS_CORETYPE and OPENBLAS_THREAD_TIMEOUT, are left as they are; TINYMP_BLAS=0 leaves OpenBLAS
+alone altogether.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from collections.abc import Mapping
+
+OFF, CORE, TIMEOUT = "TINYMP_BLAS", "OPENBLAS_CORETYPE", "OPENBLAS_THREAD_TIMEOUT"
+RIGHT, LESSER = "SkylakeX", ("Haswell", "Zen")  # kernels by their names: for AVX-512, and for AVX2
+NEEDED = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}  # what the right ones use
+ZEN_5 = 26  # AMD's number of that family; those after it are unknown, too
+
+
+def settings(cpu: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """What to set in the environment before OpenBLAS is loaded. cpu: the text of /proc/cpuinfo."""
+    if environment.get(OFF) == "0":
+        return {}
+    facts = _facts(cpu)
+    family = " ".join(facts.get("cpu family", []))
+    unknown = facts.get("vendor_id") == ["AuthenticAMD"] and family.isdigit() and int(family) >= ZEN_5
+    wanted = {TIMEOUT: "20"}
+    if unknown and set(facts.get("flags", ())) >= NEEDED:
+        wanted[CORE] = RIGHT
+    return {name: value for name, value in wanted.items() if name not in environment}
+
+
+def load_numpy() -> None:
+    """Load NumPy with these settings. The environment is left as it was: other programs decide for themselves."""
+    if "numpy" in sys.modules:
+        return
+    wanted = settings(cpu(), os.environ)
+    os.environ.update(wanted)
+    try:
+        import numpy  # noqa: F401
+    finally:
+        for name in wanted:
+            del os.environ[name]
+
+
+def describe() -> str:
+    """The library behind NumPy's products, its kernels and threads, and in one line what is lost, if anything is."""
+    try:
+        import threadpoolctl
+    except ModuleNotFoundError:
+        return "unknown (pip install 'tinymp[fast]' to see it)"
+    found = [one for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"]
+    if not found:
+        return "unknown"
+    library = found[0]
+    kernels, threads = library.get("architecture") or "unknown", library["num_threads"]
+    text = f"{library['internal_api']} {library['version']}, kernels {kernels}, {threads} thread{'s' * (threads != 1)}"
+    lost = [] if library["internal_api"] != "openblas" else complaints(kernels, cpu(), os.environ)
+    return "; ".join([text, *lost])
+
+
+def complaints(kernels: str, cpu: str, environment: Mapping[str, str]) -> list[str]:
+    """What is lost with these kernels on this CPU, and since NumPy was loaded before tinymp; and how to get it."""
+    lost, wanted = [], settings(cpu, environment)
+    if kernels in LESSER and set(_facts(cpu).get("flags", ())) >= NEEDED:
+        if CORE in environment:
+            cure = f"{CORE}={environment[CORE]} is set in the environment: unset it"
+        elif environment.get(OFF) == "0":
+            cure = f"{OFF}=0 is set: unset it"
+        elif CORE in wanted:
+            cure = "import tinymp before NumPy"
+        else:
+            cure = f"set {CORE}={RIGHT} before Python starts"
+        lost.append(f"this CPU has AVX-512, with which products take about half the time: {cure}")
+    elif too_late and wanted:
+        lost.append("its threads wait 25 ms for the next product, which slows the rest: import tinymp before NumPy")
+    return lost
+
+
+def cpu() -> str:
+    """What Linux knows of the CPUs; empty elsewhere."""
+    try:
+        return pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _facts(cpu: str) -> dict[str, list[str]]:
+    """The words about the first CPU, by their names."""
+    lines = [line.partition(":") for line in cpu.split("\n\n", 1)[0].splitlines()]
+    return {name.strip(): value.split() for name, _, value in lines}
+
+
+too_late = "numpy" in sys.modules
+load_numpy()
