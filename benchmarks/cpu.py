@@ -26,13 +26,7 @@ from tinymp import ops, optim
 
 from . import steps
 from .machine import Machine
-from .steps import Step
 from .worker import Worker
-
-try:
-    import threadpoolctl
-except ImportError:
-    threadpoolctl = None
 
 
 def blocks(work: dict[str, Callable[[], Any]], rounds: int, calls: int) -> dict[str, list[float]]:
@@ -105,45 +99,38 @@ NETWORKS = [  # name, function in steps.py, the target for mixed / PyTorch FP32
 ]
 
 
-def networks(rows: Rows, rounds: int) -> None:
-    """The training steps of the three families of examples."""
-    for name, network, target in NETWORKS:
+def networks(rows: Rows, rounds: int, which: list) -> None:
+    """The training steps of the families of examples."""
+    for name, network, target in which:
         training(rows, rounds, f"{name} step", network, target)
 
 
-def scaling(rows: Rows, rounds: int) -> None:
-    """How a step's time splits into what BLAS spreads over cores and what one core does, and what that predicts.
+def scaling(rows: Rows, rounds: int, which: list) -> None:
+    """How a step's time splits into what is spread over cores and what one core does, and what that predicts.
 
-    From the times with one thread and with two: t(n) = serial + spread / n (Amdahl's law), for tinymp and for PyTorch.
+    From the times with one thread and with two: t(n) = alone + spread / n (Amdahl's law), for tinymp and for PyTorch.
     """
-    if threadpoolctl is None or (os.cpu_count() or 1) < 2:
-        print("scaling: needs two cores and `pip install 'tinymp[fast]'`")
+    kinds = ["mixed", *(["PyTorch FP32"] if steps.torch else [])]
+    if (os.cpu_count() or 1) < 2:
+        print("scaling needs two cores")
         return
-    for name, network, _ in NETWORKS:
-        work = {kind: steps.make(network, kind) for kind in ("mixed", *(["PyTorch FP32"] if steps.torch else []))}
+    for name, network, _ in which:
+        workers = {(kind, n): Worker(threads=n) for kind in kinds for n in (1, 2)}
+        times: dict[tuple[str, int], list[float]] = {key: [] for key in workers}
+        for _ in range(rounds):
+            for (kind, n), worker in workers.items():
+                times[kind, n].append(worker.time(steps.make, network, kind, seconds=0.3))
+        for worker in workers.values():
+            worker.close()
         predicted = {}
-        for kind, step in work.items():
-            times = blocks({str(n): _with_threads(step, n) for n in (1, 2)}, rounds, calls=4)
-            one, two = (1000 * statistics.median(times[n]) for n in ("1", "2"))
+        for kind in kinds:
+            one, two = (statistics.median(times[kind, n]) for n in (1, 2))
             spread = min(max(2 * (one - two), 0.0), one)
-            rows.add(f"{name} step, {kind}: share of one core alone", 100 * (one - spread) / one, "%")
+            rows.add(f"{name} step, {kind}: one core alone does", 100 * (one - spread) / one, "%")
             predicted[kind] = [one - spread + spread / n for n in (4, 8, 16)]
-        for i, n in enumerate((4, 8, 16)):
-            if len(predicted) == 2:
-                mixed, peer = (predicted[kind][i] for kind in work)
-                rows.add(f"{name} step, {n} cores, predicted: mixed / PyTorch", mixed / peer, "x")
-
-
-def _with_threads(step: Step, n: int) -> Step:
-    """The step with n threads in BLAS and in PyTorch."""
-
-    def limited() -> None:
-        with threadpoolctl.threadpool_limits(n):
-            if steps.torch is not None:
-                steps.torch.set_num_threads(n)
-            step()
-
-    return limited
+        for i, n in enumerate((4, 8, 16) if steps.torch else ()):
+            mixed, peer = (predicted[kind][i] for kind in kinds)
+            rows.add(f"{name} step, {n} cores, predicted: mixed / PyTorch", mixed / peer, "x")
 
 
 def transposed(rows: Rows, rounds: int) -> None:
@@ -218,14 +205,16 @@ def memory(rows: Rows, count: int) -> None:
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     """Run everything, print the table, write the JSON."""
     p = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__.split("\n\n")[0])
-    p.add_argument("--quick", action="store_true", help="few repetitions: shows that it runs, not how fast")
+    p.add_argument(
+        "--quick", action="store_true", help="few repetitions, one network: shows that it runs, not how fast"
+    )
     default = pathlib.Path(__file__).with_name("results") / "cpu.json"
     p.add_argument(
         "--out", type=pathlib.Path, default=default, help="the JSON to write (default: benchmarks/results/cpu.json)"
     )
     options = p.parse_args(arguments)
     mp.backend.cpu.keep_freed_memory()
-    rounds = 2 if options.quick else 9
+    rounds, which = (1, NETWORKS[:1]) if options.quick else (9, NETWORKS)
     print(
         mp.info(),
         f"PyTorch {steps.torch.__version__}" if steps.torch else "PyTorch is not installed: no comparison with it",
@@ -233,11 +222,11 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     )
     print(f"\n{'work':<58} {'measured':>9} {'':<9} target")
     rows, machine = Rows(), Machine()
-    networks(rows, rounds)
+    networks(rows, rounds, which)
     transposed(rows, rounds)
     products(rows, rounds)
     overhead(rows, rounds)
-    scaling(rows, rounds)
+    scaling(rows, rounds, which)
     memory(rows, 20 if options.quick else 1000)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     print(f"\n{machine.verdict()}")

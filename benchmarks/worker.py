@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -16,13 +17,20 @@ BLOCK = 0.06  # seconds of work that are timed in one go
 
 
 class Worker:
-    """It does nothing but wait, unless it times."""
+    """It does nothing but wait, unless it times. threads: how many BLAS and PyTorch may use there; None: all cores."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int | None = None) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self._process.start()
+        limits = {} if threads is None else dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(threads))
+        before = dict(os.environ)
+        os.environ.update(limits)  # the new process inherits it
+        try:
+            self._process.start()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
         theirs.close()
 
     def time(self, maker: Callable[..., Callable[[], Any]], *arguments: Any, seconds: float = BLOCK) -> float:

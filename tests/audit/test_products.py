@@ -69,6 +69,7 @@ def test_calls_at_one_place_add_up_and_others_do_not():
 def test_conv2d(block, groups, monkeypatch):
     """Whole, however many blocks of columns there are."""
     monkeypatch.setattr(conv, "BLOCK", block)
+    monkeypatch.setattr(conv, "CACHED", block)
     layer = nn.Conv2d(4, 6, (3, 2), stride=2, padding=1, groups=groups, bias=False)
     products = listen(layer, ones(5, 4, 9, 8))
     o, c, positions = 6 // groups, 4 // groups * 6, 5 * 5 * 5  # of images (9, 8): 5 x 5 windows

@@ -47,5 +47,5 @@ def test_an_fp16_accumulator_runs_on_over_blocks(monkeypatch):
         return host(w.grad)
 
     whole = weight_gradient()
-    monkeypatch.setattr(conv, "BLOCK", 1)
+    monkeypatch.setattr(conv, "CACHED", 1)
     np.testing.assert_array_equal(weight_gradient(), whole)

@@ -103,6 +103,28 @@ class TestEdges:
         assert np.isnan(op(mp.tensor(np.array([np.nan, 1], dtype))).data).tolist() == [True, False]
 
 
+@pytest.mark.cpu
+def test_erfc_is_within_7_units_in_the_last_place():
+    """Of every half, and of FP32 values between them; with its limits."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    x = np.concatenate([halves[np.isfinite(halves)].astype("f4"), np.linspace(-6, 9.1, 100_001, dtype="f4")])
+    exact = np.array([math.erfc(v) for v in x])
+    got, normal = mp.backend.cpu.erfc(x), exact >= 2.0**-126
+    assert (np.abs(got - exact) / np.spacing(exact.astype("f4")))[normal].max() < 7
+    assert (got[~normal] < 2.0**-125).all()
+    assert mp.backend.cpu.erfc(np.float32([np.inf, -np.inf])).tolist() == [0, 2]
+
+
+def test_gelu_is_rounded_once_for_every_half():
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    x = halves[np.isfinite(halves)]
+    exact = np.array([v * 0.5 * math.erfc(-v / math.sqrt(2)) for v in x.astype(float)])
+    y = host(ops.gelu(mp.tensor(x)).data).astype(float)
+    _, exponent = np.frexp(exact)
+    ulp = np.ldexp(1.0, np.maximum(exponent - 11, -24))
+    assert (np.abs(y - exact) / ulp).max() < 0.501
+
+
 def test_gelu_keeps_its_left_tail_in_fp32():
     """x Phi(x) by 1 + erf would be 0 or noise below -5; erfc keeps it relative to its own size."""
     x = np.linspace(-9, -3, 50)

@@ -208,8 +208,39 @@ def test_blocks_of_output_rows_give_the_same(monkeypatch):
 
     whole = run()
     monkeypatch.setattr(conv_module, "BLOCK", 1)
+    monkeypatch.setattr(conv_module, "CACHED", 1)
     for a, b in zip(whole, run(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [7, 8, 33])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_images_are_turned_round_in_strips(monkeypatch, n, dtype):
+    monkeypatch.setattr(conv_module, "STRIP", 50)
+    x = randn(n, 4, 9, 31).astype(dtype)
+    turned = conv_module.images_last(np, x)
+    assert turned.flags.c_contiguous
+    np.testing.assert_array_equal(turned, x.transpose(1, 2, 3, 0))
+    again = conv_module.images_last(np, conv_module.batch_first(turned))
+    assert np.shares_memory(again, turned)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, (2, 3)])
+@pytest.mark.parametrize("dilation", [1, 2, (3, 1)])
+@pytest.mark.parametrize("padding", [0, 2])
+def test_spread_by_phases_is_the_fold(stride, dilation, padding):
+    """The definition, products that are added where their windows lie, beside the form that scatters nothing."""
+    pair = lambda v: v if isinstance(v, tuple) else (v, v)  # noqa: E731
+    pads = ((padding, padding), (padding, padding + 1))
+    for kernel, groups in (((3, 2), 1), ((4, 1), 2), ((1, 5), 3)):
+        g = conv_module.Geometry(kernel, pair(stride), pads, pair(dilation), groups)
+        size, n = (11, 13), 2
+        oh, ow = g.output(*size)
+        y, w, b = randn(6, oh, ow, n), randn(6, 2, *kernel, seed=2), randn(2 * groups, seed=3)
+        matrix = w.reshape(groups, 6 // groups, -1).swapaxes(1, 2)
+        columns = [(slice(0, oh), matrix @ y.reshape(groups, 6 // groups, -1))]
+        folded = conv_module.fold(np, columns, (2 * groups, *size, n), g, like=w) + b.reshape(-1, 1, 1, 1)
+        np.testing.assert_allclose(conv_module.spread_by_phases(np, y, w, b, g, size), folded, rtol=1e-12, atol=1e-12)
 
 
 def test_memory_order_of_the_input_does_not_matter():
