@@ -241,13 +241,7 @@ def _round(x: Array, dtype: np.dtype) -> Array:
 
 
 def gemm(
-    a: Array,
-    b: Array,
-    bias: Array | None = None,
-    *,
-    acc: Array | None = None,
-    wide: bool = False,
-    like: Array | None = None,
+    a: Array, b: Array, bias: Array | None = None, *, acc: Array | None = None, wide: bool = False, like: Any = None
 ) -> Array:
     """Gate 3: the matrix product a @ b (+ bias) of stored operands, accumulated in FP32, rounded once.
 
@@ -313,16 +307,18 @@ def accumulate(total: Array, part: Array) -> Array:
     return widen(total) + widen(part)
 
 
-def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce") -> None:
-    """total += part, in place: one more term of a sum that an op builds up piece by piece (overlapping windows).
+def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce", times: Array | None = None) -> None:
+    """total += part (or part * times), in place: one more term of a sum that an op builds up piece by piece.
 
-    total and part are widened; like is a stored operand. The accumulator is that of the policy's field `reduce`, or
-    `accumulate` where the sum completes a dot product.
+    They are widened; like is a stored operand. The accumulator is that of the policy's field `reduce`, or `accumulate`
+    where the terms are products of a dot product, or sums of them. In FP16 it rounds at every term.
     """
     policy = _policy.get()
     in_fp16 = getattr(policy, accumulator) == float16 and _applies(policy, like.dtype)
+    dtype = "float16" if in_fp16 else NAMES[total.dtype]
     if here.inside:
-        tell("reduced", part, None, "sum", "float16" if in_fp16 else NAMES[total.dtype])
+        tell(*(("reduced", part, None, "sum", dtype) if times is None else ("product", part, times, dtype)))
+    part = part if times is None else part * times
     if in_fp16:
         backend.of(total).add_fp16(total, part)
     else:

@@ -81,6 +81,15 @@ def test_conv2d(block, groups, monkeypatch):
     assert forward.flops == 2 * 5 * 6 * 25 * 4 // groups * 6
 
 
+def test_depthwise_conv2d():
+    """It has no columns, and its products are those of any convolution."""
+    layer = nn.Conv2d(4, 4, 3, groups=4, bias=False)
+    products = listen(layer, ones(5, 4, 6, 7))
+    positions = 5 * 4 * 5
+    assert sizes(products, "forward") == [(4, 1, positions, 9, 1)]
+    assert sizes(products, "backward") == sorted([(4, 9, positions, 1, 1), (4, 9, 1, positions, 1)])
+
+
 def test_conv_transpose2d():
     products = listen(nn.ConvTranspose2d(4, 6, 3, stride=2), ones(5, 4, 7, 8))
     positions, columns = 5 * 7 * 8, 6 * 9

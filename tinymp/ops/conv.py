@@ -160,9 +160,10 @@ def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slic
     """
     c, h, w, n = x.shape
     (oh, ow), terms = g.output(h, w), c * prod(g.kernel) // g.groups
+    rows = blocks(g, c, oh, ow, n, CACHED if backend.of(x) is backend.cpu else BLOCK)
     if pointwise(g, x.shape, (oh, ow)):
         image = widen(x).reshape(g.groups, terms, h, w * n)
-        return blocks(g, c, oh, ow, n, CACHED), lambda rows: image[:, :, rows].reshape(g.groups, terms, -1)
+        return rows, lambda rows: image[:, :, rows].reshape(g.groups, terms, -1)
     by_kernel = has_kernels(x, x.size)
     view: Any = None if by_kernel else windows(xp, pad_spatial(xp, widen(x), g.pads), g)  # C, kh, kw, OH, OW, N
 
@@ -170,7 +171,7 @@ def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slic
         block = im2col(xp, x, g, rows) if by_kernel else view[:, :, :, rows]
         return block.reshape(g.groups, terms, (rows.stop - rows.start) * ow * n)
 
-    return blocks(g, c, oh, ow, n, BLOCK if by_kernel else CACHED), cut
+    return rows, cut
 
 
 def fold(
@@ -268,13 +269,14 @@ def phases(g: Geometry, size: Pair, axis: int) -> list[Phase]:
     step, found = stride // gcd(stride, dilation), []
     for p in range(stride):
         first = (p - pad) % stride  # the first place of dx with (place + pad) % stride = p
-        count = len(range(first, size[axis], stride))
+        if not (count := len(range(first, size[axis], stride))):
+            continue
         tap = next((i for i in range(min(step, kernel)) if (i * dilation - p) % stride == 0), kernel)
         taps, between = len(range(tap, kernel, step)), step * dilation // stride
         last = (first + pad - tap * dilation) // stride  # the place of y that the first tap sees from `first`
         seen = last - (taps - 1) * between, last + count
         found.append(Phase(slice(first, None, stride), slice(tap, None, step), seen, between))
-    return [phase for phase in found if len(range(*phase.places.indices(size[axis])))]
+    return found
 
 
 def weight_gradient(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Array:
@@ -316,7 +318,7 @@ def correlate_depthwise(xp: Any, x: Array, w: Array, bias: Array | None, g: Geom
         weights = widen(w[channels]).reshape(-1, *g.kernel, 1, 1, 1)
         total = xp.zeros((weights.shape[0], oh, ow, n), weights.dtype)
         for i, j, seen in taps(pad_spatial(xp, widen(x[channels]), g.pads), g):
-            add_to(total, weights[:, i, j] * seen, like=w, accumulator="accumulate")
+            add_to(total, seen, like=w, accumulator="accumulate", times=weights[:, i, j])
         if bias is not None:
             total += widen(bias[channels]).reshape(-1, 1, 1, 1)
         y[channels] = store(total, like=w)
@@ -327,9 +329,9 @@ def weight_gradient_depthwise(xp: Any, x: Array, y: Array, g: Geometry, like: Ar
     """`weight_gradient` for one kernel per channel: dw_tap = the sum of dy * x where the tap sees it."""
     dw = xp.empty(like.shape, like.dtype)
     for channels in channel_blocks(x.shape[0], y[0].size):
-        dy = widen(y[channels])
+        dy = widen(y[channels]).reshape(-1, 1, y[0].size)
         for i, j, seen in taps(pad_spatial(xp, widen(x[channels]), g.pads), g):
-            dw[channels, 0, i, j] = store(reduce(dy * seen, (1, 2, 3), "sum", like=like), like=like).reshape(-1)
+            dw[channels, 0, i, j] = gemm(dy, seen.reshape(len(dy), -1, 1), like=like).reshape(-1)
     return dw
 
 

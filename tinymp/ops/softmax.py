@@ -21,8 +21,7 @@ class Softmax(Op):
     kind = REDUCTION
 
     def forward(self, x: Array, *, dim: int) -> Array:
-        e = self.xp.asarray(widen(x) - reduce(x, dim, "max"))
-        self.xp.exp(e, out=e)
+        e = self.xp.exp(widen(x) - reduce(x, dim, "max"))
         e /= reduce(e, dim, "sum", like=x)
         y = store(e, like=x)
         self.save(y)  # the stored FP16 y, never an FP32 copy
@@ -59,19 +58,15 @@ class LogSoftmax(Op):
 
     def forward(self, x: Array, *, dim: int) -> Array:
         m = reduce(x, dim, "max")
-        shifted = self.xp.asarray(widen(x) - m)
+        shifted = widen(x) - m
         s = reduce(self.xp.exp(shifted), dim, "sum", like=x)
         self.save(x, statistics=(m, s))  # not m + ln s: beside a large m, FP32 would lose digits of ln s
-        shifted -= self.xp.log(s)
-        return store(shifted, like=x)
+        return store(shifted - self.xp.log(s), like=x)
 
     def backward(self, dy: Array) -> Array:
         (x,), (m, s) = self.saved, self.statistics
         total = reduce(dy, self.dim, "sum")
-        e = self.xp.asarray(widen(x) - m)
-        self.xp.exp(e, out=e)
-        e *= total / s
-        return store(self.xp.subtract(widen(dy), e, out=e), like=dy)
+        return store(widen(dy) - self.xp.exp(widen(x) - m) * (total / s), like=dy)
 
     def forward_cuda(self, x: Array, *, dim: int) -> Array:
         dense = compact(self.xp, x)
