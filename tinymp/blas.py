@@ -61,7 +61,7 @@ def describe() -> str:
     found = [one for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"]
     if not found:
         return "unknown"
-    library = found[0]
+    library = next((one for one in found if "numpy" in one["filepath"]), found[0])  # SciPy brings one of its own
     kernels, threads = library.get("architecture") or "unknown", library["num_threads"]
     text = f"{library['internal_api']} {library['version']}, kernels {kernels}, {threads} thread{'s' * (threads != 1)}"
     lost = [] if library["internal_api"] != "openblas" else complaints(kernels, cpu(), os.environ)

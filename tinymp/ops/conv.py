@@ -160,7 +160,7 @@ def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slic
     """
     c, h, w, n = x.shape
     (oh, ow), terms = g.output(h, w), c * prod(g.kernel) // g.groups
-    rows = blocks(g, c, oh, ow, n, CACHED if backend.of(x) is backend.cpu else BLOCK)
+    rows = blocks(g, c, oh, ow, n, BLOCK if backend.of(x) is backend.gpu else CACHED)
     if pointwise(g, x.shape, (oh, ow)):
         image = widen(x).reshape(g.groups, terms, h, w * n)
         return rows, lambda rows: image[:, :, rows].reshape(g.groups, terms, -1)
