@@ -13,11 +13,18 @@ import tinymp as mp
 pytestmark = pytest.mark.cpu
 
 
+# hypothesis has the collector call a function of its own. Where memory is limited, an allocation in it may fail, of
+# which Python can only warn
+in_limited_memory = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@in_limited_memory
 def test_a_part_of_the_fuzz():
     found = [f"{i}: {fuzz.shown(made)}: {wrong}" for i, made, wrong in fuzz.findings(0, range(6000), fuzz.targets())]
     assert not found, "\n".join(found)
 
 
+@in_limited_memory
 @pytest.mark.parametrize("layers", [False, True])
 def test_calls_reach_what_they_call(layers):
     """Many of the calls fit what they call, and nearly everything is called in a way that fits at least once."""
