@@ -37,9 +37,8 @@ from tinymp import nn, ops, optim
 try:
     import torch
 
-    torch.backends.disable_global_flags = lambda: (
-        None
-    )  # what PyTorch's tests call: nothing in the process could set one
+    # PyTorch's tests call it, and nothing in the process could set a flag afterwards
+    torch.backends.disable_global_flags = lambda: None
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.testing._internal.common_modules import module_db
     from torch.testing._internal.common_optimizers import optim_db

@@ -315,8 +315,8 @@ def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce", ti
     """
     policy = _policy.get()
     in_fp16 = getattr(policy, accumulator) == float16 and _applies(policy, like.dtype)
-    dtype = "float16" if in_fp16 else NAMES[total.dtype]
     if here.inside:
+        dtype = "float16" if in_fp16 else NAMES[total.dtype]
         tell(*(("reduced", part, None, "sum", dtype) if times is None else ("product", part, times, dtype)))
     part = part if times is None else part * times
     if in_fp16:

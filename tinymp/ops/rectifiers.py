@@ -22,10 +22,8 @@ class Hardswish(FromInput):
         return self.xp.clip(x, -3, self.xp.inf) * (self.xp.clip(x + 3, 0, 6) / 6)  # -3, not -inf, times 0
 
     def df(self, x: Array) -> Array:
-        inside = self.xp.clip(x, -3, 3)
-        return (inside / 3 + 0.5) * (inside > -3) - x.dtype.type(0.5) * (
-            inside >= 3
-        )  # -1/2 and 3/2 at the ends: 0 and 1
+        inside, half = self.xp.clip(x, -3, 3), x.dtype.type(0.5)
+        return (inside / 3 + half) * (inside > -3) - half * (inside >= 3)  # 3/2 - 1/2 from 3 on
 
 
 class Mish(FromInput):
