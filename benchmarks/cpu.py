@@ -73,8 +73,8 @@ def training(rows: Rows, rounds: int, name: str, network: str, target: str) -> N
 
     Each in a process of its own, in turn.
     """
-    kinds = ["FP32", "mixed", *(["PyTorch FP32"] if steps.torch else [])]
-    kinds += ["PyTorch FP16"] if steps.torch and network == "mnist_cnn" else []
+    kinds = ["FP32", "mixed", *(["PyTorch FP32"] if steps.peer() else [])]
+    kinds += ["PyTorch FP16"] if steps.peer() and network == "mnist_cnn" else []
     workers = {kind: Worker() for kind in kinds}
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(rounds):
@@ -85,7 +85,7 @@ def training(rows: Rows, rounds: int, name: str, network: str, target: str) -> N
     for kind in kinds:
         rows.add(f"{name}, {kind}", 1000 * statistics.median(times[kind]), "ms")
     rows.add(f"{name}, mixed / own FP32", ratio(times, "mixed", "FP32"), "x", "<= 1.05")
-    if steps.torch:
+    if steps.peer():
         rows.add(f"{name}, FP32 / PyTorch FP32", ratio(times, "FP32", "PyTorch FP32"), "x")
         rows.add(f"{name}, mixed / PyTorch FP32", ratio(times, "mixed", "PyTorch FP32"), "x", target)
     if "PyTorch FP16" in times:
@@ -110,7 +110,7 @@ def scaling(rows: Rows, rounds: int, which: list) -> None:
 
     From the times with one thread and with two: t(n) = alone + spread / n (Amdahl's law), for tinymp and for PyTorch.
     """
-    kinds = ["mixed", *(["PyTorch FP32"] if steps.torch else [])]
+    kinds = ["mixed", *(["PyTorch FP32"] if steps.peer() else [])]
     if (os.cpu_count() or 1) < 2:
         print("scaling needs two cores")
         return
@@ -128,7 +128,7 @@ def scaling(rows: Rows, rounds: int, which: list) -> None:
             spread = min(max(2 * (one - two), 0.0), one)
             rows.add(f"{name} step, {kind}: one core alone does", 100 * (one - spread) / one, "%")
             predicted[kind] = [one - spread + spread / n for n in (4, 8, 16)]
-        for i, n in enumerate((4, 8, 16) if steps.torch else ()):
+        for i, n in enumerate((4, 8, 16) if steps.peer() else ()):
             mixed, peer = (predicted[kind][i] for kind in kinds)
             rows.add(f"{name} step, {n} cores, predicted: mixed / PyTorch", mixed / peer, "x")
 
@@ -192,7 +192,7 @@ def memory(rows: Rows, count: int) -> None:
     if not sys.platform.startswith("linux"):
         return
     step = steps.mnist_cnn(mp.MIXED, optim.DynamicLossScaler())
-    for _ in range(50):
+    for _ in range(min(count, 50)):
         step()
     gc.collect()
     before = resident()
@@ -217,7 +217,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     rounds, which = (1, NETWORKS[:1]) if options.quick else (9, NETWORKS)
     print(
         mp.info(),
-        f"PyTorch {steps.torch.__version__}" if steps.torch else "PyTorch is not installed: no comparison with it",
+        f"PyTorch {steps.peer()}" if steps.peer() else "PyTorch is not installed: no comparison with it",
         sep="\n",
     )
     print(f"\n{'work':<58} {'measured':>9} {'':<9} target")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +15,6 @@ from tinymp import nn, ops, optim
 
 from . import models
 
-try:
-    import torch
-except ImportError:
-    torch = None  # type: ignore[assignment]
-
 Step = Callable[[], Any]
 rng = np.random.default_rng(0)
 DIGITS, LABELS = rng.standard_normal((64, 1, 28, 28), np.float32), rng.integers(0, 10, 64)
@@ -27,8 +24,19 @@ NOISE = rng.standard_normal((32, dcgan.LATENT, 1, 1), np.float32)
 WIDTH = 24  # of the DCGAN, the example's default
 
 
+@functools.cache
+def peer() -> str | None:
+    """PyTorch's version; None without it. Its functions import it themselves: it is not in the process of a rival."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def in_torch(model: nn.Sequential) -> Any:
     """The same layers in PyTorch: the lines of tinymp's repr are calls that either library understands."""
+    import torch
+
     return torch.nn.Sequential(
         *[eval(f"{type(layer).__name__}({layer.extra_repr()})", vars(torch.nn)) for layer in model]
     )
@@ -48,6 +56,8 @@ def _step(model: nn.Module, loss: Callable[[], mp.Tensor], policy: mp.Policy, sc
 
 
 def _torch_step(model: Any, loss: Callable[[], Any], autocast: bool = False) -> Step:
+    import torch
+
     optimizer = torch.optim.Adam(model.parameters())
 
     def step() -> None:
@@ -70,6 +80,8 @@ def mnist_cnn(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
 
 def torch_mnist_cnn(autocast: bool = False) -> Step:
     """The same in FP32, or under PyTorch's FP16 autocast."""
+    import torch
+
     model = in_torch(mnist.cnn(*DIGITS.shape[1:], classes=10))
     images, labels = torch.from_numpy(DIGITS), torch.from_numpy(LABELS)
     return _torch_step(model, lambda: torch.nn.functional.cross_entropy(model(images), labels), autocast)
@@ -85,6 +97,8 @@ def lstm(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
 
 def torch_lstm() -> Step:
     """The same in FP32; PyTorch's FP16 LSTM does not run on a CPU."""
+    import torch
+
     model = models.language_model(torch.nn, VOCABULARY)
     words, following = torch.from_numpy(WORDS[0]), torch.from_numpy(WORDS[1].reshape(-1))
     return _torch_step(model, lambda: torch.nn.functional.cross_entropy(model(words), following))
@@ -109,6 +123,8 @@ def gan(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
 
 def torch_gan() -> Step:
     """The same in FP32, in the same order."""
+    import torch
+
     g, d = map(in_torch, dcgan.small(FACES.shape[-1], 1, WIDTH))
     g_optimizer, d_optimizer = (torch.optim.Adam(model.parameters(), 2e-4, **dcgan.ADAM) for model in (g, d))
     faces, noise = torch.from_numpy(FACES), torch.from_numpy(NOISE)

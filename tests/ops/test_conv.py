@@ -290,6 +290,8 @@ def t(*shape, dtype="float32"):
             "conv2d: .* stride and dilation to be at",
         ),
         (lambda: ops.conv_transpose1d(t(0, 3, 4), t(3, 3, 1), dilation=10**30), "dilation to be at most 1073741824"),
+        # at once, and not after a list of all its rows
+        (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), padding=2**31), "conv2d: array is too big"),
     ],
 )
 def test_refused_values(call, message):

@@ -201,8 +201,8 @@ def correlate(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> A
     matrix = w.reshape(g.groups, o // g.groups, prod(w.shape[1:]))
     if bias is not None:
         bias = bias.reshape(g.groups, -1, 1)
+    y = xp.empty((o, oh, ow, n), w.dtype)  # first: where it is too large, the blocks are too many, too
     rows, cut = columns(xp, x, g)
-    y = xp.empty((o, oh, ow, n), w.dtype)
     for block in rows:
         y[:, block] = gemm(matrix, cut(block), bias).reshape(o, block.stop - block.start, ow, n)
     return y

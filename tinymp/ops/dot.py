@@ -7,7 +7,7 @@ from typing import Any
 
 from ..arguments import floating
 from ..autograd import Array, Op, type_name
-from ..precision import DOT, gemm, reduce, store
+from ..precision import DOT, gemm, reduce, store, widen
 from ..tensor import Tensor
 from .create import arange
 from .pointwise import sum_to
@@ -27,9 +27,10 @@ class MatMul(Op):
 
     def backward(self, dc: Array) -> tuple:
         (a, b), (like_a, like_b) = self.saved, self.targets
+        wide = operand(self, dc)
         # summed over broadcast batches before the one rounding
-        da = like_a and sum_to(gemm(dc, b.swapaxes(-1, -2), wide=True), like_a)
-        db = like_b and sum_to(gemm(a.swapaxes(-1, -2), dc, wide=True), like_b)
+        da = like_a and sum_to(gemm(wide, b.swapaxes(-1, -2), wide=True, like=dc), like_a)
+        db = like_b and sum_to(gemm(a.swapaxes(-1, -2), wide, wide=True), like_b)
         return da, db
 
 
@@ -46,11 +47,16 @@ class Linear(Op):
     def backward(self, dy: Array) -> tuple:
         (x, w), (like_x, like_w, like_b) = self.saved, self.targets
         n = prod(x.shape[:-1])
-        rows, x = dy.reshape(n, dy.shape[-1]), x.reshape(n, x.shape[-1])
-        dx = like_x and gemm(rows, w).reshape(like_x.shape)
-        dw = like_w and gemm(rows.T, x)
-        db = like_b and store(reduce(rows, 0, "sum").reshape(like_b.shape), like=like_b)
+        rows, x = operand(self, dy.reshape(n, dy.shape[-1])), x.reshape(n, x.shape[-1])
+        dx = like_x and gemm(rows, w, like=dy).reshape(like_x.shape)
+        dw = like_w and gemm(rows.T, x, like=dy)
+        db = like_b and store(reduce(rows, 0, "sum", like=dy).reshape(like_b.shape), like=like_b)
         return dx, dw, db
+
+
+def operand(op: Op, x: Array) -> Array:
+    """A stored operand of several products for `gemm`: BLAS would widen it for each, cuBLAS reads it as it is."""
+    return x if op.device.gemm_rounds else widen(x)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

@@ -32,7 +32,7 @@ from ..backend.layout import blocks
 from ..precision import DOT, gemm, reduce, store, widen
 from ..tensor import Tensor, array_of
 from .activation import sigmoid, tanh
-from .dot import linear
+from .dot import linear, operand
 from .shape import chunk
 
 KERNELS = Kernels(__file__)
@@ -140,15 +140,15 @@ class _Recurrent(Op):
         state[: len(rows)] = rows  # the other sequences have ended, or the rows lie transposed (products by BLAS)
         return state
 
-    def _operand(self, w: Any) -> Any:
-        """A stored operand of several products. BLAS would widen it for each; cuBLAS reads it as it is."""
-        return w if self.device.gemm_rounds else widen(w)
+    def _read(self, *arrays: Array | None) -> list[Any]:
+        """Stored arrays as the steps read them: NumPy's widened before the loop, those of the kernels as they are."""
+        return [operand(self, x) for x in arrays]
 
     def _times(self, w: Array, rows: Array) -> Array:
         """rows w^T, in FP32 accumulators. For BLAS the weight goes first: for 32 rows 80 us instead of 146."""
         if self.device.gemm_rounds:
             return gemm(rows, w.T, wide=True)
-        return gemm(w, self._operand(rows).T, wide=True, like=rows).T
+        return gemm(w, operand(self, rows).T, wide=True, like=rows).T
 
     def _grad_rows(self, dy: Array | None) -> Array | None:
         return None if dy is None else self.xp.ascontiguousarray(self.steps.pack(self.xp, dy))
@@ -196,31 +196,30 @@ class LSTM(_Recurrent):
         first = h.copy(), c.copy()
         cells, hidden = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
         outputs = hidden if w_hr is None else xp.empty((len(a), P), x.dtype)
-        wide_hh, wide_hr, gates = self._operand(w_hh), self._operand(w_hr), gates or self._gates
+        (a, wide_hh, wide_hr), gates = self._read(a, w_hh, w_hr), gates or self._gates
         for rows, n in self.order:
             gates(self._times(wide_hh, h[:n]), c[:n], a[rows], cells[rows], hidden[rows])
             if w_hr is not None:
                 outputs[rows] = store(self._times(wide_hr, hidden[rows]), like=x)
             h, c = self._after(h, outputs[rows]), self._after(c, cells[rows])
         y = steps.unpack(xp, outputs)
-        self.save(x, w_ih, w_hh, w_hr, *first, a, cells, y, None if w_hr is None else hidden)
+        self.save(x, w_ih, w_hh, w_hr, *first, store(a, like=x), cells, y, None if w_hr is None else hidden)
         return y, steps.unsort(xp, h), steps.unsort(xp, c)
 
     def _gates(self, m: Array, c: Array, a: Array, cell: Array, h: Array) -> None:
         """One step of n rows, in FP32 between reading and storing: a, cell, h <- gates, state, output.
 
-        m: (n, 4 H), the products with h, FP32; c: (n, H), the state before; a: (n, 4 H), the products with x, stored.
+        m: (n, 4 H), the products with h, FP32; c: (n, H), the state before; a: (n, 4 H), the products with x, widened.
         """
-        xp, z = self.xp, widen(a)  # in FP32 storage z is a
-        z += m
-        gates = z.reshape(len(z), 4, c.shape[1])
+        xp = self.xp
+        a += m
+        gates = a.reshape(len(a), 4, c.shape[1])
         i, f, g, o = gates[:, 0], gates[:, 1], gates[:, 2], gates[:, 3]
         t = xp.tanh(g)
-        self._sigmoid(z)  # all of it: one pass over neighbours in memory is faster than two around g
+        self._sigmoid(a)  # all of it: one pass over neighbours in memory is faster than two around g
         g[...] = t
         wide = f * widen(c)
         wide += i * g
-        a[...] = store(z, like=a)
         cell[...] = store(wide, like=cell)
         xp.tanh(wide, out=wide)
         wide *= o
@@ -235,20 +234,20 @@ class LSTM(_Recurrent):
         xp, steps = self.xp, self.steps
         h_before = steps.before(xp, h_first, steps.pack(xp, y), self.reverse)
         c_before = steps.before(xp, c_first, cells, self.reverse)
-        wide_hh, wide_hr = self._operand(w_hh), self._operand(w_hr)
         dh, dc = widen(self._state(dh_n, w_hh.shape[1], x)), widen(self._state(dc_n, cells.shape[1], x))
-        dys, dz, gates = self._grad_rows(dy), xp.empty_like(a), gates or self._gates_backward
-        dp = xp.empty_like(h_before)  # with W_hr: the gradients of the outputs
+        dz, dp = xp.empty_like(a), xp.empty_like(h_before)  # dp: with W_hr, the gradients of the outputs
+        wide_hh, wide_hr, a, cells, c_before, dys = self._read(w_hh, w_hr, a, cells, c_before, self._grad_rows(dy))
+        gates = gates or self._gates_backward
         for rows, n in self.order[::-1]:
             d, g, z = dh[:n], None if dys is None else dys[rows], dz[rows]
             if w_hr is not None:
                 if g is not None:
-                    d += widen(g)
+                    d += g
                 dp[rows] = store(d, like=x)
                 d, g = self._times(wide_hr.T, dp[rows]), None
             gates(a[rows], c_before[rows], cells[rows], d, g, dc[:n], z)
             dh = self._after(dh, self._times(wide_hh.T, z))
-        wide = self._operand(dz)
+        (wide,) = self._read(dz)
         db = (like_b_ih or like_b_hh) and store(reduce(wide, 0, "sum", like=dz).reshape(-1), like=x)
         return (
             like_x and steps.unpack(xp, gemm(wide, w_ih, like=dz)),
@@ -266,18 +265,18 @@ class LSTM(_Recurrent):
     ) -> None:
         """One step of n rows: dz (n, 4 H) <- the gradient at the gates, dc <- the gradient of the state before.
 
-        a, c_before, cell: as stored; dh, dc: (n, H), FP32, the gradients of this step's output and state; dy: (n, H),
-        stored, or None: the output's gradient from outside, not yet in dh. dh may be overwritten.
+        a, c_before, cell: as `_read` gives them; dh, dc: (n, H), FP32, the gradients of this step's output and state;
+        dy: (n, H), or None: the output's gradient from outside, not yet in dh. dh may be overwritten.
         """
         xp = self.xp
         if dy is not None:
-            dh += widen(dy)
-        gates = widen(a).reshape(len(a), 4, cell.shape[1])
+            dh += dy
+        gates = a.reshape(len(a), 4, cell.shape[1])
         i, f, g, o = gates[:, 0], gates[:, 1], gates[:, 2], gates[:, 3]
         squares = gates * gates
         slope = gates - squares
         xp.subtract(1, squares[:, 2], out=slope[:, 2])
-        t = xp.tanh(widen(cell))
+        t = xp.tanh(cell)
         wide = xp.empty_like(gates)
         xp.multiply(dh, t, out=wide[:, 3])
         t *= t
@@ -286,7 +285,7 @@ class LSTM(_Recurrent):
         t *= dh
         dc += t
         xp.multiply(dc, g, out=wide[:, 0])
-        xp.multiply(dc, widen(c_before), out=wide[:, 1])
+        xp.multiply(dc, c_before, out=wide[:, 1])
         xp.multiply(dc, i, out=wide[:, 2])
         dc *= f
         wide *= slope
@@ -329,26 +328,26 @@ class GRU(_Recurrent):
         h = self._state(h0, H, x)
         first = h.copy()
         inner, outputs = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
-        wide_hh, gates = self._operand(w_hh), gates or self._gates
+        (a, wide_hh), gates = self._read(a, w_hh), gates or self._gates
         b_hh = b_hh if b_hh is None else xp.ascontiguousarray(b_hh)  # as the kernel reads it
         for rows, n in self.order:
             gates(self._times(wide_hh, h[:n]), b_hh, h[:n], a[rows], inner[rows], outputs[rows])
             h = self._after(h, outputs[rows])
         y = steps.unpack(xp, outputs)
-        self.save(x, w_ih, w_hh, first, a, inner, y)
+        self.save(x, w_ih, w_hh, first, store(a, like=x), inner, y)
         return y, steps.unsort(xp, h)
 
     def _gates(self, m: Array, b: Array | None, h_before: Array, a: Array, inner: Array, h: Array) -> None:
         """One step of n rows, in FP32 between reading and storing: a, inner, h <- gates, m_n, output.
 
         m: (n, 3 H), the products with h, FP32; b: (3 H,), their bias; h_before: (n, H); a: (n, 3 H), the products with
-        x, stored.
+        x, widened.
         """
         xp, H = self.xp, h.shape[1]
         if b is not None:
             m += widen(b)
-        m_n, gates = m[:, 2 * H :], widen(a)  # in FP32 storage gates is a
-        rz, r, z, n = gates[:, : 2 * H], gates[:, :H], gates[:, H : 2 * H], gates[:, 2 * H :]
+        m_n = m[:, 2 * H :]
+        rz, r, z, n = a[:, : 2 * H], a[:, :H], a[:, H : 2 * H], a[:, 2 * H :]
         inner[...] = store(m_n, like=inner)
         rz += m[:, : 2 * H]
         self._sigmoid(rz)
@@ -357,7 +356,6 @@ class GRU(_Recurrent):
         y = widen(h_before) - n
         y *= z
         y += n
-        a[...] = store(gates, like=a)
         h[...] = store(y, like=h)
 
     def _gates_cuda(self, m: Array, b: Array | None, h_before: Array, a: Array, inner: Array, h: Array) -> None:
@@ -368,20 +366,21 @@ class GRU(_Recurrent):
         like_x, like_h, like_ih, like_hh, like_b_ih, like_b_hh = self.targets
         xp, steps = self.xp, self.steps
         before = steps.before(xp, first, steps.pack(xp, y), self.reverse)
-        wide_hh, gates = self._operand(w_hh), gates or self._gates_backward
-        dh, dys = widen(self._state(dh_n, w_hh.shape[1], x)), self._grad_rows(dy)
+        dh = widen(self._state(dh_n, w_hh.shape[1], x))
         past = -xp.zeros_like(dh)  # the part of dh that goes past the products; x + -0 is x, also where x is -0
         dp, dm = xp.empty_like(a), xp.empty_like(a)
+        wide_hh, a, inner, seen, dys = self._read(w_hh, a, inner, before, self._grad_rows(dy))
+        gates = gates or self._gates_backward
         for rows, n in self.order[::-1]:
             g, z = None if dys is None else dys[rows], dm[rows]
-            gates(a[rows], inner[rows], before[rows], dh[:n], g, past[:n], dp[rows], z)
+            gates(a[rows], inner[rows], seen[rows], dh[:n], g, past[:n], dp[rows], z)
             dh = self._after(dh, self._times(wide_hh.T, z))
-        wide_dp, wide_dm = self._operand(dp), self._operand(dm)
+        wide_dp, wide_dm = self._read(dp, dm)
         return (
             like_x and steps.unpack(xp, gemm(wide_dp, w_ih, like=dp)),
             like_h and store(steps.unsort(xp, dh + past), like=like_h),
             like_ih and gemm(wide_dp.T, steps.pack(xp, x), like=dp),
-            like_hh and gemm(wide_dm.T, before, like=dm),
+            like_hh and gemm(wide_dm.T, seen, like=dm),
             like_b_ih and store(reduce(wide_dp, 0, "sum", like=dp).reshape(-1), like=x),
             like_b_hh and store(reduce(wide_dm, 0, "sum", like=dm).reshape(-1), like=x),
         )
@@ -391,27 +390,26 @@ class GRU(_Recurrent):
     ) -> None:
         """One step of n rows: dp, dm (n, 3 H) <- the gradients of the products with x and with h; past <- dh z.
 
-        a, inner, h_before: as stored; dh, past: (n, H), FP32, and dy, stored, or None: the gradients of this step's
+        a, inner, h_before: as `_read` gives them; dh, past: (n, H), FP32, and dy, or None: the gradients of this step's
         output from the products of the step after, past them, and from outside. dh may be overwritten.
         """
         xp, H = self.xp, inner.shape[1]
         dh += past
         if dy is not None:
-            dh += widen(dy)
-        gates = widen(a)
-        rz, n = gates[:, : 2 * H], gates[:, 2 * H :]
+            dh += dy
+        rz, n = a[:, : 2 * H], a[:, 2 * H :]
         r, z = rz[:, :H], rz[:, H:]
-        slope = gates * gates
+        slope = a * a
         d_rz, d_n = slope[:, : 2 * H], slope[:, 2 * H :]
         d_r, d_z = d_rz[:, :H], d_rz[:, H:]
         xp.subtract(rz, d_rz, out=d_rz)
         xp.subtract(1, d_n, out=d_n)
-        d_z *= widen(h_before) - n
+        d_z *= h_before - n
         d_z *= dh
         d_n *= dh
         d_n *= 1 - z
         d_r *= d_n
-        d_r *= widen(inner)
+        d_r *= inner
         dp[...] = store(slope, like=dp)
         dm[:, : 2 * H] = dp[:, : 2 * H]
         dm[:, 2 * H :] = store(d_n * r, like=dm)
