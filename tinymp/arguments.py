@@ -83,7 +83,7 @@ def floating(op: str, name: str, x: Any) -> Tensor:
 def integer(value: Any) -> int | None:
     """value as an int, if it is an integer; also a Tensor or array that is one. Else None."""
     try:
-        return None if isinstance(value, bool) else value.__index__()
+        return None if isinstance(value, (bool, np.bool_)) else value.__index__()
     except (AttributeError, TypeError, ValueError):
         return None
 
