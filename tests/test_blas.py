@@ -1,6 +1,8 @@
 """What is set before NumPy loads OpenBLAS, and what mp.info() says of it."""
 
+import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -107,3 +109,12 @@ def test_programs_import_tinymp_before_numpy():
     ):
         code = f"import {package}\nfrom tinymp import blas\nprint(blas.too_late)"
         assert run(code, PYTHONPATH=os.getcwd()) == "False\n", package
+
+
+def test_notebooks_import_tinymp_first():
+    notebooks = sorted((pathlib.Path(__file__).parents[1] / "examples" / "notebooks").glob("*.ipynb"))
+    assert notebooks
+    for path in notebooks:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        first = next("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        assert first.startswith("import tinymp as mp"), path
