@@ -247,6 +247,7 @@ class LSTM(_Recurrent):
                 d, g = self._times(wide_hr.T, dp[rows]), None
             gates(a[rows], c_before[rows], cells[rows], d, g, dc[:n], z)
             dh = self._after(dh, self._times(wide_hh.T, z))
+        del a, cells, c_before, dys  # twice as large as what is stored
         (wide,) = self._read(dz)
         db = (like_b_ih or like_b_hh) and store(reduce(wide, 0, "sum", like=dz).reshape(-1), like=x)
         return (
@@ -375,6 +376,7 @@ class GRU(_Recurrent):
             g, z = None if dys is None else dys[rows], dm[rows]
             gates(a[rows], inner[rows], seen[rows], dh[:n], g, past[:n], dp[rows], z)
             dh = self._after(dh, self._times(wide_hh.T, z))
+        del a, inner, dys  # twice as large as what is stored
         wide_dp, wide_dm = self._read(dp, dm)
         return (
             like_x and steps.unpack(xp, gemm(wide_dp, w_ih, like=dp)),
