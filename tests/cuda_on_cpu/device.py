@@ -4,6 +4,7 @@ Work runs at once, in the order in which it is given, but as strictly as on a GP
 
 - Fresh memory is full of 0xFF: NaN in every floating dtype, -1 in integers.
 - Whatever waits for the device is noted in `synchronisations`, and refused within `no_synchronisation()`.
+- A copy from pinned memory reads it late: when the device next has something to do, or somebody waits or asks for it.
 - While a stream captures, work is written down instead of done: its results are 0xFF until the graph is launched. As in
   CUDA, what would wait for the device, or would read host memory that may be gone by then, is an error.
 - A graph knows the memory that it works on, and refuses to run when that was given back.
@@ -65,6 +66,7 @@ def synchronise(what):
     if _forbidden:
         raise AssertionError(f"{what} waits for the device")
     synchronisations.append(what)
+    arrive()
 
 
 def refuse_in_capture(kind):
@@ -148,8 +150,8 @@ class Memory:
 
     device_id = 0
 
-    def __init__(self, size, pool):
-        self.size, self.pool = size, weakref.ref(pool)  # a pool does not outlive its owner
+    def __init__(self, size, pool=None):
+        self.size, self.pool = size, weakref.ref(pool) if pool else lambda: None  # a pool does not outlive its owner
         self.block = Block(size) if size else None  # as large as was asked for, though the pool counts more
         if size:
             self.block.memory = weakref.ref(self)
@@ -288,14 +290,22 @@ class PinnedMemory(ctypes.Array):
 
 
 _pinned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # address -> buffer
+_free_pinned: dict[int, list] = {}  # size -> memory that was given back
 
 
 def alloc_pinned_memory(size):
-    """cupy.cuda.alloc_pinned_memory: a buffer for `numpy.frombuffer(memory, dtype, count)`."""
-    kind = type("PinnedMemoryPointer", (PinnedMemory,), {"_type_": ctypes.c_uint8, "_length_": size})
-    memory = kind()
+    """cupy.cuda.alloc_pinned_memory: a buffer for `numpy.frombuffer(memory, dtype, count)`.
+
+    Like CuPy's pool: sizes are powers of two from 512 on, and what was given back last goes out first, at once.
+    """
+    rounded = max(512, 1 << (size - 1).bit_length())
+    free = _free_pinned.setdefault(rounded, [])
+    raw = free.pop() if free else (ctypes.c_uint8 * rounded)()
+    kind = type("PinnedMemoryPointer", (PinnedMemory,), {"_type_": ctypes.c_uint8, "_length_": rounded})
+    memory = kind.from_buffer(raw)
     memory.ptr = ctypes.addressof(memory)
     _pinned[memory.ptr] = memory
+    weakref.finalize(memory, free.append, raw).atexit = False
     return memory
 
 
@@ -312,12 +322,32 @@ def _host_bytes(address, size):
     return np.frombuffer(kind.from_address(address), np.uint8) if size else np.empty(0, np.uint8)
 
 
+_late: list = []  # copies from pinned memory that are under way
+
+
+def arrive():
+    """Do what is under way."""
+    while _late:
+        _late.pop(0)()
+
+
 def upload(to, address, size, memories):
-    """Copy host memory into `to` (bytes on the device). While a stream captures, it must be pinned."""
+    """Copy host memory into `to` (bytes on the device). While a stream captures, it must be pinned.
+
+    From pageable memory the driver may wait for the device first (CUDA Runtime API, "API synchronization behavior").
+    """
     pinned = _pinned_at(address, size)
-    if capturing() and pinned is None:
-        raise CUDARuntimeError(900, "a copy from host memory that is not pinned; it may be gone when the graph runs")
-    perform(lambda keep=pinned: np.copyto(to, _host_bytes(address, size)), memories)
+    if capturing():
+        if pinned is None:
+            raise CUDARuntimeError(
+                900, "a copy from host memory that is not pinned; it may be gone when the graph runs"
+            )
+        perform(lambda keep=pinned: np.copyto(to, _host_bytes(address, size)), memories)
+    elif pinned is None:
+        synchronise("a copy from pageable memory")
+        perform(lambda: np.copyto(to, _host_bytes(address, size)), memories)
+    else:
+        _late.append(lambda: np.copyto(to, _host_bytes(address, size)))  # who gives the memory back early, loses it
 
 
 def download(address, what, memories):
@@ -485,6 +515,7 @@ def perform(work, memories=(), stream=None):
     """
     stream = _streams_of_thread.current if stream is None else stream
     if stream._work is None:
+        arrive()
         work()
         return
     if stream._broken:
@@ -523,7 +554,10 @@ class Event:
     def __init__(self, block=False, disable_timing=False, interprocess=False):
         self._timed, self._time = not disable_timing, None
 
-    done = True
+    @property
+    def done(self):
+        arrive()
+        return True
 
     def record(self, stream=None):
         self._time = time.perf_counter()

@@ -507,6 +507,28 @@ def test_host_memory_in_a_capture(cp):
     assert y.tolist() == [5, 5, 5]
 
 
+def test_copies_from_the_host_arrive_late(cp):
+    x, y = cp.empty(3, "float32"), cp.empty(3, "float32")
+    host = np.ones(3, np.float32)
+    with cp.no_synchronisation(), pytest.raises(AssertionError, match="pageable memory waits for the device"):
+        x.data.copy_from_host_async(host.ctypes.data, host.nbytes)
+    with cp.no_synchronisation():
+        for array, value in ((x, 1), (y, 2)):
+            memory = cp.cuda.alloc_pinned_memory(x.nbytes)
+            np.frombuffer(memory, np.float32, 3)[:] = value
+            array.data.copy_from_host_async(memory.ptr, x.nbytes)
+            del memory  # and the next to ask gets it
+    assert (x.tolist(), y.tolist()) == ([2] * 3, [2] * 3)
+    kept = cp.cuda.alloc_pinned_memory(x.nbytes)
+    np.frombuffer(kept, np.float32, 3)[:] = 3
+    x.data.copy_from_host_async(kept.ptr, x.nbytes)
+    event = cp.cuda.Event()
+    event.record()
+    assert event.done
+    np.frombuffer(kept, np.float32, 3)[:] = 4
+    assert x.tolist() == [3] * 3
+
+
 def test_allocating_in_a_capture(cp):
     runtime = cp.cuda.runtime
     for mode in (runtime.streamCaptureModeGlobal, runtime.streamCaptureModeThreadLocal):

@@ -342,6 +342,30 @@ def test_nothing_waits_for_the_device():
         adam.step(clipped, skip=skip, rounding="stochastic")
 
 
+def test_uploads_do_not_wait_for_the_device():
+    if launches() is None:
+        pytest.skip("a real GPU does not tell what waits for it")
+    from cuda_on_cpu import device
+
+    data = [np.arange(2**41 + i, 2**41 + i + 6) for i in range(3)]
+    model = mp.MIXED.cast(mp.nn.Linear(3, 2)).to("gpu")
+    optimizer = optim.SGD(model.parameters(), lr=0.5)
+    with device.no_synchronisation():
+        made = [
+            tables.on_device(x.tobytes(), "int64", 3) for x in data
+        ]  # each one is under way when the next one starts
+        for p in model.parameters():
+            p.grad = p.data * 0 + 1
+        before = [p.master.copy() for p in model.parameters()]
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] = 0.25
+        optimizer.step()
+    for table, x in zip(made, data):
+        np.testing.assert_array_equal(table.get(), x.reshape(2, 3))
+    for p, was in zip(model.parameters(), before):
+        np.testing.assert_allclose(p.master.get(), was.get() - 0.75, rtol=1e-6)
+
+
 def test_arrays_that_kernels_cannot_walk():
     w, g, one = on_device(random((4, 6), 0)), on_device(random((4, 6), 1)), number(0, "int32")
     options = sgd_options(1)

@@ -1,10 +1,12 @@
 """The host's share of a CUDA graph: while one is captured, uploads wait, and work before each replay is noted.
 
-`capture.py` begins and ends a recording; the modules of this backend ask here whether one is under way.
+`capture.py` begins and ends a recording; the modules of this backend ask here whether one is under way. A recording
+belongs to its thread, like the stream that is captured: what another thread does meanwhile is done at once.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,23 +26,26 @@ class Recording:
         self.mailboxes: dict[Mailbox, None] = {}  # a set in order
 
 
-_recording: Recording | None = None
+class _Here(threading.local):
+    recording: Recording | None = None
+
+
+_here = _Here()
 
 
 @contextmanager
 def record() -> Iterator[Recording]:
-    """Within the block, a graph is captured (`capture.py` begins and ends it)."""
-    global _recording
-    _recording = Recording()
+    """Within the block, this thread captures a graph (`capture.py` begins and ends it)."""
+    _here.recording = recording = Recording()
     try:
-        yield _recording
+        yield recording
     finally:
-        _recording = None
+        _here.recording = None
 
 
 def capturing() -> bool:
-    """Whether a CUDA graph is being captured: nothing runs now, it will at each replay."""
-    return _recording is not None
+    """Whether this thread captures a CUDA graph: nothing runs now, it will at each replay."""
+    return _here.recording is not None
 
 
 def after_capture(work: Callable[[], None]) -> None:
@@ -49,22 +54,52 @@ def after_capture(work: Callable[[], None]) -> None:
     For uploads from the host. A copy that is captured would read host memory again at each replay; what a captured
     kernel reads from a fixed address may as well be written once, before the first replay.
     """
-    if _recording is None:
+    if _here.recording is None:
         work()
     else:
-        _recording.after.append(work)
+        _here.recording.after.append(work)
+
+
+_under_way: list[tuple[Any, Any]] = []  # pinned memory that is being copied, behind the event that ends the copy
+_lock = threading.Lock()
+
+
+def _hold(memory: Any, event: Any) -> None:
+    """Record the event behind a copy that was just started, and hold its pinned memory until it is done.
+
+    CuPy's pool gives pinned memory to the next who asks as soon as nobody holds it (PooledPinnedMemory.free).
+    """
+    event.record()
+    with _lock:
+        _under_way[:] = [(held, ended) for held, ended in _under_way if not ended.done]
+        _under_way.append((memory, event))
+
+
+def upload(host: np.ndarray, array: Array) -> None:
+    """Copy host into a C-contiguous device array of its size and dtype; not while a graph is captured.
+
+    By way of pinned memory: before a copy from any other, the driver may wait until the device has done all its work
+    (CUDA Runtime API, "API synchronization behavior").
+    """
+    import cupy
+
+    if host.size:
+        pinned = cupy.cuda.alloc_pinned_memory(host.nbytes)
+        np.frombuffer(pinned, host.dtype, host.size)[:] = host.ravel()
+        array.data.copy_from_host_async(pinned.ptr, host.nbytes)
+        _hold(pinned, cupy.cuda.Event(disable_timing=True))
 
 
 def keep(x: Array) -> None:
     """While a graph is captured: keep x alive as long as the graph, whose kernels use its address."""
-    if _recording is not None:
-        _recording.kept.append(x)
+    if _here.recording is not None:
+        _here.recording.kept.append(x)
 
 
 def before_replay(work: Callable[[], None]) -> None:
     """While a graph is captured: do `work` before each of its replays (a learning rate may have changed)."""
-    if _recording is not None:
-        _recording.before_replay.append(work)
+    if _here.recording is not None:
+        _here.recording.before_replay.append(work)
 
 
 class Mailbox:
@@ -84,8 +119,8 @@ class Mailbox:
 
     def poll(self) -> None:
         """Call `arrived` with what has arrived, and send again. Never waits. In a capture: do so after each replay."""
-        if _recording is not None:
-            _recording.mailboxes[self] = None
+        if _here.recording is not None:
+            _here.recording.mailboxes[self] = None
             return
         if self._sent and not self._event.done:
             return
@@ -96,7 +131,7 @@ class Mailbox:
         runtime.memcpyAsync(
             self._host.ctypes.data, self.array.data.ptr, self.array.nbytes, runtime.memcpyDeviceToHost, stream.ptr
         )
-        self._event.record(stream)
+        _hold(self._pinned, self._event)
         self._sent = True
         if values is not None:
             self.arrived(values)

@@ -27,7 +27,7 @@ def on_device(data: bytes, dtype: str, columns: int) -> Array:
     """A table on the device, uploaded if it is new; while a graph is captured, it is uploaded after the capture."""
     import cupy
 
-    key = cupy, dtype, data
+    key = cupy, dtype, data  # `Kernels.launch` sees to it that there is one device
     table = _recent.pop(key, None)
     if table is not None:
         _recent[key] = table
@@ -40,9 +40,7 @@ def on_device(data: bytes, dtype: str, columns: int) -> Array:
 
 
 def _upload(key: Any, host: np.ndarray, table: Array) -> None:
-    """Copy without waiting for the device: CUDA has read pageable memory by the time the call returns."""
-    if host.size:
-        table.data.copy_from_host_async(host.ctypes.data, host.nbytes)
+    recording.upload(host, table)
     _recent[key] = table
     while len(_recent) > _MOST_RECENT:
         del _recent[next(iter(_recent))]

@@ -34,7 +34,7 @@ def step(optimizer: Any, ready: Ready, skip: Any) -> Ready:
         for state in states:
             for name in ("step", "since"):
                 if name in state and not hasattr(state[name], "dtype"):  # counted on the host so far
-                    state[name] = gpu.xp.full(1, state[name], "int32")
+                    state[name] = _count(state[name])
         grads = [p.grad for p in params]
         arrays: list[Any] = [
             [p.master if p.master.dtype == float32 else None for p in params],
@@ -83,6 +83,13 @@ def _alike(optimizer: Any, ready: Ready, left: Ready) -> Iterator[tuple[dict, st
     yield from found.values()
 
 
+def _count(n: int) -> Array:
+    """A number of steps on the device, where a captured graph counts on: it is not set again at each replay."""
+    array = gpu.xp.empty(1, "int32")
+    recording.after_capture(lambda: array.fill(n))
+    return array
+
+
 def _number(scale: Any) -> Array | None:
     """A loss scale as FP32 of one element on the device; None for 1."""
     if hasattr(scale, "array"):
@@ -105,7 +112,7 @@ def _options(optimizer: Any, group: dict[str, Any]) -> Array:
             device = gpu.xp.empty(now.shape, now.dtype)
         if before is None or not np.array_equal(before, now):
             own[id(group)] = now, device
-            recording.after_capture(lambda: device.data.copy_from_host_async(now.ctypes.data, now.nbytes))
+            recording.after_capture(lambda: recording.upload(now, device))
 
     refresh()
     recording.before_replay(refresh)
