@@ -1,11 +1,15 @@
 """A captured step does what the same step does when it is called, and stays the graph that was recorded."""
 
+import gc
+import threading
+
 import numpy as np
 import pytest
 
 import tinymp as mp
 from oracle import rng
 from tinymp import nn, ops, optim
+from tinymp.backend import cublas, recording
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
@@ -174,6 +178,116 @@ def test_after_a_capture_that_failed_training_goes_on(read):
         plain.step(*plain.batch(seed))
         job.step(*job.batch(seed))
     same(plain.state(), job.state())
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_capture_that_failed_leaves_no_gradient(before):
+    job = Job()
+
+    def step(x, labels):
+        job.scaler.scale(ops.cross_entropy(job.model(x), labels)).backward()
+        if recording.capturing():
+            raise ValueError("halfway")
+        job.optimizer.zero_grad()
+
+    captured = mp.capture(step, warmup=1)
+    captured(*job.batch())
+    if before:
+        job.scaler.scale(ops.cross_entropy(job.model(job.batch(1)[0]), job.batch(1)[1])).backward()
+    expected = [None if p.grad is None else p.grad.get() for p in job.model.parameters()]
+    with pytest.raises(ValueError, match="halfway"):
+        captured(*job.batch())
+    for p, was in zip(job.model.parameters(), expected):
+        assert (p.grad is None) == (was is None) == (not before)
+        if before:
+            np.testing.assert_array_equal(p.grad.get(), was)
+
+
+def test_a_check_that_comes_up_in_a_capture_that_failed(gpu):
+    def step(x):
+        if recording.capturing():
+            gpu.flag("first seen here", ValueError("no check ran"))
+            x.sum().item()
+        return x
+
+    captured = mp.capture(step, warmup=1)
+    x = mp.tensor(np.ones(3), device="gpu")
+    captured(x)
+    with pytest.raises(RuntimeError, match="what a CUDA graph cannot record"):
+        captured(x)
+    gpu.synchronize()
+
+
+def test_an_optimizer_loaded_before_the_capture_counts_on():
+    plain, captured = Job(scale=2.0**10), Job(scale=2.0**10)
+    step = mp.capture(captured.step, warmup=2)
+    for seed in range(5):
+        if seed == 2:  # the next call is captured
+            for job in (plain, captured):
+                job.optimizer.load_state_dict(job.optimizer.state_dict())
+        plain.step(*plain.batch(seed))
+        step(*captured.batch(seed))
+    same(plain.state(), captured.state())
+
+
+def test_nothing_is_collected_in_a_capture():
+    class Garbage:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            ended.append(recording.capturing())
+
+    def step(x):
+        for _ in range(20):
+            Garbage()
+        return x + x
+
+    ended, threshold = [], gc.get_threshold()
+    captured = mp.capture(step, warmup=1)
+    gc.set_threshold(5)
+    try:
+        x = mp.tensor(np.ones(3), device="gpu")
+        captured(x), captured(x)
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    assert gc.isenabled() and len(ended) == 40 and not any(ended)
+
+
+def test_other_threads_are_not_captured():
+    seen = []
+
+    def step(x):
+        thread = threading.Thread(target=lambda: recording.after_capture(lambda: seen.append(recording.capturing())))
+        thread.start()
+        thread.join()
+        return x + x
+
+    captured = mp.capture(step, warmup=1)
+    x = mp.tensor(np.ones(3), device="gpu")
+    captured(x)
+    del seen[:]
+    captured(x)
+    assert seen == [False]
+    assert captured._recorded.after == []
+
+
+def test_graphs_share_a_workspace_and_give_it_back(gpu):
+    x = mp.Tensor(np.eye(8, dtype="float16")).to("gpu")
+    x @ x
+    before = len(cublas._workspaces)
+    steps = [mp.capture(lambda x, n=n: (x * n) @ x, warmup=1) for n in (2, 3)]
+    for _ in range(3):
+        for n, step in zip((2, 3), steps):
+            np.testing.assert_array_equal(step(x).numpy(), n * np.eye(8))
+    assert len(cublas._workspaces) == before + 1
+    with gpu.xp.cuda.Stream(non_blocking=True):  # waits for what the other streams do with the workspace
+        np.testing.assert_array_equal(steps[0](x).numpy(), 2 * np.eye(8))
+    del step, steps
+    gc.collect()
+    assert len(cublas._workspaces) == before
+    np.testing.assert_array_equal((x @ x).numpy(), np.eye(8))
 
 
 def test_a_forgotten_graph_gives_its_memory_back(gpu):

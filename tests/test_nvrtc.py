@@ -2,9 +2,10 @@
 
     python tests/test_nvrtc.py      # prints registers, spills and shared memory of every kernel
 
-NVRTC comes from its wheels (in the extra `test`): CUDA 12's is the last that knows Volta. Its assembler says how many registers a kernel takes and how many
-bytes it moves out to memory because there were too few ("spills"): a kernel that does so in its loops is slow, so more
-than `SPILLS` bytes fail here. So does one with so many registers that its largest block could not start.
+NVRTC comes from its wheels (in the extra `test`): CUDA 12's is the last that knows Volta. Its assembler says how many
+registers a kernel takes and how many bytes it moves out to memory because there were too few ("spills"): a kernel that
+does so in its loops is slow, so more than `SPILLS` bytes fail here. So does one with so many registers that its largest
+block could not start.
 """
 
 from __future__ import annotations

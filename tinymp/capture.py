@@ -8,7 +8,10 @@ stay where they are and are changed in place, on the device; inputs are copied t
 
 from __future__ import annotations
 
+import gc
 import sys
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +19,7 @@ from . import backend
 from .autograd import type_name
 from .backend import gpu
 from .backend.recording import Recording, record
-from .events import here
+from .events import Observer, here, observe
 from .tensor import Tensor
 
 
@@ -45,6 +48,44 @@ def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:
     return Captured(step, warmup)
 
 
+class Place:
+    """Where the steps of a thread are captured: on a stream of their own, as the default one cannot be captured.
+
+    stream  what is captured on it has cuBLAS's workspace for it, up to 32 MiB, in common; that goes with the last graph
+    idle    an event behind the graph that was started last: no two write to the workspace at the same time
+    """
+
+    def __init__(self) -> None:
+        self.stream = gpu.xp.cuda.Stream(non_blocking=True)
+        self.idle = gpu.xp.cuda.Event(disable_timing=True)
+
+    @classmethod
+    def of_thread(cls) -> Place:
+        """This thread's, as long as one of its steps needs it."""
+        place = getattr(_thread, "place", lambda: None)()
+        if place is None:
+            place = cls()
+            _thread.place = weakref.ref(place)
+        return place
+
+
+_thread = threading.local()
+
+
+class _Gradients(Observer):
+    """Remembers what the leaves that get a gradient had in `grad` before."""
+
+    def __init__(self) -> None:
+        self.before: dict[int, tuple[Any, Any, Any]] = {}
+
+    def deposited(self, leaf: Any, gradient: Any, scale: Any) -> None:
+        self.before.setdefault(id(leaf), (leaf, leaf.grad, leaf.grad_scale))
+
+    def put_back(self) -> None:
+        for leaf, grad, scale in self.before.values():
+            leaf.grad, leaf.grad_scale = grad, scale
+
+
 class Captured:
     """A step that runs as a CUDA graph; made by `capture`.
 
@@ -59,7 +100,7 @@ class Captured:
         self._inputs: tuple = ()  # the Tensors that the graph reads
         self._outputs: Any = None
         self._recorded = Recording()  # what the host does before and after each replay
-        self._stream: Any = None
+        self._place: Place | None = None
         self._pool: Any = None  # the graph's own memory: nothing else may be placed where the graph writes
 
     def __call__(self, *inputs: Any) -> Any:
@@ -74,13 +115,21 @@ class Captured:
             self.calls += 1
             return result
         if self._graph is None:
-            self._aside(lambda: self._record(inputs))
+            try:
+                self._aside(lambda: self._record(inputs))
+            finally:  # also if the capture failed: the waiting uploads are still needed
+                for work in self._recorded.after:
+                    work()
+        assert self._place is not None
+        stream = gpu.xp.cuda.get_current_stream()
+        stream.wait_event(self._place.idle)
         for own, x in zip(self._inputs, inputs):
             if isinstance(own, Tensor) and own.data is not x.data:
                 own.data[...] = x.data
         for work in self._recorded.before_replay:
             work()
         self._graph.launch()
+        self._place.idle.record(stream)
         self.calls += 1
         for box in self._recorded.mailboxes:  # what went wrong on the device some steps ago is raised here
             box.poll()
@@ -101,27 +150,31 @@ class Captured:
             )
 
     def _aside(self, work: Callable[[], Any]) -> Any:
-        """Do work on a stream of its own (the default one cannot be captured) with memory from the graph's pool."""
+        """Do work on the stream of `Place`, with memory from the graph's pool."""
         cuda = gpu.xp.cuda
-        if self._stream is None:
-            self._stream, self._pool = cuda.Stream(non_blocking=True), self._pool or cuda.MemoryPool()
+        if self._place is None:
+            self._place, self._pool = Place.of_thread(), self._pool or cuda.MemoryPool()
         cuda.get_current_stream().synchronize()
-        with self._stream, cuda.using_allocator(self._pool.malloc):
+        with self._place.stream as stream, cuda.using_allocator(self._pool.malloc):
+            stream.wait_event(self._place.idle)
             result = work()
-            self._stream.synchronize()
+            stream.synchronize()
         return result
 
     def _record(self, inputs: tuple) -> None:
         copies = [Tensor(x.data.copy(), requires_grad=x.requires_grad) if isinstance(x, Tensor) else x for x in inputs]
-        self._stream.synchronize()
+        stream, gradients, collects = gpu.xp.cuda.get_current_stream(), _Gradients(), gc.isenabled()
+        stream.synchronize()
         try:
-            with record() as recording:
-                self._stream.begin_capture()
+            with record() as self._recorded, observe(gradients):
+                gc.disable()  # what it destroys (memory, events, graphs) may call what a capture does not permit
+                stream.begin_capture()
                 try:
                     outputs = self._step(*copies)
-                    graph = self._stream.end_capture()
+                    graph = stream.end_capture()
                 except BaseException as error:
-                    self._abandon()
+                    self._abandon(stream)
+                    gradients.put_back()  # those of this step were never computed
                     if "captur" in str(error).lower():
                         raise RuntimeError(
                             f"capture: the step does what a CUDA graph cannot record, most often reading a value of "
@@ -129,17 +182,16 @@ class Captured:
                             f"ObservedLossScaler): {error}"
                         ) from error
                     raise
-        finally:  # also if the capture failed: the waiting uploads are still needed
-            for work in recording.after:
-                work()
+        finally:
+            if collects:
+                gc.enable()
         self._inputs, self._outputs, self._graph = tuple(copies), outputs, graph
-        self._recorded = recording
 
-    def _abandon(self) -> None:
+    def _abandon(self, stream: Any) -> None:
         try:
-            self._stream.end_capture()
+            stream.end_capture()
         except Exception:  # what failed has invalidated the capture: there is no graph to end
-            self._stream = None
+            self._place, _thread.place = None, lambda: None
 
     def __del__(self) -> None:
         if self._pool is not None and not sys.is_finalizing():

@@ -209,3 +209,14 @@ def test_random_state_goes_on(gpu):
     mp.manual_seed(3)
     ops.dropout(x)
     np.testing.assert_array_equal(ops.dropout(x).numpy(), first)
+
+
+def test_another_gpu_is_refused(gpu, monkeypatch):
+    x = mp.tensor([1.0, 2.0], device="gpu")
+    x + x, x @ x
+    monkeypatch.setattr(gpu.xp.cuda.runtime, "getDevice", lambda: 1)
+    for work in (lambda: ops.softmax(x, 0), lambda: x @ x):
+        with pytest.raises(
+            RuntimeError, match=r"one GPU per process, and began with device 0, but device 1 is current"
+        ):
+            work()

@@ -19,16 +19,20 @@ which older code sets, is deprecated, and would allow cuBLAS to round FP32 opera
 DISALLOW_REDUCED_PRECISION_REDUCTION: where cuBLAS splits k over several blocks, it must add their partial sums in FP32,
 not in the FP16 of the result.
 
-**Graphs.** cuBLAS would allocate its workspace itself, which would break a capture: it is given one from here.
+**Graphs.** cuBLAS would allocate its workspace itself, which would break a capture: it is given one from here. It
+belongs to a stream and goes with it; graphs keep its address, so they keep the stream on which they were captured.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from .kernels import require_one_gpu
 
 Array = Any
 
@@ -91,8 +95,8 @@ _SIGNATURES = {
 _C = {"p": ctypes.c_void_p, "i": ctypes.c_int, "l": ctypes.c_longlong, "z": ctypes.c_size_t}
 
 _library: Any = None
-_per_thread = threading.local()  # its handles, by library and device: two threads must not use one at once
-_workspaces: dict[tuple[int, int], Any] = {}  # (device, stream) -> memory; never freed, since graphs keep its address
+_per_thread = threading.local()  # its handles, by library: two threads must not use one at once
+_workspaces: dict[int, Any] = {}  # the address of a stream -> memory, as long as the stream is there
 
 
 def _cublas() -> Any:
@@ -142,31 +146,35 @@ class _Handle:
 
     def __init__(self, library: Any) -> None:
         self.value = ctypes.c_void_p()
-        self.stream: int | None = None
+        self.stream: Any = lambda: None  # a weak reference: another stream may have the address of one that is gone
+        self.workspace: Any = None
         _check(library.cublasCreate_v2(ctypes.byref(self.value)), "cublasCreate")
         mode = _DEFAULT_MATH | _DISALLOW_REDUCED_PRECISION_REDUCTION
         _check(library.cublasSetMathMode(self.value, mode), "cublasSetMathMode")
 
 
 def _handle() -> ctypes.c_void_p:
-    """This thread's handle on the current device, set to the current stream."""
+    """This thread's handle, set to the current stream. RuntimeError on another GPU than before."""
     import cupy
 
-    library, device = _cublas(), cupy.cuda.runtime.getDevice()
-    stream = cupy.cuda.get_current_stream().ptr
-    handles: dict[Any, _Handle] = _per_thread.__dict__.setdefault("handles", {})
-    handle = handles.get((library, device))
+    require_one_gpu(cupy)
+    library, stream = _cublas(), cupy.cuda.get_current_stream()
+    handles: Any = _per_thread.__dict__.setdefault("handles", weakref.WeakKeyDictionary())
+    handle = handles.get(library)
     if handle is None:
-        handle = handles[library, device] = _Handle(library)
-    if handle.stream != stream:
-        _check(library.cublasSetStream_v2(handle.value, stream), "cublasSetStream")
-        if (device, stream) not in _workspaces:
-            # what NVIDIA recommends. Products on two streams may run at once: each stream has its own
-            size = (32 if int(cupy.cuda.Device().compute_capability) >= 90 else 4) << 20
-            _workspaces[device, stream] = cupy.cuda.alloc(size), size
-        memory, size = _workspaces[device, stream]  # cublasSetStream went back to a workspace of cuBLAS's own
-        _check(library.cublasSetWorkspace_v2(handle.value, memory.ptr, size), "cublasSetWorkspace")
-        handle.stream = stream
+        handle = handles[library] = _Handle(library)
+    if handle.stream() is not stream:
+        _check(library.cublasSetStream_v2(handle.value, stream.ptr), "cublasSetStream")
+        if stream.ptr not in _workspaces:
+            # What NVIDIA recommends. Products on two streams may run at once: each stream has its own. Not from a pool,
+            # which would hand it out while they still run; cudaFree waits for them.
+            size = 32 if int(cupy.cuda.Device().compute_capability) >= 90 else 4
+            _workspaces[stream.ptr] = cupy.cuda.Memory(size << 20)
+            weakref.finalize(stream, _workspaces.pop, stream.ptr, None)
+        handle.workspace = _workspaces[stream.ptr]  # cublasSetStream went back to a workspace of cuBLAS's own
+        memory, size = handle.workspace.ptr, handle.workspace.size
+        _check(library.cublasSetWorkspace_v2(handle.value, memory, size), "cublasSetWorkspace")
+        handle.stream = weakref.ref(stream)
     return handle.value
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import cublas, histogram, philox, reductions, scatter, tables
-from .recording import Mailbox, capturing
+from .recording import Mailbox, after_capture, capturing
 
 Array = Any
 name = "gpu"
@@ -166,7 +166,8 @@ def flag(key: Any, error: Exception) -> Array | None:
     """
     global _flags, _flags_box
     if _flags is None:
-        _flags = xp.zeros(_MOST_CHECKS, "int32")
+        made = _flags = xp.empty(_MOST_CHECKS, "int32")
+        after_capture(lambda: made.fill(0))  # not in each replay, and also if the capture fails
         _flags_box = Mailbox(_flags, _raise_first)
     if key not in _notes:
         if len(_notes) == _MOST_CHECKS:

@@ -41,6 +41,27 @@ _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.M)
 _DECLARATION = r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)\s*\{'
 
 
+_gpu: int | None = None  # the number of the first GPU that was worked on
+
+
+def require_one_gpu(cupy: Any) -> int:
+    """The number of the current GPU. RuntimeError where it is another than before.
+
+    CUDA has a current device per thread, and a new thread begins with device 0. Compiled kernels, the generator of
+    random numbers, flags and tables lie on one device.
+    """
+    global _gpu
+    now = cupy.cuda.runtime.getDevice()
+    if _gpu is None:
+        _gpu = now
+    if now != _gpu:
+        raise RuntimeError(
+            f"tinymp uses one GPU per process, and began with device {_gpu}, but device {now} is current in this "
+            f"thread: call cupy.cuda.Device({_gpu}).use() in it, or choose the GPU with CUDA_VISIBLE_DEVICES"
+        )
+    return now
+
+
 class Argument(NamedTuple):
     """One argument of a kernel: `const T* x` is Argument("x", ("float16",), True) where T is half."""
 
@@ -93,9 +114,11 @@ class Kernels:
 
         args: arrays, whose memory the kernel gets as a pointer, None (a null pointer), and numbers. They are checked
         against the kernel's declaration: TypeError for another count or dtype. shared: bytes of dynamic shared memory.
+        RuntimeError on another GPU than before.
         """
         import cupy
 
+        require_one_gpu(cupy)
         key = (cupy, name, dtype)
         if key not in self._ready:
             self._ready[key] = self._load(cupy, name, dtype)
