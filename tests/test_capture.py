@@ -155,8 +155,13 @@ def test_refusals():
         step(mp.tensor(np.ones(4), device="gpu"), 2)
     reads = mp.capture(lambda x: x * x.sum().item(), warmup=1)
     reads(x)
-    with pytest.raises(RuntimeError, match="the step does what a CUDA graph cannot record, most often reading a value"):
+    here = r"the step does what a CUDA graph cannot record \(at test_capture.py:\d+\): "
+    with pytest.raises(RuntimeError, match=here + "most often reading a value of the device from the host"):
         reads(x)
+    uploads = mp.capture(lambda x: x * mp.tensor(np.ones(3), device="gpu"), warmup=1)
+    uploads(x)
+    with pytest.raises(RuntimeError, match=here + "it moves values from the host to the device"):
+        uploads(x)
     with pytest.raises(ValueError, match="`warmup` to be a positive integer, got 0"):
         mp.capture(len, warmup=0)
     with pytest.raises(TypeError, match="a function that does one training step, got int"):
@@ -288,6 +293,25 @@ def test_graphs_share_a_workspace_and_give_it_back(gpu):
     gc.collect()
     assert len(cublas._workspaces) == before
     np.testing.assert_array_equal((x @ x).numpy(), np.eye(8))
+
+
+@pytest.mark.parametrize("n", [2, 9])
+@pytest.mark.parametrize("dtype", ["float16", "int64"])
+def test_many_tensors_are_joined_in_a_graph(n, dtype):
+    """CuPy itself would upload a table of addresses for more than 8 of them."""
+    step = mp.capture(lambda x: (ops.stack([x] * n, 1), ops.cat([x, x + x] * n, -1)), warmup=1)
+    for i in range(3):
+        x = rng(i).integers(-9, 9, (3, 2)).astype(dtype)
+        stacked, joined = step(mp.tensor(x, device="gpu"))
+        np.testing.assert_array_equal(stacked.numpy(), np.stack([x] * n, 1))
+        np.testing.assert_array_equal(joined.numpy(), np.concatenate([x, x + x] * n, -1))
+
+
+def test_what_is_joined_keeps_its_memory_order():
+    images = [mp.tensor(np.ones((c, 4, 5, 2), "float16"), device="gpu").permute(3, 0, 1, 2) for c in (3, 2)]
+    y = ops.cat(images, 1)
+    assert y.shape == (2, 5, 4, 5)
+    assert y.data.transpose(1, 2, 3, 0).flags.c_contiguous
 
 
 def test_a_forgotten_graph_gives_its_memory_back(gpu):

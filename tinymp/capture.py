@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from . import backend
 from .autograd import type_name
 from .backend import gpu
 from .backend.recording import Recording, record
+from .caller import inside, line
 from .events import Observer, here, observe
 from .tensor import Tensor
 
@@ -39,7 +41,8 @@ def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:
     On the CPU (Tensors that lie there, or no GPU in use), and while it is audited, `step` is simply called each time.
 
     ValueError for inputs whose number, shape, dtype or device differ from the first call's; RuntimeError if the step
-    reads the device from the host (item(), print(loss), ObservedLossScaler, ...), which a graph cannot.
+    reads the device from the host (item(), print(loss), ObservedLossScaler, ...) or copies values of the host to it,
+    which a graph cannot.
     """
     if not callable(step):
         raise TypeError(f"capture: expected a function that does one training step, got {type(step).__name__}")
@@ -84,6 +87,30 @@ class _Gradients(Observer):
     def put_back(self) -> None:
         for leaf, grad, scale in self.before.values():
             leaf.grad, leaf.grad_scale = grad, scale
+
+
+def _kind(error: BaseException) -> str:
+    """What a capture refused, and what to do about it."""
+    if "H2D" in str(error):
+        return (
+            "it moves values from the host to the device (mp.tensor(...) or Tensor(...).to('gpu') of host values, a "
+            "list or a NumPy array as operand or index); make such Tensors before the step and pass them as inputs"
+        )
+    return (
+        "most often reading a value of the device from the host (item(), print(loss), bool(tensor), a mask as index, "
+        "ObservedLossScaler); return the Tensor and read it after the step"
+    )
+
+
+def _place(error: BaseException) -> str:
+    """Where in the user's program: the line that called into tinymp last."""
+    outside, place = None, ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if not inside(frame):
+            outside = frame
+        elif outside is not None:
+            place, outside = f" (at {line(outside)})", None
+    return place
 
 
 class Captured:
@@ -177,9 +204,8 @@ class Captured:
                     gradients.put_back()  # those of this step were never computed
                     if "captur" in str(error).lower():
                         raise RuntimeError(
-                            f"capture: the step does what a CUDA graph cannot record, most often reading a value of "
-                            f"the device from the host (item(), print(loss), bool(tensor), a mask as index, "
-                            f"ObservedLossScaler): {error}"
+                            f"capture: the step does what a CUDA graph cannot record{_place(error)}: {_kind(error)}: "
+                            f"{error}"
                         ) from error
                     raise
         finally:

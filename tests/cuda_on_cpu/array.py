@@ -114,11 +114,7 @@ def _new(compute, operands, strides=None):
     if strides == "F":
         strides = _contiguous(result.shape[::-1], result.itemsize)[::-1]
     y = _allocate(result.shape, result.dtype, strides)
-    target = y._a
-    if device.capturing():
-        device.perform(lambda: np.copyto(target, _quiet(compute)), _memories([y, *operands]))
-    else:
-        target[...] = result
+    _carry_out(y, result, compute, operands)
     return y
 
 
@@ -131,14 +127,19 @@ def _into(out, compute, operands, casting="unsafe"):
         raise ValueError("Out shape is mismatched")
     if not np.can_cast(result.dtype, out.dtype, casting):
         raise TypeError(f"Cannot cast output from {result.dtype} to {out.dtype} with casting rule {casting!r}")
-    target = out._a
-    if device.capturing():
-        device.perform(
-            lambda: _quiet(lambda: np.copyto(target, compute(), casting="unsafe")), _memories([out, *operands])
-        )
-    else:
-        _quiet(lambda: np.copyto(target, result, casting="unsafe"))
+    _carry_out(out, result, compute, operands)
     return out
+
+
+def _carry_out(y, result, compute, operands):
+    """Write `result`, the value of compute(), into y; while a stream captures, what compute() gives at each replay."""
+    target = y._a
+    if device.capturing():
+        result = None
+    device.perform(
+        lambda: _quiet(lambda: np.copyto(target, compute() if result is None else result, casting="unsafe")),
+        _memories([y, *operands]),
+    )
 
 
 def _result(compute, operands, out=None, casting="same_kind"):
@@ -1007,6 +1008,8 @@ _METHODS = {
     "amin": "min",
     "around": "round",
 }
+_JOINING = {"concatenate", "stack", "hstack", "vstack", "dstack", "column_stack"}
+_LARGE = 2 << 20  # bytes of an array on average, from which on CuPy joins any number of them one by one
 _SYNCHRONISING = {
     "allclose", "argwhere", "bincount", "choose", "compress", "delete", "extract", "flatnonzero", "histogram",
     "histogram2d", "histogramdd", "intersect1d", "piecewise", "place", "poly", "roots", "setdiff1d", "setxor1d",
@@ -1078,6 +1081,9 @@ def _delegate(name, args, kwargs):
         raise TypeError(f"{name}: CuPy takes arrays of the device")
     if name in _SYNCHRONISING:
         device.read(name)
+    joined = name in _JOINING and len(operands) > 8 and len({x.dtype for x in operands}) == 1
+    if joined and sum(x.nbytes for x in operands) < _LARGE * len(operands):
+        array(np.array([x.data.ptr for x in operands]))  # one kernel reads them by a table: _routines_manipulation.pyx
 
     def compute():
         return function(*args, **kwargs)

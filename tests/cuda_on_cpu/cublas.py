@@ -158,7 +158,7 @@ class Library:
                 else:
                     c[...] = (alpha * product + beta * c.astype(product.dtype)).astype(c.dtype)
 
-        device.perform(work, [memory for x in (A, B, C) for memory in device.memory_at(x)], stream)
+        device.perform(work, [memory for x in (A, B, C) for memory in device.memory_at(x)], stream, own=True)
         return SUCCESS
 
 

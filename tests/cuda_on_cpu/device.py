@@ -15,12 +15,15 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
+import pathlib
 import sys
 import threading
 import time
 import weakref
 
 import numpy as np
+
+_OWN = {str(pathlib.Path(__file__).with_name(name)) for name in ("array.py", "device.py", "stand_in.py")}
 
 # ---------------------------------------------------------------------------------------------------------- errors
 
@@ -508,11 +511,30 @@ def _capturing_streams():
     return [stream for stream in list(_streams.values()) if stream._work is not None]
 
 
-def perform(work, memories=(), stream=None):
+foreign: list[str] = []  # what else than tinymp's kernels and cuBLAS was given to the device: "add in sum_to", in order
+
+
+def _who():
+    """Which of CuPy's operations is under way, and who asked for it: "astype in tinymp/backend/gpu.py:202 cast"."""
+    frame, asked = sys._getframe(2), None  # from who called `perform`
+    while frame is not None and frame.f_code.co_filename in _OWN:
+        asked, frame = frame, frame.f_back
+    if frame is None or asked is None:
+        return "?"
+    operands = asked.f_locals
+    what = getattr(operands.get("self", operands.get("f")), "__name__", operands.get("name", asked.f_code.co_name))
+    path = "/".join(pathlib.Path(frame.f_code.co_filename).parts[-3:])
+    return f"{what} in {path}:{frame.f_lineno} {frame.f_code.co_name}"
+
+
+def perform(work, memories=(), stream=None, own=False):
     """Do `work` (a function without arguments that changes device memory), or write it down while the stream captures.
 
-    memories: the allocations that it reads or writes.
+    memories: the allocations that it reads or writes. own: whether it is a kernel of tinymp's, a product of cuBLAS's or
+    a graph's launch; all else is noted in `foreign`.
     """
+    if not own:
+        foreign.append(_who())
     stream = _streams_of_thread.current if stream is None else stream
     if stream._work is None:
         arrive()
@@ -545,7 +567,7 @@ class Graph:
         for _, memory, pool in self._touched:
             if memory() is None and pool() in (None, default_pool):
                 raise RuntimeError("Graph.launch: memory that the graph works on was given back; others may use it now")
-        perform(lambda: [work() for work in self._work], (), stream)
+        perform(lambda: [work() for work in self._work], (), stream, own=True)
 
 
 class Event:

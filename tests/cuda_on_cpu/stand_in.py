@@ -2,8 +2,8 @@
 
 `array.py` computes, `device.py` keeps memory and streams, and `compile.py` runs the CUDA kernels.
 
-For tests: `launched` (the names of the kernels that were launched), `synchronisations` (what waited for the device) and
-`no_synchronisation()`.
+For tests: `launched` (the names of the kernels that were launched), `foreign` (what CuPy's own kernels and copies
+did, and for whom), `synchronisations` (what waited for the device) and `no_synchronisation()`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 
 from . import array, device
 from .compile import Program
-from .device import no_synchronisation, synchronisations
+from .device import foreign, no_synchronisation, synchronisations
 
-__all__ = ["install_modules", "launched", "no_synchronisation", "synchronisations"]
+__all__ = ["foreign", "install_modules", "launched", "no_synchronisation", "synchronisations"]
 
 launched: list[str] = []  # kernels, in the order of their launches; a graph's launch counts them again
 
@@ -93,7 +93,7 @@ class Function:
             launched.append(name)
             program.launch(name, grid, block, values, shared_mem, _resolve)
 
-        device.perform(launch, memories, stream)
+        device.perform(launch, memories, stream, own=True)
 
 
 def _resolve(address):
@@ -242,7 +242,8 @@ def _modules():
     cupy, cuda = made["cupy"], made["cupy.cuda"]
     cupy.__version__ = array.API["version"]
     cupy.ndarray, cupy.ufunc, cupy.RawModule, cupy.RawKernel = array.ndarray, array.ufunc, RawModule, RawKernel
-    cupy.launched, cupy.synchronisations, cupy.no_synchronisation = launched, synchronisations, no_synchronisation
+    cupy.launched, cupy.foreign = launched, foreign
+    cupy.synchronisations, cupy.no_synchronisation = synchronisations, no_synchronisation
     cupy.newaxis, cupy.inf, cupy.nan, cupy.pi, cupy.e = None, np.inf, np.nan, math.pi, math.e
     cupy.ogrid = _Ogrid()
     for name in ("dtype", "generic", "number", "integer", "floating", "bool_", "iinfo", "finfo", "intp", "ndindex"):
@@ -275,6 +276,7 @@ def install_modules(modules):
         del modules[name]
     modules.update(made)
     launched.clear()
+    foreign.clear()
     synchronisations.clear()
     try:
         yield made["cupy"]

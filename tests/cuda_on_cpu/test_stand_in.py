@@ -403,6 +403,22 @@ def test_what_waits_for_the_device(cp, waits):
     assert not stream.is_capturing()
 
 
+def test_what_cupy_itself_launches(cp):
+    x, foreign = cp.ones((4, 4)), cp.foreign
+    for work, names in (
+        (lambda: x * 2, ["multiply"]),
+        (lambda: x.T.copy(), ["copy"]),
+        (lambda: (x.T[1:], x.reshape(2, 8), cp.empty(3)), []),
+        (lambda: (-x).sum(0), ["__neg__", "sum"]),
+        (lambda: cp.concatenate([x, x]), ["concatenate"]),
+    ):
+        foreign.clear()
+        work()
+        here = "cuda_on_cpu/test_stand_in.py:"
+        assert [what.split(" in ")[0] for what in foreign] == names
+        assert all(here in what for what in foreign)
+
+
 def test_what_does_not_wait(cp):
     x = cp.ones((3, 3))
     with cp.no_synchronisation():
@@ -487,11 +503,14 @@ def test_host_memory_in_a_capture(cp):
             lambda: cp.asarray([1.0, 2.0]),
             lambda: x.set(host),
             lambda: x[[0, 1]],
+            lambda: cp.stack([x] * 9),
+            lambda: cp.concatenate([x, x.reshape(3)] * 5),
             lambda: x.get(out=back, blocking=False),
             lambda: x.data.copy_from_host_async(host.ctypes.data, host.nbytes),
         ):
             with pytest.raises(RuntimeError, match=r"stream is capturing, so [DH]2[DH] transfers are"):
                 refused()
+        cp.stack([x] * 8)  # by a copy of each
         y = cp.asarray(3.0) + x  # a number is the argument of a kernel
         runtime.memcpyAsync(x.data.ptr, host.ctypes.data, x.nbytes, runtime.memcpyHostToDevice, stream.ptr)
         x *= 2

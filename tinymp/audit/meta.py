@@ -383,6 +383,11 @@ def bits(x: Array) -> Array:
     return x.view(np.dtype(f"u{x.dtype.itemsize}"))
 
 
+def concatenate(arrays: Sequence[Array], axis: int) -> Array:
+    """The arrays one after another along axis."""
+    return xp.concatenate(arrays, axis)
+
+
 def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:
     """f(*arrays)."""
     return f(*arrays)

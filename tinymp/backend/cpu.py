@@ -299,6 +299,11 @@ def isfinite(x: Array) -> bool:
     return bool(np.isfinite(x).all())
 
 
+def concatenate(arrays: Sequence[Array], axis: int) -> Array:
+    """The arrays one after another along axis."""
+    return np.concatenate(arrays, axis)
+
+
 def select(mask: Array, x: Array) -> Array:
     """x where mask holds, else +0, exactly: an inf or NaN that is not selected does not leak (unlike x * mask).
 

@@ -68,7 +68,7 @@ class Cat(Op):
 
     def forward(self, *tensors: Array, dim: int) -> Array:
         self.lengths = [x.shape[dim] for x in tensors]
-        return self.xp.concatenate(tensors, dim)
+        return self.device.concatenate(tensors, dim)
 
     def backward(self, dy: Array) -> tuple:
         return _parts(dy, self.lengths, self.dim)
@@ -82,7 +82,7 @@ class Stack(Cat):
     """y = the tensors side by side along the new axis dim;  each gets its slice of dy."""
 
     def forward(self, *tensors: Array, dim: int) -> Array:
-        return self.xp.stack(tensors, dim)
+        return self.device.concatenate([x.reshape(*x.shape[:dim], 1, *x.shape[dim:]) for x in tensors], dim)
 
     def backward(self, dy: Array) -> tuple:
         return tuple(self.xp.moveaxis(dy, self.dim, 0))
