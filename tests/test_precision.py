@@ -477,9 +477,12 @@ def test_reduce_counts():
 
 
 def test_accumulate_keeps_partial_sums_in_fp32():
-    total = accumulate(F16([2048.0]), F16([1.0]))
+    total = accumulate([F16([2048.0]), F16([1.0])])
     assert total.dtype == F32
     assert total == 2049
+    complete = accumulate([total, F16([1.0])], like=F16([0.0]))
+    assert complete.dtype == F16
+    assert complete == 2050  # 2048 + 1 would have been rounded to 2048
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ from . import backend
 from .dtypes import FLOATING, float16, float32
 from .events import here, running, tell
 from .grad_mode import is_grad_enabled
-from .precision import LOSS, Kind, may_fuse, store
-from .sparse import SparseRows, accumulate, dense_of, values_of, with_values
+from .precision import LOSS, Kind, may_fuse
+from .sparse import SparseRows, accumulate, dense_of, gather, joined
 
 Array = Any
 
@@ -297,7 +297,7 @@ class Op:
         outer = here.running
         try:
             self.phase, here.running = "backward", self
-            dys = [None if dy is None else store(dy, like=self) for dy in dys]  # FP32 sums are rounded once
+            dys = [joined(parts, self) if parts else None for parts in dys]  # sums are rounded once
             if self.device is backend.cpu:
                 dx = self.backward(*dys)
             else:
@@ -347,8 +347,8 @@ class Backward:
 
     root, gradient  where it begins, and with what gradient
     retain          whether ops keep what they saved, for another run
-    leaves          {id of leaf: [leaf, gradient, loss scale]} in the order in which the leaves were reached. A gradient
-                    travels with the loss scale that it carries (1.0: none), and two meet only under one scale
+    leaves          {id of leaf: [leaf, gradients, loss scale]} in the order in which the leaves were reached. Gradients
+                    travel with the loss scale that they carry (1.0: none), and meet only under one scale
     """
 
     def __init__(self, root: Variable, gradient: Array, retain: bool = False) -> None:
@@ -358,16 +358,16 @@ class Backward:
     def propagate(self) -> None:
         """Walk the graph from root in the reverse of the order in which its ops ran; no recursion."""
         root, leaves = self.root, self.leaves
-        waiting: dict[Op, list] = {}  # op -> gradients of its outputs so far, and their loss scale
+        waiting: dict[Op, list] = {}  # op -> for each output its gradients so far; then their loss scale
         queue: list[tuple[int, Op]] = []  # the op that ran last first: all ops that used its results have been visited
 
         def send(edge: Any, dx: Array, scale: Any) -> None:
             if isinstance(edge, Variable):
-                slot, i = leaves.setdefault(id(edge), [edge, None, scale]), 1
+                slot, i = leaves.setdefault(id(edge), [edge, (), scale]), 1
             else:
                 (op, i), dx = edge, dense_of(dx)
                 if op not in waiting:
-                    waiting[op] = [None] * op.outputs + [scale]
+                    waiting[op] = [()] * op.outputs + [scale]
                     heapq.heappush(queue, (-op.sequence, op))
                 slot = waiting[op]
             if slot[-1] is not scale and slot[-1] != scale:
@@ -375,7 +375,7 @@ class Backward:
                     f"backward: gradients with loss scales {float(slot[-1]):g} and {float(scale):g} meet; pass every "
                     "part of the loss through scaler.scale, once"
                 )
-            slot[i] = dx if slot[i] is None else accumulate(slot[i], dx)
+            slot[i] = gather(slot[i], dx)
 
         send(root if root.grad_fn is None else (root.grad_fn, root.output_nr), self.gradient, 1.0)
         outer = here.backward
@@ -403,8 +403,8 @@ class Backward:
                     f"in the same `grad` (shape {leaf.shape}); accumulate with one scale, then unscale_, step and "
                     "zero_grad"
                 )
-        for leaf, dx, scale in self.leaves.values():
-            dx = dx if dx.dtype == leaf.data.dtype else self.stored(leaf, dx)
+        for leaf, parts, scale in self.leaves.values():
+            dx = self.stored(leaf, parts)
             if here.observers:
                 tell("deposited", leaf, dx, scale)
             if isinstance(dx, SparseRows):  # made for this leaf alone
@@ -422,10 +422,10 @@ class Backward:
                 leaf.grad = backend.of(leaf.data).xp.asarray(accumulate(leaf.grad, dx))
 
     @staticmethod
-    def stored(leaf: Variable, dx: Any) -> Any:
-        """A leaf's gradient, which may be a sum in FP32, rounded once to the leaf's dtype."""
+    def stored(leaf: Variable, parts: Sequence[Any]) -> Any:
+        """The sum of a leaf's gradients, rounded once to the leaf's dtype."""
         with running(leaf) if here.inside else nullcontext():
-            return with_values(dx, store(values_of(dx), leaf.data))
+            return joined(parts, leaf.data)
 
 
 def type_name(x: Any) -> str:

@@ -20,7 +20,7 @@ MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
@@ -302,9 +302,14 @@ def _accumulator_of(x: Array) -> str:
     return str(float32 if x.dtype == float16 else x.dtype)
 
 
-def accumulate(total: Array, part: Array) -> Array:
-    """total + part for two gradients of one tensor, in FP32: partial sums are rounded when they are complete."""
-    return widen(total) + widen(part)
+def accumulate(parts: Sequence[Array], like: Any = None) -> Array:
+    """The sum of 1 to 3 gradients of one tensor, in FP32; if it is complete, rounded once to the dtype of `like`."""
+    if backend.of(parts[0]) is backend.gpu and may_fuse(parts[-1].dtype if like is None else like.dtype):
+        return backend.gpu.add_gradients(parts, float32 if like is None else like.dtype)
+    total = widen(parts[0])
+    for part in parts[1:]:
+        total = total + widen(part)
+    return total if like is None else store(total, like)
 
 
 def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce", times: Array | None = None) -> None:

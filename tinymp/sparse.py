@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import backend, precision
-from .dtypes import FLOATING
+from .dtypes import FLOATING, float32
 from .precision import scatter_add, store, widen
 
 Array = Any
@@ -114,7 +114,29 @@ def accumulate(total: Any, part: Any) -> Any:
         rows = xp.concatenate([widen(summable(total)), widen(summable(part))])
         index = xp.concatenate([total.indices, part.indices])
         return SparseRows.summed(index, rows, total.shape, lambda n, i, x: scatter_add(n, i, x, like=x))
-    return precision.accumulate(dense_of(total), dense_of(part))
+    return precision.accumulate([dense_of(total), dense_of(part)])
+
+
+def gather(parts: Sequence[Any], part: Any) -> list[Any]:
+    """The gradients that a tensor has got so far, with one more. `joined` adds them up when they are complete.
+
+    They wait for each other, so that they are read once, as long as they take no more memory than their sum in FP32.
+    """
+    found = [*parts, part]
+    if any(isinstance(g, SparseRows) for g in found):
+        total = found[0]
+        for g in found[1:]:
+            total = accumulate(total, g)
+        return [total]
+    wait = len(found) == 1 or sum(g.dtype.itemsize for g in found) <= float32.itemsize
+    return found if wait else [precision.accumulate(found)]
+
+
+def joined(parts: Sequence[Any], like: Any) -> Any:
+    """The sum of what `gather` found, in FP32 and in its order, rounded once to the dtype of `like`."""
+    if len(parts) == 1 and (parts[0].dtype == like.dtype or isinstance(parts[0], SparseRows)):
+        return with_values(parts[0], store(values_of(parts[0]), like))
+    return precision.accumulate(parts, like)
 
 
 def sum_rows(index: Array, rows: Array, like: Any, sparse: bool, twin: Callable | None = None) -> Any:

@@ -331,8 +331,8 @@ class _Replay(Observer):
                     gradient = backend.of(p.run.gradient).xp.asarray(p.run.gradient * factor)
                     again = Backward(p.run.root, gradient)
                     again.propagate()
-                    found = [(leaf, dx) for leaf, dx, _ in again.leaves.values() if id(leaf) in wanted]
-                    self.finite = not any(nonfinite(again.stored(leaf, dx)) for leaf, dx in found)
+                    found = [(leaf, parts) for leaf, parts, _ in again.leaves.values() if id(leaf) in wanted]
+                    self.finite = not any(nonfinite(again.stored(leaf, parts)) for leaf, parts in found)
             finally:
                 for op, saved, statistics in left:
                     op.saved, op.statistics = saved, statistics

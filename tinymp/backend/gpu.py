@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import cublas, histogram, philox, reductions, scatter, tables
+from . import cublas, histogram, philox, reductions, scatter, sums, tables
 from .recording import Mailbox, after_capture, capturing
 
 Array = Any
@@ -343,5 +343,6 @@ def copy_all(sources: Sequence[Array], targets: Sequence[Array], wanted: Any = T
     tables.copy_all(sources, targets, wanted)
 
 
+add_gradients = sums.add_gradients
 exponents = histogram.exponents
 manual_seed, get_rng_state, set_rng_state = philox.manual_seed, philox.get_rng_state, philox.set_rng_state
