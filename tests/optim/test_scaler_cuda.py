@@ -227,3 +227,18 @@ def test_a_skipped_step_does_not_begin_the_momentum():
     assert list(optimizer.state_dict()["state"][0]) == ["step"]
     assert step(0.25) == StepResult.APPLIED and w.item() == 0.5
     assert step(0.25) == StepResult.APPLIED and w.item() == 0.25  # m = 0.5 0.25 + 0.5 0.25
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_loss_that_is_not_finite_is_seen_in_either_dtype(dtype, value):
+    w, scaler = nn.Parameter(mp.tensor(np.ones(1), dtype=dtype, device="gpu")), optim.DynamicLossScaler(8.0)
+    optimizer = optim.SGD([w], lr=0.0)
+    for addend, result in ((value, StepResult.SKIPPED), (1.0, StepResult.APPLIED)):
+        loss = (w + mp.tensor(np.full(1, addend), dtype=dtype, device="gpu")).sum()
+        scaler.scale(loss).backward()
+        assert w.grad.dtype == dtype and w.grad.item() == 8.0
+        assert scaler.step(optimizer) == result
+        scaler.update()
+        optimizer.zero_grad()
+    assert scaler.get_scale() == 8.0  # it is not to blame

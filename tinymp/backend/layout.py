@@ -9,7 +9,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
+from .kernels import STORAGE, Kernels
+
 Array = Any
+KERNELS = Kernels(__file__)
 
 
 def memory_order(x: Array) -> list[int]:
@@ -34,13 +37,35 @@ def compact(xp: Any, x: Array) -> Array:
     return x if dense(x) else xp.ascontiguousarray(x)
 
 
+def contiguous(xp: Any, x: Array) -> Array:
+    """x itself where it is C-contiguous, else a copy that is."""
+    if x.flags.c_contiguous:
+        return x
+    y = xp.empty(x.shape, x.dtype)
+    _copy(x, y)
+    return y
+
+
+def _copy(x: Array, y: Array) -> None:
+    """y[...] = x, for the dense y. Where the axes that are slowest in x are the fastest in y, as between (N, C, H, W)
+    and (C, H, W, N), a matrix is transposed, which a kernel does: CuPy's copies read or write scattered elements then.
+    """
+    before, after = memory_order(x), memory_order(y)
+    k = before.index(after[0]) if after else 0
+    rows, columns = prod(x.shape[a] for a in before[:k]), prod(x.shape[a] for a in before[k:])
+    turned = k > 0 and before[k:] + before[:k] == after and dense(x)
+    if turned and x.dtype in STORAGE and rows * columns > 0 and max(rows, columns) <= LONGEST:
+        tiles = ceil_div(rows, TILE) * ceil_div(columns, TILE)
+        KERNELS.launch("transpose", x.dtype, tiles, THREADS, x, y, rows, columns)
+    else:
+        y[...] = x
+
+
 def same_layout(*arrays: Array) -> bool:
     """Whether arrays have one shape, are dense and agree in memory order: kernels may walk them as flat memory."""
     first = arrays[0]
-    return dense(first) and all(
-        a.shape == first.shape and [s // a.itemsize for s in a.strides] == [s // first.itemsize for s in first.strides]
-        for a in arrays[1:]
-    )
+    order = memory_order(first)
+    return dense(first) and all(a.shape == first.shape and dense(a) and memory_order(a) == order for a in arrays[1:])
 
 
 def matching(xp: Any, x: Array, like: Array) -> Array:
@@ -48,7 +73,7 @@ def matching(xp: Any, x: Array, like: Array) -> Array:
     if same_layout(like, x):
         return x
     y = xp.empty_like(like, dtype=x.dtype)
-    y[...] = x
+    _copy(x, y)
     return y
 
 
@@ -89,6 +114,7 @@ def channels(x: Array, axis: int = 1) -> tuple[int, int, int]:
 # --------------------------------------------------------------------------------------------------- sharing the work
 
 THREADS = 256  # per block, unless a kernel needs another number
+TILE = 64  # rows and columns of a matrix that a block transposes; layout.cu has the same
 ENOUGH = 1024  # blocks that keep a large GPU busy: below it, long sums are split over several
 LONGEST = 2**30  # the most elements along an axis: kernels count them in 32 bits
 

@@ -30,7 +30,7 @@ from .. import backend
 from ..arguments import floating, integers
 from ..autograd import Array, Op, Target
 from ..backend.kernels import Kernels
-from ..backend.layout import LONGEST, ceil_div
+from ..backend.layout import LONGEST, ceil_div, contiguous
 from ..dtypes import float16
 from ..precision import DOT, FP32, MOVEMENT, REDUCTION, add_to, gemm, may_fuse, reduce, store, widen
 from ..tensor import Tensor
@@ -80,6 +80,8 @@ def images_last(xp: Any, x: Array) -> Array:
     NumPy would copy images that lie one behind the other with a cache miss for each element; in strips that fit the
     cache it takes a third of the time.
     """
+    if backend.of(x) is backend.gpu:
+        return contiguous(xp, channels_first(x))
     if backend.of(x) is not backend.cpu or not x.flags.c_contiguous or not 8 <= len(x) < x.size // STRIP:
         return xp.ascontiguousarray(channels_first(x))
     y = xp.empty((*x.shape[1:], len(x)), x.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 from ..arguments import flag, floating, integers
 from ..autograd import Array, Op
 from ..backend.kernels import Kernels
-from ..backend.layout import LONGEST, blocks
+from ..backend.layout import LONGEST, blocks, contiguous
 from ..precision import MOVEMENT, REDUCTION, add_to, reduce, store, widen
 from ..tensor import Tensor
 from .conv import Geometry, Pair, batch_first, channels_first, images_last, pad_spatial, taps, unpad_spatial
@@ -227,7 +227,7 @@ def _fits(shape: tuple, out: Pair) -> bool:
 
 def _images(xp: Any, x: Array) -> Array:
     """x (N, C, H, W) as the kernels take it: contiguous (C, H, W, N), a copy where it lies otherwise."""
-    return xp.ascontiguousarray(channels_first(x))
+    return contiguous(xp, channels_first(x))
 
 
 def _empty_images(xp: Any, shape: tuple, dtype: Any) -> Array:

@@ -36,13 +36,17 @@ class DeviceScale:
     Two of them compare equal only if they are the same object: the host does not know their values.
     """
 
+    __array_ufunc__ = None  # array * self is for __rmul__, by NumPy's protocol, which CuPy follows
+
     def __init__(self, array: Array) -> None:
         self.array = array
 
     def __float__(self) -> float:
         return float(gpu.to_numpy(self.array))
 
-    def __rmul__(self, other: float) -> DeviceScale:
+    def __rmul__(self, other: Any) -> Any:
+        if hasattr(other, "dtype"):  # a loss, or its gradient
+            return _scaled(other, self.array)
         if other != 1:
             raise RuntimeError(f"scale: the loss carries a scale already ({float(other):g}); scale it once")
         return self
@@ -76,7 +80,8 @@ class DeviceSide:
 
     def note_loss(self, loss: Tensor, witness: Any = None) -> None:
         """Remember whether this loss is not finite. (A witness is asked when the host learns of it.)"""
-        self.bad_loss |= ~gpu.xp.isfinite(loss.data.reshape(1))
+        kernel = "note_loss_fp64" if loss.dtype == float64 else "note_loss"
+        KERNELS.launch(kernel, self.scale.dtype, 1, 32, loss.data, self.bad_loss)
 
     def _found(self, optimizer: Any) -> Array:
         if optimizer not in self.optimizers:
@@ -114,7 +119,9 @@ class DeviceSide:
 
     def skip(self, optimizer: Any) -> Array:
         """Whether to skip the step of this optimizer, by what is known now: (1,), bool."""
-        return (self._found(optimizer) != NONE) | (self.bad_loss != 0)
+        skip = gpu.xp.empty(1, "bool")
+        KERNELS.launch("judge", self.scale.dtype, 1, 32, self._found(optimizer), self.bad_loss, skip)
+        return skip
 
     def label(self, overflowed: int) -> str:
         """The name of the parameter whose gradient overflowed, for messages; `overflowed` as scaler.cu encodes it."""
@@ -168,6 +175,15 @@ class DeviceSide:
         columns = [gpu.to_numpy(x) for x in self.changes]
         places = [i % RING for i in range(max(seen, total - RING), total)]
         return [(int(columns[0][i]), float(columns[1][i]), int(columns[2][i])) for i in places]
+
+
+def _scaled(x: Array, scale: Array) -> Array:
+    """x, of one element, times the scale."""
+    if x.dtype == float64:
+        return x * scale
+    y = gpu.xp.empty_like(x)
+    KERNELS.launch("scale_loss", x.dtype, 1, 32, x, scale, y)
+    return y
 
 
 def _gradients(optimizer: Any, params: list[Parameter]) -> list[Array | None]:

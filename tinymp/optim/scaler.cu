@@ -1,9 +1,29 @@
-// The end of an iteration of a loss scaler, on the device: what `update` of scaler.py does on the host, in the same
-// order. One thread; the state stays at one address, so that a captured CUDA graph can go on.
+// What a loss scaler does in an iteration, on the device. One thread each; the state stays at one address, so that a
+// captured CUDA graph can go on.
 
 enum { ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, CHANGES, OVERFLOWED, COUNTS };
 constexpr int NONE = 0x7fffffff;  // in `found`: every gradient is finite
 
+// y = S L, and S dy in backward.
+extern "C" __global__ void scale_loss(const float* loss, const float* scale, float* y) {
+    if (threadIdx.x == 0 && blockIdx.x == 0) *y = *loss * *scale;
+}
+
+// bad_loss becomes 1 if a loss is not finite.
+template <class E>
+__device__ inline void note(const E* loss, int* bad_loss) {
+    if (threadIdx.x == 0 && blockIdx.x == 0 && !isfinite(*loss)) *bad_loss = 1;
+}
+extern "C" __global__ void note_loss(const float* loss, int* bad_loss) { note(loss, bad_loss); }
+extern "C" __global__ void note_loss_fp64(const double* loss, int* bad_loss) { note(loss, bad_loss); }
+
+// Whether to skip the step of an optimizer; see below.
+extern "C" __global__ void judge(const int* found, const int* bad_loss, bool* skip) {
+    if (threadIdx.x == 0 && blockIdx.x == 0) *skip = *found != NONE || *bad_loss;
+}
+
+// The end of an iteration: what `update` of scaler.py does on the host, in the same order.
+//
 // scale: S.  counts: see the enum.  found: per optimizer, the place of its first parameter whose gradient is not
 // finite, or NONE; reset for the next iteration, as is bad_loss.  change_*: a ring of the last `ring` changes of S; the
 // reason is 65536 times the number of the optimizer plus the place of the parameter (at most 65535), or -1 for growth.

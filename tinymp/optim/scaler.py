@@ -47,10 +47,10 @@ class ScaleLoss(Op):
 
     def forward(self, loss: Array, *, scale: Any, scaler: LossScaler) -> Array:
         self.loss_scale = scale
-        return loss * getattr(scale, "array", scale)  # on a GPU, S may be an array
+        return loss * scale
 
     def backward(self, dy: Array) -> Array:
-        return dy * getattr(self.loss_scale, "array", self.loss_scale)
+        return dy * self.loss_scale
 
 
 class HostSide:
