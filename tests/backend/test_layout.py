@@ -25,11 +25,11 @@ def expect(names, *kernels):
 def test_images_are_transposed(gpu, shape, dtype):
     host = rng(0).standard_normal(shape).astype(dtype)
     last, names = launched(lambda: contiguous(gpu.xp, on_device(host).transpose(1, 2, 3, 0)))
-    expect(names, "transpose")
+    expect(names, "transpose_matrix")
     assert last.flags.c_contiguous
     np.testing.assert_array_equal(last.get(), host.transpose(1, 2, 3, 0))
     again, names = launched(lambda: contiguous(gpu.xp, last.transpose(3, 0, 1, 2)))
-    expect(names, "transpose")
+    expect(names, "transpose_matrix")
     assert again.flags.c_contiguous
     np.testing.assert_array_equal(again.get(), host)
     assert contiguous(gpu.xp, again) is again
@@ -40,7 +40,7 @@ def test_the_order_of_another_array(gpu):
     for x, like in ((host, channels_last(host)), (channels_last(host), host)):
         like = on_device(like)
         y, names = launched(lambda x=x, like=like: matching(gpu.xp, on_device(x), like))
-        expect(names, "transpose")
+        expect(names, "transpose_matrix")
         assert y.strides == like.strides
         np.testing.assert_array_equal(y.get(), host)
 

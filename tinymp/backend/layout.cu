@@ -6,7 +6,7 @@
 
 constexpr int TILE = 64, LINES = 4;  // a block has TILE x LINES threads
 
-extern "C" __global__ void __launch_bounds__(256) transpose(const T* x, T* y, int rows, int columns) {
+extern "C" __global__ void __launch_bounds__(256) transpose_matrix(const T* x, T* y, int rows, int columns) {
     __shared__ T tile[TILE][TILE + 4 / sizeof(T)];
     int across = (columns + TILE - 1) / TILE, i = threadIdx.x % TILE, line = threadIdx.x / TILE;
     int top = blockIdx.x / across * TILE, left = blockIdx.x % across * TILE;

@@ -56,7 +56,7 @@ def _copy(x: Array, y: Array) -> None:
     turned = k > 0 and before[k:] + before[:k] == after and dense(x)
     if turned and x.dtype in STORAGE and rows * columns > 0 and max(rows, columns) <= LONGEST:
         tiles = ceil_div(rows, TILE) * ceil_div(columns, TILE)
-        KERNELS.launch("transpose", x.dtype, tiles, THREADS, x, y, rows, columns)
+        KERNELS.launch("transpose_matrix", x.dtype, tiles, THREADS, x, y, rows, columns)
     else:
         y[...] = x
 
