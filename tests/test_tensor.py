@@ -100,6 +100,24 @@ def test_gradients_meet_in_fp32_and_are_rounded_once():
     assert x.grad.tolist() == [2052]
 
 
+@pytest.mark.cpu  # weak references tell of NumPy's arrays
+def test_gradients_that_met_are_freed_before_the_op_behind_them_runs():
+    met, left = [], []
+
+    def meet(dy):
+        dx = dy * F16(2)
+        met.append(weakref.ref(dx))
+        return dx
+
+    def look(dy):
+        left.extend(ref() for ref in met)
+        return dy
+
+    x = Identity.apply(leaf(1.0, 2.0, dtype=F16), gradient=look)
+    (Identity.apply(x, gradient=meet) + Identity.apply(x, gradient=meet)).backward(np.ones(2, F16))
+    assert left == [None, None]
+
+
 def test_a_chain_of_100_000_ops():
     x = leaf(1.0)
     y = x

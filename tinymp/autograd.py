@@ -282,7 +282,7 @@ class Op:
                 )
 
     def run_backward(self, dys: list, retain: bool) -> tuple:
-        """Call backward, check that its gradients have the shape and dtype of the inputs, and free what was saved."""
+        """Add up each result's gradients, call backward, check that its own fit the inputs, and free what was saved."""
         if self.saved is None:
             raise RuntimeError(
                 f"{self.name}: its saved arrays were freed by an earlier backward(); run the forward pass again "
@@ -297,7 +297,7 @@ class Op:
         outer = here.running
         try:
             self.phase, here.running = "backward", self
-            dys = [joined(parts, self) if parts else None for parts in dys]  # sums are rounded once
+            dys[:] = [joined(parts, self) if parts else None for parts in dys]  # in place: frees what it adds up
             if self.device is backend.cpu:
                 dx = self.backward(*dys)
             else:
@@ -385,11 +385,11 @@ class Backward:
                 _, op = heapq.heappop(queue)
                 *dys, scale = waiting.pop(op)
                 dxs = op.run_backward(dys, self.retain)
-                if op.loss_scale is not None:
-                    scale = scale * op.loss_scale
+                scale = scale if op.loss_scale is None else scale * op.loss_scale
                 for edge, dx in zip(op.edges, dxs):
                     if edge is not None and dx is not None:
                         send(edge, dx, scale)
+                dxs, dx = (), None  # what the next op adds up is freed before its backward runs
         finally:
             here.backward = outer
 
