@@ -15,7 +15,6 @@ code is 1 if something failed (not if a target was missed).
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import json
 import math
@@ -27,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,6 +37,7 @@ from tinymp import nn, ops, optim
 from tinymp.ops.conv import batch_first
 
 from . import models, peers
+from .machine import device
 from .timing import Bench, Report, Work, rates, ratio
 
 HERE = pathlib.Path(__file__).parent
@@ -399,8 +399,8 @@ def correctness(bench: Bench) -> None:
 def difference(op: Callable, arrays: list[np.ndarray]) -> float:
     """How far op's results and gradients on the GPU are from those on the CPU, in FP16 ulps of the largest of each."""
     results: list[list[np.ndarray]] = []
-    for device in ("cpu", "gpu"):
-        tensors = [mp.Tensor(a).to(device) for a in arrays]
+    for place in ("cpu", "gpu"):
+        tensors = [mp.Tensor(a).to(place) for a in arrays]
         leaves = [t.requires_grad_() for t in tensors if t.dtype.kind == "f"]
         y = op(*tensors)
         y.backward(np.random.default_rng(2).standard_normal(y.shape).astype(y.dtype))
@@ -436,21 +436,6 @@ def environment() -> dict[str, Any]:
         cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
         found["PyTorch"] = f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
     return found
-
-
-@contextlib.contextmanager
-def device(name: str) -> Iterator[None]:
-    """Within the block, "gpu" is the GPU or its stand-in from the tests, and new tensors lie there."""
-    with contextlib.ExitStack() as stack:
-        if name == "cuda-on-cpu":
-            tests = str(HERE.parent / "tests")
-            if tests not in sys.path:
-                sys.path.append(tests)
-            import cuda_on_cpu  # type: ignore[import-not-found]
-
-            stack.enter_context(cuda_on_cpu.installed())
-        stack.enter_context(mp.device("gpu"))
-        yield
 
 
 def here(section: str, options: argparse.Namespace) -> Report:

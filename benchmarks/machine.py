@@ -1,16 +1,34 @@
-"""The machine that a benchmark runs on, and whether anything else ran there meanwhile."""
+"""The machine that a benchmark runs on, the stand-in for a GPU, and whether anything else ran there meanwhile."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tinymp as mp
 
 FOREIGN = 0.05  # the share of all cores that others may take before a run is not to be trusted
+
+
+@contextlib.contextmanager
+def device(name: str) -> Iterator[None]:
+    """Within the block, "gpu" is the GPU or its stand-in from the tests, and new tensors lie there."""
+    with contextlib.ExitStack() as stack:
+        if name == "cuda-on-cpu":
+            tests = str(Path(__file__).parents[1] / "tests")
+            if tests not in sys.path:
+                sys.path.append(tests)
+            import cuda_on_cpu  # type: ignore[import-not-found]
+
+            stack.enter_context(cuda_on_cpu.installed())
+        stack.enter_context(mp.device("gpu"))
+        yield
 
 
 class Machine:

@@ -62,6 +62,36 @@ def resnet(nn: Any, blocks: int = 3, width: int = 16, classes: int = 10) -> Any:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
 
 
+def resnet50(nn: Any, classes: int = 1000) -> Any:
+    """The ResNet for images of 224 x 224 with 50 layers (He et al., 2015, table 1): bottlenecks of 1x1, 3x3 and 1x1
+    convolutions, in four stages of 3, 4, 6 and 3. The stride is that of the 3x3 convolution, as in PyTorch's.
+    """
+
+    class Block(nn.Module):
+        def __init__(self, inputs: int, width: int, stride: int) -> None:
+            super().__init__()
+            sizes = [(inputs, width, 1, 1), (width, width, 3, stride), (width, 4 * width, 1, 1)]
+            parts = [(nn.Conv2d(i, o, k, s, k // 2, bias=False), nn.BatchNorm2d(o), nn.ReLU()) for i, o, k, s in sizes]
+            self.body = nn.Sequential(*[layer for part in parts for layer in part][:-1])  # the last ReLU comes below
+            self.shortcut = nn.Identity()
+            if stride != 1 or inputs != 4 * width:
+                convolution = nn.Conv2d(inputs, 4 * width, 1, stride, bias=False)
+                self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(4 * width))
+            self.relu = nn.ReLU()
+
+        def forward(self, x: Any) -> Any:
+            return self.relu(self.body(x) + self.shortcut(x))
+
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    inputs = 64
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        width = 64 * 2**stage
+        for block in range(blocks):
+            layers.append(Block(inputs, width, 2 if stage and not block else 1))
+            inputs = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
+
+
 def language_model(nn: Any, vocabulary: int, embedding: int = 128, hidden: int = 256, layers: int = 2) -> Any:
     """Words (T, B) -> scores of the word that follows each, (T B, vocabulary)."""
 

@@ -33,3 +33,11 @@ def test_links(page):
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
         assert target.startswith("https://") or (path.parent / target).exists(), target
+
+
+def test_says_that_it_was_not_measured_until_it_was():
+    measured = (ROOT / "benchmarks" / "results" / "gpu.json").exists()
+    for page in ("README.md", "docs/gpu.md"):
+        text = " ".join((ROOT / page).read_text().split())
+        said = re.search(r"tested on a CPU emulation; (it is )?not yet measured on a GPU", text) is not None
+        assert said != measured, f"{page}: benchmarks/results/gpu.json " + ("exists" if measured else "does not exist")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from benchmarks import models
 from examples import dcgan, mnist
 from examples.language_model import CONFIGS, LanguageModel
 from tinymp import nn, ops, optim, statistics
@@ -341,33 +342,6 @@ def test_no_values_no_exponents():
         predict(nn.Linear(2, 2), (1, 2), instruments=[Exponents()])
 
 
-def resnet50():
-    """Bottlenecks of 1x1, 3x3 and 1x1 convolutions (He et al., 2016)."""
-
-    class Block(nn.Module):
-        def __init__(self, before, width, stride):
-            super().__init__()
-            sizes = [(before, width, 1, 1), (width, width, 3, stride), (width, 4 * width, 1, 1)]
-            self.parts = nn.ModuleList(
-                nn.Sequential(nn.Conv2d(i, o, k, s, k // 2, bias=False), nn.BatchNorm2d(o)) for i, o, k, s in sizes
-            )
-            short = stride > 1 or before != 4 * width
-            self.short = nn.Conv2d(before, 4 * width, 1, stride, bias=False) if short else nn.Identity()
-
-        def forward(self, x):
-            y = x
-            for i, part in enumerate(self.parts):
-                y = part(y) if i == 2 else ops.relu(part(y))
-            return ops.relu(y + self.short(x))
-
-    layers, before = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
-    for width, count in ((64, 3), (128, 4), (256, 6), (512, 3)):
-        for i in range(count):
-            layers.append(Block(before, width, 2 if i == 0 and width > 64 else 1))
-            before = 4 * width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
-
-
 def classes(m, x, y):
     return ops.cross_entropy(m(x), y)
 
@@ -379,7 +353,7 @@ FULL = {  # model, loss, inputs, parameters
         [np.broadcast_to(np.int64(0), (20, 1024))],
         1_776_948_095,
     ),
-    "ResNet-50": (resnet50, classes, [(32, 3, 224, 224), np.zeros(32, np.int64)], 25_549_352),
+    "ResNet-50": (lambda: models.resnet50(nn), classes, [(32, 3, 224, 224), np.zeros(32, np.int64)], 25_557_032),
     "DCGAN": (lambda: dcgan.paper()[1], None, [(128, 3, 128, 128)], None),
 }
 
@@ -407,7 +381,7 @@ def test_full_size_models(name):
 def test_full_size_activations():
     """ResNet-50's are proportional to the batch, but for batch norm's statistics; those of FP16 are half of FP32's."""
     with mp.device("meta"):
-        model = resnet50()
+        model = models.resnet50(nn)
     kept = []
     for n in (2, 4, 32):
         ledger = predict(model, (n, 3, 224, 224), np.zeros(n, np.int64), loss=classes)

@@ -63,11 +63,15 @@ def require_one_gpu(cupy: Any) -> int:
 
 
 class Argument(NamedTuple):
-    """One argument of a kernel: `const T* x` is Argument("x", ("float16",), True) where T is half."""
+    """One argument of a kernel: `const T* x` is Argument("x", ("float16",), True, True) where T is half.
+
+    constant: whether the kernel only reads what is behind the pointer.
+    """
 
     name: str
     dtypes: tuple[str, ...]
     pointer: bool
+    constant: bool
 
 
 def source(path: pathlib.Path) -> str:
@@ -98,7 +102,7 @@ def _argument(declaration: str, storage: str) -> Argument:
     kind = storage if kind == "T" else kind
     if kind not in _TYPES:
         raise TypeError(f"kernel argument `{declaration.strip()}`: unknown type {kind!r}")
-    return Argument(name, _TYPES[kind], pointer)
+    return Argument(name, _TYPES[kind], pointer, re.search(r"\bconst\b", declaration) is not None)
 
 
 class Kernels:

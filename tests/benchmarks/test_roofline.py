@@ -1,0 +1,82 @@
+"""The bytes and operations of a step: by hand for small ones, and the tables of docs/gpu.md have not drifted."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from benchmarks import roofline
+from tinymp import backend, ops
+from tinymp.audit import meta
+from tinymp.ops import conv
+
+pytestmark = [
+    pytest.mark.cpu,
+    pytest.mark.skipif("config.getoption('--backend') == 'gpu'", reason="walks on arrays that are none of a GPU"),
+]
+
+
+def tensor(*shape):
+    return mp.Tensor(meta.empty(shape, "float16"), requires_grad=True)
+
+
+def test_page_has_not_drifted():
+    page = roofline.PAGE.read_text(encoding="utf-8")
+    assert roofline.text() in page, "run: python -m benchmarks.roofline"
+
+
+def test_a_kernel_by_hand():
+    """relu of n FP16 numbers: forward reads x and writes y; backward reads y and dy and writes dx."""
+    with roofline.walking("90") as walk:
+        x = tensor(1000, 8)
+        ops.relu(x).backward(meta.empty(x.shape, "float16"))
+    forward, backward = walk.work["relu_forward"], walk.work["relu_backward"]
+    assert (forward.launches, forward.read, forward.written, forward.operations) == (1, 16000, 16000, 0)
+    assert (backward.launches, backward.read, backward.written) == (1, 32000, 16000)
+    on = roofline.Hardware("", "90", bandwidth=32e3, rate=1.0)
+    assert forward.seconds(on) == pytest.approx(1)
+    assert forward.seconds(on, roofline.Efficiency(0.5, 1, 0.25)) == pytest.approx(2.25)
+    assert forward.bound(on) == "memory"
+
+
+@pytest.mark.parametrize("capability", ["90", "70"])
+def test_products_by_hand(capability):
+    """A convolution and its two gradients have as many operations each, and so has a product; on any GPU."""
+    macs = 32 * 16 * 9 * 24 * 6 * 6
+    with roofline.walking(capability) as walk:
+        y = ops.conv2d(tensor(24, 16, 6, 6), tensor(32, 16, 3, 3), padding=1)
+        y.backward(meta.empty(y.shape, "float16"))
+    assert sum(work.operations for work in walk.work.values()) == 3 * 2 * macs
+    assert ("im2col" in walk.work) == (capability == "70")
+    with roofline.walking(capability) as walk, mp.no_grad():
+        ops.matmul(tensor(40, 64), tensor(64, 24))
+    product = walk.work["cuBLAS"]
+    assert (product.read, product.written) == (2 * (40 * 64 + 64 * 24), 2 * 40 * 24)
+    assert product.operations == 2 * 40 * 64 * 24
+    assert product.bound(roofline.Hardware("", "90", 1e12, 1.0)) == "Tensor Cores"
+
+
+def test_an_operation_of_cupy_is_counted():
+    with roofline.walking("90") as walk:
+        conv.images_last(backend.gpu.xp, meta.empty((4, 3, 5, 6), "float16"))
+        meta.empty((10, 10), "float32") + meta.empty((10, 1), "float32")
+    assert walk.work["CuPy: ascontiguousarray"].written == 4 * 3 * 5 * 6 * 2
+    assert (walk.work["CuPy: add"].read, walk.work["CuPy: add"].written) == (440, 400)
+
+
+def test_what_it_does_not_know_is_an_error(monkeypatch):
+    """A kernel that multiplies under another name, and one that finds its arrays in a table."""
+    monkeypatch.setattr(roofline, "PRODUCTS", ())
+    with pytest.raises(RuntimeError, match="conv2d forward: kernels with 0 operations"), roofline.walking("90"):
+        ops.conv2d(tensor(8, 8, 4, 4), tensor(8, 8, 3, 3))
+    monkeypatch.delitem(roofline.TABLES, "copy_all")
+    x = [np.ones(4, "f4")]
+    with pytest.raises(ValueError, match="copy_all finds its arrays in a table"), roofline.walking("90"):
+        backend.gpu.copy_all(*[list(map(meta.asarray, x))] * 2)
+
+
+def test_nothing_is_left_behind():
+    before = backend.gpu.xp, backend.gpu.array_type, meta.MetaArray, backend.gpu._flags
+    with roofline.walking("90"):
+        assert backend.of(meta.empty((2,), "float16")) is backend.gpu
+    assert before == (backend.gpu.xp, backend.gpu.array_type, meta.MetaArray, backend.gpu._flags)
+    assert isinstance(ops.relu(mp.tensor(np.ones(3, "f4"))).data, np.ndarray)
