@@ -178,8 +178,8 @@ def train_one(bench: Bench, name: str, network: Network, shape: Sequence[int], s
     """The rows of one network."""
     batch = training_data(bench, shape)
     work: Work = {
-        "captured": partial(mp.capture(training_step(network, mp.MIXED)), *batch),
-        "eager": partial(training_step(network, mp.MIXED), *batch),
+        "captured": partial(mp.capture(training_step(made(network, mp.MIXED), mp.MIXED)), *batch),
+        "eager": partial(training_step(made(network, mp.MIXED), mp.MIXED), *batch),
     }
     for _ in range(5):  # three as usual, one recorded, one replayed
         losses = [float(step()) for step in work.values()]
@@ -202,10 +202,14 @@ def training_data(bench: Bench, shape: Sequence[int]) -> tuple[mp.Tensor, mp.Ten
     return mp.Tensor(bench.random(shape)), mp.Tensor(bench.xp.asarray(labels))
 
 
-def training_step(network: Network, policy: mp.Policy) -> Callable[[mp.Tensor, mp.Tensor], mp.Tensor]:
-    """A step of SGD with momentum."""
+def made(network: Network, policy: mp.Policy) -> nn.Module:
+    """The network on the GPU; the same weights each time."""
     mp.manual_seed(0)
-    model = policy.cast(network(nn)).to("gpu")
+    return policy.cast(network(nn)).to("gpu")
+
+
+def training_step(model: nn.Module, policy: mp.Policy) -> Callable[[mp.Tensor, mp.Tensor], mp.Tensor]:
+    """A step of SGD with momentum."""
     optimizer = optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     scaler = optim.NoLossScaler() if policy is mp.FP32 else optim.DynamicLossScaler()
 
@@ -345,7 +349,7 @@ def peak_memory(bench: Bench, network: Network, shape: Sequence[int], policy: mp
 
     def train(batch: int, steps: int) -> None:
         images, labels = training_data(bench, (batch, *shape[1:]))
-        images, step = images.to(policy.storage), training_step(network, policy)
+        images, step = images.to(policy.storage), training_step(made(network, policy), policy)
         for _ in range(steps):
             step(images, labels)
         mp.synchronize()

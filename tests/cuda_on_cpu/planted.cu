@@ -1,4 +1,4 @@
-// Kernels for test_shim.py: correct ones, and ones with one planted mistake each.
+// Kernels for test_shim.py: correct ones (others are in benchmarks/units.cu), and ones with one planted mistake each.
 
 // ------------------------------------------------------------------------------------------------------------ correct
 
@@ -19,11 +19,6 @@ extern "C" __global__ void transpose(const T* __restrict__ x, T* __restrict__ y,
     row = blockIdx.x * 16 + threadIdx.y;  // of y
     column = blockIdx.y * 16 + threadIdx.x;
     if (row < columns && column < rows) y[row * rows + column] = tile[threadIdx.x][threadIdx.y];
-}
-
-extern "C" __global__ void convert(const half* x, float* y, const float* u, half* v, int n, int m) {
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = widen(x[i]);
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < m; i += gridDim.x * blockDim.x) v[i] = round_to_half(u[i]);
 }
 
 // y[k, lane]: what each warp function gives to each lane of one warp.
@@ -62,27 +57,6 @@ extern "C" __global__ void histogram(const int* x, int* counts, unsigned int* mo
     }
     __syncthreads();
     if (threadIdx.x < 10) atomicAdd(&counts[threadIdx.x], inside[threadIdx.x]);
-}
-
-// d += a b by one warp: a 16 x 16, b 16 x 8 or, transposed, 8 x 16. Rows in shared memory are 24 halves apart.
-extern "C" __global__ void multiply(const half* a, const half* b, float* d, int b_transposed) {
-    DYNAMIC_SHARED(memory);
-    half* tile_a = reinterpret_cast<half*>(memory);
-    half* tile_b = tile_a + 16 * 24;
-    int lane = threadIdx.x, columns = b_transposed ? 16 : 8, rows = 24 - columns;
-    for (int i = lane; i < 16 * 16; i += 32) tile_a[i / 16 * 24 + i % 16] = a[i];
-    for (int i = lane; i < 16 * 8; i += 32) tile_b[i / columns * 24 + i % columns] = b[i];
-    __syncthreads();
-    unsigned x[4], y[4];
-    ldmatrix_x4(x, tile_a + lane % 16 * 24 + lane / 16 * 8);
-    if (b_transposed)  // two matrices are wanted, and there are no others: these twice
-        ldmatrix_x4(y, tile_b + lane % rows * 24 + lane / 8 % 2 * 8);
-    else
-        ldmatrix_x4_trans(y, tile_b + lane % rows * 24);
-    int g = lane / 4, t = lane % 4;
-    float sum[4] = {d[g * 8 + 2 * t], d[g * 8 + 2 * t + 1], d[(g + 8) * 8 + 2 * t], d[(g + 8) * 8 + 2 * t + 1]};
-    mma_16816(sum, x, y[0], y[1]);
-    for (int i = 0; i < 4; i++) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sum[i];
 }
 
 // y[i] = x[i] + 1 for the arrays in two tables of addresses.

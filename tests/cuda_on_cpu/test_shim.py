@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import cuda_on_cpu
+from benchmarks import units
 from cuda_on_cpu import KernelError, Program, RaceError, compile
 from cuda_on_cpu.memory import FENCE, Fenced, groups
 
 pytestmark = pytest.mark.skipif(cuda_on_cpu.problem() is not None, reason=str(cuda_on_cpu.problem()))
-PLANTED = (pathlib.Path(__file__).parent / "planted.cu").read_text(encoding="utf-8")
+CORRECT = pathlib.Path(units.__file__).with_suffix(".cu").read_text(encoding="utf-8")
+PLANTED = f'{CORRECT}\n#line 1 "text.cu"\n{(pathlib.Path(__file__).parent / "planted.cu").read_text(encoding="utf-8")}'
 NULL = np.uint64(0)
 i32, f32 = np.int32, np.float32
 
@@ -58,13 +60,7 @@ def test_transpose(program, shape):
 
 
 def test_widen_and_round_agree_with_numpy_on_all_halves_ties_and_limits(half):
-    every = np.arange(65536, dtype=np.uint16).view(np.float16)
-    exact = every[np.isfinite(every)].astype(np.float64)
-    exact = np.unique(exact)
-    ties = (exact[1:] + exact[:-1]) / 2
-    near = [np.nextafter(ties.astype(f32), f32(to)) for to in (-np.inf, np.inf)]
-    limits = [65504, 65519.996, 65520, 65536, 1e38, np.inf, 2.0**-24, 2.0**-25, 2.0**-26, 1e-45, 0.0, -0.0]
-    u = np.concatenate([exact, ties, *near, limits, np.negative(limits), [np.nan], normal(1000) * 1e5]).astype(f32)
+    every, u = units.halves(), units.floats()
     y, v = np.zeros(every.size, f32), np.zeros(u.size, np.float16)
     half.launch("convert", 8, 256, [every, y, u, v, i32(every.size), i32(u.size)])
     with np.errstate(over="ignore"):

@@ -125,7 +125,7 @@ class Kernels:
         require_one_gpu(cupy)
         key = (cupy, name, dtype)
         if key not in self._ready:
-            self._ready[key] = self._load(cupy, name, dtype)
+            self._ready[key] = self.load(name, dtype)
         kernel, arguments = self._ready[key]
         if len(args) != len(arguments):
             raise TypeError(f"{self.path.name}: {name} takes {len(arguments)} arguments, got {len(args)}")
@@ -135,7 +135,10 @@ class Kernels:
         grid = grid if isinstance(grid, tuple) else (grid,)
         kernel(grid, block if isinstance(block, tuple) else (block,), tuple(values), shared_mem=shared)
 
-    def _load(self, cupy: Any, name: str, dtype: np.dtype) -> tuple[Any, tuple[Argument, ...]]:
+    def load(self, name: str, dtype: np.dtype) -> tuple[Any, tuple[Argument, ...]]:
+        """Kernel `name` for storage `dtype`, compiled at its first use, and its arguments. ValueError without it."""
+        import cupy
+
         storage = STORAGE[np.dtype(dtype)]
         if (cupy, storage) not in self._modules:
             code = source(self.path)
