@@ -471,7 +471,9 @@ def one_step(job: Job) -> None:
         network, shape = partial(models.resnet, blocks=1, width=2), (2, 3, 4, 4)
     with device(job.device):
         bench = timing.Bench(timing.Report(), job.tiny, job.device == "gpu", job.left)
-        gpu.training_step(gpu.made(network, mp.MIXED), mp.MIXED)(*gpu.training_data(bench, shape))
+        gpu.training_step(gpu.made(network, mp.MIXED), mp.MIXED)(
+            *gpu.training_data(bench, gpu.Workload(network, shape))
+        )
         mp.synchronize()
 
 

@@ -28,7 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -158,48 +158,96 @@ def recurrent_step(kind: str, hidden: int, x: Any, dy: Any) -> Callable[[], Any]
 Network = Callable[[Any], Any]
 
 
+class Workload(NamedTuple):
+    """A network, and the shape of its batch: images (FP16), of `classes` kinds, or words below `vocabulary`."""
+
+    network: Network
+    shape: tuple[int, ...]
+    classes: int = 10
+    vocabulary: int = 0
+
+
 def training(bench: Bench) -> None:
-    """Training steps of small networks: ours as a captured graph, PyTorch's AMP as it is commonly run."""
-    networks: dict[str, tuple[Network, tuple]] = {
-        "MNIST CNN, batch 64": (models.cnn, (64, 1, 28, 28)),
-        "ResNet-20, batch 128": (models.resnet, (128, 3, 32, 32)),
+    """Training steps: ours as a captured graph, PyTorch's AMP as it is commonly run and as a CUDA graph."""
+    workloads = {
+        "MNIST CNN, batch 64": Workload(models.cnn, (64, 1, 28, 28)),
+        "ResNet-20, batch 128": Workload(models.resnet, (128, 3, 32, 32)),
+        "ResNet-50, batch 64": Workload(models.resnet50, (64, 3, 224, 224), classes=1000),
+        "LSTM 2 x 1024, 64 words, batch 64": Workload(
+            partial(models.language_model, vocabulary=10000, embedding=1024, hidden=1024), (64, 64), vocabulary=10000
+        ),
     }
+    faces, width = (128, 1, 64, 64), 64
     if bench.tiny:
-        networks = {
-            "MNIST CNN, tiny": (partial(models.cnn, size=4, width=2), (2, 1, 4, 4)),
-            "ResNet-8, tiny": (partial(models.resnet, blocks=1, width=2), (2, 3, 4, 4)),
+        workloads = {
+            "MNIST CNN, tiny": Workload(partial(models.cnn, size=4, width=2), (2, 1, 4, 4)),
+            "ResNet-8, tiny": Workload(partial(models.resnet, blocks=1, width=2), (2, 3, 4, 4)),
+            "LSTM, tiny": Workload(
+                partial(models.language_model, vocabulary=8, embedding=2, hidden=3, layers=1), (2, 2), vocabulary=8
+            ),
         }
-    for i, (name, (network, shape)) in enumerate(networks.items()):
+        faces, width = (2, 1, 8, 8), 2
+    for i, (name, workload) in enumerate(workloads.items()):
         with bench.report.row(f"{name}, training step"):
-            train_one(bench, name, network, shape, bench.share(len(networks) - i))
+            train_one(bench, name, workload, bench.share(len(workloads) + 1 - i))
+    name = f"DCGAN {faces[2]} x {faces[3]}, batch {faces[0]}"
+    with bench.report.row(f"{name}, training step"):
+        train_gan(bench, name, faces, width)
 
 
-def train_one(bench: Bench, name: str, network: Network, shape: Sequence[int], seconds: float) -> None:
+def train_one(bench: Bench, name: str, workload: Workload, seconds: float) -> None:
     """The rows of one network."""
-    batch = training_data(bench, shape)
+    batch, network = training_data(bench, workload), workload.network
     work: Work = {
         "captured": partial(mp.capture(training_step(made(network, mp.MIXED), mp.MIXED)), *batch),
         "eager": partial(training_step(made(network, mp.MIXED), mp.MIXED), *batch),
     }
+    others: Work = {}
+    if peers.torch and (bench.on_gpu or not workload.vocabulary):  # PyTorch has no FP16 LSTM on a CPU
+        others = peers.training(network, *(x.data for x in batch))
+    compare(bench, name, work, others, seconds)
+
+
+def train_gan(bench: Bench, name: str, shape: tuple[int, ...], width: int) -> None:
+    """The rows of the DCGAN example: both networks, two optimizers, one loss scaler."""
+    from . import steps  # and with it the example, which imports more than the other sections
+
+    faces = bench.random(shape)
+    work: Work = {
+        "captured": mp.capture(steps.gan(mp.MIXED, optim.DynamicLossScaler(), faces, width)),
+        "eager": steps.gan(mp.MIXED, optim.DynamicLossScaler(), faces, width),
+    }
+    others: Work = {}
+    if peers.torch and bench.on_gpu:
+        others = {"PyTorch": steps.torch_gan(peers.shared(faces).float(), width, amp=True)}
+    compare(bench, name, work, others, bench.share(1))
+
+
+def compare(bench: Bench, name: str, work: Work, others: Work, seconds: float) -> None:
+    """The rows of one kind of training step; others: PyTorch's, as a CUDA graph where the name says so."""
     for _ in range(5):  # three as usual, one recorded, one replayed
         losses = [float(step()) for step in work.values()]
     apart = abs(losses[0] / losses[1] - 1)
-    others = peers.training("cuda" if bench.on_gpu else "cpu", network, shape) if peers.torch else {}
     times = bench.times(work | others, seconds, host=True)
     ms = {k: 1000 * statistics.median(t) for k, t in times.items()}
-    best = min(others, key=ms.__getitem__, default=None)
-    beside = ms[best] if best else None
-    bench.report.add(f"{name}, training step, mixed, captured", ms["captured"], "ms", peer=beside)
-    bench.report.add(f"{name}, training step, mixed, eager", ms["eager"], "ms", peer=beside)
-    if best:
-        bench.report.add(f"{name}, PyTorch AMP eager / captured", ratio(times, best, "captured"), "x", ">= 1.5")
+    graphs = [k for k in others if "graph" in k]
+    for own, rivals in (("captured", graphs), ("eager", [k for k in others if k not in graphs])):
+        beside = min((ms[k] for k in rivals), default=None)
+        bench.report.add(f"{name}, training step, mixed, {own}", ms[own], "ms", peer=beside)
+    for what, rivals, target in (("eager", set(others) - set(graphs), ">= 1.5"), ("as a CUDA graph", graphs, ">= 1")):
+        if best := min(rivals, key=ms.__getitem__, default=None):
+            bench.report.add(f"{name}, PyTorch AMP {what} / captured", ratio(times, best, "captured"), "x", target)
     bench.report.add(f"{name}, loss of step 5, |captured / eager - 1|", apart, "", "<= 0.01")
 
 
-def training_data(bench: Bench, shape: Sequence[int]) -> tuple[mp.Tensor, mp.Tensor]:
-    """A batch of random images in FP16, and labels."""
-    labels = np.random.default_rng(0).integers(0, 10, shape[0])
-    return mp.Tensor(bench.random(shape)), mp.Tensor(bench.xp.asarray(labels))
+def training_data(bench: Bench, workload: Workload) -> tuple[mp.Tensor, mp.Tensor]:
+    """A batch of random images in FP16, or words, and labels."""
+    rng, asarray = np.random.default_rng(0), bench.xp.asarray
+    if most := workload.vocabulary:
+        words, labels = rng.integers(0, most, workload.shape), rng.integers(0, most, math.prod(workload.shape))
+        return mp.Tensor(asarray(words)), mp.Tensor(asarray(labels))
+    labels = rng.integers(0, workload.classes, workload.shape[0])
+    return mp.Tensor(bench.random(workload.shape)), mp.Tensor(asarray(labels))
 
 
 def made(network: Network, policy: mp.Policy) -> nn.Module:
@@ -348,7 +396,7 @@ def peak_memory(bench: Bench, network: Network, shape: Sequence[int], policy: mp
         return pointer
 
     def train(batch: int, steps: int) -> None:
-        images, labels = training_data(bench, (batch, *shape[1:]))
+        images, labels = training_data(bench, Workload(network, (batch, *shape[1:])))
         images, step = images.to(policy.storage), training_step(made(network, policy), policy)
         for _ in range(steps):
             step(images, labels)
@@ -418,9 +466,9 @@ def difference(op: Callable, arrays: list[np.ndarray]) -> float:
 SECTIONS: dict[str, tuple[Callable[[Bench], None], int]] = {  # and the seconds that each may take
     "correctness": (correctness, 20),
     "gemm": (gemm, 70),
-    "conv": (conv, 180),
-    "recurrent": (recurrent, 45),
-    "training": (training, 45),
+    "conv": (conv, 150),
+    "recurrent": (recurrent, 40),
+    "training": (training, 80),
     "bandwidth": (bandwidth, 30),
     "memory": (memory, 20),
 }

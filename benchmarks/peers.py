@@ -58,32 +58,78 @@ def recurrent(cell: str, hidden: int, x: Any, dy: Any) -> Work:
     return {"PyTorch": lambda: torch.autograd.grad(model(a)[0], leaves, g)}
 
 
-def training(device: str, network: Callable[[Any], Any], shape: Sequence[int]) -> Work:
-    """A training step under autocast with GradScaler and SGD, as in PyTorch's documentation of AMP."""
-    return {name: _step(device, network, shape, order) for name, order in orders().items()}
+def training(network: Callable[[Any], Any], inputs: Any, labels: Any) -> Work:
+    """A training step under autocast with GradScaler and SGD, as in PyTorch's documentation of AMP, and, on a GPU, with
+    forward and backward as a CUDA graph. inputs: images, in either memory order, or words.
+    """
+    x, y = shared(inputs), shared(labels)
+    work: Work = {}
+    for name, order in orders().items() if x.ndim == 4 else [("PyTorch", torch.contiguous_format)]:
+        work[name] = _step(network, x, y, order)
+        if x.is_cuda:
+            work[f"{name}, graph"] = _graph(network, x, y, order)
+    return work
 
 
-def _step(device: str, network: Callable[[Any], Any], shape: Sequence[int], order: Any) -> Callable[[], None]:
-    model = network(torch.nn).to(device, memory_format=order)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    scaler = torch.amp.GradScaler(device)
-    images = torch.randn(*shape, device=device).contiguous(memory_format=order)
-    labels = torch.randint(0, 10, shape[:1], device=device)
+class _Trained:
+    """A model, its optimizer, its scaler and its batch in a memory order."""
+
+    def __init__(self, network: Callable[[Any], Any], x: Any, y: Any, order: Any, **options: Any) -> None:
+        self.device, self.y = x.device.type, y
+        self.model = network(torch.nn).to(x.device, memory_format=order)
+        self.x = x.float().contiguous(memory_format=order) if x.is_floating_point() else x
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9, **options)
+        self.scaler = torch.amp.GradScaler(self.device)
+
+    def backward(self, **options: Any) -> None:
+        with torch.autocast(self.device, dtype=torch.float16, **options):
+            loss = functional.cross_entropy(self.model(self.x), self.y)
+        self.scaler.scale(loss).backward()
+
+    def update(self) -> None:
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+def _step(network: Callable[[Any], Any], x: Any, y: Any, order: Any) -> Callable[[], None]:
+    own = _Trained(network, x, y, order)
 
     def step() -> None:
-        with torch.autocast(device, dtype=torch.float16):
-            loss = functional.cross_entropy(model(images), labels)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
+        own.backward()
+        own.update()
+        own.optimizer.zero_grad()
+
+    return step
+
+
+def _graph(network: Callable[[Any], Any], x: Any, y: Any, order: Any) -> Callable[[], None]:
+    """As PyTorch's notes on CUDA graphs have it: the scaler and the (fused) optimizer stay outside, gradients where
+    they were captured, and autocast caches no weights.
+    """
+    own, aside = _Trained(network, x, y, order, fused=True), torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            own.optimizer.zero_grad()
+            own.backward(cache_enabled=False)
+            own.update()
+    torch.cuda.current_stream().wait_stream(aside)
+    own.optimizer.zero_grad()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        own.backward(cache_enabled=False)
+
+    def step() -> None:
+        graph.replay()
+        own.update()
 
     return step
 
 
 def peak_memory(network: Callable[[Any], Any], shape: Sequence[int]) -> int:
     """Bytes that training holds at once at most, on a real GPU, in PyTorch's usual memory order."""
-    step = _step("cuda", network, shape, torch.contiguous_format)
+    images, labels = torch.randn(*shape, device="cuda"), torch.randint(0, 10, shape[:1], device="cuda")
+    step = _step(network, images, labels, torch.contiguous_format)
     for _ in range(2):
         step()
     torch.cuda.reset_peak_memory_stats()

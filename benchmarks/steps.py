@@ -20,7 +20,6 @@ rng = np.random.default_rng(0)
 DIGITS, LABELS = rng.standard_normal((64, 1, 28, 28), np.float32), rng.integers(0, 10, 64)
 VOCABULARY, WORDS = 64, rng.integers(0, 64, (2, 64, 32))  # 64 steps, batch 32: the words, and those that follow them
 FACES = rng.standard_normal((32, 1, 64, 64), np.float32)
-NOISE = rng.standard_normal((32, dcgan.LATENT, 1, 1), np.float32)
 WIDTH = 24  # of the DCGAN, the example's default
 
 
@@ -104,42 +103,56 @@ def torch_lstm() -> Step:
     return _torch_step(model, lambda: torch.nn.functional.cross_entropy(model(words), following))
 
 
-def gan(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
-    """An iteration of the DCGAN example, both networks, 64 x 64, batch 32."""
+def gan(policy: mp.Policy, scaler: optim.LossScaler, pictures: Any = FACES, width: int = WIDTH) -> Step:
+    """An iteration of the DCGAN example, both networks, by default 64 x 64 and batch 32; it returns the loss of one."""
     mp.manual_seed(0)
-    g, d = (policy.cast(model) for model in dcgan.small(FACES.shape[-1], 1, WIDTH))
+    g, d = (policy.cast(model) for model in dcgan.small(pictures.shape[-1], 1, width))
     g_optimizer, d_optimizer = (optim.Adam(model.parameters(), 2e-4, **dcgan.ADAM) for model in (g, d))
     nets = dcgan.Networks(g, d, g_optimizer, d_optimizer)
-    faces, noise = policy.cast(mp.tensor(FACES)), policy.cast(mp.tensor(NOISE))
+    faces, noise = policy.cast(mp.tensor(pictures)), policy.cast(mp.tensor(_noise(pictures)))
 
-    def step() -> None:
+    def step() -> mp.Tensor:
         with mp.use(policy):
-            dcgan.step(nets, scaler, faces, noise)
+            loss = dcgan.step(nets, scaler, faces, noise).discriminator_loss
             g_optimizer.zero_grad()
             d_optimizer.zero_grad()
+        return loss
 
     return step
 
 
-def torch_gan() -> Step:
-    """The same in FP32, in the same order."""
+def _noise(pictures: Any) -> np.ndarray:
+    """What the generator makes as many pictures of."""
+    return np.random.default_rng(1).standard_normal((len(pictures), dcgan.LATENT, 1, 1), np.float32)
+
+
+def torch_gan(pictures: Any = None, width: int = WIDTH, amp: bool = False) -> Step:
+    """The same in PyTorch, in the same order; amp: under autocast with a GradScaler, on the device of the pictures."""
     import torch
 
-    g, d = map(in_torch, dcgan.small(FACES.shape[-1], 1, WIDTH))
+    faces = torch.from_numpy(FACES) if pictures is None else pictures
+    g, d = (in_torch(model).to(faces.device) for model in dcgan.small(faces.shape[-1], 1, width))
     g_optimizer, d_optimizer = (torch.optim.Adam(model.parameters(), 2e-4, **dcgan.ADAM) for model in (g, d))
-    faces, noise = torch.from_numpy(FACES), torch.from_numpy(NOISE)
+    noise = torch.from_numpy(_noise(faces)).to(faces.device)
+    scaler = torch.amp.GradScaler(faces.device.type, enabled=amp)
+    autocast = functools.partial(torch.autocast, faces.device.type, dtype=torch.float16, enabled=amp)
 
     def loss_of(logits: Any, label: float) -> Any:
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.full_like(logits, label))
 
     def step() -> None:
-        fake = g(noise)
-        (loss_of(d(faces), dcgan.REAL) + loss_of(d(fake.detach()), 0.0)).backward()
-        d_optimizer.step()
+        with autocast():
+            fake = g(noise)
+            d_loss = loss_of(d(faces), dcgan.REAL) + loss_of(d(fake.detach()), 0.0)
+        scaler.scale(d_loss).backward()
+        scaler.step(d_optimizer)
         d.requires_grad_(False)
-        loss_of(d(fake), 1.0).backward()
+        with autocast():
+            g_loss = loss_of(d(fake), 1.0)
+        scaler.scale(g_loss).backward()
         d.requires_grad_(True)
-        g_optimizer.step()
+        scaler.step(g_optimizer)
+        scaler.update()
         g_optimizer.zero_grad()
         d_optimizer.zero_grad()
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps
 
 from tinymp.data import read_idx
+
+if TYPE_CHECKING:  # imported where pictures are read or written: the networks of dcgan.py need none
+    from PIL import Image
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 GREY = {"1", "L", "LA"}  # Pillow's names for how pixels are stored
@@ -54,6 +57,8 @@ def sheet(images: np.ndarray, columns: int) -> np.ndarray:
 
 def write_png(path: Path, page: np.ndarray) -> None:
     """What `sheet` returned, as a file."""
+    from PIL import Image
+
     Image.fromarray(page).save(path)
 
 
@@ -76,6 +81,8 @@ def _pictures(folder: Path) -> Iterator[tuple[str, Image.Image]]:
 
 
 def _decoded(files: list[Path]) -> Iterator[tuple[str, Image.Image]]:
+    from PIL import Image, ImageOps
+
     for path in files:
         try:
             with Image.open(path) as file:
@@ -86,6 +93,8 @@ def _decoded(files: list[Path]) -> Iterator[tuple[str, Image.Image]]:
 
 
 def _from_idx(files: list[Path]) -> Iterator[tuple[str, Image.Image]]:
+    from PIL import Image
+
     for path in files:
         images = read_idx(path)
         if (
@@ -104,6 +113,8 @@ def _from_idx(files: list[Path]) -> Iterator[tuple[str, Image.Image]]:
 
 def _square(name: str, picture: Image.Image, size: int, colours: int | None) -> np.ndarray:
     """uint8 (size, size, 1 or 3)."""
+    from PIL.Image import Resampling
+
     if picture.mode.startswith(DEEP):
         raise ValueError(f"images: expected 8 bits per colour, got Pillow's mode {picture.mode} in {name}; convert it")
     side = min(picture.size)
@@ -115,7 +126,7 @@ def _square(name: str, picture: Image.Image, size: int, colours: int | None) -> 
     grey = picture.mode in GREY if colours is None else colours == 1
     left, top = (picture.width - side) / 2, (picture.height - side) / 2
     box = left, top, left + side, top + side
-    scaled = picture.convert("L" if grey else "RGB").resize((size, size), Image.Resampling.LANCZOS, box)
+    scaled = picture.convert("L" if grey else "RGB").resize((size, size), Resampling.LANCZOS, box)
     return np.asarray(scaled).reshape(size, size, -1)
 
 
