@@ -199,8 +199,8 @@ def train_one(bench: Bench, name: str, workload: Workload, seconds: float) -> No
     """The rows of one network."""
     batch, network = training_data(bench, workload), workload.network
     work: Work = {
-        "captured": partial(mp.capture(training_step(made(network, mp.MIXED), mp.MIXED)), *batch),
-        "eager": partial(training_step(made(network, mp.MIXED), mp.MIXED), *batch),
+        "captured": partial(mp.capture(models.training_step(made(network, mp.MIXED), mp.MIXED)), *batch),
+        "eager": partial(models.training_step(made(network, mp.MIXED), mp.MIXED), *batch),
     }
     others: Work = {}
     if peers.torch and (bench.on_gpu or not workload.vocabulary):  # PyTorch has no FP16 LSTM on a CPU
@@ -254,23 +254,6 @@ def made(network: Network, policy: mp.Policy) -> nn.Module:
     """The network on the GPU; the same weights each time."""
     mp.manual_seed(0)
     return policy.cast(network(nn)).to("gpu")
-
-
-def training_step(model: nn.Module, policy: mp.Policy) -> Callable[[mp.Tensor, mp.Tensor], mp.Tensor]:
-    """A step of SGD with momentum."""
-    optimizer = optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    scaler = optim.NoLossScaler() if policy is mp.FP32 else optim.DynamicLossScaler()
-
-    def step(images: mp.Tensor, labels: mp.Tensor) -> mp.Tensor:
-        with mp.use(policy):
-            loss = ops.cross_entropy(model(images), labels)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-        return loss
-
-    return step
 
 
 def bandwidth(bench: Bench) -> None:
@@ -397,7 +380,7 @@ def peak_memory(bench: Bench, network: Network, shape: Sequence[int], policy: mp
 
     def train(batch: int, steps: int) -> None:
         images, labels = training_data(bench, Workload(network, (batch, *shape[1:])))
-        images, step = images.to(policy.storage), training_step(made(network, policy), policy)
+        images, step = images.to(policy.storage), models.training_step(made(network, policy), policy)
         for _ in range(steps):
             step(images, labels)
         mp.synchronize()

@@ -1,11 +1,15 @@
 """The networks that are trained on both sides: tinymp speaks PyTorch's names, so one definition serves both.
 
-Each function takes the module with the layers, `tinymp.nn` or `torch.nn`.
+Each function takes the module with the layers, `tinymp.nn` or `torch.nn`. The last one is tinymp's training step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import tinymp as mp
+from tinymp import ops, optim
 
 
 def cnn(nn: Any, channels: int = 1, size: int = 28, width: int = 32, classes: int = 10) -> Any:
@@ -106,3 +110,20 @@ def language_model(nn: Any, vocabulary: int, embedding: int = 128, hidden: int =
             return self.output(self.lstm(self.embedding(words))[0].reshape(-1, hidden))
 
     return LanguageModel()
+
+
+def training_step(model: mp.nn.Module, policy: mp.Policy) -> Callable[[mp.Tensor, mp.Tensor], mp.Tensor]:
+    """A step of SGD with momentum on a batch and its labels, with a dynamic loss scale unless all is FP32."""
+    optimizer = optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    scaler = optim.NoLossScaler() if policy is mp.FP32 else optim.DynamicLossScaler()
+
+    def step(images: mp.Tensor, labels: mp.Tensor) -> mp.Tensor:
+        with mp.use(policy):
+            loss = ops.cross_entropy(model(images), labels)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        return loss
+
+    return step

@@ -31,7 +31,7 @@ from unittest import mock
 import numpy as np
 
 import tinymp as mp
-from tinymp import nn, ops, optim
+from tinymp import nn
 from tinymp.audit import meta
 from tinymp.backend import cublas, gpu
 from tinymp.backend.kernels import signatures
@@ -120,6 +120,11 @@ class Walk:
         self.parameters = {"half": 0, "float": 0}
         self.multiplied: Counter[tuple[int, str]] = Counter()  # by op and phase: operations seen so far
         self.expected: dict[tuple[int, str], tuple[Any, int]] = {}
+
+    def own(self, model: nn.Module) -> None:
+        """Count the weights of the model that is trained."""
+        for p in model.parameters():
+            self.parameters["half" if p.dtype == np.float16 else "float"] += p.numel()
 
     def note(self, name: str, read: int, written: int, operations: int = 0) -> None:
         """A launch of a kernel, in the op that runs now."""
@@ -296,21 +301,16 @@ def walking(capability: str) -> Iterator[Walk]:
 # ----------------------------------------------------------------------------------------------------------- the tables
 
 
-def training_step(network: Callable[[Any], Any], shape: tuple[int, ...], capability: str) -> dict[str, Work]:
+def step_work(network: Callable[[Any], Any], shape: tuple[int, ...], capability: str) -> dict[str, Work]:
     """The kernels of one step (SGD with momentum, dynamic loss scale), each with all of its launches."""
     with walking(capability) as walk:
         model = mp.MIXED.cast(network(nn))
-        optimizer, scaler = optim.SGD(model.parameters(), lr=0.1, momentum=0.9), optim.DynamicLossScaler()
+        walk.own(model)
+        step = models.training_step(model, mp.MIXED)
         images, labels = mp.Tensor(meta.empty(shape, "float16")), mp.Tensor(meta.empty(shape[:1], "int64"))
-        for p in model.parameters():
-            walk.parameters["half" if p.dtype == np.float16 else "float"] += p.numel()
         for _ in range(2):  # the first one makes state
             walk.work.clear()
-            with mp.use(mp.MIXED):
-                scaler.scale(ops.cross_entropy(model(images), labels)).backward()
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
+            step(images, labels)
     return walk.work
 
 
@@ -326,7 +326,7 @@ def text() -> str:
     parts = []
     for on in DEVICES:
         for name, (network, shape) in NETWORKS.items():
-            parts.append(table(f"{name}, on a {on.name}", training_step(network, shape, on.capability), on))
+            parts.append(table(f"{on.name}: {name}", step_work(network, shape, on.capability), on))
     return "\n\n".join([BEGIN, *parts, END])
 
 

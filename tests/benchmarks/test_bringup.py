@@ -63,6 +63,42 @@ def test_every_part_fits_and_every_section_is_measured():
     assert set(gpu.SECTIONS) <= {step.name for number in (3, 4) for step in PARTS[number]}
 
 
+@pytest.mark.usefixtures("_stand_in")
+def test_captured_steps_that_go_another_way_are_found(tmp_path, monkeypatch):
+    seeds = iter((0, 1))
+    monkeypatch.setattr(gpu.mp, "manual_seed", lambda _, seed=gpu.mp.manual_seed: seed(next(seeds)))
+    with pytest.raises(bringup.Failed) as failed:
+        bringup.captured(Job(tmp_path, "cuda-on-cpu", True, time.monotonic() + 60))
+    assert failed.value.result["first loss that differs"] == 0
+    assert len(failed.value.result["weights that differ"]) > 4
+
+
+# What the stand-in would do anyway is not the plugin's: whose memory is it, and who filled it?
+MEMORY = """
+import os
+from cuda_on_cpu import device
+def test_memory(monkeypatch, gpu):
+    import cupy
+    calls, fill = [], device.MemoryPointer.memset_async
+    monkeypatch.setattr(device.MemoryPointer, "memset_async", lambda *a: calls.append(a[1:]) or fill(*a))
+    used = device.default_pool.used_bytes()
+    x = cupy.empty(5, "float16")
+    pooled = device.default_pool.used_bytes() > used
+    assert (calls, pooled) == {"0xFF": ([(0xFF, 10)], True), "no pool": ([], False)}[os.environ["BRINGUP_MEMORY"]]
+"""
+
+
+@pytest.mark.usefixtures("_stand_in")
+@pytest.mark.parametrize("kind", ["0xFF", "no pool"])
+def test_where_memory_comes_from(kind, tmp_path):
+    (tmp_path / "test_memory.py").write_text(MEMORY)
+    (tmp_path / "conftest.py").write_text((bringup.ROOT / "tests" / "conftest.py").read_text())
+    job = Job(tmp_path / "out", "cuda-on-cpu", True, time.monotonic() + 60)
+    path = os.pathsep.join(str(folder) for folder in (bringup.ROOT, bringup.ROOT / "tests"))
+    result = bringup.run_tests(job, "memory", [str(tmp_path / "test_memory.py")], BRINGUP_MEMORY=kind, PYTHONPATH=path)
+    assert result["outcomes"] == {"passed": 1}, result
+
+
 def options(tmp_path):
     return argparse.Namespace(out=tmp_path, device="cuda-on-cpu", tiny=True)
 

@@ -1,12 +1,17 @@
 """The bytes and operations of a step: by hand for small ones, and the tables of docs/gpu.md have not drifted."""
 
+from collections import Counter
+from functools import partial
+
 import numpy as np
 import pytest
 
 import tinymp as mp
-from benchmarks import roofline
+from benchmarks import models, roofline
+from benchmarks.machine import device
 from tinymp import backend, ops
 from tinymp.audit import meta
+from tinymp.backend import cublas
 from tinymp.ops import conv
 
 pytestmark = [
@@ -61,6 +66,27 @@ def test_an_operation_of_cupy_is_counted():
         meta.empty((10, 10), "float32") + meta.empty((10, 1), "float32")
     assert walk.work["CuPy: ascontiguousarray"].written == 4 * 3 * 5 * 6 * 2
     assert (walk.work["CuPy: add"].read, walk.work["CuPy: add"].written) == (440, 400)
+
+
+def test_the_walk_launches_what_a_step_launches():
+    """The same step on the stand-in for a GPU: the same kernels, as often, and as many products by cuBLAS."""
+    import cuda_on_cpu
+
+    if why := cuda_on_cpu.problem():
+        pytest.skip(f"CUDA kernels cannot run on this CPU: {why}")
+    network, shape = partial(models.resnet, blocks=1, width=2), (2, 3, 4, 4)
+    walked = roofline.step_work(network, shape, "90")
+    with device("cuda-on-cpu"):
+        images = mp.Tensor(np.random.default_rng(0).standard_normal(shape).astype("float16")).to("gpu")
+        step = models.training_step(mp.MIXED.cast(network(mp.nn)), mp.MIXED)
+        for _ in range(2):
+            backend.gpu.xp.launched.clear()
+            cublas._library.calls.clear()
+            step(images, mp.Tensor(np.arange(2)).to("gpu"))
+        expected = Counter(backend.gpu.xp.launched)
+        products = len(cublas._library.calls)
+    assert {name: w.launches for name, w in walked.items() if ":" not in name and name != "cuBLAS"} == expected
+    assert walked["cuBLAS"].launches == products > 0
 
 
 def test_what_it_does_not_know_is_an_error(monkeypatch):
