@@ -34,7 +34,7 @@ import numpy as np
 import tinymp as mp
 
 from . import poisoned
-from .machine import device
+from .machine import device, write
 
 ROOT = pathlib.Path(__file__).parents[1]
 PART = 9 * 60  # seconds
@@ -68,14 +68,6 @@ class Step(NamedTuple):
     @property
     def name(self) -> str:
         return self.run.__name__
-
-
-def write(path: pathlib.Path, content: Any) -> None:
-    """JSON, all of it or nothing: whoever ends this process leaves the file of before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".new")
-    draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(draft, path)
 
 
 def run(command: Sequence[str], seconds: float, log: pathlib.Path, **environment: str) -> int | None:
@@ -356,10 +348,10 @@ def section(job: Job, name: str) -> Any:
     code = run([*command, *["--tiny"] * job.tiny], job.left, log)
     if not out.exists():
         raise RuntimeError(f"ended with code {code}: {last_words(log)}")
-    content = json.loads(out.read_text(encoding="utf-8"))
-    if any(row["error"] for row in content["rows"]):
-        raise Failed(content["rows"])
-    return content["rows"]
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    if code != 0:  # what was measured until then is in the file
+        raise Failed({"exit code": code, "rows": rows, "end": last_words(log)})
+    return rows
 
 
 def correctness(job: Job) -> Any:

@@ -37,7 +37,7 @@ from tinymp import nn, ops, optim
 from tinymp.ops.conv import batch_first
 
 from . import models, peers
-from .machine import device
+from .machine import device, write
 from .timing import Bench, Report, Work, rates, ratio
 
 HERE = pathlib.Path(__file__).parent
@@ -473,9 +473,9 @@ def environment() -> dict[str, Any]:
     return found
 
 
-def here(section: str, options: argparse.Namespace) -> Report:
-    """Run a section in this process."""
-    report, (measure, seconds) = Report(), SECTIONS[section]
+def here(section: str, options: argparse.Namespace, save: Callable[[Report], None]) -> Report:
+    """Run a section in this process. save: is called with what there is so far."""
+    report, (measure, seconds) = Report(save), SECTIONS[section]
     report.head(section)
     with report.row(section):
         measure(Bench(report, options.tiny, options.device == "gpu", seconds))
@@ -490,11 +490,14 @@ def apart(section: str, options: argparse.Namespace, seconds: float) -> Report:
         command = [sys.executable, "-m", "benchmarks.gpu", "--device", options.device, "--only", section]
         command += ["--out", str(out)] + ["--tiny"] * options.tiny
         path = os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))
-        code = subprocess.run(command, timeout=seconds, env=os.environ | {"PYTHONPATH": path}).returncode
-        if not out.exists():
+        try:
+            code = subprocess.run(command, timeout=seconds, env=os.environ | {"PYTHONPATH": path}).returncode
+        finally:
+            if out.exists():  # also of a process that was ended: what it had measured
+                part = json.loads(out.read_text())
+                report.rows, report.cases = part["rows"], part["cases"]
+        if code not in (0, 1) or not report.rows:  # 1: a row says what failed
             raise RuntimeError(f"its process ended with code {code}")
-        part = json.loads(out.read_text())
-        report.rows, report.cases = part["rows"], part["cases"]
     return report
 
 
@@ -511,10 +514,19 @@ def main(arguments: list[str] | None = None) -> int:
     if options.device == "gpu" and (why := mp.backend.gpu.problem()):
         p.error(why)
     start, names, total = time.monotonic(), options.only or list(SECTIONS), Report()
+    full_run = options.only is None and not options.tiny
+    out = options.out or (HERE / "results" / "gpu.json" if full_run else None)
+
+    def save(report: Report) -> None:
+        if out:
+            seconds = round(time.monotonic() - start)
+            content = {"rows": report.rows, "cases": report.cases, "environment": found, "seconds": seconds}
+            write(out, content)
+
     with device(options.device):
         found = environment()
         if len(names) == 1:
-            total = here(names[0], options)
+            total = here(names[0], options, save)
     if len(names) > 1:
         print(*(f"{k}: {v}" for k, v in found.items()), sep="\n")
         if options.tiny:
@@ -524,13 +536,8 @@ def main(arguments: list[str] | None = None) -> int:
             part = apart(name, options, max(min(2 * SECTIONS[name][1] + 60, left), 10))
             total.rows += part.rows
             total.cases |= part.cases
+    save(total)
     seconds = round(time.monotonic() - start)
-    full_run = options.only is None and not options.tiny
-    out = options.out or (HERE / "results" / "gpu.json" if full_run else None)
-    if out:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        content = {"rows": total.rows, "cases": total.cases, "environment": found, "seconds": seconds}
-        out.write_text(json.dumps(content, indent=1) + "\n")
     if len(names) > 1:
         print(f"\n{seconds} s" + (f", wrote {out}" if out else ""))
         for row in total.rows:

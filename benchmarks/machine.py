@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import sys
@@ -29,6 +30,14 @@ def device(name: str) -> Iterator[None]:
             stack.enter_context(cuda_on_cpu.installed())
         stack.enter_context(mp.device("gpu"))
         yield
+
+
+def write(path: Path, content: Any) -> None:
+    """JSON, all of it or nothing: whoever ends this process leaves the file of before. Folders are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    os.replace(draft, path)
 
 
 class Machine:

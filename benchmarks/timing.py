@@ -20,11 +20,12 @@ Times = dict[str, list[float]]
 
 
 class Report:
-    """The table, and the cases behind its geometric means. What fails becomes a row, too."""
+    """The table, and the cases behind its geometric means. What fails becomes a row, too. save: called after each."""
 
-    def __init__(self) -> None:
+    def __init__(self, save: Callable[[Report], None] = lambda _: None) -> None:
         self.rows: list[dict[str, Any]] = []
         self.cases: dict[str, list[dict[str, Any]]] = {}
+        self._save = save
 
     failed = property(
         lambda self: any(row["error"] for row in self.rows), doc="Whether something could not be measured."
@@ -50,6 +51,7 @@ class Report:
         print(f"{work:<70} {value:>9.4g} {unit:<8} {beside:>9}  {target:<8} {mark}", flush=True)
         if error:
             print(f"    FAILED: {error}", flush=True)
+        self._save(self)
 
     @contextlib.contextmanager
     def row(self, work: str) -> Iterator[None]:
@@ -68,6 +70,7 @@ class Report:
             yield entry
         except Exception as error:  # the other cases shall still be measured
             entry["error"] = _in_one_line(error)
+        self._save(self)
 
     def summary(self, group: str, to_peer: str, to_fp32: str = "") -> None:
         """The rows of a group of `rates`: geometric means, and the ratios with these targets."""

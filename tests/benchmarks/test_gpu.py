@@ -3,6 +3,8 @@
 import argparse
 import json
 import math
+import signal
+import sys
 
 import numpy as np
 import pytest
@@ -81,6 +83,28 @@ def test_a_process_that_dies_or_hangs_is_a_row(monkeypatch):
     report = gpu.apart("conv", options, seconds=60)
     assert report.rows[0]["error"] == "RuntimeError: its process ended with code 1"
     assert report.failed
+
+
+def test_what_a_process_measured_before_it_died_is_kept(monkeypatch):
+    """Its place is taken by a script that writes a row, as `Report` has it written after each, and dies."""
+    script = "import json, os, sys; out = sys.argv[sys.argv.index('--out') + 1]\n"
+    script += "json.dump({'rows': [{'work': 'first', 'error': None}], 'cases': {}}, open(out, 'w'))\nos.abort()"
+    run = gpu.subprocess.run
+    monkeypatch.setattr(
+        gpu.subprocess, "run", lambda command, **how: run([sys.executable, "-c", script, *command[3:]], **how)
+    )
+    report = gpu.apart("conv", argparse.Namespace(device="cuda-on-cpu", tiny=True), seconds=60)
+    assert [row["work"] for row in report.rows] == ["first", "conv"]
+    assert report.rows[1]["error"] == f"RuntimeError: its process ended with code {-signal.SIGABRT}"
+
+
+def test_a_report_is_saved_after_each_row_and_each_case(capsys):
+    seen = []
+    report = timing.Report(lambda r: seen.append((len(r.rows), len(r.cases.get("group", [])))))
+    report.add("work", 1.0, "x")
+    with report.case("group", "case") as entry:
+        entry |= {"FP16": 1.0}
+    assert seen == [(1, 0), (1, 1)]
 
 
 def test_what_fails_becomes_a_row_and_the_rest_is_measured(capsys):
