@@ -63,6 +63,12 @@ class Plugin:
         config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
         items[:] = wanted
 
+    def pytest_collectreport(self, report: Any) -> None:
+        """A file that cannot be imported."""
+        if report.failed:
+            entry = {"test": report.nodeid, "outcome": "not collected", "seconds": 0.0}
+            self._write(entry | {"error": report.longreprtext[-2000:]})
+
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Note that a test begins: if nothing follows, it ended the process."""
         self.entry = {"test": nodeid, "outcome": "started", "seconds": 0.0, "error": None}

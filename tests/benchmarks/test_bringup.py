@@ -164,9 +164,19 @@ def test_tests_go_on_in_a_new_process_behind_one_that_is_lost(tmp_path):
     assert result["ended early"] == []
     with pytest.raises(bringup.Failed):
         bringup.judged(result)
-    (tmp_path / "test_planted.py").write_text("import no_such_module")
-    (ended,) = bringup.run_tests(job, "planted", [str(tmp_path / "test_planted.py")])["ended early"]
-    assert "no_such_module" in ended
+
+
+def test_a_file_that_cannot_be_imported_is_listed_and_the_others_run(tmp_path):
+    (tmp_path / "conftest.py").write_text("def pytest_addoption(parser): parser.addoption('--backend')")
+    (tmp_path / "test_a.py").write_text("import no_such_module")
+    (tmp_path / "test_b.py").write_text("def test_it(): pass")
+    job = Job(tmp_path / "out", "none", True, time.monotonic() + 60)
+    result = bringup.run_tests(job, "planted", [str(tmp_path)])
+    assert result["outcomes"] == {"not collected": 1, "passed": 1}
+    ((name, entry),) = result["not passed"].items()
+    assert name.endswith("test_a.py") and "no_such_module" in entry["error"]
+    (ended,) = bringup.run_tests(job, "planted", ["no_such_file.py"])["ended early"]
+    assert "pytest ended with code 4" in ended
 
 
 @pytest.mark.parametrize(
@@ -181,18 +191,19 @@ def test_errors_that_lose_the_context(error):
 
 
 @pytest.mark.usefixtures("_stand_in")
-@pytest.mark.parametrize("errors", [0, 2])
+@pytest.mark.parametrize("errors", [0, 2])  # in the words of memcheck, and of racecheck
 def test_compute_sanitizer(errors, tmp_path, monkeypatch):
     """Its place is taken by a script, which runs the tests, or claims to have found something in them."""
     program = tmp_path / "compute-sanitizer"
     run = f'while [ "$1" != "{sys.executable}" ]; do shift; done; "$@"' if not errors else "exit 99"
-    program.write_text(f'#!/bin/sh\necho "========= ERROR SUMMARY: {errors} errors"\n{run}\n')
+    said = "RACECHECK SUMMARY: 3 hazards displayed (2 errors, 1 warning)" if errors else "ERROR SUMMARY: 0 errors"
+    program.write_text(f'#!/bin/sh\necho "========= {said}"\n{run}\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     job = Job(tmp_path / "out", "cuda-on-cpu", True, time.monotonic() + 100)
     if errors:
         with pytest.raises(bringup.Failed) as failed:
-            bringup.memcheck(job)
+            bringup.racecheck(job)
         assert failed.value.result["multi_tensor"]["errors"] == 2
     else:
         found = bringup.synccheck(job)["multi_tensor"]
