@@ -1,6 +1,8 @@
 """The CUDA twins of the convolutions and of unfold: every tile shape, access width and kind of window."""
 
-from math import prod
+import json
+import pathlib
+from math import gcd, prod
 
 import numpy as np
 import pytest
@@ -8,18 +10,26 @@ import pytest
 import tinymp as mp
 from oracle import randn
 from tinymp import ops
+from tinymp.backend.layout import ceil_div
 from tinymp.ops import conv
 from twins import check_twin, launches, on_device
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
 TILES = {f"{t.rows}x{t.columns}": t for t in conv.TILES}
-TENSOR_CORES = {"arrange", "sum_parts"}
+TENSOR_CORES = {"arrange"}
+DIRECT = {"direct", "direct_gradient", "sum_parts"}
 
 
 def force(monkeypatch, tile, parts=1):
-    """Let products use this tile (small batches have 64 x 64 only), and the weight gradient so many parts."""
-    monkeypatch.setattr(conv, "schedule", lambda width, *sizes: (TILES[tile if width == 8 else "64x64"], parts))
+    """Let products use this tile (where it is there for the batch, else 64 x 64), and so many parts of each sum."""
+
+    def schedule(tiles, rows, columns, batch, depth, most):
+        length = ceil_div(ceil_div(depth, parts if most > 1 else 1), 32) * 32
+        return TILES[tile] if TILES[tile] in tiles else TILES["64x64"], length, ceil_div(depth, length)
+
+    monkeypatch.setattr(conv, "schedule", schedule)
+    monkeypatch.setattr(conv, "SHORTEST", 32)
 
 
 def names(tile, width=8):
@@ -39,21 +49,25 @@ def check_conv(x, w, *options, kernels=(), bias=True, **checks):
     )
 
 
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("more", [-1, 0, 1])
-def test_every_tile_below_at_and_above_its_size(monkeypatch, tile, more):
+SIZES = [(tile, 8, more) for tile in TILES for more in (-1, 0, 1) if 8 in TILES[tile].widths]
+SIZES += [(tile, width, 1) for tile in TILES for width in TILES[tile].widths if width < 8]
+
+
+@pytest.mark.parametrize(("tile", "width", "more"), SIZES)
+def test_every_tile_below_at_and_above_its_size(monkeypatch, tile, width, more):
     force(monkeypatch, tile, 2)
-    rows, columns = TILES[tile].rows + more, TILES[tile].columns // 8 + more  # pixels, of 8 images each
-    check_conv(
-        (8, 3, 1, columns + 2), (rows, 3, 1, 3), kernels=names(tile) | TENSOR_CORES, dtypes=("float16",), mixed=False
-    )
+    rows, columns = TILES[tile].rows + more, TILES[tile].columns // width + more  # pixels, of `width` images each
+    x, w = (width, 3, 1, columns + 2), (rows, 3, 1, 3)
+    check_conv(x, w, kernels=names(tile, width) | TENSOR_CORES, dtypes=("float16",), mixed=False)
 
 
 @pytest.mark.parametrize("tile", TILES)
-def test_every_tile_with_several_depths_and_columns_of_the_weights(monkeypatch, tile):
-    force(monkeypatch, tile, 3)
+@pytest.mark.parametrize("parts", [1, 3])
+def test_every_tile_with_several_depths_and_columns_of_the_weights(monkeypatch, tile, parts):
+    force(monkeypatch, tile, parts)
     x, w = (16, 24, 5, 4), (40, 24, 3, 3)  # 216 terms: 7 depths, more than there are stages
-    check_conv(x, w, 1, 1, kernels=names(tile), dtypes=("float16",), mixed=False)
+    kernels = names(tile) | ({"sum_parts"} if parts > 1 else set())
+    check_conv(x, w, 1, 1, kernels=kernels, dtypes=("float16",), mixed=False)
 
 
 @pytest.mark.parametrize(("n", "width"), [(1, 1), (2, 2), (3, 1), (4, 4), (6, 2), (8, 8), (12, 4), (16, 8)])
@@ -62,6 +76,15 @@ def test_every_batch_size(monkeypatch, n, width, stride):
     force(monkeypatch, "64x64", 2)
     x, w = (n, 3, 6, 5), (4, 3, 3, 3)
     check_conv(x, w, stride, 1, kernels=names("64x64", width) | TENSOR_CORES, dtypes=("float16",), chwn=n > 2)
+
+
+@pytest.mark.parametrize(("parts", "bias"), [(2, True), (3, False), (4, True), (100, True)])
+def test_the_parts_of_a_sum_take_the_bias_and_are_rounded_once(monkeypatch, parts, bias):
+    """Long sums of few results are split over the GPU. A group's last part is shorter, and the last tile overhangs."""
+    force(monkeypatch, "64x64", parts)  # 108 terms: 4 depths; more parts than those are not made
+    before = len(launches() or ())
+    check_conv((3, 24, 4, 5), (10, 12, 3, 3), 1, 1, 1, 2, kernels={"sum_parts"}, dtypes=("float16",), bias=bias)
+    assert launches() is None or launches()[before:].count("sum_parts") >= 3  # y, dx and dw
 
 
 WINDOWS = [
@@ -75,23 +98,57 @@ WINDOWS = [
     ((2, 6, 5, 5), (4, 3, 3, 3), 1, 1, 1, 2),
     ((2, 6, 5, 5), (6, 1, 3, 3), (1, 2), 1, 1, 6),
     ((2, 4, 5, 5), (6, 2, 3, 3), 2, (1, 0), (2, 1), 2),
+    ((8, 3, 5, 5), (12, 1, 3, 2), 2, 1, 1, 3),  # four kernels for each channel
+    ((3, 4, 6, 5), (4, 2, 3, 3), (2, 1), 1, (1, 2), 2),  # groups of 2 channels
     ((2, 2, 6, 5), (3, 2, 2, 4), 1, "same", 1, 1),  # more padding on the right
     ((8, 3, 9, 9), (5, 3, 7, 7), 2, 3, 1, 1),
     ((2, 2, 5, 5), (3, 2, 9, 9), 1, 4, 1, 1),  # a kernel larger than the image
 ]
 
 
+def kernels(w, groups, others):
+    """DIRECT where at most 4 pairs of an input and an output channel meet in a group, else the `others`."""
+    return DIRECT if w[0] // groups * w[1] <= 4 else others
+
+
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("bias", [True, False])
 def test_every_kind_of_window(windows, bias):
     x, w, *options = windows
-    check_conv(x, w, *options, kernels=TENSOR_CORES, dtypes=("float16",), bias=bias)
+    check_conv(x, w, *options, kernels=kernels(w, options[-1], TENSOR_CORES), dtypes=("float16",), bias=bias)
 
 
 @pytest.mark.parametrize("windows", WINDOWS)
 def test_float32_takes_the_columns_from_a_kernel(windows):
     x, w, *options = windows
-    check_conv(x, w, *options, kernels={"im2col", "col2im"}, dtypes=("float32",), mixed=False)
+    names = kernels(w, options[-1], {"im2col", "col2im"})
+    check_conv(x, w, *options, kernels=names, dtypes=("float32",), mixed=False)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8, 16])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_depthwise_with_every_batch_size(monkeypatch, n, dtype):
+    """In several blocks of positions, and pieces of the weight gradient's sum."""
+    monkeypatch.setattr(conv, "PIECE", 1024)
+    check_conv((n, 2, 20, 110 // n + 16), (2, 1, 2, 3), 1, 1, 1, 2, kernels=DIRECT, dtypes=(dtype,), mixed=False)
+
+
+@pytest.mark.parametrize("capability", [70, 90])
+def test_depthwise_takes_one_launch_for_y_and_dx_each_and_two_for_dw(monkeypatch, capability):
+    """Neither columns nor copies of the weights; the same before Turing."""
+    monkeypatch.setattr(mp.backend.gpu, "compute_capability", lambda: capability)
+    x, w = tensor(randn(6, 5, 5, 8)).permute(3, 0, 1, 2).requires_grad_(), tensor(randn(6, 1, 3, 3)).requires_grad_()
+    before = len(launches() or ())
+    y = ops.conv2d(x, w, padding=1, groups=6)
+    y.backward(y.data)
+    ours = [name for name in (launches() or ())[before:] if f" {name}(" in conv.KERNELS.path.read_text("utf-8")]
+    assert launches() is None or ours == ["direct", "direct", "direct_gradient", "sum_parts"]
+
+
+def test_grouped_convolutions_have_a_tile_of_few_rows():
+    """A layer of ResNeXt-50 (32 groups of 4 channels, 56 x 56, 64 images): a 16th of the rows of 64 were useful."""
+    tile, _, parts = conv.schedule(conv.TILES, 4, 56 * 56 * 64, 32, 36, 1)
+    assert (tile, parts) == (TILES["16x128"], 1)
 
 
 @pytest.mark.parametrize("n", [1, 3, 4, 8])
@@ -120,7 +177,7 @@ def test_conv_transpose2d(case, bias, dtype):
     check_twin(
         lambda x, w, b=None: ops.conv_transpose2d(x, w, b, *options, groups, dilation),
         *inputs,
-        kernels=TENSOR_CORES if dtype == "float16" else {"im2col", "col2im"},
+        kernels=kernels(w, groups, TENSOR_CORES if dtype == "float16" else {"im2col", "col2im"}),
         length=w[0] * prod(w[2:]) + 1,
         grad_length=x[0] * x[2] * x[3] * 20,
         dtypes=(dtype,),
@@ -129,12 +186,24 @@ def test_conv_transpose2d(case, bias, dtype):
 
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_one_by_one_is_a_plain_product(groups, transposed):
+@pytest.mark.parametrize("bias", [True, False])
+def test_one_by_one_is_a_plain_product(groups, transposed, bias):
+    """By cuBLAS, but for a y with a bias, which our kernel adds before y is written. There the images are one, with
+    `width` positions side by side even in an odd batch.
+    """
     op = ops.conv_transpose2d if transposed else ops.conv2d
-    x, w, b = randn(3, 4, 3, 2), randn(4, 4 // groups, 1, 1, seed=2), randn(4, seed=3)
+    x, w, b = randn(3, 8, 4, 2), randn(8, 8 // groups, 1, 1, seed=2), randn(8, seed=3)
     before = len(launches() or ())
-    check_twin(lambda x, w, b: op(x, w, b, groups=groups), x, w, b, length=5, grad_length=30, dtypes=("float16",))
-    assert not {name for name in (launches() or ())[before:] if name.startswith(("correlate", "weight_gradient"))}
+    check_twin(
+        lambda x, w, b=None: op(x, w, b, groups=groups),
+        *((x, w, b) if bias else (x, w)),
+        length=9,
+        grad_length=60,
+        dtypes=("float16",),
+        mixed=False,
+    )
+    found = [name for name in (launches() or ())[before:] if name.startswith(("correlate", "weight_gradient"))]
+    assert launches() is None or [name.endswith("x64") or name.endswith("x128") for name in found] == [True] * bias
 
 
 def test_conv1d():
@@ -146,12 +215,6 @@ def test_conv1d():
         grad_length=100,
         dtypes=("float16",),
     )
-
-
-@pytest.mark.parametrize("parts", [1, 2, 3, 264])
-def test_the_parts_of_the_weight_gradient(monkeypatch, parts):
-    force(monkeypatch, "64x64", parts)  # 200 positions: 7 depths; more parts than those are not made
-    check_conv((8, 2, 5, 5), (3, 2, 3, 3), 1, 1, kernels={"sum_parts"}, dtypes=("float16",), mixed=False)
 
 
 def tensor(a, offset=0):
@@ -260,23 +323,70 @@ def test_nothing_waits_for_the_device(gpu):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "tile", "parts"),
+    ("width", "sizes", "tile", "parts"),
     [
-        ((8, 512, 100_000, 1, 4608, 1), "128x128", 1),  # much work of every kind
-        ((8, 64, 100_000, 1, 576, 1), "64x128", 1),
-        ((8, 3, 100_000, 1, 1024, 1), "32x128", 1),  # an image is made
-        ((8, 512, 1568, 1, 4608, 1), "64x64", 1),  # 7 x 7 pixels of 32 images: 200 small blocks, or 52 large ones
-        ((1, 512, 100_000, 1, 4608, 1), "64x64", 1),  # all that a batch of 1 has
+        (8, (512, 100_000, 1, 4608, 18), "128x256", 1),  # much work of every kind
+        (8, (64, 100_000, 1, 576, 2), "64x128", 1),
+        (8, (32, 100_000, 1, 1024, 4), "32x128", 1),
+        (8, (3, 100_000, 1, 1024, 4), "16x128", 1),  # an image is made
+        (8, (512, 1568, 1, 4608, 1), "64x64", 1),  # 7 x 7 pixels of 32 images: 200 small blocks, or 52 large ones
+        (8, (512, 1568, 1, 4608, 18), "128x256", 4),  # 28 blocks of 4 parts
+        (4, (512, 100_000, 1, 4608, 18), "128x128", 1),
+        (2, (512, 100_000, 1, 4608, 18), "128x128", 1),
+        (1, (512, 100_000, 1, 4608, 18), "64x64", 1),  # the largest that a batch of 1 has
     ],
 )
-def test_which_tile(sizes, tile, parts):
-    assert conv.schedule(*sizes) == (TILES[tile], parts)
+def test_which_tile(width, sizes, tile, parts):
+    tiles = tuple(t for t in conv.TILES if width in t.widths)
+    found, length, split = conv.schedule(tiles, *sizes)
+    assert (found, split) == (TILES[tile], parts)
+    assert length % 32 == 0 and (split - 1) * length < sizes[3] <= split * length
+
+
+def test_which_tiles_a_gpu_has(monkeypatch):
+    """Turing's multiprocessors have 64 KB of shared memory."""
+    x = tensor(randn(8)).data
+    for capability, width, count in ((90, 8, 6), (75, 8, 5), (80, 4, 3), (75, 1, 2)):
+        monkeypatch.setattr(mp.backend.gpu, "compute_capability", lambda capability=capability: capability)
+        assert len(conv.tiles_for(x, width)) == count
+    assert all(t.stages + 16 * t.columns <= 1 << 16 for t in conv.TILES[1:])
 
 
 def test_a_small_weight_gradient_is_split_over_the_gpu():
-    _, parts = conv.schedule(8, 64, 9, 1, 50_176, 196)
+    _, _, parts = conv.schedule(conv.TILES, 64, 9, 1, 50_176, 196)
     assert 64 < parts <= 196
-    assert conv.schedule(8, 4096, 4608, 1, 6272, 25)[1] <= 2  # there are enough blocks
+    assert conv.schedule(conv.TILES, 4096, 4608, 1, 6272, 25)[2] <= 2  # there are enough blocks
+
+
+def few_blocks(split):
+    """The forward cases of DeepBench that give an H100 fewer blocks than it has multiprocessors, and their terms. One
+    of 256 threads counts as two.
+    """
+    path = pathlib.Path(__file__).parents[2] / "benchmarks" / "deepbench.json"
+    found = []
+    for case in json.loads(path.read_text(encoding="utf-8"))["conv"]:
+        w, h, c, n, rows, fw, fh, pw, ph, sw, sh = case
+        g = conv.Geometry((fh, fw), (sh, sw), ((ph, ph), (pw, pw)))
+        positions, terms = prod(g.output(h, w)) * n, c * fh * fw
+        if conv.pointwise(g, (c, h, w, n), g.output(h, w)):
+            continue  # cuBLAS's
+        tiles = tuple(t for t in conv.TILES if gcd(n, 8) in t.widths)
+        most = ceil_div(terms, conv.SHORTEST) if split else 1
+        tile, _, parts = conv.schedule(tiles, rows, positions, 1, terms, most)
+        blocks = ceil_div(rows, tile.rows) * ceil_div(positions, tile.columns) * parts
+        if blocks * tile.threads < 132 * 128:
+            found.append((case, terms))
+    return found
+
+
+def test_split_sums_fill_the_gpu_where_they_are_long():
+    """DeepBench has 15 layers with fewer blocks than an H100 has multiprocessors. What is left are sums so short that a
+    second launch would cost more than it saves.
+    """
+    before, after = few_blocks(split=False), few_blocks(split=True)
+    print(f"{len(before)} cases with fewer than 132 blocks; with split sums {len(after)}: {after}")
+    assert len(before) == 15 and len(after) == 4
+    assert max(terms for _, terms in after) == 1152 and max(terms for _, terms in before) == 20_800
 
 
 @pytest.mark.parametrize(("n", "width"), [(1, 1), (2, 2), (4, 4), (8, 8), (12, 4), (20, 4), (24, 8)])

@@ -1,4 +1,5 @@
-// Convolution (conv.py): the three products on Tensor Cores, and im2col and col2im for what they do not cover.
+// Convolution (conv.py): the three products on Tensor Cores; the same sums one by one, where each has few terms and few
+// neighbours (depthwise); and im2col and col2im for what they do not cover.
 //
 // All images lie in memory as C, H, W, N, so that the N values of one pixel are neighbours. Positions are numbered in
 // that order too: p = (oh * OW + ow) * N + n. A column, k = (c, i, j), is a channel and a tap of the kernel:
@@ -7,6 +8,8 @@
 //
 // `correlate` and `weight_gradient` are matrix products that never write the columns: each block gathers the part of
 // them that it needs straight into shared memory ("implicit GEMM"). Accumulators are FP32; each result is rounded once.
+// Where a layer has too few tiles for a GPU, several blocks share the sum of one: each writes its part in FP32, and
+// `sum_parts` adds them, and rounds.
 
 #include "elements.cuh"
 
@@ -152,6 +155,12 @@ __device__ inline void product(typename Tile::Accumulators& d, half* shared, int
     __syncthreads();  // shared memory is free again
 }
 
+// Whether a thread of a tile with fewer rows than its threads copy at once has row r to copy.
+template <class Tile, int ROWS>
+__device__ inline bool has_row(int r) {
+    return Tile::M % ROWS == 0 || r < Tile::M;
+}
+
 // Call use(row, column, d, d') for each pair of neighbours in a row of the result that this thread holds.
 template <class Tile, class Use>
 __device__ inline void each_pair(const typename Tile::Accumulators& d, Use use) {
@@ -180,11 +189,14 @@ __device__ inline void copy(half* to, const half* from, bool valid) {
 // w: (phases, groups, rows, ld), the columns of w beyond k filled up with zeros to ld, a multiple of 8 (`arrange`).
 // Transposed, x is dy, y is dx (or the y of a transposed convolution) and o its channels.
 //
+// parts: null, or FP32 arrays like y, one for each `length` terms (a multiple of DEPTH; blockIdx.y), for `sum_parts`.
+// That is for one phase only: the positions of several lie apart in y.
+//
 // Outside of x, zeros are gathered, as the definition pads with them. Where the definition of the input gradient has no
 // product at all, one with such a zero is added: it makes a difference where a weight is infinite or nan, nowhere else.
 template <class Tile, int WIDTH>
-__device__ inline void correlate(half* shared, const half* x, const half* w, const half* bias, half* y, int ld,
-                                 const Problem& g) {
+__device__ inline void correlate(half* shared, const half* x, const half* w, const half* bias, half* y, float* parts,
+                                 int length, int ld, const Problem& g) {
     int group = blockIdx.z % g.groups, phase = blockIdx.z / g.groups;
     Axis down = vertical(g, phase), right = horizontal(g, phase);
     int positions = down.positions * right.positions * g.batch, row_tiles = (g.rows + Tile::M - 1) / Tile::M;
@@ -201,12 +213,14 @@ __device__ inline void correlate(half* shared, const half* x, const half* w, con
     int top = p < positions ? oh * down.stride + down.offset : -(1 << 30);  // so that all taps are outside
     int left = ow * right.stride + right.offset;
 
-    int depth = threadIdx.x % 4 * 8;  // in w
-    Walk k(threadIdx.x / ACROSS, Tile::THREADS / ACROSS, max(down.taps, 1), max(right.taps, 1));
+    int first = blockIdx.y * length, terms = min(g.channels * down.taps * right.taps - first, length);
+    int depth = first + threadIdx.x % 4 * 8;  // in w
+    Walk k(first + threadIdx.x / ACROSS, Tile::THREADS / ACROSS, max(down.taps, 1), max(right.taps, 1));
     auto load = [&](half* a, half* b) {
 #pragma unroll
         for (int i = 0; i < Tile::M; i += Tile::THREADS / 4) {
             int r = threadIdx.x / 4 + i;
+            if (!has_row<Tile, Tile::THREADS / 4>(r)) continue;
             bool inside = row0 + r < g.rows && depth < ld;
             cp_async<16>(a + place<DEPTH>(r, threadIdx.x % 4 * 8), inside ? w + ((row0 + r) * ld + depth) : w, inside);
         }
@@ -222,14 +236,24 @@ __device__ inline void correlate(half* shared, const half* x, const half* w, con
         }
     };
     typename Tile::Accumulators d;
-    int terms = g.channels * down.taps * right.taps;
     product<Tile, false>(d, shared, (terms + DEPTH - 1) / DEPTH, load);
+
+    int plane = g.out_height * g.out_width * g.batch, row = group * g.rows + row0;
+    if (parts != nullptr) {
+        parts += (static_cast<long long>(blockIdx.y) * g.groups * g.rows + row) * plane + p0;
+        each_pair<Tile>(d, [&](int r, int c, float one, float other) {
+            if (row0 + r >= g.rows) return;
+            if (p0 + c < positions) parts[r * plane + c] = one;
+            if (p0 + c + 1 < positions) parts[r * plane + c + 1] = other;
+        });
+        return;
+    }
 
     // Add the bias, round, and pass through shared memory, so that rows are written in runs. 8 halves more per row put
     // the 8 rows that a warp writes at once into different banks.
     constexpr int ROW = Tile::N + 8;
     each_pair<Tile>(d, [&](int r, int c, float first, float second) {
-        float b = bias != nullptr && row0 + r < g.rows ? widen(bias[group * g.rows + row0 + r]) : 0.0f;
+        float b = bias != nullptr && row0 + r < g.rows ? widen(bias[row + r]) : 0.0f;
         Few<half, 2> pair;
         store(&pair.at[0], first + b);
         store(&pair.at[1], second + b);
@@ -237,8 +261,7 @@ __device__ inline void correlate(half* shared, const half* x, const half* w, con
     });
     __syncthreads();
     if (p >= positions) return;
-    int plane = g.out_height * g.out_width * g.batch;
-    y += (group * g.rows + row0) * plane;
+    y += row * plane;
     y += ((down.first_out + oh * down.out_step) * g.out_width + right.first_out + ow * right.out_step) * g.batch + n;
     for (int r = threadIdx.x / ACROSS; r < Tile::M && row0 + r < g.rows; r += Tile::THREADS / ACROSS)
         *reinterpret_cast<Few<half, WIDTH>*>(y + r * plane) =
@@ -266,17 +289,17 @@ extern "C" __global__ void __launch_bounds__(256) arrange(const T* w, T* to, int
     }
 }
 
-// parts[s, o, k] = sum of dy[o, p] columns[k, p] over the s-th `length` positions, per group (blockIdx.z = (s, group)):
-// the sum over p is long and the result small, so only a split of the sum gives work to the whole GPU.
-// dy: (groups * rows, P); x: what was convolved; parts: (splits, groups, rows, K) in FP32; length: a multiple of DEPTH.
+// dw[o, k] = sum of dy[o, p] columns[k, p], per group (blockIdx.z). dy: (groups * rows, P); x: what was convolved.
+// The sum over p is long and the result small, so mostly only a split of the sum gives work to the whole GPU: then
+// parts (splits, groups, rows, K), in FP32, each take the sum of `length` positions (a multiple of DEPTH; blockIdx.y).
 template <class Tile, int WIDTH>
-__device__ inline void weight_gradient(half* shared, const half* x, const half* dy, float* parts, int length,
+__device__ inline void weight_gradient(half* shared, const half* x, const half* dy, half* dw, float* parts, int length,
                                        const Problem& g) {
-    int group = blockIdx.z % g.groups, part = blockIdx.z / g.groups;
+    int group = blockIdx.z;
     int positions = g.out_height * g.out_width * g.batch, columns = g.channels * g.kernel_h * g.kernel_w;
     int row_tiles = (g.rows + Tile::M - 1) / Tile::M;
     int row0 = blockIdx.x % row_tiles * Tile::M, column0 = blockIdx.x / row_tiles * Tile::N;
-    int first = part * length, last = min(first + length, positions);
+    int first = blockIdx.y * length, last = min(first + length, positions);
     x += group * g.channels * g.height * g.width * g.batch;
     dy += (group * g.rows + row0) * positions;
 
@@ -300,6 +323,7 @@ __device__ inline void weight_gradient(half* shared, const half* x, const half* 
 #pragma unroll
         for (int i = 0; i < Tile::M; i += Tile::THREADS / ACROSS) {
             int r = threadIdx.x / ACROSS + i;
+            if (!has_row<Tile, Tile::THREADS / ACROSS>(r)) continue;
             bool valid = inside && row0 + r < g.rows;
             copy<WIDTH>(a + place<DEPTH>(r, depth), valid ? dy + (r * positions + p) : dy, valid);
         }
@@ -320,58 +344,183 @@ __device__ inline void weight_gradient(half* shared, const half* x, const half* 
     typename Tile::Accumulators d;
     product<Tile, true>(d, shared, (last - first + DEPTH - 1) / DEPTH, load);
 
-    parts += static_cast<long long>(blockIdx.z) * g.rows * columns;
+    long long start = (static_cast<long long>(blockIdx.y) * g.groups + group) * g.rows * columns;
+    auto write = [&](int r, int c, float value) {
+        if (row0 + r >= g.rows || column0 + c >= columns) return;
+        long long to = start + (row0 + r) * columns + column0 + c;
+        if (parts != nullptr)
+            parts[to] = value;
+        else
+            store(dw + to, value);
+    };
     each_pair<Tile>(d, [&](int r, int c, float one, float other) {
-        if (row0 + r >= g.rows) return;
-        float* to = parts + (row0 + r) * columns + column0 + c;
-        if (column0 + c < columns) to[0] = one;
-        if (column0 + c + 1 < columns) to[1] = other;
+        write(r, c, one);
+        write(r, c + 1, other);
     });
 }
 
-// dw = the sum of `splits` arrays of `count` elements, in their order, rounded once.
-extern "C" __global__ void __launch_bounds__(256) sum_parts(const float* parts, T* dw, int splits, int count) {
-    for (int e = blockIdx.x * blockDim.x + threadIdx.x; e < count; e += gridDim.x * blockDim.x) {
-        float sum = 0.0f;
-        for (int s = 0; s < splits; s++) sum += parts[static_cast<long long>(s) * count + e];
-        store(dw + e, sum);
-    }
-}
-
 // One entry per shape of the tile and per number of images that lie together at an address divisible by their size
-// (WIDTH). Small batches, which are seldom a matter of speed, have one shape only.
+// (WIDTH). conv.py has the same table, and says what each is for.
+typedef Tile<128, 256, 2, 4> Tile128x256;
 typedef Tile<128, 128, 2, 2> Tile128x128;
 typedef Tile<64, 128, 2, 2> Tile64x128;
 typedef Tile<32, 128, 1, 4> Tile32x128;
+typedef Tile<16, 128, 1, 4> Tile16x128;
 typedef Tile<64, 64, 2, 2> Tile64x64;
 
-#define CORRELATE const half* x, const half* w, const half* bias, half* y, int ld, PROBLEM
-#define RUN_CORRELATE(TILE, WIDTH)                                                                                  \
+#define FOR_Y const half* x, const half* w, const half* bias, half* y, float* parts, int length, int ld, PROBLEM
+#define RUN_Y(TILE, WIDTH)                                                                                          \
     DYNAMIC_SHARED(shared);                                                                                         \
     if constexpr (sizeof(T) == 2)                                                                                   \
-    correlate<TILE, WIDTH>(reinterpret_cast<half*>(shared), x, w, bias, y, ld, THE_PROBLEM)
+    correlate<TILE, WIDTH>(reinterpret_cast<half*>(shared), x, w, bias, y, parts, length, ld, THE_PROBLEM)
 
-extern "C" __global__ void __launch_bounds__(128, 2) correlate_128x128(CORRELATE) { RUN_CORRELATE(Tile128x128, 8); }
-extern "C" __global__ void __launch_bounds__(128) correlate_64x128(CORRELATE) { RUN_CORRELATE(Tile64x128, 8); }
-extern "C" __global__ void __launch_bounds__(128) correlate_32x128(CORRELATE) { RUN_CORRELATE(Tile32x128, 8); }
-extern "C" __global__ void __launch_bounds__(128) correlate_64x64(CORRELATE) { RUN_CORRELATE(Tile64x64, 8); }
-extern "C" __global__ void __launch_bounds__(128) correlate_64x64_by_4(CORRELATE) { RUN_CORRELATE(Tile64x64, 4); }
-extern "C" __global__ void __launch_bounds__(128) correlate_64x64_by_2(CORRELATE) { RUN_CORRELATE(Tile64x64, 2); }
-extern "C" __global__ void __launch_bounds__(128) correlate_64x64_by_1(CORRELATE) { RUN_CORRELATE(Tile64x64, 1); }
+extern "C" __global__ void __launch_bounds__(256) correlate_128x256(FOR_Y) { RUN_Y(Tile128x256, 8); }
+extern "C" __global__ void __launch_bounds__(128) correlate_128x128(FOR_Y) { RUN_Y(Tile128x128, 8); }
+extern "C" __global__ void __launch_bounds__(128) correlate_64x128(FOR_Y) { RUN_Y(Tile64x128, 8); }
+extern "C" __global__ void __launch_bounds__(128) correlate_32x128(FOR_Y) { RUN_Y(Tile32x128, 8); }
+extern "C" __global__ void __launch_bounds__(128) correlate_16x128(FOR_Y) { RUN_Y(Tile16x128, 8); }
+extern "C" __global__ void __launch_bounds__(128) correlate_64x64(FOR_Y) { RUN_Y(Tile64x64, 8); }
 
-#define GRADIENT const half* x, const half* dy, float* parts, int length, PROBLEM
-#define RUN_GRADIENT(TILE, WIDTH)                                                                                   \
+extern "C" __global__ void __launch_bounds__(128) correlate_128x128_by_4(FOR_Y) { RUN_Y(Tile128x128, 4); }
+extern "C" __global__ void __launch_bounds__(128) correlate_16x128_by_4(FOR_Y) { RUN_Y(Tile16x128, 4); }
+extern "C" __global__ void __launch_bounds__(128) correlate_64x64_by_4(FOR_Y) { RUN_Y(Tile64x64, 4); }
+extern "C" __global__ void __launch_bounds__(128) correlate_128x128_by_2(FOR_Y) { RUN_Y(Tile128x128, 2); }
+extern "C" __global__ void __launch_bounds__(128) correlate_16x128_by_2(FOR_Y) { RUN_Y(Tile16x128, 2); }
+extern "C" __global__ void __launch_bounds__(128) correlate_64x64_by_2(FOR_Y) { RUN_Y(Tile64x64, 2); }
+extern "C" __global__ void __launch_bounds__(128) correlate_16x128_by_1(FOR_Y) { RUN_Y(Tile16x128, 1); }
+extern "C" __global__ void __launch_bounds__(128) correlate_64x64_by_1(FOR_Y) { RUN_Y(Tile64x64, 1); }
+
+#define FOR_DW const half* x, const half* dy, half* dw, float* parts, int length, PROBLEM
+#define RUN_DW(TILE, WIDTH)                                                                                         \
     DYNAMIC_SHARED(shared);                                                                                         \
     if constexpr (sizeof(T) == 2)                                                                                   \
-    weight_gradient<TILE, WIDTH>(reinterpret_cast<half*>(shared), x, dy, parts, length, THE_PROBLEM)
+    weight_gradient<TILE, WIDTH>(reinterpret_cast<half*>(shared), x, dy, dw, parts, length, THE_PROBLEM)
 
-extern "C" __global__ void __launch_bounds__(128, 2) weight_gradient_128x128(GRADIENT) { RUN_GRADIENT(Tile128x128, 8); }
-extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x128(GRADIENT) { RUN_GRADIENT(Tile64x128, 8); }
-extern "C" __global__ void __launch_bounds__(128) weight_gradient_32x128(GRADIENT) { RUN_GRADIENT(Tile32x128, 8); }
-extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64(GRADIENT) { RUN_GRADIENT(Tile64x64, 8); }
-extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64_by_4(GRADIENT) { RUN_GRADIENT(Tile64x64, 4); }
-extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64_by_2(GRADIENT) { RUN_GRADIENT(Tile64x64, 2); }
-extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64_by_1(GRADIENT) { RUN_GRADIENT(Tile64x64, 1); }
+extern "C" __global__ void __launch_bounds__(256) weight_gradient_128x256(FOR_DW) { RUN_DW(Tile128x256, 8); }
+extern "C" __global__ void __launch_bounds__(128) weight_gradient_128x128(FOR_DW) { RUN_DW(Tile128x128, 8); }
+extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x128(FOR_DW) { RUN_DW(Tile64x128, 8); }
+extern "C" __global__ void __launch_bounds__(128) weight_gradient_32x128(FOR_DW) { RUN_DW(Tile32x128, 8); }
+extern "C" __global__ void __launch_bounds__(128) weight_gradient_16x128(FOR_DW) { RUN_DW(Tile16x128, 8); }
+extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64(FOR_DW) { RUN_DW(Tile64x64, 8); }
+
+extern "C" __global__ void __launch_bounds__(128) weight_gradient_128x128_by_4(FOR_DW) { RUN_DW(Tile128x128, 4); }
+extern "C" __global__ void __launch_bounds__(128) weight_gradient_16x128_by_4(FOR_DW) { RUN_DW(Tile16x128, 4); }
+extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64_by_4(FOR_DW) { RUN_DW(Tile64x64, 4); }
+extern "C" __global__ void __launch_bounds__(128) weight_gradient_128x128_by_2(FOR_DW) { RUN_DW(Tile128x128, 2); }
+extern "C" __global__ void __launch_bounds__(128) weight_gradient_16x128_by_2(FOR_DW) { RUN_DW(Tile16x128, 2); }
+extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64_by_2(FOR_DW) { RUN_DW(Tile64x64, 2); }
+extern "C" __global__ void __launch_bounds__(128) weight_gradient_16x128_by_1(FOR_DW) { RUN_DW(Tile16x128, 1); }
+extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64_by_1(FOR_DW) { RUN_DW(Tile64x64, 1); }
+
+// ----------------------------------------------------------------------------------------------- sums of few channels
+
+// Where a group has few channels on either side (depthwise: one), a tile would multiply zeros nearly everywhere, and the
+// work is reading x: threads add up their results one by one, WIDTH images side by side.
+
+// run(Width<K>) for the K = at_once, a power of two up to PACK.
+template <int K, class Run>
+__device__ inline void with_width(int at_once, Run run) {
+    if constexpr (K > 1)
+        if (at_once < K) return with_width<K / 2>(at_once, run);
+    run(Width<K>());
+}
+
+// y of `correlate`, for w as the user has it. blockIdx.y: the row o within its group.
+template <int WIDTH>
+__device__ inline void direct_by(Width<WIDTH>, const T* x, const T* w, const T* bias, T* y, const Problem& g) {
+    int group = blockIdx.z % g.groups, phase = blockIdx.z / g.groups, row = blockIdx.y;
+    Axis down = vertical(g, phase), right = horizontal(g, phase);
+    int p = (blockIdx.x * blockDim.x + threadIdx.x) * WIDTH;
+    if (p >= down.positions * right.positions * g.batch) return;
+    int n = p % g.batch, ow = p / g.batch % right.positions, oh = p / g.batch / right.positions;
+    float sum[WIDTH] = {};
+    for (int c = group * g.channels; c < (group + 1) * g.channels; c++) {
+        int in = c % g.channels, pair = g.transposed ? c * g.rows + row : (group * g.rows + row) * g.channels + in;
+        for (int i = 0; i < down.taps; i++) {
+            int ih = oh * down.stride + down.offset + i * down.dilation;
+            if (ih < 0 || ih >= g.height) continue;
+            for (int j = 0; j < right.taps; j++) {
+                int iw = ow * right.stride + right.offset + j * right.dilation;
+                if (iw < 0 || iw >= g.width) continue;
+                int tap_h = down.first_tap + i * down.tap_step, tap_w = right.first_tap + j * right.tap_step;
+                float weight = widen(w[(pair * g.kernel_h + tap_h) * g.kernel_w + tap_w]);
+                Few<T, WIDTH> few =
+                    *reinterpret_cast<const Few<T, WIDTH>*>(x + (((c * g.height + ih) * g.width + iw) * g.batch + n));
+#pragma unroll
+                for (int e = 0; e < WIDTH; e++) sum[e] += weight * widen(few.at[e]);
+            }
+        }
+    }
+    int o = group * g.rows + row, h = down.first_out + oh * down.out_step, v = right.first_out + ow * right.out_step;
+    float b = bias != nullptr ? widen(bias[o]) : 0.0f;
+    Few<T, WIDTH> few;
+#pragma unroll
+    for (int e = 0; e < WIDTH; e++) store(&few.at[e], sum[e] + b);
+    *reinterpret_cast<Few<T, WIDTH>*>(y + (((o * g.out_height + h) * g.out_width + v) * g.batch + n)) = few;
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    direct(const T* x, const T* w, const T* bias, T* y, int at_once, PROBLEM) {
+    with_width<PACK>(at_once, [=](auto by) { direct_by(by, x, w, bias, y, THE_PROBLEM); });
+}
+
+// parts[s, o, c, i, j] = sum of dy[o, p] columns[(c, i, j), p] over the s-th `length` positions. A block has one s, o
+// and c, and reads its piece of dy and x once per tap: short enough (conv.py) to stay in the first cache.
+template <int WIDTH>
+__device__ inline void direct_gradient_by(Width<WIDTH>, float* scratch, const T* x, const T* dy, float* parts,
+                                          int splits, int length, const Problem& g) {
+    int part = blockIdx.x % splits, pair = blockIdx.x / splits, pairs = g.groups * g.rows * g.channels;
+    int o = pair / g.channels, c = o / g.rows * g.channels + pair % g.channels, taps = g.kernel_h * g.kernel_w;
+    int positions = g.out_height * g.out_width * g.batch, first = part * length + threadIdx.x * WIDTH;
+    int last = min((part + 1) * length, positions), step = blockDim.x * WIDTH;
+    x += c * g.height * g.width * g.batch;
+    dy += o * positions;
+    Walk start(first, step, g.out_width, g.batch);
+    for (int tap = 0; tap < taps; tap++) {
+        int top = tap / g.kernel_w * g.dilation_h - g.top, left = tap % g.kernel_w * g.dilation_w - g.left;
+        Walk at = start;
+        float sum[WIDTH] = {};
+        for (int p = first; p < last; p += step, at.next()) {
+            int ih = at.first * g.stride_h + top, iw = at.second * g.stride_w + left;
+            if (ih < 0 || ih >= g.height || iw < 0 || iw >= g.width) continue;
+            Few<T, WIDTH> a = *reinterpret_cast<const Few<T, WIDTH>*>(dy + p);
+            Few<T, WIDTH> b =
+                *reinterpret_cast<const Few<T, WIDTH>*>(x + ((ih * g.width + iw) * g.batch + at.third));
+#pragma unroll
+            for (int e = 0; e < WIDTH; e++) sum[e] += widen(a.at[e]) * widen(b.at[e]);
+        }
+        float total = 0.0f;
+#pragma unroll
+        for (int e = 0; e < WIDTH; e++) total += sum[e];
+        total = block_reduce<Sum>(total, scratch);
+        if (threadIdx.x == 0) parts[(static_cast<long long>(part) * pairs + pair) * taps + tap] = total;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    direct_gradient(const T* x, const T* dy, float* parts, int splits, int length, int at_once, PROBLEM) {
+    __shared__ float scratch[32];
+    float* shared = scratch;  // a lambda copies an array that it names
+    with_width<PACK>(at_once, [=](auto by) {
+        direct_gradient_by(by, shared, x, dy, parts, splits, length, THE_PROBLEM);
+    });
+}
+
+// to[e] = bias[e / run] + the sum of `splits` arrays of `count` elements, rounded once. A block has 32 elements: each
+// of its warps adds up every so many-th part, and the first adds what they have, always in the same order.
+extern "C" __global__ void __launch_bounds__(256)
+    sum_parts(const float* parts, const T* bias, T* to, int splits, int count, int run) {
+    __shared__ float sums[8][32];
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, e = blockIdx.x * 32 + lane;
+    float sum = 0.0f;
+    if (e < count)
+        for (int s = warp; s < splits; s += warps) sum += parts[static_cast<long long>(s) * count + e];
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || e >= count) return;
+    for (int w = 1; w < warps; w++) sum += sums[w][lane];
+    store(to + e, bias != nullptr ? sum + widen(bias[e / run]) : sum);
+}
 
 // ------------------------------------------------------------------------------------------------ im2col and col2im
 

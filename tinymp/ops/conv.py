@@ -15,8 +15,9 @@ then a run of W * N neighbours in memory, so that columns() is a plain copy (mea
 the product's time), the product gives the next layer's order without a transposition, and everything per channel
 (batch norm, bias) works on one contiguous block.
 
-On a GPU, FP16 products run on Tensor Cores in kernels that never write the columns (conv.cu). Where those do not apply
-(FP32, GPUs before Turing), kernels make and fold the columns and cuBLAS multiplies.
+On a GPU, FP16 products run on Tensor Cores in kernels that never write the columns (conv.cu), and depthwise ones in
+kernels that add up one by one. Where neither applies (FP32, GPUs before Turing), kernels make and fold the columns and
+cuBLAS multiplies.
 """
 
 from __future__ import annotations
@@ -360,7 +361,7 @@ class Conv2d(Op):
 
     def forward_cuda(self, x: Array, w: Array, b: Array | None, *, geometry: Geometry) -> Array:
         size = geometry.output(*x.shape[2:])
-        if not tensor_cores(self.device, geometry, x, w, x.shape[0] * w.shape[0] * prod(size)):
+        if not in_kernels(self.device, geometry, x, w, x.shape[0] * w.shape[0] * prod(size)):
             return NotImplemented
         self.save(x, w)
         x = images_last(self.xp, x)
@@ -368,7 +369,7 @@ class Conv2d(Op):
 
     def backward_cuda(self, dy: Array) -> Any:
         (x, w), (like_x, like_w, like_b), g = self.saved, self.targets, self.geometry
-        if not tensor_cores(self.device, g, x, w, dy.size):
+        if not in_kernels(self.device, g, x, w, dy.size):
             return NotImplemented
         dy = images_last(self.xp, dy)
         dx = like_x and batch_first(correlate_cuda(self.xp, dy, w, None, g, x.shape[2:], transposed=True))
@@ -398,7 +399,7 @@ class ConvTranspose2d(Op):
         return dx, dw, _bias_gradient(dy, like_b)
 
     def forward_cuda(self, x: Array, w: Array, b: Array | None, *, geometry: Geometry, size: Pair) -> Array:
-        if not tensor_cores(self.device, geometry, x, w, x.shape[0] * w.shape[1] * geometry.groups * prod(size)):
+        if not in_kernels(self.device, geometry, x, w, x.shape[0] * w.shape[1] * geometry.groups * prod(size)):
             return NotImplemented
         self.save(x, w)
         x = images_last(self.xp, x)
@@ -406,7 +407,7 @@ class ConvTranspose2d(Op):
 
     def backward_cuda(self, dy: Array) -> Any:
         (x, w), (like_x, like_w, like_b), g = self.saved, self.targets, self.geometry
-        if not tensor_cores(self.device, g, x, w, dy.size):
+        if not in_kernels(self.device, g, x, w, dy.size):
             return NotImplemented
         dy = images_last(self.xp, dy)
         dx = like_x and batch_first(correlate_cuda(self.xp, dy, w, None, g, x.shape[2:]))
@@ -501,10 +502,19 @@ def col2im(xp: Any, columns: Array, shape: tuple, g: Geometry, rows: slice, tota
     return x
 
 
-def tensor_cores(device: Any, g: Geometry, x: Array, w: Array, outputs: int) -> bool:
-    """Whether the Tensor Core kernels take these arrays; `outputs`: the number of elements of y or dy."""
+def in_kernels(device: Any, g: Geometry, x: Array, w: Array, outputs: int) -> bool:
+    """Whether kernels that need no columns take these arrays; `outputs`: the number of elements of y or dy."""
     fits = max(x.size, w.size, outputs) < LIMIT and g.groups * prod(g.stride) < 1 << 16 and x.size > 0
-    return fits and x.dtype == float16 and device.compute_capability() >= 75
+    return fits and (direct(g, w) or (x.dtype == float16 and device.compute_capability() >= 75))
+
+
+def direct(g: Geometry, w: Array) -> bool:
+    """Whether so few channels of x and y meet in a group that sums one by one beat tiles of 16 rows and a depth of 32.
+
+    A multiplication there costs about 25 of a full tile; a tile of 16 x 128 takes 3 times as long for each of its 512
+    per column. A 3 x 3 kernel has 9 for each pair of channels, so the two meet at 7 pairs. Depthwise: 1 pair.
+    """
+    return w.shape[0] // g.groups * w.shape[1] <= 4
 
 
 def pointwise(g: Geometry, shape: tuple, size: Pair) -> bool:
@@ -519,29 +529,41 @@ def correlate_cuda(
     c, n = x.shape[0], x.shape[3]
     rows = w.shape[1] if transposed else w.shape[0] // g.groups  # of y, per group
     y_shape = (g.groups * rows, *size, n)
-    if pointwise(g, x.shape, size):
-        matrix = w.reshape(g.groups, w.shape[0] // g.groups, w.shape[1])
-        b = None if bias is None else bias.reshape(g.groups, -1, 1)
-        y = gemm(matrix.swapaxes(1, 2) if transposed else matrix, x.reshape(g.groups, c // g.groups, -1), b)
-        return y.reshape(y_shape)
+    w, bias = xp.ascontiguousarray(w), None if bias is None else xp.ascontiguousarray(bias)
+    if not direct(g, w) and pointwise(g, x.shape, size):
+        if bias is None:
+            matrix = w.reshape(g.groups, w.shape[0] // g.groups, w.shape[1])
+            y = gemm(matrix.swapaxes(1, 2) if transposed else matrix, x.reshape(g.groups, c // g.groups, -1))
+            return y.reshape(y_shape)
+        # cuBLAS would add to a y full of biases, which is written and read before: 4 more bytes for each element
+        x, size, n = x.reshape(c, 1, 1, -1), (1, 1), prod(size) * n
     phases = g.stride if transposed else (1, 1)
+    numbers, batch = problem(x.shape, g, rows, size, transposed), g.groups * prod(phases)
+    y = xp.empty(y_shape, x.dtype)
+    positions = prod(ceil_div(s, p) for s, p in zip(size, phases)) * n  # of the first phase, which has most
+    width = at_once(n, x, y)
+    if direct(g, w):
+        grid = (ceil_div(positions, 256 * width), rows, batch)
+        KERNELS.launch("direct", x.dtype, grid, 256, x, w, bias, y, width, *numbers)
+        return y
     # each tap belongs to one phase, and a phase has every (stride / gcd(stride, dilation))-th
     most = [ceil_div(k, p // gcd(p, d)) for k, p, d in zip(g.kernel, phases, g.dilation)]
     terms = c // g.groups * prod(most)
-    numbers, batch = problem(x.shape, g, rows, size, transposed), g.groups * prod(phases)
-    w, ld = xp.ascontiguousarray(w), ceil_div(terms, 8) * 8
+    ld = ceil_div(terms, 8) * 8
     if transposed or ld != terms or at_once(ld, w) < 8:
         arranged = xp.empty((batch, rows, ld), w.dtype)
         KERNELS.launch("arrange", w.dtype, (ceil_div(rows * ld, 256), 1, batch), 256, w, arranged, ld, *numbers)
         w = arranged
-    y = xp.empty(y_shape, x.dtype)
-    positions = prod(ceil_div(s, p) for s, p in zip(size, phases)) * n  # of the first phase, which has most
-    width = at_once(n, x, y)
-    tile, _ = schedule(width, rows, positions, batch, terms, 1)
-    grid = (ceil_div(rows, tile.rows) * ceil_div(positions, tile.columns), 1, batch)
-    bias = None if bias is None else xp.ascontiguousarray(bias)
+    # not for several phases, which lie apart in y. They have so many times as many blocks anyway
+    split = ceil_div(terms, SHORTEST) if prod(phases) == 1 else 1
+    tile, length, parts = schedule(tiles_for(x, width), rows, positions, batch, terms, split)
+    grid = (ceil_div(rows, tile.rows) * ceil_div(positions, tile.columns), parts, batch)
+    sums = xp.empty((parts, *y_shape), FP32.storage) if parts > 1 else None
     shared = max(tile.stages, tile.rows * (tile.columns + 8) * 2)
-    KERNELS.launch(tile.kernel("correlate", width), x.dtype, grid, 128, x, w, bias, y, ld, *numbers, shared=shared)
+    arguments = x, w, bias, y, sums, length, ld, *numbers
+    KERNELS.launch(tile.kernel("correlate", width), x.dtype, grid, tile.threads, *arguments, shared=shared)
+    if sums is not None:
+        sum_parts(sums, bias, y)
     return y
 
 
@@ -549,31 +571,46 @@ def weight_gradient_cuda(xp: Any, x: Array, dy: Array, w: Array, g: Geometry) ->
     """weight_gradient rounded to w's dtype, of x (C, H, W, N) and dy (O, OH, OW, N)."""
     (o, *size, n), c = dy.shape, x.shape[0]
     rows, terms, positions = o // g.groups, c // g.groups * prod(g.kernel), prod(size) * n
+    width, numbers = at_once(n, x, dy), problem(x.shape, g, rows, tuple(size))
+    dw = xp.empty(w.shape, w.dtype)
+    if direct(g, w):
+        parts = ceil_div(positions, PIECE)
+        sums = xp.empty((parts, *w.shape), FP32.storage)
+        grid = parts * o * w.shape[1]
+        KERNELS.launch("direct_gradient", x.dtype, grid, 256, x, dy, sums, parts, PIECE, width, *numbers)
+        sum_parts(sums, None, dw)
+        return dw
     if pointwise(g, x.shape, tuple(size)):
         images = x.reshape(g.groups, c // g.groups, -1)
         return gemm(dy.reshape(g.groups, rows, -1), images.swapaxes(1, 2)).reshape(w.shape)
-    width = at_once(n, x, dy)
-    most = min(ceil_div(positions, 256), 65535 // g.groups)  # 8 stages at least; what CUDA's grid allows
-    tile, splits = schedule(width, rows, terms, g.groups, positions, most)
-    length = ceil_div(ceil_div(positions, splits), 32) * 32
-    splits = ceil_div(positions, length)
-    parts = xp.empty((splits, *w.shape), FP32.storage)
-    grid = (ceil_div(rows, tile.rows) * ceil_div(terms, tile.columns), 1, splits * g.groups)
-    numbers = problem(x.shape, g, rows, tuple(size))
+    split = ceil_div(positions, SHORTEST)
+    tile, length, parts = schedule(tiles_for(x, width), rows, terms, g.groups, positions, split)
+    sums = xp.empty((parts, *w.shape), FP32.storage) if parts > 1 else None
+    grid = (ceil_div(rows, tile.rows) * ceil_div(terms, tile.columns), parts, g.groups)
     shared = tile.stages + 16 * tile.columns  # and where each column begins
-    kernel = tile.kernel("weight_gradient", width)
-    KERNELS.launch(kernel, x.dtype, grid, 128, x, dy, parts, length, *numbers, shared=shared)
-    dw = xp.empty(w.shape, w.dtype)
-    KERNELS.launch("sum_parts", w.dtype, ceil_div(w.size, 256), 256, parts, dw, splits, w.size)
+    arguments = x, dy, dw, sums, length, *numbers
+    KERNELS.launch(tile.kernel("weight_gradient", width), x.dtype, grid, tile.threads, *arguments, shared=shared)
+    if sums is not None:
+        sum_parts(sums, None, dw)
     return dw
 
 
+def sum_parts(parts: Array, bias: Array | None, to: Array) -> None:
+    """to = bias + the sum of its parts (FP32, along the first axis), rounded once; bias: for the first axis of `to`."""
+    warps = min(len(parts), 8)
+    numbers = len(parts), to.size, to.size // to.shape[0]
+    KERNELS.launch("sum_parts", to.dtype, ceil_div(to.size, 32), 32 * warps, parts, bias, to, *numbers)
+
+
 class Tile(NamedTuple):
-    """The part of a product that a block of 128 threads computes, and how fast (relative to the largest)."""
+    """The part of a product that a block computes; how fast a GPU full of them is, relative to 128 x 128 (an estimate,
+    to be fitted on a GPU); and for how many images side by side it is there."""
 
     rows: int
     columns: int
+    threads: int
     speed: float
+    widths: tuple[int, ...]
 
     @property
     def stages(self) -> int:
@@ -585,26 +622,51 @@ class Tile(NamedTuple):
         return f"{name}_{self.rows}x{self.columns}" + ("" if width == 8 else f"_by_{width}")
 
 
-TILES = (Tile(128, 128, 1.0), Tile(64, 128, 0.8), Tile(32, 128, 0.55), Tile(64, 64, 0.65))
-BLOCKS = 264  # that run at the same time: two on each multiprocessor of an H100
+# A larger tile reads less per multiplication, (rows + columns) / (rows columns); a smaller one makes more blocks, and
+# pads less. Warps compute 64 x 64 of the result where they can: that many accumulators fill half of their registers.
+TILES = (
+    Tile(128, 256, 256, 1.1, (8,)),  # large layers: a quarter less to read than two of the next, which it replaces
+    Tile(128, 128, 128, 1.0, (8, 4, 2)),  # the work horse: two on a multiprocessor hide each other's waiting
+    Tile(64, 128, 128, 0.8, (8,)),  # layers of 64 channels, the first ones of most networks
+    Tile(32, 128, 128, 0.55, (8,)),  # 32 channels, or an image of 3 is made
+    Tile(16, 128, 128, 0.3, (8, 4, 2, 1)),  # grouped: few rows each. Tensor Cores have no fewer than 16
+    Tile(64, 64, 128, 0.65, (8, 4, 2, 1)),  # few positions. Odd batches, which are copied in halves without cp.async:
+    # small blocks, of which 4 on a multiprocessor hide the waiting
+)
+MULTIPROCESSORS = 132  # of an H100. Each is taken to run 256 threads at a time, what registers allow the large tiles
+SHORTEST = 256  # of the parts of a sum: 8 stages, so that filling and emptying them does not count for much
+# What a second launch costs (2 us), and the 8 bytes that are written and read per result and part (at 3.3 TB/s), in
+# multiplications that each multiprocessor could do in that time (2.3e12 per second)
+LAUNCH, PART = 4_500_000, 5
+PIECE = 8192  # positions that a block of a depthwise weight gradient sums: 32 KB of dy and x, cached from tap to tap
+
+
+def tiles_for(x: Array, width: int) -> tuple[Tile, ...]:
+    """Those for `width` images at a time that x's GPU has the shared memory for: Turing, 64 KB."""
+    large = backend.of(x).compute_capability() >= 80
+    return tuple(tile for tile in TILES if width in tile.widths and (large or tile.stages < 1 << 16))
 
 
 @cache
-def schedule(width: int, rows: int, columns: int, batch: int, depth: int, most: int) -> tuple[Tile, int]:
-    """The tile, and the number of parts (at most `most`) of the sum over depth, with the least expected time.
+def schedule(
+    tiles: tuple[Tile, ...], rows: int, columns: int, batch: int, depth: int, most: int
+) -> tuple[Tile, int, int]:
+    """The tile, and the length and number of the parts of the sum over depth, with the least expected time.
 
-    Estimated in multiplications that one block does: the waves of blocks, and the 8 bytes per result and part that are
-    written and read again (2 multiplications take about as long).
+    Up to `most` parts, each a multiple of 32 long. Estimated in multiplications that a multiprocessor does: the waves
+    of blocks, and the sum of the parts.
     """
 
-    def time(choice: tuple[Tile, int]) -> float:
-        tile, parts = choice
-        waves = ceil_div(ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns) * batch * parts, BLOCKS)
-        product = waves * tile.rows * tile.columns / tile.speed * ceil_div(depth, parts)
-        return product + (2 * parts * rows * columns * batch if most > 1 else 0)
+    def time(choice: tuple[Tile, int, int]) -> float:
+        tile, length, parts = choice
+        blocks = ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns) * batch * parts
+        waves = ceil_div(blocks * tile.threads, 256 * MULTIPROCESSORS)
+        product = waves * (256 // tile.threads) * tile.rows * tile.columns / tile.speed * length
+        return product + (LAUNCH + PART * parts * rows * columns * batch if parts > 1 else 0)
 
-    tiles = TILES if width == 8 else TILES[-1:]
-    return min(((tile, parts) for tile in tiles for parts in range(1, min(most, BLOCKS) + 1)), key=time)
+    lengths = {ceil_div(ceil_div(depth, parts), 32) * 32 for parts in range(1, min(most, 2 * MULTIPROCESSORS) + 1)}
+    choices = [(t, n, ceil_div(depth, n)) for t in tiles for n in sorted(lengths, reverse=True)]
+    return min(choices, key=time)
 
 
 def at_once(n: int, *arrays: Array) -> int:
