@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
+import tinymp as mp
 from tinymp.backend import cublas
 
 UNIT = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53, "tf32": 2.0**-11}
@@ -255,6 +256,27 @@ def test_a_bias_is_rounded_once(cp):
     a, b = cp.asarray(np.array([[1, 2.0**-11]], np.float16)), cp.ones((2, 1), "float16")
     cublas.gemm(a, b, out, accumulate="float32", beta=1)
     assert out.item() == 1 + 2.0**-10
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+def test_accumulators_and_a_bias_are_rounded_once(gpu, rounded):
+    """1 + 2^-12 + 2^-12 + 2^-11: rounded to FP16 at any time before the end, at least one of them is lost."""
+    acc, bias = gpu.xp.full((1, 1), 1 + 2.0**-12, "float32"), gpu.xp.full((1,), 2.0**-12, "float16")
+    a, b = gpu.xp.full((1, 1), 2.0**-11, "float16"), gpu.xp.ones((1, 1), "float16")
+    c = gpu.gemm(a, b, bias, acc, "float32", 0, np.dtype("float16"), rounded)
+    assert c.dtype == ("float16" if rounded else "float32")
+    assert c.item() == 1 + 2.0**-10
+
+
+@pytest.mark.parametrize(("batch", "second"), [(2, "float16"), (1, "float32")])
+def test_gradients_of_a_product_are_rounded_by_cublas(cp, monkeypatch, batch, second):
+    """Not written in FP32 and cast, but where they are still to be summed over a broadcast batch."""
+    a, b = (mp.Tensor(cp.asarray(random(shape))).requires_grad_() for shape in ((2, 3, 4), (batch, 4, 5)))
+    c, written = a @ b, []
+    gemm = cublas.gemm
+    monkeypatch.setattr(cublas, "gemm", lambda a, b, out, **how: written.append(out) or gemm(a, b, out, **how))
+    c.backward(c.data)
+    assert [out.dtype.name for out in written] == ["float16", second]
 
 
 def test_settings_of_the_library(cp):

@@ -224,23 +224,25 @@ def gemm(a: Array, b: Array, bias: Any, acc: Any, compute: str, chunk: int, stor
 
     compute: the accumulator, "float32", "float16" (whose chunks are then the hardware's), "tf32" or "float64".
     rounded: whether cuBLAS rounds to the storage dtype, else FP32 accumulators come back. A bias is put in place
-    first and the product added to it (beta = 1), so that it takes part in the one rounding.
+    first and the product added to it (beta = 1), so that it takes part in the one rounding: one more write and read of
+    the result. (cublasLt adds one for free, but only a bias per column, by plans that are to be searched and kept per
+    shape. A 1 x 1 convolution, which has one per row, has a kernel of ours instead.) An `acc` of FP32 becomes the
+    result where that is wide; if not, the sum is rounded once it is complete.
     """
     a, b = (x if x.dtype == storage else x.astype(storage) for x in (a, b))  # undoes `widen`: exact
     wide = _F32 if storage == _F16 else storage
-    dtype = storage if rounded or compute == "float16" else wide
-    start = acc if acc is not None else bias
+    result = storage if rounded else wide
+    dtype = storage if compute == "float16" else result if acc is None else wide
+    start = bias if acc is None else acc if bias is None else acc + bias
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    if acc is not None and acc.dtype == dtype:
-        c = acc
+    if acc is not None and start.dtype == dtype:
+        c = start
     else:
         c = xp.empty(shape, dtype)
         if start is not None:
             c[...] = start
     cublas.gemm(a, b, c, accumulate=compute, beta=0 if start is None else 1)
-    if acc is not None and bias is not None:
-        c += bias
-    return c if rounded or dtype == wide else c.astype(wide)
+    return c if c.dtype == result else c.astype(result)
 
 
 def reduce(x: Array, axis: Any, how: str) -> Array:

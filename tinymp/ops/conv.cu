@@ -414,8 +414,8 @@ extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64_by_1(FOR
 
 // ----------------------------------------------------------------------------------------------- sums of few channels
 
-// Where a group has few channels on either side (depthwise: one), a tile would multiply zeros nearly everywhere, and the
-// work is reading x: threads add up their results one by one, WIDTH images side by side.
+// Where a group has few channels on either side (depthwise: one), a tile would multiply zeros nearly everywhere, and
+// the work is reading x: threads add up their results one by one, WIDTH images side by side.
 
 // run(Width<K>) for the K = at_once, a power of two up to PACK.
 template <int K, class Run>

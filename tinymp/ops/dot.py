@@ -27,10 +27,10 @@ class MatMul(Op):
 
     def backward(self, dc: Array) -> tuple:
         (a, b), (like_a, like_b) = self.saved, self.targets
-        wide = operand(self, dc)
-        # summed over broadcast batches before the one rounding
-        da = like_a and sum_to(gemm(wide, b.swapaxes(-1, -2), wide=True, like=dc), like_a)
-        db = like_b and sum_to(gemm(a.swapaxes(-1, -2), wide, wide=True), like_b)
+        wide, batch = operand(self, dc), dc.shape[:-2]
+        # FP32 only where batches were broadcast: they are summed before the one rounding
+        da = like_a and sum_to(gemm(wide, b.swapaxes(-1, -2), wide=batch != like_a.shape[:-2], like=dc), like_a)
+        db = like_b and sum_to(gemm(a.swapaxes(-1, -2), wide, wide=batch != like_b.shape[:-2]), like_b)
         return da, db
 
 
