@@ -248,8 +248,8 @@ def spread_by_phases(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometr
         for wide in phases(g, size, 1):
             to = x[:, tall.places, wide.places]
             taps = w[:, :, tall.taps, wide.taps][:, :, ::-1, ::-1]
-            seen = region(xp, y, tall.seen, wide.seen)
-            if taps.size:
+            if taps.size:  # else there is no place that they see, either
+                seen = region(xp, y, tall.seen, wide.seen)
                 inner = Geometry(taps.shape[2:], dilation=(tall.dilation, wide.dilation), groups=g.groups)
                 to[...] = correlate(xp, seen, xp.ascontiguousarray(taps), bias, inner)
             else:
