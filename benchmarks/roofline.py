@@ -79,7 +79,7 @@ TABLES = {
     "sgd_begin": {"half": (0, 0), "float": (0, 0)},  # some bytes per tensor
     "copy_all": {"half": (0, 0), "float": (0, 0)},  # running statistics: some bytes per channel
 }
-PRODUCTS = ("correlate", "weight_gradient", "depthwise")  # kernels that multiply begin so
+PRODUCTS = ("correlate", "weight_gradient", "direct")  # kernels that multiply begin so
 ITEMSIZE = {2: 2, 0: 4, 1: 8}  # of cudaDataType_t: FP16, FP32, FP64
 
 
@@ -242,6 +242,12 @@ class Library:
         return lambda *_: 0
 
 
+class Pinned(bytearray):
+    """In place of pinned memory of the host."""
+
+    ptr = 1 << 20
+
+
 class Cupy(types.ModuleType):
     """In place of CuPy: arrays without memory, kernels and operations that are only noted."""
 
@@ -250,7 +256,7 @@ class Cupy(types.ModuleType):
         self.walk, self.ndarray = walk, Array
         cuda = self.cuda = mock.MagicMock(name="cuda")
         cuda.Device.return_value.compute_capability = walk.capability
-        cuda.alloc_pinned_memory = lambda size: bytearray(max(size, 1))
+        cuda.alloc_pinned_memory = lambda size: Pinned(max(size, 1))
         self.asnumpy = lambda x: np.zeros(x.shape, x.dtype)
 
     def RawModule(self, code: str, options: tuple) -> Any:
