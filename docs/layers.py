@@ -38,6 +38,7 @@ SAYS = {
     "data": "datasets, a loader",
     "capture": "a step as a CUDA graph",
     "audit": "what the events tell",
+    "models": "the networks of the paper",
     "tinymp": "import tinymp as mp",
 }
 

@@ -22,7 +22,7 @@ FLOORS = [
     {"parameter"},
     {"ops", "loading"},
     {"nn", "optim", "data", "capture"},
-    {"audit"},
+    {"audit", "models"},
     {"tinymp"},
 ]
 

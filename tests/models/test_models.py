@@ -1,0 +1,127 @@
+"""The networks of MPT's tables: as large as published, torchvision's where they are the same; small ones learn."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import randn
+from tinymp import models, nn, ops, optim
+from tinymp.audit.bytes import predict
+from tinymp.audit.products import Products
+
+pytestmark = pytest.mark.cpu
+
+# Parameters, and millions of multiply-adds per image without auxiliary heads. AlexNet: Caffe's bvlc_alexnet, and Sze
+# et al. (2017), table II. VGG-D, Inception v3: torchvision's pages of vgg16 and inception_v3 (15.47 and 5.71 GFLOPS).
+# GoogLeNet: Caffe's bvlc_googlenet with two heads; "1.5 billion" in Szegedy et al. (2015). Inception v2: Caffe's
+# BN-Inception, 11,295,240 less 10,016 biases before batch norm, and 2.0 billion. ResNet-50: 25.55 million; torchvision's
+# resnet50, which differs in the order of its layers, has 4.09 GFLOPS.
+PUBLISHED = {
+    models.AlexNet: (60_965_224, 224, 724, 0.001),
+    models.VGG: (138_357_544, 224, 15_470, 0.001),
+    models.GoogLeNet: (13_378_280, 224, 1_500, 0.06),
+    models.InceptionV2: (11_295_240 - 10_016, 224, 2_000, 0.02),
+    models.InceptionV3: (27_161_264, 299, 5_710, 0.001),
+    models.PreActResNet: (25_549_352, 224, 4_090, 0.001),
+}
+NETWORKS = pytest.mark.parametrize("network", PUBLISHED, ids=lambda network: network.__name__)
+
+
+def classes(model, images, labels):
+    return models.loss(model(images), labels)
+
+
+@NETWORKS
+def test_published_sizes(network):
+    """And a step of each, on arrays without values."""
+    parameters, size, million, close = PUBLISHED[network]
+    with mp.device("meta"):
+        model = network()
+    assert sum(p.data.size for p in model.parameters()) == parameters
+    products = Products()
+    ledger = predict(model, (2, 3, size, size), np.zeros(2, np.int64), loss=classes, instruments=[products])
+    forward = [row for row in products.rows if row.phase == "forward" and "aux" not in row.module.lower()]
+    macs = sum(row.batch * row.m * row.n * row.k * row.calls for row in forward)
+    assert macs / 2e6 == pytest.approx(million, rel=close)
+    assert sum(ledger.predicted["gradients"].values()) == pytest.approx(2 * parameters, rel=0.01)
+
+
+def test_torchvisions_weights_give_its_logits(monkeypatch):
+    torch = pytest.importorskip("torch")
+    # its compiled operators, which these networks do not need, are for CUDA's PyTorch: without them it would not load
+    monkeypatch.setitem(sys.modules, "torchvision._meta_registrations", types.ModuleType("_meta_registrations"))
+    torchvision = pytest.importorskip("torchvision")
+    torch.manual_seed(0)
+    for ours, theirs, size in ((models.VGG, "vgg16", 32), (models.InceptionV3, "inception_v3", 96)):
+        peer = getattr(torchvision.models, theirs)(weights=None, init_weights=True)
+        images = randn(2, 3, size, size)
+        with torch.no_grad():
+            for layer in peer.modules():
+                if isinstance(layer, torch.nn.BatchNorm2d):
+                    layer.momentum = 1.0
+            peer.double().AuxLogits = None  # which needs larger images
+            peer(torch.from_numpy(images))  # the running statistics are those of these images
+            expected = peer.eval()(torch.from_numpy(images)).numpy()
+        model = mp.Policy("FP64", storage="float64").cast(ours().eval())
+        found = model.load_state_dict({k: v.numpy() for k, v in peer.state_dict().items()}, strict=False)
+        assert not found.unexpected_keys
+        assert all(name.startswith("AuxLogits") for name in found.missing_keys)
+        with mp.no_grad():
+            logits = model(mp.tensor(images)).numpy()
+        assert np.abs(expected).max() > 0.01
+        np.testing.assert_allclose(logits, expected, atol=1e-9 * np.abs(expected).max())
+
+
+@NETWORKS
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=lambda policy: policy.name)
+def test_small_ones_learn(network, policy):
+    """Four images by heart. The paper's small images of 28 pixels; one channel."""
+    mp.manual_seed(0)
+    model = policy.cast(network(4, in_channels=1, scale=models.SMALL))
+    images, labels = policy.cast(mp.tensor(randn(4, 1, 28, 28).astype("float32"))), mp.tensor(np.arange(4))
+    optimizer, scaler = optim.Adam(model.parameters(), 3e-3), optim.DynamicLossScaler(2.0**10)
+    losses = []
+    with mp.use(policy):
+        for _ in range(12):
+            loss = models.loss(model(images), labels)
+            losses.append(loss.item())
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert min(losses[-3:]) < 0.5 * losses[0], losses
+
+
+def test_heads_are_for_training_alone():
+    model = models.googlenet(4, in_channels=1, scale=models.SMALL)
+    images = mp.tensor(randn(2, 1, 28, 28).astype("float32"))
+    outputs = model(images)
+    assert [tuple(head.shape) for head in outputs.aux_logits] == [(2, 4), (2, 4)]
+    labels = mp.tensor(np.arange(2))
+    alone = [ops.cross_entropy(y, labels).item() for y in (outputs.logits, *outputs.aux_logits)]
+    assert models.loss(outputs, labels).item() == pytest.approx(alone[0] + 0.3 * (alone[1] + alone[2]), rel=1e-6)
+    assert model.eval()(images).shape == (2, 4)
+    assert models.googlenet(4, aux_logits=False, in_channels=1, scale=models.SMALL)(images).shape == (2, 4)
+
+
+def test_scale():
+    scale = models.SMALL
+    assert [scale.channels(n) for n in (16, 64, 100, 512)] == [8, 8, 16, 64]
+    assert scale.layers(["a", "b", "c"]) == ["a", "b"]
+    assert [scale.stride(i) for i in range(5)] == [1, 1, 1, 2, 2]
+    assert isinstance(scale.pool(2), nn.Identity)
+    assert isinstance(scale.pool(3), nn.MaxPool2d)
+    assert models.FULL.channels(96) == 96
+
+
+@NETWORKS
+def test_images_that_a_network_cannot_take(network):
+    model = network(4, scale=models.SMALL)
+    with pytest.raises(ValueError, match=r"conv2d: expected input.shape\[1\] == weight.shape\[1\]"):
+        model(mp.zeros(1, 1, 28, 28))
+    if network is not models.PreActResNet:  # which takes any
+        with pytest.raises(ValueError, match="does not fit the input|more than one value per channel"):
+            network(4, scale=models.Scale(width=1 / 32))(mp.zeros(1, 3, 6, 6))

@@ -1,0 +1,53 @@
+"""VGG (Simonyan & Zisserman, 2015): columns of 3 x 3 convolutions."""
+
+from __future__ import annotations
+
+from ..nn import AdaptiveAvgPool2d, Conv2d, Dropout, Linear, Module, ReLU, Sequential
+from ..tensor import Tensor
+from .scale import FULL, Scale
+from .start import start
+
+STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # column D of their table 1
+
+
+def features(in_channels: int, scale: Scale) -> Sequential:
+    """VGG-D's convolutions: a pooling ends each of the five stages."""
+    layers: list[Module] = []
+    for i, stage in enumerate(STAGES):
+        for channels in map(scale.channels, scale.layers(stage)):
+            layers += [Conv2d(in_channels, channels, 3, padding=1), ReLU()]
+            in_channels = channels
+        layers.append(scale.pool(i, kernel=2))
+    return Sequential(*layers)
+
+
+def classifier(inputs: int, num_classes: int, dropout: float, scale: Scale) -> Sequential:
+    """The three dense layers in which AlexNet and VGG end."""
+    wide = scale.channels(4096)
+    hidden: list[Module] = []
+    for n in (inputs, wide):
+        hidden += [Linear(n, wide), ReLU(), Dropout(dropout)]
+    return Sequential(*hidden, Linear(wide, num_classes))
+
+
+class VGG(Module):
+    """VGG-D: images (N, in_channels, 224, 224) -> logits (N, num_classes); 138,357,544 parameters for 1,000 classes.
+
+    Parameters have torchvision's names, whose vgg16 this is.
+    """
+
+    def __init__(
+        self, num_classes: int = 1000, dropout: float = 0.5, *, in_channels: int = 3, scale: Scale = FULL
+    ) -> None:
+        super().__init__()
+        self.features = features(in_channels, scale)
+        self.avgpool = AdaptiveAvgPool2d(7)  # photographs of 224 pixels are 7 x 7 here already
+        self.classifier = classifier(scale.channels(STAGES[-1][-1]) * 49, num_classes, dropout, scale)
+        start(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits."""
+        return self.classifier(self.avgpool(self.features(x)).flatten(1))
+
+
+vgg16 = VGG
