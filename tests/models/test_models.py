@@ -17,8 +17,8 @@ pytestmark = pytest.mark.cpu
 # Parameters, and millions of multiply-adds per image without auxiliary heads. AlexNet: Caffe's bvlc_alexnet, and Sze
 # et al. (2017), table II. VGG-D, Inception v3: torchvision's pages of vgg16 and inception_v3 (15.47 and 5.71 GFLOPS).
 # GoogLeNet: Caffe's bvlc_googlenet with two heads; "1.5 billion" in Szegedy et al. (2015). Inception v2: Caffe's
-# BN-Inception, 11,295,240 less 10,016 biases before batch norm, and 2.0 billion. ResNet-50: 25.55 million; torchvision's
-# resnet50, which differs in the order of its layers, has 4.09 GFLOPS.
+# BN-Inception, 11,295,240 less 10,016 biases before batch norm, and 2.0 billion. ResNet-50: 25.55 million; the resnet50
+# of torchvision, which differs in the order of its layers, has 4.09 GFLOPS.
 PUBLISHED = {
     models.AlexNet: (60_965_224, 224, 724, 0.001),
     models.VGG: (138_357_544, 224, 15_470, 0.001),

@@ -5,7 +5,7 @@ An Inception module runs several paths side by side and joins their channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .. import ops
@@ -33,7 +33,7 @@ class Paths(Module):
     such as "a+b" runs the layers a and b on the same input and joins their results.
     """
 
-    def __init__(self, layers: dict[str, Module], *paths: str) -> None:
+    def __init__(self, layers: Mapping[str, Module], *paths: str) -> None:
         super().__init__()
         for name, layer in layers.items():
             self.add_module(name, layer)
@@ -170,10 +170,9 @@ class GoogLeNet(Module):
         return Paths(layers, *layers), one + three + five + pooled
 
     def forward(self, x: Tensor) -> Any:
-        """The logits; in training `Outputs`. The heads see what the first and the last module of the middle stage see:
-        its second and its last one's input.
-        """
-        x, heads = self.stem(x), []
+        """The logits; in training `Outputs`. The heads see what the second and the last module of the middle stage do."""
+        x = self.stem(x)
+        heads: list[Tensor] = []
         for i, stage in enumerate(self.stages):
             for j, module in enumerate(stage):
                 if self.training and i == 1 and len(self.aux) and j in (1, len(stage) - 1):
