@@ -82,17 +82,20 @@ def test_small_ones_learn(network, policy):
     mp.manual_seed(0)
     model = policy.cast(network(4, in_channels=1, scale=models.SMALL))
     images, labels = policy.cast(mp.tensor(randn(4, 1, 28, 28).astype("float32"))), mp.tensor(np.arange(4))
-    optimizer, scaler = optim.Adam(model.parameters(), 3e-3), optim.DynamicLossScaler(2.0**10)
+    for layer in model.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+    optimizer, scaler = optim.Adam(model.parameters(), 1e-3), optim.DynamicLossScaler(2.0**10)
     losses = []
     with mp.use(policy):
-        for _ in range(12):
+        for _ in range(20):
             loss = models.loss(model(images), labels)
             losses.append(loss.item())
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-    assert min(losses[-3:]) < 0.5 * losses[0], losses
+    assert max(losses[-3:]) < 0.4 * losses[0], losses
 
 
 def test_heads_are_for_training_alone():

@@ -40,7 +40,7 @@ class AlexNet(Module):
         )
         self.avgpool = AdaptiveAvgPool2d(6)  # photographs of 224 pixels are 6 x 6 here already
         self.classifier = classifier(b * 36, num_classes, dropout, scale)
-        start(self)
+        start(self, self.classifier[-1])
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""

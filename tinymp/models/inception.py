@@ -157,7 +157,7 @@ class GoogLeNet(Module):
         self.avgpool = AdaptiveAvgPool2d(1)
         self.dropout = Dropout(dropout)
         self.fc = Linear(inputs, num_classes)
-        start(self)
+        start(self, self.fc, *[head.fc2 for head in self.aux])
 
     @staticmethod
     def _module(inputs: int, one: int, narrow3: int, three: int, narrow5: int, five: int, pooled: int) -> tuple:
@@ -170,7 +170,7 @@ class GoogLeNet(Module):
         return Paths(layers, *layers), one + three + five + pooled
 
     def forward(self, x: Tensor) -> Any:
-        """The logits; in training `Outputs`. The heads see what the second and the last module of the middle stage do."""
+        """The logits; in training `Outputs`. The heads see what the second and the last module of stage 4 see."""
         x = self.stem(x)
         heads: list[Tensor] = []
         for i, stage in enumerate(self.stages):
@@ -225,7 +225,7 @@ class InceptionV2(Module):
         self.features = Sequential(*layers)
         self.avgpool = AdaptiveAvgPool2d(1)
         self.fc = Linear(inputs, num_classes)
-        start(self)
+        start(self, self.fc)
 
     @staticmethod
     def _module(
@@ -389,7 +389,7 @@ class InceptionV3(Module):
         self.avgpool = AdaptiveAvgPool2d(1)
         self.dropout = Dropout(dropout)
         self.fc = Linear(n, num_classes)
-        start(self)
+        start(self, self.fc, *([self.AuxLogits.fc] if aux_logits else []))
 
     def forward(self, x: Tensor) -> Any:
         """The logits; in training `Outputs`."""

@@ -53,7 +53,7 @@ class PreActResNet(Module):
         self.bn = BatchNorm2d(inputs)
         self.avgpool = AdaptiveAvgPool2d(1)
         self.fc = Linear(inputs, num_classes)
-        start(self)
+        start(self, self.fc)
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from ..nn import Conv2d, Linear, Module, init
 
 
-def start(model: Module) -> None:
-    """Draw the weights anew, from N(0, 2 / fan_in), which keeps the size of what ReLUs let pass (He et al., 2015), and
-    those of dense layers from N(0, 0.01^2), so that all classes are alike at first. Biases are 0.
+def start(model: Module, *last: Linear) -> None:
+    """Draw weights anew from N(0, 2 / fan_in), which keeps the size of what ReLUs let pass (He et al., 2015), those of the
+    `last` layers, which give logits, from N(0, 0.01^2); biases are 0.
     """
     for layer in model.modules():
         if isinstance(layer, (Conv2d, Linear)):
-            if isinstance(layer, Linear):
-                init.normal_(layer.weight, 0.0, 0.01)
-            else:
-                init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            init.kaiming_normal_(layer.weight, nonlinearity="relu")
             if layer.bias is not None:
                 init.zeros_(layer.bias)
+    for layer in last:
+        init.normal_(layer.weight, 0.0, 0.01)

@@ -43,7 +43,7 @@ class VGG(Module):
         self.features = features(in_channels, scale)
         self.avgpool = AdaptiveAvgPool2d(7)  # photographs of 224 pixels are 7 x 7 here already
         self.classifier = classifier(scale.channels(STAGES[-1][-1]) * 49, num_classes, dropout, scale)
-        start(self)
+        start(self, self.classifier[-1])
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""
