@@ -6,8 +6,8 @@ from ..nn import Conv2d, Linear, Module, init
 
 
 def start(model: Module, *last: Linear) -> None:
-    """Draw weights anew from N(0, 2 / fan_in), which keeps the size of what ReLUs let pass (He et al., 2015), those of the
-    `last` layers, which give logits, from N(0, 0.01^2); biases are 0.
+    """Draw the weights anew from N(0, 2 / fan_in), which keeps the size of what ReLUs let pass (He et al., 2015); those
+    of the `last` layers, which give logits, from N(0, 0.01^2). Biases are 0.
     """
     for layer in model.modules():
         if isinstance(layer, (Conv2d, Linear)):
