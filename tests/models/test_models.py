@@ -126,5 +126,5 @@ def test_images_that_a_network_cannot_take(network):
     with pytest.raises(ValueError, match=r"conv2d: expected input.shape\[1\] == weight.shape\[1\]"):
         model(mp.zeros(1, 1, 28, 28))
     if network is not models.PreActResNet:  # which takes any
-        with pytest.raises(ValueError, match="does not fit the input|more than one value per channel"):
+        with pytest.raises(ValueError, match=r"does not fit the input|more than one value per channel"):
             network(4, scale=models.Scale(width=1 / 32))(mp.zeros(1, 3, 6, 6))
