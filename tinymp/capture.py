@@ -145,8 +145,8 @@ class Captured:
             try:
                 self._aside(lambda: self._record(inputs))
             finally:  # also if the capture failed: the waiting uploads are still needed
-                for work in self._recorded.after:
-                    work()
+                while self._recorded.after:
+                    self._recorded.after.pop(0)()
         assert self._place is not None
         stream = gpu.xp.cuda.get_current_stream()
         stream.wait_event(self._place.idle)
