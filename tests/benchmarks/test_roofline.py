@@ -12,7 +12,6 @@ from benchmarks.machine import device
 from tinymp import backend, ops
 from tinymp.audit import meta
 from tinymp.backend import cublas
-from tinymp.ops import conv
 
 pytestmark = [
     pytest.mark.cpu,
@@ -37,7 +36,7 @@ def test_a_kernel_by_hand():
     forward, backward = walk.work["relu_forward"], walk.work["relu_backward"]
     assert (forward.launches, forward.read, forward.written, forward.operations) == (1, 16000, 16000, 0)
     assert (backward.launches, backward.read, backward.written) == (1, 32000, 16000)
-    on = roofline.Hardware("", "90", bandwidth=32e3, rate=1.0)
+    on = roofline.Hardware("", "90", bandwidth=32e3, tensor_cores=1.0, units=1.0)
     assert forward.seconds(on) == pytest.approx(1)
     assert forward.seconds(on, roofline.Efficiency(0.5, 1, 0.25)) == pytest.approx(2.25)
     assert forward.bound(on) == "memory"
@@ -57,14 +56,20 @@ def test_products_by_hand(capability):
     product = walk.work["cuBLAS"]
     assert (product.read, product.written) == (2 * (40 * 64 + 64 * 24), 2 * 40 * 24)
     assert product.operations == 2 * 40 * 64 * 24
-    assert product.bound(roofline.Hardware("", "90", 1e12, 1.0)) == "Tensor Cores"
+    assert product.bound(roofline.Hardware("", "90", 1e12, 1e3, 1.0)) == "Tensor Cores"
+
+
+def test_a_kernel_outside_of_the_tensor_cores():
+    work, on = roofline.Work("direct_gradient"), roofline.Hardware("", "90", 1e12, 1e3, 1.0)
+    work.add(read=8, written=8, operations=3)
+    assert (work.seconds(on), work.bound(on)) == (3.0, "FP32 units")
 
 
 def test_an_operation_of_cupy_is_counted():
     with roofline.walking("90") as walk:
-        conv.images_last(backend.gpu.xp, meta.empty((4, 3, 5, 6), "float16"))
+        backend.gpu.xp.sort(meta.empty((40, 3), "float16"))
         meta.empty((10, 10), "float32") + meta.empty((10, 1), "float32")
-    assert walk.work["CuPy: ascontiguousarray"].written == 4 * 3 * 5 * 6 * 2
+    assert (walk.work["CuPy: sort"].read, walk.work["CuPy: sort"].written) == (240, 240)
     assert (walk.work["CuPy: add"].read, walk.work["CuPy: add"].written) == (440, 400)
 
 
