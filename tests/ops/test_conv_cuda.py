@@ -358,35 +358,35 @@ def test_a_small_weight_gradient_is_split_over_the_gpu():
     assert conv.schedule(conv.TILES, 4096, 4608, 1, 6272, 25)[2] <= 2  # there are enough blocks
 
 
-def few_blocks(split):
-    """The forward cases of DeepBench that give an H100 fewer blocks than it has multiprocessors, and their terms. One
-    of 256 threads counts as two.
+def shared_out(case, split):
+    """How a forward case of DeepBench is shared out on an H100: "64x64 in 3 parts", and the number of blocks of 128
+    threads (one of 256 counts as two); None for cuBLAS's.
     """
-    path = pathlib.Path(__file__).parents[2] / "benchmarks" / "deepbench.json"
-    found = []
-    for case in json.loads(path.read_text(encoding="utf-8"))["conv"]:
-        w, h, c, n, rows, fw, fh, pw, ph, sw, sh = case
-        g = conv.Geometry((fh, fw), (sh, sw), ((ph, ph), (pw, pw)))
-        positions, terms = prod(g.output(h, w)) * n, c * fh * fw
-        if conv.pointwise(g, (c, h, w, n), g.output(h, w)):
-            continue  # cuBLAS's
-        tiles = tuple(t for t in conv.TILES if gcd(n, 8) in t.widths)
-        most = ceil_div(terms, conv.SHORTEST) if split else 1
-        tile, _, parts = conv.schedule(tiles, rows, positions, 1, terms, most)
-        blocks = ceil_div(rows, tile.rows) * ceil_div(positions, tile.columns) * parts
-        if blocks * tile.threads < 132 * 128:
-            found.append((case, terms))
-    return found
+    w, h, c, n, rows, fw, fh, pw, ph, sw, sh = case
+    g = conv.Geometry((fh, fw), (sh, sw), ((ph, ph), (pw, pw)))
+    positions, terms = prod(g.output(h, w)) * n, c * fh * fw
+    if conv.pointwise(g, (c, h, w, n), g.output(h, w)):
+        return None
+    tiles = tuple(t for t in conv.TILES if gcd(n, 8) in t.widths)
+    most = ceil_div(terms, conv.SHORTEST) if split else 1
+    tile, _, parts = conv.schedule(tiles, rows, positions, 1, terms, most)
+    blocks = ceil_div(rows, tile.rows) * ceil_div(positions, tile.columns) * parts * tile.threads // 128
+    return f"{tile.rows}x{tile.columns} in {parts} parts", blocks
 
 
 def test_split_sums_fill_the_gpu_where_they_are_long():
-    """DeepBench has 15 layers with fewer blocks than an H100 has multiprocessors. What is left are sums so short that a
-    second launch would cost more than it saves.
+    """15 of DeepBench's layers have fewer blocks than an H100 has multiprocessors, 132. With their sums split, 4 are
+    left, whose sums are so short that a second launch would cost more than it saves.
     """
-    before, after = few_blocks(split=False), few_blocks(split=True)
-    print(f"{len(before)} cases with fewer than 132 blocks; with split sums {len(after)}: {after}")
-    assert len(before) == 15 and len(after) == 4
-    assert max(terms for _, terms in after) == 1152 and max(terms for _, terms in before) == 20_800
+    path = pathlib.Path(__file__).parents[2] / "benchmarks" / "deepbench.json"
+    cases = json.loads(path.read_text(encoding="utf-8"))["conv"]
+    before, after = ([shared_out(case, split) for case in cases] for split in (False, True))
+    few = [i for i, shared in enumerate(before) if shared and shared[1] < 132]
+    for i in few:
+        print(cases[i], *before[i], "blocks ->", *after[i], "blocks")
+    left = [i for i, shared in enumerate(after) if shared and shared[1] < 132]
+    assert len(few) == 15 and len(left) == 4 and set(left) < set(few)
+    assert max(prod(cases[i][k] for k in (2, 5, 6)) for i in left) == 1152  # terms
 
 
 @pytest.mark.parametrize(("n", "width"), [(1, 1), (2, 2), (4, 4), (8, 8), (12, 4), (20, 4), (24, 8)])

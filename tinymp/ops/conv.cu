@@ -252,11 +252,11 @@ __device__ inline void correlate(half* shared, const half* x, const half* w, con
     // Add the bias, round, and pass through shared memory, so that rows are written in runs. 8 halves more per row put
     // the 8 rows that a warp writes at once into different banks.
     constexpr int ROW = Tile::N + 8;
-    each_pair<Tile>(d, [&](int r, int c, float first, float second) {
+    each_pair<Tile>(d, [&](int r, int c, float one, float other) {
         float b = bias != nullptr && row0 + r < g.rows ? widen(bias[row + r]) : 0.0f;
         Few<half, 2> pair;
-        store(&pair.at[0], first + b);
-        store(&pair.at[1], second + b);
+        store(&pair.at[0], one + b);
+        store(&pair.at[1], other + b);
         *reinterpret_cast<Few<half, 2>*>(shared + r * ROW + c) = pair;
     });
     __syncthreads();

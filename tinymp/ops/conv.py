@@ -511,8 +511,8 @@ def in_kernels(device: Any, g: Geometry, x: Array, w: Array, outputs: int) -> bo
 def direct(g: Geometry, w: Array) -> bool:
     """Whether so few channels of x and y meet in a group that sums one by one beat tiles of 16 rows and a depth of 32.
 
-    A multiplication there costs about 25 of a full tile; a tile of 16 x 128 takes 3 times as long for each of its 512
-    per column. A 3 x 3 kernel has 9 for each pair of channels, so the two meet at 7 pairs. Depthwise: 1 pair.
+    An estimate: a multiplication there takes as long as 25 of a full tile's, and each of the 512 per column of a tile
+    of 16 rows as long as 3. A 3 x 3 kernel has 9 per pair of channels: the two meet at 7 pairs. Depthwise: 1 pair.
     """
     return w.shape[0] // g.groups * w.shape[1] <= 4
 
