@@ -338,10 +338,11 @@ class _HeadV3(Module):
         self.pool = AdaptiveAvgPool2d(5) if scale.halvings else AvgPool2d(5, 3)
         self.conv0 = BasicConv2d(inputs, scale.channels(128), 1)
         self.conv1 = BasicConv2d(scale.channels(128), scale.channels(768), 5)
+        self.avgpool = AdaptiveAvgPool2d(1)
         self.fc = Linear(scale.channels(768), num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.conv1(self.conv0(self.pool(x))).mean((2, 3)))
+        return self.fc(self.avgpool(self.conv1(self.conv0(self.pool(x)))).flatten(1))
 
 
 class InceptionV3(Module):
