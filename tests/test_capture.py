@@ -235,6 +235,18 @@ def test_an_optimizer_loaded_before_the_capture_counts_on():
     same(plain.state(), captured.state())
 
 
+def test_an_optimizer_loaded_after_the_capture_needs_another():
+    job = Job(scale=2.0**10)
+    step = mp.capture(job.step, warmup=1)
+    step(*job.batch()), step(*job.batch())
+    job.optimizer.load_state_dict(job.optimizer.state_dict())
+    before = job.state()
+    with pytest.raises(RuntimeError, match=r"load_state_dict has put new groups .*: capture the step again"):
+        step(*job.batch())
+    same(before, job.state())
+    mp.capture(job.step, warmup=1)(*job.batch())
+
+
 def test_nothing_is_collected_in_a_capture():
     class Garbage:
         def __init__(self):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -61,18 +61,20 @@ def after_capture(work: Callable[[], None]) -> None:
 
 
 _under_way: list[tuple[Any, Any]] = []  # pinned memory that is being copied, behind the event that ends the copy
-_lock = threading.Lock()
 
 
 def _hold(memory: Any, event: Any) -> None:
     """Record the event behind a copy that was just started, and hold its pinned memory until it is done.
 
-    CuPy's pool gives pinned memory to the next who asks as soon as nobody holds it (PooledPinnedMemory.free).
+    CuPy's pool gives pinned memory to the next who asks as soon as nobody holds it (PooledPinnedMemory.free). Without a
+    lock, which Ctrl-C could leave locked: each of these operations of a list is whole by itself.
     """
     event.record()
-    with _lock:
-        _under_way[:] = [(held, ended) for held, ended in _under_way if not ended.done]
-        _under_way.append((memory, event))
+    _under_way.append((memory, event))
+    for pair in _under_way[:]:
+        if pair[1].done:
+            with suppress(ValueError):  # another thread was first
+                _under_way.remove(pair)
 
 
 def upload(host: np.ndarray, array: Array) -> None:

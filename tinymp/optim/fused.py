@@ -105,6 +105,11 @@ def _options(optimizer: Any, group: dict[str, Any]) -> Array:
     own = _uploaded.setdefault(optimizer, {})
 
     def refresh() -> None:
+        if not any(g is group for g in optimizer.param_groups):  # the graph would go on with the state of before
+            raise RuntimeError(
+                f"{type(optimizer).__name__}.load_state_dict has put new groups and state in place of those that this "
+                "captured step works on: capture the step again"
+            )
         optimizer.check_options(group)
         now = multi_tensor.options(optimizer.numbers, group)
         before, device = own.get(id(group), (None, None))
