@@ -102,7 +102,7 @@ def _kind(error: BaseException) -> str:
     )
 
 
-def _place(error: BaseException) -> str:
+def _where(error: BaseException) -> str:
     """Where in the user's program: the line that called into tinymp last."""
     outside, place = None, ""
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -204,7 +204,7 @@ class Captured:
                     gradients.put_back()  # those of this step were never computed
                     if "captur" in str(error).lower():
                         raise RuntimeError(
-                            f"capture: the step does what a CUDA graph cannot record{_place(error)}: {_kind(error)}: "
+                            f"capture: the step does what a CUDA graph cannot record{_where(error)}: {_kind(error)}: "
                             f"{error}"
                         ) from error
                     raise

@@ -571,6 +571,9 @@ def weight_gradient_cuda(xp: Any, x: Array, dy: Array, w: Array, g: Geometry) ->
     """weight_gradient rounded to w's dtype, of x (C, H, W, N) and dy (O, OH, OW, N)."""
     (o, *size, n), c = dy.shape, x.shape[0]
     rows, terms, positions = o // g.groups, c // g.groups * prod(g.kernel), prod(size) * n
+    if not direct(g, w) and pointwise(g, x.shape, tuple(size)):
+        images = x.reshape(g.groups, c // g.groups, -1)
+        return gemm(dy.reshape(g.groups, rows, -1), images.swapaxes(1, 2)).reshape(w.shape)
     width, numbers = at_once(n, x, dy), problem(x.shape, g, rows, tuple(size))
     dw = xp.empty(w.shape, w.dtype)
     if direct(g, w):
@@ -580,9 +583,6 @@ def weight_gradient_cuda(xp: Any, x: Array, dy: Array, w: Array, g: Geometry) ->
         KERNELS.launch("direct_gradient", x.dtype, grid, 256, x, dy, sums, parts, PIECE, width, *numbers)
         sum_parts(sums, None, dw)
         return dw
-    if pointwise(g, x.shape, tuple(size)):
-        images = x.reshape(g.groups, c // g.groups, -1)
-        return gemm(dy.reshape(g.groups, rows, -1), images.swapaxes(1, 2)).reshape(w.shape)
     split = ceil_div(positions, SHORTEST)
     tile, length, parts = schedule(tiles_for(x, width), rows, terms, g.groups, positions, split)
     sums = xp.empty((parts, *w.shape), FP32.storage) if parts > 1 else None

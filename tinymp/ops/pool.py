@@ -7,10 +7,10 @@ from typing import Any
 from ..arguments import flag, floating, integers
 from ..autograd import Array, Op
 from ..backend.kernels import Kernels
-from ..backend.layout import LONGEST, blocks, contiguous
+from ..backend.layout import LONGEST, blocks
 from ..precision import MOVEMENT, REDUCTION, add_to, reduce, store, widen
 from ..tensor import Tensor
-from .conv import Geometry, Pair, batch_first, channels_first, images_last, pad_spatial, taps, unpad_spatial
+from .conv import Geometry, Pair, batch_first, images_last, pad_spatial, taps, unpad_spatial
 
 KERNELS = Kernels(__file__)
 MOST_CELLS = 1 << 16  # along one side of adaptive pooling, unless the input is longer: more must be a mistake
@@ -71,7 +71,7 @@ class MaxPool2d(Op):
         if not _fits(x.shape, geometry.output(*x.shape[2:])):
             return NotImplemented
         self.shape = x.shape
-        windows, x = _windows(geometry, x.shape), _images(self.xp, x)
+        windows, x = _windows(geometry, x.shape), images_last(self.xp, x)
         y = self.xp.empty((x.shape[0], *geometry.output(*x.shape[1:3]), x.shape[3]), x.dtype)
         index = self.xp.empty(y.shape, _index_dtype(geometry))
         _launch(f"max_pool2d_forward{_suffix(index)}", y, (x, y, index), *windows)
@@ -81,7 +81,7 @@ class MaxPool2d(Op):
     def backward_cuda(self, dy: Array, _: None = None) -> Array:
         if not _fits(self.shape, dy.shape[2:]):
             return NotImplemented
-        index, dy = self.xp.ascontiguousarray(self.saved[0]), _images(self.xp, dy)
+        index, dy = self.xp.ascontiguousarray(self.saved[0]), images_last(self.xp, dy)
         dx = _empty_images(self.xp, self.shape, dy.dtype)
         _launch(f"max_pool2d_backward{_suffix(index)}", dx, (dy, index, dx), *_windows(self.geometry, self.shape))
         return batch_first(dx)
@@ -138,7 +138,7 @@ class AvgPool2d(Op):
         if not _fits(x.shape, geometry.output(*x.shape[2:])):
             return NotImplemented
         self.shape = x.shape
-        x = _images(self.xp, x)
+        x = images_last(self.xp, x)
         y = self.xp.empty((x.shape[0], *geometry.output(*x.shape[1:3]), x.shape[3]), x.dtype)
         _launch("avg_pool2d_forward", y, (x, y), *_windows(geometry, self.shape), include_pad, override or 0)
         return batch_first(y)
@@ -146,7 +146,7 @@ class AvgPool2d(Op):
     def backward_cuda(self, dy: Array) -> Array:
         if not _fits(self.shape, dy.shape[2:]):
             return NotImplemented
-        windows, dy = _windows(self.geometry, self.shape), _images(self.xp, dy)
+        windows, dy = _windows(self.geometry, self.shape), images_last(self.xp, dy)
         dx = _empty_images(self.xp, self.shape, dy.dtype)
         _launch("avg_pool2d_backward", dx, (dy, dx), *windows, self.include_pad, self.override or 0)
         return batch_first(dx)
@@ -190,7 +190,7 @@ class AdaptiveAvgPool2d(Op):
         if size == (1, 1) or not _fits(x.shape, size):
             return NotImplemented  # a single cell is one reduction: in `reduce`, many threads share a sum
         self.shape = x.shape
-        x = _images(self.xp, x)
+        x = images_last(self.xp, x)
         y = self.xp.empty((x.shape[0], *size, x.shape[3]), x.dtype)
         _launch("adaptive_avg_pool2d_forward", y, (x, y), *self._sides())
         return batch_first(y)
@@ -198,7 +198,7 @@ class AdaptiveAvgPool2d(Op):
     def backward_cuda(self, dy: Array) -> Array:
         if not _fits(self.shape, self.size):
             return NotImplemented
-        dy, dx = _images(self.xp, dy), _empty_images(self.xp, self.shape, dy.dtype)
+        dy, dx = images_last(self.xp, dy), _empty_images(self.xp, self.shape, dy.dtype)
         _launch("adaptive_avg_pool2d_backward", dx, (dy, dx), *self._sides())
         return batch_first(dx)
 
@@ -223,11 +223,6 @@ def _fits(shape: tuple, out: Pair) -> bool:
     """Whether there are images, and 32 bits suffice: places are numbered (channel, row) and (column, image)."""
     (n, c, h, w), (oh, ow) = shape, out
     return n > 0 and max(c * h, c * oh, w * n, ow * n, h * oh + h, w * ow + w) < 2**31
-
-
-def _images(xp: Any, x: Array) -> Array:
-    """x (N, C, H, W) as the kernels take it: contiguous (C, H, W, N), a copy where it lies otherwise."""
-    return contiguous(xp, channels_first(x))
 
 
 def _empty_images(xp: Any, shape: tuple, dtype: Any) -> Array:
