@@ -34,6 +34,7 @@ X = randn(3, 4)
 POSITIVE = np.abs(X) + 0.5
 PROBABILITY = 1 / (1 + np.exp(-X))
 IMAGE = randn(2, 2, 4, 4)
+REGIONS = np.array([[0, 0, 0, 2, 2]], "float32")
 SMALL = randn(2, 2, 3, 3, seed=3)
 SEQUENCE, STATE = randn(3, 2, 4), randn(2, 3, seed=1)  # T, B, D and B, H
 
@@ -103,6 +104,8 @@ CASES = {
     "max_pool2d": (lambda x: ops.max_pool2d(x, 2), IMAGE),
     "avg_pool2d": (lambda x: ops.avg_pool2d(x, 2), IMAGE),
     "adaptive_avg_pool2d": (lambda x: ops.adaptive_avg_pool2d(x, 3), IMAGE),
+    "roi_align": (lambda x, b: ops.roi_align(x, b, 2), IMAGE, CONSTANT, REGIONS),
+    "roi_pool": (lambda x, b: ops.roi_pool(x, b, 2), IMAGE, CONSTANT, REGIONS),
     "nearest": (lambda x: ops.interpolate(x, scale_factor=2), IMAGE),
     "bilinear": (lambda x: ops.interpolate(x, scale_factor=2, mode="bilinear"), IMAGE),
     "batch_norm": (lambda x, w, b: ops.batch_norm(x, None, None, w, b, training=True), IMAGE, randn(2), randn(2)),

@@ -14,6 +14,15 @@ from ..instead import absent_of_tensor as _absent_of_tensor
 from . import convert
 from .activation import elu, gelu, hardtanh, leaky_relu, logsigmoid, relu, sigmoid, silu, softplus, tanh
 from .attention import scaled_dot_product_attention
+from .boxes import (
+    batched_nms,
+    box_iou,
+    clip_boxes_to_image,
+    decode_boxes,
+    encode_boxes,
+    nms,
+    remove_small_boxes,
+)
 from .compare import (
     all,
     any,
@@ -80,6 +89,7 @@ from .rectifiers import glu, hardswish, mish, prelu, relu6
 from .recurrent import gru_cell, gru_layer, lstm_cell, lstm_layer
 from .reduce import amax, amin, argmax, argmin, cumsum, logsumexp, max, mean, min, std, sum, var
 from .resize import interpolate, pixel_shuffle
+from .roi import roi_align, roi_pool
 from .sampled import Sample, log_uniform_sample, sampled_softmax_loss
 from .scatter import scatter
 from .shape import (

@@ -1,0 +1,177 @@
+"""Boxes: overlap, suppression and codes, against loops in float64."""
+
+import math
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import device_array, host, rng
+from tinymp import ops
+
+
+def some_boxes(n, seed=0, size=40.0):
+    """Boxes in an image of 100 x 100, as float32."""
+    generator = rng(seed)
+    corner, sides = generator.uniform(0, 100 - size, (n, 2)), generator.uniform(1, size, (n, 2))
+    return np.concatenate([corner, corner + sides], 1).astype("float32")
+
+
+def iou(a, b):
+    shared = max(min(a[2], b[2]) - max(a[0], b[0]), 0) * max(min(a[3], b[3]) - max(a[1], b[1]), 0)
+    both = sum((x[2] - x[0]) * (x[3] - x[1]) for x in (a, b)) - shared
+    return shared / both if both else 0.0
+
+
+def greedy(boxes, scores, threshold, idxs=None):
+    """Non-maximum suppression as its definition says."""
+    kept = []
+    for i in sorted(range(len(boxes)), key=lambda i: (-scores[i], i)):
+        if all((idxs is not None and idxs[i] != idxs[j]) or iou(boxes[i], boxes[j]) <= threshold for j in kept):
+            kept.append(i)
+    return kept
+
+
+def call(function, *args):
+    """The function on arrays where the tests' tensors lie; the result on the host."""
+    return host(function(*[device_array(a) if isinstance(a, np.ndarray) else a for a in args]))
+
+
+def test_box_iou():
+    a, b = some_boxes(5), np.concatenate([some_boxes(6, 1), some_boxes(5)[:1], some_boxes(5)[:1] + 200])
+    got = call(ops.box_iou, a, b)
+    assert got.shape == (5, 8) and got.dtype == "float32"
+    # areas below 2^14 of three products, and the division: 8 roundings in FP32 of numbers below 2^14 / the union
+    wide = [[iou(x, y) for y in b.astype(float)] for x in a.astype(float)]
+    np.testing.assert_allclose(got, wide, rtol=8 * 2.0**-24 * 100, atol=1e-6)
+    assert got[0, 6] == 1 and got[0, 7] == 0
+    points = np.array([[1, 1, 1, 1], [1, 1, 1, 5]], "float32")
+    np.testing.assert_array_equal(call(ops.box_iou, points, points), np.zeros((2, 2)))
+    assert call(ops.box_iou, a[:0], b).shape == (0, 8)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("n", [1, 40, 150])
+def test_nms(n, threshold):
+    boxes, scores = some_boxes(n), (rng(1).permutation(n) // 2).astype("float32")  # pairs of equal scores
+    expected = greedy(boxes.astype(float), scores, threshold)
+    assert n < 150 or threshold == 1 or len(expected) < n
+    got = call(ops.nms, boxes, scores, threshold)
+    assert got.dtype == "int64"
+    np.testing.assert_array_equal(got, expected)
+    groups = rng(2).integers(-1, 3, n)
+    np.testing.assert_array_equal(
+        call(ops.batched_nms, boxes, scores, groups, threshold), greedy(boxes.astype(float), scores, threshold, groups)
+    )
+
+
+def test_nms_at_the_threshold_of_equals_and_of_none():
+    boxes = np.array([[0, 0, 10, 1], [0, 0, 5, 1], [0, 0, 10, 1], [3, 3, 3, 9], [3, 3, 3, 9]], "float32")
+    scores = np.array([1, np.inf, 1, -np.inf, 2])
+    for dtype in ("float16", "float32"):
+        assert call(ops.nms, boxes, scores.astype(dtype), 0.5).tolist() == [1, 4, 0, 3]  # no area: no overlap
+    tenths = np.array([[0, 0, 10, 1], [0, 0, 3, 1]], "float32")
+    assert call(ops.nms, tenths, np.zeros(2, "float32"), 0.3).tolist() == [0, 1]  # 3 / 10 is not above 0.3
+    for got in (
+        call(ops.nms, boxes[:0], np.zeros(0, "float32"), 0.5),
+        call(ops.batched_nms, boxes[:0], np.zeros(0, "float32"), np.zeros(0, "int64"), 0.5),
+    ):
+        assert got.shape == (0,) and got.dtype == "int64"
+
+
+def test_tensors_give_tensors():
+    boxes, scores = mp.tensor(some_boxes(9)), mp.tensor(np.arange(9.0).astype("float16"), requires_grad=True)
+    kept = ops.nms(boxes, scores, 0.5)
+    assert isinstance(kept, mp.Tensor) and kept.dtype == "int64" and kept.device == boxes.device
+    codes = ops.encode_boxes(boxes, boxes, (1, 1, 1, 1))
+    for y in (ops.box_iou(boxes, boxes), ops.clip_boxes_to_image(boxes, (9, 9)), codes):
+        assert isinstance(y, mp.Tensor) and y.dtype == "float32" and not y.requires_grad
+
+
+def test_clip_and_remove():
+    boxes = np.array([[-3, -2, 5, 4], [2, 8, 30, 11], [40, 1, 50, 2]], "float32")
+    cut = call(ops.clip_boxes_to_image, boxes, (10, 20))
+    np.testing.assert_array_equal(cut, [[0, 0, 5, 4], [2, 8, 20, 10], [20, 1, 20, 2]])
+    assert call(ops.remove_small_boxes, cut, 2.0).tolist() == [0, 1]
+    assert call(ops.remove_small_boxes, cut, 2.5).tolist() == [0]
+
+
+def test_codes_there_and_back():
+    """The codes of a hand-worked pair; and back to the boxes within FP32's roundings of numbers up to 128."""
+    p, g = np.array([[0, 0, 10, 20]], "float32"), np.array([[10, 0, 30, 10]], "float32")
+    np.testing.assert_allclose(
+        call(ops.encode_boxes, g, p, (10.0, 10.0, 5.0, 5.0)),
+        [[10 * 15 / 10, 10 * -5 / 20, 5 * math.log(2), 5 * math.log(0.5)]],
+        rtol=2.0**-22,
+    )
+    wanted, proposals = some_boxes(50), some_boxes(50, 1)
+    for weights in ((1, 1, 1, 1), (10.0, 10.0, 5.0, 5.0)):
+        codes = call(ops.encode_boxes, wanted, proposals, weights)
+        np.testing.assert_allclose(call(ops.decode_boxes, codes, proposals, weights), wanted, atol=128 * 2.0**-20)
+
+
+def test_codes_of_several_classes_and_beyond_the_largest():
+    boxes = some_boxes(7)
+    codes = rng(3).standard_normal((7, 12)).astype("float16")
+    got = call(ops.decode_boxes, codes, boxes, (1, 1, 1, 1))
+    assert got.shape == (7, 12) and got.dtype == "float32"
+    for k in range(3):
+        one = call(ops.decode_boxes, np.ascontiguousarray(codes[:, 4 * k : 4 * k + 4]), boxes, (1, 1, 1, 1))
+        np.testing.assert_array_equal(got[:, 4 * k : 4 * k + 4], one)
+    far = np.array([[0, 0, 1000, np.inf]], "float32")
+    unit = np.array([[-8, -8, 8, 8]], "float32")
+    np.testing.assert_allclose(call(ops.decode_boxes, far, unit, (1, 1, 1, 1)), [[-500, -500, 500, 500]], rtol=2.0**-20)
+
+
+BAD = np.array([[0, 0, 1, 1], [0, 0, 1, 1], [3, 0, 2, 1]], "float32")
+NAN = np.array([[0, 0, 1, 1], [0, 0, np.nan, 1]], "float32")
+ONES = np.ones(3, "float32")
+FLAT = np.array([[0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1]], "float32")
+
+
+@pytest.mark.cpu  # on a GPU the values are not looked at before somebody waits: see test_boxes_cuda.py
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda: ops.nms(BAD, ONES, 0.5), r"x1 <= x2 and y1 <= y2, got \[3.0, 0.0, 2.0, 1.0\] at index 2"),
+        (
+            lambda: ops.box_iou(FLAT, NAN),
+            r"every box of `boxes2` to be finite, .* got \[0.0, 0.0, nan, 1.0\] at index 1",
+        ),
+        (lambda: ops.nms(FLAT, np.array([1, 2, np.nan], "float32"), 0.5), "no nan among `scores`, got nan at index 2"),
+        (lambda: ops.encode_boxes(BAD, FLAT, (1, 1, 1, 1)), "every box of `reference_boxes` to be finite"),
+        (lambda: ops.encode_boxes(FLAT, FLAT, (1, 1, 1, 1)), r"`reference_boxes` to have an area, .* at index 1"),
+        (lambda: ops.decode_boxes(FLAT, NAN[1:], (1, 1, 1, 1)), "every box of `boxes` to be finite"),
+    ],
+)
+def test_refused_boxes_are_named(function, message):
+    with pytest.raises(ValueError, match=message):
+        function()
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "message"),
+    [
+        (lambda: ops.nms(FLAT.astype("float16"), ONES, 0.5), TypeError, "`boxes` to be float32 under every policy"),
+        (lambda: ops.nms(FLAT[:, :3], ONES, 0.5), ValueError, r"`boxes` of shape \(n, 4\), got \(3, 3\)"),
+        (lambda: ops.nms(FLAT, ONES[:2], 0.5), ValueError, r"`scores` of shape \(3,\), one for each box, got \(2,\)"),
+        (lambda: ops.nms(FLAT, ONES.astype(int), 0.5), TypeError, "`scores` to be floating, got int64"),
+        (lambda: ops.nms(FLAT, ONES, 50), ValueError, r"`iou_threshold` to be in \[0, 1\], got 50"),
+        (lambda: ops.nms(FLAT.tolist(), ONES, 0.5), TypeError, "a Tensor or an array for `boxes`, got list"),
+        (lambda: ops.batched_nms(FLAT, ONES, ONES, 0.5), TypeError, "`idxs` to hold integers, got float32"),
+        (lambda: ops.batched_nms(FLAT, ONES, np.ones(4, int), 0.5), ValueError, r"`idxs` of shape \(3,\)"),
+        (lambda: ops.clip_boxes_to_image(FLAT, 5), ValueError, r"`size` \(height, width\), got 5"),
+        (lambda: ops.encode_boxes(FLAT[:1], FLAT[2:], (1, 1, 1)), ValueError, "`weights` to be four numbers"),
+        (lambda: ops.encode_boxes(FLAT[:1], FLAT[:0], (1, 1, 1, 1)), ValueError, "got 1 for 0"),
+        (lambda: ops.decode_boxes(FLAT, FLAT, (1, 1, 1, 0)), ValueError, "`weights` to be above 0"),
+        (
+            lambda: ops.decode_boxes(ONES, FLAT, (1, 1, 1, 1)),
+            ValueError,
+            r"of shape \(3, 4 k\) for 3 boxes, got \(3,\)",
+        ),
+        (lambda: ops.decode_boxes(FLAT.astype(int), FLAT, (1,) * 4), TypeError, "`rel_codes` to be floating"),
+    ],
+)
+def test_refused_arguments(function, error, message):
+    with pytest.raises(error, match=message):
+        function()

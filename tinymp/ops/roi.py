@@ -1,0 +1,208 @@
+"""Regions of interest: every region (box) of an image as a small image of one size. Boxes stay FP32, see boxes.py.
+
+Sums are FP32, and the gradients of regions that overlap add up in FP32 and are rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..arguments import flag, floating, integer, integers, number
+from ..autograd import Array, Op
+from ..precision import FP32, MOVEMENT, REDUCTION, add_to, reduce, scatter_add, store, widen
+from ..tensor import Tensor
+from .boxes import arrays, require_all, require_boxes
+from .conv import Pair
+
+FARTHEST = 1 << 16  # places of the input, from its corner to that of a region: more must be a mistake
+
+
+class RoIAlign(Op):
+    """y_pq = the mean of bilinear samples of x in cell (p, q) of a region (He et al., 2017) = sum A_ph B_qw x_hw, where
+    A weighs x's rows and B its columns;  dx_hw = the sum of A_ph B_qw dy_pq, also over the regions.
+
+    x: (N, C, H, W). Returns (K, C, *size).
+    """
+
+    kind = REDUCTION
+    name = "roi_align"
+
+    def forward(self, x: Array, *, rois: Array, size: Pair, scale: float, ratio: int, aligned: bool) -> Array:
+        self.shape = x.shape
+        wide = widen(x).transpose(0, 2, 3, 1)
+        y = self.xp.empty((len(rois), *size, x.shape[1]), wide.dtype)
+        for k, n, rows, a, cols, b in self._regions(wide.dtype):
+            part = reduce(a[:, :, None, None] * wide[n, rows, cols], 1, "sum", like=x)  # PH, 1, w, C
+            y[k] = reduce(b[:, :, None] * part, 2, "sum", like=x)[:, :, 0]
+        return store(y.transpose(0, 3, 1, 2), like=x)
+
+    def backward(self, dy: Array) -> Array:
+        (n, c, h, w), wide = self.shape, widen(dy).transpose(0, 2, 3, 1)
+        dx = self.xp.zeros((n, h, w, c), wide.dtype)
+        for k, n, rows, a, cols, b in self._regions(wide.dtype):
+            part = reduce(b[:, :, None] * wide[k][:, :, None], 1, "sum", like=dy)  # PH, 1, w, C
+            part = reduce(a[:, :, None, None] * part, 0, "sum", like=dy)
+            add_to(dx[n, rows, cols], part[0], like=dy)
+        return store(dx.transpose(0, 3, 1, 2), like=dy)
+
+    def _regions(self, dtype: Any) -> Iterator[tuple]:
+        """Of every region: its number, its image, and for rows and columns the part it sees and the weights there."""
+        starts, lengths, grids = (v.tolist() for v in sampling(self))
+        images = backend.to_cpu(self.rois[:, 0]).tolist()
+        for k, n in enumerate(images):
+            sides = zip(starts[k], lengths[k], grids[k], self.size, self.shape[2:])
+            (rows, a), (cols, b) = (_weights(*side) for side in sides)
+            yield k, int(n), rows, self.xp.asarray(a, dtype), cols, self.xp.asarray(b, dtype)
+
+
+def sampling(op: Any) -> list[np.ndarray]:
+    """Where regions begin, how long they are and how many samples a cell has, in y and x (K, 2): FP32 on the host."""
+    rois = backend.to_cpu(op.rois)
+    corners = rois[:, [2, 1, 4, 3]] * op.scale - (0.5 if op.aligned else 0.0)
+    starts, lengths = corners[:, :2], corners[:, 2:] - corners[:, :2]
+    lengths = lengths if op.aligned else np.maximum(lengths, 1)
+    grids = np.ceil(lengths / np.asarray(op.size, rois.dtype))
+    return [starts, lengths, grids if op.ratio <= 0 else np.full_like(grids, op.ratio)]
+
+
+def _weights(start: float, length: float, grid: float, cells: int, n: int) -> tuple[slice, np.ndarray]:
+    """Which of n places in a row the samples touch, and the weight of each in the mean of each cell (cells, places).
+
+    A sample at v takes the place h with the weight max(0, 1 - |v - h|), v within [0, n - 1], and is 0 beyond [-1, n].
+    """
+    m = int(grid)
+    v = start + (np.arange(cells) + (np.arange(m)[:, None] + 0.5) / max(m, 1)) * (length / cells)  # m, cells
+    inside = (v >= -1) & (v <= n)
+    if not inside.any():
+        return slice(0), np.zeros((cells, 0))
+    v = np.clip(v, 0, n - 1)
+    seen = slice(int(v[inside].min()), min(int(v[inside].max()) + 2, n))
+    hats = np.maximum(1 - abs(v[..., None] - np.arange(seen.start, seen.stop)), 0) * inside[..., None]
+    return seen, sum(hats) / m
+
+
+class RoIPool(Op):
+    """y = the largest x of each cell of a region (Girshick, 2015; nan if one is), 0 if it is empty;  its place gets dy.
+
+    The corners are rounded to places of x; the last place belongs to the region. Cell p of P begins at floor(p n / P)
+    and ends before ceil((p + 1) n / P). Gradients add up in FP32.
+    """
+
+    kind = MOVEMENT
+    gradient = REDUCTION
+    name = "roi_pool"
+
+    def forward(self, x: Array, *, rois: Array, size: Pair, scale: float) -> Array:
+        self.shape, xp = x.shape, self.xp
+        _, c, h, w = x.shape
+        planes, index = widen(x).reshape(len(x), c, h * w), xp.empty((len(rois), c, *size), "int32")
+        for k, (n, starts, lengths) in enumerate(_corners(rois, scale)):
+            sides = zip(starts, lengths, size, (h, w))
+            (rows, no_rows), (cols, no_cols) = (_cells(*side) for side in sides)
+            places = (rows[:, None, :, None] * w + cols[:, None]).reshape(*size, -1)  # of every cell
+            if places.size:
+                places, (p, q) = xp.asarray(places), xp.ogrid[: size[0], : size[1]]
+                best = xp.take(planes[n], places, 1).argmax(3)  # the first of equals, and of nans
+                index[k] = places[p, q, best]
+            index[k][:, xp.asarray(no_rows[:, None] | no_cols)] = -1
+        self.save(index)
+        return self.device.select(index >= 0, xp.take(x.reshape(-1), xp.minimum(self._places(), x.size - 1)))
+
+    def backward(self, dy: Array) -> Array:
+        n = prod(self.shape)
+        dx = scatter_add(n + 1, self._places().reshape(-1), dy.reshape(-1), like=dy)
+        return store(dx[:n].reshape(self.shape), like=dy)
+
+    def _places(self) -> Array:
+        """Where in x the maxima are, counted in row-major order; for empty cells, the place behind the last."""
+        (index,), (n, c, h, w), xp = self.saved, self.shape, self.xp
+        image = xp.asarray(self.rois[:, 0], "int64")[:, None, None, None]
+        planes = (image * c + xp.arange(c)[:, None, None]) * (h * w)
+        return xp.where(index < 0, n * c * h * w, planes + index)
+
+
+def _corners(rois: Array, scale: float) -> Iterator[tuple]:
+    """The image of every region, and in y and x its first place and how many it has; halves are rounded away from 0."""
+    rois = backend.to_cpu(rois)
+    at = rois[:, 1:] * scale
+    corners = np.trunc(2 * at) - np.trunc(at)
+    for n, x1, y1, x2, y2 in np.concatenate([rois[:, :1], corners], 1).tolist():
+        yield int(n), (int(y1), int(x1)), (int(y2 - y1) + 1, int(x2 - x1) + 1)
+
+
+def _cells(start: int, length: int, cells: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """The places of each cell (cells, most), of which the last is repeated where it has fewer, and which have none."""
+    p = np.arange(cells)
+    begin, end = (np.clip(start + v, 0, n) for v in (p * length // cells, -(-(p + 1) * length // cells)))
+    places = np.minimum(begin[:, None] + np.arange((end - begin).max()), end[:, None] - 1)
+    return np.maximum(places, 0), end <= begin
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+def _regions(op: str, input: Any, boxes: Any, output_size: Any, spatial_scale: Any) -> tuple[Tensor, dict[str, Any]]:
+    """The checked input, and the options that both ops have; the boxes as one array (K, 5) of their own."""
+    x = floating(op, "input", input)
+    if x.ndim != 4 or 0 in x.shape[1:]:
+        raise ValueError(f"{op}: expected `input` to be (N, C, H, W), of which N may be 0, got {x.shape}")
+    size = integers(op, "output_size", output_size, 2, 1)
+    scale = number(op, "spatial_scale", spatial_scale, 0, above=True)
+    xp = backend.of(x.data).xp
+    if isinstance(boxes, (tuple, list)):
+        if len(boxes) != len(x):
+            raise ValueError(f"{op}: expected boxes of each of the {len(x)} images of `input`, got {len(boxes)}")
+        given = arrays(op, input=x, **{f"boxes[{i}]": b for i, b in enumerate(boxes)})[1:]
+        for i, b in enumerate(given):
+            require_boxes(op, f"boxes[{i}]", b)
+        numbered = [xp.concatenate([xp.full((len(b), 1), i, b.dtype), b], 1) for i, b in enumerate(given)]
+        rois = xp.concatenate([xp.empty((0, 5), FP32.storage), *numbered])
+    else:
+        _, rois = arrays(op, input=x, boxes=boxes)
+        require_boxes(op, "boxes", rois, columns=5)
+        images = rois[:, 0]
+        good = (images >= 0) & (images < len(x)) & (images == xp.floor(images))
+        require_all(good, f"{op}: expected `boxes` to begin with the number of an image, one of {len(x)}", rois)
+        rois = rois.copy()
+    near = (abs(rois[:, 1:]) * scale <= FARTHEST).all(1)
+    require_all(near, f"{op}: expected `boxes` within {FARTHEST} places of the corner of `input`", rois)
+    return x, {"rois": rois, "size": size, "scale": scale}
+
+
+def roi_align(
+    input: Tensor,
+    boxes: Any,
+    output_size: Any,
+    spatial_scale: float = 1.0,
+    sampling_ratio: int = -1,
+    aligned: bool = False,
+) -> Tensor:
+    """Every box of input (N, C, H, W) in cells, as (K, C, *output_size): the mean of bilinear samples in each.
+
+    boxes: FP32 Tensors or arrays, one (L, 4) for each image, or (K, 5) with the image's number first; in pixels, of
+    which input has spatial_scale times as many. sampling_ratio: samples in a cell along each axis; without (-1) about
+    one for each place of input. aligned: pixels have their centres at halves, as they should; else at whole numbers,
+    and a box has at least the size of one place. Gradients are input's alone.
+    ValueError that names the index of a box with x2 < x1 or y2 < y1, one that is not finite, or that of no image.
+    """
+    ratio = integer(sampling_ratio)
+    if ratio is None:
+        raise TypeError(f"roi_align: expected `sampling_ratio` to be an integer, got {sampling_ratio!r}")
+    whether = flag("roi_align", "aligned", aligned)
+    x, options = _regions("roi_align", input, boxes, output_size, spatial_scale)
+    return RoIAlign.apply(x, **options, ratio=ratio, aligned=whether)
+
+
+def roi_pool(input: Tensor, boxes: Any, output_size: Any, spatial_scale: float = 1.0) -> Tensor:
+    """Every box of input (N, C, H, W) in cells, as (K, C, *output_size): the maximum of each, 0 where it is empty.
+
+    boxes, spatial_scale and errors: as of `roi_align`. Cells are cut by integers; torchvision does it in FP32, which
+    for a few sizes takes in one place more.
+    """
+    x, options = _regions("roi_pool", input, boxes, output_size, spatial_scale)
+    return RoIPool.apply(x, **options)
