@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tinymp.data import read_idx
+from tinymp.data import PICTURES, read_idx, read_picture
 
 from .datasets import brought
 
 if TYPE_CHECKING:  # imported where pictures are read or written: the networks of dcgan.py need none
     from PIL import Image
 
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 GREY = {"1", "L", "LA"}  # Pillow's names for how pixels are stored
-DEEP = ("I", "F")  # more than 8 bits per value: what is white there, nobody says
 
 
 def load(folder: str | Path | None, size: int, colours: int | None = None) -> np.ndarray:
@@ -28,7 +26,7 @@ def load(folder: str | Path | None, size: int, colours: int | None = None) -> np
 
     FileNotFoundError if there are none; ValueError names the picture that cannot be read, or is too small.
     """
-    pictures = _decoded(_orl()) if folder is None else _pictures(Path(folder))
+    pictures = ((str(path), read_picture(path)) for path in _orl()) if folder is None else _pictures(Path(folder))
     squares = [_square(name, picture, size, colours) for name, picture in pictures]
     depth = max(square.shape[2] for square in squares)
     images = np.empty((len(squares), depth, size, size), np.uint8)
@@ -71,26 +69,14 @@ def _pictures(folder: Path) -> Iterator[tuple[str, Image.Image]]:
         )
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     idx = [path for path in files if "images" in path.name and "idx" in path.name]
-    found = idx or [path for path in files if path.suffix.lower() in SUFFIXES]
+    found = idx or [path for path in files if path.suffix.lower() in PICTURES]
     if not found:
         names = ", ".join(path.name for path in files[:8]) or "nothing"
         raise FileNotFoundError(
-            f"images: expected pictures ({', '.join(sorted(SUFFIXES))}) or idx files (train-images-idx3-ubyte, ...) in "
+            f"images: expected pictures ({', '.join(sorted(PICTURES))}) or idx files (train-images-idx3-ubyte, ...) in "
             f"{folder}, which holds {names}{', ...' if len(files) > 8 else ''}"
         )
-    return _from_idx(idx) if idx else _decoded(found)
-
-
-def _decoded(files: list[Path]) -> Iterator[tuple[str, Image.Image]]:
-    from PIL import Image, ImageOps
-
-    for path in files:
-        try:
-            with Image.open(path) as file:
-                picture = ImageOps.exif_transpose(file)  # phones note which side is up instead of turning the picture
-        except Exception as error:  # a damaged file makes Pillow raise whatever its decoder runs into
-            raise ValueError(f"images: {path} cannot be read as a picture: {error}") from error
-        yield str(path), picture
+    return _from_idx(idx) if idx else ((str(path), read_picture(path)) for path in found)
 
 
 def _from_idx(files: list[Path]) -> Iterator[tuple[str, Image.Image]]:
@@ -116,8 +102,6 @@ def _square(name: str, picture: Image.Image, size: int, colours: int | None) -> 
     """uint8 (size, size, 1 or 3)."""
     from PIL.Image import Resampling
 
-    if picture.mode.startswith(DEEP):
-        raise ValueError(f"images: expected 8 bits per colour, got Pillow's mode {picture.mode} in {name}; convert it")
     side = min(picture.size)
     if 4 * side < size:
         raise ValueError(

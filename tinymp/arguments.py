@@ -25,7 +25,6 @@ _WHY = {
     "device": "the result lives where its input does",
     "requires_grad": "the result requires a gradient when an input does",
     "batch_sampler": "give batch_size= and, for the order, sampler=",
-    "num_workers": "one thread loads ahead; set prefetch=, the number of batches",
     "pin_memory": "batches are ordinary arrays",
 }
 

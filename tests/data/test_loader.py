@@ -10,6 +10,7 @@ import pytest
 
 import tinymp as mp
 from tinymp.data import DataLoader, Dataset, Subset, TensorDataset, default_collate, random_split
+from tinymp.data import loader as module
 
 X = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float16)
 Y = np.arange(10)
@@ -43,7 +44,8 @@ def threads():
 @pytest.fixture(autouse=True)
 def no_thread_is_left():
     yield
-    gc.collect()
+    if threads():  # of a loop that only the collector finds, or about to end
+        gc.collect()
     deadline = time.monotonic() + 10
     while threads():
         assert time.monotonic() < deadline, "a prefetching thread is left"
@@ -53,13 +55,14 @@ def no_thread_is_left():
 # ------------------------------------------------------------------------------------------------------------ batches
 
 
+@pytest.mark.parametrize("num_workers", [0, 3])
 @BOTH
 @pytest.mark.parametrize("dataset", [Rows(), TensorDataset(X, Y), Subset(Subset(TensorDataset(X, Y), Y), Y)])
 @pytest.mark.parametrize(
     ("batch_size", "drop_last", "lengths"), [(4, False, [4, 4, 2]), (4, True, [4, 4]), (20, False, [10])]
 )
-def test_batches_in_order(prefetch, dataset, batch_size, drop_last, lengths):
-    loader = DataLoader(dataset, batch_size, drop_last=drop_last, prefetch=prefetch)
+def test_batches_in_order(prefetch, dataset, batch_size, drop_last, lengths, num_workers):
+    loader = DataLoader(dataset, batch_size, drop_last=drop_last, prefetch=prefetch, num_workers=num_workers)
     batches = list(loader)
     assert [len(y) for _, y in batches] == lengths
     assert len(loader) == len(lengths)
@@ -114,23 +117,32 @@ def test_a_derived_dataset_keeps_its_own_items():
     assert numbers(DataLoader(Backwards(TensorDataset(X, Y), [1, 2, 3]), 5)) == [[3, 2, 1]]
 
 
+@pytest.mark.parametrize("num_workers", [0, 3])
 @BOTH
 @pytest.mark.parametrize("sampler", [[3, 3, 0], np.array([3, 3, 0]), mp.tensor([3, 3, 0])])
-def test_sampler_and_collate_fn(prefetch, sampler):
-    loader = DataLoader(Rows(), 2, sampler=sampler, collate_fn=lambda items: [y for _, y in items], prefetch=prefetch)
+def test_sampler_and_collate_fn(prefetch, sampler, num_workers):
+    loader = DataLoader(
+        Rows(),
+        2,
+        sampler=sampler,
+        collate_fn=lambda items: [y for _, y in items],
+        prefetch=prefetch,
+        num_workers=num_workers,
+    )
     assert list(loader) == list(loader) == [[3, 3], [0]]
     assert len(loader) == 2
     joined = DataLoader(TensorDataset(Y), 2, sampler=sampler, collate_fn=len)  # also there it gets items
     assert list(joined) == [2, 1]
 
 
-def test_the_dataset_sees_the_context_of_the_loop():
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_the_dataset_sees_the_context_of_the_loop(num_workers):
     class Context(Rows):
         def __getitem__(self, i):
             return mp.current_policy().name, mp.is_grad_enabled()
 
     with mp.use(mp.FP32), mp.no_grad():
-        ((names, enabled),) = DataLoader(Context(), 10)
+        ((names, enabled),) = DataLoader(Context(), 10, num_workers=num_workers)
     assert set(names) == {"FP32"}
     assert not enabled.data.any()
 
@@ -139,11 +151,11 @@ def test_the_dataset_sees_the_context_of_the_loop():
 
 
 @pytest.mark.parametrize("dataset", [Rows(), TensorDataset(X, Y)])
-def test_shuffling_is_seeded_new_in_each_epoch_and_independent_of_prefetch(dataset):
+def test_shuffling_is_seeded_new_in_each_epoch_and_independent_of_threads(dataset):
     runs = []
-    for prefetch in (0, 1, 5):
+    for prefetch, num_workers in ((0, 0), (1, 0), (5, 0), (0, 3), (1, 2)):
         for how in ({"seed": 3}, {"generator": np.random.default_rng(3)}):
-            loader = DataLoader(dataset, 3, shuffle=True, prefetch=prefetch, **how)
+            loader = DataLoader(dataset, 3, shuffle=True, prefetch=prefetch, num_workers=num_workers, **how)
             runs.append([numbers(loader) for _ in range(3)])
     assert all(run == runs[0] for run in runs)
     epochs = [[i for batch in epoch for i in batch] for epoch in runs[0]]
@@ -167,11 +179,12 @@ def test_only_shuffling_draws_from_tinymps_generator():
     assert mp.backend.cpu.generator.bit_generator.state == state
 
 
+@pytest.mark.parametrize("num_workers", [0, 3])
 @BOTH
-def test_two_loops_at_once_and_one_left_early(prefetch):
-    loader = DataLoader(Rows(), 2, shuffle=True, seed=0, prefetch=prefetch)
+def test_two_loops_at_once_and_one_left_early(prefetch, num_workers):
+    loader = DataLoader(Rows(), 2, shuffle=True, seed=0, prefetch=prefetch, num_workers=num_workers)
     expected = [numbers(loader) for _ in range(3)]
-    loader = DataLoader(Rows(), 2, shuffle=True, seed=0, prefetch=prefetch)
+    loader = DataLoader(Rows(), 2, shuffle=True, seed=0, prefetch=prefetch, num_workers=num_workers)
     for _ in loader:
         break
     pairs = list(zip(loader, loader))
@@ -208,6 +221,77 @@ def test_the_thread_loads_ahead_but_no_further_than_prefetch():
     assert not threads()
 
 
+@pytest.mark.parametrize(("batch_size", "prefetch"), [(3, 0), (1, 2), (2, 1)])
+def test_num_workers_load_items_side_by_side(batch_size, prefetch):
+    """Also those of several batches, where these are loaded ahead."""
+    together = threading.Barrier(3)
+
+    class Three(Rows):
+        def __getitem__(self, i):
+            if i < 3:
+                together.wait(10)  # or BrokenBarrierError
+            return i
+
+    loader = DataLoader(Three(), batch_size, num_workers=3, prefetch=prefetch)
+    assert [i for batch in loader for i in batch.tolist()] == Y.tolist()
+
+
+def test_num_workers_load_no_further_than_prefetch():
+    seen = []
+
+    class Seen(Rows):
+        def __getitem__(self, i):
+            seen.append(i)
+            return i
+
+    batches = iter(DataLoader(Seen(), 2, num_workers=3, prefetch=1))
+    for n in (4, 6):
+        next(batches)
+        deadline = time.monotonic() + 10
+        while len(seen) < n and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.02)
+        assert sorted(seen) == list(range(n))
+        assert len(threads()) == 3
+
+
+@BOTH
+def test_of_the_errors_in_a_batch_that_of_the_first_item_is_raised(prefetch):
+    second = threading.Event()
+
+    class Broken(Rows):
+        def __getitem__(self, i):
+            if i == 4:
+                second.set()
+            if i == 3:
+                second.wait(10)
+            raise ValueError(f"no picture {i}")
+
+    with pytest.raises(ValueError, match="no picture 3"):
+        list(DataLoader(Broken(), 3, sampler=[3, 4, 5], num_workers=2, prefetch=prefetch))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_waiting_threads_hold_no_items(num_workers):
+    alive = []
+
+    class Item(np.ndarray):
+        pass
+
+    class Items(Rows):
+        def __getitem__(self, i):
+            item = np.zeros(3).view(Item)
+            alive.append(ref(item))
+            return item
+
+    batches = iter(DataLoader(Items(), 2, num_workers=num_workers, prefetch=2))
+    next(batches)
+    deadline = time.monotonic() + 10
+    while len(alive) < 6 or any(item() is not None for item in alive):
+        assert time.monotonic() < deadline, "a batch is made, but its items are held"
+        time.sleep(0.001)
+
+
 class Cycle:
     """Only the garbage collector frees it."""
 
@@ -215,21 +299,22 @@ class Cycle:
         self.batches, self.me = batches, self
 
 
+@pytest.mark.parametrize("num_workers", [0, 3])
 @pytest.mark.parametrize("depth", [1, 2, 4])
 @pytest.mark.parametrize("wait", [0, 0.01])
-def test_leaving_the_loop_stops_the_thread(depth, wait):
-    for _ in DataLoader(Rows(), prefetch=depth):
+def test_leaving_the_loop_stops_the_thread(depth, wait, num_workers):
+    for _ in DataLoader(Rows(), prefetch=depth, num_workers=num_workers):
         time.sleep(wait)  # 0: the thread is still busy; 0.01: it waits for a batch to be taken
         break
     with pytest.raises(ZeroDivisionError):
-        [1 / 0 for _ in DataLoader(Rows(), prefetch=depth)]
-    batches = iter(DataLoader(Rows(), prefetch=depth))
+        [1 / 0 for _ in DataLoader(Rows(), prefetch=depth, num_workers=num_workers)]
+    batches = iter(DataLoader(Rows(), prefetch=depth, num_workers=num_workers))
     next(batches)
     del batches
-    cycle = Cycle(iter(DataLoader(Rows(), prefetch=depth)))
+    cycle = Cycle(iter(DataLoader(Rows(), prefetch=depth, num_workers=num_workers)))
     next(cycle.batches)
     del cycle
-    iter(DataLoader(Rows(), prefetch=depth))  # never begun
+    iter(DataLoader(Rows(), prefetch=depth, num_workers=num_workers))  # never begun
 
 
 @BOTH
@@ -251,18 +336,22 @@ def test_a_thread_whose_loop_was_left_does_not_meet_the_next_epoch_in_the_datase
     assert max(most) == 1
 
 
-def test_many_epochs_left_early_neither_hang_nor_leak():
-    loader = DataLoader(TensorDataset(X, Y), 1, shuffle=True, seed=0)
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_many_epochs_left_early_neither_hang_nor_leak(num_workers):
+    loader = DataLoader(TensorDataset(X, Y), 1, shuffle=True, seed=0, num_workers=num_workers)
     for n in range(300):
         for i, _ in enumerate(loader):
             if i == n % 10:
                 break
 
 
+@pytest.mark.parametrize("num_workers", [0, 3])
 @BOTH
 @pytest.mark.parametrize("error", [ValueError, FileNotFoundError, KeyError])
-def test_an_error_of_the_dataset_is_raised_in_the_loop(prefetch, error):
-    loader = DataLoader(Subset(Rows(broken=7, error=error), range(1, 10)), 3, prefetch=prefetch)
+def test_an_error_of_the_dataset_is_raised_in_the_loop(prefetch, error, num_workers):
+    loader = DataLoader(
+        Subset(Rows(broken=7, error=error), range(1, 10)), 3, prefetch=prefetch, num_workers=num_workers
+    )
     batches = iter(loader)
     assert [next(batches)[1].tolist() for _ in range(2)] == [[1, 2, 3], [4, 5, 6]]  # what came before is delivered
     with pytest.raises(error) as caught:
@@ -276,27 +365,81 @@ def test_an_error_of_the_dataset_is_raised_in_the_loop(prefetch, error):
     assert len(numbers(loader)) == 3  # and the loader still works
 
 
+@pytest.mark.parametrize("num_workers", [0, 3])
 @BOTH
-def test_stop_iteration_in_a_dataset_does_not_end_the_epoch_silently(prefetch):
+def test_stop_iteration_in_a_dataset_does_not_end_the_epoch_silently(prefetch, num_workers):
     with pytest.raises(RuntimeError) as caught:
-        list(DataLoader(Rows(broken=3, error=StopIteration), prefetch=prefetch))
+        list(DataLoader(Rows(broken=3, error=StopIteration), prefetch=prefetch, num_workers=num_workers))
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
+@pytest.mark.parametrize("num_workers", [0, 3])
 @BOTH
-def test_an_error_leaves_no_cycle_that_keeps_batches_alive(prefetch):
+def test_an_error_leaves_no_cycle_that_keeps_batches_alive(prefetch, num_workers):
     class Broken(Exception):
         pass
 
     gc.disable()
     try:
         try:
-            list(DataLoader(Rows(broken=7, error=Broken), prefetch=prefetch))
+            list(DataLoader(Rows(broken=7, error=Broken), prefetch=prefetch, num_workers=num_workers))
         except Broken as error:
             alive = ref(error)
         assert alive() is None
     finally:
         gc.enable()
+
+
+# ---------------------------------------------------------------------------------------------- epochs, and the waiting
+
+
+class InEpoch(Rows):
+    epoch = None
+
+    def in_epoch(self, epoch):
+        other = InEpoch()
+        other.epoch = epoch
+        return other
+
+    def __getitem__(self, i):
+        return self.epoch, i
+
+
+@pytest.mark.parametrize("how", [{"prefetch": 0}, {}, {"num_workers": 3}])
+def test_the_dataset_is_told_the_epoch_that_begins(how):
+    loader = DataLoader(Subset(InEpoch(), [3, 4]), 2, **how)
+    assert loader.epoch == 0
+    pairs = [pair for both in zip(loader, loader) for pair in both]  # two loops at once: two epochs
+    assert [e.tolist() for e, _ in pairs] == [[0, 0], [1, 1]]
+    assert [i.tolist() for _, i in pairs] == [[3, 4]] * 2
+    loader.epoch = 7
+    assert [e.tolist() for e, _ in loader] == [[7, 7]]
+    assert loader.epoch == 8
+
+
+@pytest.mark.parametrize("ahead", [{"prefetch": 0}, {"prefetch": 20}, {"num_workers": 3, "prefetch": 20}])
+def test_waited_is_the_time_that_the_loop_waited_for_batches(ahead, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(module, "perf_counter", lambda: now[0])
+    lock = threading.Lock()
+
+    class Slow(Rows):
+        def __getitem__(self, i):
+            with lock:
+                now[0] += 1
+            return i
+
+    dataset = Slow()
+    loader = DataLoader(dataset, 5, **ahead)
+    assert loader.waited == 0
+    for _ in range(2):
+        for i, _ in enumerate(loader):
+            if ahead["prefetch"] and not i:  # all that is loaded from now on, is loaded during the step
+                deadline = time.monotonic() + 10
+                while now[0] % 1000 < 10 and time.monotonic() < deadline:
+                    time.sleep(0.001)
+            now[0] += 495  # the step
+        assert loader.waited == 10 if not ahead["prefetch"] else 5 <= loader.waited <= 10
 
 
 # ------------------------------------------------------------------------------------------------------------ collate
@@ -341,11 +484,12 @@ def test_default_collate_refuses(items, error, match):
         default_collate(items)
 
 
+@pytest.mark.parametrize("num_workers", [0, 3])
 @BOTH
-def test_a_shape_that_differs_is_named_by_its_number_in_the_dataset(prefetch):
+def test_a_shape_that_differs_is_named_by_its_number_in_the_dataset(prefetch, num_workers):
     pictures = [np.zeros(5 if i == 7 else 4) for i in range(10)]
     with pytest.raises(ValueError, match=r"\(4,\) at item 6 and \(5,\) at item 7"):
-        list(DataLoader(pictures, 3, prefetch=prefetch))
+        list(DataLoader(pictures, 3, prefetch=prefetch, num_workers=num_workers))
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals
@@ -359,7 +503,8 @@ def test_a_shape_that_differs_is_named_by_its_number_in_the_dataset(prefetch):
         ({"batch_size": True}, TypeError, "`batch_size` to be an integer"),
         ({"batch_size": None}, TypeError, "`batch_size` to be an integer"),
         ({"prefetch": -1}, ValueError, "`prefetch` to be at least 0"),
-        ({"num_workers": 4}, TypeError, r"`num_workers` is not supported: .*prefetch="),
+        ({"num_workers": -1}, ValueError, "`num_workers` to be at least 0, got -1"),
+        ({"num_workers": None}, TypeError, "`num_workers` to be an integer, got None"),
         ({"batch_sampler": [[1]]}, TypeError, "`batch_sampler` is not supported: .*batch_size= .*sampler="),
         ({"pin_memory": True}, TypeError, "`pin_memory` is not supported"),
         ({"timeout": 3}, TypeError, "timeout"),
@@ -375,10 +520,6 @@ def test_a_shape_that_differs_is_named_by_its_number_in_the_dataset(prefetch):
 def test_refused_arguments(how, error, match):
     with pytest.raises(error, match=match):
         DataLoader(Rows(), **how)
-
-
-def test_num_workers_0_is_what_there_is():
-    assert len(DataLoader(Rows(), num_workers=0)) == 10
 
 
 def test_a_dataset_needs_a_length_and_items():

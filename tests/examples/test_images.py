@@ -107,7 +107,9 @@ def test_pictures_that_do_not_fit_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"narrow\.png has 3 x 100 pixels, too few for 16 x 16"):
         images.load(tmp_path, 16)
     save(tmp_path / "narrow.png", noise(9, 9).astype(np.uint16) * 256)
-    with pytest.raises(ValueError, match=r"expected 8 bits per colour, got Pillow's mode I(;16)? in .*narrow\.png"):
+    with pytest.raises(
+        ValueError, match=r"narrow\.png cannot be read .* expected 8 bits per colour, got Pillow's mode I"
+    ):
         images.load(tmp_path, 16)
     (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(np.zeros(5, np.uint8)))
     with pytest.raises(ValueError, match=r"train-images-idx3-ubyte to hold uint8 images .* got uint8 \(5,\)"):

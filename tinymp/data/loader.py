@@ -1,13 +1,18 @@
-"""DataLoader: batches of a dataset, in order or shuffled, loaded ahead by a thread."""
+"""DataLoader: batches of a dataset, in order or shuffled, loaded ahead by threads."""
 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
+from functools import partial
+from itertools import islice
+from operator import itemgetter
 from queue import SimpleQueue
 from threading import RLock, Thread
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,20 +28,30 @@ class DataLoader:
     batch_size  items per batch; the last batch has what is left
     shuffle     another order in every epoch
     sampler     instead of shuffle: an iterable with a length that gives the item numbers of an epoch, in order
+    num_workers how many threads load the items of a batch side by side. 0: one thread at most is in the dataset at any
+                time. From 1 on there may be several, also of a loop that was left, so the dataset must be thread-safe:
+                an item must depend on its number (and epoch) alone and change nothing that the items share. This is
+                worth it where loading an item leaves Python (files, Pillow, NumPy)
     collate_fn  called with the list of a batch's items, gives the batch; by default `default_collate`
     drop_last   leave out a last batch that is not full
     generator   a numpy.random.Generator that draws the orders, or
     seed        the number to make one from. Without either each epoch's order follows tinymp.manual_seed
-    prefetch    how many batches a background thread may load ahead; 0: each when it is asked for. The order is drawn
-                when the epoch begins and does not depend on it
+    prefetch    how many batches may be loaded ahead in the background, by all threads together (PyTorch's
+                prefetch_factor is per worker, and its workers load whole batches); 0: each when it is asked for
+
+    The batches are the same, bit for bit, for every num_workers and prefetch: the order is drawn when the epoch begins.
+
+    epoch       the number of the next epoch, from 0. A dataset with a method `in_epoch(number)`, such as ImageFolder,
+                is asked for its items in that epoch when the epoch begins; set it to go on where a run was stopped
+    waited      seconds that the loop has waited for batches in the epoch that began last
 
     The dtype of the data stays: `policy.cast(batch)` is where a batch takes a policy's storage. A TensorDataset (or a
     Subset of one) is indexed once per batch, not item by item.
 
-    The thread belongs to one epoch and ends with it: after the last batch, on an error, or after the batch in
-    progress when the loop is left. Errors of the dataset are raised in the loop, with their traceback and a note that
-    names the item (under a Subset: its number in the dataset beneath). A dataset that draws random numbers should
-    have its own generator: the thread would draw from tinymp's at unpredictable moments.
+    The threads belong to one epoch and end with it: after the last batch, on an error, or after what each is loading
+    when the loop is left (a batch; with num_workers, an item). Errors of the dataset are raised in the loop, with their
+    traceback and a note that names the item (under a Subset: its number in the dataset beneath). A dataset that draws
+    random numbers should have its own generator: a thread would draw from tinymp's at unpredictable moments.
 
     Unlike in PyTorch, there are no worker processes and no iterable datasets, and Python floats become float32.
     """
@@ -57,7 +72,7 @@ class DataLoader:
         seed: int | None = None,
         prefetch: int = 2,
     ) -> None:
-        refuse("DataLoader", batch_sampler=batch_sampler, num_workers=num_workers or None, pin_memory=pin_memory)
+        refuse("DataLoader", batch_sampler=batch_sampler, pin_memory=pin_memory)
         choice("DataLoader", "shuffle", shuffle, (False, True, None))
         choice("DataLoader", "drop_last", drop_last, (False, True))
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
@@ -75,11 +90,14 @@ class DataLoader:
         self.batch_size = _at_least(1, "batch_size", batch_size)
         self.shuffle = shuffle
         self.sampler = sampler
+        self.num_workers = _at_least(0, "num_workers", num_workers)
         self.collate_fn = collate_fn
         self.drop_last = drop_last
         seeded = generator is not None or seed is not None
         self.generator = random_generator("DataLoader", generator, seed) if seeded else None
         self.prefetch = _at_least(0, "prefetch", prefetch)
+        self.epoch = 0
+        self.waited = 0.0
         self._loading = RLock()  # a thread whose loop was left may still load while the next epoch begins
 
     def __len__(self) -> int:
@@ -98,59 +116,126 @@ class DataLoader:
         dataset = self.dataset
         while type(dataset) is Subset:  # exactly: a class derived from it may have its own __getitem__
             dataset, order = dataset.dataset, dataset.indices[order]
-        batches = (self._load(dataset, order[i : i + self.batch_size]) for i in range(0, len(order), self.batch_size))
-        return _ahead(batches, self.prefetch) if self.prefetch else batches
+        if hasattr(dataset, "in_epoch"):
+            dataset = dataset.in_epoch(self.epoch)
+        self.epoch, self.waited = self.epoch + 1, 0.0
+        size = self.batch_size
+        batches = (self._parts(dataset, order[i : i + size]) for i in range(0, len(order), size))
+        if threads := self.num_workers or min(self.prefetch, 1):
+            return self._timed(_ahead(batches, self.prefetch, threads))
+        return self._timed(whole([part() for part in parts]) for parts, whole in batches)
 
-    def _load(self, dataset: Any, order: np.ndarray) -> Any:
+    def _timed(self, batches: Iterator) -> Iterator:
+        while True:
+            began = perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:  # not around the yield: a garbage collection runs nothing here
+                self.waited += perf_counter() - began
+            yield batch
+
+    def _parts(self, dataset: Any, order: np.ndarray) -> Parts:
+        """What threads load in one go (a batch; with num_workers, an item of it), and what makes the batch of that."""
         if type(dataset) is TensorDataset and self.collate_fn is None:
-            return dataset[order]
-        items, numbers = [], order.tolist()
+            return [partial(dataset.__getitem__, order)], itemgetter(0)
+        numbers = order.tolist()
+        if self.num_workers:
+            return [partial(_item, dataset, i) for i in numbers], partial(self._batch, numbers)
+        return [partial(self._load, dataset, numbers)], itemgetter(0)
+
+    def _load(self, dataset: Any, numbers: list[int]) -> Any:
         with self._loading:
-            for i in numbers:
-                try:
-                    items.append(dataset[i])
-                except Exception as error:
-                    _note(error, f"DataLoader: raised by item {i} of the {type(dataset).__name__}")
-                    raise
-            return _collate(items, numbers, "") if self.collate_fn is None else self.collate_fn(items)
+            return self._batch(numbers, [_item(dataset, i) for i in numbers])
+
+    def _batch(self, numbers: list[int], items: list) -> Any:
+        return _collate(items, numbers, "") if self.collate_fn is None else self.collate_fn(items)
 
 
-def _ahead(batches: Iterator, depth: int) -> Iterator:
-    """The same batches, up to `depth` of them loaded ahead by a thread that ends when this iterator does.
+Parts = tuple[list[Callable[[], Any]], Callable[[list], Any]]
+
+
+def _item(dataset: Any, i: int) -> Any:
+    try:
+        return dataset[i]
+    except Exception as error:
+        _note(error, f"DataLoader: raised by item {i} of the {type(dataset).__name__}")
+        raise
+
+
+class _Batch(NamedTuple):
+    """A batch on its way. The thread that loads the last part makes the batch."""
+
+    parts: list[Callable[[], Any]]
+    whole: Callable[[list], Any]
+    loaded: list  # (part,) or an error, in the order of the parts
+    left: list[int]  # a number for each part that is not loaded; no two threads pop the same, who pops 0 is the last
+    made: SimpleQueue  # (batch,) or an error
+
+
+def _ahead(batches: Iterator[Parts], depth: int, threads: int) -> Iterator:
+    """whole([part() for part in parts]) of each (parts, whole), up to `depth` of them loaded ahead by threads that end
+    when this iterator does. Of the errors in one batch, that of the first part is raised.
 
     The `finally` below may run in a garbage collection, at any point of any thread, where waiting for a lock may never
     end: so no Queue, Event or join there. SimpleQueue.put never waits.
     """
-    loaded: SimpleQueue = SimpleQueue()  # (batch,), then the error or None
-    permits: SimpleQueue = SimpleQueue()  # one for each batch that was taken: load another
+    jobs: SimpleQueue = SimpleQueue()  # (batch, part's number); None ends the thread that gets it
     wanted = [True]
 
-    def work() -> None:
-        try:
-            for i, batch in enumerate(batches, 1):
-                loaded.put((batch,))
-                if i >= depth:
-                    permits.get()
-                if not wanted:
-                    return
-            loaded.put(None)
-        except BaseException as error:  # whatever it is, the loop raises it
-            loaded.put(error)
+    def send(batch: Parts) -> SimpleQueue:
+        n = len(batch[0])
+        sent = _Batch(*batch, [None] * n, list(range(n)), SimpleQueue())
+        for i in range(n):
+            jobs.put((sent, i))
+        return sent.made
 
-    # In a copy of this context, so that the dataset sees the policy and the no_grad of the loop.
-    thread = Thread(target=copy_context().run, args=(work,), name="DataLoader prefetch", daemon=True)
+    def work() -> None:
+        while (job := jobs.get()) and wanted:
+            batch, i = job
+            try:
+                batch.loaded[i] = (batch.parts[i](),)
+            except BaseException as error:  # whatever it is, the loop raises it
+                batch.loaded[i] = error
+            if not batch.left.pop():
+                batch.made.put(_made(batch.whole, batch.loaded))
+            job = batch = None  # errors' tracebacks hold this frame, and it would hold the batch while it waits
+
+    def stop() -> None:
+        wanted.clear()
+        for _ in crew:
+            jobs.put(None)
+
+    # In copies of this context, so that the dataset sees the policy and the no_grad of the loop.
+    crew = [
+        Thread(target=copy_context().run, args=(work,), name="DataLoader prefetch", daemon=True) for _ in range(threads)
+    ]
     try:
-        thread.start()
-        while isinstance(got := loaded.get(), tuple):
-            permits.put(None)
+        for thread in crew:
+            thread.start()
+        got, coming = None, deque(map(send, islice(batches, depth + 1)))
+        while coming and isinstance(got := coming.popleft().get(), tuple):
             yield got[0]
-        thread.join()
-        if got is not None:
+            coming.extend(map(send, islice(batches, 1)))
+        stop()
+        for thread in crew:
+            thread.join()
+        if isinstance(got, BaseException):
             raise got
     finally:
         got = None  # an error's traceback holds this frame: break the cycle, or the error would live on
-        wanted.clear()
-        permits.put(None)
+        stop()
+
+
+def _made(whole: Callable[[list], Any], loaded: list) -> Any:
+    """The batch that the loaded parts make, as (batch,), or the first error."""
+    if errors := [x for x in loaded if not isinstance(x, tuple)]:
+        return errors[0]
+    try:
+        return (whole([part for (part,) in loaded]),)
+    except BaseException as error:
+        return error
 
 
 def default_collate(batch: list) -> Any:
