@@ -68,9 +68,11 @@ def test_classes_and_samples_in_the_order_of_their_names(root):
     assert all(folder[i][0].shape == (3, 224, 224) for i in (0, 5))
 
 
-def test_a_linked_class(root, tmp_path):
+def test_linked_folders(root, tmp_path):
     (tmp_path / "ants").symlink_to(root / "ant", target_is_directory=True)
-    assert len(ImageFolder(tmp_path)) == 3
+    (tmp_path / "beetles" / "deeper").mkdir(parents=True)
+    (tmp_path / "beetles" / "deeper" / "ants").symlink_to(root / "ant", target_is_directory=True)
+    assert ImageFolder(tmp_path).targets == [0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("name", ["nowhere", "README"])

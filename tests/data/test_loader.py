@@ -292,6 +292,26 @@ def test_waiting_threads_hold_no_items(num_workers):
         time.sleep(0.001)
 
 
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_what_a_loop_that_was_left_wanted_is_not_loaded(num_workers):
+    seen, left = [], threading.Event()
+
+    class Waiting(Rows):
+        def __getitem__(self, i):
+            seen.append(i)
+            if i:
+                left.wait(10)
+            return i
+
+    batches = iter(DataLoader(Waiting(), num_workers=num_workers, prefetch=9))
+    next(batches)
+    del batches
+    left.set()
+    while threads():
+        time.sleep(0.001)
+    assert len(seen) <= 1 + max(num_workers, 1)
+
+
 class Cycle:
     """Only the garbage collector frees it."""
 
@@ -407,7 +427,10 @@ class InEpoch(Rows):
 
 @pytest.mark.parametrize("how", [{"prefetch": 0}, {}, {"num_workers": 3}])
 def test_the_dataset_is_told_the_epoch_that_begins(how):
-    loader = DataLoader(Subset(InEpoch(), [3, 4]), 2, **how)
+    class Derived(Subset):
+        pass
+
+    loader = DataLoader(Subset(Derived(Subset(InEpoch(), Y), Y), [3, 4]), 2, **how)
     assert loader.epoch == 0
     pairs = [pair for both in zip(loader, loader) for pair in both]  # two loops at once: two epochs
     assert [e.tolist() for e, _ in pairs] == [[0, 0], [1, 1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -26,6 +27,14 @@ class Dataset(ABC):
 
     @abstractmethod
     def __len__(self) -> int: ...
+
+    def in_epoch(self, epoch: int) -> Any:
+        """The dataset whose items are those of this epoch: itself, or a copy if they change from epoch to epoch.
+
+        A DataLoader asks for it when an epoch begins. It is a copy because threads may still load in another epoch. A
+        dataset that is made of others passes the question on, as Subset does.
+        """
+        return self
 
 
 class TensorDataset(Dataset):
@@ -68,6 +77,11 @@ class Subset(Dataset):
         self.dataset = dataset
         self.indices = item_numbers("Subset", "indices", indices, len(dataset))
 
+    def in_epoch(self, epoch: int) -> Any:
+        other = copy.copy(self)
+        other.dataset = in_epoch(self.dataset, epoch)
+        return other
+
     def __getitem__(self, index: Any) -> Any:
         return self.dataset[int(self.indices[index])]
 
@@ -102,6 +116,11 @@ def random_split(
 
 
 # ------------------------------------------------------------------------------------------- shared with the loader
+
+
+def in_epoch(dataset: Any, epoch: int) -> Any:
+    """dataset.in_epoch(epoch); the dataset itself if it has no such method (a list, for one)."""
+    return dataset.in_epoch(epoch) if hasattr(dataset, "in_epoch") else dataset
 
 
 def random_generator(op: str, generator: np.random.Generator | None, seed: int | None) -> np.random.Generator:

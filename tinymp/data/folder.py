@@ -109,7 +109,7 @@ def _random_box(
         if 0 < w <= width and 0 < h <= height:
             left, upper = int(random.integers(width - w + 1)), int(random.integers(height - h + 1))
             return left, upper, left + w, upper + h
-    w, h = min(width, max(round(height * ratio[1]), 1)), min(height, max(round(width / ratio[0]), 1))
+    w, h = min(width, round(height * ratio[1])), min(height, round(width / ratio[0]))
     left, upper = (width - w) // 2, (height - h) // 2
     return left, upper, left + w, upper + h
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..arguments import choice, refuse
 from ..tensor import Tensor
-from .dataset import Subset, TensorDataset, item_numbers, random_generator, without_graph
+from .dataset import Subset, TensorDataset, in_epoch, item_numbers, random_generator, without_graph
 
 
 class DataLoader:
@@ -41,8 +41,8 @@ class DataLoader:
 
     The batches are the same, bit for bit, for every num_workers and prefetch: the order is drawn when the epoch begins.
 
-    epoch       the number of the next epoch, from 0. A dataset with a method `in_epoch(number)`, such as ImageFolder,
-                is asked for its items in that epoch when the epoch begins; set it to go on where a run was stopped
+    epoch       the number of the next epoch, from 0, for datasets whose items change (see `Dataset.in_epoch`): set it
+                to go on where a run was stopped
     waited      seconds that the loop has waited for batches in the epoch that began last
 
     The dtype of the data stays: `policy.cast(batch)` is where a batch takes a policy's storage. A TensorDataset (or a
@@ -113,12 +113,10 @@ class DataLoader:
             order = np.arange(n) if self.sampler is None else item_numbers("DataLoader", "sampler", self.sampler, n)
         if self.drop_last:
             order = order[: len(order) - len(order) % self.batch_size]
-        dataset = self.dataset
+        dataset = in_epoch(self.dataset, self.epoch)
+        self.epoch, self.waited = self.epoch + 1, 0.0
         while type(dataset) is Subset:  # exactly: a class derived from it may have its own __getitem__
             dataset, order = dataset.dataset, dataset.indices[order]
-        if hasattr(dataset, "in_epoch"):
-            dataset = dataset.in_epoch(self.epoch)
-        self.epoch, self.waited = self.epoch + 1, 0.0
         size = self.batch_size
         batches = (self._parts(dataset, order[i : i + size]) for i in range(0, len(order), size))
         if threads := self.num_workers or min(self.prefetch, 1):
@@ -126,15 +124,12 @@ class DataLoader:
         return self._timed(whole([part() for part in parts]) for parts, whole in batches)
 
     def _timed(self, batches: Iterator) -> Iterator:
-        while True:
-            began = perf_counter()
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            finally:  # not around the yield: a garbage collection runs nothing here
-                self.waited += perf_counter() - began
+        """The same, and the time that each took to come."""
+        began = perf_counter()
+        for batch in batches:
+            self.waited += perf_counter() - began
             yield batch
+            began = perf_counter()
 
     def _parts(self, dataset: Any, order: np.ndarray) -> Parts:
         """What threads load in one go (a batch; with num_workers, an item of it), and what makes the batch of that."""
