@@ -34,7 +34,7 @@ class RoIAlign(Op):
 
     def forward(self, x: Array, *, rois: Array, size: Pair, scale: float, ratio: int, aligned: bool) -> Array:
         self.shape = x.shape
-        wide = widen(x).transpose(0, 2, 3, 1)
+        wide = self.xp.ascontiguousarray(widen(x).transpose(0, 2, 3, 1))
         y = self.xp.empty((len(rois), *size, x.shape[1]), wide.dtype)
         for k, n, rows, a, cols, b in self._regions(wide.dtype):
             part = reduce(a[:, :, None, None] * wide[n, rows, cols], 1, "sum", like=x)  # PH, 1, w, C
@@ -42,7 +42,7 @@ class RoIAlign(Op):
         return store(y.transpose(0, 3, 1, 2), like=x)
 
     def backward(self, dy: Array) -> Array:
-        (n, c, h, w), wide = self.shape, widen(dy).transpose(0, 2, 3, 1)
+        (n, c, h, w), wide = self.shape, self.xp.ascontiguousarray(widen(dy).transpose(0, 2, 3, 1))
         dx = self.xp.zeros((n, h, w, c), wide.dtype)
         for k, n, rows, a, cols, b in self._regions(wide.dtype):
             part = reduce(b[:, :, None] * wide[k][:, :, None], 1, "sum", like=dy)  # PH, 1, w, C
@@ -111,19 +111,18 @@ class RoIPool(Op):
                 index[k] = places[p, q, best]
             index[k][:, xp.asarray(no_rows[:, None] | no_cols)] = -1
         self.save(index)
-        return self.device.select(index >= 0, xp.take(x.reshape(-1), xp.minimum(self._places(), x.size - 1)))
+        return self.device.select(index >= 0, xp.take(x.reshape(-1), xp.maximum(self._places(), 0)))
 
     def backward(self, dy: Array) -> Array:
-        n = prod(self.shape)
-        dx = scatter_add(n + 1, self._places().reshape(-1), dy.reshape(-1), like=dy)
-        return store(dx[:n].reshape(self.shape), like=dy)
+        places, found = self._places(), self.saved[0] >= 0
+        dx = scatter_add(prod(self.shape), places[found], dy[found], like=dy)
+        return store(dx.reshape(self.shape), like=dy)
 
     def _places(self) -> Array:
-        """Where in x the maxima are, counted in row-major order; for empty cells, the place behind the last."""
-        (index,), (n, c, h, w), xp = self.saved, self.shape, self.xp
+        """Where in x the maxima are, counted in row-major order. Empty cells have none."""
+        (index,), (_, c, h, w), xp = self.saved, self.shape, self.xp
         image = xp.asarray(self.rois[:, 0], "int64")[:, None, None, None]
-        planes = (image * c + xp.arange(c)[:, None, None]) * (h * w)
-        return xp.where(index < 0, n * c * h * w, planes + index)
+        return (image * c + xp.arange(c)[:, None, None]) * (h * w) + index
 
 
 def _corners(rois: Array, scale: float) -> Iterator[tuple]:
