@@ -4,4 +4,5 @@ from .alexnet import AlexNet, alexnet
 from .inception import GoogLeNet, InceptionV2, InceptionV3, Outputs, googlenet, inception_v2, inception_v3, loss
 from .resnet import PreActResNet, preact_resnet50
 from .scale import FULL, SMALL, Scale
+from .ssd import SSD, ssd300_vgg16
 from .vgg import VGG, vgg16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..nn import Conv2d, Linear, Module, init
 
 
-def start(model: Module, *last: Linear) -> None:
+def start(model: Module, *last: Conv2d | Linear) -> None:
     """Draw the weights anew from N(0, 2 / fan_in), which keeps the size of what ReLUs let pass (He et al., 2015); those
     of the `last` layers, which give logits, from N(0, 0.01^2). Biases are 0.
     """

@@ -10,14 +10,14 @@ from .start import start
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # column D of their table 1
 
 
-def features(in_channels: int, scale: Scale) -> Sequential:
-    """VGG-D's convolutions: a pooling ends each of the five stages."""
+def features(in_channels: int, scale: Scale, ceil_mode: bool = False) -> Sequential:
+    """VGG-D's convolutions: a pooling ends each of the five stages. ceil_mode: it rounds odd sides up, as Caffe's."""
     layers: list[Module] = []
     for i, stage in enumerate(STAGES):
         for channels in map(scale.channels, scale.layers(stage)):
             layers += [Conv2d(in_channels, channels, 3, padding=1), ReLU()]
             in_channels = channels
-        layers.append(scale.pool(i, kernel=2))
+        layers.append(scale.pool(i, kernel=2, ceil_mode=ceil_mode))
     return Sequential(*layers)
 
 
