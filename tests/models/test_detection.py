@@ -1,0 +1,422 @@
+"""SSD and Faster R-CNN: as large as published; boxes, matches and losses worked by hand; small ones learn."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import host, randn, rng
+from tinymp import models, optim
+from tinymp.audit.bytes import predict
+from tinymp.audit.products import Products
+from tinymp.models import detection, faster_rcnn, ssd
+
+cpu = pytest.mark.cpu
+POLICIES = pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=lambda policy: policy.name)
+TINY = models.Scale(width=1 / 64, depth=1 / 3)  # 8 or 16 channels
+OBJECTS = {"boxes": np.array([[4, 4, 24, 20], [30, 34, 62, 62]], "float32"), "labels": np.array([1, 2])}
+NOTHING = {"boxes": np.zeros((0, 4), "float32"), "labels": np.zeros(0, int)}
+
+
+def small_ssd():
+    return models.SSD(4, 64, scale=TINY)
+
+
+def small_faster_rcnn(**options):
+    return models.FasterRCNN(
+        4,
+        anchor_sizes=(16, 32),
+        rpn_pre_nms_top_n=(60, 60),
+        rpn_post_nms_top_n=(20, 20),
+        rpn_batch_size_per_image=32,
+        box_batch_size_per_image=8,
+        dropout=0.0,
+        scale=models.Scale(width=1 / 64, depth=1 / 3, halvings=1),
+        **options,
+    )
+
+
+SMALL = pytest.mark.parametrize("network", [small_ssd, small_faster_rcnn])
+
+
+def total(losses):
+    return sum(losses.values())
+
+
+# --------------------------------------------------------------------------------------------------------- full size
+
+
+@cpu
+def test_published_sizes_of_ssd():
+    """And a step of SSD300, on arrays without values. 35,641,826 and 34.86 GFLOPS: torchvision's ssd300_vgg16."""
+    with mp.device("meta"):
+        assert sum(p.data.size for p in models.SSD(21).parameters()) == 26_285_486
+        model = models.SSD(91)
+    assert sum(p.data.size for p in model.parameters()) == 35_641_826
+    assert model.default_boxes.shape == (8732, 4)
+    products, targets = Products(), [{"boxes": [[30, 40, 150, 200]], "labels": [7]}]
+    ledger = predict(
+        model, (1, 3, 300, 300), loss=lambda m, x: total(m(x, targets)), optimizer="momentum", instruments=[products]
+    )
+    macs = sum(row.batch * row.m * row.n * row.k * row.calls for row in products.rows if row.phase == "forward")
+    assert macs / 1e9 == pytest.approx(34.86, abs=0.01)
+    assert sum(ledger.predicted["gradients"].values()) == pytest.approx(2 * 35_641_826, rel=0.01)
+
+
+@cpu
+def test_published_size_of_faster_rcnn():
+    """py-faster-rcnn's for PASCAL VOC. Its network, on arrays without values: an image of 600 x 1000, 300 regions."""
+    with mp.device("meta"):
+        model = models.FasterRCNN(21)
+        maps = model.backbone(mp.zeros(1, 3, 600, 1000))
+        logits, codes = model.rpn.head(maps)
+        named, shifts = model.roi_heads(maps, [mp.zeros(300, 4)])
+    assert sum(p.data.size for p in model.parameters()) == 137_078_239
+    assert maps.shape == (1, 512, 38, 63)
+    assert logits.shape == (1, 38 * 63 * 9, 2)
+    assert codes.shape == (1, 38 * 63 * 9, 4)
+    assert (named.shape, shifts.shape) == ((300, 21), (300, 21, 4))
+
+
+@cpu
+def test_torchvisions_ssd_gives_the_same_outputs(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setitem(sys.modules, "torchvision._meta_registrations", types.ModuleType("_meta_registrations"))
+    torchvision = pytest.importorskip("torchvision")
+    model = mp.Policy("FP64", storage="float64").cast(models.SSD(3).eval())
+    with torch.device("meta"):  # its own weights would take seconds to draw
+        peer = torchvision.models.detection.ssd300_vgg16(weights=None, weights_backbone=None, num_classes=3).eval()
+    peer.load_state_dict({name: torch.from_numpy(x) for name, x in model.state_dict().items()}, assign=True)
+    images, maps = randn(1, 3, 32, 32), [randn(1, c, 5, 5) for c in model.backbone.channels]
+    further = list(zip(model.backbone.extra[1:], peer.backbone.extra[1:], maps[1:]))  # for larger images
+    for network in (model, peer):
+        network.backbone.extra = network.backbone.extra[:1]
+    with mp.no_grad(), torch.no_grad():
+        outputs = [*zip(model.backbone(mp.tensor(images)), peer.backbone(torch.from_numpy(images)).values())]
+        outputs += [(ours(mp.tensor(x)), theirs(torch.from_numpy(x))) for ours, theirs, x in further]
+        logits, codes = model.head([mp.tensor(x) for x in maps])
+        predicted = peer.head([torch.from_numpy(x) for x in maps])
+    outputs += [(logits, predicted["cls_logits"]), (codes, predicted["bbox_regression"])]
+    assert len(outputs) == 2 + 4 + 2
+    for ours, theirs in outputs:
+        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), atol=1e-9 * theirs.abs().max().item())
+
+
+# ------------------------------------------------------------------------------------------- boxes, matches, sampling
+
+
+def test_default_boxes():
+    sides = ssd.map_sides(300)
+    assert sides == [38, 19, 10, 5, 3, 1]
+    assert ssd.map_sides(512) == [64, 32, 16, 8, 4, 2, 1]  # SSD512's
+    assert ssd.map_sides(128) == [16, 8, 4, 2, 1]
+    assert ssd.map_sides(128, models.Scale(halvings=1)) == [32, 16, 8, 4, 2, 1]
+    boxes = ssd.default_boxes(sides, 300)
+    assert boxes.dtype == "float32"
+    x1, y1, x2, y2 = boxes.T.astype("float64") / 300
+    centre, size = np.stack([x1 + x2, y1 + y2], 1) / 2, np.stack([x2 - x1, y2 - y1], 1)
+    s = np.array([0.1, 0.2, 0.37, 0.54, 0.71, 0.88, 1.05])
+    first = [[0.1, 0.1], [np.sqrt(0.02)] * 2, [0.1 * 2**0.5, 0.1 / 2**0.5], [0.1 / 2**0.5, 0.1 * 2**0.5]]
+    np.testing.assert_allclose(size[:4], first, rtol=1e-5)
+    np.testing.assert_allclose(centre[:4], 0.5 / 38, rtol=1e-5)
+    np.testing.assert_allclose(centre[4], [1.5 / 38, 0.5 / 38], rtol=1e-5)  # x runs first
+    np.testing.assert_allclose(centre[38 * 4], [0.5 / 38, 1.5 / 38], rtol=1e-5)
+    at = 38 * 38 * 4  # the first of fc7, with six
+    np.testing.assert_allclose(size[at + 4], [0.2 * 3**0.5, 0.2 / 3**0.5], rtol=1e-5)
+    np.testing.assert_allclose(size[at + 5], [0.2 / 3**0.5, 0.2 * 3**0.5], rtol=1e-5)
+    np.testing.assert_allclose(centre[at + 5], 0.5 / 19, rtol=1e-5)
+    starts = np.cumsum([0, *(n * n * k for n, k in zip(sides, (4, 6, 6, 6, 4, 4)))])
+    assert starts[-1] == len(boxes)
+    np.testing.assert_allclose(size[starts[:-1], 0], s[:-1], rtol=1e-5)
+    np.testing.assert_allclose(size[starts[:-1] + 1, 0], np.sqrt(s[:-1] * s[1:]), rtol=1e-5)
+    np.testing.assert_allclose(centre[-4:], 0.5, rtol=1e-5)
+
+
+def test_anchors():
+    boxes = faster_rcnn.anchor_boxes(2, 3, 16, (128, 256, 512))
+    assert boxes.shape == (2 * 3 * 9, 4)
+    assert boxes.dtype == "float32"
+    np.testing.assert_allclose(boxes[3], [8 - 64, 8 - 64, 8 + 64, 8 + 64])
+    w, h = 128 * 2**0.5, 128 / 2**0.5
+    np.testing.assert_allclose(boxes[0], [8 - w / 2, 8 - h / 2, 8 + w / 2, 8 + h / 2], rtol=1e-5)
+    np.testing.assert_allclose(boxes[9 + 3], boxes[3] + [16, 0, 16, 0])  # x runs first
+    np.testing.assert_allclose(boxes[27 + 3], boxes[3] + [0, 16, 0, 16])
+
+
+def test_matches_worked_by_hand():
+    objects = np.array([[0, 0, 10, 10], [20, 0, 24, 4], [90, 90, 94, 94]], "float32")
+    boxes = np.array(
+        [
+            [0, 0, 10, 8],  # 0.8 of object 0
+            [0, 0, 10, 5],  # 0.5
+            [0, 0, 10, 4],  # 0.4
+            [20, 0, 30, 10],  # 0.16 of object 1, and its best
+            [50, 50, 60, 60],
+            [0, 0, 10, 10],  # object 0 itself
+        ],
+        "float32",
+    )
+    no, between = detection.BACKGROUND, detection.NEITHER
+    assert detection.match(objects, boxes, 0.5, 0.5).tolist() == [0, 0, no, 1, no, 0]
+    assert detection.match(objects, boxes, 0.7, 0.3).tolist() == [0, between, between, 1, no, 0]
+    assert detection.match(objects, boxes, 0.5, 0.5, best=False).tolist() == [0, 0, no, no, no, 0]
+    assert detection.match(objects[:0], boxes, 0.5, 0.5).tolist() == [no] * 6
+    # two objects, of which both are closest to the same box: the closer one has it, the other the next best
+    pair = np.array([[0, 0, 10, 9], [0, 0, 10, 8]], "float32")
+    assert detection.match(pair, boxes[[5, 2]], 0.95, 0.1).tolist() == [0, 1]
+
+
+def test_samples():
+    found = np.array([-1] * 50 + [-2] * 20 + [0] * 5 + [1] * 25)
+    places = detection.sample(found, 40, 0.25, rng())
+    assert len(set(places)) == 40
+    assert sum(found[places] >= 0) == 10
+    assert sum(found[places] == -1) == 30
+    assert (
+        sum(found[detection.sample(found[:75], 40, 0.25, rng())] >= 0) == 5
+    )  # all that there are, and more background
+
+
+# ----------------------------------------------------------------------------------------------------------- losses
+
+
+def log_softmax(x):
+    x = x - x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def smooth_l1(d, beta=1.0):
+    return np.where(np.abs(d) < beta, d * d / (2 * beta), np.abs(d) - beta / 2).sum()
+
+
+def codes_of(objects, boxes, weights):
+    """Ren et al. (2015), equation 2."""
+    (centre, size), (a, s) = (((b[:, :2] + b[:, 2:]) / 2, b[:, 2:] - b[:, :2]) for b in (objects, boxes))
+    return np.concatenate([(centre - a) / s, np.log(size / s)], 1) * weights
+
+
+def test_losses_of_ssd():
+    """Against float64, with the mining written as Liu et al. (2016), section 2.2, say it."""
+    model = small_ssd()
+    boxes, n = model.default_boxes.astype("float64"), len(model.default_boxes)
+    logits, codes = randn(2, n, 4).astype("float32"), randn(2, n, 4, seed=1).astype("float32")
+    y = log_softmax(logits.astype("float64"))
+    named = shifted = positives = 0
+    for i, target in enumerate((OBJECTS, NOTHING)):
+        found = detection.match(target["boxes"], model.default_boxes, 0.5, 0.5)
+        good = np.flatnonzero(found >= 0)
+        truth = target["boxes"][found[good]].astype("float64")
+        shifted += smooth_l1(codes[i, good] - codes_of(truth, boxes[good], [10, 10, 5, 5]))
+        others = sorted((-y[i, j, 0] for j in range(n) if found[j] < 0), reverse=True)
+        named += sum(-y[i, j, target["labels"][found[j]]] for j in good) + sum(others[: 3 * len(good)])
+        positives += len(good)
+    assert positives > 2
+    x, shift = mp.tensor(logits, requires_grad=True), mp.tensor(codes, requires_grad=True)
+    objects = [detection.Objects(t["boxes"], t["labels"]) for t in (OBJECTS, NOTHING)]
+    losses = model.losses(x, shift, objects)
+    assert {name: loss.dtype for name, loss in losses.items()} == dict.fromkeys(losses, np.dtype("float32"))
+    assert losses["bbox_regression"].item() == pytest.approx(shifted / positives, rel=1e-5)
+    assert losses["classification"].item() == pytest.approx(named / positives, rel=1e-5)
+    total(losses).backward()
+    assert np.count_nonzero(np.abs(host(x.grad)).sum(2)) == 4 * positives  # three negatives for each
+    assert np.count_nonzero(np.abs(host(x.grad[1]))) == 0
+    assert np.count_nonzero(np.abs(host(shift.grad)).sum(2)) == positives
+
+
+def test_losses_of_sampled_boxes():
+    logits, codes = randn(6, 3).astype("float32"), randn(2, 4, seed=1).astype("float32")
+    labels, wanted = np.array([1, 2, 0, 0, 0, 0]), randn(2, 4, seed=2).astype("float32")
+    named, shifted = faster_rcnn.mean_losses(mp.tensor(logits), mp.tensor(codes), labels, [wanted], 1 / 9)
+    y = log_softmax(logits.astype("float64"))
+    assert named.item() == pytest.approx(-sum(y[range(6), labels]) / 6, rel=1e-5)
+    assert shifted.item() == pytest.approx(smooth_l1(codes.astype("float64") - wanted, 1 / 9) / 6, rel=1e-5)
+    nothing = faster_rcnn.mean_losses(mp.zeros(0, 3), mp.zeros(0, 4), labels[:0], [wanted[:0]], 1.0)
+    assert [loss.item() for loss in nothing] == [0, 0]
+
+
+@cpu
+def test_samples_of_faster_rcnn_are_the_same_under_every_policy():
+    """What is drawn does not depend on how many proposals there are."""
+    states = []
+    for policy in (mp.FP32, mp.MIXED):
+        model = policy.cast(small_faster_rcnn())
+        mp.manual_seed(3)
+        with mp.use(policy):
+            model(policy.cast(mp.tensor(randn(1, 3, 64, 64).astype("float32"))), [OBJECTS])
+        states.append(mp.get_rng_state()["cpu"])
+    assert states[0] == states[1]
+
+
+# ------------------------------------------------------------------------------------------------------- detections
+
+
+def test_detections_worked_by_hand():
+    boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [40, 40, 80, 80], [5, 5, 6, 6], [np.nan] * 4], "float32")
+    scores = np.array([[0, 0.9, 0.1], [0, 0.8, 0.3], [0, 0.2, 0.7], [1, 0, 0], [0, 0.5, 0.5]], "float32")
+    found = detection.detections(mp.tensor(boxes), mp.tensor(scores), (60, 50), 0.15, 0.5, 10, 3)
+    assert found["scores"].numpy() == pytest.approx([0.9, 0.7, 0.3])  # 0.8 and less overlaps 0.9; 0.2 is the fourth
+    assert found["labels"].tolist() == [1, 2, 2]
+    assert found["labels"].dtype == "int64"
+    assert found["boxes"].tolist() == [[0, 0, 10, 10], [40, 40, 50, 60], [0, 0, 10, 9]]
+    few = detection.detections(mp.tensor(boxes), mp.tensor(scores), (60, 50), 0.15, 0.5, 1, 9)
+    assert few["scores"].numpy() == pytest.approx([0.9, 0.7])
+    own = mp.tensor(np.stack([boxes, boxes, boxes + 1], 1))  # boxes of each class
+    assert detection.detections(own, mp.tensor(scores), (60, 50), 0.6, 0.5, 9, 9)["boxes"].tolist() == [
+        [0, 0, 10, 10],
+        [41, 41, 50, 60],
+    ]
+    none = detection.detections(mp.tensor(boxes), mp.tensor(scores), (60, 50), 0.95, 0.5, 10, 3)
+    assert {name: x.shape for name, x in none.items()} == {"boxes": (0, 4), "labels": (0,), "scores": (0,)}
+
+
+def test_ssd_detects_what_its_outputs_say():
+    """A default box moved to where an object is: the loss of these codes is 0, and decoding them gives the object."""
+    model = small_ssd()
+    n = len(model.default_boxes)
+    found = detection.match(OBJECTS["boxes"], model.default_boxes, 0.5, 0.5)
+    logits, codes = np.zeros((1, n, 4), "float32"), np.zeros((1, n, 4), "float32")
+    logits[..., 0] = 10
+    for j in np.flatnonzero(found >= 0):
+        logits[0, j, OBJECTS["labels"][found[j]]] = 20
+        codes[0, j] = codes_of(OBJECTS["boxes"][[found[j]]], model.default_boxes[[j]], [10, 10, 5, 5])
+    losses = model.losses(mp.tensor(logits), mp.tensor(codes), [detection.Objects(**OBJECTS)])
+    assert losses["bbox_regression"].item() < 1e-9
+    assert losses["classification"].item() < 1e-3
+    (seen,) = model.detect(mp.tensor(logits), mp.tensor(codes))
+    order = np.argsort(seen["labels"].numpy())
+    assert seen["labels"].numpy()[order].tolist() == [1, 2]
+    np.testing.assert_allclose(seen["boxes"].numpy()[order], OBJECTS["boxes"], atol=1e-3)
+    assert seen["scores"].numpy() == pytest.approx(1, abs=1e-3)
+
+
+# --------------------------------------------------------------------------------------------------- whole networks
+
+
+def scenes(n):
+    """Images of 64 x 64 in which each label has its colour."""
+    random, images, targets = rng(1), rng(2).normal(0, 0.1, (n, 3, 64, 64)), []
+    for image in images:
+        corner, size, labels = random.integers(0, 8, (2, 2)), random.integers(18, 24, (2, 2)), random.integers(1, 4, 2)
+        corner[1] += 32
+        boxes = np.concatenate([corner, corner + size], 1).astype("float32")
+        for (x1, y1, x2, y2), label in zip(boxes.astype(int), labels):
+            image[label - 1, y1:y2, x1:x2] += 1
+        targets.append({"boxes": boxes, "labels": labels})
+    return images.astype("float32"), targets
+
+
+@cpu
+@SMALL
+@POLICIES
+def test_small_ones_learn(network, policy):
+    """Four images by heart."""
+    mp.manual_seed(0)
+    model, (images, targets) = policy.cast(network()), scenes(4)
+    optimizer, scaler, x = optim.Adam(model.parameters(), 3e-3), optim.DynamicLossScaler(2.0**10), mp.tensor(images)
+    losses = []
+    with mp.use(policy):
+        for _ in range(40):
+            loss = total(model(policy.cast(x), targets))
+            losses.append(loss.item())
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        assert np.mean(losses[-3:]) < 0.5 * losses[0], losses
+        found = model.eval()(policy.cast(x))
+    for one in found:
+        assert one["boxes"].dtype == one["scores"].dtype == "float32"
+        assert (np.diff(one["scores"].numpy()) <= 0).all()
+
+
+@SMALL
+def test_images_without_objects(network):
+    model, images = network(), mp.tensor(randn(2, 3, 64, 64).astype("float32"))
+    for targets in ([NOTHING, NOTHING], [NOTHING, OBJECTS]):
+        losses = model(images, targets)
+        assert all(np.isfinite(loss.item()) for loss in losses.values())
+        boxes = sum(loss.item() for name, loss in losses.items() if "box" in name)
+        assert (boxes > 0) == (targets[1] is OBJECTS)
+        total(losses).backward()
+        assert all(p.grad is not None and np.isfinite(host(p.grad)).all() for p in model.parameters())
+        model.zero_grad()
+
+
+@pytest.mark.parametrize("network", [small_ssd, lambda: small_faster_rcnn(align=True)])
+def test_a_network_that_diverged_finds_nothing_and_says_so_by_its_loss(network):
+    model, images = network(), mp.tensor(np.full((1, 3, 64, 64), np.nan, "float32"))
+    assert not np.isfinite(total(model(images, [OBJECTS])).item())
+    (found,) = model.eval()(images)
+    assert len(found["boxes"]) == 0
+
+
+@SMALL
+def test_a_step_on_the_gpu(network, gpu):
+    mp.manual_seed(0)
+    model, images, losses = mp.MIXED.cast(network()), randn(1, 3, 64, 64).astype("float32"), []
+    for device in ("cpu", "gpu"):
+        mp.manual_seed(1)
+        found = model.to(device)(mp.MIXED.cast(mp.tensor(images, device=device)), [OBJECTS])
+        total(found).backward()
+        assert {p.device for p in model.parameters()} == {device}
+        losses.append({name: loss.item() for name, loss in found.items()})
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+# ------------------------------------------------------------------------------------------------------------ errors
+
+
+def target(**change):
+    return [OBJECTS, OBJECTS | change]
+
+
+ERRORS = {
+    "expected `targets` in training": None,
+    "to be a list of 2 dicts, one per image, got 1": [OBJECTS],
+    "to be a list of 2 dicts, one per image, got dict": OBJECTS,
+    'targets[1]: expected a dict with "boxes" and "labels", got list': [OBJECTS, []],
+    'targets[1]: expected a dict with "boxes" and "labels", got [\'boxes\']': [OBJECTS, {"boxes": []}],
+    "targets[1]: expected boxes of shape (n, 4)": target(boxes=np.ones((2, 3))),
+    "targets[1]: expected one label for each of 2 boxes, got shape (1,)": target(labels=[1]),
+    "targets[1]: expected labels in [1, 3], got 0 at index 1": target(labels=[1, 0]),
+    "targets[1]: expected labels in [1, 3], got 4 at index 0": target(labels=[4, 1]),
+    "got [0.0, 0.0, 65.0, 9.0] at index 1": target(boxes=[[0, 0, 9, 9], [0, 0, 65, 9]]),
+    "got [-1.0, 0.0, 9.0, 9.0] at index 0": target(boxes=[[-1, 0, 9, 9], [0, 0, 64, 9]]),
+    "got [5.0, 5.0, 5.0, 9.0] at index 1": target(boxes=[[0, 0, 9, 9], [5, 5, 5, 9]]),
+    "got [5.0, nan, 6.0, 9.0] at index 1": target(boxes=[[0, 0, 9, 9], [5, float("nan"), 6, 9]]),
+    "targets[1]: expected FP32 boxes, got FP16": target(boxes=mp.tensor(OBJECTS["boxes"]).half()),
+    "targets[1]: expected boxes to be numbers": target(boxes=[["a"] * 4] * 2),
+    "targets[1]: expected labels to be integers, got float64": target(labels=[1.0, 2.0]),
+}
+
+
+@cpu
+@SMALL
+def test_bad_targets(network):
+    model, images = network(), mp.zeros(2, 3, 64, 64)
+    for message, targets in ERRORS.items():
+        with pytest.raises((TypeError, ValueError)) as error:
+            model(images, targets)
+        assert message in str(error.value)
+        assert str(error.value).startswith(type(model).__name__)
+
+
+@cpu
+def test_images_that_a_network_cannot_take():
+    with pytest.raises(ValueError, match="SSD: expected `size` to be at least 17, got 16"):
+        models.SSD(3, 16)
+    with pytest.raises(ValueError, match="SSD: expected `size` to be at least 5, got 4"):
+        models.SSD(3, 4, scale=models.Scale(halvings=2))
+    assert ssd.map_sides(17) == [3, 2, 1]
+    with pytest.raises(ValueError, match=r"SSD: expected `images` of shape \(N, 3, 64, 64\), got \(1, 3, 64, 48\)"):
+        small_ssd()(mp.zeros(1, 3, 64, 48))
+    with pytest.raises(
+        ValueError, match=r"FasterRCNN: expected `images` of shape \(N, 3, H, W\), got \(1, 1, 64, 64\)"
+    ):
+        small_faster_rcnn()(mp.zeros(1, 1, 64, 64))
+    with pytest.raises(ValueError, match="room for an anchor of 16 pixels"):
+        small_faster_rcnn().eval()(mp.zeros(1, 3, 15, 15))
+    with pytest.raises(TypeError, match="SSD: expected a Tensor for `images`"):
+        small_ssd()(randn(1, 3, 64, 64))

@@ -1,0 +1,267 @@
+"""Faster R-CNN (Ren et al., 2015): one network proposes regions, one on the same map names and shifts them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import backend, ops
+from ..autograd import Array
+from ..nn import Conv2d, Dropout, Linear, Module
+from ..precision import FP32, to_dtype
+from ..tensor import Tensor, tensor
+from .detection import NEITHER, Objects, check_images, check_targets, detections, match, per_box, sample
+from .scale import FULL, Scale
+from .start import start
+from .vgg import features
+
+RATIOS = (0.5, 1.0, 2.0)  # height / width of anchors
+OBJECT, NO_OBJECT = 0.7, 0.3  # an anchor whose overlap lies between learns nothing
+SAME = 0.7  # proposals that overlap more than this are one
+NO_WEIGHTS = (1.0, 1.0, 1.0, 1.0)
+WEIGHTS = (10.0, 10.0, 5.0, 5.0)  # of the coordinates: 1 / the standard deviations 0.1 and 0.2 of what is learnt
+
+
+def anchor_boxes(height: int, width: int, stride: int, sizes: Sequence[float]) -> Array:
+    """FP32 (height * width * 3 * sizes, 4): around each place of a map, boxes of area size^2 with each of RATIOS."""
+    roots = [(size, math.sqrt(ratio)) for ratio in RATIOS for size in sizes]
+    w, h = np.array([(size / root, size * root) for size, root in roots]).T / 2
+    x, y = (np.arange(width)[:, None] + 0.5) * stride, (np.arange(height)[:, None, None] + 0.5) * stride
+    return to_dtype(np.stack(np.broadcast_arrays(x - w, y - h, x + w, y + h), -1).reshape(-1, 4), FP32.storage)
+
+
+def mean_losses(logits: Tensor, codes: Tensor, labels: Array, wanted: list, beta: float) -> tuple[Tensor, Tensor]:
+    """Cross entropy of sampled boxes, logits (n, classes), and smooth L1 of those with objects, codes (m, 4); each is a
+    sum divided by n.
+    """
+    n, here = max(len(labels), 1), logits.device
+    named = ops.cross_entropy(logits, tensor(labels, device=here), reduction="sum")
+    truth = tensor(np.concatenate(wanted), device=here)
+    return named / n, ops.smooth_l1_loss(codes, truth, reduction="sum", beta=beta) / n
+
+
+class RPNHead(Module):
+    """A map -> for each anchor logits (N, anchors, 2) of background and object, and codes (N, anchors, 4)."""
+
+    def __init__(self, channels: int, per_place: int) -> None:
+        super().__init__()
+        self.conv = Conv2d(channels, channels, 3, padding=1)
+        self.cls_logits = Conv2d(channels, per_place * 2, 1)
+        self.bbox_pred = Conv2d(channels, per_place * 4, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits, and the codes."""
+        x = ops.relu(self.conv(x))
+        return per_box(self.cls_logits(x), 2), per_box(self.bbox_pred(x), 4)
+
+
+class RegionProposalNetwork(Module):
+    """Proposes boxes that may hold an object. Arguments as of FasterRCNN; pairs are for training and evaluation."""
+
+    def __init__(
+        self, channels: int, stride: int, sizes: Sequence[float], before: Sequence, after: Sequence, batch: int
+    ) -> None:
+        super().__init__()
+        self.stride, self.sizes, self.before, self.after, self.batch = stride, sizes, before, after, batch
+        self.head = RPNHead(channels, len(RATIOS) * len(sizes))
+
+    def anchors(self, features: Tensor, size: tuple[int, int]) -> tuple[Array, Array]:
+        """The anchors of a map, and which of them lie in the image. ValueError if it has room for none."""
+        height, width = features.shape[2:]
+        found = anchor_boxes(height, width, self.stride, self.sizes)
+        inside = (found[:, :2] >= 0).all(1) & (found[:, 2:] <= size[::-1]).all(1)
+        if not inside.any():
+            raise ValueError(
+                f"FasterRCNN: expected `images` with room for an anchor of {min(self.sizes)} pixels, got {size}; make "
+                "them larger, or anchor_sizes smaller"
+            )
+        return found, inside
+
+    def propose(self, logits: Tensor, codes: Tensor, boxes: Array, size: tuple[int, int]) -> list[Tensor]:
+        """The best boxes of each image, FP32 (n, 4), in the image and no smaller than the stride, after NMS."""
+        before, after = (pair[not self.training] for pair in (self.before, self.after))
+        scores, references, found = ops.softmax(logits.detach().float(), 2), tensor(boxes, device=logits.device), []
+        for s, shift in zip(scores[:, :, 1], codes.detach()):
+            b = ops.clip_boxes_to_image(ops.decode_boxes(shift.float(), references, NO_WEIGHTS), size)
+            good = ops.isfinite(b).all(1) & ops.isfinite(s)  # of a network that diverges, some are not
+            b, s = b[good], s[good]
+            large = ops.remove_small_boxes(b, self.stride)
+            best = ops.topk(s[large], min(before, len(large)))
+            b = b[large][best.indices]
+            found.append(b[ops.nms(b, best.values, SAME)[:after]])
+        return found
+
+    def losses(
+        self, logits: Tensor, codes: Tensor, boxes: Array, inside: Array, objects: list[Objects], random: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Of objectness and of boxes, over anchors inside their image: half of them with an object, if there are."""
+        places, positive, labels, wanted = [], [], [], []
+        for i, (truth, _) in enumerate(objects):
+            found = np.full(len(boxes), NEITHER)
+            found[inside] = match(truth, boxes[inside], OBJECT, NO_OBJECT)
+            chosen = sample(found, self.batch, 0.5, random)
+            at = chosen[found[chosen] >= 0]
+            wanted.append(ops.encode_boxes(truth[found[at]], boxes[at], NO_WEIGHTS))
+            labels.append(found[chosen] >= 0)
+            places.append(i * len(boxes) + chosen)
+            positive.append(i * len(boxes) + at)
+        rows, at = (tensor(np.concatenate(p), device=logits.device) for p in (places, positive))
+        logits = ops.index_select(logits.reshape(-1, 2), 0, rows)
+        codes = ops.index_select(codes.reshape(-1, 4), 0, at)
+        return mean_losses(
+            logits, codes, np.asarray(np.concatenate(labels), "int64"), wanted, 1 / 9
+        )  # the authors' sigma of 3
+
+
+class BoxHead(Module):
+    """VGG's first two dense layers, of pooled regions (n, channels, 7, 7)."""
+
+    def __init__(self, inputs: int, wide: int, dropout: float) -> None:
+        super().__init__()
+        self.fc6, self.fc7, self.dropout = Linear(inputs, wide), Linear(wide, wide), Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, wide)."""
+        x = self.dropout(ops.relu(self.fc6(x.flatten(1))))
+        return self.dropout(ops.relu(self.fc7(x)))
+
+
+class BoxPredictor(Module):
+    """Logits (n, classes), and codes (n, classes, 4): each class shifts a region in its own way."""
+
+    def __init__(self, inputs: int, num_classes: int) -> None:
+        super().__init__()
+        self.cls_score, self.bbox_pred = Linear(inputs, num_classes), Linear(inputs, 4 * num_classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits, and the codes."""
+        logits = self.cls_score(x)
+        return logits, self.bbox_pred(x).reshape(*logits.shape, 4)
+
+
+class RoIHeads(Module):
+    """Fast R-CNN (Girshick, 2015): regions of a map -> what they show and where exactly."""
+
+    def __init__(
+        self, channels: int, stride: int, wide: int, num_classes: int, dropout: float, align: bool, batch: int
+    ) -> None:
+        super().__init__()
+        self.stride, self.align, self.batch = stride, align, batch
+        self.box_head = BoxHead(channels * 49, wide, dropout)
+        self.box_predictor = BoxPredictor(wide, num_classes)
+
+    def forward(self, features: Tensor, regions: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Logits and codes of the regions, FP32 (n, 4) for each image, one after the other."""
+        if self.align:
+            pooled = ops.roi_align(features, regions, 7, 1 / self.stride, sampling_ratio=2)
+        else:
+            pooled = ops.roi_pool(features, regions, 7, 1 / self.stride)
+        return self.box_predictor(self.box_head(pooled))
+
+    def losses(
+        self, features: Tensor, proposals: list[Tensor], objects: list[Objects], random: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Of classes and of boxes. The objects' own boxes are proposals, too; a quarter of the regions shows an object
+        if so many overlap one by half or more.
+        """
+        regions, positive, labels, wanted, total = [], [], [], [], 0
+        for proposed, (truth, classes) in zip(proposals, objects):
+            boxes = np.concatenate([truth, proposed.numpy()])
+            found = match(truth, boxes, 0.5, 0.5, best=False)
+            chosen = sample(found, self.batch, 0.25, random)
+            at = np.flatnonzero(found[chosen] >= 0)  # of the chosen
+            regions.append(tensor(boxes[chosen], device=features.device))
+            wanted.append(ops.encode_boxes(truth[found[chosen[at]]], boxes[chosen[at]], WEIGHTS))
+            label = np.zeros(len(chosen), "int64")
+            label[at] = classes[found[chosen[at]]]
+            labels.append(label)
+            positive.append(total + at)
+            total += len(chosen)
+        logits, codes = self(features, regions)
+        label = np.concatenate(labels)
+        at = np.concatenate(positive)
+        rows = tensor(at * logits.shape[1] + label[at], device=logits.device)  # the codes of the right class
+        return mean_losses(logits, ops.index_select(codes.reshape(-1, 4), 0, rows), label, wanted, 1.0)
+
+    def detect(self, features: Tensor, proposals: list[Tensor], size: tuple[int, int]) -> list[dict[str, Tensor]]:
+        """Of each class the boxes with scores above 0.05 after NMS at 0.3; of these the best 100."""
+        logits, codes = (y.detach().float() for y in self(features, proposals))
+        scores, found, start = ops.softmax(logits, 1), [], 0
+        for boxes in proposals:
+            here = slice(start, start := start + len(boxes))
+            of_class = boxes.unsqueeze(1).expand(codes[here].shape).reshape(-1, 4)
+            shifted = ops.decode_boxes(codes[here].reshape(-1, 4), of_class, WEIGHTS).reshape(codes[here].shape)
+            found.append(detections(shifted, scores[here], size, 0.05, 0.3, len(boxes), 100))
+        return found
+
+
+class FasterRCNN(Module):
+    """Faster R-CNN with VGG-D; 137,078,239 parameters for the 21 classes of PASCAL VOC, of which 0 is the background.
+
+    model(images, targets) in training gives FP32 losses, a dict whose sum is trained; model(images) in evaluation a
+    dict for each image: "boxes" FP32 (n, 4), "labels" int64 (n,) and "scores" FP32 (n,), best first.
+
+    images: (N, in_channels, H, W), in the paper with a shorter side of 600; ValueError where no anchor has room.
+    targets: see `check_targets`. What is sampled is drawn from `manual_seed`'s generator, in the same way under every
+    policy.
+
+    anchor_sizes               roots of the anchors' areas, in pixels; by default 8, 16 and 32 times the stride of the
+                               map, which is 16
+    rpn_pre_nms_top_n, rpn_post_nms_top_n      so many proposals of an image before and after NMS, in training and in
+                               evaluation
+    rpn_batch_size_per_image, box_batch_size_per_image     so many anchors and regions of an image are trained
+    align                      sample the map between its places (RoIAlign, He et al., 2017) in place of RoI pooling
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 21,
+        *,
+        in_channels: int = 3,
+        anchor_sizes: Sequence[float] | None = None,
+        rpn_pre_nms_top_n: tuple[int, int] = (12000, 6000),
+        rpn_post_nms_top_n: tuple[int, int] = (2000, 300),
+        rpn_batch_size_per_image: int = 256,
+        box_batch_size_per_image: int = 128,
+        align: bool = False,
+        dropout: float = 0.5,
+        scale: Scale = FULL,
+    ) -> None:
+        super().__init__()
+        self.num_classes, self.in_channels = num_classes, in_channels
+        channels, stride = scale.channels(512), math.prod(scale.stride(i) for i in range(4))
+        sizes = tuple([8 * 2**i * stride for i in range(3)] if anchor_sizes is None else anchor_sizes)
+        self.backbone = features(in_channels, scale, ceil_mode=True)[:-1]
+        self.rpn = RegionProposalNetwork(
+            channels, stride, sizes, rpn_pre_nms_top_n, rpn_post_nms_top_n, rpn_batch_size_per_image
+        )
+        wide = scale.channels(4096)
+        self.roi_heads = RoIHeads(channels, stride, wide, num_classes, dropout, align, box_batch_size_per_image)
+        head, predictor = self.rpn.head, self.roi_heads.box_predictor
+        start(self, head.conv, head.cls_logits, head.bbox_pred, predictor.cls_score, predictor.bbox_pred)
+
+    def forward(self, images: Tensor, targets: Any = None) -> Any:
+        """Losses in training, detections in evaluation, where targets are not read."""
+        check_images("FasterRCNN", images, self.in_channels)
+        objects = check_targets("FasterRCNN", targets, images, self.num_classes) if self.training else []
+        size, maps = images.shape[2:], self.backbone(images)
+        boxes, inside = self.rpn.anchors(maps, size)
+        logits, codes = self.rpn.head(maps)
+        proposals = self.rpn.propose(logits, codes, boxes, size)
+        if not self.training:
+            return self.roi_heads.detect(maps, proposals, size)
+        random = np.random.default_rng(backend.cpu.generator.integers(2**63))  # one draw, whatever is proposed
+        objectness, rpn_box_reg = self.rpn.losses(logits, codes, boxes, inside, objects, random)
+        classifier, box_reg = self.roi_heads.losses(maps, proposals, objects, random)
+        return {
+            "loss_classifier": classifier,
+            "loss_box_reg": box_reg,
+            "loss_objectness": objectness,
+            "loss_rpn_box_reg": rpn_box_reg,
+        }
+
+
+faster_rcnn_vgg16 = FasterRCNN
