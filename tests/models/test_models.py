@@ -49,6 +49,20 @@ def test_published_sizes(network):
     assert sum(ledger.predicted["gradients"].values()) == pytest.approx(2 * parameters, rel=0.01)
 
 
+def test_half_the_memory():
+    """MPT section 1: activations and gradients take half the bytes. ResNet-50, 32 photographs of 224 x 224."""
+    with mp.device("meta"):
+        model = models.preact_resnet50()
+    ledger = predict(model, (32, 3, 224, 224), np.zeros(32, np.int64), loss=classes, optimizer="momentum")
+    mixed, fp32 = (
+        sum(sum(sizes[role].values()) for role in ("activations", "gradients"))
+        for sizes in (ledger.predicted, ledger.fp32)
+    )
+    assert fp32 > 2.4e9
+    assert mixed / fp32 <= 0.55
+    assert mixed / fp32 == pytest.approx(0.5013, abs=1e-3)
+
+
 def test_torchvisions_weights_give_its_logits(monkeypatch):
     torch = pytest.importorskip("torch")
     # its compiled operators, which these networks do not need, are for CUDA's PyTorch: without them it would not load
