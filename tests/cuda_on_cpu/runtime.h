@@ -114,6 +114,7 @@ inline int __float_as_int(float x) { return cuda_on_cpu::bits_of<int>(x); }
 inline float __uint_as_float(unsigned x) { return cuda_on_cpu::bits_of<float>(x); }
 inline float __int_as_float(int x) { return cuda_on_cpu::bits_of<float>(x); }
 
+inline float __fmul_rn(float a, float b) { return a * b; }  // nothing here is compiled to a fused a * b + c
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }

@@ -205,7 +205,7 @@ def _kept_on_gpu(xp: Any, boxes: Array, group: Array, threshold: float) -> Array
     if n:
         boxes, group = xp.ascontiguousarray(boxes), xp.ascontiguousarray(group, "int64")
         KERNELS.launch("nms_masks", boxes.dtype, (words, words), WORD, boxes, group, masks, n, threshold)
-        KERNELS.launch("nms_keep", boxes.dtype, 1, KEEPERS, masks, kept, n, shared=8 * (words + 1))
+        KERNELS.launch("nms_keep", boxes.dtype, 1, KEEPERS, masks, kept, n, shared=8 * words)
     return kept
 
 
