@@ -20,8 +20,8 @@ OBJECTS = {"boxes": np.array([[4, 4, 24, 20], [30, 34, 62, 62]], "float32"), "la
 NOTHING = {"boxes": np.zeros((0, 4), "float32"), "labels": np.zeros(0, int)}
 
 
-def small_ssd():
-    return models.SSD(4, 64, scale=TINY)
+def small_ssd(size=64):
+    return models.SSD(4, size, scale=TINY)
 
 
 def small_faster_rcnn(**options):
@@ -317,7 +317,7 @@ def test_small_ones_learn(network, policy):
     optimizer, scaler, x = optim.Adam(model.parameters(), 3e-3), optim.DynamicLossScaler(2.0**10), mp.tensor(images)
     losses = []
     with mp.use(policy):
-        for _ in range(40):
+        for _ in range(24):
             loss = total(model(policy.cast(x), targets))
             losses.append(loss.item())
             scaler.scale(loss).backward()
@@ -352,13 +352,14 @@ def test_a_network_that_diverged_finds_nothing_and_says_so_by_its_loss(network):
     assert len(found["boxes"]) == 0
 
 
-@SMALL
+@pytest.mark.parametrize("network", [lambda: small_ssd(32), small_faster_rcnn], ids=["ssd", "faster_rcnn"])
 def test_a_step_on_the_gpu(network, gpu):
     mp.manual_seed(0)
-    model, images, losses = mp.MIXED.cast(network()), randn(1, 3, 64, 64).astype("float32"), []
+    model, losses = mp.MIXED.cast(network()), []
+    images, objects = randn(1, 3, 32, 32).astype("float32"), {"boxes": OBJECTS["boxes"] / 2, "labels": [1, 2]}
     for device in ("cpu", "gpu"):
         mp.manual_seed(1)
-        found = model.to(device)(mp.MIXED.cast(mp.tensor(images, device=device)), [OBJECTS])
+        found = model.to(device)(mp.MIXED.cast(mp.tensor(images, device=device)), [objects])
         total(found).backward()
         assert {p.device for p in model.parameters()} == {device}
         losses.append({name: loss.item() for name, loss in found.items()})
