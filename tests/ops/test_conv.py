@@ -51,6 +51,13 @@ def sides(padding):
     return tuple((p, p) for p in padding)
 
 
+@pytest.fixture(params=["columns", "rows", "parts of rows"])
+def way(request, monkeypatch):
+    """Convolution by columns, and by rows where they lie, whole or in parts, whatever their sizes."""
+    monkeypatch.setattr(conv_module, "RUN", 1 << 30 if request.param == "columns" else 1)
+    monkeypatch.setattr(conv_module, "SMALL", 400 if request.param == "parts of rows" else 1 << 30)
+
+
 CASES = [
     # input, weight, stride, padding, dilation, groups
     ((2, 3, 6, 5), (4, 3, 3, 3), (1, 1), (0, 0), (1, 1), 1),
@@ -65,6 +72,7 @@ CASES = [
 ]
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("x", "w", "stride", "padding", "dilation", "groups"), CASES)
 @pytest.mark.parametrize("bias", [True, False])
 def test_conv2d(x, w, stride, padding, dilation, groups, bias):
@@ -126,6 +134,7 @@ def test_conv1d(groups):
     )
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     ("x", "w", "stride", "padding", "output_padding", "groups", "dilation"),
     [
@@ -226,6 +235,7 @@ def test_images_are_turned_round_in_strips(monkeypatch, n, dtype):
     assert np.shares_memory(again, turned)
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("stride", [1, 2, 3, (2, 3)])
 @pytest.mark.parametrize("dilation", [1, 2, (3, 1)])
 @pytest.mark.parametrize("padding", [0, 2])

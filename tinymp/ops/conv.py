@@ -41,6 +41,10 @@ KERNELS = Kernels(__file__)
 # Columns are made for as many output rows at a time as keep them below this many elements: on a GPU (64 MB in FP32),
 # and on a CPU, where they stay in the cache between their making and the product.
 BLOCK, CACHED = 1 << 24, 1 << 19
+# OpenBLAS multiplies small matrices where they lie (with AVX-512): up to so many multiplications, or so large a result
+# where both operands run along the sum. Other products it first copies, which takes as long for matrices with few rows
+SMALL, FEW = 1_000_000, 1200
+RUN = 32  # places that lie side by side: fewer are not worth a product of their own
 
 
 STRIP = 1008  # places of all images that are turned round at a time
@@ -177,6 +181,45 @@ def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slic
     return rows, cut
 
 
+def row_parts(g: Geometry, x: Array, w: Array) -> int:
+    """Into how many parts the rows of `by_rows` are cut, so that a product of each is small; 0 where it cannot be."""
+    size = g.output(*x.shape[1:3])
+    if backend.of(x) is backend.gpu or pointwise(g, x.shape, size):
+        return 0
+    run, most = size[1] * x.shape[3], max(SMALL * g.groups * g.kernel[1] // max(w.size, 1), 1)
+    return next((parts for parts in range(ceil_div(run, most), run // RUN + 1) if parts and run % parts == 0), 0)
+
+
+def by_rows(xp: Any, x: Array, g: Geometry) -> Callable[[int, slice, int], Array]:
+    """The columns of x (C, H, W, N) for one tap across and some output rows, each cut into parts: a function that gives
+    them, widened, as (groups, rows, parts, kh C / groups, OW N / parts), in the order (kh, C). It copies nothing.
+
+    With H as the slowest axis, all rows of x that a window sees are neighbours in memory: rows of a matrix, in which
+    the next tap across begins a place further on: with a stride, the places of each of its phases lie together.
+    """
+    (c, h, w, n), (tall, wide), across = x.shape, g.padded(*x.shape[1:3]), g.stride[1]
+    (top, bottom), (left, right) = g.pads
+    x = widen(x)[:, max(-top, 0) : max(h + min(bottom, 0), 0), max(-left, 0) : max(w + min(right, 0), 0)]
+    x = x.reshape(g.groups, c // g.groups, *x.shape[1:]).swapaxes(1, 2)  # groups, H, C / groups, W, N
+    top, left = max(top, 0), max(left, 0)
+    image = xp.zeros((across, g.groups, tall, c // g.groups, ceil_div(wide, across), n), x.dtype)
+    for phase in range(across):
+        part, first = x[:, :, :, (phase - left) % across :: across], ceil_div(max(left - phase, 0), across)
+        image[phase, :, top : top + part.shape[1], :, first : first + part.shape[3]] = part
+    _, sg, sh, sc, _, step = image.strides
+    run = g.output(h, w)[1] * n
+
+    def cut(tap: int, rows: slice, parts: int) -> Array:
+        place = tap * g.dilation[1]
+        seen = image[place % across, :, rows.start * g.stride[0] :, :, place // across :]
+        shape = g.groups, rows.stop - rows.start, parts, g.kernel[0], c // g.groups, run // parts
+        strides = sg, sh * g.stride[0], run // parts * step, sh * g.dilation[0], sc, step
+        view = xp.lib.stride_tricks.as_strided(seen, shape, strides)
+        return view.reshape(*shape[:3], -1, shape[5])  # dilated rows it does copy
+
+    return cut
+
+
 def fold(
     xp: Any, parts: Iterable[tuple[slice, Array]], shape: tuple, g: Geometry, like: Array, accumulator: str = "reduce"
 ) -> Array:
@@ -205,9 +248,27 @@ def correlate(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> A
     if bias is not None:
         bias = bias.reshape(g.groups, -1, 1)
     y = xp.empty((o, oh, ow, n), w.dtype)  # first: where it is too large, the blocks are too many, too
+    if x.shape[0] > g.groups and (parts := row_parts(g, x, w)):  # one channel makes more of sums than of products
+        return correlate_rows(xp, x, w, bias, g, y, parts)
     rows, cut = columns(xp, x, g)
     for block in rows:
         y[:, block] = gemm(matrix, cut(block), bias).reshape(o, block.stop - block.start, ow, n)
+    return y
+
+
+def correlate_rows(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry, y: Array, parts: int) -> Array:
+    """`correlate` into y, as a sum of products over the taps across; see `by_rows`."""
+    (o, oh, ow, n), cut, across = y.shape, by_rows(xp, x, g), g.kernel[1]
+    matrices = w.reshape(g.groups, o // g.groups, -1, *g.kernel).transpose(4, 0, 1, 3, 2)  # in the order (kh, C)
+    matrices = matrices.reshape(across, g.groups, 1, 1, o // g.groups, -1)
+    bias = None if bias is None else bias.reshape(g.groups, 1, 1, -1, 1)
+    places = y.reshape(g.groups, o // g.groups, oh, parts, -1)
+    for rows in blocks(g, x.shape[0], oh, ow, n, CACHED):
+        total: Any = None
+        for tap in range(across):
+            last = tap == across - 1
+            total = gemm(matrices[tap], cut(tap, rows, parts), bias if last else None, acc=total, wide=not last)
+        places[:, :, rows] = total.transpose(0, 3, 1, 2, 4)
     return y
 
 
@@ -219,7 +280,8 @@ def spread(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: P
     o, oh, ow, n = y.shape
     c = w.shape[1] * g.groups
     # columns of y on one side, additions into dx, which take longer, on the other
-    if backend.of(w) is not backend.gpu and 2 * o * prod(size) <= 3 * c * oh * ow * prod(g.stride):
+    most = 3 if w.size <= g.groups * g.kernel[1] * g.stride[0] * SMALL // 64 else 1.5
+    if backend.of(w) is not backend.gpu and o * prod(size) <= most * c * oh * ow * prod(g.stride):
         return spread_by_phases(xp, y, w, bias, g, size)
     matrix = w.reshape(g.groups, o // g.groups, prod(w.shape[1:])).swapaxes(1, 2)
     y = widen(y)
@@ -249,9 +311,9 @@ def spread_by_phases(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometr
             to = x[:, tall.places, wide.places]
             taps = w[:, :, tall.taps, wide.taps][:, :, ::-1, ::-1]
             if taps.size:  # else there is no place that they see, either
-                seen = region(xp, y, tall.seen, wide.seen)
-                inner = Geometry(taps.shape[2:], dilation=(tall.dilation, wide.dilation), groups=g.groups)
-                to[...] = correlate(xp, seen, xp.ascontiguousarray(taps), bias, inner)
+                pads = [(-side.seen[0], side.seen[1] - n) for side, n in ((tall, y.shape[1]), (wide, y.shape[2]))]
+                inner = Geometry(taps.shape[2:], (1, 1), tuple(pads), (tall.dilation, wide.dilation), g.groups)
+                to[...] = correlate(xp, y, xp.ascontiguousarray(taps), bias, inner)
             else:
                 to[...] = 0 if bias is None else bias.reshape(-1, 1, 1, 1)
     return x
@@ -289,6 +351,8 @@ def weight_gradient(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Ar
     o = y.shape[0]
     if depthwise(like, g, x):
         return weight_gradient_depthwise(xp, x, y, g, like)
+    if 0 < g.kernel[0] * x.shape[0] * o <= FEW * g.groups**2 and row_parts(g, x, like):
+        return weight_gradient_rows(xp, x, y, g, like)
     total: Any = None  # one accumulator over all blocks: the FP32 or FP16 of the policy
     rows, cut = columns(xp, x, g)
     for block in rows:  # columns y^T, not y columns^T: the tall operand first is a fifth faster
@@ -296,6 +360,19 @@ def weight_gradient(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Ar
         dy = y[:, block].reshape(g.groups, o // g.groups, seen.shape[2]).swapaxes(1, 2)
         total = gemm(seen, dy, acc=total, wide=True, like=like)
     return store(total.swapaxes(1, 2).reshape(like.shape), like=like)
+
+
+def weight_gradient_rows(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Array:
+    """`weight_gradient` as a sum over the output rows, for each tap across; see `by_rows`."""
+    (o, oh, ow, n), cut = y.shape, by_rows(xp, x, g)
+    dy = y.reshape(g.groups, o // g.groups, oh, ow * n).transpose(0, 2, 3, 1)
+    dw = xp.zeros((g.kernel[1], g.groups, g.kernel[0] * x.shape[0] // g.groups, o // g.groups), widen(like[:0]).dtype)
+    for tap, total in enumerate(dw):
+        for rows in blocks(g, x.shape[0], oh, ow, n, CACHED):
+            for part in gemm(cut(tap, rows, 1)[:, :, 0], dy[:, rows], wide=True, like=like).swapaxes(0, 1):
+                add_to(total, part, like, "accumulate")
+    dw = dw.reshape(*dw.shape[:2], g.kernel[0], -1, o // g.groups)  # kw, groups, kh, C, O
+    return store(dw.transpose(1, 4, 3, 2, 0).reshape(like.shape), like=like)
 
 
 # A convolution of each channel by itself (depthwise) needs no columns: its sums are as long as the kernel is large.
