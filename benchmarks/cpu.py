@@ -69,7 +69,7 @@ class Rows:
 
 
 def training(rows: Rows, rounds: int, name: str, network: str, target: str) -> None:
-    """The training step of one network: mixed beside FP32, and beside PyTorch, for which there is the target.
+    """The step of one network: mixed beside FP32, and beside PyTorch, for which there is the target.
 
     Each in a process of its own, in turn.
     """
@@ -93,16 +93,18 @@ def training(rows: Rows, rounds: int, name: str, network: str, target: str) -> N
 
 
 NETWORKS = [  # name, function in steps.py, the target for mixed / PyTorch FP32
-    ("MNIST CNN", "mnist_cnn", "<= 1.2"),
-    ("LSTM 2 x 256", "lstm", "<= 1.4"),
-    ("DCGAN 64 x 64", "gan", "<= 1.3"),
+    ("MNIST CNN step", "mnist_cnn", "<= 1.2"),
+    ("LSTM 2 x 256 step", "lstm", "<= 1.4"),
+    ("DCGAN 64 x 64 step", "gan", "<= 1.3"),
+    ("ResNet-20 step", "resnet", "<= 1.4"),
+    ("ResNet-50 evaluation, one image", "evaluation", "<= 1.6"),
 ]
 
 
 def networks(rows: Rows, rounds: int, which: list) -> None:
-    """The training steps of the families of examples."""
+    """The training steps of the families of examples, and an evaluation."""
     for name, network, target in which:
-        training(rows, rounds, f"{name} step", network, target)
+        training(rows, rounds, name, network, target)
 
 
 def scaling(rows: Rows, rounds: int, which: list) -> None:
@@ -126,11 +128,11 @@ def scaling(rows: Rows, rounds: int, which: list) -> None:
         for kind in kinds:
             one, two = (statistics.median(times[kind, n]) for n in (1, 2))
             spread = min(max(2 * (one - two), 0.0), one)
-            rows.add(f"{name} step, {kind}: one core alone does", 100 * (one - spread) / one, "%")
+            rows.add(f"{name}, {kind}: one core alone does", 100 * (one - spread) / one, "%")
             predicted[kind] = [one - spread + spread / n for n in (4, 8, 16)]
         for i, n in enumerate((4, 8, 16) if steps.peer() else ()):
             mixed, peer = (predicted[kind][i] for kind in kinds)
-            rows.add(f"{name} step, {n} cores, predicted: mixed / PyTorch", mixed / peer, "x")
+            rows.add(f"{name}, {n} cores, predicted: mixed / PyTorch", mixed / peer, "x")
 
 
 def transposed(rows: Rows, rounds: int) -> None:

@@ -1,4 +1,4 @@
-"""The training steps that benchmarks/cpu.py times, in tinymp and in PyTorch: the same layers, data and optimizer."""
+"""The steps that benchmarks/cpu.py times, in tinymp and in PyTorch: the same layers, data and optimizer."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ rng = np.random.default_rng(0)
 DIGITS, LABELS = rng.standard_normal((64, 1, 28, 28), np.float32), rng.integers(0, 10, 64)
 VOCABULARY, WORDS = 64, rng.integers(0, 64, (2, 64, 32))  # 64 steps, batch 32: the words, and those that follow them
 FACES = rng.standard_normal((32, 1, 64, 64), np.float32)
+PICTURES, CLASSES = rng.standard_normal((32, 3, 32, 32), np.float32), rng.integers(0, 10, 32)
+PHOTOGRAPH = rng.standard_normal((1, 3, 224, 224), np.float32)
 WIDTH = 24  # of the DCGAN, the example's default
 
 
@@ -159,11 +161,55 @@ def torch_gan(pictures: Any = None, width: int = WIDTH, amp: bool = False) -> St
     return step
 
 
+def resnet(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
+    """A step of the ResNet with 20 layers for images of 32 x 32, batch 32."""
+    mp.manual_seed(0)
+    model = policy.cast(models.resnet(nn))
+    images, labels = policy.cast(mp.tensor(PICTURES)), mp.tensor(CLASSES)
+    return _step(model, lambda: ops.cross_entropy(model(images), labels), policy, scaler)
+
+
+def torch_resnet() -> Step:
+    """The same in FP32."""
+    import torch
+
+    model = models.resnet(torch.nn)
+    images, labels = torch.from_numpy(PICTURES), torch.from_numpy(CLASSES)
+    return _torch_step(model, lambda: torch.nn.functional.cross_entropy(model(images), labels))
+
+
+def evaluation(policy: mp.Policy, _: optim.LossScaler) -> Step:
+    """The scores of one image of 224 x 224 by a ResNet-50."""
+    mp.manual_seed(0)
+    model, image = policy.cast(models.resnet50(nn)).eval(), policy.cast(mp.tensor(PHOTOGRAPH))
+
+    def step() -> mp.Tensor:
+        with mp.use(policy), mp.no_grad():
+            return model(image)
+
+    return step
+
+
+def torch_evaluation() -> Step:
+    """The same in FP32."""
+    import torch
+
+    model, image = models.resnet50(torch.nn).eval(), torch.from_numpy(PHOTOGRAPH)
+    return torch.no_grad()(lambda: model(image))
+
+
+NETWORKS: dict[str, tuple[Callable[..., Step], Callable[..., Step]]] = {  # in tinymp, and in PyTorch
+    "mnist_cnn": (mnist_cnn, torch_mnist_cnn),
+    "lstm": (lstm, torch_lstm),
+    "gan": (gan, torch_gan),
+    "resnet": (resnet, torch_resnet),
+    "evaluation": (evaluation, torch_evaluation),
+}
+
+
 def make(network: str, kind: str) -> Step:
-    """The step of a network ("mnist_cnn", "lstm", "gan") as "FP32", "mixed", "PyTorch FP32" or "PyTorch FP16"."""
-    if kind == "PyTorch FP16":
-        return torch_mnist_cnn(autocast=True)
-    if kind == "PyTorch FP32":
-        return {"mnist_cnn": torch_mnist_cnn, "lstm": torch_lstm, "gan": torch_gan}[network]()
-    how = (mp.MIXED, optim.DynamicLossScaler()) if kind == "mixed" else (mp.FP32, optim.NoLossScaler())
-    return {"mnist_cnn": mnist_cnn, "lstm": lstm, "gan": gan}[network](*how)
+    """The step of one of NETWORKS as "FP32", "mixed", "PyTorch FP32" or, of "mnist_cnn", "PyTorch FP16"."""
+    own, theirs = NETWORKS[network]
+    if kind.startswith("PyTorch"):
+        return theirs(autocast=True) if kind == "PyTorch FP16" else theirs()
+    return own(mp.MIXED, optim.DynamicLossScaler()) if kind == "mixed" else own(mp.FP32, optim.NoLossScaler())

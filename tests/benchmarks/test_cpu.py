@@ -2,9 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from benchmarks import cpu, machine, ops
+from benchmarks import cpu, machine, ops, steps
 
 
 @pytest.mark.cpu
@@ -16,6 +17,14 @@ def test_quick(tmp_path, monkeypatch, capsys):
     assert all(row["value"] == row["value"] for row in rows)
     assert {row["reached"] for row in rows} <= {None, True, False}
     assert "mixed / own FP32" in capsys.readouterr().out
+
+
+@pytest.mark.cpu
+def test_networks_have_steps():
+    assert [network for _, network, _ in cpu.NETWORKS] == list(steps.NETWORKS)
+    steps.make("resnet", "mixed")()  # a step runs
+    scores = steps.make("evaluation", "mixed")()
+    assert scores.shape == (1, 1000) and not scores.requires_grad and np.isfinite(scores.numpy()).all()
 
 
 @pytest.mark.cpu
