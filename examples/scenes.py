@@ -22,18 +22,20 @@ MEAN, STD = 0.45, 0.25
 class Scenes(Dataset):
     """Item i: an image, float32 (3, size, size) of about unit variance, and {"boxes": (n, 4), "labels": (n,)}.
 
-    1 to 4 objects of 10 classes, whose labels count from 1, for 0 is the background. Boxes are float32, in pixels, just
+    1 to `most` objects of 10 classes, whose labels count from 1, for 0 is the background. Boxes are float32, in pixels, just
     around what was painted. Item i depends on the seed and i alone. train: which photographs and which digits are used.
     """
 
-    def __init__(self, count: int, seed: int, *, train: bool, data: str | None = None, size: int = 128) -> None:
+    def __init__(
+        self, count: int, seed: int, *, train: bool, data: str | None = None, size: int = 128, most: int = 4
+    ) -> None:
         train_x, train_y, test_x, test_y = datasets.mnist(data)
         objects, labels = (train_x, train_y) if train else (test_x, test_y)
         low = objects.min()
         self.objects = ((objects[:, 0] - low) * (255 / (objects.max() - low))).astype(np.uint8)
         self.labels = labels + 1
         self.photographs = [_photograph(name) for name in PHOTOGRAPHS[train]]
-        self.count, self.seed, self.train, self.size = count, seed, train, size
+        self.count, self.seed, self.train, self.size, self.most = count, seed, train, size, most
 
     def __len__(self) -> int:
         return self.count
@@ -49,7 +51,7 @@ class Scenes(Dataset):
         canvas = self._background(rng)
         boxes: list[np.ndarray] = []
         labels = []
-        for _ in range(rng.integers(1, 5)):
+        for _ in range(rng.integers(1, self.most + 1)):
             i = rng.integers(len(self.objects))
             for _ in range(10):  # tries to find a free place
                 shades, box = self._placed(self.objects[i], rng)
@@ -74,7 +76,7 @@ class Scenes(Dataset):
         """The image scaled and cut to what is to be seen of it, shades in 0..1, and its box in the scene."""
         from PIL import Image
 
-        side = int(rng.integers(SMALLEST, LARGEST + 1))
+        side = int(rng.integers(SMALLEST, min(LARGEST, self.size) + 1))
         shades = np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.BILINEAR)) / 255
         rows, columns = (np.flatnonzero((shades > 0.25).any(axis)) for axis in (1, 0))
         shades = shades[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]

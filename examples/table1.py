@@ -1,0 +1,130 @@
+"""MPT table 1: six CNNs that classify images, in FP32, in mixed precision, and in mixed precision with a loss scale."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tinymp as mp
+from tinymp import data, models, nn
+
+from . import datasets, trials
+
+
+class Network(NamedTuple):
+    """A row: the network, and what the paper reports, per cent."""
+
+    make: Callable[..., nn.Module]
+    paper: dict[str, float]
+    size: int = 224
+    label_smoothing: float = 0.0
+
+
+SETTINGS = ("FP32", "mixed, not scaled", "mixed, dynamic scale")
+MEASURE = "Top-1 accuracy"
+BATCH = 32
+
+
+def _paper(fp32: float, mixed: float) -> dict[str, float]:
+    return {"FP32": fp32, "mixed, not scaled": mixed}  # the paper's needed no scaling (section 4.1)
+
+
+NETWORKS = {
+    "AlexNet": Network(models.alexnet, _paper(56.77, 56.93)),
+    "VGG-D": Network(models.vgg16, _paper(65.40, 65.43)),
+    "GoogLeNet": Network(models.googlenet, _paper(68.33, 68.43)),
+    "Inception v2": Network(models.inception_v2, _paper(70.03, 70.02)),
+    "Inception v3": Network(models.inception_v3, _paper(73.85, 74.13), 299, 0.1),  # section 7 of Szegedy et al., 2016
+    "ResNet-50": Network(models.preact_resnet50, _paper(75.92, 76.04)),
+}
+
+
+def sources(folder: str | None) -> dict[str | None, int]:
+    """What to train on, and how many steps: a folder, or the digits of two packages."""
+    return {None: 300, "digits": 100} if folder is None else {folder: 300}
+
+
+def label(source: str | None) -> str:
+    """Its name in the table."""
+    return {None: "MNIST, 5,000 digits", "digits": "scikit-learn's digits"}.get(source) or Path(str(source)).name
+
+
+def check(folder: str | None) -> None:
+    """Whether the data can be read, before any run begins."""
+    for source in sources(folder):
+        _sets(source, 0, 224)
+
+
+def run(name: str, source: str | None, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
+    """Train one network under one setting. The seed fixes weights, order and crops, whatever the setting.
+
+    source: None for MNIST's digits, "digits" for scikit-learn's, or a folder: with idx files, or with photographs, for
+    which the networks are as large as the paper's.
+    """
+    network, policy = NETWORKS[name], trials.SETTINGS[setting].policy
+    mp.manual_seed(seed)
+    train, test, classes, channels = _sets(source, seed, network.size)
+    if batch > len(train):
+        raise ValueError(f"table1: expected a batch of at most {len(train)} images, as many as there are, got {batch}")
+    photographs = isinstance(train, data.ImageFolder)
+    scale = models.FULL if photographs else models.SMALL
+    model = policy.cast(network.make(classes, in_channels=channels, scale=scale)).to(device)
+    loader = data.DataLoader(train, batch, shuffle=True, drop_last=True, seed=seed, num_workers=2 * photographs)
+    moves = None if photographs else np.random.default_rng(seed)
+
+    def batches() -> Iterator[tuple]:
+        for _ in itertools.count():
+            for images, labels in loader:
+                if moves is not None:
+                    images = mp.from_numpy(datasets.shifted(images.numpy(), 2, moves))
+                yield policy.cast(images).to(device), labels.to(device)
+
+    def loss_of(model: nn.Module, batch: tuple) -> mp.Tensor:
+        images, labels = batch
+        return models.loss(model(images), labels, label_smoothing=network.label_smoothing)
+
+    trial = trials.train(
+        model, trials.SETTINGS[setting], batches(), loss_of, steps, lr=0.1, weight_decay=1e-4, clip=1.0
+    )
+    trial.score = accuracy(model, policy, test, device)
+    return trial
+
+
+def accuracy(model: nn.Module, policy: mp.Policy, test: Any, device: str) -> float:
+    """The share of images whose largest logit is at their label."""
+    model.eval()
+    hits = 0
+    with mp.no_grad(), mp.use(policy):
+        for images, labels in data.DataLoader(test, 50):
+            best = model(policy.cast(images).to(device)).argmax(1).numpy()
+            hits += int((best == labels.numpy()).sum())
+    return hits / len(test)
+
+
+def _sets(source: str | None, seed: int, size: int) -> tuple[Any, Any, int, int]:
+    """To train and to test on, the number of classes, and of colours."""
+    if source not in (None, "digits") and not datasets.has_idx(str(source)):
+        return _photographs(Path(str(source)), seed, size)
+    images = datasets.scikit_digits(seed) if source == "digits" else datasets.mnist(source, seed)
+    train_x, train_y, test_x, test_y = images
+    classes = int(max(train_y.max(), test_y.max())) + 1
+    return data.TensorDataset(train_x, train_y), data.TensorDataset(test_x, test_y), classes, train_x.shape[1]
+
+
+def _photographs(folder: Path, seed: int, size: int) -> tuple[Any, Any, int, int]:
+    """ImageNet's layout: folders `train` and `val` of folders, one per class."""
+    train = data.ImageFolder(folder / "train", size, seed=seed)
+    test = data.ImageFolder(folder / "val", size, train=False)
+    if train.classes != test.classes:
+        differ = sorted(set(train.classes) ^ set(test.classes))
+        raise ValueError(f"table1: expected one set of classes in {folder}/train and val; only one has {differ[:5]}")
+    return train, test, len(train.classes), 3
+
+
+def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
+    """table1.png: every run as a point, the paper's numbers beside them."""
+    trials.draw_scores(folder / "table1.png", NETWORKS, SETTINGS, done, MEASURE)

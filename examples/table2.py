@@ -1,0 +1,179 @@
+"""MPT table 2: two detectors on VGG-16, in FP32, and in mixed precision without a loss scale and with two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tinymp as mp
+from tinymp import data, models, nn, ops
+from tinymp.audit.histograms import ACTIVATION_GRADIENT, Exponents
+
+from . import report, scenes, trials
+from .average_precision import mean_average_precision
+
+
+class Network(NamedTuple):
+    """A row: the network, its learning rate here, and what the paper reports, per cent or in words."""
+
+    make: Callable[..., nn.Module]
+    lr: float
+    paper: dict[str, float | str]
+
+
+NETWORKS = {
+    "Faster R-CNN": Network(
+        models.faster_rcnn_vgg16, 0.01, {"FP32": 69.1, "mixed, not scaled": 68.6, "mixed, scaled by 8": 69.7}
+    ),
+    "Multibox SSD": Network(
+        models.ssd300_vgg16, 0.01, {"FP32": 76.9, "mixed, not scaled": "diverges", "mixed, scaled by 8": 77.1}
+    ),
+}
+SETTINGS = tuple(trials.SETTINGS)
+MEASURE = "Mean average precision at an IoU of 0.5 (VOC 2007)"
+BATCH = 8
+SCALE = models.Scale(width=1 / 8, depth=1 / 2, halvings=1)
+TESTED = 200  # scenes
+SHOWN = 6  # of these, in the picture
+
+
+def sources(folder: str | None) -> dict[str | None, int]:
+    """What to train on, and how many steps."""
+    return {folder: 1000}
+
+
+def label(source: str | None) -> str:
+    """Its name in the table."""
+    return f"scenes of {'MNIST' if source is None else Path(source).name}"
+
+
+def check(folder: str | None) -> None:
+    """Whether the data can be read, before any run begins."""
+    _sets(folder, 0, 1)
+
+
+def _sets(source: str | None, seed: int, count: int) -> tuple[scenes.Scenes, scenes.Scenes]:
+    train = scenes.Scenes(count, seed, train=True, data=source)
+    return train, scenes.Scenes(TESTED, 0, train=False, data=source)  # all seeds are tested on the same
+
+
+def run(name: str, source: str | None, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
+    """Train one detector under one setting, each step on new scenes. The seed fixes weights and scenes."""
+    network, policy = NETWORKS[name], trials.SETTINGS[setting].policy
+    backbone = trained_backbone(source, seed, device)
+    mp.manual_seed(seed)
+    train, test = _sets(source, seed, steps * batch)
+    model = network.make(11, scale=SCALE)
+    model.backbone.load_state_dict(backbone, strict=False)
+    model = policy.cast(model).to(device)
+    loader = data.DataLoader(train, batch, collate_fn=scenes.batch)
+
+    def batches() -> Iterator[tuple]:
+        for images, targets in loader:
+            yield policy.cast(mp.from_numpy(images)).to(device), targets
+
+    def loss_of(model: nn.Module, batch: tuple) -> mp.Tensor:
+        return sum(model(*batch).values())
+
+    # What figure 3 shows: of an FP32 run, for what FP16 would lose must not have been lost already
+    gradients = Exponents(every=50) if policy is mp.FP32 else None
+    with mp.audit(gradients) if gradients else nullcontext():
+        trial = trials.train(
+            model, trials.SETTINGS[setting], batches(), loss_of, steps, lr=network.lr, weight_decay=5e-4, clip=10.0
+        )
+    if gradients:
+        trial.kept["activation gradients"] = counted(gradients)
+    found = detected(model, policy, test, batch, device)
+    trial.score = mean_average_precision(found, [test[i][1] for i in range(len(test))])
+    trial.kept["found"] = found[:SHOWN]
+    return trial
+
+
+@cache  # for all settings of a seed that run in this process
+def trained_backbone(source: str | None, seed: int, device: str) -> dict[str, Any]:
+    """VGG's convolutions after some training, in FP32, to tell single objects apart: the originals begin with those of
+    an ImageNet classifier.
+    """
+    mp.manual_seed(seed)
+    model = models.vgg16(10, dropout=0.0, scale=SCALE).to(device)
+    train = scenes.Scenes(1000 * 32, seed, train=True, data=source, size=40, most=1)
+
+    def batches() -> Iterator[tuple]:
+        for images, targets in data.DataLoader(train, 32, collate_fn=scenes.batch):
+            labels = np.concatenate([target["labels"] for target in targets]) - 1
+            yield mp.from_numpy(images).to(device), mp.from_numpy(labels).to(device)
+
+    def loss_of(model: nn.Module, batch: tuple) -> mp.Tensor:
+        return ops.cross_entropy(model(batch[0]), batch[1])
+
+    trials.train(model, trials.SETTINGS["FP32"], batches(), loss_of, 1000, lr=0.1, weight_decay=5e-4, clip=1.0)
+    return model.features.state_dict()
+
+
+def detected(model: nn.Module, policy: mp.Policy, test: scenes.Scenes, batch: int, device: str) -> list[dict[str, Any]]:
+    """What the model finds in each scene: arrays "boxes", "labels" and "scores"."""
+    model.eval()
+    found = []
+    with mp.no_grad(), mp.use(policy):
+        for images, _ in data.DataLoader(test, batch, collate_fn=scenes.batch):
+            for one in model(policy.cast(mp.from_numpy(images)).to(device)):
+                found.append({name: x.numpy() for name, x in one.items()})
+    return found
+
+
+def counted(gradients: Exponents) -> dict[str, Any]:
+    """The exponents of all activation gradients, and the shares of those not zero that FP16 would lose."""
+    run = report.Run(policy="FP32")
+    for tensor in gradients.as_dict()["tensors"]:
+        if tensor["role"] == ACTIVATION_GRADIENT:
+            run.add_exponents(np.arange(len(tensor["counts"])) + tensor["lowest"], tensor["counts"], tensor["zeros"])
+    lost = {scale: gradients.share_lost(ACTIVATION_GRADIENT, scale)._asdict() for scale in (1.0, 8.0, 1024.0)}
+    return {"exponents": run.gradient_exponents, "zeros": run.zero_gradients, "lost": lost}
+
+
+# ------------------------------------------------------------------------------------------------------------- pictures
+
+
+def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
+    """table2.png: every run as a point; figure3.png: SSD's activation gradients; boxes.png: what was found."""
+    trials.draw_scores(folder / "table2.png", NETWORKS, SETTINGS, done, MEASURE)
+    counted = {c.name: t.kept["activation gradients"] for c, t in done.items() if "activation gradients" in t.kept}
+    if counted:
+        draw_gradients(folder / "figure3.png", counted)
+    draw_boxes(folder / "boxes.png", done)
+
+
+def draw_gradients(path: Path, counted: dict[str, dict]) -> None:
+    """MPT's figure 3 for each detector: where FP16 would leave its activation gradients."""
+    with trials.figure(path, 1, len(counted), (7 * len(counted), 5)) as axes:
+        for one, (name, kept) in zip(axes.flat, counted.items()):
+            run = report.Run(policy="FP32", gradient_exponents=kept["exponents"], zero_gradients=kept["zeros"])
+            report.draw_exponents(one, {"FP32": run})
+            lost = ", ".join(f"{shares['zero']:.2%} at {scale:g}" for scale, shares in kept["lost"].items())
+            one.set(
+                title=f"{name}: activation gradients in FP32\nbelow FP16 at a loss scale, of those not zero: {lost}"
+            )
+            one.set(ylabel="share of all activation gradients, %")
+
+
+def draw_boxes(path: Path, done: dict[Any, trials.Trial]) -> None:
+    """A row for each detector in FP32 and under each setting: what the first seed found with scores above 0.5."""
+    first = min(cell.seed for cell in done)
+    rows = {(c.name, c.setting): t for c, t in done.items() if c.seed == first}
+    rows = {(n, s): rows[n, s].kept["found"] for n in NETWORKS for s in SETTINGS if (n, s) in rows}
+    test = _sets(next(iter(done)).source, 0, 1)[1]
+    with trials.figure(path, len(rows), SHOWN, (2.1 * SHOWN, 2.25 * len(rows))) as axes:
+        for line, ((name, setting), found) in zip(axes, rows.items()):
+            for i, (one, boxes) in enumerate(zip(line, found)):
+                one.imshow(test.painted(i)[0] / 255)
+                one.set(xticks=[], yticks=[])
+                for (x1, y1, x2, y2), of, score in zip(boxes["boxes"], boxes["labels"], boxes["scores"]):
+                    if score > 0.5:
+                        one.plot([x1, x2, x2, x1, x1], [y1, y1, y2, y2, y1], color="lime", linewidth=1.2)
+                        one.text(x1, y1 - 2, str(of - 1), fontsize=8, color="lime", weight="bold")
+            line[0].set_ylabel(f"{name}\n{setting}", fontsize=8)

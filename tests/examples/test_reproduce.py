@@ -1,0 +1,120 @@
+"""The paper's tables on a few steps: what is run, printed, written and drawn, and what is refused."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from examples import reproduce, table1, table2, trials
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("mlxtend")
+pytestmark = pytest.mark.cpu
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """All runs in this process, without the start of new ones."""
+    monkeypatch.setattr(reproduce, "finished", lambda todo, _: ((cell, reproduce.run(cell)) for cell in todo))
+
+
+def few(folder, *more):
+    return ["--seeds", "1", "--steps", "2", "--batch", "4", "--device", "cpu", "--out", str(folder / "out"), *more]
+
+
+def test_table1(digits, tmp_path, capsys):
+    """In processes of their own, as users run it."""
+    reproduce.main(["table1", "--data", str(digits), "--networks", "AlexNet", *few(tmp_path, "--seeds", "2")])
+    printed = capsys.readouterr().out
+    assert re.search(r"\| AlexNet \| .* \| 2 \| 56.77 \| 56.93 \| – \| ", printed)
+    written = json.loads((tmp_path / "out" / "table1.json").read_text())
+    assert [(r["setting"], r["seed"]) for r in written["runs"]].__len__() == 6
+    for run in written["runs"]:
+        assert 0 <= run["score"] <= 1
+        assert len(run["curve"]) == 2
+        assert run["seconds"] > 0 <= run["waited"]
+    by = {(r["setting"], r["seed"]): r for r in written["runs"]}
+    fp32, mixed = by["FP32", 0], by["mixed, dynamic scale", 0]
+    assert mixed["curve"][0] == pytest.approx(fp32["curve"][0], rel=1e-2)  # the same start and the same batch
+    assert by["FP32", 1]["curve"][0] != fp32["curve"][0]
+    assert mixed["bytes"]["activations"] < 0.6 * fp32["bytes"]["activations"]
+    assert by["mixed, not scaled", 0]["loss_scale"] == 1 < mixed["loss_scale"]
+    text = (tmp_path / "out" / "table1.md").read_text()
+    assert "`python -m examples.reproduce table1 --data" in text and "seeds 0, 1" in text
+    assert (tmp_path / "out" / "table1.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_table2(digits, tmp_path, here, monkeypatch, capsys):
+    pytest.importorskip("skimage")
+    monkeypatch.setattr(table2, "TESTED", 6)
+    reproduce.main(["table2", "--data", str(digits), *few(tmp_path)])
+    printed = capsys.readouterr().out
+    assert re.search(r"\| Multibox SSD \| .* \| 76.9 \| diverges \| 77.1 \| – \| ", printed)
+    written = json.loads((tmp_path / "out" / "table2.json").read_text())
+    assert len(written["runs"]) == 8
+    (fp32,) = (r for r in written["runs"] if (r["name"], r["setting"]) == ("Multibox SSD", "FP32"))
+    seen = fp32["kept"]["activation gradients"]
+    assert sum(seen["exponents"]) > 10_000
+    assert seen["lost"]["1.0"]["zero"] > seen["lost"]["8.0"]["zero"] > 0
+    for picture in ("table2", "figure3", "boxes"):
+        assert (tmp_path / "out" / f"{picture}.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_mean_and_the_spread_of_a_row(digits, tmp_path):
+    options = reproduce.parser().parse_args(["table1", "--data", str(digits)])
+    done = {
+        reproduce.Cell("table1", "VGG-D", str(digits), setting, seed, 5, 4, "cpu"): trials.Trial(score=score / 100)
+        for setting, scores in zip(table1.SETTINGS, ((90, 92, 91), (89, 91, 90), (91, 92, 93)))
+        for seed, score in enumerate(scores)
+    }
+    stopped = next(iter(done.values()))
+    stopped.stopped = "it diverged"
+    (row,) = (line for line in reproduce.markdown("table1", done, options).splitlines() if "| 65.4 |" in line)
+    cells = [cell.strip() for cell in row.split("|")][1:-1]
+    assert cells[6:] == [
+        "91.00 (90.00–92.00), 1 of 3 diverged",
+        "90.00 (89.00–91.00)",
+        "92.00 (91.00–93.00)",
+        "-1.00",
+        "+1.00",
+        "2.00",
+    ]
+
+
+def test_what_cannot_be_run_is_refused_before_anything_runs(tmp_path, capsys):
+    for arguments, message in (
+        (["table1", "--data", str(tmp_path / "no")], "no"),
+        (["table2", "--data", str(tmp_path)], "idx"),
+        (["table3"], "invalid choice"),
+        (["table1", "--networks", "LeNet"], "AlexNet"),
+        (["table1", "--steps", "0"], "positive"),
+        (["table1", "--device", "tpu"], "tpu"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            reproduce.main([*arguments, "--out", str(tmp_path / "out")])
+        assert stopped.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+def test_an_error_of_a_run_ends_all(digits, monkeypatch):
+    cell = reproduce.Cell("table1", "AlexNet", str(digits), "FP32", 0, 2, 10_000, "cpu")  # a batch larger than the data
+    with pytest.raises(Exception, match="batch"):
+        list(reproduce.finished([cell], 1))
+
+
+def test_runs_that_diverge_are_told():
+    """A learning rate at which no network stays finite."""
+    import tinymp as mp
+    from tinymp import nn, ops
+
+    mp.manual_seed(0)
+    model = mp.MIXED.cast(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)))
+    x, y = mp.tensor(np.full((8, 4), 100, "float16")), mp.tensor(np.zeros(8, int))
+    batches = iter(lambda: (x, y), None)
+
+    def loss(model, batch):
+        return ops.cross_entropy(model(batch[0]), batch[1])
+
+    trial = trials.train(model, trials.SETTINGS["mixed, not scaled"], batches, loss, 40, lr=1e6)
+    assert trial.stopped and len(trial.curve) < 40
