@@ -106,16 +106,6 @@ def test_layer_norm(normalized, affine):
     check(lambda x, *p: ops.layer_norm(x, normalized, *p), oracle, randn(3, 4, 5), *inputs, length=60, grad_length=200)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 9])
-def test_local_response_norm(size):
-    def oracle(x):
-        square = np.pad(x**2, ((0, 0), (size // 2, (size - 1) // 2), (0, 0)))
-        window = sum(square[:, i : i + x.shape[1]] for i in range(size))
-        return x / (2 + 0.5 * window / size) ** 0.75
-
-    check(lambda x: ops.local_response_norm(x, size, 0.5, 0.75, 2.0), oracle, randn(2, 6, 4), length=20, grad_length=60)
-
-
 @pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 3.0])
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_normalize(p, dim):
@@ -187,16 +177,6 @@ def test_batch_norm_of_nothing(shape, training, dtype):
         np.testing.assert_array_equal(host(v), expected)
 
 
-@pytest.mark.parametrize("channels", [0, 1, 3])
-def test_local_response_norm_over_more_channels_than_there_are(channels):
-    def oracle(x):
-        return x / (1 + 2.0**-20 * (x * x).sum(1, keepdims=True)) ** 0.5
-
-    check(
-        lambda x: ops.local_response_norm(x, 2**30, 2.0**10, 0.5), oracle, randn(2, channels, 4), length=12, inherited=4
-    )
-
-
 def test_layer_norm_over_nothing():
     x = mp.tensor(np.zeros((2, 0), "float16"), requires_grad=True)
     y = ops.layer_norm(x, (0,))
@@ -227,8 +207,6 @@ def t(*shape, dtype="float32"):
         (lambda: ops.batch_norm(t(2, 3), t(3), t(3), t(4)), r"weight.shape == \(3,\)"),
         (lambda: ops.layer_norm(t(2, 3), 4), r"input.shape to end in normalized_shape \(4,\), got \(2, 3\)"),
         (lambda: ops.layer_norm(t(2, 3), (3,), t(2)), r"weight.shape == normalized_shape"),
-        (lambda: ops.local_response_norm(t(2, 3), 2), "at least 3 axes"),
-        (lambda: ops.local_response_norm(t(2, 3, 4), 0), "`size` to be at least 1"),
         (lambda: ops.normalize(t(2, 3), p=0.5), "1 <= p < inf"),
     ],
 )

@@ -49,6 +49,7 @@ from .embedding import embedding
 from .embedding_bag import embedding_bag
 from .group_norm import group_norm, instance_norm, rms_norm
 from .index import gather, getitem, index_select, setitem
+from .local_response_norm import local_response_norm
 from .loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -59,7 +60,7 @@ from .loss import (
     nll_loss,
     smooth_l1_loss,
 )
-from .norm import batch_norm, layer_norm, local_response_norm, normalize
+from .norm import batch_norm, layer_norm, normalize
 from .pointwise import (
     abs,
     add,

@@ -1,6 +1,6 @@
 // Non-maximum suppression (boxes.py). The boxes are FP32, in the order of their scores. First each box is compared with
-// all later ones: bit j % 64 of word j / 64 of its mask says that it would drive out box j. Then one block walks through
-// the masks, 64 boxes at a time.
+// all later ones: bit j % 64 of word j / 64 of its mask says that it would drive out box j. Then one block of threads
+// walks through the masks, 64 boxes at a time.
 
 constexpr int WORD = 64;  // boxes.py has these, too
 constexpr int KEEPERS = 256;
@@ -18,8 +18,8 @@ __device__ inline float overlap(const Box& a, const Box& b) {
     return shared / max(a.area() + b.area() - shared, 0x1p-126f);
 }
 
-// masks: (n, words). Block (c, r) compares the 64 boxes of word r with those of word c; only those with c >= r are read.
-// Boxes of different groups do not meet.
+// masks: (n, words). Block (c, r) compares the 64 boxes of word r with those of word c; where c < r nothing is written
+// and nothing read. Boxes of different groups do not meet.
 extern "C" __global__ void __launch_bounds__(WORD) nms_masks(const float* boxes, const long long* group,
                                                              unsigned long long* masks, int n, float threshold) {
     if (blockIdx.x < blockIdx.y) return;

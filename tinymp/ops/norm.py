@@ -18,7 +18,7 @@ from ..autograd import Array, Op
 from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, ceil_div, compact, matching
 from ..backend.rows import over_all_but, over_channels, over_last
-from ..precision import FP32, POINTWISE, REDUCTION, add_to, reduce, store, widen
+from ..precision import FP32, POINTWISE, REDUCTION, reduce, store, widen
 from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)
@@ -250,42 +250,6 @@ class LayerNorm(Op):
         return dx, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
 
 
-class LocalResponseNorm(Op):
-    """y_c = x_c D_c^-beta with D_c = k + alpha / n sum of x^2 over the n channels around c (Krizhevsky et al., 2012).
-
-    dx_c = dy_c D_c^-beta - 2 alpha beta / n x_c sum of dy_j x_j D_j^(-beta - 1) over the j whose window holds c.
-    """
-
-    kind = REDUCTION
-    name = "local_response_norm"
-
-    def forward(self, x: Array, *, size: int, alpha: float, beta: float, k: float) -> Array:
-        self.save(x)
-        wide = widen(x)
-        return store(wide * self.xp.power(self._denominator(wide, x), -beta), like=x)
-
-    def backward(self, dy: Array) -> Array:
-        (x,) = self.saved
-        like, dy, x = x, widen(dy), widen(x)
-        d = self._denominator(x, like)
-        shrunk = self.xp.power(d, -self.beta)
-        before = (self.size - 1) // 2  # the window of forward, mirrored
-        spread = self._window(dy * x * shrunk / d, before, like)
-        return store(dy * shrunk - (2 * self.alpha * self.beta / self.size) * x * spread, like=self.targets[0])
-
-    def _denominator(self, x: Array, like: Array) -> Array:
-        return self.k + self.alpha / self.size * self._window(x * x, self.size // 2, like)
-
-    def _window(self, x: Array, before: int, like: Array) -> Array:
-        """For every channel the sum over `size` channels, of which `before` come before it; zeros outside."""
-        c = x.shape[1]
-        total = self.xp.zeros_like(x)
-        for shift in range(max(-before, 1 - c), min(self.size - before, c)):  # beyond them there are no channels
-            here, there = slice(max(-shift, 0), c - max(shift, 0)), slice(max(shift, 0), c - max(-shift, 0))
-            add_to(total[:, here], x[:, there], like)
-        return total
-
-
 class Normalize(Op):
     """y = x / max(n, eps) with n = (sum |x|^p)^(1/p) along one axis.
 
@@ -407,16 +371,6 @@ def layer_norm(
             raise ValueError(f"layer_norm: expected {name}.shape == normalized_shape {shape}, got {v.shape}")
     eps = number("layer_norm", "eps", eps, 0)
     return LayerNorm.apply(x, weight, bias, axes=tuple(range(x.ndim - len(shape), x.ndim)), eps=eps)
-
-
-def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
-    """Divide every value by (k + alpha mean(x^2))^beta, the mean over `size` neighbouring channels (axis 1)."""
-    x = floating("local_response_norm", "input", input)
-    if x.ndim < 3:
-        raise ValueError(f"local_response_norm: expected `input` (N, C, ...) with at least 3 axes, got {x.shape}")
-    (size,) = integers("local_response_norm", "size", size, 1, 1)
-    given = {name: number("local_response_norm", name, v) for name, v in (("alpha", alpha), ("beta", beta), ("k", k))}
-    return LocalResponseNorm.apply(x, size=size, **given)
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Tensor:

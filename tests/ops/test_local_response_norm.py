@@ -1,0 +1,58 @@
+"""Local response normalisation against sums over windows of channels."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import check, host, randn
+from tinymp import ops
+from tinymp.backend import cpu
+from twins import channels_last
+
+
+@pytest.mark.parametrize("beta", [0.75, 0.6])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 9])
+def test_local_response_norm(size, beta):
+    def oracle(x):
+        square = np.pad(x**2, ((0, 0), (size // 2, (size - 1) // 2), (0, 0)))
+        window = sum(square[:, i : i + x.shape[1]] for i in range(size))
+        return x / (2 + 0.5 * window / size) ** beta
+
+    check(lambda x: ops.local_response_norm(x, size, 0.5, beta, 2.0), oracle, randn(2, 6, 4), length=20, grad_length=60)
+
+
+@pytest.mark.parametrize("channels", [0, 1, 3])
+def test_over_more_channels_than_there_are(channels):
+    def oracle(x):
+        return x / (1 + 2.0**-20 * (x * x).sum(1, keepdims=True)) ** 0.5
+
+    check(
+        lambda x: ops.local_response_norm(x, 2**30, 2.0**10, 0.5), oracle, randn(2, channels, 4), length=12, inherited=4
+    )
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("shape", [(3, 4, 5, 6), (1, 4, 5, 6), (6, 4, 1, 1)])
+def test_blocks_change_nothing(monkeypatch, shape):
+    """In either memory order, whose slices lie along another axis: the same bits as in one piece."""
+
+    def run(x):
+        x = mp.tensor(x, requires_grad=True)
+        y = ops.local_response_norm(x, 3, 0.5)
+        y.backward(x.detach())
+        return y.numpy(), host(x.grad)
+
+    x = randn(*shape).astype("float16")
+    whole = run(x)
+    monkeypatch.setattr(cpu, "BLOCK", 1)
+    for layout in (x, channels_last(x)):
+        for got, expected in zip(run(layout), whole):
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "message"), [((2, 3), 2, "at least 3 axes"), ((2, 3, 4), 0, "`size` to be at least 1")]
+)
+def test_refused_values(shape, size, message):
+    with pytest.raises(ValueError, match=message):
+        ops.local_response_norm(mp.tensor(np.ones(shape, "float32")), size)
