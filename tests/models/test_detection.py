@@ -291,6 +291,39 @@ def test_ssd_detects_what_its_outputs_say():
     assert seen["scores"].numpy() == pytest.approx(1, abs=1e-3)
 
 
+def test_faster_rcnn_learns_what_it_detects():
+    """The same with both of its networks: of outputs that move regions to the objects, all losses are 0."""
+    model, (truth, labels) = small_faster_rcnn(), OBJECTS.values()
+    maps, size, objects = mp.zeros(1, 8, 8, 8), (64, 64), [detection.Objects(**OBJECTS)]
+    boxes, inside = model.rpn.anchors(maps, size)
+    assert 0 < sum(inside) < len(boxes)
+    found = detection.match(truth, boxes[inside], 0.7, 0.3)
+    good = np.flatnonzero(inside)[found >= 0]
+    logits, codes = np.zeros((1, len(boxes), 2), "float32"), np.full((1, len(boxes), 4), 9, "float32")
+    logits[0, :, 0], logits[0, good, 1] = 10, 20
+    codes[0, good] = codes_of(truth[found[found >= 0]], boxes[good], [1, 1, 1, 1])
+    x, shift = mp.tensor(logits), mp.tensor(codes)
+    assert max(loss.item() for loss in model.rpn.losses(x, shift, boxes, inside, objects, rng())) < 1e-3
+    (proposed,) = proposals = model.rpn.propose(x, shift, boxes, size)
+    np.testing.assert_allclose(sorted(proposed.tolist()[:2]), truth, atol=1e-3)
+
+    def perfect(maps, regions):
+        regions = np.concatenate([r.numpy() for r in regions])
+        found = detection.match(truth, regions, 0.5, 0.5, best=False)
+        good = np.flatnonzero(found >= 0)
+        logits, codes = np.zeros((len(regions), 4), "float32"), np.full((len(regions), 4, 4), 9, "float32")
+        logits[:, 0], logits[good, labels[found[good]]] = 10, 20
+        codes[good, labels[found[good]]] = codes_of(truth[found[good]], regions[good], [10, 10, 5, 5])
+        return mp.tensor(logits), mp.tensor(codes)
+
+    model.roi_heads.forward = perfect
+    assert max(loss.item() for loss in model.roi_heads.losses(maps, proposals, objects, rng())) < 1e-3
+    (seen,) = model.roi_heads.detect(maps, proposals, size)
+    order = np.argsort(seen["labels"].numpy())
+    assert seen["labels"].numpy()[order].tolist() == [1, 2]
+    np.testing.assert_allclose(seen["boxes"].numpy()[order], truth, atol=1e-3)
+
+
 # --------------------------------------------------------------------------------------------------- whole networks
 
 

@@ -20,6 +20,7 @@ from .vgg import features
 
 RATIOS = (0.5, 1.0, 2.0)  # height / width of anchors
 OBJECT, NO_OBJECT = 0.7, 0.3  # an anchor whose overlap lies between learns nothing
+RPN_BETA = 1 / 9  # of smooth L1: where the authors' program has a sigma of 3
 SAME = 0.7  # proposals that overlap more than this are one
 NO_WEIGHTS = (1.0, 1.0, 1.0, 1.0)
 WEIGHTS = (10.0, 10.0, 5.0, 5.0)  # of the coordinates: 1 / the standard deviations 0.1 and 0.2 of what is learnt
@@ -111,9 +112,7 @@ class RegionProposalNetwork(Module):
         rows, at = (tensor(np.concatenate(p), device=logits.device) for p in (places, positive))
         logits = ops.index_select(logits.reshape(-1, 2), 0, rows)
         codes = ops.index_select(codes.reshape(-1, 4), 0, at)
-        return mean_losses(
-            logits, codes, np.asarray(np.concatenate(labels), "int64"), wanted, 1 / 9
-        )  # the authors' sigma of 3
+        return mean_losses(logits, codes, np.asarray(np.concatenate(labels), "int64"), wanted, RPN_BETA)
 
 
 class BoxHead(Module):
