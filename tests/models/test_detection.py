@@ -25,17 +25,10 @@ def small_ssd(size=64):
 
 
 def small_faster_rcnn(**options):
-    return models.FasterRCNN(
-        4,
-        anchor_sizes=(16, 32),
-        rpn_pre_nms_top_n=(60, 60),
-        rpn_post_nms_top_n=(20, 20),
-        rpn_batch_size_per_image=32,
-        box_batch_size_per_image=8,
-        dropout=0.0,
-        scale=models.Scale(width=1 / 64, depth=1 / 3, halvings=1),
-        **options,
-    )
+    options = {"rpn_pre_nms_top_n": (60, 40), "rpn_post_nms_top_n": (20, 10), "dropout": 0.0} | options
+    options |= {"rpn_batch_size_per_image": 32, "box_batch_size_per_image": 8}
+    scale = models.Scale(width=1 / 64, depth=1 / 3, halvings=1)
+    return models.FasterRCNN(4, anchor_sizes=(16, 32), scale=scale, **options)
 
 
 SMALL = pytest.mark.parametrize("network", [small_ssd, small_faster_rcnn])
@@ -237,16 +230,37 @@ def test_losses_of_sampled_boxes():
 
 
 @cpu
-def test_samples_of_faster_rcnn_are_the_same_under_every_policy():
-    """What is drawn does not depend on how many proposals there are."""
+def test_what_faster_rcnn_draws_does_not_depend_on_what_is_proposed():
+    """Policies propose other regions; the next step's anchors are the same ones."""
     states = []
-    for policy in (mp.FP32, mp.MIXED):
-        model = policy.cast(small_faster_rcnn())
+    for n in (1, 20):
+        model = small_faster_rcnn(rpn_post_nms_top_n=(n, n))
         mp.manual_seed(3)
-        with mp.use(policy):
-            model(policy.cast(mp.tensor(randn(1, 3, 64, 64).astype("float32"))), [OBJECTS])
+        model(mp.tensor(randn(1, 3, 64, 64).astype("float32")), [OBJECTS])
         states.append(mp.get_rng_state()["cpu"])
-    assert states[0] == states[1]
+    mp.manual_seed(3)
+    assert states[0] == states[1] != mp.get_rng_state()["cpu"]
+
+
+def test_proposals():
+    """The best first, none like a better one, none smaller than the stride, all in the image."""
+    model, size = small_faster_rcnn(), (64, 64)
+    boxes, _ = model.rpn.anchors(mp.zeros(1, 8, 8, 8), size)
+    logits, codes = (mp.tensor(randn(2, len(boxes), n, seed=n).astype("float32")) for n in (2, 4))
+    for most in (20, 10):
+        proposed = model.rpn.propose(logits, codes, boxes, size)
+        assert [len(p) for p in proposed] == [most, most]
+        for p in proposed:
+            assert np.triu(mp.ops.box_iou(p, p).numpy(), 1).max() <= 0.7
+            b = p.numpy()
+            assert b.min() >= 0
+            assert b.max() == 64  # some reach beyond
+            assert (b[:, 2:] - b[:, :2]).min() >= 8
+        moved = mp.ops.decode_boxes(codes[0], mp.tensor(boxes), [1, 1, 1, 1]).numpy().clip(0, 64)
+        large = (moved[:, 2:] - moved[:, :2]).min(1) >= 8
+        score = np.where(large, logits.numpy()[0, :, 1] - logits.numpy()[0, :, 0], -np.inf)
+        np.testing.assert_allclose(proposed[0].numpy()[0], moved[score.argmax()])
+        model.eval()
 
 
 # ------------------------------------------------------------------------------------------------------- detections
