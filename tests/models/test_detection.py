@@ -427,6 +427,7 @@ ERRORS = {
     'targets[1]: expected a dict with "boxes" and "labels", got list': [OBJECTS, []],
     'targets[1]: expected a dict with "boxes" and "labels", got [\'boxes\']': [OBJECTS, {"boxes": []}],
     "targets[1]: expected boxes of shape (n, 4)": target(boxes=np.ones((2, 3))),
+    "targets[1]: expected numbers in rows of equal length": target(boxes=[[0, 0, 9, 9], [1]]),
     "targets[1]: expected one label for each of 2 boxes, got shape (1,)": target(labels=[1]),
     "targets[1]: expected labels in [1, 3], got 0 at index 1": target(labels=[1, 0]),
     "targets[1]: expected labels in [1, 3], got 4 at index 0": target(labels=[4, 1]),
@@ -449,6 +450,9 @@ def test_bad_targets(network):
             model(images, targets)
         assert message in str(error.value)
         assert str(error.value).startswith(type(model).__name__)
+    with pytest.raises(ValueError, match="at least one image in training"):
+        model(images[:0], [])
+    assert model.eval()(images[:0]) == []
 
 
 @cpu

@@ -14,9 +14,10 @@ import numpy as np
 from .. import ops
 from ..arguments import floating
 from ..autograd import Array
+from ..backend import to_cpu
 from ..dtypes import float16
 from ..precision import FP32, to_dtype
-from ..tensor import Tensor
+from ..tensor import Tensor, array_of
 
 BACKGROUND, NEITHER = -1, -2
 
@@ -50,6 +51,8 @@ def check_targets(op: str, targets: Any, images: Tensor, num_classes: int) -> li
     if not isinstance(targets, Sequence) or len(targets) != len(images):
         got = len(targets) if isinstance(targets, Sequence) else type(targets).__name__
         raise ValueError(f"{op}: expected `targets` to be a list of {len(images)} dicts, one per image, got {got}")
+    if not targets:
+        raise ValueError(f"{op}: expected at least one image in training, got `images` of shape {images.shape}")
     height, width = images.shape[2:]
     return [_objects(f"{op}: targets[{i}]", t, (width, height), num_classes) for i, t in enumerate(targets)]
 
@@ -58,7 +61,8 @@ def _objects(where: str, target: Any, limits: tuple[int, int], num_classes: int)
     if not isinstance(target, Mapping) or not {"boxes", "labels"} <= target.keys():
         got = sorted(map(str, target)) if isinstance(target, Mapping) else type(target).__name__
         raise ValueError(f'{where}: expected a dict with "boxes" and "labels", got {got}')
-    boxes, labels = (x.numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (target["boxes"], target["labels"]))
+    given = (target["boxes"], target["labels"])
+    boxes, labels = (x.numpy() if isinstance(x, Tensor) else to_cpu(array_of(where, x)) for x in given)
     if boxes.dtype == float16:
         raise TypeError(f"{where}: expected FP32 boxes, got FP16, whose grid is coarse; leave them out of policy.cast")
     boxes = boxes.reshape(0, 4) if not boxes.size else to_dtype(_numbers(where, boxes), FP32.storage)
