@@ -60,17 +60,21 @@ def test_published_sizes_of_ssd():
 
 @cpu
 def test_published_size_of_faster_rcnn():
-    """py-faster-rcnn's for PASCAL VOC. Its network, on arrays without values: an image of 600 x 1000, 300 regions."""
+    """py-faster-rcnn's for PASCAL VOC. And a step on arrays without values: an image of 600 x 1000, 128 regions."""
     with mp.device("meta"):
         model = models.FasterRCNN(21)
         maps = model.backbone(mp.zeros(1, 3, 600, 1000))
         logits, codes = model.rpn.head(maps)
-        named, shifts = model.roi_heads(maps, [mp.zeros(300, 4)])
     assert sum(p.data.size for p in model.parameters()) == 137_078_239
     assert maps.shape == (1, 512, 38, 63)
     assert logits.shape == (1, 38 * 63 * 9, 2)
     assert codes.shape == (1, 38 * 63 * 9, 4)
-    assert (named.shape, shifts.shape) == ((300, 21), (300, 21, 4))
+    products, targets = Products(), [{"boxes": [[30, 40, 250, 200]], "labels": [7]}]
+    ledger = predict(
+        model, (1, 3, 600, 1000), loss=lambda m, x: total(m(x, targets)), optimizer="momentum", instruments=[products]
+    )
+    assert {row.m for row in products.rows if row.phase == "forward" and "fc6" in row.module} == {128}
+    assert sum(ledger.predicted["gradients"].values()) == pytest.approx(2 * 137_078_239, rel=0.01)
 
 
 @cpu

@@ -168,7 +168,7 @@ class RoIHeads(Module):
         """
         regions, positive, labels, wanted, total = [], [], [], [], 0
         for proposed, (truth, classes) in zip(proposals, objects):
-            boxes = np.concatenate([truth, proposed.numpy()])
+            boxes = np.concatenate([truth, np.asarray(proposed)])
             found = match(truth, boxes, 0.5, 0.5, best=False)
             chosen = sample(found, self.batch, 0.25, random)
             at = np.flatnonzero(found[chosen] >= 0)  # of the chosen
