@@ -10,6 +10,7 @@ elementwise work over two Python threads gains less than handing it over costs, 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
@@ -115,6 +116,16 @@ def cast_stochastic(x: Array) -> Array:
     with np.errstate(invalid="ignore"):  # inf - inf
         low = low + (generator.random(x.shape) < steps - low)  # an exact difference: 0 never rounds up
     return cast(np.copysign(np.ldexp(low, ulp), wide), _F16)
+
+
+_threads: Any = None
+with contextlib.suppress(AttributeError, KeyError, OSError):  # OpenBLAS, as NumPy's wheels bring it
+    _threads = ctypes.CDLL(sys.modules["numpy._core._multiarray_umath"].__file__).scipy_openblas_get_num_threads64_
+
+
+def blas_threads() -> int:
+    """How many threads share a product; all cores where BLAS does not tell."""
+    return _threads() if _threads else os.cpu_count() or 1
 
 
 gemm_rounds = False

@@ -42,9 +42,11 @@ KERNELS = Kernels(__file__)
 # and on a CPU, where they stay in the cache between their making and the product.
 BLOCK, CACHED = 1 << 24, 1 << 19
 # OpenBLAS multiplies small matrices where they lie (with AVX-512): up to so many multiplications, or so large a result
-# where both operands run along the sum. Other products it first copies, which takes as long for matrices with few rows
+# where both operands run along the sum. Others it first copies, which for few rows takes as long as the product.
 SMALL, FEW = 1_000_000, 1200
-RUN = 32  # places that lie side by side: fewer are not worth a product of their own
+# The columns of a small product: fewer are not worth one, and several threads multiply faster than one that does not
+# copy (measured: two, from 128 on at the latest).
+RUN, SHARED_RUN = 32, 256
 
 
 STRIP = 1008  # places of all images that are turned round at a time
@@ -181,13 +183,19 @@ def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slic
     return rows, cut
 
 
+def small_run(g: Geometry, w: Array) -> int:
+    """How many columns a small product with the weights w of one tap across has at most; 0 if that is too few."""
+    most = SMALL * g.groups * g.kernel[1] // max(w.size, 1)
+    return most if most >= (RUN if backend.cpu.blas_threads() == 1 else SHARED_RUN) else 0
+
+
 def row_parts(g: Geometry, x: Array, w: Array) -> int:
     """Into how many parts the rows of `by_rows` are cut, so that a product of each is small; 0 where it cannot be."""
-    size = g.output(*x.shape[1:3])
-    if backend.of(x) is backend.gpu or pointwise(g, x.shape, size):
+    size, most = g.output(*x.shape[1:3]), small_run(g, w)
+    run = size[1] * x.shape[3]
+    if not run or not most or backend.of(x) is backend.gpu or pointwise(g, x.shape, size):
         return 0
-    run, most = size[1] * x.shape[3], max(SMALL * g.groups * g.kernel[1] // max(w.size, 1), 1)
-    return next((parts for parts in range(ceil_div(run, most), run // RUN + 1) if parts and run % parts == 0), 0)
+    return next((parts for parts in range(ceil_div(run, most), run // RUN + 1) if run % parts == 0), 0)
 
 
 def by_rows(xp: Any, x: Array, g: Geometry) -> Callable[[int, slice, int], Array]:
@@ -263,7 +271,7 @@ def correlate_rows(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry,
     matrices = matrices.reshape(across, g.groups, 1, 1, o // g.groups, -1)
     bias = None if bias is None else bias.reshape(g.groups, 1, 1, -1, 1)
     places = y.reshape(g.groups, o // g.groups, oh, parts, -1)
-    for rows in blocks(g, x.shape[0], oh, ow, n, CACHED):
+    for rows in blocks(g, x.shape[0], oh, ow, n, 2 * CACHED):
         total: Any = None
         for tap in range(across):
             last = tap == across - 1
@@ -280,7 +288,7 @@ def spread(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: P
     o, oh, ow, n = y.shape
     c = w.shape[1] * g.groups
     # columns of y on one side, additions into dx, which take longer, on the other
-    most = 3 if w.size <= g.groups * g.kernel[1] * g.stride[0] * SMALL // 64 else 1.5
+    most = 3 if small_run(g, w) else 1.5
     if backend.of(w) is not backend.gpu and o * prod(size) <= most * c * oh * ow * prod(g.stride):
         return spread_by_phases(xp, y, w, bias, g, size)
     matrix = w.reshape(g.groups, o // g.groups, prod(w.shape[1:])).swapaxes(1, 2)
@@ -368,7 +376,7 @@ def weight_gradient_rows(xp: Any, x: Array, y: Array, g: Geometry, like: Array) 
     dy = y.reshape(g.groups, o // g.groups, oh, ow * n).transpose(0, 2, 3, 1)
     dw = xp.zeros((g.kernel[1], g.groups, g.kernel[0] * x.shape[0] // g.groups, o // g.groups), widen(like[:0]).dtype)
     for tap, total in enumerate(dw):
-        for rows in blocks(g, x.shape[0], oh, ow, n, CACHED):
+        for rows in blocks(g, x.shape[0], oh, ow, n, 2 * CACHED):
             for part in gemm(cut(tap, rows, 1)[:, :, 0], dy[:, rows], wide=True, like=like).swapaxes(0, 1):
                 add_to(total, part, like, "accumulate")
     dw = dw.reshape(*dw.shape[:2], g.kernel[0], -1, o // g.groups)  # kw, groups, kh, C, O
