@@ -169,7 +169,8 @@ def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slic
     """
     c, h, w, n = x.shape
     (oh, ow), terms = g.output(h, w), c * prod(g.kernel) // g.groups
-    rows = blocks(g, c, oh, ow, n, BLOCK if backend.of(x) is backend.gpu else CACHED)
+    copied = backend.of(x) is not backend.gpu and not pointwise(g, x.shape, (oh, ow))
+    rows = blocks(g, c, oh, ow, n, CACHED if copied else BLOCK)
     if pointwise(g, x.shape, (oh, ow)):
         image = widen(x).reshape(g.groups, terms, h, w * n)
         return rows, lambda rows: image[:, :, rows].reshape(g.groups, terms, -1)
@@ -259,6 +260,8 @@ def correlate(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> A
     if x.shape[0] > g.groups and (parts := row_parts(g, x, w)):  # one channel makes more of sums than of products
         return correlate_rows(xp, x, w, bias, g, y, parts)
     rows, cut = columns(xp, x, g)
+    if len(rows) == 1:
+        return gemm(matrix, cut(rows[0]), bias).reshape(y.shape)
     for block in rows:
         y[:, block] = gemm(matrix, cut(block), bias).reshape(o, block.stop - block.start, ow, n)
     return y
@@ -321,7 +324,10 @@ def spread_by_phases(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometr
             if taps.size:  # else there is no place that they see, either
                 pads = [(-side.seen[0], side.seen[1] - n) for side, n in ((tall, y.shape[1]), (wide, y.shape[2]))]
                 inner = Geometry(taps.shape[2:], (1, 1), tuple(pads), (tall.dilation, wide.dilation), g.groups)
-                to[...] = correlate(xp, y, xp.ascontiguousarray(taps), bias, inner)
+                part = correlate(xp, y, xp.ascontiguousarray(taps), bias, inner)
+                if part.shape == x.shape:  # without a stride: the only one
+                    return part
+                to[...] = part
             else:
                 to[...] = 0 if bias is None else bias.reshape(-1, 1, 1, 1)
     return x
