@@ -22,8 +22,8 @@ from ..precision import widen
 from ..tensor import Tensor
 
 KERNELS = Kernels(__file__)
-WORD, KEEPERS = 64, 256  # boxes in one word of a mask, and threads that read the words; boxes.cu has the same
-FEW = 32  # boxes that `_kept` compares with all others at once
+WORD = 64  # boxes that are compared with all others at once; in boxes.cu, in one word of a mask
+KEEPERS = 256  # threads that read the masks; boxes.cu has the same
 MOST_GROWTH = math.log(1000 / 16)  # `decode_boxes` makes no box larger than that: exp would overflow
 
 
@@ -115,15 +115,9 @@ def _overlap(*sides: Array) -> Array:
     """The intersection over union of boxes that broadcast: the five of `_sides` of each."""
     (a_x1, a_y1, a_x2, a_y2, a), (b_x1, b_y1, b_x2, b_y2, b) = sides[:5], sides[5:]
     xp = backend.of(a).xp
-    width, height = xp.minimum(a_x2, b_x2), xp.minimum(a_y2, b_y2)
-    width -= xp.maximum(a_x1, b_x1)
-    height -= xp.maximum(a_y1, b_y1)
-    shared = xp.maximum(width, 0)
-    shared *= xp.maximum(height, 0)
-    both = a + b
-    both -= shared
-    shared /= xp.maximum(both, FP32_TINY)
-    return shared
+    shared = xp.maximum(xp.minimum(a_x2, b_x2) - xp.maximum(a_x1, b_x1), 0)
+    shared *= xp.maximum(xp.minimum(a_y2, b_y2) - xp.maximum(a_y1, b_y1), 0)
+    return shared / xp.maximum(a + b - shared, FP32_TINY)
 
 
 # -------------------------------------------------------------------------------------------------------- suppression
@@ -133,7 +127,8 @@ def nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     """Non-maximum suppression: the indices (int64) of the boxes to keep, the best score first.
 
     From the best on, a box is kept unless it overlaps one that was kept before by an IoU above iou_threshold. Of equal
-    scores the one with the smaller index comes first. boxes: (n, 4); scores: (n,), floating.
+    scores the one with the smaller index comes first. boxes: (n, 4); scores: (n,), floating. It waits for a GPU: how
+    many are kept must be known.
     ValueError for a score that is nan and for a box that is not finite or has x2 < x1 or y2 < y1.
     """
     return _suppressed("nms", boxes, scores, None, iou_threshold)
@@ -169,11 +164,8 @@ def _suppressed(op: str, boxes: Any, scores: Any, idxs: Any, iou_threshold: floa
     if not groups:
         return _like(boxes, order[_kept(sides, threshold)])
     group = groups[0][order]
-    found = [
-        places[_kept(sides[:, places], threshold)]
-        for g in np.unique(group)
-        if len(places := np.flatnonzero(group == g))
-    ]
+    members = [np.flatnonzero(group == g) for g in np.unique(group)]
+    found = [places[_kept(sides[:, places], threshold)] for places in members]
     return _like(boxes, order[np.sort(np.concatenate(found))] if found else order)
 
 
@@ -184,7 +176,7 @@ def _kept(sides: Array, threshold: float) -> Array:
     """
     places, kept = np.arange(sides.shape[1]), []
     while len(places):
-        few = range(min(FEW, len(places)))
+        few = range(min(WORD, len(places)))
         with np.errstate(all="ignore"):
             apart = ~(_overlap(*sides[:, : len(few), None], *sides[:, None]) > threshold)
         left = np.ones(len(places), bool)

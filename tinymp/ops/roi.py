@@ -65,7 +65,7 @@ class RoIAlign(Op):
 
     def _regions(self, dtype: Any) -> Iterator[tuple]:
         """Of every region: its number, its image, and for rows and columns the part it sees and the weights there."""
-        starts, lengths, grids = (v.tolist() for v in sampling(self))
+        starts, lengths, grids = (v.tolist() for v in _sampling(self))
         images = backend.to_cpu(self.rois[:, 0]).tolist()
         for k, n in enumerate(images):
             sides = zip(starts[k], lengths[k], grids[k], self.size, self.shape[2:])
@@ -73,7 +73,7 @@ class RoIAlign(Op):
             yield k, int(n), rows, self.xp.asarray(a, dtype), cols, self.xp.asarray(b, dtype)
 
 
-def sampling(op: Any) -> list[np.ndarray]:
+def _sampling(op: Any) -> list[np.ndarray]:
     """Where regions begin, how long they are and how many samples a cell has, in y and x (K, 2): FP32 on the host."""
     rois = backend.to_cpu(op.rois)
     corners = rois[:, [2, 1, 4, 3]] * op.scale - (0.5 if op.aligned else 0.0)
