@@ -22,8 +22,8 @@ MEAN, STD = 0.45, 0.25
 class Scenes(Dataset):
     """Item i: an image, float32 (3, size, size) of about unit variance, and {"boxes": (n, 4), "labels": (n,)}.
 
-    1 to `most` objects of 10 classes, whose labels count from 1, for 0 is the background. Boxes are float32, in pixels, just
-    around what was painted. Item i depends on the seed and i alone. train: which photographs and which digits are used.
+    1 to `most` objects of 10 classes, whose labels count from 1, for 0 is the background. Boxes are float32, in pixels,
+    just around what was painted. Item i depends on the seed and i alone. train: which photographs and digits to use.
     """
 
     def __init__(
