@@ -98,6 +98,7 @@ NETWORKS = [  # name, function in steps.py, the target for mixed / PyTorch FP32
     ("DCGAN 64 x 64 step", "gan", "<= 1.3"),
     ("ResNet-20 step", "resnet", "<= 1.4"),
     ("ResNet-50 evaluation, one image", "evaluation", "<= 1.6"),
+    ("SSD step, 128 x 128", "ssd", "<= 1.6"),
 ]
 
 

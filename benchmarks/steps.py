@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 import tinymp as mp
-from examples import dcgan, mnist
+from examples import dcgan, mnist, table2
 from tinymp import nn, ops, optim
 
 from . import models
@@ -21,6 +21,11 @@ DIGITS, LABELS = rng.standard_normal((64, 1, 28, 28), np.float32), rng.integers(
 VOCABULARY, WORDS = 64, rng.integers(0, 64, (2, 64, 32))  # 64 steps, batch 32: the words, and those that follow them
 FACES = rng.standard_normal((32, 1, 64, 64), np.float32)
 PICTURES, CLASSES = rng.standard_normal((32, 3, 32, 32), np.float32), rng.integers(0, 10, 32)
+SCENES = rng.standard_normal((8, 3, 128, 128), np.float32)
+OBJECTS = [
+    {"boxes": np.array([[9, 8, 40, 51], [60, 70, 85, 110]], np.float32), "labels": np.array([i % 10 + 1, 3])}
+    for i in range(8)
+]
 PHOTOGRAPH = rng.standard_normal((1, 3, 224, 224), np.float32)
 WIDTH = 24  # of the DCGAN, the example's default
 
@@ -34,13 +39,16 @@ def peer() -> str | None:
         return None
 
 
-def in_torch(model: nn.Sequential) -> Any:
+def in_torch(model: Iterable[nn.Module]) -> Any:
     """The same layers in PyTorch: the lines of tinymp's repr are calls that either library understands."""
     import torch
 
-    return torch.nn.Sequential(
-        *[eval(f"{type(layer).__name__}({layer.extra_repr()})", vars(torch.nn)) for layer in model]
-    )
+    def converted(layer: nn.Module) -> Any:
+        if isinstance(layer, nn.Sequential):
+            return in_torch(layer)
+        return eval(f"{type(layer).__name__}({layer.extra_repr()})", vars(torch.nn))
+
+    return torch.nn.Sequential(*map(converted, model))
 
 
 def _step(model: nn.Module, loss: Callable[[], mp.Tensor], policy: mp.Policy, scaler: optim.LossScaler) -> Step:
@@ -198,12 +206,58 @@ def torch_evaluation() -> Step:
     return torch.no_grad()(lambda: model(image))
 
 
+def ssd(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
+    """A step of the SSD of examples/table2.py on scenes of 128 x 128, batch 8: matching, losses and update, too."""
+    mp.manual_seed(0)
+    model, images = policy.cast(table2.ssd()), policy.cast(mp.tensor(SCENES))
+    return _step(model, lambda: sum(model(images, OBJECTS).values()), policy, scaler)
+
+
+def torch_ssd() -> Step:
+    """The same in FP32. Which default box shall find which object, tinymp decides on the host in either."""
+    import torch
+    from torch.nn import functional
+
+    from tinymp.models.detection import Objects
+
+    own = table2.ssd()
+    objects = [Objects(**target) for target in OBJECTS]
+    images = torch.from_numpy(SCENES)
+    first, *more = (in_torch(part) for part in (own.backbone.features, *own.backbone.extra))
+    classes, shifts = (
+        [in_torch([layer])[0] for layer in head.module_list]
+        for head in (own.head.classification_head, own.head.regression_head)
+    )
+    model = torch.nn.ModuleList([first, *more, *classes, *shifts])
+    model.register_parameter("scale", torch.nn.Parameter(torch.full((own.backbone.channels[0], 1, 1), 20.0)))
+
+    def loss() -> Any:
+        x = first(images)
+        maps = [functional.normalize(x) * model.scale]
+        for part in more:
+            maps.append(x := part(x))
+        logits, codes = (
+            torch.cat([layer(x).permute(0, 2, 3, 1).reshape(len(x), -1, k) for layer, x in zip(head, maps)], 1)
+            for head, k in ((classes, own.num_classes), (shifts, 4))
+        )
+        labels, wanted = map(torch.from_numpy, own.matched(objects))
+        positive = labels > 0
+        shift = functional.smooth_l1_loss(codes[positive], wanted, reduction="sum")
+        each = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+        hardest = each.detach().masked_fill(positive, -1.0).argsort(1, descending=True).argsort(1)
+        learns = positive | (hardest < 3 * positive.sum(1, keepdim=True))
+        return (shift + each[learns].sum()) / positive.sum()
+
+    return _torch_step(model, loss)
+
+
 NETWORKS: dict[str, tuple[Callable[..., Step], Callable[..., Step]]] = {  # in tinymp, and in PyTorch
     "mnist_cnn": (mnist_cnn, torch_mnist_cnn),
     "lstm": (lstm, torch_lstm),
     "gan": (gan, torch_gan),
     "resnet": (resnet, torch_resnet),
     "evaluation": (evaluation, torch_evaluation),
+    "ssd": (ssd, torch_ssd),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,8 +139,9 @@ def figure(path: Path, rows: int, columns: int, size: tuple[float, float]) -> It
     plt.close(picture)
 
 
-def draw_scores(path: Path, networks: dict[str, Any], settings: Collection[str], done: dict, measure: str) -> None:
-    """A column per network: on the left every run as a point, and their means; on the right the paper's numbers."""
+def draw_scores(path: Path, table: Any, done: dict[Any, Trial]) -> None:
+    """The runs of a table's module. A column per network: on the left every run as a point, and their means; on the right the paper's numbers."""
+    networks, settings = table.NETWORKS, table.SETTINGS
     sources = list(dict.fromkeys(cell.source for cell in done))
     with figure(path, 1, len(sources) + 1, (6.5 * (len(sources) + 1), 5)) as axes:
         for k, (setting, color) in enumerate(zip(settings, report.COLORS)):
@@ -163,7 +164,7 @@ def draw_scores(path: Path, networks: dict[str, Any], settings: Collection[str],
                     axes.flat[-1].text(
                         x, axes.flat[-1].get_ylim()[0], y, color=color, rotation=90, va="bottom", ha="center"
                     )
-        for one, title in zip(axes.flat, [*map(str, sources), "the paper"]):
-            one.set(xticks=range(len(networks)), xticklabels=networks, ylabel=f"{measure}, %", title=title)
+        for one, title in zip(axes.flat, [*map(table.label, sources), "the paper"]):
+            one.set(xticks=range(len(networks)), xticklabels=networks, ylabel=f"{table.MEASURE}, %", title=title)
             one.grid(axis="y", alpha=0.3)
         axes.flat[0].legend(fontsize=9)

@@ -149,22 +149,27 @@ class SSD(Module):
         logits, codes = self.head(self.backbone(images))
         return self.losses(logits, codes, objects) if self.training else self.detect(logits, codes)
 
+    def matched(self, objects: list[Objects]) -> tuple[Array, Array]:
+        """What default boxes shall find: labels int64 (N, boxes), 0 for background, and the codes (n, 4) of others."""
+        labels, codes = np.zeros((len(objects), len(self.default_boxes)), "int64"), []
+        for one, (boxes, classes) in zip(labels, objects):
+            found = match(boxes, self.default_boxes, OVERLAP, OVERLAP)
+            at = np.flatnonzero(found >= 0)
+            one[at] = classes[found[at]]
+            codes.append(ops.encode_boxes(boxes[found[at]], self.default_boxes[at], WEIGHTS))
+        return labels, np.concatenate(codes)
+
     def losses(self, logits: Tensor, codes: Tensor, objects: list[Objects]) -> dict[str, Tensor]:
         """ "bbox_regression", smooth L1 of boxes with objects, and "classification", the cross entropy of these and of
         the boxes of background with the largest loss, NEGATIVES for each in the same image.
 
         Both are sums, divided by the number of boxes with objects, or by 1 if there are none.
         """
-        labels, wanted = np.zeros(logits.shape[:2], "int64"), []
-        for one, (boxes, classes) in zip(labels, objects):
-            found = match(boxes, self.default_boxes, OVERLAP, OVERLAP)
-            at = np.flatnonzero(found >= 0)
-            one[at] = classes[found[at]]
-            wanted.append(ops.encode_boxes(boxes[found[at]], self.default_boxes[at], WEIGHTS))
+        labels, wanted = self.matched(objects)
         n = max(np.count_nonzero(labels), 1)
         here = logits.device
         codes = ops.index_select(codes.reshape(-1, 4), 0, tensor(np.flatnonzero(labels), device=here))
-        shift = ops.smooth_l1_loss(codes, tensor(np.concatenate(wanted), device=here), reduction="sum")
+        shift = ops.smooth_l1_loss(codes, tensor(wanted, device=here), reduction="sum")
         truth = tensor(labels, device=here)
         positive = ops.gt(truth, 0)
         flat = ops.cross_entropy(logits.reshape(-1, self.num_classes), truth.reshape(-1), reduction="none")
