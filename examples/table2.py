@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
@@ -164,7 +165,7 @@ def counted(gradients: Exponents) -> dict[str, Any]:
 
 def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
     """table2.png: every run as a point; figure3.png: SSD's activation gradients; boxes.png: what was found."""
-    trials.draw_scores(folder / "table2.png", NETWORKS, SETTINGS, done, MEASURE)
+    trials.draw_scores(folder / "table2.png", sys.modules[__name__], done)
     counted = {c.name: t.kept["activation gradients"] for c, t in done.items() if "activation gradients" in t.kept}
     if counted:
         draw_gradients(folder / "figure3.png", counted)
@@ -177,11 +178,10 @@ def draw_gradients(path: Path, counted: dict[str, dict]) -> None:
         for one, (name, kept) in zip(axes.flat, counted.items()):
             run = report.Run(policy="FP32", gradient_exponents=kept["exponents"], zero_gradients=kept["zeros"])
             report.draw_exponents(one, {"FP32": run})
-            lost = ", ".join(f"{shares['zero']:.2%} at {scale:g}" for scale, shares in kept["lost"].items())
-            one.set(
-                title=f"{name}: activation gradients in FP32\nbelow FP16 at a loss scale, of those not zero: {lost}"
-            )
+            lost = ", ".join(f"{shares['zero']:.2%} at S = {scale:g}" for scale, shares in kept["lost"].items())
+            one.set(title=f"{name}, activation gradients in FP32\nzero in FP16, of those not zero: {lost}")
             one.set(ylabel="share of all activation gradients, %")
+            one.legend(loc="center right", fontsize=9)
 
 
 def draw_boxes(path: Path, done: dict[Any, trials.Trial]) -> None:
