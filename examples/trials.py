@@ -140,7 +140,7 @@ def figure(path: Path, rows: int, columns: int, size: tuple[float, float]) -> It
 
 
 def draw_scores(path: Path, table: Any, done: dict[Any, Trial]) -> None:
-    """The runs of a table's module, a column per network: every run as a point, and the mean; last the paper's numbers."""
+    """A table's runs, a column per network: every run as a point, their mean; last, the paper's numbers."""
     networks, settings = table.NETWORKS, table.SETTINGS
     sources = list(dict.fromkeys(cell.source for cell in done))
     with figure(path, 1, len(sources) + 1, (6.5 * (len(sources) + 1), 5)) as axes:

@@ -37,9 +37,7 @@ def test_a_case_worked_by_hand():
     assert average_precision(FOUND, TRUE, 1) == pytest.approx(expected)
     assert average_precision(FOUND, TRUE, 2) == pytest.approx(1.0)
     assert mean_average_precision(FOUND, TRUE) == pytest.approx((expected + 1) / 2)
-    assert average_precision(FOUND, TRUE, 1, iou=0.4) == pytest.approx(
-        (4 + 3 + 4 * 3 / 5) / 11
-    )
+    assert average_precision(FOUND, TRUE, 1, iou=0.4) == pytest.approx((4 + 3 + 4 * 3 / 5) / 11)
 
 
 def test_as_coco_where_no_true_boxes_overlap():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from examples import reproduce, table1, table2, trials
+from tinymp import models
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("mlxtend")
@@ -43,6 +44,31 @@ def test_table1(digits, tmp_path, capsys):
     text = (tmp_path / "out" / "table1.md").read_text()
     assert "`python -m examples.reproduce table1 --data" in text and "seeds 0, 1" in text
     assert (tmp_path / "out" / "table1.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_folder_of_photographs(tmp_path, here, monkeypatch):
+    """ImageNet's layout; here the networks are full only in name."""
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    for part, n in (("train", 4), ("val", 2)):
+        for name in ("cat", "dog"):
+            (tmp_path / "photographs" / part / name).mkdir(parents=True)
+            for i in range(n):
+                picture = image.fromarray(rng.integers(0, 255, (40, 50, 3), "uint8"))
+                picture.save(tmp_path / "photographs" / part / name / f"{i}.jpg")
+    monkeypatch.setattr(models, "FULL", models.SMALL)
+    monkeypatch.setitem(table1.NETWORKS, "AlexNet", table1.NETWORKS["AlexNet"]._replace(size=32))
+    arguments = ["table1", "--data", str(tmp_path / "photographs"), "--networks", "AlexNet", *few(tmp_path)]
+    reproduce.main(arguments)
+    runs = json.loads((tmp_path / "out" / "table1.json").read_text())["runs"]
+    assert len(runs) == 3
+    assert all(run["waited"] > 0 and np.isfinite(run["curve"]).all() for run in runs)
+    (tmp_path / "photographs" / "val" / "cow").mkdir()
+    with pytest.raises(SystemExit):
+        reproduce.main(arguments)  # an empty class
+    (tmp_path / "photographs" / "val" / "cow" / "0.jpg").symlink_to(tmp_path / "photographs" / "val" / "cat" / "0.jpg")
+    with pytest.raises(ValueError, match=r"one set of classes in .*; only one has \['cow'\]"):
+        table1.check(str(tmp_path / "photographs"))
 
 
 def test_table2(digits, tmp_path, here, monkeypatch, capsys):
