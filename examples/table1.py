@@ -46,7 +46,7 @@ NETWORKS = {
 
 def sources(folder: str | None) -> dict[str | None, int]:
     """What to train on, and how many steps: a folder, or the digits of two packages."""
-    return {None: 300, "digits": 100} if folder is None else {folder: 300}
+    return {None: 250, "digits": 100} if folder is None else {folder: 250}
 
 
 def label(source: str | None) -> str:
