@@ -172,7 +172,7 @@ def training(bench: Bench) -> None:
     workloads = {
         "MNIST CNN, batch 64": Workload(models.cnn, (64, 1, 28, 28)),
         "ResNet-20, batch 128": Workload(models.resnet, (128, 3, 32, 32)),
-        "ResNet-50, batch 64": Workload(models.resnet50, (64, 3, 224, 224), classes=1000),
+        "ResNet-50, batch 128": Workload(models.resnet50, (128, 3, 224, 224), classes=1000),
         "LSTM 2 x 1024, 64 words, batch 64": Workload(
             partial(models.language_model, vocabulary=10000, embedding=1024, hidden=1024), (64, 64), vocabulary=10000
         ),
