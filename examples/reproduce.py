@@ -154,6 +154,7 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
             if not all(runs.values()):
                 continue
             scores = {s: [100 * trial.score for trial in runs[s]] for s in settings}
+            spread = max(scores[first]) - min(scores[first])
             differences = [statistics.fmean(scores[s]) - statistics.fmean(scores[first]) for s in others]
             of = [name, module.label(source)]
             rows.append(
@@ -162,8 +163,8 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
                     str(next(iter(mine)).steps),
                     *(str(network.paper.get(s, "–")) for s in settings),
                     *(_scores(runs[s]) for s in settings),
-                    *(f"{difference:+.2f}" for difference in differences),
-                    f"{max(scores[first]) - min(scores[first]):.2f}",
+                    *(f"{d:+.2f}, {'within' if abs(d) <= spread else 'beyond'}" for d in differences),
+                    f"{spread:.2f}",
                 ]
             )
             costs += [
@@ -180,12 +181,13 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
             "",
             f"{module.MEASURE}, per cent: the mean over the seeds {', '.join(map(str, seeds))}, in brackets the least "
             f"and the most; {next(iter(done)).batch} images per step. A difference is that of the mean to FP32's mean, "
-            "the spread of FP32 is its most less its least.",
+            "within or beyond the spread of FP32: its most less its least.",
             "",
             *_table(["network", "data", "steps", *paper, *settings, *apart, "FP32: spread"], rows),
             "",
             "Means over the seeds: seconds of work in a run, on one core; median milliseconds per step (another run "
-            "went on); seconds that training waited for data; what the graph keeps for backward; weights' gradients; "
+            "went on); seconds that training waited for data; what the graph keeps for backward; weights' gradients, "
+            "which are FP32 once they are unscaled for clipping; "
             "steps skipped for overflow; the last loss scale.",
             "",
             *_table(["network", "data", "setting", *COSTS], costs),

@@ -103,8 +103,8 @@ def test_the_mean_and_the_spread_of_a_row(digits, tmp_path):
         "91.00 (90.00–92.00), 1 of 3 diverged",
         "90.00 (89.00–91.00)",
         "92.00 (91.00–93.00)",
-        "-1.00",
-        "+1.00",
+        "-1.00, within",
+        "+1.00, within",
         "2.00",
     ]
 
