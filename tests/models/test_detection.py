@@ -476,3 +476,22 @@ def test_images_that_a_network_cannot_take():
         small_faster_rcnn().eval()(mp.zeros(1, 3, 15, 15))
     with pytest.raises(TypeError, match="SSD: expected a Tensor for `images`"):
         small_ssd()(randn(1, 3, 64, 64))
+
+
+@cpu
+@pytest.mark.parametrize(
+    ("network", "options", "message"),
+    [
+        (models.SSD, {"num_classes": 1}, "SSD: expected `num_classes` to be at least 2, got 1"),
+        (models.SSD, {"size": 300.0}, "SSD: expected `size` to be an integer"),
+        (models.SSD, {"in_channels": 0}, "SSD: expected `in_channels` to be at least 1"),
+        (models.FasterRCNN, {"num_classes": 1}, "FasterRCNN: expected `num_classes` to be at least 2, got 1"),
+        (models.FasterRCNN, {"anchor_sizes": (16, 0)}, "FasterRCNN: expected `anchor_sizes`"),
+        (models.FasterRCNN, {"rpn_pre_nms_top_n": (0, 5)}, "FasterRCNN: expected `rpn_pre_nms_top_n` to be at least 1"),
+        (models.FasterRCNN, {"box_batch_size_per_image": 0}, "FasterRCNN: expected `box_batch_size_per_image`"),
+    ],
+)
+def test_numbers_that_make_no_detector(network, options, message):
+    with pytest.raises((TypeError, ValueError)) as error:
+        network(**options)
+    assert str(error.value).startswith(message)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend, ops
+from ..arguments import count, integers, number
 from ..autograd import Array
 from ..nn import Conv2d, Dropout, Linear, Module
 from ..precision import FP32, to_dtype
@@ -230,9 +231,20 @@ class FasterRCNN(Module):
         scale: Scale = FULL,
     ) -> None:
         super().__init__()
-        self.num_classes, self.in_channels = num_classes, in_channels
+        op = "FasterRCNN"
+        (self.num_classes,) = integers(op, "num_classes", num_classes, 1, 2)  # the background, and something else
+        (self.in_channels,) = integers(op, "in_channels", in_channels, 1, 1)
+        for name, pair in (("rpn_pre_nms_top_n", rpn_pre_nms_top_n), ("rpn_post_nms_top_n", rpn_post_nms_top_n)):
+            integers(op, name, pair, 2, 1)
+        for name, batch in (
+            ("rpn_batch_size_per_image", rpn_batch_size_per_image),
+            ("box_batch_size_per_image", box_batch_size_per_image),
+        ):
+            count(op, name, batch)
         channels, stride = scale.channels(512), math.prod(scale.stride(i) for i in range(4))
         sizes = tuple([8 * 2**i * stride for i in range(3)] if anchor_sizes is None else anchor_sizes)
+        for size in sizes:
+            number(op, "anchor_sizes", size, 0, above=True)
         self.backbone = features(in_channels, scale, ceil_mode=True)[:-1]
         self.rpn = RegionProposalNetwork(
             channels, stride, sizes, rpn_pre_nms_top_n, rpn_post_nms_top_n, rpn_batch_size_per_image
