@@ -34,6 +34,8 @@ class Scenes(Dataset):
         low = objects.min()
         self.objects = ((objects[:, 0] - low) * (255 / (objects.max() - low))).astype(np.uint8)
         self.labels = labels + 1
+        for i in np.flatnonzero(self.objects.max((1, 2)) == 0):
+            raise ValueError(f"scenes: expected images that show something, got image {i} without a bright pixel")
         self.photographs = [_photograph(name) for name in PHOTOGRAPHS[train]]
         self.count, self.seed, self.train, self.size, self.most = count, seed, train, size, most
 
@@ -78,7 +80,7 @@ class Scenes(Dataset):
 
         side = int(rng.integers(SMALLEST, min(LARGEST, self.size) + 1))
         shades = np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.BILINEAR)) / 255
-        rows, columns = (np.flatnonzero((shades > 0.25).any(axis)) for axis in (1, 0))
+        rows, columns = (np.flatnonzero((shades > min(0.25, shades.max() / 2)).any(axis)) for axis in (1, 0))
         shades = shades[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
         top, left = (rng.integers(self.size - n + 1) for n in shades.shape)
         return shades, np.array([left, top, left + shades.shape[1], top + shades.shape[0]])

@@ -16,26 +16,21 @@ import tinymp as mp
 from tinymp import nn, optim
 
 from . import report
+from .mnist import loss_scaler
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A column of a table: a policy, and the loss scale with it (None: not scaled; "dynamic"; or the number)."""
+    """A column of a table: a policy, and the loss scale with it: "none", "dynamic", or a number."""
 
     policy: mp.Policy
-    scale: float | str | None
-
-    def scaler(self) -> optim.LossScaler:
-        """A new one."""
-        if self.scale is None:
-            return optim.NoLossScaler()
-        return optim.DynamicLossScaler() if self.scale == "dynamic" else optim.StaticLossScaler(float(self.scale))
+    scale: str
 
 
 SETTINGS = {
-    "FP32": Setting(mp.FP32, None),
-    "mixed, not scaled": Setting(mp.MIXED, None),
-    "mixed, scaled by 8": Setting(mp.MIXED, 8.0),
+    "FP32": Setting(mp.FP32, "none"),
+    "mixed, not scaled": Setting(mp.MIXED, "none"),
+    "mixed, scaled by 8": Setting(mp.MIXED, "8"),
     "mixed, dynamic scale": Setting(mp.MIXED, "dynamic"),
 }
 
@@ -77,7 +72,7 @@ def train(
     The learning rate rises to lr over the first tenth of the steps, and falls as a cosine. clip: the largest norm of
     all gradients together. The settings of a table share these numbers (MPT section 4.1: the hyper-parameters of FP32).
     """
-    scaler, run, times = setting.scaler(), Trial(policy=setting.policy.name), []
+    scaler, run, times = loss_scaler(setting.scale), Trial(policy=setting.policy.name), []
     optimizer = optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=weight_decay)
     warm_up = steps // 10 + 1
     rising = optim.LinearLR(optimizer, start_factor=1 / warm_up, total_iters=warm_up)
