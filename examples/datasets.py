@@ -38,6 +38,14 @@ def mnist(data: str | None = None, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     return shades[train_x[:, None]], train_y.astype(np.int64), shades[test_x[:, None]], test_y.astype(np.int64)
 
 
+NAMES = "mnist", "digits"
+
+
+def named(source: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The set of one of NAMES (MNIST's digits of `mnist`, or those of `scikit_digits`), or of a folder of idx files."""
+    return scikit_digits(seed) if source == "digits" else mnist(None if source == "mnist" else source, seed)
+
+
 def scikit_digits(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The same of the 1,797 digits that scikit-learn brings: 1,297 and 500, by other hands than MNIST's.
 

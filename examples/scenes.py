@@ -27,9 +27,9 @@ class Scenes(Dataset):
     """
 
     def __init__(
-        self, count: int, seed: int, *, train: bool, data: str | None = None, size: int = 128, most: int = 4
+        self, count: int, seed: int, *, train: bool, data: str = "mnist", size: int = 128, most: int = 4
     ) -> None:
-        train_x, train_y, test_x, test_y = datasets.mnist(data)
+        train_x, train_y, test_x, test_y = datasets.named(data)
         objects, labels = (train_x, train_y) if train else (test_x, test_y)
         low = objects.min()
         self.objects = ((objects[:, 0] - low) * (255 / (objects.max() - low))).astype(np.uint8)

@@ -27,7 +27,7 @@ class Network(NamedTuple):
 
 SETTINGS = ("FP32", "mixed, not scaled", "mixed, dynamic scale")
 MEASURE = "Top-1 accuracy"
-BATCH = 32
+BATCH, STEPS = 32, 250
 
 
 def _paper(fp32: float, mixed: float) -> dict[str, float]:
@@ -44,27 +44,20 @@ NETWORKS = {
 }
 
 
-def sources(folder: str | None) -> dict[str | None, int]:
-    """What to train on, and how many steps: a folder, or the digits of two packages."""
-    return {None: 250, "digits": 100} if folder is None else {folder: 250}
-
-
-def label(source: str | None) -> str:
+def label(source: str) -> str:
     """Its name in the table."""
-    return {None: "MNIST, 5,000 digits", "digits": "scikit-learn's digits"}.get(source) or Path(str(source)).name
+    return {"mnist": "MNIST, 5,000 digits", "digits": "scikit-learn's digits"}.get(source) or Path(source).name
 
 
-def check(folder: str | None) -> None:
+def check(source: str) -> None:
     """Whether the data can be read, before any run begins."""
-    for source in sources(folder):
-        _sets(source, 0, 224)
+    _sets(source, 0, 224)
 
 
-def run(name: str, source: str | None, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
+def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
     """Train one network under one setting. The seed fixes weights, order and crops, whatever the setting.
 
-    source: None for MNIST's digits, "digits" for scikit-learn's, or a folder: with idx files, or with photographs, for
-    which the networks are as large as the paper's.
+    source: as in datasets.named, or a folder of photographs, for which the networks are as large as the paper's.
     """
     network, policy = NETWORKS[name], trials.SETTINGS[setting].policy
     mp.manual_seed(seed)
@@ -100,12 +93,11 @@ def run(name: str, source: str | None, setting: str, seed: int, steps: int, batc
     return trial
 
 
-def _sets(source: str | None, seed: int, size: int) -> tuple[Any, Any, int, int]:
+def _sets(source: str, seed: int, size: int) -> tuple[Any, Any, int, int]:
     """To train and to test on, the number of classes, and of colours."""
-    if source not in (None, "digits") and not datasets.has_idx(str(source)):
-        return _photographs(Path(str(source)), seed, size)
-    images = datasets.scikit_digits(seed) if source == "digits" else datasets.mnist(source, seed)
-    train_x, train_y, test_x, test_y = images
+    if source not in datasets.NAMES and not datasets.has_idx(source):
+        return _photographs(Path(source), seed, size)
+    train_x, train_y, test_x, test_y = datasets.named(source, seed)
     classes = int(max(train_y.max(), test_y.max())) + 1
     return data.TensorDataset(train_x, train_y), data.TensorDataset(test_x, test_y), classes, train_x.shape[1]
 

@@ -54,33 +54,28 @@ NETWORKS = {
 }
 SETTINGS = tuple(trials.SETTINGS)
 MEASURE = "Mean average precision at an IoU of 0.5 (VOC 2007)"
-BATCH = 8
+BATCH, STEPS = 8, 400
 BEGINNING = 1000  # steps that the backbone is trained for before
 TESTED = 200  # scenes
 SHOWN = 6  # of these, in the picture
 
 
-def sources(folder: str | None) -> dict[str | None, int]:
-    """What to train on, and how many steps."""
-    return {folder: 400}
-
-
-def label(source: str | None) -> str:
+def label(source: str) -> str:
     """Its name in the table."""
-    return f"scenes of {'MNIST' if source is None else Path(source).name}"
+    return f"scenes of {'MNIST' if source == 'mnist' else Path(source).name}"
 
 
-def check(folder: str | None) -> None:
+def check(source: str) -> None:
     """Whether the data can be read, before any run begins."""
-    _sets(folder, 0, 1)
+    _sets(source, 0, 1)
 
 
-def _sets(source: str | None, seed: int, count: int) -> tuple[scenes.Scenes, scenes.Scenes]:
+def _sets(source: str, seed: int, count: int) -> tuple[scenes.Scenes, scenes.Scenes]:
     train = scenes.Scenes(count, seed, train=True, data=source)
     return train, scenes.Scenes(TESTED, 0, train=False, data=source)  # all seeds are tested on the same
 
 
-def run(name: str, source: str | None, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
+def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
     """Train one detector under one setting, each step on new scenes. The seed fixes weights and scenes."""
     network, policy = NETWORKS[name], trials.SETTINGS[setting].policy
     backbone = trained_backbone(source, seed, device)
@@ -113,7 +108,7 @@ def run(name: str, source: str | None, setting: str, seed: int, steps: int, batc
 
 
 @cache  # for all settings of a seed that run in this process
-def trained_backbone(source: str | None, seed: int, device: str) -> list[Any]:
+def trained_backbone(source: str, seed: int, device: str) -> list[Any]:
     """VGG's convolutions after some training, in FP32, to tell single objects apart: the originals begin with those of
     an ImageNet classifier.
     """
