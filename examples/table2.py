@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,12 +94,15 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
         return sum(model(*batch).values())
 
     # What figure 3 shows: of an FP32 run, for what FP16 would lose must not have been lost already
-    gradients = Exponents(every=50) if policy is mp.FP32 else None
-    with mp.audit(gradients) if gradients else nullcontext():
-        trial = trials.train(
-            model, trials.SETTINGS[setting], batches(), loss_of, steps, lr=network.lr, weight_decay=5e-4, clip=10.0
-        )
-    if gradients:
+    gradients = Exponents()
+    watched = policy is mp.FP32
+
+    def watch(step: int) -> AbstractContextManager:
+        return mp.audit(gradients) if watched and step % 50 == 0 else nullcontext()
+
+    numbers = {"lr": network.lr, "weight_decay": 5e-4, "clip": 10.0}
+    trial = trials.train(model, trials.SETTINGS[setting], batches(), loss_of, steps, watch=watch, **numbers)
+    if watched:
         trial.kept["activation gradients"] = counted(gradients)
     found = detected(model, policy, test, batch, device)
     trial.score = mean_average_precision(found, [test[i][1] for i in range(len(test))])

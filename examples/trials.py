@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,11 +66,13 @@ def train(
     lr: float,
     weight_decay: float = 0.0,
     clip: float | None = None,
+    watch: Callable[[int], AbstractContextManager] = nullcontext,
 ) -> Trial:
     """Train `model`, which the setting's policy has cast, for `steps` batches by SGD with momentum 0.9.
 
     The learning rate rises to lr over the first tenth of the steps, and falls as a cosine. clip: the largest norm of
     all gradients together. The settings of a table share these numbers (MPT section 4.1: the hyper-parameters of FP32).
+    watch(step) is what forward and backward of that step run in, such as an audit.
     """
     scaler, run, times = loss_scaler(setting.scale), Trial(policy=setting.policy.name), []
     optimizer = optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=weight_decay)
@@ -85,10 +87,11 @@ def train(
             run.waited += time.perf_counter() - before
             start, cpu = time.perf_counter(), time.process_time()
 
-            loss = loss_of(model, batch)
-            if step == 0:
-                run.measure_bytes(loss)
-            scaler.scale(loss).backward()
+            with watch(step):
+                loss = loss_of(model, batch)
+                if step == 0:
+                    run.measure_bytes(loss)
+                scaler.scale(loss).backward()
             if step % 20 == 0:
                 run.count_exponents(model)
             if clip is not None:
