@@ -106,7 +106,7 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
         trial.kept["activation gradients"] = counted(gradients)
     found = detected(model, policy, test, batch, device)
     trial.score = mean_average_precision(found, [test[i][1] for i in range(len(test))])
-    trial.kept["found"] = found[:SHOWN]
+    trial.kept["found"] = [sure(one) for one in found[:SHOWN]]
     return trial
 
 
@@ -148,6 +148,11 @@ def detected(model: nn.Module, policy: mp.Policy, test: scenes.Scenes, batch: in
     return found
 
 
+def sure(found: dict[str, np.ndarray]) -> dict[str, list]:
+    """What was found with scores above 0.5, to be drawn."""
+    return {name: values[found["scores"] > 0.5].tolist() for name, values in found.items()}
+
+
 def counted(gradients: Exponents) -> dict[str, Any]:
     """The exponents of all activation gradients, and the shares of those not zero that FP16 would lose."""
     run = report.Run(policy="FP32")
@@ -177,7 +182,7 @@ def draw_gradients(path: Path, counted: dict[str, dict]) -> None:
             run = report.Run(policy="FP32", gradient_exponents=kept["exponents"], zero_gradients=kept["zeros"])
             report.draw_exponents(one, {"FP32": run})
             lost = ", ".join(f"{shares['zero']:.2%} at S = {scale:g}" for scale, shares in kept["lost"].items())
-            one.set(title=f"{name}, activation gradients in FP32\nzero in FP16, of those not zero: {lost}")
+            one.set_title(f"{name}, activation gradients in FP32\nzero in FP16, of those not zero: {lost}", fontsize=10)
             one.set(ylabel="share of all activation gradients, %")
             one.legend(loc="center right", fontsize=9)
 
@@ -188,13 +193,13 @@ def draw_boxes(path: Path, done: dict[Any, trials.Trial]) -> None:
     rows = {(c.name, c.setting): t for c, t in done.items() if c.seed == first}
     rows = {(n, s): rows[n, s].kept["found"] for n in NETWORKS for s in SETTINGS if (n, s) in rows}
     test = _sets(next(iter(done)).source, 0, 1)[1]
-    with trials.figure(path, len(rows), SHOWN, (2.1 * SHOWN, 2.25 * len(rows))) as axes:
+    with trials.figure(path, len(rows), SHOWN, (2.1 * SHOWN, 2.25 * len(rows)), dpi=75) as axes:
         for line, ((name, setting), found) in zip(axes, rows.items()):
             for i, (one, boxes) in enumerate(zip(line, found)):
                 one.imshow(test.painted(i)[0] / 255)
                 one.set(xticks=[], yticks=[])
-                for (x1, y1, x2, y2), of, score in zip(boxes["boxes"], boxes["labels"], boxes["scores"]):
-                    if score > 0.5:
-                        one.plot([x1, x2, x2, x1, x1], [y1, y1, y2, y2, y1], color="lime", linewidth=1.2)
-                        one.text(x1, y1 - 2, str(of - 1), fontsize=8, color="lime", weight="bold")
+                for (x1, y1, x2, y2), of in zip(boxes["boxes"], boxes["labels"]):
+                    one.plot([x1, x2, x2, x1, x1], [y1, y1, y2, y2, y1], color="lime", linewidth=1.2)
+                    one.text(x1, y1 - 2, str(of - 1), fontsize=8, color="lime", weight="bold")
+                one.set(xlim=(0, test.size), ylim=(test.size, 0))
             line[0].set_ylabel(f"{name}\n{setting}", fontsize=8)

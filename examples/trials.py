@@ -50,10 +50,9 @@ class Trial(report.Run):
     kept: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For the JSON: of the curve, means over 50 parts; what was kept as far as it is short."""
+        """For the JSON: of the curve, means over 50 parts."""
         parts = np.array_split(self.curve, min(50, max(len(self.curve), 1)))
-        values = {**super().as_dict(), "curve": [round(float(part.mean()), 4) for part in parts if len(part)]}
-        return {**values, "kept": {k: v for k, v in self.kept.items() if isinstance(v, dict)}}
+        return {**super().as_dict(), "curve": [round(float(part.mean()), 4) for part in parts if len(part)]}
 
 
 def train(
@@ -124,7 +123,7 @@ def train(
 
 
 @contextmanager
-def figure(path: Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[np.ndarray]:
+def figure(path: Path, rows: int, columns: int, size: tuple[float, float], dpi: int = 110) -> Iterator[np.ndarray]:
     """The axes of a new picture, which is then written."""
     import matplotlib
 
@@ -133,7 +132,7 @@ def figure(path: Path, rows: int, columns: int, size: tuple[float, float]) -> It
 
     picture, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     yield axes
-    picture.savefig(path, dpi=110)
+    picture.savefig(path, dpi=dpi)
     plt.close(picture)
 
 
