@@ -47,8 +47,8 @@ BLOCK, CACHED = 1 << 24, 1 << 19
 # where both operands run along the sum. Others it first copies, which for few rows takes as long as the product.
 SMALL, FEW = 1_000_000, 1200
 # The columns of a small product: fewer are not worth one, and several threads multiply faster than one that does not
-# copy (measured: two, from 128 on at the latest).
-RUN, SHARED_RUN = 32, 256
+# copy. SHARED_RUN times the square of the threads: measured with two; that more need so much more is an estimate.
+RUN, SHARED_RUN = 32, 64
 
 
 STRIP = 1008  # places of all images that are turned round at a time
@@ -189,7 +189,8 @@ def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slic
 def small_run(g: Geometry, w: Array) -> int:
     """How many columns a small product with the weights w of one tap across has at most; 0 if that is too few."""
     most = SMALL * g.groups * g.kernel[1] // max(w.size, 1)
-    return most if most >= (RUN if backend.cpu.blas_threads() == 1 else SHARED_RUN) else 0
+    threads = backend.cpu.blas_threads()
+    return most if most >= (RUN if threads == 1 else SHARED_RUN * threads**2) else 0
 
 
 def row_parts(g: Geometry, x: Array, w: Array) -> int:
