@@ -137,9 +137,9 @@ def write(table: str, done: dict[Cell, trials.Trial], options: argparse.Namespac
         "paper": {name: network.paper for name, network in module.NETWORKS.items()},
         "settings": report.settings_of(options),
         "environment": dict(mp.info()),
-        "runs": entries,
     }
-    (options.out / f"{table}.json").write_text(json.dumps(content, indent=1) + "\n")
+    runs = ",\n  ".join(map(json.dumps, entries))  # one on a line
+    (options.out / f"{table}.json").write_text(f'{json.dumps(content, indent=1)[:-2]},\n "runs": [\n  {runs}\n ]\n}}\n')
     (options.out / f"{table}.md").write_text(markdown(table, done, options))
 
 

@@ -28,7 +28,9 @@ def test_readme_code_runs(capsys, gpu, tmp_path, monkeypatch):
     assert names["loss"].device == "gpu"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/results/README.md", "docs/audit.md", "docs/gpu.md", "docs/precision.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", *(f"docs/{n}.md" for n in ("audit", "gpu", "precision", "results/README"))]
+)
 def test_links(page):
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
