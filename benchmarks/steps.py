@@ -219,6 +219,7 @@ def torch_ssd() -> Step:
     from torch.nn import functional
 
     from tinymp.models.detection import Objects
+    from tinymp.models.ssd import NEGATIVES
 
     own = table2.ssd()
     objects = [Objects(**target) for target in OBJECTS]
@@ -245,7 +246,7 @@ def torch_ssd() -> Step:
         shift = functional.smooth_l1_loss(codes[positive], wanted, reduction="sum")
         each = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
         hardest = each.detach().masked_fill(positive, -1.0).argsort(1, descending=True).argsort(1)
-        learns = positive | (hardest < 3 * positive.sum(1, keepdim=True))
+        learns = positive | (hardest < NEGATIVES * positive.sum(1, keepdim=True))
         return (shift + each[learns].sum()) / positive.sum()
 
     return _torch_step(model, loss)

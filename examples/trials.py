@@ -141,12 +141,13 @@ def draw_scores(path: Path, table: Any, done: dict[Any, Trial]) -> None:
     networks, settings = table.NETWORKS, table.SETTINGS
     sources = list(dict.fromkeys(cell.source for cell in done))
     with figure(path, 1, len(sources) + 1, (6.5 * (len(sources) + 1), 5)) as axes:
+        *_, last = axes.flat
         for k, (setting, color) in enumerate(zip(settings, report.COLORS)):
             shift = 0.18 * (k - (len(settings) - 1) / 2)
             for one, source in zip(axes.flat, sources):
                 for i, name in enumerate(networks):
-                    mine = {(c.name, c.source, c.setting, c.seed): 100 * t.score for c, t in done.items()}
-                    scores = [v for key, v in mine.items() if key[:3] == (name, source, setting)]
+                    mine = name, source, setting
+                    scores = [100 * t.score for c, t in done.items() if (c.name, c.source, c.setting) == mine]
                     if scores:
                         one.plot([i + shift] * len(scores), scores, "o", color=color, alpha=0.5, markersize=5)
                         one.plot(
@@ -155,12 +156,10 @@ def draw_scores(path: Path, table: Any, done: dict[Any, Trial]) -> None:
                 one.plot([], [], "o", color=color, label=setting)
             paper = [(i + shift, network.paper.get(setting)) for i, network in enumerate(networks.values())]
             numbers = [(x, y) for x, y in paper if isinstance(y, float)]
-            axes.flat[-1].plot(*zip(*numbers) if numbers else ([], []), "D", color=color, label=setting)
+            last.plot(*zip(*numbers) if numbers else ([], []), "D", color=color, label=setting)
             for x, y in paper:
                 if isinstance(y, str):
-                    axes.flat[-1].text(
-                        x, axes.flat[-1].get_ylim()[0], y, color=color, rotation=90, va="bottom", ha="center"
-                    )
+                    last.text(x, last.get_ylim()[0], y, color=color, rotation=90, va="bottom", ha="center")
         for one, title in zip(axes.flat, [*map(table.label, sources), "the paper"]):
             one.set(xticks=range(len(networks)), xticklabels=networks, ylabel=f"{table.MEASURE}, %", title=title)
             one.grid(axis="y", alpha=0.3)
