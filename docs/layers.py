@@ -37,6 +37,7 @@ SAYS = {
     "optim": "rules, scalers, clipping",
     "data": "datasets, a loader",
     "capture": "a step as a CUDA graph",
+    "checkpoint": "a run on disk",
     "audit": "what the events tell",
     "models": "the networks of the paper",
     "tinymp": "import tinymp as mp",

@@ -292,7 +292,7 @@ def train(
     if times:
         run.loss, run.generator_loss = statistics.fmean(run.curve[last]), statistics.fmean(run.generator_curve[last])
         run.ms_per_step = 1000 * statistics.median(times)
-        run.images_per_second = options.batch_size / statistics.median(times)
+        run.per_second = options.batch_size / statistics.median(times)
     run.skipped_steps = run.skipped_discriminator_steps + run.skipped_generator_steps
     run.loss_scale = scaler.get_scale()
     run.scale_history += [(iteration, scale) for iteration, scale, _ in scaler.history]

@@ -24,10 +24,8 @@ from tqdm import tqdm
 
 import tinymp as mp
 from tinymp import nn, ops, optim
-from tinymp.precision import MOVEMENT
-from tinymp.sparse import values_of
 
-from . import report, text
+from . import report, text, trials
 from .mnist import loss_scaler, natural, positive, rate
 
 State = tuple[mp.Tensor, mp.Tensor]
@@ -175,31 +173,15 @@ class Run(report.Run):
     loss_scaling: str = "none"
     training_perplexity: float = math.nan
     held_out_perplexity: float = math.nan
-    words_per_second: float = math.nan
     zero_shares: list[tuple[int, float]] = field(default_factory=list)  # (step, share of the gradients that are 0)
 
     def as_dict(self) -> dict[str, Any]:
-        return {k: v for k, v in super().as_dict().items() if k not in ("accuracy", "images_per_second")}
+        return {k: v for k, v in super().as_dict().items() if k != "accuracy"}
 
     @property
     def zeros(self) -> float:
         """The mean share of gradient values that are 0."""
         return statistics.fmean(share for _, share in self.zero_shares) if self.zero_shares else math.nan
-
-
-class Zeros(mp.Observer):
-    """Watches a backward pass and counts the values that ops write as gradients, and those that are 0 (MPT section 3.2:
-    "activation gradient values", too, become zeros in FP16).
-    """
-
-    def __init__(self) -> None:
-        self.values = self.zeros = 0
-
-    def ran(self, op: Any, inputs: tuple, outputs: tuple) -> None:
-        if op.phase == "backward" and op.kind is not MOVEMENT:
-            for dx in (values_of(dx) for dx, like in zip(outputs, op.targets) if like is not None):
-                self.values += dx.size
-                self.zeros += dx.size - int(mp.backend.of(dx).xp.count_nonzero(dx))
 
 
 def train(
@@ -235,7 +217,7 @@ def train(
             state = tuple(s.detach() for s in state)
             if step == 0:
                 run.measure_bytes(loss)
-            zeros = Zeros()
+            zeros = trials.Zeros()
             with mp.observe(zeros) if step % MEASURE == 0 else contextlib.nullcontext():
                 scaler.scale(loss).backward()
             if step % MEASURE == 0:
@@ -270,7 +252,7 @@ def train(
         run.loss = statistics.fmean(run.curve[-max(len(run.curve) // 10, 1) :])
         run.training_perplexity = exp(run.loss)
         run.ms_per_step = 1000 * statistics.median(times)
-        run.words_per_second = config.batch * config.bptt / statistics.median(times)
+        run.per_second = config.batch * config.bptt / statistics.median(times)
     run.loss_scale = scaler.get_scale()
     return run, model
 
@@ -382,17 +364,8 @@ def perplexities(run: Run) -> list[float]:
 
 def verdict(runs: dict[str, Run], baseline: float) -> str:
     """The held-out perplexities beside that of bigrams and beside what FP32 makes of other seeds."""
-    out = [f"held-out perplexity of interpolated Kneser-Ney bigrams: {baseline:.1f}"]
-    fp32 = [run.held_out_perplexity for run in runs.values() if run.policy == "FP32"]
-    if len(fp32) > 1:
-        low, high = min(fp32), max(fp32)
-        out.append(f"{len(fp32)} seeds of FP32: {low:.2f} to {high:.2f}")
-        for label, run in runs.items():
-            if run.policy != "FP32":
-                value = run.held_out_perplexity
-                where = "below" if value < low else "above" if value > high else "within"
-                out.append(f"{label}: {value:.2f}, {where} that")
-    return "\n".join(out)
+    beside = report.beside_seeds(runs, lambda run: run.held_out_perplexity)
+    return "\n".join([f"held-out perplexity of interpolated Kneser-Ney bigrams: {baseline:.1f}", *beside])
 
 
 def parser() -> argparse.ArgumentParser:

@@ -91,7 +91,7 @@ def train(policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: arg
     if times:
         run.loss = statistics.fmean(run.curve[-len(loader) :])
         run.ms_per_step = 1000 * statistics.median(times)
-        run.images_per_second = options.batch / statistics.median(times)
+        run.per_second = options.batch / statistics.median(times)
     run.loss_scale = scaler.get_scale()
     return run
 

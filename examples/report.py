@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +25,7 @@ class Run:
     accuracy: float = float("nan")
     loss: float = float("nan")
     ms_per_step: float = float("nan")
-    images_per_second: float = float("nan")
+    per_second: float = float("nan")
     bytes: dict[str, int] = field(default_factory=dict)
     skipped_steps: int = 0
     loss_scale: float = 1.0
@@ -98,7 +99,7 @@ def table(runs: dict[str, Any], scores: Any = SCORES, unit: str = "images") -> s
     for label, text in scores:
         row(label, text, lambda r: r)
     row("ms per step", lambda v: f"{v:.1f}", lambda r: r.ms_per_step, ratio=True)
-    row(f"{unit} per second", lambda v: f"{v:.0f}", lambda r: getattr(r, f"{unit}_per_second"), ratio=True)
+    row(f"{unit} per second", lambda v: f"{v:.0f}", lambda r: r.per_second, ratio=True)
     for role in ROLES:
         row(f"{role}, KiB", lambda v: f"{v / 1024:.0f}", lambda r, role=role: r.bytes.get(role, 0), ratio=True)
     row("steps skipped", str, lambda r: r.skipped_steps)
@@ -108,9 +109,20 @@ def table(runs: dict[str, Any], scores: Any = SCORES, unit: str = "images") -> s
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
+def beside_seeds(runs: dict[str, Any], value: Callable[[Any], float]) -> list[str]:
+    """Where a number of each run lies beside those of the runs in FP32, a line each, if these are several."""
+    fp32 = [value(run) for run in runs.values() if run.policy == "FP32"]
+    low, high, lines = min(fp32), max(fp32), []
+    for label, run in runs.items():
+        if run.policy != "FP32":
+            own = value(run)
+            lines.append(f"{label}: {own:.2f}, {'below' if own < low else 'above' if own > high else 'within'} that")
+    return [f"{len(fp32)} seeds of FP32: {low:.2f} to {high:.2f}", *lines] if len(fp32) > 1 else []
+
+
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     """The options of the command line, for report.json."""
-    return {k: str(v) if k in ("out", "loss_scale") else v for k, v in vars(options).items()}
+    return {k: v if isinstance(v, (bool, int, float, list)) else str(v) for k, v in vars(options).items()}
 
 
 def finish(parser: argparse.ArgumentParser, runs: dict[str, Any]) -> dict[str, Any]:

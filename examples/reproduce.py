@@ -185,8 +185,8 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
             *_table(["network", "data", "steps", *paper, *settings, *apart, "FP32: spread"], rows),
             "",
             "Means over the seeds: seconds of work in a run, on one core; median milliseconds per step (another run "
-            "went on); seconds that training waited for data; what the graph keeps for backward; weights' gradients, "
-            "which are FP32 once they are unscaled for clipping; steps skipped for overflow; the last loss scale.",
+            "went on); seconds that training waited for data; what the graph keeps for backward; weights' gradients as "
+            "backward writes them; steps skipped for overflow; the last loss scale.",
             "",
             *_table(["network", "data", "setting", *COSTS], costs),
             "",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tinymp as mp
-from tinymp import data, models, nn
+from tinymp import data, models, nn, optim
 
 from . import datasets, mnist, trials
 
@@ -81,9 +81,8 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
         images, labels = batch
         return models.loss(model(images), labels, label_smoothing=network.label_smoothing)
 
-    trial = trials.train(
-        model, trials.SETTINGS[setting], batches(), loss_of, steps, lr=0.1, weight_decay=1e-4, clip=1.0
-    )
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    trial = trials.train(model, trials.SETTINGS[setting], batches(), loss_of, steps, optimizer=optimizer, clip=1.0)
     with mp.use(policy):
         shares = [
             mnist.accuracy(model, policy.cast(images).to(device), labels.numpy()) * len(labels)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tinymp as mp
-from tinymp import data, models, nn, ops
+from tinymp import data, models, nn, ops, optim
 from tinymp.audit.histograms import ACTIVATION_GRADIENT, Exponents
 
 from . import report, scenes, trials
@@ -100,14 +100,19 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
     def watch(step: int) -> AbstractContextManager:
         return mp.audit(gradients) if watched and step % 50 == 0 else nullcontext()
 
-    numbers = {"lr": network.lr, "weight_decay": 5e-4, "clip": 10.0}
-    trial = trials.train(model, trials.SETTINGS[setting], batches(), loss_of, steps, watch=watch, **numbers)
+    how = {"optimizer": sgd(model, network.lr), "clip": 10.0, "watch": watch}
+    trial = trials.train(model, trials.SETTINGS[setting], batches(), loss_of, steps, **how)
     if watched:
         trial.kept["activation gradients"] = counted(gradients)
     found = detected(model, policy, test, batch, device)
     trial.score = mean_average_precision(found, [test[i][1] for i in range(len(test))])
     trial.kept["found"] = [sure(one) for one in found[:SHOWN]]
     return trial
+
+
+def sgd(model: nn.Module, lr: float) -> optim.SGD:
+    """What both train with."""
+    return optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4)
 
 
 @cache  # for all settings of a seed that run in this process
@@ -127,7 +132,7 @@ def trained_backbone(source: str, seed: int, device: str) -> list[Any]:
     def loss_of(model: nn.Module, batch: tuple) -> mp.Tensor:
         return ops.cross_entropy(model(batch[0]), batch[1])
 
-    trials.train(model, trials.SETTINGS["FP32"], batches(), loss_of, BEGINNING, lr=0.1, weight_decay=5e-4, clip=1.0)
+    trials.train(model, trials.SETTINGS["FP32"], batches(), loss_of, BEGINNING, optimizer=sgd(model, 0.1), clip=1.0)
     return list(model.features.state_dict().values())
 
 

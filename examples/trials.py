@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 import tinymp as mp
 from tinymp import nn, optim
+from tinymp.precision import MOVEMENT
+from tinymp.sparse import values_of
 
 from . import report
 from .mnist import loss_scaler
+
+MEASURE = 20  # gradients are looked at in every so many steps
 
 
 @dataclass(frozen=True)
@@ -39,15 +45,26 @@ SETTINGS = {
 class Trial(report.Run):
     """The numbers of one run.
 
-    score    on the test set, the measure of its table: top-1 accuracy, or mean average precision
-    seconds  of work on all cores, in training alone; waited: seconds that training waited for data
-    kept     what the program wants to keep of the trained model, such as the boxes that it finds
+    score        on the test set, the measure of its table, such as top-1 accuracy; scores: all measures, by name
+    seconds      of work on all cores, in training alone; elapsed: by the clock; waited: that training waited for data
+    units        that training has seen, such as words
+    zero_shares  (step, share of all values which that step's backward wrote as gradients that are 0)
+    kept         what the program wants to keep of the trained model, such as the boxes that it finds
     """
 
     score: float = float("nan")
+    scores: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    elapsed: float = 0.0
     waited: float = 0.0
+    units: int = 0
+    zero_shares: list[tuple[int, float]] = field(default_factory=list)
     kept: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def zeros(self) -> float:
+        """The mean share of gradient values that are 0."""
+        return statistics.fmean(share for _, share in self.zero_shares) if self.zero_shares else float("nan")
 
     def as_dict(self) -> dict[str, Any]:
         """For the JSON: of the curve, means over 50 parts."""
@@ -55,44 +72,100 @@ class Trial(report.Run):
         return {**super().as_dict(), "curve": [round(float(part.mean()), 4) for part in parts if len(part)]}
 
 
+class Zeros(mp.Observer):
+    """Watches a backward pass and counts the values that ops write as gradients, and those that are 0 (MPT section 3.2:
+    "activation gradient values", too, become zeros in FP16).
+    """
+
+    def __init__(self) -> None:
+        self.values = self.zeros = 0
+
+    def ran(self, op: Any, inputs: tuple, outputs: tuple) -> None:
+        if op.phase == "backward" and op.kind is not MOVEMENT:
+            for dx in (values_of(dx) for dx, like in zip(outputs, op.targets) if like is not None):
+                self.values += dx.size
+                self.zeros += dx.size - int(mp.backend.of(dx).xp.count_nonzero(dx))
+
+
+class Checkpoint(NamedTuple):
+    """Where a run is kept, after every so many steps and at its end; whether it begins with what is kept there.
+
+    options: of the run, by name: those of a run that goes on must be the same.
+    """
+
+    path: Path
+    every: int
+    resume: bool
+    options: dict[str, str]
+
+    def check(self) -> None:
+        """ValueError where a run with other options is kept; where none is, a new one begins."""
+        kept = mp.load(self.path)["options"] if self.resume and self.path.exists() else self.options
+        differ = [name for name in {**self.options, **kept} if kept.get(name) != self.options.get(name)]
+        if differ:
+            said = ", ".join(f"{name} {kept.get(name)}, not {self.options.get(name)}" for name in differ)
+            raise ValueError(f"the run in {self.path} had {said}: give it the same options, or leave --resume out")
+
+    def load(self, run: Trial, **parts: Any) -> None:
+        """Put run and parts where they were, where a run is kept."""
+        if self.resume and self.path.exists():
+            vars(run).update(mp.load(self.path, **parts)["run"])
+
+    def save(self, run: Trial, **parts: Any) -> None:
+        """Write all that it takes to go on."""
+        mp.save(self.path, **parts, run=vars(run), options=self.options)
+
+
 def train(
     model: nn.Module,
     setting: Setting,
-    batches: Iterator[tuple],
-    loss_of: Callable[[nn.Module, tuple], mp.Tensor],
+    batches: Iterator[Any],
+    loss_of: Callable[[nn.Module, Any], mp.Tensor],
     steps: int,
     *,
-    lr: float,
-    weight_decay: float = 0.0,
+    optimizer: optim.Optimizer,
     clip: float | None = None,
     watch: Callable[[int], AbstractContextManager] = nullcontext,
+    size_of: Callable[[Any], int] = lambda batch: len(batch[0]),
+    name: str = "",
+    checkpoint: Checkpoint | None = None,
 ) -> Trial:
-    """Train `model`, which the setting's policy has cast, for `steps` batches by SGD with momentum 0.9.
+    """Train `model`, which the setting's policy has cast, for `steps` batches.
 
-    The learning rate rises to lr over the first tenth of the steps, and falls as a cosine. clip: the largest norm of
-    all gradients together. The settings of a table share these numbers (MPT section 4.1: the hyper-parameters of FP32).
-    watch(step) is what forward and backward of that step run in, such as an audit.
+    The optimizer's learning rate rises to what it is over the first tenth of the steps, and falls as a cosine. clip:
+    the largest norm of all gradients together. The settings of a table share these numbers (MPT section 4.1: the
+    hyper-parameters of FP32). watch(step) is what forward and backward of that step run in, such as an audit; size_of
+    counts the units of a batch. With a name there is a progress bar, where there is a terminal. A run that goes on from
+    a checkpoint passes over the batches that it has seen.
     """
     scaler, run, times = loss_scaler(setting.scale), Trial(policy=setting.policy.name), []
-    optimizer = optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=weight_decay)
     warm_up = steps // 10 + 1
     rising = optim.LinearLR(optimizer, start_factor=1 / warm_up, total_iters=warm_up)
     falling = optim.CosineAnnealingLR(optimizer, T_max=max(steps - warm_up, 1))
     schedule = optim.SequentialLR(optimizer, [rising, falling], milestones=[warm_up])
-    with mp.use(setting.policy):
-        for step in range(steps):
+    parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "schedule": schedule}
+    if checkpoint is not None:
+        checkpoint.load(run, **parts)
+    done = len(run.curve)
+    batches = itertools.islice(batches, done, None)
+    with mp.use(setting.policy), tqdm(total=steps, initial=done, desc=name, disable=None if name else True) as bar:
+        for step in range(done, done if run.stopped else steps):
             before = time.perf_counter()
             batch = next(batches)
             run.waited += time.perf_counter() - before
             start, cpu = time.perf_counter(), time.process_time()
 
-            with watch(step):
+            zeros = Zeros() if step % MEASURE == 0 else None
+            with watch(step), mp.observe(zeros) if zeros else nullcontext():
                 loss = loss_of(model, batch)
                 if step == 0:
                     run.measure_bytes(loss)
                 scaler.scale(loss).backward()
-            if step % 20 == 0:
+            if zeros:
+                run.zero_shares.append((step, zeros.zeros / zeros.values))
                 run.count_exponents(model)
+            if step == 0:  # before they are unscaled, which makes them FP32
+                gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
             if clip is not None:
                 scaler.unscale_(optimizer)
                 optim.clip_grad_norm_(model.parameters(), clip)
@@ -106,16 +179,26 @@ def train(
 
             mp.synchronize()
             times.append(time.perf_counter() - start)
+            run.elapsed += times[-1]
             run.seconds += time.process_time() - cpu
+            run.units += size_of(batch)
             if step == 0:
                 run.measure_state(model, optimizer)
+                run.bytes["gradients"] = gradients
             optimizer.zero_grad()
             run.curve.append(loss.item())
             run.skipped_steps += not result.applied
+            bar.update()
+            bar.set_postfix(loss=f"{run.curve[-1]:.3f}", scale=f"{scaler.get_scale():g}", refresh=False)
+            if checkpoint is not None and (step + 1) % checkpoint.every == 0:
+                checkpoint.save(run, **parts)
     if times:
         run.loss = statistics.fmean(run.curve[-50:])
         run.ms_per_step = 1000 * statistics.median(times)
+        run.per_second = run.units / run.elapsed
     run.loss_scale = scaler.get_scale()
+    if checkpoint is not None:
+        checkpoint.save(run, **parts)
     return run
 
 

@@ -21,7 +21,7 @@ FLOORS = [
     {"arguments", "statistics"},
     {"parameter"},
     {"ops", "loading"},
-    {"nn", "optim", "data", "capture"},
+    {"nn", "optim", "data", "capture", "checkpoint"},
     {"audit", "models"},
     {"tinymp"},
 ]

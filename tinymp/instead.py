@@ -9,7 +9,6 @@ from typing import Any
 _MIXED = "precision is a policy's: `policy.cast(model)` and `with tinymp.use(policy):`, see tinymp.MIXED"
 _LOSS_SCALING = "use tinymp.optim.DynamicLossScaler: scale, unscale_, step, update"
 _DEVICE = 'the device is "gpu": `with tinymp.device("gpu"):`, model.to("gpu"), tensor.to("gpu")'
-_SAVE = "np.savez(path, **model.state_dict()), and model.load_state_dict(np.load(path))"
 
 INSTEAD: dict[str, dict[str, str]] = {
     "tinymp": {
@@ -31,8 +30,6 @@ INSTEAD: dict[str, dict[str, str]] = {
         "jit": "tinymp.capture(step) records a whole step as one CUDA graph",
         "inference_mode": "use tinymp.no_grad()",
         "set_grad_enabled": "use tinymp.no_grad() and tinymp.enable_grad()",
-        "save": _SAVE,
-        "load": _SAVE,
         "utils": "datasets and the DataLoader are in tinymp.data; clipping is in tinymp.optim",
         "profiler": "use tinymp.audit()",
         "FloatTensor": "use tinymp.tensor(...)",

@@ -257,7 +257,7 @@ def test_report(folder, tmp_path, capsys):
     for run in (fp32, mixed):
         assert len(run["curve"]) == len(run["generator_curve"]) == 6
         assert np.isfinite([*run["curve"], *run["generator_curve"], run["frechet_distance"]]).all()
-        assert run["images_per_second"] == pytest.approx(8000 / run["ms_per_step"])
+        assert run["per_second"] == pytest.approx(8000 / run["ms_per_step"])
         assert sum(run["gradient_exponents"]) > 0
         assert list(run["bytes"]) == list(report.ROLES)
         assert run["scale_history"][0][0] == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from examples import language_model, report, text
+from examples import language_model, report, text, trials
 from examples.language_model import CONFIGS, LanguageModel
 from tinymp import nn, ops, optim
 
@@ -66,7 +66,7 @@ def test_report(novel, tmp_path, capsys):
         assert np.isfinite(one["curve"]).all()
         assert one["training_perplexity"] == pytest.approx(np.exp(one["curve"][-1]))
         assert 1 < one["held_out_perplexity"] < 40
-        assert one["words_per_second"] == pytest.approx(4 * 8 / one["ms_per_step"] * 1000)
+        assert one["per_second"] == pytest.approx(4 * 8 / one["ms_per_step"] * 1000)
         assert list(one["bytes"]) == list(report.ROLES)
         assert sum(one["gradient_exponents"]) + one["zero_gradients"] > 0
         assert "accuracy" not in one
@@ -223,7 +223,7 @@ def test_verdict():
 
 def test_zeros():
     """Counts what ops write as gradients: here dx of ReLU (one of 3 is 0) and of the mean, not that of the reshape."""
-    x, zeros = mp.tensor([1.0, -1.0, 2.0], requires_grad=True), language_model.Zeros()
+    x, zeros = mp.tensor([1.0, -1.0, 2.0], requires_grad=True), trials.Zeros()
     loss = ops.relu(x.reshape(3, 1)).mean()
     with mp.observe(zeros):
         loss.backward()
@@ -237,7 +237,7 @@ def test_unscaled_gradients_of_a_mean_over_many_words_underflow():
     lost = {}
     for policy, scale in ((mp.FP32, 1), (mp.MIXED, 1), (mp.MIXED, 128)):
         mp.manual_seed(0)
-        model, zeros = policy.cast(LanguageModel(config)), language_model.Zeros()
+        model, zeros = policy.cast(LanguageModel(config)), trials.Zeros()
         with mp.no_grad():
             model.output.bias[0] = 14.0  # leaves about e^-14 to each other word; here N = 128
         y, _ = model(mp.tensor(words))

@@ -35,7 +35,7 @@ def test_report(tmp_path, capsys):
         assert np.isfinite(run["curve"]).all()
         assert 0 <= run["accuracy"] <= 1
         assert run["ms_per_step"] > 0
-        assert run["images_per_second"] == pytest.approx(16 / run["ms_per_step"] * 1000)
+        assert run["per_second"] == pytest.approx(16 / run["ms_per_step"] * 1000)
         assert sum(run["gradient_exponents"]) + run["zero_gradients"] > 0
         assert list(run["bytes"]) == list(report.ROLES)
     assert written["environment"]["backend"].startswith("cpu")

@@ -134,7 +134,7 @@ def test_an_error_of_a_run_ends_all(digits, monkeypatch):
 def test_runs_that_diverge_are_told():
     """A learning rate at which no network stays finite."""
     import tinymp as mp
-    from tinymp import nn, ops
+    from tinymp import nn, ops, optim
 
     mp.manual_seed(0)
     model = mp.MIXED.cast(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)))
@@ -144,5 +144,6 @@ def test_runs_that_diverge_are_told():
     def loss(model, batch):
         return ops.cross_entropy(model(batch[0]), batch[1])
 
-    trial = trials.train(model, trials.SETTINGS["mixed, not scaled"], batches, loss, 40, lr=1e6)
+    sgd = optim.SGD(model.parameters(), lr=1e6, momentum=0.9)
+    trial = trials.train(model, trials.SETTINGS["mixed, not scaled"], batches, loss, 40, optimizer=sgd)
     assert trial.stopped and len(trial.curve) < 40

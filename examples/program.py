@@ -1,0 +1,248 @@
+"""What the programs for translation, speech and text share: command line, runs, what is printed and written.
+
+A program is a `Task` and one call of `main`. Its trainings are those of `trials.train`.
+"""
+
+from __future__ import annotations
+
+import abc
+import argparse
+import pathlib
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import tinymp as mp
+from tinymp import nn, optim
+
+from . import report, trials
+from .mnist import loss_scaler, natural, positive, rate
+
+
+class Task(abc.ABC):
+    """What a program trains: data, once read; a model of it; what a step learns from; how it is judged.
+
+    name      of the program, as in `python -m examples.NAME`
+    about     the data in a sentence, once they are read
+    measures  of a trained model: their names, and "%" where they are shares; the first is the one that is compared
+    unit      what a run counts per second, such as "words"
+    baselines what simpler ways reach in the first measure, by name
+    steps, batch, lr, loss_scale    how it is trained if the command line says nothing
+    clip      the largest norm of all gradients together
+    """
+
+    name: ClassVar[str]
+    about: str
+    measures: ClassVar[dict[str, str]]
+    unit: ClassVar[str]
+    baselines: dict[str, float]
+    steps: int
+    batch: int
+    lr: float
+    clip: float
+    loss_scale = "dynamic"
+
+    @abc.abstractmethod
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Read the data. ValueError, OSError or ImportError say what is wrong with it, or with the options."""
+
+    @abc.abstractmethod
+    def model(self) -> nn.Module:
+        """A new one in FP32; its weights are drawn from tinymp's generator."""
+
+    @abc.abstractmethod
+    def optimizer(self, parameters: Iterable, lr: float) -> optim.Optimizer:
+        """What trains it."""
+
+    @abc.abstractmethod
+    def batches(self, seed: int) -> Iterator[Any]:
+        """Batches without end, of NumPy arrays, which depend on the seed alone."""
+
+    @abc.abstractmethod
+    def loss(self, model: nn.Module, batch: Any) -> mp.Tensor:
+        """The mean loss, FP32, of a batch, which is brought to where the model is."""
+
+    @abc.abstractmethod
+    def size(self, batch: Any) -> int:
+        """How many units are in a batch."""
+
+    @abc.abstractmethod
+    def scores(self, model: nn.Module) -> dict[str, float]:
+        """Its measures on what was held out."""
+
+    @abc.abstractmethod
+    def show(self, folder: pathlib.Path, models: dict[str, tuple[mp.Policy, nn.Module]]) -> str:
+        """Write pictures of what the models do into a folder, and return a text of it. models: FP32's and the last."""
+
+
+class Plan(NamedTuple):
+    """One run."""
+
+    setting: trials.Setting
+    seed: int
+
+
+def run(
+    task: Task, plan: Plan, steps: int, lr: float, device: str, label: str, checkpoint: trials.Checkpoint | None = None
+) -> tuple[trials.Trial, nn.Module]:
+    """Train a model as planned, and judge it. The seed fixes weights, batches and dropout, whatever the policy."""
+    policy = plan.setting.policy
+    mp.manual_seed(plan.seed)
+    model = policy.cast(task.model()).to(device)
+    trial = trials.train(
+        model,
+        plan.setting,
+        task.batches(plan.seed),
+        task.loss,
+        steps,
+        optimizer=task.optimizer(model.parameters(), lr),
+        clip=task.clip,
+        size_of=task.size,
+        name=label,
+        checkpoint=checkpoint,
+    )
+    model.eval()
+    with mp.no_grad(), mp.use(policy):
+        trial.scores = task.scores(model)
+    trial.score = trial.scores[next(iter(task.measures))]
+    return trial, model
+
+
+def plans(options: argparse.Namespace) -> dict[str, Plan]:
+    """All runs of a program, by their labels: FP32 first."""
+    policy, seeds = mp.POLICIES[options.policy.upper()], range(options.seed, options.seed + options.seeds)
+    fp32 = trials.Setting(mp.FP32, "none")
+    found = {"fp32" if seed == options.seed else f"fp32, seed {seed}": Plan(fp32, seed) for seed in seeds}
+    for scale in ("none", "128", "dynamic") if options.compare else (options.loss_scale,):
+        label = f"{options.policy}, {scale}" if options.compare else options.policy
+        found[label] = Plan(trials.Setting(policy, scale), options.seed)
+    return found
+
+
+def checkpoint(label: str, plan: Plan, options: argparse.Namespace) -> trials.Checkpoint | None:
+    """Where a run is kept, if at all."""
+    if options.checkpoint is None:
+        return None
+    path = options.checkpoint / f"{re.sub('[^a-z0-9_]+', '-', label)}.safetensors"
+    own = {name: str(value) for name, value in vars(options).items() if name not in OTHERS}
+    own |= {"policy": plan.setting.policy.name, "loss_scale": plan.setting.scale, "seed": str(plan.seed)}
+    return trials.Checkpoint(path, options.every, options.resume, own)
+
+
+# The options that are not those of one run
+OTHERS = ("out", "checkpoint", "resume", "every", "device", "compare", "seeds")
+
+
+def parser(task: type[Task], description: str) -> argparse.ArgumentParser:
+    """The options that all programs have. A program adds its own."""
+    p = argparse.ArgumentParser(prog=f"python -m examples.{task.name}", description=description)
+    policies = [name.lower() for name in mp.POLICIES if name != "FP32"]
+    p.add_argument("--policy", choices=policies, default="mixed", help="what to compare with FP32 (default: mixed)")
+    p.add_argument(
+        "--loss-scale",
+        type=_scale,
+        metavar="S",
+        default=task.loss_scale,
+        help=f"none, a number, or dynamic (default: {task.loss_scale})",
+    )
+    p.add_argument(
+        "--compare", action="store_true", help="run FP32, and the policy without scaling, with scale 128 and dynamic"
+    )
+    p.add_argument("--seeds", type=positive, default=1, help="run FP32 with so many seeds (default: 1)")
+    p.add_argument("--seed", type=natural, default=0, help="of weights, batches and dropout (default: 0)")
+    p.add_argument("--steps", type=positive, default=task.steps, help=f"of each run (default: {task.steps})")
+    p.add_argument("--batch", type=positive, default=task.batch, help=f"per step (default: {task.batch})")
+    p.add_argument("--lr", type=rate, default=task.lr, help=f"the highest learning rate (default: {task.lr:g})")
+    p.add_argument(
+        "--device", default="auto", help="where to train: cpu, gpu, or auto (the default), the GPU where one works"
+    )
+    p.add_argument("--checkpoint", type=pathlib.Path, metavar="DIR", help="keep each run in a file of this folder")
+    p.add_argument("--every", type=positive, default=100, help="steps between two checkpoints (default: 100)")
+    p.add_argument("--resume", action="store_true", help="go on with the runs that --checkpoint has kept")
+    p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs", task.name), help="where reports go")
+    return p
+
+
+def _scale(text: str) -> str:
+    loss_scaler(text)  # or it says what is wrong
+    return text
+
+
+def main(task: type[Task], p: argparse.ArgumentParser, arguments: list[str] | None = None) -> dict[str, trials.Trial]:
+    """Run the trainings, print the table, write report.json and report.png, and what the task shows."""
+    options = p.parse_args(arguments)
+    mp.backend.cpu.keep_freed_memory()
+    planned = plans(options)
+    try:
+        options.device = mp.default_device() if options.device == "auto" else options.device
+        mp.backend.get(options.device)
+        if options.resume and options.checkpoint is None:
+            raise ValueError("--resume goes on with what --checkpoint DIR has kept: name the folder")
+        for folder in filter(None, (options.out, options.checkpoint)):
+            folder.mkdir(parents=True, exist_ok=True)
+        kept = {label: checkpoint(label, plan, options) for label, plan in planned.items()}
+        for one in filter(None, kept.values()):
+            one.check()
+        work = task(options)
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        p.error(str(error))
+    print(work.about)
+    runs, models = {}, {}
+    for label, plan in planned.items():
+        runs[label], model = run(work, plan, options.steps, options.lr, options.device, label, kept[label])
+        if label == "fp32" or plan is [*planned.values()][-1]:
+            models[label] = plan.setting.policy, model
+
+    title = f"{work.about} On the {options.device.upper()}"
+    print(f"on the {options.device.upper()}:\n\n{report.table(runs, scores(task), task.unit)}\n\n{verdict(work, runs)}")
+    settings = report.settings_of(options) | {"about": work.about, "baselines": work.baselines}
+    report.write_json(options.out / "report.json", runs, settings)
+    draw(options.out / "report.png", runs, task, title)
+    print(f"\nwrote {options.out / 'report.json'} and {options.out / 'report.png'}\n\n{work.show(options.out, models)}")
+    return report.finish(p, runs)
+
+
+def text(task: type[Task] | Task, name: str, value: float) -> str:
+    """A measure as it is printed."""
+    return f"{100 * value:.2f} %" if task.measures[name] == "%" else f"{value:.2f}"
+
+
+def scores(task: type[Task]) -> list[tuple[str, Any]]:
+    """The rows of the table that are the program's own."""
+    rows = [(f"held-out {name}", lambda run, name=name: text(task, name, run.scores[name])) for name in task.measures]
+    return [
+        *rows,
+        ("final loss", lambda run: f"{run.loss:.4f}"),
+        ("gradients that are 0", lambda run: f"{run.zeros:.1%}"),
+    ]
+
+
+def verdict(task: Task, runs: dict[str, trials.Trial]) -> str:
+    """What is compared, beside what simpler ways reach and beside what FP32 makes of other seeds."""
+    first = next(iter(task.measures))
+    factor = 100 if task.measures[first] == "%" else 1
+    lines = [f"{first} of {name}: {text(task, first, value)}" for name, value in task.baselines.items()]
+    return "\n".join([*lines, *report.beside_seeds(runs, lambda run: factor * run.score)])
+
+
+def draw(path: pathlib.Path, runs: dict[str, trials.Trial], task: type[Task], title: str) -> None:
+    """report.png: the losses, the weight gradients' exponents, and how many gradients were 0 (as in MPT figure 5)."""
+    shown = {label: run for label, run in runs.items() if ", seed" not in label}
+    first = next(iter(task.measures))
+    with trials.figure(path, 1, 3, (19, 5.5)) as axes:
+        left, middle, right = axes.flat
+        left.figure.suptitle(title)
+        for (label, run), color in zip(shown.items(), report.COLORS):
+            report.draw_curve(left, run.curve, f"{label}: {first} {text(task, first, run.score)}", color=color)
+            if run.zero_shares:
+                steps, shares = zip(*run.zero_shares)
+                of = f"{label}: mean {run.zeros:.1%}"
+                right.plot(steps, [100 * share for share in shares], color=color, label=of)
+        for label, run in runs.items():
+            if label not in shown:
+                report.draw_curve(left, run.curve, f"{label}: {text(task, first, run.score)}", color="0.6")
+        left.set(xlabel="step", ylabel="training loss", title="Loss")
+        report.draw_exponents(middle, shown)
+        right.set(xlabel="step", ylabel="gradient values that are 0, %", title="Zeros", ylim=(0, None))
+        for one in axes.flat:
+            one.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)

@@ -1,0 +1,114 @@
+"""Checkpoints: everything comes back bit for bit, a run goes on as if it had never stopped, bad files are refused."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import nn, ops, optim
+
+safetensors = pytest.importorskip("safetensors.numpy")
+pytestmark = pytest.mark.cpu
+
+
+def made(policy):
+    mp.manual_seed(0)
+    model = policy.cast(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)))
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    scaler = optim.DynamicLossScaler(growth_interval=3)
+    return {"model": model, "optimizer": optimizer, "scaler": scaler, "schedule": optim.StepLR(optimizer, 4)}
+
+
+def steps(policy, model, optimizer, scaler, schedule, batches):
+    for x, y in batches:
+        with mp.use(policy):
+            scaler.scale(ops.cross_entropy(model(policy.cast(mp.from_numpy(x))), mp.tensor(y))).backward()
+            schedule.step(scaler.step(optimizer))
+            scaler.update()
+            optimizer.zero_grad()
+
+
+def same(a, b):
+    assert type(a) is type(b)
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+    pairs = a.items() if isinstance(a, dict) else enumerate(a) if isinstance(a, (list, tuple)) else ()
+    for key, value in pairs:
+        same(value, b[key])
+    if isinstance(a, np.ndarray):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+    elif not pairs:
+        assert a == b or a != a
+
+
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.STOCHASTIC_ROUNDING], ids=lambda p: p.name)
+def test_a_run_goes_on_as_if_it_had_never_stopped(policy, tmp_path):
+    rng = np.random.default_rng(0)
+    batches = [(rng.standard_normal((5, 6)).astype("f"), rng.integers(0, 3, 5)) for _ in range(12)]
+    whole = made(policy)
+    steps(policy, **whole, batches=batches[:7])
+    mp.save(tmp_path / "run.safetensors", **whole, step=7)
+    steps(policy, **whole, batches=batches[7:])
+
+    other = made(policy)
+    steps(policy, **other, batches=batches[3:5])  # whatever it was before
+    assert mp.load(tmp_path / "run.safetensors", **other) == {"step": 7}
+    steps(policy, **other, batches=batches[7:])
+    for name, one in whole.items():
+        same(one.state_dict(), other[name].state_dict())
+
+
+def test_values_come_back_as_they_were(tmp_path):
+    extra = {
+        "numbers": [1, 2.5, True, None, float("inf"), "é\n", -(2**100)],
+        "pair": (1, (2.0, [])),
+        3: {"array": np.float64(0.1), "dict": {}},
+        "zero": np.array(3.0),
+        "half": np.array([1e-8, 65504, -0.0], np.float16),
+        "columns": np.asfortranarray(np.arange(6, dtype=np.int64).reshape(2, 3)),
+        "empty": np.zeros((0, 4), np.float32),
+        "truths": np.array([True, False]),
+    }
+    mp.save(tmp_path / "extra", extra=extra, other=7)
+    read = mp.load(tmp_path / "extra")
+    assert read.pop("other") == 7
+    extra[3]["array"] = 0.1
+    same(read["extra"], extra)
+
+
+def test_the_file_is_safetensors_and_replaces_another_as_a_whole(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    mp.save(path, weights=np.arange(3.0))
+    np.testing.assert_array_equal(safetensors.load_file(path)["weights"], [0, 1, 2])
+    before = path.read_bytes()
+    monkeypatch.setattr(safetensors, "save_file", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+    with pytest.raises(OSError, match="no space"):
+        mp.save(path, weights=np.zeros(3))
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_cannot_be_saved_or_loaded_is_refused(tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(TypeError, match=r"save: expected `extra/0` to be an array, a number or text, got set"):
+        mp.save(path, extra=[{1}])
+    with pytest.raises(ValueError, match=r"save: expected names without a slash, got two arrays `a/b/c`"):
+        mp.save(path, a={"b/c": np.ones(1), "b": {"c": np.ones(1)}})
+    assert not path.exists()
+    with pytest.raises(OSError, match="run"):
+        mp.load(path)
+    path.write_bytes(b"not a checkpoint")
+    with pytest.raises(ValueError, match=r"load: expected .*run to be a checkpoint of tinymp"):
+        mp.load(path)
+    safetensors.save_file({"weight": np.ones(2)}, path)
+    with pytest.raises(ValueError, match=r"load: expected .*run to be a checkpoint of tinymp in format 1, got \{\}"):
+        mp.load(path)
+    mp.save(path, model=nn.Linear(2, 3))
+    with pytest.raises(ValueError, match=r"load: expected .*run to hold \['optimizer'\], got \['model'\]"):
+        mp.load(path, optimizer=None)
+    with pytest.raises(ValueError, match="load_state_dict"):
+        mp.load(path, model=nn.Linear(2, 4))
+    mp.save(path, model=nn.Linear(2, 3))
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ValueError, match=r"load: expected .*run to be a checkpoint of tinymp"):
+        mp.load(path, model=nn.Linear(2, 3))
