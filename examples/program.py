@@ -22,19 +22,22 @@ from .mnist import loss_scaler, natural, positive, rate
 class Task(abc.ABC):
     """What a program trains: data, once read; a model of it; what a step learns from; how it is judged.
 
-    name      of the program, as in `python -m examples.NAME`
-    about     the data in a sentence, once they are read
-    measures  of a trained model: their names, and "%" where they are shares; the first is the one that is compared
-    unit      what a run counts per second, such as "words"
-    baselines what simpler ways reach in the first measure, by name
-    steps, batch, lr, loss_scale    how it is trained if the command line says nothing
-    clip      the largest norm of all gradients together
+    name       of the program, as in `python -m examples.NAME`
+    about      the data in a sentence, once they are read
+    measures   of a trained model: their names, and "%" where they are shares; the first is the one that is compared
+    higher     whether a larger one is better
+    unit       what a run counts per second, such as "words"; items: what a batch is made of, such as "sentences"
+    baselines  what simpler ways reach in the first measure, by name
+    steps, batch, lr, loss_scale    how it is trained if the command line says nothing else
+    clip       the largest norm of all gradients together
     """
 
     name: ClassVar[str]
     about: str
     measures: ClassVar[dict[str, str]]
+    higher: ClassVar[bool]
     unit: ClassVar[str]
+    items: ClassVar[str]
     baselines: dict[str, float]
     steps: int
     batch: int
@@ -42,9 +45,10 @@ class Task(abc.ABC):
     clip: float
     loss_scale = "dynamic"
 
-    @abc.abstractmethod
     def __init__(self, options: argparse.Namespace) -> None:
         """Read the data. ValueError, OSError or ImportError say what is wrong with it, or with the options."""
+        for name in ("steps", "batch", "lr", "loss_scale"):
+            setattr(self, name, getattr(options, name) or getattr(self, name))
 
     @abc.abstractmethod
     def model(self) -> nn.Module:
@@ -74,6 +78,14 @@ class Task(abc.ABC):
     def show(self, folder: pathlib.Path, models: dict[str, tuple[mp.Policy, nn.Module]]) -> str:
         """Write pictures of what the models do into a folder, and return a text of it. models: FP32's and the last."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """What training carries from step to step beside the model, if anything."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with what `state_dict` returned."""
+        assert not state
+
 
 class Plan(NamedTuple):
     """One run."""
@@ -83,23 +95,30 @@ class Plan(NamedTuple):
 
 
 def run(
-    task: Task, plan: Plan, steps: int, lr: float, device: str, label: str, checkpoint: trials.Checkpoint | None = None
+    task: Task,
+    policy: mp.Policy,
+    scaler: optim.LossScaler,
+    seed: int,
+    device: str,
+    label: str = "",
+    checkpoint: trials.Checkpoint | None = None,
 ) -> tuple[trials.Trial, nn.Module]:
-    """Train a model as planned, and judge it. The seed fixes weights, batches and dropout, whatever the policy."""
-    policy = plan.setting.policy
-    mp.manual_seed(plan.seed)
+    """Train a model, and judge it. The seed fixes weights, batches and dropout, whatever the policy."""
+    mp.manual_seed(seed)
     model = policy.cast(task.model()).to(device)
     trial = trials.train(
         model,
-        plan.setting,
-        task.batches(plan.seed),
+        policy,
+        scaler,
+        task.batches(seed),
         task.loss,
-        steps,
-        optimizer=task.optimizer(model.parameters(), lr),
+        task.steps,
+        optimizer=task.optimizer(model.parameters(), task.lr),
         clip=task.clip,
         size_of=task.size,
         name=label,
         checkpoint=checkpoint,
+        carried={"task": task},
     )
     model.eval()
     with mp.no_grad(), mp.use(policy):
@@ -108,12 +127,12 @@ def run(
     return trial, model
 
 
-def plans(options: argparse.Namespace) -> dict[str, Plan]:
+def plans(task: Task, options: argparse.Namespace) -> dict[str, Plan]:
     """All runs of a program, by their labels: FP32 first."""
     policy, seeds = mp.POLICIES[options.policy.upper()], range(options.seed, options.seed + options.seeds)
     fp32 = trials.Setting(mp.FP32, "none")
     found = {"fp32" if seed == options.seed else f"fp32, seed {seed}": Plan(fp32, seed) for seed in seeds}
-    for scale in ("none", "128", "dynamic") if options.compare else (options.loss_scale,):
+    for scale in ("none", "128", "dynamic") if options.compare else (task.loss_scale,):
         label = f"{options.policy}, {scale}" if options.compare else options.policy
         found[label] = Plan(trials.Setting(policy, scale), options.seed)
     return found
@@ -137,22 +156,22 @@ def parser(task: type[Task], description: str) -> argparse.ArgumentParser:
     """The options that all programs have. A program adds its own."""
     p = argparse.ArgumentParser(prog=f"python -m examples.{task.name}", description=description)
     policies = [name.lower() for name in mp.POLICIES if name != "FP32"]
+    usual = {name: getattr(task, name, "the configuration's") for name in ("steps", "batch", "lr", "loss_scale")}
     p.add_argument("--policy", choices=policies, default="mixed", help="what to compare with FP32 (default: mixed)")
     p.add_argument(
         "--loss-scale",
         type=_scale,
         metavar="S",
-        default=task.loss_scale,
-        help=f"none, a number, or dynamic (default: {task.loss_scale})",
+        help="none, a number, or dynamic (default: {loss_scale})".format(**usual),
     )
     p.add_argument(
         "--compare", action="store_true", help="run FP32, and the policy without scaling, with scale 128 and dynamic"
     )
     p.add_argument("--seeds", type=positive, default=1, help="run FP32 with so many seeds (default: 1)")
     p.add_argument("--seed", type=natural, default=0, help="of weights, batches and dropout (default: 0)")
-    p.add_argument("--steps", type=positive, default=task.steps, help=f"of each run (default: {task.steps})")
-    p.add_argument("--batch", type=positive, default=task.batch, help=f"per step (default: {task.batch})")
-    p.add_argument("--lr", type=rate, default=task.lr, help=f"the highest learning rate (default: {task.lr:g})")
+    p.add_argument("--steps", type=positive, help="of each run (default: {steps})".format(**usual))
+    p.add_argument("--batch", type=positive, help="per step (default: {batch})".format(**usual))
+    p.add_argument("--lr", type=rate, help="the highest learning rate (default: {lr})".format(**usual))
     p.add_argument(
         "--device", default="auto", help="where to train: cpu, gpu, or auto (the default), the GPU where one works"
     )
@@ -172,7 +191,6 @@ def main(task: type[Task], p: argparse.ArgumentParser, arguments: list[str] | No
     """Run the trainings, print the table, write report.json and report.png, and what the task shows."""
     options = p.parse_args(arguments)
     mp.backend.cpu.keep_freed_memory()
-    planned = plans(options)
     try:
         options.device = mp.default_device() if options.device == "auto" else options.device
         mp.backend.get(options.device)
@@ -180,22 +198,25 @@ def main(task: type[Task], p: argparse.ArgumentParser, arguments: list[str] | No
             raise ValueError("--resume goes on with what --checkpoint DIR has kept: name the folder")
         for folder in filter(None, (options.out, options.checkpoint)):
             folder.mkdir(parents=True, exist_ok=True)
+        work = task(options)
+        planned = plans(work, options)
         kept = {label: checkpoint(label, plan, options) for label, plan in planned.items()}
         for one in filter(None, kept.values()):
             one.check()
-        work = task(options)
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         p.error(str(error))
     print(work.about)
     runs, models = {}, {}
     for label, plan in planned.items():
-        runs[label], model = run(work, plan, options.steps, options.lr, options.device, label, kept[label])
+        policy, scaler = plan.setting.policy, plan.setting.scaler()
+        runs[label], model = run(work, policy, scaler, plan.seed, options.device, label, kept[label])
         if label == "fp32" or plan is [*planned.values()][-1]:
-            models[label] = plan.setting.policy, model
+            models[label] = policy, model
 
     title = f"{work.about} On the {options.device.upper()}"
     print(f"on the {options.device.upper()}:\n\n{report.table(runs, scores(task), task.unit)}\n\n{verdict(work, runs)}")
     settings = report.settings_of(options) | {"about": work.about, "baselines": work.baselines}
+    settings |= {name: getattr(work, name) for name in ("steps", "batch", "lr", "loss_scale")}
     report.write_json(options.out / "report.json", runs, settings)
     draw(options.out / "report.png", runs, task, title)
     print(f"\nwrote {options.out / 'report.json'} and {options.out / 'report.png'}\n\n{work.show(options.out, models)}")

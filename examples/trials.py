@@ -32,13 +32,19 @@ class Setting:
     policy: mp.Policy
     scale: str
 
+    def scaler(self) -> optim.LossScaler:
+        """A new one."""
+        return loss_scaler(self.scale)
 
-SETTINGS = {
-    "FP32": Setting(mp.FP32, "none"),
-    "mixed, not scaled": Setting(mp.MIXED, "none"),
-    "mixed, scaled by 8": Setting(mp.MIXED, "8"),
-    "mixed, dynamic scale": Setting(mp.MIXED, "dynamic"),
-}
+
+def settings(*scales: str) -> dict[str, Setting]:
+    """FP32, and mixed precision with each of these scales, by the names that tables have for them."""
+    names = {"none": "mixed, not scaled", "dynamic": "mixed, dynamic scale"}
+    mixed = {names.get(scale, f"mixed, scaled by {scale}"): Setting(mp.MIXED, scale) for scale in scales}
+    return {"FP32": Setting(mp.FP32, "none"), **mixed}
+
+
+SETTINGS = settings("none", "8", "dynamic")
 
 
 @dataclass
@@ -118,7 +124,8 @@ class Checkpoint(NamedTuple):
 
 def train(
     model: nn.Module,
-    setting: Setting,
+    policy: mp.Policy,
+    scaler: optim.LossScaler,
     batches: Iterator[Any],
     loss_of: Callable[[nn.Module, Any], mp.Tensor],
     steps: int,
@@ -129,26 +136,28 @@ def train(
     size_of: Callable[[Any], int] = lambda batch: len(batch[0]),
     name: str = "",
     checkpoint: Checkpoint | None = None,
+    carried: dict[str, Any] | None = None,
 ) -> Trial:
-    """Train `model`, which the setting's policy has cast, for `steps` batches.
+    """Train `model`, which `policy` has cast, for `steps` batches.
 
     The optimizer's learning rate rises to what it is over the first tenth of the steps, and falls as a cosine. clip:
     the largest norm of all gradients together. The settings of a table share these numbers (MPT section 4.1: the
     hyper-parameters of FP32). watch(step) is what forward and backward of that step run in, such as an audit; size_of
     counts the units of a batch. With a name there is a progress bar, where there is a terminal. A run that goes on from
-    a checkpoint passes over the batches that it has seen.
+    a checkpoint passes over the batches that it has seen; carried: what else such a run needs, objects with a
+    state_dict, by name.
     """
-    scaler, run, times = loss_scaler(setting.scale), Trial(policy=setting.policy.name), []
+    run, times = Trial(policy=policy.name), []
     warm_up = steps // 10 + 1
     rising = optim.LinearLR(optimizer, start_factor=1 / warm_up, total_iters=warm_up)
     falling = optim.CosineAnnealingLR(optimizer, T_max=max(steps - warm_up, 1))
     schedule = optim.SequentialLR(optimizer, [rising, falling], milestones=[warm_up])
-    parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "schedule": schedule}
+    parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "schedule": schedule, **(carried or {})}
     if checkpoint is not None:
         checkpoint.load(run, **parts)
     done = len(run.curve)
     batches = itertools.islice(batches, done, None)
-    with mp.use(setting.policy), tqdm(total=steps, initial=done, desc=name, disable=None if name else True) as bar:
+    with mp.use(policy), tqdm(total=steps, initial=done, desc=name, disable=None if name else True) as bar:
         for step in range(done, done if run.stopped else steps):
             before = time.perf_counter()
             batch = next(batches)
@@ -230,7 +239,7 @@ def draw_scores(path: Path, table: Any, done: dict[Any, Trial]) -> None:
             for one, source in zip(axes.flat, sources):
                 for i, name in enumerate(networks):
                     mine = name, source, setting
-                    scores = [100 * t.score for c, t in done.items() if (c.name, c.source, c.setting) == mine]
+                    scores = [table.FACTOR * t.score for c, t in done.items() if (c.name, c.source, c.setting) == mine]
                     if scores:
                         one.plot([i + shift] * len(scores), scores, "o", color=color, alpha=0.5, markersize=5)
                         one.plot(
@@ -244,6 +253,6 @@ def draw_scores(path: Path, table: Any, done: dict[Any, Trial]) -> None:
                 if isinstance(y, str):
                     last.text(x, last.get_ylim()[0], y, color=color, rotation=90, va="bottom", ha="center")
         for one, title in zip(axes.flat, [*map(table.label, sources), "the paper"]):
-            one.set(xticks=range(len(networks)), xticklabels=networks, ylabel=f"{table.MEASURE}, %", title=title)
+            one.set(xticks=range(len(networks)), xticklabels=networks, ylabel=table.MEASURE, title=title)
             one.grid(axis="y", alpha=0.3)
         axes.flat[0].legend(fontsize=9)

@@ -16,15 +16,16 @@ pytestmark = pytest.mark.cpu
 class Parity(program.Task):
     """Is the sum of four bits even?"""
 
-    name, unit = "parity", "words"
+    name, unit, items, higher = "parity", "words", "words", False
     measures: ClassVar = {"errors": "%", "perplexity": ""}
     steps, batch, lr, clip = 60, 16, 0.05, 1.0
     shown: ClassVar = {}
 
     def __init__(self, options):
-        if options.batch > 100:
+        if (options.batch or 0) > 100:
             raise ValueError("too many")
-        self.about, self.baselines, self.count = "Bits.", {"a coin": 0.5}, options.batch
+        super().__init__(options)
+        self.about, self.baselines = "Bits.", {"a coin": 0.5}
 
     def model(self):
         return nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 2))
@@ -35,7 +36,7 @@ class Parity(program.Task):
     def batches(self, seed):
         rng = np.random.default_rng(seed)
         while True:
-            x = rng.integers(0, 2, (self.count, 4))
+            x = rng.integers(0, 2, (self.batch, 4))
             yield x.astype("f"), x.sum(1) % 2
 
     def loss(self, model, batch):
@@ -90,6 +91,21 @@ def test_compare(tmp_path, capsys):
     assert runs["fp32"].curve != runs["fp32, seed 5"].curve
     printed = capsys.readouterr().out
     assert "3 seeds of FP32: 25.00 to 25.00\nno_master, none: 25.00, within that" in printed
+
+
+def test_a_run_beside_the_seeds_of_fp32():
+    def one(policy, value):
+        return report.Run(policy=policy, accuracy=value)
+
+    runs = {"fp32": one("FP32", 70.0), "fp32, seed 1": one("FP32", 71.0)}
+    runs |= {"a": one("MIXED", 69.0), "b": one("MIXED", 70.5), "c": one("MIXED", 72.0)}
+    assert report.beside_seeds(runs, lambda run: run.accuracy) == [
+        "2 seeds of FP32: 70.00 to 71.00",
+        "a: 69.00, below that",
+        "b: 70.50, within that",
+        "c: 72.00, above that",
+    ]
+    assert report.beside_seeds({"fp32": one("FP32", 70.0)}, lambda run: run.accuracy) == []
 
 
 @pytest.mark.parametrize("kept", [3, 10])

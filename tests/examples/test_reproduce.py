@@ -68,7 +68,7 @@ def test_a_folder_of_photographs(tmp_path, here, monkeypatch):
         reproduce.main(arguments)  # an empty class
     (tmp_path / "photographs" / "val" / "cow" / "0.jpg").symlink_to(tmp_path / "photographs" / "val" / "cat" / "0.jpg")
     with pytest.raises(ValueError, match=r"one set of classes in .*; only one has \['cow'\]"):
-        table1.check(str(tmp_path / "photographs"))
+        table1.check(str(tmp_path / "photographs"), 1)
 
 
 def test_table2(digits, tmp_path, here, monkeypatch, capsys):
@@ -87,6 +87,23 @@ def test_table2(digits, tmp_path, here, monkeypatch, capsys):
     assert seen["lost"]["1.0"]["zero"] > seen["lost"]["8.0"]["zero"] > 0
     for picture in ("table2", "figure3", "boxes"):
         assert (tmp_path / "out" / f"{picture}.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_figure5(tmp_path, capsys):
+    (tmp_path / "novel").write_text("the cat sat on the mat and the dog sat on the log . " * 60, "utf-8")
+    reproduce.main(["figure5", "--data", str(tmp_path / "novel"), *few(tmp_path, "--steps", "2", "--batch", "2")])
+    printed = capsys.readouterr().out
+    assert "Held-out perplexity: the mean over the seeds 0, in brackets the least and the most; 2 columns" in printed
+    assert re.search(r"\| LSTM, 2 layers \| novel \| 2 \| reference \| diverges \| as FP32 \| – \| ", printed)
+    runs = json.loads((tmp_path / "out" / "figure5.json").read_text())["runs"]
+    assert [run["setting"] for run in runs] == [
+        "FP32",
+        "mixed, dynamic scale",
+        "mixed, not scaled",
+        "mixed, scaled by 128",
+    ]
+    assert all(1 < run["score"] < 100 and run["zero_shares"] for run in runs)
+    assert (tmp_path / "out" / "figure5.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_the_mean_and_the_spread_of_a_row(digits, tmp_path):
@@ -145,5 +162,5 @@ def test_runs_that_diverge_are_told():
         return ops.cross_entropy(model(batch[0]), batch[1])
 
     sgd = optim.SGD(model.parameters(), lr=1e6, momentum=0.9)
-    trial = trials.train(model, trials.SETTINGS["mixed, not scaled"], batches, loss, 40, optimizer=sgd)
+    trial = trials.train(model, mp.MIXED, optim.NoLossScaler(), batches, loss, 40, optimizer=sgd)
     assert trial.stopped and len(trial.curve) < 40

@@ -214,20 +214,19 @@ def _dcgan(example: Any, options: Any) -> Workload:
     return Workload("dcgan", "Fréchet distance", False, train, _scaler(example, options.loss_scale))
 
 
-def _language_model(example: Any, options: Any) -> Workload:
-    options.config = options.config or "small"
-    corpus = example.text.corpus(options.data, options.vocabulary or example.CONFIGS[options.config].vocabulary)
-    config = example.configuration(options, corpus)
+def _program(example: Any, options: Any) -> Workload:
+    """An example whose trainings are those of examples/program.py."""
+    task = example.TASK(options)
+    measure, *_ = task.measures
 
     def train(policy: Policy, scaler: optim.LossScaler, seed: int) -> Run:
-        run, _ = example.train(policy, scaler, seed, corpus, config, options)
-        return Run(run.held_out_perplexity, run.curve, run.stopped)
+        run, _ = example.program.run(task, policy, scaler, seed, options.device)
+        return Run(run.score, run.curve, run.stopped)
 
-    scaler = _scaler(example, options.loss_scale or config.loss_scale)
-    return Workload("language_model", "held-out perplexity", False, train, scaler)
+    return Workload(task.name, f"held-out {measure}", task.higher, train, _scaler(example.program, task.loss_scale))
 
 
-_EXAMPLES = {"mnist": _mnist, "dcgan": _dcgan, "language_model": _language_model}
+_EXAMPLES = {"mnist": _mnist, "dcgan": _dcgan, "language_model": _program}
 
 
 def _scaler(example: Any, scale: Any) -> optim.LossScaler:

@@ -1,0 +1,106 @@
+"""MPT's results with sequences as tables for examples/reproduce.py: each row is a program with some arguments."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import language_model, program, report, trials
+
+
+class Row(NamedTuple):
+    """What the program is told, and what the paper reports under each setting, as a number or in words."""
+
+    arguments: tuple[str, ...]
+    paper: dict[str, float | str]
+
+
+@dataclass(frozen=True)
+class Results:
+    """A table of the runs of one program; `reproduce` asks of it what it asks of the module table1.
+
+    program  a module with a TASK and a parser; data: what it reads if nothing is said
+    """
+
+    name: str
+    TITLE: str
+    program: Any
+    data: str
+    NETWORKS: dict[str, Row]
+    SETTINGS: dict[str, trials.Setting]
+    STEPS: int
+    BATCH: int
+    SOURCES: tuple[str, ...] = ("",)
+
+    @property
+    def UNIT(self) -> str:
+        return self.program.TASK.items
+
+    @property
+    def FACTOR(self) -> int:
+        """By which a score is multiplied to be printed."""
+        return 100 if next(iter(self.program.TASK.measures.values())) else 1
+
+    @property
+    def MEASURE(self) -> str:
+        name, form = next(iter(self.program.TASK.measures.items()))
+        return f"Held-out {name}, {form}" if form else f"Held-out {name}"
+
+    def label(self, source: str) -> str:
+        """Its name in the table."""
+        return Path(source).name or self.data
+
+    def check(self, source: str, batch: int) -> None:
+        """Whether the data can be read, before any run begins."""
+        for row in self.NETWORKS.values():
+            self._task(row, source, "--batch", str(batch))
+
+    def run(self, name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
+        """Train one model under one setting. The seed fixes weights and batches, whatever the setting."""
+        task = self._task(self.NETWORKS[name], source, "--steps", str(steps), "--batch", str(batch))
+        chosen = self.SETTINGS[setting]
+        return program.run(task, chosen.policy, chosen.scaler(), seed, device)[0]
+
+    def _task(self, row: Row, source: str, *arguments: str) -> program.Task:
+        said = [*row.arguments, *(["--data", source] if source else []), *arguments]
+        return self.program.TASK(self.program.parser().parse_args(said))
+
+    def draw(self, folder: Path, done: dict[Any, trials.Trial]) -> None:
+        """The paper's kind of picture, for each row of the table: losses in training, and the gradients that are 0."""
+        rows = list(dict.fromkeys((cell.name, cell.source) for cell in done))
+        with trials.figure(folder / f"{self.name}.png", len(rows), 2, (14, 5 * len(rows))) as axes:
+            for (left, right), (name, source) in zip(axes, rows):
+                for setting, color in zip(self.SETTINGS, report.COLORS):
+                    mine = [t for c, t in done.items() if (c.name, c.source, c.setting) == (name, source, setting)]
+                    if not mine:
+                        continue
+                    mean = self.FACTOR * statistics.fmean(t.score for t in mine)
+                    report.draw_curve(left, mine[0].curve, f"{setting}: {self.MEASURE} {mean:.2f}", color=color)
+                    for other in mine[1:]:
+                        report.draw_curve(left, other.curve, "", color=color, linestyle=":")
+                    steps, shares = zip(*mine[0].zero_shares)
+                    zeros = statistics.fmean(t.zeros for t in mine)
+                    right.plot(steps, [100 * s for s in shares], color=color, label=f"{setting}: mean {zeros:.1%}")
+                left.set(xlabel="step", ylabel="training loss", title=f"{name}, {self.label(source)}")
+                right.set(xlabel="step", ylabel="gradient values that are 0, %", ylim=(0, None))
+                for one in (left, right):
+                    one.legend(fontsize=9, frameon=False)
+
+
+FIGURE5 = Results(
+    "figure5",
+    "MPT figure 5: a language model of LSTMs, with and without loss scaling.",
+    language_model,
+    "Shakespeare's plays",
+    {
+        "LSTM, 2 layers": Row(
+            ("--config", "large-batch"),
+            {"FP32": "reference", "mixed, not scaled": "diverges", "mixed, scaled by 128": "as FP32"},
+        )
+    },
+    trials.settings("none", "128", "dynamic"),
+    STEPS=480,
+    BATCH=128,
+)
