@@ -253,6 +253,12 @@ class Dice:
                 if name == "weight"
                 else mp.Tensor(np.random.default_rng(1).integers(0, max(n, 1), rows))
             )
+        if "ctc" in op.lower() and name.endswith(("log_probs", "targets", "lengths")):
+            if name == "log_probs":
+                return self.tensor((4, 2, 3), floating)
+            if name == "targets":
+                return mp.Tensor(np.array([[1, self.small(0, 2)], [2, 2]]))
+            return [self.small(0, 4 if name == "input_lengths" else 2) for _ in range(2)]
         if kind := re.search("lstm|gru|rnn", op, re.I):
             gates, cell = {"lstm": 4, "gru": 3, "rnn": 1}[kind[0].lower()], "cell" in op.lower()
             t, b, d, h = 3, self.small(0, 2), 2, 2

@@ -122,6 +122,16 @@ class KLDivLoss(_Loss):
     log_target: bool = False
 
 
+@dataclass(eq=False, repr=False)
+class CTCLoss(_Loss):
+    """-ln of the probability of targets under all alignments with log_probs. See `ops.ctc_loss`."""
+
+    op = "ctc_loss"
+    blank: int = 0
+    reduction: str = "mean"
+    zero_infinity: bool = False
+
+
 class SampledSoftmaxLoss(Linear):
     """The output layer of a large vocabulary and its loss: -ln softmax(input W^T + b) at the target class.
 

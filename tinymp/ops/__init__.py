@@ -41,6 +41,7 @@ from .compare import (
 )
 from .conv import conv1d, conv2d, conv_transpose1d, conv_transpose2d, unfold
 from .create import arange, empty, empty_like, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
+from .ctc import ctc_loss
 from .divergence import kl_div
 from .dot import bmm, einsum, linear, matmul, mm
 from .dropout import dropout

@@ -1,0 +1,267 @@
+"""ctc_loss against all alignments, one by one; its edges; long sequences; what it refuses."""
+
+from functools import cache
+from itertools import groupby, product
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import check, host, randn, rng
+from tinymp import ops
+
+
+@cache
+def alignments(frames, classes, blank, target):
+    """All ways to give every frame a class that make the target: (ways, frames)."""
+    ways = product(range(classes), repeat=frames)
+    found = [way for way in ways if tuple(c for c, _ in groupby(way) if c != blank) == target]
+    return np.array(found, int).reshape(len(found), frames)
+
+
+def brute(x, targets, input_lengths, target_lengths, blank=0, reduction="none", zero_infinity=False):
+    """The loss as a sum over alignments, in float64."""
+    losses = []
+    for n, (frames, length) in enumerate(zip(input_lengths, target_lengths)):
+        ways = alignments(frames, x.shape[2], blank, tuple(map(int, targets[n][:length])))
+        each = x[np.arange(frames), n, ways].sum(1)
+        losses.append(-np.logaddexp.reduce(each) if len(ways) else 0.0 if zero_infinity else np.inf)
+    losses = np.array(losses)
+    if reduction == "mean":
+        return (losses / np.maximum(target_lengths, 1)).mean()
+    return losses.sum() if reduction == "sum" else losses
+
+
+def hold(x, targets, *lengths, **options):
+    """Forward and gradient, in every dtype. A loss adds up one value per frame, and so do the logarithms of states."""
+    size = len(x) * np.abs(x).max()
+    check(
+        lambda x, t: ops.ctc_loss(x, t, *lengths, **options),
+        lambda x, t: brute(x, t, *lengths, **options),
+        x,
+        np.asarray(targets),
+        length=8 * len(x),
+        magnitude=size * (x.shape[1] if options.get("reduction") == "sum" else 1),
+        grad_length=8 * len(x) * size,
+        result="float32",
+    )
+
+
+TARGETS = [[1, 2, 1], [1, 1, 7], [2, 2, 7], [7, 7, 7], [2, 7, 7]]  # what is 7 lies beyond a target's end
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("input_lengths", [[5, 5, 5, 5, 5], [5, 4, 3, 2, 1]])
+def test_all_alignments(input_lengths, reduction):
+    """Repeated labels, an empty target, targets that just fit."""
+    hold(randn(5, 5, 3), TARGETS, input_lengths, [3, 2, 2, 0, 1], reduction=reduction)
+
+
+@pytest.mark.parametrize("blank", [1, 3])
+def test_blank(blank):
+    targets = np.array([[0, 2, 0], [2, 2, 7]])
+    hold(randn(5, 2, 4), targets, [5, 4], [3, 2], blank=blank, reduction="none")
+
+
+def test_log_probabilities_as_of_a_network():
+    """Also very sure ones: most alignments have a probability that FP32 does not hold."""
+    for scale in (1, 60):
+        x = scale * randn(6, 2, 3)
+        hold(np.array(ops.log_softmax(mp.tensor(x), -1)), [[1, 2], [2, 2]], [6, 5], [2, 2], reduction="none")
+
+
+def run(x, *args, dtype="float64", dy=1.0, **options):
+    """The loss and the gradient at log_probs."""
+    x = mp.tensor(np.asarray(x, dtype), requires_grad=True)
+    y = ops.ctc_loss(x, *args, **options)
+    y.backward(np.full(y.shape, dy, y.dtype))
+    return y.numpy(), host(x.grad)
+
+
+X = randn(4, 3, 3)
+PADDED = mp.tensor([[1, 2, 1], [2, 0, 0], [1, 1, 0]]), [4, 2, 4], [3, 1, 2]
+
+
+def test_targets_one_after_the_other():
+    expected = run(X, *PADDED)
+    for targets in (mp.tensor([1, 2, 1, 2, 1, 1]), [1, 2, 1, 2, 1, 1]):
+        for got, wanted in zip(run(X, targets, *PADDED[1:]), expected):
+            np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+    "given", [mp.tensor, np.array, tuple, lambda x: mp.tensor(np.array(x, "int32")), lambda x: np.array(x, "uint8")]
+)
+def test_kinds_of_lengths_and_targets(given):
+    expected = run(X, *PADDED)
+    targets, *lengths = PADDED
+    for got, wanted in zip(run(X, given(targets.tolist()), *map(given, lengths)), expected):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_wide_padding_changes_nothing():
+    targets, *lengths = PADDED
+    wide = np.pad(host(targets.data), ((0, 0), (0, 9)), constant_values=-1)
+    for got, wanted in zip(run(X, mp.tensor(wide), *lengths), run(X, *PADDED)):
+        np.testing.assert_allclose(got, wanted, rtol=1e-15)
+
+
+def test_without_a_batch():
+    loss, dx = run(X[:, :1], mp.tensor([[1, 2, 1]]), [4], [3])
+    for lengths in ((4, 3), ([4], [3]), (mp.tensor(4), mp.tensor(3))):
+        for reduction in ("mean", "none", "sum"):
+            single, dx_single = run(X[:, 0], mp.tensor([1, 2, 1]), *lengths, reduction=reduction)
+            assert single.shape == ()
+            factor = 1 if reduction == "mean" else 3
+            np.testing.assert_allclose(single, loss * factor, rtol=1e-15)
+            np.testing.assert_allclose(dx_single, dx[:, 0] * factor, rtol=1e-15)
+
+
+def test_batch_first_log_probs():
+    """A view of (N, T, C), as a network may have it."""
+    x = np.ascontiguousarray(X.transpose(1, 0, 2))
+    leaf = mp.tensor(x, requires_grad=True)
+    ops.ctc_loss(leaf.transpose(0, 1), *PADDED).backward()
+    np.testing.assert_array_equal(host(leaf.grad).transpose(1, 0, 2), run(X, *PADDED)[1])
+
+
+def test_the_same_without_a_gradient():
+    with mp.no_grad():
+        alone = ops.ctc_loss(mp.tensor(X), *PADDED).numpy()
+    np.testing.assert_array_equal(alone, run(X, *PADDED)[0])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_targets_that_do_not_fit(zero_infinity, dtype):
+    """Two frames for two equal labels; no frame for a label. No frame for no label is certain."""
+    targets, lengths = mp.tensor([[1, 2], [1, 1], [1, 1], [1, 1]]), ([4, 2, 0, 0], [2, 2, 1, 0])
+    loss, dx = run(
+        X[:, [0, 1, 2, 2]], targets, *lengths, dtype=dtype, reduction="none", zero_infinity=zero_infinity, dy=8.0
+    )
+    assert np.isfinite(loss[0])
+    np.testing.assert_array_equal(loss[1:], [0, 0, 0] if zero_infinity else [np.inf, np.inf, 0])
+    assert np.isfinite(dx[:, 0]).all()
+    np.testing.assert_array_equal(dx[:2, 1], 0 if zero_infinity else np.nan)
+    assert not dx[2:, 1].any()
+    assert not dx[:, 2:].any()
+
+
+def test_reductions_of_what_does_not_fit():
+    args = mp.tensor([[1, 2], [1, 1]]), [4, 2], [2, 2]
+    first = run(X[:, :1], mp.tensor([[1, 2]]), [4], [2])[0]
+    assert run(X[:, :2], *args)[0] == np.inf
+    np.testing.assert_allclose(run(X[:, :2], *args, zero_infinity=True)[0], first / 2, rtol=1e-15)
+
+
+def test_probabilities_of_zero():
+    """A class that cannot be is passed by; if all that fits is impossible, the loss is infinite, but no nan."""
+    x = np.array(X)
+    x[1, 0] = [-np.inf, 0, -np.inf]
+    x[0, 1, 2] = x[1, 1, 2] = -np.inf
+    loss, dx = run(x, *PADDED, reduction="none")
+    np.testing.assert_allclose(loss, brute(x, host(PADDED[0].data), *PADDED[1:]), rtol=1e-14)
+    assert loss[1] == np.inf
+    assert np.isfinite(dx[:, [0, 2]]).all()
+    assert not dx[1, 0, [0, 2]].any()
+
+
+def test_nan_stays_where_it_is():
+    x = np.array(X)
+    x[1, 0, 1] = x[2, 1] = np.nan  # the second lies beyond the input's length
+    loss, dx = run(x, *PADDED, reduction="none")
+    np.testing.assert_array_equal(np.isnan(loss), [True, False, False])
+    assert np.isfinite(dx[:, 1:]).all()
+
+
+def test_long_sequences_keep_their_digits():
+    """A loss of 6,000 has an ulp of 5e-4 in FP32; what its gradient is made of stays small."""
+    x, targets, lengths = randn(2000, 2, 29), rng().integers(1, 29, (2, 200)), ([2000, 1993], [200, 195])
+    x = host(ops.log_softmax(mp.tensor(x), -1).data).astype("float32")
+    (loss, dx), (exact, exact_dx) = (
+        run(x, mp.tensor(targets), *lengths, dtype=dtype, reduction="none") for dtype in ("float32", "float64")
+    )
+    assert (exact > 6000).all()
+    np.testing.assert_allclose(loss, exact, rtol=3e-7)
+    np.testing.assert_allclose(dx, exact_dx, atol=2e-4)
+    frames = np.arange(2000)[:, None] < lengths[0]
+    np.testing.assert_allclose(dx.sum(2), np.where(frames, -1, 0), atol=1e-5)  # every frame has one state
+
+
+def test_the_loss_scale_comes_before_the_rounding():
+    """Shares below FP16's smallest number survive if the gradient of the loss is large."""
+    x = np.zeros((4, 1, 3))
+    x[1, 0] = [0, -20, 0]
+    small = run(x, mp.tensor([[1, 2]]), [4], [2], dtype="float16")[1]
+    scaled = run(x, mp.tensor([[1, 2]]), [4], [2], dtype="float16", dy=2.0**15)[1]
+    assert not small[1, 0, 1]
+    assert scaled[1, 0, 1]
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_pytorch(reduction, zero_infinity):
+    """Losses and gradients: PyTorch's gradient is ours and e^log_probs, which log_softmax takes away again."""
+    torch = pytest.importorskip("torch")
+    logits, generator = 2 * randn(30, 6, 9), rng(1)
+    inputs, lengths = generator.integers(20, 31, 6), generator.integers(0, 9, 6)
+    inputs[0], lengths[1], inputs[2], lengths[2] = 0, 0, 5, 8
+    targets = generator.integers(1, 9, (6, 8))
+    options = {"reduction": reduction, "zero_infinity": zero_infinity}
+    theirs = torch.tensor(logits, requires_grad=True)
+    expected = torch.nn.functional.ctc_loss(
+        theirs.log_softmax(2), *map(torch.tensor, (targets, inputs, lengths)), **options
+    )
+    dy = randn(*expected.shape, seed=5)
+    expected.backward(torch.tensor(dy))
+    ours = mp.tensor(logits, requires_grad=True)
+    loss = ops.ctc_loss(ops.log_softmax(ours, 2), mp.tensor(targets), inputs, lengths, **options)
+    loss.backward(dy)
+    np.testing.assert_allclose(loss.numpy(), expected.detach().numpy(), rtol=1e-12)
+    np.testing.assert_allclose(host(ours.grad), theirs.grad.numpy(), atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------------- refused
+
+
+def half(*shape):
+    return mp.tensor(np.zeros(shape, "float16"))
+
+
+LP, GOOD = half(5, 2, 4), mp.tensor([[1, 2, 3], [3, 2, 1]])
+
+
+@pytest.mark.cpu  # a GPU finds values out of range later, and does not tell which: test_ctc_cuda.py
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda f: f([[0.0]], GOOD, [5, 5], [3, 3]), TypeError, "expected a Tensor for `log_probs`, got list"),
+        (lambda f: f(GOOD, GOOD, [5, 5], [3, 3]), TypeError, "expected `log_probs` to be floating, got int64"),
+        (lambda f: f(half(4), GOOD, [5, 5], [3, 3]), ValueError, r"`log_probs` to be \(T, N, C\), .* got \(4,\)"),
+        (lambda f: f(half(0, 2, 4), GOOD, [0, 0], [0, 0]), ValueError, r"not empty, got \(0, 2, 4\)"),
+        (lambda f: f(half(5, 0, 4), GOOD[:0], [], []), ValueError, r"not empty, got \(5, 0, 4\)"),
+        (lambda f: f(LP, GOOD.float(), [5, 5], [3, 3]), TypeError, "expected `targets` to be integers, got float32"),
+        (lambda f: f(LP, GOOD[:1], [5, 5], [3, 3]), ValueError, r"`targets` to be \(2, S\), .* got \(1, 3\)"),
+        (lambda f: f(LP, [[1, 2], [3]], [5, 5], [2, 1]), ValueError, "rows of equal length"),
+        (lambda f: f(LP, GOOD, [5], [3, 3]), ValueError, r"`input_lengths` to have one entry .* 2 sequences, got \(1,"),
+        (lambda f: f(LP, GOOD, 5, [3, 3]), ValueError, r"`input_lengths` to have one entry .* 2 sequences, got \(\)"),
+        (lambda f: f(LP, GOOD, [5, 5], [3] * 3), ValueError, r"`target_lengths` to have one entry .* got \(3,\)"),
+        (lambda f: f(LP, GOOD, [5.0, 5], [3, 3]), TypeError, "expected `input_lengths` to be integers, got float64"),
+        (lambda f: f(LP, GOOD, [5, 6], [3, 3]), ValueError, r"`input_lengths` in \[0, 5\], .* got 6 at index 1"),
+        (lambda f: f(LP, GOOD, [-1, 5], [3, 3]), ValueError, r"`input_lengths` in \[0, 5\], .* got -1 at index 0"),
+        (lambda f: f(LP, GOOD, [5, 5], [3, 4]), ValueError, r"`target_lengths` in \[0, 3\], .* got 4 at index 1"),
+        (lambda f: f(LP, GOOD, [5, 5], [3, -2]), ValueError, r"`target_lengths` in \[0, 3\], .* got -2 at index 1"),
+        (lambda f: f(LP, [1, 2, 3], [5, 5], [2, 2]), ValueError, "as many labels as target_lengths in sum, 4, got 3"),
+        (lambda f: f(LP, GOOD + 1, [5, 5], [3, 3]), ValueError, r"class in \[0, 3\] .* got 4 at index \(0, 2\)"),
+        (lambda f: f(LP, GOOD - 2, [5, 5], [3, 3]), ValueError, r"class in \[0, 3\] .* got -1 at index \(0, 0\)"),
+        (lambda f: f(LP, GOOD, [5, 5], [3, 3], 2), ValueError, r"than the blank, 2, got 2 at index \(0, 1\)"),
+        (lambda f: f(LP, GOOD, [5, 5], [3, 3], 4), ValueError, r"`blank` to be a class in \[0, 3\], got 4"),
+        (lambda f: f(LP, GOOD, [5, 5], [3, 3], -1), ValueError, r"`blank` to be a class in \[0, 3\], got -1"),
+        (lambda f: f(LP, GOOD, [5, 5], [3, 3], "_"), TypeError, "`blank` to be an integer, got '_'"),
+        (lambda f: f(LP, GOOD, [5, 5], [3, 3], 0, "avg"), ValueError, "one of 'none', 'mean', 'sum', got 'avg'"),
+        (lambda f: f(LP, GOOD, [5, 5], [3, 3], 0, "sum", 1), TypeError, "`zero_infinity` to be True or False, got 1"),
+    ],
+)  # fmt: skip
+def test_refused(call, error, message):
+    with pytest.raises(error, match=f"^ctc_loss: .*{message}"):
+        call(ops.ctc_loss)
