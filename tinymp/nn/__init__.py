@@ -55,6 +55,7 @@ from .padding import ReflectionPad1d, ReflectionPad2d, ReplicationPad1d, Replica
 from .pooling import AdaptiveAvgPool1d, AdaptiveMaxPool2d, AvgPool1d, MaxPool1d
 from .recurrent import GRU, LSTM, GRUCell, LSTMCell
 from .rnn import RNN, RNNCell
+from .row_conv import RowConv
 
 __all__ = [
     "ELU",
@@ -119,6 +120,7 @@ __all__ = [
     "ReflectionPad2d",
     "ReplicationPad1d",
     "ReplicationPad2d",
+    "RowConv",
     "SampledSoftmaxLoss",
     "Sequential",
     "SiLU",
