@@ -1,6 +1,7 @@
 """The networks of MPT's tables, at full size, and small by one rule (`Scale`)."""
 
 from .alexnet import AlexNet, alexnet
+from .ctc_decoder import Transcript, ctc_beam_search, ctc_greedy
 from .faster_rcnn import FasterRCNN, faster_rcnn_vgg16
 from .inception import GoogLeNet, InceptionV2, InceptionV3, Outputs, googlenet, inception_v2, inception_v3, loss
 from .resnet import PreActResNet, preact_resnet50

@@ -170,18 +170,15 @@ def ctc_loss(
         )
     check_reduction(op, reduction, x)
     zero = flag(op, "zero_infinity", zero_infinity)
-    if (i := integer(blank)) is None:
-        raise TypeError(f"{op}: expected `blank` to be an integer, got {blank!r}")
-    if not 0 <= i < x.shape[-1]:
-        raise ValueError(f"{op}: expected `blank` to be a class in [0, {x.shape[-1] - 1}], got {i}")
+    i = require_blank(op, blank, x.shape[-1])
     batch = x if x.ndim == 3 else x.unsqueeze(1)
     frames, n, classes = batch.shape
     labels = _integers(op, "targets", targets)
     if labels.ndim not in (1, 2) or (labels.ndim == 2 and len(labels) != n):
         raise ValueError(f"{op}: expected `targets` to be ({n}, S), or (sum of target_lengths,), got {labels.shape}")
     width = labels.shape[-1]
-    inputs = _lengths(op, "input_lengths", input_lengths, x, frames, "the frames of `log_probs`")
-    lengths = _lengths(op, "target_lengths", target_lengths, x, width, "the labels of `targets`")
+    inputs = sequence_lengths(op, "input_lengths", input_lengths, x, frames, "the frames of `log_probs`")
+    lengths = sequence_lengths(op, "target_lengths", target_lengths, x, width, "the labels of `targets`")
     if labels.ndim == 1:
         labels, lengths = _padded(op, labels, backend.to_cpu(lengths))
     elif backend.of(lengths) is backend.cpu:
@@ -205,8 +202,11 @@ def _integers(op: str, name: str, x: Any) -> Array:
     return backend.of(given).xp.array(given, dtype="int64")
 
 
-def _lengths(op: str, name: str, x: Any, log_probs: Tensor, most: int, what: str) -> Array:
-    """Lengths as an array (N,), one for each sequence of log_probs; ValueError if one is not in [0, most]."""
+def sequence_lengths(op: str, name: str, x: Any, log_probs: Any, most: int, what: str) -> Array:
+    """Lengths as an array (N,), where they lie: one for each sequence of log_probs (T, N, C), or for the one of (T, C).
+
+    TypeError or ValueError, in the name of op, for what are not N integers in [0, most]; `what` has as many.
+    """
     given = _integers(op, name, x)
     n = log_probs.shape[1] if log_probs.ndim == 3 else 1
     if given.shape != (n,) and (given.shape or log_probs.ndim == 3):
@@ -214,6 +214,15 @@ def _lengths(op: str, name: str, x: Any, log_probs: Tensor, most: int, what: str
     given = given.reshape(n)
     check_each(op, name, given, (given >= 0) & (given <= most), f"in [0, {most}], {what}")
     return given
+
+
+def require_blank(op: str, blank: Any, classes: int) -> int:
+    """blank as an int; TypeError or ValueError, in the name of op, unless it is one of the classes."""
+    if (i := integer(blank)) is None:
+        raise TypeError(f"{op}: expected `blank` to be an integer, got {blank!r}")
+    if not 0 <= i < classes:
+        raise ValueError(f"{op}: expected `blank` to be a class in [0, {classes - 1}], got {i}")
+    return i
 
 
 def _padded(op: str, targets: Array, lengths: np.ndarray) -> tuple[Array, np.ndarray]:
