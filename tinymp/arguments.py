@@ -24,7 +24,6 @@ _WHY = {
     "layout": "all tensors are dense",
     "device": "the result lives where its input does",
     "requires_grad": "the result requires a gradient when an input does",
-    "batch_sampler": "give batch_size= and, for the order, sampler=",
     "pin_memory": "batches are ordinary arrays",
 }
 

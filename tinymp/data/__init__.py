@@ -5,9 +5,11 @@ from .folder import ImageFolder
 from .idx import load_idx_folder, read_idx
 from .loader import DataLoader, default_collate
 from .picture import PICTURES, read_picture
+from .sequences import BucketBatchSampler, pad_sequence, padding_share
 
 __all__ = [
     "PICTURES",
+    "BucketBatchSampler",
     "DataLoader",
     "Dataset",
     "ImageFolder",
@@ -15,6 +17,8 @@ __all__ = [
     "TensorDataset",
     "default_collate",
     "load_idx_folder",
+    "pad_sequence",
+    "padding_share",
     "random_split",
     "read_idx",
     "read_picture",

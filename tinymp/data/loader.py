@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import copy_context
 from functools import partial
 from itertools import islice
@@ -28,6 +28,8 @@ class DataLoader:
     batch_size  items per batch; the last batch has what is left
     shuffle     another order in every epoch
     sampler     instead of shuffle: an iterable with a length that gives the item numbers of an epoch, in order
+    batch_sampler instead of the four above and drop_last: an iterable with a length that gives the item numbers of each
+                batch of an epoch (see `BucketBatchSampler`)
     num_workers how many threads load the items of a batch side by side. 0: one thread at most is in the dataset at any
                 time. From 1 on there may be several, also of a loop that was left, so the dataset must be thread-safe:
                 an item must depend on its number (and epoch) alone and change nothing that the items share. This is
@@ -62,7 +64,7 @@ class DataLoader:
         batch_size: int = 1,
         shuffle: bool = False,
         sampler: Iterable[int] | None = None,
-        batch_sampler: None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[list], Any] | None = None,
         pin_memory: bool = False,
@@ -72,15 +74,21 @@ class DataLoader:
         seed: int | None = None,
         prefetch: int = 2,
     ) -> None:
-        refuse("DataLoader", batch_sampler=batch_sampler, pin_memory=pin_memory)
+        refuse("DataLoader", pin_memory=pin_memory)
         choice("DataLoader", "shuffle", shuffle, (False, True, None))
         choice("DataLoader", "drop_last", drop_last, (False, True))
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise TypeError(f"DataLoader: expected `dataset` with a length and items, got {type(dataset).__name__}")
-        if sampler is not None and not (hasattr(sampler, "__len__") and hasattr(sampler, "__iter__")):
-            raise TypeError(
-                f"DataLoader: expected `sampler` to be an iterable with a length, got {type(sampler).__name__}"
-                " (a generator would be used up after one epoch)"
+        for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+            if given is not None and not (hasattr(given, "__len__") and hasattr(given, "__iter__")):
+                raise TypeError(
+                    f"DataLoader: expected `{name}` to be an iterable with a length, got {type(given).__name__}"
+                    " (a generator would be used up after one epoch)"
+                )
+        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
+            raise ValueError(
+                "DataLoader: expected batch_sampler alone, without batch_size, shuffle, sampler and drop_last: it "
+                "decides all of that"
             )
         if shuffle and sampler is not None:
             raise ValueError("DataLoader: expected shuffle or sampler, got both; the sampler decides the order")
@@ -90,6 +98,7 @@ class DataLoader:
         self.batch_size = _at_least(1, "batch_size", batch_size)
         self.shuffle = shuffle
         self.sampler = sampler
+        self.batch_sampler = batch_sampler
         self.num_workers = _at_least(0, "num_workers", num_workers)
         self.collate_fn = collate_fn
         self.drop_last = drop_last
@@ -102,26 +111,34 @@ class DataLoader:
 
     def __len__(self) -> int:
         """The number of batches."""
+        if self.batch_sampler is not None:
+            return len(self.batch_sampler)  # type: ignore[arg-type]
         n = len(self.dataset if self.sampler is None else self.sampler)  # type: ignore[arg-type]
         return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        n = len(self.dataset)
+        cut = self._item_numbers(len(self.dataset))
+        dataset = in_epoch(self.dataset, self.epoch)
+        self.epoch, self.waited = self.epoch + 1, 0.0
+        while type(dataset) is Subset:  # exactly: a class derived from it may have its own __getitem__
+            dataset, cut = dataset.dataset, [dataset.indices[numbers] for numbers in cut]
+        batches = (self._parts(dataset, numbers) for numbers in cut)
+        if threads := self.num_workers or min(self.prefetch, 1):
+            return self._timed(_ahead(batches, self.prefetch, threads))
+        return self._timed(whole([part() for part in parts]) for parts, whole in batches)
+
+    def _item_numbers(self, n: int) -> list[np.ndarray]:
+        """Of each batch of the epoch that begins."""
+        if self.batch_sampler is not None:
+            return [item_numbers("DataLoader", "batch_sampler", numbers, n) for numbers in self.batch_sampler]
         if self.shuffle:
             order = (self.generator or random_generator("DataLoader", None, None)).permutation(n)
         else:
             order = np.arange(n) if self.sampler is None else item_numbers("DataLoader", "sampler", self.sampler, n)
-        if self.drop_last:
-            order = order[: len(order) - len(order) % self.batch_size]
-        dataset = in_epoch(self.dataset, self.epoch)
-        self.epoch, self.waited = self.epoch + 1, 0.0
-        while type(dataset) is Subset:  # exactly: a class derived from it may have its own __getitem__
-            dataset, order = dataset.dataset, dataset.indices[order]
         size = self.batch_size
-        batches = (self._parts(dataset, order[i : i + size]) for i in range(0, len(order), size))
-        if threads := self.num_workers or min(self.prefetch, 1):
-            return self._timed(_ahead(batches, self.prefetch, threads))
-        return self._timed(whole([part() for part in parts]) for parts, whole in batches)
+        if self.drop_last:
+            order = order[: len(order) - len(order) % size]
+        return [order[i : i + size] for i in range(0, len(order), size)]
 
     def _timed(self, batches: Iterator) -> Iterator:
         """The same, and the time that each took to come."""
