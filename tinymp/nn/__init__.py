@@ -6,6 +6,7 @@ from ..instead import missing as _missing
 from ..parameter import Parameter
 from . import init
 from .activation import GLU, Hardswish, Mish, PReLU, ReLU6
+from .alignment import BahdanauAttention, LuongAttention
 from .attention import MultiheadAttention
 from .containers import ModuleDict, ModuleList, Sequential
 from .embedding_bag import EmbeddingBag
@@ -71,6 +72,7 @@ __all__ = [
     "AvgPool2d",
     "BCELoss",
     "BCEWithLogitsLoss",
+    "BahdanauAttention",
     "BatchNorm1d",
     "BatchNorm2d",
     "CTCLoss",
@@ -100,6 +102,7 @@ __all__ = [
     "LocalResponseNorm",
     "LogSigmoid",
     "LogSoftmax",
+    "LuongAttention",
     "MSELoss",
     "MaxPool1d",
     "MaxPool2d",

@@ -65,6 +65,14 @@ def attend(
     factor = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale)
     root = math.sqrt(abs(factor))
     scores = matmul(mul(q, math.copysign(root, factor)), mul(k, root).transpose(-2, -1))
+    return weighted(op, scores, v, mask, dropout_p)
+
+
+def weighted(op: str, scores: Tensor, value: Tensor, mask: Any, dropout_p: float = 0.0) -> tuple[Tensor, Tensor]:
+    """(weights value, the weights softmax(scores + mask), after dropout): what all kinds of attention end in.
+
+    scores: (..., L, S), value: (..., S, Ev), mask: None, or the attn_mask of `scaled_dot_product_attention`.
+    """
     hidden, none = None, None
     if mask is not None and tensor(op, "attn_mask", mask).dtype != bool:
         if mask.dtype not in FLOATING:
@@ -77,7 +85,7 @@ def attend(
     if hidden is not None:
         none = hidden.all(axis(op, -1, hidden.ndim), keepdim=True)  # rows that see nothing: uniform weights, then 0
         scores = masked_fill(masked_fill(scores, hidden, -INF), none, 0)
-    weights = dropout(softmax(scores, -1).to(q.dtype), dropout_p)
+    weights = dropout(softmax(scores, -1).to(value.dtype), dropout_p)
     if none is not None:
         weights = masked_fill(weights, none, 0)
-    return matmul(weights, v), weights
+    return matmul(weights, value), weights

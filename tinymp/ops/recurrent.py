@@ -539,6 +539,11 @@ def sequence_steps(op: str, input: Tensor, lengths: Any) -> Steps:
         raise ValueError(f"{op}: expected sequences of at least one step, got `input` of shape {input.shape}")
     if lengths is None:
         return Steps(T, B)
+    return Steps(T, B, sequence_lengths(op, lengths, T, B))
+
+
+def sequence_lengths(op: str, lengths: Any, T: int, B: int) -> np.ndarray:
+    """lengths, as in `sequence_steps`, on the host; TypeError or ValueError unless they are B integers in [1, T]."""
     given = backend.to_cpu(array_of(op, lengths.data if isinstance(lengths, Tensor) else lengths))
     if given.dtype.kind not in "iu" and given.size:
         raise TypeError(f"{op}: expected `lengths` to be integers, got {given.dtype}")
@@ -549,7 +554,7 @@ def sequence_steps(op: str, input: Tensor, lengths: Any) -> Steps:
             f"{op}: expected `lengths` in [1, {T}], the steps of `input`, got {given[b]} for sequence {b}"
             + ("; leave out empty sequences" if given[b] < 1 else "")
         )
-    return Steps(T, B, np.asarray(given, int))
+    return np.asarray(given, int)
 
 
 def state_pair(op: str, hx: Any) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,159 @@
+"""Bahdanau's and Luong's attention: against their formulas, masked, for all steps and for one."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import host, randn
+from tinymp import nn
+
+B, T, S, Q, M, H = 3, 4, 5, 6, 7, 8
+FP64 = mp.Policy("FP64", storage="float64")
+LENGTHS = [5, 1, 3]
+HIDDEN = np.array([[0, 1, 0, 0, 1], [1, 1, 1, 1, 0], [0, 0, 1, 0, 0]], bool)
+MASKS = [
+    ({}, np.ones((B, S), bool)),
+    ({"lengths": LENGTHS}, np.arange(S) < np.array(LENGTHS)[:, None]),
+    ({"lengths": mp.tensor(LENGTHS)}, np.arange(S) < np.array(LENGTHS)[:, None]),
+    ({"mask": mp.tensor(~HIDDEN)}, ~HIDDEN),
+]
+KINDS = {
+    "additive": lambda: nn.BahdanauAttention(Q, M, H),
+    "general": lambda: nn.LuongAttention(Q, M),
+    "dot": lambda: nn.LuongAttention(M, M, "dot"),
+}
+EACH = pytest.mark.parametrize("kind", KINDS)
+
+
+def build(kind, policy=FP64):
+    m = policy.cast(KINDS[kind]())
+    for i, p in enumerate(m.parameters()):
+        p.write(randn(*p.shape, seed=i).astype(p.master.dtype))
+    return m, randn(B, T, m.query_size, seed=8), randn(B, S, M, seed=9)
+
+
+def oracle(m, q, memory, seen):
+    """(context, weights); seen: (B, S)."""
+    p = {name: host(x.data).astype(float) for name, x in m.named_parameters()}
+    if isinstance(m, nn.BahdanauAttention):
+        u = q @ p["query_proj.weight"].T
+        scores = np.tanh(u[:, :, None] + (memory @ p["memory_proj.weight"].T)[:, None]) @ p["weight"]
+    else:
+        scores = (q @ p["proj.weight"].T if "proj.weight" in p else q) @ memory.swapaxes(1, 2)
+    e = np.where(seen[:, None], np.exp(scores - scores.max(2, keepdims=True)), 0)
+    weights = e / e.sum(2, keepdims=True)
+    return weights @ memory, weights
+
+
+@EACH
+@pytest.mark.parametrize(("masks", "seen"), MASKS, ids=["all", "lengths", "tensor", "mask"])
+def test_against_the_formula(kind, masks, seen):
+    m, q, memory = build(kind)
+    context, weights = m(mp.tensor(q), mp.tensor(memory), **masks)
+    expected = oracle(m, q, memory, seen)
+    np.testing.assert_allclose(context.numpy(), expected[0], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(weights.numpy(), expected[1], rtol=1e-10, atol=1e-12)
+    assert (weights.numpy()[~np.broadcast_to(seen[:, None], weights.shape)] == 0).all()
+
+
+@EACH
+def test_one_step_with_known_keys_is_one_of_many(kind):
+    m, q, memory = build(kind)
+    q, memory = mp.tensor(q), mp.tensor(memory)
+    context, weights = m(q, memory, lengths=LENGTHS)
+    one, its = m(q[:, 2], memory, lengths=LENGTHS, keys=m.keys(memory))
+    np.testing.assert_allclose(one.numpy(), context.numpy()[:, 2], rtol=1e-12)
+    np.testing.assert_allclose(its.numpy(), weights.numpy()[:, 2], rtol=1e-12)
+
+
+@EACH
+def test_gradients(kind):
+    """Of parameters, query and memory, against central differences along one direction in all of them."""
+    m, q, memory = build(kind)
+    q, memory = nn.Parameter(mp.tensor(q)), nn.Parameter(mp.tensor(memory))
+    d_context, d_weights = mp.tensor(randn(B, T, M, seed=1)), mp.tensor(randn(B, T, S, seed=2))
+
+    def value():
+        context, weights = m(q, memory, lengths=LENGTHS)
+        return (context * d_context).sum() + (weights * d_weights).sum()
+
+    value().backward()
+    leaves = [*m.parameters(), q, memory]
+    directions = [randn(*p.shape, seed=i + 9) for i, p in enumerate(leaves)]
+    got = sum(float((host(p.grad) * v).sum()) for p, v in zip(leaves, directions))
+    start, h, values = [host(p.data).copy() for p in leaves], 2.0**-17, []
+    for sign in (1, -1):
+        for p, w, v in zip(leaves, start, directions):
+            p.write(w + sign * h * v)
+        values.append(value().item())
+    np.testing.assert_allclose(got, (values[0] - values[1]) / (2 * h), rtol=1e-6)
+
+
+@EACH
+def test_mixed(kind):
+    """FP16 in and out; what a mask hides may be so large that its score is infinite in FP16."""
+    m, q, memory = build(kind, mp.MIXED)
+    q, memory = q.astype("float16"), memory.astype("float16")
+    expected = oracle(m, q.astype(float), memory.astype(float), np.arange(S) < np.array(LENGTHS)[:, None])
+    memory[1, 1:, 0], memory[2, 3:, 0] = 60000, -60000
+    q, memory = (mp.tensor(x, requires_grad=True) for x in (q, memory))
+    context, weights = m(q, memory, lengths=LENGTHS)
+    for y, e in zip((context, weights), expected):
+        assert y.dtype == "float16"
+        # scores of up to 20 are rounded to 2^-7, which changes weights by less than 1 %
+        np.testing.assert_allclose(y.numpy(), e, atol=0.01 * np.abs(e).max())
+    (context.sum() + weights.sum()).backward()
+    for leaf in (q, memory, *m.parameters()):
+        assert leaf.grad.dtype == "float16"
+        assert np.isfinite(host(leaf.grad)).all()
+
+
+@EACH
+def test_where_all_is_hidden_context_and_gradients_are_zero(kind):
+    m, q, memory = build(kind)
+    q, memory, mask = mp.tensor(q, requires_grad=True), mp.tensor(memory, requires_grad=True), ~HIDDEN
+    mask[1] = False
+    context, weights = m(q, memory, mask=mp.tensor(mask))
+    (context.sum() + (weights * weights).sum()).backward()
+    for x in (context.numpy(), weights.numpy(), host(q.grad), host(memory.grad)):
+        assert (x[1] == 0).all()
+        assert (x[0] != 0).any()
+        assert np.isfinite(x).all()
+
+
+def call(m=None, query=(B, T, Q), memory=(B, S, M), **options):
+    m = nn.LuongAttention(Q, M) if m is None else m
+    return m(mp.zeros(query), mp.zeros(memory), **options)
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "match"),
+    [
+        (
+            lambda: call(query=(T, B, Q)),
+            ValueError,
+            r"expected query \(B, T, 6\) or \(B, 6\) and memory \(B, S, 7\), g",
+        ),
+        (lambda: call(query=(B, T, M)), ValueError, r"got \(3, 4, 7\) and \(3, 5, 7\)"),
+        (lambda: call(memory=(S, M)), ValueError, "LuongAttention: expected query"),
+        (lambda: call(lengths=[1, 2, 3], mask=mp.zeros(B, S) > 0), ValueError, "expected lengths or mask, got both"),
+        (lambda: call(lengths=[5, 0, 1]), ValueError, r"`lengths` in \[1, 5\].* got 0 for sequence 1; leave out empty"),
+        (lambda: call(lengths=[5, 6, 1]), ValueError, r"LuongAttention: expected `lengths` in \[1, 5\].* got 6"),
+        (lambda: call(lengths=[5, 6]), ValueError, "one entry for each of the 3 sequences"),
+        (lambda: call(mask=mp.zeros(B, S)), ValueError, r"expected `mask` to be bool \(3, 5\), got float32 \(3, 5\)"),
+        (lambda: call(mask=mp.zeros(B, T) > 0), ValueError, r"expected `mask` to be bool \(3, 5\), got bool \(3, 4\)"),
+        (lambda: call(mp.MIXED.cast(nn.BahdanauAttention(Q, M, 2))), TypeError, "policy.cast"),
+        (lambda: nn.LuongAttention(Q, M, "dot"), ValueError, "query_size == memory_size for score='dot', got 6 and 7"),
+        (lambda: nn.LuongAttention(Q, M, "concat"), ValueError, "`score` to be one of 'general', 'dot', got 'concat'"),
+        (lambda: nn.BahdanauAttention(Q, M, 0), ValueError, "`hidden_size` to be at least 1"),
+        (lambda: nn.LuongAttention(Q, M)(3, 4), TypeError, "expected a Tensor for `query`, got int"),
+    ],
+)
+def test_refused(act, error, match):
+    with pytest.raises(error, match=match):
+        act()
+
+
+def test_repr():
+    assert repr(nn.LuongAttention(2, 2, "dot")).startswith("LuongAttention(2, 2, score='dot')")
+    assert repr(nn.BahdanauAttention(2, 3, 4)).startswith("BahdanauAttention(2, 3, 4\n")
