@@ -96,6 +96,11 @@ OPERATORS = {
     "index": ("item",), "reversed": ("len",), "contains": ("eq", "any", "bool"),
     "to": ("device",),
     "Sequential": ("relu", "tanh"),  # the modules in it
+    **{
+        f"Transformer{name}": (f"Transformer{part}Layer", "MultiheadAttention", "linear", "layer_norm")
+        for part in ("Encoder", "Decoder")
+        for name in (part, f"{part}Layer")
+    },  # the layers in it
     **dict.fromkeys(["bool", "int", "long", "half", "float", "double", "cuda", "cpu"], ("item", "to", "device")),
 }  # fmt: skip
 
@@ -208,6 +213,8 @@ class Dice:
             return self.tensor(dtype="bool")
         if "attention" in op.lower() and name in ("query", "key", "value"):
             return self.tensor((2, 3, 4), floating)
+        if re.search("nn.(Transformer|Positional)", op) and name in ("src", "tgt", "memory", "input"):
+            return self.tensor((3, 2, 4), floating)
         if "embedding" in op.lower() and name == "input":
             return mp.Tensor(np.full((2, self.small(1, 3)), self.small(0, 2)))
         if op in ("sampled_softmax_loss", "nn.SampledSoftmaxLoss") and name == "target":
@@ -292,8 +299,12 @@ BY_NAME: dict[str, Callable[[Dice], Any]] = {
     "dilation": lambda d: d.sizes(1, 2),
     "output_padding": lambda d: d.sizes(0, 1),
     "groups num_groups": lambda d: d.groups,
-    "embed_dim": lambda d: 4,
-    "num_heads negatives": lambda d: d.small(1, 2),
+    "embed_dim d_model": lambda d: 4,
+    "num_heads nhead negatives": lambda d: d.small(1, 2),
+    "encoder_layer": lambda d: nn.TransformerEncoderLayer(4, 2, 8),
+    "decoder_layer": lambda d: nn.TransformerDecoderLayer(4, 2, 8),
+    "num_layers": lambda d: d.small(1, 2),
+    "activation": lambda d: d.random.choice(("relu", "gelu", "tanh", None)),
     "size shape unflattened_size": lambda d: (
         d.shape if d.chance(0.5) else tuple(d.small(-1, 4) for _ in range(d.small()))
     ),

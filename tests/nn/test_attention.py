@@ -127,6 +127,7 @@ def test_dropout_follows_training():
         (lambda m, x: m(x, x, x[0]), "expected query, key and value with 3 axes"),
         (lambda m, x: m(x, x, x, attn_mask=ops.ones(3, 3)), r"expected attn_mask.shape to be \(4, 4\) or \(4, 4, 4\)"),
         (lambda m, x: m(x, x, x, ops.ones(3, 3) > 0), r"expected key_padding_mask.shape == \(2, 4\), got \(3, 3\)"),
+        (lambda m, x: m(x, x, x, mp.tensor(True)), r"expected key_padding_mask.shape == \(2, 4\), got \(\)"),
         (lambda m, x: m(x, x, x, is_causal=True), "expected `attn_mask` together with is_causal=True"),
     ],
 )

@@ -57,6 +57,13 @@ from .pooling import AdaptiveAvgPool1d, AdaptiveMaxPool2d, AvgPool1d, MaxPool1d
 from .recurrent import GRU, LSTM, GRUCell, LSTMCell
 from .rnn import RNN, RNNCell
 from .row_conv import RowConv
+from .transformer import (
+    PositionalEncoding,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 
 __all__ = [
     "ELU",
@@ -115,6 +122,7 @@ __all__ = [
     "PReLU",
     "Parameter",
     "PixelShuffle",
+    "PositionalEncoding",
     "RMSNorm",
     "RNNCell",
     "ReLU",
@@ -132,6 +140,10 @@ __all__ = [
     "Softmax",
     "Softplus",
     "Tanh",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "Unflatten",
     "Upsample",
     "ZeroPad2d",

@@ -87,6 +87,7 @@ class MultiheadAttention(Module):
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
+        cache: dict[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """(output, weights): output like query; weights (B, L, S), not averaged (B, heads, L, S), not needed None.
 
@@ -94,6 +95,9 @@ class MultiheadAttention(Module):
         without a batch there is no B. key_padding_mask: (B, S), attn_mask: (L, S) or (B heads, L, S): bool, True where
         a key must not be attended to (the opposite of `ops.scaled_dot_product_attention`), or floating, to be added.
         is_causal: a hint, as in PyTorch; attn_mask must be given all the same.
+
+        cache: a dict, empty at first, that keeps the projected keys and values, (B, S, E) each. Those of this call are
+        put after those of the calls before, and S is the length of all: generating text, only what is new is computed.
         """
         name = "MultiheadAttention"
         inputs = {"query": query, "key": key, "value": value}
@@ -104,9 +108,16 @@ class MultiheadAttention(Module):
         batched = axes == {3}
         if is_causal and attn_mask is None:
             raise ValueError(f"{name}: expected `attn_mask` together with is_causal=True")
-        x = [t if batched else t.unsqueeze(0) for t in (query, key, value)]
-        x = [t.transpose(0, 1) for t in x] if batched and not self.batch_first else x  # B, L, E
+        first = {id(t): t if batched else t.unsqueeze(0) for t in inputs.values()}
+        if batched and not self.batch_first:
+            first = {i: t.transpose(0, 1) for i, t in first.items()}
+        x = [first[id(t)] for t in inputs.values()]  # B, L, E; one where they are one
         q, k, v = self._projected(x)
+        if cache is not None:
+            if not isinstance(cache, dict):
+                raise TypeError(f"{name}: expected `cache` to be a dict, empty at first, got {type(cache).__name__}")
+            k, v = (ops.cat([cache[at], t], 1) if at in cache else t for at, t in (("key", k), ("value", v)))
+            cache.update(key=k, value=v)
         batch, length = q.shape[:2]
         extra = 0
         for more_k, more_v in self._more(k, batch):
@@ -124,6 +135,8 @@ class MultiheadAttention(Module):
     def _projected(self, x: list[Tensor]) -> list[Tensor]:
         """query, key and value (B, L, embed_dim), projected."""
         ws: tuple[Any, ...] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        if self.in_proj_weight is not None and x[0] is x[1] is x[2]:  # self-attention: one product, not three
+            return list(ops.chunk(ops.linear(x[0], self.in_proj_weight, self.in_proj_bias), 3, -1))
         if self.in_proj_weight is not None:
             ws = ops.chunk(self.in_proj_weight, 3)
         bs: tuple[Any, ...] = (None,) * 3 if self.in_proj_bias is None else ops.chunk(self.in_proj_bias, 3)
@@ -151,7 +164,7 @@ class MultiheadAttention(Module):
             found.append(attn if attn.ndim == 2 else attn.reshape(batch, self.num_heads, length, own))
         if padding is not None:
             shape = tensor("MultiheadAttention", "key_padding_mask", padding).shape
-            if shape not in ((batch, own), (own,) if batch == 1 else ()):
+            if shape != (batch, own) and (batch, *shape) != (1, own):
                 raise ValueError(f"MultiheadAttention: expected key_padding_mask.shape == {(batch, own)}, got {shape}")
             found.append(padding.reshape(batch, 1, 1, own))
         if not found:

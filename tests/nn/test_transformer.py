@@ -1,0 +1,199 @@
+"""The Transformer's layers: against PyTorch's with the same weights, with every mask and option, and with a cache."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import host, randn
+from tinymp import nn, ops
+from tinymp.audit.products import Products
+
+B, L, S, E, HEADS = 2, 4, 5, 8, 2
+FP64 = mp.Policy("FP64", storage="float64")
+CAUSAL = np.triu(np.ones((L, L), bool), 1)
+PADDING = np.array([[0, 0, 0, 1], [0, 1, 0, 0]], bool)
+MEMORY_PADDING = np.array([[0, 0, 1, 0, 1], [0, 1, 0, 0, 0]], bool)
+OPTIONS = [
+    {},
+    {"norm_first": True, "activation": "gelu", "batch_first": True},
+    {"bias": False, "norm_first": True, "layer_norm_eps": 1e-3},
+]
+ENCODER_MASKS = [
+    {},
+    {"mask": CAUSAL, "src_key_padding_mask": PADDING},
+    {"mask": CAUSAL, "is_causal": True},
+    {"mask": randn(L, L)},
+]
+DECODER_MASKS = [
+    {},
+    {"tgt_mask": CAUSAL, "tgt_is_causal": True, "memory_key_padding_mask": MEMORY_PADDING},
+    {"tgt_mask": CAUSAL, "tgt_key_padding_mask": PADDING, "memory_mask": randn(L, S) > 1},
+]
+
+
+def encoder(home, options):
+    layer = home.TransformerEncoderLayer(E, HEADS, 16, 0.0, **options)
+    norm = home.LayerNorm(E) if options else None
+    return home.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
+
+
+def decoder(home, options):
+    layer = home.TransformerDecoderLayer(E, HEADS, 16, 0.0, **options)
+    return home.TransformerDecoder(layer, 2, home.LayerNorm(E) if options else None)
+
+
+def start(model):
+    """Other weights in every layer, and no bias of 0."""
+    model = FP64.cast(model)
+    for i, p in enumerate(model.parameters()):
+        p.write(randn(*p.shape, seed=i) * 0.5)
+    return model
+
+
+def sequence(length, options, seed):
+    x = randn(length, B, E, seed=seed)
+    return x.swapaxes(0, 1).copy() if options.get("batch_first") else x
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(
+    ("build", "masks"),
+    [(encoder, m) for m in ENCODER_MASKS] + [(decoder, m) for m in DECODER_MASKS],
+    ids=lambda x: x.__name__ if callable(x) else "+".join(x) or "none",
+)
+def test_pytorchs_outputs_and_gradients(build, options, masks):
+    torch = pytest.importorskip("torch")
+    own, peer = start(build(nn, options)), build(torch.nn, options).double()
+    state = own.state_dict()
+    assert list(state) == list(peer.state_dict())
+    peer.load_state_dict({k: torch.tensor(v) for k, v in state.items()})
+    own.load_state_dict(peer.state_dict())
+    inputs = [sequence(L, options, 50), sequence(S, options, 51)][: 1 if build is encoder else 2]
+    x = [mp.tensor(v, requires_grad=True) for v in inputs]
+    y = own(*x, **{k: v if isinstance(v, bool) else mp.tensor(v) for k, v in masks.items()})
+    xs = [torch.tensor(v, requires_grad=True) for v in inputs]
+    expected = peer(*xs, **{k: v if isinstance(v, bool) else torch.tensor(v) for k, v in masks.items()})
+    np.testing.assert_allclose(y.numpy(), expected.detach().numpy(), rtol=1e-9, atol=1e-10)
+    dy = randn(*y.shape, seed=7)
+    (y * mp.tensor(dy)).sum().backward()
+    (expected * torch.tensor(dy)).sum().backward()
+    got = [host(p.grad) for p in (*x, *own.parameters())]
+    wanted = [p.grad.numpy() for p in (*xs, *peer.parameters())]
+    for g, e in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(g, e, rtol=1e-9, atol=1e-9 * np.abs(e).max())
+
+
+@pytest.mark.parametrize("options", OPTIONS[:2], ids=str)
+def test_against_the_formula(options):
+    """One layer, in NumPy; without PyTorch."""
+    layer = start(nn.TransformerEncoderLayer(E, 1, 16, 0.0, **options))
+    w = {name: host(p.data) for name, p in layer.named_parameters()}
+    x = sequence(L, options, 3)
+
+    def normal(x, i):
+        centred = x - x.mean(-1, keepdims=True)
+        y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+        return y * w[f"norm{i}.weight"] + w[f"norm{i}.bias"]
+
+    def attend(x):
+        x = x if layer.batch_first else x.swapaxes(0, 1)
+        q, k, v = np.split(x @ w["self_attn.in_proj_weight"].T + w["self_attn.in_proj_bias"], 3, -1)
+        e = np.exp(q @ k.swapaxes(1, 2) / np.sqrt(E))
+        y = e / e.sum(-1, keepdims=True) @ v @ w["self_attn.out_proj.weight"].T + w["self_attn.out_proj.bias"]
+        return y if layer.batch_first else y.swapaxes(0, 1)
+
+    def network(x):
+        hidden = mp.tensor(x @ w["linear1.weight"].T + w["linear1.bias"])
+        hidden = (ops.gelu if options else ops.relu)(hidden).numpy()
+        return hidden @ w["linear2.weight"].T + w["linear2.bias"]
+
+    expected = x
+    for i, f in enumerate((attend, network), 1):
+        expected = expected + f(normal(expected, i)) if options else normal(expected + f(expected), i)
+    np.testing.assert_allclose(layer(mp.tensor(x)).numpy(), expected, rtol=1e-10, atol=1e-12)
+    one = x[0] if layer.batch_first else x[:, 0]  # without a batch
+    alone = expected[0] if layer.batch_first else expected[:, 0]
+    np.testing.assert_allclose(layer(mp.tensor(one)).numpy(), alone, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("build", [encoder, decoder], ids=["encoder", "decoder"])
+def test_a_cache_saves_the_past_and_changes_nothing(build):
+    """Position by position, then two at a time: as all at once; and each step projects its own positions alone."""
+    model = start(build(nn, OPTIONS[1])).eval()
+    x, memory = sequence(L, OPTIONS[1], 1), [mp.tensor(sequence(S, OPTIONS[1], 2))] if build is decoder else []
+    named = "tgt_mask" if memory else "mask"
+    whole = model(mp.tensor(x), *memory, **{named: mp.tensor(CAUSAL)}).numpy()
+    caches, parts, work = [{}, {}], [], []
+    for new in (slice(0, 1), slice(1, 2), slice(2, 4)):
+        products = Products()
+        with mp.audit(products), mp.no_grad():
+            mask = mp.tensor(CAUSAL[new, : new.stop])
+            parts.append(model(mp.tensor(x[:, new]), *memory, **{named: mask}, caches=caches).numpy())
+        projected = [r for r in products.rows if r.op == "linear" and "multihead" not in r.module]
+        work.append(sum(r.batch * r.m * r.n * r.k * r.calls for r in projected))
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=1e-10, atol=1e-12)
+    assert work[0] == work[1] == work[2] / 2 > 0
+    assert [cache["key"].shape for cache in caches] == [(B, L, E)] * 2
+
+
+def test_mixed_keeps_the_norms_in_fp32():
+    layer = nn.TransformerEncoderLayer(E, HEADS, 16, norm_first=True, activation="gelu")
+    model = mp.MIXED.cast(nn.TransformerEncoder(layer, 2, nn.LayerNorm(E)))
+    position = mp.MIXED.cast(nn.PositionalEncoding(E))
+    with mp.use(mp.MIXED):
+        y = model(position(mp.tensor(randn(L, B, E).astype("float16"))), mp.tensor(CAUSAL))
+        y.sum().backward()
+    assert y.dtype == "float16"
+    assert {p.dtype.name for name, p in model.named_parameters() if "norm" in name} == {"float32"}
+    assert all(np.isfinite(host(p.grad)).all() for p in model.parameters())
+
+
+def test_dropout_follows_training():
+    layer, x = nn.TransformerDecoderLayer(E, HEADS, 16, 0.5), mp.tensor(randn(L, B, E).astype("float32"))
+    assert not np.array_equal(layer(x, x).numpy(), layer(x, x).numpy())
+    layer.eval()
+    np.testing.assert_array_equal(layer(x, x).numpy(), layer(x, x).numpy())
+
+
+def test_sinusoidal_positions():
+    """Vaswani et al., section 3.5; and for any offset PE(p + k) is a linear function of PE(p)."""
+    m = FP64.cast(nn.PositionalEncoding(6, max_len=50))
+    pe = m(ops.zeros(50, 6, dtype="float64")).numpy()
+    p, i = 7, 2
+    np.testing.assert_allclose(pe[p, 2 * i], np.sin(p / 10000 ** (2 * i / 6)), rtol=1e-6)
+    np.testing.assert_allclose(pe[p, 2 * i + 1], np.cos(p / 10000 ** (2 * i / 6)), rtol=1e-6)
+    np.testing.assert_array_equal(pe[0], [0, 1, 0, 1, 0, 1])
+    shift, *_ = np.linalg.lstsq(pe[:40], pe[10:], rcond=None)
+    np.testing.assert_allclose(pe[:40] @ shift, pe[10:], atol=1e-5)
+    x = mp.tensor(randn(3, 2, 6))
+    np.testing.assert_allclose((m(x, start=5) - x).numpy(), np.repeat(pe[5:8, None], 2, 1), atol=1e-12)
+    m.batch_first = True
+    np.testing.assert_allclose((m(x) - x).numpy(), np.repeat(pe[None, :2], 3, 0), atol=1e-12)
+    assert nn.PositionalEncoding(5)(mp.zeros(2, 5)).shape == (2, 5)
+    assert not m.state_dict()
+
+
+LAYER = nn.TransformerEncoderLayer(E, HEADS)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: nn.TransformerEncoderLayer(9, 2), ValueError, "expected d_model to be a multiple of nhead"),
+        (lambda: nn.TransformerDecoderLayer(8, 2, activation="tanh"), ValueError, "expected `activation` to be"),
+        (lambda: LAYER(mp.zeros(L, B, 7)), ValueError, r"EncoderLayer: expected src .* d_model=8, got \(4, 2, 7\)"),
+        (lambda: LAYER(mp.zeros(E)), ValueError, "EncoderLayer: expected src with 3 axes, or 2 without a batch"),
+        (lambda: LAYER(mp.zeros(L, B, E), mp.zeros(3, 3)), ValueError, "expected attn_mask.shape to be"),
+        (lambda: nn.TransformerDecoderLayer(E, 2)(mp.zeros(L, B, E), mp.zeros(L, B, 3)), ValueError, "expected memory"),
+        (lambda: nn.TransformerEncoder(nn.ReLU(), 2), TypeError, "expected a TransformerEncoderLayer for"),
+        (lambda: nn.TransformerDecoder(LAYER, 2), TypeError, "expected a TransformerDecoderLayer for `decoder_layer`"),
+        (lambda: nn.TransformerEncoder(LAYER, 2, 3), TypeError, "expected a Module for `norm`, got 3"),
+        (lambda: nn.TransformerEncoder(LAYER, 2)(mp.zeros(L, B, E), caches=[]), ValueError, "`caches` to be 2 dicts"),
+        (lambda: nn.PositionalEncoding(4)(mp.zeros(2, 5)), ValueError, "Encoding: expected input with 3 axes"),
+        (lambda: nn.PositionalEncoding(4, 8)(mp.zeros(5, 4), 4), ValueError, "at most max_len=8 positions, got 9"),
+        (lambda: LAYER(mp.zeros(L, B, E), cache=[]), TypeError, "expected `cache` to be a dict, empty at"),
+    ],
+)  # fmt: skip
+def test_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
