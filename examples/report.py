@@ -175,11 +175,11 @@ def draw_curve(axes: Any, values: list[float], label: str, **style: Any) -> None
 
 def draw_exponents(axes: Any, runs: dict[str, Any]) -> None:
     """The exponents of the weight gradients as they were stored, and where FP16 ends."""
-    for run, color in zip(runs.values(), COLORS):
+    for (name, run), color in zip(runs.items(), COLORS):
         counts = np.asarray(run.gradient_exponents, float)
         total = max(counts.sum() + run.zero_gradients, 1)
         scaled = " × loss scale, as stored" if run.loss_scale != 1 else ""
-        label = f"{run.policy}{scaled}: {run.zero_gradients / total:.1%} zeros"
+        label = f"{name}{scaled}: {run.zero_gradients / total:.1%} zeros"
         axes.stairs(
             100 * counts / total, [*EXPONENTS, EXPONENTS.stop], color=color, fill=False, linewidth=1.8, label=label
         )
