@@ -9,10 +9,15 @@ import numpy as np
 from .. import backend
 from ..arguments import flag, floating, integer
 from ..autograd import Array
-from ..precision import reduce, scatter_add, store, widen
+from ..backend.kernels import Kernels
+from ..backend.layout import compact, power_of_two
+from ..precision import FP32, reduce, scatter_add, store, widen
 from ..tensor import Tensor, array_of
 from .loss import Loss, check_each, check_reduction
 
+KERNELS = Kernels(__file__)
+MOST_THREADS = 256  # of a block; ctc.cu has the same
+LONGEST = 4096  # labels of a target whose states a kernel can keep in shared memory
 IMPOSSIBLE = -1e30  # ln 0: below all that can be reached, and still a number, of which differences can be taken
 
 
@@ -75,14 +80,10 @@ class CTCLoss(Loss):
             states -= top[t]
         b, k = states[:, target_lengths, xp.arange(n)]
         loss = -(xp.logaddexp(b, k) + reduce(top[:, :n], 0, "sum").reshape(n))
-        impossible = loss > -IMPOSSIBLE / 10
-        self.save(log_probs, targets, input_lengths, target_lengths, statistics=(alpha, impossible))
-        loss = xp.where(impossible, 0 if zero_infinity else xp.inf, loss)
-        self.divisor = n * xp.maximum(xp.asarray(target_lengths, loss.dtype), 1)
-        return self.reduced(loss)
+        return self.finish(loss, alpha, log_probs, targets, input_lengths, target_lengths)
 
     def backward(self, dy: Array) -> tuple:
-        (log_probs, targets, input_lengths, target_lengths), (alpha, impossible) = self.saved, self.statistics
+        (log_probs, targets, input_lengths, target_lengths), (alpha, _) = self.saved, self.statistics
         xp, (frames, n, c) = self.xp, log_probs.shape
         classes, blanks, labels = self.read(log_probs, targets, input_lengths, target_lengths)
         s, beta = len(classes), alpha[::-1, :, :, n:]
@@ -99,9 +100,59 @@ class CTCLoss(Loss):
         index = xp.concatenate([xp.full((s + 1, n), self.blank), classes]) + c * xp.arange(n)
         rows = xp.ascontiguousarray(xp.moveaxis(share, 0, 2)).reshape(-1, frames)
         share = scatter_add(n * c, index.reshape(-1), rows, like=rows).reshape(n, c, frames)
-        dl = xp.where(impossible, 0 if self.zero_infinity else xp.nan, self.dl(dy))
-        dl = xp.where(xp.arange(frames)[:, None] < input_lengths, -dl / total, 0)
+        dl = xp.where(xp.arange(frames)[:, None] < input_lengths, -self.gradient_of_loss(dy) / total, 0)
         return store(xp.moveaxis(share, 2, 0) * dl[:, :, None], like=log_probs), None, None, None
+
+    def forward_cuda(
+        self,
+        log_probs: Array,
+        targets: Array,
+        input_lengths: Array,
+        target_lengths: Array,
+        *,
+        blank: int,
+        reduction: str,
+        zero_infinity: bool,
+    ) -> Array:
+        (frames, n, _), longest, keep = log_probs.shape, targets.shape[1], True in self.needs
+        if longest > LONGEST:
+            return NotImplemented
+        loss, alpha = self.xp.empty(n, FP32.storage), None
+        if keep:
+            alpha = self.xp.empty((2 * n, frames, 2, longest + 1), loss.dtype)
+        given = log_probs, targets, input_lengths, target_lengths
+        self.launch("ctc_forward", (1 + keep) * n, 16 * (longest + 1) + 4 * longest, *given, alpha, loss)
+        return self.finish(loss, None if alpha is None else alpha.transpose(1, 2, 3, 0), *given)
+
+    def backward_cuda(self, dy: Array) -> tuple:
+        (log_probs, targets, *_), (alpha, _) = self.saved, self.statistics
+        (frames, n, _), longest = log_probs.shape, targets.shape[1]
+        if longest > LONGEST:
+            return NotImplemented
+        dx = self.xp.empty(log_probs.shape, log_probs.dtype)
+        steps = [stride // alpha.itemsize for stride in alpha.strides]
+        more = alpha, *steps, self.gradient_of_loss(dy), dx
+        self.launch("ctc_backward", frames * n, 4 * (3 * longest + 1), *self.saved, *more)
+        return dx, None, None, None
+
+    def launch(self, kernel: str, blocks: int, shared: int, log_probs: Array, targets: Array, *more: Any) -> None:
+        x, (inputs, lengths, *rest) = compact(self.xp, log_probs), more
+        given = x, *(stride // x.itemsize for stride in x.strides), self.xp.ascontiguousarray(targets), inputs, lengths
+        sizes = *x.shape, targets.shape[1], self.blank
+        threads = min(max(power_of_two(targets.shape[1] + 1), 32), MOST_THREADS)
+        KERNELS.launch(kernel, x.dtype, blocks, threads, *given, *sizes, *rest, shared=shared)
+
+    def finish(self, loss: Array, alpha: Array, *given: Array) -> Array:
+        """The losses, reduced; saves for backward."""
+        xp, target_lengths = self.xp, given[3]
+        impossible = loss > -IMPOSSIBLE / 10
+        self.save(*given, statistics=(alpha, impossible))
+        self.divisor = len(loss) * xp.maximum(xp.asarray(target_lengths, loss.dtype), 1)
+        return self.reduced(xp.where(impossible, 0 if self.zero_infinity else xp.inf, loss))
+
+    def gradient_of_loss(self, dy: Array) -> Array:
+        """dl of each sequence; nan, or 0, of those with an infinite loss."""
+        return self.xp.where(self.statistics[1], 0 if self.zero_infinity else self.xp.nan, self.dl(dy))
 
     def read(self, log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array) -> tuple:
         """The labels' classes (S, N), 0 beyond a target's end; ln y of the blank (T, 1, N) and the labels (T, S, N)."""
