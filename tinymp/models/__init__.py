@@ -1,9 +1,11 @@
 """The networks of MPT's tables, at full size, and small by one rule (`Scale`); its networks for sequences."""
+"""The networks of MPT's tables, at full size, and small by one rule (`Scale`); and a GPT."""
 
 from .alexnet import AlexNet, alexnet
 from .beam_search import Hypothesis, beam_search, greedy_search
 from .ctc_decoder import Transcript, ctc_beam_search, ctc_greedy
 from .faster_rcnn import FasterRCNN, faster_rcnn_vgg16
+from .gpt import GPT
 from .inception import GoogLeNet, InceptionV2, InceptionV3, Outputs, googlenet, inception_v2, inception_v3, loss
 from .resnet import PreActResNet, preact_resnet50
 from .scale import FULL, SMALL, Scale

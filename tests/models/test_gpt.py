@@ -1,0 +1,140 @@
+"""GPT: as large as published, causal, the same with its cache as without, and it learns."""
+
+import math
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import host
+from tinymp import models, ops, optim
+from tinymp.audit.bytes import predict
+from tinymp.audit.products import Products
+
+FP64 = mp.Policy("FP64", storage="float64")
+V, P = 11, 16
+
+
+def small(policy=FP64, **options):
+    mp.manual_seed(0)
+    return policy.cast(models.GPT(V, P, 8, 2, 2, **options))
+
+
+def tokens(*shape, seed=0):
+    return mp.tensor(np.random.default_rng(seed).integers(0, V, shape))
+
+
+def loss_of(model, x, y):
+    return ops.cross_entropy(model(x).flatten(0, 1), y.flatten())
+
+
+@pytest.mark.cpu
+def test_published_size():
+    """GPT-2 small, and a training step of it, on arrays without memory: 2 texts of 1,024 tokens."""
+    with mp.device("meta"):
+        model = models.GPT()
+    n = sum(p.data.size for p in model.parameters())
+    assert n == 124_439_808
+    products, words = Products(), np.zeros((2, 1024), np.int64)
+    ledger = predict(model, words, words, loss=loss_of, optimizer="adam", instruments=[products])
+    macs = sum(r.batch * r.m * r.n * r.k * r.calls for r in products.rows if r.phase == "forward")
+    dense = n - 1024 * 768 - 25 * 2 * 768 - 12 * 9 * 768  # all weights but positions, norms (2 x 768) and biases
+    assert macs == 2048 * dense + 12 * 2 * 2 * 1024 * 1024 * 768  # and scores and values of 12 layers
+    mixed, fp32 = ledger.predicted, ledger.fp32
+    assert sum(mixed["optimizer"].values()) == pytest.approx(8 * n, rel=1e-6)
+    for role, share in (("weights", 0.5), ("gradients", 0.5), ("activations", 0.5)):
+        assert sum(mixed[role].values()) / sum(fp32[role].values()) == pytest.approx(share, abs=0.05), role
+    assert sum(mixed["masters"].values()) == pytest.approx(4 * n, rel=1e-3)  # norms have no copy beside them
+
+
+def test_starts_as_gpt_2():
+    mp.manual_seed(0)
+    model = models.GPT(200, 100, 64, 8, 4)
+    spread = {name: float(host(p.data).std()) for name, p in model.named_parameters()}
+    for name, expected in (("wte.weight", 0.02), ("wpe.weight", 0.01), ("h.3.self_attn.in_proj_weight", 0.02)):
+        assert spread[name] == pytest.approx(expected, rel=0.05)
+    for name in ("h.0.self_attn.out_proj.weight", "h.7.linear2.weight"):
+        assert spread[name] == pytest.approx(0.02 / 4, rel=0.05)
+    loss = loss_of(model, tokens(4, 50), tokens(4, 50, seed=1)).item()
+    assert loss == pytest.approx(math.log(200), rel=0.01)  # it knows nothing
+    assert "lm_head.weight" not in model.state_dict()
+
+
+def test_the_past_does_not_see_the_future():
+    model, x = small().eval(), host(tokens(2, 9).data)
+    y = model(mp.tensor(x)).numpy()
+    x[:, 5:] = (x[:, 5:] + 1) % V
+    other = model(mp.tensor(x)).numpy()
+    np.testing.assert_array_equal(other[:, :5], y[:, :5])
+    assert (np.abs(other[:, 5:] - y[:, 5:]).max(-1) > 1e-6).all()
+
+
+@pytest.mark.parametrize(("policy", "close"), [(FP64, 1e-12), (mp.FP32, 1e-5), (mp.MIXED, 2e-2)], ids=str)
+def test_the_cache_changes_nothing(policy, close):
+    """Beyond the rounding of sums: logits, one token after another or several at once."""
+    model, x = small(policy).eval(), tokens(2, 9)
+    with mp.no_grad(), mp.use(policy):
+        whole = model(x).numpy().astype("float64")
+        caches = [{}, {}]
+        parts = [model(x[:, a:b], caches).numpy() for a, b in ((0, 4), (4, 5), (5, 6), (6, 9))]
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=close * np.abs(whole).max())
+
+
+def test_generating():
+    model, start = small(dropout=0.5), tokens(2, 3)
+    best = model.generate(start, 20, temperature=0)  # more than P: it goes on from the last half
+    x = start
+    model.eval()
+    for _ in range(P + 1 - 3):
+        x = ops.cat([x, model(x).argmax(-1)[:, -1:]], 1)
+    np.testing.assert_array_equal(best.numpy()[:, : P + 1], x.numpy())
+    last = model(best[:, P + 1 - (P // 2 + 1) : P + 1]).argmax(-1)[:, -1]
+    np.testing.assert_array_equal(best.numpy()[:, P + 1], last.numpy())
+    assert best.shape == (2, 23)
+    np.testing.assert_array_equal(model.generate(start, 20, top_k=1).numpy(), best.numpy())
+    draws = [model.generate(start, 20, temperature=2.0, seed=seed).numpy() for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(draws[0], draws[1])
+    assert (draws[0] != draws[2]).any()
+    model.train().generate(start, 1)
+    assert model.training and model.h[0].dropout1.training
+
+
+def test_draws_are_the_softmax():
+    model, start = small(), mp.tensor(np.zeros((4000, 1), int))
+    logits = model.eval()(start[:1]).numpy()[0, 0]
+    for temperature, k in ((0.5, V), (1.0, 4)):
+        p = np.exp(logits / temperature) * (logits >= np.sort(logits)[-k])
+        drawn = np.bincount(model.generate(start, 1, temperature, k).numpy()[:, 1], minlength=V) / 4000
+        np.testing.assert_allclose(drawn, p / p.sum(), atol=0.03)
+
+
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=str)
+def test_learns_a_text_by_heart(policy):
+    model, x = small(policy, dropout=0.0), tokens(2, P + 1)
+    optimizer, scaler, losses = optim.Adam(model.parameters(), 0.02), optim.DynamicLossScaler(2.0**10), []
+    with mp.use(policy):
+        for _ in range(25):
+            loss = loss_of(model, x[:, :-1], x[:, 1:])
+            losses.append(loss.item())
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert losses[-1] < 0.4 * losses[0], losses
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda m: m(mp.tensor([[0, V]])), IndexError, "embedding: .* 11"),
+        (lambda m: m(tokens(2, P + 1)), ValueError, "GPT: expected at most n_positions=16 tokens, got 17"),
+        (lambda m: m(tokens(3)), ValueError, r"GPT: expected input \(B, L\) with at least one token each, got \(3,\)"),
+        (lambda m: m.generate(tokens(2, 0), 3), ValueError, r"at least one token each, got \(2, 0\)"),
+        (lambda m: m.generate(tokens(2, 2), 3, -1.0), ValueError, "generate: expected `temperature` to be at least 0"),
+        (lambda m: m.generate(tokens(2, 2), 3, top_k=0), ValueError, "generate: expected `top_k` to be at least 1"),
+        (lambda m: models.GPT(V, P, 9, 2, 2), ValueError, "expected d_model to be a multiple of nhead, got 9 and 2"),
+    ],
+)
+def test_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call(small(mp.FP32))

@@ -1,0 +1,121 @@
+"""GPT-2 (Radford et al., 2019): a Transformer that predicts the next token of a text, and writes."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import repeat
+
+import numpy as np
+
+from .. import backend, ops
+from ..arguments import integers, number, tensor
+from ..backend import to_cpu
+from ..grad_mode import no_grad
+from ..nn import Dropout, Embedding, LayerNorm, Module, ModuleList, TransformerEncoderLayer, init
+from ..tensor import Tensor
+
+
+class GPT(Module):
+    """Tokens (B, L) -> logits (B, L, vocab_size) of the token after each; GPT-2 small by default, 124,439,808 weights.
+
+    Learned positions (at most n_positions), n_layer blocks of causal attention with n_head heads and a feed-forward
+    network of 4 n_embd hidden numbers, layer norm before each, dropout after each; the logits' weights are those of the
+    embedding `wte` (Press and Wolf, 2017). `wte`, `wpe`, `h` and `ln_f` are GPT-2's names, those within a block are
+    PyTorch's: h.0.norm1, self_attn, norm2, linear1, linear2 for its ln_1, attn, ln_2, mlp.c_fc, mlp.c_proj.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int = 50257,
+        n_positions: int = 1024,
+        n_embd: int = 768,
+        n_layer: int = 12,
+        n_head: int = 12,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        (self.n_layer,) = integers("GPT", "n_layer", n_layer, 1, 1)
+        self.wte, self.wpe = Embedding(vocab_size, n_embd), Embedding(n_positions, n_embd)
+        self.drop = Dropout(number("GPT", "dropout", dropout, 0, 1))
+        gelu = partial(ops.gelu, approximate="tanh")
+        block = partial(TransformerEncoderLayer, batch_first=True, norm_first=True)
+        self.h = ModuleList([block(n_embd, n_head, 4 * n_embd, dropout, gelu) for _ in range(self.n_layer)])
+        self.ln_f = LayerNorm(n_embd)
+        for layer in self.h:
+            layer.dropout.p = 0.0  # GPT-2 has none within its feed-forward network
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As GPT-2 starts: weights from N(0, 0.02^2), those of positions from N(0, 0.01^2), biases 0. Weights that end
+        a residual branch are divided by sqrt(2 n_layer), so that the sum of all branches has the size of one.
+        """
+        for name, p in self.named_parameters():
+            if p.ndim == 2:
+                ends = name.endswith(("out_proj.weight", "linear2.weight"))
+                init.normal_(p, 0.0, 0.02 / math.sqrt(2 * self.n_layer) if ends else 0.02)
+            else:
+                init.zeros_(p) if name.endswith("bias") else init.ones_(p)
+        init.normal_(self.wpe.weight, 0.0, 0.01)
+
+    def forward(self, input: Tensor, caches: list[dict[str, Tensor]] | None = None) -> Tensor:
+        """The logits, for input (B, L), integers in [0, vocab_size).
+
+        caches: a dict per block, empty at first, which keep keys and values (see `nn.MultiheadAttention.forward`); the
+        input then goes on where that of the call before has ended. IndexError for a token out of the vocabulary,
+        ValueError for another shape, and for more than n_positions.
+        """
+        if tensor("GPT", "input", input).ndim != 2 or not input.shape[1]:
+            raise ValueError(f"GPT: expected input (B, L) with at least one token each, got {input.shape}")
+        past = caches[0]["key"].shape[1] if caches and caches[0] else 0
+        end, most = past + input.shape[1], self.wpe.num_embeddings
+        if end > most:
+            raise ValueError(f"GPT: expected at most n_positions={most} tokens, got {end}: give the last {most} alone")
+        x = self.drop(self.wte(input) + self.wpe.weight[past:end])  # B, L, n_embd
+        arange = backend.of(input.data).xp.arange
+        hidden = Tensor(arange(end) > arange(past, end)[:, None])  # what comes later
+        for block, cache in zip(self.h, repeat(None) if caches is None else caches):
+            x = block(x, hidden, is_causal=not past, cache=cache)
+        return ops.linear(self.ln_f(x), self.wte.weight)
+
+    def generate(
+        self, input: Tensor, count: int, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
+    ) -> Tensor:
+        """input (B, L), and `count` more tokens, each drawn from p^(1 / temperature) of those before it.
+
+        temperature 0: the most probable one; top_k: only the k most probable are drawn. Each step computes what is new
+        alone. When all positions are taken, it goes on from the last half of them. Dropout is off.
+        """
+        (count,) = integers("generate", "count", count, 1, 0)
+        temperature = number("generate", "temperature", temperature, 0)
+        if top_k is not None:
+            (top_k,) = integers("generate", "top_k", top_k, 1, 1)
+        random, training, most = np.random.default_rng(seed), self.training, self.wpe.num_embeddings
+        self.eval()
+        try:
+            with no_grad():
+                new, caches = tensor("generate", "input", input)[:, -most:], self._caches()
+                for _ in range(count):
+                    logits = to_cpu(self(new, caches)[:, -1].float().data)
+                    tokens = backend.of(input.data).asarray(_drawn(logits, temperature, top_k, random)[:, None])
+                    new = Tensor(tokens).to(input.dtype)
+                    input = ops.cat([input, new], 1)
+                    if caches[0]["key"].shape[1] == most:
+                        new, caches = input[:, -(most // 2 + 1) :], self._caches()
+        finally:
+            self.train(training)
+        return input
+
+    def _caches(self) -> list[dict[str, Tensor]]:
+        return [{} for _ in self.h]
+
+
+def _drawn(logits: np.ndarray, temperature: float, top_k: int | None, random: np.random.Generator) -> np.ndarray:
+    """A token for each row of logits (B, V)."""
+    if temperature == 0:
+        return np.argmax(logits, 1)
+    if top_k is not None and top_k < logits.shape[1]:
+        kth = np.partition(logits, -top_k, 1)[:, -top_k, None]
+        logits = np.where(logits < kth, -np.inf, logits)
+    # the largest of logit + Gumbel noise is a draw from the softmax
+    return np.argmax(logits / temperature + random.gumbel(size=logits.shape), 1)
