@@ -1,5 +1,4 @@
 """The networks of MPT's tables, at full size, and small by one rule (`Scale`); its networks for sequences."""
-"""The networks of MPT's tables, at full size, and small by one rule (`Scale`); and a GPT."""
 
 from .alexnet import AlexNet, alexnet
 from .beam_search import Hypothesis, beam_search, greedy_search
