@@ -11,6 +11,7 @@ import numpy as np
 
 import tinymp as mp
 from examples import dcgan, mnist, table2
+from tinymp import models as tinymp_models
 from tinymp import nn, ops, optim
 
 from . import models
@@ -19,6 +20,7 @@ Step = Callable[[], Any]
 rng = np.random.default_rng(0)
 DIGITS, LABELS = rng.standard_normal((64, 1, 28, 28), np.float32), rng.integers(0, 10, 64)
 VOCABULARY, WORDS = 64, rng.integers(0, 64, (2, 64, 32))  # 64 steps, batch 32: the words, and those that follow them
+SENTENCES = rng.integers(4, 4000, (2, 21, 32))  # 20 words, batch 32, and their translations with a first word
 FACES = rng.standard_normal((32, 1, 64, 64), np.float32)
 PICTURES, CLASSES = rng.standard_normal((32, 3, 32, 32), np.float32), rng.integers(0, 10, 32)
 SCENES = rng.standard_normal((8, 3, 128, 128), np.float32)
@@ -111,6 +113,36 @@ def torch_lstm() -> Step:
     model = models.language_model(torch.nn, VOCABULARY)
     words, following = torch.from_numpy(WORDS[0]), torch.from_numpy(WORDS[1].reshape(-1))
     return _torch_step(model, lambda: torch.nn.functional.cross_entropy(model(words), following))
+
+
+def translation(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
+    """A step of a translator: 2 layers of 256 on either side, attention, 4,000 words; 20 words, batch 32."""
+    mp.manual_seed(0)
+    model = policy.cast(tinymp_models.NMT(4000, 4000, 256, 2, attention="luong"))
+    source, target = mp.tensor(SENTENCES[0][1:]), mp.tensor(SENTENCES[1])
+    return _step(model, lambda: model.loss(source, None, target), policy, scaler)
+
+
+def torch_translation() -> Step:
+    """The same in FP32."""
+    import torch
+
+    own = tinymp_models.NMT(4000, 4000, 256, 2, attention="luong")
+    parts = ("source", "first", "encoder", "target", "decoder", "upper", "output")
+    m = torch.nn.ModuleDict({name: in_torch([getattr(own, name)])[0] for name in parts})
+    m["proj"] = in_torch([own.attention.proj])[0]
+    source, target = map(torch.from_numpy, (SENTENCES[0][1:], SENTENCES[1]))
+
+    def loss() -> Any:
+        y, (h, c) = m["first"](m["source"](source))
+        memory, (more_h, more_c) = m["encoder"](y)
+        y, _ = m["decoder"](m["target"](target[:-1]), (h[1:], c[1:]))
+        scores = m["proj"](y.transpose(0, 1)) @ memory.permute(1, 2, 0)
+        context = scores.softmax(2) @ memory.transpose(0, 1)
+        y, _ = m["upper"](torch.cat([y, context.transpose(0, 1)], 2), (more_h, more_c))
+        return torch.nn.functional.cross_entropy(m["output"](y).flatten(0, 1), target[1:].flatten())
+
+    return _torch_step(m, loss)
 
 
 def gan(policy: mp.Policy, scaler: optim.LossScaler, pictures: Any = FACES, width: int = WIDTH) -> Step:
@@ -255,6 +287,7 @@ def torch_ssd() -> Step:
 NETWORKS: dict[str, tuple[Callable[..., Step], Callable[..., Step]]] = {  # in tinymp, and in PyTorch
     "mnist_cnn": (mnist_cnn, torch_mnist_cnn),
     "lstm": (lstm, torch_lstm),
+    "translation": (translation, torch_translation),
     "gan": (gan, torch_gan),
     "resnet": (resnet, torch_resnet),
     "evaluation": (evaluation, torch_evaluation),
