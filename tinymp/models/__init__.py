@@ -6,6 +6,7 @@ from .ctc_decoder import Transcript, ctc_beam_search, ctc_greedy
 from .faster_rcnn import FasterRCNN, faster_rcnn_vgg16
 from .gpt import GPT
 from .inception import GoogLeNet, InceptionV2, InceptionV3, Outputs, googlenet, inception_v2, inception_v3, loss
+from .nmt import NMT
 from .resnet import PreActResNet, preact_resnet50
 from .scale import FULL, SMALL, Scale
 from .ssd import SSD, ssd300_vgg16

@@ -1,0 +1,161 @@
+"""The translator: as large as the paper's, the same step by step as at once, and what it learns by heart."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import host, rng
+from tinymp import models, ops, optim
+from tinymp.audit.bytes import predict
+from tinymp.audit.products import Products
+from tinymp.models import NMT, beam_search
+
+FP64 = mp.Policy("FP64", storage="float64")
+S, T, B, LENGTHS = 6, 5, 3, [6, 2, 4]
+ATTENTION = pytest.mark.parametrize("attention", ["bahdanau", "luong"])
+
+
+def sentences(S=S, T=T, B=B, sizes=(20, 15), seed=0):
+    return mp.tensor(rng(seed).integers(4, sizes[0], (S, B))), mp.tensor(rng(seed + 1).integers(4, sizes[1], (T, B)))
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize(
+    ("layers", "parameters", "million"),
+    # An LSTM layer that reads n numbers has 4 * 1024 (n + 1024 + 2) weights and biases. Of n = 1024 there are the two
+    # directions of the first layer, the decoder's first, and layers - 2 more on either side; n = 2048 where two sources
+    # are read: once on either side. Embeddings: (100,000 + 40,000) * 1024. Attention: W and U, 1024^2 each, and v.
+    # Output: 40,000 * (1024 + 1).
+    [
+        (3, (3 + 2) * 8_396_800 + 2 * 12_591_104 + 140_000 * 1024 + 2 * 1024**2 + 1024 + 40_000 * 1025, 253.63),
+        (5, (3 + 6) * 8_396_800 + 2 * 12_591_104 + 140_000 * 1024 + 2 * 1024**2 + 1024 + 40_000 * 1025, 287.22),
+    ],
+)
+def test_the_papers_size(layers, parameters, million):
+    """MPT section 4.4. And a step on 64 sentences of 25 words, on arrays without values."""
+    assert parameters / 1e6 == pytest.approx(million, abs=0.01)
+    with mp.device("meta"):
+        model = NMT(100_000, 40_000, num_layers=layers)
+    assert sum(p.data.size for p in model.parameters()) == parameters
+    source, target = sentences(25, 26, 64)
+    products = Products()
+    ledger = predict(
+        model,
+        source,
+        target,
+        loss=lambda m, x, y: m.loss(x, None, y),
+        optimizer="sgd",
+        instruments=[products],
+    )
+    rows = [row for row in products.rows if row.phase == "forward"]
+    macs = sum(row.batch * row.m * row.n * row.k * row.calls for row in rows)
+    # per word: LSTM layers as above, without biases; the attention's W, and U for each word of the source; the output.
+    # per pair of words: v, and the sum over the memory
+    lstm = (3 + 2 * (layers - 2)) * 4 * 1024 * 2048 + 2 * 4 * 1024 * 3072
+    assert macs == 64 * 25 * (lstm + 2 * 1024**2 + 1024 * 40_000) + 64 * 25 * 25 * (1024 + 1024)
+    assert ledger.predicted["weights"] == {"float16": 2 * parameters}
+    assert ledger.predicted["masters"] == {"float32": 4 * parameters}
+    assert ledger.predicted["gradients"] == {"float16": 2 * parameters}
+    assert ledger.predicted["optimizer"] == {}
+    activations = [sum(sizes["activations"].values()) for sizes in (ledger.predicted, ledger.fp32)]
+    assert activations[0] / activations[1] == pytest.approx(0.5, abs=0.01)
+
+
+@ATTENTION
+@pytest.mark.parametrize("layers", [2, 3])
+def test_word_by_word_is_as_all_at_once(attention, layers):
+    mp.manual_seed(0)
+    model = FP64.cast(NMT(20, 15, 8, layers, attention=attention))
+    source, target = sentences()
+    logits = model(source, LENGTHS, target)
+    assert logits.shape == (T, B, 15)
+    state = model.encode(source, LENGTHS)
+    for t in range(T):
+        log_p, state = model.step(host(target.data)[t], state)
+        np.testing.assert_allclose(log_p.numpy(), ops.log_softmax(logits[t], 1).numpy(), atol=1e-6)  # FP32
+    loop = model(source, LENGTHS, target, teacher_forcing=1 - 1e-12)
+    np.testing.assert_allclose(loop.numpy(), logits.numpy(), rtol=1e-10)
+
+
+@ATTENTION
+def test_padding_changes_nothing(attention):
+    mp.manual_seed(0)
+    model = FP64.cast(NMT(20, 15, 8, 2, attention=attention))
+    source, target = sentences()
+    logits = model(source, LENGTHS, target).numpy()
+    for b, n in enumerate(LENGTHS):
+        alone = model(source[:n, b : b + 1], None, target[:, b : b + 1])
+        np.testing.assert_allclose(alone.numpy()[:, 0], logits[:, b], rtol=1e-9)
+    padded = mp.tensor(np.concatenate([host(target.data), np.zeros((3, B), int)]))
+    np.testing.assert_allclose(
+        model.loss(source, LENGTHS, padded).item(), model.loss(source, LENGTHS, target).item(), rtol=1e-12
+    )
+
+
+def test_what_is_read_without_teacher_forcing():
+    """The most probable word of the step before; with p in between, now the one and now the other."""
+    mp.manual_seed(0)
+    model = FP64.cast(NMT(20, 15, 8, 2))
+    source, target = sentences()
+    logits = model(source, LENGTHS, target, teacher_forcing=0)
+    guesses = host(ops.argmax(logits, 2).data)
+    read = mp.tensor(np.concatenate([host(target.data)[:1], guesses[:-1]]))
+    np.testing.assert_allclose(model(source, LENGTHS, read).numpy(), logits.numpy(), rtol=1e-10)
+    some = model(source, LENGTHS, target, teacher_forcing=0.5).numpy()
+    right = np.isclose(some, model(source, LENGTHS, target).numpy()).all(2)
+    assert right[0].all() and not right.all()
+    model(source, LENGTHS, target, teacher_forcing=0.5).sum().backward()
+    assert all(np.abs(host(p.grad)).max() > 0 for p in model.parameters())
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=lambda policy: policy.name)
+def test_it_learns_sentences_by_heart_and_finds_them_again(policy):
+    """With label smoothing; the translation is the sentence backward."""
+    mp.manual_seed(0)
+    source = rng().integers(4, 12, (5, 8))
+    lengths = np.array([5, 5, 4, 4, 3, 3, 2, 2])
+    target = np.zeros((7, 8), int)
+    for b, n in enumerate(lengths):
+        source[n:, b] = models.nmt.PAD
+        target[: n + 2, b] = [2, *source[:n, b][::-1], 3]
+    model = policy.cast(NMT(12, 12, 32, 2, attention="luong"))
+    optimizer, scaler = optim.Adam(model.parameters(), 2e-2), optim.DynamicLossScaler(2.0**10)
+    words, translation = mp.tensor(source), mp.tensor(target)
+    with mp.use(policy):
+        for _ in range(80):
+            scaler.scale(model.loss(words, lengths, translation, label_smoothing=0.1)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        model.eval()
+        found = beam_search(model.step, model.encode(words, lengths), [2] * 8, end=3, max_length=8)
+    for b, n in enumerate(lengths):
+        assert found[b][0].tokens == source[:n, b][::-1].tolist()
+
+
+def test_dropout_follows_training():
+    model = NMT(20, 15, 8, 3, dropout=0.5)
+    source, target = sentences()
+    first, second = (model(source, LENGTHS, target).numpy() for _ in range(2))
+    assert not np.isclose(first, second).any()
+    model.eval()
+    first, second = (model(source, LENGTHS, target).numpy() for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "match"),
+    [
+        (lambda m, x, y: NMT(5, 5, 4, 1), ValueError, "`num_layers` to be at least 2, got 1"),
+        (lambda m, x, y: NMT(5, 5, 4, attention="none"), ValueError, "`attention` to be one of 'bahdanau', 'luong'"),
+        (lambda m, x, y: m(x, [6, 0, 1], y), ValueError, "got 0 for sequence 1; leave out empty sequences"),
+        (lambda m, x, y: m(x, [6, 7, 1], y), ValueError, r"`lengths` in \[1, 6\]"),
+        (lambda m, x, y: m(y, [5, 5, 5], x), IndexError, r"in \[0, 14\]"),
+        (lambda m, x, y: m(x, None, y, teacher_forcing=2), ValueError, "`teacher_forcing` to be in"),
+        (lambda m, x, y: m(x, None, y[:, :2]), ValueError, r"to be \(1, 2, 4\)"),
+    ],
+)
+def test_refused(act, error, match):
+    with pytest.raises(error, match=match):
+        act(NMT(20, 15, 4, 2), *sentences())
