@@ -1,0 +1,286 @@
+"""Utterances to learn from, and their spectrograms: short sentences that eSpeak NG speaks, or recordings."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+import struct
+import subprocess
+import sys
+import unicodedata
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+RATE = 8000  # samples per second, as on the telephone
+WINDOW, STEP = 0.020, 0.010  # seconds
+BANDS = int(RATE * WINDOW) // 2 + 1  # of a spectrogram: 0, 50, 100, ... 4000 Hz
+
+
+class Utterance(NamedTuple):
+    """frames: the spectrogram (frames, BANDS), FP32; source: the voice, or the recording and where its text stands."""
+
+    frames: np.ndarray
+    text: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Utterances to learn from, and others that are held out; alphabet: the characters of all texts."""
+
+    name: str
+    training: list[Utterance]
+    held_out: list[Utterance]
+    alphabet: str
+
+
+# -------------------------------------------------------------------------------------------------------- spectrograms
+
+
+def spectrogram(sound: np.ndarray) -> np.ndarray:
+    """The logarithm of the power in windows of 20 ms, one in 10 ms: (frames, BANDS), FP32, of samples at RATE.
+
+    Normalised to mean 0 and standard deviation 1 over all of it, so that loudness does not matter. ValueError for a
+    sound that is shorter than a window, or silent.
+    """
+    from scipy import signal
+
+    size, step = int(RATE * WINDOW), int(RATE * STEP)
+    if len(sound) < size:
+        raise ValueError(f"expected a sound of at least {1000 * WINDOW:g} ms, got {1000 * len(sound) / RATE:g} ms")
+    _, _, power = signal.spectrogram(sound, RATE, "hann", size, size - step, detrend=False)
+    if not power.any():
+        raise ValueError("expected a sound, got silence")
+    level = np.log(power.T + 1e-6 * power.mean())  # 60 dB below the mean nothing is heard
+    return ((level - level.mean()) / level.std()).astype(np.float32)
+
+
+def resampled(sound: np.ndarray, rate: int) -> np.ndarray:
+    """The same sound at RATE samples per second. ValueError for one of fewer, whose upper half would be missing."""
+    from scipy import signal
+
+    if rate < RATE:
+        raise ValueError(f"expected at least {RATE} samples per second, got {rate}")
+    common = math.gcd(rate, RATE)
+    return signal.resample_poly(sound, RATE // common, rate // common) if rate != RATE else sound
+
+
+# -------------------------------------------------------------------------------------------------- synthesised speech
+
+
+class Language(NamedTuple):
+    """What is said, by whom: eSpeak's dialects, patterns of sentences, and the words that stand for {each kind}."""
+
+    name: str
+    dialects: tuple[str, ...]
+    patterns: tuple[str, ...]
+    words: dict[str, str]
+
+    def sentence(self, random: np.random.Generator) -> str:
+        """A random one."""
+        pattern = self.patterns[random.integers(len(self.patterns))]
+        return re.sub(r"{(\w+)}", lambda kind: random.choice(self.words[kind[1]].split()), pattern)
+
+
+_NINE = "一 二 三 四 五 六 七 八 九"
+LANGUAGES = {
+    "english": Language(
+        "English",
+        ("en", "en-us", "en-029", "en-gb-scotland", "en-gb-x-rp"),
+        (
+            "{digit} {digit} {digit}",
+            "{digit} {digit} {digit} {digit}",
+            "{tens} {unit} of them",
+            "{weekday} the {ordinal} of {month}",
+            "{month} the {ordinal}",
+            "{minutes} {past} {hour}",
+            "half past {hour}",
+            "please {ask} {name}",
+            "{name} and {name}",
+            "meet {name} on {weekday}",
+            "call {name} at {hour}",
+            "turn {switch} the {device}",
+            "{door} the {thing}",
+        ),
+        {
+            "digit": "zero one two three four five six seven eight nine",
+            "tens": "twenty thirty forty fifty sixty seventy eighty ninety",
+            "unit": "one two three four five six seven eight nine",
+            "ordinal": "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
+            "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth thirtieth",
+            "weekday": "monday tuesday wednesday thursday friday saturday sunday",
+            "month": "january february march april may june july august september october november december",
+            "hour": "one two three four five six seven eight nine ten eleven twelve",
+            "minutes": "five ten twenty quarter",
+            "past": "past to",
+            "ask": "ask call tell see visit help",
+            "name": "anna peter maria david susan thomas laura martin helen robert julia michael sarah daniel emma "
+            "george alice frank victoria william",
+            "switch": "on off",
+            "device": "light radio heating television music kettle alarm",
+            "door": "open close lock",
+            "thing": "door window garage gate cupboard drawer",
+        },
+    ),
+    "mandarin": Language(
+        "Mandarin",
+        ("cmn",),
+        (
+            "{digit}{digit}{digit}",
+            "{digit}{digit}{digit}{digit}",
+            "{month}月{day}日",
+            "星期{weekday}{part}{hour}点",
+            "{part}{hour}点半",
+            "{name}和{name}",
+            "请给{name}打电话",
+            "{name}去{city}",
+            "从{city}到{city}",
+            "{month}月{name}来{city}",
+            "{door}{thing}",
+            "请{name}{door}{thing}",
+        ),
+        {
+            "digit": f"零 {_NINE}",
+            "month": f"{_NINE} 十 十一 十二",
+            "day": f"{_NINE} 十 十一 十二 十三 十四 十五 十六 十七 十八 十九 二十 二十一 二十二 二十三 二十四 二十五",
+            "weekday": "一 二 三 四 五 六",
+            "hour": "一 两 三 四 五 六 七 八 九 十 十一 十二",
+            "part": "上午 下午 晚上",
+            "name": "王明 李丽 张伟 刘芳 陈静 杨洋 赵军 黄强 周杰 吴敏",
+            "city": "北京 上海 广州 南京 成都 杭州 西安 天津",
+            "door": "打开 关上",
+            "thing": "门 窗 灯 电视 空调",
+        },
+    ),
+}
+
+# eSpeak's "variants", the timbres of people. Whispers, croaks, robots and doubles of these are left out.
+VOICES = (
+    "f1 f2 f4 f5 m1 m2 m3 m5 m6 m7 Alex Alicia Andrea Annie belinda boris Denis ed gustave iven Jacky john linda max "
+    "michel miguel norbert pablo paul quincy rob sandro steph travis victor zac"
+)
+HELD_OUT = "f3 m4 Andy Lee shelby robert grandma kaukovalta"
+SPEED, PITCH, NOISE = (140, 220), (30, 70), (10, 40)  # words per minute, eSpeak's measure, decibels below the speech
+
+
+def synthesised(language: str, count: int, held_out: int, seed: int = 0) -> Corpus:
+    """`count` utterances by VOICES, and `held_out` others, of other sentences, by the voices HELD_OUT.
+
+    Speed, pitch and white noise are random. The same arguments give the same sounds. RuntimeError where eSpeak is
+    missing or fails.
+    """
+    spoken, random = LANGUAGES[language], np.random.default_rng(seed)
+    texts = [spoken.sentence(random) for _ in range(held_out)]
+    known = set(texts)
+    while len(texts) < held_out + count:
+        texts += [text for text in [spoken.sentence(random)] if text not in known]
+    orders = []
+    for i, text in enumerate(texts):
+        voice = f"{random.choice(spoken.dialects)}+{random.choice((HELD_OUT if i < held_out else VOICES).split())}"
+        orders.append((text, voice, *(int(random.integers(*limits)) for limits in (SPEED, PITCH))))
+    said = []
+    for (text, voice, *_), (rate, sound) in zip(orders, speak(orders)):
+        sound = resampled(sound.astype(np.float32), rate)
+        noise = sound.std() * 10 ** (-random.uniform(*NOISE) / 20)
+        said.append(Utterance(spectrogram(sound + random.normal(0, noise, len(sound))), text, voice))
+    name = f"{spoken.name}, synthesised"
+    return Corpus(name, said[held_out:], said[:held_out], "".join(sorted(set("".join(texts)))))
+
+
+def speak(orders: list[tuple]) -> list[tuple[int, np.ndarray]]:
+    """(samples per second, int16 samples) for each (text, voice, words per minute, pitch), by examples/espeak.py."""
+    program = [sys.executable, str(Path(__file__).with_name("espeak.py"))]
+    done = subprocess.run(program, input=json.dumps(orders).encode(), capture_output=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr.decode().strip() or f"espeak.py ended with {done.returncode}")
+    sounds, at = [], 0
+    for _ in orders:
+        rate, count = struct.unpack_from("=ii", done.stdout, at)
+        sounds.append((rate, np.frombuffer(done.stdout, np.int16, count, at + 8)))
+        at += 8 + 2 * count
+    return sounds
+
+
+# ---------------------------------------------------------------------------------------------------------- recordings
+
+
+def recorded(folder: str | Path, longest: float = 10.0) -> Corpus:
+    """WAV files at any depth of a folder, and one file with their texts (.txt, .tsv, .txt.gz), UTF-8; every tenth
+    recording is held out.
+
+    A line of it is a recording's name, without .wav and with as many of its folders as needed, a tab or ": ", and what
+    is said. Lines that begin with # or ; are comments. So the Debian packages asterisk-core-sounds-en and -en-wav,
+    unpacked into one folder, are read as they are. Texts are folded to lower case, and what is between brackets and
+    all punctuation but apostrophes are left out. Lines without words, those that name no recording, and recordings
+    longer than `longest` seconds are left out.
+
+    OSError or ValueError names the file or the line that is wrong.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: expected a folder with recordings")
+    texts = [path for path in folder.rglob("*") if path.name.endswith((".txt", ".tsv", ".txt.gz"))]
+    if len(texts) != 1:
+        raise ValueError(f"{folder}: expected one file of texts (.txt, .tsv or .txt.gz) in it, got {len(texts)}")
+    paths: dict[str, Path] = {}
+    for path in sorted(folder.rglob("*.wav"), key=lambda path: (len(path.parts), path)):
+        parts = path.relative_to(folder).with_suffix("").parts
+        for i in range(len(parts)):
+            paths.setdefault("/".join(parts[i:]), path)
+    found = []
+    for line, name, text in transcripts(texts[0]):
+        if text and name.removesuffix(".wav") in paths:
+            path = paths[name.removesuffix(".wav")]
+            rate, sound = read(path)
+            try:
+                if len(sound) <= longest * rate:
+                    found.append(Utterance(spectrogram(resampled(sound, rate)), text, f"{path}, {line}"))
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from None
+    if len(found) < 2:
+        raise ValueError(f"{folder}: expected at least 2 recordings with texts in {texts[0]}, got {len(found)}")
+    training = [one for i, one in enumerate(found) if i % 10]
+    return Corpus(folder.name, training, found[::10], "".join(sorted({c for one in found for c in one.text})))
+
+
+def transcripts(path: Path) -> list[tuple[str, str, str]]:
+    """(where, name, text) of each line of a file of texts."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+        raise ValueError(f"{path}: expected a text in UTF-8: {error}") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip() and line[0] not in "#;":
+            name, separator, text = line.partition("\t" if "\t" in line else ":")
+            if not separator:
+                raise ValueError(f"{path}, line {number}: expected a name, a tab or ': ', a text, got {line[:60]!r}")
+            found.append((f"{path}, line {number}", name.strip(), plain(text)))
+    return found
+
+
+def plain(text: str) -> str:
+    """Lower case, nothing that is between brackets; letters, digits, apostrophes and single spaces alone."""
+    text = re.sub(r"\[.*?\]|\(.*?\)", " ", unicodedata.normalize("NFC", text).lower().replace("’", "'"))
+    return " ".join(re.sub(r"[^\w']|_", " ", text).split())
+
+
+def read(path: Path) -> tuple[int, np.ndarray]:
+    """(samples per second, FP32 samples, of several channels their mean) of a WAV file; ValueError names it."""
+    from scipy.io import wavfile
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of chunks that hold something else
+            rate, sound = wavfile.read(path)
+    except (ValueError, EOFError, struct.error) as error:
+        raise ValueError(f"{path}: expected a WAV file that SciPy reads: {error}") from None
+    sound = sound.astype(np.float32) - (128 if sound.dtype == np.uint8 else 0)
+    return rate, sound if sound.ndim == 1 else sound.mean(1)
