@@ -3,6 +3,7 @@
 from .alexnet import AlexNet, alexnet
 from .beam_search import Hypothesis, beam_search, greedy_search
 from .ctc_decoder import Transcript, ctc_beam_search, ctc_greedy
+from .deepspeech2 import DeepSpeech2, deepspeech2, deepspeech2_mandarin
 from .faster_rcnn import FasterRCNN, faster_rcnn_vgg16
 from .gpt import GPT
 from .inception import GoogLeNet, InceptionV2, InceptionV3, Outputs, googlenet, inception_v2, inception_v3, loss

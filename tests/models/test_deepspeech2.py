@@ -1,0 +1,178 @@
+"""Deep Speech 2: as large as the paper's two; padding that changes nothing; a small one that learns."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import host, randn, rng
+from tinymp import models, ops, optim
+from tinymp.audit.bytes import predict
+from tinymp.audit.products import Products
+from tinymp.models.deepspeech2 import DeepSpeech2, FrameNorm
+
+cpu = pytest.mark.cpu
+POLICIES = pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=lambda policy: policy.name)
+FP64 = mp.Policy("FP64", storage="float64")
+TINY = models.Scale(width=1 / 320)
+
+
+def ctc(logits, lengths, targets, target_lengths):
+    return ops.ctc_loss(ops.log_softmax(logits.float(), 2).transpose(0, 1), targets, lengths, target_lengths)
+
+
+def by_hand(classes, hidden):
+    """(parameters, multiply-adds per frame that comes out): bands 161 -> 81 -> 41."""
+    first, second, inputs = 32 * 41 * 11, 32 * 32 * 21 * 11, 32 * 41
+    products = [3 * hidden * (n + hidden) for n in (inputs, hidden, hidden)]
+    rest = hidden * 81 + hidden**2 + hidden * classes
+    norms, biases = 2 * (2 * 32 + 4 * hidden), 3 * 2 * 3 * hidden + classes
+    parameters = first + second + sum(products) + rest + norms + biases
+    return parameters, 81 * first + 41 * second + sum(products) + rest
+
+
+@cpu
+@pytest.mark.parametrize(
+    ("make", "classes", "hidden", "parameters", "million"),
+    [
+        (models.deepspeech2, 29, 2560, 115_533_053, 115),
+        (models.deepspeech2_mandarin, 6001, 3360, 214_638_545, 215),
+    ],
+)
+def test_published_sizes(make, classes, hidden, parameters, million):
+    """MPT section 4.3. And a step of each, on arrays without values."""
+    counted, macs = by_hand(classes, hidden)
+    assert counted == parameters == pytest.approx(million * 1e6, rel=0.005)
+    with mp.device("meta"):
+        model = make()
+    assert sum(p.data.size for p in model.parameters()) == parameters
+    lengths, targets = np.array([20, 14]), np.ones((2, 3), int)
+    products = Products()
+    ledger = predict(
+        model,
+        (2, 20, 161),
+        loss=lambda m, x: ctc(*m(x, lengths), targets, [3, 2]),
+        optimizer=lambda p: optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+        instruments=[products],
+    )
+    forward = [row for row in products.rows if row.phase == "forward"]
+    per_module = {}
+    for row in forward:
+        per_module[row.module] = per_module.get(row.module, 0) + row.batch * row.m * row.n * row.k * row.calls
+    # the recurrent layers compute the 10 + 7 frames that there are, the others padding, too
+    padded = sum(n for name, n in per_module.items() if "recurrent" not in name)
+    recurrent = sum(n for name, n in per_module.items() if "recurrent" in name)
+    assert padded / 20 + recurrent / 17 == macs
+    normalised = 2 * (2 * 32 + 4 * hidden)
+    assert ledger.predicted["weights"] == {"float16": 2 * (parameters - normalised), "float32": 4 * normalised}
+    assert ledger.predicted["gradients"] == ledger.predicted["weights"]
+    assert ledger.predicted["masters"] == {"float32": 4 * (parameters - normalised)}
+    assert ledger.predicted["optimizer"] == {"float32": 4 * parameters}
+
+
+def small(**options):
+    return DeepSpeech2(5, bands=9, context=3, scale=TINY, **options)
+
+
+def batch(*lengths, seed=0, padding=np.nan):
+    x = np.full((len(lengths), max(lengths), 9), padding)
+    for i, n in enumerate(lengths):
+        x[i, :n] = randn(n, 9, seed=seed + i)
+    return x
+
+
+def test_alone_as_in_a_padded_batch():
+    mp.manual_seed(0)
+    model = FP64.cast(small())
+    lengths = [25, 7, 1, 18]
+    x = batch(*lengths)
+    with mp.no_grad():
+        model(mp.tensor(x), lengths)  # running statistics of these utterances
+        model.eval()
+        together, out = model(mp.tensor(x), mp.tensor(np.array(lengths)))
+        assert out.tolist() == [13, 4, 1, 9] == model.frames(lengths).tolist()
+        assert together.shape == (4, 13, 5)
+        for i, n in enumerate(lengths):
+            alone, (frames,) = model(mp.tensor(x[i : i + 1, :n]), [n])
+            assert alone.shape[1] == frames == out[i]
+            np.testing.assert_allclose(together.numpy()[i, :frames], alone.numpy()[0], rtol=1e-10, atol=1e-12)
+
+
+def test_more_padding_changes_no_gradient():
+    """Nor the running statistics: batch norm counts the frames that utterances have."""
+    results = []
+    for more in (0, 9):
+        mp.manual_seed(0)
+        model = FP64.cast(small())
+        x = np.pad(batch(15, 12, 20), ((0, 0), (0, more), (0, 0)), constant_values=np.nan)
+        logits, lengths = model(mp.tensor(x), [15, 12, 20])
+        loss = ctc(logits, lengths, np.array([[1, 2, 3], [4, 4, 0], [2, 0, 0]]), [3, 2, 1])
+        loss.backward()
+        state = {name: host(value.data) for name, value in model.state_dict().items()}
+        results.append((loss.item(), state | {name: host(p.grad) for name, p in model.named_parameters()}))
+    (first, one), (second, other) = results
+    assert first == pytest.approx(second, rel=1e-6)
+    for name in one:
+        scale = np.abs(one[name]).max()
+        np.testing.assert_allclose(one[name], other[name], rtol=1e-6, atol=1e-6 * scale, err_msg=name)
+
+
+def test_norm_of_frames():
+    """Batch norm of the frames one after the other, and 0 between them."""
+    lengths, x, dy = np.array([4, 1, 3]), randn(4, 3, 2, 5), randn(8, 2, 5, seed=1)
+    inside = np.arange(4)[:, None] < lengths
+    norm, plain = FP64.cast(FrameNorm(2)), FP64.cast(mp.nn.BatchNorm1d(2))
+    a, b = mp.tensor(x, requires_grad=True), mp.tensor(x[inside], requires_grad=True)
+    y, expected = norm(a, lengths), plain(b)
+    np.testing.assert_array_equal(host(y.data)[inside], host(expected.data))
+    assert not host(y.data)[~inside].any()
+    scattered = np.ones((4, 3, 2, 5))
+    scattered[inside] = dy
+    y.backward(mp.tensor(scattered))
+    expected.backward(mp.tensor(dy))
+    np.testing.assert_array_equal(host(a.grad)[inside], host(b.grad))
+    assert not host(a.grad)[~inside].any()
+    np.testing.assert_array_equal(host(norm.running_var.data), host(plain.running_var.data))
+
+
+@POLICIES
+def test_a_small_one_learns(policy):
+    """Three utterances by heart, of different lengths."""
+    mp.manual_seed(0)
+    model, lengths = policy.cast(small()), [30, 24, 27]
+    x = policy.cast(mp.tensor(batch(*lengths, padding=0.0).astype("float32")))
+    targets = mp.tensor(rng().permuted(np.tile([1, 2, 3, 4], (3, 1)), axis=1))
+    optimizer = optim.SGD(model.parameters(), 0.1, momentum=0.9, nesterov=True)
+    scaler, losses = optim.DynamicLossScaler(2.0**10), []
+    with mp.use(policy):
+        for _ in range(20):
+            loss = ctc(*model(x, lengths), targets, [4, 3, 4])
+            losses.append(loss.item())
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    assert losses[-1] < 0.3 * losses[0], losses
+
+
+@pytest.mark.parametrize(
+    ("shape", "lengths", "error", "message"),
+    [
+        ((2, 6, 8), [6, 6], ValueError, r"expected `spectrograms` to be \(B, T, 9\), got shape \(2, 6, 8\)"),
+        ((6, 9), [6], ValueError, r"expected `spectrograms` to be \(B, T, 9\)"),
+        ((2, 6, 9), [6], ValueError, r"expected `lengths` to have one entry for each of the 2 sequences, got \(1,\)"),
+        ((2, 6, 9), [6, 7], ValueError, r"expected `lengths` in \[1, 6\], the steps of `input`, got 7 for sequence 1"),
+        ((2, 6, 9), [0, 6], ValueError, r"expected .* got 0 for sequence 0; leave out empty sequences"),
+        ((2, 0, 9), [0, 0], ValueError, r"expected sequences of at least one step"),
+        ((2, 6, 9), [6.0, 6.0], TypeError, r"expected `lengths` to be integers, got float64"),
+    ],
+)
+def test_what_it_refuses(shape, lengths, error, message):
+    with pytest.raises(error, match="DeepSpeech2: " + message):
+        small()(mp.zeros(*shape), lengths)
+
+
+def test_integers_are_no_spectrograms():
+    with pytest.raises(TypeError, match="DeepSpeech2: expected `spectrograms` to be floating, got int64"):
+        small()(mp.zeros(1, 6, 9, dtype="int64"), [6])
+    with pytest.raises(ValueError, match="DeepSpeech2: expected `bands`"):
+        DeepSpeech2(bands=0)

@@ -1,0 +1,120 @@
+"""Deep Speech 2 (Amodei et al., 2016), forward-only, as MPT section 4.3 has it: spectrograms to characters, by CTC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import backend, ops
+from ..arguments import floating, integers
+from ..nn import GRU, BatchNorm1d, Conv2d, Linear, Module, ModuleList, RowConv
+from ..ops.recurrent import sequence_steps
+from ..tensor import Tensor, array_of, tensor
+from .scale import FULL, Scale
+
+KERNELS = (41, 11), (21, 11)  # of the two convolutions, over frequencies and frames
+STRIDES = (2, 2), (2, 1)
+CLIP = 20.0  # what the rectifiers clip at
+
+
+class FrameNorm(BatchNorm1d):
+    """Batch norm whose mean and variance are over all frames of all utterances ("sequence-wise", Deep Speech 2, section
+    3.2) and over no padding, which is 0 again in what comes out.
+
+    forward(x, lengths): x (T, B, C) or (T, B, C, bands); lengths (B,), an array on the host.
+    """
+
+    def forward(self, x: Tensor, lengths: np.ndarray) -> Tensor:  # type: ignore[override]
+        T, B = x.shape[:2]
+        rows = x.reshape(T * B, *x.shape[2:])
+        inside = (np.arange(T)[:, None] < lengths).reshape(-1)
+        if inside.all():
+            return super().forward(rows).reshape(x.shape)
+        y = super().forward(rows[np.flatnonzero(inside)])
+        nothing = ops.zeros((1, *x.shape[2:]), dtype=y.dtype, device=y.device)
+        return ops.cat([nothing, y])[np.where(inside, inside.cumsum(), 0)].reshape(x.shape)  # row 0 is the padding
+
+
+class DeepSpeech2(Module):
+    """Spectrograms (B, T, bands) of utterances with `lengths` frames -> logits (B, T', classes), and their lengths.
+
+    Two convolutions over frequencies and frames, three GRU layers that read forward, a row convolution that looks
+    `context` frames ahead, a dense layer, and the logits; class 0 is CTC's blank. Frames beyond an utterance are 0 in
+    every layer and count in no statistic, so that padding changes no result. T' = ceil(T / 2).
+
+    From Deep Speech 2: channels, kernels and strides of the convolutions (section 3.5); GRU layers of 2,560 cells and a
+    context of 80 frames, those of its best forward-only model; batch norm, ReLUs clipped at 20 and a dense layer before
+    the logits; 161 bands, of windows of 20 ms at 16 kHz; 29 classes: a to z, apostrophe, space and blank. That makes
+    115,533,053 parameters, for MPT "approximately 115 million". Our choice: what a GRU layer puts out is normalised for
+    the next one, not the products with its weights, as one op runs a whole layer.
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 29,
+        *,
+        bands: int = 161,
+        hidden_size: int = 2560,
+        context: int = 80,
+        scale: Scale = FULL,
+    ) -> None:
+        super().__init__()
+        (self.bands,) = integers("DeepSpeech2", "bands", bands, 1, 1)
+        (hidden_size,) = integers("DeepSpeech2", "hidden_size", hidden_size, 1, 1)
+        channels, hidden = scale.channels(32), scale.channels(hidden_size)
+        self.convolutions, self.recurrent = ModuleList([]), ModuleList([])
+        inputs, rows = 1, self.bands
+        for kernel, stride in zip(KERNELS, STRIDES):
+            padding = kernel[0] // 2, kernel[1] // 2
+            self.convolutions.append(Conv2d(inputs, channels, kernel, stride, padding, bias=False))
+            inputs, rows = channels, (rows - 1) // stride[0] + 1
+        for layer in scale.layers(range(3)):
+            self.recurrent.append(GRU(hidden if layer else channels * rows, hidden))
+        self.convolution_norms = ModuleList([FrameNorm(channels) for _ in self.convolutions])
+        self.recurrent_norms = ModuleList([FrameNorm(hidden) for _ in self.recurrent])
+        self.row_convolution = RowConv(hidden, context + 1)  # from this frame on
+        self.dense = Linear(hidden, hidden, bias=False)
+        self.dense_norm = FrameNorm(hidden)
+        self.output = Linear(hidden, num_classes)
+
+    @staticmethod
+    def frames(lengths: Any) -> np.ndarray:
+        """How many frames come out of `lengths` that go in."""
+        return (np.asarray(lengths) + 1) // 2
+
+    def forward(self, spectrograms: Tensor, lengths: Any) -> tuple[Tensor, np.ndarray]:
+        """The logits, and B lengths, which are on the host. lengths: integers in [1, T], a list, array or Tensor.
+
+        TypeError or ValueError for other shapes and lengths.
+        """
+        x = floating("DeepSpeech2", "spectrograms", spectrograms)
+        if x.ndim != 3 or x.shape[2] != self.bands:
+            raise ValueError(f"DeepSpeech2: expected `spectrograms` to be (B, T, {self.bands}), got shape {x.shape}")
+        B, T, _ = x.shape
+        sequence_steps("DeepSpeech2", x.transpose(0, 1), lengths)  # checks them
+        host = backend.to_cpu(array_of("DeepSpeech2", lengths.data if isinstance(lengths, Tensor) else lengths))
+        inside = tensor(np.arange(T) < host[:, None]).to(x.device)  # B, T
+        y = ops.where(inside.unsqueeze(2), x, 0.0).transpose(1, 2).unsqueeze(1)  # B, 1, bands, T
+        for convolution, norm, (_, stride) in zip(self.convolutions, self.convolution_norms, STRIDES):
+            host = (host - 1) // stride + 1
+            y = convolution(y).permute(3, 0, 1, 2)  # T, B, channels, bands
+            y = ops.hardtanh(norm(y, host), 0.0, CLIP).permute(1, 2, 3, 0)
+        y = y.permute(3, 0, 1, 2).reshape(y.shape[3], B, -1)  # T, B, channels * bands
+        for layer, norm in zip(self.recurrent, self.recurrent_norms):
+            y = norm(layer(y, lengths=host)[0], host)
+        y = ops.hardtanh(self.row_convolution(y), 0.0, CLIP)
+        y = ops.hardtanh(self.dense_norm(self.dense(y), host), 0.0, CLIP)
+        return self.output(y).transpose(0, 1), host
+
+
+deepspeech2 = DeepSpeech2
+
+
+def deepspeech2_mandarin(num_classes: int = 6001, *, hidden_size: int = 3360, **options: Any) -> DeepSpeech2:
+    """The same with 214,638,545 parameters; "a total of 215 million", says MPT, of "a similar architecture".
+
+    6,000 characters and the blank are Deep Speech 2's (section 3); they add 15 million. The other 84 million are our
+    choice: GRU layers of 3,360 cells.
+    """
+    return DeepSpeech2(num_classes, hidden_size=hidden_size, **options)
