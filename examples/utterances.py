@@ -71,6 +71,16 @@ def resampled(sound: np.ndarray, rate: int) -> np.ndarray:
     return signal.resample_poly(sound, RATE // common, rate // common) if rate != RATE else sound
 
 
+def warped(frames: np.ndarray, factor: float) -> np.ndarray:
+    """The spectrogram (frames, BANDS) as of a longer or shorter vocal tract: what is heard at f was at f `factor`
+    (Jaitly & Hinton, 2013). So few voices stand for many.
+    """
+    at = np.minimum(np.arange(BANDS, dtype=np.float32) * np.float32(factor), BANDS - 1)
+    low = np.floor(at)
+    below, above = frames[:, low.astype(int)], frames[:, np.ceil(at).astype(int)]
+    return below + (at - low) * (above - below)
+
+
 # -------------------------------------------------------------------------------------------------- synthesised speech
 
 

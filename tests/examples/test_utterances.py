@@ -37,6 +37,15 @@ def test_any_higher_rate(rate):
     assert set(spectrogram(sound)[2:-2].argmax(1)) == {30}
 
 
+def test_warped():
+    frames = spectrogram(tone(1000) + np.random.default_rng(0).normal(0, 1e-3, RATE // 2))
+    np.testing.assert_array_equal(utterances.warped(frames, 1.0), frames)
+    for factor, band in ((0.8, 25), (1.25, 16)):  # 1000 Hz come to be 1250 Hz, 800 Hz
+        other = utterances.warped(frames, factor)
+        assert (other.shape, other.dtype) == (frames.shape, np.float32)
+        assert set(other.argmax(1)) == {band}
+
+
 def test_what_a_spectrogram_refuses():
     with pytest.raises(ValueError, match=r"expected a sound of at least 20 ms, got 12\.5 ms"):
         spectrogram(tone(100)[:100])

@@ -1,0 +1,240 @@
+"""Train Deep Speech 2, small, in FP32 and in mixed precision: from spectrograms to characters by CTC (MPT section 4.3).
+
+    python -m examples.speech
+    python -m examples.speech --language mandarin
+    python -m examples.speech --data DIR    recordings with their texts
+
+By default eSpeak NG speaks; the voices and sentences that are held out are none of those to learn from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+import tinymp as mp
+from tinymp import data, models, nn, ops, optim
+
+from . import program, trials, utterances
+from .utterances import Utterance, warped
+
+TRAINING, HELD_OUT = 2000, 200  # utterances that eSpeak speaks
+SCALE, CONTEXT = models.Scale(width=1 / 20), 20  # 8 channels and 128 cells; the row convolution looks 0.4 s ahead
+WARP = 0.15  # ln of the most by which frequencies are stretched in training
+BUCKET = 20  # frames: utterances that differ by less are equally long to the batches
+BEAM = 8  # texts that the beam search follows
+SHOWN = 10  # utterances in what is printed
+
+
+class Batch(NamedTuple):
+    """Utterances side by side. frames: (B, T, bands), 0 beyond `lengths`; targets: (B, S), classes; target_lengths."""
+
+    frames: np.ndarray
+    lengths: np.ndarray
+    targets: np.ndarray
+    target_lengths: np.ndarray
+
+
+class Speech(program.Task):
+    """Characters from spectrograms."""
+
+    name, unit, items, higher = "speech", "frames", "utterances", False
+    measures: ClassVar = {"CER": "%", "CER with beam search": "%", "WER": "%"}
+    steps, batch, lr, clip = 2500, 16, 0.25, 2.0  # 20 epochs, as in the paper
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        import jiwer  # noqa: F401  (or it says at once what is missing)
+
+        corpus = read(options.data, options.language)
+        self.alphabet = options.alphabet or corpus.alphabet
+        self.training, self.held_out = corpus.training, corpus.held_out
+        for one in (*self.training, *self.held_out):
+            check(one, self.alphabet)
+        if self.batch > len(self.training):
+            raise ValueError(f"--batch: expected at most {len(self.training)}, the utterances, got {self.batch}")
+        seconds = sum(len(one.frames) for one in self.training) * utterances.STEP
+        self.about = (
+            f"{corpus.name}: {len(self.training):,} utterances to learn from, {seconds / 60:.0f} minutes, "
+            f"{len(self.held_out):,} held out, {len(self.alphabet)} characters."
+        )
+        self.baselines = {"the nearest utterance": rates([o.text for o in self.held_out], nearest(corpus))[0]}
+
+    def model(self) -> nn.Module:
+        return models.deepspeech2(len(self.alphabet) + 1, bands=utterances.BANDS, context=CONTEXT, scale=SCALE)
+
+    def optimizer(self, parameters: Iterable, lr: float) -> optim.Optimizer:
+        return optim.SGD(parameters, lr, momentum=0.9, nesterov=True)
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        random = np.random.default_rng(seed)
+        lengths = np.array([len(one.frames) for one in self.training])
+        sampler = data.BucketBatchSampler(lengths // BUCKET, self.batch, drop_last=True, generator=random)
+        while True:
+            for rows in sampler:
+                factors = np.exp(random.uniform(-WARP, WARP, len(rows)))
+                some = [(self.training[i], factor) for i, factor in zip(rows, factors)]
+                yield self.together([one._replace(frames=warped(one.frames, factor)) for one, factor in some])
+
+    def together(self, some: Sequence[Utterance]) -> Batch:
+        """A batch of utterances."""
+        parts: list[np.ndarray] = []
+        for rows in [one.frames for one in some], [encoded(one.text, self.alphabet) for one in some]:
+            parts += [data.pad_sequence(rows, batch_first=True).numpy(), np.array([*map(len, rows)])]
+        return Batch(*parts)
+
+    def log_probs(self, model: nn.Module, batch: Batch) -> tuple[mp.Tensor, np.ndarray]:
+        """ln p of each class in each frame that comes out, (T', B, classes), FP32, and how many frames they are."""
+        device = next(model.parameters()).device
+        frames = mp.current_policy().cast(mp.tensor(batch.frames)).to(device)
+        logits, lengths = model(frames, batch.lengths)
+        return ops.log_softmax(logits.float(), 2).transpose(0, 1), lengths
+
+    def loss(self, model: nn.Module, batch: Batch) -> mp.Tensor:
+        log_probs, lengths = self.log_probs(model, batch)
+        return ops.ctc_loss(log_probs, batch.targets, lengths, batch.target_lengths)
+
+    def size(self, batch: Batch) -> int:
+        return int(batch.lengths.sum())
+
+    def heard(self, model: nn.Module, some: Sequence[Utterance], beam: int = 0) -> list[str]:
+        """What it makes of utterances: the best class of each frame, or by beam search the best of many texts."""
+        found = {}
+        for rows in np.array_split(np.argsort([len(one.frames) for one in some]), -(-len(some) // 32)):
+            log_probs, lengths = self.log_probs(model, self.together([some[i] for i in rows]))
+            if beam:
+                best = [first for first, *_ in models.ctc_beam_search(log_probs, lengths, beam_width=beam)]
+            else:
+                best = models.ctc_greedy(log_probs, lengths)
+            for i, transcript in zip(rows, best):
+                found[i] = "".join(self.alphabet[c - 1] for c in transcript.labels)
+        return [found[i] for i in range(len(some))]
+
+    def scores(self, model: nn.Module) -> dict[str, float]:
+        said = [one.text for one in self.held_out]
+        cer, wer = rates(said, self.heard(model, self.held_out))
+        return {"CER": cer, "CER with beam search": rates(said, self.heard(model, self.held_out, BEAM))[0], "WER": wer}
+
+    def show(self, folder: Path, shown: dict[str, tuple[mp.Policy, nn.Module]]) -> str:
+        some = self.held_out[:SHOWN]
+        heard, seen = {}, {}
+        for label, (policy, model) in shown.items():
+            model.eval()
+            with mp.no_grad(), mp.use(policy):
+                heard[label] = self.heard(model, some)
+                seen[label] = self.log_probs(model, self.together(some[:1]))[0].numpy()[:, 0]
+        draw(folder / "alignment.png", some[0], seen, self.alphabet)
+        width = max(map(len, ("said", *heard)))
+        lines = [f"wrote {folder / 'alignment.png'}", f"the first {len(some)} that were held out:"]
+        for i, one in enumerate(some):
+            said = [f"  {'said':{width}}  {one.text}  ({one.source})"]
+            lines += ["", *said, *(f"  {label:{width}}  {texts[i]}" for label, texts in heard.items())]
+        return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------------------- the data
+
+
+@functools.cache
+def read(folder: str | None, language: str) -> utterances.Corpus:
+    """The recordings in a folder, or synthesised speech."""
+    return utterances.recorded(folder) if folder else utterances.synthesised(language, TRAINING, HELD_OUT)
+
+
+def encoded(text: str, alphabet: str) -> np.ndarray:
+    """The classes of its characters: 0 is CTC's blank."""
+    return np.array([alphabet.index(c) + 1 for c in text])
+
+
+def check(one: Utterance, alphabet: str) -> None:
+    """ValueError for a text with a character that is not in the alphabet, or that is too long for its sound."""
+    for c in one.text:
+        if c not in alphabet:
+            raise ValueError(
+                f"{one.source}: expected characters of the alphabet {alphabet!r}, got {c!r} in {one.text!r}"
+            )
+    frames = int(models.DeepSpeech2.frames(len(one.frames)))
+    needed = len(one.text) + sum(a == b for a, b in zip(one.text, one.text[1:]))
+    if needed > frames:
+        raise ValueError(
+            f"{one.source}: CTC takes {needed} frames for {one.text!r}, one per character and one between equal ones; "
+            f"of the sound come {frames}"
+        )
+
+
+def rates(said: list[str], heard: list[str]) -> tuple[float, float]:
+    """Character and word error rate: insertions, deletions and substitutions, of all characters or words said."""
+    import jiwer
+
+    return jiwer.cer(said, heard), jiwer.wer(said, heard)
+
+
+def nearest(corpus: utterances.Corpus) -> list[str]:
+    """For every utterance held out, the text of that to learn from whose spectrogram, stretched to the same length, is
+    the nearest: what recognition by heart is worth.
+    """
+
+    def stretched(some: list[Utterance]) -> np.ndarray:
+        return np.stack([one.frames[np.linspace(0, len(one.frames) - 1, 24).astype(int)].ravel() for one in some])
+
+    known, asked = stretched(corpus.training), stretched(corpus.held_out)
+    distances = (known**2).sum(1) - 2 * asked @ known.T
+    return [corpus.training[i].text for i in distances.argmin(1)]
+
+
+# ----------------------------------------------------------------------------------------------------------- the report
+
+
+def draw(path: Path, one: Utterance, seen: dict[str, np.ndarray], alphabet: str) -> None:
+    """An utterance's spectrogram with the characters where each model heard them, and their probabilities.
+
+    seen: ln p of the classes, (frames, classes), by the models' labels.
+    """
+    with trials.figure(path, 2, len(seen), (8 * len(seen), 8)) as axes:
+        from matplotlib import font_manager
+
+        font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
+
+        def written(text: str) -> str:  # a character that the font lacks as its code point
+            return " ".join(c if font.get_char_index(ord(c)) else f"{ord(c):x}" for c in text.replace(" ", "␣"))
+
+        seconds, top = len(one.frames) * utterances.STEP, utterances.RATE / 2000
+        for (upper, lower), (label, log_probs) in zip(axes.T, seen.items()):
+            upper.imshow(one.frames.T, origin="lower", aspect="auto", cmap="Greys", extent=(0, seconds, 0, top))
+            best, at = log_probs.argmax(1), (np.arange(len(log_probs)) + 0.5) * seconds / len(log_probs)
+            for begin in np.flatnonzero((best > 0) & (best != np.r_[0, best[:-1]])):
+                upper.axvline(at[begin], color="#0072b2", linewidth=0.8, alpha=0.7)
+                upper.text(at[begin], 1.02 * top, written(alphabet[best[begin] - 1]), color="#0072b2", ha="center")
+            upper.set(xlabel="seconds", ylabel="kHz")
+            upper.set_title(f"{label} hears {one.source}", pad=22)
+            lower.plot(at, np.exp(log_probs[:, 0]), color="0.7", linestyle=":", label="blank")
+            for c in sorted({*best.tolist()} - {0}):
+                lower.plot(at, np.exp(log_probs[:, c]), label=written(alphabet[c - 1]))
+            lower.set(xlabel="seconds", ylabel="probability", xlim=(0, seconds), ylim=(0, 1.02))
+            lower.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=12, fontsize=9, frameon=False)
+
+
+TASK = Speech
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    p = program.parser(Speech, __doc__.split("\n\n")[0])
+    p.add_argument("--language", choices=utterances.LANGUAGES, default="english", help="that eSpeak speaks")
+    p.add_argument("--data", metavar="DIR", help="a folder of recordings (WAV) and one file of their texts")
+    p.add_argument("--alphabet", metavar="CHARACTERS", help="of the texts (default: those that they have)")
+    return p
+
+
+def main(arguments: list[str] | None = None) -> dict[str, trials.Trial]:
+    """Train, print the table, write reports and pictures."""
+    return program.main(Speech, parser(), arguments)
+
+
+if __name__ == "__main__":
+    main()
