@@ -30,7 +30,7 @@ import tinymp as mp
 from . import report, sequences, table1, table2, trials
 from .mnist import natural, positive
 
-TABLES: dict[str, Any] = {"table1": table1, "table2": table2, "figure5": sequences.FIGURE5}
+TABLES: dict[str, Any] = {"table1": table1, "table2": table2, "table3": sequences.TABLE3, "figure5": sequences.FIGURE5}
 
 
 class Cell(NamedTuple):

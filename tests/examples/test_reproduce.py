@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from examples import reproduce, table1, table2, trials
+from examples import reproduce, speech, table1, table2, trials
 from tinymp import models
 
 pytest.importorskip("matplotlib")
@@ -87,6 +87,22 @@ def test_table2(digits, tmp_path, here, monkeypatch, capsys):
     assert seen["lost"]["1.0"]["zero"] > seen["lost"]["8.0"]["zero"] > 0
     for picture in ("table2", "figure3", "boxes"):
         assert (tmp_path / "out" / f"{picture}.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_table3(tmp_path, here, monkeypatch, capsys):
+    monkeypatch.setattr(speech, "TRAINING", 8)
+    monkeypatch.setattr(speech, "HELD_OUT", 2)
+    monkeypatch.setattr(speech, "SCALE", models.Scale(width=1 / 320, depth=1 / 3))
+    monkeypatch.setattr(speech, "read", speech.read.__wrapped__)
+    reproduce.main(["table3", *few(tmp_path)])
+    printed = capsys.readouterr().out
+    assert "Held-out CER, %: the mean over the seeds 0, in brackets the least and the most; 4 utterances" in printed
+    assert re.search(r"\| English \| eSpeak NG's voices \| 2 \| 2.2 \| 1.99 \| – \| ", printed)
+    assert re.search(r"\| Mandarin \| eSpeak NG's voices \| 2 \| 15.82 \| 15.01 \| – \| ", printed)
+    runs = json.loads((tmp_path / "out" / "table3.json").read_text())["runs"]
+    assert len(runs) == 6
+    assert all(run["scores"]["CER"] == run["score"] > 0 for run in runs)
+    assert (tmp_path / "out" / "table3.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_figure5(tmp_path, capsys):
