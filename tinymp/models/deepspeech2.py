@@ -28,12 +28,14 @@ class FrameNorm(BatchNorm1d):
     def forward(self, x: Tensor, lengths: np.ndarray) -> Tensor:  # type: ignore[override]
         T, B = x.shape[:2]
         rows = x.reshape(T * B, *x.shape[2:])
-        inside = (np.arange(T)[:, None] < lengths).reshape(-1)
-        if inside.all():
+        frames = np.flatnonzero(np.arange(T)[:, None] < lengths)
+        if len(frames) == T * B:
             return super().forward(rows).reshape(x.shape)
-        y = super().forward(rows[np.flatnonzero(inside)])
+        y = super().forward(rows[frames])
+        place = np.zeros(T * B, int)  # of each frame among those that are normalised; 0 where there is none
+        place[frames] = np.arange(1, len(frames) + 1)
         nothing = ops.zeros((1, *x.shape[2:]), dtype=y.dtype, device=y.device)
-        return ops.cat([nothing, y])[np.where(inside, inside.cumsum(), 0)].reshape(x.shape)  # row 0 is the padding
+        return ops.cat([nothing, y])[place].reshape(x.shape)
 
 
 class DeepSpeech2(Module):
