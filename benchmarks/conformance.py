@@ -70,6 +70,15 @@ ORDER: dict[str, Callable[..., Any]] = {
 }
 
 
+def behind_log_softmax(f: Callable[..., Any]) -> Callable[..., Any]:
+    """f of log-probabilities, whose gradients agree there only: PyTorch adds their exponentials, which vanish there."""
+    return lambda log_probs, *rest, **options: f(log_probs.log_softmax(-1), *rest, **options)
+
+
+# What both libraries are asked instead of an op or a layer itself.
+ASKED: dict[str, Callable[..., Any]] = dict.fromkeys(("ctc_loss", "CTCLoss"), behind_log_softmax)
+
+
 class Sample(NamedTuple):
     """One call: `theirs(*values)` and `ours(*values converted)` return (outputs, leaves), nested."""
 
@@ -118,12 +127,13 @@ def op_samples(quick: bool) -> Iterator[Sample]:
         if function is None or torch.float32 not in op.supported_dtypes("cpu"):
             continue
         plain = op.name.rpartition(".")[2].removeprefix("__").removesuffix("__")
+        asked = ASKED.get(plain, lambda f: f)
         says = (plain, plain.removeprefix("r"))
         title = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
         samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd))
         for s in samples[:: max(len(samples) // 3, 1)] if quick else samples:
             random = bool(RANDOM.search(op.name)) or s.kwargs.get("dropout_p", 0) > 0
-            theirs, ours = (lambda v, f=f: (f(*v[0], **v[1]), v) for f in (op.op, function))
+            theirs, ours = (lambda v, f=f: (f(*v[0], **v[1]), v) for f in map(asked, (op.op, function)))
             yield Sample(title, says, ((s.input, *s.args), s.kwargs), theirs, ours, random)
 
 
@@ -147,6 +157,7 @@ def module_samples(quick: bool) -> Iterator[Sample]:
         layer = getattr(nn, kind.__name__, None)
         if kind.__module__.split(".")[:2] != ["torch", "nn"] or layer is None:
             continue
+        asked = ASKED.get(kind.__name__, lambda f: f)
         for training in (True, False):
             inputs = info.module_inputs_func(info, "cpu", torch.float32, requires_grad=True, training=training)
             for s in inputs[:2] if quick else inputs:
@@ -154,17 +165,22 @@ def module_samples(quick: bool) -> Iterator[Sample]:
                 original = kind(*built.args, **built.kwargs).train(training)
                 state = {k: t.numpy().copy() for k, t in original.state_dict().items()}
 
-                def theirs(v: Any, original: Any = original) -> Any:
+                def theirs(v: Any, original: Any = original, asked: Any = asked) -> Any:
                     module = copy.deepcopy(original)
-                    return (module(*v[0], **v[1]), list(module.buffers())), (v, list(module.parameters()))
+                    return (asked(module)(*v[0], **v[1]), list(module.buffers())), (v, list(module.parameters()))
 
                 def ours(
-                    v: Any, layer: Any = layer, state: Any = state, built: Any = built, training: Any = training
+                    v: Any,
+                    layer: Any = layer,
+                    state: Any = state,
+                    built: Any = built,
+                    training: Any = training,
+                    asked: Any = asked,
                 ) -> Any:
                     arguments = copied((built.args, built.kwargs), to_ours)
                     module = layer(*arguments[0], **arguments[1]).train(training)
                     module.load_state_dict(state)
-                    return (module(*v[0], **v[1]), list(module.buffers())), (v, list(module.parameters()))
+                    return (asked(module)(*v[0], **v[1]), list(module.buffers())), (v, list(module.parameters()))
 
                 forward = s.forward_input
                 says = (kind.__name__, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower())

@@ -167,6 +167,21 @@ def products(rows: Rows, rounds: int) -> None:
     rows.add("matmul 1024^3, FP16 rate / FP32 sgemm rate", ratio(times, "sgemm", "fp16"), "x", ">= 0.8")
 
 
+def ctc(rows: Rows, rounds: int) -> None:
+    """ctc_loss, forward and backward, beside PyTorch, each in a process of its own."""
+    makers = {"tinymp": steps.ctc, **({"PyTorch": steps.torch_ctc} if steps.peer() else {})}
+    workers: dict[str, Worker] = {kind: Worker() for kind in makers}
+    times: dict[str, list[float]] = {kind: [] for kind in makers}
+    for _ in range(rounds):
+        for kind, worker in workers.items():
+            times[kind].append(worker.time(makers[kind], seconds=0.3))
+    for kind, worker in workers.items():
+        worker.close()
+        rows.add(f"ctc_loss 100 x 32 x 29, {kind}", 1000 * statistics.median(times[kind]), "ms")
+    if steps.peer():
+        rows.add("ctc_loss 100 x 32 x 29, tinymp / PyTorch", ratio(times, *makers), "x", "<= 2")
+
+
 def overhead(rows: Rows, rounds: int) -> None:
     """Forward and backward of one tiny op, recorded."""
     for dtype in ("float32", "float16"):
@@ -229,6 +244,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     networks(rows, rounds, which)
     transposed(rows, rounds)
     products(rows, rounds)
+    ctc(rows, rounds)
     overhead(rows, rounds)
     scaling(rows, rounds, which)
     memory(rows, 20 if options.quick else 1000)

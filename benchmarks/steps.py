@@ -28,6 +28,8 @@ OBJECTS = [
     {"boxes": np.array([[9, 8, 40, 51], [60, 70, 85, 110]], np.float32), "labels": np.array([i % 10 + 1, 3])}
     for i in range(8)
 ]
+SPOKEN = rng.standard_normal((100, 32, 29), np.float32)  # frames, utterances, classes
+TRANSCRIPTS = rng.integers(1, 29, (32, 40)), np.full(32, 100), rng.integers(20, 41, 32)  # and the lengths of both
 PHOTOGRAPH = rng.standard_normal((1, 3, 224, 224), np.float32)
 WIDTH = 24  # of the DCGAN, the example's default
 
@@ -293,6 +295,30 @@ NETWORKS: dict[str, tuple[Callable[..., Step], Callable[..., Step]]] = {  # in t
     "evaluation": (evaluation, torch_evaluation),
     "ssd": (ssd, torch_ssd),
 }
+
+
+def ctc() -> Step:
+    """ctc_loss of 32 utterances, forward and backward, in FP32."""
+    x, targets = ops.log_softmax(mp.tensor(SPOKEN), -1).detach().requires_grad_(), mp.tensor(TRANSCRIPTS[0])
+
+    def step() -> None:
+        ops.ctc_loss(x, targets, *TRANSCRIPTS[1:]).backward()
+        x.grad = None
+
+    return step
+
+
+def torch_ctc() -> Step:
+    """The same in PyTorch."""
+    import torch
+
+    x, given = torch.from_numpy(SPOKEN).log_softmax(-1).requires_grad_(), [torch.from_numpy(a) for a in TRANSCRIPTS]
+
+    def step() -> None:
+        torch.nn.functional.ctc_loss(x, *given).backward()
+        x.grad = None
+
+    return step
 
 
 def make(network: str, kind: str) -> Step:

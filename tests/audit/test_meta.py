@@ -112,6 +112,7 @@ OPS = {
     "weighted": (lambda a, i: ops.cross_entropy(a, i[:, 0], weight=ops.ones(8)), X, INDEX),
     "smoothed": (lambda a, i: ops.cross_entropy(a, i[:, 0], label_smoothing=0.1), X, INDEX),
     "nll": (lambda a, i: ops.nll_loss(a, i[:, 0]), X, INDEX),
+    "ctc": (lambda x, t: ops.ctc_loss(x, t, [5, 4, 3, 5], [2, 1, 2, 0]), SEQUENCE, np.ones((4, 2), np.int64)),
     "mse": (lambda a: ops.mse_loss(a, a.detach()), X),
     "bce": (lambda a: ops.binary_cross_entropy_with_logits(a, ops.ones_like(a)), X),
     "dropout": (lambda a: ops.dropout(a, 0.5), X),

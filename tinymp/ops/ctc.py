@@ -250,7 +250,7 @@ def _integers(op: str, name: str, x: Any) -> Array:
     given = array_of(op, x.data if isinstance(x, Tensor) else x)
     if given.dtype.kind not in "iu" and given.size:
         raise TypeError(f"{op}: expected `{name}` to be integers, got {given.dtype}")
-    return backend.of(given).xp.array(given, dtype="int64")
+    return backend.of(given).xp.asarray(given, dtype="int64").copy()
 
 
 def sequence_lengths(op: str, name: str, x: Any, log_probs: Any, most: int, what: str) -> Array:
