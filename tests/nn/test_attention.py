@@ -65,12 +65,12 @@ OPTIONS = [{}, {"bias": False}, {"add_bias_kv": True, "add_zero_attn": True}, {"
 @pytest.mark.parametrize(("masks", "added"), MASKS)
 def test_against_the_formula(options, masks, added):
     m, x = build(**options), inputs(options.get("kdim", E), options.get("vdim", E))
-    y, weights = m(
-        *[mp.tensor(t.swapaxes(0, 1)) for t in x],
-        **{k: v if isinstance(v, bool) else mp.tensor(v) for k, v in masks.items()},
-    )
-    expected, each = oracle(m, *x, added)
-    np.testing.assert_allclose(y.numpy().swapaxes(0, 1), expected, rtol=1e-10, atol=1e-12)
+    given = {k: v if isinstance(v, bool) else mp.tensor(v) for k, v in masks.items()}
+    x, arrays = [mp.tensor(t.swapaxes(0, 1)) for t in x], x
+    y, weights = m(*x, **given)
+    expected, each = oracle(m, *arrays, added)
+    for output in (y, m(*x, **given, need_weights=False)[0]):
+        np.testing.assert_allclose(output.numpy().swapaxes(0, 1), expected, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(weights.numpy(), each.mean(1), rtol=1e-10, atol=1e-12)
 
 

@@ -1,11 +1,14 @@
-"""scaled_dot_product_attention: masks, rows that see nothing, FP16's range; and kl_div."""
+"""scaled_dot_product_attention: masks, rows that see nothing, FP16's range, what it keeps."""
 
 import numpy as np
 import pytest
 
 import tinymp as mp
+from exact_attention import exact
 from oracle import check, host, randn
 from tinymp import ops
+from tinymp.backend import cpu
+from tinymp.ops.attention import attend
 
 L, S, E, V = 4, 5, 8, 6
 SHAPES = [((2, 3, L, E), (2, 3, S, E), (2, 3, S, V)), ((L, E), (S, E), (S, V)), ((2, L, E), (1, S, E), (1, S, V))]
@@ -24,15 +27,22 @@ def oracle(q, k, v, mask=None, scale=None):
 
 
 def held(op, expected, *inputs):
-    """In FP16 the scores are stored, of magnitude below 8, and so are the weights: e^x has the relative error that x
-    has as an absolute one, and backward reads both.
-    """
     check(op, expected, *inputs, length=64, roundings=2, magnitude=4.0, dtypes=("float64", "float32"), grad_length=400)
-    half = [np.asarray(x).astype("float16") if np.asarray(x).dtype == np.float64 else x for x in inputs]
-    y = op(*map(mp.tensor, half))
-    wide = [x.astype("float64") if x.dtype == np.float16 else x for x in half]
-    assert y.dtype == "float16"
-    np.testing.assert_allclose(y.numpy().astype("float64"), expected(*wide), atol=2 * 8 * 2.0**-11 * 4)
+
+
+def half(q, k, v, mask=None, **options):
+    """In FP16, forward and backward, within the bound of exact_attention.py."""
+    lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    arrays = [np.broadcast_to(x, (*lead, *x.shape[-2:])).astype("float16") for x in (q, k, v)]
+    tensors = [mp.tensor(x, requires_grad=True) for x in arrays]
+    y = attention(*tensors, None if mask is None else mp.tensor(mask), **options)
+    dy = randn(*y.shape, seed=7).astype("float16")
+    y.backward(dy)
+    mask = np.tril(np.ones((L, S), bool)) if options.get("is_causal") else mask
+    expected = exact("float16", *arrays, dy, mask, options.get("scale"))
+    for name, x in zip(("y", "dq", "dk", "dv"), (y.data, *[t.grad for t in tensors])):
+        assert x.dtype == "float16"
+        expected[name].check(host(x), name)
 
 
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
@@ -42,6 +52,8 @@ def test_attention(shapes):
     held(lambda *x: attention(*x, scale=0.3), lambda *x: oracle(*x, scale=0.3), *inputs)
     causal = np.tril(np.ones((L, S), bool))
     held(lambda *x: attention(*x, is_causal=True), lambda *x: oracle(*x, mask=causal), *inputs)
+    for options in ({}, {"scale": 0.3}, {"is_causal": True}):
+        half(*inputs, **options)
 
 
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
@@ -49,11 +61,62 @@ def test_masks(shapes):
     inputs = [randn(*s, seed=i) for i, s in enumerate(shapes)]
     held(lambda q, k, v: attention(q, k, v, mp.tensor(SEEN)), lambda *x: oracle(*x, mask=SEEN), *inputs)
     held(attention, oracle, *inputs, randn(L, S, seed=9))
-    added = np.where(SEEN, randn(L, S, seed=8), -np.inf).astype("float32")
-    for dtype in ("float16", "float32"):
-        x = [mp.tensor(i.astype(dtype)) for i in inputs]
-        y = attention(*x, mp.tensor(added.astype(dtype))).numpy()
-        np.testing.assert_allclose(y, oracle(*inputs, mask=added), atol=0.05 if dtype == "float16" else 1e-5)
+    added = np.where(SEEN, randn(L, S, seed=8), -np.inf)
+    for mask in (SEEN, added.astype("float32"), added.astype("float16")):
+        half(*inputs, mask)
+
+
+def test_axes_that_a_mask_broadcasts():
+    inputs = [randn(*s, seed=i) for i, s in enumerate(SHAPES[0])]
+    padded = np.arange(S) < np.array([3, 0]).reshape(2, 1, 1, 1)
+    held(lambda q, k, v: attention(q, k, v, mp.tensor(padded)), lambda *x: oracle(*x, mask=padded), *inputs)
+    held(attention, oracle, *inputs, randn(3, 1, S, seed=9))
+    half(*inputs, padded)
+
+
+@pytest.mark.parametrize("mask", [None, (1, S), (L, S), (3, 1, S), (2, 1, 1, S)], ids=str)
+def test_parts_of_the_batch(monkeypatch, mask):
+    """A CPU takes as many of the batch at a time as its cache holds; one key for all of them."""
+    monkeypatch.setattr(cpu, "BLOCK", 2 * L * S)
+    more = [] if mask is None else [randn(*mask, seed=5)]
+    held(attention, oracle, *[randn(*s, seed=i) for i, s in enumerate([(2, 3, L, E), (S, E), (2, 1, S, V)])], *more)
+
+
+def test_the_weights_are_made_of_small_ops():
+    """`attend` with weights, against itself without."""
+    for mask in (None, SEEN, np.where(SEEN, 0.5, -np.inf)):
+        inputs = [mp.tensor(randn(*s, seed=i)) for i, s in enumerate(SHAPES[0])] + [
+            None if mask is None else mp.tensor(mask)
+        ]
+        y, weights = attend("attention", *inputs, need_weights=True)
+        np.testing.assert_allclose(y.numpy(), attend("attention", *inputs)[0].numpy(), rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(weights.numpy() @ inputs[2].numpy(), y.numpy(), rtol=1e-12, atol=1e-14)
+    causal = attend("attention", *inputs[:3], None, causal=True, need_weights=True)[0]
+    np.testing.assert_allclose(causal.numpy(), attention(*inputs[:3], is_causal=True).numpy(), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("dtype", "wrong"), [("float16", 2.0**-6), ("float32", 1e-4)])
+def test_the_bound_is_one(dtype, wrong):
+    """What is off by so much is refused, in y and in every gradient."""
+    arrays = [randn(*s, seed=i).astype(dtype) for i, s in enumerate((*SHAPES[0], (2, 3, L, V)))]
+    for name, result in exact(dtype, *arrays).items():
+        result.check(result.value, name)
+        with pytest.raises(AssertionError, match=rf"{name}\(.*: got .*, expected .* within"):
+            result.check(result.value * (1 + wrong), name)
+
+
+def test_nothing_as_large_as_the_scores_is_kept():
+    q, k = (mp.tensor(randn(2, n, E).astype("float16"), requires_grad=True) for n in (40, 50))
+    op = attention(q, k, k, is_causal=True).grad_fn
+    kept = [x for x in (*op.saved, *op.statistics) if x is not None]
+    assert max(x.size for x in kept) == k.numel()
+
+
+def test_what_is_empty():
+    q, k = mp.tensor(randn(2, L, E), requires_grad=True), mp.tensor(randn(2, 0, E))
+    assert attention(q, k, k).tolist() == np.zeros((2, L, E)).tolist()
+    assert attention(q[:, :0], q, q, is_causal=True).shape == (2, 0, E)
+    assert attention(q[:, :, :0], q[:, :, :0], q).shape == (2, L, E)
 
 
 @pytest.mark.parametrize("mask", [SEEN, np.where(SEEN, 0, -np.inf).astype("float32")], ids=["bool", "added"])
@@ -79,12 +142,33 @@ def test_scores_stay_in_range_and_masks_do_not_overflow():
     assert np.isfinite(host(q.grad)).all()
 
 
+def test_dropout_against_the_formula(monkeypatch):
+    """What it keeps is drawn before anything is computed, and again the same in the backward pass."""
+    kept = np.random.default_rng(3).random((2, 3, L, S)) < 0.75
+    monkeypatch.setattr(cpu, "uniform", lambda shape: np.where(kept, 0.3, 0.2).reshape(shape))
+
+    def expected(q, k, v, mask):
+        e = np.exp(q @ np.swapaxes(k, -1, -2) * E**-0.5 + mask)
+        return e / e.sum(-1, keepdims=True) * kept / 0.75 @ v
+
+    inputs = [randn(*s, seed=i) for i, s in enumerate(SHAPES[0])]
+    held(lambda *x: attention(*x, dropout_p=0.25), expected, *inputs, randn(L, S, seed=9))
+    arrays = [x.astype("float16") for x in (*inputs, randn(2, 3, L, V, seed=8))]
+    tensors = [mp.tensor(x, requires_grad=True) for x in arrays[:3]]
+    y = attention(*tensors, dropout_p=0.25)
+    y.backward(arrays[3])
+    exactly = exact("float16", *arrays, kept=kept, dropout_p=0.25)
+    for name, x in zip(("y", "dq", "dk", "dv"), (y.data, *[t.grad for t in tensors])):
+        exactly[name].check(host(x), name)
+
+
 def test_dropout_acts_on_the_weights():
     mp.manual_seed(0)
     q, v = mp.tensor(np.zeros((4000, 2), "float32")), mp.tensor(np.ones((1, 1), "float32"))
     y = attention(q, mp.tensor(np.zeros((1, 2), "float32")), v, dropout_p=0.25).numpy()
     assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.75)}
     assert abs((y == 0).mean() - 0.25) < 6 * np.sqrt(0.25 * 0.75 / 4000)
+    assert not attention(q, mp.tensor(np.zeros((1, 2), "float32")), v, dropout_p=1.0).numpy().any()
 
 
 @pytest.mark.parametrize(
@@ -94,6 +178,19 @@ def test_dropout_acts_on_the_weights():
         (lambda x: attention(x, x, x, x, is_causal=True), ValueError, "expected either attn_mask or is_causal"),
         (lambda x: attention(x, x, x, x.long()), TypeError, "`attn_mask` to be bool or floating, got int64"),
         (lambda x: attention(x, x, x, enable_gqa=True), TypeError, "`enable_gqa` is not supported"),
+        (lambda x: attention(x, x, x, is_causal=1), TypeError, "expected `is_causal` to be True or False, got 1"),
+        (
+            lambda x: attention(x, x, x, ops.ones(2, 3)),
+            ValueError,
+            r"attn_mask that broadcasts to .* = \(3, 3\), got \(2, 3\)",
+        ),
+        (lambda x: attention(x, x, x, ops.ones(1, 3, 3)), ValueError, r"\(3, 3\), got \(1, 3, 3\)"),
+        (lambda x: attention(x, x, x, x.half()), TypeError, "`attn_mask` is float16"),
+        (
+            lambda x: attention(ops.ones(2, 3, 3), ops.ones(4, 3, 3), x),
+            ValueError,
+            r"leading axes of query, key and value that broadcast, got \(2, 3, 3\), \(4, 3, 3\) and \(3, 3\)",
+        ),
     ],
 )
 def test_refused(call, error, message):

@@ -393,7 +393,7 @@ def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:
     return f(*arrays)
 
 
-def along(axis: int, f: Callable[..., tuple], *arrays: Any) -> tuple:
+def along(axis: int, f: Callable[..., tuple], *arrays: Any, size: int | None = None) -> tuple:
     """f(*arrays)."""
     return f(*arrays)
 

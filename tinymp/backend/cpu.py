@@ -368,13 +368,15 @@ def _elements(x: Array, like: Array) -> Array | None:
     return flat.reshape(-1) if flat.flags.c_contiguous else None
 
 
-def along(axis: int, f: Callable[..., tuple], *arrays: Array | None) -> tuple:
+def along(axis: int, f: Callable[..., tuple], *arrays: Array | None, size: int | None = None) -> tuple:
     """Apply f to cache-sized slices of the arrays along `axis`, and join the results. f must treat each place along the
-    axis by itself. Results of the first array's shape have its memory order.
+    axis by itself. Results of the first array's shape have its memory order. size: how many elements the largest array
+    has that f reads or makes, by default the first.
     """
     x: Any = arrays[0]
-    n, step = x.shape[axis], max(BLOCK * x.shape[axis] // max(x.size, 1), 1)
-    if x.size < 2 * BLOCK or step >= n:
+    size = x.size if size is None else size
+    n, step = x.shape[axis], max(BLOCK * x.shape[axis] // max(size, 1), 1)
+    if size < 2 * BLOCK or step >= n:
         return f(*arrays)
     out: Any = None
     for i in range(0, n, step):

@@ -303,7 +303,7 @@ def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:
     return f(*arrays)
 
 
-def along(axis: int, f: Callable[..., tuple], *arrays: Array | None) -> tuple:
+def along(axis: int, f: Callable[..., tuple], *arrays: Array | None, size: int | None = None) -> tuple:
     """f(*arrays), see `blockwise`."""
     return f(*arrays)
 

@@ -124,10 +124,11 @@ class MultiheadAttention(Module):
             k, v, extra = ops.cat([k, more_k], 1), ops.cat([v, more_v], 1), extra + 1
         q, k, v = (t.reshape(batch, t.shape[1], self.num_heads, self.head_dim).transpose(1, 2) for t in (q, k, v))
         mask = self._mask(q, k, attn_mask, key_padding_mask, extra)
-        y, weights = attend(name, q, k, v, mask, self.dropout if self.training else 0.0)
+        p = self.dropout if self.training else 0.0
+        y, weights = attend(name, q, k, v, mask, p, need_weights=flag(name, "need_weights", need_weights))
         y = self.out_proj(y.transpose(1, 2).reshape(batch, length, self.embed_dim))
         y = y.squeeze(0) if not batched else y if self.batch_first else y.transpose(0, 1)
-        if not need_weights:
+        if weights is None or not need_weights:
             return y, None
         weights = ops.mean(weights, 1) if average_attn_weights else weights
         return y, weights if batched else weights.squeeze(0)

@@ -1,20 +1,222 @@
-"""scaled_dot_product_attention, made of matmul and softmax: FP16 products with FP32 accumulators, softmax in FP32."""
+"""scaled_dot_product_attention: one op, whose scores and softmax stay in FP32; and its weights, made of small ops."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
+
 from .. import backend
-from ..arguments import axis, floating, tensor
+from ..arguments import axis, flag, floating, number, tensor
+from ..autograd import Array, Op
+from ..backend.kernels import Kernels
+from ..backend.layout import LONGEST, ceil_div, contiguous
+from ..backend.rows import reduced
 from ..dtypes import FLOATING, float16, float32
+from ..precision import DOT, current_policy, gemm, reduce, store, widen
 from ..tensor import Tensor
-from .dot import matmul
+from .dot import matmul, operand
 from .dropout import dropout
-from .pointwise import add, masked_fill, mul
+from .pointwise import add, masked_fill, mul, sum_to
 from .softmax import softmax
 
+KERNELS = Kernels(__file__)
+HEADS = 32, 64, 128  # head sizes for which there are kernels; they take smaller ones
 INF = float("inf")
+
+
+class Attention(Op):
+    """y = p v with p = exp(s - z), s = scale q k^T + mask, z = ln sum_j exp s_j;  dv = p^T dy, ds = p (dp - sum_j y_j
+    dy_j) with dp = dy v^T, dq = scale ds k, dk = scale ds^T q, dmask = ds.
+
+    Scores, exponentials and their sums stay in the FP32 accumulators. Rounded once each, as operands of the product
+    that follows (MPT section 3.3): the weights p, and in backward p and ds. Of all that, z alone is kept, a number per
+    row: backward computes the scores again (Dao et al., 2022). z has the digits of the largest score, and so an error
+    like the score's own. A row that sees nothing has s = -inf throughout, and z = +inf, so that p = 0.
+
+    q: (..., L, E), k: (..., S, E), v: (..., S, Ev), at least one of them with 3 axes or more; mask: broadcasts to
+    (..., L, S), bool (True: seen) or added; kept: (..., L, S), bool, the weights that dropout keeps, or None. They are
+    divided by 1 - dropout_p.
+    """
+
+    kind = DOT
+    scale: float
+    causal: bool
+    dropout_p: float
+    name = "scaled_dot_product_attention"
+    arguments = ("query", "key", "value", "attn_mask", "kept")
+    fp32 = ("attn_mask",)
+
+    def forward(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        mask: Array | None,
+        kept: Array | None,
+        *,
+        scale: float,
+        causal: bool,
+        dropout_p: float,
+    ) -> Array:
+        def attention(q: Array, k: Array, v: Array, mask: Array | None, kept: Array | None) -> tuple:
+            p = self._scores(q, k, mask)
+            top = reduce(p, -1, "max", like=q)
+            top = self.xp.where(top == -INF, 0, top)
+            total = reduce(self._exponentials(p, top), -1, "sum", like=q)
+            total = self.xp.where(total == 0, INF, total)
+            p /= total
+            return gemm(store(self._dropped(p, kept), like=q), v), top + self.xp.log(total)
+
+        y, z = self._in_parts(attention, q, k, v, mask, kept)
+        self.save(q, k, v, mask, kept, y, statistics=(z,))
+        return y
+
+    def backward(self, dy: Array) -> tuple:
+        like_q, like_k, like_v, like_mask, _ = self.targets
+
+        def gradients(q: Array, k: Array, v: Array, mask: Any, kept: Any, y: Array, z: Array, dy: Array) -> tuple:
+            p, wide = self._exponentials(self._scores(q, k, mask), z), operand(self, dy)
+            weights = store(self._dropped(p, kept), like=q)
+            dv = like_v and gemm(weights.swapaxes(-1, -2), wide, wide=True)
+            dmask = self._dropped(gemm(wide, v.swapaxes(-1, -2), wide=True, like=dy), kept)
+            dmask -= reduce(widen(wide) * widen(y), -1, "sum", like=y)
+            dmask *= p
+            ds = operand(self, store(dmask, like=q))
+            dq = like_q and self.scale * gemm(ds, k, wide=True, like=q)
+            dk = like_k and self.scale * gemm(ds.swapaxes(-1, -2), q, wide=True, like=q)
+            return dq, dk, dv, like_mask and dmask
+
+        dxs = self._in_parts(gradients, *self.saved, *self.statistics, dy)
+        return (*[like and sum_to(dx, like) for dx, like in zip(dxs, self.targets)], None)
+
+    def forward_cuda(self, q: Array, k: Array, v: Array, mask: Array | None, kept: Array | None, **_: Any) -> Array:
+        if not fits(self.device, q, k, v):
+            return NotImplemented
+        y = made(self.xp, q, v.shape[-1])
+        z = reduced(self.xp, y, 3)
+        self._launch("attention", q, (q, k, v, mask, kept), y, z)
+        y, z = like_leading(q, y, z)
+        self.save(q, k, v, mask, kept, y, statistics=(z,))
+        return y
+
+    def backward_cuda(self, dy: Array) -> Any:
+        *read, y = self.saved
+        q, k, v, _, _ = read
+        if self.targets[3] or not fits(self.device, q, k, v):
+            return NotImplemented
+        y, dy, z = (by_rows(self.xp, x) for x in (y, dy, *self.statistics))
+        dq, dk, dv = (made(self.xp, x, x.shape[-1]) for x in (q, k, v))
+        delta = self.xp.empty_like(z)
+        self._launch("attention_queries", q, read, y, dy, z, delta, dq)
+        self._launch("attention_keys", k, read, dy, z, delta, dk, dv)
+        return (*like_leading(q, dq, dk, dv), None, None)
+
+    def _launch(self, kernel: str, rows: Array, read: Any, *others: Array) -> None:
+        """A kernel of attention.cu, a block for each tile of the rows of q, or of k; read: the arguments of forward."""
+        q, k, v = (with_neighbours(self.xp, heads(x)) for x in read[:3])
+        mask, kept = read[3:]
+        size = q.itemsize
+        (B, H, L, E), (S, Ev) = q.shape, v.shape[2:]
+        head = next(n for n in HEADS if n >= max(E, Ev))
+        tile, pack = min(8192 // head, 128) // size, 16 // size  # as in attention.cu
+        steps = [step // size for x in (q, k, v) for step in x.strides[:3]]
+        seen, added = (mask, None) if mask is None or mask.dtype == bool else (None, widen(mask))
+        given = seen if added is None else added
+        if given is None:
+            steps += [0] * 4
+        else:
+            whole = self.xp.broadcast_to(given, (*read[0].shape[:-1], S))
+            steps += [step // given.itemsize for step in heads(whole).strides]
+        numbers = *steps, H, L, S, E, Ev, self.causal, self.scale, self._growth()
+        blocks, tiles = B * H * ceil_div(rows.shape[-2], tile), 3 if kernel == "attention" else 4
+        shared = (tiles * tile * (head + pack) + tile * (tile + pack)) * size
+        name = f"{kernel}_{head}"
+        arrays = q, k, v, seen, added, kept
+        KERNELS.launch(name, q.dtype, blocks, 2 * tile, *arrays, *numbers, *others, shared=shared)
+
+    def _in_parts(self, f: Any, q: Array, k: Array, *others: Array | None) -> tuple:
+        """f(q, k, *others), or its results for parts of the first axis whose scores stay in a CPU's cache, joined."""
+        arrays = [q, k, *others]
+        ndim = max([x.ndim for x in arrays if x is not None])
+        arrays = [x if x is None else x[(None,) * (ndim - x.ndim)] for x in arrays]
+        n = max([len(x) for x in arrays if x is not None])
+        arrays = [x if x is None or len(x) == n else self.xp.broadcast_to(x, (n, *x.shape[1:])) for x in arrays]
+        return self.device.along(0, f, *arrays, size=math.prod(arrays[0].shape[:-1]) * k.shape[-2])
+
+    def _scores(self, q: Array, k: Array, mask: Array | None) -> Array:
+        """s in FP32, -inf where nothing is seen. The scale comes last: q k^T may be beyond FP16 before it."""
+        s = gemm(q, k.swapaxes(-1, -2), wide=True)
+        s *= self.scale
+        if self.causal:
+            mask = self.xp.arange(s.shape[-1]) <= self.xp.arange(s.shape[-2])[:, None]
+        if mask is not None and mask.dtype == bool:
+            self.xp.copyto(s, -INF, where=~mask)
+        elif mask is not None:
+            s += widen(mask)
+        return s
+
+    def _growth(self) -> float:
+        """How much larger dropout makes the weights that it keeps."""
+        return 1 / (1 - self.dropout_p) if self.dropout_p < 1 else 0.0
+
+    def _dropped(self, x: Array, kept: Array | None) -> Array:
+        """x where dropout keeps the weight, and as much larger, else 0."""
+        if kept is None:
+            return x
+        x = self.device.select(kept, x)
+        x *= self._growth()
+        return x
+
+    def _exponentials(self, s: Array, shift: Array) -> Array:
+        """e^(s - shift), in the memory of s."""
+        s -= shift
+        return self.xp.exp(s, out=s)
+
+
+# ----------------------------------------------------------------------------------------------------------- kernels
+
+
+def fits(device: Any, q: Array, k: Array, v: Array) -> bool:
+    """Whether the kernels take these arrays. Others are left to the definition, which writes the scores to memory: head
+    sizes beyond 128, leading axes that broadcast, or more than two of them, FP16 on GPUs before Turing (their Tensor
+    Cores want other fragments), and FP32 whose products a policy wants rounded to TF32.
+    """
+    sizes, lead = (q.shape[-1], v.shape[-1]), q.shape[:-2]
+    exact = device.compute_capability() >= 75 if q.dtype == float16 else not current_policy().tf32
+    alike = len(lead) <= 2 and lead == k.shape[:-2] == v.shape[:-2]
+    short = math.prod(lead) * max(q.shape[-2], k.shape[-2]) <= LONGEST
+    return exact and alike and short and 0 < min(sizes) <= max(sizes) <= HEADS[-1]
+
+
+def heads(x: Array) -> Array:
+    """x (B, L, E) or (B, H, L, E) with the axis H."""
+    return x if x.ndim == 4 else x[:, None]
+
+
+def like_leading(q: Array, *arrays: Array) -> tuple:
+    """The arrays (B, H, ...) without H where q has no such axis."""
+    return arrays if q.ndim == 4 else tuple([x[:, 0] for x in arrays])
+
+
+def with_neighbours(xp: Any, x: Array) -> Array:
+    """x, or a copy of it, whose columns are neighbours in memory."""
+    return x if x.strides[-1] == x.itemsize or x.shape[-1] == 1 else contiguous(xp, x)
+
+
+def made(xp: Any, x: Array, columns: int) -> Array:
+    """Room for an array like x, with so many columns, in the memory order that the kernels write: B, L, H, E."""
+    b, h, n = heads(x).shape[:3]
+    return xp.empty((b, n, h, columns), x.dtype).swapaxes(1, 2)
+
+
+def by_rows(xp: Any, x: Array) -> Array:
+    """x, or a copy of it, with H and in that memory order."""
+    return contiguous(xp, heads(x).swapaxes(1, 2)).swapaxes(1, 2)
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
 
 
 def scaled_dot_product_attention(
@@ -32,57 +234,92 @@ def scaled_dot_product_attention(
     query: (..., L, E), key: (..., S, E), value: (..., S, Ev); leading axes broadcast. Returns (..., L, Ev).
     attn_mask: broadcasts to (..., L, S); bool (True: may be attended to), or floating (added; FP32 beside FP16 query
     is added in FP32). is_causal: row i attends to columns 0 to i. A row that may attend to nothing gives 0, as in
-    PyTorch. scale: 1 / sqrt(E) by default; its root multiplies query and key before their product, so that no product
-    overflows FP16 that would fit it after scaling. dropout_p: of the weights, always applied.
+    PyTorch. scale: 1 / sqrt(E) by default. dropout_p: of the weights, always applied.
 
     What a mask excludes is set to -inf, which FP16 has: no large negative constant is needed, and none overflows.
     TypeError for `enable_gqa`; ValueError for shapes that do not match, and for attn_mask together with is_causal.
     """
+    op = "scaled_dot_product_attention"
     if enable_gqa:
-        raise TypeError("scaled_dot_product_attention: argument `enable_gqa` is not supported: repeat key and value")
+        raise TypeError(f"{op}: argument `enable_gqa` is not supported: repeat key and value")
     if is_causal and attn_mask is not None:
-        raise ValueError("scaled_dot_product_attention: expected either attn_mask or is_causal, got both")
-    mask = causal_mask(query, key) if is_causal else attn_mask
-    return attend("scaled_dot_product_attention", query, key, value, mask, dropout_p, scale)[0]
-
-
-def causal_mask(query: Tensor, key: Tensor) -> Tensor:
-    """(L, S), True where column j <= row i."""
-    arange = backend.of(query.data).xp.arange
-    return Tensor(arange(key.shape[-2]) <= arange(query.shape[-2])[:, None])
+        raise ValueError(f"{op}: expected either attn_mask or is_causal, got both")
+    return attend(op, query, key, value, attn_mask, dropout_p, scale, flag(op, "is_causal", is_causal))[0]
 
 
 def attend(
-    op: str, query: Any, key: Any, value: Any, mask: Any, dropout_p: float = 0.0, scale: float | None = None
-) -> tuple[Tensor, Tensor]:
-    """(attention, its weights (..., L, S) after dropout); see `scaled_dot_product_attention`."""
+    op: str,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    causal: bool = False,
+    need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """(attention, its weights (..., L, S) after dropout if needed); see `scaled_dot_product_attention`."""
+    q, k, v, shape = _checked(op, query, key, value, mask)
+    factor = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale)
+    p, device = number(op, "dropout_p", dropout_p, 0, 1), backend.of(q.data)
+    if need_weights or 0 in shape:
+        if causal:
+            arange = device.xp.arange
+            mask = Tensor(arange(shape[-1]) <= arange(shape[-2])[:, None])
+        # the root of the scale comes first, so that no product overflows FP16 that would fit it after scaling
+        root = math.sqrt(abs(factor))
+        return weighted(op, matmul(mul(q, math.copysign(root, factor)), mul(k, root).transpose(-2, -1)), v, mask, p)
+    alone = len(shape) == 2  # the op wants a batch
+    if alone:
+        q, shape = q.unsqueeze(0), (1, *shape)
+    kept = Tensor(device.uniform(shape) >= p) if p else None
+    y = Attention.apply(q, k, v, mask, kept, scale=factor, causal=causal, dropout_p=p)
+    return y.squeeze(0) if alone else y, None
+
+
+def _checked(op: str, query: Any, key: Any, value: Any, mask: Any) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
+    """query, key and value, and the shape of the scores; TypeError or ValueError for what does not fit."""
     q, k, v = floating(op, "query", query), floating(op, "key", key), floating(op, "value", value)
-    if min(q.ndim, k.ndim, v.ndim) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+    shapes = q.shape, k.shape, v.shape
+    if min(map(len, shapes)) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         raise ValueError(
             f"{op}: expected query (..., L, E), key (..., S, E) and value (..., S, Ev), got {q.shape}, {k.shape} and "
             f"{v.shape}"
         )
-    factor = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale)
-    root = math.sqrt(abs(factor))
-    scores = matmul(mul(q, math.copysign(root, factor)), mul(k, root).transpose(-2, -1))
-    return weighted(op, scores, v, mask, dropout_p)
+    try:
+        scores = (*np.broadcast_shapes(*[shape[:-2] for shape in shapes]), q.shape[-2], k.shape[-2])
+    except ValueError:
+        raise ValueError(
+            f"{op}: expected leading axes of query, key and value that broadcast, got {q.shape}, {k.shape} and "
+            f"{v.shape}"
+        ) from None
+    if mask is not None:
+        _check_mask(op, mask)
+        if mask.ndim > len(scores) or any(m not in (1, n) for m, n in zip(mask.shape[::-1], scores[::-1])):
+            raise ValueError(f"{op}: expected attn_mask that broadcasts to (..., L, S) = {scores}, got {mask.shape}")
+    return q, k, v, scores
+
+
+def _check_mask(op: str, mask: Any) -> None:
+    if tensor(op, "attn_mask", mask).dtype != bool and mask.dtype not in FLOATING:
+        raise TypeError(f"{op}: expected `attn_mask` to be bool or floating, got {mask.dtype}")
 
 
 def weighted(op: str, scores: Tensor, value: Tensor, mask: Any, dropout_p: float = 0.0) -> tuple[Tensor, Tensor]:
-    """(weights value, the weights softmax(scores + mask), after dropout): what all kinds of attention end in.
+    """(weights value, the weights softmax(scores + mask), after dropout): what attention ends in where its scores are
+    stored. Made of small ops.
 
     scores: (..., L, S), value: (..., S, Ev), mask: None, or the attn_mask of `scaled_dot_product_attention`.
     """
-    hidden, none = None, None
-    if mask is not None and tensor(op, "attn_mask", mask).dtype != bool:
-        if mask.dtype not in FLOATING:
-            raise TypeError(f"{op}: expected `attn_mask` to be bool or floating, got {mask.dtype}")
-        wide = (mask.dtype, scores.dtype) == (float32, float16)
-        scores = add(scores.float() if wide else scores, mask)
-        hidden = mask.detach() == -INF
-    elif mask is not None:
-        hidden = ~mask
-    if hidden is not None:
+    none = None
+    if mask is not None:
+        _check_mask(op, mask)
+        if mask.dtype == bool:
+            hidden = ~mask
+        else:
+            wide = (mask.dtype, scores.dtype) == (float32, float16)
+            scores = add(scores.float() if wide else scores, mask)
+            hidden = mask.detach() == -INF
         none = hidden.all(axis(op, -1, hidden.ndim), keepdim=True)  # rows that see nothing: uniform weights, then 0
         scores = masked_fill(masked_fill(scores, hidden, -INF), none, 0)
     weights = dropout(softmax(scores, -1).to(value.dtype), dropout_p)
