@@ -84,6 +84,8 @@ TABLES = {
 }
 PRODUCTS = ("correlate", "weight_gradient", "direct")  # kernels of convolutions that multiply begin so
 OUTSIDE = "direct"  # and those that do so without Tensor Cores
+# and of attention: how many of a kernel's products go over, or along, the columns of q and k, and those of v
+ATTENTION = {"attention": (1, 1), "attention_queries": (2, 1), "attention_keys": (2, 2)}
 ITEMSIZE = {2: 2, 0: 4, 1: 8}  # of cudaDataType_t: FP16, FP32, FP64
 
 
@@ -156,12 +158,16 @@ class Walk:
             return
         if any(a.name in ("addresses", "pairs") for a in arguments):
             raise ValueError(f"{name} finds its arrays in a table: say in TABLES what it reads and writes")
+        named = {a.name: x for a, x in zip(arguments, values, strict=True)}
         sizes: Counter[bool] = Counter()
         for argument, x in zip(arguments, values, strict=True):
-            sizes[argument.constant] += getattr(x, "nbytes", 0) if argument.pointer else 0
-        op = here.running
-        multiplies = name.startswith(PRODUCTS) and isinstance(op, (Conv2d, ConvTranspose2d))
-        self.note(name, sizes[True], sizes[False], convolution(op) if multiplies else 0)
+            sizes[argument.constant] += x.nbytes if isinstance(x, Array) else 0
+        op, operations = here.running, 0
+        if name.startswith(PRODUCTS) and isinstance(op, (Conv2d, ConvTranspose2d)):
+            operations = convolution(op)
+        elif name.rpartition("_")[0] in ATTENTION:
+            operations = attention(ATTENTION[name.rpartition("_")[0]], named)
+        self.note(name, sizes[True], sizes[False], operations)
 
     def foreign(self, name: str, operands: tuple, result: Any) -> None:
         """An operation of CuPy's own."""
@@ -191,6 +197,14 @@ def convolution(op: Any) -> int:
     x, w = op.saved[:2]
     positions = x.shape[2:] if isinstance(op, ConvTranspose2d) else op.geometry.output(*x.shape[2:])
     return 2 * w.size * x.shape[0] * math.prod(positions)
+
+
+def attention(products: tuple[int, int], named: dict[str, Any]) -> int:
+    """Multiplications and additions of one of its kernels, for the pairs of a query and a key that sees it."""
+    b, h, length, width = named["q"].shape
+    keys = int(named["keys"])
+    pairs = sum(min(i + 1, keys) for i in range(length)) if named["causal"] else length * keys
+    return 2 * b * h * pairs * (products[0] * width + products[1] * int(named["value_width"]))
 
 
 # --------------------------------------------------------------------------------------------- what stands for the GPU

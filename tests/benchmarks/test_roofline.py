@@ -59,6 +59,25 @@ def test_products_by_hand(capability):
     assert product.bound(roofline.Hardware("", "90", 1e12, 1e3, 1.0)) == "Tensor Cores"
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_by_hand(causal):
+    """Nothing else is launched, and nothing with an element for each pair of a query and a key is written or read."""
+    b, h, n, keys, e, ev = 2, 3, 1000, 1500, 64, 32
+    with roofline.walking("90") as walk:
+        q, k, v = tensor(b, h, n, e), tensor(b, h, keys, e), tensor(b, h, keys, ev)
+        y = ops.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        y.backward(meta.empty((b, n, h, ev), "float16").swapaxes(1, 2))  # as it comes from joined heads
+    row, pairs = b * h * n, b * h * (n * (n + 1) // 2 if causal else n * keys)
+    in_q, in_k, in_v, in_y, statistic = 2 * row * e, 2 * b * h * keys * e, 2 * b * h * keys * ev, 2 * row * ev, 4 * row
+    found = {name: (w.launches, w.read, w.written, w.operations) for name, w in walk.work.items()}
+    read = in_q + in_k + in_v
+    assert found == {
+        "attention_64": (1, read, in_y + statistic, 2 * pairs * (e + ev)),
+        "attention_queries_64": (1, read + 2 * in_y + statistic, in_q + statistic, 2 * pairs * (2 * e + ev)),
+        "attention_keys_64": (1, read + in_y + 2 * statistic, in_k + in_v, 2 * pairs * (2 * e + 2 * ev)),
+    }
+
+
 def test_a_kernel_outside_of_the_tensor_cores():
     work, on = roofline.Work("direct_gradient"), roofline.Hardware("", "90", 1e12, 1e3, 1.0)
     work.add(read=8, written=8, operations=3)
