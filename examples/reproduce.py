@@ -30,7 +30,8 @@ import tinymp as mp
 from . import report, sequences, table1, table2, trials
 from .mnist import natural, positive
 
-TABLES: dict[str, Any] = {"table1": table1, "table2": table2, "table3": sequences.TABLE3, "figure5": sequences.FIGURE5}
+TABLES: dict[str, Any] = {"table1": table1, "table2": table2}
+TABLES |= {table.name: table for table in (sequences.TABLE3, sequences.FIGURE4, sequences.FIGURE5)}
 
 
 class Cell(NamedTuple):

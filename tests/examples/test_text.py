@@ -54,7 +54,7 @@ def test_corpus_of_a_file(tmp_path):
 def test_bad_text_is_named(tmp_path):
     for content, message in (
         (b"", "empty: expected a text of many words, got 0"),
-        (b"\xff\xfe", "empty: expected .* UTF-8"),
+        (b"one\r\n\xff\xfe", "empty, line 2: expected .* UTF-8"),
     ):
         (tmp_path / "empty").write_bytes(content)
         with pytest.raises(ValueError, match=message):

