@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,20 +66,20 @@ class Corpus(NamedTuple):
     held_out: np.ndarray
 
 
-def corpus(data: str | None, size: int) -> Corpus:
+def corpus(data: str | None, size: int, split: Callable[[str], list[str]] = words) -> Corpus:
     """The plays, or the UTF-8 text in the file `data`. The last tenth of each text is held out; the vocabulary, of at
-    most `size` words, is made of the rest.
+    most `size` words, is made of the rest. split: what cuts a text into words; `list`, into characters.
 
     ValueError for an empty text or one that is not UTF-8, OSError for a file that cannot be read; see `plays`.
     """
     name, texts = ("Shakespeare's plays", plays()) if data is None else (Path(data).name, [read(Path(data))])
     training, held_out = [], []
-    for tokens in map(words, texts):
+    for tokens in map(split, texts):
         end = round(len(tokens) * (1 - HELD_OUT))
         training += tokens[:end]
         held_out += tokens[end:]
     if not training or not held_out:
-        raise ValueError(f"{name}: expected a text of many words, got {len(training) + len(held_out)}")
+        raise ValueError(f"{name}: expected a longer text, got {len(training) + len(held_out)} words or characters")
     vocabulary = Vocabulary(training, size)
     return Corpus(name, vocabulary, vocabulary.encode(training), vocabulary.encode(held_out))
 
@@ -143,43 +143,55 @@ def read(path: Path) -> str:
 
 
 class KneserNey:
-    """An interpolated Kneser-Ney bigram model (Kneser & Ney, 1995; Chen & Goodman, 1999, section 2.7), for the share of
+    """An interpolated Kneser-Ney n-gram model (Kneser & Ney, 1995; Chen & Goodman, 1999, section 2.7), for the share of
     the context that a network must use more of.
 
-        p(w | v) = max(c(v w) - D, 0) / c(v) + D N(v .) / c(v) p(w)
-        p(w) = max(N(. w) - D', 0) / N(. .) + D' N(w) / N(. .) 1 / V
+        p_n(w | v) = max(c(v w) - D, 0) / c(v) + D N(v .) / c(v) p_{n-1}(w | v'),    p_0 = 1 / size
 
-    c counts in training; N(v .) is how many different words follow v, N(. w) how many different words precede w,
-    N(. .) how many different bigrams there are, N(w) how many different words follow another. D = n1 / (n1 + 2 n2), of
-    the n1 bigrams seen once and the n2 seen twice; D' likewise, of words with one or two predecessors. p(w | v) = p(w)
-    after a v that was never seen.
+    w: a word after a context v of n - 1 words; v': v without its first word. c(v w) counts in training where n is
+    `order`, below it how many different words come before v w; c(v) is its sum over w; N(v .) is how many different
+    words follow v. D = n1 / (n1 + 2 n2), of the n1 counts of 1 and the n2 of 2. p_n = p_{n-1} after a v that was never
+    seen.
 
-    stream: the training words, integers in [0, size).
+    stream: the training words, integers in [0, size). order: the longest n; size^order must be below 2^63.
     """
 
-    def __init__(self, stream: np.ndarray, size: int) -> None:
-        self.size = size
-        self.pairs, self.counts = np.unique(stream[:-1] * size + stream[1:], return_counts=True)  # sorted
-        before, after = np.divmod(self.pairs, size)
-        self.contexts = np.bincount(stream[:-1], minlength=size)  # c(v)
-        self.followers = np.bincount(before, minlength=size)  # N(v .)
-        predecessors = np.bincount(after, minlength=size)  # N(. w)
-        self.discount, less = discount(self.counts), discount(predecessors)
-        rest = less * np.count_nonzero(predecessors) / size
-        self.unigrams = (np.maximum(predecessors - less, 0) + rest) / len(self.pairs)
+    def __init__(self, stream: np.ndarray, size: int, order: int = 2) -> None:
+        self.size, self.order = size, order
+        self.levels: list[tuple] = []  # of n = order, order - 1, ... 1
+        grams, counts = np.unique(self.numbered(stream), return_counts=True)
+        for n in range(order, 0, -1):
+            contexts, first = np.unique(grams // size, return_index=True)
+            followers = np.diff(first, append=len(grams))
+            self.levels.append((grams, counts, contexts, np.add.reduceat(counts, first), followers, discount(counts)))
+            grams, counts = np.unique(grams % size ** (n - 1), return_counts=True)
+
+    def numbered(self, stream: np.ndarray) -> np.ndarray:
+        """Each `order` words in a row as one number, whose digits in base `size` they are."""
+        ends = len(stream) - self.order + 1
+        return sum(stream[i : i + ends] * self.size ** (self.order - 1 - i) for i in range(self.order))
 
     def probability(self, context: np.ndarray, word: np.ndarray) -> np.ndarray:
-        """p(word | context) for arrays of words."""
-        pair = context * self.size + word
-        place = np.minimum(np.searchsorted(self.pairs, pair), len(self.pairs) - 1)
-        count = np.where(self.pairs[place] == pair, self.counts[place], 0)
-        total = np.maximum(self.contexts[context], 1)
-        share = np.where(self.contexts[context], self.discount * self.followers[context] / total, 1.0)
-        return np.maximum(count - self.discount, 0) / total + share * self.unigrams[word]
+        """p(word | context) for arrays of words, and of contexts: order - 1 words as one number."""
+        p = np.full(len(word), 1 / self.size)
+        for n, (grams, counts, contexts, totals, followers, less) in enumerate(reversed(self.levels), 1):
+            v = context % self.size ** (n - 1)
+            place, known = _find(contexts, v)
+            gram, seen = _find(grams, v * self.size + word)
+            total = np.where(known, totals[place], 1)
+            share = np.where(known, less * followers[place] / total, 1.0)
+            p = np.where(seen, np.maximum(counts[gram] - less, 0), 0) / total + share * p
+        return p
 
     def perplexity(self, context: np.ndarray, word: np.ndarray) -> float:
         """exp of the mean of -log p(word | context)."""
-        return float(np.exp(-np.log(self.probability(context, word)).mean()))
+        return float(np.exp(-np.log(self.probability(context.reshape(-1), word.reshape(-1))).mean()))
+
+
+def _find(among: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where values are in a sorted array, and whether they are."""
+    place = np.minimum(np.searchsorted(among, values), len(among) - 1)
+    return place, among[place] == values
 
 
 def discount(counts: np.ndarray) -> float:

@@ -316,7 +316,7 @@ def test_an_empty_text_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         run(tmp_path / "empty.txt", tmp_path)
     assert stopped.value.code == 2
-    assert "empty.txt: expected a text of many words, got 0" in capsys.readouterr().err
+    assert "empty.txt: expected a longer text, got 0" in capsys.readouterr().err
 
 
 def test_a_model_larger_than_memory_is_refused(novel, tmp_path, capsys, monkeypatch):

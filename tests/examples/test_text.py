@@ -51,9 +51,16 @@ def test_corpus_of_a_file(tmp_path):
     assert corpus.held_out.tolist() == [3, 4, 0, 0]  # c d e z: e is beyond the size, z is not in the training part
 
 
+def test_characters(tmp_path):
+    (tmp_path / "text").write_text("abcabcabca" * 3)
+    corpus = text.corpus(str(tmp_path / "text"), 100, list)
+    assert sorted(corpus.vocabulary.words[1:]) == ["a", "b", "c"]
+    assert (len(corpus.training), len(corpus.held_out)) == (27, 3)
+
+
 def test_bad_text_is_named(tmp_path):
     for content, message in (
-        (b"", "empty: expected a text of many words, got 0"),
+        (b"", "empty: expected a longer text, got 0 words"),
         (b"one\r\n\xff\xfe", "empty, line 2: expected .* UTF-8"),
     ):
         (tmp_path / "empty").write_bytes(content)
@@ -145,7 +152,7 @@ def test_by_hand():
     """a b a b a c: bigrams ab 2, ba 2, ac 1, so D = 1 / (1 + 2 * 2) = 1/5; all words have one predecessor: D' = 1/2."""
     a, b, c = 0, 1, 2
     model = text.KneserNey(np.array([a, b, a, b, a, c]), 4)
-    assert model.discount == 1 / 5
+    assert model.levels[0][-1] == 1 / 5
     # p(b) = (1 - 1/2) / 3 + 1/2 * 3/3 * 1/4 = 7/24; p(b | a) = (2 - 1/5) / 3 + 1/5 * 2/3 * 7/24
     np.testing.assert_allclose(model.probability(np.array([a]), np.array([b])), 9 / 15 + 2 / 15 * 7 / 24)
     # c is never followed: p(. | c) = p(.); the fourth word was never seen: 1/2 * 1/4
@@ -164,6 +171,37 @@ def test_against_the_formula(seed):
     test = rng.integers(0, size, 30)
     perplexity = np.exp(-np.log(expected[test[:-1], test[1:]]).mean())
     assert model.perplexity(test[:-1], test[1:]) == pytest.approx(perplexity)
+
+
+def test_three_words():
+    """One level more, by the definition; and what is never seen, and sums."""
+    stream, size = [0, 1, 2, 0, 1, 2, 0, 1, 3, 0, 2, 1, 0, 1], 5
+    model = text.KneserNey(np.array(stream), size, order=3)
+    lower = text.KneserNey(np.array(stream), size)  # its unigrams are those of the trigrams' model
+    triples = Counter(zip(stream, stream[1:], stream[2:]))
+    before = Counter((v, w) for _, v, w in triples)  # how many different words come before v w
+    less, lesser = (text.discount(np.array(list(counts.values()))) for counts in (triples, before))
+
+    def bigram(v, w):
+        p, c = lower.probability(np.array([4]), np.array([w]))[0], sum(n for (a, _), n in before.items() if a == v)
+        if not c:
+            return p
+        return max(before[v, w] - lesser, 0) / c + lesser * sum(a == v for a, _ in before) / c * p
+
+    def trigram(u, v, w):
+        c = sum(n for (a, b, _), n in triples.items() if (a, b) == (u, v))
+        if not c:
+            return bigram(v, w)
+        share = less * sum((a, b) == (u, v) for a, b, _ in triples) / c
+        return max(triples[u, v, w] - less, 0) / c + share * bigram(v, w)
+
+    numbers = np.arange(size**3)
+    context, word = np.divmod(numbers, size)
+    expected = [float(trigram(n // 25, n // 5 % 5, n % 5)) for n in numbers]
+    got = model.probability(context, word)
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+    np.testing.assert_allclose(got.reshape(25, 5).sum(1), 1)
+    np.testing.assert_array_equal(model.numbered(np.array([1, 2, 3, 4])), [25 + 10 + 3, 50 + 15 + 4])
 
 
 def test_discount():
