@@ -3,7 +3,7 @@
     python -m examples.gpt
     python -m examples.gpt --compare    with and without loss scaling
 
-The step is in `trials.train`. Where FP16 loses in it: python -m examples.gpt_audit, and docs/attention.md.
+The step is in `trials.train`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ class Gpt(program.Task):
 
     name = "gpt"
     measures: ClassVar = {"bits per character": "", "perplexity": ""}
-    unit = "characters"
+    higher = False
+    unit, items = "characters", "windows"
     steps, batch, lr, clip = 1500, 16, 4e-3, 1.0
 
     def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
         self.options = options
         self.text = c = text.corpus(options.data, 10_000, list)
         self.vocabulary, length = len(c.vocabulary), options.length
@@ -61,7 +63,7 @@ class Gpt(program.Task):
     def batches(self, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         random, window = np.random.default_rng(seed), np.arange(self.options.length + 1)
         while True:
-            starts = random.integers(0, len(self.text.training) - self.options.length, self.options.batch)
+            starts = random.integers(0, len(self.text.training) - self.options.length, self.batch)
             rows = self.text.training[starts[:, None] + window]
             yield rows[:, :-1], rows[:, 1:]
 
@@ -77,7 +79,7 @@ class Gpt(program.Task):
         stream, length, total, n = self.text.held_out, self.options.length, 0.0, 0
         new = (length + 1) // 2  # characters of a window that the one before has not predicted
         starts = np.arange(0, len(stream) - length, new)
-        for some in np.array_split(starts, -(-len(starts) // self.options.batch)):
+        for some in np.array_split(starts, -(-len(starts) // self.batch)):
             rows = mp.tensor(stream[some[:, None] + np.arange(length + 1)]).to(model.wte.weight.device)
             logits, targets = model(rows[:, :-1])[:, -new:], rows[:, -new:]
             total += ops.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum").item()

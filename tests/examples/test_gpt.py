@@ -1,0 +1,87 @@
+"""The GPT program, tiny: what it prints and writes, how it judges, and what it refuses."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from examples import gpt
+
+pytestmark = pytest.mark.cpu
+TINY = ["--layers", "1", "--width", "16", "--heads", "2", "--length", "8", "--batch", "4", "--device", "cpu"]
+
+
+@pytest.fixture
+def rhyme(tmp_path):
+    """A text that repeats itself."""
+    path = tmp_path / "rhyme.txt"
+    path.write_text("one two three four five\nsix seven eight nine ten\n" * 40)
+    return path
+
+
+def options(rhyme, *more):
+    return ["--data", str(rhyme), *TINY, "--out", str(rhyme.parent / "out"), *map(str, more)]
+
+
+def test_learns_and_writes(rhyme, capsys):
+    runs = gpt.main(options(rhyme, "--steps", 60, "--lr", 0.02, "--characters", 30, "--temperature", 0.1))
+    said = capsys.readouterr().out
+    assert "rhyme.txt: 1,764 characters to learn from, 196 held out, 17 different ones" in said
+    assert "bits per character of Kneser-Ney 6-grams" in said
+    for label in ("fp32", "mixed"):
+        scores = runs[label].scores
+        assert scores["bits per character"] < 0.6 * math.log2(17)
+        assert scores["perplexity"] == pytest.approx(2 ** scores["bits per character"])
+        assert f"{label} writes:\n\n" in said
+    kept = json.loads((rhyme.parent / "out" / "report.json").read_text())
+    assert set(kept["runs"]) == {"fp32", "mixed"}
+    assert kept["runs"]["mixed"]["bytes"]["weights"] < 0.6 * kept["runs"]["fp32"]["bytes"]["weights"]
+    assert (rhyme.parent / "out" / "report.png").exists()
+
+
+@pytest.mark.parametrize("length", [1, 7, 8])
+def test_every_character_is_judged_once(rhyme, length):
+    """A model that knows the frequencies alone has their cross-entropy, however the text is cut into windows."""
+    task = gpt.Gpt(gpt.parser().parse_args(options(rhyme, "--length", length)))
+    seen = []
+
+    class Frequencies:
+        wte = task.model().wte
+
+        def __call__(self, rows):
+            seen.append(rows.numpy())
+            return mp.tensor(np.broadcast_to(np.arange(20, dtype="float32") / 7, (*rows.shape, 20)).copy())
+
+    got = task.scores(Frequencies())["bits per character"]
+    new = (length + 1) // 2
+    n = (len(task.text.held_out) - length + new - 1) // new * new
+    targets = task.text.held_out[length - new + 1 :][:n]
+    logits = np.arange(20) / 7
+    expected = np.log2(np.exp(logits).sum()) - (logits / np.log(2))[targets].mean()
+    assert got == pytest.approx(expected, rel=1e-6)
+
+
+def test_batches_follow_the_seed(rhyme):
+    task = gpt.Gpt(gpt.parser().parse_args(options(rhyme)))
+    a, b, c = (next(task.batches(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(a, b)
+    assert (a[0] != c[0]).any()
+    np.testing.assert_array_equal(a[0][:, 1:], a[1][:, :-1])
+    assert task.size(a) == 32
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--length", "500"], "expected more than --length 500 characters to be judged by, got 196"),
+        (["--heads", "3"], "expected d_model to be a multiple of nhead, got 16 and 3"),
+        (["--data", "nowhere.txt"], "nowhere.txt"),
+        (["--dropout", "1"], "expected a share from 0 to below 1, got 1"),
+    ],
+)
+def test_refused(rhyme, more, message, capsys):
+    with pytest.raises(SystemExit):
+        gpt.main(options(rhyme, *more))
+    assert message in capsys.readouterr().err
