@@ -95,6 +95,7 @@ OPERATORS = {
     "array": ("__array__",), "iter": ("len",), "int": ("item",), "float": ("item",), "format": ("item",),
     "index": ("item",), "reversed": ("len",), "contains": ("eq", "any", "bool"),
     "to": ("device",),
+    **dict.fromkeys(["BahdanauAttention", "LuongAttention"], ("linear",)),  # the layers in them
     "Sequential": ("relu", "tanh"),  # the modules in it
     **{
         f"Transformer{name}": (f"Transformer{part}Layer", "MultiheadAttention", "linear", "layer_norm")
@@ -211,6 +212,11 @@ class Dice:
             return mp.Tensor(np.zeros((1,) * (1 if op == "index_select" else len(shape)), "int64"))
         if op in ("__and__", "__or__", "__invert__") and name == "input":
             return self.tensor(dtype="bool")
+        if re.search("Bahdanau|Luong|RowConv", op) and name in ("query", "memory", "input", "mask", "keys"):
+            masked = mp.Tensor(np.array([[True, False, True], [True] * 3]))
+            return (
+                {"mask": masked, "keys": None}[name] if name in ("mask", "keys") else self.tensor((2, 3, 2), floating)
+            )
         if "attention" in op.lower() and name in ("query", "key", "value"):
             return self.tensor((2, 3, 4), floating)
         if re.search("nn.(Transformer|Positional)", op) and name in ("src", "tgt", "memory", "input"):
@@ -339,7 +345,7 @@ BY_NAME: dict[str, Callable[[Dice], Any]] = {
     "data source gradient": lambda d: d.tensor() if d.chance(0.7) else d.junk(),
     "generator sampled hx": lambda d: None,
     "modules args": lambda d: [nn.ReLU(), nn.Tanh()],
-    "input_size hidden_size": lambda d: 2,
+    "input_size hidden_size query_size memory_size": lambda d: 2,
     "num_embeddings embedding_dim num_classes": lambda d: d.small(1, 5),
 }
 

@@ -48,12 +48,12 @@ def test_calls_reach_what_they_call(layers):
 
     tried = [t for t in among if t.name.startswith("nn.") == layers]
     with fuzz.limited():
-        for i in range(20 * len(tried)):
+        for i in range(30 * len(tried)):
             made = fuzz.call(1, i, tried)
             fuzz.run(made._replace(target=made.target._replace(function=noting(made.target))))
-    assert len(returned) > 20 * len(tried) * (0.2 if layers else 0.5)  # a layer has two calls to fit
+    assert len(returned) > 30 * len(tried) * (0.2 if layers else 0.5)  # a layer has two calls to fit
     missing = {t.name for t in tried} - set(returned)
-    assert len(missing) < len(tried) / 10, missing
+    assert len(missing) < len(tried) / 10, sorted(missing)
 
 
 def test_a_call_is_always_the_same():

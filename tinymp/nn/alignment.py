@@ -62,7 +62,10 @@ class Alignment(Module):
             mask = length_mask(name, lengths, shape[1], shape[0], memory.device)
         elif mask is not None and (tensor(name, "mask", mask).shape != shape[:2] or mask.dtype != bool):
             raise ValueError(f"{name}: expected `mask` to be bool {shape[:2]}, got {mask.dtype} {mask.shape}")
-        scores = self.scores(q if q.ndim == 3 else q.unsqueeze(1), self.keys(memory) if keys is None else keys)
+        keys = self.keys(memory) if keys is None else floating(name, "keys", keys)
+        if keys.ndim != 3 or keys.shape[:2] != shape[:2]:
+            raise ValueError(f"{name}: expected `keys` to be self.keys(memory), for {shape[:2]}, got {keys.shape}")
+        scores = self.scores(q if q.ndim == 3 else q.unsqueeze(1), keys)
         context, weights = weighted(name, scores, memory, None if mask is None else mask.unsqueeze(1))
         return (context, weights) if q.ndim == 3 else (context.squeeze(1), weights.squeeze(1))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from .. import ops
 from ..arguments import flag, floating, integers, tensor
@@ -130,6 +131,10 @@ class CTCLoss(_Loss):
     blank: int = 0
     reduction: str = "mean"
     zero_infinity: bool = False
+
+    def forward(self, log_probs: Tensor, targets: Any, input_lengths: Any, target_lengths: Any) -> Tensor:
+        """The loss of log_probs (T, N, C)."""
+        return super().forward(log_probs, targets, input_lengths, target_lengths)
 
 
 class SampledSoftmaxLoss(Linear):
