@@ -74,6 +74,18 @@ def test_against_the_formula(options, masks, added):
     np.testing.assert_allclose(weights.numpy(), each.mean(1), rtol=1e-10, atol=1e-12)
 
 
+def test_a_causal_hint():
+    """PyTorch's: without weights the mask is not looked at, where nothing else masks."""
+    m, x = build(), mp.tensor(randn(L, B, E))
+    later = mp.tensor(np.triu(np.ones((L, L), bool), 1))
+    expected = m(x, x, x, attn_mask=later)[0].numpy()
+    for masks in ({}, {"is_causal": True}, {"is_causal": True, "key_padding_mask": ops.zeros(B, L) > 0}):
+        y, _ = m(x, x, x, need_weights=False, attn_mask=later, **masks)
+        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-12, atol=1e-14)
+    y, _ = m(x, x, x, need_weights=False, attn_mask=~later & later, is_causal=True)
+    np.testing.assert_allclose(y.numpy(), expected, rtol=1e-12, atol=1e-14)
+
+
 def test_layouts_and_weights():
     m, x = build(), inputs()
     m.batch_first = True

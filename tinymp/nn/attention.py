@@ -94,12 +94,14 @@ class MultiheadAttention(Module):
         query: (L, B, E), key: (S, B, kdim), value: (S, B, vdim); with batch_first the first two axes change places, and
         without a batch there is no B. key_padding_mask: (B, S), attn_mask: (L, S) or (B heads, L, S): bool, True where
         a key must not be attended to (the opposite of `ops.scaled_dot_product_attention`), or floating, to be added.
-        is_causal: a hint, as in PyTorch; attn_mask must be given all the same.
+        is_causal: a hint, as in PyTorch: attn_mask must be given all the same, and where it is all that masks and no
+        weights are needed, row i attends to columns 0 to i without a look at it.
 
         cache: a dict, empty at first, that keeps the projected keys and values, (B, S, E) each. Those of this call are
         put after those of the calls before, and S is the length of all: generating text, only what is new is computed.
         """
         name = "MultiheadAttention"
+        is_causal, need_weights = flag(name, "is_causal", is_causal), flag(name, "need_weights", need_weights)
         inputs = {"query": query, "key": key, "value": value}
         axes = {floating(name, label, x).ndim for label, x in inputs.items()}
         if axes not in ({2}, {3}):
@@ -123,9 +125,11 @@ class MultiheadAttention(Module):
         for more_k, more_v in self._more(k, batch):
             k, v, extra = ops.cat([k, more_k], 1), ops.cat([v, more_v], 1), extra + 1
         q, k, v = (t.reshape(batch, t.shape[1], self.num_heads, self.head_dim).transpose(1, 2) for t in (q, k, v))
-        mask = self._mask(q, k, attn_mask, key_padding_mask, extra)
+        alone = attn_mask is not None and attn_mask.shape == (length, length) and key_padding_mask is None and not extra
+        causal = is_causal and alone and not need_weights and k.shape[2] == length
+        mask = None if causal else self._mask(q, k, attn_mask, key_padding_mask, extra)
         p = self.dropout if self.training else 0.0
-        y, weights = attend(name, q, k, v, mask, p, need_weights=flag(name, "need_weights", need_weights))
+        y, weights = attend(name, q, k, v, mask, p, None, causal, need_weights)
         y = self.out_proj(y.transpose(1, 2).reshape(batch, length, self.embed_dim))
         y = y.squeeze(0) if not batched else y if self.batch_first else y.transpose(0, 1)
         if weights is None or not need_weights:
