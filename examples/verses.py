@@ -76,7 +76,7 @@ def verses() -> list[tuple[str, str]]:
     except sqlite3.Error as error:
         raise ValueError(f"{file}: expected a table `bible` with English and French verses: {error}") from None
     # where the two count differently, Segond's text names the other number: (89:40)
-    return [tuple(re.sub(r"\(\d+[:-]\d+\)", "", verse) for verse in pair) for pair in found]
+    return [tuple(re.sub(r"\(\d+[:-]\d+b?\)?", "", verse) for verse in pair) for pair in found]
 
 
 def aligned(data: str) -> list[tuple[str, str]]:
