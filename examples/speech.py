@@ -20,7 +20,7 @@ import numpy as np
 import tinymp as mp
 from tinymp import data, models, nn, ops, optim
 
-from . import program, trials, utterances
+from . import program, report, trials, utterances
 from .utterances import Utterance, warped
 
 TRAINING, HELD_OUT = 2000, 200  # utterances that eSpeak speaks
@@ -122,13 +122,14 @@ class Speech(program.Task):
 
     def show(self, folder: Path, shown: dict[str, tuple[mp.Policy, nn.Module]]) -> str:
         some = self.held_out[:SHOWN]
+        longest = max(some, key=lambda one: len(one.frames))
         heard, seen = {}, {}
         for label, (policy, model) in shown.items():
             model.eval()
             with mp.no_grad(), mp.use(policy):
                 heard[label] = self.heard(model, some)
-                seen[label] = self.log_probs(model, self.together(some[:1]))[0].numpy()[:, 0]
-        draw(folder / "alignment.png", some[0], seen, self.alphabet)
+                seen[label] = self.log_probs(model, self.together([longest]))[0].numpy()[:, 0]
+        draw(folder / "alignment.png", longest, seen, self.alphabet)
         width = max(map(len, ("said", *heard)))
         lines = [f"wrote {folder / 'alignment.png'}", f"the first {len(some)} that were held out:"]
         for i, one in enumerate(some):
@@ -195,28 +196,31 @@ def draw(path: Path, one: Utterance, seen: dict[str, np.ndarray], alphabet: str)
 
     seen: ln p of the classes, (frames, classes), by the models' labels.
     """
-    with trials.figure(path, 2, len(seen), (8 * len(seen), 8)) as axes:
+    with trials.figure(path, 2, len(seen), (9 * len(seen), 7)) as axes:
         from matplotlib import font_manager
 
         font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
 
-        def written(text: str) -> str:  # a character that the font lacks as its code point
-            return " ".join(c if font.get_char_index(ord(c)) else f"{ord(c):x}" for c in text.replace(" ", "␣"))
+        def written(text: str) -> str:  # characters that the font lacks as their code points
+            return "".join(c if font.get_char_index(ord(c)) else f"[{ord(c):x}]" for c in text)
 
         seconds, top = len(one.frames) * utterances.STEP, utterances.RATE / 2000
-        for (upper, lower), (label, log_probs) in zip(axes.T, seen.items()):
+        for (upper, lower), (label, log_probs), color in zip(axes.T, seen.items(), report.COLORS):
             upper.imshow(one.frames.T, origin="lower", aspect="auto", cmap="Greys", extent=(0, seconds, 0, top))
-            best, at = log_probs.argmax(1), (np.arange(len(log_probs)) + 0.5) * seconds / len(log_probs)
-            for begin in np.flatnonzero((best > 0) & (best != np.r_[0, best[:-1]])):
-                upper.axvline(at[begin], color="#0072b2", linewidth=0.8, alpha=0.7)
-                upper.text(at[begin], 1.02 * top, written(alphabet[best[begin] - 1]), color="#0072b2", ha="center")
-            upper.set(xlabel="seconds", ylabel="kHz")
-            upper.set_title(f"{label} hears {one.source}", pad=22)
-            lower.plot(at, np.exp(log_probs[:, 0]), color="0.7", linestyle=":", label="blank")
+            best, p = log_probs.argmax(1), np.exp(log_probs)
+            at = (np.arange(len(p)) + 0.5) * seconds / len(p)
+            lower.plot(at, p[:, 0], color="0.6", linestyle=":", label="blank")
             for c in sorted({*best.tolist()} - {0}):
-                lower.plot(at, np.exp(log_probs[:, c]), label=written(alphabet[c - 1]))
-            lower.set(xlabel="seconds", ylabel="probability", xlim=(0, seconds), ylim=(0, 1.02))
-            lower.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=12, fontsize=9, frameon=False)
+                lower.plot(at, p[:, c], color=color)
+            for i in np.flatnonzero((best > 0) & (best != np.r_[0, best[:-1]])):
+                character = written(alphabet[best[i] - 1]).replace(" ", "␣")
+                upper.axvline(at[i], color=color, linewidth=0.8, alpha=0.7)
+                upper.text(at[i], 1.02 * top, character, color=color, ha="center")
+                lower.text(at[i], p[i, best[i]] + 0.02, character, color=color, ha="center")
+            upper.set(xlabel="seconds", ylabel="kHz")
+            upper.set_title(f"{label}: “{written(one.text)}”, {Path(one.source).name}", pad=22)
+            lower.set(xlabel="seconds", ylabel="probability", xlim=(0, seconds), ylim=(0, 1.1))
+            lower.legend(frameon=False)
 
 
 TASK = Speech

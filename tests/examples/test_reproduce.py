@@ -90,6 +90,7 @@ def test_table2(digits, tmp_path, here, monkeypatch, capsys):
 
 
 def test_table3(tmp_path, here, monkeypatch, capsys):
+    pytest.importorskip("espeakng_loader")
     monkeypatch.setattr(speech, "TRAINING", 8)
     monkeypatch.setattr(speech, "HELD_OUT", 2)
     monkeypatch.setattr(speech, "SCALE", models.Scale(width=1 / 320, depth=1 / 3))

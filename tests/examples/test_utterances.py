@@ -12,6 +12,7 @@ from scipy.io import wavfile
 from examples import utterances
 from examples.utterances import BANDS, HELD_OUT, LANGUAGES, RATE, VOICES, recorded, spectrogram, synthesised
 
+pytest.importorskip("espeakng_loader")
 pytestmark = pytest.mark.cpu
 
 
