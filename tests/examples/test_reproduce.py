@@ -99,9 +99,12 @@ def test_table3(tmp_path, here, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "Held-out CER, %: the mean over the seeds 0, in brackets the least and the most; 4 utterances" in printed
     assert re.search(r"\| English \| eSpeak NG's voices \| 2 \| 2.2 \| 1.99 \| – \| ", printed)
-    assert re.search(r"\| Mandarin \| eSpeak NG's voices \| 2 \| 15.82 \| 15.01 \| – \| ", printed)
+    assert re.search(
+        r"\| Mandarin \| eSpeak NG's voices \| 2 \| 15.82 \| 15.01 \| – \| 80 % less accurate \| ", printed
+    )
     runs = json.loads((tmp_path / "out" / "table3.json").read_text())["runs"]
-    assert len(runs) == 6
+    assert len(runs) == 8
+    assert {run["policy"] for run in runs} == {"FP32", "MIXED", "NO_MASTER"}
     assert all(run["scores"]["CER"] == run["score"] > 0 for run in runs)
     assert (tmp_path / "out" / "table3.png").read_bytes()[:4] == b"\x89PNG"
 
