@@ -41,7 +41,7 @@ class Batch(NamedTuple):
 
 
 class Speech(program.Task):
-    """Characters from spectrograms."""
+    """Characters from spectrograms. Mandarin is written without spaces: a word of its WER is a whole sentence."""
 
     name, unit, items, higher = "speech", "frames", "utterances", False
     measures: ClassVar = {"CER": "%", "CER with beam search": "%", "WER": "%"}
@@ -77,9 +77,9 @@ class Speech(program.Task):
         sampler = data.BucketBatchSampler(lengths // BUCKET, self.batch, drop_last=True, generator=random)
         while True:
             for rows in sampler:
-                factors = np.exp(random.uniform(-WARP, WARP, len(rows)))
-                some = [(self.training[i], factor) for i, factor in zip(rows, factors)]
-                yield self.together([one._replace(frames=warped(one.frames, factor)) for one, factor in some])
+                some = [self.training[i] for i in rows]
+                factors = np.exp(random.uniform(-WARP, WARP, len(some)))
+                yield self.together([one._replace(frames=warped(one.frames, f)) for one, f in zip(some, factors)])
 
     def together(self, some: Sequence[Utterance]) -> Batch:
         """A batch of utterances."""
@@ -104,13 +104,15 @@ class Speech(program.Task):
 
     def heard(self, model: nn.Module, some: Sequence[Utterance], beam: int = 0) -> list[str]:
         """What it makes of utterances: the best class of each frame, or by beam search the best of many texts."""
-        found = {}
+        found, blank = {}, np.log(np.eye(1, len(self.alphabet) + 1, dtype=np.float32) + 1e-30)
         for rows in np.array_split(np.argsort([len(one.frames) for one in some]), -(-len(some) // 32)):
             log_probs, lengths = self.log_probs(model, self.together([some[i] for i in rows]))
+            numbers = log_probs.numpy()
+            numbers = np.where(np.isnan(numbers), blank, numbers)  # a model that has diverged hears nothing
             if beam:
-                best = [first for first, *_ in models.ctc_beam_search(log_probs, lengths, beam_width=beam)]
+                best = [first for first, *_ in models.ctc_beam_search(numbers, lengths, beam_width=beam)]
             else:
-                best = models.ctc_greedy(log_probs, lengths)
+                best = models.ctc_greedy(numbers, lengths)
             for i, transcript in zip(rows, best):
                 found[i] = "".join(self.alphabet[c - 1] for c in transcript.labels)
         return [found[i] for i in range(len(some))]

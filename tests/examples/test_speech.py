@@ -11,7 +11,7 @@ import tinymp as mp
 from examples import speech, utterances
 from examples.speech import Speech
 from examples.utterances import BANDS, Corpus, Utterance
-from tinymp import models
+from tinymp import models, nn
 
 pytestmark = pytest.mark.cpu
 
@@ -87,6 +87,15 @@ def test_heard_in_any_order(corpus):
         together = work.heard(model, corpus.held_out)
         assert together == [work.heard(model, [one])[0] for one in corpus.held_out]
         assert len(work.heard(model, corpus.held_out, beam=2)) == len(corpus.held_out)
+
+
+def test_a_model_that_has_diverged_hears_nothing(corpus, tmp_path):
+    work = task()
+    model = work.model()
+    with mp.no_grad(), mp.use(mp.FP32):
+        nn.init.constant_(model.output.bias, np.nan)
+        assert work.scores(model.eval()) == {"CER": 1, "CER with beam search": 1, "WER": 1}
+    assert "said  ab  (voice 8)" in work.show(tmp_path, {"fp32": (mp.FP32, model)})
 
 
 def test_rates():
