@@ -122,6 +122,9 @@ def _share(text: str) -> float:
     return value
 
 
+TASK = Gpt
+
+
 def main(arguments: list[str] | None = None) -> dict[str, program.trials.Trial]:
     """Run the trainings, print the table, write report.json and report.png, and let the models write."""
     return program.main(Gpt, parser(), arguments)

@@ -267,6 +267,16 @@ def test_language_model(tmp_path):
     assert same.curve == run.curve != other.curve
 
 
+@pytest.mark.parametrize("name", ["gpt", "speech", "translation"])
+def test_any_program_can_be_ablated(name):
+    """It has what `_program` asks of it."""
+    from importlib import import_module
+
+    example = import_module(f"examples.{name}")
+    assert issubclass(example.TASK, example.program.Task) and example.TASK.name == name
+    assert isinstance(example.TASK.higher, bool) and example.parser().parse_args([]).steps is None
+
+
 def test_dcgan(tmp_path):
     from examples import images
 
@@ -285,7 +295,7 @@ def test_dcgan(tmp_path):
     ("arguments", "message"),
     [
         (["mnst"], "no example is called 'mnst'; did you mean mnist?"),
-        (["zzz"], "there are mnist, dcgan, language_model, and FILE.py:FUNCTION"),
+        (["zzz"], "there are mnist, dcgan, language_model, translation, speech, gpt, and FILE.py:FUNCTION"),
         (["mnist", "--only", "mastr"], "no decision is called 'mastr'"),
         (["mnist", "--policy", "mixed"], "--policy is for mnist alone"),
         (["mnist", "--seed=3"], "--seed is for mnist alone"),

@@ -170,9 +170,9 @@ def workload(name: str, arguments: list[str], steps: int | None, out: Path) -> W
         if arguments:
             raise ValueError(f"{name} takes no options, got {' '.join(arguments)}")
         return _own(name, steps)
-    if name not in _EXAMPLES:
-        near = difflib.get_close_matches(name, _EXAMPLES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_EXAMPLES)}, and FILE.py:FUNCTION"
+    if name not in EXAMPLES:
+        near = difflib.get_close_matches(name, EXAMPLES, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(EXAMPLES)}, and FILE.py:FUNCTION"
         raise ValueError(f"no example is called {name!r}; {hint}")
     for option in ("--policy", "--seed", "--seeds"):
         if any(a.split("=")[0] == option for a in arguments):
@@ -188,7 +188,7 @@ def workload(name: str, arguments: list[str], steps: int | None, out: Path) -> W
     options.device = backend.default_device() if options.device == "auto" else options.device
     backend.get(options.device)
     options.out.mkdir(parents=True, exist_ok=True)
-    return _EXAMPLES[name](example, options)
+    return EXAMPLES[name](example, options)
 
 
 def _mnist(example: Any, options: Any) -> Workload:
@@ -226,7 +226,8 @@ def _program(example: Any, options: Any) -> Workload:
     return Workload(task.name, f"held-out {measure}", task.higher, train, _scaler(example.program, task.loss_scale))
 
 
-_EXAMPLES = {"mnist": _mnist, "dcgan": _dcgan, "language_model": _program}
+_PROGRAMS = ("language_model", "translation", "speech", "gpt")
+EXAMPLES = {"mnist": _mnist, "dcgan": _dcgan, **dict.fromkeys(_PROGRAMS, _program)}
 
 
 def _scaler(example: Any, scale: Any) -> optim.LossScaler:

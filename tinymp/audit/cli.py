@@ -24,7 +24,7 @@ from typing import Any
 
 from .. import backend
 from ..info import __version__, info
-from .ablate import Ablation, decisions, workload
+from .ablate import EXAMPLES, Ablation, decisions, workload
 from .audit import Audit, audit
 from .explain import explain, overview
 from .ledger import COLUMNS, NUMBERS, Rows
@@ -72,7 +72,7 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     a.epilog = f"columns: {', '.join(COLUMNS)}"
 
     a = command("ablate", _ablate, "train with each precision decision flipped: which are needed there?")
-    a.add_argument("example", metavar="EXAMPLE", help="mnist, dcgan, language_model, or FILE.py:FUNCTION")
+    a.add_argument("example", metavar="EXAMPLE", help=f"{', '.join(EXAMPLES)}, or FILE.py:FUNCTION")
     a.add_argument("--steps", type=_positive, metavar="N", help="length of each run (default: the example's)")
     a.add_argument("--seeds", type=_positive, default=3, metavar="K", help="runs per decision (default: 3)")
     a.add_argument("--only", metavar="NAME,...", help="these decisions alone (default: all)")
