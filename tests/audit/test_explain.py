@@ -11,8 +11,8 @@ import pytest
 
 import tinymp as mp
 from tinymp import nn, ops, optim, precision
-from tinymp.audit import topics
-from tinymp.audit.ablate import EXAMPLES, DECISIONS
+from tinymp.audit import ablate, topics
+from tinymp.audit.ablate import DECISIONS
 from tinymp.audit.audit import Audit
 from tinymp.audit.explain import _field, explain, names, ops_of, overview
 from tinymp.autograd import Op
@@ -173,7 +173,7 @@ def test_text_refers_to_what_there_is():
     assert {word for word in words if word != word.lower()} <= own
     for name, topic in known.items():
         assert set(topic.see) <= set(known)
-        assert topic.ablate in EXAMPLES
+        assert topic.ablate in ablate.EXAMPLES
         assert set(topic.decisions) <= {d.name for d in DECISIONS}
         for paper, cited in re.findall(r"(MPT|NVG)(.*?)(?=MPT|NVG|$)", topic.source):
             sections = set(re.findall(r"\d+(?:\.\d+)+", cited))
