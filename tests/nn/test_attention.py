@@ -17,7 +17,7 @@ PER_HEAD = np.arange(B * HEADS * L * S).reshape(B * HEADS, L, S) % 3 == 1
 def build(**options):
     m = FP64.cast(nn.MultiheadAttention(E, HEADS, **options))
     for i, p in enumerate(m.parameters()):
-        p.write(randn(*p.shape, seed=i) * 0.5)
+        p.write(mp.tensor(randn(*p.shape, seed=i) * 0.5).data)
     return m
 
 
@@ -111,7 +111,7 @@ def test_gradients_reach_every_parameter():
     start, h, values = [host(p.data).copy() for p in parameters], 2.0**-17, []
     for sign in (1, -1):
         for p, w, v in zip(parameters, start, directions):
-            p.write(w + sign * h * v)
+            p.write(mp.tensor(w + sign * h * v).data)
         values.append((m(*x)[0] * dy).sum().item())
     np.testing.assert_allclose(got, (values[0] - values[1]) / (2 * h), rtol=1e-6)
 

@@ -142,6 +142,7 @@ def test_scores_stay_in_range_and_masks_do_not_overflow():
     assert np.isfinite(host(q.grad)).all()
 
 
+@pytest.mark.cpu
 def test_dropout_against_the_formula(monkeypatch):
     """What it keeps is drawn before anything is computed, and again the same in the backward pass."""
     kept = np.random.default_rng(3).random((2, 3, L, S)) < 0.75
