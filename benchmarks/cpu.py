@@ -96,6 +96,7 @@ NETWORKS = [  # name, function in steps.py, the target for mixed / PyTorch FP32
     ("MNIST CNN step", "mnist_cnn", "<= 1.2"),
     ("LSTM 2 x 256 step", "lstm", "<= 1.4"),
     ("Translation 2 x 256 step", "translation", "<= 1.5"),
+    ("GPT 4 x 128 step", "gpt", "<= 1.5"),
     ("DCGAN 64 x 64 step", "gan", "<= 1.3"),
     ("ResNet-20 step", "resnet", "<= 1.4"),
     ("ResNet-50 evaluation, one image", "evaluation", "<= 1.6"),

@@ -21,6 +21,7 @@ rng = np.random.default_rng(0)
 DIGITS, LABELS = rng.standard_normal((64, 1, 28, 28), np.float32), rng.integers(0, 10, 64)
 VOCABULARY, WORDS = 64, rng.integers(0, 64, (2, 64, 32))  # 64 steps, batch 32: the words, and those that follow them
 SENTENCES = rng.integers(4, 4000, (2, 21, 32))  # 20 words, batch 32, and their translations with a first word
+CHARACTERS = rng.integers(0, 77, (2, 16, 128))  # windows of 128, batch 16, and the characters that follow
 FACES = rng.standard_normal((32, 1, 64, 64), np.float32)
 PICTURES, CLASSES = rng.standard_normal((32, 3, 32, 32), np.float32), rng.integers(0, 10, 32)
 SCENES = rng.standard_normal((8, 3, 128, 128), np.float32)
@@ -143,6 +144,41 @@ def torch_translation() -> Step:
         context = scores.softmax(2) @ memory.transpose(0, 1)
         y, _ = m["upper"](torch.cat([y, context.transpose(0, 1)], 2), (more_h, more_c))
         return torch.nn.functional.cross_entropy(m["output"](y).flatten(0, 1), target[1:].flatten())
+
+    return _torch_step(m, loss)
+
+
+def gpt(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
+    """A step of the GPT example: 4 blocks, 128 wide, 4 heads, 77 characters; windows of 128, batch 16, no dropout."""
+    mp.manual_seed(0)
+    model = policy.cast(tinymp_models.GPT(77, 128, 128, 4, 4, dropout=0.0))
+    characters, following = mp.tensor(CHARACTERS[0]), mp.tensor(CHARACTERS[1].reshape(-1))
+    return _step(model, lambda: ops.cross_entropy(model(characters).flatten(0, 1), following), policy, scaler)
+
+
+def torch_gpt() -> Step:
+    """The same in FP32, with PyTorch's fused attention."""
+    import torch
+    from torch.nn import functional
+
+    m = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(77, 128), "position": torch.nn.Embedding(128, 128)})
+    for i in range(4):
+        for name, rows in (("qkv", 384), ("out", 128), ("up", 512)):
+            m[f"{name}{i}"] = torch.nn.Linear(128, rows)
+        m[f"down{i}"] = torch.nn.Linear(512, 128)
+    for i in range(9):
+        m[f"norm{i}"] = torch.nn.LayerNorm(128)
+    characters, following = torch.from_numpy(CHARACTERS[0]), torch.from_numpy(CHARACTERS[1].reshape(-1))
+
+    def loss() -> Any:
+        x = m["embedding"](characters) + m["position"].weight
+        for i in range(4):
+            parts = m[f"qkv{i}"](m[f"norm{2 * i}"](x)).unflatten(-1, (3, 4, 32)).permute(2, 0, 3, 1, 4)
+            y = functional.scaled_dot_product_attention(*parts, is_causal=True)
+            x = x + m[f"out{i}"](y.transpose(1, 2).flatten(2))
+            hidden = functional.gelu(m[f"up{i}"](m[f"norm{2 * i + 1}"](x)), approximate="tanh")
+            x = x + m[f"down{i}"](hidden)
+        return functional.cross_entropy((m["norm8"](x) @ m["embedding"].weight.T).flatten(0, 1), following)
 
     return _torch_step(m, loss)
 
@@ -290,6 +326,7 @@ NETWORKS: dict[str, tuple[Callable[..., Step], Callable[..., Step]]] = {  # in t
     "mnist_cnn": (mnist_cnn, torch_mnist_cnn),
     "lstm": (lstm, torch_lstm),
     "translation": (translation, torch_translation),
+    "gpt": (gpt, torch_gpt),
     "gan": (gan, torch_gan),
     "resnet": (resnet, torch_resnet),
     "evaluation": (evaluation, torch_evaluation),
