@@ -117,6 +117,15 @@ def to_ours(x: Any) -> Any:
         return mp.tensor(x.detach().numpy(), requires_grad=x.requires_grad)
     if isinstance(x, torch.dtype):
         return str(x).removeprefix("torch.")
+    if isinstance(x, torch.nn.TransformerEncoderLayer):  # of which a TransformerEncoder is made
+        attention, options = (
+            x.self_attn,
+            (x.norm1.eps, x.self_attn.batch_first, x.norm_first, x.linear1.bias is not None),
+        )
+        sizes = attention.embed_dim, attention.num_heads, x.linear1.out_features
+        return nn.TransformerEncoderLayer(*sizes, x.dropout.p, to_ours(x.activation), *options)
+    if callable(x) and (name := getattr(x, "__name__", "")) and x is getattr(torch.nn.functional, name, None):
+        return getattr(ops, name)
     return str(x) if isinstance(x, torch.device) else x
 
 
