@@ -2,6 +2,7 @@
 
     python -m examples.gpt
     python -m examples.gpt --compare    with and without loss scaling
+    python -m examples.gpt --audit      where FP16 loses in it: docs/attention.md
 
 The step is in `trials.train`.
 """
@@ -19,7 +20,7 @@ import numpy as np
 import tinymp as mp
 from tinymp import models, nn, ops, optim
 
-from . import program, text
+from . import gpt_audit, program, text
 from .mnist import natural, positive, rate
 
 
@@ -87,7 +88,7 @@ class Gpt(program.Task):
         return {"bits per character": total / n / math.log(2), "perplexity": math.exp(total / n)}
 
     def show(self, folder: pathlib.Path, trained: dict[str, tuple[mp.Policy, nn.Module]]) -> str:
-        """What each model writes."""
+        """What each model writes, and the audit of the last."""
         o, words = self.options, self.text.vocabulary.words
         start = mp.tensor(self.text.vocabulary.encode(["\n"])[None])
         said = []
@@ -98,6 +99,8 @@ class Gpt(program.Task):
                 )
             lines = "".join(words[i] for i in written.cpu().numpy()[0])
             said.append(f"{label} writes:\n\n{lines.strip()}")
+        if o.audit:
+            said.append(gpt_audit.audited(self, model, o.device, folder))
         return "\n\n".join(said)
 
 
@@ -112,6 +115,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--dropout", type=_share, default=0.0, help="in training (default: 0: no character is seen twice)")
     p.add_argument("--characters", type=natural, default=400, help="that each model writes at the end (default: 400)")
     p.add_argument("--temperature", type=rate, default=0.8, help="of these; 1: as it learned (default: 0.8)")
+    p.add_argument("--audit", action="store_true", help="audit a step of the last model, and draw audit.png")
     p.add_argument("--top-k", type=positive, metavar="K", help="draw from the K most probable characters alone")
     return p
 

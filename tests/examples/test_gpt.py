@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 
 import tinymp as mp
-from examples import gpt
+from examples import gpt, gpt_audit
+from tinymp.audit.listener import Place
 
 pytestmark = pytest.mark.cpu
 TINY = ["--layers", "1", "--width", "16", "--heads", "2", "--length", "8", "--batch", "4", "--device", "cpu"]
@@ -70,6 +72,38 @@ def test_batches_follow_the_seed(rhyme):
     assert (a[0] != c[0]).any()
     np.testing.assert_array_equal(a[0][:, 1:], a[1][:, :-1])
     assert task.size(a) == 32
+
+
+def test_audit(rhyme, capsys):
+    gpt.main(options(rhyme, "--steps", 3, "--layers", 2, "--characters", 5, "--audit"))
+    said = capsys.readouterr().out
+    for what in gpt_audit.ORDER:
+        blocks = {line.split("|")[1].split(", ")[-1].strip() for line in said.splitlines() if f"| {what}" in line}
+        assert {"block 0", "block 1"} <= blocks or what == "gradients of logits", what
+    assert re.search(r"\| FP32 \| 3\.\d+ \| 0.00% \|", said)
+    assert "residual stream changed nothing" in said
+    assert (rhyme.parent / "out" / "audit.png").exists()
+
+
+def test_what_became_of_values():
+    values = gpt_audit.Values()
+    x = np.array([0, 1, -2, 2.0**-15, -(2.0**-26), 2.0**-60], "float32")
+    values.add(x, x.astype("float16"))
+    assert (values.n, values.zero, values.subnormal, values.largest) == (5, 2, 1, 2)
+    at = {e: values.exponents[e - gpt_audit.FIRST] for e in (0, 1, -15, -26, gpt_audit.FIRST)}
+    assert at == {0: 1, 1: 1, -15: 1, -26: 1, gpt_audit.FIRST: 1}
+    assert values.exponents.sum() == 5
+
+
+def test_scores_are_those_that_are_seen():
+    watched, (q, k) = gpt_audit.Watched(3), np.random.default_rng(0).standard_normal((2, 3, 4)).astype("float16")
+    place = Place("gpt.h.1.self_attn", gpt_audit.ATTENTION, "forward", None, "", "")
+    watched.product(place, q, k.T, "float32")
+    watched.product(place, np.zeros((3, 3), "float16"), k, "float32")  # weights and values: others
+    scores = watched.found["scores (not stored)", 1]
+    expected = np.tril(q.astype(float) @ k.T.astype(float)) / 2
+    assert scores.n == 6
+    assert scores.largest == pytest.approx(np.abs(expected).max(), rel=1e-3)
 
 
 @pytest.mark.parametrize(

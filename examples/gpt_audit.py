@@ -1,0 +1,251 @@
+"""Where does FP16 lose in a Transformer: in the scores, in softmax, in the residual stream?
+
+python -m examples.gpt --audit      what docs/attention.md shows
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tinymp as mp
+from tinymp import nn
+from tinymp.audit.ledger import Ledger
+from tinymp.audit.listener import Instrument, Place
+from tinymp.audit.shadow import Errors, Shadow
+
+from . import program, report, trials
+
+ATTENTION = "scaled_dot_product_attention"
+SEED = 1_000_003  # of the batch that is looked at
+FIRST = -45  # exponents below it are counted there
+SCALES = 1.0, 128.0, 65536.0
+POLICIES = {
+    "FP32": mp.FP32,
+    "mixed": mp.MIXED,
+    "attention: FP16 accumulators": replace(mp.FP16_ACCUMULATE, only=(ATTENTION,)),
+    "attention: FP16 sums in softmax": replace(mp.FP16_REDUCTIONS, only=(ATTENTION,)),
+    "layer norms: FP16 sums": replace(mp.FP16_REDUCTIONS, only=("layer_norm",)),
+    "all products: FP16 accumulators": mp.FP16_ACCUMULATE,
+    "all sums: FP16": mp.FP16_REDUCTIONS,
+}
+
+
+@dataclass
+class Values:
+    """What became of some numbers, which are to be stored in FP16: counts, the largest before, and their exponents."""
+
+    n: int = 0
+    zero: int = 0
+    subnormal: int = 0
+    largest: float = 0.0
+    squares: float = 0.0
+    exponents: np.ndarray = field(default_factory=lambda: np.zeros(17 - FIRST, int))
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> None:
+        """x in FP32, rounded to y. What is exactly 0, as behind a mask, does not count."""
+        x, y = x[x != 0], y[x != 0]
+        size = np.abs(x)
+        self.n += x.size
+        self.zero += int((y == 0).sum())
+        self.subnormal += int(((y != 0) & (np.abs(y) < 2.0**-14)).sum())
+        self.largest = max(self.largest, float(size.max(initial=0.0)))
+        self.squares += float((size.astype(float) ** 2).sum())
+        places = np.clip(np.frexp(size)[1] - 1, FIRST, 16) - FIRST
+        self.exponents += np.bincount(places, minlength=17 - FIRST)
+
+
+class Watched(Instrument):
+    """The numbers that the page is about.
+
+    found     {(what, block): Values}, -1 for what lies outside of the blocks
+    absorbed  [additions to the residual stream that changed nothing, all additions]
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length, self.found, self.absorbed = length, {}, [0, 0]
+
+    def share_lost(self, what: str) -> str:
+        """Of all blocks."""
+        all_of_it = [v for (name, _), v in self.found.items() if name == what]
+        return f"{sum(v.zero for v in all_of_it) / sum(v.n for v in all_of_it):.2%}"
+
+    def _note(self, what: str, place: Place, x: Any, y: Any) -> None:
+        block = re.search(r"\.h\.(\d+)", place.module)
+        values = self.found.setdefault((what, int(block[1]) if block else -1), Values())
+        values.add(mp.backend.to_cpu(x), mp.backend.to_cpu(y))
+
+    def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
+        if place.op == ATTENTION and place.phase == "forward" and b.shape[-2:] == (a.shape[-1], self.length):
+            a, b = (mp.backend.to_cpu(v).astype(np.float32) for v in (a, b))
+            scores = np.tril(a @ b) * np.float32(a.shape[-1] ** -0.5)  # those that the mask lets through
+            with np.errstate(over="ignore"):
+                self._note("scores (not stored)", place, scores, scores.astype(np.float16))
+
+    def rounded(self, place: Place, x: Any, y: Any) -> None:
+        inside = x.shape[-2:] == (self.length, self.length)
+        if place.op == ATTENTION and place.phase == "forward" and inside:
+            self._note("softmax weights", place, x, y)
+        elif place.op == ATTENTION and inside and (x < 0).any():  # the others are the weights again
+            self._note("gradients of scores", place, x, y)
+        elif place.op == "add":
+            what = "residual stream" if place.phase == "forward" else "gradients of the residual stream"
+            self._note(what, place, x, y)
+        elif place.op == "cross_entropy":
+            self._note("gradients of logits", place, x, y)
+
+    def ran(self, place: Place, op: Any, inputs: tuple, outputs: tuple) -> None:
+        if place.op == "add" and place.phase == "forward" and ".h." in place.module:
+            x, branch = (mp.backend.to_cpu(v.data) for v in inputs[:2])
+            lost = (mp.backend.to_cpu(outputs[0]) == x) & (branch != 0)
+            self.absorbed[0] += int(lost.sum())
+            self.absorbed[1] += int((branch != 0).sum())
+
+
+class Step(NamedTuple):
+    """A forward and backward pass: the loss, and the weight gradients without their scale, in one row."""
+
+    loss: float
+    gradient: np.ndarray
+
+
+def step(
+    task: program.Task, model: nn.Module, batch: Any, policy: mp.Policy, scale: float, *instruments: Instrument
+) -> Step:
+    """One pass under a policy, whose storage the model has; instruments listen to it."""
+    with mp.use(policy), mp.audit(*instruments):
+        loss = task.loss(model, batch)
+        (loss * scale).backward()
+    rows = [mp.backend.to_cpu(p.grad).astype(np.float64).reshape(-1) / scale for p in model.parameters()]
+    model.zero_grad()
+    return Step(loss.item(), np.concatenate(rows))
+
+
+def table(head: tuple, rows: list[tuple]) -> str:
+    """Markdown; the first column is text, the others are numbers."""
+    lines = [head, ("---", *["---:"] * (len(head) - 1)), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def values_table(found: dict[tuple, Values], scale: float) -> str:
+    """By what and layer: size, and what storing lost."""
+    rows = []
+    for (what, layer), v in sorted(found.items(), key=lambda item: (ORDER.index(item[0][0]), item[0][1])):
+        factor = scale if "gradients" in what else 1.0
+        where = f"{what}, block {layer}" if layer >= 0 else f"{what}" + (", embedding" if "stream" in what else "")
+        rms = (v.squares / max(v.n, 1)) ** 0.5
+        sizes = (f"{rms / factor:.2g}", f"{v.largest / factor:.3g}")
+        rows.append((where, *sizes, f"{v.zero / v.n:.2%}", f"{v.subnormal / v.n:.1%}"))
+    return table(("", "root mean square", "largest", "became 0", "subnormal"), rows)
+
+
+ORDER = (
+    "scores (not stored)",
+    "softmax weights",
+    "residual stream",
+    "gradients of logits",
+    "gradients of the residual stream",
+    "gradients of scores",
+)
+
+
+def errors_table(shadow: Shadow, count: int = 12) -> str:
+    """The ops that are furthest from an FP32 copy of the run, layers together; not those that only move numbers."""
+    sums: dict[tuple, tuple[Errors, Errors]] = {}
+    for row in shadow.rows:
+        part = re.sub(r"^.*\.h\.\d+\.?|^[^.]*\.?", "", row.module)
+        local, inherited = sums.setdefault((f"{part} {row.op}".strip(), row.phase), (Errors(), Errors()))
+        local.add(row.local)
+        inherited.add(row.inherited)
+    rounding = [item for item in sums.items() if item[1][0].max]
+    worst = sorted(rounding, key=lambda item: -item[1][1].mean)[:count]
+    rows = [(*key, *[f"{v:.3g}" for e in errors for v in (e.mean, e.max)]) for key, errors in worst]
+    return table(("op", "phase", "its own, mean", "its own, max", "inherited, mean", "inherited, max"), rows)
+
+
+def stream_table(shadow: Shadow) -> str:
+    """The error of the residual stream behind each block, and of its gradient before it."""
+    rows = {}
+    for row in shadow.rows:
+        if row.op == "add" and (block := re.search(r"\.h\.(\d+)$", row.module)):
+            rows.setdefault(int(block[1]), {}).setdefault(row.phase, Errors()).add(row.inherited)
+    cells = [(f"block {i}", *[f"{e[p].mean:.2f}" for p in ("forward", "backward")]) for i, e in sorted(rows.items())]
+    return table(("residual stream", "values, ulps", "gradients, ulps"), cells)
+
+
+def ledger_table(ledger: Any, count: int = 8) -> str:
+    """The ops of the backward pass whose roundings made the largest shares of numbers 0, layers together."""
+    sums: dict[str, list[int]] = {}
+    for row in ledger.rows:
+        if row.phase == "backward" and row.rounded:
+            part = re.sub(r"^.*\.h\.\d+\.?|^[^.]*\.?", "", row.module)
+            total = sums.setdefault(f"{part} {row.op}".strip(), [0, 0, 0])
+            for i, n in enumerate((row.rounded, row.zero, row.subnormal)):
+                total[i] += n
+    worst = sorted(sums.items(), key=lambda item: -item[1][1] / item[1][0])[:count]
+    rows = [(name, f"{n:,}", f"{zero / n:.2%}", f"{subnormal / n:.1%}") for name, (n, zero, subnormal) in worst]
+    return table(("backward of", "rounded", "became 0", "subnormal"), rows)
+
+
+def draw(path: Path, found: dict[tuple, Values], scale: float) -> None:
+    """The exponents: values left, gradients without their scale right, and where FP16 ends."""
+    sides = [w for w in ORDER if "gradients" not in w], [w for w in ORDER if "gradients" in w]
+    with trials.figure(path, 1, 2, (13, 4.6)) as axes:
+        for one, names, shift in zip(axes.flat, sides, (0, int(np.log2(scale)))):
+            for what, color in zip(names, report.COLORS):
+                counts = sum(v.exponents for (w, _), v in found.items() if w == what)
+                shares = 100 * counts / max(counts.sum(), 1)
+                one.stairs(shares, np.arange(FIRST, 18) - shift, color=color, linewidth=1.8, label=what)
+            for edge, label in ((-24, "2$^{-24}$"), (-14, "2$^{-14}$"), (16, "65,504")):
+                one.axvline(edge, color="0.35", linestyle="--", linewidth=1)
+                one.text(edge - 0.4, one.get_ylim()[1], label, ha="right", va="top", fontsize=8, rotation=90)
+            one.set(xlabel="exponent, floor(log2 |x|)", ylabel="share, %", xlim=(-46, 18))
+            one.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, fontsize=9, frameon=False)
+        axes.flat[0].set(title="Values")
+        axes.flat[1].set(title="Gradients, without a loss scale")
+
+
+def audited(task: program.Task, trained: nn.Module, device: str, folder: Path) -> str:
+    """What a step of a trained GPT loses, on a batch that it has not seen; as Markdown. It draws audit.png."""
+    state, batch = trained.state_dict(), next(task.batches(SEED))
+    length = batch[0].shape[1]
+
+    def one_step(policy: mp.Policy, scale: float, *instruments: Instrument) -> Step:
+        model = task.model()
+        model.load_state_dict(state, strict=False)  # the masters
+        return step(task, policy.cast(model).to(device), batch, policy, scale, *instruments)
+
+    exact = one_step(mp.FP32, 1.0)
+
+    def off(found: Step) -> str:
+        return f"{np.linalg.norm(found.gradient - exact.gradient) / np.linalg.norm(exact.gradient):.2%}"
+
+    lost = []
+    for scale in SCALES:
+        watched, ledger = Watched(length), Ledger()
+        found = one_step(mp.MIXED, scale, watched, ledger)
+        if scale == 1:
+            backward = ledger_table(ledger)
+        lost.append((f"{scale:g}", *[watched.share_lost(what) for what in ORDER if "gradients" in what], off(found)))
+    shadow = Shadow()
+    one_step(mp.MIXED, SCALES[-1], shadow)
+    variants = []
+    for name, policy in POLICIES.items():
+        found = one_step(policy, 1.0 if policy is mp.FP32 else SCALES[-1])
+        variants.append((name, f"{found.loss / np.log(2):.4f}", off(found)))
+    draw(folder / "audit.png", watched.found, SCALES[-1])
+    became_0 = [f"{what}: became 0" for what in ORDER if "gradients" in what]
+    tables = (
+        values_table(watched.found, SCALES[-1]),
+        f"{watched.absorbed[0] / watched.absorbed[1]:.2%} of the additions to the residual stream changed nothing.",
+        table(("loss scale", *became_0, "error of the weight gradients"), lost),
+        backward,
+        errors_table(shadow),
+        stream_table(shadow),
+        table(("the same step in", "bits per character", "error of the weight gradients"), variants),
+    )
+    return "\n\n".join([*tables, f"wrote {folder / 'audit.png'}"])
