@@ -145,7 +145,7 @@ def test_no_held_out_sentence_was_learned_from(monkeypatch):
         *corpus.held_out,
     ]
     assert Counter(map(len, corpus[1:3])) == {100: 2}
-    assert corpus.target.words[:5] == ["<pad>", "<unk>", "<s>", "</s>", ","]
+    assert corpus.target.words[:5] == ["<pad>", "<unk>", "<s>", "</s>", "."]
 
 
 def test_repeated_sentences_are_not_held_out(tmp_path):

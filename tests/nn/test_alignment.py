@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import host, randn
+from oracle import device_array, host, randn
 from tinymp import nn
 
 B, T, S, Q, M, H = 3, 4, 5, 6, 7, 8
@@ -14,8 +14,8 @@ HIDDEN = np.array([[0, 1, 0, 0, 1], [1, 1, 1, 1, 0], [0, 0, 1, 0, 0]], bool)
 MASKS = [
     ({}, np.ones((B, S), bool)),
     ({"lengths": LENGTHS}, np.arange(S) < np.array(LENGTHS)[:, None]),
-    ({"lengths": mp.tensor(LENGTHS)}, np.arange(S) < np.array(LENGTHS)[:, None]),
-    ({"mask": mp.tensor(~HIDDEN)}, ~HIDDEN),
+    ({"lengths": np.array(LENGTHS)}, np.arange(S) < np.array(LENGTHS)[:, None]),
+    ({"mask": ~HIDDEN}, ~HIDDEN),
 ]
 KINDS = {
     "additive": lambda: nn.BahdanauAttention(Q, M, H),
@@ -28,7 +28,7 @@ EACH = pytest.mark.parametrize("kind", KINDS)
 def build(kind, policy=FP64):
     m = policy.cast(KINDS[kind]())
     for i, p in enumerate(m.parameters()):
-        p.write(randn(*p.shape, seed=i).astype(p.master.dtype))
+        p.write(device_array(randn(*p.shape, seed=i).astype(p.master.dtype)))
     return m, randn(B, T, m.query_size, seed=8), randn(B, S, M, seed=9)
 
 
@@ -46,9 +46,10 @@ def oracle(m, q, memory, seen):
 
 
 @EACH
-@pytest.mark.parametrize(("masks", "seen"), MASKS, ids=["all", "lengths", "tensor", "mask"])
+@pytest.mark.parametrize(("masks", "seen"), MASKS, ids=["all", "list", "lengths", "mask"])
 def test_against_the_formula(kind, masks, seen):
     m, q, memory = build(kind)
+    masks = {name: given if isinstance(given, list) else mp.tensor(given) for name, given in masks.items()}
     context, weights = m(mp.tensor(q), mp.tensor(memory), **masks)
     expected = oracle(m, q, memory, seen)
     np.testing.assert_allclose(context.numpy(), expected[0], rtol=1e-10, atol=1e-12)
@@ -84,7 +85,7 @@ def test_gradients(kind):
     start, h, values = [host(p.data).copy() for p in leaves], 2.0**-17, []
     for sign in (1, -1):
         for p, w, v in zip(leaves, start, directions):
-            p.write(w + sign * h * v)
+            p.write(device_array(w + sign * h * v))
         values.append(value().item())
     np.testing.assert_allclose(got, (values[0] - values[1]) / (2 * h), rtol=1e-6)
 
