@@ -47,9 +47,9 @@ class DeepSpeech2(Module):
 
     From Deep Speech 2: channels, kernels and strides of the convolutions (section 3.5); GRU layers of 2,560 cells and a
     context of 80 frames, those of its best forward-only model; batch norm, ReLUs clipped at 20 and a dense layer before
-    the logits; 161 bands, of windows of 20 ms at 16 kHz; 29 classes: a to z, apostrophe, space and blank. That makes
-    115,533,053 parameters, for MPT "approximately 115 million". Our choice: what a GRU layer puts out is normalised for
-    the next one, not the products with its weights, as one op runs a whole layer.
+    the logits; 29 classes: a to z, apostrophe, space and blank. That makes 115,533,053 parameters, for MPT
+    "approximately 115 million". Our choice: 161 bands, those of windows of 20 ms at 16 kHz; and what a GRU layer puts
+    out is normalised for the next one, not the products with its weights, as one op runs a whole layer.
     """
 
     def __init__(
