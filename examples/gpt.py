@@ -52,7 +52,7 @@ class Gpt(program.Task):
             model = text.KneserNey(c.training, self.vocabulary, n)
             grams = model.numbered(c.held_out)
             bits = math.log2(model.perplexity(grams // self.vocabulary, grams % self.vocabulary))
-            self.baselines[f"Kneser-Ney {n}-grams, which saw all of the text,"] = bits
+            self.baselines[f"Kneser-Ney {n}-grams"] = bits
 
     def model(self) -> nn.Module:
         o = self.options
@@ -112,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--width", type=positive, default=128, help="numbers per character (default: 128)")
     p.add_argument("--heads", type=positive, default=4, help="of attention; they divide the width (default: 4)")
     p.add_argument("--length", type=positive, default=128, help="characters that are read at once (default: 128)")
-    p.add_argument("--dropout", type=_share, default=0.0, help="in training (default: 0: no character is seen twice)")
+    p.add_argument("--dropout", type=_share, default=0.0, help="in training (default: 0: the text is hardly read once)")
     p.add_argument("--characters", type=natural, default=400, help="that each model writes at the end (default: 400)")
     p.add_argument("--temperature", type=rate, default=0.8, help="of these; 1: as it learned (default: 0.8)")
     p.add_argument("--audit", action="store_true", help="audit a step of the last model, and draw audit.png")
