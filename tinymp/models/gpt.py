@@ -67,6 +67,8 @@ class GPT(Module):
         """
         if tensor("GPT", "input", input).ndim != 2 or not input.shape[1]:
             raise ValueError(f"GPT: expected input (B, L) with at least one token each, got {input.shape}")
+        if caches is not None and (not isinstance(caches, (list, tuple)) or len(caches) != self.n_layer):
+            raise ValueError(f"GPT: expected `caches` to be {self.n_layer} dicts, one per block, got {caches!r}")
         past = caches[0]["key"].shape[1] if caches and caches[0] else 0
         end, most = past + input.shape[1], self.wpe.num_embeddings
         if end > most:
