@@ -29,7 +29,7 @@ def test_readme_code_runs(capsys, gpu, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", *(f"docs/{n}.md" for n in ("audit", "gpu", "precision", "results/README"))]
+    "page", ["README.md", *(f"docs/{n}.md" for n in ("attention", "audit", "gpu", "precision", "results/README"))]
 )
 def test_links(page):
     path = ROOT / page
