@@ -32,6 +32,7 @@ class Gpt(program.Task):
     higher = False
     unit, items = "characters", "windows"
     steps, batch, lr, clip = 1500, 16, 4e-3, 1.0
+    shown = ("characters", "temperature", "top_k", "audit")
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)

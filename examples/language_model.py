@@ -163,6 +163,7 @@ class LanguageModeling(program.Task):
     name, unit, items = "language_model", "words", "columns"
     measures: ClassVar = {"perplexity": ""}
     higher = False
+    shown = ("words", "temperature")
 
     def __init__(self, options: argparse.Namespace) -> None:
         options.config = options.config or ("large-batch" if options.compare else "small")

@@ -30,6 +30,7 @@ class Task(abc.ABC):
     baselines  what simpler ways reach in the first measure, by name
     steps, batch, lr, loss_scale    how it is trained if the command line says nothing else
     clip       the largest norm of all gradients together
+    shown      options that matter only to what is shown at the end
     """
 
     name: ClassVar[str]
@@ -44,6 +45,7 @@ class Task(abc.ABC):
     lr: float
     clip: float
     loss_scale = "dynamic"
+    shown: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, options: argparse.Namespace) -> None:
         """Read the data. ValueError, OSError or ImportError say what is wrong with it, or with the options."""
@@ -138,12 +140,12 @@ def plans(task: Task, options: argparse.Namespace) -> dict[str, Plan]:
     return found
 
 
-def checkpoint(label: str, plan: Plan, options: argparse.Namespace) -> trials.Checkpoint | None:
+def checkpoint(task: Task, label: str, plan: Plan, options: argparse.Namespace) -> trials.Checkpoint | None:
     """Where a run is kept, if at all."""
     if options.checkpoint is None:
         return None
     path = options.checkpoint / f"{re.sub('[^a-z0-9_]+', '-', label)}.safetensors"
-    own = {name: str(value) for name, value in vars(options).items() if name not in OTHERS}
+    own = {name: str(value) for name, value in vars(options).items() if name not in (*OTHERS, *task.shown)}
     own |= {"policy": plan.setting.policy.name, "loss_scale": plan.setting.scale, "seed": str(plan.seed)}
     return trials.Checkpoint(path, options.every, options.resume, own)
 
@@ -200,7 +202,7 @@ def main(task: type[Task], p: argparse.ArgumentParser, arguments: list[str] | No
             folder.mkdir(parents=True, exist_ok=True)
         work = task(options)
         planned = plans(work, options)
-        kept = {label: checkpoint(label, plan, options) for label, plan in planned.items()}
+        kept = {label: checkpoint(work, label, plan, options) for label, plan in planned.items()}
         for one in filter(None, kept.values()):
             one.check()
     except (ValueError, OSError, ImportError, RuntimeError) as error:
