@@ -137,13 +137,15 @@ def torch_translation() -> Step:
     source, target = map(torch.from_numpy, (SENTENCES[0][1:], SENTENCES[1]))
 
     def loss() -> Any:
-        y, (h, c) = m["first"](m["source"](source))
-        memory, (more_h, more_c) = m["encoder"](y)
+        x = m["source"](source)
+        y, (h, c) = m["first"](x)
+        y, (more_h, more_c) = m["encoder"](y)
+        memory = x + y
         y, _ = m["decoder"](m["target"](target[:-1]), (h[1:], c[1:]))
         scores = m["proj"](y.transpose(0, 1)) @ memory.permute(1, 2, 0)
-        context = scores.softmax(2) @ memory.transpose(0, 1)
-        y, _ = m["upper"](torch.cat([y, context.transpose(0, 1)], 2), (more_h, more_c))
-        return torch.nn.functional.cross_entropy(m["output"](y).flatten(0, 1), target[1:].flatten())
+        context = (scores.softmax(2) @ memory.transpose(0, 1)).transpose(0, 1)
+        y, _ = m["upper"](torch.cat([y, context], 2), (more_h, more_c))
+        return torch.nn.functional.cross_entropy(m["output"](y + context).flatten(0, 1), target[1:].flatten())
 
     return _torch_step(m, loss)
 

@@ -45,7 +45,7 @@ class Translation(program.Task):
     name, unit, items = "translation", "words", "sentences"
     measures: ClassVar = {"BLEU": "", "perplexity": ""}
     higher = True
-    steps, batch, lr, clip = 4000, 32, 2e-3, 1.0
+    steps, batch, lr, clip = 3000, 32, 2e-3, 1.0
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)

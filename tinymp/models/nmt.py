@@ -19,7 +19,7 @@ class Sentences(NamedTuple):
     """What the decoder reads and remembers of B sentences; the rows of all are the sentences, for `beam_search`.
 
     h, c    (B, layers, H), the states of the decoder's layers
-    memory  (B, S, H), what the encoder says of each word, and keys, what the attention makes of that
+    memory  (B, S, H), what the attention reads of each word, and keys, what it makes of that for its scores
     mask    (B, S), True where there is a word
     """
 
@@ -34,9 +34,13 @@ class NMT(Module):
     """Sentences (S, B) and the beginnings of their translations (T, B) -> logits (T, B, target_size) of the next word.
 
     Encoder: an embedding, a bidirectional LSTM layer, and num_layers - 1 that read forward. Decoder: an embedding, a
-    first LSTM layer, whose outputs attend to what the encoder's last layer says of each word, and num_layers - 1 layers
-    that read outputs and context; from the last come the logits. The decoder's layers begin with the last states of the
-    encoder's, the first with those of the direction that reads backward (Bahdanau et al., 2015, appendix A.2.2).
+    first LSTM layer, whose outputs attend to the words of the sentence, and num_layers - 1 layers that read outputs and
+    context. The decoder's layers begin with the last states of the encoder's, the first with those of the direction
+    that reads backward (Bahdanau et al., 2015, appendix A.2.2).
+
+    What is attended to is the sum of a word's embedding and of what the encoder's last layer says of it; the logits
+    come from the sum of context and what the decoder's last layer says (residual connections; Wu et al., 2016, section
+    3.1). So a word reaches the logits past the layers, and few sentences are enough to learn what to attend to.
 
     This is the plan of Wu et al. (2016, figure 1), but the decoder's first layer does not read what was attended to
     before ("input feeding"): with the right beginnings at hand, as in training, each layer runs over all words as one
@@ -83,9 +87,10 @@ class NMT(Module):
         """
         S, B = source.shape
         lengths = np.full(B, S) if lengths is None else lengths
-        y, (h, c) = self.first(self.dropout(self.source(source)), lengths=lengths)
+        x = self.dropout(self.source(source))
+        y, (h, c) = self.first(x, lengths=lengths)
         y, (more_h, more_c) = self.encoder(self.dropout(y), lengths=lengths)
-        memory, mask = y.transpose(0, 1), length_mask("NMT", lengths, S, B, source.device)
+        memory, mask = (x + y).transpose(0, 1), length_mask("NMT", lengths, S, B, source.device)
         h, c = (ops.cat([x[1:], more]).transpose(0, 1) for x, more in ((h, more_h), (c, more_c)))
         return Sentences(h, c, memory, self.attention.keys(memory), mask)
 
@@ -94,10 +99,10 @@ class NMT(Module):
         h, c = state.h.transpose(0, 1), state.c.transpose(0, 1)
         y, (first_h, first_c) = self.decoder(self.dropout(self.target(words)), (h[:1], c[:1]))
         context, weights = self.attention(y.transpose(0, 1), state.memory, mask=state.mask, keys=state.keys)
-        y = self.dropout(ops.cat([y, context.transpose(0, 1)], 2))
-        y, (more_h, more_c) = self.upper(y, (h[1:], c[1:]))
+        context = context.transpose(0, 1)
+        y, (more_h, more_c) = self.upper(self.dropout(ops.cat([y, context], 2)), (h[1:], c[1:]))
         h, c = (ops.cat(pair).transpose(0, 1) for pair in ((first_h, more_h), (first_c, more_c)))
-        return self.output(self.dropout(y)), state._replace(h=h, c=c), weights
+        return self.output(self.dropout(y + context)), state._replace(h=h, c=c), weights
 
     def forward(self, source: Tensor, lengths: Any, target: Tensor, teacher_forcing: float = 1.0) -> Tensor:
         """The logits (T, B, target_size) of the words that follow target (T, B), of which the first begins a sentence.
