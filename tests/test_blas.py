@@ -106,6 +106,7 @@ def test_programs_import_tinymp_before_numpy():
         "examples.mnist",
         "examples.dcgan",
         "examples.language_model",
+        "examples.reproduce",  # and with it all programs
         "benchmarks.cpu",
         "tinymp.audit.cli",
     ):
