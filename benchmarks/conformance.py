@@ -280,10 +280,10 @@ def reference(sample: Sample, dtype: Any) -> tuple[list, list]:
 
 
 def gradients_of(outputs: list) -> list:
-    """A fixed random dy for every output that requires a gradient."""
+    """A fixed random dy for every output that requires a gradient, the same whatever its dtype."""
     generator = torch.Generator().manual_seed(0)
     roots = [x for x in outputs if isinstance(x, torch.Tensor) and x.requires_grad]
-    return [torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in roots]
+    return [torch.randn(x.shape, generator=generator).to(x.dtype) for x in roots]
 
 
 def value_of(x: Any) -> np.ndarray:

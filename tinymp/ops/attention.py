@@ -76,19 +76,22 @@ class Attention(Op):
     def backward(self, dy: Array) -> tuple:
         like_q, like_k, like_v, like_mask, _ = self.targets
 
-        def gradients(q: Array, k: Array, v: Array, mask: Any, kept: Any, y: Array, z: Array, dy: Array) -> tuple:
+        def gradients(q: Array, k: Array, v: Array, mask: Any, kept: Any, z: Array, dy: Array) -> tuple:
             p, wide = self._exponentials(self._scores(q, k, mask), z), operand(self, dy)
+            total = reduce(p, -1, "sum", like=q)  # 1, but for the rounding of z
+            p /= self.xp.where(total == 0, 1, total)
             weights = store(self._dropped(p, kept), like=q)
             dv = like_v and gemm(weights.swapaxes(-1, -2), wide, wide=True)
             dmask = self._dropped(gemm(wide, v.swapaxes(-1, -2), wide=True, like=dy), kept)
-            dmask -= reduce(widen(wide) * widen(y), -1, "sum", like=y)
+            dmask -= reduce(p * dmask, -1, "sum", like=q)  # y dy, but cancels wholly where a weight is 1
             dmask *= p
             ds = operand(self, store(dmask, like=q))
             dq = like_q and self.scale * gemm(ds, k, wide=True, like=q)
             dk = like_k and self.scale * gemm(ds.swapaxes(-1, -2), q, wide=True, like=q)
             return dq, dk, dv, like_mask and dmask
 
-        dxs = self._in_parts(gradients, *self.saved, *self.statistics, dy)
+        *read, _ = self.saved
+        dxs = self._in_parts(gradients, *read, *self.statistics, dy)
         return (*[like and sum_to(dx, like) for dx, like in zip(dxs, self.targets)], None)
 
     def forward_cuda(self, q: Array, k: Array, v: Array, mask: Array | None, kept: Array | None, **_: Any) -> Array:
