@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--networks", nargs="+", choices=names, metavar="NAME", help=f"only these of {', '.join(names)}")
     p.add_argument("--seed", type=natural, default=0, help="the first seed (default: 0)")
     p.add_argument("--seeds", type=positive, default=3, help="how many (default: 3)")
-    p.add_argument("--steps", type=positive, help="per run (default: what lets a table end in half an hour)")
+    p.add_argument("--steps", type=positive, help="per run (default: the table's)")
     p.add_argument("--batch", type=positive, help="per step (default: the table's)")
     p.add_argument("--jobs", type=positive, default=2, help="runs side by side, each on one core (default: 2)")
     p.add_argument("--device", default="auto", help="cpu, gpu, or auto (the default), the GPU where one works")
