@@ -264,7 +264,7 @@ def draw(path: pathlib.Path, runs: dict[str, trials.Trial], task: type[Task], ti
         for label, run in runs.items():
             if label not in shown:
                 report.draw_curve(left, run.curve, f"{label}: {text(task, first, run.score)}", color="0.6")
-        left.set(xlabel="step", ylabel="training loss", title="Loss")
+        left.set(xlabel="step", ylabel="training loss", title="Loss", yscale="log")
         report.draw_exponents(middle, shown)
         right.set(xlabel="step", ylabel="gradient values that are 0, %", title="Zeros", ylim=(0, None))
         for one in axes.flat:
