@@ -151,7 +151,7 @@ def test_what_cannot_be_run_is_refused_before_anything_runs(tmp_path, capsys):
     for arguments, message in (
         (["table1", "--data", str(tmp_path / "no")], "no"),
         (["table2", "--data", str(tmp_path)], "idx"),
-        (["table3"], "invalid choice"),
+        (["table4"], "invalid choice"),
         (["table1", "--networks", "LeNet"], "AlexNet"),
         (["table1", "--steps", "0"], "positive"),
         (["table1", "--device", "tpu"], "tpu"),
