@@ -210,8 +210,8 @@ def main(task: type[Task], p: argparse.ArgumentParser, arguments: list[str] | No
     print(work.about)
     runs, models = {}, {}
     for label, plan in planned.items():
-        policy, scaler = plan.setting.policy, plan.setting.scaler()
-        runs[label], model = run(work, policy, scaler, plan.seed, options.device, label, kept[label])
+        policy = plan.setting.policy
+        runs[label], model = run(work, policy, plan.setting.scaler(), plan.seed, options.device, label, kept[label])
         if label == "fp32" or plan is [*planned.values()][-1]:
             models[label] = policy, model
 

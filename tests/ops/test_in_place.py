@@ -124,6 +124,7 @@ CASES = {
     "cross_entropy, smooth": (lambda x, t: ops.cross_entropy(x, t, label_smoothing=0.1), X, integers(3)),
     "cross_entropy with probabilities": (ops.cross_entropy, X, CONSTANT, PROBABILITY, np.abs(randn(4))),
     "nll_loss": (ops.nll_loss, X, integers(3), CONSTANT, np.abs(randn(4))),
+    "attention": (ops.scaled_dot_product_attention, randn(2, 3, 4), randn(2, 5, 4), randn(2, 5, 3)),
     "ctc_loss": (ops.ctc_loss, randn(4, 2, 3), np.array([[1, 2], [2, 1]]), np.array([4, 3]), np.array([2, 1])),
     "mse_loss": (ops.mse_loss, X, X + 1),
     "weighted mse_loss": (lambda x, t, w: ops.mse_loss(x, t, weight=w), X, X + 1, CONSTANT, POSITIVE),
