@@ -14,6 +14,12 @@ from tinymp.backend import cublas, recording
 pytestmark = pytest.mark.usefixtures("gpu")
 
 
+@pytest.fixture(autouse=True)
+def _nobody_watches():
+    """A scaler that an error in an earlier test left in the middle of an iteration watches until it is collected."""
+    gc.collect()
+
+
 class Job:
     """A small CNN with everything in it, its optimizer and its scaler, on a device."""
 
