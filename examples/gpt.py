@@ -13,6 +13,7 @@ import argparse
 import math
 import pathlib
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -48,12 +49,16 @@ class Gpt(program.Task):
             f"{c.name}: {len(c.training):,} characters to learn from, {len(c.held_out):,} held out, {self.vocabulary} "
             f"different ones; {sum(p.data.size for p in self.model().parameters()):,} parameters."
         )
-        self.baselines = {}
+
+    @cached_property
+    def baselines(self) -> dict[str, float]:
+        found = {}
         for n in (3, 6):
-            model = text.KneserNey(c.training, self.vocabulary, n)
-            grams = model.numbered(c.held_out)
+            model = text.KneserNey(self.text.training, self.vocabulary, n)
+            grams = model.numbered(self.text.held_out)
             bits = math.log2(model.perplexity(grams // self.vocabulary, grams % self.vocabulary))
-            self.baselines[f"Kneser-Ney {n}-grams"] = bits
+            found[f"Kneser-Ney {n}-grams"] = bits
+        return found
 
     def model(self) -> nn.Module:
         o = self.options

@@ -12,6 +12,7 @@ import os
 import pathlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -181,8 +182,11 @@ class LanguageModeling(program.Task):
             f"held out, {len(self.corpus.vocabulary):,} different ones; {config.parameters:,} parameters; "
             f"{config.batch} x {config.bptt} words per step."
         )
+
+    @cached_property
+    def baselines(self) -> dict[str, float]:
         bigrams = text.KneserNey(self.corpus.training, len(self.corpus.vocabulary))
-        self.baselines = {"interpolated Kneser-Ney bigrams": bigrams.perplexity(*self.held_out)}
+        return {"interpolated Kneser-Ney bigrams": bigrams.perplexity(*self.held_out)}
 
     def model(self) -> LanguageModel:
         """It starts with the words' frequencies: an LSTM that must learn them first saturates its gates for long."""

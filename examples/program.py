@@ -27,7 +27,7 @@ class Task(abc.ABC):
     measures   of a trained model: their names, and "%" where they are shares; the first is the one that is compared
     higher     whether a larger one is better
     unit       what a run counts per second, such as "words"; items: what a batch is made of, such as "sentences"
-    baselines  what simpler ways reach in the first measure, by name
+    baselines  what simpler ways reach in the first measure, by name; computed when asked for, as a table never does
     steps, batch, lr, loss_scale    how it is trained if the command line says nothing else
     clip       the largest norm of all gradients together
     shown      options that matter only to what is shown at the end
@@ -125,7 +125,7 @@ def run(
     model.eval()
     with mp.no_grad(), mp.use(policy):
         trial.scores = task.scores(model)
-    trial.score = trial.scores[next(iter(task.measures))]
+    trial.score = trial.scores[compared(task)[0]]
     return trial, model
 
 
@@ -209,10 +209,11 @@ def main(task: type[Task], p: argparse.ArgumentParser, arguments: list[str] | No
         p.error(str(error))
     print(work.about)
     runs, models = {}, {}
+    *_, last = planned
     for label, plan in planned.items():
         policy = plan.setting.policy
         runs[label], model = run(work, policy, plan.setting.scaler(), plan.seed, options.device, label, kept[label])
-        if label == "fp32" or plan is [*planned.values()][-1]:
+        if label in ("fp32", last):
             models[label] = policy, model
 
     title = f"{work.about} On the {options.device.upper()}"
@@ -230,6 +231,12 @@ def text(task: type[Task] | Task, name: str, value: float) -> str:
     return f"{100 * value:.2f} %" if task.measures[name] == "%" else f"{value:.2f}"
 
 
+def compared(task: type[Task] | Task) -> tuple[str, int]:
+    """The measure that is compared, and by what its values are multiplied where they are printed."""
+    name, form = next(iter(task.measures.items()))
+    return name, 100 if form == "%" else 1
+
+
 def scores(task: type[Task]) -> list[tuple[str, Any]]:
     """The rows of the table that are the program's own."""
     rows = [(f"held-out {name}", lambda run, name=name: text(task, name, run.scores[name])) for name in task.measures]
@@ -242,8 +249,7 @@ def scores(task: type[Task]) -> list[tuple[str, Any]]:
 
 def verdict(task: Task, runs: dict[str, trials.Trial]) -> str:
     """What is compared, beside what simpler ways reach and beside what FP32 makes of other seeds."""
-    first = next(iter(task.measures))
-    factor = 100 if task.measures[first] == "%" else 1
+    first, factor = compared(task)
     lines = [f"{first} of {name}: {text(task, first, value)}" for name, value in task.baselines.items()]
     return "\n".join([*lines, *report.beside_seeds(runs, lambda run: factor * run.score)])
 
@@ -251,7 +257,7 @@ def verdict(task: Task, runs: dict[str, trials.Trial]) -> str:
 def draw(path: pathlib.Path, runs: dict[str, trials.Trial], task: type[Task], title: str) -> None:
     """report.png: the losses, the weight gradients' exponents, and how many gradients were 0 (as in MPT figure 5)."""
     shown = {label: run for label, run in runs.items() if ", seed" not in label}
-    first = next(iter(task.measures))
+    first, _ = compared(task)
     with trials.figure(path, 1, 3, (19, 5.5)) as axes:
         left, middle, right = axes.flat
         left.figure.suptitle(title)

@@ -43,7 +43,7 @@ class Results:
     @property
     def FACTOR(self) -> int:
         """By which a score is multiplied to be printed."""
-        return 100 if next(iter(self.program.TASK.measures.values())) else 1
+        return program.compared(self.program.TASK)[1]
 
     @property
     def MEASURE(self) -> str:

@@ -63,7 +63,11 @@ class Speech(program.Task):
             f"{corpus.name}: {len(self.training):,} utterances to learn from, {seconds / 60:.0f} minutes, "
             f"{len(self.held_out):,} held out, {len(self.alphabet)} characters."
         )
-        self.baselines = {"the nearest utterance": rates([o.text for o in self.held_out], nearest(corpus))[0]}
+        self.corpus = corpus
+
+    @functools.cached_property
+    def baselines(self) -> dict[str, float]:
+        return {"the nearest utterance": rates([one.text for one in self.held_out], nearest(self.corpus))[0]}
 
     def model(self) -> nn.Module:
         return models.deepspeech2(len(self.alphabet) + 1, bands=utterances.BANDS, context=CONTEXT, scale=SCALE)
