@@ -24,7 +24,7 @@ import tinymp as mp
 from tinymp import data, models, nn, optim
 
 from . import program, trials, verses
-from .mnist import positive, rate
+from .mnist import positive
 
 SHOWN, DRAWN = 10, 3  # translations that are printed, and those of which the attention is drawn
 AT_ONCE = 64  # sentences that are translated together
@@ -222,8 +222,11 @@ def draw_attention(path: pathlib.Path, found: dict[str, list], sources: list[lis
 
 def fraction(text: str) -> float:
     """A number in [0, 1]."""
-    value = 0.0 if text == "0" else rate(text)
-    if value > 1:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
     return value
 

@@ -236,9 +236,15 @@ def test_what_cannot_be_run_is_refused(folder, tmp_path, capsys):
     for arguments, message in (
         (["--batch", 1000], "--batch 1000 is more than the"),
         (["--layers", 1], "`num_layers` to be at least 2"),
+        (["--dropout", "nan"], "expected a number from 0 to 1"),
         (["--dropout", "1.5"], "expected a number from 0 to 1"),
         (["--vocabulary", 4], "at least 5, <pad> <unk> <s> </s> and one word"),
     ):
         with pytest.raises(SystemExit):
             translation.main(small(folder, "--out", tmp_path / "out", *arguments))
         assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_no_dropout_however_it_is_written():
+    parsed = [translation.parser().parse_args(["--dropout", text]).dropout for text in ("0", "0.0", "0.25", "1")]
+    assert parsed == [0, 0, 0.25, 1]
