@@ -11,8 +11,8 @@ ROOT = Path(layers.__file__).parent.parent
 
 # From the ground up; those of one line may not import each other. docs/architecture.md explains each.
 FLOORS = [
-    {"blas"},
-    {"backend", "events", "caller", "grad_mode", "instead"},
+    {"blas", "events"},
+    {"backend", "caller", "grad_mode", "instead"},
     {"dtypes"},
     {"precision", "info"},
     {"sparse"},

@@ -169,11 +169,12 @@ def use(policy: Policy) -> Iterator[Policy]:
     """
     if not isinstance(policy, Policy):
         raise TypeError(f"use: expected a Policy, got {type(policy).__name__}; see tinymp.POLICIES")
-    token = _policy.set(policy)
+    token, order = _policy.set(policy), backend.threads.in_order.set(policy.rounding == "stochastic")
     try:
         yield policy
     finally:
         _policy.reset(token)
+        backend.threads.in_order.reset(order)
 
 
 def current_policy() -> Policy:

@@ -55,7 +55,6 @@ def sides(padding):
 def way(request, monkeypatch):
     """Convolution by columns, and by rows where they lie, whole or in parts, whatever their sizes."""
     monkeypatch.setattr(conv_module, "RUN", 1 << 30 if request.param == "columns" else 1)
-    monkeypatch.setattr(conv_module, "SHARED_RUN", conv_module.RUN)
     monkeypatch.setattr(conv_module, "SMALL", 400 if request.param == "parts of rows" else 1 << 30)
 
 

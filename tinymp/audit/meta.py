@@ -23,7 +23,7 @@ import numpy as np
 from ..backend import cpu
 
 Array = Any
-count = cpu.count
+count, slices = cpu.count, cpu.slices
 name = "meta"
 gemm_rounds = False
 _F16, _F32, _F64, _INT, _BOOL = (np.dtype(d) for d in (np.float16, np.float32, np.float64, np.int64, np.bool_))
@@ -386,6 +386,11 @@ def bits(x: Array) -> Array:
 def concatenate(arrays: Sequence[Array], axis: int) -> Array:
     """The arrays one after another along axis."""
     return xp.concatenate(arrays, axis)
+
+
+def share(f: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """[f(item) for item in items]: only a CPU's threads share work."""
+    return [f(item) for item in items]
 
 
 def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:

@@ -37,20 +37,19 @@ class Updates:
         """Count one update: the master (or the copy itself) and the copy in FP16 before it, and the new weights."""
         device = backend.of(value)
         count = device.xp.count_nonzero
-        found = [0, 0, 0]
+        found = []  # for each block
 
         def judge(master: Array, copy: Array, value: Array) -> Array:
             w, step = widen(copy), value - widen(master)
             moved = step != 0
             lost = moved & (widen(to_dtype(w + step, float16)) == w)
             above = moved & (device.xp.abs(w) > 2048 * device.xp.abs(step))
-            for i, marked in enumerate((moved, lost, above)):
-                found[i] += int(count(marked))
+            found.append([int(count(marked)) for marked in (moved, lost, above)])
             return lost
 
         with unobserved(), use(MIXED):  # rounding to nearest, whatever the parameter's own policy
             device.blockwise(judge, master, copy if copy.dtype == float16 else to_dtype(copy, float16), value)
-        moved, lost, above = found
+        moved, lost, above = map(sum, zip(*found))
         self.updates, self.iterations = self.updates + 1, max(self.iterations, iteration + 1)
         self.elements += value.size
         self.lost, self.zero, self.above = self.lost + lost, self.zero + value.size - moved, self.above + above

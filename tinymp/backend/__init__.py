@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import cpu, gpu
+from . import cpu, gpu, threads
 
 __all__ = [
     "add",
@@ -27,6 +27,7 @@ __all__ = [
     "owner_of",
     "set_rng_state",
     "synchronize",
+    "threads",
     "to_cpu",
     "writeable",
 ]

@@ -4,25 +4,25 @@ These functions carry out what the gates in `precision.py` decide; they decide n
 numbers has at most 22 significant bits and is exact in FP32, so "widen, SGEMM, round once" is the arithmetic
 of a Tensor Core up to the order of the summation (MPT section 3.3).
 
-Measured on two cores (medians): NumPy casts FP16 at 0.7 Gelem/s, NumKong at 9 to 15 with the same bits; splitting
-elementwise work over two Python threads gains less than handing it over costs, so BLAS alone uses both cores.
+Measured: NumPy casts FP16 at 0.7 Gelem/s, NumKong at 9 to 15 with the same bits.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
 import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from .. import blas
-from . import histogram
+from . import histogram, threads
+from .threads import share
 
 numkong: Any = None  # without it the casts below fall back on NumPy: the same bits, a tenth of the speed
 without_numkong = "numkong is not installed: pip install 'tinymp[fast]'"
@@ -52,18 +52,20 @@ def keep_freed_memory() -> bool:
 
     A training step frees and allocates the same sizes over and over. By default each array above 32 MiB, and
     often smaller ones, come back as unmapped pages; touching them costs more than the arithmetic (measured: a
-    6 MB product of two arrays takes 0.85 ms fresh, 0.18 ms reused). It is for the whole process, also for what is not
-    tinymp's, and therefore a program's decision: tinymp's own programs call this, and `import tinymp` does not.
+    6 MB product of two arrays takes 0.85 ms fresh, 0.18 ms reused). All threads draw on one store, so that what one has
+    freed serves the others. It is for the whole process, also for what is not tinymp's, and therefore a program's
+    decision: tinymp's own programs call this, and `import tinymp` does not.
     """
     global keeps_memory
     if not sys.platform.startswith("linux"):
         return False
-    M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+    M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library, without this setting
         return False
-    keeps_memory = bool(mallopt(M_MMAP_THRESHOLD, 1 << 30) and mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1))
+    sizes = {M_MMAP_THRESHOLD: 1 << 30, M_TRIM_THRESHOLD: (1 << 31) - 1, M_ARENA_MAX: 1}
+    keeps_memory = all(mallopt(*setting) for setting in sizes.items())
     return keeps_memory
 
 
@@ -116,16 +118,6 @@ def cast_stochastic(x: Array) -> Array:
     with np.errstate(invalid="ignore"):  # inf - inf
         low = low + (generator.random(x.shape) < steps - low)  # an exact difference: 0 never rounds up
     return cast(np.copysign(np.ldexp(low, ulp), wide), _F16)
-
-
-_threads: Any = None
-with contextlib.suppress(AttributeError, KeyError, OSError):  # OpenBLAS, as NumPy's wheels bring it
-    _threads = ctypes.CDLL(sys.modules["numpy._core._multiarray_umath"].__file__).scipy_openblas_get_num_threads64_
-
-
-def blas_threads() -> int:
-    """How many threads share a product; all cores where BLAS does not tell."""
-    return _threads() if _threads else os.cpu_count() or 1
 
 
 gemm_rounds = False
@@ -338,24 +330,36 @@ def bits(x: Array) -> Array:
     return x.view(np.dtype(f"u{x.dtype.itemsize}"))
 
 
+def slices(n: int, size: int, most: int) -> list[slice]:
+    """range(n), to which `size` elements belong, in slices of at most `most` elements, as many for every thread."""
+    return threads.slices(n, size, most, threads.count())
+
+
 def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:
-    """f(*arrays) for an elementwise f, computed in blocks so that its intermediate values stay in the cache. The result
-    has the memory order of the first array.
+    """f(*arrays) for an elementwise f, computed by several threads, in blocks whose intermediate values stay in the
+    cache. The result has the memory order of the first array.
     """
     like = arrays[0]
-    if like.size < 2 * BLOCK or any(a.shape != like.shape for a in arrays):
+    if len(blocks := slices(like.size, like.size, BLOCK)) < 2 or any(a.shape != like.shape for a in arrays):
         return f(*arrays)
     flat: list[Any] = [_elements(a, like) for a in arrays]
     if any(a is None for a in flat):
         return f(*arrays)
-    out: Any = None
-    for i in range(0, like.size, BLOCK):
-        part = f(*[a[i : i + BLOCK] for a in flat])
-        if out is None:
-            out = np.empty_like(like, dtype=part.dtype)
-            elements: Any = _elements(out, like)
-        elements[i : i + BLOCK] = part
-    return out
+    out: list[Any] = []
+
+    def fill(block: slice) -> None:
+        part = f(*[a[block] for a in flat])
+        with _first:
+            if not out:
+                out.append(np.empty_like(like, dtype=part.dtype))
+        elements: Any = _elements(out[0], like)
+        elements[block] = part
+
+    share(fill, blocks)
+    return out[0]
+
+
+_first = Lock()  # whoever has the first part makes the whole
 
 
 def _elements(x: Array, like: Array) -> Array | None:
@@ -369,28 +373,31 @@ def _elements(x: Array, like: Array) -> Array | None:
 
 
 def along(axis: int, f: Callable[..., tuple], *arrays: Array | None, size: int | None = None) -> tuple:
-    """Apply f to cache-sized slices of the arrays along `axis`, and join the results. f must treat each place along the
-    axis by itself. Results of the first array's shape have its memory order. size: how many elements the largest array
-    has that f reads or makes, by default the first.
+    """Apply f to cache-sized slices of the arrays along `axis`, by several threads, and join the results. f must treat
+    each place along the axis by itself. Results of the first array's shape have its memory order. size: how many
+    elements the largest array has that f reads or makes, by default the first.
     """
     x: Any = arrays[0]
-    size = x.size if size is None else size
-    n, step = x.shape[axis], max(BLOCK * x.shape[axis] // max(size, 1), 1)
-    if size < 2 * BLOCK or step >= n:
+    n = x.shape[axis]
+    if len(cut := slices(n, x.size if size is None else size, BLOCK)) < 2:
         return f(*arrays)
-    out: Any = None
-    for i in range(0, n, step):
-        place = (slice(None),) * axis + (slice(i, i + step),)
-        parts = f(*[None if a is None else a[place] for a in arrays])
-        if out is None:
-            shapes = [None if p is None else (*p.shape[:axis], n, *p.shape[axis + 1 :]) for p in parts]
-            out = [
-                None if p is None else np.empty_like(x, dtype=p.dtype) if shape == x.shape else np.empty(shape, p.dtype)
-                for p, shape in zip(parts, shapes)
-            ]
-        for whole, part in zip(out, parts):
-            if part is not None:
-                whole[place] = part
+    out: list[Any] = []
+
+    def fill(some: slice) -> None:
+        place = (slice(None),) * axis + (some,)
+        results = f(*[None if a is None else a[place] for a in arrays])
+        with _first:
+            if not out:
+                shapes = [None if y is None else (*y.shape[:axis], n, *y.shape[axis + 1 :]) for y in results]
+                out.extend(
+                    y if y is None else np.empty_like(x, y.dtype) if shape == x.shape else np.empty(shape, y.dtype)
+                    for y, shape in zip(results, shapes)
+                )
+        for whole, y in zip(out, results):
+            if y is not None:
+                whole[place] = y
+
+    share(fill, cut)
     return tuple(out)
 
 

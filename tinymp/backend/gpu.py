@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import cublas, histogram, philox, reductions, scatter, sums, tables
+from . import cublas, histogram, philox, reductions, scatter, sums, tables, threads
 from .recording import Mailbox, after_capture, capturing
 
 Array = Any
@@ -296,6 +296,16 @@ def concatenate(arrays: Sequence[Array], axis: int) -> Array:
     for x in arrays:
         y[(slice(None),) * axis + (slice(end, end := end + x.shape[axis]),)] = x
     return y
+
+
+def slices(n: int, size: int, most: int) -> list[slice]:
+    """range(n), to which `size` elements belong, in slices of at most `most` elements."""
+    return threads.slices(n, size, most)
+
+
+def share(f: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """[f(item) for item in items]: only a CPU's threads share work."""
+    return [f(item) for item in items]
 
 
 def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:

@@ -34,6 +34,7 @@ from ..arguments import floating, integers
 from ..autograd import Array, Op, Target
 from ..backend.kernels import Kernels
 from ..backend.layout import LONGEST, ceil_div, contiguous
+from ..backend.threads import slices
 from ..dtypes import float16
 from ..precision import DOT, FP32, MOVEMENT, REDUCTION, add_to, gemm, may_fuse, reduce, store, widen
 from ..tensor import Tensor
@@ -46,9 +47,7 @@ BLOCK, CACHED = 1 << 24, 1 << 19
 # OpenBLAS multiplies small matrices where they lie (with AVX-512): up to so many multiplications, or so large a result
 # where both operands run along the sum. Others it first copies, which for few rows takes as long as the product.
 SMALL, FEW = 1_000_000, 1200
-# The columns of a small product: fewer are not worth one, and several threads multiply faster than one that does not
-# copy. SHARED_RUN times the square of the threads: measured with two; that more need so much more is an estimate.
-RUN, SHARED_RUN = 32, 64
+RUN = 32  # the columns of a small product: fewer are not worth one
 
 
 STRIP = 1008  # places of all images that are turned round at a time
@@ -156,13 +155,6 @@ def taps(view: Array, g: Geometry, rows: slice = slice(None)) -> Iterator[tuple[
             yield i, j, view[:, top : top + tall : g.stride[0], left : left + wide : g.stride[1]]
 
 
-def blocks(g: Geometry, channels: int, oh: int, ow: int, n: int, most: int) -> list[slice]:
-    """Output rows in blocks whose columns have at most this many elements."""
-    per_row = max(channels * g.kernel[0] * g.kernel[1] * ow * n, 1)
-    step = max(most // per_row, 1)
-    return [slice(i, min(i + step, oh)) for i in range(0, oh, step)]
-
-
 def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slice], Array]]:
     """Blocks of output rows, and the function that gives the columns (groups, C kh kw / groups, rows OW N) of a block,
     of x (C, H, W, N), widened.
@@ -172,7 +164,7 @@ def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slic
     c, h, w, n = x.shape
     (oh, ow), terms = g.output(h, w), c * prod(g.kernel) // g.groups
     copied = backend.of(x) is not backend.gpu and not pointwise(g, x.shape, (oh, ow))
-    rows = blocks(g, c, oh, ow, n, CACHED if copied else BLOCK)
+    rows = backend.of(x).slices(oh, c * prod(g.kernel) * oh * ow * n, CACHED if copied else BLOCK)
     if pointwise(g, x.shape, (oh, ow)):
         image = widen(x).reshape(g.groups, terms, h, w * n)
         return rows, lambda rows: image[:, :, rows].reshape(g.groups, terms, -1)
@@ -189,8 +181,7 @@ def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slic
 def small_run(g: Geometry, w: Array) -> int:
     """How many columns a small product with the weights w of one tap across has at most; 0 if that is too few."""
     most = SMALL * g.groups * g.kernel[1] // max(w.size, 1)
-    threads = backend.cpu.blas_threads()
-    return most if most >= (RUN if threads == 1 else SHARED_RUN * threads**2) else 0
+    return most if most >= RUN else 0
 
 
 def row_parts(g: Geometry, x: Array, w: Array) -> int:
@@ -266,24 +257,34 @@ def correlate(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> A
     rows, cut = columns(xp, x, g)
     if len(rows) == 1:
         return gemm(matrix, cut(rows[0]), bias).reshape(y.shape)
-    for block in rows:
-        y[:, block] = gemm(matrix, cut(block), bias).reshape(o, block.stop - block.start, ow, n)
+    device = backend.of(x)
+    matrix = matrix if device.gemm_rounds else widen(matrix)  # once for all blocks
+
+    def fill(block: slice) -> None:
+        y[:, block] = gemm(matrix, cut(block), bias, like=w).reshape(o, block.stop - block.start, ow, n)
+
+    device.share(fill, rows)
     return y
 
 
 def correlate_rows(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry, y: Array, parts: int) -> Array:
     """`correlate` into y, as a sum of products over the taps across; see `by_rows`."""
-    (o, oh, ow, n), cut, across = y.shape, by_rows(xp, x, g), g.kernel[1]
-    matrices = w.reshape(g.groups, o // g.groups, -1, *g.kernel).transpose(4, 0, 1, 3, 2)  # in the order (kh, C)
+    (o, oh), cut, across = y.shape[:2], by_rows(xp, x, g), g.kernel[1]
+    matrices = widen(w).reshape(g.groups, o // g.groups, -1, *g.kernel).transpose(4, 0, 1, 3, 2)  # (kh, C) as the image
     matrices = matrices.reshape(across, g.groups, 1, 1, o // g.groups, -1)
     bias = None if bias is None else bias.reshape(g.groups, 1, 1, -1, 1)
     places = y.reshape(g.groups, o // g.groups, oh, parts, -1)
-    for rows in blocks(g, x.shape[0], oh, ow, n, 2 * CACHED):
+
+    def fill(rows: slice) -> None:
         total: Any = None
         for tap in range(across):
             last = tap == across - 1
-            total = gemm(matrices[tap], cut(tap, rows, parts), bias if last else None, acc=total, wide=not last)
+            seen, final = cut(tap, rows, parts), bias if last else None
+            total = gemm(matrices[tap], seen, final, acc=total, wide=not last, like=w)
         places[:, :, rows] = total.transpose(0, 3, 1, 2, 4)
+
+    device = backend.of(x)
+    device.share(fill, device.slices(oh, x.shape[0] * prod(g.kernel) * y[0].size, 2 * CACHED))
     return y
 
 
@@ -302,7 +303,7 @@ def spread(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: P
     y = widen(y)
     parts = (
         (rows, gemm(matrix, y[:, rows].reshape(g.groups, o // g.groups, (rows.stop - rows.start) * ow * n), wide=True))
-        for rows in blocks(g, c, oh, ow, n, BLOCK)
+        for rows in slices(oh, c * prod(g.kernel) * oh * ow * n, BLOCK)
     )
     x = fold(xp, parts, (c, *size, n), g, like=w, accumulator="accumulate")
     if bias is not None:
@@ -371,12 +372,19 @@ def weight_gradient(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Ar
         return weight_gradient_depthwise(xp, x, y, g, like)
     if 0 < g.kernel[0] * x.shape[0] * o <= FEW * g.groups**2 and row_parts(g, x, like):
         return weight_gradient_rows(xp, x, y, g, like)
-    total: Any = None  # one accumulator over all blocks: the FP32 or FP16 of the policy
-    rows, cut = columns(xp, x, g)
-    for block in rows:  # columns y^T, not y columns^T: the tall operand first is a fifth faster
-        seen = cut(block)
-        dy = y[:, block].reshape(g.groups, o // g.groups, seen.shape[2]).swapaxes(1, 2)
-        total = gemm(seen, dy, acc=total, wide=True, like=like)
+
+    def of(channels: slice) -> Array:
+        total: Any = None  # one accumulator over all blocks: the FP32 or FP16 of the policy
+        rows, cut = columns(xp, x[channels], g)
+        for block in rows:  # columns y^T, not y columns^T: the tall operand first is a fifth faster
+            seen = cut(block)
+            dy = y[:, block].reshape(g.groups, o // g.groups, seen.shape[2]).swapaxes(1, 2)
+            total = gemm(seen, dy, acc=total, wide=True, like=like)
+        return total
+
+    device, size = backend.of(x), x.shape[0] * prod(g.kernel) * y[0].size
+    channels = (device.slices(x.shape[0], size, size) if g.groups == 1 else []) or [slice(None)]
+    total = xp.concatenate(device.share(of, channels), axis=1)
     return store(total.swapaxes(1, 2).reshape(like.shape), like=like)
 
 
@@ -385,10 +393,15 @@ def weight_gradient_rows(xp: Any, x: Array, y: Array, g: Geometry, like: Array) 
     (o, oh, ow, n), cut = y.shape, by_rows(xp, x, g)
     dy = y.reshape(g.groups, o // g.groups, oh, ow * n).transpose(0, 2, 3, 1)
     dw = xp.zeros((g.kernel[1], g.groups, g.kernel[0] * x.shape[0] // g.groups, o // g.groups), widen(like[:0]).dtype)
-    for tap, total in enumerate(dw):
-        for rows in blocks(g, x.shape[0], oh, ow, n, 2 * CACHED):
-            for part in gemm(cut(tap, rows, 1)[:, :, 0], dy[:, rows], wide=True, like=like).swapaxes(0, 1):
-                add_to(total, part, like, "accumulate")
+
+    def products(rows: slice) -> list[Array]:
+        return [gemm(cut(tap, rows, 1)[:, :, 0], dy[:, rows], wide=True, like=like) for tap in range(len(dw))]
+
+    device = backend.of(x)
+    for taps in device.share(products, device.slices(oh, x.shape[0] * prod(g.kernel) * y[0].size, 2 * CACHED)):
+        for total, part in zip(dw, taps):
+            for row in part.swapaxes(0, 1):
+                add_to(total, row, like, "accumulate")
     dw = dw.reshape(*dw.shape[:2], g.kernel[0], -1, o // g.groups)  # kw, groups, kh, C, O
     return store(dw.transpose(1, 4, 3, 2, 0).reshape(like.shape), like=like)
 
@@ -401,18 +414,13 @@ def depthwise(w: Array, g: Geometry, x: Array) -> bool:
     return w.shape[1] == 1 < g.groups == w.shape[0] and not has_kernels(w, x.size)
 
 
-def channel_blocks(c: int, per_channel: int) -> list[slice]:
-    """Channels in blocks that stay in the cache."""
-    step = max((CACHED // 8) // max(per_channel, 1), 1)
-    return [slice(i, min(i + step, c)) for i in range(0, c, step)]
-
-
 def correlate_depthwise(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> Array:
     """`correlate` for one kernel per channel: y = b + the sum over taps of w_tap * x where the tap sees it."""
     c, h, width, n = x.shape
     oh, ow = g.output(h, width)
     y = xp.empty((c, oh, ow, n), w.dtype)
-    for channels in channel_blocks(c, oh * ow * n):
+
+    def fill(channels: slice) -> None:
         weights = widen(w[channels]).reshape(-1, *g.kernel, 1, 1, 1)
         total = xp.zeros((weights.shape[0], oh, ow, n), weights.dtype)
         for i, j, seen in taps(pad_spatial(xp, widen(x[channels]), g.pads), g):
@@ -420,16 +428,23 @@ def correlate_depthwise(xp: Any, x: Array, w: Array, bias: Array | None, g: Geom
         if bias is not None:
             total += widen(bias[channels]).reshape(-1, 1, 1, 1)
         y[channels] = store(total, like=w)
+
+    device = backend.of(x)
+    device.share(fill, device.slices(c, y.size, CACHED // 8))
     return y
 
 
 def weight_gradient_depthwise(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Array:
     """`weight_gradient` for one kernel per channel: dw_tap = the sum of dy * x where the tap sees it."""
     dw = xp.empty(like.shape, like.dtype)
-    for channels in channel_blocks(x.shape[0], y[0].size):
+
+    def fill(channels: slice) -> None:
         dy = widen(y[channels]).reshape(-1, 1, y[0].size)
         for i, j, seen in taps(pad_spatial(xp, widen(x[channels]), g.pads), g):
             dw[channels, 0, i, j] = gemm(dy, seen.reshape(len(dy), -1, 1), like=like).reshape(-1)
+
+    device = backend.of(x)
+    device.share(fill, device.slices(len(x), y.size, CACHED // 8))
     return dw
 
 

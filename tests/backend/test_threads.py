@@ -1,0 +1,182 @@
+"""Work that several threads share gives what one thread gives, and is not shared where its order matters."""
+
+import multiprocessing
+import threading
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import rng
+from tinymp import ops, precision
+from tinymp.backend import cpu, threads
+
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(threads._set is None, reason="another BLAS")]
+
+
+@pytest.fixture(autouse=True)
+def two_threads(monkeypatch):
+    """Whatever this process was told."""
+    before = threads._get()
+    threads._set(2)
+    monkeypatch.setattr(threads, "LEAST", 1)
+    yield
+    threads._set(before)
+
+
+def who(_):
+    """The thread that does the work, and how many BLAS has there."""
+    met.wait(5)
+    return threading.get_ident(), threads._get()
+
+
+met = threading.Barrier(2)
+
+
+def test_two_threads_share_in_order():
+    assert threads.share(lambda i: 10 * i, range(5)) == [0, 10, 20, 30, 40]
+    done = threads.share(who, range(4))
+    assert len({ident for ident, _ in done}) == 2
+    assert {blas for _, blas in done} == {1}
+    assert threads._get() == threads.count() == 2
+
+
+@pytest.mark.parametrize("items", [[], [7]])
+def test_nothing_to_share(items):
+    assert threads.share(lambda i: (i, threading.get_ident(), threads._get()), items) == [
+        (i, threading.get_ident(), 2) for i in items
+    ]
+
+
+def alone(_):
+    return threading.get_ident()
+
+
+def test_work_within_shared_work_is_not_shared_again():
+    for inner in threads.share(lambda _: (met.wait(5), threads.share(alone, range(3)))[1], range(2)):
+        assert len(set(inner)) <= 2
+    helper = threads.share(lambda _: (met.wait(5), threading.get_ident(), threads.in_order.get()), range(2))
+    assert {in_order for _, ident, in_order in helper if ident != threading.get_ident()} == {True}
+
+
+def test_an_observer_hears_everything_from_one_thread():
+    class Listener(mp.Observer):
+        def rounded(self, x, y):
+            pass
+
+    with mp.observe(Listener()):
+        assert set(threads.share(alone, range(4))) == {threading.get_ident()}
+
+
+def test_random_rounding_draws_in_order():
+    with mp.use(mp.STOCHASTIC_ROUNDING):
+        assert set(threads.share(alone, range(4))) == {threading.get_ident()}
+        with mp.use(mp.MIXED):
+            assert len({ident for ident, _ in threads.share(who, range(2))}) == 2
+    x = mp.tensor(rng(0).standard_normal((64, 64)).astype("f4")).half()
+    results = []
+    for _ in range(3):
+        mp.manual_seed(0)
+        with mp.use(mp.STOCHASTIC_ROUNDING):
+            results.append(ops.tanh(x).numpy())
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_array_equal(results[0], results[2])
+
+
+def test_helpers_follow_the_policy_and_the_op():
+    def seen(_):
+        met.wait(5)
+        return precision.current_policy().name, precision.here.running
+
+    class Op:
+        pass
+
+    before, precision.here.running = precision.here.running, Op
+    try:
+        with mp.use(mp.FP16_REDUCTIONS):
+            assert threads.share(seen, range(2)) == [("FP16_REDUCTIONS", Op)] * 2
+    finally:
+        precision.here.running = before
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        threads.share(lambda _: np.exp(np.full(3, 1e3)), range(2))
+
+
+@pytest.mark.parametrize("wrong", [0, 3])
+def test_an_error_is_raised_when_all_have_ended(wrong):
+    running = []
+
+    def f(i):
+        running.append(i)
+        met.wait(5) if i < 2 else None
+        if i == wrong:
+            raise ValueError(f"item {i}")
+        running.remove(i)
+
+    with pytest.raises(ValueError, match=f"item {wrong}"):
+        threads.share(f, range(4))
+    assert running == [wrong] and threads._get() == 2
+    assert threads.share(lambda i: i, range(3)) == [0, 1, 2]  # and the threads go on
+
+
+def _in_child(connection):
+    connection.send(threads.share(lambda i: i, range(4)))
+
+
+def test_a_fork_has_threads_of_its_own():
+    threads.share(who, range(2))
+    context = multiprocessing.get_context("fork")
+    mine, theirs = context.Pipe()
+    child = context.Process(target=_in_child, args=(theirs,))
+    child.start()
+    assert mine.poll(20) and mine.recv() == [0, 1, 2, 3]
+    child.join()
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "most", "count", "expected"),
+    [
+        (10, 100, 100, 1, [10]),
+        (10, 100, 40, 1, [4, 4, 2]),
+        (10, 100, 100, 2, [5, 5]),
+        (10, 100, 40, 2, [3, 3, 3, 1]),
+        (3, 300, 1, 2, [1, 1, 1]),
+        (0, 0, 40, 2, []),
+        (5, 0, 0, 2, [5]),
+    ],
+)
+def test_slices(n, size, most, count, expected):
+    found = threads.slices(n, size, most, count)
+    assert [s.stop - s.start for s in found] == expected
+    assert [i for s in found for i in range(s.start, s.stop)] == list(range(n))
+
+
+def test_too_little_is_not_handed_over(monkeypatch):
+    monkeypatch.setattr(threads, "LEAST", 60)
+    assert len(threads.slices(10, 100, 1000, 2)) == 1
+    assert len(threads.slices(12, 120, 1000, 2)) == 2
+
+
+NET = {
+    "batch_norm": lambda x: ops.batch_norm(x, None, None, training=True),
+    "conv2d": lambda x: ops.conv2d(x, mp.tensor(rng(1).standard_normal((6, 4, 3, 3)).astype("f2"), requires_grad=True)),
+    "depthwise": lambda x: ops.conv2d(x, mp.tensor(rng(1).standard_normal((4, 1, 3, 3)).astype("f2")), groups=4),
+    "gelu": ops.gelu,
+    "softmax attention": lambda x: ops.scaled_dot_product_attention(x, x, x, is_causal=True),
+}
+
+
+@pytest.mark.parametrize("name", NET)
+@pytest.mark.parametrize("policy", [mp.MIXED, mp.FP16_ACCUMULATE, mp.FP16_REDUCTIONS], ids=lambda p: p.name)
+def test_results_are_those_of_one_thread(name, policy, monkeypatch):
+    monkeypatch.setattr(cpu, "BLOCK", 64)
+    data, found = rng(0).standard_normal((4, 4, 9, 9)).astype("f2"), []
+    for order in (False, True):  # the same slices: only who does them differs
+        x = mp.tensor(data, requires_grad=True)
+        with mp.use(policy):
+            token = threads.in_order.set(order)
+            y = NET[name](x)
+            y.backward(mp.tensor(np.full(y.shape, 0.5, "f2")))
+            threads.in_order.reset(token)
+        found.append((y.numpy(), x.grad))
+    for shared, one in zip(*found):
+        np.testing.assert_array_equal(shared, one)

@@ -1,0 +1,136 @@
+"""The work of one op on a CPU's cores: as many threads as BLAS has take its parts in turn.
+
+BLAS shares a large product among its threads, but what lies between the products (columns, casts, sums) one core would
+do alone, and small products, too. So parts that do not depend on each other are each done by one thread, with BLAS's
+share of it: NumPy lets other threads run while it computes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
+from threading import Lock
+from typing import Any, TypeVar
+
+import numpy as np  # noqa: F401  (it loads BLAS)
+
+from ..events import here
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+LEAST = 1 << 18  # elements that are worth a thread: to hand them over takes 0.1 ms
+
+# Whether the parts are done in their order by one thread: one that helps, or one whose rounding draws random numbers.
+in_order: ContextVar[bool] = ContextVar("in_order", default=False)
+
+_get: Any = None
+_set: Any = None
+with suppress(AttributeError, KeyError, OSError):  # OpenBLAS, as NumPy's wheels bring it
+    _library = ctypes.CDLL(sys.modules["numpy._core._multiarray_umath"].__file__)
+    _get, _set = _library.scipy_openblas_get_num_threads64_, _library.scipy_openblas_set_num_threads64_
+
+_lock, _sharing, _before = Lock(), 0, 1
+_pool: ThreadPoolExecutor | None = None
+
+
+def count() -> int:
+    """How many threads share the work: as many as BLAS has (OPENBLAS_NUM_THREADS); one if it cannot be told."""
+    return (_before if _sharing else _get()) if _set else 1
+
+
+def slices(n: int, size: int, most: int, threads: int = 1) -> list[slice]:
+    """range(n) in slices. Together they have `size` elements, each at most `most` (or is a single place), and where
+    there is enough to do, they can be dealt out evenly to so many threads.
+    """
+    threads = max(min(threads, size // LEAST), 1)
+    number = max(-(-size // (max(most, 1) * threads)) * threads, 1)
+    step = -(-n // number)
+    return [slice(i, min(i + step, n)) for i in range(0, n, step)] if step else []
+
+
+def share(f: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """[f(item) for item in items], by several threads. f must not depend on the order of its calls, nor on others.
+
+    While an observer listens, one thread does it all, with the same results.
+    """
+    threads = min(count(), len(items))
+    if threads < 2:
+        return [f(item) for item in items]
+    with _one_thread_each():
+        if in_order.get() or here.inside:
+            return [f(item) for item in items]
+        todo: deque = deque(enumerate(items))
+        results: list[Any] = [None] * len(items)
+        pool = _threads()
+        helpers = [pool.submit(copy_context().run, _help, here.running, f, todo, results) for _ in range(threads - 1)]
+        try:
+            _work(f, todo, results)
+        finally:
+            todo.clear()  # after an error the others do not begin anew
+            wait(helpers)
+        for helper in helpers:
+            helper.result()  # raises its error
+        return results
+
+
+def _work(f: Callable, todo: deque, results: list) -> None:
+    while todo:
+        try:
+            i, item = todo.popleft()
+        except IndexError:  # another thread took the last one
+            return
+        results[i] = f(item)
+
+
+def _help(running: Any, *work: Any) -> None:
+    """`_work` in a thread of the pool for one that runs this op; the policy comes with its context."""
+    in_order.set(True)
+    here.running = running
+    try:
+        _work(*work)
+    finally:
+        here.running = None
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Within the block a product is made by the thread that asks for it."""
+    global _sharing, _before
+    with _lock:
+        if not _sharing:
+            _before = _get()
+            _set(1)
+        _sharing += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _sharing -= 1
+            if not _sharing:
+                _set(_before)
+
+
+def _threads() -> ThreadPoolExecutor:
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(os.cpu_count(), "tinymp")
+    return _pool
+
+
+def _forget() -> None:
+    """In a process that `fork` made, only the thread that forked goes on."""
+    global _pool, _lock, _sharing
+    if _sharing:
+        _set(_before)
+    _pool, _lock, _sharing = None, Lock(), 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
