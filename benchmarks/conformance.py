@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import pathlib
 import re
 import sys
@@ -33,6 +32,7 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import nn, ops, optim
+from tinymp.writing import write_json
 
 try:
     import torch
@@ -369,7 +369,7 @@ def main(arguments: list[str] | None = None) -> int:
             f"{row['names']:>4} {database + 's':<12}" + "".join(f"{n.get(v, 0):>10}" for v in columns), f"{percent:>9}"
         )
         missed = missed or percent < TARGETS[database] or "wrong" in n or "crashed" in n
-    options.out.write_text(json.dumps({"torch": torch.__version__, **result}, indent=1) + "\n", encoding="utf-8")
+    write_json(options.out, {"torch": torch.__version__, **result})
     return int(missed)
 
 

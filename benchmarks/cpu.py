@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import pathlib
 import statistics
@@ -25,7 +24,7 @@ import tinymp as mp
 from tinymp import ops, optim
 
 from . import steps
-from .machine import Machine
+from .machine import Machine, write
 from .worker import Worker
 
 
@@ -249,9 +248,8 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     overhead(rows, rounds)
     scaling(rows, rounds, which)
     memory(rows, 20 if options.quick else 1000)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     print(f"\n{machine.verdict()}")
-    options.out.write_text(json.dumps({"rows": rows.rows, "environment": machine.state()}, indent=1) + "\n")
+    write(options.out, {"rows": rows.rows, "environment": machine.state()})
     print(f"\nwrote {options.out}")
     return rows.rows
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tinymp as mp
+from tinymp.writing import write_json
 
 FOREIGN = 0.05  # the share of all cores that others may take before a run is not to be trusted
 
@@ -33,11 +33,9 @@ def device(name: str) -> Iterator[None]:
 
 
 def write(path: Path, content: Any) -> None:
-    """JSON, all of it or nothing: whoever ends this process leaves the file of before. Folders are made."""
+    """JSON, in folders that are made where they are missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".new")
-    draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(draft, path)
+    write_json(path, content)
 
 
 class Machine:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import pathlib
 import statistics
@@ -22,8 +21,9 @@ import numpy as np
 from tqdm import tqdm
 
 import tinymp as mp
+from tinymp.writing import replacing
 
-from .machine import Machine
+from .machine import Machine, write
 from .worker import Worker
 
 TARGET, WORST = 1.5, 4.0  # of the geometric mean of the ratios, and of each
@@ -223,7 +223,8 @@ def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     axes.legend(loc="lower right", title="storage")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    figure.savefig(path, dpi=150)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150)
 
 
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
@@ -244,9 +245,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     print(f"geometric mean of {len(rows)} ops: FP32 {means['FP32']:.2f}, FP16 {means['FP16']:.2f} (target {TARGET})")
     print(machine.verdict())
     if not options.only:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        document = {"rows": rows, "geometric_mean": means, "environment": machine.state()}
-        options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write(options.out, {"rows": rows, "geometric_mean": means, "environment": machine.state()})
         draw(rows, options.out.with_suffix(".png"))
         print(f"wrote {options.out} and {options.out.with_suffix('.png').name}")
     return rows

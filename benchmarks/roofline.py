@@ -37,6 +37,7 @@ from tinymp.backend import cublas, gpu
 from tinymp.backend.kernels import signatures
 from tinymp.events import here
 from tinymp.ops.conv import Conv2d, ConvTranspose2d
+from tinymp.writing import write
 
 from . import models
 from .machine import device
@@ -391,7 +392,7 @@ def main() -> None:
     """Write the tables to docs/gpu.md."""
     page = PAGE.read_text(encoding="utf-8")
     before, after = page[: page.index(BEGIN)], page[page.index(END) + len(END) :]
-    PAGE.write_text(before + text() + after, encoding="utf-8")
+    write(PAGE, before + text() + after)
     print(f"wrote {PAGE}")
 
 

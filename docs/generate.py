@@ -15,6 +15,7 @@ from dataclasses import fields
 import tinymp
 from tinymp import precision
 from tinymp.autograd import Op
+from tinymp.writing import write
 
 PAGE = pathlib.Path(__file__).with_name("precision.md")
 ROOT = PAGE.parent.parent
@@ -123,5 +124,5 @@ def _arguments(function: object) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    write(PAGE, page())
     print(f"wrote {PAGE}")

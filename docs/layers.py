@@ -13,12 +13,15 @@ from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
+from tinymp.writing import write
+
 PACKAGE = Path(__file__).parent.parent / "tinymp"
 PICTURE = Path(__file__).parent / "architecture.svg"
 SAYS = {
     "backend": "NumPy, CuPy, cuBLAS, kernels",
     "events": "who listens, what runs",
     "blas": "OpenBLAS's settings",
+    "writing": "whole files",
     "caller": "the user's line",
     "info": "versions, devices",
     "precision": "gates, kinds, policies",
@@ -183,5 +186,5 @@ def draw() -> str:
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(draw(), encoding="utf-8")
+    write(PICTURE, draw())
     print(f"wrote {PICTURE.name}")

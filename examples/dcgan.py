@@ -21,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 import tinymp as mp
-from tinymp import nn, ops, optim
+from tinymp import nn, ops, optim, writing
 from tinymp.precision import store, widen
 
 from . import images, report
@@ -354,7 +354,8 @@ def write_png(path: pathlib.Path, runs: dict[str, Run], pages: list[np.ndarray],
         axes[name].imshow(page, cmap="gray", vmin=0, vmax=255)
         axes[name].set(title=f"{run.policy}: samples, uncurated; Fréchet distance {run.frechet_distance:.3f}")
         axes[name].axis("off")
-    figure.savefig(path, dpi=100)
+    with writing.replacing(path) as temporary:
+        figure.savefig(temporary, dpi=100)
     plt.close(figure)
 
 

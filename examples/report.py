@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import tinymp as mp
+from tinymp import writing
 
 ROLES = ("weights", "masters", "gradients", "activations", "optimizer")
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # told apart also by those who see no red or green
@@ -142,7 +142,7 @@ def write_json(path: pathlib.Path, runs: dict[str, Run], settings: dict[str, Any
         "settings": settings,
         "environment": dict(mp.info()),
     }
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    writing.write_json(path, content)
 
 
 def write_png(path: pathlib.Path, runs: dict[str, Run], title: str) -> None:
@@ -160,7 +160,8 @@ def write_png(path: pathlib.Path, runs: dict[str, Run], title: str) -> None:
     draw_exponents(right, runs)
     for axes in (left, right):
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
-    figure.savefig(path, dpi=110)
+    with writing.replacing(path) as temporary:
+        figure.savefig(temporary, dpi=110)
     plt.close(figure)
 
 

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 import tinymp as mp
+from tinymp import writing
 
 from . import report, sequences, table1, table2, trials
 from .mnist import natural, positive
@@ -143,8 +144,9 @@ def write(table: str, done: dict[Cell, trials.Trial], options: argparse.Namespac
         "environment": dict(mp.info()),
     }
     runs = ",\n  ".join(map(json.dumps, entries))  # one on a line
-    (options.out / f"{table}.json").write_text(f'{json.dumps(content, indent=1)[:-2]},\n "runs": [\n  {runs}\n ]\n}}\n')
-    (options.out / f"{table}.md").write_text(markdown(table, done, options))
+    text = f'{json.dumps(content, indent=1)[:-2]},\n "runs": [\n  {runs}\n ]\n}}\n'
+    writing.write(options.out / f"{table}.json", text)
+    writing.write(options.out / f"{table}.md", markdown(table, done, options))
 
 
 def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Namespace) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 import tinymp as mp
-from tinymp import nn, optim
+from tinymp import nn, optim, writing
 from tinymp.precision import MOVEMENT
 from tinymp.sparse import values_of
 
@@ -224,7 +224,8 @@ def figure(path: Path, rows: int, columns: int, size: tuple[float, float], dpi: 
 
     picture, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     yield axes
-    picture.savefig(path, dpi=dpi)
+    with writing.replacing(path) as temporary:
+        picture.savefig(temporary, dpi=dpi)
     plt.close(picture)
 
 

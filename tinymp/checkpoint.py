@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from . import backend
 from .info import __version__
+from .writing import replacing
 
 FORMAT = "1"
 KEY = "tinymp"  # of the file's metadata: the tree of names and values, as JSON, its arrays by number
@@ -22,7 +22,7 @@ def save(path: str | os.PathLike, **parts: Any) -> None:
     parts: by name, objects with a state_dict (a model, an optimizer, a scaler, a schedule), or plain values: dicts,
     lists and tuples of NumPy arrays, numbers, strings, booleans and None. Arrays keep dtype and shape, and are exact.
 
-    The file is written beside `path`, synced, and then takes its name: what was there before stays whole until then.
+    What was there before stays whole until the new file is; see writing.py.
     TypeError for what is neither; ValueError for two arrays under one name; ImportError without safetensors; OSError
     where nothing can be written.
     """
@@ -31,15 +31,8 @@ def save(path: str | os.PathLike, **parts: Any) -> None:
     states = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in parts.items()}
     tree = {"parts": _packed(states, "", arrays), "random": _packed(backend.get_rng_state(), "random", arrays)}
     metadata = {"format": FORMAT, "version": __version__, KEY: json.dumps(tree)}
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as temporary:
         numpy.save_file(arrays, temporary, metadata)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import copy
 import difflib
 import importlib
-import json
 import math
 import runpy
 import statistics
@@ -39,6 +38,7 @@ from ..precision import (
     Policy,
     use,
 )
+from ..writing import replacing, write_json
 from .numbers import many
 from .sampling import RED, table
 
@@ -401,7 +401,7 @@ class Ablation:
 
     def write_json(self, path: Path) -> None:
         """Write what `as_dict` gives."""
-        path.write_text(json.dumps(self.as_dict(), indent=1) + "\n")
+        write_json(path, self.as_dict())
 
     def write_png(self, path: Path) -> None:
         """Write what `draw` draws. ModuleNotFoundError without matplotlib."""
@@ -410,7 +410,8 @@ class Ablation:
         rows = -(-len(self.decisions) // 3)
         figure = Figure(figsize=(4.5 * min(len(self.decisions), 3), 3 * rows + 1), layout="constrained")
         self.draw(figure)
-        figure.savefig(path, dpi=110)
+        with replacing(path) as temporary:
+            figure.savefig(temporary, dpi=110)
 
 
 def _smooth(curve: list[float]) -> list[float]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import runpy
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 
 from .. import backend
 from ..info import __version__, info
+from ..writing import write, write_json
 from .ablate import EXAMPLES, Ablation, decisions, workload
 from .audit import Audit, audit
 from .explain import explain, overview
@@ -197,8 +197,8 @@ def _table(audited: Audit, options: argparse.Namespace) -> str:
 
 def _write(audited: Audit, out: Path, title: str) -> list[str]:
     """Write everything; returns the names of the files."""
-    (out / "audit.json").write_text(json.dumps(audited.as_dict(), indent=1) + "\n")
-    (out / "ledger.csv").write_text(audited.ledger.to_csv())
+    write_json(out / "audit.json", audited.as_dict())
+    write(out / "ledger.csv", audited.ledger.to_csv())
     try:
         audited.report(out / "audit.html", title)
     except ModuleNotFoundError as error:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from .. import writing
 from ..precision import KINDS
 from .ledger import WORST
 from .numbers import count, dtypes, number, power, raw, real, share, size
@@ -43,7 +44,7 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
     ModuleNotFoundError says how to install Jinja2.
     """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(page(content), encoding="utf-8")
+    writing.write(path, page(content))
 
 
 def page(content: dict[str, Any]) -> str:

@@ -384,7 +384,8 @@ def weight_gradient(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Ar
 
     device, size = backend.of(x), x.shape[0] * prod(g.kernel) * y[0].size
     channels = (device.slices(x.shape[0], size, size) if g.groups == 1 else []) or [slice(None)]
-    total = xp.concatenate(device.share(of, channels), axis=1)
+    first, *others = device.share(of, channels)
+    total = xp.concatenate([first, *others], axis=1) if others else first
     return store(total.swapaxes(1, 2).reshape(like.shape), like=like)
 
 

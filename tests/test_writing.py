@@ -1,0 +1,160 @@
+"""Files are whole: what was there stays until the new one is, whatever happens meanwhile."""
+
+import ast
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tinymp
+from tinymp import writing
+
+pytestmark = pytest.mark.cpu
+ROOT = Path(tinymp.__file__).parent.parent
+
+
+@pytest.fixture
+def there(tmp_path):
+    """A file that is already there."""
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    return path
+
+
+def only(path):
+    """Nothing else is left in the folder."""
+    return sorted(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [("new é", "new é".encode()), (b"\0\xff", b"\0\xff"), ("", b""), ("a\udcffb", b"a\\udcffb")],
+)
+def test_write(there, content, expected):
+    writing.write(there, content)
+    assert there.read_bytes() == expected and only(there)
+    writing.write(str(there.with_name("other")), content)
+    assert there.with_name("other").read_bytes() == expected
+
+
+def test_json(there):
+    writing.write_json(there, {"a": [1, "\udcff"]})
+    assert there.read_text() == '{\n "a": [\n  1,\n  "\\udcff"\n ]\n}\n'
+
+
+def test_an_error_leaves_what_was_there(there):
+    def fail():
+        with writing.replacing(there) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert there.read_text() == "old" and only(there)
+
+
+def test_the_suffix_stays(there):
+    with writing.replacing(there) as temporary:
+        assert temporary.suffix == ".json" and temporary.parent == there.parent
+        temporary.unlink()  # matplotlib, safetensors: they make files of their own
+        temporary.write_text("new")
+        temporary.chmod(0o600)
+        assert there.read_text() == "old"
+    assert there.read_text() == "new"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
+def test_permissions_are_those_of_before(there, mode):
+    there.chmod(mode)
+    writing.write(there, "new")
+    assert stat.S_IMODE(there.stat().st_mode) == mode
+
+
+def test_permissions_of_a_new_file_are_the_usual_ones(tmp_path):
+    before = os.umask(0o027)
+    try:
+        writing.write(tmp_path / "new", "")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+
+
+def test_a_link_goes_on_pointing(there, tmp_path):
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "latest.json"
+    link.symlink_to("../report.json")
+    writing.write(link, "new")
+    assert link.is_symlink() and there.read_text() == "new"
+
+
+def test_what_is_no_file():
+    code = "from tinymp import writing; writing.write('/dev/stdout', 'hello'); writing.write('/dev/null', 'x')"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout == "hello"
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_what_cannot_be_written(there, tmp_path):
+    with pytest.raises(IsADirectoryError, match="expected the name of a file, got a folder"):
+        writing.write(tmp_path, "")
+    with pytest.raises(FileNotFoundError):
+        writing.write(tmp_path / "missing" / "a", "")
+    assert only(there)
+
+
+def test_a_full_disk(there):
+    code = (
+        "import resource, signal; from tinymp import writing; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); writing.write({str(there)!r}, 'x' * 5000)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert "OSError" in done.stderr
+    assert there.read_text() == "old" and only(there)
+
+
+def test_a_process_that_is_killed(there):
+    """At any moment: the file is one of those that it wrote, whole."""
+    code = (
+        f"from tinymp import writing\nfor i in range(10**9): writing.write({str(there)!r}, chr(97 + i % 26) * 300_000)"
+    )
+    for wait in (0.0, 0.01, 0.03, 0.07):
+        there.write_text("old")
+        process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+        while there.read_bytes() == b"old":
+            time.sleep(0.002)
+        time.sleep(wait)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        content = there.read_bytes()
+        assert len(content) == 300_000 and len(set(content)) == 1
+
+
+WAYS = {"write_text", "write_bytes", "savefig", "save_file"}
+
+
+def test_every_file_is_written_so():
+    """No other way to write a file in tinymp, its examples and benchmarks: a call of these is within `replacing`."""
+    found = []
+    for folder in ("tinymp", "examples", "benchmarks", "docs"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path.name in ("writing.py", "poisoned.py"):  # the second appends lines to a log
+                continue
+            tree = ast.parse(path.read_text())
+            whole = {
+                id(node)
+                for block in ast.walk(tree)
+                if isinstance(block, ast.With) and any("replacing" in ast.unparse(i) for i in block.items)
+                for node in ast.walk(block)
+            }
+            for node in ast.walk(tree):
+                name = getattr(getattr(node, "func", None), "attr", getattr(getattr(node, "func", None), "id", None))
+                writes = name in WAYS or (
+                    name == "open" and any("w" in str(getattr(a, "value", "")) for a in node.args[-1:])
+                )
+                if isinstance(node, ast.Call) and writes and id(node) not in whole:
+                    found.append(f"{path.name}:{node.lineno}: {ast.unparse(node)}")
+    assert not found, "\n".join(found)

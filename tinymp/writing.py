@@ -1,0 +1,61 @@
+"""Files that are whole. Every file that tinymp writes is written beside its place, synced, and then takes its name."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[Path]:
+    """A path, with the same suffix, for a file that becomes `path` when the block ends without an error.
+
+    Until then, and if the disk is full, the block raises or the process dies, what was there before stays whole. A new
+    file has the permissions that are usual, or those of the file that it replaces; a link goes on to point where it
+    did. What is no file, such as /dev/stdout, is written directly. OSError where nothing can be written.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: expected the name of a file, got a folder")
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    path = path.resolve()
+    temporary = path.with_name(f".{os.getpid()}-{threading.get_ident()}.part{path.suffix}")
+    try:
+        temporary.touch()
+        mode = (path if path.exists() else temporary).stat().st_mode
+        yield temporary
+        temporary.chmod(mode)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write(path: str | os.PathLike, content: str | bytes) -> None:
+    """Write a file as a whole; see `replacing`. Text becomes UTF-8, in which a lone surrogate is written as \\udcff."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
+
+
+def write_json(path: str | os.PathLike, content: Any) -> None:
+    """Write a JSON file as a whole."""
+    write(path, json.dumps(content, indent=1) + "\n")
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder written to the disk, where the system can do so."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
