@@ -104,7 +104,7 @@ FIGURE4 = Results(
         for layers in (3, 5)
     },
     trials.settings("none", "dynamic"),
-    STEPS=translation.TASK.steps,
+    STEPS=1200,
     BATCH=translation.TASK.batch,
 )
 FIGURE5 = Results(
@@ -119,7 +119,7 @@ FIGURE5 = Results(
         )
     },
     trials.settings("none", "128", "dynamic"),
-    STEPS=480,
+    STEPS=360,
     BATCH=128,
 )
 
@@ -136,6 +136,6 @@ TABLE3 = Results(
         ),
     },
     {**trials.settings("none", "dynamic"), NO_MASTER: trials.Setting(mp.NO_MASTER, "dynamic")},
-    STEPS=speech.TASK.steps,  # 1,000 are too few for Mandarin
+    STEPS=speech.TASK.steps,
     BATCH=speech.TASK.batch,
 )

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import unicodedata
 import warnings
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -162,8 +163,8 @@ LANGUAGES = {
             "weekday": "一 二 三 四 五 六",
             "hour": "一 两 三 四 五 六 七 八 九 十 十一 十二",
             "part": "上午 下午 晚上",
-            "name": "王明 李丽 张伟 刘芳 陈静 杨洋 赵军 黄强 周杰 吴敏",
-            "city": "北京 上海 广州 南京 成都 杭州 西安 天津",
+            "name": "王明 李丽 张伟 刘芳 陈静 黄强",
+            "city": "北京 上海 广州 成都 西安",
             "door": "打开 关上",
             "thing": "门 窗 灯 电视 空调",
         },
@@ -186,10 +187,10 @@ def synthesised(language: str, count: int, held_out: int, seed: int = 0) -> Corp
     missing or fails.
     """
     spoken, random = LANGUAGES[language], np.random.default_rng(seed)
-    texts = [spoken.sentence(random) for _ in range(held_out)]
-    known = set(texts)
+    texts: list[str] = []
     while len(texts) < held_out + count:
-        texts += [text for text in [spoken.sentence(random)] if text not in known]
+        text = spoken.sentence(random)
+        texts += [text] if unheard(text) == (len(texts) < held_out) else []
     orders = []
     for i, text in enumerate(texts):
         voice = f"{random.choice(spoken.dialects)}+{random.choice((HELD_OUT if i < held_out else VOICES).split())}"
@@ -201,6 +202,11 @@ def synthesised(language: str, count: int, held_out: int, seed: int = 0) -> Corp
         said.append(Utterance(spectrogram(sound + random.normal(0, noise, len(sound))), text, voice))
     name = f"{spoken.name}, synthesised"
     return Corpus(name, said[held_out:], said[:held_out], "".join(sorted(set("".join(texts)))))
+
+
+def unheard(text: str) -> bool:
+    """Whether nobody says this sentence in training: every fifth, so that every pattern and word is heard in others."""
+    return zlib.crc32(text.encode()) % 5 == 0
 
 
 def speak(orders: list[tuple]) -> list[tuple[int, np.ndarray]]:

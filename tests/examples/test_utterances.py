@@ -1,6 +1,7 @@
 """Utterances: spectrograms, what eSpeak says, and recordings as they come."""
 
 import gzip
+import itertools
 import re
 import subprocess
 import sys
@@ -57,6 +58,25 @@ def test_what_a_spectrogram_refuses():
 
 
 # -------------------------------------------------------------------------------------------------- synthesised speech
+
+
+def sentences(language, pattern):
+    """All that a pattern can say."""
+    words = LANGUAGES[language].words
+    kinds = re.findall(r"{(\w+)}", pattern)
+    for some in itertools.product(*(words[kind].split() for kind in kinds)):
+        yield re.sub(r"{\w+}", "{}", pattern).format(*some)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_pattern_and_word_is_heard_in_training(language):
+    for pattern in LANGUAGES[language].patterns:
+        learned = [text for text in sentences(language, pattern) if not utterances.unheard(text)]
+        assert learned, pattern
+    for kind, words in LANGUAGES[language].words.items():
+        patterns = [p for p in LANGUAGES[language].patterns if f"{{{kind}}}" in p]
+        learned = {text for p in patterns for text in sentences(language, p) if not utterances.unheard(text)}
+        assert all(any(word in text for text in learned) for word in words.split())
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
