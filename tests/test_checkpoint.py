@@ -7,6 +7,7 @@ import tinymp as mp
 from tinymp import nn, ops, optim
 
 safetensors = pytest.importorskip("safetensors.numpy")
+safe_open = pytest.importorskip("safetensors").safe_open
 pytestmark = pytest.mark.cpu
 
 
@@ -88,27 +89,83 @@ def test_the_file_is_safetensors_and_replaces_another_as_a_whole(tmp_path, monke
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
-def test_what_cannot_be_saved_or_loaded_is_refused(tmp_path):
+def test_what_cannot_be_saved_is_refused(tmp_path):
     path = tmp_path / "run"
     with pytest.raises(TypeError, match=r"save: expected `extra/0` to be an array, a number or text, got set"):
         mp.save(path, extra=[{1}])
     with pytest.raises(ValueError, match=r"save: expected names without a slash, got two arrays `a/b/c`"):
         mp.save(path, a={"b/c": np.ones(1), "b": {"c": np.ones(1)}})
     assert not path.exists()
+
+
+def altered(path, change):
+    """The checkpoint with other metadata or arrays, as a valid file of safetensors."""
+    with safe_open(path, "np") as file:
+        metadata, arrays = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    change(metadata, arrays)
+    safetensors.save_file(arrays, path, metadata)
+
+
+FILES = {
+    "no checkpoint": (lambda path: path.write_bytes(b"not a checkpoint"), "run to be a checkpoint of tinymp"),
+    "empty": (lambda path: path.write_bytes(b""), "run to be a checkpoint of tinymp"),
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-5]), "run to be a checkpoint of tinymp"),
+    "longer": (lambda path: path.write_bytes(path.read_bytes() + b"12345678"), "run to be a checkpoint of tinymp"),
+    "a header that lies": (
+        lambda path: path.write_bytes((2**62).to_bytes(8, "little") + path.read_bytes()[8:]),
+        "run to be a checkpoint of tinymp",
+    ),
+    "foreign": (
+        lambda path: safetensors.save_file({"weight": np.ones(2)}, path),
+        r"a checkpoint of tinymp, got safetensors with \{\}",
+    ),
+    "newer": (
+        lambda path: altered(path, lambda metadata, _: metadata.update(format="7", version="9.1")),
+        r"in format 1, which tinymp .* reads, got format 7, written by tinymp 9\.1",
+    ),
+    "a bit": (
+        lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
+        "is not as it was written",
+    ),
+    "another array": (
+        lambda path: altered(path, lambda _, arrays: arrays.update({"model/bias": np.ones(3, "f")})),
+        "is not as it was written",
+    ),
+    "another tree": (
+        lambda path: altered(path, lambda metadata, _: metadata.update(tinymp=metadata["tinymp"] + " ")),
+        "is not as it was written",
+    ),
+    "NaN": (
+        lambda path: mp.save(path, first=nn.Linear(1, 1), model={"weight": np.full((3, 2), np.nan, "f")}),
+        r"`model/weight` in .*run to be finite, got 6 of 6 that are infinite or NaN",
+    ),
+    "another model": (
+        lambda path: mp.save(path, first=nn.Linear(1, 1), model=nn.Linear(2, 4)),
+        r"load: `model` of .*run: load_state_dict: this does not fit Linear",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_cannot_be_loaded_is_refused_and_nothing_changes(name, tmp_path):
+    path, (spoil, message) = tmp_path / "run", FILES[name]
+    first, model = nn.Linear(1, 1), nn.Linear(2, 3)
+    mp.save(path, first=nn.Linear(1, 1), model=nn.Linear(2, 3))
+    spoil(path)
+    before = [first.state_dict(), model.state_dict(), mp.backend.get_rng_state()]
+    with pytest.raises(ValueError, match=message):
+        mp.load(path, first=first, model=model)
+    same(before, [first.state_dict(), model.state_dict(), mp.backend.get_rng_state()])
+
+
+def test_missing_parts_and_files(tmp_path):
     with pytest.raises(OSError, match="run"):
-        mp.load(path)
-    path.write_bytes(b"not a checkpoint")
-    with pytest.raises(ValueError, match=r"load: expected .*run to be a checkpoint of tinymp"):
-        mp.load(path)
-    safetensors.save_file({"weight": np.ones(2)}, path)
-    with pytest.raises(ValueError, match=r"load: expected .*run to be a checkpoint of tinymp in format 1, got \{\}"):
-        mp.load(path)
-    mp.save(path, model=nn.Linear(2, 3))
+        mp.load(tmp_path / "run")
+    mp.save(tmp_path / "run", model=nn.Linear(2, 3))
     with pytest.raises(ValueError, match=r"load: expected .*run to hold \['optimizer'\], got \['model'\]"):
-        mp.load(path, optimizer=None)
-    with pytest.raises(ValueError, match="load_state_dict"):
-        mp.load(path, model=nn.Linear(2, 4))
-    mp.save(path, model=nn.Linear(2, 3))
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(ValueError, match=r"load: expected .*run to be a checkpoint of tinymp"):
-        mp.load(path, model=nn.Linear(2, 3))
+        mp.load(tmp_path / "run", optimizer=None)
+
+
+def test_what_is_not_finite_may_be_kept_beside(tmp_path):
+    mp.save(tmp_path / "run", curve=[float("nan")], losses=np.array([np.inf]))
+    assert np.isinf(mp.load(tmp_path / "run")["losses"]).all()
