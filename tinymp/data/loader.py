@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arguments import choice, refuse
+from ..arguments import choice, refuse, same_keys, whole
 from ..tensor import Tensor
-from .dataset import Subset, TensorDataset, in_epoch, item_numbers, random_generator, without_graph
+from .dataset import Subset, TensorDataset, in_epoch, item_numbers, random_generator, require_state, without_graph
 
 
 class DataLoader:
@@ -43,8 +43,7 @@ class DataLoader:
 
     The batches are the same, bit for bit, for every num_workers and prefetch: the order is drawn when the epoch begins.
 
-    epoch       the number of the next epoch, from 0, for datasets whose items change (see `Dataset.in_epoch`): set it
-                to go on where a run was stopped
+    epoch       the number of the next epoch, from 0, for datasets whose items change (see `Dataset.in_epoch`)
     waited      seconds that the loop has waited for batches in the epoch that began last
 
     The dtype of the data stays: `policy.cast(batch)` is where a batch takes a policy's storage. A TensorDataset (or a
@@ -54,6 +53,9 @@ class DataLoader:
     when the loop is left (a batch; with num_workers, an item). Errors of the dataset are raised in the loop, with their
     traceback and a note that names the item (under a Subset: its number in the dataset beneath). A dataset that draws
     random numbers should have its own generator: a thread would draw from tinymp's at unpredictable moments.
+
+    `state_dict` tells where the loop is, also in the middle of an epoch, and after `load_state_dict` the next loop goes
+    on there, whatever num_workers and prefetch are then (as in torchdata's StatefulDataLoader).
 
     Unlike in PyTorch, there are no worker processes and no iterable datasets, and Python floats become float32.
     """
@@ -107,6 +109,8 @@ class DataLoader:
         self.prefetch = _at_least(0, "prefetch", prefetch)
         self.epoch = 0
         self.waited = 0.0
+        self._left: list[np.ndarray] | None = None  # the item numbers of the batches that this epoch has not given yet
+        self._resume = False  # whether the next loop begins with these
         self._loading = RLock()  # a thread whose loop was left may still load while the next epoch begins
 
     def __len__(self) -> int:
@@ -117,15 +121,15 @@ class DataLoader:
         return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        cut = self._item_numbers(len(self.dataset))
+        cut = (self._left or []) if self._resume else self._item_numbers(len(self.dataset))
         dataset = in_epoch(self.dataset, self.epoch)
-        self.epoch, self.waited = self.epoch + 1, 0.0
+        self.epoch, self.waited, self._left, self._resume = self.epoch + 1, 0.0, list(cut), False
         while type(dataset) is Subset:  # exactly: a class derived from it may have its own __getitem__
             dataset, cut = dataset.dataset, [dataset.indices[numbers] for numbers in cut]
         batches = (self._parts(dataset, numbers) for numbers in cut)
         if threads := self.num_workers or min(self.prefetch, 1):
-            return self._timed(_ahead(batches, self.prefetch, threads))
-        return self._timed(whole([part() for part in parts]) for parts, whole in batches)
+            return self._timed(_ahead(batches, self.prefetch, threads), self._left)
+        return self._timed((whole([part() for part in parts]) for parts, whole in batches), self._left)
 
     def _item_numbers(self, n: int) -> list[np.ndarray]:
         """Of each batch of the epoch that begins."""
@@ -140,13 +144,66 @@ class DataLoader:
             order = order[: len(order) - len(order) % size]
         return [order[i : i + size] for i in range(0, len(order), size)]
 
-    def _timed(self, batches: Iterator) -> Iterator:
-        """The same, and the time that each took to come."""
+    def _timed(self, batches: Iterator, left: list[np.ndarray]) -> Iterator:
+        """The same; notes the time that each took to come, and which are left."""
         began = perf_counter()
-        for batch in batches:
-            self.waited += perf_counter() - began
-            yield batch
-            began = perf_counter()
+        try:
+            for batch in batches:
+                self.waited += perf_counter() - began
+                del left[0]
+                yield batch
+                began = perf_counter()
+        finally:
+            if self._left is left:  # else another loop has begun
+                self._left = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loop is: to be called in its body, or between two epochs. A loop that was left has ended its epoch.
+
+        {"epoch": its number, or the next one's, "left": the item numbers of the batches that it has not given yet, one
+        after the other, or None, "sizes": how many each has, "items": of the dataset, "generator": the state of the
+        loader's own, "sampler": of a (batch) sampler that has a state_dict}
+        """
+        left, sampler = self._left, self._drawn()
+        return {
+            "epoch": self.epoch - (left is not None and not self._resume),
+            "left": None if left is None else np.concatenate([np.zeros(0, int), *left]),
+            "sizes": None if left is None else np.array([*map(len, left)], int),
+            "items": len(self.dataset),
+            "generator": None if self.generator is None else self.generator.bit_generator.state,
+            "sampler": sampler.state_dict() if sampler is not None else None,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned: the next loop gives the batches that were left.
+
+        TypeError and ValueError where it is of another dataset or loader; then nothing changes.
+        """
+        where, sampler, n = "DataLoader.load_state_dict", self._drawn(), len(self.dataset)
+        same_keys(where, "state_dict", state_dict, self.state_dict())
+        if state_dict["items"] != n:
+            raise ValueError(f"{where}: expected the state of a loader of {n} items, got {state_dict['items']}")
+        epoch, left = whole(where, "epoch", state_dict["epoch"]), state_dict["left"]
+        if left is not None:
+            numbers, sizes = item_numbers(where, "left", left, n), state_dict["sizes"]
+            if sum(sizes) != len(numbers):
+                raise ValueError(f"{where}: expected `sizes` of {len(numbers)} items together, got {sum(sizes)}")
+            left = np.split(numbers, np.cumsum(sizes)[:-1]) if len(sizes) else []
+        require_state(where, self.generator, state_dict["generator"])
+        if (sampler is None) != (state_dict["sampler"] is None):
+            raise ValueError(
+                f"{where}: expected the state of a loader with the same sampler, got {state_dict['sampler']}"
+            )
+        if sampler is not None:
+            sampler.load_state_dict(state_dict["sampler"])
+        if self.generator is not None:
+            self.generator.bit_generator.state = state_dict["generator"]
+        self.epoch, self._left, self._resume = epoch, left, left is not None
+
+    def _drawn(self) -> Any:
+        """The (batch) sampler, if it has a state."""
+        sampler = self.sampler if self.batch_sampler is None else self.batch_sampler
+        return sampler if hasattr(sampler, "state_dict") else None
 
     def _parts(self, dataset: Any, order: np.ndarray) -> Parts:
         """What threads load in one go (a batch; with num_workers, an item of it), and what makes the batch of that."""

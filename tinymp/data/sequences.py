@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import count, flag
+from ..arguments import count, flag, same_keys
 from ..tensor import Tensor
-from .dataset import random_generator, without_graph
+from .dataset import random_generator, require_state, without_graph
 
 
 class BucketBatchSampler:
@@ -48,6 +48,17 @@ class BucketBatchSampler:
         """The number of batches."""
         n = len(self.lengths)
         return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """{"generator": the state of its own, or None}."""
+        return {"generator": None if self.generator is None else self.generator.bit_generator.state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned. ValueError where that is the state of another generator."""
+        same_keys("BucketBatchSampler.load_state_dict", "state_dict", state_dict, {"generator"})
+        require_state("BucketBatchSampler.load_state_dict", self.generator, state_dict["generator"])
+        if self.generator is not None:
+            self.generator.bit_generator.state = state_dict["generator"]
 
     def __iter__(self) -> Iterator[np.ndarray]:
         order, size = np.arange(len(self.lengths)), self.batch_size

@@ -1,0 +1,157 @@
+"""A loop over a loader goes on where another stopped, in whatever way the batches are loaded."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp.data import BucketBatchSampler, DataLoader, Dataset, TensorDataset
+
+pytestmark = pytest.mark.cpu
+N = 11
+X = np.arange(N)
+
+
+class Numbers(Dataset):
+    """Items that depend on the epoch."""
+
+    def __init__(self, epoch=0):
+        self.epoch = epoch
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        return 100 * self.epoch + i
+
+    def in_epoch(self, epoch):
+        return Numbers(epoch)
+
+
+class Reversed:
+    """A sampler without a state."""
+
+    def __len__(self):
+        return N
+
+    def __iter__(self):
+        return iter(range(N - 1, -1, -1))
+
+
+ORDERS = {
+    "in order": dict,
+    "shuffled by tinymp's generator": lambda: {"shuffle": True},
+    "shuffled by a seed": lambda: {"shuffle": True, "seed": 3},
+    "shuffled by a generator": lambda: {"shuffle": True, "generator": np.random.Generator(np.random.MT19937(5))},
+    "sampler": lambda: {"sampler": Reversed()},
+    "drop last": lambda: {"shuffle": True, "seed": 4, "drop_last": True},
+    "buckets": lambda: {"batch_sampler": BucketBatchSampler(X % 5, 3, seed=1)},
+    "buckets, tinymp's generator": lambda: {"batch_sampler": BucketBatchSampler(X % 5, 3)},
+}
+LOADING = [{"prefetch": 0}, {"prefetch": 2}, {"prefetch": 3, "num_workers": 2}]
+
+
+def made(order, dataset=None, **loading):
+    options = ORDERS[order]()
+    size = {} if "batch_sampler" in options else {"batch_size": 3}
+    return DataLoader(Numbers() if dataset is None else dataset, **size, **options, **loading)
+
+
+def batches(loader, epochs):
+    """All batches up to that epoch, as lists."""
+    while loader.epoch < epochs:
+        for batch in loader:
+            yield batch.numpy().tolist()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("loading", LOADING, ids=str)
+def test_it_goes_on_where_it_stopped(order, loading, tmp_path):
+    pytest.importorskip("safetensors")
+    mp.manual_seed(0)
+    whole = list(batches(made(order, **loading), 3))
+    for stop in range(len(whole) + 1):
+        mp.manual_seed(0)
+        loader = made(order, **loading)
+        running = batches(loader, 3)
+        first = [next(running) for _ in range(stop)]
+        mp.save(tmp_path / "run", loader=loader)  # in the body of the loop
+        mp.manual_seed(9)
+        other = made(order, **LOADING[stop % 3])
+        list(zip(range(stop % 4), other))  # whatever it did before
+        mp.load(tmp_path / "run", loader=other)
+        assert first + list(batches(other, 3)) == whole
+        running.close()
+
+
+def test_the_state_between_epochs_and_after_a_loop_that_was_left():
+    loader = made("in order")
+    assert (loader.state_dict()["epoch"], loader.state_dict()["left"]) == (0, None)
+    for _ in loader:
+        break
+    assert (loader.state_dict()["epoch"], loader.state_dict()["left"]) == (1, None)
+    for i, _ in enumerate(loader):
+        state = loader.state_dict()
+        assert state["epoch"] == 1 and state["left"].tolist() == list(range(3 * i + 3, N))
+        assert sum(state["sizes"]) == len(state["left"])
+    assert (loader.state_dict()["epoch"], loader.state_dict()["left"]) == (2, None)
+    loader.load_state_dict(state)  # the body of the last batch: nothing is left of that epoch
+    assert loader.state_dict()["epoch"] == 1
+    assert list(loader) == [] and loader.epoch == 2
+    assert len(list(loader)) == 4
+
+
+def test_the_state_is_that_of_the_loop_that_began_last():
+    loader = made("in order")
+    one, other = iter(loader), iter(loader)
+    next(one)
+    next(one)
+    next(other)
+    assert loader.state_dict()["left"].tolist() == list(range(3, N))
+    del one
+    assert loader.state_dict()["left"].tolist() == list(range(3, N))
+
+
+STATES = {
+    "another length": ({"items": 12}, "expected the state of a loader of 11 items, got 12"),
+    "another key": ({"seed": 3}, r"has unknown \['seed'\]"),
+    "no epoch": ({"epoch": -1}, "expected `epoch` to be at least 0"),
+    "an item that is none": ({"left": np.array([3, 11])}, r"expected `left` in \[-11, 10\]"),
+    "sizes": ({"sizes": np.array([4])}, "expected `sizes` of 8 items together, got 4"),
+    "no generator": ({"generator": None}, "expected `generator` to be its state, got None"),
+    "another generator": (
+        {"generator": np.random.MT19937(0).state},
+        "expected `generator` to be the state of a PCG64",
+    ),
+    "a sampler": ({"sampler": {"generator": None}}, "expected the state of a loader with the same sampler"),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_what_does_not_fit_is_refused_and_nothing_changes(name):
+    other, message = STATES[name]
+    loader = made("shuffled by a seed")
+    for _ in loader:
+        state = loader.state_dict()
+        before = repr(state)
+        with pytest.raises((ValueError, IndexError), match=message):
+            loader.load_state_dict({**state, **other})
+        assert repr(loader.state_dict()) == before
+        break
+    with pytest.raises(ValueError, match="expected `generator` to be None, got a state"):
+        made("in order").load_state_dict(state)
+    with pytest.raises(ValueError, match="expected `generator` to be its state, got None"):
+        BucketBatchSampler(X, 2, seed=0).load_state_dict({"generator": None})
+
+
+def test_a_tensor_dataset():
+    loader = DataLoader(TensorDataset(X, X + 1), 4, shuffle=True, seed=0)
+    seen = []
+    for x, _ in loader:
+        seen += x.numpy().tolist()
+        state = loader.state_dict()
+        break
+    loader.load_state_dict(state)
+    for x, y in loader:
+        seen += x.numpy().tolist()
+        np.testing.assert_array_equal(y.numpy(), x.numpy() + 1)
+    assert sorted(seen) == X.tolist()
