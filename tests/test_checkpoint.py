@@ -169,3 +169,79 @@ def test_missing_parts_and_files(tmp_path):
 def test_what_is_not_finite_may_be_kept_beside(tmp_path):
     mp.save(tmp_path / "run", curve=[float("nan")], losses=np.array([np.inf]))
     assert np.isinf(mp.load(tmp_path / "run")["losses"]).all()
+
+
+# -------------------------------------------------------------------------------------------- the checkpoints of a loop
+
+
+def test_the_newest_stay_and_the_best(tmp_path):
+    kept = mp.Checkpointer(tmp_path / "run", keep=2, every=10, best="-accuracy", model=nn.Linear(2, 3))
+    assert kept.steps() == [] and kept.load() == {}
+    for step, accuracy in enumerate([0.1, 0.9, 0.9, 0.3, float("nan"), 0.5], 1):
+        assert not kept.save(10 * step - 1, accuracy=1.0)
+        assert kept.save(10 * step, accuracy=accuracy, loss=np.float32(step))
+    assert kept.steps() == [20, 50, 60] and kept.best_step() == 20
+    assert [p.name for p in sorted((tmp_path / "run").iterdir())] == [
+        f"step-000000{n}.safetensors" for n in (20, 50, 60)
+    ]
+    again = mp.Checkpointer(str(tmp_path / "run"), keep=1, every=10, best="-accuracy", model=nn.Linear(2, 3))
+    assert again.load() == {"step": 60, "accuracy": 0.5, "loss": 6.0}
+    assert again.load(again.best_step())["step"] == 20
+    np.testing.assert_array_equal(again.objects["model"].weight.data, kept.objects["model"].weight.data)
+    assert again.save(61, now=True, accuracy=0)
+    assert again.steps() == [20, 61]
+    (tmp_path / "run" / "step-7.safetensors").write_text("not ours")
+    (tmp_path / "run" / "notes.txt").write_text("")
+    assert again.save(70, accuracy=2) and again.steps() == [70] and again.best_step() == 70
+    assert again.save(123_456_780, accuracy=1) and again.steps() == [70, 123_456_780]
+
+
+def test_the_least_and_without_a_best(tmp_path):
+    kept = mp.Checkpointer(tmp_path, keep=1, best="loss")
+    for step, loss in enumerate([3, 1, 2]):
+        kept.save(step, loss=loss)
+    assert kept.steps() == [1, 2]
+    plain = mp.Checkpointer(tmp_path / "plain", keep=1)
+    for step in range(3):
+        plain.save(step)
+    assert plain.steps() == [2]
+    with pytest.raises(ValueError, match=r"expected checkpoints in .*plain with a measure, got none: give best="):
+        plain.best_step()
+
+
+def test_an_older_step_written_last_stays(tmp_path):
+    """Who goes back to an earlier checkpoint and trains on from there keeps what is written."""
+    kept = mp.Checkpointer(tmp_path, keep=1)
+    kept.save(100)
+    kept.save(50)
+    assert 50 in kept.steps()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"keep": 0}, ValueError, "Checkpointer: expected `keep` to be positive, got 0"),
+        ({"every": 1.5}, TypeError, "Checkpointer: expected `every` to be an integer, got 1.5"),
+    ],
+)
+def test_options_that_cannot_be(options, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        mp.Checkpointer(tmp_path, **options)
+
+
+def test_what_a_checkpointer_refuses(tmp_path):
+    kept = mp.Checkpointer(tmp_path, best="loss", model=nn.Linear(2, 3))
+    with pytest.raises(ValueError, match="expected the number `loss`, by which it keeps the best, got None"):
+        kept.save(1)
+    with pytest.raises(ValueError, match=r"expected other names than those of its objects, got \['model'\]"):
+        kept.save(1, model=1, loss=2)
+    with pytest.raises(ValueError, match=r"Checkpointer\.save: expected `step` to be at least 0"):
+        kept.save(-1, loss=2)
+    assert kept.steps() == []
+    kept.save(1, loss=2)
+    with pytest.raises(FileNotFoundError, match=r"expected one of the steps \[1\] of .*, got 2"):
+        kept.load(2)
+    kept.path(3).write_bytes(kept.path(1).read_bytes()[:-3])
+    with pytest.raises(ValueError, match=r"load: expected .*step-00000003\.safetensors to be a checkpoint of tinymp"):
+        kept.load()
+    assert kept.load(1) == {"step": 1, "loss": 2}

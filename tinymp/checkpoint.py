@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from . import backend
+from .arguments import count, whole
 from .info import __version__
 from .writing import replacing
 
@@ -27,15 +30,7 @@ def save(path: str | os.PathLike, **parts: Any) -> None:
     TypeError for what is neither; ValueError for two arrays under one name; ImportError without safetensors; OSError
     where nothing can be written.
     """
-    numpy = _safetensors("numpy")
-    arrays: dict[str, np.ndarray] = {}
-    states = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in parts.items()}
-    tree = json.dumps(
-        {"parts": _packed(states, "", arrays), "random": _packed(backend.get_rng_state(), "random", arrays)}
-    )
-    metadata = {"format": FORMAT, "version": __version__, KEY: tree, "sha256": _checksum(tree, arrays)}
-    with replacing(path) as temporary:
-        numpy.save_file(arrays, temporary, metadata)
+    _write(path, parts)
 
 
 def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:
@@ -68,12 +63,129 @@ def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:
     return parts
 
 
+class Checkpointer:
+    """The checkpoints of a loop, in a folder: the newest few, and the best.
+
+        kept = mp.Checkpointer("runs/1", every=100, model=model, optimizer=optimizer, scaler=scaler, loader=loader)
+        step = kept.load().get("step", 0)  # where it was stopped, or the beginning
+        while step < steps:
+            for x, y in loader:
+                ...
+                step += 1
+                kept.save(step, loss=loss.item())
+
+    directory  made where it is missing. A file there is named after its step: step-00000100.safetensors
+    keep       how many of the newest stay, at least 1
+    every      `save` writes where the step is a multiple of it
+    best       the name of a part that `save` is given, a number: the checkpoint in which it is the least stays, too.
+               "-accuracy": in which `accuracy` is the greatest
+    objects    what `mp.save` and `mp.load` take by name
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike, *, keep: int = 3, every: int = 1, best: str = "", **objects: Any
+    ) -> None:
+        self.directory = Path(directory)
+        self.keep, self.every = count("Checkpointer", "keep", keep), count("Checkpointer", "every", every)
+        self.best, self.objects = best, objects
+        self.directory.mkdir(parents=True, exist_ok=True)
+
+    def steps(self) -> list[int]:
+        """The steps whose checkpoints are there, in order."""
+        found = [NAMED.fullmatch(path.name) for path in self.directory.iterdir()]
+        return sorted(int(match[1]) for match in found if match)
+
+    def path(self, step: int) -> Path:
+        """The file of a step."""
+        return self.directory / f"step-{step:08}.safetensors"
+
+    def save(self, step: int, *, now: bool = False, **parts: Any) -> bool:
+        """Write the checkpoint of a step, if it is a multiple of `every` or with `now`, and remove what is not kept.
+
+        parts: further values for the file, such as a loss. Returns whether it was written. Errors: see `mp.save`;
+        ValueError where `best` is none of the numbers among the parts.
+        """
+        step = whole("Checkpointer.save", "step", step)
+        if step % self.every and not now:
+            return False
+        if taken := sorted({*self.objects, "step"} & parts.keys()):
+            raise ValueError(f"Checkpointer.save: expected other names than those of its objects, got {taken}")
+        measure = self._measure(parts)
+        _write(self.path(step), {**self.objects, **parts, "step": step}, measure)
+        steps = self.steps()
+        stay = {*steps[-self.keep :], step, *([self.best_step()] if self.best else [])}
+        for old in (one for one in steps if one not in stay):
+            self.path(old).unlink(missing_ok=True)
+        return True
+
+    def load(self, step: int | None = None) -> dict[str, Any]:
+        """Put the objects where they were at a step, by default the newest. Returns the other parts, with "step"; an
+        empty dict where there is no checkpoint yet. Errors: see `mp.load`; FileNotFoundError for an unknown step.
+        """
+        steps = self.steps()
+        if not steps and step is None:
+            return {}
+        step = steps[-1] if step is None else step
+        if step not in steps:
+            raise FileNotFoundError(
+                f"Checkpointer.load: expected one of the steps {steps} of {self.directory}, got {step}"
+            )
+        return load(self.path(step), **self.objects)
+
+    def best_step(self) -> int:
+        """The step with the best measure, of equal ones the first. ValueError where none has one."""
+        measures = {
+            step: json.loads(_opened(self.path(step), arrays=False)[0][KEY])["measure"] for step in self.steps()
+        }
+        known = {step: value for step, value in measures.items() if value is not None and value == value}
+        if not known:
+            raise ValueError(
+                f"Checkpointer: expected checkpoints in {self.directory} with a measure, got none: give best="
+            )
+        return min(known, key=known.__getitem__)
+
+    def _measure(self, parts: dict[str, Any]) -> float | None:
+        if not self.best:
+            return None
+        name = self.best.removeprefix("-")
+        value = parts.get(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+            raise ValueError(
+                f"Checkpointer.save: expected the number `{name}`, by which it keeps the best, got {value!r}"
+            )
+        return -float(value) if self.best.startswith("-") else float(value)
+
+
+NAMED = re.compile(r"step-(\d{8,})\.safetensors")
+
+
+def _write(path: str | os.PathLike, parts: dict[str, Any], measure: float | None = None) -> None:
+    numpy = _safetensors("numpy")
+    arrays: dict[str, np.ndarray] = {}
+    states = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in parts.items()}
+    random = _packed(backend.get_rng_state(), "random", arrays)
+    tree = json.dumps({"parts": _packed(states, "", arrays), "random": random, "measure": measure})
+    metadata = {"format": FORMAT, "version": __version__, KEY: tree, "sha256": _checksum(tree, arrays)}
+    with replacing(path) as temporary:
+        numpy.save_file(arrays, temporary, metadata)
+
+
 def _read(path: str | os.PathLike) -> tuple[dict[str, Any], dict]:
     """The parts and the state of the random generators."""
+    metadata, arrays = _opened(path)
+    if metadata["sha256"] != _checksum(metadata[KEY], arrays):
+        raise ValueError(f"load: {path} is not as it was written (its checksum differs): use an earlier checkpoint")
+    tree = json.loads(metadata[KEY])
+    return _unpacked(tree["parts"], arrays), _unpacked(tree["random"], arrays)
+
+
+def _opened(path: str | os.PathLike, arrays: bool = True) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """The metadata of a checkpoint, and its arrays if they are wanted."""
     safetensors = _safetensors()
     try:
         with safetensors.safe_open(path, "np") as file:
-            metadata, arrays = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
+            found = {name: file.get_tensor(name) for name in file.keys()} if arrays else {}  # noqa: SIM118
     except (safetensors.SafetensorError, TypeError, AttributeError) as error:  # the others: BF16, FP8
         raise ValueError(f"load: expected {path} to be a checkpoint of tinymp: {error}") from None
     if not {"format", "version", "sha256", KEY} <= metadata.keys():
@@ -83,10 +195,7 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, Any], dict]:
         raise ValueError(
             f"load: expected {path} to be in format {FORMAT}, which tinymp {__version__} reads, got {made}"
         )
-    if metadata["sha256"] != _checksum(metadata[KEY], arrays):
-        raise ValueError(f"load: {path} is not as it was written (its checksum differs): use an earlier checkpoint")
-    tree = json.loads(metadata[KEY])
-    return _unpacked(tree["parts"], arrays), _unpacked(tree["random"], arrays)
+    return metadata, found
 
 
 def _checksum(tree: str, arrays: dict[str, np.ndarray]) -> str:
