@@ -1,6 +1,7 @@
 import gzip
 import importlib.util
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -49,9 +50,11 @@ ZIPPED = gzip.compress(LABELS, mtime=0)
         (b"\1" + LABELS[1:], "begin with 4 bytes"),
         (b"\0\0\x08\3" + LABELS[4:], "header of 16 bytes, got 14 in all"),
         (LABELS[:-1], r"cut short: expected 14 bytes for its shape \(6,\) of uint8, got 13"),
-        (LABELS + b"\0", r"too long: expected 14 bytes for its shape \(6,\) of uint8, got 15"),
+        (LABELS + b"\0", r"too long: expected 14 bytes for its shape \(6,\) of uint8, got more"),
         (ZIPPED[:-9], "damaged gzip file of"),
-        (ZIPPED[:12] + b"\xff\xff\xff" + ZIPPED[15:], "damaged gzip file"),
+        (ZIPPED[:12] + b"\xff\xff\xff" + ZIPPED[15:], "damaged gzip file|begin with 4 bytes"),
+        (ZIPPED[:-8] + b"\xff" + ZIPPED[-7:], "damaged gzip file.*CRC"),
+        (gzip.compress(struct.pack(">HBB3I", 0, 8, 3, *[2**32 - 1] * 3), mtime=0), "cut short"),
         (gzip.compress(LABELS[:-2], mtime=0), "cut short"),
         (struct.pack(">HBB3I", 0, 8, 3, *[2**32 - 1] * 3), "cut short"),
     ],
@@ -60,6 +63,19 @@ def test_read_idx_refuses(tmp_path, content, match):
     with pytest.raises(ValueError, match=match) as caught:
         read_idx(write(tmp_path / "some-file", content))
     assert "some-file" in str(caught.value)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_read_idx_reads_no_more_than_was_promised(tmp_path, pack):
+    """A gzip file of 50 KB may hold 50 MB."""
+    path = write(tmp_path / "bomb", pack(LABELS + bytes(50_000_000)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="too long"):
+            read_idx(path)
+        assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_read_idx_says_what_is_not_there(tmp_path):

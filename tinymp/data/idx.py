@@ -11,9 +11,11 @@ import math
 import os
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+CHUNK = 1 << 20  # bytes: a header that promises too much costs no memory
 _ELEMENTS = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
@@ -27,31 +29,39 @@ def read_idx(path: str | os.PathLike) -> np.ndarray:
     if not path.is_file():
         what = "is a folder; see load_idx_folder" if path.is_dir() else "does not exist"
         raise FileNotFoundError(f"read_idx: expected an idx file, but {path} {what}")
-    content = path.read_bytes()
-    if content[:2] == b"\x1f\x8b":
+    with path.open("rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+    with gzip.open(path) if zipped else path.open("rb") as file:
         try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"read_idx: {path} is a damaged gzip file of {len(content)} bytes: {error}") from error
-    magic = content[:4]
+            return _array(path, file)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            size = path.stat().st_size
+            raise ValueError(f"read_idx: {path} is a damaged gzip file of {size} bytes: {error}") from error
+
+
+def _array(path: Path, file: Any) -> np.ndarray:
+    magic = file.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _ELEMENTS or magic[3] == 0:
         raise ValueError(
             f"read_idx: expected {path} to begin with 4 bytes of an idx file: 0, 0, an element type "
             f"({', '.join(f'0x{code:02x}' for code in _ELEMENTS)}) and a number of dimensions; got {magic!r}"
-            f"{'' if content else ' (the file is empty)'}"
+            f"{'' if magic else ' (the file is empty)'}"
         )
-    dtype, header = np.dtype(_ELEMENTS[magic[2]]), 4 + 4 * magic[3]
-    if len(content) < header:
-        raise ValueError(f"read_idx: expected {path} to have a header of {header} bytes, got {len(content)} in all")
-    shape = tuple([int.from_bytes(content[i : i + 4], "big") for i in range(4, header, 4)])
-    expected = header + math.prod(shape) * dtype.itemsize
+    dtype, sizes = np.dtype(_ELEMENTS[magic[2]]), file.read(4 * magic[3])
+    header = 4 + 4 * magic[3]
+    if 4 + len(sizes) < header:
+        raise ValueError(f"read_idx: expected {path} to have a header of {header} bytes, got {4 + len(sizes)} in all")
+    shape = tuple([int.from_bytes(sizes[i : i + 4], "big") for i in range(0, len(sizes), 4)])
+    expected, content = math.prod(shape) * dtype.itemsize, bytearray()
+    while more := file.read(min(CHUNK, expected + 1 - len(content))):  # no more than promised, and one to see the end
+        content += more
     if len(content) != expected:
-        problem = "cut short" if len(content) < expected else "too long"
+        problem, got = ("cut short", header + len(content)) if len(content) < expected else ("too long", "more")
         raise ValueError(
-            f"read_idx: {path} is {problem}: expected {expected} bytes for its shape {shape} of {dtype.name}, "
-            f"got {len(content)}"
+            f"read_idx: {path} is {problem}: expected {header + expected} bytes for its shape {shape} of {dtype.name}, "
+            f"got {got}"
         )
-    return np.array(np.frombuffer(content, dtype, offset=header).reshape(shape), dtype.newbyteorder("="))
+    return np.array(np.frombuffer(content, dtype).reshape(shape), dtype.newbyteorder("="))
 
 
 def load_idx_folder(folder: str | os.PathLike) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
