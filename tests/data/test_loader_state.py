@@ -1,5 +1,8 @@
 """A loop over a loader goes on where another stopped, in whatever way the batches are loaded."""
 
+import multiprocessing
+import time
+
 import numpy as np
 import pytest
 
@@ -141,6 +144,45 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(name):
         made("in order").load_state_dict(state)
     with pytest.raises(ValueError, match="expected `generator` to be its state, got None"):
         BucketBatchSampler(X, 2, seed=0).load_state_dict({"generator": None})
+
+
+class Slow(Numbers):
+    """Whose items a thread is loading when the process is forked."""
+
+    def __getitem__(self, i):
+        time.sleep(0.02)
+        return i
+
+    def in_epoch(self, epoch):
+        return self
+
+
+def _forked(connection, loader, running):
+    try:
+        connection.send(len(list(running)))
+    except RuntimeError as error:
+        connection.send(str(error))
+    connection.send([batch.numpy().tolist() for batch in loader])
+    connection.send("done")
+
+
+@pytest.mark.parametrize("loading", LOADING[1:], ids=str)
+def test_a_forked_process_begins_anew(loading):
+    loader = made("in order", Slow(), **loading)
+    running = iter(loader)
+    next(running)
+    context = multiprocessing.get_context("fork")
+    mine, theirs = context.Pipe()
+    child = context.Process(target=_forked, args=(theirs, loader, running))
+    child.start()
+    heard = []
+    while (not heard or heard[-1] != "done") and mine.poll(20):
+        heard.append(mine.recv())
+    child.kill()
+    error, again, _ = heard
+    assert "this loop began in another process" in error
+    assert again == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10]]
+    assert [batch.numpy().tolist() for batch in running] == again[1:]  # the parent's goes on
 
 
 def test_a_tensor_dataset():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,7 +51,8 @@ class DataLoader:
     Subset of one) is indexed once per batch, not item by item.
 
     The threads belong to one epoch and end with it: after the last batch, on an error, or after what each is loading
-    when the loop is left (a batch; with num_workers, an item). Errors of the dataset are raised in the loop, with their
+    when the loop is left (a batch; with num_workers, an item). In a forked process such a loop cannot go on
+    (RuntimeError), and new ones can. Errors of the dataset are raised in the loop, with their
     traceback and a note that names the item (under a Subset: its number in the dataset beneath). A dataset that draws
     random numbers should have its own generator: a thread would draw from tinymp's at unpredictable moments.
 
@@ -112,6 +114,7 @@ class DataLoader:
         self._left: list[np.ndarray] | None = None  # the item numbers of the batches that this epoch has not given yet
         self._resume = False  # whether the next loop begins with these
         self._loading = RLock()  # a thread whose loop was left may still load while the next epoch begins
+        self._process = os.getpid()
 
     def __len__(self) -> int:
         """The number of batches."""
@@ -122,6 +125,8 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         cut = (self._left or []) if self._resume else self._item_numbers(len(self.dataset))
+        if self._process != os.getpid():  # where a thread may have been loading when this one was forked
+            self._process, self._loading = os.getpid(), RLock()
         dataset = in_epoch(self.dataset, self.epoch)
         self.epoch, self.waited, self._left, self._resume = self.epoch + 1, 0.0, list(cut), False
         while type(dataset) is Subset:  # exactly: a class derived from it may have its own __getitem__
@@ -251,7 +256,7 @@ def _ahead(batches: Iterator[Parts], depth: int, threads: int) -> Iterator:
     end: so no Queue, Event or join there. SimpleQueue.put never waits.
     """
     jobs: SimpleQueue = SimpleQueue()  # (batch, part's number); None ends the thread that gets it
-    wanted = [True]
+    wanted, process = [True], os.getpid()
 
     def send(batch: Parts) -> SimpleQueue:
         n = len(batch[0])
@@ -286,6 +291,8 @@ def _ahead(batches: Iterator[Parts], depth: int, threads: int) -> Iterator:
         got, coming = None, deque(map(send, islice(batches, depth + 1)))
         while coming and isinstance(got := coming.popleft().get(), tuple):
             yield got[0]
+            if os.getpid() != process:  # it would wait for ever: a fork copies no threads
+                raise RuntimeError("DataLoader: this loop began in another process: begin a new one after a fork")
             coming.extend(map(send, islice(batches, 1)))
         stop()
         for thread in crew:

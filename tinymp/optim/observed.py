@@ -30,6 +30,7 @@ class ObservedLossScaler(LossScaler):
     margin       how much larger gradients may become later on
     """
 
+    _passing: ClassVar[tuple[str, ...]] = (*LossScaler._passing, "_peak", "_looking")
     saved: ClassVar = {
         "observed": whole,
         "largest": lambda where, name, value: None if value is None else number(where, name, value, 0),
@@ -53,6 +54,10 @@ class ObservedLossScaler(LossScaler):
         self.fixed = False
         self._peak = _Peak()
         self._looking: AbstractContextManager | None = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._peak, self._looking = _Peak(), None
 
     def stays_on_device(self) -> bool:
         return self.fixed

@@ -20,6 +20,17 @@ class ScalerState:
     dynamic: tuple | None = None  # (growth, backoff, interval, least, most) where S changes by DynamicLossScaler's rule
     _least, _most = 0.0, math.inf  # between which S stays
     _device: DeviceSide | None = None  # once a loss on a GPU was scaled
+    # what belongs to one iteration, or to a GPU: a copy has it not
+    _passing: ClassVar[tuple[str, ...]] = (
+        "_device",
+        "_watching",
+        "_witness",
+        "_side",
+        "_judged",
+        "_results",
+        "_tried",
+        "_skip",
+    )
 
     def __init__(self, scale: float, max_consecutive_skips: int, max_nonfinite_losses: int) -> None:
         self._name = type(self).__name__
@@ -108,6 +119,16 @@ class ScalerState:
         if self._device is not None:
             self._device.end(None, False)
             self._push()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, which may be made at any time: they begin a new iteration."""
+        self._pull()
+        state = {name: value for name, value in vars(self).items() if name not in self._passing}
+        return {**state, "_history": list(self._history)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _watching=None, _witness=None)
+        self._begin()
 
     # ---- on a GPU
 
