@@ -24,7 +24,7 @@ import tinymp as mp
 from tinymp import nn, ops, optim, writing
 from tinymp.precision import store, widen
 
-from . import images, report
+from . import images, report, stopping
 from .frechet import FrechetDistance
 from .mnist import loss_scaler, natural, positive, rate
 
@@ -285,6 +285,8 @@ def train(
             bar.set_postfix(D=f"{run.curve[-1]:.2f}", G=f"{run.generator_curve[-1]:.2f}", refresh=False)
             if (i + 1) % max(steps // 10, 1) == 0:
                 show(i + 1)
+            if stopping.asked():
+                break
         page = show(len(times))
         noise = np.random.default_rng(seed + 1).standard_normal((data.samples, LATENT, 1, 1), np.float32)
         run.frechet_distance = data.distance(samples(average.model(), noise, policy, options.device))
@@ -294,7 +296,7 @@ def train(
         run.ms_per_step = 1000 * statistics.median(times)
         run.per_second = options.batch_size / statistics.median(times)
     run.skipped_steps = run.skipped_discriminator_steps + run.skipped_generator_steps
-    run.loss_scale = scaler.get_scale()
+    run.loss_scale, run.stopped = scaler.get_scale(), run.stopped or stopping.asked()
     run.scale_history += [(iteration, scale) for iteration, scale, _ in scaler.history]
     return run, page
 
@@ -360,9 +362,9 @@ def write_png(path: pathlib.Path, runs: dict[str, Run], pages: list[np.ndarray],
 
 
 def side_by_side(pages: list[np.ndarray]) -> np.ndarray:
-    """Sheets of one size with a white strip between them."""
+    """Sheets of one size, one or two, with a white strip between them."""
     strip = np.full((len(pages[0]), 16, *pages[0].shape[2:]), 255, np.uint8)
-    return np.concatenate([pages[0], strip, pages[1]], axis=1)
+    return np.concatenate([pages[0], strip, *pages[1:]], axis=1)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -420,6 +422,7 @@ def check(options: argparse.Namespace) -> None:
         raise ValueError("--frechet-samples 1: expected at least 2, to measure how much they differ")
 
 
+@stopping.noted()
 def main(arguments: list[str] | None = None) -> dict[str, Run]:
     """Run the trainings, print the table, write report.json, report.png and the samples."""
     p = parser()
@@ -442,10 +445,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
             ("fp32", mp.FP32, optim.NoLossScaler()),
             (options.policy, policy, copy.deepcopy(options.loss_scale)),
         ):
+            if stopping.asked():
+                break
             key = name if seed == options.seed else f"{name}, seed {seed}"
             runs[key], page = train(used, scaler, seed, data, options)
             pages.append(page)
-    pair = {name: runs[name] for name in ("fp32", options.policy)}
+    pair = {name: runs[name] for name in ("fp32", options.policy) if name in runs}
     print(
         f"on the {options.device.upper()}:\n\n{report.table(pair, SCORES)}\n\n{distances([*runs.values()], data.floor)}"
     )

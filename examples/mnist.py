@@ -21,7 +21,7 @@ from tqdm import tqdm
 import tinymp as mp
 from tinymp import nn, ops, optim
 
-from . import datasets, report
+from . import datasets, report, stopping
 
 
 def cnn(channels: int, height: int, width: int, classes: int) -> nn.Module:
@@ -86,13 +86,15 @@ def train(policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: arg
             run.skipped_steps += not result.applied
             bar.update()
             bar.set_postfix(loss=f"{run.curve[-1]:.3f}", scale=f"{scaler.get_scale():g}", refresh=False)
+            if stopping.asked():
+                break
 
         run.accuracy = accuracy(model, policy.cast(mp.tensor(test_x)).to(options.device), test_y)
     if times:
         run.loss = statistics.fmean(run.curve[-len(loader) :])
         run.ms_per_step = 1000 * statistics.median(times)
         run.per_second = options.batch / statistics.median(times)
-    run.loss_scale = scaler.get_scale()
+    run.loss_scale, run.stopped = scaler.get_scale(), run.stopped or stopping.asked()
     return run
 
 
@@ -178,6 +180,7 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+@stopping.noted()
 def main(arguments: list[str] | None = None) -> dict[str, report.Run]:
     """Run both trainings, print the table, write report.json and report.png."""
     p = parser()
@@ -193,10 +196,9 @@ def main(arguments: list[str] | None = None) -> dict[str, report.Run]:
     if options.batch > len(data[0]):
         p.error(f"--batch {options.batch} is more than the {len(data[0])} training images")
     policy = mp.POLICIES[options.policy.upper()]
-    runs = {
-        "fp32": train(mp.FP32, optim.NoLossScaler(), data, options),
-        options.policy: train(policy, options.loss_scale, data, options),
-    }
+    runs = {"fp32": train(mp.FP32, optim.NoLossScaler(), data, options)}
+    if not stopping.asked():
+        runs[options.policy] = train(policy, options.loss_scale, data, options)
     print(f"on the {options.device.upper()}:\n\n{report.table(runs)}")
     settings = report.settings_of(options)
     report.write_json(options.out / "report.json", runs, settings)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import argparse
+import math
 import pathlib
 import re
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import tinymp as mp
 from tinymp import nn, optim
 
-from . import report, trials
+from . import report, stopping, trials
 from .mnist import loss_scaler, natural, positive, rate
 
 
@@ -124,7 +125,7 @@ def run(
     )
     model.eval()
     with mp.no_grad(), mp.use(policy):
-        trial.scores = task.scores(model)
+        trial.scores = dict.fromkeys(task.measures, math.nan) if stopping.asked() else task.scores(model)
     trial.score = trial.scores[compared(task)[0]]
     return trial, model
 
@@ -189,6 +190,7 @@ def _scale(text: str) -> str:
     return text
 
 
+@stopping.noted()
 def main(task: type[Task], p: argparse.ArgumentParser, arguments: list[str] | None = None) -> dict[str, trials.Trial]:
     """Run the trainings, print the table, write report.json and report.png, and what the task shows."""
     options = p.parse_args(arguments)
@@ -215,6 +217,8 @@ def main(task: type[Task], p: argparse.ArgumentParser, arguments: list[str] | No
         runs[label], model = run(work, policy, plan.setting.scaler(), plan.seed, options.device, label, kept[label])
         if label in ("fp32", last):
             models[label] = policy, model
+        if stopping.asked():
+            break
 
     title = f"{work.about} On the {options.device.upper()}"
     print(f"on the {options.device.upper()}:\n\n{report.table(runs, scores(task), task.unit)}\n\n{verdict(work, runs)}")
@@ -222,7 +226,9 @@ def main(task: type[Task], p: argparse.ArgumentParser, arguments: list[str] | No
     settings |= {name: getattr(work, name) for name in ("steps", "batch", "lr", "loss_scale")}
     report.write_json(options.out / "report.json", runs, settings)
     draw(options.out / "report.png", runs, task, title)
-    print(f"\nwrote {options.out / 'report.json'} and {options.out / 'report.png'}\n\n{work.show(options.out, models)}")
+    print(f"\nwrote {options.out / 'report.json'} and {options.out / 'report.png'}")
+    if not stopping.asked():
+        print(f"\n{work.show(options.out, models)}")
     return report.finish(p, runs)
 
 

@@ -13,6 +13,8 @@ import numpy as np
 import tinymp as mp
 from tinymp import writing
 
+from . import stopping
+
 ROLES = ("weights", "masters", "gradients", "activations", "optimizer")
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # told apart also by those who see no red or green
 EXPONENTS = range(-40, 17)  # of gradients, as floor(log2 |g|); what is smaller or larger goes to the ends
@@ -126,12 +128,12 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def finish(parser: argparse.ArgumentParser, runs: dict[str, Any]) -> dict[str, Any]:
-    """Say which runs ended early; the program fails if FP32's did."""
+    """Say which runs ended early; the program fails if FP32's did, or if a signal ended it."""
     for label, run in runs.items():
         if run.stopped:
             print(f"\n{label} stopped after {len(run.curve)} steps: {run.stopped}")
-    if runs["fp32"].stopped:
-        parser.exit(1)
+    if status := stopping.code() or runs["fp32"].stopped is not None:
+        parser.exit(int(status))
     return runs
 
 

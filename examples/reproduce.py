@@ -18,7 +18,9 @@ import multiprocessing
 import os
 import pathlib
 import shlex
+import signal
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, NamedTuple
@@ -126,6 +128,8 @@ def finished(todo: list[Cell], jobs: int) -> Iterator[tuple[Cell, trials.Trial]]
                 bar.update()
                 yield waiting[future], future.result()
         except BaseException:
+            for child in multiprocessing.active_children():
+                child.terminate()
             pool.shutdown(cancel_futures=True)
             raise
 
@@ -234,4 +238,5 @@ def command(options: argparse.Namespace, table: str) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # through `finished`, which ends all runs
     main()

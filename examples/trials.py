@@ -19,7 +19,7 @@ from tinymp import nn, optim, writing
 from tinymp.precision import MOVEMENT
 from tinymp.sparse import values_of
 
-from . import report
+from . import report, stopping
 from .mnist import loss_scaler
 
 MEASURE = 20  # gradients are looked at in every so many steps
@@ -199,6 +199,8 @@ def train(
             run.skipped_steps += not result.applied
             bar.update()
             bar.set_postfix(loss=f"{run.curve[-1]:.3f}", scale=f"{scaler.get_scale():g}", refresh=False)
+            if stopping.asked():
+                break
             if checkpoint is not None and (step + 1) % checkpoint.every == 0:
                 checkpoint.save(run, **parts)
     if times:
@@ -208,6 +210,7 @@ def train(
     run.loss_scale = scaler.get_scale()
     if checkpoint is not None:
         checkpoint.save(run, **parts)
+    run.stopped = run.stopped or stopping.asked()  # not what is kept: that run goes on
     return run
 
 

@@ -1,6 +1,7 @@
 """The DCGAN job at a reduced size: its networks, one iteration with two optimizers, what it writes and refuses."""
 
 import json
+import signal
 import types
 
 import numpy as np
@@ -329,6 +330,23 @@ def test_a_run_that_diverges_is_reported(folder, tmp_path, monkeypatch, capsys):
     assert stopped.value.code == 1
     assert "fp32 stopped after 0 steps: the loss is nan" in capsys.readouterr().out
     assert json.loads((tmp_path / "out" / "report.json").read_text())["runs"]["fp32"]["loss"] is None
+
+
+def test_a_signal_ends_the_iteration_and_what_ran_is_reported(folder, tmp_path, monkeypatch, capsys):
+    step, steps = dcgan.step, []
+
+    def asked(*arguments):
+        steps.append(1)
+        if len(steps) == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return step(*arguments)
+
+    monkeypatch.setattr(dcgan, "step", asked)
+    with pytest.raises(SystemExit) as ended:
+        dcgan.main([*TINY, "--data", str(folder), "--out", str(tmp_path / "out")])
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert "fp32 stopped after 1 steps: SIGTERM" in capsys.readouterr().out
+    assert {"report.json", "report.png", "samples.png"} <= {p.name for p in (tmp_path / "out").iterdir()}
 
 
 @pytest.mark.parametrize(

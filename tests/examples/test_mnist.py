@@ -1,6 +1,7 @@
 """The main job on a few steps: what it prints and writes, and what it refuses."""
 
 import json
+import signal
 
 import numpy as np
 import pytest
@@ -143,6 +144,29 @@ def test_an_ablation_that_diverges_is_a_result(tmp_path, capsys):
     runs = mnist.main(["--steps", "40", "--policy", "pure_fp16", "--loss-scale", "none", "--out", str(tmp_path)])
     assert runs["fp32"].stopped is None
     assert "pure_fp16 stopped after" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_ends_the_step_and_what_ran_is_reported(name, tmp_path, monkeypatch, capsys):
+    number = getattr(signal, name)
+    monkeypatch.setattr(report.Run, "count_exponents", lambda *_: signal.raise_signal(number))  # in the first step
+    with pytest.raises(SystemExit) as ended:
+        mnist.main([*FEW, "--out", str(tmp_path)])
+    assert ended.value.code == 128 + number
+    assert f"fp32 stopped after 1 steps: {name}" in capsys.readouterr().out
+    runs = json.loads((tmp_path / "report.json").read_text())["runs"]
+    assert list(runs) == ["fp32"] and len(runs["fp32"]["curve"]) == 1
+    assert (tmp_path / "report.png").exists()
+
+
+def test_a_second_signal_ends_at_once(monkeypatch):
+    def twice(*_):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(report.Run, "count_exponents", twice)
+    with pytest.raises(KeyboardInterrupt):
+        mnist.main(FEW)
 
 
 def test_shifted():

@@ -1,6 +1,7 @@
 """What the programs share, with a small task: tables, files, seeds, checkpoints, and what is refused."""
 
 import json
+import signal
 from typing import ClassVar
 
 import numpy as np
@@ -108,26 +109,35 @@ def test_a_run_beside_the_seeds_of_fp32():
     assert report.beside_seeds({"fp32": one("FP32", 70.0)}, lambda run: run.accuracy) == []
 
 
-@pytest.mark.parametrize("kept", [3, 10])
-def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path, monkeypatch, kept):
+@pytest.mark.parametrize("kept", ["killed", "whole", "SIGINT", "SIGTERM"])
+def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path, monkeypatch, capsys, kept):
     whole = run(tmp_path, "--steps", 10)
     weights = {label: model.state_dict() for label, (_, model) in Parity.shown.items()}
     options = ["--steps", 10, "--checkpoint", tmp_path / "kept", "--every", 3]
-    if kept == 3:  # it is stopped in the second run
+    if kept == "whole":
+        run(tmp_path, *options)
+    else:  # it is stopped in the second run
         calls = []
 
         def loss(self, model, batch, loss=Parity.loss):
             calls.append(model)
             if len(calls) == 15:
-                raise KeyboardInterrupt
+                if kept == "killed":
+                    raise KeyboardInterrupt
+                signal.raise_signal(getattr(signal, kept))
             return loss(self, model, batch)
 
         with monkeypatch.context() as patched:
             patched.setattr(Parity, "loss", loss)
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt if kept == "killed" else SystemExit) as ended:
                 run(tmp_path, *options)
-    else:
-        run(tmp_path, *options)
+        if kept != "killed":
+            assert ended.value.code == 128 + getattr(signal, kept)
+            assert f"mixed stopped after 4 steps: {kept}" in capsys.readouterr().out
+            written = json.loads((tmp_path / "out" / "report.json").read_text())["runs"]
+            assert (written["fp32"]["stopped"], written["mixed"]["stopped"]) == (None, kept)
+            assert [len(written[label]["curve"]) for label in ("fp32", "mixed")] == [10, 4]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["fp32.safetensors", "mixed.safetensors"]
     again = run(tmp_path, *options, "--resume")
     for label, one in again.items():

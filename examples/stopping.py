@@ -1,0 +1,48 @@
+"""How programs end early: on Ctrl-C or SIGTERM a training ends the step that it is in, and what ran is reported.
+
+The exit code is then that of a program which the signal has ended, 128 and its number. A second signal ends at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_asked: signal.Signals | None = None
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """Within the block (or the function that it decorates) the first such signal is noted, and `asked` tells of it."""
+    global _asked
+    before = {}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        global _asked
+        _asked = signal.Signals(number)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+    _asked = None
+    try:
+        if threading.current_thread() is threading.main_thread():  # no other hears signals
+            for one in (signal.SIGINT, signal.SIGTERM):
+                before[one] = signal.signal(one, note)
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        _asked = None
+
+
+def asked() -> str | None:
+    """The name of the signal that has come, if one has."""
+    return _asked.name if _asked else None
+
+
+def code() -> int:
+    """What the program exits with because of it, or 0."""
+    return 128 + _asked if _asked else 0
