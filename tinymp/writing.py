@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -49,6 +50,17 @@ def write(path: str | os.PathLike, content: str | bytes) -> None:
 def write_json(path: str | os.PathLike, content: Any) -> None:
     """Write a JSON file as a whole."""
     write(path, json.dumps(content, indent=1) + "\n")
+
+
+def check(folder: str | os.PathLike[str]) -> None:
+    """Make a folder where it is missing. OSError where files cannot be written to it: better before than after work."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=os.fspath(folder)).close()
+
+
+def printable(text: str) -> str:
+    """`text` without what would act on a terminal or could not be encoded, which is written as in a Python string."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def _sync(folder: Path) -> None:

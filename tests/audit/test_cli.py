@@ -2,12 +2,15 @@
 
 import csv
 import json
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
 import tinymp as mp
+from tinymp.audit import cli
 from tinymp.audit.cli import main
 from tinymp.events import here
 
@@ -28,6 +31,9 @@ if __name__ == "__main__":
     if "chdir" in sys.argv:
         import os
         os.chdir("/")
+    if "terminate" in sys.argv:
+        import os
+        os.kill(os.getpid(), 15)
     if "raise" in sys.argv:
         raise KeyError("the program's own")
     if "audit" in sys.argv:
@@ -89,6 +95,44 @@ def test_an_error_is_passed_on_and_the_audit_written(script, tmp_path, capsys):
     assert {row["op"] for row in rows(tmp_path / "runs" / "audit")} == {"cast", "softmax", "mul"}
     assert not here.observers  # the audit is over
     assert f'{script} raise (ended early: KeyError "the program\'s own")\n' in capsys.readouterr().out
+
+
+def test_termination_is_an_exit_and_the_audit_written(script, tmp_path, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as end:
+        main(["audit", str(script), "terminate"])
+    assert end.value.code == 143 and signal.getsignal(signal.SIGTERM) is before
+    assert {row["op"] for row in rows(tmp_path / "runs" / "audit")} == {"cast", "softmax", "mul"}
+    assert f"{script} terminate (ended early: SystemExit 143)\n" in capsys.readouterr().out
+
+
+def test_an_earlier_audit_is_moved(script, tmp_path, capsys):
+    out = tmp_path / "runs" / "audit"
+    for name in ("one", "two", "three"):
+        main(["audit", str(script), name])
+    printed = capsys.readouterr().out
+    older = sorted(path for path in out.iterdir() if path.is_dir())
+    assert len(older) == 2 and all(f"; the earlier audit is in {path.name}\n" in printed for path in older)
+    for folder in (out, *older):
+        assert {"audit.json", "ledger.csv"} <= {path.name for path in folder.iterdir()}
+
+
+def test_the_table_is_printed_before_anything_is_written(script, tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(cli, "write_json", full)
+    with pytest.raises(OSError, match="no space left"):
+        main(["audit", str(script)])
+    assert f"\n{script}\n\n" in capsys.readouterr().out
+
+
+def test_what_would_act_on_a_terminal_is_escaped(script, tmp_path, capsys):
+    main(["audit", str(script), "\x1b[2Jred\udcff"])
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed.split("path", 1)[1] and r"\x1b[2Jred\udcff" in printed
+    page = tmp_path / "runs" / "audit" / "audit.html"
+    assert not page.exists() or r"\x1b[2Jred\udcff" in page.read_text()
 
 
 @pytest.mark.parametrize(("text", "message"), [("1 +\n", "invalid syntax"), (None, "there is no script")])
@@ -159,6 +203,14 @@ def test_out_that_cannot_be_made(script, tmp_path, capsys):
         main(["audit", "--out", str(tmp_path / "file" / "below"), str(script)])
     assert end.value.code == 2
     assert "arguments" not in capsys.readouterr().out  # the program did not run in vain
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_out_that_cannot_be_written_to(script, tmp_path, capsys):
+    (tmp_path / "locked").mkdir(0o500)
+    with pytest.raises(SystemExit):
+        main(["audit", "--out", str(tmp_path / "locked"), str(script)])
+    assert "arguments" not in capsys.readouterr().out
 
 
 def test_explain_and_info(capsys):

@@ -15,19 +15,25 @@ import argparse
 import importlib.util
 import os
 import runpy
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from .. import backend
 from ..info import __version__, info
-from ..writing import write, write_json
+from ..writing import check, printable, write, write_json
 from .ablate import EXAMPLES, Ablation, decisions, workload
 from .audit import Audit, audit
 from .explain import explain, overview
 from .ledger import COLUMNS, NUMBERS, Rows
+
+FILES = "audit.json", "ledger.csv", "audit.html"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -145,12 +151,12 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
         try:
             _check_program(options.program, options.module)
             options.out = options.out.absolute()  # the program may change the folder
-            options.out.mkdir(parents=True, exist_ok=True)
+            check(options.out)
         except (ValueError, OSError, ImportError, SyntaxError) as error:
             p.error(str(error))
         audited, title = audit(shadow=options.shadow), " ".join([options.program, *options.arguments])
         try:
-            with audited:
+            with audited, _terminated_as_exit():
                 if options.module:
                     runpy.run_module(options.program, run_name="__main__", alter_sys=True)
                 else:
@@ -160,12 +166,41 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
                 title += f" (ended early: {type(error).__name__} {error})"
             raise
         finally:  # also if the program raises, or calls sys.exit
-            sys.stdout.flush()
-            files = ", ".join(_write(audited, options.out, title))
-            further = [audited.shadow] if audited.shadow else []
-            print()
-            print(title, _table(audited, options), *further, f"wrote {files} to {options.out}", sep="\n\n")
+            further = [str(audited.shadow)] if audited.shadow else []
+            print("\n" + printable("\n\n".join([title, _table(audited, options), *further])), flush=True)
+            earlier = _move_earlier(options.out)
+            files = ", ".join(_write(audited, options.out, printable(title)))
+            print(f"\nwrote {files} to {printable(str(options.out))}{earlier}")
     return 0
+
+
+@contextmanager
+def _terminated_as_exit() -> Iterator[None]:
+    """Within the block, SIGTERM ends the program as sys.exit does, so that what ran is reported."""
+
+    def end(number: int, _: Any) -> None:
+        sys.exit(128 + number)
+
+    own = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, end) if own else None
+    try:
+        yield
+    finally:
+        if own and signal.getsignal(signal.SIGTERM) is end:  # else the program has its own
+            signal.signal(signal.SIGTERM, before)
+
+
+def _move_earlier(out: Path) -> str:
+    """Move the files of an earlier audit to a folder that is named after their time; returns what to say of it."""
+    there = [out / name for name in FILES if (out / name).exists()]
+    if not there:
+        return ""
+    when = datetime.fromtimestamp(there[0].stat().st_mtime).strftime("%Y-%m-%d-%H%M%S")
+    folder = next(f for i in count() if not (f := out / (when + (f"-{i}" if i else ""))).exists())
+    folder.mkdir()
+    for path in there:
+        path.rename(folder / path.name)
+    return f"; the earlier audit is in {folder.name}"
 
 
 def _check_program(program: str, module: bool) -> None:
@@ -197,14 +232,15 @@ def _table(audited: Audit, options: argparse.Namespace) -> str:
 
 def _write(audited: Audit, out: Path, title: str) -> list[str]:
     """Write everything; returns the names of the files."""
-    write_json(out / "audit.json", audited.as_dict())
-    write(out / "ledger.csv", audited.ledger.to_csv())
+    data, ledger, page = FILES
+    write_json(out / data, audited.as_dict())
+    write(out / ledger, audited.ledger.to_csv())
     try:
-        audited.report(out / "audit.html", title)
+        audited.report(out / page, title)
     except ModuleNotFoundError as error:
-        print(f"no audit.html: {error}", file=sys.stderr)
-        return ["audit.json", "ledger.csv"]
-    return ["audit.json", "ledger.csv", "audit.html"]
+        print(f"no {page}: {error}", file=sys.stderr)
+        return [data, ledger]
+    return [*FILES]
 
 
 @contextmanager
