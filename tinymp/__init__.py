@@ -18,7 +18,7 @@ from .audit.kept import saved_nbytes
 from .audit.layers import summary
 from .backend import default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
 from .capture import capture
-from .checkpoint import Checkpointer, load, save
+from .checkpoint import Checkpointer, load, load_weights, save, save_weights
 from .dtypes import float16, float32, float64
 from .events import Observer, observe
 from .grad_mode import enable_grad, is_grad_enabled, no_grad

@@ -261,3 +261,53 @@ def _safetensors(part: str = "") -> Any:
     except ImportError:
         raise ImportError("checkpoints are safetensors files: pip install 'tinymp[checkpoint]'") from None
     return getattr(safetensors, part) if part else safetensors
+
+
+# -------------------------------------------------------------------------------------------- weights of other programs
+
+# what safetensors calls them; BF16 is the upper half of FP32
+_DTYPES = {
+    "F64": "f8",
+    "F32": "f4",
+    "F16": "f2",
+    "I64": "i8",
+    "I32": "i4",
+    "I16": "i2",
+    "I8": "i1",
+    "U8": "u1",
+    "BOOL": "?",
+}
+
+
+def load_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """The tensors of a safetensors file, by name: `model.load_state_dict(mp.load_weights("resnet50.safetensors"))`.
+
+    Such files are written by PyTorch, torchvision and Hugging Face. BF16 becomes FP32, which holds it exactly, and so
+    FP32 masters. ValueError for a file that is not safetensors, and for other dtypes; OSError for an unreadable one.
+    """
+    safetensors = _safetensors()
+    try:
+        tensors = safetensors.deserialize(Path(path).read_bytes())
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"load_weights: expected {path} to be a file of safetensors: {error}") from None
+    found = {}
+    for name, one in tensors:
+        data, kind = one["data"], one["dtype"]
+        if kind == "BF16":
+            x = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+        elif kind in _DTYPES:
+            x = np.frombuffer(data, np.dtype(_DTYPES[kind]).newbyteorder("<")).copy()
+        else:
+            known = ", ".join(["BF16", *_DTYPES])
+            raise ValueError(f"load_weights: expected `{name}` in {path} to be one of {known}, got {kind}")
+        found[name] = x.reshape(one["shape"])
+    return found
+
+
+def save_weights(path: str | os.PathLike, model: Any) -> None:
+    """Write a model's parameters (their FP32 masters) and buffers, by PyTorch's names: `safetensors.torch.load_file`
+    reads them there. What else it takes to go on training is in `save`.
+    """
+    numpy, arrays = _safetensors("numpy"), model.state_dict()
+    with replacing(path) as temporary:
+        numpy.save_file({name: x for name, x in arrays.items() if not name.endswith(".copy")}, temporary)

@@ -1,0 +1,106 @@
+"""Weights go to PyTorch's safetensors and come from them, BF16 too."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import nn
+
+safetensors = pytest.importorskip("safetensors.numpy")
+pytestmark = pytest.mark.cpu
+
+
+def written(path, tensors):
+    """A safetensors file of {name: (dtype, shape, bytes)}."""
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+def test_there_and_back(tmp_path):
+    model = mp.MIXED.cast(nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(3, 2)))
+    mp.save_weights(tmp_path / "weights", model)
+    read = mp.load_weights(tmp_path / "weights")
+    assert read.keys() == model.state_dict().keys()
+    for name, value in model.state_dict().items():
+        assert read[name].dtype == value.dtype and read[name].flags.writeable
+        np.testing.assert_array_equal(read[name], value)
+    other = mp.MIXED.cast(nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(3, 2)))
+    other.load_state_dict(read)
+    np.testing.assert_array_equal(other[2].weight.data, model[2].weight.data)
+    assert safetensors.load_file(tmp_path / "weights").keys() == read.keys()
+
+
+def test_copies_that_are_not_the_masters_rounding_stay_here(tmp_path):
+    mp.manual_seed(0)
+    with mp.use(mp.STOCHASTIC_ROUNDING):
+        model = mp.STOCHASTIC_ROUNDING.cast(nn.Linear(30, 20))
+        model.weight.write(model.weight.master * np.float32(1.0001))
+    assert "weight.copy" in model.state_dict()
+    mp.save_weights(tmp_path / "weights", model)
+    assert list(mp.load_weights(tmp_path / "weights")) == ["bias", "weight"]
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1", "?"])
+def test_dtypes(dtype, tmp_path):
+    x = np.array([[0, 1, 1], [1, 0, 1]], dtype)
+    safetensors.save_file({"x": x, "empty": x[:0], "scalar": np.array(x[0, 1])}, tmp_path / "x")
+    read = mp.load_weights(tmp_path / "x")
+    for name, expected in (("x", x), ("empty", x[:0]), ("scalar", x[0, 1])):
+        assert read[name].dtype == x.dtype and read[name].shape == np.shape(expected)
+        np.testing.assert_array_equal(read[name], expected)
+
+
+def test_bf16_is_read_exactly(tmp_path):
+    bits = np.arange(1 << 16, dtype="<u2")
+    read = mp.load_weights(written(tmp_path / "x", {"x": ("BF16", [256, 256], bits.tobytes())}))["x"]
+    assert read.dtype == np.float32 and read.shape == (256, 256)
+    np.testing.assert_array_equal(read.view("u4").ravel() >> 16, bits)
+    assert not (read.view("u4") & 0xFFFF).any()
+    model = mp.MIXED.cast(nn.Linear(256, 2, bias=False))
+    finite = np.where(np.abs(read) < 60000, read, 1)[:2]
+    model.load_state_dict({"weight": finite})
+    np.testing.assert_array_equal(model.weight.master, finite)
+
+
+def test_pytorch_reads_and_writes_them(tmp_path):
+    torch = pytest.importorskip("torch")
+    theirs = pytest.importorskip("safetensors.torch")
+    ours, peer = nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    mp.save_weights(tmp_path / "ours", ours)
+    peer.load_state_dict(theirs.load_file(tmp_path / "ours"))
+    np.testing.assert_array_equal(peer.weight.detach().numpy(), ours.weight.data)
+    theirs.save_file(torch.nn.Linear(3, 2).bfloat16().state_dict(), tmp_path / "theirs")
+    ours.load_state_dict(mp.load_weights(tmp_path / "theirs"))
+    np.testing.assert_array_equal(theirs.load_file(tmp_path / "theirs")["weight"].float().numpy(), ours.weight.data)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "expected .*x to be a file of safetensors"),
+        (b"PK\x03\x04 a pickle of PyTorch", "expected .*x to be a file of safetensors"),
+        (struct.pack("<Q", 1 << 40) + b"{}", "expected .*x to be a file of safetensors"),
+    ],
+)
+def test_other_files_are_refused(content, message, tmp_path):
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        mp.load_weights(tmp_path / "x")
+    with pytest.raises(FileNotFoundError):
+        mp.load_weights(tmp_path / "missing")
+
+
+def test_other_dtypes_and_sizes_are_refused(tmp_path):
+    path = written(tmp_path / "x", {"small": ("F8_E4M3", [2], b"ab")})
+    with pytest.raises(ValueError, match=r"expected `small` in .*x to be one of BF16, F64, .*, got F8_E4M3"):
+        mp.load_weights(path)
+    with pytest.raises(ValueError, match=r"expected .*x to be a file of safetensors"):
+        mp.load_weights(written(tmp_path / "x", {"x": ("F32", [1 << 40], b"abcd")}))
