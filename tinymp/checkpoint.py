@@ -265,18 +265,9 @@ def _safetensors(part: str = "") -> Any:
 
 # -------------------------------------------------------------------------------------------- weights of other programs
 
-# what safetensors calls them; BF16 is the upper half of FP32
-_DTYPES = {
-    "F64": "f8",
-    "F32": "f4",
-    "F16": "f2",
-    "I64": "i8",
-    "I32": "i4",
-    "I16": "i2",
-    "I8": "i1",
-    "U8": "u1",
-    "BOOL": "?",
-}
+# what safetensors calls them; BF16 is the upper half of FP32, and the lower one comes first
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1"}
+_DTYPES |= {"U16": "<u2", "U8": "u1", "BOOL": "?"}
 
 
 def load_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
@@ -291,12 +282,13 @@ def load_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
     except safetensors.SafetensorError as error:
         raise ValueError(f"load_weights: expected {path} to be a file of safetensors: {error}") from None
     found = {}
-    for name, one in tensors:
+    for name, one in sorted(tensors, key=lambda tensor: tensor[0]):  # they come in any order
         data, kind = one["data"], one["dtype"]
         if kind == "BF16":
-            x = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+            halves = np.frombuffer(data, _DTYPES["U16"])
+            x = np.stack([np.zeros_like(halves), halves], -1).reshape(-1).view(_DTYPES["F32"])
         elif kind in _DTYPES:
-            x = np.frombuffer(data, np.dtype(_DTYPES[kind]).newbyteorder("<")).copy()
+            x = np.frombuffer(data, _DTYPES[kind]).copy()
         else:
             known = ", ".join(["BF16", *_DTYPES])
             raise ValueError(f"load_weights: expected `{name}` in {path} to be one of {known}, got {kind}")

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import copy_context
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 from operator import itemgetter
 from queue import SimpleQueue
 from threading import RLock, Thread
@@ -193,7 +193,7 @@ class DataLoader:
             numbers, sizes = item_numbers(where, "left", left, n), state_dict["sizes"]
             if sum(sizes) != len(numbers):
                 raise ValueError(f"{where}: expected `sizes` of {len(numbers)} items together, got {sum(sizes)}")
-            left = np.split(numbers, np.cumsum(sizes)[:-1]) if len(sizes) else []
+            left = np.split(numbers, [*accumulate(sizes)][:-1]) if len(sizes) else []
         require_state(where, self.generator, state_dict["generator"])
         if (sampler is None) != (state_dict["sampler"] is None):
             raise ValueError(
