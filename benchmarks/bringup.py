@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tinymp as mp
-from tinymp.writing import replacing
+from tinymp.writing import write_figure
 
 from . import poisoned
 from .machine import device, write
@@ -505,8 +505,7 @@ def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     axes.set_xlabel("PyTorch's time (or memory) / tinymp's: longer is better")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150)
+    write_figure(path, figure, dpi=150)
 
 
 # ---------------------------------------------------------------------------------------------------------------- main

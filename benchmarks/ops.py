@@ -21,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 import tinymp as mp
-from tinymp.writing import replacing
+from tinymp.writing import write_figure
 
 from .machine import Machine, write
 from .worker import Worker
@@ -223,8 +223,7 @@ def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     axes.legend(loc="lower right", title="storage")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150)
+    write_figure(path, figure, dpi=150)
 
 
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:

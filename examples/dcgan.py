@@ -356,8 +356,7 @@ def write_png(path: pathlib.Path, runs: dict[str, Run], pages: list[np.ndarray],
         axes[name].imshow(page, cmap="gray", vmin=0, vmax=255)
         axes[name].set(title=f"{run.policy}: samples, uncurated; Fréchet distance {run.frechet_distance:.3f}")
         axes[name].axis("off")
-    with writing.replacing(path) as temporary:
-        figure.savefig(temporary, dpi=100)
+    writing.write_figure(path, figure, dpi=100)
     plt.close(figure)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tinymp.data import PICTURES, read_idx, read_picture
+from tinymp.writing import replacing
 
 from .datasets import brought
 
@@ -58,7 +59,8 @@ def write_png(path: Path, page: np.ndarray) -> None:
     """What `sheet` returned, as a file."""
     from PIL import Image
 
-    Image.fromarray(page).save(path)
+    with replacing(path) as temporary:
+        Image.fromarray(page).save(temporary)
 
 
 def _pictures(folder: Path) -> Iterator[tuple[str, Image.Image]]:

@@ -162,8 +162,7 @@ def write_png(path: pathlib.Path, runs: dict[str, Run], title: str) -> None:
     draw_exponents(right, runs)
     for axes in (left, right):
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
-    with writing.replacing(path) as temporary:
-        figure.savefig(temporary, dpi=110)
+    writing.write_figure(path, figure, dpi=110)
     plt.close(figure)
 
 

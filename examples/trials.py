@@ -227,8 +227,7 @@ def figure(path: Path, rows: int, columns: int, size: tuple[float, float], dpi: 
 
     picture, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     yield axes
-    with writing.replacing(path) as temporary:
-        picture.savefig(temporary, dpi=dpi)
+    writing.write_figure(path, picture, dpi=dpi)
     plt.close(picture)
 
 

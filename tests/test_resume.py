@@ -152,6 +152,11 @@ def test_a_process_that_is_killed_at_any_moment(tmp_path):
             killed += 1
         assert killed >= 10, "too fast to be killed: more steps"
         assert same(run.result(), mp.load(tmp_path / "result")["result"])
-        assert not [p for p in tmp_path.iterdir() if p.name.endswith(".part")] or killed
+        left = [
+            p.name
+            for p in tmp_path.iterdir()
+            if p.name not in ("result", "step-00000399.safetensors", "step-00000400.safetensors")
+        ]
+        assert len(left) <= killed and all(name.startswith(".") and ".part" in name for name in left)
     finally:
         STEPS = before

@@ -52,6 +52,12 @@ def write_json(path: str | os.PathLike, content: Any) -> None:
     write(path, json.dumps(content, indent=1) + "\n")
 
 
+def write_figure(path: str | os.PathLike, figure: Any, dpi: int) -> None:
+    """Write a figure of matplotlib as a whole, in the format that the suffix names."""
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=dpi)
+
+
 def check(folder: str | os.PathLike[str]) -> None:
     """Make a folder where it is missing. OSError where files cannot be written to it: better before than after work."""
     Path(folder).mkdir(parents=True, exist_ok=True)

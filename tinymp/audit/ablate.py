@@ -38,7 +38,7 @@ from ..precision import (
     Policy,
     use,
 )
-from ..writing import replacing, write_json
+from ..writing import write_figure, write_json
 from .numbers import many
 from .sampling import RED, table
 
@@ -410,8 +410,7 @@ class Ablation:
         rows = -(-len(self.decisions) // 3)
         figure = Figure(figsize=(4.5 * min(len(self.decisions), 3), 3 * rows + 1), layout="constrained")
         self.draw(figure)
-        with replacing(path) as temporary:
-            figure.savefig(temporary, dpi=110)
+        write_figure(path, figure, dpi=110)
 
 
 def _smooth(curve: list[float]) -> list[float]:

@@ -77,7 +77,7 @@ class Attention(Op):
         like_q, like_k, like_v, like_mask, _ = self.targets
 
         def gradients(q: Array, k: Array, v: Array, mask: Any, kept: Any, z: Array, dy: Array) -> tuple:
-            p, wide = self._exponentials(self._scores(q, k, mask), z), operand(self, dy)
+            p, wide = self._exponentials(self._scores(q, k, mask), z), operand(self.device, dy)
             total = reduce(p, -1, "sum", like=q)  # 1, but for the rounding of z
             p /= self.xp.where(total == 0, 1, total)
             weights = store(self._dropped(p, kept), like=q)
@@ -85,7 +85,7 @@ class Attention(Op):
             dmask = self._dropped(gemm(wide, v.swapaxes(-1, -2), wide=True, like=dy), kept)
             dmask -= reduce(p * dmask, -1, "sum", like=q)  # y dy, but cancels wholly where a weight is 1
             dmask *= p
-            ds = operand(self, store(dmask, like=q))
+            ds = operand(self.device, store(dmask, like=q))
             dq = like_q and self.scale * gemm(ds, k, wide=True, like=q)
             dk = like_k and self.scale * gemm(ds.swapaxes(-1, -2), q, wide=True, like=q)
             return dq, dk, dv, like_mask and dmask

@@ -38,6 +38,7 @@ from ..backend.threads import slices
 from ..dtypes import float16
 from ..precision import DOT, FP32, MOVEMENT, REDUCTION, add_to, gemm, may_fuse, reduce, store, widen
 from ..tensor import Tensor
+from .dot import operand
 
 KERNELS = Kernels(__file__)
 
@@ -258,7 +259,7 @@ def correlate(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> A
     if len(rows) == 1:
         return gemm(matrix, cut(rows[0]), bias).reshape(y.shape)
     device = backend.of(x)
-    matrix = matrix if device.gemm_rounds else widen(matrix)  # once for all blocks
+    matrix = operand(device, matrix)
 
     def fill(block: slice) -> None:
         y[:, block] = gemm(matrix, cut(block), bias, like=w).reshape(o, block.stop - block.start, ow, n)

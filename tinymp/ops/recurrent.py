@@ -142,13 +142,13 @@ class _Recurrent(Op):
 
     def _read(self, *arrays: Array | None) -> list[Any]:
         """Stored arrays as the steps read them: NumPy's widened before the loop, those of the kernels as they are."""
-        return [operand(self, x) for x in arrays]
+        return [operand(self.device, x) for x in arrays]
 
     def _times(self, w: Array, rows: Array) -> Array:
         """rows w^T, in FP32 accumulators. For BLAS the weight goes first: for 32 rows 80 us instead of 146."""
         if self.device.gemm_rounds:
             return gemm(rows, w.T, wide=True)
-        return gemm(w, operand(self, rows).T, wide=True, like=rows).T
+        return gemm(w, operand(self.device, rows).T, wide=True, like=rows).T
 
     def _grad_rows(self, dy: Array | None) -> Array | None:
         return None if dy is None else self.xp.ascontiguousarray(self.steps.pack(self.xp, dy))
