@@ -152,11 +152,9 @@ def test_a_process_that_is_killed_at_any_moment(tmp_path):
             killed += 1
         assert killed >= 10, "too fast to be killed: more steps"
         assert same(run.result(), mp.load(tmp_path / "result")["result"])
-        left = [
-            p.name
-            for p in tmp_path.iterdir()
-            if p.name not in ("result", "step-00000399.safetensors", "step-00000400.safetensors")
-        ]
-        assert len(left) <= killed and all(name.startswith(".") and ".part" in name for name in left)
+        kept = {"result", "step-00000399.safetensors", "step-00000400.safetensors"}
+        left = {p.name for p in tmp_path.iterdir()} - kept
+        # what was being written when it was killed, by `replacing` or by safetensors, which has its own such file
+        assert len(left) <= 2 * killed and all(name.startswith(".") for name in left)
     finally:
         STEPS = before
