@@ -39,6 +39,8 @@ SAYS = {
     "nn": "modules and layers",
     "optim": "rules, scalers, clipping",
     "data": "datasets, a loader",
+    "graph": "looking at it",
+    "parallel": "MPI, NCCL, ZeRO",
     "capture": "a step as a CUDA graph",
     "checkpoint": "a run on disk",
     "audit": "what the events tell",

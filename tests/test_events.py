@@ -48,7 +48,7 @@ def half(*shape):
 
 
 @pytest.mark.cpu
-def test_the_seven_events_of_a_step():
+def test_the_events_of_a_step():
     model = mp.MIXED.cast(nn.Linear(2, 1, bias=False))
     optimizer, scaler = optim.SGD(model.parameters(), lr=0.5), optim.StaticLossScaler(8.0)
     seen = Everything()

@@ -17,12 +17,12 @@ FLOORS = [
     {"precision", "info"},
     {"sparse"},
     {"autograd"},
-    {"tensor"},
+    {"tensor", "graph"},
     {"arguments", "statistics"},
     {"parameter"},
     {"ops", "loading"},
     {"nn", "optim", "data", "capture", "checkpoint"},
-    {"audit", "models"},
+    {"audit", "models", "parallel"},
     {"tinymp"},
 ]
 
@@ -31,6 +31,7 @@ ALLOWED = {
     "_getframe": "sys has no other way to look at the caller",
     "_asdict": "named tuples begin their methods so",
     "_replace": "named tuples begin their methods so",
+    "_exit": "os has no other way for a thread to end its process",
     "_fields": "named tuples begin their methods so",
 }
 

@@ -13,10 +13,11 @@ import numpy as np
 
 from . import backend
 from .arguments import count, whole
+from .events import here
 from .info import __version__
 from .writing import replacing
 
-FORMAT = "1"
+FORMAT = "2"
 KEY = "tinymp"  # of the file's metadata: the tree of names and values, as JSON, its arrays by number
 
 
@@ -26,7 +27,8 @@ def save(path: str | os.PathLike, **parts: Any) -> None:
     parts: by name, objects with a state_dict (a model, an optimizer, a scaler, a schedule), or plain values: dicts,
     lists and tuples of NumPy arrays, numbers, strings, booleans and None. Arrays keep dtype and shape, and are exact.
 
-    What was there before stays whole until the new file is; see writing.py.
+    What was there before stays whole until the new file is; see writing.py. Of several processes (parallel.Group) all
+    call this, and rank 0 writes.
     TypeError for what is neither; ValueError for two arrays under one name; ImportError without safetensors; OSError
     where nothing can be written.
     """
@@ -112,6 +114,8 @@ class Checkpointer:
             raise ValueError(f"Checkpointer.save: expected other names than those of its objects, got {taken}")
         measure = self._measure(parts)
         _write(self.path(step), {**self.objects, **parts, "step": step}, measure)
+        if here.group and here.group.rank:
+            return True
         steps = self.steps()
         stay = {*steps[-self.keep :], step, *([self.best_step()] if self.best else [])}
         for old in (one for one in steps if one not in stay):
@@ -163,7 +167,10 @@ def _write(path: str | os.PathLike, parts: dict[str, Any], measure: float | None
     numpy = _safetensors("numpy")
     arrays: dict[str, np.ndarray] = {}
     states = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in parts.items()}
-    random = _packed(backend.get_rng_state(), "random", arrays)
+    states_of_all = here.group.tell(backend.get_rng_state()) if here.group else [backend.get_rng_state()]
+    if here.group and here.group.rank:
+        return
+    random = _packed(states_of_all, "random", arrays)
     tree = json.dumps({"parts": _packed(states, "", arrays), "random": random, "measure": measure})
     metadata = {"format": FORMAT, "version": __version__, KEY: tree, "sha256": _checksum(tree, arrays)}
     with replacing(path) as temporary:
@@ -171,12 +178,13 @@ def _write(path: str | os.PathLike, parts: dict[str, Any], measure: float | None
 
 
 def _read(path: str | os.PathLike) -> tuple[dict[str, Any], dict]:
-    """The parts and the state of the random generators."""
+    """The parts and the state of the random generators, in this process."""
     metadata, arrays = _opened(path)
     if metadata["sha256"] != _checksum(metadata[KEY], arrays):
         raise ValueError(f"load: {path} is not as it was written (its checksum differs): use an earlier checkpoint")
     tree = json.loads(metadata[KEY])
-    return _unpacked(tree["parts"], arrays), _unpacked(tree["random"], arrays)
+    random = _unpacked(tree["random"], arrays)
+    return _unpacked(tree["parts"], arrays), random[min(here.group.rank if here.group else 0, len(random) - 1)]
 
 
 def _opened(path: str | os.PathLike, arrays: bool = True) -> tuple[dict[str, str], dict[str, np.ndarray]]:

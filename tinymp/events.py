@@ -1,6 +1,6 @@
 """Events: what the engine tells its observers. The only connection between the engine and what watches it.
 
-The engine does not know who watches. It notes what runs in a thread (`here.running`) and tells seven events:
+The engine does not know who watches. It notes what runs in a thread (`here.running`) and tells eight events:
 
     ran        an op has run, forward or backward       autograd.py
     rounded    an array was stored in fewer bits        precision.py
@@ -8,6 +8,7 @@ The engine does not know who watches. It notes what runs in a thread (`here.runn
     reduced    a sum or mean is about to run            precision.py
     written    a parameter is about to be set           parameter.py
     deposited  a leaf is about to receive a gradient    autograd.py
+    summed     a backward pass has left all gradients   tensor.py
     stepped    an optimizer has stepped or skipped      optimizer.py
 
 An observer hears the thread in which it was opened, and no other: a loader that prepares batches in the background is
@@ -58,6 +59,9 @@ class Observer:
     def deposited(self, leaf: Any, gradient: Any, scale: Any) -> None:
         """`backward` adds this gradient (or SparseRows), which carries a loss scale, to the `grad` of a leaf."""
 
+    def summed(self, run: Any) -> None:
+        """A backward pass (an autograd.Backward) has ended: the leaves' `grad` hold what it found."""
+
     def stepped(self, optimizer: Any, result: Any) -> None:
         """An optimizer has updated its parameters or skipped the update: result is the StepResult."""
 
@@ -74,19 +78,30 @@ class Update:
     phase: ClassVar[str] = "update"
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """What runs while the gradient of a parameter is made ready to travel to other processes, and added to theirs."""
+
+    parameter: Any
+    phase: ClassVar[str] = "exchange"
+
+
 class _Here(threading.local):
     """What is going on in this thread.
 
     observers  who hear its events
     inside     those of them who hear events from inside an op or an update. While there is one, every op runs as it is
                defined: a CUDA kernel that does the work of several gates at once would tell nothing
-    running    the innermost Op (in its `phase`, "forward" or "backward"), the Update, or the leaf Tensor whose gradient
-               is being added up; None where none of them runs: a conversion or write is then the user's own
+    running    the innermost Op (in its `phase`, "forward" or "backward"), the Update, the Exchange, or the leaf Tensor
+               whose gradient is being added up; None where none of them runs: a conversion or write is then the user's
+               own
     backward   the run of `Tensor.backward` that is under way (autograd.Backward), or None
+    group      the processes that this one trains together with (parallel.Group), or None
     """
 
     running: Any = None
     backward: Any = None
+    group: Any = None
 
     def __init__(self) -> None:
         self.observers: list[Observer] = []

@@ -76,6 +76,7 @@ class Policy:
     master      keep an FP32 master copy of every weight (MPT section 3.1)
     norm        dtype of the parameters and running statistics of normalisation layers (NVG section 5.4.2)
     state       dtype of the optimizer's state: FP32 (it follows from MPT section 3.1, which does not speak of it)
+    exchange    dtype in which FP16 gradients travel between processes, and are added up there (NVG section 3)
     tf32        round the FP32 operands of products to TF32's 11 significant bits, as Tensor Cores of Ampere and later
                 can. Never unless a policy says so
     split       into how many parts the inner dimension of a product is cut. Each part is summed by itself and rounded
@@ -93,12 +94,13 @@ class Policy:
     master: bool = True
     norm: np.dtype = float32
     state: np.dtype = float32
+    exchange: np.dtype = float32
     tf32: bool = False
     split: int = 1
     only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in ("storage", "accumulate", "reduce", "norm", "state"):
+        for field in ("storage", "accumulate", "reduce", "norm", "state", "exchange"):
             value = getattr(self, field)
             if value is None or value not in FLOATING:  # None equals float64 in NumPy
                 raise ValueError(f"Policy: expected {field} to be float16, float32 or float64, got {value!r}")

@@ -10,6 +10,7 @@ import numpy as np
 from . import backend, dtypes
 from .autograd import Array, Backward, Variable, type_name
 from .dtypes import FLOATING, float32, float64, require_fit
+from .events import here, tell
 from .grad_mode import is_grad_enabled
 from .precision import Policy, fit, scalar
 
@@ -242,6 +243,8 @@ class Tensor(Variable):
             run = Backward(self, gradient, retain_graph)
             run.propagate()
             run.deposit()
+            if here.observers:
+                tell("summed", run)
 
     if TYPE_CHECKING:  # tinymp.ops.bind gives Tensor these methods at import; see `ops/__init__.py`
 

@@ -248,7 +248,7 @@ class Ledger(Instrument):
     def rounded(self, place: Place, x: Any, y: Any) -> None:
         row = self._row(place)
         row.roundings.setdefault(place.where, Rounding()).add(x, y)
-        if place.kind is None:  # no op: a cast, or a sum of gradients
+        if place.kind is None or place.phase == "exchange":  # no op: a cast, or a sum of gradients
             row.calls, row.elements = row.calls + 1, row.elements + y.size
             row.read, row.written = _with(row.read, str(x.dtype)), _with(row.written, str(y.dtype))
 

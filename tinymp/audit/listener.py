@@ -15,12 +15,13 @@ from weakref import WeakKeyDictionary
 
 from ..autograd import Op
 from ..caller import PACKAGE
-from ..events import Observer, Update, here, observe
+from ..events import Exchange, Observer, Update, here, observe
+from ..graph import uses
 from ..nn.module import Module
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
 from ..parameter import Parameter
-from ..precision import UPDATE, Kind, Policy, current_policy
+from ..precision import REDUCTION, UPDATE, Kind, Policy, current_policy
 from ..tensor import Tensor
 from .callers import caller, line_of_gate, modules, variable
 
@@ -37,7 +38,7 @@ class Place(NamedTuple):
 
     module  path of the module ("model.conv1"), or the parameter's for its update; empty outside of modules
     op      PyTorch's name of the op, or of the optimizer; "cast" for a conversion that the user asked for
-    phase   "forward", "backward", "update" or "cast"
+    phase   "forward", "backward", "exchange" (between processes), "update" or "cast"
     kind    the kind of arithmetic; None for a cast
     where   file and line in tinymp ("ops/softmax.py:41"): of the gate's call, or of the op
     caller  file and line in the user's program; of the forward call also for a backward
@@ -124,7 +125,7 @@ class Listener(Observer):
     def __exit__(self, *error: Any) -> None:
         self._listening.close()
 
-    # ---- the seven events
+    # ---- the events
 
     def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
         policy = current_policy()
@@ -210,6 +211,8 @@ class Listener(Observer):
         if isinstance(runs, Update):
             rule = type(runs.optimizer).__name__.lower()
             return Place(self.name_of(runs.parameter), rule, "update", UPDATE, where, caller(frame))
+        if isinstance(runs, Exchange):
+            return Place(self.name_of(runs.parameter), "all_reduce", runs.phase, REDUCTION, where, caller(frame))
         if isinstance(runs, Tensor):
             return Place(self.name_of(runs), "sum of gradients", "backward", None, where, caller(frame))
         return Place("", "cast", "cast", None, where, caller(frame))
@@ -252,13 +255,4 @@ def _line_of(cls: type[Op]) -> str:
 
 def _parameters_behind(root: Op) -> set[Parameter]:
     """The parameters that a backward pass from this op reaches."""
-    found: set[Parameter] = set()
-    seen, waiting = {root}, [root]
-    while waiting:
-        for edge in waiting.pop().edges:
-            if isinstance(edge, Parameter):
-                found.add(edge)
-            elif isinstance(edge, tuple) and edge[0] not in seen:
-                seen.add(edge[0])
-                waiting.append(edge[0])
-    return found
+    return {leaf for leaf, _ in uses(root).values() if isinstance(leaf, Parameter)}

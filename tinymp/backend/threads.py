@@ -45,6 +45,12 @@ def count() -> int:
     return (_before if _sharing else _get()) if _set else 1
 
 
+def limit(most: int) -> None:
+    """Use no more threads than this, as several processes share the cores."""
+    if _set and not _sharing:
+        _set(min(_get(), most))
+
+
 def slices(n: int, size: int, most: int, threads: int = 1) -> list[slice]:
     """range(n) in slices. Together they have `size` elements, each at most `most` (or is a single place), and where
     there is enough to do, they can be dealt out evenly to so many threads.

@@ -39,6 +39,10 @@ class DataLoader:
     drop_last   leave out a last batch that is not full
     generator   a numpy.random.Generator that draws the orders, or
     seed        the number to make one from. Without either each epoch's order follows tinymp.manual_seed
+    group       the processes that share every batch (parallel.Group): batch_size is for all of them together, and this
+                one loads the items rank, rank + size, ... of each batch. So the batches are the same with any number
+                of processes, and so is the state. It needs a seed or generator where it shuffles, drop_last where the
+                last batch is not full, and a batch_size that the number of processes divides
     prefetch    how many batches may be loaded ahead in the background, by all threads together (PyTorch's
                 prefetch_factor is per worker, and its workers load whole batches); 0: each when it is asked for
 
@@ -76,6 +80,7 @@ class DataLoader:
         *,
         generator: np.random.Generator | None = None,
         seed: int | None = None,
+        group: Any = None,
         prefetch: int = 2,
     ) -> None:
         refuse("DataLoader", pin_memory=pin_memory)
@@ -108,6 +113,12 @@ class DataLoader:
         self.drop_last = drop_last
         seeded = generator is not None or seed is not None
         self.generator = random_generator("DataLoader", generator, seed) if seeded else None
+        self.rank: int = 0 if group is None else group.rank
+        self.size: int = 1 if group is None else group.size
+        if self.size > 1 and shuffle and not seeded:
+            raise ValueError(
+                f"DataLoader: expected `seed` where {self.size} processes share shuffled batches, got none"
+            )
         self.prefetch = _at_least(0, "prefetch", prefetch)
         self.epoch = 0
         self.waited = 0.0
@@ -125,10 +136,16 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         cut = (self._left or []) if self._resume else self._item_numbers(len(self.dataset))
+        if uneven := next((len(numbers) for numbers in cut if len(numbers) % self.size), 0):
+            raise ValueError(
+                f"DataLoader: expected batches that {self.size} processes can share evenly, got one of {uneven} items: "
+                "give a batch_size that they divide, and drop_last=True"
+            )
         if self._process != os.getpid():  # where a thread may have been loading when this one was forked
             self._process, self._loading = os.getpid(), RLock()
         dataset = in_epoch(self.dataset, self.epoch)
         self.epoch, self.waited, self._left, self._resume = self.epoch + 1, 0.0, list(cut), False
+        cut = [numbers[self.rank :: self.size] for numbers in cut]
         while type(dataset) is Subset:  # exactly: a class derived from it may have its own __getitem__
             dataset, cut = dataset.dataset, [dataset.indices[numbers] for numbers in cut]
         batches = (self._parts(dataset, numbers) for numbers in cut)

@@ -33,6 +33,7 @@ class BatchNorm(Module):
 
     normalisation = True
     layouts: ClassVar[dict[int, str]]  # number of axes -> the input's layout
+    normalise: ClassVar = staticmethod(ops.batch_norm)
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
@@ -89,10 +90,10 @@ class BatchNorm(Module):
                 momentum = 1 / to_dtype(count.data + 1, mean.dtype)
             arguments = mean, var, self.weight, self.bias, True, momentum, self.eps
             with self._undo.moving((mean, var, count), self.weight):
-                return ops.batch_norm(input, *arguments, num_batches_tracked=count)
+                return self.normalise(input, *arguments, num_batches_tracked=count)
         if self.training:
             mean = var = None
-        return ops.batch_norm(input, mean, var, self.weight, self.bias, mean is None, 0.0, self.eps)
+        return self.normalise(input, mean, var, self.weight, self.bias, mean is None, 0.0, self.eps)
 
     def extra_repr(self) -> str:
         defaults = {"eps": 1e-5, "momentum": 0.1, "affine": True, "track_running_stats": True}

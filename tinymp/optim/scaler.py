@@ -22,6 +22,7 @@ from .. import backend, statistics
 from ..arguments import count, loss_scale, number, refuse, tensor, whole
 from ..autograd import Array, Op
 from ..dtypes import FLOATING, float16
+from ..events import here
 from ..parameter import Parameter
 from ..precision import LOSS
 from ..sparse import isfinite
@@ -85,7 +86,9 @@ class HostSide:
                 p.grad, p.grad_scale = g, 1.0  # on one line: an interrupt finds both or neither
 
     def skip(self, optimizer: Optimizer) -> bool:
-        """Whether to skip the step of an optimizer whose gradients were looked at."""
+        """Whether to skip the step of an optimizer whose gradients were looked at. All processes agree."""
+        if here.group is not None:
+            self.overflows[optimizer], self.bad_loss = here.group.agreed(self.overflows.get(optimizer), self.bad_loss)
         return self.overflows.get(optimizer) is not None or self.bad_loss is not None
 
 

@@ -1,0 +1,321 @@
+"""Programs that tests run in several processes: `mpiexec -n 2 python programs.py NAME FOLDER`."""
+
+import dataclasses
+import json
+import os
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import nn, ops, optim, parallel
+
+HALVES = dataclasses.replace(mp.MIXED, name="HALVES", exchange=mp.float16)
+ITEMS, FEATURES, CLASSES = 96, 6, 3
+
+
+def network():
+    mp.manual_seed(1)
+    return nn.Sequential(
+        nn.Linear(FEATURES, 16), nn.ReLU(), nn.LayerNorm(16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, CLASSES)
+    )
+
+
+def data(items=ITEMS):
+    r = np.random.default_rng(0)
+    return mp.data.TensorDataset(r.normal(size=(items, FEATURES)).astype("float32"), r.integers(0, CLASSES, items))
+
+
+def loss_of(model, policy, x, y):
+    return ops.cross_entropy(model(policy.cast(x)), y)
+
+
+def write(folder, name, group, **values):
+    """Of rank 0."""
+    if group.rank == 0:
+        Path(folder, f"{name}-{group.size}.json").write_text(json.dumps(values))
+
+
+def hexes(model):
+    return {name: x.tobytes().hex() for name, x in model.state_dict().items()}
+
+
+def train(group, folder, policy=mp.FP32, epochs=2, optimizer=None, keep=False, pause=0.0):
+    """Two epochs with a dynamic scale, checkpoints after every step if wanted."""
+    model = policy.cast(network())
+    ddp = parallel.DistributedDataParallel(model, group, bucket_cap_mb=0.0005)
+    make = optimizer or (lambda params: optim.Adam(params, lr=0.02))
+    optimizer, scaler = make(model.parameters()), optim.DynamicLossScaler(growth_interval=5)
+    loader = mp.data.DataLoader(data(), 24, shuffle=True, drop_last=True, seed=3, group=group)
+    parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "loader": loader}
+    kept = mp.Checkpointer(Path(folder, "kept"), keep=2, **parts) if keep else None
+    step, losses = (kept.load() if kept else {}).get("step", 0), []
+    while loader.epoch < epochs or loader.state_dict()["left"] is not None:
+        for x, y in loader:
+            with mp.use(policy):
+                loss = loss_of(model, policy, x, y)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+            losses.append(group.mean(loss.item()))
+            step += 1
+            if kept:
+                kept.save(step)
+                time.sleep(pause)
+        if loader.epoch >= epochs:
+            break
+    ddp.verify()
+    return model, ddp, losses, step
+
+
+def fp32(group, folder):
+    """N processes with a part of each batch, and one with all of it."""
+    model, ddp, losses, _ = train(group, folder)
+    write(folder, "fp32", group, weights={k: x.tolist() for k, x in model.state_dict().items()}, losses=losses,
+          hex=hexes(model), sent=ddp.sent, passes=ddp.passes)  # fmt: skip
+
+
+def killed(group, folder):
+    """As `fp32`, slowly and with checkpoints; it says which processes run."""
+    pids = group.tell(os.getpid())
+    write(folder, "pids", group, pids=pids)
+    model, _, _, step = train(group, folder, keep=True, pause=0.03 if "--slow" in sys.argv else 0.0)
+    write(folder, "killed", group, weights={k: x.tolist() for k, x in model.state_dict().items()}, step=step)
+
+
+def features(group, folder):
+    gradients(group, mp.MIXED)
+    gradients(group, HALVES)
+    accumulation(group)
+    rows(group)
+    statistics(group)
+    zero(group, folder)
+    agreement(group)
+    refusals(group)
+    audited(group)
+
+
+def gradients(group, policy):
+    """One backward pass: the mean of what each process alone would have, within the roundings of the policy."""
+    model = policy.cast(network())
+    ddp = parallel.DistributedDataParallel(model, group, bucket_cap_mb=0.0005)
+    x, y = (t[:32] for t in data().tensors)
+    part = slice(group.rank, None, group.size)
+    found = []
+    for own in (True, False, False, False):  # alone; without, and twice with buckets
+        with ddp.no_sync() if own else mp.use(policy), mp.use(policy):
+            (64.0 * loss_of(model, policy, x[part], y[part])).backward()
+        found.append([p.grad.copy() for p in model.parameters()])
+        model.zero_grad()
+        assert own or len(ddp._buckets) > 2
+    bits = 11 if policy is HALVES else 24
+    for own, *together in zip(*found):
+        all_own = np.stack([np.asarray(g, "float64") for g in group.all_gather(own[None])]).reshape(-1, *own.shape)
+        mean, least = all_own.mean(0), 2.0**-24 if policy is HALVES else 0.0
+        roundings = group.size + 1  # each part divided and rounded, and each addition
+        bound = roundings * (2.0**-bits * np.abs(all_own).mean(0) + least)
+        for g in together:
+            assert g.dtype == (own.dtype if policy is HALVES else "float32")
+            assert np.all(np.abs(g - mean) <= bound), np.abs(g - mean).max()
+        assert np.array_equal(together[0], together[1])  # from run to run, with and without overlap
+        assert np.array_equal(together[1], together[2])
+    half = 2 if policy is HALVES else 4
+    norm = sum(p.data.size for p in model.parameters() if p.normalisation)
+    weights = sum(p.data.size for p in model.parameters()) - norm
+    assert ddp.sent == ddp.passes * (half * weights + 4 * norm), (ddp.sent, ddp.passes)
+
+
+def accumulation(group):
+    """Gradients of two passes, sent once."""
+    model = network()
+    ddp = parallel.DistributedDataParallel(model, group)
+    x, y = data().tensors
+    part = slice(group.rank, None, group.size)
+
+    def both():
+        with ddp.no_sync():
+            loss_of(model, mp.FP32, x[:24][part], y[:24][part]).backward()
+        loss_of(model, mp.FP32, x[24:48][part], y[24:48][part]).backward()
+        found = [p.grad.copy() for p in model.parameters()]
+        model.zero_grad()
+        return found
+
+    first, second = both(), both()  # the second with buckets that are filled meanwhile
+    assert ddp.passes == 2
+    with ddp.no_sync():
+        for begin in (0, 24):
+            loss_of(model, mp.FP32, x[begin : begin + 24], y[begin : begin + 24]).backward()
+    for p, a, b in zip(model.parameters(), first, second):
+        assert np.allclose(p.grad, a, rtol=1e-5, atol=1e-6) and np.array_equal(a, b)
+
+
+def rows(group):
+    """Sparse gradients travel as rows."""
+    mp.manual_seed(0)
+    table = mp.MIXED.cast(nn.Embedding(50, 4, sparse=True))
+    ddp = parallel.DistributedDataParallel(table, group)
+    words = np.array([[1, 2, 2], [3, 1, 49]])[group.rank % 2]
+    for _ in range(2):
+        (table(mp.tensor(words)).float() * float(group.rank + 1)).sum().backward()
+        grad = table.weight.grad
+        expected = np.zeros(50)
+        for rank in range(group.size):
+            np.add.at(expected, [[1, 2, 2], [3, 1, 49]][rank % 2], (rank + 1) / group.size)
+        assert isinstance(grad, mp.SparseRows)
+        assert np.array_equal(grad.dense()[:, 0], expected.astype("float32")), grad.dense()[:, 0]
+        table.zero_grad()
+    assert ddp.sent < 2 * table.weight.nbytes
+
+
+def statistics(group):
+    """Batch norm over all processes is batch norm over the whole batch."""
+    r = np.random.default_rng(0)
+    x = mp.tensor(r.normal(size=(8 * group.size, 3, 2, 2)).astype("float32") + 5.0)
+    weight = r.normal(size=x.shape).astype("float32")
+    for policy in (mp.FP32, mp.MIXED):
+        alone, shared = (policy.cast(nn.Sequential(nn.BatchNorm2d(3))) for _ in range(2))
+        shared = parallel.SyncBatchNorm.convert_sync_batchnorm(shared)
+        part = slice(group.rank, None, group.size)
+        whole, own = policy.cast(x), policy.cast(mp.tensor(x.numpy()[part]))
+        results = []
+        for model, x_, w in ((alone, whole, weight), (shared, own, weight[part])):
+            x_ = mp.tensor(x_.numpy(), requires_grad=True)
+            y = model(x_)
+            (y.float() * mp.tensor(w)).sum().backward()
+            results.append((y.numpy(), x_.grad, model[0].weight.grad, model[0].running_mean.numpy(),
+                            model[0].running_var.numpy()))  # fmt: skip
+        (y, dx, dw, *running), (ys, dxs, dws, *runnings) = results
+        group.all_reduce(dws)
+        tolerance = 1e-5 if policy is mp.FP32 else 4e-3
+        for a, b in ((y[part], ys), (dx[part], dxs), (dw, dws), *zip(running, runnings)):
+            assert np.allclose(a.astype("float32"), b.astype("float32"), rtol=tolerance, atol=4 * tolerance)
+
+
+def zero(group, folder):
+    """With divided state the weights are those of the same optimizer without, bit for bit; saving finds all of it."""
+    makers = (optim.Adam, {"lr": 0.02}), (optim.SGD, {"lr": 0.1, "momentum": 0.9})
+    for policy in (mp.FP32, mp.MIXED):
+        for kind, options in makers:
+            plain, *_ = train(group, folder, policy, 1, partial(kind, **options))
+            made = []
+            model, *_ = train(group, folder, policy, 1, partial(divided, made, kind, group, options))
+            assert all(np.array_equal(p.data, q.data) for p, q in zip(plain.parameters(), model.parameters()))
+            (optimizer,) = made
+            owned = [p for p in model.parameters() if optimizer.mine(p)]
+            assert set(optimizer.state) == set(owned) and 0 < len(owned) < len(optimizer.parameters())
+            path = Path(folder, f"zero-{group.size}.safetensors")
+            mp.save(path, model=model, optimizer=optimizer)
+            group.barrier()
+            fresh = policy.cast(network())
+            again = parallel.ZeroRedundancyOptimizer(fresh.parameters(), kind, group, **options)
+            mp.load(path, model=fresh, optimizer=again)
+            for p, q in zip(plain.parameters(), fresh.parameters()):
+                assert np.array_equal(p.data, q.data)
+                assert not again.mine(q) or np.array_equal(p.master, q.master)
+            state, saved = again.state_dict(), optimizer.state_dict()
+            assert state["state"].keys() == saved["state"].keys() == set(range(len(optimizer.parameters())))
+            for i, one in state["state"].items():
+                assert all(np.array_equal(one[name], saved["state"][i][name]) for name in one)
+
+
+def divided(made, kind, group, options, params):
+    made.append(parallel.ZeroRedundancyOptimizer(params, kind, group, **options))
+    return made[0]
+
+
+def agreement(group):
+    """1,000 steps in which one process or another overflows, or has a loss that is not finite: all skip, or none."""
+    model = mp.MIXED.cast(network())
+    ddp = parallel.DistributedDataParallel(model, group)
+    optimizer = optim.SGD(model.parameters(), lr=0.01)
+    scaler = optim.DynamicLossScaler(growth_interval=3, max_consecutive_skips=1000)
+    r, every = np.random.default_rng(group.rank), data().tensors
+    skipped = 0
+    for step in range(1000):
+        pick = r.integers(0, ITEMS, 4)
+        x, y = (mp.tensor(t.numpy()[pick]) for t in every)
+        loss = loss_of(model, mp.MIXED, x, y)
+        if r.random() < 0.05:
+            loss = loss * 3e38  # the gradients overflow
+        if step % 50 == 7 and group.rank == group.size - 1:
+            loss = loss * float("nan") if step % 100 == 7 else loss + mp.tensor(float("inf"))  # finite gradients
+        scaler.scale(loss).backward()
+        skipped += not scaler.step(optimizer).applied
+        scaler.update()
+        optimizer.zero_grad()
+    ddp.verify()
+    assert 50 < skipped < 500
+    group.first("agreement", skipped=skipped, scale=scaler.get_scale(), changes=len(scaler.history))
+
+
+def refusals(group):
+    def refused(error, text, call):
+        with pytest.raises(error, match=text):
+            call()
+
+    odd = nn.Linear(2, 3 if group.rank else 2)
+    refused(ValueError, "in rank 1 and", lambda: parallel.DistributedDataParallel(odd, group))
+    model = network()
+    ddp = parallel.DistributedDataParallel(model, group)
+    with mp.no_grad():
+        model[0].bias[0] = float(group.rank)
+    refused(RuntimeError, "1 weights of rank 1 are not those of rank 0, the first is '0.bias'", ddp.verify)
+    refused(RuntimeError, "got no gradient", lambda: model[0](data().tensors[0]).sum().backward())
+    scaled = [network(), None]
+    scaled[1] = parallel.DistributedDataParallel(scaled[0], group)
+    scaler = optim.StaticLossScaler(2.0 ** (1 + group.rank))
+    loss = scaler.scale(loss_of(scaled[0], mp.FP32, *data().tensors))
+    refused(RuntimeError, "scale their losses by 2 to", loss.backward)
+    refused(ValueError, "expected `seed`", lambda: mp.data.DataLoader(data(), 16, shuffle=True, group=group))
+    refused(ValueError, "share evenly", lambda: list(mp.data.DataLoader(data(), 3 * group.size + 1, group=group)))
+    refused(ValueError, "one of 'sum'", lambda: group.all_reduce(np.zeros(1), "mean"))
+
+
+def audited(group):
+    """The audit sees what is rounded and added up between processes."""
+    model = HALVES.cast(network())
+    parallel.DistributedDataParallel(model, group)
+    x, y = data().tensors
+    with mp.audit() as a, mp.use(HALVES):
+        loss_of(model, HALVES, x, y).backward()
+    found = a.ledger.filter(phase="exchange")
+    assert {row.op for row in found} == {"all_reduce"}
+    assert {row.accumulated for row in found} == {"float16", "float32"}  # LayerNorm's weights are FP32
+    assert sum(row.rounded for row in found) == sum(p.data.size for p in model.parameters() if not p.normalisation)
+
+
+def failing(group, folder):
+    """Rank 1 does not do what the others do."""
+    how = sys.argv[3]
+    group.barrier()
+    began = time.perf_counter()
+    if group.rank == 1:
+        if how == "raises":
+            raise ValueError("the data are bad")
+        if how == "exits":
+            sys.exit(3)
+        if how == "hangs":
+            time.sleep(600)
+        if how == "differs":
+            group.broadcast(np.zeros(2))
+    try:
+        group.all_reduce(np.zeros(3))
+    finally:
+        print(f"rank {group.rank} waited for {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def main():
+    name, folder = sys.argv[1:3]
+    with parallel.init(timeout=2 if sys.argv[3:] in (["hangs"], ["differs"]) else 60) as group:
+        globals()[name](group, folder)
+        if group.rank == 0:
+            print(f"{name}: done by {group.size}")
+
+
+if __name__ == "__main__":
+    main()

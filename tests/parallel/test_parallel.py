@@ -1,0 +1,168 @@
+"""Several processes, which mpiexec starts: what they compute together, and how they end when one fails."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import parallel
+from tinymp.parallel.start import STARTED
+
+pytest.importorskip("mpi4py", exc_type=ImportError)
+PROGRAMS = Path(__file__).with_name("programs.py")
+MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec")]
+
+
+def start(n, name, *arguments):
+    root = PROGRAMS.parents[2]
+    return subprocess.Popen(
+        [MPIEXEC, "-n", str(n), sys.executable, "-W", "error", str(PROGRAMS), name, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+
+
+def run(n, name, *arguments):
+    process = start(n, name, *arguments)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and f"done by {n}" in out, out
+
+
+def found(folder, name, n):
+    return json.loads((folder / f"{name}-{n}.json").read_text())
+
+
+def test_processes_with_parts_of_a_batch_are_as_one_with_all_of_it(tmp_path):
+    for n in (1, 2, 4):
+        run(n, "fp32", tmp_path)
+    alone, two = found(tmp_path, "fp32", 1), found(tmp_path, "fp32", 2)
+    for other in (two, found(tmp_path, "fp32", 4)):
+        assert np.allclose(alone["losses"], other["losses"], rtol=1e-5)
+        for name, x in alone["weights"].items():
+            assert np.allclose(x, other["weights"][name], rtol=0, atol=1e-5), name
+    assert two["passes"] == 8 and two["sent"] == 8 * 4 * sum(np.size(x) for x in two["weights"].values())
+    run(2, "fp32", tmp_path)
+    assert found(tmp_path, "fp32", 2)["hex"] == two["hex"]  # from run to run
+
+
+def test_features_with_two_processes(tmp_path):
+    run(2, "features", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "says"),
+    [
+        ("raises", 1, "ValueError: the data are bad"),
+        ("exits", 3, "rank 1 of 2 has ended with SystemExit"),
+        ("hangs", 1, "rank 1 did not come within 2 s, and does not answer"),
+        ("differs", 1, "call different things. rank "),
+    ],
+)
+def test_all_end_when_one_fails(how, code, says, tmp_path):
+    process = start(2, "failing", tmp_path, how)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == code and says in out, out
+
+
+def test_processes_are_killed_and_others_go_on(tmp_path):
+    """At random moments; the run goes on with another number of processes, from a checkpoint that is whole."""
+    run(1, "killed", tmp_path)
+    whole = found(tmp_path, "killed", 1)
+    shutil.rmtree(tmp_path / "kept")
+    moments, interrupted = random.Random(0), 0
+    for n in (2, 3, 2):
+        pids = tmp_path / f"pids-{n}.json"
+        pids.unlink(missing_ok=True)
+        process = start(n, "killed", tmp_path, "--slow")
+        while not pids.exists() or not pids.stat().st_size:
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.01)
+        time.sleep(0.2 * moments.random())
+        victim = moments.randrange(n)
+        os.kill(json.loads(pids.read_text())["pids"][victim], signal.SIGKILL)
+        out, _ = process.communicate(timeout=60)
+        interrupted += process.returncode != 0 and "Killed" in out
+    assert interrupted >= 2
+    run(2, "killed", tmp_path)
+    ended = found(tmp_path, "killed", 2)
+    assert ended["step"] == whole["step"]
+    for name, x in whole["weights"].items():
+        assert np.allclose(x, ended["weights"][name], rtol=0, atol=1e-5), name
+
+
+# ------------------------------------------------------------------------------------------------------ one process
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    for name in (*STARTED, "RANK", "WORLD_SIZE", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_program_that_nobody_started_is_a_group_of_one(alone):
+    with parallel.init() as group:
+        assert (group.rank, group.size, mp.events.here.group) == (0, 1, None)
+        x = np.arange(3.0)
+        group.all_reduce(x)
+        group.broadcast(x)
+        assert x.tolist() == [0, 1, 2] and group.all_gather(x)[0] is x
+        assert group.mean(2.0, weight=3.0) == 2 and group.tell({"a": None}) == [{"a": None}]
+        assert group.agreed(None, "bad") == [None, "bad"]
+        group.first("here", a=[1])
+        group.barrier()
+
+
+def test_init_refuses(alone, monkeypatch):
+    with pytest.raises(ValueError, match="`device` to be one of 'cpu', 'gpu'"):
+        parallel.init("tpu")
+    with pytest.raises(ValueError, match="timeout"):
+        parallel.init(timeout=0)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match="mpiexec -n 4 python"):
+        parallel.init()
+
+
+def test_ddp_and_zero_refuse():
+    group = parallel.Group()
+    frozen = mp.nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(ValueError, match="parameters to train"):
+        parallel.DistributedDataParallel(frozen, group)
+    with pytest.raises(ValueError, match="bucket_cap_mb"):
+        parallel.DistributedDataParallel(mp.nn.Linear(2, 2), group, bucket_cap_mb=0)
+    with pytest.raises(TypeError, match=r"class of tinymp\.optim"):
+        parallel.ZeroRedundancyOptimizer(frozen.parameters(), "Adam", group)
+
+
+def test_one_process_trains_as_without_a_group():
+    def weights(group):
+        mp.manual_seed(0)
+        model = mp.MIXED.cast(mp.nn.Linear(3, 2))
+        optimizer = mp.optim.SGD(model.parameters(), lr=0.1)
+        if group is not None:
+            parallel.DistributedDataParallel(model, group)
+            optimizer = parallel.ZeroRedundancyOptimizer(model.parameters(), mp.optim.SGD, group, lr=0.1)
+        x = mp.MIXED.cast(mp.tensor(np.ones((4, 3), "float32")))
+        scaler = mp.optim.DynamicLossScaler()
+        for _ in range(3):
+            scaler.scale((model(x).float() ** 2).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        return model.state_dict()
+
+    with parallel.Group() as group:
+        for a, b in zip(weights(None).values(), weights(group).values()):
+            assert np.array_equal(a, b)

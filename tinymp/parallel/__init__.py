@@ -1,0 +1,9 @@
+"""Training in several processes: on the cores of one machine, on many machines (MPI), on many GPUs (NCCL)."""
+
+from .gradients import DistributedDataParallel
+from .group import Group
+from .norm import SyncBatchNorm
+from .start import init
+from .zero import ZeroRedundancyOptimizer
+
+__all__ = ["DistributedDataParallel", "Group", "SyncBatchNorm", "ZeroRedundancyOptimizer", "init"]

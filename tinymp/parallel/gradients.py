@@ -1,0 +1,287 @@
+"""Data parallel training: every process has the whole model and a part of each batch, and gradients are averaged."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..arguments import flag, number
+from ..autograd import Array, Op
+from ..dtypes import NAMES, float16, float32
+from ..events import Exchange, Observer, here, observe, running, tell
+from ..graph import uses
+from ..info import __version__
+from ..parameter import Parameter
+from ..precision import scatter_add, store, widen
+from ..sparse import SparseRows, accumulate, summable
+from .group import Group, Pending
+
+FIRST = 1 << 20  # bytes of the first bucket: small, so that sending begins early
+
+
+class Bucket:
+    """Parameters whose gradients travel together, in one array of one dtype."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self.dtype, self.size = dtype, 0
+        self.params: list[Parameter] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Before a backward pass. Each has an array of its own: gradients are views of it."""
+        self.buffer: Any = None
+        self.sent: Pending | None = None
+        self.left = {id(p) for p in self.params}  # whose gradients are not there yet
+
+    def add(self, p: Parameter) -> tuple[Bucket, slice]:
+        place = slice(self.size, self.size + p.data.size)
+        self.params.append(p)
+        self.size = place.stop
+        return self, place
+
+
+class DistributedDataParallel(Observer):
+    """Holds the copies of a model in several processes together: a backward pass leaves in `grad` the mean over all.
+
+        model = policy.cast(net())
+        ddp = mp.parallel.DistributedDataParallel(model, group)
+        ...
+        scaler.scale(loss).backward()   # the gradients are averaged when this returns
+        scaler.step(optimizer)          # so all processes make the same step
+
+    Unlike PyTorch's it is no module: the model stays what it was. It begins with rank 0's weights and buffers, which it
+    sends to all. Gradients travel in buckets while backward goes on. Where they are FP16, `policy.exchange` of the
+    parameter decides (NVG section 3): FP32 adds them up in FP32, and `grad` is FP32, not rounded again; FP16 divides
+    them by the number of processes first, so that no sum overflows that one of a single process would not, halves what
+    travels, and rounds at each division and addition. Sparse gradients travel as rows, and are added up in FP32.
+
+    Batch norm uses each process's own batch; its running statistics are each process's own, until `sync_buffers`.
+
+    model           on the group's device. ValueError, in all processes, where one has another model, policy or version
+    bucket_cap_mb   the size of a bucket in MiB; the first has one
+    allow_missing   send zeros for a parameter that the loss does not depend on; else that is a RuntimeError. It must be
+                    the same parameters in all processes
+
+    passes, sent, waited   backward passes so far, the bytes of their gradients as they travelled, and the seconds for
+                           which this process waited at their ends
+    """
+
+    def __init__(self, model: Any, group: Group, bucket_cap_mb: float = 25.0, *, allow_missing: bool = False) -> None:
+        where = type(self).__name__
+        self.model, self.group = model, group
+        self.cap = number(where, "bucket_cap_mb", bucket_cap_mb, 0, above=True) * (1 << 20)
+        self.allow_missing = flag(where, "allow_missing", allow_missing)
+        self.params: list[Parameter] = [p for p in model.parameters() if p.requires_grad]
+        if not self.params:
+            raise ValueError(f"{where}: expected a model with parameters to train, got none")
+        if any(p.dtype == float16 and p.policy.master and not p.master_nbytes for p in self.params):
+            raise ValueError(f"{where}: expected the masters of all weights: make ZeroRedundancyOptimizer after this")
+        self.passes = self.sent = 0
+        self.waited = 0.0
+        self._own = {id(p): i for i, p in enumerate(self.params)}
+        self._buckets: list[Bucket] | None = None  # made after the first backward pass, in the order that it showed
+        self._places: dict[int, tuple[Bucket, slice]] = {}
+        self._rows: set[int] = set()  # the ids of parameters whose gradients are sparse
+        self._alone = group.size == 1
+        self._run: Any = None
+        self._last: Op | None = None  # the op of which the gradients are on their way to the leaves
+        group.first(
+            where,
+            version=__version__,
+            parameters=[f"{p.name} {p.shape} {p.dtype}, {p.policy}" for p in self.params],
+        )
+        if not self._alone:
+            self._share(model.state_dict())
+            self.verify()
+            group.closing.enter_context(observe(self))
+
+    # ---- weights
+
+    def _share(self, own: dict[str, np.ndarray]) -> None:
+        """Take rank 0's weights and buffers."""
+        device = backend.get(self.group.device)
+        state = {}
+        for name, dtype, shape in self.group.tell([[k, x.dtype.str, x.shape] for k, x in own.items()])[0]:
+            x = own[name] if self.group.rank == 0 else np.empty(shape, dtype)
+            array = device.asarray(np.ascontiguousarray(x)).reshape(shape)
+            self.group.broadcast(array)
+            state[name] = backend.to_cpu(array)
+        if self.group.rank:
+            self.model.load_state_dict(state)
+
+    def verify(self) -> None:
+        """RuntimeError, in all processes, where the weights of one are not, bit for bit, those of rank 0: its working
+        copies, and masters that both have.
+        """
+        weights = {p.name or str(i): p.data for i, p in enumerate(self.params)}
+        weights |= {f"{name}, master": p.master for name, p in zip(weights, self.params) if p.master_nbytes}
+        digests = {
+            k: hashlib.sha256(np.ascontiguousarray(backend.to_cpu(x)).data).hexdigest() for k, x in weights.items()
+        }
+        for rank, told in enumerate(found := self.group.tell(digests)):
+            differ = [name for name in told if found[0].get(name, told[name]) != told[name]]
+            if differ:
+                raise RuntimeError(
+                    f"DistributedDataParallel: {len(differ)} weights of rank {rank} are not those of rank 0, the first "
+                    f"is {differ[0]!r}: change weights in all processes alike"
+                )
+
+    def sync_buffers(self) -> None:
+        """Take rank 0's buffers, such as batch norm's running statistics."""
+        state, buffers = self.model.state_dict(), {name for name, _ in self.model.named_buffers()}
+        self._share({name: x for name, x in state.items() if name in buffers} if buffers else {})
+
+    # ---- gradients
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within the block gradients stay this process's own: for all backward passes that add up but the last."""
+        before, self._alone = self._alone, True
+        try:
+            yield
+        finally:
+            self._alone = before
+
+    def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if op.phase == "backward" and not self._alone and here.backward is not None:
+            if here.backward is not self._run:
+                self._begin(here.backward)
+            self._look()
+            self._last = op
+
+    def _begin(self, run: Any) -> None:
+        self._run, self._last = run, None
+        found = uses(run.root.grad_fn)
+        self._left = {key: n for key, (_, n) in found.items() if key in self._own}  # gradients that are still to come
+        self._order: list[int] = []
+
+    def _look(self) -> None:
+        """The gradients of the op before have arrived: which are complete?"""
+        for edge in self._last.edges if self._last is not None else ():
+            if id(edge) in self._left:
+                self._left[id(edge)] -= 1
+                if not self._left[id(edge)]:
+                    self._order.append(self._own[id(edge)])
+                    if self._buckets is not None and id(edge) not in self._rows:
+                        dx = self._run.complete(edge)
+                        self._fill(edge, dx if edge.grad is None else accumulate(edge.grad, dx))
+        self._last = None
+
+    def _fill(self, p: Parameter, gradient: Any) -> None:
+        """Put a gradient into its bucket, and send those that are full, in their order."""
+        if isinstance(gradient, SparseRows):
+            raise RuntimeError(f"DistributedDataParallel: the gradient of `{p.name}` was dense, and is sparse now")
+        bucket, place = self._places[id(p)]
+        if bucket.buffer is None:
+            bucket.buffer = backend.of(p.data).xp.empty(bucket.size, bucket.dtype)
+        bucket.buffer[place] = self._outgoing(p, gradient).reshape(-1)
+        bucket.left.discard(id(p))
+        for bucket in self._buckets or ():
+            if bucket.left:
+                break
+            if bucket.sent is None:
+                self.sent += bucket.buffer.nbytes
+                bucket.sent = self.group.start("all_reduce", bucket.buffer, "sum")
+
+    def _outgoing(self, p: Parameter, x: Array) -> Array:
+        """A gradient as it travels, to be added to those of the others."""
+        with running(Exchange(p)) if here.inside else nullcontext():
+            x = store(widen(x) / self.group.size, like=p.data) if _travels(p) == float16 else widen(x)
+            if here.inside:
+                tell("reduced", x, None, "sum", NAMES[x.dtype])
+        return x
+
+    def summed(self, run: Any) -> None:
+        if run is not self._run or not self._left:
+            return
+        self._run = self._last = None  # the last op's gradients are in `grad` already
+        for p in (p for p in self.params if p.grad is None):
+            if not self.allow_missing:
+                raise RuntimeError(
+                    f"DistributedDataParallel: parameter `{p.name}` {p.shape} got no gradient: the loss does not "
+                    "depend on it. Freeze it before with requires_grad_(False), or pass allow_missing=True"
+                )
+            p.grad, p.grad_scale = backend.of(p.data).xp.zeros_like(p.data), _scale(self.params)
+        began = time.perf_counter()
+        self._same_scale()
+        if self._buckets is None:
+            self._plan()
+        for p in (p for p in self.params if id(p) in self._rows):
+            p.grad = self._rows_of_all(p)
+        assert self._buckets is not None
+        for p in (p for bucket in self._buckets for p in bucket.params if id(p) in bucket.left):
+            self._fill(p, p.grad)
+        for bucket in self._buckets:
+            assert bucket.sent is not None
+            bucket.sent.wait()
+            if bucket.dtype != float16:
+                bucket.buffer /= self.group.size
+            for p in bucket.params:
+                p.grad = bucket.buffer[self._places[id(p)][1]].reshape(p.shape)
+            bucket.begin()
+        self.waited += time.perf_counter() - began
+        self.passes += 1
+
+    def _plan(self) -> None:
+        """Make the buckets, in the order in which rank 0 got its gradients."""
+        order = [*self._order, *(i for i in range(len(self.params)) if i not in self._order)]
+        order = self.group.tell(order)[0]
+        sparse = [p for p in self.params if isinstance(p.grad, SparseRows)]
+        self.group.first(type(self).__name__, sparse=[p.name for p in sparse])
+        self._rows = {id(p) for p in sparse}
+        last: dict[Any, tuple[int, Bucket]] = {}  # of each dtype: where its last parameter comes, and the bucket
+        made: list[tuple[int, Bucket]] = []
+        for place, p in enumerate(self.params[i] for i in order):
+            if id(p) not in self._rows:
+                dtype, least = _travels(p), self.cap if made else min(FIRST, self.cap)
+                bucket = last[dtype][1] if dtype in last else None
+                if bucket is None or bucket.size * bucket.dtype.itemsize >= least:
+                    made += [last[dtype]] if dtype in last else []
+                    bucket = Bucket(dtype)
+                self._places[id(p)] = bucket.add(p)
+                last[dtype] = place, bucket
+        self._buckets = [bucket for _, bucket in sorted([*made, *last.values()], key=lambda pair: pair[0])]
+        for bucket in self._buckets:
+            bucket.begin()
+
+    def _rows_of_all(self, p: Parameter) -> SparseRows:
+        """The mean of all processes' sparse gradients: each row with the sum of what they have for it."""
+        g = p.grad
+        if not isinstance(g, SparseRows):
+            raise RuntimeError(f"DistributedDataParallel: the gradient of `{p.name}` was sparse, and is dense now")
+        values = self._outgoing(p, summable(g))
+        self.sent += g.indices.nbytes + values.nbytes
+        xp = backend.of(values).xp
+        indices = xp.concatenate(self.group.all_gather(g.indices))
+        rows = widen(xp.concatenate(self.group.all_gather(values)))
+        if _travels(p) != float16:
+            rows = rows / self.group.size
+        return SparseRows.summed(indices, rows, g.shape, lambda n, i, x: scatter_add(n, i, x, like=x))
+
+    def _same_scale(self) -> None:
+        """RuntimeError where the processes' loss scales differ. (On a GPU the host does not know them.)"""
+        scale = _scale(self.params)
+        if isinstance(scale, float):
+            both = np.array([scale, -scale])
+            self.group.all_reduce(both, "max")
+            if both[0] != -both[1]:
+                raise RuntimeError(
+                    f"DistributedDataParallel: the processes scale their losses by {-both[1]:g} to {both[0]:g}: give "
+                    "all the same scaler, load its state in all, and step within the group's `with` block"
+                )
+
+
+def _scale(params: list[Parameter]) -> Any:
+    """The loss scale that the gradients carry."""
+    return next((p.grad_scale for p in params if p.grad is not None), 1.0)
+
+
+def _travels(p: Parameter) -> np.dtype:
+    """The dtype in which gradients of p are sent."""
+    return float16 if p.dtype == p.policy.exchange == float16 else float32 if p.dtype == float16 else p.dtype

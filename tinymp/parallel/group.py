@@ -1,0 +1,164 @@
+"""Processes that train together, and what each of them tells all others.
+
+    with mp.parallel.init() as group:      # mpiexec -n 4 python train.py; alone, it is a group of one
+        ...
+
+Every process runs the same program and calls the same methods of its group in the same order. A call that waits for the
+others does so for `timeout` seconds at most; then it ends with an error that names who did not come. A process that
+ends with an error ends all.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..arguments import choice
+from ..autograd import Array
+from ..events import here
+
+HOW = ("sum", "min", "max")
+
+
+class Group:
+    """The processes that train together. This class is a group of one; see `start.init` for others.
+
+    rank        this process's number, from 0
+    size        how many there are
+    local_rank  its number among those of this machine, and its GPU's
+    device      where the arrays are that it sends: "cpu" (MPI) or "gpu" (NCCL)
+    timeout     seconds that a call waits for the others
+
+    Within its `with` block loss scalers agree about every step (all skip or none), mp.save and Checkpointer write on
+    rank 0 alone, and an error or a sys.exit of one process ends all of them.
+    """
+
+    rank, size, local_rank = 0, 1, 0
+    device = "cpu"
+    timeout = 300.0
+
+    def __init__(self) -> None:
+        self.closing = ExitStack()  # what ends with the block
+
+    def __enter__(self) -> Group:
+        here.group = self if self.size > 1 else None
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        self.closing.close()
+        here.group = None
+        failed = error is not None and not (isinstance(error, SystemExit) and not error.code)
+        if failed and self.size > 1:
+            if not isinstance(error, SystemExit):
+                traceback.print_exception(kind, error, where)
+            print(f"rank {self.rank} of {self.size} has ended with {kind.__name__}, and so all end", file=sys.stderr)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self.abort(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
+        self.close(failed)
+
+    # ---- what an engine gives: MPI in mpi.py, NCCL in nccl.py
+
+    def start(self, what: str, x: Array, *how: Any) -> Pending:
+        """Begin to send; see `Pending`."""
+        return Pending()
+
+    def abort(self, code: int) -> None:
+        """End all processes at once."""
+
+    def close(self, failed: bool = False) -> None:
+        """Wait until all are here, and end."""
+
+    # ---- arrays
+
+    def all_reduce(self, x: Array, how: str = "sum") -> None:
+        """The sum (or "min", "max") of all processes' x, in place and in x's dtype; the same bits in each.
+
+        x is contiguous. A sum in FP16 is rounded at every addition.
+        """
+        choice("all_reduce", "how", how, HOW)
+        self.start("all_reduce", x, how).wait()
+
+    def broadcast(self, x: Array, root: int = 0) -> None:
+        """x of the process with rank `root`, in place, in all. x: contiguous, of one shape and dtype everywhere."""
+        self.start("broadcast", x, root).wait()
+
+    def all_gather(self, x: Array) -> list[Array]:
+        """x of every process, by rank. The first axis may have another length in each."""
+        if self.size == 1:
+            return [x]
+        xp = backend.of(x).xp
+        lengths = xp.zeros(self.size, "int64")
+        lengths[self.rank] = len(x)
+        self.all_reduce(lengths)
+        lengths = backend.to_cpu(lengths).tolist()
+        padded = xp.zeros((self.size, max(lengths), *x.shape[1:]), x.dtype)
+        padded[self.rank, : len(x)] = x
+        self.start("all_gather", padded).wait()
+        return [rows[:n] for rows, n in zip(padded, lengths)]
+
+    # ---- anything that JSON can say
+
+    def tell(self, value: Any) -> list[Any]:
+        """What every process told, by rank: numbers, strings, lists and dicts of them, None."""
+        x = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        told = self.all_gather(backend.get(self.device).asarray(x))
+        return [json.loads(backend.to_cpu(one).tobytes()) for one in told]
+
+    def first(self, where: str, **values: Any) -> None:
+        """ValueError, in every process, if one has another value than rank 0; it names the process and the value."""
+        for rank, told in enumerate(found := self.tell(values)):
+            for name, value in told.items():
+                if value != found[0][name]:
+                    at, ours, theirs = _difference(found[0][name], value)
+                    raise ValueError(
+                        f"{where}: expected the same {name} in all processes, got {theirs} in rank {rank} and {ours} "
+                        f"in rank 0{at}: start all with the same program and arguments"
+                    )
+
+    def agreed(self, *found: Any) -> list[Any]:
+        """Of each value that of the first process in which it is not None; the processes then know the same."""
+        any_found = np.array([float(any(value is not None for value in found))])
+        self.all_reduce(any_found, "max")  # quicker than telling what, which is rare
+        if not any_found[0]:
+            return list(found)
+        told = self.tell(found)
+        return [next((value for value in column if value is not None), None) for column in zip(*told)]
+
+    def mean(self, value: float, weight: float = 1.0) -> float:
+        """The mean of all processes' values, such as losses; weight: of this process's, such as its number of items."""
+        both = backend.get(self.device).asarray(np.array([value * weight, weight]))
+        self.all_reduce(both)
+        total, weights = backend.to_cpu(both).tolist()
+        return total / weights if weights else float("nan")
+
+    def barrier(self) -> None:
+        """Wait until all processes are here."""
+        self.start("barrier", backend.get(self.device).asarray(np.zeros(1))).wait()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(rank {self.rank} of {self.size}, on the {self.device})"
+
+
+class Pending:
+    """What was begun and goes on beside the program. `wait` returns when it is done, and raises what went wrong."""
+
+    def wait(self) -> None:
+        """Until the array holds the result. On a GPU the stream waits, not the host."""
+
+
+def _difference(ours: Any, theirs: Any) -> tuple[str, Any, Any]:
+    """The first place at which two values of JSON differ, and what is there."""
+    if isinstance(ours, list) and isinstance(theirs, list):
+        for i, (a, b) in enumerate(zip(ours, theirs)):
+            if a != b:
+                at, x, y = _difference(a, b)
+                return f" (at {i}{at})", x, y
+        return "", f"{len(ours)} entries", f"{len(theirs)} entries"
+    return "", repr(ours), repr(theirs)

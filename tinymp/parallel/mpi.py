@@ -1,0 +1,158 @@
+"""Groups over MPI (mpi4py), for processes on CPUs."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes
+from ..autograd import Array
+from ..backend import threads
+from ..precision import store, widen
+from .group import Group, Pending
+
+ASK = 1.0  # seconds between two looks whether another process asks where this one is
+ANSWER = 5 * ASK  # seconds in which one that waits has answered
+SAID = 96  # bytes of what it says then
+
+
+def _add_fp16(a: Any, b: Any, _: Any) -> None:
+    """b = a + b, rounded once. MPI's own sum of halves, where it has one, takes ten times as long."""
+    x, y = np.frombuffer(a, dtypes.float16), np.frombuffer(b, dtypes.float16)
+    y[...] = store(widen(x) + widen(y), like=y)
+
+
+class Job(Pending):
+    """What a thread does, one after the other, while the program goes on."""
+
+    def __init__(self, group: MPIGroup, number: int, what: str, do: Callable[[], Any]) -> None:
+        self.group, self.number, self.what, self.do = group, number, what, do
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """In the group's thread."""
+        began = time.perf_counter()
+        try:
+            self.do()
+        except BaseException as error:
+            self.error = error
+        self.group.seconds += time.perf_counter() - began
+        self.done.set()
+
+    def wait(self) -> None:
+        deadline = time.monotonic() + self.group.timeout
+        while not self.done.wait(min(ASK, max(deadline - time.monotonic(), 0.0))):
+            if time.monotonic() >= deadline or self.group.asked():
+                self.group.give_up(self)
+        if self.error is not None:
+            raise self.error
+
+
+class MPIGroup(Group):
+    """See `Group`. All calls of MPI that wait for others are made by one thread, in the order in which they were begun:
+    so the program computes meanwhile, and does not wait for ever.
+
+    seconds  that this thread has spent in them
+    """
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__()
+        try:
+            from mpi4py import MPI
+        except ImportError:
+            raise ImportError(
+                "parallel: several processes need mpi4py and an MPI: pip install 'tinymp[parallel]'"
+            ) from None
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise RuntimeError("parallel: expected an MPI that several threads may call (MPI_THREAD_MULTIPLE)")
+        self.MPI, self.timeout, self.seconds = MPI, timeout, 0.0
+        world = MPI.COMM_WORLD
+        self.rank, self.size = world.rank, world.size
+        self.comm, self.alarm = world.Dup(), world.Dup()
+        near = world.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank = near.rank
+        if "OPENBLAS_NUM_THREADS" not in os.environ:
+            threads.limit(max(len(os.sched_getaffinity(0)) // near.size, 1))
+        near.Free()
+        self.half = MPI.BYTE.Create_contiguous(2).Commit()
+        self.add_fp16 = MPI.Op.Create(_add_fp16, commute=True)
+        self.count = 0
+        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self.thread = threading.Thread(target=self._work, name="tinymp.parallel", daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        while job := self.jobs.get():
+            job.run()
+
+    def start(self, what: str, x: Array, *how: Any) -> Pending:
+        self.count += 1
+        job = Job(self, self.count, f"{what} of {x.dtype} {x.shape}", getattr(self, f"_{what}")(x, *how))
+        self.jobs.put(job)
+        return job
+
+    def _all_reduce(self, x: Array, how: str) -> Callable[[], Any]:
+        if x.dtype == dtypes.float16 and how == "sum":
+            return lambda: self.comm.Allreduce(self.MPI.IN_PLACE, [x, x.size, self.half], self.add_fp16)
+        op = {"sum": self.MPI.SUM, "min": self.MPI.MIN, "max": self.MPI.MAX}[how]
+        return lambda: self.comm.Allreduce(self.MPI.IN_PLACE, x, op)
+
+    def _broadcast(self, x: Array, root: int) -> Callable[[], Any]:
+        return lambda: self.comm.Bcast([x, x.nbytes, self.MPI.BYTE], root)
+
+    def _all_gather(self, x: Array) -> Callable[[], Any]:
+        return lambda: self.comm.Allgather(self.MPI.IN_PLACE, [x, x.nbytes // self.size, self.MPI.BYTE])
+
+    def _barrier(self, x: Array) -> Callable[[], Any]:
+        return self.comm.Barrier
+
+    # ---- when it goes wrong
+
+    def asked(self) -> bool:
+        """Whether another process has given up waiting."""
+        return self.alarm.Iprobe(self.MPI.ANY_SOURCE)
+
+    def give_up(self, job: Job) -> None:
+        """RuntimeError that says who did not come. All that wait tell each other where they are; who does not answer
+        computes for too long, hangs, or has ended.
+        """
+        said = np.frombuffer(f"{job.number} {job.what}".encode()[:SAID].ljust(SAID), np.uint8)
+        kept = [self.alarm.Isend([said, self.MPI.BYTE], rank) for rank in range(self.size) if rank != self.rank]
+        heard: dict[int, tuple[str, str, str]] = {}
+        until = time.monotonic() + ANSWER
+        status, answer = self.MPI.Status(), np.zeros(SAID, np.uint8)
+        while len(heard) < self.size - 1 and time.monotonic() < until:
+            if self.alarm.Iprobe(self.MPI.ANY_SOURCE, status=status):
+                self.alarm.Recv([answer, self.MPI.BYTE], status.source)
+                heard[status.source] = answer.tobytes().decode(errors="replace").strip().partition(" ")
+            time.sleep(0.01)
+        del kept
+        missing = [rank for rank in range(self.size) if rank != self.rank and rank not in heard]
+        others = [f"rank {rank} at {what} (call {n})" for rank, (n, _, what) in sorted(heard.items())]
+        here = f"rank {self.rank} waits at {job.what} (call {job.number})"
+        where = "; ".join([here, *others])
+        if missing:
+            names = ", ".join(f"rank {rank}" for rank in missing)
+            raise RuntimeError(
+                f"parallel: {names} did not come within {self.timeout:g} s, and does not answer: it hangs, has ended, "
+                f"or computes for longer than that (then give init a larger timeout). {where}"
+            )
+        raise RuntimeError(f"parallel: the processes wait for each other, as they call different things. {where}")
+
+    def abort(self, code: int) -> None:
+        self.MPI.COMM_WORLD.Abort(code or 1)
+
+    def close(self, failed: bool = False) -> None:
+        if not failed:
+            self.barrier()
+        self.jobs.put(None)
+        self.thread.join()
+        self.add_fp16.Free()
+        self.half.Free()

@@ -1,0 +1,139 @@
+"""Optimizer state and masters divided among the processes (ZeRO stage 1, Rajbhandari et al., 2020, section 5.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..arguments import same_keys
+from ..optim.optimizer import Optimizer
+from ..optim.result import PendingResult, StepResult
+from ..parameter import Parameter, replace
+from .group import Group
+
+
+class ZeroRedundancyOptimizer(Optimizer):
+    """An optimizer of which every process keeps a part: of each parameter one process, its owner, has the FP32 master
+    and the FP32 state. It makes the update, and sends the working copy to the others.
+
+        ddp = mp.parallel.DistributedDataParallel(model, group)
+        optimizer = mp.parallel.ZeroRedundancyOptimizer(model.parameters(), optim.Adam, group, lr=1e-3)
+
+    With mixed precision the copies are FP16: half of what FP32 weights would take to send. With Adam, of the 16 bytes
+    per weight (copy 2, gradient 2, master 4, state 8) 12 are divided by the number of processes.
+
+    params, optimizer_class, options   as for that optimizer; parameters go to owners so that all have about as many
+                                       weights. To be made after DistributedDataParallel, in all processes alike
+
+    Its state_dict is whole: every process gets what all have, and so all must ask for it at once (mp.save does). It has
+    the masters too, as the model's own has only those of this process: load the model first, then this. Any number of
+    processes can take it over.
+    """
+
+    def __init__(self, params: Any, optimizer_class: type[Optimizer], group: Group, **options: Any) -> None:
+        if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer)):
+            raise TypeError(f"ZeroRedundancyOptimizer: expected a class of tinymp.optim, got {optimizer_class!r}")
+        self.optimizer, self.group = optimizer_class(params, **options), group
+        self.owner: dict[Parameter, int] = {}
+        self._assign()
+
+    def _assign(self) -> None:
+        """Each parameter to the process that has the fewest weights so far, the largest first."""
+        load = [0] * self.group.size
+        for p in sorted(self.parameters(), key=lambda p: -p.data.size):
+            self.owner[p] = load.index(min(load))
+            load[self.owner[p]] += p.data.size
+        others = [p for p in self.parameters() if self.owner[p] != self.group.rank and p.master_nbytes]
+        replace([(p, {"_master": None}) for p in others])
+
+    def mine(self, p: Parameter) -> bool:
+        """Whether this process owns p."""
+        return self.owner[p] == self.group.rank
+
+    # ---- what it shares with the optimizer inside
+
+    _name = property(lambda self: f"ZeroRedundancyOptimizer({type(self.optimizer).__name__})")
+    param_groups = property(lambda self: self.optimizer.param_groups)
+    state = property(lambda self: self.optimizer.state)
+    defaults = property(lambda self: self.optimizer.defaults)
+
+    def initial(self, group: dict[str, Any]) -> dict[str, float]:
+        return self.optimizer.initial(group)
+
+    def check_options(self, group: dict[str, Any]) -> None:
+        self.optimizer.check_options(group)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As every optimizer's; its parameters get owners, too."""
+        before = set(self.parameters())
+        self.optimizer.add_param_group(param_group)
+        new = [p for p in self.parameters() if p not in before]
+        for i, p in enumerate(new):
+            self.owner[p] = i % self.group.size
+        replace([(p, {"_master": None}) for p in new if not self.mine(p) and p.master_nbytes])
+
+    # ---- the step
+
+    def finish(self, ready: list, skip: Any) -> Any:
+        self.optimizer.finish([(group, p) for group, p in ready if self.mine(p)], skip)
+        if skip is not True:
+            self._send([p for _, p in ready])
+        if not ready:
+            return StepResult.NO_GRADIENTS
+        if not isinstance(skip, bool):
+            return PendingResult(skip)
+        return StepResult.SKIPPED if skip else StepResult.APPLIED
+
+    def _send(self, params: list[Parameter]) -> None:
+        """The new working copies, from their owners to all: one message for each owner and dtype."""
+        together: dict[tuple[int, str], list[Parameter]] = {}
+        for p in params:
+            together.setdefault((self.owner[p], str(p.dtype)), []).append(p)
+        for (owner, _), some in together.items():
+            xp = backend.of(some[0].data).xp
+            flat = xp.concatenate([p.data.reshape(-1) for p in some])
+            self.group.broadcast(flat, owner)
+            if owner != self.group.rank:
+                start = 0
+                for p in some:
+                    p.write(flat[start : start + p.data.size].reshape(p.shape))
+                    start += p.data.size
+
+    # ---- saving
+
+    def state_dict(self) -> dict[str, Any]:
+        own = self.optimizer.state_dict()
+        found: dict[str, Any] = {"state": {}, "param_groups": own["param_groups"], "masters": {}}
+        for i, p in enumerate(self.parameters()):
+            arrays = {**own["state"].get(i, {})}
+            step = arrays.pop("step", None)
+            if p.master_nbytes and self.mine(p):
+                arrays["master"] = backend.to_cpu(p.master)
+            step, names = self.group.tell([step, [(k, x.dtype.str) for k, x in arrays.items()]])[self.owner[p]]
+            got = {name: self._from(self.owner[p], arrays.get(name), p, dtype) for name, dtype in names}
+            if "master" in got:
+                found["masters"][i] = got.pop("master")
+            if step is not None:
+                found["state"][i] = {"step": step, **got}
+        return found
+
+    def _from(self, owner: int, x: Any, p: Parameter, dtype: str) -> np.ndarray:
+        """The owner's array, which has p's shape, in all processes."""
+        x = np.ascontiguousarray(x) if owner == self.group.rank else np.empty(p.shape, dtype)
+        sent = backend.get(self.group.device).asarray(x)
+        self.group.broadcast(sent, owner)
+        return np.array(backend.to_cpu(sent)).reshape(p.shape)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned, with any number of processes. Errors: as every optimizer's."""
+        same_keys(f"{self._name}.load_state_dict", "state_dict", state_dict, {"state", "param_groups", "masters"})
+        params, masters = self.parameters(), state_dict["masters"]
+        rest = {name: value for name, value in state_dict.items() if name != "masters"}
+        self.optimizer.load_state_dict(rest)  # checks all of it
+        for p in [p for p in self.state if not self.mine(p)]:
+            del self.state[p]
+        for i, p in enumerate(params):
+            if i in masters and self.mine(p) and p.master_nbytes:
+                p.master[...] = backend.of(p.data).asarray(np.asarray(masters[i]).reshape(p.shape))
