@@ -11,7 +11,7 @@ from . import blas  # isort: skip  # before anything else loads NumPy: the kerne
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
-from . import backend, data, nn, ops, optim
+from . import backend, data, nn, ops, optim, parallel
 from .audit import audit
 from .audit import meta as _meta
 from .audit.kept import saved_nbytes
