@@ -150,7 +150,7 @@ def draw() -> str:
     small = sorted(name for name in graph if graph[name] <= {"backend"} and name not in ("backend", "events"))
     graph = {name: graph[name] - set(small) for name in graph if name not in small}
     levels = floors(graph)
-    width, wide, high, step = 900, 178, 44, 84
+    width, wide, high, step = 960, 178, 44, 84
     place: dict[str, tuple[float, float]] = {}
     for floor, names in reversed(list(enumerate(levels))):
 
@@ -161,7 +161,7 @@ def draw() -> str:
             place[name] = ((i + 0.5) * width / len(names), (len(levels) - 1 - floor) * step + 40)
     bottom = len(levels) * step
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 40}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 60}" '
         'font-family="sans-serif" font-size="12" text-anchor="middle">',
         "<style>path{fill:none;stroke:#8a94a6;stroke-width:1.2}rect{fill:#eef3fb;stroke:#3b6fb5}"
         "text{fill:#1b2a41}.says{fill:#566;font-size:10px}</style>",
@@ -182,8 +182,8 @@ def draw() -> str:
             f'<text x="{x:.0f}" y="{y + 13:.0f}" class="says">{escape(SAYS[name])}</text>',
         ]
     for i, name in enumerate(small):
-        x = (i + 0.5) * width / len(small)
-        lines.append(f'<text x="{x:.0f}" y="{bottom + 20}" class="says">{escape(f"{name}.py: {SAYS[name]}")}</text>')
+        x, y = (i % 4 + 0.5) * width / 4, bottom + 20 * (1 + i // 4)
+        lines.append(f'<text x="{x:.0f}" y="{y}" class="says">{escape(f"{name}.py: {SAYS[name]}")}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 
