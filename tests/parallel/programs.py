@@ -195,6 +195,14 @@ def statistics(group):
         for a, b in ((y[part], ys), (dx[part], dxs), (dw, dws), *zip(running, runnings)):
             assert np.allclose(a.astype("float32"), b.astype("float32"), rtol=tolerance, atol=4 * tolerance)
 
+    model = nn.Sequential(nn.BatchNorm2d(3))
+    ddp = parallel.DistributedDataParallel(model, group)
+    model(mp.tensor(x.numpy()[part]))
+    found = group.tell(model[0].running_mean.numpy().tolist())
+    assert found[0] != found[1]
+    ddp.sync_buffers()
+    assert group.tell(model[0].running_mean.numpy().tolist()) == [found[0]] * group.size
+
 
 def zero(group, folder):
     """With divided state the weights are those of the same optimizer without, bit for bit; saving finds all of it."""
@@ -289,6 +297,36 @@ def audited(group):
     assert sum(row.rounded for row in found) == sum(p.data.size for p in model.parameters() if not p.normalisation)
 
 
+def on_gpus(group, folder):
+    """A step under NCCL: on stand-ins for GPUs."""
+    model = mp.MIXED.cast(network()).to("gpu")
+    ddp = parallel.DistributedDataParallel(model, group, bucket_cap_mb=0.0005)
+    optimizer, scaler = optim.Adam(model.parameters(), lr=0.02), optim.DynamicLossScaler(growth_interval=4)
+    x, y = (t[:24] for t in data().tensors)
+    part = slice(group.rank, None, group.size)
+    losses = []
+    for step in range(6):
+        loss = ops.cross_entropy(model(mp.MIXED.cast(x[part]).to("gpu")), y[part].to("gpu"))
+        if step == 2 and group.rank == 1:
+            loss = loss * 3e38  # overflows in one process, and all skip
+        if step == 3 and group.rank == 0:
+            loss = loss + float("inf")  # finite gradients
+        scaler.scale(loss).backward()
+        result = scaler.step(optimizer)
+        scaler.update()
+        assert result.applied == (step not in (2, 3)), step
+        optimizer.zero_grad()
+        losses.append(group.mean(loss.item()))
+    ddp.verify()
+    ddp.sync_buffers()
+    assert group.tell(scaler.history) == [[[2, 32768.0, scaler.history[0][2]]]] * group.size
+    words = mp.MIXED.cast(nn.Embedding(50, 4, sparse=True)).to("gpu")
+    parallel.DistributedDataParallel(words, group)
+    (words(mp.tensor(np.array([group.rank, 7])).to("gpu")).float()).sum().backward()
+    dense = mp.backend.to_cpu(words.weight.grad.dense())[:, 0]
+    assert dense[7] == 1 and dense[0] == dense[1] == 0.5 and dense.sum() == 2
+
+
 def failing(group, folder):
     """Rank 1 does not do what the others do."""
     how = sys.argv[3]
@@ -311,7 +349,13 @@ def failing(group, folder):
 
 def main():
     name, folder = sys.argv[1:3]
-    with parallel.init(timeout=2 if sys.argv[3:] in (["hangs"], ["differs"]) else 60) as group:
+    if name == "on_gpus":
+        import nccl_over_mpi
+
+        nccl_over_mpi.install()
+    with parallel.init(
+        "gpu" if name == "on_gpus" else "cpu", timeout=2 if sys.argv[3:] in (["hangs"], ["differs"]) else 60
+    ) as group:
         globals()[name](group, folder)
         if group.rank == 0:
             print(f"{name}: done by {group.size}")

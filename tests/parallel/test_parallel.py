@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import cuda_on_cpu
 import tinymp as mp
 from tinymp import parallel
 from tinymp.parallel.start import STARTED
@@ -30,7 +31,7 @@ def start(n, name, *arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])},
     )
 
 
@@ -59,6 +60,12 @@ def test_processes_with_parts_of_a_batch_are_as_one_with_all_of_it(tmp_path):
 
 def test_features_with_two_processes(tmp_path):
     run(2, "features", tmp_path)
+
+
+def test_gpus_under_nccl(tmp_path):
+    if why := cuda_on_cpu.problem():
+        pytest.skip(why)
+    run(2, "on_gpus", tmp_path)
 
 
 @pytest.mark.parametrize(

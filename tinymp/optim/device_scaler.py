@@ -16,6 +16,7 @@ from ..backend import gpu
 from ..backend.kernels import Kernels
 from ..backend.recording import Mailbox
 from ..dtypes import float32, float64
+from ..events import here
 from ..parameter import Parameter
 from ..sparse import values_of, with_values
 from ..tensor import Tensor
@@ -118,7 +119,10 @@ class DeviceSide:
                     p.grad, p.grad_scale = with_values(p.grad, g / array if unscaled is None else unscaled), 1.0
 
     def skip(self, optimizer: Any) -> Array:
-        """Whether to skip the step of this optimizer, by what is known now: (1,), bool."""
+        """Whether to skip the step of this optimizer, by what is known now: (1,), bool. All processes agree."""
+        if here.group is not None:
+            here.group.all_reduce(self._found(optimizer), "min")
+            here.group.all_reduce(self.bad_loss, "max")
         skip = gpu.xp.empty(1, "bool")
         KERNELS.launch("judge", self.scale.dtype, 1, 32, self._found(optimizer), self.bad_loss, skip)
         return skip

@@ -104,7 +104,7 @@ class DistributedDataParallel(Observer):
     # ---- weights
 
     def _share(self, own: dict[str, np.ndarray]) -> None:
-        """Take rank 0's weights and buffers."""
+        """Take what rank 0 has of these weights and buffers."""
         device = backend.get(self.group.device)
         state = {}
         for name, dtype, shape in self.group.tell([[k, x.dtype.str, x.shape] for k, x in own.items()])[0]:
@@ -113,7 +113,7 @@ class DistributedDataParallel(Observer):
             self.group.broadcast(array)
             state[name] = backend.to_cpu(array)
         if self.group.rank:
-            self.model.load_state_dict(state)
+            self.model.load_state_dict(state, strict=False)
 
     def verify(self) -> None:
         """RuntimeError, in all processes, where the weights of one are not, bit for bit, those of rank 0: its working
@@ -135,7 +135,7 @@ class DistributedDataParallel(Observer):
     def sync_buffers(self) -> None:
         """Take rank 0's buffers, such as batch norm's running statistics."""
         state, buffers = self.model.state_dict(), {name for name, _ in self.model.named_buffers()}
-        self._share({name: x for name, x in state.items() if name in buffers} if buffers else {})
+        self._share({name: x for name, x in state.items() if name in buffers})
 
     # ---- gradients
 
@@ -267,7 +267,7 @@ class DistributedDataParallel(Observer):
     def _same_scale(self) -> None:
         """RuntimeError where the processes' loss scales differ. (On a GPU the host does not know them.)"""
         scale = _scale(self.params)
-        if isinstance(scale, float):
+        if isinstance(scale, float) and self.group.device == "cpu":
             both = np.array([scale, -scale])
             self.group.all_reduce(both, "max")
             if both[0] != -both[1]:

@@ -124,9 +124,9 @@ class Group:
 
     def agreed(self, *found: Any) -> list[Any]:
         """Of each value that of the first process in which it is not None; the processes then know the same."""
-        any_found = np.array([float(any(value is not None for value in found))])
-        self.all_reduce(any_found, "max")  # quicker than telling what, which is rare
-        if not any_found[0]:
+        some = backend.get(self.device).asarray(np.array([float(any(value is not None for value in found))]))
+        self.all_reduce(some, "max")  # quicker than telling what, which is rare
+        if not backend.to_cpu(some)[0]:
             return list(found)
         told = self.tell(found)
         return [next((value for value in column if value is not None), None) for column in zip(*told)]
