@@ -279,6 +279,19 @@ def refusals(group):
     scaler = optim.StaticLossScaler(2.0 ** (1 + group.rank))
     loss = scaler.scale(loss_of(scaled[0], mp.FP32, *data().tensors))
     refused(RuntimeError, "scale their losses by 2 to", loss.backward)
+    items = np.full((8, 1), float(group.rank))
+    refused(ValueError, "same data in all", lambda: mp.data.DataLoader(mp.data.TensorDataset(items), group=group))
+    fewer = data(16 * (1 + group.rank))
+    refused(
+        ValueError,
+        "same items in all processes, got 32 in rank 1 and 16",
+        lambda: mp.data.DataLoader(fewer, group=group),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel.gradients, "__version__", f"0.{group.rank}")
+        refused(ValueError, "same version in all", lambda: parallel.DistributedDataParallel(network(), group))
+    policy = mp.MIXED if group.rank else HALVES
+    refused(ValueError, "HALVES", lambda: parallel.DistributedDataParallel(policy.cast(network()), group))
     refused(ValueError, "expected `seed`", lambda: mp.data.DataLoader(data(), 16, shuffle=True, group=group))
     refused(ValueError, "share evenly", lambda: list(mp.data.DataLoader(data(), 3 * group.size + 1, group=group)))
     refused(ValueError, "one of 'sum'", lambda: group.all_reduce(np.zeros(1), "mean"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import copy_context
@@ -41,7 +42,8 @@ class DataLoader:
     seed        the number to make one from. Without either each epoch's order follows tinymp.manual_seed
     group       the processes that share every batch (parallel.Group): batch_size is for all of them together, and this
                 one loads the items rank, rank + size, ... of each batch. So the batches are the same with any number
-                of processes, and so is the state. It needs a seed or generator where it shuffles, drop_last where the
+                of processes, and so is the state. All must have the same data (ValueError: of as many items, and of a
+                TensorDataset the same bits). It needs a seed or generator where it shuffles, drop_last where the
                 last batch is not full, and a batch_size that the number of processes divides
     prefetch    how many batches may be loaded ahead in the background, by all threads together (PyTorch's
                 prefetch_factor is per worker, and its workers load whole batches); 0: each when it is asked for
@@ -119,6 +121,9 @@ class DataLoader:
             raise ValueError(
                 f"DataLoader: expected `seed` where {self.size} processes share shuffled batches, got none"
             )
+        if group is not None:
+            items = [zlib.crc32(np.ascontiguousarray(x.numpy()).data) for x in getattr(dataset, "tensors", ())]
+            group.first("DataLoader", items=len(dataset), data=items, batch_size=self.batch_size)
         self.prefetch = _at_least(0, "prefetch", prefetch)
         self.epoch = 0
         self.waited = 0.0
