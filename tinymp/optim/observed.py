@@ -10,7 +10,7 @@ from .. import backend
 from ..arguments import count, flag, number, whole
 from ..autograd import Array, Op
 from ..dtypes import FP16_MAX, float16
-from ..events import Observer, observe
+from ..events import Observer, here, observe
 from ..precision import reduce
 from ..sparse import values_of
 from ..tensor import Tensor
@@ -102,7 +102,8 @@ class ObservedLossScaler(LossScaler):
     def adjust(self, overflow: str | None) -> None:
         if self.fixed:
             return
-        peak = self._peak.value
+        peaks = here.group.tell(self._peak.value) if here.group is not None else [self._peak.value]
+        peak = max((value for value in peaks if value is not None), default=None)
         if overflow or peak == math.inf:  # a ReLU can stop an infinite gradient before it reaches a weight
             where = overflow or "the gradient of an activation"
             self.change(max(self._scale / 16, MIN_SCALE), f"overflow in {where} while observing")

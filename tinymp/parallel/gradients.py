@@ -166,7 +166,7 @@ class DistributedDataParallel(Observer):
         for edge in self._last.edges if self._last is not None else ():
             if id(edge) in self._left:
                 self._left[id(edge)] -= 1
-                if not self._left[id(edge)]:
+                if not self._left[id(edge)] and id(edge) in self._run.leaves:
                     self._order.append(self._own[id(edge)])
                     if self._buckets is not None and id(edge) not in self._rows:
                         dx = self._run.complete(edge)
