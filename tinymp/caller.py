@@ -17,10 +17,11 @@ def inside(frame: FrameType) -> bool:
 
 def stacklevel() -> int:
     """The `stacklevel` with which `warnings.warn`, called where this is, names the line of the user's program."""
-    level, frame = 0, sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
     while frame is not None and inside(frame):
         level, frame = level + 1, frame.f_back
-    return level + 1
+    return level
 
 
 def line(frame: FrameType) -> str:

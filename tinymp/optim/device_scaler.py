@@ -24,7 +24,7 @@ from .multi_tensor import NONE
 
 KERNELS = Kernels(__file__.replace("device_scaler", "scaler"))
 
-# Places in `counts`, and the number of them; scaler.cu has the same
+# Places in `counts`, and the number of them; scaler.cu has the same. STUCK: overflows since S came to its least
 ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, STUCK, CHANGES, OVERFLOWED, COUNTS = range(8)
 OPTIMIZERS = 16  # how many one scaler can serve
 RING = 1024  # how many changes of S are kept until the host reads them
@@ -153,9 +153,7 @@ class DeviceSide:
         self.box.poll()
 
     def write(self, scale: float, *counts: int) -> None:
-        """Set S and the counts: iterations, those since S grew, skips and bad losses in a row, overflows at the least S, changes
-        of S.
-        """
+        """Set S and the counts: iterations, those since S grew, skips and bad losses in a row, STUCK, changes of S."""
         self.counts[...] = gpu.asarray(np.array([*counts, 0], "int32"))
         self.scale.fill(scale)
 

@@ -204,7 +204,7 @@ class LossScaler(ScalerState):
 
     def _conclude(self, judged: bool, overflow: str | None, bad_loss: tuple[float, str] | None) -> None:
         """What an iteration means for S and for the limits. judged: whether there were gradients to look at."""
-        witness, cause = self._witness, UNWATCHED
+        cause = (seen.overflow or "the sum of its gradients") if (seen := self._witness) else UNWATCHED
         self._watch(False)
         if judged and bad_loss is not None:
             self._bad_losses += 1
@@ -213,7 +213,6 @@ class LossScaler(ScalerState):
                 raise nonfinite_loss(f"{bad_loss[0]:g}", f"{times}", bad_loss[1])
         elif overflow is not None:
             self._skips, self._bad_losses = self._skips + 1, 0
-            cause = (witness.overflow or "the sum of its gradients") if witness else cause
             if self._skips >= self.max_consecutive_skips:
                 times, self._skips = self._skips, 0
                 raise too_many_skips(f"{times}", f", at last with the loss scale {self._scale:g},", overflow, cause)
