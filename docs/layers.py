@@ -26,6 +26,7 @@ SAYS = {
     "info": "versions, devices",
     "precision": "gates, kinds, policies",
     "sparse": "rows of a gradient",
+    "memory": "who holds it, when it is full",
     "autograd": "Op, the graph, backward",
     "tensor": "what users hold",
     "arguments": "checks",

@@ -16,6 +16,7 @@ FLOORS = [
     {"dtypes"},
     {"precision", "info"},
     {"sparse"},
+    {"memory"},
     {"autograd"},
     {"tensor", "graph"},
     {"arguments", "statistics"},

@@ -34,6 +34,7 @@ from . import backend
 from .dtypes import FLOATING, float16, float32
 from .events import here, running, tell
 from .grad_mode import is_grad_enabled
+from .memory import explain
 from .precision import LOSS, Kind, may_fuse
 from .sparse import SparseRows, accumulate, dense_of, gather, joined
 
@@ -211,6 +212,9 @@ class Op:
                 else:
                     op.device = device
                     y = op._on_device(op.forward, cls.forward_cuda, arrays, options)
+        except Exception as error:
+            explain(error, op, arrays)  # a full memory
+            raise
         finally:
             here.running = outer
         ys = y if isinstance(y, tuple) else (y,)
@@ -231,17 +235,9 @@ class Op:
 
     def _on_device(self, definition: Any, twin: Any, arrays: Any, options: dict) -> Any:
         """On a GPU: run the CUDA twin where there is one and the policy allows it, else the definition."""
-        try:
-            able = twin is not None and self.device is backend.gpu and may_fuse(self.storage)
-            y = twin(self, *arrays, **options) if able else NotImplemented
-            return definition(*arrays, **options) if y is NotImplemented else y
-        except Exception as error:
-            if self.device.is_out_of_memory(error):
-                raise MemoryError(
-                    f"{self.name}: the GPU's memory is full ({error}); use a smaller batch, or mixed precision "
-                    "(tinymp.MIXED), which halves the activations"
-                ) from error
-            raise
+        able = twin is not None and self.device is backend.gpu and may_fuse(self.storage)
+        y = twin(self, *arrays, **options) if able else NotImplemented
+        return definition(*arrays, **options) if y is NotImplemented else y
 
     def _output(self, y: Array, source: Variable, recording: bool, index: int) -> Variable:
         """Check that the result has the dtype that the op's kind promises, and make it a Tensor."""
@@ -302,6 +298,9 @@ class Op:
                 dx = self.backward(*dys)
             else:
                 dx = self._on_device(self.backward, type(self).backward_cuda, dys, {})
+        except Exception as error:
+            explain(error, self, dys)
+            raise
         finally:
             here.running = outer
         dxs = dx if isinstance(dx, tuple) else (dx,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from types import FrameType
 
@@ -12,6 +13,15 @@ PACKAGE = str(Path(__file__).parent) + os.sep
 def inside(frame: FrameType) -> bool:
     """Whether a frame is tinymp's own."""
     return frame.f_code.co_filename.startswith(PACKAGE)
+
+
+def stacklevel() -> int:
+    """The `stacklevel` with which `warnings.warn`, called where this is, names the line of the user's program."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and inside(frame):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def line(frame: FrameType) -> str:

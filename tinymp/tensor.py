@@ -12,6 +12,7 @@ from .autograd import Array, Backward, Variable, type_name
 from .dtypes import FLOATING, float32, float64, require_fit
 from .events import here, tell
 from .grad_mode import is_grad_enabled
+from .memory import explained
 from .precision import Policy, fit, scalar
 
 
@@ -239,7 +240,7 @@ class Tensor(Variable):
                     f"backward: expected gradient to be {self.dtype} {self.shape} like the tensor, got "
                     f"{gradient.dtype} {gradient.shape}"
                 )
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), explained("backward"):
             run = Backward(self, gradient, retain_graph)
             run.propagate()
             run.deposit()

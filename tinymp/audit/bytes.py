@@ -12,6 +12,7 @@ from .. import backend, ops, optim, statistics
 from ..autograd import Op
 from ..dtypes import float16
 from ..events import unobserved
+from ..memory import kept_by
 from ..nn.module import Module
 from ..optim.optimizer import Optimizer
 from ..parameter import Parameter
@@ -19,7 +20,6 @@ from ..precision import FP32, MIXED, Policy, current_policy, use
 from ..sparse import SparseRows, values_of
 from ..tensor import Tensor
 from . import meta
-from .kept import kept_by
 from .listener import Instrument, Listener, Place
 from .sampling import BLUE, GREEN, PINK, RED, SKY, table
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from .. import backend
-from ..autograd import Array, Op, Variable
+from ..autograd import Op, Variable
+from ..memory import kept_by
 
 
 def saved_nbytes(root: Variable) -> int:
@@ -18,21 +17,3 @@ def saved_nbytes(root: Variable) -> int:
             graph.add(op)
             ops += [edge[0] for edge in op.edges if isinstance(edge, tuple)]
     return sum(backend.owner_of(x).nbytes for x in kept_by(graph).values())
-
-
-def kept_by(ops: Iterable[Op]) -> dict[int, Array]:
-    """{owner's id: array} of the arrays that ops keep until backward, activations and statistics: one per memory block.
-
-    Leaves that require gradients (weights) are left out, and so are ops whose backward has run.
-    """
-    kept: dict[int, Array] = {}
-    leaves: set[int] = set()
-    for op in ops:
-        if op.saved is None:
-            continue
-        leaves |= {id(backend.owner_of(edge.data)) for edge in op.edges if isinstance(edge, Variable)}
-        for value in vars(op).values():  # `saved`, `statistics`, and other attributes that forward has set
-            for x in value if isinstance(value, (tuple, list)) else (value,):
-                if hasattr(x, "nbytes") and hasattr(x, "strides"):
-                    kept[id(backend.owner_of(x))] = x
-    return {owner: x for owner, x in kept.items() if owner not in leaves}

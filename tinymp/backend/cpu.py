@@ -69,6 +69,21 @@ def keep_freed_memory() -> bool:
     return keeps_memory
 
 
+def free_memory() -> int | None:
+    """The bytes that this process may still ask for, as Linux says, or None."""
+    try:
+        import resource
+
+        with open("/proc/meminfo", "rb") as file:
+            free = next(int(line.split()[1]) * 1024 for line in file if line.startswith(b"MemAvailable"))
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        with open("/proc/self/statm", "rb") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError, StopIteration):
+        return None
+    return free if limit == resource.RLIM_INFINITY else max(min(free, limit - used), 0)
+
+
 def info() -> dict[str, str]:
     """What this backend runs on, for `mp.info()`."""
     return {

@@ -89,6 +89,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return type(error).__name__ == "OutOfMemoryError" or "cudaErrorMemoryAllocation" in str(error)
 
 
+def free_memory() -> int:
+    """The bytes that the device has left, with those that CuPy keeps for reuse."""
+    return int(xp.cuda.runtime.memGetInfo()[0]) + int(xp.get_default_memory_pool().free_bytes())
+
+
 def compute_capability() -> int:
     """The GPU's generation as a number: 75 Turing, 80 Ampere, 90 Hopper, 100 Blackwell."""
     return int(xp.cuda.Device().compute_capability)

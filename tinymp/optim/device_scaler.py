@@ -25,8 +25,8 @@ from .multi_tensor import NONE
 
 KERNELS = Kernels(__file__.replace("device_scaler", "scaler"))
 
-# Places in `counts`, and the number of them; scaler.cu has the same
-ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, CHANGES, OVERFLOWED, COUNTS = range(7)
+# Places in `counts`, and the number of them; scaler.cu has the same. STUCK: overflows since S came to its least
+ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, STUCK, CHANGES, OVERFLOWED, COUNTS = range(8)
 OPTIMIZERS = 16  # how many one scaler can serve
 RING = 1024  # how many changes of S are kept until the host reads them
 
@@ -64,7 +64,7 @@ class DeviceSide:
               see scaler.cu
     """
 
-    def __init__(self, scale: float, arrived: Callable[[int, int, str], None]) -> None:
+    def __init__(self, scale: float, arrived: Callable[[int, int, int, str], None]) -> None:
         xp = gpu.xp
         self.scale = xp.full((), scale, float32.name)
         self.counts = xp.zeros(COUNTS, "int32")
@@ -73,11 +73,13 @@ class DeviceSide:
         self.changes = xp.zeros(RING, "int32"), xp.zeros(RING, float32.name), xp.zeros(RING, "int32")
         self.optimizers: list[Any] = []
         self.factor = DeviceScale(self.scale)
-        self._arrived = arrived  # called some steps late with: skips in a row, bad losses in a row, who overflowed
+        # called some steps late with: skips and bad losses in a row, overflows at the least S, who overflowed
+        self._arrived = arrived
         self.box = Mailbox(self.counts, self._tell)
 
     def _tell(self, counts: np.ndarray) -> None:
-        self._arrived(int(counts[SKIPS]), int(counts[BAD_LOSSES]), self.label(counts[OVERFLOWED]))
+        skips, bad_losses, stuck = (int(counts[i]) for i in (SKIPS, BAD_LOSSES, STUCK))
+        self._arrived(skips, bad_losses, stuck, self.label(counts[OVERFLOWED]))
 
     def note_loss(self, loss: Tensor, witness: Any = None) -> None:
         """Remember whether this loss is not finite. (A witness is asked when the host learns of it.)"""
@@ -155,14 +157,14 @@ class DeviceSide:
         self.box.poll()
 
     def write(self, scale: float, *counts: int) -> None:
-        """Set S and the counts: iterations, those since S grew, skips and bad losses in a row, changes of S."""
+        """Set S and the counts: iterations, those since S grew, skips and bad losses in a row, STUCK, changes of S."""
         self.counts[...] = gpu.asarray(np.array([*counts, 0], "int32"))
         self.scale.fill(scale)
 
-    def read(self) -> tuple[float, int, int, int, int]:
-        """S, and the counts of iterations, of those since S grew, of skips and of bad losses in a row. It waits."""
+    def read(self) -> tuple[float, int, int, int, int, int]:
+        """S, and all counts that `write` sets but that of the changes. It waits."""
         counts = gpu.to_numpy(self.counts)
-        found = (int(counts[i]) for i in (ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES))
+        found = (int(counts[i]) for i in (ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, STUCK))
         return (float(self.factor), *found)  # type: ignore[return-value]
 
     def forget_skips(self) -> None:

@@ -13,6 +13,8 @@ from .. import backend
 from ..arguments import number, same_keys, whole
 from ..autograd import Array, type_name
 from ..dtypes import FLOATING, float16
+from ..events import Update
+from ..memory import explained
 from ..parameter import Parameter
 from ..precision import to_dtype, widen
 
@@ -132,7 +134,8 @@ class Groups:
             if name not in state:
                 if hasattr(state["step"], "dtype") or state["step"]:
                     state["since"] = copy.copy(state["step"])
-                state[name] = device.xp.full_like(p.master, value, dtype=self.state_dtype(p))
+                with explained(Update(self, p)):
+                    state[name] = device.xp.full_like(p.master, value, dtype=self.state_dtype(p))
             elif backend.of(state[name]) is not device:
                 state[name] = device.asarray(state[name])
         return state

@@ -11,6 +11,7 @@ from ..arguments import refuse, require_unscaled
 from ..autograd import Array
 from ..dtypes import FLOATING
 from ..events import Update, here, running, tell
+from ..memory import explained
 from ..parameter import Parameter
 from ..precision import UPDATE, store, use, widen
 from ..sparse import SparseRows, put, rows_of, values_of, with_values
@@ -129,7 +130,7 @@ class Optimizer(Groups):
             with np.errstate(all="ignore"):
                 for group, p in left:
                     # state and weights are rounded as the parameter's policy says
-                    with use(p.policy), running(Update(self, p)):
+                    with use(p.policy), running(Update(self, p)), explained():
                         self._update_one(group, p)
         statistics.settle(skip, self.parameters())
         if here.observers:

@@ -207,7 +207,7 @@ class LossScaler(ScalerState):
 
     def _conclude(self, judged: bool, overflow: str | None, bad_loss: tuple[float, str] | None) -> None:
         """What an iteration means for S and for the limits. judged: whether there were gradients to look at."""
-        witness = self._witness
+        cause = (seen.overflow or "the sum of its gradients") if (seen := self._witness) else UNWATCHED
         self._watch(False)
         if judged and bad_loss is not None:
             self._bad_losses += 1
@@ -218,15 +218,13 @@ class LossScaler(ScalerState):
             self._skips, self._bad_losses = self._skips + 1, 0
             if self._skips >= self.max_consecutive_skips:
                 times, self._skips = self._skips, 0
-                cause = (witness.overflow or "the sum of its gradients") if witness else UNWATCHED
-                last = f", at last with the loss scale {self._scale:g},"
-                raise too_many_skips(f"{times}", last, overflow, cause)
+                raise too_many_skips(f"{times}", f", at last with the loss scale {self._scale:g},", overflow, cause)
             self.adjust(overflow)
+            self._stuck += self._scale == self._least
         elif judged:
             self._skips = self._bad_losses = 0
             self.adjust(None)
-        self._iteration += 1
-        self._watch(self._skips + 1 >= self.max_consecutive_skips or self._bad_losses > 0)  # the last chance
+        self._ended(overflow, cause)
 
     def _expect_new(self, op: str, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -268,7 +266,8 @@ class DynamicLossScaler(LossScaler):
     growth_factor           after growth_interval iterations in a row without overflow, S is multiplied by it
     backoff_factor          after an overflow, S is multiplied by it
     min_scale, max_scale    S stays within them; see MIN_SCALE and MAX_SCALE for the reasons
-    max_consecutive_skips   by default as many as S needs to fall from max_scale to min_scale, and two at min_scale
+    max_consecutive_skips   by default as many as S needs to fall from max_scale to min_scale, and two at min_scale.
+                            After as many overflows at min_scale, in a row or not, without growth, `update` warns
     """
 
     saved: ClassVar = {"growth_tracker": whole}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from ..arguments import count, loss_scale, same_keys, whole
 from ..events import observe
 from .device_scaler import DeviceSide
-from .witness import Witness, found_out, nonfinite_loss, too_many_skips
+from .witness import Witness, found_out, nonfinite_loss, too_many_skips, warn_stuck
 
 
 class ScalerState:
@@ -40,6 +40,7 @@ class ScalerState:
         self._iteration = 0
         self._history: list[tuple[int, float, str]] = []
         self._skips = self._bad_losses = 0  # iterations in a row
+        self._stuck = self._said = 0  # overflows since S came to its least; of these, those that a warning has counted
         self._witness: Witness | None = None
         # When the scaler is forgotten in the middle of an iteration, Python closes this and the watching ends.
         self._watching: AbstractContextManager | None = None
@@ -75,12 +76,34 @@ class ScalerState:
     def change(self, scale: float, reason: str) -> None:
         """Set S, and remember why."""
         if scale != self._scale:
-            self._scale = scale
+            self._scale, self._stuck = scale, 0
             self._history.append((self._iteration, scale, reason))
 
     def growth_reason(self) -> str:
         """Why S grew, for the history."""
         return "growth"
+
+    def _ended(self, overflow: str | None, cause: str) -> None:
+        """The end of an iteration that was judged on the host."""
+        self._iteration += 1
+        self._watch(self._near_a_limit(self._skips, self._bad_losses, self._stuck))
+        self._say_if_stuck(self._stuck, overflow or "a parameter", cause)
+
+    def _near_a_limit(self, skips: int, bad_losses: int, stuck: int) -> bool:
+        """Whether the next iteration is the last chance to see where an infinity arises before there is an error."""
+        return skips + 1 >= self.max_consecutive_skips or bad_losses > 0 or self._until_stuck(stuck) <= 1
+
+    def _until_stuck(self, stuck: int) -> float:
+        """How many more overflows at the least S it takes to say so (again: each time after twice as many)."""
+        self._said = self._said if self._said <= stuck else 0  # S has grown since
+        limit = max(self.max_consecutive_skips, 2 * self._said)
+        return limit - stuck if stuck and self._least < self._most else math.inf
+
+    def _say_if_stuck(self, stuck: int, overflowed: str, cause: str) -> None:
+        """Warn where S sits at its least for good: overflows that do not come in a row reach no other limit."""
+        if self._until_stuck(stuck) <= 0:
+            self._said = stuck
+            warn_stuck(stuck, self._least, overflowed, cause)
 
     def _watch(self, on: bool) -> None:
         """Have the ops of the next iteration watched, or no longer, for the place where an infinity arises."""
@@ -113,7 +136,7 @@ class ScalerState:
         counts = {name: check(where, name, state_dict[name]) for name, check in self.saved.items()}
         history = _history(where, state_dict["history"])
         vars(self).update(counts, _scale=scale, _history=history, _iteration=iteration)  # all at once
-        self._skips = self._bad_losses = 0
+        self._skips = self._bad_losses = self._stuck = self._said = 0
         self._begin()
         self._watch(False)
         if self._device is not None:
@@ -142,7 +165,8 @@ class ScalerState:
         """Write what the host knows to the device."""
         if self._device is not None:
             tracker = getattr(self, "growth_tracker", 0)
-            self._device.write(self._scale, self._iteration, tracker, self._skips, self._bad_losses, len(self._history))
+            counts = self._iteration, tracker, self._skips, self._bad_losses, self._stuck, len(self._history)
+            self._device.write(self._scale, *counts)
 
     def _pull(self) -> None:
         """Fetch what the device knows; it waits for the device."""
@@ -151,11 +175,11 @@ class ScalerState:
         for iteration, scale, reason in self._device.changes_since(len(self._history)):
             why = f"overflow in {self._device.label(reason)}" if reason >= 0 else self.growth_reason()
             self._history.append((iteration, scale, why))
-        self._scale, self._iteration, tracker, self._skips, self._bad_losses = self._device.read()
+        self._scale, self._iteration, tracker, self._skips, self._bad_losses, self._stuck = self._device.read()
         if self.dynamic is not None:
             vars(self)["growth_tracker"] = tracker
 
-    def _arrived(self, skips: int, bad_losses: int, overflowed: str) -> None:
+    def _arrived(self, skips: int, bad_losses: int, stuck: int, overflowed: str) -> None:
         """The counts of some steps ago: at a limit, raise; just before it, have the ops of the next steps watched."""
         assert self._device is not None
         witness = self._witness
@@ -169,7 +193,8 @@ class ScalerState:
             self._device.forget_skips()
             self._watch(False)
             raise too_many_skips(f"at least {skips}", "", overflowed, found_out(witness.overflow if witness else None))
-        wanted = skips + 1 >= self.max_consecutive_skips or bad_losses > 0
+        self._say_if_stuck(stuck, overflowed, found_out(witness.overflow if witness else None))
+        wanted = self._near_a_limit(skips, bad_losses, stuck)
         if wanted is not (witness is not None):
             self._watch(wanted)
 

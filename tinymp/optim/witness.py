@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from weakref import WeakKeyDictionary
 
 from ..autograd import Op
-from ..caller import caller
+from ..caller import caller, stacklevel
 from ..events import Observer
 from ..parameter import Parameter
 from ..sparse import nonfinite
@@ -73,4 +74,16 @@ def too_many_skips(times: str, last: str, parameter: str, cause: str) -> Floatin
     return FloatingPointError(
         f"the gradients overflow in {times} iterations in a row{last} though the loss is finite. The first parameter: "
         f"{parameter}. Where it arose: {cause}"
+    )
+
+
+def warn_stuck(times: int, least: float, parameter: str, cause: str) -> None:
+    """The warning that S sits at its least: some steps are applied, so it is no error, and something is wrong."""
+    warnings.warn(
+        f"the loss scale sits at its least, {least:g}: gradients have overflowed {times} times since it came there, "
+        "and it has never grown in between. No scale helps these iterations, which are skipped, and one so small loses "
+        f"the small FP16 gradients of all others. The last parameter: {parameter}. Where it arose: {cause}. Look at "
+        "what this op is given there, or leave these batches out; a larger `min_scale` spares the others until then",
+        RuntimeWarning,
+        stacklevel=stacklevel(),
     )
