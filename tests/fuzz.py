@@ -2,12 +2,15 @@
 
     python -m tests.fuzz [--calls 100000] [--seed 0] [--first 0] [--only conv2d]
 
-Every public function of tinymp.ops, every method and operator of Tensor and every layer of tinymp.nn is called with
-arguments that fit its signature, shapes that fit more often than not, and now and then a value that fits nothing. Call
-i of a seed is always the same call. A call may return (then backward runs, too) or raise a TypeError, ValueError,
-IndexError or RuntimeError that names what was called. Everything else is a finding: another exception, a warning, a
-call that takes long, a message that does not say what failed. Memory is limited: MemoryError is an answer only to a
-call that asks for more than there is.
+Every public function of tinymp.ops, every method and operator of Tensor, every layer of tinymp.nn, and what else is
+public (around.py) is called with arguments that fit its signature, shapes that fit more often than not, and now and
+then a value that fits nothing. Call i of a seed is always the same call. A call may return (then backward runs, too) or
+raise a TypeError, ValueError, IndexError, RuntimeError or OSError. Everything else is a crash, a hang or a warning, and
+so is a MemoryError; but a call with a number from 10,000 on may end for lack of memory or time.
+
+Of the errors two shares are counted. Clear is one that tinymp raises in words of its own, or Python where arguments do
+not fit a signature: what comes out of NumPy or an attribute that is missing is not, even where it can be understood.
+It names what was called if it begins with the name: of the function, the method or its class, the layer or its op.
 """
 
 from __future__ import annotations
@@ -16,11 +19,15 @@ import argparse
 import contextlib
 import functools
 import inspect
+import linecache
+import os
 import random
 import re
 import signal
 import sys
+import tempfile
 import time
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,9 +37,14 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import nn, ops
+from tinymp.caller import PACKAGE
 
-CLEAR = (TypeError, ValueError, IndexError, RuntimeError)
-SECONDS = 10  # that a call may take
+if __name__ == "__main__":  # python -m tests.fuzz
+    sys.path.insert(0, os.path.dirname(__file__))
+import around
+
+CLEAR = (TypeError, ValueError, IndexError, RuntimeError, OSError)
+SECONDS = 5  # that a call may take
 BYTES = 1 << 31  # that a call may ask for
 HUGE = (2**31, 2**40, 2**62, 2**63, 2**64, -(2**31), -(2**63) - 1, 10**30)
 JUNK = (
@@ -51,11 +63,12 @@ NOT_CALLED = (
 
 
 class Target(NamedTuple):
-    """Something public to call, and the names by which its errors may call it."""
+    """Something public to call, the names by which its errors may call it, and of a method whose it is."""
 
     name: str
     function: Callable
     says: tuple[str, ...]
+    owner: Callable[[Dice], Any] | None = None
 
 
 class Call(NamedTuple):
@@ -74,35 +87,26 @@ def targets() -> list[Target]:
     for name, f in sorted(vars(ops).items()):
         if inspect.isfunction(f) and not name.startswith("_") and name not in SHOWN:
             found.append(Target(name, f, (name,)))
-    known = {t.name for t in found}
     for name, f in sorted(vars(mp.Tensor).items()):
         public = (not name.startswith("_") or name.startswith("__")) and name not in NOT_CALLED
         if inspect.isfunction(f) and public:
             plain = name.removeprefix("__").removesuffix("__")
             says = (plain, f.__name__, plain.removeprefix("r"), *OPERATORS.get(plain, ()))
-            found.append(Target(f"Tensor.{name}", f, says if plain not in known else (*says, plain)))
+            found.append(Target(f"Tensor.{name}", f, says))
     for name in nn.__all__:
         layer = getattr(nn, name)
         if inspect.isclass(layer) and name not in ("Module", "Parameter"):
-            code = "".join(inspect.getsource(cls) for cls in layer.__mro__ if cls.__module__.startswith("tinymp.nn"))
-            within = sorted(set(re.findall(r"\b[a-z_0-9]+\b", code)) & known)
-            found.append(Target(f"nn.{name}", layer, (name, *OPERATORS.get(name, ()), *within)))
-    return found
+            op = getattr(layer, "op", "_".join(WORD.findall(re.sub(r"(?<=Norm)\dd", "", name))).lower())
+            found.append(Target(f"nn.{name}", layer, (name, op, *OPERATORS.get(name, ()))))
+    return found + around.targets()
 
 
+WORD = re.compile(r"PReLU|[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+(?:\dd)?|[A-Z]+(?:\d*d)?")  # GRUCell: GRU, Cell
 OPERATORS = {
-    "invert": ("~",), "and": ("&",), "or": ("|",), "rtruediv": ("div",), "truediv": ("div",), "setitem": ("x[...]",),
-    "array": ("__array__",), "iter": ("len",), "int": ("item",), "float": ("item",), "format": ("item",),
-    "index": ("item",), "reversed": ("len",), "contains": ("eq", "any", "bool"),
-    "to": ("device",),
-    **dict.fromkeys(["BahdanauAttention", "LuongAttention"], ("linear",)),  # the layers in them
+    "invert": ("~", "logical_not"), "and": ("&", "logical_and"), "or": ("|", "logical_or"), "setitem": ("setitem",),
+    "truediv": ("div",), "rtruediv": ("div",), "reversed": ("len",), "contains": ("eq", "any", "bool"),
+    **dict.fromkeys(["GRU", "LSTM"], ("gru_layer", "lstm_layer")), "SampledSoftmaxLoss": ("sampled_softmax_loss",),
     "Sequential": ("relu", "tanh"),  # the modules in it
-    **{
-        f"Transformer{name}": (f"Transformer{part}Layer", "MultiheadAttention", "linear", "layer_norm")
-        for part in ("Encoder", "Decoder")
-        for name in (part, f"{part}Layer")
-    },  # the layers in it
-    **dict.fromkeys(["bool", "int", "long", "half", "float", "double", "cuda", "cpu"], ("item", "to", "device")),
 }  # fmt: skip
 
 
@@ -172,11 +176,14 @@ class Dice:
 
     def argument(self, op: str, p: inspect.Parameter) -> Any:
         """A value for a parameter, by its name, else by its annotation."""
-        if self.chance(0.04):
+        if self.chance(0.12 if op.startswith(around.PREFIXES) else 0.04):
             return self.junk()
+        made = (
+            around.FITTING.get((op, p.name)) or around.BY_NAME.get(p.name) if op.startswith(around.PREFIXES) else None
+        )
         if p.default is not p.empty and self.chance(0.8 if op.startswith("nn.") else 0.5):  # layers have many options
             return p.default
-        value = self.shaped(op, p.name)
+        value = self.shaped(op, p.name) if made is None else made(self)
         if value is not None:
             return value
         for names, made in BY_NAME.items():
@@ -354,9 +361,14 @@ def call(seed: int, i: int, among: list[Target]) -> Call:
     """Call i of a seed."""
     d = Dice(f"{seed}-{i}")
     target = d.random.choice(among)
-    if not inspect.isclass(target.function):
-        return Call(target, *_arguments(d, target.name, target.function), None)
+    if target.owner is not None:
+        owner = target.owner(d)
+        method = target.function(owner)
+        target = target._replace(says=(*target.says, type(owner).__name__), owner=None)
+        return Call(target._replace(function=method), *_arguments(d, target.name, method), None)
     arguments = _arguments(d, target.name, target.function)
+    if not inspect.isclass(target.function) or not target.name.startswith("nn."):
+        return Call(target, *arguments, None)
     code = target.function.forward
     forward = _arguments(d, target.name, code)[0][1:]
     if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(code).parameters.values()):
@@ -371,7 +383,7 @@ def _arguments(d: Dice, name: str, f: Callable) -> tuple[tuple, dict[str, Any]]:
     for k, p in enumerate(inspect.signature(f).parameters.values()):
         if p.kind is p.VAR_KEYWORD:
             continue
-        if k == 0 and op != name:  # self
+        if k == 0 and name.startswith("Tensor."):  # self
             one = d.shaped(op, "input")
             positional.append(d.tensor() if one is None else one)
             if p.kind is p.VAR_POSITIONAL:  # of & and |
@@ -416,8 +428,17 @@ class TooLong(BaseException):
     """A call took more than SECONDS."""
 
 
-def run(made: Call) -> str:
-    """Make the call. Empty, or what is wrong with how it ended."""
+class Ended(NamedTuple):
+    """How a call ended: what is wrong with that (empty if nothing is), whether it raised, and what of the error."""
+
+    wrong: str
+    raised: bool = False
+    unclear: bool = False
+    misnamed: bool = False
+
+
+def run(made: Call) -> Ended:
+    """Make the call."""
 
     def ring(*_: Any) -> None:
         raise TooLong
@@ -435,29 +456,56 @@ def run(made: Call) -> str:
                 if isinstance(t, mp.Tensor) and t.requires_grad and t.dtype.kind == "f":
                     t.sum().backward()
                     break
-    except CLEAR as error:
-        if not any(
-            re.search(rf"(^|\W){re.escape(name)}(\W|$)", str(error)) for name in (*made.target.says, "backward")
-        ):
-            return f"says not what failed: {type(error).__name__}: {error}"
     except MemoryError as error:
-        return "" if any(abs(v) >= 10_000 for v in _numbers(made)) else f"MemoryError: {error}"
+        return Ended("" if asks_for_much(made) else f"MemoryError: {error}", True)
+    except CLEAR as error:
+        unclear, misnamed = not clear(error), not names(error, made.target)
+        how = ["is unclear"] * unclear + ["does not begin with the name"] * misnamed
+        return Ended(f"{' and '.join(how)}: {type(error).__name__}: {error}" if how else "", True, unclear, misnamed)
     except TooLong:
-        return f"takes more than {SECONDS} s"
+        return Ended("" if asks_for_much(made) else f"takes more than {SECONDS} s")
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        return f"{type(error).__name__}: {error}"
+        return Ended(f"{type(error).__name__}: {error}", True)
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    return ""
+    return Ended("")
 
 
-def _numbers(made: Call) -> list:
+def names(error: BaseException, target: Target) -> bool:
+    """Whether a message begins with a name of what was called, alone or after the class that it belongs to."""
+    own = "|".join(map(re.escape, target.says))
+    return re.match(rf"(\[Errno \d+\] )?(\w+\.)?({own})(\W|$)", str(error)) is not None
+
+
+SIGNATURE = re.compile(
+    r"missing \d+ required|unexpected keyword argument|takes .*positional argument|multiple values for argument"
+)
+
+
+def clear(error: BaseException | None) -> bool:
+    """Whether tinymp raised an error, or one that it came from, in words of its own, or Python did for a signature."""
+    while error is not None:
+        if isinstance(error, OSError) and error.filename is not None:
+            return True
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
+        code = frames[-1].f_code
+        raised = linecache.getline(code.co_filename, lines[-1]).strip().startswith("raise")
+        own = code.co_filename.startswith(PACKAGE) and code.co_name != "call"  # which puts a name before other words
+        if SIGNATURE.search(str(error)) or (own and raised):
+            return True
+        error = error.__cause__
+    return False
+
+
+def asks_for_much(made: Call) -> bool:
+    """Whether there is a large number among the arguments: memory and time may then end."""
     flat = [*made.arguments, *made.options.values(), *(made.forward or ())]
     flat += [v for x in flat if isinstance(x, (tuple, list)) for v in x]
-    return [int(x) for x in flat if isinstance(x, (int, np.integer))]
+    return any(abs(int(x)) >= 10_000 for x in flat if isinstance(x, (int, np.integer)))
 
 
 def shown(made: Call) -> str:
@@ -477,13 +525,25 @@ def shown(made: Call) -> str:
     return f"{made.target.name}({', '.join(given)}){then}"
 
 
-def findings(seed: int, calls: range, among: list[Target]) -> Iterator[tuple[int, Call, str]]:
-    """The calls that end badly: their number, the call, and what is wrong."""
-    with limited():
+@contextlib.contextmanager
+def elsewhere() -> Iterator[None]:
+    """Within the block, the process is in an empty folder, which is removed after it: what a call writes lies there."""
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            around.write_files()
+            yield
+        finally:
+            os.chdir(before)
+
+
+def ends(seed: int, calls: range, among: list[Target]) -> Iterator[tuple[int, Call, Ended]]:
+    """Make the calls: their number, the call, and how it ended."""
+    with elsewhere(), limited():
         for i in calls:
             made = call(seed, i, among)
-            if wrong := run(made):
-                yield i, made, wrong
+            yield i, made, run(made)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -495,16 +555,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", help="a name, or part of one")
     options = parser.parse_args(arguments)
     among = [t for t in targets() if not options.only or options.only in t.name]
-    start, kinds = time.perf_counter(), Counter()
-    for i, made, wrong in findings(options.seed, range(options.first, options.first + options.calls), among):
-        kind = f"{made.target.name}: {re.sub(r'[-0-9.]+', '#', wrong)[:100]}"
+    start, kinds, shares = time.perf_counter(), Counter(), Counter()
+    for i, made, ended in ends(options.seed, range(options.first, options.first + options.calls), among):
+        shares.update(raised=ended.raised, unclear=ended.unclear, misnamed=ended.misnamed)
+        shares["others"] += bool(ended.wrong) and not ended.unclear and not ended.misnamed
+        if not ended.wrong:
+            continue
+        kind = f"{made.target.name}: {re.sub(r'[-0-9.]+', '#', ended.wrong)[:120]}"
         kinds[kind] += 1
         if kinds[kind] <= 2:
-            print(f"{i}: {shown(made)[:300]}\n    {wrong[:300]}", flush=True)
+            print(f"{i}: {shown(made)[:300]}\n    {ended.wrong[:300]}", flush=True)
     seconds = time.perf_counter() - start
     print(f"{options.calls} calls of {len(among)} in {seconds:.0f} s: {kinds.total()} findings")
     for kind, n in kinds.most_common():
         print(f"{n:>6} {kind}")
+    unclear, named = (n / max(shares["raised"], 1) for n in (shares["unclear"], shares["raised"] - shares["misnamed"]))
+    print(
+        f"{shares['raised']} raised: {shares['unclear']} unclear ({unclear:.3%}), {named:.2%} begin with the name; "
+        f"{shares['others']} crashed, warned or took more than {SECONDS} s"
+    )
     return int(bool(kinds))
 
 

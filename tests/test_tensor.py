@@ -719,13 +719,13 @@ def test_numbers():
     ("use", "error", "message"),
     [
         (lambda x: x.item(), ValueError, r"item: expected one element, got shape \(2,\)"),
-        (float, ValueError, "item: expected one element"),
-        (int, ValueError, "item: expected one element"),
+        (float, ValueError, "float: expected one element"),
+        (int, ValueError, "int: expected one element"),
         (lambda x: int(x[0] * float("inf")), ValueError, "int: expected a finite number, got inf"),
-        (bool, ValueError, r"bool: a tensor of shape \(2,\) is neither true nor false; use .all\(\) or .any\(\)"),
+        (bool, ValueError, r"bool: expected one element, got shape \(2,\); use .all\(\) or .any\(\)"),
         (lambda x: [1, 2][x], TypeError, "index: expected an integer tensor, got float32"),
-        (lambda x: len(x[0]), TypeError, "len: a tensor without axes has no length"),
-        (lambda x: list(x[0]), TypeError, "len: a tensor without axes has no length"),
+        (lambda x: len(x[0]), TypeError, "len: expected a tensor with an axis"),
+        (lambda x: list(x[0]), TypeError, "iter: expected a tensor with an axis"),
     ],
 )
 def test_what_is_not_a_number(use, error, message):

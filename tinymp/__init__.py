@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from typing import Any as _Any
 
 from . import backend, data, nn, ops, optim, parallel
+from .arguments import name_all as _name_all
 from .audit import audit
 from .audit import meta as _meta
 from .audit.kept import saved_nbytes
@@ -61,6 +62,7 @@ from .precision import (
 from .sparse import SparseRows
 from .tensor import Tensor, from_numpy, tensor
 
+_name_all(globals(), SparseRows, Tensor)  # but for those that every op makes
 ops.bind(Tensor)
 backend.add(_meta)
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from numbers import Real
+from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,6 +36,8 @@ FP32_TINY = 2.0**-126  # the smallest normal FP32 number
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+K = TypeVar("K")
+TOO_LARGE = ("Maximum allowed dimension exceeded", "array is too big")  # NumPy's words, beyond what has an address
 RAISED = (IndexError, TypeError, ValueError, RuntimeError, MemoryError)
 
 
@@ -39,20 +45,47 @@ def named(function: F) -> F:
     """Wrap `function` so that all its errors begin with its name and are of one of the kinds RAISED: also those that
     arise deeper, in an op that it is made of, in the conversion of an argument, in NumPy.
     """
-    name = function.__name__
+    return _named(function, lambda args: function.__name__)
 
+
+def named_by_class(method: F) -> F:
+    """`named`, for a constructor, or the forward of a layer that is made of others: its errors begin with the class."""
+    return _named(method, lambda args: type(args[0]).__name__)
+
+
+def name_all(package: dict[str, Any], *but: Any) -> None:
+    """Have the errors of all public functions and classes of a package (its globals) begin with their names."""
+    for name, x in list(package.items()):
+        own = str(getattr(x, "__module__", "")).startswith(package["__name__"])
+        if name.startswith("_") or not own or hasattr(x, "__named__") or any(x is other for other in but):
+            continue
+        if isinstance(x, FunctionType):
+            package[name] = named(x)
+            setattr(sys.modules[x.__module__], name, package[name])  # where pickle looks for it
+        elif isinstance(x, type) and isinstance(vars(x).get("__init__"), FunctionType):
+            x.__init__ = named_by_class(vars(x)["__init__"])  # type: ignore[misc]
+
+
+def _named(function: F, name_of: Callable[[tuple], str]) -> F:
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except (*RAISED, ArithmeticError, AttributeError) as error:
-            if str(error).startswith((f"{name}:", f"{name}()")):
+            name = name_of(args)
+            if str(error).startswith((f"{name}:", f"{name}()", f"{name}.", f"{name} ")):
                 raise
             # the others: an AttributeError of None or a str, an OverflowError of an integer too large for its dtype
             otherwise = TypeError if isinstance(error, AttributeError) else ValueError
             kind = next((kind for kind in RAISED if isinstance(error, kind)), otherwise)
+            kind = MemoryError if str(error).startswith(TOO_LARGE) else kind
             raise kind(f"{name}: {error}") from error
+        except OSError as error:  # its file and number are for programs: the words alone change
+            if error.strerror is not None and error.filename is not None and ": " not in error.strerror:
+                error.strerror = f"{name_of(args)}: {error.strerror}"
+            raise
 
+    vars(call)["__named__"] = True
     return call  # type: ignore[return-value]
 
 
@@ -127,6 +160,8 @@ def integers(op: str, name: str, value: Any, n: int, least: int) -> tuple[int, .
     result = tuple([v for v in values if v is not None])
     if min(result, default=least) < least:
         raise ValueError(f"{op}: expected `{name}` to be at least {least}, got {value!r}")
+    if max(result, default=0) >= 2**63:
+        raise ValueError(f"{op}: expected `{name}` to be below 2^63, got {value!r}")
     return result
 
 
@@ -205,14 +240,43 @@ def count(op: str, name: str, value: Any) -> int:
 
 def choice(op: str, name: str, value: Any, allowed: tuple) -> Any:
     """value, if it is one of `allowed`; else ValueError that lists them."""
-    if isinstance(value, Tensor) or value not in allowed:
+    if isinstance(value, (Tensor, np.ndarray)) or value not in allowed:
         raise ValueError(f"{op}: expected `{name}` to be one of {', '.join(map(repr, allowed))}, got {value!r}")
+    return value
+
+
+def file(op: str, name: str, value: Any) -> Path:
+    """value as a path; TypeError for what names no file."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{op}: expected `{name}` to be a path, got {type_name(value)}")
+    return Path(value)
+
+
+def function(op: str, name: str, value: Any) -> Any:
+    """value, if it can be called."""
+    if not callable(value):
+        raise TypeError(f"{op}: expected `{name}` to be a function, got {type_name(value)}")
+    return value
+
+
+def listed(op: str, name: str, value: Any) -> list:
+    """The items of value as a list; TypeError for what has none."""
+    try:
+        return list(value)
+    except TypeError:
+        raise TypeError(f"{op}: expected `{name}` to be a list, got {type_name(value)}") from None
+
+
+def instance(op: str, name: str, value: Any, kind: type[K]) -> K:
+    """value, if it is of this class."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{op}: expected `{name}` to be a {kind.__name__}, got {type_name(value)}")
     return value
 
 
 def constant(op: str, name: str, value: Any, dtype: Any) -> Any:
     """value, if it is a number that an array of dtype can hold (FP16: rounded, but not to infinity)."""
-    value = value.item() if hasattr(value, "item") and not isinstance(value, Tensor) else value
+    value = value.item() if isinstance(value, (np.generic, np.ndarray)) and not value.ndim else value
     if not isinstance(value, (int, float)):
         raise TypeError(f"{op}: expected `{name}` to be a number, got {type(value).__name__}")
     if dtype not in FLOATING:

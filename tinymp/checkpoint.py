@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from . import backend
-from .arguments import count, whole
+from .arguments import count, file, whole
+from .autograd import type_name
 from .events import here
 from .info import __version__
 from .writing import replacing
@@ -32,7 +34,7 @@ def save(path: str | os.PathLike, **parts: Any) -> None:
     TypeError for what is neither; ValueError for two arrays under one name; ImportError without safetensors; OSError
     where nothing can be written.
     """
-    _write(path, parts)
+    _write(file("save", "path", path), parts)
 
 
 def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:
     was written, where the names of `objects` are not in it, and for an infinity or NaN in what they would take over; an
     object's own error where its state does not fit; OSError for an unreadable file. After an error nothing has changed.
     """
-    parts, random = _read(path)
+    parts, random = _read(_existing("load", path))
     missing = objects.keys() - parts.keys()
     if missing:
         raise ValueError(f"load: expected {path} to hold {sorted(missing)}, got {sorted(parts)}")
@@ -87,7 +89,7 @@ class Checkpointer:
     def __init__(
         self, directory: str | os.PathLike, *, keep: int = 3, every: int = 1, best: str = "", **objects: Any
     ) -> None:
-        self.directory = Path(directory)
+        self.directory = file("Checkpointer", "directory", directory)
         self.keep, self.every = count("Checkpointer", "keep", keep), count("Checkpointer", "every", every)
         self.best, self.objects = best, objects
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -99,7 +101,7 @@ class Checkpointer:
 
     def path(self, step: int) -> Path:
         """The file of a step."""
-        return self.directory / f"step-{step:08}.safetensors"
+        return self.directory / f"step-{whole('Checkpointer.path', 'step', step):08}.safetensors"
 
     def save(self, step: int, *, now: bool = False, **parts: Any) -> bool:
         """Write the checkpoint of a step, if it is a multiple of `every` or with `now`, and remove what is not kept.
@@ -129,7 +131,7 @@ class Checkpointer:
         steps = self.steps()
         if not steps and step is None:
             return {}
-        step = steps[-1] if step is None else step
+        step = steps[-1] if step is None else whole("Checkpointer.load", "step", step)
         if step not in steps:
             raise FileNotFoundError(
                 f"Checkpointer.load: expected one of the steps {steps} of {self.directory}, got {step}"
@@ -204,6 +206,16 @@ def _opened(path: str | os.PathLike, arrays: bool = True) -> tuple[dict[str, str
             f"load: expected {path} to be in format {FORMAT}, which tinymp {__version__} reads, got {made}"
         )
     return metadata, found
+
+
+def _existing(op: str, path: Any) -> Path:
+    """The path of a file that is there; else OSError, which safetensors would raise without the name of the file."""
+    path = file(op, "path", path)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "expected a file, got a folder", str(path))
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, "expected a file that is there", str(path))
+    return path
 
 
 def _checksum(tree: str, arrays: dict[str, np.ndarray]) -> str:
@@ -284,9 +296,9 @@ def load_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
     Such files are written by PyTorch, torchvision and Hugging Face. BF16 becomes FP32, which holds it exactly, and so
     FP32 masters. ValueError for a file that is not safetensors, and for other dtypes; OSError for an unreadable one.
     """
-    safetensors = _safetensors()
+    safetensors, path = _safetensors(), _existing("load_weights", path)
     try:
-        tensors = safetensors.deserialize(Path(path).read_bytes())
+        tensors = safetensors.deserialize(path.read_bytes())
     except safetensors.SafetensorError as error:
         raise ValueError(f"load_weights: expected {path} to be a file of safetensors: {error}") from None
     found = {}
@@ -308,6 +320,8 @@ def save_weights(path: str | os.PathLike, model: Any) -> None:
     """Write a model's parameters (their FP32 masters) and buffers, by PyTorch's names: `safetensors.torch.load_file`
     reads them there. What else it takes to go on training is in `save`.
     """
+    if not hasattr(model, "state_dict"):
+        raise TypeError(f"save_weights: expected `model` to be a Module, got {type_name(model)}")
     numpy, arrays = _safetensors("numpy"), model.state_dict()
-    with replacing(path) as temporary:
+    with replacing(file("save_weights", "path", path)) as temporary:
         numpy.save_file({name: x for name, x in arrays.items() if not name.endswith(".copy")}, temporary)

@@ -18,17 +18,20 @@ FP16_OVERFLOW = 65520.0  # halfway from there to 2^16: from here on, rounding to
 FP32_OVERFLOW = 2.0**128 - 2.0**103  # the same for FP32
 
 
-def as_dtype(dtype: Any) -> np.dtype:
-    """dtype as NumPy's; `torch.float16` and its like by their names. TypeError for anything but a known dtype.
+def as_dtype(dtype: Any, how: str = "dtype") -> np.dtype:
+    """dtype as NumPy's; `torch.float16` and its like by their names. TypeError, in the name of `how`, for what is none.
 
     PyTorch is not imported: its dtypes are recognised by how they print.
     """
     name = str(dtype)
     if name.startswith("torch.") and not isinstance(dtype, str):
         if name[6:] not in KNOWN:
-            raise TypeError(f"dtype: expected one of {', '.join(KNOWN)}, got {name}")
+            raise TypeError(f"{how}: expected a dtype, one of {', '.join(KNOWN)}, got {name}")
         return np.dtype(name[6:])
-    return np.dtype(dtype)
+    try:
+        return np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):  # the last for a string such as "f,"
+        raise TypeError(f"{how}: expected a dtype, one of {', '.join(KNOWN)}, got {dtype!r}") from None
 
 
 def fits(x: Any, dtype: np.dtype) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import backend
+from .arguments import named, named_by_class
 from .autograd import Array, Variable, type_name
 from .dtypes import float16, float32, require_fit
 from .events import here, tell
@@ -37,6 +38,7 @@ class Parameter(Tensor):
     __slots__ = ("_master", "name", "normalisation", "policy")
     kind = UPDATE
 
+    @named_by_class
     def __init__(self, data: Any, requires_grad: bool = True, *, normalisation: bool = False) -> None:
         super().__init__(tensor(data), requires_grad=requires_grad)
         if self.dtype.kind != "f":
@@ -140,6 +142,7 @@ class Parameter(Tensor):
         full[index] = value
         self._overwrite("setitem", full.data)
 
+    @named
     def copy_(self, source: Any) -> Tensor:
         """Overwrite the weight with `source`: exactly in the master, rounded in `data`. Only under `no_grad`."""
         self.require_outside_graph("copy_")

@@ -28,6 +28,11 @@ class SparseRows:
     __slots__ = ("indices", "shape", "values")
 
     def __init__(self, indices: Array, values: Array, shape: tuple[int, ...]) -> None:
+        if not hasattr(indices, "ndim") or not hasattr(values, "shape") or not isinstance(shape, tuple):
+            raise TypeError(
+                "SparseRows: expected an array of indices, one of values and a tuple for the shape, got "
+                f"{', '.join(type(x).__name__ for x in (indices, values, shape))}"
+            )
         if indices.ndim != 1 or values.shape != (*indices.shape, *shape[1:]):
             raise ValueError(
                 f"SparseRows: expected indices (n,) and values (n, {', '.join(map(str, shape[1:]))}) for rows of a "

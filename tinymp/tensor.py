@@ -41,7 +41,7 @@ class Tensor(Variable):
             raise TypeError(f"Tensor: expected real numbers, got {type(data).__name__} with dtype {array.dtype}")
         if dtype is None and array.dtype == float64 and not hasattr(data, "dtype"):
             dtype = float32  # Python floats become FP32, as in PyTorch; float64 arrays stay float64
-        array = array if dtype is None else fit("Tensor", array, dtypes.as_dtype(dtype))
+        array = array if dtype is None else fit("Tensor", array, dtypes.as_dtype(dtype, "Tensor"))
         if array.dtype.kind not in "iub" and array.dtype not in FLOATING:
             raise TypeError(f"Tensor: expected float16, float32, float64, an integer or bool, got {array.dtype}")
         if requires_grad and array.dtype not in FLOATING:
@@ -85,10 +85,12 @@ class Tensor(Variable):
 
     def __len__(self) -> int:
         if not self.data.ndim:
-            raise TypeError("len: a tensor without axes has no length")
+            raise TypeError("len: expected a tensor with an axis, got one of shape ()")
         return self.data.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
+        if not self.data.ndim:
+            raise TypeError("iter: expected a tensor with an axis, got one of shape ()")
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
@@ -123,8 +125,12 @@ class Tensor(Variable):
 
     def item(self) -> Any:
         """The one element as a Python number. ValueError if there is not exactly one."""
+        return self._only("item")
+
+    def _only(self, how: str) -> Any:
+        """`item`, in the name of what the user called."""
         if self.data.size != 1:
-            raise ValueError(f"item: expected one element, got shape {self.shape}")
+            raise ValueError(f"{how}: expected one element, got shape {self.shape}")
         return backend.to_cpu(self.data).item()
 
     def tolist(self) -> Any:
@@ -132,10 +138,10 @@ class Tensor(Variable):
         return backend.to_cpu(self.data).tolist()
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._only("float"))
 
     def __int__(self) -> int:
-        value = self.item()
+        value = self._only("int")
         if not np.isfinite(value):
             raise ValueError(f"int: expected a finite number, got {value}")
         return int(value)
@@ -143,14 +149,14 @@ class Tensor(Variable):
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
             raise TypeError(f"index: expected an integer tensor, got {self.dtype}")
-        return int(self.item())
+        return int(self._only("index"))
 
     def __format__(self, spec: str) -> str:
-        return format(self.item() if spec else str(self), spec)  # f"{loss:.3f}"
+        return format(self._only("format") if spec else str(self), spec)  # f"{loss:.3f}"
 
     def __bool__(self) -> bool:
         if self.data.size != 1:
-            raise ValueError(f"bool: a tensor of shape {self.shape} is neither true nor false; use .all() or .any()")
+            raise ValueError(f"bool: expected one element, got shape {self.shape}; use .all() or .any()")
         return bool(self.item())
 
     def detach(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -22,7 +23,9 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """
     path = Path(path)
     if path.is_dir():
-        raise IsADirectoryError(f"{path}: expected the name of a file, got a folder")
+        raise IsADirectoryError(errno.EISDIR, "expected the name of a file, got a folder", str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "expected the folder of a new file to be there", str(path))
     if path.exists() and not path.is_file():
         yield path
         return

@@ -6,6 +6,7 @@ import os
 from datetime import datetime
 from typing import Any
 
+from ..arguments import flag
 from ..info import info
 from .advice import Advice, Found, advise, judged
 from .bytes import ByteLedger
@@ -28,7 +29,7 @@ def audit(*instruments: Instrument, shadow: bool = False) -> Audit:
 
     The audit ends with the block. RuntimeError for an audit within an audit.
     """
-    return Audit(instruments, shadow)
+    return Audit(instruments, flag("audit", "shadow", shadow))
 
 
 class Audit:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .. import backend, ops, optim, statistics
+from ..arguments import function
 from ..autograd import Op
 from ..dtypes import float16
 from ..events import unobserved
@@ -342,6 +343,8 @@ def rehearse(
         model = policy.cast(copy.deepcopy(model, dict(twins)))
         arguments = [policy.cast(_input(x)) for x in inputs]
         rule = _optimizer(optimizer, model, twins)
+        if loss is not None:
+            function("predict", "loss", loss)
         with Listener(instruments):
             losses = model(*arguments) if loss is None else loss(model, *arguments)
             sums = [ops.sum(y) if y.ndim else y for y in _tensors(losses) if y.requires_grad]
@@ -395,7 +398,7 @@ def _optimizer(optimizer: Any, model: Module, twins: dict[int, Any]) -> Optimize
             raise ValueError(f"predict: expected `optimizer` to be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
         return OPTIMIZERS[optimizer](list(model.parameters()))
     if not isinstance(optimizer, Optimizer):
-        return optimizer(list(model.parameters()))
+        return function("predict", "optimizer", optimizer)(list(model.parameters()))
     if strangers := [p for p in optimizer.parameters() if id(p) not in twins]:
         raise ValueError(f"predict: {len(strangers)} parameters of `optimizer` are not the model's")
     rule = copy.copy(optimizer)

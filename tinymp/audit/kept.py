@@ -9,6 +9,8 @@ from ..memory import kept_by
 
 def saved_nbytes(root: Variable) -> int:
     """The bytes that the graph behind `root` keeps for backward: see `kept_by`."""
+    if not isinstance(root, Variable):
+        raise TypeError(f"saved_nbytes: expected a Tensor, got {type(root).__name__}")
     graph: set[Op] = set()
     ops = [root.grad_fn]
     while ops:

@@ -46,13 +46,14 @@ def add(module: ModuleType) -> None:
 
 def get(device: Any) -> ModuleType:
     """The backend of a device name. ValueError names those that exist; RuntimeError says why one does not work."""
-    if device == "cpu":
-        return cpu
-    if device == "gpu":
-        gpu.require()
-        return gpu
-    if device in _added:
-        return _added[device]
+    if isinstance(device, str):
+        if device == "cpu":
+            return cpu
+        if device == "gpu":
+            gpu.require()
+            return gpu
+        if device in _added:
+            return _added[device]
     hint = '; PyTorch\'s "cuda" is "gpu" here' if isinstance(device, str) and device.startswith("cuda") else ""
     raise ValueError(f"device: expected 'cpu' or 'gpu', got {device!r}{hint}")
 
@@ -143,7 +144,10 @@ def set_rng_state(state: dict[str, dict]) -> None:
     if not isinstance(state, dict) or "cpu" not in state or not state.keys() <= active.keys():
         raise ValueError(f"set_rng_state: expected the states of {sorted(active)}, got {state!r}")
     for name, one in state.items():
-        active[name].set_rng_state(one)
+        try:
+            active[name].set_rng_state(one)
+        except (TypeError, ValueError, KeyError) as error:
+            raise ValueError(f"set_rng_state: expected the state of a generator for {name!r}: {error}") from None
 
 
 @contextmanager

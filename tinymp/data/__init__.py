@@ -1,5 +1,6 @@
 """Datasets and a loader. They decide nothing about precision: `policy.cast(batch)` is the user's line."""
 
+from ..arguments import name_all as _name_all
 from .dataset import Dataset, Subset, TensorDataset, random_split
 from .folder import ImageFolder
 from .idx import load_idx_folder, read_idx
@@ -23,3 +24,5 @@ __all__ = [
     "read_idx",
     "read_picture",
 ]
+
+_name_all(globals())

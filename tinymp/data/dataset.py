@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import Array
+from ..arguments import listed, number
+from ..autograd import Array, type_name
 from ..backend import cpu
-from ..tensor import Tensor
+from ..tensor import Tensor, array_of
 
 
 class Dataset(ABC):
@@ -75,7 +76,7 @@ class Subset(Dataset):
 
     def __init__(self, dataset: Any, indices: Any) -> None:
         self.dataset = dataset
-        self.indices = item_numbers("Subset", "indices", indices, len(dataset))
+        self.indices = item_numbers("Subset", "indices", indices, length_of("Subset", dataset))
 
     def in_epoch(self, epoch: int) -> Any:
         other = copy.copy(self)
@@ -98,8 +99,9 @@ def random_split(
     what is left goes one by one to the first parts, as in PyTorch. `generator` or `seed` make the split repeatable;
     without them it follows tinymp.manual_seed. ValueError for lengths that do not add up.
     """
-    n = len(dataset)
-    parts: list[Any] = list(lengths)
+    n, parts = length_of("random_split", dataset), listed("random_split", "lengths", lengths)
+    for k in parts:
+        number("random_split", "lengths", k)
     if any(isinstance(k, (float, np.floating)) for k in parts):
         if min(parts) < 0 or not math.isclose(sum(parts), 1):
             raise ValueError(f"random_split: expected fractions >= 0 whose sum is 1, got {parts} (sum {sum(parts):g})")
@@ -116,6 +118,15 @@ def random_split(
 
 
 # ------------------------------------------------------------------------------------------- shared with the loader
+
+
+def length_of(op: str, dataset: Any) -> int:
+    """len(dataset); TypeError for what has no length or no items."""
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise TypeError(f"{op}: expected `dataset` with a length and items, got {type_name(dataset)}")
+    if getattr(dataset, "shape", None) == ():
+        raise TypeError(f"{op}: expected `dataset` with items, got {type_name(dataset)} without axes")
+    return len(dataset)
 
 
 def in_epoch(dataset: Any, epoch: int) -> Any:
@@ -160,7 +171,7 @@ def require_state(op: str, generator: np.random.Generator | None, state: Any) ->
 def item_numbers(op: str, name: str, values: Any, n: int) -> np.ndarray:
     """`values` as an array of integers in [-n, n), or an error that says which one is not."""
     values = values.data if isinstance(values, Tensor) else values
-    numbers = values if isinstance(values, np.ndarray) else np.asarray(list(values))
+    numbers = values if isinstance(values, np.ndarray) else array_of(op, listed(op, name, values))
     if numbers.size == 0:
         return np.zeros(0, int)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu":

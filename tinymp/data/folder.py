@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import count, flag, integer, number, whole
+from ..arguments import count, file, flag, integer, number, whole
 from ..dtypes import float32
 from ..precision import to_dtype
 from .dataset import Dataset
@@ -59,7 +59,7 @@ class ImageFolder(Dataset):
         self.size, self.train = count("ImageFolder", "size", size), flag("ImageFolder", "train", train)
         self.seed, self.epoch = whole("ImageFolder", "seed", seed), 0
         self.scale, self.ratio = _bounds("scale", scale, 1.0), _bounds("ratio", ratio)
-        self.root = Path(root)
+        self.root = file("ImageFolder", "root", root)
         self.classes = _classes(self.root)
         self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
         found = [_pictures(self.root / name) for name in self.classes]

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import file as given_path
+
 CHUNK = 1 << 20  # bytes: a header that promises too much costs no memory
 _ELEMENTS = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -25,7 +27,7 @@ def read_idx(path: str | os.PathLike) -> np.ndarray:
     FileNotFoundError if there is no such file; ValueError, with the file's name and what was expected, if it is
     empty, cut short, too long, or not an idx file at all.
     """
-    path = Path(path)
+    path = given_path("read_idx", "path", path)
     if not path.is_file():
         what = "is a folder; see load_idx_folder" if path.is_dir() else "does not exist"
         raise FileNotFoundError(f"read_idx: expected an idx file, but {path} {what}")
@@ -72,7 +74,7 @@ def load_idx_folder(folder: str | os.PathLike) -> tuple[np.ndarray, np.ndarray, 
 
     FileNotFoundError names the missing ones; ValueError those that do not hold what their names promise.
     """
-    folder = Path(folder)
+    folder = given_path("load_idx_folder", "folder", folder)
     if not folder.is_dir():
         raise FileNotFoundError(
             f"load_idx_folder: expected a folder, but {folder} {'is a file' if folder.exists() else 'does not exist'}"

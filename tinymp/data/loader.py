@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arguments import choice, refuse, same_keys, whole
+from ..arguments import choice, listed, refuse, same_keys, whole
 from ..tensor import Tensor
 from .dataset import Subset, TensorDataset, in_epoch, item_numbers, random_generator, require_state, without_graph
 
@@ -208,11 +208,12 @@ class DataLoader:
         """
         where, sampler, n = "DataLoader.load_state_dict", self._drawn(), len(self.dataset)
         same_keys(where, "state_dict", state_dict, self.state_dict())
-        if state_dict["items"] != n:
+        if whole(where, "items", state_dict["items"]) != n:
             raise ValueError(f"{where}: expected the state of a loader of {n} items, got {state_dict['items']}")
         epoch, left = whole(where, "epoch", state_dict["epoch"]), state_dict["left"]
         if left is not None:
-            numbers, sizes = item_numbers(where, "left", left, n), state_dict["sizes"]
+            numbers, sizes = item_numbers(where, "left", left, n), listed(where, "sizes", state_dict["sizes"])
+            sizes = [whole(where, "sizes", size) for size in sizes]
             if sum(sizes) != len(numbers):
                 raise ValueError(f"{where}: expected `sizes` of {len(numbers)} items together, got {sum(sizes)}")
             left = np.split(numbers, [*accumulate(sizes)][:-1]) if len(sizes) else []
@@ -343,6 +344,7 @@ def default_collate(batch: list) -> Any:
     one axis (float: float32, int: int64, bool); strings stay a list; tuples, named tuples, lists and dicts are
     collated field by field. TypeError or ValueError names the first item that differs from item 0.
     """
+    batch = listed("default_collate", "batch", batch)
     if not batch:
         raise ValueError("default_collate: expected at least one item, got none")
     return _collate(batch, list(range(len(batch))), "")

@@ -6,6 +6,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from ..arguments import file as given_path
+from ..arguments import function, whole
+
 PICTURES = {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 DEEP = ("I", "F")  # Pillow's modes of more than 8 bits per value: what is white there, nobody says
 ORIENTATION = 0x0112  # the Exif tag; with 5 to 8, width and height are exchanged
@@ -23,6 +26,9 @@ def read_picture(path: str | os.PathLike, size: int = 0, crop: Callable[[int, in
     colour, or has more pixels than Pillow trusts (PIL.Image.MAX_IMAGE_PIXELS: it may be a decompression bomb).
     """
     Image, ImageOps = pillow()
+    path, size = given_path("read_picture", "path", path), whole("read_picture", "size", size)
+    if crop is not None:
+        function("read_picture", "crop", crop)
     try:
         with Image.open(path) as file:
             width, height = file.size

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import count, flag, same_keys
-from ..tensor import Tensor
-from .dataset import random_generator, require_state, without_graph
+from ..arguments import constant, count, flag, listed, same_keys
+from ..tensor import Tensor, array_of
+from .dataset import item_numbers, random_generator, require_state, without_graph
 
 
 class BucketBatchSampler:
@@ -80,7 +80,10 @@ def padding_share(lengths: Any, batches: Iterable[Sequence[int]]) -> float:
     lengths: as in BucketBatchSampler; batches: the item numbers of each.
     """
     lengths = _lengths("padding_share", lengths)
-    parts = [lengths[np.asarray(batch)] for batch in batches]
+    parts = [
+        lengths[item_numbers("padding_share", "batches", batch, len(lengths))]
+        for batch in listed("padding_share", "batches", batches)
+    ]
     padded = sum(len(part) * longest for part in parts for longest in part.max(0).tolist())
     return 1 - sum(n for part in parts for n in part.ravel().tolist()) / padded if padded else 0.0
 
@@ -91,7 +94,7 @@ def pad_sequence(sequences: Sequence[Any], batch_first: bool = False, padding_va
     What lies behind a sequence is padding_value. TypeError or ValueError where dtypes, or shapes after the first axis,
     differ, and for no sequences at all.
     """
-    arrays = [np.asarray(without_graph("pad_sequence", x)) for x in sequences]
+    arrays = [array_of("pad_sequence", without_graph("pad_sequence", x)) for x in _each(sequences)]
     if not arrays:
         raise ValueError("pad_sequence: expected at least one sequence, got none")
     first = arrays[0]
@@ -103,12 +106,17 @@ def pad_sequence(sequences: Sequence[Any], batch_first: bool = False, padding_va
             )
         if x.dtype != first.dtype:
             raise TypeError(f"pad_sequence: expected one dtype, got {first.dtype} as sequence 0 and {x.dtype} as {i}")
+    padding_value = constant("pad_sequence", "padding_value", padding_value, first.dtype)
     padded = np.full((max(map(len, arrays)), len(arrays), *first.shape[1:]), padding_value, first.dtype)
     for i, x in enumerate(arrays):
         padded[: len(x), i] = x
     return Tensor(
         np.ascontiguousarray(padded.swapaxes(0, 1)) if flag("pad_sequence", "batch_first", batch_first) else padded
     )
+
+
+def _each(sequences: Any) -> list:
+    return listed("pad_sequence", "sequences", sequences)
 
 
 def _lengths(op: str, lengths: Any) -> np.ndarray:

@@ -1,5 +1,6 @@
 """The networks of MPT's tables, at full size, and small by one rule (`Scale`); its networks for sequences."""
 
+from ..arguments import name_all as _name_all
 from .alexnet import AlexNet, alexnet
 from .beam_search import Hypothesis, beam_search, greedy_search
 from .ctc_decoder import Transcript, ctc_beam_search, ctc_greedy
@@ -12,3 +13,5 @@ from .resnet import PreActResNet, preact_resnet50
 from .scale import FULL, SMALL, Scale
 from .ssd import SSD, ssd300_vgg16
 from .vgg import VGG, vgg16
+
+_name_all(globals())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..arguments import instance
 from ..nn import AdaptiveAvgPool2d, Conv2d, LocalResponseNorm, Module, ReLU, Sequential
 from ..tensor import Tensor
 from .scale import FULL, Scale
@@ -19,6 +20,7 @@ class AlexNet(Module):
         self, num_classes: int = 1000, dropout: float = 0.5, *, in_channels: int = 3, scale: Scale = FULL
     ) -> None:
         super().__init__()
+        instance("AlexNet", "scale", scale, Scale)
         a, b, c = map(scale.channels, (96, 256, 384))
         stride = scale.stride(0) * scale.stride(1)  # 4: two halvings
         self.features = Sequential(

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backend, ops
-from ..arguments import count, integers, number
+from ..arguments import count, function, integers, number
+from ..autograd import type_name
 from ..grad_mode import no_grad
 from ..tensor import Tensor
 
@@ -63,7 +64,8 @@ def beam_search(
     name = "beam_search"
     max_length, beam_size = count(name, "max_length", max_length), count(name, "beam_size", beam_size)
     (end,), power = integers(name, "end", end, 1, 0), number(name, "length_penalty", length_penalty)
-    tokens = np.asarray(start, int)
+    function(name, "step", step)
+    tokens = _starts(name, start)
     live: list[list[tuple[list[int], float]]] = [[([], 0.0)] for _ in tokens]  # of each sequence: tokens, log p
     found: list[list[Hypothesis]] = [[] for _ in tokens]
 
@@ -114,6 +116,14 @@ def greedy_search(step: Step, state: Any, start: Sequence[int], *, end: int, max
     return [hypotheses[0] for hypotheses in best]
 
 
+def _starts(op: str, start: Any) -> np.ndarray:
+    """(B,), the tokens that sequences begin with."""
+    tokens = np.asarray(start.numpy() if isinstance(start, Tensor) else start)
+    if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
+        raise TypeError(f"{op}: expected `start` to be a list of integers, got {start!r}")
+    return np.asarray(tokens, int)
+
+
 def _host(log_ps: Any) -> np.ndarray:
     """In float64, which sums of many lose little in; nan is no probability."""
     wide = np.asarray(backend.to_cpu(log_ps.data if isinstance(log_ps, Tensor) else log_ps), float)
@@ -138,4 +148,6 @@ def _rows(state: Any, index: np.ndarray) -> Any:
     if isinstance(state, (tuple, list)):
         parts = [_rows(value, index) for value in state]
         return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
+    if state is not None and not hasattr(state, "shape"):
+        raise TypeError(f"beam_search: expected `state` of Tensors and arrays, got {type_name(state)}")
     return state if state is None else state[index]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backend
-from ..arguments import integers
+from ..arguments import function, integers
 from ..ops.ctc import require_blank, sequence_lengths
 from ..precision import widen
 from ..tensor import Tensor, array_of
@@ -70,6 +70,8 @@ def ctc_beam_search(
     """
     op = "ctc_beam_search"
     (width,) = integers(op, "beam_width", beam_width, 1, 1)
+    if language_model is not None:
+        function(op, "language_model", language_model)
     return [_search(x, blank, width, language_model) for x in _sequences(op, log_probs, lengths, blank)]
 
 

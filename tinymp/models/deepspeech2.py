@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend, ops
-from ..arguments import floating, integers
+from ..arguments import floating, instance, integers, named_by_class
 from ..nn import GRU, BatchNorm1d, Conv2d, Linear, Module, ModuleList, RowConv
 from ..ops.recurrent import sequence_steps
 from ..tensor import Tensor, array_of, tensor
@@ -62,8 +62,10 @@ class DeepSpeech2(Module):
         scale: Scale = FULL,
     ) -> None:
         super().__init__()
+        instance("DeepSpeech2", "scale", scale, Scale)
         (self.bands,) = integers("DeepSpeech2", "bands", bands, 1, 1)
         (hidden_size,) = integers("DeepSpeech2", "hidden_size", hidden_size, 1, 1)
+        (context,) = integers("DeepSpeech2", "context", context, 1, 0)
         channels, hidden = scale.channels(32), scale.channels(hidden_size)
         self.convolutions, self.recurrent = ModuleList([]), ModuleList([])
         inputs, rows = 1, self.bands
@@ -83,8 +85,12 @@ class DeepSpeech2(Module):
     @staticmethod
     def frames(lengths: Any) -> np.ndarray:
         """How many frames come out of `lengths` that go in."""
-        return (np.asarray(lengths) + 1) // 2
+        given = array_of("DeepSpeech2.frames", lengths.data if isinstance(lengths, Tensor) else lengths)
+        if given.dtype.kind not in "iu":
+            raise TypeError(f"DeepSpeech2.frames: expected integers for `lengths`, got {lengths!r}")
+        return (backend.to_cpu(given) + 1) // 2
 
+    @named_by_class
     def forward(self, spectrograms: Tensor, lengths: Any) -> tuple[Tensor, np.ndarray]:
         """The logits, and B lengths, which are on the host. lengths: integers in [1, T], a list, array or Tensor.
 

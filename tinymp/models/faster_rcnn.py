@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend, ops
-from ..arguments import count, integers, number
+from ..arguments import count, instance, integers, listed, number
 from ..autograd import Array
 from ..nn import Conv2d, Dropout, Linear, Module
 from ..precision import FP32, to_dtype
@@ -231,6 +231,7 @@ class FasterRCNN(Module):
         scale: Scale = FULL,
     ) -> None:
         super().__init__()
+        instance("FasterRCNN", "scale", scale, Scale)
         op = "FasterRCNN"
         (self.num_classes,) = integers(op, "num_classes", num_classes, 1, 2)  # the background, and something else
         (self.in_channels,) = integers(op, "in_channels", in_channels, 1, 1)
@@ -242,7 +243,9 @@ class FasterRCNN(Module):
         ):
             count(op, name, batch)
         channels, stride = scale.channels(512), math.prod(scale.stride(i) for i in range(4))
-        sizes = tuple([8 * 2**i * stride for i in range(3)] if anchor_sizes is None else anchor_sizes)
+        sizes = tuple(
+            [8 * 2**i * stride for i in range(3)] if anchor_sizes is None else listed(op, "anchor_sizes", anchor_sizes)
+        )
         for size in sizes:
             number(op, "anchor_sizes", size, 0, above=True)
         self.backbone = features(in_channels, scale, ceil_mode=True)[:-1]

@@ -9,7 +9,7 @@ from itertools import repeat
 import numpy as np
 
 from .. import backend, ops
-from ..arguments import integers, number, tensor
+from ..arguments import integers, named, named_by_class, number, tensor, whole
 from ..backend import to_cpu
 from ..grad_mode import no_grad
 from ..nn import Dropout, Embedding, LayerNorm, Module, ModuleList, TransformerEncoderLayer, init
@@ -58,6 +58,7 @@ class GPT(Module):
                 init.zeros_(p) if name.endswith("bias") else init.ones_(p)
         init.normal_(self.wpe.weight, 0.0, 0.01)
 
+    @named_by_class
     def forward(self, input: Tensor, caches: list[dict[str, Tensor]] | None = None) -> Tensor:
         """The logits, for input (B, L), integers in [0, vocab_size).
 
@@ -80,6 +81,7 @@ class GPT(Module):
             x = block(x, hidden, is_causal=not past, cache=cache)
         return ops.linear(self.ln_f(x), self.wte.weight)
 
+    @named
     def generate(
         self, input: Tensor, count: int, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
     ) -> Tensor:
@@ -92,11 +94,17 @@ class GPT(Module):
         temperature = number("generate", "temperature", temperature, 0)
         if top_k is not None:
             (top_k,) = integers("generate", "top_k", top_k, 1, 1)
-        random, training, most = np.random.default_rng(seed), self.training, self.wpe.num_embeddings
+        if tensor("generate", "input", input).ndim != 2 or input.dtype.kind not in "iu":
+            raise ValueError(f"generate: expected input (B, L) of integers, got {input.dtype} {input.shape}")
+        random, training, most = (
+            np.random.default_rng(whole("generate", "seed", seed)),
+            self.training,
+            self.wpe.num_embeddings,
+        )
         self.eval()
         try:
             with no_grad():
-                new, caches = tensor("generate", "input", input)[:, -most:], self._caches()
+                new, caches = input[:, -most:], self._caches()
                 for _ in range(count):
                     logits = to_cpu(self(new, caches)[:, -1].float().data)
                     tokens = backend.of(input.data).asarray(_drawn(logits, temperature, top_k, random)[:, None])

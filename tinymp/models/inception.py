@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .. import ops
+from ..arguments import instance
 from ..nn import (
     AdaptiveAvgPool2d,
     AvgPool2d,
@@ -132,6 +133,7 @@ class GoogLeNet(Module):
         scale: Scale = FULL,
     ) -> None:
         super().__init__()
+        instance("GoogLeNet", "scale", scale, Scale)
         a, b = scale.channels(64), scale.channels(192)
         self.stem = Sequential(
             _conv(in_channels, a, 7, 3, scale.stride(0)),
@@ -207,6 +209,7 @@ class InceptionV2(Module):
 
     def __init__(self, num_classes: int = 1000, *, in_channels: int = 3, scale: Scale = FULL) -> None:
         super().__init__()
+        instance("InceptionV2", "scale", scale, Scale)
         a, b = scale.channels(64), scale.channels(192)
         layers: list[Module] = [
             BasicConv2d(in_channels, a, 7, scale.stride(0), 3, eps=1e-5),
@@ -362,6 +365,7 @@ class InceptionV3(Module):
         scale: Scale = FULL,
     ) -> None:
         super().__init__()
+        instance("InceptionV3", "scale", scale, Scale)
         c = scale.channels
         self.Conv2d_1a_3x3 = BasicConv2d(in_channels, c(32), 3, scale.stride(0))
         self.Conv2d_2a_3x3 = BasicConv2d(c(32), c(32), 3)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import ops
-from ..arguments import choice, integers, number
+from ..arguments import choice, instance, integers, named_by_class, number, tensor
 from ..nn import LSTM, BahdanauAttention, Dropout, Embedding, Linear, LuongAttention, Module, init
 from ..nn.alignment import length_mask
 from ..tensor import Tensor
@@ -81,10 +81,13 @@ class NMT(Module):
         for weight in self.parameters():
             init.uniform_(weight, -0.1, 0.1)
 
+    @named_by_class
     def encode(self, source: Tensor, lengths: Any = None) -> Sentences:
         """What the decoder begins with. source: (S, B) numbers of words; lengths: of the B sentences, in [1, S]; by
         default all have S words.
         """
+        if tensor("NMT", "source", source).ndim != 2:
+            raise ValueError(f"NMT: expected `source` to be (S, B), got shape {source.shape}")
         S, B = source.shape
         lengths = np.full(B, S) if lengths is None else lengths
         x = self.dropout(self.source(source))
@@ -94,8 +97,10 @@ class NMT(Module):
         h, c = (ops.cat([x[1:], more]).transpose(0, 1) for x, more in ((h, more_h), (c, more_c)))
         return Sentences(h, c, memory, self.attention.keys(memory), mask)
 
+    @named_by_class
     def decode(self, words: Tensor, state: Sentences) -> tuple[Tensor, Sentences, Tensor]:
         """(logits (T, B, target_size), the state after the last word, attention (B, T, S)) of words (T, B)."""
+        instance("NMT", "state", state, Sentences)
         h, c = state.h.transpose(0, 1), state.c.transpose(0, 1)
         y, (first_h, first_c) = self.decoder(self.dropout(self.target(words)), (h[:1], c[:1]))
         context, weights = self.attention(y.transpose(0, 1), state.memory, mask=state.mask, keys=state.keys)
@@ -104,12 +109,14 @@ class NMT(Module):
         h, c = (ops.cat(pair).transpose(0, 1) for pair in ((first_h, more_h), (first_c, more_c)))
         return self.output(self.dropout(y + context)), state._replace(h=h, c=c), weights
 
+    @named_by_class
     def forward(self, source: Tensor, lengths: Any, target: Tensor, teacher_forcing: float = 1.0) -> Tensor:
         """The logits (T, B, target_size) of the words that follow target (T, B), of which the first begins a sentence.
 
         source, lengths: see `encode`. teacher_forcing: the probability with which a step reads the word of `target`,
         and not the most probable word of the step before (Bengio et al., 2015); below 1, the steps run one by one.
         """
+        _require_words(target)
         state, p = self.encode(source, lengths), number("NMT", "teacher_forcing", teacher_forcing, 0, 1)
         if p == 1:
             return self.decode(target, state)[0]
@@ -121,6 +128,7 @@ class NMT(Module):
             words = ops.where(right, target[t + 1 : t + 2], ops.argmax(logits, 2)) if t + 1 < target.shape[0] else words
         return ops.cat(found)
 
+    @named_by_class
     def loss(
         self,
         source: Tensor,
@@ -134,6 +142,7 @@ class NMT(Module):
         target: (T + 1, B), with the token that begins a sentence, and the one that ends it; PAD behind that. The other
         arguments: see `forward` and `ops.cross_entropy`.
         """
+        _require_words(target)
         logits = self(source, lengths, target[:-1], teacher_forcing)
         return ops.cross_entropy(
             logits.reshape(-1, logits.shape[2]),
@@ -142,7 +151,14 @@ class NMT(Module):
             label_smoothing=label_smoothing,
         )
 
+    @named_by_class
     def step(self, words: Any, state: Sentences) -> tuple[Tensor, Sentences]:
         """(FP32 log-probabilities (B, target_size) of the next word, state) after words (B,): for `beam_search`."""
+        instance("NMT", "state", state, Sentences)
         logits, state, _ = self.decode(Tensor(words).to(state.memory.device).unsqueeze(0), state)
         return ops.log_softmax(logits[0].float(), 1), state
+
+
+def _require_words(target: Any) -> None:
+    if tensor("NMT", "target", target).ndim != 2 or not target.shape[0]:
+        raise ValueError(f"NMT: expected `target` to be (T, B) with at least one word, got shape {target.shape}")

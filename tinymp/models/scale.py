@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ..arguments import number, whole
 from ..nn import Identity, MaxPool2d, Module
 
 T = TypeVar("T")
@@ -26,6 +27,11 @@ class Scale:
     width: float = 1.0
     depth: float = 1.0
     halvings: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("width", "depth"):
+            number("Scale", name, getattr(self, name), 0, above=True)
+        whole("Scale", "halvings", self.halvings)
 
     def channels(self, n: int) -> int:
         """How many of n channels stay."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..arguments import integers
+from ..arguments import instance, integers
 from ..autograd import Array
 from ..nn import Conv2d, MaxPool2d, Module, ModuleList, ReLU, Sequential, init
 from ..precision import FP32, to_dtype
@@ -136,12 +136,13 @@ class SSD(Module):
 
     def __init__(self, num_classes: int = 21, size: int = 300, *, in_channels: int = 3, scale: Scale = FULL) -> None:
         super().__init__()
+        instance("SSD", "scale", scale, Scale)
         (self.num_classes,) = integers("SSD", "num_classes", num_classes, 1, 2)  # the background, and something else
         (self.size,), (self.in_channels,) = (
             integers("SSD", name, n, 1, 1) for name, n in (("size", size), ("in_channels", in_channels))
         )
-        sides = map_sides(size, scale)
-        self.default_boxes = default_boxes(sides, size)  # no buffer: they stay FP32 under every policy
+        sides = map_sides(self.size, scale)
+        self.default_boxes = default_boxes(sides, self.size)  # no buffer: they stay FP32 under every policy
         self.backbone = Backbone(in_channels, sides, scale)
         self.head = Head(self.backbone.channels, num_classes)
         start(self, *self.head.classification_head.module_list, *self.head.regression_head.module_list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..arguments import instance
 from ..nn import AdaptiveAvgPool2d, Conv2d, Dropout, Linear, Module, ReLU, Sequential
 from ..tensor import Tensor
 from .scale import FULL, Scale
@@ -40,6 +41,7 @@ class VGG(Module):
         self, num_classes: int = 1000, dropout: float = 0.5, *, in_channels: int = 3, scale: Scale = FULL
     ) -> None:
         super().__init__()
+        instance("VGG", "scale", scale, Scale)
         self.features = features(in_channels, scale)
         self.avgpool = AdaptiveAvgPool2d(7)  # photographs of 224 pixels are 7 x 7 here already
         self.classifier = classifier(scale.channels(STAGES[-1][-1]) * 49, num_classes, dropout, scale)

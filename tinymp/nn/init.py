@@ -10,12 +10,14 @@ fan_in and fan_out of a weight of shape (out, in, *kernel) are in * prod(kernel)
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
 
 from .. import backend
-from ..autograd import Array
+from ..arguments import count, name_all, number
+from ..autograd import Array, type_name
 from ..dtypes import FLOATING, require_fit
 from ..grad_mode import no_grad
 from ..parameter import Parameter
@@ -57,6 +59,12 @@ def _check(op: str, tensor: Any, least: int = 0) -> tuple[int, ...]:
     return tensor.shape
 
 
+def _require_numbers(op: str, **given: Any) -> None:
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"{op}: expected `{name}` to be a number, got {type_name(value)}")
+
+
 def _random(op: str, generator: Any) -> np.random.Generator:
     if generator is None:
         return getattr(backend.default(), "generator", backend.cpu.generator)
@@ -73,14 +81,16 @@ def _fans(op: str, tensor: Tensor) -> tuple[int, int]:
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, generator: np.random.Generator | None = None) -> T:
     """Uniform on [a, b). ValueError unless a <= b."""
     shape = _check("uniform_", tensor)
-    if not a <= b:
-        raise ValueError(f"uniform_: expected a <= b, got {a} and {b}")
+    _require_numbers("uniform_", a=a, b=b)
+    if not (a <= b and b - a < math.inf):
+        raise ValueError(f"uniform_: expected a <= b, both finite, got {a} and {b}")
     return _write("uniform_", tensor, _random("uniform_", generator).uniform(a, b, shape))
 
 
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, generator: np.random.Generator | None = None) -> T:
     """Normal with mean `mean` and standard deviation `std`. ValueError unless std >= 0."""
     shape = _check("normal_", tensor)
+    _require_numbers("normal_", mean=mean, std=std)
     if not std >= 0:
         raise ValueError(f"normal_: expected std >= 0, got {std}")
     return _write("normal_", tensor, _random("normal_", generator).normal(mean, std, shape))
@@ -101,6 +111,7 @@ def trunc_normal_(
     more is kept.
     """
     shape, random = _check("trunc_normal_", tensor), _random("trunc_normal_", generator)
+    _require_numbers("trunc_normal_", mean=mean, std=std, a=a, b=b)
     if not (std > 0 and a < b and abs(mean) + std < math.inf):
         raise ValueError(f"trunc_normal_: expected std > 0 and a < b, got mean={mean}, std={std}, a={a}, b={b}")
     low, high = (a - mean) / std, (b - mean) / std
@@ -121,6 +132,7 @@ def trunc_normal_(
 def constant_(tensor: T, val: float) -> T:
     """Every element `val`. ValueError if it does not fit FP16 and the tensor is FP16."""
     shape = _check("constant_", tensor)
+    _require_numbers("constant_", val=val)
     return _write("constant_", tensor, np.full(shape, float(val)))
 
 
@@ -148,6 +160,7 @@ def dirac_(tensor: T, groups: int = 1) -> T:
     ValueError unless the tensor has 3, 4 or 5 axes and `groups` divides out.
     """
     shape = _check("dirac_", tensor, least=3)
+    groups = count("dirac_", "groups", groups)
     if len(shape) > 5 or shape[0] % groups:
         raise ValueError(f"dirac_: expected 3 to 5 axes and groups that divide {shape[0]}, got {shape} and {groups}")
     value, per_group = np.zeros(shape), shape[0] // groups
@@ -161,12 +174,14 @@ def dirac_(tensor: T, groups: int = 1) -> T:
 
 def xavier_uniform_(tensor: T, gain: float = 1.0, generator: np.random.Generator | None = None) -> T:
     """Uniform on [-r, r) with r = gain sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
+    _require_numbers("xavier_uniform_", gain=gain)
     r = gain * math.sqrt(6 / max(1, sum(_fans("xavier_uniform_", tensor))))
     return uniform_(tensor, -r, r, generator)
 
 
 def xavier_normal_(tensor: T, gain: float = 1.0, generator: np.random.Generator | None = None) -> T:
     """Normal with standard deviation gain sqrt(2 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
+    _require_numbers("xavier_normal_", gain=gain)
     return normal_(tensor, 0.0, gain * math.sqrt(2 / max(1, sum(_fans("xavier_normal_", tensor)))), generator)
 
 
@@ -195,6 +210,7 @@ def kaiming_normal_(
 
 def _kaiming_std(op: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
     fan_in, fan_out = _fans(op, tensor)
+    _require_numbers(op, a=a)
     if mode not in ("fan_in", "fan_out"):
         raise ValueError(f"{op}: expected mode 'fan_in' or 'fan_out', got {mode!r}")
     return calculate_gain(nonlinearity, a) / math.sqrt(max(1, fan_in if mode == "fan_in" else fan_out))
@@ -206,6 +222,7 @@ def orthogonal_(tensor: T, gain: float = 1, generator: np.random.Generator | Non
     The Q of a QR decomposition of a normal matrix, with the signs that make R's diagonal positive (Saxe et al., 2013).
     """
     shape, random = _check("orthogonal_", tensor, least=2), _random("orthogonal_", generator)
+    _require_numbers("orthogonal_", gain=gain)
     rows, columns = shape[0], math.prod(shape[1:])
     normal = random.standard_normal((rows, columns))
     q, r = np.linalg.qr(normal.T if rows < columns else normal)
@@ -223,8 +240,12 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
     ValueError for an unknown name.
     """
-    if nonlinearity == "leaky_relu":
-        return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
-    if nonlinearity not in _GAINS:
+    if isinstance(nonlinearity, str) and nonlinearity == "leaky_relu":
+        slope = number("calculate_gain", "param", 0.01 if param is None else param)
+        return math.sqrt(2 / (1 + slope * slope))
+    if not isinstance(nonlinearity, str) or nonlinearity not in _GAINS:
         raise ValueError(f"calculate_gain: expected one of {', '.join([*_GAINS, 'leaky_relu'])}, got {nonlinearity!r}")
     return _GAINS[nonlinearity]
+
+
+name_all(globals(), parameter)

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from .. import ops
-from ..arguments import flag, floating, integers, tensor
+from ..arguments import flag, floating, integers, named, tensor
 from ..tensor import Tensor
 from .functions import Function
 from .layers import Linear
@@ -157,6 +157,7 @@ class SampledSoftmaxLoss(Linear):
             raise ValueError(f"SampledSoftmaxLoss: expected at most {self.out_features} negatives, got {negatives}")
         self.sparse = flag("SampledSoftmaxLoss", "sparse", sparse)
 
+    @named
     def logits(self, input: Tensor) -> Tensor:
         """input W^T + b: (..., num_classes), the logits of all classes."""
         return super().forward(input)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from .. import backend
+from ..arguments import flag, function, named
 from ..autograd import Array
 from ..dtypes import FLOATING, fits
 from ..events import unobserved
@@ -74,7 +75,7 @@ class Module:
 
         with_kwargs: hook(module, args, kwargs), which returns None or (args, kwargs). prepend: before the other hooks.
         """
-        return RemovableHandle(self._get_hooks().pre, (hook, with_kwargs), prepend)
+        return self._hooked("register_forward_pre_hook", "pre", hook, prepend, with_kwargs)
 
     def register_forward_hook(
         self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False
@@ -83,7 +84,7 @@ class Module:
 
         with_kwargs: hook(module, args, kwargs, output). prepend: before the other hooks.
         """
-        return RemovableHandle(self._get_hooks().post, (hook, with_kwargs), prepend)
+        return self._hooked("register_forward_hook", "post", hook, prepend, with_kwargs)
 
     def register_full_backward_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
         """Call hook(module, grad_input, grad_output) when backward has reached the module's inputs.
@@ -93,10 +94,15 @@ class Module:
         unless None, replaces grad_input: of its shapes and dtypes, else ValueError. Inputs that require gradients must
         have one dtype, and so must outputs.
         """
-        return RemovableHandle(self._get_hooks().backward, hook, prepend)
+        return self._hooked("register_full_backward_hook", "backward", hook, prepend)
 
-    def _get_hooks(self) -> Hooks:
-        return vars(self).setdefault("_hooks", Hooks())
+    def _hooked(
+        self, how: str, when: str, hook: Any, prepend: bool, with_kwargs: bool | None = None
+    ) -> RemovableHandle:
+        hooks, prepend = vars(self).setdefault("_hooks", Hooks()), flag(how, "prepend", prepend)
+        entry = function(how, "hook", hook)
+        entry = entry if with_kwargs is None else (entry, flag(how, "with_kwargs", with_kwargs))
+        return RemovableHandle(getattr(hooks, when), entry, prepend)
 
     # ---- attributes
 
@@ -259,6 +265,7 @@ class Module:
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Call fn(module) on every module in it, parts before wholes, itself last."""
+        function("apply", "fn", fn)
         for child in self.children():
             child.apply(fn)
         fn(self)
@@ -270,6 +277,7 @@ class Module:
             p.requires_grad_(requires_grad)
         return self
 
+    @named
     def to(self, device: str) -> Self:
         """Move it to a device ("cpu", "gpu"): parameters with their masters and gradients, and buffers, in place.
 

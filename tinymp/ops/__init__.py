@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import FunctionType
 from typing import Any
 
 from .. import arguments
@@ -113,10 +111,7 @@ from .softmax import log_softmax, softmax
 from .sort import argsort, sort, topk
 from .vector_norm import norm
 
-for _name, _function in list(globals().items()):  # the public functions, which are those above
-    if isinstance(_function, FunctionType) and not _name.startswith("_"):
-        globals()[_name] = arguments.named(_function)
-        setattr(sys.modules[_function.__module__], _name, globals()[_name])  # where pickle looks for it
+arguments.name_all(globals())  # the public functions, which are those above
 
 METHODS: tuple[Any, ...] = (
     *(add, sub, mul, div, pow, neg, abs, exp, log, sqrt, rsqrt, square, reciprocal, maximum, minimum, clamp),
@@ -169,7 +164,7 @@ OPERATORS |= {
 
 def bind(tensor: Any) -> None:
     """Give the class Tensor these functions as methods and operators. Called once, by `tinymp/__init__.py`."""
-    for function in (*METHODS, *convert.METHODS):
+    for function in (*METHODS, *[arguments.named(f) for f in convert.METHODS]):
         setattr(tensor, function.__name__, function)
     for name, absent in _absent_of_tensor([function.__name__ for function in METHODS]).items():
         setattr(tensor, name, absent)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ..arguments import choice, floating, number, refuse
+from ..arguments import choice, constant, floating, number, refuse
 from ..autograd import Array, Op
 from ..backend.kernels import Kernels
-from ..dtypes import require_fit
 from ..precision import POINTWISE, store, widen
 from ..tensor import Tensor
 from .pointwise import FromInput, FromOutput, launch_map
@@ -249,11 +248,10 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     """input limited to [min_val, max_val]. ValueError unless min_val <= max_val, or if a bound does not fit FP16."""
     refuse("hardtanh", inplace=inplace)
     x = floating("hardtanh", "input", input)
-    if not min_val <= max_val:
+    low, high = (constant("hardtanh", *bound, x.dtype) for bound in (("min_val", min_val), ("max_val", max_val)))
+    if not low <= high:
         raise ValueError(f"hardtanh: expected min_val <= max_val, got {min_val!r} and {max_val!r}")
-    for bound in (min_val, max_val):
-        require_fit("hardtanh", bound, x.dtype)
-    return Hardtanh.apply(x, low=min_val, high=max_val)
+    return Hardtanh.apply(x, low=low, high=high)
 
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:

@@ -243,11 +243,11 @@ def scaled_dot_product_attention(
     TypeError for `enable_gqa`; ValueError for shapes that do not match, and for attn_mask together with is_causal.
     """
     op = "scaled_dot_product_attention"
-    if enable_gqa:
+    if flag(op, "enable_gqa", enable_gqa):
         raise TypeError(f"{op}: argument `enable_gqa` is not supported: repeat key and value")
-    if is_causal and attn_mask is not None:
+    if flag(op, "is_causal", is_causal) and attn_mask is not None:
         raise ValueError(f"{op}: expected either attn_mask or is_causal, got both")
-    return attend(op, query, key, value, attn_mask, dropout_p, scale, flag(op, "is_causal", is_causal))[0]
+    return attend(op, query, key, value, attn_mask, dropout_p, scale, bool(is_causal))[0]
 
 
 def attend(
@@ -263,7 +263,7 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """(attention, its weights (..., L, S) after dropout if needed); see `scaled_dot_product_attention`."""
     q, k, v, shape = _checked(op, query, key, value, mask)
-    factor = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale)
+    factor = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else number(op, "scale", scale)
     p, device = number(op, "dropout_p", dropout_p, 0, 1), backend.of(q.data)
     if need_weights or 0 in shape:
         if causal:

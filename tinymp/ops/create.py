@@ -104,6 +104,7 @@ def arange(
         raise ValueError(f"arange: expected a `step` that leads from start to end, got {first}, {last} and {step}")
     requires_grad = flag("arange", "requires_grad", requires_grad)
     n = math.ceil((last - first) / step)
+    first, step = (first, step) if whole else (float(first), float(step))
     xp = (backend.default() if device is None else backend.get(device)).xp
     return Tensor(to_dtype(xp.arange(n) * step + first, found), requires_grad=requires_grad)
 
@@ -119,7 +120,7 @@ def linspace(
 ) -> Tensor:
     """`steps` evenly spaced values from start to end, numbers or tensors of one, both included; rounded once."""
     start, end = (v.item() if isinstance(v, Tensor) else v for v in (start, end))
-    found = _dtype("linspace", dtype, float32)
+    found, requires_grad = _dtype("linspace", dtype, float32), flag("linspace", "requires_grad", requires_grad)
     for name, value in (("start", start), ("end", end)):
         constant("linspace", name, value, found)
         number("linspace", name, value)
@@ -127,14 +128,14 @@ def linspace(
     if n < 0:
         raise ValueError(f"linspace: expected `steps` to be at least 0, got {n}")
     there = backend.default() if device is None else backend.get(device)
-    return Tensor(there.asarray(to_dtype(np.linspace(start, end, n), found)), requires_grad=requires_grad)
+    return Tensor(there.asarray(to_dtype(np.linspace(float(start), float(end), n), found)), requires_grad=requires_grad)
 
 
 def eye(
     n: int, m: int | None = None, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False
 ) -> Tensor:
     """The n x m matrix (n x n without m) with ones on its diagonal, else zeros."""
-    found = _dtype("eye", dtype, float32)
+    found, requires_grad = _dtype("eye", dtype, float32), flag("eye", "requires_grad", requires_grad)
     rows, columns = sizes("eye", "n", (n, n if m is None else m), {})
     if min(rows, columns) < 0:
         raise ValueError(f"eye: expected no negative length in the shape, got {(rows, columns)}")

@@ -6,7 +6,7 @@ from ..arguments import floating, refuse, tensor
 from ..autograd import Array
 from ..backend.kernels import Kernels
 from ..tensor import Tensor
-from .pointwise import FromInput
+from .pointwise import FromInput, numeric
 
 KERNELS = Kernels(__file__)
 
@@ -65,4 +65,4 @@ def cos(input: Tensor, *, out: None = None) -> Tensor:
 def sign(input: Tensor, *, out: None = None) -> Tensor:
     """-1, 0 or 1 as input is negative, 0 or positive; 0 for nan, as in PyTorch. Its gradient is 0 everywhere."""
     refuse("sign", out=out)
-    return Sign.apply(tensor("sign", "input", input))
+    return Sign.apply(numeric("sign", tensor("sign", "input", input)))

@@ -48,7 +48,7 @@ def embedding_bag(
     index, factors = tensor(op, "input", input), per_sample_weights
     if index.dtype.kind not in "iu":
         raise TypeError(f"{op}: expected integers for `input`, got {index.dtype}")
-    if factors is not None and (mode != "sum" or floating(op, "per_sample_weights", factors).shape != index.shape):
+    if factors is not None and (floating(op, "per_sample_weights", factors).shape != index.shape or mode != "sum"):
         raise ValueError(
             f'{op}: expected per_sample_weights of input\'s shape {index.shape}, with mode="sum", got {factors.shape} '
             f"with mode={mode!r}"
@@ -65,7 +65,9 @@ def embedding_bag(
         places, counted = xp.asarray(places), xp.asarray(counted)
         index = Tensor(index.data[places])
         factors = None if factors is None else reshape(factors, (-1, 1))[Tensor(places)].squeeze(-1)
-    rows = floating(op, "weight", weight).shape[0]
+    if floating(op, "weight", weight).ndim != 2:
+        raise ValueError(f"{op}: expected `weight` to be (rows, D), got shape {weight.shape}")
+    rows = weight.shape[0]
     if padding_idx is not None:
         (padding_idx,) = integers(op, "padding_idx", padding_idx, 1, -rows)
         if not padding_idx < rows:

@@ -12,7 +12,7 @@ from .. import backend
 from ..arguments import axis, refuse, tensor
 from ..autograd import Array, Op
 from ..precision import MOVEMENT, REDUCTION, scatter_add, store
-from ..tensor import Tensor, value_for
+from ..tensor import Tensor, array_of, value_for
 
 
 class Slice(Op):
@@ -245,7 +245,7 @@ def _item(op: str, i: Any, xp: Any) -> Any:
         return slice(*[None if v is None else v.__index__() for v in (i.start, i.stop, i.step)])  # also of Tensors
     if isinstance(i, (int, np.integer)) and not isinstance(i, bool):
         return int(i)  # a GPU need not be asked
-    array = i.data if isinstance(i, Tensor) else xp.asarray(i)
+    array = i.data if isinstance(i, Tensor) else array_of(op, i)
     if array.dtype.kind in "iu" and not array.ndim:
         return int(array)
     if array.dtype == bool:

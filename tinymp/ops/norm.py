@@ -18,6 +18,7 @@ from ..autograd import Array, Op
 from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, ceil_div, compact, matching
 from ..backend.rows import over_all_but, over_channels, over_last
+from ..dtypes import float64
 from ..precision import FP32, POINTWISE, REDUCTION, reduce, store, widen
 from ..tensor import Tensor
 
@@ -336,6 +337,8 @@ def batch_norm(
     for name, v in given.items():
         if v is not None and floating("batch_norm", name, v).shape != (x.shape[1],):
             raise ValueError(f"batch_norm: expected {name}.shape == ({x.shape[1]},) like input.shape[1], got {v.shape}")
+        if v is not None and x.dtype == float64 != v.dtype:
+            raise TypeError(f"batch_norm: expected {name} to be float64 like input, got {v.dtype}")
     if not training:
         if running_mean is None or running_var is None:
             raise ValueError("batch_norm: expected running_mean and running_var when training=False")

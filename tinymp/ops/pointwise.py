@@ -41,7 +41,17 @@ def operands(op: str, *inputs: Any, stores: bool = True) -> list:
     dtypes = [x.data.dtype for x in tensors if x.data.dtype in FLOATING]
     # integers beside a fraction become FP32, as in PyTorch
     dtype = dtypes[0] if dtypes else float32 if float in map(type, numbers) else None
+    if dtype is None and tensors and (stores or all(x.data.dtype.kind == "b" for x in tensors)):
+        _require_whole_fit(op, numbers, np.result_type(*[x.data.dtype for x in tensors]))
     return [_operand(op, x, dtype, stores) for x in numbers]
+
+
+def _require_whole_fit(op: str, numbers: list, dtype: Any) -> None:
+    """ValueError for an integer that the integers beside it cannot hold: NumPy would not name what was called."""
+    limits = np.iinfo(dtype if dtype.kind in "iu" else int)
+    for n in numbers:
+        if isinstance(n, int) and not limits.min <= n <= limits.max:
+            raise ValueError(f"{op}: expected a number that fits {limits.dtype}, got {n}")
 
 
 def _operand(op: str, x: Any, dtype: Any, stores: bool) -> Any:
@@ -214,6 +224,8 @@ class Pow(Op):
 
     def forward(self, x: Array, p: Array) -> Array:
         self.save(x, p)
+        if self.device is backend.cpu and stored(x, p).dtype.kind in "iub" and not np.greater_equal(p, 0).all():
+            raise ValueError("pow: expected exponents of at least 0 for integers; convert the input with .float()")
         return store(self.xp.power(widen(x), widen(p)), like=stored(x, p))
 
     def backward(self, dz: Array) -> tuple:
@@ -608,7 +620,16 @@ def sub(input: Any, other: Any, *, alpha: float = 1, out: None = None) -> Tensor
     """input - alpha * other, broadcast. One of them may be a number."""
     refuse("sub", out=out)
     pair = _any_tensor("sub", input, other)
+    if not any(isinstance(x, Tensor) and x.dtype in FLOATING for x in pair):
+        pair = [numeric("sub", x) for x in pair]
     return Sub.apply(*pair, alpha=1 if alpha == 1 else _factor("sub", alpha, pair))
+
+
+def numeric(op: str, x: Any) -> Any:
+    """x, if it is a number or a tensor of numbers; TypeError for truths, of which NumPy knows no difference."""
+    if isinstance(x, Tensor) and x.dtype.kind == "b":
+        raise TypeError(f"{op}: expected numbers, got bool; see logical_not and ne, or convert it with .int()")
+    return x
 
 
 def _factor(op: str, alpha: Any, pair: list) -> Any:
@@ -704,7 +725,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 def neg(input: Tensor, *, out: None = None) -> Tensor:
     """-input."""
     refuse("neg", out=out)
-    return Neg.apply(tensor("neg", "input", input))
+    return Neg.apply(numeric("neg", tensor("neg", "input", input)))
 
 
 def abs(input: Tensor, *, out: None = None) -> Tensor:

@@ -261,7 +261,9 @@ def _geometry(
     op: str, shape: tuple, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
 ) -> Geometry:
     kernel = integers(op, "kernel_size", kernel_size, 2, 1)
-    strides = kernel if stride is None or stride == () else integers(op, "stride", stride, 2, 1)
+    strides = (
+        kernel if stride is None or (isinstance(stride, tuple) and not stride) else integers(op, "stride", stride, 2, 1)
+    )
     pads, dilations = integers(op, "padding", padding, 2, 0), integers(op, "dilation", dilation, 2, 1)
     ceil = flag(op, "ceil_mode", ceil)
     if any(2 * p > k for p, k in zip(pads, kernel)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..arguments import axis, refuse, tensor
+from ..arguments import axis, flag, refuse, tensor
 from ..dtypes import FLOATING, float16, float32
 from ..tensor import Tensor
 from .pointwise import add, mul
@@ -19,7 +19,9 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
     refuse("prod", dtype=dtype)
     x = tensor("prod", "input", input)
     dims = tuple(range(x.ndim)) if dim is None or not x.ndim else (axis("prod", dim, x.ndim),)
-    shape = tuple(1 if i in dims else n for i, n in enumerate(x.shape) if keepdim or i not in dims)
+    shape = tuple(
+        1 if i in dims else n for i, n in enumerate(x.shape) if flag("prod", "keepdim", keepdim) or i not in dims
+    )
     y = x.to(float32) if x.dtype == float16 else x if x.dtype in FLOATING else x.to("int64")
     y, d = (y, dims[0]) if len(dims) == 1 else (reshape(y, (x.numel(),)), 0)
     while (n := y.shape[d]) > 1:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import sizes, tensor
+from ..arguments import flag, sizes, tensor
 from ..autograd import Array
 from ..dtypes import FLOATING, as_dtype, float16, float32, float64
 from ..precision import to_dtype
@@ -24,6 +24,7 @@ def _drawn(op: str, draw: Draw, size: tuple, dtype: Any, device: str | None, req
     shape, found = sizes(op, "size", size, {}), as_dtype(dtype)
     if min(shape, default=0) < 0:
         raise ValueError(f"{op}: expected no negative length in the shape, got {shape}")
+    requires_grad = flag(op, "requires_grad", requires_grad)
     there = backend.default() if device is None else backend.get(device)
     if there.name == "meta":  # no memory, no numbers
         return Tensor(there.empty(shape, found), requires_grad=requires_grad)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..arguments import axis, refuse, tensor
+from ..arguments import axis, flag, refuse, tensor
 from ..autograd import Array, Op
 from ..precision import MOVEMENT, widen
 from ..tensor import Tensor
@@ -35,12 +35,12 @@ class Ordered(NamedTuple):
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
-def _order(op: str, input: Any, dim: int, descending: bool) -> tuple[Tensor, Tensor, int]:
+def _order(op: str, input: Any, dim: int, descending: bool, name: str = "descending") -> tuple[Tensor, Tensor, int]:
     """input (with one axis if it has none), the order of its elements along the axis, and the axis."""
     x = tensor(op, "input", input)
     d = axis(op, dim, max(x.ndim, 1))
     x = x if x.ndim else x.reshape(1)
-    return x, ArgSort.apply(x, dim=d, descending=bool(descending)), d
+    return x, ArgSort.apply(x, dim=d, descending=flag(op, name, descending)), d
 
 
 def _ordered(input: Tensor, x: Tensor, index: Tensor, d: int) -> Ordered:
@@ -72,7 +72,7 @@ def topk(
     ValueError for more elements than there are.
     """
     refuse("topk", out=out)
-    x, index, d = _order("topk", input, dim, largest)
+    x, index, d = _order("topk", input, dim, largest, "largest")
     if isinstance(k, bool) or not hasattr(k, "__index__"):
         raise TypeError(f"topk: expected `k` to be an integer, got {k!r}")
     if not 0 <= k <= x.shape[d]:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ..arguments import name_all as _name_all
 from ..instead import missing as _missing
 from .clip import clip_grad_norm_, clip_grad_value_
 from .cycle import OneCycleLR, ReduceLROnPlateau
@@ -37,6 +38,8 @@ __all__ = [
     "clip_grad_norm_",
     "clip_grad_value_",
 ]
+
+_name_all(globals())
 
 if not TYPE_CHECKING:  # type checkers report missing names themselves
 

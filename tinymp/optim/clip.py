@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import number, refuse, require_unscaled
+from ..arguments import listed, number, refuse, require_unscaled
 from ..autograd import Array
 from ..dtypes import float64
 from ..parameter import Parameter
@@ -90,7 +90,7 @@ def _power_sum(g: Array, p: float) -> Array:
 
 def _with_gradient(op: str, parameters: Any) -> list[Tensor]:
     """The parameters that have a gradient; none of them may carry a loss scale."""
-    params = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    params = [parameters] if isinstance(parameters, Tensor) else listed(op, "parameters", parameters)
     for p in params:
         if not isinstance(p, Tensor):
             raise TypeError(f"{op}: expected Parameters, got {type(p).__name__}; pass model.parameters()")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..arguments import choice, count, number, same_keys
+from ..arguments import choice, count, listed, named, number, same_keys
 from .optimizer import Optimizer
 from .result import PendingResult, StepResult
 from .schedule import Schedule
@@ -138,6 +138,7 @@ class ReduceLROnPlateau:
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
 
+    @named
     def step(self, metrics: Any, *results: StepResult | PendingResult) -> None:
         """Look at a metric (a number or a tensor of one element); given results of steps, only if one is APPLIED."""
         for result in results:
@@ -145,6 +146,8 @@ class ReduceLROnPlateau:
                 raise TypeError(f"ReduceLROnPlateau.step: expected what step(...) returned, got {result!r}")
         if results and not any(results):
             return
+        if not hasattr(metrics, "__float__"):
+            raise TypeError(f"ReduceLROnPlateau.step: expected `metrics` to be a number, got {metrics!r}")
         metric = float(metrics)
         self.last_epoch += 1
         if self._better(metric):
@@ -181,8 +184,10 @@ class ReduceLROnPlateau:
         """Take over what `state_dict` returned, and set the rates. ValueError if keys or groups differ."""
         where = "ReduceLROnPlateau.load_state_dict"
         same_keys(where, "state_dict", state_dict, {*self._STATE, "lrs"})
-        rates = _per_group(where, "lrs", list(state_dict["lrs"]), len(self.optimizer.param_groups))
+        rates = _per_group(where, "lrs", listed(where, "lrs", state_dict["lrs"]), len(self.optimizer.param_groups))
         counts = {name: int(number(where, name, state_dict[name], 0)) for name in self._STATE[1:]}
-        vars(self).update(counts, best=float(state_dict["best"]))
+        best = state_dict["best"]  # infinite before the first step
+        best = best if isinstance(best, float) and math.isinf(best) else number(where, "best", best)
+        vars(self).update(counts, best=float(best))
         for group, rate in zip(self.optimizer.param_groups, rates):
             group["lr"] = rate

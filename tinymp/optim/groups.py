@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import backend
-from ..arguments import number, same_keys, whole
+from ..arguments import listed, number, same_keys, whole
 from ..autograd import Array, type_name
 from ..dtypes import FLOATING, float16
 from ..events import Update
@@ -53,7 +53,7 @@ class Groups:
             raise TypeError(f"{self._name}: expected a list of parameters, got a set, which has no fixed order")
         if isinstance(params, Parameter) or not isinstance(params, Iterable):
             raise TypeError(f"{self._name}: expected a list of Parameters or groups, got {type(params).__name__}")
-        return list(params)
+        return listed(self._name, "params", params)
 
     def add_param_group(self, param_group: Group) -> None:
         """Add {"params": parameters, option: value, ...}; options left out take the optimizer's defaults."""

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..arguments import count, number, refuse, same_keys, whole
+from ..arguments import count, function, instance, listed, number, refuse, same_keys, whole
 from .optimizer import Optimizer
 from .result import PendingResult, StepResult
 
@@ -26,7 +26,8 @@ class Schedule:
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         self._name = type(self).__name__
-        refuse(f"{self._name} (load_state_dict resumes)", last_epoch=None if last_epoch == -1 else last_epoch)
+        resumes = isinstance(last_epoch, int) and last_epoch == -1
+        refuse(f"{self._name} (load_state_dict resumes)", last_epoch=None if resumes else last_epoch)
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{self._name}: expected an Optimizer, got {type(optimizer).__name__}")
         self.optimizer = optimizer
@@ -101,13 +102,17 @@ class StepLR(Schedule):
         return base * self.gamma ** (t // self.step_size)
 
 
+def _milestones(op: str, milestones: Any) -> list[int]:
+    return [count(op, "milestones", m) for m in listed(op, "milestones", milestones)]
+
+
 class MultiStepLR(Schedule):
     """base gamma^(how many milestones are <= t)."""
 
     def __init__(
         self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
-        self.milestones = sorted(count("MultiStepLR", "milestones", m) for m in milestones)
+        self.milestones = sorted(_milestones("MultiStepLR", milestones))
         self.gamma = number("MultiStepLR", "gamma", gamma, 0)
         super().__init__(optimizer, last_epoch)
 
@@ -157,9 +162,11 @@ class LambdaLR(Schedule):
         self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable], last_epoch: int = -1
     ) -> None:
         groups = len(getattr(optimizer, "param_groups", ()))
-        self.lr_lambdas = [lr_lambda] * groups if callable(lr_lambda) else list(lr_lambda)
+        self.lr_lambdas = [lr_lambda] * groups if callable(lr_lambda) else listed("LambdaLR", "lr_lambda", lr_lambda)
         if len(self.lr_lambdas) != groups:
             raise ValueError(f"LambdaLR: expected a function for each of {groups} groups, got {len(self.lr_lambdas)}")
+        for one in self.lr_lambdas:
+            function("LambdaLR", "lr_lambda", one)
         super().__init__(optimizer, last_epoch)
 
     def rate(self, base: float, t: int, group: int) -> float:
@@ -172,8 +179,10 @@ class SequentialLR(Schedule):
     def __init__(
         self, optimizer: Optimizer, schedulers: Sequence[Schedule], milestones: Sequence[int], last_epoch: int = -1
     ) -> None:
-        self.schedulers = list(schedulers)
-        self.milestones = [count("SequentialLR", "milestones", m) for m in milestones]
+        self.schedulers = listed("SequentialLR", "schedulers", schedulers)
+        for one in self.schedulers:
+            instance("SequentialLR", "schedulers", one, Schedule)
+        self.milestones = _milestones("SequentialLR", milestones)
         if len(self.schedulers) != len(self.milestones) + 1 or self.milestones != sorted(set(self.milestones)):
             raise ValueError(
                 f"SequentialLR: expected n schedulers and n - 1 rising milestones, got {len(self.schedulers)} and "

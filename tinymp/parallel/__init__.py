@@ -1,5 +1,6 @@
 """Training in several processes: on the cores of one machine, on many machines (MPI), on many GPUs (NCCL)."""
 
+from ..arguments import name_all as _name_all
 from .gradients import DistributedDataParallel
 from .group import Group
 from .norm import SyncBatchNorm
@@ -7,3 +8,5 @@ from .start import init
 from .zero import ZeroRedundancyOptimizer
 
 __all__ = ["DistributedDataParallel", "Group", "SyncBatchNorm", "ZeroRedundancyOptimizer", "init"]
+
+_name_all(globals())
