@@ -26,7 +26,7 @@ from tinymp.precision import store, widen
 
 from . import images, report, stopping
 from .frechet import FrechetDistance
-from .mnist import loss_scaler, natural, positive, rate
+from .options import loss_scale, loss_scaler, natural, positive, rate
 
 LATENT = 100  # numbers from which the generator makes a picture (Radford et al., 2015, like the next two)
 SLOPE = 0.2  # of the leaky ReLUs
@@ -380,11 +380,7 @@ def parser() -> argparse.ArgumentParser:
     policies = [name.lower() for name in mp.POLICIES if name != "FP32"]
     p.add_argument("--policy", choices=policies, default="mixed", help="what to compare with FP32 (default: mixed)")
     p.add_argument(
-        "--loss-scale",
-        type=loss_scaler,
-        default="dynamic",
-        metavar="S",
-        help="none, a number, or dynamic (the default)",
+        "--loss-scale", type=loss_scale, default="dynamic", metavar="S", help="none, a number, or dynamic (the default)"
     )
     length = p.add_mutually_exclusive_group()
     length.add_argument("--steps", type=positive, default=2000, help="iterations of each run (default: 2000)")
@@ -442,7 +438,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
     for seed in range(options.seed, options.seed + options.seeds):
         for name, used, scaler in (
             ("fp32", mp.FP32, optim.NoLossScaler()),
-            (options.policy, policy, copy.deepcopy(options.loss_scale)),
+            (options.policy, policy, loss_scaler(options.loss_scale)),
         ):
             if stopping.asked():
                 break

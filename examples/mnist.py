@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import pathlib
 import statistics
 import time
@@ -22,6 +21,7 @@ import tinymp as mp
 from tinymp import nn, ops, optim
 
 from . import datasets, report, stopping
+from .options import loss_scale, loss_scaler, natural, positive, rate
 
 
 def cnn(channels: int, height: int, width: int, classes: int) -> nn.Module:
@@ -109,54 +109,13 @@ def accuracy(model: nn.Module, images: mp.Tensor, labels: np.ndarray, batch: int
     return float(sum(hits)) / len(labels)
 
 
-def loss_scaler(text: str) -> optim.LossScaler:
-    """The scaler that an option names: "none", "dynamic", or a number."""
-    if text == "none":
-        return optim.NoLossScaler()
-    if text == "dynamic":
-        return optim.DynamicLossScaler()
-    try:
-        return optim.StaticLossScaler(float(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected none, dynamic or a positive number, got {text!r}") from None
-
-
-def rate(text: str) -> float:
-    """A positive, finite number, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
-    return value
-
-
-def natural(text: str) -> int:
-    """An integer of at least 0, for argparse."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, got {text!r}")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    """A positive integer, for argparse."""
-    if natural(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
-    return int(text)
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="python -m examples.mnist", description=__doc__.split("\n\n")[0])
     policies = [name.lower() for name in mp.POLICIES if name != "FP32"]
     p.add_argument("--policy", choices=policies, default="mixed", help="what to compare with FP32 (default: mixed)")
     p.add_argument(
-        "--loss-scale",
-        type=loss_scaler,
-        default="dynamic",
-        metavar="S",
-        help="none, a number, or dynamic (the default)",
+        "--loss-scale", type=loss_scale, default="dynamic", metavar="S", help="none, a number, or dynamic (the default)"
     )
     p.add_argument("--epochs", type=positive, default=20, help="passes over the training images (default: 20)")
     p.add_argument("--steps", type=positive, help="stop each run after this many steps")
@@ -198,7 +157,7 @@ def main(arguments: list[str] | None = None) -> dict[str, report.Run]:
     policy = mp.POLICIES[options.policy.upper()]
     runs = {"fp32": train(mp.FP32, optim.NoLossScaler(), data, options)}
     if not stopping.asked():
-        runs[options.policy] = train(policy, options.loss_scale, data, options)
+        runs[options.policy] = train(policy, loss_scaler(options.loss_scale), data, options)
     print(f"on the {options.device.upper()}:\n\n{report.table(runs)}")
     settings = report.settings_of(options)
     report.write_json(options.out / "report.json", runs, settings)

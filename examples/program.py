@@ -17,7 +17,7 @@ import tinymp as mp
 from tinymp import nn, optim
 
 from . import report, stopping, trials
-from .mnist import loss_scaler, natural, positive, rate
+from .options import loss_scale, natural, positive, rate
 
 
 class Task(abc.ABC):
@@ -163,7 +163,7 @@ def parser(task: type[Task], description: str) -> argparse.ArgumentParser:
     p.add_argument("--policy", choices=policies, default="mixed", help="what to compare with FP32 (default: mixed)")
     p.add_argument(
         "--loss-scale",
-        type=_scale,
+        type=loss_scale,
         metavar="S",
         help="none, a number, or dynamic (default: {loss_scale})".format(**usual),
     )
@@ -183,11 +183,6 @@ def parser(task: type[Task], description: str) -> argparse.ArgumentParser:
     p.add_argument("--resume", action="store_true", help="go on with the runs that --checkpoint has kept")
     p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs", task.name), help="where reports go")
     return p
-
-
-def _scale(text: str) -> str:
-    loss_scaler(text)  # or it says what is wrong
-    return text
 
 
 @stopping.noted()

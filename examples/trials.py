@@ -20,7 +20,7 @@ from tinymp.precision import MOVEMENT
 from tinymp.sparse import values_of
 
 from . import report, stopping
-from .mnist import loss_scaler
+from .options import loss_scaler
 
 MEASURE = 20  # gradients are looked at in every so many steps
 
