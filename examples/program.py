@@ -9,15 +9,14 @@ import abc
 import argparse
 import math
 import pathlib
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import tinymp as mp
 from tinymp import nn, optim
 
-from . import report, stopping, trials
-from .mnist import loss_scaler, natural, positive, rate
+from . import checkpoints, report, stopping, trials
+from .options import loss_scale, natural, positive, rate
 
 
 class Task(abc.ABC):
@@ -104,7 +103,7 @@ def run(
     seed: int,
     device: str,
     label: str = "",
-    checkpoint: trials.Checkpoint | None = None,
+    checkpoint: checkpoints.Checkpoint = checkpoints.NOWHERE,
 ) -> tuple[trials.Trial, nn.Module]:
     """Train a model, and judge it. The seed fixes weights, batches and dropout, whatever the policy."""
     mp.manual_seed(seed)
@@ -141,18 +140,10 @@ def plans(task: Task, options: argparse.Namespace) -> dict[str, Plan]:
     return found
 
 
-def checkpoint(task: Task, label: str, plan: Plan, options: argparse.Namespace) -> trials.Checkpoint | None:
+def checkpoint(task: Task, label: str, plan: Plan, options: argparse.Namespace) -> checkpoints.Checkpoint:
     """Where a run is kept, if at all."""
-    if options.checkpoint is None:
-        return None
-    path = options.checkpoint / f"{re.sub('[^a-z0-9_]+', '-', label)}.safetensors"
-    own = {name: str(value) for name, value in vars(options).items() if name not in (*OTHERS, *task.shown)}
-    own |= {"policy": plan.setting.policy.name, "loss_scale": plan.setting.scale, "seed": str(plan.seed)}
-    return trials.Checkpoint(path, options.every, options.resume, own)
-
-
-# The options that are not those of one run
-OTHERS = ("out", "checkpoint", "resume", "every", "device", "compare", "seeds")
+    own = {"policy": plan.setting.policy.name, "loss_scale": plan.setting.scale, "seed": plan.seed}
+    return checkpoints.of(options, label, without=task.shown, **own)
 
 
 def parser(task: type[Task], description: str) -> argparse.ArgumentParser:
@@ -163,7 +154,7 @@ def parser(task: type[Task], description: str) -> argparse.ArgumentParser:
     p.add_argument("--policy", choices=policies, default="mixed", help="what to compare with FP32 (default: mixed)")
     p.add_argument(
         "--loss-scale",
-        type=_scale,
+        type=loss_scale,
         metavar="S",
         help="none, a number, or dynamic (default: {loss_scale})".format(**usual),
     )
@@ -178,16 +169,9 @@ def parser(task: type[Task], description: str) -> argparse.ArgumentParser:
     p.add_argument(
         "--device", default="auto", help="where to train: cpu, gpu, or auto (the default), the GPU where one works"
     )
-    p.add_argument("--checkpoint", type=pathlib.Path, metavar="DIR", help="keep each run in a file of this folder")
-    p.add_argument("--every", type=positive, default=100, help="steps between two checkpoints (default: 100)")
-    p.add_argument("--resume", action="store_true", help="go on with the runs that --checkpoint has kept")
+    checkpoints.add_options(p)
     p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs", task.name), help="where reports go")
     return p
-
-
-def _scale(text: str) -> str:
-    loss_scaler(text)  # or it says what is wrong
-    return text
 
 
 @stopping.noted()
@@ -198,15 +182,10 @@ def main(task: type[Task], p: argparse.ArgumentParser, arguments: list[str] | No
     try:
         options.device = mp.default_device() if options.device == "auto" else options.device
         mp.backend.get(options.device)
-        if options.resume and options.checkpoint is None:
-            raise ValueError("--resume goes on with what --checkpoint DIR has kept: name the folder")
-        for folder in filter(None, (options.out, options.checkpoint)):
-            folder.mkdir(parents=True, exist_ok=True)
+        options.out.mkdir(parents=True, exist_ok=True)
         work = task(options)
         planned = plans(work, options)
         kept = {label: checkpoint(work, label, plan, options) for label, plan in planned.items()}
-        for one in filter(None, kept.values()):
-            one.check()
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         p.error(str(error))
     print(work.about)

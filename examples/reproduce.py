@@ -31,7 +31,7 @@ import tinymp as mp
 from tinymp import writing
 
 from . import report, sequences, table1, table2, trials
-from .mnist import natural, positive
+from .options import natural, positive
 
 TABLES: dict[str, Any] = {"table1": table1, "table2": table2}
 TABLES |= {table.name: table for table in (sequences.TABLE3, sequences.FIGURE4, sequences.FIGURE5)}

@@ -24,7 +24,7 @@ import tinymp as mp
 from tinymp import data, models, nn, optim
 
 from . import program, trials, verses
-from .mnist import positive
+from .options import positive
 
 SHOWN, DRAWN = 10, 3  # translations that are printed, and those of which the attention is drawn
 AT_ONCE = 64  # sentences that are translated together

@@ -7,9 +7,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -20,7 +20,8 @@ from tinymp.precision import MOVEMENT
 from tinymp.sparse import values_of
 
 from . import report, stopping
-from .mnist import loss_scaler
+from .checkpoints import NOWHERE, Checkpoint
+from .options import loss_scaler
 
 MEASURE = 20  # gradients are looked at in every so many steps
 
@@ -73,9 +74,20 @@ class Trial(report.Run):
         return statistics.fmean(share for _, share in self.zero_shares) if self.zero_shares else float("nan")
 
     def as_dict(self) -> dict[str, Any]:
-        """For the JSON: of the curve, means over 50 parts."""
+        """For the JSON: of the curve, means over 50 parts, and how many steps it has."""
         parts = np.array_split(self.curve, min(50, max(len(self.curve), 1)))
-        return {**super().as_dict(), "curve": [round(float(part.mean()), 4) for part in parts if len(part)]}
+        means = [round(float(part.mean()), 4) for part in parts if len(part)]
+        return {**super().as_dict(), "curve": means, "ran": len(self.curve)}
+
+    @classmethod
+    def from_dict(cls, entry: dict[str, Any]) -> Trial:
+        """The inverse, but that the curve has the means. Further items do not matter; KeyError where one is missing."""
+        nan = float("nan")
+        numbers = {f.name for f in fields(cls) if f.type == "float"}
+        values = {f.name: nan if entry[f.name] is None and f.name in numbers else entry[f.name] for f in fields(cls)}
+        means = np.array([nan if mean is None else mean for mean in entry["curve"]])
+        lengths = [len(part) for part in np.array_split(np.arange(entry["ran"]), max(len(means), 1))]
+        return cls(**{**values, "curve": np.repeat(means, lengths[: len(means)]).tolist()})
 
 
 class Zeros(mp.Observer):
@@ -93,35 +105,6 @@ class Zeros(mp.Observer):
                 self.zeros += dx.size - int(mp.backend.of(dx).xp.count_nonzero(dx))
 
 
-class Checkpoint(NamedTuple):
-    """Where a run is kept, after every so many steps and at its end; whether it begins with what is kept there.
-
-    options: of the run, by name: those of a run that goes on must be the same.
-    """
-
-    path: Path
-    every: int
-    resume: bool
-    options: dict[str, str]
-
-    def check(self) -> None:
-        """ValueError where a run with other options is kept; where none is, a new one begins."""
-        kept = mp.load(self.path)["options"] if self.resume and self.path.exists() else self.options
-        differ = [name for name in {**self.options, **kept} if kept.get(name) != self.options.get(name)]
-        if differ:
-            said = ", ".join(f"{name} {kept.get(name)}, not {self.options.get(name)}" for name in differ)
-            raise ValueError(f"the run in {self.path} had {said}: give it the same options, or leave --resume out")
-
-    def load(self, run: Trial, **parts: Any) -> None:
-        """Put run and parts where they were, where a run is kept."""
-        if self.resume and self.path.exists():
-            vars(run).update(mp.load(self.path, **parts)["run"])
-
-    def save(self, run: Trial, **parts: Any) -> None:
-        """Write all that it takes to go on."""
-        mp.save(self.path, **parts, run=vars(run), options=self.options)
-
-
 def train(
     model: nn.Module,
     policy: mp.Policy,
@@ -135,7 +118,7 @@ def train(
     watch: Callable[[int], AbstractContextManager] = nullcontext,
     size_of: Callable[[Any], int] = lambda batch: len(batch[0]),
     name: str = "",
-    checkpoint: Checkpoint | None = None,
+    checkpoint: Checkpoint = NOWHERE,
     carried: dict[str, Any] | None = None,
 ) -> Trial:
     """Train `model`, which `policy` has cast, for `steps` batches.
@@ -153,12 +136,11 @@ def train(
     falling = optim.CosineAnnealingLR(optimizer, T_max=max(steps - warm_up, 1))
     schedule = optim.SequentialLR(optimizer, [rising, falling], milestones=[warm_up])
     parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "schedule": schedule, **(carried or {})}
-    if checkpoint is not None:
-        checkpoint.load(run, **parts)
+    checkpoint.load(run, **parts)
     done = len(run.curve)
     batches = itertools.islice(batches, done, None)
     with mp.use(policy), tqdm(total=steps, initial=done, desc=name, disable=None if name else True) as bar:
-        for step in range(done, done if run.stopped else steps):
+        for step in range(done, steps):
             before = time.perf_counter()
             batch = next(batches)
             run.waited += time.perf_counter() - before
@@ -201,15 +183,14 @@ def train(
             bar.set_postfix(loss=f"{run.curve[-1]:.3f}", scale=f"{scaler.get_scale():g}", refresh=False)
             if stopping.asked():
                 break
-            if checkpoint is not None and (step + 1) % checkpoint.every == 0:
-                checkpoint.save(run, **parts)
-    if times:
+            checkpoint.save(run, **parts)
+    if run.curve:
         run.loss = statistics.fmean(run.curve[-50:])
+    if times:
         run.ms_per_step = 1000 * statistics.median(times)
         run.per_second = run.units / run.elapsed
     run.loss_scale = scaler.get_scale()
-    if checkpoint is not None:
-        checkpoint.save(run, **parts)
+    checkpoint.save(run, now=True, **parts)
     run.stopped = run.stopped or stopping.asked()  # not what is kept: that run goes on
     return run
 

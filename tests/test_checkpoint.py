@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from tinymp import nn, ops, optim
+from tinymp import checkpoint, nn, ops, optim
 
 safetensors = pytest.importorskip("safetensors.numpy")
 safe_open = pytest.importorskip("safetensors").safe_open
@@ -137,7 +137,7 @@ FILES = {
     ),
     "NaN": (
         lambda path: mp.save(path, first=nn.Linear(1, 1), model={"weight": np.full((3, 2), np.nan, "f")}),
-        r"`model/weight` in .*run to be finite, got 6 of 6 that are infinite or NaN",
+        r"run: expected the numbers of `model/weight` to be finite, got 6 of 6 that are infinite or NaN",
     ),
     "another model": (
         lambda path: mp.save(path, first=nn.Linear(1, 1), model=nn.Linear(2, 4)),
@@ -169,6 +169,44 @@ def test_missing_parts_and_files(tmp_path):
 def test_what_is_not_finite_may_be_kept_beside(tmp_path):
     mp.save(tmp_path / "run", curve=[float("nan")], losses=np.array([np.inf]))
     assert np.isinf(mp.load(tmp_path / "run")["losses"]).all()
+
+
+def test_a_run_that_has_diverged_is_not_written_over_a_good_one(tmp_path):
+    model, path = nn.Linear(2, 3), tmp_path / "run"
+    mp.save(path, model=model)
+    before = path.read_bytes()
+    model.bias.write(np.array([1, np.inf, np.nan], "f"))
+    with pytest.raises(FloatingPointError, match=r"save: .*`model/bias` to be finite, got 2 of 3 .*run stays what it"):
+        mp.save(path, model=model)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["PCG64", "MT19937", "Philox", "SFC64"])
+def test_numpys_generators(kind, tmp_path):
+    random, other = (np.random.Generator(getattr(np.random, kind)(seed)) for seed in (0, 1))
+    random.integers(0, 10, 3, "i4")  # leaves half of 64 bits for the next call
+    mp.save(tmp_path / "run", moves=random)
+    expected = random.integers(0, 10, 3, "i4").tolist(), random.random()
+    assert mp.load(tmp_path / "run", moves=other) == {}
+    assert (other.integers(0, 10, 3, "i4").tolist(), other.random()) == expected
+    foreign = np.random.Generator(np.random.PCG64DXSM())
+    before = foreign.bit_generator.state
+    with pytest.raises(ValueError, match=r"load: `moves` of .*run"):
+        mp.load(tmp_path / "run", moves=foreign)
+    assert foreign.bit_generator.state == before
+
+
+def test_what_is_small_can_be_read_alone(tmp_path):
+    path = tmp_path / "run"
+    mp.save(path, model=nn.Linear(2, 3), options={"lr": 0.1, "names": ("a", "b")}, curve=[np.ones(3)])
+    path.write_bytes(path.read_bytes()[:-1] + b"!")  # arrays are not looked at
+    mp.manual_seed(1)
+    state = mp.backend.get_rng_state()
+    assert checkpoint.peek(path) == {"options": {"lr": 0.1, "names": ("a", "b")}}
+    same(state, mp.backend.get_rng_state())
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="run to be a checkpoint of tinymp"):
+        checkpoint.peek(path)
 
 
 # -------------------------------------------------------------------------------------------- the checkpoints of a loop

