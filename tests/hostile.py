@@ -13,7 +13,7 @@ import numpy as np
 
 import around
 import tinymp as mp
-from tinymp import data, models, nn, ops, optim
+from tinymp import data, models, nn, ops, optim, parallel
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "x": lambda: mp.ones(2, 3),
@@ -47,6 +47,9 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "sampler": lambda: data.BucketBatchSampler([1, 2], 1, seed=0),
     "gpt": lambda: models.GPT(5, 6, 4, 1, 2),
     "nmt": lambda: models.NMT(5, 5, 3, 2),
+    "group": parallel.Group,
+    "ddp": lambda: parallel.DistributedDataParallel(around.a_model(), parallel.Group()),
+    "zero": lambda: parallel.ZeroRedundancyOptimizer(_with_gradients(), optim.SGD, parallel.Group(), lr=0.1),
     "kept": lambda: mp.Checkpointer("runs", model=around.a_model()),
 }
 
@@ -84,6 +87,7 @@ def _fixed() -> dict[str, Any]:
         "optim": optim,
         "data": data,
         "models": models,
+        "parallel": parallel,
         "tensor": mp.tensor,
         "Tensor": mp.Tensor,
         "entered": entered,
@@ -100,7 +104,7 @@ def names() -> Names:
 
 # ---------------------------------------------------------------------------------------------- what has to be called
 
-HOMES = {"ops": ops, "nn": nn, "init": nn.init, "optim": optim, "data": data, "models": models, "mp": mp}
+HOMES = {"ops": ops, "nn": nn, "init": nn.init, "optim": optim, "data": data, "models": models, "parallel": parallel, "mp": mp}
 
 
 @functools.cache
@@ -166,7 +170,8 @@ def called(call: str, names: Names) -> str:
     if subscript:
         return "Tensor.__getitem__" if isinstance(x, mp.Tensor) else ""
     if inspect.ismethod(x):
-        cls = next(cls for cls in type(x.__self__).__mro__ if x.__name__ in vars(cls))
+        own = x.__self__ if isinstance(x.__self__, type) else type(x.__self__)
+        cls = next(cls for cls in own.__mro__ if x.__name__ in vars(cls))
         x = vars(cls)[x.__name__]
     elif isinstance(x, nn.Module):
         x = type(x)

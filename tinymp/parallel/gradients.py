@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import flag, number
+from ..arguments import flag, instance, number
 from ..autograd import Array, Op
 from ..dtypes import NAMES, float16, float32
 from ..events import Exchange, Observer, here, observe, running, tell
 from ..graph import uses
 from ..info import __version__
+from ..nn.module import Module
 from ..parameter import Parameter
 from ..precision import scatter_add, store, widen
 from ..sparse import SparseRows, accumulate, summable
@@ -74,7 +75,7 @@ class DistributedDataParallel(Observer):
 
     def __init__(self, model: Any, group: Group, bucket_cap_mb: float = 25.0, *, allow_missing: bool = False) -> None:
         where = type(self).__name__
-        self.model, self.group = model, group
+        self.model, self.group = instance(where, "model", model, Module), instance(where, "group", group, Group)
         self.cap = number(where, "bucket_cap_mb", bucket_cap_mb, 0, above=True) * (1 << 20)
         self.allow_missing = flag(where, "allow_missing", allow_missing)
         self.params: list[Parameter] = [p for p in model.parameters() if p.requires_grad]

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import choice
-from ..autograd import Array
+from ..arguments import choice, integers, number
+from ..autograd import Array, type_name
 from ..events import here
 
 HOW = ("sum", "min", "max")
@@ -80,17 +80,25 @@ class Group:
     def all_reduce(self, x: Array, how: str = "sum") -> None:
         """The sum (or "min", "max") of all processes' x, in place and in x's dtype; the same bits in each.
 
-        x is contiguous. A sum in FP16 is rounded at every addition.
+        x: a contiguous array. A sum in FP16 is rounded at every addition.
         """
         choice("all_reduce", "how", how, HOW)
+        self._require("all_reduce", x)
         self.start("all_reduce", x, how).wait()
 
     def broadcast(self, x: Array, root: int = 0) -> None:
         """x of the process with rank `root`, in place, in all. x: contiguous, of one shape and dtype everywhere."""
+        (root,) = integers("broadcast", "root", root, 1, 0)
+        if root >= self.size:
+            raise ValueError(f"broadcast: expected `root` to be one of {self.size} processes, got {root}")
+        self._require("broadcast", x)
         self.start("broadcast", x, root).wait()
 
     def all_gather(self, x: Array) -> list[Array]:
         """x of every process, by rank. The first axis may have another length in each."""
+        self._require("all_gather", x)
+        if not x.ndim:
+            raise ValueError("all_gather: expected `x` to have an axis, got shape ()")
         if self.size == 1:
             return [x]
         xp = backend.of(x).xp
@@ -103,17 +111,33 @@ class Group:
         self.start("all_gather", padded).wait()
         return [rows[:n] for rows, n in zip(padded, lengths)]
 
+    def _require(self, op: str, x: Any) -> None:
+        kind = backend.get(self.device).xp.ndarray
+        if not isinstance(x, kind) or not x.flags.c_contiguous:
+            got = "one with gaps" if isinstance(x, kind) else type_name(x)
+            raise TypeError(f"{op}: expected `x` to be a contiguous array on the {self.device}, got {got}")
+
     # ---- anything that JSON can say
 
     def tell(self, value: Any) -> list[Any]:
         """What every process told, by rank: numbers, strings, lists and dicts of them, None."""
-        x = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        try:
+            x = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"tell: expected `value` to be what JSON can say: {error}") from None
         told = self.all_gather(backend.get(self.device).asarray(x))
         return [json.loads(backend.to_cpu(one).tobytes()) for one in told]
 
     def first(self, where: str, **values: Any) -> None:
         """ValueError, in every process, if one has another value than rank 0; it names the process and the value."""
-        for rank, told in enumerate(found := self.tell(values)):
+        if not isinstance(where, str):
+            raise TypeError(f"first: expected `where` to be text, got {where!r}")
+        try:
+            found = self.tell(values)
+        except TypeError:
+            name = next(name for name, value in values.items() if not _sayable(value))
+            raise TypeError(f"first: expected `{name}` to be what JSON can say") from None
+        for rank, told in enumerate(found):
             for name, value in told.items():
                 if value != found[0][name]:
                     at, ours, theirs = _difference(found[0][name], value)
@@ -133,6 +157,9 @@ class Group:
 
     def mean(self, value: float, weight: float = 1.0) -> float:
         """The mean of all processes' values, such as losses; weight: of this process's, such as its number of items."""
+        if not isinstance(value, (int, float, np.number)):  # NaN is a mean, too
+            raise TypeError(f"mean: expected `value` to be a number, got {value!r}")
+        weight = number("mean", "weight", weight, 0)
         both = backend.get(self.device).asarray(np.array([value * weight, weight]))
         self.all_reduce(both)
         total, weights = backend.to_cpu(both).tolist()
@@ -151,6 +178,13 @@ class Pending:
 
     def wait(self) -> None:
         """Until the array holds the result. On a GPU the stream waits, not the host."""
+
+
+def _sayable(value: Any) -> bool:
+    try:
+        return bool(json.dumps(value))
+    except (TypeError, ValueError):
+        return False
 
 
 def _difference(ours: Any, theirs: Any) -> tuple[str, Any, Any]:

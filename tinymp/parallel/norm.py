@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import backend
+from ..arguments import instance
 from ..autograd import Array
 from ..events import here
 from ..nn.module import Module
@@ -115,7 +116,7 @@ class SyncBatchNorm(Layer):
     @classmethod
     def convert_sync_batchnorm(cls, module: Module) -> Module:
         """`module` with every batch norm in it replaced by one of this class that has its parameters and buffers."""
-        if isinstance(module, Layer):
+        if isinstance(instance("convert_sync_batchnorm", "module", module, Module), Layer):
             new = cls(module.num_features, affine=False, track_running_stats=False)
             vars(new).update(vars(module))
             return new

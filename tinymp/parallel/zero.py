@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import same_keys
+from ..arguments import instance, same_keys
 from ..optim.optimizer import Optimizer
 from ..optim.result import PendingResult, StepResult
 from ..parameter import Parameter, replace
@@ -35,7 +35,8 @@ class ZeroRedundancyOptimizer(Optimizer):
     def __init__(self, params: Any, optimizer_class: type[Optimizer], group: Group, **options: Any) -> None:
         if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer)):
             raise TypeError(f"ZeroRedundancyOptimizer: expected a class of tinymp.optim, got {optimizer_class!r}")
-        self.optimizer, self.group = optimizer_class(params, **options), group
+        self.group = instance("ZeroRedundancyOptimizer", "group", group, Group)
+        self.optimizer = optimizer_class(params, **options)
         self.owner: dict[Parameter, int] = {}
         self._assign()
 
