@@ -89,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--batch", type=positive, help="per step (default: the table's)")
     p.add_argument("--jobs", type=positive, default=2, help="runs side by side, each on one core (default: 2)")
     p.add_argument("--device", default="auto", help="cpu, gpu, or auto (the default), the GPU where one works")
+    p.add_argument("--resume", action="store_true", help="run only what is not yet in the JSON of --out")
     p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/reproduce"), help="default: runs/reproduce")
     return p
 
@@ -102,18 +103,43 @@ def main(arguments: list[str] | None = None) -> None:
         mp.backend.get(options.device)
         options.out.mkdir(parents=True, exist_ok=True)
         wanted = {t: list(cells(t, options)) for t in (TABLES if options.table == "all" else [options.table])}
+        kept = {t: read(options.out / f"{t}.json", todo) if options.resume else {} for t, todo in wanted.items()}
         for table, source, batch in {(c.table, c.source, c.batch): None for todo in wanted.values() for c in todo}:
             TABLES[table].check(source, batch)
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         p.error(str(error))
     for table, todo in wanted.items():
-        done: dict[Cell, trials.Trial] = {}
-        for cell, trial in finished(todo, options.jobs):
+        done = kept[table]
+        if done:
+            print(f"{table}: {len(done)} of {len(todo)} runs are in {options.out / f'{table}.json'}")
+            write(table, done, options)
+        for cell, trial in finished([cell for cell in todo if cell not in done], options.jobs):
             done[cell] = trial
             write(table, done, options)
         print(f"\n{(options.out / f'{table}.md').read_text()}")
         TABLES[table].draw(options.out, done)
         print(f"wrote {table}.md, {table}.json and pictures to {options.out}")
+
+
+def read(path: pathlib.Path, todo: list[Cell]) -> dict[Cell, trials.Trial]:
+    """The runs of a JSON that `write` has written, if it is there. ValueError where it is none, or has runs that are
+    not `todo`: they would be lost, or stand beside runs with other settings in one row.
+    """
+    if not path.exists():
+        return {}
+    try:
+        entries = json.loads(path.read_text("utf-8"))["runs"]
+        found = {Cell(*(entry[name] for name in Cell._fields)): trials.Trial.from_dict(entry) for entry in entries}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"--resume: expected {path} to be the JSON of a table: {type(error).__name__}: {error}"
+        ) from error
+    if others := found.keys() - set(todo):
+        raise ValueError(
+            f"--resume: {path} has {len(others)} runs that are not among those to do, such as {min(others)}: give it "
+            "the same options (more seeds are fine), or another --out"
+        )
+    return found
 
 
 def finished(todo: list[Cell], jobs: int) -> Iterator[tuple[Cell, trials.Trial]]:
@@ -232,7 +258,7 @@ def command(options: argparse.Namespace, table: str) -> str:
     said = [
         f"--{name} {' '.join(map(shlex.quote, value)) if isinstance(value, list) else value}"
         for name, value in vars(options).items()
-        if name not in ("table", "out", "device", "jobs") and value != getattr(default, name)
+        if name not in ("table", "out", "device", "jobs", "resume") and value != getattr(default, name)
     ]
     return " ".join([f"python -m examples.reproduce {table}", *said])
 

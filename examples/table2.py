@@ -190,7 +190,7 @@ def draw_gradients(path: Path, counted: dict[str, dict]) -> None:
         for one, (name, kept) in zip(axes.flat, counted.items()):
             run = report.Run(policy="FP32", gradient_exponents=kept["exponents"], zero_gradients=kept["zeros"])
             report.draw_exponents(one, {"FP32": run})
-            lost = ", ".join(f"{shares['zero']:.2%} at S = {scale:g}" for scale, shares in kept["lost"].items())
+            lost = ", ".join(f"{shares['zero']:.2%} at S = {float(scale):g}" for scale, shares in kept["lost"].items())
             one.set_title(f"{name}, activation gradients in FP32\nzero in FP16, of those not zero: {lost}", fontsize=10)
             one.set(ylabel="share of all activation gradients, %")
             one.legend(loc="center right", fontsize=9)

@@ -88,6 +88,16 @@ def test_table2(digits, tmp_path, here, monkeypatch, capsys):
     for picture in ("table2", "figure3", "boxes"):
         assert (tmp_path / "out" / f"{picture}.png").read_bytes()[:4] == b"\x89PNG"
 
+    # the same pictures are drawn from what is written
+    before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir() if p.suffix in (".json", ".png")}
+    monkeypatch.setattr(reproduce, "run", lambda cell: pytest.fail(f"{cell} again"))
+    reproduce.main(["table2", "--data", str(digits), *few(tmp_path, "--steps", "1", "--batch", "2"), "--resume"])
+    assert "table2: 8 of 8 runs are in" in capsys.readouterr().out
+    for name, content in before.items():
+        if name.endswith("png"):
+            assert (tmp_path / "out" / name).read_bytes() == content, name
+    assert json.loads((tmp_path / "out" / "table2.json").read_text())["runs"] == written["runs"]
+
 
 def test_table3(tmp_path, here, monkeypatch, capsys):
     pytest.importorskip("espeakng_loader")
@@ -124,6 +134,64 @@ def test_figure5(tmp_path, capsys):
     ]
     assert all(1 < run["score"] < 100 and run["zero_shares"] for run in runs)
     assert (tmp_path / "out" / "figure5.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.fixture
+def ran(here, monkeypatch, digits):
+    """The cells that are run, in order; without training, and with the seed as what there is to tell."""
+    cells = []
+
+    def run(cell):
+        if len(cells) == 4:
+            raise MemoryError
+        cells.append(cell)
+        return trials.Trial(score=cell.seed / 10, curve=[1.0, 2.0], policy="FP32", zero_shares=[(0, 0.5)])
+
+    monkeypatch.setattr(reproduce, "run", run)
+    return cells
+
+
+def test_what_is_finished_is_not_run_again(ran, digits, tmp_path, capsys):
+    arguments = ["table1", "--data", str(digits), "--networks", "AlexNet", *few(tmp_path)]
+    path = tmp_path / "out" / "table1.json"
+    with pytest.raises(MemoryError):
+        reproduce.main([*arguments, "--seeds", "2"])
+    assert len(ran) == 4 == len(json.loads(path.read_text())["runs"])
+    first = ran[:]
+    ran.clear()
+    reproduce.main([*arguments, "--seeds", "2", "--resume"])
+    assert len(ran) == 2 and not set(ran) & set(first)
+    assert "table1: 4 of 6 runs are in" in capsys.readouterr().out
+    assert {r["seed"]: r["score"] for r in json.loads(path.read_text())["runs"]} == {0: 0, 1: 0.1}
+    assert "--resume" not in (tmp_path / "out" / "table1.md").read_text()
+    for more, message in (
+        (["--steps", "3"], "has 6 runs that are not among those to do"),
+        (["--seeds", "1"], "has 3 runs that are not among those to do, such as Cell(table='table1', name='AlexNet'"),
+    ):
+        ran.clear()
+        before = path.read_bytes()
+        with pytest.raises(SystemExit):
+            reproduce.main([*arguments, *more, "--resume"])
+        assert message in capsys.readouterr().err and not ran and path.read_bytes() == before
+    for content in ('{"runs": [{}]}', "[", "[]"):
+        path.write_text(content)
+        with pytest.raises(SystemExit):
+            reproduce.main([*arguments, "--resume"])
+        assert "table1.json to be the JSON of a table" in capsys.readouterr().err
+    ran.clear()
+    reproduce.main([*arguments])
+    assert len(ran) == 3
+
+
+@pytest.mark.parametrize("steps", [0, 1, 49, 120])
+def test_a_trial_comes_back_from_its_json(steps):
+    trial = trials.Trial(score=0.5, loss_scale=8.0, curve=[0.1 * i for i in range(steps)], stopped="it diverged")
+    trial.zero_shares, trial.kept = [(0, 0.25)], {"found": [1]}
+    entry = json.loads(json.dumps({**trial.as_dict(), "seed": 0}))
+    again = trials.Trial.from_dict(entry)
+    assert {**again.as_dict(), "seed": 0} == {**entry, "zero_shares": [[0, 0.25]]}
+    assert np.isnan([again.loss, again.accuracy]).all() and again.zeros == 0.25
+    np.testing.assert_allclose(again.curve, trial.curve, atol=0.25)  # a mean is over at most three steps
 
 
 def test_the_mean_and_the_spread_of_a_row(digits, tmp_path):
