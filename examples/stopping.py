@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 _asked: signal.Signals | None = None
 
@@ -38,9 +39,10 @@ def noted() -> Iterator[None]:
         _asked = None
 
 
-def asked() -> str | None:
-    """The name of the signal that has come, if one has."""
-    return _asked.name if _asked else None
+def asked(group: Any = None) -> str | None:
+    """The name of the signal that has come, if one has; with a group, to any of its processes."""
+    name = _asked.name if _asked else None
+    return name if group is None else group.agreed(name)[0]
 
 
 def code() -> int:

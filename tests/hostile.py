@@ -104,7 +104,16 @@ def names() -> Names:
 
 # ---------------------------------------------------------------------------------------------- what has to be called
 
-HOMES = {"ops": ops, "nn": nn, "init": nn.init, "optim": optim, "data": data, "models": models, "parallel": parallel, "mp": mp}
+HOMES = {
+    "ops": ops,
+    "nn": nn,
+    "init": nn.init,
+    "optim": optim,
+    "data": data,
+    "models": models,
+    "parallel": parallel,
+    "mp": mp,
+}
 
 
 @functools.cache
@@ -172,7 +181,7 @@ def called(call: str, names: Names) -> str:
     if inspect.ismethod(x):
         own = x.__self__ if isinstance(x.__self__, type) else type(x.__self__)
         cls = next(cls for cls in own.__mro__ if x.__name__ in vars(cls))
-        x = vars(cls)[x.__name__]
+        x = getattr(vars(cls)[x.__name__], "__func__", vars(cls)[x.__name__])
     elif isinstance(x, nn.Module):
         x = type(x)
     return next((name for name, y in public().items() if y is x), "")

