@@ -93,7 +93,19 @@ def a_policy(d: Dice) -> mp.Policy:
 
 
 def a_path(d: Dice) -> str:
-    return d.random.choice(("new", "there.safetensors", "run.safetensors", "folder", "missing/a", "text", "pictures"))
+    return d.random.choice(
+        (
+            "new",
+            "there.safetensors",
+            "run.safetensors",
+            "folder",
+            "missing/a",
+            "text",
+            "idx",
+            "pictures",
+            "pictures/a/0.ppm",
+        )
+    )
 
 
 def write_files() -> None:
@@ -103,7 +115,8 @@ def write_files() -> None:
     for folder in ("folder", "pictures/a"):
         Path(folder).mkdir(parents=True)
     Path("text").write_text(json.dumps({"no": "checkpoint"}))
-    Path("pictures/a/0.png").write_bytes(b"\x89PNG")
+    Path("pictures/a/0.ppm").write_bytes(b"P6 2 1 255\n......")
+    Path("idx").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 5, 6]))
     mp.save_weights("there.safetensors", a_model())
     mp.save("run.safetensors", model=a_model(), step=3)
 
@@ -140,7 +153,7 @@ BY_NAME: dict[str, Callable[[Dice], Any]] = {
         "sequences": lambda d: [d.tensor((d.small(1, 3), 2), "float32") for _ in range(d.small(0, 3))],
         "tensors": lambda d: d.tensor((d.small(2, 3), 2)),
         "generator": lambda d: d.random.choice((None, np.random.default_rng(0))),
-        "seed": lambda d: d.small(0, 9),
+        "seed": lambda d: d.random.choice((None, None, 3)),
         "sampler": lambda d: d.random.choice((None, [0, 1])),
         "batch_sampler": lambda d: d.random.choice((None, [[0, 1], [2]])),
         "num_workers prefetch": lambda d: 0,
@@ -178,6 +191,7 @@ FITTING: dict[tuple[str, str], Callable[[Dice], Any]] = {
        for name in vars(nn.init)},
     ("mp.tensor", "data"): lambda d: d.random.choice((1, [1.0, 2.0], d.tensor(), d.tensor().numpy(), [[1], [2, 3]])),
     ("mp.use", "policy"): a_policy,
+    **{(f"mp.Checkpointer.{name}", "step"): lambda d: d.small(0, 3) for name in ("save", "load", "path")},
     ("mp.device", "name"): lambda d: d.random.choice(("cpu", "meta", "gpu", "cuda")),
     ("mp.set_rng_state", "state"): lambda d: mp.get_rng_state(),
     ("mp.Policy", "state"): lambda d: "float32",

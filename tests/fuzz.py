@@ -181,7 +181,9 @@ class Dice:
         made = (
             around.FITTING.get((op, p.name)) or around.BY_NAME.get(p.name) if op.startswith(around.PREFIXES) else None
         )
-        if p.default is not p.empty and self.chance(0.8 if op.startswith("nn.") else 0.5):  # layers have many options
+        if p.default is not p.empty and self.chance(
+            0.8 if op.startswith(("nn.", *around.PREFIXES)) else 0.5
+        ):  # layers have many options
             return p.default
         value = self.shaped(op, p.name) if made is None else made(self)
         if value is not None:
@@ -393,11 +395,13 @@ def _arguments(d: Dice, name: str, f: Callable) -> tuple[tuple, dict[str, Any]]:
         elif p.kind is p.VAR_POSITIONAL:
             one = d.argument(op, p.replace(kind=p.POSITIONAL_ONLY))
             positional += one if isinstance(one, (tuple, list)) and d.chance(0.5) else [one]
-        elif p.name == "input" and d.shaped(op, "input") is None and d.chance(0.96):
+        elif (
+            p.name == "input" and not op.startswith(around.PREFIXES) and d.shaped(op, p.name) is None and d.chance(0.96)
+        ):
             positional.append(d.tensor())
         elif p.kind is not p.KEYWORD_ONLY:
             positional.append(d.argument(op, p))
-        elif d.chance(0.5):
+        elif p.default is p.empty or d.chance(0.5):
             options[p.name] = d.argument(op, p)
     return tuple(positional), options
 

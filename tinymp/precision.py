@@ -102,10 +102,10 @@ class Policy:
     def __post_init__(self) -> None:
         for field in ("storage", "accumulate", "reduce", "norm", "state", "exchange"):
             value = getattr(self, field)
-            if value is None or value not in FLOATING:  # None equals float64 in NumPy
+            if not isinstance(value, (str, type, np.dtype)) or value not in FLOATING:  # None equals float64 in NumPy
                 raise ValueError(f"Policy: expected {field} to be float16, float32 or float64, got {value!r}")
             object.__setattr__(self, field, np.dtype(value))
-        if self.rounding not in ("nearest", "stochastic"):
+        if not isinstance(self.rounding, str) or self.rounding not in ("nearest", "stochastic"):
             raise ValueError(f"Policy: expected rounding 'nearest' or 'stochastic', got {self.rounding!r}")
         for field in ("master", "tf32"):
             if not isinstance(value := getattr(self, field), bool):

@@ -297,16 +297,16 @@ def t(*shape, dtype="float32"):
         (lambda: ops.conv_transpose2d(t(1, 3, 4, 4), t(3, 3, 3, 3), output_padding=1), "output_padding below"),
         (lambda: ops.conv_transpose2d(t(1, 3, 1, 1), t(3, 3, 3, 3), padding=2), "leaves nothing"),
         (
-            lambda: ops.conv2d(t(1, 4, 3, 3), t(2, 4, 1, 1), stride=10**30),
+            lambda: ops.conv2d(t(1, 4, 3, 3), t(2, 4, 1, 1), stride=2**40),
             "conv2d: .* stride and dilation to be at",
         ),
-        (lambda: ops.conv_transpose1d(t(0, 3, 4), t(3, 3, 1), dilation=10**30), "dilation to be at most 1073741824"),
+        (lambda: ops.conv_transpose1d(t(0, 3, 4), t(3, 3, 1), dilation=2**40), "dilation to be at most 1073741824"),
         # at once, and not after a list of all its rows
         (lambda: ops.conv2d(t(1, 4, 5, 5), t(3, 4, 3, 3), padding=2**31), "conv2d: array is too big"),
     ],
 )
 def test_refused_values(call, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, MemoryError), match=message):
         call()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import listed, number
+from ..arguments import integer, listed, number
 from ..autograd import Array, type_name
 from ..backend import cpu
 from ..tensor import Tensor, array_of
@@ -108,7 +108,7 @@ def random_split(
         parts = [math.floor(n * fraction) for fraction in parts]
         for i in range(n - sum(parts)):
             parts[i % len(parts)] += 1
-    if any(not hasattr(k, "__index__") or k < 0 for k in parts) or sum(parts) != n:
+    if any(integer(k) is None or k < 0 for k in parts) or sum(parts) != n:
         raise ValueError(
             f"random_split: expected integers >= 0 whose sum is len(dataset) == {n}, got {parts}; "
             "or give fractions, such as [0.8, 0.2]"
@@ -147,7 +147,7 @@ def random_generator(op: str, generator: np.random.Generator | None, seed: int |
         return generator
     if seed is None:
         return np.random.default_rng(cpu.generator.integers(2**63))
-    if isinstance(seed, bool) or not hasattr(seed, "__index__") or seed < 0:
+    if integer(seed) is None or seed < 0:
         raise ValueError(f"{op}: expected `seed` to be a non-negative integer, got {seed!r}")
     return np.random.default_rng(seed)
 

@@ -18,9 +18,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arguments import choice, listed, refuse, same_keys, whole
+from ..arguments import choice, integer, listed, refuse, same_keys, whole
 from ..tensor import Tensor
-from .dataset import Subset, TensorDataset, in_epoch, item_numbers, random_generator, require_state, without_graph
+from .dataset import (
+    Subset,
+    TensorDataset,
+    in_epoch,
+    item_numbers,
+    length_of,
+    random_generator,
+    require_state,
+    without_graph,
+)
 
 
 class DataLoader:
@@ -88,8 +97,7 @@ class DataLoader:
         refuse("DataLoader", pin_memory=pin_memory)
         choice("DataLoader", "shuffle", shuffle, (False, True, None))
         choice("DataLoader", "drop_last", drop_last, (False, True))
-        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-            raise TypeError(f"DataLoader: expected `dataset` with a length and items, got {type(dataset).__name__}")
+        length_of("DataLoader", dataset)
         for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
             if given is not None and not (hasattr(given, "__len__") and hasattr(given, "__iter__")):
                 raise TypeError(
@@ -393,7 +401,7 @@ def _note(error: Exception, text: str) -> None:
 
 
 def _at_least(least: int, name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if integer(value) is None:
         raise TypeError(f"DataLoader: expected `{name}` to be an integer, got {value!r}")
     if value < least:
         raise ValueError(f"DataLoader: expected `{name}` to be at least {least}, got {value}")

@@ -84,7 +84,7 @@ def padding_share(lengths: Any, batches: Iterable[Sequence[int]]) -> float:
         lengths[item_numbers("padding_share", "batches", batch, len(lengths))]
         for batch in listed("padding_share", "batches", batches)
     ]
-    padded = sum(len(part) * longest for part in parts for longest in part.max(0).tolist())
+    padded = sum(len(part) * longest for part in parts if len(part) for longest in part.max(0).tolist())
     return 1 - sum(n for part in parts for n in part.ravel().tolist()) / padded if padded else 0.0
 
 

@@ -17,7 +17,7 @@ from .. import backend, ops
 from ..arguments import count, function, integers, number
 from ..autograd import type_name
 from ..grad_mode import no_grad
-from ..tensor import Tensor
+from ..tensor import Tensor, array_of
 
 Step = Callable[[np.ndarray, Any], tuple[Any, Any]]
 
@@ -118,7 +118,7 @@ def greedy_search(step: Step, state: Any, start: Sequence[int], *, end: int, max
 
 def _starts(op: str, start: Any) -> np.ndarray:
     """(B,), the tokens that sequences begin with."""
-    tokens = np.asarray(start.numpy() if isinstance(start, Tensor) else start)
+    tokens = np.asarray(start.numpy() if isinstance(start, Tensor) else array_of(op, start))
     if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
         raise TypeError(f"{op}: expected `start` to be a list of integers, got {start!r}")
     return np.asarray(tokens, int)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .. import ops
-from ..arguments import instance
+from ..arguments import flag, instance
 from ..nn import (
     AdaptiveAvgPool2d,
     AvgPool2d,
@@ -134,6 +134,7 @@ class GoogLeNet(Module):
     ) -> None:
         super().__init__()
         instance("GoogLeNet", "scale", scale, Scale)
+        flag("GoogLeNet", "aux_logits", aux_logits)
         a, b = scale.channels(64), scale.channels(192)
         self.stem = Sequential(
             _conv(in_channels, a, 7, 3, scale.stride(0)),
@@ -366,6 +367,7 @@ class InceptionV3(Module):
     ) -> None:
         super().__init__()
         instance("InceptionV3", "scale", scale, Scale)
+        flag("InceptionV3", "aux_logits", aux_logits)
         c = scale.channels
         self.Conv2d_1a_3x3 = BasicConv2d(in_channels, c(32), 3, scale.stride(0))
         self.Conv2d_2a_3x3 = BasicConv2d(c(32), c(32), 3)

@@ -36,7 +36,7 @@ class EmbeddingBag(Module):
         name = "EmbeddingBag"
         refuse_placement(name, device, dtype)
         refuse(name, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, _weight=_weight)
-        if norm_type != 2.0:
+        if not isinstance(norm_type, (int, float)) or norm_type != 2:
             refuse(name, norm_type=norm_type)
         (self.num_embeddings,) = integers(name, "num_embeddings", num_embeddings, 1, 1)
         (self.embedding_dim,) = integers(name, "embedding_dim", embedding_dim, 1, 1)

@@ -211,7 +211,7 @@ def kaiming_normal_(
 def _kaiming_std(op: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
     fan_in, fan_out = _fans(op, tensor)
     _require_numbers(op, a=a)
-    if mode not in ("fan_in", "fan_out"):
+    if not isinstance(mode, str) or mode not in ("fan_in", "fan_out"):
         raise ValueError(f"{op}: expected mode 'fan_in' or 'fan_out', got {mode!r}")
     return calculate_gain(nonlinearity, a) / math.sqrt(max(1, fan_in if mode == "fan_in" else fan_out))
 

@@ -211,7 +211,7 @@ class Embedding(Module):
         super().__init__()
         refuse_placement("Embedding", device, dtype)
         refuse("Embedding", max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq)
-        if norm_type != 2.0:
+        if not isinstance(norm_type, (int, float)) or norm_type != 2:
             refuse("Embedding", norm_type=norm_type)
         (self.num_embeddings,) = integers("Embedding", "num_embeddings", num_embeddings, 1, 1)
         (self.embedding_dim,) = integers("Embedding", "embedding_dim", embedding_dim, 1, 1)

@@ -354,6 +354,7 @@ class Module:
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"load_state_dict: expected a mapping of names to arrays, got {type(state_dict).__name__}")
+        flag("load_state_dict", "strict", strict)
         own, new, rounded, bad, wrong = self._state(), {}, {}, [], []
         missing = [name for name in own if name not in state_dict]
         copies = {name + _COPY for name, x in own.items() if isinstance(x, Parameter) and name in state_dict}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backend
-from ..arguments import flag, floating, tensor
+from ..arguments import flag, floating, instance, integer, tensor
 from ..autograd import Array, Op
 from ..dtypes import float64
 from ..precision import DOT, FP32, gemm, reduce, store, widen
@@ -180,7 +180,7 @@ def sampled_softmax_loss(
     check_each(op, "target", labels, (labels >= 0) & (labels < classes), f"to be a class in [0, {classes - 1}]")
     if sampled is None:
         sampled = log_uniform_sample(negatives, classes, device=x.device)
-    if sampled.classes.shape != (negatives,) or sampled.expected.shape != (classes,):
+    if instance(op, "sampled", sampled, Sample).classes.shape != (negatives,) or sampled.expected.shape != (classes,):
         raise ValueError(
             f"{op}: expected `sampled` to be ({negatives},) classes and what was expected of all ({classes},), got "
             f"shapes {sampled.classes.shape} and {sampled.expected.shape}"
@@ -194,7 +194,7 @@ def sampled_softmax_loss(
 def _sizes(op: str, name: str, n: Any, classes: Any) -> None:
     """Check the number of samples against that of the classes."""
     for what, value in ((name, n), ("classes", classes)):
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+        if integer(value) is None:
             raise TypeError(f"{op}: expected `{what}` to be an integer, got {value!r}")
     if not 1 <= n <= classes:
         raise ValueError(f"{op}: expected `{name}` in [1, {classes}], the number of classes, got {n}")

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from .. import backend
-from ..arguments import axes, axis, choice, constant, refuse, sizes
+from ..arguments import axes, axis, choice, constant, integer, integers, refuse, sizes
 from ..arguments import tensor as a_tensor
 from ..autograd import Array, Op
 from ..backend.layout import LONGEST
@@ -290,8 +290,7 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
     """
     d = axis("split", dim, a_tensor("split", "tensor", tensor).ndim)
     n, given = tensor.shape[d], split_size_or_sections
-    if hasattr(given, "__index__"):
-        size = given.__index__()
+    if (size := integer(given)) is not None:
         if size < 0 or (size == 0 and n > 0):
             raise ValueError(f"split: expected split_size_or_sections to be at least 1, got {given!r}")
         lengths = tuple(min(size, n - i) for i in range(0, n, size)) if n else (0,)
@@ -307,10 +306,7 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of at most `chunks` consecutive parts along dim, of equal length except the last."""
     d = axis("chunk", dim, a_tensor("chunk", "input", input).ndim)
-    if not hasattr(chunks, "__index__"):
-        raise TypeError(f"chunk: expected `chunks` to be an integer, got {chunks!r}")
-    if chunks < 1:
-        raise ValueError(f"chunk: expected `chunks` to be at least 1, got {chunks}")
+    (chunks,) = integers("chunk", "chunks", chunks, 1, 1)
     n = input.shape[d]
     return split(input, -(-n // chunks) if n else [0] * chunks, d)
 
