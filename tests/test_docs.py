@@ -6,6 +6,8 @@ import runpy
 
 import pytest
 
+from tinymp.parallel.start import STARTED
+
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -28,8 +30,19 @@ def test_readme_code_runs(capsys, gpu, tmp_path, monkeypatch):
     assert names["loss"].device == "gpu"
 
 
+@pytest.mark.cpu
+def test_the_loop_of_several_processes_runs_in_one(monkeypatch):
+    for name in (*STARTED, "RANK", "WORLD_SIZE", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "parallel.md").read_text(), re.S)
+    names = {}
+    exec(compile(code, "parallel.md", "exec"), names)
+    assert names["group"].size == 1 and names["scaler"].iteration == 4 and names["mean"] == names["loss"].item()
+
+
 @pytest.mark.parametrize(
-    "page", ["README.md", *(f"docs/{n}.md" for n in ("attention", "audit", "gpu", "precision", "results/README"))]
+    "page",
+    ["README.md", *(f"docs/{n}.md" for n in ("attention", "audit", "gpu", "parallel", "precision", "results/README"))],
 )
 def test_links(page):
     path = ROOT / page
@@ -39,7 +52,7 @@ def test_links(page):
 
 def test_says_that_it_was_not_measured_until_it_was():
     measured = (ROOT / "benchmarks" / "results" / "gpu.json").exists()
-    for page in ("README.md", "docs/gpu.md"):
+    for page in ("README.md", "docs/gpu.md", "docs/parallel.md"):
         text = " ".join((ROOT / page).read_text().split())
         said = re.search(r"tested on a CPU emulation; (it is )?not yet measured on a GPU", text) is not None
         assert said != measured, f"{page}: benchmarks/results/gpu.json " + ("exists" if measured else "does not exist")

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .autograd import type_name
+from .caller import type_name
 from .dtypes import FLOATING, FP32_OVERFLOW, require_fit
 from .tensor import Tensor
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from . import backend
+from .caller import type_name
 from .dtypes import FLOATING, float16, float32
 from .events import here, running, tell
 from .grad_mode import is_grad_enabled
@@ -431,9 +432,3 @@ class Backward:
         """The sum of a leaf's gradients, rounded once to the leaf's dtype."""
         with running(leaf) if here.inside else nullcontext():
             return joined(parts, leaf.data)
-
-
-def type_name(x: Any) -> str:
-    """The type of x for messages, with its module unless it is built in: another library has a Tensor, too."""
-    kind = type(x)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"

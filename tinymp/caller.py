@@ -1,4 +1,4 @@
-"""Which line of the user's program is running: for errors, and for the audit."""
+"""What errors and the audit say of the user's program: which line of it runs, of what type a value is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 PACKAGE = str(Path(__file__).parent) + os.sep
 
@@ -41,3 +42,9 @@ def caller(frame: FrameType | None) -> str:
     while frame is not None and inside(frame):
         frame = frame.f_back
     return "" if frame is None else line(frame)
+
+
+def type_name(x: Any) -> str:
+    """The type of x for messages, with its module unless it is built in: another library has a Tensor, too."""
+    kind = type(x)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"

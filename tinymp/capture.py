@@ -17,10 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 from . import backend
-from .autograd import type_name
 from .backend import gpu
 from .backend.recording import Recording, record
-from .caller import inside, line
+from .caller import inside, line, type_name
 from .events import Observer, here, observe
 from .tensor import Tensor
 

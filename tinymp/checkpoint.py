@@ -18,7 +18,7 @@ import numpy as np
 
 from . import backend
 from .arguments import count, file, whole
-from .autograd import type_name
+from .caller import type_name
 from .events import here
 from .info import __version__
 from .writing import replacing

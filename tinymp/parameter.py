@@ -9,7 +9,8 @@ import numpy as np
 
 from . import backend
 from .arguments import named, named_by_class
-from .autograd import Array, Variable, type_name
+from .autograd import Array, Variable
+from .caller import type_name
 from .dtypes import float16, float32, require_fit
 from .events import here, tell
 from .precision import FP32, UPDATE, Policy, store, to_dtype

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import backend, dtypes
-from .autograd import Array, Backward, Variable, type_name
+from .autograd import Array, Backward, Variable
+from .caller import type_name
 from .dtypes import FLOATING, float32, float64, require_fit
 from .events import here, tell
 from .grad_mode import is_grad_enabled

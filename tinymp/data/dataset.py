@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..arguments import integer, listed, number
-from ..autograd import Array, type_name
+from ..autograd import Array
 from ..backend import cpu
+from ..caller import type_name
 from ..tensor import Tensor, array_of
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import backend, ops
 from ..arguments import count, function, integers, number
-from ..autograd import type_name
+from ..caller import type_name
 from ..grad_mode import no_grad
 from ..tensor import Tensor, array_of
 

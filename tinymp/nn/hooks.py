@@ -9,7 +9,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from ..autograd import Array, Op, type_name
+from ..autograd import Array, Op
+from ..caller import type_name
 from ..grad_mode import is_grad_enabled
 from ..precision import MOVEMENT
 from ..tensor import Tensor

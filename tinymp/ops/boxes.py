@@ -14,9 +14,10 @@ import numpy as np
 
 from .. import backend
 from ..arguments import FP32_TINY, number
-from ..autograd import Array, type_name
+from ..autograd import Array
 from ..backend.kernels import Kernels
 from ..backend.layout import ceil_div
+from ..caller import type_name
 from ..dtypes import FLOATING, float32
 from ..precision import widen
 from ..tensor import Tensor

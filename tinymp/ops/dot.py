@@ -6,7 +6,8 @@ from math import prod
 from typing import Any
 
 from ..arguments import floating
-from ..autograd import Array, Op, type_name
+from ..autograd import Array, Op
+from ..caller import type_name
 from ..precision import DOT, gemm, reduce, store, widen
 from ..tensor import Tensor
 from .create import arange

@@ -9,9 +9,10 @@ import numpy as np
 
 from .. import backend
 from ..arguments import choice, constant, floating, refuse, tensor
-from ..autograd import Array, Op, Target, type_name
+from ..autograd import Array, Op, Target
 from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, chunk_blocks, compact, dense, matching, memory_order, split
+from ..caller import type_name
 from ..dtypes import FLOATING, float32, require_fit
 from ..precision import FP32, MOVEMENT, POINTWISE, REDUCTION, fit, reduce, scalar, store, to_dtype, widen
 from ..tensor import Tensor

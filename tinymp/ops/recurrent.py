@@ -26,9 +26,10 @@ import numpy as np
 
 from .. import backend
 from ..arguments import flag, floating
-from ..autograd import Array, Op, type_name
+from ..autograd import Array, Op
 from ..backend.kernels import Kernels
 from ..backend.layout import blocks
+from ..caller import type_name
 from ..precision import DOT, gemm, reduce, store, widen
 from ..tensor import Tensor, array_of
 from .activation import sigmoid, tanh

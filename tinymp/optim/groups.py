@@ -11,7 +11,8 @@ import numpy as np
 
 from .. import backend
 from ..arguments import listed, number, same_keys, whole
-from ..autograd import Array, type_name
+from ..autograd import Array
+from ..caller import type_name
 from ..dtypes import FLOATING, float16
 from ..events import Update
 from ..memory import explained

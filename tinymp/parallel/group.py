@@ -20,7 +20,8 @@ import numpy as np
 
 from .. import backend
 from ..arguments import choice, integers, number
-from ..autograd import Array, type_name
+from ..autograd import Array
+from ..caller import type_name
 from ..events import here
 
 HOW = ("sum", "min", "max")
