@@ -37,7 +37,7 @@ FP32_TINY = 2.0**-126  # the smallest normal FP32 number
 
 F = TypeVar("F", bound=Callable[..., Any])
 K = TypeVar("K")
-TOO_LARGE = ("Maximum allowed dimension exceeded", "array is too big")  # NumPy's words, beyond what has an address
+TOO_LARGE = ("Maximum allowed ", "array is too big")  # NumPy's words, beyond what has an address
 RAISED = (IndexError, TypeError, ValueError, RuntimeError, MemoryError)
 
 
