@@ -421,12 +421,6 @@ class Backward:
             else:
                 leaf.grad = backend.of(leaf.data).xp.asarray(accumulate(leaf.grad, dx))
 
-    def complete(self, leaf: Variable) -> Any:
-        """`stored`, ahead of time: the gradient of a leaf that no op still to come reaches."""
-        slot = self.leaves[id(leaf)]
-        slot[1] = [self.stored(leaf, slot[1])]
-        return slot[1][0]
-
     @staticmethod
     def stored(leaf: Variable, parts: Sequence[Any]) -> Any:
         """The sum of a leaf's gradients, rounded once to the leaf's dtype."""

@@ -107,11 +107,9 @@ class Policy:
             object.__setattr__(self, field, np.dtype(value))
         if not isinstance(self.rounding, str) or self.rounding not in ("nearest", "stochastic"):
             raise ValueError(f"Policy: expected rounding 'nearest' or 'stochastic', got {self.rounding!r}")
-        for field in ("master", "tf32"):
-            if not isinstance(value := getattr(self, field), bool):
-                raise TypeError(f"Policy: expected {field} to be True or False, got {value!r}")
-        if not isinstance(self.name, str):
-            raise TypeError(f"Policy: expected name to be text, got {self.name!r}")
+        for field, kind in (("name", str), ("master", bool), ("tf32", bool)):
+            if not isinstance(value := getattr(self, field), kind):
+                raise TypeError(f"Policy: expected {field} to be a {kind.__name__}, got {value!r}")
         for field in ("chunk", "split"):
             if not isinstance(value := getattr(self, field), int) or value < 1:
                 raise ValueError(f"Policy: expected {field} to be a positive integer, got {value!r}")

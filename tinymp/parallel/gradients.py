@@ -170,7 +170,9 @@ class DistributedDataParallel(Observer):
                 if not self._left[id(edge)] and id(edge) in self._run.leaves:
                     self._order.append(self._own[id(edge)])
                     if self._buckets is not None and id(edge) not in self._rows:
-                        dx = self._run.complete(edge)
+                        slot = self._run.leaves[id(edge)]
+                        dx = self._run.stored(edge, slot[1])  # no op still to come adds to it
+                        slot[1] = [dx]
                         self._fill(edge, dx if edge.grad is None else accumulate(edge.grad, dx))
         self._last = None
 
