@@ -246,7 +246,7 @@ def train(
     seed: int,
     data: Data,
     options: argparse.Namespace,
-    kept: checkpoints.Checkpoint,
+    kept: checkpoints.Checkpoint = checkpoints.NOWHERE,
 ) -> tuple[Run, np.ndarray]:
     """One run under `policy`, and its last sheet of samples. The seed fixes the weights, batches and noise."""
     mp.manual_seed(seed)

@@ -183,7 +183,6 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
     """The paper's numbers beside ours, and what they cost."""
     module = TABLES[table]
     first, *others = settings = module.SETTINGS
-    seeds = sorted({cell.seed for cell in done})
     rows, costs = [], []
     for source, (name, network) in itertools.product(options.data or module.SOURCES, module.NETWORKS.items()):
         mine = {cell: trial for cell, trial in done.items() if (cell.name, cell.source) == (name, source)}
@@ -197,6 +196,7 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
         rows.append(
             [
                 *of,
+                ", ".join(map(str, sorted({cell.seed for cell in mine}))),
                 str(next(iter(mine)).steps),
                 *(str(network.paper.get(s, "–")) for s in settings),
                 *(_scores(runs[s], module.FACTOR) for s in settings),
@@ -214,11 +214,11 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
             "",
             f"`{command(options, table)}`, tinymp {environment['tinymp']}, {environment['backend']}",
             "",
-            f"{module.MEASURE}: the mean over the seeds {', '.join(map(str, seeds))}, in brackets the least and the "
-            f"most; {next(iter(done)).batch} {module.UNIT} per step. A difference is that of the mean to FP32's mean, "
-            "within or beyond the spread of FP32: its most less its least.",
+            f"{module.MEASURE}: the mean over the seeds, in brackets the least and the most; {next(iter(done)).batch} "
+            f"{module.UNIT} per step. A difference is that of the mean to FP32's mean, within or beyond FP32's "
+            "spread: its most less its least.",
             "",
-            *_table(["network", "data", "steps", *paper, *settings, *apart, "FP32: spread"], rows),
+            *_table(["network", "data", "seeds", "steps", *paper, *settings, *apart, "FP32: spread"], rows),
             "",
             "Means over the seeds: seconds of work in a run, on one core; median milliseconds per step (another run "
             "went on); seconds that training waited for data; what the graph keeps for backward; weights' gradients as "

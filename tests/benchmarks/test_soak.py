@@ -2,6 +2,7 @@
 
 import json
 import math
+import mmap
 import re
 import sys
 import threading
@@ -59,7 +60,9 @@ class Careless(Short):
         self.leaked, self.end = [], threading.Event()
 
     def after_step(self, step):
-        self.leaked += [np.ones(1 << 16), *([] for _ in range(200))]
+        new = mmap.mmap(-1, 1 << 19)  # not what an earlier test has freed
+        new.write(bytes(1 << 19))
+        self.leaked += [new, *([] for _ in range(200))]
         if step == 120:
             threading.Thread(target=self.end.wait, name="forgotten").start()
             self.file = open(self.kept.directory / "open.txt", "w")  # noqa: SIM115

@@ -200,7 +200,7 @@ def _mnist(example: Any, options: Any) -> Workload:
         run = example.train(policy, scaler, load(0 if options.data else seed), options)
         return Run(run.accuracy, run.curve, run.stopped)
 
-    return Workload("mnist", "test accuracy", True, train, _scaler(example, options.loss_scale))
+    return Workload("mnist", "test accuracy", True, train, _scaler(options.loss_scale))
 
 
 def _dcgan(example: Any, options: Any) -> Workload:
@@ -211,7 +211,7 @@ def _dcgan(example: Any, options: Any) -> Workload:
         run, _ = example.train(policy, scaler, seed, data, options)
         return Run(run.frechet_distance, run.curve, run.stopped)
 
-    return Workload("dcgan", "Fréchet distance", False, train, _scaler(example, options.loss_scale))
+    return Workload("dcgan", "Fréchet distance", False, train, _scaler(options.loss_scale))
 
 
 def _program(example: Any, options: Any) -> Workload:
@@ -223,15 +223,15 @@ def _program(example: Any, options: Any) -> Workload:
         run, _ = example.program.run(task, policy, scaler, seed, options.device)
         return Run(run.score, run.curve, run.stopped)
 
-    return Workload(task.name, f"held-out {measure}", task.higher, train, _scaler(example.program, task.loss_scale))
+    return Workload(task.name, f"held-out {measure}", task.higher, train, _scaler(task.loss_scale))
 
 
 _PROGRAMS = ("language_model", "translation", "speech", "gpt")
 EXAMPLES = {"mnist": _mnist, "dcgan": _dcgan, **dict.fromkeys(_PROGRAMS, _program)}
 
 
-def _scaler(example: Any, scale: Any) -> optim.LossScaler:
-    return example.loss_scaler(scale) if isinstance(scale, str) else scale
+def _scaler(scale: str) -> optim.LossScaler:
+    return importlib.import_module("examples.options").loss_scaler(scale)
 
 
 def _own(name: str, steps: int | None) -> Workload:

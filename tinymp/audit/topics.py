@@ -165,7 +165,8 @@ TOPICS: dict[str, Topic] = {
         see=("accumulation", "tensor cores"),
     ),
     "reductions": Topic(
-        "Sums and means over FP16 tensors are carried in FP32.",
+        "Sums and means over FP16 tensors are carried in FP32, and so are sums of several processes' gradients, unless "
+        "the policy's `exchange` says FP16.",
         without="10,000 values of 0.1 summed in FP16 stall at 256: there the numbers lie 0.25 apart, and 0.1 is less "
         "than half of it. Bias gradients are sums of that kind.",
         example=">>> x = mp.tensor(np.full(10_000, 0.1)).half()\n>>> x.sum().item()\n1000.0\n"
@@ -173,7 +174,7 @@ TOPICS: dict[str, Topic] = {
         read=("precision.reduce", "backend.cpu.reduce_fp16"),
         measure=("ledger.filter(kind='REDUCTION')", "shadow"),
         decisions=("reductions",),
-        words=("REDUCTION", "reduce", "sums"),
+        words=("REDUCTION", "reduce", "sums", "exchange", "all_reduce"),
         see=("accumulation", "batch norm", "softmax"),
     ),
     "batch norm": Topic(

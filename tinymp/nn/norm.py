@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from .. import backend, ops, statistics
@@ -33,7 +34,6 @@ class BatchNorm(Module):
 
     normalisation = True
     layouts: ClassVar[dict[int, str]]  # number of axes -> the input's layout
-    normalise: ClassVar = staticmethod(ops.batch_norm)
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
@@ -80,6 +80,10 @@ class BatchNorm(Module):
                 overwrite([(buffer, backend.of(buffer.data).xp.full_like(buffer.data, start), None)])
 
     def forward(self, input: Tensor) -> Tensor:
+        return self.normalised(input, ops.batch_norm)
+
+    def normalised(self, input: Tensor, batch_norm: Callable[..., Tensor]) -> Tensor:
+        """`forward`, by a function that has the arguments of `ops.batch_norm`."""
         if isinstance(input, Tensor) and input.ndim not in self.layouts:
             expected = " or ".join(self.layouts.values())
             raise ValueError(f"{type(self).__name__}: expected input {expected}, got shape {input.shape}")
@@ -90,10 +94,10 @@ class BatchNorm(Module):
                 momentum = 1 / to_dtype(count.data + 1, mean.dtype)
             arguments = mean, var, self.weight, self.bias, True, momentum, self.eps
             with self._undo.moving((mean, var, count), self.weight):
-                return self.normalise(input, *arguments, num_batches_tracked=count)
+                return batch_norm(input, *arguments, num_batches_tracked=count)
         if self.training:
             mean = var = None
-        return self.normalise(input, mean, var, self.weight, self.bias, mean is None, 0.0, self.eps)
+        return batch_norm(input, mean, var, self.weight, self.bias, mean is None, 0.0, self.eps)
 
     def extra_repr(self) -> str:
         defaults = {"eps": 1e-5, "momentum": 0.1, "affine": True, "track_running_stats": True}

@@ -161,6 +161,8 @@ class DistributedDataParallel(Observer):
         found = uses(run.root.grad_fn)
         self._left = {key: n for key, (_, n) in found.items() if key in self._own}  # gradients that are still to come
         self._order: list[int] = []
+        for bucket in self._buckets or ():  # an error may have ended the pass before
+            bucket.begin()
 
     def _look(self) -> None:
         """The gradients of the op before have arrived: which are complete?"""

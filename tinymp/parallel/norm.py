@@ -106,12 +106,11 @@ class SyncBatchNorm(Layer):
     """
 
     layouts: ClassVar = {2: "(N, C)", 3: "(N, C, L)", 4: "(N, C, H, W)"}
-    normalise: ClassVar = staticmethod(sync_batch_norm)
 
     def forward(self, input: Tensor) -> Tensor:
         if isinstance(input, Tensor) and input.ndim in self.layouts and input.shape[1] != self.num_features:
             raise ValueError(f"SyncBatchNorm: expected {self.num_features} channels, got shape {input.shape}")
-        return super().forward(input)
+        return self.normalised(input, sync_batch_norm)
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Module) -> Module:
