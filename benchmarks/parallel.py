@@ -310,7 +310,7 @@ def draw(path: pathlib.Path, measured: dict[int, dict[str, Any]], links: dict[st
     right.minorticks_off()
     for one in (left, right):
         one.grid(alpha=0.3)
-        one.legend(fontsize=8)
+        one.legend(fontsize=8, **({"loc": "center", "bbox_to_anchor": (0.62, 0.42)} if one is right else {}))
     writing.write_figure(path, picture, dpi=110)
     plt.close(picture)
 
