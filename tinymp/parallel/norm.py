@@ -76,23 +76,23 @@ def _of_all(x: Array) -> Array:
 
 def sync_batch_norm(
     input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: Any = 0.1,
-    eps: float = 1e-5,
+    mean: Any,
+    var: Any,
+    weight: Any,
+    bias: Any,
+    training: bool,
+    momentum: Any,
+    eps: float,
     *,
-    num_batches_tracked: Tensor | None = None,
+    num_batches_tracked: Any = None,
 ) -> Tensor:
     """`ops.batch_norm`; in training, with the statistics of all processes' batches together."""
-    given = running_mean, running_var, num_batches_tracked
     if not training or here.group is None:
-        arguments = running_mean, running_var, weight, bias, training, momentum, eps
+        arguments = mean, var, weight, bias, training, momentum, eps
         return batch_norm(input, *arguments, num_batches_tracked=num_batches_tracked)
-    mean, var, count = (None if v is None else v.data for v in given)
-    y = SyncBatchNormOp.apply(input, weight, bias, eps=eps, running=Running(mean, var, count, momentum))
+    given = mean, var, num_batches_tracked
+    running = Running(*(None if v is None else v.data for v in given), momentum)
+    y = SyncBatchNormOp.apply(input, weight, bias, eps=eps, running=running)
     for v in given:
         if v is not None:
             v.bump_version()
