@@ -2,7 +2,8 @@
 
     python -m benchmarks.parallel [--processes 1 2 4] [--quick] [--out FILE] [--picture FILE]
 
-Measured, each number of processes by an `mpiexec` of its own, one BLAS thread per process: `Group.all_reduce` of 4 KiB
+Measured, each number of processes by an `mpiexec` of its own, five times in turns, as starts differ more than the steps
+of one do; medians, and the ranges of ratios; one BLAS thread per process: `Group.all_reduce` of 4 KiB
 to 16 MiB in FP32 and FP16; steps of examples.mnist's CNN with a batch of 64 for all together (strong scaling) and for
 each (weak scaling); the bytes that a step sends, and how much of their exchange backward hides, in large buckets, in
 small ones, and beside a step that sends everything when backward has ended.
@@ -50,6 +51,7 @@ POLICIES = {
     "mixed, sent in FP16": dataclasses.replace(mp.MIXED, name="HALVES", exchange=mp.float16),
 }
 
+STARTS = 5  # of each number of processes
 WARM = 3  # steps that are not timed
 
 
@@ -259,23 +261,20 @@ def worker(options: argparse.Namespace) -> None:
     """In each process; rank 0 prints what was found."""
     with parallel.init() as group:
         mp.backend.cpu.keep_freed_memory()
-        turns, rounds, steps, batch = (1, 1, 1, 8) if options.quick else (4, 21, 15, BATCH)
+        rounds, steps, batch = (1, 1, 8) if options.quick else (21, 15, BATCH)
         part = batch // group.size
         cases: dict[str, tuple[int, float | None]] = {
             "strong": (part, LATER), "small": (part, SMALL), "at the end": (part, None), "weak": (batch, LATER)
         }  # fmt: skip
         if group.size == 1:
             cases = {"alone": (batch, LATER)}
-        times: dict[tuple[str, str], list[list[float]]] = {(name, case): [] for name in POLICIES for case in cases}
-        for _ in range(turns):  # what disturbs the machine for a while then disturbs all alike
-            for name, case in times:
-                images, bucket = cases[case]
-                times[name, case] += training(group, name, images, steps, bucket)
         found: dict[str, Any] = {"messages": messages(group, rounds) if group.size > 1 else {}}
-        for (name, case), some in times.items():
-            ms, waited, exchanging, sent = np.median(some, 0).tolist()
-            cell = {"ms": 1e3 * ms, "waited": 1e3 * waited, "in exchanges": 1e3 * exchanging, "sent": sent}
-            found.setdefault(name, {})[case] = cell
+        for name in POLICIES:
+            found[name] = {}
+            for case, (images, bucket) in cases.items():
+                ms, waited, exchanging, sent = np.median(training(group, name, images, steps, bucket), 0).tolist()
+                cell = {"ms": 1e3 * ms, "waited": 1e3 * waited, "in exchanges": 1e3 * exchanging, "sent": sent}
+                found[name][case] = cell
         if group.rank == 0:
             print(json.dumps(found))
 
@@ -291,6 +290,15 @@ def started(n: int, quick: bool) -> dict[str, Any]:
         [*command, *(["--quick"] if quick else [])], stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT, env=env
     )
     return json.loads(process.stdout.splitlines()[-1])
+
+
+def middle(found: Sequence[Any]) -> Any:
+    """The medians of what several starts have found."""
+    if isinstance(found[0], dict):
+        return {key: middle([one[key] for one in found]) for key in found[0]}
+    if isinstance(found[0], list):
+        return [middle(some) for some in zip(*found)]
+    return statistics.median(found)
 
 
 # --------------------------------------------------------------------------------------------------------- the report
@@ -310,8 +318,15 @@ def off(n: int, times: Sequence[float], link: Link) -> list[float]:
     return [ring(size, n, link) / t - 1 for size, t in zip(SIZES, times)]
 
 
-def report(measured: dict[int, dict[str, Any]], links: dict[str, Link], cores: int) -> str:
+def ratio(starts: dict[int, list[dict[str, Any]]], n: int, name: str, case: str) -> str:
+    """How many times as long a step takes alone as it takes in n processes: the median of the starts, and the range."""
+    found = [a[name]["alone"]["ms"] / b[name][case]["ms"] for a, b in zip(starts[1], starts[n])]
+    return f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
+
+
+def report(starts: dict[int, list[dict[str, Any]]], links: dict[str, Link], cores: int) -> str:
     """What was measured, and what the model says."""
+    measured = {n: middle(found) for n, found in starts.items()}
     counts = [n for n in measured if n > 1]
     rows = []
     for dtype, link in links.items():
@@ -340,8 +355,8 @@ def report(measured: dict[int, dict[str, Any]], links: dict[str, Link], cores: i
             scaling.append(
                 [
                     name, str(n), short(BATCH / alone * 1e3), short(BATCH / strong["ms"] * 1e3),
-                    f"{alone / strong['ms']:.2f}", f"{modelled[0] / strong['ms'] - 1:+.0%}",
-                    short(n * BATCH / weak["ms"] * 1e3), f"{alone / weak['ms']:.2f}",
+                    ratio(starts, n, name, "strong"), f"{modelled[0] / strong['ms'] - 1:+.0%}",
+                    short(n * BATCH / weak["ms"] * 1e3), ratio(starts, n, name, "weak"),
                     f"{modelled[1] / weak['ms'] - 1:+.0%}", short(strong["sent"] / 1024), short(nbytes / 1024),
                 ]
             )  # fmt: skip
@@ -437,15 +452,20 @@ def main(arguments: list[str] | None = None) -> None:
     if min(options.processes) < 1 or max(options.processes) < 2:
         p.error(f"--processes: expected numbers from 1 on, one of them 2 or more, got {options.processes}")
     machine = Machine()
-    measured = {n: started(n, options.quick) for n in sorted({1, *options.processes})}
+    starts: dict[int, list[dict[str, Any]]] = {n: [] for n in sorted({1, *options.processes})}
+    for _ in range(1 if options.quick else STARTS):  # what disturbs the machine for a while disturbs all alike
+        for n, found in starts.items():
+            found.append(started(n, options.quick))
+    measured = {n: middle(found) for n, found in starts.items()}
     first = min(n for n in measured if n > 1)
     links = {dtype: fit(SIZES, times, first) for dtype, times in measured[first]["messages"].items()}
-    print(f"{report(measured, links, len(os.sched_getaffinity(0)))}\n\n{machine.verdict()}")
+    print(f"{report(starts, links, len(os.sched_getaffinity(0)))}\n\n{machine.verdict()}")
     model: dict[str, Any] = {"what": "computed from the figures above, not measured: ms per step, and of them waiting"}
     for name, sent, work, itemsize in modelled_works():
         model[f"{name}, sent in {sent}"] = {n: [1e3 * x for x in step(work, n, itemsize)] for n in COUNTS}
     content = {
         "measured": measured,
+        "starts": starts,
         "fitted": {
             dtype: {
                 **link._asdict(),

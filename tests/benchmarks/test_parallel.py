@@ -60,6 +60,12 @@ def test_backward_hides_two_thirds_of_the_computing_and_no_rows():
     assert parallel.step(sparse, 1, 2)[1] == 0
 
 
+def test_the_middle_of_several_starts():
+    assert parallel.middle([{"a": [1, 5]}, {"a": [9, 4]}, {"a": [2, 6]}]) == {"a": [2, 5]}
+    starts = {n: [{"FP32": {"alone": {"ms": t}}} for t in ms] for n, ms in ((1, (4, 6, 8)), (2, (2, 2, 8)))}
+    assert parallel.ratio(starts, 2, "FP32", "alone") == "2.00 (1.00 to 3.00)"
+
+
 def test_processes_share_the_cores_that_there_are():
     link = Link(1e-3, 1e-6, "")
     assert parallel.step_here(0.6, 0.5, 2, 2, 4000, link) == pytest.approx(0.3)  # 6 ms are hidden
