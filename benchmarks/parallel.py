@@ -1,22 +1,27 @@
 """Several processes: what an exchange costs here, how training scales with it, and a model of time for many GPUs.
 
-    python -m benchmarks.parallel [--processes 2 4] [--quick] [--out FILE]
+    python -m benchmarks.parallel [--processes 1 2 4] [--quick] [--out FILE] [--picture FILE]
 
-Measured, each number of processes by an `mpiexec` of its own, one BLAS thread per process: `Group.all_reduce` of 4 KiB
+Measured, each number of processes by an `mpiexec` of its own, five times in turns, as starts differ more than the steps
+of one do; medians, and the ranges of ratios; one BLAS thread per process: `Group.all_reduce` of 4 KiB
 to 16 MiB in FP32 and FP16; steps of examples.mnist's CNN with a batch of 64 for all together (strong scaling) and for
-each (weak scaling); the bytes that a step sends, and how much of their exchange backward hides.
+each (weak scaling); the bytes that a step sends, and how much of their exchange backward hides, in large buckets, in
+small ones, and beside a step that sends everything when backward has ended.
 
 Modelled, not measured: a ring's all-reduce of G bytes among N processes takes 2 (N - 1) (alpha + beta G / N), as it
-sends 2 (N - 1) messages of G / N bytes, one after the other (Patarasuk & Yuan, 2009; Thakur, Rabenseifner & Gropp,
-2005, section 4.5). alpha and beta are fitted here, and held against what was measured with another number. For GPUs,
-LINKS has published figures.
+sends 2 (N - 1) messages of G / N bytes, one after the other (Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms
+for clusters of workstations", 2009; Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations
+in MPICH", 2005). alpha and beta are fitted here, and held against what was measured. For GPUs, LINKS has published
+figures; each bucket of gradients is then a ring of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -25,6 +30,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,11 +44,15 @@ from .machine import Machine, write
 ROOT = pathlib.Path(__file__).parent.parent
 SIZES = [1 << n for n in range(12, 25, 2)]  # bytes
 BATCH, PIXELS = 64, 28
+FIRST, LATER, SMALL = 1.0, 25.0, 0.1  # MiB of the first bucket and the others, and of small ones
 POLICIES = {
     "FP32": mp.FP32,
     "mixed, sent in FP32": mp.MIXED,
     "mixed, sent in FP16": dataclasses.replace(mp.MIXED, name="HALVES", exchange=mp.float16),
 }
+
+STARTS = 5  # of each number of processes
+WARM = 3  # steps that are not timed
 
 
 class Link(NamedTuple):
@@ -59,9 +69,9 @@ LINKS = {
     "100 Gb Ethernet": Link(20e-6, 1 / 12.5e9, "100 Gbit/s of each machine, IEEE 802.3bm; 20 us assumed"),
 }
 MACHINE = 8  # GPUs in one
-FLOPS = 989e12  # FP16 with FP32 sums: NVIDIA H100 SXM datasheet, dense
+FLOPS = 989e12  # FP16 with FP32 sums: NVIDIA H100 SXM datasheet, 1,979 TFLOP/s "with sparsity", half of it without
 UTILISATION = 0.35  # assumed: what trainings reach of it
-COUNTS = (1, 8, 16, 64, 256, 1024)
+COUNTS = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Work(NamedTuple):
@@ -87,6 +97,7 @@ class Work(NamedTuple):
         return self.rows * (itemsize * self.columns + 8)
 
 
+@functools.cache
 def works() -> dict[str, Work]:
     """MNIST's CNN, ResNet-50 and bigLSTM, with the batches that each GPU then has."""
     found = {}
@@ -112,34 +123,60 @@ def works() -> dict[str, Work]:
 # --------------------------------------------------------------------------------------------------------- the model
 
 
-def ring(nbytes: float, n: int, link: Link) -> float:
-    """Seconds of an all-reduce of so many bytes among n processes in a ring."""
-    return 2 * (n - 1) * (link.alpha + link.beta * nbytes / n) if nbytes else 0.0
+def ring(nbytes: float, n: int, link: Link, rings: int = 1) -> float:
+    """Seconds of an all-reduce of so many bytes among n processes, in so many rings one after the other."""
+    return 2 * (n - 1) * (rings * link.alpha + link.beta * nbytes / n) if nbytes else 0.0
 
 
 def gather(nbytes: float, n: int, link: Link) -> float:
     """Seconds in which n processes in a ring get so many bytes from each of the others."""
-    return (n - 1) * (link.alpha + link.beta * nbytes)
+    return (n - 1) * (link.alpha + link.beta * nbytes) if nbytes else 0.0
 
 
-def exchange(work: Work, n: int, itemsize: int) -> float:
-    """Seconds among n GPUs. A ring within each machine; between machines a ring for each of their GPUs, which has an
-    eighth of the sum then, but they share one network. Rows are not added up on their way: a machine sends all of its.
+def buckets(nbytes: float) -> int:
+    """In how many buckets DistributedDataParallel sends gradients of so many bytes, at most."""
+    return 1 + math.ceil(max(nbytes / 2**20 - FIRST, 0.0) / LATER)
+
+
+def sums(nbytes: float, n: int) -> float:
+    """Seconds of an all-reduce among n GPUs. A ring within each machine; between machines a ring for each of their
+    GPUs, which has an eighth of the sum then, but they share one network.
     """
+    inside, machines, rings = min(n, MACHINE), -(-n // MACHINE), buckets(nbytes)
     near, far = LINKS["NVLink 4"], LINKS["100 Gb Ethernet"]
+    return ring(nbytes, inside, near, rings) + ring(nbytes, machines, far, rings)
+
+
+def rows(nbytes: float, n: int) -> float:
+    """Seconds in which n GPUs get so many bytes of rows from each of the others. They are not added up on their way: a
+    machine sends those of all its GPUs, and these then hand each other what they got from other machines.
+    """
     inside, machines = min(n, MACHINE), -(-n // MACHINE)
-    dense, sparse = work.dense(itemsize), work.sparse(itemsize)
-    sums = ring(dense, inside, near) + ring(dense, machines, far)
-    return sums + (gather(sparse, inside, near) + gather(inside * sparse, machines, far) if sparse else 0.0)
+    near, far = LINKS["NVLink 4"], LINKS["100 Gb Ethernet"]
+    return gather(inside * nbytes, machines, far) + gather(machines * nbytes, inside, near)
+
+
+def waiting(compute: float, dense: float, sparse: float = 0.0) -> float:
+    """Seconds of a step in which nothing is computed. Backward takes two thirds of the computing, as its products are
+    twice as many, and can hide as much of the sums, at best: the last bucket is full when it has ended. Rows are sent
+    after it.
+    """
+    return max(dense - 2 / 3 * compute, 0.0) + sparse
 
 
 def step(work: Work, n: int, itemsize: int) -> tuple[float, float]:
-    """Seconds of a step, and of them those in which nothing is computed: backward takes two thirds of the computing
-    (its products are twice as many), and can hide as much of the exchange.
-    """
+    """Seconds of a step among n GPUs, and of them those in which nothing is computed."""
     compute = 3 * 2 * work.multiply_adds / (FLOPS * UTILISATION)
-    waiting = max(exchange(work, n, itemsize) - 2 / 3 * compute, 0.0) if n > 1 else 0.0
-    return compute + waiting, waiting
+    idle = waiting(compute, sums(work.dense(itemsize), n), rows(work.sparse(itemsize), n)) if n > 1 else 0.0
+    return compute + idle, idle
+
+
+def step_here(alone: float, share: float, n: int, cores: int, nbytes: float, link: Link) -> float:
+    """Seconds of a step in n processes on so many cores: `alone` is what one takes for a batch, of which each has
+    this share.
+    """
+    compute = alone * share * max(n / cores, 1.0)
+    return compute + waiting(compute, ring(nbytes, n, link))
 
 
 def fit(sizes: Sequence[float], seconds: Sequence[float], n: int) -> Link:
@@ -154,7 +191,7 @@ def fit(sizes: Sequence[float], seconds: Sequence[float], n: int) -> Link:
 
 
 def messages(group: parallel.Group, rounds: int) -> dict[str, list[float]]:
-    """Median seconds of an all-reduce of each size, by dtype."""
+    """Median seconds of an all-reduce of each size in the slowest process, by dtype."""
     found = {}
     for dtype in ("float32", "float16"):
         times = []
@@ -167,50 +204,77 @@ def messages(group: parallel.Group, rounds: int) -> dict[str, list[float]]:
                 group.all_reduce(x)
                 one.append(time.perf_counter() - began)
             times.append(statistics.median(one))
-        found[dtype] = times
+        slowest = np.array(times)
+        group.all_reduce(slowest, "max")
+        found[dtype] = slowest.tolist()
     return found
 
 
-def training(group: parallel.Group, name: str, batch: int, steps: int, bucket: float) -> dict[str, float]:
-    """Steps of the CNN, of which this process has `batch` images."""
+def at_the_end(group: parallel.Group, params: Sequence[mp.nn.Parameter]) -> int:
+    """Average all gradients when backward has ended, as a program without buckets does; the bytes that were sent."""
+    sent = 0
+    for dtype in (mp.float16, mp.float32):
+        some = [p for p in params if (p.dtype == p.policy.exchange == mp.float16) == (dtype == mp.float16)]
+        if some:
+            flat = np.concatenate([p.grad.reshape(-1) for p in some]).astype(dtype)
+            flat /= group.size
+            group.all_reduce(flat)
+            sent += flat.nbytes
+            for p, g in zip(some, np.split(flat, np.cumsum([p.data.size for p in some])[:-1])):
+                p.grad = g.reshape(p.shape)
+    return sent
+
+
+def training(group: parallel.Group, name: str, batch: int, steps: int, bucket: float | None) -> list[list[float]]:
+    """Of each step of the CNN, of which this process has `batch` images: its seconds, those for which the program
+    waited at the end of backward, those in the exchange of gradients, and its bytes. bucket: MiB, None: no overlap.
+    """
     policy = POLICIES[name]
     mp.manual_seed(0)
     model = policy.cast(mnist.cnn(1, PIXELS, PIXELS, 10))
-    ddp = parallel.DistributedDataParallel(model, group, bucket)
+    ddp = parallel.DistributedDataParallel(model, group, bucket or LATER)
     optimizer, scaler = optim.Adam(model.parameters(), lr=1e-3), optim.DynamicLossScaler(2.0**10)
     r = np.random.default_rng(group.rank)
     images = policy.cast(mp.tensor(r.normal(size=(batch, 1, PIXELS, PIXELS)).astype("float32")))
     labels = mp.tensor(r.integers(0, 10, batch))
-    times: list[float] = []
-    waited = sending = 0.0
-    for i in range(-3, steps):
-        if i == 0:
-            waited, sending = ddp.waited, getattr(group, "seconds", 0.0)
+    found = []
+    for _ in range(WARM + steps):
         group.barrier()
+        exchanging, waited, sent = getattr(group, "seconds", 0.0), ddp.waited, ddp.sent
         began = time.perf_counter()
-        with mp.use(policy):
+        with mp.use(policy), nullcontext() if bucket else ddp.no_sync():
             scaler.scale(ops.cross_entropy(model(images), labels)).backward()
+            ended = time.perf_counter()
+            if bucket is None:
+                sent -= at_the_end(group, ddp.params)
+                waited -= time.perf_counter() - ended
+            exchanging = getattr(group, "seconds", 0.0) - exchanging  # without the scaler's, which come now
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-        times.append(time.perf_counter() - began)
-    sent = ddp.sent / max(ddp.passes, 1)
-    waited, sending = ddp.waited - waited, getattr(group, "seconds", 0.0) - sending
-    return {"ms": 1000 * statistics.median(times[3:]), "sent": sent, "waited": waited, "in exchanges": sending}
+        found.append([time.perf_counter() - began, ddp.waited - waited, exchanging, ddp.sent - sent])
+    group.closing.close()  # else ddp would listen to the steps of the models to come
+    return found[WARM:]
 
 
 def worker(options: argparse.Namespace) -> None:
     """In each process; rank 0 prints what was found."""
     with parallel.init() as group:
         mp.backend.cpu.keep_freed_memory()
-        rounds, steps, batch = (1, 1, 8) if options.quick else (21, 40, BATCH)
+        rounds, steps, batch = (1, 1, 8) if options.quick else (21, 15, BATCH)
+        part = batch // group.size
+        cases: dict[str, tuple[int, float | None]] = {
+            "strong": (part, LATER), "small": (part, SMALL), "at the end": (part, None), "weak": (batch, LATER)
+        }  # fmt: skip
+        if group.size == 1:
+            cases = {"alone": (batch, LATER)}
         found: dict[str, Any] = {"messages": messages(group, rounds) if group.size > 1 else {}}
         for name in POLICIES:
-            found[name] = {
-                "strong": training(group, name, batch // group.size, steps, 25.0),
-                "weak": training(group, name, batch, steps, 25.0),
-                "strong, small buckets": training(group, name, batch // group.size, steps, 0.1),
-            }
+            found[name] = {}
+            for case, (images, bucket) in cases.items():
+                ms, waited, exchanging, sent = np.median(training(group, name, images, steps, bucket), 0).tolist()
+                cell = {"ms": 1e3 * ms, "waited": 1e3 * waited, "in exchanges": 1e3 * exchanging, "sent": sent}
+                found[name][case] = cell
         if group.rank == 0:
             print(json.dumps(found))
 
@@ -228,6 +292,15 @@ def started(n: int, quick: bool) -> dict[str, Any]:
     return json.loads(process.stdout.splitlines()[-1])
 
 
+def middle(found: Sequence[Any]) -> Any:
+    """The medians of what several starts have found."""
+    if isinstance(found[0], dict):
+        return {key: middle([one[key] for one in found]) for key in found[0]}
+    if isinstance(found[0], list):
+        return [middle(some) for some in zip(*found)]
+    return statistics.median(found)
+
+
 # --------------------------------------------------------------------------------------------------------- the report
 
 
@@ -236,48 +309,86 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
 
 
-def report(measured: dict[int, dict[str, Any]], links: dict[str, Link]) -> str:
+def short(x: float) -> str:
+    return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}"
+
+
+def off(n: int, times: Sequence[float], link: Link) -> list[float]:
+    """By how much the model is wrong about each size."""
+    return [ring(size, n, link) / t - 1 for size, t in zip(SIZES, times)]
+
+
+def ratio(starts: dict[int, list[dict[str, Any]]], n: int, name: str, case: str) -> str:
+    """How many times as long a step takes alone as it takes in n processes: the median of the starts, and the range."""
+    found = [a[name]["alone"]["ms"] / b[name][case]["ms"] for a, b in zip(starts[1], starts[n])]
+    return f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
+
+
+def report(starts: dict[int, list[dict[str, Any]]], links: dict[str, Link], cores: int) -> str:
     """What was measured, and what the model says."""
+    measured = {n: middle(found) for n, found in starts.items()}
     counts = [n for n in measured if n > 1]
     rows = []
     for dtype, link in links.items():
         for n in counts:
             times = measured[n]["messages"][dtype]
-            off = [abs(ring(size, n, link) / t - 1) for size, t in zip(SIZES, times)]
-            cells = [f"{1e3 * t:.3g}" for t in times]
-            rows.append([dtype, str(n), *cells, f"{statistics.median(off):.0%}"])
-    head = ["all_reduce, ms", "processes", *(f"{size // 1024} KiB" for size in SIZES), "the model is off by"]
-    parts = [table(head, rows)]
+            wrong = sorted(off(n, times, link), key=abs)
+            cells = [short(1e3 * t) for t in times]
+            rows.append([dtype, str(n), *cells, f"{statistics.median(map(abs, wrong)):.0%}", f"{wrong[-1]:+.0%}"])
+    head = ["all_reduce, ms", "processes", *(f"{size // 1024} KiB" for size in SIZES)]
+    parts = [table([*head, "the fit is off by (median)", "(worst)"], rows)]
     parts.append(
         "\n".join(
             f"{dtype}: alpha {1e6 * a:.0f} us, {1e-9 / b:.2f} GB/s ({why})" for dtype, (a, b, why) in links.items()
         )
     )
-    rows = []
+    scaling, overlap = [], []
+    cnn = next(iter(works().values()))
     for name in POLICIES:
-        alone = measured[1][name]
+        alone = measured[1][name]["alone"]["ms"]
+        halves = name.endswith("FP16")
         for n in counts:
             one = measured[n][name]
-            strong, weak, small = one["strong"], one["weak"], one["strong, small buckets"]
-            hidden = [1 - x["waited"] / x["in exchanges"] for x in (strong, small)]
-            rows.append(
+            strong, weak = one["strong"], one["weak"]
+            link, nbytes = links["float16" if halves else "float32"], cnn.dense(2 if halves else 4)
+            modelled = [1e3 * step_here(1e-3 * alone, share, n, cores, nbytes, link) for share in (1 / n, 1.0)]
+            scaling.append(
                 [
-                    name, str(n), f"{alone['strong']['ms']:.1f}", f"{strong['ms']:.1f}",
-                    f"{alone['strong']['ms'] / strong['ms']:.2f}", f"{alone['weak']['ms'] / weak['ms']:.2f}",
-                    f"{strong['sent'] / 1024:.0f}", *(f"{max(share, 0):.0%}" for share in hidden),
+                    name, str(n), short(BATCH / alone * 1e3), short(BATCH / strong["ms"] * 1e3),
+                    ratio(starts, n, name, "strong"), f"{modelled[0] / strong['ms'] - 1:+.0%}",
+                    short(n * BATCH / weak["ms"] * 1e3), ratio(starts, n, name, "weak"),
+                    f"{modelled[1] / weak['ms'] - 1:+.0%}", short(strong["sent"] / 1024), short(nbytes / 1024),
                 ]
             )  # fmt: skip
-    head = ["MNIST CNN", "processes", "ms alone", "ms", "strong: times as fast", "weak: efficiency", "KiB sent"]
-    parts.append(table([*head, "hidden, buckets of 25 MiB", "of 0.1 MiB"], rows))
+            cases = [one["at the end"], strong, one["small"]]
+            steps = [f"{x['ms']:.1f} ({x['waited']:.1f})" for x in cases]
+            hidden = [f"{max(1 - x['waited'] / x['in exchanges'], 0):.0%}" for x in cases[1:]]
+            overlap.append([name, str(n), *steps, *hidden])
+    head = ["MNIST CNN, images/s", "processes", "alone", "64 for all (strong)", "times as fast", "the model is off by"]
+    parts.append(
+        table([*head, "64 each (weak)", "efficiency", "the model is off by", "KiB sent", "predicted"], scaling)
+    )
+    head = ["ms per step (of them waited)", "processes", "sent at the end", "buckets of 25 MiB", "of 0.1 MiB"]
+    parts.append(table([*head, "hidden, 25 MiB", "0.1 MiB"], overlap))
     rows = []
-    for name, work in works().items():
-        for sent, itemsize in (("FP32", 4), ("FP16", 2)):
-            steps = [step(work, n, itemsize) for n in COUNTS]
-            cells = [f"{1e3 * total:.3g} ({waiting / total:.0%})" for total, waiting in steps]
-            rows.append([name, sent, f"{(work.dense(itemsize) + work.sparse(itemsize)) / 2**20:.1f}", *cells])
-    head = ["a model, not measured: ms per step (waiting)", "sent in", "MiB", *(f"{n} GPUs" for n in COUNTS)]
-    parts.append(table(head, rows))
+    for name, sent, work, itemsize in modelled_works():
+        cells = [
+            f"{short(1e3 * total)} ({idle / total:.0%})" for total, idle in (step(work, n, itemsize) for n in COUNTS)
+        ]
+        rows.append([name, sent, f"{(work.dense(itemsize) + work.sparse(itemsize)) / 2**20:.1f}", *cells])
+    head = [
+        "a model, not measured: ms per step (share in which it waits; the rest is the efficiency) by GPUs",
+        "sent in",
+    ]
+    parts.append(table([*head, "MiB", *map(str, COUNTS)], rows))
     return "\n\n".join(parts)
+
+
+def modelled_works() -> list[tuple[str, str, Work, int]]:
+    """The lines of the model: name, dtype, work, bytes of an FP16 gradient."""
+    return [
+        (name, sent, work, itemsize) for name, work in works().items() for sent, itemsize in (("FP32", 4), ("FP16", 2))
+    ]
 
 
 def draw(path: pathlib.Path, measured: dict[int, dict[str, Any]], links: dict[str, Link]) -> None:
@@ -289,28 +400,36 @@ def draw(path: pathlib.Path, measured: dict[int, dict[str, Any]], links: dict[st
 
     picture, (left, right) = plt.subplots(1, 2, figsize=(13, 5), layout="constrained")
     kib = [size / 1024 for size in SIZES]
+    fine = np.geomspace(SIZES[0], SIZES[-1], 100)
     colors = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     for (dtype, link), color in zip(links.items(), colors):
-        for n, mark in zip((n for n in measured if n > 1), "os^"):
+        for n, mark, style in zip((n for n in measured if n > 1), "os^", ("-", "--", ":")):
             times = [1e3 * t for t in measured[n]["messages"][dtype]]
             left.plot(kib, times, mark, color=color, label=f"{dtype}, {n} processes")
-            left.plot(kib, [1e3 * ring(size, n, link) for size in SIZES], color=color, alpha=0.5)
+            fitted = [1e3 * ring(size, n, link) for size in fine]
+            left.plot(
+                fine / 1024, fitted, style, color=color, alpha=0.6, label=f"{dtype}, {n}, by the model {link.source}"
+            )
     left.set(
-        xscale="log", yscale="log", xlabel="KiB", ylabel="ms", title="all_reduce here: measured, and the fit (lines)"
+        xscale="log", yscale="log", ylabel="ms", title="all_reduce here: measured (marks), alpha + beta bytes (lines)"
     )
-    for (name, work), color in zip(works().items(), colors):
-        for sent, itemsize, style in (("FP32", 4, "--"), ("FP16", 2, "-")):
-            alone = step(work, 1, itemsize)[0]
-            shares = [100 * alone / step(work, n, itemsize)[0] for n in COUNTS]
-            right.plot(COUNTS, shares, style, marker="o", markersize=4, color=color, label=f"{name}, sent in {sent}")
+    left.set_xticks(kib, [f"{k:.0f} KiB" if k < 1024 else f"{k / 1024:.0f} MiB" for k in kib])
+    for i, (name, sent, work, itemsize) in enumerate(modelled_works()):
+        alone = step(work, 1, itemsize)[0]
+        shares = [100 * alone / step(work, n, itemsize)[0] for n in COUNTS]
+        style = "--" if itemsize == 4 else "-"
+        right.plot(
+            COUNTS, shares, style, marker="o", markersize=4, color=colors[i // 2], label=f"{name}, sent in {sent}"
+        )
     right.set(
         xscale="log", xlabel="GPUs", ylabel="efficiency, %", ylim=(0, 105), title="A model, not measured: many GPUs"
     )
     right.set_xticks(COUNTS, map(str, COUNTS))
-    right.minorticks_off()
     for one in (left, right):
+        one.minorticks_off()
         one.grid(alpha=0.3)
-        one.legend(fontsize=8, **({"loc": "center", "bbox_to_anchor": (0.62, 0.42)} if one is right else {}))
+    left.legend(fontsize=7.5)
+    right.legend(fontsize=7.5, loc="center", bbox_to_anchor=(0.6, 0.41))  # between the lines
     writing.write_figure(path, picture, dpi=110)
     plt.close(picture)
 
@@ -318,7 +437,9 @@ def draw(path: pathlib.Path, measured: dict[int, dict[str, Any]], links: dict[st
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print, write."""
     p = argparse.ArgumentParser(prog="python -m benchmarks.parallel", description=__doc__.split("\n\n")[0])
-    p.add_argument("--processes", nargs="+", type=int, default=[2, 4], help="numbers of them (default: 2 4)")
+    p.add_argument(
+        "--processes", nargs="+", type=int, default=[1, 2, 4], help="numbers of them; 1 is always one (default: 1 2 4)"
+    )
     p.add_argument("--quick", action="store_true", help="few rounds: to see that it runs")
     p.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     default = pathlib.Path(__file__).with_name("results") / "parallel.json"
@@ -328,21 +449,35 @@ def main(arguments: list[str] | None = None) -> None:
     if options.worker:
         worker(options)
         return
-    if min(options.processes) < 2:
-        p.error(f"--processes: expected numbers from 2 on, got {options.processes}")
+    if min(options.processes) < 1 or max(options.processes) < 2:
+        p.error(f"--processes: expected numbers from 1 on, one of them 2 or more, got {options.processes}")
     machine = Machine()
-    measured = {n: started(n, options.quick) for n in sorted({1, *options.processes})}
+    starts: dict[int, list[dict[str, Any]]] = {n: [] for n in sorted({1, *options.processes})}
+    for _ in range(1 if options.quick else STARTS):  # what disturbs the machine for a while disturbs all alike
+        for n, found in starts.items():
+            found.append(started(n, options.quick))
+    measured = {n: middle(found) for n, found in starts.items()}
     first = min(n for n in measured if n > 1)
     links = {dtype: fit(SIZES, times, first) for dtype, times in measured[first]["messages"].items()}
-    text = report(measured, links)
-    print(f"{text}\n\n{machine.verdict()}")
+    print(f"{report(starts, links, len(os.sched_getaffinity(0)))}\n\n{machine.verdict()}")
+    model: dict[str, Any] = {"what": "computed from the figures above, not measured: ms per step, and of them waiting"}
+    for name, sent, work, itemsize in modelled_works():
+        model[f"{name}, sent in {sent}"] = {n: [1e3 * x for x in step(work, n, itemsize)] for n in COUNTS}
     content = {
         "measured": measured,
-        "fitted": {dtype: link._asdict() for dtype, link in links.items()},
+        "starts": starts,
+        "fitted": {
+            dtype: {
+                **link._asdict(),
+                "off": {n: off(n, measured[n]["messages"][dtype], link) for n in measured if n > 1},
+            }
+            for dtype, link in links.items()
+        },
         "links": {name: link._asdict() for name, link in LINKS.items()},
         "flops": FLOPS,
         "utilisation": UTILISATION,
         "works": {name: work._asdict() for name, work in works().items()},
+        "model": model,
         "environment": machine.state(),
     }
     write(options.out, content)

@@ -15,30 +15,62 @@ pytestmark = pytest.mark.cpu
 
 def test_a_ring_sends_all_but_one_part_twice():
     link = Link(1e-3, 1e-6, "")
-    assert parallel.ring(4000, 1, link) == 0
+    assert parallel.ring(4000, 1, link) == 0 and parallel.ring(0, 4, link) == 0
     assert parallel.ring(4000, 4, link) == pytest.approx(6 * (1e-3 + 1e-3))
+    assert parallel.ring(4000, 4, link, rings=3) == pytest.approx(6 * (3e-3 + 1e-3))
     assert parallel.gather(4000, 4, link) == pytest.approx(3 * (1e-3 + 4e-3))
 
 
 def test_the_fit_finds_what_was_planted():
     link = Link(3e-5, 2e-9, "")
-    sizes = [1 << n for n in range(10, 26, 3)]
-    found = parallel.fit(sizes, [parallel.ring(size, 4, link) for size in sizes], 4)
+    times = [parallel.ring(size, 4, link) for size in parallel.SIZES]
+    found = parallel.fit(parallel.SIZES, times, 4)
     assert found.alpha == pytest.approx(link.alpha) and found.beta == pytest.approx(link.beta)
+    assert parallel.off(4, times, found) == pytest.approx([0.0] * len(times), abs=1e-9)
+    assert parallel.off(4, [2 * t for t in times], found) == pytest.approx([-0.5] * len(times))
 
 
-def test_backward_hides_two_thirds_of_the_computing():
-    near = parallel.LINKS["NVLink 4"]
+def test_a_bucket_is_a_ring_of_its_own():
+    assert [parallel.buckets(x * 2**20) for x in (0.5, 1, 1.1, 26, 26.1)] == [1, 1, 2, 2, 3]
+    near, far = parallel.LINKS["NVLink 4"], parallel.LINKS["100 Gb Ethernet"]
+    sent = 26 * 2**20
+    assert parallel.sums(sent, 4) == pytest.approx(6 * (2 * near.alpha + near.beta * sent / 4))
+    inside, between = 14 * (2 * near.alpha + near.beta * sent / 8), 4 * (2 * far.alpha + far.beta * sent / 3)
+    assert parallel.sums(sent, 24) == pytest.approx(inside + between)
+
+
+def test_rows_of_all_machines_are_handed_on_within_each():
+    near, far = parallel.LINKS["NVLink 4"], parallel.LINKS["100 Gb Ethernet"]
+    assert parallel.rows(4080, 8) == pytest.approx(7 * (near.alpha + near.beta * 4080))
+    between, inside = 2 * (far.alpha + far.beta * 8 * 4080), 7 * (near.alpha + near.beta * 3 * 4080)
+    assert parallel.rows(4080, 24) == pytest.approx(between + inside)
+
+
+def test_backward_hides_two_thirds_of_the_computing_and_no_rows():
     compute = 0.009
     work = Work(compute * parallel.FLOPS * parallel.UTILISATION / 6, 1 << 28)
     assert parallel.step(work, 1, 2) == (pytest.approx(compute), 0)
-    assert parallel.step(work, 8, 2) == (pytest.approx(compute), 0)  # 2 ms under 6 ms of backward
-    total, waiting = parallel.step(work, 16, 4)
-    network = parallel.LINKS["100 Gb Ethernet"]
-    sent = 14 * (near.alpha + near.beta * 2**30 / 8) + 2 * (network.alpha + network.beta * 2**29)
-    assert waiting == pytest.approx(sent - 2 / 3 * compute) and total == pytest.approx(compute + waiting)
-    rows = Work(0.0, 0, 0, rows=10, columns=100)
-    assert parallel.exchange(rows, 8, 4) == pytest.approx(7 * (near.alpha + near.beta * 4080))
+    assert parallel.step(work, 8, 2) == (pytest.approx(compute), 0)  # 4 ms under 6 ms of backward
+    total, waits = parallel.step(work, 16, 4)
+    assert waits == pytest.approx(parallel.sums(2**30, 16) - 2 / 3 * compute) and total == pytest.approx(
+        compute + waits
+    )
+    sparse = work._replace(rows=10, columns=100)  # 2,080 bytes in FP16
+    assert parallel.step(sparse, 8, 2)[1] == pytest.approx(parallel.rows(2080, 8))
+    assert parallel.step(sparse, 1, 2)[1] == 0
+
+
+def test_the_middle_of_several_starts():
+    assert parallel.middle([{"a": [1, 5]}, {"a": [9, 4]}, {"a": [2, 6]}]) == {"a": [2, 5]}
+    starts = {n: [{"FP32": {"alone": {"ms": t}}} for t in ms] for n, ms in ((1, (4, 6, 8)), (2, (2, 2, 8)))}
+    assert parallel.ratio(starts, 2, "FP32", "alone") == "2.00 (1.00 to 3.00)"
+
+
+def test_processes_share_the_cores_that_there_are():
+    link = Link(1e-3, 1e-6, "")
+    assert parallel.step_here(0.6, 0.5, 2, 2, 4000, link) == pytest.approx(0.3)  # 6 ms are hidden
+    assert parallel.step_here(0.6, 0.25, 4, 2, 4000, link) == pytest.approx(0.3)
+    assert parallel.step_here(0.006, 0.5, 2, 2, 4000, link) == pytest.approx(0.003 + 0.006 - 0.002)
 
 
 def test_the_works_are_the_models_of_the_paper():
@@ -56,8 +88,12 @@ def test_a_quick_run(tmp_path, capsys):
         ["--quick", "--processes", "2", "--out", str(tmp_path / "p.json"), "--picture", str(tmp_path / "p.png")]
     )
     out, found = capsys.readouterr().out, json.loads((tmp_path / "p.json").read_text())
-    assert "a model, not measured" in out and (tmp_path / "p.png").stat().st_size > 10_000
-    halves, wide = (found["measured"]["2"][f"mixed, sent in {dtype}"]["strong"] for dtype in ("FP16", "FP32"))
-    assert wide["sent"] == 4 * 421_738 and halves["sent"] == 2 * 421_738 + 2 * 192
+    assert "a model, not measured" in out and "not measured" in found["model"]["what"]
+    assert (tmp_path / "p.png").stat().st_size > 10_000
+    two = found["measured"]["2"]
+    for case in ("strong", "small", "at the end", "weak"):
+        assert two["mixed, sent in FP32"][case]["sent"] == two["FP32"][case]["sent"] == 4 * 421_738
+        assert two["mixed, sent in FP16"][case]["sent"] == 2 * 421_738 + 2 * 192
+        assert all(0 < two[name][case]["waited"] < two[name][case]["ms"] for name in parallel.POLICIES)
     with pytest.raises(SystemExit):
         parallel.main(["--processes", "1"])
