@@ -59,8 +59,8 @@ def train(
     mp.manual_seed(options.seed)
     model = policy.cast(cnn(*train_x.shape[1:], classes=int(max(train_y.max(), test_y.max())) + 1)).to(options.device)
     ddp = mp.parallel.DistributedDataParallel(model, group)  # of one process: it does nothing
-    images = mp.data.TensorDataset(train_x, train_y)
-    loader = mp.data.DataLoader(images, options.batch, shuffle=True, drop_last=True, seed=options.seed, group=group)
+    dataset = mp.data.TensorDataset(train_x, train_y)
+    loader = mp.data.DataLoader(dataset, options.batch, shuffle=True, drop_last=True, seed=options.seed, group=group)
     moves = np.random.default_rng(options.seed + group.rank)
     steps = min(options.steps or len(loader) * options.epochs, len(loader) * options.epochs)
     optimizer = optim.Adam(model.parameters(), lr=options.lr)

@@ -135,7 +135,7 @@ class Checkpointer:
             raise ValueError(f"Checkpointer.save: expected other names than those of its objects, got {taken}")
         measure = self._measure(parts)
         _write(self.path(step), {**self.objects, **parts, "step": step}, measure, among="step")
-        if here.group and here.group.rank:
+        if _rank():
             return True
         steps = self.steps()
         stay = {*steps[-self.keep :], step, *([self.best_step()] if self.best else [])}
@@ -191,7 +191,7 @@ def _write(path: str | os.PathLike, parts: dict[str, Any], measure: float | None
     for found in (found for name, x in states.items() if x is not parts[name] for found in _nonfinite(name, x)):
         raise FloatingPointError(f"save: {found}: the run has diverged, and {path} stays what it was")
     random = _packed(_of_all(backend.get_rng_state()), "random", arrays)
-    if here.group and here.group.rank:
+    if _rank():
         return
     tree = json.dumps({"parts": _packed(states, "", arrays), "random": random, "measure": measure})
     metadata = {"format": FORMAT, "version": __version__, KEY: tree, "sha256": _checksum(tree, arrays)}

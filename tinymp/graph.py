@@ -7,17 +7,19 @@ from collections import Counter
 from .autograd import Op, Variable
 
 
+def behind(root: Op | None) -> set[Op]:
+    """All ops that a backward pass from this one reaches, with itself; none behind a leaf."""
+    found = set() if root is None else {root}
+    waiting = list(found)
+    while waiting:
+        new = {edge[0] for edge in waiting.pop().edges if isinstance(edge, tuple)} - found
+        found |= new
+        waiting += new
+    return found
+
+
 def uses(root: Op) -> dict[int, tuple[Variable, int]]:
     """By their id, the leaves that a backward pass from this op reaches, and how many gradients each will get."""
-    leaves: dict[int, Variable] = {}
-    counts: Counter[int] = Counter()
-    seen, waiting = {root}, [root]
-    while waiting:
-        for edge in waiting.pop().edges:
-            if isinstance(edge, Variable):
-                leaves[id(edge)] = edge
-                counts[id(edge)] += 1
-            elif edge is not None and edge[0] not in seen:
-                seen.add(edge[0])
-                waiting.append(edge[0])
-    return {key: (leaf, counts[key]) for key, leaf in leaves.items()}
+    edges = [edge for op in behind(root) for edge in op.edges if isinstance(edge, Variable)]
+    counts = Counter(map(id, edges))
+    return {id(leaf): (leaf, counts[id(leaf)]) for leaf in edges}

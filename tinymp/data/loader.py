@@ -129,7 +129,7 @@ class DataLoader:
             raise ValueError(
                 f"DataLoader: expected `seed` where {self.size} processes share shuffled batches, got none"
             )
-        if group is not None:
+        if self.size > 1:
             items = [zlib.crc32(np.ascontiguousarray(x.numpy()).data) for x in getattr(dataset, "tensors", ())]
             group.first("DataLoader", items=len(dataset), data=items, batch_size=self.batch_size)
         self.prefetch = _at_least(0, "prefetch", prefetch)

@@ -94,7 +94,8 @@ def pad_sequence(sequences: Sequence[Any], batch_first: bool = False, padding_va
     What lies behind a sequence is padding_value. TypeError or ValueError where dtypes, or shapes after the first axis,
     differ, and for no sequences at all.
     """
-    arrays = [array_of("pad_sequence", without_graph("pad_sequence", x)) for x in _each(sequences)]
+    op = "pad_sequence"
+    arrays = [array_of(op, without_graph(op, x)) for x in listed(op, "sequences", sequences)]
     if not arrays:
         raise ValueError("pad_sequence: expected at least one sequence, got none")
     first = arrays[0]
@@ -113,10 +114,6 @@ def pad_sequence(sequences: Sequence[Any], batch_first: bool = False, padding_va
     return Tensor(
         np.ascontiguousarray(padded.swapaxes(0, 1)) if flag("pad_sequence", "batch_first", batch_first) else padded
     )
-
-
-def _each(sequences: Any) -> list:
-    return listed("pad_sequence", "sequences", sequences)
 
 
 def _lengths(op: str, lengths: Any) -> np.ndarray:

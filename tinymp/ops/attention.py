@@ -245,9 +245,10 @@ def scaled_dot_product_attention(
     op = "scaled_dot_product_attention"
     if flag(op, "enable_gqa", enable_gqa):
         raise TypeError(f"{op}: argument `enable_gqa` is not supported: repeat key and value")
-    if flag(op, "is_causal", is_causal) and attn_mask is not None:
+    is_causal = flag(op, "is_causal", is_causal)
+    if is_causal and attn_mask is not None:
         raise ValueError(f"{op}: expected either attn_mask or is_causal, got both")
-    return attend(op, query, key, value, attn_mask, dropout_p, scale, bool(is_causal))[0]
+    return attend(op, query, key, value, attn_mask, dropout_p, scale, is_causal)[0]
 
 
 def attend(

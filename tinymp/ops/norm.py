@@ -68,7 +68,7 @@ class BatchNorm(Op):
     fp32 = ("weight", "bias")
 
     def forward(self, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running) -> Array:
-        axes = _all_but_channel(x)
+        axes = all_but_channel(x)
 
         def normalise(x: Array, w: Array | None, b: Array | None) -> tuple:
             wide = widen(x)
@@ -81,14 +81,14 @@ class BatchNorm(Op):
                 y += b
             return store(y, like=x), mean, var, rstd
 
-        y, mean, var, rstd = self.device.along(1, normalise, x, _per_channel(w, x), _per_channel(b, x))
+        y, mean, var, rstd = self.device.along(1, normalise, x, per_channel(w, x), per_channel(b, x))
         self.save(x, w, statistics=(mean, rstd))
         running.update(mean, var, self.device.count(x, axes))
         return y
 
     def backward(self, dy: Array) -> tuple:
         (x, w), statistics, (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
-        axes, n = _all_but_channel(x), self.device.count(x, _all_but_channel(x))
+        axes, n = all_but_channel(x), self.device.count(x, all_but_channel(x))
 
         def gradients(dy: Array, x: Array, mean: Array, rstd: Array, w: Array | None) -> tuple:
             wide, centered = widen(dy), widen(x) - mean
@@ -103,7 +103,7 @@ class BatchNorm(Op):
             dx += centered
             return store(dx, like=like_x), dw, db
 
-        dx, dw, db = self.device.along(1, gradients, dy, x, *statistics, _per_channel(w, x))
+        dx, dw, db = self.device.along(1, gradients, dy, x, *statistics, per_channel(w, x))
         return (
             dx,
             like_w and store(dw.reshape(like_w.shape), like=like_w),
@@ -141,19 +141,19 @@ class FixedNorm(Op):
     fp32 = ("running_mean", "running_var", "weight", "bias")
 
     def forward(self, x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, *, eps: float) -> Array:
-        mean = _per_channel(mean, x).copy()  # training may move the running one before backward
-        rstd = 1 / self.xp.sqrt(_per_channel(var, x) + eps)
+        mean = per_channel(mean, x).copy()  # training may move the running one before backward
+        rstd = 1 / self.xp.sqrt(per_channel(var, x) + eps)
         self.save(x, w, statistics=(mean, rstd))
         y = widen(x) - mean
-        y *= rstd if w is None else rstd * _per_channel(w, x)
+        y *= rstd if w is None else rstd * per_channel(w, x)
         if b is not None:
-            y += _per_channel(b, x)
+            y += per_channel(b, x)
         return store(y, like=x)
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (mean, rstd), (like_x, _, _, like_w, like_b) = self.saved, self.statistics, self.targets
-        axes, wide = _all_but_channel(x), widen(dy)
-        dx = like_x and store(wide * (rstd if w is None else rstd * _per_channel(w, x)), like=like_x)
+        axes, wide = all_but_channel(x), widen(dy)
+        dx = like_x and store(wide * (rstd if w is None else rstd * per_channel(w, x)), like=like_x)
         dw = like_w and reduce(wide * ((widen(x) - mean) * rstd), axes, "sum", like=x).reshape(like_w.shape)
         db = like_b and reduce(wide, axes, "sum", like=x).reshape(like_b.shape)
         return dx, None, None, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
@@ -178,11 +178,12 @@ class FixedNorm(Op):
 _NOT_MOVED = (None, None, None, None, 0.0)  # Running.for_kernel for no statistics
 
 
-def _all_but_channel(x: Array) -> tuple[int, ...]:
+def all_but_channel(x: Array) -> tuple[int, ...]:
+    """The axes of x (N, C, ...) over which a channel's values lie."""
     return (0, *range(2, x.ndim))
 
 
-def _per_channel(v: Array | None, x: Array) -> Any:
+def per_channel(v: Array | None, x: Array) -> Any:
     """v (C,) in FP32, shaped to broadcast against x (N, C, ...)."""
     return None if v is None else widen(v).reshape(1, -1, *[1] * (x.ndim - 2))
 

@@ -21,7 +21,7 @@ from ..nn.module import Module
 from ..parameter import Parameter
 from ..precision import scatter_add, store, widen
 from ..sparse import SparseRows, accumulate, summable
-from .group import Group, Pending
+from .group import Group, Pending, from_root
 
 FIRST = 1 << 20  # bytes of the first bucket: small, so that sending begins early
 
@@ -106,13 +106,8 @@ class DistributedDataParallel(Observer):
 
     def _share(self, own: dict[str, np.ndarray]) -> None:
         """Take what rank 0 has of these weights and buffers."""
-        device = backend.get(self.group.device)
-        state = {}
-        for name, dtype, shape in self.group.tell([[k, x.dtype.str, x.shape] for k, x in own.items()])[0]:
-            x = own[name] if self.group.rank == 0 else np.empty(shape, dtype)
-            array = device.asarray(np.ascontiguousarray(x)).reshape(shape)
-            self.group.broadcast(array)
-            state[name] = backend.to_cpu(array)
+        described = self.group.tell([[k, x.dtype.str, x.shape] for k, x in own.items()])[0]
+        state = {k: from_root(self.group, own.get(k), dtype, shape) for k, dtype, shape in described}
         if self.group.rank:
             self.model.load_state_dict(state, strict=False)
 
@@ -235,23 +230,20 @@ class DistributedDataParallel(Observer):
 
     def _plan(self) -> None:
         """Make the buckets, in the order in which rank 0 got its gradients."""
-        order = [*self._order, *(i for i in range(len(self.params)) if i not in self._order)]
-        order = self.group.tell(order)[0]
+        order = self.group.tell(list(dict.fromkeys([*self._order, *range(len(self.params))])))[0]
         sparse = [p for p in self.params if isinstance(p.grad, SparseRows)]
         self.group.first(type(self).__name__, sparse=[p.name for p in sparse])
         self._rows = {id(p) for p in sparse}
-        last: dict[Any, tuple[int, Bucket]] = {}  # of each dtype: where its last parameter comes, and the bucket
-        made: list[tuple[int, Bucket]] = []
-        for place, p in enumerate(self.params[i] for i in order):
-            if id(p) not in self._rows:
-                dtype, least = _travels(p), self.cap if made else min(FIRST, self.cap)
-                bucket = last[dtype][1] if dtype in last else None
-                if bucket is None or bucket.size * bucket.dtype.itemsize >= least:
-                    made += [last[dtype]] if dtype in last else []
-                    bucket = Bucket(dtype)
-                self._places[id(p)] = bucket.add(p)
-                last[dtype] = place, bucket
-        self._buckets = [bucket for _, bucket in sorted([*made, *last.values()], key=lambda pair: pair[0])]
+        buckets: list[Bucket] = []
+        filling: dict[Any, Bucket] = {}  # by dtype
+        for p in (self.params[i] for i in order if id(self.params[i]) not in self._rows):
+            dtype, full = _travels(p), self.cap if len(buckets) > len(filling) else min(FIRST, self.cap)
+            bucket = filling.get(dtype)
+            if bucket is None or bucket.size * bucket.dtype.itemsize >= full:
+                bucket = filling[dtype] = Bucket(dtype)
+                buckets.append(bucket)
+            self._places[id(p)] = bucket.add(p)
+        self._buckets = sorted(buckets, key=lambda bucket: order.index(self._own[id(bucket.params[-1])]))
         for bucket in self._buckets:
             bucket.begin()
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import traceback
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -25,6 +27,7 @@ from ..caller import type_name
 from ..events import here
 
 HOW = ("sum", "min", "max")
+FORWARD = 0.5  # seconds in which mpiexec passes on what a process has written: it drops the rest when it ends all
 
 
 class Group:
@@ -56,11 +59,12 @@ class Group:
         here.group = None
         failed = error is not None and not (isinstance(error, SystemExit) and not error.code)
         if failed and self.size > 1:
-            if not isinstance(error, SystemExit):
-                traceback.print_exception(kind, error, where)
-            print(f"rank {self.rank} of {self.size} has ended with {kind.__name__}, and so all end", file=sys.stderr)
+            trace = [] if isinstance(error, SystemExit) else traceback.format_exception(kind, error, where)
+            said = f"rank {self.rank} of {self.size} has ended with {kind.__name__}, and so all end\n"
+            sys.stderr.write("".join([*trace, said]))  # at once: other processes write, too
             sys.stdout.flush()
             sys.stderr.flush()
+            time.sleep(FORWARD)
             self.abort(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
         self.close(failed)
 
@@ -122,10 +126,7 @@ class Group:
 
     def tell(self, value: Any) -> list[Any]:
         """What every process told, by rank: numbers, strings, lists and dicts of them, None."""
-        try:
-            x = np.frombuffer(json.dumps(value).encode(), np.uint8)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"tell: expected `value` to be what JSON can say: {error}") from None
+        x = np.frombuffer(_said("tell", "value", value), np.uint8)
         told = self.all_gather(backend.get(self.device).asarray(x))
         return [json.loads(backend.to_cpu(one).tobytes()) for one in told]
 
@@ -133,12 +134,9 @@ class Group:
         """ValueError, in every process, if one has another value than rank 0; it names the process and the value."""
         if not isinstance(where, str):
             raise TypeError(f"first: expected `where` to be text, got {where!r}")
-        try:
-            found = self.tell(values)
-        except TypeError:
-            name = next(name for name, value in values.items() if not _sayable(value))
-            raise TypeError(f"first: expected `{name}` to be what JSON can say") from None
-        for rank, told in enumerate(found):
+        for name, value in values.items():
+            _said("first", name, value)
+        for rank, told in enumerate(found := self.tell(values)):
             for name, value in told.items():
                 if value != found[0][name]:
                     at, ours, theirs = _difference(found[0][name], value)
@@ -181,11 +179,20 @@ class Pending:
         """Until the array holds the result. On a GPU the stream waits, not the host."""
 
 
-def _sayable(value: Any) -> bool:
+def from_root(group: Group, x: np.ndarray | None, dtype: Any, shape: Sequence[int], root: int = 0) -> np.ndarray:
+    """A copy of root's NumPy array, which has this dtype and shape, in all processes; only root need have one."""
+    x = np.ascontiguousarray(x) if group.rank == root else np.empty(shape, dtype)
+    sent = backend.get(group.device).asarray(x).reshape(shape)  # NCCL sends what lies on a GPU
+    group.broadcast(sent, root)
+    return np.array(backend.to_cpu(sent))
+
+
+def _said(op: str, name: str, value: Any) -> bytes:
+    """A value as JSON; TypeError for what that has no form for."""
     try:
-        return bool(json.dumps(value))
-    except (TypeError, ValueError):
-        return False
+        return json.dumps(value).encode()
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{op}: expected `{name}` to be what JSON can say: {error}") from None
 
 
 def _difference(ours: Any, theirs: Any) -> tuple[str, Any, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..autograd import Array
 from ..backend import gpu
-from .group import Group, Pending
+from .group import FORWARD, Group, Pending
 
 LOOK = 1.0  # seconds between two looks at what is under way
 
@@ -104,6 +104,7 @@ class NCCLGroup(Group):
                     file=sys.stderr,
                     flush=True,
                 )
+                time.sleep(FORWARD)
                 self.abort(1)
             time.sleep(LOOK)
 

@@ -13,7 +13,7 @@ from ..events import here
 from ..nn.module import Module
 from ..nn.norm import BatchNorm as Layer
 from ..ops import batch_norm
-from ..ops.norm import BatchNorm, Running
+from ..ops.norm import BatchNorm, Running, all_but_channel, per_channel
 from ..precision import reduce, store, widen
 from ..tensor import Tensor
 
@@ -30,7 +30,7 @@ class SyncBatchNormOp(BatchNorm):
     backward_cuda: ClassVar[Any] = None
 
     def forward(self, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running) -> Array:
-        axes, wide = _all_but_channel(x), widen(x)
+        axes, wide = all_but_channel(x), widen(x)
         count = backend.of(x).asarray(np.array([x.size / x.shape[1]]))
         here.group.all_reduce(count)
         self.n = float(backend.to_cpu(count)[0])
@@ -38,33 +38,25 @@ class SyncBatchNormOp(BatchNorm):
         y = wide - mean
         var = _of_all(reduce(y * y, axes, "sum", like=x)) / self.n
         rstd = 1 / self.xp.sqrt(var + eps)
-        y *= rstd if w is None else rstd * _per_channel(w, x)
+        y *= rstd if w is None else rstd * per_channel(w, x)
         if b is not None:
-            y += _per_channel(b, x)
+            y += per_channel(b, x)
         self.save(x, w, statistics=(mean, rstd))
         running.update(mean, var, int(self.n))
         return store(y, like=x)
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
-        axes, wide, centered = _all_but_channel(x), widen(dy), widen(x) - mean
+        axes, wide, centered = all_but_channel(x), widen(dy), widen(x) - mean
         db = reduce(wide, axes, "sum", like=x)
         dw = reduce(wide * centered, axes, "sum", like=x) * rstd
-        scale = rstd if w is None else rstd * _per_channel(w, x)
+        scale = rstd if w is None else rstd * per_channel(w, x)
         dx = scale * (wide - _of_all(db.copy()) / self.n - centered * rstd * _of_all(dw.copy()) / self.n)
         return (
             like_x and store(dx, like=like_x),
             like_w and store(dw.reshape(like_w.shape), like=like_w),
             like_b and store(db.reshape(like_b.shape), like=like_b),
         )
-
-
-def _all_but_channel(x: Array) -> tuple[int, ...]:
-    return (0, *range(2, x.ndim))
-
-
-def _per_channel(v: Array, x: Array) -> Array:
-    return widen(v).reshape(1, -1, *[1] * (x.ndim - 2))
 
 
 def _of_all(x: Array) -> Array:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import instance, same_keys
+from ..arguments import instance, named_by_class, same_keys
 from ..optim.optimizer import Optimizer
 from ..optim.result import PendingResult, StepResult
 from ..parameter import Parameter, replace
-from .group import Group
+from .group import Group, from_root
 
 
 class ZeroRedundancyOptimizer(Optimizer):
@@ -41,13 +41,15 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._assign()
 
     def _assign(self) -> None:
-        """Each parameter to the process that has the fewest weights so far, the largest first."""
+        """Each parameter without an owner to the process that has the fewest weights so far, the largest first."""
         load = [0] * self.group.size
-        for p in sorted(self.parameters(), key=lambda p: -p.data.size):
+        for p, owner in self.owner.items():
+            load[owner] += p.data.size
+        new = [p for p in self.parameters() if p not in self.owner]
+        for p in sorted(new, key=lambda p: -p.data.size):
             self.owner[p] = load.index(min(load))
             load[self.owner[p]] += p.data.size
-        others = [p for p in self.parameters() if self.owner[p] != self.group.rank and p.master_nbytes]
-        replace([(p, {"_master": None}) for p in others])
+        replace([(p, {"_master": None}) for p in new if not self.mine(p) and p.master_nbytes])
 
     def mine(self, p: Parameter) -> bool:
         """Whether this process owns p."""
@@ -66,17 +68,11 @@ class ZeroRedundancyOptimizer(Optimizer):
     def check_options(self, group: dict[str, Any]) -> None:
         self.optimizer.check_options(group)
 
+    @named_by_class
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As every optimizer's; its parameters get owners, too."""
-        before = set(self.parameters())
-        try:
-            self.optimizer.add_param_group(param_group)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"ZeroRedundancyOptimizer: {error}") from error
-        new = [p for p in self.parameters() if p not in before]
-        for i, p in enumerate(new):
-            self.owner[p] = i % self.group.size
-        replace([(p, {"_master": None}) for p in new if not self.mine(p) and p.master_nbytes])
+        self.optimizer.add_param_group(param_group)
+        self._assign()
 
     # ---- the step
 
@@ -116,19 +112,13 @@ class ZeroRedundancyOptimizer(Optimizer):
             if p.master_nbytes and self.mine(p):
                 arrays["master"] = backend.to_cpu(p.master)
             step, names = self.group.tell([step, [(k, x.dtype.str) for k, x in arrays.items()]])[self.owner[p]]
-            got = {name: self._from(self.owner[p], arrays.get(name), p, dtype) for name, dtype in names}
+            owner = self.owner[p]
+            got = {name: from_root(self.group, arrays.get(name), dtype, p.shape, owner) for name, dtype in names}
             if "master" in got:
                 found["masters"][i] = got.pop("master")
             if step is not None:
                 found["state"][i] = {"step": step, **got}
         return found
-
-    def _from(self, owner: int, x: Any, p: Parameter, dtype: str) -> np.ndarray:
-        """The owner's array, which has p's shape, in all processes."""
-        x = np.ascontiguousarray(x) if owner == self.group.rank else np.empty(p.shape, dtype)
-        sent = backend.get(self.group.device).asarray(x)
-        self.group.broadcast(sent, owner)
-        return np.array(backend.to_cpu(sent)).reshape(p.shape)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` returned, with any number of processes. Errors: as every optimizer's."""
