@@ -9,6 +9,7 @@ that only the CPU promises. Tests of what needs a library that is not installed 
 CuPy for a GPU) are enough to run the others.
 """
 
+import gc
 import importlib.util
 import os
 import pathlib
@@ -78,6 +79,13 @@ pytest_runtest_call = pytest_runtest_setup
 
 def pytest_addoption(parser):
     parser.addoption("--backend", choices=("cpu", "gpu", "cuda-on-cpu"), default="cpu", help="device of the tests")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _old_objects_are_not_collected():
+    """A collection takes a second where it looks at a million objects of all tests and of the libraries."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """What holds when a step, a load, a cast or a move is interrupted: an exception is raised at every line in turn."""
 
 import contextvars
-import gc
 import sys
 from pathlib import Path
 
@@ -15,14 +14,6 @@ from tinymp.events import here
 from tinymp.optim import StepResult
 
 PACKAGE = str(Path(mp.__file__).parent)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _only_own_objects():
-    """What explains a MemoryError (memory.py) looks through all objects that Python's collector knows."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def run(work, at=None, error=KeyboardInterrupt):

@@ -153,17 +153,17 @@ def test_a_scale_that_sits_at_its_least_is_said_to_some_steps_late():
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             # grows once in between, then sits there for as many steps as a real GPU may run behind the host
-            for factor in [1e6, 1.0] * 5 + [1.0] * 6 + [1e6, 1.0] * 100:
+            for factor in [1e6, 1.0] * 5 + [1.0] * 6 + [1e6, 1.0] * 40:
                 step(factor)
             step(1.0)
         said.append([str(w.message) for w in found])
         states.append((scaler.state_dict(), scaler._stuck))
-    assert states[0] == states[1] and states[0][1] == 100  # of which one brought S back to its least
+    assert states[0] == states[1] and states[0][1] == 40  # of which one brought S back to its least
     assert re.search(
         r"at its least, 1: .* 4 times .* The last parameter: `.* arose: the .* at test_scaler_", said[0][0]
     )
     assert re.search(r"at its least, 1: .* times .* The last parameter: `.* Where it arose: ", said[1][0])
-    assert len(said[0]) == 6  # 4 before it grew; then after 4, 8, 16, 32, 64
+    assert len(said[0]) == 5  # 4 before it grew; then after 4, 8, 16, 32
     assert len(said[1]) >= 2  # a real GPU may have passed several limits when the host learns of the first
 
 
