@@ -110,6 +110,30 @@ def test_where_nothing_is_left_even_for_that(monkeypatch):
         ops.add(x, x.reshape(1, LARGE))
 
 
+def test_what_else_asks_for_memory():
+    """Unscaling and clipping, whose results are in FP32, and the batches of a loader, in its thread."""
+    w = nn.Parameter(np.ones((1, 1), "float16"))
+    w.grad, w.grad_scale = np.broadcast_to(np.float16(1), (LARGE, LARGE)), 8.0
+    model = "use a smaller model"
+    with pytest.raises(MemoryError, match=rf"^unscale_: the memory is full .*; leave it out: .*, or {model}\. Held"):
+        optim.StaticLossScaler(8.0).unscale_(optim.SGD([w], lr=0.1))
+    w.grad_scale = 1.0
+    for clip in optim.clip_grad_norm_, optim.clip_grad_value_:
+        with pytest.raises(MemoryError, match=rf"^{clip.__name__}: the memory is full .*; {model}, for clipped"):
+            clip([w], 1.0)
+
+    class Images:
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, i):
+            return np.broadcast_to(np.float32(1), (LARGE, LARGE))
+
+    for prefetch in (0, 2):
+        with pytest.raises(MemoryError, match=r"^DataLoader: .*; use a smaller batch_size, or a smaller prefetch\."):
+            next(iter(mp.data.DataLoader(Images(), 2, prefetch=prefetch)))
+
+
 LIMITED = """
 import resource, sys
 import numpy as np

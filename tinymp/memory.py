@@ -23,26 +23,24 @@ MARKS = {"master_nbytes": "parameter", "grad_scale": "tensor", "run_backward": "
 ROLES = ("weights", "masters", "gradients", "optimizer state", "activations kept for backward", "other tensors")
 
 
-def explain(error: Exception, what: Any = None, arguments: Iterable[Any] = ()) -> None:
+def explain(error: Exception, what: Any = None, arguments: Iterable[Any] = (), ways: Iterable[str] = ()) -> None:
     """Raise a MemoryError that explains `error`, if that says that a memory is full and is not explained already.
 
     what       that which ran: an Op, an Update or text; by default what runs in this thread
     arguments  the arrays that it was given
+    ways       what would help, by default what does for an op and for an Update
     """
     what = here.running if what is None else what
-    array = getattr(what.parameter if isinstance(what, Update) else what, "data", None)
-    device: ModuleType = getattr(what, "device", backend.cpu) if array is None else backend.of(array)
-    if device is backend.cpu or not device.is_out_of_memory(error):
-        device = backend.cpu
-        if not isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
-            return
+    device: ModuleType = backend.gpu if backend.gpu.is_out_of_memory(error) else backend.cpu
+    if device is backend.cpu and (not isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError)):
+        return
     full = "the memory is full" if device is backend.cpu else "the GPU's memory is full"
     text = f"{_name(what)}: {full} ({str(error) or 'how much was asked for is not known'})"
     try:
         given = [f"{x.dtype} {x.shape}" for x in map(values_of, arguments) if hasattr(x, "shape")]
         sizes, free = held(device), device.free_memory()
         text += f", given {', '.join(given)}" if given else ""
-        text += f"; {', '.join(_ways(what, sizes))}. "
+        text += f"; {', or '.join(ways or _ways(what, sizes))}. "
         text += f"Held now: {', '.join(f'{role} {amount(n)}' for role, n in sizes.items())}; free, as the system says: "
         text += "not known" if free is None else amount(free)
     except MemoryError:
@@ -51,12 +49,12 @@ def explain(error: Exception, what: Any = None, arguments: Iterable[Any] = ()) -
 
 
 @contextmanager
-def explained(what: Any = None) -> Iterator[None]:
-    """Within the block, a memory that is full is explained: see `explain`."""
+def explained(what: Any = None, *ways: str) -> Iterator[None]:
+    """Within the block, or the function that it decorates, a memory that is full is explained: see `explain`."""
     try:
         yield
     except Exception as error:
-        explain(error, what)
+        explain(error, what, ways=ways)
         raise
 
 
@@ -129,13 +127,13 @@ def _ways(what: Any, sizes: dict[str, int]) -> Iterator[str]:
     """What would help."""
     if isinstance(what, Update):
         yield "use a rule that keeps less (per parameter Adam keeps two FP32 arrays, SGD with momentum one, SGD none)"
-        yield "or a smaller model"
+        yield "a smaller model"
         return
     yield "use a smaller batch"
     if getattr(what, "storage", None) == float32:
-        yield "or mixed precision (tinymp.MIXED), which halves the activations"
+        yield "mixed precision (tinymp.MIXED), which halves the activations"
     if getattr(what, "phase", None) == "forward":
         if is_grad_enabled() and sizes["activations kept for backward"]:
-            yield "or tinymp.no_grad() where no gradient is wanted (evaluation)"
+            yield "tinymp.no_grad() where no gradient is wanted (evaluation)"
         if sizes["gradients"]:
-            yield "or optimizer.zero_grad() before the forward pass, which frees the gradients"
+            yield "optimizer.zero_grad() before the forward pass, which frees the gradients"

@@ -39,10 +39,11 @@ def _memory(x):
     return device.device_bytes(x.data.ptr, x.nbytes)
 
 
-def install():
-    """Until the process ends."""
+def install(engine=Engine):
+    """Until the process ends. Returns what takes CuPy's place."""
     cupy = cuda_on_cpu.install()
     sys.modules["cupyx.distributed"] = types.ModuleType("cupyx.distributed")
-    sys.modules["cupyx.distributed"].init_process_group = Engine
+    sys.modules["cupyx.distributed"].init_process_group = engine
     cupy.cuda.runtime.getDeviceCount = lambda: 8
     cupy.cuda.Device = lambda number=0: device.Device(0)  # as each process sees its own
+    return cupy

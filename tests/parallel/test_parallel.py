@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import random
 import shutil
 import signal
@@ -93,6 +94,45 @@ def test_gpus_under_nccl(tmp_path):
     run(2, "on_gpus", tmp_path)
 
 
+WATCHED = """
+import os, sys, time
+os.environ.update(RANK="1", WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="10.0.0.1", MASTER_PORT="29400")
+import nccl_over_mpi
+
+class Engine:
+    def __init__(self, size, rank, backend, host, port):
+        assert (size, rank, backend, host, port) == (2, 1, "nccl", "10.0.0.1", 29401)
+
+    def all_reduce(self, x, out, op="sum", stream=None):
+        pass
+
+cupy = nccl_over_mpi.install(Engine)
+from tinymp.parallel.nccl import NCCLGroup
+with NCCLGroup(0.5, torchrun=True) as group:
+    group.all_reduce(cupy.ones(3, "float16"))
+    time.sleep(2)
+    print("arrived", flush=True)
+    cupy.cuda.Event.done = False
+    group.all_reduce(cupy.ones(3, "float16"))
+    time.sleep(60)
+"""
+
+
+def test_a_gpu_that_waits_for_a_lost_one_ends(tmp_path):
+    """The thread that watches what NCCL has begun; and torchrun's variables."""
+    if why := cuda_on_cpu.problem():
+        pytest.skip(why)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", WATCHED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", PROGRAMS.parent)))},
+    )
+    assert (done.returncode, done.stdout) == (1, "arrived\n"), done.stderr
+    assert "parallel: rank 1 of 2 has waited for 0.5 s at all_reduce of float16 (3,): another process ha" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("how", "code", "says"),
     [
@@ -123,9 +163,12 @@ def test_processes_are_killed_and_others_go_on(tmp_path):
             time.sleep(0.01)
         time.sleep(0.2 * moments.random())
         victim = moments.randrange(n)
-        os.kill(json.loads(pids.read_text())["pids"][victim], signal.SIGKILL)
+        pid = json.loads(pids.read_text())["pids"][victim]
+        os.kill(pid, signal.SIGKILL)
         out, _ = process.communicate(timeout=60)
-        interrupted += process.returncode != 0 and "Killed" in out
+        if process.returncode:  # else it had ended before
+            interrupted += 1
+            assert f"rank {victim} of {n} (process {pid} on {platform.node()}) was ended by SIGKILL" in out, out
     assert interrupted >= 2
     run(2, "killed", tmp_path)
     ended = found(tmp_path, "killed", 2)

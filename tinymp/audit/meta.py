@@ -429,11 +429,6 @@ def exponents(x: Array) -> Array:
     )
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Never."""
-    return False
-
-
 class _Generator:
     """Draws shapes: what initialisers ask of numpy.random.Generator."""
 

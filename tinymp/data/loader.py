@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arguments import choice, integer, listed, refuse, same_keys, whole
+from ..memory import explained
 from ..tensor import Tensor
 from .dataset import (
     Subset,
@@ -183,11 +184,12 @@ class DataLoader:
         """The same; notes the time that each took to come, and which are left."""
         began = perf_counter()
         try:
-            for batch in batches:
-                self.waited += perf_counter() - began
-                del left[0]
-                yield batch
-                began = perf_counter()
+            with explained("DataLoader", "use a smaller batch_size", "a smaller prefetch"):
+                for batch in batches:
+                    self.waited += perf_counter() - began
+                    del left[0]
+                    yield batch
+                    began = perf_counter()
         finally:
             if self._left is left:  # else another loop has begun
                 self._left = None

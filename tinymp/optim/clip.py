@@ -12,13 +12,17 @@ from .. import backend
 from ..arguments import listed, number, refuse, require_unscaled
 from ..autograd import Array
 from ..dtypes import float64
+from ..memory import explained
 from ..parameter import Parameter
 from ..precision import reduce, to_dtype, widen
 from ..sparse import summable, values_of, with_values
 from ..tensor import Tensor, tensor
 from . import multi_tensor
 
+CLIPPED = "use a smaller model, for clipped gradients are FP32"  # what helps against a full memory
 
+
+@explained("clip_grad_norm_", CLIPPED)
 def clip_grad_norm_(
     parameters: Parameter | Iterable[Parameter],
     max_norm: float,
@@ -68,6 +72,7 @@ def _clip_on_device(params: list[Tensor], max_norm: float, norm_type: float, err
     return Tensor(result[0])
 
 
+@explained("clip_grad_value_", CLIPPED)
 def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: float, foreach: None = None) -> None:
     """Limit every element of the gradients to [-clip_value, clip_value]; each `grad` becomes a new FP32 array.
 

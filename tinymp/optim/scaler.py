@@ -23,6 +23,7 @@ from ..arguments import count, loss_scale, number, refuse, tensor, whole
 from ..autograd import Array, Op
 from ..dtypes import FLOATING, float16
 from ..events import here
+from ..memory import explained
 from ..parameter import Parameter
 from ..precision import LOSS
 from ..sparse import isfinite
@@ -151,6 +152,7 @@ class LossScaler(ScalerState):
         self._side.note_loss(loss, self._witness)
         return ScaleLoss.apply(loss, scale=factor, scaler=self)
 
+    @explained("unscale_", "leave it out: step() unscales one gradient at a time", "use a smaller model")
     def unscale_(self, optimizer: Optimizer) -> None:
         """Replace the optimizer's gradients by their values without the loss scale, in FP32.
 

@@ -20,12 +20,15 @@ from .group import Group, Pending
 ASK = 1.0  # seconds between two looks whether another process asks where this one is
 ANSWER = 5 * ASK  # seconds in which one that waits has answered
 SAID = 96  # bytes of what it says then
+BLOCK = 1 << 15  # numbers whose FP32 values stay in a core's cache
 
 
 def _add_fp16(a: Any, b: Any, _: Any) -> None:
     """b = a + b, rounded once. MPI's own sum of halves, where it has one, takes ten times as long."""
-    x, y = np.frombuffer(a, dtypes.float16), np.frombuffer(b, dtypes.float16)
-    y[...] = store(widen(x) + widen(y), like=y)
+    xs, ys = np.frombuffer(a, dtypes.float16), np.frombuffer(b, dtypes.float16)
+    for i in range(0, len(xs), BLOCK):
+        x, y = xs[i : i + BLOCK], ys[i : i + BLOCK]
+        y[...] = store(widen(x) + widen(y), like=y)
 
 
 class Job(Pending):
