@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import sys
 
 from .compile import HARDWARE, KernelError, Program, RaceError, problem
@@ -37,26 +38,28 @@ def installed():
                 _restore(module, state)
 
 
+@functools.cache
+def _containers(module):
+    return [name for name, x in vars(module).items() if isinstance(x, (dict, list)) and not name.startswith("__")]
+
+
 def _state(module):
-    """The module's variables, containers as copies."""
-    return {
-        name: (x, copy.copy(x) if isinstance(x, (dict, list)) else x)
-        for name, x in vars(module).items()
-        if not name.startswith("__")
-    }
+    """The module's variables, and copies of those that are containers."""
+    return dict(vars(module)), {name: copy.copy(vars(module)[name]) for name in _containers(module)}
 
 
 def _restore(module, state):
-    for name in vars(module).keys() - state.keys():
-        if not name.startswith("__"):
-            delattr(module, name)
-    for name, (x, content) in state.items():
+    variables, contents = state
+    for name in vars(module).keys() - variables.keys():
+        delattr(module, name)
+    vars(module).update(variables)
+    for name, content in contents.items():
+        x = variables[name]
         if isinstance(x, dict):
             x.clear()
             x.update(content)
-        elif isinstance(x, list):
+        else:
             x[:] = content
-        setattr(module, name, x)
 
 
 _installation = contextlib.ExitStack()

@@ -98,9 +98,10 @@ struct Use {
 const Launch* launch;
 std::vector<Fibre*> fibres;  // never freed: their stacks serve the next launch
 int threads, current, waiting;
+const char* stack;  // of the thread that runs
 uint32_t barriers, syncs[32];  // the clock of the block, and those of its warps
 std::vector<Use> static_uses, dynamic_uses;
-std::vector<bool> is_guard;
+std::vector<char> is_guard;
 const Region *last_region, nowhere = {};
 const void* last_stray;  // code that used other memory than what it was given
 sigjmp_buf scheduler, failure;
@@ -184,12 +185,19 @@ void check_race(Use& use, bool write, bool atomic, const void* code, const void*
 
 enum Kind { READ, WRITE, ATOMICALLY };
 
-// A thread is going to use memory.
-void access(const void* p, size_t bytes, Kind kind, const void* code) {
-    auto at = static_cast<char*>(const_cast<void*>(p));
-    if (current == NOBODY) return;
-    if (static_cast<size_t>(at - fibres[current]->stack) < STACK) return;  // its own variables
-    if (at >= last_region->data && at + bytes <= last_region->data_end) return;
+// The same of several bytes. Most often they have been used alike so far, and then stay so.
+void check_races(Use* use, size_t bytes, Kind kind, const void* code, const void* address) {
+    Use before = *use;
+    check_race(*use, kind != READ, kind == ATOMICALLY, code, address);
+    for (size_t i = 1; i < bytes; i++)
+        if (!memcmp(&use[i], &before, sizeof before))
+            use[i] = *use;
+        else
+            check_race(use[i], kind != READ, kind == ATOMICALLY, code, address);
+}
+
+// A thread is going to use memory that is neither its stack nor what was used last.
+[[gnu::noinline]] void access_elsewhere(char* at, size_t bytes, Kind kind, const void* code) {
     auto check = [&](bool inside) {
         if (inside) return;
         fail_at(code, at, kind == READ ? "reads memory that is not its own" : "writes memory that is not its own");
@@ -198,14 +206,11 @@ void access(const void* p, size_t bytes, Kind kind, const void* code) {
     const Region& dynamic = launch->dynamic;
     if (at >= module.shared && at < module.shared_end) {
         size_t first = at - module.shared;
-        for (size_t i = first; i < first + bytes; i++) {
-            check(i < is_guard.size() && !is_guard[i]);
-            check_race(static_uses[i], kind != READ, kind == ATOMICALLY, code, at);
-        }
+        for (size_t i = first; i < first + bytes; i++) check(i < is_guard.size() && !is_guard[i]);
+        check_races(&static_uses[first], bytes, kind, code, at);
     } else if (at >= dynamic.mapping && at < dynamic.mapping_end) {
         check(at >= dynamic.data && at + bytes <= dynamic.data_end);
-        for (size_t i = at - dynamic.data; i < at - dynamic.data + bytes; i++)
-            check_race(dynamic_uses[i], kind != READ, kind == ATOMICALLY, code, at);
+        check_races(&dynamic_uses[at - dynamic.data], bytes, kind, code, at);
     } else {
         for (const Region* r = launch->regions; r < launch->regions + launch->region_count; r++)
             if (at >= r->mapping && at < r->mapping_end) {
@@ -215,6 +220,14 @@ void access(const void* p, size_t bytes, Kind kind, const void* code) {
             }
         last_stray = code;  // constants; or it will fail
     }
+}
+
+// A thread is going to use memory.
+inline void access(const void* p, size_t bytes, Kind kind, const void* code) {
+    auto at = static_cast<char*>(const_cast<void*>(p));
+    if (static_cast<size_t>(at - stack) < STACK) return;  // its own variables
+    if (at >= last_region->data && at + bytes <= last_region->data_end) return;
+    if (current != NOBODY) access_elsewhere(at, bytes, kind, code);
 }
 
 bool in_shared(const void* p, size_t bytes) {
@@ -242,6 +255,7 @@ void fibre_main() {
 void resume(int thread) {
     Fibre& fibre = *fibres[thread];
     current = thread;
+    stack = fibre.stack;
     thread_index = fibre.index;
     if (_setjmp(scheduler)) return;
     if (fibre.started) _longjmp(fibre.place, 1);
@@ -339,14 +353,15 @@ void together(const char* name, unsigned mask, const In& in, Out& out, const cha
     me.in = &in;
     me.out = &out;
     bool all = true;
-    for (int i = 0; i < 32; i++) {
+    for (int i = 31; i >= 0 && all; i--) {  // in their order they come, so that the last one most often is still to come
         if (!(mask >> i & 1)) continue;
         if (first + i >= threads)
             fail(file, line, "%s: the mask %#x names lane %d, the block ends before it", name, mask, i);
         Fibre& other = *fibres[first + i];
         if (other.state == DONE)
             fail(file, line, "%s: the mask %#x names lane %d, which has left the kernel", name, mask, i);
-        all = all && other.state == IN_WARP_FUNCTION && other.mask == mask && !strcmp(other.name, name);
+        all = other.state == IN_WARP_FUNCTION && other.mask == mask &&
+              (other.name == name || !strcmp(other.name, name));
     }
     if (all) {
         const In* ins[32] = {};
