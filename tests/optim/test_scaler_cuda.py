@@ -74,9 +74,12 @@ def test_it_decides_as_on_the_cpu(scaler, clip):
         assert {"APPLIED", "SKIPPED"} == set(results[1])
 
 
-@pytest.mark.parametrize("scaler", ["none", "static", "dynamic"])
-@pytest.mark.parametrize("rule", [optim.SGD, optim.Adagrad, optim.Adam, optim.AdamW])
-def test_a_step_never_waits_for_the_device(scaler, rule):
+@pytest.mark.parametrize(
+    ("rule", "scaler"),
+    [(rule, "dynamic") for rule in (optim.SGD, optim.Adagrad, optim.AdamW)]
+    + [(optim.Adam, scaler) for scaler in ("none", "static", "dynamic")],
+)
+def test_a_step_never_waits_for_the_device(rule, scaler):
     scaling = SCALERS[scaler]()
     step, _, _ = job("gpu", scaling, rule)
     step(1.0, 0.5)

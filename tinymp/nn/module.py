@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -33,6 +34,11 @@ _INSTEAD = {
     "register_backward_hook": "use register_full_backward_hook",
     "register_full_backward_pre_hook": "use register_full_backward_hook, which is given grad_output, too",
 }
+
+
+@lru_cache(256)  # hasattr asks often
+def _similar(name: str, names: tuple[str, ...]) -> list[str]:
+    return difflib.get_close_matches(name, names)
 
 
 class IncompatibleKeys(NamedTuple):
@@ -127,7 +133,7 @@ class Module:
         owner = type(self).__name__
         if "_persistent" not in vars(self):
             raise AttributeError(f"{owner} has no attribute '{name}' (yet): super().__init__() was not called")
-        near = difflib.get_close_matches(name, dir(self))
+        near = _similar(name, tuple(dir(self)))
         hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else f"; did you mean {', '.join(near)}?" if near else ""
         raise AttributeError(f"{owner} has no attribute '{name}'{hint}")
 
