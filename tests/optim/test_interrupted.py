@@ -1,5 +1,6 @@
-"""What holds when a step, a load, a cast or a move is interrupted: an exception is raised at every line in turn (of long
-ones at every third).
+"""What holds when a step, a load, a cast or a move is interrupted: an exception is raised at every line in turn.
+
+In long functions it is every third.
 """
 
 import contextvars
