@@ -22,8 +22,8 @@ def init(device: str = "cpu", timeout: float = 300.0) -> Group:
 
     ImportError without the extra `parallel`; RuntimeError where what started the program and the engine do not fit.
     """
-    choice("parallel.init", "device", device, ("cpu", "gpu"))
-    timeout = number("parallel.init", "timeout", timeout, 0, above=True)
+    choice("init", "device", device, ("cpu", "gpu"))
+    timeout = number("init", "timeout", timeout, 0, above=True)
     tasks = int(os.environ.get("SLURM_NTASKS", 1)) if "SLURM_PROCID" in os.environ else 1
     by_mpi, by_torchrun = any(name in os.environ for name in STARTED), {"RANK", "WORLD_SIZE"} <= os.environ.keys()
     if not by_mpi and not by_torchrun and tasks == 1:
@@ -35,7 +35,7 @@ def init(device: str = "cpu", timeout: float = 300.0) -> Group:
         return NCCLGroup(timeout, torchrun=not by_mpi and by_torchrun)
     if not by_mpi and by_torchrun:
         raise RuntimeError(
-            "parallel.init: expected mpiexec to start processes that train on CPUs, got the variables RANK and "
+            "expected mpiexec to start processes that train on CPUs, got the variables RANK and "
             "WORLD_SIZE of torchrun: run `mpiexec -n 4 python ...`"
         )
     from .mpi import MPIGroup
@@ -43,7 +43,7 @@ def init(device: str = "cpu", timeout: float = 300.0) -> Group:
     group = MPIGroup(timeout)
     if group.size == 1 and tasks > 1:
         raise RuntimeError(
-            f"parallel.init: Slurm has started {tasks} tasks, but MPI sees one: run srun with --mpi=pmi2 or "
+            f"Slurm has started {tasks} tasks, but MPI sees one: run srun with --mpi=pmi2 or "
             "--mpi=pmix, whichever this MPI was built for, or mpiexec within an allocation"
         )
     return group
