@@ -28,7 +28,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,11 +174,23 @@ def _runtime() -> Any:
     return library
 
 
-class _Parameter(NamedTuple):
+class Parameter(NamedTuple):
     """What `kernels.Argument` leaves out: whether the kernel may write there, whether it counts on no overlap."""
 
     written: bool
     restrict: bool
+
+
+def declared_in(code: str, names: Iterable[str]) -> dict[str, tuple[list[Parameter], str]]:
+    """{kernel: (its parameters, how many threads a block may have, as the source says it)}."""
+    plain = re.sub(r"//[^\n]*|/\*.*?\*/", "", code, flags=re.S)
+    found = {}
+    for name in names:
+        bounds, declared = re.search(rf"__global__\s+void\s+([^;{{]*?)\b{name}\s*\(([^)]*)\)\s*\{{", plain).groups()
+        parameters = [Parameter("*" in p and "const" not in p.split(), "__restrict__" in p) for p in declared.split(",")]
+        threads = re.search(r"__launch_bounds__\s*\(([^)]*)\)", bounds)
+        found[name] = parameters, threads[1] if threads else "1024"
+    return found
 
 
 class Program:
@@ -190,17 +202,10 @@ class Program:
 
     def __init__(self, code: str, defines: Mapping[str, str]) -> None:
         _runtime()
-        plain = re.sub(r"//[^\n]*|/\*.*?\*/", "", code, flags=re.S)
         self.arguments = kernels.signatures(code, defines["STORAGE"])
-        self.parameters: dict[str, list[_Parameter]] = {}
-        entries = []
-        for name in self.arguments:
-            bounds, declared = re.search(rf"__global__\s+void\s+([^;{{]*?)\b{name}\s*\(([^)]*)\)\s*\{{", plain).groups()
-            self.parameters[name] = [
-                _Parameter("*" in p and "const" not in p.split(), "__restrict__" in p) for p in declared.split(",")
-            ]
-            threads = re.search(r"__launch_bounds__\s*\(([^)]*)\)", bounds)
-            entries.append(f"CUDA_ON_CPU_KERNEL({name}, {threads[1] if threads else 1024})\n")
+        declared = declared_in(code, self.arguments)
+        self.parameters = {name: parameters for name, (parameters, _) in declared.items()}
+        entries = [f"CUDA_ON_CPU_KERNEL({name}, {threads})\n" for name, (_, threads) in declared.items()]
         whole = f'{code}\n#line 1 "compile.py"\n{"".join(entries)}CUDA_ON_CPU_MODULE\n'
         flags = [*FLAGS, *KERNEL_FLAGS, *(f"-D{name}={value}" for name, value in defines.items())]
         self.path = _shared_object("kernels", whole, flags)
@@ -227,7 +232,32 @@ class Program:
         resolve: where kernels take tables of addresses (arrays of uint64): the array in which an address lies, or None.
         Such arrays are handled like those among the arguments.
         """
-        _Launching(self, name, _three(grid), _three(block), args, shared_bytes, resolve).run_twice()
+        Launching(self, name, grid, block, args, shared_bytes, resolve).run_twice()
+
+    def most_threads(self, name: str) -> int:
+        """The threads that a block of the kernel may have."""
+        return ctypes.c_uint.in_dll(self.library, f"cuda_on_cpu_most_threads_{name}").value
+
+    def execute(
+        self, launching: Launching, seed: int, lows: list[int], fenced: list[Fenced], shared: Fenced
+    ) -> None:
+        """Run a launch on arrays that have been moved: number i begins at lows[i]."""
+        boxes = [np.array(lows[v], np.uint64) if isinstance(v, int) else np.array(v) for v in launching.values]
+        launch = _Launch(
+            ctypes.cast(self.library[f"cuda_on_cpu_call_{launching.name}"], ctypes.c_void_p),
+            (ctypes.c_void_p * len(boxes))(*(box.ctypes.data for box in boxes)),
+            _Index(*launching.grid),
+            _Index(*launching.block),
+            ctypes.addressof(ctypes.c_char.in_dll(self.library, "cuda_on_cpu_module")),
+            (_Region * len(fenced))(*(_Region.of(f) for f in fenced)),
+            len(fenced),
+            _Region.of(shared),
+            seed,
+            SECONDS,
+        )
+        report = _runtime().cuda_on_cpu_run(ctypes.byref(launch))
+        if report:
+            raise KernelError(launching.describe(report.contents, fenced, shared))
 
     def line(self, code: int) -> str:
         """The line of the source at an address in the compiled code, and the line that it was inlined in, ..."""
@@ -255,13 +285,14 @@ class _Link(NamedTuple):
     offset: int
 
 
-class _Launching:
-    """One launch: two runs from the same memory."""
+class Launching:
+    """One launch of a Program, or of what takes its place (tests/ptx)."""
 
-    def __init__(self, program: Program, name: str, grid: Any, block: Any, args: Any, shared: int, resolve: Any):
+    def __init__(self, program: Any, name: str, grid: Any, block: Any, args: Any, shared: int, resolve: Any):
         if name not in program.arguments:
             raise ValueError(f"no kernel {name!r}; there are {', '.join(program.arguments)}")
-        self.program, self.name, self.grid, self.block, self.shared = program, name, grid, block, shared
+        self.program, self.name, self.shared = program, name, shared
+        self.grid, self.block = _three(grid), _three(block)
         self.values: list[Any] = []  # for each argument a NumPy scalar, or the number of an array (int)
         self.arrays: list[np.ndarray] = []
         self.labels: list[str] = []  # of the arrays
@@ -275,7 +306,7 @@ class _Launching:
         self._check_restrict()
 
     def _check_sizes(self) -> None:
-        most = ctypes.c_uint.in_dll(self.program.library, f"cuda_on_cpu_most_threads_{self.name}").value
+        most = self.program.most_threads(self.name)
         threads = self.block[0] * self.block[1] * self.block[2]
         limits = {"block": (self.block, (1024, 1024, 64)), "grid": (self.grid, (2**31 - 1, 65535, 65535))}
         for what, (size, limit) in limits.items():
@@ -343,7 +374,14 @@ class _Launching:
                     f"kernel {self.name}: {self._place(g, offset)} differs when threads run in another order: "
                     "a barrier is missing, the order counts, or memory that nobody wrote or that lies in no array"
                 )
-        for g, a in zip(self.groups, first):
+        self._keep(first)
+
+    def run_once(self) -> None:
+        """For programs that find races themselves."""
+        self._keep(self._run(seed=0, at_end=True, filler=0xFF))
+
+    def _keep(self, memory: list[np.ndarray]) -> None:
+        for g, a in zip(self.groups, memory):
             if not np.array_equal(a, g.before):
                 ctypes.memmove(g.low, a.ctypes.data, a.size)
 
@@ -361,7 +399,7 @@ class _Launching:
             entries = [bytes_at(lows[link.table] + 8 * link.entry, 8).view(np.uint64) for link in self.links]
             for link, entry in zip(self.links, entries):
                 entry[0] = lows[link.target] + link.offset
-            self._execute(seed, lows, fenced, shared)
+            self.program.execute(self, seed, lows, fenced, shared)
             for link, entry in zip(self.links, entries):
                 if entry[0] == lows[link.target] + link.offset:
                     entry[0] = lows[link.target] + link.offset - moved[link.target]  # `moved` may be negative
@@ -375,26 +413,7 @@ class _Launching:
             for f in (*fenced, shared):
                 f.free()
 
-    def _execute(self, seed: int, lows: list[int], fenced: list[Fenced], shared: Fenced) -> None:
-        boxes = [np.array(lows[v], np.uint64) if isinstance(v, int) else np.array(v) for v in self.values]
-        library = self.program.library
-        launch = _Launch(
-            ctypes.cast(library[f"cuda_on_cpu_call_{self.name}"], ctypes.c_void_p),
-            (ctypes.c_void_p * len(boxes))(*(box.ctypes.data for box in boxes)),
-            _Index(*self.grid),
-            _Index(*self.block),
-            ctypes.addressof(ctypes.c_char.in_dll(library, "cuda_on_cpu_module")),
-            (_Region * len(fenced))(*(_Region.of(f) for f in fenced)),
-            len(fenced),
-            _Region.of(shared),
-            seed,
-            SECONDS,
-        )
-        report = _runtime().cuda_on_cpu_run(ctypes.byref(launch))
-        if report:
-            raise KernelError(self._describe(report.contents, fenced, shared))
-
-    def _describe(self, report: _Report, fenced: list[Fenced], shared: Fenced) -> str:
+    def describe(self, report: _Report, fenced: list[Fenced], shared: Fenced) -> str:
         text = f"kernel {self.name}, block {report.block}"
         if report.in_thread:
             text += f", thread {report.thread}"

@@ -1,0 +1,1 @@
+"""The PTX that NVRTC makes of the kernels, run on the CPU."""

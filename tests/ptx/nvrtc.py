@@ -1,0 +1,103 @@
+"""NVRTC, from its wheels: CUDA 12's is the last that knows Volta. What it says of a source is kept beside this file."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import tempfile
+import zlib
+from functools import cache
+from typing import NamedTuple
+
+HERE = pathlib.Path(__file__).parent
+
+
+class Compiled(NamedTuple):
+    """What the compiler gave: whether it went well, all that it had to say, and the PTX."""
+
+    done: bool
+    log: str
+    ptx: str
+
+
+def package(architecture: str) -> int:
+    """The version of CUDA that compiles for it."""
+    return 12 if architecture.endswith("_70") else 13
+
+
+@cache
+def library(cuda: int) -> ctypes.CDLL | None:
+    """The library of the wheel nvidia-cuda-nvrtc (CUDA 13) or nvidia-cuda-nvrtc-cu12 (CUDA 12); None without it."""
+    found = importlib.util.find_spec("nvidia")
+    folders = found.submodule_search_locations if found else None
+    paths = [path for folder in folders or () for path in pathlib.Path(folder).glob(f"*/lib/libnvrtc.so.{cuda}")]
+    return ctypes.CDLL(str(paths[0])) if paths else None
+
+
+@cache
+def version(cuda: int) -> tuple[int, int]:
+    """NVRTC's."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    library(cuda).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return major.value, minor.value
+
+
+def compiled(code: str, storage: str, architecture: str) -> Compiled:
+    """A source for an architecture: sm_80, with the assembler's words about every kernel, or compute_80, the PTX alone."""
+    cuda = package(architecture)
+    key = hashlib.sha256(f"{version(cuda)} {storage} {architecture} {code}".encode()).hexdigest()[:24]
+    kept = HERE / "__pycache__" / f"nvrtc-{key}"
+    try:
+        return Compiled(*json.loads(zlib.decompress(kept.read_bytes())))
+    except (OSError, ValueError, zlib.error):
+        found = _compiled(code, storage, architecture)
+    try:
+        kept.parent.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:  # several processes may do the same
+            file.write(zlib.compress(json.dumps(found).encode(), 1))
+        os.replace(file.name, kept)
+    except OSError:
+        pass  # where it cannot be kept it is compiled again
+    return found
+
+
+def _compiled(code: str, storage: str, architecture: str) -> Compiled:
+    nvrtc, program = library(package(architecture)), ctypes.c_void_p()
+    options = [b"-std=c++17", f"-DSTORAGE={storage}".encode(), f"-arch={architecture}".encode()]
+    options += [b"--ptxas-options=-v"] if architecture.startswith("sm_") else []
+    options += [b"-ftz=true", b"--device-as-default-execution-space"]  # what CuPy adds
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), code.encode(), b"kernels.cu", 0, None, None)
+    try:
+        result = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        log, ptx = (_text(nvrtc, program, what) for what in ("ProgramLog", "PTX"))
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return Compiled(result == 0, log, ptx)
+
+
+def _text(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> str:
+    size = ctypes.c_size_t()
+    getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(max(size.value, 1))
+    getattr(nvrtc, f"nvrtcGet{what}")(program, text)
+    return text.value.decode(errors="replace")
+
+
+def largest_block(code: str, name: str) -> int:
+    """The threads per block that the kernel is declared for: its __launch_bounds__, or what CUDA allows at most."""
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", code, flags=re.S)
+    bound = re.search(rf"__launch_bounds__\s*\(\s*(\w+)[^)]*\)\s*{name}\s*\(", code)
+    if bound is None:
+        return 1024
+    value = bound[1]
+    while not value.isdecimal():  # a constant of the file
+        defined = re.search(rf"\b{value}\s*=\s*(\w+)\s*;|#define\s+{value}\s+(\w+)", code)
+        if not defined:
+            raise ValueError(f"{name}: cannot read its __launch_bounds__")
+        value = defined[1] or defined[2]
+    return int(value)

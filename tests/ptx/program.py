@@ -1,0 +1,165 @@
+"""The stand-in's kernels as PTX: `Program` takes the place of cuda_on_cpu's, which runs the source in C++."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cuda_on_cpu
+from cuda_on_cpu import stand_in
+from cuda_on_cpu.compile import KernelError, Launching, declared_in
+from cuda_on_cpu.memory import Fenced, bytes_at
+from tinymp.backend import kernels
+
+from . import nvrtc
+from .machine import Machine, PTXError, Region
+from .parse import Module, parse
+from .translate import BasicBlock, Translated
+
+LANES = 8192  # threads that run at once, in as many blocks as that makes
+
+
+@cache
+def module(code: str, storage: str, architecture: str) -> Module:
+    """The parsed PTX of a source file."""
+    return parse(nvrtc.compiled(code, storage, architecture).ptx)
+
+
+@contextmanager
+def installed(architecture: str, measure: bool = False) -> Iterator[dict[str, Program]]:
+    """The stand-in for a GPU, whose kernels are run as PTX for an architecture. The value: the programs that ran."""
+    real, shim = (path.read_text("utf-8") for path in (kernels.HARDWARE, cuda_on_cpu.HARDWARE))
+    programs: dict[str, Program] = {}
+
+    def compiled(self: stand_in.RawModule, log_stream: None = None) -> Program:
+        code = self.code.replace(shim, real)
+        key = f"{self.options} {code}"
+        if key not in programs:
+            defines = dict(option[2:].split("=") for option in self.options if option.startswith("-D"))
+            programs[key] = Program(code, defines, architecture, measure)
+        return programs[key]
+
+    with cuda_on_cpu.installed(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stand_in.RawModule, "compile", compiled)
+        yield programs
+
+
+class Program:
+    """A translation unit of CUDA C, as NVRTC compiles it for an architecture, run by the interpreter."""
+
+    def __init__(self, code: str, defines: Mapping[str, str], architecture: str = "sm_80", measure: bool = False) -> None:
+        self.arguments = kernels.signatures(code, defines["STORAGE"])
+        self.parameters = {name: found for name, (found, _) in declared_in(code, self.arguments).items()}
+        self.module = module(code, defines["STORAGE"], architecture)
+        self.translated: dict[str, Translated] = {}
+        self.bounds = {name: nvrtc.largest_block(code, name) for name in self.arguments}
+        self.measure = measure
+        self.measured: dict[str, Counter] = {}  # by kernel, if wanted
+
+    def launch(self, name: str, grid: Any, block: Any, args: Any, shared_bytes: int = 0, resolve: Any = None) -> None:
+        """See cuda_on_cpu.Program.launch. A kernel runs once: the interpreter itself looks for races."""
+        Launching(self, name, grid, block, args, shared_bytes, resolve).run_once()
+
+    def most_threads(self, name: str) -> int:
+        """The threads that a block of the kernel may have."""
+        return self.bounds[name]
+
+    def execute(self, launching: Launching, seed: int, lows: list[int], fenced: list[Fenced], shared: Fenced) -> None:
+        """Run a launch on arrays that have been moved between fences."""
+        name = launching.name
+        if name not in self.translated:
+            self.translated[name] = Translated(self.module, self.module.kernels[name])
+        translated = self.translated[name]
+        values = [np.array([lows[v]], np.uint64) if isinstance(v, int) else np.array([v]) for v in launching.values]
+        regions = [Region(f.address, f.address + f.size, bytes_at) for f in fenced if f.size]
+        blocks = launching.grid[0] * launching.grid[1] * launching.grid[2]
+        threads = launching.block[0] * launching.block[1] * launching.block[2]
+        at_once = max(LANES // threads, 1)
+        for first in range(0, blocks, at_once):
+            machine = Machine(
+                launching.grid, launching.block, first, min(at_once, blocks - first), regions,
+                translated.static_shared + launching.shared, translated.guards, translated.local_size, self.measure,
+            )  # fmt: skip
+            machine.parameters = dict(zip(translated.kernel.parameters, values, strict=True))
+            machine.constants = {v.name: v.content for v in self.module.constants}
+            with np.errstate(all="ignore"):
+                try:
+                    counts = run(translated, machine)
+                except PTXError as error:
+                    raise KernelError(f"kernel {name}: {error}") from None
+            if self.measure:
+                self.measured.setdefault(name, Counter()).update(machine.counts + counts)
+
+
+def run(translated: Translated, machine: Machine) -> Counter:
+    """Until all threads have ended. Returns how many instructions warps have run, in all and of each kind."""
+    n, blocks = machine.n, translated.blocks
+    from .machine import Registers
+
+    registers, alive = Registers(), n
+    ready: dict[int, tuple[np.ndarray, int]] = {0: (np.ones(n, bool), n)}  # block -> (its threads, how many)
+    waiting: dict[int, tuple[np.ndarray, int]] = {}  # at a barrier, behind which is the block
+    counts: Counter = Counter()
+
+    def go(to: int, threads: np.ndarray, many: int, into: dict = ready) -> None:
+        if to in into:
+            other, others = into[to]
+            threads, many = threads | other, many + others
+        into[to] = threads, many
+
+    while ready or waiting:
+        if not ready:  # all that are left wait
+            together = _arrived(machine, waiting)
+            for to, (threads, many) in together.items():
+                go(to, threads, many)
+            waiting = {}
+            machine.epoch += 1
+        number = min(ready)
+        threads, many = ready.pop(number)
+        block: BasicBlock = blocks[number]
+        active = None if many == n else threads
+        predicate = translated.run(block)(registers, machine, None if many == alive else threads, active)
+        if machine.measure:
+            warps = np.unique(machine.warp[threads]).size
+            counts["instructions"] += warps * block.counts.total()
+            for name, times in block.counts.items():
+                counts[f"instruction {name}"] += warps * times
+        if block.conditional:
+            predicate = predicate ^ block.negated
+            taken = np.broadcast_to(predicate, n) & threads if predicate.size > 1 else threads if predicate[0] else None
+            taken_many = many if taken is threads else 0 if taken is None else int(np.count_nonzero(taken))
+            if taken_many:
+                go(block.target, taken, taken_many) if block.end == "bra" else machine.fail(f"@p {block.end}")
+            if taken_many < many:
+                go(block.next, threads if not taken_many else threads & ~taken, many - taken_many)
+        elif block.end == "bra":
+            go(block.target, threads, many)
+        elif block.end == "ret":
+            alive -= many
+        elif block.end == "bar":
+            go(block.next, threads, many, waiting)
+        elif block.end == "trap":
+            machine.fail("trap")
+        elif block.next < len(blocks):
+            go(block.next, threads, many)
+        else:
+            machine.fail("runs past its end")
+    return counts
+
+
+def _arrived(machine: Machine, waiting: dict) -> dict:
+    """Those that wait; an error if threads of one block of the launch wait at different barriers, or others have left."""
+    at = np.zeros(machine.n, np.int64)
+    for to, (threads, _) in waiting.items():
+        at[threads] = to
+    by_block = at.reshape(-1, machine.threads)
+    same = (by_block == by_block[:, :1]).all(1)
+    if not same.all():
+        machine.fail("bar.sync: threads of a block wait at different barriers, or have ended")
+    return waiting
