@@ -3,6 +3,7 @@
     pytest                        everything on the CPU; CUDA kernels run on the CPU, too (tests/cuda_on_cpu)
     pytest --backend gpu          tensors are made on the GPU by default, and CUDA kernels run there
     pytest --backend cuda-on-cpu  as with a GPU, but on the stand-in for one: slow
+    pytest --ptx compute_80       its kernels are run as the PTX that NVRTC makes of them (tests/ptx)
 
 Tests marked `cpu` make their tensors on the CPU under every backend: they are about NumPy's arrays, or about values
 that only the CPU promises. Tests of what needs a library that is not installed are skipped: pytest, NumPy and tqdm (and
@@ -79,6 +80,7 @@ pytest_runtest_call = pytest_runtest_setup
 
 def pytest_addoption(parser):
     parser.addoption("--backend", choices=("cpu", "gpu", "cuda-on-cpu"), default="cpu", help="device of the tests")
+    parser.addoption("--ptx", metavar="ARCHITECTURE", help="run the stand-in's kernels as PTX for compute_70, 75, 80, 90")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -105,7 +107,14 @@ def gpu(request):
 
     if why := cuda_on_cpu.problem():
         pytest.skip(f"CUDA kernels cannot run on this CPU: {why}")
-    with cuda_on_cpu.installed():
+    architecture = request.config.getoption("--ptx")
+    if architecture is None:
+        kernels = cuda_on_cpu.installed()
+    else:
+        from ptx import program
+
+        kernels = program.installed(architecture)
+    with kernels:
         yield device
         device.synchronize()
 

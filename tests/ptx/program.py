@@ -31,11 +31,14 @@ def module(code: str, storage: str, architecture: str) -> Module:
     return parse(nvrtc.compiled(code, storage, architecture).ptx)
 
 
+_programs: dict[tuple[str, bool], dict[str, Program]] = {}
+
+
 @contextmanager
 def installed(architecture: str, measure: bool = False) -> Iterator[dict[str, Program]]:
     """The stand-in for a GPU, whose kernels are run as PTX for an architecture. The value: the programs that ran."""
     real, shim = (path.read_text("utf-8") for path in (kernels.HARDWARE, cuda_on_cpu.HARDWARE))
-    programs: dict[str, Program] = {}
+    programs = _programs.setdefault((architecture, measure), {})
 
     def compiled(self: stand_in.RawModule, log_stream: None = None) -> Program:
         code = self.code.replace(shim, real)
