@@ -3,7 +3,7 @@
     pytest                        everything on the CPU; CUDA kernels run on the CPU, too (tests/cuda_on_cpu)
     pytest --backend gpu          tensors are made on the GPU by default, and CUDA kernels run there
     pytest --backend cuda-on-cpu  as with a GPU, but on the stand-in for one: slow
-    pytest --ptx compute_80       its kernels are run as the PTX that NVRTC makes of them (tests/ptx)
+    pytest --ptx 80               its kernels are run as the PTX that NVRTC makes of them for sm_80 (tests/ptx)
 
 Tests marked `cpu` make their tensors on the CPU under every backend: they are about NumPy's arrays, or about values
 that only the CPU promises. Tests of what needs a library that is not installed are skipped: pytest, NumPy and tqdm (and
@@ -80,7 +80,9 @@ pytest_runtest_call = pytest_runtest_setup
 
 def pytest_addoption(parser):
     parser.addoption("--backend", choices=("cpu", "gpu", "cuda-on-cpu"), default="cpu", help="device of the tests")
-    parser.addoption("--ptx", metavar="ARCHITECTURE", help="run the stand-in's kernels as PTX for compute_70, 75, 80, 90")
+    parser.addoption(
+        "--ptx", choices=("70", "75", "80", "90"), help="the stand-in runs kernels as PTX for this architecture"
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -113,10 +115,32 @@ def gpu(request):
     else:
         from ptx import program
 
-        kernels = program.installed(architecture)
+        kernels = program.installed(architecture, measure="PTX_RECORD" in os.environ)
     with kernels:
         yield device
         device.synchronize()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """With PTX_RECORD, what each test that passes takes and runs becomes a line of that file: see ptx/select.py."""
+    file = os.environ.get("PTX_RECORD")
+    if not file or item.config.getoption("--ptx") is None:
+        return (yield)
+    import json
+    import time
+
+    from ptx import program
+
+    program.measured.clear()
+    began, failed = time.perf_counter(), item.session.testsfailed
+    result = yield
+    if item.session.testsfailed == failed:
+        line = json.dumps([item.nodeid, time.perf_counter() - began, program.measured]) + "\n"
+        lines = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(lines, line.encode())  # at once: other processes write, too
+        os.close(lines)
+    return result
 
 
 @pytest.fixture(autouse=True)

@@ -10,16 +10,13 @@ block could not start.
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
-import importlib.util
 import pathlib
 import re
-from functools import cache
 from typing import NamedTuple
 
 import pytest
 
+from ptx import nvrtc
 from tinymp.backend import kernels
 
 pytestmark = pytest.mark.cpu  # NVRTC compiles for any GPU on any machine: no stand-in takes its place
@@ -27,9 +24,9 @@ pytestmark = pytest.mark.cpu  # NVRTC compiles for any GPU on any machine: no st
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDERS = (pathlib.Path(kernels.__file__).parents[1], ROOT / "benchmarks")
 FILES = {str(path.relative_to(folder.parent)): path for folder in FOLDERS for path in sorted(folder.rglob("*.cu"))}
-# Each with the CUDA that compiles for it. The sources tell apart what lies below 75, below 80, and from 80 on; Hopper's
-# and the newest assembler see the last of these, too. Each one costs half a minute of both cores: so no others.
-ARCHITECTURES = {"sm_70": 12, "sm_75": 13, "sm_80": 13, "sm_90": 13, "sm_120": 13}  # Volta, ..., GeForce Blackwell
+# The sources tell apart what lies below 75, below 80, and from 80 on, in halves alone. Each costs a minute of one core
+COMPILED = {"half": ("sm_70", "sm_75", "sm_90"), "float": ("sm_70", "sm_90")}
+ALL = ("sm_70", "sm_75", "sm_80", "sm_90", "sm_120")  # Volta, ..., GeForce Blackwell: by hand
 SPILLS = 128  # bytes per thread. A few cost nothing that can be measured, and versions of NVRTC differ by tens
 REGISTERS = 65536  # of a multiprocessor, for all threads of a block together
 
@@ -49,45 +46,11 @@ class Kernel(NamedTuple):
     shared: int
 
 
-@cache
-def nvrtc(cuda: int) -> ctypes.CDLL | None:
-    """The library of the wheel nvidia-cuda-nvrtc (CUDA 13) or nvidia-cuda-nvrtc-cu12 (CUDA 12); None without it."""
-    package = importlib.util.find_spec("nvidia")
-    folders = package.submodule_search_locations if package else None
-    found = [path for folder in folders or () for path in pathlib.Path(folder).glob(f"*/lib/libnvrtc.so.{cuda}")]
-    return ctypes.CDLL(str(found[0])) if found else None
-
-
-def need(cuda: int) -> ctypes.CDLL:
-    """`nvrtc`; skips where its wheel is not installed."""
-    library = nvrtc(cuda)
-    if library is None:
+def compiled(code: str, storage: str, architecture: str) -> nvrtc.Compiled:
+    """nvrtc.compiled; skips where its wheel is not installed."""
+    if nvrtc.library(cuda := nvrtc.package(architecture)) is None:
         pytest.skip(f"NVRTC is not installed: pip install nvidia-cuda-nvrtc{'-cu12' if cuda == 12 else ''}")
-    return library
-
-
-def version(cuda: int) -> tuple[int, int]:
-    """NVRTC's."""
-    library, major, minor = need(cuda), ctypes.c_int(), ctypes.c_int()
-    library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    return major.value, minor.value
-
-
-def compiled(code: str, storage: str, architecture: str) -> tuple[bool, str]:
-    """Whether NVRTC takes the code, and all that it has to say."""
-    library, program = need(ARCHITECTURES[architecture]), ctypes.c_void_p()
-    options = [b"-std=c++17", f"-DSTORAGE={storage}".encode(), f"-arch={architecture}".encode(), b"--ptxas-options=-v"]
-    options += [b"-ftz=true", b"--device-as-default-execution-space"]  # what CuPy adds
-    library.nvrtcCreateProgram(ctypes.byref(program), code.encode(), b"kernels.cu", 0, None, None)
-    try:
-        result = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
-        size = ctypes.c_size_t()
-        library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-        log = ctypes.create_string_buffer(size.value)
-        library.nvrtcGetProgramLog(program, log)
-    finally:
-        library.nvrtcDestroyProgram(ctypes.byref(program))
-    return result == 0, log.value.decode(errors="replace")
+    return nvrtc.compiled(code, storage, architecture)
 
 
 def used(log: str) -> dict[str, Kernel]:
@@ -98,23 +61,9 @@ def used(log: str) -> dict[str, Kernel]:
     }
 
 
-def largest_block(code: str, name: str) -> int:
-    """The threads per block that the kernel is declared for: its __launch_bounds__, or what CUDA allows at most."""
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", code, flags=re.S)
-    bound = re.search(rf"__launch_bounds__\s*\(\s*(\w+)[^)]*\)\s*{name}\s*\(", code)
-    if bound is None:
-        return 1024
-    value = bound[1]
-    while not value.isdecimal():  # a constant of the file
-        defined = re.search(rf"\b{value}\s*=\s*(\w+)\s*;|#define\s+{value}\s+(\w+)", code)
-        assert defined, f"{name}: cannot read its __launch_bounds__"
-        value = defined[1] or defined[2]
-    return int(value)
-
-
 def check(code: str, storage: str, architecture: str) -> dict[str, Kernel]:
     """Compile, and hold every kernel to what can be launched and runs fast; returns what each takes."""
-    done, log = compiled(code, storage, architecture)
+    done, log, _ = compiled(code, storage, architecture)
     assert done, log
     assert "warning" not in DEPRECATED.sub("", log), log
     found = used(log)
@@ -122,7 +71,7 @@ def check(code: str, storage: str, architecture: str) -> dict[str, Kernel]:
     assert found.keys() == read, f"NVRTC compiled {sorted(found)}, Kernels.launch would find {sorted(read)}"
     for name, kernel in found.items():
         assert kernel.spills <= SPILLS, f"{name} spills {kernel.spills} bytes with {kernel.registers} registers"
-        threads = largest_block(code, name)
+        threads = nvrtc.largest_block(code, name)
         assert kernel.registers * threads <= REGISTERS, (
             f"{name} takes {kernel.registers} registers: a block of {threads} threads cannot start; "
             "declare __launch_bounds__"
@@ -130,21 +79,11 @@ def check(code: str, storage: str, architecture: str) -> dict[str, Kernel]:
     return found
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("storage", kernels.STORAGE.values())
+@pytest.mark.parametrize(("storage", "architecture"), [(s, a) for s, found in COMPILED.items() for a in found])
 @pytest.mark.parametrize("file", FILES)
-def test_every_kernel_compiles(file, storage, architecture, cache):
-    """What this very compiler has taken once, it takes again: pytest's cache remembers it (pytest --cache-clear)."""
-    code = kernels.source(FILES[file])
-    used_by = version(ARCHITECTURES[architecture])
-    inputs = hashlib.sha256(f"{used_by} {pathlib.Path(__file__).read_text()} {code}".encode()).hexdigest()
-    place = f"nvrtc/{file}-{storage}-{architecture}"
-    known = cache.get(place, None)
-    if known is None or known["inputs"] != inputs:
-        known = {"inputs": inputs, "kernels": check(code, storage, architecture)}
-        cache.set(place, known)
-    for name, numbers in known["kernels"].items():
-        print(f"{name}: {Kernel(*numbers)}")
+def test_every_kernel_compiles(file, storage, architecture):
+    for name, kernel in check(kernels.source(FILES[file]), storage, architecture).items():
+        print(f"{name}: {kernel}")
 
 
 # ---------------------------------------------------------------------------------------------- the check is checked
@@ -206,13 +145,13 @@ def test_kernels_that_launch_would_not_find_are_noticed(tmp_path):
 
 def table() -> None:
     """Print what every kernel takes on every architecture."""
-    by = [f"{name} (NVRTC {'.'.join(map(str, version(cuda)))})" for name, cuda in ARCHITECTURES.items()]
+    by = [f"{name} (NVRTC {'.'.join(map(str, nvrtc.version(nvrtc.package(name))))})" for name in ALL]
     print(f"Registers, and bytes spilled, on {', '.join(by)}\n")
     for file, path in FILES.items():
         for storage in kernels.STORAGE.values():
             found = []
-            for architecture in ARCHITECTURES:
-                done, log = compiled(kernels.source(path), storage, architecture)
+            for architecture in ALL:
+                done, log, _ = compiled(kernels.source(path), storage, architecture)
                 found.append(used(log))
                 if not done:
                     print(log)

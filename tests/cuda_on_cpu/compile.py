@@ -187,7 +187,9 @@ def declared_in(code: str, names: Iterable[str]) -> dict[str, tuple[list[Paramet
     found = {}
     for name in names:
         bounds, declared = re.search(rf"__global__\s+void\s+([^;{{]*?)\b{name}\s*\(([^)]*)\)\s*\{{", plain).groups()
-        parameters = [Parameter("*" in p and "const" not in p.split(), "__restrict__" in p) for p in declared.split(",")]
+        parameters = [
+            Parameter("*" in p and "const" not in p.split(), "__restrict__" in p) for p in declared.split(",")
+        ]
         threads = re.search(r"__launch_bounds__\s*\(([^)]*)\)", bounds)
         found[name] = parameters, threads[1] if threads else "1024"
     return found
@@ -238,9 +240,7 @@ class Program:
         """The threads that a block of the kernel may have."""
         return ctypes.c_uint.in_dll(self.library, f"cuda_on_cpu_most_threads_{name}").value
 
-    def execute(
-        self, launching: Launching, seed: int, lows: list[int], fenced: list[Fenced], shared: Fenced
-    ) -> None:
+    def execute(self, launching: Launching, seed: int, lows: list[int], fenced: list[Fenced], shared: Fenced) -> None:
         """Run a launch on arrays that have been moved: number i begins at lows[i]."""
         boxes = [np.array(lows[v], np.uint64) if isinstance(v, int) else np.array(v) for v in launching.values]
         launch = _Launch(

@@ -60,6 +60,10 @@ def test_every_tile_below_at_and_above_its_size(more):
     check((1, 64 + more, 32), (1, 64 - more, 32), (1, 64 - more, 31), head=32)
     check((1, 64 + more, 64), (1, 64 - more, 64), (1, 64 - more, 63), head=64)
     check((1, 32 + more, 128), (1, 32 - more, 128), (1, 32 - more, 127), head=128)
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_every_tile_in_fp32(more):
     for head in (32, 64, 128):
         rows = min(32, 2048 // head)
         check(

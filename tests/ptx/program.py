@@ -15,7 +15,7 @@ import cuda_on_cpu
 from cuda_on_cpu import stand_in
 from cuda_on_cpu.compile import KernelError, Launching, declared_in
 from cuda_on_cpu.memory import Fenced, bytes_at
-from tinymp.backend import kernels
+from tinymp.backend import gpu, kernels
 
 from . import nvrtc
 from .machine import Machine, PTXError, Region
@@ -27,21 +27,29 @@ LANES = 8192  # threads that run at once, in as many blocks as that makes
 
 @cache
 def module(code: str, storage: str, architecture: str) -> Module:
-    """The parsed PTX of a source file."""
-    return parse(nvrtc.compiled(code, storage, architecture).ptx)
+    """The parsed PTX of a source file, for "70", "75", "80" or "90"."""
+    return parse(nvrtc.compiled(code, storage, nvrtc.stand_in(code, storage, architecture)).ptx)
 
 
-_programs: dict[tuple[str, bool], dict[str, Program]] = {}
+measured: dict[str, Counter] = {}  # "kernel storage" -> what it has done since somebody cleared this
+_programs: dict[tuple, dict[str, Program]] = {}
 
 
 @contextmanager
-def installed(architecture: str, measure: bool = False) -> Iterator[dict[str, Program]]:
-    """The stand-in for a GPU, whose kernels are run as PTX for an architecture. The value: the programs that ran."""
+def installed(
+    architecture: str, measure: bool = False, faults: tuple[tuple[str, str], ...] = ()
+) -> Iterator[dict[str, Program]]:
+    """The stand-in for a GPU, whose kernels run as PTX for "70", "75", "80" or "90". The value: the programs that ran.
+
+    measure: count what they do.  faults: (old, new), what is to be replaced in their source.
+    """
     real, shim = (path.read_text("utf-8") for path in (kernels.HARDWARE, cuda_on_cpu.HARDWARE))
-    programs = _programs.setdefault((architecture, measure), {})
+    programs = _programs.setdefault((architecture, measure, faults), {})
 
     def compiled(self: stand_in.RawModule, log_stream: None = None) -> Program:
         code = self.code.replace(shim, real)
+        for old, new in faults:
+            code = code.replace(old, new)
         key = f"{self.options} {code}"
         if key not in programs:
             defines = dict(option[2:].split("=") for option in self.options if option.startswith("-D"))
@@ -50,20 +58,21 @@ def installed(architecture: str, measure: bool = False) -> Iterator[dict[str, Pr
 
     with cuda_on_cpu.installed(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(stand_in.RawModule, "compile", compiled)
+        patch.setattr(gpu, "compute_capability", lambda: int(architecture))
         yield programs
 
 
 class Program:
     """A translation unit of CUDA C, as NVRTC compiles it for an architecture, run by the interpreter."""
 
-    def __init__(self, code: str, defines: Mapping[str, str], architecture: str = "sm_80", measure: bool = False) -> None:
+    def __init__(self, code: str, defines: Mapping[str, str], architecture: str = "80", measure: bool = False) -> None:
         self.arguments = kernels.signatures(code, defines["STORAGE"])
         self.parameters = {name: found for name, (found, _) in declared_in(code, self.arguments).items()}
         self.module = module(code, defines["STORAGE"], architecture)
+        self.storage = defines["STORAGE"]
         self.translated: dict[str, Translated] = {}
         self.bounds = {name: nvrtc.largest_block(code, name) for name in self.arguments}
         self.measure = measure
-        self.measured: dict[str, Counter] = {}  # by kernel, if wanted
 
     def launch(self, name: str, grid: Any, block: Any, args: Any, shared_bytes: int = 0, resolve: Any = None) -> None:
         """See cuda_on_cpu.Program.launch. A kernel runs once: the interpreter itself looks for races."""
@@ -96,12 +105,16 @@ class Program:
                     counts = run(translated, machine)
                 except PTXError as error:
                     raise KernelError(f"kernel {name}: {error}") from None
-            if self.measure:
-                self.measured.setdefault(name, Counter()).update(machine.counts + counts)
+            done = measured.setdefault(f"{name} {self.storage}", Counter())
+            done.update(machine.counts + counts)
+        done["launches"] += 1
+        done["elements"] += max((1, *(x.size for x in launching.arrays)))
+        done["shared bytes"] = max(done["shared bytes"], translated.static_shared + launching.shared)
+        done["threads"] = max(done["threads"], threads)
 
 
 def run(translated: Translated, machine: Machine) -> Counter:
-    """Until all threads have ended. Returns how many instructions warps have run, in all and of each kind."""
+    """Until all threads have ended. Returns how many instructions warps have run, if the machine measures."""
     n, blocks = machine.n, translated.blocks
     from .machine import Registers
 
@@ -130,9 +143,7 @@ def run(translated: Translated, machine: Machine) -> Counter:
         predicate = translated.run(block)(registers, machine, None if many == alive else threads, active)
         if machine.measure:
             warps = np.unique(machine.warp[threads]).size
-            counts["instructions"] += warps * block.counts.total()
-            for name, times in block.counts.items():
-                counts[f"instruction {name}"] += warps * times
+            counts["instructions"] += warps * block.size
         if block.conditional:
             predicate = predicate ^ block.negated
             taken = np.broadcast_to(predicate, n) & threads if predicate.size > 1 else threads if predicate[0] else None
@@ -157,12 +168,12 @@ def run(translated: Translated, machine: Machine) -> Counter:
 
 
 def _arrived(machine: Machine, waiting: dict) -> dict:
-    """Those that wait; an error if threads of one block of the launch wait at different barriers, or others have left."""
+    """Those that wait; an error if threads of one block of the launch wait at different barriers."""
     at = np.zeros(machine.n, np.int64)
     for to, (threads, _) in waiting.items():
         at[threads] = to
     by_block = at.reshape(-1, machine.threads)
     same = (by_block == by_block[:, :1]).all(1)
     if not same.all():
-        machine.fail("bar.sync: threads of a block wait at different barriers, or have ended")
+        machine.fail("bar.sync: threads of a block wait at different barriers, or some have ended")
     return waiting

@@ -7,7 +7,6 @@ read at their first use, and written at the end, for the threads that ran.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -21,9 +20,17 @@ DTYPES = {
     "b8": "u1", "u8": "u1", "s8": "i1", "b16": "u2", "u16": "u2", "s16": "i2", "b32": "u4", "u32": "u4", "s32": "i4",
     "b64": "u8", "u64": "u8", "s64": "i8", "f32": "f4", "f64": "f8", "pred": "?",
 }  # fmt: skip
-DEBUG = False
 REGISTER = re.compile(r"%[A-Za-z]\w*(?:\.[xyz])?")
-IGNORED = {"ftz", "lo", "approx", "nc", "uni", "aligned", "sync", "to"}  # rn is the default; sat and wide are looked for
+IGNORED = {
+    "ftz",
+    "lo",
+    "approx",
+    "nc",
+    "uni",
+    "aligned",
+    "sync",
+    "to",
+}  # rn is the default; sat and wide are looked for
 BINARY = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
 ENDS = ("bra", "ret", "bar", "trap")
 WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
@@ -34,9 +41,9 @@ class BasicBlock:
 
     end      how it ends: "bra", "ret", "bar" (barrier.sync), "trap" or "" (the next one follows)
     target   the block that a branch leads to;  next: the one that follows
-    run      run(registers, machine, merge, active) -> the predicate of a conditional branch, or None. merge: the threads
-             whose registers are written, None: all that have not ended; active: those that run, None: all
-    counts   {instruction: how often}
+    code     code(registers, machine, merge, active) -> the predicate of a conditional branch, or None. merge: the
+             threads whose registers are written, None: all that have not ended; active: those that run, None: all
+    size     how many instructions
     """
 
     def __init__(self, number: int, instructions: list[Instruction], end: Instruction | None) -> None:
@@ -46,7 +53,7 @@ class BasicBlock:
         self.end = end.op[0] if end else ""
         self.conditional = end is not None and end.predicate is not None
         self.negated = end is not None and end.negated
-        self.counts = Counter(".".join(i.op) for i in (*instructions, *([end] if end else [])))
+        self.size = len(instructions) + (end is not None)
         self.code: Callable | None = None
 
 
@@ -118,7 +125,7 @@ def _layout(module: Module, kernel: Kernel) -> tuple[dict[str, tuple[str, int]],
     return symbols, guards, size, dynamic is not None
 
 
-# ------------------------------------------------------------------------------------------------------- one basic block
+# ------------------------------------------------------------------------------------------------------ one basic block
 
 
 class _Writer:
@@ -162,7 +169,9 @@ class _Writer:
             number = np.bool_(int(text, 0) & 1)
         else:
             number = constant(str(text), "u" + kind[1:] if kind[0] in "bs" else kind)
-            number = np.array([number]).view(DTYPES[kind])[0] if kind[0] in "bs" else np.dtype(DTYPES[kind]).type(number)
+            number = (
+                np.array([number]).view(DTYPES[kind])[0] if kind[0] in "bs" else np.dtype(DTYPES[kind]).type(number)
+            )
         key = kind, number.tobytes()
         if key not in self.constants:
             name = self.constants[key] = f"c{len(self.constants)}"
@@ -218,10 +227,11 @@ def _compiled(translated: Translated, block: BasicBlock) -> Callable:
     predicate = w.local(block.last.predicate) if block.conditional else "None"
     for name in w.written:
         w.lines.append(f"R[{name!r}] = {name} if merge is None else merged(merge, {name}, R[{name!r}])")
-    if DEBUG: print("\n".join(w.lines))
     body = "\n    ".join([*w.lines, f"return {predicate}"])
     names = w.names
-    exec(compile(f"def run(R, M, merge, act):\n    {body}", f"<{translated.kernel.name} {block.number}>", "exec"), names)
+    exec(
+        compile(f"def run(R, M, merge, act):\n    {body}", f"<{translated.kernel.name} {block.number}>", "exec"), names
+    )
     return names["run"]
 
 
@@ -237,7 +247,7 @@ def _write(w: _Writer, i: Instruction) -> None:
     rounding = next((t for t in i.op if re.fullmatch(r"r[nzmp]i?", t)), "")
     if op == "ld" and "param" in i.op:
         name = o[1].strip("[]")
-        w.assign(o[0], f"M.parameters[{name!r}].view({DTYPES[kind]!r})", kind)
+        w.assign(o[0], f"M.parameters[{name!r}].view({DTYPES[kind]!r})[:1]", kind)
     elif op in ("ld", "st"):
         _memory(w, i, kind)
     elif op == "mov":
@@ -246,7 +256,13 @@ def _write(w: _Writer, i: Instruction) -> None:
         x = w.value(o[1], "u64")
         space = next(t for t in i.op if t in ("global", "shared", "local"))
         sign = "-" if "to" in i.op else "+"
-        w.assign(o[0], x if space == "global" else f"({x} {sign} {w.constant(SHARED if space == 'shared' else SHARED // 2, 'u64')})", "u64")
+        w.assign(
+            o[0],
+            x
+            if space == "global"
+            else f"({x} {sign} {w.constant(SHARED if space == 'shared' else SHARED // 2, 'u64')})",
+            "u64",
+        )
     elif op == "cvt":
         _convert(w, i, types, rounding)
     elif op in BINARY and rounding != "rz":
@@ -262,7 +278,9 @@ def _write(w: _Writer, i: Instruction) -> None:
     elif op == "div" and kind[0] == "f":
         w.assign(o[0], f"{w.value(o[1], kind)} / {w.value(o[2], kind)}", kind)
     elif op in ("div", "rem"):
-        w.assign(o[0], f"{'divided' if op == 'div' else 'remainder'}({w.value(o[1], kind)}, {w.value(o[2], kind)})", kind)
+        w.assign(
+            o[0], f"{'divided' if op == 'div' else 'remainder'}({w.value(o[1], kind)}, {w.value(o[2], kind)})", kind
+        )
     elif op in ("min", "max"):
         function = f"np.f{op}" if kind[0] == "f" else f"np.{op}imum"
         w.assign(o[0], f"{function}({w.value(o[1], kind)}, {w.value(o[2], kind)})", kind)
@@ -284,7 +302,11 @@ def _write(w: _Writer, i: Instruction) -> None:
         else:
             w.assign(o[0], f"shifted({op!r}, {a}, {b})", kind)
     elif op == "bfi":
-        w.assign(o[0], f"inserted({w.value(o[1], kind)}, {w.value(o[2], kind)}, {w.value(o[3], 'u32')}, {w.value(o[4], 'u32')})", kind)
+        w.assign(
+            o[0],
+            f"inserted({w.value(o[1], kind)}, {w.value(o[2], kind)}, {w.value(o[3], 'u32')}, {w.value(o[4], 'u32')})",
+            kind,
+        )
     elif op == "prmt":
         w.assign(o[0], f"permuted({', '.join(w.value(x, 'b32') for x in o[1:])})", "b32")
     elif op == "setp":
@@ -376,7 +398,7 @@ def _convert(w: _Writer, i: Instruction, types: list[str], rounding: str) -> Non
     if "sat" in i.op and to == source == "f32":
         w.assign(d, f"saturated({x})", to)
     elif to == source and rounding.endswith("i"):
-        w.assign(d, f"np.{ {'rni': 'rint', 'rzi': 'trunc', 'rmi': 'floor', 'rpi': 'ceil'}[rounding]}({x})", to)
+        w.assign(d, f"np.{ {'rni': 'rint', 'rzi': 'trunc', 'rmi': 'floor', 'rpi': 'ceil'}[rounding] }({x})", to)
     elif to[0] == "f" and to != source and rounding in ("", "rn"):
         w.assign(d, f"{x}.astype({DTYPES[to]!r})", to)
     elif source[0] == "f" and to[0] != "f":
@@ -402,11 +424,21 @@ def _multiply(w: _Writer, i: Instruction, kind: str) -> None:
 
 def _function(w: _Writer, i: Instruction, kind: str) -> None:
     x = w.value(i.operands[1], kind)
-    exact = {"rcp": f"{w.constant('0f3F800000' if kind == 'f32' else '0d3FF0000000000000', kind)} / {x}", "sqrt": f"np.sqrt({x})"}
+    exact = {
+        "rcp": f"{w.constant('0f3F800000' if kind == 'f32' else '0d3FF0000000000000', kind)} / {x}",
+        "sqrt": f"np.sqrt({x})",
+    }
     if "rn" in i.op:
         w.assign(i.operands[0], exact[i.op[0]], kind)
         return
-    functions = {"rcp": "np.reciprocal", "sqrt": "np.sqrt", "ex2": "np.exp2", "lg2": "np.log2", "sin": "np.sin", "cos": "np.cos"}
+    functions = {
+        "rcp": "np.reciprocal",
+        "sqrt": "np.sqrt",
+        "ex2": "np.exp2",
+        "lg2": "np.log2",
+        "sin": "np.sin",
+        "cos": "np.cos",
+    }
     w.assign(i.operands[0], f"approximate({functions[i.op[0]]}, {x})", kind)
 
 

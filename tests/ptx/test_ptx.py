@@ -1,0 +1,122 @@
+"""The PTX that NVRTC makes of every kernel, run by the interpreter; and what the interpreter finds."""
+
+import pathlib
+
+import pytest
+
+import cuda_on_cpu
+import test_nvrtc
+from benchmarks import units
+from cuda_on_cpu import KernelError
+from ptx import costs, nvrtc, program, select
+from tinymp.backend import kernels
+
+pytestmark = pytest.mark.cpu
+ARCHITECTURES = ("70", "75", "80", "90")
+
+
+@pytest.fixture(autouse=True)
+def _compilers():
+    if why := cuda_on_cpu.problem():
+        pytest.skip(why)
+    for cuda in (12, 13):
+        if nvrtc.library(cuda) is None:
+            pytest.skip(f"NVRTC of CUDA {cuda} is not installed")
+
+
+# What tinymp never launches with one of the storages, and why
+NEVER = {
+    "half": {
+        "advance", "cast_stochastic", "check_range", "draw_uniform", "end_iteration", "judge", "nms_keep", "nms_masks",
+        "norm_finish", "note_loss", "note_loss_fp64", "scale_loss", "set_state",
+    },  # their arguments have the same types under both: they are compiled as float
+    "float": {"copy_all", "fp16_sums", "arrange"},  # likewise as half; FP16 alone
+}  # fmt: skip
+
+
+def expected(architecture: str) -> set[tuple[str, str]]:
+    """The kernels that tinymp launches there, with their storage."""
+    found = set()
+    for file, path in test_nvrtc.FILES.items():
+        if file.startswith("benchmarks"):
+            continue
+        if architecture in ("75", "80") and path.stem not in select.SPECIAL:
+            continue  # the PTX for 90
+        for storage in kernels.STORAGE.values():
+            for name in kernels.signatures(kernels.source(path), storage):
+                cores = (
+                    name.startswith(("arrange", "correlate_", "weight_gradient_", "attention_")) and storage == "half"
+                )
+                columns = name.startswith(("correlate_", "weight_gradient_")) and storage == "float"  # they take im2col
+                large = name.endswith("128x256") and architecture == "75"  # more shared memory than Turing has
+                if name not in NEVER[storage] and not columns and not large and not (cores and architecture == "70"):
+                    found.add((name, storage))
+    return found
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_kernel_is_as_its_definition(architecture):
+    """Tests of the twins which together run each, in a process of their own; `pytest --ptx 80` runs all of them."""
+    done, rows = select.run(architecture, *select.tests_for(architecture))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    found, needed = costs.counted(rows), expected(architecture)
+    missing = {f"{name} {storage}" for name, storage in needed} - found.keys()
+    assert not missing, f"not run: {sorted(missing)}: python -m ptx.select (in tests/) selects other tests"
+    said = costs.worse(architecture, found)
+    assert not said, f"{said}: python -m ptx.costs (in tests/) writes down what kernels cost now"
+
+
+# ------------------------------------------------------------------------------------------- special instructions
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_special_instruction(architecture):
+    """Of hardware.cuh, exhaustively: all 65,536 halves, ties and edges, fragments, zero fill."""
+    with program.installed(architecture):
+        wrong = units.check()
+    assert len(wrong) == (6 if architecture == "70" else 8) and not any(wrong.values()), wrong
+
+
+def units_with(old: str, new: str, architecture: str = "80") -> dict[str, int]:
+    text = kernels.HARDWARE.read_text() + pathlib.Path(units.__file__).with_suffix(".cu").read_text()
+    assert text.count(old) == 1, old
+    with program.installed(architecture, faults=((old, new),)):
+        return {name: wrong for name, wrong in units.check().items() if wrong}
+
+
+BOTH = {"ldmatrix.trans + mma", "ldmatrix + mma"}
+COPIES = {"cp.async, 4 bytes", "cp.async, 8 bytes", "cp.async, 16 bytes"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ('"r"(a[0]), "r"(a[1]), "r"(a[2])', '"r"(a[0]), "r"(a[2]), "r"(a[1])', BOTH),  # a swapped asm operand
+        ("m8n8.x4.trans.shared", "m8n8.x4.shared", {"ldmatrix.trans + mma"}),
+        ("2 * t + i % 2] = sum", "2 * t + (i + 1) % 2] = sum", BOTH),  # a wrong lane of a fragment
+        ('asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");', "", COPIES),  # a missing wait
+        ('"r"(valid ? 16 : 0)', '"r"(valid ? 15 : 0)', {"cp.async, 16 bytes"}),  # off by one in the zero fill
+        ('"r"(valid ? BYTES : 0)', '"r"(BYTES)', {"cp.async, 4 bytes", "cp.async, 8 bytes"}),
+        ("cvt.rn.f16.f32", "cvt.rz.f16.f32", None),
+        ('asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits))', "y = x.bits", {"widen (cvt.f32.f16)"}),
+    ],
+)
+def test_planted_faults_are_found(old, new, found):
+    if found is None:
+        with pytest.raises(KernelError, match=r"not modelled: cvt\.rz\.f16\.f32"):
+            units_with(old, new)
+    else:
+        assert set(units_with(old, new)) == found
+
+
+def test_half_of_a_product_that_turing_splits():
+    half = '"r"(a[2]), "r"(a[3]), "r"(b1));\n#endif'
+    assert set(units_with(half, half.replace("b1", "b0"), "75")) == BOTH
+
+
+@pytest.mark.parametrize(("old", "new"), [("cp_async_wait<1>();\n    __syncthreads();", "cp_async_wait<1>();")])
+def test_a_missing_barrier_is_found(old, new):
+    with pytest.raises(
+        KernelError, match="kernel copy_4: thread 0 reads shared memory that thread 63 wrote, without a b"
+    ):
+        units_with(old, new)
