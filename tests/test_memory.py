@@ -110,6 +110,14 @@ def test_where_nothing_is_left_even_for_that(monkeypatch):
         ops.add(x, x.reshape(1, LARGE))
 
 
+def test_a_gpus_error_is_explained_once(gpu):
+    """CuPy's OutOfMemoryError, or what CUDA itself says where no pool was asked."""
+    expected = pytest.raises(MemoryError, match=r"^add: the GPU's memory is full")
+    with expected as info, memory.explained("backward"), memory.explained("add"):
+        raise RuntimeError("cudaErrorMemoryAllocation: out of memory")
+    assert str(info.value).count("memory is full") == 1
+
+
 def test_what_else_asks_for_memory():
     """Unscaling and clipping, whose results are in FP32, and the batches of a loader, in its thread."""
     w = nn.Parameter(np.ones((1, 1), "float16"))

@@ -31,9 +31,11 @@ def explain(error: Exception, what: Any = None, arguments: Iterable[Any] = (), w
     ways       what would help, by default what does for an op and for an Update
     """
     what = here.running if what is None else what
-    device: ModuleType = backend.gpu if backend.gpu.is_out_of_memory(error) else backend.cpu
-    if device is backend.cpu and (not isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError)):
+    if type(error) is MemoryError and error.__cause__ is not None and _is_full(error.__cause__):
+        return  # explained already
+    if not _is_full(error):
         return
+    device: ModuleType = backend.gpu if backend.gpu.is_out_of_memory(error) else backend.cpu
     full = "the memory is full" if device is backend.cpu else "the GPU's memory is full"
     text = f"{_name(what)}: {full} ({str(error) or 'how much was asked for is not known'})"
     try:
@@ -46,6 +48,10 @@ def explain(error: Exception, what: Any = None, arguments: Iterable[Any] = (), w
     except MemoryError:
         pass  # then there is not even enough for that
     raise MemoryError(text) from error
+
+
+def _is_full(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or backend.gpu.is_out_of_memory(error)
 
 
 @contextmanager
