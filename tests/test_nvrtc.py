@@ -69,11 +69,11 @@ def check(code: str, storage: str, architecture: str) -> dict[str, Kernel]:
     found = used(log)
     read = kernels.signatures(code, storage).keys()
     assert found.keys() == read, f"NVRTC compiled {sorted(found)}, Kernels.launch would find {sorted(read)}"
+    blocks = nvrtc.largest_blocks(code, found)
     for name, kernel in found.items():
         assert kernel.spills <= SPILLS, f"{name} spills {kernel.spills} bytes with {kernel.registers} registers"
-        threads = nvrtc.largest_block(code, name)
-        assert kernel.registers * threads <= REGISTERS, (
-            f"{name} takes {kernel.registers} registers: a block of {threads} threads cannot start; "
+        assert kernel.registers * blocks[name] <= REGISTERS, (
+            f"{name} takes {kernel.registers} registers: a block of {blocks[name]} threads cannot start; "
             "declare __launch_bounds__"
         )
     return found

@@ -354,18 +354,14 @@ class Machine:
 
     # ---- what the lanes of a warp do together
 
-    def warps(self, act: Any, mask: int = 0xFFFFFFFF) -> None:
-        """An error unless in every warp all of the lanes that the mask names, or none, are here."""
-        if act is None or (mask == 0xFFFFFFFF and self.threads % 32 == 0 and self.whole(act)):
+    def warps(self, act: Any) -> None:
+        """An error unless in every warp all lanes, or none, are here."""
+        if act is None:
             return
         here = np.bincount(self.warp[act], minlength=self.sync.size)
         size = np.bincount(self.warp, minlength=self.sync.size)
         if ((here != 0) & (here != size)).any():
             self.fail("lanes of a warp are missing where all must come")
-
-    def whole(self, act: np.ndarray) -> bool:
-        by_warp = act.reshape(-1, 32)
-        return bool((by_warp.all(1) | ~by_warp.any(1)).all())
 
     def lanes(self, x: np.ndarray) -> np.ndarray:
         """(warps, 32) of a register; block sizes are multiples of 32 where this is used."""
@@ -374,7 +370,7 @@ class Machine:
         return np.broadcast_to(x, self.n).reshape(-1, 32)
 
     def shuffle(self, how: str, x: np.ndarray, b: np.ndarray, c: np.ndarray, mask: np.ndarray, act: Any) -> Any:
-        """(what the other lane gave, whether there is one): PTX ISA, 9.7.9.6."""
+        """(what the other lane gave, whether there is one): PTX ISA, shfl.sync."""
         if (mask != 0xFFFFFFFF).any():
             self.fail("shfl.sync: expected a mask of all lanes")
         self.warps(act)
@@ -392,7 +388,7 @@ class Machine:
         self.sync[np.unique(self.warp[self.active(act)])] += 1
 
     def ldmatrix(self, a: np.ndarray, transposed: bool, act: Any) -> list[np.ndarray]:
-        """Four 8 x 8 matrices of halves, whose rows lie at the addresses of lanes 0 to 7, 8 to 15, ...: 9.7.14.5.15."""
+        """Four 8 x 8 matrices of halves, whose rows lie at the addresses of lanes 0 to 7, 8 to 15, ..."""
         self.warps(act)
         a = a.astype(np.int64)
         who = self.active(act)
@@ -414,7 +410,7 @@ class Machine:
         return found
 
     def mma(self, a: list, b: list, d: list, act: Any) -> list[np.ndarray]:
-        """d + a b of 16 x 8 numbers, a (16, 8 or 16) and b in FP16, as 9.7.14.5 lays them out; sums are exact here."""
+        """d + a b of 16 x 8 numbers, a (16, 8 or 16) and b in FP16, laid out as hardware.cuh says; sums are exact."""
         self.warps(act)
         depth = 4 * len(a)
         A, B = np.zeros((self.n // 32, 16, depth)), np.zeros((self.n // 32, depth, 8))

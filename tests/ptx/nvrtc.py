@@ -11,9 +11,11 @@ import pathlib
 import re
 import tempfile
 import zlib
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
+from cuda_on_cpu.compile import declared_in
 from tinymp.backend import kernels
 
 HERE = pathlib.Path(__file__).parent
@@ -102,16 +104,15 @@ def _text(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> str:
     return text.value.decode(errors="replace")
 
 
-def largest_block(code: str, name: str) -> int:
-    """The threads per block that the kernel is declared for: its __launch_bounds__, or what CUDA allows at most."""
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", code, flags=re.S)
-    bound = re.search(rf"__launch_bounds__\s*\(\s*(\w+)[^)]*\)\s*{name}\s*\(", code)
-    if bound is None:
-        return 1024
-    value = bound[1]
-    while not value.isdecimal():  # a constant of the file
-        defined = re.search(rf"\b{value}\s*=\s*(\w+)\s*;|#define\s+{value}\s+(\w+)", code)
-        if not defined:
-            raise ValueError(f"{name}: cannot read its __launch_bounds__")
-        value = defined[1] or defined[2]
-    return int(value)
+def largest_blocks(code: str, names: Iterable[str]) -> dict[str, int]:
+    """The threads per block that kernels are declared for: their __launch_bounds__, or what CUDA allows at most."""
+    found = {}
+    for name, (_, bounds) in declared_in(code, names).items():
+        value = bounds.partition(",")[0].strip()
+        while not value.isdecimal():  # a constant of the file
+            defined = re.search(rf"\b{value}\s*=\s*(\w+)\s*;|#define\s+{value}\s+(\w+)", code)
+            if not defined:
+                raise ValueError(f"{name}: cannot read its __launch_bounds__")
+            value = defined[1] or defined[2]
+        found[name] = int(value)
+    return found

@@ -1,4 +1,4 @@
-"""What instructions compute, element by element, where NumPy has no operator for it (PTX ISA, section 9.7)."""
+"""What instructions compute, element by element, where NumPy has no operator for it (PTX ISA, "Instructions")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PTX as text -> its kernels, as lists of instructions (PTX ISA, chapters 4 and 5). Only the forms that NVRTC emits for
+"""PTX as text -> its kernels, as lists of instructions. Only the forms that NVRTC emits for
 our kernels: another one is an error.
 """
 

@@ -18,7 +18,7 @@ from cuda_on_cpu.memory import Fenced, bytes_at
 from tinymp.backend import gpu, kernels
 
 from . import nvrtc
-from .machine import Machine, PTXError, Region
+from .machine import Machine, PTXError, Region, Registers
 from .parse import Module, parse
 from .translate import BasicBlock, Translated
 
@@ -65,13 +65,13 @@ def installed(
 class Program:
     """A translation unit of CUDA C, as NVRTC compiles it for an architecture, run by the interpreter."""
 
-    def __init__(self, code: str, defines: Mapping[str, str], architecture: str = "80", measure: bool = False) -> None:
+    def __init__(self, code: str, defines: Mapping[str, str], architecture: str, measure: bool) -> None:
         self.arguments = kernels.signatures(code, defines["STORAGE"])
         self.parameters = {name: found for name, (found, _) in declared_in(code, self.arguments).items()}
         self.module = module(code, defines["STORAGE"], architecture)
         self.storage = defines["STORAGE"]
         self.translated: dict[str, Translated] = {}
-        self.bounds = {name: nvrtc.largest_block(code, name) for name in self.arguments}
+        self.bounds = nvrtc.largest_blocks(code, self.arguments)
         self.measure = measure
 
     def launch(self, name: str, grid: Any, block: Any, args: Any, shared_bytes: int = 0, resolve: Any = None) -> None:
@@ -116,8 +116,6 @@ class Program:
 def run(translated: Translated, machine: Machine) -> Counter:
     """Until all threads have ended. Returns how many instructions warps have run, if the machine measures."""
     n, blocks = machine.n, translated.blocks
-    from .machine import Registers
-
     registers, alive = Registers(), n
     ready: dict[int, tuple[np.ndarray, int]] = {0: (np.ones(n, bool), n)}  # block -> (its threads, how many)
     waiting: dict[int, tuple[np.ndarray, int]] = {}  # at a barrier, behind which is the block
@@ -131,10 +129,9 @@ def run(translated: Translated, machine: Machine) -> Counter:
 
     while ready or waiting:
         if not ready:  # all that are left wait
-            together = _arrived(machine, waiting)
-            for to, (threads, many) in together.items():
-                go(to, threads, many)
-            waiting = {}
+            _check_barriers(machine, waiting)
+            ready.update(waiting)
+            waiting.clear()
             machine.epoch += 1
         number = min(ready)
         threads, many = ready.pop(number)
@@ -167,8 +164,8 @@ def run(translated: Translated, machine: Machine) -> Counter:
     return counts
 
 
-def _arrived(machine: Machine, waiting: dict) -> dict:
-    """Those that wait; an error if threads of one block of the launch wait at different barriers."""
+def _check_barriers(machine: Machine, waiting: dict) -> None:
+    """An error if threads of one block of the launch wait at different barriers."""
     at = np.zeros(machine.n, np.int64)
     for to, (threads, _) in waiting.items():
         at[threads] = to
@@ -176,4 +173,3 @@ def _arrived(machine: Machine, waiting: dict) -> dict:
     same = (by_block == by_block[:, :1]).all(1)
     if not same.all():
         machine.fail("bar.sync: threads of a block wait at different barriers, or some have ended")
-    return waiting

@@ -1,6 +1,6 @@
 """Which tests, together, run every kernel at the least cost: writes selected.txt, which test_ptx.py runs.
 
-python -m ptx.select       (in tests/, after kernels or their tests have changed; ten minutes)
+`python -m ptx.select`, in tests/, after kernels or their tests have changed. It takes ten minutes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = HERE.parents[1]
 WHERE = ("tests/ops", "tests/backend", "tests/optim", "tests/test_capture.py")
 SELECTED = HERE / "selected.txt"
 SPECIAL = ("attention", "conv")  # the sources with special instructions: see nvrtc.stand_in
-WORK = 256
+WORK = 256  # bytes that a launch moves in earnest
 OVERHEAD = 0.05  # seconds that a test costs besides its own
 Row = tuple[float, dict[str, dict[str, int]]]  # of a test: its seconds; what each "kernel storage" has done in it
 
@@ -41,10 +41,10 @@ def run(
 
 
 @cache
-def known() -> set[str]:
-    """The kernels of the package; tests have others of their own."""
+def known() -> dict[str, str]:
+    """{kernel of the package: its source's name}; tests have others of their own."""
     files = pathlib.Path(kernels.__file__).parents[1].rglob("*.cu")
-    return {name for path in files for name in kernels.signatures(kernels.source(path), "half")}
+    return {name: path.stem for path in files for name in kernels.signatures(kernels.source(path), "half")}
 
 
 def runs(rows: dict[str, Row]) -> dict[str, set[str]]:

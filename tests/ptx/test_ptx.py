@@ -1,11 +1,11 @@
 """The PTX that NVRTC makes of every kernel, run by the interpreter; and what the interpreter finds."""
 
 import pathlib
+from itertools import product
 
 import pytest
 
 import cuda_on_cpu
-import test_nvrtc
 from benchmarks import units
 from cuda_on_cpu import KernelError
 from ptx import costs, nvrtc, program, select
@@ -37,20 +37,14 @@ NEVER = {
 def expected(architecture: str) -> set[tuple[str, str]]:
     """The kernels that tinymp launches there, with their storage."""
     found = set()
-    for file, path in test_nvrtc.FILES.items():
-        if file.startswith("benchmarks"):
-            continue
-        if architecture in ("75", "80") and path.stem not in select.SPECIAL:
+    for (name, source), storage in product(select.known().items(), kernels.STORAGE.values()):
+        if architecture in ("75", "80") and source not in select.SPECIAL:
             continue  # the PTX for 90
-        for storage in kernels.STORAGE.values():
-            for name in kernels.signatures(kernels.source(path), storage):
-                cores = (
-                    name.startswith(("arrange", "correlate_", "weight_gradient_", "attention_")) and storage == "half"
-                )
-                columns = name.startswith(("correlate_", "weight_gradient_")) and storage == "float"  # they take im2col
-                large = name.endswith("128x256") and architecture == "75"  # more shared memory than Turing has
-                if name not in NEVER[storage] and not columns and not large and not (cores and architecture == "70"):
-                    found.add((name, storage))
+        cores = name.startswith(("arrange", "correlate_", "weight_gradient_", "attention_")) and storage == "half"
+        columns = name.startswith(("correlate_", "weight_gradient_")) and storage == "float"  # they take im2col
+        large = name.endswith("128x256") and architecture == "75"  # more shared memory than Turing has
+        if name not in NEVER[storage] and not columns and not large and not (cores and architecture == "70"):
+            found.add((name, storage))
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from . import operations
-from .machine import SHARED, PTXError
+from .machine import GUARD, LOCAL, SHARED, PTXError
 from .parse import SIZES, Instruction, Kernel, Module, constant
 
 DTYPES = {
@@ -21,16 +21,6 @@ DTYPES = {
     "b64": "u8", "u64": "u8", "s64": "i8", "f32": "f4", "f64": "f8", "pred": "?",
 }  # fmt: skip
 REGISTER = re.compile(r"%[A-Za-z]\w*(?:\.[xyz])?")
-IGNORED = {
-    "ftz",
-    "lo",
-    "approx",
-    "nc",
-    "uni",
-    "aligned",
-    "sync",
-    "to",
-}  # rn is the default; sat and wide are looked for
 BINARY = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
 ENDS = ("bra", "ret", "bar", "trap")
 WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
@@ -63,9 +53,8 @@ class Translated:
     def __init__(self, module: Module, kernel: Kernel) -> None:
         self.kernel = kernel
         self.blocks, starts = _cut(kernel)
-        self.symbols, self.guards, self.static_shared, self.dynamic = _layout(module, kernel)
+        self.symbols, self.guards, self.static_shared, self.local_size = _layout(module, kernel)
         self.constants = {v.name: v for v in module.constants}
-        self.local_size = sum(v.length for v in kernel.local)
         for block in self.blocks:
             if block.end == "bra":
                 block.target = starts[kernel.labels[block.last.operands[0]]]
@@ -86,23 +75,26 @@ class Translated:
         return types[register] if register in types else types[register.rstrip("0123456789")]
 
 
+def _ends(x: Instruction) -> bool:
+    """Whether a basic block ends with it."""
+    return x.op[0] in ENDS and x.op[:2] != ("bar", "warp")
+
+
 def _cut(kernel: Kernel) -> tuple[list[BasicBlock], dict[int, int]]:
     """The basic blocks, and the number of the one that begins at an instruction."""
-    ends = {i + 1 for i, x in enumerate(kernel.instructions) if x.op[0] in ENDS and x.op[:2] != ("bar", "warp")}
+    ends = {i + 1 for i, x in enumerate(kernel.instructions) if _ends(x)}
     at = sorted({0, *kernel.labels.values(), *ends} - {len(kernel.instructions)})
     blocks, starts = [], {}
     for number, (a, b) in enumerate(zip(at, [*at[1:], len(kernel.instructions)])):
         part = kernel.instructions[a:b]
-        last = part[-1] if part[-1].op[0] in ENDS and part[-1].op[:2] != ("bar", "warp") else None
+        last = part[-1] if _ends(part[-1]) else None
         starts[a] = number
         blocks.append(BasicBlock(number, part[:-1] if last else part, last))
     return blocks, starts
 
 
-def _layout(module: Module, kernel: Kernel) -> tuple[dict[str, tuple[str, int]], list, int, bool]:
-    """({name: (space, address)} of variables, guards between the shared ones, their size, whether more are dynamic)."""
-    from .machine import GUARD
-
+def _layout(module: Module, kernel: Kernel) -> tuple[dict[str, tuple[str, int]], list, int, int]:
+    """({name: (space, address)} of variables, guards between the shared ones, their size, that of the local ones)."""
     symbols: dict[str, tuple[str, int]] = {}
     guards, size, dynamic = [], 0, None
     text = " ".join(o for i in kernel.instructions for o in i.operands)
@@ -122,7 +114,7 @@ def _layout(module: Module, kernel: Kernel) -> tuple[dict[str, tuple[str, int]],
         at = -(-at // v.align) * v.align
         symbols[v.name] = "local", at
         at += v.length
-    return symbols, guards, size, dynamic is not None
+    return symbols, guards, size, at
 
 
 # ------------------------------------------------------------------------------------------------------ one basic block
@@ -255,14 +247,8 @@ def _write(w: _Writer, i: Instruction) -> None:
     elif op == "cvta":
         x = w.value(o[1], "u64")
         space = next(t for t in i.op if t in ("global", "shared", "local"))
-        sign = "-" if "to" in i.op else "+"
-        w.assign(
-            o[0],
-            x
-            if space == "global"
-            else f"({x} {sign} {w.constant(SHARED if space == 'shared' else SHARED // 2, 'u64')})",
-            "u64",
-        )
+        sign, start = "-" if "to" in i.op else "+", {"global": 0, "shared": SHARED, "local": LOCAL}[space]
+        w.assign(o[0], f"{x} {sign} {w.constant(start, 'u64')}" if start else x, "u64")
     elif op == "cvt":
         _convert(w, i, types, rounding)
     elif op in BINARY and rounding != "rz":

@@ -23,8 +23,8 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signa
 def guard() -> None:
     """Go on in a child of this process, which itself waits for its end, says so if a signal was the reason, and ends.
 
-    Nothing happens where it could do harm or is not needed: under other starters (Slurm, Open MPI and torchrun name a
-    process that was killed), and when MPI, CuPy or a thread runs already, which a child would not have.
+    Nothing happens where it could do harm or is not needed: when MPI, CuPy or a thread runs already, which a child
+    would not have, and under starters without PMI_FD (Open MPI and torchrun, which name a process that was killed).
     """
     used = "mpi4py.MPI" in sys.modules or "cupy" in sys.modules or threading.active_count() > 1
     if used or "PMI_FD" not in os.environ or not sys.platform.startswith("linux"):
@@ -32,10 +32,8 @@ def guard() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of a fork beside threads: BLAS's own, which are made for it
+    with warnings.catch_warnings():  # of a fork beside threads: BLAS's own, which are made for it
+        warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
