@@ -15,6 +15,7 @@ import tinymp as mp
 from tinymp.writing import write_json
 
 FOREIGN = 0.05  # the share of all cores that others may take before a run is not to be trusted
+SHORTEST = 1.0  # seconds: the kernel counts work in hundredths, which say nothing about less
 
 
 @contextlib.contextmanager
@@ -49,12 +50,16 @@ class Machine:
         self._start = self._seconds()
 
     def state(self) -> dict[str, Any]:
-        """CPU, cores, kernels and versions, and "foreign_load", the share of the cores that others took (or None)."""
+        """CPU, cores, kernels and versions, and "foreign_load", the share of the cores that others took.
+
+        It is None where nothing tells, and within the first second.
+        """
         start, now = self._start, self._seconds()
         foreign = None
         if start is not None and now is not None:
             wall, busy, own = (b - a for a, b in zip(start, now))
-            foreign = round(max(busy - own, 0.0) / (wall * (os.cpu_count() or 1)), 3)
+            if wall >= SHORTEST:
+                foreign = round(min(max(busy - own, 0.0) / (wall * (os.cpu_count() or 1)), 1.0), 3)
         try:
             import torch
 
