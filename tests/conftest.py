@@ -4,12 +4,14 @@
     pytest --backend gpu          tensors are made on the GPU by default, and CUDA kernels run there
     pytest --backend cuda-on-cpu  as with a GPU, but on the stand-in for one: slow
     pytest --ptx 80               its kernels are run as the PTX that NVRTC makes of them for sm_80 (tests/ptx)
+    pytest --order 3              its streams do their work at random moments in a random order, of seed 3
 
 Tests marked `cpu` make their tensors on the CPU under every backend: they are about NumPy's arrays, or about values
 that only the CPU promises. Tests of what needs a library that is not installed are skipped: pytest, NumPy and tqdm (and
 CuPy for a GPU) are enough to run the others.
 """
 
+import contextlib
 import gc
 import importlib.util
 import os
@@ -83,6 +85,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--ptx", choices=("70", "75", "80", "90"), help="the stand-in runs kernels as PTX for this architecture"
     )
+    parser.addoption("--order", type=int, help="seed of a random order in which the stand-in's streams go on")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -116,7 +119,8 @@ def gpu(request):
         from ptx import program
 
         kernels = program.installed(architecture, measure="PTX_RECORD" in os.environ)
-    with kernels:
+    seed = request.config.getoption("--order")
+    with kernels, contextlib.nullcontext() if seed is None else cuda_on_cpu.device.order(seed):
         yield device
         device.synchronize()
 

@@ -95,6 +95,7 @@ def test_a_graph_draws_new_numbers_at_each_replay(gpu):
 
     philox.uniform((1,))  # the state exists
     x = on_device(np.full(50, 1 + 2.0**-12, "float32"))
+    cupy.cuda.get_current_stream().synchronize()  # the other stream does not wait for this one
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         stream.begin_capture()

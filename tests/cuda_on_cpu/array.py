@@ -114,7 +114,7 @@ def _new(compute, operands, strides=None):
     if strides == "F":
         strides = _contiguous(result.shape[::-1], result.itemsize)[::-1]
     y = _allocate(result.shape, result.dtype, strides)
-    _carry_out(y, result, compute, operands)
+    _carry_out(y, compute, operands)
     return y
 
 
@@ -127,19 +127,14 @@ def _into(out, compute, operands, casting="unsafe"):
         raise ValueError("Out shape is mismatched")
     if not np.can_cast(result.dtype, out.dtype, casting):
         raise TypeError(f"Cannot cast output from {result.dtype} to {out.dtype} with casting rule {casting!r}")
-    _carry_out(out, result, compute, operands)
+    _carry_out(out, compute, operands)
     return out
 
 
-def _carry_out(y, result, compute, operands):
-    """Write `result`, the value of compute(), into y; while a stream captures, what compute() gives at each replay."""
+def _carry_out(y, compute, operands):
+    """Queue that compute() is written into y: its operands may not be there yet."""
     target = y._a
-    if device.capturing():
-        result = None
-    device.perform(
-        lambda: _quiet(lambda: np.copyto(target, compute() if result is None else result, casting="unsafe")),
-        _memories([y, *operands]),
-    )
+    device.perform(lambda: _quiet(lambda: np.copyto(target, compute(), casting="unsafe")), _memories([y, *operands]))
 
 
 def _result(compute, operands, out=None, casting="same_kind"):
@@ -291,8 +286,8 @@ class ndarray:
     def _upload(self, arr):
         if arr.size:
             device.refuse_in_capture("H2D")
-        a = self._a
-        device.perform(lambda: np.copyto(a, arr), _memories([self]))
+        a, now = self._a, arr.copy()  # by way of pinned memory that CuPy holds, or waiting
+        device.perform(lambda: np.copyto(a, now), _memories([self]))
 
     def item(self):
         if self.size != 1:
@@ -339,6 +334,7 @@ class ndarray:
     # ---- to other libraries
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        device.arrive()
         return self._a.__dlpack__()
 
     def __dlpack_device__(self):

@@ -1,10 +1,12 @@
 """The device that the stand-in for CuPy pretends to have: its memory, its streams, and the capture of CUDA graphs.
 
-Work runs at once, in the order in which it is given, but as strictly as on a GPU:
+It is as strict as a GPU, and as slow as one may be:
 
-- Fresh memory is full of 0xFF: NaN in every floating dtype, -1 in integers.
+- Work queues on its stream until something waits for it, and then that alone is done; with `chance`, all streams go on
+  at random moments, in any order that they allow. (CUDA_LAUNCH_BLOCKING=1 does it at once, as it does for CUDA.)
+- Fresh memory is full of 0xFF: NaN in every floating dtype, -1 in integers. So is memory that was given back, once its
+  stream is there: the next whom CuPy's pool gives it to may write to it then. Pinned memory is so at once.
 - Whatever waits for the device is noted in `synchronisations`, and refused within `no_synchronisation()`.
-- A copy from pinned memory reads it late: when the device next has something to do, or somebody waits or asks for it.
 - While a stream captures, work is written down instead of done: its results are 0xFF until the graph is launched. As in
   CUDA, what would wait for the device, or would read host memory that may be gone by then, is an error.
 - A graph knows the memory that it works on, and refuses to run when that was given back.
@@ -15,11 +17,14 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
+import os
 import pathlib
+import random
 import sys
 import threading
 import time
 import weakref
+from collections import deque
 
 import numpy as np
 
@@ -35,6 +40,8 @@ _ERRORS = {
     700: ("cudaErrorIllegalAddress", "an illegal memory access was encountered"),
     900: ("cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"),
     901: ("cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"),
+    905: ("cudaErrorStreamCaptureIsolation", "dependency created on uncaptured work in another stream"),
+    907: ("cudaErrorCapturedEvent", "operation not permitted on an event last recorded in a capturing stream"),
 }
 
 
@@ -61,15 +68,19 @@ synchronisations: list[str] = []  # what waited for the device, in order
 _forbidden = 0
 
 
-def synchronise(what):
-    """Note that `what` waits for the device. CUDARuntimeError during capture, AssertionError where it is forbidden."""
+def synchronise(what, stream=None, number=None):
+    """`what` waits until a stream (the current one) has done so many pieces of work (all).
+
+    CUDARuntimeError during capture, AssertionError where it is forbidden.
+    """
     if capturing():
         _streams_of_thread.current._broken = True
         raise CUDARuntimeError(900, what)
     if _forbidden:
         raise AssertionError(f"{what} waits for the device")
     synchronisations.append(what)
-    arrive()
+    stream = _streams_of_thread.current if stream is None else stream
+    reach(stream, stream._given if number is None else number)
 
 
 def refuse_in_capture(kind):
@@ -160,10 +171,19 @@ class Memory:
             self.block.memory = weakref.ref(self)
         self.ptr = self.block.ptr if size else 0
         self.bytes = self.block.bytes if size else np.empty(0, np.uint8)
+        self._stream = weakref.ref(_streams_of_thread.current)  # whose work may get it next: CuPy's pool has arenas
 
     def __del__(self):
-        if not sys.is_finalizing() and (pool := self.pool()) is not None:
+        if sys.is_finalizing():
+            return
+        if (pool := self.pool()) is not None:
             pool._freed(_rounded(self.size))
+        if self.block is not None and (stream := self._stream()) is not None:
+            block = self.block
+            if stream._work is None:
+                stream._give(lambda: block.bytes.fill(0xFF), freed=True)
+            elif stream._allocated.pop(self.ptr, None):  # in this capture: at each replay
+                stream._work.append(lambda: block.bytes.fill(0xFF))
 
     @property
     def device(self):
@@ -258,6 +278,7 @@ class MemoryPool:
         self._used = used
         for stream in _capturing_streams():  # kernels may find it by an address in a table
             stream._touch(memory)
+            stream._allocated[memory.ptr] = True
         return MemoryPointer(memory, 0)
 
     def _freed(self, size):
@@ -299,17 +320,25 @@ _free_pinned: dict[int, list] = {}  # size -> memory that was given back
 def alloc_pinned_memory(size):
     """cupy.cuda.alloc_pinned_memory: a buffer for `numpy.frombuffer(memory, dtype, count)`.
 
-    Like CuPy's pool: sizes are powers of two from 512 on, and what was given back last goes out first, at once.
+    Like CuPy's pool: sizes are powers of two from 512 on, and what was given back last goes out first, at once. Others
+    have written 0xFF to it meanwhile.
     """
     rounded = max(512, 1 << (size - 1).bit_length())
     free = _free_pinned.setdefault(rounded, [])
-    raw = free.pop() if free else (ctypes.c_uint8 * rounded)()
+    if not free:
+        _given_back((ctypes.c_uint8 * rounded)(), free)
+    raw = free.pop()
     kind = type("PinnedMemoryPointer", (PinnedMemory,), {"_type_": ctypes.c_uint8, "_length_": rounded})
     memory = kind.from_buffer(raw)
     memory.ptr = ctypes.addressof(memory)
     _pinned[memory.ptr] = memory
-    weakref.finalize(memory, free.append, raw).atexit = False
+    weakref.finalize(memory, _given_back, raw, free).atexit = False
     return memory
+
+
+def _given_back(raw, free):
+    ctypes.memset(raw, 0xFF, len(raw))
+    free.append(raw)
 
 
 def _pinned_at(address, size):
@@ -325,40 +354,32 @@ def _host_bytes(address, size):
     return np.frombuffer(kind.from_address(address), np.uint8) if size else np.empty(0, np.uint8)
 
 
-_late: list = []  # copies from pinned memory that are under way
-
-
-def arrive():
-    """Do what is under way."""
-    while _late:
-        _late.pop(0)()
-
-
 def upload(to, address, size, memories):
     """Copy host memory into `to` (bytes on the device). While a stream captures, it must be pinned.
 
     From pageable memory the driver may wait for the device first (CUDA Runtime API, "API synchronization behavior").
+    Pinned memory is read when the copy is done: who gives it back before, loses what was in it.
     """
-    pinned = _pinned_at(address, size)
-    if capturing():
-        if pinned is None:
+    pinned = _pinned_at(address, size) is not None
+    if not pinned:
+        if capturing():
             raise CUDARuntimeError(
                 900, "a copy from host memory that is not pinned; it may be gone when the graph runs"
             )
-        perform(lambda keep=pinned: np.copyto(to, _host_bytes(address, size)), memories)
-    elif pinned is None:
         synchronise("a copy from pageable memory")
-        perform(lambda: np.copyto(to, _host_bytes(address, size)), memories)
-    else:
-        _late.append(lambda: np.copyto(to, _host_bytes(address, size)))  # who gives the memory back early, loses it
+    host = _host_bytes(address, size)
+    host = host if pinned else host.copy()
+    perform(lambda: np.copyto(to, host), memories, own=pinned)
 
 
 def download(address, what, memories):
     """Copy bytes of the device into host memory; see `upload`."""
-    pinned = _pinned_at(address, what.size)
-    if capturing() and pinned is None:
+    pinned = _pinned_at(address, what.size) is not None
+    if capturing() and not pinned:
         raise CUDARuntimeError(900, "a copy to host memory that is not pinned")
-    perform(lambda keep=pinned: np.copyto(_host_bytes(address, what.size), what), memories)
+    perform(lambda: np.copyto(_host_bytes(address, what.size), what), memories)
+    if not pinned:
+        synchronise("a copy to pageable memory")
 
 
 default_pool = MemoryPool()
@@ -403,22 +424,120 @@ def using_allocator(allocator=None):
 STREAM_CAPTURE_GLOBAL, STREAM_CAPTURE_THREAD_LOCAL, STREAM_CAPTURE_RELAXED = range(3)
 
 
+chance: random.Random | None = None  # decides when streams go on, and which of them; see `order`
+_DEPTH = 1024  # so many pieces of work queue on a stream; then the host waits, as a driver makes it wait
+_device = threading.RLock()  # held while work is done: one device
+
+
+@contextlib.contextmanager
+def order(seed):
+    """Within the block, streams go on at random moments, in a random order of those that they allow."""
+    global chance
+    before, chance = chance, random.Random(seed)
+    try:
+        yield
+    finally:
+        chance = before
+
+
+def reach(stream, number):
+    """Do work until `stream` has done `number` pieces of its own, and what these wait for."""
+    with _device:
+        while stream._done < number:
+            if chance is not None and chance.random() < 0.5:
+                _wander()
+            elif (awaited := stream._awaits()) is not None:
+                reach(*awaited)
+            elif stream._done < number:
+                stream._next()
+
+
+def _wander():
+    """Do a few pieces of work, if any are ready."""
+    assert chance is not None
+    with _device:
+        for _ in range(chance.choice((1, 2, 5, 30))):
+            ready = [stream for stream in _all_streams() if stream._queue and stream._awaits() is None]
+            if not ready:
+                return
+            chance.choice(ready)._next()
+
+
+def busy():
+    """Whether any stream has something left to do."""
+    return any(stream._queue for stream in _all_streams())
+
+
+def arrive():
+    """Do all work of all streams."""
+    for stream in _all_streams():
+        reach(stream, stream._given)
+
+
+def _all_streams():
+    return sorted([Stream.null, Stream.ptds, *_streams.values()], key=lambda stream: stream._number)
+
+
 class Stream:
-    """cupy.cuda.Stream. Work on any stream is done at once, or written down while that stream captures."""
+    """cupy.cuda.Stream: a queue of work, which is written down instead while the stream captures."""
 
     null: Stream
     ptds: Stream
+    _made = 0
 
     def __init__(self, null=False, non_blocking=False, ptds=False, priority=0):
         self.is_non_blocking, self.priority = non_blocking, priority
         self.ptr = 0 if null else 2 if ptds else id(self)
+        self._number = Stream._made = Stream._made + 1
+        self._queue = deque()  # (work, the streams that it waits for and how many pieces these must have done)
+        self._given = self._done = 0  # pieces of work
         self._work = None  # a list while it captures
+        self._names = []  # of the kernels in it
         self._mode = None
         self._broken = False  # whether something that is not permitted ended the capture
         self._touched = {}  # address -> (its block, a reference to the allocation, one to the pool)
+        self._allocated = {}  # addresses of what was allocated while it captures
         if self.ptr == id(self):
             _streams[self.ptr] = self
         self._before = []
+
+    def __del__(self):
+        if not sys.is_finalizing():
+            reach(self, self._given)  # as CUDA does before it destroys a stream
+
+    def _give(self, work, waits=(), freed=False):
+        """Queue a piece of work that waits for other streams' (stream, how many pieces).
+
+        freed: whether it stands for memory that was given back, at any moment of the host.
+        """
+        with _device:
+            waits = list(waits)
+            if not self.is_non_blocking:  # the null stream and those that heed it wait for each other
+                waits += [
+                    (other, other._given)
+                    for other in ([Stream.null] if self.ptr else _all_streams())
+                    if other is not self and not other.is_non_blocking and other._queue
+                ]
+            self._queue.append((work, waits))
+            self._given += 1
+        if freed:
+            return
+        if "CUDA_LAUNCH_BLOCKING" in os.environ:
+            reach(self, self._given)
+        elif len(self._queue) > _DEPTH:
+            reach(self, self._given - _DEPTH // 2)
+        elif chance is not None and chance.random() < 0.3:
+            _wander()
+
+    def _awaits(self):
+        """What the next piece of work waits for, as arguments of `reach`; None where there is nothing."""
+        waits = self._queue[0][1] if self._queue else ()
+        return next(((other, number) for other, number in waits if other._done < number), None)
+
+    def _next(self):
+        work, _ = self._queue.popleft()
+        self._done += 1
+        work()
 
     def __enter__(self):
         self._before.append(_streams_of_thread.current)
@@ -436,13 +555,13 @@ class Stream:
     def done(self):
         if self._work is not None:
             raise CUDARuntimeError(900, "Stream.done")
-        return True
+        return _is_done(self, self._given)
 
     def synchronize(self):
         if self._work is not None:
             self._broken = True
             raise CUDARuntimeError(900, "Stream.synchronize")
-        synchronise("Stream.synchronize")
+        synchronise("Stream.synchronize", self)
 
     def record(self, event=None):
         event = Event() if event is None else event
@@ -450,20 +569,26 @@ class Stream:
         return event
 
     def wait_event(self, event):
-        pass
+        """What is given from here on waits for the event as it was recorded last."""
+        if self._work is not None:
+            self._broken = True
+            raise CUDARuntimeError(905)
+        event._refuse_if_captured()
+        if event._at is not None:
+            self._give(lambda: None, [event._at])
 
     def begin_capture(self, mode=None):
         """From here on, work on this stream is written down. Not for the null stream."""
         if self.ptr == 0 or self._work is not None:
             raise CUDARuntimeError(900, "begin_capture on the null stream, or twice")
         self._mode = STREAM_CAPTURE_RELAXED if mode is None else mode
-        self._work, self._touched, self._broken = [], {}, False
+        self._work, self._names, self._touched, self._allocated, self._broken = [], [], {}, {}, False
 
     def end_capture(self):
         """The graph of what was written down."""
         if self._work is None:
             raise CUDARuntimeError(1, "end_capture without begin_capture")
-        graph = Graph(self._work, self._touched)
+        graph = Graph(self._work, self._touched, self._names)
         self._work = None
         if self._broken:
             raise CUDARuntimeError(901)
@@ -527,22 +652,28 @@ def _who():
     return f"{what} in {path}:{frame.f_lineno} {frame.f_code.co_name}"
 
 
-def perform(work, memories=(), stream=None, own=False):
-    """Do `work` (a function without arguments that changes device memory), or write it down while the stream captures.
+launched: list[str] = []  # kernels, in the order of their launches; a graph's launch counts them again
 
-    memories: the allocations that it reads or writes. own: whether it is a kernel of tinymp's, a product of cuBLAS's or
-    a graph's launch; all else is noted in `foreign`.
+
+def perform(work, memories=(), stream=None, own=False, name=None):
+    """Queue `work` (a function without arguments that changes memory), or write it down while the stream captures.
+
+    memories: the allocations that it reads or writes. own: whether it is a kernel of tinymp's (of this name), a product
+    of cuBLAS's, a copy that tinymp asks for or a graph's launch; all else is noted in `foreign`.
     """
     if not own:
         foreign.append(_who())
     stream = _streams_of_thread.current if stream is None else stream
     if stream._work is None:
-        arrive()
-        work()
+        if name is not None:
+            launched.append(name)
+        stream._give(work)
         return
     if stream._broken:
         raise CUDARuntimeError(901)
     stream._work.append(work)
+    if name is not None:
+        stream._names.append(name)
     for memory in memories:
         stream._touch(memory)
 
@@ -552,14 +683,14 @@ class Graph:
 
     graph = graphExec = 1
 
-    def __init__(self, work, touched):
-        self._work, self._touched = work, list(touched.values())
+    def __init__(self, work, touched, names):
+        self._work, self._touched, self._names = work, list(touched.values()), names
 
     def upload(self, stream=None):
         pass
 
     def launch(self, stream=None):
-        """Do all of it. RuntimeError if some of the memory was given back to a pool that others use, or that is gone.
+        """Queue it. RuntimeError if some of the memory was given back to a pool that others use, or that is gone.
 
         What was allocated and freed while the graph was captured lies in a pool that must be the graph's alone:
         `with cupy.cuda.using_allocator(pool.malloc)`, and the pool must live as long as the graph.
@@ -567,25 +698,51 @@ class Graph:
         for _, memory, pool in self._touched:
             if memory() is None and pool() in (None, default_pool):
                 raise RuntimeError("Graph.launch: memory that the graph works on was given back; others may use it now")
-        perform(lambda: [work() for work in self._work], (), stream, own=True)
+        work, blocks = self._work, [block for block, _, _ in self._touched]  # they outlive the graph while it runs
+        launched.extend(self._names)
+        perform(lambda _=blocks: [piece() for piece in work], (), stream, own=True)
 
 
 class Event:
-    """cupy.cuda.Event; times are those of the host."""
+    """cupy.cuda.Event: a place in a stream's queue; times are those of the host."""
 
     def __init__(self, block=False, disable_timing=False, interprocess=False):
         self._timed, self._time = not disable_timing, None
+        self._at = None  # the stream, and how many pieces of work were given to it before
+        self._capturing = None  # the stream, if it captured when the event was recorded
 
     @property
     def done(self):
-        arrive()
-        return True
+        """Whether what was given before is done. To ask is no reason for the device to do it."""
+        self._refuse_if_captured()
+        return self._at is None or _is_done(*self._at)
 
     def record(self, stream=None):
-        self._time = time.perf_counter()
+        stream = _streams_of_thread.current if stream is None else stream
+        self._time, self._capturing = time.perf_counter(), stream if stream._work is not None else None
+        self._at = None if self._capturing else (stream, stream._given)
 
     def synchronize(self):
-        synchronise("Event.synchronize")
+        self._refuse_if_captured()
+        synchronise("Event.synchronize", *(self._at or ()))
+
+    def _refuse_if_captured(self):
+        if self._capturing is not None:
+            self._capturing._broken = True
+            raise CUDARuntimeError(907)
+
+
+def _is_done(stream, number):
+    """Whether a stream has done so much. Who asks finds that it just has, or, by chance, that it has not yet."""
+    if stream._done < number and _device.acquire(blocking=False):  # else another thread is at work
+        try:
+            if chance is None:
+                reach(stream, number)
+            elif chance.random() < 0.5:
+                _wander()
+        finally:
+            _device.release()
+    return stream._done >= number
 
 
 def get_elapsed_time(start, end):
@@ -638,6 +795,7 @@ class Device:
             stream._broken = True
             raise CUDARuntimeError(900, "Device.synchronize")
         synchronise("Device.synchronize")
+        arrive()
 
     @property
     def attributes(self):

@@ -18,11 +18,9 @@ import numpy as np
 
 from . import array, device
 from .compile import Program
-from .device import foreign, no_synchronisation, synchronisations
+from .device import foreign, launched, no_synchronisation, synchronisations
 
 __all__ = ["foreign", "install_modules", "launched", "no_synchronisation", "synchronisations"]
-
-launched: list[str] = []  # kernels, in the order of their launches; a graph's launch counts them again
 
 
 # ----------------------------------------------------------------------------------------------------------- kernels
@@ -88,12 +86,9 @@ class Function:
         memories = [x.data.mem for x in args if isinstance(x, array.ndarray)]
         values = [x._a if isinstance(x, array.ndarray) else x for x in args]
         program, name = self._module.compile(), self.name
-
-        def launch():
-            launched.append(name)
-            program.launch(name, grid, block, values, shared_mem, _resolve)
-
-        device.perform(launch, memories, stream, own=True)
+        device.perform(
+            lambda: program.launch(name, grid, block, values, shared_mem, _resolve), memories, stream, True, name
+        )
 
 
 def _resolve(address):

@@ -18,25 +18,37 @@ class Engine:
         assert (size, rank, backend, use_mpi) == (self.comm.size, self.comm.rank, "nccl", True)
 
     def all_reduce(self, x, out, op="sum", stream=None):
-        assert x is out and stream is not None and x.dtype.char in "bBiIlLqQefd" and x.flags.c_contiguous
-        own = _memory(x).view(x.dtype)
+        assert x is out and x.dtype.char in "bBiIlLqQefd" and x.flags.c_contiguous
+        own = _arrived(x, stream)
         parts = np.empty((self.comm.size, x.size), x.dtype)
         self.comm.Allgather([own, MPI.BYTE], [parts, x.nbytes, MPI.BYTE])
         ufunc = {"sum": np.add, "min": np.minimum, "max": np.maximum}[op]
-        own[:] = ufunc.reduce(parts, 0)
+        _later(x, ufunc.reduce(parts, 0), stream)
 
     def broadcast(self, x, root=0, stream=None):
-        assert stream is not None and x.dtype == np.uint8
-        self.comm.Bcast([_memory(x), MPI.BYTE], root)
+        assert x.dtype == np.uint8
+        own = _arrived(x, stream).copy()
+        self.comm.Bcast([own, MPI.BYTE], root)
+        _later(x, own, stream)
 
     def all_gather(self, x, out, count, stream=None):
-        assert stream is not None and x.dtype == out.dtype == np.uint8 and out.size == self.comm.size * count
-        self.comm.Allgather([_memory(x).copy(), MPI.BYTE], [_memory(out), count, MPI.BYTE])
+        assert x.dtype == out.dtype == np.uint8 and out.size == self.comm.size * count
+        parts = np.empty(out.size, np.uint8)
+        self.comm.Allgather([_arrived(x, stream), MPI.BYTE], [parts, count, MPI.BYTE])
+        _later(out, parts, stream)
 
 
-def _memory(x):
-    device.arrive()
-    return device.device_bytes(x.data.ptr, x.nbytes)
+def _arrived(x, stream):
+    """What x holds once the stream has done what it was given before."""
+    assert stream is not None
+    device.reach(stream, stream._given)
+    return device.device_bytes(x.data.ptr, x.nbytes).view(x.dtype)
+
+
+def _later(x, values, stream):
+    """Write values into x as the stream's next work. (The processes meet at once: no device goes on by itself here.)"""
+    to = device.device_bytes(x.data.ptr, x.nbytes).view(x.dtype)
+    device.perform(lambda: np.copyto(to, values), (), stream, own=True)
 
 
 def install(engine=Engine):
