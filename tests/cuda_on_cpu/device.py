@@ -492,7 +492,7 @@ class Stream:
         self._queue = deque()  # (work, the streams that it waits for and how many pieces these must have done)
         self._given = self._done = 0  # pieces of work
         self._work = None  # a list while it captures
-        self._names = []  # of the kernels in it
+        self._names = []  # of the kernels in it, and None for all else that was given
         self._mode = None
         self._broken = False  # whether something that is not permitted ended the capture
         self._touched = {}  # address -> (its block, a reference to the allocation, one to the pool)
@@ -672,8 +672,7 @@ def perform(work, memories=(), stream=None, own=False, name=None):
     if stream._broken:
         raise CUDARuntimeError(901)
     stream._work.append(work)
-    if name is not None:
-        stream._names.append(name)
+    stream._names.append(name)
     for memory in memories:
         stream._touch(memory)
 
@@ -699,7 +698,7 @@ class Graph:
             if memory() is None and pool() in (None, default_pool):
                 raise RuntimeError("Graph.launch: memory that the graph works on was given back; others may use it now")
         work, blocks = self._work, [block for block, _, _ in self._touched]  # they outlive the graph while it runs
-        launched.extend(self._names)
+        launched.extend(name for name in self._names if name is not None)
         perform(lambda _=blocks: [piece() for piece in work], (), stream, own=True)
 
 

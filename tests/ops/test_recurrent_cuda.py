@@ -166,7 +166,7 @@ def test_a_step_is_one_product_and_one_kernel(layer, inputs, dtype):
 
         step = mp.capture(run, warmup=1)
         step(), step()
-        return len(step._graph._work)
+        return len(step._graph._names)
 
     assert nodes(5, False) - nodes(4, False) == 2
     assert nodes(5, True) - nodes(4, True) == 4

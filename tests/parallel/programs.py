@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -372,12 +373,15 @@ def failing(group, folder):
 
 def main():
     name, folder = sys.argv[1:3]
+    streams = nullcontext()
     if name == "on_gpus":
         import nccl_over_mpi
 
         nccl_over_mpi.install()
+        streams = nccl_over_mpi.device.order(seed=1)
     with parallel.init("gpu" if name == "on_gpus" else "cpu", timeout=60) as group:
-        globals()[name](group, folder)
+        with streams:
+            globals()[name](group, folder)
         if group.rank == 0:
             print(f"{name}: done by {group.size}")
 
