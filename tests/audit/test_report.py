@@ -15,7 +15,19 @@ from tinymp.audit import numbers, report
 from tinymp.audit.report import page
 
 pytestmark = pytest.mark.cpu
-SECTIONS = ["summary", "advice", "ledger", "histograms", "updates", "scale", "bytes", "products", "shadow", "words"]
+SECTIONS = [
+    "summary",
+    "advice",
+    "ledger",
+    "histograms",
+    "updates",
+    "scale",
+    "bytes",
+    "products",
+    "shadow",
+    "formats",
+    "words",
+]
 SECTIONS += ["environment"]
 NASTY = "<script>alert('x')</script>&amp;\"{{ 7 * 7 }}"
 

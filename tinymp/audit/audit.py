@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..arguments import flag
 from ..info import info
 from .advice import Advice, Found, advise, judged
 from .bytes import ByteLedger
+from .formats import Formats
 from .histograms import Exponents
 from .ledger import WORST, Ledger, Rows, jsonable
 from .listener import Instrument, Listener
@@ -21,15 +23,18 @@ from .summary import findings
 from .updates import LostUpdates
 
 
-def audit(*instruments: Instrument, shadow: bool = False) -> Audit:
+def audit(*instruments: Instrument, shadow: bool = False, formats: Sequence[str] = ()) -> Audit:
     """`with mp.audit() as a:` listens to everything that runs in the block, in this thread.
 
     instruments  further ones of your own (see `Instrument`)
     shadow       also run every op again in FP32, for its error; about three further steps per step
+    formats      also round to these what is rounded: "bf16", "e4m3-tensor", "mxfp8", ... (see `Formats`)
 
-    The audit ends with the block. RuntimeError for an audit within an audit.
+    The audit ends with the block. RuntimeError for an audit within an audit; ValueError for an unknown format.
     """
-    return Audit(instruments, flag("audit", "shadow", shadow))
+    if isinstance(formats, str) or not isinstance(formats, Sequence):
+        raise TypeError(f"audit: expected formats to be a list of names such as 'bf16', got {formats!r}")
+    return Audit(instruments, flag("audit", "shadow", shadow), tuple(formats))
 
 
 class Audit:
@@ -42,13 +47,17 @@ class Audit:
     bytes       what the arrays of a step take, by role and dtype (see `ByteLedger`)
     products    the sizes of all matrix products, and which of them Tensor Cores take (see `Products`)
     shadow      the error of every op in ulps, local and inherited (see `Shadow`); None unless asked for
+    formats     what other formats would have lost (see `Formats`); None unless asked for
     """
 
-    def __init__(self, instruments: tuple[Instrument, ...] = (), shadow: bool = False) -> None:
+    def __init__(
+        self, instruments: tuple[Instrument, ...] = (), shadow: bool = False, formats: tuple[str, ...] = ()
+    ) -> None:
         self.histograms, self.updates, self.scale = Exponents(), LostUpdates(), Scales()
         self.bytes, self.products, self.shadow = ByteLedger(), Products(), Shadow() if shadow else None
-        self._ledger = Ledger()
-        own = [self._ledger, self.histograms, self.updates, self.scale, self.bytes, self.products, self.shadow]
+        self._ledger, self.formats = Ledger(), Formats(formats) if formats else None
+        own: list[Instrument | None] = [self._ledger, self.histograms, self.updates, self.scale, self.bytes]
+        own += [self.products, self.shadow, self.formats]
         self._listener = Listener([*[i for i in own if i is not None], *instruments])
 
     def __enter__(self) -> Audit:
@@ -83,6 +92,7 @@ class Audit:
             "ledger": [row.as_dict() for row in self.ledger],
             **found,
             "shadow": self.shadow.as_dict() if self.shadow else None,
+            "formats": self.formats.as_dict() if self.formats else None,
             "advice": [advice._asdict() for advice in judged(Found(self.ledger, **found))],
         }
         return jsonable(content)
@@ -107,6 +117,7 @@ class Audit:
             *["{text}\n    {why} ({where}; {source})".format(**advice) for advice in content["advice"]],
             f"{head} of the ledger's {len(self.ledger)} rows:\n\n{worst}" if worst else "",
             "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products"
-            + f"{', a.shadow' * (self.shadow is not None)} tell more; a.report(path) all.",
+            + f"{', a.shadow' * (self.shadow is not None)}{', a.formats' * (self.formats is not None)} tell more; "
+            + "a.report(path) all.",
         ]
         return "\n\n".join(part for part in parts if part)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import backend
+from ..backend.formats import SCALED
 from ..info import __version__, info
 from ..writing import check, printable, write, write_json
 from .ablate import EXAMPLES, Ablation, decisions, workload
@@ -64,6 +65,13 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     a.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
     a.add_argument("--out", type=Path, default=Path("runs/audit"), metavar="DIR", help="default: runs/audit")
     a.add_argument("--shadow", action="store_true", help="also run every op again in FP32 (slow)")
+    a.add_argument(
+        "--formats",
+        type=_formats,
+        default=(),
+        metavar="NAME,...",
+        help=f"also say what these would have lost: {', '.join(SCALED)}",
+    )
     a.add_argument("--sort", choices=COLUMNS, metavar="COLUMN", help="print the ledger alone, sorted by a column")
     a.add_argument(
         "--filter",
@@ -95,6 +103,14 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
     return int(text)
+
+
+def _formats(text: str) -> tuple[str, ...]:
+    """NAME,NAME."""
+    for name in (names := tuple(text.split(","))):
+        if name not in SCALED:
+            raise argparse.ArgumentTypeError(f"unknown format {name!r}; there are {', '.join(SCALED)}")
+    return names
 
 
 def _condition(text: str) -> tuple[str, Any]:
@@ -154,7 +170,10 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
             check(options.out)
         except (ValueError, OSError, ImportError, SyntaxError) as error:
             p.error(str(error))
-        audited, title = audit(shadow=options.shadow), " ".join([options.program, *options.arguments])
+        audited, title = (
+            audit(shadow=options.shadow, formats=options.formats),
+            " ".join([options.program, *options.arguments]),
+        )
         try:
             with audited, _terminated_as_exit():
                 if options.module:
@@ -166,7 +185,7 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
                 title += f" (ended early: {type(error).__name__} {error})"
             raise
         finally:  # also if the program raises, or calls sys.exit
-            further = [str(audited.shadow)] if audited.shadow else []
+            further = [str(part) for part in (audited.shadow, audited.formats) if part]
             print("\n" + printable("\n\n".join([title, _table(audited, options), *further])), flush=True)
             earlier = _move_earlier(options.out)
             files = ", ".join(_write(audited, options.out, printable(title)))

@@ -1,0 +1,111 @@
+"""What other formats would have lost, in an audit; the formats themselves are held in tests/backend/test_formats.py."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from job import Job, same
+from tinymp.audit.cli import main
+from tinymp.audit.formats import SAMPLE, Formats
+from tinymp.backend.formats import SCALED
+
+pytestmark = pytest.mark.cpu
+
+
+def losses(values, *names):
+    """What the formats do to values that are cast to FP16."""
+    with mp.audit(formats=names) as a:
+        mp.MIXED.cast(mp.Tensor(np.asarray(values, "float32")))
+    (row,) = a.formats.rows
+    assert (row.op, row.phase) == ("cast", "cast") and row.caller.startswith("test_formats.py:")
+    return [row.losses[name].as_dict() for name in names]
+
+
+def test_losses_known_by_hand():
+    """E4M3: 300 becomes 288, 2^-10 is a tie at 0, 3 * 2^-9 is subnormal, 500 is NaN; with a scale, of 2^-1, it is not.
+    BF16 has 8 significant bits: 1 + 2^-9 becomes 1."""
+    plain, scaled, bf16 = losses([300, 2.0**-10, 3 * 2.0**-9, 500, 1 + 2.0**-9], "e4m3", "e4m3-tensor", "bf16")
+    assert [plain[n] for n in ("elements", "zero", "subnormal", "beyond")] == [5, 1, 1, 1]
+    sent, error = 301 + 9 * 2.0**-10, -12 - 3 * 2.0**-10
+    assert plain["bias"] == pytest.approx(error / sent)
+    assert [scaled[n] for n in ("elements", "zero", "subnormal", "beyond")] == [5, 1, 1, 0]
+    # 300 becomes 288, 500 512, 1 + 2^-9 1, 2^-10 0; 3 * 2^-9 is scaled to a tie, and becomes 2^-7
+    assert scaled["bias"] == pytest.approx(-(2.0**-10) / (801 + 9 * 2.0**-10))
+    assert [bf16[n] for n in ("elements", "zero", "subnormal", "beyond")] == [5, 0, 0, 0]
+    assert bf16["bias"] == pytest.approx(-(2.0**-9) / 801, rel=1e-3)
+    (exact,) = losses([1.0, 0.5, 0.0], "bf16")
+    assert exact["snr"] == float("inf") and exact["elements"] == 2
+
+
+def test_a_delayed_scale_is_yesterdays():
+    with mp.audit(formats=["e4m3-delayed", "e4m3-tensor"]) as a:
+        for largest in (1.0, 1.0, 4.0, 4.0):
+            mp.MIXED.cast(mp.Tensor(np.full(8, largest, "float32")))
+    late, now = (a.formats.total(f.name) for f in a.formats.formats)
+    assert late.beyond == 8 and now.beyond == 0  # the first 4.0 meets the scale of 1.0: 448 / 256 = 1.75 is the most
+    assert late.error == 8 * (1.75 - 4.0)
+
+
+def test_the_run_stays_as_it_is_and_every_rounding_is_there():
+    jobs = [Job("cpu", clip=True) for _ in range(2)]
+    with mp.audit(formats=list(SCALED)) as a:
+        [jobs[0].step(*jobs[0].batch(i)) for i in range(3)]
+    [jobs[1].step(*jobs[1].batch(i)) for i in range(3)]
+    same(jobs[0].state(), jobs[1].state())
+    lines = {(row.module, row.op, row.phase, row.caller, at) for row in a.ledger for at, r in row.roundings.items()}
+    assert {(r.module, r.op, r.phase, r.caller, r.where) for r in a.formats.rows} == lines
+    for row in a.formats.rows:  # FP16 as an other format: the ledger's own counts
+        (own,) = (
+            r for r in a.ledger if (r.module, r.op, r.phase, r.caller) == (row.module, row.op, row.phase, row.caller)
+        )
+        told, counted = row.losses["fp16"], own.roundings[row.where]
+        assert (told.zero, told.beyond) == (counted.zero, counted.infinite)
+        assert told.subnormal <= counted.subnormal  # numbers that were FP16's before are counted there, too
+    assert json.dumps(a.as_dict()["formats"])
+    assert a.formats.total("bf16").snr > a.formats.total("e4m3-tensor").snr > a.formats.total("nvfp4").snr
+
+
+def test_of_large_arrays_a_sample():
+    x = np.zeros((3, SAMPLE), "float32")
+    x[:, ::2] = 1 / 3
+    (loss,) = losses(x, "bf16")
+    assert SAMPLE // 4 < loss["elements"] <= SAMPLE / 2
+
+
+def test_on_a_gpu(gpu):
+    def run(device):
+        job = Job(device, dropout=0.0)
+        with mp.audit(formats=["bf16", "mxfp8", "e5m2-delayed"]) as a:
+            job.step(*job.batch())
+        return a.formats
+
+    here, there = run("cpu"), run("gpu")
+    for f in here.formats:
+        assert there.total(f.name).elements == pytest.approx(here.total(f.name).elements, rel=0.01)
+        assert there.total(f.name).snr == pytest.approx(here.total(f.name).snr, abs=1)
+
+
+def test_refusals(capsys):
+    with pytest.raises(ValueError, match=r"formats: unknown format 'fp8'; there are fp16, bf16, e4m3, "):
+        mp.audit(formats=["fp8"])
+    with pytest.raises(TypeError, match="audit: expected formats to be a list of names such as 'bf16', got 'bf16'"):
+        mp.audit(formats="bf16")
+    with pytest.raises(SystemExit):
+        main(["audit", "--formats", "bf16,bf17", "x.py"])
+    assert "unknown format 'bf17'; there are fp16, bf16" in capsys.readouterr().err
+
+
+def test_in_the_terminal_and_on_the_page(tmp_path, capsys):
+    script = tmp_path / "script.py"
+    script.write_text("import tinymp as mp\nmp.tensor([0.1, 70000.0]).to(mp.float16)\n")
+    assert main(["audit", "--out", str(tmp_path / "out"), "--formats", "bf16,e4m3", str(script)]) == 0
+    told = capsys.readouterr().out
+    assert "the same numbers in other formats" in told and "a.formats" in told
+    (line,) = (line for line in told.splitlines() if line.startswith("e4m3"))
+    assert line.split()[1:8] == ["0", "%", "0", "%", "50", "%", line.split()[7]]
+    (row,) = json.loads((tmp_path / "out" / "audit.json").read_text())["formats"]
+    assert row["losses"]["bf16"]["beyond"] == 0
+    assert 'id="formats"' in (tmp_path / "out" / "audit.html").read_text()
+    assert Formats().formats[0].name == "bf16"

@@ -1,0 +1,155 @@
+"""What would another format have lost? Every number that a gate rounds, rounded from FP32 to those as well."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..autograd import Array
+from ..backend.formats import LOSSES, SCALED, Scaled
+from ..dtypes import float32
+from .listener import Instrument, Place
+from .numbers import SPACE, number, share
+from .sampling import table
+
+SAMPLE = 1 << 15  # of a larger array, about so many numbers are rounded: evenly spaced runs of
+RUN = 32  # neighbours, as many as share a scale in a block
+HISTORY = 16  # of so many arrays at a place a delayed scale remembers the largest magnitude
+COLUMNS = ("elements", "zero", "subnormal", "beyond", "bias", "snr")
+
+
+@dataclass
+class Loss:
+    """What a format does to the numbers that are finite and not 0. (In a sample of large arrays, see SAMPLE.)
+
+    elements    how many there were
+    zero        how many became 0
+    subnormal   how many are below what the format holds with all its bits, after scaling, but not 0
+    beyond      how many were larger than the format's largest: infinite or NaN now or, if it is scaled, the largest
+    sums        those of LOSSES, from which the following are computed
+    """
+
+    sums: np.ndarray = field(default_factory=lambda: np.zeros(len(LOSSES)))
+
+    def __getattr__(self, name: str) -> float:
+        if name not in LOSSES:
+            raise AttributeError(name)
+        return float(self.sums[LOSSES.index(name)])
+
+    @property
+    def bias(self) -> float:
+        """The mean signed error, in units of the mean magnitude: 0 where errors cancel."""
+        return self.error / self.magnitude if self.magnitude else 0.0
+
+    @property
+    def snr(self) -> float:
+        """Signal to noise in dB, 10 log10(sum x^2 / sum error^2): 6 dB are one bit. Infinite without noise."""
+        return 10 * math.log10(self.signal / self.noise) if self.noise and self.signal else math.inf
+
+    def as_dict(self) -> dict[str, float]:
+        """The COLUMNS."""
+        return {name: getattr(self, name) for name in COLUMNS}
+
+
+@dataclass
+class FormatRow:
+    """What was rounded at one place: its losses by the name of a format. Fields as in `Place`."""
+
+    module: str
+    op: str
+    phase: str
+    caller: str
+    where: str
+    losses: dict[str, Loss]
+
+    def __str__(self) -> str:
+        return " ".join(dict.fromkeys((self.module, self.op, self.phase))).strip()
+
+
+class Formats(Instrument):
+    """Rounds what a gate rounds to other formats, too: `mp.audit(formats=("bf16", "e4m3-tensor"))`.
+
+    names  of SCALED: fp16, bf16, e4m3, e5m2 as they are; e4m3-tensor, e5m2-tensor with a power of two per array;
+           -delayed with one from the 16 arrays before; mxfp8, mxfp8-e5m2 with one per 32 neighbours; nvfp4
+
+    The run stays as it is: this says what one rounding more would do, not how a training in that format would go.
+    ValueError for an unknown name.
+    """
+
+    def __init__(self, names: Sequence[str] = ("bf16", "e4m3-tensor", "e5m2-tensor")) -> None:
+        for name in names:
+            if name not in SCALED:
+                raise ValueError(f"formats: unknown format {name!r}; there are {', '.join(SCALED)}")
+        self.formats: list[Scaled] = [SCALED[name] for name in dict.fromkeys(names)]
+        self._rows: dict[Place, FormatRow] = {}
+        self._largest: dict[Place, deque[float]] = {}
+
+    def rounded(self, place: Place, x: Any, y: Any) -> None:
+        if x.dtype != float32 or not x.size:
+            return
+        row = self._rows.get(place)
+        if row is None:
+            losses = {f.name: Loss() for f in self.formats}
+            row = self._rows[place] = FormatRow(place.module, place.op, place.phase, place.caller, place.where, losses)
+        seen, earlier = _sample(x), None
+        if any(f.scaling == "delayed" for f in self.formats):
+            history = self._largest.setdefault(place, deque(maxlen=HISTORY))
+            earlier = max(history, default=None)
+            history.append(_largest(x))
+        expected = None if earlier is None else backend.of(x).xp.asarray(earlier, x.dtype)
+        with np.errstate(all="ignore"):
+            for f in self.formats:
+                row.losses[f.name].sums += f.loss(seen, expected)
+
+    # ---- what it found
+
+    @property
+    def rows(self) -> list[FormatRow]:
+        """A row per place, in the order in which it first rounded."""
+        return list(self._rows.values())
+
+    def total(self, name: str) -> Loss:
+        """What a format does to all numbers together."""
+        total = Loss()
+        for row in self.rows:
+            total.sums += row.losses[name].sums
+        return total
+
+    def as_dict(self) -> list[dict[str, Any]]:
+        """Rows with, under "losses", the COLUMNS by format."""
+        places = ("module", "op", "phase", "caller", "where")
+        return [
+            {**{name: getattr(row, name) for name in places}, "losses": {n: v.as_dict() for n, v in row.losses.items()}}
+            for row in self.rows
+        ]
+
+    def __str__(self) -> str:
+        heads = ("format", "zero", "subnormal", "too large", "mean signed error", "signal to noise", "worst in")
+        lines: list[tuple[str, ...]] = [heads]
+        for f in self.formats:
+            loss = self.total(f.name)
+            parts = [share(n / max(loss.elements, 1)) for n in (loss.zero, loss.subnormal, loss.beyond)]
+            worst = min(self.rows, key=lambda row: row.losses[f.name].snr, default=None)
+            lines.append((f.name, *parts, share(loss.bias), f"{number(loss.snr)} dB", str(worst or "")))
+        return "the same numbers in other formats\n" + table(lines, left=(0, 6), ruled=False).replace(SPACE, " ")
+
+
+def _sample(x: Array) -> Array:
+    """x, or evenly spaced runs of neighbours."""
+    if x.size <= SAMPLE:
+        return x
+    flat = x.reshape(-1)
+    rows = flat[: flat.size // RUN * RUN].reshape(-1, RUN)
+    return rows[:: -(-len(rows) // (SAMPLE // RUN))]
+
+
+def _largest(x: Array) -> float:
+    xp = backend.of(x).xp
+    sizes = abs(x)
+    return float(xp.where(sizes < math.inf, sizes, xp.zeros_like(sizes)).max())

@@ -1,0 +1,190 @@
+"""Floating-point formats as data, and the rounding of FP32 numbers to any of them: values on the grid of a format, in
+FP32 arrays. For studies of formats that no array here has; FP16 itself is a dtype, and its rounding the gates'.
+
+Sources: IEEE 754-2019 (binary16), Kalamkar et al. 2019, arXiv 1905.12322 (BF16), Micikevicius et al. 2022, arXiv
+2209.05433 (E4M3 and E5M2), OCP Microscaling Formats 1.0 (blocks of 32 with a power of two: MX; E2M1).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = Any
+_F32, _U32 = np.dtype(np.float32), np.dtype(np.uint32)
+
+
+@dataclass(frozen=True)
+class Format:
+    """A binary format: a sign, `exponent` bits and `fraction` bits.
+
+    bias        of the exponent: the smallest normal number is 2^(1 - bias)
+    largest     the largest finite number
+    infinities  whether there are any; without them, what is too large becomes NaN
+    bits        of one number in memory
+    """
+
+    name: str
+    exponent: int
+    fraction: int
+    bias: int
+    largest: float
+    infinities: bool = True
+
+    @property
+    def bits(self) -> int:
+        return 1 + self.exponent + self.fraction
+
+    @property
+    def smallest_normal(self) -> float:
+        return 2.0 ** (1 - self.bias)
+
+    @property
+    def smallest(self) -> float:
+        """The smallest (subnormal) number above 0."""
+        return 2.0 ** (1 - self.bias - self.fraction)
+
+    def round(self, x: Array, saturate: bool = False) -> Array:
+        """FP32 x on this format's grid, in FP32: to nearest, ties to even, subnormal numbers kept. NaN stays NaN.
+
+        What is too large becomes infinite, or NaN in a format without infinities, or with `saturate` the largest number
+        of its sign; so do infinities. TypeError for another dtype than FP32.
+        """
+        if x.dtype != _F32:
+            raise TypeError(f"{self.name}: expected FP32 numbers, got {x.dtype}")
+        bits = x.view(_U32)
+        xp, sizes, cut = _module(x), abs(x), 23 - self.fraction
+        half = (bits >> cut & 1) + np.uint32((1 << cut - 1) - 1)  # ties to even
+        y = ((bits + half) & np.uint32(0x7FFFFFFF >> cut << cut)).view(_F32)  # a carry goes to the exponent
+        if self.bias < 127:  # else FP32's subnormal numbers are cut like all others
+            lift = np.float32(2.0 ** (24 - self.bias - self.fraction))  # its last bit is worth `smallest`
+            small = sizes < np.float32(self.smallest_normal)
+            y = xp.where(small, xp.where(small, sizes, lift) + lift - lift, y)
+        beyond = self.largest if saturate else math.inf if self.infinities else math.nan
+        y = xp.where(y > np.float32(self.largest), np.float32(beyond), y)
+        return xp.where(x != x, x, (y.view(_U32) | bits & np.uint32(0x80000000)).view(_F32))
+
+    def power_for(self, largest: Array) -> Array:
+        """The largest power of two by which numbers up to `largest` (an FP32 array) can be multiplied and fit.
+
+        2^0 where largest is 0 or not finite. Within [2^-126, 2^127], so that FP32 holds it and its inverse.
+        """
+        xp = _module(largest)
+        fraction, power = xp.frexp(largest)  # largest = fraction * 2^power, fraction in [1/2, 1)
+        mantissa, top = math.frexp(self.largest)
+        power = xp.clip(top - power - (fraction > mantissa), -126, 126)
+        known = (largest > 0) & (largest < math.inf)
+        return xp.ldexp(xp.ones_like(largest), xp.where(known, power, 0))
+
+
+FP16 = Format("fp16", 5, 10, 15, 65504.0)
+BF16 = Format("bf16", 8, 7, 127, (2 - 2.0**-7) * 2.0**127)
+E4M3 = Format("e4m3", 4, 3, 7, 448.0, infinities=False)
+E5M2 = Format("e5m2", 5, 2, 15, 57344.0)
+E2M1 = Format("e2m1", 2, 1, 1, 6.0, infinities=False)
+FORMATS = {f.name: f for f in (FP16, BF16, E4M3, E5M2, E2M1)}
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A format, and how numbers are scaled to fit it before they are rounded.
+
+    scaling  "none"; "tensor": a power of two per array, from its own largest magnitude; "delayed": the same, from the
+             largest of earlier arrays at this place, as far as there were any; "block": a number per `block` neighbours
+    block    how many neighbours (along the last axis, row after row) share a scale
+    scale    of a block: "power", of two (OCP MX), or "e4m3", below one FP32 number per array (NVFP4)
+    """
+
+    name: str
+    format: Format
+    scaling: str = "none"
+    block: int = 32
+    scale: str = "power"
+
+    def round(self, x: Array, largest: Array | None = None) -> Array:
+        """FP32 x as this scaled format holds it, in FP32. Scaled numbers saturate.
+
+        largest: for "delayed", the largest magnitude that is expected (an FP32 array of one number).
+        """
+        lifted, s = self._lift(x, largest)
+        y = self.format.round(lifted, saturate=self.scaling != "none") / s
+        return y.reshape(-1)[: x.size].reshape(x.shape)
+
+    def loss(self, x: Array, largest: Array | None = None) -> np.ndarray:
+        """What this does to FP32 x, as an FP64 array with one number for each of LOSSES. What is no finite number in x
+        is left out, and of the last four sums what is none afterwards.
+        """
+        lifted, s = self._lift(x, largest)
+        xp, f, saturates = _module(x), self.format, self.scaling != "none"
+        y = f.round(lifted, saturate=saturates)
+        known, size = abs(lifted) < math.inf, abs(y)
+        beyond = known & (abs(lifted) > np.float32(f.largest) if saturates else ~(size < math.inf))
+        small = (size < np.float32(f.smallest_normal)) & known
+        counted = known & (lifted != 0), small & (size == 0) & (lifted != 0), small & (size > 0), beyond
+        at = known & (size < math.inf)
+        before, after = (xp.where(at, v, np.float32(0)).astype(np.float64) / s for v in (lifted, y))
+        error = after - before
+        sums = error, abs(before), error * error, before * before
+        found = xp.stack([*(xp.count_nonzero(c).astype(np.float64) for c in counted), *(v.sum() for v in sums)])
+        return found if xp is np else found.get()
+
+    def _lift(self, x: Array, largest: Array | None) -> tuple[Array, Array]:
+        """x times a scale, and the scale: a number, or one for each row of x cut into blocks and filled up with 0."""
+        xp = _module(x)
+        if self.scaling == "none":
+            return xp.ascontiguousarray(x), np.float32(1)
+        if self.scaling != "block":
+            own = largest is None or self.scaling == "tensor"
+            s = self.format.power_for(_largest(x) if own else largest)
+            return xp.ascontiguousarray(x * s), s
+        n, flat = self.block, x.reshape(-1)
+        rows = xp.zeros((-(-flat.size // n), n), x.dtype)
+        rows.reshape(-1)[: flat.size] = flat
+        sizes = abs(rows)
+        most = xp.max(xp.where(sizes < math.inf, sizes, np.float32(0)), axis=1, keepdims=True)
+        if self.scale == "power":
+            # the exponent of the largest number in the block, less that of the format's largest: it may saturate
+            power = math.frexp(self.format.largest)[1] - xp.frexp(most)[1]
+            s = xp.ldexp(xp.ones_like(most), xp.clip(xp.where(most > 0, power, 0), -126, 126))
+            return rows * s, s
+        unit = np.float32(max(float(_largest(x)) / (E4M3.largest * self.format.largest), 2.0**-100))
+        step = E4M3.round(most / (unit * np.float32(self.format.largest)), saturate=True) * unit
+        s = 1 / xp.where(step > 0, step, unit)
+        return rows * s, s
+
+
+LOSSES = ("elements", "zero", "subnormal", "beyond", "error", "magnitude", "noise", "signal")
+SCALED = {
+    f.name: f
+    for f in (
+        Scaled("fp16", FP16),
+        Scaled("bf16", BF16),
+        Scaled("e4m3", E4M3),
+        Scaled("e4m3-tensor", E4M3, "tensor"),
+        Scaled("e4m3-delayed", E4M3, "delayed"),
+        Scaled("e5m2", E5M2),
+        Scaled("e5m2-tensor", E5M2, "tensor"),
+        Scaled("e5m2-delayed", E5M2, "delayed"),
+        Scaled("mxfp8", E4M3, "block"),
+        Scaled("mxfp8-e5m2", E5M2, "block"),
+        Scaled("nvfp4", E2M1, "block", 16, "e4m3"),
+    )
+}
+
+
+def _module(x: Array) -> Any:
+    if isinstance(x, (np.ndarray, np.generic)):
+        return np
+    from . import gpu
+
+    return gpu.xp
+
+
+def _largest(x: Array) -> Array:
+    """The largest finite magnitude in x, as an array of one number; 0 where there is none."""
+    xp = _module(x)
+    sizes = abs(x)
+    return xp.max(xp.where(sizes < np.float32(math.inf), sizes, np.float32(0)))
