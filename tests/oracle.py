@@ -1,13 +1,14 @@
-"""check(): the one helper that holds an op against its mathematics, in FP64, FP32 and FP16, forward and gradient.
+"""check(): the one helper that holds an op against its mathematics, in FP64, FP32, FP16 and, on the CPU, BF16: forward
+and gradient.
 
 The oracle is a plain NumPy function on float64, written in the test. Tolerances are computed:
 
     |y - e| <= roundings * u_s * |e|  +  length * u_w * m  +  s / 2
 
-u_s: unit roundoff of the storage dtype (2^-11 in FP16); u_w: of the dtype that computes (2^-24 under FP16 and FP32);
-length: how many terms the longest sum has (plus the few operations around it); m: the magnitude of the terms (by
-default max |e|); s: the spacing of subnormals. The gradients of the FP64 run are held against central differences of
-the oracle along random directions; those of the FP32 and FP16 runs against the FP64 gradients at the same, already
+u_s: unit roundoff of the storage dtype (2^-11 in FP16, 2^-8 in BF16); u_w: of the dtype that computes (2^-24 under all
+but FP64); length: how many terms the longest sum has (plus the few operations around it); m: the magnitude of the terms
+(by default max |e|); s: the spacing of subnormals. The gradients of the FP64 run are held against central differences
+of the oracle along random directions; those of the FP32 and FP16 runs against the FP64 gradients at the same, already
 rounded, inputs, with `inherited` further storage roundings that backward reads (a saved FP16 y), relative to max |g|.
 """
 
@@ -20,9 +21,11 @@ import numpy as np
 
 import tinymp as mp
 
-STORAGE = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
-WORK = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-24}
-SPACING = {"float64": 0.0, "float32": 2.0**-149, "float16": 2.0**-24}
+STORAGE = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+WORK = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-24, "bfloat16": 2.0**-24}
+SPACING = {"float64": 0.0, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
+OVERFLOW = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}  # what rounds to infinity
+EVERY = "float64", "float32", "float16", *(["bfloat16"] if mp.bfloat16 is not None else [])
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -85,7 +88,7 @@ def check(
     grad_length: float | None = None,
     grad_roundings: float = 2,
     inherited: float = 0,
-    dtypes: tuple[str, ...] = ("float64", "float32", "float16"),
+    dtypes: tuple[str, ...] = EVERY,
     result: str | None = None,
     gradient: bool = True,
     seed: int = 1,
@@ -93,24 +96,23 @@ def check(
     """Hold op (Tensors -> Tensor) against oracle (float64 arrays -> array) in every dtype, forward and gradient.
 
     inputs: float64 arrays become Tensors of each dtype that require a gradient; other arrays (integers, booleans)
-    become plain Tensors. result: the dtype promised for FP16 inputs, if it is not FP16 (losses: "float32").
+    become plain Tensors. result: the dtype promised for FP16 and BF16 inputs, if it is another (losses: "float32").
     """
     for dtype in dtypes:
-        out = dtype if result is None or dtype != "float16" else result
+        if dtype == "bfloat16" and mp.zeros(1).device != "cpu":
+            continue
+        out = dtype if result is None or dtype not in OVERFLOW else result
         tensors, wide = _tensors(inputs, dtype, gradient)
         with np.errstate(all="ignore"):
             expected = np.asarray(oracle(*wide), dtype=np.float64)
-            expected = (
-                np.where(np.abs(expected) >= 65520, np.sign(expected) * np.inf, expected)
-                if out == "float16"
-                else expected
-            )
+            if out in OVERFLOW:
+                expected = np.where(np.abs(expected) >= OVERFLOW[out], np.sign(expected) * np.inf, expected)
         y = op(*tensors)
         assert isinstance(y, mp.Tensor) and y.dtype == out, f"{dtype}: expected a {out} result, got {y.dtype}"
         m = magnitude(*[abs(w) if w.dtype == np.float64 else w for w in wide]) if callable(magnitude) else magnitude
         assert_close(y.numpy(), expected, tolerance(out, expected, roundings, 4 + length, m), f"{dtype} forward")
         if not gradient:
-            assert not y.requires_grad or y.dtype.kind != "f" or any(t.requires_grad for t in tensors)
+            assert not y.requires_grad or y.dtype.kind not in "fV" or any(t.requires_grad for t in tensors)
             continue
         dy = np.asarray(rng(seed).standard_normal(y.shape)).astype(out)
         grads = gradients(op, tensors, dy)

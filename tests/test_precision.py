@@ -11,6 +11,7 @@ from tinymp import nn, ops, precision
 from tinymp.backend import cpu
 from tinymp.dtypes import require_fit
 from tinymp.precision import (
+    BF16,
     FP16_ACCUMULATE,
     FP16_REDUCTIONS,
     FP32,
@@ -524,7 +525,7 @@ def test_policies_are_frozen_and_named():
         MIXED.storage = np.dtype(F32)
     assert all(policy.name == name for name, policy in POLICIES.items())
     assert list(POLICIES.values()) == [
-        FP32, TF32, MIXED, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16
+        FP32, TF32, MIXED, BF16, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16
     ]  # fmt: skip
     assert Policy("mine", storage="float16", reduce="f2") == Policy("mine", reduce=F16)
     assert len({kind.name for kind in KINDS}) == len(KINDS) == 6
@@ -547,7 +548,7 @@ def test_policy_as_text(policy, text):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("storage", "int8", "expected storage to be float16, float32 or float64, got 'int8'"),
+        ("storage", "int8", "expected storage to be one of float16, bfloat16, float32, float64, got 'int8'"),
         ("accumulate", None, "expected accumulate to be .*, got None"),
         ("reduce", "foo", "expected reduce to be .*, got 'foo'"),
         ("rounding", "up", "expected rounding 'nearest' or 'stochastic', got 'up'"),

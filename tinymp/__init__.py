@@ -20,7 +20,7 @@ from .audit.layers import summary
 from .backend import default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
 from .capture import capture
 from .checkpoint import Checkpointer, load, load_weights, save, save_weights
-from .dtypes import float16, float32, float64
+from .dtypes import bfloat16, float16, float32, float64
 from .events import Observer, observe
 from .grad_mode import enable_grad, is_grad_enabled, no_grad
 from .info import __version__, info
@@ -45,6 +45,7 @@ from .ops import (
     zeros_like,
 )
 from .precision import (
+    BF16,
     FP16_ACCUMULATE,
     FP16_REDUCTIONS,
     FP32,
@@ -65,6 +66,9 @@ from .tensor import Tensor, from_numpy, tensor
 _name_all(globals(), SparseRows, Tensor)  # but for those that every op makes
 ops.bind(Tensor)
 backend.add(_meta)
+
+if BF16 is None:  # `_missing` says what it takes
+    del BF16, bfloat16
 
 if not TYPE_CHECKING:  # type checkers report missing names themselves
 

@@ -32,7 +32,7 @@ import numpy as np
 
 from . import backend
 from .caller import type_name
-from .dtypes import FLOATING, float16, float32
+from .dtypes import FLOATING, HALVES, float32
 from .events import here, running, tell
 from .grad_mode import is_grad_enabled
 from .memory import explain
@@ -182,7 +182,7 @@ class Op:
                     if storage is None:
                         storage = x.dtype
                     elif x.dtype != storage:
-                        beside = storage == float16 and x.dtype == float32 and cls.name_of(i) in cls.fp32
+                        beside = storage in HALVES and x.dtype == float32 and cls.name_of(i) in cls.fp32
                         if not beside:
                             cls._refuse_mixture(args)
                 arrays.append(x)
@@ -245,7 +245,7 @@ class Op:
         storage = self.storage
         differentiable = y.dtype in FLOATING
         if differentiable and storage is not None and not self.casts:
-            promised = float32 if self.kind is LOSS and storage == float16 else storage
+            promised = float32 if self.kind is LOSS and storage in HALVES else storage
             if y.dtype != promised:
                 raise TypeError(f"{self.name}: a {self.kind.name} op on {storage} writes {promised}, got {y.dtype}")
         result = source.result(y, recording and differentiable)

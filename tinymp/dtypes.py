@@ -9,13 +9,27 @@ import numpy as np
 from . import backend
 
 float16, float32, float64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
-FLOATING = (float16, float32, float64)
+bfloat16: Any = None  # FP32's first 16 bits, on the CPU alone; None without ml_dtypes, which NumPy has them from
+try:
+    import ml_dtypes
+
+    bfloat16 = np.dtype(ml_dtypes.bfloat16)
+except ModuleNotFoundError:
+    pass
+HALVES = tuple([dtype for dtype in (float16, bfloat16) if dtype is not None])  # what stands beside FP32
+FLOATING = (*HALVES, float32, float64)
 NAMES = {dtype: dtype.name for dtype in FLOATING}  # NumPy takes 3 us to make one
 KNOWN = (*NAMES.values(), "int8", "int16", "int32", "int64", "uint8", "bool")
 
 FP16_MAX = 65504.0  # the largest finite FP16 value (NVG section 2.1)
 FP16_OVERFLOW = 65520.0  # halfway from there to 2^16: from here on, rounding to nearest gives infinity
 FP32_OVERFLOW = 2.0**128 - 2.0**103  # the same for FP32
+_OVERFLOW = {float16: FP16_OVERFLOW, float32: FP32_OVERFLOW, bfloat16: 2.0**128 - 2.0**119}
+_LARGEST = {
+    float16: ("FP16, whose largest value is 65504", "FP32"),
+    float32: ("FP32", "FP64"),
+    bfloat16: ("BF16", "FP32"),
+}
 
 
 def as_dtype(dtype: Any, how: str = "dtype") -> np.dtype:
@@ -34,13 +48,26 @@ def as_dtype(dtype: Any, how: str = "dtype") -> np.dtype:
         raise TypeError(f"{how}: expected a dtype, one of {', '.join(KNOWN)}, got {dtype!r}") from None
 
 
+def require_bfloat16(what: str) -> np.dtype:
+    """bfloat16. ImportError, in the name of `what`, where ml_dtypes is missing."""
+    if bfloat16 is None:
+        raise ImportError(f"{what}: BF16 needs ml_dtypes: pip install 'tinymp[bf16]'")
+    return bfloat16
+
+
+def limits(dtype: np.dtype) -> tuple[float, float]:
+    """The smallest normal number of a floating dtype, and its largest."""
+    info = np.finfo(dtype) if dtype != bfloat16 else ml_dtypes.finfo(dtype)
+    return float(info.smallest_normal), float(info.max)
+
+
 def fits(x: Any, dtype: np.dtype) -> bool:
     """Whether dtype can hold all values of x, an array or a number.
 
-    FP16 and FP32 cannot hold a finite value that rounding would make infinite; an integer dtype cannot hold a value
-    beyond its range, nor nan and infinities.
+    FP16, BF16 and FP32 cannot hold a finite value that rounding would make infinite; an integer dtype cannot hold a
+    value beyond its range, nor nan and infinities.
     """
-    limit = FP16_OVERFLOW if dtype == float16 else FP32_OVERFLOW if dtype == float32 else None
+    limit = _OVERFLOW.get(dtype)
     if isinstance(x, (int, float)):
         return limit is None or not limit <= abs(x) < float("inf")
     if x.dtype == dtype or np.can_cast(x.dtype, dtype):
@@ -65,7 +92,7 @@ def require_fit(what: str, x: Any, dtype: np.dtype) -> None:
     """ValueError unless `fits`. `what` is what the user called."""
     if fits(x, dtype):
         return
-    largest, wider = ("FP16, whose largest value is 65504", "FP32") if dtype == float16 else ("FP32", "FP64")
+    largest, wider = _LARGEST.get(dtype, ("FP64", "FP64"))
     if isinstance(x, (int, float)):
         raise ValueError(
             f"{what}: the constant {x:g} does not fit {largest} (use float('inf'), a smaller constant, or compute in "

@@ -15,7 +15,8 @@ INSTEAD: dict[str, dict[str, str]] = {
         "autocast": _MIXED,
         "amp": f"{_MIXED}; {_LOSS_SCALING}",
         "set_default_dtype": _MIXED,
-        "bfloat16": "there is no bfloat16; storage is float16, float32 or float64",
+        "BF16": "BF16 needs ml_dtypes: pip install 'tinymp[bf16]'",
+        "bfloat16": "BF16 needs ml_dtypes: pip install 'tinymp[bf16]'",
         "half": "use tinymp.float16",
         "float": "use tinymp.float32",
         "double": "use tinymp.float64",
@@ -52,7 +53,6 @@ INSTEAD: dict[str, dict[str, str]] = {
     "Tensor": {
         "mT": "use transpose(-2, -1)",
         "is_cuda": 'use device == "gpu"',
-        "bfloat16": "there is no bfloat16; use half()",
         "fill_": "use x[...] = value under no_grad, or tinymp.full",
         "uniform_": "use tinymp.nn.init.uniform_(x), or tinymp.rand",
         "normal_": "use tinymp.nn.init.normal_(x), or tinymp.randn",

@@ -11,7 +11,7 @@ from . import backend
 from .arguments import named, named_by_class
 from .autograd import Array, Variable
 from .caller import type_name
-from .dtypes import float16, float32, require_fit
+from .dtypes import FLOATING, HALVES, float32, require_fit
 from .events import here, tell
 from .precision import FP32, UPDATE, Policy, store, to_dtype
 from .sparse import SparseRows, dense_of, put, values_of, with_values
@@ -42,7 +42,7 @@ class Parameter(Tensor):
     @named_by_class
     def __init__(self, data: Any, requires_grad: bool = True, *, normalisation: bool = False) -> None:
         super().__init__(tensor(data), requires_grad=requires_grad)
-        if self.dtype.kind != "f":
+        if self.dtype not in FLOATING:
             raise TypeError(f"Parameter: expected floating data, got {self.dtype}")
         self._master: Array | None = None
         self.name: str | None = None
@@ -135,7 +135,7 @@ class Parameter(Tensor):
         if value.shape != self.shape:
             raise ValueError(f"{how}: expected shape {self.shape}, got {value.shape}")
         require_fit(how, value, self.dtype)
-        self.write(to_dtype(value, float32 if self.dtype == float16 else self.dtype))
+        self.write(to_dtype(value, float32 if self.dtype in HALVES else self.dtype))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.require_outside_graph("setitem")
@@ -162,7 +162,7 @@ class Parameter(Tensor):
     def cast_to(self, policy: Policy) -> dict[str, Any]:
         """What `replace` must set to give it the policy's storage; nothing changes yet."""
         full, storage = self.master, storage_of(policy, self.normalisation)
-        master = to_dtype(full, float32) if policy.master and storage == float16 else None
+        master = to_dtype(full, float32) if policy.master and storage in HALVES else None
         new = {"data": to_dtype(full, storage), "_master": master, "policy": policy}
         # ops that saved the old array keep its version counter
         return {**new, "_version": [0], "grad": None, "grad_scale": 1.0}
@@ -205,4 +205,4 @@ def _assign(x: Tensor, attributes: dict[str, Any]) -> None:
 
 def storage_of(policy: Policy, normalisation: bool) -> np.dtype:
     """The dtype that a policy gives to parameters and floating buffers, of a normalisation layer or any other."""
-    return policy.norm if normalisation and policy.storage == float16 else policy.storage
+    return policy.norm if normalisation and policy.storage in HALVES else policy.storage

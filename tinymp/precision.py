@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import backend
-from .dtypes import FLOATING, NAMES, float16, float32, require_fit
+from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, require_fit
 from .events import here, tell
 
 Array = Any
@@ -66,7 +66,9 @@ class Policy:
     """One precision decision per field. `cast` sets the storage of a model; `mp.use` sets the arithmetic.
 
     name        what `str` and the reports call it
-    storage     dtype of weights, activations and gradients (MPT section 3)
+    storage     dtype of weights, activations and gradients (MPT section 3). bfloat16 is FP32's first 16 bits: its
+                range, so that no loss needs a scale, and 8 significant bits instead of FP16's 11 (Kalamkar et al. 2019,
+                arXiv 1905.12322); on the CPU, pip install 'tinymp[bf16]'
     accumulate  dtype of the accumulator of a dot product (MPT section 3.3)
     chunk       with an FP16 accumulator: how many products are summed before each rounding (NVG section 2.2: a
                 Tensor Core step is a 4 x 4 x 4 product)
@@ -101,9 +103,10 @@ class Policy:
 
     def __post_init__(self) -> None:
         for field in ("storage", "accumulate", "reduce", "norm", "state", "exchange"):
-            value = getattr(self, field)
-            if not isinstance(value, (str, type, np.dtype)) or value not in FLOATING:  # None equals float64 in NumPy
-                raise ValueError(f"Policy: expected {field} to be float16, float32 or float64, got {value!r}")
+            value, known = getattr(self, field), FLOATING if field == "storage" else (float16, float32, float64)
+            if not isinstance(value, (str, type, np.dtype)) or value not in known:  # None equals float64 in NumPy
+                names = ", ".join(dtype.name for dtype in known)
+                raise ValueError(f"Policy: expected {field} to be one of {names}, got {value!r}")
             object.__setattr__(self, field, np.dtype(value))
         if not isinstance(self.rounding, str) or self.rounding not in ("nearest", "stochastic"):
             raise ValueError(f"Policy: expected rounding 'nearest' or 'stochastic', got {self.rounding!r}")
@@ -157,10 +160,10 @@ FP16_ACCUMULATE = replace(MIXED, name="FP16_ACCUMULATE", accumulate=float16)
 FP16_REDUCTIONS = replace(MIXED, name="FP16_REDUCTIONS", reduce=float16)
 STOCHASTIC_ROUNDING = replace(MIXED, name="STOCHASTIC_ROUNDING", rounding="stochastic")
 TF32 = Policy("TF32", storage=float32, tf32=True)
+BF16 = Policy("BF16", storage=bfloat16) if bfloat16 is not None else None
 PURE_FP16 = Policy("PURE_FP16", accumulate=float16, reduce=float16, master=False, norm=float16, state=float16)
-POLICIES = {
-    p.name: p for p in (FP32, TF32, MIXED, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16)
-}
+_ALL = FP32, TF32, MIXED, BF16, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16
+POLICIES = {p.name: p for p in _ALL if p is not None}
 
 # FP32 and MIXED share their arithmetic, so code that sets nothing gets the right one for either storage.
 _policy: ContextVar[Policy] = ContextVar("policy", default=MIXED)
@@ -217,7 +220,7 @@ def widen(x: Array) -> Array:
 
     The result may be x itself: never write into it.
     """
-    if getattr(x, "dtype", None) == float16:
+    if getattr(x, "dtype", None) in HALVES:
         return backend.of(x).cast(x, float32)
     return x
 
@@ -231,9 +234,9 @@ def store(x32: Array, like: Array) -> Array:
     dtype = like.dtype
     if x32.dtype is dtype or dtype not in FLOATING or x32.dtype == dtype:
         return x32
-    if dtype != float16 or x32.dtype != float32:
-        raise TypeError(f"store: {x32.dtype} would be rounded to {dtype}; only FP32 to FP16 rounds here")
-    return _round(x32, float16)
+    if dtype not in HALVES or x32.dtype != float32:
+        raise TypeError(f"store: {x32.dtype} would be rounded to {dtype}; only FP32 to FP16 or BF16 rounds here")
+    return _round(x32, dtype)
 
 
 def _round(x: Array, dtype: np.dtype) -> Array:
@@ -257,7 +260,7 @@ def gemm(
     """
     device, like = backend.of(a), a if like is None else like
     policy, split = _policy.get(), 1
-    if like.dtype == float16:
+    if like.dtype in HALVES:
         studied = _applies(policy, like.dtype)
         compute, split = (NAMES[policy.accumulate], min(policy.split, a.shape[-1])) if studied else ("float32", 1)
     else:
@@ -305,7 +308,7 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None =
 
 def _accumulator_of(x: Array) -> str:
     """The dtype in which values like x are summed where no policy decides otherwise."""
-    return str(float32 if x.dtype == float16 else x.dtype)
+    return str(float32 if x.dtype in HALVES else x.dtype)
 
 
 def accumulate(parts: Sequence[Array], like: Any = None) -> Array:
@@ -357,7 +360,8 @@ def to_dtype(x: Array, dtype: np.dtype) -> Array:
         return x
     if x.dtype not in FLOATING or dtype not in FLOATING:
         return x.astype(dtype)
-    return _round(x, dtype) if dtype.itemsize < x.dtype.itemsize else backend.of(x).cast(x, dtype)
+    exact = dtype.itemsize > x.dtype.itemsize
+    return backend.of(x).cast(x, dtype) if exact else _round(x, dtype)
 
 
 # ---------------------------------------------------------------------------------------- values that the user supplies

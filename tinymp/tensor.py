@@ -10,11 +10,11 @@ import numpy as np
 from . import backend, dtypes
 from .autograd import Array, Backward, Variable
 from .caller import type_name
-from .dtypes import FLOATING, float32, float64, require_fit
+from .dtypes import FLOATING, bfloat16, float32, float64, require_fit
 from .events import here, tell
 from .grad_mode import is_grad_enabled
 from .memory import explained
-from .precision import Policy, fit, scalar
+from .precision import Policy, fit, scalar, widen
 
 
 class Tensor(Variable):
@@ -38,7 +38,7 @@ class Tensor(Variable):
     def __init__(self, data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
         source, data = (data, data.data) if isinstance(data, Tensor) else (None, data)
         array = array_of("Tensor", data)
-        if array.dtype.kind not in "fiub":
+        if array.dtype.kind not in "fiub" and array.dtype not in FLOATING:
             raise TypeError(f"Tensor: expected real numbers, got {type(data).__name__} with dtype {array.dtype}")
         if dtype is None and array.dtype == float64 and not hasattr(data, "dtype"):
             dtype = float32  # Python floats become FP32, as in PyTorch; float64 arrays stay float64
@@ -95,7 +95,9 @@ class Tensor(Variable):
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
-        body = np.array2string(backend.to_cpu(self.data), precision=4, threshold=50, prefix="tensor(")
+        values = backend.to_cpu(self.data)
+        values = widen(values) if self.dtype == bfloat16 else values  # NumPy prints its numbers like integers
+        body = np.array2string(values, precision=4, threshold=50, prefix="tensor(")
         parts = [body, f"dtype={self.dtype}", f"device={self.device}"]
         if self.grad_fn is not None:
             parts.append(f"from={self.grad_fn.name}")

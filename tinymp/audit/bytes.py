@@ -11,7 +11,7 @@ from typing import Any
 from .. import backend, ops, optim, statistics
 from ..arguments import function
 from ..autograd import Op
-from ..dtypes import float16
+from ..dtypes import HALVES
 from ..events import unobserved
 from ..memory import kept_by
 from ..nn.module import Module
@@ -208,12 +208,12 @@ class ByteLedger(Instrument):
         self._now = self._trainings.setdefault(self._policy, _Training() if self._trainings else self._now)
 
     def _gate(self, place: Place, *arrays: Any) -> None:
-        """Arrays at a gate of an op: a CPU widens FP16 operands of a product."""
+        """Arrays at a gate of an op: a CPU widens FP16 and BF16 operands of a product."""
         if place.kind is None or place.phase not in ("forward", "backward"):
             return
         seen: list[tuple] = []
         for x in arrays:
-            if x.dtype != float16:
+            if x.dtype not in HALVES:
                 seen.append((_identity(x), str(x.dtype), x.nbytes))
             elif not backend.of(x).gemm_rounds:
                 seen.append(((), "float32", 2 * x.nbytes))
@@ -268,12 +268,12 @@ def _sizes(arrays: Iterable[Any], whole: bool = False) -> dict[str, int]:
 
 
 def _in_fp32(measured: Bytes) -> Bytes:
-    """Each FP16 number in 4 bytes, no masters; workspace is not known."""
+    """Each FP16 or BF16 number in 4 bytes, no masters; workspace is not known."""
     fp32: Bytes = {role: {} for role in ROLES}
     for role in ("weights", "gradients", "activations", "optimizer"):
         sizes: Counter[str] = Counter()
         for dtype, nbytes in measured[role].items():
-            half = dtype == float16.name
+            half = dtype in {d.name for d in HALVES}
             sizes["float32" if half else dtype] += nbytes * (2 if half else 1)
         fp32[role] = dict(sizes)
     return fp32

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import backend
 from ..autograd import Array, Op
-from ..dtypes import FLOATING, float16
+from ..dtypes import FLOATING, float16, limits
 from ..precision import MOVEMENT, UPDATE, current_policy
 from ..sparse import values_of
 from .listener import Instrument, Place
@@ -49,10 +49,10 @@ class Rounding:
             nonzero, normal = int(count(bits)), int(count(bits >= 0x0400))
         else:
             magnitude = xp.abs(y)
-            nonzero, normal = int(count(magnitude)), int(count(~(magnitude < xp.finfo(y.dtype).smallest_normal)))
+            nonzero, normal = int(count(magnitude)), int(count(~(magnitude < limits(y.dtype)[0])))
         self.zero += int(count(x != 0)) - nonzero  # NumPy counts booleans three times as fast as floats
         self.subnormal += nonzero - normal
-        if not largest < float(xp.finfo(y.dtype).max):  # the largest overflows, or is infinite or NaN
+        if not largest < limits(y.dtype)[1]:  # the largest overflows, or is infinite or NaN
             self.infinite += int(count(xp.isinf(y))) - int(count(xp.isinf(x)))
             largest = float(xp.where(xp.isnan(x), 0, xp.abs(x)).max())
         self.largest = max(self.largest, largest)

@@ -87,7 +87,7 @@ def _raised(exponent: int) -> str:
 
 def dtypes(names: Any) -> str:
     """ "float16, float32" as FP16, FP32."""
-    return str(names or "–").replace("float", "FP").replace("bfloat", "BF") if names != "-" else "–"
+    return str(names or "–").replace("bfloat", "BF").replace("float", "FP") if names != "-" else "–"
 
 
 def many(n: float, noun: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..autograd import Op
 from ..backend.layout import ceil_div
-from ..dtypes import FLOATING, float16
+from ..dtypes import FLOATING, HALVES
 from ..ops.conv import Conv2d, ConvTranspose2d
 from ..sparse import values_of
 from .listener import Instrument, Place
@@ -66,8 +66,8 @@ class Product:
 
     @property
     def eligible(self) -> bool:
-        """Whether Tensor Cores take it: FP16 operands, all dimensions multiples of 8 (NVG section 2.2)."""
-        return self.dtype == float16.name and not self.misaligned
+        """Whether Tensor Cores take it: FP16 or BF16 operands, all dimensions multiples of 8 (NVG section 2.2)."""
+        return self.dtype in {d.name for d in HALVES} and not self.misaligned
 
     @property
     def padded(self) -> list[int]:

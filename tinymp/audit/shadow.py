@@ -19,7 +19,7 @@ import numpy as np
 
 from .. import backend
 from ..autograd import Array, Op, Target
-from ..dtypes import FLOATING, float16, float32
+from ..dtypes import FLOATING, HALVES, float32
 from ..events import unobserved
 from ..ops.dropout import Dropout
 from ..ops.norm import Running
@@ -118,7 +118,7 @@ def difference(y: Array, *exact: Array) -> tuple[Errors, ...]:
     xp, sums = device.xp, tuple([Errors() for _ in exact])
     order = sorted(range(y.ndim), key=y.strides.__getitem__, reverse=True)
     arrays = [xp.asarray(x).transpose(order).reshape(-1) for x in (y, *exact)]  # as they lie in memory
-    arrays = [x if x.dtype == float16 else to_dtype(x, float32) for x in arrays]
+    arrays = [x if x.dtype in HALVES else to_dtype(x, float32) for x in arrays]
     block = min(getattr(device, "BLOCK", 2 * y.size) // 2, y.size)  # elements that stay in the cache
     normal = xp.full_like(arrays[-1], 2.0**-14, shape=block)
     for i in range(0, y.size, max(block, 1)):
@@ -342,11 +342,11 @@ def _aside() -> Iterator[None]:
 
 
 def _is_half(x: Any) -> bool:
-    return getattr(x, "dtype", None) == float16
+    return getattr(x, "dtype", None) in HALVES
 
 
 def _wide(dtype: np.dtype) -> np.dtype:
-    return float32 if dtype == float16 else dtype
+    return float32 if dtype in HALVES else dtype
 
 
 def _tuple(x: Any) -> tuple:

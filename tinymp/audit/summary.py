@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ..dtypes import float16
+from ..dtypes import HALVES
 from .advice import SPOILS
 from .numbers import count, many, number, power, real, share
 
@@ -128,10 +128,14 @@ def _about_updates(updates: list[dict]) -> Iterable[_Statement]:
     updates = [u for u in updates if not u.get("fp32")] or updates
     worst = max(updates, key=lambda u: real(u.get("lost")), default={})
     if lost := real(worst.get("lost")):
-        text = f"{share(lost)} of the updates of {worst['name']} are too small to change an FP16 weight."
+        text = f"{share(lost)} of the updates of {worst['name']} are too small to change {_storage(worst)} weight."
         yield _Statement(text, "updates", NOTE, ("masters_missing",))
     elif updates:
-        yield _Statement("Every update is large enough to change an FP16 weight.", "updates", FINE)
+        yield _Statement(f"Every update is large enough to change {_storage(updates[0])} weight.", "updates", FINE)
+
+
+def _storage(updates: dict) -> str:
+    return "a BF16" if updates.get("storage") == "bfloat16" else "an FP16"
 
 
 def _about_scale(histograms: dict) -> Iterable[_Statement]:
@@ -162,7 +166,7 @@ def _about_products(products: list[dict]) -> Iterable[_Statement]:
         return
     work = [real(p.get("flops")) for p in products]
     fit = sum(flops for p, flops in zip(products, work) if p.get("eligible")) / max(sum(work), 1)
-    wide = sum(p.get("dtype") != float16.name for p in products)
+    wide = sum(p.get("dtype") not in {d.name for d in HALVES} for p in products)
     crooked = sum(bool(p.get("misaligned")) for p in products)
     why = [f"{wide} of FP32 operands"] * (wide > 0)
     why += [f"{crooked} with a dimension that is no multiple of 8"] * (crooked > 0)

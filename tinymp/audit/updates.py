@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import backend
 from ..autograd import Array
-from ..dtypes import float16
+from ..dtypes import HALVES, float16
 from ..events import unobserved
 from ..parameter import Parameter
 from ..precision import MIXED, current_policy, to_dtype, use, widen
@@ -22,19 +22,20 @@ class Updates:
     iterations  how many there were up to the last of them
     elements    how many weights they updated
     lost        weights whose update dw is not 0, but fp16(fp16(w) + dw) = fp16(w): FP16 alone would not have moved them
+                (or BF16, where the copy is BF16)
     zero        weights whose update is exactly 0
     above       weights with |w / dw| > 2048, dw not 0: the ratio that MPT section 3.1 names
     fp32        whether the parameter is in FP32 itself: then this is what FP16 would lose, and is not lost here
     policy      the name of the policy in use
     """
 
-    def __init__(self, name: str, fp32: bool, policy: str) -> None:
-        self.name, self.fp32, self.policy = name, fp32, policy
+    def __init__(self, name: str, fp32: bool, policy: str, storage: Any) -> None:
+        self.name, self.fp32, self.policy, self.storage = name, fp32, policy, storage
         self.updates = self.iterations = self.elements = self.lost = self.zero = self.above = 0
         self.kept: dict[int, tuple[int, int]] = {}  # iteration -> elements, lost
 
     def add(self, master: Array, copy: Array, value: Array, iteration: int, spaced: Spaced) -> None:
-        """Count one update: the master (or the copy itself) and the copy in FP16 before it, and the new weights."""
+        """Count one update: the master (or the copy itself) and the copy before it, and the new weights."""
         device = backend.of(value)
         count = device.xp.count_nonzero
         found = []  # for each block
@@ -42,13 +43,13 @@ class Updates:
         def judge(master: Array, copy: Array, value: Array) -> Array:
             w, step = widen(copy), value - widen(master)
             moved = step != 0
-            lost = moved & (widen(to_dtype(w + step, float16)) == w)
+            lost = moved & (widen(to_dtype(w + step, self.storage)) == w)
             above = moved & (device.xp.abs(w) > 2048 * device.xp.abs(step))
             found.append([int(count(marked)) for marked in (moved, lost, above)])
             return lost
 
         with unobserved(), use(MIXED):  # rounding to nearest, whatever the parameter's own policy
-            device.blockwise(judge, master, copy if copy.dtype == float16 else to_dtype(copy, float16), value)
+            device.blockwise(judge, master, to_dtype(copy, self.storage), value)
         moved, lost, above = map(sum, zip(*found))
         self.updates, self.iterations = self.updates + 1, max(self.iterations, iteration + 1)
         self.elements += value.size
@@ -64,6 +65,7 @@ class Updates:
         n = max(self.elements, 1)
         return {
             "name": self.name,
+            "storage": self.storage.name,
             "updates": self.updates,
             "elements": self.elements,
             "lost": self.lost / n,
@@ -97,9 +99,9 @@ class LostUpdates(Instrument):
     def written(self, place: Place, parameter: Parameter, value: Any) -> None:
         if place.phase != "update" or self.listener.iteration % self.every:
             return
-        key = place.module, parameter.dtype != float16, current_policy().name
+        key = place.module, parameter.dtype not in HALVES, current_policy().name
         if key not in self._parameters:
-            self._parameters[key] = Updates(*key)
+            self._parameters[key] = Updates(*key, parameter.dtype if parameter.dtype in HALVES else float16)
         value = distinct(value)
         master, copy = rows_of(parameter.master, value), rows_of(parameter.data, value)
         self._parameters[key].add(master, copy, values_of(value), self.listener.iteration, self._spaced)
@@ -116,7 +118,8 @@ class LostUpdates(Instrument):
         """All FP16 weights together; in an FP32 run, all weights."""
         rows = [u for u in self._parameters.values() if not u.fp32] or list(self._parameters.values())
         policies = dict.fromkeys(u.policy for u in rows)
-        total = Updates("all", bool(rows) and rows[0].fp32, ", ".join(policies))
+        storage = rows[0].storage if rows else float16
+        total = Updates("all", bool(rows) and rows[0].fp32, ", ".join(policies), storage)
         for name in ("elements", "lost", "zero", "above"):
             setattr(total, name, sum(getattr(u, name) for u in rows))
         for name in ("updates", "iterations"):

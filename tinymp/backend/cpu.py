@@ -99,8 +99,10 @@ def cast(x: Array, dtype: np.dtype) -> Array:
     """x in another floating dtype, rounded to nearest, ties to even. The memory order of x is kept."""
     if x.size < 64 and x.dtype == _F16:
         return x.astype(dtype)  # exact, and cheaper for a handful of values
-    # NumKong would take FP64 to FP16 by way of FP32, two roundings, and takes longer for a few values out of order
-    if numkong is None or (x.dtype == _F64 and dtype == _F16) or (x.size < 64 and not x.flags.c_contiguous):
+    # NumKong would take FP64 to FP16 by way of FP32, two roundings, and takes longer for a few values out of order.
+    # BF16 is ml_dtypes'
+    known = numkong is not None and x.dtype in _NUMKONG_NAMES and dtype in _NUMKONG_NAMES
+    if not known or (x.dtype == _F64 and dtype == _F16) or (x.size < 64 and not x.flags.c_contiguous):
         with np.errstate(over="ignore"):
             return x.astype(dtype)
     if not x.flags.aligned:  # np.frombuffer(..., offset=1), packed records: NumKong refuses them
@@ -156,7 +158,7 @@ def gemm(a: Array, b: Array, bias: Any, acc: Any, compute: str, chunk: int, stor
 
 
 def _widened(x: Array) -> Array:
-    return cast(x, _F32) if x.dtype == _F16 else x
+    return cast(x, _F32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x  # FP16, or BF16: NumPy's "void"
 
 
 def _tf32(x: Array) -> Array:

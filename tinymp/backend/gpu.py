@@ -132,6 +132,10 @@ def asarray(x: Any) -> Array:
     if array_type is not None and isinstance(x, array_type):
         return x
     require()
+    if getattr(x, "dtype", np.dtype(bool)).kind == "V":
+        raise TypeError(
+            "BF16 lies on the CPU alone: convert it with .half() or .float(), or cast the model to mp.MIXED"
+        )
     return xp.asarray(x)
 
 

@@ -57,10 +57,12 @@ def exponents_cpu(x: Array) -> Array:
     Measured on one core, per element: 1.6 ns for FP16, 2.5 where many are subnormal; FP32 2.6, FP64 5 to 7.
     """
     counts = np.zeros(BINS, np.int64)
-    add = {np.dtype(np.float16): _add_halves, np.dtype(np.float32): _add_singles}.get(x.dtype, _add_any)
+    wide = x.dtype.kind == "V"  # BF16
+    add = _add_singles if wide or x.dtype == np.float32 else _add_halves if x.dtype == np.float16 else _add_any
     flat = x.ravel(order="K")  # a view wherever x has no gaps
     for i in range(0, flat.size, BLOCK):
-        add(flat[i : i + BLOCK], counts)
+        block = flat[i : i + BLOCK]
+        add(block.astype(np.float32) if wide else block, counts)
     return counts
 
 

@@ -15,7 +15,7 @@ from .. import ops
 from ..arguments import floating
 from ..autograd import Array
 from ..backend import to_cpu
-from ..dtypes import float16
+from ..dtypes import HALVES
 from ..precision import FP32, to_dtype
 from ..tensor import Tensor, array_of
 
@@ -63,7 +63,7 @@ def _objects(where: str, target: Any, limits: tuple[int, int], num_classes: int)
         raise ValueError(f'{where}: expected a dict with "boxes" and "labels", got {got}')
     given = (target["boxes"], target["labels"])
     boxes, labels = (x.numpy() if isinstance(x, Tensor) else to_cpu(array_of(where, x)) for x in given)
-    if boxes.dtype == float16:
+    if boxes.dtype in HALVES:
         raise TypeError(f"{where}: expected FP32 boxes, got FP16, whose grid is coarse; leave them out of policy.cast")
     boxes = boxes.reshape(0, 4) if not boxes.size else to_dtype(_numbers(where, boxes), FP32.storage)
     if boxes.ndim != 2 or boxes.shape[1] != 4:

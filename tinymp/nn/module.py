@@ -28,6 +28,7 @@ _COPY = ".copy"  # after a parameter's name in a state_dict: its working copy
 # What to use instead of names that only PyTorch's Module has.
 _INSTEAD = {
     "half": "use tinymp.MIXED.cast(model), which keeps FP32 masters",
+    "bfloat16": "use tinymp.BF16.cast(model), which keeps FP32 masters",
     "float": "use tinymp.FP32.cast(model)",
     "double": 'use tinymp.Policy("FP64", storage="float64").cast(model)',
     "cuda": 'use model.to("gpu")',

@@ -13,7 +13,7 @@ from ..autograd import Array, Op
 from ..backend.kernels import Kernels
 from ..backend.layout import LONGEST, ceil_div, contiguous
 from ..backend.rows import reduced
-from ..dtypes import FLOATING, float16, float32
+from ..dtypes import FLOATING, HALVES, float16, float32
 from ..precision import DOT, current_policy, gemm, reduce, store, widen
 from ..tensor import Tensor
 from .dot import matmul, operand
@@ -321,7 +321,7 @@ def weighted(op: str, scores: Tensor, value: Tensor, mask: Any, dropout_p: float
         if mask.dtype == bool:
             hidden = ~mask
         else:
-            wide = (mask.dtype, scores.dtype) == (float32, float16)
+            wide = mask.dtype == float32 and scores.dtype in HALVES
             scores = add(scores.float() if wide else scores, mask)
             hidden = mask.detach() == -INF
         none = hidden.all(axis(op, -1, hidden.ndim), keepdim=True)  # rows that see nothing: uniform weights, then 0

@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import backend
 from ..arguments import choice, flag, floating, integers, refuse, tensor
+from ..dtypes import HALVES
 from ..precision import reduce
 from ..tensor import Tensor
 from .embedding import embedding
@@ -87,7 +88,7 @@ def _reduced(
             return total(found, 1)
         highest = largest(masked_fill(found, left_out, -float("inf")), 1).values
         return masked_fill(highest, Tensor(~counted.any(axis=1)[:, None]), 0)
-    wide = found if found.dtype != "float16" else found.float()  # FP32 until the last line: one rounding
+    wide = found if found.dtype not in HALVES else found.float()  # FP32 until the last line: one rounding
     if factors is not None:
         wide = mul(wide, reshape(factors.to(wide.dtype), (*factors.shape, 1)))
     y = total(masked_fill(wide, left_out, 0), 1)

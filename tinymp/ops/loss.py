@@ -15,7 +15,7 @@ from ..arguments import choice, constant, floating, refuse, tensor
 from ..autograd import Array, Op
 from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, blocks, channels, compact, matching, row_lanes
-from ..dtypes import FLOATING, float16, float32
+from ..dtypes import FLOATING, HALVES, float32
 from ..precision import FP32, LOSS, reduce, store, widen
 from ..tensor import Tensor
 
@@ -459,9 +459,9 @@ class BCE(Elementwise):
 
 
 def _beside(op: str, name: str, x: Any, input: Tensor) -> Tensor:
-    """x, if it is a floating Tensor of input's dtype, or FP32 beside FP16."""
-    if floating(op, name, x).dtype != input.dtype and (x.dtype, input.dtype) != (float32, float16):
-        also = " or float32" if input.dtype == float16 else ""
+    """x, if it is a floating Tensor of input's dtype, or FP32 beside FP16 (BF16)."""
+    if floating(op, name, x).dtype != input.dtype and not (x.dtype == float32 and input.dtype in HALVES):
+        also = " or float32" if input.dtype in HALVES else ""
         raise TypeError(
             f"{op}: expected `{name}` to be {input.dtype} like `input`{also}, got {x.dtype}; convert one with .half(), "
             ".float() or .double()"

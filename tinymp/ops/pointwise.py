@@ -299,7 +299,7 @@ class Where(Op):
 
     def forward(self, condition: Array, x: Array, y: Array) -> Array:
         self.save(condition)
-        dtype = self.xp.result_type(x, y)  # differs from x's or y's only among integers
+        dtype = self.storage or self.xp.result_type(x, y)  # differs from x's or y's only among integers
         return self.device.where(condition, scalar(x, dtype), scalar(y, dtype))
 
     def backward(self, dz: Array) -> tuple:

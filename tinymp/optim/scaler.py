@@ -21,7 +21,7 @@ import numpy as np
 from .. import backend, statistics
 from ..arguments import count, loss_scale, number, refuse, tensor, whole
 from ..autograd import Array, Op
-from ..dtypes import FLOATING, float16
+from ..dtypes import FLOATING, HALVES
 from ..events import here
 from ..memory import explained
 from ..parameter import Parameter
@@ -141,7 +141,7 @@ class LossScaler(ScalerState):
 
         TypeError for an FP16 loss: it belongs in FP32 (NVG section 2.3.1). ValueError for more than one element.
         """
-        if tensor("scale", "loss", loss).dtype not in FLOATING or loss.dtype == float16:
+        if tensor("scale", "loss", loss).dtype not in FLOATING or loss.dtype in HALVES:
             raise TypeError(f"scale: expected the loss in FP32, got {loss.dtype}; the losses of tinymp.ops return FP32")
         if loss.data.size != 1:
             raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")

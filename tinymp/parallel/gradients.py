@@ -13,7 +13,7 @@ import numpy as np
 from .. import backend
 from ..arguments import flag, instance, number
 from ..autograd import Array, Op
-from ..dtypes import NAMES, float16, float32
+from ..dtypes import HALVES, NAMES, float16, float32
 from ..events import Exchange, Observer, here, observe, running, tell
 from ..graph import uses
 from ..info import __version__
@@ -81,7 +81,7 @@ class DistributedDataParallel(Observer):
         self.params: list[Parameter] = [p for p in model.parameters() if p.requires_grad]
         if not self.params:
             raise ValueError(f"{where}: expected a model with parameters to train, got none")
-        if any(p.dtype == float16 and p.policy.master and not p.master_nbytes for p in self.params):
+        if any(p.dtype in HALVES and p.policy.master and not p.master_nbytes for p in self.params):
             raise ValueError(f"{where}: expected the masters of all weights: make ZeroRedundancyOptimizer after this")
         self.passes = self.sent = 0
         self.waited = 0.0
@@ -281,4 +281,4 @@ def _scale(params: list[Parameter]) -> Any:
 
 def _travels(p: Parameter) -> np.dtype:
     """The dtype in which gradients of p are sent."""
-    return float16 if p.dtype == p.policy.exchange == float16 else float32 if p.dtype == float16 else p.dtype
+    return float16 if p.dtype == p.policy.exchange == float16 else float32 if p.dtype in HALVES else p.dtype

@@ -1,0 +1,145 @@
+"""BF16 as storage, on the CPU. Every op is held to its mathematics in it, too (oracle.EVERY); here is the rest."""
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from job import Job, same
+from tinymp import nn, ops, optim
+from tinymp.backend.formats import BF16 as FORMAT
+from tinymp.precision import store, to_dtype, widen
+
+pytestmark = pytest.mark.cpu
+BF16 = mp.bfloat16
+
+
+def bf16(*values):
+    return mp.tensor(list(values)).bfloat16()
+
+
+def test_the_gates_round_to_nearest_even():
+    bits = np.random.default_rng(0).integers(0, 2**32, 100_000, dtype=np.uint64).astype(np.uint32)
+    x = np.concatenate([bits.view(np.float32), np.float32([1 + 2.0**-8, 1 + 3 * 2.0**-8, 3.4e38, -0.0, 1e-40, np.inf])])
+    x = x[~np.isnan(x)]
+    stored = store(x, np.zeros(1, BF16))
+    assert stored.dtype == BF16 and stored.nbytes == 2 * x.size
+    np.testing.assert_array_equal(widen(stored).view(np.uint32), FORMAT.round(x).view(np.uint32))
+    assert widen(stored).dtype == np.float32
+    assert store(np.float32([1.0]), np.zeros(1, np.float16)).dtype == np.float16
+    with pytest.raises(TypeError, match="store: float64 would be rounded to bfloat16"):
+        store(np.ones(1), np.zeros(1, BF16))
+
+
+def test_conversions():
+    x = bf16(1.0, 1 + 2.0**-8, 3e38)
+    assert x.tolist() == [1.0, 1.0, np.float32(3e38).astype(BF16).item()]
+    assert x.float().dtype == np.float32 and x[:2].half().dtype == np.float16
+    assert mp.tensor([65519.0, 2.0**-24]).half().bfloat16().tolist() == [65536.0, 2.0**-24]
+    assert mp.tensor([1.0], dtype="bfloat16").dtype == mp.zeros(2, dtype=BF16).dtype == BF16
+    assert repr(bf16(1.0, 0.1)) == "tensor([1.     0.1001], dtype=bfloat16, device=cpu)"
+    with pytest.raises(ValueError, match="does not fit BF16"):
+        mp.tensor([3.4e38], dtype=BF16)
+    y = mp.tensor([2.0], requires_grad=True)
+    (y.bfloat16() * 3).sum().backward()
+    assert y.grad.dtype == np.float32 and y.grad.tolist() == [3.0]
+    assert to_dtype(np.ones(1, np.float16), BF16).dtype == BF16
+
+
+def test_dtypes_do_not_mix():
+    for other in (mp.tensor([1.0]), mp.tensor([1.0]).half()):
+        with pytest.raises(TypeError, match="bfloat16"):
+            bf16(1.0) + other
+
+
+def test_a_model_has_masters_and_fp32_norms():
+    model = mp.BF16.cast(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
+    assert [str(p.dtype) for p in model.parameters()] == ["bfloat16", "bfloat16", "float32", "float32"]
+    weight = model[0].weight
+    assert weight.master.dtype == np.float32
+    np.testing.assert_array_equal(weight.data, weight.master.astype(BF16))
+    exact = weight.master.copy()
+    np.testing.assert_array_equal(mp.FP32.cast(model)[0].weight.data, exact)
+    twin = copy.deepcopy(mp.BF16.cast(model))
+    same(twin.state_dict(), model.state_dict())
+    assert pickle.loads(pickle.dumps(twin))[0].weight.dtype == BF16
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_recurrent_layers(layer):
+    model, x = layer(4, 5), mp.tensor(np.random.default_rng(0).standard_normal((6, 2, 4)).astype("float32"))
+    exact = model(x)[0].numpy()
+    y = mp.BF16.cast(model)(x.bfloat16())[0]
+    assert y.dtype == BF16
+    assert abs(widen(y.numpy()) - exact).max() < 0.03
+    y.float().sum().backward()
+    assert all(p.grad.dtype == BF16 for p in model.parameters())
+
+
+@pytest.mark.parametrize("rule", ["SGD", "Adam", "AdamW", "Adagrad"])
+def test_it_trains_without_a_loss_scale(rule):
+    """Gradients that FP16 would flush to 0 are held: BF16 has FP32's range."""
+    losses = {}
+    for policy, device_scaler in ((mp.FP32, 1.0), (mp.BF16, 1.0), (mp.BF16, 2.0**16)):
+        job = Job("cpu", rule, scale=device_scaler, policy=policy, clip=True)
+        losses[policy.name, device_scaler] = [job.step(*job.batch())[0].item() for _ in range(6)]
+    exact, plain, scaled = losses.values()
+    np.testing.assert_allclose(plain, exact, rtol=0.03, atol=0.02)
+    np.testing.assert_allclose(scaled, plain, rtol=1e-2, atol=1e-2)
+    tiny = bf16(1.0) * 2.0**-60
+    assert tiny.item() == 2.0**-60
+
+
+def test_a_checkpoint_goes_on(tmp_path):
+    one, other = Job("cpu", policy=mp.BF16), Job("cpu", policy=mp.BF16)
+    [one.step(*one.batch(i)) for i in range(2)]
+    mp.save(tmp_path / "c", model=one.model, optimizer=one.optimizer, scaler=one.scaler)
+    mp.load(tmp_path / "c", model=other.model, optimizer=other.optimizer, scaler=other.scaler)
+    assert one.step(*one.batch(7))[0].item() == other.step(*other.batch(7))[0].item()
+    same(one.state(), other.state())
+
+
+def test_an_audit_counts_what_it_rounds():
+    job = Job("cpu", policy=mp.BF16)
+    with mp.audit(shadow=True) as a, mp.use(mp.BF16):
+        [job.step(*job.batch(i)) for i in range(2)]
+    assert a.ledger.filter(op="conv2d", phase="forward")[0].written == "bfloat16"
+    assert a.bytes.as_dict()["measured"]["weights"].keys() == {"bfloat16", "float32"}
+    assert sum(row.zero for row in a.ledger) == 0  # nothing is too small
+    assert all(row.local.max <= 4.0 for row in a.shadow.rows)  # half a unit of BF16's last place: 4 of FP16's
+    assert "a BF16 weight" in str(a)
+    assert {p["dtype"] for p in a.products.as_dict()} == {"bfloat16"}
+    with mp.audit() as a:
+        store(np.float32([3.4e38, 1e-45, 1e-39]), np.zeros(1, BF16))
+    (row,) = a.ledger
+    assert (row.infinite, row.zero, row.subnormal) == (1, 1, 1)
+
+
+def test_it_lies_on_the_cpu_alone(gpu):
+    for move in (lambda: bf16(1.0).to("gpu"), lambda: mp.BF16.cast(nn.Linear(2, 2)).to("gpu")):
+        with pytest.raises(TypeError, match="BF16 lies on the CPU alone"):
+            move()
+
+
+def test_without_ml_dtypes():
+    code = (
+        "import sys; sys.modules['ml_dtypes'] = None\n"
+        "import tinymp as mp\n"
+        "assert 'BF16' not in mp.POLICIES\n"
+        "for ask in (lambda: mp.BF16, lambda: mp.bfloat16, lambda: mp.zeros(1).bfloat16()):\n"
+        "    try: ask()\n"
+        "    except (AttributeError, ImportError) as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.count("BF16 needs ml_dtypes: pip install 'tinymp[bf16]'") == 3
+
+
+def test_losses_are_fp32():
+    logits = bf16(1.0, 2.0).reshape(1, 2)
+    assert ops.cross_entropy(logits, mp.tensor([1])).dtype == np.float32
+    with pytest.raises(TypeError, match="scale: expected the loss in FP32, got bfloat16"):
+        optim.DynamicLossScaler().scale(bf16(1.0).sum())
