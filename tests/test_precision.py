@@ -12,6 +12,7 @@ from tinymp.backend import cpu
 from tinymp.dtypes import require_fit
 from tinymp.precision import (
     BF16,
+    FP8,
     FP16_ACCUMULATE,
     FP16_REDUCTIONS,
     FP32,
@@ -525,7 +526,7 @@ def test_policies_are_frozen_and_named():
         MIXED.storage = np.dtype(F32)
     assert all(policy.name == name for name, policy in POLICIES.items())
     assert list(POLICIES.values()) == [
-        FP32, TF32, MIXED, BF16, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16
+        FP32, TF32, MIXED, BF16, FP8, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16
     ]  # fmt: skip
     assert Policy("mine", storage="float16", reduce="f2") == Policy("mine", reduce=F16)
     assert len({kind.name for kind in KINDS}) == len(KINDS) == 6

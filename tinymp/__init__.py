@@ -46,6 +46,7 @@ from .ops import (
 )
 from .precision import (
     BF16,
+    FP8,
     FP16_ACCUMULATE,
     FP16_REDUCTIONS,
     FP32,
@@ -68,7 +69,7 @@ ops.bind(Tensor)
 backend.add(_meta)
 
 if BF16 is None:  # `_missing` says what it takes
-    del BF16, bfloat16
+    del BF16, FP8, bfloat16
 
 if not TYPE_CHECKING:  # type checkers report missing names themselves
 

@@ -36,7 +36,7 @@ from .dtypes import FLOATING, HALVES, float32
 from .events import here, running, tell
 from .grad_mode import is_grad_enabled
 from .memory import explain
-from .precision import LOSS, Kind, may_fuse
+from .precision import DOT, LOSS, Kind, as_operand, may_fuse
 from .sparse import SparseRows, accumulate, dense_of, gather, joined
 
 Array = Any
@@ -206,6 +206,8 @@ class Op:
         outer = here.running
         try:
             here.running = op
+            if cls.kind is DOT:
+                arrays = [as_operand(x) for x in arrays]
             # no warnings about inf and nan: the scaler and the finite checks look for them
             with np.errstate(all="ignore"):
                 if device is backend.cpu:
@@ -295,6 +297,8 @@ class Op:
         try:
             self.phase, here.running = "backward", self
             dys[:] = [joined(parts, self) if parts else None for parts in dys]  # in place: frees what it adds up
+            if self.kind is DOT:
+                dys[:] = [as_operand(dy, gradient=True) for dy in dys]
             if self.device is backend.cpu:
                 dx = self.backward(*dys)
             else:

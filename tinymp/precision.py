@@ -20,6 +20,7 @@ MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -29,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import backend
+from .backend.formats import SCALED, Format
 from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, require_fit
 from .events import here, tell
 
@@ -83,6 +85,9 @@ class Policy:
                 can. Never unless a policy says so
     split       into how many parts the inner dimension of a product is cut. Each part is summed by itself and rounded
                 to storage before the parts are added up: "split-K" with cuBLAS's reduced-precision reduction. 1: uncut
+    operands    the formats (names of backend/formats.py's SCALED) to which the operands of DOT ops are rounded: what
+                forward reads, and gradients. FP8 has E4M3 and E5M2 (Micikevicius et al. 2022, arXiv 2209.05433). It is
+                emulated: the numbers lie in arrays of the storage dtype. Arrays with one axis stay (biases). (): none
     only        names of the ops ("softmax") to which `accumulate`, `split` and `reduce` apply; a loss may be one of
                 them. Empty: to every op but losses
     """
@@ -99,6 +104,7 @@ class Policy:
     exchange: np.dtype = float32
     tf32: bool = False
     split: int = 1
+    operands: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -116,6 +122,15 @@ class Policy:
         for field in ("chunk", "split"):
             if not isinstance(value := getattr(self, field), int) or value < 1:
                 raise ValueError(f"Policy: expected {field} to be a positive integer, got {value!r}")
+        formats = [name for name, f in SCALED.items() if f.scaling != "delayed"]
+        if self.operands != () and not (
+            isinstance(self.operands, tuple)
+            and len(self.operands) == 2
+            and all(name in formats for name in self.operands)
+        ):
+            raise ValueError(
+                f"Policy: expected operands to be () or a tuple of two of {', '.join(formats)}, got {self.operands!r}"
+            )
         if not isinstance(self.only, tuple) or not all(isinstance(name, str) for name in self.only):
             raise ValueError(f"Policy: expected only to be a tuple of names of ops, got {self.only!r}")
 
@@ -125,6 +140,7 @@ class Policy:
             for f in fields(self)
             if f.name != "name" and getattr(self, f.name) != f.default
         ]
+        changed += ["emulated"] * bool(self.operands)
         return f"{self.name}({', '.join(changed) or f'storage={self.storage}, FP32 accumulators and masters'})"
 
     def cast(self, target: Any) -> Any:
@@ -161,8 +177,9 @@ FP16_REDUCTIONS = replace(MIXED, name="FP16_REDUCTIONS", reduce=float16)
 STOCHASTIC_ROUNDING = replace(MIXED, name="STOCHASTIC_ROUNDING", rounding="stochastic")
 TF32 = Policy("TF32", storage=float32, tf32=True)
 BF16 = Policy("BF16", storage=bfloat16) if bfloat16 is not None else None
+FP8 = BF16 and replace(BF16, name="FP8", operands=("e4m3-tensor", "e5m2-tensor"))
 PURE_FP16 = Policy("PURE_FP16", accumulate=float16, reduce=float16, master=False, norm=float16, state=float16)
-_ALL = FP32, TF32, MIXED, BF16, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16
+_ALL = FP32, TF32, MIXED, BF16, FP8, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16
 POLICIES = {p.name: p for p in _ALL if p is not None}
 
 # FP32 and MIXED share their arithmetic, so code that sets nothing gets the right one for either storage.
@@ -351,6 +368,33 @@ def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
     if in_fp16:
         return widen(device.scatter_add_rows(n_rows, index, store(rows, like)))
     return device.scatter_add_rows(n_rows, index, widen(rows))
+
+
+_emulated: dict[int, tuple[weakref.ref, Format]] = {}  # the formats of what `as_operand` returned, by the array's id
+
+
+def as_operand(x: Array, gradient: bool = False) -> Array:
+    """x as a DOT op reads it: rounded to the format that the policy in use has for operands, else x itself.
+
+    The engine asks for every array that such an op is given, forward and backward (gradient).
+    """
+    policy = _policy.get()
+    if not policy.operands or getattr(x, "dtype", None) not in HALVES or x.ndim < 2:
+        return x
+    scaled, wide, device = SCALED[policy.operands[gradient]], widen(x), backend.of(x)
+    with np.errstate(all="ignore"):
+        y = device.cast(scaled.round(wide), x.dtype)
+    key = id(y)
+    _emulated[key] = weakref.ref(y, lambda _: _emulated.pop(key, None)), scaled.format
+    if here.inside:
+        tell("rounded", wide, y)
+    return y
+
+
+def emulated(x: Array) -> Format | None:
+    """The format whose numbers the array x holds, if `as_operand` made it."""
+    made, kind = _emulated.get(id(x), (None, None))
+    return kind if made is not None and made() is x else None
 
 
 def to_dtype(x: Array, dtype: np.dtype) -> Array:

@@ -11,13 +11,14 @@ from typing import Any
 from .. import backend, ops, optim, statistics
 from ..arguments import function
 from ..autograd import Op
+from ..backend.formats import FORMATS
 from ..dtypes import HALVES
 from ..events import unobserved
 from ..memory import kept_by
 from ..nn.module import Module
 from ..optim.optimizer import Optimizer
 from ..parameter import Parameter
-from ..precision import FP32, MIXED, Policy, current_policy, use
+from ..precision import FP32, MIXED, Policy, current_policy, emulated, use
 from ..sparse import SparseRows, values_of
 from ..tensor import Tensor
 from . import meta
@@ -263,18 +264,26 @@ def _sizes(arrays: Iterable[Any], whole: bool = False) -> dict[str, int]:
         if isinstance(x, SparseRows):
             sizes[str(x.indices.dtype)] += x.indices.nbytes
             x = x.values
-        sizes[str(x.dtype)] += backend.owner_of(x).nbytes if whole else x.nbytes
+        owner = backend.owner_of(x)
+        nbytes, format = owner.nbytes if whole else x.nbytes, emulated(owner)
+        if format is None:
+            sizes[str(x.dtype)] += nbytes
+        else:  # as many as its numbers would take
+            sizes[format.name] += nbytes // x.itemsize * format.bits // 8
     return dict(sizes)
 
 
+_BITS = {dtype.name: 8 * dtype.itemsize for dtype in HALVES} | {f.name: f.bits for f in FORMATS.values()}
+
+
 def _in_fp32(measured: Bytes) -> Bytes:
-    """Each FP16 or BF16 number in 4 bytes, no masters; workspace is not known."""
+    """Each FP16, BF16 or FP8 number in 4 bytes, no masters; workspace is not known."""
     fp32: Bytes = {role: {} for role in ROLES}
     for role in ("weights", "gradients", "activations", "optimizer"):
         sizes: Counter[str] = Counter()
         for dtype, nbytes in measured[role].items():
-            half = dtype in {d.name for d in HALVES}
-            sizes["float32" if half else dtype] += nbytes * (2 if half else 1)
+            bits = _BITS.get(dtype)
+            sizes["float32" if bits else dtype] += nbytes * 32 // bits if bits else nbytes
         fp32[role] = dict(sizes)
     return fp32
 

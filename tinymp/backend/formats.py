@@ -111,7 +111,7 @@ class Scaled:
         """
         lifted, s = self._lift(x, largest)
         y = self.format.round(lifted, saturate=self.scaling != "none") / s
-        return y.reshape(-1)[: x.size].reshape(x.shape)
+        return y if y.shape == x.shape else y.reshape(-1)[: x.size].reshape(x.shape)
 
     def loss(self, x: Array, largest: Array | None = None) -> np.ndarray:
         """What this does to FP32 x, as an FP64 array with one number for each of LOSSES. What is no finite number in x
@@ -135,11 +135,11 @@ class Scaled:
         """x times a scale, and the scale: a number, or one for each row of x cut into blocks and filled up with 0."""
         xp = _module(x)
         if self.scaling == "none":
-            return xp.ascontiguousarray(x), np.float32(1)
+            return x, np.float32(1)
         if self.scaling != "block":
             own = largest is None or self.scaling == "tensor"
             s = self.format.power_for(_largest(x) if own else largest)
-            return xp.ascontiguousarray(x * s), s
+            return x * s, s
         n, flat = self.block, x.reshape(-1)
         rows = xp.zeros((-(-flat.size // n), n), x.dtype)
         rows.reshape(-1)[: flat.size] = flat

@@ -1,0 +1,120 @@
+"""FP8 as the operands of products: emulated in BF16 arrays, whose 8 significant bits hold its 3 or 4 exactly."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from job import Job
+from oracle import rng
+from tinymp import nn, ops
+from tinymp.backend.formats import SCALED
+from tinymp.precision import as_operand, emulated, widen
+
+pytestmark = pytest.mark.cpu
+E4M3, E5M2 = SCALED["e4m3-tensor"], SCALED["e5m2-tensor"]
+
+
+def on_grid(x, scaled):
+    """Whether the numbers of x are those of the format times a power of two."""
+    wide = widen(x)
+    return np.array_equal(scaled.round(wide), wide)
+
+
+def test_a_product_of_what_fp8_holds():
+    """By hand: both operands in E4M3, their product in FP32, the gradient in E5M2; the bias stays as it is stored."""
+    x, w, b = (rng(i).standard_normal(s).astype("float32") for i, s in enumerate([(6, 8), (5, 8), (5,)]))
+    layer = mp.FP8.cast(nn.Linear(8, 5))
+    with mp.no_grad():
+        layer.weight.copy_(mp.tensor(w)), layer.bias.copy_(mp.tensor(b))
+    x = mp.Tensor(mp.FP8.cast(mp.tensor(x)).data, requires_grad=True)
+    with mp.use(mp.FP8):
+        y = layer(x)
+        dy = mp.FP8.cast(mp.tensor(rng(3).standard_normal((6, 5)).astype("float32"))).data
+        y.backward(dy)
+    X, W, B, dY = (widen(a) for a in (x.data, layer.weight.data, layer.bias.data, dy))
+    X, W, dY = E4M3.round(X), E4M3.round(W), E5M2.round(dY)
+    for found, exact in ((y.data, X @ W.T + B), (x.grad, dY @ W), (layer.weight.grad, dY.T @ X)):
+        np.testing.assert_allclose(widen(found), exact, rtol=2.0**-8, atol=1e-5)
+    assert not np.allclose(widen(y.data), widen(x.data) @ widen(layer.weight.data).T + B, rtol=2.0**-7, atol=1e-3)
+
+
+def test_bf16_holds_it_exactly():
+    for i, power in enumerate((-60, -3, 0, 40)):
+        x = np.ldexp(rng(i).standard_normal((40, 50)), power).astype(mp.bfloat16)
+        with mp.use(mp.FP8):
+            y, g = as_operand(x), as_operand(x, gradient=True)
+            assert y.dtype == g.dtype == mp.bfloat16
+            assert on_grid(y, E4M3) and on_grid(g, E5M2) and not on_grid(x, E4M3)
+            assert (emulated(y).name, emulated(g).name, emulated(x)) == ("e4m3", "e5m2", None)
+            assert as_operand(x[0]).base is x  # one axis: a bias
+        assert as_operand(x) is x  # the policy is not in use
+
+
+def test_what_lies_in_memory_order_stays_so():
+    x = np.ones((3, 4, 5, 2), mp.bfloat16).transpose(3, 0, 1, 2)
+    with mp.use(mp.FP8):
+        assert as_operand(x).strides == x.strides
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: ops.matmul(x, x.transpose(0, 1)),
+        lambda x: ops.conv2d(x.reshape(1, 4, 8, 8), mp.FP8.cast(mp.randn(4, 4, 3, 3))),
+        lambda x: ops.scaled_dot_product_attention(*[x.reshape(1, 2, 16, 8)] * 3),
+        lambda x: mp.FP8.cast(nn.LSTM(8, 4))(x.reshape(4, 8, 8))[0],
+    ],
+)
+def test_every_dot_op_reads_it(make):
+    x = mp.Tensor(mp.FP8.cast(mp.tensor(rng(0).standard_normal((16, 16)).astype("float32"))).data, requires_grad=True)
+    with mp.audit() as a, mp.use(mp.FP8):
+        y = make(x)
+        y.float().sum().backward()
+    assert np.isfinite(widen(x.grad)).all()
+    op = next(row.op for row in a.ledger if row.kind == "DOT")
+    rows = {row.phase: row for row in a.ledger if row.op == op}
+    assert rows["forward"].rounded > y.numpy().size  # the operands as well as the result
+    assert rows["backward"].rounded > 0
+
+
+def test_the_byte_ledger_counts_its_bytes():
+    def bytes_of(policy):
+        job = Job("cpu", policy=policy)
+        with mp.audit() as a, mp.use(policy):
+            job.step(*job.batch())
+        return a.bytes.measured["activations"]
+
+    half, quarter = bytes_of(mp.BF16), bytes_of(mp.FP8)
+    assert "e4m3" not in half and quarter["e4m3"] > 0
+    # what products keep is the input of the convolution and of the linear layer, and both weights
+    assert quarter["e4m3"] == 8 * 64 + 8 * 128 + 8 * 9 + 10 * 128
+
+
+@pytest.mark.parametrize("rule", ["SGD", "Adam"])
+def test_it_trains(rule):
+    losses = {}
+    for policy in (mp.FP32, mp.FP8):
+        job = Job("cpu", rule, scale=1.0, policy=policy)
+        with mp.use(policy):
+            losses[policy.name] = [job.step(*job.batch())[0].item() for _ in range(15)]
+    assert losses["FP8"][-1] < 0.5 * losses["FP8"][0]
+    np.testing.assert_allclose(losses["FP8"], losses["FP32"], atol=0.25)
+    assert losses["FP8"] != losses["FP32"]
+
+
+def test_with_fp16_storage_and_other_scales():
+    policy = dataclasses.replace(mp.MIXED, name="MX", operands=("mxfp8", "mxfp8-e5m2"))
+    layer, x = policy.cast(nn.Linear(40, 3)), policy.cast(mp.randn(4, 40))
+    with mp.use(policy):
+        y = layer(x)
+    X, W = (SCALED["mxfp8"].round(widen(a)) for a in (x.data, layer.weight.data))
+    np.testing.assert_allclose(widen(y.data), X @ W.T + widen(layer.bias.data), rtol=1e-3, atol=1e-3)
+
+
+def test_the_policy_says_that_it_is_emulated():
+    assert "emulated" in str(mp.FP8) and "emulated" not in str(mp.BF16)
+    for wrong in (("e4m3",), ("e4m3", "fp9"), ["e4m3", "e5m2"], ("e4m3-delayed", "e5m2-delayed"), None):
+        with pytest.raises(ValueError, match=r"Policy: expected operands to be \(\) or a tuple of two of fp16, bf16, "):
+            dataclasses.replace(mp.BF16, operands=wrong)
