@@ -47,6 +47,7 @@ from .ops import (
 from .precision import (
     BF16,
     FP8,
+    FP8_HOPPER,
     FP16_ACCUMULATE,
     FP16_REDUCTIONS,
     FP32,
@@ -56,6 +57,7 @@ from .precision import (
     POLICIES,
     PURE_FP16,
     STOCHASTIC_ROUNDING,
+    TENSOR_CORES,
     TF32,
     Policy,
     current_policy,
@@ -69,7 +71,7 @@ ops.bind(Tensor)
 backend.add(_meta)
 
 if BF16 is None:  # `_missing` says what it takes
-    del BF16, FP8, bfloat16
+    del BF16, FP8, FP8_HOPPER, bfloat16
 
 if not TYPE_CHECKING:  # type checkers report missing names themselves
 

@@ -17,6 +17,7 @@ INSTEAD: dict[str, dict[str, str]] = {
         "set_default_dtype": _MIXED,
         "BF16": "BF16 needs ml_dtypes: pip install 'tinymp[bf16]'",
         "FP8": "its storage is BF16, which needs ml_dtypes: pip install 'tinymp[bf16]'",
+        "FP8_HOPPER": "its storage is BF16, which needs ml_dtypes: pip install 'tinymp[bf16]'",
         "bfloat16": "BF16 needs ml_dtypes: pip install 'tinymp[bf16]'",
         "half": "use tinymp.float16",
         "float": "use tinymp.float32",

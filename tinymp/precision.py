@@ -85,6 +85,11 @@ class Policy:
                 can. Never unless a policy says so
     split       into how many parts the inner dimension of a product is cut. Each part is summed by itself and rounded
                 to storage before the parts are added up: "split-K" with cuBLAS's reduced-precision reduction. 1: uncut
+    aligned     how many bits a Tensor Core keeps of `chunk` products and its accumulator once they are aligned to the
+                largest of them; what is cut off is lost, not rounded. 24 on Volta, which has no guard bits (Fasi et al.
+                2021, PeerJ CS 7:e330), about 14 for FP8 on Hopper (DeepSeek-V3, arXiv 2412.19437, 3.3.2). 0: exact, on
+                the CPU, which alone can do this
+    promote     with `aligned`: after how many products such a sum is added to one in FP32 (ibid.: 128). 0: never
     operands    the formats (names of backend/formats.py's SCALED) to which the operands of DOT ops are rounded: what
                 forward reads, and gradients. FP8 has E4M3 and E5M2 (Micikevicius et al. 2022, arXiv 2209.05433). It is
                 emulated: the numbers lie in arrays of the storage dtype. Arrays with one axis stay (biases). (): none
@@ -104,6 +109,8 @@ class Policy:
     exchange: np.dtype = float32
     tf32: bool = False
     split: int = 1
+    aligned: int = 0
+    promote: int = 0
     operands: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
 
@@ -122,6 +129,14 @@ class Policy:
         for field in ("chunk", "split"):
             if not isinstance(value := getattr(self, field), int) or value < 1:
                 raise ValueError(f"Policy: expected {field} to be a positive integer, got {value!r}")
+        for field in ("aligned", "promote"):
+            if not isinstance(value := getattr(self, field), int) or isinstance(value, bool) or value < 0:
+                raise ValueError(f"Policy: expected {field} to be an integer of 0 or more, got {value!r}")
+        if self.aligned > 24 or self.promote % self.chunk:
+            raise ValueError(
+                f"Policy: expected aligned up to FP32's 24 bits and promote to be a multiple of chunk, "
+                f"got aligned={self.aligned}, promote={self.promote}, chunk={self.chunk}"
+            )
         formats = [name for name, f in SCALED.items() if f.scaling != "delayed"]
         if self.operands != () and not (
             isinstance(self.operands, tuple)
@@ -175,11 +190,16 @@ NO_MASTER = replace(MIXED, name="NO_MASTER", master=False)
 FP16_ACCUMULATE = replace(MIXED, name="FP16_ACCUMULATE", accumulate=float16)
 FP16_REDUCTIONS = replace(MIXED, name="FP16_REDUCTIONS", reduce=float16)
 STOCHASTIC_ROUNDING = replace(MIXED, name="STOCHASTIC_ROUNDING", rounding="stochastic")
+TENSOR_CORES = replace(MIXED, name="TENSOR_CORES", aligned=24)
 TF32 = Policy("TF32", storage=float32, tf32=True)
 BF16 = Policy("BF16", storage=bfloat16) if bfloat16 is not None else None
 FP8 = BF16 and replace(BF16, name="FP8", operands=("e4m3-tensor", "e5m2-tensor"))
+FP8_HOPPER = FP8 and replace(FP8, name="FP8_HOPPER", aligned=14, chunk=32, promote=128)
 PURE_FP16 = Policy("PURE_FP16", accumulate=float16, reduce=float16, master=False, norm=float16, state=float16)
-_ALL = FP32, TF32, MIXED, BF16, FP8, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16
+_ALL = (
+    *(FP32, TF32, MIXED, BF16, FP8, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16),
+    *(TENSOR_CORES, FP8_HOPPER),
+)
 POLICIES = {p.name: p for p in _ALL if p is not None}
 
 # FP32 and MIXED share their arithmetic, so code that sets nothing gets the right one for either storage.
@@ -217,6 +237,7 @@ def may_fuse(dtype: np.dtype | None) -> bool:
         return False
     policy = _policy.get()
     exact = policy.accumulate == policy.reduce == float32 and policy.rounding == "nearest" and policy.split == 1
+    exact = exact and not policy.aligned
     return dtype == float32 or (dtype == float16 and exact)
 
 
@@ -277,7 +298,10 @@ def gemm(
     """
     device, like = backend.of(a), a if like is None else like
     policy, split = _policy.get(), 1
-    if like.dtype in HALVES:
+    aligned = policy.aligned if like.dtype in HALVES and (not policy.only or _applies(policy, like.dtype)) else 0
+    if aligned:
+        compute = f"{aligned} aligned bits"
+    elif like.dtype in HALVES:
         studied = _applies(policy, like.dtype)
         compute, split = (NAMES[policy.accumulate], min(policy.split, a.shape[-1])) if studied else ("float32", 1)
     else:
@@ -287,6 +311,9 @@ def gemm(
     if here.inside:
         tell("product", a, b, compute)
     how = compute, policy.chunk, like.dtype, rounded
+    if aligned:
+        c = device.gemm_aligned(a, b, bias, acc, aligned, policy.chunk, policy.promote)
+        return c if wide else store(c, like)
     c = device.gemm(a, b, bias, acc, *how) if split < 2 else _in_parts(a, b, bias, acc, how, split, like)
     return c if wide or rounded else store(c, like)
 

@@ -180,6 +180,34 @@ def matmul_fp16(a: Array, b: Array, chunk: int, acc: Array | None = None) -> Arr
     return np.matmul(a, b) if acc is None else acc  # an empty inner dimension gives zeros
 
 
+def gemm_aligned(a: Array, b: Array, bias: Any, acc: Any, bits: int, chunk: int, promote: int) -> Array:
+    """a @ b (+ bias) (+ acc) in FP32, summed as Tensor Cores were found to sum (Fasi et al. 2021, PeerJ CS 7:e330).
+
+    `chunk` exact products and the accumulator are aligned to the largest of them, cut off (towards 0) behind its first
+    `bits` bits, and added; of the sum again `bits` bits stay. After every `promote` products (0: never) it is added to
+    an FP32 sum with one rounding, and begins at 0. Slow: FP64 arrays of chunk times the result.
+    """
+    a, b = (_widened(x).astype(_F64) for x in (a, b))
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    total = np.zeros(shape, _F64) if acc is None else np.broadcast_to(acc, shape).astype(_F64)
+    promoted = np.zeros(shape, _F32)
+    for k in range(0, a.shape[-1], chunk):
+        terms = a[..., k : k + chunk, None] * b[..., None, k : k + chunk, :]
+        terms = np.concatenate([terms, total[..., None, :]], -2)
+        total = _cut(_cut(terms, bits, abs(terms).max(-2, keepdims=True)).sum(-2), bits)
+        if promote and (k + chunk) % promote == 0:
+            promoted += total.astype(_F32)
+            total = np.zeros(shape, _F64)
+    c = promoted + total.astype(_F32) if promote else total.astype(_F32)
+    return c if bias is None else c + _widened(bias)
+
+
+def _cut(x: Array, bits: int, largest: Array | None = None) -> Array:
+    """x without what lies behind the first `bits` bits of the largest (by default of each number itself)."""
+    exponent = np.frexp(x if largest is None else largest)[1] - bits
+    return np.ldexp(np.trunc(np.ldexp(x, -exponent)), exponent)
+
+
 CHAIN = 64  # long sums: how many terms, or sums of terms, are added one after the other
 SHORT = 4 * CHAIN  # sums of at most so many terms are not cut into chains
 

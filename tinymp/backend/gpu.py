@@ -254,6 +254,13 @@ def gemm(a: Array, b: Array, bias: Any, acc: Any, compute: str, chunk: int, stor
     return c if c.dtype == result else c.astype(result)
 
 
+def gemm_aligned(a: Array, b: Array, bias: Any, acc: Any, bits: int, chunk: int, promote: int) -> Array:
+    """ValueError: a GPU sums as it does; what it was found to do is studied on the CPU (`cpu.gemm_aligned`)."""
+    raise ValueError(
+        f"gemm: expected a policy without `aligned` on a GPU, got {bits} aligned bits: run the study on the CPU"
+    )
+
+
 def reduce(x: Array, axis: Any, how: str) -> Array:
     """sum, mean, max, min or cumsum of x in FP32 (FP64 for FP64, int64 for integers); reduced axes keep length 1."""
     if x.dtype in (_F16, _F32) and how != "cumsum":
