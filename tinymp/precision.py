@@ -1,19 +1,19 @@
 """Precision: four gates, the kinds of arithmetic, and the policies. An auditor starts here.
 
-**Ops change precision in the four functions below and nowhere else, and FP16 is made by one of them, `store`.**
+**Ops change precision in the four functions below and nowhere else; FP16, or BF16, is made by one of them, `store`.**
 Everything outside them is plain mathematics (tests/test_gates.py walks the syntax trees of the package to hold that).
 
-    widen(x)                 FP16 -> FP32, exact
+    widen(x)                 FP16 or BF16 -> FP32, exact
     store(x32, like)         FP32 -> the storage dtype: the one rounding
     gemm(a, b, bias)         matrix product of stored operands, FP32 accumulator, one rounding on store
     reduce(x, axis, how)     sums and means with an FP32 accumulator
 
 `add_to` and `scatter_add`, further down, are `reduce` for sums that an op builds up piece by piece. A conversion that
 the user asks for (`to_dtype`) shares the rounding of `store`, `_round`; the CUDA kernels, which do the work of several
-gates at once, follow the same rule (`store` in backend/common.cuh).
+gates at once, follow the same rule (`store` in backend/common.cuh). `as_operand` emulates FP8 where asked to.
 
 Storage follows the arrays. On float32 and float64 input (the FP32 baseline, gradient checks) the gates let values
-through and compute in that dtype; only where the stored operands are FP16 does the policy in use decide anything.
+through and compute in that dtype; the policy in use decides only where the stored operands are FP16 or BF16.
 
 MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *Training with Mixed Precision*.
 """
