@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -23,18 +24,33 @@ from .summary import findings
 from .updates import LostUpdates
 
 
-def audit(*instruments: Instrument, shadow: bool = False, formats: Sequence[str] = ()) -> Audit:
+def audit(
+    *instruments: Instrument,
+    shadow: bool = False,
+    formats: Sequence[str] = (),
+    every: int = 1,
+    modules: str | None = None,
+) -> Audit:
     """`with mp.audit() as a:` listens to everything that runs in the block, in this thread.
 
     instruments  further ones of your own (see `Instrument`)
     shadow       also run every op again in FP32, for its error; about three further steps per step
     formats      also round to these what is rounded: "bf16", "e4m3-tensor", "mxfp8", ... (see `Formats`)
+    every        listen to one step of each optimizer in so many, for long runs; all are counted
+    modules      a regular expression: listen only where it is found in the name of a module or parameter
 
-    The audit ends with the block. RuntimeError for an audit within an audit; ValueError for an unknown format.
+    The audit ends with the block. RuntimeError for an audit within an audit; ValueError for an unknown format, an
+    `every` below 1 and what is no regular expression.
     """
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+        raise ValueError(f"audit: expected every to be a positive integer, got {every!r}")
+    try:
+        re.compile(modules or "")
+    except (re.error, TypeError) as error:
+        raise ValueError(f"audit: expected modules to be a regular expression, got {modules!r} ({error})") from None
     if isinstance(formats, str) or not isinstance(formats, Sequence):
         raise TypeError(f"audit: expected formats to be a list of names such as 'bf16', got {formats!r}")
-    return Audit(instruments, flag("audit", "shadow", shadow), tuple(formats))
+    return Audit(instruments, flag("audit", "shadow", shadow), tuple(formats), every, modules)
 
 
 class Audit:
@@ -51,14 +67,20 @@ class Audit:
     """
 
     def __init__(
-        self, instruments: tuple[Instrument, ...] = (), shadow: bool = False, formats: tuple[str, ...] = ()
+        self,
+        instruments: tuple[Instrument, ...] = (),
+        shadow: bool = False,
+        formats: tuple[str, ...] = (),
+        every: int = 1,
+        modules: str | None = None,
     ) -> None:
         self.histograms, self.updates, self.scale = Exponents(), LostUpdates(), Scales()
         self.bytes, self.products, self.shadow = ByteLedger(), Products(), Shadow() if shadow else None
         self._ledger, self.formats = Ledger(), Formats(formats) if formats else None
         own: list[Instrument | None] = [self._ledger, self.histograms, self.updates, self.scale, self.bytes]
         own += [self.products, self.shadow, self.formats]
-        self._listener = Listener([*[i for i in own if i is not None], *instruments])
+        self._listener = Listener([*[i for i in own if i is not None], *instruments], every, modules)
+        self._part = [f"one step in {every:,}"] * (every > 1) + [f"the modules {modules!r}"] * (modules is not None)
 
     def __enter__(self) -> Audit:
         self._listener.__enter__()
@@ -88,7 +110,7 @@ class Audit:
         content = {
             "environment": dict(info()),
             "policy": "; ".join(map(str, self._listener.policies.values())),
-            "summary": {"iterations": self._listener.iterations},
+            "summary": {"iterations": self._listener.iterations, "part": " of ".join(self._part)},
             "ledger": [row.as_dict() for row in self.ledger],
             **found,
             "shadow": self.shadow.as_dict() if self.shadow else None,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import runpy
 import signal
 import sys
@@ -65,6 +66,8 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     a.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
     a.add_argument("--out", type=Path, default=Path("runs/audit"), metavar="DIR", help="default: runs/audit")
     a.add_argument("--shadow", action="store_true", help="also run every op again in FP32 (slow)")
+    a.add_argument("--every", type=_positive, default=1, metavar="N", help="listen to one step in N, for long runs")
+    a.add_argument("--modules", type=_expression, metavar="REGEX", help="listen only to modules of such names")
     a.add_argument(
         "--formats",
         type=_formats,
@@ -103,6 +106,14 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
     return int(text)
+
+
+def _expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"expected a regular expression, got {text!r} ({error})") from None
+    return text
 
 
 def _formats(text: str) -> tuple[str, ...]:
@@ -170,10 +181,10 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
             check(options.out)
         except (ValueError, OSError, ImportError, SyntaxError) as error:
             p.error(str(error))
-        audited, title = (
-            audit(shadow=options.shadow, formats=options.formats),
-            " ".join([options.program, *options.arguments]),
+        audited = audit(
+            shadow=options.shadow, formats=options.formats, every=options.every, modules=options.modules
         )
+        title = " ".join([options.program, *options.arguments])
         try:
             with audited, _terminated_as_exit():
                 if options.module:

@@ -7,11 +7,12 @@ its backward belongs there, too.
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import ExitStack
 from types import FrameType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from ..autograd import Op
 from ..caller import PACKAGE
@@ -99,7 +100,10 @@ class Listener(Observer):
     next iteration.
     """
 
-    def __init__(self, instruments: list[Instrument]) -> None:
+    def __init__(self, instruments: list[Instrument], every: int = 1, modules: str | None = None) -> None:
+        """every: hear one step of each optimizer, and what leads to it, in so many; all steps are counted. modules: a
+        regular expression, found in the names of the modules (or parameters) that are heard. None: all
+        """
         for i in instruments:
             if not isinstance(i, Instrument):
                 got = f"the class {i.__name__}: write {i.__name__}()" if isinstance(i, type) else type(i).__name__
@@ -113,17 +117,40 @@ class Listener(Observer):
         self._ever_stepped: set[Parameter] = set()
         self._reached: set[Parameter] = set()  # by any backward pass so far
         self.models: list[Module] = []
+        self._hearing: ExitStack | None = None
         self._sites: WeakKeyDictionary[Op, Site] = WeakKeyDictionary()
-        self._listening = ExitStack()
+        self._listening, self._steps = ExitStack(), _Steps(self, every)
+        self._modules = None if modules is None else re.compile(modules)
         for instrument in instruments:
             instrument.listener = self
 
     def __enter__(self) -> Listener:
-        self._listening.enter_context(observe(self))
+        if self._steps.every > 1:
+            self._listening.enter_context(observe(self._steps))
+        self.hear(True)
         return self
 
     def __exit__(self, *error: Any) -> None:
+        self.hear(False)
         self._listening.close()
+
+    def hear(self, on: bool) -> None:
+        """Hear from now on, or no longer: then nobody observes the gates, and ops run as without an audit."""
+        if on and self._hearing is None:
+            self._hearing = ExitStack()
+            self._hearing.enter_context(observe(self))
+        elif not on and self._hearing is not None:
+            self._hearing.close()
+            self._hearing = None
+
+    @property
+    def hears(self) -> bool:
+        return self._hearing is not None
+
+    def _for(self, place: Place) -> list[Instrument]:
+        """Who is told of an event at this place."""
+        wanted = self._modules is None or self._modules.search(place.module) is not None
+        return self.instruments if wanted else []
 
     # ---- the events
 
@@ -133,29 +160,29 @@ class Listener(Observer):
         if op.phase == "backward" and here.backward is not None and here.backward.root.grad_fn is op:
             self._begin(_parameters_behind(op))
         place = self.place_of(op, _line_of(type(op)), sys._getframe(1))
-        for i in self.instruments:
+        for i in self._for(place):
             i.ran(place, op, inputs, outputs)
 
     def rounded(self, x: Any, y: Any) -> None:
         place = self.place()
-        for i in self.instruments:
+        for i in self._for(place):
             i.rounded(place, x, y)
 
     def product(self, a: Any, b: Any, accumulate: str) -> None:
         place = self.place()
-        for i in self.instruments:
+        for i in self._for(place):
             i.product(place, a, b, accumulate)
 
     def reduced(self, x: Any, axis: Any, how: str, accumulate: str) -> None:
         place = self.place()
-        for i in self.instruments:
+        for i in self._for(place):
             i.reduced(place, x, axis, how, accumulate)
 
     def written(self, parameter: Any, value: Any) -> None:
         place = self.place()
         if place.kind is UPDATE:
             self._enter({parameter})
-        for i in self.instruments:
+        for i in self._for(place):
             i.written(place, parameter, value)
 
     def deposited(self, leaf: Any, gradient: Any, scale: Any) -> None:
@@ -242,6 +269,21 @@ class Listener(Observer):
             self.names.setdefault(id(part), f"{name}.{path}" if path else name)
         if any(True for _ in root.parameters()):  # a loss has none
             self._next()
+
+
+class _Steps(Observer):
+    """Hears the optimizers' steps alone, and lets a listener hear one of each in so many."""
+
+    def __init__(self, listener: Listener, every: int) -> None:
+        self.listener, self.every = listener, every
+        self.count, self.optimizers = 0, WeakSet[Optimizer]()
+
+    def stepped(self, optimizer: Any, result: Any) -> None:
+        if not self.listener.hears:  # else it has been told itself
+            self.listener.stepped(optimizer, result)
+        self.optimizers.add(optimizer)
+        self.count += 1
+        self.listener.hear(self.count % self.every < len(self.optimizers))
 
 
 _BEFORE = Site("", "before the audit")

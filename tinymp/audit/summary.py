@@ -69,6 +69,8 @@ def summarise(content: dict[str, Any]) -> dict[str, Any]:
 
 def _statements(content: dict[str, Any]) -> Iterator[_Statement]:
     summary = summarise(content)
+    if part := summary.get("part"):
+        yield _Statement(f"Only {part} was looked at; all counts are of that part.", "ledger", NOTE)
     yield from _about_steps(content.get("scale") or {}, summary)
     yield from _about_roundings(content.get("ledger") or [], summary)
     yield from _about_updates(content.get("updates") or [])

@@ -1,0 +1,90 @@
+"""An audit that listens to a part of a long run: one step in so many, or some modules."""
+
+import json
+
+import pytest
+
+import tinymp as mp
+from job import Job, same
+from tinymp import nn, ops, optim
+from tinymp.audit.cli import main
+from tinymp.events import here
+
+pytestmark = pytest.mark.cpu
+
+
+def test_one_step_in_so_many():
+    plain, job = Job("cpu", scale=2.0**8), Job("cpu", scale=2.0**8)
+    heard = []
+    with mp.audit(every=4) as a:
+        for i in range(10):
+            heard.append(bool(here.inside))
+            job.step(*job.batch(i))
+    for i in range(10):
+        plain.step(*plain.batch(i))
+    same(job.state(), plain.state())
+    assert heard == [i % 4 == 0 for i in range(10)]
+    assert not here.observers and not here.inside
+    assert {row.calls for row in a.ledger.filter(op="conv2d")} == {3}
+    content = a.as_dict()
+    assert content["summary"]["iterations"] == 10  # all are counted
+    assert "Only one step in 4 was looked at" in str(a)
+    assert {u["updates"] for u in content["updates"]} == {3}
+    json.dumps(content)
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_two_optimizers_are_heard_alike(every):
+    models = [mp.MIXED.cast(nn.Linear(4, 1)) for _ in range(2)]
+    optimizers = [optim.SGD(m.parameters(), lr=0.1) for m in models]
+    x, heard = mp.MIXED.cast(mp.ones(3, 4)), []
+    with mp.audit(every=every) as a:
+        [model(x) for model in models]
+        for _ in range(15):
+            for model, optimizer in zip(models, optimizers):
+                heard.append(bool(here.inside))
+                ops.mse_loss(model(x).float(), mp.zeros(3, 1)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    assert [i for i, on in enumerate(heard) if on] == ([0, 10, 11, 20, 21] if every > 1 else list(range(30)))
+    assert a.as_dict()["summary"]["iterations"] == 15
+
+
+def test_some_modules():
+    job = Job("cpu")
+    with mp.audit(modules=r"model\.[06]") as a:
+        job.step(*job.batch())
+    assert {row.module for row in a.ledger} == {
+        "model.0", "model.6", *(f"model.{i}.{n}" for i in (0, 6) for n in ("weight", "bias"))
+    }  # fmt: skip
+    assert "the modules 'model" in str(a)
+
+
+def test_refusals(capsys):
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match="audit: expected every to be a positive integer"):
+            mp.audit(every=wrong)
+    for wrong in ("(", 3):
+        with pytest.raises(ValueError, match="audit: expected modules to be a regular expression"):
+            mp.audit(modules=wrong)
+    with pytest.raises(SystemExit):
+        main(["audit", "--modules", "(", "x.py"])
+    assert "expected a regular expression, got '('" in capsys.readouterr().err
+
+
+def test_on_the_command_line(tmp_path, capsys):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import tinymp as mp\nfrom tinymp import nn, ops, optim\n"
+        "model = mp.MIXED.cast(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)))\n"
+        "optimizer = optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(6):\n"
+        "    ops.mse_loss(model(mp.MIXED.cast(mp.ones(3, 4))).float(), mp.zeros(3, 1)).backward()\n"
+        "    optimizer.step()\n    optimizer.zero_grad()\n"
+    )
+    arguments = ["--out", str(tmp_path / "out"), "--every", "3", "--modules", r"\.1"]
+    assert main(["audit", *arguments, str(script)]) == 0
+    assert "Only one step in 3 of the modules '\\\\.1' was looked at" in capsys.readouterr().out
+    ledger = json.loads((tmp_path / "out" / "audit.json").read_text())["ledger"]
+    assert {row["module"] for row in ledger} == {"model.1", "model.1.weight", "model.1.bias"}
+    assert {row["calls"] for row in ledger if row["op"] == "linear"} == {2}
