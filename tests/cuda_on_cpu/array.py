@@ -489,6 +489,8 @@ class ndarray:
         return tuple(_new(lambda i=i: i, [self]) for i in self._a.nonzero())
 
     def repeat(self, repeats, axis=None):
+        if isinstance(repeats, (list, tuple)):
+            device.refuse_in_capture("H2D")
         if isinstance(repeats, ndarray):
             raise ValueError("repeat: cupy takes the counts as Python integers")
         a = self._a
@@ -595,6 +597,7 @@ class ndarray:
 
     def dot(self, b, out=None):
         x, y = self._a, _host(b)
+        _by_cublas(np.dot, x, y)
         return _result(lambda: np.dot(x, y), [self, b], out)
 
     def conj(self):
@@ -1011,6 +1014,7 @@ _SYNCHRONISING = {
     "histogram2d", "histogramdd", "intersect1d", "piecewise", "place", "poly", "roots", "setdiff1d", "setxor1d",
     "trim_zeros", "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
 }  # fmt: skip
+_PRODUCTS = {"matmul", "dot", "vdot", "inner", "tensordot", "einsum"}
 _OF_THE_HOST = {
     "broadcast_shapes", "format_float_positional", "format_float_scientific", "get_printoptions", "isdtype", "isscalar",
     "issubdtype", "iterable", "mintypecode", "ndim", "printoptions", "promote_types", "set_printoptions", "shape",
@@ -1077,6 +1081,10 @@ def _delegate(name, args, kwargs):
         raise TypeError(f"{name}: CuPy takes arrays of the device")
     if name in _SYNCHRONISING:
         device.read(name)
+    if name in _PRODUCTS:
+        _by_cublas(function, *args, **kwargs)
+    if name == "repeat" and any(isinstance(a, (list, tuple)) for a in (*args[1:], kwargs.get("repeats"))):
+        device.refuse_in_capture("H2D")
     joined = name in _JOINING and len(operands) > 8 and len({x.dtype for x in operands}) == 1
     if joined and sum(x.nbytes for x in operands) < _LARGE * len(operands):
         array(np.array([x.data.ptr for x in operands]))  # one kernel reads them by a table: _routines_manipulation.pyx
@@ -1092,6 +1100,14 @@ def _delegate(name, args, kwargs):
     if name == "pad" and operands[0].flags.fnc:
         return _new(compute, operands, "F")
     return _raise_to_device(_quiet(compute), compute, operands)
+
+
+def _by_cublas(product, *args, **kwargs):
+    """Refuse a product in a capture where CuPy calls cuBLAS for it."""
+    if device.capturing():
+        result = _quiet(lambda: product(*args, **kwargs))
+        if np.size(result) != 1 and result.dtype.kind == "f":
+            device.refuse_in_capture("cuBLAS")
 
 
 def _raise_to_device(result, compute, operands):

@@ -83,10 +83,52 @@ def synchronise(what, stream=None, number=None):
     reach(stream, stream._given if number is None else number)
 
 
+# What CuPy 14.2 does not let into a graph: what it raises, and the lines of its source that do
+_IN_CAPTURE = {
+    "H2D": (
+        *(RuntimeError, "the current stream is capturing, so H2D transfers are disallowed"),
+        "cupy/cuda/memory.pyx:617 copy_from_host_async",
+    ),
+    "D2H": (
+        *(RuntimeError, "the current stream is capturing, so D2H transfers are disallowed"),
+        "cupy/cuda/memory.pyx:715 copy_to_host_async",
+    ),
+    "synchronous": (
+        *(RuntimeError, "the current stream is capturing, so synchronous API calls are disallowed"),
+        "cupy/cuda/memory.pyx:543 copy_from_device, 590 copy_from_host, 688 copy_to_host, 742 memset",
+    ),
+    "cuBLAS": (
+        *(NotImplementedError, "calling cuBLAS API during stream capture is currently unsupported"),
+        "cupy_backends/cuda/libs/cublas.pyx:648 setStream",
+    ),
+}
+# Who ends there: CuPy's operations, what they do, and where. All else is kernels, scratch memory from the pool (CUB:
+# cupy/cuda/cub.pyx:190, thrust's: cupy_thrust.cu:303), memset and copies on the device: a graph takes these.
+REFUSED_IN_CAPTURE = {
+    "asarray of a list or a NumPy array": ("H2D", "cupy/_core/core.pyx:3080-3098"),
+    "ndarray.set": ("H2D", "cupy/_core/core.pyx:2242"),
+    "ndarray.get, and so float(), bool(), print": ("D2H", "cupy/_core/core.pyx:2203"),
+    "an index that is a list or a NumPy array": ("H2D", "cupy/_core/_routines_indexing.pyx:291"),
+    "take of a list": ("H2D", "cupy/_core/_routines_indexing.pyx:858"),
+    "a mask as index, read or written: its sum": ("D2H", "cupy/_core/_routines_indexing.pyx:802"),
+    "nonzero, argwhere, flatnonzero, where of one array, unique": ("D2H", "cupy/_core/_routines_indexing.pyx:123"),
+    "repeat with a list": ("H2D", "cupy/_core/_routines_manipulation.pyx:625"),
+    "concatenate and stack of more than 8 small arrays: addresses": (
+        "H2D",
+        "cupy/_core/_routines_manipulation.pyx:881",
+    ),
+    "matmul, dot, inner, tensordot, einsum of floating arrays, but for a single result": (
+        *("cuBLAS", "cupy/_core/_routines_linalg.pyx:635"),
+    ),
+    "copy_from_device, copy_from_host, copy_to_host, memset": ("synchronous", "cupy/cuda/memory.pyx"),
+}
+
+
 def refuse_in_capture(kind):
-    """RuntimeError while a stream captures: CuPy lets no transfer (kind: H2D or D2H) into a graph, pinned or not."""
+    """What CuPy raises while a stream captures: see _IN_CAPTURE."""
     if capturing():
-        raise RuntimeError(f"the current stream is capturing, so {kind} transfers are disallowed")
+        error, message, where = _IN_CAPTURE[kind]
+        raise error(f"{message} ({where})")
 
 
 def read(what):
@@ -219,20 +261,24 @@ class MemoryPointer:
         to = self._bytes(size)
         perform(lambda: to.fill(value), [self.mem])
 
-    memset = memset_async
+    def memset(self, value, size):
+        refuse_in_capture("synchronous")
+        self.memset_async(value, size)
 
     def copy_from_device_async(self, source, size, stream=None):
         to, what = self._bytes(size), source._bytes(size)
         perform(lambda: np.copyto(to, what), [self.mem, source.mem])
 
-    copy_from_device = copy_from_device_async
+    def copy_from_device(self, source, size):
+        refuse_in_capture("synchronous")
+        self.copy_from_device_async(source, size)
 
     def copy_from_host_async(self, address, size, stream=None):
         refuse_in_capture("H2D")
         upload(self._bytes(size), address, size, [self.mem])
 
     def copy_from_host(self, address, size):
-        refuse_in_capture("H2D")
+        refuse_in_capture("synchronous")
         synchronise("MemoryPointer.copy_from_host")
         upload(self._bytes(size), address, size, [self.mem])
 
@@ -241,6 +287,7 @@ class MemoryPointer:
         download(address, self._bytes(size), [self.mem])
 
     def copy_to_host(self, address, size):
+        refuse_in_capture("synchronous")
         read("MemoryPointer.copy_to_host")
         download(address, self._bytes(size), [self.mem])
 
@@ -579,8 +626,10 @@ class Stream:
 
     def begin_capture(self, mode=None):
         """From here on, work on this stream is written down. Not for the null stream."""
-        if self.ptr == 0 or self._work is not None:
-            raise CUDARuntimeError(900, "begin_capture on the null stream, or twice")
+        if self.ptr == 0:
+            raise RuntimeError("cannot capture on the default (legacy) stream")
+        if self._work is not None:
+            raise CUDARuntimeError(900, "begin_capture twice")
         self._mode = STREAM_CAPTURE_RELAXED if mode is None else mode
         self._work, self._names, self._touched, self._allocated, self._broken = [], [], {}, {}, False
 

@@ -529,6 +529,74 @@ def test_host_memory_in_a_capture(cp):
     assert y.tolist() == [5, 5, 5]
 
 
+IN_CAPTURE = {
+    "asarray of a list or a NumPy array": [lambda cp, x: cp.asarray([1.0]), lambda cp, x: cp.array(np.ones(3))],
+    "ndarray.set": [lambda cp, x: x.set(np.ones((3, 3)))],
+    "ndarray.get, and so float(), bool(), print": [
+        *(lambda cp, x: x.get(), lambda cp, x: float(x[0, 0]), lambda cp, x: bool(x[0, 0]), lambda cp, x: str(x)),
+        *(lambda cp, x: cp.asnumpy(x), lambda cp, x: x.tolist()),
+    ],
+    "an index that is a list or a NumPy array": [
+        *(lambda cp, x: x[[0, 1]], lambda cp, x: x[np.array([0, 1])], lambda cp, x: operator.setitem(x, [0], 1.0)),
+    ],
+    "take of a list": [lambda cp, x: x.take([0, 1]), lambda cp, x: cp.take(x, [0], 1)],
+    "a mask as index, read or written: its sum": [lambda cp, x: x[x > 0], lambda cp, x: operator.setitem(x, x > 0, 1)],
+    "nonzero, argwhere, flatnonzero, where of one array, unique": [
+        *(lambda cp, x: x.nonzero(), lambda cp, x: cp.argwhere(x), lambda cp, x: cp.flatnonzero(x)),
+        *(lambda cp, x: cp.where(x > 0), lambda cp, x: cp.unique(x)),
+    ],
+    "repeat with a list": [lambda cp, x: x.repeat([1, 2, 3], 0), lambda cp, x: cp.repeat(x, [1, 2, 3], axis=0)],
+    "concatenate and stack of more than 8 small arrays: addresses": [
+        *(lambda cp, x: cp.concatenate([x] * 9), lambda cp, x: cp.stack([x] * 9)),
+    ],
+    "matmul, dot, inner, tensordot, einsum of floating arrays, but for a single result": [
+        *(lambda cp, x: x @ x, lambda cp, x: cp.matmul(x, x), lambda cp, x: x.dot(x), lambda cp, x: cp.dot(x, x)),
+        *(lambda cp, x: cp.inner(x, x), lambda cp, x: cp.tensordot(x, x, 1), lambda cp, x: cp.einsum("ij,jk", x, x)),
+    ],
+    "copy_from_device, copy_from_host, copy_to_host, memset": [
+        *(lambda cp, x: x.data.copy_from_device(x.data, 8), lambda cp, x: x.data.memset(0, 8)),
+        *(lambda cp, x: x.data.copy_from_host(0, 8), lambda cp, x: x.data.copy_to_host(0, 8)),
+    ],
+}
+
+
+@pytest.mark.parametrize("what", device.REFUSED_IN_CAPTURE)
+def test_what_cupy_does_inside_is_refused_in_a_capture(cp, what):
+    """As in CuPy 14.2, whose lines are named there; and the capture goes on."""
+    kind, _ = device.REFUSED_IN_CAPTURE[what]
+    error, message, _ = device._IN_CAPTURE[kind]
+    x, stream, pool = cp.ones((3, 3)), cp.cuda.Stream(non_blocking=True), cp.cuda.MemoryPool()
+    with stream, cp.cuda.using_allocator(pool.malloc):
+        stream.begin_capture()
+        for refused in IN_CAPTURE[what]:
+            with pytest.raises(error, match=message) as raised:
+                refused(cp, x)
+            assert type(raised.value) is error
+        y = x + 1
+        graph = stream.end_capture()
+    cp.cuda.get_current_stream().synchronize()
+    graph.launch()
+    assert (y == 2).all()
+
+
+def test_the_rest_is_taken(cp):
+    """What CuPy does with kernels, scratch memory and copies on the device."""
+    x, i = cp.ones((3, 3)), cp.asarray([0, 2])
+    stream, pool = cp.cuda.Stream(non_blocking=True), cp.cuda.MemoryPool()
+    cp.cuda.get_current_stream().synchronize()
+    with stream, cp.cuda.using_allocator(pool.malloc):
+        stream.begin_capture()
+        found = [x.sum(0), x.max(), cp.cumsum(x, 1), cp.sort(x), cp.argsort(x), x.argmax(1), x[i], x.take(i, 1)]
+        found += [cp.where(x > 0, x, 0), cp.stack([x] * 8), cp.concatenate([x] * 3), x.repeat(2, 0), cp.tile(x, 2)]
+        found += [cp.zeros(3), cp.full(3, 2.0), cp.arange(4), x.astype("float16"), cp.pad(x, 1), (x > 0).any()]
+        found += [cp.searchsorted(x[0], x[1]), cp.take_along_axis(x, cp.zeros((3, 1), "int64"), 1), cp.clip(x, 0, 1)]
+        found += [cp.vdot(x, x), x[0].dot(x[1]), x.astype("int32") @ x.astype("int32")]
+        x[i] = 3.0
+        graph = stream.end_capture()
+    graph.launch()
+    assert x[0, 0] == 3 and not any(cp.isnan(y.astype("float64")).any() for y in found)
+
+
 def test_copies_from_the_host_arrive_late(cp):
     x, y = cp.empty(3, "float32"), cp.empty(3, "float32")
     host = np.ones(3, np.float32)
@@ -565,7 +633,7 @@ def test_allocating_in_a_capture(cp):
             with cp.cuda.using_allocator(cp.cuda.MemoryPool().malloc), refused:
                 cp.zeros(3)
             stream.end_capture()
-    with pytest.raises(runtime.CUDARuntimeError):
+    with pytest.raises(RuntimeError, match="default \\(legacy\\) stream"):
         cp.cuda.Stream.null.begin_capture()
 
 
