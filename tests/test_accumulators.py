@@ -88,7 +88,7 @@ def test_bias_accumulators_and_batches():
     assert np.isinf(gemm_aligned(a, b, None, None, 24, 4, 0)[0, 0]).all()
 
 
-@pytest.mark.parametrize("policy", [mp.TENSOR_CORES, mp.FP8_HOPPER], ids=str)
+@pytest.mark.parametrize("policy", [mp.FP16_VOLTA, mp.FP8_HOPPER], ids=str)
 def test_policies_use_it_in_every_product(policy):
     layer, x = policy.cast(nn.Linear(64, 3)), policy.cast(mp.randn(2, 64))
     with mp.audit() as a, mp.use(policy):
@@ -99,7 +99,7 @@ def test_policies_use_it_in_every_product(policy):
     with mp.use(plain):
         z = layer(x)
     np.testing.assert_allclose(y.float().numpy(), z.float().numpy(), rtol=0.02, atol=0.02)
-    only = dataclasses.replace(mp.TENSOR_CORES, name="only", only=("matmul",))
+    only = dataclasses.replace(mp.FP16_VOLTA, name="only", only=("matmul",))
     with mp.audit() as a, mp.use(only):
         ops.linear(mp.MIXED.cast(mp.randn(2, 4)), mp.MIXED.cast(mp.randn(3, 4)))
     assert [row.accumulated for row in a.ledger.filter(op="linear")] == ["float32"]
@@ -122,5 +122,5 @@ def test_wrong_policies(wrong):
 
 def test_a_gpu_does_as_it_does(gpu):
     layer, x = mp.MIXED.cast(nn.Linear(8, 3)).to("gpu"), mp.MIXED.cast(mp.randn(2, 8)).to("gpu")
-    with mp.use(mp.TENSOR_CORES), pytest.raises(ValueError, match="without `aligned` on a GPU, got 24 aligned bits"):
+    with mp.use(mp.FP16_VOLTA), pytest.raises(ValueError, match="without `aligned` on a GPU, got 24 aligned bits"):
         layer(x)

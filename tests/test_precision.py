@@ -16,6 +16,7 @@ from tinymp.precision import (
     FP8_HOPPER,
     FP16_ACCUMULATE,
     FP16_REDUCTIONS,
+    FP16_VOLTA,
     FP32,
     KINDS,
     MIXED,
@@ -23,7 +24,6 @@ from tinymp.precision import (
     POLICIES,
     PURE_FP16,
     STOCHASTIC_ROUNDING,
-    TENSOR_CORES,
     TF32,
     Policy,
     accumulate,
@@ -529,7 +529,7 @@ def test_policies_are_frozen_and_named():
     assert all(policy.name == name for name, policy in POLICIES.items())
     assert list(POLICIES.values()) == [
         FP32, TF32, MIXED, BF16, FP8, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16,
-        TENSOR_CORES, FP8_HOPPER,
+        FP16_VOLTA, FP8_HOPPER,
     ]  # fmt: skip
     assert Policy("mine", storage="float16", reduce="f2") == Policy("mine", reduce=F16)
     assert len({kind.name for kind in KINDS}) == len(KINDS) == 6

@@ -190,7 +190,7 @@ NO_MASTER = replace(MIXED, name="NO_MASTER", master=False)
 FP16_ACCUMULATE = replace(MIXED, name="FP16_ACCUMULATE", accumulate=float16)
 FP16_REDUCTIONS = replace(MIXED, name="FP16_REDUCTIONS", reduce=float16)
 STOCHASTIC_ROUNDING = replace(MIXED, name="STOCHASTIC_ROUNDING", rounding="stochastic")
-TENSOR_CORES = replace(MIXED, name="TENSOR_CORES", aligned=24)
+FP16_VOLTA = replace(MIXED, name="FP16_VOLTA", aligned=24)
 TF32 = Policy("TF32", storage=float32, tf32=True)
 BF16 = Policy("BF16", storage=bfloat16) if bfloat16 is not None else None
 FP8 = BF16 and replace(BF16, name="FP8", operands=("e4m3-tensor", "e5m2-tensor"))
@@ -198,7 +198,7 @@ FP8_HOPPER = FP8 and replace(FP8, name="FP8_HOPPER", aligned=14, chunk=32, promo
 PURE_FP16 = Policy("PURE_FP16", accumulate=float16, reduce=float16, master=False, norm=float16, state=float16)
 _ALL = (
     *(FP32, TF32, MIXED, BF16, FP8, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16),
-    *(TENSOR_CORES, FP8_HOPPER),
+    *(FP16_VOLTA, FP8_HOPPER),
 )
 POLICIES = {p.name: p for p in _ALL if p is not None}
 

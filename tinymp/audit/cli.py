@@ -181,9 +181,7 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
             check(options.out)
         except (ValueError, OSError, ImportError, SyntaxError) as error:
             p.error(str(error))
-        audited = audit(
-            shadow=options.shadow, formats=options.formats, every=options.every, modules=options.modules
-        )
+        audited = audit(shadow=options.shadow, formats=options.formats, every=options.every, modules=options.modules)
         title = " ".join([options.program, *options.arguments])
         try:
             with audited, _terminated_as_exit():
