@@ -114,7 +114,7 @@ def copied(value: Any, made: Callable[[Any], Any]) -> Any:
 def to_ours(x: Any) -> Any:
     """What a user of tinymp would write for a value of PyTorch's."""
     if isinstance(x, torch.Tensor):
-        return mp.tensor(x.detach().numpy(), requires_grad=x.requires_grad)
+        return mp.tensor(value_of(x), requires_grad=x.requires_grad)
     if isinstance(x, torch.dtype):
         return str(x).removeprefix("torch.")
     if isinstance(x, torch.nn.TransformerEncoderLayer):  # of which a TransformerEncoder is made
@@ -288,9 +288,10 @@ def gradients_of(outputs: list) -> list:
 
 def value_of(x: Any) -> np.ndarray:
     """A result as a NumPy array."""
-    return np.asarray(
-        x.detach().numpy() if isinstance(x, torch.Tensor) else x.numpy() if isinstance(x, mp.Tensor) else x
-    )
+    if isinstance(x, torch.Tensor):
+        half = x.dtype == torch.bfloat16  # which PyTorch does not hand to NumPy
+        return x.detach().float().numpy().astype(mp.bfloat16) if half else x.detach().numpy()
+    return np.asarray(x.numpy() if isinstance(x, mp.Tensor) else x)
 
 
 def types_differ(expected: list, got: list) -> str:

@@ -13,9 +13,9 @@ Rules:
 - backward() frees the arrays that the ops on its way have saved; a second backward over such an op raises, unless the
   first one was given retain_graph=True. Ops that save none (+, reshape, split, ...) allow any number of backward calls.
   There is no double backward.
-- Gradients of a tensor that is used several times are summed in FP32 in a fixed order (the reverse of the order of
-  the forward pass) and rounded once; two runs on the CPU agree bit for bit. Each backward call rounds the gradient of
-  an FP16 leaf to FP16 once; what several calls leave is summed in FP32: from the second call on, `grad` is FP32.
+- An op stores the gradients of its arguments. Those of a tensor that is used several times are summed in FP32 in a
+  fixed order (the reverse of the order of the forward pass), and the sum is rounded; two runs on the CPU agree bit for
+  bit. Of several backward calls each leaves an FP16 leaf such a gradient; from the second on, `grad` is their FP32 sum.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import pytest
 import tinymp as mp
 from examples import mnist
 from tinymp import nn, ops, optim
-from tinymp.audit.advice import RULES, Advice, advise
+from tinymp.audit.advice import RULES, SPOILS, Advice, advise
 from tinymp.audit.bytes import ByteLedger, predict
 from tinymp.audit.ledger import Ledger, Rounding, Row
 from tinymp.audit.products import Products
@@ -160,7 +160,7 @@ def test_nothing_to_say():
             "MPT 3.3, NVG 2.3.1",
         ),
         (
-            [ledger(row("linear", kind="DOT", read="float32", written="float32")),
+            [ledger(row("linear", "backward", kind="DOT", read="float32", written="float32")),
              sizes({"weights": {"float32": 2**20}, "activations": {"float32": 2**22}})],
             "Train in mixed precision: tinymp.MIXED.cast(model) and a loss scaler",
             "no matrix product of 1 reads FP16, so Tensor Cores stay idle; 1.0 MiB of weights and 4.0 MiB of activa",
@@ -200,6 +200,11 @@ def test_each_rule(instruments, text, why, source):
         [sizes(MASTERS, [{"optimizer": "Adam", "lr": 0.1, "weight_decay": 1e-4, "eps": 1e-8}])],
         [ledger(row("linear", kind="DOT", accumulated="float32"))],
         [ledger(row("relu", read="float32", written="float32"))],  # no product
+        [ledger(row("linear", kind="DOT", read="float32", written="float32"))],  # nothing is trained
+        [ledger(row("softmax", counts=(999, 500, 0, 0, 1.0)))],  # too few to judge
+        [ledger(row(phase="backward", counts=(999, 250, 0, 0, 1.0)))],
+        [stand_in("LostUpdates", [{"name": "b", "updates": 99, "elements": 999, "lost": 0.5, "master": False}])],
+        [updates(0.4), ledger(row("sgd", "update", "UPDATE", written="float32 master, float16 copy"))],
     ],
 )
 def test_silence(instruments):
@@ -217,7 +222,7 @@ def test_eps_that_vanishes():
 
 
 def test_the_place_and_the_order():
-    overflow, flush = row("exp", counts=(10, 0, 0, 5, 1e5)), row("softmax", counts=(10, 5, 0, 0, 1.0))
+    overflow, flush = row("exp", counts=(10, 0, 0, 5, 1e5)), row("softmax", counts=(1000, 500, 0, 0, 1.0))
     found = advise([ledger(flush, overflow), updates(0.5), sizes(NO_MASTERS)])
     assert [a.text.split()[0] + " " + a.text.split()[1] for a in found] == ["Keep exp", "Keep FP32", "See whether"]
     assert found[0].where == "train.py:7, ops/x.py:9"
@@ -246,7 +251,7 @@ def test_padding():
 
 
 def test_the_batch():
-    (one,) = advise([products_of(lambda: nn.Linear(64, 64), (60, 64))])
+    (one,) = advise([products_of(lambda: nn.Linear(512, 512), (60, 512))])
     assert one.text == "Choose a batch with 64 rows instead of 60"
     assert "100.0% of the operations" in one.why
     assert "64 takes 6.7% more" in one.why
@@ -259,12 +264,59 @@ def test_what_is_not_worth_padding():
     assert advise([products_of(lambda: nn.Linear(63, 64), (60, 63), mp.FP32)]) == []  # the model is FP32
 
 
+def beside(evaluate=0, baseline=None, hidden=1024, outputs=1000, batch=64, steps=20, policy=mp.MIXED, rate=1e-3):
+    """An audit of a training; beside it an FP32 baseline, before or behind it, and an evaluation."""
+    rng = np.random.default_rng(0)
+    x, labels = mp.tensor(rng.standard_normal((batch, 32))), mp.tensor(rng.integers(0, 5, batch))
+
+    def run(policy):
+        mp.manual_seed(0)
+        model = policy.cast(nn.Sequential(nn.Linear(32, hidden), nn.ReLU(), nn.Linear(hidden, outputs)))
+        optimizer, scaler = optim.SGD(model.parameters(), rate), optim.StaticLossScaler(1024.0)
+        with mp.use(policy):
+            for _ in range(steps):
+                scaler.scale(ops.cross_entropy(model(policy.cast(x)), labels)).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+            if evaluate:
+                with mp.no_grad():
+                    model(policy.cast(ops.ones(evaluate, 32)))
+
+    with mp.audit() as a:
+        for each in {None: [policy], "before": [mp.FP32, policy], "behind": [policy, mp.FP32]}[baseline]:
+            run(each)
+    return a
+
+
+@pytest.mark.parametrize("baseline", [None, "before", "behind"])
+def test_a_baseline_and_an_evaluation_beside_it_change_nothing(baseline):
+    """Outputs of 100 are worth padding; a batch of 250 that only an evaluation had, and FP32's products, are not."""
+    alone = advise(beside(outputs=100, hidden=2048, steps=2))
+    assert [one.text for one in alone] == ["Pad the outputs of model.2 linear from 100 to 104"]
+    found = advise(beside(evaluate=250, baseline=baseline, outputs=100, hidden=2048, steps=2))
+    assert [one._replace(where="") for one in found] == [one._replace(where="") for one in alone]
+
+
+def test_a_toy_is_left_in_peace():
+    assert advise(beside(hidden=60, outputs=5, batch=60, steps=2)) == []
+    assert advise(beside(hidden=60, outputs=5, batch=60, steps=2, policy=mp.FP32)) == []
+
+
+@pytest.mark.parametrize("baseline", [None, "before", "behind"])
+def test_updates_lost_without_a_master_spoil_a_run_whatever_runs_beside_it(baseline):
+    a = beside(baseline=baseline, hidden=64, outputs=8, policy=mp.NO_MASTER, rate=1e-4)
+    (one,) = advise(a)
+    assert one.rule == "masters_missing" and one.importance >= SPOILS
+    assert str(a).partition("\n")[0].endswith("and are lost: it has no FP32 master.")
+
+
 # -------------------------------------------------------------------------------------------------------- the real ones
 
 
-def train(policy, scaler, steps=2, rule=optim.SGD, factor=1.0, weights=1.0):
+def train(policy, scaler, steps=2, rule=optim.SGD, factor=1.0, weights=1.0, hidden=16):
     mp.manual_seed(0)
-    model = policy.cast(nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 8)))
+    model = policy.cast(nn.Sequential(nn.Linear(16, hidden), nn.LayerNorm(hidden), nn.Linear(hidden, 8)))
     with mp.no_grad():
         model[0].weight.copy_(weights * model[0].weight.master)
     optimizer = rule(model.parameters())
@@ -288,8 +340,9 @@ def test_a_healthy_run():
 
 
 def test_a_model_in_fp32():
-    (one,) = texts(train(mp.FP32, optim.NoLossScaler()))
+    (one,) = texts(train(mp.FP32, optim.NoLossScaler(), hidden=2**16))
     assert one.startswith("Train in mixed precision")
+    assert texts(train(mp.FP32, optim.NoLossScaler())) == []  # a toy would gain nothing
 
 
 def test_pure_fp16():

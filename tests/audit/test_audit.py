@@ -73,8 +73,8 @@ def test_further_instruments():
 
 def test_advice_reaches_the_audit():
     with mp.audit() as a:
-        train(mp.FP32, optim.NoLossScaler())
-    assert any("MIXED" in advice.text for advice in a.advise()), a.advise()
+        train(mp.PURE_FP16, optim.NoLossScaler())
+    assert any("Accumulate in FP32" in advice.text for advice in a.advise()), a.advise()
 
 
 def test_on_a_gpu(gpu):

@@ -179,14 +179,14 @@ def test_text_refers_to_what_there_is():
             sections = set(re.findall(r"\d+(?:\.\d+)+", cited))
             assert sections <= SECTIONS[paper] and (sections or name in ("stochastic rounding", "tf32")), name
     assert {d for topic in known.values() for d in topic.decisions} == {d.name for d in DECISIONS}
-    assert set(topics.NOTES) <= set(names()["op"])
+    assert set(topics.NOTES) <= {*names()["op"], *names()["layer"]}
 
 
 @pytest.fixture(scope="module")
 def audited():
     """An audit of a training that has something to say about every topic."""
     table, lstm = nn.Embedding(5, 8), nn.LSTM(8, 8)
-    head = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Softmax(1))
+    head = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.LayerNorm(8), nn.ReLU(), nn.Softmax(1))
     model = nn.ModuleList([table, lstm, head])
     with mp.audit(shadow=True) as a:
         optimizer, scaler = optim.Adam(mp.MIXED.cast(model).parameters()), optim.DynamicLossScaler(2.0**10)

@@ -4,7 +4,7 @@ import pytest
 
 from audit.sample import content, row
 from tinymp.audit import summary
-from tinymp.audit.advice import RULES, SPOILS
+from tinymp.audit.advice import RULES, SPOILS, advise
 from tinymp.audit.summary import FINE, LOOK, LOOK_FROM, NOTE, PROBLEM, findings, summarise
 
 FORWARD = row("a", "linear", "forward", "DOT", rounded=100, infinite=3, caller="train.py:7")
@@ -81,10 +81,42 @@ def test_lost_updates():
 
 def test_tensor_cores():
     fit = {"flops": 300, "dtype": "float16", "misaligned": [], "eligible": True}
-    odd, wide = {**fit, "misaligned": ["k"], "eligible": False}, {**fit, "dtype": "float32", "eligible": False}
+    odd = {**fit, "misaligned": ["k"], "eligible": False}
+    wide = {**fit, "dtype": "float32", "eligible": False, "module": "head"}
     assert said(FINE, products=[fit])[-1:] == ["Tensor Cores can run 100 % of the work in 1 matrix product."]
     text = "Tensor Cores can run 33.3 % of the work in 3 matrix products (1 of FP32 operands, 1 with a dimension "
     assert said(NOTE, products=[fit, odd, wide])[-1] == text + "that is no multiple of 8)."
+
+
+def test_an_fp32_baseline_is_not_asked_about():
+    fit = {"flops": 300, "dtype": "float16", "misaligned": [], "eligible": True, "policy": "MIXED", "module": "net"}
+    baseline = {**fit, "dtype": "float32", "eligible": False, "policy": "FP32"}
+    alone = "Tensor Cores can run 100 % of the work in 1 matrix product."
+    assert said(FINE, products=[fit, baseline])[-1:] == [alone]
+    assert said(FINE, products=[fit, {**baseline, "policy": "MIXED"}])[-1:] == [alone]  # without mp.use
+    assert "0 % of the work in 1 matrix product (1 of FP32" in said(NOTE, products=[baseline])[-1]
+
+
+def test_an_evaluation_is_not_asked_about():
+    step = {"flops": 300, "dtype": "float16", "misaligned": [], "eligible": True, "module": "net", "op": "linear"}
+    step |= {"axes": {"m": "rows"}, "lengths": {"m": 64}, "phase": "forward"}
+    back = {**step, "phase": "backward", "axes": {"k": "rows"}, "lengths": {"k": 64}}
+    evaluation = {**step, "lengths": {"m": 250}, "misaligned": ["m"], "eligible": False}
+    assert "100 % of the work in 2 matrix products." in said(FINE, products=[step, back, evaluation])[-1]
+    assert "0 % of the work in 1 matrix product (1 with" in said(NOTE, products=[evaluation])[-1]  # nothing was trained
+
+
+def test_updates_that_are_lost_without_a_master_are_a_problem():
+    updates = [
+        {"name": "w", "updates": 9, "lost": 0.9, "master": True, "policy": "MIXED"},
+        {"name": "v", "updates": 9, "lost": 0.417, "master": False, "policy": "NO_MASTER"},
+    ]
+    (advised,) = advise([type("LostUpdates", (), {"as_dict": lambda self: updates})()])
+    text = "41.7 % of the updates of v are too small to change an FP16 weight, and are lost: it has no FP32 master."
+    assert said(PROBLEM, advised._asdict(), updates=updates) == [text]
+    text = "90 % of the updates of w are too small to change an FP16 weight."
+    assert text in said(NOTE, updates=updates[:1])
+    assert advise([type("LostUpdates", (), {"as_dict": lambda self: updates[:1]})()]) == []
 
 
 def test_bytes_are_compared_only_where_a_training_was_seen():

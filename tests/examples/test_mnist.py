@@ -106,7 +106,7 @@ def test_the_seed_repeats_a_run_bit_for_bit(tmp_path):
         (["--loss-scale", "big"], "argument --loss-scale: expected none, dynamic or a positive number, got 'big'"),
         (["--loss-scale", "-1"], "expected none, dynamic or a positive number, got '-1'"),
         (["--lr", "nan"], "argument --lr: expected a positive number, got 'nan'"),
-        (["--policy", "fp8"], "argument --policy: invalid choice: 'fp8'"),
+        (["--policy", "fp7"], "argument --policy: invalid choice: 'fp7'"),
         (["--device", "tpu"], "device: expected 'cpu' or 'gpu', got 'tpu'"),
         (["--data", "/nowhere"], "/nowhere"),
         (["--batch", "5000"], "--batch 5000 is more than the 4000 training images"),

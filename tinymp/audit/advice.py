@@ -3,6 +3,9 @@
 A rule is a function below, named after what it looks for: it reads what the instruments found and yields its advice.
 The most important comes first. Where an instrument is missing, its rules yield nothing. All judgement is here: the
 summary (summary.py) states numbers, and ranks them by the importance of these rules' advice.
+
+Advice is about the run that is asked about: not about an FP32 baseline beside FP16, nor about an evaluation beside a
+training (but for what becomes infinite there), nor about numbers too few to judge: the least are named below.
 """
 
 from __future__ import annotations
@@ -21,7 +24,11 @@ SKIPPED = 0.05  # share of iterations: NVG section 2.3.2 has steps skipped "infr
 NEEDLESS = 0.001  # share of lost updates below which nobody would miss a master
 PAD_FROM = 0.001  # share of the operations from which on padding is worth the trouble
 SEARCH_SKIPS = 16  # skipped steps that a scale which starts at 2^16 may need to find its value
-LEAST_UPDATES = 20  # updates below which shares of them mean little
+LEAST_NUMBERS = 1000  # numbers (rounded, updated) below which shares of them mean little
+LEAST_UPDATES = 20  # updates of a parameter, the same
+LEAST_WORK = (
+    1e7  # operations of a product below which a GPU takes longer to start it (1 us at 10 TFLOP/s) than to run it
+)
 SPOILS = 65  # importance from which on the training itself suffers
 
 
@@ -56,6 +63,12 @@ class Found(NamedTuple):
         return measured.get(role) or predicted.get(role) or {}
 
     @property
+    def halves(self) -> list[dict[str, Any]]:
+        """The updates of FP16 weights that are enough to judge."""
+        enough = [u for u in self.updates if u.get("elements", LEAST_NUMBERS) >= LEAST_NUMBERS]
+        return [u | {"master": u.get("master", self.has_masters)} for u in enough if not u.get("fp32")]
+
+    @property
     def has_masters(self) -> bool | None:
         """Whether FP16 weights have masters; None where no FP16 weight is known."""
         if float16.name in self.dtypes("weights"):
@@ -68,8 +81,52 @@ class Found(NamedTuple):
         """The loss scale that gradients carried last."""
         if history := self.scale.get("history"):
             return history[-1][1]
-        scales = [t["scale"] for t in self.histograms.get("tensors", ()) if "gradient" in t["role"]]
-        return scales[-1] if scales else None
+        tensors = [t for t in self.histograms.get("tensors", ()) if "gradient" in t["role"]]
+        tensors = [t for t in tensors if t.get("dtype") == float16.name] or tensors
+        return tensors[-1]["scale"] if tensors else None
+
+    @property
+    def trained(self) -> list[Row]:
+        """The ledger without what only an evaluation ran: the same op of the same module, from another line, that no
+        backward pass has come back to.
+        """
+        behind = {(row.module, row.op, row.caller) for row in self.ledger if row.phase == "backward"}
+        twins = {(module, op) for module, op, _ in behind}
+
+        def evaluates(row: Row) -> bool:
+            site = row.module, row.op, row.caller
+            return row.phase == "forward" and site not in behind and site[:2] in twins
+
+        return [row for row in self.ledger if not evaluates(row)]
+
+
+def asked(products: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The products of the run that is asked about: without those of an FP32 baseline beside FP16, and of an evaluation
+    beside a training, whose batches no backward pass has seen.
+    """
+
+    def place(p: dict[str, Any]) -> tuple:
+        return p.get("module"), p.get("op")
+
+    def batch(p: dict[str, Any]) -> Any:
+        return next((p["lengths"][name] for name, of in p.get("axes", {}).items() if of == "rows"), None)
+
+    halves = [p for p in products if p.get("dtype") == float16.name]
+    policies, places = {p.get("policy") for p in halves}, set(map(place, halves))
+    if halves:  # FP32 products of the same training, that have no twin in FP16, are its own
+
+        def own(p: dict[str, Any]) -> bool:
+            return p.get("dtype") == float16.name or (p.get("policy") in policies and place(p) not in places)
+
+        products = list(filter(own, products))
+    seen = {(place(p), batch(p)) for p in products if p.get("phase") == "backward"}
+    trained = {where for where, _ in seen}
+    return [p for p in products if place(p) not in trained or (place(p), batch(p)) in seen]
+
+
+def per_call(products: list[dict[str, Any]]) -> float:
+    """The operations of one call of the largest of these products."""
+    return max((p["flops"] / max(p["calls"], 1) for p in products), default=0.0)
 
 
 INSTRUMENTS = {
@@ -134,8 +191,8 @@ def overflows_not_skipped(found: Found) -> Iterator[Advice]:
 
 
 def underflows(found: Found) -> Iterator[Advice]:
-    for row in found.ledger:
-        if row.phase == "forward" and row.zero > FLUSHED * row.rounded:
+    for row in found.trained:
+        if row.phase == "forward" and row.rounded >= LEAST_NUMBERS and row.zero > FLUSHED * row.rounded:
             share = row.zero / row.rounded
             yield Advice(
                 f"See whether {_of(row)} needs its small values: scale them up, or compute it in FP32",
@@ -157,6 +214,8 @@ def loss_scale_too_small(found: Found) -> Iterator[Advice]:
     if found.ledger and not rows:
         return  # nothing is stored in FP16: no scale is needed
     zero, rounded = sum(row.zero for row in rows), sum(row.rounded for row in rows)
+    if found.ledger and rounded < LEAST_NUMBERS:
+        return
     share, of = zero / max(rounded, 1), "values rounded in backward"
     for one in found.histograms.get("lost", ()):
         if "gradient" in one["role"] and one["scale"] == scale and one["zero"] > share:
@@ -195,7 +254,8 @@ def loss_scale_too_large(found: Found) -> Iterator[Advice]:
 def skipped_steps(found: Found) -> Iterator[Advice]:
     """A dynamic scale skips a few steps while it settles; it does not cure other causes."""
     skipped, history = found.scale.get("skipped", ()), found.scale.get("history", ())
-    iterations = max([i for i, _ in history] + list(skipped), default=-1) + 1
+    seen = [i for i, _ in history] + list(skipped)
+    iterations = max(seen, default=0) - min(seen, default=1) + 1  # others, before the scaler's first, are not its own
     causes: dict[str, list] = defaultdict(list)
     for cause in found.scale.get("causes", ()):
         causes[cause["cause"]].append(cause)
@@ -216,9 +276,9 @@ def skipped_steps(found: Found) -> Iterator[Advice]:
 
 
 def masters_missing(found: Found) -> Iterator[Advice]:
-    updates = [u for u in found.updates if not u.get("fp32")]
+    updates = [u for u in found.halves if u["master"] is False]
     lost = [u for u in updates if u["lost"] > FLUSHED]
-    if found.has_masters is False and lost:
+    if lost:
         worst = max(lost, key=lambda u: u["lost"])
         yield Advice(
             "Keep FP32 master weights: a policy with master=True, such as tinymp.MIXED",
@@ -231,8 +291,8 @@ def masters_missing(found: Found) -> Iterator[Advice]:
 
 
 def masters_needless(found: Found) -> Iterator[Advice]:
-    updates = [u for u in found.updates if not u.get("fp32")]
-    if found.has_masters and updates and min(u["updates"] for u in updates) >= LEAST_UPDATES:
+    updates = [u for u in found.halves if u["master"]]
+    if updates and min(u["updates"] for u in updates) >= LEAST_UPDATES:
         worst = max(u["lost"] for u in updates)
         size = sum(found.dtypes("masters").values())
         saved = f"; masters take {size / 2**20:.1f} MiB" if size else ""
@@ -321,6 +381,8 @@ def model_in_fp32(found: Found) -> Iterator[Advice]:
     products = [row for row in rows if row.kind == DOT.name]
     if not products or any(float16.name in f"{row.read} {row.written}" for row in rows):
         return
+    if not any(row.phase == "backward" for row in rows) or (found.products and per_call(found.products) < LEAST_WORK):
+        return  # nothing is trained, or nothing would gain
     sizes = [f"{sum(s.values()) / 2**20:,.1f} MiB of {r}" for r in ("weights", "activations") if (s := found.dtypes(r))]
     best = found.histograms.get("best_scale")
     yield Advice(
@@ -339,9 +401,10 @@ def model_in_fp32(found: Found) -> Iterator[Advice]:
 
 def unaligned_products(found: Found) -> Iterator[Advice]:
     """Features to pad, and numbers of rows: one advice for each length of each module, and one for the batch."""
-    total = sum(p["flops"] for p in found.products) or 1
+    products = asked(found.products)
+    total = sum(p["flops"] for p in products) or 1
     sites: dict[tuple, list] = defaultdict(list)
-    for p in found.products:
+    for p in products:
         if p["dtype"] != float16.name:
             continue
         for name in p["misaligned"]:
@@ -352,6 +415,8 @@ def unaligned_products(found: Found) -> Iterator[Advice]:
         padded = ceil_div(length, 8) * 8
         share = sum(p["flops"] for p in found_there) / total
         if share < PAD_FROM or padded > 2 * length:  # e.g. three colours, one value: padding costs more than it gains
+            continue
+        if per_call(found_there) < LEAST_WORK:
             continue
         first = found_there[0]
         more = "" if of == "rows" or len(found_there) == 1 else f" in {len(found_there)} sizes"

@@ -61,7 +61,7 @@ class ByteLedger(Instrument):
                  it passes to gates, so this is a lower bound, and no part of the ratio
 
     by_policy  {policy: {role: {dtype: bytes}}}. A graph and its step count for the policy in use where the graph began
-    measured   those of the last policy
+    measured   those of the last policy that stored weights in FP16, else of the last one
     predicted  the same by `predict`, or None; may be given, to be shown beside what is measured
     fp32       the same training in FP32, predicted; where something is measured, that with each FP16 number in 4 bytes
                and without masters (workspace is not known then, and FP32 may keep a little more: some results are views
@@ -75,7 +75,7 @@ class ByteLedger(Instrument):
         self._baseline: Bytes = {} if predicted is None else predicted._baseline
         self.optimizers: list[dict[str, Any]] = []  # their rules and options, as of their last step
         self._trainings: dict[str, _Training] = {}  # per policy
-        self._now = _Training()
+        self._policy, self._now = "", _Training()
         self._graph: weakref.WeakSet[Op] = weakref.WeakSet()  # ops that have run forward and not backward
         self._grows = False  # whether an op was added since the last backward
         self._gates: list[list[Any]] = []  # what the gates saw since the last op: [owner's id and bytes, dtype, bytes]
@@ -133,7 +133,13 @@ class ByteLedger(Instrument):
         if self._grows:
             self._measure_graph()
         self._measure_parameters()
-        return {role: dict(sizes) for role, sizes in self._now.largest.items()}
+        return {role: dict(sizes) for role, sizes in self._asked[1].largest.items()}
+
+    @property
+    def _asked(self) -> tuple[str, _Training]:
+        """The policy that is asked about, and what was seen under it: an FP32 baseline beside it is not."""
+        seen = [item for item in self._trainings.items() if HALF & item[1].largest["weights"].keys()]
+        return seen[-1] if seen else (self._policy, self._now)
 
     @property
     def by_policy(self) -> dict[str, Bytes]:
@@ -184,7 +190,7 @@ class ByteLedger(Instrument):
         kept = {policy: _text(total(b)) for policy, b in self.by_policy.items()}
         if len(kept) > 1:
             everyone = ", ".join(f"{policy} {size}" for policy, size in kept.items())
-            lines.append(f"{len(kept)} policies ran ({everyone}); this is the last one, {self._policy}.")
+            lines.append(f"{len(kept)} policies ran ({everyone}); this is {self._asked[0]}.")
         return "\n".join(lines)
 
     def draw(self, axes: Any) -> None:
@@ -273,6 +279,7 @@ def _sizes(arrays: Iterable[Any], whole: bool = False) -> dict[str, int]:
     return dict(sizes)
 
 
+HALF = {dtype.name for dtype in HALVES}
 _BITS = {dtype.name: 8 * dtype.itemsize for dtype in HALVES} | {f.name: f.bits for f in FORMATS.values()}
 
 

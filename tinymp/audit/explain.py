@@ -6,6 +6,7 @@ The words are in topics.py; everything else (kinds, formulas, twins, files and l
 from __future__ import annotations
 
 import difflib
+import dis
 import inspect
 import re
 import textwrap
@@ -22,7 +23,8 @@ from ..optim import multi_tensor
 from ..precision import DOT, KINDS, LOSS, MIXED, MOVEMENT, POINTWISE, POLICIES, REDUCTION, UPDATE, Kind, Policy
 from .ablate import DECISIONS, Decision
 from .audit import Audit
-from .topics import NOTES, TOPICS, WORDS, Topic
+from .numbers import many
+from .topics import NOTES, ROUNDED, TOPICS, WORDS, Topic
 
 ROOT = Path(precision.__file__).parent.parent
 GATES = (precision.widen, precision.store, precision.gemm, precision.reduce)
@@ -37,6 +39,7 @@ class Explanation:
     topic     the rule behind it (see `Topic`)
     formula   what it computes, from its docstring and those of its Ops
     kind      its kind of arithmetic, None where it has none of its own; `gradient`: that of backward, where it differs
+    rounds    how often it rounds what: the ledger's count, in words
     note      what is particular about it, and a number to check
     read      {"tinymp/ops/softmax.py:14": "Softmax.forward", ...}, what to read first at the top
     measure   what to ask of an audit `a`: "ledger.filter(op='softmax')", "shadow"
@@ -51,6 +54,7 @@ class Explanation:
     formula: str
     kind: Kind | None
     gradient: Kind | None
+    rounds: str
     note: tuple[str, str]
     read: dict[str, str]
     measure: list[str]
@@ -70,6 +74,7 @@ class Explanation:
         entries = [
             ("", self.formula),
             ("arithmetic", "\n".join(arithmetic)),
+            ("rounds", self.rounds),
             ("in MIXED" if self.what == "policy" else "rule", topic.rule),
             ("source", topic.source and f"{topic.source} (MPT: Mixed Precision Training; NVG: NVIDIA's guide)"),
             ("without it", topic.without),
@@ -169,9 +174,10 @@ def _explain_code(name: str, what: str, thing: Any) -> Explanation:
     read = [vars(thing).get("forward", thing)]
     for op in counted:
         read += [op.forward, op.backward] if op.gradient else [op.forward]
+    topic, note = WORDS.get(main.__name__) or WORDS[main.kind.name], NOTES.get(name) or NOTES.get(main.name) or ("", "")
     return _made(
-        name, what, WORDS.get(main.__name__) or WORDS[main.kind.name], "\n".join(formula), read, main.kind,
-        op=main, note=NOTES.get(name) or NOTES.get(main.name) or ("", ""), twins=_twins(counted),
+        name, what, topic, "\n".join(formula), read, main.kind,
+        op=main, rounds=_rounds(counted), note=note, twins=_twins(counted),
     )  # fmt: skip
 
 
@@ -216,6 +222,7 @@ def _made(
     read: list[Any],
     kind: Kind | None = None,
     *,
+    rounds: str = "",
     note: tuple[str, str] = ("", ""),
     twins: str = "",
     op: type[Op] | None = None,
@@ -225,7 +232,10 @@ def _made(
     """An explanation by its topic (or None); the instruments and ablations are those for the Op or policy."""
     rule = TOPICS[topic] if topic else Topic("It decides nothing about precision: what it holds or calls does.")
     rule = rule._replace(source=rule.source or next((k.source for k in KINDS if WORDS[k.name] == topic), ""))
-    lines = {_line(thing): thing.__qualname__ for thing in [*read, *(resolve_name(f"tinymp.{t}") for t in rule.read)]}
+    further = [resolve_name(f"tinymp.{t}") for t in rule.read]
+    if op:  # an op of the same topic has code of its own
+        further = [f for f in further if not f.__qualname__.endswith((".forward", ".backward"))]
+    lines = {_line(thing): thing.__qualname__ for thing in [*read, *further]}
     measure, ablation = list(rule.measure), [d for d in DECISIONS if d.name in rule.decisions]
     if op:
         called = name if what == "op" and "name" in op.forward.__code__.co_names else op.name  # amin's Op sets its name
@@ -234,7 +244,7 @@ def _made(
     gradient = op.gradient if op else None
     ablation = [d for d in DECISIONS if d.policy == policy] or ablation
     see = tuple(dict.fromkeys([*see, *rule.see]))
-    return Explanation(name, what, rule, formula, kind, gradient, note, lines, measure, ablation, twins, see)
+    return Explanation(name, what, rule, formula, kind, gradient, rounds, note, lines, measure, ablation, twins, see)
 
 
 # ------------------------------------------------------------------------------------------------ what the source says
@@ -252,7 +262,15 @@ def ops_of(thing: Any) -> list[type[Op]]:
     if not found and isinstance(thing, FunctionType) and thing.__code__.co_varnames[:1] == ("input",):
         for method in (m for m in ops.METHODS if m.__name__ in _called(thing)):  # it only calls methods of its input
             _collect(method, method.__name__, found, set())
-    return sorted(found, key=lambda op: (op.name != thing.__name__, _FIRST.index(op.kind), op.gradient is None))
+    return sorted(
+        found,
+        key=lambda op: (
+            op.name != thing.__name__,
+            _FIRST.index(op.kind),
+            not ROUNDED.get(op.name, ROUNDED["eq"]).forward,  # a fused op says more of a layer than a product beside it
+            op.gradient is None,
+        ),
+    )
 
 
 def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[int]) -> None:
@@ -267,25 +285,31 @@ def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[int])
         if isinstance(op := getattr(thing, "op", None), str):  # nn.functions: the op that forward calls
             found.update(dict.fromkeys(ops_of(getattr(ops, op))))
         return
-    called = _called(thing)
-    for word in called:
+    called, module = _called(thing), thing.__module__
+    layer = module.startswith("tinymp.nn.")
+    for word, attribute in called.items():
         value = thing.__globals__.get(word)
-        if value is None and "ops" in called:
+        if value is None and attribute and "ops" in called:  # ops.max, not the builtin max
             value = getattr(ops, word, None)
+        if layer and _is(value, nn.Module) and value not in (nn.Module, nn.ModuleList, nn.Sequential):
+            _collect(value, name, found, seen)  # a layer that this one is made of
         if isinstance(value, dict):  # compare.py has an Op per name
             value = value.get(name)
         if _is(value, Op) and hasattr(value, "kind"):
             found[value] = None
-        elif isinstance(value, FunctionType) and value.__module__ in _OPS:
+        elif isinstance(value, FunctionType) and value.__module__ in (*_OPS, *[module] * layer):
             _collect(value, name, found, seen)
 
 
-def _called(function: FunctionType) -> list[str]:
-    """The names that a function's code, or that of a function in it, reads."""
+def _called(function: FunctionType) -> dict[str, bool]:
+    """The names that a function's code, or that of a function in it, reads, and whether as an attribute."""
     codes: list[CodeType] = [function.__code__]
     for code in codes:
         codes += [c for c in code.co_consts if isinstance(c, CodeType)]
-    return list(dict.fromkeys(name for code in codes for name in code.co_names))
+    read: dict[str, bool] = {}
+    for step in (step for code in codes for step in dis.get_instructions(code) if step.argval in code.co_names):
+        read[step.argval] = read.get(step.argval, False) or "GLOBAL" not in step.opname
+    return read
 
 
 _OPS = {f.__module__ for f in _public(ops).values()}  # the modules of ops
@@ -298,6 +322,32 @@ def _line(thing: Any) -> str:
     decorators = next(i for i, text in enumerate(source) if text.lstrip().startswith(("def ", "class ")))
     path = inspect.getsourcefile(thing) or ""
     return f"{Path(path).relative_to(ROOT).as_posix()}:{first + decorators}"
+
+
+def _rounds(found: list[type[Op]]) -> str:
+    """What these Ops round, and how often: in words of ROUNDED, or what their kind says."""
+    said: dict[str, list[str]] = {}
+    for op in found:
+        said.setdefault(rounds_of(op), []).append(op.name)
+    several = len({op.name for op in found}) > 1
+    return "\n".join((f"{', '.join(dict.fromkeys(names))}: " if several else "") + t for t, names in said.items())
+
+
+def rounds_of(op: type[Op]) -> str:
+    """What an Op rounds in a run on FP16 operands, and how often."""
+    if op.name in ROUNDED:
+        before, behind = (_places(part) for part in ROUNDED[op.name])
+        return f"forward {before}; backward {behind and behind + ' and '}each gradient at most once" if before else NONE
+    forward = {MOVEMENT: NONE, LOSS: f"{NONE}: FP32 is returned"}.get(op.kind, "each result at most once")
+    backward = NONE if op.kind is MOVEMENT and not op.gradient else "each gradient at most once"
+    return NONE if forward == backward else f"forward {forward}; backward {backward}"
+
+
+NONE = "nothing"
+
+
+def _places(names: tuple[str, ...]) -> str:
+    return f"in {many(len(names), 'place')} ({'; '.join(names)})" if names else ""
 
 
 def _twins(found: list[type[Op]]) -> str:

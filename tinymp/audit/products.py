@@ -16,6 +16,7 @@ from ..autograd import Op
 from ..backend.layout import ceil_div
 from ..dtypes import FLOATING, HALVES
 from ..ops.conv import Conv2d, ConvTranspose2d
+from ..precision import current_policy
 from ..sparse import values_of
 from .listener import Instrument, Place
 from .sampling import BLUE, RED, table
@@ -31,6 +32,7 @@ class Product:
     FP16 operands that were widened on the way (`dtype` is that of storage) count as FP16.
 
     axes     what the dimensions are, where that is known: "inputs", "outputs" of the weight, "rows" of the batch
+    policy   the name of the policy in use
     lengths  what should be a multiple of 8: m, n and k; in a convolution, where they are channels or images times
              positions, only the channels and the images
     """
@@ -48,6 +50,7 @@ class Product:
     accumulate: str = "-"
     axes: dict[str, str] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
+    policy: str = ""
     calls: int = 0
 
     @property
@@ -117,8 +120,9 @@ class Products(Instrument):
             self._add(row, dtypes[0], accumulate)
 
     def _add(self, row: Product, dtype: str, accumulate: str) -> None:
-        row.dtype, row.accumulate = dtype, accumulate
-        key = *_site(row), row.where, row.batch, row.m, row.n, row.k, row.dtype, row.accumulate, *row.axes.values()
+        row.dtype, row.accumulate, row.policy = dtype, accumulate, current_policy().name
+        size = row.batch, row.m, row.n, row.k
+        key = *_site(row), row.where, *size, row.dtype, row.accumulate, row.policy, *row.axes.values()
         self._rows.setdefault(key, row).calls += 1
 
     # ---- what was found

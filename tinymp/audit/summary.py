@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..dtypes import HALVES
-from .advice import SPOILS
+from .advice import SPOILS, asked
 from .numbers import count, many, number, power, real, share
 
 
@@ -128,9 +128,11 @@ def _most(rows: list[dict], name: str) -> str:
 
 def _about_updates(updates: list[dict]) -> Iterable[_Statement]:
     updates = [u for u in updates if not u.get("fp32")] or updates
-    worst = max(updates, key=lambda u: real(u.get("lost")), default={})
+    without = [u for u in updates if not u.get("fp32") and not u.get("master", True)]
+    worst = max(without or updates, key=lambda u: real(u.get("lost")), default={})
     if lost := real(worst.get("lost")):
-        text = f"{share(lost)} of the updates of {worst['name']} are too small to change {_storage(worst)} weight."
+        small = f"{share(lost)} of the updates of {worst['name']} are too small to change {_storage(worst)} weight"
+        text = f"{small}, and are lost: it has no FP32 master." if without else f"{small}."
         yield _Statement(text, "updates", NOTE, ("masters_missing",))
     elif updates:
         yield _Statement(f"Every update is large enough to change {_storage(updates[0])} weight.", "updates", FINE)
@@ -164,6 +166,7 @@ def _about_bytes(bytes_: dict) -> Iterable[_Statement]:
 
 
 def _about_products(products: list[dict]) -> Iterable[_Statement]:
+    products = asked(products)
     if not products:
         return
     work = [real(p.get("flops")) for p in products]

@@ -129,7 +129,7 @@ TOPICS: dict[str, Topic] = {
         see=("subnormals", "overflow", "gradient clipping"),
     ),
     "accumulation": Topic(
-        "A dot product multiplies FP16 operands exactly and adds up in FP32; its sum is rounded once.",
+        "A dot product multiplies FP16 operands exactly and adds up in FP32; only the finished sum is rounded.",
         without="An FP16 sum stalls as soon as a term is at most half the distance to the next number: 2048 + 1 is "
         "2048. With terms added by fours, as in a Tensor Core, it stalls at 8192.",
         example=">>> a = mp.tensor(np.ones((1, 10_000))).half()\n>>> (a @ a.T).item()\n10000.0\n"
@@ -150,7 +150,7 @@ TOPICS: dict[str, Topic] = {
         read=("precision.gemm", "backend.cublas.gemm"),
         measure=("products",),
         decisions=("split-k",),
-        words=("split",),
+        words=("split", "aligned", "promote", "operands"),
         see=("accumulation", "tf32"),
     ),
     "tf32": Topic(
@@ -179,7 +179,7 @@ TOPICS: dict[str, Topic] = {
     ),
     "batch norm": Topic(
         "FP16 in and out; mean, variance and the adjustment of values in FP32, and so are weight, bias and running "
-        "statistics. The same holds for the other normalisations.",
+        "statistics.",
         "NVG 2.3.1 and 5.4.2, MPT 3.3",
         "The statistics are sums over batch and positions, of thousands of terms: in FP16 they stall. Variances beyond "
         "65,504 would be infinite, momentum steps of the running statistics would be lost.",
@@ -190,11 +190,24 @@ TOPICS: dict[str, Topic] = {
         read=("ops.norm.BatchNorm.forward", "ops.norm.Running.update", "parameter.storage_of"),
         measure=("ledger.filter(op='norm')", "shadow"),
         decisions=("batch-norm-statistics", "batch-norm-parameters"),
-        words=(
-            *("norm", "normalisation", "BatchNorm", "FixedNorm", "LayerNorm", "LocalResponseNorm", "Normalize"),
-            "statistics",
-        ),
-        see=("reductions",),
+        words=("BatchNorm", "FixedNorm", "statistics"),
+        see=("layer norm", "reductions"),
+    ),
+    "layer norm": Topic(
+        "FP16 in and out; the sums over a row or group, the root and the division in FP32, and so are weight and bias. "
+        "Nothing is kept from step to step.",
+        "NVG 2.3.1, MPT 3.3",
+        "The squares leave FP16 long before their mean's root does, and their sum stalls like any other in FP16.",
+        ">>> x = mp.tensor(np.tile([-1.0, 1.0], 8192)).half()\n"
+        ">>> ops.layer_norm(x, 16384)[1].item()\n1.0\n"
+        ">>> with mp.use(mp.FP16_REDUCTIONS):\n"
+        "...     y = ops.layer_norm(x, 16384)\n"
+        ">>> f'{y[1].item():.2f}'  # the sum of 16,384 ones stalls at 2048\n'2.83'",
+        read=("ops.norm.LayerNorm.forward", "parameter.storage_of"),
+        measure=("ledger.filter(op='layer_norm')", "shadow"),
+        decisions=("batch-norm-parameters",),
+        words=("norm", "normalisation", "LayerNorm", "GroupNorm", "RMSNorm", "LocalResponseNorm", "Normalize"),
+        see=("batch norm", "reductions"),
     ),
     "softmax": Topic(
         "FP16 in and out; the largest x is subtracted first, and exponentials and their sum stay in FP32.",
@@ -221,7 +234,7 @@ TOPICS: dict[str, Topic] = {
         see=("softmax", "loss scaling"),
     ),
     "pointwise": Topic(
-        "Element by element in FP32, one rounding at the end.",
+        "Element by element in FP32; only the result is rounded.",
         without="Little: the paper allows FP16 here. But squares leave FP16's range early, and steps within an op "
         "would each be rounded.",
         example=">>> ops.square(mp.tensor([256.0, 1e-4]).half()).tolist()\n[inf, 0.0]",
@@ -231,7 +244,8 @@ TOPICS: dict[str, Topic] = {
         see=("rounding", "overflow"),
     ),
     "movement": Topic(
-        "Values are moved or chosen, not computed: no bit changes. Where gradients meet again they are summed in FP32.",
+        "Values are moved or chosen, not computed: no bit changes. Where gradients meet again each is stored, then all "
+        "are summed in FP32 and the sum is rounded.",
         "MPT 3.3 (large sums in FP32)",
         "Forward nothing can be lost. A gradient to which many places add would stall in FP16, as other sums do.",
         ">>> w = mp.tensor(np.zeros((1, 1))).half().requires_grad_()\n"
@@ -293,11 +307,12 @@ TOPICS: dict[str, Topic] = {
         see=("rounding", "accumulation", "reductions"),
     ),
     "recurrence": Topic(
-        "In each time step the products of all gates are summed in FP32 and the pointwise part is computed in FP32; "
-        "the states h and c are stored once per step, the weight gradients of all steps summed in FP32.",
+        "The products with x are one product over all steps, and stored. In each step the products with h stay in "
+        "FP32 accumulators and the pointwise part is computed in FP32; the state is stored. The weight gradients of "
+        "all steps are summed in FP32.",
         "MPT 3.3 and 4.3 to 4.5",
-        "A state is rounded once per step, and a slow change of it is lost like a small update: beside 1, below 2^-11.",
-        ">>> c = mp.tensor(1.0).half()\n>>> (c + 2.0**-11 * 0.9).item(), (c + 2.0**-10 * 0.9).item()\n"
+        "A state is rounded in every step, and a slow change of it is lost like a small update: beside 1, below 2^-11.",
+        ">>> h = mp.tensor(1.0).half()\n>>> (h + 2.0**-11 * 0.9).item(), (h + 2.0**-10 * 0.9).item()\n"
         "(1.0, 1.0009765625)",
         read=("ops.recurrent.LSTM.forward", "ops.recurrent.GRU.forward"),
         measure=("ledger.filter(op='lstm')", "shadow"),
@@ -308,6 +323,36 @@ TOPICS: dict[str, Topic] = {
     ),
 }
 WORDS = {word: name for name, topic in TOPICS.items() for word in (name, *topic.words)}
+
+
+class Rounded(NamedTuple):
+    """What an op rounds, forward and backward, a name per place. Among the latter the gradients are not named."""
+
+    forward: tuple[str, ...]
+    backward: tuple[str, ...]
+
+
+# Ops that round something else than each result forward and each gradient backward, at most once.
+ROUNDED: dict[str, Rounded] = {
+    "lstm": Rounded(
+        ("the products of x with W_ih", "the state c", "h, and what W_hr makes of it", "the gates"),
+        ("the gradients at the gates",),
+    ),
+    "gru": Rounded(
+        ("the products of x with W_ih", "the product with h in n", "h", "the gates"),
+        ("the gradients at the gates", "that of the product with h in n"),
+    ),
+    "scaled_dot_product_attention": Rounded(
+        ("the weights p for their product with v", "y"),
+        ("p again", "the gradients of the scores"),
+    ),
+    "max_pool2d": Rounded(("the largest of each window: exactly",), ()),
+    **dict.fromkeys(
+        ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not",
+         "argmax", "argsort", "all", "relu"),
+        Rounded((), ()),
+    ),
+}  # fmt: skip
 
 # What is particular about an op: a sentence, and a number to check.
 NOTES: dict[str, tuple[str, str]] = {
@@ -348,7 +393,7 @@ NOTES: dict[str, tuple[str, str]] = {
         ">>> (mp.tensor(2048.0).half() + mp.tensor(1.0).half()).item()\n2048.0",
     ),
     "mul": (
-        "The product of two FP16 numbers is exact in FP32; its one rounding may still overflow or give 0.",
+        "The product of two FP16 numbers is exact in FP32; its rounding may still overflow or give 0.",
         ">>> (mp.tensor([300.0, 1e-4]).half() * mp.tensor([300.0, 1e-4]).half()).tolist()\n[inf, 0.0]",
     ),
     "mean": (
@@ -379,11 +424,16 @@ NOTES: dict[str, tuple[str, str]] = {
     ),
 }
 NOTES |= dict.fromkeys(
+    ("lstm_cell", "LSTMCell", "gru_cell", "GRUCell"),
+    ("Sums and products between the gates are ops of their own, add, sub and mul, and each stores its result in FP16: "
+     "the layer, which runs all steps as one op, rounds less.", ""),
+)  # fmt: skip
+NOTES |= dict.fromkeys(
     ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not"),
-    ("Nothing is rounded: the result is true or false. But numbers that were rounded before may have become equal.",
+    ("The result is true or false. But numbers that were rounded before may have become equal.",
      ">>> (mp.tensor(2049.0).half() == mp.tensor(2048.0).half()).item()\nTrue"),
 )  # fmt: skip
 NOTES |= dict.fromkeys(
     ("max", "min", "amax", "amin", "argmax", "argmin", "all", "any"),
-    ("Nothing is rounded and nothing added up: the result is one of the values, its place, or a truth.", ""),
+    ("The result is one of the values, its place, or a truth: exact.", ""),
 )

@@ -27,10 +27,11 @@ class Updates:
     above       weights with |w / dw| > 2048, dw not 0: the ratio that MPT section 3.1 names
     fp32        whether the parameter is in FP32 itself: then this is what FP16 would lose, and is not lost here
     policy      the name of the policy in use
+    master      whether it has an FP32 master: then what would be lost in FP16 is not
     """
 
-    def __init__(self, name: str, fp32: bool, policy: str, storage: Any) -> None:
-        self.name, self.fp32, self.policy, self.storage = name, fp32, policy, storage
+    def __init__(self, name: str, fp32: bool, policy: str, master: bool, storage: Any) -> None:
+        self.name, self.fp32, self.policy, self.master, self.storage = name, fp32, policy, master, storage
         self.updates = self.iterations = self.elements = self.lost = self.zero = self.above = 0
         self.kept: dict[int, tuple[int, int]] = {}  # iteration -> elements, lost
 
@@ -74,6 +75,7 @@ class Updates:
             "iterations": self.iterations,
             "fp32": self.fp32,
             "policy": self.policy,
+            "master": self.master,
         }
 
 
@@ -94,12 +96,12 @@ class LostUpdates(Instrument):
     def __init__(self, every: int = 1) -> None:
         self.every = every
         self._spaced = Spaced(every)
-        self._parameters: dict[tuple[str, bool, str], Updates] = {}
+        self._parameters: dict[tuple[str, bool, str, bool], Updates] = {}
 
     def written(self, place: Place, parameter: Parameter, value: Any) -> None:
         if place.phase != "update" or self.listener.iteration % self.every:
             return
-        key = place.module, parameter.dtype not in HALVES, current_policy().name
+        key = place.module, parameter.dtype not in HALVES, current_policy().name, bool(parameter.master_nbytes)
         if key not in self._parameters:
             self._parameters[key] = Updates(*key, parameter.dtype if parameter.dtype in HALVES else float16)
         value = distinct(value)
@@ -118,8 +120,8 @@ class LostUpdates(Instrument):
         """All FP16 weights together; in an FP32 run, all weights."""
         rows = [u for u in self._parameters.values() if not u.fp32] or list(self._parameters.values())
         policies = dict.fromkeys(u.policy for u in rows)
-        storage = rows[0].storage if rows else float16
-        total = Updates("all", bool(rows) and rows[0].fp32, ", ".join(policies), storage)
+        masters, storage = all(u.master for u in rows), rows[0].storage if rows else float16
+        total = Updates("all", bool(rows) and rows[0].fp32, ", ".join(policies), masters, storage)
         for name in ("elements", "lost", "zero", "above"):
             setattr(total, name, sum(getattr(u, name) for u in rows))
         for name in ("updates", "iterations"):

@@ -67,7 +67,7 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """input where positive, else weight * input: one weight, or one for each channel (axis 1). Rounded once.
+    """input where positive, else weight * input: one weight, or one for each channel (axis 1).
 
     ValueError for other numbers of weights.
     """

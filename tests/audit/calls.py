@@ -1,0 +1,145 @@
+"""A call of every op that computes something, on FP16 arguments, and of some layers."""
+
+from functools import partial
+
+import numpy as np
+
+import tinymp as mp
+from tinymp import nn, ops
+
+
+def half(*shape, low=-1.0):
+    values = np.random.default_rng(0).uniform(low, 0.9, shape).astype("float16")
+    return mp.tensor(values, requires_grad=True)
+
+
+def positive(*shape):
+    return half(*shape, low=0.1)
+
+
+def ints(*values):
+    return mp.tensor(np.array(values))
+
+
+def boxes():
+    return mp.tensor([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 3.0, 3.0]])
+
+
+def _calls(names, *make, **options):
+    return {name: partial(_call, name, make, options) for name in names.split()}
+
+
+def _call(name, make, options):
+    return getattr(ops, name)(*(m() for m in make), **options)
+
+
+def _rows():
+    return half(4, 6)
+
+
+def _maps():
+    return half(2, 3, 4, 4)
+
+
+def _two():
+    return 2
+
+
+CALLS = {
+    **_calls("elu gelu hardtanh leaky_relu logsigmoid relu sigmoid silu softplus tanh hardswish mish relu6", _rows),
+    **_calls("cos sin sign abs exp neg square isfinite isinf isnan logical_not normalize dropout glu", _rows),
+    **_calls("contiguous flatten tril triu", _rows),
+    **_calls("log reciprocal rsqrt sqrt", lambda: positive(4, 6)),
+    **_calls("softmax log_softmax logsumexp cumsum amax amin argmax argmin max min mean std sum", _rows, lambda: 1),
+    **_calls("var prod all any sort argsort unbind unsqueeze", _rows, lambda: 1),
+    **_calls("norm", _rows, _two, lambda: 1),
+    **_calls("add sub mul div maximum minimum eq ne lt le gt ge logical_and logical_or", _rows, lambda: positive(4, 6)),
+    **_calls("mse_loss l1_loss huber_loss smooth_l1_loss kl_div", _rows, lambda: positive(4, 6)),
+    **_calls("binary_cross_entropy binary_cross_entropy_with_logits", *[lambda: positive(4, 6)] * 2),
+    **_calls("cross_entropy nll_loss", _rows, lambda: ints(0, 1, 2, 3)),
+    **_calls("avg_pool2d max_pool2d adaptive_avg_pool2d adaptive_max_pool2d", _maps, _two),
+    **_calls("avg_pool1d max_pool1d adaptive_avg_pool1d", lambda: half(2, 3, 4), _two),
+    **_calls("scaled_dot_product_attention", *[lambda: half(2, 3, 4)] * 3),
+    **_calls("conv1d", lambda: half(2, 3, 5), lambda: half(4, 3, 3), lambda: half(4)),
+    **_calls("conv2d", _maps, lambda: half(4, 3, 3, 3), lambda: half(4)),
+    **_calls("conv_transpose1d", lambda: half(2, 3, 5), lambda: half(3, 4, 3), lambda: half(4)),
+    **_calls("conv_transpose2d", _maps, lambda: half(3, 4, 3, 3), lambda: half(4)),
+    **_calls("bmm", lambda: half(2, 3, 4), lambda: half(2, 4, 5)),
+    **_calls("matmul mm", lambda: half(3, 4), lambda: half(4, 5)),
+    **_calls("linear", lambda: half(3, 4), lambda: half(5, 4), lambda: half(5)),
+    **_calls("embedding", lambda: ints(0, 2, 2), lambda: half(4, 3)),
+    **_calls("embedding_bag", lambda: ints([0, 2], [2, 1]), lambda: half(4, 3)),
+    **_calls("batch_norm", _rows, lambda: None, lambda: None, lambda: half(6), lambda: half(6), training=True),
+    **_calls("layer_norm", _rows, lambda: 6, lambda: half(6), lambda: half(6)),
+    **_calls("rms_norm", _rows, lambda: (6,), lambda: half(6)),
+    **_calls("group_norm", lambda: half(2, 4, 3), _two, lambda: half(4), lambda: half(4)),
+    **_calls("instance_norm", lambda: half(2, 4, 3)),
+    **_calls("local_response_norm", _maps, _two),
+    **_calls("nms", boxes, lambda: mp.tensor([0.5, 0.2]), lambda: 0.5),
+    **_calls("batched_nms", boxes, lambda: mp.tensor([0.5, 0.2]), lambda: ints(0, 1), lambda: 0.5),
+    **_calls("box_iou", boxes, boxes),
+    **_calls("encode_boxes decode_boxes", boxes, boxes, lambda: (1.0, 1.0, 1.0, 1.0)),
+    **_calls("clip_boxes_to_image", boxes, lambda: (2, 2)),
+    **_calls("remove_small_boxes", boxes, lambda: 1.0),
+    **_calls("clamp clip", _rows, lambda: -0.5, lambda: 0.5),
+    **_calls("pow", lambda: positive(4, 6), lambda: 3),
+    **_calls("masked_fill", _rows, lambda: mp.tensor(np.eye(4, 6) > 0), lambda: 0.0),
+    **_calls("gather", _rows, lambda: 1, lambda: mp.tensor(np.zeros((4, 2), int))),
+    **_calls("index_select", _rows, lambda: 0, lambda: ints(0, 2, 2)),
+    **_calls("scatter", _rows, lambda: 1, lambda: mp.tensor(np.zeros((4, 1), int)), lambda: half(4, 1)),
+    **_calls("roi_align roi_pool", lambda: half(1, 2, 4, 4), lambda: mp.tensor([[0.0, 0.0, 0.0, 2.0, 2.0]]), _two),
+    **_calls("cat stack", lambda: [half(2, 3), half(2, 3)]),
+    **_calls("chunk split topk", _rows, _two),
+    **_calls("view reshape", _rows, lambda: 24),
+    **_calls("expand", lambda: half(4, 1), lambda: 4, lambda: 3),
+    **_calls("repeat", _rows, _two, lambda: 1),
+    **_calls("flip", _rows, lambda: 0),
+    **_calls("pad", _rows, lambda: (1, 1)),
+    **_calls("permute", _rows, lambda: (1, 0)),
+    **_calls("transpose", _rows, lambda: 0, lambda: 1),
+    **_calls("squeeze", lambda: half(4, 1)),
+    **_calls("unfold", _maps, _two),
+    **_calls("interpolate", _maps, scale_factor=2, mode="bilinear"),
+    **_calls("pixel_shuffle", lambda: half(1, 4, 2, 2), _two),
+    **_calls("prelu", _rows, lambda: half(6)),
+    "einsum": lambda: ops.einsum("ij,jk->ik", half(3, 4), half(4, 5)),
+    "where": lambda: ops.where(mp.tensor(np.eye(4, 6) > 0), half(4, 6), half(1, 6)),
+    "getitem": lambda: half(4, 6)[1:],
+    "ctc_loss": lambda: ops.ctc_loss(half(4, 2, 3), ints([1, 2], [2, 1]), [4, 4], [2, 2]),
+    "sampled_softmax_loss": lambda: ops.sampled_softmax_loss(half(2, 3), ints(0, 2), half(9, 3), half(9), 3),
+    "lstm_cell": lambda: ops.lstm_cell(half(2, 3), (half(2, 4), half(2, 4)), *_weights(16)),
+    "lstm_layer": lambda: ops.lstm_layer(half(5, 2, 3), (half(2, 4), half(2, 4)), *_weights(16)),
+    "gru_cell": lambda: ops.gru_cell(half(2, 3), half(2, 4), *_weights(12)),
+    "gru_layer": lambda: ops.gru_layer(half(5, 2, 3), half(2, 4), *_weights(12)),
+}
+
+
+def _weights(rows):
+    return half(rows, 3), half(rows, 4), half(rows), half(rows)
+
+
+def _layer(layer, x):
+    return mp.MIXED.cast(layer)(x)
+
+
+LAYERS = {
+    "Linear": lambda: _layer(nn.Linear(6, 5), half(4, 6)),
+    "Conv2d": lambda: _layer(nn.Conv2d(3, 4, 3), half(2, 3, 4, 4)),
+    "BatchNorm2d": lambda: _layer(nn.BatchNorm2d(3), half(2, 3, 4, 4)),
+    "LayerNorm": lambda: _layer(nn.LayerNorm(6), half(4, 6)),
+    "GroupNorm": lambda: _layer(nn.GroupNorm(3, 3), half(2, 3, 4)),
+    "InstanceNorm1d": lambda: _layer(nn.InstanceNorm1d(3), half(2, 3, 4)),
+    "RMSNorm": lambda: _layer(nn.RMSNorm(6), half(4, 6)),
+    "LSTM": lambda: _layer(nn.LSTM(3, 4), half(5, 2, 3)),
+    "GRU": lambda: _layer(nn.GRU(3, 4), half(5, 2, 3)),
+    "RNN": lambda: _layer(nn.RNN(3, 4), half(5, 2, 3)),
+    "LSTMCell": lambda: _layer(nn.LSTMCell(3, 4), half(2, 3)),
+    "GRUCell": lambda: _layer(nn.GRUCell(3, 4), half(2, 3)),
+    "RNNCell": lambda: _layer(nn.RNNCell(3, 4), half(2, 3)),
+    "Embedding": lambda: _layer(nn.Embedding(9, 4), ints(0, 2, 2)),
+    "MultiheadAttention": lambda: mp.MIXED.cast(nn.MultiheadAttention(4, 2))(*[half(3, 2, 4)] * 3),
+    "TransformerEncoderLayer": lambda: _layer(nn.TransformerEncoderLayer(4, 2, 8), half(3, 2, 4)),
+    "Dropout": lambda: _layer(nn.Dropout(), half(4, 6)),
+    "PReLU": lambda: _layer(nn.PReLU(), half(4, 6)),
+    "CrossEntropyLoss": lambda: nn.CrossEntropyLoss()(half(4, 6), ints(0, 1, 2, 3)),
+}
