@@ -246,7 +246,7 @@ def judged(sample: Sample) -> tuple[str, str]:
                 return "wrong", different
             roots = [x for x in got if isinstance(x, mp.Tensor) and x.requires_grad]
             if roots and any(g is not None for g in expected[1]):
-                sum((x * mp.tensor(dy.numpy())).sum() for x, dy in zip(roots, gradients_of(expected[0]))).backward()
+                sum((x * mp.tensor(value_of(dy))).sum() for x, dy in zip(roots, gradients_of(expected[0]))).backward()
             gradients = [x.grad for x in flat(leaves) if isinstance(x, mp.Tensor)]
     except CLEAR as error:
         named = any(re.search(rf"(^|\W){re.escape(name)}\b", str(error)) for name in sample.says)
