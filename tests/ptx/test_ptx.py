@@ -1,13 +1,16 @@
 """The PTX that NVRTC makes of every kernel, run by the interpreter; and what the interpreter finds."""
 
 import pathlib
+import re
 from itertools import product
 
 import pytest
 
 import cuda_on_cpu
+import test_nvrtc
 from benchmarks import units
 from cuda_on_cpu import KernelError
+from cuda_on_cpu.compile import preprocessed
 from ptx import costs, nvrtc, program, select
 from tinymp.backend import kernels
 
@@ -46,6 +49,27 @@ def expected(architecture: str) -> set[tuple[str, str]]:
         if name not in NEVER[storage] and not columns and not large and not (cores and architecture == "70"):
             found.add((name, storage))
     return found
+
+
+def seen(code: str, architecture: str) -> list[str]:
+    """What a compiler sees of a source, in parts, without the functions that nothing in it names."""
+    text = re.sub(r"(?m)^# .*\n|^\s*\n", "", preprocessed(code, f"-D__CUDA_ARCH__={architecture}0"))
+    parts = re.split(r"(?m)^(?=template|struct|(?<!>\n)__device__)", text)
+    named = [re.match(r"(?:template.*\n)?__device__[^(]*?(\w+)\(", part) for part in parts]
+    return [p for p, m in zip(parts, named) if m is None or len(re.findall(rf"\b{m[1]}\b", text)) > 1]
+
+
+def test_other_sources_are_the_same_text_from_75_on():
+    """So that their PTX for 90 stands for 75 and 80 as well."""
+    differ = set()
+    for path in test_nvrtc.FILES.values():
+        code = kernels.source(path)
+        assert set(re.findall(r"\b__(?:CUDA|NV)\w+", code)) == {"__CUDA_ARCH__"}  # all that is told apart by
+        first, *others = (seen(code, architecture) for architecture in ("75", "80", "90"))
+        if any(other != first for other in others):
+            differ.add(path.stem)
+        assert (nvrtc.stand_in(code, "float", "80") != "sm_90") == (path.stem in differ)
+    assert differ == {*select.SPECIAL, "units"}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
