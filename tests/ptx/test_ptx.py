@@ -145,6 +145,42 @@ def test_a_missing_barrier_is_found(old, new):
         units_with(old, new)
 
 
+# ------------------------------------------------------------------------------------------- subnormal numbers
+
+SMALL = """
+extern "C" __global__ void small(const float* x, const half* u, float* y, half* v) {
+    float a = x[0], b = x[1], c = x[2];  // 1e-30, 1e-10, 1e-40
+    y[0] = a * b;
+    y[1] = -a * b;
+    y[2] = fmaf(1.5f, x[3], -x[3]);  // normal ones, whose difference is not
+    y[3] = c * 1e20f;
+    y[4] = c > 0.0f ? 1.0f : 2.0f;
+    y[5] = 2.0f * c - c;
+    y[6] = floorf(-c);
+    y[7] = c;
+    y[8] = a / 1e10f;
+    y[9] = x[4] * 1e-40f;
+    y[10] = expf(-90.0f * b * 1e10f);
+    y[11] = 1.5f * x[3] - x[3];
+    v[0] = round_to_half(widen(u[0]));
+}
+"""
+
+
+@pytest.mark.parametrize("architecture", ["70", "90"])
+def test_subnormal_numbers_are_zeros(tmp_path, architecture):
+    """Where the instruction says .ftz: not where they are only moved, and not FP16's."""
+    path = tmp_path / "small.cu"
+    path.write_text(SMALL)
+    compiled = program.Program(kernels.source(path), {"STORAGE": "float"}, f"compute_{architecture}", False)
+    x = np.array([1e-30, 1e-10, 1e-40, 2.0**-126, 1e20], np.float32)
+    u, y, v = np.array([6e-8], np.float16), np.full(12, np.nan, np.float32), np.zeros(1, np.float16)
+    compiled.launch("small", 1, 1, [x, u, y, v])
+    assert y.tolist() == [0, 0, 0, 0, 2, 0, 0, x[2], 0, 0, 0, 0]
+    assert np.signbit(y).nonzero()[0].tolist() == [1, 6]
+    assert v == u > 0
+
+
 # --------------------------------------------------------------------------------- barriers and waits of the package
 
 FORWARD = {"dtypes": ("float16",), "gradient": False}
