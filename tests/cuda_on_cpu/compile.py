@@ -81,11 +81,16 @@ def _compiler() -> tuple[str, ...]:
     return ()
 
 
-def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
+def _run(*command: str, given: str | None = None) -> str:
+    done = subprocess.run(command, input=given, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(command)}:\n{done.stderr}")
     return done.stdout
+
+
+def preprocessed(code: str, *flags: str) -> str:
+    """What a compiler sees of a source: conditions are decided, macros expanded, comments gone."""
+    return _run(*_compiler(), "-E", "-x", "c++", *flags, "-", given=code)
 
 
 @functools.cache

@@ -81,6 +81,7 @@ class Machine:
         self.wrote_sync, self.read_sync = np.zeros(units, np.int32), np.zeros(units, np.int32)
         self.reader, self.read_at = np.full(units, -1, np.int32), np.full(units, -1, np.int32)
         self.more, self.others = np.zeros(units, bool), np.zeros(units, bool)
+        self.atomic_at = np.full(units, -1, np.int32)
         self.epoch, self.sync = 0, np.zeros(self.warp.max(initial=0) + 1, np.int32)
         self.copies: list[tuple] = []  # of cp.async, under way
         self.committed = np.zeros(n, np.int64)  # groups of them, of each thread
@@ -218,7 +219,8 @@ class Machine:
     def check_races(self, at: np.ndarray, nbytes: int, who: np.ndarray, write: bool, atomic: bool = False) -> None:
         """An error where two threads use the same bytes, one of them writes, and no barrier is between.
 
-        In a warp bar.warp.sync is enough. Reads and writes of one instruction by several threads count, too.
+        In a warp bar.warp.sync is enough. Reads and writes of one instruction by several threads count, too; atomics
+        against each other do not.
         """
         units = (at[:, None] + np.arange(0, max(nbytes, 2), 2)).ravel() >> 1 if nbytes > 2 else at >> 1
         who = np.repeat(who, nbytes // 2).astype(np.int32) if nbytes > 2 else who.astype(np.int32)
@@ -229,7 +231,8 @@ class Machine:
         wrote, here = self.wrote[units], self.wrote_at[units] == self.epoch
         clash = here & (wrote != who) & ((self.warp[wrote] != warp) | (self.wrote_sync[units] == sync))
         if atomic:
-            clash = np.zeros_like(clash)
+            clash &= self.atomic_at[units] != self.epoch
+            self.atomic_at[units] = self.epoch
         if clash.any():
             i = int(clash.argmax())
             self.fail(f"thread {self.thread[who[i]]} {'writes' if write else 'reads'} shared memory that thread "
@@ -239,7 +242,7 @@ class Machine:
             reader = self.reader[units]
             ordered = (self.warp[reader] == warp) & (self.read_sync[units] != sync)
             clash = read & (self.others[units] | ~(ordered | ((reader == who) & ~self.more[units])))
-            if clash.any() and not atomic:
+            if clash.any():
                 i = int(clash.argmax())
                 self.fail(f"thread {self.thread[who[i]]} writes shared memory that thread {self.thread[reader[i]]} "
                           "read, without a barrier between")  # fmt: skip

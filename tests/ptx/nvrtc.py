@@ -55,7 +55,8 @@ def version(cuda: int) -> tuple[int, int]:
 def stand_in(code: str, storage: str, architecture: str) -> str:
     """For which architecture to compile what is to run as PTX for "70", "75", "80" or "90".
 
-    Sources without special instructions are the same text from 75 on, and NVRTC made the same PTX of it: that for 90.
+    Sources without special instructions are the same text from 75 on (test_ptx.py holds that), and NVRTC made the same
+    PTX of it: that for 90.
     """
     own = len(SPECIAL.findall(kernels.HARDWARE.read_text("utf-8")))
     if architecture in ("70", "90") or (architecture, storage) == ("75", "half"):

@@ -7,6 +7,14 @@ from typing import Any
 import numpy as np
 
 F32, F64 = np.float32, np.float64
+MAGNITUDE, ONE, SMALLEST = np.uint32(0x7FFFFFFF), np.uint32(1), np.uint32(0x7FFFFF)  # the last: 2^-126, less one
+
+
+def flushed(x: np.ndarray) -> np.ndarray:
+    """.ftz: FP32 numbers below 2^-126, which are zeros of their sign."""
+    bits = x.view(np.uint32) & MAGNITUDE
+    bits -= ONE  # zeros are now the largest
+    return np.where(bits < SMALLEST, np.copysign(F32(0), x), x) if np.minimum.reduce(bits) < SMALLEST else x
 
 
 def divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:

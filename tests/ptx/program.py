@@ -26,9 +26,9 @@ LANES = 8192  # threads that run at once, in as many blocks as that makes
 
 
 @cache
-def module(code: str, storage: str, architecture: str) -> Module:
-    """The parsed PTX of a source file, for "70", "75", "80" or "90"."""
-    return parse(nvrtc.compiled(code, storage, nvrtc.stand_in(code, storage, architecture)).ptx)
+def module(code: str, storage: str, target: str) -> Module:
+    """The parsed PTX of a source file, compiled for sm_90, say, or compute_90."""
+    return parse(nvrtc.compiled(code, storage, target).ptx)
 
 
 measured: dict[str, Counter] = {}  # "kernel storage" -> what it has done since somebody cleared this
@@ -53,7 +53,8 @@ def installed(
         key = f"{self.options} {code}"
         if key not in programs:
             defines = dict(option[2:].split("=") for option in self.options if option.startswith("-D"))
-            programs[key] = Program(code, defines, architecture, measure)
+            own = nvrtc.stand_in(code, defines["STORAGE"], architecture)  # what others compile, too
+            programs[key] = Program(code, defines, f"compute_{architecture}" if faults else own, measure)
         return programs[key]
 
     with cuda_on_cpu.installed(), pytest.MonkeyPatch.context() as patch:
@@ -63,12 +64,12 @@ def installed(
 
 
 class Program:
-    """A translation unit of CUDA C, as NVRTC compiles it for an architecture, run by the interpreter."""
+    """A translation unit of CUDA C, as NVRTC compiles it for a target, run by the interpreter."""
 
-    def __init__(self, code: str, defines: Mapping[str, str], architecture: str, measure: bool) -> None:
+    def __init__(self, code: str, defines: Mapping[str, str], target: str, measure: bool) -> None:
         self.arguments = kernels.signatures(code, defines["STORAGE"])
         self.parameters = {name: found for name, (found, _) in declared_in(code, self.arguments).items()}
-        self.module = module(code, defines["STORAGE"], architecture)
+        self.module = module(code, defines["STORAGE"], target)
         self.storage = defines["STORAGE"]
         self.translated: dict[str, Translated] = {}
         self.bounds = nvrtc.largest_blocks(code, self.arguments)

@@ -1,15 +1,23 @@
 """The PTX that NVRTC makes of every kernel, run by the interpreter; and what the interpreter finds."""
 
 import pathlib
+import re
 from itertools import product
 
+import numpy as np
 import pytest
 
 import cuda_on_cpu
+import test_nvrtc
 from benchmarks import units
 from cuda_on_cpu import KernelError
+from cuda_on_cpu.compile import preprocessed
+from oracle import randn
 from ptx import costs, nvrtc, program, select
+from tinymp import Tensor, ops
 from tinymp.backend import kernels
+from tinymp.backend.histogram import exponents
+from twins import check_twin, on_device
 
 pytestmark = pytest.mark.cpu
 ARCHITECTURES = ("70", "75", "80", "90")
@@ -46,6 +54,27 @@ def expected(architecture: str) -> set[tuple[str, str]]:
         if name not in NEVER[storage] and not columns and not large and not (cores and architecture == "70"):
             found.add((name, storage))
     return found
+
+
+def seen(code: str, architecture: str) -> list[str]:
+    """What a compiler sees of a source, in parts, without the functions that nothing in it names."""
+    text = re.sub(r"(?m)^# .*\n|^\s*\n", "", preprocessed(code, f"-D__CUDA_ARCH__={architecture}0"))
+    parts = re.split(r"(?m)^(?=template|struct|(?<!>\n)__device__)", text)
+    named = [re.match(r"(?:template.*\n)?__device__[^(]*?(\w+)\(", part) for part in parts]
+    return [p for p, m in zip(parts, named) if m is None or len(re.findall(rf"\b{m[1]}\b", text)) > 1]
+
+
+def test_other_sources_are_the_same_text_from_75_on():
+    """So that their PTX for 90 stands for 75 and 80 as well."""
+    differ = set()
+    for path in test_nvrtc.FILES.values():
+        code = kernels.source(path)
+        assert set(re.findall(r"\b__(?:CUDA|NV)\w+", code)) == {"__CUDA_ARCH__"}  # all that is told apart by
+        first, *others = (seen(code, architecture) for architecture in ("75", "80", "90"))
+        if any(other != first for other in others):
+            differ.add(path.stem)
+        assert (nvrtc.stand_in(code, "float", "80") != "sm_90") == (path.stem in differ)
+    assert differ == {*select.SPECIAL, "units"}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -114,3 +143,120 @@ def test_a_missing_barrier_is_found(old, new):
         KernelError, match="kernel copy_4: thread 0 reads shared memory that thread 63 wrote, without a b"
     ):
         units_with(old, new)
+
+
+# ------------------------------------------------------------------------------------------- subnormal numbers
+
+SMALL = """
+extern "C" __global__ void small(const float* x, const half* u, float* y, half* v) {
+    float a = x[0], b = x[1], c = x[2];  // 1e-30, 1e-10, 1e-40
+    y[0] = a * b;
+    y[1] = -a * b;
+    y[2] = fmaf(1.5f, x[3], -x[3]);  // normal ones, whose difference is not
+    y[3] = c * 1e20f;
+    y[4] = c > 0.0f ? 1.0f : 2.0f;
+    y[5] = 2.0f * c - c;
+    y[6] = floorf(-c);
+    y[7] = c;
+    y[8] = a / 1e10f;
+    y[9] = x[4] * 1e-40f;
+    y[10] = expf(-90.0f * b * 1e10f);
+    y[11] = 1.5f * x[3] - x[3];
+    v[0] = round_to_half(widen(u[0]));
+}
+"""
+
+
+@pytest.mark.parametrize("architecture", ["70", "90"])
+def test_subnormal_numbers_are_zeros(tmp_path, architecture):
+    """Where the instruction says .ftz: not where they are only moved, and not FP16's."""
+    path = tmp_path / "small.cu"
+    path.write_text(SMALL)
+    compiled = program.Program(kernels.source(path), {"STORAGE": "float"}, f"compute_{architecture}", False)
+    x = np.array([1e-30, 1e-10, 1e-40, 2.0**-126, 1e20], np.float32)
+    u, y, v = np.array([6e-8], np.float16), np.full(12, np.nan, np.float32), np.zeros(1, np.float16)
+    compiled.launch("small", 1, 1, [x, u, y, v])
+    assert y.tolist() == [0, 0, 0, 0, 2, 0, 0, x[2], 0, 0, 0, 0]
+    assert np.signbit(y).nonzero()[0].tolist() == [1, 6]
+    assert v == u > 0
+
+
+# --------------------------------------------------------------------------------- barriers and waits of the package
+
+FORWARD = {"dtypes": ("float16",), "gradient": False}
+
+
+def convolution():  # 5 stages of the sum
+    check_twin(
+        lambda x, w: ops.conv2d(x, w, None, 1, 1), randn(8, 17, 3, 3), randn(16, 17, 3, 3), length=153, **FORWARD
+    )
+
+
+def attention():  # three tiles, backward as well
+    x = Tensor(on_device(randn(1, 130, 32).astype("float16"))).requires_grad_()
+    y = ops.scaled_dot_product_attention(x, x, x)
+    y.backward(y.data)
+
+
+def softmax():  # a block for a row
+    check_twin(lambda x: ops.softmax(x, -1), randn(2, 3000), length=3000, **FORWARD)
+
+
+def loss():
+    check_twin(ops.cross_entropy, randn(40, 5), np.arange(40) % 5, length=40, **FORWARD)
+
+
+def histogram():
+    assert exponents(on_device(randn(300).astype("float16"))).get().sum() == 300
+
+
+RUNS = {  # a test: its source, and the kernels of it that run (the others need not be compiled)
+    convolution: ("ops/conv.cu", {"arrange", "correlate_64x64"}),
+    attention: ("ops/attention.cu", {"attention_32", "attention_queries_32", "attention_keys_32"}),
+    softmax: ("ops/softmax.cu", {"softmax_forward"}),
+    loss: ("ops/loss.cu", {"cross_entropy_forward", "total_loss"}),
+    histogram: ("backend/histogram.cu", {"exponents"}),
+}
+DEFINED = re.compile(r'^extern "C" __global__ [^{]*?(\w+)\([^)]*\) \{(?:[^\n]*\}$|.*?^\}$)', re.M | re.S)
+BARRIER = "__syncthreads();"
+
+
+def run_alone(run, *faults):
+    source, needed = RUNS[run]
+    code = kernels.source(pathlib.Path(kernels.__file__).parents[1] / source)
+    others = [(m[0], "") for m in DEFINED.finditer(code) if m[1] not in needed]
+    assert all(code.count(old) == 1 for old, _ in (*faults, *others))
+    with program.installed("80", faults=(*others, *faults)):
+        run()
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_no_barrier_is_missing(run):
+    run_alone(run)
+
+
+READS, WRITES = "reads shared memory that .* wrote", "writes shared memory that .* read"
+
+
+@pytest.mark.parametrize(
+    ("run", "old", "new", "found"),
+    [
+        (convolution, BARRIER + "  // all copies of this step are there", "//", READS),
+        (convolution, "cp_async_wait<STAGES - 2>();", "", "got np.float64.nan."),  # what nobody wrote
+        (convolution, "cp_async_wait<STAGES - 2>();", "cp_async_wait<STAGES - 1>();", WRITES),  # the copy comes late
+        (convolution, "cp_async_commit();  // also", "if (s + 2 < steps) cp_async_commit(); //", "beyond tolerance"),
+        (convolution, BARRIER + "  // shared memory is free again", "", WRITES),
+        (convolution, BARRIER + "\n    if (p >= positions)", "if (p >= positions)", READS),
+        (attention, BARRIER + "  // all have read the keys", "//", WRITES),
+        (attention, BARRIER + "\n        float s[ROWS / 8][4] = {}, h", "float s[ROWS / 8][4] = {}, h", READS),
+        (attention, "__syncwarp();  // it may still be read from the last time", "", WRITES),
+        (attention, "});\n    __syncwarp();", "});", READS),
+        (softmax, "member(a, i);\n    " + BARRIER, "member(a, i);", READS),  # rows.cuh
+        (loss, BARRIER + "  // scratch may still be read from an earlier call\n    if (lane", "if (lane", WRITES),
+        (loss, "scratch[warp] = x;\n    " + BARRIER, "scratch[warp] = x;", READS),  # common.cuh
+        (histogram, "= 0;\n    " + BARRIER, "= 0;", "writes shared memory that .* wrote"),  # before the atomics
+    ],
+)
+def test_a_barrier_or_a_wait_less_is_found(run, old, new, found):
+    with pytest.raises((RuntimeError, AssertionError), match=found):
+        run_alone(run, (old, new))

@@ -24,6 +24,7 @@ REGISTER = re.compile(r"%[A-Za-z]\w*(?:\.[xyz])?")
 BINARY = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
 ENDS = ("bra", "ret", "bar", "trap")
 WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
+SMALL = ("add", "sub", "mul", "fma", "div", "rcp", "ex2", "cvt")  # may make a subnormal number of normal ones
 
 
 class BasicBlock:
@@ -130,6 +131,8 @@ class _Writer:
         self.known: set[str] = set()  # registers that are local variables by now
         self.written: list[str] = []
         self.constants: dict[Any, str] = {}
+        self.op: tuple[str, ...] = ()  # of the instruction that is being written
+        self.flushed: set[str] = set()  # variables that hold no subnormal FP32 numbers
 
     def local(self, register: str) -> str:
         """The register as a variable; read first, if it was not yet."""
@@ -147,13 +150,22 @@ class _Writer:
         if operand.startswith("%"):
             name = self.local(operand)
             have = "b32" if "." in operand else self.translated.kind_of(operand)
-            return _as(name, have, kind)
+            if kind != "f32" or "ftz" not in self.op or name in self.flushed:
+                return _as(name, have, kind)
+            if f"{name}_z" not in self.flushed:
+                self.lines.append(f"{name}_z = flushed({_as(name, have, kind)})")
+                self.flushed.add(f"{name}_z")
+            return f"{name}_z"
         symbols = self.translated.symbols
         if operand in symbols:
             return self.constant(symbols[operand][1], "u64" if kind.endswith("64") else "u32")
         if operand in self.translated.constants:
             return f"M.constant({operand!r})"
-        return self.constant(operand, kind)
+        name = self.constant(operand, kind)
+        return f"flushed({name})" if kind == "f32" and "ftz" in self.op and self.is_small(name) else name
+
+    def is_small(self, constant: str) -> bool:
+        return 0 < abs(self.names[constant][0]) < 2.0**-126
 
     def constant(self, text: Any, kind: str) -> str:
         """The name of an array of one number."""
@@ -175,6 +187,10 @@ class _Writer:
         if register.startswith("%temp") or register == "_":
             return
         name = register[1:]
+        self.flushed -= {name, f"{name}_z"}
+        if kind == "f32" and "ftz" in self.op:
+            self.flushed.add(name)
+            expression = f"flushed({expression})" if self.op[0] in SMALL else expression
         self.lines.append(f"{name} = {_as(expression, kind, self.translated.kind_of(register))}")
         self.known.add(name)
         if len(self.translated.used[register]) > 1 and name not in self.written:
@@ -233,7 +249,7 @@ def _parts(operand: str) -> list[str]:
 
 
 def _write(w: _Writer, i: Instruction) -> None:
-    op, o = i.op[0], i.operands
+    w.op, op, o = i.op, i.op[0], i.operands
     types = [t for t in i.op[1:] if t in DTYPES]
     kind = types[-1] if types else ""
     rounding = next((t for t in i.op if re.fullmatch(r"r[nzmp]i?", t)), "")
