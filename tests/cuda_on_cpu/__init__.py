@@ -21,7 +21,7 @@ def installed():
     from tinymp.backend import cublas, gpu, kernels
 
     from . import cublas as library
-    from . import stand_in
+    from . import device, stand_in
 
     # not `watch`'s list: what leaves it takes itself out
     touched = [m for name, m in sys.modules.items() if name.startswith("tinymp.") and name != "tinymp.tensor"]
@@ -34,6 +34,7 @@ def installed():
             gpu.require()
             yield cupy
         finally:
+            device.forget()
             for module, state in zip(touched, before):
                 _restore(module, state)
 

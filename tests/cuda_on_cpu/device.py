@@ -510,6 +510,13 @@ def _wander():
             chance.choice(ready)._next()
 
 
+def forget():
+    """Leave undone what is queued: it may be what a planted fault has left behind."""
+    for stream in _all_streams():
+        stream._queue.clear()
+        stream._done = stream._given
+
+
 def busy():
     """Whether any stream has something left to do."""
     return any(stream._queue for stream in _all_streams())
