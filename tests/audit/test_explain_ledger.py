@@ -93,6 +93,20 @@ def test_places_that_are_named_are_all_that_there_are(name):
             assert row.rounded <= row.elements * bool(sizes[0])
 
 
+def test_a_projection_is_one_place_more():
+    counts = []
+    for options in ({}, {"proj_size": 2}):
+        with mp.audit() as a:
+            mp.MIXED.cast(nn.LSTM(3, 4, **options))(half(5, 2, 3))[0].backward(
+                np.ones((5, 2, 2 if options else 4), "float16")
+            )
+        counts.append([len(row.roundings) for row in a.ledger.filter(op="lstm")])
+    assert explain("LSTM").note == explain("lstm_layer").note and "one place more" in explain("LSTM").note[0]
+    (forward, backward), (projected, back) = counts
+    assert projected == forward + 1
+    assert back == backward + 2  # and the gradient of W_hr
+
+
 def test_the_claims_about_places_are_of_ops_that_there_are():
     def classes(base=Op):
         for cls in base.__subclasses__():

@@ -490,7 +490,7 @@ class Rounded(NamedTuple):
 # Ops that round something else than each result forward and each gradient backward, at most once.
 ROUNDED: dict[str, Rounded] = {
     "lstm": Rounded(
-        ("the products of x with W_ih", "the state c", "h, and what W_hr makes of it", "the gates"),
+        ("the products of x with W_ih", "the state c", "h", "the gates"),
         ("the gradients at the gates",),
     ),
     "gru": Rounded(
@@ -583,6 +583,10 @@ NOTES |= dict.fromkeys(
     ("Sums and products between the gates are ops of their own, add, sub and mul, and each stores its result in FP16: "
      "the layer, which runs all steps as one op, rounds less.", ""),
 )  # fmt: skip
+NOTES |= dict.fromkeys(
+    ("lstm_layer", "LSTM"),
+    ("With proj_size the projected h is stored, too, and its gradients: one place more, forward and backward.", ""),
+)
 NOTES |= dict.fromkeys(
     ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not"),
     ("The result is true or false. But numbers that were rounded before may have become equal.",
