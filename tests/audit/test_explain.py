@@ -15,6 +15,7 @@ from tinymp.audit import ablate, topics
 from tinymp.audit.ablate import DECISIONS
 from tinymp.audit.audit import Audit
 from tinymp.audit.explain import _field, explain, names, ops_of, overview
+from tinymp.audit.ledger import COLUMNS
 from tinymp.autograd import Op
 from watching import watch
 
@@ -133,7 +134,7 @@ def test_names_are_found_however_they_are_written():
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("sofmax", "softmax"), ("los scaling", "loss scaling"), ("adm", "Adam"), ("pool", "max_pool2d"), ("cor", "cores")],
+    [("sofmax", "softmax"), ("los scaling", "loss scaling"), ("adm", "Adam"), ("pool", "pooling"), ("cor", "cores")],
 )
 def test_unknown_names_are_answered_with_what_is_like_them(name, near):
     with pytest.raises(ValueError, match=f"'{name}' is no op.*{near}"):
@@ -177,7 +178,9 @@ def test_text_refers_to_what_there_is():
         assert set(topic.decisions) <= {d.name for d in DECISIONS}
         for paper, cited in re.findall(r"(MPT|NVG)(.*?)(?=MPT|NVG|$)", topic.source):
             sections = set(re.findall(r"\d+(?:\.\d+)+", cited))
-            assert sections <= SECTIONS[paper] and (sections or name in ("stochastic rounding", "tf32")), name
+            assert sections <= SECTIONS[paper] and (
+                sections or name in ("stochastic rounding", "tf32", "determinism")
+            ), name
     assert {d for topic in known.values() for d in topic.decisions} == {d.name for d in DECISIONS}
     assert set(topics.NOTES) <= {*names()["op"], *names()["layer"]}
 
@@ -196,6 +199,8 @@ def audited():
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
+        x = ops.ones(1, 2, 2).half()
+        ops.scaled_dot_product_attention(x, x, x)
         with mp.use(mp.TF32):
             ops.ones(2, 2) @ ops.ones(2, 2)
     return a
@@ -261,3 +266,62 @@ def test_layers_find_their_ops():
         with watch(lambda phase, op, inputs, outputs, ran=ran: ran.append(type(op))):
             getattr(nn, name)(*arguments[name])(given)
         assert ops_of(getattr(nn, name))[0] in ran, name
+
+
+# A word, and what one of the first lines says.
+USUAL = {
+    "running variance": "running statistics", "running mean": "running statistics", "bn": "Normalise every channel",
+    "batchnorm": "Normalise every channel", "layernorm": "over its last axes", "normalization": "sums over a row",
+    "bias gradient": "bias gradients", "label smoothing": "spread over all classes",
+    "attention": "Scores, exponentials", "self-attention": "Scores, exponentials",
+    "transformer": "Scores, exponentials", "mha": "num_heads", "weight decay": "Weight decay", "l2": "Weight decay",
+    "regularisation": "Weight decay", "determinism": "bit for bit", "seed": "manual_seed",
+    "reproducibility": "bit for bit", "gpu": "On a GPU", "cuda": "CUDA kernel", "device": "On a GPU",
+    "sparse": "sparse=True", "embedding gradient": "sparse=True", "checkpoint": "mp.save", "resume": "mp.save",
+    "state_dict": "mp.save", "bf16": "BF16", "bfloat16": "BF16", "fp8": "FP8", "e4m3": "E4M3",
+    "fp16": "stored in FP16", "fp32": "FP32", "tf32": "TF32", "half precision": "stored in FP16",
+    "amp": "stored in FP16", "mantissa": "fraction", "gradient accumulation": "Each backward call",
+    "micro-batches": "Each backward call", "zero_grad": "zero_grad", "loss scale": "multiplied by S",
+    "scaler": "multiplied by S", "GradScaler": "multiplied by S", "unscale": "divided by S",
+    "learning rate": "The optimizer updates", "lr": "argument of SGD", "momentum": "Momentum",
+    "betas": "Adam's averages", "eps": "Small constants", "epsilon": "Small constants",
+    "nesterov": "Nesterov|argument of SGD", "warmup": "LinearLR", "overflow": "becomes infinite",
+    "underflow": "fewer bits", "nan": "becomes infinite", "skipped steps": "skips the step", "ulp": "rounded",
+    "rounding error": "rounded", "stochastic rounding": "at random", "master copy": "FP32 master",
+    "lost updates": "FP32 master", "tensor cores": "Tensor Cores", "multiple of 8": "Tensor Cores",
+    "split-k": "Tensor Cores", "accumulator": "adds up in FP32", "matmul": "matrix product|c = a b",
+    "convolution": "cross-correlation", "max pooling": "max|largest", "dense": "x W\\^T", "lstm": "LSTM",
+    "gru": "GRU", "recurrent": "each step", "rnn": "RNN", "dropout": "probability p", "relu": "max\\(input, 0\\)",
+    "swish": "input \\* sigmoid|x / \\(1|SiLU|silu", "cross entropy": "softmax\\(input\\)", "mse": "input - target",
+    "bce": "ln input", "ctc": "align", "kl divergence": "target", "clip": "clip|limit|min",
+    "gradient clipping": "clipped in FP32", "exploding gradients": "clipped in FP32",
+    "distributed": "several processes|processes'", "ddp": "processes'", "exchange": "between processes",
+    "chunk": "products|chunks", "rounding": "rounded", "only": "names of the ops", "norm": r"\|input\|\^p",
+    "storage": "stored", "zero": "became 0", "subnormal": "fewer bits", "infinite": "finite and are not now",
+    "largest": "largest magnitude", "accumulated": "computes and sums", "caller": "Place", "roundings": "per line",
+    "lost": "would not have moved", "lengths": "multiple of 8", "shadow": "in ulps", "histograms": "exponents",
+    "ledger": "every op at every", "ratio": "roles", "stride": "argument of .*conv|argument of avg_pool2d",
+    "padding": "argument of", "dilation": "argument of", "reduction": "Sums and means|argument of",
+    "ignore_index": "ignore_index", "num_heads": "num_heads", "weights": "FP32 master", "max_norm": "clipped in FP32",
+    "growth_interval": "growth_interval", "elementwise": "Element by element",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("word", USUAL)
+def test_usual_words_find_what_concerns_them(word):
+    first = " ".join(" ".join(str(explain(word)).splitlines()[:10]).split())
+    assert re.search(USUAL[word], first), first
+
+
+def test_every_argument_and_statistic_is_found():
+    arguments = {
+        p.name
+        for module in (ops, nn, optim)
+        for thing in (getattr(module, name, None) for found in names().values() for name in found)
+        for p in (inspect.signature(thing).parameters.values() if callable(thing) else ())
+        if not p.name.startswith("_") and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    }
+    instruments = {"ledger", "histograms", "updates", "scale", "bytes", "products", "shadow"}
+    for name in arguments | set(COLUMNS) | instruments | {field.name for field in fields(mp.Policy)}:
+        assert explain(name).read, name
+    assert len(arguments) > 200

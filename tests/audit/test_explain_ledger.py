@@ -16,7 +16,7 @@ from tinymp import nn, ops, optim
 from tinymp.audit import topics
 from tinymp.audit.explain import explain, names, ops_of
 from tinymp.autograd import Op
-from tinymp.precision import LOSS, MOVEMENT
+from tinymp.precision import LOSS, MOVEMENT, may_fuse
 from tinymp.sparse import joined
 from watching import watch
 
@@ -91,6 +91,20 @@ def test_places_that_are_named_are_all_that_there_are(name):
             assert {*sizes[1]} <= {r.elements for r in row.roundings.values()}
         else:
             assert row.rounded <= row.elements * bool(sizes[0])
+
+
+def test_a_projection_is_one_place_more():
+    counts = []
+    for options in ({}, {"proj_size": 2}):
+        with mp.audit() as a:
+            mp.MIXED.cast(nn.LSTM(3, 4, **options))(half(5, 2, 3))[0].backward(
+                np.ones((5, 2, 2 if options else 4), "float16")
+            )
+        counts.append([len(row.roundings) for row in a.ledger.filter(op="lstm")])
+    assert explain("LSTM").note == explain("lstm_layer").note and "one place more" in explain("LSTM").note[0]
+    (forward, backward), (projected, back) = counts
+    assert projected == forward + 1
+    assert back == backward + 2  # and the gradient of W_hr
 
 
 def test_the_claims_about_places_are_of_ops_that_there_are():
@@ -205,6 +219,23 @@ def nearest(x):
     return np.float32(mp.tensor(x).half().item())
 
 
+def bf16(x):
+    bits = np.float32(x).view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16 << 16).view(np.float32)
+
+
+def several():
+    """The dtypes of a gradient after one backward call and after two."""
+    w, dtypes = mp.MIXED.cast(nn.Parameter([1.0])), []
+    with mp.audit() as a:
+        for _ in range(2):
+            ops.sum(ops.mul(w, w)).backward()
+            dtypes.append(w.grad.dtype)
+    (row,) = a.ledger.filter(op="sum of gradients")
+    assert (row.rounded, row.written) == (2, "float16")  # each call's own, and not what they leave together
+    return dtypes
+
+
 def of_optimizer(i):
     return [a for state in training()[2][i].state.values() for a in state.values() if isinstance(a, np.ndarray)]
 
@@ -219,6 +250,41 @@ CHECKS = {  # the beginning of each sentence, and what of a run shows it
     "With FP32 storage nothing breaks": lambda: mp.MIXED.cast(ops.zeros(9)).nbytes * 2 == ops.zeros(9).nbytes,
     "FP16 has 11 significant bits and 40": lambda: (
         HALF.nmant + 1 == 11 and HALF.maxexp - np.log2(float(HALF.smallest_subnormal)) == 40
+    ),
+    "A format divides its bits": lambda: (
+        (HALF.nexp, HALF.nmant) == (5, 10) and all(1 + e + m == n for e, m, n in [(8, 7, 16), (4, 3, 8), (5, 2, 8)])
+    ),
+    "FP16 lies between 2^-24 and 65,504": lambda: (TINY, ENDS) == (2.0**-24, 65504) and nearest(2.0**-25) == 0,
+    "BF16 has FP32's range and needs none": lambda: (
+        np.finfo(np.float32).nexp == 8 and bf16(1 + 2.0**-8 - 2.0**-20) == 1 < bf16(1 + 2.0**-8 + 2.0**-20)
+    ),
+    "E4M3 ends at 448": lambda: (2 - 2 * 2.0**-3) * 2.0**8 == 448 and (2 - 2.0**-2) * 2.0**15 == 57344,
+    "Weight decay reads the FP32 master.": lambda: holds("read", "float32", of=rows(op="sgd")),
+    "SGD, Adam, Adagrad and RMSprop add": lambda: holds("computed", "float32", of=rows(phase="update")),
+    "A step takes lr times weight_decay": lambda: example("weight decay").filter(op="sub", written="float16"),
+    "Each backward call leaves a gradient": lambda: several() == [np.float16, np.float32],
+    "Summed in FP16, the gradient of a small": lambda: nearest(2048 + 1) == 2048,
+    "On a GPU an op runs as a CUDA kernel": lambda: (
+        may_fuse(np.dtype("float16"))
+        and each_once(kind="POINTWISE")
+        and holds("computed", "float32", of=rows(op="linear"))
+    ),
+    "Sums may be in another order there": lambda: np.finfo(np.float32).smallest_normal == 2.0**-126,
+    "In FP32, too, a sum in another order": lambda: holds(
+        "computed", "float32", of=example("determinism").filter(op="add")
+    ),
+    "mp.save keeps the FP32 masters": lambda: (
+        {str(x.dtype) for x in training()[1].state_dict().values()} == {"float32", "int64"}
+    ),
+    "A checkpoint of FP16 copies has": lambda: rows(op="sgd", written="float32 master, float16 copy"),
+    "Scores, exponentials and their sums": lambda: (
+        {row.accumulated for row in run("scaled_dot_product_attention")[0]} == {"float32"}
+    ),
+    "The softmax weights are rounded": lambda: topics.ROUNDED["scaled_dot_product_attention"].backward[0] == "p again",
+    "With FP16 sums the weights": lambda: sums_in("float16", "attention", "scaled_dot_product_attention"),
+    "With sparse=True the gradient": lambda: (
+        holds("accumulated", "float32", of=example("sparse gradients").filter(op="embedding", phase="backward"))
+        and [r.rounded for r in example("sparse gradients").filter(op="embedding", phase="backward")] == [2 * 4]
     ),
     "A value is computed in FP32 and rounded once": lambda: (
         each_once() and [row.rounded for row in example("rounding").filter(op="add")] == [1]

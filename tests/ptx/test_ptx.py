@@ -15,7 +15,7 @@ from cuda_on_cpu.compile import preprocessed
 from oracle import randn
 from ptx import costs, nvrtc, program, select
 from tinymp import Tensor, ops
-from tinymp.backend import kernels
+from tinymp.backend import gpu, kernels
 from tinymp.backend.histogram import exponents
 from twins import check_twin, on_device
 

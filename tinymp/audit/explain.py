@@ -10,8 +10,9 @@ import dis
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from types import CodeType, FunctionType, ModuleType
@@ -23,8 +24,14 @@ from ..optim import multi_tensor
 from ..precision import DOT, KINDS, LOSS, MIXED, MOVEMENT, POINTWISE, POLICIES, REDUCTION, UPDATE, Kind, Policy
 from .ablate import DECISIONS, Decision
 from .audit import Audit
+from .bytes import ByteLedger
+from .ledger import Rounding, Row
 from .numbers import many
-from .topics import NOTES, ROUNDED, TOPICS, WORDS, Topic
+from .products import Product
+from .scales import Cause
+from .shadow import ShadowRow
+from .topics import NOTES, ROUNDED, SYNONYMS, TOPICS, WORDS, Topic
+from .updates import Updates
 
 ROOT = Path(precision.__file__).parent.parent
 GATES = (precision.widen, precision.store, precision.gemm, precision.reduce)
@@ -91,29 +98,27 @@ class Explanation:
 
 
 def explain(name: str) -> Explanation:
-    """What rule of precision stands behind an op, layer, optimizer, policy, gate, kind, decision or topic.
+    """What rule of precision stands behind an op, layer, optimizer, policy, gate, kind, decision or topic; what a field
+    of a policy, a statistic of the audit or an argument means. All by their names or a usual word.
 
     Upper and lower case, spaces, hyphens, underscores and a plural's s do not matter: "batch norm" is "batch_norm".
-    If several things have the name, the op comes first. ValueError for an unknown name, with similar ones.
+    If several things have the name, the op comes first. ValueError for an unknown name, with the nearest ones.
     """
-    known: dict[str, tuple[str, str, Any]] = {}
-    for entry in _entries():
-        known.setdefault(_key(entry[0]), entry)
-    if (key := _key(name)) not in known:
-        near = [k for k in known if len(key) > 2 and key in k] + difflib.get_close_matches(key, known, 4, 0.7)
-        like = list(dict.fromkeys(known[k][0] for k in near))[:4]
+    known, key = _known(), _key(name)
+    entry = known.get(key) or known.get(_singular(key))
+    if entry is None:
+        like = list(dict.fromkeys(known[k][0] for k in _near(key, [_key(word) for word in name.split()], list(known))))
         hint = f"did you mean {', '.join(like)}?" if like else f"topics: {', '.join(TOPICS)}"
-        raise ValueError(f"explain: {name!r} is no op, layer, optimizer, policy or topic; {hint}")
-    found, what, thing = known[key]
-    return _EXPLAIN.get(what, _explain_topic)(found, what, thing)
+        raise ValueError(f"explain: {name!r} is no op, layer, optimizer, policy, option or topic; {hint}")
+    return _EXPLAIN.get(entry[1], _explain_topic)(*entry)
 
 
 def names() -> dict[str, list[str]]:
     """Everything that can be explained, by what it is: {"op": ["softmax", ...], ...}."""
     out: dict[str, list[str]] = {}
     for name, what, _ in _entries():
-        if what != "alias":
-            out.setdefault(what, []).append(name)
+        if what != "alias" and name not in out.setdefault(what, []):
+            out[what].append(name)
     return out
 
 
@@ -130,7 +135,26 @@ def overview() -> str:
 
 
 def _key(name: str) -> str:
-    return re.sub(r"^\w*\.?(nn|ops|optim)\.|[\s_-]|(?<!s)s\s*$", "", name.lower())
+    return re.sub(r"^\w*\.?(nn|ops|optim)\.|[\s_-]", "", name.lower())
+
+
+def _singular(key: str) -> str:
+    return re.sub(r"(?<!s)s$", "", key)
+
+
+@cache
+def _known() -> dict[str, tuple[str, str, Any]]:
+    """All entries by their keys: by the names as they are ("zero", a statistic), then as singulars (the op "zeros")."""
+    entries = list(_entries())
+    found = {_key(entry[0]): entry for entry in reversed(entries)}
+    return {_singular(key): entry for key, entry in reversed(found.items())} | found
+
+
+def _near(key: str, words: list[str], known: list[str]) -> list[str]:
+    """At most four of the known keys: those that hold this one, those that are like it, those of its words."""
+    held = [k for k in known if len(key) > 2 and key in k]
+    alike = [k for word in (key, *words) for k in difflib.get_close_matches(word, known, 3, 0.7)]
+    return list(dict.fromkeys([*alike[:2], *held, *alike]))[:4]
 
 
 def _public(module: ModuleType) -> dict[str, Any]:
@@ -153,8 +177,36 @@ def _entries() -> Iterator[tuple[str, str, Any]]:
     yield from ((name, "optimizer", cls) for name, cls in _public(optim).items() if _is(cls, optim.Optimizer))
     yield from ((name, "tool", thing) for name, thing in _public(optim).items() if not _is(thing, optim.Optimizer))
     yield from ((gate.__name__, "gate", gate) for gate in GATES)
-    yield from ((word, "alias", topic) for word, topic in WORDS.items())
+    yield from ((field.name, "field", Policy) for field in fields(Policy) if field.name != "name")
+    yield from ((word, "alias", name) for word, name in (WORDS | SYNONYMS).items())
     yield from ((word, "alias", name) for name, topic in TOPICS.items() for word in topic.decisions)
+    yield from ((name, "statistic", table) for table in STATISTICS for name in _documented(table))
+    yield from ((name, "option", owners) for name, owners in _options().items())
+
+
+STATISTICS = {  # whose docstrings say what is counted: the instruments and their rows, and the topic behind each
+    Audit: "gates", Rounding: "rounding", Row: "rounding", Updates: "master weights", Cause: "loss scaling",
+    ByteLedger: "storage", Product: "tensor cores", ShadowRow: "rounding",
+}  # fmt: skip
+
+
+def _documented(cls: type) -> dict[str, str]:
+    """What a class says of each of its properties, and of the names that its docstring lists."""
+    listed = re.findall(r"^(\w+(?:, (?:\w+|\.\.\.))*)  +(.*?)(?=^\S|^$|\Z)", inspect.getdoc(cls) or "", re.M | re.S)
+    properties = {name: p.__doc__ for name, p in vars(cls).items() if isinstance(p, property) and p.__doc__}
+    said = properties | {name: text for names, text in listed for name in names.split(", ")}
+    return {name: " ".join(text.split()) for name, text in said.items() if name[0] not in "._"}
+
+
+def _options() -> dict[str, dict[str, Any]]:
+    """The arguments of all ops, layers, optimizers and tools, by name: {"eps": {"batch_norm": ops.batch_norm, ...}}."""
+    found: dict[str, dict[str, Any]] = {}
+    for module, name, thing in ((m, *item) for m in (ops, nn, optim) for item in _public(m).items()):
+        for p in inspect.signature(thing).parameters.values():
+            called = isinstance(thing, FunctionType) or module is not ops  # ops offers a few classes of results
+            if called and not p.name.startswith("_") and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                found.setdefault(p.name, {})[name] = thing
+    return found
 
 
 def _is(thing: Any, base: type) -> bool:
@@ -199,14 +251,44 @@ def _explain_policy(name: str, what: str, thing: Policy) -> Explanation:
 def _explain_topic(name: str, what: str, thing: Any) -> Explanation:
     """A topic, or something explained by its topic: a gate, a kind of arithmetic, a tool of tinymp.optim."""
     if what == "alias":
-        return explain(thing)
+        return _explain_topic(thing, "topic", thing) if thing in TOPICS else explain(thing)
     topic = WORDS.get(name)
     if callable(thing):
         return _made(name, what, topic, _paragraph(thing), [thing])
     return _made(name, what, topic, "", [], next((k for k in KINDS if WORDS[k.name] == topic), None))
 
 
-_EXPLAIN = {
+def _explain_field(name: str, what: str, thing: type) -> Explanation:
+    """A field of a policy, or a statistic of the audit: what the docstring of its class says."""
+    said = _documented(thing)[name]
+    if thing is Policy:
+        default = getattr(MIXED, name)
+        with_others = [f"{p.name} {getattr(p, name)}" for p in POLICIES.values() if getattr(p, name) != default]
+        others = f"; {', '.join(with_others)}" if with_others else ""
+        return _made(name, "field of a policy", WORDS[name], f"{said}\nIn MIXED {default}{others}.", [Policy])
+    return _made(name, f"statistic ({thing.__name__})", STATISTICS[thing], said, [thing])
+
+
+def _explain_option(name: str, what: str, owners: dict[str, Any]) -> Explanation:
+    """An argument: what takes it, what their docstrings say of it, and the rule behind the first of them."""
+    few = ", ".join(list(owners)[:8]) + (f" and {len(owners) - 8} others" if len(owners) > 8 else "")
+    said = {s: None for thing in owners.values() for s in _sentences(thing) if re.search(rf"\b{name}\b", s)}
+    first = next(iter(owners))
+    behind = explain(first)
+    e = _made(name, what, None, "\n".join([f"An argument of {few}.", *list(said)[:3]]), [*owners.values()][:3])
+    return replace(e, topic=behind.topic, measure=behind.measure, see=(first, *behind.see))
+
+
+def _sentences(thing: Any) -> list[str]:
+    """Those of a docstring."""
+    text = " ".join((inspect.getdoc(thing) or "").split())
+    return re.split(r"(?<=[.;]) +(?=[A-Za-z`])", text)
+
+
+_EXPLAIN: dict[str, Callable[[str, str, Any], Explanation]] = {
+    "field": _explain_field,
+    "statistic": _explain_field,
+    "option": _explain_option,
     "op": _explain_code,
     "layer": _explain_code,
     "optimizer": _explain_optimizer,

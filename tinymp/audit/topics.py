@@ -44,8 +44,32 @@ TOPICS: dict[str, Topic] = {
         read=("precision.Policy", "precision.Policy.cast", "precision.store"),
         measure=("bytes",),
         decisions=("fp32", "everything"),
-        words=("MIXED", "widen", "fp16", "half", "memory", "amp", "autocast", "mixed precision"),
-        see=("rounding", "overflow", "subnormals", "master weights", "accumulation"),
+        words=(
+            *("MIXED", "widen", "fp16", "float16", "half", "memory", "amp", "autocast", "mixed precision"),
+            *("activations", "gradients", "half precision"),
+        ),
+        see=("formats", "rounding", "overflow", "subnormals", "master weights", "accumulation"),
+    ),
+    "formats": Topic(
+        "A format divides its bits between exponent and fraction: FP16 5 and 10, BF16 8 and 7, FP8 4 and 3 (E4M3) or 5 "
+        "and 2 (E5M2), FP32 8 and 23. The first give range, the second resolution.",
+        "arXiv 1905.12322 (BF16) and 2209.05433 (FP8), NVG 2.1",
+        "FP16 lies between 2^-24 and 65,504, and gradients below it are zero: hence the loss scale. BF16 has FP32's "
+        "range and needs none, but it rounds to 8 significant bits instead of 11: beside 1 all below 2^-8 is lost, so "
+        "that FP32 masters and sums matter more. E4M3 ends at 448 and E5M2 at 57,344: FP8 needs a scale for every "
+        "tensor.",
+        ">>> x = np.array([1 + 2.0**-7, 1 + 2.0**-9, 2.0**-100], np.float32)\n"
+        ">>> bf16 = (x.view(np.uint32) + 0x8000 >> 16 << 16).view(np.float32)  # the upper half of an FP32 number\n"
+        ">>> (bf16 == x).tolist(), (np.float32(mp.tensor(x).half().data) == x).tolist()\n"
+        "([True, False, True], [True, True, False])",
+        read=("dtypes.require_fit", "precision.store"),
+        measure=("histograms",),
+        words=(
+            "operands",
+            *("bf16", "bfloat16", "fp8", "float8", "e4m3", "e5m2", "exponent", "mantissa", "fraction", "resolution"),
+            *("significant bits", "range", "dynamic range", "number formats", "dtype", "fp64"),
+        ),
+        see=("storage", "loss scaling", "master weights", "tf32"),
     ),
     "rounding": Topic(
         "A value is computed in FP32 and rounded once, to the nearest FP16 number, ties to even, when it is stored.",
@@ -56,7 +80,7 @@ TOPICS: dict[str, Topic] = {
         read=("precision.store", "precision.to_dtype"),
         measure=("ledger.sorted_by('rounded')", "shadow"),
         decisions=("rounding-to-nearest",),
-        words=("store", "cast"),
+        words=("store", "cast", "ulp", "ties to even", "spacing", "precision loss", "rounding error"),
         see=("stochastic rounding", "subnormals", "overflow"),
     ),
     "stochastic rounding": Topic(
@@ -82,7 +106,7 @@ TOPICS: dict[str, Topic] = {
         ">>> ops.exp(mp.tensor([11.0, 12.0]).half()).tolist()\n[59872.0, inf]",
         read=("precision.store", "dtypes.require_fit", "optim.scaler.LossScaler.step"),
         measure=("ledger.sorted_by('infinite')", "scale"),
-        words=("infinity", "inf", "nan", "StepResult"),
+        words=("infinity", "inf", "nan", "StepResult", "skipped steps", "diverge"),
         see=("loss scaling", "softmax"),
     ),
     "subnormals": Topic(
@@ -94,7 +118,7 @@ TOPICS: dict[str, Topic] = {
         read=("precision.store", "audit.ledger.Rounding"),
         measure=("ledger.sorted_by('subnormal')", "histograms"),
         decisions=("loss-scaling",),
-        words=("underflow", "denormals"),
+        words=("subnormal", "underflow", "denormals", "flush to zero", "vanishing gradients"),
         see=("loss scaling", "rounding"),
     ),
     "master weights": Topic(
@@ -109,8 +133,43 @@ TOPICS: dict[str, Topic] = {
         read=("optim.optimizer.Optimizer._update_one", "parameter.Parameter.write"),
         measure=("updates",),
         decisions=("master",),
-        words=("UPDATE", "master", "master copy", "weights", "Parameter"),
-        see=("optimizer state", "rounding"),
+        words=("UPDATE", "master", "master copy", "weights", "Parameter", "lost updates", "optimizer", "learning rate"),
+        see=("weight decay", "optimizer state", "checkpoints", "rounding"),
+    ),
+    "weight decay": Topic(
+        "Weight decay reads the FP32 master. SGD, Adam, Adagrad and RMSprop add it to the unscaled gradient, AdamW "
+        "shrinks the master itself; both in FP32.",
+        "MPT 3.1 and 3.2 (weights are updated in FP32, from unscaled gradients)",
+        "A step takes lr times weight_decay of a weight: of an FP16 weight alone, less than 1/4096 of it takes "
+        "nothing. Added to gradients that are still scaled it would be S times too weak.",
+        ">>> w = mp.tensor(1.0).half()\n>>> (w - 0.1 * 1e-4 * w).item(), 1 - 0.1 * 1e-4\n(1.0, 0.99999)",
+        read=("optim.rules.SGD.update", "optim.rules.Adam.update"),
+        measure=("updates", "ledger.filter(phase='update')"),
+        decisions=("master",),
+        words=("weight_decay", "l2", "l2 penalty", "regularisation", "regularization"),
+        see=("master weights", "loss scaling"),
+    ),
+    "gradient accumulation": Topic(
+        "Each backward call leaves a gradient in FP16; from the second on, `grad` is the FP32 sum of what the calls "
+        "left, which is not rounded again. All calls carry one loss scale; step, update and zero_grad come behind the "
+        "last.",
+        "MPT 3.3 (large sums in FP32)",
+        "Summed in FP16, the gradient of a small part of the batch would vanish beside the sum of the others: beside "
+        "2048, 1 does.",
+        ">>> w = mp.MIXED.cast(nn.Parameter([1.0]))\n"
+        ">>> for x in (2048.0, 1.0):\n...     ops.sum(w.float() * x).backward()\n"
+        ">>> w.grad.dtype.name, w.grad.item()\n('float32', 2049.0)",
+        read=("autograd.Backward.deposit", "precision.accumulate"),
+        measure=("histograms", "bytes"),
+        words=(
+            "accumulate gradients",
+            "micro-batches",
+            "several backward calls",
+            "zero_grad",
+            "batch size",
+            "backward",
+        ),
+        see=("reductions", "loss scaling"),
     ),
     "loss scaling": Topic(
         "The loss is multiplied by S before backward, and weight gradients are divided by S in FP32 before anything "
@@ -124,7 +183,7 @@ TOPICS: dict[str, Topic] = {
         decisions=("loss-scaling",),
         words=(
             *("scaling", "dynamic loss scaling", "GradScaler", "LossScaler", "NoLossScaler", "StaticLossScaler"),
-            *("DynamicLossScaler", "ObservedLossScaler"),
+            *("DynamicLossScaler", "ObservedLossScaler", "loss scale", "scaler", "unscale_"),
         ),
         see=("subnormals", "overflow", "gradient clipping"),
     ),
@@ -137,7 +196,7 @@ TOPICS: dict[str, Topic] = {
         read=("precision.gemm", "backend.cpu.matmul_fp16"),
         measure=("ledger.filter(kind='DOT')", "shadow"),
         decisions=("accumulator-4", "accumulator-32", "accumulator-256"),
-        words=("DOT", "gemm", "accumulate", "chunk", "accumulator", "dot product"),
+        words=("DOT", "gemm", "accumulate", "chunk", "accumulator", "dot product", "matrix multiplication"),
         see=("reductions", "tensor cores"),
     ),
     "tensor cores": Topic(
@@ -150,8 +209,48 @@ TOPICS: dict[str, Topic] = {
         read=("precision.gemm", "backend.cublas.gemm"),
         measure=("products",),
         decisions=("split-k",),
-        words=("split", "aligned", "promote", "operands"),
-        see=("accumulation", "tf32"),
+        words=("split", "aligned", "promote", "padding to 8", "multiple of 8", "alignment", "cublas", "speed"),
+        see=("accumulation", "tf32", "gpu"),
+    ),
+    "gpu": Topic(
+        "On a GPU an op runs as a CUDA kernel where it has one: widened, computed and summed in FP32 registers, "
+        "stored with one rounding to nearest, as its definition does on a CPU. While an audit listens, the definition "
+        "runs.",
+        "NVG 2.2 and 2.3.1",
+        "Sums may be in another order there, so that results differ by FP32's own rounding; below 2^-126 FP32 numbers "
+        "are zero in kernels.",
+        ">>> from tinymp.precision import may_fuse\n"
+        ">>> may_fuse(np.dtype('float16'))\nTrue\n"
+        ">>> with mp.use(mp.FP16_REDUCTIONS):\n...     may_fuse(np.dtype('float16'))  # the definition decides\nFalse",
+        read=("precision.may_fuse", "backend.cublas.gemm"),
+        measure=("products",),
+        words=("cuda", "kernel", "device", "cupy", "twin", "cuda graph", "capture"),
+        see=("tensor cores", "determinism"),
+    ),
+    "determinism": Topic(
+        "Two runs on a CPU agree bit for bit: sums are made in an order that depends on shape and layout alone, "
+        "gradients of several uses are added in a fixed order, and mp.manual_seed sets what is random.",
+        "tinymp's own: neither MPT nor NVG speaks of it",
+        "In FP32, too, a sum in another order is another number; two policies could not be told from two runs.",
+        ">>> a, b, c = (mp.tensor(v) for v in (1e8, -1e8, 1.0))\n>>> ((a + b) + c).item(), (a + (b + c)).item()\n"
+        "(1.0, 0.0)",
+        read=("precision.reduce", "autograd.Backward.propagate"),
+        measure=("shadow",),
+        words=("reproducibility", "seed", "manual_seed", "random numbers", "bit for bit", "order of sums"),
+        see=("reductions", "stochastic rounding", "checkpoints"),
+    ),
+    "checkpoints": Topic(
+        "mp.save keeps the FP32 masters, unrounded; the FP16 copies are made from them when it is loaded. With them "
+        "go the optimizer's state, the loss scale and the random generators, so that a run goes on as if never "
+        "stopped.",
+        "MPT 3.1 (the master is the weight)",
+        "A checkpoint of FP16 copies has forgotten every update that was too small to be seen yet.",
+        ">>> w = mp.MIXED.cast(nn.Linear(1, 1))\n>>> {name: x.dtype.name for name, x in w.state_dict().items()}\n"
+        "{'weight': 'float32', 'bias': 'float32'}",
+        read=("checkpoint.save", "checkpoint.load", "nn.Module.state_dict"),
+        measure=("bytes",),
+        words=("checkpoint", "save", "load", "resume", "state_dict", "safetensors", "checkpointer"),
+        see=("master weights", "determinism", "loss scaling"),
     ),
     "tf32": Topic(
         "FP32 operands are never rounded to TF32's 11 significant bits unless the policy TF32 says so.",
@@ -165,8 +264,8 @@ TOPICS: dict[str, Topic] = {
         see=("accumulation", "tensor cores"),
     ),
     "reductions": Topic(
-        "Sums and means over FP16 tensors are carried in FP32, and so are sums of several processes' gradients, unless "
-        "the policy's `exchange` says FP16.",
+        "Sums and means over FP16 tensors, bias gradients among them, are carried in FP32, and so are sums of several "
+        "processes' gradients, unless the policy's `exchange` says FP16.",
         without="10,000 values of 0.1 summed in FP16 stall at 256: there the numbers lie 0.25 apart, and 0.1 is less "
         "than half of it. Bias gradients are sums of that kind.",
         example=">>> x = mp.tensor(np.full(10_000, 0.1)).half()\n>>> x.sum().item()\n1000.0\n"
@@ -174,7 +273,10 @@ TOPICS: dict[str, Topic] = {
         read=("precision.reduce", "backend.cpu.reduce_fp16"),
         measure=("ledger.filter(kind='REDUCTION')", "shadow"),
         decisions=("reductions",),
-        words=("REDUCTION", "reduce", "sums", "exchange", "all_reduce"),
+        words=(
+            *("REDUCTION", "reduce", "sums", "exchange", "all_reduce", "bias gradient", "average"),
+            *("parallel", "several processes", "distributed", "mpi", "nccl", "ddp"),
+        ),
         see=("accumulation", "batch norm", "softmax"),
     ),
     "batch norm": Topic(
@@ -190,7 +292,10 @@ TOPICS: dict[str, Topic] = {
         read=("ops.norm.BatchNorm.forward", "ops.norm.Running.update", "parameter.storage_of"),
         measure=("ledger.filter(op='norm')", "shadow"),
         decisions=("batch-norm-statistics", "batch-norm-parameters"),
-        words=("BatchNorm", "FixedNorm", "statistics"),
+        words=(
+            *("BatchNorm", "FixedNorm", "statistics", "running statistics", "running mean", "running variance"),
+            *("variance", "evaluation mode"),
+        ),
         see=("layer norm", "reductions"),
     ),
     "layer norm": Topic(
@@ -206,7 +311,17 @@ TOPICS: dict[str, Topic] = {
         read=("ops.norm.LayerNorm.forward", "parameter.storage_of"),
         measure=("ledger.filter(op='layer_norm')", "shadow"),
         decisions=("batch-norm-parameters",),
-        words=("norm", "normalisation", "LayerNorm", "GroupNorm", "RMSNorm", "LocalResponseNorm", "Normalize"),
+        words=(
+            "norm",
+            "normalisation",
+            "normalization",
+            "LayerNorm",
+            "GroupNorm",
+            "RMSNorm",
+            "LocalResponseNorm",
+            "Normalize",
+            "ln",
+        ),
         see=("batch norm", "reductions"),
     ),
     "softmax": Topic(
@@ -218,8 +333,22 @@ TOPICS: dict[str, Topic] = {
         read=("ops.softmax.Softmax.forward", "ops.softmax.LogSoftmax.forward"),
         measure=("ledger.filter(op='softmax')", "shadow"),
         decisions=("softmax",),
-        words=("Softmax", "LogSoftmax", "LogSumExp"),
-        see=("losses", "reductions", "overflow"),
+        words=("Softmax", "LogSoftmax", "LogSumExp", "logits", "probabilities"),
+        see=("attention", "losses", "reductions", "overflow"),
+    ),
+    "attention": Topic(
+        "Scores, exponentials and their sums stay in FP32 accumulators. The softmax weights are rounded for their "
+        "product with the values, and never stored for backward, which computes them again.",
+        "MPT 3.3, NVG 2.3.1",
+        "A weight below 2^-25 becomes 0, and so do the gradients at the scores, which are small wherever the weight "
+        "is. With FP16 sums the weights of 4096 equal keys add up to 2.",
+        ">>> q, k, v = ops.zeros(1, 8).half(), ops.zeros(4096, 8).half(), ops.ones(4096, 8).half()\n"
+        ">>> ops.scaled_dot_product_attention(q, k, v)[0, 0].item()\n1.0\n"
+        ">>> with mp.use(mp.FP16_REDUCTIONS):\n...     ops.scaled_dot_product_attention(q, k, v)[0, 0].item()\n2.0",
+        read=("ops.attention.Attention.forward", "ops.attention.Attention.backward"),
+        measure=("ledger.filter(op='scaled_dot_product_attention')", "shadow"),
+        words=("Attention", "self attention", "scores", "qkv", "transformer", "multi-head attention"),
+        see=("softmax", "accumulation"),
     ),
     "losses": Topic(
         "Losses read FP16, compute and sum in FP32, and return FP32 whatever the policy, unless its `only` names them.",
@@ -230,7 +359,7 @@ TOPICS: dict[str, Topic] = {
         read=("ops.loss.Loss", "precision.reduce"),
         measure=("ledger.filter(kind='LOSS')", "shadow"),
         decisions=("softmax",),
-        words=("LOSS",),
+        words=("LOSS", "loss", "cost function"),
         see=("softmax", "loss scaling"),
     ),
     "pointwise": Topic(
@@ -240,7 +369,7 @@ TOPICS: dict[str, Topic] = {
         example=">>> ops.square(mp.tensor([256.0, 1e-4]).half()).tolist()\n[inf, 0.0]",
         read=("precision.widen", "precision.store"),
         measure=("ledger.filter(kind='POINTWISE')", "shadow"),
-        words=("POINTWISE",),
+        words=("POINTWISE", "activation function", "elementwise"),
         see=("rounding", "overflow"),
     ),
     "movement": Topic(
@@ -256,8 +385,22 @@ TOPICS: dict[str, Topic] = {
         measure=("ledger.filter(kind='REDUCTION', phase='backward')", "shadow"),
         decisions=("reductions",),
         ablate="language_model",
-        words=("MOVEMENT",),
-        see=("reductions",),
+        words=("MOVEMENT", "indexing", "lookup", "copies", "slicing"),
+        see=("reductions", "sparse gradients"),
+    ),
+    "sparse gradients": Topic(
+        "With sparse=True the gradient of an embedding holds the rows that were looked up, each summed in FP32 and "
+        "stored; only these rows, and their FP32 state, are updated.",
+        "MPT 3.3 (large sums in FP32)",
+        "A dense gradient of a large vocabulary is zero nearly everywhere, and costs its full size. The numbers are "
+        "the same.",
+        ">>> table = mp.MIXED.cast(nn.Embedding(1000, 4, sparse=True))\n"
+        ">>> ops.sum(table(mp.tensor([7, 7, 3])).float()).backward()\n"
+        ">>> table.weight.grad.values.shape, table.weight.grad.values.dtype.name\n((2, 4), 'float16')",
+        read=("sparse.SparseRows", "sparse.sum_rows"),
+        measure=("bytes",),
+        words=("sparse", "sparse rows", "embedding gradient", "vocabulary"),
+        see=("movement", "optimizer state"),
     ),
     "optimizer state": Topic(
         "Momentum and Adam's averages are FP32.",
@@ -268,7 +411,7 @@ TOPICS: dict[str, Topic] = {
         read=("optim.optimizer.Optimizer.state_of", "optim.rules.Adam.update"),
         measure=("bytes", "ledger.filter(phase='update')"),
         decisions=("optimizer-state",),
-        words=("state", "momentum"),
+        words=("state", "momentum", "adam state", "moments", "betas"),
         see=("master weights", "epsilon"),
     ),
     "epsilon": Topic(
@@ -290,7 +433,7 @@ TOPICS: dict[str, Topic] = {
         ">>> ops.sum(g * g).item(), ops.sum(g.float() * g.float()).item() ** 0.5\n(inf, 500.0)",
         read=("optim.clip.clip_grad_norm_", "optim.scaler.LossScaler.unscale_"),
         measure=("histograms", "scale"),
-        words=("clipping", "clip_grad_norm_", "clip_grad_value_"),
+        words=("clipping", "clip_grad_norm_", "clip_grad_value_", "gradient norm", "exploding gradients", "max_norm"),
         see=("loss scaling", "reductions"),
     ),
     "gates": Topic(
@@ -303,7 +446,7 @@ TOPICS: dict[str, Topic] = {
         ">>> np.array_equal(store(widen(x), x), x, equal_nan=True)\nTrue",
         read=("precision.widen", "precision.store", "precision.gemm", "precision.reduce"),
         measure=("ledger",),
-        words=("only", "audit"),
+        words=("only", "audit", "where precision changes", "conversions"),
         see=("rounding", "accumulation", "reductions"),
     ),
     "recurrence": Topic(
@@ -318,11 +461,24 @@ TOPICS: dict[str, Topic] = {
         measure=("ledger.filter(op='lstm')", "shadow"),
         decisions=("accumulator-4",),
         ablate="language_model",
-        words=("LSTM", "GRU", "rnn"),
+        words=("LSTM", "GRU", "recurrent", "hidden state", "sequence"),
         see=("accumulation", "rounding"),
     ),
 }
 WORDS = {word: name for name, topic in TOPICS.items() for word in (name, *topic.words)}
+
+# Other words for what is no topic.
+SYNONYMS: dict[str, str] = {
+    **{"convolution": "conv2d", "conv": "conv2d", "deconvolution": "conv_transpose2d", "pooling": "max_pool2d"},
+    **{"max pooling": "max_pool2d", "average pooling": "avg_pool2d", "dense": "Linear", "fully connected": "Linear"},
+    **{"lookup table": "Embedding", "matrix product": "matmul", "bce": "binary_cross_entropy", "mse": "mse_loss"},
+    **{"nll": "nll_loss", "ctc": "ctc_loss", "kl divergence": "kl_div", "mean squared error": "mse_loss"},
+    **{"root mean square": "rms_norm", "standard deviation": "std", "swish": "silu", "upsampling": "interpolate"},
+    **{"learning rate schedule": "Schedule", "scheduler": "Schedule", "warmup": "LinearLR", "log sum exp": "logsumexp"},
+    **{"cosine schedule": "CosineAnnealingLR", "skip connection": "add", "residual": "add", "bn": "batch_norm"},
+    **{"sampled softmax": "sampled_softmax_loss", "mha": "MultiheadAttention", "baseline": "FP32"},
+    **{"full precision": "FP32"},
+}
 
 
 class Rounded(NamedTuple):
@@ -335,7 +491,7 @@ class Rounded(NamedTuple):
 # Ops that round something else than each result forward and each gradient backward, at most once.
 ROUNDED: dict[str, Rounded] = {
     "lstm": Rounded(
-        ("the products of x with W_ih", "the state c", "h, and what W_hr makes of it", "the gates"),
+        ("the products of x with W_ih", "the state c", "h", "the gates"),
         ("the gradients at the gates",),
     ),
     "gru": Rounded(
@@ -428,6 +584,10 @@ NOTES |= dict.fromkeys(
     ("Sums and products between the gates are ops of their own, add, sub and mul, and each stores its result in FP16: "
      "the layer, which runs all steps as one op, rounds less.", ""),
 )  # fmt: skip
+NOTES |= dict.fromkeys(
+    ("lstm_layer", "LSTM"),
+    ("With proj_size the projected h is stored, too, and its gradients: one place more, forward and backward.", ""),
+)
 NOTES |= dict.fromkeys(
     ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not"),
     ("The result is true or false. But numbers that were rounded before may have become equal.",
