@@ -279,14 +279,16 @@ def test_gradients_of_a_product_are_rounded_by_cublas(cp, monkeypatch, batch, se
     assert [out.dtype.name for out in written] == ["float16", second]
 
 
-def test_settings_of_the_library(cp):
+@pytest.mark.parametrize(("capability", "size"), [("70", 4 << 20), ("80", 4 << 20), ("90", 32 << 20)])
+def test_settings_of_the_library(monkeypatch, cp, capability, size):
     library = cublas._cublas()
     if not hasattr(library, "calls"):
         pytest.skip("a GPU tells nobody")
+    monkeypatch.setattr(cp.cuda.Device, "compute_capability", capability)
     check(cp, cp.ones((2, 2), "float16"), cp.ones((2, 2), "float16"), cp.empty((2, 2), "float16"))
     (state,) = library._handles.values()
     assert state.math_mode == 16  # default, and reduced-precision reductions disallowed
-    assert state.workspace[1] == 32 << 20
+    assert state.workspace[1] == size
     stream = cp.cuda.Stream(non_blocking=True)
     first = state.workspace
     with stream:

@@ -350,6 +350,7 @@ def test_which_tiles_a_gpu_has(monkeypatch):
         monkeypatch.setattr(mp.backend.gpu, "compute_capability", lambda capability=capability: capability)
         assert len(conv.tiles_for(x, width)) == count
     assert all(t.stages + 16 * t.columns <= 1 << 16 for t in conv.TILES[1:])
+    assert conv.TILES[0].stages + 16 * conv.TILES[0].columns <= 99 << 10  # GeForce from Ampere on: 86, 89, 120
 
 
 def test_a_small_weight_gradient_is_split_over_the_gpu():

@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 
 import cuda_on_cpu
-from cuda_on_cpu import stand_in
+from cuda_on_cpu import compile, device, stand_in
 from cuda_on_cpu.compile import KernelError, Launching, declared_in
 from cuda_on_cpu.memory import Fenced, bytes_at
-from tinymp.backend import gpu, kernels
+from tinymp.backend import kernels
 
 from . import nvrtc
 from .machine import Machine, PTXError, Region, Registers
 from .parse import Module, parse
 from .translate import BasicBlock, Translated
 
+MOST_SHARED = {"70": 96 << 10, "75": 64 << 10, "80": 163 << 10, "90": 227 << 10}  # bytes that a block may ask for
 LANES = 8192  # threads that run at once, in as many blocks as that makes
 
 
@@ -59,7 +60,9 @@ def installed(
 
     with cuda_on_cpu.installed(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(stand_in.RawModule, "compile", compiled)
-        patch.setattr(gpu, "compute_capability", lambda: int(architecture))
+        patch.setattr(device.Device, "compute_capability", architecture)
+        patch.setattr(device, "MAX_SHARED", MOST_SHARED[architecture])
+        patch.setattr(compile, "MOST_SHARED", MOST_SHARED[architecture])
         yield programs
 
 

@@ -17,6 +17,7 @@ from ptx import costs, nvrtc, program, select
 from tinymp import Tensor, ops
 from tinymp.backend import gpu, kernels
 from tinymp.backend.histogram import exponents
+from tinymp.ops import conv
 from twins import check_twin, on_device
 
 pytestmark = pytest.mark.cpu
@@ -223,12 +224,11 @@ DEFINED = re.compile(r'^extern "C" __global__ [^{]*?(\w+)\([^)]*\) \{(?:[^\n]*\}
 BARRIER = "__syncthreads();"
 
 
-def run_alone(run, *faults):
-    source, needed = RUNS[run]
-    code = kernels.source(pathlib.Path(kernels.__file__).parents[1] / source)
-    others = [(m[0], "") for m in DEFINED.finditer(code) if m[1] not in needed]
+def run_alone(run, *faults, needed=frozenset(), architecture="80"):
+    code = kernels.source(pathlib.Path(kernels.__file__).parents[1] / RUNS[run][0])
+    others = [(m[0], "") for m in DEFINED.finditer(code) if m[1] not in RUNS[run][1] | needed]
     assert all(code.count(old) == 1 for old, _ in (*faults, *others))
-    with program.installed("80", faults=(*others, *faults)):
+    with program.installed(architecture, faults=(*others, *faults)):
         run()
         gpu.synchronize()  # what nobody waits for runs now
 
@@ -263,3 +263,11 @@ READS, WRITES = "reads shared memory that .* wrote", "writes shared memory that 
 def test_a_barrier_or_a_wait_less_is_found(run, old, new, found):
     with pytest.raises((RuntimeError, AssertionError), match=found):
         run_alone(run, (old, new))
+
+
+def test_more_shared_memory_than_a_gpu_has_is_refused(monkeypatch):
+    """The largest tile takes 72 KiB, Turing has 64: the branch in `tiles_for` that knows it is taken away."""
+    monkeypatch.setattr(conv, "tiles_for", lambda x, width: conv.TILES[:1])
+    run_alone(convolution, needed={"correlate_128x256"})
+    with pytest.raises(ValueError, match="73728 bytes of dynamic shared memory; at most 65536"):
+        run_alone(convolution, needed={"correlate_128x256"}, architecture="75")
