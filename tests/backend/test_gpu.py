@@ -82,6 +82,16 @@ def test_why_there_is_no_gpu(no_gpu, monkeypatch, cupy, says):
     assert mp.info()["GPU"].startswith("none: ")
 
 
+def test_a_folder_that_hides_cupy(no_gpu, monkeypatch, tmp_path):
+    (tmp_path / "cupy").mkdir()
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert f"CuPy is hidden by {tmp_path / 'cupy'}, a folder" in mp.info()["GPU"]
+    finally:
+        sys.modules.pop("cupy", None)
+
+
 class Hidden:
     """Hides cupy from the import system."""
 

@@ -47,6 +47,8 @@ def _look() -> str | None:
         return "CuPy is not installed: pip install 'tinymp[cuda13]' (or tinymp[cuda12], which still has Volta)"
     except ImportError as error:
         return f"CuPy finds a library missing ({error}): pip install 'tinymp[cuda13]' brings CUDA's libraries"
+    if not hasattr(cupy, "cuda"):  # a folder of that name on Python's path
+        return f"CuPy is hidden by {next(iter(cupy.__path__))}, a folder that Python finds first: rename it"
     runtime = cupy.cuda.runtime
     try:
         if not runtime.getDeviceCount():
