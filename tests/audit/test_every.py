@@ -64,8 +64,8 @@ def test_refusals(capsys):
     for wrong in (0, -1, 1.5, True):
         with pytest.raises(ValueError, match="audit: expected every to be a positive integer"):
             mp.audit(every=wrong)
-    for wrong in ("(", 3):
-        with pytest.raises(ValueError, match="audit: expected modules to be a regular expression"):
+    for wrong, error in (("(", ValueError), (3, TypeError), (0.0, TypeError)):
+        with pytest.raises(error, match="audit: expected modules to be a regular expression"):
             mp.audit(modules=wrong)
     with pytest.raises(SystemExit):
         main(["audit", "--modules", "(", "x.py"])

@@ -44,9 +44,11 @@ def audit(
     """
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ValueError(f"audit: expected every to be a positive integer, got {every!r}")
+    if modules is not None and not isinstance(modules, str):
+        raise TypeError(f"audit: expected modules to be a regular expression, got {modules!r}")
     try:
         re.compile(modules or "")
-    except (re.error, TypeError) as error:
+    except re.error as error:
         raise ValueError(f"audit: expected modules to be a regular expression, got {modules!r} ({error})") from None
     if isinstance(formats, str) or not isinstance(formats, Sequence):
         raise TypeError(f"audit: expected formats to be a list of names such as 'bf16', got {formats!r}")
