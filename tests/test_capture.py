@@ -2,6 +2,8 @@
 
 import gc
 import threading
+import types
+from collections import deque
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from job import Job, same
 from oracle import rng
 from tinymp import nn, ops, optim
 from tinymp.backend import cublas, recording
+from tinymp.parallel.group import Group
+from tinymp.parallel.nccl import NCCLGroup
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
@@ -285,6 +289,57 @@ def test_many_tensors_are_joined_in_a_graph(n, dtype):
         stacked, joined = step(mp.tensor(x, device="gpu"))
         np.testing.assert_array_equal(stacked.numpy(), np.stack([x] * n, 1))
         np.testing.assert_array_equal(joined.numpy(), np.concatenate([x, x + x] * n, -1))
+
+
+@pytest.mark.parametrize("op", [ops.roi_align, ops.roi_pool])
+def test_boxes_of_many_images(op):
+    """More than 8: a list of boxes for each."""
+    n = 9
+    boxes = [mp.tensor(np.array([[i, 0, 8, 8]], "float32"), device="gpu") for i in range(n)]
+    step = mp.capture(lambda x: op(x, boxes, 2), warmup=1)
+    for i in range(3):
+        x = mp.tensor(rng(i).standard_normal((n, 1, 9, 9)).astype("float32"), device="gpu")
+        np.testing.assert_array_equal(step(x).numpy(), op(x, boxes, 2).numpy())
+
+
+def test_an_optimizer_whose_state_is_shared_out():
+    """Its message holds more than 8 parameters."""
+    runs, group = [], Group()
+    group.device = "gpu"
+    for captured in (False, True):
+        mp.manual_seed(0)
+        model = mp.MIXED.cast(nn.Sequential(*(nn.Linear(3, 3) for _ in range(5)))).to("gpu")
+        optimizer = mp.parallel.ZeroRedundancyOptimizer(model.parameters(), optim.Adam, group, lr=0.1)
+        scaler = optim.DynamicLossScaler(2.0**8)
+
+        def step(x, model=model, optimizer=optimizer, scaler=scaler):
+            scaler.scale(model(x).float().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+        run = mp.capture(step, warmup=1) if captured else step
+        for i in range(3):
+            run(mp.tensor(rng(i).standard_normal((2, 3)).astype("float16"), device="gpu"))
+        runs.append(model.state_dict())
+    same(*runs)
+
+
+def test_what_is_sent_in_a_graph_is_not_watched(gpu):
+    """Its events are never done."""
+    group, sent = NCCLGroup.__new__(NCCLGroup), []
+    group.stream, group.under_way, group.timeout = gpu.xp.cuda.Stream(non_blocking=True), deque(), 1.0
+    group.engine = types.SimpleNamespace(all_reduce=lambda x, out, how, stream: sent.append(recording.capturing()))
+
+    def step(x):
+        y = x + x
+        group.all_reduce(y.data)
+        return y + 1
+
+    captured = mp.capture(step, warmup=1)
+    for n in (1, 2, 3):
+        np.testing.assert_array_equal(captured(mp.tensor(np.full(3, n), device="gpu")).numpy(), [2 * n + 1] * 3)
+    assert sent == [False, True] and len(group.under_way) == 1
 
 
 def test_what_is_joined_keeps_its_memory_order():

@@ -200,7 +200,8 @@ def _regions(op: str, input: Any, boxes: Any, output_size: Any, spatial_scale: A
         raise ValueError(f"{op}: expected `input` to be (N, C, H, W), of which N may be 0, got {x.shape}")
     size = integers(op, "output_size", output_size, 2, 1)
     scale = number(op, "spatial_scale", spatial_scale, 0, above=True)
-    xp = backend.of(x.data).xp
+    device = backend.of(x.data)
+    xp = device.xp
     if isinstance(boxes, (tuple, list)):
         if len(boxes) != len(x):
             raise ValueError(f"{op}: expected boxes of each of the {len(x)} images of `input`, got {len(boxes)}")
@@ -208,7 +209,7 @@ def _regions(op: str, input: Any, boxes: Any, output_size: Any, spatial_scale: A
         for i, b in enumerate(given):
             require_boxes(op, f"boxes[{i}]", b)
         numbered = [xp.concatenate([xp.full((len(b), 1), i, b.dtype), b], 1) for i, b in enumerate(given)]
-        rois = xp.concatenate([xp.empty((0, 5), FP32.storage), *numbered])
+        rois = device.concatenate([xp.empty((0, 5), FP32.storage), *numbered], 0)
     else:
         _, rois = arrays(op, input=x, boxes=boxes)
         require_boxes(op, "boxes", rois, columns=5)

@@ -254,9 +254,9 @@ class DistributedDataParallel(Observer):
             raise RuntimeError(f"DistributedDataParallel: the gradient of `{p.name}` was sparse, and is dense now")
         values = self._outgoing(p, summable(g))
         self.sent += g.indices.nbytes + values.nbytes
-        xp = backend.of(values).xp
-        indices = xp.concatenate(self.group.all_gather(g.indices))
-        rows = widen(xp.concatenate(self.group.all_gather(values)))
+        join = backend.of(values).concatenate
+        indices = join(self.group.all_gather(g.indices), 0)
+        rows = widen(join(self.group.all_gather(values), 0))
         if _travels(p) != float16:
             rows = rows / self.group.size
         return SparseRows.summed(indices, rows, g.shape, lambda n, i, x: scatter_add(n, i, x, like=x))

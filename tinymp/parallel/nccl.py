@@ -11,6 +11,7 @@ from typing import Any
 
 from ..autograd import Array
 from ..backend import gpu
+from ..backend.recording import capturing
 from .group import FORWARD, Group, Pending
 
 LOOK = 1.0  # seconds between two looks at what is under way
@@ -30,7 +31,7 @@ class NCCLGroup(Group):
     """See `Group`. The processes find each other over MPI, or over TCP where torchrun has started them.
 
     What is sent has a stream of its own, beside the program's. A thread looks whether it arrives in time; if it does
-    not, this process says so and ends, and with it, by what started them, all others.
+    not, this process says so and ends, and with it, by what started them, all others. Replays of a graph go unwatched.
     """
 
     device = "gpu"
@@ -88,7 +89,8 @@ class NCCLGroup(Group):
         else:  # a barrier: on the stream, so that the host waits below
             self.engine.all_reduce(x, x, stream=self.stream)
         event = self.stream.record()
-        self.under_way.append((event, f"{what} of {x.dtype} {x.shape}", time.monotonic() + self.timeout))
+        if not capturing():  # a captured event is never done, and to ask for it ends the capture
+            self.under_way.append((event, f"{what} of {x.dtype} {x.shape}", time.monotonic() + self.timeout))
         return OnStream(event)
 
     def _look(self) -> None:

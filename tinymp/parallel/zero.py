@@ -92,8 +92,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         for p in params:
             together.setdefault((self.owner[p], str(p.dtype)), []).append(p)
         for (owner, _), some in together.items():
-            xp = backend.of(some[0].data).xp
-            flat = xp.concatenate([p.data.reshape(-1) for p in some])
+            flat = backend.of(some[0].data).concatenate([p.data.reshape(-1) for p in some], 0)
             self.group.broadcast(flat, owner)
             if owner != self.group.rank:
                 start = 0
