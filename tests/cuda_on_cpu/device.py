@@ -551,6 +551,7 @@ class Stream:
         self._broken = False  # whether something that is not permitted ended the capture
         self._touched = {}  # address -> (its block, a reference to the allocation, one to the pool)
         self._allocated = {}  # addresses of what was allocated while it captures
+        self._joined = []  # streams that wait for an event of this capture
         if self.ptr == id(self):
             _streams[self.ptr] = self
         self._before = []
@@ -623,7 +624,17 @@ class Stream:
         return event
 
     def wait_event(self, event):
-        """What is given from here on waits for the event as it was recorded last."""
+        """What is given from here on waits for the event as it was recorded last.
+
+        A stream that waits for a captured event joins that capture until it ends: its work is written down, too.
+        """
+        origin = event._capturing
+        if origin is not None and origin._work is not None and self._work in (None, origin._work):
+            if self._work is None:
+                self._work, self._names, self._touched = origin._work, origin._names, origin._touched
+                self._allocated, self._mode, self._broken = origin._allocated, origin._mode, False
+                origin._joined.append(self)
+            return
         if self._work is not None:
             self._broken = True
             raise CUDARuntimeError(905)
@@ -645,8 +656,11 @@ class Stream:
         if self._work is None:
             raise CUDARuntimeError(1, "end_capture without begin_capture")
         graph = Graph(self._work, self._touched, self._names)
-        self._work = None
-        if self._broken:
+        joined, self._joined = self._joined, []
+        broken = self._broken or any(stream._broken for stream in joined)
+        for stream in (self, *joined):
+            stream._work = None
+        if broken:
             raise CUDARuntimeError(901)
         return graph
 

@@ -579,6 +579,34 @@ def test_what_cupy_does_inside_is_refused_in_a_capture(cp, what):
     assert (y == 2).all()
 
 
+def test_a_stream_joins_a_capture_by_an_event(cp):
+    x, streams = cp.ones(3), [cp.cuda.Stream(non_blocking=True) for _ in range(2)]
+    cp.cuda.get_current_stream().synchronize()
+    pool = cp.cuda.MemoryPool()
+    with cp.cuda.using_allocator(pool.malloc):
+        with streams[0]:
+            streams[0].begin_capture()
+            x += 1
+        streams[1].wait_event(streams[0].record())
+        with streams[1]:
+            x *= 3
+        assert streams[1].is_capturing()
+        streams[0].wait_event(streams[1].record())
+        with streams[0]:
+            x += 1
+            graph = streams[0].end_capture()
+    assert not streams[1].is_capturing() and (x == 1).all()
+    graph.launch()
+    assert (x == 7).all()
+    before = cp.cuda.get_current_stream().record()
+    with streams[0]:
+        streams[0].begin_capture()
+        with pytest.raises(cp.cuda.runtime.CUDARuntimeError, match="uncaptured work"):
+            streams[0].wait_event(before)
+        with pytest.raises(cp.cuda.runtime.CUDARuntimeError, match="previous error"):
+            streams[0].end_capture()
+
+
 def test_the_rest_is_taken(cp):
     """What CuPy does with kernels, scratch memory and copies on the device."""
     x, i = cp.ones((3, 3)), cp.asarray([0, 2])
