@@ -17,6 +17,7 @@ try:
 except ModuleNotFoundError:
     pass
 HALVES = tuple([dtype for dtype in (float16, bfloat16) if dtype is not None])  # what stands beside FP32
+HALF = {dtype.name for dtype in HALVES}
 FLOATING = (*HALVES, float32, float64)
 NAMES = {dtype: dtype.name for dtype in FLOATING}  # NumPy takes 3 us to make one
 KNOWN = (*NAMES.values(), "int8", "int16", "int32", "int64", "uint8", "bool")
@@ -57,7 +58,7 @@ def require_bfloat16(what: str) -> np.dtype:
 
 def limits(dtype: np.dtype) -> tuple[float, float]:
     """The smallest normal number of a floating dtype, and its largest."""
-    info = np.finfo(dtype) if dtype != bfloat16 else ml_dtypes.finfo(dtype)
+    info = np.finfo(dtype) if dtype.kind == "f" else ml_dtypes.finfo(dtype)
     return float(info.smallest_normal), float(info.max)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import backend
 from ..autograd import Array
-from ..backend.formats import LOSSES, SCALED, Scaled
+from ..backend.formats import LOSSES, SCALED, Scaled, largest_finite
 from ..dtypes import float32
 from .listener import Instrument, Place
 from .numbers import SPACE, number, share
@@ -101,7 +101,7 @@ class Formats(Instrument):
         if any(f.scaling == "delayed" for f in self.formats):
             history = self._largest.setdefault(place, deque(maxlen=HISTORY))
             earlier = max(history, default=None)
-            history.append(_largest(x))
+            history.append(float(largest_finite(x)))
         expected = None if earlier is None else backend.of(x).xp.asarray(earlier, x.dtype)
         with np.errstate(all="ignore"):
             for f in self.formats:
@@ -147,9 +147,3 @@ def _sample(x: Array) -> Array:
     flat = x.reshape(-1)
     rows = flat[: flat.size // RUN * RUN].reshape(-1, RUN)
     return rows[:: -(-len(rows) // (SAMPLE // RUN))]
-
-
-def _largest(x: Array) -> float:
-    xp = backend.of(x).xp
-    sizes = abs(x)
-    return float(xp.where(sizes < math.inf, sizes, xp.zeros_like(sizes)).max())

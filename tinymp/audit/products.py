@@ -14,7 +14,7 @@ from typing import Any
 
 from ..autograd import Op
 from ..backend.layout import ceil_div
-from ..dtypes import FLOATING, HALVES
+from ..dtypes import FLOATING, HALF
 from ..ops.conv import Conv2d, ConvTranspose2d
 from ..precision import current_policy
 from ..sparse import values_of
@@ -70,7 +70,7 @@ class Product:
     @property
     def eligible(self) -> bool:
         """Whether Tensor Cores take it: FP16 or BF16 operands, all dimensions multiples of 8 (NVG section 2.2)."""
-        return self.dtype in {d.name for d in HALVES} and not self.misaligned
+        return self.dtype in HALF and not self.misaligned
 
     @property
     def padded(self) -> list[int]:
