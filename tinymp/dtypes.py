@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,17 @@ def limits(dtype: np.dtype) -> tuple[float, float]:
     """The smallest normal number of a floating dtype, and its largest."""
     info = np.finfo(dtype) if dtype.kind == "f" else ml_dtypes.finfo(dtype)
     return float(info.smallest_normal), float(info.max)
+
+
+@cache
+def patterns(dtype: np.dtype) -> tuple[int, int, int, int]:
+    """Bits of a floating dtype's magnitudes, as integers in the order of their values: the mask that cuts the sign off,
+    the smallest normal number, infinity, and the first power of two whose double is infinite.
+    """
+    info = np.finfo(dtype) if dtype.kind == "f" else ml_dtypes.finfo(dtype)
+    normal, mask = 1 << info.nmant, (1 << 8 * dtype.itemsize - 1) - 1
+    infinite = mask + 1 - normal
+    return mask, normal, infinite, infinite - normal
 
 
 def fits(x: Any, dtype: np.dtype) -> bool:

@@ -381,7 +381,7 @@ def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce", ti
     in_fp16 = getattr(policy, accumulator) == float16 and _applies(policy, like.dtype)
     if here.inside:
         dtype = "float16" if in_fp16 else NAMES[total.dtype]
-        tell(*(("reduced", part, None, "sum", dtype) if times is None else ("product", part, times, dtype)))
+        tell("added", part, times, dtype)
     part = part if times is None else part * times
     if in_fp16:
         backend.of(total).add_fp16(total, part)
@@ -397,7 +397,7 @@ def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
     device, policy = backend.of(rows), _policy.get()
     in_fp16 = policy.reduce == float16 and _applies(policy, like.dtype)
     if here.inside:
-        tell("reduced", rows, 0, "sum", "float16" if in_fp16 else _accumulator_of(rows))
+        tell("added", rows, None, "float16" if in_fp16 else _accumulator_of(rows))
     if in_fp16:
         return widen(device.scatter_add_rows(n_rows, index, store(rows, like)))
     return device.scatter_add_rows(n_rows, index, widen(rows))

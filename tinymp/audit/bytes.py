@@ -85,6 +85,10 @@ class ByteLedger(Instrument):
     def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
         self._gate(place, a, b)
 
+    def added(self, place: Place, part: Any, times: Any, accumulate: str) -> None:
+        if times is not None:
+            self._gate(place, part, times)
+
     def rounded(self, place: Place, x: Any, y: Any) -> None:
         self._gate(place, x)
 

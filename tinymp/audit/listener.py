@@ -71,6 +71,9 @@ class Instrument:
     def reduced(self, place: Place, x: Any, axis: Any, how: str, accumulate: str) -> None:
         """A "sum", "mean", "max", "min" or "cumsum" of x, in an accumulator of this dtype."""
 
+    def added(self, place: Place, part: Any, times: Any, accumulate: str) -> None:
+        """A term, part (or part * times), of sums that an op builds up, in accumulators of this dtype."""
+
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         """An op's forward or backward (place.phase) has run; inputs and outputs as in `Observer.ran`."""
 
@@ -177,6 +180,11 @@ class Listener(Observer):
         place = self.place()
         for i in self._for(place):
             i.reduced(place, x, axis, how, accumulate)
+
+    def added(self, part: Any, times: Any, accumulate: str) -> None:
+        place = self.place()
+        for i in self._for(place):
+            i.added(place, part, times, accumulate)
 
     def written(self, parameter: Any, value: Any) -> None:
         place = self.place()

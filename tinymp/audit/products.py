@@ -99,6 +99,10 @@ class Products(Instrument):
         batch = max(prod(a.shape[:-2]), prod(b.shape[:-2]))
         self._seen.append((place, batch, a.shape[-2], b.shape[-1], a.shape[-1], accumulate))
 
+    def added(self, place: Place, part: Any, times: Any, accumulate: str) -> None:
+        if times is not None:  # a depthwise convolution, whose geometry says the rest
+            self._seen.append((place, 1, 1, part.size, 1, accumulate))
+
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         seen, self._seen = [s for s in self._seen if s[0].op == place.op and s[0].phase == place.phase], []
         if not seen:
