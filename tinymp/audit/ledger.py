@@ -28,9 +28,9 @@ class Rounding:
     zero       how many of them became 0
     subnormal  how many are now subnormal: below 2^-14 in magnitude and not 0, with fewer significant bits than the rest
     infinite   how many were finite and are not now
+    largest    the largest magnitude before rounding, NaN left out
     near_zero      how many are now the dtype's smallest number: half of it would be 0
     near_infinite  how many are finite now, but twice of them would not be: in FP16 from 32,768 on
-    largest    the largest magnitude before rounding, NaN left out
     error, absolute, magnitude  of a sample (see backend/study.py): the sums of the errors y - x, |y - x| and of |x|
     """
 
@@ -38,9 +38,9 @@ class Rounding:
     zero: int = 0
     subnormal: int = 0
     infinite: int = 0
+    largest: float = 0.0
     near_zero: int = 0
     near_infinite: int = 0
-    largest: float = 0.0
     error: float = 0.0
     absolute: float = 0.0
     magnitude: float = 0.0

@@ -14,6 +14,7 @@ from . import of, to_cpu
 Array = Any
 SAMPLE = 1 << 15  # of a larger array, about so many numbers are looked at: evenly spaced runs of
 RUN = 32  # neighbours, as many as share a scale in a block of MXFP8
+ROWS = 1 << 17  # of larger arrays, rows of the first axis with about so many numbers
 FEW = 1 << 13  # for errors, that all roundings are looked at for: so many
 SUMS = 64  # of a place's sums, at most so many are looked at, and as many as have
 TERMS = 1 << 16  # terms, together
@@ -32,12 +33,23 @@ def sample(x: Array, most: int = SAMPLE) -> Array:
 def errors(x: Array, y: Array) -> tuple[float, float, float]:
     """Of a sample of x and what it was rounded to: the sums of y - x, |y - x| and |x|, where both are finite."""
     xp = of(x).xp
-    before, after = sample(x, FEW).astype(np.float64), sample(y, FEW).astype(np.float64)
+    before, after = (some.astype(np.float64) for some in _same_places(x, y))
     with np.errstate(invalid="ignore"):
         error = after - before
     error = xp.where(abs(error) < math.inf, error, 0.0)
     sizes = xp.where(abs(before) < math.inf, abs(before), 0.0)
     return tuple(to_cpu(xp.stack([error.sum(), abs(error).sum(), sizes.sum()])).tolist())
+
+
+def _same_places(x: Array, y: Array) -> tuple[Array, Array]:
+    """Some numbers of x and y, which have one shape."""
+    if x.size <= FEW:
+        return x, y
+    if x.flags.c_contiguous and y.flags.c_contiguous:
+        return sample(x, FEW), sample(y, FEW)
+    axis = x.shape.index(max(x.shape))  # the numbers' order in memory may differ, and to change it takes longer
+    at = (*[slice(None)] * axis, slice(None, None, -(-x.size // FEW)))
+    return x[at], y[at]
 
 
 def cancelled(terms: Array) -> tuple[int, float]:
@@ -85,11 +97,13 @@ def _spaced(n: int, length: int) -> np.ndarray:
 
 
 def extremes(x: Array) -> tuple[float, float, float]:
-    """Of a stored array: its largest magnitude, the same of its median channel, and the root mean square of a sample.
+    """Of a stored array, or some of its rows: its largest magnitude, the same of its median channel, and the root mean
+    square of a sample.
 
     The channels' axis is the second one of four or more (N, C, H, W), else the last one. An infinity or NaN shows in
     the first number; the other two are of what is finite.
     """
+    x = x[:: -(-x.size // ROWS)] if x.ndim > 1 else x
     device = of(x)
     xp, sign = device.xp, (1 << 8 * x.itemsize - 1) - 1
     bits = device.bits(xp.ascontiguousarray(x)) & sign  # of |x|, in the order of |x|: integers are compared faster
