@@ -94,7 +94,15 @@ class Audit:
         self._ledger, self.formats = Ledger(), Formats(formats) if formats else None
         self.depth = Depth()
         self.crash = Crash(self.depth, self.scale, crash, stop_at)
-        own: list[Instrument | None] = [self.depth, self.crash, self._ledger, self.histograms, self.updates, self.scale, self.bytes]
+        own: list[Instrument | None] = [
+            self.depth,
+            self.crash,
+            self._ledger,
+            self.histograms,
+            self.updates,
+            self.scale,
+            self.bytes,
+        ]
         own += [self.products, self.shadow, self.formats]
         self._listener = Listener([*[i for i in own if i is not None], *instruments], every, modules)
         self._part = [f"one step in {every:,}"] * (every > 1) + [f"the modules {modules!r}"] * (modules is not None)
