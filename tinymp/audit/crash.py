@@ -77,7 +77,11 @@ class Crash(Instrument):
 
     def written(self, place: Place, parameter: Parameter, value: Any) -> None:
         if place.phase == "update" and self.found is None and nonfinite(value):
-            self.keep(f"the weight {self.listener.name_of(parameter)} became infinite or NaN")
+            self.keep(f"the weight {place.module} became infinite or NaN")
+
+    def rounded(self, place: Place, x: Any, y: Any) -> None:
+        if place.phase == "update" and self.found is None and nonfinite(y):
+            self.keep(f"the {y.dtype} copy of the weight {place.module} became infinite or NaN")
 
     def stepped(self, optimizer: Optimizer, result: StepResult) -> None:
         now = self._now()

@@ -44,7 +44,7 @@ class Size:
     def add(self, x: Any, scale: float) -> Size:
         """Count the array x; returns what it was alone."""
         largest, median, rms = extremes(x)
-        now = Size(1, rms / scale, largest / scale, largest / median if 0 < median and largest < math.inf else 1.0)
+        now = Size(1, rms / scale, largest / scale, largest / median if median > 0 and largest < math.inf else 1.0)
         self.rms = math.sqrt((self.calls * self.rms**2 + now.rms**2) / (self.calls + 1))
         self.calls += 1
         self.largest = now.largest if now.largest != now.largest else max(self.largest, now.largest)
@@ -118,7 +118,7 @@ class Depth(Instrument):
 
     def __str__(self) -> str:
         heads = ("module", "op", "rms", "largest", "outlier", "gradient's rms", "largest", "outlier")
-        lines = [heads]
+        lines: list[tuple[str, ...]] = [heads]
         for row in self.rows:
             sizes = [number(v) for s in (row.forward, row.backward) for v in (s.rms, s.largest, s.outlier)]
             lines.append((row.module, row.op, *(sizes if row.backward.calls else [*sizes[:3], "–", "–", "–"])))

@@ -96,7 +96,7 @@ class Scales(Instrument):
     history  (iteration, S) of all scalers, in order: where S changed, and the last before a change
     skipped  the iterations without an update, of any optimizer
     causes   for each skipped step a `Cause`
-    first    the first op of this iteration whose results were not finite, in forward, as an `Event`; None: there is none
+    first    the first op of this iteration's forward passes whose results were not finite, as an `Event`, or None
 
     A pass and its activations are kept only while it runs, or, if there is something to explain, until the next
     iteration's forward pass.
