@@ -126,7 +126,7 @@ def shape(line):
     line = line.replace("\N{NO-BREAK SPACE}", " ")
     line = re.sub(r"\b(tinymp/)?(\w+/\w+\.py):\d+", r"\2:#", line)
     line = re.sub(r"\bmodel\.[\w.]*\w", "LAYER", line)
-    number = r"\d[\d,]*(\.\d+)?(e[+-]\d+)?[⁰¹²³⁴⁵⁶⁷⁸⁹]*( [kMGT]\b)?"
+    number = r"\d[\d,]*(\.\d+)?(e[+-]\d+)?[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]*( [kMGT]\b)?"
     line = re.sub(rf"(?<![\w.:^-])(< )?-?{number}", "#", line)
     return line.replace("# × #", "#").split()
 
