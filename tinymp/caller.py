@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 PACKAGE = str(Path(__file__).parent) + os.sep
+_files: dict[str, str] = {}  # the paths of the files that `line` has named
 
 
 def inside(frame: FrameType) -> bool:
@@ -34,7 +36,21 @@ def line(frame: FrameType) -> str:
         return f"{name.removeprefix(PACKAGE)}:{frame.f_lineno}"
     shell = frame.f_globals.get("get_ipython")
     cells = getattr(getattr(shell(), "compile", None), "_filename_map", {}) if callable(shell) else {}
-    return f"{f'In [{cells[name]}]' if name in cells else Path(name).name}:{frame.f_lineno}"
+    short = f"In [{cells[name]}]" if name in cells else Path(name).name
+    _files[short] = name
+    return f"{short}:{frame.f_lineno}"
+
+
+def source(where: str, around: int = 0) -> list[tuple[int, str]]:
+    """The numbered source line that `line` has named, and so many around it; empty where it cannot be read.
+
+    Of two files of one name, the one that was named last.
+    """
+    name, _, number = where.rpartition(":")
+    path = _files.get(name) or PACKAGE + name
+    lines = linecache.getlines(path) if number.isdecimal() else []
+    at = range(max(int(number) - around, 1), min(int(number) + around, len(lines)) + 1) if lines else ()
+    return [(i, lines[i - 1].rstrip()) for i in at]
 
 
 def caller(frame: FrameType | None) -> str:

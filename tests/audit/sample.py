@@ -128,7 +128,18 @@ def content(**changes):
             }
             for m, lost in zip(MODULES, shares)
         ],
-        "scale": {"history": scales, "skipped": skipped, "causes": causes},
+        "scale": {
+            **{"history": scales, "skipped": skipped, "causes": causes},
+            "losses": {"MIXED, train.py:17": [[i, 2.3 * 0.99**i if i != 120 else "inf"] for i in range(200)]},
+        },
+        "depth": [
+            {
+                **{"module": m, "op": "conv2d", "caller": "train.py:17", "policy": "MIXED"},
+                "forward": {"calls": 200, "rms": 1.5, "largest": 9.0 + i, "outlier": 2.0},
+                "backward": {"calls": 200 * (i != 3), "rms": 1e-5, "largest": 1e-3, "outlier": 40.0},
+            }
+            for i, m in enumerate(MODULES)
+        ],
         "bytes": {
             "roles": ["weights", "masters", "gradients", "activations", "optimizer", "workspace"],
             "measured": {

@@ -53,10 +53,8 @@ class Crash(Instrument):
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         now = self._now()
         backward = place.phase == "backward"
-        root = here.backward.root if backward and here.backward is not None else None
-        if root is not None and root.grad_fn is op and root.data.size == 1:
-            scale = 1.0 if op.loss_scale is None else float(op.loss_scale)
-            now["loss"], now["scale"] = float(root.data.reshape(-1)[0]) / scale, scale
+        if backward and here.backward is not None and here.backward.root.grad_fn is op and self.listener.loss:
+            now["loss"], now["scale"] = self.listener.loss
             if not math.isfinite(now["loss"]):
                 self.keep(f"the loss became {now['loss']:g}")
         if backward and self.listener.scale != 1:

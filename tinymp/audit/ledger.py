@@ -13,6 +13,7 @@ from typing import Any
 from .. import backend
 from ..autograd import Array, Op
 from ..backend import study
+from ..caller import source
 from ..dtypes import FLOATING, limits, patterns
 from ..precision import MOVEMENT, UPDATE, current_policy
 from ..sparse import values_of
@@ -124,10 +125,11 @@ class Row:
     )
 
     def as_dict(self) -> dict[str, Any]:
-        """Its columns, and under "roundings" the lines."""
+        """Its columns, under "roundings" the lines, and under "code" the text of the caller's, if it can be read."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "roundings"}
         counts = {name: getattr(self, name) for name in (*COUNTS, *FURTHER)}
-        return {**own, **counts, "roundings": {line: asdict(r) for line, r in self.roundings.items()}}
+        code = next((text.strip() for _, text in source(self.caller)), "")
+        return {**own, **counts, "code": code, "roundings": {line: asdict(r) for line, r in self.roundings.items()}}
 
 
 COUNTS = ("rounded", "zero", "subnormal", "infinite", "largest")

@@ -95,6 +95,8 @@ class Listener(Observer):
     policies   {id: policy} of the policies in use where ops ran
     iteration  the number of the current iteration, from 0, counted over everything that is trained in the audit
     scale      the loss scale that the gradients carry which the backward of an op is given
+    loss       the value from which the backward pass under way began, and the loss scale that it was multiplied by;
+               None where it is no single number
 
     No parameter is stepped twice in an iteration: the next one begins with the backward pass (or update) all of whose
     parameters were stepped in this one. So backward passes whose gradients add up share an iteration, and so do the
@@ -116,6 +118,7 @@ class Listener(Observer):
         self.names: dict[int, str] = {}
         self.policies: dict[int, Policy] = {}
         self.iteration, self.scale = 0, 1.0
+        self.loss: tuple[float, float] | None = None
         self._begun = 0  # iterations before the present one
         self._stepped: set[Parameter] = set()  # in the present iteration
         self._ever_stepped: set[Parameter] = set()
@@ -164,6 +167,7 @@ class Listener(Observer):
         self.policies[id(policy)] = policy
         if op.phase == "backward" and here.backward is not None and here.backward.root.grad_fn is op:
             self._begin(_parameters_behind(op))
+            self.loss = _loss(here.backward.root, op)
         if op.phase == "backward":
             self.scale = self._scales.pop(op, 1.0)
             behind = self.scale if op.loss_scale is None else self.scale * float(op.loss_scale)
@@ -308,6 +312,11 @@ def _line_of(cls: type[Op]) -> str:
     """File and line in tinymp at which an op's forward begins."""
     code = cls.forward.__code__
     return f"{code.co_filename.removeprefix(PACKAGE)}:{code.co_firstlineno}"
+
+
+def _loss(root: Tensor, op: Op) -> tuple[float, float] | None:
+    scale = 1.0 if op.loss_scale is None else float(op.loss_scale)
+    return (float(root.data.reshape(-1)[0]) / scale, scale) if root.data.size == 1 else None
 
 
 def _parameters_behind(root: Op) -> set[Parameter]:

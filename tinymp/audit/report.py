@@ -6,14 +6,18 @@ its first sentences come from summary.py.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from .. import writing
+from ..caller import source
 from ..precision import KINDS
 from .ledger import WORST
 from .numbers import count, dtypes, number, power, raw, real, share, size
@@ -24,6 +28,7 @@ KEPT = SMALLEST - 1  # from this exponent on, numbers are rounded up to the smal
 EXPONENTS = (-40, 17)  # what a histogram shows at most; what lies outside is counted at the ends
 ROLES = {"weight": "Weights", "weight gradient": "Weight gradients", "activation gradient": "Activation gradients"}
 DRAWN = "float16", "float32", "float64"  # the dtypes that have a colour of their own in the chart of bytes
+SHOWN_PARTS = 64  # of a module, in the picture of the model
 MEASURED = {  # what not every audit measures, and what the page calls it when it is missing
     "histograms": "exponent histograms",
     "updates": "lost updates",
@@ -32,6 +37,7 @@ MEASURED = {  # what not every audit measures, and what the page calls it when i
     "products": "Tensor Core eligibility",
     "shadow": "shadow runs",
     "formats": "other formats",
+    "depth": "sizes along depth",
 }
 
 
@@ -65,7 +71,20 @@ def page(content: dict[str, Any]) -> str:
     )
     environment.filters |= {f.__name__: f for f in (count, share, number, size, power, dtypes, raw)}
     environment.filters["breakable"] = lambda name: Markup(".<wbr>").join((name or "–").split("."))
-    return environment.get_template("report.html.jinja").render(_view(content))
+    environment.globals["snippet"] = snippet
+    return _secured(environment.get_template("report.html.jinja").render(_view(content)))
+
+
+def _secured(html: str) -> str:
+    """The page with a policy that lets its own style and scripts run, by their hashes, and nothing be loaded."""
+
+    def hashes(tag: str) -> str:
+        parts = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.S)
+        digests = (base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in parts)
+        return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+    allowed = f"default-src 'none'; img-src data:; style-src {hashes('style')}; script-src {hashes('script')}"
+    return html.replace("<title>", f'<meta http-equiv="Content-Security-Policy" content="{allowed}">\n<title>', 1)
 
 
 def _view(content: dict[str, Any]) -> dict[str, Any]:
@@ -73,14 +92,22 @@ def _view(content: dict[str, Any]) -> dict[str, Any]:
     rows = [{k: "–" if v == "-" else v for k, v in row.items()} for row in content.get("ledger") or []]
     ledger = sorted(enumerate(rows), key=lambda entry: _badness(entry[1]), reverse=True)
     summary, scale = summarise(content), content.get("scale") or {}
+    used = list(dict.fromkeys(row.get("policy") or "–" for row in rows))
+    lossy = {row.get("policy") or "–" for row in rows if row.get("rounded")}
+    baseline = set(used) - lossy if lossy else set()  # runs beside the one that is asked about, which round nothing
     scales = {real(s) for _, s in scale.get("history") or []}
     tensors = (content.get("histograms") or {}).get("tensors") or []
     return {
-        **{name: content.get(name) for name in ("title", "created", "policy", "environment", "advice", *MEASURED)},
+        **{
+            name: content.get(name)
+            for name in ("title", "created", "policy", "environment", "advice", "crash", *MEASURED)
+        },
         "summary": summary,
         "findings": [(LEVELS[f.level], f) for f in findings(content)],
         "ledger": ledger,
         "phases": sorted({row.get("phase", "–") for row in rows}),
+        "used": used,
+        "baseline": baseline,
         "kinds": sorted({row.get("kind", "–") for row in rows}),
         "rules": {kind.name: kind for kind in KINDS},
         "figures": _figures(tensors),
@@ -90,10 +117,45 @@ def _view(content: dict[str, Any]) -> dict[str, Any]:
         "products": sorted(content.get("products") or [], key=_waste, reverse=True),
         "scale": scale if any(scale.values()) else None,
         "constant": scales.pop() if len(scales) == 1 else None,
-        "scale_chart": _scale_chart(scale, summary),
+        "over_time": _over_time(scale, summary),
+        "tree": _tree(rows, baseline),
         "bytes": _bars(content.get("bytes") or {}),
         "missing": [words for name, words in MEASURED.items() if content.get(name) is None],
     }
+
+
+def _tree(rows: list[dict], baseline: set[str]) -> list[dict[str, Any]]:
+    """The modules below each other, in the order in which they first ran: what was rounded in each and in its parts,
+    and what of it was lost.
+    """
+    nodes: dict[str, dict[str, Any]] = {}
+    top: list[dict[str, Any]] = []
+    for row in rows:
+        if row.get("policy") in baseline or row.get("phase") not in ("forward", "backward") or "module" not in row:
+            continue
+        parts, inside = row["module"].split("."), top
+        for path in (".".join(parts[: i + 1]) for i in range(len(parts))):
+            if path not in nodes:
+                nodes[path] = {"path": path, "name": path.rpartition(".")[2], "parts": [], "ops": {}}
+                nodes[path] |= dict.fromkeys(("rounded", "zero", "subnormal", "infinite"), 0)
+                inside.append(nodes[path])
+            for name in ("rounded", "zero", "subnormal", "infinite"):
+                nodes[path][name] += int(row.get(name) or 0)
+            inside = nodes[path]["parts"]
+        if row["phase"] == "forward":
+            nodes[row["module"]]["ops"][row.get("op", "")] = None
+    for node in nodes.values():
+        share = max(node["zero"], node["subnormal"]) / max(node["rounded"], 1)
+        node["many"] = max(len(node["parts"]) - SHOWN_PARTS, 0)
+        node["parts"] = node["parts"][:SHOWN_PARTS]
+        node["level"] = "inf" if node["infinite"] else sum(share > limit for limit in (0, 1e-4, 1e-2, 0.1))
+    return top[:SHOWN_PARTS]
+
+
+def snippet(where: str) -> list[tuple[int, str, bool]]:
+    """The lines of tinymp around one: number, text, and whether it is the one."""
+    at = where.rpartition(":")[2]
+    return [(i, text, str(i) == at) for i, text in source(where, around=1)]
 
 
 def _badness(row: dict) -> tuple:
@@ -163,6 +225,7 @@ def _figures(tensors: list[dict]) -> list[dict[str, Any]]:
                     "normal": _boxes(box(e, v) for e, v in bars.items() if NORMAL <= e < TOO_LARGE),
                     "high": _boxes(box(e, v) for e, v in bars.items() if e >= TOO_LARGE),
                 },
+                "tips": [(x(e), step, _tip(e, v, low)) for e, v in sorted(bars.items())],
                 "outline": _outline(shares(exponents, total, _shift(tensor)), box) if _shift(tensor) else "",
                 "levels": {level: _boxes(boxes) for level, boxes in levels.items()},
                 "snapshots": [s.get("iteration") for s in snapshots],
@@ -172,6 +235,12 @@ def _figures(tensors: list[dict]) -> list[dict[str, Any]]:
     limits = [(x(SMALLEST), "2⁻²⁴"), (x(NORMAL), "2⁻¹⁴"), (x(0), "1"), (x(TOO_LARGE), "2¹⁶")]
     roles = sorted(found, key=lambda r: list(ROLES).index(r) if r in ROLES else len(ROLES))
     return [{"role": ROLES.get(r, r), "limits": limits, "tensors": found[r]} for r in roles]
+
+
+def _tip(exponent: int, part: float, low: int) -> str:
+    """What a bar says: its exponent (or beyond it, at the ends), and the share of the numbers."""
+    beyond = "≤ " if exponent == low == EXPONENTS[0] else "≥ " if exponent == EXPONENTS[1] else ""
+    return f"{beyond}{power(2.0**exponent)}: {share(part)}"
 
 
 def _outline(shares: dict[int, float], box: Callable) -> str:
@@ -237,31 +306,60 @@ def _lost_charts(histograms: dict) -> list[dict[str, Any]]:
     return charts
 
 
-def _scale_chart(scale: dict, summary: dict) -> dict[str, Any] | None:
-    """The loss scale by iteration on a canvas of 100 x 100 that the page stretches; labels are put at percentages."""
-    history = [(int(i), real(s)) for i, s in scale.get("history") or [] if real(s) > 0]
-    if not history:
-        return None
+def _over_time(scale: dict, summary: dict) -> dict[str, Any] | None:
+    """The loss and the loss scale by iteration, one above the other, in a drawing of 720 x 250; None without either."""
+    history = [(int(i), math.log2(real(s))) for i, s in scale.get("history") or [] if real(s) > 0]
+    losses = {name: [(int(i), v) for i, v in points] for name, points in (scale.get("losses") or {}).items()}
+    losses = {name: points for name, points in losses.items() if any(_finite(v) for _, v in points)}
     skipped = scale.get("skipped") or []
-    last = max(history[-1][0], *skipped, int(summary["iterations"] or 1) - 1, history[0][0] + 1)
-    first = min(history[0][0], *skipped, history[-1][0])
-    exponents = [math.log2(s) for _, s in history]
-    low, high = math.floor(min(exponents)) - 1, math.ceil(max(exponents)) + 1
+    seen = [i for points in (history, *losses.values()) for i, _ in points] + list(skipped)
+    if not seen:
+        return None
+    first, last = min(seen), max(*seen, int(summary["iterations"] or 1) - 1, min(seen) + 1)
 
     def x(iteration: float) -> float:
-        return 100 * (iteration - first) / (last - first)
+        return 56 + 650 * (iteration - first) / (last - first)
 
-    def y(exponent: float) -> float:
-        return 100 * (high - exponent) / (high - low)
+    panels = []
+    if losses:
+        finite = [float(v) for points in losses.values() for _, v in points if _finite(v)]
+        logarithmic = min(finite) > 0 and max(finite) > 10 * min(finite)
+        low, high = (math.log10(min(finite)), math.log10(max(finite))) if logarithmic else (min(finite), max(finite))
+        high += (high == low) or 0.0
 
-    steps = "".join(f"H{x(i):.5g}V{y(math.log2(s)):.5g}" for i, s in history)
+        def y(v: float) -> float:
+            return 110 - 96 * ((math.log10(v) if logarithmic else v) - low) / (high - low)
+
+        lines = []
+        for name, points in list(losses.items())[:4]:
+            path, before = "", False
+            for i, v in points:
+                path += f"{'L' if before else 'M'}{x(i):.4g} {y(float(v)):.4g}" if _finite(v) else ""
+                before = _finite(v)
+            lines.append((name, path, [(x(i), i) for i, v in points if not _finite(v)]))
+        marks = [low + (high - low) * part / 2 for part in range(3)]
+        ticks = [(110.0 - 48 * n, number(10**v if logarithmic else v)) for n, v in enumerate(marks)]
+        panels.append({"name": "loss", "lines": lines, "y": ticks})
+    if history:
+        low, high = math.floor(min(e for _, e in history)) - 1, math.ceil(max(e for _, e in history)) + 1
+
+        def level(exponent: float) -> float:
+            return 230 - 96 * (exponent - low) / (high - low)
+
+        steps = "".join(f"H{x(i):.4g}V{level(e):.4g}" for i, e in history)
+        path = f"M{x(history[0][0]):.4g} {level(history[0][1]):.4g}{steps}H706"
+        ticks = [(float(level(e)), power(2.0**e)) for e in _ticks(low + 1, high - 1, whole=True)]
+        panels.append({"name": "loss scale", "lines": [("loss scale", path, [])], "y": ticks})
     return {
-        "line": f"M{x(history[0][0]):.5g} {y(exponents[0]):.5g}{steps}H100",
-        "skipped": "".join(f"M{x(i):.5g} 100v-9" for i in skipped),
+        "panels": panels,
+        "skipped": [(x(i), i) for i in skipped],
         "x": [(x(i), i) for i in _ticks(first, last)],
-        "y": [(y(e), power(2.0**e)) for e in _ticks(low + 1, high - 1, whole=True)],
-        "last": history[-1][1],
+        "last": 2.0 ** history[-1][1] if history else None,
     }
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _ticks(first: int, last: int, whole: bool = False) -> range:

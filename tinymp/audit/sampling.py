@@ -14,19 +14,20 @@ MOST = 50  # iterations for which an instrument keeps snapshots
 
 
 class Spaced:
-    """Chooses at most MOST iterations, evenly spaced: their distance doubles as the training goes on.
+    """Chooses at most so many iterations, evenly spaced: their distance doubles as the training goes on.
 
     every  the distance at first
     """
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, every: int, most: int = MOST) -> None:
+        self.most = most
         if not isinstance(every, int) or every < 1:
             raise ValueError(f"expected every to be a positive integer, got {every!r}")
         self.distance = every
 
     def wants(self, iteration: int) -> bool:
         """Whether to keep this iteration; earlier ones for which this has become False can be dropped."""
-        while iteration >= MOST * self.distance:
+        while iteration >= self.most * self.distance:
             self.distance *= 2
         return iteration % self.distance == 0
 

@@ -27,6 +27,7 @@ from ..precision import Policy, current_policy, use
 from ..sparse import nonfinite
 from ..tensor import Tensor
 from .listener import Instrument, Listener, Place
+from .sampling import Spaced
 
 
 @dataclass
@@ -93,6 +94,8 @@ class Line:
 class Scales(Instrument):
     """Keeps the loss scales that were used, and explains every skipped step. A NoLossScaler uses none.
 
+    losses   {policy and the loss's line in your program: {iteration: loss}}, without the loss scale, of at most 400
+             evenly spaced iterations
     history  (iteration, S) of all scalers, in order: where S changed, and the last before a change
     skipped  the iterations without an update, of any optimizer
     causes   for each skipped step a `Cause`
@@ -111,6 +114,8 @@ class Scales(Instrument):
         self._overflow: tuple[Place, float] | None = None  # the first within the op that is running
         self._current: Pass | None = None
         self._stepped = False
+        self._losses: dict[str, dict[int, float]] = {}
+        self._spaced = Spaced(1, most=400)
         self._begin()
 
     @property
@@ -136,7 +141,21 @@ class Scales(Instrument):
         if place.phase == "forward":
             self._forward(place, op, inputs, outputs)
         else:
+            if here.backward is not None and here.backward.root.grad_fn is op and self.listener.loss:
+                self._see_loss(f"{current_policy().name}, {place.caller}", self.listener.loss[0])
             self._backward(op)
+
+    def _see_loss(self, name: str, loss: float) -> None:
+        now = self.listener.iteration
+        if self._spaced.wants(now):
+            kept = self._losses.setdefault(name, {})
+            kept[now] = loss
+            if len(kept) > self._spaced.most // 2:
+                self._losses[name] = self._spaced.thinned(kept)
+
+    @property
+    def losses(self) -> dict[str, dict[int, float]]:
+        return {name: self._spaced.thinned(kept) for name, kept in self._losses.items()}
 
     def _forward(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         self._end_pass()
@@ -283,6 +302,7 @@ class Scales(Instrument):
         """History, skipped iterations and causes."""
         return {
             "history": [list(point) for point in self.history],
+            "losses": {name: [list(point) for point in kept.items()] for name, kept in self.losses.items()},
             "skipped": self.skipped,
             "causes": [asdict(cause) for cause in self.causes],
         }
