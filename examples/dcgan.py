@@ -273,7 +273,10 @@ def train(
         return page
 
     batches = (batch for _ in itertools.count() for (batch,) in loader)
-    with mp.use(policy), tqdm(total=steps, initial=done, desc=f"{policy.name}, seed {seed}", unit="step") as bar:
+    with (
+        mp.use(policy),
+        tqdm(total=steps, initial=done, desc=f"{policy.name}, seed {seed}", unit="step", disable=None) as bar,
+    ):
         for i, batch in zip(range(done, steps), batches):
             real = images.augmented(batch.numpy(), size, random)
             noise = random.standard_normal((len(real), LATENT, 1, 1), np.float32)

@@ -72,7 +72,10 @@ def train(
     done = len(run.curve)  # steps: more than 0 where a run goes on
 
     batches = (batch for _ in itertools.count() for batch in loader)
-    with mp.use(policy), tqdm(total=steps, initial=done, desc=policy.name, unit="step", disable=group.rank > 0) as bar:
+    with (
+        mp.use(policy),
+        tqdm(total=steps, initial=done, desc=policy.name, unit="step", disable=group.rank > 0 or None) as bar,
+    ):
         for step, (images, labels) in zip(range(done, steps), batches):
             images = datasets.shifted(images.numpy(), options.shift, moves)
             images, labels = policy.cast(mp.from_numpy(images)).to(options.device), labels.to(options.device)

@@ -150,7 +150,7 @@ def finished(todo: list[Cell], jobs: int) -> Iterator[tuple[Cell, trials.Trial]]
     if jobs > 1:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before the processes load NumPy: a core each
     context = multiprocessing.get_context("spawn")
-    with tqdm(total=len(todo), unit="run") as bar, ProcessPoolExecutor(jobs, context) as pool:
+    with tqdm(total=len(todo), unit="run", disable=None) as bar, ProcessPoolExecutor(jobs, context) as pool:
         waiting = {pool.submit(run, cell): cell for cell in todo}
         try:
             for future in as_completed(waiting):

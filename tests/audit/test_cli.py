@@ -158,6 +158,16 @@ def test_stop_at_first(script, tmp_path, capsys):
     assert "invalid choice: 'zero'" in capsys.readouterr().err
 
 
+def test_what_is_printed_fits_the_terminal_and_speaks_of_no_variable(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    main(["audit", str(script)])
+    printed = capsys.readouterr().out
+    assert "a.ledger" not in printed and "a.report" not in printed
+    rows = printed.partition("What loses most")[2].partition("wrote audit.json")[0].splitlines()
+    assert len(rows) > 4 and max(map(len, rows)) <= 80
+
+
 def test_the_table_is_printed_before_anything_is_written(script, tmp_path, capsys, monkeypatch):
     def full(*_):
         raise OSError("no space left")

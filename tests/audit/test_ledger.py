@@ -314,3 +314,19 @@ def test_a_planted_cancellation_is_found():
     first, second = (row for row in a.ledger if row.op == "sum")
     assert (first.sums, first.cancelled) == (3, pytest.approx(np.log2(2000)))
     assert second.cancelled == 0 and lost["relu"] == (0, 0)
+
+
+def test_a_table_fits_a_terminal():
+    """First the columns go that say least; then names are cut from the left, where they begin alike."""
+    rows = Rows(
+        Row(f"model.encoder.layers.{i}.self_attention.projection", "linear", "backward", "DOT", "train.py:17")
+        for i in range(3)
+    )
+    full = str(rows)
+    assert rows.fitted(None) == full and rows.fitted(1000) == full
+    for width in (70, 80, 120, 160):
+        lines = rows.fitted(width).splitlines()
+        assert max(map(len, lines)) <= width and len(lines) == 5
+        assert {"module", "op", "phase", "zero", "subnormal", "infinite"} <= set(lines[0].split())
+    assert "caller" in rows.fitted(120) and "caller" not in rows.fitted(80)
+    assert "…" in rows.fitted(70) and "self_attention.projection" in rows.fitted(80)

@@ -158,6 +158,12 @@ class Audit:
         return f"<tinymp audit of {seen}; print it for a summary>"
 
     def __str__(self) -> str:
+        more = "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.depth, a.crash"
+        more += f"{', a.shadow' * (self.shadow is not None)}{', a.formats' * (self.formats is not None)} tell more; "
+        return f"{self.told()}\n\n{more}a.report(path) all."
+
+    def told(self, width: int | None = None) -> str:
+        """What to know, the advice, and the rows that lose most, in a table of at most so many characters' width."""
         content = self.as_dict()
         worst = self.ledger.sorted_by(*WORST)[:10]
         lossy = sum(row.infinite + row.zero + row.subnormal > 0 for row in worst)
@@ -167,9 +173,6 @@ class Audit:
             str(self.crash) if self.crash.found else "",
             "\n".join(f.text.replace("\N{NO-BREAK SPACE}", " ") for f in findings(content)),
             *["{text}\n    {why} ({where}; {source})".format(**advice) for advice in content["advice"]],
-            f"{head} of the ledger's {len(self.ledger)} rows:\n\n{worst}" if worst else "",
-            "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.depth, a.crash"
-            + f"{', a.shadow' * (self.shadow is not None)}{', a.formats' * (self.formats is not None)} tell more; "
-            + "a.report(path) all.",
+            f"{head} of the ledger's {len(self.ledger)} rows:\n\n{worst.fitted(width)}" if worst else "",
         ]
         return "\n\n".join(part for part in parts if part)

@@ -16,6 +16,7 @@ import importlib.util
 import os
 import re
 import runpy
+import shutil
 import signal
 import sys
 import threading
@@ -263,12 +264,13 @@ def _check_program(program: str, module: bool) -> None:
 
 def _table(audited: Audit, options: argparse.Namespace) -> str:
     """The audit as text; where the command line sorts or filters, the rows of the ledger."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     if not options.sort and not options.filter:
-        return str(audited)
+        return audited.told(width)
     rows: Rows = audited.ledger
     for column, value in options.filter:
         rows = rows.filter(**{column: value})
-    return str(rows.sorted_by(options.sort, descending=options.sort in NUMBERS) if options.sort else rows)
+    return (rows.sorted_by(options.sort, descending=options.sort in NUMBERS) if options.sort else rows).fitted(width)
 
 
 def _write(audited: Audit, out: Path, title: str) -> list[str]:

@@ -143,6 +143,7 @@ def _total(row: Row, name: str) -> Any:
     return sum(getattr(r, name) for r in row.roundings.values())
 
 
+LEAST = ("where", "accumulated", "kind", "read", "calls", "written", "largest", "policy", "caller")  # first to go
 SHOWN = 20  # rows that a notebook shows of a table
 
 
@@ -202,10 +203,25 @@ class Rows(list[Row]):
         return pandas.DataFrame([{c: getattr(row, c) for c in COLUMNS} for row in self], columns=list(COLUMNS))
 
     def __str__(self) -> str:
-        heads, cells = self._table()
-        return table([heads, *cells], left=[i for i, name in enumerate(heads) if name not in NUMBERS], most=None)
+        return self.fitted(None)
 
     __repr__ = __str__
+
+    def fitted(self, width: int | None) -> str:
+        """The table in lines of at most so many characters (None: as many as it takes): without the columns that say
+        least, and with module names cut from the left if that is not enough.
+        """
+        heads, cells = self._table()
+        rows, spare = [heads, *cells], [name for name in LEAST if name in heads]
+        while width is not None and (over := _width(rows) - width) > 0:
+            if spare:
+                at = rows[0].index(spare.pop(0))
+                rows = [(*row[:at], *row[at + 1 :]) for row in rows]
+                continue
+            room = max(max(len(row[0]) for row in rows) - over, 8)
+            rows = [(row[0] if len(row[0]) <= room else "…" + row[0][1 - room :], *row[1:]) for row in rows]
+            break
+        return table(rows, left=[i for i, name in enumerate(rows[0]) if name not in NUMBERS], most=None)
 
     def _repr_html_(self) -> str:
         heads, cells = self[:SHOWN]._table()
@@ -244,6 +260,11 @@ class Rows(list[Row]):
         axes.set(xlabel="share of the numbers that were rounded there, %", title="What roundings lost")
         axes.set_xlim(0, 1.6 * max(start, default=1.0))  # room for the counts
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, fontsize=8, frameon=False)
+
+
+def _width(rows: list[tuple[str, ...]]) -> int:
+    """Of `table`, which parts columns by two spaces."""
+    return sum(max(map(len, column)) + 2 for column in zip(*rows)) - 2
 
 
 def _known(column: str) -> None:
