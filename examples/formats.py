@@ -61,6 +61,7 @@ def check(source: str, batch: int) -> None:
     if source:
         raise ValueError("--data: the rows of this table have their own data")
     datasets.mnist(None, 0)
+    language_model.TASK(_options(NETWORKS["LSTM"], "cpu", 1, 2, 0))
     dcgan.load(_options(NETWORKS["DCGAN"], "cpu", 1, 2, 0))
 
 
