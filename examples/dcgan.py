@@ -26,7 +26,7 @@ from tinymp.precision import store, widen
 
 from . import checkpoints, images, report, stopping
 from .frechet import FrechetDistance
-from .options import loss_scale, loss_scaler, natural, positive, rate
+from .options import add_policy, loss_scale, loss_scaler, natural, positive, rate
 
 LATENT = 100  # numbers from which the generator makes a picture (Radford et al., 2015, like the next two)
 SLOPE = 0.2  # of the leaky ReLUs
@@ -403,8 +403,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--size", type=positive, help="pixels of a picture's side, 16 to 256 (default: 64; paper: 128)")
     p.add_argument("--width", type=positive, default=24, help="channels at size / 2, doubled at size / 4, ... (small)")
-    policies = [name.lower() for name in mp.POLICIES if name != "FP32"]
-    p.add_argument("--policy", choices=policies, default="mixed", help="what to compare with FP32 (default: mixed)")
+    add_policy(p)
     p.add_argument(
         "--loss-scale", type=loss_scale, default="dynamic", metavar="S", help="none, a number, or dynamic (the default)"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import statistics
 import tempfile
 import time
 from dataclasses import fields
@@ -61,6 +61,7 @@ def check(source: str, batch: int) -> None:
     if source:
         raise ValueError("--data: the rows of this table have their own data")
     datasets.mnist(None, 0)
+    language_model.TASK(_options(NETWORKS["LSTM"], "cpu", 1, 2, 0))
     dcgan.load(_options(NETWORKS["DCGAN"], "cpu", 1, 2, 0))
 
 
@@ -89,5 +90,17 @@ def _options(network: Network, device: str, steps: int, batch: int, seed: int) -
 
 
 def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
-    """formats.png: every run as a point."""
-    trials.draw_scores(folder / "formats.png", sys.modules[__name__], done)
+    """formats.png: a panel per network, as each has its own measure: every run, their mean, grey FP32's spread."""
+    with trials.figure(folder / "formats.png", 1, len(NETWORKS), (5 * len(NETWORKS), 4.5)) as axes:
+        for one, (name, network) in zip(axes.flat, NETWORKS.items()):
+            for i, setting in enumerate(SETTINGS):
+                scores = [t.score for cell, t in done.items() if (cell.name, cell.setting) == (name, setting)]
+                if not scores:
+                    continue
+                one.plot([i] * len(scores), scores, "o", color=report.COLORS[0], alpha=0.5)
+                one.plot(i, statistics.fmean(scores), "_", color=report.COLORS[1], markersize=20, markeredgewidth=2)
+                if setting == "FP32":
+                    one.axhspan(min(scores), max(scores), color="0.9", zorder=0)
+            one.set(xticks=range(len(SETTINGS)), title=name, ylabel=network.measure)
+            one.set_xticklabels([setting.replace(", ", ",\n") for setting in SETTINGS], fontsize=9)
+            one.grid(axis="y", alpha=0.3)

@@ -21,7 +21,7 @@ import tinymp as mp
 from tinymp import nn, ops, optim
 
 from . import checkpoints, datasets, report, stopping
-from .options import loss_scale, loss_scaler, natural, positive, rate
+from .options import add_policy, loss_scale, loss_scaler, natural, positive, rate
 
 ALONE = mp.parallel.Group()
 
@@ -138,8 +138,7 @@ def accuracy(model: nn.Module, images: mp.Tensor, labels: np.ndarray, batch: int
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(prog="python -m examples.mnist", description=__doc__.split("\n\n")[0])
-    policies = [name.lower() for name in mp.POLICIES if name != "FP32"]
-    p.add_argument("--policy", choices=policies, default="mixed", help="what to compare with FP32 (default: mixed)")
+    add_policy(p)
     p.add_argument(
         "--loss-scale", type=loss_scale, default="dynamic", metavar="S", help="none, a number, or dynamic (the default)"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
+import tinymp as mp
 from tinymp import optim
 
 
@@ -31,6 +32,27 @@ def rate(text: str) -> float:
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
     return value
+
+
+def policy(text: str) -> str:
+    """The name of a policy, in small letters, that can be compared with FP32."""
+    known = [name.lower() for name in mp.POLICIES if name != "FP32"]
+    if text in known:
+        return text
+    if mp.BF16 is None and text.startswith(("bf16", "fp8")):  # FP8 is emulated in BF16
+        raise argparse.ArgumentTypeError(f"{text} needs ml_dtypes on the CPU: pip install 'tinymp[bf16]'")
+    raise argparse.ArgumentTypeError(f"expected one of {', '.join(known)}, got {text!r}")
+
+
+def add_policy(p: argparse.ArgumentParser) -> None:
+    """The option --policy."""
+    p.add_argument(
+        "--policy",
+        type=policy,
+        default="mixed",
+        metavar="NAME",
+        help="what to compare with FP32: mixed (the default), bf16, fp8, or another name in tinymp.POLICIES",
+    )
 
 
 def loss_scale(text: str) -> str:

@@ -16,7 +16,7 @@ import tinymp as mp
 from tinymp import nn, optim
 
 from . import checkpoints, report, stopping, trials
-from .options import loss_scale, natural, positive, rate
+from .options import add_policy, loss_scale, natural, positive, rate
 
 
 class Task(abc.ABC):
@@ -149,9 +149,8 @@ def checkpoint(task: Task, label: str, plan: Plan, options: argparse.Namespace) 
 def parser(task: type[Task], description: str) -> argparse.ArgumentParser:
     """The options that all programs have. A program adds its own."""
     p = argparse.ArgumentParser(prog=f"python -m examples.{task.name}", description=description)
-    policies = [name.lower() for name in mp.POLICIES if name != "FP32"]
     usual = {name: getattr(task, name, "the configuration's") for name in ("steps", "batch", "lr", "loss_scale")}
-    p.add_argument("--policy", choices=policies, default="mixed", help="what to compare with FP32 (default: mixed)")
+    add_policy(p)
     p.add_argument(
         "--loss-scale",
         type=loss_scale,

