@@ -221,7 +221,8 @@ class Op:
             raise
         finally:
             here.running = outer
-        ys = tuple([op.xp.asarray(z) for z in (y if isinstance(y, tuple) else (y,))])
+        asarray = op.xp.asarray  # NumPy's results without axes are scalars
+        ys = tuple([asarray(z) for z in y]) if isinstance(y, tuple) else (asarray(y),)
         if here.observers:
             tell("ran", op, args, ys)
         results = tuple([op._output(z, source, recording, i) for i, z in enumerate(ys)])

@@ -79,6 +79,7 @@ def test_one_module_is_found(n, culprit, seeds, script, tmp_path, capsys):
     assert f"    {name}: Layer, {MADE}, called at own.py:{14 if 'over' in culprit else 17}" in printed
     assert f'policy.cast(model, keep={{"{name[6:]}": mp.FP32}})' in printed
     assert len(found["modules"]) == n  # not the Flatten
+    assert len(set(found["tries"][0]["values"])) == seeds  # they draw other numbers
     searched = [one for one in found["tries"] if not one["change"]]
     assert sum(len(one["values"]) for one in searched) <= 2 * math.log2(n) * seeds
     assert found["runs_used"] == len(found["runs"]) == sum(len(one["values"]) for one in found["tries"])
@@ -101,6 +102,27 @@ def test_two_modules_are_found_and_their_keep_works(script, tmp_path, capsys):
     assert main([*given, "4", "vanish@2"]) == 0
     printed = capsys.readouterr().out
     assert "It matches FP32 as it is: no module needs it.\n" in printed and "2 runs of 1 seed per try" in printed
+
+
+def test_code_between_the_parts_of_a_module_is_a_module(script, tmp_path, capsys):
+    Path(script).write_text(
+        "import tinymp as mp\n"
+        "class Net(mp.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.a, self.b = mp.nn.Linear(2, 2), mp.nn.Linear(2, 2)\n"
+        "    def forward(self, x):\n"
+        "        y = self.a(x)\n"
+        "        return self.b(y * 1e4 / (y * 1e4 + 1e4 * y * y).abs().amax())\n"
+        "mp.manual_seed(0)\n"
+        "net = mp.MIXED.cast(Net())\n"
+        "loss = net(mp.MIXED.cast(mp.ones(3, 2) * 8)).float().sum().item()\n"
+    )
+    assert main(["bisect", "--measure", "loss", "--seeds", "1", script]) == 0
+    printed = capsys.readouterr().out
+    assert "net must stay in FP32." in printed and "3 modules to choose from" in printed
+    assert "    net: Net, its own code without its parts, made at own.py:10, called at own.py:8\n" in printed
+    assert 'policy.cast(net, keep={"": mp.FP32, "a": mp.MIXED, "b": mp.MIXED})' in printed
 
 
 def test_a_run_that_fails_does_not_match(script, tmp_path, capsys):

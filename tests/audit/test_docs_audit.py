@@ -200,3 +200,8 @@ def test_its_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
         assert (ROOT / "docs" / target).exists(), target
     assert (ROOT / "docs" / "audit.png").stat().st_size < 200 * 1024
+
+
+def test_bisect_names_the_line_that_the_audit_names():
+    """The search itself takes minutes; tests/audit/test_bisect.py has a small one of this kind."""
+    assert f"made at {place('policy.cast(Restorer())')}, called at {SQUARE}\n" in PAGE

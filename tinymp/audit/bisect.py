@@ -313,7 +313,10 @@ class Bisection:
             parts.append(self.verdict)
         for i in self.found or []:
             one = self.modules[i]
-            lines = [f"{how} at {one[how]}" for how in ("made", "called") if one[how]]
+            within = tuple(f"{name}." for name in one["names"])
+            whole = any(name.startswith(within) for other in self.modules for name in other["names"])
+            lines = ["its own code without its parts"] * whole
+            lines += [f"{how} at {one[how]}" for how in ("made", "called") if one[how]]
             parts[-1] += f"\n    {', '.join(one['names'])}: {', '.join([one['class'], *lines])}"
         for model, kept in zip(self.models, self.kept):
             if kept:
