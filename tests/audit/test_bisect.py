@@ -346,6 +346,34 @@ def test_what_a_plan_keeps():
     assert found.reduce == np.float16 and found.storage == np.float16 and found.name == "MIXED with reduce=float16"
 
 
+@pytest.mark.skipif(mp.FP8 is None, reason="ml_dtypes is not installed")
+def test_every_decision_can_be_taken_back():
+    """Through JSON, as a process is told of it."""
+    for policy in mp.POLICIES.values():
+        search = Bisection(__file__, measure="loss")
+        one = a_trial()
+        one.keep(nn.Linear(1, 1), policy, None)
+        search.models = one._models()
+        for words, change in search._decisions():
+            told = json.loads(json.dumps(change))
+            model = nn.Linear(1, 1)
+            kept = a_trial(["0:"], ["0:"], change=told).keep(model, policy, None)
+            if policy.storage == np.float32:
+                assert kept is None
+                continue
+            ((name, value),) = change.items()
+            assert getattr(kept[""], name) == value and words.startswith(f"{name}=")
+            mp.MIXED.cast(model, keep=kept)
+    assert _changed(mp.FP8) == ["operands"]
+    assert _changed(mp.PURE_FP16) == ["accumulate", "reduce", "master", "norm", "state"]
+
+
+def _changed(policy):
+    one = a_trial()
+    one.keep(nn.Linear(1, 1), policy, None)
+    return one._models()[0]["changed"]
+
+
 def test_modules_that_share_weights_are_kept_together():
     class Tied(nn.Module):
         def __init__(self):
