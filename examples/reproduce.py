@@ -30,11 +30,12 @@ from tqdm import tqdm
 import tinymp as mp
 from tinymp import writing
 
-from . import report, sequences, table1, table2, trials
+from . import formats, report, sequences, table1, table2, trials
 from .options import natural, positive
 
 TABLES: dict[str, Any] = {"table1": table1, "table2": table2}
 TABLES |= {table.name: table for table in (sequences.TABLE3, sequences.FIGURE4, sequences.FIGURE5)}
+TABLES["formats"] = formats
 
 
 class Cell(NamedTuple):
@@ -64,7 +65,9 @@ def cells(table: str, options: argparse.Namespace) -> Iterator[Cell]:
             options.data or module.SOURCES, module.NETWORKS, module.SETTINGS
         ):
             if name in (options.networks or module.NETWORKS):
-                sizes = options.steps or module.STEPS, options.batch or module.BATCH
+                own = module.NETWORKS[name]  # which may have sizes of its own
+                steps, batch = getattr(own, "steps", module.STEPS), getattr(own, "batch", module.BATCH)
+                sizes = options.steps or steps, options.batch or batch
                 yield Cell(table, name, source, setting, seed, *sizes, options.device)
 
 
@@ -183,6 +186,7 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
     """The paper's numbers beside ours, and what they cost."""
     module = TABLES[table]
     first, *others = settings = module.SETTINGS
+    reported = any(network.paper for network in module.NETWORKS.values())
     rows, costs = [], []
     for source, (name, network) in itertools.product(options.data or module.SOURCES, module.NETWORKS.items()):
         mine = {cell: trial for cell, trial in done.items() if (cell.name, cell.source) == (name, source)}
@@ -198,7 +202,7 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
                 *of,
                 ", ".join(map(str, sorted({cell.seed for cell in mine}))),
                 str(next(iter(mine)).steps),
-                *(str(network.paper.get(s, "–")) for s in settings),
+                *(str(network.paper.get(s, "–")) for s in settings if reported),
                 *(_scores(runs[s], module.FACTOR) for s in settings),
                 *(f"{d:+.2f}, {'within' if abs(d) <= spread else 'beyond'}" for d in differences),
                 f"{spread:.2f}",
@@ -206,7 +210,7 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
         )
         for s in settings:
             costs.append([*of, s, *(f"{statistics.fmean(map(value, runs[s])):.3g}" for value in COSTS.values())])
-    paper, apart = [f"paper: {s}" for s in settings], [f"{s}: difference" for s in others]
+    paper, apart = [f"paper: {s}" for s in settings if reported], [f"{s}: difference" for s in others]
     environment = mp.info()
     return "\n".join(
         [
@@ -214,7 +218,8 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
             "",
             f"`{command(options, table)}`, tinymp {environment['tinymp']}, {environment['backend']}",
             "",
-            f"{module.MEASURE}: the mean over the seeds, in brackets the least and the most; {next(iter(done)).batch} "
+            f"{module.MEASURE}: the mean over the seeds, in brackets the least and the most; "
+            f"{', '.join(map(str, sorted({cell.batch for cell in done})))} "
             f"{module.UNIT} per step. A difference is that of the mean to FP32's mean, within or beyond FP32's "
             "spread: its most less its least.",
             "",

@@ -1,6 +1,7 @@
 """BF16 as storage, on the CPU. Every op is held to its mathematics in it, too (oracle.EVERY); here is the rest."""
 
 import copy
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -143,3 +144,12 @@ def test_losses_are_fp32():
     assert ops.cross_entropy(logits, mp.tensor([1])).dtype == np.float32
     with pytest.raises(TypeError, match="scale: expected the loss in FP32, got bfloat16"):
         optim.DynamicLossScaler().scale(bf16(1.0).sum())
+
+
+@pytest.mark.parametrize(
+    "option", [{"rounding": "stochastic"}, {"accumulate": "float16"}, {"reduce": "float16"}, {"split": 2}]
+)
+def test_what_is_studied_in_fp16_alone_is_refused(option):
+    """No gate does it in BF16: it would be ignored."""
+    with pytest.raises(ValueError, match=f"{next(iter(option))}=.* with BF16 storage"):
+        dataclasses.replace(mp.BF16, **option)

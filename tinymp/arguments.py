@@ -71,6 +71,8 @@ def _named(function: F, name_of: Callable[[tuple], str]) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
+        except FloatingPointError:  # of an observer that was asked to stop there, or of np.errstate
+            raise
         except (*RAISED, ArithmeticError, AttributeError) as error:
             name = name_of(args)
             if str(error).startswith((f"{name}:", f"{name}()", f"{name}.", f"{name} ")):

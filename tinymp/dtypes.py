@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ try:
 except ModuleNotFoundError:
     pass
 HALVES = tuple([dtype for dtype in (float16, bfloat16) if dtype is not None])  # what stands beside FP32
+HALF = {dtype.name for dtype in HALVES}
 FLOATING = (*HALVES, float32, float64)
 NAMES = {dtype: dtype.name for dtype in FLOATING}  # NumPy takes 3 us to make one
 KNOWN = (*NAMES.values(), "int8", "int16", "int32", "int64", "uint8", "bool")
@@ -57,8 +59,19 @@ def require_bfloat16(what: str) -> np.dtype:
 
 def limits(dtype: np.dtype) -> tuple[float, float]:
     """The smallest normal number of a floating dtype, and its largest."""
-    info = np.finfo(dtype) if dtype != bfloat16 else ml_dtypes.finfo(dtype)
+    info = np.finfo(dtype) if dtype.kind == "f" else ml_dtypes.finfo(dtype)
     return float(info.smallest_normal), float(info.max)
+
+
+@cache
+def patterns(dtype: np.dtype) -> tuple[int, int, int, int]:
+    """Bits of a floating dtype's magnitudes, as integers in the order of their values: the mask that cuts the sign off,
+    the smallest normal number, infinity, and the first power of two whose double is infinite.
+    """
+    info = np.finfo(dtype) if dtype.kind == "f" else ml_dtypes.finfo(dtype)
+    normal, mask = 1 << info.nmant, (1 << 8 * dtype.itemsize - 1) - 1
+    infinite = mask + 1 - normal
+    return mask, normal, infinite, infinite - normal
 
 
 def fits(x: Any, dtype: np.dtype) -> bool:

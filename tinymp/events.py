@@ -1,11 +1,12 @@
 """Events: what the engine tells its observers. The only connection between the engine and what watches it.
 
-The engine does not know who watches. It notes what runs in a thread (`here.running`) and tells eight events:
+The engine does not know who watches. It notes what runs in a thread (`here.running`) and tells nine events:
 
     ran        an op has run, forward or backward       autograd.py
     rounded    an array was stored in fewer bits        precision.py
     product    a matrix product is about to run         precision.py
     reduced    a sum or mean is about to run            precision.py
+    added      a term is about to be added to a sum     precision.py
     written    a parameter is about to be set           parameter.py
     deposited  a leaf is about to receive a gradient    autograd.py
     summed     a backward pass has left all gradients   tensor.py
@@ -53,6 +54,10 @@ class Observer:
     def reduced(self, x: Any, axis: Any, how: str, accumulate: str) -> None:
         """A "sum", "mean", "max", "min" or "cumsum" of x over axis, in an accumulator of this dtype."""
 
+    def added(self, part: Any, times: Any, accumulate: str) -> None:
+        """The array part, or where times is none of None part * times, element by element, is about to be added to sums
+        that an op builds up term by term, in accumulators of this dtype."""
+
     def written(self, parameter: Any, value: Any) -> None:
         """A parameter is about to be set to `value` (FP32, or SparseRows of it), by an optimizer or by the user."""
 
@@ -66,7 +71,7 @@ class Observer:
         """An optimizer has updated its parameters or skipped the update: result is the StepResult."""
 
 
-_INSIDE = ("rounded", "product", "reduced", "written")
+_INSIDE = ("rounded", "product", "reduced", "added", "written")
 
 
 @dataclass(frozen=True)

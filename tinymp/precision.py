@@ -93,8 +93,8 @@ class Policy:
     operands    the formats (names of backend/formats.py's SCALED) to which the operands of DOT ops are rounded: what
                 forward reads, and gradients. FP8 has E4M3 and E5M2 (Micikevicius et al. 2022, arXiv 2209.05433). It is
                 emulated: the numbers lie in arrays of the storage dtype. Arrays with one axis stay (biases). (): none
-    only        names of the ops ("softmax") to which `accumulate`, `split` and `reduce` apply; a loss may be one of
-                them. Empty: to every op but losses
+    only        names of the ops ("softmax") to which `accumulate`, `split`, `aligned` and `reduce` apply; a loss may
+                be one of them. Empty: to every op but losses
     """
 
     name: str
@@ -137,6 +137,12 @@ class Policy:
                 f"Policy: expected aligned up to FP32's 24 bits and promote to be a multiple of chunk, "
                 f"got aligned={self.aligned}, promote={self.promote}, chunk={self.chunk}"
             )
+        if self.storage == bfloat16 is not None:
+            for field, plain in (("rounding", "nearest"), ("accumulate", float32), ("reduce", float32), ("split", 1)):
+                if (value := getattr(self, field)) != plain:
+                    raise ValueError(
+                        f"Policy: expected {field}={plain} with BF16 storage, got {value}, which FP16 alone has"
+                    )
         formats = [name for name, f in SCALED.items() if f.scaling != "delayed"]
         if self.operands != () and not (
             isinstance(self.operands, tuple)
@@ -250,8 +256,8 @@ def may_fuse(dtype: np.dtype | None) -> bool:
     if here.inside:
         return False
     policy = _policy.get()
-    exact = policy.accumulate == policy.reduce == float32 and policy.rounding == "nearest" and policy.split == 1
-    exact = exact and not policy.aligned
+    studied = policy.rounding != "nearest" or policy.split > 1 or policy.aligned
+    exact = policy.accumulate == policy.reduce == float32 and not studied
     return dtype == float32 or (dtype == float16 and exact)
 
 
@@ -320,14 +326,14 @@ def gemm(
         compute, split = (NAMES[policy.accumulate], min(policy.split, a.shape[-1])) if studied else ("float32", 1)
     else:
         compute = "tf32" if policy.tf32 and like.dtype == float32 else NAMES[like.dtype]
-    # cuBLAS rounds its accumulators itself, to nearest; a CPU's SGEMM hands them over as they are
-    rounded = device.gemm_rounds and not wide and policy.rounding == "nearest" and not here.inside and split == 1
     if here.inside:
         tell("product", a, b, compute)
-    how = compute, policy.chunk, like.dtype, rounded
     if aligned:
         c = device.gemm_aligned(a, b, bias, acc, aligned, policy.chunk, policy.promote)
         return c if wide else store(c, like)
+    # cuBLAS rounds its accumulators itself, to nearest; a CPU's SGEMM hands them over as they are
+    rounded = device.gemm_rounds and not wide and policy.rounding == "nearest" and not here.inside and split == 1
+    how = compute, policy.chunk, like.dtype, rounded
     c = device.gemm(a, b, bias, acc, *how) if split < 2 else _in_parts(a, b, bias, acc, how, split, like)
     return c if wide or rounded else store(c, like)
 
@@ -389,7 +395,7 @@ def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce", ti
     in_fp16 = getattr(policy, accumulator) == float16 and _applies(policy, like.dtype)
     if here.inside:
         dtype = "float16" if in_fp16 else NAMES[total.dtype]
-        tell(*(("reduced", part, None, "sum", dtype) if times is None else ("product", part, times, dtype)))
+        tell("added", part, times, dtype)
     part = part if times is None else part * times
     if in_fp16:
         backend.of(total).add_fp16(total, part)
@@ -405,7 +411,7 @@ def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
     device, policy = backend.of(rows), _policy.get()
     in_fp16 = policy.reduce == float16 and _applies(policy, like.dtype)
     if here.inside:
-        tell("reduced", rows, 0, "sum", "float16" if in_fp16 else _accumulator_of(rows))
+        tell("added", rows, None, "float16" if in_fp16 else _accumulator_of(rows))
     if in_fp16:
         return widen(device.scatter_add_rows(n_rows, index, store(rows, like)))
     return device.scatter_add_rows(n_rows, index, widen(rows))

@@ -10,7 +10,7 @@ import numpy as np
 from . import backend, dtypes
 from .autograd import Array, Backward, Variable
 from .caller import type_name
-from .dtypes import FLOATING, bfloat16, float32, float64, require_fit
+from .dtypes import FLOATING, float32, float64, require_fit
 from .events import here, tell
 from .grad_mode import is_grad_enabled
 from .memory import explained
@@ -96,7 +96,7 @@ class Tensor(Variable):
 
     def __repr__(self) -> str:
         values = backend.to_cpu(self.data)
-        values = widen(values) if self.dtype == bfloat16 else values  # NumPy prints its numbers like integers
+        values = widen(values) if self.dtype.kind == "V" else values  # NumPy prints its numbers like integers
         body = np.array2string(values, precision=4, threshold=50, prefix="tensor(")
         parts = [body, f"dtype={self.dtype}", f"device={self.device}"]
         if self.grad_fn is not None:

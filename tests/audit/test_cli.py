@@ -78,21 +78,21 @@ def test_audit_runs_a_module(script, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     assert main(["audit", "-m", "own_module", "--steps", "3"]) == 0
     assert f"'--steps', '3'] path {tmp_path}" in capsys.readouterr().out
-    assert {row["op"] for row in rows(tmp_path / "runs" / "audit")} == {"cast", "softmax", "mul"}
+    assert {row["op"] for row in rows(tmp_path / "runs" / "audit" / "own_module")} == {"cast", "softmax", "mul"}
 
 
 def test_an_exit_is_passed_on_and_the_audit_written(script, tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         main(["audit", str(script), "exit"])
     assert end.value.code == 7
-    assert {row["op"] for row in rows(tmp_path / "runs" / "audit")} == {"cast", "softmax", "mul"}
+    assert {row["op"] for row in rows(tmp_path / "runs" / "audit" / "own")} == {"cast", "softmax", "mul"}
     assert f"{script} exit (ended early: SystemExit 7)\n" in capsys.readouterr().out
 
 
 def test_an_error_is_passed_on_and_the_audit_written(script, tmp_path, capsys):
     with pytest.raises(KeyError, match="the program's own"):
         main(["audit", str(script), "raise"])
-    assert {row["op"] for row in rows(tmp_path / "runs" / "audit")} == {"cast", "softmax", "mul"}
+    assert {row["op"] for row in rows(tmp_path / "runs" / "audit" / "own")} == {"cast", "softmax", "mul"}
     assert not here.observers  # the audit is over
     assert f'{script} raise (ended early: KeyError "the program\'s own")\n' in capsys.readouterr().out
 
@@ -102,12 +102,12 @@ def test_termination_is_an_exit_and_the_audit_written(script, tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         main(["audit", str(script), "terminate"])
     assert end.value.code == 143 and signal.getsignal(signal.SIGTERM) is before
-    assert {row["op"] for row in rows(tmp_path / "runs" / "audit")} == {"cast", "softmax", "mul"}
+    assert {row["op"] for row in rows(tmp_path / "runs" / "audit" / "own")} == {"cast", "softmax", "mul"}
     assert f"{script} terminate (ended early: SystemExit 143)\n" in capsys.readouterr().out
 
 
 def test_an_earlier_audit_is_moved(script, tmp_path, capsys):
-    out = tmp_path / "runs" / "audit"
+    out = tmp_path / "runs" / "audit" / "own"
     for name in ("one", "two", "three"):
         main(["audit", str(script), name])
     printed = capsys.readouterr().out
@@ -115,6 +115,47 @@ def test_an_earlier_audit_is_moved(script, tmp_path, capsys):
     assert len(older) == 2 and all(f"; the earlier audit is in {path.name}\n" in printed for path in older)
     for folder in (out, *older):
         assert {"audit.json", "ledger.csv"} <= {path.name for path in folder.iterdir()}
+
+
+DIVERGES = """
+import numpy as np
+import tinymp as mp
+from tinymp import nn, ops, optim
+
+model = mp.MIXED.cast(nn.Linear(4, 4))
+optimizer, scaler = optim.SGD(model.parameters(), lr=5.0), optim.DynamicLossScaler(1.0)
+x = mp.MIXED.cast(mp.tensor(np.ones((8, 4), "f4")))
+for step in range(99):
+    loss = ops.mse_loss(ops.exp(model(x)).float(), mp.full((8, 4), 50.0))
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_last_steps_before_a_crash_are_written(script, tmp_path, capsys):
+    script.write_text(DIVERGES)
+    with pytest.raises(FloatingPointError):
+        main(["audit", str(script)])
+    out, printed = tmp_path / "runs" / "audit" / "own", capsys.readouterr().out
+    crash = json.loads((out / "crash.json").read_text())
+    assert (
+        crash["what"] == "the loss became inf" and f"In iteration {crash['iteration']}, the loss became inf" in printed
+    )
+    assert "crash.json" in printed.rpartition("wrote")[2]
+    script.write_text(SCRIPT)
+    main(["audit", str(script)])
+    assert not (out / "crash.json").exists()  # it went with the audit that it belongs to
+
+
+def test_stop_at_first(script, tmp_path, capsys):
+    script.write_text(DIVERGES)
+    with pytest.raises(FloatingPointError, match=r"audit: \w+ .*\(own.py:\d+\) made the first infinity"):
+        main(["audit", "--stop-at-first", "inf", str(script)])
+    with pytest.raises(SystemExit, match="2"):
+        main(["audit", "--stop-at-first", "zero", str(script)])
+    assert "invalid choice: 'zero'" in capsys.readouterr().err
 
 
 def test_the_table_is_printed_before_anything_is_written(script, tmp_path, capsys, monkeypatch):
@@ -131,21 +172,21 @@ def test_what_would_act_on_a_terminal_is_escaped(script, tmp_path, capsys):
     main(["audit", str(script), "\x1b[2Jred\udcff"])
     printed = capsys.readouterr().out
     assert "\x1b" not in printed.split("path", 1)[1] and r"\x1b[2Jred\udcff" in printed
-    page = tmp_path / "runs" / "audit" / "audit.html"
+    page = tmp_path / "runs" / "audit" / "own" / "audit.html"
     assert not page.exists() or r"\x1b[2Jred\udcff" in page.read_text()
 
 
 @pytest.mark.parametrize(("text", "message"), [("1 +\n", "invalid syntax"), (None, "there is no script")])
 def test_what_cannot_run_leaves_the_last_report(text, message, script, tmp_path, capsys):
     main(["audit", str(script)])
-    before = (tmp_path / "runs" / "audit" / "audit.json").read_text()
+    before = (tmp_path / "runs" / "audit" / "own" / "audit.json").read_text()
     other = tmp_path / "other"
     other.mkdir() if text is None else other.write_text(text)
     with pytest.raises(SystemExit) as end:
         main(["audit", str(other)])
     assert end.value.code == 2
     assert message in capsys.readouterr().err
-    assert (tmp_path / "runs" / "audit" / "audit.json").read_text() == before
+    assert (tmp_path / "runs" / "audit" / "own" / "audit.json").read_text() == before
 
 
 def test_a_program_may_change_the_folder(script, tmp_path):
@@ -233,7 +274,7 @@ def test_python_m_tinymp(script):
 
 def test_shadow(script, tmp_path, capsys):
     assert main(["audit", "--shadow", str(script)]) == 0
-    written = json.loads((tmp_path / "runs" / "audit" / "audit.json").read_text())
+    written = json.loads((tmp_path / "runs" / "audit" / "own" / "audit.json").read_text())
     (softmax,) = [row for row in written["shadow"] if row["op"] == "softmax"]
     assert softmax["elements"] == 3
     assert 0 <= softmax["local_max"] <= 0.51  # one rounding to nearest
@@ -243,4 +284,4 @@ def test_shadow(script, tmp_path, capsys):
 def test_an_audit_within_the_audit(script, tmp_path):
     """A program that audits itself can be audited: both hear all that happens."""
     assert main(["audit", str(script), "audit"]) == 0
-    assert {row["op"] for row in rows(tmp_path / "runs" / "audit")} == {"cast", "softmax", "mul"}
+    assert {row["op"] for row in rows(tmp_path / "runs" / "audit" / "own")} == {"cast", "softmax", "mul"}

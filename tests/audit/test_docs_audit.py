@@ -7,7 +7,7 @@ import io
 import json
 import re
 import runpy
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
 
@@ -49,8 +49,8 @@ def errors(printed):
     return {name: float(share) for name, share in re.findall(r"^(\w+): ([\d.]+)% of the variance", printed, re.M)}
 
 
-def train(model, x, loss, scaler, steps=4):
-    model, optimizer = mp.MIXED.cast(model), optim.Adam(model.parameters())
+def train(model, x, loss, scaler, steps=4, optimizer=optim.Adam):
+    model, optimizer = mp.MIXED.cast(model), optimizer(model.parameters())
     for _ in range(steps):
         scaler.scale(loss(model(x))).backward()
         scaler.step(optimizer)
@@ -79,7 +79,7 @@ def runs(tmp_path_factory):
             written[name] = json.loads((out / "audit.json").read_text("utf-8"))
         with mp.audit(shadow=True, formats=FORMATS) as a:
             printed_by(script, "--epochs", "2", *MEND)
-        printed["instruments"] = "\n".join(map(str, (a.histograms, a.updates, a.bytes, a.shadow, a.formats)))
+        printed["instruments"] = "\n".join(map(str, (a.histograms, a.updates, a.bytes, a.shadow, a.formats, a.depth)))
     return printed, written
 
 
@@ -126,8 +126,9 @@ def shape(line):
     line = line.replace("\N{NO-BREAK SPACE}", " ")
     line = re.sub(r"\b(tinymp/)?(\w+/\w+\.py):\d+", r"\2:#", line)
     line = re.sub(r"\bmodel\.[\w.]*\w", "LAYER", line)
-    number = r"\d[\d,]*(\.\d+)?(e[+-]\d+)?[⁰¹²³⁴⁵⁶⁷⁸⁹]*( [kMGT]\b)?"
-    return re.sub(rf"(?<![\w.:^-])(< )?-?{number}", "#", line).split()
+    number = r"\d[\d,]*(\.\d+)?(e[+-]\d+)?[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]*( [kMGT]\b)?"
+    line = re.sub(rf"(?<![\w.:^-])(< )?-?{number}", "#", line)
+    return line.replace("# × #", "#").split()
 
 
 def within(quoted, line):
@@ -145,6 +146,15 @@ def said(runs):
         x = mp.tensor(rng.random((64, 1, 28, 28))).half()
         train(cnn(1, 28, 28, 10), x, lambda y: ops.cross_entropy(y, labels), optim.DynamicLossScaler(2.0**20))
     cnn_says = re.sub(rf"{Path(__file__).name}:\d+", "train.py:10", str(a.scale)), str(a.products)
+    two = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    x = mp.tensor(np.random.default_rng(0).standard_normal((32, 8)) * 20).half()
+
+    def steep(parameters):
+        return optim.SGD(parameters, lr=3.0)
+
+    with suppress(FloatingPointError), mp.audit() as a:
+        train(two, x, lambda y: ops.mse_loss(y.float(), mp.zeros(32, 4)), optim.DynamicLossScaler(), 60, steep)
+    cnn_says = *cnn_says, re.sub(rf"{Path(__file__).name}:\d+", "train.py:13", str(a.crash)).replace("two.", "model.")
     texts = *runs[0].values(), *cnn_says, printed_by(main, ["explain", "loss scaling"])
     return [shape(line) for text in texts for line in text.splitlines()]
 

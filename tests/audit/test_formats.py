@@ -8,8 +8,9 @@ import pytest
 import tinymp as mp
 from job import Job, same
 from tinymp.audit.cli import main
-from tinymp.audit.formats import SAMPLE, Formats
+from tinymp.audit.formats import Formats
 from tinymp.backend.formats import SCALED
+from tinymp.backend.study import SAMPLE
 
 pytestmark = pytest.mark.cpu
 

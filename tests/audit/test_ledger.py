@@ -266,3 +266,51 @@ def test_a_row_per_policy():
     rows = a.ledger.filter(op="linear")
     assert [(row.policy, row.calls, row.read) for row in rows] == [("FP32", 2, "float32"), ("MIXED", 1, "float16")]
     assert "policy" in str(rows).splitlines()[0] and "policy" not in str(rows.filter(policy="MIXED")).splitlines()[0]
+
+
+def rounding_of(*values, like="float16"):
+    rounding, x = Rounding(), np.asarray(values, np.float32)
+    with np.errstate(over="ignore"):
+        rounding.add(x, x.astype(mp.dtypes.as_dtype(like)))
+    return rounding
+
+
+def test_near_misses():
+    """Half of the smallest number is 0, and twice 32,768 is infinite."""
+    near = rounding_of(2**-24, -(2**-24), 1.4 * 2**-24, 2**-23, 1, 0, 32752, 32768, -65504)
+    assert (near.near_zero, near.near_infinite, near.zero, near.infinite) == (3, 2, 0, 0)
+    near = rounding_of(2**-26, 32767.9, 65536, np.inf, np.nan)
+    assert (near.near_zero, near.near_infinite, near.zero, near.infinite) == (0, 1, 1, 1)
+    near = rounding_of(2.0**127, 3e38, 1.5 * 2.0**-133, 1.0, 65504, like="bfloat16")
+    assert (near.near_infinite, near.infinite) == (2, 0)
+
+
+def test_a_planted_bias_is_found():
+    """Numbers a little below halfway are all rounded down; those on both sides of it are not."""
+    biased, fair = (
+        trained_on(lambda x, f=f: ops.mul(x, f), np.linspace(1, 1.9, 4000).astype(np.float16)).filter(op="mul")[0]
+        for f in (1 + 2**-12, 1.7)
+    )
+    assert biased.one_sided > 0.5 > 0.1 > fair.one_sided
+    assert biased.bias < 0 and abs(biased.bias) > 10 * abs(fair.bias)
+
+
+def trained_on(run, values):
+    with mp.audit() as a:
+        run(mp.tensor(values))
+    return a.ledger
+
+
+def test_a_planted_cancellation_is_found():
+    x = mp.tensor(np.array([[1000, -999, 0.5, -0.5]] * 3, np.float16))
+    ones = mp.tensor(np.ones((4, 2), np.float16))
+    with mp.audit() as a:
+        ops.matmul(x, ones)
+        ops.sum(x, -1)
+        ops.sum(ops.abs(x), -1)
+        ops.relu(x)
+    lost = {row.op: (row.sums, row.cancelled) for row in a.ledger}
+    assert lost["matmul"] == (6, pytest.approx(np.log2(2000)))
+    first, second = (row for row in a.ledger if row.op == "sum")
+    assert (first.sums, first.cancelled) == (3, pytest.approx(np.log2(2000)))
+    assert second.cancelled == 0 and lost["relu"] == (0, 0)

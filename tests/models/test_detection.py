@@ -439,7 +439,7 @@ ERRORS = {
     "got [-1.0, 0.0, 9.0, 9.0] at index 0": target(boxes=[[-1, 0, 9, 9], [0, 0, 64, 9]]),
     "got [5.0, 5.0, 5.0, 9.0] at index 1": target(boxes=[[0, 0, 9, 9], [5, 5, 5, 9]]),
     "got [5.0, nan, 6.0, 9.0] at index 1": target(boxes=[[0, 0, 9, 9], [5, float("nan"), 6, 9]]),
-    "targets[1]: expected FP32 boxes, got FP16": target(boxes=mp.tensor(OBJECTS["boxes"]).half()),
+    "targets[1]: expected FP32 boxes, got float16": target(boxes=mp.tensor(OBJECTS["boxes"]).half()),
     "targets[1]: expected boxes to be numbers": target(boxes=[["a"] * 4] * 2),
     "targets[1]: expected labels to be integers, got float64": target(labels=[1.0, 2.0]),
 }

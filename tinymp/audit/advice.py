@@ -26,9 +26,7 @@ PAD_FROM = 0.001  # share of the operations from which on padding is worth the t
 SEARCH_SKIPS = 16  # skipped steps that a scale which starts at 2^16 may need to find its value
 LEAST_NUMBERS = 1000  # numbers (rounded, updated) below which shares of them mean little
 LEAST_UPDATES = 20  # updates of a parameter, the same
-LEAST_WORK = (
-    1e7  # operations of a product below which a GPU takes longer to start it (1 us at 10 TFLOP/s) than to run it
-)
+LEAST_WORK = 1e7  # operations of a product below which a GPU takes longer to start it than to run it at 10 TFLOP/s
 SPOILS = 65  # importance from which on the training itself suffers
 
 

@@ -12,6 +12,8 @@ from ..arguments import flag
 from ..info import info
 from .advice import Advice, Found, advise, judged
 from .bytes import ByteLedger
+from .crash import Crash
+from .depth import Depth
 from .formats import Formats
 from .histograms import Exponents
 from .ledger import WORST, Ledger, Rows, jsonable
@@ -30,6 +32,8 @@ def audit(
     formats: Sequence[str] = (),
     every: int = 1,
     modules: str | None = None,
+    crash: str | os.PathLike[str] | None = None,
+    stop_at: str | None = None,
 ) -> Audit:
     """`with mp.audit() as a:` listens to everything that runs in the block, in this thread.
 
@@ -38,9 +42,12 @@ def audit(
     formats      also round to these what is rounded: "bf16", "e4m3-tensor", "mxfp8", ... (see `Formats`)
     every        listen to one step of each optimizer in so many, for long runs; all are counted
     modules      a regular expression: listen only where it is found in the name of a module or parameter
+    crash        a JSON file to write with the last 16 steps when the loss or a weight first stops being finite, or an
+                 error ends the block (see `Crash`)
+    stop_at      "nan" or "inf": FloatingPointError at the first op that makes one from arguments without
 
-    The audit ends with the block. RuntimeError for an audit within an audit; ValueError for an unknown format, an
-    `every` below 1 and what is no regular expression.
+    The audit ends with the block. RuntimeError for an audit within an audit; ValueError for an unknown format or
+    `stop_at`, an `every` below 1 and what is no regular expression.
     """
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ValueError(f"audit: expected every to be a positive integer, got {every!r}")
@@ -52,7 +59,9 @@ def audit(
         raise ValueError(f"audit: expected modules to be a regular expression, got {modules!r} ({error})") from None
     if isinstance(formats, str) or not isinstance(formats, Sequence):
         raise TypeError(f"audit: expected formats to be a list of names such as 'bf16', got {formats!r}")
-    return Audit(instruments, flag("audit", "shadow", shadow), tuple(formats), every, modules)
+    if crash is not None and not isinstance(crash, (str, os.PathLike)):
+        raise TypeError(f"audit: expected crash to be a path, got {crash!r}")
+    return Audit(instruments, flag("audit", "shadow", shadow), tuple(formats), every, modules, crash, stop_at)
 
 
 class Audit:
@@ -64,6 +73,8 @@ class Audit:
     scale       the loss scale, the steps that were skipped, and why (see `Scales`)
     bytes       what the arrays of a step take, by role and dtype (see `ByteLedger`)
     products    the sizes of all matrix products, and which of them Tensor Cores take (see `Products`)
+    depth       how large activations and gradients are from the first op to the last (see `Depth`)
+    crash       the last steps before the loss or a weight stopped being finite (see `Crash`)
     shadow      the error of every op in ulps, local and inherited (see `Shadow`); None unless asked for
     formats     what other formats would have lost (see `Formats`); None unless asked for
     """
@@ -75,11 +86,23 @@ class Audit:
         formats: tuple[str, ...] = (),
         every: int = 1,
         modules: str | None = None,
+        crash: str | os.PathLike[str] | None = None,
+        stop_at: str | None = None,
     ) -> None:
         self.histograms, self.updates, self.scale = Exponents(), LostUpdates(), Scales()
         self.bytes, self.products, self.shadow = ByteLedger(), Products(), Shadow() if shadow else None
         self._ledger, self.formats = Ledger(), Formats(formats) if formats else None
-        own: list[Instrument | None] = [self._ledger, self.histograms, self.updates, self.scale, self.bytes]
+        self.depth = Depth()
+        self.crash = Crash(self.depth, self.scale, crash, stop_at)
+        own: list[Instrument | None] = [
+            self.depth,
+            self.crash,
+            self._ledger,
+            self.histograms,
+            self.updates,
+            self.scale,
+            self.bytes,
+        ]
         own += [self.products, self.shadow, self.formats]
         self._listener = Listener([*[i for i in own if i is not None], *instruments], every, modules)
         self._part = [f"one step in {every:,}"] * (every > 1) + [f"the modules {modules!r}"] * (modules is not None)
@@ -88,8 +111,10 @@ class Audit:
         self._listener.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._listener.__exit__(*error)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception):
+            self.crash.keep(f"it ended with {type(error).__name__}: {error}")
+        self._listener.__exit__(kind, error, trace)
 
     @property
     def ledger(self) -> Rows:
@@ -115,6 +140,8 @@ class Audit:
             "summary": {"iterations": self._listener.iterations, "part": " of ".join(self._part)},
             "ledger": [row.as_dict() for row in self.ledger],
             **found,
+            "depth": self.depth.as_dict(),
+            "crash": self.crash.as_dict(),
             "shadow": self.shadow.as_dict() if self.shadow else None,
             "formats": self.formats.as_dict() if self.formats else None,
             "advice": [advice._asdict() for advice in judged(Found(self.ledger, **found))],
@@ -137,10 +164,11 @@ class Audit:
         worst = worst[:lossy] or worst
         head = f"What loses most, {len(worst)}" if lossy else f"Nothing was lost; {len(worst)}"
         parts = [
+            str(self.crash) if self.crash.found else "",
             "\n".join(f.text.replace("\N{NO-BREAK SPACE}", " ") for f in findings(content)),
             *["{text}\n    {why} ({where}; {source})".format(**advice) for advice in content["advice"]],
             f"{head} of the ledger's {len(self.ledger)} rows:\n\n{worst}" if worst else "",
-            "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products"
+            "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.depth, a.crash"
             + f"{', a.shadow' * (self.shadow is not None)}{', a.formats' * (self.formats is not None)} tell more; "
             + "a.report(path) all.",
         ]

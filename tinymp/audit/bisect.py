@@ -17,7 +17,7 @@ tries again, and two more are made for several: all modules, and the answer with
 (`Trial.keep`). What is answered has matched itself; only that nothing smaller does rests on that assumption.
 
 Afterwards each decision of the policy in which it is not MIXED is taken back for these modules alone, and FP16 is
-replaced by BF16, which has FP32's range: does one of that do, too?
+replaced by BF16, which has FP32's range, if that has these decisions: does one of that do, too?
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from .trial import Plan
 
 LEAST = 0.01  # of the mean of the FP32 runs: the margin where their spread is smaller
 RESULTS = "bisect.json"
+ONLY_FP16 = frozenset({"rounding", "accumulate", "reduce", "split"})  # other values than MIXED's BF16 does not have
 OUTSIDE = (
     "Keeping every module in FP32 does not make it match: what is lost is lost in the data, or between the modules. "
     "`tinymp audit` shows where."
@@ -260,7 +261,8 @@ class Bisection:
             value = getattr(MIXED, name)
             value = value if isinstance(value, (bool, int, str, tuple)) else str(value)
             found.append((f"{name}={value}", {name: value}))
-        if bfloat16 is not None and any(one["storage"] == "float16" for one in self.models):
+        half = any(one["storage"] == "float16" for one in self.models)
+        if bfloat16 is not None and half and ONLY_FP16.isdisjoint(change for _, one in found for change in one):
             found.append(("storage=bfloat16 (FP32's range)", {"storage": "bfloat16"}))
         return found
 

@@ -12,7 +12,7 @@ from .. import backend, ops, optim, statistics
 from ..arguments import function
 from ..autograd import Op
 from ..backend.formats import FORMATS
-from ..dtypes import HALVES
+from ..dtypes import HALF, HALVES
 from ..events import unobserved
 from ..memory import kept_by
 from ..nn.module import Module
@@ -84,6 +84,10 @@ class ByteLedger(Instrument):
 
     def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
         self._gate(place, a, b)
+
+    def added(self, place: Place, part: Any, times: Any, accumulate: str) -> None:
+        if times is not None:
+            self._gate(place, part, times)
 
     def rounded(self, place: Place, x: Any, y: Any) -> None:
         self._gate(place, x)
@@ -279,7 +283,6 @@ def _sizes(arrays: Iterable[Any], whole: bool = False) -> dict[str, int]:
     return dict(sizes)
 
 
-HALF = {dtype.name for dtype in HALVES}
 _BITS = {dtype.name: 8 * dtype.itemsize for dtype in HALVES} | {f.name: f.bits for f in FORMATS.values()}
 
 

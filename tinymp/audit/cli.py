@@ -32,12 +32,14 @@ from ..writing import check, printable, write, write_json
 from .ablate import EXAMPLES, Ablation, decisions, workload
 from .audit import Audit, audit
 from .bisect import RESULTS, Bisection, BisectionError
+from .crash import STOPS
 from .explain import explain, overview
 from .ledger import COLUMNS, NUMBERS, Rows
 from .program import as_if, check_program, run, started, terminated_as_exit
 from .trial import FILE, NAME
 
 FILES = "audit.json", "ledger.csv", "audit.html"
+CRASH = "crash.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,8 +68,11 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
     a = command("audit", _audit, "run a program and say in which precision it computed, and what was lost there")
     a.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
-    a.add_argument("--out", type=Path, default=Path("runs/audit"), metavar="DIR", help="default: runs/audit")
+    a.add_argument("--out", type=Path, metavar="DIR", help="default: runs/audit/SCRIPT")
     a.add_argument("--shadow", action="store_true", help="also run every op again in FP32 (slow)")
+    a.add_argument(
+        "--stop-at-first", choices=STOPS, help="end the program at the first op that makes a NaN (or an infinity)"
+    )
     a.add_argument("--every", type=_positive, default=1, metavar="N", help="listen to one step in N, for long runs")
     a.add_argument("--modules", type=_expression, metavar="REGEX", help="listen only to modules of such names")
     a.add_argument(
@@ -218,11 +223,20 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
     with started(options.program, options.arguments, options.module):
         try:
             check_program(options.program, options.module)
-            options.out = options.out.absolute()  # the program may change the folder
+            name = options.program if options.module else Path(options.program).stem
+            options.out = (options.out or Path("runs", "audit", name)).absolute()  # the program may change the folder
             check(options.out)
         except (ValueError, OSError, ImportError, SyntaxError) as error:
             p.error(str(error))
-        audited = audit(shadow=options.shadow, formats=options.formats, every=options.every, modules=options.modules)
+        earlier = _move_earlier(options.out)
+        audited = audit(
+            shadow=options.shadow,
+            formats=options.formats,
+            every=options.every,
+            modules=options.modules,
+            crash=options.out / CRASH,
+            stop_at=options.stop_at_first,
+        )
         title = " ".join([options.program, *options.arguments])
         try:
             with audited, terminated_as_exit():
@@ -234,7 +248,6 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
         finally:  # also if the program raises, or calls sys.exit
             further = [str(part) for part in (audited.shadow, audited.formats) if part]
             print("\n" + printable("\n\n".join([title, _table(audited, options), *further])), flush=True)
-            earlier = _move_earlier(options.out)
             files = ", ".join(_write(audited, options.out, printable(title)))
             print(f"\nwrote {files} to {printable(str(options.out))}{earlier}")
     return 0
@@ -269,7 +282,7 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _move_earlier(out: Path, files: Sequence[str] = FILES, what: str = "audit") -> str:
+def _move_earlier(out: Path, files: Sequence[str] = (*FILES, CRASH), what: str = "audit") -> str:
     """Move the files of an earlier audit to a folder that is named after their time; returns what to say of it."""
     there = [out / name for name in files if (out / name).exists()]
     if not there:
@@ -297,9 +310,10 @@ def _write(audited: Audit, out: Path, title: str) -> list[str]:
     data, ledger, page = FILES
     write_json(out / data, audited.as_dict())
     write(out / ledger, audited.ledger.to_csv())
+    written = [data, ledger, *[CRASH] * (audited.crash.found is not None)]  # which was written when it happened
     try:
         audited.report(out / page, title)
     except ModuleNotFoundError as error:
         print(f"no {page}: {error}", file=sys.stderr)
-        return [data, ledger]
-    return [*FILES]
+        return written
+    return [*written, page]

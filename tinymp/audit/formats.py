@@ -11,22 +11,20 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..autograd import Array
-from ..backend.formats import LOSSES, SCALED, Scaled
+from ..backend.formats import LOSSES, SCALED, Scaled, largest_finite
+from ..backend.study import sample
 from ..dtypes import float32
 from .listener import Instrument, Place
 from .numbers import SPACE, number, share
 from .sampling import table
 
-SAMPLE = 1 << 15  # of a larger array, about so many numbers are rounded: evenly spaced runs of
-RUN = 32  # neighbours, as many as share a scale in a block
 HISTORY = 16  # of so many arrays at a place a delayed scale remembers the largest magnitude
 COLUMNS = ("elements", "zero", "subnormal", "beyond", "bias", "snr")
 
 
 @dataclass
 class Loss:
-    """What a format does to the numbers that are finite and not 0. (In a sample of large arrays, see SAMPLE.)
+    """What a format does to the numbers that are finite and not 0. (In a sample of large arrays, see backend/study.py.)
 
     elements    how many there were
     zero        how many became 0
@@ -97,11 +95,11 @@ class Formats(Instrument):
         if row is None:
             losses = {f.name: Loss() for f in self.formats}
             row = self._rows[place] = FormatRow(place.module, place.op, place.phase, place.caller, place.where, losses)
-        seen, earlier = _sample(x), None
+        seen, earlier = sample(x), None
         if any(f.scaling == "delayed" for f in self.formats):
             history = self._largest.setdefault(place, deque(maxlen=HISTORY))
             earlier = max(history, default=None)
-            history.append(_largest(x))
+            history.append(float(largest_finite(x)))
         expected = None if earlier is None else backend.of(x).xp.asarray(earlier, x.dtype)
         with np.errstate(all="ignore"):
             for f in self.formats:
@@ -138,18 +136,3 @@ class Formats(Instrument):
             worst = min(self.rows, key=lambda row: row.losses[f.name].snr, default=None)
             lines.append((f.name, *parts, share(loss.bias), f"{number(loss.snr)} dB", str(worst or "")))
         return "the same numbers in other formats\n" + table(lines, left=(0, 6), ruled=False).replace(SPACE, " ")
-
-
-def _sample(x: Array) -> Array:
-    """x, or evenly spaced runs of neighbours."""
-    if x.size <= SAMPLE:
-        return x
-    flat = x.reshape(-1)
-    rows = flat[: flat.size // RUN * RUN].reshape(-1, RUN)
-    return rows[:: -(-len(rows) // (SAMPLE // RUN))]
-
-
-def _largest(x: Array) -> float:
-    xp = backend.of(x).xp
-    sizes = abs(x)
-    return float(xp.where(sizes < math.inf, sizes, xp.zeros_like(sizes)).max())

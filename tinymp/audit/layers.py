@@ -120,6 +120,10 @@ class _Layers(Instrument):
             batch = max(prod(a.shape[:-2]), prod(b.shape[:-2]))
             self.running[-1].multiply_adds += batch * a.shape[-2] * a.shape[-1] * b.shape[-1]
 
+    def added(self, place: Place, part: Any, times: Any, accumulate: str) -> None:
+        if self.running and times is not None:
+            self.running[-1].multiply_adds += part.size
+
     @contextmanager
     def hooked(self, model: Module) -> Iterator[None]:
         """Within the block, every module of the model and of copies tells when it is called, and what it returns."""

@@ -12,7 +12,8 @@ from typing import Any
 
 from .. import backend
 from ..autograd import Array, Op
-from ..dtypes import FLOATING, float16, limits
+from ..backend import study
+from ..dtypes import FLOATING, limits, patterns
 from ..precision import MOVEMENT, UPDATE, current_policy
 from ..sparse import values_of
 from .listener import Instrument, Place
@@ -28,6 +29,9 @@ class Rounding:
     subnormal  how many are now subnormal: below 2^-14 in magnitude and not 0, with fewer significant bits than the rest
     infinite   how many were finite and are not now
     largest    the largest magnitude before rounding, NaN left out
+    near_zero      how many are now the dtype's smallest number: half of it would be 0
+    near_infinite  how many are finite now, but twice of them would not be: in FP16 from 32,768 on
+    error, absolute, magnitude  of a sample (see backend/study.py): the sums of the errors y - x, |y - x| and of |x|
     """
 
     elements: int = 0
@@ -35,6 +39,11 @@ class Rounding:
     subnormal: int = 0
     infinite: int = 0
     largest: float = 0.0
+    near_zero: int = 0
+    near_infinite: int = 0
+    error: float = 0.0
+    absolute: float = 0.0
+    magnitude: float = 0.0
 
     def add(self, x: Array, y: Array) -> None:
         """Count x, which became y."""
@@ -44,18 +53,21 @@ class Rounding:
         xp, count = device.xp, device.xp.count_nonzero
         largest = max(float(x.max()), -float(x.min()))
         self.elements += x.size
-        if y.dtype == float16:  # comparing bits as integers takes a tenth of the time
-            bits = device.bits(y) & 0x7FFF
-            nonzero, normal = int(count(bits)), int(count(bits >= 0x0400))
-        else:
-            magnitude = xp.abs(y)
-            nonzero, normal = int(count(magnitude)), int(count(~(magnitude < limits(y.dtype)[0])))
+        sign, normal, infinite, top = patterns(y.dtype)
+        bits = device.bits(y) & sign  # comparing bits as integers takes a tenth of the time
+        nonzero, whole = int(count(bits)), int(count(bits >= normal))
         self.zero += int(count(x != 0)) - nonzero  # NumPy counts booleans three times as fast as floats
-        self.subnormal += nonzero - normal
+        self.subnormal += nonzero - whole
+        if nonzero > whole:
+            self.near_zero += int(count(bits == 1))
+        if not largest < limits(y.dtype)[1] / 2:  # some are near the largest number, or infinite, or NaN
+            self.near_infinite += int(count(bits >= top)) - int(count(bits >= infinite))
         if not largest < limits(y.dtype)[1]:  # the largest overflows, or is infinite or NaN
-            self.infinite += int(count(xp.isinf(y))) - int(count(xp.isinf(x)))
+            self.infinite += int(count(bits == infinite)) - int(count(xp.isinf(x)))
             largest = float(xp.where(xp.isnan(x), 0, xp.abs(x)).max())
         self.largest = max(self.largest, largest)
+        for name, seen in zip(("error", "absolute", "magnitude"), study.errors(x, y)):
+            setattr(self, name, getattr(self, name) + seen)
 
 
 @dataclass
@@ -68,6 +80,8 @@ class Row:
     read, written              the dtypes of its floating arguments and results
     computed, accumulated      the dtypes in which it computes and sums
     calls, elements            how often it ran, and how many elements it wrote
+    sums, cancelled            how many sums were looked at (some of those that a gate is given whole), and how many
+                               bits cancel in them on average: by so much an error in their accumulator grows
     roundings                  per line of tinymp that rounded there, what became of the numbers
     """
 
@@ -85,6 +99,8 @@ class Row:
     written: str = "-"
     calls: int = 0
     elements: int = 0
+    sums: int = 0
+    cancelled: float = 0.0
     roundings: dict[str, Rounding] = field(default_factory=dict)
 
     rounded = property(lambda self: _total(self, "elements"), doc="How many numbers were rounded.")
@@ -95,21 +111,33 @@ class Row:
         lambda self: max((r.largest for r in self.roundings.values()), default=0.0),
         doc="The largest magnitude before a rounding.",
     )
+    near_zero = property(lambda self: _total(self, "near_zero"), doc="How many became the smallest number.")
+    near_infinite = property(lambda self: _total(self, "near_infinite"), doc="Of how many the double is infinite.")
+    bias = property(
+        lambda self: _total(self, "error") / (_total(self, "magnitude") or 1),
+        doc="The mean signed error, in units of the mean magnitude: 0 where errors cancel.",
+    )
+    one_sided = property(
+        lambda self: abs(_total(self, "error")) / (_total(self, "absolute") or 1),
+        doc="The mean signed error over the mean error: 1 where all errors are to one side; of n numbers rounded "
+        "without a bias about 1 / sqrt(n).",
+    )
 
     def as_dict(self) -> dict[str, Any]:
         """Its columns, and under "roundings" the lines."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "roundings"}
-        counts = {name: getattr(self, name) for name in COUNTS}
+        counts = {name: getattr(self, name) for name in (*COUNTS, *FURTHER)}
         return {**own, **counts, "roundings": {line: asdict(r) for line, r in self.roundings.items()}}
 
 
 COUNTS = ("rounded", "zero", "subnormal", "infinite", "largest")
+FURTHER = ("near_zero", "near_infinite", "bias", "one_sided")
 WORST = ("infinite", "zero", "subnormal", "rounded")  # any infinity weighs more than all zeros, and so on
-COLUMNS = tuple(f.name for f in fields(Row) if f.name != "roundings") + COUNTS
-NUMBERS = {"calls", "elements", *COUNTS}  # of these columns
+COLUMNS = tuple(f.name for f in fields(Row) if f.name != "roundings") + COUNTS + FURTHER
+NUMBERS = {"calls", "elements", "sums", "cancelled", *COUNTS, *FURTHER}  # of these columns
 
 
-def _total(row: Row, name: str) -> int:
+def _total(row: Row, name: str) -> Any:
     return sum(getattr(r, name) for r in row.roundings.values())
 
 
@@ -255,9 +283,16 @@ class Ledger(Instrument):
     def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
         row = self._row(place)
         row.accumulated = _with(row.accumulated, accumulate)
+        _see_sums(row, study.terms_of_products(a, b))
 
     def reduced(self, place: Place, x: Any, axis: Any, how: str, accumulate: str) -> None:
         if place.kind is not None and how not in ("max", "min"):
+            row = self._row(place)
+            row.accumulated = _with(row.accumulated, accumulate)
+            _see_sums(row, study.terms_of_sums(x, axis))
+
+    def added(self, place: Place, part: Any, times: Any, accumulate: str) -> None:
+        if place.kind is not None:
             row = self._row(place)
             row.accumulated = _with(row.accumulated, accumulate)
 
@@ -296,6 +331,12 @@ class Ledger(Instrument):
             row = Row(place.module, place.op, place.phase, kind, place.caller, place.where, source, policy)
             self._rows[key] = row
         return row
+
+
+def _see_sums(row: Row, terms: Array) -> None:
+    n, bits = study.cancelled(terms)
+    row.sums += n
+    row.cancelled += (bits - n * row.cancelled) / (row.sums or 1)
 
 
 def _floating(x: Any) -> str:

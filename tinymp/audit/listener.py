@@ -71,6 +71,9 @@ class Instrument:
     def reduced(self, place: Place, x: Any, axis: Any, how: str, accumulate: str) -> None:
         """A "sum", "mean", "max", "min" or "cumsum" of x, in an accumulator of this dtype."""
 
+    def added(self, place: Place, part: Any, times: Any, accumulate: str) -> None:
+        """A term, part (or part * times), of sums that an op builds up, in accumulators of this dtype."""
+
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         """An op's forward or backward (place.phase) has run; inputs and outputs as in `Observer.ran`."""
 
@@ -91,6 +94,7 @@ class Listener(Observer):
     names      {id: name} of their modules and parameters ("model.conv1", "model.conv1.weight")
     policies   {id: policy} of the policies in use where ops ran
     iteration  the number of the current iteration, from 0, counted over everything that is trained in the audit
+    scale      the loss scale that the gradients carry which the backward of an op is given
 
     No parameter is stepped twice in an iteration: the next one begins with the backward pass (or update) all of whose
     parameters were stepped in this one. So backward passes whose gradients add up share an iteration, and so do the
@@ -111,13 +115,14 @@ class Listener(Observer):
         self.instruments = instruments
         self.names: dict[int, str] = {}
         self.policies: dict[int, Policy] = {}
-        self.iteration = 0
+        self.iteration, self.scale = 0, 1.0
         self._begun = 0  # iterations before the present one
         self._stepped: set[Parameter] = set()  # in the present iteration
         self._ever_stepped: set[Parameter] = set()
         self._reached: set[Parameter] = set()  # by any backward pass so far
         self.models: list[Module] = []
         self._hearing: ExitStack | None = None
+        self._scales: WeakKeyDictionary[Op, float] = WeakKeyDictionary()  # what ops' gradients will carry
         self._sites: WeakKeyDictionary[Op, Site] = WeakKeyDictionary()
         self._listening, self._steps = ExitStack(), _Steps(self, every)
         self._modules = None if modules is None else re.compile(modules)
@@ -159,6 +164,11 @@ class Listener(Observer):
         self.policies[id(policy)] = policy
         if op.phase == "backward" and here.backward is not None and here.backward.root.grad_fn is op:
             self._begin(_parameters_behind(op))
+        if op.phase == "backward":
+            self.scale = self._scales.pop(op, 1.0)
+            behind = self.scale if op.loss_scale is None else self.scale * float(op.loss_scale)
+            if behind != 1:
+                self._scales.update({edge[0]: behind for edge in op.edges if isinstance(edge, tuple)})
         place = self.place_of(op, _line_of(type(op)), sys._getframe(1))
         for i in self._for(place):
             i.ran(place, op, inputs, outputs)
@@ -177,6 +187,11 @@ class Listener(Observer):
         place = self.place()
         for i in self._for(place):
             i.reduced(place, x, axis, how, accumulate)
+
+    def added(self, part: Any, times: Any, accumulate: str) -> None:
+        place = self.place()
+        for i in self._for(place):
+            i.added(place, part, times, accumulate)
 
     def written(self, parameter: Any, value: Any) -> None:
         place = self.place()

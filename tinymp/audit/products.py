@@ -14,7 +14,7 @@ from typing import Any
 
 from ..autograd import Op
 from ..backend.layout import ceil_div
-from ..dtypes import FLOATING, HALVES
+from ..dtypes import FLOATING, HALF
 from ..ops.conv import Conv2d, ConvTranspose2d
 from ..precision import current_policy
 from ..sparse import values_of
@@ -70,7 +70,7 @@ class Product:
     @property
     def eligible(self) -> bool:
         """Whether Tensor Cores take it: FP16 or BF16 operands, all dimensions multiples of 8 (NVG section 2.2)."""
-        return self.dtype in {d.name for d in HALVES} and not self.misaligned
+        return self.dtype in HALF and not self.misaligned
 
     @property
     def padded(self) -> list[int]:
@@ -98,6 +98,10 @@ class Products(Instrument):
     def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
         batch = max(prod(a.shape[:-2]), prod(b.shape[:-2]))
         self._seen.append((place, batch, a.shape[-2], b.shape[-1], a.shape[-1], accumulate))
+
+    def added(self, place: Place, part: Any, times: Any, accumulate: str) -> None:
+        if times is not None:  # a depthwise convolution, whose geometry says the rest
+            self._seen.append((place, 1, 1, part.size, 1, accumulate))
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         seen, self._seen = [s for s in self._seen if s[0].op == place.op and s[0].phase == place.phase], []

@@ -96,6 +96,7 @@ class Scales(Instrument):
     history  (iteration, S) of all scalers, in order: where S changed, and the last before a change
     skipped  the iterations without an update, of any optimizer
     causes   for each skipped step a `Cause`
+    first    the first op of this iteration's forward passes whose results were not finite, as an `Event`, or None
 
     A pass and its activations are kept only while it runs, or, if there is something to explain, until the next
     iteration's forward pass.
@@ -111,6 +112,10 @@ class Scales(Instrument):
         self._current: Pass | None = None
         self._stepped = False
         self._begin()
+
+    @property
+    def first(self) -> Event | None:
+        return self._first
 
     def _begin(self) -> None:
         """Forget what belongs to one iteration."""

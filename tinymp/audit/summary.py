@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ..dtypes import HALVES
+from ..dtypes import HALF
 from .advice import SPOILS, asked
 from .numbers import count, many, number, power, real, share
 
@@ -171,7 +171,7 @@ def _about_products(products: list[dict]) -> Iterable[_Statement]:
         return
     work = [real(p.get("flops")) for p in products]
     fit = sum(flops for p, flops in zip(products, work) if p.get("eligible")) / max(sum(work), 1)
-    wide = sum(p.get("dtype") not in {d.name for d in HALVES} for p in products)
+    wide = sum(p.get("dtype") not in HALF for p in products)
     crooked = sum(bool(p.get("misaligned")) for p in products)
     why = [f"{wide} of FP32 operands"] * (wide > 0)
     why += [f"{crooked} with a dimension that is no multiple of 8"] * (crooked > 0)

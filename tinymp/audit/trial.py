@@ -163,7 +163,9 @@ class Trial:
         number = numbers.get(id(model), len(self.casts))
         if number == len(self.casts):
             self.casts.append(Cast(model, policy, {}))
-        change = {name: tuple(v) if isinstance(v, list) else v for name, v in self.plan.change.items()}  # from JSON
+        change: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in self.plan.change.items()
+        }  # from JSON
         own = changed(policy, name=_name(policy, change), **change) if change else FP32
         names: dict[int, str] = {}  # a module that has several paths is known by the first
         keys = {

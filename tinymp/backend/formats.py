@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from . import of
+
 Array = Any
 _F32, _U32 = np.dtype(np.float32), np.dtype(np.uint32)
 
@@ -56,7 +58,7 @@ class Format:
         if x.dtype != _F32:
             raise TypeError(f"{self.name}: expected FP32 numbers, got {x.dtype}")
         bits = x.view(_U32)
-        xp, sizes, cut = _module(x), abs(x), 23 - self.fraction
+        xp, sizes, cut = of(x).xp, abs(x), 23 - self.fraction
         half = (bits >> cut & 1) + np.uint32((1 << cut - 1) - 1)  # ties to even
         y = ((bits + half) & np.uint32(0x7FFFFFFF >> cut << cut)).view(_F32)  # a carry goes to the exponent
         if self.bias < 127:  # else FP32's subnormal numbers are cut like all others
@@ -70,9 +72,9 @@ class Format:
     def power_for(self, largest: Array) -> Array:
         """The largest power of two by which numbers up to `largest` (an FP32 array) can be multiplied and fit.
 
-        2^0 where largest is 0 or not finite. Within [2^-126, 2^127], so that FP32 holds it and its inverse.
+        2^0 where largest is 0 or not finite. Within [2^-126, 2^126], so that FP32 holds it and its inverse.
         """
-        xp = _module(largest)
+        xp = of(largest).xp
         fraction, power = xp.frexp(largest)  # largest = fraction * 2^power, fraction in [1/2, 1)
         mantissa, top = math.frexp(self.largest)
         power = xp.clip(top - power - (fraction > mantissa), -126, 126)
@@ -118,7 +120,7 @@ class Scaled:
         is left out, and of the last four sums what is none afterwards.
         """
         lifted, s = self._lift(x, largest)
-        xp, f, saturates = _module(x), self.format, self.scaling != "none"
+        xp, f, saturates = of(x).xp, self.format, self.scaling != "none"
         y = f.round(lifted, saturate=saturates)
         known, size = abs(lifted) < math.inf, abs(y)
         beyond = known & (abs(lifted) > np.float32(f.largest) if saturates else ~(size < math.inf))
@@ -133,12 +135,12 @@ class Scaled:
 
     def _lift(self, x: Array, largest: Array | None) -> tuple[Array, Array]:
         """x times a scale, and the scale: a number, or one for each row of x cut into blocks and filled up with 0."""
-        xp = _module(x)
+        xp = of(x).xp
         if self.scaling == "none":
             return x, np.float32(1)
         if self.scaling != "block":
             own = largest is None or self.scaling == "tensor"
-            s = self.format.power_for(_largest(x) if own else largest)
+            s = self.format.power_for(largest_finite(x) if own else largest)
             return x * s, s
         n, flat = self.block, x.reshape(-1)
         rows = xp.zeros((-(-flat.size // n), n), x.dtype)
@@ -150,7 +152,7 @@ class Scaled:
             power = math.frexp(self.format.largest)[1] - xp.frexp(most)[1]
             s = xp.ldexp(xp.ones_like(most), xp.clip(xp.where(most > 0, power, 0), -126, 126))
             return rows * s, s
-        unit = np.float32(max(float(_largest(x)) / (E4M3.largest * self.format.largest), 2.0**-100))
+        unit = np.float32(max(float(largest_finite(x)) / (E4M3.largest * self.format.largest), 2.0**-100))
         step = E4M3.round(most / (unit * np.float32(self.format.largest)), saturate=True) * unit
         s = 1 / xp.where(step > 0, step, unit)
         return rows * s, s
@@ -175,16 +177,8 @@ SCALED = {
 }
 
 
-def _module(x: Array) -> Any:
-    if isinstance(x, (np.ndarray, np.generic)):
-        return np
-    from . import gpu
-
-    return gpu.xp
-
-
-def _largest(x: Array) -> Array:
+def largest_finite(x: Array) -> Array:
     """The largest finite magnitude in x, as an array of one number; 0 where there is none."""
-    xp = _module(x)
+    xp = of(x).xp
     sizes = abs(x)
     return xp.max(xp.where(sizes < np.float32(math.inf), sizes, np.float32(0)))

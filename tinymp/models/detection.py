@@ -64,7 +64,9 @@ def _objects(where: str, target: Any, limits: tuple[int, int], num_classes: int)
     given = (target["boxes"], target["labels"])
     boxes, labels = (x.numpy() if isinstance(x, Tensor) else to_cpu(array_of(where, x)) for x in given)
     if boxes.dtype in HALVES:
-        raise TypeError(f"{where}: expected FP32 boxes, got FP16, whose grid is coarse; leave them out of policy.cast")
+        raise TypeError(
+            f"{where}: expected FP32 boxes, got {boxes.dtype}, whose grid is coarse; leave them out of policy.cast"
+        )
     boxes = boxes.reshape(0, 4) if not boxes.size else to_dtype(_numbers(where, boxes), FP32.storage)
     if boxes.ndim != 2 or boxes.shape[1] != 4:
         raise ValueError(f"{where}: expected boxes of shape (n, 4) as x1, y1, x2, y2, got {boxes.shape}")

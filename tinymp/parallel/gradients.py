@@ -194,7 +194,7 @@ class DistributedDataParallel(Observer):
         with running(Exchange(p)) if here.inside else nullcontext():
             x = store(widen(x) / self.group.size, like=p.data) if _travels(p) == float16 else widen(x)
             if here.inside:
-                tell("reduced", x, None, "sum", NAMES[x.dtype])
+                tell("added", x, None, NAMES[x.dtype])
         return x
 
     def summed(self, run: Any) -> None:

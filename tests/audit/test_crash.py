@@ -1,0 +1,127 @@
+"""The last steps before a crash: planted ones, whose step and op are known."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import nn, ops, optim
+
+pytestmark = pytest.mark.cpu
+
+
+class Root(nn.Module):
+    """sqrt(x - 1): NaN where x falls below 1."""
+
+    def forward(self, x):
+        return ops.sqrt(ops.sub(x, 1.0))
+
+
+def training(bad_at, policy=mp.FP32, scaler=None, module=Root, bad=0.5, steps=20):
+    """A training whose input is too small from one step on."""
+    model = policy.cast(nn.Sequential(nn.Linear(3, 3), module()))
+    with mp.no_grad():
+        model[0].weight.copy_(np.eye(3, dtype="f4"))
+        model[0].bias.copy_(np.zeros(3, "f4"))
+    optimizer, scaler = optim.SGD(model.parameters(), lr=1e-4), scaler or optim.NoLossScaler()
+    for step in range(steps):
+        x = policy.cast(mp.tensor(np.full((4, 3), bad if step == bad_at else 2.0, np.float32)))
+        loss = ops.mean(model(x).float())
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("bad_at", [0, 3, 19])
+def test_the_step_and_the_op_are_found(bad_at, tmp_path):
+    with mp.audit(crash=tmp_path / "crash.json") as a:
+        training(bad_at)
+    found = a.crash.found
+    assert (found["what"], found["iteration"]) == ("the loss became nan", bad_at)
+    assert found["first"].startswith("sqrt of model.1 (test_crash.py:")
+    assert [step["iteration"] for step in found["steps"]] == list(range(max(0, bad_at - 15), bad_at + 1))
+    assert all(step["loss"] == pytest.approx(1, abs=0.05) for step in found["steps"][:-1])
+    assert json.loads((tmp_path / "crash.json").read_text())["steps"][-1]["loss"] == "nan"
+    (linear,) = (op for op in found["steps"][-1]["ops"] if op["op"] == "linear" and op["phase"] == "forward")
+    assert linear["largest"] == pytest.approx(0.5, abs=0.05)
+    printed = str(a)
+    assert f"In iteration {bad_at}, the loss became nan; the first that was not finite: sqrt of model.1" in printed
+    assert a.as_dict()["crash"]["first"] == found["first"]
+
+
+def test_nothing_is_kept_of_a_training_that_stays_finite(tmp_path):
+    with mp.audit(crash=tmp_path / "crash.json") as a:
+        training(None)
+    assert a.crash.found is None and not (tmp_path / "crash.json").exists()
+    assert str(a.crash) == "loss and weights stayed finite" and a.as_dict()["crash"] is None
+
+
+def test_an_overflow_that_the_scaler_deals_with_is_none():
+    with mp.audit() as a:
+        training(None, mp.MIXED, optim.DynamicLossScaler(2.0**24))
+    assert a.as_dict()["scale"]["skipped"] and a.crash.found is None
+
+
+def test_a_weight():
+    """Gradients that overflow without a loss scale make a weight infinite, while the loss is still finite."""
+
+    model = mp.MIXED.cast(nn.Linear(3, 3, bias=False))
+    x = mp.MIXED.cast(mp.tensor(np.full((4, 3), 1e-6, np.float32)))
+    optimizer = optim.SGD(model.parameters(), lr=1e-4)
+    with mp.audit() as a:
+        steep = ops.mul(ops.mul(ops.mul(model(x), 300.0), 300.0), 300.0)
+        ops.mean(steep.float()).backward()
+        optimizer.step()
+    assert a.crash.found["what"] == "the weight model.weight became infinite or NaN"
+    assert a.crash.found["iteration"] == 0 and a.crash.found["steps"][0]["loss"] < 100
+    assert a.crash.found["first"].startswith("mul backward (test_crash.py:")
+
+
+def test_a_scaler_that_gives_up(tmp_path):
+    scaler = optim.StaticLossScaler(2.0**24)
+    with pytest.raises(FloatingPointError), mp.audit(crash=tmp_path / "crash.json") as a:
+        training(None, mp.MIXED, scaler, steps=3000)
+    assert a.crash.found["what"].startswith("it ended with FloatingPointError: ")
+    assert all(step["skipped"] for step in a.crash.found["steps"][:-1])
+    assert (tmp_path / "crash.json").exists()
+
+
+@pytest.mark.parametrize("stop_at", ["nan", "inf"])
+def test_stop_at_the_first(stop_at):
+    with (
+        pytest.raises(
+            FloatingPointError, match=r"audit: sqrt of model.1 \(test_crash.py:\d+\) made the first NaN"
+        ) as error,
+        mp.audit(stop_at=stop_at) as a,
+    ):
+        training(4)
+    assert "from arguments of magnitudes up to 0.5" in str(error.value)
+    assert a.crash.found["iteration"] == 4
+
+
+def test_infinities_are_no_nan():
+    class Inverse(nn.Module):
+        def forward(self, x):
+            return ops.div(1.0, x)
+
+    with mp.audit(stop_at="nan"):
+        ops.div(1.0, mp.zeros(2))
+    with pytest.raises(FloatingPointError, match=r"div .* made the first infinity"), mp.audit(stop_at="inf"):
+        ops.div(1.0, mp.zeros(2))
+    masked = mp.tensor(np.array([[0.0, -np.inf]], "f4"))
+    with mp.audit(stop_at="inf"):
+        ops.add(masked, 1.0)  # it was given the infinity
+
+
+def test_gradients_with_a_loss_scale_are_the_scalers():
+    with mp.audit(stop_at="inf") as a:
+        training(None, mp.MIXED, optim.DynamicLossScaler(2.0**24))
+    assert a.as_dict()["scale"]["skipped"]
+
+
+@pytest.mark.parametrize(("wrong", "error"), [({"stop_at": "zero"}, ValueError), ({"crash": 3}, TypeError)])
+def test_wrong_calls(wrong, error):
+    with pytest.raises(error, match=f"audit: expected {next(iter(wrong))} to be"):
+        mp.audit(**wrong)
