@@ -59,4 +59,5 @@ def train_in(policy):
 
 
 for name in args.policies:
-    print(f"{name}: {train_in(mp.POLICIES[name]):.1%} of the variance of new digits is left unexplained")
+    unexplained = train_in(mp.POLICIES[name])
+    print(f"{name}: {unexplained:.1%} of the variance of new digits is left unexplained")

@@ -104,6 +104,10 @@ Every op declares one; `Op.apply` holds the op to what it writes.
 `with mp.use(policy):` sets the arithmetic, `policy.cast(model)` the storage. What each column decides is said at
 `Policy` in precision.py. A policy decides only about FP16 operands; FP32 ones are never touched, unless `tf32` says so.
 
+`policy.cast(model, keep={{"head": mp.FP32}})` gives modules another policy, by their paths: storage and masters of
+their parameters, and the arithmetic of their forward and backward, whatever `mp.use` says around them. What goes in and
+comes out is converted by the op `cast`, but for losses, which are FP32 under every policy.
+
 {table(["policy", *columns], policies)}
 
 ## The ops

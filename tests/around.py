@@ -199,6 +199,7 @@ FITTING: dict[tuple[str, str], Callable[[Dice], Any]] = {
     ("mp.summary", "optimizer"): lambda d: d.random.choice(("adam", "sgd", optim.SGD)),
     ("mp.saved_nbytes", "root"): lambda d: d.tensor(),
     ("mp.Policy.cast", "target"): lambda d: d.random.choice((a_model(), d.tensor(), [d.tensor()], {"x": d.tensor()})),
+    ("mp.Policy.cast", "keep"): lambda d: d.random.choice((None, {"0": a_policy(d)}, {"": mp.FP32, "0": mp.MIXED})),
     ("mp.SparseRows", "indices"): lambda d: np.array([0, 2]),
     ("mp.SparseRows", "values"): lambda d: np.ones((2, d.small(1, 2)), "float32"),
     ("mp.SparseRows", "shape"): lambda d: (4, 2),

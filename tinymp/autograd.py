@@ -36,7 +36,7 @@ from .dtypes import FLOATING, HALVES, float32
 from .events import here, running, tell
 from .grad_mode import is_grad_enabled
 from .memory import explain
-from .precision import DOT, LOSS, Kind, as_operand, may_fuse
+from .precision import DOT, LOSS, Kind, Policy, as_operand, current_policy, may_fuse, use
 from .sparse import SparseRows, accumulate, dense_of, gather, joined
 
 Array = Any
@@ -134,6 +134,7 @@ class Op:
     outputs: int = 1
     options: Mapping[str, Any] = {}  # what forward got by keyword; see `take`
     loss_scale: Any = None  # the scale that this op multiplies into gradients (optim.scaler)
+    policy: Policy | None = None  # that of backward, where it is not the one in use (nn/hooks.py)
 
     if TYPE_CHECKING:  # what forward gets by keyword; see `take`
 
@@ -220,10 +221,11 @@ class Op:
             raise
         finally:
             here.running = outer
-        ys = y if isinstance(y, tuple) else (y,)
+        asarray = op.xp.asarray  # NumPy's results without axes are scalars
+        ys = tuple([asarray(z) for z in y]) if isinstance(y, tuple) else (asarray(y),)
         if here.observers:
             tell("ran", op, args, ys)
-        results = tuple([op._output(op.xp.asarray(y), source, recording, i) for i, y in enumerate(ys)])
+        results = tuple([op._output(z, source, recording, i) for i, z in enumerate(ys)])
         for result in results:
             if result.data.base is not None:  # a view shares the change counter of the tensor that it shows
                 owner = backend.owner_of(result.data)
@@ -282,6 +284,9 @@ class Op:
 
     def run_backward(self, dys: list, retain: bool) -> tuple:
         """Add up each result's gradients, call backward, check that its own fit the inputs, and free what was saved."""
+        if self.policy is not None and self.policy is not current_policy():
+            with use(self.policy):
+                return self.run_backward(dys, retain)
         if self.saved is None:
             raise RuntimeError(
                 f"{self.name}: its saved arrays were freed by an earlier backward(); run the forward pass again "

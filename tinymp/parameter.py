@@ -181,8 +181,8 @@ class Parameter(Tensor):
         return f"Parameter({name}{values}, dtype={self.dtype}{master}, device={self.device})"
 
 
-def replace(changes: Sequence[tuple[Tensor, dict[str, Any]]]) -> None:
-    """Set attributes of tensors and parameters, all or none: an exception halfway undoes what was set."""
+def replace(changes: Sequence[tuple[Any, dict[str, Any]]]) -> None:
+    """Set attributes of tensors, parameters and hooks, all or none: an exception halfway undoes what was set."""
     before = [(x, {name: getattr(x, name) for name in new}) for x, new in changes]
     try:
         for x, new in changes:
@@ -193,7 +193,7 @@ def replace(changes: Sequence[tuple[Tensor, dict[str, Any]]]) -> None:
         raise
 
 
-def _assign(x: Tensor, attributes: dict[str, Any]) -> None:
+def _assign(x: Any, attributes: dict[str, Any]) -> None:
     for name, value in attributes.items():
         if name == "data":
             _DATA.__set__(x, value)  # bypasses the guard of Parameter.data

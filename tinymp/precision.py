@@ -21,7 +21,7 @@ MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
@@ -164,17 +164,31 @@ class Policy:
         changed += ["emulated"] * bool(self.operands)
         return f"{self.name}({', '.join(changed) or f'storage={self.storage}, FP32 accumulators and masters'})"
 
-    def cast(self, target: Any) -> Any:
+    def __deepcopy__(self, memo: dict) -> Policy:
+        return self  # it never changes
+
+    def cast(self, target: Any, keep: Mapping[str, Policy] | None = None) -> Any:
         """Give `target` this policy's storage.
 
         A Module is changed in place (every parameter gets a working copy, and an FP32 master where the policy keeps
         one) and returned. A Tensor or array with floating values comes back rounded to the storage dtype; integers
         and booleans come back as they are; lists, tuples and dicts are cast item by item.
 
-        TypeError for anything else; ValueError for a finite value that does not fit FP16: scale such data first.
+        keep: modules in a Module, by their paths, that take another policy, with all that is in them, until it is cast
+        again: {"head": mp.FP32}. Such a module has the storage of its policy. When it is called, Tensors in the storage
+        of what is around it are converted to its own, its forward and their backward follow its policy, whatever
+        `mp.use` says outside, and what it returns is converted back, but for losses. These casts round as the policy
+        around it does, and so do the gradients that come back through them. A path within a kept module ("head.norm")
+        may name a third policy; "" is the whole. Sums of the gradients of a weight that is used several times follow
+        the policy in use around backward.
+
+        TypeError for anything else; ValueError for a finite value that does not fit FP16 (scale such data first), for a
+        path that is not there, and for a weight or module that is shared by two policies.
         """
+        if keep is not None and not hasattr(target, "named_modules"):
+            raise TypeError(f"Policy.cast: expected a Module, parts of which to keep, got {type(target)}")
         if hasattr(target, "cast_storage"):  # Module and Tensor know how to do it to themselves
-            return target.cast_storage(self)
+            return target.cast_storage(self) if keep is None else target.cast_storage(self, keep)
         if isinstance(target, np.ndarray):
             return fit("Policy.cast", target, self.storage) if target.dtype in FLOATING else target
         if isinstance(target, dict):

@@ -35,7 +35,7 @@ def place(code):
     return f"{SCRIPT.name}:{number}"
 
 
-SQUARE, LOSS = place("(x * x)"), place("ops.mse_loss(")
+SQUARE, LOSS, MADE = place("(x * x)"), place("ops.mse_loss("), place("policy.cast(Restorer())")
 
 
 def printed_by(run, *arguments):
@@ -179,7 +179,7 @@ def test_a_wrong_quotation_would_be_found(said):
 
 
 def test_lines_and_edits_that_the_page_shows_are_those_of_the_script():
-    assert set(re.findall(r"audit_case\.py:\d+", PAGE)) <= {SQUARE, LOSS, place("self.encoder(x)")}
+    assert set(re.findall(r"audit_case\.py:\d+", PAGE)) <= {SQUARE, LOSS, MADE, place("self.encoder(x)")}
     assert f"Line {SQUARE.partition(':')[2]}, `x / (x * x)" in PAGE
     assert f"Line {LOSS.partition(':')[2]}: the loss is a mean" in PAGE
     (diff,) = re.findall(r"```diff\n(.*?)```", PAGE, re.S)
@@ -210,3 +210,8 @@ def test_its_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", PAGE):
         assert (ROOT / "docs" / target).exists(), target
     assert (ROOT / "docs" / "audit.png").stat().st_size < 200 * 1024
+
+
+def test_bisect_names_the_line_that_the_audit_names():
+    """The search itself takes minutes; tests/audit/test_bisect.py has a small one of this kind."""
+    assert f"made at {MADE}, called at {SQUARE}\n" in PAGE

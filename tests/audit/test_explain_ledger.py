@@ -248,6 +248,12 @@ CHECKS = {  # the beginning of each sentence, and what of a run shows it
         and all(holds("computed", "float32", of=rows(kind=k)) for k in ("DOT", "REDUCTION", "POINTWISE"))
     ),
     "With FP32 storage nothing breaks": lambda: mp.MIXED.cast(ops.zeros(9)).nbytes * 2 == ops.zeros(9).nbytes,
+    "policy.cast(model, keep=": lambda: (
+        [(r.read, r.written) for r in example("kept modules").filter(op="linear")]
+        == [("float16",) * 2, ("float32",) * 2]
+        and [r.rounded for r in example("kept modules").filter(op="cast", module="m.1")] == [2]
+    ),
+    "A layer whose numbers leave FP16's range": lambda: nearest(ENDS + 16) == np.inf,
     "FP16 has 11 significant bits and 40": lambda: (
         HALF.nmant + 1 == 11 and HALF.maxexp - np.log2(float(HALF.smallest_subnormal)) == 40
     ),

@@ -32,6 +32,13 @@ def modules(frame: FrameType | None) -> tuple[list[Module], FrameType | None]:
     return chain, outer
 
 
+def made_at(frame: FrameType | None, thing: Any) -> str:
+    """The line of the program that makes a thing, from within its constructors, whose first argument is called self."""
+    while frame is not None and frame.f_locals.get("self") is thing:
+        frame = frame.f_back
+    return caller(frame)
+
+
 def variable(frame: FrameType, thing: Any) -> str | None:
     """What a frame calls a thing: a variable, or an attribute of one."""
     if name := _name_in(frame.f_locals, thing):
@@ -50,4 +57,4 @@ def _name_in(names: Mapping[str, Any], thing: Any) -> str | None:
     return next((name for name, value in names.items() if value is thing and name.strip("_0123456789")), None)
 
 
-__all__ = ["caller", "line_of_gate", "modules", "variable"]
+__all__ = ["caller", "line_of_gate", "made_at", "modules", "variable"]

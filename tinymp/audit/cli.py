@@ -3,6 +3,8 @@
     tinymp audit SCRIPT [ARGS]       run a program and say in which precision it computed, and what was lost there
     tinymp audit -m MODULE [ARGS]
     tinymp ablate EXAMPLE            train with each precision decision flipped: which are needed there?
+    tinymp bisect --measure NAME SCRIPT [ARGS]
+                                     which modules must stay in FP32 so that the run matches?
     tinymp explain [NAME]            the rule behind an op, a layer, a policy or a topic
     tinymp info                      what tinymp runs on here
 
@@ -12,16 +14,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import math
 import os
 import re
-import runpy
 import shutil
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -33,9 +32,12 @@ from ..info import __version__, info
 from ..writing import check, printable, write, write_json
 from .ablate import EXAMPLES, Ablation, decisions, workload
 from .audit import Audit, audit
+from .bisect import RESULTS, Bisection, BisectionError
 from .crash import STOPS
 from .explain import explain, overview
 from .ledger import COLUMNS, NUMBERS, Rows
+from .program import as_if, check_program, run, started, terminated_as_exit
+from .trial import FILE, NAME
 
 FILES = "audit.json", "ledger.csv", "audit.html"
 CRASH = "crash.json"
@@ -101,6 +103,31 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     a.add_argument("--only", metavar="NAME,...", help="these decisions alone (default: all)")
     a.add_argument("--out", type=Path, default=Path("runs/ablate"), metavar="DIR", help="default: runs/ablate")
 
+    a = command("bisect", _bisect, "which modules must stay in FP32 so that a run matches?")
+    a.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
+    a.add_argument(
+        "--measure",
+        type=_measure,
+        required=True,
+        metavar="NAME",
+        help="the number to match: a global variable that SCRIPT leaves (of a list the last), or FILE.json:key.key",
+    )
+    a.add_argument("--seeds", type=_positive, default=3, metavar="K", help="runs per try (default: 3)")
+    a.add_argument(
+        "--seed-argument",
+        metavar="OPTION",
+        help="an option of SCRIPT that takes the seed (default: it is added to that of mp.manual_seed)",
+    )
+    a.add_argument(
+        "--tolerance",
+        type=_tolerance,
+        metavar="T",
+        help="how far the mean may lie outside of FP32's runs (default: as far as they lie apart, at least 1 %%)",
+    )
+    a.add_argument("--out", type=Path, default=Path("runs/bisect"), metavar="DIR", help="default: runs/bisect")
+    a.add_argument("program", metavar="SCRIPT", help="a file; with -m a module. What follows goes to the program")
+    a.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help=argparse.SUPPRESS)
+
     a = command("explain", _explain, "the rule behind an op, a layer, a policy or a topic")
     a.add_argument("name", nargs="*", metavar="NAME", help='softmax, BatchNorm2d, "loss scaling"; none: a list')
 
@@ -120,6 +147,21 @@ def _expression(text: str) -> str:
     except re.error as error:
         raise argparse.ArgumentTypeError(f"expected a regular expression, got {text!r} ({error})") from None
     return text
+
+
+def _measure(text: str) -> str:
+    if not FILE.fullmatch(text) and not NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"expected the name of a variable, or FILE.json:key.key; got {text!r}")
+    return text
+
+
+def _tolerance(text: str) -> float:
+    try:
+        if 0 <= (value := float(text)) < math.inf:
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text!r}")
 
 
 def _formats(text: str) -> tuple[str, ...]:
@@ -158,7 +200,7 @@ def _explain(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list
 
 
 def _ablate(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
-    with _as_if(None, [], os.getcwd()):  # the examples lie beside tinymp, not in it
+    with as_if(None, [], os.getcwd()):  # the examples lie beside tinymp, not in it
         try:
             chosen = decisions(options.only.split(",") if options.only else None)
             options.out.mkdir(parents=True, exist_ok=True)
@@ -179,10 +221,9 @@ def _ablate(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[
 
 
 def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
-    path = os.getcwd() if options.module else os.path.dirname(os.path.abspath(options.program))
-    with _as_if(options.program, options.arguments, path):
+    with started(options.program, options.arguments, options.module):
         try:
-            _check_program(options.program, options.module)
+            check_program(options.program, options.module)
             name = options.program if options.module else Path(options.program).stem
             options.out = (options.out or Path("runs", "audit", name)).absolute()  # the program may change the folder
             check(options.out)
@@ -199,11 +240,8 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
         )
         title = " ".join([options.program, *options.arguments])
         try:
-            with audited, _terminated_as_exit():
-                if options.module:
-                    runpy.run_module(options.program, run_name="__main__", alter_sys=True)
-                else:
-                    runpy.run_path(options.program, run_name="__main__")
+            with audited, terminated_as_exit():
+                run(options.program, options.module)
         except BaseException as error:
             if not isinstance(error, SystemExit) or error.code:
                 title += f" (ended early: {type(error).__name__} {error})"
@@ -216,25 +254,38 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
     return 0
 
 
-@contextmanager
-def _terminated_as_exit() -> Iterator[None]:
-    """Within the block, SIGTERM ends the program as sys.exit does, so that what ran is reported."""
-
-    def end(number: int, _: Any) -> None:
-        sys.exit(128 + number)
-
-    own = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, end) if own else None
+def _bisect(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
+    given = vars(options)
+    names = ("program", "arguments", "measure", "module", "seeds", "seed_argument", "tolerance", "out")
+    with started(options.program, options.arguments, options.module):
+        try:
+            check_program(options.program, options.module)
+            check(options.out)
+            bisection = Bisection(**{name: given[name] for name in names}, say=_say)
+        except (ValueError, OSError, ImportError, SyntaxError) as error:
+            p.error(str(error))
+    earlier = "" if bisection.runs else _move_earlier(options.out, (RESULTS, "logs"), "search")
     try:
-        yield
+        with terminated_as_exit():
+            bisection.run()
+    except BisectionError as error:
+        print(f"tinymp bisect: {printable(str(error))}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        _say("\nstopped; the same command goes on from here")
+        return 128 + signal.SIGINT
     finally:
-        if own and signal.getsignal(signal.SIGTERM) is end:  # else the program has its own
-            signal.signal(signal.SIGTERM, before)
+        _say(f"\n{printable(str(bisection))}\n\nwrote {RESULTS} to {printable(str(options.out))}{earlier}")
+    return 0
 
 
-def _move_earlier(out: Path) -> str:
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _move_earlier(out: Path, files: Sequence[str] = (*FILES, CRASH), what: str = "audit") -> str:
     """Move the files of an earlier audit to a folder that is named after their time; returns what to say of it."""
-    there = [out / name for name in (*FILES, CRASH) if (out / name).exists()]
+    there = [out / name for name in files if (out / name).exists()]
     if not there:
         return ""
     when = datetime.fromtimestamp(there[0].stat().st_mtime).strftime("%Y-%m-%d-%H%M%S")
@@ -242,24 +293,7 @@ def _move_earlier(out: Path) -> str:
     folder.mkdir()
     for path in there:
         path.rename(folder / path.name)
-    return f"; the earlier audit is in {folder.name}"
-
-
-def _check_program(program: str, module: bool) -> None:
-    """FileNotFoundError, ModuleNotFoundError, ValueError or SyntaxError where there is nothing to run."""
-    if not module:
-        if not os.path.isfile(program):
-            hint = f"; did you mean -m {program}?" if not program.endswith(".py") and "/" not in program else ""
-            raise FileNotFoundError(f"there is no script {program!r}{hint}")
-        compile(Path(program).read_bytes(), program, "exec")  # a typo must not cost the last report
-    elif program.endswith(".py"):
-        raise ValueError(f"{program!r} is a script, not the name of a module: leave out -m")
-    else:
-        spec = importlib.util.find_spec(program)
-        if spec is None:
-            raise ModuleNotFoundError(f"there is no module {program!r}")
-        if spec.submodule_search_locations is not None and importlib.util.find_spec(f"{program}.__main__") is None:
-            raise ModuleNotFoundError(f"{program!r} is a package without a __main__: name a module in it")
+    return f"; the earlier {what} is in {folder.name}"
 
 
 def _table(audited: Audit, options: argparse.Namespace) -> str:
@@ -285,16 +319,3 @@ def _write(audited: Audit, out: Path, title: str) -> list[str]:
         print(f"no {page}: {error}", file=sys.stderr)
         return written
     return [*written, page]
-
-
-@contextmanager
-def _as_if(program: str | None, arguments: list[str], path: str) -> Iterator[None]:
-    """Within the block, sys.argv and sys.path are as if Python had been started with a program; None: only the path."""
-    argv, paths = sys.argv, sys.path
-    sys.path = [path, *(p for p in paths if p != path)]
-    if program is not None:
-        sys.argv = [program, *arguments]
-    try:
-        yield
-    finally:
-        sys.argv, sys.path = argv, paths

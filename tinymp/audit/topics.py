@@ -50,6 +50,20 @@ TOPICS: dict[str, Topic] = {
         ),
         see=("formats", "rounding", "overflow", "subnormals", "master weights", "accumulation"),
     ),
+    "kept modules": Topic(
+        'policy.cast(model, keep={"head": mp.FP32}) gives a module another policy: storage and masters of its weights, '
+        "and the arithmetic of its forward and backward. What goes in and out is converted by declared casts.",
+        "MPT 3.3, NVG 2.3.1",
+        "A layer whose numbers leave FP16's range spoils what comes after it. `tinymp bisect` finds which layers a run "
+        "needs in another policy.",
+        ">>> m = mp.MIXED.cast(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), keep={'1': mp.FP32})\n"
+        ">>> [layer.weight.dtype.name for layer in m], m(ops.zeros(1, 2).half()).dtype.name\n"
+        "(['float16', 'float32'], 'float16')",
+        read=("precision.Policy.cast", "nn.hooks.Hooks.call", "nn.module.Module.cast_storage"),
+        measure=("ledger.filter(op='cast')",),
+        words=("keep", "keep in fp32", "layers in fp32", "mixed policies", "per module", "bisect"),
+        see=("storage", "gates"),
+    ),
     "formats": Topic(
         "A format divides its bits between exponent and fraction: FP16 5 and 10, BF16 8 and 7, FP8 4 and 3 (E4M3) or 5 "
         "and 2 (E5M2), FP32 8 and 23. The first give range, the second resolution.",

@@ -1,18 +1,24 @@
-"""Hooks: functions that a module calls before and after its forward, and when its gradients have been computed.
+"""Hooks: functions that a module calls before and after its forward, and when its gradients have been computed; and
+the way into and out of a module that is kept in another policy than the model around it (`Policy.cast`).
 
-Only modules that have hooks run this code; calling any other module is calling its forward.
+Only modules that have hooks, or are kept, run this code; calling any other module is calling its forward.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from ..autograd import Array, Op
 from ..caller import type_name
+from ..events import Observer, observe
 from ..grad_mode import is_grad_enabled
-from ..precision import MOVEMENT
+from ..ops.convert import to
+from ..precision import LOSS, MOVEMENT, Policy, current_policy, use
 from ..tensor import Tensor
 
 if TYPE_CHECKING:
@@ -43,8 +49,22 @@ class RemovableHandle:
         self.remove()
 
 
+class Kept(NamedTuple):
+    """Of a module that is kept in another policy: its own, and that of the model, from which it is called unless it is
+    called from another kept module.
+    """
+
+    own: Policy
+    around: Policy
+
+
+_under: ContextVar[Policy | None] = ContextVar("under", default=None)  # that of the kept module whose call is under way
+
+
 class Hooks:
-    """The hooks of one module, in the order in which they are called."""
+    """The hooks of one module, in the order in which they are called, and whether it is kept in another policy."""
+
+    kept: Kept | None = None
 
     def __init__(self) -> None:
         self.pre: dict[int, tuple[Callable, bool]] = {}  # (hook, whether it is given keyword arguments, too)
@@ -52,10 +72,25 @@ class Hooks:
         self.backward: dict[int, Callable] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.pre or self.post or self.backward)
+        return bool(self.kept or self.pre or self.post or self.backward)
 
     def call(self, module: Module, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """module.forward(*args, **kwargs) with the hooks around it."""
+        """module.forward(*args, **kwargs) with the hooks around it, all of it in the policy in which it is kept."""
+        if self.kept is None:
+            return self._call(module, args, kwargs)
+        own, outer = self.kept.own, _under.get() or self.kept.around
+        if own == outer:
+            return self._call(module, args, kwargs)
+        args, kwargs = _converted((args, kwargs), outer.storage, own.storage, {})
+        within, token = _Within(), _under.set(own)
+        try:
+            with use(own), observe(within):
+                output = self._call(module, args, kwargs)
+        finally:
+            _under.reset(token)
+        return _converted(output, own.storage, outer.storage, within.losses)
+
+    def _call(self, module: Module, args: tuple, kwargs: dict[str, Any]) -> Any:
         for hook, with_kwargs in tuple(self.pre.values()):
             if with_kwargs:
                 found = hook(module, args, kwargs)
@@ -71,6 +106,36 @@ class Hooks:
             found = hook(module, args, kwargs, output) if with_kwargs else hook(module, args, output)
             output = output if found is None else found
         return output if watch is None else watch.outputs(output)
+
+
+class _Within(Observer):
+    """Has the ops of a kept module remember the policy in use for their backward.
+
+    losses  the results of losses, and of ops on these, by their id: they are FP32 under every policy, and stay it
+    """
+
+    def __init__(self) -> None:
+        self.losses: dict[int, Array] = {}
+
+    def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if op.phase == "forward":
+            op.policy = current_policy()
+            if op.kind is LOSS or any(isinstance(x, Tensor) and id(x.data) in self.losses for x in inputs):
+                self.losses.update((id(y), y) for y in outputs)
+
+
+def _converted(x: Any, source: np.dtype, target: np.dtype, losses: dict[int, Array]) -> Any:
+    """x, or the Tensors in it, converted from one dtype to another; other dtypes stay, and so do losses."""
+    if source == target:
+        return x
+    if isinstance(x, Tensor):
+        return to(x, target) if x.dtype == source and id(x.data) not in losses else x
+    if isinstance(x, dict):
+        return {name: _converted(item, source, target, losses) for name, item in x.items()}
+    if isinstance(x, (tuple, list)):
+        items = [_converted(item, source, target, losses) for item in x]
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    return x
 
 
 class BackwardHook(Op):

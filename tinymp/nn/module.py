@@ -18,7 +18,7 @@ from ..loading import overwrite
 from ..parameter import Parameter, replace, storage_of
 from ..precision import MIXED, Policy, store, to_dtype, use
 from ..tensor import Tensor
-from .hooks import Hooks, RemovableHandle
+from .hooks import Hooks, Kept, RemovableHandle
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -301,28 +301,56 @@ class Module:
         replace(moved)
         return self
 
-    def cast_storage(self, policy: Policy) -> Self:
-        """Take the policy's storage (`Policy.cast`). ValueError for values that do not fit it.
+    def cast_storage(self, policy: Policy, keep: Mapping[str, Policy] | None = None) -> Self:
+        """Take the policy's storage, but for modules to keep (`Policy.cast`). ValueError for values that do not fit.
 
         All or nothing: if it fails or is interrupted, every parameter and buffer is what it was.
         """
+        kept = {} if keep is None else self._kept(policy, keep)
         targets: list[tuple[str, Tensor, np.dtype]] = []
         for name, p in self.named_parameters():
-            targets.append((name, p, storage_of(policy, p.normalisation)))
+            targets.append((name, p, storage_of(kept.get(id(p), policy), p.normalisation)))
         for path, module in self.named_modules():
-            floating = storage_of(policy, module.normalisation)
+            floating = storage_of(kept.get(id(module), policy), module.normalisation)
             for name, b in module.named_buffers(path, recurse=False):
                 targets.append((name, b, floating if b.dtype in FLOATING else b.dtype))
         for name, x, dtype in targets:
             if not fits(_exact(x), dtype):
                 raise ValueError(f"{policy.name}.cast: '{name}' has values beyond the range of {dtype}")
-        replace(
-            [
-                (x, x.cast_to(policy) if isinstance(x, Parameter) else {"data": to_dtype(x.data, dtype)})
-                for _, x, dtype in targets
-            ]
-        )
+        changes: list[tuple[Any, dict]] = [
+            (x, x.cast_to(kept.get(id(x), policy)) if isinstance(x, Parameter) else {"data": to_dtype(x.data, dtype)})
+            for _, x, dtype in targets
+        ]
+        for module in self.modules():
+            if id(module) in kept:
+                changes.append((vars(module).setdefault("_hooks", Hooks()), {"kept": Kept(kept[id(module)], policy)}))
+            elif "_hooks" in vars(module):
+                changes.append((vars(module)["_hooks"], {"kept": None}))
+        replace(changes)
         return self
+
+    def _kept(self, policy: Policy, keep: Mapping[str, Policy]) -> dict[int, Policy]:
+        """By their ids, the policies of modules that are kept, and of their parameters and buffers."""
+        if not isinstance(keep, Mapping) or not all(isinstance(kept, Policy) for kept in keep.values()):
+            raise TypeError(f"Policy.cast: expected keep to be a dict of paths of modules and policies, got {keep!r}")
+        paths = dict(self.named_modules(remove_duplicate=False))
+        if unknown := [path for path in keep if path not in paths]:
+            near = _similar(str(unknown[0]), tuple(paths))
+            hint = f"did you mean {', '.join(map(repr, near))}?" if near else f"there are {', '.join(paths)[2:]}"
+            raise ValueError(f"Policy.cast: expected keep to name modules of the model, got {unknown[0]!r}; {hint}")
+        policies: dict[str, Policy | None] = {}  # None: not kept
+        found: dict[int, tuple[str, Policy | None]] = {}
+        for path, module in paths.items():
+            policies[path] = keep[path] if path in keep else policies[path.rpartition(".")[0]] if path else None
+            for name, x in {"": module, **module._own(Parameter), **module._own_buffers()}.items():
+                here = f"{path}.{name}".strip(".")
+                there, other = found.setdefault(id(x), (here, policies[path]))
+                if (other or policy) != (policies[path] or policy):
+                    raise ValueError(
+                        f"Policy.cast: {there!r} and {here!r} are one {type(x).__name__}, which cannot have two "
+                        f"policies, {(other or policy).name} and {(policies[path] or policy).name}: name both in keep"
+                    )
+        return {key: kept for key, (_, kept) in found.items() if kept is not None}
 
     # ---- saving and loading
 

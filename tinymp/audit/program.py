@@ -1,0 +1,72 @@
+"""A program that runs as if Python had been started with it: for `tinymp audit`, and each run of `tinymp bisect`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def check_program(program: str, module: bool) -> None:
+    """FileNotFoundError, ModuleNotFoundError, ValueError or SyntaxError where there is nothing to run."""
+    if not module:
+        if not os.path.isfile(program):
+            hint = f"; did you mean -m {program}?" if not program.endswith(".py") and "/" not in program else ""
+            raise FileNotFoundError(f"there is no script {program!r}{hint}")
+        compile(Path(program).read_bytes(), program, "exec")  # a typo must not cost the last report
+    elif program.endswith(".py"):
+        raise ValueError(f"{program!r} is a script, not the name of a module: leave out -m")
+    else:
+        spec = importlib.util.find_spec(program)
+        if spec is None:
+            raise ModuleNotFoundError(f"there is no module {program!r}")
+        if spec.submodule_search_locations is not None and importlib.util.find_spec(f"{program}.__main__") is None:
+            raise ModuleNotFoundError(f"{program!r} is a package without a __main__: name a module in it")
+
+
+def run(program: str, module: bool) -> dict[str, Any]:
+    """Run a script, or with `module` a module; returns its global variables, or raises what it raises."""
+    if module:
+        return runpy.run_module(program, run_name="__main__", alter_sys=True)
+    return runpy.run_path(program, run_name="__main__")
+
+
+def started(program: str, arguments: list[str], module: bool) -> AbstractContextManager[None]:
+    """Within the block, sys.argv and sys.path are as if Python had been started with this program."""
+    return as_if(program, arguments, os.getcwd() if module else os.path.dirname(os.path.abspath(program)))
+
+
+@contextmanager
+def as_if(program: str | None, arguments: list[str], path: str) -> Iterator[None]:
+    """Within the block, sys.argv and sys.path are as if Python had been started with a program; None: only the path."""
+    argv, paths = sys.argv, sys.path
+    sys.path = [path, *(p for p in paths if p != path)]
+    if program is not None:
+        sys.argv = [program, *arguments]
+    try:
+        yield
+    finally:
+        sys.argv, sys.path = argv, paths
+
+
+@contextmanager
+def terminated_as_exit() -> Iterator[None]:
+    """Within the block, SIGTERM ends the program as sys.exit does, so that what ran is reported."""
+
+    def end(number: int, _: Any) -> None:
+        sys.exit(128 + number)
+
+    own = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, end) if own else None
+    try:
+        yield
+    finally:
+        if own and signal.getsignal(signal.SIGTERM) is end:  # else the program has its own
+            signal.signal(signal.SIGTERM, before)

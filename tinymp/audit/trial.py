@@ -1,0 +1,325 @@
+"""One run of a program for `tinymp bisect`: some modules of its half-precision models kept in FP32, from one seed.
+
+It runs in a process of its own, in which it stands in for three functions of tinymp: `Policy.cast` keeps the modules of
+the plan, `Module.__init__` notes the line that makes a module, `manual_seed` adds the seed of the plan to its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+import random
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from .. import backend
+from ..autograd import Op
+from ..caller import inside, line
+from ..dtypes import HALVES
+from ..events import Observer, observe
+from ..nn.module import Module
+from ..precision import FP32, MIXED, MOVEMENT, Policy
+from ..writing import write_json
+from .callers import caller, made_at, modules, variable
+from .program import run, started
+
+FILE = re.compile(r"(?P<file>.+\.json):(?P<keys>.+)", re.S)
+NAME = re.compile(r"[^\W\d]\w*(\.\w+)*")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run, and how.
+
+    program, module, arguments, measure, seed_argument  see `Bisection`
+    seed     the seed: 0, 1, ...
+    fp32     whether FP32 takes the place of every half-precision policy, for models and data
+    keep     the modules to keep, as "number of the model:path"; models are numbered as they are cast
+    change   fields of the policy that are other ones in these modules; none: they are in FP32
+    modules  all modules that may be kept, once they are known
+    joined   whether modules that only call others go with their parts, as in `Trial.keep`
+    """
+
+    program: str
+    module: bool
+    arguments: list[str]
+    measure: str
+    seed_argument: str | None
+    seed: int
+    fp32: bool = False
+    keep: list[str] = field(default_factory=list)
+    change: dict[str, Any] = field(default_factory=dict)
+    modules: list[str] = field(default_factory=list)
+    joined: bool = True
+
+
+@dataclass
+class Cast:
+    """A model that a half-precision policy has cast; `name` is its variable's, once it has been called."""
+
+    model: Module
+    policy: Policy
+    keep: dict[str, Policy]
+    name: str = ""
+
+
+class Trace(Observer):
+    """Hears which ops run in which module, and from which line of the program."""
+
+    def __init__(self, casts: list[Cast]) -> None:
+        self.casts = casts
+        self.ran_in: WeakKeyDictionary[Module, str] = WeakKeyDictionary()  # the line of its first call
+        self.rounds: set[int] = set()  # ids of modules with an op that does more than move numbers
+
+    def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if op.phase != "forward":
+            return
+        frame = sys._getframe(1)
+        chain, outer = modules(frame)
+        if not chain:
+            return
+        if chain[0] not in self.ran_in:
+            self.ran_in[chain[0]] = caller(frame)
+            for cast in self.casts:
+                if cast.model is chain[-1] and not cast.name:
+                    cast.name = (outer and variable(outer, cast.model)) or ""
+        if op.kind is not MOVEMENT or op.gradient is not None:
+            self.rounds.add(id(chain[0]))
+
+
+class Trial:
+    """The run of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.casts: list[Cast] = []
+        self.made: WeakKeyDictionary[Module, str] = WeakKeyDictionary()
+        self.trace = Trace(self.casts)
+
+    def run(self) -> dict[str, Any]:
+        """What became of it, as JSON can hold it: `value` (None where it is not finite) and `error`; what was kept; and
+        of a run that keeps nothing the modules that may be.
+        """
+        plan, result = self.plan, dict[str, Any](value=None, error=None)
+        traced = not (plan.fp32 or plan.keep)
+        arguments = [*plan.arguments, *([plan.seed_argument, str(plan.seed)] if plan.seed_argument else [])]
+        self._stand_in()
+        try:
+            with started(plan.program, arguments, plan.module), observe(self.trace) if traced else nullcontext():
+                value = measured(plan.measure, lambda: _finished(plan.program, plan.module))
+            result["value"] = value if math.isfinite(value) else None
+            result["error"] = None if math.isfinite(value) else f"the measure is {value}"
+        except (Exception, SystemExit) as error:
+            traceback.print_exc()
+            result["error"] = f"{type(error).__name__}: {error}{_where(error)}"
+        result["kept"] = [{path: policy.name for path, policy in cast.keep.items()} for cast in self.casts]
+        return {**result, **({"modules": self.candidates(), "models": self._models()} if traced else {})}
+
+    def _stand_in(self) -> None:
+        cast, init, seed = Policy.cast, Module.__init__, self.plan.seed
+
+        def cast_instead(policy: Policy, target: Any, keep: Mapping[str, Policy] | None = None) -> Any:
+            if policy.storage not in HALVES:
+                return cast(policy, target, keep)
+            if self.plan.fp32:
+                return cast(FP32, target)
+            return cast(policy, target, self.keep(target, policy, keep) if isinstance(target, Module) else keep)
+
+        def init_instead(module: Module) -> None:
+            init(module)
+            self.made[module] = made_at(sys._getframe(1), module)
+
+        Policy.cast = cast_instead  # type: ignore[method-assign, assignment]
+        Module.__init__ = init_instead  # type: ignore[method-assign, assignment]
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002  the one that programs share
+        backend.manual_seed(seed)
+        if self.plan.seed_argument is None:
+            for device in (backend.cpu, backend.gpu):
+                device.manual_seed = _shifted(device.manual_seed, seed)  # type: ignore[attr-defined]
+
+    # ---- what is kept
+
+    def keep(self, model: Module, policy: Policy, given: Mapping[str, Policy] | None) -> dict[str, Policy] | None:
+        """What `Policy.cast` is to keep of a model: the modules of the plan, beside those that the program keeps.
+
+        If they are joined, a module that only calls others (Sequential) goes with those that it holds where they are
+        two or more, so that what one of them hands to the next is not rounded on its way.
+        """
+        numbers = {id(cast.model): number for number, cast in enumerate(self.casts)}
+        number = numbers.get(id(model), len(self.casts))
+        if number == len(self.casts):
+            self.casts.append(Cast(model, policy, {}))
+        change: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in self.plan.change.items()
+        }  # from JSON
+        own = changed(policy, name=_name(policy, change), **change) if change else FP32
+        names: dict[int, str] = {}  # a module that has several paths is known by the first
+        keys = {
+            path: names.setdefault(id(module), f"{number}:{path}")
+            for path, module in model.named_modules(remove_duplicate=False)
+        }
+        chosen = [path for path, key in keys.items() if key in self.plan.keep]
+        asked: dict[str, Policy] = {}  # by the program
+        wanted: dict[str, Policy] = {}
+        keep: dict[str, Policy] = {}
+        for path, key in keys.items():
+            parent, within = path.rpartition(".")[0], f"{path}." if path else ""
+            asked[path] = (given or {}).get(path, asked[parent] if path else policy)
+            parts = len({keys[other] for other in chosen if other.startswith(within) and other != path})
+            mine = path in chosen or (self.plan.joined and key not in self.plan.modules and parts > 1)
+            wanted[path] = own if mine and asked[path].storage in HALVES else asked[path]
+            if wanted[path] != (wanted[parent] if path else policy):
+                keep[path] = wanted[path]
+        self.casts[number].keep = keep
+        return keep or None
+
+    # ---- what may be kept
+
+    def candidates(self) -> list[dict[str, Any]]:
+        """The modules of the models in which an op ran that does more than move numbers, or that has weights; those
+        that share weights as one.
+        """
+        groups: list[dict[str, Any]] = []
+        of_tensor: dict[int, dict[str, Any]] = {}
+        for number, (cast, name) in enumerate(zip(self.casts, self._names())):
+            for path, module in cast.model.named_modules():
+                tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+                ran = module in self.trace.ran_in and (bool(tensors) or id(module) in self.trace.rounds)
+                entry = {
+                    "names": [f"{name}.{path}" if path else name],
+                    "keys": [f"{number}:{path}"],
+                    "class": type(module).__name__,
+                    "made": self.made.get(module, ""),
+                    "called": self.trace.ran_in.get(module, ""),
+                    "ran": ran,
+                }
+                shared = next((of_tensor[id(x)] for _, x in tensors if id(x) in of_tensor), None)
+                if shared is None:
+                    groups.append(entry)
+                else:
+                    shared.update(
+                        {key: shared[key] + entry[key] for key in ("names", "keys")}, ran=shared["ran"] or ran
+                    )
+                of_tensor.update((id(x), entry if shared is None else shared) for _, x in tensors)
+        return [{key: value for key, value in entry.items() if key != "ran"} for entry in groups if entry["ran"]]
+
+    def _names(self) -> list[str]:
+        return [cast.name or type(cast.model).__name__.lower() for cast in self.casts]
+
+    def _models(self) -> list[dict[str, Any]]:
+        """Of each model its name, and of its policy name, storage, and the decisions in which it is not MIXED."""
+        fields = [
+            name for name in vars(MIXED) if name not in ("name", "storage", "exchange", "only", "chunk", "promote")
+        ]
+        return [
+            {
+                "model": name,
+                "policy": cast.policy.name,
+                "storage": str(cast.policy.storage),
+                "changed": [field for field in fields if getattr(cast.policy, field) != getattr(MIXED, field)],
+            }
+            for cast, name in zip(self.casts, self._names())
+        ]
+
+
+def _name(policy: Policy, change: Mapping[str, Any]) -> str:
+    return f"{policy.name} with " + ", ".join(f"{name}={value}" for name, value in change.items())
+
+
+def _shifted(manual_seed: Callable[[int], None], by: int) -> Callable[[int], None]:
+    return lambda seed: manual_seed(seed + by)
+
+
+# -------------------------------------------------------------------------------------------------------- its measure
+
+
+def measured(measure: str, finished: Callable[[], Mapping[str, Any]]) -> float:
+    """The number that a measure names, of what `finished` leaves: global variables, or a file that it writes.
+
+    LookupError where it is not there, TypeError where it is no number.
+    """
+    in_file = FILE.fullmatch(measure)
+    if in_file is None:
+        first, *keys = measure.split(".")
+        left = finished()
+        if first not in left:
+            near = [f"; did you mean {name!r}?" for name in difflib.get_close_matches(first, left, 1)]
+            raise LookupError("".join([f"the program leaves no variable {first!r}", *near]))
+        return _number(measure, _at(left[first], keys))
+    path = Path(in_file["file"]).absolute()  # the program may change the folder
+    before = _state(path)
+    finished()
+    if _state(path) == before:
+        raise LookupError(f"the program did not write {in_file['file']}")
+    return _number(measure, _at(json.loads(path.read_bytes()), in_file["keys"].split(".")))
+
+
+def _at(value: Any, keys: Sequence[str]) -> Any:
+    for key in keys:
+        try:
+            if isinstance(value, Mapping):
+                value = value[key]
+            else:
+                value = value[int(key)] if key.isdecimal() else getattr(value, key)
+        except (LookupError, AttributeError, TypeError):
+            there = f"there are {', '.join(map(str, value))}" if isinstance(value, Mapping) else f"in {value!r:.80}"
+            raise LookupError(f"there is no {key!r}; {there}") from None
+    return value
+
+
+def _number(measure: str, value: Any) -> float:
+    value = value[-1] if isinstance(value, (list, tuple)) and value else value
+    if value is None:  # what examples/report.py writes for nan
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"expected {measure} to be a number, or a list of them, got {value!r:.80}") from None
+
+
+def _state(path: Path) -> tuple | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _finished(program: str, module: bool) -> Mapping[str, Any]:
+    """The program's global variables at its end, which may be a sys.exit()."""
+    try:
+        return run(program, module)
+    except SystemExit as end:
+        if end.code:
+            raise
+        frames = [frame for frame, _ in traceback.walk_tb(end.__traceback__) if _is_main(frame)]
+        return frames[-1].f_globals
+
+
+def _is_main(frame: FrameType) -> bool:
+    return frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
+
+
+def _where(error: BaseException) -> str:
+    """The line of the program that was the last to run."""
+    own = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if not inside(frame)]
+    return f" ({line(own[-1])})" if own and not own[-1].f_code.co_filename.startswith("<frozen") else ""
+
+
+def main(plan: str, result: str) -> None:
+    """Run the plan in one file, and write what became of it to another."""
+    write_json(result, Trial(Plan(**json.loads(Path(plan).read_bytes()))).run())
