@@ -21,6 +21,7 @@ from .report import write
 from .scales import Scales
 from .shadow import Shadow
 from .summary import findings
+from .trace import Trace
 from .updates import LostUpdates
 
 
@@ -30,6 +31,7 @@ def audit(
     formats: Sequence[str] = (),
     every: int = 1,
     modules: str | None = None,
+    trace: str | os.PathLike[str] | None = None,
 ) -> Audit:
     """`with mp.audit() as a:` listens to everything that runs in the block, in this thread.
 
@@ -38,9 +40,10 @@ def audit(
     formats      also round to these what is rounded: "bf16", "e4m3-tensor", "mxfp8", ... (see `Formats`)
     every        listen to one step of each optimizer in so many, for long runs; all are counted
     modules      a regular expression: listen only where it is found in the name of a module or parameter
+    trace        a folder for a mark of every tensor, which `tinymp diff` compares with another run's (see `Trace`)
 
     The audit ends with the block. RuntimeError for an audit within an audit; ValueError for an unknown format, an
-    `every` below 1 and what is no regular expression.
+    `every` below 1 and what is no regular expression; OSError where the trace cannot be written.
     """
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ValueError(f"audit: expected every to be a positive integer, got {every!r}")
@@ -52,7 +55,9 @@ def audit(
         raise ValueError(f"audit: expected modules to be a regular expression, got {modules!r} ({error})") from None
     if isinstance(formats, str) or not isinstance(formats, Sequence):
         raise TypeError(f"audit: expected formats to be a list of names such as 'bf16', got {formats!r}")
-    return Audit(instruments, flag("audit", "shadow", shadow), tuple(formats), every, modules)
+    if trace is not None and (not isinstance(trace, (str, os.PathLike)) or not str(trace)):
+        raise TypeError(f"audit: expected trace to be a folder, such as 'runs/a', got {trace!r}")
+    return Audit(instruments, flag("audit", "shadow", shadow), tuple(formats), every, modules, trace)
 
 
 class Audit:
@@ -75,21 +80,27 @@ class Audit:
         formats: tuple[str, ...] = (),
         every: int = 1,
         modules: str | None = None,
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         self.histograms, self.updates, self.scale = Exponents(), LostUpdates(), Scales()
         self.bytes, self.products, self.shadow = ByteLedger(), Products(), Shadow() if shadow else None
         self._ledger, self.formats = Ledger(), Formats(formats) if formats else None
         own: list[Instrument | None] = [self._ledger, self.histograms, self.updates, self.scale, self.bytes]
-        own += [self.products, self.shadow, self.formats]
+        self._trace = None if trace is None else Trace(trace, every=every, modules=modules)
+        own += [self.products, self.shadow, self.formats, self._trace]
         self._listener = Listener([*[i for i in own if i is not None], *instruments], every, modules)
         self._part = [f"one step in {every:,}"] * (every > 1) + [f"the modules {modules!r}"] * (modules is not None)
 
     def __enter__(self) -> Audit:
+        if self._trace is not None:
+            self._trace.open()
         self._listener.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._listener.__exit__(*error)
+        if self._trace is not None:
+            self._trace.close(error[0].__name__ if error and error[0] is not None else "")
 
     @property
     def ledger(self) -> Rows:

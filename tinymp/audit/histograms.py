@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from .. import backend
 from ..autograd import Op
 from ..backend.histogram import BINS, HIGHEST, INFINITIES, LOWEST, NANS, ZEROS, bin_of
 from ..dtypes import FP16_MAX, NAMES, float16
+from ..events import here
 from ..parameter import Parameter
 from ..precision import LOSS, current_policy
 from ..sparse import values_of
@@ -174,7 +175,6 @@ class Exponents(Instrument):
         self.every = every
         self._spaced = Spaced(every)
         self._tensors: dict[tuple, _Histogram] = {}
-        self._scales: WeakKeyDictionary[Op, float] = WeakKeyDictionary()  # loss scales that ops' gradients will carry
         self._roots = 0  # how many models were seen
         # Arrays rounded since the last op ran: memory, number of values, and the exponents of those that became 0
         self._rounded: list[tuple[ref, int, np.ndarray]] = []
@@ -193,19 +193,13 @@ class Exponents(Instrument):
             if len(self.listener.models) > self._roots:
                 self._first_use()
             return
-        scale = self._scales.pop(op, 1.0)
+        scale = 1.0 if here.backward is None else float(here.backward.scale)
         self._settle(inputs, outputs)
         if self._looks() and op.kind is not LOSS:
             for dy in inputs:
                 if dy is not None and dy.size > 1:
                     name = f"{place.module} {op.name}".strip()
                     self._count(self._of(ACTIVATION_GRADIENT, name, place.module, dy.dtype), dy, scale)
-        if op.loss_scale is not None:
-            scale *= float(op.loss_scale)
-        if scale != 1:
-            for edge in op.edges:
-                if isinstance(edge, tuple):
-                    self._scales[edge[0]] = scale
 
     def deposited(self, leaf: Tensor, gradient: Any, scale: Any) -> None:
         self._settle((gradient,), ())
