@@ -2,6 +2,9 @@
 
 import json
 import math
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -257,10 +260,6 @@ def test_shapes(tmp_path):
 
 
 def test_two_policies_of_one_program(tmp_path):
-    for policy in (mp.FP32, mp.MIXED):
-        with mp.audit(trace=tmp_path / "both"):
-            pass
-    mp.manual_seed(0)
     with mp.audit(trace=tmp_path / "both"):
         for policy in (mp.FP32, mp.MIXED):
             made = Job("cpu", policy=policy, scale=2.0**8)
@@ -452,6 +451,34 @@ def test_alignment(a, b):
     assert sum(1 for p, q in found if p and q) == expected
 
 
+@pytest.mark.parametrize("steps", [10, 1000])
+def test_alignment_of_a_loop(steps, monkeypatch):
+    """An op more before many that are alike, few enough to be searched and too many for that."""
+    a = [line(c) for c in "a" + "bcd" * steps + "e"]
+    b = [line(c) for c in "xa" + "bcd" * steps + "z"]
+    found = list(align(a, b))
+    assert [(p and p.module, q and q.module) for p, q in found if None in (p, q)] == [
+        (None, "x"),
+        ("e", None),
+        (None, "z"),
+    ]
+
+
+def test_the_commit_is_told(tmp_path, monkeypatch):
+    git = shutil.which("git")
+    if git is None:
+        pytest.skip("git is not installed")
+    for command in ("init -q", "-c user.name=a -c user.email=b commit -q --allow-empty -m c"):
+        subprocess.run([git, "-C", tmp_path, *command.split()], check=True)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    small(tmp_path / "a", steps=1)
+    commit = subprocess.run([git, "-C", tmp_path, "rev-parse", "HEAD"], capture_output=True, text=True).stdout
+    assert Run(tmp_path / "a").header["commit"] and commit.startswith(Run(tmp_path / "a").header["commit"])
+    monkeypatch.setenv("PATH", "")
+    small(tmp_path / "b", steps=1)
+    assert diff(tmp_path / "a", tmp_path / "b").configuration == {"commit": (commit[:12], "-")}
+
+
 # ------------------------------------------------------------------------------------------- the command and the page
 
 SCRIPT = """
@@ -527,6 +554,6 @@ def test_long_runs_keep_to_the_page(tmp_path):
     found["steps"] = [{**found["steps"][0], "iteration": i, "worst": 5.0 if i == 777 else 1e-7} for i in range(5000)]
     text = page(found)
     assert text.count("<tr>") < 1200
-    (line,) = [part for part in text.split('class="b" d="')[1:2]]
-    heights = [float(point.split()[1]) for point in line.split('"')[0][1:].split("L")]
+    worst = text.split('class="b" d="')[1].split('"')[0]
+    heights = [float(point.split()[1]) for point in worst[1:].split("L")]
     assert len(heights) <= POINTS and sum(h < 20 for h in heights) == 1

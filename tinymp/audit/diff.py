@@ -17,9 +17,11 @@ import os
 import shutil
 import statistics
 import textwrap
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +34,7 @@ from .sampling import table
 from .trace import Line, Run, Step
 
 SLACK = 1.5  # times one rounding: the distance is an estimate
-BEFORE = "before the audit"
+MANY = 1 << 20  # pairs of a step that might belong together
 
 
 class Pair(NamedTuple):
@@ -464,6 +466,9 @@ def align(a: list[Line], b: list[Line]) -> Iterator[tuple[Line | None, Line | No
     high = next((i for i in range(left) if keys[0][-1 - i] != keys[1][-1 - i]), left)
     yield from zip(a[:low], b[:low])
     middle = keys[0][low : len(a) - high], keys[1][low : len(b) - high]
+    alike = Counter(middle[1])
+    if sum(alike[key] for key in middle[0]) > MANY:  # the n-th of a kind with the n-th: else it takes minutes
+        middle = _numbered(middle[0]), _numbered(middle[1])
     for tag, i, j, k, m in SequenceMatcher(None, *middle, autojunk=False).get_opcodes():
         one, other = a[low + i : low + j], b[low + k : low + m]
         if tag == "equal":
@@ -472,6 +477,12 @@ def align(a: list[Line], b: list[Line]) -> Iterator[tuple[Line | None, Line | No
             yield from ((line, None) for line in one)
             yield from ((None, line) for line in other)
     yield from zip(a[len(a) - high :], b[len(b) - high :])
+
+
+def _numbered(keys: list[tuple]) -> list[tuple]:
+    """Each key with how many like it came before."""
+    seen: defaultdict[tuple, count] = defaultdict(count)
+    return [(*key, next(seen[key])) for key in keys]
 
 
 def distance(a: Line, b: Line) -> float:
