@@ -106,7 +106,7 @@ def test_a_run_and_its_repetition_are_the_same(tmp_path, capsys):
     found = diff(job(tmp_path / "a"), job(tmp_path / "b"))
     assert found.same and found.first is found.beyond is found.parted is None
     assert [(s.differ, s.worst, s.loss_a == s.loss_b) for s in found.steps] == [(0, 0.0, True)] * 5
-    assert "No difference: " in str(found) and "in 5 steps are the same, bit for bit." in str(found)
+    assert "No difference, bit for bit: 225 tensors in 5 steps." in str(found)
     assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path)]) == 0
 
 
@@ -187,6 +187,31 @@ def test_an_op_more(tmp_path):
     names = {str(p.a) for p in found.depth}
     assert {"model.3 linear forward", "cross_entropy forward", "model.0 linear backward (weight)"} <= names
     assert "in B alone" in str(found)
+
+
+def test_an_op_more_that_changes_nothing(tmp_path):
+    for name in ("a", "b"):
+        with mp.audit(trace=tmp_path / name):
+            ops.relu(mp.ones(2))
+            if name == "b":
+                ops.exp(mp.ones(2))
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert found.first is None and found.only == [0, 2] and not found.same
+    assert "No difference" not in str(found) and "What both have is the same" in str(found)
+
+
+def test_what_is_read_in_every_step_stays_known(tmp_path):
+    for name, factor in (("a", 1.0), ("b", 1 + 2.0**-10)):
+        model = nn.Linear(2, 1, bias=False)
+        model.weight.data = np.ones((1, 2), "float32")
+        optimizer, x = optim.SGD(model.parameters(), lr=0.0), mp.tensor([[factor, 2 * factor]])
+        with mp.audit(trace=tmp_path / name):
+            for _ in range(5):
+                model(x).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert found.steps[4].differ and found.modules[0].ratios["linear forward"][1] == 5
 
 
 def test_weights_that_change_between_steps(tmp_path):
@@ -334,6 +359,37 @@ def test_what_changed_in_place_is_written_again(tmp_path):
     assert [(line.role, line.op) for line in lines(tmp_path)] == [
         ("input", "relu"), ("output", "relu"), ("output", "exp"), ("input", "relu"), ("output", "relu")
     ]  # fmt: skip
+
+
+def test_two_optimizers_share_a_step(tmp_path):
+    """As in a GAN: what one network reads counts for the next step until its backward says that it is this one."""
+    made, judge = nn.Linear(2, 2), nn.Linear(2, 1)
+    optimizers = [optim.SGD(m.parameters(), lr=0.1) for m in (judge, made)]
+    with mp.audit(trace=tmp_path):
+        for _ in range(4):
+            for optimizer in optimizers:
+                x = made(mp.ones(3, 2))
+                judge(x.detach() if optimizer is optimizers[0] else x).mean().backward()
+                optimizer.step()
+                for p in (*judge.parameters(), *made.parameters()):
+                    p.grad = None
+    steps = list(Run(tmp_path).steps())
+    assert [step.iteration for step in steps] == [0, 1, 2, 3, 4]
+    assert [sum(line.role == "update" for line in step.lines) for step in steps] == [4, 4, 4, 4, 0]
+    assert diff(tmp_path, tmp_path).same
+
+
+def test_what_a_backward_read(tmp_path):
+    """Its gradients, and what its forward read; an update what backward made."""
+    small(tmp_path, steps=1, scale=8.0)
+    by_number = {line.number: line for line in lines(tmp_path)}
+    (weight,) = [line for line in by_number.values() if str(line) == "model.3 linear backward (weight)"]
+    read = {str(by_number[i]) for i in weight.inputs}
+    assert {"cross_entropy backward (input)", "model.1 relu forward", "model.3.weight"} <= read
+    (gradient,) = [x for x in by_number.values() if (x.role, x.module) == ("gradient", "model.3.weight")]
+    assert [by_number[i] for i in gradient.inputs] == [weight] and gradient.scale == weight.scale == 8
+    (update,) = [x for x in by_number.values() if (x.role, x.module) == ("update", "model.3.weight")]
+    assert [by_number[i] for i in update.inputs] == [gradient] and update.scale == 1
 
 
 def test_a_part_of_a_run(tmp_path):

@@ -154,7 +154,7 @@ class Difference:
         self.seeds: tuple[int | None, int | None] = (None, None)
         self.generators = -1  # the first step that began with other states of the random generators
         self._parts: dict[str, Part] = {}
-        # By the number of A's lines, of the last step and of this one: distance and rounding
+        # By the number of A's lines, of the last step and of this one, and those that they read: distance and rounding
         self._known: list[dict[int, tuple[float, float]]] = [{}, {}]
         unpaired = [0, 0]
         for one, other in _together(a.steps(), b.steps()):
@@ -218,9 +218,11 @@ class Difference:
         same = (a.dtype, a.shape, a.digest, a.scale) == (b.dtype, b.shape, b.digest, b.scale)
         far = 0.0 if same else distance(a, b)
         same = same or (a.dtype == b.dtype and a.scale != b.scale and far == 0)
-        read = [known[i] for i in a.inputs for known in self._known if i in known]
+        before, now = self._known
+        now.update({i: before[i] for i in a.inputs if i in before})  # what is read in every step stays known
+        read = [now[i] for i in a.inputs if i in now]
         rounds = max([rounding(a), rounding(b), *[inherited for _, inherited in read]])
-        self._known[1][a.number] = far, rounds
+        now[a.number] = far, rounds
         return Pair(iteration, a, b, same, far, max((d for d, _ in read), default=None), rounds)
 
     def _add(self, p: Pair) -> None:
@@ -374,7 +376,8 @@ class Difference:
         ]
         if self.first is None:
             steps, tensors = many(len(self.steps), "step"), many(sum(s.tensors for s in self.steps), "tensor")
-            parts.append(f"No difference: {tensors} in {steps} are the same, bit for bit.".replace(SPACE, " "))
+            begins = "What both have is the same, bit for bit" if any(self.only) else "No difference, bit for bit"
+            parts.append(f"{begins}: {tensors} in {steps}.".replace(SPACE, " "))
         else:
             parts.append(self._text_of("First difference", self.first, width) + "\n" + _wrapped(self.why(), width))
             if self.beyond is None:
