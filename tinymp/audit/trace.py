@@ -116,7 +116,8 @@ class Trace(Instrument):
             self._tensor("update", "", place, value, 1.0, read)
 
     def deposited(self, leaf: Tensor, gradient: Any, scale: Any) -> None:
-        self._deposits[id(leaf)] = self._line_at(gradient, 0)
+        if isinstance(leaf, Parameter):
+            self._deposits[id(leaf)] = self._line_at(gradient, 0)
 
     # ---- tensors
 
