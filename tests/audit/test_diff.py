@@ -184,6 +184,9 @@ def test_an_op_more(tmp_path):
     iteration, which, line = found.parted
     assert (iteration, which, line.op) == (0, "B", "relu") and found.only[0] == 0 and found.only[1] > 4
     assert found.unpaired == [1, 0]
+    assert (found.first.a.op, found.first.rewired, found.first.inputs) == ("cross_entropy", True, None)
+    assert "not made from the same tensors" in found.why()
+    assert not any(p.rewired for p in found.depth if p.a.module and p.a.phase == "forward")
     names = {str(p.a) for p in found.depth}
     assert {"model.3 linear forward", "cross_entropy forward", "model.0 linear backward (weight)"} <= names
     assert "in B alone" in str(found)

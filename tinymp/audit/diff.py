@@ -43,6 +43,7 @@ class Pair(NamedTuple):
     same      whether dtype, shape and all bits are; under another loss scale, once both are divided by it
     distance  see above
     inputs    the largest distance among what its op read; None where that is not known
+    rewired   whether A's op and B's did not read the same tensors, as behind an op that one run has alone
     rounding  the distance that one rounding to the coarsest dtype so far explains
     """
 
@@ -52,16 +53,18 @@ class Pair(NamedTuple):
     same: bool
     distance: float
     inputs: float | None
+    rewired: bool
     rounding: float
 
     def as_dict(self) -> dict[str, Any]:
         """As plain values."""
         both = {name: [getattr(x, name) for x in (self.a, self.b)] for name in _OF_EACH}
-        own = {name: getattr(self, name) for name in ("iteration", "same", "distance", "inputs", "rounding")}
+        own = {name: getattr(self, name) for name in _OWN}
         place = {name: getattr(self.a, name) for name in ("role", "name", "module", "op", "phase")}
         return {"what": str(self.a), **place, **own, **both}
 
 
+_OWN = ("iteration", "same", "distance", "inputs", "rewired", "rounding")
 _OF_EACH = ("caller", "shape", "dtype", "norm", "largest", "nonfinite", "scale")
 
 
@@ -156,6 +159,8 @@ class Difference:
         self._parts: dict[str, Part] = {}
         # By the number of A's lines, of the last step and of this one, and those that they read: distance and rounding
         self._known: list[dict[int, tuple[float, float]]] = [{}, {}]
+        # By the number of B's lines the number of A's; -1 for what B has alone
+        self._twins: list[dict[int, int]] = [{}, {}]
         unpaired = [0, 0]
         for one, other in _together(a.steps(), b.steps()):
             if one is None or other is None:
@@ -180,7 +185,7 @@ class Difference:
             self.seeds = one.seed, other.seed
         if self.generators < 0 and one.rng != other.rng:
             self.generators = one.iteration
-        self._known = [self._known[1], {}]
+        self._known, self._twins = [self._known[1], {}], [self._twins[1], {}]
         pairs: list[Pair] = []
         aligned = list(align(one.lines, other.lines))
         while aligned and not (one.whole and other.whole) and None in aligned[-1]:
@@ -195,6 +200,8 @@ class Difference:
             alone = x or y
             assert alone is not None
             self.only[x is None] += 1
+            if x is None:
+                self._twins[1][alone.number] = -1
             if self.parted is None:
                 self.parted = one.iteration, "B" if x is None else "A", alone
         if not pairs:
@@ -218,12 +225,13 @@ class Difference:
         same = (a.dtype, a.shape, a.digest, a.scale) == (b.dtype, b.shape, b.digest, b.scale)
         far = 0.0 if same else distance(a, b)
         same = same or (a.dtype == b.dtype and a.scale != b.scale and far == 0)
-        before, now = self._known
-        now.update({i: before[i] for i in a.inputs if i in before})  # what is read in every step stays known
+        now, twins = _carried(self._known, a.inputs), _carried(self._twins, b.inputs)
+        rewired = len(a.inputs) != len(b.inputs) or any(twins.get(j, i) != i for i, j in zip(a.inputs, b.inputs))
         read = [now[i] for i in a.inputs if i in now]
         rounds = max([rounding(a), rounding(b), *[inherited for _, inherited in read]])
-        now[a.number] = far, rounds
-        return Pair(iteration, a, b, same, far, max((d for d, _ in read), default=None), rounds)
+        now[a.number], twins[b.number] = (far, rounds), a.number
+        inputs = None if rewired else max((d for d, _ in read), default=None)
+        return Pair(iteration, a, b, same, far, inputs, rewired, rounds)
 
     def _add(self, p: Pair) -> None:
         if not p.same and self.first is None:
@@ -337,6 +345,8 @@ class Difference:
         rounds = bool(stored) and p.distance <= SLACK * p.rounding
         if rounds:
             parts.append(stored + "One rounding explains the distance.")
+        elif p.rewired:
+            parts.append(stored + "It was not made from the same tensors: an op before it is in one run alone.")
         elif a.role == "parameter":
             seeded = "The weights differ before an op has run on them: another seed, or other weights loaded."
             changed = "What the optimizer wrote was the same: the weight was changed or rounded otherwise."
@@ -480,6 +490,13 @@ def align(a: list[Line], b: list[Line]) -> Iterator[tuple[Line | None, Line | No
             yield from ((line, None) for line in one)
             yield from ((None, line) for line in other)
     yield from zip(a[len(a) - high :], b[len(b) - high :])
+
+
+def _carried(known: list[dict[int, Any]], read: tuple[int, ...]) -> dict[int, Any]:
+    """What is known in this step: also of the step before what is read now, so that it lasts while it is read."""
+    before, now = known
+    now.update({i: before[i] for i in read if i in before})
+    return now
 
 
 def _numbered(keys: list[tuple]) -> list[tuple]:
