@@ -166,7 +166,8 @@ def test_every_file_is_written_so():
     found = []
     for folder in ("tinymp", "examples", "benchmarks", "docs"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.name in ("writing.py", "poisoned.py"):  # the second appends lines to a log
+            # the second appends lines to a log, and so does the third, whose file is read as far as it goes
+            if path.name in ("writing.py", "poisoned.py", "trace.py"):
                 continue
             tree = ast.parse(path.read_text())
             whole = {

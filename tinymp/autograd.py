@@ -356,6 +356,7 @@ class Backward:
 
     root, gradient  where it begins, and with what gradient
     retain          whether ops keep what they saved, for another run
+    scale           the loss scale that the gradients carry which the op that runs now was given
     leaves          {id of leaf: [leaf, gradients, loss scale]} in the order in which the leaves were reached. Gradients
                     travel with the loss scale that they carry (1.0: none), and meet only under one scale
     """
@@ -363,6 +364,7 @@ class Backward:
     def __init__(self, root: Variable, gradient: Array, retain: bool = False) -> None:
         self.root, self.gradient, self.retain = root, gradient, retain
         self.leaves: dict[int, list] = {}
+        self.scale: Any = 1.0
 
     def propagate(self) -> None:
         """Walk the graph from root in the reverse of the order in which its ops ran; no recursion."""
@@ -393,6 +395,7 @@ class Backward:
             while queue:
                 _, op = heapq.heappop(queue)
                 *dys, scale = waiting.pop(op)
+                self.scale = scale
                 dxs = op.run_backward(dys, self.retain)
                 scale = scale if op.loss_scale is None else scale * op.loss_scale
                 for edge, dx in zip(op.edges, dxs):

@@ -79,6 +79,11 @@ def runs(tmp_path_factory):
             written[name] = json.loads((out / "audit.json").read_text("utf-8"))
         with mp.audit(shadow=True, formats=FORMATS) as a:
             printed_by(script, "--epochs", "2", *MEND)
+        patch.setenv("COLUMNS", "120")
+        traced = tmp_path_factory.mktemp("traced")
+        printed_by(main, ["audit", "--trace", "--out", str(traced), str(SCRIPT), "FP32", "MIXED", "--epochs", "1"])
+        two = f"{traced}:FP32", f"{traced}:MIXED"
+        printed["diff"] = printed_by(main, ["diff", *two, "--out", str(traced / "diff")])
         printed["instruments"] = "\n".join(map(str, (a.histograms, a.updates, a.bytes, a.shadow, a.formats, a.depth)))
     return printed, written
 

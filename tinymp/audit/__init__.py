@@ -11,5 +11,6 @@ from __future__ import annotations
 
 from .audit import Audit, audit
 from .bytes import predict
+from .diff import Difference, diff
 from .ledger import Row, Rows
 from .listener import Instrument, Place

@@ -23,6 +23,7 @@ from .report import write
 from .scales import Scales
 from .shadow import Shadow
 from .summary import findings
+from .trace import Trace
 from .updates import LostUpdates
 
 
@@ -34,6 +35,7 @@ def audit(
     modules: str | None = None,
     crash: str | os.PathLike[str] | None = None,
     stop_at: str | None = None,
+    trace: str | os.PathLike[str] | None = None,
 ) -> Audit:
     """`with mp.audit() as a:` listens to everything that runs in the block, in this thread.
 
@@ -42,12 +44,13 @@ def audit(
     formats      also round to these what is rounded: "bf16", "e4m3-tensor", "mxfp8", ... (see `Formats`)
     every        listen to one step of each optimizer in so many, for long runs; all are counted
     modules      a regular expression: listen only where it is found in the name of a module or parameter
+    trace        a folder for a mark of every tensor, which `tinymp diff` compares with another run's (see `Trace`)
     crash        a JSON file to write with the last 16 steps when the loss or a weight first stops being finite, or an
                  error ends the block (see `Crash`)
     stop_at      "nan" or "inf": FloatingPointError at the first op that makes one from arguments without
 
     The audit ends with the block. RuntimeError for an audit within an audit; ValueError for an unknown format or
-    `stop_at`, an `every` below 1 and what is no regular expression.
+    `stop_at`, an `every` below 1 and what is no regular expression; OSError where the trace cannot be written.
     """
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ValueError(f"audit: expected every to be a positive integer, got {every!r}")
@@ -59,9 +62,11 @@ def audit(
         raise ValueError(f"audit: expected modules to be a regular expression, got {modules!r} ({error})") from None
     if isinstance(formats, str) or not isinstance(formats, Sequence):
         raise TypeError(f"audit: expected formats to be a list of names such as 'bf16', got {formats!r}")
-    if crash is not None and not isinstance(crash, (str, os.PathLike)):
+    if crash is not None and (not isinstance(crash, (str, os.PathLike)) or not str(crash)):
         raise TypeError(f"audit: expected crash to be a path, got {crash!r}")
-    return Audit(instruments, flag("audit", "shadow", shadow), tuple(formats), every, modules, crash, stop_at)
+    if trace is not None and (not isinstance(trace, (str, os.PathLike)) or not str(trace)):
+        raise TypeError(f"audit: expected trace to be a folder, such as 'runs/a', got {trace!r}")
+    return Audit(instruments, flag("audit", "shadow", shadow), tuple(formats), every, modules, crash, stop_at, trace)
 
 
 class Audit:
@@ -88,26 +93,22 @@ class Audit:
         modules: str | None = None,
         crash: str | os.PathLike[str] | None = None,
         stop_at: str | None = None,
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         self.histograms, self.updates, self.scale = Exponents(), LostUpdates(), Scales()
         self.bytes, self.products, self.shadow = ByteLedger(), Products(), Shadow() if shadow else None
         self._ledger, self.formats = Ledger(), Formats(formats) if formats else None
         self.depth = Depth()
         self.crash = Crash(self.depth, self.scale, crash, stop_at)
-        own: list[Instrument | None] = [
-            self.depth,
-            self.crash,
-            self._ledger,
-            self.histograms,
-            self.updates,
-            self.scale,
-            self.bytes,
-        ]
-        own += [self.products, self.shadow, self.formats]
+        self._trace = None if trace is None else Trace(trace, every=every, modules=modules)
+        own: list[Instrument | None] = [self.depth, self.crash, self._ledger, self.histograms, self.updates]
+        own += [self.scale, self.bytes, self.products, self.shadow, self.formats, self._trace]
         self._listener = Listener([*[i for i in own if i is not None], *instruments], every, modules)
         self._part = [f"one step in {every:,}"] * (every > 1) + [f"the modules {modules!r}"] * (modules is not None)
 
     def __enter__(self) -> Audit:
+        if self._trace is not None:
+            self._trace.open()
         self._listener.__enter__()
         return self
 
@@ -115,6 +116,8 @@ class Audit:
         if isinstance(error, Exception):
             self.crash.keep(f"it ended with {type(error).__name__}: {error}")
         self._listener.__exit__(kind, error, trace)
+        if self._trace is not None:
+            self._trace.close("" if kind is None else kind.__name__)
 
     @property
     def ledger(self) -> Rows:

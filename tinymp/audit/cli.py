@@ -2,13 +2,14 @@
 
     tinymp audit SCRIPT [ARGS]       run a program and say in which precision it computed, and what was lost there
     tinymp audit -m MODULE [ARGS]
+    tinymp diff A B                  compare two runs of `tinymp audit --trace`: where do they part?
     tinymp ablate EXAMPLE            train with each precision decision flipped: which are needed there?
     tinymp bisect --measure NAME SCRIPT [ARGS]
                                      which modules must stay in FP32 so that the run matches?
     tinymp explain [NAME]            the rule behind an op, a layer, a policy or a topic
     tinymp info                      what tinymp runs on here
 
-`python -m tinymp` does the same. Exit code 2: the command line is wrong.
+`python -m tinymp` does the same. Exit code 2: the command line is wrong; of diff 1: the runs differ.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ from .. import backend
 from ..backend.formats import SCALED
 from ..info import __version__, info
 from ..writing import check, printable, write, write_json
+from . import trace
 from .ablate import EXAMPLES, Ablation, decisions, workload
 from .audit import Audit, audit
 from .bisect import RESULTS, Bisection, BisectionError
 from .crash import STOPS
+from .diff import diff
 from .explain import explain, overview
 from .ledger import COLUMNS, NUMBERS, Rows
 from .program import as_if, check_program, run, started, terminated_as_exit
@@ -76,6 +79,7 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     )
     a.add_argument("--every", type=_positive, default=1, metavar="N", help="listen to one step in N, for long runs")
     a.add_argument("--modules", type=_expression, metavar="REGEX", help="listen only to modules of such names")
+    a.add_argument("--trace", action="store_true", help="also mark every tensor, for tinymp diff")
     a.add_argument(
         "--formats",
         type=_formats,
@@ -95,6 +99,12 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     a.add_argument("program", metavar="SCRIPT", help="a file; with -m a module. What follows goes to the program")
     a.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help=argparse.SUPPRESS)
     a.epilog = f"columns: {', '.join(COLUMNS)}"
+
+    a = command("diff", _diff, "compare two runs of `tinymp audit --trace`, tensor by tensor: where do they part?")
+    for name in ("A", "B"):
+        a.add_argument(name.lower(), metavar=name, help="a folder with a trace; DIR:POLICY for one policy in it alone")
+    a.add_argument("--out", type=Path, default=Path("runs/diff"), metavar="DIR", help="default: runs/diff")
+    a.epilog = "exit code: 0 if all tensors are the same, bit for bit; 1 if not"
 
     a = command("ablate", _ablate, "train with each precision decision flipped: which are needed there?")
     a.add_argument("example", metavar="EXAMPLE", help=f"{', '.join(EXAMPLES)}, or FILE.py:FUNCTION")
@@ -220,6 +230,24 @@ def _ablate(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[
     return 0
 
 
+def _diff(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
+    try:
+        check(options.out)
+        found = diff(options.a, options.b)
+    except (ValueError, OSError) as error:
+        p.error(str(error).removeprefix("diff: "))
+    print(printable(str(found)), flush=True)
+    files = ["diff.json"]
+    write_json(options.out / files[0], found.as_dict())
+    try:
+        found.report(options.out / "diff.html")
+        files.append("diff.html")
+    except ModuleNotFoundError as error:
+        print(f"no diff.html: {error}", file=sys.stderr)
+    print(f"\nwrote {', '.join(files)} to {printable(str(options.out))}")
+    return 0 if found.same else 1
+
+
 def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
     with started(options.program, options.arguments, options.module):
         try:
@@ -229,7 +257,7 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
             check(options.out)
         except (ValueError, OSError, ImportError, SyntaxError) as error:
             p.error(str(error))
-        earlier = _move_earlier(options.out)
+        earlier = _move_earlier(options.out)  # what follows is written while the program runs
         audited = audit(
             shadow=options.shadow,
             formats=options.formats,
@@ -237,6 +265,7 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
             modules=options.modules,
             crash=options.out / CRASH,
             stop_at=options.stop_at_first,
+            trace=options.out if options.trace else None,
         )
         title = " ".join([options.program, *options.arguments])
         try:
@@ -249,7 +278,7 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
         finally:  # also if the program raises, or calls sys.exit
             further = [str(part) for part in (audited.shadow, audited.formats) if part]
             print("\n" + printable("\n\n".join([title, _table(audited, options), *further])), flush=True)
-            files = ", ".join(_write(audited, options.out, printable(title)))
+            files = ", ".join([*_write(audited, options.out, printable(title)), *[trace.FILE] * options.trace])
             print(f"\nwrote {files} to {printable(str(options.out))}{earlier}")
     return 0
 
@@ -283,7 +312,7 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _move_earlier(out: Path, files: Sequence[str] = (*FILES, CRASH), what: str = "audit") -> str:
+def _move_earlier(out: Path, files: Sequence[str] = (*FILES, CRASH, trace.FILE), what: str = "audit") -> str:
     """Move the files of an earlier audit to a folder that is named after their time; returns what to say of it."""
     there = [out / name for name in files if (out / name).exists()]
     if not there:

@@ -117,7 +117,7 @@ class Listener(Observer):
         self.instruments = instruments
         self.names: dict[int, str] = {}
         self.policies: dict[int, Policy] = {}
-        self.iteration, self.scale = 0, 1.0
+        self.iteration = 0
         self.loss: tuple[float, float] | None = None
         self._begun = 0  # iterations before the present one
         self._stepped: set[Parameter] = set()  # in the present iteration
@@ -125,7 +125,6 @@ class Listener(Observer):
         self._reached: set[Parameter] = set()  # by any backward pass so far
         self.models: list[Module] = []
         self._hearing: ExitStack | None = None
-        self._scales: WeakKeyDictionary[Op, float] = WeakKeyDictionary()  # what ops' gradients will carry
         self._sites: WeakKeyDictionary[Op, Site] = WeakKeyDictionary()
         self._listening, self._steps = ExitStack(), _Steps(self, every)
         self._modules = None if modules is None else re.compile(modules)
@@ -168,11 +167,6 @@ class Listener(Observer):
         if op.phase == "backward" and here.backward is not None and here.backward.root.grad_fn is op:
             self._begin(_parameters_behind(op))
             self.loss = _loss(here.backward.root, op)
-        if op.phase == "backward":
-            self.scale = self._scales.pop(op, 1.0)
-            behind = self.scale if op.loss_scale is None else self.scale * float(op.loss_scale)
-            if behind != 1:
-                self._scales.update({edge[0]: behind for edge in op.edges if isinstance(edge, tuple)})
         place = self.place_of(op, _line_of(type(op)), sys._getframe(1))
         for i in self._for(place):
             i.ran(place, op, inputs, outputs)
@@ -224,6 +218,10 @@ class Listener(Observer):
     def iterations(self) -> int:
         """How many there were in which an optimizer stepped."""
         return self._begun + bool(self._stepped)
+
+    @property
+    def scale(self) -> float:
+        return 1.0 if here.backward is None else float(here.backward.scale)
 
     def name_of(self, parameter: Any) -> str:
         """The name of a parameter: its model's name and its path in the model, as far as they are known."""

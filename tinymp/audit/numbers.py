@@ -75,6 +75,11 @@ def size(value: Any) -> str:
     return f"{value:,.0f}{SPACE}B"
 
 
+def apart(distance: Any) -> str:
+    """A distance of two runs (see diff.py), in two digits."""
+    return "same" if not real(distance) else "∞" if math.isinf(real(distance)) else f"{real(distance):.2g}"
+
+
 def power(value: Any) -> str:
     """2¹⁶ for a power of two, else the number."""
     exponent = math.log2(value) if isinstance(value, NUMBERS) and 0 < value < math.inf else 0.5

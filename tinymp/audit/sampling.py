@@ -1,4 +1,4 @@
-"""What instruments share: which iterations they keep, sparse rows once each, tables as text, and colours."""
+"""What instruments share: which iterations they keep, sparse rows once each, versions, tables as text, and colours."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Container, Sequence
 from typing import Any
 
 from .. import backend
+from ..autograd import Variable
 from ..sparse import SparseRows
 
 # Colours that colour-blind readers can tell apart
@@ -42,6 +43,13 @@ def distinct(g: Any) -> Any:
         return g
     first = g.first_places() == backend.of(g.values).xp.arange(len(g.indices))
     return SparseRows(g.indices[first], g.values[first], g.shape)
+
+
+def version_of_result(y: Any, args: tuple) -> int:
+    """The version that the Tensor of an op's result y will have: a view shares that of its argument (`Op.apply`)."""
+    owner = backend.owner_of(y)
+    seen = [a.version for a in args if isinstance(a, Variable) and backend.owner_of(a.data) is owner]
+    return seen[0] if seen else 0
 
 
 def table(

@@ -28,7 +28,7 @@ from ..precision import FP32, reduce, to_dtype, use, widen
 from ..sparse import dense_of, values_of
 from ..tensor import Tensor
 from .listener import Instrument, Place
-from .sampling import table
+from .sampling import table, version_of_result
 
 
 @dataclass
@@ -279,10 +279,8 @@ class Shadow(Instrument):
         if isinstance(y, np.generic):
             self._scalars.setdefault(op, {})[i] = backend.of(value).xp.asarray(value)
             return
-        owner = backend.owner_of(y)  # the array whose change counter y shares, as Op.apply decides
-        seen = [a.version for a in args if isinstance(a, Tensor) and backend.owner_of(a.data) is owner]
         gone = partial(_forget, weakref.ref(self), id(y))
-        self._kept[id(y)] = Kept(weakref.ref(y, gone), value, seen[0] if seen else 0)
+        self._kept[id(y)] = Kept(weakref.ref(y, gone), value, version_of_result(y, args))
 
     def _compare(self, row: ShadowRow, y: Array, local: Array, along: Array) -> None:
         row.add(y, local, along)

@@ -125,12 +125,17 @@ def _active() -> dict[str, ModuleType]:
     return {"cpu": cpu} if gpu.array_type is None else {"cpu": cpu, "gpu": gpu}
 
 
+last_seed: int | None = None  # what `manual_seed` was last given
+
+
 def manual_seed(seed: int) -> None:
     """Seed every random choice of tinymp (initialisers, dropout, shuffling, stochastic rounding)."""
     if not isinstance(seed, int) or seed < 0:
         raise ValueError(f"manual_seed: expected a non-negative integer, got {seed!r}")
+    global last_seed
     cpu.manual_seed(seed)
     gpu.manual_seed(seed)
+    last_seed = seed
 
 
 def get_rng_state() -> dict[str, dict]:

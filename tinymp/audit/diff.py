@@ -1,0 +1,584 @@
+"""`tinymp diff A B`: two runs compared tensor by tensor, from their traces (trace.py).
+
+Tensors are paired in the order of their ops, step by step; where the orders part, because the programs do, what is in
+one alone is counted apart. A pair is the same if its bits are, but for the loss scale that it carries. How far apart it
+is otherwise: |a - b| / max(|a|, |b|), with the Euclidean norm of all elements, each divided by its loss scale. That is
+known within a tenth or so (backend/sketch.py), and infinite where the shapes, or the numbers of infinities and NaN,
+differ.
+
+One rounding to nearest explains a distance of at most half a unit in the last place of the coarsest dtype that a number
+has been in, here or in what the op read. Beyond half as much again (for the uncertainty), a pair is more than rounded.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import statistics
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..dtypes import FLOATING, as_dtype, limits
+from .diff_page import write
+from .ledger import jsonable
+from .numbers import SPACE, apart, many, number
+from .sampling import table
+from .trace import Line, Run, Step
+
+SLACK = 1.5  # times one rounding: the distance is an estimate
+MANY = 1 << 20  # pairs of a step that might belong together
+
+
+class Pair(NamedTuple):
+    """A tensor of both runs.
+
+    same      whether dtype, shape and all bits are; under another loss scale, once both are divided by it
+    distance  see above
+    inputs    the largest distance among what its op read; None where that is not known
+    rewired   whether A's op and B's did not read the same tensors, as behind an op that one run has alone
+    rounding  the distance that one rounding to the coarsest dtype so far explains
+    """
+
+    iteration: int
+    a: Line
+    b: Line
+    same: bool
+    distance: float
+    inputs: float | None
+    rewired: bool
+    rounding: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        both = {name: [getattr(x, name) for x in (self.a, self.b)] for name in _OF_EACH}
+        own = {name: getattr(self, name) for name in _OWN}
+        place = {name: getattr(self.a, name) for name in ("role", "name", "module", "op", "phase")}
+        return {"what": str(self.a), **place, **own, **both}
+
+
+_OWN = ("iteration", "same", "distance", "inputs", "rewired", "rounding")
+_OF_EACH = ("caller", "shape", "dtype", "norm", "largest", "nonfinite", "scale")
+
+
+class Compared(NamedTuple):
+    """A step: both losses, distances of the ops' results, the worst of the weights; None where there is none."""
+
+    iteration: int
+    loss_a: float | None
+    loss_b: float | None
+    tensors: int
+    differ: int
+    median: float
+    worst: float
+    where: str
+    weights: float | None
+
+
+@dataclass
+class Part:
+    """A module over all steps: where it first differs, its worst distances (None: it has no such tensors), and how much
+    an op of it widens them.
+
+    growth  the largest among its ops of the mean (geometric) of distance / largest distance of what the op read
+    """
+
+    module: str
+    first: str = ""
+    iteration: int | None = None
+    forward: float | None = None
+    backward: float | None = None
+    update: float | None = None
+    tensors: int = 0
+    differ: int = 0
+    ratios: dict[str, list[float]] = field(default_factory=dict)  # by op: sum of logarithms, how many
+
+    @property
+    def growth(self) -> tuple[float, str]:
+        """And the op."""
+        return max(((math.exp(total / n), op) for op, (total, n) in self.ratios.items()), default=(0.0, ""))
+
+    @property
+    def worst(self) -> float:
+        return max(self.forward or 0, self.backward or 0, self.update or 0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        plain = {name: value for name, value in vars(self).items() if name != "ratios"}
+        return plain | {"growth": self.growth[0], "grows_in": self.growth[1]}
+
+
+def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Difference:
+    """Compare the traces of two runs: folders that `tinymp audit --trace` or `mp.audit(trace=...)` wrote.
+
+    "runs/a:MIXED" is what ran under one policy alone, with its steps counted from 0. A trace that was cut off is
+    compared as far as it goes. TypeError for what is no path, FileNotFoundError where there is no trace, ValueError for
+    one of another format, or that cannot be read, and for runs that have nothing in common.
+    """
+    for which, path in (("a", a), ("b", b)):
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"diff: expected {which} to be a folder with a trace, got {path!r}")
+    return Difference(Run(a), Run(b))
+
+
+class Difference:
+    """What `diff` found; `print` shows it, `report` writes a page.
+
+    a, b           the two runs
+    configuration  {what: (of a, of b)} of all that differs in how they were run; `settings` were compared
+    first          the first Pair that is not the same, bit for bit; None if all are
+    beyond         the first that is further apart than one rounding explains
+    parted         the first tensor that only one run has: its step, "A" or "B", and its Line; None if there is none
+    only           how many tensors only A has, and only B
+    steps          every step that both have, as Compared
+    depth          the Pairs of the first step with a difference (else of the first), in the order of the program
+    entered        of the first step, how many arrays and parameters came in from outside, and how many of them differ
+    modules        a Part per module, the worst first
+    nonfinite      where the first infinity or NaN is: (step, Line) of A, of B, or None
+    """
+
+    def __init__(self, a: Run, b: Run) -> None:
+        self.a, self.b = a, b
+        self.first: Pair | None = None
+        self.beyond: Pair | None = None
+        self.parted: tuple[int, str, Line] | None = None
+        self.only = [0, 0]
+        self.steps: list[Compared] = []
+        self.depth: list[Pair] = []
+        self.entered = {"parameter": [0, 0], "input": [0, 0]}
+        self.nonfinite: list[tuple[int, Line] | None] = [None, None]
+        self.seeds: tuple[int | None, int | None] = (None, None)
+        self.generators = -1  # the first step that began with other states of the random generators
+        self._parts: dict[str, Part] = {}
+        # By the number of A's lines, of the last step and of this one, and those that they read: distance and rounding
+        self._known: list[dict[int, tuple[float, float]]] = [{}, {}]
+        # By the number of B's lines the number of A's; -1 for what B has alone
+        self._twins: list[dict[int, int]] = [{}, {}]
+        unpaired = [0, 0]
+        for one, other in _together(a.steps(), b.steps()):
+            if one is None or other is None:
+                unpaired[one is None] += 1
+            else:
+                self._compare(one, other)
+        self.unpaired = unpaired  # steps that only A has, and only B
+        if not self.steps:
+            self._refuse()
+        self.configuration, self.settings = self._configured()
+        self.modules = sorted(self._parts.values(), key=lambda part: (-part.worst, part.iteration is None))
+
+    @property
+    def same(self) -> bool:
+        """Whether the runs have the same tensors, bit for bit, as far as both go."""
+        return self.first is None and not any(self.only)
+
+    # ---- comparing
+
+    def _compare(self, one: Step, other: Step) -> None:
+        if not self.steps:
+            self.seeds = one.seed, other.seed
+        if self.generators < 0 and one.rng != other.rng:
+            self.generators = one.iteration
+        self._known, self._twins = [self._known[1], {}], [self._twins[1], {}]
+        pairs: list[Pair] = []
+        aligned = list(align(one.lines, other.lines))
+        while aligned and not (one.whole and other.whole) and None in aligned[-1]:
+            aligned.pop()  # what a run that was cut off did not come to
+        for x, y in aligned:
+            for i, line in enumerate((x, y)):
+                if line is not None and line.nonfinite and self.nonfinite[i] is None:
+                    self.nonfinite[i] = one.iteration, line
+            if x is not None and y is not None:
+                pairs.append(self._pair(one.iteration, x, y))
+                continue
+            alone = x or y
+            assert alone is not None
+            self.only[x is None] += 1
+            if x is None:
+                self._twins[1][alone.number] = -1
+            if self.parted is None:
+                self.parted = one.iteration, "B" if x is None else "A", alone
+        if not pairs:
+            return
+        for pair in pairs:
+            self._add(pair)
+        differ = [p for p in pairs if not p.same]
+        if not self.steps or (differ and all(p.same for p in self.depth)):
+            self.depth = pairs
+        results = [p for p in pairs if p.a.role == "output"] or pairs
+        worst = max(results, key=lambda p: p.distance)
+        losses = [p for p in pairs if p.a.role == "loss" and p.a.sketch.size == p.b.sketch.size == 1]
+        loss_a, loss_b = [float(x.sketch[0]) / x.scale for x in losses[-1][1:3]] if losses else (None, None)
+        weights = max((p.distance for p in pairs if p.a.role == "update"), default=None)
+        median = statistics.median(p.distance for p in results)
+        counts = len(pairs), len(differ)
+        found = one.iteration, loss_a, loss_b, *counts, median, worst.distance, str(worst.a), weights
+        self.steps.append(Compared(*found))
+
+    def _pair(self, iteration: int, a: Line, b: Line) -> Pair:
+        same = (a.dtype, a.shape, a.digest, a.scale) == (b.dtype, b.shape, b.digest, b.scale)
+        far = 0.0 if same else distance(a, b)
+        same = same or (a.dtype == b.dtype and a.scale != b.scale and far == 0)
+        now, twins = _carried(self._known, a.inputs), _carried(self._twins, b.inputs)
+        rewired = len(a.inputs) != len(b.inputs) or any(twins.get(j, i) != i for i, j in zip(a.inputs, b.inputs))
+        read = [now[i] for i in a.inputs if i in now]
+        rounds = max([rounding(a), rounding(b), *[inherited for _, inherited in read]])
+        now[a.number], twins[b.number] = (far, rounds), a.number
+        inputs = None if rewired else max((d for d, _ in read), default=None)
+        return Pair(iteration, a, b, same, far, inputs, rewired, rounds)
+
+    def _add(self, p: Pair) -> None:
+        if not p.same and self.first is None:
+            self.first = p
+        if p.distance > SLACK * p.rounding and self.beyond is None:
+            self.beyond = p
+        role = p.a.role
+        if role in self.entered and not self.steps and p.a.phase == "forward":
+            self.entered[role][0] += 1
+            self.entered[role][1] += not p.same
+        module = p.a.module.rpartition(".")[0] if p.a.phase == "update" else p.a.module
+        part = self._parts.setdefault(module, Part(module))
+        part.tensors += 1
+        part.differ += not p.same
+        if not p.same and part.iteration is None:
+            part.first, part.iteration = str(p.a), p.iteration
+        if role in ("output", "update"):
+            setattr(part, p.a.phase, max(getattr(part, p.a.phase) or 0.0, p.distance))
+        if role == "output" and p.inputs and 0 < p.distance < math.inf > p.inputs:
+            ratio = part.ratios.setdefault(f"{p.a.op} {p.a.phase}", [0.0, 0])
+            ratio[0] += math.log(p.distance / p.inputs)
+            ratio[1] += 1
+
+    def _refuse(self) -> None:
+        """Nothing could be compared."""
+        for run in (self.a, self.b):
+            if run.policy and not run.tensors:
+                names = ", ".join(sorted({p.partition("(")[0] for p in run.policies})) or "none"
+                raise ValueError(f"diff: nothing in {str(run.path)!r} ran under {run.policy!r}; policies: {names}")
+            if not run.tensors:
+                raise ValueError(f"diff: the trace {str(run.path)!r} is empty: no op ran, or none that was listened to")
+        raise ValueError(
+            f"diff: {self.a.source!r} and {self.b.source!r} have no tensor in common: trace the same program, with the "
+            "same --every and --modules"
+        )
+
+    def _configured(self) -> tuple[dict[str, tuple[str, str]], int]:
+        """What differs in how they were run, and how many settings there are."""
+        found: list[dict[str, str]] = []
+        for run, seed in zip((self.a, self.b), self.seeds):
+            own = {k: v for k, v in run.header.items() if k not in ("tinymp trace", "environment")}
+            named = [p for p in run.policies if not run.policy or p.lower().startswith(run.policy.lower() + "(")]
+            own |= {
+                "policy": "; ".join(named),
+                "device": ", ".join(run.devices),
+                "seed": "none set" if seed is None else seed,
+            }
+            found.append(
+                {k: "-" if v in (None, "") else str(v) for k, v in {**own, **run.header["environment"]}.items()}
+            )
+        names = list(dict.fromkeys([*found[0], *found[1]]))
+        values = {name: (found[0].get(name, "-"), found[1].get(name, "-")) for name in names}
+        return {name: (x, y) for name, (x, y) in values.items() if x != y}, len(values)
+
+    # ---- telling
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, as JSON can hold it."""
+        runs = {
+            name: {"source": run.source, "tensors": run.tensors, "ended": run.ended, **run.header}
+            for name, run in (("a", self.a), ("b", self.b))
+        }
+        parted = self.parted and {"iteration": self.parted[0], "only": self.parted[1], "what": str(self.parted[2])}
+        content = {
+            **runs,
+            "headings": self.headings(),
+            "same": self.same,
+            "configuration": {name: list(values) for name, values in self.configuration.items()},
+            "settings": self.settings,
+            "entered": self.entered,
+            "first": self.first and self.first.as_dict(),
+            "beyond": self.beyond and self.beyond.as_dict(),
+            "why": self.why(),
+            "parted": parted,
+            "only": self.only,
+            "unpaired": self.unpaired,
+            "nonfinite": [at and {"iteration": at[0], "what": str(at[1])} for at in self.nonfinite],
+            "steps": [step._asdict() for step in self.steps],
+            "depth": [pair.as_dict() for pair in self.depth],
+            "modules": [part.as_dict() for part in self.modules],
+        }
+        return jsonable(content)
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write it as one HTML file that needs nothing else. ModuleNotFoundError without Jinja2."""
+        write(path, self.as_dict())
+
+    def headings(self) -> list[str]:
+        """A line for each run: how much of it there is, and whether it ended."""
+        lines = []
+        for name, run, unpaired in zip("AB", (self.a, self.b), self.unpaired):
+            steps = many(len(self.steps) + unpaired, "step")
+            text = f"{name}  {run.source}: {steps}, {many(run.tensors, 'tensor')}".replace(SPACE, " ")
+            if run.ended is None:
+                text += "; cut off: the program was killed, or is running"
+            elif run.ended:
+                text += f"; ended early: {run.ended}"
+            lines.append(text)
+        return lines
+
+    def why(self) -> str:
+        """What the first difference means, in sentences."""
+        p = self.first
+        if p is None:
+            return ""
+        a, b = p.a, p.b
+        if a.shape != b.shape:
+            return f"Its shape is {a.shape} in A and {b.shape} in B."
+        parts = []
+        stored = f"It is stored as {a.dtype} in A and as {b.dtype} in B. " if a.dtype != b.dtype else ""
+        rounds = bool(stored) and p.distance <= SLACK * p.rounding
+        if rounds:
+            parts.append(stored + "One rounding explains the distance.")
+        elif p.rewired:
+            parts.append(stored + "It was not made from the same tensors: an op before it is in one run alone.")
+        elif a.role == "parameter":
+            seeded = "The weights differ before an op has run on them: another seed, or other weights loaded."
+            changed = "What the optimizer wrote was the same: the weight was changed or rounded otherwise."
+            parts.append(stored + (seeded if p.iteration == self.steps[0].iteration else changed))
+        elif a.role == "input":
+            parts.append(stored + "It comes from outside of the ops: the runs were given different data.")
+        elif a.role == "gradient":
+            parts.append(
+                stored + "Backward wrote the same: what came after (unscaling, clipping, an exchange) did not."
+            )
+        elif a.role == "update":
+            parts.append(
+                stored + "The optimizer read the same gradient: its options, its state or its arithmetic differ."
+            )
+        else:
+            parts.append(
+                stored + "What this op read was the same, bit for bit: the op itself computes something else (another "
+                "policy, backend or BLAS, other options, other random numbers, other code)."
+            )
+        if p.distance == 0 and not stored:
+            parts.append("Only the signs of zeros, or bits of NaN, differ.")
+        if 0 <= self.generators <= p.iteration:
+            parts.append(f"The random generators stood elsewhere when step {self.generators} began.")
+        parameters, inputs = self.entered["parameter"], self.entered["input"]
+        if p.iteration == self.steps[0].iteration and a.role in ("parameter", "input") and not rounds:
+            parts.append(
+                f"Of what enters this step, {parameters[1]} of {many(parameters[0], 'parameter')} and "
+                f"{inputs[1]} of {many(inputs[0], 'other array')} differ."
+            )
+        return " ".join(parts)
+
+    def __str__(self) -> str:
+        width = max(shutil.get_terminal_size().columns, 60)
+        parts = [
+            "\n".join(_wrapped(line, width, "   ", "") for line in self.headings()),
+            self._text_configuration(width),
+        ]
+        if self.first is None:
+            steps, tensors = many(len(self.steps), "step"), many(sum(s.tensors for s in self.steps), "tensor")
+            begins = "What both have is the same, bit for bit" if any(self.only) else "No difference, bit for bit"
+            parts.append(f"{begins}: {tensors} in {steps}.".replace(SPACE, " "))
+        else:
+            parts.append(self._text_of("First difference", self.first, width) + "\n" + _wrapped(self.why(), width))
+            if self.beyond is None:
+                parts.append("No tensor is further apart than one rounding explains.")
+            elif self.beyond.a is not self.first.a:
+                grows = _grown(self.beyond)
+                parts.append(
+                    self._text_of("First beyond one rounding", self.beyond, width) + f"\n  {grows}" * bool(grows)
+                )
+        if self.parted is not None:
+            at, which, line = self.parted
+            text = (  # a step that was skipped has no updates, another program other ops
+                f"First in {which} alone: step {at}, {line} ({line.caller}). In all, {many(self.only[0], 'tensor')} "
+                f"in A alone and {many(self.only[1], 'tensor')} in B alone."
+            )
+            parts.append(_wrapped(text.replace(SPACE, " "), width, "  ", first=""))
+        for which, found in zip("AB", self.nonfinite):
+            if found is not None:
+                text = f"First infinity or NaN in {which}: step {found[0]}, {found[1]} ({found[1].caller})"
+                parts.append(_wrapped(text, width, "  ", first=""))
+        if self.first is not None:
+            parts += [self._text_depth(width), self._text_modules(width), self._text_steps(width)]
+        return "\n\n".join(part for part in parts if part)
+
+    def _text_configuration(self, width: int) -> str:
+        if not self.configuration:
+            return f"Configuration: all of {self.settings} settings are the same"
+        cell = max((width - 18) // 2, 12)
+        rows: list[tuple[str, ...]] = [("", "A", "B")]
+        for name, values in self.configuration.items():
+            cut = [textwrap.wrap(value, cell) or ["-"] for value in values]
+            for i in range(max(map(len, cut))):
+                rows.append((name[:14] * (i == 0), *[lines[i] if i < len(lines) else "" for lines in cut]))
+        title = f"Configuration: {len(self.configuration)} of {self.settings} settings differ"
+        return title + "\n" + table(rows, left=(0, 1, 2), most=None, ruled=False)
+
+    def _text_of(self, title: str, p: Pair, width: int) -> str:
+        lines = p.a.caller if p.a.caller == p.b.caller else f"A: {p.a.caller}, B: {p.b.caller}"
+        dtypes = p.a.dtype if p.a.dtype == p.b.dtype else f"{p.a.dtype} and {p.b.dtype}"
+        far = f"Apart by {apart(p.distance)} of its norm; {dtypes} {p.a.shape}."
+        if p.a.nonfinite != p.b.nonfinite:
+            counts = f"{p.a.nonfinite:,} numbers in A and {p.b.nonfinite:,} in B"
+            far = f"{counts} are infinite or NaN; {dtypes} {p.a.shape}."
+        return (
+            _wrapped(f"{title}: step {p.iteration}, {p.a} ({lines})", width, "    ", "") + "\n" + _wrapped(far, width)
+        )
+
+    def _text_depth(self, width: int) -> str:
+        """The ops of one step, at most a dozen of each phase: where the distance changed most, first and last."""
+        rows: list[tuple[str, ...]] = [("", "apart", "of one rounding", "caller")]
+        for phase in ("forward", "backward", "update"):
+            pairs = [p for p in self.depth if p.a.phase == phase and p.a.role in ("output", "update")]
+            for p in _telling(pairs, 8):
+                rounds = f"{p.distance / p.rounding:.2g} x" if p.rounding and p.distance < math.inf else ""
+                name = f"{p.a.module} {phase}" if phase == "update" else str(p.a)
+                rows.append((name, apart(p.distance), rounds, p.a.caller))
+        step = self.depth[0].iteration
+        return f"Along depth, step {step}:\n" + _fitted(rows, width, left=(0, 3))
+
+    def _text_modules(self, width: int) -> str:
+        rows: list[tuple[str, ...]] = [("module", "forward", "backward", "update", "growth", "first")]
+        for part in self.modules:
+            far = ["-" if x is None else apart(x) for x in (part.forward, part.backward, part.update)]
+            growth = f"{part.growth[0]:.2g} x" if part.growth[0] else ""
+            rows.append(
+                (part.module or "(outside)", *far, growth, "" if part.iteration is None else str(part.iteration))
+            )
+        head = "By module, the worst of all steps; growth from what an op reads to what it writes; first step:"
+        return _wrapped(head, width, "", "") + "\n" + _fitted(rows[:16], width) + _more(rows, 16)
+
+    def _text_steps(self, width: int) -> str:
+        rows: list[tuple[str, ...]] = [("step", "loss A", "loss B", "differ", "median", "worst", "weights", "worst in")]
+        shown = self.steps
+        if len(shown) > 10:  # ever further apart
+            at = sorted({round((len(shown) - 1) ** (i / 9)) for i in range(10)} | {0})
+            shown = [self.steps[i] for i in at]
+        for s in shown:
+            losses = ["-" if x is None else number(x) for x in (s.loss_a, s.loss_b)]
+            far = ["-" if x is None else apart(x) for x in (s.median, s.worst, s.weights)]
+            rows.append((str(s.iteration), *losses, f"{s.differ}/{s.tensors}", *far, s.where * (s.worst > 0)))
+        return "By step:\n" + _fitted(rows, width, left=(7,), give=7)
+
+
+def align(a: list[Line], b: list[Line]) -> Iterator[tuple[Line | None, Line | None]]:
+    """The lines of one step of two runs in pairs, in order; None beside what is in one alone."""
+    keys = [line.signature for line in a], [line.signature for line in b]
+    low = next((i for i, (x, y) in enumerate(zip(*keys)) if x != y), min(len(a), len(b)))
+    left = min(len(a), len(b)) - low
+    high = next((i for i in range(left) if keys[0][-1 - i] != keys[1][-1 - i]), left)
+    yield from zip(a[:low], b[:low])
+    middle = keys[0][low : len(a) - high], keys[1][low : len(b) - high]
+    alike = Counter(middle[1])
+    if sum(alike[key] for key in middle[0]) > MANY:  # the n-th of a kind with the n-th: else it takes minutes
+        middle = _numbered(middle[0]), _numbered(middle[1])
+    for tag, i, j, k, m in SequenceMatcher(None, *middle, autojunk=False).get_opcodes():
+        one, other = a[low + i : low + j], b[low + k : low + m]
+        if tag == "equal":
+            yield from zip(one, other)
+        else:
+            yield from ((line, None) for line in one)
+            yield from ((None, line) for line in other)
+    yield from zip(a[len(a) - high :], b[len(b) - high :])
+
+
+def _carried(known: list[dict[int, Any]], read: tuple[int, ...]) -> dict[int, Any]:
+    """What is known in this step: also of the step before what is read now, so that it lasts while it is read."""
+    before, now = known
+    now.update({i: before[i] for i in read if i in before})
+    return now
+
+
+def _numbered(keys: list[tuple]) -> list[tuple]:
+    """Each key with how many like it came before."""
+    seen: defaultdict[tuple, count] = defaultdict(count)
+    return [(*key, next(seen[key])) for key in keys]
+
+
+def distance(a: Line, b: Line) -> float:
+    """How far apart two tensors are, as the head of this file says."""
+    if a.shape != b.shape or a.nonfinite != b.nonfinite:
+        return math.inf
+    largest = max(a.norm / a.scale, b.norm / b.scale)
+    with np.errstate(all="ignore"):
+        apart = float(np.linalg.norm(a.sketch / a.scale - b.sketch / b.scale))
+    return apart / largest if 0 < largest < math.inf else 0.0 if not largest else math.inf
+
+
+def rounding(x: Line) -> float:
+    """The largest distance of a tensor from one that was rounded to it, to nearest."""
+    dtype = as_dtype(x.dtype)
+    if dtype not in FLOATING:
+        return 0.0
+    tiny, _ = limits(dtype)
+    half = _eps(dtype) / 2
+    return half + half * tiny * math.sqrt(math.prod(x.shape)) / x.norm if x.norm else half
+
+
+def _eps(dtype: np.dtype) -> float:
+    one = np.ones(1, dtype)
+    return float(np.nextafter(one, 2 * one)[0] - one[0])
+
+
+def _together(a: Iterator[Step], b: Iterator[Step]) -> Iterator[tuple[Step | None, Step | None]]:
+    """The steps of two runs by their number; None where one lacks it."""
+    x, y = next(a, None), next(b, None)
+    while x is not None or y is not None:
+        if y is None or (x is not None and x.iteration < y.iteration):
+            yield x, None
+            x = next(a, None)
+        elif x is None or y.iteration < x.iteration:
+            yield None, y
+            y = next(b, None)
+        else:
+            yield x, y
+            x, y = next(a, None), next(b, None)
+
+
+# ---------------------------------------------------------------------------------------------------------- as text
+
+
+def _grown(p: Pair) -> str:
+    return f"What it read is apart by {apart(p.inputs)}." if p.inputs else ""
+
+
+def _telling(pairs: list[Pair], most: int) -> list[Pair]:
+    """At most so many, in order: the first and the last, and those between which the distance changes most."""
+    if len(pairs) <= most:
+        return pairs
+    size = [math.log(min(max(p.distance, 1e-9), 10.0)) for p in pairs]
+    steps = sorted(range(1, len(pairs) - 1), key=lambda i: -abs(size[i] - size[i - 1]))
+    return [pairs[i] for i in sorted({0, len(pairs) - 1, *steps[: most - 2]})]
+
+
+def _wrapped(text: str, width: int, indent: str = "  ", first: str | None = None) -> str:
+    begins = indent if first is None else first
+    return textwrap.fill(text, width, initial_indent=begins, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _fitted(rows: list[tuple[str, ...]], width: int, left: tuple[int, ...] = (0,), give: int = 0) -> str:
+    """A table no wider than the terminal: the column `give` gives way, and its names lose their middle."""
+    plain = [tuple([cell.replace(SPACE, " ") for cell in row]) for row in rows]
+    others = sum(max(map(len, c)) + 2 for i, c in enumerate(zip(*plain)) if i != give)
+    room = max(width - others, 8)
+    cut = [tuple([_shortened(c, room) if i == give else c for i, c in enumerate(row)]) for row in plain]
+    return table(cut, left, most=None, ruled=False)
+
+
+def _shortened(text: str, room: int) -> str:
+    head = room // 3
+    return text if len(text) <= room else f"{text[:head]}…{text[len(text) - room + head + 1 :]}"
+
+
+def _more(rows: list, shown: int) -> str:
+    return f"\n... and {len(rows) - shown} more" if len(rows) > shown else ""
