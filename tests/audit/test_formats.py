@@ -103,7 +103,7 @@ def test_in_the_terminal_and_on_the_page(tmp_path, capsys):
     script.write_text("import tinymp as mp\nmp.tensor([0.1, 70000.0]).to(mp.float16)\n")
     assert main(["audit", "--out", str(tmp_path / "out"), "--formats", "bf16,e4m3", str(script)]) == 0
     told = capsys.readouterr().out
-    assert "the same numbers in other formats" in told and "a.formats" in told
+    assert "the same numbers in other formats" in told
     (line,) = (line for line in told.splitlines() if line.startswith("e4m3"))
     assert line.split()[1:8] == ["0", "%", "0", "%", "50", "%", line.split()[7]]
     (row,) = json.loads((tmp_path / "out" / "audit.json").read_text())["formats"]

@@ -1,5 +1,6 @@
 """Every planted overflow is found where it was planted, with its number, and what is replayed leaves nothing behind."""
 
+import itertools
 import json
 
 import numpy as np
@@ -438,10 +439,24 @@ def test_without_scaling_there_is_no_scale():
     with Listener([found := Scales()]):
         trained(mp.FP32, optim.NoLossScaler())
     assert str(found) == "loss scale: none was used"
-    assert found.as_dict() == {"history": [], "skipped": [], "causes": []} and drawn(found) == {}
+    (losses,) = found.losses.values()
+    assert [*losses] == [0, 1, 2, 3] and len({*losses.values()}) == 1
+    assert found.as_dict() | {"losses": {}} == {"history": [], "losses": {}, "skipped": [], "causes": []}
+    assert drawn(found) == {}
     w, x = parameter(300), half(300)
     found = explained(lambda: total(w * x), [w], optim.NoLossScaler())
     assert str(found).startswith("loss scale: none was used; 1 of 1 iterations skipped\niteration 0, S = 1: forward")
+
+
+def test_losses_are_without_the_loss_scale_and_few():
+    with Listener([found := Scales()]):
+        trained(mp.FP32, optim.NoLossScaler(), steps=1000)
+        trained(mp.MIXED, optim.StaticLossScaler(8.0), steps=4)
+    (fp32, plain), (mixed, scaled) = found.losses.items()
+    assert (fp32, mixed) == (f"FP32, {fp32.rpartition(', ')[2]}", f"MIXED, {fp32.rpartition(', ')[2]}")
+    assert 200 <= len(plain) <= 400 and len({b - a for a, b in itertools.pairwise(plain)}) == 1
+    assert all(abs(loss) < 1000 for loss in (*plain.values(), *scaled.values()))
+    assert all(key >= 1000 for key in scaled)
 
 
 def test_a_run_without_scaling_before_one_with_it():
