@@ -10,6 +10,8 @@ from typing import Any
 
 from .. import writing
 from .numbers import apart, count, number, real
+from .report import rendered
+from .sampling import few
 
 POINTS, ROWS = 400, 500  # the most that a chart and a table show; diff.json has all
 SMALL, LARGE = -9, 1  # the exponents of ten between which charts lie; what is the same stands below them
@@ -27,35 +29,19 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
 
 def page(content: dict[str, Any]) -> str:
     """The page as a string of HTML."""
-    try:
-        import jinja2
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("report: Jinja2 is not installed: pip install 'tinymp[audit]'") from None
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {f.__name__: f for f in (apart, count, number)}
     results = [p for p in content["depth"] if p["role"] in ("output", "update")]
     steps = content["steps"]
-    return environment.get_template("diff.html.jinja").render(
+    view = {
         **content,
-        compared=sum(step["tensors"] for step in steps),
-        depth_chart=_depth(results),
-        time_chart=_time(steps),
-        loss_chart=_losses(steps),
-        results=results[:ROWS],
-        shown=_evenly(steps, ROWS),
-        rows=ROWS,
-    )
-
-
-def _evenly(things: list, most: int) -> list:
-    """At most so many, evenly spread, with the first and the last."""
-    return things if len(things) <= most else [things[i * (len(things) - 1) // (most - 1)] for i in range(most)]
+        "compared": sum(step["tensors"] for step in steps),
+        "depth_chart": _depth(results),
+        "time_chart": _time(steps),
+        "loss_chart": _losses(steps),
+        "results": results[:ROWS],
+        "shown": few(steps, ROWS),
+        "rows": ROWS,
+    }
+    return rendered("diff.html.jinja", view, "Strict", (apart, count, number))
 
 
 def _worst(things: list, most: int, key: str) -> list:
@@ -125,7 +111,7 @@ def _time(steps: list[dict]) -> dict[str, Any] | None:
 def _losses(steps: list[dict]) -> dict[str, Any] | None:
     """The losses of both."""
     there = [s for s in steps if all(isinstance(s[k], float) for k in ("loss_a", "loss_b"))]
-    there = _evenly(there, POINTS)
+    there = few(there, POINTS)
     if len(there) < 2:
         return None
     values = [s[k] for s in there for k in ("loss_a", "loss_b")]

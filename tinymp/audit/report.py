@@ -21,6 +21,7 @@ from ..caller import source
 from ..precision import KINDS
 from .ledger import WORST
 from .numbers import count, dtypes, number, power, raw, real, share, size
+from .sampling import few
 from .summary import LEVELS, findings, summarise
 
 SMALLEST, NORMAL, TOO_LARGE = -24, -14, 16  # exponents: FP16's smallest number, smallest normal one, first infinity
@@ -57,9 +58,16 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
 
 def page(content: dict[str, Any]) -> str:
     """The report as a string of HTML."""
+    filters = count, share, number, size, power, dtypes, raw, breakable, snippet
+    return _secured(rendered("report.html.jinja", _view(content), "Chainable", filters))
+
+
+def rendered(template: str, view: dict[str, Any], undefined: str, filters: Iterable[Callable]) -> str:
+    """A template of this folder, filled in. undefined: what Jinja2 makes of a name that the view lacks, "Strict" (an
+    error) or "Chainable" (nothing). ModuleNotFoundError says how to install Jinja2.
+    """
     try:
         import jinja2
-        from markupsafe import Markup
     except ModuleNotFoundError:
         raise ModuleNotFoundError("report: Jinja2 is not installed: pip install 'tinymp[audit]'") from None
     environment = jinja2.Environment(
@@ -67,12 +75,17 @@ def page(content: dict[str, Any]) -> str:
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        undefined=jinja2.ChainableUndefined,  # a key that an instrument left out shows as a dash
+        undefined=getattr(jinja2, f"{undefined}Undefined"),
     )
-    environment.filters |= {f.__name__: f for f in (count, share, number, size, power, dtypes, raw)}
-    environment.filters["breakable"] = lambda name: Markup(".<wbr>").join((name or "–").split("."))
-    environment.globals["snippet"] = snippet
-    return _secured(environment.get_template("report.html.jinja").render(_view(content)))
+    environment.filters |= {f.__name__: f for f in filters}
+    return environment.get_template(template).render(view)
+
+
+def breakable(name: str | None) -> Any:
+    """A path that may be broken after its dots."""
+    from markupsafe import Markup
+
+    return Markup(".<wbr>").join((name or "–").split("."))
 
 
 def _secured(html: str) -> str:
@@ -205,7 +218,7 @@ def _figures(tensors: list[dict]) -> list[dict[str, Any]]:
             h = v / peak * (height - top)
             return x(e) + 0.3, height - h, step - 0.6, h
 
-        snapshots = _few(tensor.get("snapshots") or [], 12)
+        snapshots = few(tensor.get("snapshots") or [], 12)
         levels: dict[int, list] = {1: [], 2: [], 3: [], 4: []}
         for i, snapshot in enumerate(snapshots):
             line = _exponents(snapshot.get("counts") or [], tensor.get("lowest", 0))
@@ -263,11 +276,6 @@ def _shift(tensor: dict) -> int:
     return round(math.log2(scale)) if 0 < scale < math.inf else 0
 
 
-def _few(things: list, n: int) -> list:
-    """At most n of the things, evenly spread, with the first and the last."""
-    return things if len(things) <= n else [things[round(i * (len(things) - 1) / (n - 1))] for i in range(n)]
-
-
 def _lost_charts(histograms: dict) -> list[dict[str, Any]]:
     """Per role: what share of the gradients would be zero, subnormal and infinite at each power of two."""
     charts = []
@@ -298,7 +306,7 @@ def _lost_charts(histograms: dict) -> list[dict[str, Any]]:
                 "role": ROLES.get(role, role),
                 "rows": rows,
                 "lines": {name: line(name) for name in ("zero", "subnormal", "overflow")},
-                "x": [(x(e["scale"]), power(e["scale"])) for e in _few(rows, 5)],
+                "x": [(x(e["scale"]), power(e["scale"])) for e in few(rows, 5)],
                 "y": [(160 - 70 * i, share(top * i / 2)) for i in range(3)],
                 "marks": marks,
             }

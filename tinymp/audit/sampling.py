@@ -52,6 +52,11 @@ def version_of_result(y: Any, args: tuple) -> int:
     return seen[0] if seen else 0
 
 
+def few(things: list, most: int) -> list:
+    """At most so many of the things, evenly spread, with the first and the last."""
+    return things if len(things) <= most else [things[i * (len(things) - 1) // (most - 1)] for i in range(most)]
+
+
 def table(
     rows: Sequence[tuple[str, ...]], left: Container[int] = (0,), most: int | None = 20, ruled: bool = True
 ) -> str:
