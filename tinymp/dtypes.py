@@ -57,9 +57,13 @@ def require_bfloat16(what: str) -> np.dtype:
     return bfloat16
 
 
+def _info(dtype: np.dtype) -> Any:
+    return np.finfo(dtype) if dtype.kind == "f" else ml_dtypes.finfo(dtype)
+
+
 def limits(dtype: np.dtype) -> tuple[float, float]:
     """The smallest normal number of a floating dtype, and its largest."""
-    info = np.finfo(dtype) if dtype.kind == "f" else ml_dtypes.finfo(dtype)
+    info = _info(dtype)
     return float(info.smallest_normal), float(info.max)
 
 
@@ -68,8 +72,7 @@ def patterns(dtype: np.dtype) -> tuple[int, int, int, int]:
     """Bits of a floating dtype's magnitudes, as integers in the order of their values: the mask that cuts the sign off,
     the smallest normal number, infinity, and the first power of two whose double is infinite.
     """
-    info = np.finfo(dtype) if dtype.kind == "f" else ml_dtypes.finfo(dtype)
-    normal, mask = 1 << info.nmant, (1 << 8 * dtype.itemsize - 1) - 1
+    normal, mask = 1 << _info(dtype).nmant, (1 << 8 * dtype.itemsize - 1) - 1
     infinite = mask + 1 - normal
     return mask, normal, infinite, infinite - normal
 

@@ -164,13 +164,17 @@ def isfinite(g: Any) -> bool:
     return backend.of(values).isfinite(values)
 
 
+def array_in(x: Any) -> Any:
+    """The array of a gradient, SparseRows or a Tensor; anything else as it is."""
+    x = values_of(x)
+    return x if hasattr(x, "strides") else getattr(x, "data", x)
+
+
 def nonfinite(x: Any) -> int:
     """How many values of an array, a gradient, a Tensor or a number are infinite or NaN; 0 for what is not floating."""
-    x = values_of(x)
     if isinstance(x, float):
         return int(not math.isfinite(x))
-    if not hasattr(x, "strides"):  # a Tensor, or no array at all
-        x = getattr(x, "data", x)
+    x = array_in(x)
     if not hasattr(x, "dtype") or x.dtype not in FLOATING or isfinite(x):
         return 0
     xp = backend.of(x).xp

@@ -387,7 +387,7 @@ def test_modules_that_share_weights_are_kept_together():
     one = a_trial()
     tied = Tied()
     one.keep(tied, mp.MIXED, None)
-    with mp.observe(one.trace):
+    with mp.observe(one.calls):
         tied(mp.ones(1, 2))
     assert [(m["names"], m["keys"]) for m in one.candidates()] == [
         (["tied.a", "tied.c"], ["0:a", "0:c"]),

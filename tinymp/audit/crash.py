@@ -9,15 +9,14 @@ from typing import Any
 
 from .. import backend
 from ..autograd import Op
-from ..events import here
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
 from ..parameter import Parameter
-from ..sparse import nonfinite, values_of
+from ..sparse import array_in, nonfinite
 from ..writing import write_json
 from .depth import STEPS, Depth
 from .ledger import jsonable
-from .listener import Instrument, Place
+from .listener import Instrument, Place, begins_backward
 from .numbers import number
 from .sampling import table
 from .scales import Scales
@@ -53,7 +52,7 @@ class Crash(Instrument):
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         now = self._now()
         backward = place.phase == "backward"
-        if backward and here.backward is not None and here.backward.root.grad_fn is op and self.listener.loss:
+        if backward and begins_backward(op) and self.listener.loss:
             now["loss"], now["scale"] = self.listener.loss
             if not math.isfinite(now["loss"]):
                 self.keep(f"the loss became {now['loss']:g}")
@@ -141,18 +140,13 @@ def _named(place: Place) -> str:
     return f"{place.op}{phase}{module} ({place.caller})"
 
 
-def _array(x: Any) -> Any:
-    x = values_of(x)
-    return x if hasattr(x, "strides") else getattr(x, "data", None)
-
-
 def _nans(x: Any) -> bool:
-    x = _array(x)
-    return nonfinite(x) > 0 and bool(backend.of(x).xp.isnan(x).any())
+    x = array_in(x)
+    return hasattr(x, "strides") and nonfinite(x) > 0 and bool(backend.of(x).xp.isnan(x).any())
 
 
 def _largest(x: Any) -> float | None:
-    x = _array(x)
+    x = array_in(x)
     return None if not hasattr(x, "strides") or x.dtype.kind not in "fV" or not x.size else float(abs(x).max())
 
 

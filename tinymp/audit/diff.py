@@ -30,7 +30,7 @@ from ..dtypes import FLOATING, as_dtype, limits
 from .diff_page import write
 from .ledger import jsonable
 from .numbers import SPACE, apart, many, number
-from .sampling import table
+from .sampling import narrowed, table
 from .trace import Line, Run, Step
 
 SLACK = 1.5  # times one rounding: the distance is an estimate
@@ -569,15 +569,7 @@ def _wrapped(text: str, width: int, indent: str = "  ", first: str | None = None
 def _fitted(rows: list[tuple[str, ...]], width: int, left: tuple[int, ...] = (0,), give: int = 0) -> str:
     """A table no wider than the terminal: the column `give` gives way, and its names lose their middle."""
     plain = [tuple([cell.replace(SPACE, " ") for cell in row]) for row in rows]
-    others = sum(max(map(len, c)) + 2 for i, c in enumerate(zip(*plain)) if i != give)
-    room = max(width - others, 8)
-    cut = [tuple([_shortened(c, room) if i == give else c for i, c in enumerate(row)]) for row in plain]
-    return table(cut, left, most=None, ruled=False)
-
-
-def _shortened(text: str, room: int) -> str:
-    head = room // 3
-    return text if len(text) <= room else f"{text[:head]}…{text[len(text) - room + head + 1 :]}"
+    return table(narrowed(plain, width, give, middle=True), left, most=None, ruled=False)
 
 
 def _more(rows: list, shown: int) -> str:

@@ -18,7 +18,7 @@ from ..dtypes import FLOATING, limits, patterns
 from ..precision import MOVEMENT, UPDATE, current_policy
 from ..sparse import values_of
 from .listener import Instrument, Place
-from .sampling import RED, SKY, table
+from .sampling import RED, SKY, narrowed, table, width_of
 
 
 @dataclass
@@ -213,14 +213,11 @@ class Rows(list[Row]):
         """
         heads, cells = self._table()
         rows, spare = [heads, *cells], [name for name in LEAST if name in heads]
-        while width is not None and (over := _width(rows) - width) > 0:
-            if spare:
+        if width is not None:
+            while spare and width_of(rows) > width:
                 at = rows[0].index(spare.pop(0))
                 rows = [(*row[:at], *row[at + 1 :]) for row in rows]
-                continue
-            room = max(max(len(row[0]) for row in rows) - over, 8)
-            rows = [(row[0] if len(row[0]) <= room else "…" + row[0][1 - room :], *row[1:]) for row in rows]
-            break
+            rows = narrowed(rows, width)
         return table(rows, left=[i for i, name in enumerate(rows[0]) if name not in NUMBERS], most=None)
 
     def _repr_html_(self) -> str:
@@ -262,11 +259,6 @@ class Rows(list[Row]):
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, fontsize=8, frameon=False)
 
 
-def _width(rows: list[tuple[str, ...]]) -> int:
-    """Of `table`, which parts columns by two spaces."""
-    return sum(max(map(len, column)) + 2 for column in zip(*rows)) - 2
-
-
 def _known(column: str) -> None:
     if column not in COLUMNS:
         raise ValueError(f"ledger: no column {column!r}; there are {', '.join(COLUMNS)}")
@@ -304,20 +296,15 @@ class Ledger(Instrument):
             row.read, row.written = _with(row.read, str(x.dtype)), _with(row.written, str(y.dtype))
 
     def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
-        row = self._row(place)
-        row.accumulated = _with(row.accumulated, accumulate)
-        _see_sums(row, study.terms_of_products(a, b))
+        _see_sums(self._summed(place, accumulate), study.terms_of_products(a, b))
 
     def reduced(self, place: Place, x: Any, axis: Any, how: str, accumulate: str) -> None:
         if place.kind is not None and how not in ("max", "min"):
-            row = self._row(place)
-            row.accumulated = _with(row.accumulated, accumulate)
-            _see_sums(row, study.terms_of_sums(x, axis))
+            _see_sums(self._summed(place, accumulate), study.terms_of_sums(x, axis))
 
     def added(self, place: Place, part: Any, times: Any, accumulate: str) -> None:
         if place.kind is not None:
-            row = self._row(place)
-            row.accumulated = _with(row.accumulated, accumulate)
+            self._summed(place, accumulate)
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         row = self._row(place)
@@ -344,6 +331,11 @@ class Ledger(Instrument):
             if parameter.master_nbytes
             else str(parameter.dtype)
         )
+
+    def _summed(self, place: Place, accumulate: str) -> Row:
+        row = self._row(place)
+        row.accumulated = _with(row.accumulated, accumulate)
+        return row
 
     def _row(self, place: Place) -> Row:
         policy = current_policy().name

@@ -164,7 +164,7 @@ class Listener(Observer):
     def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
         policy = current_policy()
         self.policies[id(policy)] = policy
-        if op.phase == "backward" and here.backward is not None and here.backward.root.grad_fn is op:
+        if op.phase == "backward" and begins_backward(op):
             self._begin(_parameters_behind(op))
             self.loss = _loss(here.backward.root, op)
         place = self.place_of(op, _line_of(type(op)), sys._getframe(1))
@@ -310,6 +310,11 @@ def _line_of(cls: type[Op]) -> str:
     """File and line in tinymp at which an op's forward begins."""
     code = cls.forward.__code__
     return f"{code.co_filename.removeprefix(PACKAGE)}:{code.co_firstlineno}"
+
+
+def begins_backward(op: Op) -> bool:
+    """Whether the backward pass under way, if one is, begins with this op."""
+    return here.backward is not None and here.backward.root.grad_fn is op
 
 
 def _loss(root: Tensor, op: Op) -> tuple[float, float] | None:

@@ -57,6 +57,24 @@ def few(things: list, most: int) -> list:
     return things if len(things) <= most else [things[i * (len(things) - 1) // (most - 1)] for i in range(most)]
 
 
+def width_of(rows: Sequence[tuple[str, ...]]) -> int:
+    """Of `table`, which parts columns by two spaces."""
+    return sum(max(map(len, column)) + 2 for column in zip(*rows)) - 2
+
+
+def narrowed(rows: list[tuple[str, ...]], width: int, give: int = 0, middle: bool = False) -> list[tuple[str, ...]]:
+    """Rows whose `table` is no wider than that: the column `give` gives way, down to 8 characters, and its names lose
+    their beginning, or their middle.
+    """
+    room = max(width - width_of(rows) + max(len(row[give]) for row in rows), 8)
+    head = room // 3 if middle else 0
+
+    def cut(text: str) -> str:
+        return text if len(text) <= room else f"{text[:head]}…{text[len(text) - room + head + 1 :]}"
+
+    return [tuple([cut(cell) if i == give else cell for i, cell in enumerate(row)]) for row in rows]
+
+
 def table(
     rows: Sequence[tuple[str, ...]], left: Container[int] = (0,), most: int | None = 20, ruled: bool = True
 ) -> str:

@@ -26,7 +26,7 @@ from ..parameter import Parameter
 from ..precision import Policy, current_policy, use
 from ..sparse import nonfinite
 from ..tensor import Tensor
-from .listener import Instrument, Listener, Place
+from .listener import Instrument, Listener, Place, begins_backward
 from .sampling import Spaced
 
 
@@ -141,7 +141,7 @@ class Scales(Instrument):
         if place.phase == "forward":
             self._forward(place, op, inputs, outputs)
         else:
-            if here.backward is not None and here.backward.root.grad_fn is op and self.listener.loss:
+            if begins_backward(op) and self.listener.loss:
                 self._see_loss(f"{current_policy().name}, {place.caller}", self.listener.loss[0])
             self._backward(op)
 

@@ -38,7 +38,7 @@ from ..parameter import Parameter
 from ..precision import UPDATE, current_policy
 from ..sparse import SparseRows, values_of
 from ..tensor import Tensor
-from .listener import Instrument, Place
+from .listener import Instrument, Place, begins_backward
 from .sampling import distinct, version_of_result
 
 FILE, FORMAT = "trace.jsonl", 1
@@ -101,7 +101,7 @@ class Trace(Instrument):
         run = here.backward
         scale = 1.0 if run is None else float(run.scale)
         after = scale if op.loss_scale is None else scale * float(op.loss_scale)
-        if run is not None and run.root.grad_fn is op:
+        if run is not None and begins_backward(op):
             self._tensor("loss", "", place, run.root.data, after, [self._line_of(run.root)])
         given = [dy for dy in inputs if dy is not None and not isinstance(dy, np.generic)]
         read = [self._given("input", "gradient", place, dy, 0, scale) for dy in given] + self._reads.get(op, [])

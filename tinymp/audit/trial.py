@@ -76,7 +76,7 @@ class Cast:
     name: str = ""
 
 
-class Trace(Observer):
+class Calls(Observer):
     """Hears which ops run in which module, and from which line of the program."""
 
     def __init__(self, casts: list[Cast]) -> None:
@@ -107,7 +107,7 @@ class Trial:
         self.plan = plan
         self.casts: list[Cast] = []
         self.made: WeakKeyDictionary[Module, str] = WeakKeyDictionary()
-        self.trace = Trace(self.casts)
+        self.calls = Calls(self.casts)
 
     def run(self) -> dict[str, Any]:
         """What became of it, as JSON can hold it: `value` (None where it is not finite) and `error`; what was kept; and
@@ -118,7 +118,7 @@ class Trial:
         arguments = [*plan.arguments, *([plan.seed_argument, str(plan.seed)] if plan.seed_argument else [])]
         self._stand_in()
         try:
-            with started(plan.program, arguments, plan.module), observe(self.trace) if traced else nullcontext():
+            with started(plan.program, arguments, plan.module), observe(self.calls) if traced else nullcontext():
                 value = measured(plan.measure, lambda: _finished(plan.program, plan.module))
             result["value"] = value if math.isfinite(value) else None
             result["error"] = None if math.isfinite(value) else f"the measure is {value}"
@@ -198,13 +198,13 @@ class Trial:
         for number, (cast, name) in enumerate(zip(self.casts, self._names())):
             for path, module in cast.model.named_modules():
                 tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-                ran = module in self.trace.ran_in and (bool(tensors) or id(module) in self.trace.rounds)
+                ran = module in self.calls.ran_in and (bool(tensors) or id(module) in self.calls.rounds)
                 entry = {
                     "names": [f"{name}.{path}" if path else name],
                     "keys": [f"{number}:{path}"],
                     "class": type(module).__name__,
                     "made": self.made.get(module, ""),
-                    "called": self.trace.ran_in.get(module, ""),
+                    "called": self.calls.ran_in.get(module, ""),
                     "ran": ran,
                 }
                 shared = next((of_tensor[id(x)] for _, x in tensors if id(x) in of_tensor), None)
