@@ -60,7 +60,7 @@ def close(
     if dtype is not None and have.dtype != dtype:
         raise Wrong(f"{what} is {have.dtype}, expected {np.dtype(dtype)}.{hint}")
     with np.errstate(all="ignore"):
-        good = np.isclose(have.astype(np.float64), wanted.astype(np.float64), rtol, atol, equal_nan=True)
+        good = np.isclose(np.asarray(have, float), np.asarray(wanted, float), rtol, atol, equal_nan=True)
     if not good.all():
         where = np.argwhere(~good)[0]
         place = f"{what}[{', '.join(map(str, where))}]" if have.ndim else what

@@ -7,11 +7,12 @@ import json
 import secrets
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from ..writing import check as check_folder
-from ..writing import write
-from . import grade, trial
+from ..writing import write, write_json
+from . import grade, race, trial
 from .checking import RIGHT, WRONG
 from .lesson import Lesson, lessons
 
@@ -42,6 +43,20 @@ def register(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--seed", type=int, metavar="SEED", help="of the cases: the same gives the same (default: a new one)"
     )
     a.add_argument("--out", type=Path, default=Path("runs/grade"), metavar="DIR", help="default: runs/grade")
+
+    a = sub("race", _race, "train entries under one budget of bytes, and say who names most digits rightly")
+    a.add_argument("entry", type=Path, metavar="FILE", help="an entry, or a folder of entries: a leaderboard")
+    a.add_argument("--budget", type=_gib, default=race.BUDGET, metavar="GIB", help="bytes to move (default: 4 GiB)")
+    a.add_argument("--out", type=Path, default=Path("runs/race"), metavar="DIR", help="default: runs/race")
+
+
+def _gib(text: str) -> int:
+    try:
+        if 0 < (value := float(text)) <= 1024:
+            return int(value * 2**30)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"expected a number of GiB, above 0, got {text!r}")
 
 
 def _number(text: str) -> int:
@@ -123,3 +138,24 @@ def _grade(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
     grade.write_tables(graded, options.out)
     print(f"\n{len(graded)} submissions, seed {seed}: {options.out / 'grades.csv'} and {options.out / 'details.csv'}")
     return 0
+
+
+def _race(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
+    paths = sorted(options.entry.glob("*.py")) if options.entry.is_dir() else [options.entry]
+    if not paths or not paths[0].exists():
+        p.error(f"expected an entry (FILE.py) or a folder of them, found none at {options.entry}")
+    check_folder(options.out)
+    finishes, refused = [], []
+    for path in paths:
+        try:
+            finishes.append(race.run(race.read(path), options.budget))
+        except Exception as error:  # an entry's own: the others race on
+            refused.append(f"{path.name} did not race: {type(error).__name__}: {error}")
+            continue
+        print(f"{path.name}: {finishes[-1].right / 10:.1f} % right after {finishes[-1].steps} steps", flush=True)
+    print()
+    print(race.board(finishes))
+    print("\n".join(refused), file=sys.stderr, end="\n" * bool(refused))
+    write_json(options.out / "race.json", [asdict(finish) for finish in finishes])
+    print(f"\nwrote {options.out / 'race.json'}")
+    return int(bool(refused))

@@ -39,7 +39,8 @@ def student(path: Path, folder: Path) -> str:
     inside = path.relative_to(folder)
     if len(inside.parts) > 1:
         return inside.parts[0]
-    return re.sub(r"[_\W]*\d\d_\w+$", "", inside.stem) or inside.stem
+    known = "|".join(lesson.path.stem for lesson in lessons().values())
+    return re.sub(rf"[_\W]*({known})$", "", inside.stem) or inside.stem
 
 
 def grade(

@@ -50,10 +50,9 @@ class Lesson:
     @property
     def exercises(self) -> tuple[str, ...]:
         """The names of what the checks look at, in their order."""
-        names = [
-            f.name for cell in self.cells if cell.kind == "check" for f in ast.parse(cell.source).body if _is_check(f)
-        ]
-        return tuple(name.removeprefix("check_") for name in names)
+        trees = [ast.parse(cell.source) for cell in self.cells if cell.kind == "check"]
+        names = [node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
+        return tuple(name.removeprefix("check_") for name in names if name.startswith("check_"))
 
     def checks(self) -> dict[str, Any]:
         """The lesson's check functions, by the name of their exercise."""
@@ -85,10 +84,6 @@ def _exercise(source: str, solved: bool) -> str:
         return re.sub(r"^ *# (SOLUTION|END)\n?|  # SOLUTION$", "", source, flags=re.MULTILINE)
     source = HIDDEN.sub(rf'\1raise NotImplementedError("{EMPTY}")\n', source)
     return ANSWER.sub(rf"\1...  # {EMPTY}", source).rstrip("\n")
-
-
-def _is_check(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name.startswith("check_")
 
 
 def parse(path: Path) -> Lesson:

@@ -121,7 +121,7 @@ def _limit_memory() -> None:
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))  # type: ignore[attr-defined]
+        resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
 
 
 def judged(path: Path, number: int | None, variants: Sequence[int]) -> Verdict:
@@ -218,6 +218,9 @@ _HANDS = {"pathlib", "subprocess", "inspect", "os", "shutil", "socket", "tempfil
 
 
 def _carries_out(file: str) -> bool:
+    """Whether the code of this file only does what its caller wants: so does text that was given to exec."""
+    if file.startswith("<") and not file.startswith("<frozen"):
+        return True
     path = Path(file)
     return path.is_relative_to(_LIBRARY) and path.relative_to(_LIBRARY).parts[0].removesuffix(".py") in _HANDS
 
@@ -248,7 +251,9 @@ def _things() -> Iterator[tuple[str, Any]]:
 
 
 def _print(thing: Any) -> tuple:
-    """What else a function is, besides itself."""
+    """What else a function or a class is, besides itself."""
+    if isinstance(thing, type):
+        return tuple(sorted(key for key, value in vars(thing).items() if callable(value)))
     if not isinstance(thing, types.FunctionType):
         return ()
     return id(thing.__code__), id(thing.__defaults__), id(thing.__kwdefaults__)
