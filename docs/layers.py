@@ -19,6 +19,7 @@ PACKAGE = Path(__file__).parent.parent / "tinymp"
 PICTURE = Path(__file__).parent / "architecture.svg"
 SAYS = {
     "extras": "what to install",
+    "shipped": "examples, course",
     "backend": "NumPy, CuPy, cuBLAS, kernels",
     "events": "who listens, what runs",
     "blas": "OpenBLAS's settings",
