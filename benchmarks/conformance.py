@@ -1,4 +1,4 @@
-"""How far tinymp speaks PyTorch: PyTorch's own sample inputs, run through both (`pip install -e '.[peer]'`).
+"""How far tinymp speaks PyTorch: PyTorch's own sample inputs, run through both (`pip install -e ".[peer]"`).
 
     python -m benchmarks.conformance [--quick] [--verbose] [--out FILE]
 
@@ -32,6 +32,7 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import nn, ops, optim
+from tinymp.extras import hint
 from tinymp.writing import write_json
 
 try:
@@ -43,7 +44,7 @@ try:
     from torch.testing._internal.common_modules import module_db
     from torch.testing._internal.common_optimizers import optim_db
 except ImportError as error:
-    raise ImportError(f"benchmarks.conformance: {error}; pip install -e '.[peer]'") from error
+    raise ImportError(f"benchmarks.conformance: {error}; {hint('peer')}") from error
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "conformance.json"
 TARGETS = {"op": 97.0, "module": 99.0, "optimizer": 99.0}  # percent of the samples that are not excluded

@@ -1,4 +1,4 @@
-"""Speed and memory on the CPU, beside PyTorch where it is installed (`pip install -e '.[peer]'`).
+"""Speed and memory on the CPU, beside PyTorch where it is installed (`pip install -e ".[peer]"`).
 
     python -m benchmarks.cpu [--quick] [--out FILE]
 

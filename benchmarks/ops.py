@@ -2,7 +2,7 @@
 
     python -m benchmarks.ops [--quick] [--only NAME ...] [--out FILE]
 
-Needs `pip install -e '.[peer]'`. Each library works in a process of its own, one at a time and in turn, so that the
+Needs `pip install -e ".[peer]"`. Each library works in a process of its own, one at a time and in turn, so that the
 two never share a pool of threads and a machine whose speed drifts slows both. Times are medians over the rounds, with
 quartiles; ratios are ratios of the medians printed beside them. The picture lies beside the JSON.
 """

@@ -33,6 +33,7 @@ import numpy as np
 import tinymp as mp
 from examples import mnist
 from tinymp import ops, optim, parallel, writing
+from tinymp.extras import hint
 
 from .machine import Machine, write
 from .scaling import (
@@ -161,7 +162,7 @@ def started(n: int, quick: bool) -> dict[str, Any]:
     """What n processes have measured."""
     mpiexec = shutil.which("mpiexec", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
     if mpiexec is None:
-        raise FileNotFoundError("benchmarks.parallel: no mpiexec: pip install 'tinymp[parallel]'")
+        raise FileNotFoundError(f"benchmarks.parallel: no mpiexec: {hint('parallel')}")
     command = [mpiexec, "-n", str(n), sys.executable, "-m", "benchmarks.parallel", "--worker"]
     env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     process = subprocess.run(

@@ -18,6 +18,8 @@ from tinymp.writing import write
 PACKAGE = Path(__file__).parent.parent / "tinymp"
 PICTURE = Path(__file__).parent / "architecture.svg"
 SAYS = {
+    "extras": "what to install",
+    "shipped": "examples, course",
     "backend": "NumPy, CuPy, cuBLAS, kernels",
     "events": "who listens, what runs",
     "blas": "OpenBLAS's settings",
@@ -148,9 +150,9 @@ def arrows(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
 
 
 def draw() -> str:
-    """The picture, as SVG. Small rooms that import nothing, or the backend alone, are named below it."""
+    """The picture, as SVG. Small rooms that import the backend at most, or the text of a hint, are named below it."""
     graph = rooms()
-    small = sorted(name for name in graph if graph[name] <= {"backend"} and name not in ("backend", "events"))
+    small = sorted(name for name in graph if graph[name] <= {"backend", "extras"} and name not in ("backend", "events"))
     graph = {name: graph[name] - set(small) for name in graph if name not in small}
     levels = floors(graph)
     width, wide, high, step = 960, 178, 44, 84

@@ -21,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 import tinymp as mp
-from tinymp import nn, ops, optim, writing
+from tinymp import nn, ops, optim, shipped, writing
 from tinymp.precision import store, widen
 
 from . import checkpoints, images, report, stopping
@@ -394,7 +394,7 @@ def side_by_side(pages: list[np.ndarray]) -> np.ndarray:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = argparse.ArgumentParser(prog="python -m examples.dcgan", description=__doc__.split("\n\n")[0])
+    p = argparse.ArgumentParser(prog=shipped.command("dcgan"), description=__doc__.split("\n\n")[0])
     p.add_argument(
         "--config",
         choices=("small", "paper"),

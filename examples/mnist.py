@@ -18,7 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 import tinymp as mp
-from tinymp import nn, ops, optim
+from tinymp import nn, ops, optim, shipped
 
 from . import checkpoints, datasets, report, stopping
 from .options import add_policy, loss_scale, loss_scaler, natural, positive, rate
@@ -137,7 +137,7 @@ def accuracy(model: nn.Module, images: mp.Tensor, labels: np.ndarray, batch: int
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = argparse.ArgumentParser(prog="python -m examples.mnist", description=__doc__.split("\n\n")[0])
+    p = argparse.ArgumentParser(prog=shipped.command("mnist"), description=__doc__.split("\n\n")[0])
     add_policy(p)
     p.add_argument(
         "--loss-scale", type=loss_scale, default="dynamic", metavar="S", help="none, a number, or dynamic (the default)"

@@ -7,6 +7,7 @@ import math
 
 import tinymp as mp
 from tinymp import optim
+from tinymp.extras import hint
 
 
 def natural(text: str) -> int:
@@ -40,7 +41,7 @@ def policy(text: str) -> str:
     if text in known:
         return text
     if mp.BF16 is None and text.startswith(("bf16", "fp8")):  # FP8 is emulated in BF16
-        raise argparse.ArgumentTypeError(f"{text} needs ml_dtypes on the CPU: pip install 'tinymp[bf16]'")
+        raise argparse.ArgumentTypeError(f"{text} needs ml_dtypes on the CPU: {hint('bf16')}")
     raise argparse.ArgumentTypeError(f"expected one of {', '.join(known)}, got {text!r}")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import tinymp as mp
-from tinymp import nn, optim
+from tinymp import nn, optim, shipped
 
 from . import checkpoints, report, stopping, trials
 from .options import add_policy, loss_scale, natural, positive, rate
@@ -148,7 +148,7 @@ def checkpoint(task: Task, label: str, plan: Plan, options: argparse.Namespace) 
 
 def parser(task: type[Task], description: str) -> argparse.ArgumentParser:
     """The options that all programs have. A program adds its own."""
-    p = argparse.ArgumentParser(prog=f"python -m examples.{task.name}", description=description)
+    p = argparse.ArgumentParser(prog=shipped.command(task.name), description=description)
     usual = {name: getattr(task, name, "the configuration's") for name in ("steps", "batch", "lr", "loss_scale")}
     add_policy(p)
     p.add_argument(

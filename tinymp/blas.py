@@ -20,6 +20,8 @@ import pathlib
 import sys
 from collections.abc import Mapping
 
+from .extras import hint
+
 OFF, CORE, TIMEOUT = "TINYMP_BLAS", "OPENBLAS_CORETYPE", "OPENBLAS_THREAD_TIMEOUT"
 RIGHT, LESSER = "SkylakeX", ("Haswell", "Zen")  # kernels by their names: for AVX-512, and for AVX2
 NEEDED = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}  # what the right ones use
@@ -57,7 +59,7 @@ def describe() -> str:
     try:
         import threadpoolctl
     except ModuleNotFoundError:
-        return "unknown (pip install 'tinymp[fast]' to see it)"
+        return f"unknown ({hint('fast')} to see it)"
     found = [one for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"]
     if not found:
         return "unknown"

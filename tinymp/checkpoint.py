@@ -20,6 +20,7 @@ from . import backend
 from .arguments import count, file, whole
 from .caller import type_name
 from .events import here
+from .extras import hint
 from .info import __version__
 from .writing import replacing
 
@@ -327,7 +328,7 @@ def _safetensors(part: str = "") -> Any:
     try:
         import safetensors.numpy
     except ImportError:
-        raise ImportError("checkpoints are safetensors files: pip install 'tinymp[checkpoint]'") from None
+        raise ImportError(f"checkpoints are safetensors files: {hint('checkpoint')}") from None
     return getattr(safetensors, part) if part else safetensors
 
 

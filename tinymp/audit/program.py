@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..shipped import EXAMPLES, examples_home
+
 
 def check_program(program: str, module: bool) -> None:
     """FileNotFoundError, ModuleNotFoundError, ValueError or SyntaxError where there is nothing to run."""
@@ -39,8 +41,13 @@ def run(program: str, module: bool) -> dict[str, Any]:
 
 
 def started(program: str, arguments: list[str], module: bool) -> AbstractContextManager[None]:
-    """Within the block, sys.argv and sys.path are as if Python had been started with this program."""
-    return as_if(program, arguments, os.getcwd() if module else os.path.dirname(os.path.abspath(program)))
+    """Within the block, sys.argv and sys.path are as if Python had been started with this program. An example of
+    tinymp's is found from everywhere, unless the folder has examples of its own.
+    """
+    path = os.getcwd() if module else os.path.dirname(os.path.abspath(program))
+    if module and program in (f"examples.{name}" for name in EXAMPLES) and not os.path.isdir("examples"):
+        path = examples_home()
+    return as_if(program, arguments, path)
 
 
 @contextmanager

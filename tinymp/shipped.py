@@ -1,0 +1,69 @@
+"""The programs that come with tinymp. `examples` and `course` lie beside the package in a checkout; a wheel has them in
+it, as tinymp/share (setup.py), so that it takes no other name in site-packages, where many an `examples` lies.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from pathlib import Path
+
+from .extras import DISTRIBUTION, hint
+
+# The examples that are programs, and what each needs of the extras of pyproject.toml.
+EXAMPLES = {
+    "mnist": "examples",
+    "dcgan": "examples",
+    "language_model": "examples,shakespeare",
+    "gpt": "examples,shakespeare",
+    "speech": "speech",
+    "translation": "translation",
+    "reproduce": "reproduce",
+}
+_PACKAGE = Path(__file__).parent
+
+
+def _checkout() -> bool:
+    return (_PACKAGE.parent / "pyproject.toml").is_file()  # in site-packages there is none
+
+
+def home(name: str) -> Path:
+    """The folder in which this tinymp's `examples` or `course` lies. ModuleNotFoundError where none does."""
+    found = _PACKAGE.parent if _checkout() else _PACKAGE / "share"
+    if not (found / name).is_dir():
+        again = f"pip install --force-reinstall --no-deps {DISTRIBUTION}"
+        raise ModuleNotFoundError(f"{name}: expected a folder {found / name}, which is missing: {again}", name=name)
+    return found
+
+
+def examples_home() -> str:
+    """What sys.path has to begin with for `import examples` to find this tinymp's examples.
+
+    ImportError where Python has imported another package of that name already; ModuleNotFoundError as in `home`.
+    """
+    found = home("examples")
+    if (loaded := sys.modules.get("examples")) is not None:
+        paths = [str(path) for path in getattr(loaded, "__path__", [getattr(loaded, "__file__", None)])]
+        if not any(os.path.exists(path) and os.path.samefile(path, found / "examples") for path in paths):
+            there = ", ".join(paths)
+            raise ImportError(
+                f"examples: expected tinymp's, in {found}, but Python has already imported another package of that "
+                f"name, from {there}: do without it, or start a Python of its own for this"
+            )
+    return str(found)
+
+
+def command(name: str) -> str:
+    """What to type to run an example."""
+    return f"python -m examples.{name}" if _checkout() else f"tinymp example {name}"
+
+
+def overview() -> str:
+    """The examples that are programs: what each does, and how to install what it needs."""
+    folder = home("examples") / "examples"
+    lines = []
+    for name, extra in EXAMPLES.items():
+        text = ast.get_docstring(ast.parse((folder / f"{name}.py").read_bytes())) or ""
+        lines += [f"{name:<16}{text.splitlines()[0]}", f"{'':<16}{hint(extra)}"]
+    return "\n".join([*lines, "", "tinymp example NAME --help lists the options of one."])
