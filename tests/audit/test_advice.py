@@ -38,10 +38,11 @@ def exponents(best, scale, zero=0.0):
     })  # fmt: skip
 
 
-def updates(*lost, n=100, fp32=False):
-    return stand_in("LostUpdates", [
-        {"name": f"net.{i}.weight", "updates": n, "lost": share, "fp32": fp32} for i, share in enumerate(lost)
-    ])  # fmt: skip
+def updates(*lost, n=100, fp32=False, zero=0.0):
+    shared = {"updates": n, "fp32": fp32, "unchanged_by_zero": zero}
+    return stand_in(
+        "LostUpdates", [{"name": f"net.{i}.weight", "lost": share} | shared for i, share in enumerate(lost)]
+    )
 
 
 def scales(history, skipped=(), causes=()):
@@ -193,6 +194,7 @@ def test_each_rule(instruments, text, why, source):
         [updates(0.3)],  # masters or not: unknown
         [updates(0.3, fp32=True), sizes(NO_MASTERS)],
         [updates(0.0, n=5), sizes(MASTERS)],
+        [updates(0.0, 0.0, zero=1.0), sizes(MASTERS)],  # no weight has moved: all gradients are zero
         [updates(0.0, 0.002), sizes(MASTERS)],
         [ledger(row("batch_norm"), row("adam", "update", "UPDATE", "net.b.weight"))],
         [sizes(NO_MASTERS, [{"optimizer": "SGD", "lr": 0.1, "weight_decay": 0.0}])],

@@ -77,6 +77,8 @@ def test_lost_updates():
     updates = [{"name": "w", "lost": 0.25}, {"name": "v", "lost": 0.5}, {"name": "norm", "lost": 0.9, "fp32": True}]
     assert "50 % of the updates of v are too small to change an FP16 weight." in said(NOTE, updates=updates)
     assert "Every update is large enough to change an FP16 weight." in said(FINE, updates=[{"name": "w", "lost": 0.0}])
+    still = [{"name": "w", "lost": 0.0, "unchanged_by_zero": 1.0}]
+    assert "No update changed a weight: all of them were 0." in said(NOTE, updates=still)
 
 
 def test_tensor_cores():

@@ -49,10 +49,11 @@ def test_solutions_pass_with_cases_that_students_do_not_see(lesson):
         assert {r.exercise: r.message for r in results} == dict.fromkeys(lesson.exercises, "")
 
 
-def solutions(lesson):
+def solutions(lesson, more="", names=None):
+    """What a student has who filled in everything, and then wrote one cell more; the last definition counts."""
     cells = lesson.notebook(solved=True)["cells"]
-    code = tuple((f"cell {i}", "".join(c["source"])) for i, c in enumerate(cells) if c["cell_type"] == "code")
-    return submission.Submission(lesson.path, code, ()).run(lesson.exercises)
+    code = [(f"mine[cell {i}]", "".join(c["source"])) for i, c in enumerate(cells) if c["cell_type"] == "code"]
+    return submission.Submission(lesson.path, (*code, ("mine[last]", more)), ()).run(names or lesson.exercises)
 
 
 @lessons
@@ -68,11 +69,7 @@ def test_an_empty_notebook_has_no_right_exercise(lesson, tmp_path):
 
 @pytest.mark.parametrize(("lesson", "name", "says", "code"), list(mistakes()))
 def test_a_typical_mistake_is_found_and_explained(lesson, name, says, code):
-    names = {}
-    exec("import numpy as np\nimport tinymp as mp\nfrom tinymp import nn, ops, optim", names)
-    names |= solutions(lesson)
-    exec(compile(code, "mistake", "exec"), names)
-    (result,) = judge(lesson, {name: names[name]}, file="mistake")
+    (result,) = judge(lesson, solutions(lesson, code, [name]), file="mine")
     assert result.verdict == "wrong" and says in result.message
 
 

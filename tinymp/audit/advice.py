@@ -294,7 +294,7 @@ def masters_needless(found: Found) -> Iterator[Advice]:
         worst = max(u["lost"] for u in updates)
         size = sum(found.dtypes("masters").values())
         saved = f"; masters take {size / 2**20:.1f} MiB" if size else ""
-        if worst < NEEDLESS:
+        if worst < NEEDLESS and all(u["unchanged_by_zero"] < 1 for u in updates):  # each has moved
             yield Advice(
                 "Try tinymp.NO_MASTER: the FP16 weights follow their updates without masters",
                 f"no parameter loses more than {worst:.2%} of its updates in FP16{saved}. Updates become smaller "

@@ -175,7 +175,10 @@ class Audit:
         parts = [
             str(self.crash) if self.crash.found else "",
             "\n".join(f.text.replace("\N{NO-BREAK SPACE}", " ") for f in findings(content)),
-            *["{text}\n    {why} ({where}; {source})".format(**advice) for advice in content["advice"]],
+            *[
+                f"{a['text']}\n    {a['why']} ({'; '.join(filter(None, (a['where'], a['source'])))})"
+                for a in content["advice"]
+            ],
             f"{head} of the ledger's {len(self.ledger)} rows:\n\n{worst.fitted(width)}" if worst else "",
         ]
         return "\n\n".join(part for part in parts if part)

@@ -134,6 +134,8 @@ def _about_updates(updates: list[dict]) -> Iterable[_Statement]:
         small = f"{share(lost)} of the updates of {worst['name']} are too small to change {_storage(worst)} weight"
         text = f"{small}, and are lost: it has no FP32 master." if without else f"{small}."
         yield _Statement(text, "updates", NOTE, ("masters_missing",))
+    elif updates and all(u.get("unchanged_by_zero") == 1 for u in updates):
+        yield _Statement("No update changed a weight: all of them were 0.", "updates", NOTE)
     elif updates:
         yield _Statement(f"Every update is large enough to change {_storage(updates[0])} weight.", "updates", FINE)
 

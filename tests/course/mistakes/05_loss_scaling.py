@@ -100,8 +100,8 @@ def unscaled_and_clipped(gradients, scale, limit):
 
 # %% DynamicScale: in a row
 class DynamicScale:
-    def __init__(self, init_scale=2.0**16, interval=2000):
-        self.scale, self.interval, self.good = init_scale, interval, 0
+    def __init__(self, init_scale=2.0**16, interval=2000, max_scale=2.0**24):
+        self.scale, self.interval, self.most, self.good = init_scale, interval, max_scale, 0
 
     def update(self, overflowed):
         if overflowed:
@@ -109,39 +109,39 @@ class DynamicScale:
         else:
             self.good += 1
             if self.good == self.interval:
-                self.scale, self.good = min(self.scale * 2, 2.0**24), 0
+                self.scale, self.good = min(self.scale * 2, self.most), 0
 
 
 # %% DynamicScale: begins anew
 class DynamicScale:
-    def __init__(self, init_scale=2.0**16, interval=2000):
-        self.scale, self.interval, self.good = init_scale, interval, 0
+    def __init__(self, init_scale=2.0**16, interval=2000, max_scale=2.0**24):
+        self.scale, self.interval, self.most, self.good = init_scale, interval, max_scale, 0
 
     def update(self, overflowed):
         self.good = 0 if overflowed else self.good + 1
         if overflowed:
             self.scale = max(self.scale / 2, 1.0)
         elif self.good >= self.interval:
-            self.scale = min(self.scale * 2, 2.0**24)
+            self.scale = min(self.scale * 2, self.most)
 
 
 # %% DynamicScale: never falls below 1
 class DynamicScale:
-    def __init__(self, init_scale=2.0**16, interval=2000):
-        self.scale, self.interval, self.good = init_scale, interval, 0
+    def __init__(self, init_scale=2.0**16, interval=2000, max_scale=2.0**24):
+        self.scale, self.interval, self.most, self.good = init_scale, interval, max_scale, 0
 
     def update(self, overflowed):
         self.good = 0 if overflowed else self.good + 1
         if overflowed:
             self.scale /= 2
         elif self.good == self.interval:
-            self.scale, self.good = min(self.scale * 2, 2.0**24), 0
+            self.scale, self.good = min(self.scale * 2, self.most), 0
 
 
 # %% DynamicScale: ceiling
 class DynamicScale:
-    def __init__(self, init_scale=2.0**16, interval=2000):
-        self.scale, self.interval, self.good = init_scale, interval, 0
+    def __init__(self, init_scale=2.0**16, interval=2000, max_scale=2.0**24):
+        self.scale, self.interval, self.most, self.good = init_scale, interval, max_scale, 0
 
     def update(self, overflowed):
         self.good = 0 if overflowed else self.good + 1
