@@ -48,6 +48,8 @@ SAYS = {
     "checkpoint": "a run on disk",
     "audit": "what the events tell",
     "models": "the networks of the paper",
+    "course": "lessons, checks, grades",
+    "cli": "the command tinymp",
     "tinymp": "import tinymp as mp",
 }
 

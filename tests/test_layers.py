@@ -26,6 +26,8 @@ FLOORS = [
     {"ops", "loading"},
     {"nn", "optim", "data", "capture", "checkpoint"},
     {"audit", "models", "parallel"},
+    {"course"},
+    {"cli"},
     {"tinymp"},
 ]
 

@@ -21,8 +21,8 @@ from tinymp.audit.ablate import (
     decisions,
     workload,
 )
-from tinymp.audit.cli import main
 from tinymp.autograd import Op
+from tinymp.cli import main
 
 pytestmark = pytest.mark.cpu  # the examples choose their device themselves
 

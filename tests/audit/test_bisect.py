@@ -14,8 +14,8 @@ import tinymp as mp
 from tinymp import nn
 from tinymp.audit import bisect, trial
 from tinymp.audit.bisect import Bisection, BisectionError
-from tinymp.audit.cli import main
 from tinymp.audit.trial import Plan, Trial, measured
+from tinymp.cli import main
 
 pytestmark = pytest.mark.cpu
 

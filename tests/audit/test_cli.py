@@ -10,8 +10,8 @@ import sys
 import pytest
 
 import tinymp as mp
-from tinymp.audit import cli
-from tinymp.audit.cli import main
+from tinymp import cli
+from tinymp.cli import main
 from tinymp.events import here
 
 pytestmark = pytest.mark.cpu

@@ -14,10 +14,10 @@ from job import Job, same
 from oracle import rng
 from tinymp import nn, ops, optim
 from tinymp.audit import diff
-from tinymp.audit.cli import main
 from tinymp.audit.diff import align
 from tinymp.audit.listener import Listener
 from tinymp.audit.trace import FILE, Line, Run
+from tinymp.cli import main
 from tinymp.ops.activation import ReLU
 from tinymp.ops.conv import Conv2d
 from tinymp.ops.dot import Linear

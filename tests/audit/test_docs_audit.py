@@ -18,7 +18,7 @@ import pytest
 import tinymp as mp
 from examples.mnist import cnn
 from tinymp import nn, ops, optim
-from tinymp.audit.cli import main
+from tinymp.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "audit.md").read_text("utf-8")

@@ -7,7 +7,7 @@ import pytest
 import tinymp as mp
 from job import Job, same
 from tinymp import nn, ops, optim
-from tinymp.audit.cli import main
+from tinymp.cli import main
 from tinymp.events import here
 
 pytestmark = pytest.mark.cpu

@@ -7,10 +7,10 @@ import pytest
 
 import tinymp as mp
 from job import Job, same
-from tinymp.audit.cli import main
 from tinymp.audit.formats import Formats
 from tinymp.backend.formats import SCALED
 from tinymp.backend.study import SAMPLE
+from tinymp.cli import main
 
 pytestmark = pytest.mark.cpu
 

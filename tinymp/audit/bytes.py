@@ -60,6 +60,9 @@ class ByteLedger(Instrument):
                  convolution, FP32 values before their rounding, FP16 operands that a CPU widens. An op makes more than
                  it passes to gates, so this is a lower bound, and no part of the ratio
 
+    moved      the bytes that ops and updates read and wrote, as if each array came from memory and went there once per
+               op: its arguments and results, in backward also what it saved (views of an argument move nothing); per
+               update the gradient, master, state and working copy. What caches keep, a machine need not move
     by_policy  {policy: {role: {dtype: bytes}}}. A graph and its step count for the policy in use where the graph began
     measured   those of the last policy that stored weights in FP16, else of the last one
     predicted  the same by `predict`, or None; may be given, to be shown beside what is measured
@@ -73,6 +76,7 @@ class ByteLedger(Instrument):
     def __init__(self, predicted: ByteLedger | None = None) -> None:
         self.predicted: Bytes | None = None if predicted is None else predicted.predicted
         self._baseline: Bytes = {} if predicted is None else predicted._baseline
+        self.moved = 0
         self.optimizers: list[dict[str, Any]] = []  # their rules and options, as of their last step
         self._trainings: dict[str, _Training] = {}  # per policy
         self._policy, self._now = "", _Training()
@@ -103,6 +107,7 @@ class ByteLedger(Instrument):
                     size[dtype] += nbytes
             self._note("workspace", size)
         self._gates.clear()
+        self.moved += _passed(inputs, (*outputs, *((op.saved or ()) if place.phase == "backward" else ())))
         if place.phase == "forward":
             if op.needs:
                 self._graph.add(op)
@@ -119,6 +124,10 @@ class ByteLedger(Instrument):
         self._now.states[optimizer] = _sizes(state)
         self._note("optimizer", sum((Counter(s) for s in self._now.states.values()), Counter()))
         self._measure_parameters()
+        if result:
+            updated = [p for p in optimizer.parameters() if p.grad is not None]
+            self.moved += sum(_sizes(p.grad for p in updated).values()) + sum(_sizes(p.data for p in updated).values())
+            self.moved += 2 * sum(_sizes(state).values()) + sum(2 * p.master_nbytes or p.data.nbytes for p in updated)
         rule = {"optimizer": type(optimizer).__name__}
         self.optimizers = [o for o in self.optimizers if o["id"] != id(optimizer)]
         for group in optimizer.param_groups:
@@ -174,6 +183,7 @@ class ByteLedger(Instrument):
             "predicted": self.predicted,
             "fp32": self.fp32,
             "ratio": None if ratio != ratio else ratio,
+            "moved": self.moved,
             "optimizers": [{k: v for k, v in o.items() if k != "id"} for o in self.optimizers],
         }
 
@@ -191,6 +201,8 @@ class ByteLedger(Instrument):
                 rows.append((role if i == 0 else "", dtype, *shown, whole))
         rows.append(("all but workspace", "", *[_text(total(b) or None) for b in (measured, predicted, fp32)]))
         lines = [table(rows, left=(0, 1), most=None), f"FP32 / this: {self.ratio:.2f}"]
+        if self.moved:
+            lines.append(f"ops and updates read and wrote {_text(self.moved)}")
         kept = {policy: _text(total(b)) for policy, b in self.by_policy.items()}
         if len(kept) > 1:
             everyone = ", ".join(f"{policy} {size}" for policy, size in kept.items())
@@ -259,6 +271,14 @@ class ByteLedger(Instrument):
     def _note(self, role: str, sizes: dict[str, int]) -> None:
         if sum(sizes.values()) > sum(self._now.largest[role].values()):
             self._now.largest[role] = dict(sizes)
+
+
+def _passed(inputs: Iterable[Any], others: Iterable[Any]) -> int:
+    """The bytes of what an op read and wrote. others: results, and what backward found saved."""
+    read = {_identity(x)[0]: x for x in inputs if hasattr(x, "dtype")}
+    new = {_identity(x)[0]: x for x in others if hasattr(x, "dtype") and _identity(x)[0] not in read}
+    arrays = [*read.values(), *new.values()] if new else []  # a view is made of nothing
+    return sum(_sizes(x.data if isinstance(x, Tensor) else x for x in arrays).values())
 
 
 def _identity(x: Any) -> tuple[int, int]:

@@ -8,6 +8,7 @@
                                      which modules must stay in FP32 so that the run matches?
     tinymp example [NAME] [ARGS]     run a training of tinymp's own; without NAME: which there are
     tinymp explain [NAME]            the rule behind an op, a layer, a policy or a topic
+    tinymp course [WHAT]             lessons with exercises that check themselves
     tinymp info                      what tinymp runs on here
 
 `python -m tinymp` does the same. Exit code 2: the command line is wrong; of diff 1: the runs differ.
@@ -31,21 +32,22 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from .. import backend, shipped
-from ..backend.formats import SCALED
-from ..extras import hint
-from ..info import __version__, info
-from ..writing import check, printable, write, write_json
-from . import trace
-from .ablate import EXAMPLES, Ablation, decisions, workload
-from .audit import Audit, audit
-from .bisect import RESULTS, Bisection, BisectionError
-from .crash import STOPS
-from .diff import diff
-from .explain import explain, overview
-from .ledger import COLUMNS, NUMBERS, Rows
-from .program import as_if, check_program, run, started, terminated_as_exit
-from .trial import FILE, NAME
+from . import backend, shipped
+from .audit import trace
+from .audit.ablate import EXAMPLES, Ablation, decisions, workload
+from .audit.audit import Audit, audit
+from .audit.bisect import RESULTS, Bisection, BisectionError
+from .audit.crash import STOPS
+from .audit.diff import diff
+from .audit.explain import explain, overview
+from .audit.ledger import COLUMNS, NUMBERS, Rows
+from .audit.program import as_if, check_program, run, started, terminated_as_exit
+from .audit.trial import FILE, NAME
+from .backend.formats import SCALED
+from .course import cli as course
+from .extras import hint
+from .info import __version__, info
+from .writing import check, printable, write, write_json
 
 FILES = "audit.json", "ledger.csv", "audit.html"
 CRASH = "crash.json"
@@ -149,6 +151,8 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
     a = command("explain", _explain, "the rule behind an op, a layer, a policy or a topic")
     a.add_argument("name", nargs="*", metavar="NAME", help='softmax, BatchNorm2d, "loss scaling"; none: a list')
+
+    course.register(command)
 
     command("info", _info, "what tinymp runs on here")
     return p, dict(commands.choices)

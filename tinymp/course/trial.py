@@ -1,0 +1,259 @@
+"""A submission is judged in a process of its own: it may run on for ever, end the process, or change what judges it.
+
+In one process nothing is proof against everything. What is noticed: functions and classes of NumPy, of tinymp, of the
+checks or of Python that are not what they were; code of a function that was replaced; and attempts to read what a
+check expects (frames, the garbage collector), to write files, to start programs or to open connections.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import io
+import math
+import multiprocessing
+import os
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import submission
+from .checking import MISSING, RIGHT, WRONG, Result, judge, raised
+from .lesson import Lesson, lessons
+
+SECONDS = 30.0  # for one submission; the solutions of the longest lesson take a tenth
+WATCHED = ("tinymp", "numpy")  # packages
+FORBIDDEN = {
+    "gc.get_objects": "looked for other code's objects",
+    "gc.get_referrers": "looked for other code's objects",
+    "gc.get_referents": "looked for other code's objects",
+    "sys._getframe": "looked at other code's variables",
+    "sys._current_frames": "looked at other code's variables",
+    "sys.settrace": "traced other code",
+    "sys.setprofile": "traced other code",
+    "ctypes.dlopen": "loaded a library",
+    "os.system": "started a program",
+    "os.exec": "started a program",
+    "os.fork": "started a program",
+    "os.posix_spawn": "started a program",
+    "subprocess.Popen": "started a program",
+    "socket.connect": "opened a connection",
+    "os.remove": "removed a file",
+    "os.rename": "renamed a file",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one submission.
+
+    lesson    its number; 0 if that could not be told
+    results   one per exercise of the lesson; several draws of cases: wrong if one of them is
+    patched   what the student's code changed or tried that no exercise asks for
+    problem   why there are no results, or what of the notebook could not be read; ""
+    seconds   how long it took
+    """
+
+    path: Path
+    lesson: int
+    results: tuple[Result, ...]
+    patched: tuple[str, ...]
+    problem: str
+    seconds: float
+
+    @property
+    def right(self) -> int:
+        """How many exercises are solved; none if something was patched."""
+        return 0 if self.patched else sum(r.verdict == RIGHT for r in self.results)
+
+
+def run(path: Path, lesson: int | None = None, variants: Sequence[int] = (0,), seconds: float = SECONDS) -> Verdict:
+    """Judge a submission in a process of its own, which is ended after so many seconds.
+
+    lesson: its number; None: told by the exercises that it defines. variants: which cases the checks draw.
+    """
+    context = _context()
+    mine, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(theirs, path, lesson, tuple(variants)), daemon=True)
+    start = time.monotonic()
+    process.start()
+    theirs.close()
+    problem = f"it did not end within {seconds:g} seconds"
+    try:
+        if mine.poll(seconds):
+            return mine.recv()
+    except EOFError:
+        process.join()
+        problem = f"its process ended without a word (exit code {process.exitcode})"
+    finally:
+        process.kill()
+        process.join()
+    return Verdict(path, lesson or 0, (), (), problem, time.monotonic() - start)
+
+
+def _context() -> Any:
+    """How processes start: from a server that has imported everything, where there are such."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def _work(results: Any, path: Path, lesson: int | None, variants: tuple[int, ...]) -> None:
+    """In the process: judge, and send a Verdict."""
+    _limit_memory()
+    nowhere = io.StringIO()
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        verdict = judged(path, lesson, variants)
+    results.send(verdict)
+    results.close()
+    os._exit(0)  # without what the student's code left to be done at the end
+
+
+def _limit_memory() -> None:
+    """At most 4 GiB more than now, where the system can limit it."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
+
+
+def judged(path: Path, number: int | None, variants: Sequence[int]) -> Verdict:
+    """The same in this process, which the student's code may change."""
+    start = time.monotonic()
+    try:
+        handed_in = submission.read(path)
+        lesson = lessons()[number] if number else handed_in.lesson()
+    except (submission.Unreadable, OSError) as error:
+        return Verdict(path, number or 0, (), (), str(error), time.monotonic() - start)
+    watch = Watch(path.name)
+    results: dict[str, Result] = {name: Result(name, MISSING, "not found in this file") for name in lesson.exercises}
+    problem = "\n".join(handed_in.broken)
+    with watch:
+        try:
+            things = handed_in.run(lesson.exercises)
+        except BaseException as error:
+            things, problem = {}, "\n".join(filter(None, (problem, raised(error, path.name))))
+        for variant in variants if things else ():
+            for one in _guarded(lesson, things, variant, path.name):
+                if results[one.exercise].verdict in (MISSING, RIGHT):
+                    results[one.exercise] = one
+    return Verdict(path, lesson.number, tuple(results.values()), watch.noticed(), problem, time.monotonic() - start)
+
+
+def _guarded(lesson: Lesson, things: dict[str, Any], variant: int, file: str) -> list[Result]:
+    """`judge`, for code that may also try to end the program."""
+    results = []
+    for name, thing in things.items():
+        try:
+            results += judge(lesson, {name: thing}, variant, file)
+        except BaseException as error:
+            results.append(Result(name, WRONG, raised(error, file)))
+    return results
+
+
+# ------------------------------------------------------------------------------------------------------------ watching
+
+
+class Watch:
+    """Notices what the student's code does in a block that no exercise asks for.
+
+    file: what the names of the student's cells begin with.
+    """
+
+    _now: Watch | None = None  # Python's audit hooks cannot be taken off again: there is one, which asks this
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.tried: list[str] = []
+        self.before = {name: (thing, _print(thing)) for name, thing in _things()}
+
+    def __enter__(self) -> None:
+        if not _hooked:
+            sys.addaudithook(_hook)
+            _hooked.append(True)
+        Watch._now = self
+
+    def __exit__(self, *_: object) -> None:
+        Watch._now = None
+
+    def noticed(self) -> tuple[str, ...]:
+        """What changed since the beginning, and what was tried."""
+        now = dict(_things())
+        changed = [
+            f"changed {name}" for name, (thing, print_) in self.before.items()
+            if now.get(name) is not thing or _print(thing) != print_
+        ]  # fmt: skip
+        return tuple(dict.fromkeys([*self.tried, *changed]))
+
+    def heard(self, event: str, arguments: tuple) -> None:
+        what = FORBIDDEN.get(event)
+        if event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+"):
+            what = "wrote a file"
+        elif event == "object.__setattr__" and arguments[1:2] == ("__code__",):
+            what = "replaced a function's code"
+        if what and self._is_theirs():
+            self.tried.append(f"{what} ({event})")
+
+    def _is_theirs(self) -> bool:
+        """Whether the student's code made the call itself."""
+        Watch._now = None  # what follows is heard, too
+        try:
+            frame: types.FrameType | None = sys._getframe(3)  # behind this, `heard` and the hook
+            while frame is not None and _carries_out(frame.f_code.co_filename):
+                frame = frame.f_back
+            return frame is not None and frame.f_code.co_filename.startswith(self.file)
+        finally:
+            Watch._now = self
+
+
+_LIBRARY = Path(os.__file__).parent
+_HANDS = {"pathlib", "subprocess", "inspect", "os", "shutil", "socket", "tempfile", "io"}  # modules that do as told
+
+
+def _carries_out(file: str) -> bool:
+    """Whether the code of this file only does what its caller wants: so does text that was given to exec."""
+    if file.startswith("<") and not file.startswith("<frozen"):
+        return True
+    path = Path(file)
+    return path.is_relative_to(_LIBRARY) and path.relative_to(_LIBRARY).parts[0].removesuffix(".py") in _HANDS
+
+
+_hooked: list[bool] = []
+
+
+def _hook(event: str, arguments: tuple) -> None:
+    if Watch._now is not None:
+        Watch._now.heard(event, arguments)
+
+
+def _things() -> Iterator[tuple[str, Any]]:
+    """All functions and classes by name, with what the classes hold, of the modules on which a verdict rests."""
+    modules: dict[str, Any] = {"builtins": builtins, "math": math, "time": time, "threading": threading, "io": io}
+    for name, module in sorted(sys.modules.items()):
+        if isinstance(module, types.ModuleType) and name.split(".")[0] in WATCHED:
+            modules[name] = module
+    for name, module in modules.items():
+        for key, thing in list(vars(module).items()):
+            if isinstance(thing, type):
+                yield f"{name}.{key}", thing
+                for inner, value in list(vars(thing).items()):
+                    if callable(value) or isinstance(value, (property, classmethod, staticmethod)):
+                        yield f"{name}.{key}.{inner}", value
+            elif callable(thing):
+                yield f"{name}.{key}", thing
+
+
+def _print(thing: Any) -> tuple:
+    """What else a function or a class is, besides itself."""
+    if isinstance(thing, type):
+        return tuple(sorted(key for key, value in vars(thing).items() if callable(value)))
+    if not isinstance(thing, types.FunctionType):
+        return ()
+    return id(thing.__code__), id(thing.__defaults__), id(thing.__kwdefaults__)
