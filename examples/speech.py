@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -19,6 +20,7 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import data, models, nn, ops, optim
+from tinymp.extras import hint
 
 from . import program, report, trials, utterances
 from .utterances import Utterance, warped
@@ -49,8 +51,8 @@ class Speech(program.Task):
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
-        import jiwer  # noqa: F401  (or it says at once what is missing)
-
+        if importlib.util.find_spec("jiwer") is None:
+            raise ModuleNotFoundError(f"error rates need the package jiwer: {hint('speech')}", name="jiwer")
         corpus = read(options.data, options.language)
         self.alphabet = options.alphabet or corpus.alphabet
         self.training, self.held_out = corpus.training, corpus.held_out

@@ -93,9 +93,10 @@ def test_an_sdist_has_what_a_packager_and_a_teacher_need(sdist):
 def test_a_wheel_has_all_that_runs(sdist, site):
     there = below(site, "*")
     assert {name.partition("/")[0] for name in there if ".dist-info/" not in name} == {"tinymp"}
-    package = {f"tinymp/{name}" for name in below(sdist / "tinymp", "*.py", "*.cu", "*.cuh", "*.jinja", "py.typed")}
-    share = {f"examples/{name}" for name in below(sdist / "examples", "*.py", "*.mplstyle")}  # no executed notebook
-    share |= {f"course/{name}" for name in below(sdist / "course", "*")}
+    copy = sdist.parent / "copy"
+    package = {f"tinymp/{name}" for name in below(copy / "tinymp", "*.py", "*.cu", "*.cuh", "*.jinja", "py.typed")}
+    share = {f"examples/{name}" for name in below(copy / "examples", "*.py", "*.mplstyle")}  # no executed notebook
+    share |= {f"course/{name}" for name in below(copy / "course", "*")}
     assert package <= there and below(site / "tinymp" / "share", "*") == share
 
 

@@ -25,6 +25,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import count
@@ -255,8 +256,10 @@ def _ablate(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[
         except (ValueError, OSError, ImportError, RuntimeError) as error:
             p.error(str(error))
         ablation = Ablation(work, options.seeds)
-        for decision in chosen:
+        began = time.perf_counter()
+        for number, decision in enumerate(chosen, 1):
             ablation.run(decision)
+            _say(f"{number} of {len(chosen)}, {time.perf_counter() - began:.0f} s: {decision.name}: {decision.flipped}")
             ablation.write_json(options.out / "ablation.json")  # the results so far: all of them may take hours
     print(f"\n{ablation}\n\nwrote {options.out / 'ablation.json'}")
     try:

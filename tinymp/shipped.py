@@ -5,9 +5,11 @@ it, as tinymp/share (setup.py), so that it takes no other name in site-packages,
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from .extras import DISTRIBUTION, hint
 
@@ -52,6 +54,15 @@ def examples_home() -> str:
                 f"name, from {there}: do without it, or start a Python of its own for this"
             )
     return str(found)
+
+
+def example(name: str) -> ModuleType:
+    """The module NAME of this tinymp's examples, whichever `examples` Python would find. ImportError as above."""
+    sys.path.insert(0, path := examples_home())
+    try:
+        return importlib.import_module(f"examples.{name}")
+    finally:
+        sys.path.remove(path)
 
 
 def command(name: str) -> str:

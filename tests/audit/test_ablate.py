@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 
 import numpy as np
 import pytest
@@ -252,7 +253,8 @@ def test_mnist(tmp_path, capsys):
     assert found["measure"] == "test accuracy" and found["higher_is_better"]
     assert [len(d["curves"][0]) for d in (found["baseline"], *found["decisions"])] == [2, 2]
     assert found["decisions"][0]["verdict"] == UNDECIDED
-    assert "undecided" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "undecided" in printed and re.search(r"^1 of 1, \d+ s: master: no FP32 master", printed, re.M)
 
 
 def test_language_model(tmp_path):

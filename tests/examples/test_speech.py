@@ -137,3 +137,9 @@ def test_recordings(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         speech.main(["--data", str(tmp_path), *out])
     assert "3.wav: expected a WAV file that SciPy reads" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_said_before_anything_is_heard(monkeypatch):
+    monkeypatch.setattr(speech.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r'need the package jiwer: pip install "tiny-mixed-precision\[speech'):
+        task()

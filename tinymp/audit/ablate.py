@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .. import backend, optim
+from .. import backend, optim, shipped
 from ..precision import (
     FP16_ACCUMULATE,
     FP16_REDUCTIONS,
@@ -38,10 +38,8 @@ from ..precision import (
     Policy,
     use,
 )
-from ..shipped import examples_home
 from ..writing import write_figure, write_json
 from .numbers import many
-from .program import as_if
 from .sampling import RED, table
 
 NEEDED, HARMLESS, UNDECIDED = "needed here", "harmless here", "undecided"
@@ -179,8 +177,7 @@ def workload(name: str, arguments: list[str], steps: int | None, out: Path) -> W
     for option in ("--policy", "--seed", "--seeds"):
         if any(a.split("=")[0] == option for a in arguments):
             raise ValueError(f"{option} is for {name} alone: an ablation sets the policies and seeds itself")
-    with as_if(None, [], examples_home()):
-        example = importlib.import_module(f"examples.{name}")
+    example = shipped.example(name)
     given = [*arguments, *(["--steps", str(steps)] if steps else []), "--out", str(out / "runs")]
     options = example.parser().parse_args(given)
     options.device = backend.default_device() if options.device == "auto" else options.device
@@ -229,7 +226,7 @@ EXAMPLES = {"mnist": _mnist, "dcgan": _dcgan, **dict.fromkeys(_PROGRAMS, _progra
 
 
 def _scaler(scale: str) -> optim.LossScaler:
-    return importlib.import_module("examples.options").loss_scaler(scale)
+    return shipped.example("options").loss_scaler(scale)
 
 
 def _own(name: str, steps: int | None) -> Workload:
