@@ -49,10 +49,11 @@ def test_solutions_pass_with_cases_that_students_do_not_see(lesson):
         assert {r.exercise: r.message for r in results} == dict.fromkeys(lesson.exercises, "")
 
 
-def solutions(lesson):
+def solutions(lesson, *more):
+    """What the exercises' names stand for in the solved notebook, and in `more` cells at its end."""
     cells = lesson.notebook(solved=True)["cells"]
     code = tuple((f"cell {i}", "".join(c["source"])) for i, c in enumerate(cells) if c["cell_type"] == "code")
-    return submission.Submission(lesson.path, code, ()).run(lesson.exercises)
+    return submission.Submission(lesson.path, code + more, ()).run(lesson.exercises)
 
 
 @lessons
@@ -68,11 +69,8 @@ def test_an_empty_notebook_has_no_right_exercise(lesson, tmp_path):
 
 @pytest.mark.parametrize(("lesson", "name", "says", "code"), list(mistakes()))
 def test_a_typical_mistake_is_found_and_explained(lesson, name, says, code):
-    names = {}
-    exec("import numpy as np\nimport tinymp as mp\nfrom tinymp import nn, ops, optim", names)
-    names |= solutions(lesson)
-    exec(compile(code, "mistake", "exec"), names)
-    (result,) = judge(lesson, {name: names[name]}, file="mistake")
+    thing = solutions(lesson, ("mistake", code))[name]
+    (result,) = judge(lesson, {name: thing}, file="mistake")
     assert result.verdict == "wrong" and says in result.message
 
 
