@@ -412,9 +412,8 @@ def check_stochastic(stochastic, random):
     for low, name in ((1.0, ""), (-1.0 - 2.0**-10, "negative "), (3 * 2.0**-24, "subnormal ")):
         low = np.float64(np.float16(low))
         high = np.float64(np.nextafter(np.float16(low), np.float16(np.inf)))
-        p = float(random.uniform(0.2, 0.35))
-        for p in (p, 1 - p):
-            x = np.float32(low + p * (high - low))
+        part = float(random.uniform(0.2, 0.35))
+        for x in np.float32([low + part * (high - low), high - part * (high - low)]):
             p = (float(x) - low) / (high - low)
             call = f"stochastic({n:,} times the {name}number {x:.8g}, random)"
             got = np.asarray(draw(np.full((n // 100, 100), x, np.float32)))
