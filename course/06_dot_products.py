@@ -1,0 +1,542 @@
+# %% [markdown]
+# # 6. Dot products and accumulators
+#
+# *55 minutes. You need lesson 1 (numbers).*
+#
+# **16,384 products, each without any error, are added in the same order. One accumulator says 4116, another stops at
+# 2048. What stopped it?**
+#
+# After this lesson you can
+# - say why a product of two FP16 numbers is safe, and its sum is not;
+# - write a dot product as hardware makes it: with FP16 accumulators, in chunks, with truncation;
+# - predict how the error grows with the length;
+# - tell which matrix shapes Tensor Cores take, and what padding costs.
+#
+# MPT is the paper [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), NVG is NVIDIA's guide *Training
+# with Mixed Precision*; figures without a source are measured here. On Colab, first run
+# `!pip install "tiny-mixed-precision[course]"`.
+
+# %%
+import tinymp as mp  # before NumPy: it chooses how products are computed
+from tinymp import nn, ops, optim
+from tinymp.course import check, digits
+from tinymp.precision import gemm
+
+# %%
+import math
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+plt.style.use("tinymp.course.lesson")
+
+# %% [markdown]
+# ## The question, in a picture
+#
+# A dot product has an **accumulator**: it begins at 0, and products are added to it. NVG 2.2 says that Tensor Cores
+# "can accumulate half-precision products into either single or half-precision outputs". In tinymp a policy chooses:
+# `mp.MIXED` accumulates in FP32, `mp.FP16_ACCUMULATE` in FP16, a `chunk` of 4 products at a time.
+#
+# We multiply two vectors of 16,384 numbers between 0 and 1, and look at the accumulator on its way. The trick: one
+# matrix, in whose rows more and more numbers of the first vector are not yet 0.
+
+# %%
+random = np.random.default_rng(0)
+K = 16384
+left, right = (random.uniform(0, 1, K).astype(np.float16) for _ in range(2))
+so_far = np.arange(256, K + 1, 256)
+rows = left * (np.arange(K) < so_far[:, None])  # 64 x 16384
+
+ways = {
+    "FP32 (mp.MIXED)": mp.MIXED,
+    "FP16, 4 products at a time (mp.FP16_ACCUMULATE)": mp.FP16_ACCUMULATE,
+    "FP16, 1 product at a time": replace(mp.FP16_ACCUMULATE, name="ONE_BY_ONE", chunk=1),
+}
+figure, axes = plt.subplots()
+for name, policy in ways.items():
+    with mp.use(policy):
+        sums = (mp.tensor(rows) @ mp.tensor(right[:, None])).numpy()[:, 0]
+    axes.plot(so_far, sums, label=name)
+    print(f"{sums[-1]:8}  {name}")
+axes.set(xlabel="products so far", ylabel="accumulator", title="One dot product, three accumulators")
+axes.legend()
+
+# %% [markdown]
+# Nothing overflows, there is no NaN. But added one by one, the sum bends at 1024, and at 2048 it stands still. Four
+# at a time it keeps up, nearly.
+
+# %% [markdown]
+# ## 1. A product is safe
+#
+# FP16 has 11 significant bits (10 in memory, and a leading 1). How many can the exact product of two such numbers have
+# at most? Think of 11 × 11 (binary): 3 × 3 = 9 = 1001.
+
+# %% exercise
+# The most significant bits that the exact product of two FP16 numbers can have.
+product_bits = 22  # SOLUTION
+
+# %%
+check(product_bits=product_bits)
+
+# %% check
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+import tinymp as mp
+from tinymp.course.checking import close, short
+from tinymp.precision import gemm
+
+
+def check_product_bits(product_bits, random):
+    hint = "2047 x 2047 = 4190209: count its binary digits, bin(2047 * 2047)."
+    if product_bits in (10, 20):
+        hint = "Do not forget the leading 1, which is not in memory: 11 significant bits."
+    close(product_bits, 22, "product_bits", rtol=0, hint=hint)
+
+
+# %%
+exact = left.astype(np.float64) * right.astype(np.float64)
+in_fp32 = left.astype(np.float32) * right.astype(np.float32)
+in_fp16 = left * right
+print(f"FP32 has 24 bits: {np.mean(in_fp32 == exact):.0%} of the products are exact in it;")
+print(f"FP16 has 11 bits: {np.mean(in_fp16 == exact):.0%} are exact in it")
+
+# %% [markdown]
+# So a Tensor Core multiplies without any error. And the smallest product, 2⁻²⁴ · 2⁻²⁴ = 2⁻⁴⁸, and the largest, 2³², are
+# in FP32's range. **All errors of a dot product come from the additions.**
+
+# %% [markdown]
+# ## 2. The sum is not
+#
+# Write the dot product with an FP16 accumulator. `chunk` products are added up exactly, and their sum is added to the
+# accumulator: then comes one rounding to FP16. With chunk = 1 each product is followed by a rounding. With a chunk as
+# long as the vectors there is one rounding in all: that is MPT 3.3, an FP32 accumulator, "converted to FP16 before
+# writing to memory".
+
+
+# %% exercise
+def dot_fp16(a, b, chunk):
+    """The dot product of a and b with an FP16 accumulator, as a float.
+
+    a, b: float16 arrays of the same length. chunk products at a time are added in FP32 (take that as exact), without
+    rounding them before, and so is the accumulator. Then the accumulator is rounded to FP16. The last chunk may be
+    shorter.
+    """
+    # SOLUTION
+    total = np.float16(0)
+    for i in range(0, len(a), chunk):
+        products = a[i : i + chunk].astype(np.float32) * b[i : i + chunk].astype(np.float32)
+        total = np.float16(np.float32(total) + products.sum(dtype=np.float32))
+    return float(total)
+    # END
+
+
+# %%
+check(dot_fp16)
+
+
+# %% check
+def _accumulated(a, b, chunk, product=float, part=float):
+    """What dot_fp16 gives for multiples of 1/64: each sum is one of 2^-12 below 2^12, and exact before its rounding."""
+    total = 0.0
+    for i in range(0, len(a), chunk):
+        products = [float(product(float(x) * float(y))) for x, y in zip(a[i : i + chunk], b[i:])]
+        total = float(np.float16(total + float(part(sum(products)))))
+    return total
+
+
+def check_dot_fp16(dot_fp16, random):
+    def ask(a, b, chunk, what, hint):
+        close(dot_fp16(a.copy(), b.copy(), chunk), _accumulated(a, b, chunk), what, rtol=0, hint=hint)
+
+    def draw(n, least=0):
+        return (random.integers(64 * least, 128, n) / 64).astype(np.float16)
+
+    a, b = np.float16([2, 0.5, 1]), np.float16([4, 2, -3])
+    ask(a, b, 1, f"dot_fp16({short(a)}, {short(b)}, 1)", "Multiply number by number, add.")
+    a, b = np.float16([2048, 1, 1, 1]), np.ones(4, np.float16)
+    ask(
+        a, b, 1, f"dot_fp16({short(a)}, {short(b)}, 1)", "2048 + 1 is a tie in FP16, and goes to 2048: round each time."
+    )
+    ask(
+        a,
+        b,
+        4,
+        f"dot_fp16({short(a)}, {short(b)}, 4)",
+        "The four are added in FP32 first, and then rounded once: 2052.",
+    )
+    ask(a, b, 9, f"dot_fp16({short(a)}, {short(b)}, 9)", "A chunk may be longer than the vectors.")
+    for mistake in ("product", "part"):  # cases in which it matters
+        a = b = np.zeros(8, np.float16)
+        while _accumulated(a, b, 4) == _accumulated(a, b, 4, **{mistake: np.float16}):
+            a, b = draw(8), draw(8, -1)
+        hint = {"product": "Do not round the products: FP32.", "part": "Do not round the sum of a chunk by itself."}
+        what = f"dot_fp16({short(a)}, {short(b)}, 4)"
+        ask(a, b, 4, what, f"{hint[mistake]} Round when the accumulator is in it.")
+    n = int(random.integers(300, 500))
+    for chunk, hint in (
+        (1, "One rounding for each product, of the accumulator with the product in it."),
+        (4, "A rounding for every four products."),
+        (7, "The last chunk may be shorter."),
+        (n, "One rounding in all, at the end."),
+    ):
+        n += chunk == 7 and n % 7 == 0
+        a, b = draw(n), draw(n, -1)
+        ask(a, b, chunk, f"dot_fp16(a, b, {chunk}) of {n} numbers", hint)
+
+
+# %%
+with mp.use(ways["FP16, 1 product at a time"]):
+    tinymps = (mp.tensor(left[None]) @ mp.tensor(right[:, None])).item()
+print(f"one by one: {dot_fp16(left, right, 1)} (yours), {tinymps} (tinymp's)")
+for chunk in (1, 2, 4, 8, 16, 64, K):
+    print(f"chunk {chunk:4}: {dot_fp16(left, right, chunk):7}")
+
+# %% [markdown]
+# Above 1024 FP16 numbers are 1 apart. A product below 0.5 is then less than half of that, and is lost: the sum crawls,
+# moved by the large products alone. Above 2048 they are 2 apart. All our products are below 1, so nothing moves it any
+# more. (Lesson 4 again: w + Δw = w.) Chunks of 4 add up to about 1 before they meet the accumulator.
+
+# %% [markdown]
+# ## 3. A prediction
+#
+# One rounding to FP16 changes a number by 2⁻¹¹ of itself at most. If all products are positive, m roundings change the
+# sum at most by the factor (1 + 2⁻¹¹)ᵐ. How many roundings are there? And what is the worst relative error?
+
+
+# %% exercise
+def worst_case(length, chunk):
+    """(1 + 2^-11)^m - 1 for the m roundings of dot_fp16 on vectors of this length. A float.
+
+    length, chunk: positive integers; length need not be a multiple of chunk.
+    """
+    # SOLUTION
+    roundings = -(-length // chunk)
+    return (1 + 2.0**-11) ** roundings - 1
+    # END
+
+
+# %%
+check(worst_case)
+
+
+# %% check
+def check_worst_case(worst_case, random):
+    u = Fraction(1, 2**11)
+    size = int(random.integers(200, 900))
+    for length, chunk, hint in (
+        (
+            1,
+            1,
+            "One product, one rounding: 2^-11. (2^-10 is the spacing of FP16 at 1; a rounding is off by half of it.)",
+        ),
+        (8, 4, "Two chunks, two roundings."),
+        (9, 4, "The last product is a chunk of its own: three roundings."),
+        (4, 64, "A short chunk is rounded once, too."),
+        (size, 1, "The factors multiply: (1 + 2^-11) to the power of the roundings, minus 1."),
+        (size, 5, "Divide by chunk, and round up."),
+    ):
+        want = float((1 + u) ** math.ceil(Fraction(length, chunk)) - 1)
+        close(worst_case(length, chunk), want, f"worst_case({length}, {chunk})", rtol=1e-9, hint=hint)
+
+
+# %%
+lengths = [2**k for k in range(2, 14)]
+figure, panels = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
+for axes, chunk in zip(panels, (1, 4)):
+    policy = replace(mp.FP16_ACCUMULATE, name="STUDY", chunk=chunk)
+    errors = {"positive": [], "of both signs": []}
+    for n in lengths:
+        for signs, found in errors.items():
+            a, b = (random.uniform(0, 1, shape).astype(np.float16) for shape in ((8, n), (n, 8)))  # 64 dot products
+            if signs == "of both signs":
+                a *= random.choice([-1, 1], a.shape).astype(np.float16)
+            with mp.use(policy):
+                sums = (mp.tensor(a) @ mp.tensor(b)).numpy()
+            wide = a.astype(np.float64), b.astype(np.float64)
+            found.append(np.mean(np.abs(sums - wide[0] @ wide[1]) / (np.abs(wide[0]) @ wide[1])))
+    for (signs, found), style in zip(errors.items(), ("o-", "s-")):
+        axes.plot(lengths, found, style, label=f"measured, products {signs}")
+    roundings = [max(n // chunk, 1) for n in lengths]
+    axes.plot(lengths, [worst_case(n, chunk) for n in lengths], "--", color="0.3", label="worst case, yours")
+    axes.plot(lengths, [2.0**-11 * math.sqrt(m) for m in roundings], ":", color="0.3", label="2⁻¹¹ √m")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set(xlabel="length", title=f"FP16 accumulator, chunk {chunk}")
+panels[0].set_ylabel("error / sum of |products|")
+panels[0].legend(fontsize=8)
+
+# %% [markdown]
+# The worst case lies far above what is measured: roundings go up and down, and mostly cancel. If they were as random as
+# dice, the error would grow as √m.
+#
+# - Positive products (circles), one by one: below the line of √m up to a length of 1,024, then above it. The sum has
+# begun to stall, and stalling is not random: more roundings go down than up.
+# - In chunks of 4 the same begins, but later.
+# - Products of both signs: the sum stays small, and so does FP16's spacing. The error hardly grows.
+# %% [markdown]
+# ## 4. Hardware that does not round
+#
+# So far we rounded to nearest. Rounding costs transistors, and hardware does less. Fasi et al. (2021, *PeerJ Computer
+# Science* 7:e330) fed Tensor Cores with chosen numbers to find out. On Volta, four products and the accumulator are
+# shifted until they all stand in the column of the largest of them, and what then lies behind 24 bits is **cut off**.
+#
+# An example with 4 bits. The largest is 9 = 1001; so the last column is worth 1:
+#
+#     1001          9
+#      101.1        5.5  -> 5
+#        0.11       0.75 -> 0
+#
+# Write the cut.
+
+
+# %% exercise
+def cut(x, bits, largest):
+    """x without what lies behind the first `bits` bits of `largest`: cut off towards 0, not rounded. A float.
+
+    x, largest: floats, |x| <= |largest|; both may be negative. cut(0.0, bits, 0.0) is 0.0. math.frexp may help: it
+    gives (f, e) with |largest| = f * 2**e and 0.5 <= f < 1.
+    """
+    # SOLUTION
+    if largest == 0:
+        return 0.0
+    last = 2.0 ** (math.frexp(largest)[1] - bits)  # what the last bit is worth
+    return math.trunc(x / last) * last
+    # END
+
+
+# %%
+check(cut)
+
+
+# %% check
+def _cut(x, bits, largest):
+    """The same in integers: exact."""
+    x, largest = Fraction(x), abs(Fraction(largest))
+    if largest == 0:
+        return Fraction(0)
+    last = Fraction(1)
+    while last * 2**bits > largest:
+        last /= 2
+    while last * 2**bits <= largest:
+        last *= 2
+    return (abs(x) // last) * last * (1 if x > 0 else -1)
+
+
+def check_cut(cut, random):
+    def ask(x, bits, largest, hint):
+        close(cut(x, bits, largest), float(_cut(x, bits, largest)), f"cut({x}, {bits}, {largest})", rtol=0, hint=hint)
+
+    ask(5.25, 4, 9.0, "The largest is 1001 (binary): its last bit is worth 1.")
+    ask(0.25, 4, 9.0, "It lies behind the last bit of the largest: nothing is left.")
+    ask(5.75, 4, 9.0, "The largest is 1001 (binary): its last bit is worth 1. Cut off, do not round.")
+    ask(-5.75, 4, 9.0, "Towards 0, also for negative numbers: math.trunc, not math.floor.")
+    ask(3.75, 4, -9.0, "`largest` may be negative: its magnitude counts.")
+    ask(7.75, 4, 8.0, "8 is 1000 (binary), with 4 bits: the last one is worth 1.")
+    ask(0.0, 24, 0.0, "Everything is 0.")
+    for _ in range(20):
+        bits = int(random.integers(3, 25))
+        largest = float(np.float16(random.uniform(-1, 1) * 2.0 ** int(random.integers(-8, 9))))
+        if largest == 0:
+            continue
+        x = float(np.float16(largest * random.uniform(-1, 1)) * random.choice([1, 0.01]))
+        ask(x, bits, largest, "The last bit is worth 2^(e - bits), with math.frexp(largest) = (f, e).")
+
+
+# %% [markdown]
+# ## 5. A dot product by truncation
+#
+# Now the whole of it. The accumulator begins at 0. For each chunk of products:
+#
+# 1. the largest of the products and the accumulator (in magnitude) sets the columns;
+# 2. each of them is cut;
+# 3. they are added up, which is exact;
+# 4. of the sum the first `bits` bits stay: it is cut by itself.
+
+
+# %% exercise
+def dot_aligned(a, b, bits, chunk):
+    """The dot product as above, as a float; it is not rounded to FP16.
+
+    a, b: float16 arrays of the same length; the last chunk may be shorter. bits: up to 24. Python's floats have 53
+    bits: they hold exact products and sums here.
+    """
+    # SOLUTION
+    total = 0.0
+    for i in range(0, len(a), chunk):
+        terms = [total] + [float(x) * float(y) for x, y in zip(a[i : i + chunk], b[i : i + chunk])]
+        largest = max(map(abs, terms))
+        total = sum(cut(x, bits, largest) for x in terms)
+        total = cut(total, bits, total)
+    return total
+    # END
+
+
+# %%
+check(dot_aligned)
+
+
+# %% check
+def check_dot_aligned(dot_aligned, random):
+    def ask(a, b, bits, chunk, what, hint):
+        policy = replace(mp.MIXED, name="STUDY", aligned=bits, chunk=chunk)
+        with mp.use(policy):
+            want = gemm(a[None], b[:, None], wide=True)[0, 0]
+        hint = f"{hint} tinymp's own was asked."
+        close(dot_aligned(a.copy(), b.copy(), bits, chunk), want, f"{what}, {bits}, {chunk})", rtol=0, hint=hint)
+
+    for values, bits, chunk, hint in (
+        ([9, 5.5, 0.75], 4, 3, "9 + 5 + 0 = 14."),
+        ([9, 0, 0.75, 0.75], 4, 2, "The accumulator, 9, is one of those that are aligned: 0.75 is lost twice."),
+        ([9, 7.5, 1], 4, 3, "9 + 7 + 1 = 17 has five bits, 10001: the sum is cut, too, to 16."),
+        ([-9, -5.5, 3.75], 4, 3, "The largest magnitude counts: -9."),
+        ([1, 0.5, 0.5, 0, 8, 0], 4, 2, "First 1.5, then 2: only in the third chunk 8 sets the columns."),
+    ):
+        a, b = np.float16(values), np.ones(len(values), np.float16)
+        ask(a, b, bits, chunk, f"dot_aligned({short(a)}, {short(b)}", hint)
+    n = int(random.integers(60, 90))
+    for bits, chunk in ((24, 4), (14, 32), (int(random.integers(8, 12)), int(random.integers(5, 9)))):
+        for low in (0, -1):
+            a, b = random.uniform(low, 1, (2, n)).astype(np.float16)
+            signs = "positive numbers" if low == 0 else "numbers of both signs"
+            ask(a, b, bits, chunk, f"dot_aligned(a, b of {n} {signs}", "The last chunk may be shorter.")
+
+
+# %% [markdown]
+# tinymp has two such policies. `mp.FP16_VOLTA` is the above: 24 bits, chunks of 4. `mp.FP8_HOPPER` follows DeepSeek-V3
+# ([arXiv 2412.19437](https://arxiv.org/abs/2412.19437), section 3.3.2), which found about 14 bits in FP8 products on
+# Hopper, and mended it: after every 128 products the sum is added to one in FP32 (`promote`).
+#
+# Here are their accumulators alone, on FP16 numbers. The error has a sign this time.
+
+# %%
+accumulators = {
+    "24 bits, chunk 4 (Volta)": (24, 4, 0),
+    "14 bits, chunk 32": (14, 32, 0),
+    "14 bits, chunk 32, FP32 after 128 (Hopper, mended)": (14, 32, 128),
+}
+lengths = [2**k for k in range(7, 13)]
+figure, axes = plt.subplots()
+for name, (bits, chunk, promote) in accumulators.items():
+    policy, found = replace(mp.MIXED, name=name, aligned=bits, chunk=chunk, promote=promote), []
+    for n in lengths:
+        a, b = (random.uniform(0, 1, shape).astype(np.float16) for shape in ((8, n), (n, 8)))
+        with mp.use(policy):
+            sums = gemm(a, b, wide=True)  # in FP32, before the result is rounded to FP16
+        found.append(100 * np.mean(sums / (a.astype(np.float64) @ b.astype(np.float64)) - 1))
+    axes.plot(lengths, found, "o-", label=f"tinymp: {name}")
+    print(f"{found[lengths.index(4096)]:9.4f} %  at length 4,096: {name}")
+yours = [100 * (dot_aligned(left[:n], right[:n], 14, 32) / exact[:n].sum() - 1) for n in lengths]
+axes.plot(lengths, yours, "k--", label="yours, 14 bits, one pair of vectors")
+axes.set_xscale("log", base=2)
+axes.set(xlabel="length", ylabel="mean relative error, %", title="Accumulators that cut off")
+axes.legend()
+
+# %% [markdown]
+# 24 bits do no harm. 14 bits do: what is cut off is missing in each step, and nothing cancels. The error grows with the
+# number of steps, not with its root. At a length of 4,096 it is nearly 8 % here, where all numbers are positive.
+# (DeepSeek-V3 reports nearly 2 % at most, for random matrices of this length.) With an FP32 sum after every 128
+# products it stays at 0.2 %, for any length.
+
+# %% [markdown]
+# ## 6. Which shapes?
+#
+# The last question is whether Tensor Cores are used at all. A product of an m x k and a k x n matrix should have m, n
+# and k that are multiples of 8 (NVG 2.2). If they are not, one can pad with zeros: the result is the same, but there is
+# more to compute.
+
+
+# %% exercise
+def padding_cost(m, n, k):
+    """How many more operations it takes to pad m, n and k to the next multiples of 8. As a share: 0.5 is half more.
+
+    m, n, k: positive integers. A product has 2 m n k operations. 0.0 if all are multiples of 8 already.
+    """
+    # SOLUTION
+    padded = math.prod(math.ceil(size / 8) * 8 for size in (m, n, k))
+    return padded / (m * n * k) - 1
+    # END
+
+
+# %%
+check(padding_cost)
+
+
+# %% check
+def check_padding_cost(padding_cost, random):
+    sizes = [int(s) for s in random.integers(1, 200, 3)]
+    for m, n, k, hint in (
+        (64, 128, 8, "All are multiples of 8: nothing to pad."),
+        (64, 10, 128, "10 becomes 16: 60 % more."),
+        (64, 1, 128, "1 becomes 8: seven times as much comes on top."),
+        (60, 10, 784, "m and n are padded: the factors multiply."),
+        (*sizes, "Each of the three goes to the next multiple of 8."),
+    ):
+        want = math.prod(Fraction(-(-s // 8) * 8, s) for s in (m, n, k)) - 1
+        close(padding_cost(m, n, k), float(want), f"padding_cost({m}, {n}, {k})", 1e-9, 1e-12, hint)
+
+
+# %% [markdown]
+# The audit lists every product of a training step, forward and backward: `a.products`. Here is a network whose author
+# did not think of 8: batches of 60, 100 hidden units, 10 classes.
+
+# %%
+images, labels, _, _ = digits()
+
+
+def audited(batch, hidden, classes):
+    model = mp.MIXED.cast(nn.Sequential(nn.Flatten(), nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, classes)))
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    with mp.use(mp.MIXED), mp.audit() as a:
+        x = mp.MIXED.cast(mp.tensor(images[:batch]))
+        ops.cross_entropy(model(x), mp.tensor(labels[:batch])).backward()
+        optimizer.step()
+    return a
+
+
+a = audited(60, 100, 10)
+print("   m    n    k   padding: yours  tinymp's")
+for row in a.products.rows:
+    cost = padding_cost(row.m, row.n, row.k)
+    print(f"{row.m:4} {row.n:4} {row.k:4} {cost:15.1%} {row.padding_cost:9.1%}   {row.module} {row.phase}")
+figure, axes = plt.subplots()
+a.products.draw(axes)
+
+# %%
+better = audited(64, 104, 16)  # six of the 16 classes never occur
+print(f"{better.products.tensor_core_share:.0%} of the operations can run on Tensor Cores,")
+print(f"for {(better.products.flops / 64) / (a.products.flops / 60) - 1:.1%} more operations per image")
+
+# %% [markdown]
+# What that gains can be measured on a GPU alone. Later versions of cuBLAS take other sizes, too, at a lower efficiency.
+# The rule costs little: choose 104 instead of 100, 64 instead of 60.
+#
+# Now read `gemm_aligned` in `tinymp/backend/cpu.py`: your `dot_aligned`, for whole matrices.
+
+# %%
+import inspect
+
+from tinymp.backend import cpu
+
+print(inspect.getsource(cpu.gemm_aligned))
+
+# %% [markdown]
+# ## What to remember
+#
+# - A product of two FP16 numbers has at most 22 bits: exact in FP32. All errors come from adding.
+# - An FP16 accumulator stalls when the products are below half its spacing. Chunks help: fewer roundings.
+# - m roundings: worst case about m · 2⁻¹¹, as dice √m · 2⁻¹¹. A sum that stalls is not random.
+# - Tensor Cores cut off instead of rounding. The error has a sign, so it grows with m. Adding up in FP32 now and then
+# mends it.
+# - Multiples of 8 (NVG 2.2): batch, layers, classes.
+#
+# ## To think about
+#
+# 1. Which sums of a training are the longest? Think of the gradient of a convolution's weights.
+# 2. A GPU may add the chunks in another order than you. Which of the results above would change, and by how much?
+# 3. Why does truncation hurt less if the products have both signs?
+# 4. Does an FP16 accumulator hurt more in the forward pass, or in the gradients?
