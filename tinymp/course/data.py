@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import numpy as np
 
 from .. import shipped
 
+NOT_PROSE = re.compile(r">>>|---|===|::|\\|__|^ *\.\. ", re.MULTILINE)
+MARKS = re.compile(r"(?::\w+:)?[`*]+~?([^`*]*)[`*]+")  # `x`, *x*, :ref:`x`
 Digits = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -22,8 +25,13 @@ def digits() -> Digits:
 
 @cache
 def words() -> str:
-    """Some 200,000 characters of English that are there wherever NumPy is: what its functions say of themselves."""
-    texts = (getattr(np, name).__doc__ or "" for name in sorted(dir(np)) if callable(getattr(np, name)))
-    paragraphs = (" ".join(p.split()) for text in texts for p in text.split("\n\n"))
-    prose = [p for p in paragraphs if p[:1].isupper() and p.endswith(".") and p.isascii() and ">>>" not in p]
-    return "\n".join(dict.fromkeys(prose))
+    """Some 200,000 characters of English that are there wherever NumPy is: what its functions say of themselves.
+
+    A paragraph per line, each once; without code, tables, formulas and the marks of reStructuredText. The text is that
+    of the NumPy that is installed: versions differ by some sentences.
+    """
+    owners = (np, np.linalg, np.fft, np.random, np.ma, np.ndarray, np.random.Generator, np.polynomial.Polynomial)
+    things = (getattr(owner, name) for owner in owners for name in sorted(dir(owner)))
+    paragraphs = (p for thing in things if callable(thing) for p in (thing.__doc__ or "").split("\n\n"))
+    lines = (MARKS.sub(r"\1", " ".join(p.split())) for p in paragraphs if not NOT_PROSE.search(p))
+    return "\n".join(dict.fromkeys(p for p in lines if p[:1].isupper() and p.endswith(".") and p.isascii()))
