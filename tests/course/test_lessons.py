@@ -17,6 +17,7 @@ from matplotlib import pyplot as plt
 pytestmark = pytest.mark.cpu
 LESSONS = source.lessons()
 MISTAKES = Path(__file__).parent / "mistakes"
+SYLLABUS = (Path(__file__).parents[2] / "course" / "README.md").read_text(encoding="utf-8")
 LENGTH = re.compile(r"^([A-Z]+ = )\d+  # of each training.*", re.MULTILINE)
 lessons = pytest.mark.parametrize("lesson", LESSONS.values(), ids=[one.path.stem for one in LESSONS.values()])
 
@@ -80,6 +81,10 @@ def test_a_lesson_is_whole(lesson):
     assert re.match(rf"# {lesson.number}\. ", first) and "minutes" in first
     assert "?**" in first, "the question, in bold"
     assert "## What to remember" in lesson.cells[-1].source
+    (row,) = re.findall(rf"^\| {lesson.number} \| \[.*", SYLLABUS, re.MULTILINE)
+    assert f"]({lesson.path.stem}.ipynb)" in row
+    if lesson.number <= 10:
+        assert f"| {re.search(r'(\d+) minutes', first)[1]} |" in row
     assert sum(1 for p in mistakes() if p.values[0] is lesson) >= 10
     assert {p.values[1] for p in mistakes() if p.values[0] is lesson} == set(lesson.exercises)
     notebook = json.loads(lesson.path.with_suffix(".ipynb").read_text(encoding="utf-8"))
