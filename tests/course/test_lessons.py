@@ -84,7 +84,7 @@ def test_a_lesson_is_whole(lesson):
     (row,) = re.findall(rf"^\| {lesson.number} \| \[.*", SYLLABUS, re.MULTILINE)
     assert f"]({lesson.path.stem}.ipynb)" in row
     if lesson.number <= 10:
-        assert f"| {re.search(r'(\d+) minutes', first)[1]} |" in row
+        assert "| {} |".format(*re.findall(r"(\d+) minutes", first)) in row
     assert sum(1 for p in mistakes() if p.values[0] is lesson) >= 10
     assert {p.values[1] for p in mistakes() if p.values[0] is lesson} == set(lesson.exercises)
     notebook = json.loads(lesson.path.with_suffix(".ipynb").read_text(encoding="utf-8"))
