@@ -100,6 +100,9 @@ PATCHES = {
     "import subprocess; subprocess.run(['true'])": "started a program",
     "import socket; socket.socket().connect_ex(('127.0.0.1', 9))": "opened a connection",
     "import sys; sys.settrace(print); sys.settrace(None)": "traced other code",
+    "import tinymp.course.trial as t; t.Watch.noticed = lambda self: ()": "changed tinymp.course.trial.Watch",
+    "import random; random.Random.random = print": "changed random.Random",
+    "import ctypes; ctypes.pythonapi.Py_IsInitialized": "loaded a library",
 }
 
 
@@ -109,6 +112,21 @@ def test_what_no_exercise_asks_for_is_noticed(tmp_path, monkeypatch, body, says)
     verdict = trial.run(file(tmp_path, f"exec({body!r})" if "import" not in body else body))
     assert any(says in one for one in verdict.patched), verdict
     assert verdict.right == 0
+
+
+def test_a_verdict_cannot_be_forged(tmp_path):
+    """Whatever a student's process writes to what is open there, is no verdict."""
+    forged = "{b'[]': 1}"
+    body = f"""
+    import os, struct
+    for number in range(3, 64):
+        try:
+            os.write(number, struct.pack('!i', {len(forged)}) + {forged!r}.encode())
+        except OSError:
+            pass
+    """
+    verdict = trial.run(file(tmp_path, body))
+    assert verdict.right == 0 and verdict.problem == "its process said something else than a verdict"
 
 
 def test_only_what_an_exercise_needs_is_run(tmp_path):
