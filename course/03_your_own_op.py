@@ -50,7 +50,7 @@ for label, y in (
     ("each step in FP16", mish(halves)),
     ("FP32, rounded once", mish(halves.astype(np.float32)).astype(np.float16)),
 ):
-    axes.plot(halves, np.abs(y / exact - 1), ".", markersize=2, label=label)
+    axes.plot(halves[::4], np.abs(y / exact - 1)[::4], ".", markersize=2, label=label)
 axes.axhline(2.0**-11, color="0.4", linestyle=":")
 axes.text(8, 2.0**-9.5, "2⁻¹¹: one rounding", ha="right")
 axes.set(xlabel="x", ylabel="relative error", ylim=(2.0**-16, 4), title="Mish in FP16, two ways")
@@ -65,8 +65,8 @@ axes.legend(markerscale=4)
 # %% [markdown]
 # ## 1. The kinds
 #
-# MPT 3.3 sorts the work of a network by what precision it needs. tinymp has six *kinds*. Each op declares one, and
-# `Op.apply` holds it to what it promises.
+# MPT 3.3 sorts the work of a network by the precision that it needs: dot products, reductions, pointwise operations.
+# tinymp adds three more *kinds*. Each op declares one, and `Op.apply` holds it to what it promises.
 
 # %%
 for kind in KINDS:
@@ -654,7 +654,7 @@ except TypeError as error:
 
 # %% [markdown]
 # What it cannot see is FP16 arithmetic in between: `x * x` without `widen` has the promised dtype. That is why an op
-# is held to a computed bound. tinymp's own are, in `tests/oracle.py`, all of them, with the three terms of your
+# is held to a computed bound. tinymp's own are, in `tests/oracle.py`, with the three terms of your
 # `bound`.
 #
 # Now read `tinymp/ops/softmax.py`. You will understand each line of its forward and backward.
