@@ -23,7 +23,7 @@ from ..shipped import home
 
 MARK = re.compile(r"# %%(?: \[(markdown)\]| (exercise|check))?\s*")
 HIDDEN = re.compile(r"^( *)# SOLUTION\n.*?^\1# END\n?", re.MULTILINE | re.DOTALL)
-ANSWER = re.compile(r"^(\w+ = ).*  # SOLUTION$", re.MULTILINE)
+ANSWER = re.compile(r"^( *\w+ = ).*  # SOLUTION$", re.MULTILINE)
 EMPTY = "your turn"  # what an exercise that is not written yet raises
 
 
