@@ -4,8 +4,14 @@ Without arguments, everything runs, in two processes (pytest-xdist; -n says othe
 """
 
 import os
+import sys
 
 import pytest
+
+# Hundreds of processes of the tests import tinymp: they compile it once, whatever the environment says. It lies in
+# __pycache__ beside the compiled kernels, as do the rewritten tests
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
