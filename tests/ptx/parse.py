@@ -77,7 +77,9 @@ def parse(text: str) -> Module:
         ):
             continue
         try:
-            if m := re.match(r"\.visible \.entry ([\w$]+)\(", line):
+            if line[0] != "." and line[-1] != ":":
+                kernel.instructions.append(_instruction(line, number))
+            elif m := re.match(r"\.visible \.entry ([\w$]+)\(", line):
                 kernel = module.kernels[m[1]] = Kernel(m[1])
             elif m := re.fullmatch(r"\.param \.(\w+) ([\w$]+)", line):
                 kernel.parameters[m[2]] = m[1]
@@ -92,7 +94,7 @@ def parse(text: str) -> Module:
             elif m := re.fullmatch(r"([\w$]+):", line):
                 kernel.labels[m[1]] = len(kernel.instructions)
             else:
-                kernel.instructions.append(_instruction(line, number))
+                raise TypeError("neither")
         except (AttributeError, TypeError, KeyError) as error:
             raise ValueError(f"line {number} of the PTX is not understood: {line}") from error
     return module

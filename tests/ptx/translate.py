@@ -22,6 +22,7 @@ DTYPES = {
 }  # fmt: skip
 REGISTER = re.compile(r"%[A-Za-z]\w*(?:\.[xyz])?")
 BINARY = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
+ROUNDINGS = {f"r{how}{integer}" for how in "nzmp" for integer in ("", "i")}
 ENDS = ("bra", "ret", "bar", "trap")
 WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 SMALL = ("add", "sub", "mul", "fma", "div", "rcp", "ex2", "cvt")  # may make a subnormal number of normal ones
@@ -252,7 +253,7 @@ def _write(w: _Writer, i: Instruction) -> None:
     w.op, op, o = i.op, i.op[0], i.operands
     types = [t for t in i.op[1:] if t in DTYPES]
     kind = types[-1] if types else ""
-    rounding = next((t for t in i.op if re.fullmatch(r"r[nzmp]i?", t)), "")
+    rounding = next((t for t in i.op if t in ROUNDINGS), "")
     if op == "ld" and "param" in i.op:
         name = o[1].strip("[]")
         w.assign(o[0], f"M.parameters[{name!r}].view({DTYPES[kind]!r})[:1]", kind)
