@@ -14,6 +14,18 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
+# What takes longest, first: at the end both processes share short tests. The compiler's PTX is there when it is to run
+LONGEST = (
+    "tests/test_nvrtc.py::test_every_kernel_compiles",
+    "tests/ptx/test_ptx.py::test_every_kernel_is_as_its_definition",
+    "examples/notebooks/",
+    "tests/audit/test_docs_audit.py",
+    "tests/benchmarks/",
+    "tests/parallel/",
+    "tests/audit/test_bisect.py",
+)
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
 def pytest_cmdline_main(config: pytest.Config) -> None:
     option, everything = config.option, config.args_source is config.ArgsSource.TESTPATHS
@@ -22,6 +34,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     worker = hasattr(config, "workerinput")
     if config.pluginmanager.has_plugin("xdist") and everything and not worker and option.numprocesses is None:
         option.numprocesses = 0 if option.usepdb else 2
+        option.dist = "worksteal" if option.numprocesses and option.dist == "no" else option.dist
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: next((i for i, name in enumerate(LONGEST) if item.nodeid.startswith(name)), 99))
 
 
 def pytest_configure(config: pytest.Config) -> None:
