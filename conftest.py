@@ -4,8 +4,26 @@ Without arguments, everything runs, in two processes (pytest-xdist; -n says othe
 """
 
 import os
+import sys
 
 import pytest
+
+# Hundreds of processes of the tests import tinymp: they compile it once, whatever the environment says. It lies in
+# __pycache__ beside the compiled kernels, as do the rewritten tests
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+
+# What takes longest, first: at the end both processes share short tests. The compiler's PTX is there when it is to run
+LONGEST = (
+    "tests/test_nvrtc.py::test_every_kernel_compiles",
+    "tests/ptx/test_ptx.py::test_every_kernel_is_as_its_definition",
+    "examples/notebooks/",
+    "tests/audit/test_docs_audit.py",
+    "tests/benchmarks/",
+    "tests/parallel/",
+    "tests/audit/test_bisect.py",
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
@@ -16,6 +34,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     worker = hasattr(config, "workerinput")
     if config.pluginmanager.has_plugin("xdist") and everything and not worker and option.numprocesses is None:
         option.numprocesses = 0 if option.usepdb else 2
+        option.dist = "worksteal" if option.numprocesses and option.dist == "no" else option.dist
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: next((i for i, name in enumerate(LONGEST) if item.nodeid.startswith(name)), 99))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -64,6 +64,7 @@ class Machine:
             self.special[f"nctaid.{axis}"] = np.full(1, size, np.uint32)
         self.thread, self.number = thread, number
         self.warp = np.arange(n) // threads * (-(-threads // 32)) + thread // 32  # of each thread, through all blocks
+        self.lane = self.warp * 32 + thread % 32  # the same, with the lane
         self.room = -(-shared // 16) * 16 + 16  # of one block
         self.shared_bytes = shared
         self.base = (np.arange(n) // threads * self.room).astype(np.int64)
@@ -96,6 +97,10 @@ class Machine:
     def constant_at(self, name: str, offset: int, dtype: str) -> np.ndarray:
         """A number of a variable of the module."""
         return np.frombuffer(self.constants[name], dtype, 1, offset)
+
+    def wide(self, x: np.ndarray) -> np.ndarray:
+        """A register with a number for every thread."""
+        return x if x.size == self.n else np.broadcast_to(x, self.n)
 
     # ---- memory
 
@@ -185,8 +190,8 @@ class Machine:
     def space_of(self, a: np.ndarray, act: Any) -> tuple[str, np.ndarray]:
         """What a generic address stands for; all threads' in the same space."""
         top = a >> np.uint64(61)
-        kinds = np.unique(top if act is None or a.size == 1 else top[act])
-        if kinds.size != 1:
+        kinds = top if act is None or a.size == 1 else top[act]
+        if (kinds != kinds[0]).any():
             self.fail("threads use different spaces of memory in one instruction")
         if kinds[0] == 0:
             return "global", a
@@ -196,7 +201,7 @@ class Machine:
         """Shared or local memory, and where in it. Of a load for all threads, of a store for the active ones."""
         a = a.astype(np.int64) if a.dtype != np.uint64 else a.view(np.int64)
         if act is not None:
-            a = (a if a.size > 1 else np.broadcast_to(a, self.n))[act]
+            a = self.wide(a)[act]
         chosen = self.active(act)
         if ((a & (size * count - 1)) != 0).any():
             self.fail(f"an address of {count} x {size} bytes is not a multiple of {count * size}")
@@ -274,33 +279,49 @@ class Machine:
             a = np.broadcast_to(a, who.size)
         elif not chosen and act is not None and a.size > 1:
             a = a[act]
-        sectors = np.concatenate([(a + np.uint64(i)) >> np.uint64(5) for i in range(0, nbytes, min(nbytes, 32))])
-        warps = np.tile(self.warp[who], sectors.size // a.size).astype(np.uint64)
+        assert nbytes <= 32
+        sectors, first = self.by_warp((a >> np.uint64(5)).view(np.int64)[:, None], who)
         self.counts[f"{what} bytes"] += nbytes * a.size
-        self.counts[f"{what} sectors"] += np.unique(sectors + (warps << np.uint64(48))).size
-        self.counts[f"{what}s"] += np.unique(self.warp[who]).size
+        self.counts[f"{what} sectors"] += int(np.count_nonzero(first))
+        self.counts[f"{what}s"] += int(np.count_nonzero(sectors[:, -1] >= 0))
+
+    def by_warp(self, x: np.ndarray, who: np.ndarray, share: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """(numbers >= 0 of threads, sorted in each warp, or each part of 1 / share; where one differs from the last).
+
+        A row is filled up with -1 for threads that do not take part.
+        """
+        rows = np.full((32 * self.sync.size, x.shape[1]), -1)
+        rows[self.lane[who]] = x
+        rows = rows.reshape(share * self.sync.size, -1)
+        rows.sort(1)
+        first = rows >= 0
+        first[:, 1:] &= rows[:, 1:] != rows[:, :-1]
+        return rows, first
+
+    def many_warps(self, act: Any) -> int:
+        """In how many at least one thread takes part."""
+        if act is None:
+            return self.sync.size
+        here = np.zeros(32 * self.sync.size, bool)
+        here[self.lane] = act
+        return int(np.count_nonzero(here.view(np.uint64).reshape(-1, 4).any(1)))
 
     def note_banks(self, a: np.ndarray, nbytes: int, who: np.ndarray, write: bool) -> None:
         """Passes over the 32 banks of 4 bytes, and how many more they are than the bytes need."""
-        words = (a[:, None] + np.arange(0, max(nbytes, 4), 4)).astype(np.int64) >> 2
         share = max(nbytes // 4, 1)  # an access of 8 or 16 bytes goes in halves or quarters of the warp
-        warp = self.warp[who].astype(np.int64) * 4 + self.thread[who] % 32 * share // 32
-        pairs = np.unique(((warp[:, None] << 20) | words).ravel())
-        banks = np.bincount(np.unique(pairs >> 20, return_inverse=True)[1] * 32 + (pairs & 31))
-        most = (
-            banks.reshape(-1, 32).max(1)
-            if banks.size % 32 == 0
-            else np.pad(banks, (0, -banks.size % 32)).reshape(-1, 32).max(1)
-        )
-        self.counts["shared accesses"] += most.size
-        self.counts["bank conflicts"] += int((most - 1).sum())
+        words, first = self.by_warp((a[:, None] >> 2) + np.arange(share), who, share)
+        part, at = first.nonzero()
+        most = np.bincount(part * 32 + (words[part, at] & 31), minlength=words.size).reshape(-1, 32).max(1)
+        accesses = int(np.count_nonzero(most))
+        self.counts["shared accesses"] += accesses
+        self.counts["bank conflicts"] += int(most.sum()) - accesses
 
     # ---- atomics
 
     def atomic(self, space: str, how: str, a: np.ndarray, x: np.ndarray, act: Any) -> np.ndarray:
         """x is added to (or the least kept at) the number at a; returns what was there. In the order of the threads."""
         size, who = x.dtype.itemsize, self.active(act)
-        a, x = (np.broadcast_to(v, self.n)[who] for v in (a, x))
+        a, x = (self.wide(v)[who] for v in (a, x))
         if space == "generic":
             space, a = self.space_of(a, None)
         if space == "shared":
@@ -321,7 +342,7 @@ class Machine:
     def copy_async(self, to: np.ndarray, source: np.ndarray, nbytes: int, valid: np.ndarray, act: Any) -> None:
         """The data arrive at cp.async.wait_group and not before: who reads earlier reads what was there."""
         who = self.active(act)
-        to, source, valid = (np.broadcast_to(v, self.n)[who] for v in (to, source, valid))
+        to, source, valid = (self.wide(v)[who] for v in (to, source, valid))
         data = np.zeros((who.size, nbytes), np.uint8)
         if (read := valid != 0).any():
             act_read = np.zeros(self.n, bool)
@@ -340,7 +361,7 @@ class Machine:
         self.copies.append((who, at, data, self.committed[who]))
 
     def commit(self, act: Any) -> None:
-        self.committed[self.active(act)] += 1
+        self.committed[slice(None) if act is None else act] += 1
 
     def wait_group(self, left: int, act: Any) -> None:
         waits = np.zeros(self.n, bool)
@@ -361,16 +382,14 @@ class Machine:
         """An error unless in every warp all lanes, or none, are here."""
         if act is None:
             return
-        here = np.bincount(self.warp[act], minlength=self.sync.size)
-        size = np.bincount(self.warp, minlength=self.sync.size)
-        if ((here != 0) & (here != size)).any():
+        if self.many_warps(act) + self.many_warps(~act) != self.sync.size:
             self.fail("lanes of a warp are missing where all must come")
 
     def lanes(self, x: np.ndarray) -> np.ndarray:
         """(warps, 32) of a register; block sizes are multiples of 32 where this is used."""
         if self.threads % 32:
             self.fail("a block is not made of whole warps")
-        return np.broadcast_to(x, self.n).reshape(-1, 32)
+        return self.wide(x).reshape(-1, 32)
 
     def shuffle(self, how: str, x: np.ndarray, b: np.ndarray, c: np.ndarray, mask: np.ndarray, act: Any) -> Any:
         """(what the other lane gave, whether there is one): PTX ISA, shfl.sync."""
@@ -388,14 +407,14 @@ class Machine:
 
     def warp_barrier(self, act: Any) -> None:
         self.warps(act)
-        self.sync[np.unique(self.warp[self.active(act)])] += 1
+        self.sync[self.warp[self.active(act)]] += 1  # once each, however many threads it has
 
     def ldmatrix(self, a: np.ndarray, transposed: bool, act: Any) -> list[np.ndarray]:
         """Four 8 x 8 matrices of halves, whose rows lie at the addresses of lanes 0 to 7, 8 to 15, ..."""
         self.warps(act)
         a = a.astype(np.int64)
         who = self.active(act)
-        at = np.broadcast_to(a, self.n)[who]
+        at = self.wide(a)[who]
         if (at & 15).any() or at.max() + 16 > self.shared_bytes or self.guarded[at].any():
             self.fail("ldmatrix: a row lies outside of shared memory, or not at a multiple of 16")
         self.check_races(at + self.base[who], 16, who, write=False)

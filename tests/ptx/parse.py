@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,15 +44,26 @@ class Variable:
 
 @dataclass
 class Kernel:
-    """One entry of a module. types: of its registers, by prefix; labels: the instruction that each stands before."""
+    """One entry of a module. types: of its registers, by prefix; lines: (number, text) of its code."""
 
     name: str
     parameters: dict[str, str] = field(default_factory=dict)  # name -> type
     types: dict[str, str] = field(default_factory=dict)
-    instructions: list[Instruction] = field(default_factory=list)
-    labels: dict[str, int] = field(default_factory=dict)
+    lines: list[tuple[int, str]] = field(default_factory=list)
     shared: list[Variable] = field(default_factory=list)
     local: list[Variable] = field(default_factory=list)
+
+    @cached_property
+    def code(self) -> tuple[list[Instruction], dict[str, int]]:
+        """(instructions, labels: the instruction that each stands before), read when the kernel first runs."""
+        instructions: list[Instruction] = []
+        labels = {}
+        for number, line in self.lines:
+            if line[-1] == ":":
+                labels[line[:-1]] = len(instructions)
+            else:
+                instructions.append(_instruction(line, number))
+        return instructions, labels
 
 
 @dataclass
@@ -77,7 +89,9 @@ def parse(text: str) -> Module:
         ):
             continue
         try:
-            if m := re.match(r"\.visible \.entry ([\w$]+)\(", line):
+            if line[0] != ".":
+                kernel.lines.append((number, line))
+            elif m := re.match(r"\.visible \.entry ([\w$]+)\(", line):
                 kernel = module.kernels[m[1]] = Kernel(m[1])
             elif m := re.fullmatch(r"\.param \.(\w+) ([\w$]+)", line):
                 kernel.parameters[m[2]] = m[1]
@@ -89,12 +103,10 @@ def parse(text: str) -> Module:
                 found = _variable(line)
                 into = {"shared": module.shared if kernel is None else kernel.shared, "local": kernel and kernel.local}
                 into.get(m[1], module.constants).append(found)
-            elif m := re.fullmatch(r"([\w$]+):", line):
-                kernel.labels[m[1]] = len(kernel.instructions)
             else:
-                kernel.instructions.append(_instruction(line, number))
+                raise _not_understood(number, line)
         except (AttributeError, TypeError, KeyError) as error:
-            raise ValueError(f"line {number} of the PTX is not understood: {line}") from error
+            raise _not_understood(number, line) from error
     return module
 
 
@@ -121,8 +133,14 @@ def constant(text: str, kind: str) -> Any:
     return np.dtype(f"u{bits // 8}").type(int(text, 0) & ((1 << bits) - 1))
 
 
+def _not_understood(number: int, line: str) -> ValueError:
+    return ValueError(f"line {number} of the PTX is not understood: {line}")
+
+
 def _instruction(line: str, number: int) -> Instruction:
     m = LINE.fullmatch(line)
+    if m is None:
+        raise _not_understood(number, line)
     operands = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*", m["operands"])
     return Instruction(
         tuple(m["op"].split(".")), [o.strip() for o in operands], m["predicate"], bool(m["negated"]), number

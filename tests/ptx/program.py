@@ -143,11 +143,10 @@ def run(translated: Translated, machine: Machine) -> Counter:
         active = None if many == n else threads
         predicate = translated.run(block)(registers, machine, None if many == alive else threads, active)
         if machine.measure:
-            warps = np.unique(machine.warp[threads]).size
-            counts["instructions"] += warps * block.size
+            counts["instructions"] += machine.many_warps(None if many == n else threads) * block.size
         if block.conditional:
             predicate = predicate ^ block.negated
-            taken = np.broadcast_to(predicate, n) & threads if predicate.size > 1 else threads if predicate[0] else None
+            taken = predicate & threads if predicate.size > 1 else threads if predicate[0] else None
             taken_many = many if taken is threads else 0 if taken is None else int(np.count_nonzero(taken))
             if taken_many:
                 go(block.target, taken, taken_many) if block.end == "bra" else machine.fail(f"@p {block.end}")

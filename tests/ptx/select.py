@@ -48,9 +48,9 @@ def known() -> dict[str, str]:
 
 
 def runs(rows: dict[str, Row]) -> dict[str, set[str]]:
-    """What each test runs in earnest: of a kernel that moves WORK bytes in some test, fewer do not count."""
+    """What each test runs in earnest: of a kernel whose launches move WORK bytes in some test, fewer do not count."""
     moved = {
-        test: {name: c.get("load bytes", 0) + c.get("store bytes", 0) for name, c in ran.items()}
+        test: {name: (c.get("load bytes", 0) + c.get("store bytes", 0)) / c["launches"] for name, c in ran.items()}
         for test, (_, ran) in rows.items()
     }
     most: dict[str, int] = {}

@@ -22,6 +22,7 @@ DTYPES = {
 }  # fmt: skip
 REGISTER = re.compile(r"%[A-Za-z]\w*(?:\.[xyz])?")
 BINARY = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
+ROUNDINGS = {f"r{how}{integer}" for how in "nzmp" for integer in ("", "i")}
 ENDS = ("bra", "ret", "bar", "trap")
 WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 SMALL = ("add", "sub", "mul", "fma", "div", "rcp", "ex2", "cvt")  # may make a subnormal number of normal ones
@@ -58,7 +59,7 @@ class Translated:
         self.constants = {v.name: v for v in module.constants}
         for block in self.blocks:
             if block.end == "bra":
-                block.target = starts[kernel.labels[block.last.operands[0]]]
+                block.target = starts[kernel.code[1][block.last.operands[0]]]
         self.used: dict[str, set[int]] = {}
         for block in self.blocks:
             for i in (*block.instructions, *([block.last] if block.last else [])):
@@ -83,11 +84,12 @@ def _ends(x: Instruction) -> bool:
 
 def _cut(kernel: Kernel) -> tuple[list[BasicBlock], dict[int, int]]:
     """The basic blocks, and the number of the one that begins at an instruction."""
-    ends = {i + 1 for i, x in enumerate(kernel.instructions) if _ends(x)}
-    at = sorted({0, *kernel.labels.values(), *ends} - {len(kernel.instructions)})
+    instructions, labels = kernel.code
+    ends = {i + 1 for i, x in enumerate(instructions) if _ends(x)}
+    at = sorted({0, *labels.values(), *ends} - {len(instructions)})
     blocks, starts = [], {}
-    for number, (a, b) in enumerate(zip(at, [*at[1:], len(kernel.instructions)])):
-        part = kernel.instructions[a:b]
+    for number, (a, b) in enumerate(zip(at, [*at[1:], len(instructions)])):
+        part = instructions[a:b]
         last = part[-1] if _ends(part[-1]) else None
         starts[a] = number
         blocks.append(BasicBlock(number, part[:-1] if last else part, last))
@@ -98,7 +100,7 @@ def _layout(module: Module, kernel: Kernel) -> tuple[dict[str, tuple[str, int]],
     """({name: (space, address)} of variables, guards between the shared ones, their size, that of the local ones)."""
     symbols: dict[str, tuple[str, int]] = {}
     guards, size, dynamic = [], 0, None
-    text = " ".join(o for i in kernel.instructions for o in i.operands)
+    text = " ".join(o for i in kernel.code[0] for o in i.operands)
     for v in (*kernel.shared, *module.shared):
         if v.length is None:
             dynamic = v if re.search(rf"(?<![\w$]){re.escape(v.name)}(?![\w$])", text) else dynamic
@@ -252,7 +254,7 @@ def _write(w: _Writer, i: Instruction) -> None:
     w.op, op, o = i.op, i.op[0], i.operands
     types = [t for t in i.op[1:] if t in DTYPES]
     kind = types[-1] if types else ""
-    rounding = next((t for t in i.op if re.fullmatch(r"r[nzmp]i?", t)), "")
+    rounding = next((t for t in i.op if t in ROUNDINGS), "")
     if op == "ld" and "param" in i.op:
         name = o[1].strip("[]")
         w.assign(o[0], f"M.parameters[{name!r}].view({DTYPES[kind]!r})[:1]", kind)
