@@ -47,7 +47,7 @@ def targets(page: File, links: Iterator[re.Match]) -> Iterator[tuple[re.Match, s
 def shown(path: str) -> str:
     """The page of a file or a folder, but for the file's lines, which `on_page_content` adds."""
     file = ROOT / path
-    page = f"---\ntitle: {path}\nhide: [toc]\nsearch: {{exclude: true}}\n---\n\n# {path}\n\n"
+    page = f"---\ntitle: {path}\nhide: [navigation, toc]\nsearch: {{exclude: true}}\n---\n\n# {path}\n\n"
     if file.is_dir():
         page += "\n".join(f"- [{p.name}]({file.name}/{p.name})" for p in sorted(file.iterdir()) if p.name[:2] != "__")
     for cell in json.loads(file.read_text("utf-8"))["cells"] if file.suffix == ".ipynb" else []:
