@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = {"CHANGELOG.md": "changelog.md", "README.md": "index.md"}  # files of the repository that are pages of the site
 COMMENTS = {".py": "#", ".toml": "#", ".cu": "//", ".cuh": "//", ".h": "//", ".cpp": "//"}
 SHOWN = {*COMMENTS, "", ".ipynb", ".md", ".txt", ".json", ".jinja", ".mplstyle", ".cff"}  # others are copied
+CACHE, SHAPES = "__pycache__", {"div": "block", "span": "inline"}
 LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 STRINGS = r'(?P<s>"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\')'
 WORDS = rf"\b(?P<k>{'|'.join([*keyword.kwlist, 'if', 'for', 'const', 'void', 'template', 'struct'])})\b"
@@ -49,11 +50,10 @@ def shown(path: str) -> str:
     file = ROOT / path
     page = f"---\ntitle: {path}\nhide: [navigation, toc]\nsearch: {{exclude: true}}\n---\n\n# {path}\n\n"
     if file.is_dir():
-        page += "\n".join(f"- [{p.name}]({file.name}/{p.name})" for p in sorted(file.iterdir()) if p.name[:2] != "__")
+        page += "\n".join(f"- [{p.name}]({file.name}/{p.name})" for p in sorted(file.iterdir()) if p.name != CACHE)
     for cell in json.loads(file.read_text("utf-8"))["cells"] if file.suffix == ".ipynb" else []:
-        page += ("~~~~python\n{}\n~~~~\n\n" if cell["cell_type"] == "code" else "{}\n\n").format(
-            "".join(cell["source"])
-        )
+        fence = "~~~~" if cell["cell_type"] == "code" else ""
+        page += f"{fence and '~~~~python'}\n{''.join(cell['source'])}\n{fence}\n\n"
         for output in cell.get("outputs", []):
             if picture := output.get("data", {}).get("image/png"):
                 page += f"![What the cell draws](data:image/png;base64,{''.join(picture).strip()})\n\n"
@@ -63,13 +63,14 @@ def shown(path: str) -> str:
 def exported(package: str, only: list[str] | None = None) -> Iterator[tuple[str, list[str]]]:
     """(module, names) that a package exports, in the order of its __init__.py."""
     folder = ROOT / package.replace(".", "/")
-    for node in ast.parse((folder / "__init__.py").read_text("utf-8")).body if folder.is_dir() else ():
-        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
-            names = [a.name for a in node.names if not a.asname and a.name[0] != "_" and a.name in (only or [a.name])]
-            module, inner = f"{package}.{node.module}", (folder / node.module.replace(".", "/")).is_dir()
-            yield from exported(module, names) if inner and names else [(module, names)] if names else []
     if not folder.is_dir():
         yield package, []
+    for node in ast.parse((folder / "__init__.py").read_text("utf-8")).body if folder.is_dir() else ():
+        if isinstance(node, ast.ImportFrom) and node.level and node.module:
+            names = [a.name for a in node.names if not a.asname and a.name[0] != "_" and a.name in (only or [a.name])]
+            module = f"{package.rsplit('.', node.level - 1)[0]}.{node.module}"
+            if names:
+                yield from exported(module, names) if (ROOT / module.replace(".", "/")).is_dir() else [(module, names)]
 
 
 def reference(name: str) -> str:
@@ -83,13 +84,12 @@ def reference(name: str) -> str:
 
 def on_files(files: Any, config: Any) -> Any:
     """Adds the pages that are made here, and the files that pages show from elsewhere."""
-    made = {f"reference/{name}.md": reference(name) for name in config.extra["reference"]}
-    made["changelog.md"] = (ROOT / "CHANGELOG.md").read_text("utf-8")
-    for uri, text in made.items():
-        files.append(File.generated(config, uri, content=text))
+    files.append(File.generated(config, "changelog.md", content=(ROOT / "CHANGELOG.md").read_text("utf-8")))
+    for name in config.extra["reference"]:
+        files.append(File.generated(config, f"reference/{name}.md", content=reference(name)))
     linked = {p for page in files.documentation_pages() for _, p in targets(page, LINK.finditer(page.content_string))}
     for path in sorted({"tinymp", *linked}):
-        within = [p.relative_to(ROOT).as_posix() for p in (ROOT / path).rglob("*") if "__" not in p.parent.name]
+        within = [p.relative_to(ROOT).as_posix() for p in (ROOT / path).rglob("*") if CACHE not in p.parts]
         for one in (path, *within):
             if (uri := address(one)).startswith("source/") and uri not in origins:
                 origins[uri] = one
@@ -102,24 +102,21 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links to files of the repository become links to the pages that show them."""
     here = dirname(page.file.src_uri) or "."
     for link, path in targets(page.file, reversed(list(LINK.finditer(markdown)))):
-        to = f"]({relpath(address(path), here)}{link[2] or ''})"
-        markdown = markdown[: link.start()] + to + markdown[link.end() :]
+        to = relpath(address(path), here) + (link[2] or "")
+        markdown = f"{markdown[: link.start()]}]({to}){markdown[link.end() :]}"
     return markdown
 
 
 def on_page_content(content: str, page: Any, **_: Any) -> str:
     """Formulas as MathML; the lines of a file."""
-
-    def formula(found: re.Match) -> str:
-        return convert(html.unescape(found[2]), display="block" if found[1] == "div" else "inline")
-
-    content = re.sub(r'<(span|div) class="arithmatex">\\[([](.*?)\\[])]</\1>', formula, content, flags=re.S)
+    for found in set(re.findall(r'(<(span|div) class="arithmatex">\\[([](.*?)\\[])]</\2>)', content, re.S)):
+        content = content.replace(found[0], convert(html.unescape(found[2]), display=SHAPES[found[1]]))
     file = ROOT / origins.get(page.file.src_uri, ".")
     if page.file.src_uri.startswith("source/") and file.is_file() and file.suffix != ".ipynb":
         text = html.escape(file.read_text("utf-8"), quote=False)
         if file.suffix in COMMENTS:
             tokens = rf"{STRINGS}|(?P<c1>{COMMENTS[file.suffix]}.*)|{WORDS}"
-            text = re.sub(tokens, lambda m: f'<span class="{m.lastgroup}">{m[0]}</span>', text)
+            text = re.sub(tokens, lambda found: f'<span class="{found.lastgroup}">{found[0]}</span>', text)
         lines = (f'<a id="L-{i}" href="#L-{i}">{i:>5}</a>  {line}' for i, line in enumerate(text.split("\n"), 1))
         content += '<div class="highlight source"><pre><code>' + "\n".join(lines) + "</code></pre></div>"
     return content
