@@ -219,7 +219,7 @@ def train_gan(bench: Bench, name: str, shape: tuple[int, ...], width: int) -> No
     }
     others: Work = {}
     if peers.torch and bench.on_gpu:
-        others = {"PyTorch": steps.torch_gan(peers.shared(faces).float(), width, amp=True)}
+        others = {"PyTorch": steps.torch_gan(peers.shared(faces).float(), width, autocast="float16")}
     compare(bench, name, work, others, bench.share(1))
 
 

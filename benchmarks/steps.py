@@ -69,13 +69,20 @@ def _step(model: nn.Module, loss: Callable[[], mp.Tensor], policy: mp.Policy, sc
     return step
 
 
-def _torch_step(model: Any, loss: Callable[[], Any], autocast: bool = False) -> Step:
+def _autocast(dtype: str, device: str = "cpu") -> Any:
+    """PyTorch's autocast to "float16" or "bfloat16"; for "" none."""
+    import torch
+
+    return torch.autocast(device, dtype=getattr(torch, dtype or "bfloat16"), enabled=bool(dtype))
+
+
+def _torch_step(model: Any, loss: Callable[[], Any], autocast: str) -> Step:
     import torch
 
     optimizer = torch.optim.Adam(model.parameters())
 
     def step() -> None:
-        with torch.autocast("cpu", dtype=torch.float16, enabled=autocast):
+        with _autocast(autocast):
             value = loss()
         value.backward()
         optimizer.step()
@@ -92,8 +99,8 @@ def mnist_cnn(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
     return _step(model, lambda: ops.cross_entropy(model(images), labels), policy, scaler)
 
 
-def torch_mnist_cnn(autocast: bool = False) -> Step:
-    """The same in FP32, or under PyTorch's FP16 autocast."""
+def torch_mnist_cnn(autocast: str = "") -> Step:
+    """The same in FP32, or under PyTorch's autocast to "float16" or "bfloat16"; so for the other networks."""
     import torch
 
     model = in_torch(mnist.cnn(*DIGITS.shape[1:], classes=10))
@@ -109,13 +116,13 @@ def lstm(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
     return _step(model, lambda: ops.cross_entropy(model(words), following), policy, scaler)
 
 
-def torch_lstm() -> Step:
-    """The same in FP32; PyTorch's FP16 LSTM does not run on a CPU."""
+def torch_lstm(autocast: str = "") -> Step:
+    """The same in PyTorch."""
     import torch
 
     model = models.language_model(torch.nn, VOCABULARY)
     words, following = torch.from_numpy(WORDS[0]), torch.from_numpy(WORDS[1].reshape(-1))
-    return _torch_step(model, lambda: torch.nn.functional.cross_entropy(model(words), following))
+    return _torch_step(model, lambda: torch.nn.functional.cross_entropy(model(words), following), autocast)
 
 
 def translation(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
@@ -126,8 +133,8 @@ def translation(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
     return _step(model, lambda: model.loss(source, None, target), policy, scaler)
 
 
-def torch_translation() -> Step:
-    """The same in FP32."""
+def torch_translation(autocast: str = "") -> Step:
+    """The same in PyTorch."""
     import torch
 
     own = tinymp_models.NMT(4000, 4000, 256, 2, attention="luong")
@@ -147,7 +154,7 @@ def torch_translation() -> Step:
         y, _ = m["upper"](torch.cat([y, context], 2), (more_h, more_c))
         return torch.nn.functional.cross_entropy(m["output"](y + context).flatten(0, 1), target[1:].flatten())
 
-    return _torch_step(m, loss)
+    return _torch_step(m, loss, autocast)
 
 
 def gpt(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
@@ -158,8 +165,8 @@ def gpt(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
     return _step(model, lambda: ops.cross_entropy(model(characters).flatten(0, 1), following), policy, scaler)
 
 
-def torch_gpt() -> Step:
-    """The same in FP32, with PyTorch's fused attention."""
+def torch_gpt(autocast: str = "") -> Step:
+    """The same, with PyTorch's fused attention."""
     import torch
     from torch.nn import functional
 
@@ -182,7 +189,7 @@ def torch_gpt() -> Step:
             x = x + m[f"down{i}"](hidden)
         return functional.cross_entropy((m["norm8"](x) @ m["embedding"].weight.T).flatten(0, 1), following)
 
-    return _torch_step(m, loss)
+    return _torch_step(m, loss, autocast)
 
 
 def gan(policy: mp.Policy, scaler: optim.LossScaler, pictures: Any = FACES, width: int = WIDTH) -> Step:
@@ -208,28 +215,27 @@ def _noise(pictures: Any) -> np.ndarray:
     return np.random.default_rng(1).standard_normal((len(pictures), dcgan.LATENT, 1, 1), np.float32)
 
 
-def torch_gan(pictures: Any = None, width: int = WIDTH, amp: bool = False) -> Step:
-    """The same in PyTorch, in the same order; amp: under autocast with a GradScaler, on the device of the pictures."""
+def torch_gan(pictures: Any = None, width: int = WIDTH, autocast: str = "") -> Step:
+    """The same in PyTorch, in the same order, on the device of the pictures; for FP16 with a GradScaler."""
     import torch
 
     faces = torch.from_numpy(FACES) if pictures is None else pictures
     g, d = (in_torch(model).to(faces.device) for model in dcgan.small(faces.shape[-1], 1, width))
     g_optimizer, d_optimizer = (torch.optim.Adam(model.parameters(), 2e-4, **dcgan.ADAM) for model in (g, d))
     noise = torch.from_numpy(_noise(faces)).to(faces.device)
-    scaler = torch.amp.GradScaler(faces.device.type, enabled=amp)
-    autocast = functools.partial(torch.autocast, faces.device.type, dtype=torch.float16, enabled=amp)
+    scaler = torch.amp.GradScaler(faces.device.type, enabled=autocast == "float16")
 
     def loss_of(logits: Any, label: float) -> Any:
         return torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.full_like(logits, label))
 
     def step() -> None:
-        with autocast():
+        with _autocast(autocast, faces.device.type):
             fake = g(noise)
             d_loss = loss_of(d(faces), dcgan.REAL) + loss_of(d(fake.detach()), 0.0)
         scaler.scale(d_loss).backward()
         scaler.step(d_optimizer)
         d.requires_grad_(False)
-        with autocast():
+        with _autocast(autocast, faces.device.type):
             g_loss = loss_of(d(fake), 1.0)
         scaler.scale(g_loss).backward()
         d.requires_grad_(True)
@@ -249,13 +255,13 @@ def resnet(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
     return _step(model, lambda: ops.cross_entropy(model(images), labels), policy, scaler)
 
 
-def torch_resnet() -> Step:
-    """The same in FP32."""
+def torch_resnet(autocast: str = "") -> Step:
+    """The same in PyTorch."""
     import torch
 
     model = models.resnet(torch.nn)
     images, labels = torch.from_numpy(PICTURES), torch.from_numpy(CLASSES)
-    return _torch_step(model, lambda: torch.nn.functional.cross_entropy(model(images), labels))
+    return _torch_step(model, lambda: torch.nn.functional.cross_entropy(model(images), labels), autocast)
 
 
 def evaluation(policy: mp.Policy, _: optim.LossScaler) -> Step:
@@ -270,12 +276,17 @@ def evaluation(policy: mp.Policy, _: optim.LossScaler) -> Step:
     return step
 
 
-def torch_evaluation() -> Step:
-    """The same in FP32."""
+def torch_evaluation(autocast: str = "") -> Step:
+    """The same in PyTorch."""
     import torch
 
     model, image = models.resnet50(torch.nn).eval(), torch.from_numpy(PHOTOGRAPH)
-    return torch.no_grad()(lambda: model(image))
+
+    def step() -> Any:
+        with torch.no_grad(), _autocast(autocast):
+            return model(image)
+
+    return step
 
 
 def ssd(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
@@ -285,8 +296,8 @@ def ssd(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
     return _step(model, lambda: sum(model(images, OBJECTS).values()), policy, scaler)
 
 
-def torch_ssd() -> Step:
-    """The same in FP32. Which default box shall find which object, tinymp decides on the host in either."""
+def torch_ssd(autocast: str = "") -> Step:
+    """The same. Which default box shall find which object, tinymp decides on the host in either."""
     import torch
     from torch.nn import functional
 
@@ -321,7 +332,7 @@ def torch_ssd() -> Step:
         learns = positive | (hardest < NEGATIVES * positive.sum(1, keepdim=True))
         return (shift + each[learns].sum()) / positive.sum()
 
-    return _torch_step(model, loss)
+    return _torch_step(model, loss, autocast)
 
 
 NETWORKS: dict[str, tuple[Callable[..., Step], Callable[..., Step]]] = {  # in tinymp, and in PyTorch
@@ -360,9 +371,12 @@ def torch_ctc() -> Step:
     return step
 
 
+AUTOCAST = {"PyTorch FP32": "", "PyTorch FP16": "float16", "PyTorch BF16": "bfloat16"}
+
+
 def make(network: str, kind: str) -> Step:
-    """The step of one of NETWORKS as "FP32", "mixed", "PyTorch FP32" or, of "mnist_cnn", "PyTorch FP16"."""
+    """The step of one of NETWORKS as "FP32", "mixed" or one of AUTOCAST. PyTorch's FP16 LSTM does not run on a CPU."""
     own, theirs = NETWORKS[network]
-    if kind.startswith("PyTorch"):
-        return theirs(autocast=True) if kind == "PyTorch FP16" else theirs()
+    if kind in AUTOCAST:
+        return theirs(autocast=AUTOCAST[kind])
     return own(mp.MIXED, optim.DynamicLossScaler()) if kind == "mixed" else own(mp.FP32, optim.NoLossScaler())

@@ -1,4 +1,4 @@
-"""Generated pages match the source; the README's code runs; the links of all pages lead somewhere."""
+"""Generated pages match the source; the code of README and guide runs; the links of all pages lead somewhere."""
 
 import pathlib
 import re
@@ -9,53 +9,83 @@ import pytest
 from tinymp.parallel.start import STARTED
 
 ROOT = pathlib.Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+PAGES = [
+    "README.md",
+    "CHANGELOG.md",
+    *(path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("docs/**/*.md"))),
+]
+GUIDE = re.search(r"- Guide:\n(.*?)\n  - \w", (ROOT / "mkdocs.yml").read_text("utf-8"), re.S)[1]
+SAYS = {  # what the code of a page prints at last
+    "README.md": r"epoch 4: 9\d% .*APPLIED.*None of 12 steps was skipped",
+    "docs/index.md": "",
+    "docs/start.md": r"step 40: loss .*e-0[67], weight 3.000, bias 1.000.*None of 1 step was skipped",
+    "docs/loop.md": r"epoch 9: loss 0\.[01].*9\d% of 100 new points are right\nAPPLIED",
+    "docs/policies.md": r"MIXED: 0\.1000\nFP16_REDUCTIONS: 0\.0625\nCHUNKED\(.*\) float16 float32",
+    "docs/scalers.md": r"1: 100% of .*65536: 0% of .*APPLIED 65536\.0 \[\(0, 8388608\.0",
+    "docs/checkpoints.md": r"^True$",
+    "docs/gpu.md": r"\d\.\d+  APPLIED  scale 65536",
+    "docs/parallel.md": "",
+    "docs/pytorch.md": r"see tinymp\.MIXED.*add: expected tensors of one dtype.*1\.running_var +float32",
+}
+
+
+def blocks(page):
+    """The Python of a page; each block keeps its lines' numbers."""
+    text = (ROOT / page).read_text("utf-8")
+    for found in re.finditer(r"^```python\n(.*?)^```", text, re.S | re.M):
+        yield "\n" * (text[: found.start()].count("\n") + 1) + found[1]
 
 
 def test_precision_page_has_not_drifted():
     generated = runpy.run_path(str(ROOT / "docs" / "generate.py"))["page"]()
-    assert (ROOT / "docs" / "precision.md").read_text() == generated, "run: python docs/generate.py"
+    assert (ROOT / "docs" / "precision.md").read_text("utf-8") == generated, "run: python docs/generate.py"
+
+
+def test_all_pages_of_the_guide_are_run():
+    assert {f"docs/{name}" for name in re.findall(r": (\w+\.md)$", GUIDE, re.M)} <= SAYS.keys()
+    assert all("~~~" not in (ROOT / page).read_text("utf-8") for page in SAYS)  # `blocks` would not see it
 
 
 @pytest.mark.cpu
-def test_readme_code_runs(capsys, gpu, tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", SAYS)
+def test_code_of_a_page_runs(page, capsys, request, tmp_path, monkeypatch):
+    """In order, in one program, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    names = {}
-    expected = ("APPLIED", "None of 8 steps was skipped", "APPLIED")
-    for code, word in zip(re.findall(r"```python\n(.*?)```", README, re.S), expected, strict=True):
-        exec(compile(code, "README.md", "exec"), names)  # each goes on where the one before ends
-        assert word in capsys.readouterr().out
-    assert "linear" in (tmp_path / "audit.html").read_text("utf-8")
-    assert names["step"].calls == 8
-    assert names["loss"].device == "gpu"
-
-
-@pytest.mark.cpu
-def test_the_loop_of_several_processes_runs_in_one(monkeypatch):
     for name in (*STARTED, "RANK", "WORLD_SIZE", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "parallel.md").read_text(), re.S)
+    if page == "docs/gpu.md":
+        request.getfixturevalue("gpu")
     names = {}
-    exec(compile(code, "parallel.md", "exec"), names)
-    assert names["group"].size == 1 and names["scaler"].iteration == 4 and names["mean"] == names["loss"].item()
+    for code in blocks(page):
+        exec(compile(code, page, "exec"), names)
+    assert re.search(SAYS[page], capsys.readouterr().out.strip(), re.S)
+    if page == "README.md":
+        assert "linear" in (tmp_path / "audit.html").read_text("utf-8")
+    elif page == "docs/gpu.md":
+        assert names["step"].calls == 8 and names["loss"].device == "gpu"
+    elif page == "docs/parallel.md":
+        assert names["group"].size == 1 and names["scaler"].iteration == 4 and names["mean"] == names["loss"].item()
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        *(f"docs/{n}.md" for n in ("attention", "audit", "formats", "gpu", "parallel", "precision", "results/README")),
-    ],
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_links(page):
-    path = ROOT / page
-    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
-        assert target.startswith("https://") or (path.parent / target).exists(), target
+    """To files of the repository; those within the site are checked by mkdocs (tests/test_site.py), anchors too."""
+    path, site = ROOT / page, (ROOT / "mkdocs.yml").read_text("utf-8")
+    text = re.sub(r"^ *```.*?^ *```$", "", path.read_text("utf-8"), flags=re.S | re.M)
+    for target, anchor in re.findall(r"\]\(([^)#\s]+)(?:#([^)]+))?\)", text):
+        made = target.startswith("reference/") and f" {target}\n" in site  # from docstrings
+        assert made or target.startswith("https://") or (path.parent / target).exists(), target
+        if anchor and page == "README.md":
+            assert f"## {anchor.replace('-', ' ')}" in (path.parent / target).read_text("utf-8").lower(), anchor
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
 
 
 def test_says_that_it_was_not_measured_until_it_was():
     measured = (ROOT / "benchmarks" / "results" / "gpu.json").exists()
     for page in ("README.md", "docs/gpu.md", "docs/parallel.md"):
-        text = " ".join((ROOT / page).read_text().split())
+        text = " ".join((ROOT / page).read_text("utf-8").split())
         said = re.search(r"tested on a CPU emulation; (it is )?not yet measured on a GPU", text) is not None
         assert said != measured, f"{page}: benchmarks/results/gpu.json " + ("exists" if measured else "does not exist")

@@ -19,6 +19,36 @@ def test_quick(tmp_path, monkeypatch, capsys):
     assert "mixed / own FP32" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_bf16_is_a_peer_where_it_runs(monkeypatch, capsys, runs):
+    """The LSTM of PyTorch does not run in BF16 on every CPU."""
+
+    class Worker:
+        def time(self, maker, network, kind, seconds):
+            if kind == "PyTorch BF16" and not runs:
+                raise RuntimeError("no primitive")
+            return {"mixed": 0.03, "PyTorch BF16": 0.02}.get(kind, 0.01)
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(cpu.steps, "peer", lambda: "2.0")
+    monkeypatch.setattr(cpu, "Worker", Worker)
+    rows = cpu.Rows()
+    cpu.training(rows, 2, "LSTM", "lstm", "<= 9")
+    found = {row["work"]: row["value"] for row in rows.rows if "BF16" in row["work"]}
+    expected = {"LSTM, PyTorch BF16": 20.0, "LSTM, mixed / PyTorch BF16 autocast": pytest.approx(1.5)} if runs else {}
+    assert found == expected and ("does not run here: no primitive" in capsys.readouterr().out) != runs
+
+
+@pytest.mark.cpu
+def test_peers_compute_in_the_format_that_they_are_named_after():
+    torch = pytest.importorskip("torch")
+    for kind, dtype in steps.AUTOCAST.items():
+        scores = steps.make("evaluation", kind)()
+        assert scores.dtype == getattr(torch, dtype or "float32"), kind
+
+
 @pytest.mark.cpu
 def test_networks_have_steps():
     assert [network for _, network, _ in cpu.NETWORKS] == list(steps.NETWORKS)

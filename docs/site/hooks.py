@@ -1,0 +1,122 @@
+"""What mkdocs lacks for this site (mkdocs.yml): pages of source, pages of the reference, formulas without JavaScript.
+
+A page may link to any file of the repository, as it is read there: on the site such a link leads to a page that shows
+the file. Each of its lines has an address: `source/tinymp/precision.py.html#L-100`.
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import json
+import keyword
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from posixpath import dirname, join, normpath, relpath
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = {"CHANGELOG.md": "changelog.md", "README.md": "index.md"}  # files of the repository that are pages of the site
+COMMENTS = {".py": "#", ".toml": "#", ".cu": "//", ".cuh": "//", ".h": "//", ".cpp": "//"}
+SHOWN = {*COMMENTS, "", ".ipynb", ".md", ".txt", ".json", ".jinja", ".mplstyle", ".cff"}  # others are copied
+CACHE, SHAPES = "__pycache__", {"div": "block", "span": "inline"}
+LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+STRINGS = r'(?P<s>"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\')'
+WORDS = rf"\b(?P<k>{'|'.join([*keyword.kwlist, 'if', 'for', 'const', 'void', 'template', 'struct'])})\b"
+origins = {"changelog.md": "CHANGELOG.md"}  # pages that are made here, and the files that they show
+
+
+def address(path: str) -> str:
+    """Where the site has a file or a folder of the repository."""
+    if path in PAGES or (path.startswith("docs/") and not path.endswith(".py")):
+        return PAGES.get(path, path.removeprefix("docs/"))
+    return f"source/{path}" + (".md" if Path(path).suffix in SHOWN else "")
+
+
+def targets(page: File, links: Iterator[re.Match]) -> Iterator[tuple[re.Match, str]]:
+    """Each link of a page, and the file of the repository to which it leads, for those that lead to one."""
+    for link in links:
+        path = normpath(join(dirname(origins.get(page.src_uri, f"docs/{page.src_uri}")), link[1]))
+        if not path.startswith("..") and (ROOT / path).exists():
+            yield link, path
+
+
+def shown(path: str) -> str:
+    """The page of a file or a folder, but for the file's lines, which `on_page_content` adds."""
+    file = ROOT / path
+    page = f"---\ntitle: {path}\nhide: [navigation, toc]\nsearch: {{exclude: true}}\n---\n\n# {path}\n\n"
+    if file.is_dir():
+        page += "\n".join(f"- [{p.name}]({file.name}/{p.name})" for p in sorted(file.iterdir()) if p.name != CACHE)
+    for cell in json.loads(file.read_text("utf-8"))["cells"] if file.suffix == ".ipynb" else []:
+        fence = "~~~~" if cell["cell_type"] == "code" else ""
+        page += f"{fence and '~~~~python'}\n{''.join(cell['source'])}\n{fence}\n\n"
+        for output in cell.get("outputs", []):
+            if picture := output.get("data", {}).get("image/png"):
+                page += f"![What the cell draws](data:image/png;base64,{''.join(picture).strip()})\n\n"
+    return page
+
+
+def exported(package: str, only: list[str] | None = None) -> Iterator[tuple[str, list[str]]]:
+    """(module, names) that a package exports, in the order of its __init__.py."""
+    folder = ROOT / package.replace(".", "/")
+    if not folder.is_dir():
+        yield package, []
+    for node in ast.parse((folder / "__init__.py").read_text("utf-8")).body if folder.is_dir() else ():
+        if isinstance(node, ast.ImportFrom) and node.level and node.module:
+            names = [a.name for a in node.names if not a.asname and a.name[0] != "_" and a.name in (only or [a.name])]
+            module = f"{package.rsplit('.', node.level - 1)[0]}.{node.module}"
+            if names:
+                yield from exported(module, names) if (ROOT / module.replace(".", "/")).is_dir() else [(module, names)]
+
+
+def reference(name: str) -> str:
+    """The page of a package: what it exports, by module. mkdocstrings leaves out what the module does not define."""
+    page = f"# {'mp' if name == 'mp' else f'mp.{name}'}\n"
+    for module, names in exported("tinymp" if name == "mp" else f"tinymp.{name}"):
+        options = f"{{heading: {module.split('.')[-1]}{f', members: {names}' if names else ''}}}"
+        page += f"\n::: {module}\n    options: {options}\n"
+    return page
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds the pages that are made here, and the files that pages show from elsewhere."""
+    files.append(File.generated(config, "changelog.md", content=(ROOT / "CHANGELOG.md").read_text("utf-8")))
+    for name in config.extra["reference"]:
+        files.append(File.generated(config, f"reference/{name}.md", content=reference(name)))
+    linked = {p for page in files.documentation_pages() for _, p in targets(page, LINK.finditer(page.content_string))}
+    for path in sorted({"tinymp", *linked}):
+        within = [p.relative_to(ROOT).as_posix() for p in (ROOT / path).rglob("*") if CACHE not in p.parts]
+        for one in (path, *within):
+            if (uri := address(one)).startswith("source/") and uri not in origins:
+                origins[uri] = one
+                text = {"content": shown(one)} if uri.endswith(".md") else {"abs_src_path": str(ROOT / one)}
+                files.append(File.generated(config, uri, **text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links to files of the repository become links to the pages that show them."""
+    here = dirname(page.file.src_uri) or "."
+    for link, path in targets(page.file, reversed(list(LINK.finditer(markdown)))):
+        to = relpath(address(path), here) + (link[2] or "")
+        markdown = f"{markdown[: link.start()]}]({to}){markdown[link.end() :]}"
+    return markdown
+
+
+def on_page_content(content: str, page: Any, **_: Any) -> str:
+    """Formulas as MathML; the lines of a file."""
+    for found in set(re.findall(r'(<(span|div) class="arithmatex">\\[([](.*?)\\[])]</\2>)', content, re.S)):
+        content = content.replace(found[0], convert(html.unescape(found[2]), display=SHAPES[found[1]]))
+    file = ROOT / origins.get(page.file.src_uri, ".")
+    if page.file.src_uri.startswith("source/") and file.is_file() and file.suffix != ".ipynb":
+        text = html.escape(file.read_text("utf-8"), quote=False)
+        if file.suffix in COMMENTS:
+            tokens = rf"{STRINGS}|(?P<c1>{COMMENTS[file.suffix]}.*)|{WORDS}"
+            text = re.sub(tokens, lambda found: f'<span class="{found.lastgroup}">{found[0]}</span>', text)
+        lines = (f'<a id="L-{i}" href="#L-{i}">{i:>5}</a>  {line}' for i, line in enumerate(text.split("\n"), 1))
+        content += '<div class="highlight source"><pre><code>' + "\n".join(lines) + "</code></pre></div>"
+    return content
