@@ -390,20 +390,19 @@ class YourNorm(Op):
     kind = REDUCTION
     fp32 = ("weight", "bias")
 
-    def forward(self, x, w, b, *, norm):
+    def forward(self, x, w, b, *, norm, eps):
         self.save(x, w)
         return norm.train(x, w, b)
 
     def backward(self, dy):
-        return norm_backward(dy, *self.saved, self.norm.eps)
+        return norm_backward(dy, *self.saved, self.eps)
 
 
 class YourLayer(nn.BatchNorm2d):
     def forward(self, input):
         if not hasattr(self, "norm"):
-            self.norm = ChannelNorm(self.num_features)
-            self.norm.eps = self.eps
-        return YourNorm.apply(input, self.weight, self.bias, norm=self.norm)
+            self.norm = ChannelNorm(self.num_features, eps=self.eps)
+        return YourNorm.apply(input, self.weight, self.bias, norm=self.norm, eps=self.eps)
 
 
 def cnn(norm=nn.BatchNorm2d):
