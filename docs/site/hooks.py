@@ -4,8 +4,6 @@ A page may link to any file of the repository, as it is read there: on the site 
 the file. Each of its lines has an address: `source/tinymp/precision.py.html#L-100`.
 """
 
-from __future__ import annotations
-
 import ast
 import html
 import json
@@ -100,9 +98,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links to files of the repository become links to the pages that show them."""
-    here = dirname(page.file.src_uri) or "."
     for link, path in targets(page.file, reversed(list(LINK.finditer(markdown)))):
-        to = relpath(address(path), here) + (link[2] or "")
+        to = relpath(address(path), dirname(page.file.src_uri) or ".") + (link[2] or "")
         markdown = f"{markdown[: link.start()]}]({to}){markdown[link.end() :]}"
     return markdown
 
