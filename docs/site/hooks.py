@@ -18,14 +18,20 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = {"CHANGELOG.md": "changelog.md", "README.md": "index.md"}  # files of the repository that are pages of the site
+MADE = {  # pages of the site that lie elsewhere in the repository
+    "changelog.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "course.md": "course/README.md",
+    "data.md": "DATA.md",
+}
+PAGES = {path: uri for uri, path in MADE.items()} | {"README.md": "index.md"}
 COMMENTS = {".py": "#", ".toml": "#", ".cu": "//", ".cuh": "//", ".h": "//", ".cpp": "//"}
 SHOWN = {*COMMENTS, "", ".ipynb", ".md", ".txt", ".json", ".jinja", ".mplstyle", ".cff"}  # others are copied
 CACHE, SHAPES = "__pycache__", {"div": "block", "span": "inline"}
 LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 STRINGS = r'(?P<s>"""[\s\S]*?"""|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\')'
 WORDS = rf"\b(?P<k>{'|'.join([*keyword.kwlist, 'if', 'for', 'const', 'void', 'template', 'struct'])})\b"
-origins = {"changelog.md": "CHANGELOG.md"}  # pages that are made here, and the files that they show
+origins = dict(MADE)  # pages that are made here, and the files that they show
 
 
 def address(path: str) -> str:
@@ -82,7 +88,8 @@ def reference(name: str) -> str:
 
 def on_files(files: Any, config: Any) -> Any:
     """Adds the pages that are made here, and the files that pages show from elsewhere."""
-    files.append(File.generated(config, "changelog.md", content=(ROOT / "CHANGELOG.md").read_text("utf-8")))
+    for uri, path in MADE.items():
+        files.append(File.generated(config, uri, content=(ROOT / path).read_text("utf-8")))
     for name in config.extra["reference"]:
         files.append(File.generated(config, f"reference/{name}.md", content=reference(name)))
     linked = {p for page in files.documentation_pages() for _, p in targets(page, LINK.finditer(page.content_string))}
