@@ -259,10 +259,10 @@ for name, p, n in (
 # gradients at the logits are zero from the first step on: they lie below 2⁻²⁵. The paper used S = 128, and got the
 # result of FP32.
 #
-# Our batch is a thousand times nearer to 1. To see on a laptop what the paper saw, this lesson behaves as if each
-# batch were one of **1,024 parts** of a larger one, whose gradients are to be added up. This is called gradient
-# accumulation. Then each loss is divided by 1,024. Adam divides by the size of the gradients, so that in FP32 nothing
-# else changes.
+# Our gradients are some two thousand times larger. To see on a laptop what the paper saw, this lesson behaves as if
+# each batch were one of **1,024 parts** of a larger one, whose gradients are to be added up. This is called gradient
+# accumulation. Then each loss is divided by 1,024. Adam divides by the size of the gradients, so that in FP32 hardly
+# anything else changes.
 
 # %%
 PARTS = 1024
@@ -498,8 +498,9 @@ for one, name in zip(axes, ("FP16", "FP16, loss x 65,536")):
 # title were exact zeros already.) What remains has one digit or two, and the network stays where it is. Right: the
 # same, moved by 16 powers of two. The training is that of FP32.
 #
-# The norm shows what clipping did: it acted on the first steps, whose gradients are the largest, and then no more.
-# Without a scale the norm is a sum of rounding errors.
+# The norm shows what clipping did: it acted on the first steps, whose gradients are the largest, and then hardly any
+# more. Without a scale the norm stays above the limit: a gradient that is rounded to FP16's few smallest numbers is no
+# longer the gradient.
 
 # %% [markdown]
 # ## 5. Perplexity

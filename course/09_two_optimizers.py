@@ -111,7 +111,7 @@ right.set(xlabel="log2 |gradient|", ylabel="share", title="Weight gradients, not
 right.legend()
 
 # %% [markdown]
-# The gradients of the two networks lie one or two powers of two apart; those of a single network spread over twenty. So
+# The gradients of the two networks lie about one power of two apart; those of a single network spread over twenty. So
 # one scale can serve both. Few gradients are below FP16's smallest number: MPT 4.6 found that the DCGAN needs no
 # loss scale at all. A scale is not for this network, then, but for the day when the discriminator wins and its
 # gradients become small. It must not do any harm, and in a GAN there are more ways to use it wrongly.
