@@ -543,29 +543,29 @@ for (name, policy), style in zip(
 axes.set(xlabel="step", ylabel="loss, mean of 8 steps", ylim=(0.06, 0.075), title="No loss scale")
 axes.legend()
 
-print("the largest sum that adding 1 reaches in BF16:", end=" ")
+print("1 + 1 + 1 + ..., a thousand times, in BF16:", end=" ")
 total = np.float32([0])
-while to_bf16(total + 1) > total:
+for _ in range(1000):
     total = to_bf16(total + 1)
 print(total[0])
 
 # %% [markdown]
-# Now fill in the table, True or False, from what you have seen: in this lesson the picture above, exercise 5, and the
-# line below the picture. What does training need, if nothing else replaces it?
+# Now fill in the table, from what you have seen: in the picture above, in exercise 5, in the line below the picture,
+# and in the first picture. What does training need in each format, if nothing else replaces it? Choose from
 #
-# - **loss scale**: one number for the whole network, as in lesson 5
-# - **FP32 masters**: for weights that are rounded to nearest, where updates are small
-# - **FP32 sums**: of products, in statistics, in losses
-# - **scale per tensor** (or per block)
+# - **"loss scale"**: one number for the whole network, as in lesson 5
+# - **"FP32 masters"**: for weights that are rounded to nearest, where updates are small
+# - **"FP32 sums"**: of products, in statistics, in losses
+# - **"scale per tensor"** (or per block)
+#
+# and write `remains = {"BF16": {...}, "FP8": {...}}`. FP16 has
+# `{"loss scale", "FP32 masters", "FP32 sums"}`.
 
 # %% exercise
-bf16_needs = {"loss scale": False, "FP32 masters": True, "FP32 sums": True, "scale per tensor": False}  # SOLUTION
-
-# %% exercise
-fp8_needs = {"loss scale": False, "FP32 masters": True, "FP32 sums": True, "scale per tensor": True}  # SOLUTION
+remains = {"BF16": {"FP32 masters", "FP32 sums"}, "FP8": {"FP32 masters", "FP32 sums", "scale per tensor"}}  # SOLUTION
 
 # %%
-check(bf16_needs=bf16_needs, fp8_needs=fp8_needs)
+check(remains=remains)
 
 
 # %% check
@@ -586,37 +586,35 @@ def _measured(policy):
     }
 
 
-def _check_needs(name, got, policy, hints):
-    want = _measured(policy)
+def check_remains(remains, random):
+    hints = {
+        "BF16": {
+            "loss scale": "In the last picture BF16 follows FP32 without one: it has FP32's exponents.",
+            "FP32 masters": "In exercise 5 BF16 weights that were rounded to nearest fell behind.",
+            "FP32 sums": "Adding 1 in BF16 ends at 256.",
+            "scale per tensor": "All these tensors fit: the exponents are FP32's.",
+        },
+        "FP8": {
+            "loss scale": "In the last picture FP8 follows FP32 without one; its tensors have scales of their own.",
+            "FP32 masters": "A resolution of 3 or 4 bits is coarser than BF16's; mp.FP8.master is True.",
+            "FP32 sums": "Look at mp.FP8.accumulate and mp.FP8.reduce: products are summed in FP32.",
+            "scale per tensor": "In the first picture E4M3 without a scale makes nearly all gradients zero.",
+        },
+    }
     expect(
-        isinstance(got, dict) and set(got) == set(want),
-        f"{name} is {got!r:.60}, expected a dictionary with True or False for {', '.join(map(repr, want))}.",
+        isinstance(remains, dict) and set(remains) == set(hints),
+        f"remains is {remains!r:.60}, expected a dictionary of two sets, for 'BF16' and for 'FP8'.",
     )
-    for part, needed in want.items():
-        expect(
-            isinstance(got[part], (bool, np.bool_)), f"{name}[{part!r}] is {got[part]!r:.40}, expected True or False."
+    for name, policy in (("BF16", mp.BF16), ("FP8", mp.FP8)):
+        got, measured = remains[name], _measured(policy)
+        known = isinstance(got, (set, frozenset, tuple, list)) and all(
+            isinstance(x, str) and x in measured for x in got
         )
-        expect(bool(got[part]) == needed, f"{name}[{part!r}] is {got[part]}; that is not what was seen. {hints[part]}")
-
-
-def check_bf16_needs(bf16_needs, random):
-    hints = {
-        "loss scale": "In the last picture BF16 follows FP32 without one: it has FP32's exponents.",
-        "FP32 masters": "In exercise 5 BF16 weights that were rounded to nearest fell behind.",
-        "FP32 sums": "Adding 1 in BF16 ends at 256.",
-        "scale per tensor": "All these tensors fit: the exponents are FP32's.",
-    }
-    _check_needs("bf16_needs", bf16_needs, mp.BF16, hints)
-
-
-def check_fp8_needs(fp8_needs, random):
-    hints = {
-        "loss scale": "In the last picture FP8 follows FP32 without one; its tensors have scales of their own.",
-        "FP32 masters": "A resolution of 3 or 4 bits is coarser than BF16's; mp.FP8.master is True.",
-        "FP32 sums": "Look at mp.FP8.accumulate and mp.FP8.reduce: products are summed in FP32.",
-        "scale per tensor": "In the first picture E4M3 without a scale makes nearly all gradients zero.",
-    }
-    _check_needs("fp8_needs", fp8_needs, mp.FP8, hints)
+        parts = ", ".join(map(repr, measured))
+        expect(known, f"remains[{name!r}] is {got!r:.60}, expected a set of some of {parts}.")
+        for part, needed in measured.items():
+            said = "is" if part in got else "is not"
+            expect((part in got) == needed, f"{part!r} {said} in remains[{name!r}]. {hints[name][part]}")
 
 
 # %%

@@ -130,7 +130,7 @@ class Scaled:
         before, after = (xp.where(at, v, np.float32(0)).astype(np.float64) / s for v in (lifted, y))
         error = after - before
         sums = error, abs(before), error * error, before * before
-        found = xp.stack([*(xp.count_nonzero(c).astype(np.float64) for c in counted), *(v.sum() for v in sums)])
+        found = xp.stack([*(xp.asarray(xp.count_nonzero(c), np.float64) for c in counted), *(v.sum() for v in sums)])
         return found if xp is np else found.get()
 
     def _lift(self, x: Array, largest: Array | None) -> tuple[Array, Array]:

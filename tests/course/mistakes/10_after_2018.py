@@ -189,29 +189,36 @@ def stochastic_bf16(x, random):
     return to_bf16(x)
 
 
-# %% bf16_needs: it has FP32's exponents
-bf16_needs = {"loss scale": True, "FP32 masters": True, "FP32 sums": True, "scale per tensor": False}
+# %% remains: it has FP32's exponents
+remains = {
+    "BF16": {"loss scale", "FP32 masters", "FP32 sums"},
+    "FP8": {"FP32 masters", "FP32 sums", "scale per tensor"},
+}
 
 
-# %% bf16_needs: rounded to nearest fell behind
-bf16_needs = {"loss scale": False, "FP32 masters": False, "FP32 sums": True, "scale per tensor": False}
+# %% remains: rounded to nearest fell behind
+remains = {"BF16": {"FP32 sums"}, "FP8": {"FP32 sums", "scale per tensor"}}
 
 
-# %% bf16_needs: Adding 1 in BF16
-bf16_needs = {"loss scale": False, "FP32 masters": True, "FP32 sums": False, "scale per tensor": False}
+# %% remains: Adding 1 in BF16
+remains = {"BF16": {"FP32 masters"}, "FP8": {"FP32 masters", "FP32 sums", "scale per tensor"}}
 
 
-# %% bf16_needs: expected a dictionary
-bf16_needs = {"loss scale", "FP32 masters"}
+# %% remains: nearly all gradients zero
+remains = {"BF16": {"FP32 masters", "FP32 sums"}, "FP8": {"FP32 masters", "FP32 sums"}}
 
 
-# %% fp8_needs: nearly all gradients zero
-fp8_needs = {"loss scale": False, "FP32 masters": True, "FP32 sums": True, "scale per tensor": False}
+# %% remains: coarser than BF16
+remains = {"BF16": {"FP32 masters", "FP32 sums"}, "FP8": {"FP32 sums", "scale per tensor"}}
 
 
-# %% fp8_needs: coarser than BF16
-fp8_needs = {"loss scale": False, "FP32 masters": False, "FP32 sums": True, "scale per tensor": True}
+# %% remains: tensors have scales of their own
+remains = {"BF16": {"FP32 masters", "FP32 sums"}, "FP8": {"loss scale", "FP32 masters", "FP32 sums"}}
 
 
-# %% fp8_needs: expected True or False
-fp8_needs = {"loss scale": "no", "FP32 masters": True, "FP32 sums": True, "scale per tensor": True}
+# %% remains: a dictionary of two sets
+remains = {"FP32 masters", "FP32 sums"}
+
+
+# %% remains: expected a set of some of
+remains = {"BF16": "FP32 masters and sums", "FP8": "the same"}
