@@ -36,7 +36,12 @@ def check_program(program: str, module: bool) -> None:
 def run(program: str, module: bool) -> dict[str, Any]:
     """Run a script, or with `module` a module; returns its global variables, or raises what it raises."""
     if module:
-        return runpy.run_module(program, run_name="__main__", alter_sys=True)
+        imported = sys.modules.pop(program, None)  # in this process, before: it is run anew, and runpy would warn
+        try:
+            return runpy.run_module(program, run_name="__main__", alter_sys=True)
+        finally:
+            if imported is not None:
+                sys.modules[program] = imported
     return runpy.run_path(program, run_name="__main__")
 
 
