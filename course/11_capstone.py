@@ -310,8 +310,8 @@ def _in_fp32(layers, optimizer, loss_of, x, y, steps):
     return losses, sum(p.data.size for p in model.parameters())
 
 
-def _four(first=64):
-    return lambda: (nn.Linear(first, 32), nn.ReLU(), nn.Linear(32, 4))
+def _four():
+    return nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4)
 
 
 def _cases(random):
@@ -362,9 +362,9 @@ _HEALTHY = {
         lambda model, x, y: ops.mse_loss(model(x) * 1e-4, y),
     ),
     2: (_known, _adam(0.001), lambda model, x, y: ops.mse_loss(model(x), y)),
-    3: (_four(), _adam(0.01), _entropy(lambda x: ops.square(x / 255))),
-    4: (_four(), _adam(0.01), _entropy(lambda x: ops.layer_norm(x, (64,)))),
-    5: (_four(), _clipped, _entropy(lambda x: x)),
+    3: (_four, _adam(0.01), _entropy(lambda x: ops.square(x / 255))),
+    4: (_four, _adam(0.01), _entropy(lambda x: ops.layer_norm(x, (64,)))),
+    5: (_four, _clipped, _entropy(lambda x: x)),
 }
 _STEPS = 80
 

@@ -275,10 +275,10 @@ class ByteLedger(Instrument):
 
 def _passed(inputs: Iterable[Any], others: Iterable[Any]) -> int:
     """The bytes of what an op read and wrote. others: results, and what backward found saved."""
-    read = {_identity(x)[0]: x for x in inputs if hasattr(x, "dtype")}
-    new = {_identity(x)[0]: x for x in others if hasattr(x, "dtype") and _identity(x)[0] not in read}
-    arrays = [*read.values(), *new.values()] if new else []  # a view is made of nothing
-    return sum(_sizes(x.data if isinstance(x, Tensor) else x for x in arrays).values())
+    read, other = ({_identity(x): x for x in xs if hasattr(x, "dtype")} for xs in (inputs, others))
+    if other.keys() <= read.keys():  # views, made of nothing
+        return 0
+    return sum(_sizes(x.data if isinstance(x, Tensor) else x for x in (other | read).values()).values())
 
 
 def _identity(x: Any) -> tuple[int, int]:

@@ -96,10 +96,11 @@ def judge(lesson: Lesson, things: Mapping[str, Any], variant: int = 0, file: str
     beginning of the names of the student's files, to find the line of an error.
     """
     checks = lesson.checks()
-    return [_judge(name, checks[name], things[name], variant, file) for name in lesson.exercises if name in things]
+    return [judge_one(name, checks[name], things[name], variant, file) for name in lesson.exercises if name in things]
 
 
-def _judge(name: str, check: Callable, thing: Any, variant: int, file: str | None) -> Result:
+def judge_one(name: str, check: Callable, thing: Any, variant: int, file: str | None) -> Result:
+    """What one exercise is worth: `check` is the lesson's, the others are as in `judge`."""
     if thing is Ellipsis:
         return Result(name, MISSING, "not written yet")
     random = np.random.default_rng([variant, zlib.crc32(name.encode())])

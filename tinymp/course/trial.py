@@ -17,14 +17,14 @@ import secrets
 import sys
 import time
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import submission
-from .checking import MISSING, RIGHT, WRONG, Result, judge, raised
-from .lesson import Lesson, lessons
+from .checking import MISSING, RIGHT, WRONG, Result, judge_one, raised
+from .lesson import lessons
 
 SECONDS = 30.0  # for one submission; the solutions of the longest lesson take a tenth
 FORBIDDEN = {
@@ -129,7 +129,7 @@ def _work(results: Any, token: bytes, path: Path, lesson: int | None, variants: 
 
 
 def _limit_memory() -> None:
-    """At most 4 GiB more than now, where the system can limit it."""
+    """At most 4 GiB of data, where the system can limit it."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -144,7 +144,7 @@ def judged(path: Path, number: int | None, variants: Sequence[int]) -> Verdict:
         lesson = lessons()[number] if number else handed_in.lesson()
     except (submission.Unreadable, OSError) as error:
         return Verdict(path, number or 0, (), (), str(error), time.monotonic() - start)
-    watch = Watch(path.name)
+    watch, checks = Watch(path.name), lesson.checks()
     noticed = watch.noticed  # before the student's code can put another one in its place
     results: dict[str, Result] = {name: Result(name, MISSING, "not found in this file") for name in lesson.exercises}
     problem = "\n".join(handed_in.broken)
@@ -153,22 +153,19 @@ def judged(path: Path, number: int | None, variants: Sequence[int]) -> Verdict:
             things = handed_in.run(lesson.exercises)
         except BaseException as error:
             things, problem = {}, "\n".join(filter(None, (problem, raised(error, path.name))))
-        for variant in variants if things else ():
-            for one in _guarded(lesson, things, variant, path.name):
-                if results[one.exercise].verdict in (MISSING, RIGHT):
-                    results[one.exercise] = one
+        for variant in variants:
+            for name, thing in things.items():
+                if results[name].verdict in (MISSING, RIGHT):
+                    results[name] = _guarded(name, checks[name], thing, variant, path.name)
     return Verdict(path, lesson.number, tuple(results.values()), noticed(), problem, time.monotonic() - start)
 
 
-def _guarded(lesson: Lesson, things: dict[str, Any], variant: int, file: str) -> list[Result]:
-    """`judge`, for code that may also try to end the program."""
-    results = []
-    for name, thing in things.items():
-        try:
-            results += judge(lesson, {name: thing}, variant, file)
-        except BaseException as error:
-            results.append(Result(name, WRONG, raised(error, file)))
-    return results
+def _guarded(name: str, check: Callable, thing: Any, variant: int, file: str) -> Result:
+    """`judge_one`, for code that may also try to end the program."""
+    try:
+        return judge_one(name, check, thing, variant, file)
+    except BaseException as error:
+        return Result(name, WRONG, raised(error, file))
 
 
 # ------------------------------------------------------------------------------------------------------------ watching
