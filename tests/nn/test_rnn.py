@@ -55,6 +55,34 @@ def test_against_the_recurrence(nonlinearity, bias, layers, bidirectional, lengt
         )
 
 
+@pytest.mark.parametrize("fill", [np.nan, np.inf])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(
+    ("layer", "options"), [("RNN", {}), ("RNN", {"nonlinearity": "relu"}), ("LSTM", {}), ("GRU", {})]
+)
+def test_padding_is_not_read(layer, options, bidirectional, fill):
+    """Outputs, states and all gradients are those of PyTorch's packed sequences, whatever lies in the padding."""
+    torch, lengths = pytest.importorskip("torch"), [3, 5, 1]
+    layer, *nonlinearity = layer.split()
+    options = {"nonlinearity": nonlinearity[0]} if nonlinearity else {}
+    rnn = torch.nn.utils.rnn
+    m = FP64.cast(getattr(nn, layer)(D, H, 2, bidirectional=bidirectional, **options))
+    peer = getattr(torch.nn, layer)(D, H, 2, bidirectional=bidirectional, **options).double()
+    peer.load_state_dict({name: torch.tensor(w) for name, w in m.state_dict().items()})
+    x = randn(T, B, D)
+    x[np.arange(T)[:, None] >= lengths] = fill
+    own, theirs = mp.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    y, last = m(own, lengths=lengths)
+    packed, ends = peer(rnn.pack_padded_sequence(theirs, lengths, enforce_sorted=False))
+    states = (last, ends) if layer == "LSTM" else ((last,), (ends,))
+    pairs = [(y, rnn.pad_packed_sequence(packed)[0]), *zip(*states, strict=True)]
+    sum((a * a).sum() for a, _ in pairs).backward()
+    sum((b * b).sum() for _, b in pairs).backward()
+    pairs += [(own.grad, theirs.grad), *((p.grad, q.grad) for p, q in zip(m.parameters(), peer.parameters()))]
+    for a, b in pairs:
+        np.testing.assert_allclose(host(a), b.detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
 def test_layouts():
     m = FP64.cast(nn.RNN(D, H))
     x = randn(T, B, D)

@@ -75,6 +75,14 @@ def test_per_sample_weights(offsets):
     )
 
 
+def test_the_padding_row_counts_nothing_whatever_it_holds():
+    table = np.array([[1, 2], [np.nan, np.inf], [3, 4]])
+    f = mp.tensor(np.ones((1, 3)), requires_grad=True)
+    y = ops.embedding_bag(mp.tensor([[0, 1, 2]]), mp.tensor(table), mode="sum", per_sample_weights=f, padding_idx=1)
+    y.sum().backward()
+    assert (y.tolist(), host(f.grad).tolist()) == ([[4, 6]], [[3, 0, 7]])
+
+
 def test_a_sum_on_the_way_to_a_mean_may_leave_fp16():
     w = mp.tensor(np.full((2, 1), 60000.0, "float16"), requires_grad=True)
     y = ops.embedding_bag(mp.tensor([[0, 1, 1, 1]]), w)

@@ -163,6 +163,11 @@ def test_a_class_that_does_not_exist_is_nan(op, bad, gpu):
     np.testing.assert_array_equal(np.isnan(gpu.to_numpy(x.grad)).any(1), [False, True, False, False])
 
 
+def test_an_ignored_row_counts_nothing_whatever_it_holds():
+    for loss, dx in results(np.array([[1, 2], [np.nan, np.inf]]), np.array([1, -100]), "float16"):
+        assert np.isfinite(loss) and dx[0].any() and not dx[1].any()
+
+
 def test_all_rows_ignored():
     x, target = randn(3, 4), np.full(3, -100)
     for reduction in ("mean", "sum"):

@@ -88,10 +88,11 @@ def _reduced(
             return total(found, 1)
         highest = largest(masked_fill(found, left_out, -float("inf")), 1).values
         return masked_fill(highest, Tensor(~counted.any(axis=1)[:, None]), 0)
+    found = masked_fill(found, left_out, 0)
     wide = found if found.dtype not in HALVES else found.float()  # FP32 until the last line: one rounding
     if factors is not None:
-        wide = mul(wide, reshape(factors.to(wide.dtype), (*factors.shape, 1)))
-    y = total(masked_fill(wide, left_out, 0), 1)
+        wide = mul(wide, masked_fill(reshape(factors.to(wide.dtype), (*factors.shape, 1)), left_out, 0))
+    y = total(wide, 1)
     if mode == "mean":
         y = div(y, Tensor(xp.maximum(reduce(counted, 1, "sum"), 1)))
     return y.to(found.dtype)

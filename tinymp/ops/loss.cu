@@ -194,6 +194,7 @@ extern "C" __global__ void __launch_bounds__(256)
         float dl = gradient_of_loss(dy, per_row, divisor, kept, r), above = top[r], factor = dl * scale[r];
         float hit = dl * (hard * w[r]), spread = dl * share;
         long long label = t[r];
+        bool counts = kept[r];  // else the row may hold NaN, and 0 times that is NaN
         T* to = dx + start_of(r, classes, inner);
         for_each_pack(x + start_of(r, classes, inner), classes, inner, lane, lanes, [&](int c, Pack pack) {
 #pragma unroll
@@ -201,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(256)
                 float d = expf(widen(pack.at[j]) - above) * factor;
                 if (share != 0.0f && c + j >= 0 && c + j < classes) d -= weight ? spread * weight[c + j] : spread;
                 if (c + j == label) d -= hit;
-                store(&pack.at[j], d);
+                store(&pack.at[j], counts ? d : 0.0f);
             }
             if (inner == 1 && c >= 0 && c + PACK <= classes && aligned16(to + c))
                 pack.store_to(to + c);

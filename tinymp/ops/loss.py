@@ -211,7 +211,9 @@ class CrossEntropy(Labelled):
             self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * (self.hard * w), self.axis)
             return (store(dx, like=x),)
 
-        return *self.by_rows(rows, x, t, *self.statistics, self.dl(dy)), None, None
+        (dx,) = self.by_rows(rows, x, t, *self.statistics, self.dl(dy))
+        self.xp.moveaxis(dx, self.axis, -1)[~self.kept.squeeze(self.axis)] = 0  # 0 times what they hold may be NaN
+        return dx, None, None
 
     def by_rows(self, f: Any, x: Array, *per_row: Array) -> tuple:
         """f of all rows, in cache-sized slices along the batch axis."""

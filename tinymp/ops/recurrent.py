@@ -80,6 +80,10 @@ class Steps:
         """The inverse of `sort`, a copy, too."""
         return state[xp.asarray(self.back)] if self.padded else state.copy()
 
+    def beyond(self, xp: Any) -> Array:
+        """(T, B, 1), bool: True in the padding."""
+        return xp.asarray(~self.runs[:, self.back, None])
+
     def before(self, xp: Any, first: Array, states: Array, reverse: bool) -> Array:
         """What each step read: for every row of states (rows, n) the row before it in time, at the ends that of first
         (B, n). In reverse, the row after it.
