@@ -92,6 +92,14 @@ def test_a_wider_beam_finds_what_greedy_misses():
     assert best.score == pytest.approx(np.log(0.4) / (7 / 6) ** 0.6)
 
 
+@pytest.mark.parametrize("size", [4, 40, 1000])
+def test_of_equal_tokens_the_first_is_taken(size):
+    step = lambda tokens, state: (np.zeros((len(tokens), size)), state)  # noqa: E731
+    (greedy,) = greedy_search(step, None, [0], end=size - 1, max_length=3)
+    (beam,) = beam_search(step, None, [0], end=size - 1, max_length=3, beam_size=2)
+    assert [h.tokens for h in (greedy, *beam)] == [[0, 0, 0], [0, 0, 0], [0, 0, 1]]
+
+
 def test_sentences_do_not_disturb_each_other():
     """Each is found in a batch as alone, also where the others have ended before."""
     _, step, state = table(2, sentences=6)

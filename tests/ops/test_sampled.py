@@ -107,6 +107,13 @@ def test_a_large_vocabulary_and_a_generator_of_ones_own():
     assert ops.log_uniform_sample(5, 100).classes.tolist() == first != second
 
 
+@pytest.mark.parametrize("n", [1, 7, 500, 999, 1000])
+def test_of_equal_times_those_of_the_first_classes_are_taken(n):
+    """On every machine: NumPy's partition takes any of them, others with other instructions."""
+    time = rng(0).integers(0, 9, 1000).astype("float32")
+    np.testing.assert_array_equal(mp.backend.cpu.smallest(time, n), np.argsort(time, kind="stable")[:n])
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

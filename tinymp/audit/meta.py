@@ -300,7 +300,6 @@ _FUNCTIONS: dict[str, Callable] = {
     "copyto": lambda *_, **__: None,
     "sort": lambda x, *_, **__: empty_like(x),
     "argsort": lambda x, *_, **__: empty(x.shape, _INT),
-    "argpartition": lambda x, *_: empty(x.shape, _INT),
     "searchsorted": lambda sorted_, values, *_, **__: empty(np.shape(values), _INT),
     "count_nonzero": lambda *_, **__: 0,
     "nonzero": lambda x: x.nonzero(),

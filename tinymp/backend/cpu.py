@@ -512,6 +512,12 @@ def scatter_add_rows(n_rows: int, index: Array, rows: Array) -> Array:
 WIDE = 16  # elements: so wide rows are added as such
 
 
+def smallest(x: Array, n: int) -> Array:
+    """The places of the n smallest elements of the vector x, in rising order, of equal ones the first."""
+    some = np.flatnonzero(x <= np.partition(x, n - 1)[n - 1]) if n < x.size else np.arange(x.size)
+    return some[np.argsort(x[some], kind="stable")][:n]
+
+
 def _ranks(index: Array) -> tuple[Array, Array]:
     """The order that sorts index, and for each of its elements how many equal ones come before it."""
     order = np.argsort(index, kind="stable")

@@ -131,12 +131,10 @@ def _host(log_ps: Any) -> np.ndarray:
 
 
 def _largest(values: np.ndarray, n: int) -> list[tuple[int, int]]:
-    """The places of the n largest values that are not -inf, largest first."""
+    """The places of the n largest values that are not -inf, largest first, of equal ones the first."""
     flat = values.ravel()
-    some = np.argpartition(-flat, n)[:n] if n < flat.size else np.arange(flat.size)
-    some = some[flat[some] > -np.inf]
-    best = some[np.lexsort((some, -flat[some]))]
-    return [divmod(place, values.shape[1]) for place in best.tolist()]
+    best = backend.cpu.smallest(-flat, n)
+    return [divmod(place, values.shape[1]) for place in best[flat[best] > -np.inf].tolist()]
 
 
 def _rows(state: Any, index: np.ndarray) -> Any:
