@@ -1,6 +1,7 @@
 """Schedules: values against a recursion or a table, and that they follow the applied steps."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -71,19 +72,50 @@ IDS = ["OneCycleLR", "OneCycleLR-3", "StepLR", "MultiStepLR", "CosineAnnealingLR
 IDS += ["LambdaLR", "SequentialLR"]
 
 
-def test_one_cycle_moves_the_momentum_the_other_way():
+@pytest.mark.parametrize("warm", [0, 4])
+def test_one_cycle_moves_the_momentum_the_other_way(warm):
+    """Also where it takes over from a warm-up."""
     for optimizer, read in (
         (optim.SGD([Parameter(np.ones(1, "float32"))], momentum=0.9), lambda g: g["momentum"]),
         (optim.Adam([Parameter(np.ones(1, "float32"))]), lambda g: g["betas"][0]),
     ):
         schedule, seen = optim.OneCycleLR(optimizer, [1.0], T, pct_start=0.25), []
-        for _ in range(T):
+        if warm:
+            schedule = optim.SequentialLR(optimizer, [optim.LinearLR(optimizer), schedule], [warm])
+        for _ in range(warm + T):
             seen.append(read(optimizer.param_groups[0]))
             schedule.step()
         ups = [between(0.95, 0.85, t / 5) if t <= 5 else between(0.85, 0.95, (t - 5) / 18) for t in range(T)]
+        ups = [0.95] * warm + ups
         assert seen == pytest.approx(ups, rel=1e-12)
         with pytest.raises(ValueError, match=f"OneCycleLR: expected at most {T} steps, got {T + 1}"):
             schedule.step()
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o, s: s.OneCycleLR(o, 0.5, total_steps=20, three_phase=True),
+        lambda o, s: s.SequentialLR(o, [s.LinearLR(o, total_iters=5), s.OneCycleLR(o, 0.5, total_steps=15)], [5]),
+        lambda o, s: s.SequentialLR(o, [s.OneCycleLR(o, 0.5, total_steps=10), s.LinearLR(o)], [9]),
+    ],
+)
+def test_rates_and_momenta_are_pytorchs(make, name):
+    torch = pytest.importorskip("torch")
+    options = {"momentum": 0.8} if name == "SGD" else {}
+    own = getattr(optim, name)([Parameter(np.ones(1, "float32"))], lr=0.1, **options)
+    peer = getattr(torch.optim, name)([torch.nn.Parameter(torch.ones(1))], lr=0.1, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of PyTorch, about its own SequentialLR
+        schedules = make(own, optim), make(peer, torch.optim.lr_scheduler)
+        for _ in range(18):
+            one, other = (o.param_groups[0] for o in (own, peer))
+            for key in ("lr", "momentum" if options else "betas"):
+                assert one[key] == pytest.approx(other[key], rel=1e-9)
+            peer.step()
+            for schedule in schedules:
+                schedule.step()
 
 
 def plateau(metrics, lr=1.0, **options):

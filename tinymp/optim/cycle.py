@@ -82,10 +82,10 @@ class OneCycleLR(Schedule):
             start = until
         raise AssertionError("the last phase ends with the last step")
 
-    def _set(self) -> None:
-        super()._set()
+    def _set(self, t: int, base_lrs: list[float]) -> None:
+        super()._set(t, base_lrs)
         for group, (low, high) in zip(self.optimizer.param_groups, self.momenta):
-            momentum = self._along(self.last_epoch, high, low, high)
+            momentum = self._along(t, high, low, high)
             if "betas" in group:
                 group["betas"] = (momentum, *group["betas"][1:])
             else:

@@ -35,7 +35,7 @@ class Schedule:
             group.setdefault("initial_lr", group["lr"])
         self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
         self.last_epoch = 0
-        self._set()
+        self._set(self.last_epoch, self.base_lrs)
 
     def rate(self, base: float, t: int, group: int) -> float:
         """The learning rate at t of the group with that index, whose initial rate is `base`."""
@@ -51,10 +51,10 @@ class Schedule:
                 raise TypeError(f"{self._name}.step: expected what step(...) returned, a StepResult, got {result!r}")
         if not results or any(results):
             self.last_epoch += 1
-            self._set()
+            self._set(self.last_epoch, self.base_lrs)
 
-    def _set(self) -> None:
-        for group, rate in zip(self.optimizer.param_groups, self._rates(self.last_epoch, self.base_lrs), strict=True):
+    def _set(self, t: int, base_lrs: list[float]) -> None:
+        for group, rate in zip(self.optimizer.param_groups, self._rates(t, base_lrs), strict=True):
             group["lr"] = rate
 
     def _rates(self, t: int, base_lrs: list[float]) -> list[float]:
@@ -87,7 +87,7 @@ class Schedule:
         t = whole(where, "last_epoch", state_dict["last_epoch"])
         self._rates(t, rates)  # raises here for values that cannot be, before anything changes
         self.last_epoch, self.base_lrs = t, rates
-        self._set()
+        self._set(self.last_epoch, self.base_lrs)
 
 
 class StepLR(Schedule):
@@ -192,6 +192,15 @@ class SequentialLR(Schedule):
             raise ValueError("SequentialLR: expected all schedulers to be made for its own optimizer")
         super().__init__(optimizer, last_epoch)
 
-    def rate(self, base: float, t: int, group: int) -> float:
+    def _at(self, t: int) -> tuple[Schedule, int]:
+        """The schedule that rules at t, and its own t."""
         i = bisect_right(self.milestones, t)
-        return self.schedulers[i].rate(base, t - (self.milestones[i - 1] if i else 0), group)
+        return self.schedulers[i], t - (self.milestones[i - 1] if i else 0)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        one, own = self._at(t)
+        return one.rate(base, own, group)
+
+    def _set(self, t: int, base_lrs: list[float]) -> None:
+        one, own = self._at(t)
+        one._set(own, base_lrs)  # OneCycleLR sets more than rates
