@@ -98,7 +98,11 @@ def test_generating():
     np.testing.assert_array_equal(draws[0], draws[1])
     assert (draws[0] != draws[2]).any()
     model.train().generate(start, 1)
-    assert model.training and model.h[0].dropout1.training
+    assert all(module.training for module in model.modules())
+    model.h[0].eval()  # one that is frozen stays so
+    model.generate(start, 1)
+    assert model.training and model.h[1].dropout1.training
+    assert not any(module.training for module in model.h[0].modules())
 
 
 def test_draws_are_the_softmax():

@@ -96,13 +96,10 @@ class GPT(Module):
             (top_k,) = integers("generate", "top_k", top_k, 1, 1)
         if tensor("generate", "input", input).ndim != 2 or input.dtype.kind not in "iu":
             raise ValueError(f"generate: expected input (B, L) of integers, got {input.dtype} {input.shape}")
-        random, training, most = (
-            np.random.default_rng(whole("generate", "seed", seed)),
-            self.training,
-            self.wpe.num_embeddings,
-        )
-        self.eval()
+        random, most = np.random.default_rng(whole("generate", "seed", seed)), self.wpe.num_embeddings
+        modes = [(module, module.training) for module in self.modules()]
         try:
+            self.eval()
             with no_grad():
                 new, caches = input[:, -most:], self._caches()
                 for _ in range(count):
@@ -113,7 +110,8 @@ class GPT(Module):
                     if caches[0]["key"].shape[1] == most:
                         new, caches = input[:, -(most // 2 + 1) :], self._caches()
         finally:
-            self.train(training)
+            for module, training in modes:
+                module.training = training
         return input
 
     def _caches(self) -> list[dict[str, Tensor]]:
