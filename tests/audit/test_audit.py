@@ -9,6 +9,7 @@ import pytest
 import tinymp as mp
 from tinymp import nn, ops, optim
 from tinymp.audit import Audit, Instrument
+from tinymp.backend.formats import SCALED
 
 
 def train(policy=mp.MIXED, scaler=None, steps=3, device="cpu"):
@@ -100,3 +101,26 @@ def test_a_report_needs_jinja2(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "tiny-mixed-precision\[audit\]"'):
         a.report(tmp_path / "audit.html")
+
+
+EMPTY = {
+    **{f"{name} without a last step": lambda net=net: net(8, 8)(mp.ones(3, 2, 8), lengths=[2, 2])[0]
+       for name, net in (("rnn", nn.RNN), ("lstm", nn.LSTM), ("gru", nn.GRU))},
+    "products of no term": lambda: mp.ones(3, 0) @ mp.ones(0, 3),
+    "no product": lambda: mp.ones(0, 3, 4) @ mp.ones(0, 4, 2),
+    "no row": lambda: nn.Linear(4, 3)(mp.ones(0, 4)),
+    "no output": lambda: nn.Linear(4, 0)(mp.ones(3, 4)),
+    "no image": lambda: nn.Conv2d(3, 4, 3)(mp.ones(0, 3, 5, 5)),
+    "sums of nothing": lambda: mp.ones(0, 4).sum(0) + mp.ones(4, 0).softmax(1).sum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("run", EMPTY.values(), ids=EMPTY)
+def test_arrays_without_elements(run, tmp_path):
+    with mp.audit(shadow=True, formats=list(SCALED), trace=tmp_path / "trace", crash=tmp_path / "crash.json") as a:
+        y = run()
+        mp.MIXED.cast(y)
+        if y.requires_grad:
+            y.sum().backward()
+    assert str(a)
+    a.report(tmp_path / "audit.html")

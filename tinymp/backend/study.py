@@ -71,6 +71,8 @@ def terms_of_sums(x: Array, axis: int | tuple[int, ...] | None) -> Array:
     """The terms of some of the sums of x over axis: (n, k)."""
     axes = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
     reduced = {i % x.ndim for i in axes}
+    if not x.size:
+        return x.reshape(0, 1)
     kept = [i for i in range(x.ndim) if i not in reduced]
     length = max(math.prod(x.shape[i] for i in reduced), 1)
     x = x.transpose(*kept, *sorted(reduced))
@@ -80,6 +82,8 @@ def terms_of_sums(x: Array, axis: int | tuple[int, ...] | None) -> Array:
 
 def terms_of_products(a: Array, b: Array) -> Array:
     """The terms of some of the numbers of a @ b, (..., m, k) by (..., k, n), of one matrix each: (n, k)."""
+    if not a.size or not b.size:  # no sequence of a batch reaches this step, for example
+        return a.reshape(-1)[:0, None]
     while a.ndim > 2:
         a = a[a.shape[0] // 2]
     while b.ndim > 2:
