@@ -132,7 +132,10 @@ OPS = {
 }
 
 
-@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=lambda p: p.name)
+STORED = [mp.POLICIES[name] for name in ("FP32", "MIXED", "BF16", "FP8") if name in mp.POLICIES]
+
+
+@pytest.mark.parametrize("policy", STORED, ids=lambda p: p.name)
 @pytest.mark.parametrize("name", OPS)
 def test_ops_are_those_of_the_cpu(name, policy):
     run, *arrays = OPS[name]
@@ -156,7 +159,7 @@ def models():
     }
 
 
-@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.PURE_FP16, mp.STOCHASTIC_ROUNDING], ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", [*STORED, mp.PURE_FP16, mp.STOCHASTIC_ROUNDING], ids=lambda p: p.name)
 @pytest.mark.parametrize("name", models())
 def test_a_training_step(name, policy):
     """From the initialiser to the optimizer's state."""

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..backend import cpu
+from ..dtypes import HALVES
 
 Array = Any
 count, slices = cpu.count, cpu.slices
@@ -345,7 +346,7 @@ def gemm(a: Array, b: Array, bias: Any, acc: Any, compute: str, *_: Any) -> Arra
 
 def reduce(x: Array, axis: Any, how: str) -> Array:
     """As cpu.reduce, with reduced axes of length 1."""
-    x = cast(x, _F32) if x.dtype == _F16 else x
+    x = cast(x, _F32) if x.dtype in HALVES else x
     if how == "cumsum":
         return empty_like(x)
     ufunc = {"max": np.maximum, "min": np.minimum}.get(how, np.add)
