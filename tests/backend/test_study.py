@@ -84,3 +84,12 @@ def test_extremes_of_what_is_not_finite():
     assert (largest, median) == (math.inf, 2.5) and size == pytest.approx(math.sqrt(16 / 6))
     assert math.isnan(study.extremes(f16([1, np.nan]))[0])
     assert study.extremes(f16([np.nan]))[1:] == (0, 0)
+
+
+@pytest.mark.parametrize("at", [(0, 0), (1, 2), (199_999, 1)])
+@pytest.mark.parametrize("value", [-1e4, np.inf, np.nan])
+def test_no_extreme_of_a_large_array_is_missed(at, value):
+    x = np.ones((200_000, 3), np.float16)
+    x[at] = value
+    np.testing.assert_equal(study.extremes(x)[:2], (abs(value), 1))
+    np.testing.assert_equal(study.extremes(np.asfortranarray(x))[:2], (abs(value), 1))

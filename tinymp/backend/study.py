@@ -14,7 +14,6 @@ from . import of, to_cpu
 Array = Any
 SAMPLE = 1 << 15  # of a larger array, about so many numbers are looked at: evenly spaced runs of
 RUN = 32  # neighbours, as many as share a scale in a block of MXFP8
-ROWS = 1 << 17  # of larger arrays, rows of the first axis with about so many numbers
 FEW = 1 << 13  # for errors, that all roundings are looked at for: so many
 SUMS = 64  # of a place's sums, at most so many are looked at, and as many as have
 TERMS = 1 << 16  # terms, together
@@ -101,21 +100,20 @@ def _spaced(n: int, length: int) -> np.ndarray:
 
 
 def extremes(x: Array) -> tuple[float, float, float]:
-    """Of a stored array, or some of its rows: its largest magnitude, the same of its median channel, and the root mean
-    square of a sample.
+    """Of a stored array: its largest magnitude, the same of its median channel, and the root mean square of a sample.
 
     The channels' axis is the second one of four or more (N, C, H, W), else the last one. An infinity or NaN shows in
-    the first number; the other two are of what is finite.
+    the first number, wherever it is; the other two are of what is finite.
     """
-    x = x[:: -(-x.size // ROWS)] if x.ndim > 1 else x
     device = of(x)
     xp, sign = device.xp, (1 << 8 * x.itemsize - 1) - 1
-    bits = device.bits(xp.ascontiguousarray(x)) & sign  # of |x|, in the order of |x|: integers are compared faster
+    bits = device.bits(x) & sign  # of |x|, in the order of |x|: integers are compared faster
     axis = 1 if x.ndim > 3 else x.ndim - 1
     largest = bits.max(axis=tuple(i for i in range(x.ndim) if i != axis)) if x.ndim > 1 else bits
     by_channel = to_cpu(largest).view(x.dtype).astype(np.float64)
     finite = by_channel[by_channel < math.inf]
-    some = sample(x).astype(np.float64)
+    in_memory = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
+    some = sample(x.transpose(in_memory)).astype(np.float64)
     some = xp.where(abs(some) < math.inf, some, 0.0)
     mean_square = float((some * some).sum()) / max(some.size, 1)
     return float(by_channel.max()), float(np.median(finite)) if finite.size else 0.0, math.sqrt(mean_square)
