@@ -240,7 +240,8 @@ for name, numbers in (
 #
 # But to know amax, one must look at all numbers before the first of them can be rounded. A *delayed* scale takes the
 # largest amax of the last few tensors at the same place of the network. If the next tensor is larger than those, it
-# saturates: what is above 448 becomes 448.
+# saturates: what is above 448 becomes 448. (Not an infinity, which must reach the loss scaler. E4M3 has none: it
+# becomes NaN.)
 
 
 # %% exercise

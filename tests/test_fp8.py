@@ -8,7 +8,7 @@ import pytest
 import tinymp as mp
 from job import Job
 from oracle import rng
-from tinymp import nn, ops
+from tinymp import nn, ops, optim
 from tinymp.backend.formats import SCALED
 from tinymp.precision import as_operand, emulated, widen
 
@@ -38,6 +38,26 @@ def test_a_product_of_what_fp8_holds():
     for found, exact in ((y.data, X @ W.T + B), (x.grad, dY @ W), (layer.weight.grad, dY.T @ X)):
         np.testing.assert_allclose(widen(found), exact, rtol=2.0**-8, atol=1e-5)
     assert not np.allclose(widen(y.data), widen(x.data) @ widen(layer.weight.data).T + B, rtol=2.0**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: nn.Linear(6, 3),
+        lambda: nn.Conv2d(6, 3, 2),
+        lambda: nn.ConvTranspose2d(6, 3, 2),
+        lambda: nn.Conv1d(6, 3, 2),
+    ],
+)
+def test_the_gradient_of_a_bias_sums_what_was_not_rounded(layer):
+    layer = mp.FP8.cast(layer())
+    x = mp.FP8.cast(mp.tensor(rng(0).standard_normal((64, *[6] * (layer.weight.ndim - 1))).astype("float32")))
+    with mp.use(mp.FP8):
+        y = layer(x)
+        dy = rng(1).lognormal(0, 1, y.shape).astype(mp.bfloat16)
+        y.backward(dy)
+    exact = dy.astype(np.float64).sum(axis=tuple(i for i in range(dy.ndim) if i != (1 if dy.ndim > 2 else dy.ndim - 1)))
+    np.testing.assert_allclose(widen(layer.bias.grad), exact, rtol=2.0**-8)
 
 
 def test_bf16_holds_it_exactly():
@@ -111,6 +131,36 @@ def test_with_fp16_storage_and_other_scales():
         y = layer(x)
     X, W = (SCALED["mxfp8"].round(widen(a)) for a in (x.data, layer.weight.data))
     np.testing.assert_allclose(widen(y.data), X @ W.T + widen(layer.bias.data), rtol=1e-3, atol=1e-3)
+
+
+SCALES = ("e4m3-tensor", "e5m2-tensor"), ("mxfp8", "mxfp8-e5m2"), ("nvfp4", "nvfp4"), ("e4m3", "e5m2")
+
+
+@pytest.mark.parametrize("operands", SCALES)
+def test_the_scaler_hears_of_what_is_not_finite(operands):
+    """Under scales, too, under which finite numbers saturate. The ledger counts what was finite before, alone."""
+    policy = dataclasses.replace(mp.BF16, operands=operands)
+    for weight in (1.0, np.inf, np.nan):
+        mp.manual_seed(0)
+        model, scaler = policy.cast(nn.Linear(4, 3)), optim.DynamicLossScaler(8.0)
+        optimizer = optim.SGD(model.parameters(), 0.1)
+        with mp.audit() as a, mp.use(policy):
+            loss = (model(policy.cast(mp.ones(2, 4))).float() * mp.tensor([[weight, 1, 1], [1, 1, 1]])).sum()
+            scaler.scale(loss).backward()
+            assert not np.isfinite(widen(model.weight.grad[0])).any() or weight == 1
+            assert scaler.step(optimizer).applied is (weight == 1)
+        assert {row.infinite for row in a.ledger} == {0}
+
+
+@pytest.mark.parametrize("operands", SCALES)
+def test_finite_numbers_saturate_where_they_are_scaled(operands):
+    x = mp.BF16.cast(mp.tensor([[1e6, -1.0, np.inf], [500.0, -1e6, 2.0]]))
+    policy = dataclasses.replace(mp.BF16, operands=operands)
+    with mp.audit() as a, mp.use(policy):
+        y = x @ mp.BF16.cast(mp.ones(3, 3))
+    scaled = operands[0] != "e4m3"
+    assert np.isfinite(widen(y.data)).any(axis=1).tolist() == [False, scaled]
+    assert sum(row.infinite for row in a.ledger) == (0 if scaled else 3)
 
 
 def test_the_policy_says_that_it_is_emulated():

@@ -92,7 +92,10 @@ class Policy:
     promote     with `aligned`: after how many products such a sum is added to one in FP32 (ibid.: 128). 0: never
     operands    the formats (names of backend/formats.py's SCALED) to which the operands of DOT ops are rounded: what
                 forward reads, and gradients. FP8 has E4M3 and E5M2 (Micikevicius et al. 2022, arXiv 2209.05433). It is
-                emulated: the numbers lie in arrays of the storage dtype. Arrays with one axis stay (biases). (): none
+                emulated: the numbers lie in arrays of the storage dtype. Arrays with one axis stay (biases), and the
+                gradient of a bias sums what was not rounded. Formats with a scale ("e4m3-tensor", "mxfp8") saturate: a
+                finite number that is too large becomes the largest. In the others ("e4m3") it becomes NaN or infinite.
+                What is not finite stays so (NaN in E4M3), and the loss scaler hears of it. (): none
     only        names of the ops ("softmax") to which `accumulate`, `split`, `aligned` and `reduce` apply; a loss may
                 be one of them. Empty: to every op but losses
     """
@@ -417,13 +420,16 @@ def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
     return device.scatter_add_rows(n_rows, index, widen(rows))
 
 
-_emulated: dict[int, tuple[weakref.ref, Format]] = {}  # the formats of what `as_operand` returned, by the array's id
+# What `as_operand` returned, by the array's id: the array, its format, and the gradient that was rounded
+_emulated: dict[int, tuple[weakref.ref, Format, Array | None]] = {}
 
 
 def as_operand(x: Array, gradient: bool = False) -> Array:
     """x as a DOT op reads it: rounded to the format that the policy in use has for operands, else x itself.
 
-    The engine asks for every array that such an op is given, forward and backward (gradient).
+    The engine asks for every array that such an op is given, forward and backward (gradient). What is not finite stays
+    so, under every format (NaN where it has no infinities): the loss scaler must hear of it. A finite number that is
+    too large saturates in formats with a scale; in the others it becomes infinite or NaN.
     """
     policy = _policy.get()
     if not policy.operands or getattr(x, "dtype", None) not in HALVES or x.ndim < 2:
@@ -432,7 +438,7 @@ def as_operand(x: Array, gradient: bool = False) -> Array:
     with np.errstate(all="ignore"):
         y = device.cast(scaled.round(wide), x.dtype)
     key = id(y)
-    _emulated[key] = weakref.ref(y, lambda _: _emulated.pop(key, None)), scaled.format
+    _emulated[key] = weakref.ref(y, lambda _: _emulated.pop(key, None)), scaled.format, x if gradient else None
     if here.inside:
         tell("rounded", wide, y)
     return y
@@ -440,8 +446,16 @@ def as_operand(x: Array, gradient: bool = False) -> Array:
 
 def emulated(x: Array) -> Format | None:
     """The format whose numbers the array x holds, if `as_operand` made it."""
-    made, kind = _emulated.get(id(x), (None, None))
+    made, kind, _ = _emulated.get(id(x), (None, None, None))
     return kind if made is not None and made() is x else None
+
+
+def unrounded(dy: Array) -> Array:
+    """The gradient that `as_operand` rounded to dy, else dy: a bias's is its sum, no product, as Transformer Engine
+    takes it.
+    """
+    made, _, before = _emulated.get(id(dy), (None, None, None))
+    return dy if made is None or made() is not dy or before is None else before
 
 
 def to_dtype(x: Array, dtype: np.dtype) -> Array:

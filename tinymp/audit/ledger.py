@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from html import escape
@@ -15,7 +16,7 @@ from ..autograd import Array, Op
 from ..backend import study
 from ..caller import source
 from ..dtypes import FLOATING, limits, patterns
-from ..precision import MOVEMENT, UPDATE, current_policy
+from ..precision import MOVEMENT, UPDATE, current_policy, emulated
 from ..sparse import values_of
 from .listener import Instrument, Place
 from .sampling import RED, SKY, narrowed, table, width_of
@@ -28,7 +29,7 @@ class Rounding:
     elements   how many numbers were rounded
     zero       how many of them became 0
     subnormal  how many are now subnormal: below 2^-14 in magnitude and not 0, with fewer significant bits than the rest
-    infinite   how many were finite and are not now
+    infinite   how many were finite and are not now: infinite, or NaN in a format without infinities (E4M3)
     largest    the largest magnitude before rounding, NaN left out
     near_zero      how many are now the dtype's smallest number: half of it would be 0
     near_infinite  how many are finite now, but twice of them would not be: in FP16 from 32,768 on
@@ -63,8 +64,8 @@ class Rounding:
             self.near_zero += int(count(bits == 1))
         if not largest < limits(y.dtype)[1] / 2:  # some are near the largest number, or infinite, or NaN
             self.near_infinite += int(count(bits >= top)) - int(count(bits >= infinite))
-        if not largest < limits(y.dtype)[1]:  # the largest overflows, or is infinite or NaN
-            self.infinite += int(count(bits == infinite)) - int(count(xp.isinf(x)))
+        if not largest < min(limits(y.dtype)[1], getattr(emulated(y), "largest", math.inf)):  # or it is infinite or NaN
+            self.infinite += int(count(bits >= infinite)) - int(count(~xp.isfinite(x)))
             largest = float(xp.where(xp.isnan(x), 0, xp.abs(x)).max())
         self.largest = max(self.largest, largest)
         for name, seen in zip(("error", "absolute", "magnitude"), study.errors(x, y)):

@@ -376,9 +376,9 @@ class _Replay(Observer):
 
 
 def _overflowed(x: Array, y: Array) -> float | None:
-    """The finite number of largest magnitude in x that is infinite in y; None if there is none."""
+    """The finite number of largest magnitude in x that is infinite or NaN in y; None if there is none."""
     xp = backend.of(y).xp
-    lost = xp.isinf(y) & xp.isfinite(x)
+    lost = ~xp.isfinite(y) & xp.isfinite(x)
     if not lost.any():
         return None
     kept = xp.where(lost, x, 0)

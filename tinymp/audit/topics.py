@@ -71,7 +71,7 @@ TOPICS: dict[str, Topic] = {
         "FP16 lies between 2^-24 and 65,504, and gradients below it are zero: hence the loss scale. BF16 has FP32's "
         "range and needs none, but it rounds to 8 significant bits instead of 11: beside 1 all below 2^-8 is lost, so "
         "that FP32 masters and sums matter more. E4M3 ends at 448 and E5M2 at 57,344: FP8 needs a scale for every "
-        "tensor.",
+        "tensor, within which finite numbers saturate; what is not finite stays so, for the loss scaler to see.",
         ">>> x = np.array([1 + 2.0**-7, 1 + 2.0**-9, 2.0**-100], np.float32)\n"
         ">>> bf16 = (x.view(np.uint32) + 0x8000 >> 16 << 16).view(np.float32)  # the upper half of an FP32 number\n"
         ">>> (bf16 == x).tolist(), (np.float32(mp.tensor(x).half().data) == x).tolist()\n"

@@ -17,6 +17,7 @@ from . import of
 
 Array = Any
 _F32, _U32 = np.dtype(np.float32), np.dtype(np.uint32)
+FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,9 @@ class Format:
         """FP32 x on this format's grid, in FP32: to nearest, ties to even, subnormal numbers kept. NaN stays NaN.
 
         What is too large becomes infinite, or NaN in a format without infinities, or with `saturate` the largest number
-        of its sign; so do infinities. TypeError for another dtype than FP32.
+        of its sign. Infinities stay, or become NaN, with `saturate`, too: a loss scaler must hear of them. (PTX's
+        cvt.satfinite makes them the largest number.) E2M1 has no NaN either: of its blocks, the scale is NaN in memory.
+        TypeError for another dtype than FP32.
         """
         if x.dtype != _F32:
             raise TypeError(f"{self.name}: expected FP32 numbers, got {x.dtype}")
@@ -65,8 +68,9 @@ class Format:
             lift = np.float32(2.0 ** (24 - self.bias - self.fraction))  # its last bit is worth `smallest`
             small = sizes < np.float32(self.smallest_normal)
             y = xp.where(small, xp.where(small, sizes, lift) + lift - lift, y)
-        beyond = self.largest if saturate else math.inf if self.infinities else math.nan
-        y = xp.where(y > np.float32(self.largest), np.float32(beyond), y)
+        infinite = np.float32(math.inf if self.infinities else math.nan)
+        y = xp.where(y > np.float32(self.largest), np.float32(self.largest) if saturate else infinite, y)
+        y = xp.where(sizes < np.float32(math.inf), y, infinite)
         return xp.where(x != x, x, (y.view(_U32) | bits & np.uint32(0x80000000)).view(_F32))
 
     def power_for(self, largest: Array) -> Array:
@@ -107,9 +111,10 @@ class Scaled:
     scale: str = "power"
 
     def round(self, x: Array, largest: Array | None = None) -> Array:
-        """FP32 x as this scaled format holds it, in FP32. Scaled numbers saturate.
+        """FP32 x as this scaled format holds it, in FP32. Finite numbers saturate where they are scaled; see `Format`.
 
-        largest: for "delayed", the largest magnitude that is expected (an FP32 array of one number).
+        largest: the largest magnitude that a scale of the whole array goes by (an FP32 array of one number): for
+                 "delayed" that which is expected, where x is a sample that of all numbers. None: x's own
         """
         lifted, s = self._lift(x, largest)
         y = self.format.round(lifted, saturate=self.scaling != "none") / s
@@ -117,7 +122,7 @@ class Scaled:
 
     def loss(self, x: Array, largest: Array | None = None) -> np.ndarray:
         """What this does to FP32 x, as an FP64 array with one number for each of LOSSES. What is no finite number in x
-        is left out, and of the last four sums what is none afterwards.
+        is left out, and of the last four sums what is none afterwards. largest: as in `round`.
         """
         lifted, s = self._lift(x, largest)
         xp, f, saturates = of(x).xp, self.format, self.scaling != "none"
@@ -138,10 +143,10 @@ class Scaled:
         xp = of(x).xp
         if self.scaling == "none":
             return x, np.float32(1)
+        top: Array = largest_finite(x) if largest is None else largest
         if self.scaling != "block":
-            own = largest is None or self.scaling == "tensor"
-            s = self.format.power_for(largest_finite(x) if own else largest)
-            return x * s, s
+            s = self.format.power_for(top)
+            return x * s if largest is None else xp.where(abs(x) < math.inf, xp.clip(x * s, *FINITE), x), s
         n, flat = self.block, x.reshape(-1)
         rows = xp.zeros((-(-flat.size // n), n), x.dtype)
         rows.reshape(-1)[: flat.size] = flat
@@ -152,7 +157,7 @@ class Scaled:
             power = math.frexp(self.format.largest)[1] - xp.frexp(most)[1]
             s = xp.ldexp(xp.ones_like(most), xp.clip(xp.where(most > 0, power, 0), -126, 126))
             return rows * s, s
-        unit = np.float32(max(float(largest_finite(x)) / (E4M3.largest * self.format.largest), 2.0**-100))
+        unit = np.float32(max(float(top) / (E4M3.largest * self.format.largest), 2.0**-100))
         step = E4M3.round(most / (unit * np.float32(self.format.largest)), saturate=True) * unit
         s = 1 / xp.where(step > 0, step, unit)
         return rows * s, s

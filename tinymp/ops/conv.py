@@ -36,7 +36,7 @@ from ..backend.kernels import Kernels
 from ..backend.layout import LONGEST, ceil_div, contiguous
 from ..backend.threads import slices
 from ..dtypes import float16
-from ..precision import DOT, FP32, MOVEMENT, REDUCTION, add_to, gemm, may_fuse, reduce, store, widen
+from ..precision import DOT, FP32, MOVEMENT, REDUCTION, add_to, gemm, may_fuse, reduce, store, unrounded, widen
 from ..tensor import Tensor
 from .dot import operand
 
@@ -465,11 +465,11 @@ class Conv2d(Op):
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (like_x, like_w, like_b), g = self.saved, self.targets, self.geometry
-        dy = widen(images_last(self.xp, dy))
+        given, dy = dy, widen(images_last(self.xp, dy))
         dx = like_x and batch_first(spread(self.xp, dy, w, None, g, x.shape[2:]))
         x = images_last(self.xp, x)
         dw = like_w and weight_gradient(self.xp, x, dy, g, like=w)
-        return dx, dw, _bias_gradient(dy, like_b)
+        return dx, dw, _bias_gradient(self.xp, given, dy, like_b)
 
     def forward_cuda(self, x: Array, w: Array, b: Array | None, *, geometry: Geometry) -> Array:
         size = geometry.output(*x.shape[2:])
@@ -483,10 +483,10 @@ class Conv2d(Op):
         (x, w), (like_x, like_w, like_b), g = self.saved, self.targets, self.geometry
         if not in_kernels(self.device, g, x, w, dy.size):
             return NotImplemented
-        dy = images_last(self.xp, dy)
+        given, dy = dy, images_last(self.xp, dy)
         dx = like_x and batch_first(correlate_cuda(self.xp, dy, w, None, g, x.shape[2:], transposed=True))
         x = images_last(self.xp, x)
-        return dx, like_w and weight_gradient_cuda(self.xp, x, dy, w, g), _bias_gradient(dy, like_b)
+        return dx, like_w and weight_gradient_cuda(self.xp, x, dy, w, g), _bias_gradient(self.xp, given, dy, like_b)
 
 
 class ConvTranspose2d(Op):
@@ -504,11 +504,11 @@ class ConvTranspose2d(Op):
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (like_x, like_w, like_b), g = self.saved, self.targets, self.geometry
-        dy = images_last(self.xp, dy)
+        given, dy = dy, images_last(self.xp, dy)
         dx = like_x and batch_first(correlate(self.xp, dy, w, None, g))
         x = images_last(self.xp, x)
         dw = like_w and weight_gradient(self.xp, dy, x, g, like=w)
-        return dx, dw, _bias_gradient(dy, like_b)
+        return dx, dw, _bias_gradient(self.xp, given, dy, like_b)
 
     def forward_cuda(self, x: Array, w: Array, b: Array | None, *, geometry: Geometry, size: Pair) -> Array:
         if not in_kernels(self.device, geometry, x, w, x.shape[0] * w.shape[1] * geometry.groups * prod(size)):
@@ -521,13 +521,16 @@ class ConvTranspose2d(Op):
         (x, w), (like_x, like_w, like_b), g = self.saved, self.targets, self.geometry
         if not in_kernels(self.device, g, x, w, dy.size):
             return NotImplemented
-        dy = images_last(self.xp, dy)
+        given, dy = dy, images_last(self.xp, dy)
         dx = like_x and batch_first(correlate_cuda(self.xp, dy, w, None, g, x.shape[2:]))
         x = images_last(self.xp, x)
-        return dx, like_w and weight_gradient_cuda(self.xp, dy, x, w, g), _bias_gradient(dy, like_b)
+        return dx, like_w and weight_gradient_cuda(self.xp, dy, x, w, g), _bias_gradient(self.xp, given, dy, like_b)
 
 
-def _bias_gradient(dy: Array, like: Target | None) -> Array | None:
+def _bias_gradient(xp: Any, given: Array, dy: Array, like: Target | None) -> Array | None:
+    """The sum of dy, which is the given gradient with the images last."""
+    if (exact := unrounded(given)) is not given:
+        dy = images_last(xp, exact)
     return like and store(reduce(dy, (1, 2, 3), "sum", like=like).reshape(like.shape), like=like)
 
 

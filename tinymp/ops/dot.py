@@ -8,7 +8,7 @@ from typing import Any
 from ..arguments import floating
 from ..autograd import Array, Op
 from ..caller import type_name
-from ..precision import DOT, gemm, reduce, store, widen
+from ..precision import DOT, gemm, reduce, store, unrounded, widen
 from ..tensor import Tensor
 from .create import arange
 from .pointwise import sum_to
@@ -51,6 +51,8 @@ class Linear(Op):
         rows, x = operand(self.device, dy.reshape(n, dy.shape[-1])), x.reshape(n, x.shape[-1])
         dx = like_x and gemm(rows, w, like=dy).reshape(like_x.shape)
         dw = like_w and gemm(rows.T, x, like=dy)
+        if (exact := unrounded(dy)) is not dy:
+            rows = exact.reshape(n, dy.shape[-1])
         db = like_b and store(reduce(rows, 0, "sum", like=dy).reshape(like_b.shape), like=like_b)
         return dx, dw, db
 

@@ -254,6 +254,7 @@ class LSTM(_Recurrent):
             dh = self._after(dh, self._times(wide_hh.T, z))
         del a, cells, c_before, dys  # twice as large as what is stored
         (wide,) = self._read(dz)
+        # Under FP8, too, a sum of what was stored: the dz of the gates, which no format has rounded
         db = (like_b_ih or like_b_hh) and store(reduce(wide, 0, "sum", like=dz).reshape(-1), like=x)
         return (
             like_x and steps.unpack(xp, gemm(wide, w_ih, like=dz)),

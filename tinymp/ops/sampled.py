@@ -15,7 +15,7 @@ from .. import backend
 from ..arguments import flag, floating, instance, integer, tensor
 from ..autograd import Array, Op
 from ..dtypes import float64
-from ..precision import DOT, FP32, gemm, reduce, store, widen
+from ..precision import DOT, FP32, gemm, reduce, store, unrounded, widen
 from ..sparse import sum_rows
 from ..tensor import Tensor
 from .loss import Loss, check_each, check_reduction
@@ -91,7 +91,7 @@ class SampledLogits(Op):
             rows = xp.concatenate([dt * widen(x), gemm(ds.T, x, wide=True)])
             dw = sum_rows(index, rows, like_w, self.sparse)
         if like_b:
-            rows = xp.concatenate([dt.reshape(-1), reduce(ds, 0, "sum").reshape(-1)])
+            rows = xp.concatenate([dt.reshape(-1), reduce(unrounded(ds), 0, "sum").reshape(-1)])
             db = sum_rows(index, rows, like_b, self.sparse)
         return dx, dw, db, None, None
 
