@@ -9,7 +9,7 @@ import tinymp as mp
 from job import Job, same
 from tinymp.audit.formats import Formats
 from tinymp.backend.formats import SCALED
-from tinymp.backend.study import SAMPLE
+from tinymp.backend.study import SAMPLE, sample
 from tinymp.cli import main
 
 pytestmark = pytest.mark.cpu
@@ -73,6 +73,43 @@ def test_of_large_arrays_a_sample():
     x[:, ::2] = 1 / 3
     (loss,) = losses(x, "bf16")
     assert SAMPLE // 4 < loss["elements"] <= SAMPLE / 2
+
+
+def cast_as(x, name):
+    """Whole FP32 x in a scaled format, by its definition and ml_dtypes' casts."""
+    dtypes = pytest.importorskip("ml_dtypes")
+    e4m3, e5m2, e2m1 = dtypes.float8_e4m3fn, dtypes.float8_e5m2, dtypes.float4_e2m1fn
+    rows = x.reshape(-1, {"nvfp4": 16, "mxfp8": 32, "mxfp8-e5m2": 32}.get(name, x.size)).astype(np.float64)
+    most = abs(rows).max(axis=1, keepdims=True)
+    dtype, largest = (e5m2, 57344.0) if "e5m2" in name else (e2m1, 6.0) if name == "nvfp4" else (e4m3, 448.0)
+    if name == "nvfp4":
+        unit = most.max() / (448 * 6)
+        scale = (most / 6 / unit).astype(np.float32).astype(e4m3).astype(np.float64) * unit
+    elif name.startswith("mxfp8"):
+        scale = 2.0 ** (np.floor(np.log2(most)) - np.floor(np.log2(largest)))
+    else:
+        scale = 2.0 ** np.ceil(np.log2(most / largest))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lifted = np.clip(rows / scale, -largest, largest).astype(np.float32)
+    return np.where(scale > 0, lifted.astype(dtype).astype(np.float64) * scale, 0).reshape(x.shape)
+
+
+@pytest.mark.parametrize("outlier", [1000.0, 0.1, 1e-3])
+@pytest.mark.parametrize("name", ["e4m3-tensor", "e5m2-tensor", "mxfp8", "mxfp8-e5m2", "nvfp4"])
+def test_a_sample_is_scaled_as_the_whole_array(name, outlier):
+    """Far more numbers than are looked at, and one far larger than the rest: it is in no run of the sample."""
+    x = 1e-3 * np.random.default_rng(0).standard_normal((1 << 10, 1 << 10)).astype("float32")
+    x[512, 39] = outlier
+    assert sample(x).size < x.size // 16 and outlier not in sample(x)
+    (loss,), y = losses(x, name), cast_as(x, name)
+    blocks = SAMPLE / 32  # which may become 0 as a whole
+    p = (y == 0).mean()
+    assert loss["zero"] / loss["elements"] == pytest.approx(p, abs=4 * (p * (1 - p) / blocks) ** 0.5 + 1e-9)
+    x[512, 32:64] = y[512, 32:64] = 0  # its block
+    sums = [(v**2).reshape(-1, 32).sum(axis=1) for v in (x.astype(np.float64), y - x)]  # of signal and noise, by block
+    far = 4 * sum(s.std() / s.mean() for s in sums) / blocks**0.5
+    snr = 10 * np.log10(sums[0].sum() / sums[1].sum())
+    assert loss["snr"] == pytest.approx(snr, abs=10 * np.log10(1 + far))
 
 
 def test_on_a_gpu(gpu):

@@ -24,7 +24,8 @@ COLUMNS = ("elements", "zero", "subnormal", "beyond", "bias", "snr")
 
 @dataclass
 class Loss:
-    """What a format does to the numbers that are finite and not 0. (In a sample of large arrays, see backend/study.py.)
+    """What a format does to the numbers that are finite and not 0: of large arrays a sample of whole blocks (see
+    backend/study.py), scaled as in the whole array.
 
     elements    how many there were
     zero        how many became 0
@@ -95,15 +96,13 @@ class Formats(Instrument):
         if row is None:
             losses = {f.name: Loss() for f in self.formats}
             row = self._rows[place] = FormatRow(place.module, place.op, place.phase, place.caller, place.where, losses)
-        seen, earlier = sample(x), None
-        if any(f.scaling == "delayed" for f in self.formats):
-            history = self._largest.setdefault(place, deque(maxlen=HISTORY))
-            earlier = max(history, default=None)
-            history.append(float(largest_finite(x)))
-        expected = None if earlier is None else backend.of(x).xp.asarray(earlier, x.dtype)
+        seen, largest = sample(x), largest_finite(x)  # the scales of a sample are those of the whole
+        history = self._largest.setdefault(place, deque(maxlen=HISTORY))
+        expected = backend.of(x).xp.asarray(max(history), x.dtype) if history else largest
+        history.append(float(largest))
         with np.errstate(all="ignore"):
             for f in self.formats:
-                row.losses[f.name].sums += f.loss(seen, expected)
+                row.losses[f.name].sums += f.loss(seen, expected if f.scaling == "delayed" else largest)
 
     # ---- what it found
 
