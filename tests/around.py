@@ -245,16 +245,24 @@ def targets() -> list[Target]:
             if home is nn.init and not name.endswith("_") and name != "calculate_gain":
                 continue
             if inspect.signature(f).parameters:
-                found.append(Target(prefix + name, used(f), (name, getattr(f, "__name__", name), *SAYS.get(name, ()))))
+                found.append(Target(prefix + name, used(f), (name, *class_of(f), *SAYS.get(name, ()))))
     for prefix, of, names in METHODS:
         for name in names.split():
-            found.append(Target(f"{prefix}.{name}", attrgetter(name), (name,), of))
+            found.append(Target(f"{prefix}.{name}", attrgetter(name) if name != "forward" else called, (name,), of))
     return found
 
 
+def class_of(f: Callable) -> tuple[str, ...]:
+    """The name of a class, which may be public under another name, too (vgg16 is VGG)."""
+    return (f.__name__,) if inspect.isclass(f) else ()
+
+
+def called(layer: nn.Module) -> Callable:
+    """The call of a layer, with its forward's signature."""
+    return functools.wraps(layer.forward)(lambda *args, **options: layer(*args, **options))
+
+
 SAYS = {
-    "greedy_search": ("beam_search",),
-    "DeepSpeech2": ("RowConv",),
     "save_weights": ("safetensors",),
 }
 METHODS: tuple[tuple[str, Callable[[Dice], Any], str], ...] = (

@@ -10,7 +10,8 @@ so is a MemoryError; but a call with a number from 10,000 on may end for lack of
 
 Of the errors two shares are counted. Clear is one that tinymp raises in words of its own, or Python where arguments do
 not fit a signature: what comes out of NumPy or an attribute that is missing is not, even where it can be understood.
-It names what was called if it begins with the name: of the function, the method or its class, the layer or its op.
+It names what was called if it begins with the name of that, of the function, the method or its class, the layer, and
+goes on with no other name.
 """
 
 from __future__ import annotations
@@ -91,22 +92,19 @@ def targets() -> list[Target]:
         public = (not name.startswith("_") or name.startswith("__")) and name not in NOT_CALLED
         if inspect.isfunction(f) and public:
             plain = name.removeprefix("__").removesuffix("__")
-            says = (plain, f.__name__, plain.removeprefix("r"), *OPERATORS.get(plain, ()))
+            says = (name, plain) if plain == name else (plain, plain.removeprefix("r"), *OPERATORS.get(plain, ()))
             found.append(Target(f"Tensor.{name}", f, says))
     for name in nn.__all__:
         layer = getattr(nn, name)
         if inspect.isclass(layer) and name not in ("Module", "Parameter"):
-            op = getattr(layer, "op", "_".join(WORD.findall(re.sub(r"(?<=Norm)\dd", "", name))).lower())
-            found.append(Target(f"nn.{name}", layer, (name, op, *OPERATORS.get(name, ()))))
+            found.append(Target(f"nn.{name}", layer, (name, *OPERATORS.get(name, ()))))
     return found + around.targets()
 
 
-WORD = re.compile(r"PReLU|[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+(?:\dd)?|[A-Z]+(?:\d*d)?")  # GRUCell: GRU, Cell
 OPERATORS = {
     "invert": ("~", "logical_not"), "and": ("&", "logical_and"), "or": ("|", "logical_or"), "setitem": ("setitem",),
     "truediv": ("div",), "rtruediv": ("div",), "reversed": ("len",), "contains": ("eq", "any", "bool"),
-    **dict.fromkeys(["GRU", "LSTM"], ("gru_layer", "lstm_layer")), "SampledSoftmaxLoss": ("sampled_softmax_loss",),
-    "Sequential": ("relu", "tanh"),  # the modules in it
+    "Sequential": ("ReLU", "Tanh"),  # the modules in it
 }  # fmt: skip
 
 
@@ -479,9 +477,11 @@ def run(made: Call) -> Ended:
 
 
 def names(error: BaseException, target: Target) -> bool:
-    """Whether a message begins with a name of what was called, alone or after the class that it belongs to."""
+    """Whether a message begins with a name of what was called, alone or after the class that it belongs to, and with
+    no second name behind it.
+    """
     own = "|".join(map(re.escape, target.says))
-    return re.match(rf"(\[Errno \d+\] )?(\w+\.)?({own})(\W|$)", str(error)) is not None
+    return re.match(rf"(\[Errno \d+\] )?(\w+\.)?({own})(?!: \w+: )(\W|$)", str(error)) is not None
 
 
 SIGNATURE = re.compile(
@@ -498,7 +498,7 @@ def clear(error: BaseException | None) -> bool:
         lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
         code = frames[-1].f_code
         raised = linecache.getline(code.co_filename, lines[-1]).strip().startswith("raise")
-        own = code.co_filename.startswith(PACKAGE) and code.co_name != "call"  # which puts a name before other words
+        own = code.co_filename.startswith(PACKAGE) and code.co_name != "rename"  # which puts a name before other words
         if SIGNATURE.search(str(error)) or (own and raised):
             return True
         error = error.__cause__

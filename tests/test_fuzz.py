@@ -80,6 +80,7 @@ def raising(error):
         (raising(KeyError("f: no")), "KeyError"),
         (raising(ZeroDivisionError("f: no")), "ZeroDivisionError"),
         (raising(ValueError("cannot reshape array")), "is unclear and does not begin with the name"),
+        (raising(ValueError("f: g: expected more")), "is unclear and does not begin with the name"),
         (raising(ValueError("if: expected more")), "is unclear and does not begin with the name"),
         (lambda *_: np.ones(2) + np.ones(3), "is unclear and does not begin with the name"),
         (lambda *_: arguments.named(np.add)(np.ones(2), np.ones(3)), "is unclear and does not"),

@@ -66,7 +66,7 @@ def test_each_wrong_call_raises_its_error(files):
 
 
 def test_every_message_begins_with_what_was_called(files):
-    """The function, the method or its class, the layer or its op, an operator's name."""
+    """The function, the method or its class, the layer, an operator's name; and with no second name behind it."""
     by_name = {t.name: t for t in fuzz.targets()}
     strangers = []
     for call, expected in TABLE:

@@ -707,7 +707,7 @@ def test_values_within_an_integer_dtype_are_kept():
         assert mp.tensor(np.array([low, high], dtype)).tolist() == [low, high]
         small = mp.tensor([float(low), 1.75, -0.5], dtype=dtype)
         assert small.tolist() == [low, 1, 0]
-    with pytest.raises(ValueError, match=r"Tensor: the value 9.22\d*e\+18 does not fit int64"):
+    with pytest.raises(ValueError, match=r"tensor: the value 9.22\d*e\+18 does not fit int64"):
         mp.tensor([2.0**63], dtype="int64")
     assert mp.tensor([0.5, 0.0, float("nan")], dtype=bool).tolist() == [True, False, True]
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .caller import type_name
+from .caller import NAMES, type_name
 from .dtypes import FLOATING, FP32_OVERFLOW, require_fit
 from .tensor import Tensor
 
@@ -57,7 +57,11 @@ def name_all(package: dict[str, Any], *but: Any) -> None:
     """Have the errors of all public functions and classes of a package (its globals) begin with their names."""
     for name, x in list(package.items()):
         own = str(getattr(x, "__module__", "")).startswith(package["__name__"])
-        if name.startswith("_") or not own or hasattr(x, "__named__") or any(x is other for other in but):
+        if name.startswith("_") or not own:
+            continue
+        if isinstance(x, type):
+            NAMES.update([name, *vars(x)])
+        if hasattr(x, "__named__") or any(x is other for other in but):
             continue
         if isinstance(x, FunctionType):
             package[name] = named(x)
@@ -67,28 +71,43 @@ def name_all(package: dict[str, Any], *but: Any) -> None:
 
 
 def _named(function: F, name_of: Callable[[tuple], str]) -> F:
+    NAMES.add(function.__name__)
+
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except FloatingPointError:  # of an observer that was asked to stop there, or of np.errstate
-            raise
-        except (*RAISED, ArithmeticError, AttributeError) as error:
-            name = name_of(args)
-            if str(error).startswith((f"{name}:", f"{name}()", f"{name}.", f"{name} ")):
-                raise
-            # the others: an AttributeError of None or a str, an OverflowError of an integer too large for its dtype
-            otherwise = TypeError if isinstance(error, AttributeError) else ValueError
-            kind = next((kind for kind in RAISED if isinstance(error, kind)), otherwise)
-            kind = MemoryError if str(error).startswith(TOO_LARGE) else kind
-            raise kind(f"{name}: {error}") from error
-        except OSError as error:  # its file and number are for programs: the words alone change
-            if error.strerror is not None and error.filename is not None and ": " not in error.strerror:
-                error.strerror = f"{name_of(args)}: {error.strerror}"
+        except Exception as error:
+            rename(error, name_of(args))
             raise
 
     vars(call)["__named__"] = True
     return call  # type: ignore[return-value]
+
+
+def rename(error: Exception, name: str) -> None:
+    """Have the message of an error begin with `name`, which the user called, in place of the op that raised it; raise a
+    new error where this one is of none of the kinds RAISED.
+    """
+    message = str(error)
+    NAMES.add(name)
+    if isinstance(error, OSError):  # its file and number are for programs: the words alone change
+        if error.strerror is not None and error.filename is not None and ": " not in error.strerror:
+            error.strerror = f"{name}: {error.strerror}"
+    # not FloatingPointError: of an observer that was asked to stop there, or of np.errstate
+    elif isinstance(error, (*RAISED, OverflowError, ZeroDivisionError, AttributeError)):
+        own = message.startswith((f"{name}:", f"{name}()", f"{name}.", f"{name} "))
+        if own or message.endswith("in an earlier call)"):  # of a GPU: another call's
+            return
+        first, _, rest = message.partition(": ")
+        text = f"{name}: {rest if first in NAMES else message}"
+        # the others: an AttributeError of None or a str, an OverflowError of an integer too large for its dtype
+        otherwise = TypeError if isinstance(error, AttributeError) else ValueError
+        kind = next((kind for kind in RAISED if isinstance(error, kind)), otherwise)
+        kind = MemoryError if message.startswith(TOO_LARGE) else kind
+        if type(error) is not kind or error.args != (message,):
+            raise kind(text) from error
+        error.args = (text,)
 
 
 def refuse(op: str, **given: Any) -> None:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from . import backend
-from .caller import type_name
+from .caller import NAMES, type_name
 from .dtypes import FLOATING, HALVES, float32
 from .events import here, running, tell
 from .grad_mode import is_grad_enabled
@@ -144,6 +144,7 @@ class Op:
         super().__init_subclass__()
         if "name" not in cls.__dict__:
             cls.name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+        NAMES.add(cls.name)
         if "forward" in cls.__dict__ and "arguments" not in cls.__dict__:
             parameters = list(inspect.signature(cls.forward).parameters.values())[1:]
             cls.arguments = tuple(_PUBLIC.get(p.name, p.name) for p in parameters if p.kind is not p.KEYWORD_ONLY)

@@ -157,7 +157,7 @@ def test_default_device(gpu):
         assert mp.from_numpy(np.ones(2)).device == "cpu"
         with mp.device("cpu"):
             assert mp.tensor([1.0]).device == "cpu"
-    with pytest.raises(ValueError, match="device: expected 'cpu' or 'gpu', got 'tpu'"), mp.device("tpu"):
+    with pytest.raises(ValueError, match="device: expected a device, 'cpu' or 'gpu', got 'tpu'"), mp.device("tpu"):
         pass
 
 

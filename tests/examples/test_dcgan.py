@@ -412,7 +412,7 @@ def test_a_run_with_other_options_is_refused(folder, tmp_path, capsys):
         (["--frechet-samples", "1"], "--frechet-samples 1: expected at least 2"),
         (["--steps", "5", "--epochs", "5"], "not allowed with argument"),
         (["--data", "/nowhere"], "/nowhere does not exist"),
-        (["--device", "tpu"], "device: expected 'cpu' or 'gpu', got 'tpu'"),
+        (["--device", "tpu"], "expected a device, 'cpu' or 'gpu', got 'tpu'"),
         (["--seeds", "0"], "argument --seeds: expected a positive integer, got '0'"),
     ],
 )

@@ -110,7 +110,7 @@ def test_scores_are_those_that_are_seen():
     ("more", "message"),
     [
         (["--length", "500"], "expected more than --length 500 characters to be judged by, got 196"),
-        (["--heads", "3"], "expected d_model to be a multiple of nhead, got 16 and 3"),
+        (["--heads", "3"], "expected n_embd to be a multiple of n_head, got 16 and 3"),
         (["--data", "nowhere.txt"], "nowhere.txt"),
         (["--dropout", "1"], "expected a share from 0 to below 1, got 1"),
     ],

@@ -296,7 +296,7 @@ def test_the_number_of_parameters(config):
         (["--lr", "nan"], "argument --lr: expected a positive number, got 'nan'"),
         (["--temperature", "0"], "argument --temperature: expected a positive number, got '0'"),
         (["--config", "huge"], "argument --config: invalid choice: 'huge'"),
-        (["--device", "tpu"], "device: expected 'cpu' or 'gpu', got 'tpu'"),
+        (["--device", "tpu"], "expected a device, 'cpu' or 'gpu', got 'tpu'"),
         (["--data", "/nowhere/at.txt"], "/nowhere/at.txt"),
         (["--vocabulary", "1"], "at least 2, <unk> and one word, got 1"),
         (["--batch", "500"], "novel.txt, training part: expected at least 500 * 8 + 1 = 4001 words"),

@@ -124,7 +124,7 @@ def test_a_policy_without_its_package(program, name, capsys, monkeypatch):
         (["--lr", "nan"], "argument --lr: expected a positive number, got 'nan'"),
         (["--policy", "fp7"], "argument --policy: expected one of tf32, mixed, "),
         (["--policy", "fp32"], ", got 'fp32'"),
-        (["--device", "tpu"], "device: expected 'cpu' or 'gpu', got 'tpu'"),
+        (["--device", "tpu"], "expected a device, 'cpu' or 'gpu', got 'tpu'"),
         (["--data", "/nowhere"], "/nowhere"),
         (["--batch", "5000"], "--batch 5000 is more than the 4000 training images"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),

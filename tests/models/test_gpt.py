@@ -132,7 +132,7 @@ def test_learns_a_text_by_heart(policy):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda m: m(mp.tensor([[0, V]])), IndexError, "embedding: .* 11"),
+        (lambda m: m(mp.tensor([[0, V]])), IndexError, "GPT: .* 11"),
         (lambda m: m(tokens(2, P + 1)), ValueError, "GPT: expected at most n_positions=16 tokens, got 17"),
         (lambda m: m(tokens(3)), ValueError, r"GPT: expected input \(B, L\) with at least one token each, got \(3,\)"),
         (
@@ -143,7 +143,7 @@ def test_learns_a_text_by_heart(policy):
         (lambda m: m.generate(tokens(2, 0), 3), ValueError, r"at least one token each, got \(2, 0\)"),
         (lambda m: m.generate(tokens(2, 2), 3, -1.0), ValueError, "generate: expected `temperature` to be at least 0"),
         (lambda m: m.generate(tokens(2, 2), 3, top_k=0), ValueError, "generate: expected `top_k` to be at least 1"),
-        (lambda m: models.GPT(V, P, 9, 2, 2), ValueError, "expected d_model to be a multiple of nhead, got 9 and 2"),
+        (lambda m: models.GPT(V, P, 9, 2, 2), ValueError, "expected n_embd to be a multiple of n_head, got 9 and 2"),
     ],
 )
 def test_refused(call, error, message):

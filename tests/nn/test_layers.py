@@ -277,9 +277,9 @@ def test_repr(layer, text):
         (lambda: nn.RNN(2, 2, nonlinearity="elu"), ValueError, "RNN: expected `nonlinearity` to be one of 'tanh'"),
         (lambda: nn.MultiheadAttention(5, 2), ValueError, "embed_dim to be a multiple of num_heads, got 5 and 2"),
         (lambda: nn.Dropout(1.5), ValueError, r"Dropout: expected `p` to be in \[0, 1\], got 1.5"),
-        (lambda: nn.Softmax()(X), TypeError, "softmax: expected `dim`"),
+        (lambda: nn.Softmax()(X), TypeError, "Softmax: expected `dim`"),
         (lambda: nn.ReLU(slope=1), TypeError, "unexpected keyword argument 'slope'"),
-        (lambda: mp.MIXED.cast(nn.Linear(2, 2))(ops.ones(2)), TypeError, "linear: expected tensors of one dtype"),
+        (lambda: mp.MIXED.cast(nn.Linear(2, 2))(ops.ones(2)), TypeError, "Linear: expected tensors of one dtype"),
     ],
 )  # fmt: skip
 def test_refusals(act, error, message):

@@ -8,7 +8,7 @@ import pytest
 
 import tinymp as mp
 from oracle import host
-from tinymp import nn
+from tinymp import nn, ops
 from tinymp.nn.module import IncompatibleKeys
 
 
@@ -146,13 +146,54 @@ class Recursive(nn.Module):
         (lambda m: m.train(1), TypeError, "train: expected mode to be True or False, got 1"),
         (lambda m: m.zero_grad(set_to_none=False), TypeError, "got set_to_none=False"),
         (lambda m: m.to(np.float16), TypeError, "to: expected the name of a device.*policy.cast"),
-        (lambda m: m.to("tpu"), ValueError, "device: expected 'cpu' or 'gpu', got 'tpu'"),
+        (lambda m: m.to("tpu"), ValueError, "expected a device, 'cpu' or 'gpu', got 'tpu'"),
         (lambda m: m(1), NotImplementedError, "Tied has no forward"),
     ],
 )
 def test_refusals(act, error, message):
     with pytest.raises(error, match=message):
         act(Tied())
+
+
+class Mine(nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, x):
+        return self.part(x)
+
+
+class Derived(nn.Linear):
+    pass
+
+
+def hooked(layer):
+    layer.register_forward_hook(lambda *_: ops.linear(1, 2))
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("layer", "x", "begins"),
+    [
+        (nn.Linear(2, 3), mp.ones(3), r"Linear: expected input.shape\[-1\]"),
+        (nn.Sequential(nn.ReLU(), nn.Linear(2, 3)), mp.ones(3), "Linear: expected input"),
+        (Mine(nn.Linear(2, 3)), mp.ones(3), "Linear: expected input"),
+        (Mine(ops.relu), 1, "relu: expected a Tensor"),
+        (Derived(2, 3), mp.ones(3), "Derived: expected input"),
+        (
+            nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 1, 8), 1),
+            mp.ones(1, 1, 4).half(),
+            "TransformerEncoder:",
+        ),
+        (nn.RNN(2, 3), mp.ones(1, 1, 2).half(), "RNN: expected tensors of one dtype"),
+        (hooked(nn.Linear(3, 3)), mp.ones(2), "Linear: expected input"),
+        (hooked(nn.Linear(3, 3)), mp.ones(3), "linear: expected a Tensor"),
+    ],
+)
+def test_an_error_has_one_name_that_of_the_layer_which_the_user_called(layer, x, begins):
+    with pytest.raises((TypeError, ValueError), match=f"^{begins}"):
+        layer(x)
 
 
 # --------------------------------------------------------------------------------------------------- saving and loading

@@ -149,7 +149,7 @@ def test_layer_norm(shape, affine, bias):
     [
         (lambda: nn.BatchNorm2d(3)(ones(2, 3)), ValueError, r"2d: expected input \(N, C, H, W\), got shape \(2, 3"),
         (lambda: nn.BatchNorm1d(3)(ones(3)), ValueError, r"expected input \(N, C\) or \(N, C, L\)"),
-        (lambda: nn.BatchNorm1d(3)(ones(2, 4)), ValueError, "batch_norm: expected running_mean.shape"),
+        (lambda: nn.BatchNorm1d(3)(ones(2, 4)), ValueError, "BatchNorm1d: expected running_mean.shape"),
         (lambda: nn.BatchNorm1d(0), ValueError, "BatchNorm1d: expected `num_features` to be at least 1"),
         (lambda: nn.LayerNorm(()), ValueError, "LayerNorm: expected `normalized_shape`"),
         (lambda: nn.BatchNorm1d(3, device="cpu"), TypeError, r"`device` is not supported: .*with .to\('cpu'\)"),

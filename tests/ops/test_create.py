@@ -71,7 +71,7 @@ def test_can_require_a_gradient():
         (lambda: ops.zeros(2, dtype="fp16"), TypeError, "zeros: expected `dtype` to be one of float16, .* got 'fp16'"),
         (lambda: ops.ones(2, dtype=complex), TypeError, "ones: expected `dtype` .* got <class 'complex'>"),
         (lambda: ops.ones(2, dtype=np.longdouble), TypeError, "ones: expected `dtype`"),
-        (lambda: ops.ones(2, device="tpu"), ValueError, "device: expected 'cpu' or 'gpu'"),
+        (lambda: ops.ones(2, device="tpu"), ValueError, "expected a device, 'cpu' or 'gpu'"),
         (lambda: ops.ones(2, dtype=int, requires_grad=True), TypeError, "only floating tensors can require a gradient"),
         (lambda: ops.zeros(2, layout="strided"), TypeError, "zeros.* unexpected keyword argument 'layout'"),
         (lambda: ops.full((2,), 1e5, dtype="float16"), ValueError, "full: the constant 100000 does not fit FP16"),

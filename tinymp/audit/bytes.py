@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .. import backend, ops, optim, statistics
-from ..arguments import function
+from ..arguments import function, named
 from ..autograd import Op
 from ..backend.formats import FORMATS
 from ..dtypes import HALF, HALVES
@@ -330,6 +330,7 @@ def _text(nbytes: int | None) -> str:
 # ----------------------------------------------------------------------------------------------------------- predicting
 
 
+@named
 def predict(
     model: Module,
     *inputs: Any,

@@ -55,7 +55,7 @@ def get(device: Any) -> ModuleType:
         if device in _added:
             return _added[device]
     hint = '; PyTorch\'s "cuda" is "gpu" here' if isinstance(device, str) and device.startswith("cuda") else ""
-    raise ValueError(f"device: expected 'cpu' or 'gpu', got {device!r}{hint}")
+    raise ValueError(f"device: expected a device, 'cpu' or 'gpu', got {device!r}{hint}")
 
 
 def of(x: Any) -> ModuleType:

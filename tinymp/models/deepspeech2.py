@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from .. import backend, ops
-from ..arguments import floating, instance, integers, named_by_class
+from ..arguments import floating, integers
 from ..nn import GRU, BatchNorm1d, Conv2d, Linear, Module, ModuleList, RowConv
 from ..ops.recurrent import sequence_steps
 from ..tensor import Tensor, array_of, tensor
-from .scale import FULL, Scale
+from .scale import FULL, Scale, check
 
 KERNELS = (41, 11), (21, 11)  # of the two convolutions, over frequencies and frames
 STRIDES = (2, 2), (2, 1)
@@ -62,7 +62,7 @@ class DeepSpeech2(Module):
         scale: Scale = FULL,
     ) -> None:
         super().__init__()
-        instance("DeepSpeech2", "scale", scale, Scale)
+        check("DeepSpeech2", scale, num_classes=num_classes)
         (self.bands,) = integers("DeepSpeech2", "bands", bands, 1, 1)
         (hidden_size,) = integers("DeepSpeech2", "hidden_size", hidden_size, 1, 1)
         (context,) = integers("DeepSpeech2", "context", context, 1, 0)
@@ -90,7 +90,6 @@ class DeepSpeech2(Module):
             raise TypeError(f"DeepSpeech2.frames: expected integers for `lengths`, got {lengths!r}")
         return (backend.to_cpu(given) + 1) // 2
 
-    @named_by_class
     def forward(self, spectrograms: Tensor, lengths: Any) -> tuple[Tensor, np.ndarray]:
         """The logits, and B lengths, which are on the host. lengths: integers in [1, T], a list, array or Tensor.
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from .. import backend, ops
-from ..arguments import count, instance, integers, listed, number
+from ..arguments import count, integers, listed, number
 from ..autograd import Array
 from ..nn import Conv2d, Dropout, Linear, Module
 from ..precision import FP32, to_dtype
 from ..tensor import Tensor, tensor
 from .detection import NEITHER, Objects, check_images, check_targets, detections, match, per_box, sample
-from .scale import FULL, Scale
+from .scale import FULL, Scale, check
 from .start import start
 from .vgg import features
 
@@ -231,7 +231,7 @@ class FasterRCNN(Module):
         scale: Scale = FULL,
     ) -> None:
         super().__init__()
-        instance("FasterRCNN", "scale", scale, Scale)
+        check("FasterRCNN", scale, dropout=dropout)
         op = "FasterRCNN"
         (self.num_classes,) = integers(op, "num_classes", num_classes, 1, 2)  # the background, and something else
         (self.in_channels,) = integers(op, "in_channels", in_channels, 1, 1)

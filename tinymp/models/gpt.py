@@ -9,7 +9,7 @@ from itertools import repeat
 import numpy as np
 
 from .. import backend, ops
-from ..arguments import integers, named, named_by_class, number, tensor, whole
+from ..arguments import integers, named, number, tensor, whole
 from ..backend import to_cpu
 from ..grad_mode import no_grad
 from ..nn import Dropout, Embedding, LayerNorm, Module, ModuleList, TransformerEncoderLayer, init
@@ -35,7 +35,13 @@ class GPT(Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        (self.n_layer,) = integers("GPT", "n_layer", n_layer, 1, 1)
+        sizes = {"vocab_size": vocab_size, "n_positions": n_positions, "n_embd": n_embd, "n_layer": n_layer}
+        sizes["n_head"] = n_head
+        vocab_size, n_positions, n_embd, self.n_layer, n_head = (
+            integers("GPT", name, n, 1, 1)[0] for name, n in sizes.items()
+        )
+        if n_embd % n_head:
+            raise ValueError(f"GPT: expected n_embd to be a multiple of n_head, got {n_embd} and {n_head}")
         self.wte, self.wpe = Embedding(vocab_size, n_embd), Embedding(n_positions, n_embd)
         self.drop = Dropout(number("GPT", "dropout", dropout, 0, 1))
         gelu = partial(ops.gelu, approximate="tanh")
@@ -58,7 +64,6 @@ class GPT(Module):
                 init.zeros_(p) if name.endswith("bias") else init.ones_(p)
         init.normal_(self.wpe.weight, 0.0, 0.01)
 
-    @named_by_class
     def forward(self, input: Tensor, caches: list[dict[str, Tensor]] | None = None) -> Tensor:
         """The logits, for input (B, L), integers in [0, vocab_size).
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .. import ops
-from ..arguments import flag, instance
+from ..arguments import flag
 from ..nn import (
     AdaptiveAvgPool2d,
     AvgPool2d,
@@ -25,7 +25,7 @@ from ..nn import (
     Sequential,
 )
 from ..tensor import Tensor
-from .scale import FULL, Scale
+from .scale import FULL, Scale, check
 from .start import start
 
 
@@ -133,7 +133,14 @@ class GoogLeNet(Module):
         scale: Scale = FULL,
     ) -> None:
         super().__init__()
-        instance("GoogLeNet", "scale", scale, Scale)
+        check(
+            "GoogLeNet",
+            scale,
+            num_classes=num_classes,
+            dropout=dropout,
+            dropout_aux=dropout_aux,
+            in_channels=in_channels,
+        )
         flag("GoogLeNet", "aux_logits", aux_logits)
         a, b = scale.channels(64), scale.channels(192)
         self.stem = Sequential(
@@ -210,7 +217,7 @@ class InceptionV2(Module):
 
     def __init__(self, num_classes: int = 1000, *, in_channels: int = 3, scale: Scale = FULL) -> None:
         super().__init__()
-        instance("InceptionV2", "scale", scale, Scale)
+        check("InceptionV2", scale, num_classes=num_classes, in_channels=in_channels)
         a, b = scale.channels(64), scale.channels(192)
         layers: list[Module] = [
             BasicConv2d(in_channels, a, 7, scale.stride(0), 3, eps=1e-5),
@@ -366,7 +373,7 @@ class InceptionV3(Module):
         scale: Scale = FULL,
     ) -> None:
         super().__init__()
-        instance("InceptionV3", "scale", scale, Scale)
+        check("InceptionV3", scale, num_classes=num_classes, dropout=dropout, in_channels=in_channels)
         flag("InceptionV3", "aux_logits", aux_logits)
         c = scale.channels
         self.Conv2d_1a_3x3 = BasicConv2d(in_channels, c(32), 3, scale.stride(0))

@@ -64,6 +64,8 @@ class NMT(Module):
         attention: str = "bahdanau",
     ) -> None:
         super().__init__()
+        for name, size in (("source_size", source_size), ("target_size", target_size)):
+            integers("NMT", name, size, 1, 1)
         (n,) = integers("NMT", "hidden_size", hidden_size, 1, 1)
         (layers,) = integers("NMT", "num_layers", num_layers, 1, 2)
         kind = choice("NMT", "attention", attention, ("bahdanau", "luong"))
@@ -109,7 +111,6 @@ class NMT(Module):
         h, c = (ops.cat(pair).transpose(0, 1) for pair in ((first_h, more_h), (first_c, more_c)))
         return self.output(self.dropout(y + context)), state._replace(h=h, c=c), weights
 
-    @named_by_class
     def forward(self, source: Tensor, lengths: Any, target: Tensor, teacher_forcing: float = 1.0) -> Tensor:
         """The logits (T, B, target_size) of the words that follow target (T, B), of which the first begins a sentence.
 

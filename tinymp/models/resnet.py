@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from .. import ops
-from ..arguments import instance
 from ..nn import AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Identity, Linear, MaxPool2d, Module, Sequential
 from ..tensor import Tensor
-from .scale import FULL, Scale
+from .scale import FULL, Scale, check
 from .start import start
 
 
@@ -41,7 +40,7 @@ class PreActResNet(Module):
 
     def __init__(self, num_classes: int = 1000, *, in_channels: int = 3, scale: Scale = FULL) -> None:
         super().__init__()
-        instance("PreActResNet", "scale", scale, Scale)
+        check("PreActResNet", scale, num_classes=num_classes, in_channels=in_channels)
         inputs = scale.channels(64)
         self.conv1 = Conv2d(in_channels, inputs, 7, scale.stride(0), padding=3, bias=False)
         self.bn1 = BatchNorm2d(inputs)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ..caller import NAMES as _NAMES
 from ..instead import missing as _missing
 from ..parameter import Parameter
 from . import init
@@ -149,6 +150,8 @@ __all__ = [
     "ZeroPad2d",
     "init",
 ]
+
+_NAMES.update(__all__)
 
 if not TYPE_CHECKING:  # type checkers report missing names themselves
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..arguments import rename
 from ..autograd import Array, Op
 from ..caller import type_name
 from ..events import Observer, observe
@@ -101,11 +102,24 @@ class Hooks:
                 args = found if isinstance(found, tuple) else (found,)
         watch = _Backward(module, tuple(self.backward.values())) if self.backward and is_grad_enabled() else None
         args = args if watch is None else watch.inputs(args)
-        output = module.forward(*args, **kwargs)
+        try:
+            output = module.forward(*args, **kwargs)
+        except Exception as error:
+            name_layer(error, module)
+            raise
         for hook, with_kwargs in tuple(self.post.values()):
             found = hook(module, args, kwargs, output) if with_kwargs else hook(module, args, output)
             output = output if found is None else found
         return output if watch is None else watch.outputs(output)
+
+
+def name_layer(error: Exception, module: Module) -> None:
+    """Have an error of a layer's forward begin with the layer's name. A class of the user's leaves it as it is, and so
+    does a container: the layer that they called has been named.
+    """
+    home = type(module).forward.__module__
+    if home.startswith("tinymp.") and not home.endswith(".containers"):
+        rename(error, type(module).__name__)
 
 
 class _Within(Observer):

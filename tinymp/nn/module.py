@@ -18,7 +18,7 @@ from ..loading import overwrite
 from ..parameter import Parameter, replace, storage_of
 from ..precision import MIXED, Policy, store, to_dtype, use
 from ..tensor import Tensor
-from .hooks import Hooks, Kept, RemovableHandle
+from .hooks import Hooks, Kept, RemovableHandle, name_layer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -70,8 +70,13 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        hooks = vars(self).get("_hooks")
-        return hooks.call(self, args, kwargs) if hooks else self.forward(*args, **kwargs)
+        if hooks := vars(self).get("_hooks"):
+            return hooks.call(self, args, kwargs)
+        try:
+            return self.forward(*args, **kwargs)
+        except Exception as error:
+            name_layer(error, self)
+            raise
 
     # ---- hooks
 
