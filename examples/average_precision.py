@@ -44,10 +44,11 @@ def average_precision(
         right.append(_right(image["boxes"][mine][order], truth["boxes"][there], iou))
     order = np.argsort(-np.concatenate(scores), kind="stable")
     hits = np.cumsum(np.concatenate(right)[order])
-    recall, precision = hits / total, hits / np.arange(1, len(hits) + 1)
+    precision = hits / np.arange(1, len(hits) + 1)
     # the best precision at a recall or above: a running maximum from the end
     best = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
-    return float(best[np.searchsorted(recall, np.linspace(0, 1, points))].mean())
+    # recall >= k / (points - 1) in integers: 0.3 is less than np.linspace's 3 / 10
+    return float(best[np.searchsorted(hits * (points - 1), np.arange(points) * total)].mean())
 
 
 def _right(boxes: np.ndarray, truth: np.ndarray, iou: float) -> np.ndarray:

@@ -1,8 +1,10 @@
 """Generated pages match the source; the code of README and guide runs; the links of all pages lead somewhere."""
 
+import json
 import pathlib
 import re
 import runpy
+import statistics
 
 import pytest
 
@@ -81,6 +83,23 @@ def test_links(page):
 
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+def test_the_table_of_formats_is_that_of_the_runs():
+    """Their means, in bold those that are further from FP32's mean than FP32's runs are from each other."""
+    rows = re.findall(r"^\| (\S[^|]*, [^|]* \| \d.*) \|$", (ROOT / "docs/formats.md").read_text("utf-8"), re.M)
+    scores = {}
+    for run in json.loads((ROOT / "docs/results/formats.json").read_text("utf-8"))["runs"]:
+        scores.setdefault(run["name"], {}).setdefault(run["setting"], []).append(run["score"])
+    assert [row.split(",")[0] for row in rows] == ["MNIST CNN", "LSTM", "DCGAN"]
+    for row in rows:
+        of, fp32 = scores[row.split(",")[0]], scores[row.split(",")[0]]["FP32"]
+        settings = ("FP32", "FP16, not scaled", "FP16, dynamic scale", "BF16", "FP8")
+        for cell, runs in zip(row.split(" | ")[1:], map(of.get, settings), strict=True):
+            mean = statistics.fmean(runs)
+            said = re.match(r"[*]*([\d.]+)", cell)[1]
+            assert said == f"{mean:.{len(said.split('.')[1])}f}"
+            assert cell.startswith("**") == (abs(mean - statistics.fmean(fp32)) > max(fp32) - min(fp32))
 
 
 def test_says_that_it_was_not_measured_until_it_was():

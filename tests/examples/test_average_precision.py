@@ -40,6 +40,14 @@ def test_a_case_worked_by_hand():
     assert average_precision(FOUND, TRUE, 1, iou=0.4) == pytest.approx((4 + 3 + 4 * 3 / 5) / 11)
 
 
+@pytest.mark.parametrize("right", range(1, 11))
+def test_a_recall_of_tenths_counts(right):
+    """Found are `right` of ten boxes and nothing else: precision is 1 at the recalls 0, 0.1, ..., right / 10."""
+    boxes = [[i, 0, i + 1, 1] for i in range(10)]
+    true, found = entry(boxes, [1] * 10), entry(boxes[:right], [1] * right, np.linspace(1, 0.5, right))
+    assert average_precision([found], [true], 1) == pytest.approx((right + 1) / 11)
+
+
 def test_as_coco_where_no_true_boxes_overlap():
     """There both give a found box to the same true one. COCO reads 101 recalls; scores are all different."""
     pycocotools = pytest.importorskip("pycocotools.coco")

@@ -70,8 +70,12 @@ def test_nms_at_the_threshold_of_equals_and_of_none():
     scores = np.array([1, np.inf, 1, -np.inf, 2])
     for dtype in ("float16", "float32"):
         assert call(ops.nms, boxes, scores.astype(dtype), 0.5).tolist() == [1, 4, 0, 3]  # no area: no overlap
-    tenths = np.array([[0, 0, 10, 1], [0, 0, 3, 1]], "float32")
-    assert call(ops.nms, tenths, np.zeros(2, "float32"), 0.3).tolist() == [0, 1]  # 3 / 10 is not above 0.3
+    # An IoU that equals the threshold is not above it: torchvision's documentation, too, says "IoU > iou_threshold".
+    # But it keeps only the first of the second pair (pytorch/vision, issue 7165): FP32's 1/5 is above float64's 0.2.
+    for pair, threshold in (([[0, 0, 10, 1], [0, 0, 3, 1]], 0.3), ([[1, 1, 2, 3], [0, 0, 2, 2]], 0.2)):
+        one, other = np.array(pair, "float32")
+        assert call(ops.nms, np.stack([one, other]), np.array([3, 2], "float32"), threshold).tolist() == [0, 1]
+        assert float(np.float32(iou(one, other))) == float(np.float32(threshold)) > threshold
     for got in (
         call(ops.nms, boxes[:0], np.zeros(0, "float32"), 0.5),
         call(ops.batched_nms, boxes[:0], np.zeros(0, "float32"), np.zeros(0, "int64"), 0.5),

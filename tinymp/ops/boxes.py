@@ -127,9 +127,10 @@ def _overlap(*sides: Array) -> Array:
 def nms(boxes: Any, scores: Any, iou_threshold: float) -> Any:
     """Non-maximum suppression: the indices (int64) of the boxes to keep, the best score first.
 
-    From the best on, a box is kept unless it overlaps one that was kept before by an IoU above iou_threshold. Of equal
-    scores the one with the smaller index comes first. boxes: (n, 4); scores: (n,), floating. It waits for a GPU: how
-    many are kept must be known.
+    From the best on, a box is kept unless it overlaps one that was kept before by an IoU above iou_threshold, both in
+    FP32: an IoU of 3/10 is not above 0.3. (On a CPU torchvision compares an FP32 IoU with a float64 threshold: it drops
+    that box.) Of equal scores the one with the smaller index comes first. boxes: (n, 4); scores: (n,), floating. It
+    waits for a GPU: how many are kept must be known.
     ValueError for a score that is nan and for a box that is not finite or has x2 < x1 or y2 < y1.
     """
     return _suppressed("nms", boxes, scores, None, iou_threshold)
