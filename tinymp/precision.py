@@ -318,6 +318,10 @@ def gemm(
     a: (..., m, k), b: (..., k, n), bias: broadcasts to (..., m, n) and is added before the rounding. If operands come
     widened already, `like` (by default a) is one that is stored. With `wide` the FP32 accumulators come back unrounded,
     for an op that goes on summing them (col2im) and stores later; `acc`: such accumulators, to which a @ b is added.
+
+    The library orders the sums, and may add all k products one after the other: |error| <= k 2^-24 sum |a b|, and no
+    less is promised. OpenBLAS was seen to be 8e-4 off on 250,000 equal products in a result of 2 x 2 (2e-5 on random
+    positive ones), and 6e-5 on two million in one of 64 x 32: weight gradients over as many rows.
     """
     device, like = backend.of(a), a if like is None else like
     policy, split = _policy.get(), 1
@@ -358,8 +362,9 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None =
     accumulate in FP16 only where `only` names it.
 
     Sums are made in blocks, whose sums are then summed, in an order that depends on shape and layout alone. No number
-    passes through more than 512 additions: |error| <= 2^-15 sum |x| for up to 6e7 terms, in practice below 1e-6, and
-    where nothing cancels, a sum stored in FP16 is within 1 ulp. (The FP16 accumulator of a study adds one by one.)
+    passes through more than 512 additions: |error| <= 2^-15 sum |x| for up to 6e7 terms, in practice below 1e-6 of it.
+    Where nothing cancels, a sum stored in FP16 is within 1 ulp; where terms cancel, as those of a batch norm's dw do,
+    the error may be all of the result. (The FP16 accumulator of a study adds one by one.)
     """
     device = backend.of(x)
     stored = x if like is None else like

@@ -10,7 +10,7 @@ from layouts import laid_out, layouts
 from oracle import rng
 from tinymp import ops
 from tinymp.backend import cpu
-from tinymp.precision import reduce, scatter_add
+from tinymp.precision import gemm, reduce, scatter_add
 
 pytestmark = pytest.mark.cpu
 F16, F32, F64 = np.float16, np.float32, np.float64
@@ -137,6 +137,15 @@ def test_a_bias_gradient_over_half_a_million_rows(dtype):
     assert ulps(b.grad, exact) <= 1 if dtype == F16 else (np.abs(b.grad / exact - 1) <= 1e-6).all()
 
 
+@pytest.mark.parametrize("values", [np.full, lambda n, tenth: rng(1).random(n) * tenth])
+@pytest.mark.parametrize(("m", "n", "k"), [(2, 2, 250_000), (4, 3, 80_000), (1, 1, 1_000_000), (64, 32, 200_000)])
+def test_the_error_of_a_long_product(m, n, k, values):
+    """Of weight gradients: BLAS may add one product after the other, so no more is promised than for that."""
+    a, b = values((k, m), 0.1).astype(F32), values((k, n), 0.1).astype(F32)
+    expected = a.T.astype(F64) @ b.astype(F64)  # all terms are positive: their magnitude is the sum
+    assert (np.abs(gemm(a.T, b) - expected) <= k * U * expected).all()
+
+
 def test_a_row_that_is_looked_up_a_million_times():
     index = np.zeros(1_000_000, np.int64)
     index[::1000] = 2
@@ -172,3 +181,6 @@ def test_batch_norm_statistics_over_half_a_million_values(dtype):
     y.backward(dy)
     expected = 500_000 * F64(dtype(0.1))
     assert ulps(b.grad, expected) <= 1 if dtype == F16 else (np.abs(b.grad / expected - 1) <= 1e-6).all()
+    wide = x.astype(F64)
+    terms = np.abs(0.1 * (wide - wide.mean(0))).sum(0) / wide.std(0)  # those of dw cancel: it is 0 but for their error
+    assert (np.abs(w.grad) <= BOUND * terms).all()
