@@ -4,7 +4,11 @@ Without arguments, everything runs, in two processes (pytest-xdist; -n says othe
 """
 
 import os
+import re
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +43,30 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((i for i, name in enumerate(LONGEST) if item.nodeid.startswith(name)), 99))
+
+
+class _Notebook(pytest.Item):
+    def runtest(self) -> None:
+        pytest.skip("nbmake is not installed (the extra dev)")
+
+
+class _NotebookFile(pytest.File):
+    def collect(self) -> Iterator[pytest.Item]:
+        yield _Notebook.from_parent(self, name="notebook")
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.File | None:
+    without = file_path.suffix == ".ipynb" and not parent.config.pluginmanager.has_plugin("nbmake")
+    return _NotebookFile.from_parent(parent, path=file_path) if without else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many tests, or whole files of them, were skipped for want of which extra."""
+    reasons = (str(report.longrepr) for report in terminalreporter.stats.get("skipped", ()))
+    counts = Counter(found[1] for reason in reasons if (found := re.search(r"\(the extra (\w+)\)", reason)))
+    if counts:
+        told = ", ".join(f"{extra} ({count})" for extra, count in sorted(counts.items()))
+        terminalreporter.write_line(f"skipped for want of an extra: {told}")
 
 
 def pytest_configure(config: pytest.Config) -> None:

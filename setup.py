@@ -19,7 +19,7 @@ class BuildPy(build_py):
         share = Path(self.build_lib, "tinymp", "share")
         shutil.rmtree(share, ignore_errors=True)  # what an earlier build has left
         for path in Path("examples").rglob("*"):
-            if path.suffix in (".py", ".mplstyle"):  # the executed notebooks are pages to read
+            if path.suffix in (".py", ".mplstyle", ".npz"):  # the executed notebooks are pages to read
                 (share / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, share / path)
         if Path("course").is_dir():

@@ -13,7 +13,7 @@
 # - find the line of tinymp that rounds.
 #
 # MPT is the paper [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), NVG is NVIDIA's guide *Training
-# with Mixed Precision*. On Colab, first run `!pip install "tiny-mixed-precision[course]"`.
+# with Mixed Precision*. On Colab, first upload the wheel and run `!INSTALL`.
 
 # %%
 import tinymp as mp  # before NumPy: it chooses how products are computed

@@ -12,7 +12,7 @@
 # - train a network with it;
 # - find each of your lines again in tinymp.
 #
-# tinymp's autograd is `tinymp/autograd.py`. On Colab, first run `!pip install "tiny-mixed-precision[course]"`.
+# tinymp's autograd is `tinymp/autograd.py`. On Colab, first upload the wheel and run `!INSTALL`.
 
 # %%
 import tinymp as mp  # before NumPy: it chooses how products are computed

@@ -12,7 +12,7 @@
 # - count what a master costs.
 #
 # MPT is the paper [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740); figures without a source are measured
-# here. On Colab, first run `!pip install "tiny-mixed-precision[course]"`.
+# here. On Colab, first upload the wheel and run `!INSTALL`.
 
 # %%
 import tinymp as mp  # before NumPy: it chooses how products are computed

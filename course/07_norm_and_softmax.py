@@ -11,8 +11,8 @@
 # - find the op of a network that loses most, and mend that one alone.
 #
 # MPT is the paper [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), NVG is NVIDIA's guide *Training
-# with Mixed Precision*; figures without a source are measured here. On Colab, first run
-# `!pip install "tiny-mixed-precision[course]"`.
+# with Mixed Precision*; figures without a source are measured here. On Colab, first
+# upload the wheel and run `!INSTALL`.
 
 # %%
 import tinymp as mp  # before NumPy: it chooses how products are computed

@@ -12,7 +12,7 @@
 # - write an LSTM cell, a training step with a scale and clipping, a perplexity, and a sampler.
 #
 # MPT is the paper [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), NVG is NVIDIA's guide *Training
-# with Mixed Precision*. On Colab, first run `!pip install "tiny-mixed-precision[course]"`.
+# with Mixed Precision*. On Colab, first upload the wheel and run `!INSTALL`.
 
 # %%
 import tinymp as mp  # before NumPy: it chooses how products are computed

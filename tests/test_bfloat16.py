@@ -136,7 +136,7 @@ def test_without_ml_dtypes():
         "    except (AttributeError, ImportError) as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.count('BF16 needs ml_dtypes: pip install "tiny-mixed-precision[bf16]"') == 3
+    assert done.stdout.count('BF16 needs ml_dtypes: pip install -e ".[bf16]"') == 3
 
 
 def test_losses_are_fp32():

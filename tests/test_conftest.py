@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.cpu
 
 ROOT = pathlib.Path(__file__).parents[1]
-LIBRARIES = ("hypothesis", "jinja2", "matplotlib", "mlxtend", "numkong", "PIL", "threadpoolctl")
+LIBRARIES = ("hypothesis", "jinja2", "matplotlib", "numkong", "PIL", "threadpoolctl")
 
 
 def bare(*arguments, missing=LIBRARIES):
@@ -26,9 +27,15 @@ def bare(*arguments, missing=LIBRARIES):
 def test_without_plugins_and_libraries():
     done = bare("tests/backend/test_blocks.py", "tests/audit/test_products.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "hypothesis is not installed" in done.stdout  # the whole file imports it
-    assert "matplotlib is not installed" in done.stdout  # what one test calls imports it
+    assert "hypothesis is not installed (the extra test)" in done.stdout  # the whole file imports it
+    assert "matplotlib is not installed (the extra test)" in done.stdout  # what one test calls imports it
+    assert re.search(r"^skipped for want of an extra: test \([2-9]\d*\)$", done.stdout, re.M)
     assert " passed" in done.stdout
+
+
+def test_a_notebook_is_skipped_without_nbmake():
+    done = bare("examples/notebooks", missing=("nbmake",))
+    assert re.search(r"^skipped for want of an extra: dev \(6\)$", done.stdout, re.M), done.stdout
 
 
 def test_other_modules_are_not_skipped():

@@ -1,4 +1,4 @@
-"""What hints tell to install: extras that exist, of this distribution and not of PyPI's `tinymp`."""
+"""Hints name extras that exist, of a checkout or a wheel: no index has this distribution."""
 
 import ast
 import importlib
@@ -13,6 +13,7 @@ from tinymp import extras
 
 pytestmark = pytest.mark.cpu
 ROOT = Path(tinymp.__file__).parent.parent
+WHEEL = f"tiny_mixed_precision-{tinymp.__version__}-py3-none-any.whl"
 PROJECT = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(
     (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 )["project"]
@@ -20,12 +21,12 @@ SOURCES = [
     path
     for folder in ("tinymp", "examples", "benchmarks", "course", "docs")
     for path in sorted((ROOT / folder).rglob("*"))
-    if path.suffix in (".py", ".ipynb")
-]
+    if path.suffix in (".py", ".ipynb", ".md")
+] + sorted(set(ROOT.glob("*.md")) - {ROOT / "CHANGELOG.md"})
 
 
 def named(text):
-    """(distribution, extra) of every requirement with extras in a text; "." is the checkout."""
+    """(distribution, extra) of every requirement with extras in a text; "." is the checkout, WHEEL a file."""
     for name, found in re.findall(r"([\w.-]+)\[([\w ,-]+)\]", text):
         yield from ((name, extra.strip()) for extra in found.split(","))
 
@@ -35,9 +36,9 @@ def wrong(source, python=True):
     found = []
     for line in re.findall(r"pip install[^\n]*", source):
         for name, extra in named(line):
-            if name == "tinymp":
-                found.append(f"{line}: tinymp is another package")
-            elif name in (".", PROJECT["name"]) and extra not in PROJECT["optional-dependencies"]:
+            if name in ("tinymp", PROJECT["name"]):
+                found.append(f"{line}: no index has this project")
+            elif name in (".", WHEEL) and extra not in PROJECT["optional-dependencies"]:
                 found.append(f"{line}: no extra {extra}")
     for call in ast.walk(ast.parse(source)) if python else ():
         if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] == "hint":
@@ -62,15 +63,20 @@ def test_a_wrong_hint_would_be_found():
         "extras.hint('fats')",
         "# pip install -e '.[fats]'",
         "# pip install 'tinymp[fast]'",
-        '# pip install "tiny-mixed-precision[fast,fats]"',
+        '# pip install "tiny-mixed-precision[fast]"',
+        f'# pip install "{WHEEL}[fast,fats]"',
     ):
         assert wrong(line), line
-    assert not wrong("hint('fast')  # pip install \"tiny-mixed-precision[fast, bf16]\" jax[cuda13]; x[fats]")
+    assert not wrong("hint('fast')  # pip install -e \".[fast, bf16]\" jax[cuda13]; x[fats]")
 
 
-def test_the_name_is_that_of_the_project():
-    assert PROJECT["name"] == extras.DISTRIBUTION
-    assert extras.hint("fast") == 'pip install "tiny-mixed-precision[fast]"'
+def test_a_hint_fits_a_checkout_or_a_wheel(monkeypatch):
+    assert extras.hint("fast") == 'pip install -e ".[fast]"'
+    monkeypatch.setattr(extras, "in_checkout", lambda: False)
+    assert extras.hint("fast") == f'pip install "{WHEEL}[fast]"'
+
+
+def test_the_extras_name_extras():
     for requirements in PROJECT["optional-dependencies"].values():
         for name, extra in named(" ".join(requirements)):
             assert name != "tinymp" and (name != PROJECT["name"] or extra in PROJECT["optional-dependencies"])

@@ -49,7 +49,7 @@ class Kernel(NamedTuple):
 def compiled(code: str, storage: str, architecture: str) -> nvrtc.Compiled:
     """nvrtc.compiled; skips where its wheel is not installed."""
     if nvrtc.library(cuda := nvrtc.package(architecture)) is None:
-        pytest.skip(f"NVRTC is not installed: pip install nvidia-cuda-nvrtc{'-cu12' if cuda == 12 else ''}")
+        pytest.skip(f"NVRTC of CUDA {cuda} is not installed (the extra dev)")
     return nvrtc.compiled(code, storage, architecture)
 
 

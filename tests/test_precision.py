@@ -72,7 +72,7 @@ def casts(request, monkeypatch):
     if request.param == "numpy":
         monkeypatch.setattr(cpu, "numkong", None)
     elif cpu.numkong is None:
-        pytest.skip("numkong is not installed")
+        pytest.skip("numkong is not installed (the extra test)")
 
 
 # -------------------------------------------------------------------------------------------------------------- widen
@@ -220,7 +220,7 @@ class TestUnalignedArrays:
         np.testing.assert_array_equal(model.weight.data, x.astype(F32))
 
 
-@pytest.mark.skipif(cpu.numkong is None, reason="numkong is not installed")
+@pytest.mark.skipif(cpu.numkong is None, reason="numkong is not installed (the extra test)")
 @pytest.mark.parametrize(("x", "dtype"), [(fp32_values(), "float16"), (HALVES, "float32"), (HALVES, "float64")])
 def test_numkong_and_numpy_give_the_same_bits(x, dtype, monkeypatch):
     fast = cpu.cast(x, np.dtype(dtype))

@@ -95,7 +95,9 @@ def test_a_wheel_has_all_that_runs(sdist, site):
     assert {name.partition("/")[0] for name in there if ".dist-info/" not in name} == {"tinymp"}
     copy = sdist.parent / "copy"
     package = {f"tinymp/{name}" for name in below(copy / "tinymp", "*.py", "*.cu", "*.cuh", "*.jinja", "py.typed")}
-    share = {f"examples/{name}" for name in below(copy / "examples", "*.py", "*.mplstyle")}  # no executed notebook
+    share = {
+        f"examples/{name}" for name in below(copy / "examples", "*.py", "*.mplstyle", "*.npz")
+    }  # no executed notebook
     share |= {f"course/{name}" for name in below(copy / "course", "*")}
     assert package <= there and below(site / "tinymp" / "share", "*") == share
 
@@ -115,7 +117,6 @@ def elsewhere(tmp_path):
 
 
 def test_an_example_of_a_wheel_can_be_ablated(site, elsewhere):
-    pytest.importorskip("mlxtend")
     few = "--steps", "2", "--seeds", "1", "--only", "master", "--batch", "16"
     done = tinymp(site, elsewhere, "ablate", "mnist", *few)
     assert done.returncode == 0, done.stderr
@@ -123,7 +124,6 @@ def test_an_example_of_a_wheel_can_be_ablated(site, elsewhere):
 
 
 def test_an_example_of_a_wheel_runs(site, elsewhere):
-    pytest.importorskip("mlxtend")
     done = tinymp(site, elsewhere, "example", "mnist", "--steps", "1", "--batch", "16")
     assert done.returncode == 0, done.stderr
     assert json.loads((elsewhere / "runs" / "mnist" / "report.json").read_text())["runs"].keys() == {"fp32", "mixed"}
@@ -131,7 +131,6 @@ def test_an_example_of_a_wheel_runs(site, elsewhere):
 
 
 def test_an_audit_of_a_wheels_example_names_its_lines(site, tmp_path):
-    pytest.importorskip("mlxtend")
     done = tinymp(site, tmp_path, "audit", "-m", "examples.mnist", "--steps", "1", "--batch", "16")
     assert done.returncode == 0, done.stderr
     ledger = json.loads((tmp_path / "runs" / "audit" / "examples.mnist" / "audit.json").read_text())["ledger"]

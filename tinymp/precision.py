@@ -70,7 +70,7 @@ class Policy:
     name        what `str` and the reports call it
     storage     dtype of weights, activations and gradients (MPT section 3). bfloat16 is FP32's first 16 bits: its
                 range, so that no loss needs a scale, and 8 significant bits instead of FP16's 11 (Kalamkar et al. 2019,
-                arXiv 1905.12322); on the CPU, pip install "tiny-mixed-precision[bf16]"
+                arXiv 1905.12322); on the CPU, pip install -e ".[bf16]"
     accumulate  dtype of the accumulator of a dot product (MPT section 3.3)
     chunk       with an FP16 accumulator: how many products are summed before each rounding (NVG section 2.2: a
                 Tensor Core step is a 4 x 4 x 4 product)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from .extras import DISTRIBUTION, hint
+from .extras import hint, in_checkout
 
 # The examples that are programs, and what each needs of the extras of pyproject.toml.
 EXAMPLES = {
@@ -26,15 +26,11 @@ EXAMPLES = {
 _PACKAGE = Path(__file__).parent
 
 
-def _checkout() -> bool:
-    return (_PACKAGE.parent / "pyproject.toml").is_file()  # in site-packages there is none
-
-
 def home(name: str) -> Path:
     """The folder in which this tinymp's `examples` or `course` lies. ModuleNotFoundError where none does."""
-    found = _PACKAGE.parent if _checkout() else _PACKAGE / "share"
+    found = _PACKAGE.parent if in_checkout() else _PACKAGE / "share"
     if not (found / name).is_dir():
-        again = f"pip install --force-reinstall --no-deps {DISTRIBUTION}"
+        again = f"{hint('examples')} --force-reinstall"
         raise ModuleNotFoundError(f"{name}: expected a folder {found / name}, which is missing: {again}", name=name)
     return found
 
@@ -67,7 +63,7 @@ def example(name: str) -> ModuleType:
 
 def command(name: str) -> str:
     """What to type to run an example."""
-    return f"python -m examples.{name}" if _checkout() else f"tinymp example {name}"
+    return f"python -m examples.{name}" if in_checkout() else f"tinymp example {name}"
 
 
 def overview() -> str:

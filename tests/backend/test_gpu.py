@@ -56,7 +56,7 @@ def no_gpu(request, monkeypatch):
 @pytest.mark.parametrize(
     ("cupy", "says"),
     [
-        (None, r'CuPy is not installed: pip install "tiny-mixed-precision\[cuda13\]" \(or cuda12, which still has'),
+        (None, r'CuPy is not installed: pip install -e "\.\[cuda13\]" \(or cuda12, which still has'),
         (fake_cupy(0), "no NVIDIA GPU was found: `nvidia-smi` should list one"),
         (
             fake_cupy(error="cudaErrorInsufficientDriver: CUDA driver version is insufficient"),

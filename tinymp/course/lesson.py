@@ -2,7 +2,7 @@
 
 Cells begin with a line that Jupytext, VS Code and Spyder know, too:
 
-    # %% [markdown]    text, behind "# "
+    # %% [markdown]    text, behind "# "; INSTALL becomes the command that installs a wheel
     # %%               code that the student is given
     # %% exercise      code to fill in. The student sees neither the lines from "# SOLUTION" to "# END" nor, in
                        `answer = 3  # SOLUTION`, the right side
@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..extras import from_wheel
 from ..shipped import home
 
 MARK = re.compile(r"# %%(?: \[(markdown)\]| (exercise|check))?\s*")
@@ -98,7 +99,7 @@ def parse(path: Path) -> Lesson:
         kind = (mark and (mark[1] or mark[2])) or "code"
         body = lines[start + 1 : end]
         if kind == "markdown":
-            body = [line[2:] for line in body]
+            body = [line[2:].replace("INSTALL", from_wheel("course")) for line in body]
         cells.append(Cell(kind, "\n".join(body).strip("\n"), start + 2))
     return Lesson(int(path.stem.split("_")[0]), path, tuple(cells))
 
