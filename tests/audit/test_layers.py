@@ -86,7 +86,7 @@ def test_without_parameters_or_gradients():
 def test_refused():
     with pytest.raises(TypeError, match="summary: expected a Module, got function"):
         mp.summary(ops.relu, (1, 2))
-    with pytest.raises(ValueError, match="summary: expected input.shape"):
+    with pytest.raises(ValueError, match="summary: expected input"):
         mp.summary(nn.Linear(3, 2), (5, 4))
     with pytest.raises(TypeError, match="expected shapes, arrays or Tensors"):
         mp.summary(nn.Linear(3, 2), "x")
