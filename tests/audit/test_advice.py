@@ -1,5 +1,7 @@
 """Advice: each rule speaks where it should, with the number that was planted, and is silent otherwise."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -38,8 +40,8 @@ def exponents(best, scale, zero=0.0):
     })  # fmt: skip
 
 
-def updates(*lost, n=100, fp32=False, zero=0.0):
-    shared = {"updates": n, "fp32": fp32, "unchanged_by_zero": zero}
+def updates(*lost, n=100, fp32=False, zero=0.0, **more):
+    shared = {"updates": n, "fp32": fp32, "unchanged_by_zero": zero, **more}
     return stand_in(
         "LostUpdates", [{"name": f"net.{i}.weight", "lost": share} | shared for i, share in enumerate(lost)]
     )
@@ -55,6 +57,8 @@ def sizes(measured, optimizers=()):
 
 MASTERS = {"weights": {"float16": 200}, "masters": {"float32": 400}}
 NO_MASTERS = {"weights": {"float16": 200}, "masters": {}}
+BF16_ALONE = {"weights": {"bfloat16": 200}, "masters": {}}
+BF16_ROW = {"read": "bfloat16, float32", "written": "bfloat16"}
 GOOD = row(counts=(100, 1, 50, 0, 2.0))
 
 
@@ -143,6 +147,36 @@ def test_nothing_to_say():
             "NVG 2.3.1",
         ),
         (
+            [ledger(row("matmul", counts=(9, 0, 0, 3, 1e39), written="bfloat16"))],
+            "Keep matmul of net.a within BF16",
+            "3 of 9 results became infinite; the largest was 1e+39, and BF16 ends at 3.39e+38",
+            "NVG 2.1",
+        ),
+        (
+            [ledger(row("matmul", counts=(9, 0, 0, 3, 500.0), written="bfloat16"))],  # operands in "e4m3"
+            "Keep matmul of net.a within BF16",
+            "the largest was 500, and a format of its operands ends below",
+            "NVG 2.1",
+        ),
+        (
+            [updates(0.3, storage="bfloat16"), sizes(BF16_ALONE)],
+            "Keep FP32 master weights: a policy with master=True, such as tinymp.BF16",
+            "30.0% of the updates of net.0.weight leave the BF16 weight as it is",
+            "MPT 3.1",
+        ),
+        (
+            [updates(0.0, storage="bfloat16"), sizes({"weights": {"bfloat16": 200}, "masters": {"float32": 400}})],
+            "Try a policy with master=False: the BF16 weights follow",
+            "no parameter loses more than 0.00% of its updates in BF16",
+            "MPT 3.1",
+        ),
+        (
+            [sizes(BF16_ALONE, [{"optimizer": "SGD", "lr": 0.1, "weight_decay": 1e-2}])],
+            "Keep FP32 masters, or the weight decay of SGD does nothing",
+            "less than half the distance between two BF16 numbers, 2^-9 to 2^-8 of it",
+            "MPT 3.1",
+        ),
+        (
             [sizes(NO_MASTERS, [{"optimizer": "SGD", "lr": 0.1, "weight_decay": 1e-4}])],
             "Keep FP32 masters, or the weight decay of SGD does nothing",
             "lr * weight_decay = 1e-05 of a weight",
@@ -182,6 +216,7 @@ def test_each_rule(instruments, text, why, source):
 @pytest.mark.parametrize(
     "instruments",
     [
+        [ledger(row("linear", "backward", "DOT", counts=(1000, 250, 0, 0, 1.0), **BF16_ROW)), exponents(8.0, 1.0, 0.2)],
         [ledger(row(counts=(1000, 9, 900, 0, 60000.0)))],  # less than 1 % flushed
         [ledger(row(phase="backward", counts=(1000, 0, 900, 30, 70000.0)))],  # was the step skipped? it is not known
         [ledger(row(phase="backward", counts=(1000, 250, 0, 0, 1.0))), exponents(8.0, 8.0, 0.2)],  # no larger S fits
@@ -331,6 +366,38 @@ def train(policy, scaler, steps=2, rule=optim.SGD, factor=1.0, weights=1.0, hidd
             scaler.update()
             optimizer.zero_grad()
     return a
+
+
+class Norm(nn.Module):
+    """A user's own."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(ops.ones(n)), nn.Parameter(ops.zeros(n))
+
+    def forward(self, x):
+        return ops.layer_norm(x, x.shape[-1:], self.weight, self.bias)
+
+
+@pytest.mark.parametrize("policy", [p for p in (mp.MIXED, mp.POLICIES.get("BF16")) if p], ids=str)
+def test_a_normalisation_layer_of_the_users_own_is_kept_by_its_path(policy):
+    """The advice, followed, is gone: `norm` of these policies is FP32 already."""
+
+    def advised(keep):
+        mp.manual_seed(0)
+        mine = SimpleNamespace(model=nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Sequential(Norm(8), Norm(8))))
+        mine.model = policy.cast(mine.model, keep=keep)
+        optimizer, x = optim.SGD(mine.model.parameters()), policy.cast(mp.ones(3, 4))
+        with mp.audit() as a, mp.use(policy):
+            optim.NoLossScaler().scale(mine.model(x).float().sum()).backward()
+            optimizer.step()
+        return [one for one in advise(a) if one.rule == "fp16_norms"]
+
+    (one,) = advised({})
+    prefix = "Keep the parameters of normalisation layers in FP32: policy.cast(model, keep="
+    assert one.text == f"{prefix}{{'2.0': tinymp.FP32, '2.1': tinymp.FP32}})"
+    assert one.why == f"4 of 6 of them are {'FP16' if policy is mp.MIXED else 'BF16'}"
+    assert advised(eval(one.text.removeprefix(prefix)[:-1], {"tinymp": mp})) == []
 
 
 def texts(audit):

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..backend.layout import ceil_div
-from ..dtypes import float16
+from ..dtypes import HALF, float16, float32
 from ..precision import DOT, MOVEMENT, REDUCTION
 from .ledger import Row
+from .numbers import dtypes
 
 FLUSHED = 0.01  # share of results that become 0 from which on it is worth a look
 SKIPPED = 0.05  # share of iterations: NVG section 2.3.2 has steps skipped "infrequently"
@@ -28,6 +29,8 @@ LEAST_NUMBERS = 1000  # numbers (rounded, updated) below which shares of them me
 LEAST_UPDATES = 20  # updates of a parameter, the same
 LEAST_WORK = 1e7  # operations of a product below which a GPU takes longer to start it than to run it at 10 TFLOP/s
 SPOILS = 65  # importance from which on the training itself suffers
+LARGEST = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4e38}
+SPACING = {"float16": -11, "bfloat16": -8}  # at least 2^this of a number are between it and the next
 
 
 class Advice(NamedTuple):
@@ -62,16 +65,16 @@ class Found(NamedTuple):
 
     @property
     def halves(self) -> list[dict[str, Any]]:
-        """The updates of FP16 weights that are enough to judge."""
+        """The updates of FP16 and BF16 weights that are enough to judge."""
         enough = [u for u in self.updates if u.get("elements", LEAST_NUMBERS) >= LEAST_NUMBERS]
         return [u | {"master": u.get("master", self.has_masters)} for u in enough if not u.get("fp32")]
 
     @property
     def has_masters(self) -> bool | None:
-        """Whether FP16 weights have masters; None where no FP16 weight is known."""
-        if float16.name in self.dtypes("weights"):
+        """Whether FP16 and BF16 weights have masters; None where no such weight is known."""
+        if HALF & self.dtypes("weights").keys():
             return bool(self.dtypes("masters"))
-        written = [row.written for row in self.ledger if row.phase == "update" and float16.name in row.written]
+        written = [row.written for row in self.ledger if row.phase == "update" and half_in(row.written)]
         return any("master" in w for w in written) if written else None
 
     @property
@@ -99,7 +102,7 @@ class Found(NamedTuple):
 
 
 def asked(products: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The products of the run that is asked about: without those of an FP32 baseline beside FP16, and of an evaluation
+    """The products of the run that is asked about: without those of an FP32 baseline beside it, and of an evaluation
     beside a training, whose batches no backward pass has seen.
     """
 
@@ -109,12 +112,12 @@ def asked(products: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def batch(p: dict[str, Any]) -> Any:
         return next((p["lengths"][name] for name, of in p.get("axes", {}).items() if of == "rows"), None)
 
-    halves = [p for p in products if p.get("dtype") == float16.name]
+    halves = [p for p in products if p.get("dtype") in HALF]
     policies, places = {p.get("policy") for p in halves}, set(map(place, halves))
-    if halves:  # FP32 products of the same training, that have no twin in FP16, are its own
+    if halves:  # FP32 products of the same training, that have no twin in half precision, are its own
 
         def own(p: dict[str, Any]) -> bool:
-            return p.get("dtype") == float16.name or (p.get("policy") in policies and place(p) not in places)
+            return p.get("dtype") in HALF or (p.get("policy") in policies and place(p) not in places)
 
         products = list(filter(own, products))
     seen = {(place(p), batch(p)) for p in products if p.get("phase") == "backward"}
@@ -164,10 +167,14 @@ def overflows(found: Found) -> Iterator[Advice]:
     """Only outside of backward: there, the loss scaler skips the step."""
     for row in found.ledger:
         if row.phase != "backward" and row.infinite:
+            name = half_in(row.written) or float32.name
+            end = f"{LARGEST[name]:,.0f}" if name == float16.name else f"{LARGEST[name]:.2e}"
+            known = row.largest > LARGEST[name]
             yield Advice(
-                f"Keep {_of(row)} within FP16: scale its inputs down, or compute it in FP32",
+                f"Keep {_of(row)} within {dtypes(name)}: scale its inputs down, or compute it in "
+                f"{'FP64' if name == float32.name else 'FP32'}",
                 f"{row.infinite:,} of {row.rounded:,} results became infinite; the largest was {row.largest:.4g}, "
-                "and FP16 ends at 65,504",
+                f"and {f'{dtypes(name)} ends at {end}' if known else 'a format of its operands ends below'}",
                 _where(row),
                 "NVG 2.1",
                 95,
@@ -191,10 +198,10 @@ def overflows_not_skipped(found: Found) -> Iterator[Advice]:
 def underflows(found: Found) -> Iterator[Advice]:
     for row in found.trained:
         if row.phase == "forward" and row.rounded >= LEAST_NUMBERS and row.zero > FLUSHED * row.rounded:
-            share = row.zero / row.rounded
+            share, to = row.zero / row.rounded, ", below 2^-25 = 3e-8" * (half_in(row.written) == float16.name)
             yield Advice(
                 f"See whether {_of(row)} needs its small values: scale them up, or compute it in FP32",
-                f"{share:.1%} of {row.rounded:,} results were not 0 and became 0, below 2^-25 = 3e-8",
+                f"{share:.1%} of {row.rounded:,} results were not 0 and became 0{to}",
                 _where(row),
                 "NVG 2.1",
                 30 + 20 * share,
@@ -208,7 +215,7 @@ def loss_scale_too_small(found: Found) -> Iterator[Advice]:
     best, scale = found.histograms.get("best_scale"), found.current_scale
     if best is not None and scale is not None and best < 2 * scale:
         return  # no larger scale fits
-    rows = [row for row in found.ledger if row.phase == "backward" and row.rounded and float16.name in row.written]
+    rows = [r for r in found.ledger if r.phase == "backward" and r.rounded and half_in(r.written) == float16.name]
     if found.ledger and not rows:
         return  # nothing is stored in FP16: no scale is needed
     zero, rounded = sum(row.zero for row in rows), sum(row.rounded for row in rows)
@@ -278,9 +285,11 @@ def masters_missing(found: Found) -> Iterator[Advice]:
     lost = [u for u in updates if u["lost"] > FLUSHED]
     if lost:
         worst = max(lost, key=lambda u: u["lost"])
+        storage = dtypes(worst.get("storage", float16.name))
+        policy = "MIXED" if storage == "FP16" else storage
         yield Advice(
-            "Keep FP32 master weights: a policy with master=True, such as tinymp.MIXED",
-            f"{worst['lost']:.1%} of the updates of {worst['name']} leave the FP16 weight as it is; so do more "
+            f"Keep FP32 master weights: a policy with master=True, such as tinymp.{policy}",
+            f"{worst['lost']:.1%} of the updates of {worst['name']} leave the {storage} weight as it is; so do more "
             f"than {FLUSHED:.0%} in {len(lost)} of {len(updates)} parameters",
             worst["name"],
             "MPT 3.1",
@@ -295,9 +304,11 @@ def masters_needless(found: Found) -> Iterator[Advice]:
         size = sum(found.dtypes("masters").values())
         saved = f"; masters take {size / 2**20:.1f} MiB" if size else ""
         if worst < NEEDLESS and all(u["unchanged_by_zero"] < 1 for u in updates):  # each has moved
+            storage = dtypes(updates[0].get("storage", float16.name))
+            policy = "tinymp.NO_MASTER" if storage == "FP16" else "a policy with master=False"
             yield Advice(
-                "Try tinymp.NO_MASTER: the FP16 weights follow their updates without masters",
-                f"no parameter loses more than {worst:.2%} of its updates in FP16{saved}. Updates become smaller "
+                f"Try {policy}: the {storage} weights follow their updates without masters",
+                f"no parameter loses more than {worst:.2%} of its updates in {storage}{saved}. Updates become smaller "
                 "as the training goes on: look again at its end",
                 "",
                 "MPT 3.1",
@@ -317,19 +328,28 @@ def fp16_state(found: Found) -> Iterator[Advice]:
 
 
 def fp16_norms(found: Found) -> Iterator[Advice]:
+    """`norm` of a policy rules the layers of nn; a layer of the user's own is kept by its path in the model."""
     norms = {row.module for row in found.ledger if row.op.endswith("_norm") and row.module}
     rows = [row for row in found.ledger if row.phase == "update" and row.module.rpartition(".")[0] in norms]
-    if half := [row for row in rows if float16.name in row.written]:
-        yield Advice(
-            "Keep the parameters of normalisation layers in FP32: Policy(norm=float32)",
-            f"{len(half)} of {len(rows)} of them are FP16",
-            f"{half[0].module}, {half[0].caller}",
-            "NVG 2.3.1",
-            55,
-        )
+    of_users = {u["name"]: u["path"].rpartition(".")[0] for u in found.updates if not u.get("normalisation", True)}
+    half = [row for row in rows if half_in(row.written)]
+    for some, own in (([row for row in half if (row.module in of_users) is own], own) for own in (False, True)):
+        if some:
+            paths = dict.fromkeys(of_users[row.module] for row in some if own)
+            keep = ", ".join(f"{path!r}: tinymp.FP32" for path in paths)
+            yield Advice(
+                "Keep the parameters of normalisation layers in FP32: "
+                + (f"policy.cast(model, keep={{{keep}}})" if own else "Policy(norm=float32)"),
+                f"{len(some)} of {len(rows)} of them are {dtypes(half_in(some[0].written))}",
+                f"{some[0].module}, {some[0].caller}",
+                "NVG 2.3.1",
+                55,
+            )
 
 
 def vanishing_constants(found: Found) -> Iterator[Advice]:
+    half = next(iter(sorted(HALF & found.dtypes("weights").keys())), float16.name)
+    power = SPACING[half]
     for options in found.bytes.get("optimizers", ()):
         eps, decay = options.get("eps"), options.get("lr", 0) * options.get("weight_decay", 0)
         if eps and eps < 2.0**-25 and float16.name in found.dtypes("optimizer"):
@@ -341,11 +361,11 @@ def vanishing_constants(found: Found) -> Iterator[Advice]:
                 "MPT 3.1",
                 58,
             )
-        if 0 < decay < 2.0**-12 and found.has_masters is False:
+        if 0 < decay < 2.0 ** (power - 1) and found.has_masters is False:
             yield Advice(
                 f"Keep FP32 masters, or the weight decay of {options['optimizer']} does nothing",
                 f"a step takes lr * weight_decay = {decay:.2g} of a weight, less than half the distance between "
-                "two FP16 numbers, 2^-12 to 2^-11 of it",
+                f"two {dtypes(half)} numbers, 2^{power - 1} to 2^{power} of it",
                 options["optimizer"],
                 "MPT 3.1",
                 50,
@@ -377,7 +397,7 @@ def fp16_accumulators(found: Found) -> Iterator[Advice]:
 def model_in_fp32(found: Found) -> Iterator[Advice]:
     rows = [row for row in found.ledger if row.phase in ("forward", "backward") and row.kind != MOVEMENT.name]
     products = [row for row in rows if row.kind == DOT.name]
-    if not products or any(float16.name in f"{row.read} {row.written}" for row in rows):
+    if not products or any(half_in(f"{row.read}, {row.written}") for row in rows):
         return
     if not any(row.phase == "backward" for row in rows) or (found.products and per_call(found.products) < LEAST_WORK):
         return  # nothing is trained, or nothing would gain
@@ -403,7 +423,7 @@ def unaligned_products(found: Found) -> Iterator[Advice]:
     total = sum(p["flops"] for p in products) or 1
     sites: dict[tuple, list] = defaultdict(list)
     for p in products:
-        if p["dtype"] != float16.name:
+        if p["dtype"] not in HALF:
             continue
         for name in p["misaligned"]:
             of, length = p["axes"].get(name, name), p["lengths"][name]
@@ -450,6 +470,11 @@ RULES: list[Callable[[Found], Iterator[Advice]]] = [
     fp16_accumulators,
     unaligned_products,
 ]
+
+
+def half_in(names: str) -> str | None:
+    """float16 or bfloat16, as far as a row's dtypes name it: "float16, float32", "float32 master, float16 copy"."""
+    return next((name for name in names.replace(",", " ").split() if name in HALF), None)
 
 
 def _of(row: Row) -> str:

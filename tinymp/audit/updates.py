@@ -28,7 +28,11 @@ class Updates:
     fp32        whether the parameter is in FP32 itself: then this is what FP16 would lose, and is not lost here
     policy      the name of the policy in use
     master      whether it has an FP32 master: then what would be lost in FP16 is not
+    path        in its model, as `keep` of `Policy.cast` has them
+    normalisation  whether it is that of a normalisation layer in nn, whose dtype a policy's `norm` is
     """
+
+    path, normalisation = "", False
 
     def __init__(self, name: str, fp32: bool, policy: str, master: bool, storage: Any) -> None:
         self.name, self.fp32, self.policy, self.master, self.storage = name, fp32, policy, master, storage
@@ -76,6 +80,8 @@ class Updates:
             "fp32": self.fp32,
             "policy": self.policy,
             "master": self.master,
+            "path": self.path,
+            "normalisation": self.normalisation,
         }
 
 
@@ -104,6 +110,8 @@ class LostUpdates(Instrument):
         key = place.module, parameter.dtype not in HALVES, current_policy().name, bool(parameter.master_nbytes)
         if key not in self._parameters:
             self._parameters[key] = Updates(*key, parameter.dtype if parameter.dtype in HALVES else float16)
+            seen = self._parameters[key]
+            seen.path, seen.normalisation = parameter.name or "", parameter.normalisation
         value = distinct(value)
         master, copy = rows_of(parameter.master, value), rows_of(parameter.data, value)
         self._parameters[key].add(master, copy, values_of(value), self.listener.iteration, self._spaced)
