@@ -283,8 +283,6 @@ def test_requires_grad_():
     assert not x.requires_grad_(False).requires_grad
     with pytest.raises(RuntimeError, match=r"requires_grad_: only leaves can stop .* use detach\(\)"):
         (leaf(1.0) * 2).requires_grad_(False)
-    with pytest.raises(TypeError, match="requires_grad_: only floating tensors can require a gradient, got int64"):
-        mp.tensor([1]).requires_grad_()
 
 
 @pytest.mark.parametrize("target", [F16, F32, F64])
@@ -842,8 +840,6 @@ def test_comparing_with_none():
     assert (x == None) is False  # noqa: E711
     assert (x != None) is True  # noqa: E711
     assert None not in [x]
-    with pytest.raises(TypeError, match="eq: expected Tensors and numbers, got str"):
-        x == "a"  # noqa: B015
 
 
 @pytest.mark.parametrize(

@@ -127,8 +127,6 @@ def test_refused_numbers(root):
             folder[i]
     with pytest.raises(TypeError, match=r"an integer as index, got 1\.0"):
         folder[1.0]
-    with pytest.raises(ValueError, match="`epoch` to be at least 0"):
-        folder.in_epoch(-1)
 
 
 # ---------------------------------------------------------------------------------------------------------------- crops

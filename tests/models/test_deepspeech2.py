@@ -174,5 +174,3 @@ def test_what_it_refuses(shape, lengths, error, message):
 def test_integers_are_no_spectrograms():
     with pytest.raises(TypeError, match="DeepSpeech2: expected `spectrograms` to be floating, got int64"):
         small()(mp.zeros(1, 6, 9, dtype="int64"), [6])
-    with pytest.raises(ValueError, match="DeepSpeech2: expected `bands`"):
-        DeepSpeech2(bands=0)

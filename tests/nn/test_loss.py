@@ -61,8 +61,6 @@ def test_class_weights_follow_the_policy_and_the_loss_stays_fp32():
 
 
 def test_sampled_softmax_loss_refuses_other_sizes():
-    with pytest.raises(ValueError, match="SampledSoftmaxLoss: expected at most 2 negatives, got 3"):
-        nn.SampledSoftmaxLoss(2, [2], 3)
     for shape in ((), (3,), (2, 3)):
         with pytest.raises(ValueError, match=r"SampledSoftmaxLoss: expected `input` to be \(..., 2\), got shape"):
             nn.SampledSoftmaxLoss(2, 5, 1)(mp.tensor(np.ones(shape, "float32")), mp.tensor([0]))

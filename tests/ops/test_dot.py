@@ -202,11 +202,7 @@ def test_refused_shapes(call, message):
 
 
 def test_refused_types():
-    with pytest.raises(TypeError, match="`input` is float16, `weight` is float32"):
-        ops.linear(t(2, 3, dtype="float16"), t(4, 3))
     with pytest.raises(TypeError, match="matmul: expected `input` to be floating, got int64"):
         ops.matmul(t(2, 2, dtype="int64"), t(2, 2))
     with pytest.raises(TypeError, match=r"matmul: expected a Tensor for `other`, got numpy\.ndarray"):
         ops.matmul(t(2, 2), np.ones((2, 2)))
-    with pytest.raises(TypeError, match="einsum: expected an equation"):
-        ops.einsum(t(2, 2))

@@ -34,7 +34,5 @@ def test_twin(gpu, op):
 
 
 def test_refused():
-    with pytest.raises(TypeError, match="sin: expected `input` to be floating, got int64"):
-        ops.sin(mp.tensor([1]))
     with pytest.raises(TypeError, match="cos: argument `out` is not supported"):
         ops.cos(mp.tensor([1.0]), out=mp.tensor([1.0]))

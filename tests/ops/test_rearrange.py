@@ -38,8 +38,6 @@ def test_repeat(times):
 def test_repeat_of_no_axes():
     check(lambda x: x.repeat(3), lambda x: np.tile(x, 3), randn(), grad_length=3, **EXACT)
     assert mp.tensor(1.0).repeat().shape == ()
-    with pytest.raises(ValueError, match="repeat: expected a count of at least 0 for each of the 2 axes"):
-        mp.tensor(randn(2, 3)).repeat(2)
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
@@ -67,8 +65,6 @@ def test_triangles(name, shape, diagonal):
 
 
 def test_triangles_refuse():
-    with pytest.raises(ValueError, match=r"tril: expected `input` to have at least two axes, got shape \(3,\)"):
-        mp.tensor(randn(3)).tril()
     with pytest.raises(TypeError, match=r"triu: expected `diagonal` to be an integer, got 0\.5"):
         mp.tensor(randn(3, 3)).triu(0.5)
 
@@ -140,8 +136,6 @@ def test_conversions():
     assert x.long().dtype == "int64" and x.long().tolist() == [-1, 0, 2]
     assert x.int().dtype == "int32" and x.bool().tolist() == [True, False, True]
     assert x.cpu().device == "cpu"
-    with pytest.raises(TypeError, match="cuda: expected one GPU and no `device`, got 1"):
-        x.cuda(1)
     with pytest.raises(TypeError, match="cuda: expected one GPU and no `device`, got tensor"):
         x.cuda(x)
 

@@ -199,8 +199,6 @@ def test_a_program_that_nobody_started_is_a_group_of_one(alone):
 
 
 def test_init_refuses(alone, monkeypatch):
-    with pytest.raises(ValueError, match="`device` to be one of 'cpu', 'gpu'"):
-        parallel.init("tpu")
     with pytest.raises(ValueError, match="timeout"):
         parallel.init(timeout=0)
     monkeypatch.setenv("RANK", "0")
@@ -216,8 +214,6 @@ def test_ddp_and_zero_refuse():
         parallel.DistributedDataParallel(frozen, group)
     with pytest.raises(ValueError, match="bucket_cap_mb"):
         parallel.DistributedDataParallel(mp.nn.Linear(2, 2), group, bucket_cap_mb=0)
-    with pytest.raises(TypeError, match=r"class of tinymp\.optim"):
-        parallel.ZeroRedundancyOptimizer(frozen.parameters(), "Adam", group)
 
 
 def test_one_process_trains_as_without_a_group():

@@ -88,8 +88,15 @@ def test_every_kernel_is_as_its_definition(architecture):
         found = costs.assembled(architecture, found)
     missing = {f"{name} {storage}" for name, storage in needed} - found.keys()
     assert not missing, f"not run: {sorted(missing)}: python -m ptx.select (in tests/) selects other tests"
-    said = costs.worse(architecture, found)
-    assert not said, f"{said}: python -m ptx.costs (in tests/) writes down what kernels cost now"
+    said = costs.dearer(found)
+    assert not said, f"{said}: python -m ptx.costs (in tests/) writes limits that fit"
+
+
+def test_a_cost_beyond_its_limit_is_said():
+    (name, limit), *_ = costs.limits().items()
+    assert costs.dearer({f"{name} half": limit}) == []
+    assert costs.dearer({f"{name} half": limit | {"bytes": limit["bytes"] * 1.01}}) != []
+    assert costs.dearer({"unknown half": limit}) == ["unknown half: has no limit"]
 
 
 # ------------------------------------------------------------------------------------------- special instructions
