@@ -294,6 +294,13 @@ def test_the_batch():
     assert "64 takes 6.7% more" in one.why
 
 
+def test_a_batch_of_images_is_no_matter():
+    """NVG 2.2 asks for the channels of a convolution, and for all three dimensions of other products."""
+    assert advise([products_of(lambda: nn.Conv2d(16, 32, 3), (60, 16, 32, 32))]) == []
+    (one,) = advise([products_of(lambda: nn.Conv2d(20, 32, 3), (60, 20, 32, 32))])
+    assert one.text == "Pad the inputs of model conv2d from 20 to 24"
+
+
 def test_what_is_not_worth_padding():
     assert advise([products_of(lambda: nn.Conv2d(3, 64, 3), (8, 3, 32, 32))]) == []  # 3 colours to 8
     assert advise([products_of(lambda: nn.Conv2d(64, 64, 3, groups=64), (8, 64, 32, 32))]) == []  # depthwise

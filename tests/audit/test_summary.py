@@ -101,9 +101,9 @@ def test_an_fp32_baseline_is_not_asked_about():
 
 def test_an_evaluation_is_not_asked_about():
     step = {"flops": 300, "dtype": "float16", "misaligned": [], "eligible": True, "module": "net", "op": "linear"}
-    step |= {"axes": {"m": "rows"}, "lengths": {"m": 64}, "phase": "forward"}
-    back = {**step, "phase": "backward", "axes": {"k": "rows"}, "lengths": {"k": 64}}
-    evaluation = {**step, "lengths": {"m": 250}, "misaligned": ["m"], "eligible": False}
+    step |= {"axes": {"m": "rows"}, "m": 64, "phase": "forward"}
+    back = {**step, "phase": "backward", "axes": {"k": "rows"}, "k": 64}
+    evaluation = {**step, "m": 250, "misaligned": ["m"], "eligible": False}
     assert "100 % of the work in 2 matrix products." in said(FINE, products=[step, back, evaluation])[-1]
     assert "0 % of the work in 1 matrix product (1 with" in said(NOTE, products=[evaluation])[-1]  # nothing was trained
 

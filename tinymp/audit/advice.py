@@ -110,7 +110,7 @@ def asked(products: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return p.get("module"), p.get("op")
 
     def batch(p: dict[str, Any]) -> Any:
-        return next((p["lengths"][name] for name, of in p.get("axes", {}).items() if of == "rows"), None)
+        return next((p[name] for name, of in p.get("axes", {}).items() if of == "rows"), None)
 
     halves = [p for p in products if p.get("dtype") in HALF]
     policies, places = {p.get("policy") for p in halves}, set(map(place, halves))

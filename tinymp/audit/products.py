@@ -1,9 +1,9 @@
 """Matrix products: the size of each, and which of them Tensor Cores take (NVG section 2.2).
 
-The dimensions of the operands should be multiples of 8; for a convolution these are the "input and output feature map
-sizes" (the channels). For a layer that means its inputs and outputs (features, channels, hidden units, classes, words
-of a vocabulary) and the rows of a batch. `eligible` is this rule, for FP16. Later versions of cuBLAS use Tensor Cores
-for other sizes, too, at a lower efficiency.
+The dimensions of the operands should be multiples of 8: m, n and k, that is a layer's inputs and outputs (features,
+hidden units, classes, words of a vocabulary) and the rows of a batch. Of a convolution these are the "input and output
+feature map sizes": its channels, whatever the batch and the images. `eligible` is this rule, for FP16 and BF16. Later
+versions of cuBLAS use Tensor Cores for other sizes, too, at a lower efficiency.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ class Product:
 
     axes     what the dimensions are, where that is known: "inputs", "outputs" of the weight, "rows" of the batch
     policy   the name of the policy in use
-    lengths  what should be a multiple of 8: m, n and k; in a convolution, where they are channels or images times
-             positions, only the channels and the images
+    lengths  what should be a multiple of 8: m, n and k; of a convolution only the channels in them
     """
 
     module: str
@@ -60,8 +59,8 @@ class Product:
 
     @property
     def misaligned(self) -> list[str]:
-        """Those of m, n and k that are no multiples of 8."""
-        return [name for name in "mnk" if self.lengths[name] % MULTIPLE]
+        """Those of m, n and k that are no multiples of 8, or whose channels are none."""
+        return [name for name, length in self.lengths.items() if length % MULTIPLE]
 
     def describe(self, name: str) -> str:
         """What m, n or k is, and the length that should be a multiple of 8: "inputs: 1"."""
@@ -75,7 +74,8 @@ class Product:
     @property
     def padded(self) -> list[int]:
         """m, n and k with every length padded to the next multiple of 8."""
-        return [ceil_div(s, MULTIPLE) * MULTIPLE * getattr(self, name) // max(s, 1) for name, s in self.lengths.items()]
+        factors = {name: (ceil_div(s, MULTIPLE) * MULTIPLE, max(s, 1)) for name, s in self.lengths.items()}
+        return [getattr(self, name) * to // length for name in "mnk" for to, length in [factors.get(name, (1, 1))]]
 
     @property
     def padding_cost(self) -> float:
@@ -112,8 +112,8 @@ class Products(Instrument):
             for parts in _convolutions(place.phase, op):
                 m, n, k = map(prod, parts.values())
                 row = Product(*_site(place), place.where, op.geometry.groups, m, n, k)
-                row.lengths = {name: part[0] for name, part in zip("mnk", parts.values())}
                 row.axes = dict(zip("mnk", parts))
+                row.lengths = {name: parts[of][0] for name, of in row.axes.items() if of != "rows"}
                 self._add(row, dtypes[0], seen[0][-1])
             return
         matrices = _matrices(place.phase, op, inputs)

@@ -217,8 +217,8 @@ TOPICS: dict[str, Topic] = {
         "On a GPU, FP16 products run on Tensor Cores: FP16 in, FP32 accumulators, FP16 out. cuBLAS may not reduce in "
         "less.",
         "NVG 2.2, MPT 3.3",
-        "Without them only time is lost. They need dimensions that are multiples of 8 (channels, features, batch). "
-        "Their products are exact: 11 by 11 bits need 22, and FP32 has 24.",
+        "Without them only time is lost. They need multiples of 8: m, n and k of a product (features and rows), the "
+        "channels of a convolution. Their products are exact: 11 by 11 bits need 22, and FP32 has 24.",
         ">>> x = mp.tensor([[1 + 2.0**-10]]).half()\n>>> (x.float() @ x.float()).item() == (1 + 2.0**-10) ** 2\nTrue",
         read=("precision.gemm", "backend.cublas.gemm"),
         measure=("products",),
