@@ -1,6 +1,8 @@
 """An audit that listens to a part of a long run: one step in so many, or some modules."""
 
+import itertools
 import json
+import sys
 
 import pytest
 
@@ -48,6 +50,18 @@ def test_two_optimizers_are_heard_alike(every):
                 optimizer.zero_grad()
     assert [i for i, on in enumerate(heard) if on] == ([0, 10, 11, 20, 21] if every > 1 else list(range(30)))
     assert a.as_dict()["summary"]["iterations"] == 15
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_long_audit_says_how_far_it_is(every, monkeypatch, capsys):
+    """After 10 s, and whenever the time has doubled; here each op takes a second."""
+    clock = itertools.count()
+    monkeypatch.setattr(sys.modules["tinymp.audit.audit"], "monotonic", lambda: float(next(clock)))
+    with mp.audit(every=every):
+        [mp.ones(2) + 1 for _ in range(79)]
+    hint = "; with every=10 it would listen to one step in ten" * (every == 1)
+    expected = "".join(f"audit: 0 steps, {n} ops in {n} s{hint}\n" for n in (10, 20, 40))
+    assert capsys.readouterr() == ("", expected)
 
 
 def test_some_modules():

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Sequence
 from datetime import datetime
+from time import monotonic
 from typing import Any
 
 from ..arguments import flag
+from ..autograd import Op
 from ..info import info
 from .advice import Advice, Found, advise, judged
 from .bytes import ByteLedger
@@ -17,7 +20,7 @@ from .depth import Depth
 from .formats import Formats
 from .histograms import Exponents
 from .ledger import WORST, Ledger, Rows, jsonable
-from .listener import Instrument, Listener
+from .listener import Instrument, Listener, Place
 from .products import Products
 from .report import write
 from .scales import Scales
@@ -25,6 +28,8 @@ from .shadow import Shadow
 from .summary import findings
 from .trace import Trace
 from .updates import LostUpdates
+
+PATIENCE = 10.0  # seconds after which an audit says how far it is; again whenever that has doubled
 
 
 def audit(
@@ -49,8 +54,9 @@ def audit(
                  error ends the block (see `Crash`)
     stop_at      "nan" or "inf": FloatingPointError at the first op that makes one from arguments without
 
-    The audit ends with the block. RuntimeError for an audit within an audit; ValueError for an unknown format or
-    `stop_at`, an `every` below 1 and what is no regular expression; OSError where the trace cannot be written.
+    One that takes longer than 10 s says on stderr how far it is. The audit ends with the block. RuntimeError for an
+    audit within an audit; ValueError for an unknown format or `stop_at`, an `every` below 1 and what is no regular
+    expression; OSError where the trace cannot be written.
     """
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ValueError(f"audit: expected every to be a positive integer, got {every!r}")
@@ -102,7 +108,7 @@ class Audit:
         self.crash = Crash(self.depth, self.scale, crash, stop_at)
         self._trace = None if trace is None else Trace(trace, every=every, modules=modules)
         own: list[Instrument | None] = [self.depth, self.crash, self._ledger, self.histograms, self.updates]
-        own += [self.scale, self.bytes, self.products, self.shadow, self.formats, self._trace]
+        own += [self.scale, self.bytes, self.products, self.shadow, self.formats, self._trace, _Progress(every)]
         self._listener = Listener([*[i for i in own if i is not None], *instruments], every, modules)
         self._part = [f"one step in {every:,}"] * (every > 1) + [f"the modules {modules!r}"] * (modules is not None)
 
@@ -182,3 +188,18 @@ class Audit:
             f"{head} of the ledger's {len(self.ledger)} rows:\n\n{worst.fitted(width)}" if worst else "",
         ]
         return "\n\n".join(part for part in parts if part)
+
+
+class _Progress(Instrument):
+    """Says now and then how far a long audit is, and how it would take less time."""
+
+    def __init__(self, every: int) -> None:
+        self.hint = "" if every > 1 else "; with every=10 it would listen to one step in ten"
+        self.ops, self.begun, self.next = 0, monotonic(), PATIENCE
+
+    def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
+        self.ops, taken = self.ops + 1, monotonic() - self.begun
+        if taken >= self.next:
+            self.next = 2 * taken
+            steps = f"{self.listener.iterations:,} steps, {self.ops:,} ops in {taken:,.0f} s"
+            print(f"audit: {steps}{self.hint}", file=sys.stderr, flush=True)
