@@ -1,5 +1,9 @@
 """Checkpoints: everything comes back bit for bit, a run goes on as if it had never stopped, bad files are refused."""
 
+import os
+import signal
+import threading
+
 import numpy as np
 import pytest
 
@@ -95,7 +99,73 @@ def test_what_cannot_be_saved_is_refused(tmp_path):
         mp.save(path, extra=[{1}])
     with pytest.raises(ValueError, match=r"save: expected names without a slash, got two arrays `a/b/c`"):
         mp.save(path, a={"b/c": np.ones(1), "b": {"c": np.ones(1)}})
+    for key in ((1, 2), b"a"):
+        with pytest.raises(TypeError, match=r"save: expected the keys of `a` to be text or numbers, got"):
+            mp.save(path, a={key: 1})
+    with pytest.raises(ValueError, match=r"save: expected another name than `__metadata__`"):
+        mp.save(path, __metadata__=np.ones(1))
     assert not path.exists()
+
+
+def test_keys_come_back_as_they_were(tmp_path):
+    keys = {1: 0, "1": 1, 1.5: 2, None: 3, False: 4, np.int64(7): 5, "é": 6}
+    mp.save(tmp_path / "run", a=keys)
+    read = mp.load(tmp_path / "run")["a"]
+    assert read == keys and [type(key) for key in read] == [int, str, float, type(None), bool, int, str]
+
+
+@pytest.mark.parametrize(
+    "save", [lambda path: mp.save(path, x=np.arange(3.0)), lambda path: mp.save_weights(path, a_mask())]
+)
+@pytest.mark.parametrize("wrong", ["bits", "shape", "name", "metadata", "header"])
+def test_what_does_not_read_back_is_not_kept(save, wrong, tmp_path, monkeypatch):
+    """Whoever is at fault: safetensors, the disk, memory."""
+    path, right = tmp_path / "run", safetensors.save_file
+    mp.save(path, x=1)
+    before = path.read_bytes()
+
+    def write(arrays, to, metadata):
+        arrays = {
+            "other" if wrong == "name" else name: x.ravel()[:1] if wrong == "shape" else x for name, x in arrays.items()
+        }
+        right(arrays, to, {"a": "b"} if wrong == "metadata" else metadata)
+        content = to.read_bytes()
+        spoiled = {"bits": content[:-1] + b"!", "header": b"!" + content[1:]}
+        to.write_bytes(spoiled.get(wrong, content))
+
+    monkeypatch.setattr(safetensors, "save_file", write)
+    with pytest.raises(
+        (OSError, ValueError), match=r"reads back as something else|expected what a file of safetensors"
+    ):
+        save(path)
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_device_stays_a_device(tmp_path):
+    link = tmp_path / "null"
+    link.symlink_to("/dev/null")  # root could replace the device itself
+    mp.save(link, x=np.ones(3))
+    mp.save_weights(link, nn.Linear(2, 3))
+    assert link.is_symlink() and link.is_char_device()
+    for read in (mp.load, mp.load_weights):
+        with pytest.raises(OSError, match="expected a file, got a device or socket"):
+            read(link)
+
+
+def test_through_a_pipe_and_an_interrupt_while_it_waits(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=mp.save, args=(pipe,), kwargs={"x": np.arange(9)})
+    writer.start()
+    np.testing.assert_array_equal(mp.load(pipe)["x"], np.arange(9))
+    writer.join(10)
+    threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGUSR1)).start()
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            mp.load(pipe)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def altered(path, change):
@@ -164,6 +234,10 @@ def test_missing_parts_and_files(tmp_path):
     mp.save(tmp_path / "run", model=nn.Linear(2, 3))
     with pytest.raises(ValueError, match=r"load: expected .*run to hold \['optimizer'\], got \['model'\]"):
         mp.load(tmp_path / "run", optimizer=None)
+    with pytest.raises(
+        TypeError, match=r"load: expected `model` to have state_dict and load_state_dict, .*got NoneType"
+    ):
+        mp.load(tmp_path / "run", model=None)
 
 
 def test_what_is_not_finite_may_be_kept_beside(tmp_path):
@@ -171,8 +245,35 @@ def test_what_is_not_finite_may_be_kept_beside(tmp_path):
     assert np.isinf(mp.load(tmp_path / "run")["losses"]).all()
 
 
-def test_a_run_that_has_diverged_is_not_written_over_a_good_one(tmp_path):
-    model, path = nn.Linear(2, 3), tmp_path / "run"
+def a_mask(value=-np.inf):
+    """A model with an infinite buffer, and statistics."""
+    model = nn.Sequential(nn.Module(), nn.BatchNorm1d(2))
+    model[0].register_buffer("mask", mp.tensor([value, 0.0]))
+    return model
+
+
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.BF16], ids=lambda p: p.name)
+def test_a_mask_may_be_infinite(policy, tmp_path):
+    model, path = policy.cast(a_mask()), tmp_path / "run"
+    mp.save(path, model=model)
+    model[1].weight.write(np.zeros(2, "f"))
+    mp.load(path, model=model)
+    assert model[1].weight.tolist() == [1, 1] and model[0].mask.tolist() == [-np.inf, 0]
+    before = path.read_bytes()
+    for at, value in ((0, np.nan), (1, np.inf)):
+        broken = policy.cast(a_mask(np.nan if not at else 0.0))
+        if at:
+            broken[1].running_var.data[:] = value
+        with pytest.raises(FloatingPointError, match=rf"`model/{at}\.(mask|running_var)` to be finite"):
+            mp.save(path, model=broken)
+    assert path.read_bytes() == before
+    with pytest.raises(TypeError, match=r"`model` of .*'0\.mask': expected finite values, got 1"):
+        mp.load(path, model=policy.cast(a_mask(0.0)))
+
+
+@pytest.mark.parametrize("policy", [mp.FP32, mp.BF16, mp.NO_MASTER, mp.Policy("x", storage="bfloat16", master=False)])
+def test_a_run_that_has_diverged_is_not_written_over_a_good_one(policy, tmp_path):
+    model, path = policy.cast(nn.Linear(2, 3)), tmp_path / "run"
     mp.save(path, model=model)
     before = path.read_bytes()
     model.bias.write(np.array([1, np.inf, np.nan], "f"))
@@ -255,9 +356,57 @@ def test_an_older_step_written_last_stays(tmp_path):
     assert 50 in kept.steps()
 
 
+def test_a_damaged_or_vanished_checkpoint_does_not_stop_the_others(tmp_path, monkeypatch):
+    kept = mp.Checkpointer(tmp_path, keep=1, best="loss", model=nn.Linear(2, 3))
+    kept.save(1, loss=float("nan"))  # without any measure yet
+    for step, loss in ((2, 1.0), (3, 2.0), (4, 3.0)):
+        kept.save(step, loss=loss)
+    assert kept.steps() == [2, 4]
+    kept.path(2).write_bytes(kept.path(2).read_bytes()[:-3])
+    there = type(kept).steps
+    monkeypatch.setattr(type(kept), "steps", lambda self: [*there(self), 99])  # 99 was removed meanwhile
+    kept._own.add(99)
+    assert kept.save(5, loss=4.0) and kept.best_step() == 4
+    assert there(kept) == [2, 4, 5]  # what cannot be read stays
+    with pytest.raises(FileNotFoundError):
+        kept.load()
+    monkeypatch.setattr(type(kept), "steps", lambda self, once=[99]: there(self) + ([once.pop()] if once else []))
+    assert kept.load()["step"] == 5
+
+
+def test_two_in_one_folder_remove_what_is_their_own(tmp_path):
+    a, b = (mp.Checkpointer(tmp_path, keep=1, every=100, model=nn.Linear(2, 3)) for _ in range(2))
+    a.save(100)
+    b.save(1000)
+    b.save(1100)
+    a.save(200)
+    assert a.steps() == [200, 1100]
+    again = mp.Checkpointer(tmp_path, keep=1, model=nn.Linear(2, 3))  # goes on from what is there
+    again.load()
+    again.save(1101)
+    assert again.steps() == [1101]
+    other = mp.Checkpointer(tmp_path, net=nn.Linear(2, 3))
+    with pytest.raises(
+        ValueError, match=r"expected .*01101\.safetensors to have \['net'\], got another Checkpointer's"
+    ):
+        other.save(1101)
+    assert again.load()["step"] == 1101
+
+
+def test_an_object_may_have_the_name_of_an_argument(tmp_path):
+    kept = mp.Checkpointer(tmp_path, path=nn.Linear(2, 3), now=nn.Linear(1, 1))
+    kept.save(1)
+    assert kept.load() == {"step": 1}
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
+        ({"best": 3}, TypeError, "Checkpointer: expected `best` to be the name of a part, got 3"),
+        ({"best": "-"}, ValueError, "Checkpointer: expected `best` to be the name of a part that is a number, got '-'"),
+        ({"best": "m", "m": nn.Linear(1, 1)}, ValueError, "expected `best` to be the name of a part that is a number"),
+        ({"step": optim.NoLossScaler()}, ValueError, "Checkpointer: expected names for its objects, got `step`, which"),
+        ({"curve": [1.0]}, TypeError, "Checkpointer: expected `curve` to have state_dict and load_state_dict"),
         ({"keep": 0}, ValueError, "Checkpointer: expected `keep` to be positive, got 0"),
         ({"every": 1.5}, TypeError, "Checkpointer: expected `every` to be an integer, got 1.5"),
     ],

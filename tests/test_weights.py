@@ -48,6 +48,30 @@ def test_copies_that_are_not_the_masters_rounding_stay_here(tmp_path):
     assert list(mp.load_weights(tmp_path / "weights")) == ["bias", "weight"]
 
 
+class Named(nn.Module):
+    def __init__(self, *names):
+        super().__init__()
+        for i, name in enumerate(names):
+            setattr(self, name, nn.Parameter(np.asfortranarray(np.arange(6.0).reshape(2, 3) + i, "f")))
+
+
+def test_every_name_and_memory_order(tmp_path):
+    model = nn.Sequential(Named("copy", "weight", "master"), Named("copy"))
+    mp.save_weights(tmp_path / "weights", model)
+    mp.save(tmp_path / "run", model=model)
+    read = mp.load_weights(tmp_path / "weights")
+    assert [*read] == ["0.copy", "0.master", "0.weight", "1.copy"]
+    for name, p in model.named_parameters():
+        np.testing.assert_array_equal(read[name], p.numpy())
+    other = nn.Sequential(Named("copy", "weight", "master"), Named("copy"))
+    other.requires_grad_(False)
+    other[0].copy.zero_()
+    mp.load(tmp_path / "run", model=other)
+    np.testing.assert_array_equal(other[0].copy.numpy(), model[0].copy.numpy())
+    with pytest.raises(ValueError, match="save_weights: expected another name than `__metadata__`"):
+        mp.save_weights(tmp_path / "weights", Named("__metadata__"))
+
+
 @pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1", "?"])
 def test_dtypes(dtype, tmp_path):
     x = np.array([[0, 1, 1], [1, 0, 1]], dtype)

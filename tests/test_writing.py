@@ -3,9 +3,11 @@
 import ast
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -99,21 +101,74 @@ def test_what_is_no_file():
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
+def test_a_pipe_is_written_and_read_as_a_stream(tmp_path):
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    got = []
+
+    def read():
+        with writing.reading(link) as there:
+            got.append((there.name, there.read_bytes()))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    writing.write(link, "x" * 300_000)
+    reader.join(10)
+    assert got == [("link", b"x" * 300_000)] and pipe.is_fifo() and link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [link, pipe]
+
+
 def test_what_cannot_be_written(there, tmp_path):
     with pytest.raises(IsADirectoryError, match="expected the name of a file, got a folder"):
         writing.write(tmp_path, "")
-    with pytest.raises(FileNotFoundError):
-        writing.write(tmp_path / "missing" / "a", "")
+    for name in ("missing/a", "nowhere/link"):
+        (tmp_path / "link").symlink_to(tmp_path / "missing" / "a") if "link" in name else None
+        with pytest.raises(
+            FileNotFoundError, match=r"expected the folder of a new file to be there: .*(missing/a|link)"
+        ):
+            writing.write(tmp_path / name.removeprefix("nowhere/"), "")
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("link")
+    with pytest.raises(OSError, match=r"symbolic links: .*link"):
+        writing.write(tmp_path / "link", "")
+    (tmp_path / "link").unlink()
+    with socket.socket(socket.AF_UNIX) as mine:
+        mine.bind(str(tmp_path / "link"))
+        with pytest.raises(OSError, match="expected the name of a file, got a device or socket"):
+            writing.write(tmp_path / "link", "")
+    (tmp_path / "link").unlink()
     assert only(there)
 
 
-def test_a_full_disk(there):
-    code = (
-        "import resource, signal; from tinymp import writing; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); writing.write({str(there)!r}, 'x' * 5000)"
+FULL = """
+import resource, signal
+import numpy as np, tinymp as mp
+from pathlib import Path
+from tinymp import nn, writing
+path, model = Path({!r}), nn.Linear(40, 40)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "writing.write(path, 'x' * 5000)",
+        "mp.save(path, model=model)",
+        "mp.save_weights(path, model)",
+        "mp.Checkpointer(path.parent, model=model).save(1)",
+        "writing.write('/dev/full', 'x')",
+    ],
+)
+def test_a_full_disk(call, there):
+    done = subprocess.run(
+        [sys.executable, "-c", FULL.format(str(there), call)], capture_output=True, text=True, cwd=ROOT
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert "OSError" in done.stderr
+    said = done.stderr.splitlines()[-1]
+    assert "OSError: [Errno 2" in said and "; make room, or write to another disk. What was there before is" in said
     assert there.read_text() == "old" and only(there)
 
 

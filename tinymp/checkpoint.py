@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import itertools
 import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,11 @@ import numpy as np
 from . import backend
 from .arguments import count, file, whole
 from .caller import type_name
+from .dtypes import HALVES
 from .events import here
 from .extras import hint
 from .info import __version__
-from .writing import replacing
+from .writing import reading, replacing
 
 FORMAT = "2"
 KEY = "tinymp"  # of the file's metadata: the tree of names and values, as JSON, its arrays by number
@@ -35,11 +35,12 @@ def save(path: str | os.PathLike, **parts: Any) -> None:
     generators, or plain values: dicts, lists and tuples of NumPy arrays, numbers, strings, booleans and None. Arrays
     keep dtype and shape, and are exact.
 
-    What was there before stays whole until the new file is; see writing.py. It stays, too, where the state of an object
-    has an infinity or NaN, which `load` refuses: FloatingPointError. Of several processes (parallel.Group) all call
-    this, and rank 0 writes, with the generators of all.
+    What was there before stays whole until the new file is, and was read back; see writing.py. It stays, too, where the
+    state of an object has a NaN, or an infinity that is no buffer's: FloatingPointError. (A mask may be infinite, the
+    statistics of a normalisation layer may not.) Of several processes (parallel.Group) all call this, and rank 0
+    writes, with the generators of all.
     TypeError for what is neither; ValueError for two arrays under one name; ImportError without safetensors; OSError
-    where nothing can be written.
+    where nothing can be written, or something else is read back.
     """
     _write(file("save", "path", path), parts)
 
@@ -49,16 +50,22 @@ def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:
 
     Returns the other parts, by name, as they were. ValueError for a file that is not such a checkpoint, whole and as it
     was written, where the names of `objects` are not in it, and for an infinity or NaN in what they would take over; an
-    object's own error where its state does not fit; OSError for an unreadable file. After an error nothing has changed.
+    object's own error where its state does not fit; TypeError for objects without state; OSError for an unreadable
+    file. After an error or interrupt nothing has changed, but for weights that were infinite or NaN before.
     """
-    parts, random = _read(_existing("load", path))
+    return _load(file("load", "path", path), objects)
+
+
+def _load(path: str | os.PathLike, objects: dict[str, Any]) -> dict[str, Any]:
+    parts, random = _read(path)
     missing = objects.keys() - parts.keys()
     if missing:
         raise ValueError(f"load: expected {path} to hold {sorted(missing)}, got {sorted(parts)}")
-    for found in itertools.chain.from_iterable(_nonfinite(name, parts[name]) for name in objects):
+    _require_state("load", objects)
+    for found in (found for name, one in objects.items() for found in _nonfinite(name, parts[name], _masks(name, one))):
         raise ValueError(f"load: {path}: {found}: use a checkpoint from before the run diverged")
-    before = {name: _state(one) for name, one in objects.items()}
-    taken = []
+    before = {name: (_state(one), dict(getattr(one, "__dict__", {}))) for name, one in objects.items()}
+    generators, taken = backend.get_rng_state(), []
     try:
         for name, one in objects.items():
             taken.append(name)
@@ -66,14 +73,18 @@ def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:
         backend.set_rng_state(random[_place(random)])
         if _place(random) < _rank():  # one of more processes than were saved
             backend.manual_seed(zlib.crc32(str(random).encode()) + _rank())
+        return parts
     except BaseException as error:
+        backend.set_rng_state(generators)
         for name in taken:
-            _take(objects[name], before[name])
+            state, attributes = before[name]
+            with suppress(TypeError, ValueError):  # infinite weights, which no load takes
+                _take(objects[name], state)
+            getattr(objects[name], "__dict__", {}).update(attributes)  # where a loader is, in a loop under way
         if isinstance(error, (TypeError, ValueError)):
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"load: `{taken[-1]}` of {path}: {error}") from error
         raise
-    return parts
 
 
 def peek(path: str | os.PathLike) -> dict[str, Any]:
@@ -81,7 +92,7 @@ def peek(path: str | os.PathLike) -> dict[str, Any]:
     even what it takes to tell that the file is as it was written. ValueError and OSError as of `load`.
     """
     found = {}
-    for name, packed in json.loads(_opened(path, arrays=False)[0][KEY])["parts"]["dict"]:
+    for name, packed in _tree(path)["parts"]["dict"]:
         with suppress(KeyError):  # it names an array
             found[name] = _unpacked(packed, {})
     return found
@@ -103,7 +114,10 @@ class Checkpointer:
     every      `save` writes where the step is a multiple of it
     best       the name of a part that `save` is given, a number: the checkpoint in which it is the least stays, too.
                "-accuracy": in which `accuracy` is the greatest
-    objects    what `mp.save` and `mp.load` take by name
+    objects    what `mp.save` and `mp.load` take by name; they have a state
+
+    It removes what it has written itself, and what was there when it loaded one of the folder's checkpoints. What
+    another one writes to the same folder, and what cannot be read, stays.
     """
 
     def __init__(
@@ -111,7 +125,17 @@ class Checkpointer:
     ) -> None:
         self.directory = file("Checkpointer", "directory", directory)
         self.keep, self.every = count("Checkpointer", "keep", keep), count("Checkpointer", "every", every)
+        if not isinstance(best, str):
+            raise TypeError(f"Checkpointer: expected `best` to be the name of a part, got {best!r}")
+        _require_state("Checkpointer", objects)
+        if "step" in objects:
+            raise ValueError(
+                "Checkpointer: expected names for its objects, got `step`, which is the number of the step"
+            )
+        if best and best.removeprefix("-") in {"", "step", "now", *objects}:
+            raise ValueError(f"Checkpointer: expected `best` to be the name of a part that is a number, got {best!r}")
         self.best, self.objects = best, objects
+        self._own: set[int] = set()  # the steps whose files it may remove
         self.directory.mkdir(parents=True, exist_ok=True)
 
     def steps(self) -> list[int]:
@@ -135,12 +159,15 @@ class Checkpointer:
         if taken := sorted({*self.objects, "step"} & parts.keys()):
             raise ValueError(f"Checkpointer.save: expected other names than those of its objects, got {taken}")
         measure = self._measure(parts)
+        if step not in self._own and not _rank():
+            self._require_same_objects(self.path(step))
+        self._own.add(step)
         _write(self.path(step), {**self.objects, **parts, "step": step}, measure, among="step")
         if _rank():
             return True
-        steps = self.steps()
-        stay = {*steps[-self.keep :], step, *([self.best_step()] if self.best else [])}
-        for old in (one for one in steps if one not in stay):
+        own = [one for one in self.steps() if one in self._own]
+        measures = self._measures(own) if self.best else dict.fromkeys(own)
+        for old in measures.keys() - {*own[-self.keep :], step, _least(measures)}:
             self.path(old).unlink(missing_ok=True)
         return True
 
@@ -151,24 +178,47 @@ class Checkpointer:
         steps = self.steps()
         if not steps and step is None:
             return {}
-        step = steps[-1] if step is None else whole("Checkpointer.load", "step", step)
-        if step not in steps:
+        found = steps[-1] if step is None else whole("Checkpointer.load", "step", step)
+        if found not in steps:
             raise FileNotFoundError(
                 f"Checkpointer.load: expected one of the steps {steps} of {self.directory}, got {step}"
             )
-        return load(self.path(step), **self.objects)
+        try:
+            parts = _load(self.path(found), self.objects)
+        except FileNotFoundError:
+            if step is None and found not in self.steps():  # another process has removed it meanwhile
+                return self.load()
+            raise
+        self._own.update(steps)
+        return parts
 
     def best_step(self) -> int:
         """The step with the best measure, of equal ones the first. ValueError where none has one."""
-        measures = {
-            step: json.loads(_opened(self.path(step), arrays=False)[0][KEY])["measure"] for step in self.steps()
-        }
-        known = {step: value for step, value in measures.items() if value is not None and value == value}
-        if not known:
+        step = _least(self._measures(self.steps()))
+        if step is None:
             raise ValueError(
                 f"Checkpointer: expected checkpoints in {self.directory} with a measure, got none: give best="
             )
-        return min(known, key=known.__getitem__)
+        return step
+
+    def _require_same_objects(self, path: Path) -> None:
+        """ValueError where a file has other objects, which would be lost: another Checkpointer's."""
+        names = set(self.objects)
+        with suppress(*UNREADABLE):
+            names = {name for name, _ in _tree(path)["parts"]["dict"]}
+        if not self.objects.keys() <= names:
+            raise ValueError(
+                f"Checkpointer.save: expected {path} to have {sorted(self.objects)}, got another Checkpointer's file, "
+                f"with {sorted(names)}: give each a folder of its own"
+            )
+
+    def _measures(self, steps: list[int]) -> dict[int, float | None]:
+        """Of those of these steps whose checkpoints can be read."""
+        found = {}
+        for step in steps:
+            with suppress(*UNREADABLE):
+                found[step] = _tree(self.path(step))["measure"]
+        return found
 
     def _measure(self, parts: dict[str, Any]) -> float | None:
         if not self.best:
@@ -182,22 +232,52 @@ class Checkpointer:
         return -float(value) if self.best.startswith("-") else float(value)
 
 
+def _least(measures: dict[int, float | None]) -> int | None:
+    known = {step: value for step, value in measures.items() if isinstance(value, float) and value == value}
+    return min(known, key=known.__getitem__, default=None)
+
+
 NAMED = re.compile(r"step-(\d{8,})\.safetensors")
+UNREADABLE = (OSError, ValueError, LookupError, TypeError)  # what a file raises that is damaged, or removed meanwhile
 
 
 def _write(path: str | os.PathLike, parts: dict[str, Any], measure: float | None = None, among: str = "") -> None:
-    numpy = _safetensors("numpy")
     arrays: dict[str, np.ndarray] = {}
     states = {name: _state(part) for name, part in parts.items()}
-    for found in (found for name, x in states.items() if x is not parts[name] for found in _nonfinite(name, x)):
+    own = {name: x for name, x in states.items() if x is not parts[name]}
+    for found in (found for name, x in own.items() for found in _nonfinite(name, x, _masks(name, parts[name]))):
         raise FloatingPointError(f"save: {found}: the run has diverged, and {path} stays what it was")
     random = _packed(_of_all(backend.get_rng_state()), "random", arrays)
     if _rank():
         return
     tree = json.dumps({"parts": _packed(states, "", arrays), "random": random, "measure": measure})
     metadata = {"format": FORMAT, "version": __version__, KEY: tree, "sha256": _checksum(tree, arrays)}
+    _put(path, arrays, metadata, among)
+
+
+def _put(path: str | os.PathLike, arrays: dict[str, np.ndarray], metadata: dict[str, str], among: str = "") -> None:
+    """Write a file of safetensors. It takes its name when it reads back as what it should be."""
+    safetensors = _safetensors()
+    if "__metadata__" in arrays:
+        raise ValueError("expected another name than `__metadata__`, which files of safetensors keep for themselves")
     with replacing(path, among) as temporary:
-        numpy.save_file(arrays, temporary, metadata)
+        try:
+            safetensors.numpy.save_file(arrays, temporary, metadata)
+            with safetensors.safe_open(temporary, "np") as file:
+                right = (file.metadata() or {}) == metadata
+                right = right and all(_same(x, file.get_tensor(name)) for name, x in arrays.items())
+        except (safetensors.SafetensorError, TypeError, AttributeError) as error:  # the others: FP8
+            if found := re.search(r"\(os error (\d+)\)", str(error)):
+                raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from None
+            raise ValueError(f"expected what a file of safetensors can hold: {error}") from None
+        if not right:
+            what = "what was written reads back as something else. What was there before is still there"
+            raise OSError(errno.EIO, what, str(path))
+
+
+def _same(x: np.ndarray, y: np.ndarray) -> bool:
+    """Bit for bit."""
+    return x.dtype == y.dtype and x.shape == y.shape and np.array_equal(x.ravel().view("u1"), y.ravel().view("u1"))
 
 
 def _read(path: str | os.PathLike) -> tuple[dict[str, Any], list]:
@@ -209,11 +289,16 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, Any], list]:
     return _unpacked(tree["parts"], arrays), _unpacked(tree["random"], arrays)
 
 
+def _tree(path: str | os.PathLike) -> dict[str, Any]:
+    """What a checkpoint says without its arrays."""
+    return json.loads(_opened(path, arrays=False)[0][KEY])
+
+
 def _opened(path: str | os.PathLike, arrays: bool = True) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     """The metadata of a checkpoint, and its arrays if they are wanted."""
     safetensors = _safetensors()
     try:
-        with safetensors.safe_open(path, "np") as file:
+        with reading(path) as there, safetensors.safe_open(there, "np") as file:
             metadata = file.metadata() or {}
             found = {name: file.get_tensor(name) for name in file.keys()} if arrays else {}  # noqa: SIM118
     except (safetensors.SafetensorError, TypeError, AttributeError) as error:  # the others: BF16, FP8
@@ -226,16 +311,6 @@ def _opened(path: str | os.PathLike, arrays: bool = True) -> tuple[dict[str, str
             f"load: expected {path} to be in format {FORMAT}, which tinymp {__version__} reads, got {made}"
         )
     return metadata, found
-
-
-def _existing(op: str, path: Any) -> Path:
-    """The path of a file that is there; else OSError, which safetensors would raise without the name of the file."""
-    path = file(op, "path", path)
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "expected a file, got a folder", str(path))
-    if not path.exists():
-        raise FileNotFoundError(errno.ENOENT, "expected a file that is there", str(path))
-    return path
 
 
 def _checksum(tree: str, arrays: dict[str, np.ndarray]) -> str:
@@ -252,6 +327,15 @@ def _state(part: Any) -> Any:
     if isinstance(part, np.random.Generator):
         return _of_all(part.bit_generator.state)
     return part.state_dict() if hasattr(part, "state_dict") else part
+
+
+def _require_state(op: str, objects: dict[str, Any]) -> None:
+    for name, one in objects.items():
+        if not isinstance(one, np.random.Generator) and not hasattr(one, "load_state_dict"):
+            raise TypeError(
+                f"{op}: expected `{name}` to have state_dict and load_state_dict, or to be a NumPy Generator, got "
+                f"{type_name(one)}; values are given to save, and returned by load"
+            )
 
 
 def _take(part: Any, state: Any) -> None:
@@ -279,13 +363,25 @@ def _place(states: list[Any]) -> int:
     return min(_rank(), len(states) - 1)
 
 
-def _nonfinite(where: str, value: Any) -> Iterator[str]:
-    """What is wrong with arrays of floating numbers that are not all finite: a run that goes on from them is lost."""
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not np.isfinite(value).all():
-        bad = int(np.count_nonzero(~np.isfinite(value)))
-        yield f"expected the numbers of `{where}` to be finite, got {bad} of {value.size} that are infinite or NaN"
-    for key, one in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield from _nonfinite(f"{where}/{key}", one)
+def _nonfinite(where: str, value: Any, masks: Collection[str] = ()) -> Iterator[str]:
+    """What is wrong with arrays of floating numbers that are not all finite: a run that goes on from them is lost.
+
+    masks: those that may be infinite
+    """
+    if isinstance(value, np.ndarray) and (value.dtype.kind in "fc" or value.dtype in HALVES):
+        bad = np.count_nonzero(np.isnan(value) if where in masks else ~np.isfinite(value))
+        if bad:
+            yield f"expected the numbers of `{where}` to be finite, got {bad} of {value.size} that are infinite or NaN"
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    for key, one in items:
+        yield from _nonfinite(f"{where}/{key}", one, masks)
+
+
+def _masks(where: str, part: Any) -> set[str]:
+    """Of a model's buffers those that may be infinite; the statistics of normalisation layers may not."""
+    modules = part.named_modules(remove_duplicate=False) if hasattr(part, "named_modules") else ()
+    found = (m.named_buffers(path, recurse=False, remove_duplicate=False) for path, m in modules if not m.normalisation)
+    return {f"{where}/{name}" for buffers in found for name, _ in buffers}
 
 
 def _packed(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
@@ -299,7 +395,10 @@ def _packed(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
         arrays[where] = np.asarray(value, order="C")
         return {"array": where}
     if isinstance(value, dict):
-        return {"dict": [[key, _packed(one, f"{where}/{key}".strip("/"), arrays)] for key, one in value.items()]}
+        keys = {key.item() if isinstance(key, np.generic) else key: one for key, one in value.items()}
+        if wrong := [key for key in keys if not isinstance(key, (str, int, float, type(None)))]:
+            raise TypeError(f"save: expected the keys of `{where}` to be text or numbers, got {wrong[0]!r}")
+        return {"dict": [[key, _packed(one, f"{where}/{key}".strip("/"), arrays)] for key, one in keys.items()]}
     if isinstance(value, (list, tuple)):
         content = [_packed(one, f"{where}/{i}".strip("/"), arrays) for i, one in enumerate(value)]
         return {"tuple": content} if isinstance(value, tuple) else content
@@ -324,12 +423,12 @@ def _unpacked(packed: Any, arrays: dict[str, np.ndarray]) -> Any:
     return tuple(_unpacked(one, arrays) for one in content)
 
 
-def _safetensors(part: str = "") -> Any:
+def _safetensors() -> Any:
     try:
         import safetensors.numpy
     except ImportError:
         raise ImportError(f"checkpoints are safetensors files: {hint('checkpoint')}") from None
-    return getattr(safetensors, part) if part else safetensors
+    return safetensors
 
 
 # -------------------------------------------------------------------------------------------- weights of other programs
@@ -345,9 +444,10 @@ def load_weights(path: str | os.PathLike) -> dict[str, np.ndarray]:
     Such files are written by PyTorch, torchvision and Hugging Face. BF16 becomes FP32, which holds it exactly, and so
     FP32 masters. ValueError for a file that is not safetensors, and for other dtypes; OSError for an unreadable one.
     """
-    safetensors, path = _safetensors(), _existing("load_weights", path)
+    safetensors, path = _safetensors(), file("load_weights", "path", path)
     try:
-        tensors = safetensors.deserialize(path.read_bytes())
+        with reading(path) as there:
+            tensors = safetensors.deserialize(there.read_bytes())
     except safetensors.SafetensorError as error:
         raise ValueError(f"load_weights: expected {path} to be a file of safetensors: {error}") from None
     found = {}
@@ -371,6 +471,7 @@ def save_weights(path: str | os.PathLike, model: Any) -> None:
     """
     if not hasattr(model, "state_dict"):
         raise TypeError(f"save_weights: expected `model` to be a Module, got {type_name(model)}")
-    numpy, arrays = _safetensors("numpy"), model.state_dict()
-    with replacing(file("save_weights", "path", path)) as temporary:
-        numpy.save_file({name: x for name, x in arrays.items() if not name.endswith(".copy")}, temporary)
+    state = model.state_dict()
+    copies = {f"{name}.copy" for name in state}
+    arrays = {name: np.asarray(x, order="C") for name, x in state.items() if name not in copies}
+    _put(file("save_weights", "path", path), arrays, {})

@@ -8,12 +8,15 @@ import os
 import platform
 import re
 import shutil
+import stat
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room on the disk, in a quota, or for so large a file
 
 
 @contextmanager
@@ -22,21 +25,66 @@ def replacing(path: str | os.PathLike, among: str = "") -> Iterator[Path]:
 
     Until then, and if the disk is full, the block raises or the process dies, what was there before stays whole. A new
     file has the permissions that are usual, or those of the file that it replaces; a link goes on to point where it
-    did. What is no file, such as /dev/stdout, is written directly. OSError where nothing can be written.
+    did. What is a pipe, or a device such as /dev/stdout, stays that, and is given the content when the block ends.
+    OSError where nothing can be written.
 
     It lies in a hidden folder beside `path`, with what those leave there who make the file (safetensors has a temporary
     file of its own). Where a process is killed the folder stays, until `path` is written the next time, or, where names
     change, as those of a loop's checkpoints do, another file with the same word for `among`.
     """
     path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "expected the name of a file, got a folder", str(path))
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "expected the folder of a new file to be there", str(path))
-    if path.exists() and not path.is_file():
+    try:
+        streamed = is_stream(path, "the name of a file", stat.S_ISFIFO, stat.S_ISCHR)
+    except FileNotFoundError:
+        streamed = False
+    try:
+        with _streamed(path) if streamed else _replaced(path, among) as temporary:
+            yield temporary
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        what = f"{error.strerror}; make room, or write to another disk. What was there before is still there"
+        raise OSError(error.errno, what, str(path)) from error
+
+
+def is_stream(path: Path, expected: str, *kinds: Callable[[int], bool]) -> bool:
+    """Whether it is a pipe or device, of one of these kinds; else it is a file. OSError for what is neither."""
+    mode = path.stat().st_mode
+    if stat.S_ISREG(mode) or any(kind(mode) for kind in kinds):
+        return not stat.S_ISREG(mode)
+    folder = stat.S_ISDIR(mode)
+    got = "a folder" if folder else "a device or socket"
+    raise OSError(errno.EISDIR if folder else errno.EINVAL, f"expected {expected}, got {got}", str(path))
+
+
+@contextmanager
+def reading(path: str | os.PathLike) -> Iterator[Path]:
+    """A file to read: `path`, or of a pipe what comes through it. OSError, with its name, where there is no file."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, "expected a file that is there", str(path))
+    if not is_stream(path, "a file", stat.S_ISFIFO):
         yield path
         return
-    path = path.resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        with path.open("rb") as stream, (there := Path(folder, path.name)).open("wb") as content:
+            shutil.copyfileobj(stream, content)
+        yield there
+
+
+@contextmanager
+def _streamed(path: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield (temporary := Path(folder, path.name))
+        with temporary.open("rb") as content, path.open("wb") as stream:
+            shutil.copyfileobj(content, stream)
+
+
+@contextmanager
+def _replaced(asked: Path, among: str) -> Iterator[Path]:
+    path = asked.resolve()
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "expected the folder of a new file to be there", str(asked))
     mine = f".{(among or path.name)[:32]}.{_host()}"
     folder = path.with_name(f"{mine}-{os.getpid()}-{threading.get_ident()}.part")
     _remove_what_the_dead_left(path.parent, mine)
@@ -51,8 +99,10 @@ def replacing(path: str | os.PathLike, among: str = "") -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         _sync(path.parent)
-    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # not in a `finally`, where an interrupt would leave the folder
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _host() -> str:

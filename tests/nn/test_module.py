@@ -100,9 +100,15 @@ def test_reassignment_and_deletion():
     assert "first.weight" not in m.state_dict()
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
-def test_copies_are_equal_and_apart(duplicate):
-    m = mp.MIXED.cast(Tied())
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.BF16, mp.NO_MASTER], ids=lambda p: p.name)
+@pytest.mark.parametrize("protocol", [None, 2, 3, 4, 5])
+def test_copies_are_equal_and_apart(policy, protocol):
+    """Also those of pickle's protocol 5, whose arrays lie in memory that was read-only."""
+    m = policy.cast(Tied())
+
+    def duplicate(m):
+        return copy.deepcopy(m) if protocol is None else pickle.loads(pickle.dumps(m, protocol))
+
     other = duplicate(m)
     assert other.second.weight is other.first.weight
     for (name, a), b in zip(m.state_dict().items(), other.state_dict().values(), strict=True):
