@@ -10,8 +10,10 @@ sample is counted as
                 differ by more than rounding should, PyTorch in float64 decides
     refused     a TypeError, ValueError, IndexError or RuntimeError that names the op
     wrong       another shape, dtype or value
-    crashed     any other exception, a warning, or an error that does not name the op
+    crashed     any other exception, a warning, or an error that does not name the op or began as an AttributeError
     excluded    the sample uses what EXCLUDED names: no dense float32 library could run it
+
+Arrays, and the gradients that backward begins with, are given exactly as PyTorch's `.numpy()` gives them: its memory.
 
 Of what RANDOM names (dropout, uninitialised memory, ...) only shapes and dtypes are compared.
 """
@@ -115,7 +117,7 @@ def copied(value: Any, made: Callable[[Any], Any]) -> Any:
 def to_ours(x: Any) -> Any:
     """What a user of tinymp would write for a value of PyTorch's."""
     if isinstance(x, torch.Tensor):
-        return mp.tensor(value_of(x), requires_grad=x.requires_grad)
+        return mp.from_numpy(value_of(x)).requires_grad_(x.requires_grad)
     if isinstance(x, torch.dtype):
         return str(x).removeprefix("torch.")
     if isinstance(x, torch.nn.TransformerEncoderLayer):  # of which a TransformerEncoder is made
@@ -246,11 +248,13 @@ def judged(sample: Sample) -> tuple[str, str]:
             if different := types_differ(expected[0], got):
                 return "wrong", different
             roots = [x for x in got if isinstance(x, mp.Tensor) and x.requires_grad]
-            if roots and any(g is not None for g in expected[1]):
-                sum((x * mp.tensor(value_of(dy))).sum() for x, dy in zip(roots, gradients_of(expected[0]))).backward()
+            if any(g is not None for g in expected[1]):
+                for x, dy in zip(roots, gradients_of(expected[0])):
+                    x.backward(value_of(dy), retain_graph=True)
             gradients = [x.grad for x in flat(leaves) if isinstance(x, mp.Tensor)]
     except CLEAR as error:
         named = any(re.search(rf"(^|\W){re.escape(name)}\b", str(error)) for name in sample.says)
+        named = named and not isinstance(error.__cause__, AttributeError)  # of a value, which none of the checks knew
         return ("refused" if named else "crashed"), f"{type(error).__name__}: {error}"
     except Exception as error:
         return "crashed", f"{type(error).__name__}: {error}"

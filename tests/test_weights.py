@@ -94,6 +94,7 @@ def test_bf16_is_read_exactly(tmp_path):
     np.testing.assert_array_equal(model.weight.master, finite)
 
 
+@pytest.mark.peer
 def test_pytorch_reads_and_writes_them(tmp_path):
     torch = pytest.importorskip("torch")
     theirs = pytest.importorskip("safetensors.torch")

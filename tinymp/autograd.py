@@ -408,7 +408,7 @@ class Backward:
 
     def deposit(self) -> None:
         """Add what was found to the leaves' `grad`, in FP32 where there is one already."""
-        owned = {id(self.gradient), id(self.gradient.base)}
+        owned = {id(backend.owner_of(self.gradient))}
         for leaf, _, scale in self.leaves.values():  # check all of them before the first is written
             if leaf.grad is not None and leaf.grad_scale is not scale and leaf.grad_scale != scale:
                 raise RuntimeError(

@@ -14,7 +14,7 @@ with warnings.catch_warnings():
 
     from benchmarks import conformance
 
-pytestmark = [pytest.mark.cpu, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.cpu, pytest.mark.peer, pytest.mark.filterwarnings("ignore")]
 
 
 def verdict(ours, says=("exp",)):

@@ -41,6 +41,7 @@ def test_bf16_is_a_peer_where_it_runs(monkeypatch, capsys, runs):
     assert found == expected and ("does not run here: no primitive" in capsys.readouterr().out) != runs
 
 
+@pytest.mark.peer
 @pytest.mark.cpu
 def test_peers_compute_in_the_format_that_they_are_named_after():
     torch = pytest.importorskip("torch")
@@ -80,6 +81,7 @@ def _smaller(a):
 KERNELS = {(64, 3, 3), (48, 4, 4), (1, 3, 3), (64, 1, 1)}
 
 
+@pytest.mark.peer
 @pytest.mark.cpu
 def test_ops_table(tmp_path, capsys):
     pytest.importorskip("torch")

@@ -80,6 +80,7 @@ def test_pad_sequence():
     assert pad_sequence(arrays, batch_first=True, padding_value=-1).numpy().swapaxes(0, 1).tolist() == padded.tolist()
 
 
+@pytest.mark.peer
 def test_as_pytorch_pads():
     torch = pytest.importorskip("torch")
     arrays = [rng(i).standard_normal((n, 2)) for i, n in enumerate((3, 1, 5))]

@@ -77,6 +77,7 @@ def test_published_size_of_faster_rcnn():
     assert sum(ledger.predicted["gradients"].values()) == pytest.approx(2 * 137_078_239, rel=0.01)
 
 
+@pytest.mark.peer
 @cpu
 def test_torchvisions_ssd_gives_the_same_outputs(monkeypatch):
     torch = pytest.importorskip("torch")

@@ -63,6 +63,7 @@ def test_half_the_memory():
     assert mixed / fp32 == pytest.approx(0.5013, abs=1e-3)
 
 
+@pytest.mark.peer
 def test_torchvisions_weights_give_its_logits(monkeypatch):
     torch = pytest.importorskip("torch")
     # its compiled operators, which these networks do not need, are for CUDA's PyTorch: without them it would not load

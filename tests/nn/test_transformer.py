@@ -55,6 +55,7 @@ def sequence(length, options, seed):
     return x.swapaxes(0, 1).copy() if options.get("batch_first") else x
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize(
     ("build", "masks"),

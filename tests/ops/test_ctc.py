@@ -198,6 +198,7 @@ def test_the_loss_scale_comes_before_the_rounding():
     assert scaled[1, 0, 1]
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("zero_infinity", [False, True])
 def test_pytorch(reduction, zero_infinity):

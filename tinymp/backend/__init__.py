@@ -14,6 +14,7 @@ from . import cpu, gpu, threads
 
 __all__ = [
     "add",
+    "bytes_of",
     "cpu",
     "default",
     "default_device",
@@ -72,14 +73,23 @@ def to_cpu(x: Any) -> np.ndarray:
     return gpu.to_numpy(x) if of(x) is gpu else x
 
 
+def bytes_of(x: Any) -> memoryview:
+    """The bytes of x in the order of its elements; no buffer can hold BF16. Of a contiguous array on the CPU they are
+    its memory.
+    """
+    return np.ascontiguousarray(to_cpu(x)).reshape(-1).view(np.uint8).data
+
+
 def writeable(x: Any) -> bool:
     """Whether x may be written to. CuPy has no read-only arrays, and writing to "meta" arrays does nothing."""
     return of(x) is not cpu or x.flags.writeable
 
 
 def owner_of(x: Any) -> Any:
-    """The array that owns the memory of x; where none does (a mapped file, another library), the one closest to it."""
-    while (base := x.base) is not None and hasattr(base, "dtype"):
+    """The array that owns the memory of x; where none does (a mapped file, another library's array, which may have a
+    dtype as well), the one closest to it.
+    """
+    while (base := x.base) is not None and (isinstance(base, _ndarray) or of(base) is not cpu):
         x = base
     return x
 
