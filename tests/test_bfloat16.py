@@ -13,6 +13,7 @@ import tinymp as mp
 from job import Job, same
 from tinymp import nn, ops, optim
 from tinymp.backend.formats import BF16 as FORMAT
+from tinymp.course import checking
 from tinymp.precision import store, to_dtype, widen
 
 pytestmark = pytest.mark.cpu
@@ -49,6 +50,26 @@ def test_conversions():
     (y.bfloat16() * 3).sum().backward()
     assert y.grad.dtype == np.float32 and y.grad.tolist() == [3.0]
     assert to_dtype(np.ones(1, np.float16), BF16).dtype == BF16
+
+
+def test_it_is_written_in_place():
+    x, values = mp.zeros(3, dtype=BF16), np.array([1.0, 2.0, 3.0], BF16)
+    x[...] = values
+    x[1] = values[1] * 4
+    x[[0, 2]] = values[[2, 0]]
+    assert x.dtype == BF16 and x.tolist() == [3, 8, 1]
+    assert x.copy_(values).tolist() == mp.zeros(3).copy_(values).tolist() == mp.zeros(3).half().copy_(x).tolist()
+    assert x.copy_(mp.tensor([1 + 2.0**-8, 1.0, 1.0])).tolist() == [1, 1, 1]
+    x[x > 0.5] = 0.25
+    assert x.tolist() == [0.25] * 3 and x.zero_().tolist() == [0] * 3
+    p = nn.Parameter(np.zeros(3, BF16))
+    with mp.no_grad():
+        p[1:] = values[1:]
+        assert nn.init.constant_(p, 3.0)[0].item() == 3
+    assert optim.SGD([p], values[0]).param_groups[0]["lr"] == 1
+    checking.close(x, values * 0, "x")
+    with pytest.raises(checking.Wrong, match=r"x\[0\] is 0"):
+        checking.close(x, values, "x")
 
 
 def test_dtypes_do_not_mix():

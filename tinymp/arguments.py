@@ -215,7 +215,7 @@ def number(
 
     A NumPy scalar must not stay one: a np.float64 would promote every FP32 array that it meets to FP64.
     """
-    value = value.item() if isinstance(value, Tensor) and not value.ndim else value
+    value = value.item() if isinstance(value, (Tensor, np.generic)) and not value.ndim else value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{op}: expected `{name}` to be a number, got {value!r}")
     try:

@@ -92,6 +92,8 @@ def killed(group, folder):
 def features(group, folder):
     gradients(group, mp.MIXED)
     gradients(group, HALVES)
+    gradients(group, mp.BF16)
+    without_masters(group)
     accumulation(group)
     rows(group)
     statistics(group)
@@ -129,6 +131,18 @@ def gradients(group, policy):
     norm = sum(p.data.size for p in model.parameters() if p.normalisation)
     weights = sum(p.data.size for p in model.parameters()) - norm
     assert ddp.sent == ddp.passes * (half * weights + 4 * norm), (ddp.sent, ddp.passes)
+
+
+def without_masters(group):
+    """Weights that are BF16 alone are rank 0's in all."""
+    with mp.no_grad():
+        model = network()
+        for p in model.parameters():
+            p[...] = p + group.rank
+        model = dataclasses.replace(mp.BF16, name="HERE", master=False).cast(model)
+    parallel.DistributedDataParallel(model, group).verify()
+    assert model[0].weight.master.dtype == mp.bfloat16
+    assert np.array_equal(model[0].weight.data, network()[0].weight.data.astype(mp.bfloat16))
 
 
 def accumulation(group):
@@ -289,8 +303,11 @@ def refusals(group):
     scaler = optim.StaticLossScaler(2.0 ** (1 + group.rank))
     loss = scaler.scale(loss_of(scaled[0], mp.FP32, *data().tensors))
     refused(RuntimeError, "scale their losses by 2 to", loss.backward)
-    items = np.full((8, 1), float(group.rank))
-    refused(ValueError, "same data in all", lambda: mp.data.DataLoader(mp.data.TensorDataset(items), group=group))
+    for dtype in ("float64", mp.bfloat16):
+        items = mp.data.TensorDataset(np.full((8, 1), group.rank, dtype))
+        refused(ValueError, "same data in all", lambda items=items: mp.data.DataLoader(items, group=group))
+    for dtype, text in ((mp.bfloat16, "bfloat16: send it as FP32"), (">f4", "this machine's byte order, got >f4")):
+        refused(TypeError, f"all_reduce: .*{text}", lambda dtype=dtype: group.all_reduce(np.zeros(1, dtype)))
     fewer = data(16 * (1 + group.rank))
     refused(
         ValueError,

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..dtypes import FLOATING
 from ..tensor import Tensor
 from .lesson import EMPTY, Lesson, of
 
@@ -75,7 +76,7 @@ def _array(got: Any, what: str, hint: str) -> np.ndarray:
         have = np.asarray(got)
     except ValueError:
         have = np.asarray(None)
-    if have.dtype.kind not in "biuf":
+    if have.dtype.kind not in "biuf" and have.dtype not in FLOATING:
         raise Wrong(f"{what} is {type(got).__name__} {got!r:.60}, expected numbers.{hint}")
     return have
 

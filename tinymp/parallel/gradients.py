@@ -106,7 +106,7 @@ class DistributedDataParallel(Observer):
 
     def _share(self, own: dict[str, np.ndarray]) -> None:
         """Take what rank 0 has of these weights and buffers."""
-        described = self.group.tell([[k, x.dtype.str, x.shape] for k, x in own.items()])[0]
+        described = self.group.tell([[k, x.dtype.name, x.shape] for k, x in own.items()])[0]
         state = {k: from_root(self.group, own.get(k), dtype, shape) for k, dtype, shape in described}
         if self.group.rank:
             self.model.load_state_dict(state, strict=False)
@@ -117,9 +117,7 @@ class DistributedDataParallel(Observer):
         """
         weights = {p.name or str(i): p.data for i, p in enumerate(self.params)}
         weights |= {f"{name}, master": p.master for name, p in zip(weights, self.params) if p.master_nbytes}
-        digests = {
-            k: hashlib.sha256(np.ascontiguousarray(backend.to_cpu(x)).data).hexdigest() for k, x in weights.items()
-        }
+        digests = {k: hashlib.sha256(backend.bytes_of(x)).hexdigest() for k, x in weights.items()}
         for rank, told in enumerate(found := self.group.tell(digests)):
             differ = [name for name in told if found[0].get(name, told[name]) != told[name]]
             if differ:

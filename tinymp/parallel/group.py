@@ -24,6 +24,7 @@ from .. import backend
 from ..arguments import choice, integers, number
 from ..autograd import Array
 from ..caller import type_name
+from ..dtypes import real
 from ..events import here
 
 HOW = ("sum", "min", "max")
@@ -89,6 +90,8 @@ class Group:
         """
         choice("all_reduce", "how", how, HOW)
         self._require("all_reduce", x)
+        if x.dtype.name == "bfloat16":
+            raise TypeError("all_reduce: expected `x` in a dtype that MPI adds up, got bfloat16: send it as FP32")
         self.start("all_reduce", x, how).wait()
 
     def broadcast(self, x: Array, root: int = 0) -> None:
@@ -121,6 +124,8 @@ class Group:
         if not isinstance(x, kind) or not x.flags.c_contiguous:
             got = "one with gaps" if isinstance(x, kind) else type_name(x)
             raise TypeError(f"{op}: expected `x` to be a contiguous array on the {self.device}, got {got}")
+        if real(op, x, x) is not x:
+            raise TypeError(f"{op}: expected `x` in this machine's byte order, got {x.dtype}")
 
     # ---- anything that JSON can say
 

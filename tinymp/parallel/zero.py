@@ -110,7 +110,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             step = arrays.pop("step", None)
             if p.master_nbytes and self.mine(p):
                 arrays["master"] = backend.to_cpu(p.master)
-            step, names = self.group.tell([step, [(k, x.dtype.str) for k, x in arrays.items()]])[self.owner[p]]
+            step, names = self.group.tell([step, [(k, x.dtype.name) for k, x in arrays.items()]])[self.owner[p]]
             owner = self.owner[p]
             got = {name: from_root(self.group, arrays.get(name), dtype, p.shape, owner) for name, dtype in names}
             if "master" in got:
