@@ -18,13 +18,14 @@ import numpy as np
 from . import backend
 from .arguments import count, file, whole
 from .caller import type_name
-from .dtypes import HALVES
+from .dtypes import HALVES, KNOWN, masked
 from .events import here
 from .extras import hint
 from .info import __version__
 from .writing import reading, replacing
 
 FORMAT = "2"
+SAVED = (*KNOWN, "uint16", "uint32", "uint64", "complex64")  # the dtypes of arrays that `load` reads
 KEY = "tinymp"  # of the file's metadata: the tree of names and values, as JSON, its arrays by number
 
 
@@ -318,7 +319,7 @@ def _checksum(tree: str, arrays: dict[str, np.ndarray]) -> str:
     digest = hashlib.sha256(tree.encode())
     for name, x in sorted(arrays.items()):
         digest.update(f"{name} {x.dtype.str} {x.shape}".encode())
-        digest.update(np.ascontiguousarray(x).reshape(-1).view(np.uint8).data)
+        digest.update(backend.bytes_of(x))
     return digest.hexdigest()
 
 
@@ -392,7 +393,11 @@ def _packed(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, np.ndarray):
         if where in arrays:
             raise ValueError(f"save: expected names without a slash, got two arrays `{where}`")
-        arrays[where] = np.asarray(value, order="C")
+        if value.dtype.name not in SAVED or masked(value):
+            got = "masked places" if value.dtype.name in SAVED else value.dtype
+            raise TypeError(f"save: expected `{where}` to hold numbers of {', '.join(SAVED)}, got {got}")
+        native = value.dtype if value.dtype.isnative else value.dtype.newbyteorder("=")
+        arrays[where] = np.asarray(value, native, order="C")
         return {"array": where}
     if isinstance(value, dict):
         keys = {key.item() if isinstance(key, np.generic) else key: one for key, one in value.items()}
@@ -406,7 +411,7 @@ def _packed(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"save: expected `{where}` to be an array, a number or text, got {type(value).__name__}")
+    raise TypeError(f"save: expected `{where}` to be an array, a number or text, got {type_name(value)}")
 
 
 def _unpacked(packed: Any, arrays: dict[str, np.ndarray]) -> Any:

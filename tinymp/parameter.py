@@ -11,11 +11,11 @@ from . import backend
 from .arguments import named, named_by_class
 from .autograd import Array, Variable
 from .caller import type_name
-from .dtypes import FLOATING, HALVES, float32, require_fit
+from .dtypes import FLOATING, HALVES, float32, real, require_fit
 from .events import here, tell
 from .precision import FP32, UPDATE, Policy, store, to_dtype
 from .sparse import SparseRows, dense_of, put, values_of, with_values
-from .tensor import Tensor, tensor
+from .tensor import Tensor, array_of, tensor
 
 _DATA: Any = Variable.__dict__["data"]  # the slot itself, which Parameter.data guards
 
@@ -62,6 +62,7 @@ class Parameter(Tensor):
                 f"{type_name(value) if found is None else found}; convert it, or give the model another storage with "
                 "policy.cast(model)"
             )
+        value = real("Parameter.data", array_of("Parameter.data", value), value)
         if value.shape != self.shape:
             raise ValueError(f"Parameter.data: expected shape {self.shape}, got {value.shape}; make a new Parameter")
         if any(stride == 0 and n > 1 for stride, n in zip(value.strides, value.shape)):

@@ -31,7 +31,7 @@ import numpy as np
 
 from . import backend
 from .backend.formats import SCALED, Format
-from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, require_fit
+from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, real, require_fit
 from .events import here, tell
 
 Array = Any
@@ -193,7 +193,8 @@ class Policy:
         if hasattr(target, "cast_storage"):  # Module and Tensor know how to do it to themselves
             return target.cast_storage(self) if keep is None else target.cast_storage(self, keep)
         if isinstance(target, np.ndarray):
-            return fit("Policy.cast", target, self.storage) if target.dtype in FLOATING else target
+            target = real("Policy.cast", target, target)
+            return target if target.dtype.kind in "iub" else fit("Policy.cast", target, self.storage)
         if isinstance(target, dict):
             return {key: self._cast_item(value) for key, value in target.items()}
         if isinstance(target, tuple) and hasattr(target, "_fields"):

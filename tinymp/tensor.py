@@ -10,7 +10,7 @@ import numpy as np
 from . import backend, dtypes
 from .autograd import Array, Backward, Variable
 from .caller import type_name
-from .dtypes import FLOATING, float32, float64, require_fit
+from .dtypes import FLOATING, float32, float64, real, require_fit
 from .events import here, tell
 from .grad_mode import is_grad_enabled
 from .memory import explained
@@ -37,9 +37,7 @@ class Tensor(Variable):
 
     def __init__(self, data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
         source, data = (data, data.data) if isinstance(data, Tensor) else (None, data)
-        array = array_of("Tensor", data)
-        if array.dtype.kind not in "fiub" and array.dtype not in FLOATING:
-            raise TypeError(f"Tensor: expected real numbers, got {type(data).__name__} with dtype {array.dtype}")
+        array = real("Tensor", array_of("Tensor", data), data)
         if dtype is None and array.dtype == float64 and not hasattr(data, "dtype"):
             dtype = float32  # Python floats become FP32, as in PyTorch; float64 arrays stay float64
         array = array if dtype is None else fit("Tensor", array, dtypes.as_dtype(dtype, "Tensor"))
@@ -192,7 +190,7 @@ class Tensor(Variable):
     def zero_(self) -> Tensor:
         """Overwrite the data with zeros. Only outside the graph."""
         self.require_outside_graph("zero_")
-        self.data[...] = 0
+        self.data[...] = value_for("zero_", 0, self.data)
         self.bump_version()
         return self
 
@@ -243,7 +241,7 @@ class Tensor(Variable):
             gradient = backend.of(self.data).xp.ones_like(self.data)
         else:
             gradient = gradient.data if isinstance(gradient, Tensor) else gradient
-            gradient = backend.of(self.data).xp.asarray(array_of("backward", gradient))
+            gradient = backend.of(self.data).xp.asarray(real("backward", array_of("backward", gradient), gradient))
             if gradient.shape != self.shape or gradient.dtype != self.dtype:
                 raise ValueError(
                     f"backward: expected gradient to be {self.dtype} {self.shape} like the tensor, got "
@@ -301,17 +299,18 @@ def value_for(how: str, value: Any, into: Array) -> Any:
     """value as it is to be written into the array `into`: in its dtype, on its device.
 
     A number is a constant, rounded to nearest; for arrays, see `fit`. TypeError for anything but real numbers,
-    ValueError for a value that the dtype cannot hold, RuntimeError for one whose gradient would be lost.
+    ValueError for a value that the dtype cannot hold and for memory that is read-only, RuntimeError for a value whose
+    gradient would be lost.
     """
+    if not backend.writeable(into):
+        raise ValueError(f"{how}: expected a tensor whose memory can be written to, got a read-only one; clone() it")
     if isinstance(value, Tensor) and value.requires_grad and is_grad_enabled():
         raise RuntimeError(
             f"{how}: the value requires a gradient, which a change in place would lose; build a new tensor (where, "
             "cat, scatter, pad), or pass value.detach()"
         )
     value = value.data if isinstance(value, Tensor) else value
-    array = array_of(how, value)
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"{how}: expected real numbers, got {type_name(value)} with dtype {array.dtype}")
+    array = real(how, array_of(how, value), value)
     if isinstance(value, (int, float, np.generic)):
         require_fit(how, array, into.dtype)
         return scalar(value, into.dtype)
@@ -337,5 +336,10 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: st
 def from_numpy(array: np.ndarray) -> Tensor:
     """A Tensor that shares memory with `array`."""
     if not isinstance(array, np.ndarray):
-        raise TypeError(f"from_numpy: expected a NumPy array, got {type(array).__name__}")
+        raise TypeError(f"from_numpy: expected a NumPy array, got {type_name(array)}")
+    if not array.dtype.isnative:
+        raise TypeError(
+            f"from_numpy: expected an array in this machine's byte order, got {array.dtype}, whose memory a Tensor "
+            "cannot share; tensor(array) copies it"
+        )
     return Tensor(array)

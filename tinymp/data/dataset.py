@@ -42,8 +42,9 @@ class Dataset(ABC):
 class TensorDataset(Dataset):
     """Item i is the tuple of rows i of the tensors; a batch of it is one indexing operation per tensor.
 
-    tensors: Tensors or NumPy arrays (shared, not copied) of one first dimension. TypeError for other things;
-    ValueError where the first dimensions differ, and for a Tensor that requires a gradient (it would get none).
+    tensors: Tensors or NumPy arrays of one first dimension; shared, not copied, but for another machine's byte order.
+    TypeError for other things; ValueError where the first dimensions differ, and for a Tensor that requires a gradient
+    (it would get none).
     """
 
     def __init__(self, *tensors: Any) -> None:
@@ -52,7 +53,7 @@ class TensorDataset(Dataset):
         for i, x in enumerate(tensors):
             if not isinstance(x, (Tensor, np.ndarray)):
                 raise TypeError(
-                    f"TensorDataset: expected Tensors or arrays, got {type(x).__name__} as argument {i}; "
+                    f"TensorDataset: expected Tensors or arrays, got {type_name(x)} as argument {i}; "
                     "pass them one by one, as in TensorDataset(x, y)"
                 )
         self.tensors = tuple([Tensor(without_graph("TensorDataset", x)) for x in tensors])

@@ -18,7 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import backend
 from ..arguments import choice, integer, listed, refuse, same_keys, whole
+from ..caller import type_name
+from ..dtypes import real
 from ..memory import explained
 from ..tensor import Tensor
 from .dataset import (
@@ -131,7 +134,7 @@ class DataLoader:
                 f"DataLoader: expected `seed` where {self.size} processes share shuffled batches, got none"
             )
         if self.size > 1:
-            items = [zlib.crc32(np.ascontiguousarray(x.numpy()).data) for x in getattr(dataset, "tensors", ())]
+            items = [zlib.crc32(backend.bytes_of(x.data)) for x in getattr(dataset, "tensors", ())]
             group.first("DataLoader", items=len(dataset), data=items, batch_size=self.batch_size)
         self.prefetch = _at_least(0, "prefetch", prefetch)
         self.epoch = 0
@@ -371,7 +374,7 @@ def _collate(items: list, numbers: list[int], field: str) -> Any:
         columns = [_collate(list(column), numbers, f"{field}[{i}]") for i, column in enumerate(zip(*items))]
         return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
     if isinstance(first, (np.ndarray, np.generic, Tensor)):  # before float: np.float64 is one
-        arrays = [without_graph("DataLoader", x) for x in items]
+        arrays = [real("DataLoader", without_graph("DataLoader", x), x) for x in items]
         _same(arrays, numbers, field, "shape", lambda x: x.shape)
         _same(arrays, numbers, field, "dtype", lambda x: x.dtype, TypeError)
         return Tensor(np.stack(arrays))
@@ -381,7 +384,7 @@ def _collate(items: list, numbers: list[int], field: str) -> Any:
         return items
     raise TypeError(
         f"DataLoader: expected items{field} to be arrays, Tensors, numbers, strings or tuples and dicts of them, got "
-        f"{type(first).__name__} at item {numbers[0]}; convert it in the dataset or give collate_fn="
+        f"{type_name(first)} at item {numbers[0]}; convert it in the dataset or give collate_fn="
     )
 
 

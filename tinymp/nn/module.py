@@ -12,7 +12,7 @@ import numpy as np
 from .. import backend
 from ..arguments import flag, function, named
 from ..autograd import Array
-from ..dtypes import FLOATING, fits
+from ..dtypes import FLOATING, fits, masked
 from ..events import unobserved
 from ..loading import overwrite
 from ..parameter import Parameter, replace, storage_of
@@ -479,6 +479,8 @@ def _array(value: Any) -> np.ndarray:
     """An entry of a state_dict on the host."""
     if not hasattr(value, "__array__"):
         raise TypeError(f"expected an array, got {type(value).__name__}")
+    if masked(value):
+        raise TypeError("expected a number in every place, got a masked array")
     try:
         return backend.to_cpu(value.data) if isinstance(value, Tensor) else np.asarray(value)
     except MemoryError:

@@ -11,6 +11,7 @@ import numpy as np
 from .. import backend
 from ..arguments import listed, number, refuse, require_unscaled
 from ..autograd import Array
+from ..caller import type_name
 from ..dtypes import float64
 from ..memory import explained
 from ..parameter import Parameter
@@ -18,6 +19,7 @@ from ..precision import reduce, to_dtype, widen
 from ..sparse import summable, values_of, with_values
 from ..tensor import Tensor, tensor
 from . import multi_tensor
+from .groups import fits
 
 CLIPPED = "use a smaller model, for clipped gradients are FP32"  # what helps against a full memory
 
@@ -100,4 +102,9 @@ def _with_gradient(op: str, parameters: Any) -> list[Tensor]:
         if not isinstance(p, Tensor):
             raise TypeError(f"{op}: expected Parameters, got {type(p).__name__}; pass model.parameters()")
         require_unscaled(op, p, "scaler.unscale_(optimizer) first")
-    return [p for p in params if p.grad is not None]
+    params = [p for p in params if p.grad is not None]
+    for g, p in ((values_of(p.grad), p) for p in params):
+        if not fits(g, p):
+            got = f"{type_name(g)} of {getattr(g, 'dtype', 'no dtype')}"
+            raise TypeError(f"{op}: expected gradients that are floating arrays on {p.device}, got {got}")
+    return params

@@ -13,7 +13,7 @@ from .. import backend
 from ..arguments import listed, number, same_keys, whole
 from ..autograd import Array
 from ..caller import type_name
-from ..dtypes import FLOATING, float16
+from ..dtypes import FLOATING, float16, masked
 from ..events import Update
 from ..memory import explained
 from ..parameter import Parameter
@@ -199,8 +199,9 @@ class Groups:
         """A copy of a saved array of state as it will be kept; ValueError if it cannot be state."""
         entry = f"`{name}` of parameter {self.label(p)}"
         array = np.asarray(backend.to_cpu(value))
-        if array.shape != p.shape or array.dtype not in FLOATING:
-            raise ValueError(f"{where}: expected {entry} to be floating of its shape, got {array.dtype} {array.shape}")
+        if masked(value) or array.shape != p.shape or array.dtype not in FLOATING:
+            got = "a masked array" if masked(value) else f"{array.dtype} {array.shape}"
+            raise ValueError(f"{where}: expected {entry} to be floating of its shape, got {got}")
         dtype = self.state_dtype(p)
         with np.errstate(all="ignore"):
             kept = to_dtype(array, dtype).copy()
@@ -212,6 +213,14 @@ class Groups:
         if name in self.squares and (array < 0).any():
             raise ValueError(f"{where}: expected {entry} to be at least 0, got {array.min():g}")
         return backend.of(p.data).asarray(kept)
+
+
+def fits(g: Any, p: Any) -> bool:
+    """Whether the array of a gradient holds floating numbers where p is, and computes as p's: a masked array hides
+    some, and a np.matrix multiplies in its own way.
+    """
+    computes = backend.of(g) is backend.of(p.data) and not isinstance(g, np.matrix) and not masked(g)
+    return computes and getattr(g, "dtype", object) in FLOATING
 
 
 def _copied(value: Any) -> np.ndarray:

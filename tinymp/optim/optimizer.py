@@ -9,7 +9,6 @@ import numpy as np
 from .. import backend, statistics
 from ..arguments import refuse, require_unscaled
 from ..autograd import Array
-from ..dtypes import FLOATING
 from ..events import Update, here, running, tell
 from ..memory import explained
 from ..parameter import Parameter
@@ -17,7 +16,7 @@ from ..precision import UPDATE, store, use, widen
 from ..sparse import SparseRows, put, rows_of, values_of, with_values
 from ..tensor import Tensor
 from . import fused
-from .groups import Group, Groups, State, count_of
+from .groups import Group, Groups, State, count_of, fits
 from .result import PendingResult, StepResult
 
 
@@ -100,8 +99,8 @@ class Optimizer(Groups):
                 "optimizer, or pass step(..., allow_missing=True)"
             )
         for _, p in ready:
-            fits = not isinstance(p.grad, Tensor) and getattr(p.grad, "shape", None) == p.shape
-            if not fits or p.grad.dtype not in FLOATING or backend.of(values_of(p.grad)) is not backend.of(p.data):
+            shaped = not isinstance(p.grad, Tensor) and getattr(p.grad, "shape", None) == p.shape
+            if not shaped or not fits(values_of(p.grad), p):
                 raise RuntimeError(
                     f"{self._name}.step: expected the grad of parameter {self.label(p)} to be a floating array of its "
                     f"shape on {p.device}, got {type(p.grad).__name__} {getattr(p.grad, 'shape', '')}"

@@ -1,0 +1,313 @@
+"""Arrays from elsewhere: memory that another library owns, and numbers in other forms than this machine's."""
+
+import array
+import ctypes
+import io
+import mmap
+from multiprocessing import shared_memory
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import backend, nn, ops, optim
+from tinymp.data import DataLoader, TensorDataset, default_collate
+
+pytestmark = pytest.mark.cpu
+VALUES = np.arange(1, 5, dtype="float32")
+
+# --------------------------------------------------------------------------------------------------------- whose memory
+
+
+class Foreign:
+    """An array of another library, as NumPy sees one: it owns the memory and has a dtype, but little else."""
+
+    def __init__(self, values):
+        self.kept = values
+        self.dtype, self.__array_interface__ = values.dtype, values.__array_interface__
+
+
+class WithBase(Foreign):
+    """Another that has a `base`, which is an array: of the same library, and not of NumPy."""
+
+    base = property(lambda self: Foreign(self.kept))
+
+
+def from_memmap(tmp_path):
+    path = tmp_path / "values"
+    VALUES.tofile(path)
+    return np.memmap(path, "float32", "r+")
+
+
+def from_shared_memory():
+    memory = shared_memory.SharedMemory(create=True, size=VALUES.nbytes)
+    memory.unlink()
+    memory.close = lambda: None  # which it would try as it goes, and the array points into it
+    x = np.frombuffer(memory.buf, "float32", VALUES.size)
+    x[:] = VALUES
+    return x
+
+
+def from_pil():
+    image = pytest.importorskip("PIL.Image")
+    return np.asarray(image.fromarray(VALUES.reshape(2, 2)))
+
+
+def from_pandas():
+    pandas = pytest.importorskip("pandas")
+    return pandas.Series(VALUES).to_numpy()
+
+
+def from_torch(make):
+    torch = pytest.importorskip("torch")
+    return make(torch.from_numpy(VALUES.copy()))
+
+
+SOURCES = {
+    "a library whose arrays have no base": lambda tmp_path: np.asarray(Foreign(VALUES.copy())),
+    "a library whose arrays have one": lambda tmp_path: np.asarray(WithBase(VALUES.copy())),
+    "memmap": lambda tmp_path: from_memmap(tmp_path),
+    "a view of a memmap": lambda tmp_path: np.asarray(from_memmap(tmp_path))[:],
+    "mmap": lambda tmp_path: np.frombuffer(anonymous(), "float32", 4),
+    "frombuffer": lambda tmp_path: np.frombuffer(bytearray(VALUES.tobytes()), "float32"),
+    "frombuffer, read-only": lambda tmp_path: np.frombuffer(VALUES.tobytes(), "float32"),
+    "array.array": lambda tmp_path: np.asarray(array.array("f", VALUES.tolist())),
+    "ctypes": lambda tmp_path: np.ctypeslib.as_array((ctypes.c_float * 4)(*VALUES.tolist())),
+    "shared memory": lambda tmp_path: from_shared_memory(),
+    "DLPack": lambda tmp_path: np.from_dlpack(VALUES.copy()),
+    "matrix": lambda tmp_path: VALUES.copy().view(np.matrix),
+    "npy": lambda tmp_path: from_npy(),
+    "PIL": lambda tmp_path: from_pil(),
+    "pandas": lambda tmp_path: from_pandas(),
+    "torch": lambda tmp_path: from_torch(lambda x: x.numpy()),
+    "torch, a part": lambda tmp_path: from_torch(lambda x: x[:4].view(2, 2).numpy()),
+    "torch, DLPack": lambda tmp_path: from_torch(np.from_dlpack),
+}
+
+
+def anonymous():
+    memory = mmap.mmap(-1, VALUES.nbytes)
+    memory[:] = VALUES.tobytes()
+    return memory
+
+
+def from_npy():
+    file = io.BytesIO()
+    np.save(file, VALUES)
+    file.seek(0)
+    return np.load(file)
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.peer] * ("torch" in name)) for name in SOURCES])
+def elsewhere(request, tmp_path):
+    return SOURCES[request.param](tmp_path)
+
+
+def test_an_array_from_elsewhere_is_as_any_other(elsewhere):
+    """Views of it share a change counter, gradients never its memory, and the owner is one of NumPy's arrays."""
+    given = np.array(elsewhere)
+    x = mp.from_numpy(elsewhere)
+    assert np.shares_memory(x.data, elsewhere) and not np.shares_memory(mp.tensor(elsewhere).data, elsewhere)
+    views = [x.reshape(-1), x.reshape(-1)[1:], x.unsqueeze(0), x.detach()]
+    assert isinstance(backend.owner_of(x.data), np.ndarray)
+    assert len({id(backend.owner_of(v.data)) for v in [x, *views]}) == 1
+    product = mp.tensor(given, requires_grad=True) * views[0].reshape(x.shape)
+    if elsewhere.flags.writeable:
+        with mp.no_grad():
+            x[...] = given + 1
+        np.testing.assert_array_equal(elsewhere, given + 1)
+        with pytest.raises(RuntimeError, match="mul: a tensor that backward needs was changed in place"):
+            product.sum().backward()
+        elsewhere[...] = given
+    else:
+        for change in (lambda: x.copy_(given), x.zero_, lambda: x.__setitem__(0, 1.0)):
+            with pytest.raises(ValueError, match="expected a tensor whose memory can be written to, got a read-only"):
+                change()
+    for f in (lambda w: w, lambda w: w.reshape(-1).reshape(x.shape), lambda w: w + 0.0):
+        w = mp.tensor(np.zeros_like(given), requires_grad=True)
+        f(w).backward(elsewhere)
+        assert np.array_equal(w.grad, given) and not np.shares_memory(w.grad, elsewhere)
+        w.grad += 1
+        np.testing.assert_array_equal(elsewhere, given)
+
+
+def test_an_array_from_elsewhere_trains_and_is_saved(elsewhere, tmp_path):
+    given = np.array(elsewhere, "float32").reshape(-1)
+    p, loader = nn.Parameter(elsewhere), DataLoader(TensorDataset(elsewhere, elsewhere), len(elsewhere))
+    optimizer = optim.SGD([p], 1.0)
+    with mp.audit() as a:
+        for x, y in loader:
+            (p * x + y).sum().backward()
+    assert str(a)
+    optimizer.step()
+    np.testing.assert_array_equal(p.numpy().reshape(-1), given - given)
+    np.testing.assert_array_equal(np.ravel(elsewhere), given)
+    p.grad = np.asarray(elsewhere)
+    optimizer.step()
+    np.testing.assert_array_equal(p.numpy().reshape(-1), -given)
+    mp.save(tmp_path / "saved", x=elsewhere)
+    loaded = mp.load(tmp_path / "saved")["x"]
+    assert np.array_equal(loaded, elsewhere) and loaded.shape == elsewhere.shape
+
+
+@pytest.mark.peer
+def test_pytorch_shares_memory_both_ways():
+    torch = pytest.importorskip("torch")
+    theirs = torch.arange(4.0)
+    x = mp.from_numpy(theirs.numpy())
+    with mp.no_grad():
+        x[0] = 7.0
+    assert theirs[0] == 7
+    torch.from_dlpack(x)[1] = 8.0
+    assert x.tolist() == [7, 8, 2, 3] and mp.tensor(theirs).tolist() == [7, 8, 2, 3]
+    for refused, why in (
+        (theirs.requires_grad_(), "requires grad"),
+        (theirs.bfloat16().detach(), "BFloat16"),
+        (torch.ones(2, dtype=torch.complex64), "complex64"),
+        (torch.eye(2).to_sparse(), "[Ss]parse"),
+        (torch.ones(2, device="meta"), "meta"),
+    ):
+        with pytest.raises((TypeError, RuntimeError), match=f"^tensor: .*{why}"):
+            mp.tensor(refused)
+    for call in (mp.from_numpy, TensorDataset, lambda x: default_collate([x]), lambda x: mp.save("never", x=x)):
+        with pytest.raises(TypeError, match=r"got torch\.Tensor"):
+            call(torch.ones(2))
+
+
+# ---------------------------------------------------------------------------------------------------- in what form
+
+NUMBERS = "f2", "f4", "f8", "i4", "i8", "u2"
+OTHERS = {
+    "structured": np.zeros(3, [("a", "f4")]),
+    "structured, another order": np.zeros(3, [("a", ">f4"), ("b", ">i4")]),
+    "record": np.zeros(3, [("a", "f4")]).view(np.recarray),
+    "void": np.zeros(3, "V2"),  # as wide as BF16, whose kind is "V", too
+    "str": np.array(["1", "2", "3"]),
+    "bytes": np.array([b"1", b"2", b"3"]),
+    "complex": np.ones(3, "c8"),
+    "complex, another order": np.ones(3, ">c8"),
+    "object": np.array([1, 2, 3], object),
+    "None": np.array([1, None, 3], object),
+    "time": np.zeros(3, "M8[s]"),
+    "duration": np.zeros(3, "m8[s]"),
+    "masked": np.ma.array(np.ones(3, "f4"), mask=[0, 1, 0]),
+}
+
+
+def parameter(grad=None):
+    p = nn.Parameter(np.zeros(3, "float32"))
+    p.grad = grad
+    return p
+
+
+def written(x):
+    t = mp.zeros(3, dtype="float64")
+    t[...] = x
+    return t
+
+
+def backward(x):
+    w = mp.zeros(3, dtype=x.dtype.newbyteorder("=") if x.dtype.kind == "f" else None, requires_grad=True)
+    w.backward(x)
+    return w.grad
+
+
+def loaded(x):
+    model = nn.Module()
+    model.register_buffer("buffer", mp.zeros(3, dtype="float64"))
+    model.load_state_dict({"buffer": x})
+    return model.buffer
+
+
+def assigned(x):
+    p = parameter()
+    p.data = x
+    return p
+
+
+def state(x):
+    p = parameter(np.ones(3, "float32"))
+    optimizer = optim.SGD([p], 0.1, momentum=0.9)
+    optimizer.step()
+    found = optimizer.state_dict()
+    found["state"][0]["momentum_buffer"] = x
+    optimizer.load_state_dict(found)
+    return optimizer.state[p]["momentum_buffer"]
+
+
+# Where arrays enter: what errors begin with, the call, and which kinds of numbers it takes in another byte order.
+ENTRANCES = {
+    "tensor": (mp.tensor, "fiu"),
+    "Tensor": (mp.Tensor, "fiu"),
+    "from_numpy": (mp.from_numpy, ""),
+    "Parameter": (nn.Parameter, "f"),
+    "Parameter.data": (assigned, ""),
+    "load_state_dict": (loaded, "fiu"),
+    "SGD.load_state_dict": (state, ""),
+    "TensorDataset": (lambda x: TensorDataset(x)[:3][0], "fiu"),
+    "DataLoader": (lambda x: next(iter(DataLoader([x, x], 2)))[0], "fiu"),
+    "default_collate": (lambda x: default_collate([x, x])[0], "fiu"),
+    "setitem": (written, "fiu"),
+    "copy_": (lambda x: mp.zeros(3, dtype="float64").copy_(x), "fiu"),
+    "backward": (backward, "f"),
+    "SGD.step": (lambda x: optim.SGD([parameter(x)], 0.1).step(), ""),
+    "clip_grad_norm_": (lambda x: optim.clip_grad_norm_([parameter(x)], 1.0), ""),
+    "Policy.cast": (mp.FP32.cast, "fiu"),
+    "getitem": (lambda x: mp.arange(9)[x], "iu"),
+    "LSTM": (lambda x: nn.LSTM(1, 1)(mp.zeros(3, 3, 1), lengths=x)[0] * 0 + mp.tensor(x).reshape(3, 1), "iu"),
+    "add": (lambda x: mp.zeros(3) + x, ""),
+    "matmul": (lambda x: ops.matmul(x, mp.zeros(3)), ""),
+    "all_reduce": (mp.parallel.Group().all_reduce, ""),
+}
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+@pytest.mark.parametrize("name", ENTRANCES)
+def test_numbers_in_another_byte_order_are_taken_or_refused_by_name(name, dtype):
+    enter, takes = ENTRANCES[name]
+    native, x = (np.array([1, 2, 3]).astype(order + dtype) for order in "=>")
+    if np.dtype(dtype).kind not in takes:
+        with pytest.raises((TypeError, ValueError, RuntimeError), match=rf"^{name}\b"):
+            enter(x)
+        return
+    y = np.asarray(enter(x))
+    assert y.dtype.isnative and y.dtype == np.asarray(enter(native)).dtype
+    assert y.reshape(-1)[:3].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("form", OTHERS)
+@pytest.mark.parametrize("name", ENTRANCES)
+def test_what_holds_no_real_numbers_is_refused_by_name(name, form):
+    with pytest.raises((TypeError, ValueError, RuntimeError), match=rf"^{name}\b"):
+        ENTRANCES[name][0](OTHERS[form])
+
+
+@pytest.mark.parametrize("name", ["SGD.step", "clip_grad_norm_"])
+def test_a_gradient_that_multiplies_in_its_own_way_is_refused(name):
+    p = nn.Parameter(np.zeros((2, 2), "float32"))
+    p.grad = np.ones((2, 2), "float32").view(np.matrix)
+    with pytest.raises((TypeError, RuntimeError), match=rf"^{name}: expected .*, got .*matrix"):
+        optim.SGD([p], 0.1).step() if name == "SGD.step" else optim.clip_grad_norm_([p], 1.0)
+
+
+@pytest.mark.parametrize("dtype", [*NUMBERS, "c8"])
+def test_a_checkpoint_holds_numbers_of_any_byte_order(tmp_path, dtype):
+    x = np.array([1, 2, 3]).astype(f">{dtype}")
+    mp.save(tmp_path / "saved", x=x, deep=[{"x": x[::2]}])
+    found = mp.load(tmp_path / "saved")
+    for expected, y in ((x, found["x"]), (x[::2], found["deep"][0]["x"])):
+        assert y.dtype == np.dtype(dtype) and np.array_equal(y, expected)
+
+
+@pytest.mark.parametrize("form", [name for name in OTHERS if "complex" not in name])
+def test_a_checkpoint_that_could_not_be_read_is_not_written(tmp_path, form):
+    mp.save(tmp_path / "saved", x=VALUES)
+    with pytest.raises(TypeError, match=r"^save: expected `x` to hold numbers of float16, .*, got"):
+        mp.save(tmp_path / "saved", x=OTHERS[form])
+    np.testing.assert_array_equal(mp.load(tmp_path / "saved")["x"], VALUES)
+
+
+def test_a_dtype_in_another_byte_order_is_this_machine_s():
+    for made in (mp.zeros(2, dtype=">f4"), mp.tensor([1, 2], dtype=">f4"), mp.zeros(2).to(np.dtype(">f4"))):
+        assert made.dtype == "float32" and made.dtype.isnative
+    assert mp.zeros(2, dtype=np.dtype(">i8")).to(np.dtype(">i4")).dtype == "int32"
