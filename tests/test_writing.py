@@ -49,6 +49,13 @@ def test_json(there):
     assert there.read_text() == '{\n "a": [\n  1,\n  "\\udcff"\n ]\n}\n'
 
 
+@pytest.mark.parametrize(("name", "begins"), [("curves", b"\x89PNG"), ("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])
+def test_figures(name, begins, tmp_path):
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    writing.write_figure(tmp_path / name, figure, 20)
+    assert (tmp_path / name).read_bytes().startswith(begins)
+
+
 def test_an_error_leaves_what_was_there(there):
     def fail():
         with writing.replacing(there) as temporary:
@@ -168,7 +175,7 @@ def test_a_full_disk(call, there):
         [sys.executable, "-c", FULL.format(str(there), call)], capture_output=True, text=True, cwd=ROOT
     )
     said = done.stderr.splitlines()[-1]
-    assert "OSError: [Errno 2" in said and "; make room, or write to another disk. What was there before is" in said
+    assert "OSError: [Errno 2" in said and "; make room, or write to another disk: '/" in said
     assert there.read_text() == "old" and only(there)
 
 

@@ -37,14 +37,20 @@ def replacing(path: str | os.PathLike, among: str = "") -> Iterator[Path]:
         streamed = is_stream(path, "the name of a file", stat.S_ISFIFO, stat.S_ISCHR)
     except FileNotFoundError:
         streamed = False
+    with room_for(path), _streamed(path) if streamed else _replaced(path, among) as temporary:
+        yield temporary
+
+
+@contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """Within the block an OSError for want of room names the file, and says what to do."""
     try:
-        with _streamed(path) if streamed else _replaced(path, among) as temporary:
-            yield temporary
+        yield
     except OSError as error:
-        if error.errno not in FULL:
-            raise
-        what = f"{error.strerror}; make room, or write to another disk. What was there before is still there"
-        raise OSError(error.errno, what, str(path)) from error
+        if error.errno in FULL:
+            what = f"{error.strerror}; make room, or write to another disk"
+            raise OSError(error.errno, what, str(path)) from error
+        raise
 
 
 def is_stream(path: Path, expected: str, *kinds: Callable[[int], bool]) -> bool:
@@ -143,9 +149,9 @@ def write_json(path: str | os.PathLike, content: Any) -> None:
 
 
 def write_figure(path: str | os.PathLike, figure: Any, dpi: int) -> None:
-    """Write a figure of matplotlib as a whole, in the format that the suffix names."""
+    """Write a figure of matplotlib as a whole, in the format that the suffix names; PNG without one."""
     with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=dpi)
+        figure.savefig(temporary, dpi=dpi, format=temporary.suffix[1:] or "png")
 
 
 def check(folder: str | os.PathLike[str]) -> None:

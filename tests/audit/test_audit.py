@@ -10,6 +10,7 @@ import tinymp as mp
 from tinymp import nn, ops, optim
 from tinymp.audit import Audit, Instrument
 from tinymp.backend.formats import SCALED
+from tinymp.events import here
 
 
 def train(policy=mp.MIXED, scaler=None, steps=3, device="cpu"):
@@ -101,6 +102,24 @@ def test_a_report_needs_jinja2(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install -e "\.\[audit\]"'):
         a.report(tmp_path / "audit.html")
+
+
+@pytest.mark.parametrize("full", ["crash", "trace", "trace later"])
+def test_a_full_disk_ends_the_audit_and_nothing_stays_set(full, tmp_path):
+    if full == "trace":
+        (tmp_path / "trace.jsonl").symlink_to("/dev/full")
+
+    def program():
+        with mp.audit(crash="/dev/full") if full == "crash" else mp.audit(trace=tmp_path) as a:
+            if full == "trace later":
+                a._trace._file.close()
+                a._trace._file = open("/dev/full", "w", buffering=1)  # noqa: SIM115
+            train(steps=1)
+            raise RuntimeError
+
+    with pytest.raises(OSError, match=r"No space left on device; make room, or write to another disk: '/"):
+        program()
+    assert not here.observers and not here.inside
 
 
 EMPTY = {

@@ -119,11 +119,13 @@ class Audit:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, Exception):
-            self.crash.keep(f"it ended with {type(error).__name__}: {error}")
-        self._listener.__exit__(kind, error, trace)
-        if self._trace is not None:
-            self._trace.close("" if kind is None else kind.__name__)
+        try:
+            if isinstance(error, Exception):
+                self.crash.keep(f"it ended with {type(error).__name__}: {error}")
+        finally:
+            self._listener.__exit__(kind, error, trace)
+            if self._trace is not None:
+                self._trace.close("" if kind is None else kind.__name__)
 
     @property
     def ledger(self) -> Rows:

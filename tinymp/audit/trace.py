@@ -22,6 +22,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -38,6 +39,7 @@ from ..parameter import Parameter
 from ..precision import UPDATE, current_policy
 from ..sparse import SparseRows, values_of
 from ..tensor import Tensor
+from ..writing import room_for
 from .listener import Instrument, Place, begins_backward
 from .sampling import distinct, version_of_result
 
@@ -191,7 +193,14 @@ class Trace(Instrument):
 
     def _write(self, line: Any) -> None:
         assert self._file is not None
-        self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        try:
+            with room_for(self.path):
+                self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        except OSError:  # the trace ends here
+            file, self._file = self._file, None
+            with suppress(OSError):
+                file.close()
+            raise
 
 
 class _Forget:
