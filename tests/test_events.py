@@ -69,16 +69,65 @@ def test_the_events_of_a_step():
 
 
 def test_what_runs_is_known_again_after_an_error():
-    with events.running("outer"):
-        with pytest.raises(KeyError), events.running("inner"):
-            raise KeyError
-        assert here.running == "outer"
+    def outer():
+        with pytest.raises(KeyError):
+            events.during("inner", {}.__getitem__, 0)
+        return here.running
+
+    assert events.during("outer", outer) == "outer"
     x = mp.tensor([1.0], requires_grad=True)
     y = ops.exp(x)
     y.grad_fn.save("no array")
     with pytest.raises((TypeError, ValueError, AttributeError)):
         y.backward()
     assert here.running is None and here.backward is None
+
+
+REUSABLE = {
+    "use": (lambda: mp.use(mp.FP16_REDUCTIONS), mp.precision.current_policy, mp.FP16_REDUCTIONS),
+    "no_grad": (mp.no_grad, mp.is_grad_enabled, False),
+    "enable_grad": (mp.enable_grad, mp.is_grad_enabled, True),
+    "device": (lambda: mp.device("meta"), lambda: mp.backend.default().name, "meta"),
+}
+
+
+@pytest.mark.parametrize("name", REUSABLE)
+def test_a_context_can_be_entered_again_and_again(name):
+    """In a loop, within itself, in several threads at once, and as the decorator of a function that calls itself."""
+    make, now, within = REUSABLE[name]
+    context, met, found = make(), threading.Barrier(2), []
+
+    def elsewhere():
+        before = now()
+        with context:
+            met.wait(5)  # both are within the block, and the other thread leaves it first
+            met.wait(5)
+            found.append(now() == within)
+        found.append(now() == before)
+
+    def used():
+        before = now()
+        assert before != within
+        for _ in range(2):
+            with context:
+                with context:
+                    assert now() == within
+                assert now() == within
+            assert now() == before
+        with pytest.raises(KeyError), context:
+            raise KeyError
+        countdown = context(lambda n: countdown(n - 1) if n else now())
+        assert countdown(2) == within and now() == before
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        with context:
+            met.wait(5)
+        assert now() == before
+        met.wait(5)
+        thread.join()
+        assert found == [True, True]
+
+    mp.no_grad()(used)() if name == "enable_grad" else used()
 
 
 @pytest.mark.cpu

@@ -24,7 +24,6 @@ import heapq
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -33,10 +32,10 @@ import numpy as np
 from . import backend
 from .caller import NAMES, type_name
 from .dtypes import FLOATING, HALVES, float32
-from .events import here, running, tell
+from .events import during, here, quietly, tell
 from .grad_mode import is_grad_enabled
 from .memory import explain
-from .precision import DOT, LOSS, Kind, Policy, as_operand, current_policy, may_fuse, use
+from .precision import DOT, LOSS, Kind, Policy, as_operand, current_policy, may_fuse, under
 from .sparse import SparseRows, accumulate, dense_of, gather, joined
 
 Array = Any
@@ -205,23 +204,13 @@ class Op:
         if options:
             op.take(options)
         op.storage = storage
-        outer = here.running
+        if device is not backend.cpu:
+            op.device = device
         try:
-            here.running = op
-            if cls.kind is DOT:
-                arrays = [as_operand(x) for x in arrays]
-            # no warnings about inf and nan: the scaler and the finite checks look for them
-            with np.errstate(all="ignore"):
-                if device is backend.cpu:
-                    y = op.forward(*arrays, **options)
-                else:
-                    op.device = device
-                    y = op._on_device(op.forward, cls.forward_cuda, arrays, options)
+            y = during(op, quietly, op._results, arrays, options)
         except Exception as error:
             explain(error, op, arrays)  # a full memory
             raise
-        finally:
-            here.running = outer
         asarray = op.xp.asarray  # NumPy's results without axes are scalars
         ys = tuple([asarray(z) for z in y]) if isinstance(y, tuple) else (asarray(y),)
         if here.observers:
@@ -239,8 +228,21 @@ class Op:
             op.saved = op.statistics = ()
         return results if isinstance(y, tuple) else results[0]
 
+    def _results(self, arrays: list, options: dict) -> Any:
+        """Run forward on operands as the policy in use takes them."""
+        if self.kind is DOT:
+            arrays[:] = [as_operand(x) for x in arrays]
+        return self._on_device(self.forward, type(self).forward_cuda, arrays, options)
+
+    def _gradients(self, dys: list) -> Any:
+        """Add up the gradients of each result and run backward."""
+        dys[:] = [joined(parts, self) if parts else None for parts in dys]  # in place: frees what it adds up
+        if self.kind is DOT:
+            dys[:] = [as_operand(dy, gradient=True) for dy in dys]
+        return self._on_device(self.backward, type(self).backward_cuda, dys, {})
+
     def _on_device(self, definition: Any, twin: Any, arrays: Any, options: dict) -> Any:
-        """On a GPU: run the CUDA twin where there is one and the policy allows it, else the definition."""
+        """Run the definition, or on a GPU its CUDA twin where there is one and the policy allows it."""
         able = twin is not None and self.device is backend.gpu and may_fuse(self.storage)
         y = twin(self, *arrays, **options) if able else NotImplemented
         return definition(*arrays, **options) if y is NotImplemented else y
@@ -286,8 +288,7 @@ class Op:
     def run_backward(self, dys: list, retain: bool) -> tuple:
         """Add up each result's gradients, call backward, check that its own fit the inputs, and free what was saved."""
         if self.policy is not None and self.policy is not current_policy():
-            with use(self.policy):
-                return self.run_backward(dys, retain)
+            return under(self.policy, self.run_backward, dys, retain)
         if self.saved is None:
             raise RuntimeError(
                 f"{self.name}: its saved arrays were freed by an earlier backward(); run the forward pass again "
@@ -299,21 +300,12 @@ class Op:
                     f"{self.name}: a tensor that backward needs was changed in place after the forward pass; call "
                     "backward() before the optimizer's step and other in-place changes"
                 )
-        outer = here.running
+        self.phase = "backward"
         try:
-            self.phase, here.running = "backward", self
-            dys[:] = [joined(parts, self) if parts else None for parts in dys]  # in place: frees what it adds up
-            if self.kind is DOT:
-                dys[:] = [as_operand(dy, gradient=True) for dy in dys]
-            if self.device is backend.cpu:
-                dx = self.backward(*dys)
-            else:
-                dx = self._on_device(self.backward, type(self).backward_cuda, dys, {})
+            dx = during(self, self._gradients, dys)
         except Exception as error:
             explain(error, self, dys)
             raise
-        finally:
-            here.running = outer
         dxs = dx if isinstance(dx, tuple) else (dx,)
         if len(dxs) != len(self.edges):
             raise RuntimeError(f"{self.name}: backward gave {len(dxs)} gradients for {len(self.edges)} arguments")
@@ -367,6 +359,13 @@ class Backward:
         self.leaves: dict[int, list] = {}
         self.scale: Any = 1.0
 
+    def run(self) -> None:
+        """Do all that `Tensor.backward` does."""
+        self.propagate()
+        self.deposit()
+        if here.observers:
+            tell("summed", self)
+
     def propagate(self) -> None:
         """Walk the graph from root in the reverse of the order in which its ops ran; no recursion."""
         root, leaves = self.root, self.leaves
@@ -403,6 +402,7 @@ class Backward:
                     if edge is not None and dx is not None:
                         send(edge, dx, scale)
                 dxs, dx = (), None  # what the next op adds up is freed before its backward runs
+            here.backward = outer  # as in `events.during`
         finally:
             here.backward = outer
 
@@ -437,5 +437,4 @@ class Backward:
     @staticmethod
     def stored(leaf: Variable, parts: Sequence[Any]) -> Any:
         """The sum of a leaf's gradients, rounded once to the leaf's dtype."""
-        with running(leaf) if here.inside else nullcontext():
-            return joined(parts, leaf.data)
+        return during(leaf, joined, parts, leaf.data) if here.inside else joined(parts, leaf.data)

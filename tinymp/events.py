@@ -19,10 +19,46 @@ no part of the training step that is observed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import wraps
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
+
+import numpy as np
+
+Arguments = ParamSpec("Arguments")
+Given = TypeVar("Given", covariant=True)
+Result = TypeVar("Result")
+
+
+class Reusable(threading.local, ContextDecorator, Generic[Given]):
+    """A context manager that may be entered again and again, also within itself, and in several threads at once."""
+
+    def __init__(self, make: Callable[[], AbstractContextManager[Given]]) -> None:
+        self._make = make
+        self._open: list[AbstractContextManager[Given]] = []  # of this thread, for which __init__ runs anew
+
+    def __enter__(self) -> Given:
+        block = self._make()
+        given = block.__enter__()
+        self._open.append(block)
+        return given
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._open.pop().__exit__(*error)
+
+
+def reusable(make: Callable[Arguments, Iterator[Given]]) -> Callable[Arguments, Reusable[Given]]:
+    """`contextlib.contextmanager` whose objects can be kept and entered again, as PyTorch's can."""
+    once = contextmanager(make)
+
+    @wraps(make)
+    def again(*args: Arguments.args, **options: Arguments.kwargs) -> Reusable[Given]:
+        return Reusable(lambda: once(*args, **options))
+
+    return again
 
 
 class Observer:
@@ -142,6 +178,7 @@ def unobserved() -> Iterator[None]:
     try:
         here.observers, here.inside, here.running, here.backward = [], [], None, None
         yield
+        here.observers, here.inside, here.running, here.backward = before  # see `during`
     finally:
         here.observers, here.inside, here.running, here.backward = before
 
@@ -152,12 +189,30 @@ def tell(event: str, *what: Any) -> None:
         getattr(observer, event)(*what)
 
 
-@contextmanager
-def running(what: Any) -> Iterator[None]:
-    """Within the block, `what` runs: see `here`."""
+def during(what: Any, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
+    """work(*args, **options), while `what` runs: see `here`. Whatever ends it, what ran before then runs again.
+
+    An interrupt may come right before a `finally`, which then does nothing: so the last line of a `try` does the same.
+    """
     outer = here.running
     try:
         here.running = what
-        yield
+        result = work(*args, **options)
+        here.running = outer
+        return result
     finally:
         here.running = outer
+
+
+def quietly(work: Callable[..., Result], *args: Any, **options: Any) -> Result:
+    """work(*args, **options), and NumPy does not warn of infinities and NaNs: scalers and checks look for them.
+
+    It runs in a copy of the context, where NumPy's settings and the policy are kept. So nothing, no interrupt either,
+    can leave them changed.
+    """
+    return copy_context().run(_quiet, work, args, options)
+
+
+def _quiet(work: Callable[..., Result], args: tuple, options: dict) -> Result:
+    np.seterr(all="ignore")
+    return work(*args, **options)

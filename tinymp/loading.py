@@ -8,7 +8,7 @@ from . import backend
 from .autograd import Array
 from .events import here, tell
 from .parameter import Parameter
-from .precision import MIXED, store, use
+from .precision import MIXED, store, under
 from .tensor import Tensor
 
 
@@ -33,8 +33,7 @@ def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
         if here.inside:
             tell("written", p, value)
         p.bump_version()
-        with use(MIXED):
-            copy = store(value, like=p.data) if rounded is None else rounded
+        copy = under(MIXED, store, value, like=p.data) if rounded is None else rounded
         pairs += [(p.data, copy)] + ([(p.master, value)] if p.master is not p.data else [])
     swapped = []
     try:

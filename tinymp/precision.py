@@ -21,9 +21,8 @@ MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ import numpy as np
 from . import backend
 from .backend.formats import SCALED, Format
 from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, real, require_fit
-from .events import here, tell
+from .events import Result, here, quietly, reusable, tell
 
 Array = Any
 
@@ -230,7 +229,7 @@ POLICIES = {p.name: p for p in _ALL if p is not None}
 _policy: ContextVar[Policy] = ContextVar("policy", default=MIXED)
 
 
-@contextmanager
+@reusable
 def use(policy: Policy) -> Iterator[Policy]:
     """Within the block, the gates follow `policy`: put the whole training step (also backward) inside.
 
@@ -238,12 +237,27 @@ def use(policy: Policy) -> Iterator[Policy]:
     """
     if not isinstance(policy, Policy):
         raise TypeError(f"use: expected a Policy, got {type(policy).__name__}; see tinymp.POLICIES")
-    token, order = _policy.set(policy), backend.threads.in_order.set(policy.rounding == "stochastic")
+    tokens = follow(policy)
     try:
         yield policy
     finally:
-        _policy.reset(token)
-        backend.threads.in_order.reset(order)
+        for token in tokens:
+            token.var.reset(token)
+
+
+def follow(policy: Policy) -> tuple[Token, ...]:
+    """From now on the gates follow `policy`, for the rest of this context (contextvars)."""
+    return _policy.set(policy), backend.threads.in_order.set(policy.rounding == "stochastic")
+
+
+def under(policy: Policy, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
+    """work(*args, **options) while the gates follow `policy`: as under `use`, which an interrupt can leave set."""
+
+    def followed() -> Result:
+        follow(policy)
+        return work(*args, **options)
+
+    return copy_context().run(followed)
 
 
 def current_policy() -> Policy:
@@ -484,8 +498,7 @@ def scalar(value: Any, dtype: np.dtype) -> Array:
     """
     if hasattr(value, "dtype") and not isinstance(value, np.generic):
         return to_dtype(value, dtype)
-    with np.errstate(over="ignore"):
-        return np.asarray(value).astype(dtype)[()]
+    return quietly(np.asarray(value).astype, dtype)[()]
 
 
 def fit(what: str, x: Array, dtype: np.dtype) -> Array:

@@ -11,7 +11,7 @@ from . import backend, dtypes
 from .autograd import Array, Backward, Variable
 from .caller import type_name
 from .dtypes import FLOATING, float32, float64, real, require_fit
-from .events import here, tell
+from .events import quietly
 from .grad_mode import is_grad_enabled
 from .memory import explained
 from .precision import Policy, fit, scalar, widen
@@ -247,12 +247,8 @@ class Tensor(Variable):
                     f"backward: expected gradient to be {self.dtype} {self.shape} like the tensor, got "
                     f"{gradient.dtype} {gradient.shape}"
                 )
-        with np.errstate(all="ignore"), explained("backward"):
-            run = Backward(self, gradient, retain_graph)
-            run.propagate()
-            run.deposit()
-            if here.observers:
-                tell("summed", run)
+        with explained("backward"):
+            quietly(Backward(self, gradient, retain_graph).run)
 
     if TYPE_CHECKING:  # tinymp.ops.bind gives Tensor these methods at import; see `ops/__init__.py`
 

@@ -1,6 +1,7 @@
 """Work that several threads share gives what one thread gives, and is not shared where its order matters."""
 
 import multiprocessing
+import sys
 import threading
 
 import numpy as np
@@ -116,6 +117,35 @@ def test_an_error_is_raised_when_all_have_ended(wrong):
         threads.share(f, range(4))
     assert running == [wrong] and threads._get() == 2
     assert threads.share(lambda i: i, range(3)) == [0, 1, 2]  # and the threads go on
+
+
+def test_an_interrupt_leaves_blas_its_threads():
+    """At any line of `share`, also within its `finally`."""
+    at = 0
+
+    def trace(frame, event, _):
+        nonlocal at
+        if frame.f_code.co_filename == threads.__file__ and event == "line":
+            at -= 1
+            if not at:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    for line in range(1, 100):
+        at = line
+        sys.settrace(trace)
+        try:
+            threads.share(lambda i: i, range(2))
+        except KeyboardInterrupt:
+            pass
+        else:
+            break
+        finally:
+            sys.settrace(before)
+            assert threads._get() == threads.count() == 2 and not threads._sharing, line
+    assert 30 < line < 99
+    assert {blas for _, blas in threads.share(who, range(2))} == {1}
 
 
 def _in_child(connection):

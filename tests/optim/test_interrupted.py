@@ -1,10 +1,10 @@
 """What holds when a step, a load, a cast or a move is interrupted: an exception is raised at every line in turn.
 
-In long functions it is every third.
+In long functions it is raised the first few times that a line runs.
 """
 
-import contextvars
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,51 +12,61 @@ import pytest
 
 import tinymp as mp
 from oracle import host, randn
-from tinymp import nn, ops, optim
+from tinymp import backend, nn, ops, optim
+from tinymp.backend import threads
 from tinymp.events import here
+from tinymp.grad_mode import is_grad_enabled
 from tinymp.optim import StepResult
+from tinymp.precision import current_policy
 
 PACKAGE = str(Path(mp.__file__).parent)
 
 
 def run(work, at=None, error=KeyboardInterrupt):
-    """Call work() and raise `error` before its line number `at` in the package; returns how many lines ran.
-
-    An interrupt on the very line that puts something back (a policy, what runs) leaves that as it is. No Python code
-    can prevent it, and the next test should not see it.
-    """
-    lines = 0
+    """Call work() and raise `error` before its line number `at` in the package; returns the lines that ran."""
+    lines = []
 
     def trace(frame, event, _):
-        nonlocal lines
         if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
         if event == "line":
-            lines += 1
-            if lines == at:
+            lines.append((frame.f_code, frame.f_lineno))
+            if len(lines) == at:
                 raise error("interrupted")
         return trace
 
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        contextvars.copy_context().run(work)
+        work()
     finally:
         sys.settrace(before)
-        here.running = here.backward = None
     return lines
 
 
-def every_line(make, work, check, stride=1):
-    """check(thing) after work(thing) was interrupted at each line (of `stride`) in turn; every time on a new thing."""
+def what_is_set():
+    """In this thread, for as long as it is not put back."""
+    running = here.running, here.backward, tuple(here.observers), threads.count(), backend.default()
+    return *running, np.geterr(), current_policy(), threads.in_order.get(), is_grad_enabled()
+
+
+def every_line(make, work, check, often=None, stride=1):
+    """check(thing) after work(thing) was interrupted at each line (of `stride`) in turn; every time on a new thing.
+
+    often: only the first so many times that a line runs
+    """
     work(make())  # once as it is: imports, caches
     thing = make()
-    total = run(lambda: work(thing))
-    assert total > 20
-    for at in range(1, total + 1, stride):
+    lines, before, ran = run(lambda: work(thing)), what_is_set(), Counter()
+    assert len(lines) > 20
+    for at, line in enumerate(lines, 1):
+        ran[line] += 1
+        if (often and ran[line] > often) or at % stride:
+            continue
         thing = make()
         with pytest.raises((KeyboardInterrupt, MemoryError), match="interrupted"):
             run(lambda thing=thing: work(thing), at, KeyboardInterrupt if at % 2 else MemoryError)
+        assert what_is_set() == before, at
         check(thing, at)
 
 
@@ -127,7 +137,30 @@ def test_an_interrupted_step(rule, options, work):
             assert work(job) == StepResult.APPLIED, at
             agree(job.model)
 
-    every_line(lambda: Job(rule, **options), work, check, stride=3)
+    every_line(lambda: Job(rule, **options), work, check, often=3)
+
+
+@pytest.mark.cpu
+def test_an_interrupted_iteration_is_followed_by_another():
+    """zero_grad() is enough, or the error says which call ends the iteration."""
+    job, refused = Job(optim.SGD, momentum=0.9), []
+
+    def iteration(job):
+        job.backward()
+        job.clipped_step()
+
+    def check(job, at):
+        job.optimizer.zero_grad()
+        try:
+            iteration(job)
+        except RuntimeError as error:
+            refused.append(str(error))
+            job.scaler.update()
+            job.optimizer.zero_grad()
+            iteration(job)
+
+    every_line(lambda: job.optimizer.zero_grad() or job, iteration, check, often=2)
+    assert refused and all("call update() at the end of the iteration" in error for error in refused)
 
 
 def test_an_interrupted_step_on_the_device(gpu):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..events import reusable
 from . import cpu, gpu, threads
 
 __all__ = [
@@ -97,7 +98,7 @@ def owner_of(x: Any) -> Any:
 # ----------------------------------------------------------------------------------------------------- default device
 
 
-@contextmanager
+@reusable
 def device(name: str) -> Iterator[str]:
     """Within the block, new tensors (`mp.tensor`, `ops.zeros`, ...) and new layers lie on this device: "cpu" or "gpu",
     or "meta", where they have shapes and no memory (audit/meta.py).

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from .. import blas
+from ..events import quietly
 from ..extras import hint
 from . import histogram, threads
 from .threads import share
@@ -104,8 +105,7 @@ def cast(x: Array, dtype: np.dtype) -> Array:
     # BF16 is ml_dtypes'
     known = numkong is not None and x.dtype in _NUMKONG_NAMES and dtype in _NUMKONG_NAMES
     if not known or (x.dtype == _F64 and dtype == _F16) or (x.size < 64 and not x.flags.c_contiguous):
-        with np.errstate(over="ignore"):
-            return x.astype(dtype)
+        return quietly(x.astype, dtype)
     if not x.flags.aligned:  # np.frombuffer(..., offset=1), packed records: NumKong refuses them
         x = x.copy(order="K")
     if x.flags.c_contiguous:

@@ -11,11 +11,10 @@ import ctypes
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
-from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np  # noqa: F401  (it loads BLAS)
@@ -36,7 +35,8 @@ with suppress(AttributeError, KeyError, OSError):  # OpenBLAS, as NumPy's wheels
     _library = ctypes.CDLL(sys.modules["numpy._core._multiarray_umath"].__file__)
     _get, _set = _library.scipy_openblas_get_num_threads64_, _library.scipy_openblas_set_num_threads64_
 
-_lock, _sharing, _before = Lock(), 0, 1
+_sharing: set[object] = set()  # for each call of `share` that is under way
+_before = _get() if _set else 1  # how many threads BLAS has where none is
 _pool: ThreadPoolExecutor | None = None
 
 
@@ -69,21 +69,29 @@ def share(f: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     threads = min(count(), len(items))
     if threads < 2:
         return [f(item) for item in items]
-    with _one_thread_each():
-        if in_order.get() or here.inside:
-            return [f(item) for item in items]
-        todo: deque = deque(enumerate(items))
-        results: list[Any] = [None] * len(items)
-        pool = _threads()
-        helpers = [pool.submit(copy_context().run, _help, here.running, f, todo, results) for _ in range(threads - 1)]
-        try:
-            _work(f, todo, results)
-        finally:
-            todo.clear()  # after an error the others do not begin anew
-            wait(helpers)
-        for helper in helpers:
-            helper.result()  # raises its error
+    call = object()
+    try:
+        _begin(call)
+        results = [f(item) for item in items] if in_order.get() or here.inside else _shared(f, items, threads)
+        _end(call)
         return results
+    finally:
+        _end(call)  # again: an interrupt that comes right before a `finally` finds nothing left to do
+
+
+def _shared(f: Callable, items: Sequence, threads: int) -> list:
+    todo: deque = deque(enumerate(items))
+    results: list[Any] = [None] * len(items)
+    pool = _threads()
+    helpers = [pool.submit(copy_context().run, _help, here.running, f, todo, results) for _ in range(threads - 1)]
+    try:
+        _work(f, todo, results)
+    finally:
+        todo.clear()  # after an error the others do not begin anew
+        wait(helpers)
+    for helper in helpers:
+        helper.result()  # raises its error
+    return results
 
 
 def _work(f: Callable, todo: deque, results: list) -> None:
@@ -105,22 +113,26 @@ def _help(running: Any, *work: Any) -> None:
         here.running = None
 
 
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Within the block a product is made by the thread that asks for it."""
-    global _sharing, _before
-    with _lock:
-        if not _sharing:
-            _before = _get()
-            _set(1)
-        _sharing += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _sharing -= 1
-            if not _sharing:
-                _set(_before)
+def _begin(call: object) -> None:
+    """From now on a product is made by the thread that asks for it."""
+    global _before
+    if (threads := _get()) > 1:  # else another call has set it
+        _before = threads
+    _sharing.add(call)
+    _settle()
+
+
+def _end(call: object) -> None:
+    _sharing.discard(call)
+    _settle()
+
+
+def _settle() -> None:
+    """Give BLAS the threads that it should have. Without a lock, which an interrupt could leave locked: who changes
+    `_sharing` looks afterwards, until it is so.
+    """
+    while _get() != (threads := 1 if _sharing else _before):
+        _set(threads)
 
 
 def _threads() -> ThreadPoolExecutor:
@@ -132,10 +144,11 @@ def _threads() -> ThreadPoolExecutor:
 
 def _forget() -> None:
     """In a process that `fork` made, only the thread that forked goes on."""
-    global _pool, _lock, _sharing
-    if _sharing:
-        _set(_before)
-    _pool, _lock, _sharing = None, Lock(), 0
+    global _pool
+    _pool = None
+    _sharing.clear()
+    if _set:
+        _settle()
 
 
 if hasattr(os, "register_at_fork"):

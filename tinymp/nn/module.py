@@ -13,10 +13,10 @@ from .. import backend
 from ..arguments import flag, function, named
 from ..autograd import Array
 from ..dtypes import FLOATING, fits, masked
-from ..events import unobserved
+from ..events import quietly, unobserved
 from ..loading import overwrite
 from ..parameter import Parameter, replace, storage_of
-from ..precision import MIXED, Policy, store, to_dtype, use
+from ..precision import MIXED, Policy, store, to_dtype, under, use
 from ..tensor import Tensor
 from .hooks import Hooks, Kept, RemovableHandle, name_layer
 
@@ -498,13 +498,17 @@ def _loadable_copy(own: Tensor, value: Any, master: Array) -> Array | None:
         raise TypeError(f"expected {own.dtype}, got {array.dtype}")
     if array.shape != own.shape:
         raise ValueError(f"expected shape {own.shape}, got {array.shape}")
-    with use(MIXED), np.errstate(all="ignore"):
-        nearest = to_dtype(wide, own.dtype)
-        towards = to_dtype(np.where(wide > nearest, np.inf, -np.inf), own.dtype)
-        other = np.where(wide == nearest, nearest, np.nextafter(nearest, towards))  # the neighbour across the master
-    if not ((array == nearest) | (array == other)).all():
+    if not quietly(under, MIXED, _is_a_neighbour, array, wide):
         raise ValueError("expected FP16 numbers next to those of the master: it belongs to another one")
     return backend.of(master).asarray(np.array(array))
+
+
+def _is_a_neighbour(array: Array, wide: Array) -> bool:
+    """Whether each number of `array` is one of the two next to that of `wide`, in the dtype of `array`."""
+    nearest = to_dtype(wide, array.dtype)
+    towards = to_dtype(np.where(wide > nearest, np.inf, -np.inf), array.dtype)
+    other = np.where(wide == nearest, nearest, np.nextafter(nearest, towards))  # the neighbour across the master
+    return ((array == nearest) | (array == other)).all()
 
 
 def _is_rounded(p: Parameter) -> bool:

@@ -6,13 +6,12 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from .. import backend
 from ..arguments import listed, number, refuse, require_unscaled
 from ..autograd import Array
 from ..caller import type_name
 from ..dtypes import float64
+from ..events import quietly
 from ..memory import explained
 from ..parameter import Parameter
 from ..precision import reduce, to_dtype, widen
@@ -48,19 +47,22 @@ def clip_grad_norm_(
         return tensor(0.0)
     if all(backend.of(values_of(p.grad)) is backend.gpu and p.dtype != float64 for p in params):
         return _clip_on_device(params, max_norm, norm_type, error_if_nonfinite)
-    with np.errstate(all="ignore"):
-        parts = [_power_sum(widen(summable(p.grad)), norm_type) for p in params]
-        total = parts[0]
-        for part in parts[1:]:
-            total = backend.of(total).xp.maximum(total, part) if norm_type == math.inf else total + part
-        if norm_type != math.inf:
-            total = total ** (1 / norm_type)
-        if error_if_nonfinite and not backend.of(total).isfinite(total):
-            raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {float(total):g}; skip this step")
-        factor = backend.of(total).xp.minimum(max_norm / (total + 1e-6), 1.0)
-        for p in params:
-            g = widen(values_of(p.grad))
-            p.grad = with_values(p.grad, g * to_dtype(factor, g.dtype))
+    return quietly(_clip_on_host, params, max_norm, norm_type, error_if_nonfinite)
+
+
+def _clip_on_host(params: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
+    parts = [_power_sum(widen(summable(p.grad)), norm_type) for p in params]
+    total = parts[0]
+    for part in parts[1:]:
+        total = backend.of(total).xp.maximum(total, part) if norm_type == math.inf else total + part
+    if norm_type != math.inf:
+        total = total ** (1 / norm_type)
+    if error_if_nonfinite and not backend.of(total).isfinite(total):
+        raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {float(total):g}; skip this step")
+    factor = backend.of(total).xp.minimum(max_norm / (total + 1e-6), 1.0)
+    for p in params:
+        g = widen(values_of(p.grad))
+        p.grad = with_values(p.grad, g * to_dtype(factor, g.dtype))
     return Tensor(total)
 
 

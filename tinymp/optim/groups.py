@@ -14,7 +14,7 @@ from ..arguments import listed, number, same_keys, whole
 from ..autograd import Array
 from ..caller import type_name
 from ..dtypes import FLOATING, float16, masked
-from ..events import Update
+from ..events import Update, quietly
 from ..memory import explained
 from ..parameter import Parameter
 from ..precision import to_dtype, widen
@@ -203,8 +203,7 @@ class Groups:
             got = "a masked array" if masked(value) else f"{array.dtype} {array.shape}"
             raise ValueError(f"{where}: expected {entry} to be floating of its shape, got {got}")
         dtype = self.state_dtype(p)
-        with np.errstate(all="ignore"):
-            kept = to_dtype(array, dtype).copy()
+        kept = quietly(to_dtype, array, dtype).copy()
         overflowed = array.dtype == dtype == float16  # a second moment in FP16 does, and training goes on
         if np.isnan(array).any() or not (overflowed or np.isfinite(array).all()):
             raise ValueError(f"{where}: expected {entry} to be finite, got {array[~np.isfinite(array)][0]}")

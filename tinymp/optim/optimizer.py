@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
 from .. import backend, statistics
 from ..arguments import refuse, require_unscaled
 from ..autograd import Array
-from ..events import Update, here, running, tell
+from ..events import Update, during, here, quietly, tell
 from ..memory import explained
 from ..parameter import Parameter
-from ..precision import UPDATE, store, use, widen
+from ..precision import UPDATE, follow, store, widen
 from ..sparse import SparseRows, put, rows_of, values_of, with_values
 from ..tensor import Tensor
 from . import fused
@@ -126,17 +124,19 @@ class Optimizer(Groups):
         if left and backend.of(left[0][1].data) is backend.gpu and not here.inside:
             left = fused.step(self, left, skip)
         if left and not (pending and backend.to_cpu(skip).any()):
-            with np.errstate(all="ignore"):
-                for group, p in left:
-                    # state and weights are rounded as the parameter's policy says
-                    with use(p.policy), running(Update(self, p)), explained():
-                        self._update_one(group, p)
+            for group, p in left:
+                during(Update(self, p), quietly, self._update_one, group, p)
         statistics.settle(skip, self.parameters())
         if here.observers:
             tell("stepped", self, result)
         return result
 
     def _update_one(self, group: Group, p: Parameter) -> None:
+        follow(p.policy)  # state and weights are rounded as it says; `quietly` ends it
+        with explained():
+            self._write(group, p)
+
+    def _write(self, group: Group, p: Parameter) -> None:
         gradient = unscaled(p)
         w, g = widen(rows_of(p.master, gradient)), values_of(gradient)
         if group.get("maximize"):

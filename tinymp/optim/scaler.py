@@ -16,13 +16,11 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-import numpy as np
-
 from .. import backend, statistics
 from ..arguments import count, loss_scale, number, refuse, tensor, whole
 from ..autograd import Array, Op
 from ..dtypes import FLOATING, HALVES
-from ..events import here
+from ..events import here, quietly
 from ..memory import explained
 from ..parameter import Parameter
 from ..precision import LOSS
@@ -40,6 +38,7 @@ MIN_SCALE = 2.0**-14
 # At 2^24, gradients down to 2^-48 survive; MPT section 3.2 found those below 2^-27 irrelevant. Without a ceiling, a
 # model whose gradients are all zero would double S until the loss overflows.
 MAX_SCALE = 2.0**24
+ENDS = "call update() at the end of the iteration, also of one that was interrupted"
 
 
 class ScaleLoss(Op):
@@ -74,17 +73,15 @@ class HostSide:
     def check(self, optimizer: Optimizer, params: list[Parameter]) -> None:
         """Look for gradients that, without their scale, are not finite."""
         if self.overflows.get(optimizer) is None:
-            with np.errstate(all="ignore"):
-                self.overflows[optimizer] = next((optimizer.label(p) for p in params if _overflows(p)), None)
+            self.overflows[optimizer] = next((optimizer.label(p) for p in params if quietly(_overflows, p)), None)
 
     def unscale(self, optimizer: Optimizer, params: list[Parameter]) -> None:
         """The same, and replace the gradients by unscaled ones, in FP32."""
         self.check(optimizer, params)
-        with np.errstate(all="ignore"):
-            for p in params:
-                g = unscaled(p)
-                g = g if p.grad_scale != 1 else g.copy()
-                p.grad, p.grad_scale = g, 1.0  # on one line: an interrupt finds both or neither
+        for p in params:
+            g = quietly(unscaled, p)
+            g = g if p.grad_scale != 1 else g.copy()
+            p.grad, p.grad_scale = g, 1.0  # on one line: an interrupt finds both or neither
 
     def skip(self, optimizer: Optimizer) -> bool:
         """Whether to skip the step of an optimizer whose gradients were looked at. All processes agree."""
@@ -160,7 +157,7 @@ class LossScaler(ScalerState):
         """
         self._expect_new("unscale_", optimizer)
         if optimizer in self._judged:
-            raise RuntimeError("unscale_: called twice for one optimizer; call update() at the end of the iteration")
+            raise RuntimeError(f"unscale_: called twice for one optimizer; {ENDS}")
         params = [p for p in optimizer.parameters() if p.grad is not None]
         self._require_scaled("unscale_", optimizer, params)
         self._judged.append(optimizer)
@@ -180,7 +177,10 @@ class LossScaler(ScalerState):
             self._require_scaled("step", optimizer, params)
             self._judged.append(optimizer)
         elif any(p.grad_scale != 1 for p in params):
-            raise RuntimeError("step: gradients were computed after unscale_; call it after the last backward()")
+            raise RuntimeError(
+                "step: gradients were computed after unscale_ or a step that was interrupted; call unscale_ after the "
+                f"last backward(), and {ENDS}"
+            )
         self._side.check(optimizer, params)  # also behind unscale_: what was done since, clipping say, may break them
         self._skip = self._side.skip(optimizer)
         self._results[optimizer] = None
@@ -233,9 +233,7 @@ class LossScaler(ScalerState):
             raise TypeError(f"{op}: expected an Optimizer, got {type(optimizer).__name__}")
         if optimizer in self._results:
             interrupted = "" if self._results[optimizer] is not None else ", and was interrupted"
-            raise RuntimeError(
-                f"{op}: this optimizer has stepped already{interrupted}; call update() at the end of the iteration"
-            )
+            raise RuntimeError(f"{op}: this optimizer has stepped already{interrupted}; {ENDS}")
         self._tried = True
 
     def _require_scaled(self, op: str, optimizer: Optimizer, params: list[Parameter]) -> None:

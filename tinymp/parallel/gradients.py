@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from .. import backend
 from ..arguments import flag, instance, number
 from ..autograd import Array, Op
 from ..dtypes import HALVES, NAMES, float16, float32
-from ..events import Exchange, Observer, here, observe, running, tell
+from ..events import Exchange, Observer, during, here, observe, tell
 from ..graph import uses
 from ..info import __version__
 from ..nn.module import Module
@@ -189,10 +189,12 @@ class DistributedDataParallel(Observer):
 
     def _outgoing(self, p: Parameter, x: Array) -> Array:
         """A gradient as it travels, to be added to those of the others."""
-        with running(Exchange(p)) if here.inside else nullcontext():
-            x = store(widen(x) / self.group.size, like=p.data) if _travels(p) == float16 else widen(x)
-            if here.inside:
-                tell("added", x, None, NAMES[x.dtype])
+        return during(Exchange(p), self._divided, p, x) if here.inside else self._divided(p, x)
+
+    def _divided(self, p: Parameter, x: Array) -> Array:
+        x = store(widen(x) / self.group.size, like=p.data) if _travels(p) == float16 else widen(x)
+        if here.inside:
+            tell("added", x, None, NAMES[x.dtype])
         return x
 
     def summed(self, run: Any) -> None:
