@@ -153,6 +153,13 @@ def test_the_scaler_hears_of_what_is_not_finite(operands):
 
 
 @pytest.mark.parametrize("operands", SCALES)
+def test_operands_without_elements(operands):
+    policy = dataclasses.replace(mp.BF16, operands=operands)
+    with mp.use(policy):
+        assert policy.cast(nn.Linear(4, 3))(policy.cast(mp.ones(0, 4))).shape == (0, 3)
+
+
+@pytest.mark.parametrize("operands", SCALES)
 def test_finite_numbers_saturate_where_they_are_scaled(operands):
     x = mp.BF16.cast(mp.tensor([[1e6, -1.0, np.inf], [500.0, -1e6, 2.0]]))
     policy = dataclasses.replace(mp.BF16, operands=operands)

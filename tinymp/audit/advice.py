@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..backend.layout import ceil_div
-from ..dtypes import HALF, float16, float32
+from ..dtypes import float16, float32
 from ..precision import DOT, MOVEMENT, REDUCTION
 from .ledger import Row
 from .numbers import dtypes
@@ -72,7 +72,7 @@ class Found(NamedTuple):
     @property
     def has_masters(self) -> bool | None:
         """Whether FP16 and BF16 weights have masters; None where no such weight is known."""
-        if HALF & self.dtypes("weights").keys():
+        if SPACING.keys() & self.dtypes("weights").keys():
             return bool(self.dtypes("masters"))
         written = [row.written for row in self.ledger if row.phase == "update" and half_in(row.written)]
         return any("master" in w for w in written) if written else None
@@ -112,12 +112,12 @@ def asked(products: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def batch(p: dict[str, Any]) -> Any:
         return next((p[name] for name, of in p.get("axes", {}).items() if of == "rows"), None)
 
-    halves = [p for p in products if p.get("dtype") in HALF]
+    halves = [p for p in products if p.get("dtype") in SPACING]
     policies, places = {p.get("policy") for p in halves}, set(map(place, halves))
     if halves:  # FP32 products of the same training, that have no twin in half precision, are its own
 
         def own(p: dict[str, Any]) -> bool:
-            return p.get("dtype") in HALF or (p.get("policy") in policies and place(p) not in places)
+            return p.get("dtype") in SPACING or (p.get("policy") in policies and place(p) not in places)
 
         products = list(filter(own, products))
     seen = {(place(p), batch(p)) for p in products if p.get("phase") == "backward"}
@@ -348,7 +348,7 @@ def fp16_norms(found: Found) -> Iterator[Advice]:
 
 
 def vanishing_constants(found: Found) -> Iterator[Advice]:
-    half = next(iter(sorted(HALF & found.dtypes("weights").keys())), float16.name)
+    half = next(iter(sorted(SPACING.keys() & found.dtypes("weights").keys())), float16.name)
     power = SPACING[half]
     for options in found.bytes.get("optimizers", ()):
         eps, decay = options.get("eps"), options.get("lr", 0) * options.get("weight_decay", 0)
@@ -423,7 +423,7 @@ def unaligned_products(found: Found) -> Iterator[Advice]:
     total = sum(p["flops"] for p in products) or 1
     sites: dict[tuple, list] = defaultdict(list)
     for p in products:
-        if p["dtype"] not in HALF:
+        if p["dtype"] not in SPACING:
             continue
         for name in p["misaligned"]:
             of, length = p["axes"].get(name, name), p["lengths"][name]
@@ -474,7 +474,7 @@ RULES: list[Callable[[Found], Iterator[Advice]]] = [
 
 def half_in(names: str) -> str | None:
     """float16 or bfloat16, as far as a row's dtypes name it: "float16, float32", "float32 master, float16 copy"."""
-    return next((name for name in names.replace(",", " ").split() if name in HALF), None)
+    return next((name for name in names.replace(",", " ").split() if name in SPACING), None)
 
 
 def _of(row: Row) -> str:

@@ -70,7 +70,8 @@ class Format:
             y = xp.where(small, xp.where(small, sizes, lift) + lift - lift, y)
         infinite = np.float32(math.inf if self.infinities else math.nan)
         y = xp.where(y > np.float32(self.largest), np.float32(self.largest) if saturate else infinite, y)
-        y = xp.where(sizes < np.float32(math.inf), y, infinite)
+        if saturate:
+            y = xp.where(sizes < np.float32(math.inf), y, infinite)
         return xp.where(x != x, x, (y.view(_U32) | bits & np.uint32(0x80000000)).view(_F32))
 
     def power_for(self, largest: Array) -> Array:
@@ -185,5 +186,9 @@ SCALED = {
 def largest_finite(x: Array) -> Array:
     """The largest finite magnitude in x, as an array of one number; 0 where there is none."""
     xp = of(x).xp
+    if not x.size:
+        return xp.zeros((), x.dtype)
+    if xp is np and (most := np.maximum(x.max(), -x.min())) < math.inf:  # a GPU would be waited for
+        return most
     sizes = abs(x)
     return xp.max(xp.where(sizes < np.float32(math.inf), sizes, np.float32(0)))
