@@ -1,4 +1,4 @@
-"""What holds when a step, a load, a cast or a move is interrupted: an exception is raised at every line in turn.
+"""What holds when a step, a load, a save, a cast or a move is interrupted: an exception is raised at each line in turn.
 
 In long functions it is raised the first few times that a line runs.
 """
@@ -12,7 +12,7 @@ import pytest
 
 import tinymp as mp
 from oracle import host, randn
-from tinymp import backend, nn, ops, optim
+from tinymp import backend, data, nn, ops, optim
 from tinymp.backend import threads
 from tinymp.events import here
 from tinymp.grad_mode import is_grad_enabled
@@ -265,3 +265,102 @@ def test_interrupted_loads_of_optimizer_and_scaler_are_whole_or_nothing():
         assert changed in (set(), {"scale", "iteration", "growth_tracker"}), at
 
     every_line(lambda: Job(optim.Adam), load, check)
+
+
+# ------------------------------------------------------------------------------------------------------------- in files
+
+
+def everything(seed):
+    """What a checkpoint keeps, in the middle of an epoch; and the loop over the rest of it."""
+    mp.manual_seed(seed)
+    model = mp.MIXED.cast(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    model.register_buffer("mask", mp.tensor([-np.inf, 0.0]))
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    dataset = data.TensorDataset(np.array([[0, 1], [1, 3]] * 4, np.float16))
+    parts = {
+        "model": model,
+        "optimizer": optimizer,
+        "scaler": optim.DynamicLossScaler(2.0**10),
+        "schedule": optim.StepLR(optimizer, 1),
+        "loader": data.DataLoader(dataset, batch_size=2, shuffle=True, seed=seed, prefetch=0),
+        "moves": np.random.default_rng(seed),
+    }
+    loop = iter(parts["loader"])
+    for _ in range(1 + seed):
+        (x,) = next(loop)
+        parts["scaler"].scale(ops.square(model(x)).float().mean()).backward()
+        parts["schedule"].step(parts["scaler"].step(optimizer))
+        parts["scaler"].update()
+        optimizer.zero_grad()
+    return parts, loop
+
+
+def states(parts):
+    """Of all parts, and of tinymp's own generators."""
+    found = {name: x.bit_generator.state if name == "moves" else x.state_dict() for name, x in parts.items()}
+    return plain([found, weights(parts["model"]), mp.get_rng_state()])
+
+
+def plain(state):
+    """What can be compared."""
+    if isinstance(state, dict):
+        return {key: plain(one) for key, one in state.items()}
+    if isinstance(state, (list, tuple)):
+        return [*map(plain, state)]
+    return (state.dtype, state.shape, state.tobytes()) if isinstance(state, np.ndarray) else state
+
+
+@pytest.mark.cpu
+def test_an_interrupted_load_of_a_checkpoint_changes_nothing(tmp_path):
+    mp.save(tmp_path / "run", **everything(1)[0])
+
+    def make():
+        parts = everything(0)
+        mp.manual_seed(7)
+        return parts
+
+    one = make()  # whose loop goes on
+    before = states(one[0])
+
+    def check(made, at):
+        parts, loop = made
+        assert states(parts) == before, at
+        agree(parts["model"])
+        assert len(list(loop)) == 3 and parts["loader"].state_dict()["left"] is None  # the loop goes on, and ends
+
+    every_line(make, lambda made: mp.load(tmp_path / "run", **made[0]), check, often=1)
+
+
+SAVES = {
+    "save": lambda path, parts: mp.save(path, **parts),
+    "save_weights": lambda path, parts: mp.save_weights(path, parts["model"]),
+    "Checkpointer": lambda path, parts: mp.Checkpointer(path.parent, keep=1, best="loss", **parts).save(2, loss=1.0),
+}
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("how", SAVES)
+def test_an_interrupted_save_leaves_whole_files_and_nothing_else(how, tmp_path):
+    (old, _), (new, _) = everything(0), everything(1)
+    path = tmp_path / "step-00000002.safetensors"
+
+    def content():
+        if how != "save_weights":
+            mp.load(path)  # is it as it was written?
+        return {name: x.tobytes() for name, x in mp.load_weights(path).items()}
+
+    SAVES[how](path, new)
+    after = content()
+    SAVES[how](path, old)
+    before, whole = content(), path.read_bytes()
+
+    def make():
+        path.write_bytes(whole)
+        return new
+
+    def check(parts, at):
+        assert [p.name for p in tmp_path.iterdir()] == [path.name], at
+        assert content() in (before, after), at
+
+    every_line(make, lambda parts: SAVES[how](path, parts), check, often=1)
+    assert content() == after != before
