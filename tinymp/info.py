@@ -5,8 +5,7 @@ from __future__ import annotations
 import platform
 
 from . import backend
-
-__version__ = "0.1.0"
+from .extras import __version__
 
 
 class Info(dict):
