@@ -14,7 +14,7 @@ from tinymp.data import loader as module
 
 X = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float16)
 Y = np.arange(10)
-BOTH = pytest.mark.parametrize("prefetch", [0, 1, 2, 20])
+BOTH = pytest.mark.parametrize("prefetch", [0, 1, 2, 2**70])
 
 
 class Rows(Dataset):

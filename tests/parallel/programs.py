@@ -17,6 +17,7 @@ from tinymp import nn, ops, optim, parallel
 
 HALVES = dataclasses.replace(mp.MIXED, name="HALVES", exchange=mp.float16)
 ITEMS, FEATURES, CLASSES = 96, 6, 3
+EXITS = {"exits with 3": 3, "exits with 0": 0, "exits": None, "says": "no data here"}
 
 
 def network():
@@ -314,9 +315,23 @@ def refusals(group):
         "same items in all processes, got 32 in rank 1 and 16",
         lambda: mp.data.DataLoader(fewer, group=group),
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parallel.gradients, "__version__", f"0.{group.rank}")
-        refused(ValueError, "same version in all", lambda: parallel.DistributedDataParallel(network(), group))
+    for where, name in ((parallel.gradients, "__version__"), (np, "__version__")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(where, name, f"0.{group.rank}")
+            refused(ValueError, "same version in all", lambda: parallel.DistributedDataParallel(network(), group))
+    rank, loader = group.rank, mp.data.DataLoader
+    for name, sampler in (("seed", {"seed": rank}), ("seed", {"generator": np.random.default_rng(rank)})):
+        options = {"shuffle": True, **sampler}
+        refused(ValueError, f"same {name} in all", lambda o=options: loader(data(), 16, group=group, **o))
+    halves = mp.data.random_split(data(), [0.5, 0.5], seed=rank)
+    refused(ValueError, "same data in all", lambda: loader(halves[0], 16, group=group))
+    mp.manual_seed(rank)  # which orders of BucketBatchSampler follow
+    bucket = mp.data.BucketBatchSampler(np.arange(ITEMS), 16)
+    refused(ValueError, "same order in all", lambda: iter(loader(data(), batch_sampler=bucket, group=group)))
+    refused(ValueError, "same order in all", lambda: iter(loader(data(), 16, sampler=[rank, 2] * 8, group=group)))
+    ahead = loader(data(), 16, shuffle=True, seed=0, group=group)
+    ahead.epoch += rank
+    refused(ValueError, "same epoch in all", lambda: iter(ahead))
     policy = mp.MIXED if group.rank else HALVES
     refused(ValueError, "HALVES", lambda: parallel.DistributedDataParallel(policy.cast(network()), group))
     refused(ValueError, "expected `seed`", lambda: mp.data.DataLoader(data(), 16, shuffle=True, group=group))
@@ -376,8 +391,8 @@ def failing(group, folder):
     if group.rank == 1:
         if how == "raises":
             raise ValueError("the data are bad")
-        if how == "exits":
-            sys.exit(3)
+        if how in EXITS:
+            sys.exit(EXITS[how])
         if how == "hangs":
             time.sleep(600)
         if how == "differs":

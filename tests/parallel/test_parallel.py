@@ -136,7 +136,10 @@ def test_a_gpu_that_waits_for_a_lost_one_ends(tmp_path):
     ("how", "code", "says"),
     [
         ("raises", 1, "ValueError: the data are bad"),
-        ("exits", 3, "rank 1 of 2 has ended with SystemExit"),
+        ("exits with 3", 3, "rank 1 of 2 has ended with SystemExit"),
+        ("exits with 0", 0, "rank 1 of 2 has ended with SystemExit"),
+        ("exits", 0, "rank 1 of 2 has ended with SystemExit"),
+        ("says", 1, "no data here\nrank 1 of 2 has ended with SystemExit"),
         ("hangs", 1, "rank 1 did not come within 2 s, and does not answer"),
         ("differs", 1, "call different things. rank "),
     ],

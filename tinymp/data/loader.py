@@ -35,6 +35,8 @@ from .dataset import (
     without_graph,
 )
 
+MOST_WORKERS = 1024  # threads of one loader
+
 
 class DataLoader:
     """Batches of `dataset`, epoch after epoch: `for x, y in DataLoader(dataset, 64, shuffle=True): ...`
@@ -45,10 +47,10 @@ class DataLoader:
     sampler     instead of shuffle: an iterable with a length that gives the item numbers of an epoch, in order
     batch_sampler instead of the four above and drop_last: an iterable with a length that gives the item numbers of each
                 batch of an epoch (see `BucketBatchSampler`)
-    num_workers how many threads load the items of a batch side by side. 0: one thread at most is in the dataset at any
-                time. From 1 on there may be several, also of a loop that was left, so the dataset must be thread-safe:
-                an item must depend on its number (and epoch) alone and change nothing that the items share. This is
-                worth it where loading an item leaves Python (files, Pillow, NumPy)
+    num_workers how many threads, at most 1,024, load the items of a batch side by side. 0: one thread at most is in
+                the dataset at any time. From 1 on there may be several, also of a loop that was left, so the dataset
+                must be thread-safe: an item must depend on its number (and epoch) alone and change nothing that the
+                items share. This is worth it where loading an item leaves Python (files, Pillow, NumPy)
     collate_fn  called with the list of a batch's items, gives the batch; by default `default_collate`
     drop_last   leave out a last batch that is not full
     generator   a numpy.random.Generator that draws the orders, or
@@ -56,8 +58,9 @@ class DataLoader:
     group       the processes that share every batch (parallel.Group): batch_size is for all of them together, and this
                 one loads the items rank, rank + size, ... of each batch. So the batches are the same with any number
                 of processes, and so is the state. All must have the same data (ValueError: of as many items, and of a
-                TensorDataset the same bits). It needs a seed or generator where it shuffles, drop_last where the
-                last batch is not full, and a batch_size that the number of processes divides
+                TensorDataset or a Subset of one the same bits), the same seed, and in every epoch the same order. It
+                needs a seed or generator where it shuffles, drop_last where the last batch is not full, and a
+                batch_size that the number of processes divides. All begin each epoch, for it is compared then
     prefetch    how many batches may be loaded ahead in the background, by all threads together (PyTorch's
                 prefetch_factor is per worker, and its workers load whole batches); 0: each when it is asked for
 
@@ -123,19 +126,31 @@ class DataLoader:
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         self.num_workers = _at_least(0, "num_workers", num_workers)
+        if self.num_workers > MOST_WORKERS:
+            raise ValueError(
+                f"DataLoader: expected `num_workers` to be at most {MOST_WORKERS:,}, got {num_workers:,}: they are "
+                f"threads, and more than there are cores ({os.cpu_count()}) help only where items are waited for"
+            )
         self.collate_fn = collate_fn
         self.drop_last = drop_last
         seeded = generator is not None or seed is not None
         self.generator = random_generator("DataLoader", generator, seed) if seeded else None
         self.rank: int = 0 if group is None else group.rank
         self.size: int = 1 if group is None else group.size
+        self.group = group
         if self.size > 1 and shuffle and not seeded:
             raise ValueError(
                 f"DataLoader: expected `seed` where {self.size} processes share shuffled batches, got none"
             )
         if self.size > 1:
-            items = [zlib.crc32(backend.bytes_of(x.data)) for x in getattr(dataset, "tensors", ())]
-            group.first("DataLoader", items=len(dataset), data=items, batch_size=self.batch_size)
+            state = None if self.generator is None else zlib.crc32(repr(self.generator.bit_generator.state).encode())
+            group.first(
+                "DataLoader",
+                items=len(dataset),
+                data=_checksums(dataset),
+                batch_size=self.batch_size,
+                seed=state if seed is None else int(seed),
+            )
         self.prefetch = _at_least(0, "prefetch", prefetch)
         self.epoch = 0
         self.waited = 0.0
@@ -158,6 +173,9 @@ class DataLoader:
                 f"DataLoader: expected batches that {self.size} processes can share evenly, got one of {uneven} items: "
                 "give a batch_size that they divide, and drop_last=True"
             )
+        if self.size > 1:
+            order = np.concatenate([np.zeros(0, int), *cut, [*map(len, cut)]]).astype("int64")
+            self.group.first("DataLoader", epoch=self.epoch, order=zlib.crc32(order.data))
         if self._process != os.getpid():  # where a thread may have been loading when this one was forked
             self._process, self._loading = os.getpid(), RLock()
         dataset = in_epoch(self.dataset, self.epoch)
@@ -167,7 +185,7 @@ class DataLoader:
             dataset, cut = dataset.dataset, [dataset.indices[numbers] for numbers in cut]
         batches = (self._parts(dataset, numbers) for numbers in cut)
         if threads := self.num_workers or min(self.prefetch, 1):
-            return self._timed(_ahead(batches, self.prefetch, threads), self._left)
+            return self._timed(_ahead(batches, min(self.prefetch, len(cut)), threads), self._left)
         return self._timed((whole([part() for part in parts]) for parts, whole in batches), self._left)
 
     def _item_numbers(self, n: int) -> list[np.ndarray]:
@@ -261,6 +279,15 @@ class DataLoader:
 
     def _batch(self, numbers: list[int], items: list) -> Any:
         return _collate(items, numbers, "") if self.collate_fn is None else self.collate_fn(items)
+
+
+def _checksums(dataset: Any) -> list[int]:
+    """Of the arrays of a TensorDataset, and of the indices of Subsets of one."""
+    subsets = []
+    while type(dataset) is Subset:
+        subsets.append(zlib.crc32(np.ascontiguousarray(dataset.indices).data))
+        dataset = dataset.dataset
+    return subsets + [zlib.crc32(backend.bytes_of(x.data)) for x in getattr(dataset, "tensors", ())]
 
 
 Parts = tuple[list[Callable[[], Any]], Callable[[list], Any]]

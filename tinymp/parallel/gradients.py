@@ -94,7 +94,7 @@ class DistributedDataParallel(Observer):
         self._last: Op | None = None  # the op of which the gradients are on their way to the leaves
         group.first(
             where,
-            version=__version__,
+            version=f"tinymp {__version__}, NumPy {np.__version__}",
             parameters=[f"{p.name} {p.shape} {p.dtype}, {p.policy}" for p in self.params],
         )
         if not self._alone:

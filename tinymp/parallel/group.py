@@ -58,15 +58,18 @@ class Group:
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
         self.closing.close()
         here.group = None
-        failed = error is not None and not (isinstance(error, SystemExit) and not error.code)
+        failed = error is not None
         if failed and self.size > 1:
-            trace = [] if isinstance(error, SystemExit) else traceback.format_exception(kind, error, where)
+            trace, code = traceback.format_exception(kind, error, where), 1
+            if isinstance(error, SystemExit):  # as Python has it: None is 0, and what is no number a message
+                trace = [] if isinstance(error.code, (int, type(None))) else [f"{error.code}\n"]
+                code = 1 if trace else int(error.code or 0)
             said = f"rank {self.rank} of {self.size} has ended with {kind.__name__}, and so all end\n"
             sys.stderr.write("".join([*trace, said]))  # at once: other processes write, too
             sys.stdout.flush()
             sys.stderr.flush()
             time.sleep(FORWARD)
-            self.abort(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1)
+            self.abort(code)
         self.close(failed)
 
     # ---- what an engine gives: MPI in mpi.py, NCCL in nccl.py

@@ -149,7 +149,7 @@ class MPIGroup(Group):
         raise RuntimeError(f"parallel: the processes wait for each other, as they call different things. {where}")
 
     def abort(self, code: int) -> None:
-        self.MPI.COMM_WORLD.Abort(code or 1)
+        self.MPI.COMM_WORLD.Abort(code)
 
     def close(self, failed: bool = False) -> None:
         if not failed:

@@ -113,8 +113,8 @@ class NCCLGroup(Group):
 
     def abort(self, code: int) -> None:
         if self.world is not None:
-            self.world.Abort(code or 1)
-        os._exit(code or 1)
+            self.world.Abort(code)
+        os._exit(code or 1)  # 0 would not end the others, which torchrun has started
 
     def close(self, failed: bool = False) -> None:
         if not failed:
