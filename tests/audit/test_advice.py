@@ -413,6 +413,8 @@ def texts(audit):
 
 def test_a_healthy_run():
     assert texts(train(mp.MIXED, optim.StaticLossScaler(1024))) == []
+    for name in {"BF16", "FP8"} & mp.POLICIES.keys():
+        assert texts(train(mp.POLICIES[name], optim.NoLossScaler(), hidden=2**12)) == []
 
 
 def test_a_model_in_fp32():
