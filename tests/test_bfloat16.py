@@ -72,6 +72,11 @@ def test_it_is_written_in_place():
         checking.close(x, values, "x")
 
 
+def test_random_numbers_are_below_1():
+    x = mp.rand(100_000, dtype=BF16).float() * 256
+    assert sorted(set(x.tolist())) == list(range(256))
+
+
 def test_dtypes_do_not_mix():
     for other in (mp.tensor([1.0]), mp.tensor([1.0]).half()):
         with pytest.raises(TypeError, match="bfloat16"):

@@ -34,14 +34,14 @@ def save(path: str | os.PathLike, **parts: Any) -> None:
 
     parts: by name, objects with a state_dict (a model, an optimizer, a scaler, a schedule, a loader), NumPy's random
     generators, or plain values: dicts, lists and tuples of NumPy arrays, numbers, strings, booleans and None. Arrays
-    keep dtype and shape, and are exact.
+    keep dtype and shape, and are exact; they have this machine's byte order when they are read.
 
     What was there before stays whole until the new file is, and was read back; see writing.py. It stays, too, where the
     state of an object has a NaN, or an infinity that is no buffer's: FloatingPointError. (A mask may be infinite, the
     statistics of a normalisation layer may not.) Of several processes (parallel.Group) all call this, and rank 0
     writes, with the generators of all.
-    TypeError for what is neither; ValueError for two arrays under one name; ImportError without safetensors; OSError
-    where nothing can be written, or something else is read back.
+    TypeError for what is neither, and for arrays of other things than numbers; ValueError for two arrays under one
+    name; ImportError without safetensors; OSError where nothing can be written, or something else is read back.
     """
     _write(file("save", "path", path), parts)
 

@@ -330,7 +330,10 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: st
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
-    """A Tensor that shares memory with `array`."""
+    """A Tensor that shares memory with `array`, whoever owns it (a mapped file; PyTorch, of `t.numpy()`).
+
+    TypeError for what is no array of real numbers, and for another byte order than this machine's: `tensor` copies it.
+    """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy: expected a NumPy array, got {type_name(array)}")
     if not array.dtype.isnative:
