@@ -277,8 +277,10 @@ def _put(path: str | os.PathLike, arrays: dict[str, np.ndarray], metadata: dict[
 
 
 def _same(x: np.ndarray, y: np.ndarray) -> bool:
-    """Bit for bit."""
-    return x.dtype == y.dtype and x.shape == y.shape and np.array_equal(x.ravel().view("u1"), y.ravel().view("u1"))
+    """Bit for bit, in parts of 16 MB."""
+    a, b, n = x.ravel().view("u1"), y.ravel().view("u1"), 1 << 24
+    parts = (np.array_equal(a[i : i + n], b[i : i + n]) for i in range(0, max(a.size, b.size), n))
+    return x.dtype == y.dtype and x.shape == y.shape and all(parts)
 
 
 def _read(path: str | os.PathLike) -> tuple[dict[str, Any], list]:
