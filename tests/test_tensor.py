@@ -814,7 +814,7 @@ def test_random_numbers_go_on_as_if_none_had_been_drawn(error):
         (lambda x: x.size(0.0), TypeError, "size: expected `dim` to be an integer, got float"),
         (lambda x: x.size((0,)), TypeError, "size: expected `dim` to be an integer, got tuple"),
         (lambda x: x.to(3), TypeError, "to: expected a device .* or a dtype .* got 3"),
-        (lambda x: x.requires_grad_("False"), TypeError, "requires_grad_: expected True or False, got str"),
+        (lambda x: x.requires_grad_("False"), TypeError, "`requires_grad` to be True or False, got 'False'"),
     ],
 )
 def test_arguments_of_methods(call, error, message):

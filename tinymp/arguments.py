@@ -173,7 +173,8 @@ def integers(op: str, name: str, value: Any, n: int, least: int) -> tuple[int, .
     """An integer or a sequence of n integers as a tuple of n, each at least `least`."""
     values = [integer(v) for v in (value if isinstance(value, (tuple, list)) else [value] * n)]
     if None in values:
-        raise TypeError(f"{op}: expected `{name}` to be an integer or {n} of them, got {value!r}")
+        several = f" or {n} of them" if n > 1 else ""
+        raise TypeError(f"{op}: expected `{name}` to be an integer{several}, got {value!r}")
     if len(values) == 1:
         values *= n
     if len(values) != n:
@@ -224,7 +225,8 @@ def number(
         x = math.inf
     if not (abs(x) < FP32_OVERFLOW and least <= x <= most) or (above and x == least):
         bounds = "finite" if least == -math.inf else f"{'above' if above else 'at least'} {least:g} and finite"
-        bounds = f"in [{least:g}, {most:g}]" if most < math.inf else bounds
+        if most < math.inf:
+            bounds = f"at most {most:g}" if least == -math.inf else f"in [{least:g}, {most:g}]"
         in_fp32 = " in FP32" if FP32_OVERFLOW <= abs(x) < math.inf else ""
         raise ValueError(f"{op}: expected `{name}` to be {bounds}{in_fp32}, got {value!r}")
     return x
@@ -243,19 +245,21 @@ def loss_scale(op: str, name: str, value: Any, least: float = 0.0) -> float:
 
 def whole(op: str, name: str, value: Any) -> int:
     """value as a Python int, if it is a whole number from 0 to 2^31 - 2: what can be counted on a GPU."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not float(value).is_integer():
+    n = value if isinstance(value, int) or not isinstance(value, Real) else float(value)
+    if isinstance(n, bool) or not isinstance(n, (int, float)) or not (isinstance(n, int) or n.is_integer()):
         raise TypeError(f"{op}: expected `{name}` to be an integer, got {value!r}")
-    if not 0 <= float(value) < 2**31 - 1:
+    if not 0 <= n < 2**31 - 1:
         raise ValueError(f"{op}: expected `{name}` to be at least 0 and below 2^31 - 1, got {value!r}")
-    return int(float(value))
+    return int(n)
 
 
 def count(op: str, name: str, value: Any) -> int:
     """value, if it is a positive integer."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{op}: expected `{name}` to be an integer, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{op}: expected `{name}` to be positive, got {value!r}")
+    if not 1 <= value < 2**63:
+        bound = "positive" if value < 1 else "below 2^63"
+        raise ValueError(f"{op}: expected `{name}` to be {bound}, got {value!r}")
     return value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import backend
-from .arguments import named, named_by_class
+from .arguments import flag, named, named_by_class
 from .autograd import Array, Variable
 from .caller import type_name
 from .dtypes import FLOATING, HALVES, float32, real, require_fit
@@ -47,7 +47,7 @@ class Parameter(Tensor):
         self._master: Array | None = None
         self.name: str | None = None
         self.policy: Policy = FP32
-        self.normalisation = normalisation
+        self.normalisation = flag("Parameter", "normalisation", normalisation)
 
     def _assign(self, value: Any) -> None:
         """`p.data = value`: written into master and copy; where there is no master, `value` itself becomes the data."""

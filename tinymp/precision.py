@@ -129,7 +129,7 @@ class Policy:
             if not isinstance(value := getattr(self, field), kind):
                 raise TypeError(f"Policy: expected {field} to be a {kind.__name__}, got {value!r}")
         for field in ("chunk", "split"):
-            if not isinstance(value := getattr(self, field), int) or value < 1:
+            if not isinstance(value := getattr(self, field), int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"Policy: expected {field} to be a positive integer, got {value!r}")
         for field in ("aligned", "promote"):
             if not isinstance(value := getattr(self, field), int) or isinstance(value, bool) or value < 0:

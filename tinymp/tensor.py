@@ -43,6 +43,8 @@ class Tensor(Variable):
         array = array if dtype is None else fit("Tensor", array, dtypes.as_dtype(dtype, "Tensor"))
         if array.dtype.kind not in "iub" and array.dtype not in FLOATING:
             raise TypeError(f"Tensor: expected float16, float32, float64, an integer or bool, got {array.dtype}")
+        if requires_grad is not False:
+            _require_flag("Tensor", "requires_grad", requires_grad)
         if requires_grad and array.dtype not in FLOATING:
             raise TypeError(f"Tensor: only floating tensors can require a gradient, got {array.dtype}")
         super().__init__(array, requires_grad)
@@ -196,8 +198,7 @@ class Tensor(Variable):
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set `requires_grad` of a leaf. RuntimeError for a result of an op; TypeError for integers."""
-        if not isinstance(requires_grad, (bool, np.bool_)):
-            raise TypeError(f"requires_grad_: expected True or False, got {type_name(requires_grad)}")
+        _require_flag("requires_grad_", "requires_grad", requires_grad)
         if self.grad_fn is not None and not requires_grad:
             raise RuntimeError("requires_grad_: only leaves can stop requiring a gradient; use detach()")
         if requires_grad and self.dtype not in FLOATING:
@@ -227,6 +228,7 @@ class Tensor(Variable):
         RuntimeError without a graph, over an op whose arrays were freed, or without a gradient on a tensor of several
         elements.
         """
+        _require_flag("backward", "retain_graph", retain_graph)
         if not self.requires_grad:
             raise RuntimeError(
                 "backward: this tensor does not require a gradient (no input had requires_grad=True, or it was "
@@ -278,6 +280,12 @@ def array_of(how: str, x: Any) -> Array:
         raise ValueError(f"{how}: expected numbers in rows of equal length; {error}") from None
 
 
+def _require_flag(how: str, name: str, value: Any) -> None:
+    """TypeError unless value is True or False: `arguments.flag` lies above this module."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{how}: expected `{name}` to be True or False, got {value!r}")
+
+
 def _host(x: Any) -> Any:
     """x with every Tensor in it as a NumPy array."""
     if isinstance(x, (list, tuple)) and not hasattr(x, "_fields"):
@@ -326,7 +334,7 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: st
         made.data = there.asarray(made.data)
     elif not isinstance(data, (int, float, list, tuple)):  # whatever else NumPy reads may share its memory
         made.data = made.data.copy()
-    return made.requires_grad_() if requires_grad else made
+    return made.requires_grad_(requires_grad)
 
 
 def from_numpy(array: np.ndarray) -> Tensor:

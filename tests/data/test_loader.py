@@ -530,7 +530,7 @@ def test_a_shape_that_differs_is_named_by_its_number_in_the_dataset(prefetch, nu
         ({"num_workers": None}, TypeError, "`num_workers` to be an integer, got None"),
         ({"pin_memory": True}, TypeError, "`pin_memory` is not supported"),
         ({"timeout": 3}, TypeError, "timeout"),
-        ({"shuffle": [1, 2]}, ValueError, "`shuffle` to be one of"),
+        ({"shuffle": [1, 2]}, TypeError, "`shuffle` to be True or False"),
         ({"shuffle": True, "sampler": [1]}, ValueError, "shuffle or sampler, got both"),
         ({"sampler": (i for i in Y)}, TypeError, "`sampler` to be an iterable with a length, got generator"),
         ({"collate_fn": 3}, TypeError, "`collate_fn` to be callable, got int"),

@@ -134,9 +134,13 @@ def test_gains(name, param, gain):
 @pytest.mark.parametrize(
     ("act", "error", "message"),
     [
-        (lambda: init.uniform_(weight(2), 1, 0), ValueError, "uniform_: expected a <= b, both finite, got 1 and 0"),
-        (lambda: init.normal_(weight(2), std=-1), ValueError, "normal_: expected std >= 0, got -1"),
-        (lambda: init.trunc_normal_(weight(2), a=1, b=1), ValueError, "trunc_normal_: expected std > 0 and a < b"),
+        (lambda: init.uniform_(weight(2), 1, 0), ValueError, "uniform_: expected a <= b, got 1.0 and 0.0"),
+        (
+            lambda: init.normal_(weight(2), std=-1),
+            ValueError,
+            "normal_: expected `std` to be at least 0 and finite, got -1",
+        ),
+        (lambda: init.trunc_normal_(weight(2), a=1, b=1), ValueError, "trunc_normal_: expected a < b"),
         (lambda: init.eye_(weight(2)), ValueError, r"eye_: expected a matrix, got shape \(2,\)"),
         (lambda: init.dirac_(weight(3, 2)), ValueError, "dirac_: expected `tensor` to have at least 3 axes"),
         (lambda: init.dirac_(weight(3, 2, 1), 2), ValueError, "groups that divide 3"),

@@ -87,7 +87,7 @@ def test_unbiased_is_a_correction_of_1_or_0(f):
         f(x, 0, True, correction=0)
     with pytest.raises(TypeError, match=rf"{f.__name__}: expected `unbiased` to be True or False, got 'False'"):
         f(x, 0, "False")
-    with pytest.raises(TypeError, match=rf"{f.__name__}: expected `correction` to be a number, got str"):
+    with pytest.raises(TypeError, match=rf"{f.__name__}: expected `correction` to be a number, got '1'"):
         f(x, correction="1")
 
 

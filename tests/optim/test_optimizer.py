@@ -1,5 +1,7 @@
 """Optimizers: the four rules against float64 oracles, masters and copies, groups, state, and what is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -446,6 +448,12 @@ def test_refused_parameters(params, error, message):
 def test_refused_options(rule, options, error, message):
     with pytest.raises(error, match=message):
         rule([_p()], **options)
+
+
+def test_a_state_that_starts_beyond_its_dtype_is_refused():
+    params = list(replace(mp.MIXED, state="float16").cast(nn.Linear(2, 2)).parameters())
+    with pytest.raises(ValueError, match="Adagrad: the constant 100000 does not fit FP16"):
+        optim.Adagrad(params, initial_accumulator_value=1e5)
 
 
 NUMBERS = {

@@ -236,7 +236,7 @@ def test_when_it_advances(results, advances):
         (lambda o: optim.LambdaLR(o, lambda t: -1), ValueError, "LambdaLR: expected `lr` to be at least 0"),
         (lambda o: optim.OneCycleLR(o, 1.0), ValueError, "expected total_steps, or epochs and steps_per_epoch"),
         (lambda o: optim.OneCycleLR(o, [1.0, 2.0], 9), ValueError, "a max_lr for each of 1 groups, got 2"),
-        (lambda o: optim.OneCycleLR(o, 1.0, 9, pct_start=2), ValueError, r"pct_start in \[0, 1\], got 2"),
+        (lambda o: optim.OneCycleLR(o, 1.0, 9, pct_start=2), ValueError, r"`pct_start` to be in \[0, 1\], got 2"),
         (lambda o: optim.ReduceLROnPlateau(o, "low"), ValueError, "`mode` to be one of 'min', 'max'"),
         (lambda o: optim.ReduceLROnPlateau(o, factor=1.0), ValueError, "factor below 1, got 1"),
         (lambda o: optim.ReduceLROnPlateau([o]), TypeError, "ReduceLROnPlateau: expected an Optimizer, got list"),

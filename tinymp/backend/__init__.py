@@ -141,7 +141,7 @@ last_seed: int | None = None  # what `manual_seed` was last given
 
 def manual_seed(seed: int) -> None:
     """Seed every random choice of tinymp (initialisers, dropout, shuffling, stochastic rounding)."""
-    if not isinstance(seed, int) or seed < 0:
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ValueError(f"manual_seed: expected a non-negative integer, got {seed!r}")
     global last_seed
     cpu.manual_seed(seed)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backend
-from ..arguments import choice, integer, listed, refuse, same_keys, whole
+from ..arguments import flag, integer, listed, refuse, same_keys, whole
 from ..caller import type_name
 from ..dtypes import real
 from ..memory import explained
@@ -102,8 +102,10 @@ class DataLoader:
         prefetch: int = 2,
     ) -> None:
         refuse("DataLoader", pin_memory=pin_memory)
-        choice("DataLoader", "shuffle", shuffle, (False, True, None))
-        choice("DataLoader", "drop_last", drop_last, (False, True))
+        shuffle = shuffle is not None and flag("DataLoader", "shuffle", shuffle)
+        drop_last = flag("DataLoader", "drop_last", drop_last)
+        if group is not None and not hasattr(group, "rank"):
+            raise TypeError(f"DataLoader: expected `group` to be a tinymp.parallel.Group, got {type_name(group)}")
         length_of("DataLoader", dataset)
         for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
             if given is not None and not (hasattr(given, "__len__") and hasattr(given, "__iter__")):

@@ -63,7 +63,7 @@ def beam_search(
     """
     name = "beam_search"
     max_length, beam_size = count(name, "max_length", max_length), count(name, "beam_size", beam_size)
-    (end,), power = integers(name, "end", end, 1, 0), number(name, "length_penalty", length_penalty)
+    (end,), power = integers(name, "end", end, 1, 0), number(name, "length_penalty", length_penalty, -10, 10)
     function(name, "step", step)
     tokens = _starts(name, start)
     live: list[list[tuple[list[int], float]]] = [[([], 0.0)] for _ in tokens]  # of each sequence: tokens, log p

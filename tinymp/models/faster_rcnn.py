@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend, ops
-from ..arguments import count, integers, listed, number
+from ..arguments import count, flag, integers, listed, number
 from ..autograd import Array
 from ..nn import Conv2d, Dropout, Linear, Module
 from ..precision import FP32, to_dtype
@@ -253,6 +253,7 @@ class FasterRCNN(Module):
             channels, stride, sizes, rpn_pre_nms_top_n, rpn_post_nms_top_n, rpn_batch_size_per_image
         )
         wide = scale.channels(4096)
+        align = flag(op, "align", align)
         self.roi_heads = RoIHeads(channels, stride, wide, num_classes, dropout, align, box_batch_size_per_image)
         head, predictor = self.rpn.head, self.roi_heads.box_predictor
         start(self, head.conv, head.cls_logits, head.bbox_pred, predictor.cls_score, predictor.bbox_pred)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from .. import ops
-from ..arguments import flag
+from ..arguments import flag, number
 from ..nn import (
     AdaptiveAvgPool2d,
     AvgPool2d,
@@ -73,6 +73,7 @@ class Outputs(NamedTuple):
 
 def loss(outputs: Any, target: Tensor, *, label_smoothing: float = 0.0, aux_weight: float = 0.3) -> Tensor:
     """The cross entropy of logits, or of `Outputs`, whose heads count with aux_weight (Szegedy et al., 2015: 0.3)."""
+    number("loss", "aux_weight", aux_weight)
     logits, heads = outputs if isinstance(outputs, Outputs) else (outputs, ())
     total = ops.cross_entropy(logits, target, label_smoothing=label_smoothing)
     for head in heads:

@@ -64,8 +64,10 @@ class NMT(Module):
         attention: str = "bahdanau",
     ) -> None:
         super().__init__()
-        for name, size in (("source_size", source_size), ("target_size", target_size)):
-            integers("NMT", name, size, 1, 1)
+        source_size, target_size = (
+            integers("NMT", name, size, 1, 1)[0]
+            for name, size in (("source_size", source_size), ("target_size", target_size))
+        )
         (n,) = integers("NMT", "hidden_size", hidden_size, 1, 1)
         (layers,) = integers("NMT", "num_layers", num_layers, 1, 2)
         kind = choice("NMT", "attention", attention, ("bahdanau", "luong"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import ops
-from ..arguments import choice, flag, integers, refuse
+from ..arguments import choice, flag, integers, number, refuse
 from ..tensor import Tensor
 from . import init
 from .init import parameter
@@ -36,20 +36,20 @@ class EmbeddingBag(Module):
         name = "EmbeddingBag"
         refuse_placement(name, device, dtype)
         refuse(name, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, _weight=_weight)
-        if not isinstance(norm_type, (int, float)) or norm_type != 2:
+        if number(name, "norm_type", norm_type) != 2:
             refuse(name, norm_type=norm_type)
         (self.num_embeddings,) = integers(name, "num_embeddings", num_embeddings, 1, 1)
         (self.embedding_dim,) = integers(name, "embedding_dim", embedding_dim, 1, 1)
         if padding_idx is not None:
-            (padding_idx,) = integers(name, "padding_idx", padding_idx, 1, -num_embeddings)
-            if not padding_idx < num_embeddings:
-                limits = f"[{-num_embeddings}, {num_embeddings - 1}]"
+            (padding_idx,) = integers(name, "padding_idx", padding_idx, 1, -self.num_embeddings)
+            if not padding_idx < self.num_embeddings:
+                limits = f"[{-self.num_embeddings}, {self.num_embeddings - 1}]"
                 raise IndexError(f"{name}: expected padding_idx in {limits}, got {padding_idx}")
-            padding_idx %= num_embeddings
+            padding_idx %= self.num_embeddings
         self.mode, self.padding_idx = choice(name, "mode", mode, ("sum", "mean", "max")), padding_idx
         self.sparse = flag(name, "sparse", sparse)
         self.include_last_offset = flag(name, "include_last_offset", include_last_offset)
-        self.weight = parameter(num_embeddings, embedding_dim)
+        self.weight = parameter(self.num_embeddings, self.embedding_dim)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

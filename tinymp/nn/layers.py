@@ -6,7 +6,7 @@ import math
 from typing import Any, ClassVar
 
 from .. import ops
-from ..arguments import choice, flag, integers, refuse
+from ..arguments import choice, flag, integers, number, refuse
 from ..parameter import Parameter
 from ..tensor import Tensor
 from . import init
@@ -211,19 +211,20 @@ class Embedding(Module):
         super().__init__()
         refuse_placement("Embedding", device, dtype)
         refuse("Embedding", max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq)
-        if not isinstance(norm_type, (int, float)) or norm_type != 2:
+        if number("Embedding", "norm_type", norm_type) != 2:
             refuse("Embedding", norm_type=norm_type)
         (self.num_embeddings,) = integers("Embedding", "num_embeddings", num_embeddings, 1, 1)
         (self.embedding_dim,) = integers("Embedding", "embedding_dim", embedding_dim, 1, 1)
         if padding_idx is not None:
-            (padding_idx,) = integers("Embedding", "padding_idx", padding_idx, 1, -num_embeddings)
-            if not -num_embeddings <= padding_idx < num_embeddings:
+            (padding_idx,) = integers("Embedding", "padding_idx", padding_idx, 1, -self.num_embeddings)
+            if not -self.num_embeddings <= padding_idx < self.num_embeddings:
                 raise IndexError(
-                    f"Embedding: expected padding_idx in [{-num_embeddings}, {num_embeddings - 1}], got {padding_idx}"
+                    f"Embedding: expected padding_idx in [{-self.num_embeddings}, {self.num_embeddings - 1}], got "
+                    f"{padding_idx}"
                 )
-            padding_idx %= num_embeddings
+            padding_idx %= self.num_embeddings
         self.padding_idx, self.sparse = padding_idx, flag("Embedding", "sparse", sparse)
-        self.weight = parameter(num_embeddings, embedding_dim)
+        self.weight = parameter(self.num_embeddings, self.embedding_dim)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -172,6 +172,7 @@ class Module:
         TypeError for anything but a plain Tensor or None; ValueError for a name that is taken.
         """
         self._check_name(name)
+        flag("register_buffer", "persistent", persistent)
         if name in vars(self) and name not in self._persistent:
             raise ValueError(f"{type(self).__name__}.register_buffer: there is an attribute '{name}' already")
         self._check_buffer(name, tensor)

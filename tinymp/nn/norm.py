@@ -58,11 +58,11 @@ class BatchNorm(Module):
         self.momentum = None if momentum is None else number(name, "momentum", momentum, 0, 1)
         self.affine, bias = flag(name, "affine", affine), flag(name, "bias", bias)
         self.track_running_stats = flag(name, "track_running_stats", track_running_stats)
-        self.weight = parameter(num_features, normalisation=True) if affine else None
-        self.bias = parameter(num_features, normalisation=True) if affine and bias else None
+        self.weight = parameter(self.num_features, normalisation=True) if affine else None
+        self.bias = parameter(self.num_features, normalisation=True) if affine and bias else None
         xp = backend.default().xp
         for buffer in ("running_mean", "running_var"):
-            statistic = Tensor(parameter(num_features).data)  # a MemoryError for more than any memory holds
+            statistic = Tensor(parameter(self.num_features).data)  # a MemoryError for more than any memory holds
             self.register_buffer(buffer, statistic if track_running_stats else None)
         self.register_buffer("num_batches_tracked", Tensor(xp.zeros((), int)) if track_running_stats else None)
         self._undo = statistics.Undo()

@@ -798,8 +798,10 @@ def at_once(n: int, *arrays: Array) -> int:
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
-def _check(op: str, n: int, input: Any, weight: Any, bias: Any, transposed: bool, groups: Any) -> tuple[Tensor, bool]:
-    """Check that input, weight and bias fit; returns the input with a batch axis, and whether it had none."""
+def _check(
+    op: str, n: int, input: Any, weight: Any, bias: Any, transposed: bool, groups: Any
+) -> tuple[Tensor, bool, int]:
+    """Check that input, weight and bias fit; returns the input with a batch axis, whether it had none, and groups."""
     x, w = floating(op, "input", input), floating(op, "weight", weight)
     if w.ndim != n + 2:
         raise ValueError(f"{op}: expected `weight` to have {n + 2} axes, got shape {w.shape}")
@@ -828,7 +830,7 @@ def _check(op: str, n: int, input: Any, weight: Any, bias: Any, transposed: bool
         raise ValueError(f"{op}: expected no axis of length 0 but batch and input channels {shapes}")
     if bias is not None and floating(op, "bias", bias).shape != (outputs,):
         raise ValueError(f"{op}: expected bias.shape == ({outputs},), got {bias.shape}")
-    return batched, batched is not x
+    return batched, batched is not x, groups
 
 
 def _steps(op: str, n: int, stride: Any, dilation: Any) -> tuple[Pair, Pair]:
@@ -884,7 +886,7 @@ def conv2d(
     padding: likewise, or "valid" (none) or "same" (output as large as input, stride 1). Returns (N, O, OH, OW) with
     OH = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1. ValueError if shapes or sizes do not fit.
     """
-    x, unbatched = _check("conv2d", 2, input, weight, bias, False, groups)
+    x, unbatched, groups = _check("conv2d", 2, input, weight, bias, False, groups)
     g = _geometry("conv2d", 2, x.shape[2:], weight.shape[2:], stride, padding, dilation, groups)
     y = Conv2d.apply(x, weight, bias, geometry=g)
     return y.squeeze(0) if unbatched else y
@@ -900,7 +902,7 @@ def conv1d(
     groups: int = 1,
 ) -> Tensor:
     """1-d cross-correlation: `conv2d` of height 1. input: (N, C, L) or (C, L); weight: (O, C / groups, k)."""
-    x, unbatched = _check("conv1d", 1, input, weight, bias, False, groups)
+    x, unbatched, groups = _check("conv1d", 1, input, weight, bias, False, groups)
     g = _geometry("conv1d", 1, (1, x.shape[2]), weight.shape[2:], stride, padding, dilation, groups)
     y = Conv2d.apply(x.unsqueeze(2), weight.unsqueeze(2), bias, geometry=g).squeeze(2)
     return y.squeeze(0) if unbatched else y
@@ -953,7 +955,7 @@ def _conv_transpose(
     dilation: Any,
 ) -> Tensor:
     """The transposed convolution over n = 1 or 2 axes; a 1-d one is a 2-d one of height 1."""
-    x, unbatched = _check(op, n, input, weight, bias, True, groups)
+    x, unbatched, groups = _check(op, n, input, weight, bias, True, groups)
     if n == 1:
         x, weight = x.unsqueeze(2), weight.unsqueeze(2)
     lead = 2 - n

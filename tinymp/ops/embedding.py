@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arguments import flag, floating, integers, refuse, tensor
+from ..arguments import flag, floating, integers, number, refuse, tensor
 from ..autograd import Array, Op
 from ..backend import scatter
 from ..precision import MOVEMENT, REDUCTION
@@ -56,6 +56,7 @@ def embedding(
     `input` names, not a whole table. IndexError for an index outside the table.
     """
     refuse("embedding", max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq)
+    number("embedding", "norm_type", norm_type)  # of max_norm
     index, w = tensor("embedding", "input", input), floating("embedding", "weight", weight)
     if index.dtype.kind not in "iu":
         raise TypeError(f"embedding: expected integers for `input`, got {index.dtype}")

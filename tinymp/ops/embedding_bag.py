@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import choice, flag, floating, integers, refuse, tensor
+from ..arguments import choice, flag, floating, integers, number, refuse, tensor
 from ..dtypes import HALVES
 from ..precision import reduce
 from ..tensor import Tensor
@@ -43,6 +43,7 @@ def embedding_bag(
     """
     op = "embedding_bag"
     refuse(op, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq)
+    number(op, "norm_type", norm_type)  # of max_norm
     choice(op, "mode", mode, ("sum", "mean", "max"))
     sparse = flag(op, "sparse", sparse)
     include_last_offset = flag(op, "include_last_offset", include_last_offset)

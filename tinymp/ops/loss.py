@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import backend
-from ..arguments import choice, constant, floating, refuse, tensor
+from ..arguments import choice, floating, integer, number, refuse, tensor
 from ..autograd import Array, Op
 from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, blocks, channels, compact, matching, row_lanes
@@ -518,8 +518,8 @@ def _rows(op: str, input: Any, weight: Any) -> None:
 
 def _labels(op: str, input: Tensor, target: Any, ignore_index: Any) -> None:
     """Check class indices against input, except for their values, which `Labelled` checks."""
-    if not hasattr(ignore_index, "__index__"):
-        raise TypeError(f"{op}: expected `ignore_index` to be an integer, got {ignore_index!r}")
+    if integer(ignore_index) is None or not -(2**63) <= ignore_index < 2**63:
+        raise TypeError(f"{op}: expected `ignore_index` to be an integer that fits int64, got {ignore_index!r}")
     if tensor(op, "target", target).dtype.kind not in "iu":
         raise TypeError(f"{op}: expected `target` to hold class indices (integers), got {target.dtype}")
     axis = _class_axis(input)
@@ -584,9 +584,7 @@ def cross_entropy(
     op = "cross_entropy"
     _rows(op, input, weight)
     check_reduction(op, reduction, input, size_average, reduce)
-    if not 0 <= constant(op, "label_smoothing", label_smoothing, input.dtype) <= 1:
-        raise ValueError(f"{op}: expected `label_smoothing` in [0, 1], got {label_smoothing!r}")
-    options = {"reduction": reduction, "label_smoothing": float(label_smoothing)}
+    options = {"reduction": reduction, "label_smoothing": number(op, "label_smoothing", label_smoothing, 0, 1)}
     if tensor(op, "target", target).dtype not in FLOATING:
         _labels(op, input, target, ignore_index)
         return CrossEntropy.apply(input, target, weight, ignore_index=ignore_index, **options)
@@ -664,9 +662,8 @@ def smooth_l1_loss(
     beta = 0 is `l1_loss`. ValueError unless both have one shape and beta is at least 0.
     """
     op = "smooth_l1_loss"
-    if not constant(op, "beta", beta, float32) >= 0:
-        raise ValueError(f"{op}: expected `beta` to be at least 0, got {beta!r}")
-    return _elementwise(SmoothL1Loss, input, target, None, reduction, size_average, reduce, delta=float(beta))
+    beta = number(op, "beta", beta, 0)
+    return _elementwise(SmoothL1Loss, input, target, None, reduction, size_average, reduce, delta=beta)
 
 
 def huber_loss(
@@ -678,9 +675,8 @@ def huber_loss(
     unless all have one shape and delta is positive.
     """
     op = "huber_loss"
-    if not constant(op, "delta", delta, float32) > 0:
-        raise ValueError(f"{op}: expected `delta` to be positive, got {delta!r}")
-    return _elementwise(HuberLoss, input, target, weight, reduction, delta=float(delta))
+    delta = number(op, "delta", delta, 0, above=True)
+    return _elementwise(HuberLoss, input, target, weight, reduction, delta=delta)
 
 
 def binary_cross_entropy_with_logits(

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import axis, flag, floating, integers, number
+from ..arguments import axis, flag, floating, integers, number, tensor
 from ..autograd import Array, Op
 from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, ceil_div, compact, matching
 from ..backend.rows import over_all_but, over_channels, over_last
-from ..dtypes import float64
+from ..dtypes import FLOATING, float64
 from ..precision import FP32, POINTWISE, REDUCTION, reduce, store, widen
 from ..tensor import Tensor
 
@@ -332,8 +332,10 @@ def batch_norm(
     if x.ndim < 2:
         raise ValueError(f"batch_norm: expected `input` (N, C, ...), got shape {x.shape}")
     training, eps = flag("batch_norm", "training", training), number("batch_norm", "eps", eps, 0)
-    if training and not hasattr(momentum, "shape"):  # an array: the factor of a plain average
+    if getattr(momentum, "shape", None) != () or momentum.dtype not in FLOATING:  # else the factor of a plain average
         momentum = number("batch_norm", "momentum", momentum, 0, 1)
+    if num_batches_tracked is not None:
+        tensor("batch_norm", "num_batches_tracked", num_batches_tracked)
     given = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
     for name, v in given.items():
         if v is not None and floating("batch_norm", name, v).shape != (x.shape[1],):

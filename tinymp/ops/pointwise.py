@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import backend
-from ..arguments import choice, constant, floating, refuse, tensor
+from ..arguments import choice, constant, floating, number, refuse, tensor
 from ..autograd import Array, Op, Target
 from ..backend.kernels import Kernels
 from ..backend.layout import THREADS, chunk_blocks, compact, dense, matching, memory_order, split
@@ -614,7 +614,7 @@ def add(input: Any, other: Any, *, alpha: float = 1, out: None = None) -> Tensor
     """input + alpha * other, broadcast. One of them may be a number."""
     refuse("add", out=out)
     pair = _any_tensor("add", input, other)
-    return Add.apply(*pair, alpha=1 if alpha == 1 else _factor("add", alpha, pair))
+    return Add.apply(*pair, alpha=1 if type(alpha) is int and alpha == 1 else _factor("add", alpha, pair))
 
 
 def sub(input: Any, other: Any, *, alpha: float = 1, out: None = None) -> Tensor:
@@ -623,7 +623,7 @@ def sub(input: Any, other: Any, *, alpha: float = 1, out: None = None) -> Tensor
     pair = _any_tensor("sub", input, other)
     if not any(isinstance(x, Tensor) and x.dtype in FLOATING for x in pair):
         pair = [numeric("sub", x) for x in pair]
-    return Sub.apply(*pair, alpha=1 if alpha == 1 else _factor("sub", alpha, pair))
+    return Sub.apply(*pair, alpha=1 if type(alpha) is int and alpha == 1 else _factor("sub", alpha, pair))
 
 
 def numeric(op: str, x: Any) -> Any:
@@ -635,7 +635,8 @@ def numeric(op: str, x: Any) -> Any:
 
 def _factor(op: str, alpha: Any, pair: list) -> Any:
     dtype = stored(*pair).dtype
-    return constant(op, "alpha", alpha, float32 if dtype in FLOATING else dtype)  # never stored: need not fit FP16
+    factor = number(op, "alpha", alpha)  # never stored: need not fit FP16
+    return factor if dtype in FLOATING else constant(op, "alpha", alpha, dtype)
 
 
 def mul(input: Any, other: Any, *, out: None = None) -> Tensor:

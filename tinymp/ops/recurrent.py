@@ -587,12 +587,14 @@ def _check(
 ) -> None:
     """ValueError unless input, states, weights and biases fit together; TypeError unless they are floating Tensors."""
     w, b = names
+    x: Any
     for name, x, axes in (
         ("input", input, "TBD" if sequence else "BD"),
+        (f"{w}_ih", w_ih, "GD"),
         (f"{w}_hh", w_hh, "GH"),
         (f"{w}_hr", w_hr, "PH"),
     ):
-        if x is not None and floating(op, name, x).ndim != len(axes):
+        if (x is not None or name != f"{w}_hr") and floating(op, name, x).ndim != len(axes):
             raise ValueError(f"{op}: expected `{name}` to be ({', '.join(axes)}), got shape {x.shape}")
     rows, (B, D) = w_hh.shape[0], input.shape[-2:]
     H = rows // gates

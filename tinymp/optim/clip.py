@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import backend
-from ..arguments import listed, number, refuse, require_unscaled
+from ..arguments import flag, listed, number, refuse, require_unscaled
 from ..autograd import Array
 from ..caller import type_name
 from ..dtypes import float64
@@ -38,9 +38,10 @@ def clip_grad_norm_(
     gradient still carries a loss scale, or if error_if_nonfinite and the norm is not finite; then nothing has changed.
     """
     refuse("clip_grad_norm_", foreach=foreach)
-    if max_norm != math.inf:
+    flag("clip_grad_norm_", "error_if_nonfinite", error_if_nonfinite)
+    if not isinstance(max_norm, float) or max_norm != math.inf:
         max_norm = number("clip_grad_norm_", "max_norm", max_norm, 0)
-    if norm_type != math.inf:
+    if not isinstance(norm_type, float) or norm_type != math.inf:
         norm_type = number("clip_grad_norm_", "norm_type", norm_type, 0, above=True)
     params = _with_gradient("clip_grad_norm_", parameters)
     if not params:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..arguments import choice, count, listed, named, number, same_keys
+from ..arguments import choice, count, flag, listed, named, number, same_keys, whole
 from .optimizer import Optimizer
 from .result import PendingResult, StepResult
 from .schedule import Schedule
@@ -39,24 +39,28 @@ class OneCycleLR(Schedule):
         last_epoch: int = -1,
     ) -> None:
         name, groups = "OneCycleLR", getattr(optimizer, "param_groups", [])
+        given = (("epochs", epochs), ("steps_per_epoch", steps_per_epoch))
+        factors = [count(name, field, n) for field, n in given if n is not None]
         if total_steps is None:
-            if epochs is None or steps_per_epoch is None:
+            if len(factors) < 2:
                 raise ValueError(f"{name}: expected total_steps, or epochs and steps_per_epoch")
-            total_steps = count(name, "epochs", epochs) * count(name, "steps_per_epoch", steps_per_epoch)
+            total_steps = math.prod(factors)
         self.total_steps = count(name, "total_steps", total_steps)
-        self.pct_start, self.three_phase = number(name, "pct_start", pct_start, 0), bool(three_phase)
-        if self.pct_start > 1:
-            raise ValueError(f"{name}: expected pct_start in [0, 1], got {pct_start!r}")
+        self.pct_start = number(name, "pct_start", pct_start, 0, 1)
+        self.three_phase = flag(name, "three_phase", three_phase)
         self.anneal_strategy = choice(name, "anneal_strategy", anneal_strategy, ("cos", "linear"))
         self.div_factor = number(name, "div_factor", div_factor, 0, above=True)
         self.final_div_factor = number(name, "final_div_factor", final_div_factor, 0, above=True)
         self.max_lrs = _per_group(name, "max_lr", max_lr, len(groups))
+        low, high = (
+            _per_group(name, field, momentum, len(groups), 1)
+            for field, momentum in (("base_momentum", base_momentum), ("max_momentum", max_momentum))
+        )
         self.momenta: list[tuple[float, float]] = []
-        if cycle_momentum:
+        if flag(name, "cycle_momentum", cycle_momentum):
             if any("momentum" not in g and "betas" not in g for g in groups):
                 raise ValueError(f"{name}: expected an optimizer with momentum or betas for cycle_momentum=True")
-            low = _per_group(name, "base_momentum", base_momentum, len(groups))
-            self.momenta = list(zip(low, _per_group(name, "max_momentum", max_momentum, len(groups))))
+            self.momenta = list(zip(low, high))
         if isinstance(optimizer, Optimizer):
             for group, rate in zip(groups, self.max_lrs):
                 group["initial_lr"] = rate / self.div_factor
@@ -92,11 +96,11 @@ class OneCycleLR(Schedule):
                 group["momentum"] = momentum
 
 
-def _per_group(name: str, field: str, value: Any, groups: int) -> list[float]:
+def _per_group(name: str, field: str, value: Any, groups: int, most: float = math.inf) -> list[float]:
     values = list(value) if isinstance(value, (list, tuple)) else [value] * groups
     if len(values) != groups:
         raise ValueError(f"{name}: expected a {field} for each of {groups} groups, got {len(values)}")
-    return [number(name, field, v, 0) for v in values]
+    return [number(name, field, v, 0, most) for v in values]
 
 
 class ReduceLROnPlateau:
@@ -131,8 +135,7 @@ class ReduceLROnPlateau:
         self.factor, self.threshold = number(name, "factor", factor, 0), number(name, "threshold", threshold, 0)
         if self.factor >= 1:
             raise ValueError(f"{name}: expected factor below 1, got {factor!r}")
-        self.patience = int(number(name, "patience", patience, 0))
-        self.cooldown = int(number(name, "cooldown", cooldown, 0))
+        self.patience, self.cooldown = whole(name, "patience", patience), whole(name, "cooldown", cooldown)
         self.min_lrs = _per_group(name, "min_lr", min_lr, len(optimizer.param_groups))
         self.eps = number(name, "eps", eps, 0)
         self.best = math.inf if mode == "min" else -math.inf
@@ -185,7 +188,7 @@ class ReduceLROnPlateau:
         where = "ReduceLROnPlateau.load_state_dict"
         same_keys(where, "state_dict", state_dict, {*self._STATE, "lrs"})
         rates = _per_group(where, "lrs", listed(where, "lrs", state_dict["lrs"]), len(self.optimizer.param_groups))
-        counts = {name: int(number(where, name, state_dict[name], 0)) for name in self._STATE[1:]}
+        counts = {name: whole(where, name, state_dict[name]) for name in self._STATE[1:]}
         best = state_dict["best"]  # infinite before the first step
         best = best if isinstance(best, float) and math.isinf(best) else number(where, "best", best)
         vars(self).update(counts, best=float(best))

@@ -13,7 +13,7 @@ from .. import backend
 from ..arguments import listed, number, same_keys, whole
 from ..autograd import Array
 from ..caller import type_name
-from ..dtypes import FLOATING, float16, masked
+from ..dtypes import FLOATING, float16, masked, require_fit
 from ..events import Update, quietly
 from ..memory import explained
 from ..parameter import Parameter
@@ -102,6 +102,8 @@ class Groups:
             if name in self.flags:
                 if not isinstance(value, bool):
                     raise TypeError(f"{self._name}: expected `{name}` to be True or False, got {value!r}")
+            elif name in ("alpha", "momentum"):  # above 1, averages and buffers would grow without end
+                group[name] = number(self._name, name, value, 0, 1)
             elif name == "betas":
                 if not isinstance(value, (tuple, list)) or len(value) != 2:
                     raise TypeError(f"{self._name}: expected `betas` to be two numbers, got {value!r}")
@@ -110,6 +112,9 @@ class Groups:
                     raise ValueError(f"{self._name}: expected `betas` to be below 1, got {value!r}")
             elif name != "params":
                 group[name] = number(self._name, name, value, -math.inf if name in self.signed else 0.0)
+        for start in filter(None, self.initial(group).values()):
+            for p in group["params"]:
+                require_fit(self._name, start, self.state_dtype(p))
 
     def __repr__(self) -> str:
         """The groups, one per line if there are several: how many parameters, and the options."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import backend, statistics
-from ..arguments import refuse, require_unscaled
+from ..arguments import flag, refuse, require_unscaled
 from ..autograd import Array
 from ..events import Update, during, here, quietly, tell
 from ..memory import explained
@@ -85,6 +85,7 @@ class Optimizer(Groups):
 
     def ready(self, allow_missing: bool) -> list[tuple[Group, Parameter]]:
         """The parameters to update, with their groups; everything that can be wrong is found out here."""
+        flag(f"{self._name}.step", "allow_missing", allow_missing)
         for group in self.param_groups:
             self.check_options(group)
         wanted = [(group, p) for group in self.param_groups for p in group["params"] if p.requires_grad]

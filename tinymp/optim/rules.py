@@ -45,7 +45,7 @@ class SGD(Optimizer):
 
     def check_options(self, group: Group) -> None:
         super().check_options(group)
-        number("SGD", "momentum", group["momentum"], 0, 1)  # above 1, the buffer would grow without end
+        number("SGD", "dampening", group["dampening"], most=1)  # above 1, steps would go up the hill
         if group["nesterov"] and (group["momentum"] == 0 or group["dampening"] != 0):
             raise ValueError("SGD: nesterov needs momentum > 0 and dampening == 0")
 

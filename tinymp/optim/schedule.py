@@ -125,7 +125,12 @@ class CosineAnnealingLR(Schedule):
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         self.T_max = count("CosineAnnealingLR", "T_max", T_max)
+        rates = [group.get("initial_lr", group["lr"]) for group in getattr(optimizer, "param_groups", ())]
         self.eta_min = number("CosineAnnealingLR", "eta_min", eta_min, 0)
+        if rates and self.eta_min > max(rates):
+            raise ValueError(
+                f"CosineAnnealingLR: expected `eta_min` to be at most the initial rate, {max(rates):g}, got {eta_min!r}"
+            )
         super().__init__(optimizer, last_epoch)
 
     def rate(self, base: float, t: int, group: int) -> float:
