@@ -16,7 +16,8 @@ import pytest
 
 import cuda_on_cpu
 import tinymp as mp
-from tinymp import parallel
+from tinymp import nn, parallel
+from tinymp.models.deepspeech2 import FrameNorm
 from tinymp.parallel.start import STARTED
 
 pytest.importorskip("mpi4py", exc_type=ImportError)
@@ -217,6 +218,25 @@ def test_ddp_and_zero_refuse():
         parallel.DistributedDataParallel(frozen, group)
     with pytest.raises(ValueError, match="bucket_cap_mb"):
         parallel.DistributedDataParallel(mp.nn.Linear(2, 2), group, bucket_cap_mb=0)
+
+
+def test_only_batch_norms_become_synchronous():
+    """Neither layers that are derived from one and compute something else, nor their parameters and buffers."""
+
+    class Named(nn.BatchNorm1d):
+        pass
+
+    layers = [nn.BatchNorm1d(3), Named(3), nn.Sequential(nn.BatchNorm2d(3)), nn.LayerNorm(3), FrameNorm(3)]
+    layers += [nn.InstanceNorm1d(3, affine=True, track_running_stats=True), nn.InstanceNorm2d(3)]
+    model = nn.Sequential(*layers)
+    before = model.state_dict()
+    converted = parallel.SyncBatchNorm.convert_sync_batchnorm(model)
+    kinds = [type(layer) for layer in (*converted[:2], converted[2][0])]
+    assert kinds == [parallel.SyncBatchNorm] * 3
+    assert all(a is b for a, b in zip(converted[3:], layers[3:]))
+    assert {name: x.tolist() for name, x in converted.state_dict().items()} == {
+        k: x.tolist() for k, x in before.items()
+    }
 
 
 def test_one_process_trains_as_without_a_group():

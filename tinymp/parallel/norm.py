@@ -107,8 +107,12 @@ class SyncBatchNorm(Layer):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Module) -> Module:
-        """`module` with every batch norm in it replaced by one of this class that has its parameters and buffers."""
-        if isinstance(instance("convert_sync_batchnorm", "module", module, Module), Layer):
+        """`module` with every batch norm in it replaced by one of this class that has its parameters and buffers.
+
+        Layers that are derived from a batch norm and have a forward of their own (InstanceNorm1d, FrameNorm) stay.
+        """
+        instance("convert_sync_batchnorm", "module", module, Module)
+        if isinstance(module, Layer) and type(module).forward is Layer.forward:
             new = cls(module.num_features, affine=False, track_running_stats=False)
             vars(new).update(vars(module))
             return new
