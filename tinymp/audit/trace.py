@@ -29,6 +29,11 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 from .. import backend
 from ..autograd import Array, Op, Variable
 from ..backend.sketch import Mark, mark
@@ -74,9 +79,19 @@ class Trace(Instrument):
         self._begun: dict[str, int] = {}  # by the policy: the last iteration whose beginning was written
 
     def open(self) -> None:
-        """Begin the file. OSError where it cannot be written."""
+        """Begin the file. OSError where it cannot be written, or is being written by another process or audit."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.path, "w", encoding="ascii", buffering=1)  # noqa: SIM115  # a line at a time
+        file = open(self.path, "a", encoding="ascii", buffering=1)  # noqa: SIM115  # a line at a time
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
+        except BlockingIOError as error:
+            file.close()
+            text = "another trace is being written here: give each process a folder of its own, such as runs/{rank}"
+            raise BlockingIOError(error.errno, text, str(self.path)) from None
+        if os.fstat(file.fileno()).st_size:
+            file.truncate(0)
+        self._file = file
         about = {"program": " ".join(sys.argv), "commit": _commit(sys.path[0] or "."), **self.config}
         self._write({"tinymp trace": FORMAT, **about, "environment": dict(info())})
 
