@@ -137,7 +137,7 @@ def test_an_interrupted_step(rule, options, work):
             assert work(job) == StepResult.APPLIED, at
             agree(job.model)
 
-    every_line(lambda: Job(rule, **options), work, check, often=3)
+    every_line(lambda: Job(rule, **options), work, check, often=2)
 
 
 @pytest.mark.cpu

@@ -176,7 +176,7 @@ class DataLoader:
                 "give a batch_size that they divide, and drop_last=True"
             )
         if self.size > 1:
-            order = np.concatenate([np.zeros(0, int), *cut, [*map(len, cut)]]).astype("int64")
+            order = np.concatenate([np.array([*map(len, cut)], int), *cut])
             self.group.first("DataLoader", epoch=self.epoch, order=zlib.crc32(order.data))
         if self._process != os.getpid():  # where a thread may have been loading when this one was forked
             self._process, self._loading = os.getpid(), RLock()
