@@ -282,6 +282,18 @@ def test_a_run_that_has_diverged_is_not_written_over_a_good_one(policy, tmp_path
     assert path.read_bytes() == before
 
 
+def test_a_load_into_a_run_that_has_diverged_says_what_failed(tmp_path):
+    """Weights that are NaN cannot be put back: all else is."""
+    model, other, scaler = nn.Linear(2, 3), nn.Linear(7, 1), optim.DynamicLossScaler(8.0)
+    mp.save(tmp_path / "run", scaler=optim.DynamicLossScaler(2.0), model=model, other=nn.Linear(1, 1))
+    model.bias.write(np.full(3, np.nan, "f"))
+    mp.manual_seed(5)
+    before = [scaler.state_dict(), mp.get_rng_state()]
+    with pytest.raises(ValueError, match=r"load: `other` of .*run: load_state_dict: this does not fit Linear"):
+        mp.load(tmp_path / "run", scaler=scaler, model=model, other=other)
+    same(before, [scaler.state_dict(), mp.get_rng_state()])
+
+
 @pytest.mark.parametrize("kind", ["PCG64", "MT19937", "Philox", "SFC64"])
 def test_numpys_generators(kind, tmp_path):
     random, other = (np.random.Generator(getattr(np.random, kind)(seed)) for seed in (0, 1))

@@ -84,7 +84,10 @@ class Parameter(Tensor):
         """For copy and pickle: the two arrays as they were, and the working copy read-only again."""
         for name, value in state[1].items():
             if name in ("data", "_master") and value is not None and not backend.writeable(value):
-                value = value.copy()  # of pickle's protocol 5, in memory that can never be written to
+                try:
+                    value.flags.writeable = True  # `lock` comes last
+                except ValueError:  # of pickle's protocol 5, in memory that can never be written to
+                    value = value.copy()
             if name == "data":
                 _DATA.__set__(self, value)
             else:

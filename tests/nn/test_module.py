@@ -117,6 +117,8 @@ def test_copies_are_equal_and_apart(policy, protocol):
         other.first.weight.zero_()
     assert m.first.weight.data.any()
     assert m.first.weight.master.any()
+    shallow = copy.copy(m.first.weight)
+    assert shallow.data is m.first.weight.data and shallow.master is m.first.weight.master
     assert repr(duplicate(nn.LeakyReLU(0.3))) == "LeakyReLU(negative_slope=0.3)"
 
 
