@@ -118,7 +118,7 @@ class Checkpointer:
     objects    what `mp.save` and `mp.load` take by name; they have a state
 
     It removes what it has written itself, and what was there when it loaded one of the folder's checkpoints. What
-    another one writes to the same folder, and what cannot be read, stays.
+    another one writes to the same folder stays, and so does, with `best`, what cannot be read.
     """
 
     def __init__(
