@@ -52,6 +52,10 @@ def test_conversions():
     assert to_dtype(np.ones(1, np.float16), BF16).dtype == BF16
 
 
+def test_its_limit_lies_beyond_fp16():
+    assert mp.BF16.cast(mp.tensor([65504.0], dtype="float16")).tolist() == [65536.0]  # and no warning, an error here
+
+
 def test_it_is_written_in_place():
     x, values = mp.zeros(3, dtype=BF16), np.array([1.0, 2.0, 3.0], BF16)
     x[...] = values

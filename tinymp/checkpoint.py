@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import backend
-from .arguments import count, file, whole
+from .arguments import count, file, flag, whole
 from .caller import type_name
 from .dtypes import HALVES, KNOWN, masked
 from .events import here
@@ -155,7 +155,7 @@ class Checkpointer:
         ValueError where `best` is none of the numbers among the parts.
         """
         step = whole("Checkpointer.save", "step", step)
-        if step % self.every and not now:
+        if not flag("Checkpointer.save", "now", now) and step % self.every:
             return False
         if taken := sorted({*self.objects, "step"} & parts.keys()):
             raise ValueError(f"Checkpointer.save: expected other names than those of its objects, got {taken}")

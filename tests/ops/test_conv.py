@@ -181,6 +181,7 @@ EMPTY = {
     "conv2d": (lambda x, w, b: ops.conv2d(x, w, b, 2, 1, groups=2), (0, 4, 6, 5), (6, 2, 3, 3), (0, 6, 3, 3)),
     "conv2d 1 x 1": (ops.conv2d, (0, 4, 6, 5), (6, 4, 1, 1), (0, 6, 6, 5)),
     "conv2d, no channels": (ops.conv2d, (2, 0, 6, 5), (6, 0, 3, 3), (2, 6, 4, 3)),
+    "conv2d, a kernel per channel": (lambda *x: ops.conv2d(*x, groups=6), (0, 6, 6, 5), (6, 1, 3, 3), (0, 6, 4, 3)),
     "conv1d": (ops.conv1d, (0, 4, 6), (6, 4, 3), (0, 6, 4)),
     "conv_transpose2d": (ops.conv_transpose2d, (0, 4, 6, 5), (4, 6, 3, 3), (0, 6, 8, 7)),
     "unfold": (lambda x, w, b: ops.unfold(x, 3) + 0 * (w.sum() + b.sum()), (0, 4, 6, 5), (1,), (0, 36, 12)),

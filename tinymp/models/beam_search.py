@@ -146,6 +146,6 @@ def _rows(state: Any, index: np.ndarray) -> Any:
     if isinstance(state, (tuple, list)):
         parts = [_rows(value, index) for value in state]
         return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
-    if state is not None and not hasattr(state, "shape"):
+    if state is not None and not getattr(state, "shape", ()):
         raise TypeError(f"beam_search: expected `state` of Tensors and arrays, got {type_name(state)}")
     return state if state is None else state[index]

@@ -441,9 +441,10 @@ def weight_gradient_depthwise(xp: Any, x: Array, y: Array, g: Geometry, like: Ar
     dw = xp.empty(like.shape, like.dtype)
 
     def fill(channels: slice) -> None:
-        dy = widen(y[channels]).reshape(-1, 1, y[0].size)
+        dy = widen(y[channels])
+        dy = dy.reshape(len(dy), 1, y[0].size)  # which an empty batch makes 0
         for i, j, seen in taps(pad_spatial(xp, widen(x[channels]), g.pads), g):
-            dw[channels, 0, i, j] = gemm(dy, seen.reshape(len(dy), -1, 1), like=like).reshape(-1)
+            dw[channels, 0, i, j] = gemm(dy, seen.reshape(len(dy), y[0].size, 1), like=like).reshape(-1)
 
     device = backend.of(x)
     device.share(fill, device.slices(len(x), y.size, CACHED // 8))
