@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ContextDecorator, contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import wraps
@@ -162,13 +162,19 @@ def observe(observer: Observer) -> Iterator[Observer]:
         raise TypeError(f"observe: expected an Observer, got {observer!r}; subclass tinymp.Observer")
     # Remember the lists themselves: the block may be ended by another thread, or by a garbage collection there.
     lists = [here.observers, here.inside] if observer.inside else [here.observers]
-    for listeners in lists:
-        listeners.append(observer)
     try:
-        yield observer
-    finally:
         for listeners in lists:
-            listeners.remove(observer)
+            listeners.append(observer)
+        yield observer
+        _leave(lists, observer)
+    finally:
+        _leave(lists, observer)  # see `during`
+
+
+def _leave(lists: list[list[Observer]], observer: Observer) -> None:
+    while lists:
+        with suppress(ValueError):  # an interrupt came before it was in this one
+            lists.pop().remove(observer)
 
 
 @contextmanager

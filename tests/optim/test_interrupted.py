@@ -85,17 +85,17 @@ def agree(model):
             assert not p.data.flags.writeable
 
 
-def network(policy=mp.MIXED, seed=0):
+def network(policy=mp.MIXED, seed=0, keep=None):
     mp.manual_seed(seed)
     layers = [nn.Embedding(5, 3, sparse=True), nn.Flatten(), nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)]
-    return policy.cast(nn.Sequential(*layers))
+    return policy.cast(nn.Sequential(*layers), keep=keep)
 
 
 class Job:
     """A model with gradients, an optimizer and a scaler, right before the step."""
 
-    def __init__(self, rule, device="cpu", **options):
-        self.model = network().to(device)
+    def __init__(self, rule, keep=None, device="cpu", **options):
+        self.model = network(keep=keep).to(device)
         self.scaler = optim.DynamicLossScaler(2.0**10)
         self.optimizer = rule(self.model.parameters(), lr=0.1, **options)
         self.device = device
@@ -142,8 +142,8 @@ def test_an_interrupted_step(rule, options, work):
 
 @pytest.mark.cpu
 def test_an_interrupted_iteration_is_followed_by_another():
-    """zero_grad() is enough, or the error says which call ends the iteration."""
-    job, refused = Job(optim.SGD, momentum=0.9), []
+    """zero_grad() is enough, or the error says which call ends the iteration. A module is kept in another policy."""
+    job, refused = Job(optim.SGD, {"2": mp.FP32}, momentum=0.9), []
 
     def iteration(job):
         job.backward()
@@ -164,7 +164,7 @@ def test_an_interrupted_iteration_is_followed_by_another():
 
 
 def test_an_interrupted_step_on_the_device(gpu):
-    every_line(lambda: Job(optim.Adam, "gpu"), Job.step, lambda job, at: agree(job.model), stride=67)
+    every_line(lambda: Job(optim.Adam, device="gpu"), Job.step, lambda job, at: agree(job.model), stride=67)
 
 
 @pytest.mark.cpu

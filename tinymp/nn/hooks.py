@@ -19,7 +19,7 @@ from ..caller import type_name
 from ..events import Observer, observe
 from ..grad_mode import is_grad_enabled
 from ..ops.convert import to
-from ..precision import LOSS, MOVEMENT, Policy, current_policy, use
+from ..precision import LOSS, MOVEMENT, Policy, current_policy, under
 from ..tensor import Tensor
 
 if TYPE_CHECKING:
@@ -83,13 +83,14 @@ class Hooks:
         if own == outer:
             return self._call(module, args, kwargs)
         args, kwargs = _converted((args, kwargs), outer.storage, own.storage, {})
-        within, token = _Within(), _under.set(own)
-        try:
-            with use(own), observe(within):
-                output = self._call(module, args, kwargs)
-        finally:
-            _under.reset(token)
+        within = _Within()
+        output = under(own, self._call_within, within, own, module, args, kwargs)
         return _converted(output, own.storage, outer.storage, within.losses)
+
+    def _call_within(self, within: _Within, own: Policy, *call: Any) -> Any:
+        _under.set(own)  # until `under` ends
+        with observe(within):
+            return self._call(*call)
 
     def _call(self, module: Module, args: tuple, kwargs: dict[str, Any]) -> Any:
         for hook, with_kwargs in tuple(self.pre.values()):
