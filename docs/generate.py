@@ -93,6 +93,16 @@ Precision changes in these four functions of [precision.py](../tinymp/precision.
 
 On a GPU a CUDA kernel may do the work of several gates in one pass. `may_fuse(dtype)`: {rule[0].lower()}{rule[1:]}
 
+## The bits of two runs
+
+Two runs of a program on a CPU agree bit for bit if they have the same seeds, the same libraries on the same platform,
+the same BLAS kernels and the same number of BLAS threads; `tinymp info` says which, and `OPENBLAS_NUM_THREADS` sets the
+number. Another number of threads changes the order in which BLAS adds up products, and so the bits: those of the MNIST
+CNN, for one. Gradients of several uses are added in a fixed order. The order of other sums follows from the shape of an
+array and from the order of its axes in memory, which a CPU's `store` takes from `like`. NumPy would choose otherwise
+for arrays of 256 KiB and more, whose temporaries it computes in, and may still do so within an op that sums a product
+of arrays whose axes lie in different orders: that is why libraries and platform must be the same.
+
 ## The kinds of arithmetic
 
 Every op declares one; `Op.apply` holds the op to what it writes.

@@ -4,8 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tinymp as mp
+from layouts import laid_out, layouts
 from oracle import randn
 from tinymp import nn, ops, precision
 from tinymp.backend import cpu
@@ -160,6 +163,43 @@ def test_memory_orders(layout, casts):
     assert half.shape == x.shape
     np.testing.assert_array_equal(bits(half), bits(nearest(x.astype(F64))))
     np.testing.assert_array_equal(bits(widen(half)), bits(np.asarray(half).astype(F32)))
+
+
+def order_of(x):
+    """The axes from the slowest to the fastest; those of length 1 mean nothing."""
+    return sorted([a for a in range(x.ndim) if x.shape[a] != 1], key=lambda a: -abs(x.strides[a]))
+
+
+@pytest.mark.cpu
+@settings(max_examples=300, deadline=None)
+@given(layouts(), st.data(), st.sampled_from(["float16", "float32"]))
+def test_store_gives_the_memory_order_of_like(layout, data, dtype):
+    x = laid_out(layout, "float32", 1)
+    order = data.draw(st.permutations(range(x.ndim)))
+    like = np.empty([x.shape[a] for a in order], dtype).transpose(np.argsort(order))
+    y = store(x, like)
+    np.testing.assert_array_equal(y, x.astype(dtype), strict=True)
+    repeats = any(n != 1 and not s for n, s in zip(x.shape, x.strides))
+    assert order_of(y) == order_of(like) or repeats or not x.size
+    assert store(y, like) is y
+    if dtype == "float32" and (order_of(x) == order_of(like) or repeats):
+        assert y is x  # no copy
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("op", [ops.tanh, ops.sigmoid, ops.gelu, ops.sqrt, ops.exp, lambda x: x * x.detach()])
+def test_the_memory_order_of_a_gradient_does_not_depend_on_the_size(op, dtype):
+    """NumPy computes in temporaries of 256 KiB and more: without the gate, the result would have their order then."""
+    orders = set()
+    for n in (2, 40):
+        x = mp.from_numpy(np.ones((6, n, n, n), dtype).transpose(3, 0, 1, 2)).requires_grad_()  # C, H, W, N
+        dx = op(x).grad_fn.backward(np.ones(x.shape, dtype))
+        orders.add(tuple(order_of(dx[0] if isinstance(dx, tuple) else dx)))
+        parts = [x.data, np.ones(x.shape, dtype)]
+        for some in (parts, parts[::-1]):
+            assert order_of(accumulate(some)) == order_of(some[0])
+    assert len(orders) == 1
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])

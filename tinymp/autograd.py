@@ -84,10 +84,11 @@ class Variable:
 
 
 class Target(NamedTuple):
-    """What a gradient must look like: the shape and dtype of the argument it belongs to."""
+    """What a gradient must look like: the argument that it belongs to, without its values."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
+    strides: tuple[int, ...]
 
 
 _new = tuple.__new__  # makes a Target in half the time of its constructor
@@ -265,7 +266,7 @@ class Op:
         edges, targets = [], []
         for a, need in zip(args, self.needs):
             edges.append(None if not need else a if a.grad_fn is None else (a.grad_fn, a.output_nr))
-            targets.append(_new(Target, (a.data.shape, a.data.dtype)) if need else None)
+            targets.append(_new(Target, (a.data.shape, a.data.dtype, a.data.strides)) if need else None)
         self.edges, self.targets = tuple(edges), tuple(targets)
         kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
         if kept:

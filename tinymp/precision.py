@@ -4,7 +4,7 @@
 Everything outside them is plain mathematics (tests/test_gates.py walks the syntax trees of the package to hold that).
 
     widen(x)                 FP16 or BF16 -> FP32, exact
-    store(x32, like)         FP32 -> the storage dtype: the one rounding
+    store(x32, like)         FP32 -> the storage dtype, in the memory order of `like`: the one rounding
     gemm(a, b, bias)         matrix product of stored operands, FP32 accumulator, one rounding on store
     reduce(x, axis, how)     sums and means with an FP32 accumulator
 
@@ -305,21 +305,37 @@ def store(x32: Array, like: Array) -> Array:
     """Gate 2: round x32 once to the dtype of `like`, the stored array whose place it takes.
 
     To nearest, ties to even, or stochastically where the policy in use says so. Values beyond 65 520 become
-    infinite: that is how the loss scaler learns of an overflow (NVG section 2.3.2).
+    infinite: that is how the loss scaler learns of an overflow (NVG section 2.3.2). On a CPU the result has the memory
+    order of `like`, where that has its shape: NumPy's own choice, and with it the order of later sums, depends on the
+    size, as it computes in temporaries of 256 KiB and more.
     """
     dtype = like.dtype
     if x32.dtype is dtype or dtype not in FLOATING or x32.dtype == dtype:
-        return x32
+        return _in_order(x32, like)
     if dtype not in HALVES or x32.dtype != float32:
         raise TypeError(f"store: {x32.dtype} would be rounded to {dtype}; only FP32 to FP16 or BF16 rounds here")
-    return _round(x32, dtype)
+    return _round(x32, dtype, like)
 
 
-def _round(x: Array, dtype: np.dtype) -> Array:
+def _in_order(x: Array, like: Any) -> Array:
+    """x in the memory order of `like` if they have one shape and repeat no element; x itself if it has it already."""
+    strides = getattr(like, "strides", None)
+    if strides is None or x.strides == strides or x.shape != like.shape or not isinstance(x, np.ndarray):
+        return x
+    # from the slowest axis to the fastest; those of length 1 have any strides, and come last
+    order, own = (sorted(range(x.ndim), key=lambda a: x.shape[a] != 1 and -abs(s[a])) for s in (strides, x.strides))
+    if order == own or any(n != 1 and not s * t for n, s, t in zip(x.shape, strides, x.strides)):
+        return x
+    y = backend.of(x).xp.empty([x.shape[a] for a in order], x.dtype).transpose(np.argsort(order))
+    y[...] = x
+    return y
+
+
+def _round(x: Array, dtype: np.dtype, like: Any = None) -> Array:
     """x in fewer bits: to nearest, ties to even, or stochastically where the policy says so (FP16 only)."""
     device = backend.of(x)
     nearest = _policy.get().rounding == "nearest" or dtype != float16
-    y = device.cast(x, dtype) if nearest else device.cast_stochastic(x)
+    y = _in_order(device.cast(x, dtype) if nearest else device.cast_stochastic(x), like)
     if here.inside:
         tell("rounded", x, y)
     return y
@@ -352,12 +368,12 @@ def gemm(
         tell("product", a, b, compute)
     if aligned:
         c = device.gemm_aligned(a, b, bias, acc, aligned, policy.chunk, policy.promote)
-        return c if wide else store(c, like)
+        return c if wide else _round(c, like.dtype)
     # cuBLAS rounds its accumulators itself, to nearest; a CPU's SGEMM hands them over as they are
     rounded = device.gemm_rounds and not wide and policy.rounding == "nearest" and not here.inside and split == 1
     how = compute, policy.chunk, like.dtype, rounded
     c = device.gemm(a, b, bias, acc, *how) if split < 2 else _in_parts(a, b, bias, acc, how, split, like)
-    return c if wide or rounded else store(c, like)
+    return c if wide or rounded or c.dtype == like.dtype else _round(c, like.dtype)
 
 
 def _in_parts(a: Array, b: Array, bias: Any, acc: Any, how: tuple, split: int, like: Array) -> Array:
@@ -404,7 +420,7 @@ def accumulate(parts: Sequence[Array], like: Any = None) -> Array:
         return backend.gpu.add_gradients(parts, float32 if like is None else like.dtype)
     total = widen(parts[0])
     for part in parts[1:]:
-        total = total + widen(part)
+        total = _in_order(total + widen(part), total)
     return total if like is None else store(total, like)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backend
-from ..autograd import Array, Op, Target
+from ..autograd import Array, Op
 from ..dtypes import FLOATING, HALVES, float32
 from ..events import unobserved
 from ..ops.dropout import Dropout
@@ -250,7 +250,7 @@ class Shadow(Instrument):
         shadows = self._gradients.pop(op, {})
         if first is None or second is None:
             return  # its forward was not seen, or had nothing to do with FP16
-        first.targets = second.targets = tuple([like and Target(like.shape, _wide(like.dtype)) for like in op.targets])
+        first.targets = second.targets = tuple([t and t._replace(dtype=_wide(t.dtype)) for t in op.targets])
         wide = [widen(dy) for dy in dys]
         near = first.backward(*wide)
         far = second.backward(*[shadows.get(i, dy) for i, dy in enumerate(wide)])

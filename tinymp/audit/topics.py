@@ -242,7 +242,8 @@ TOPICS: dict[str, Topic] = {
         see=("tensor cores", "determinism"),
     ),
     "determinism": Topic(
-        "Two runs on a CPU agree bit for bit: sums are made in an order that depends on shape and layout alone, "
+        "Two runs on a CPU agree bit for bit with the same libraries, BLAS kernels and number of BLAS threads: BLAS "
+        "orders the sums of products, all others are made in an order that depends on shape and memory order alone, "
         "gradients of several uses are added in a fixed order, and mp.manual_seed sets what is random.",
         "tinymp's own: neither MPT nor NVG speaks of it",
         "In FP32, too, a sum in another order is another number; two policies could not be told from two runs.",

@@ -163,7 +163,7 @@ class BackwardHook(Op):
         return tuple([a[...] for a in x])
 
     def backward(self, *dy: Array) -> tuple:
-        dys = [g if g is not None or not t else self.xp.zeros(*t) for g, t in zip(dy, self.targets)]
+        dys = [g if g is not None or not t else self.xp.zeros(t.shape, t.dtype) for g, t in zip(dy, self.targets)]
         return tuple(self.shown(dys) if self.edges else dys)  # an audit's second run is not part of a graph
 
 

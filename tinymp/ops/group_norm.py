@@ -59,7 +59,7 @@ class GroupNorm(Op):
             dx = v * wide - xhat
             dx -= reduce(v * db, (2,), "sum", like=x) / n
             dx *= rstd
-            return store(dx.reshape(x.shape), like=x), dw, db
+            return store(dx.reshape(x.shape), like=dy), dw, db
 
         dx, dw, db = self.device.along(0, gradients, dy, x, *statistics)
         dw = like_w and store(reduce(dw, (0,), "sum", like=x).reshape(like_w.shape), like=like_w)

@@ -26,7 +26,7 @@ class Slice(Op):
         return x[self.index]
 
     def backward(self, dy: Array) -> Array:
-        dx = self.xp.zeros(*self.targets[0])
+        dx = self.xp.zeros(self.targets[0].shape, self.targets[0].dtype)
         dx[self.index] = dy
         return dx
 
@@ -47,7 +47,7 @@ class Index(Op):
         return x[_at(x, axes, index)]
 
     def backward(self, dy: Array) -> tuple:
-        (shape, _), axes, xp = self.targets[0], self.axes, self.xp
+        shape, axes, xp = self.targets[0].shape, self.axes, self.xp
         place: Any = 0  # the index arrays as one number, counted over `axes` in row-major order
         for a, i in zip(axes, self.saved or ()):
             place = place * shape[a] + i

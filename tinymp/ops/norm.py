@@ -101,7 +101,7 @@ class BatchNorm(Op):
             centered *= scale * rstd * dw / -n
             centered -= scale * db / n
             dx += centered
-            return store(dx, like=like_x), dw, db
+            return store(dx, like=dy), dw, db
 
         dx, dw, db = self.device.along(1, gradients, dy, x, *statistics, per_channel(w, x))
         return (

@@ -97,7 +97,7 @@ class Split(Op):
         return _parts(x, lengths, dim)
 
     def backward(self, *dys: Array) -> Array:
-        dx = self.xp.zeros(*self.targets[0])
+        dx = self.xp.zeros(self.targets[0].shape, self.targets[0].dtype)
         for part, dy in zip(_parts(dx, self.lengths, self.dim), dys):
             if dy is not None:
                 part[...] = dy
