@@ -146,9 +146,9 @@ class Policy:
                         f"Policy: expected {field}={plain} with BF16 storage, got {value}, which FP16 alone has"
                     )
         formats = [name for name, f in SCALED.items() if f.scaling != "delayed"]
-        if self.operands != () and not (
+        if not (
             isinstance(self.operands, tuple)
-            and len(self.operands) == 2
+            and len(self.operands) in (0, 2)
             and all(name in formats for name in self.operands)
         ):
             raise ValueError(

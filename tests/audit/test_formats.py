@@ -126,7 +126,7 @@ def test_on_a_gpu(gpu):
 
 
 def test_refusals(capsys):
-    with pytest.raises(ValueError, match=r"formats: unknown format 'fp8'; there are fp16, bf16, e4m3, "):
+    with pytest.raises(ValueError, match=r"audit: unknown format 'fp8'; there are fp16, bf16, e4m3, "):
         mp.audit(formats=["fp8"])
     with pytest.raises(TypeError, match="audit: expected formats to be a list of names such as 'bf16', got 'bf16'"):
         mp.audit(formats="bf16")

@@ -35,7 +35,7 @@ def test_layers_by_hand():
     assert not any(vars(m).get("_hooks") for m in model.modules())
 
 
-@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED])
+@pytest.mark.parametrize("policy", mp.POLICIES.values(), ids=str)
 def test_bytes_are_the_predicted_ones(policy):
     model = convolutional()
     before = {name: value.copy() for name, value in model.state_dict().items()}

@@ -10,7 +10,7 @@ from datetime import datetime
 from time import monotonic
 from typing import Any
 
-from ..arguments import flag
+from ..arguments import flag, rename
 from ..autograd import Op
 from ..info import info
 from .advice import Advice, Found, advise, judged
@@ -114,7 +114,11 @@ class Audit:
 
     def __enter__(self) -> Audit:
         if self._trace is not None:
-            self._trace.open()
+            try:
+                self._trace.open()
+            except OSError as error:
+                rename(error, "audit")
+                raise
         self._listener.__enter__()
         return self
 

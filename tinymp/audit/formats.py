@@ -84,7 +84,7 @@ class Formats(Instrument):
     def __init__(self, names: Sequence[str] = ("bf16", "e4m3-tensor", "e5m2-tensor")) -> None:
         for name in names:
             if name not in SCALED:
-                raise ValueError(f"formats: unknown format {name!r}; there are {', '.join(SCALED)}")
+                raise ValueError(f"audit: unknown format {name!r}; there are {', '.join(SCALED)}")
         self.formats: list[Scaled] = [SCALED[name] for name in dict.fromkeys(names)]
         self._rows: dict[Place, FormatRow] = {}
         self._largest: dict[Place, deque[float]] = {}

@@ -344,6 +344,11 @@ def gemm(a: Array, b: Array, bias: Any, acc: Any, compute: str, *_: Any) -> Arra
     return empty((*batch, a.shape[-2], b.shape[-1]), _F64 if compute == "float64" else _F32)
 
 
+def gemm_aligned(a: Array, b: Array, bias: Any, acc: Any, *_: Any) -> Array:
+    """The same, of aligned products."""
+    return gemm(a, b, bias, acc, "float32")
+
+
 def reduce(x: Array, axis: Any, how: str) -> Array:
     """As cpu.reduce, with reduced axes of length 1."""
     x = cast(x, _F32) if x.dtype in HALVES else x
