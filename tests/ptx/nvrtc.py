@@ -52,16 +52,19 @@ def version(cuda: int) -> tuple[int, int]:
     return major.value, minor.value
 
 
-def stand_in(code: str, storage: str, architecture: str) -> str:
-    """For which architecture to compile what is to run as PTX for "70", "75", "80" or "90".
+def special(code: str) -> bool:
+    """True if a source has instructions that not all architectures have, besides those of hardware.cuh."""
+    return len(SPECIAL.findall(code)) > len(SPECIAL.findall(kernels.HARDWARE.read_text("utf-8")))
 
-    Sources without special instructions are the same text from 75 on (test_ptx.py holds that), and NVRTC made the same
-    PTX of it: that for 90.
+
+def stand_in(code: str, storage: str, architecture: str) -> str:
+    """The architecture to compile for what is to run as PTX for "70", "75", "80" or "90", one of test_nvrtc.COMPILED.
+
+    Sources without special instructions are the same text for all, those with them for 80 and 90, and in float also for
+    75 (test_ptx.py holds that).
     """
-    own = len(SPECIAL.findall(kernels.HARDWARE.read_text("utf-8")))
-    if architecture in ("70", "90") or (architecture, storage) == ("75", "half"):
-        return f"sm_{architecture}"  # which tests/test_nvrtc.py compiles anyway
-    return f"compute_{architecture}" if len(SPECIAL.findall(code)) > own else "sm_90"
+    own = special(code) and (architecture == "70" or (architecture, storage) == ("75", "half"))
+    return f"sm_{architecture}" if own else "sm_90"
 
 
 def compiled(code: str, storage: str, architecture: str) -> Compiled:

@@ -77,13 +77,13 @@ def special(test: str) -> bool:
 
 
 def tests_for(architecture: str) -> list[str]:
-    """Those of selected.txt that are worth running: for 75 and 80 what differs from 90; Volta has its own."""
+    """Those of selected.txt that are worth running: all for 90, else those of sources that differ."""
     lines = [line.partition(" ") for line in SELECTED.read_text().splitlines()]
     common = [test for first, _, test in lines if first == "all"]
     own = [test for first, _, test in lines if first == ("70" if architecture == "70" else "75-90")]
     if architecture == "75":  # which has too little shared memory for the largest tile
         own = [test for test in own if "128x256" not in test]
-    return own if architecture in ("75", "80") else common + own
+    return common + own if architecture == "90" else own
 
 
 def choose(architecture: str, *where: str) -> list[str]:

@@ -21,7 +21,7 @@ from tinymp.ops import conv
 from twins import check_twin, on_device
 
 pytestmark = pytest.mark.cpu
-ARCHITECTURES = ("70", "75", "80", "90")
+ARCHITECTURES = costs.ARCHITECTURES
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def expected(architecture: str) -> set[tuple[str, str]]:
     """The kernels that tinymp launches there, with their storage."""
     found = set()
     for (name, source), storage in product(select.known().items(), kernels.STORAGE.values()):
-        if architecture in ("75", "80") and source not in select.SPECIAL:
+        if architecture != "90" and source not in select.SPECIAL:
             continue  # the PTX for 90
         cores = name.startswith(("arrange", "correlate_", "weight_gradient_", "attention_")) and storage == "half"
         columns = name.startswith(("correlate_", "weight_gradient_")) and storage == "float"  # they take im2col
@@ -65,16 +65,16 @@ def seen(code: str, architecture: str) -> list[str]:
     return [p for p, m in zip(parts, named) if m is None or len(re.findall(rf"\b{m[1]}\b", text)) > 1]
 
 
-def test_other_sources_are_the_same_text_from_75_on():
-    """So that their PTX for 90 stands for 75 and 80 as well."""
+def test_other_sources_are_the_same_text_on_all_architectures():
+    """So that the PTX for 90 stands for what is not compiled."""
     differ = set()
     for path in test_nvrtc.FILES.values():
         code = kernels.source(path)
         assert set(re.findall(r"\b__(?:CUDA|NV)\w+", code)) == {"__CUDA_ARCH__"}  # all that is told apart by
-        first, *others = (seen(code, architecture) for architecture in ("75", "80", "90"))
-        if any(other != first for other in others):
+        volta, turing, ampere, hopper = (seen(code, architecture) for architecture in ("70", "75", "80", "90"))
+        if not volta == turing == ampere:
             differ.add(path.stem)
-        assert (nvrtc.stand_in(code, "float", "80") != "sm_90") == (path.stem in differ)
+        assert ampere == hopper and nvrtc.special(code) == (path.stem in differ)
     assert differ == {*select.SPECIAL, "units"}
 
 
@@ -83,9 +83,7 @@ def test_every_kernel_is_as_its_definition(architecture):
     """Tests of the twins which together run each, in a process of their own; `pytest --ptx 80` runs all of them."""
     done, rows = select.run(architecture, *select.tests_for(architecture))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-    found, needed = costs.counted(rows), expected(architecture)
-    if architecture in costs.ASSEMBLED:
-        found = costs.assembled(architecture, found)
+    found, needed = costs.registers(architecture, costs.counted(rows)), expected(architecture)
     missing = {f"{name} {storage}" for name, storage in needed} - found.keys()
     assert not missing, f"not run: {sorted(missing)}: python -m ptx.select (in tests/) selects other tests"
     said = costs.dearer(found)
