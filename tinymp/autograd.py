@@ -24,6 +24,7 @@ import heapq
 import inspect
 import re
 from collections.abc import Mapping, Sequence
+from contextvars import copy_context
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -32,7 +33,7 @@ import numpy as np
 from . import backend
 from .caller import NAMES, type_name
 from .dtypes import FLOATING, HALVES, float32
-from .events import during, here, quietly, tell
+from .events import during, here, tell
 from .grad_mode import is_grad_enabled
 from .memory import explain
 from .precision import DOT, LOSS, Kind, Policy, as_operand, current_policy, may_fuse, under
@@ -208,7 +209,7 @@ class Op:
         if device is not backend.cpu:
             op.device = device
         try:
-            y = during(op, quietly, op._results, arrays, options)
+            y = during(op, copy_context().run, op._results, arrays, options)
         except Exception as error:
             explain(error, op, arrays)  # a full memory
             raise
@@ -230,9 +231,12 @@ class Op:
         return results if isinstance(y, tuple) else results[0]
 
     def _results(self, arrays: list, options: dict) -> Any:
-        """Run forward on operands as the policy in use takes them."""
+        """Run forward on operands as the policy in use takes them, as `events.quietly` would run it."""
+        np.seterr(all="ignore")
         if self.kind is DOT:
             arrays[:] = [as_operand(x) for x in arrays]
+        if self.device is backend.cpu:
+            return self.forward(*arrays, **options)
         return self._on_device(self.forward, type(self).forward_cuda, arrays, options)
 
     def _gradients(self, dys: list) -> Any:
@@ -240,10 +244,12 @@ class Op:
         dys[:] = [joined(parts, self) if parts else None for parts in dys]  # in place: frees what it adds up
         if self.kind is DOT:
             dys[:] = [as_operand(dy, gradient=True) for dy in dys]
+        if self.device is backend.cpu:
+            return self.backward(*dys)
         return self._on_device(self.backward, type(self).backward_cuda, dys, {})
 
     def _on_device(self, definition: Any, twin: Any, arrays: Any, options: dict) -> Any:
-        """Run the definition, or on a GPU its CUDA twin where there is one and the policy allows it."""
+        """On a GPU: run the CUDA twin where there is one and the policy allows it, else the definition."""
         able = twin is not None and self.device is backend.gpu and may_fuse(self.storage)
         y = twin(self, *arrays, **options) if able else NotImplemented
         return definition(*arrays, **options) if y is NotImplemented else y

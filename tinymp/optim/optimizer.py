@@ -125,19 +125,19 @@ class Optimizer(Groups):
         if left and backend.of(left[0][1].data) is backend.gpu and not here.inside:
             left = fused.step(self, left, skip)
         if left and not (pending and backend.to_cpu(skip).any()):
-            for group, p in left:
-                during(Update(self, p), quietly, self._update_one, group, p)
+            quietly(self._update_all, left)
         statistics.settle(skip, self.parameters())
         if here.observers:
             tell("stepped", self, result)
         return result
 
-    def _update_one(self, group: Group, p: Parameter) -> None:
-        follow(p.policy)  # state and weights are rounded as it says; `quietly` ends it
-        with explained():
-            self._write(group, p)
+    def _update_all(self, ready: list[tuple[Group, Parameter]]) -> None:
+        for group, p in ready:
+            follow(p.policy)  # state and weights are rounded as it says; `quietly` ends it
+            with explained(update := Update(self, p)):
+                during(update, self._update_one, group, p)
 
-    def _write(self, group: Group, p: Parameter) -> None:
+    def _update_one(self, group: Group, p: Parameter) -> None:
         gradient = unscaled(p)
         w, g = widen(rows_of(p.master, gradient)), values_of(gradient)
         if group.get("maximize"):

@@ -73,7 +73,8 @@ class HostSide:
     def check(self, optimizer: Optimizer, params: list[Parameter]) -> None:
         """Look for gradients that, without their scale, are not finite."""
         if self.overflows.get(optimizer) is None:
-            self.overflows[optimizer] = next((optimizer.label(p) for p in params if quietly(_overflows, p)), None)
+            first = quietly(next, (p for p in params if _overflows(p)), None)
+            self.overflows[optimizer] = None if first is None else optimizer.label(first)
 
     def unscale(self, optimizer: Optimizer, params: list[Parameter]) -> None:
         """The same, and replace the gradients by unscaled ones, in FP32."""
