@@ -85,6 +85,7 @@ def test_the_cache_changes_nothing(policy, close):
 def test_generating():
     model, start = small(dropout=0.5), tokens(2, 3)
     best = model.generate(start, 20, temperature=0)  # more than P: it goes on from the last half
+    assert model.generate(start, 20, temperature=1e-300).tolist() == best.tolist()
     x = start
     model.eval()
     for _ in range(P + 1 - 3):

@@ -72,6 +72,7 @@ def test_exact_fills():
     assert (init.ones_(weight(2)).data == 1).all()
     assert not init.zeros_(init.ones_(weight(2))).data.any()
     np.testing.assert_array_equal(init.eye_(weight(2, 3)).numpy(), np.eye(2, 3))
+    assert init.dirac_(weight(2, 2, 0, 1)).shape == (2, 2, 0, 1)
     w = init.dirac_(weight(4, 3, 3, 3), groups=2).data
     assert w.sum() == 4
     assert all(w[row, row % 2, 1, 1] == 1 for row in range(4))

@@ -151,7 +151,7 @@ def random_generator(op: str, generator: np.random.Generator | None, seed: int |
         return np.random.default_rng(cpu.generator.integers(2**63))
     if integer(seed) is None or seed < 0:
         raise ValueError(f"{op}: expected `seed` to be a non-negative integer, got {seed!r}")
-    return np.random.default_rng(seed)
+    return np.random.default_rng(integer(seed))
 
 
 def require_state(op: str, generator: np.random.Generator | None, state: Any) -> None:

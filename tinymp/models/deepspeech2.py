@@ -98,6 +98,8 @@ class DeepSpeech2(Module):
         x = floating("DeepSpeech2", "spectrograms", spectrograms)
         if x.ndim != 3 or x.shape[2] != self.bands:
             raise ValueError(f"DeepSpeech2: expected `spectrograms` to be (B, T, {self.bands}), got shape {x.shape}")
+        if lengths is None:
+            raise TypeError("DeepSpeech2: expected `lengths`, one for each of the spectrograms, got None")
         B, T, _ = x.shape
         sequence_steps("DeepSpeech2", x.transpose(0, 1), lengths)  # checks them
         host = backend.to_cpu(array_of("DeepSpeech2", lengths.data if isinstance(lengths, Tensor) else lengths))

@@ -73,7 +73,8 @@ class GPT(Module):
         """
         if tensor("GPT", "input", input).ndim != 2 or not input.shape[1]:
             raise ValueError(f"GPT: expected input (B, L) with at least one token each, got {input.shape}")
-        if caches is not None and (not isinstance(caches, (list, tuple)) or len(caches) != self.n_layer):
+        fits = isinstance(caches, (list, tuple)) and [isinstance(x, dict) for x in caches] == [True] * self.n_layer
+        if caches is not None and not fits:
             raise ValueError(f"GPT: expected `caches` to be {self.n_layer} dicts, one per block, got {caches!r}")
         past = caches[0]["key"].shape[1] if caches and caches[0] else 0
         end, most = past + input.shape[1], self.wpe.num_embeddings
@@ -125,10 +126,8 @@ class GPT(Module):
 
 def _drawn(logits: np.ndarray, temperature: float, top_k: int | None, random: np.random.Generator) -> np.ndarray:
     """A token for each row of logits (B, V)."""
-    if temperature == 0:
-        return np.argmax(logits, 1)
     if top_k is not None and top_k < logits.shape[1]:
         kth = np.partition(logits, -top_k, 1)[:, -top_k, None]
         logits = np.where(logits < kth, -np.inf, logits)
-    # the largest of logit + Gumbel noise is a draw from the softmax
-    return np.argmax(logits / temperature + random.gumbel(size=logits.shape), 1)
+    # the largest of logit / temperature + Gumbel noise is a draw from the softmax
+    return np.argmax(logits + temperature * random.gumbel(size=logits.shape), 1)
