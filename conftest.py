@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-# Hundreds of processes of the tests import tinymp: they compile it once, whatever the environment says. It lies in
-# __pycache__ beside the compiled kernels, as do the rewritten tests
+# Hundreds of processes of the tests import tinymp: they compile it once, whatever the environment says
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+import kept
+
 pytestmark = pytest.mark.cpu
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -47,3 +49,11 @@ def test_announced_changes_are_errors_where_tinymp_is_developed(request):
     filters = request.config.getini("filterwarnings")
     assert filters[0] == "error"
     assert ("default::DeprecationWarning" in filters) == (not os.environ.get("CI"))
+
+
+def test_a_file_is_kept_until_what_it_depends_on_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "folder", lambda: tmp_path)
+    made = [kept.kept("name.txt", on, lambda path: path.write_text(str(on))) for on in ("ab", "ab", ("ab",), "ac")]
+    assert made[0] == made[1] and len(set(made)) == 3 == len(list(tmp_path.iterdir()))
+    again = kept.kept("name.txt", "ab", lambda path: path.write_text("made again"))
+    assert again.read_text() == "ab"

@@ -14,6 +14,7 @@ import pytest
 
 import tinymp as mp
 from audit.sample import content, row
+from kept import kept
 from tinymp.audit import numbers, report
 from tinymp.audit.report import page
 
@@ -387,9 +388,10 @@ def acted(source, script):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    """browser(page, *options, hash="", script="") -> (DOM after loading, what the console said).
+    """browser(page, *options, hash="", script="", beside="") -> (DOM after loading, what the console said).
 
-    script: more JavaScript at the page's end, which acts as the reader.
+    script: more JavaScript at the page's end, which acts as the reader. beside: another page, beside.html. What the
+    browser said of the same pages before is kept.
     """
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
@@ -398,17 +400,24 @@ def browser(tmp_path_factory):
     common = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"]
     common += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=3000", "--allow-file-access-from-files"]
 
-    def run(source, *options, hash="", script=""):
-        path = folder / "page.html"
-        path.write_text(acted(source, script) if script else source, "utf-8")
-        done = subprocess.run(
-            [program, *common, *(options or ["--dump-dom"]), f"{path.as_uri()}{hash}"],
-            capture_output=True,
-            timeout=120,
-            check=True,
-        )
-        console = [line for line in done.stderr.decode().splitlines() if "CONSOLE" in line]
-        return done.stdout.decode(), console
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+
+    def run(source, *options, hash="", script="", beside=""):
+        path, source = folder / "page.html", acted(source, script) if script else source
+
+        def look(made):
+            path.write_text(source, "utf-8")
+            path.with_name("beside.html").write_text(beside, "utf-8")
+            command = [program, *common, *(options or ["--dump-dom"]), f"{path.as_uri()}{hash}"]
+            done = subprocess.run(command, capture_output=True, timeout=120, check=True)
+            console = [line for line in done.stderr.decode().splitlines() if "CONSOLE" in line]
+            made.write_text(json.dumps([done.stdout.decode(), console]), "utf-8")
+
+        if options:  # which write further files
+            look(made := folder / "said.json")
+        else:
+            made = kept("browser.json", [version, source, hash, beside], look)
+        return json.loads(made.read_text("utf-8"))
 
     run.folder = folder
     return run
@@ -627,10 +636,9 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(browser):
     inner = page(content())
     tell = "addEventListener('load', () => parent.postMessage(document.documentElement.scrollWidth, '*'))"
     for hash in ("#ledger", "#open=1"):
-        (browser.folder / "inner.html").write_text(acted(inner, tell), "utf-8")
-        frame = f"<iframe src='inner.html{hash}' style='border:0;width:360px;height:9000px'></iframe>"
+        frame = f"<iframe src='beside.html{hash}' style='border:0;width:360px;height:9000px'></iframe>"
         outer = f"<!DOCTYPE html><title>?</title><script>onmessage = e => document.title = e.data</script>{frame}"
-        assert "<title>360</title>" in browser(outer)[0]
+        assert "<title>360</title>" in browser(outer, beside=acted(inner, tell))[0]
 
 
 def test_on_paper_are_the_first_rows_and_what_became_infinite_unfolded(browser):

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
 import pathlib
 import re
@@ -27,12 +26,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from kept import kept
 from tinymp.backend import kernels
 
 from .memory import Fenced, Group, bytes_at, extent, groups
@@ -94,18 +93,6 @@ def preprocessed(code: str, *flags: str) -> str:
 
 
 @functools.cache
-def _cache() -> pathlib.Path:
-    """Where compiled code is kept: beside this file, or in a folder of this process where that is read-only."""
-    folder = HERE / "__pycache__"
-    try:
-        folder.mkdir(exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return pathlib.Path(tempfile.mkdtemp(prefix="cuda-on-cpu-"))
-    return folder
-
-
-@functools.cache
 def _surroundings() -> str:
     """What compiled code depends on besides its source and flags."""
     if why := problem():
@@ -114,17 +101,15 @@ def _surroundings() -> str:
 
 
 def _shared_object(name: str, code: str, flags: Sequence[str]) -> pathlib.Path:
-    """The compiled code, from the cache if it is there. Several processes may do this at the same time."""
-    key = hashlib.sha256("\n".join([_surroundings(), *flags, *LINK_FLAGS, code]).encode()).hexdigest()[:24]
-    target = _cache() / f"{name}-{key}.so"
-    if not target.exists():
-        with tempfile.TemporaryDirectory(dir=_cache()) as folder:
-            source, compiled, linked = (str(pathlib.Path(folder) / f"{name}.{end}") for end in ("cpp", "o", "so"))
-            pathlib.Path(source).write_text(code, encoding="utf-8")
-            _run(*_compiler(), *flags, "-c", source, "-o", compiled)
-            _run(*_compiler(), *LINK_FLAGS, compiled, "-o", linked)  # without the others: no sanitizer's library
-            os.replace(linked, target)
-    return target
+    """The compiled code, kept from the last time if nothing has changed."""
+
+    def make(path: pathlib.Path) -> None:
+        source, compiled = path.with_suffix(".cpp"), path.with_suffix(".o")
+        source.write_text(code, encoding="utf-8")
+        _run(*_compiler(), *flags, "-c", str(source), "-o", str(compiled))
+        _run(*_compiler(), *LINK_FLAGS, str(compiled), "-o", str(path))  # without the others: no sanitizer's library
+
+    return kept(f"{name}.so", [_surroundings(), *flags, *LINK_FLAGS, code], make)
 
 
 class _Index(ctypes.Structure):

@@ -1,24 +1,21 @@
-"""NVRTC, from its wheels: CUDA 12's is the last that knows Volta. What it says of a source is kept beside this file."""
+"""NVRTC, from its wheels: CUDA 12's is the last that knows Volta. What it says of a source is kept."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import importlib.util
 import json
-import os
 import pathlib
 import re
-import tempfile
 import zlib
 from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
 from cuda_on_cpu.compile import declared_in
+from kept import kept
 from tinymp.backend import kernels
 
-HERE = pathlib.Path(__file__).parent
 SPECIAL = re.compile(r"\b(?:cp_async|ldmatrix|mma_|__CUDA_ARCH__)")
 
 
@@ -68,22 +65,13 @@ def stand_in(code: str, storage: str, architecture: str) -> str:
 
 
 def compiled(code: str, storage: str, architecture: str) -> Compiled:
-    """A source for sm_80, say, with the assembler's words about every kernel, or for compute_80, the PTX alone."""
-    cuda = package(architecture)
-    key = hashlib.sha256(f"{version(cuda)} {storage} {architecture} {code}".encode()).hexdigest()[:24]
-    kept = HERE / "__pycache__" / f"nvrtc-{key}"
-    try:
-        return Compiled(*json.loads(zlib.decompress(kept.read_bytes())))
-    except (OSError, ValueError, zlib.error):
-        found = _compiled(code, storage, architecture)
-    try:
-        kept.parent.mkdir(exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:  # several processes may do the same
-            file.write(zlib.compress(json.dumps(found).encode(), 1))
-        os.replace(file.name, kept)
-    except OSError:
-        pass  # where it cannot be kept it is compiled again
-    return found
+    """A source for sm_80, say, with the assembler's words about every kernel; kept from the last time."""
+    on = (str(version(package(architecture))), storage, architecture, code)
+
+    def make(path: pathlib.Path) -> None:
+        path.write_bytes(zlib.compress(json.dumps(_compiled(code, storage, architecture)).encode(), 1))
+
+    return Compiled(*json.loads(zlib.decompress(kept("nvrtc", on, make).read_bytes())))
 
 
 def _compiled(code: str, storage: str, architecture: str) -> Compiled:
