@@ -22,7 +22,7 @@ SOURCES = [
     for folder in ("tinymp", "examples", "benchmarks", "course", "docs")
     for path in sorted((ROOT / folder).rglob("*"))
     if path.suffix in (".py", ".ipynb", ".md")
-] + sorted(set(ROOT.glob("*.md")) - {ROOT / "CHANGELOG.md"})
+] + sorted(ROOT.glob("*.md"))
 
 
 def named(text):
