@@ -616,7 +616,7 @@ for i, (mine, their) in enumerate(zip(w, theirs)):
 # |---|---|
 # | 0: `self.parents = parents` | keeps, for each argument, where its gradient goes (`edges`) |
 # | 1: `topological`, and the loop over it | takes the op that ran last first |
-# | 2: `node.pull(node.grad)` | calls the op's own `backward`, and looks at what it returns |
+# | 2: `node.pull(node.grad)` | adds up what has come, and calls the op's own `backward` |
 # | 3: `parent.grad = ...` | writes into the `grad` of the leaves: weights, and whatever else was made by no op |
 #
 # Which method does it? These are the methods of both classes. Read the likely ones, for instance with
@@ -630,7 +630,7 @@ for one in (mp.autograd.Op, mp.autograd.Backward):
 # The answer is a list of four names, in the order of the table.
 
 # %% exercise
-places = ["_record", "propagate", "run_backward", "deposit"]  # SOLUTION
+places = ["_record", "propagate", "_gradients", "deposit"]  # SOLUTION
 
 # %%
 check(places=places)
