@@ -15,7 +15,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class Lesson:
         """The first heading."""
         return self.cells[0].source.splitlines()[0].lstrip("# ")
 
-    @property
+    @cached_property
     def exercises(self) -> tuple[str, ...]:
         """The names of what the checks look at, in their order."""
         trees = [ast.parse(cell.source) for cell in self.cells if cell.kind == "check"]

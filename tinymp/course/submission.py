@@ -13,6 +13,7 @@ import re
 import symtable
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class Submission:
 
     def _trees(self) -> Iterator[tuple[str, ast.Module]]:
         for name, source in self.cells:
-            yield name, ast.parse(source)
+            yield name, _parsed(source)
 
     def run(self, names: Iterable[str]) -> dict[str, Any]:
         """What the names stand for, after running the statements that define them and what they use.
@@ -90,17 +91,24 @@ def read(path: Path) -> Submission:
     return Submission(path, tuple(cells), tuple(broken))
 
 
+@lru_cache(256)  # the same tree, so that what its statements define is found once
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 def _code(notebook: Any) -> Iterator[str]:
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             yield "".join(cell["source"])
 
 
+@lru_cache(4096)
 def _defines(node: ast.stmt) -> set[str]:
     """The global names that a statement binds."""
     return set(_names(node, lambda symbol: symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()))
 
 
+@lru_cache(4096)
 def _uses(node: ast.stmt) -> set[str]:
     """The global names that a statement, or a function in it, reads."""
     return set(_names(node, lambda symbol: symbol.is_referenced(), inside=True))
