@@ -383,6 +383,7 @@ def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[int])
             _collect(value, name, found, seen)
 
 
+@cache
 def _called(function: FunctionType) -> dict[str, bool]:
     """The names that a function's code, or that of a function in it, reads, and whether as an attribute."""
     codes: list[CodeType] = [function.__code__]
@@ -397,6 +398,7 @@ def _called(function: FunctionType) -> dict[str, bool]:
 _OPS = {f.__module__ for f in _public(ops).values()}  # the modules of ops
 
 
+@cache  # what inspect reads anew for each
 def _line(thing: Any) -> str:
     """File and line at which a function or class begins: "tinymp/ops/softmax.py:14"."""
     thing = inspect.unwrap(thing)
