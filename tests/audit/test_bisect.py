@@ -2,9 +2,12 @@
 
 import json
 import math
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +65,26 @@ def script(tmp_path, monkeypatch):
     return "own.py"
 
 
+@pytest.fixture
+def forks(monkeypatch):
+    """Runs are forks of this process, where there are such: to import tinymp anew takes longer than a run."""
+
+    def run(command, *, stdout, **options):
+        child = multiprocessing.get_context("fork").Process(target=_trial, args=(*command[3:5], stdout.fileno()))
+        child.start()
+        child.join()
+        return subprocess.CompletedProcess(command, child.exitcode)
+
+    if hasattr(os, "fork"):
+        monkeypatch.setattr(bisect.subprocess, "run", run)
+
+
+def _trial(plan, result, log):
+    warnings.resetwarnings()
+    sys.stdout = sys.stderr = os.fdopen(log, "w")
+    trial.main(plan, result)
+
+
 def results(tmp_path):
     return json.loads((tmp_path / "runs" / "bisect" / "bisect.json").read_text())
 
@@ -69,8 +92,8 @@ def results(tmp_path):
 # --------------------------------------------------------------------------------------------------- programs that run
 
 
-@pytest.mark.parametrize(("n", "culprit", "seeds"), [(8, "overflow@5", 2), (8, "vanish@7", 1), (16, "overflow@15", 1)])
-def test_one_module_is_found(n, culprit, seeds, script, tmp_path, capsys):
+@pytest.mark.parametrize(("n", "culprit", "seeds"), [(2, "overflow@1", 2), (8, "vanish@7", 1), (16, "overflow@15", 1)])
+def test_one_module_is_found(n, culprit, seeds, script, forks, tmp_path, capsys):
     assert main(["bisect", "--measure", "losses", "--seeds", str(seeds), script, str(n), culprit]) == 0
     name = f"model.{culprit[-1] if culprit[-2] == '@' else culprit[-2:]}"
     printed, found = capsys.readouterr().out, results(tmp_path)
@@ -81,14 +104,14 @@ def test_one_module_is_found(n, culprit, seeds, script, tmp_path, capsys):
     assert len(found["modules"]) == n  # not the Flatten
     assert len(set(found["tries"][0]["values"])) == seeds  # they draw other numbers
     searched = [one for one in found["tries"] if not one["change"]]
-    assert sum(len(one["values"]) for one in searched) <= 2 * math.log2(n) * seeds
+    assert sum(len(one["values"]) for one in searched) <= (3 + math.log2(n)) * seeds
     assert found["runs_used"] == len(found["runs"]) == sum(len(one["values"]) for one in found["tries"])
     range_is_enough = "storage=bfloat16 (FP32's range) is enough" in printed
     assert range_is_enough == ("overflow" in culprit and mp.BF16 is not None)
     assert len(list((tmp_path / "runs" / "bisect" / "logs").iterdir())) == len(found["runs"])
 
 
-def test_two_modules_are_found_and_their_keep_works(script, tmp_path, capsys):
+def test_two_modules_are_found_and_their_keep_works(script, forks, tmp_path, capsys):
     given = ["bisect", "--measure", "losses", "--seeds", "1", script]
     assert main([*given, "4", "overflow@1", "vanish@2"]) == 0
     printed = capsys.readouterr().out
@@ -104,7 +127,7 @@ def test_two_modules_are_found_and_their_keep_works(script, tmp_path, capsys):
     assert "It matches FP32 as it is: no module needs it.\n" in printed and "2 runs of 1 seed per try" in printed
 
 
-def test_code_between_the_parts_of_a_module_is_a_module(script, tmp_path, capsys):
+def test_code_between_the_parts_of_a_module_is_a_module(script, forks, tmp_path, capsys):
     Path(script).write_text(
         "import tinymp as mp\n"
         "class Net(mp.nn.Module):\n"
@@ -125,7 +148,7 @@ def test_code_between_the_parts_of_a_module_is_a_module(script, tmp_path, capsys
     assert 'policy.cast(net, keep={"": mp.FP32, "a": mp.MIXED, "b": mp.MIXED})' in printed
 
 
-def test_a_run_that_fails_does_not_match(script, tmp_path, capsys):
+def test_a_run_that_fails_does_not_match(script, forks, tmp_path, capsys):
     """Without FP32 in its first module the program raises, after its models have run."""
     assert main(["bisect", "--measure", "losses", "--seeds", "2", script, "2", "raise@-1"]) == 0
     printed, found = capsys.readouterr().out, results(tmp_path)
@@ -134,7 +157,7 @@ def test_a_run_that_fails_does_not_match(script, tmp_path, capsys):
     assert [len(one["values"]) for one in found["tries"]] == [2, 1, 2] + [2] * (mp.BF16 is not None)
 
 
-def test_a_program_may_end_with_an_exit(script, tmp_path, capsys):
+def test_a_program_may_end_with_an_exit(script, forks, tmp_path, capsys):
     assert main(["bisect", "--measure", "losses", "--seeds", "1", script, "2", "sys.exit@-1"]) == 0
     assert "It matches FP32 as it is" in capsys.readouterr().out
 
@@ -177,7 +200,7 @@ def test_a_module_a_file_and_an_argument_for_the_seed(script, tmp_path, capsys):
         ),
     ],
 )
-def test_what_cannot_be_compared(source, message, script, capsys):
+def test_what_cannot_be_compared(source, message, script, forks, capsys):
     Path(script).write_text(source)
     assert main(["bisect", "--measure", "loss", "--seeds", "1", script]) == 1
     error = capsys.readouterr().err
