@@ -25,7 +25,7 @@ def _nobody_watches():
     gc.collect()
 
 
-@pytest.mark.parametrize("rule", ["SGD", "Adagrad", "Adam", "AdamW"])
+@pytest.mark.parametrize("rule", ["Adagrad", "Adam"])  # AdamW has the kernel of Adam; SGD is below
 def test_replays_are_the_steps_bit_for_bit(rule):
     plain, captured = Job(rule=rule, scale=2.0**10), Job(rule=rule, scale=2.0**10)
     step = mp.capture(captured.step, warmup=2)

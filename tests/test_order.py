@@ -21,7 +21,6 @@ from tinymp.parallel import nccl
 
 pytestmark = [pytest.mark.usefixtures("gpu"), pytest.mark.cpu]
 ORDERS = [None, 0, 1, 2]  # as late as can be, and at random
-orders = pytest.mark.parametrize("seed", ORDERS)
 
 
 @pytest.fixture(autouse=True)
@@ -183,11 +182,13 @@ def expected(program, monkeypatch):
     return _expected[program]
 
 
+SEEDS = {captured: [None, 1], forgotten_tables: [None, 0]}  # which are slow, and almost the same
 PROGRAMS = [eager, captured, forgotten_tables, one_graph_on_two_streams, uploads, letters, exchanged]
 
 
-@orders
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("program", "seed"), [(program, seed) for program in PROGRAMS for seed in SEEDS.get(program, ORDERS[:3])]
+)
 def test_programs_are_right_in_every_order(monkeypatch, program, seed):
     at_once = expected(program, monkeypatch)
     with in_order(seed):
@@ -232,8 +233,9 @@ def planted(monkeypatch, owner, name, old, new):
 def test_planted_faults_of_time_are_found(monkeypatch, program, owner, name, old, new):
     at_once = expected(program, monkeypatch)
     planted(monkeypatch, owner, name, old, new)
-    found = {}
-    for seed in ORDERS:
+
+    def shows(seed):
         with in_order(seed):
-            found[seed] = agrees(result(program), at_once)
-    assert not all(found.values()), found
+            return not agrees(result(program), at_once)
+
+    assert any(shows(seed) for seed in ORDERS)

@@ -13,7 +13,7 @@ from examples import language_model, program, report, text, trials
 from examples.language_model import CONFIGS, LanguageModel
 from tinymp import nn, ops, optim
 
-pytestmark = pytest.mark.cpu  # the program chooses its device itself
+pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("undrawn")]  # the program chooses its device itself
 
 TINY = replace(
     CONFIGS["small"], vocabulary=40, embedding=16, hidden=16, dropout=0.0, lr=3e-2, batch=4, bptt=8, epochs=9
@@ -78,7 +78,7 @@ def test_report(novel, tmp_path, capsys):
 
 def test_on_a_gpu(gpu, novel, tmp_path, capsys):
     """The GPU is the default where one works; the first losses are the CPU's up to rounding."""
-    options = ["--steps", "2", "--words", "2"]
+    options = ["--steps", "1", "--words", "2", "--batch", "8", "--bptt", "4"]
     device = run(novel, tmp_path, *options)
     assert "on the GPU:" in capsys.readouterr().out
     host = run(novel, tmp_path, *options, "--device", "cpu")
@@ -89,7 +89,7 @@ def test_on_a_gpu(gpu, novel, tmp_path, capsys):
 
 
 def test_it_learns_more_than_bigrams(novel, tmp_path, monkeypatch):
-    monkeypatch.setitem(CONFIGS, "small", replace(TINY, embedding=32, hidden=32, lr=1e-2, epochs=20))
+    monkeypatch.setitem(CONFIGS, "small", replace(TINY, embedding=32, hidden=32, batch=16, epochs=16))
     runs = run(novel, tmp_path)
     baseline = json.loads((tmp_path / "out" / "report.json").read_text())["settings"]["baselines"][
         "interpolated Kneser-Ney bigrams"

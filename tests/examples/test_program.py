@@ -11,7 +11,7 @@ import tinymp as mp
 from examples import program, report
 from tinymp import nn, ops, optim
 
-pytestmark = pytest.mark.cpu
+pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("undrawn")]
 
 
 class Parity(program.Task):

@@ -14,7 +14,6 @@ from tinymp.audit.products import Products
 from tinymp.models import detection, faster_rcnn, ssd
 
 cpu = pytest.mark.cpu
-POLICIES = pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=lambda policy: policy.name)
 TINY = models.Scale(width=1 / 64, depth=1 / 3)  # 8 or 16 channels
 OBJECTS = {"boxes": np.array([[4, 4, 24, 20], [30, 34, 62, 62]], "float32"), "labels": np.array([1, 2])}
 NOTHING = {"boxes": np.zeros((0, 4), "float32"), "labels": np.zeros(0, int)}
@@ -361,10 +360,10 @@ def scenes(n):
 
 @cpu
 @SMALL
-@POLICIES
-def test_small_ones_learn(network, policy):
+def test_small_ones_learn(network):
     """Four images by heart."""
     mp.manual_seed(0)
+    policy = mp.MIXED
     model, (images, targets) = policy.cast(network()), scenes(4)
     optimizer, scaler, x = optim.Adam(model.parameters(), 3e-3), optim.DynamicLossScaler(2.0**10), mp.tensor(images)
     losses = []

@@ -91,19 +91,19 @@ def test_torchvisions_weights_give_its_logits(monkeypatch):
 
 
 @NETWORKS
-@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=lambda policy: policy.name)
-def test_small_ones_learn(network, policy):
+def test_small_ones_learn(network):
     """Four images by heart. The paper's small images of 28 pixels; one channel."""
+    policy = mp.MIXED
     mp.manual_seed(0)
     model = policy.cast(network(4, in_channels=1, scale=models.SMALL))
     images, labels = policy.cast(mp.tensor(randn(4, 1, 28, 28).astype("float32"))), mp.tensor(np.arange(4))
     for layer in model.modules():
         if isinstance(layer, nn.Dropout):
             layer.p = 0.0
-    optimizer, scaler = optim.Adam(model.parameters(), 1e-3), optim.DynamicLossScaler(2.0**10)
+    optimizer, scaler = optim.Adam(model.parameters(), 2e-3), optim.DynamicLossScaler(2.0**10)
     losses = []
     with mp.use(policy):
-        for _ in range(20):
+        for _ in range(14):
             loss = models.loss(model(images), labels)
             losses.append(loss.item())
             scaler.scale(loss).backward()

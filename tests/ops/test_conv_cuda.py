@@ -75,7 +75,9 @@ def test_every_tile_with_several_depths_and_columns_of_the_weights(monkeypatch, 
 def test_every_batch_size(monkeypatch, n, width, stride):
     force(monkeypatch, "64x64", 2)
     x, w = (n, 3, 6, 5), (4, 3, 3, 3)
-    check_conv(x, w, stride, 1, kernels=names("64x64", width) | TENSOR_CORES, dtypes=("float16",), chwn=n > 2)
+    check_conv(
+        x, w, stride, 1, kernels=names("64x64", width) | TENSOR_CORES, dtypes=("float16",), chwn=n > 2, mixed=False
+    )
 
 
 @pytest.mark.parametrize(("parts", "bias"), [(2, True), (3, False), (4, True), (100, True)])
@@ -83,7 +85,9 @@ def test_the_parts_of_a_sum_take_the_bias_and_are_rounded_once(monkeypatch, part
     """Long sums of few results are split over the GPU. A group's last part is shorter, and the last tile overhangs."""
     force(monkeypatch, "64x64", parts)  # 108 terms: 4 depths; more parts than those are not made
     before = len(launches() or ())
-    check_conv((3, 24, 4, 5), (10, 12, 3, 3), 1, 1, 1, 2, kernels={"sum_parts"}, dtypes=("float16",), bias=bias)
+    check_conv(
+        (3, 24, 4, 5), (10, 12, 3, 3), 1, 1, 1, 2, kernels={"sum_parts"}, dtypes=("float16",), bias=bias, mixed=False
+    )
     assert launches() is None or launches()[before:].count("sum_parts") >= 3  # y, dx and dw
 
 
@@ -115,7 +119,8 @@ def kernels(w, groups, others):
 @pytest.mark.parametrize("bias", [True, False])
 def test_every_kind_of_window(windows, bias):
     x, w, *options = windows
-    check_conv(x, w, *options, kernels=kernels(w, options[-1], TENSOR_CORES), dtypes=("float16",), bias=bias)
+    names = kernels(w, options[-1], TENSOR_CORES)
+    check_conv(x, w, *options, kernels=names, dtypes=("float16",), bias=bias, mixed=bias)
 
 
 @pytest.mark.parametrize("windows", WINDOWS)
@@ -181,6 +186,7 @@ def test_conv_transpose2d(case, bias, dtype):
         length=w[0] * prod(w[2:]) + 1,
         grad_length=x[0] * x[2] * x[3] * 20,
         dtypes=(dtype,),
+        mixed=bias and dtype == "float16",
     )
 
 

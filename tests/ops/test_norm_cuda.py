@@ -63,7 +63,7 @@ def test_batch_norm_of_images(gpu, split, shape, chwn):
     kernels = {"batch_norm_forward", "batch_norm_backward"}
     if split and not chwn:
         kernels |= {"batch_norm_moments", "batch_norm_sums"}
-    check_twin(training, x, w, b, kernels=kernels, chwn=chwn, **lengths(x))
+    check_twin(training, x, w, b, kernels=kernels, chwn=chwn, mixed=chwn or split, **lengths(x))
 
 
 @pytest.mark.parametrize("shape", MATRICES)
@@ -75,7 +75,7 @@ def test_batch_norm_of_matrices(gpu, split, shape):
     check_twin(training, x, w, b, kernels=kernels, **lengths(x))
 
 
-@pytest.mark.parametrize(("shape", "parts"), [((45, 130), 40), ((300, 2, 9), 280)])
+@pytest.mark.parametrize(("shape", "parts"), [((45, 130), 40), ((290, 1, 9), 280)])
 def test_more_parts_than_threads_that_combine_them(gpu, monkeypatch, shape, parts):
     monkeypatch.setattr(rows, "_parts", lambda groups, n: parts)
     x = 1 + 2 * randn(*shape)
@@ -126,19 +126,19 @@ def test_batch_norm_of_views(gpu, split, shape):
     x, c = randn(*shape), shape[1]
     check_twin(lambda x, w, b: training(x[..., 1:, :], w, b), x, *affine(c), **lengths(x))
     flat = randn(x.size + 1)
-    check_twin(lambda x, w, b: training(x[1:].reshape(shape), w, b), flat, *affine(c), **lengths(x))
-    check_twin(lambda x, w: training(x, w[::2]), x, single(2 * c, seed=2), **lengths(x))
+    check_twin(lambda x, w, b: training(x[1:].reshape(shape), w, b), flat, *affine(c), mixed=False, **lengths(x))
+    check_twin(lambda x, w: training(x, w[::2]), x, single(2 * c, seed=2), mixed=False, **lengths(x))
 
 
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("value", [-np.inf, np.nan])
 @pytest.mark.parametrize("shape", [(40, 3), (8, 3, 4, 4)])
 @pytest.mark.parametrize("op", [training, evaluation])
 def test_infinities_and_nan(gpu, split, op, value, shape):
     """They reach all of their channel, or only their own place where the statistics are fixed, and no other channel."""
     x = randn(*shape)
     x[3, 1] = value
-    for chwn in (False, True):
-        check_twin(op, x, *affine(3), chwn=chwn, **lengths(x))
+    for chwn in {False, len(shape) == 4}:
+        check_twin(op, x, *affine(3), chwn=chwn, mixed=not chwn, **lengths(x))
 
 
 @pytest.mark.parametrize("shape", [(400, 2), (24, 2, 5, 5)])
@@ -158,9 +158,16 @@ def test_large_mean_does_not_cancel(gpu, split, shape):
 
 
 @pytest.mark.parametrize("shape", [(6, 11), (6, 11, 30)])
-@pytest.mark.parametrize("momentum", [0.25, "on the device"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("given", ["all", "mean", "var"])
+@pytest.mark.parametrize(
+    ("given", "dtype", "momentum"),
+    [
+        ("all", "float32", 0.25),
+        ("all", "float16", 0.25),
+        ("all", "float32", "on the device"),
+        ("mean", "float16", "on the device"),
+        ("var", "float32", 0.25),
+    ],
+)
 def test_running_statistics(gpu, split, shape, momentum, dtype, given):
     """By the kernel that normalises, in place; FP16 ones as the definition says."""
     x, (first, second) = randn(*shape).astype("float16"), (randn(11, seed=s).astype(dtype) for s in (2, 3))
@@ -213,7 +220,7 @@ def test_a_training_step_of_batch_norm_is_a_few_launches(gpu):
     assert [m.num_batches_tracked.item() for m in model] == [1, 1]
 
 
-ROWS = [(3, 4, 5), (5, 8), (300, 9), (3, 64), (7, 257), (2, 1023), (2, 1025), (1, 2060), (600, 2)]
+ROWS = [(3, 4, 5), (5, 8), (300, 9), (3, 64), (7, 257), (2, 1025), (1, 2060), (600, 2)]
 
 
 @pytest.mark.parametrize("shape", ROWS)
@@ -224,7 +231,7 @@ def test_layer_norm(gpu, split, shape, given):
     n, count = shape[-1], np.prod(shape[:-1])
     x = 1 + 2 * randn(*shape)
     length = {"length": 20 * n, "grad_length": 8 * n + count}
-    check_twin(lambda x, *p: ops.layer_norm(x, n, *p), x, *affine(n, given), kernels=kernels, **length)
+    check_twin(lambda x, *p: ops.layer_norm(x, n, *p), x, *affine(n, given), kernels=kernels, mixed=n < 1000, **length)
 
 
 @pytest.mark.parametrize("chwn", [False, True])
@@ -250,12 +257,13 @@ def test_layer_norm_fp16_parameters_and_some_gradients(gpu):
     check_twin(lambda b: ops.layer_norm(mp.tensor(x).to(b.dtype.name).to(b.device), 20, None, b), b, length=400)
 
 
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("n", [20, 1100])
+@pytest.mark.parametrize(("value", "n"), [(np.inf, 20), (-np.inf, 20), (np.nan, 20), (np.nan, 1100)])
 def test_layer_norm_infinities_and_nan(gpu, value, n):
     x = randn(3, n)
     x[1, 3] = value
-    check_twin(lambda x, w, b: ops.layer_norm(x, n, w, b), x, *affine(n), length=20 * n, grad_length=8 * n)
+    check_twin(
+        lambda x, w, b: ops.layer_norm(x, n, w, b), x, *affine(n), length=20 * n, grad_length=8 * n, mixed=n < 1000
+    )
 
 
 def test_layer_norm_large_mean_does_not_cancel(gpu):
@@ -278,12 +286,12 @@ def test_what_is_too_long_for_32_bits_is_left_to_the_definition(gpu, monkeypatch
 def test_a_thread_adds_in_blocks(gpu, monkeypatch):
     """Where all blocks are busy with other channels, each thread has thousands of terms of its sums."""
     monkeypatch.setattr(rows, "ENOUGH", 1)
-    x = randn(1, 2, 700, 700).astype("float32")
+    x = randn(1, 2, 500, 500).astype("float32")
     b = mp.Tensor(on_device(np.zeros(2, "float32"))).requires_grad_()
     ops.batch_norm(mp.Tensor(on_device(x)), None, None, None, b, training=True).backward(
         on_device(np.full(x.shape, 0.1, "float32"))
     )
-    assert (np.abs(b.grad.get() / (700 * 700 * float(np.float32(0.1))) - 1) <= 1e-6).all()
+    assert (np.abs(b.grad.get() / (500 * 500 * float(np.float32(0.1))) - 1) <= 1e-6).all()
     row = mp.Tensor(on_device(x.reshape(2, -1))).requires_grad_()
     ops.layer_norm(row, row.shape[1]).backward(on_device(np.full(row.shape, 0.1, "float32")))
     assert np.abs(row.grad.get()).max() <= 0.1 * 1e-6  # equal dy move nothing, but for the error of their sum

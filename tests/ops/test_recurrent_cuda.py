@@ -52,31 +52,29 @@ def gru(used=(0, 1), **options):
     return lambda x, w_ih, w_hh, b_ih, b_hh, h: joined(gru_layer(x, h, w_ih, w_hh, b_ih, b_hh, **options), used)
 
 
-def hold(op, *inputs, kernels, t=T, **options):
+def hold(op, *inputs, kernels, t=T):
     longest = t * B * (4 * max(x.shape[-1] for x in inputs) + 8)
     for dtype in ("float16", "float32"):
         length = longest + PACKED * t * STORAGE[dtype] / WORK[dtype] / 2  # check_twin doubles it
         bounds = {"length": length, "magnitude": 1.0, "inherited": PACKED * t, "grad_length": longest}
-        check_twin(op, *inputs, kernels=kernels, dtypes=(dtype,), **bounds, **options)
+        check_twin(op, *inputs, kernels=kernels, dtypes=(dtype,), mixed=dtype == "float16", **bounds)
 
 
 WAYS = [{"lengths": lengths, "reverse": reverse} for lengths in (None, LENGTHS) for reverse in (False, True)]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("h", SIZES)
+@pytest.mark.parametrize(("h", "way"), [(h, way) for h in SIZES for way in (WAYS if h == 6 else WAYS[-1:])], ids=str)
 def test_lstm(h, way):
     hold(lstm(**way), *lstm_inputs(h), kernels=LSTM_KERNELS)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("way", WAYS[::3], ids=str)
 @pytest.mark.parametrize("p", [2, 3])
 def test_lstm_with_a_projection(p, way):
     hold(lstm(**way), *lstm_inputs(6, p), kernels=LSTM_KERNELS)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("h", SIZES)
+@pytest.mark.parametrize(("h", "way"), [(h, way) for h in SIZES for way in (WAYS if h == 6 else WAYS[-1:])], ids=str)
 def test_gru(h, way):
     hold(gru(**way), *gru_inputs(h), kernels=GRU_KERNELS)
 

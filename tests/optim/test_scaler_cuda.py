@@ -54,8 +54,7 @@ SCALERS = {
 FACTORS = [1.0, 1.0, 300.0, 1.0, 1.0, 1.0, 1.0, 1000.0, 1.0, 1.0]  # large ones make gradients overflow
 
 
-@pytest.mark.parametrize("clip", [None, 0.5])
-@pytest.mark.parametrize("scaler", SCALERS)
+@pytest.mark.parametrize(("scaler", "clip"), [*((scaler, 0.5) for scaler in SCALERS), ("dynamic", None)])
 def test_it_decides_as_on_the_cpu(scaler, clip):
     results, states, scalers = [], [], []
     for device in ("cpu", "gpu"):
@@ -84,7 +83,7 @@ def test_a_step_never_waits_for_the_device(rule, scaler):
     step, _, _ = job("gpu", scaling, rule)
     step(1.0, 0.5)
     with patient():
-        for factor in FACTORS:
+        for factor in (1.0, 300.0, 1.0):
             step(factor, 0.5)
             step(factor)
 
@@ -156,17 +155,17 @@ def test_a_scale_that_sits_at_its_least_is_said_to_some_steps_late():
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             # grows once in between, then sits there for as many steps as a real GPU may run behind the host
-            for factor in [1e6, 1.0] * 5 + [1.0] * 6 + [1e6, 1.0] * 40:
+            for factor in [1e6, 1.0] * 5 + [1.0] * 6 + [1e6, 1.0] * 20:
                 step(factor)
             step(1.0)
         said.append([str(w.message) for w in found])
         states.append((scaler.state_dict(), scaler._stuck))
-    assert states[0] == states[1] and states[0][1] == 40  # of which one brought S back to its least
+    assert states[0] == states[1] and states[0][1] == 20  # of which one brought S back to its least
     assert re.search(
         r"at its least, 1: .* 4 times .* The last parameter: `.* arose: the .* at test_scaler_", said[0][0]
     )
     assert re.search(r"at its least, 1: .* times .* The last parameter: `.* Where it arose: ", said[1][0])
-    assert len(said[0]) == 5  # 4 before it grew; then after 4, 8, 16, 32
+    assert len(said[0]) == 4  # 4 before it grew; then after 4, 8, 16
     assert len(said[1]) >= 2  # a real GPU may have passed several limits when the host learns of the first
 
 

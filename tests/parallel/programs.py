@@ -17,7 +17,7 @@ from tinymp import nn, ops, optim, parallel
 
 HALVES = dataclasses.replace(mp.MIXED, name="HALVES", exchange=mp.float16)
 ITEMS, FEATURES, CLASSES = 96, 6, 3
-EXITS = {"exits with 3": 3, "exits with 0": 0, "exits": None, "says": "no data here"}
+EXITS = {"exits with 3": 3, "exits": None, "says": "no data here"}
 
 
 def network():
@@ -78,8 +78,9 @@ def train(group, folder, policy=mp.FP32, epochs=2, optimizer=None, keep=False, p
 def fp32(group, folder):
     """N processes with a part of each batch, and one with all of it."""
     model, ddp, losses, _ = train(group, folder)
+    assert hexes(train(group, folder)[0]) == hexes(model)  # from run to run
     write(folder, "fp32", group, weights={k: x.tolist() for k, x in model.state_dict().items()}, losses=losses,
-          hex=hexes(model), sent=ddp.sent, passes=ddp.passes)  # fmt: skip
+          sent=ddp.sent, passes=ddp.passes)  # fmt: skip
 
 
 def killed(group, folder):
@@ -253,14 +254,14 @@ def divided(made, kind, group, options, params):
 
 
 def agreement(group):
-    """1,000 steps in which one process or another overflows, or has a loss that is not finite: all skip, or none."""
+    """250 steps in which one process or another overflows, or has a loss that is not finite: all skip, or none."""
     model = mp.MIXED.cast(network())
     ddp = parallel.DistributedDataParallel(model, group)
     optimizer = optim.SGD(model.parameters(), lr=0.01)
     scaler = optim.DynamicLossScaler(growth_interval=3, max_consecutive_skips=1000)
     r, every = np.random.default_rng(group.rank), data().tensors
     skipped = 0
-    for step in range(1000):
+    for step in range(250):
         pick = r.integers(0, ITEMS, 4)
         x, y = (mp.tensor(t.numpy()[pick]) for t in every)
         loss = loss_of(model, mp.MIXED, x, y)
@@ -273,7 +274,7 @@ def agreement(group):
         scaler.update()
         optimizer.zero_grad()
     ddp.verify()
-    assert 50 < skipped < 500
+    assert 12 < skipped < 125
     group.first("agreement", skipped=skipped, scale=scaler.get_scale(), changes=len(scaler.history))
     observed = optim.ObservedLossScaler(observe=2)
     for _ in range(4):

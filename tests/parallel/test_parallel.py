@@ -20,6 +20,8 @@ from tinymp import nn, parallel
 from tinymp.models.deepspeech2 import FrameNorm
 from tinymp.parallel.start import STARTED
 
+from . import programs
+
 pytest.importorskip("mpi4py", exc_type=ImportError)
 PROGRAMS = Path(__file__).with_name("programs.py")
 ROOT = PROGRAMS.parents[2]
@@ -48,16 +50,13 @@ def found(folder, name, n):
 
 
 def test_processes_with_parts_of_a_batch_are_as_one_with_all_of_it(tmp_path):
-    for n in (1, 2, 4):
-        run(n, "fp32", tmp_path)
-    alone, two = found(tmp_path, "fp32", 1), found(tmp_path, "fp32", 2)
-    for other in (two, found(tmp_path, "fp32", 4)):
-        assert np.allclose(alone["losses"], other["losses"], rtol=1e-5)
-        for name, x in alone["weights"].items():
-            assert np.allclose(x, other["weights"][name], rtol=0, atol=1e-5), name
-    assert two["passes"] == 8 and two["sent"] == 8 * 4 * sum(np.size(x) for x in two["weights"].values())
-    run(2, "fp32", tmp_path)
-    assert found(tmp_path, "fp32", 2)["hex"] == two["hex"]  # from run to run
+    programs.fp32(parallel.Group(), tmp_path)
+    run(4, "fp32", tmp_path)
+    alone, four = found(tmp_path, "fp32", 1), found(tmp_path, "fp32", 4)
+    assert np.allclose(alone["losses"], four["losses"], rtol=1e-5)
+    for name, x in alone["weights"].items():
+        assert np.allclose(x, four["weights"][name], rtol=0, atol=1e-5), name
+    assert four["passes"] == 8 and four["sent"] == 8 * 4 * sum(np.size(x) for x in four["weights"].values())
 
 
 def test_features_with_two_processes(tmp_path):
@@ -65,27 +64,13 @@ def test_features_with_two_processes(tmp_path):
 
 
 def test_mnist_with_two_processes(tmp_path):
-    command = [
-        MPIEXEC,
-        "-n",
-        "2",
-        sys.executable,
-        "-m",
-        "examples.mnist",
-        "--parallel",
-        "--steps",
-        "4",
-        "--batch",
-        "16",
-    ]
-    command += ["--checkpoint", str(tmp_path / "kept"), "--out", str(tmp_path)]
-    outputs = [
-        subprocess.run([*command, *more], check=True, capture_output=True, text=True, cwd=ROOT, timeout=120).stdout
-        for more in ([], ["--resume"])
-    ]
-    assert all(out.count("test accuracy") == 1 for out in outputs)  # rank 0 alone reports
+    command = [MPIEXEC, "-n", "2", sys.executable, "-m", "examples.mnist", "--parallel", "--steps", "2"]
+    command += ["--batch", "16", "--checkpoint", str(tmp_path / "kept"), "--out", str(tmp_path)]
+    out = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=120).stdout
+    assert out.count("test accuracy") == 1  # rank 0 alone reports
     runs = json.loads((tmp_path / "report.json").read_text())["runs"]
-    assert len(runs["fp32"]["curve"]) == len(runs["mixed"]["curve"]) == 4
+    assert len(runs["fp32"]["curve"]) == len(runs["mixed"]["curve"]) == 2
+    assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["fp32.safetensors", "mixed.safetensors"]
 
 
 def test_gpus_under_nccl(tmp_path):
@@ -138,7 +123,6 @@ def test_a_gpu_that_waits_for_a_lost_one_ends(tmp_path):
     [
         ("raises", 1, "ValueError: the data are bad"),
         ("exits with 3", 3, "rank 1 of 2 has ended with SystemExit"),
-        ("exits with 0", 0, "rank 1 of 2 has ended with SystemExit"),
         ("exits", 0, "rank 1 of 2 has ended with SystemExit"),
         ("says", 1, "no data here\nrank 1 of 2 has ended with SystemExit"),
         ("hangs", 1, "rank 1 did not come within 2 s, and does not answer"),
@@ -153,11 +137,10 @@ def test_all_end_when_one_fails(how, code, says, tmp_path):
 
 def test_processes_are_killed_and_others_go_on(tmp_path):
     """At random moments; the run goes on with another number of processes, from a checkpoint that is whole."""
-    run(1, "killed", tmp_path)
-    whole = found(tmp_path, "killed", 1)
-    shutil.rmtree(tmp_path / "kept")
+    programs.fp32(parallel.Group(), tmp_path)
+    whole = found(tmp_path, "fp32", 1)
     moments, interrupted = random.Random(0), 0
-    for n in (2, 3, 2):
+    for n in (2, 3):
         pids = tmp_path / f"pids-{n}.json"
         pids.unlink(missing_ok=True)
         process = start(n, "killed", tmp_path, "--slow")
@@ -172,10 +155,10 @@ def test_processes_are_killed_and_others_go_on(tmp_path):
         if process.returncode:  # else it had ended before
             interrupted += 1
             assert f"rank {victim} of {n} (process {pid} on {platform.node()}) was ended by SIGKILL" in out, out
-    assert interrupted >= 2
-    run(2, "killed", tmp_path)
-    ended = found(tmp_path, "killed", 2)
-    assert ended["step"] == whole["step"]
+    assert interrupted
+    run(1, "killed", tmp_path)
+    ended = found(tmp_path, "killed", 1)
+    assert ended["step"] == len(whole["losses"])
     for name, x in whole["weights"].items():
         assert np.allclose(x, ended["weights"][name], rtol=0, atol=1e-5), name
 
