@@ -100,7 +100,7 @@ def test_it_learns_more_than_bigrams(novel, tmp_path, monkeypatch):
 
 
 def test_a_sampled_softmax_learns(novel, tmp_path):
-    runs = run(novel, tmp_path, "--config", "sampled")
+    runs = run(novel, tmp_path, "--config", "sampled", "--batch", "8", "--epochs", "10")
     assert runs["mixed"].loss_scale == 128
     for one in runs.values():
         assert one.score < 2.5  # words as frequent as they are, one after another: 7.9
