@@ -23,22 +23,22 @@ in_limited_memory = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableE
 def test_a_part_of_the_fuzz():
     """Calls of one seed. When their number or the targets change, look at what they find; do not look for a seed."""
     found, raised = [], 0
-    for i, made, end in fuzz.ends(0, range(3000), fuzz.targets()):
+    for i, made, end in fuzz.ends(0, range(1500), fuzz.targets()):
         raised += end.raised
         found += [f"{i}: {fuzz.shown(made)}: {end.wrong}"] if end.wrong else []
     assert not found, "\n".join(found)
-    assert raised > 1000
+    assert raised > 500
 
 
 @in_limited_memory
 @pytest.mark.parametrize("layers", [False, True])
 def test_calls_reach_what_they_call(layers):
-    """Many of the calls fit what they call, and nearly everything is called in a way that fits at least once."""
+    """Many of the calls fit what they call, nearly everything is called in a way that fits, and no call ends wrongly."""
     among = fuzz.targets()
     assert {"conv2d", "getitem", "Tensor.__add__", "Tensor.backward", "nn.LSTM", "nn.BatchNorm2d"} <= {
         t.name for t in among
     }
-    returned = []
+    returned, found = [], []
 
     def noting(t):
         def call(*args, **options):
@@ -56,7 +56,9 @@ def test_calls_reach_what_they_call(layers):
     with fuzz.limited():
         for i in range(30 * len(tried)):
             made = fuzz.call(1, i, tried)
-            fuzz.run(made._replace(target=made.target._replace(function=noting(made.target))))
+            end = fuzz.run(made._replace(target=made.target._replace(function=noting(made.target))))
+            found += [f"{i}: {fuzz.shown(made)}: {end.wrong}"] if end.wrong else []
+    assert not found, "\n".join(found)
     assert len(returned) > 30 * len(tried) * (0.2 if layers else 0.5)  # a layer has two calls to fit
     missing = {t.name for t in tried} - set(returned)
     assert len(missing) < len(tried) / 10, sorted(missing)
