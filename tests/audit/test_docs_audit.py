@@ -70,12 +70,14 @@ def runs(tmp_path_factory):
             runpy.run_path(str(SCRIPT), run_name="__main__")
 
         for name, flags in (("bad", []), ("good", MEND)):
-            out, short = tmp_path_factory.mktemp(name), ["--epochs", "15", *flags]
-            printed[name] = printed_by(script, "FP32", "MIXED", *short)
+            out, short = tmp_path_factory.mktemp(name), ["--epochs", "7", *flags]
+            policies = ["FP32", "MIXED"] if name == "bad" else ["MIXED"]  # FP32 learns the same
+            printed[name] = printed_by(script, *policies, "--epochs", "15", *flags)
+            printed[f"{name} short"] = printed_by(script, *short)
             printed[f"{name} audit"] = printed_by(main, ["audit", "--out", str(out), str(SCRIPT), *short])
             written[name] = json.loads((out / "audit.json").read_text("utf-8"))
         with mp.audit(shadow=True, formats=FORMATS) as a:
-            printed_by(script, "--epochs", "2", *MEND)
+            printed_by(script, "--epochs", "1", *MEND)
         patch.setenv("COLUMNS", "120")
         traced = tmp_path_factory.mktemp("traced")
         printed_by(main, ["audit", "--trace", "--out", str(traced), str(SCRIPT), "FP32", "MIXED", "--epochs", "1"])
@@ -89,9 +91,9 @@ def test_the_case_trains_badly_and_is_mended(runs):
     printed, _ = runs
     bad, good = errors(printed["bad"]), errors(printed["good"])
     assert bad["MIXED"] > bad["FP32"] + 10  # percent of the variance
-    assert abs(good["MIXED"] - good["FP32"]) < 2
-    assert errors(printed["bad audit"])["MIXED"] == bad["MIXED"]  # to listen changes nothing
-    assert errors(printed["good audit"])["MIXED"] == good["MIXED"]
+    assert abs(good["MIXED"] - bad["FP32"]) < 2
+    for name in ("bad", "good"):  # to listen changes nothing
+        assert errors(printed[f"{name} audit"]) == errors(printed[f"{name} short"])
 
 
 def test_the_audit_names_both_causes_and_nothing_else(runs):
