@@ -15,6 +15,7 @@ import pytest
 # Hundreds of processes of the tests import tinymp: they compile it once, whatever the environment says
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as many processes as cores: their BLAS threads would only fight
 
 
 # What takes longest, first: at the end both processes share short tests. The compiler's PTX is there when it is to run

@@ -22,7 +22,6 @@ import sys
 
 import pytest
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as many processes as cores: their BLAS threads would only fight
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # `from oracle import check`
