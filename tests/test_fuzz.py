@@ -33,7 +33,7 @@ def test_a_part_of_the_fuzz():
 @in_limited_memory
 @pytest.mark.parametrize("layers", [False, True])
 def test_calls_reach_what_they_call(layers):
-    """Many of the calls fit what they call, nearly everything is called in a way that fits, and no call ends wrongly."""
+    """Many calls fit what they call, nearly everything is called in a way that fits, and no call ends wrongly."""
     among = fuzz.targets()
     assert {"conv2d", "getitem", "Tensor.__add__", "Tensor.backward", "nn.LSTM", "nn.BatchNorm2d"} <= {
         t.name for t in among
