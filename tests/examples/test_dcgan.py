@@ -299,12 +299,12 @@ def test_learning_and_every_option(folder, tmp_path):
     """Discs, after a few seconds: the samples come closer to the pictures, under a static scale without masters."""
     options = ["--data", str(folder), "--policy", "no_master", "--loss-scale", "128", "--lr", "0.001"]
     few, many = (
-        dcgan.main([*TINY, *options, "--epochs", epochs, "--out", str(tmp_path / epochs)]) for epochs in ("1", "8")
+        dcgan.main([*TINY, *options, "--epochs", epochs, "--out", str(tmp_path / epochs)]) for epochs in ("1", "12")
     )
     assert many["no_master"].loss_scale == 128
-    assert len(many["fp32"].curve) == 8 * 5
+    assert len(many["fp32"].curve) == 12 * 5
     for name in ("fp32", "no_master"):
-        assert many[name].frechet_distance < 0.9 * few[name].frechet_distance
+        assert many[name].frechet_distance < 0.8 * few[name].frechet_distance
 
 
 def test_the_seed_repeats_a_run_bit_for_bit(folder, tmp_path):
