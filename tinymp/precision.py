@@ -320,7 +320,7 @@ def store(x32: Array, like: Array) -> Array:
 def _in_order(x: Array, like: Any) -> Array:
     """x in the memory order of `like` if they have one shape and repeat no element; x itself if it has it already."""
     strides = getattr(like, "strides", None)
-    if strides is None or x.strides == strides or x.shape != like.shape or not isinstance(x, np.ndarray):
+    if strides is None or x.strides == strides or x.shape != like.shape or backend.of(x) is backend.gpu:
         return x
     # from the slowest axis to the fastest; those of length 1 have any strides, and come last
     order, own = (sorted(range(x.ndim), key=lambda a: x.shape[a] != 1 and -abs(s[a])) for s in (strides, x.strides))
