@@ -89,10 +89,11 @@ def brought(what: str, package: str, file: str, instead: str = "") -> Path:
 
     ModuleNotFoundError or FileNotFoundError says that `what` is missing, and how to get it, or what to do `instead`.
     """
-    found = importlib.util.find_spec(MODULES.get(package, package))
+    found = importlib.util.find_spec(module := MODULES.get(package, package))
     if found is None or found.origin is None:
         raise ModuleNotFoundError(
-            f"{what} come with the package {package}, which is not installed: pip install {package}{instead}"
+            f"{what} come with the package {package}, which is not installed: pip install {package}{instead}",
+            name=module,
         )
     path = Path(found.origin).parent / file
     if not path.exists():

@@ -78,7 +78,7 @@ def test_other_sources_are_the_same_text_on_all_architectures():
     assert differ == {*select.SPECIAL, "units"}
 
 
-@pytest.mark.parametrize("architecture", ("70", "90"))  # Turing differs in hardware.cuh alone, see below
+@pytest.mark.parametrize("architecture", ["70", "90"])  # Turing differs in hardware.cuh alone, see below
 def test_every_kernel_is_as_its_definition(architecture):
     """Tests of the twins which together run each, in a process of their own; `pytest --ptx 80` runs all of them."""
     done, rows = select.run(architecture, *select.tests_for(architecture))
