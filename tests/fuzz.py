@@ -477,7 +477,7 @@ def run(made: Call) -> Ended:
 
 
 def names(error: BaseException, target: Target) -> bool:
-    """Whether a message begins with a name of what was called, alone or after the class that it belongs to, and with
+    """True if a message begins with a name of what was called, alone or after the class that it belongs to, and with
     no second name behind it.
     """
     own = "|".join(map(re.escape, target.says))

@@ -54,7 +54,7 @@ def room_for(path: Path) -> Iterator[None]:
 
 
 def is_stream(path: Path, expected: str, *kinds: Callable[[int], bool]) -> bool:
-    """Whether it is a pipe or device, of one of these kinds; else it is a file. OSError for what is neither."""
+    """True if it is a pipe or device, of one of these kinds; else it is a file. OSError for what is neither."""
     mode = path.stat().st_mode
     if stat.S_ISREG(mode) or any(kind(mode) for kind in kinds):
         return not stat.S_ISREG(mode)

@@ -71,7 +71,7 @@ class Found(NamedTuple):
 
     @property
     def has_masters(self) -> bool | None:
-        """Whether FP16 and BF16 weights have masters; None where no such weight is known."""
+        """True if FP16 and BF16 weights have masters; None where no such weight is known."""
         if SPACING.keys() & self.dtypes("weights").keys():
             return bool(self.dtypes("masters"))
         written = [row.written for row in self.ledger if row.phase == "update" and half_in(row.written)]

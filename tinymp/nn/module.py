@@ -505,7 +505,7 @@ def _loadable_copy(own: Tensor, value: Any, master: Array) -> Array | None:
 
 
 def _is_a_neighbour(array: Array, wide: Array) -> bool:
-    """Whether each number of `array` is one of the two next to that of `wide`, in the dtype of `array`."""
+    """True if each number of `array` is one of the two next to that of `wide`, in the dtype of `array`."""
     nearest = to_dtype(wide, array.dtype)
     towards = to_dtype(np.where(wide > nearest, np.inf, -np.inf), array.dtype)
     other = np.where(wide == nearest, nearest, np.nextafter(nearest, towards))  # the neighbour across the master

@@ -220,7 +220,7 @@ class Groups:
 
 
 def fits(g: Any, p: Any) -> bool:
-    """Whether the array of a gradient holds floating numbers where p is, and computes as p's: a masked array hides
+    """True if the array of a gradient holds floating numbers where p is, and computes as p's: a masked array hides
     some, and a np.matrix multiplies in its own way.
     """
     computes = backend.of(g) is backend.of(p.data) and not isinstance(g, np.matrix) and not masked(g)
