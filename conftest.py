@@ -61,7 +61,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Fil
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many tests, or whole files of them, were skipped for want of which extra."""
+    """Say how many tests, or whole files of them, were skipped for want of which extra."""
     reasons = (str(report.longrepr) for report in terminalreporter.stats.get("skipped", ()))
     counts = Counter(found[1] for reason in reasons if (found := re.search(r"\(the extra (\w+)\)", reason)))
     if counts:
