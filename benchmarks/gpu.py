@@ -203,7 +203,7 @@ def train_one(bench: Bench, name: str, workload: Workload, seconds: float) -> No
     }
     others: Work = {}
     if peers.torch and (bench.on_gpu or not workload.vocabulary):  # PyTorch has no FP16 LSTM on a CPU
-        others = peers.training(network, *(x.data for x in batch))
+        others = peers.training(network, *(x.array for x in batch))
     compare(bench, name, work, others, seconds)
 
 

@@ -99,7 +99,7 @@ def at_the_end(group: parallel.Group, params: Sequence[mp.nn.Parameter]) -> int:
             flat /= group.size
             group.all_reduce(flat)
             sent += flat.nbytes
-            for p, g in zip(some, np.split(flat, np.cumsum([p.data.size for p in some])[:-1])):
+            for p, g in zip(some, np.split(flat, np.cumsum([p.array.size for p in some])[:-1])):
                 p.grad = g.reshape(p.shape)
     return sent
 

@@ -77,8 +77,8 @@ def works() -> dict[str, Work]:
         ("ResNet-50, 256 images", resnet, (256, 3, 224, 224)),
     ):
         summary = mp.summary(model, shape)
-        norms = sum(p.data.size for p in model.parameters() if p.normalisation)
-        weights = sum(p.data.size for p in model.parameters()) - norms
+        norms = sum(p.array.size for p in model.parameters() if p.normalisation)
+        weights = sum(p.array.size for p in model.parameters()) - norms
         found[name] = Work(summary.multiply_adds, weights, norms)
     c = language_model.CONFIGS["bigLSTM"]
     # per layer: four gates of inputs and of what the projection gives back, biases, and the projection itself

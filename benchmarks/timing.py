@@ -133,7 +133,7 @@ class Bench:
 
     def like(self, y: mp.Tensor) -> Any:
         """Random numbers in the dtype, shape and memory order of y."""
-        out = self.xp.empty_like(y.data)
+        out = self.xp.empty_like(y.array)
         out[...] = self.random(y.shape, y.dtype)
         return out
 

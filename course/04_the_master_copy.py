@@ -171,7 +171,7 @@ model = mp.MIXED.cast(network())
 optimizer = optim.SGD(model.parameters(), lr=RATE)
 with mp.use(mp.MIXED), mp.audit() as a:
     _, found = signs(model, mp.MIXED, x, y)
-    before = [(p.data.copy(), p.master.copy()) for p in model.parameters()]
+    before = [(p.array.copy(), p.master.copy()) for p in model.parameters()]
     for p, sign in zip(model.parameters(), found):
         p.grad = sign
     optimizer.step()
@@ -232,7 +232,7 @@ axes.plot(shown, half_spacing(shown.astype(np.float16)), label="half the spacing
 axes.plot(shown, shown / 2048, ":", color="0.4", label="w / 2048 and w / 4096")
 axes.plot(shown, shown / 4096, ":", color="0.4")
 axes.axhline(RATE, color="C1", label="this lesson's update")
-weights = np.concatenate([p.data.ravel() for p in model.parameters()])
+weights = np.concatenate([p.array.ravel() for p in model.parameters()])
 low, high = np.quantile(np.abs(weights.astype(np.float32)), [0.1, 0.9])
 axes.axvspan(low, high, color="0.9", label="8 of 10 of the network's weights")
 axes.set_xscale("log", base=2)
@@ -339,14 +339,14 @@ def check_MasterSGD(MasterSGD, random):
 
 # %%
 def train_yours(steps=STEPS):
-    mine = MasterSGD([p.data for p in network().parameters()], RATE)
+    mine = MasterSGD([p.array for p in network().parameters()], RATE)
     model, curve = mp.NO_MASTER.cast(network()), []
     with mp.use(mp.NO_MASTER):
         for x, y in batches(steps):
             loss, found = signs(model, mp.NO_MASTER, x, y)
             mine.step(found)
             for p, copy in zip(model.parameters(), mine.copies):
-                p.data = copy.copy()
+                p.array = copy.copy()
             curve.append(loss)
     return curve
 
@@ -443,7 +443,7 @@ def train_stochastic(steps=STEPS):
         for x, y in batches(steps):
             loss, found = signs(model, mp.NO_MASTER, x, y)
             for p, sign in zip(model.parameters(), found):
-                p.data = stochastic(p.data.astype(np.float32) - np.float32(RATE) * sign.astype(np.float32), random)
+                p.array = stochastic(p.array.astype(np.float32) - np.float32(RATE) * sign.astype(np.float32), random)
             curve.append(loss)
     return curve
 

@@ -335,11 +335,11 @@ def check_lstm_cell(lstm_cell, random):
 
 
 # %%
-weights = [p.data for p in model.lstm.parameters()]
+weights = [p.array for p in model.lstm.parameters()]
 h = c = np.zeros((1, 64), np.float32)
 sentence, outputs = training[6000:6080], []
 for code in sentence:
-    h, c = lstm_cell(model.embedding.weight.data[[code]], h, c, *weights)
+    h, c = lstm_cell(model.embedding.weight.array[[code]], h, c, *weights)
     outputs.append(h[0])
 _, (whole, _) = model(sentence[:, None])
 print(f"largest difference from nn.LSTM after {len(sentence)} characters: {np.abs(whole.numpy()[0] - h).max():.1e}")

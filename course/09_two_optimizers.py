@@ -355,7 +355,7 @@ def _masters(model):
 
 def check_gan_step(gan_step, random):
     g, d, real, z = _pair(random)
-    size = len(g[0].bias.data)
+    size = len(g[0].bias.array)
     mp.manual_seed(int(random.integers(1000)))
     mine = [
         mp.MIXED.cast(nn.Sequential(nn.Linear(a, size), nn.Tanh(), nn.Linear(size, b))) for a, b in ((3, 2), (2, 1))

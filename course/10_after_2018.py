@@ -218,7 +218,7 @@ x = mp.tensor(pixels[:128])
 ops.mse_loss(model(x), x).backward()
 for name, numbers in (
     ("pixels", pixels[:128]),
-    ("weights of the first layer", model[0].weight.data),
+    ("weights of the first layer", model[0].weight.array),
     ("gradients of the first layer", model[0].weight.grad),
     ("gradients of the last layer", model[-2].weight.grad),
 ):
@@ -500,7 +500,7 @@ def classify(rounding, steps=STEPS, lr=2.0**-14):
         optimizer.zero_grad()
         with mp.no_grad():
             for p in model.parameters():
-                p.copy_(rounding(p.data))
+                p.copy_(rounding(p.array))
         curve.append(loss.item())
     with mp.no_grad():
         guesses = model(mp.tensor(test_images)).numpy().argmax(1)
@@ -580,7 +580,7 @@ def _measured(policy):
     unscaled = [SCALED[name.removesuffix("-tensor")].round(gradients) for name in names]
     return {
         "loss scale": bool(any((SCALED[name].round(gradients) == 0).mean() > 0.5 for name in names)),
-        "FP32 masters": bool(policy.master and (weight.data.astype(np.float32) == 1).all()),  # else the step is lost
+        "FP32 masters": bool(policy.master and (weight.array.astype(np.float32) == 1).all()),  # else the step is lost
         "FP32 sums": policy.accumulate == policy.reduce == np.float32
         and float(BF16.round(np.float32([257]))[0]) != 257,
         "scale per tensor": bool(any((y == 0).mean() > 0.5 for y in unscaled)),

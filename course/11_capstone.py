@@ -285,7 +285,7 @@ class _Witness(mp.Observer):
     def stepped(self, optimizer, result):
         self.steps, self.skipped = self.steps + 1, self.skipped + (not result)
         parameters = list(optimizer.parameters())
-        self.parameters = sum(p.data.size for p in parameters)
+        self.parameters = sum(p.array.size for p in parameters)
         self.masters = self.masters and all(p.master_nbytes for p in parameters)
 
 
@@ -307,7 +307,7 @@ def _in_fp32(layers, optimizer, loss_of, x, y, steps):
         rule.step()
         rule.zero_grad()
         losses.append(loss.item())
-    return losses, sum(p.data.size for p in model.parameters())
+    return losses, sum(p.array.size for p in model.parameters())
 
 
 def _four():

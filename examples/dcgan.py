@@ -203,7 +203,7 @@ class Average:
 
     @staticmethod
     def _statistics(model: nn.Module) -> list:
-        return [b.data for b in model.buffers() if b.dtype.kind not in "iub"]
+        return [b.array for b in model.buffers() if b.dtype.kind not in "iub"]
 
 
 class Data(NamedTuple):

@@ -47,7 +47,7 @@ class Gpt(program.Task):
                 )
         self.about = (
             f"{c.name}: {len(c.training):,} characters to learn from, {len(c.held_out):,} held out, {self.vocabulary} "
-            f"different ones; {sum(p.data.size for p in self.model().parameters()):,} parameters."
+            f"different ones; {sum(p.array.size for p in self.model().parameters()):,} parameters."
         )
 
     @cached_property
@@ -90,7 +90,7 @@ class Gpt(program.Task):
             rows = mp.tensor(stream[some[:, None] + np.arange(length + 1)]).to(model.wte.weight.device)
             logits, targets = model(rows[:, :-1])[:, -new:], rows[:, -new:]
             total += ops.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum").item()
-            n += targets.data.size
+            n += targets.array.size
         return {"bits per character": total / n / math.log(2), "perplexity": math.exp(total / n)}
 
     def show(self, folder: pathlib.Path, trained: dict[str, tuple[mp.Policy, nn.Module]]) -> str:

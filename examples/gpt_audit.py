@@ -100,7 +100,7 @@ class Watched(Instrument):
 
     def ran(self, place: Place, op: Any, inputs: tuple, outputs: tuple) -> None:
         if place.op == "add" and place.phase == "forward" and ".h." in place.module:
-            x, branch = (mp.backend.to_cpu(v.data) for v in inputs[:2])
+            x, branch = (mp.backend.to_cpu(v.array) for v in inputs[:2])
             lost = (mp.backend.to_cpu(outputs[0]) == x) & (branch != 0)
             self.absorbed[0] += int(lost.sum())
             self.absorbed[1] += int((branch != 0).sum())

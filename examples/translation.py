@@ -73,7 +73,7 @@ class Translation(program.Task):
         model = self.model()
         self.about = (
             f"{c.name}: {len(c.training):,} pairs to learn from, {len(c.held_out):,} held out; vocabularies of "
-            f"{len(c.source):,} and {len(c.target):,}; {sum(p.data.size for p in model.parameters()):,} parameters; "
+            f"{len(c.source):,} and {len(c.target):,}; {sum(p.array.size for p in model.parameters()):,} parameters; "
             f"{buckets:.1%} of a batch is padding (without buckets {plain:.1%})."
         )
 

@@ -39,7 +39,7 @@ def host(array: Any) -> np.ndarray:
 
 def device_array(values: np.ndarray) -> Any:
     """A copy of values where the test's tensors lie (see conftest.py)."""
-    return mp.tensor(values).data
+    return mp.tensor(values).array
 
 
 def randn(*shape: int, seed: int = 0) -> np.ndarray:

@@ -107,10 +107,10 @@ def test_an_array_from_elsewhere_is_as_any_other(elsewhere):
     """Views of it share a change counter, gradients never its memory, and the owner is one of NumPy's arrays."""
     given = np.array(elsewhere)
     x = mp.from_numpy(elsewhere)
-    assert np.shares_memory(x.data, elsewhere) and not np.shares_memory(mp.tensor(elsewhere).data, elsewhere)
+    assert np.shares_memory(x.array, elsewhere) and not np.shares_memory(mp.tensor(elsewhere).array, elsewhere)
     views = [x.reshape(-1), x.reshape(-1)[1:], x.unsqueeze(0), x.detach()]
-    assert isinstance(backend.owner_of(x.data), np.ndarray)
-    assert len({id(backend.owner_of(v.data)) for v in [x, *views]}) == 1
+    assert isinstance(backend.owner_of(x.array), np.ndarray)
+    assert len({id(backend.owner_of(v.array)) for v in [x, *views]}) == 1
     product = mp.tensor(given, requires_grad=True) * views[0].reshape(x.shape)
     if elsewhere.flags.writeable:
         with mp.no_grad():
@@ -221,7 +221,7 @@ def loaded(x):
 
 def assigned(x):
     p = parameter()
-    p.data = x
+    p.array = x
     return p
 
 
@@ -241,7 +241,7 @@ ENTRANCES = {
     "Tensor": (mp.Tensor, "fiu"),
     "from_numpy": (mp.from_numpy, ""),
     "Parameter": (nn.Parameter, "f"),
-    "Parameter.data": (assigned, ""),
+    "Parameter.array": (assigned, ""),
     "load_state_dict": (loaded, "fiu"),
     "SGD.load_state_dict": (state, ""),
     "TensorDataset": (lambda x: TensorDataset(x)[:3][0], "fiu"),

@@ -92,9 +92,9 @@ def test_a_model_has_masters_and_fp32_norms():
     assert [str(p.dtype) for p in model.parameters()] == ["bfloat16", "bfloat16", "float32", "float32"]
     weight = model[0].weight
     assert weight.master.dtype == np.float32
-    np.testing.assert_array_equal(weight.data, weight.master.astype(BF16))
+    np.testing.assert_array_equal(weight.array, weight.master.astype(BF16))
     exact = weight.master.copy()
-    np.testing.assert_array_equal(mp.FP32.cast(model)[0].weight.data, exact)
+    np.testing.assert_array_equal(mp.FP32.cast(model)[0].weight.array, exact)
     twin = copy.deepcopy(mp.BF16.cast(model))
     same(twin.state_dict(), model.state_dict())
     assert pickle.loads(pickle.dumps(twin))[0].weight.dtype == BF16

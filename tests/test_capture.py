@@ -331,7 +331,7 @@ def test_what_is_sent_in_a_graph_is_not_watched(gpu):
 
     def step(x):
         y = x + x
-        group.all_reduce(y.data)
+        group.all_reduce(y.array)
         return y + 1
 
     captured = mp.capture(step, warmup=1)
@@ -344,7 +344,7 @@ def test_what_is_joined_keeps_its_memory_order():
     images = [mp.tensor(np.ones((c, 4, 5, 2), "float16"), device="gpu").permute(3, 0, 1, 2) for c in (3, 2)]
     y = ops.cat(images, 1)
     assert y.shape == (2, 5, 4, 5)
-    assert y.data.transpose(1, 2, 3, 0).flags.c_contiguous
+    assert y.array.transpose(1, 2, 3, 0).flags.c_contiguous
 
 
 def test_a_forgotten_graph_gives_its_memory_back(gpu):

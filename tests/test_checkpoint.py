@@ -263,7 +263,7 @@ def test_a_mask_may_be_infinite(policy, tmp_path):
     for at, value in ((0, np.nan), (1, np.inf)):
         broken = policy.cast(a_mask(np.nan if not at else 0.0))
         if at:
-            broken[1].running_var.data[:] = value
+            broken[1].running_var.array[:] = value
         with pytest.raises(FloatingPointError, match=rf"`model/{at}\.(mask|running_var)` to be finite"):
             mp.save(path, model=broken)
     assert path.read_bytes() == before
@@ -338,7 +338,7 @@ def test_the_newest_stay_and_the_best(tmp_path):
     again = mp.Checkpointer(str(tmp_path / "run"), keep=1, every=10, best="-accuracy", model=nn.Linear(2, 3))
     assert again.load() == {"step": 60, "accuracy": 0.5, "loss": 6.0}
     assert again.load(again.best_step())["step"] == 20
-    np.testing.assert_array_equal(again.objects["model"].weight.data, kept.objects["model"].weight.data)
+    np.testing.assert_array_equal(again.objects["model"].weight.array, kept.objects["model"].weight.array)
     assert again.save(61, now=True, accuracy=0)
     assert again.steps() == [20, 61]
     (tmp_path / "run" / "step-7.safetensors").write_text("not ours")

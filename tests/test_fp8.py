@@ -28,16 +28,16 @@ def test_a_product_of_what_fp8_holds():
     layer = mp.FP8.cast(nn.Linear(8, 5))
     with mp.no_grad():
         layer.weight.copy_(mp.tensor(w)), layer.bias.copy_(mp.tensor(b))
-    x = mp.Tensor(mp.FP8.cast(mp.tensor(x)).data, requires_grad=True)
+    x = mp.Tensor(mp.FP8.cast(mp.tensor(x)).array, requires_grad=True)
     with mp.use(mp.FP8):
         y = layer(x)
-        dy = mp.FP8.cast(mp.tensor(rng(3).standard_normal((6, 5)).astype("float32"))).data
+        dy = mp.FP8.cast(mp.tensor(rng(3).standard_normal((6, 5)).astype("float32"))).array
         y.backward(dy)
-    X, W, B, dY = (widen(a) for a in (x.data, layer.weight.data, layer.bias.data, dy))
+    X, W, B, dY = (widen(a) for a in (x.array, layer.weight.array, layer.bias.array, dy))
     X, W, dY = E4M3.round(X), E4M3.round(W), E5M2.round(dY)
-    for found, exact in ((y.data, X @ W.T + B), (x.grad, dY @ W), (layer.weight.grad, dY.T @ X)):
+    for found, exact in ((y.array, X @ W.T + B), (x.grad, dY @ W), (layer.weight.grad, dY.T @ X)):
         np.testing.assert_allclose(widen(found), exact, rtol=2.0**-8, atol=1e-5)
-    assert not np.allclose(widen(y.data), widen(x.data) @ widen(layer.weight.data).T + B, rtol=2.0**-7, atol=1e-3)
+    assert not np.allclose(widen(y.array), widen(x.array) @ widen(layer.weight.array).T + B, rtol=2.0**-7, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_lies_in_memory_order_stays_so():
     ],
 )
 def test_every_dot_op_reads_it(make):
-    x = mp.Tensor(mp.FP8.cast(mp.tensor(rng(0).standard_normal((16, 16)).astype("float32"))).data, requires_grad=True)
+    x = mp.Tensor(mp.FP8.cast(mp.tensor(rng(0).standard_normal((16, 16)).astype("float32"))).array, requires_grad=True)
     with mp.audit() as a, mp.use(mp.FP8):
         y = make(x)
         y.float().sum().backward()
@@ -129,8 +129,8 @@ def test_with_fp16_storage_and_other_scales():
     layer, x = policy.cast(nn.Linear(40, 3)), policy.cast(mp.randn(4, 40))
     with mp.use(policy):
         y = layer(x)
-    X, W = (SCALED["mxfp8"].round(widen(a)) for a in (x.data, layer.weight.data))
-    np.testing.assert_allclose(widen(y.data), X @ W.T + widen(layer.bias.data), rtol=1e-3, atol=1e-3)
+    X, W = (SCALED["mxfp8"].round(widen(a)) for a in (x.array, layer.weight.array))
+    np.testing.assert_allclose(widen(y.array), X @ W.T + widen(layer.bias.array), rtol=1e-3, atol=1e-3)
 
 
 SCALES = ("e4m3-tensor", "e5m2-tensor"), ("mxfp8", "mxfp8-e5m2"), ("nvfp4", "nvfp4"), ("e4m3", "e5m2")
@@ -166,7 +166,7 @@ def test_finite_numbers_saturate_where_they_are_scaled(operands):
     with mp.audit() as a, mp.use(policy):
         y = x @ mp.BF16.cast(mp.ones(3, 3))
     scaled = operands[0] != "e4m3"
-    assert np.isfinite(widen(y.data)).any(axis=1).tolist() == [False, scaled]
+    assert np.isfinite(widen(y.array)).any(axis=1).tolist() == [False, scaled]
     assert sum(row.infinite for row in a.ledger) == (0 if scaled else 3)
 
 

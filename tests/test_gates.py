@@ -80,7 +80,7 @@ def test_precision_changes_only_in_the_gates(path):
         "xp.inner(a, b)", "f = np.matmul", "np.tensordot(a, b)", "np.einsum('ij,jk', a, b)", "einsum('ij,jk', a, b)",
         "vecdot(a, b)", "from numpy import matmul", "from numpy import float32", "np.sum(x)", "x.sum()",
         "self.xp.sum(x)",
-        "xp.mean(x)", "(a * b).var()", "x.data.std(0)", "np.prod(x)", "np.cumsum(x)", "np.add.reduce(x)",
+        "xp.mean(x)", "(a * b).var()", "x.array.std(0)", "np.prod(x)", "np.cumsum(x)", "np.add.reduce(x)",
         "np.add.accumulate(x)", "np.add.reduceat(x, i)", "np.zeros(3, dtype=np.float16)", "y = self.xp.float64",
         "np.zeros(3, dtype='float32')", "np.zeros(3, 'f2')", "np.asarray(x, float32)", "x.view(float16)",
         "np.empty_like(x, dtype=float64)", "x.view('half')", "store(np.float32(2) * x, like=x)",

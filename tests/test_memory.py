@@ -90,7 +90,7 @@ def test_it_is_explained_once_and_other_errors_not_at_all(monkeypatch):
         kind = mp.precision.POINTWISE
 
         def forward(self, x):
-            return ops.add(*map(mp.Tensor, (x, x.reshape(1, -1)))).data
+            return ops.add(*map(mp.Tensor, (x, x.reshape(1, -1)))).array
 
     with pytest.raises(MemoryError, match=r"^add: the memory is full") as info:
         Outer.apply(wide()[0])

@@ -68,7 +68,7 @@ def one_graph_on_two_streams():
     total = mp.Tensor(np.zeros(4, "float32")).to("gpu")
 
     def add(x):
-        total.data[...] = total.data * 2 + x.data
+        total.array[...] = total.array * 2 + x.array
         return total
 
     step, xs = mp.capture(add, warmup=1), [mp.Tensor(np.full(4, i, "float32")).to("gpu") for i in range(1, 7)]

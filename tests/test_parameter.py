@@ -17,7 +17,7 @@ def mixed(*shape):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda p: p.write(mp.tensor(np.full(3, FINE, "float32")).data),
+        lambda p: p.write(mp.tensor(np.full(3, FINE, "float32")).array),
         lambda p: p.copy_(np.full(3, FINE, "float32")),
         lambda p: p.__setitem__(slice(None), FINE),
         lambda p: nn.init.constant_(p, FINE),
@@ -29,11 +29,11 @@ def test_every_way_to_write_keeps_master_and_copy_together(change):
     with mp.no_grad():
         change(p)
         assert (p.master == np.float32(FINE)).all()
-        assert (p.data == 1).all()
+        assert (p.array == 1).all()
         assert p.dtype == "float16"
         p.zero_()
     assert not p.master.any()
-    assert not p.data.any()
+    assert not p.array.any()
 
 
 @pytest.mark.cpu  # CuPy has no read-only arrays
@@ -41,24 +41,24 @@ def test_the_copy_alone_cannot_be_changed():
     """A change that missed the master would be lost at the next step: it raises instead, or reaches both."""
     p = mp.MIXED.cast(nn.Parameter(np.ones((2, 2), "float32")))
     for write in (
-        lambda: p.data.fill(3),
+        lambda: p.array.fill(3),
         lambda: p.numpy().fill(3),
         lambda: p.detach().zero_(),
-        lambda: p.data.__isub__(1),
+        lambda: p.array.__isub__(1),
         lambda: np.asarray(p).__setitem__(0, 3),
     ):
         with pytest.raises(ValueError, match="read-only"):
             write()
     np.testing.assert_array_equal(p.numpy(), 1)
-    p.data = p.data * 1.0004883  # rounds to a neighbour in FP16, and lies between two in FP32
+    p.array = p.array * 1.0004883  # rounds to a neighbour in FP16, and lies between two in FP32
     assert p.master.dtype == np.float32
     np.testing.assert_array_equal(p.numpy(), host(p.master).astype("float16"))
     with pytest.raises(ValueError, match=r"expected shape \(2, 2\), got \(3,\)"):
-        p.data = np.ones(3, "float32")
+        p.array = np.ones(3, "float32")
     with pytest.raises(ValueError, match="does not fit FP16"):
-        p.data = np.full((2, 2), 1e6, "float32")
+        p.array = np.full((2, 2), 1e6, "float32")
     p = mp.FP32.cast(p)
-    p.data.fill(5)  # now it is all there is
+    p.array.fill(5)  # now it is all there is
     assert p.master[0, 0] == 5
 
 
@@ -66,23 +66,23 @@ def test_the_copy_alone_cannot_be_changed():
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (lambda p: np.zeros((2, 1), p.dtype), ValueError, r"Parameter.data: expected shape \(2, 3\), got \(2, 1\)"),
-        (lambda p: np.zeros((2, 3)), TypeError, r"Parameter.data: expected an array of float.*, got float64"),
-        (lambda p: np.zeros((2, 3), int), TypeError, r"Parameter.data: expected an array of float.*, got int64"),
-        (lambda p: [[0.0] * 3] * 2, TypeError, r"Parameter.data: expected an array of float.*, got list"),
-        (lambda p: 1.0, TypeError, r"Parameter.data: expected an array of float.*, got float"),
+        (lambda p: np.zeros((2, 1), p.dtype), ValueError, r"Parameter.array: expected shape \(2, 3\), got \(2, 1\)"),
+        (lambda p: np.zeros((2, 3)), TypeError, r"Parameter.array: expected an array of float.*, got float64"),
+        (lambda p: np.zeros((2, 3), int), TypeError, r"Parameter.array: expected an array of float.*, got int64"),
+        (lambda p: [[0.0] * 3] * 2, TypeError, r"Parameter.array: expected an array of float.*, got list"),
+        (lambda p: 1.0, TypeError, r"Parameter.array: expected an array of float.*, got float"),
         (lambda p: np.broadcast_to(np.zeros(3, p.dtype), (2, 3)), ValueError, "got a broadcast view; pass a"),
     ],
 )
 def test_data_of_another_kind_is_refused(policy, value, error, message):
     p = policy.cast(nn.Parameter(np.ones((2, 3), "float32")))
-    before = p.data
+    before = p.array
     with pytest.raises(error, match=message):
-        p.data = value(p)
-    assert p.data is before
-    assert (host(p.data) == 1).all()
-    p.data = mp.tensor(np.full((2, 3), 2, str(p.dtype)))  # a Tensor's array will do
-    assert (host(p.data) == 2).all()
+        p.array = value(p)
+    assert p.array is before
+    assert (host(p.array) == 1).all()
+    p.array = mp.tensor(np.full((2, 3), 2, str(p.dtype)))  # a Tensor's array will do
+    assert (host(p.array) == 2).all()
     assert (host(p.master) == 2).all()
 
 
@@ -90,17 +90,17 @@ def test_data_of_another_kind_is_refused(policy, value, error, message):
 def test_data_that_cannot_be_written_to_is_refused():
     p, other = nn.Parameter(np.ones(3, "float32")), np.zeros(3, "float32")
     other.flags.writeable = False
-    with pytest.raises(ValueError, match=r"Parameter.data: .* got a read-only one; pass a copy"):
-        p.data = other
+    with pytest.raises(ValueError, match=r"Parameter.array: .* got a read-only one; pass a copy"):
+        p.array = other
     p = mp.MIXED.cast(p)
-    p.data = other
+    p.array = other
     assert not p.master.any()
 
 
 def test_new_data_starts_a_new_count_of_changes():
     p = nn.Parameter(np.ones(3, "float32"))
     y = p * p
-    p.data = p.data * 2
+    p.array = p.array * 2
     with mp.no_grad():
         p.zero_()
     y.backward(np.ones(3, "float32"))  # it has saved the old array, which nobody changed
@@ -113,7 +113,7 @@ def test_a_parameter_owns_its_memory():
     p = nn.Parameter(array)
     p.write(np.zeros(3, "float32"))
     assert array.sum() == 3
-    assert nn.Parameter(np.broadcast_to(np.float32(1), (3,))).data.flags.writeable
+    assert nn.Parameter(np.broadcast_to(np.float32(1), (3,))).array.flags.writeable
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])

@@ -196,7 +196,7 @@ def test_the_memory_order_of_a_gradient_does_not_depend_on_the_size(op, dtype):
         x = mp.from_numpy(np.ones((6, n, n, n), dtype).transpose(3, 0, 1, 2)).requires_grad_()  # C, H, W, N
         dx = op(x).grad_fn.backward(np.ones(x.shape, dtype))
         orders.add(tuple(order_of(dx[0] if isinstance(dx, tuple) else dx)))
-        parts = [x.data, np.ones(x.shape, dtype)]
+        parts = [x.array, np.ones(x.shape, dtype)]
         for some in (parts, parts[::-1]):
             assert order_of(accumulate(some)) == order_of(some[0])
     assert len(orders) == 1
@@ -257,7 +257,7 @@ class TestUnalignedArrays:
         np.testing.assert_array_equal(MIXED.cast(unaligned(x)), MIXED.cast(x))
         model = nn.Linear(30, 20, bias=False)
         model.load_state_dict({"weight": unaligned(x)})
-        np.testing.assert_array_equal(model.weight.data, x.astype(F32))
+        np.testing.assert_array_equal(model.weight.array, x.astype(F32))
 
 
 @pytest.mark.skipif(cpu.numkong is None, reason="numkong is not installed (the extra test)")
@@ -488,7 +488,7 @@ def test_only_the_ops_named_are_reduced_in_fp16():
             assert total.sum().item() == summed, only
             # no policy touches FP32 operands, and a gate that no op called is not a named op's
             assert ops.cross_entropy(x.float(), label).item() == pytest.approx(np.log(10_000), rel=1e-4)
-            assert store(reduce(total.data, 0, "sum"), total.data)[0] == 1000
+            assert store(reduce(total.array, 0, "sum"), total.array)[0] == 1000
 
 
 @pytest.mark.cpu  # on a GPU cuBLAS, not `chunk`, says in which order FP16 accumulators add up
@@ -702,13 +702,13 @@ def test_constants_are_rounded_to_nearest():
 
     def assigned():
         x[0] = 0.1
-        return x.data[0]
+        return x.array[0]
 
     made = {
-        "masked_fill": lambda: ops.masked_fill(x, mask, 0.1).data[0],
-        "where": lambda: ops.where(mask, 0.1, x).data[0],
-        "full": lambda: ops.full((1,), 0.1, dtype="float16").data[0],
-        "pad": lambda: ops.pad(x, (1, 0), value=0.1).data[0],
+        "masked_fill": lambda: ops.masked_fill(x, mask, 0.1).array[0],
+        "where": lambda: ops.where(mask, 0.1, x).array[0],
+        "full": lambda: ops.full((1,), 0.1, dtype="float16").array[0],
+        "pad": lambda: ops.pad(x, (1, 0), value=0.1).array[0],
         "x[0] = 0.1": assigned,
         "==": lambda: np.float16(0.1) if (tenth == 0.1).item() else None,
     }

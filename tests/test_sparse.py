@@ -182,7 +182,7 @@ def test_touched_rows_are_updated_as_by_a_dense_gradient_and_the_others_stay(rul
     rest = [i for i in range(V) if i not in TOUCHED]
     np.testing.assert_array_equal(host(p.master)[TOUCHED], host(q.master)[TOUCHED])
     np.testing.assert_array_equal(host(p.master)[rest], host(before)[rest])
-    np.testing.assert_array_equal(host(p.data), host(p.master).astype(p.dtype))
+    np.testing.assert_array_equal(host(p.array), host(p.master).astype(p.dtype))
     saved = sparse.state_dict()["state"][0], dense.state_dict()["state"][0]
     assert saved[0].keys() == saved[1].keys() and saved[0]["step"] == 4
     for name in saved[0].keys() - {"step"}:
@@ -194,14 +194,14 @@ def test_touched_rows_are_updated_as_by_a_dense_gradient_and_the_others_stay(rul
 def test_state_of_a_row_waits_for_its_next_gradient():
     p = table()
     optimizer = optim.SGD([p], lr=1.0, momentum=0.5)
-    start = host(p.data).copy()
+    start = host(p.array).copy()
     for index in ([1], [3], [1]):
         y = ops.embedding(mp.tensor(index), p, sparse=True)
         y.backward(device_array(np.ones((1, D), "float32")))
         optimizer.step()
         optimizer.zero_grad()
-    np.testing.assert_allclose(start[1] - host(p.data)[1], 1 + 1.5, rtol=1e-6)  # not 1 + 0.5 + 1.25
-    np.testing.assert_allclose(start[3] - host(p.data)[3], 1, rtol=1e-6)
+    np.testing.assert_allclose(start[1] - host(p.array)[1], 1 + 1.5, rtol=1e-6)  # not 1 + 0.5 + 1.25
+    np.testing.assert_allclose(start[3] - host(p.array)[3], 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("rule", [optim.SGD, optim.Adagrad])
@@ -215,7 +215,7 @@ def test_these_two_do_the_same_with_a_dense_gradient(rule):
             optimizer.step()
             optimizer.zero_grad()
     np.testing.assert_array_equal(host(p.master), host(q.master))
-    np.testing.assert_array_equal(host(p.data), host(q.data))
+    np.testing.assert_array_equal(host(p.array), host(q.array))
 
 
 def test_small_updates_reach_the_master_of_their_rows_alone():
@@ -225,7 +225,11 @@ def test_small_updates_reach_the_master_of_their_rows_alone():
         ops.embedding(mp.tensor([1]), p, sparse=True).backward(device_array(np.full((1, 2), 2.0**-13, "float16")))
         optimizer.step()
         optimizer.zero_grad()
-    assert host(p.master)[:, 0].tolist() == [1, 1 - 2.0**-11, 1] and host(p.data)[:, 0].tolist() == [1, 1 - 2.0**-11, 1]
+    assert host(p.master)[:, 0].tolist() == [1, 1 - 2.0**-11, 1] and host(p.array)[:, 0].tolist() == [
+        1,
+        1 - 2.0**-11,
+        1,
+    ]
 
 
 def test_a_weight_decay_is_refused_and_nothing_is_updated():
@@ -239,7 +243,7 @@ def test_a_weight_decay_is_refused_and_nothing_is_updated():
     ):
         optimizer.step()
     assert not optimizer.state
-    np.testing.assert_array_equal(host(q.data), randn(V, D, seed=1).astype("float32"))
+    np.testing.assert_array_equal(host(q.array), randn(V, D, seed=1).astype("float32"))
 
 
 def test_a_gradient_of_another_shape_is_refused():
@@ -258,10 +262,10 @@ def test_a_rule_of_ones_own_gets_the_rows():
             return w - group["lr"] * mp.backend.of(g).xp.sign(g)
 
     p = table()
-    before = host(p.data).copy()
+    before = host(p.array).copy()
     look_up(p, INDEX, True)
     Sign([p], {"lr": 0.5}).step()
-    moved = abs(host(p.data) - before)
+    moved = abs(host(p.array) - before)
     np.testing.assert_allclose(moved[TOUCHED], 0.5, rtol=1e-6)
     assert np.count_nonzero(moved.any(1)) == len(TOUCHED)
 
@@ -387,7 +391,7 @@ def test_repeated_rows_on_a_gpu_have_the_whole_sum_each():
     assert (single[[0, 3, 4]] == values[[0, 3, 4]]).all() and not single[[1, 2, 5]].any()
     twice = accumulate(g, g)
     np.testing.assert_array_equal(host(twice.dense()), 2 * host(g.dense()).astype("float32"))
-    changed = ops.zeros(V, D).data  # of values that differ, as stochastic rounding makes them, the first count
+    changed = ops.zeros(V, D).array  # of values that differ, as stochastic rounding makes them, the first count
     put(changed, SparseRows(g.indices, device_array(np.arange(6 * D, dtype="float32").reshape(6, D)), g.shape))
     assert host(changed)[TOUCHED, 0].tolist() == [0, 3 * D, 4 * D]
 

@@ -139,7 +139,7 @@ def test_two_runs_agree_bit_for_bit():
         y = x
         for _ in range(5):
             y = ops.exp(y * w) - y * x + y / (w * w + 1)
-        y.backward(np.ones_like(y.data))
+        y.backward(np.ones_like(y.array))
         return x.grad.tobytes(), w.grad.tobytes()
 
     assert run() == run()
@@ -270,9 +270,9 @@ def test_detach_and_clone():
     y = (x * 2).detach()
     assert y.is_leaf
     assert not y.requires_grad
-    assert np.shares_memory(x.detach().data, x.data)
+    assert np.shares_memory(x.detach().array, x.array)
     z = x.clone()
-    assert not np.shares_memory(z.data, x.data)
+    assert not np.shares_memory(z.array, x.array)
     assert grad_of(z * 3, x) == [[3, 3]]
 
 
@@ -363,7 +363,7 @@ def test_augmented_assignment_makes_a_new_tensor():
 def test_views_share_memory():
     x = mp.tensor(np.arange(6, dtype=F32).reshape(2, 3))
     for view in (x.reshape(3, 2), x.transpose(0, 1), x[0], x.T, x.detach()):
-        assert np.shares_memory(view.data, x.data)
+        assert np.shares_memory(view.array, x.array)
     x[0, 0] = 9.0
     assert x.reshape(-1)[0].item() == 9
 
@@ -406,7 +406,7 @@ def test_saved_arrays_are_released_while_backward_passes():
         return dy
 
     y = ops.exp(Identity.apply(x, gradient=probe))
-    saved = weakref.ref(y.data)  # exp saves its own result
+    saved = weakref.ref(y.array)  # exp saves its own result
     y = Identity.apply(y.reshape(10, 10), gradient=probe).sum()
     gc.collect()
     y.backward()
@@ -416,10 +416,10 @@ def test_saved_arrays_are_released_while_backward_passes():
 def test_activations_that_nobody_needs_are_freed():
     x = leaf(*range(100))
     a = x + 1  # add and mul by a number save nothing of it
-    gone = weakref.ref(a.data)
+    gone = weakref.ref(a.array)
     y = a * 2
     b = y * mp.tensor(np.ones(100, F32))  # nor does mul by a constant save its other operand
-    gone_too = weakref.ref(y.data)
+    gone_too = weakref.ref(y.array)
     del a, y
     assert gone() is None
     assert gone_too() is None
@@ -431,7 +431,7 @@ def test_nothing_is_kept_without_a_graph():
     with mp.no_grad():
         a = ops.exp(x)
         y = a * a
-    gone = weakref.ref(a.data)
+    gone = weakref.ref(a.array)
     del a
     assert gone() is None
     assert y.is_leaf
@@ -441,14 +441,14 @@ def test_nothing_is_kept_without_a_graph():
 
 
 def test_gradients_of_leaves_never_alias():
-    x, w, passed = leaf(*[1.0] * 4), leaf(*[2.0] * 4), ops.ones(4).data
+    x, w, passed = leaf(*[1.0] * 4), leaf(*[2.0] * 4), ops.ones(4).array
     (x + w).backward(passed)  # both get dy itself
     assert not np.shares_memory(x.grad, w.grad)
     assert not np.shares_memory(x.grad, passed)
     assert not np.shares_memory(w.grad, passed)
     for y in (x, x.reshape(2, 2), x.transpose(0, 0)):
         x.zero_grad()
-        passed = ops.ones(y.shape).data
+        passed = ops.ones(y.shape).array
         y.backward(passed)
         assert not np.shares_memory(x.grad, passed)
         x.grad *= 2
@@ -478,7 +478,7 @@ def test_gradients_of_0d_tensors_are_arrays(dtype):
     x = mp.tensor(np.array(3, dtype), requires_grad=True)
     for _ in range(2):
         (x * x).backward()
-        assert type(x.grad) is type(x.data)
+        assert type(x.grad) is type(x.array)
         assert x.grad.shape == ()
     assert x.grad == 12
 
@@ -530,8 +530,8 @@ def test_an_op_must_write_what_its_kind_promises(kind, dtype, result, promised):
 def test_an_op_must_not_save_an_fp32_copy():
     x = leaf(1.0, dtype=F16)
     with pytest.raises(TypeError, match=r"identity: saved float32 for backward, but storage is float16; see Op.save"):
-        Identity.apply(x, saves=(widen(x.data),))
-    Identity.apply(x, saves=(x.data, np.array([1]), None, 2.5))  # storage, integers, nothing, numbers
+        Identity.apply(x, saves=(widen(x.array),))
+    Identity.apply(x, saves=(x.array, np.array([1]), None, 2.5))  # storage, integers, nothing, numbers
 
 
 @pytest.mark.parametrize(
@@ -611,10 +611,10 @@ def test_tensor_copies_and_from_numpy_shares():
     a = np.ones(3, F32)
     for source in (a, mp.from_numpy(a), memoryview(a), a[::-1]):
         made = mp.tensor(source)
-        assert not np.shares_memory(made.data, a)
+        assert not np.shares_memory(made.array, a)
         assert made.dtype == F32
-    assert np.shares_memory(mp.from_numpy(a).data, a)
-    assert np.shares_memory(Tensor(a).data, a)
+    assert np.shares_memory(mp.from_numpy(a).array, a)
+    assert np.shares_memory(Tensor(a).array, a)
     assert mp.tensor(a, dtype=F16, requires_grad=True).half().dtype == F16
 
 
@@ -654,14 +654,14 @@ def test_constructors_refuse(make, error, message):
 @pytest.mark.cpu
 def test_numpy_protocols():
     x = leaf(1.0, 2.0)
-    assert x.numpy() is x.data
-    assert np.shares_memory(np.asarray(x), x.data)
+    assert x.numpy() is x.array
+    assert np.shares_memory(np.asarray(x), x.array)
     assert np.asarray(x, dtype=F64).dtype == F64
-    assert not np.shares_memory(np.array(x), x.data)
+    assert not np.shares_memory(np.array(x), x.array)
     with pytest.raises(ValueError, match="copy"):
         np.array(x, dtype=F64, copy=False)
     shared = np.from_dlpack(x)
-    assert np.shares_memory(shared, x.data)
+    assert np.shares_memory(shared, x.array)
     assert x.__dlpack_device__() == (1, 0)
 
 
@@ -752,7 +752,7 @@ def test_numpy_numbers_beside_tensors():
 
 def test_outputs_of_ops_are_arrays():
     x = mp.tensor(np.array(2, F16))
-    assert all(type(y.data) is type(x.data) for y in (x * x, x + 1, -x, x.sum(), ops.exp(x), x.float(), x.argmax()))
+    assert all(type(y.array) is type(x.array) for y in (x * x, x + 1, -x, x.sum(), ops.exp(x), x.float(), x.argmax()))
     assert (mp.tensor([1, 2]) == mp.tensor([1, 3])).tolist() == [True, False]
     assert float32 == F32
 

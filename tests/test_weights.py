@@ -34,7 +34,7 @@ def test_there_and_back(tmp_path):
         np.testing.assert_array_equal(read[name], value)
     other = mp.MIXED.cast(nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Linear(3, 2)))
     other.load_state_dict(read)
-    np.testing.assert_array_equal(other[2].weight.data, model[2].weight.data)
+    np.testing.assert_array_equal(other[2].weight.array, model[2].weight.array)
     assert safetensors.load_file(tmp_path / "weights").keys() == read.keys()
 
 
@@ -101,10 +101,10 @@ def test_pytorch_reads_and_writes_them(tmp_path):
     ours, peer = nn.Linear(3, 2), torch.nn.Linear(3, 2)
     mp.save_weights(tmp_path / "ours", ours)
     peer.load_state_dict(theirs.load_file(tmp_path / "ours"))
-    np.testing.assert_array_equal(peer.weight.detach().numpy(), ours.weight.data)
+    np.testing.assert_array_equal(peer.weight.detach().numpy(), ours.weight.array)
     theirs.save_file(torch.nn.Linear(3, 2).bfloat16().state_dict(), tmp_path / "theirs")
     ours.load_state_dict(mp.load_weights(tmp_path / "theirs"))
-    np.testing.assert_array_equal(theirs.load_file(tmp_path / "theirs")["weight"].float().numpy(), ours.weight.data)
+    np.testing.assert_array_equal(theirs.load_file(tmp_path / "theirs")["weight"].float().numpy(), ours.weight.array)
 
 
 @pytest.mark.parametrize(

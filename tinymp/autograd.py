@@ -9,7 +9,7 @@ Rules:
   memory, and `x += y` on a Tensor means `x = x + y`.
 - Writing in place is for leaves, outside the graph: `with no_grad(): w[0] = 1.0`, `w.copy_(...)`. If an op saved an
   argument or its result, and that memory has been changed since through any tensor that shares it (a view, `detach()`),
-  the op's backward raises. Writing into the array itself (`x.data`, `x.numpy()`) goes unnoticed, as in PyTorch.
+  the op's backward raises. Writing into the array itself (`x.array`, `x.numpy()`) goes unnoticed, as in PyTorch.
 - backward() frees the arrays that the ops on its way have saved; a second backward over such an op raises, unless the
   first one was given retain_graph=True. Ops that save none (+, reshape, split, ...) allow any number of backward calls.
   There is no double backward.
@@ -47,22 +47,22 @@ _sequence = count()
 class Variable:
     """The part of a Tensor that the graph needs. Users hold its subclass, Tensor (tensor.py).
 
-    data           the array
+    array          its values, in NumPy's or CuPy's array
     requires_grad  whether backward passes compute its gradient
     grad           of a leaf: the gradient (an array, or SparseRows), and `grad_scale`, the loss scale that it carries
     grad_fn        the Op that made it, as its result number `output_nr`; None for a leaf
     version        how often its memory was changed in place
     """
 
-    __slots__ = ("__weakref__", "_version", "data", "grad", "grad_fn", "grad_scale", "output_nr", "requires_grad")
+    __slots__ = ("__weakref__", "_version", "array", "grad", "grad_fn", "grad_scale", "output_nr", "requires_grad")
 
-    data: Array
+    array: Array
     grad: Any
     grad_scale: Any
     grad_fn: Op | None
 
-    def __init__(self, data: Array, requires_grad: bool) -> None:
-        self.data = data
+    def __init__(self, array: Array, requires_grad: bool) -> None:
+        self.array = array
         self.grad = None
         self.grad_scale = 1.0
         self.requires_grad = requires_grad
@@ -72,14 +72,14 @@ class Variable:
 
     version = property(lambda self: self._version[0], doc="How often its memory was changed in place.")
 
-    def result(self, data: Array, requires_grad: bool) -> Any:
-        """A new Tensor with these data, for the result of an op on this one."""
+    def result(self, array: Array, requires_grad: bool) -> Any:
+        """A new Tensor with this array, for the result of an op on this one."""
         raise NotImplementedError
 
     def bump_version(self) -> None:
         """Count a change of its memory in place, so that the backward of an op that saved this memory raises.
 
-        For code that writes into `data` itself; `x[...] = value`, `copy_` and `zero_` count their changes.
+        For code that writes into `array` itself; `x[...] = value`, `copy_` and `zero_` count their changes.
         """
         self._version[0] += 1
 
@@ -176,7 +176,7 @@ class Op:
         device: Any = None
         for i, a in enumerate(args):
             if isinstance(a, Variable):
-                source, x = a, a.data
+                source, x = a, a.array
                 if device is not (owner := backend.of(x)):
                     if device is not None:
                         cls._refuse_mixture(args)
@@ -219,10 +219,10 @@ class Op:
             tell("ran", op, args, ys)
         results = tuple([op._output(z, source, recording, i) for i, z in enumerate(ys)])
         for result in results:
-            if result.data.base is not None:  # a view shares the change counter of the tensor that it shows
-                owner = backend.owner_of(result.data)
+            if result.array.base is not None:  # a view shares the change counter of the tensor that it shows
+                owner = backend.owner_of(result.array)
                 for a in args:
-                    if isinstance(a, Variable) and backend.owner_of(a.data) is owner:
+                    if isinstance(a, Variable) and backend.owner_of(a.array) is owner:
                         result._version = a._version
         if recording:
             op._record(args, results)
@@ -272,7 +272,7 @@ class Op:
         edges, targets = [], []
         for a, need in zip(args, self.needs):
             edges.append(None if not need else a if a.grad_fn is None else (a.grad_fn, a.output_nr))
-            targets.append(_new(Target, (a.data.shape, a.data.dtype, a.data.strides)) if need else None)
+            targets.append(_new(Target, (a.array.shape, a.array.dtype, a.array.strides)) if need else None)
         self.edges, self.targets = tuple(edges), tuple(targets)
         kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
         if kept:
@@ -280,14 +280,14 @@ class Op:
             self.versions = [
                 (t._version, t._version[0])
                 for t in (*args, *results)
-                if isinstance(t, Variable) and id(backend.owner_of(t.data)) in kept
+                if isinstance(t, Variable) and id(backend.owner_of(t.array)) in kept
             ]
         self.outputs = len(results)
         self.sequence = next(_sequence)
         assert self.saved is not None
         for a in self.saved:
             wrong = getattr(a, "dtype", self.storage) != self.storage and a.dtype in FLOATING
-            if wrong and not any(isinstance(t, Variable) and a is t.data for t in args):
+            if wrong and not any(isinstance(t, Variable) and a is t.array for t in args):
                 raise TypeError(
                     f"{self.name}: saved {a.dtype} for backward, but storage is {self.storage}; see Op.save"
                 )
@@ -340,7 +340,7 @@ class Op:
 
     @classmethod
     def _refuse_mixture(cls, args: tuple) -> None:
-        given = [(cls.name_of(i), a.data) for i, a in enumerate(args) if isinstance(a, Variable)]
+        given = [(cls.name_of(i), a.array) for i, a in enumerate(args) if isinstance(a, Variable)]
         if len({backend.of(x) for _, x in given}) > 1:
             seen = ", ".join(f"`{name}` is on {backend.of(x).name}" for name, x in given)
             raise ValueError(f"{cls.name}: expected tensors on one device, got {seen}; move them with .to(device)")
@@ -431,7 +431,7 @@ class Backward:
                 leaf.grad, leaf.grad_scale = dx if leaf.grad is None else accumulate(leaf.grad, dx), scale
                 continue
             if leaf.grad is None:
-                xp = backend.of(leaf.data).xp
+                xp = backend.of(leaf.array).xp
                 dx = xp.asarray(dx)  # NumPy's results of arrays without axes are scalars
                 owner = backend.owner_of(dx)
                 if id(owner) in owned or owner.nbytes != dx.nbytes or not backend.writeable(dx):
@@ -439,9 +439,9 @@ class Backward:
                 owned.add(id(owner))
                 leaf.grad, leaf.grad_scale = dx, scale
             else:
-                leaf.grad = backend.of(leaf.data).xp.asarray(accumulate(leaf.grad, dx))
+                leaf.grad = backend.of(leaf.array).xp.asarray(accumulate(leaf.grad, dx))
 
     @staticmethod
     def stored(leaf: Variable, parts: Sequence[Any]) -> Any:
         """The sum of a leaf's gradients, rounded once to the leaf's dtype."""
-        return during(leaf, joined, parts, leaf.data) if here.inside else joined(parts, leaf.data)
+        return during(leaf, joined, parts, leaf.array) if here.inside else joined(parts, leaf.array)

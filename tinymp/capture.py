@@ -131,7 +131,7 @@ class Captured:
 
     def __call__(self, *inputs: Any) -> Any:
         tensors = [x for x in inputs if isinstance(x, Tensor)]
-        elsewhere = gpu.array_type is None or (tensors and not any(backend.of(x.data) is gpu for x in tensors))
+        elsewhere = gpu.array_type is None or (tensors and not any(backend.of(x.array) is gpu for x in tensors))
         if elsewhere or here.inside:  # a replay passes no gate that could be observed
             self.calls += 1
             return self._step(*inputs)
@@ -150,8 +150,8 @@ class Captured:
         stream = gpu.xp.cuda.get_current_stream()
         stream.wait_event(self._place.idle)
         for own, x in zip(self._inputs, inputs):
-            if isinstance(own, Tensor) and own.data is not x.data:
-                own.data[...] = x.data
+            if isinstance(own, Tensor) and own.array is not x.array:
+                own.array[...] = x.array
         for work in self._recorded.before_replay:
             work()
         self._graph.launch()
@@ -188,7 +188,7 @@ class Captured:
         return result
 
     def _record(self, inputs: tuple) -> None:
-        copies = [Tensor(x.data.copy(), requires_grad=x.requires_grad) if isinstance(x, Tensor) else x for x in inputs]
+        copies = [Tensor(x.array.copy(), requires_grad=x.requires_grad) if isinstance(x, Tensor) else x for x in inputs]
         stream, gradients, collects = gpu.xp.cuda.get_current_stream(), _Gradients(), gc.isenabled()
         stream.synchronize()
         try:

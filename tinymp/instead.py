@@ -63,7 +63,7 @@ INSTEAD: dict[str, dict[str, str]] = {
         "uniform_": "use tinymp.nn.init.uniform_(x), or tinymp.rand",
         "normal_": "use tinymp.nn.init.normal_(x), or tinymp.randn",
         "type": "use dtype and to(dtype)",
-        "data_ptr": "use the array, `data`",
+        "data_ptr": "use `array`",
         "retain_grad": "detach it and set requires_grad, or use tinymp.observe",
         "register_hook": "use tinymp.observe, or a module's register_full_backward_hook",
         "new_zeros": "use tinymp.zeros(shape, dtype=x.dtype, device=x.device)",

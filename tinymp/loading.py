@@ -23,18 +23,18 @@ def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
     """
     weights = [(p, value, rounded) for p, value, rounded in new if isinstance(p, Parameter)]
     others = [(b, value) for b, value, _ in new if not isinstance(b, Parameter)]
-    buffers = [(b, value, b.data) for b, value in others if backend.of(b.data) is not backend.gpu]
+    buffers = [(b, value, b.array) for b, value in others if backend.of(b.array) is not backend.gpu]
     pairs: list[tuple[Array, Array]] = []
     for b, value in others:
-        if backend.of(b.data) is backend.gpu:
+        if backend.of(b.array) is backend.gpu:
             b.bump_version()
-            pairs.append((b.data, value))
+            pairs.append((b.array, value))
     for p, value, rounded in weights:
         if here.inside:
             tell("written", p, value)
         p.bump_version()
-        copy = under(MIXED, store, value, like=p.data) if rounded is None else rounded
-        pairs += [(p.data, copy)] + ([(p.master, value)] if p.master is not p.data else [])
+        copy = under(MIXED, store, value, like=p.array) if rounded is None else rounded
+        pairs += [(p.array, copy)] + ([(p.master, value)] if p.master is not p.array else [])
     swapped = []
     try:
         for p, *_ in weights:
@@ -45,7 +45,7 @@ def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
             swapped.append((target, source))
             target[...] = value
         for b, value, _ in buffers:
-            b.data = value
+            b.array = value
         for p, *_ in weights:
             p.lock()
     except BaseException:
@@ -54,7 +54,7 @@ def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
         for target, old in reversed(swapped):  # reversed: tied weights come twice
             target[...] = old
         for b, _, old in buffers:
-            b.data = old
+            b.array = old
         for p, *_ in weights:
             p.lock()
         raise

@@ -85,12 +85,12 @@ def held(device: ModuleType) -> dict[str, int]:
     parameters, tensors = found["parameter"], found["parameter"] + found["tensor"]
     states = [state for o in found["optimizer"] for state in getattr(o, "state", {}).values()]
     by_role: tuple[Iterable[Any], ...] = (
-        (getattr(p, "data", None) for p in parameters),
+        (getattr(p, "array", None) for p in parameters),
         (p.master for p in parameters if hasattr(p, "policy") and p.master_nbytes),
         (getattr(t, "grad", None) for t in tensors),
         (x for state in states for name, x in state.items() if name != "step"),
         kept_by(found["op"]).values(),
-        (getattr(t, "data", None) for t in tensors),
+        (getattr(t, "array", None) for t in tensors),
     )
     seen: set[int] = set()
     sizes = dict.fromkeys(ROLES, 0)
@@ -113,7 +113,7 @@ def kept_by(ops: Iterable[Any]) -> dict[int, Any]:
     for op in ops:
         if op.saved is None:
             continue
-        leaves |= {id(backend.owner_of(edge.data)) for edge in op.edges if hasattr(edge, "data")}
+        leaves |= {id(backend.owner_of(edge.array)) for edge in op.edges if hasattr(edge, "array")}
         for value in vars(op).values():  # `saved`, `statistics`, and other attributes that forward has set
             for x in value if isinstance(value, (tuple, list)) else (value,):
                 if hasattr(x, "nbytes") and hasattr(x, "strides"):

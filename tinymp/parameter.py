@@ -17,18 +17,18 @@ from .precision import FP32, UPDATE, Policy, store, to_dtype
 from .sparse import SparseRows, dense_of, put, values_of, with_values
 from .tensor import Tensor, array_of, tensor
 
-_DATA: Any = Variable.__dict__["data"]  # the slot itself, which Parameter.data guards
+_ARRAY: Any = Variable.__dict__["array"]  # the slot itself, which Parameter.array guards
 
 
 class Parameter(Tensor):
     """A leaf that an optimizer updates.
 
-    data    the working copy, in the policy's storage; what ops read. Where a master stands behind it, it is read-only:
+    array   the working copy, in the policy's storage; what ops read. Where a master stands behind it, it is read-only:
             a change of the copy alone would be lost at the next step. Write with `copy_`, `zero_`, `p[...] = value` or
-            nn.init under `no_grad`, or assign to `data` an array of this shape, in the dtype of copy or master; they
+            nn.init under `no_grad`, or assign to `array` one of this shape, in the dtype of copy or master; they
             reach both
     master  the FP32 array that updates go to, never rounded. Under an FP32 policy, and under one that keeps no
-            master, it is `data` itself
+            master, it is `array` itself
     name    its path in the model ("conv1.weight"), once the model has named it; for messages
     policy  the policy that cast it last
 
@@ -50,67 +50,68 @@ class Parameter(Tensor):
         self.normalisation = flag("Parameter", "normalisation", normalisation)
 
     def _assign(self, value: Any) -> None:
-        """`p.data = value`: written into master and copy; where there is no master, `value` itself becomes the data."""
+        """`p.array = value`: written into master and copy; without a master, `value` itself becomes the array."""
         if not hasattr(self, "policy"):  # being made
-            _DATA.__set__(self, value)
+            _ARRAY.__set__(self, value)
             return
-        value = value.data if isinstance(value, Tensor) else value
+        value = value.array if isinstance(value, Tensor) else value
         allowed, found = {self.dtype, self.master.dtype}, getattr(value, "dtype", None)
         if found is None or found not in allowed:
             raise TypeError(
-                f"Parameter.data: expected an array of {' or '.join(sorted(map(str, allowed)))}, got "
+                f"Parameter.array: expected an array of {' or '.join(sorted(map(str, allowed)))}, got "
                 f"{type_name(value) if found is None else found}; convert it, or give the model another storage with "
                 "policy.cast(model)"
             )
-        value = real("Parameter.data", array_of("Parameter.data", value), value)
+        value = real("Parameter.array", array_of("Parameter.array", value), value)
         if value.shape != self.shape:
-            raise ValueError(f"Parameter.data: expected shape {self.shape}, got {value.shape}; make a new Parameter")
+            raise ValueError(f"Parameter.array: expected shape {self.shape}, got {value.shape}; make a new Parameter")
         if any(stride == 0 and n > 1 for stride, n in zip(value.strides, value.shape)):
-            raise ValueError("Parameter.data: expected memory for every element, got a broadcast view; pass a copy")
+            raise ValueError("Parameter.array: expected memory for every element, got a broadcast view; pass a copy")
         if self._master is not None:
-            self._overwrite("Parameter.data", backend.of(self.data).asarray(value))
+            self._overwrite("Parameter.array", backend.of(self.array).asarray(value))
             return
-        if backend.of(value) is not backend.of(self.data):
-            raise ValueError(f"Parameter.data: expected an array on the {self.device}; move the model with .to(device)")
+        if backend.of(value) is not backend.of(self.array):
+            raise ValueError(f"Parameter.array: expected one on the {self.device}; move the model with .to(device)")
         if not backend.writeable(value):
-            raise ValueError("Parameter.data: expected an array to write into, got a read-only one; pass a copy")
-        _DATA.__set__(self, value)
+            raise ValueError("Parameter.array: expected an array to write into, got a read-only one; pass a copy")
+        _ARRAY.__set__(self, value)
         self.lock()
         self._version = [0]  # ops that saved the old array keep its change counter
 
-    data = property(_DATA.__get__, _assign, doc="The working copy (see the class).")
+    array = property(_ARRAY.__get__, _assign, doc="The working copy (see the class).")
 
     def __setstate__(self, state: tuple) -> None:
         """For copy and pickle: the two arrays as they were, and the working copy read-only again."""
         for name, value in state[1].items():
-            if name in ("data", "_master") and value is not None and not backend.writeable(value):
+            name = "array" if name == "data" else name  # its name in older pickles
+            if name in ("array", "_master") and value is not None and not backend.writeable(value):
                 try:
                     value.flags.writeable = True  # `lock` comes last
                 except ValueError:  # of pickle's protocol 5, in memory that can never be written to
                     value = value.copy()
-            if name == "data":
-                _DATA.__set__(self, value)
+            if name == "array":
+                _ARRAY.__set__(self, value)
             else:
                 setattr(self, name, value)
         self.lock()
 
     def lock(self) -> None:
         """Make a working copy read-only, where arrays can be (CuPy's cannot)."""
-        if backend.of(self.data) is backend.cpu:
-            self.data.flags.writeable = self._master is None
+        if backend.of(self.array) is backend.cpu:
+            self.array.flags.writeable = self._master is None
 
     def unlock(self) -> None:
-        if backend.of(self.data) is backend.cpu:
-            self.data.flags.writeable = True
+        if backend.of(self.array) is backend.cpu:
+            self.array.flags.writeable = True
 
     @property
     def master(self) -> Array:
-        """The FP32 master (or `data`, where the policy keeps none)."""
-        return self.data if self._master is None else self._master
+        """The FP32 master (or `array`, where the policy keeps none)."""
+        return self.array if self._master is None else self._master
 
     @property
     def master_nbytes(self) -> int:
-        """Bytes of the master copy alone; 0 where `data` is all there is."""
+        """Bytes of the master copy alone; 0 where `array` is all there is."""
         return 0 if self._master is None else self._master.nbytes
 
     def write(self, value: Array | SparseRows) -> None:
@@ -121,7 +122,7 @@ class Parameter(Tensor):
         """
         if here.inside:
             tell("written", self, value)
-        rounded = with_values(value, store(values_of(value), like=self.data))
+        rounded = with_values(value, store(values_of(value), like=self.array))
         self.bump_version()
         try:
             self._put(value, rounded)
@@ -133,7 +134,7 @@ class Parameter(Tensor):
         self.unlock()
         if self._master is not None:
             put(self._master, value)
-        put(self.data, rounded)
+        put(self.array, rounded)
         self.lock()
 
     def _overwrite(self, how: str, value: Array) -> None:
@@ -147,18 +148,18 @@ class Parameter(Tensor):
         self.require_outside_graph("setitem")
         full = Tensor(self.master.copy())
         full[index] = value
-        self._overwrite("setitem", full.data)
+        self._overwrite("setitem", full.array)
 
     @named
     def copy_(self, source: Any) -> Tensor:
-        """Overwrite the weight with `source`: exactly in the master, rounded in `data`. Only under `no_grad`."""
+        """Overwrite the weight with `source`: exactly in the master, rounded in `array`. Only under `no_grad`."""
         self.require_outside_graph("copy_")
-        self._overwrite("copy_", backend.of(self.data).asarray(Tensor(source).data))
+        self._overwrite("copy_", backend.of(self.array).asarray(Tensor(source).array))
         return self
 
     def zero_(self) -> Tensor:
         """Overwrite the weight with zeros. Only under `no_grad`."""
-        return self.copy_(backend.of(self.data).xp.zeros_like(self.data))
+        return self.copy_(backend.of(self.array).xp.zeros_like(self.array))
 
     def cast_storage(self, policy: Policy) -> Parameter:
         """Take the policy's storage. FP32 to FP16 rounds the copy once; back to FP32 is the exact master."""
@@ -169,7 +170,7 @@ class Parameter(Tensor):
         """What `replace` must set to give it the policy's storage; nothing changes yet."""
         full, storage = self.master, storage_of(policy, self.normalisation)
         master = to_dtype(full, float32) if policy.master and storage in HALVES else None
-        new = {"data": to_dtype(full, storage), "_master": master, "policy": policy}
+        new = {"array": to_dtype(full, storage), "_master": master, "policy": policy}
         # ops that saved the old array keep its version counter
         return {**new, "_version": [0], "grad": None, "grad_scale": 1.0}
 
@@ -178,12 +179,12 @@ class Parameter(Tensor):
         to = backend.get(device)
         master = None if self._master is None else to.asarray(self._master)
         grad = None if self.grad is None else to.asarray(dense_of(self.grad))
-        return {"data": to.asarray(self.data), "_master": master, "grad": grad, "_version": [0]}
+        return {"array": to.asarray(self.array), "_master": master, "grad": grad, "_version": [0]}
 
     def __repr__(self) -> str:
         master = f", master {self._master.dtype}" if self._master is not None else ""
         name = f"{self.name}: " if self.name else ""
-        values = np.array2string(backend.to_cpu(self.data), precision=4, threshold=20, prefix="Parameter(")
+        values = np.array2string(backend.to_cpu(self.array), precision=4, threshold=20, prefix="Parameter(")
         return f"Parameter({name}{values}, dtype={self.dtype}{master}, device={self.device})"
 
 
@@ -201,8 +202,8 @@ def replace(changes: Sequence[tuple[Any, dict[str, Any]]]) -> None:
 
 def _assign(x: Any, attributes: dict[str, Any]) -> None:
     for name, value in attributes.items():
-        if name == "data":
-            _DATA.__set__(x, value)  # bypasses the guard of Parameter.data
+        if name == "array":
+            _ARRAY.__set__(x, value)  # bypasses the guard of Parameter.array
         else:
             setattr(x, name, value)
     if isinstance(x, Parameter):

@@ -167,7 +167,7 @@ def isfinite(g: Any) -> bool:
 def array_in(x: Any) -> Any:
     """The array of a gradient, SparseRows or a Tensor; anything else as it is."""
     x = values_of(x)
-    return x if hasattr(x, "strides") else getattr(x, "data", x)
+    return x if hasattr(x, "strides") else getattr(x, "array", x)
 
 
 def nonfinite(x: Any) -> int:

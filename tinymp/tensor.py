@@ -20,7 +20,7 @@ from .precision import Policy, fit, scalar, widen
 class Tensor(Variable):
     """An array that can require a gradient.
 
-    data           the array (NumPy or CuPy), of any shape; float16, float32, float64, integer or bool. Another array
+    array          its values (NumPy or CuPy), of any shape; float16, float32, float64, integer or bool. Another array
                    may take its place, of any shape, as in PyTorch: unchecked, as a check would cost every op a
                    microsecond (a Parameter's is)
     requires_grad  whether backward() should fill `grad`; only for floating dtypes
@@ -36,7 +36,7 @@ class Tensor(Variable):
     __array_ufunc__ = None  # numpy_array * tensor calls Tensor.__rmul__, not NumPy's ufunc element by element
 
     def __init__(self, data: Any, dtype: Any = None, requires_grad: bool = False) -> None:
-        source, data = (data, data.data) if isinstance(data, Tensor) else (None, data)
+        source, data = (data, data.array) if isinstance(data, Tensor) else (None, data)
         array = real("Tensor", array_of("Tensor", data), data)
         if dtype is None and array.dtype == float64 and not hasattr(data, "dtype"):
             dtype = float32  # Python floats become FP32, as in PyTorch; float64 arrays stay float64
@@ -48,27 +48,28 @@ class Tensor(Variable):
         if requires_grad and array.dtype not in FLOATING:
             raise TypeError(f"Tensor: only floating tensors can require a gradient, got {array.dtype}")
         super().__init__(array, requires_grad)
-        if source is not None and array is source.data:
+        if source is not None and array is source.array:
             self._version = source._version
 
-    def result(self, data: Array, requires_grad: bool) -> Tensor:
+    def result(self, array: Array, requires_grad: bool) -> Tensor:
         made = Tensor.__new__(Tensor)
-        Variable.__init__(made, data, requires_grad)
+        Variable.__init__(made, array, requires_grad)
         return made
 
     # ---- what it is
 
-    shape = property(lambda self: self.data.shape, doc="The lengths of its axes.")
-    dtype = property(lambda self: self.data.dtype, doc="Its NumPy dtype.")
-    ndim = property(lambda self: self.data.ndim, doc="The number of its axes.")
-    nbytes = property(lambda self: self.data.nbytes, doc="The size of its data in bytes.")
-    device = property(lambda self: backend.of(self.data).name, doc='Where its data is: "cpu".')
+    data = property(lambda self: self.array, lambda self, value: setattr(self, "array", value), doc="The array.")
+    shape = property(lambda self: self.array.shape, doc="The lengths of its axes.")
+    dtype = property(lambda self: self.array.dtype, doc="Its NumPy dtype.")
+    ndim = property(lambda self: self.array.ndim, doc="The number of its axes.")
+    nbytes = property(lambda self: self.array.nbytes, doc="The size of its data in bytes.")
+    device = property(lambda self: backend.of(self.array).name, doc='Where its data is: "cpu".')
     is_leaf = property(lambda self: self.grad_fn is None, doc="Whether it was made by the user, not by an op.")
     T = property(lambda self: _transposed(self), doc="The transposed matrix; a vector or a number is its own.")
 
     def numel(self) -> int:
         """The number of elements."""
-        return self.data.size
+        return self.array.size
 
     def size(self, dim: int | None = None) -> Any:
         """The shape, or the length of axis `dim`. IndexError if there is no such axis."""
@@ -82,20 +83,20 @@ class Tensor(Variable):
 
     def dim(self) -> int:
         """The number of axes."""
-        return self.data.ndim
+        return self.array.ndim
 
     def __len__(self) -> int:
-        if not self.data.ndim:
+        if not self.array.ndim:
             raise TypeError("len: expected a tensor with an axis, got one of shape ()")
-        return self.data.shape[0]
+        return self.array.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
-        if not self.data.ndim:
+        if not self.array.ndim:
             raise TypeError("iter: expected a tensor with an axis, got one of shape ()")
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
-        values = backend.to_cpu(self.data)
+        values = backend.to_cpu(self.array)
         values = widen(values) if self.dtype.kind == "V" else values  # NumPy prints its numbers like integers
         body = np.array2string(values, precision=4, threshold=50, prefix="tensor(")
         parts = [body, f"dtype={self.dtype}", f"device={self.device}"]
@@ -109,22 +110,22 @@ class Tensor(Variable):
 
     def numpy(self) -> np.ndarray:
         """Its data as a NumPy array outside the graph: shared with the tensor, or from a GPU a copy."""
-        return backend.to_cpu(self.data)
+        return backend.to_cpu(self.array)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if copy is False and backend.of(self.data) is not backend.cpu:
+        if copy is False and backend.of(self.array) is not backend.cpu:
             raise ValueError("__array__: the data is on the GPU and can only be copied; leave out copy=False")
-        return np.array(backend.to_cpu(self.data), dtype=dtype, copy=copy)
+        return np.array(backend.to_cpu(self.array), dtype=dtype, copy=copy)
 
     def __array_function__(self, function: Callable, types: Any, args: tuple, options: dict) -> Any:
         """numpy.mean(x) and its like: NumPy's result for NumPy's arrays, outside the graph."""
         return function(*map(_host, args), **{name: _host(x) for name, x in options.items()})
 
     def __dlpack__(self, **options: Any) -> Any:
-        return self.data.__dlpack__(**options)
+        return self.array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self.data.__dlpack_device__()
+        return self.array.__dlpack_device__()
 
     def item(self) -> Any:
         """The one element as a Python number. ValueError if there is not exactly one."""
@@ -132,13 +133,13 @@ class Tensor(Variable):
 
     def _only(self, how: str) -> Any:
         """`item`, in the name of what the user called."""
-        if self.data.size != 1:
+        if self.array.size != 1:
             raise ValueError(f"{how}: expected one element, got shape {self.shape}")
-        return backend.to_cpu(self.data).item()
+        return backend.to_cpu(self.array).item()
 
     def tolist(self) -> Any:
         """Its elements as nested lists of Python numbers."""
-        return backend.to_cpu(self.data).tolist()
+        return backend.to_cpu(self.array).tolist()
 
     def __float__(self) -> float:
         return float(self._only("float"))
@@ -158,7 +159,7 @@ class Tensor(Variable):
         return format(self._only("format") if spec else str(self), spec)  # f"{loss:.3f}"
 
     def __bool__(self) -> bool:
-        if self.data.size != 1:
+        if self.array.size != 1:
             raise ValueError(f"bool: expected one element, got shape {self.shape}; use .all() or .any()")
         return bool(self.item())
 
@@ -170,7 +171,7 @@ class Tensor(Variable):
         if self.dtype not in FLOATING or self.dtype == policy.storage:
             return self
         if not self.requires_grad:
-            return Tensor(fit("Policy.cast", self.data, policy.storage))
+            return Tensor(fit("Policy.cast", self.array, policy.storage))
         return self.to(policy.storage)
 
     # ---- in place, outside the graph
@@ -182,17 +183,17 @@ class Tensor(Variable):
         requires a gradient, which would be lost (inside `no_grad` nothing is lost, and it is taken).
         """
         self.require_outside_graph("copy_")
-        value = value_for("copy_", source, self.data)
+        value = value_for("copy_", source, self.array)
         if np.shape(value) != self.shape:
             raise ValueError(f"copy_: expected source.shape == {self.shape}, got {np.shape(value)}")
-        self.data[...] = value
+        self.array[...] = value
         self.bump_version()
         return self
 
     def zero_(self) -> Tensor:
         """Overwrite the data with zeros. Only outside the graph."""
         self.require_outside_graph("zero_")
-        self.data[...] = value_for("zero_", 0, self.data)
+        self.array[...] = value_for("zero_", 0, self.array)
         self.bump_version()
         return self
 
@@ -235,15 +236,15 @@ class Tensor(Variable):
                 "computed under no_grad or from detached tensors)"
             )
         if gradient is None:
-            if self.data.size != 1:
+            if self.array.size != 1:
                 raise RuntimeError(
                     f"backward: a tensor of shape {self.shape} needs an explicit gradient; reduce it to a scalar "
                     "with .sum() or .mean(), or pass gradient="
                 )
-            gradient = backend.of(self.data).xp.ones_like(self.data)
+            gradient = backend.of(self.array).xp.ones_like(self.array)
         else:
-            gradient = gradient.data if isinstance(gradient, Tensor) else gradient
-            gradient = backend.of(self.data).xp.asarray(real("backward", array_of("backward", gradient), gradient))
+            gradient = gradient.array if isinstance(gradient, Tensor) else gradient
+            gradient = backend.of(self.array).xp.asarray(real("backward", array_of("backward", gradient), gradient))
             if gradient.shape != self.shape or gradient.dtype != self.dtype:
                 raise ValueError(
                     f"backward: expected gradient to be {self.dtype} {self.shape} like the tensor, got "
@@ -313,7 +314,7 @@ def value_for(how: str, value: Any, into: Array) -> Any:
             f"{how}: the value requires a gradient, which a change in place would lose; build a new tensor (where, "
             "cat, scatter, pad), or pass value.detach()"
         )
-    value = value.data if isinstance(value, Tensor) else value
+    value = value.array if isinstance(value, Tensor) else value
     array = real(how, array_of(how, value), value)
     if isinstance(value, (int, float, np.generic)):
         require_fit(how, array, into.dtype)
@@ -327,13 +328,13 @@ def tensor(data: Any, dtype: Any = None, requires_grad: bool = False, device: st
     device: where it lies; by default that of `data` if it is a Tensor or device array, else that of `mp.device`.
     """
     made = Tensor(data, dtype)
-    here = backend.of(made.data)
+    here = backend.of(made.array)
     stays = here is not backend.cpu or isinstance(data, Tensor)
     there = backend.get(device) if device is not None else here if stays else backend.default()
     if there is not here:
-        made.data = there.asarray(made.data)
+        made.array = there.asarray(made.array)
     elif not isinstance(data, (int, float, list, tuple)):  # whatever else NumPy reads may share its memory
-        made.data = made.data.copy()
+        made.array = made.array.copy()
     return made.requires_grad_(requires_grad)
 
 

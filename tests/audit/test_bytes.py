@@ -176,7 +176,7 @@ def test_without_backward_and_without_an_optimizer():
 def test_unscaled_gradients_are_fp32():
     make, loss, *inputs = CASES["mnist"]
     half, full = (measure(build(make, mp.MIXED), loss, inputs, mp.MIXED, optim.SGD, unscale=u) for u in (False, True))
-    n = sum(p.data.size for p in of_mnist().parameters())
+    n = sum(p.array.size for p in of_mnist().parameters())
     assert half.measured["gradients"].keys() == {"float16", "float32"}  # batch norm's are FP32
     assert full.measured["gradients"] == {"float32": 4 * n}
 
@@ -261,7 +261,7 @@ def test_a_dcgan_iteration():
     measured = {role: sum(sizes.values()) for role, sizes in ledger.measured.items()}
     assert measured["weights"] == measured["gradients"] == sum(p.nbytes for p in parameters)
     assert measured["masters"] == sum(p.master_nbytes for p in parameters)
-    assert measured["optimizer"] == 8 * sum(p.data.size for p in parameters)
+    assert measured["optimizer"] == 8 * sum(p.array.size for p in parameters)
     assert measured["activations"] == max(kept) - 8 * 32 * 32 * 2  # the fakes are in both graphs
 
 
@@ -324,7 +324,7 @@ def test_predictions(name, policy, rule):
     assert total(predicted) == pytest.approx(total(measured), rel=0.02)
     assert predicted == measured
     parameters = list(model.parameters())  # now without the ledger
-    n, weights = sum(p.data.size for p in parameters), sum(p.nbytes for p in parameters)
+    n, weights = sum(p.array.size for p in parameters), sum(p.nbytes for p in parameters)
     assert {role: sum(predicted[role].values()) for role in KEPT} == {
         "weights": weights,
         "masters": sum(p.master_nbytes for p in parameters),
@@ -361,7 +361,7 @@ def test_inputs_as_shapes_and_an_optimizer_of_the_model():
     assert ledger.predicted["activations"] == predict(model, images(2, 1, 28, 28)).predicted["activations"]
     assert {o["momentum"] for o in ledger.as_dict()["optimizers"]} == {0.5, 0.0}
     assert predict(model, (2, 1, 28, 28), optimizer=optim.Adagrad).predicted["optimizer"] == {
-        "float32": 4 * sum(p.data.size for p in model.parameters())
+        "float32": 4 * sum(p.array.size for p in model.parameters())
     }
 
 
@@ -407,7 +407,7 @@ def test_full_size_models(name):
     tracemalloc.stop()
     assert allocated < 20_000_000
     assert time.perf_counter() - start < 20
-    held_to(ledger, parameters or sum(p.data.size for p in model.parameters()))
+    held_to(ledger, parameters or sum(p.array.size for p in model.parameters()))
 
 
 def held_to(ledger, parameters):
@@ -516,7 +516,7 @@ def test_a_prediction_settles_no_notes_of_the_training():
     """
     model, x = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, affine=False)), mp.tensor(images(4, 3))
     model(x)
-    assert model[1].running_mean.data.all()
+    assert model[1].running_mean.array.all()
     predict(model, (4, 3), policy=mp.FP32)
     statistics.settle(True)
-    assert not model[1].running_mean.data.any()
+    assert not model[1].running_mean.array.any()

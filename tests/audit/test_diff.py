@@ -222,7 +222,7 @@ def test_an_op_more_that_changes_nothing(tmp_path):
 def test_what_is_read_in_every_step_stays_known(tmp_path):
     for name, factor in (("a", 1.0), ("b", 1 + 2.0**-10)):
         model = nn.Linear(2, 1, bias=False)
-        model.weight.data = np.ones((1, 2), "float32")
+        model.weight.array = np.ones((1, 2), "float32")
         optimizer, x = optim.SGD(model.parameters(), lr=0.0), mp.tensor([[factor, 2 * factor]])
         with mp.audit(trace=tmp_path / name):
             for _ in range(5):

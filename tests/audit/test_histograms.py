@@ -291,8 +291,8 @@ def test_layers_and_roles_of_a_training(policy):
     }
     for name, p in model.named_parameters():
         layer = "model." + name.rpartition(".")[0]
-        expected["weight gradient", layer, f"model.{name}"] = 3 * p.data.size, 3, 1024
-        expected["weight", layer, f"model.{name}"] = 4 * p.data.size, 4, 1  # at first, and after each update
+        expected["weight gradient", layer, f"model.{name}"] = 3 * p.array.size, 3, 1024
+        expected["weight", layer, f"model.{name}"] = 4 * p.array.size, 4, 1  # at first, and after each update
     assert found == expected
 
 
@@ -340,7 +340,7 @@ def test_fp16_gradients_decide_where_there_are_any():
 def test_weights_below_fp16_in_the_master():
     p, histograms = mp.MIXED.cast(nn.Parameter(np.array([1.0, 0.125], np.float32))), Exponents()
     with mp.audit(histograms):
-        p.grad = mp.backend.of(p.data).asarray(np.array([1.0, 0.125 - 2.0**-27], np.float32))
+        p.grad = mp.backend.of(p.array).asarray(np.array([1.0, 0.125 - 2.0**-27], np.float32))
         optim.SGD([p], lr=1.0).step()
     assert histograms.share_lost("weight").zero == 1  # of the one that is not 0
     (t,) = histograms.as_dict()["tensors"]

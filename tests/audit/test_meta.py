@@ -33,9 +33,9 @@ def trace(device, run, policy, *arrays):
             parts = [p for p in (y if isinstance(y, tuple) else (y,)) if p.requires_grad]
             kept = [saved_nbytes(p) for p in parts]
             for p in parts:
-                p.backward(backend.of(p.data).xp.ones_like(p.data))
+                p.backward(backend.of(p.array).xp.ones_like(p.array))
                 break  # the graph is freed
-    assert device == "cpu" or all(type(t.data) is meta.MetaArray for t in tensors)
+    assert device == "cpu" or all(type(t.array) is meta.MetaArray for t in tensors)
     return seen, kept, [None if t.grad is None else _look(t.grad) for t in tensors]
 
 
@@ -199,7 +199,7 @@ def test_nothing_is_allocated():
 
 def test_views_share_memory_and_copies_do_not():
     with mp.device("meta"):
-        x = ops.zeros(4, 6).data
+        x = ops.zeros(4, 6).array
     assert x.base is None
     assert x[1:].T.base is x
     assert x.reshape(24).base is x
@@ -243,9 +243,9 @@ def test_mistakes_are_still_found():
         with pytest.raises(KeyError, match="lost"):
             Loses.apply(x, x)
         with pytest.raises(NotImplementedError, match=r"add\.accumulate of arrays without memory"):
-            np.add.accumulate(x.data)
+            np.add.accumulate(x.array)
         with pytest.raises(ValueError, match="have no values"):
-            meta.exponents(x.data)
+            meta.exponents(x.array)
         with pytest.raises(ValueError, match="expected tensors on one device"):
             x + mp.tensor(np.zeros((4, 6), np.float32), device="cpu")
 

@@ -22,7 +22,7 @@ def listen(model, *inputs, backward=True, policy=mp.MIXED):
         y = model(*inputs)
         if backward:
             y = y[0] if isinstance(y, tuple) else y
-            y.backward(mp.backend.of(y.data).xp.ones_like(y.data))
+            y.backward(mp.backend.of(y.array).xp.ones_like(y.array))
     return products
 
 

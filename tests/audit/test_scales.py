@@ -262,7 +262,7 @@ def test_a_weight_that_changed_before_the_step():
     assert cause.cause == "unknown"
     assert "changed in place" in cause.text
     with pytest.raises(RuntimeError, match="freed by an earlier backward"):
-        products[0].backward(half(1).data)
+        products[0].backward(half(1).array)
 
 
 def test_the_replay_follows_the_policy_of_the_pass():
@@ -367,7 +367,7 @@ def test_the_run_is_the_same_with_and_without(policy):
                 scaler.update()
                 optimizer.zero_grad()
                 losses.append(loss.item())
-        state = [p.master for p in model.parameters()] + [b.data for b in model.buffers()]
+        state = [p.master for p in model.parameters()] + [b.array for b in model.buffers()]
         return losses, [mp.backend.to_cpu(x).copy() for x in state], mp.backend.get_rng_state()
 
     plain, alone, beside = Counts(), Counts(), Scales()

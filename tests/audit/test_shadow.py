@@ -460,7 +460,7 @@ def trained(policy, *instruments):
             optimizer.zero_grad()
             losses.append(loss.item())
     state = {name: mp.backend.to_cpu(p.master).copy() for name, p in model.named_parameters()}
-    state |= {name: mp.backend.to_cpu(b.data).copy() for name, b in model.named_buffers()}
+    state |= {name: mp.backend.to_cpu(b.array).copy() for name, b in model.named_buffers()}
     return losses, state, mp.backend.get_rng_state()
 
 

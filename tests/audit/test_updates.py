@@ -32,7 +32,7 @@ PLANTED = [
 
 def give(p, g):
     """Set p's gradient, where p lies."""
-    p.grad = mp.backend.of(p.data).asarray(np.asarray(g))
+    p.grad = mp.backend.of(p.array).asarray(np.asarray(g))
 
 
 def host(x):
@@ -79,7 +79,7 @@ def test_the_copy_counts_not_the_master():
     meter = LostUpdates()
     with mp.audit(meter):
         sgd.step()
-    assert p.master[0] == 1 + 2.0**-12 + 2.0**-11 and p.data[0] == 1 + 2.0**-10
+    assert p.master[0] == 1 + 2.0**-12 + 2.0**-11 and p.array[0] == 1 + 2.0**-10
     assert only(meter)["lost"] == 1
 
 
@@ -110,7 +110,7 @@ def test_every_optimizer_against_numpy(rule):
             g = rng.standard_normal(p.shape).astype(np.float16)
             g[0] = 0
             give(p, g)
-            before, copy = host(p.master), host(p.data)
+            before, copy = host(p.master), host(p.array)
             optimizer.step()
             found = lost_by_hand(before, host(p.master), copy)
             lost, zero = lost + found[0], zero + found[1]
@@ -123,11 +123,11 @@ def test_without_a_master_lost_weights_are_those_that_do_not_move():
     rng = np.random.default_rng(1)
     p = mp.NO_MASTER.cast(nn.Parameter(rng.standard_normal(5000).astype(np.float32)))
     give(p, (rng.standard_normal(5000) * (rng.random(5000) < 0.7)).astype(np.float16))
-    before, meter = host(p.data), LostUpdates()
+    before, meter = host(p.array), LostUpdates()
     with mp.audit(meter):
         optim.SGD([p], lr=1e-3).step()
     (u,) = meter.rows
-    still = int((host(p.data) == before).sum())
+    still = int((host(p.array) == before).sum())
     assert u.lost + u.zero == still and u.zero == int((host(p.grad) == 0).sum()) and u.lost > 500
 
 
@@ -136,7 +136,7 @@ def test_blocks_of_large_weights_in_any_layout(monkeypatch):
     rng = np.random.default_rng(2)
     p = mp.MIXED.cast(nn.Parameter(rng.standard_normal((9, 8, 7)).astype(np.float32)))
     give(p, rng.standard_normal((7, 8, 9)).astype(np.float16).T)
-    before, copy, meter = host(p.master), host(p.data), LostUpdates()
+    before, copy, meter = host(p.master), host(p.array), LostUpdates()
     with mp.audit(meter):
         optim.SGD([p], lr=1e-3).step()
     assert meter.rows[0].lost == lost_by_hand(before, host(p.master), copy)[0] > 50
@@ -146,9 +146,9 @@ def test_blocks_of_large_weights_in_any_layout(monkeypatch):
 def test_sparse_rows(rule):
     rng = np.random.default_rng(0)
     p = mp.MIXED.cast(nn.Parameter(rng.standard_normal((20, 30)).astype(np.float32)))
-    to, rows = mp.backend.of(p.data), np.array([2, 5, 11])
+    to, rows = mp.backend.of(p.array), np.array([2, 5, 11])
     p.grad = SparseRows(to.asarray(rows), to.asarray(rng.standard_normal((3, 30)).astype(np.float16)), p.shape)
-    before, copy, meter = host(p.master), host(p.data), LostUpdates()
+    before, copy, meter = host(p.master), host(p.array), LostUpdates()
     with mp.audit(meter):
         rule([p], lr=2e-4).step()
     (u,) = meter.rows
@@ -170,7 +170,7 @@ def test_fp64_weights():
 def test_normalisation_layers_are_marked_and_left_out_of_the_total():
     model = mp.MIXED.cast(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)))
     for p in model.parameters():
-        p.grad = mp.backend.of(p.data).xp.ones_like(p.data)
+        p.grad = mp.backend.of(p.array).xp.ones_like(p.array)
     meter = LostUpdates()
     with mp.audit(meter):
         optim.SGD(model.parameters(), lr=1.0).step()
@@ -211,7 +211,7 @@ def test_policies_are_kept_apart():
 
 def test_skipped_steps_and_what_users_write_are_not_updates():
     p, sgd = planted(mp.MIXED)
-    p.grad, p.grad_scale = mp.backend.of(p.data).xp.full_like(p.data, np.inf), 8.0
+    p.grad, p.grad_scale = mp.backend.of(p.array).xp.full_like(p.array, np.inf), 8.0
     scaler, meter = optim.StaticLossScaler(8.0), LostUpdates()
     with mp.audit(meter):
         scaler.step(sgd)
@@ -233,7 +233,7 @@ def test_looking_changes_nothing_not_even_the_random_numbers():
         return p
 
     seen, plain = train(LostUpdates()), train()
-    assert np.array_equal(host(seen.data), host(plain.data))
+    assert np.array_equal(host(seen.array), host(plain.array))
     assert np.array_equal(host(seen.master), host(plain.master))
 
 
@@ -254,7 +254,7 @@ def test_every_and_the_history_is_bounded():
 def test_text_json_and_picture():
     model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(15)])
     for p in model.parameters():
-        p.grad = mp.backend.of(p.data).xp.full_like(p.data, 1e-4)
+        p.grad = mp.backend.of(p.array).xp.full_like(p.array, 1e-4)
     meter = LostUpdates()
     with mp.audit(meter):
         optim.SGD(model.parameters(), lr=1e-3).step()

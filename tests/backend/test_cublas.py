@@ -275,7 +275,7 @@ def test_gradients_of_a_product_are_rounded_by_cublas(cp, monkeypatch, batch, se
     c, written = a @ b, []
     gemm = cublas.gemm
     monkeypatch.setattr(cublas, "gemm", lambda a, b, out, **how: written.append(out) or gemm(a, b, out, **how))
-    c.backward(c.data)
+    c.backward(c.array)
     assert [out.dtype.name for out in written] == ["float16", second]
 
 

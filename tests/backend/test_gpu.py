@@ -115,9 +115,9 @@ def test_tensors_move_and_gradients_come_back(gpu):
     assert (x.device, y.device) == ("cpu", "gpu")
     assert y.to("gpu") is y
     (y * y).sum().backward()
-    np.testing.assert_allclose(x.grad, 2 * x.data)
-    np.testing.assert_array_equal(y.numpy(), x.data)
-    np.testing.assert_array_equal(np.asarray(y.to("cpu").detach()), x.data)
+    np.testing.assert_allclose(x.grad, 2 * x.array)
+    np.testing.assert_array_equal(y.numpy(), x.array)
+    np.testing.assert_array_equal(np.asarray(y.to("cpu").detach()), x.array)
     assert "device=gpu" in repr(y)
     assert y.tolist() == x.tolist()
     with pytest.raises(ValueError, match="can only be copied"):

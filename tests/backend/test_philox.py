@@ -182,4 +182,4 @@ def test_the_store_gate_uses_it():
     with mp.use(mp.STOCHASTIC_ROUNDING):
         y = x.half().numpy()
     assert set(y.tolist()) == {1, 1 + 2.0**-10}
-    assert backend.of(x.data) is backend.gpu
+    assert backend.of(x.array) is backend.gpu

@@ -129,4 +129,4 @@ def test_nothing_is_left_behind():
     with roofline.walking("90"):
         assert backend.of(meta.empty((2,), "float16")) is backend.gpu
     assert before == (backend.gpu.xp, backend.gpu.array_type, meta.MetaArray, backend.gpu._flags)
-    assert isinstance(ops.relu(mp.tensor(np.ones(3, "f4"))).data, np.ndarray)
+    assert isinstance(ops.relu(mp.tensor(np.ones(3, "f4"))).array, np.ndarray)

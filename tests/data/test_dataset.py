@@ -16,10 +16,10 @@ def test_tensor_dataset_gives_rows_in_their_dtype_and_shares_memory(wrap):
     assert x.dtype == np.float16
     assert y.dtype == Y.dtype
     assert y.shape == ()
-    np.testing.assert_array_equal(x.data, X[4])
+    np.testing.assert_array_equal(x.array, X[4])
     assert y.item() == 4
     assert len(dataset) == 10
-    assert np.may_share_memory(dataset.tensors[0].data, X)
+    assert np.may_share_memory(dataset.tensors[0].array, X)
     assert len(list(dataset)) == 10  # IndexError beyond the end stops the iteration
 
 

@@ -246,7 +246,7 @@ def test_photographs_are_upright_and_large_ones_are_decoded_smaller(tmp_path, or
 
 
 def batches(loader):
-    return [(x.data.tobytes(), y.tolist()) for x, y in loader]
+    return [(x.array.tobytes(), y.tolist()) for x, y in loader]
 
 
 def test_batches_are_the_same_for_every_number_of_threads(root):
@@ -280,7 +280,7 @@ def test_loops_in_two_epochs_at_once(root):
     loader = DataLoader(ImageFolder(root, 12), 2, num_workers=2)
     first, second = batches(loader), batches(loader)
     loader.epoch = 0
-    both = [[(x.data.tobytes(), y.tolist()) for x, y in pair] for pair in zip(loader, loader)]
+    both = [[(x.array.tobytes(), y.tolist()) for x, y in pair] for pair in zip(loader, loader)]
     assert both == [list(pair) for pair in zip(first, second)]
     assert first != second
 

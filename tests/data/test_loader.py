@@ -68,9 +68,9 @@ def test_batches_in_order(prefetch, dataset, batch_size, drop_last, lengths, num
     assert len(loader) == len(lengths)
     assert all(isinstance(b, tuple) and isinstance(b[0], mp.Tensor) for b in batches)
     assert all(x.dtype == np.float16 and y.dtype == np.int64 for x, y in batches)
-    np.testing.assert_array_equal(np.concatenate([x.data for x, _ in batches]), X[: sum(lengths)])
-    np.testing.assert_array_equal(np.concatenate([y.data for _, y in batches]), Y[: sum(lengths)])
-    batches[0][0].data[...] = 0  # a batch is a copy
+    np.testing.assert_array_equal(np.concatenate([x.array for x, _ in batches]), X[: sum(lengths)])
+    np.testing.assert_array_equal(np.concatenate([y.array for _, y in batches]), Y[: sum(lengths)])
+    batches[0][0].array[...] = 0  # a batch is a copy
     assert X.all()
 
 
@@ -97,7 +97,7 @@ def test_a_subset_is_indexed_through_to_the_tensors():
             return super().__getitem__(index)
 
     dataset = TensorDataset(X, Y)
-    dataset.tensors[1].data = Y.view(Counting)
+    dataset.tensors[1].array = Y.view(Counting)
     part = Subset(Subset(dataset, [9, 8, 7, 6]), [3, 0, -2])
     assert numbers(DataLoader(part, 3)) == [[6, 9, 7]]
     assert Counting.calls == 1
@@ -107,7 +107,7 @@ def test_a_derived_dataset_keeps_its_own_items():
     class Doubled(TensorDataset):
         def __getitem__(self, i):
             x, y = super().__getitem__(i)
-            return x, mp.Tensor(2 * y.data)
+            return x, mp.Tensor(2 * y.array)
 
     class Backwards(Subset):
         def __getitem__(self, i):
@@ -144,7 +144,7 @@ def test_the_dataset_sees_the_context_of_the_loop(num_workers):
     with mp.use(mp.FP32), mp.no_grad():
         ((names, enabled),) = DataLoader(Context(), 10, num_workers=num_workers)
     assert set(names) == {"FP32"}
-    assert not enabled.data.any()
+    assert not enabled.array.any()
 
 
 # -------------------------------------------------------------------------------------------------------------- order

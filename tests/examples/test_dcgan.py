@@ -68,7 +68,7 @@ def test_the_papers_networks_take_a_step():
     block = ["Conv2d", "BatchNorm2d", "LeakyReLU"]
     assert kinds(models[1]) == 6 * block + ["Flatten", "Linear", "BatchNorm1d", "LeakyReLU", "Linear"]
     nets = dcgan.Networks(*models, *[optim.Adam(m.parameters(), lr=2e-4, **dcgan.ADAM) for m in models])
-    before = [[p.data.copy() for p in (next(m.parameters()), list(m.parameters())[-1])] for m in models]
+    before = [[p.array.copy() for p in (next(m.parameters()), list(m.parameters())[-1])] for m in models]
     scaler = optim.StaticLossScaler(128)
     with mp.use(mp.MIXED):
         result = dcgan.step(nets, scaler, *batch(n=2, size=128, colours=3))
@@ -80,7 +80,7 @@ def test_the_papers_networks_take_a_step():
     assert abs(pictures).max() <= 1
     for model, copies in zip(models, before):
         for p, copy in zip((next(model.parameters()), list(model.parameters())[-1]), copies):
-            assert not np.array_equal(p.data, copy)
+            assert not np.array_equal(p.array, copy)
 
 
 @pytest.mark.parametrize("size", [16, 32, 64])
@@ -100,12 +100,12 @@ def test_initialised():
     for model in dcgan.small(32, 1, 32):
         for layer in model:
             if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)):
-                assert layer.weight.data.mean() == pytest.approx(0, abs=0.003)
-                assert layer.weight.data.std() == pytest.approx(0.02, rel=0.2)
+                assert layer.weight.array.mean() == pytest.approx(0, abs=0.003)
+                assert layer.weight.array.std() == pytest.approx(0.02, rel=0.2)
             if isinstance(layer, nn.BatchNorm2d):
-                assert layer.weight.data.mean() == pytest.approx(1, abs=0.02)
+                assert layer.weight.array.mean() == pytest.approx(1, abs=0.02)
             if getattr(layer, "bias", None) is not None:
-                assert not layer.bias.data.any()
+                assert not layer.bias.array.any()
 
 
 # -------------------------------------------------------------------------------------------------------- the iteration
@@ -194,7 +194,7 @@ def test_average(policy):
     for n in range(1, 31):
         weight, p, mean = max(9 / (n + 9), 0.002), next(model.parameters()), model[1].running_mean
         p.write(random.standard_normal(p.shape, np.float32))
-        mean.data[...] = random.standard_normal(mean.shape)
+        mean.array[...] = random.standard_normal(mean.shape)
         average.follow(model)
         for key, value in model.state_dict().items():
             expected[key] += weight * (value - expected[key])

@@ -249,7 +249,7 @@ def weightless(monkeypatch):
 
     def parameter(*shape, normalisation=False):
         p = nn.Parameter(np.zeros((), np.float32), normalisation=normalisation)
-        mp.Tensor.data.__set__(p, np.broadcast_to(p.data, shape))  # p.data = ... refuses such arrays
+        mp.Tensor.array.__set__(p, np.broadcast_to(p.array, shape))  # p.array = ... refuses such arrays
         return p
 
     for module in (nn.layers, nn.recurrent):
@@ -284,7 +284,7 @@ def test_biglstm_has_the_paper_s_size(weightless):
 )
 def test_the_number_of_parameters(config):
     config = replace(config, dropout=0.0)
-    assert config.parameters == sum(p.data.size for p in LanguageModel(config).parameters())
+    assert config.parameters == sum(p.array.size for p in LanguageModel(config).parameters())
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input

@@ -44,7 +44,7 @@ def test_published_sizes(make, classes, hidden, parameters, million):
     assert counted == parameters == pytest.approx(million * 1e6, rel=0.005)
     with mp.device("meta"):
         model = make()
-    assert sum(p.data.size for p in model.parameters()) == parameters
+    assert sum(p.array.size for p in model.parameters()) == parameters
     lengths, targets = np.array([20, 14]), np.ones((2, 3), int)
     products = Products()
     ledger = predict(
@@ -107,7 +107,7 @@ def test_more_padding_changes_no_gradient():
         logits, lengths = model(mp.tensor(x), [15, 12, 20])
         loss = ctc(logits, lengths, np.array([[1, 2, 3], [4, 4, 0], [2, 0, 0]]), [3, 2, 1])
         loss.backward()
-        state = {name: host(value.data) for name, value in model.state_dict().items()}
+        state = {name: host(value.array) for name, value in model.state_dict().items()}
         results.append((loss.item(), state | {name: host(p.grad) for name, p in model.named_parameters()}))
     (first, one), (second, other) = results
     assert first == pytest.approx(second, rel=1e-6)
@@ -123,15 +123,15 @@ def test_norm_of_frames():
     norm, plain = FP64.cast(FrameNorm(2)), FP64.cast(mp.nn.BatchNorm1d(2))
     a, b = mp.tensor(x, requires_grad=True), mp.tensor(x[inside], requires_grad=True)
     y, expected = norm(a, lengths), plain(b)
-    np.testing.assert_array_equal(host(y.data)[inside], host(expected.data))
-    assert not host(y.data)[~inside].any()
+    np.testing.assert_array_equal(host(y.array)[inside], host(expected.array))
+    assert not host(y.array)[~inside].any()
     scattered = np.ones((4, 3, 2, 5))
     scattered[inside] = dy
     y.backward(mp.tensor(scattered))
     expected.backward(mp.tensor(dy))
     np.testing.assert_array_equal(host(a.grad)[inside], host(b.grad))
     assert not host(a.grad)[~inside].any()
-    np.testing.assert_array_equal(host(norm.running_var.data), host(plain.running_var.data))
+    np.testing.assert_array_equal(host(norm.running_var.array), host(plain.running_var.array))
 
 
 @POLICIES

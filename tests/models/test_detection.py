@@ -44,9 +44,9 @@ def total(losses):
 def test_published_sizes_of_ssd():
     """And a step of SSD300, on arrays without values. 35,641,826 and 34.86 GFLOPS: torchvision's ssd300_vgg16."""
     with mp.device("meta"):
-        assert sum(p.data.size for p in models.SSD(21).parameters()) == 26_285_486
+        assert sum(p.array.size for p in models.SSD(21).parameters()) == 26_285_486
         model = models.SSD(91)
-    assert sum(p.data.size for p in model.parameters()) == 35_641_826
+    assert sum(p.array.size for p in model.parameters()) == 35_641_826
     assert model.default_boxes.shape == (8732, 4)
     products, targets = Products(), [{"boxes": [[30, 40, 150, 200]], "labels": [7]}]
     ledger = predict(
@@ -64,7 +64,7 @@ def test_published_size_of_faster_rcnn():
         model = models.FasterRCNN(21)
         maps = model.backbone(mp.zeros(1, 3, 600, 1000))
         logits, codes = model.rpn.head(maps)
-    assert sum(p.data.size for p in model.parameters()) == 137_078_239
+    assert sum(p.array.size for p in model.parameters()) == 137_078_239
     assert maps.shape == (1, 512, 38, 63)
     assert logits.shape == (1, 38 * 63 * 9, 2)
     assert codes.shape == (1, 38 * 63 * 9, 4)

@@ -33,7 +33,7 @@ def test_published_size():
     """GPT-2 small, and a training step of it, on arrays without memory: 2 texts of 1,024 tokens."""
     with mp.device("meta"):
         model = models.GPT()
-    n = sum(p.data.size for p in model.parameters())
+    n = sum(p.array.size for p in model.parameters())
     assert n == 124_439_808
     products, words = Products(), np.zeros((2, 1024), np.int64)
     ledger = predict(model, words, words, loss=loss_of, optimizer="adam", instruments=[products])
@@ -52,7 +52,7 @@ def test_published_size():
 def test_starts_as_gpt_2():
     mp.manual_seed(0)
     model = models.GPT(200, 100, 64, 8, 4)
-    spread = {name: float(host(p.data).std()) for name, p in model.named_parameters()}
+    spread = {name: float(host(p.array).std()) for name, p in model.named_parameters()}
     for name, expected in (("wte.weight", 0.02), ("wpe.weight", 0.01), ("h.3.self_attn.in_proj_weight", 0.02)):
         assert spread[name] == pytest.approx(expected, rel=0.05)
     for name in ("h.0.self_attn.out_proj.weight", "h.7.linear2.weight"):
@@ -63,7 +63,7 @@ def test_starts_as_gpt_2():
 
 
 def test_the_past_does_not_see_the_future():
-    model, x = small().eval(), host(tokens(2, 9).data)
+    model, x = small().eval(), host(tokens(2, 9).array)
     y = model(mp.tensor(x)).numpy()
     x[:, 5:] = (x[:, 5:] + 1) % V
     other = model(mp.tensor(x)).numpy()

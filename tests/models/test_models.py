@@ -40,7 +40,7 @@ def test_published_sizes(network):
     parameters, size, million, close = PUBLISHED[network]
     with mp.device("meta"):
         model = network()
-    assert sum(p.data.size for p in model.parameters()) == parameters
+    assert sum(p.array.size for p in model.parameters()) == parameters
     products = Products()
     ledger = predict(model, (2, 3, size, size), np.zeros(2, np.int64), loss=classes, instruments=[products])
     forward = [row for row in products.rows if row.phase == "forward" and "aux" not in row.module.lower()]

@@ -36,7 +36,7 @@ def test_the_papers_size(layers, parameters, million):
     assert parameters / 1e6 == pytest.approx(million, abs=0.01)
     with mp.device("meta"):
         model = NMT(100_000, 40_000, num_layers=layers)
-    assert sum(p.data.size for p in model.parameters()) == parameters
+    assert sum(p.array.size for p in model.parameters()) == parameters
     source, target = sentences(25, 26, 64)
     products = Products()
     ledger = predict(
@@ -71,7 +71,7 @@ def test_word_by_word_is_as_all_at_once(attention, layers):
     assert logits.shape == (T, B, 15)
     state = model.encode(source, LENGTHS)
     for t in range(T):
-        log_p, state = model.step(host(target.data)[t], state)
+        log_p, state = model.step(host(target.array)[t], state)
         np.testing.assert_allclose(log_p.numpy(), ops.log_softmax(logits[t], 1).numpy(), atol=1e-6)  # FP32
     loop = model(source, LENGTHS, target, teacher_forcing=1 - 1e-12)
     np.testing.assert_allclose(loop.numpy(), logits.numpy(), rtol=1e-10)
@@ -86,7 +86,7 @@ def test_padding_changes_nothing(attention):
     for b, n in enumerate(LENGTHS):
         alone = model(source[:n, b : b + 1], None, target[:, b : b + 1])
         np.testing.assert_allclose(alone.numpy()[:, 0], logits[:, b], rtol=1e-9)
-    padded = mp.tensor(np.concatenate([host(target.data), np.zeros((3, B), int)]))
+    padded = mp.tensor(np.concatenate([host(target.array), np.zeros((3, B), int)]))
     np.testing.assert_allclose(
         model.loss(source, LENGTHS, padded).item(), model.loss(source, LENGTHS, target).item(), rtol=1e-12
     )
@@ -98,8 +98,8 @@ def test_what_is_read_without_teacher_forcing():
     model = FP64.cast(NMT(20, 15, 8, 2))
     source, target = sentences()
     logits = model(source, LENGTHS, target, teacher_forcing=0)
-    guesses = host(ops.argmax(logits, 2).data)
-    read = mp.tensor(np.concatenate([host(target.data)[:1], guesses[:-1]]))
+    guesses = host(ops.argmax(logits, 2).array)
+    read = mp.tensor(np.concatenate([host(target.array)[:1], guesses[:-1]]))
     np.testing.assert_allclose(model(source, LENGTHS, read).numpy(), logits.numpy(), rtol=1e-10)
     some = model(source, LENGTHS, target, teacher_forcing=0.5).numpy()
     right = np.isclose(some, model(source, LENGTHS, target).numpy()).all(2)

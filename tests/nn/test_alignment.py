@@ -34,7 +34,7 @@ def build(kind, policy=FP64):
 
 def oracle(m, q, memory, seen):
     """(context, weights); seen: (B, S)."""
-    p = {name: host(x.data).astype(float) for name, x in m.named_parameters()}
+    p = {name: host(x.array).astype(float) for name, x in m.named_parameters()}
     if isinstance(m, nn.BahdanauAttention):
         u = q @ p["query_proj.weight"].T
         scores = np.tanh(u[:, :, None] + (memory @ p["memory_proj.weight"].T)[:, None]) @ p["weight"]
@@ -82,7 +82,7 @@ def test_gradients(kind):
     leaves = [*m.parameters(), q, memory]
     directions = [randn(*p.shape, seed=i + 9) for i, p in enumerate(leaves)]
     got = sum(float((host(p.grad) * v).sum()) for p, v in zip(leaves, directions))
-    start, h, values = [host(p.data).copy() for p in leaves], 2.0**-17, []
+    start, h, values = [host(p.array).copy() for p in leaves], 2.0**-17, []
     for sign in (1, -1):
         for p, w, v in zip(leaves, start, directions):
             p.write(device_array(w + sign * h * v))

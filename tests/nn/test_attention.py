@@ -17,13 +17,13 @@ PER_HEAD = np.arange(B * HEADS * L * S).reshape(B * HEADS, L, S) % 3 == 1
 def build(**options):
     m = FP64.cast(nn.MultiheadAttention(E, HEADS, **options))
     for i, p in enumerate(m.parameters()):
-        p.write(mp.tensor(randn(*p.shape, seed=i) * 0.5).data)
+        p.write(mp.tensor(randn(*p.shape, seed=i) * 0.5).array)
     return m
 
 
 def oracle(m, q, k, v, added):
     """(output, weights per head) of q (B, L, E), k and v (B, S, ...); added: broadcasts to (B, HEADS, L, S)."""
-    p = {name: host(x.data) for name, x in m.named_parameters()}
+    p = {name: host(x.array) for name, x in m.named_parameters()}
     ws = np.split(p["in_proj_weight"], 3) if "in_proj_weight" in p else [p[f"{n}_proj_weight"] for n in "qkv"]
     bs = np.split(p["in_proj_bias"], 3) if "in_proj_bias" in p else [0, 0, 0]
     q, k, v = (x @ w.T + b for x, w, b in zip((q, k, v), ws, bs))
@@ -108,10 +108,10 @@ def test_gradients_reach_every_parameter():
     parameters = list(m.parameters())
     directions = [randn(*p.shape, seed=i + 9) for i, p in enumerate(parameters)]
     got = sum(float((host(p.grad) * v).sum()) for p, v in zip(parameters, directions))
-    start, h, values = [host(p.data).copy() for p in parameters], 2.0**-17, []
+    start, h, values = [host(p.array).copy() for p in parameters], 2.0**-17, []
     for sign in (1, -1):
         for p, w, v in zip(parameters, start, directions):
-            p.write(mp.tensor(w + sign * h * v).data)
+            p.write(mp.tensor(w + sign * h * v).array)
         values.append((m(*x)[0] * dy).sum().item())
     np.testing.assert_allclose(got, (values[0] - values[1]) / (2 * h), rtol=1e-6)
 

@@ -116,7 +116,7 @@ def test_backward_hook_of_several_inputs_and_outputs():
 def test_inside_of_a_model_and_under_a_loss_scale():
     mp.manual_seed(0)
     model, seen = mp.MIXED.cast(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))), []
-    model[1].register_full_backward_hook(lambda mod, i, o: seen.append((host(i[0].data), host(o[0].data))))
+    model[1].register_full_backward_hook(lambda mod, i, o: seen.append((host(i[0].array), host(o[0].array))))
     scaler = mp.optim.StaticLossScaler(128)
     x = mp.MIXED.cast(mp.tensor(X))
     scaler.scale(ops.mse_loss(model(x), mp.tensor(np.zeros((3, 2), "float32")))).backward()

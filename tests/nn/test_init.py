@@ -46,7 +46,7 @@ def test_moments_and_bounds(name, dtype):
     p = weight(dtype=dtype)
     assert fill(p) is p
     assert p.dtype == dtype
-    x = p.data.astype("float64")
+    x = p.array.astype("float64")
     # five standard errors; a variance has relative standard error sqrt((kurtosis - 1) / n), kurtosis <= 9 here
     assert abs(x.mean() - mean) < 5 * std / math.sqrt(N)
     assert abs(x.std() / std - 1) < 5 * math.sqrt(8 / N) / 2
@@ -68,15 +68,15 @@ def test_orthogonal_has_no_preferred_sign():
 
 
 def test_exact_fills():
-    assert (init.constant_(weight(2, 3), 0.5).data == 0.5).all()
-    assert (init.ones_(weight(2)).data == 1).all()
-    assert not init.zeros_(init.ones_(weight(2))).data.any()
+    assert (init.constant_(weight(2, 3), 0.5).array == 0.5).all()
+    assert (init.ones_(weight(2)).array == 1).all()
+    assert not init.zeros_(init.ones_(weight(2))).array.any()
     np.testing.assert_array_equal(init.eye_(weight(2, 3)).numpy(), np.eye(2, 3))
     assert init.dirac_(weight(2, 2, 0, 1)).shape == (2, 2, 0, 1)
-    w = init.dirac_(weight(4, 3, 3, 3), groups=2).data
+    w = init.dirac_(weight(4, 3, 3, 3), groups=2).array
     assert w.sum() == 4
     assert all(w[row, row % 2, 1, 1] == 1 for row in range(4))
-    w = init.dirac_(weight(4, 2, 3)).data
+    w = init.dirac_(weight(4, 2, 3)).array
     assert w.sum() == 2
     assert w[0, 0, 1] == w[1, 1, 1] == 1
 
@@ -86,10 +86,10 @@ def test_masters_and_copies_agree_and_tensors_are_filled():
     assert p.master.dtype == "float32"
     assert p.dtype == "float16"
     np.testing.assert_array_equal(p.numpy(), host(p.master).astype("float16"))
-    assert (p.master != p.data).any()
+    assert (p.master != p.array).any()
     t = init.normal_(mp.tensor(np.zeros(100, "float16")))
     assert t.dtype == "float16"
-    assert t.data.any()
+    assert t.array.any()
 
 
 def test_one_seed_one_model():
@@ -115,9 +115,9 @@ def test_one_seed_one_model():
 )
 def test_default_initialisation_is_uniform_with_fan_in(layer, bound):
     for p in layer().parameters():
-        assert 0.5 * bound < abs(p.data).max() <= bound * (1 + 2.0**-23)
-        relative = p.data.astype("float64").std() * math.sqrt(3) / bound - 1  # a uniform kurtosis is 1.8
-        assert abs(relative) < 5 * math.sqrt(0.8 / p.data.size) / 2 + 1e-3
+        assert 0.5 * bound < abs(p.array).max() <= bound * (1 + 2.0**-23)
+        relative = p.array.astype("float64").std() * math.sqrt(3) / bound - 1  # a uniform kurtosis is 1.8
+        assert abs(relative) < 5 * math.sqrt(0.8 / p.array.size) / 2 + 1e-3
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def three(body):
 
 
 def leaf(x):
-    return mp.Tensor(x.data, requires_grad=True)
+    return mp.Tensor(x.array, requires_grad=True)
 
 
 X, LABELS = randn(64, 8).astype("float32"), np.arange(64) % 5

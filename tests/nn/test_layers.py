@@ -180,9 +180,9 @@ def test_embedding():
     mp.manual_seed(0)
     m = mp.MIXED.cast(nn.Embedding(5, 3, padding_idx=-1))
     assert m.padding_idx == 4
-    assert not m.weight.data[4].any()
+    assert not m.weight.array[4].any()
     assert not m.weight.master[4].any()
-    assert m.weight.data[:4].all()
+    assert m.weight.array[:4].all()
     y = m(mp.tensor([[0, 4], [4, 2]]))
     np.testing.assert_array_equal(y.numpy(), m.weight.numpy()[[[0, 4], [4, 2]]])
     y.sum().backward()

@@ -115,10 +115,10 @@ def test_copies_are_equal_and_apart(policy, protocol):
         np.testing.assert_array_equal(a, b, err_msg=name)
     with mp.no_grad():
         other.first.weight.zero_()
-    assert m.first.weight.data.any()
+    assert m.first.weight.array.any()
     assert m.first.weight.master.any()
     shallow = copy.copy(m.first.weight)
-    assert shallow.data is m.first.weight.data and shallow.master is m.first.weight.master
+    assert shallow.array is m.first.weight.array and shallow.master is m.first.weight.master
     assert repr(duplicate(nn.LeakyReLU(0.3))) == "LeakyReLU(negative_slope=0.3)"
 
 
@@ -241,10 +241,10 @@ def test_loading_keeps_fp32_exactly_and_rounds_the_copy():
     m = mp.MIXED.cast(nn.Linear(1, 1))
     m.load_state_dict({"weight": np.array([[1 + 2.0**-20]]), "bias": np.array([3])})  # float64 and integers convert
     assert m.weight.master == np.float32(1 + 2.0**-20)
-    assert m.weight.data == 1
+    assert m.weight.array == 1
     assert m.bias.master == 3
     assert m.state_dict()["weight"].dtype == "float32"
-    assert m.weight.data.dtype == "float16"
+    assert m.weight.array.dtype == "float16"
 
 
 def test_a_copy_that_was_rounded_stochastically_is_saved_and_loaded():
@@ -292,7 +292,7 @@ def test_a_copy_that_does_not_fit_its_master_is_refused(change, error, message):
 def test_loading_without_strict_reports_and_loads_the_rest():
     m = nn.Linear(2, 1)
     assert m.load_state_dict({"bias": np.array([5.0]), "other": 1}, strict=False) == (["weight"], ["other"])
-    assert m.bias.data == 5
+    assert m.bias.array == 5
 
 
 @pytest.mark.parametrize("strict", [True, False])

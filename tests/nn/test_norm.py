@@ -59,7 +59,7 @@ def test_running_statistics(layer, shape, momentum):
         mean, var = (1 - f) * mean + f * batch_mean, (1 - f) * var + f * unbiased
         np.testing.assert_allclose(m.running_mean.numpy(), mean, rtol=1e-5)
         np.testing.assert_allclose(m.running_var.numpy(), var, rtol=1e-5)
-        assert m.num_batches_tracked.data == i + 1
+        assert m.num_batches_tracked.array == i + 1
         kept = buffers(m.eval())
         np.testing.assert_allclose(m(mp.tensor(x)).numpy(), normalised(x, mean, var, 1e-3), rtol=1e-4, atol=1e-5)
         np.testing.assert_equal(buffers(m), kept, "evaluation changes nothing")
@@ -75,7 +75,7 @@ def test_without_statistics_or_affine():
     m = nn.BatchNorm1d(3)
     m.track_running_stats = False  # as in PyTorch: training leaves the buffers alone, evaluation still reads them
     m(mp.tensor(x))
-    assert m.num_batches_tracked.data == 0
+    assert m.num_batches_tracked.array == 0
     np.testing.assert_allclose(m.eval()(mp.tensor(x)).numpy(), x, rtol=1e-4)
 
 
@@ -87,14 +87,14 @@ def test_a_skipped_step_leaves_no_trace(policy):
     settle(m, applied=True)
     before = buffers(m)
     m(xs[1]), m(xs[2])  # two batches (gradient accumulation) before the step that is skipped
-    assert m.num_batches_tracked.data == 3
+    assert m.num_batches_tracked.array == 3
     settle(m, applied=False)
     for name, b in buffers(m).items():
         np.testing.assert_array_equal(b, before[name], strict=True)
     m(xs[1])
     settle(m, applied=True)
     settle(m, applied=False)  # of a step without a training forward: nothing to undo
-    assert m.num_batches_tracked.data == 2
+    assert m.num_batches_tracked.array == 2
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_each_optimizer_settles_the_layers_it_trains():
     d(g(x))
     settle(d, applied=True)
     settle(g, applied=False)
-    assert d.num_batches_tracked.data == 1
-    assert g.num_batches_tracked.data == 0
+    assert d.num_batches_tracked.array == 1
+    assert g.num_batches_tracked.array == 0
 
 
 def test_calibration_is_not_part_of_a_step():
@@ -197,7 +197,7 @@ def test_calibration_is_not_part_of_a_step():
         for x in batches((6, 3)):
             m(mp.tensor(x))
     settle(m, applied=False)
-    assert m.num_batches_tracked.data == 3
+    assert m.num_batches_tracked.array == 3
 
 
 def test_notes_do_not_keep_a_layer_alive():

@@ -17,7 +17,7 @@ F = {"tanh": np.tanh, "relu": lambda z: np.maximum(z, 0)}
 
 def oracle(m, x, h, lengths):
     """(output, last states) of x (T, B, D) and h (layers * directions, B, H), one sequence and step at a time."""
-    p, last = {name: host(w.data) for name, w in m.named_parameters()}, []
+    p, last = {name: host(w.array) for name, w in m.named_parameters()}, []
     for layer in range(m.num_layers):
         out = np.zeros((T, B, H * (1 + m.bidirectional)))
         for d, suffix in enumerate(("", "_reverse")[: 1 + m.bidirectional]):
@@ -98,7 +98,7 @@ def test_layouts():
 @pytest.mark.parametrize(("nonlinearity", "bias"), [*itertools.product(F, (True, False))])
 def test_cell(nonlinearity, bias):
     m = FP64.cast(nn.RNNCell(D, H, bias, nonlinearity))
-    p = {name: host(w.data) for name, w in m.named_parameters()}
+    p = {name: host(w.array) for name, w in m.named_parameters()}
 
     def step(x, h):
         b = p.get("bias_ih", 0) + p.get("bias_hh", 0)

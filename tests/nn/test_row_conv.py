@@ -44,12 +44,12 @@ def test_against_the_sum(context, lengths):
 
 def test_layouts():
     m, x = nn.RowConv(D, 3), randn(T, B, D).astype("float32")
-    expected = oracle(x, host(m.weight.data), [T] * B)
+    expected = oracle(x, host(m.weight.array), [T] * B)
     np.testing.assert_allclose(m(mp.tensor(x[:, 0])).numpy(), expected[:, 0], atol=1e-6)
     first = nn.RowConv(D, 3, batch_first=True)
     first.load_state_dict(m.state_dict())
     y = first(mp.tensor(x.swapaxes(0, 1)), [5, 5, 2]).numpy().swapaxes(0, 1)
-    np.testing.assert_allclose(y, oracle(x, host(m.weight.data), [5, 5, 2]), atol=1e-6)
+    np.testing.assert_allclose(y, oracle(x, host(m.weight.array), [5, 5, 2]), atol=1e-6)
     assert first.extra_repr() == "4, 3, batch_first=True"
     assert m.extra_repr() == "4, 3"
 
@@ -64,7 +64,7 @@ def test_what_lies_beyond_the_end_may_be_anything():
 
 def test_start():
     """Uniform on [-1/2, 1/2) for a context of four."""
-    w = host(nn.RowConv(1000, 4).weight.data)
+    w = host(nn.RowConv(1000, 4).weight.array)
     assert 0.49 < np.abs(w).max() <= 0.5
     assert abs(w.mean()) < 0.02
 

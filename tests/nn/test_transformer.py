@@ -88,7 +88,7 @@ def test_pytorchs_outputs_and_gradients(build, options, masks):
 def test_against_the_formula(options):
     """One layer, in NumPy; without PyTorch."""
     layer = start(nn.TransformerEncoderLayer(E, 1, 16, 0.0, **options))
-    w = {name: host(p.data) for name, p in layer.named_parameters()}
+    w = {name: host(p.array) for name, p in layer.named_parameters()}
     x = sequence(L, options, 3)
 
     def normal(x, i):

@@ -34,7 +34,7 @@ def test_folded_products(policy, expected):
     """The centre of a transposed convolution meets 4 900 kernels."""
     with mp.use(policy):
         y = ops.conv_transpose2d(halves(np.ones((1, 1, 70, 70))), halves(np.ones((1, 1, 70, 70))))
-    assert y.data[0, 0, 69, 69] == expected
+    assert y.array[0, 0, 69, 69] == expected
 
 
 @pytest.mark.cpu  # on a GPU the order within a product is the hardware's

@@ -77,9 +77,9 @@ def test_columns_of_a_matrix():
 def test_the_layout_is_kept_and_the_gradient_follows_it():
     x = mp.Tensor(on_device(channels_last(randn(5, 3, 2, 4).astype("float16"))), requires_grad=True)
     y = ops.silu(x)
-    assert y.data.strides == x.data.strides
+    assert y.array.strides == x.array.strides
     y.backward(on_device(randn(5, 3, 2, 4).astype("float16")))
-    assert x.grad.strides == x.data.strides
+    assert x.grad.strides == x.array.strides
 
 
 def test_relu_of_every_half():

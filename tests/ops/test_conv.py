@@ -322,4 +322,4 @@ def test_refused_types():
 def test_unfold_has_memory_of_its_own():
     x = mp.tensor(randn(2, 3, 4, 4))
     for kernel, stride in ((1, 1), (4, 4), (2, 2)):
-        assert not np.shares_memory(ops.unfold(x, kernel, stride=stride).data, x.data)
+        assert not np.shares_memory(ops.unfold(x, kernel, stride=stride).array, x.array)

@@ -145,7 +145,7 @@ def test_depthwise_takes_one_launch_for_y_and_dx_each_and_two_for_dw(monkeypatch
     x, w = tensor(randn(6, 5, 5, 8)).permute(3, 0, 1, 2).requires_grad_(), tensor(randn(6, 1, 3, 3)).requires_grad_()
     before = len(launches() or ())
     y = ops.conv2d(x, w, padding=1, groups=6)
-    y.backward(y.data)
+    y.backward(y.array)
     ours = [name for name in (launches() or ())[before:] if f" {name}(" in conv.KERNELS.path.read_text("utf-8")]
     assert launches() is None or ours == ["direct", "direct", "direct_gradient", "sum_parts"]
 
@@ -246,9 +246,9 @@ def both_ways(x, w, **options):
     """y and the gradients of conv2d of FP16 inputs on the device."""
     x, w = tensor(x).requires_grad_(), tensor(w).requires_grad_()
     y = ops.conv2d(x, w, **options)
-    dy = tensor(randn(*y.shape, seed=4)).data
+    dy = tensor(randn(*y.shape, seed=4)).array
     y.backward(dy)
-    return [mp.backend.to_cpu(a) for a in (y.data, x.grad, w.grad)]
+    return [mp.backend.to_cpu(a) for a in (y.array, x.grad, w.grad)]
 
 
 def test_the_tile_does_not_change_a_bit(monkeypatch):
@@ -321,7 +321,7 @@ def test_an_empty_batch():
 
 def test_nothing_waits_for_the_device(gpu):
     x, w = tensor(randn(2, 3, 5, 5)).requires_grad_(), tensor(randn(4, 3, 3, 3, seed=2)).requires_grad_()
-    dy = tensor(randn(2, 4, 5, 5)).data
+    dy = tensor(randn(2, 4, 5, 5)).array
     if not hasattr(gpu.xp, "no_synchronisation"):
         pytest.skip("a real GPU does not tell")
     with gpu.xp.no_synchronisation():
@@ -351,7 +351,7 @@ def test_which_tile(width, sizes, tile, parts):
 
 def test_which_tiles_a_gpu_has(monkeypatch):
     """Turing's multiprocessors have 64 KB of shared memory."""
-    x = tensor(randn(8)).data
+    x = tensor(randn(8)).array
     for capability, width, count in ((90, 8, 6), (75, 8, 5), (80, 4, 3), (75, 1, 2)):
         monkeypatch.setattr(mp.backend.gpu, "compute_capability", lambda capability=capability: capability)
         assert len(conv.tiles_for(x, width)) == count

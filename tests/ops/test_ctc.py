@@ -101,7 +101,7 @@ def test_kinds_of_lengths_and_targets(given):
 
 def test_wide_padding_changes_nothing():
     targets, *lengths = PADDED
-    wide = np.pad(host(targets.data), ((0, 0), (0, 9)), constant_values=-1)
+    wide = np.pad(host(targets.array), ((0, 0), (0, 9)), constant_values=-1)
     for got, wanted in zip(run(X, mp.tensor(wide), *lengths), run(X, *PADDED)):
         np.testing.assert_allclose(got, wanted, rtol=1e-15)
 
@@ -160,7 +160,7 @@ def test_probabilities_of_zero():
     x[1, 0] = [-np.inf, 0, -np.inf]
     x[0, 1, 2] = x[1, 1, 2] = -np.inf
     loss, dx = run(x, *PADDED, reduction="none")
-    np.testing.assert_allclose(loss, brute(x, host(PADDED[0].data), *PADDED[1:]), rtol=1e-14)
+    np.testing.assert_allclose(loss, brute(x, host(PADDED[0].array), *PADDED[1:]), rtol=1e-14)
     assert loss[1] == np.inf
     assert np.isfinite(dx[:, [0, 2]]).all()
     assert not dx[1, 0, [0, 2]].any()
@@ -177,7 +177,7 @@ def test_nan_stays_where_it_is():
 def test_long_sequences_keep_their_digits():
     """A loss of 6,000 has an ulp of 5e-4 in FP32; what its gradient is made of stays small."""
     x, targets, lengths = randn(2000, 2, 29), rng().integers(1, 29, (2, 200)), ([2000, 1993], [200, 195])
-    x = host(ops.log_softmax(mp.tensor(x), -1).data).astype("float32")
+    x = host(ops.log_softmax(mp.tensor(x), -1).array).astype("float32")
     (loss, dx), (exact, exact_dx) = (
         run(x, mp.tensor(targets), *lengths, dtype=dtype, reduction="none") for dtype in ("float32", "float64")
     )

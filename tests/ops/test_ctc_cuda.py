@@ -128,7 +128,7 @@ def test_kernels_do_not_trust_values(which, place, value):
 @pytest.mark.parametrize(("which", "place", "value"), BAD)
 def test_bad_values_are_reported(gpu, which, place, value):
     with pytest.raises(ValueError, match=f"^ctc_loss: expected every value of `{NAMES[which]}` .* earlier call"):
-        gpu.to_numpy(ops.ctc_loss(*bad(which, place, value)).data)
+        gpu.to_numpy(ops.ctc_loss(*bad(which, place, value)).array)
 
 
 def test_targets_that_are_too_long_for_the_kernel(monkeypatch):

@@ -20,8 +20,8 @@ def run(x, p, dy=None, forward=True, backward=True):
     x = mp.Tensor(x).requires_grad_()
     with twins(forward, backward):
         y = ops.dropout(x, p)
-        y.backward(y.data.copy() if dy is None else dy)
-    return y.data, x.grad
+        y.backward(y.array.copy() if dy is None else dy)
+    return y.array, x.grad
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -128,7 +128,7 @@ def test_a_graph_drops_others_at_each_replay():
         for _ in range(2):
             graph.launch(stream)
             stream.synchronize()
-            seen.append((y.data.get(), x.grad.get()))
+            seen.append((y.array.get(), x.grad.get()))
     assert (seen[0][0] != seen[1][0]).any()
     for y, dx in seen:
         np.testing.assert_array_equal(y, dx)

@@ -97,10 +97,10 @@ def test_instance_norm_moves_and_uses_running_statistics():
     mean, var = (mp.tensor(v.copy()) for v in (np.zeros(3, "float32"), np.ones(3, "float32")))
     y = ops.instance_norm(mp.tensor(x), mean, var, momentum=0.25)
     np.testing.assert_allclose(y.numpy(), group_norm(x, np.ones(3), np.zeros(3), 3), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(host(mean.data), 0.25 * x.mean(2).mean(0), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(host(var.data), 0.75 + 0.25 * x.var(2, ddof=1).mean(0), rtol=1e-5)
+    np.testing.assert_allclose(host(mean.array), 0.25 * x.mean(2).mean(0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(host(var.array), 0.75 + 0.25 * x.var(2, ddof=1).mean(0), rtol=1e-5)
     fixed = ops.instance_norm(mp.tensor(x), mean, var, use_input_stats=False).numpy()
-    m, v = (host(t.data).reshape(3, 1) for t in (mean, var))
+    m, v = (host(t.array).reshape(3, 1) for t in (mean, var))
     np.testing.assert_allclose(fixed, (x - m) / np.sqrt(v + 1e-5), rtol=1e-4, atol=1e-5)
 
 

@@ -176,7 +176,7 @@ def backward(arguments, y):
 
 def other_values(x):
     """Valid values of x's kind that differ from x's."""
-    a = host(x.data)
+    a = host(x.array)
     if a.dtype == bool:
         return ~a
     if a.dtype.kind in "iu":
@@ -201,7 +201,7 @@ def test_a_change_in_place_raises_or_does_not_matter(case, dtype):
         for alias in ALIASES:
             arguments, results, y = run(case, dtype)
             changed = (arguments + results)[i]
-            if 0 in changed.data.strides:  # a result of `expand`, which NumPy makes read-only
+            if 0 in changed.array.strides:  # a result of `expand`, which NumPy makes read-only
                 continue
             with mp.no_grad():
                 ALIASES[alias](changed).copy_(other_values(changed))

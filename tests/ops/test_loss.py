@@ -180,7 +180,7 @@ def test_all_ignored(op):
 def test_cross_entropy_saves_the_stored_logits_and_statistics_of_rows(smoothing):
     x = mp.tensor(np.ones((4, 50), "float16"), requires_grad=True)
     loss = ops.cross_entropy(x, mp.tensor([0, 1, 2, 3]), label_smoothing=smoothing)
-    assert loss.grad_fn.saved[0] is x.data
+    assert loss.grad_fn.saved[0] is x.array
     assert sum(a.nbytes for a in loss.grad_fn.saved[1:] if a is not None) <= 4 * 8
     assert all(a.shape == (4, 1) and a.dtype == "float32" for a in loss.grad_fn.statistics)
 
@@ -291,7 +291,7 @@ def test_edges_of_a_difference(op, d, loss, slope, dtype):
     np.testing.assert_array_equal(y, np.array(loss, y.dtype))
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(dx, np.array(slope).astype(dtype))
-    assert np.isnan(op(mp.tensor(np.array([np.nan], dtype)), mp.tensor(np.zeros(1, dtype))).data)
+    assert np.isnan(op(mp.tensor(np.array([np.nan], dtype)), mp.tensor(np.zeros(1, dtype))).array)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -158,8 +158,8 @@ def test_a_class_that_does_not_exist_is_nan(op, bad, gpu):
     loss = op(x, mp.Tensor(on_device(np.array([0, bad, -100, 4]))), reduction="none")
     loss.backward(on_device(np.ones(4, "float32")))
     with pytest.raises(ValueError, match="expected every value of `target` to be a class"):
-        gpu.to_numpy(loss.data)
-    np.testing.assert_array_equal(np.isnan(gpu.to_numpy(loss.data)), [False, True, False, False])
+        gpu.to_numpy(loss.array)
+    np.testing.assert_array_equal(np.isnan(gpu.to_numpy(loss.array)), [False, True, False, False])
     np.testing.assert_array_equal(np.isnan(gpu.to_numpy(x.grad)).any(1), [False, True, False, False])
 
 

@@ -58,7 +58,7 @@ def test_fp32_parameters_beside_fp16_activations():
     dy = randn(*y.shape, seed=9).astype("float16")
     y.backward(dy)
     assert (x.grad.dtype, w.grad.dtype, b.grad.dtype) == (np.float16, np.float32, np.float32)
-    exact = [mp.tensor(t.data.astype("float64"), requires_grad=True) for t in (x, w, b)]
+    exact = [mp.tensor(t.array.astype("float64"), requires_grad=True) for t in (x, w, b)]
     expected = gradients(
         lambda *t: ops.batch_norm(t[0], None, None, *t[1:], training=True), exact, dy.astype("float64")
     )
@@ -90,7 +90,7 @@ def test_fp16_reductions_change_the_statistics():
     for policy, close in ((mp.MIXED, True), (mp.FP16_REDUCTIONS, False)):
         with mp.use(policy):
             ops.batch_norm(x, mean, mp.tensor(np.ones(1, "float32")), training=True, momentum=1.0)
-        assert (abs(mean.item() - x.data.astype("float64").mean()) < 1e-3) == close
+        assert (abs(mean.item() - x.array.astype("float64").mean()) < 1e-3) == close
 
 
 @pytest.mark.parametrize("normalized", [(5,), (4, 5)])
@@ -173,7 +173,7 @@ def test_batch_norm_of_nothing(shape, training, dtype):
         assert y.shape == shape and y.dtype == dtype
         y.sum().backward()
     assert x.grad.shape == shape
-    for v, expected in ((w.grad, 0), (b.grad, 0), (mean.data, 1), (var.data, 1), (count.data, 5 if training else 3)):
+    for v, expected in ((w.grad, 0), (b.grad, 0), (mean.array, 1), (var.array, 1), (count.array, 5 if training else 3)):
         np.testing.assert_array_equal(host(v), expected)
 
 

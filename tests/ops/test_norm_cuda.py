@@ -174,12 +174,12 @@ def test_running_statistics(gpu, split, shape, momentum, dtype, given):
     results = []
     for device in ("cpu", "gpu"):
         mean, var, count = (mp.tensor(v).to(device) for v in (first, second, np.array(7)))
-        arrays = mean.data, var.data, count.data
-        m = mp.tensor(np.array(0.25, dtype)).to(device).data if momentum == "on the device" else momentum
+        arrays = mean.array, var.array, count.array
+        m = mp.tensor(np.array(0.25, dtype)).to(device).array if momentum == "on the device" else momentum
         running = mean if given != "var" else None, var if given != "mean" else None
         counted = {"num_batches_tracked": count} if given == "all" else {}
         y = ops.batch_norm(mp.tensor(x).to(device), *running, training=True, momentum=m, **counted)
-        assert all(v.data is a for v, a in zip((mean, var, count), arrays))
+        assert all(v.array is a for v, a in zip((mean, var, count), arrays))
         assert [v.version for v in (mean, var, count)] == [given != "var", given != "mean", given == "all"]
         results.append([v.numpy() for v in (mean, var, count, y)])
     for e, r, error in zip(*results, [1e-6 if dtype == "float32" else 1e-3] * 3 + [1e-3]):
@@ -199,7 +199,7 @@ def test_evaluation_keeps_the_statistics_it_used(gpu, device):
         if train:
             ops.batch_norm(x, mean, var, training=True, momentum=1.0)
         w.grad = None
-        y.backward(dy.data)
+        y.backward(dy.array)
         gradients.append(mp.backend.to_cpu(w.grad))
     np.testing.assert_array_equal(*gradients)
 

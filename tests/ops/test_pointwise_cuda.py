@@ -196,7 +196,7 @@ def test_operands_in_two_layouts(op):
         a, b = (mp.Tensor(here(v), requires_grad=True) for v in (channels_last(x), y))
         z = op(a, b)
         z.backward(here(dz))
-        results.append([mp.backend.to_cpu(v) for v in (z.data, a.grad, b.grad)])
+        results.append([mp.backend.to_cpu(v) for v in (z.array, a.grad, b.grad)])
     for host, device in zip(*results):
         np.testing.assert_array_equal(device, host)
 
@@ -205,7 +205,7 @@ def test_the_layout_is_kept():
     x = mp.Tensor(on_device(channels_last(randn(8, 3, 2, 4).astype("float16"))))
     bias = mp.Tensor(on_device(randn(1, 3, 1, 1).astype("float16")))
     for y in (x + bias, bias * x, x + x, 2 / x, ops.exp(x)):
-        assert y.data.strides == x.data.strides
+        assert y.array.strides == x.array.strides
 
 
 def test_integers_are_left_to_the_definition():

@@ -79,7 +79,7 @@ def test_max_pool2d_edges():
 def test_max_pool2d_takes_nan_and_no_padding(values, places):
     x = mp.tensor(np.array([[values]], "float16"), requires_grad=True)
     y, index = ops.max_pool2d(x, 2, 1, 1, return_indices=True)
-    assert index.data.reshape(-1).tolist() == places
+    assert index.array.reshape(-1).tolist() == places
     y.backward(np.ones(y.shape, "float16"))
     assert x.grad.reshape(-1).tolist() == [places.count(i) for i in range(4)]
 

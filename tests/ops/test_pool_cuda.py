@@ -133,8 +133,8 @@ def test_a_single_cell_is_one_reduction():
 def test_results_lie_as_convolutions_write_them(op):
     x = mp.Tensor(on_device(channels_last(randn(8, 3, 4, 4).astype("float16"))), requires_grad=True)
     y = op(x, 2)
-    y.backward(y.data)
-    assert y.data.transpose(1, 2, 3, 0).flags.c_contiguous
+    y.backward(y.array)
+    assert y.array.transpose(1, 2, 3, 0).flags.c_contiguous
     assert x.grad.transpose(1, 2, 3, 0).flags.c_contiguous
 
 

@@ -24,7 +24,7 @@ def test_contiguous():
     x = mp.tensor(randn(3, 4))
     assert x.contiguous() is x
     y = x.T.contiguous()
-    assert y.data.flags.c_contiguous and not np.shares_memory(y.numpy(), x.numpy())
+    assert y.array.flags.c_contiguous and not np.shares_memory(y.numpy(), x.numpy())
     assert y.view(12).tolist() == x.numpy().T.reshape(-1).tolist()
     check(lambda x: x.T.contiguous(), np.transpose, randn(3, 4), **EXACT)
 

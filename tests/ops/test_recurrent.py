@@ -122,7 +122,7 @@ def run(op, inputs, dtype):
     y = op(*tensors)
     assert y.dtype == dtype
     dy = randn(*y.shape, seed=9).astype("float16").astype(dtype)
-    return [v.astype("float64") for v in (host(y.data), *gradients(op, tensors, dy))]
+    return [v.astype("float64") for v in (host(y.array), *gradients(op, tensors, dy))]
 
 
 def assert_rounded(got, exact, roundings, dtype, length):
@@ -289,7 +289,7 @@ def test_a_carried_state_does_not_keep_the_sequence():
     x, h, c, *weights = tensors(lstm_inputs())
     _, h, c = lstm_layer(x, (h, c), *weights)
     for state in (h, c):
-        owner = state.data if state.data.base is None else state.data.base
+        owner = state.array if state.array.base is None else state.array.base
         assert owner.nbytes == state.nbytes
 
 

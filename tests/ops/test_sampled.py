@@ -361,7 +361,7 @@ def test_a_gpu_draws_its_samples_and_nothing_waits_for_it(gpu):
         with getattr(cupy, "no_synchronisation", contextlib.nullcontext)():
             samples = [ops.log_uniform_sample(5, 100) for _ in range(2)]
             layer(x, target).backward()
-        assert all(isinstance(s.classes.data, cupy.ndarray) for s in samples)
+        assert all(isinstance(s.classes.array, cupy.ndarray) for s in samples)
         a, b = (s.classes.numpy() for s in samples)
         assert len(set(a.tolist())) == 5 and (np.diff(a) > 0).all() and (a != b).any()
         layer(x, mp.tensor(np.full(N, V)))

@@ -68,7 +68,7 @@ def test_keeps_every_bit(case):
 def test_shares_memory(case):
     op, _, shape = VIEWS[case]
     x = mp.tensor(randn(*shape))
-    assert 0 in shape or np.shares_memory(op(x).data, x.data)
+    assert 0 in shape or np.shares_memory(op(x).array, x.array)
 
 
 @pytest.mark.parametrize("case", COPIES)
@@ -83,7 +83,7 @@ def test_integers_and_other_memory_orders(case):
 def test_pad_and_flip_keep_the_order_of_memory():
     x = mp.tensor(randn(3, 4, 5, 2)).permute(3, 0, 1, 2)  # N, C, H, W that lies in memory as C, H, W, N
     for y in (ops.pad(x, (1, 1, 1, 1)), ops.flip(x, (2, 3))):
-        assert y.data.transpose(1, 2, 3, 0).flags.c_contiguous
+        assert y.array.transpose(1, 2, 3, 0).flags.c_contiguous
 
 
 # ------------------------------------------------------------------------------------------- sums in the gradient
@@ -101,7 +101,7 @@ def test_expand(size, shape, copies):
 def test_expand_is_a_view_and_its_gradient_is_summed_in_fp32():
     x = mp.tensor(np.ones((1, 2), np.float16), requires_grad=True)
     y = ops.expand(x, (3000, 2))
-    assert np.shares_memory(y.data, x.data)
+    assert np.shares_memory(y.array, x.array)
     y.backward(np.ones((3000, 2), np.float16))
     np.testing.assert_array_equal(host(x.grad), np.full((1, 2), 3000, np.float16))  # FP16 sums of ones stall at 2048
 

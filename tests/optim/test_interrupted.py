@@ -92,7 +92,7 @@ def every_line(make, work, check, often=None, stride=1):
 def weights(model):
     """Masters, working copies and buffers, each as (dtype, bytes)."""
     masters = {f"{name}.master": host(p.master) for name, p in model.named_parameters()}
-    copies = {f"{name}.data": p.numpy() for name, p in model.named_parameters()}
+    copies = {f"{name}.array": p.numpy() for name, p in model.named_parameters()}
     return {name: (x.dtype, x.tobytes()) for name, x in {**masters, **copies, **model.state_dict()}.items()}
 
 
@@ -101,7 +101,7 @@ def agree(model):
     for p in model.parameters():
         np.testing.assert_array_equal(p.numpy(), host(p.master).astype(p.dtype), err_msg=p.name)
         if p.master_nbytes and p.device == "cpu":
-            assert not p.data.flags.writeable
+            assert not p.array.flags.writeable
 
 
 def network(policy=mp.MIXED, seed=0, keep=None):
@@ -231,12 +231,12 @@ def test_an_interrupted_move_is_whole_or_nothing(gpu):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda p: p.write(mp.tensor(randn(3).astype("float32")).data),
+        lambda p: p.write(mp.tensor(randn(3).astype("float32")).array),
         lambda p: p.copy_(randn(3)),
         lambda p: p.__setitem__(1, 5.0),
-        lambda p: setattr(p, "data", randn(3).astype("float32")),
+        lambda p: setattr(p, "array", randn(3).astype("float32")),
     ],
-    ids=["write", "copy_", "setitem", "data"],
+    ids=["write", "copy_", "setitem", "array"],
 )
 def test_an_interrupted_write_is_whole_or_nothing(change):
     def make():
@@ -259,7 +259,7 @@ def test_a_write_that_cannot_be_rounded_changes_nothing(monkeypatch):
     p = mp.MIXED.cast(nn.Parameter(np.ones(3, "float32")))
     monkeypatch.setattr("tinymp.parameter.store", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        p.write(mp.tensor(np.zeros(3, "float32")).data)
+        p.write(mp.tensor(np.zeros(3, "float32")).array)
     assert (host(p.master) == 1).all()
 
 

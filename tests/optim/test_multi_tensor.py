@@ -130,7 +130,7 @@ class Device:
     def __init__(self, rule, optimizer, params):
         self.rule, self.optimizer = rule, optimizer
         self.masters = [on_device(p.master) if p.master.dtype == np.float32 else None for p in params]
-        self.copies = [on_device(p.data) if p.dtype == np.float16 else None for p in params]
+        self.copies = [on_device(p.array) if p.dtype == np.float16 else None for p in params]
         self.steps = [number(0, "int32") for _ in params]
         initial = optimizer.initial(optimizer.param_groups[0])
         self.names = list(initial)
@@ -197,8 +197,8 @@ def test_a_rule_against_its_definition(rule, kind, options, policy):
         if device.masters[i] is not None:
             assert (np.abs(device.masters[i].get() - p.master) <= tolerance).all()
         if device.copies[i] is not None:
-            error = np.abs(device.copies[i].get().astype(np.float64) - p.data)
-            assert (error <= tolerance + np.spacing(np.abs(p.data)).astype(np.float64)).all()
+            error = np.abs(device.copies[i].get().astype(np.float64) - p.array)
+            assert (error <= tolerance + np.spacing(np.abs(p.array)).astype(np.float64)).all()
             if device.masters[i] is not None:  # nearest-even, exactly
                 np.testing.assert_array_equal(device.copies[i].get(), device.masters[i].get().astype(np.float16))
         for name, state in zip(device.names, device.states, strict=True):
@@ -355,7 +355,7 @@ def test_uploads_do_not_wait_for_the_device():
             tables.on_device(x.tobytes(), "int64", 3) for x in data
         ]  # each one is under way when the next one starts
         for p in model.parameters():
-            p.grad = p.data * 0 + 1
+            p.grad = p.array * 0 + 1
         before = [p.master.copy() for p in model.parameters()]
         optimizer.step()
         optimizer.param_groups[0]["lr"] = 0.25

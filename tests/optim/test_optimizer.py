@@ -153,12 +153,12 @@ def test_groups_have_their_own_options_and_order():
     for x in (p, q, r, extra):
         x.grad = device_array(np.ones(2, "float32"))
     optimizer.step()
-    assert [float(x.data[0]) for x in (p, q, r, extra)] == [0.5, 0.5, 0.75, 0.75]
+    assert [float(x.array[0]) for x in (p, q, r, extra)] == [0.5, 0.5, 0.75, 0.75]
     assert list(optimizer.state) == [p, q, r, extra]
     assert set(optimizer.state[extra]) == {"step", "momentum_buffer"} and set(optimizer.state[p]) == {"step"}
     optimizer.param_groups[0]["lr"] = np.float64(1.0)  # a NumPy scalar must not lift FP32 to FP64
     optimizer.step()
-    assert p.dtype == "float32" and float(p.data[0]) == -0.5
+    assert p.dtype == "float32" and float(p.array[0]) == -0.5
 
 
 # --------------------------------------------------------------------------------------------------- masters and state
@@ -171,14 +171,14 @@ def test_small_updates_reach_the_master_and_at_last_the_copy():
         p.grad = device_array(np.full(3, 2.0**-13, "float16"))
         optimizer.step()
         assert (p.master == np.float32(1 - k * 2.0**-13)).all()
-        assert (p.data == p.master.astype("float16")).all()
-    assert (p.data == 1 - 2.0**-10).all() and p.dtype == "float16"
+        assert (p.array == p.master.astype("float16")).all()
+    assert (p.array == 1 - 2.0**-10).all() and p.dtype == "float16"
 
 
 def test_without_master_small_updates_are_lost():
     p = mp.NO_MASTER.cast(Parameter(np.ones(3, "float32")))
     run(optim.SGD([p], lr=1.0), p, [np.full(3, 2.0**-13, "float16")] * 8)
-    assert (p.data == 1).all()
+    assert (p.array == 1).all()
 
 
 def test_write_back_rounds_as_the_parameters_policy_says():
@@ -186,7 +186,7 @@ def test_write_back_rounds_as_the_parameters_policy_says():
     mp.manual_seed(0)
     p.grad = device_array(np.full(4096, 2.0**-12, "float16"))  # half way between two FP16 values below 1
     optim.SGD([p], lr=1.0).step()
-    assert 0.4 < (p.data == 1).mean() < 0.6 and (p.master == np.float32(1 - 2.0**-12)).all()
+    assert 0.4 < (p.array == 1).mean() < 0.6 and (p.master == np.float32(1 - 2.0**-12)).all()
     assert mp.current_policy() is mp.MIXED
 
 
@@ -216,7 +216,7 @@ def test_fp16_state_is_the_fp32_state_rounded_after_each_step():
 def test_eps_counts_though_fp16_could_not_hold_it(rule, eps):
     p = mp.MIXED.cast(Parameter(np.ones(2, "float32")))
     run(rule([p], lr=0.5, eps=eps), p, [np.zeros(2, "float16")])  # 0 / (0 + eps)
-    assert (p.data == 1).all()
+    assert (p.array == 1).all()
 
 
 # ----------------------------------------------------------------------------------------------------------- the step
@@ -228,7 +228,7 @@ def test_frozen_parameters_are_skipped_and_no_gradients_is_a_result_of_its_own()
     result = optimizer.step()
     assert result is StepResult.NO_GRADIENTS and not result.applied and not result and not optimizer.state
     p.grad = device_array(np.ones(2, "float32"))
-    assert optimizer.step().applied and (p.data == 0).all() and (frozen.data == 1).all()
+    assert optimizer.step().applied and (p.array == 0).all() and (frozen.array == 1).all()
     optimizer.zero_grad()
     assert p.grad is None and optimizer.step() is StepResult.NO_GRADIENTS
 
@@ -242,8 +242,8 @@ def test_a_missing_gradient_is_named_and_nothing_is_updated():
     q.name = "fc.weight"
     with pytest.raises(RuntimeError, match=r"parameter `fc.weight` \(3, 1\).*requires_grad_\(False\).*separate"):
         optimizer.step()
-    assert (p.data == 1).all() and not optimizer.state
-    assert optimizer.step(allow_missing=True).applied and (p.data == 0).all() and (q.data == 1).all()
+    assert (p.array == 1).all() and not optimizer.state
+    assert optimizer.step(allow_missing=True).applied and (p.array == 0).all() and (q.array == 1).all()
 
 
 @pytest.mark.parametrize("grad", [np.ones(3, "float32"), np.ones(2, "int64"), [1.0, 1.0]])
@@ -259,7 +259,7 @@ def test_scaled_gradients_are_refused():
     p.grad, p.grad_scale = device_array(np.ones(2, "float32")), 1024.0
     with pytest.raises(RuntimeError, match=r"still carry the loss scale 1024: call scaler\.step"):
         optim.SGD([p]).step()
-    assert (p.data == 1).all()
+    assert (p.array == 1).all()
 
 
 def test_statistics_follow_the_step():
@@ -481,7 +481,7 @@ def test_options_are_checked_again_at_each_step():
     optimizer.param_groups[0]["lr"] = float("nan")
     with pytest.raises(ValueError, match="`lr`"):
         optimizer.step()
-    assert (p.data == 1).all()
+    assert (p.array == 1).all()
 
 
 def test_a_rule_of_ones_own():
@@ -494,7 +494,7 @@ def test_a_rule_of_ones_own():
 
     p = _p()
     run(Sign([p], lr=0.5), p, [np.array([3.0, -2.0], "float32")])
-    assert p.data.tolist() == [0.5, 1.5]
+    assert p.array.tolist() == [0.5, 1.5]
 
 
 def test_repr():

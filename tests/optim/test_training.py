@@ -55,7 +55,7 @@ def test_training_through_overflow_and_growth(rule, clip):
             np.testing.assert_equal(snapshot(model, optimizer, schedule), before)
             assert scaler.get_scale() == scale / 2
         else:
-            assert all((p.data == p.master.astype(p.dtype)).all() for p in model.parameters())
+            assert all((p.array == p.master.astype(p.dtype)).all() for p in model.parameters())
             applied += 1
         assert schedule.last_epoch == applied
         assert all(state["step"] == applied for state in optimizer.state.values())

@@ -130,8 +130,8 @@ def gradients(group, policy):
         assert np.array_equal(together[0], together[1])  # from run to run, with and without overlap
         assert np.array_equal(together[1], together[2])
     half = 2 if policy is HALVES else 4
-    norm = sum(p.data.size for p in model.parameters() if p.normalisation)
-    weights = sum(p.data.size for p in model.parameters()) - norm
+    norm = sum(p.array.size for p in model.parameters() if p.normalisation)
+    weights = sum(p.array.size for p in model.parameters()) - norm
     assert ddp.sent == ddp.passes * (half * weights + 4 * norm), (ddp.sent, ddp.passes)
 
 
@@ -144,7 +144,7 @@ def without_masters(group):
         model = dataclasses.replace(mp.BF16, name="HERE", master=False).cast(model)
     parallel.DistributedDataParallel(model, group).verify()
     assert model[0].weight.master.dtype == mp.bfloat16
-    assert np.array_equal(model[0].weight.data, network()[0].weight.data.astype(mp.bfloat16))
+    assert np.array_equal(model[0].weight.array, network()[0].weight.array.astype(mp.bfloat16))
 
 
 def accumulation(group):
@@ -229,7 +229,7 @@ def zero(group, folder):
             plain, *_ = train(group, folder, policy, 1, partial(kind, **options))
             made = []
             model, *_ = train(group, folder, policy, 1, partial(divided, made, kind, group, options))
-            assert all(np.array_equal(p.data, q.data) for p, q in zip(plain.parameters(), model.parameters()))
+            assert all(np.array_equal(p.array, q.array) for p, q in zip(plain.parameters(), model.parameters()))
             (optimizer,) = made
             owned = [p for p in model.parameters() if optimizer.mine(p)]
             assert set(optimizer.state) == set(owned) and 0 < len(owned) < len(optimizer.parameters())
@@ -240,7 +240,7 @@ def zero(group, folder):
             again = parallel.ZeroRedundancyOptimizer(fresh.parameters(), kind, group, **options)
             mp.load(path, model=fresh, optimizer=again)
             for p, q in zip(plain.parameters(), fresh.parameters()):
-                assert np.array_equal(p.data, q.data)
+                assert np.array_equal(p.array, q.array)
                 assert not again.mine(q) or np.array_equal(p.master, q.master)
             state, saved = again.state_dict(), optimizer.state_dict()
             assert state["state"].keys() == saved["state"].keys() == set(range(len(optimizer.parameters())))
@@ -350,7 +350,7 @@ def audited(group):
     found = a.ledger.filter(phase="exchange")
     assert {row.op for row in found} == {"all_reduce"}
     assert {row.accumulated for row in found} == {"float16", "float32"}  # LayerNorm's weights are FP32
-    assert sum(row.rounded for row in found) == sum(p.data.size for p in model.parameters() if not p.normalisation)
+    assert sum(row.rounded for row in found) == sum(p.array.size for p in model.parameters() if not p.normalisation)
 
 
 def on_gpus(group, folder):

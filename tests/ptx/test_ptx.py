@@ -203,7 +203,7 @@ def convolution():  # 5 stages of the sum
 def attention():  # three tiles, backward as well
     x = Tensor(on_device(randn(1, 130, 32).astype("float16"))).requires_grad_()
     y = ops.scaled_dot_product_attention(x, x, x)
-    y.backward(y.data)
+    y.backward(y.array)
 
 
 def softmax():  # a block for a row

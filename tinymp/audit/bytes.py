@@ -126,8 +126,8 @@ class ByteLedger(Instrument):
         self._measure_parameters()
         if result:
             updated = [p for p in optimizer.parameters() if p.grad is not None]
-            self.moved += sum(_sizes(p.grad for p in updated).values()) + sum(_sizes(p.data for p in updated).values())
-            self.moved += 2 * sum(_sizes(state).values()) + sum(2 * p.master_nbytes or p.data.nbytes for p in updated)
+            self.moved += sum(_sizes(p.grad for p in updated).values()) + sum(_sizes(p.array for p in updated).values())
+            self.moved += 2 * sum(_sizes(state).values()) + sum(2 * p.master_nbytes or p.array.nbytes for p in updated)
         rule = {"optimizer": type(optimizer).__name__}
         self.optimizers = [o for o in self.optimizers if o["id"] != id(optimizer)]
         for group in optimizer.param_groups:
@@ -252,7 +252,7 @@ class ByteLedger(Instrument):
 
     def _measure_parameters(self) -> None:
         parameters = self._alive()
-        self._note("weights", _sizes([p.data for p in parameters]))
+        self._note("weights", _sizes([p.array for p in parameters]))
         self._note("masters", _sizes([p.master for p in parameters if p.master_nbytes]))
         self._note("gradients", _sizes([p.grad for p in parameters if p.grad is not None]))
 
@@ -262,10 +262,10 @@ class ByteLedger(Instrument):
         kept = kept_by(self._graph)
         for model in self.listener.models:  # frozen weights are kept for the gradients of what comes before them
             parameters = list(model.parameters())
-            if any(id(backend.owner_of(p.data)) in kept for p in parameters):
+            if any(id(backend.owner_of(p.array)) in kept for p in parameters):
                 self._known(parameters)
         for p in self._alive():
-            kept.pop(id(backend.owner_of(p.data)), None)
+            kept.pop(id(backend.owner_of(p.array)), None)
         self._note("activations", _sizes(kept.values(), whole=True))
 
     def _note(self, role: str, sizes: dict[str, int]) -> None:
@@ -278,12 +278,12 @@ def _passed(inputs: Iterable[Any], others: Iterable[Any]) -> int:
     read, other = ({_identity(x): x for x in xs if hasattr(x, "dtype")} for xs in (inputs, others))
     if other.keys() <= read.keys():  # views, made of nothing
         return 0
-    return sum(_sizes(x.data if isinstance(x, Tensor) else x for x in (other | read).values()).values())
+    return sum(_sizes(x.array if isinstance(x, Tensor) else x for x in (other | read).values()).values())
 
 
 def _identity(x: Any) -> tuple[int, int]:
     """What identifies the memory of an array, and its size."""
-    owner = backend.owner_of(x.data if isinstance(x, Tensor) else values_of(x))
+    owner = backend.owner_of(x.array if isinstance(x, Tensor) else values_of(x))
     return id(owner), owner.nbytes
 
 
@@ -409,13 +409,13 @@ def _weightless(model: Module) -> dict[int, Any]:
                 twins[id(x)] = Parameter(meta.asarray(x.master), x.requires_grad, normalisation=x.normalisation)
                 twins[id(x)].name = x.name
             elif isinstance(x, Tensor):
-                twins[id(x)] = Tensor(meta.asarray(x.data))
+                twins[id(x)] = Tensor(meta.asarray(x.array))
     return twins
 
 
 def _input(x: Any) -> Any:
     if isinstance(x, Tensor):
-        x = x.data
+        x = x.array
     if isinstance(x, tuple) and all(hasattr(n, "__index__") for n in x):
         return ops.zeros(x)
     if hasattr(x, "dtype") and hasattr(x, "shape"):

@@ -319,7 +319,7 @@ def begins_backward(op: Op) -> bool:
 
 def _loss(root: Tensor, op: Op) -> tuple[float, float] | None:
     scale = 1.0 if op.loss_scale is None else float(op.loss_scale)
-    return (float(root.data.reshape(-1)[0]) / scale, scale) if root.data.size == 1 else None
+    return (float(root.array.reshape(-1)[0]) / scale, scale) if root.array.size == 1 else None
 
 
 def _parameters_behind(root: Op) -> set[Parameter]:

@@ -48,7 +48,7 @@ def distinct(g: Any) -> Any:
 def version_of_result(y: Any, args: tuple) -> int:
     """The version that the Tensor of an op's result y will have: a view shares that of its argument (`Op.apply`)."""
     owner = backend.owner_of(y)
-    seen = [a.version for a in args if isinstance(a, Variable) and backend.owner_of(a.data) is owner]
+    seen = [a.version for a in args if isinstance(a, Variable) and backend.owner_of(a.array) is owner]
     return seen[0] if seen else 0
 
 

@@ -230,7 +230,7 @@ class Shadow(Instrument):
     def _forward(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         if not any(hasattr(y, "dtype") and y.dtype in FLOATING for y in outputs):
             return
-        arrays = [x.data if isinstance(x, Tensor) else x for x in inputs]
+        arrays = [x.array if isinstance(x, Tensor) else x for x in inputs]
         along = [self._shadow_of(x) if isinstance(x, Tensor) else x for x in inputs]
         if not any(map(_is_half, (*arrays, *outputs))) and all(a is x for a, x in zip(along, arrays)):
             return  # FP32, and so was everything before it
@@ -269,11 +269,11 @@ class Shadow(Instrument):
         """x in the FP32 copy of the run."""
         if isinstance(x, Parameter):
             return widen(x.master)
-        kept = self._kept.get(id(x.data))
+        kept = self._kept.get(id(x.array))
         if kept is not None and kept.version == x.version:
             return kept.value
         of_scalar = self._scalars.get(x.grad_fn, {}) if x.grad_fn is not None else {}
-        return of_scalar[x.output_nr] if x.output_nr in of_scalar else widen(x.data)
+        return of_scalar[x.output_nr] if x.output_nr in of_scalar else widen(x.array)
 
     def _keep(self, op: Op, i: int, y: Array, value: Array, args: tuple) -> None:
         if isinstance(y, np.generic):

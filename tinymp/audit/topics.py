@@ -74,7 +74,7 @@ TOPICS: dict[str, Topic] = {
         "tensor, within which finite numbers saturate; what is not finite stays so, for the loss scaler to see.",
         ">>> x = np.array([1 + 2.0**-7, 1 + 2.0**-9, 2.0**-100], np.float32)\n"
         ">>> bf16 = (x.view(np.uint32) + 0x8000 >> 16 << 16).view(np.float32)  # the upper half of an FP32 number\n"
-        ">>> (bf16 == x).tolist(), (np.float32(mp.tensor(x).half().data) == x).tolist()\n"
+        ">>> (bf16 == x).tolist(), (np.float32(mp.tensor(x).half().array) == x).tolist()\n"
         "([True, False, True], [True, True, False])",
         read=("dtypes.require_fit", "precision.store"),
         measure=("histograms",),

@@ -119,7 +119,7 @@ class Trace(Instrument):
         scale = 1.0 if run is None else float(run.scale)
         after = scale if op.loss_scale is None else scale * float(op.loss_scale)
         if run is not None and begins_backward(op):
-            self._tensor("loss", "", place, run.root.data, after, [self._line_of(run.root)])
+            self._tensor("loss", "", place, run.root.array, after, [self._line_of(run.root)])
         given = [dy for dy in inputs if dy is not None and not isinstance(dy, np.generic)]
         read = [self._given("input", "gradient", place, dy, 0, scale) for dy in given] + self._reads.get(op, [])
         self._results(place, op, (), outputs, after, read)
@@ -141,7 +141,7 @@ class Trace(Instrument):
     def _line_of(self, x: Variable) -> int | None:
         """The line of a Tensor that has been written."""
         line = self._scalars.get(x.grad_fn, {}).get(x.output_nr) if x.grad_fn is not None else None
-        return self._line_at(x.data, x.version) if line is None else line
+        return self._line_at(x.array, x.version) if line is None else line
 
     def _line_at(self, x: Any, version: int) -> int | None:
         """The line of an array that has been written, and not changed since."""
@@ -154,8 +154,8 @@ class Trace(Instrument):
         if line is not None:
             return line
         if isinstance(x, Parameter):
-            return self._given("parameter", self.listener.name_of(x), place, x.data, x.version)
-        return self._given("input", argument, place, x.data, x.version)
+            return self._given("parameter", self.listener.name_of(x), place, x.array, x.version)
+        return self._given("input", argument, place, x.array, x.version)
 
     def _given(self, role: str, name: str, place: Place, x: Array, version: int, scale: float = 1.0) -> int | None:
         """The line of an array; it is written unless it is there."""

@@ -113,7 +113,7 @@ class LostUpdates(Instrument):
             seen = self._parameters[key]
             seen.path, seen.normalisation = parameter.name or "", parameter.normalisation
         value = distinct(value)
-        master, copy = rows_of(parameter.master, value), rows_of(parameter.data, value)
+        master, copy = rows_of(parameter.master, value), rows_of(parameter.array, value)
         self._parameters[key].add(master, copy, values_of(value), self.listener.iteration, self._spaced)
 
     # ---- asking

@@ -64,7 +64,7 @@ class TensorDataset(Dataset):
             )
 
     def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
-        return tuple([Tensor(x.data[index]) for x in self.tensors])
+        return tuple([Tensor(x.array[index]) for x in self.tensors])
 
     def __len__(self) -> int:
         return len(self.tensors[0])
@@ -172,7 +172,7 @@ def require_state(op: str, generator: np.random.Generator | None, state: Any) ->
 
 def item_numbers(op: str, name: str, values: Any, n: int) -> np.ndarray:
     """`values` as an array of integers in [-n, n), or an error that says which one is not."""
-    values = values.data if isinstance(values, Tensor) else values
+    values = values.array if isinstance(values, Tensor) else values
     numbers = values if isinstance(values, np.ndarray) else array_of(op, listed(op, name, values))
     if numbers.size == 0:
         return np.zeros(0, int)
@@ -191,4 +191,4 @@ def without_graph(op: str, x: Any) -> Array:
         return x
     if x.requires_grad:
         raise ValueError(f"{op}: a tensor of shape {x.shape} requires a gradient, but batches are copies; .detach() it")
-    return x.data
+    return x.array

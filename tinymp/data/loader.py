@@ -289,7 +289,7 @@ def _checksums(dataset: Any) -> list[int]:
     while type(dataset) is Subset:
         subsets.append(zlib.crc32(np.ascontiguousarray(dataset.indices).data))
         dataset = dataset.dataset
-    return subsets + [zlib.crc32(backend.bytes_of(x.data)) for x in getattr(dataset, "tensors", ())]
+    return subsets + [zlib.crc32(backend.bytes_of(x.array)) for x in getattr(dataset, "tensors", ())]
 
 
 Parts = tuple[list[Callable[[], Any]], Callable[[list], Any]]

@@ -118,7 +118,7 @@ def pad_sequence(sequences: Sequence[Any], batch_first: bool = False, padding_va
 
 def _lengths(op: str, lengths: Any) -> np.ndarray:
     """(N, k) of (N,) or (N, k)."""
-    given = np.asarray(array_of(op, lengths.data if isinstance(lengths, Tensor) else lengths))
+    given = np.asarray(array_of(op, lengths.array if isinstance(lengths, Tensor) else lengths))
     if given.ndim not in (1, 2):
         raise ValueError(
             f"{op}: expected `lengths` of shape (N,), or (N, k) for k sequences per item, got {given.shape}"

@@ -128,7 +128,7 @@ def _weights(given: Any, like: np.ndarray) -> np.ndarray:
 
 def _sequences(op: str, log_probs: Any, lengths: Any, blank: Any) -> list[np.ndarray]:
     """Each sequence of log_probs (frames, C), without what lies beyond its length."""
-    x = widen(backend.to_cpu(array_of(op, log_probs.data if isinstance(log_probs, Tensor) else log_probs)))
+    x = widen(backend.to_cpu(array_of(op, log_probs.array if isinstance(log_probs, Tensor) else log_probs)))
     if x.dtype.kind != "f":
         raise TypeError(f"{op}: expected `log_probs` to be floating, got {x.dtype}")
     if x.ndim not in (2, 3) or not x.shape[-1]:

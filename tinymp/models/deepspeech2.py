@@ -85,7 +85,7 @@ class DeepSpeech2(Module):
     @staticmethod
     def frames(lengths: Any) -> np.ndarray:
         """How many frames come out of `lengths` that go in."""
-        given = array_of("DeepSpeech2.frames", lengths.data if isinstance(lengths, Tensor) else lengths)
+        given = array_of("DeepSpeech2.frames", lengths.array if isinstance(lengths, Tensor) else lengths)
         if given.dtype.kind not in "iu":
             raise TypeError(f"DeepSpeech2.frames: expected integers for `lengths`, got {lengths!r}")
         return (backend.to_cpu(given) + 1) // 2
@@ -102,7 +102,7 @@ class DeepSpeech2(Module):
             raise TypeError("DeepSpeech2: expected `lengths`, one for each of the spectrograms, got None")
         B, T, _ = x.shape
         sequence_steps("DeepSpeech2", x.transpose(0, 1), lengths)  # checks them
-        host = backend.to_cpu(array_of("DeepSpeech2", lengths.data if isinstance(lengths, Tensor) else lengths))
+        host = backend.to_cpu(array_of("DeepSpeech2", lengths.array if isinstance(lengths, Tensor) else lengths))
         inside = tensor(np.arange(T) < host[:, None]).to(x.device)  # B, T
         y = ops.where(inside.unsqueeze(2), x, 0.0).transpose(1, 2).unsqueeze(1)  # B, 1, bands, T
         for convolution, norm, (_, stride) in zip(self.convolutions, self.convolution_norms, STRIDES):

@@ -81,7 +81,7 @@ class GPT(Module):
         if end > most:
             raise ValueError(f"GPT: expected at most n_positions={most} tokens, got {end}: give the last {most} alone")
         x = self.drop(self.wte(input) + self.wpe.weight[past:end])  # B, L, n_embd
-        arange = backend.of(input.data).xp.arange
+        arange = backend.of(input.array).xp.arange
         hidden = Tensor(arange(end) > arange(past, end)[:, None])  # what comes later
         for block, cache in zip(self.h, repeat(None) if caches is None else caches):
             x = block(x, hidden, is_causal=not past, cache=cache)
@@ -109,8 +109,8 @@ class GPT(Module):
             with no_grad():
                 new, caches = input[:, -most:], self._caches()
                 for _ in range(count):
-                    logits = to_cpu(self(new, caches)[:, -1].float().data)
-                    tokens = backend.of(input.data).asarray(_drawn(logits, temperature, top_k, random)[:, None])
+                    logits = to_cpu(self(new, caches)[:, -1].float().array)
+                    tokens = backend.of(input.array).asarray(_drawn(logits, temperature, top_k, random)[:, None])
                     new = Tensor(tokens).to(input.dtype)
                     input = ops.cat([input, new], 1)
                     if caches[0]["key"].shape[1] == most:

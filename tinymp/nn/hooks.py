@@ -135,7 +135,7 @@ class _Within(Observer):
     def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
         if op.phase == "forward":
             op.policy = current_policy()
-            if op.kind is LOSS or any(isinstance(x, Tensor) and id(x.data) in self.losses for x in inputs):
+            if op.kind is LOSS or any(isinstance(x, Tensor) and id(x.array) in self.losses for x in inputs):
                 self.losses.update((id(y), y) for y in outputs)
 
 
@@ -144,7 +144,7 @@ def _converted(x: Any, source: np.dtype, target: np.dtype, losses: dict[int, Arr
     if source == target:
         return x
     if isinstance(x, Tensor):
-        return to(x, target) if x.dtype == source and id(x.data) not in losses else x
+        return to(x, target) if x.dtype == source and id(x.array) not in losses else x
     if isinstance(x, dict):
         return {name: _converted(item, source, target, losses) for name, item in x.items()}
     if isinstance(x, (tuple, list)):
@@ -197,7 +197,7 @@ class _Backward:
 
     def _at_inputs(self, dys: list) -> list:
         grads = self._run(_spread(dys, self.places, self.n))
-        return [grads[i].data for i in self.places]
+        return [grads[i].array for i in self.places]
 
     def _run(self, grad_input: tuple) -> tuple:
         for hook in self.hooks:

@@ -301,9 +301,9 @@ class Module:
             raise TypeError(f"to: expected the name of a device, got {device!r}; for a dtype use policy.cast(model)")
         there = backend.get(device)
         moved: list[tuple[Tensor, dict]] = [
-            (p, p.moved_to(device)) for p in self.parameters() if backend.of(p.data) is not there
+            (p, p.moved_to(device)) for p in self.parameters() if backend.of(p.array) is not there
         ]
-        moved += [(b, {"data": there.asarray(b.data)}) for b in self.buffers() if backend.of(b.data) is not there]
+        moved += [(b, {"array": there.asarray(b.array)}) for b in self.buffers() if backend.of(b.array) is not there]
         replace(moved)
         return self
 
@@ -324,7 +324,7 @@ class Module:
             if not fits(_exact(x), dtype):
                 raise ValueError(f"{policy.name}.cast: '{name}' has values beyond the range of {dtype}")
         changes: list[tuple[Any, dict]] = [
-            (x, x.cast_to(kept.get(id(x), policy)) if isinstance(x, Parameter) else {"data": to_dtype(x.data, dtype)})
+            (x, x.cast_to(kept.get(id(x), policy)) if isinstance(x, Parameter) else {"array": to_dtype(x.array, dtype)})
             for _, x, dtype in targets
         ]
         for module in self.modules():
@@ -379,7 +379,7 @@ class Module:
         for name, x in self._state().items():
             state[name] = np.array(backend.to_cpu(_exact(x)))
             if isinstance(x, Parameter) and not _is_rounded(x):
-                state[name + _COPY] = np.array(backend.to_cpu(x.data))
+                state[name + _COPY] = np.array(backend.to_cpu(x.array))
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
@@ -440,7 +440,7 @@ class Module:
         parameters = list(self.parameters())
         if not parameters:
             return self._tree()
-        n, data, master = (sum(x) for x in zip(*[(p.data.size, p.nbytes, p.master_nbytes) for p in parameters]))
+        n, data, master = (sum(x) for x in zip(*[(p.array.size, p.nbytes, p.master_nbytes) for p in parameters]))
         return f"{self._tree()}\n{n:,} parameters: {data:,} bytes of weights, {master:,} bytes of masters"
 
 
@@ -456,7 +456,7 @@ def refuse_placement(layer: str, device: Any, dtype: Any) -> None:
 
 
 def _exact(x: Tensor) -> Array:
-    return x.master if isinstance(x, Parameter) else x.data
+    return x.master if isinstance(x, Parameter) else x.array
 
 
 def _loadable(own: Tensor, value: Any) -> Array:
@@ -483,7 +483,7 @@ def _array(value: Any) -> np.ndarray:
     if masked(value):
         raise TypeError("expected a number in every place, got a masked array")
     try:
-        return backend.to_cpu(value.data) if isinstance(value, Tensor) else np.asarray(value)
+        return backend.to_cpu(value.array) if isinstance(value, Tensor) else np.asarray(value)
     except MemoryError:
         raise
     except Exception as error:  # whatever a foreign __array__ raises
@@ -514,7 +514,7 @@ def _is_a_neighbour(array: Array, wide: Array) -> bool:
 
 def _is_rounded(p: Parameter) -> bool:
     """Whether the working copy is the FP16 number nearest to the master, or all there is."""
-    if p.master is p.data:
+    if p.master is p.array:
         return True
     with unobserved(), use(MIXED):
-        return bool((p.data == store(p.master, like=p.data)).all())
+        return bool((p.array == store(p.master, like=p.array)).all())

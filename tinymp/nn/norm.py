@@ -62,7 +62,7 @@ class BatchNorm(Module):
         self.bias = parameter(self.num_features, normalisation=True) if affine and bias else None
         xp = backend.default().xp
         for buffer in ("running_mean", "running_var"):
-            statistic = Tensor(parameter(self.num_features).data)  # a MemoryError for more than any memory holds
+            statistic = Tensor(parameter(self.num_features).array)  # a MemoryError for more than any memory holds
             self.register_buffer(buffer, statistic if track_running_stats else None)
         self.register_buffer("num_batches_tracked", Tensor(xp.zeros((), int)) if track_running_stats else None)
         self._undo = statistics.Undo()
@@ -77,7 +77,7 @@ class BatchNorm(Module):
         """running_mean 0, running_var 1, num_batches_tracked 0."""
         for buffer, start in ((self.running_mean, 0), (self.running_var, 1), (self.num_batches_tracked, 0)):
             if buffer is not None:
-                overwrite([(buffer, backend.of(buffer.data).xp.full_like(buffer.data, start), None)])
+                overwrite([(buffer, backend.of(buffer.array).xp.full_like(buffer.array, start), None)])
 
     def forward(self, input: Tensor) -> Tensor:
         return self.normalised(input, ops.batch_norm)
@@ -91,7 +91,7 @@ class BatchNorm(Module):
         if self.training and self.track_running_stats and mean is not None and var is not None and count is not None:
             momentum: Any = self.momentum
             if momentum is None:
-                momentum = 1 / to_dtype(count.data + 1, mean.dtype)
+                momentum = 1 / to_dtype(count.array + 1, mean.dtype)
             arguments = mean, var, self.weight, self.bias, True, momentum, self.eps
             with self._undo.moving((mean, var, count), self.weight):
                 return batch_norm(input, *arguments, num_batches_tracked=count)

@@ -265,7 +265,7 @@ def attend(
     """(attention, its weights (..., L, S) after dropout if needed); see `scaled_dot_product_attention`."""
     q, k, v, shape = _checked(op, query, key, value, mask)
     factor = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else number(op, "scale", scale)
-    p, device = number(op, "dropout_p", dropout_p, 0, 1), backend.of(q.data)
+    p, device = number(op, "dropout_p", dropout_p, 0, 1), backend.of(q.array)
     if need_weights or 0 in shape:
         if causal:
             arange = device.xp.arange

@@ -33,7 +33,7 @@ MOST_GROWTH = math.log(1000 / 16)  # `decode_boxes` makes no box larger than tha
 
 def arrays(op: str, **given: Any) -> list[Array]:
     """The arrays of Tensors or arrays. TypeError for anything else, ValueError for those of several devices."""
-    found = [x.data if isinstance(x, Tensor) else x for x in given.values()]
+    found = [x.array if isinstance(x, Tensor) else x for x in given.values()]
     for name, x in zip(given, found):
         if not (hasattr(x, "ndim") and hasattr(x, "dtype")):
             raise TypeError(f"{op}: expected a Tensor or an array for `{name}`, got {type_name(x)}")

@@ -236,7 +236,7 @@ def ctc_loss(
         labels, lengths = _padded(op, labels, backend.to_cpu(lengths))
     elif backend.of(lengths) is backend.cpu:
         labels = labels[:, : lengths.max()]  # what no target reaches need not be computed
-    device = backend.of(batch.data)
+    device = backend.of(batch.array)
     if backend.of(lengths) is not backend.of(labels):
         labels, lengths = device.asarray(labels), device.asarray(lengths)
     beyond = backend.of(labels).xp.arange(labels.shape[1]) >= lengths[:, None]
@@ -249,7 +249,7 @@ def ctc_loss(
 
 def _integers(op: str, name: str, x: Any) -> Array:
     """A copy of x, a Tensor, an array or a list, as int64 where it lies; TypeError unless it holds integers."""
-    given = array_of(op, x.data if isinstance(x, Tensor) else x)
+    given = array_of(op, x.array if isinstance(x, Tensor) else x)
     if given.dtype.kind not in "iu" and given.size:
         raise TypeError(f"{op}: expected `{name}` to be integers, got {given.dtype}")
     return backend.of(given).xp.asarray(given, dtype="int64").copy()

@@ -63,7 +63,7 @@ def embedding(
     if w.ndim != 2:
         raise ValueError(f"embedding: expected `weight` to be (V, D), got shape {w.shape}")
     rows = w.shape[0]
-    in_range("embedding", index.data, rows, "the table `weight`")
+    in_range("embedding", index.array, rows, "the table `weight`")
     if padding_idx is not None:
         (padding_idx,) = integers("embedding", "padding_idx", padding_idx, 1, -rows)
         if not padding_idx < rows:

@@ -60,12 +60,12 @@ def embedding_bag(
             f"{op}: expected `input` (B, N) without offsets, or a vector with `offsets`, got shape {index.shape} and "
             f"{'none' if offsets is None else 'offsets'}"
         )
-    xp = backend.of(index.data).xp
+    xp = backend.of(index.array).xp
     counted = xp.ones(index.shape, bool)
     if offsets is not None:
         places, counted = _places(op, index.numel(), tensor(op, "offsets", offsets), include_last_offset)
         places, counted = xp.asarray(places), xp.asarray(counted)
-        index = Tensor(index.data[places])
+        index = Tensor(index.array[places])
         factors = None if factors is None else reshape(factors, (-1, 1))[Tensor(places)].squeeze(-1)
     if floating(op, "weight", weight).ndim != 2:
         raise ValueError(f"{op}: expected `weight` to be (rows, D), got shape {weight.shape}")
@@ -74,7 +74,7 @@ def embedding_bag(
         (padding_idx,) = integers(op, "padding_idx", padding_idx, 1, -rows)
         if not padding_idx < rows:
             raise IndexError(f"{op}: expected padding_idx in [{-rows}, {rows - 1}], got {padding_idx}")
-        counted = counted & xp.not_equal(index.data, padding_idx % rows)
+        counted = counted & xp.not_equal(index.array, padding_idx % rows)
     return _reduced(index, weight, factors, counted, mode, padding_idx, sparse)
 
 
@@ -101,14 +101,14 @@ def _reduced(
 
 def _places(op: str, n: int, offsets: Tensor, include_last: bool) -> tuple[np.ndarray, np.ndarray]:
     """For each bag its places in the input (B, N), N the length of the longest, and which of them are its own."""
-    starts = backend.to_cpu(offsets.data)
+    starts = backend.to_cpu(offsets.array)
     if starts.dtype.kind not in "iu" or starts.ndim != 1 or (include_last and not len(starts)):
         raise ValueError(f"{op}: expected `offsets` to be a vector of integers, got {starts.dtype} {starts.shape}")
     ends = np.append(starts[1:], starts[-1:] if include_last else n)
     starts, ends = (starts[:-1], ends[:-1]) if include_last else (starts, ends)
     if len(starts) and (starts[0] != 0 or (ends < starts).any() or ends[-1] != n):
         to = f"to {n}" if include_last else f"and not beyond {n}"
-        raise ValueError(f"{op}: expected `offsets` to rise from 0 {to}, got {backend.to_cpu(offsets.data)}")
+        raise ValueError(f"{op}: expected `offsets` to rise from 0 {to}, got {backend.to_cpu(offsets.array)}")
     k = np.arange(max(ends - starts, default=0))
     own = k < (ends - starts)[:, None]
     return np.where(own, starts[:, None] + k, 0), own

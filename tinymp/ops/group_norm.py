@@ -133,7 +133,7 @@ def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
         raise ValueError(f"rms_norm: expected input.shape to end in normalized_shape {shape}, got {x.shape}")
     if weight is not None and floating("rms_norm", "weight", weight).shape != shape:
         raise ValueError(f"rms_norm: expected weight.shape == normalized_shape {shape}, got {weight.shape}")
-    least = float(np.finfo(widen(x.data[:0]).dtype).eps) if eps is None else number("rms_norm", "eps", eps, 0)
+    least = float(np.finfo(widen(x.array[:0]).dtype).eps) if eps is None else number("rms_norm", "eps", eps, 0)
     return RMSNorm.apply(x, weight, axes=tuple(range(x.ndim - len(shape), x.ndim)), eps=least)
 
 
@@ -165,12 +165,12 @@ def instance_norm(
         return batch_norm(x, running_mean, running_var, weight, bias, False, 0.0, eps)
     if x.numel() == n * c:
         raise ValueError(f"{op}: expected more than one value per channel of an example, got input {x.shape}")
-    xp, moving = backend.of(x.data).xp, (running_mean, running_var)
-    means, variances = [None if v is None else Tensor(xp.tile(v.data, n)) for v in moving]
+    xp, moving = backend.of(x.array).xp, (running_mean, running_var)
+    means, variances = [None if v is None else Tensor(xp.tile(v.array, n)) for v in moving]
     w, b = [None if v is None else repeat(v, n) for v in (weight, bias)]
     y = batch_norm(reshape(x, (1, n * c, *x.shape[2:])), means, variances, w, b, True, momentum, eps)
     for v, moved in ((running_mean, means), (running_var, variances)):
         if v is not None and moved is not None:
-            v.data[...] = to_dtype(reduce(moved.data.reshape(n, c), 0, "mean").reshape(c), v.dtype)
+            v.array[...] = to_dtype(reduce(moved.array.reshape(n, c), 0, "mean").reshape(c), v.dtype)
             v.bump_version()
     return reshape(y, x.shape)

@@ -97,7 +97,7 @@ def _places(op: str, index: Any, input: Tensor, dim: int) -> Tensor:
     """
     if tensor(op, "index", index).dtype.kind not in "iu":
         raise TypeError(f"{op}: expected `index` to hold integers, got {index.dtype}")
-    in_range(op, index.data, input.shape[dim], f"axis {dim}")
+    in_range(op, index.array, input.shape[dim], f"axis {dim}")
     return index.to(np.int64)
 
 
@@ -118,7 +118,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False,
             f"gather: expected index.shape to be at most input.shape except along axis {d}, got {place.shape} and "
             f"{input.shape}"
         )
-    grid = list(map(Tensor, backend.of(place.data).xp.ogrid[tuple(slice(n) for n in place.shape)]))
+    grid = list(map(Tensor, backend.of(place.array).xp.ogrid[tuple(slice(n) for n in place.shape)]))
     grid[d] = place
     return Gather.apply(input, *grid, axes=range(input.ndim))
 
@@ -167,7 +167,7 @@ def setitem(input: Tensor, index: Any, value: Any) -> None:
     tensor(op, "input", input).require_outside_graph(op)
     view, arrays = _parse(op, input, index)
     basic: tuple = (*view, ...)
-    target = input.data[basic]
+    target = input.array[basic]
     new = value_for(op, value, target)
     at: Any = _at(target, arrays, arrays.values()) if arrays else ...
     try:
@@ -180,7 +180,7 @@ def setitem(input: Tensor, index: Any, value: Any) -> None:
 
 def _parse(op: str, x: Tensor, index: Any) -> tuple[list, dict[int, Array]]:
     """An index as two steps: integers, slices and None that make a view of x, and integer arrays for axes of it."""
-    xp = backend.of(x.data).xp
+    xp = backend.of(x.array).xp
     items = [_item(op, i, xp) for i in (index if isinstance(index, tuple) else (index,))]
     missing = x.ndim - sum(map(_axes_taken, items))
     if missing < 0:
@@ -245,7 +245,7 @@ def _item(op: str, i: Any, xp: Any) -> Any:
         return slice(*[None if v is None else v.__index__() for v in (i.start, i.stop, i.step)])  # also of Tensors
     if isinstance(i, (int, np.integer)) and not isinstance(i, bool):
         return int(i)  # a GPU need not be asked
-    array = i.data if isinstance(i, Tensor) else array_of(op, i)
+    array = i.array if isinstance(i, Tensor) else array_of(op, i)
     if array.dtype.kind in "iu" and not array.ndim:
         return int(array)
     if array.dtype == bool:

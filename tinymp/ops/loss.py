@@ -712,6 +712,6 @@ def binary_cross_entropy(
     """
     op = "binary_cross_entropy"
     for name, x in (("input", input), ("target", target)):
-        p = widen(floating(op, name, x).data)
-        check_each(op, name, x.data, (p >= 0) & (p <= 1), "in [0, 1]")
+        p = widen(floating(op, name, x).array)
+        check_each(op, name, x.array, (p >= 0) & (p <= 1), "in [0, 1]")
     return _elementwise(BCE, input, target, weight, reduction, size_average, reduce)

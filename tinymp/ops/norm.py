@@ -349,11 +349,11 @@ def batch_norm(
     if prod((x.shape[0], *x.shape[2:])) == 1:
         raise ValueError(f"batch_norm: expected more than one value per channel when training, got input {x.shape}")
     moved = (running_mean, running_var, num_batches_tracked)
-    mean, var, count = (None if v is None else v.data for v in moved)
+    mean, var, count = (None if v is None else v.array for v in moved)
     if x.numel():
         y = BatchNorm.apply(x, weight, bias, eps=eps, running=Running(mean, var, count, momentum))
     else:  # an empty batch: its own statistics would be nan, and any others will do
-        ones = Tensor(backend.of(x.data).xp.ones(x.shape[1], widen(x.data[:0]).dtype))
+        ones = Tensor(backend.of(x.array).xp.ones(x.shape[1], widen(x.array[:0]).dtype))
         y = FixedNorm.apply(x, ones, ones, weight, bias, eps=eps)
         if count is not None:
             count[...] += 1

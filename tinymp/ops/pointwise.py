@@ -39,11 +39,11 @@ def operands(op: str, *inputs: Any, stores: bool = True) -> list:
     numbers = [x.item() if isinstance(x, np.generic) else x for x in inputs]
     tensors = [x for x in inputs if isinstance(x, Tensor)]
     broadcastable(op, *tensors)
-    dtypes = [x.data.dtype for x in tensors if x.data.dtype in FLOATING]
+    dtypes = [x.array.dtype for x in tensors if x.array.dtype in FLOATING]
     # integers beside a fraction become FP32, as in PyTorch
     dtype = dtypes[0] if dtypes else float32 if float in map(type, numbers) else None
-    if dtype is None and tensors and (stores or all(x.data.dtype.kind == "b" for x in tensors)):
-        _require_whole_fit(op, numbers, np.result_type(*[x.data.dtype for x in tensors]))
+    if dtype is None and tensors and (stores or all(x.array.dtype.kind == "b" for x in tensors)):
+        _require_whole_fit(op, numbers, np.result_type(*[x.array.dtype for x in tensors]))
     return [_operand(op, x, dtype, stores) for x in numbers]
 
 
@@ -57,7 +57,7 @@ def _require_whole_fit(op: str, numbers: list, dtype: Any) -> None:
 
 def _operand(op: str, x: Any, dtype: Any, stores: bool) -> Any:
     if isinstance(x, Tensor):
-        return x if dtype is None or x.data.dtype in FLOATING else Tensor(_floating(op, x.data, dtype))
+        return x if dtype is None or x.array.dtype in FLOATING else Tensor(_floating(op, x.array, dtype))
     if not isinstance(x, (int, float)):
         raise TypeError(f"{op}: expected Tensors and numbers, got {type_name(x)}; wrap it with tinymp.tensor(...)")
     if stores:
@@ -78,7 +78,7 @@ def _floating(op: str, x: Array, dtype: Any) -> Array:
 
 def broadcastable(op: str, *tensors: Tensor) -> None:
     """ValueError unless the shapes broadcast."""
-    if len({x.data.shape for x in tensors}) > 1:
+    if len({x.array.shape for x in tensors}) > 1:
         try:
             np.broadcast_shapes(*[x.shape for x in tensors])
         except ValueError:

@@ -550,7 +550,7 @@ def sequence_steps(op: str, input: Tensor, lengths: Any) -> Steps:
 
 def sequence_lengths(op: str, lengths: Any, T: int, B: int) -> np.ndarray:
     """lengths, as in `sequence_steps`, on the host; TypeError or ValueError unless they are B integers in [1, T]."""
-    given = backend.to_cpu(array_of(op, lengths.data if isinstance(lengths, Tensor) else lengths))
+    given = backend.to_cpu(array_of(op, lengths.array if isinstance(lengths, Tensor) else lengths))
     if given.dtype.kind not in "iu" and given.size:
         raise TypeError(f"{op}: expected `lengths` to be integers, got {given.dtype}")
     if given.shape != (B,):

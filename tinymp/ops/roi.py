@@ -200,7 +200,7 @@ def _regions(op: str, input: Any, boxes: Any, output_size: Any, spatial_scale: A
         raise ValueError(f"{op}: expected `input` to be (N, C, H, W), of which N may be 0, got {x.shape}")
     size = integers(op, "output_size", output_size, 2, 1)
     scale = number(op, "spatial_scale", spatial_scale, 0, above=True)
-    device = backend.of(x.data)
+    device = backend.of(x.array)
     xp = device.xp
     if isinstance(boxes, (tuple, list)):
         if len(boxes) != len(x):

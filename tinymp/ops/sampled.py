@@ -176,7 +176,7 @@ def sampled_softmax_loss(
     check_reduction(op, reduction, x)
     classes = w.shape[0]
     _sizes(op, "negatives", negatives, classes)
-    labels = target.data
+    labels = target.array
     check_each(op, "target", labels, (labels >= 0) & (labels < classes), f"to be a class in [0, {classes - 1}]")
     if sampled is None:
         sampled = log_uniform_sample(negatives, classes, device=x.device)

@@ -344,7 +344,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         return Pad.apply(x, widths=widths, value=constant("pad", "value", 0 if value is None else value, x.dtype))
     if value:
         raise ValueError(f"pad: expected no `value` with mode {mode!r}, got {value!r}")
-    xp = backend.of(x.data).xp
+    xp = backend.of(x.array).xp
     places = [_source(xp, n, *width, mode) for n, width in zip(x.shape[first:], widths[first:])]
     return PadFromInside.apply(x, *map(Tensor, xp.ix_(*places)), axes=range(first, x.ndim)) if given else x
 

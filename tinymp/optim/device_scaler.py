@@ -84,7 +84,7 @@ class DeviceSide:
     def note_loss(self, loss: Tensor, witness: Any = None) -> None:
         """Remember whether this loss is not finite. (A witness is asked when the host learns of it.)"""
         kernel = "note_loss_fp64" if loss.dtype == float64 else "note_loss"
-        KERNELS.launch(kernel, self.scale.dtype, 1, 32, loss.data, self.bad_loss)
+        KERNELS.launch(kernel, self.scale.dtype, 1, 32, loss.array, self.bad_loss)
 
     def _found(self, optimizer: Any) -> Array:
         if optimizer not in self.optimizers:

@@ -38,7 +38,7 @@ def step(optimizer: Any, ready: Ready, skip: Any) -> Ready:
         grads = [p.grad for p in params]
         arrays: list[Any] = [
             [p.master if p.master.dtype == float32 else None for p in params],
-            [p.data if p.dtype == float16 else None for p in params],
+            [p.array if p.dtype == float16 else None for p in params],
             *[[state[name] for state in states] for name in optimizer.initial(group)],
         ]
         # Of a sparse gradient's parameter the kernel gets copies of its rows, which are written back behind it

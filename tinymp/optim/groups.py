@@ -135,7 +135,7 @@ class Groups:
 
         "since": after how many updates it was made, if there had been any: SGD's first momentum is the gradient.
         """
-        state, device = self.state.setdefault(p, {"step": 0}), backend.of(p.data)
+        state, device = self.state.setdefault(p, {"step": 0}), backend.of(p.array)
         for name, value in self.initial(group).items():
             if name not in state:
                 if hasattr(state["step"], "dtype") or state["step"]:
@@ -216,14 +216,14 @@ class Groups:
             raise ValueError(f"{where}: expected {entry} to fit {dtype}, got {np.abs(array).max():g}")
         if name in self.squares and (array < 0).any():
             raise ValueError(f"{where}: expected {entry} to be at least 0, got {array.min():g}")
-        return backend.of(p.data).asarray(kept)
+        return backend.of(p.array).asarray(kept)
 
 
 def fits(g: Any, p: Any) -> bool:
     """True if the array of a gradient holds floating numbers where p is, and computes as p's: a masked array hides
     some, and a np.matrix multiplies in its own way.
     """
-    computes = backend.of(g) is backend.of(p.data) and not isinstance(g, np.matrix) and not masked(g)
+    computes = backend.of(g) is backend.of(p.array) and not isinstance(g, np.matrix) and not masked(g)
     return computes and getattr(g, "dtype", object) in FLOATING
 
 

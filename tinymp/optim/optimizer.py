@@ -122,7 +122,7 @@ class Optimizer(Groups):
         result: Any = StepResult.SKIPPED if skip is True else StepResult.APPLIED
         result = StepResult.NO_GRADIENTS if not ready else PendingResult(skip) if pending else result
         left = [] if skip is True else ready
-        if left and backend.of(left[0][1].data) is backend.gpu and not here.inside:
+        if left and backend.of(left[0][1].array) is backend.gpu and not here.inside:
             left = fused.step(self, left, skip)
         if left and not (pending and backend.to_cpu(skip).any()):
             quietly(self._update_all, left)

@@ -141,10 +141,10 @@ class LossScaler(ScalerState):
         """
         if tensor("scale", "loss", loss).dtype not in FLOATING or loss.dtype in HALVES:
             raise TypeError(f"scale: expected the loss in FP32, got {loss.dtype}; the losses of tinymp.ops return FP32")
-        if loss.data.size != 1:
+        if loss.array.size != 1:
             raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")
         factor: Any = self._scale
-        if backend.of(loss.data) is backend.gpu and self.stays_on_device():
+        if backend.of(loss.array) is backend.gpu and self.stays_on_device():
             self._side = device = self._on_device()
             factor = self._scale if self.dynamic is None else device.factor
         self._side.note_loss(loss, self._witness)

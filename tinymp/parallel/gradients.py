@@ -41,7 +41,7 @@ class Bucket:
         self.left = {id(p) for p in self.params}  # whose gradients are not there yet
 
     def add(self, p: Parameter) -> tuple[Bucket, slice]:
-        place = slice(self.size, self.size + p.data.size)
+        place = slice(self.size, self.size + p.array.size)
         self.params.append(p)
         self.size = place.stop
         return self, place
@@ -115,7 +115,7 @@ class DistributedDataParallel(Observer):
         """RuntimeError, in all processes, where the weights of one are not, bit for bit, those of rank 0: its working
         copies, and masters that both have.
         """
-        weights = {p.name or str(i): p.data for i, p in enumerate(self.params)}
+        weights = {p.name or str(i): p.array for i, p in enumerate(self.params)}
         weights |= {f"{name}, master": p.master for name, p in zip(weights, self.params) if p.master_nbytes}
         digests = {k: hashlib.sha256(backend.bytes_of(x)).hexdigest() for k, x in weights.items()}
         for rank, told in enumerate(found := self.group.tell(digests)):
@@ -177,7 +177,7 @@ class DistributedDataParallel(Observer):
             raise RuntimeError(f"DistributedDataParallel: the gradient of `{p.name}` was dense, and is sparse now")
         bucket, place = self._places[id(p)]
         if bucket.buffer is None:
-            bucket.buffer = backend.of(p.data).xp.empty(bucket.size, bucket.dtype)
+            bucket.buffer = backend.of(p.array).xp.empty(bucket.size, bucket.dtype)
         bucket.buffer[place] = self._outgoing(p, gradient).reshape(-1)
         bucket.left.discard(id(p))
         for bucket in self._buckets or ():
@@ -192,7 +192,7 @@ class DistributedDataParallel(Observer):
         return during(Exchange(p), self._divided, p, x) if here.inside else self._divided(p, x)
 
     def _divided(self, p: Parameter, x: Array) -> Array:
-        x = store(widen(x) / self.group.size, like=p.data) if _travels(p) == float16 else widen(x)
+        x = store(widen(x) / self.group.size, like=p.array) if _travels(p) == float16 else widen(x)
         if here.inside:
             tell("added", x, None, NAMES[x.dtype])
         return x
@@ -207,7 +207,7 @@ class DistributedDataParallel(Observer):
                     f"DistributedDataParallel: parameter `{p.name}` {p.shape} got no gradient: the loss does not "
                     "depend on it. Freeze it before with requires_grad_(False), or pass allow_missing=True"
                 )
-            p.grad, p.grad_scale = backend.of(p.data).xp.zeros_like(p.data), _scale(self.params)
+            p.grad, p.grad_scale = backend.of(p.array).xp.zeros_like(p.array), _scale(self.params)
         began = time.perf_counter()
         self._same_scale()
         if self._buckets is None:

@@ -83,7 +83,7 @@ def sync_batch_norm(
         arguments = mean, var, weight, bias, training, momentum, eps
         return batch_norm(input, *arguments, num_batches_tracked=num_batches_tracked)
     given = mean, var, num_batches_tracked
-    moved, variance, count = (None if v is None else v.data for v in given)
+    moved, variance, count = (None if v is None else v.array for v in given)
     running = Running(moved, variance, count, momentum)
     y = SyncBatchNormOp.apply(input, weight, bias, eps=eps, running=running)
     for v in given:

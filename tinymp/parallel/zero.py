@@ -44,11 +44,11 @@ class ZeroRedundancyOptimizer(Optimizer):
         """Each parameter without an owner to the process that has the fewest weights so far, the largest first."""
         load = [0] * self.group.size
         for p, owner in self.owner.items():
-            load[owner] += p.data.size
+            load[owner] += p.array.size
         new = [p for p in self.parameters() if p not in self.owner]
-        for p in sorted(new, key=lambda p: -p.data.size):
+        for p in sorted(new, key=lambda p: -p.array.size):
             self.owner[p] = load.index(min(load))
-            load[self.owner[p]] += p.data.size
+            load[self.owner[p]] += p.array.size
         replace([(p, {"_master": None}) for p in new if not self.mine(p) and p.master_nbytes])
 
     def mine(self, p: Parameter) -> bool:
@@ -92,13 +92,13 @@ class ZeroRedundancyOptimizer(Optimizer):
         for p in params:
             together.setdefault((self.owner[p], str(p.dtype)), []).append(p)
         for (owner, _), some in together.items():
-            flat = backend.of(some[0].data).concatenate([p.data.reshape(-1) for p in some], 0)
+            flat = backend.of(some[0].array).concatenate([p.array.reshape(-1) for p in some], 0)
             self.group.broadcast(flat, owner)
             if owner != self.group.rank:
                 start = 0
                 for p in some:
-                    p.write(flat[start : start + p.data.size].reshape(p.shape))
-                    start += p.data.size
+                    p.write(flat[start : start + p.array.size].reshape(p.shape))
+                    start += p.array.size
 
     # ---- saving
 
@@ -129,4 +129,4 @@ class ZeroRedundancyOptimizer(Optimizer):
             del self.state[p]
         for i, p in enumerate(params):
             if i in masters and self.mine(p) and p.master_nbytes:
-                p.master[...] = backend.of(p.data).asarray(np.asarray(masters[i]).reshape(p.shape))
+                p.master[...] = backend.of(p.array).asarray(np.asarray(masters[i]).reshape(p.shape))
