@@ -15,6 +15,7 @@ from dataclasses import fields
 import tinymp
 from tinymp import precision
 from tinymp.autograd import Op
+from tinymp.fast_path import find
 from tinymp.writing import write
 
 PAGE = pathlib.Path(__file__).with_name("precision.md")
@@ -48,9 +49,15 @@ def where(thing: type) -> str:
     return f"[{path.name}](../{path.as_posix()})"
 
 
-def twins(cls: type[Op]) -> str:
-    """Which of forward and backward have a CUDA twin."""
-    return ", ".join(name for name in ("forward", "backward") if getattr(cls, f"{name}_cuda") is not None)
+PHASES = ("forward", "backward")
+
+
+def fast_paths(cls: type[Op]) -> str:
+    """Which of forward and backward have a fast path in CUDA."""
+    phases = [phase for phase in ("forward", "backward") if find(getattr(cls, phase), "gpu")]
+    return ", ".join(
+        phases or [phase for phase in ("forward", "backward") if getattr(cls, f"{phase}_cuda") is not None]
+    )
 
 
 def page() -> str:
@@ -70,7 +77,7 @@ def page() -> str:
             first_paragraph(cls),
             ", ".join(f"`{a}`" for a in cls.fp32),
             where(cls),
-            twins(cls),
+            fast_paths(cls),
         ]
         for cls in sorted(set(op_classes()), key=lambda c: (c.__module__, c.name, c.__qualname__))
         if hasattr(cls, "kind")
@@ -122,10 +129,10 @@ comes out is converted by the op `cast`, but for losses, which are FP32 under ev
 
 ## The ops
 
-FP32 arguments may stay FP32 beside FP16 ones. The last column says what has a CUDA twin, in the `.cu` file of the same
-name; the definition in the source runs on both devices.
+FP32 arguments may stay FP32 beside FP16 ones. The last column says what has a fast path in CUDA, in `fast/cuda/`
+under the name of the source; the definition in the source runs on both devices.
 
-{table(["op", "kind", "mathematics", "FP32 arguments", "source", "CUDA twin"], ops)}
+{table(["op", "kind", "mathematics", "FP32 arguments", "source", "fast path in CUDA"], ops)}
 
 ## The updates
 

@@ -34,6 +34,8 @@ SAYS = {
     "arguments": "checks",
     "dtypes": "what each can hold",
     "grad_mode": "no_grad",
+    "fast_path": "finds faster ways",
+    "fast": "faster ways, by device",
     "instead": "PyTorch's habits",
     "loading": "all or none",
     "statistics": "what a skipped step undoes",

@@ -30,13 +30,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from . import backend
+from . import backend, fast_path
 from .caller import NAMES, type_name
 from .dtypes import FLOATING, HALVES, float32
 from .events import during, here, tell
+from .fast_path import find
 from .grad_mode import is_grad_enabled
 from .memory import explain
-from .precision import DOT, LOSS, Kind, Policy, as_operand, current_policy, may_fuse, under
+from .precision import DOT, LOSS, Kind, Policy, as_operand, current_policy, may_fuse, plain, under
 from .sparse import SparseRows, accumulate, dense_of, gather, joined
 
 Array = Any
@@ -235,24 +236,23 @@ class Op:
         np.seterr(all="ignore")
         if self.kind is DOT:
             arrays[:] = [as_operand(x) for x in arrays]
-        if self.device is backend.cpu:
-            return self.forward(*arrays, **options)
-        return self._on_device(self.forward, type(self).forward_cuda, arrays, options)
+        return self._compute(type(self).forward, arrays, options)
 
     def _gradients(self, dys: list) -> Any:
         """Add up the gradients of each result and run backward."""
         dys[:] = [joined(parts, self) if parts else None for parts in dys]  # in place: frees what it adds up
         if self.kind is DOT:
             dys[:] = [as_operand(dy, gradient=True) for dy in dys]
-        if self.device is backend.cpu:
-            return self.backward(*dys)
-        return self._on_device(self.backward, type(self).backward_cuda, dys, {})
+        return self._compute(type(self).backward, dys, {})
 
-    def _on_device(self, definition: Any, twin: Any, arrays: Any, options: dict) -> Any:
-        """On a GPU: run the CUDA twin where there is one and the policy allows it, else the definition."""
-        able = twin is not None and self.device is backend.gpu and may_fuse(self.storage)
-        y = twin(self, *arrays, **options) if able else NotImplemented
-        return definition(*arrays, **options) if y is NotImplemented else y
+    def _compute(self, definition: Any, arrays: list, options: dict) -> Any:
+        """Run the definition of a phase, or its fast path on this device where the policy in use allows one."""
+        faster: Any = find(definition, self.device.name)
+        if self.device is backend.gpu and faster is None and definition.__name__ not in fast_path.off:
+            faster = getattr(type(self), f"{definition.__name__}_cuda", None)
+        able = faster is not None and (may_fuse if self.device is backend.gpu else plain)(self.storage)
+        y = faster(self, *arrays, **options) if able else NotImplemented
+        return definition(self, *arrays, **options) if y is NotImplemented else y
 
     def _output(self, y: Array, source: Variable, recording: bool, index: int) -> Variable:
         """Check that the result has the dtype that the op's kind promises, and make it a Tensor."""

@@ -265,18 +265,23 @@ def current_policy() -> Policy:
     return _policy.get()
 
 
-def may_fuse(dtype: np.dtype | None) -> bool:
-    """Whether a CUDA kernel may do the work of several gates at once on storage of this dtype.
+def plain(dtype: np.dtype | None) -> bool:
+    """Whether the policy in use studies nothing on storage of this dtype: a fast path may stand in for a definition.
 
-    A kernel widens, computes and accumulates in FP32 registers and stores with one rounding to nearest. It may stand in
-    for an op's definition only where the policy in use asks for just that and no observer hears the gates.
+    It sums in an order of its own, in FP32, and rounds to nearest.
     """
-    if here.inside:
-        return False
     policy = _policy.get()
     studied = policy.rounding != "nearest" or policy.split > 1 or policy.aligned
-    exact = policy.accumulate == policy.reduce == float32 and not studied
-    return dtype == float32 or (dtype == float16 and exact)
+    return dtype != float16 or (policy.accumulate == policy.reduce == float32 and not studied)
+
+
+def may_fuse(dtype: np.dtype | None) -> bool:
+    """Whether a CUDA kernel may do the work of several primitives at once on storage of this dtype.
+
+    A kernel widens, computes and accumulates in FP32 registers and stores with one rounding to nearest. It may stand in
+    for an op's definition only where the policy in use asks for just that and no observer hears the primitives.
+    """
+    return not here.inside and dtype in (float16, float32) and plain(dtype)
 
 
 def _applies(policy: Policy, dtype: np.dtype) -> bool:

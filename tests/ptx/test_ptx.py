@@ -221,7 +221,7 @@ def histogram():
 RUNS = {  # a test: its source, and the kernels of it that run (the others need not be compiled)
     convolution: ("ops/conv.cu", {"arrange", "correlate_64x64"}),
     attention: ("ops/attention.cu", {"attention_32", "attention_queries_32", "attention_keys_32"}),
-    softmax: ("ops/softmax.cu", {"softmax_forward"}),
+    softmax: ("fast/cuda/softmax.cu", {"softmax_forward"}),
     loss: ("ops/loss.cu", {"cross_entropy_forward", "total_loss"}),
     histogram: ("backend/histogram.cu", {"exponents"}),
 }

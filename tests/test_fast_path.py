@@ -1,0 +1,36 @@
+"""Fast paths are found by name, take what their definitions take, and can be switched off."""
+
+import importlib
+import pathlib
+
+import pytest
+
+import tinymp as mp
+from tinymp import fast_path
+from tinymp.ops.softmax import Softmax
+
+FOLDER = pathlib.Path(mp.__file__).parent / "fast"
+LAUNCHERS = {"__init__"}  # files that other fast paths use
+FILES = [path for path in FOLDER.rglob("*.py") if path.stem not in LAUNCHERS]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_file_registers_something_for_a_file_of_its_name(path):
+    importlib.import_module(".".join(["tinymp", *path.relative_to(FOLDER.parent).with_suffix("").parts]))
+    registered = [d for d, device in fast_path._found if device == path.parent.name]
+    assert any(d.__module__.rpartition(".")[2] == path.stem for d in registered)
+
+
+def test_other_parameters_are_refused():
+    with pytest.raises(TypeError, match=r"expected the parameters \['x', 'dim'\], got \['x', 'axis'\]"):
+
+        @fast_path.fast_path(Softmax.forward)
+        def forward(op, x, *, axis): ...
+
+
+def test_what_is_off_is_not_found(monkeypatch):
+    assert fast_path.find(Softmax.forward, "gpu") is not None
+    assert fast_path.find(Softmax.forward, "meta") is None
+    monkeypatch.setattr(fast_path, "off", {"forward"})
+    assert fast_path.find(Softmax.forward, "gpu") is None
+    assert fast_path.find(Softmax.backward, "gpu") is not None
