@@ -36,7 +36,7 @@ SAYS = {
     "grad_mode": "no_grad",
     "fast_path": "finds faster ways",
     "fast": "faster ways, by device",
-    "instead": "PyTorch's habits",
+    "torch": "for programs of PyTorch",
     "loading": "all or none",
     "statistics": "what a skipped step undoes",
     "parameter": "master and copy",

@@ -8,23 +8,23 @@ Read `precision.py` first: precision changes in its four functions and nowhere e
 
 from . import blas  # isort: skip  # before anything else loads NumPy: the kernels for products are chosen then
 
+import difflib as _difflib
+import importlib as _importlib
+from importlib.util import find_spec as _find_spec
+from pathlib import Path as _Path
+from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
-from . import backend, data, nn, ops, optim, parallel
+from . import backend, nn, ops, optim
 from .arguments import name_all as _name_all
-from .audit import audit
-from .audit import meta as _meta
-from .audit.kept import saved_nbytes
-from .audit.layers import summary
 from .backend import default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
 from .capture import capture
-from .checkpoint import Checkpointer, load, load_weights, save, save_weights
 from .dtypes import bfloat16, float16, float32, float64
 from .events import Observer, observe
+from .extras import hint as _hint
 from .grad_mode import enable_grad, is_grad_enabled, no_grad
 from .info import __version__, info
-from .instead import missing as _missing
 from .ops import (
     arange,
     empty,
@@ -66,16 +66,90 @@ from .precision import (
 from .sparse import SparseRows
 from .tensor import Tensor, from_numpy, tensor
 
-_name_all(globals(), SparseRows, Tensor)  # but for those that every op makes
-ops.bind(Tensor)
-backend.add(_meta)
+# Public name -> the module below tinymp that holds it, which is imported when the name is first used.
+_HELD = {
+    "Checkpointer": "checkpoint",
+    "audit": "audit",
+    "course": "course",
+    "data": "data",
+    "load": "checkpoint",
+    "load_weights": "checkpoint",
+    "models": "models",
+    "parallel": "parallel",
+    "save": "checkpoint",
+    "save_weights": "checkpoint",
+    "saved_nbytes": "audit.kept",
+    "summary": "audit.layers",
+}
+_HINTS = "torch.hints"  # knows what to use here in place of names that only PyTorch has
 
-if BF16 is None:  # `_missing` says what it takes
-    del BF16, FP8, FP8_HOPPER, bfloat16
+if TYPE_CHECKING:
+    from . import course, data, models, parallel
+    from .audit import audit  # type: ignore[no-redef]
+    from .audit.kept import saved_nbytes
+    from .audit.layers import summary
+    from .checkpoint import Checkpointer, load, load_weights, save, save_weights
 
-if not TYPE_CHECKING:  # type checkers report missing names themselves
+
+def _load(path: str) -> _ModuleType | None:
+    """A module below tinymp; None where the folder of its subpackage is not there."""
+    folder = f"{__name__}.{path.partition('.')[0]}"
+    return None if _find_spec(folder) is None else _importlib.import_module(f"{__name__}.{path}")
+
+
+def _required(name: str, path: str, error: type[Exception]) -> _ModuleType:
+    """The module that holds what has this name."""
+    if (module := _load(path)) is None:
+        where = _Path(__path__[0], path.partition(".")[0])
+        raise error(f"{name} is not installed here: expected a folder {where}; install all of tinymp again")
+    return module
+
+
+def _find(name: str) -> _Any:
+    """A public name of the table. AttributeError where its subpackage is not there."""
+    module = _required(f"{__name__}.{name}", _HELD[name], AttributeError)
+    return module if _HELD[name] == name else getattr(module, name.rpartition(".")[2])
+
+
+def _open(package: dict[str, _Any]) -> None:
+    """Have a package, of which these are the globals, look for its other public names in the table (PEP 562)."""
+    owner = package["__name__"]
+    prefix = owner.removeprefix(__name__).removeprefix(".")
+    held = {name.rpartition(".")[2]: name for name in _HELD if name.rpartition(".")[0] == prefix}
 
     def __getattr__(name: str) -> _Any:  # only called for names that do not exist
-        if hasattr(ops, name) and not name.startswith("_"):
-            raise AttributeError(f"tinymp has no attribute '{name}'; use tinymp.ops.{name}")
-        raise _missing("tinymp", name, globals())
+        if name in held:
+            package[name] = found = _find(held[name])
+            return found
+        hint = "" if name.startswith("_") else _instead(owner, name, __dir__())
+        raise AttributeError(f"{owner} has no attribute '{name}'" + (f"; {hint}" if hint else ""))
+
+    def __dir__() -> list[str]:
+        return sorted({*package, *held})
+
+    package.update(__getattr__=__getattr__, __dir__=__dir__)
+
+
+def _instead(owner: str, name: str, there: list[str]) -> str:
+    """What to use in place of a public name that `owner` has not: what the hints say, or similar names."""
+    if owner == __name__ and name in _BF16:
+        return f"BF16 needs ml_dtypes: {_hint('bf16')}"
+    if owner == __name__ and hasattr(ops, name):
+        return f"use {owner}.ops.{name}"
+    hints = _load(_HINTS)
+    if hints is not None and (said := hints.instead(owner, name)):
+        return said
+    near = _difflib.get_close_matches(name, [one for one in there if not one.startswith("_")])
+    return f"did you mean {', '.join(near)}?" if near else ""
+
+
+ops.bind(Tensor)
+_name_all(globals(), SparseRows, Tensor)  # but for those that every op makes
+backend.add("meta", lambda: _required("device 'meta'", "audit.meta", RuntimeError))
+if (_hints := _load(_HINTS)) is not None:
+    _hints.mark(Tensor)
+_BF16 = ("BF16", "FP8", "FP8_HOPPER", "bfloat16")
+if BF16 is None:
+    del BF16, FP8, FP8_HOPPER, bfloat16
+for _package in (globals(), vars(nn), vars(ops), vars(optim)):
+    _open(_package)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import backend
-from .arguments import count, file, flag, whole
+from .arguments import count, file, flag, name_all, whole
 from .caller import type_name
 from .dtypes import HALVES, KNOWN, masked
 from .events import here
@@ -482,3 +482,6 @@ def save_weights(path: str | os.PathLike, model: Any) -> None:
     copies = {f"{name}.copy" for name in state}
     arrays = {name: np.asarray(x, order="C") for name, x in state.items() if name not in copies}
     _put(file("save_weights", "path", path), arrays, {})
+
+
+name_all(globals())

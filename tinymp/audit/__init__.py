@@ -9,8 +9,20 @@ Nothing in the model changes, and outside the block nothing is measured.
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+
 from .audit import Audit, audit
 from .bytes import predict
 from .diff import Difference, diff
 from .ledger import Row, Rows
 from .listener import Instrument, Place
+
+
+class _Package(ModuleType):
+    """`mp.audit` is this package, and `mp.audit()` the function: calling the package calls it."""
+
+    __call__ = staticmethod(audit)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -10,7 +10,7 @@ from datetime import datetime
 from time import monotonic
 from typing import Any
 
-from ..arguments import flag, rename
+from ..arguments import flag, named, rename
 from ..autograd import Op
 from ..info import info
 from .advice import Advice, Found, advise, judged
@@ -32,6 +32,7 @@ from .updates import LostUpdates
 PATIENCE = 10.0  # seconds after which an audit says how far it is; again whenever that has doubled
 
 
+@named
 def audit(
     *instruments: Instrument,
     shadow: bool = False,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from .. import backend
+from ..arguments import named
 from ..autograd import Variable
 from ..graph import behind
 from ..memory import kept_by
 
 
+@named
 def saved_nbytes(root: Variable) -> int:
     """The bytes that the graph behind `root` keeps for backward: see `kept_by`."""
     if not isinstance(root, Variable):

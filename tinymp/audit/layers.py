@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from ..arguments import named
 from ..nn.module import Module
 from ..precision import MIXED, Policy
 from ..tensor import Tensor
@@ -70,6 +71,7 @@ class Summary:
     __repr__ = __str__
 
 
+@named
 def summary(
     model: Module,
     *inputs: Any,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
@@ -38,12 +38,12 @@ _ndarray = np.ndarray
 _default: ContextVar[ModuleType] = ContextVar("device", default=cpu)
 
 
-_added: dict[str, ModuleType] = {}  # further devices by name
+_added: dict[str, Callable[[], ModuleType]] = {}  # further devices by name
 
 
-def add(module: ModuleType) -> None:
-    """Make a further backend known by its `name`. The class of its arrays has it as `tinymp_backend`."""
-    _added[module.name] = module
+def add(name: str, load: Callable[[], ModuleType]) -> None:
+    """Make a further backend known, which `load` returns. The class of its arrays has it as `tinymp_backend`."""
+    _added[name] = load
 
 
 def get(device: Any) -> ModuleType:
@@ -55,7 +55,7 @@ def get(device: Any) -> ModuleType:
             gpu.require()
             return gpu
         if device in _added:
-            return _added[device]
+            return _added[device]()
     hint = '; PyTorch\'s "cuda" is "gpu" here' if isinstance(device, str) and device.startswith("cuda") else ""
     raise ValueError(f"device: expected a device, 'cpu' or 'gpu', got {device!r}{hint}")
 

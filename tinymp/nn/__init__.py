@@ -1,9 +1,6 @@
 """Modules, parameters, layers, losses as modules, and initialisers."""
 
-from typing import TYPE_CHECKING, Any
-
 from ..caller import NAMES as _NAMES
-from ..instead import missing as _missing
 from ..parameter import Parameter
 from . import init
 from .activation import GLU, Hardswish, Mish, PReLU, ReLU6
@@ -152,8 +149,3 @@ __all__ = [
 ]
 
 _NAMES.update(__all__)
-
-if not TYPE_CHECKING:  # type checkers report missing names themselves
-
-    def __getattr__(name: str) -> Any:  # only called for names that do not exist
-        raise _missing("tinymp.nn", name, __all__)

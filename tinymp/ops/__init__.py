@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from .. import arguments
-from ..instead import absent_of_tensor as _absent_of_tensor
 from . import convert
 from .activation import elu, gelu, hardtanh, leaky_relu, logsigmoid, relu, sigmoid, silu, softplus, tanh
 from .attention import scaled_dot_product_attention
@@ -166,8 +165,6 @@ def bind(tensor: Any) -> None:
     """Give the class Tensor these functions as methods and operators. Called once, by `tinymp/__init__.py`."""
     for function in (*METHODS, *[arguments.named(f) for f in convert.METHODS]):
         setattr(tensor, function.__name__, function)
-    for name, absent in _absent_of_tensor([function.__name__ for function in METHODS]).items():
-        setattr(tensor, name, absent)
     for name, operator in OPERATORS.items():
         setattr(tensor, f"__{name}__", operator)
     for name in REFLECTED:

@@ -1,28 +1,20 @@
-"""What to use here instead of names that only PyTorch has."""
+"""Names that only PyTorch has, and the names to use here in their place. tinymp asks when one of them is not found."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from typing import Any
 
-from .extras import hint
+from ..ops import METHODS
 
 _MIXED = "precision is a policy's: `policy.cast(model)` and `with tinymp.use(policy):`, see tinymp.MIXED"
 _LOSS_SCALING = "use tinymp.optim.DynamicLossScaler: scale, unscale_, step, update"
 _DEVICE = 'the device is "gpu": `with tinymp.device("gpu"):`, model.to("gpu"), tensor.to("gpu")'
-_BF16 = f"BF16 needs ml_dtypes: {hint('bf16')}"
-_FP8 = f"its storage is BF16, which needs ml_dtypes: {hint('bf16')}"
 
 INSTEAD: dict[str, dict[str, str]] = {
     "tinymp": {
         "autocast": _MIXED,
         "amp": f"{_MIXED}; {_LOSS_SCALING}",
         "set_default_dtype": _MIXED,
-        "BF16": _BF16,
-        "FP8": _FP8,
-        "FP8_HOPPER": _FP8,
-        "bfloat16": _BF16,
         "half": "use tinymp.float16",
         "float": "use tinymp.float32",
         "double": "use tinymp.float64",
@@ -79,13 +71,9 @@ INSTEAD: dict[str, dict[str, str]] = {
 }
 
 
-def missing(owner: str, name: str, there: Iterable[str]) -> AttributeError:
-    """The error for an attribute that a module lacks: it says what to use instead, or which names are similar."""
-    hint = INSTEAD[owner].get(name, "")
-    if not hint and not name.startswith("_"):
-        near = difflib.get_close_matches(name, [n for n in there if not n.startswith("_")])
-        hint = f"did you mean {', '.join(near)}?" if near else ""
-    return AttributeError(f"{owner} has no attribute '{name}'" + (f"; {hint}" if hint else ""))
+def instead(owner: str, name: str) -> str:
+    """What to use in place of an attribute that a module has not; empty if nothing is known."""
+    return INSTEAD.get(owner, {}).get(name, "")
 
 
 class Absent:
@@ -101,11 +89,12 @@ class Absent:
         raise AttributeError(self.message)
 
 
-def absent_of_tensor(methods: Iterable[str]) -> dict[str, Absent]:
-    """What Tensor lacks, by name: the names in INSTEAD, and the in-place forms of its methods."""
+def mark(tensor: type) -> None:
+    """Give the class Tensor what it lacks: the names in INSTEAD, and the in-place forms of its methods."""
     found = dict(INSTEAD["Tensor"])
-    for name in methods:
+    for name in [function.__name__ for function in METHODS]:
         found[f"{name}_"] = f"ops never write into their input; use x = x.{name}(...), or for leaves under no_grad " + (
             "copy_, zero_ and x[...] = value"
         )
-    return {name: Absent(name, hint) for name, hint in found.items()}
+    for name, hint in found.items():
+        setattr(tensor, name, Absent(name, hint))

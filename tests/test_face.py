@@ -1,0 +1,82 @@
+"""What `import tinymp` brings: the core at once, each other public name when it is first used."""
+
+import importlib
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tinymp as mp
+from tinymp import nn
+
+pytestmark = pytest.mark.cpu
+HELD = mp._HELD
+
+
+def run(code):
+    """What a new process prints that has imported tinymp."""
+    done = subprocess.run([sys.executable, "-c", f"import tinymp as mp\n{code}"], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_each_name_of_the_table_is_there_and_the_same_each_time(name):
+    owner, _, short = f"tinymp.{name}".rpartition(".")
+    owner = importlib.import_module(owner)
+    assert short in dir(owner)
+    assert getattr(owner, short) is getattr(owner, short)
+    exec(f"from {owner.__name__} import {short}")
+
+
+def test_import_brings_the_core_alone():
+    """tinymp.torch says what to use in place of attributes that Tensor has not: it alone is asked at once."""
+    code = "import sys; print(*{m.split('.')[1] for m in sys.modules if m.startswith('tinymp.')})"
+    elsewhere = {path.partition(".")[0] for path in HELD.values()} - {"torch"}
+    assert not elsewhere & set(run(code))
+
+
+def test_the_audit_is_a_function_and_a_package():
+    code = """
+for again in range(2):
+    with mp.audit() as a:
+        mp.ops.exp(mp.ones(1))
+    print(len(a.ledger))
+    from tinymp.audit import Instrument
+    import tinymp.audit
+    assert tinymp.audit is mp.audit and mp.audit.Instrument is Instrument
+"""
+    assert run(code) == ["1", "1"]
+    with pytest.raises(ValueError, match=r"^audit: expected "):
+        mp.audit(every=0)
+
+
+def test_what_is_held_elsewhere_pickles():
+    summary = mp.summary(nn.Linear(2, 3), mp.ones(1, 2))
+    assert str(pickle.loads(pickle.dumps(summary))) == str(summary)
+    assert pickle.loads(pickle.dumps(mp.summary)) is mp.summary
+
+
+@pytest.mark.parametrize(
+    ("use", "error"),
+    [
+        ("mp.audit()", "AttributeError: tinymp.audit is not installed here: expected a folder"),
+        ("mp.summary", "AttributeError: tinymp.summary is not installed here: expected a folder"),
+        ("from tinymp import parallel", "ImportError: cannot import name 'parallel'"),
+        ("mp.device('meta').__enter__()", "RuntimeError: device 'meta' is not installed here: expected a folder"),
+        ("mp.autocast", "AttributeError: tinymp has no attribute 'autocast'"),
+        ("mp.tensr", "AttributeError: tinymp has no attribute 'tensr'; did you mean tensor"),
+        ("mp.tensor([1.0]).add_", "AttributeError: 'Tensor' object has no attribute 'add_'"),
+    ],
+)
+def test_a_name_without_its_subpackage_says_so(use, error, tmp_path):
+    less = shutil.ignore_patterns("__pycache__", "audit", "parallel", "torch")
+    shutil.copytree(Path(mp.__file__).parent, tmp_path / "tinymp", ignore=less)
+    found = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{found}; import tinymp as mp; {use}"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert error in done.stderr

@@ -1,0 +1,1 @@
+"""PyTorch's face, for programs that were written for PyTorch."""
