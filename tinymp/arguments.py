@@ -33,6 +33,7 @@ _WHY = {
 
 
 FP32_TINY = 2.0**-126  # the smallest normal FP32 number
+LONGEST = 2**30  # the most elements along an axis, and the largest step: GPUs count them in 32 bits
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -23,8 +23,9 @@ def installed():
     from . import cublas as library
     from . import device, stand_in
 
-    # not `watch`'s list: what leaves it takes itself out
-    touched = [m for name, m in sys.modules.items() if name.startswith("tinymp.") and name != "tinymp.tensor"]
+    # not `watch`'s list, which what leaves it takes itself out of, and not which fast paths have been found
+    kept = ("tinymp.tensor", "tinymp.fast_path")
+    touched = [m for name, m in sys.modules.items() if name.startswith("tinymp.") and name not in kept]
     before = [_state(module) for module in touched]
     with stand_in.install_modules(sys.modules) as cupy:
         kernels.HARDWARE = HARDWARE

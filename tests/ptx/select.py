@@ -17,7 +17,7 @@ from tinymp.backend import kernels
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
-WHERE = ("tests/ops", "tests/backend", "tests/optim", "tests/test_capture.py")
+WHERE = ("tests/fast", "tests/ops", "tests/backend", "tests/optim", "tests/test_capture.py")
 SELECTED = HERE / "selected.txt"
 SPECIAL = ("attention", "conv")  # the sources with special instructions: see nvrtc.stand_in
 WORK = 256  # bytes that a launch moves in earnest
@@ -98,6 +98,6 @@ def choose(architecture: str, *where: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    newest, volta = choose("90", *WHERE), choose("70", *(f"tests/ops/test_{name}_cuda.py" for name in SPECIAL))
+    newest, volta = choose("90", *WHERE), choose("70", *(f"tests/fast/test_{name}_cuda.py" for name in SPECIAL))
     parts = {"all": [test for test in newest if not special(test)], "75-90": filter(special, newest), "70": volta}
     SELECTED.write_text("".join(f"{first} {test}\n" for first, tests in parts.items() for test in tests))

@@ -1,6 +1,6 @@
 """explain(): a rule of precision, its source, what breaks without it, what measures it, and the lines to read.
 
-The words are in topics.py; everything else (kinds, formulas, twins, files and lines) is found in the source.
+The words are in topics.py; everything else (kinds, formulas, fast paths, files and lines) is found in the source.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from .. import nn, ops, optim, precision
 from ..autograd import Op
+from ..fast_path import find
 from ..optim import multi_tensor
 from ..precision import DOT, KINDS, LOSS, MIXED, MOVEMENT, POINTWISE, POLICIES, REDUCTION, UPDATE, Kind, Policy
 from .ablate import DECISIONS, Decision
@@ -51,7 +52,7 @@ class Explanation:
     read      {"tinymp/ops/softmax.py:14": "Softmax.forward", ...}, what to read first at the top
     measure   what to ask of an audit `a`: "ledger.filter(op='softmax')", "shadow"
     ablation  the decisions that flip the rule
-    twins     what has a CUDA kernel, and in which file
+    twins     what has a fast path in CUDA, and in which file
     see       topics to go on with
     """
 
@@ -89,7 +90,7 @@ class Explanation:
             ("here", self.note[0]),
             ("", self.note[1]),
             ("read", "\n".join(f"{line}  {name}" for line, name in self.read.items())),
-            ("CUDA twin", self.twins),
+            ("in CUDA", self.twins),
             ("measure", "\n".join(measure) if self.measure else ""),
             ("try", "\n".join(attempt) if self.ablation else ""),
             ("see also", ", ".join(self.see)),
@@ -435,12 +436,16 @@ def _places(names: tuple[str, ...]) -> str:
 
 
 def _twins(found: list[type[Op]]) -> str:
-    """Which of forward and backward have a CUDA twin, and where."""
+    """Which of forward and backward have a fast path in CUDA, and where."""
     out = []
     for op in found:
-        have = [name for name in ("forward", "backward") if getattr(op, f"{name}_cuda") is not None]
+        phases = {phase: find(getattr(op, phase), "gpu") for phase in ("forward", "backward")}
+        have = [phase for phase, faster in phases.items() if faster]
+        old = [phase for phase in phases if getattr(op, f"{phase}_cuda") is not None]
         if have:
-            out.append(f"{' and '.join(have)} of {op.__name__}{_beside(op)}")
+            out.append(f"{' and '.join(have)} of {op.__name__}{_beside(phases[have[0]])}")
+        elif old:
+            out.append(f"{' and '.join(old)} of {op.__name__}{_beside(op)}")
     return "\n".join(out)
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arguments import flag, floating, integers
+from ..arguments import LONGEST, flag, floating, integers
 from ..autograd import Array, Op
-from ..backend.kernels import Kernels
-from ..backend.layout import LONGEST, blocks
 from ..precision import MOVEMENT, REDUCTION, add_to, reduce, store, widen
 from ..tensor import Tensor
 from .conv import Geometry, Pair, batch_first, images_last, pad_spatial, taps, unpad_spatial
 
-KERNELS = Kernels(__file__)
 MOST_CELLS = 1 << 16  # along one side of adaptive pooling, unless the input is longer: more must be a mistake
 
 
@@ -41,9 +38,9 @@ class MaxPool2d(Op):
         self.save(index)
         self.geometry, self.shape = g, x.shape
         y = store(batch_first(best), like=x)
-        return (y, batch_first(self._places(index))) if indices else y
+        return (y, batch_first(self.places(index))) if indices else y
 
-    def _places(self, index: Array) -> Array:
+    def places(self, index: Array) -> Array:
         """Kernel positions (C, OH, OW, N) as places in the flattened, unpadded H * W plane."""
         g, arange = self.geometry, self.xp.arange
         index = index + arange(1)  # int64: the places do not fit the dtype of index
@@ -67,25 +64,6 @@ class MaxPool2d(Op):
                 seen[...] = part
         return store(batch_first(unpad_spatial(total, g, (h, w))), like=self.targets[0])
 
-    def forward_cuda(self, x: Array, *, geometry: Geometry, indices: bool) -> Any:
-        if not _fits(x.shape, geometry.output(*x.shape[2:])):
-            return NotImplemented
-        self.shape = x.shape
-        windows, x = _windows(geometry, x.shape), images_last(self.xp, x)
-        y = self.xp.empty((x.shape[0], *geometry.output(*x.shape[1:3]), x.shape[3]), x.dtype)
-        index = self.xp.empty(y.shape, _index_dtype(geometry))
-        _launch(f"max_pool2d_forward{_suffix(index)}", y, (x, y, index), *windows)
-        self.save(index)
-        return (batch_first(y), batch_first(self._places(index))) if indices else batch_first(y)
-
-    def backward_cuda(self, dy: Array, _: None = None) -> Array:
-        if not _fits(self.shape, dy.shape[2:]):
-            return NotImplemented
-        index, dy = self.xp.ascontiguousarray(self.saved[0]), images_last(self.xp, dy)
-        dx = _empty_images(self.xp, self.shape, dy.dtype)
-        _launch(f"max_pool2d_backward{_suffix(index)}", dx, (dy, index, dx), *_windows(self.geometry, self.shape))
-        return batch_first(dx)
-
 
 def _first_place(xp: Any, g: Geometry, seen: Array) -> Array:
     """The first kernel position of each window (1, OH, OW, 1) that is not padding: the maximum where all x are -inf."""
@@ -93,16 +71,11 @@ def _first_place(xp: Any, g: Geometry, seen: Array) -> Array:
         [-(-max(before - i * s, 0) // d) for i in range(o)]
         for o, s, d, (before, _) in zip(seen.shape[1:3], g.stride, g.dilation, g.pads)
     ]
-    return xp.asarray([[i * g.kernel[1] + j for j in cols] for i in rows], _index_dtype(g))[None, :, :, None]
+    return xp.asarray([[i * g.kernel[1] + j for j in cols] for i in rows], index_dtype(g))[None, :, :, None]
 
 
-def _index_dtype(g: Geometry) -> str:
+def index_dtype(g: Geometry) -> str:
     return "uint8" if g.kernel[0] * g.kernel[1] <= 256 else "uint32"  # one byte beside two of FP16
-
-
-def _suffix(index: Array) -> str:
-    """What the names of max pooling's kernels end in."""
-    return "" if index.dtype == "uint8" else "_uint32"
 
 
 class AvgPool2d(Op):
@@ -133,23 +106,6 @@ class AvgPool2d(Op):
         for _, _, seen in taps(total, g):
             add_to(seen, part, like=dy)
         return store(batch_first(unpad_spatial(total, g, (h, w))), like=dy)
-
-    def forward_cuda(self, x: Array, *, geometry: Geometry, include_pad: bool, override: int | None) -> Array:
-        if not _fits(x.shape, geometry.output(*x.shape[2:])):
-            return NotImplemented
-        self.shape = x.shape
-        x = images_last(self.xp, x)
-        y = self.xp.empty((x.shape[0], *geometry.output(*x.shape[1:3]), x.shape[3]), x.dtype)
-        _launch("avg_pool2d_forward", y, (x, y), *_windows(geometry, self.shape), include_pad, override or 0)
-        return batch_first(y)
-
-    def backward_cuda(self, dy: Array) -> Array:
-        if not _fits(self.shape, dy.shape[2:]):
-            return NotImplemented
-        windows, dy = _windows(self.geometry, self.shape), images_last(self.xp, dy)
-        dx = _empty_images(self.xp, self.shape, dy.dtype)
-        _launch("avg_pool2d_backward", dx, (dy, dx), *windows, self.include_pad, self.override or 0)
-        return batch_first(dx)
 
     def _divisor(self, like: Array) -> Array:
         """What the sum of each window (1, OH, OW, 1) is divided by, in the dtype of like."""
@@ -186,26 +142,6 @@ class AdaptiveAvgPool2d(Op):
             add_to(cell, wide[:, i : i + 1, j : j + 1] / (cell.shape[1] * cell.shape[2]), like=dy)
         return batch_first(store(dx, like=dy))
 
-    def forward_cuda(self, x: Array, *, size: Pair) -> Array:
-        if size == (1, 1) or not _fits(x.shape, size):
-            return NotImplemented  # a single cell is one reduction: in `reduce`, many threads share a sum
-        self.shape = x.shape
-        x = images_last(self.xp, x)
-        y = self.xp.empty((x.shape[0], *size, x.shape[3]), x.dtype)
-        _launch("adaptive_avg_pool2d_forward", y, (x, y), *self._sides())
-        return batch_first(y)
-
-    def backward_cuda(self, dy: Array) -> Array:
-        if not _fits(self.shape, self.size):
-            return NotImplemented
-        dy, dx = images_last(self.xp, dy), _empty_images(self.xp, self.shape, dy.dtype)
-        _launch("adaptive_avg_pool2d_backward", dx, (dy, dx), *self._sides())
-        return batch_first(dx)
-
-    def _sides(self) -> tuple[int, ...]:
-        """(h, oh, w, ow)."""
-        return self.shape[2], self.size[0], self.shape[3], self.size[1]
-
 
 def _cells(shape: tuple, size: Pair) -> Any:
     def spans(n: int, parts: int) -> list[slice]:
@@ -214,36 +150,6 @@ def _cells(shape: tuple, size: Pair) -> Any:
     for i, rows in enumerate(spans(shape[2], size[0])):
         for j, cols in enumerate(spans(shape[3], size[1])):
             yield i, j, rows, cols
-
-
-# ------------------------------------------------------------------------------------------- for the CUDA twins only
-
-
-def _fits(shape: tuple, out: Pair) -> bool:
-    """Whether there are images, and 32 bits suffice: places are numbered (channel, row) and (column, image)."""
-    (n, c, h, w), (oh, ow) = shape, out
-    return n > 0 and max(c * h, c * oh, w * n, ow * n, h * oh + h, w * ow + w) < 2**31
-
-
-def _empty_images(xp: Any, shape: tuple, dtype: Any) -> Array:
-    n, c, h, w = shape
-    return xp.empty((c, h, w, n), dtype)
-
-
-def _windows(g: Geometry, shape: tuple) -> tuple[int, ...]:
-    """Windows (pool.cu) of both sides: size, count, kernel, stride, before, dilation."""
-    sides = zip(shape[2:], g.output(*shape[2:]), g.kernel, g.stride, g.pads, g.dilation)
-    return tuple([v for n, o, k, s, (before, _), d in sides for v in (n, o, k, s, before, d)])
-
-
-def _launch(kernel: str, out: Array, arrays: tuple, *numbers: Any) -> None:
-    """Run a kernel with a thread for every 16 bytes of `out` (C, H, W, N), or for every element of it."""
-    planes, rows, columns, images = out.shape
-    pack = 16 // out.itemsize
-    threads = columns * (images // pack if images % pack == 0 else images)
-    block = min(256, -(-threads // 32) * 32)
-    grid = blocks(threads, block), min(planes * rows, 65535)
-    KERNELS.launch(kernel, out.dtype, grid, block, *arrays, planes, images, *numbers)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

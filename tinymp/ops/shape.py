@@ -12,10 +12,9 @@ from math import prod
 from typing import Any
 
 from .. import backend
-from ..arguments import axes, axis, choice, constant, integer, integers, refuse, sizes
+from ..arguments import LONGEST, axes, axis, choice, constant, integer, integers, refuse, sizes
 from ..arguments import tensor as a_tensor
 from ..autograd import Array, Op
-from ..backend.layout import LONGEST
 from ..dtypes import FLOATING
 from ..precision import MOVEMENT, REDUCTION, scalar
 from ..tensor import Tensor

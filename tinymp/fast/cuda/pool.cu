@@ -43,18 +43,6 @@ struct Windows {
     }
 };
 
-// The cells of adaptive pooling along one side: cell o begins at floor(o size / count) and ends before
-// ceil((o + 1) size / count).
-struct Cells {
-    int size, count;
-
-    __device__ int begin(int o) const { return o * size / count; }
-    __device__ int end(int o) const { return ((o + 1) * size + count - 1) / count; }
-    __device__ int divisor(int o, bool) const { return end(o) - begin(o); }
-    __device__ int first_over(int p) const { return p * count / size; }
-    __device__ int last_over(int p) const { return ((p + 1) * count + size - 1) / size - 1; }
-};
-
 // --------------------------------------------------------------------------------------------- walking over elements
 
 // The threads of the grid share an array (planes, rows, columns, images): body(Width<K>, plane, row, column, i) for the
@@ -151,17 +139,16 @@ __device__ inline void max_backward(const T* dy, const Index* index, T* dx, int 
 // ------------------------------------------------------------------------------------------------------ average
 
 // y = the sum of each window / its divisor: `override` where that is not 0, else how many places it has, with its
-// padding or without. W: Windows or Cells.
-template <class W>
-__device__ inline void average_forward(const T* x, T* y, int planes, int images, W rows, W columns, bool padding,
-                                       float override) {
+// padding or without.
+__device__ inline void average_forward(const T* x, T* y, int planes, int images, Windows rows, Windows columns,
+                                       bool padding, float override) {
     bool wide = aligned16(x) && aligned16(y);
     each_place(wide, planes, rows.count, columns.count, images, [=](auto width, int plane, int oh, int ow, int i) {
         constexpr int K = width.length;
         Values<K> sum = {};
         for (int h = rows.begin(oh); h < rows.end(oh); h++) {
             const T* line = x + line_at(plane, rows.size, h, columns.size, images, i);
-            Values<K> of_line = {};  // summed apart: a cell may be a whole image
+            Values<K> of_line = {};  // summed apart: a window may be a whole image
             for (int w = columns.begin(ow); w < columns.end(ow); w++) {
                 Values<K> seen = load(width, line + w * images);
 #pragma unroll
@@ -178,9 +165,8 @@ __device__ inline void average_forward(const T* x, T* y, int planes, int images,
 }
 
 // dx = the sum of dy / divisor over the windows that see the place.
-template <class W>
-__device__ inline void average_backward(const T* dy, T* dx, int planes, int images, W rows, W columns, bool padding,
-                                        float override) {
+__device__ inline void average_backward(const T* dy, T* dx, int planes, int images, Windows rows, Windows columns,
+                                        bool padding, float override) {
     bool wide = aligned16(dy) && aligned16(dx);
     each_place(wide, planes, rows.size, columns.size, images, [=](auto width, int plane, int h, int w, int i) {
         constexpr int K = width.length;
@@ -241,13 +227,4 @@ extern "C" __global__ void __launch_bounds__(256, 4) avg_pool2d_backward(
     int w, int ow, int kernel_w, int stride_w, int left, int dilation_w, int padding, float override) {
     Windows rows{h, oh, kernel_h, stride_h, top, dilation_h}, columns{w, ow, kernel_w, stride_w, left, dilation_w};
     average_backward(dy, dx, planes, images, rows, columns, padding != 0, override);
-}
-
-extern "C" __global__ void __launch_bounds__(256, 4) adaptive_avg_pool2d_forward(
-    const T* x, T* y, int planes, int images, int h, int oh, int w, int ow) {
-    average_forward(x, y, planes, images, Cells{h, oh}, Cells{w, ow}, false, 0.0f);
-}
-extern "C" __global__ void __launch_bounds__(256, 4) adaptive_avg_pool2d_backward(
-    const T* dy, T* dx, int planes, int images, int h, int oh, int w, int ow) {
-    average_backward(dy, dx, planes, images, Cells{h, oh}, Cells{w, ow}, false, 0.0f);
 }

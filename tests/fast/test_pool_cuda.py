@@ -1,4 +1,4 @@
-"""The CUDA twins of pooling against their definitions."""
+"""Pooling in CUDA against its definitions."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ pytestmark = pytest.mark.usefixtures("gpu")
 
 MAX = {"max_pool2d_forward", "max_pool2d_backward"}
 AVERAGE = {"avg_pool2d_forward", "avg_pool2d_backward"}
-ADAPTIVE = {"adaptive_avg_pool2d_forward", "adaptive_avg_pool2d_backward"}
 
 # shape, kernel, stride, padding, dilation, ceil_mode. Images: 1, a pack (8 halves, 4 floats), two, and beside them
 WINDOWS = [
@@ -106,30 +105,7 @@ def test_avg_pool2d(shape, kernel, stride, padding, _, ceil, include, divisor, c
     )
 
 
-@layouts
-@pytest.mark.parametrize("size", [(2, 3), (5, 7), (None, 2), (8, 9), (1, 2)])
-@pytest.mark.parametrize("images", [1, 8, 9])
-def test_adaptive_avg_pool2d(images, size, chwn):
-    check_twin(
-        lambda x: ops.adaptive_avg_pool2d(x, size),
-        randn(images, 2, 5, 7),
-        kernels=ADAPTIVE,
-        length=36,
-        chwn=chwn,
-    )
-
-
-def test_a_single_cell_is_one_reduction():
-    check_twin(
-        lambda x: ops.adaptive_avg_pool2d(x, 1),
-        randn(8, 3, 5, 7),
-        kernels={"adaptive_avg_pool2d_backward"},
-        length=36,
-        chwn=True,
-    )
-
-
-@pytest.mark.parametrize("op", [ops.max_pool2d, ops.avg_pool2d, ops.adaptive_avg_pool2d])
+@pytest.mark.parametrize("op", [ops.max_pool2d, ops.avg_pool2d])
 def test_results_lie_as_convolutions_write_them(op):
     x = mp.Tensor(on_device(channels_last(randn(8, 3, 4, 4).astype("float16"))), requires_grad=True)
     y = op(x, 2)
@@ -171,13 +147,6 @@ def test_more_rows_than_a_grid_has():
     np.testing.assert_array_equal(y.numpy(), x)
 
 
-@pytest.mark.parametrize("op", [ops.max_pool2d, ops.avg_pool2d, ops.adaptive_avg_pool2d])
+@pytest.mark.parametrize("op", [ops.max_pool2d, ops.avg_pool2d])
 def test_an_empty_batch(op):
     check_twin(lambda x: op(x, 2), randn(0, 3, 4, 6))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_the_mean_of_a_large_image(dtype):
-    x = np.full((2, 1, 400, 500), 0.1, dtype)
-    y = ops.adaptive_avg_pool2d(mp.Tensor(on_device(x)), (1, 2)).numpy()
-    assert (np.abs(y / float(x.flat[0]) - 1) <= 2.0**-15 + (2.0**-11 if dtype == "float16" else 0)).all()
