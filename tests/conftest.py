@@ -25,7 +25,10 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # `from oracle import check`
+import core_alone
 
+if core_alone.GONE in os.environ:  # these are tests of a copy of the package, in which something is missing
+    core_alone.only_from(os.getcwd())
 
 # What brings each module that not all tests need: an extra of pyproject.toml.
 EXTRA = {
@@ -54,6 +57,8 @@ def _skips_name_the_extra():
             found = re.match(r"(?:could not import|module) '(\w+)", str(error.msg))
             library = found and found[1]
         else:
+            if module := core_alone.deleted(error):
+                raise pytest.skip.Exception(f"{module} was deleted", allow_module_level=True) from None
             library = _missing(error)
         if library not in EXTRA:
             raise

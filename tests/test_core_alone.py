@@ -1,0 +1,80 @@
+"""The core stands alone: copied without any of its subpackages, it imports and trains, and finds nothing elsewhere."""
+
+import subprocess
+import sys
+
+import pytest
+
+from core_alone import CAN_GO, FAILS, GONE, ROOT, SUBPACKAGES, copy, deleted, run
+
+pytestmark = pytest.mark.cpu
+
+PROGRAM = """
+import sys
+from core_alone import only_from
+
+here = sys.argv[1]
+only_from(here)
+import numpy as np
+
+import tinymp as mp
+from tinymp import nn, ops, optim
+
+x, y = np.random.default_rng(0).standard_normal((32, 1, 8, 8)).astype("float32"), np.arange(32) % 4
+for policy in (mp.FP32, mp.MIXED):
+    mp.manual_seed(0)
+    layers = [nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    model = policy.cast(nn.Sequential(*layers, nn.Linear(128, 4)))
+    optimizer, scaler, losses = optim.Adam(model.parameters(), lr=0.01), optim.DynamicLossScaler(), []
+    for _ in range(15):
+        with mp.use(policy):
+            loss = ops.cross_entropy(model(policy.cast(mp.tensor(x))), mp.tensor(y))
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0], losses
+for name, module in sys.modules.items():
+    assert not name.startswith("tinymp") or str(module.__file__).startswith(here), module
+"""
+
+
+TOGETHER = {"none": [], "all that can go": CAN_GO, "all": SUBPACKAGES}
+
+
+@pytest.mark.parametrize("name", [*SUBPACKAGES, *TOGETHER])
+def test_it_trains_without(name, tmp_path):
+    copy(tmp_path, TOGETHER.get(name, [name]))
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True)
+    fails = bool(FAILS) if name == "all" else name in FAILS
+    assert (done.returncode != 0) == fails, done.stderr or f"it can go now: take {name!r} out of FAILS"
+
+
+def test_no_name_of_the_list_is_misspelt():
+    assert not FAILS - SUBPACKAGES.keys()
+
+
+def test_the_tests_of_the_core_run_without_what_can_go():
+    assert run(["tests/ops/test_softmax.py", "-q", "-n", "0"], CAN_GO) == 0
+
+
+@pytest.mark.parametrize(
+    ("statement", "module"),
+    [
+        ("import tinymp.audit.gone", "tinymp.audit.gone"),
+        ("from tinymp import gone", "tinymp.gone"),
+        ("from tinymp.gone.below import f", "tinymp.gone"),
+        ("raise AttributeError('tinymp.summary is not installed here: expected a folder')", "tinymp.summary"),
+        ("from tinymp import gone_as_well", None),
+        ("import tinymp.other", None),
+        ("raise AttributeError('gone')", None),
+        ("assert False, 'tinymp.gone'", None),
+    ],
+)
+def test_a_test_is_skipped_only_for_what_was_deleted(statement, module, monkeypatch):
+    monkeypatch.setenv(GONE, "tinymp.gone tinymp.audit.gone")
+    with pytest.raises((ImportError, AttributeError, AssertionError)) as found:
+        exec(statement)
+    assert deleted(found.value) == module
