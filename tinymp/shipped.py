@@ -15,6 +15,7 @@ from .extras import hint, in_checkout
 
 # The examples that are programs, and what each needs of the extras of pyproject.toml.
 EXAMPLES = {
+    "one_page": "examples",
     "mnist": "examples",
     "dcgan": "examples",
     "language_model": "examples,shakespeare",
