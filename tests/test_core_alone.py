@@ -18,7 +18,7 @@ only_from(here)
 import numpy as np
 
 import tinymp as mp
-from tinymp import nn, ops, optim
+from tinymp import data, nn, ops, optim
 
 x, y = np.random.default_rng(0).standard_normal((32, 1, 8, 8)).astype("float32"), np.arange(32) % 4
 for policy in (mp.FP32, mp.MIXED):
@@ -26,9 +26,9 @@ for policy in (mp.FP32, mp.MIXED):
     layers = [nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
     model = policy.cast(nn.Sequential(*layers, nn.Linear(128, 4)))
     optimizer, scaler, losses = optim.Adam(model.parameters(), lr=0.01), optim.DynamicLossScaler(), []
-    for _ in range(15):
+    for inputs, labels in data.DataLoader(data.TensorDataset(np.tile(x, (15, 1, 1, 1)), np.tile(y, 15)), batch_size=32):
         with mp.use(policy):
-            loss = ops.cross_entropy(model(policy.cast(mp.tensor(x))), mp.tensor(y))
+            loss = ops.cross_entropy(model(policy.cast(inputs)), labels)
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
