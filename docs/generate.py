@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 import tinymp
+import tinymp.parallel.norm  # an op that tinymp alone does not import
 from tinymp import precision
 from tinymp.autograd import Op
 from tinymp.fast_path import find

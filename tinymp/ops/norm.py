@@ -10,19 +10,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from .. import backend
 from ..arguments import axis, flag, floating, integers, number, tensor
 from ..autograd import Array, Op
-from ..backend.kernels import Kernels
-from ..backend.layout import THREADS, ceil_div, compact, matching
-from ..backend.rows import over_all_but, over_channels, over_last
 from ..dtypes import FLOATING, float64
-from ..precision import FP32, POINTWISE, REDUCTION, reduce, store, widen
+from ..precision import POINTWISE, REDUCTION, reduce, store, widen
 from ..tensor import Tensor
-
-KERNELS = Kernels(__file__)
 
 
 @dataclass
@@ -45,15 +38,6 @@ class Running:
                 running[...] = store(moved, like=running)
         if self.count is not None:
             self.count[...] += 1
-
-    def for_kernel(self) -> tuple | None:
-        """The arguments of the kernel batch_norm_forward for them; None for arrays that only `update` can handle."""
-        number = isinstance(self.momentum, (int, float, np.generic))
-        arrays = self.mean, self.var, self.count, None if number else self.momentum
-        for v, dtype in zip(arrays, ("float32", "float32", "int64", "float32")):
-            if v is not None and not (v.dtype == dtype and v.flags.c_contiguous):
-                return None
-        return *arrays, self.momentum if number else 0.0
 
 
 class BatchNorm(Op):
@@ -110,27 +94,6 @@ class BatchNorm(Op):
             like_b and store(db.reshape(like_b.shape), like=like_b),
         )
 
-    def forward_cuda(self, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running) -> Array:
-        xp, dense = self.xp, compact(self.xp, x)
-        if (plan := over_channels(dense)) is None:
-            return NotImplemented
-        y = xp.empty_like(dense)
-        mean, rstd = (xp.empty((1, x.shape[1], *[1] * (x.ndim - 2)), FP32.storage) for _ in range(2))
-        moved = running.for_kernel()
-        var = xp.empty_like(mean) if moved is None else None  # only `update` needs it
-        work = plan.sums(KERNELS, xp, "batch_norm_moments", dense)
-        parameters = _vector(xp, w), _vector(xp, b)
-        plan.launch(
-            KERNELS, "batch_norm_forward", dense, *parameters, y, work, mean, var, rstd, *(moved or _NOT_MOVED), eps
-        )
-        if moved is None:
-            running.update(mean, var, x.size // x.shape[1])
-        self.save(x, w, statistics=(mean, rstd))
-        return y
-
-    def backward_cuda(self, dy: Array) -> tuple:
-        return _backward_cuda(self, dy, self.targets, fixed=False)
-
 
 class FixedNorm(Op):
     """y = (x - mean) rstd w + b with running statistics (evaluation): an affine map;  dx = w rstd dy."""
@@ -157,25 +120,6 @@ class FixedNorm(Op):
         dw = like_w and reduce(wide * ((widen(x) - mean) * rstd), axes, "sum", like=x).reshape(like_w.shape)
         db = like_b and reduce(wide, axes, "sum", like=x).reshape(like_b.shape)
         return dx, None, None, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
-
-    def forward_cuda(self, x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, *, eps: float) -> Array:
-        xp, dense = self.xp, compact(self.xp, x)
-        if (plan := over_channels(dense)) is None:
-            return NotImplemented
-        y = xp.empty_like(dense)
-        kept, rstd = (xp.empty((1, x.shape[1], *[1] * (x.ndim - 2)), FP32.storage) for _ in range(2))
-        given = [_vector(xp, v) for v in (mean, var, w, b)]
-        plan.launch(KERNELS, "fixed_norm_forward", dense, *given, y, kept, rstd, eps)
-        self.save(x, w, statistics=(kept, rstd))
-        return y
-
-    def backward_cuda(self, dy: Array) -> tuple:
-        like_x, _, _, like_w, like_b = self.targets
-        gradients = _backward_cuda(self, dy, (like_x, like_w, like_b), fixed=True)
-        return gradients if gradients is NotImplemented else (gradients[0], None, None, *gradients[1:])
-
-
-_NOT_MOVED = (None, None, None, None, 0.0)  # Running.for_kernel for no statistics
 
 
 def all_but_channel(x: Array) -> tuple[int, ...]:
@@ -223,34 +167,6 @@ class LayerNorm(Op):
         dx *= rstd
         return store(dx, like=like_x), dw, db
 
-    def forward_cuda(self, x: Array, w: Array | None, b: Array | None, *, axes: tuple, eps: float) -> Array:
-        if (rows := over_last(x, axes)) is None:
-            return NotImplemented
-        xp, dense = self.xp, self.xp.ascontiguousarray(x)
-        y = xp.empty_like(dense)
-        mean, rstd = (xp.empty((*x.shape[: axes[0]], *[1] * len(axes)), FP32.storage) for _ in range(2))
-        rows.launch(KERNELS, "layer_norm_forward", dense, _vector(xp, w), _vector(xp, b), y, mean, rstd, eps)
-        self.save(x, w, statistics=(mean, rstd))
-        return y
-
-    def backward_cuda(self, dy: Array) -> Any:
-        (x, w), (like_x, like_w, like_b), xp = self.saved, self.targets, self.xp
-        rows, pack = over_last(x, self.axes), 16 // x.itemsize
-        plan = rows and over_all_but(rows.rows, rows.length, 1, pack)
-        if rows is None or plan is None:
-            return NotImplemented
-        x, dy, mean, rstd = (xp.ascontiguousarray(a) for a in (x, dy, *self.statistics))
-        dx = xp.empty_like(x) if like_x else None
-        if like_x:
-            rows.launch(KERNELS, "layer_norm_backward", x, dy, _vector(xp, w), mean, rstd, dx)
-        dw, db = (xp.empty(like.shape, FP32.storage) if like else None for like in (like_w, like_b))
-        if like_w or like_b:
-            work, lanes = plan.room(xp, x), 4  # few columns per block: most of its threads run along the parts
-            plan.launch(KERNELS, "layer_norm_sums", x, dy, mean, rstd, work)
-            arguments = (work, dw, db, rows.length, lanes, plan.parts)
-            KERNELS.launch("layer_norm_totals", x.dtype, ceil_div(rows.length, lanes * pack), THREADS, *arguments)
-        return dx, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
-
 
 class Normalize(Op):
     """y = x / max(n, eps) with n = (sum |x|^p)^(1/p) along one axis.
@@ -284,24 +200,6 @@ class Normalize(Op):
             top = self.device.where((top > 0) & (top < float("inf")), top, self.xp.asarray(1, top.dtype))
             size /= top
         return top * self.xp.power(reduce(self.xp.power(size, self.p), self.dim, "sum", like=like), 1 / self.p)
-
-
-def _vector(xp: Any, v: Array | None) -> Array | None:
-    """A parameter or statistic as the kernels take it: FP32 without gaps."""
-    return None if v is None else xp.ascontiguousarray(widen(v))
-
-
-def _backward_cuda(op: Op, dy: Array, likes: tuple, *, fixed: bool) -> Any:
-    (x, w), (mean, rstd), (like_x, like_w, like_b), xp = op.saved, op.statistics, likes, op.xp
-    x = compact(xp, x)
-    if (plan := over_channels(x)) is None:
-        return NotImplemented
-    dy, mean = matching(xp, dy, x), _vector(xp, mean)
-    dx = xp.empty_like(x) if like_x else None
-    dw, db = (xp.empty(like.shape, FP32.storage) if like else None for like in (like_w, like_b))
-    work = plan.sums(KERNELS, xp, "batch_norm_sums", x, dy, mean) if like_w or like_b or not fixed else None
-    plan.launch(KERNELS, "batch_norm_backward", x, dy, _vector(xp, w), mean, _vector(xp, rstd), dx, dw, db, work, fixed)
-    return dx, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

@@ -26,8 +26,6 @@ class SyncBatchNormOp(BatchNorm):
     """
 
     name = "sync_batch_norm"
-    forward_cuda: ClassVar[Any] = None  # the kernels know one process
-    backward_cuda: ClassVar[Any] = None
 
     def forward(self, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running) -> Array:
         axes, wide = all_but_channel(x), widen(x)

@@ -1,4 +1,4 @@
-"""The CUDA twins of batch norm and layer norm, held against their definitions."""
+"""Batch norm and layer norm in CUDA against their definitions."""
 
 import numpy as np
 import pytest
