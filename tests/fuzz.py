@@ -58,7 +58,7 @@ SHOWN = ("bind", "annotations")  # of tinymp.ops, but no ops
 # Of Tensor: what NumPy and the engine call, and what makes a Tensor.
 NOT_CALLED = (
     "__init__", "__new__", "__setattr__", "__delattr__", "__getattribute__", "__getattr__", "__init_subclass__",
-    "__array__", "__array_function__", "__dlpack__", "__format__", "require_outside_graph", "bump_version",
+    "__array__", "__array_function__", "__dlpack__", "__format__", "require_outside_graph", "overwrite", "bump_version",
     "cast_storage", "result",  # protocols of the engine, not for users: Policy.cast and Op.apply call them
 )  # fmt: skip
 

@@ -221,7 +221,7 @@ def loaded(x):
 
 def assigned(x):
     p = parameter()
-    p.array = x
+    p.data = x
     return p
 
 
@@ -241,7 +241,7 @@ ENTRANCES = {
     "Tensor": (mp.Tensor, "fiu"),
     "from_numpy": (mp.from_numpy, ""),
     "Parameter": (nn.Parameter, "f"),
-    "Parameter.array": (assigned, ""),
+    "Parameter.data": (assigned, ""),
     "load_state_dict": (loaded, "fiu"),
     "SGD.load_state_dict": (state, ""),
     "TensorDataset": (lambda x: TensorDataset(x)[:3][0], "fiu"),

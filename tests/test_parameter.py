@@ -66,11 +66,11 @@ def test_the_copy_alone_cannot_be_changed():
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (lambda p: np.zeros((2, 1), p.dtype), ValueError, r"Parameter.array: expected shape \(2, 3\), got \(2, 1\)"),
-        (lambda p: np.zeros((2, 3)), TypeError, r"Parameter.array: expected an array of float.*, got float64"),
-        (lambda p: np.zeros((2, 3), int), TypeError, r"Parameter.array: expected an array of float.*, got int64"),
-        (lambda p: [[0.0] * 3] * 2, TypeError, r"Parameter.array: expected an array of float.*, got list"),
-        (lambda p: 1.0, TypeError, r"Parameter.array: expected an array of float.*, got float"),
+        (lambda p: np.zeros((2, 1), p.dtype), ValueError, r"Parameter.data: expected shape \(2, 3\), got \(2, 1\)"),
+        (lambda p: np.zeros((2, 3)), TypeError, r"Parameter.data: expected an array of float.*, got float64"),
+        (lambda p: np.zeros((2, 3), int), TypeError, r"Parameter.data: expected an array of float.*, got int64"),
+        (lambda p: [[0.0] * 3] * 2, TypeError, r"Parameter.data: expected an array of float.*, got list"),
+        (lambda p: 1.0, TypeError, r"Parameter.data: expected an array of float.*, got float"),
         (lambda p: np.broadcast_to(np.zeros(3, p.dtype), (2, 3)), ValueError, "got a broadcast view; pass a"),
     ],
 )
@@ -86,11 +86,63 @@ def test_data_of_another_kind_is_refused(policy, value, error, message):
     assert (host(p.master) == 2).all()
 
 
+@pytest.mark.parametrize("policy", [mp.MIXED, mp.NO_MASTER, mp.FP32], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: p.data.copy_(np.full(3, FINE, "float32")),
+        lambda p: p.data.__setitem__(slice(None), FINE),
+        lambda p: p.data.zero_().add_(FINE),
+        lambda p: p.data.add_(1).mul_(FINE / 4),
+        lambda p: p.data.clamp_(max=FINE),
+        lambda p: nn.init.constant_(p.data, FINE),
+    ],
+    ids=["copy_", "setitem", "zero_", "add_", "clamp_", "init"],
+)
+def test_what_is_written_into_data_reaches_master_and_copy(policy, change):
+    p = policy.cast(nn.Parameter(np.full(3, 3, "float32")))
+    before, version = p.array, p.version
+    change(p)
+    exact = np.float32(FINE) if p.master.dtype == np.float32 else 1
+    assert (p.master == exact).all() and (host(p.array) == (1 if p.dtype == "float16" else exact)).all()
+    assert p.array is before and p.version == p.data.version > version
+    y = p * p
+    p.data.zero_()
+    with pytest.raises(RuntimeError, match="changed in place"):
+        y.backward(mp.ones_like(y))
+
+
+@pytest.mark.parametrize("policy", [mp.MIXED, mp.NO_MASTER, mp.FP32], ids=str)
+def test_weights_can_be_set_aside_and_given_back(policy):
+    """backup = p.data; p.data = average; ...; p.data = backup, as averages of weights are evaluated with PyTorch."""
+    p = policy.cast(nn.Parameter(np.full(3, FINE, "float32")))
+    backup, master, copy = p.data, p.master, p.array
+    p.data = p.data * 2
+    assert (host(p.master) == 2 * np.float32(FINE)).all() == (policy is mp.FP32)
+    assert (host(p.array) == 2).all() == (p.dtype == "float16")
+    p.data = backup
+    assert p.master is master and p.array is copy
+    assert (host(p.master) == (1 if policy is mp.NO_MASTER else np.float32(FINE))).all()
+    with pytest.raises(AttributeError):
+        p.data.data = backup  # of nobody
+
+
+def test_the_update_that_programs_write_on_data():
+    p, rate = nn.Parameter(np.arange(3, dtype="float32")), 0.5
+    (p * p).sum().backward()
+    p.data -= rate * mp.tensor(p.grad)
+    np.testing.assert_array_equal(p.numpy(), [0, 0, 0])
+    assert p.requires_grad and p.is_leaf and not p.data.requires_grad and type(p.data) is not nn.Parameter
+    m = nn.Module()
+    m.kept = p.data
+    assert not list(m.parameters())
+
+
 @pytest.mark.cpu
 def test_data_that_cannot_be_written_to_is_refused():
     p, other = nn.Parameter(np.ones(3, "float32")), np.zeros(3, "float32")
     other.flags.writeable = False
-    with pytest.raises(ValueError, match=r"Parameter.array: .* got a read-only one; pass a copy"):
+    with pytest.raises(ValueError, match=r"Parameter.data: .* got a read-only one; pass a copy"):
         p.array = other
     p = mp.MIXED.cast(p)
     p.array = other

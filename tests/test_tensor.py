@@ -276,6 +276,51 @@ def test_detach_and_clone():
     assert grad_of(z * 3, x) == [[3, 3]]
 
 
+def test_data_shares_memory_and_the_count_of_changes():
+    x = leaf(1.0, 2.0)
+    y, before = x * x, x.data
+    assert isinstance(before, Tensor) and not before.requires_grad and np.shares_memory(before.array, x.array)
+    before.mul_(2.0)
+    assert x.tolist() == [2, 4] and x.version == before.version == 1
+    with pytest.raises(RuntimeError, match="mul: a tensor that backward needs was changed in place"):
+        y.sum().backward()
+    y = x * x
+    x.data = mp.tensor([3.0, 5.0])  # the new memory has a count of its own
+    x.data.zero_()
+    assert grad_of(y, x) == [[4, 8]]
+    x.data = np.ones((2, 2), F16)
+    assert x.dtype == F16 and x.requires_grad and x.is_leaf
+    for value, message in (([1, 2], "expected floating values"), ("a", "expected real numbers")):
+        with pytest.raises(TypeError, match=message):
+            x.data = value
+
+
+@pytest.mark.parametrize("name", [f.__name__ for f in ops.IN_PLACE])
+def test_in_place_methods_write_what_their_functions_return(name):
+    a, function = np.array([[0.25, 0.5], [1.0, 0.75]], F32), getattr(ops, name)
+    given = {"clamp": (0.5, 0.75), "masked_fill": (mp.tensor(a > 0.5), 0.0)}.get(name, (2.0,))
+    x, expected = mp.tensor(a), function(mp.tensor(a), *given)
+    memory = x.array
+    assert getattr(x, f"{name}_")(*given) is x
+    assert x.array is memory and x.version == 1 and x.tolist() == expected.tolist()
+    w = leaf(1.0, 2.0)
+    with pytest.raises(RuntimeError, match=f"^{name}_: this tensor is part of a graph"):
+        getattr(w, f"{name}_")(*given)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda: mp.tensor([1.0]).add_(mp.ones(2)), ValueError, r"add_: expected source.shape == \(1,\), got \(2,\)"),
+        (lambda: mp.tensor([1]).mul_(1.5), TypeError, "mul_: the result is float32, which int64 does not hold"),
+        (lambda: mp.tensor([6e4], F16).mul_(mp.tensor([2.0])), TypeError, "mul_: expected tensors of one dtype"),
+    ],
+)
+def test_in_place_methods_refuse_what_does_not_fit(change, error, message):
+    with pytest.raises(error, match=message):
+        change()
+
+
 def test_requires_grad_():
     x = mp.tensor([1.0])
     assert x.requires_grad_() is x
@@ -865,9 +910,9 @@ def test_members_can_be_listed(x):
         (lambda: mp.nn.functional, "tinymp.nn has no attribute 'functional'; its functions are in tinymp.ops"),
         (lambda: mp.nn.Linaer, "did you mean Linear"),
         (lambda: mp.optim.lr_scheduler, "tinymp.optim has no attribute 'lr_scheduler'; the schedules are here"),
-        (lambda: mp.tensor(1.0).add_, r"Tensor has no attribute 'add_'; ops never write .*use x = x.add\(...\)"),
-        (lambda: mp.tensor(1.0).masked_fill_, r"use x = x.masked_fill\(...\)"),
-        (lambda: nn.Linear(1, 1).weight.mul_, "Tensor has no attribute 'mul_'"),
+        (lambda: mp.tensor(1.0).sum_, r"Tensor has no attribute 'sum_'; ops never write .*use x = x.sum\(...\)"),
+        (lambda: nn.Linear(1, 1).weight.softmax_, "Tensor has no attribute 'softmax_'"),
+        (lambda: mp.tensor(1.0).data.normal_, r"use tinymp.nn.init.normal_\(x\)"),
         (lambda: nn.Linear(1, 1).half, r"Linear has no attribute 'half'; use tinymp.MIXED.cast\(model\)"),
     ],
 )
@@ -885,4 +930,4 @@ def test_every_hint_names_what_there_is():
                 found = mp if path.startswith("tinymp") else getattr(mp, path.split(".")[0])
                 for part in path.split(".")[1:]:
                     found = getattr(found, part)
-    assert not hasattr(mp.tensor(1.0), "add_") and hasattr(mp.tensor(1.0), "copy_")
+    assert not hasattr(mp.tensor(1.0), "sum_") and hasattr(mp.tensor(1.0), "copy_")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import backend
-from .arguments import flag, named, named_by_class
+from .arguments import flag, named_by_class
 from .autograd import Array, Variable
 from .caller import type_name
 from .dtypes import FLOATING, HALVES, float32, real, require_fit
@@ -20,65 +20,28 @@ from .tensor import Tensor, array_of, tensor
 _ARRAY: Any = Variable.__dict__["array"]  # the slot itself, which Parameter.array guards
 
 
-class Parameter(Tensor):
-    """A leaf that an optimizer updates.
+class Weights(Tensor):
+    """A master and its working copy outside the graph, as `Parameter.data` gives them.
 
-    array   the working copy, in the policy's storage; what ops read. Where a master stands behind it, it is read-only:
-            a change of the copy alone would be lost at the next step. Write with `copy_`, `zero_`, `p[...] = value` or
-            nn.init under `no_grad`, or assign to `array` one of this shape, in the dtype of copy or master; they
-            reach both
-    master  the FP32 array that updates go to, never rounded. Under an FP32 policy, and under one that keeps no
-            master, it is `array` itself
-    name    its path in the model ("conv1.weight"), once the model has named it; for messages
-    policy  the policy that cast it last
-
-    normalisation: whether it belongs to a normalisation layer, whose parameters a policy may keep in FP32 (NVG
-    section 2.3.1). TypeError unless data is floating.
+    What is written into it (`copy_`, `zero_`, `w[...] = value`, nn.init) reaches both.
     """
 
     __slots__ = ("_master", "name", "normalisation", "policy")
     kind = UPDATE
+    _master: Array | None
+    name: str | None
+    normalisation: bool
+    policy: Policy
 
-    @named_by_class
-    def __init__(self, data: Any, requires_grad: bool = True, *, normalisation: bool = False) -> None:
-        super().__init__(tensor(data), requires_grad=requires_grad)
-        if self.dtype not in FLOATING:
-            raise TypeError(f"Parameter: expected floating data, got {self.dtype}")
-        self._master: Array | None = None
-        self.name: str | None = None
-        self.policy: Policy = FP32
-        self.normalisation = flag("Parameter", "normalisation", normalisation)
+    def _same(self) -> Weights:
+        """The same two arrays and the count of their changes, outside the graph."""
+        made = Weights.__new__(Weights)
+        Variable.__init__(made, self.array, False)
+        made._version, made._master = self._version, self._master
+        made.name, made.policy, made.normalisation = self.name, self.policy, self.normalisation
+        return made
 
-    def _assign(self, value: Any) -> None:
-        """`p.array = value`: written into master and copy; without a master, `value` itself becomes the array."""
-        if not hasattr(self, "policy"):  # being made
-            _ARRAY.__set__(self, value)
-            return
-        value = value.array if isinstance(value, Tensor) else value
-        allowed, found = {self.dtype, self.master.dtype}, getattr(value, "dtype", None)
-        if found is None or found not in allowed:
-            raise TypeError(
-                f"Parameter.array: expected an array of {' or '.join(sorted(map(str, allowed)))}, got "
-                f"{type_name(value) if found is None else found}; convert it, or give the model another storage with "
-                "policy.cast(model)"
-            )
-        value = real("Parameter.array", array_of("Parameter.array", value), value)
-        if value.shape != self.shape:
-            raise ValueError(f"Parameter.array: expected shape {self.shape}, got {value.shape}; make a new Parameter")
-        if any(stride == 0 and n > 1 for stride, n in zip(value.strides, value.shape)):
-            raise ValueError("Parameter.array: expected memory for every element, got a broadcast view; pass a copy")
-        if self._master is not None:
-            self._overwrite("Parameter.array", backend.of(self.array).asarray(value))
-            return
-        if backend.of(value) is not backend.of(self.array):
-            raise ValueError(f"Parameter.array: expected one on the {self.device}; move the model with .to(device)")
-        if not backend.writeable(value):
-            raise ValueError("Parameter.array: expected an array to write into, got a read-only one; pass a copy")
-        _ARRAY.__set__(self, value)
-        self.lock()
-        self._version = [0]  # ops that saved the old array keep its change counter
-
-    array = property(_ARRAY.__get__, _assign, doc="The working copy (see the class).")
+    data = property(_same, doc="The same two arrays.")
 
     def __setstate__(self, state: tuple) -> None:
         """For copy and pickle: the two arrays as they were, and the working copy read-only again."""
@@ -137,29 +100,98 @@ class Parameter(Tensor):
         put(self.array, rounded)
         self.lock()
 
-    def _overwrite(self, how: str, value: Array) -> None:
+    def overwrite(self, how: str, source: Any) -> Weights:
         """`write` for a value that the user brings: its shape must fit, and finite values must stay finite."""
+        self.require_outside_graph(how)
+        given = source.array if isinstance(source, Tensor) else array_of(how, source)
+        value = backend.of(self.array).asarray(real(how, given, source))
         if value.shape != self.shape:
             raise ValueError(f"{how}: expected shape {self.shape}, got {value.shape}")
         require_fit(how, value, self.dtype)
         self.write(to_dtype(value, float32 if self.dtype in HALVES else self.dtype))
+        return self
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.require_outside_graph("setitem")
         full = Tensor(self.master.copy())
         full[index] = value
-        self._overwrite("setitem", full.array)
+        self.overwrite("setitem", full)
 
-    @named
-    def copy_(self, source: Any) -> Tensor:
-        """Overwrite the weight with `source`: exactly in the master, rounded in `array`. Only under `no_grad`."""
-        self.require_outside_graph("copy_")
-        self._overwrite("copy_", backend.of(self.array).asarray(Tensor(source).array))
-        return self
 
-    def zero_(self) -> Tensor:
-        """Overwrite the weight with zeros. Only under `no_grad`."""
-        return self.copy_(backend.of(self.array).xp.zeros_like(self.array))
+class Parameter(Weights):
+    """A leaf that an optimizer updates.
+
+    array   the working copy, in the policy's storage; what ops read. Where a master stands behind it, it is read-only:
+            a change of the copy alone would be lost at the next step
+    data    both arrays outside the graph (Weights), as in PyTorch. `p.data.copy_(x)`, `p.data[...] = x` and nn.init
+            write into both, as `p.copy_(x)` and `p[...] = x` do under `no_grad`; `p.data = x`, a Tensor or an array of
+            this shape, in the dtype of copy or master, gives it two new ones
+    master  the FP32 array that updates go to, never rounded. Under an FP32 policy, and under one that keeps no
+            master, it is `array` itself
+    name    its path in the model ("conv1.weight"), once the model has named it; for messages
+    policy  the policy that cast it last
+
+    normalisation: whether it belongs to a normalisation layer, whose parameters a policy may keep in FP32 (NVG
+    section 2.3.1). TypeError unless data is floating.
+    """
+
+    __slots__ = ()
+
+    @named_by_class
+    def __init__(self, data: Any, requires_grad: bool = True, *, normalisation: bool = False) -> None:
+        super().__init__(tensor(data), requires_grad=requires_grad)
+        if self.dtype not in FLOATING:
+            raise TypeError(f"Parameter: expected floating data, got {self.dtype}")
+        self._master = self.name = None
+        self.policy = FP32
+        self.normalisation = flag("Parameter", "normalisation", normalisation)
+
+    def _assign(self, value: Any) -> None:
+        """`p.data = value`: written into a new master and copy; without a master, `value` itself becomes the array."""
+        if not hasattr(self, "policy"):  # being made
+            _ARRAY.__set__(self, value)
+            return
+        given = value
+        value = value.array if isinstance(value, Tensor) else value
+        allowed, found = {self.dtype, self.master.dtype}, getattr(value, "dtype", None)
+        if found is None or found not in allowed:
+            raise TypeError(
+                f"Parameter.data: expected an array of {' or '.join(sorted(map(str, allowed)))}, got "
+                f"{type_name(value) if found is None else found}; convert it, or give the model another storage with "
+                "policy.cast(model)"
+            )
+        value = real("Parameter.data", array_of("Parameter.data", value), value)
+        if value.shape != self.shape:
+            raise ValueError(f"Parameter.data: expected shape {self.shape}, got {value.shape}; make a new Parameter")
+        if any(stride == 0 and n > 1 for stride, n in zip(value.strides, value.shape)):
+            raise ValueError("Parameter.data: expected memory for every element, got a broadcast view; pass a copy")
+        if self._master is not None:
+            new = self._pair(given, backend.of(self.array).asarray(value))
+        elif backend.of(value) is not backend.of(self.array):
+            raise ValueError(f"Parameter.data: expected one on the {self.device}; move the model with .to(device)")
+        elif not backend.writeable(value):
+            raise ValueError("Parameter.data: expected an array to write into, got a read-only one; pass a copy")
+        else:
+            new = {"array": value}
+        version = given._version if isinstance(given, Tensor) else [0]  # ops that saved the old array keep its counter
+        replace([(self, {**new, "_version": version})])
+
+    def _pair(self, given: Any, value: Array) -> dict[str, Array]:
+        """A master and a copy for `p.data = given`, whose array is `value`: those of other Weights, else new ones."""
+        like = (self.dtype, self.device)
+        if isinstance(given, Weights) and given.master_nbytes and (given.dtype, given.device) == like:
+            return {"array": given.array, "_master": given._master}
+        require_fit("Parameter.data", value, self.dtype)
+        xp = backend.of(value).xp
+        master, copy = xp.empty_like(self._master), xp.empty_like(self.array)
+        put(master, value)
+        if here.inside:
+            tell("written", self, master)
+        put(copy, store(master, like=copy))
+        return {"array": copy, "_master": master}
+
+    array = property(_ARRAY.__get__, _assign, doc="The working copy (see the class).")
+    data = property(Weights._same, _assign, doc="Master and copy outside the graph (see Weights).")
 
     def cast_storage(self, policy: Policy) -> Parameter:
         """Take the policy's storage. FP32 to FP16 rounds the copy once; back to FP32 is the exact master."""

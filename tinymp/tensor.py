@@ -20,9 +20,10 @@ from .precision import Policy, fit, scalar, widen
 class Tensor(Variable):
     """An array that can require a gradient.
 
-    array          its values (NumPy or CuPy), of any shape; float16, float32, float64, integer or bool. Another array
-                   may take its place, of any shape, as in PyTorch: unchecked, as a check would cost every op a
-                   microsecond (a Parameter's is)
+    array          its values (NumPy or CuPy), of any shape; float16, float32, float64, integer or bool. Assigning to it
+                   is unchecked, as a check would cost every op a microsecond (a Parameter's is)
+    data           as in PyTorch, a Tensor outside the graph that shares its memory and its count of changes. A Tensor
+                   or an array of any shape can be assigned: its memory becomes this tensor's
     requires_grad  whether backward() should fill `grad`; only for floating dtypes
     grad           after backward(), the gradient as an array of the same shape, or None; in the storage dtype after
                    one backward call, FP32 once several calls accumulated or a scaler unscaled it. SparseRows where
@@ -58,7 +59,6 @@ class Tensor(Variable):
 
     # ---- what it is
 
-    data = property(lambda self: self.array, lambda self, value: setattr(self, "array", value), doc="The array.")
     shape = property(lambda self: self.array.shape, doc="The lengths of its axes.")
     dtype = property(lambda self: self.array.dtype, doc="Its NumPy dtype.")
     ndim = property(lambda self: self.array.ndim, doc="The number of its axes.")
@@ -174,6 +174,18 @@ class Tensor(Variable):
             return Tensor(fit("Policy.cast", self.array, policy.storage))
         return self.to(policy.storage)
 
+    @property
+    def data(self) -> Tensor:
+        """The same values outside the graph (see the class)."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        value = value if isinstance(value, Tensor) else Tensor(value)
+        if self.requires_grad and value.dtype not in FLOATING:
+            raise TypeError(f"data: expected floating values for a tensor that requires a gradient, got {value.dtype}")
+        self.array, self._version = value.array, value._version  # ops that saved the old array keep its counter
+
     # ---- in place, outside the graph
 
     def copy_(self, source: Any) -> Tensor:
@@ -182,18 +194,19 @@ class Tensor(Variable):
         ValueError for another shape, and for a value that this dtype cannot hold; RuntimeError for a value that
         requires a gradient, which would be lost (inside `no_grad` nothing is lost, and it is taken).
         """
-        self.require_outside_graph("copy_")
-        value = value_for("copy_", source, self.array)
-        if np.shape(value) != self.shape:
-            raise ValueError(f"copy_: expected source.shape == {self.shape}, got {np.shape(value)}")
-        self.array[...] = value
-        self.bump_version()
-        return self
+        return self.overwrite("copy_", source)
 
     def zero_(self) -> Tensor:
         """Overwrite the data with zeros. Only outside the graph."""
-        self.require_outside_graph("zero_")
-        self.array[...] = value_for("zero_", 0, self.array)
+        return self.overwrite("zero_", backend.of(self.array).xp.zeros_like(self.array))
+
+    def overwrite(self, how: str, source: Any) -> Tensor:
+        """`copy_`, in the name of what the user called."""
+        self.require_outside_graph(how)
+        value = value_for(how, source, self.array)
+        if np.shape(value) != self.shape:
+            raise ValueError(f"{how}: expected source.shape == {self.shape}, got {np.shape(value)}")
+        self.array[...] = value
         self.bump_version()
         return self
 

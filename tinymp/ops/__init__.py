@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import arguments
+from ..dtypes import FLOATING as _FLOATING
+from ..grad_mode import no_grad as _no_grad
 from . import convert
 from .activation import elu, gelu, hardtanh, leaky_relu, logsigmoid, relu, sigmoid, silu, softplus, tanh
 from .attention import scaled_dot_product_attention
@@ -121,6 +123,7 @@ METHODS: tuple[Any, ...] = (
     *(matmul, mm, bmm, softmax, log_softmax, relu, sigmoid, tanh),
     *(eq, ne, lt, le, gt, ge, logical_not, logical_and, logical_or, isnan, isinf, isfinite, all, any),
 )
+IN_PLACE: tuple[Any, ...] = (add, sub, mul, div, clamp, masked_fill)  # x.add_(y) writes add(x, y) into x
 OPERATORS: dict[str, Any] = {
     "add": add,
     "sub": sub,
@@ -165,6 +168,8 @@ def bind(tensor: Any) -> None:
     """Give the class Tensor these functions as methods and operators. Called once, by `tinymp/__init__.py`."""
     for function in (*METHODS, *[arguments.named(f) for f in convert.METHODS]):
         setattr(tensor, function.__name__, function)
+    for function in IN_PLACE:
+        setattr(tensor, f"{function.__name__}_", _in_place(function))
     for name, operator in OPERATORS.items():
         setattr(tensor, f"__{name}__", operator)
     for name in REFLECTED:
@@ -181,6 +186,21 @@ def _beside_none(function: Any, answer: bool) -> Any:
         return answer if other is None else function(self, other)
 
     return operator
+
+
+def _in_place(function: Any) -> Any:
+    """The method that writes the function of a tensor into it, outside the graph; of weights, that of the master."""
+
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        self.require_outside_graph(method.__name__)
+        with _no_grad():
+            value = function(self.result(getattr(self, "master", self.array), False), *args, **options)
+        if value.dtype in _FLOATING and self.dtype not in _FLOATING:
+            raise TypeError(f"{method.__name__}: the result is {value.dtype}, which {self.dtype} does not hold")
+        return self.overwrite(method.__name__, value)
+
+    method.__name__ = f"{function.__name__}_"
+    return arguments.named(method)
 
 
 def _reflected(function: Any) -> Any:
