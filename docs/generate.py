@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import pathlib
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -61,6 +62,12 @@ def fast_paths(cls: type[Op]) -> str:
     )
 
 
+def numpy_of_test_bits() -> str:
+    """The version of NumPy whose bits tests/test_bits.py holds."""
+    (version,) = re.findall(r'^NUMPY = "(.+?)"', (ROOT / "tests" / "test_bits.py").read_text(encoding="utf-8"), re.M)
+    return version
+
+
 def page() -> str:
     """The whole page."""
     gates = [
@@ -101,15 +108,24 @@ Precision changes in these four functions of [precision.py](../tinymp/precision.
 
 On a GPU a CUDA kernel may do the work of several gates in one pass. `may_fuse(dtype)`: {rule[0].lower()}{rule[1:]}
 
-## The bits of two runs
+## The contract of bits
 
-Two runs of a program on a CPU agree bit for bit if they have the same seeds, the same libraries on the same platform,
-the same BLAS kernels and the same number of BLAS threads; `tinymp info` says which, and `OPENBLAS_NUM_THREADS` sets the
-number. Another number of threads changes the order in which BLAS adds up products, and so the bits: those of the MNIST
-CNN, for one. Gradients of several uses are added in a fixed order. The order of other sums follows from the shape of an
-array and from the order of its axes in memory, which a CPU's `store` takes from `like`. NumPy would choose otherwise
-for arrays of 256 KiB and more, whose temporaries it computes in, and may still do so within an op that sums a product
-of arrays whose axes lie in different orders: that is why libraries and platform must be the same.
+Two runs of a program on the CPU agree bit for bit if these are the same: the seeds; NumPy's version, and the features
+of the CPU for which it chooses its loops; the BLAS library, its kernels and the number of its threads; and the C
+library, from which NumPy takes functions such as log1p. `tinymp info` says which libraries and kernels run;
+`OPENBLAS_CORETYPE`, `OPENBLAS_NUM_THREADS` and `NPY_DISABLE_CPU_FEATURES` set what may be set. With the same number of
+threads, neither the number of cores nor NumKong changes a bit. Nothing is promised of the bits of a GPU.
+
+Gradients of several uses are added in a fixed order. The order of other sums follows from the shape of an array and
+from the order of its axes in memory, which a CPU's `store` takes from `like`: the same numbers in another memory order
+may have another sum, in its last bit. NumPy chooses the memory order of temporaries of 256 KiB and more by itself.
+
+[test_bits.py](../tests/test_bits.py) holds the contract from one commit to the next. For README's loop, a CNN on
+MNIST's digits, an LSTM language model and a DCGAN, in FP32 and in mixed precision, it has hashes of all losses, of the
+weights (masters and copies) and of the buffers after a few steps, of which mixed precision skips some. They are those
+of NumPy {numpy_of_test_bits()} from its wheels, on Linux and x86-64, with OpenBLAS's kernels for Haswell, one BLAS
+thread and no CPU features above AVX2, with NumKong and without; elsewhere the test is skipped, and says so.
+`python -m tests.four_programs` prints them.
 
 ## The kinds of arithmetic
 
