@@ -13,8 +13,7 @@ of one layer in one direction as one op. What is rounded there, and what is not:
 - Backward carries dh and dc from step to step in FP32: they are sums of gradients, which are rounded when they are
   complete. The gradients at the gates are stored; dx and the gradients of the weights are one GEMM each over all steps.
 
-The loops over the steps are the same on any device. The methods `_gates` and `_gates_backward` do what a step does
-besides its products; their CUDA twins (recurrent.cu) are one launch each, so that a step is one GEMM and one kernel.
+The methods `_gates` and `_gates_backward` do what a step does besides its products.
 """
 
 from __future__ import annotations
@@ -27,17 +26,12 @@ import numpy as np
 from .. import backend
 from ..arguments import flag, floating
 from ..autograd import Array, Op
-from ..backend.kernels import Kernels
-from ..backend.layout import blocks
 from ..caller import type_name
 from ..precision import DOT, gemm, reduce, store, widen
 from ..tensor import Tensor, array_of
 from .activation import sigmoid, tanh
 from .dot import linear, operand
 from .shape import chunk
-
-KERNELS = Kernels(__file__)
-BLOCK = 128  # threads: few, so that the little work of a step is spread over many multiprocessors
 
 
 class Steps:
@@ -110,28 +104,17 @@ class _Recurrent(Op):
 
     kind = DOT
     steps: Steps
-    order: list  # of the steps: (rows, how many)
-    backward: Any
-    _gates_cuda: Any
-    _gates_backward_cuda: Any
+    reverse: bool
 
-    def forward_cuda(self, *arrays: Array | None, **options: Any) -> tuple:
-        return self.forward(*arrays, **options, gates=self._gates_cuda)
+    @property
+    def order(self) -> list:
+        """Of the steps: (rows, how many)."""
+        return self.steps.rows[::-1] if self.reverse else self.steps.rows
 
-    def backward_cuda(self, *dys: Array | None) -> tuple:
-        return self.backward(*dys, gates=self._gates_backward_cuda)
-
-    def _launch(self, kernel: str, units: Array, *arrays: Array | None) -> None:
-        """One launch for a step of n rows: units is any of its arrays (n, H), the kernel takes `arrays`, n and H."""
-        n, H = units.shape
-        KERNELS.launch(kernel, units.dtype, (blocks(H, 2 * BLOCK), blocks(n, 1, 65535)), BLOCK, *arrays, n, H)
-
-    def _start(self, x: Array, w_ih: Array, bias: Array | None, steps: Steps, reverse: bool) -> Array:
+    def _start(self, x: Array, w_ih: Array, bias: Array | None) -> Array:
         """The product of all rows of x with W_ih, stored."""
-        self.steps, self.reverse = steps, reverse
-        self.order = steps.rows[::-1] if reverse else steps.rows
         wide = bias is not None and bias.dtype != x.dtype  # cuBLAS would round such a bias before the product is added
-        return store(gemm(steps.pack(self.xp, x), w_ih.T, bias, wide=wide), like=x)
+        return store(gemm(self.steps.pack(self.xp, x), w_ih.T, bias, wide=wide), like=x)
 
     def _state(self, state: Array | None, n: int, like: Array) -> Array:
         """A running copy of a state (B, n), sorted; zeros for None."""
@@ -146,7 +129,7 @@ class _Recurrent(Op):
         return state
 
     def _read(self, *arrays: Array | None) -> list[Any]:
-        """Stored arrays as the steps read them: NumPy's widened before the loop, those of the kernels as they are."""
+        """Stored arrays as the steps read them: NumPy's widened before the loop."""
         return [operand(self.device, x) for x in arrays]
 
     def _times(self, w: Array, rows: Array) -> Array:
@@ -192,18 +175,17 @@ class LSTM(_Recurrent):
         *,
         steps: Steps,
         reverse: bool,
-        gates: Any = None,
     ) -> tuple:
         xp, H, P = self.xp, w_hh.shape[0] // 4, w_hh.shape[1]
         bias = b_hh if b_ih is None else b_ih if b_hh is None else widen(b_ih) + widen(b_hh)
-        a = self._start(x, w_ih, bias, steps, reverse)  # rows, 4 H: products now, gates after each step
+        a = self._start(x, w_ih, bias)  # rows, 4 H: products now, gates after each step
         h, c = self._state(h0, P, x), self._state(c0, H, x)
         first = h.copy(), c.copy()
         cells, hidden = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
         outputs = hidden if w_hr is None else xp.empty((len(a), P), x.dtype)
-        (a, wide_hh, wide_hr), gates = self._read(a, w_hh, w_hr), gates or self._gates
+        a, wide_hh, wide_hr = self._read(a, w_hh, w_hr)
         for rows, n in self.order:
-            gates(self._times(wide_hh, h[:n]), c[:n], a[rows], cells[rows], hidden[rows])
+            self._gates(self._times(wide_hh, h[:n]), c[:n], a[rows], cells[rows], hidden[rows])
             if w_hr is not None:
                 outputs[rows] = store(self._times(wide_hr, hidden[rows]), like=x)
             h, c = self._after(h, outputs[rows]), self._after(c, cells[rows])
@@ -230,10 +212,7 @@ class LSTM(_Recurrent):
         wide *= o
         h[...] = store(wide, like=h)
 
-    def _gates_cuda(self, m: Array, c: Array, a: Array, cell: Array, h: Array) -> None:
-        self._launch("lstm_forward", h, m, c, a, cell, h)
-
-    def backward(self, dy: Array | None, dh_n: Array | None, dc_n: Array | None, gates: Any = None) -> tuple:
+    def backward(self, dy: Array | None, dh_n: Array | None, dc_n: Array | None) -> tuple:
         x, w_ih, w_hh, w_hr, h_first, c_first, a, cells, y, hidden = self.saved
         like_x, like_h, like_c, like_ih, like_hh, like_b_ih, like_b_hh, like_hr = self.targets
         xp, steps = self.xp, self.steps
@@ -242,7 +221,6 @@ class LSTM(_Recurrent):
         dh, dc = widen(self._state(dh_n, w_hh.shape[1], x)), widen(self._state(dc_n, cells.shape[1], x))
         dz, dp = xp.empty_like(a), xp.empty_like(h_before)  # dp: with W_hr, the gradients of the outputs
         wide_hh, wide_hr, a, cells, c_before, dys = self._read(w_hh, w_hr, a, cells, c_before, self._grad_rows(dy))
-        gates = gates or self._gates_backward
         for rows, n in self.order[::-1]:
             d, g, z = dh[:n], None if dys is None else dys[rows], dz[rows]
             if w_hr is not None:
@@ -250,7 +228,7 @@ class LSTM(_Recurrent):
                     d += g
                 dp[rows] = store(d, like=x)
                 d, g = self._times(wide_hr.T, dp[rows]), None
-            gates(a[rows], c_before[rows], cells[rows], d, g, dc[:n], z)
+            self._gates_backward(a[rows], c_before[rows], cells[rows], d, g, dc[:n], z)
             dh = self._after(dh, self._times(wide_hh.T, z))
         del a, cells, c_before, dys  # twice as large as what is stored
         (wide,) = self._read(dz)
@@ -298,11 +276,6 @@ class LSTM(_Recurrent):
         wide *= slope
         dz[...] = store(wide.reshape(a.shape), like=dz)
 
-    def _gates_backward_cuda(
-        self, a: Array, c_before: Array, cell: Array, dh: Array, dy: Array | None, dc: Array, dz: Array
-    ) -> None:
-        self._launch("lstm_backward", cell, a, c_before, cell, dh, dy, dc, dz)
-
 
 class GRU(_Recurrent):
     """r, z = sigma of x_t W_ih^T + b_ih + m with m = h W_hh^T + b_hh, n = tanh(x_t W_in^T + b_in + r m_n);
@@ -328,17 +301,15 @@ class GRU(_Recurrent):
         *,
         steps: Steps,
         reverse: bool,
-        gates: Any = None,
     ) -> tuple:
         xp, H = self.xp, w_hh.shape[1]
-        a = self._start(x, w_ih, b_ih, steps, reverse)  # rows, 3 H: products now, gates after each step
+        a = self._start(x, w_ih, b_ih)  # rows, 3 H: products now, gates after each step
         h = self._state(h0, H, x)
         first = h.copy()
         inner, outputs = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
-        (a, wide_hh), gates = self._read(a, w_hh), gates or self._gates
-        b_hh = b_hh if b_hh is None else xp.ascontiguousarray(b_hh)  # as the kernel reads it
+        a, wide_hh = self._read(a, w_hh)
         for rows, n in self.order:
-            gates(self._times(wide_hh, h[:n]), b_hh, h[:n], a[rows], inner[rows], outputs[rows])
+            self._gates(self._times(wide_hh, h[:n]), b_hh, h[:n], a[rows], inner[rows], outputs[rows])
             h = self._after(h, outputs[rows])
         y = steps.unpack(xp, outputs)
         self.save(x, w_ih, w_hh, first, store(a, like=x), inner, y)
@@ -365,10 +336,7 @@ class GRU(_Recurrent):
         y += n
         h[...] = store(y, like=h)
 
-    def _gates_cuda(self, m: Array, b: Array | None, h_before: Array, a: Array, inner: Array, h: Array) -> None:
-        self._launch("gru_forward", h, m, b, h_before, a, inner, h)
-
-    def backward(self, dy: Array | None, dh_n: Array | None, gates: Any = None) -> tuple:
+    def backward(self, dy: Array | None, dh_n: Array | None) -> tuple:
         x, w_ih, w_hh, first, a, inner, y = self.saved
         like_x, like_h, like_ih, like_hh, like_b_ih, like_b_hh = self.targets
         xp, steps = self.xp, self.steps
@@ -377,10 +345,9 @@ class GRU(_Recurrent):
         past = -xp.zeros_like(dh)  # the part of dh that goes past the products; x + -0 is x, also where x is -0
         dp, dm = xp.empty_like(a), xp.empty_like(a)
         wide_hh, a, inner, seen, dys = self._read(w_hh, a, inner, before, self._grad_rows(dy))
-        gates = gates or self._gates_backward
         for rows, n in self.order[::-1]:
             g, z = None if dys is None else dys[rows], dm[rows]
-            gates(a[rows], inner[rows], seen[rows], dh[:n], g, past[:n], dp[rows], z)
+            self._gates_backward(a[rows], inner[rows], seen[rows], dh[:n], g, past[:n], dp[rows], z)
             dh = self._after(dh, self._times(wide_hh.T, z))
         del a, inner, dys  # twice as large as what is stored
         wide_dp, wide_dm = self._read(dp, dm)
@@ -422,11 +389,6 @@ class GRU(_Recurrent):
         dm[:, : 2 * H] = dp[:, : 2 * H]
         dm[:, 2 * H :] = store(d_n * r, like=dm)
         xp.multiply(dh, z, out=past)
-
-    def _gates_backward_cuda(
-        self, a: Array, inner: Array, h_before: Array, dh: Array, dy: Array | None, past: Array, dp: Array, dm: Array
-    ) -> None:
-        self._launch("gru_backward", inner, a, inner, h_before, dh, dy, past, dp, dm)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

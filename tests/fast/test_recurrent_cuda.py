@@ -1,4 +1,4 @@
-"""The CUDA twins of LSTM and GRU: whole layers against their definitions, then single steps, which are held tighter.
+"""LSTM and GRU in CUDA: whole layers against their definitions, then single steps, which are held tighter.
 
 In FP16 a value that T steps computed may have gone through k T other roundings than the definition's: each is worth
 u_s = 2^13 u_w of a magnitude of 1 or so, and enters as so many terms of a sum. See test_recurrent.py for k.
@@ -10,6 +10,7 @@ import pytest
 import tinymp as mp
 from oracle import STORAGE, WORK, assert_close, randn, tolerance
 from tinymp import ops
+from tinymp.fast.cuda.recurrent import launch
 from tinymp.ops.recurrent import GRU, LSTM, gru_layer, lstm_layer
 from twins import check_twin, launches, on_device
 
@@ -177,6 +178,9 @@ def test_a_step_is_one_product_and_one_kernel(layer, inputs, dtype):
 WIDENED = {"_gates": {"a"}, "_gates_backward": {"a", "c_before", "cell", "dy", "inner", "h_before"}}
 
 
+KERNEL = {"_gates": "forward", "_gates_backward": "backward"}
+
+
 def step(op, hook, dtype, arrays, results, magnitude):
     """One step by the definition on the host and by the kernel on the device; `results` are the arrays it writes.
 
@@ -187,9 +191,7 @@ def step(op, hook, dtype, arrays, results, magnitude):
     device = {k: v if v is None else on_device(v) for k, v in stored.items()}
     with np.errstate(all="ignore"):
         getattr(op, hook)(**host)
-    twin = type(op)()
-    twin.device = mp.backend.gpu
-    getattr(twin, f"{hook}_cuda")(**device)
+    launch(f"{op.name}_{KERNEL[hook]}", device.get("cell", device.get("inner")), *device.values())
     for name in results:
         got = mp.backend.to_cpu(device[name])
         assert got.dtype == stored[name].dtype
@@ -288,8 +290,6 @@ def test_nan_stays_in_its_unit():
     arrays = lstm_forward(3, 6)
     arrays["m"][1, 8] = np.nan  # the forget gate of unit 2
     device = {k: on_device(v.astype("float32")) for k, v in arrays.items()}
-    op = LSTM()
-    op.device = mp.backend.gpu
-    op._gates_cuda(**device)
+    launch("lstm_forward", device["h"], *device.values())
     for name, places in (("a", [(1, 8)]), ("cell", [(1, 2)]), ("h", [(1, 2)])):
         assert np.argwhere(np.isnan(mp.backend.to_cpu(device[name]))).tolist() == [list(p) for p in places]

@@ -1,0 +1,160 @@
+"""LSTM and GRU: a step is one product by cuBLAS and one kernel (recurrent.cu), which reads the FP32 accumulators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...autograd import Array
+from ...backend.kernels import Kernels
+from ...backend.layout import blocks
+from ...fast_path import fast_path
+from ...ops.recurrent import GRU, LSTM, Steps
+from ...precision import gemm, reduce, store, widen
+
+KERNELS = Kernels(__file__)
+BLOCK = 128  # threads: few, so that the little work of a step is spread over many multiprocessors
+
+
+@fast_path(LSTM.forward)
+def lstm_forward(
+    op: LSTM,
+    x: Array,
+    h0: Array | None,
+    c0: Array | None,
+    w_ih: Array,
+    w_hh: Array,
+    b_ih: Array | None,
+    b_hh: Array | None,
+    w_hr: Array | None,
+    *,
+    steps: Steps,
+    reverse: bool,
+) -> tuple:
+    xp, H, P = op.xp, w_hh.shape[0] // 4, w_hh.shape[1]
+    bias = b_hh if b_ih is None else b_ih if b_hh is None else widen(b_ih) + widen(b_hh)
+    a = products(xp, x, w_ih, bias, steps)  # rows, 4 H: products now, gates after each step
+    h, c = state(xp, h0, P, x, steps), state(xp, c0, H, x, steps)
+    first = h.copy(), c.copy()
+    cells, hidden = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
+    outputs = hidden if w_hr is None else xp.empty((len(a), P), x.dtype)
+    for rows, n in op.order:
+        m = gemm(h[:n], w_hh.T, wide=True)
+        launch("lstm_forward", hidden[rows], m, c[:n], a[rows], cells[rows], hidden[rows])
+        if w_hr is not None:
+            outputs[rows] = store(gemm(hidden[rows], w_hr.T, wide=True), like=x)
+        h, c = after(h, outputs[rows], steps), after(c, cells[rows], steps)
+    y = steps.unpack(xp, outputs)
+    op.save(x, w_ih, w_hh, w_hr, *first, a, cells, y, None if w_hr is None else hidden)
+    return y, steps.unsort(xp, h), steps.unsort(xp, c)
+
+
+@fast_path(LSTM.backward)
+def lstm_backward(op: LSTM, dy: Array | None, dh_n: Array | None, dc_n: Array | None) -> tuple:
+    x, w_ih, w_hh, w_hr, h_first, c_first, a, cells, y, hidden = op.saved
+    like_x, like_h, like_c, like_ih, like_hh, like_b_ih, like_b_hh, like_hr = op.targets
+    xp, steps = op.xp, op.steps
+    h_before = steps.before(xp, h_first, steps.pack(xp, y), op.reverse)
+    c_before = steps.before(xp, c_first, cells, op.reverse)
+    dh, dc = widen(state(xp, dh_n, w_hh.shape[1], x, steps)), widen(state(xp, dc_n, cells.shape[1], x, steps))
+    dz, dp, dys = xp.empty_like(a), xp.empty_like(h_before), gradients(xp, dy, steps)  # dp: of the outputs, with W_hr
+    for rows, n in op.order[::-1]:
+        d, g = dh[:n], None if dys is None else dys[rows]
+        if w_hr is not None:
+            if g is not None:
+                d += g
+            dp[rows] = store(d, like=x)
+            d, g = gemm(dp[rows], w_hr, wide=True), None
+        launch("lstm_backward", cells[rows], a[rows], c_before[rows], cells[rows], d, g, dc[:n], dz[rows])
+        dh = after(dh, gemm(dz[rows], w_hh, wide=True), steps)
+    db = (like_b_ih or like_b_hh) and store(reduce(dz, 0, "sum").reshape(-1), like=x)
+    return (
+        like_x and steps.unpack(xp, gemm(dz, w_ih)),
+        like_h and store(steps.unsort(xp, dh), like=like_h),
+        like_c and store(steps.unsort(xp, dc), like=like_c),
+        like_ih and gemm(dz.T, steps.pack(xp, x)),
+        like_hh and gemm(dz.T, h_before),
+        like_b_ih and db,
+        like_b_hh and db,
+        like_hr and gemm(dp.T, hidden),
+    )
+
+
+@fast_path(GRU.forward)
+def gru_forward(
+    op: GRU,
+    x: Array,
+    h0: Array | None,
+    w_ih: Array,
+    w_hh: Array,
+    b_ih: Array | None,
+    b_hh: Array | None,
+    *,
+    steps: Steps,
+    reverse: bool,
+) -> tuple:
+    xp, H = op.xp, w_hh.shape[1]
+    a = products(xp, x, w_ih, b_ih, steps)  # rows, 3 H: products now, gates after each step
+    h = state(xp, h0, H, x, steps)
+    first = h.copy()
+    inner, outputs = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
+    b_hh = b_hh if b_hh is None else xp.ascontiguousarray(b_hh)
+    for rows, n in op.order:
+        m = gemm(h[:n], w_hh.T, wide=True)
+        launch("gru_forward", outputs[rows], m, b_hh, h[:n], a[rows], inner[rows], outputs[rows])
+        h = after(h, outputs[rows], steps)
+    y = steps.unpack(xp, outputs)
+    op.save(x, w_ih, w_hh, first, a, inner, y)
+    return y, steps.unsort(xp, h)
+
+
+@fast_path(GRU.backward)
+def gru_backward(op: GRU, dy: Array | None, dh_n: Array | None) -> tuple:
+    x, w_ih, w_hh, first, a, inner, y = op.saved
+    like_x, like_h, like_ih, like_hh, like_b_ih, like_b_hh = op.targets
+    xp, steps = op.xp, op.steps
+    before = steps.before(xp, first, steps.pack(xp, y), op.reverse)
+    dh = widen(state(xp, dh_n, w_hh.shape[1], x, steps))
+    past = -xp.zeros_like(dh)  # the part of dh that goes past the products; x + -0 is x, also where x is -0
+    dp, dm, dys = xp.empty_like(a), xp.empty_like(a), gradients(xp, dy, steps)
+    for rows, n in op.order[::-1]:
+        g, read = None if dys is None else dys[rows], (a[rows], inner[rows], before[rows], dh[:n])
+        launch("gru_backward", inner[rows], *read, g, past[:n], dp[rows], dm[rows])
+        dh = after(dh, gemm(dm[rows], w_hh, wide=True), steps)
+    return (
+        like_x and steps.unpack(xp, gemm(dp, w_ih)),
+        like_h and store(steps.unsort(xp, dh + past), like=like_h),
+        like_ih and gemm(dp.T, steps.pack(xp, x)),
+        like_hh and gemm(dm.T, before),
+        like_b_ih and store(reduce(dp, 0, "sum").reshape(-1), like=x),
+        like_b_hh and store(reduce(dm, 0, "sum").reshape(-1), like=x),
+    )
+
+
+def launch(kernel: str, units: Array, *arrays: Array | None) -> None:
+    """One launch for a step of n rows: units is any of its arrays (n, H), the kernel takes `arrays`, n and H."""
+    n, H = units.shape
+    KERNELS.launch(kernel, units.dtype, (blocks(H, 2 * BLOCK), blocks(n, 1, 65535)), BLOCK, *arrays, n, H)
+
+
+def products(xp: Any, x: Array, w_ih: Array, bias: Array | None, steps: Steps) -> Array:
+    """All rows of x times W_ih, stored."""
+    wide = bias is not None and bias.dtype != x.dtype  # cuBLAS would round such a bias before the product is added
+    return store(gemm(steps.pack(xp, x), w_ih.T, bias, wide=wide), like=x)
+
+
+def state(xp: Any, given: Array | None, n: int, like: Array, steps: Steps) -> Array:
+    """A running copy of a state (B, n), sorted; zeros for None."""
+    return xp.zeros((steps.B, n), like.dtype) if given is None else steps.sort(xp, given)
+
+
+def after(running: Array, rows: Array, steps: Steps) -> Array:
+    """The running state after a step that computed its first rows: the rows themselves, if they are all of it."""
+    if not steps.padded:
+        return rows
+    running[: len(rows)] = rows  # the other sequences have ended
+    return running
+
+
+def gradients(xp: Any, dy: Array | None, steps: Steps) -> Array | None:
+    """The outputs' gradients in the order of the steps."""
+    return None if dy is None else xp.ascontiguousarray(steps.pack(xp, dy))
