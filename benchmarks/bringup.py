@@ -390,9 +390,9 @@ def memory(job: Job) -> Any:
 
 
 def tiles(job: Job) -> Any:
-    """How fast each tile of ops/conv.py is, relative to the fastest in its table: measured, and as the table has it."""
+    """How fast each tile of fast/cuda/conv.py is, relative to the fastest: measured, and as its table has it."""
     from tinymp import ops
-    from tinymp.ops import conv
+    from tinymp.fast.cuda import conv
 
     from .timing import Bench, Report
 

@@ -4,75 +4,16 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from convolutions import CASES, TRANSPOSED, loops, sides, transposed
 from oracle import check, host, randn
-from tinymp import ops
-from tinymp.ops import conv as conv_module
+from tinymp import fast_path, ops
 
 
-def loops(x, w, b=None, stride=(1, 1), pads=((0, 0), (0, 0)), dilation=(1, 1), groups=1):
-    """The definition of a 2-d cross-correlation, one output position at a time."""
-    x = np.pad(x, ((0, 0), (0, 0), *pads))
-    n, _, h, width = x.shape
-    o, cg, kh, kw = w.shape
-    oh = (h - dilation[0] * (kh - 1) - 1) // stride[0] + 1
-    ow = (width - dilation[1] * (kw - 1) - 1) // stride[1] + 1
-    y = np.zeros((n, o, oh, ow))
-    for k in range(o):
-        group = slice(k // (o // groups) * cg, (k // (o // groups) + 1) * cg)
-        for i in range(oh):
-            for j in range(ow):
-                rows = slice(i * stride[0], i * stride[0] + dilation[0] * (kh - 1) + 1, dilation[0])
-                cols = slice(j * stride[1], j * stride[1] + dilation[1] * (kw - 1) + 1, dilation[1])
-                y[:, k, i, j] = (x[:, group, rows, cols] * w[k]).sum((1, 2, 3))
-    return y if b is None else y + b[:, None, None]
+@pytest.fixture(autouse=True)
+def _definitions(monkeypatch):
+    monkeypatch.setattr(fast_path, "off", {"forward", "backward"})
 
 
-def transposed(x, w, b=None, stride=(1, 1), padding=(0, 0), output_padding=(0, 0), groups=1, dilation=(1, 1)):
-    """The definition of a transposed convolution: every input value adds its kernel to the output."""
-    n, c, h, width = x.shape
-    _, og, kh, kw = w.shape
-    full = [
-        (m - 1) * s + d * (k - 1) + 1 + e
-        for m, s, d, k, e in zip((h, width), stride, dilation, (kh, kw), output_padding)
-    ]
-    y = np.zeros((n, og * groups, *full))
-    for k in range(c):
-        group = slice(k // (c // groups) * og, (k // (c // groups) + 1) * og)
-        for i in range(h):
-            for j in range(width):
-                rows = slice(i * stride[0], i * stride[0] + dilation[0] * (kh - 1) + 1, dilation[0])
-                cols = slice(j * stride[1], j * stride[1] + dilation[1] * (kw - 1) + 1, dilation[1])
-                y[:, group, rows, cols] += x[:, k, i, j][:, None, None, None] * w[k]
-    y = y[:, :, padding[0] : full[0] - padding[0], padding[1] : full[1] - padding[1]]
-    return y if b is None else y + b[:, None, None]
-
-
-def sides(padding):
-    return tuple((p, p) for p in padding)
-
-
-@pytest.fixture(params=["columns", "rows", "parts of rows"])
-def way(request, monkeypatch):
-    """Convolution by columns, and by rows where they lie, whole or in parts, whatever their sizes."""
-    monkeypatch.setattr(conv_module, "RUN", 1 << 30 if request.param == "columns" else 1)
-    monkeypatch.setattr(conv_module, "SMALL", 400 if request.param == "parts of rows" else 1 << 30)
-
-
-CASES = [
-    # input, weight, stride, padding, dilation, groups
-    ((2, 3, 6, 5), (4, 3, 3, 3), (1, 1), (0, 0), (1, 1), 1),
-    ((2, 3, 6, 5), (4, 3, 3, 3), (1, 1), (1, 1), (1, 1), 1),
-    ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1), (0, 0), (1, 1), 1),
-    ((3, 2, 7, 6), (4, 2, 3, 2), (2, 3), (2, 1), (1, 1), 1),
-    ((2, 4, 7, 7), (6, 2, 3, 3), (1, 2), (1, 0), (2, 1), 2),
-    ((2, 3, 6, 6), (6, 1, 3, 3), (1, 1), (1, 1), (1, 1), 3),
-    ((1, 5, 4, 4), (3, 5, 1, 1), (1, 1), (0, 0), (1, 1), 1),
-    ((2, 2, 8, 7), (3, 2, 2, 4), (3, 2), (0, 3), (3, 2), 1),
-    ((2, 3, 5, 4), (5, 3, 1, 1), (2, 3), (0, 0), (3, 2), 1),  # places that no tap meets, and a dilation beyond them
-]
-
-
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("x", "w", "stride", "padding", "dilation", "groups"), CASES)
 @pytest.mark.parametrize("bias", [True, False])
 def test_conv2d(x, w, stride, padding, dilation, groups, bias):
@@ -134,17 +75,7 @@ def test_conv1d(groups):
     )
 
 
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize(
-    ("x", "w", "stride", "padding", "output_padding", "groups", "dilation"),
-    [
-        ((2, 3, 4, 5), (3, 2, 3, 3), (1, 1), (0, 0), (0, 0), 1, (1, 1)),
-        ((2, 3, 4, 4), (3, 4, 4, 4), (2, 2), (1, 1), (0, 0), 1, (1, 1)),
-        ((1, 4, 3, 4), (4, 2, 3, 2), (2, 3), (1, 0), (1, 2), 2, (1, 1)),
-        ((2, 2, 3, 3), (2, 3, 2, 3), (1, 2), (1, 2), (1, 1), 1, (2, 2)),
-        ((1, 1, 1, 1), (1, 1, 2, 2), (1, 1), (0, 0), (0, 0), 1, (1, 1)),
-    ],
-)
+@pytest.mark.parametrize(("x", "w", "stride", "padding", "output_padding", "groups", "dilation"), TRANSPOSED)
 @pytest.mark.parametrize("bias", [True, False])
 def test_conv_transpose2d(x, w, stride, padding, output_padding, groups, dilation, bias):
     inputs = [randn(*x), randn(*w, seed=2)] + ([randn(w[1] * groups, seed=3)] if bias else [])
@@ -202,57 +133,6 @@ def test_empty(case, dtype):
     assert x.grad.shape == x.shape
     np.testing.assert_array_equal(host(w.grad), 0)
     np.testing.assert_array_equal(host(b.grad), np.full(6, y.numel() / 6 if shape[0] else 0))
-
-
-def test_blocks_of_output_rows_give_the_same(monkeypatch):
-    """Large images are worked on in blocks of output rows."""
-
-    def run():
-        x, w = (
-            mp.tensor(randn(3, 4, 9, 8), requires_grad=True),
-            mp.tensor(randn(6, 2, 3, 3, seed=2), requires_grad=True),
-        )
-        y = ops.conv2d(x, w, stride=(2, 1), padding=2, groups=2)
-        z = ops.conv_transpose2d(y, w, stride=(1, 2), groups=2)
-        z.backward(np.ones(z.shape))
-        return y.numpy(), z.numpy(), host(x.grad), host(w.grad)
-
-    whole = run()
-    monkeypatch.setattr(conv_module, "BLOCK", 1)
-    monkeypatch.setattr(conv_module, "CACHED", 1)
-    for a, b in zip(whole, run(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-10)
-
-
-@pytest.mark.parametrize("n", [7, 8, 33])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_images_are_turned_round_in_strips(monkeypatch, n, dtype):
-    monkeypatch.setattr(conv_module, "STRIP", 50)
-    x = randn(n, 4, 9, 31).astype(dtype)
-    turned = conv_module.images_last(np, x)
-    assert turned.flags.c_contiguous
-    np.testing.assert_array_equal(turned, x.transpose(1, 2, 3, 0))
-    again = conv_module.images_last(np, conv_module.batch_first(turned))
-    assert np.shares_memory(again, turned)
-
-
-@pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("stride", [1, 2, 3, (2, 3)])
-@pytest.mark.parametrize("dilation", [1, 2, (3, 1)])
-@pytest.mark.parametrize("padding", [0, 2])
-def test_spread_by_phases_is_the_fold(stride, dilation, padding):
-    """The definition, products that are added where their windows lie, beside the form that scatters nothing."""
-    pair = lambda v: v if isinstance(v, tuple) else (v, v)  # noqa: E731
-    pads = ((padding, padding), (padding, padding + 1))
-    for kernel, groups in (((3, 2), 1), ((4, 1), 2), ((1, 5), 3)):
-        g = conv_module.Geometry(kernel, pair(stride), pads, pair(dilation), groups)
-        size, n = (11, 13), 2
-        oh, ow = g.output(*size)
-        y, w, b = randn(6, oh, ow, n), randn(6, 2, *kernel, seed=2), randn(2 * groups, seed=3)
-        matrix = w.reshape(groups, 6 // groups, -1).swapaxes(1, 2)
-        columns = [(slice(0, oh), matrix @ y.reshape(groups, 6 // groups, -1))]
-        folded = conv_module.fold(np, columns, (2 * groups, *size, n), g, like=w) + b.reshape(-1, 1, 1, 1)
-        np.testing.assert_allclose(conv_module.spread_by_phases(np, y, w, b, g, size), folded, rtol=1e-12, atol=1e-12)
 
 
 def test_memory_order_of_the_input_does_not_matter():

@@ -17,7 +17,7 @@ from ptx import costs, nvrtc, program, select
 from tinymp import Tensor, ops
 from tinymp.backend import gpu, kernels
 from tinymp.backend.histogram import exponents
-from tinymp.ops import conv
+from tinymp.fast.cuda import conv
 from twins import check_twin, on_device
 
 pytestmark = pytest.mark.cpu
@@ -219,7 +219,7 @@ def histogram():
 
 
 RUNS = {  # a test: its source, and the kernels of it that run (the others need not be compiled)
-    convolution: ("ops/conv.cu", {"arrange", "correlate_64x64"}),
+    convolution: ("fast/cuda/conv.cu", {"arrange", "correlate_64x64"}),
     attention: ("ops/attention.cu", {"attention_32", "attention_queries_32", "attention_keys_32"}),
     softmax: ("fast/cuda/softmax.cu", {"softmax_forward"}),
     loss: ("ops/loss.cu", {"cross_entropy_forward", "total_loss"}),

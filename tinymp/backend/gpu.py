@@ -319,7 +319,7 @@ def concatenate(arrays: Sequence[Array], axis: int) -> Array:
 
 def slices(n: int, size: int, most: int) -> list[slice]:
     """range(n), to which `size` elements belong, in slices of at most `most` elements."""
-    return threads.slices(n, size, most)
+    return threads.slices(n, size, most, 1)
 
 
 def share(f: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:

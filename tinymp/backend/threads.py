@@ -51,11 +51,11 @@ def limit(most: int) -> None:
         _set(min(_get(), most))
 
 
-def slices(n: int, size: int, most: int, threads: int = 1) -> list[slice]:
+def slices(n: int, size: int, most: int, threads: int | None = None) -> list[slice]:
     """range(n) in slices. Together they have `size` elements, each at most `most` (or is a single place), and where
-    there is enough to do, they can be dealt out evenly to so many threads.
+    there is enough to do, they can be dealt out evenly to so many threads, by default all.
     """
-    threads = max(min(threads, size // LEAST), 1)
+    threads = max(min(count() if threads is None else threads, size // LEAST), 1)
     number = max(-(-size // (max(most, 1) * threads)) * threads, 1)
     step = -(-n // number)
     return [slice(i, min(i + step, n)) for i in range(0, n, step)] if step else []

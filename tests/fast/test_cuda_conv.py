@@ -11,14 +11,13 @@ import tinymp as mp
 from oracle import randn
 from tinymp import ops
 from tinymp.backend.layout import ceil_div
-from tinymp.ops import conv
+from tinymp.fast.cuda import conv
 from twins import check_twin, launches, on_device
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
 TILES = {f"{t.rows}x{t.columns}": t for t in conv.TILES}
 TENSOR_CORES = {"arrange"}
-DIRECT = {"direct", "direct_gradient", "sum_parts"}
 
 
 def force(monkeypatch, tile, parts=1):
@@ -110,44 +109,24 @@ WINDOWS = [
 ]
 
 
-def kernels(w, groups, others):
-    """DIRECT where at most 4 pairs of an input and an output channel meet in a group, else the `others`."""
-    return DIRECT if w[0] // groups * w[1] <= 4 else others
-
-
 @pytest.mark.parametrize("windows", WINDOWS)
 @pytest.mark.parametrize("bias", [True, False])
 def test_every_kind_of_window(windows, bias):
     x, w, *options = windows
-    names = kernels(w, options[-1], TENSOR_CORES)
-    check_conv(x, w, *options, kernels=names, dtypes=("float16",), bias=bias, mixed=bias)
+    check_conv(x, w, *options, kernels=TENSOR_CORES, dtypes=("float16",), bias=bias, mixed=bias)
 
 
 @pytest.mark.parametrize("windows", WINDOWS)
 def test_float32_takes_the_columns_from_a_kernel(windows):
     x, w, *options = windows
-    names = kernels(w, options[-1], {"im2col", "col2im"})
-    check_conv(x, w, *options, kernels=names, dtypes=("float32",), mixed=False)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 8, 16])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_depthwise_with_every_batch_size(monkeypatch, n, dtype):
-    """In several blocks of positions, and pieces of the weight gradient's sum."""
-    monkeypatch.setattr(conv, "PIECE", 1024)
-    check_conv((n, 2, 20, 110 // n + 16), (2, 1, 2, 3), 1, 1, 1, 2, kernels=DIRECT, dtypes=(dtype,), mixed=False)
-
-
-@pytest.mark.parametrize("capability", [70, 90])
-def test_depthwise_takes_one_launch_for_y_and_dx_each_and_two_for_dw(monkeypatch, capability):
-    """Neither columns nor copies of the weights; the same before Turing."""
-    monkeypatch.setattr(mp.backend.gpu, "compute_capability", lambda: capability)
-    x, w = tensor(randn(6, 5, 5, 8)).permute(3, 0, 1, 2).requires_grad_(), tensor(randn(6, 1, 3, 3)).requires_grad_()
-    before = len(launches() or ())
-    y = ops.conv2d(x, w, padding=1, groups=6)
-    y.backward(y.array)
-    ours = [name for name in (launches() or ())[before:] if f" {name}(" in conv.KERNELS.path.read_text("utf-8")]
-    assert launches() is None or ours == ["direct", "direct", "direct_gradient", "sum_parts"]
+    check_conv(
+        x,
+        w,
+        *options,
+        kernels={"im2col", "col2im"} if w[2:] != (1, 1) else {"col2im"},
+        dtypes=("float32",),
+        mixed=False,
+    )
 
 
 def test_grouped_convolutions_have_a_tile_of_few_rows():
@@ -182,7 +161,7 @@ def test_conv_transpose2d(case, bias, dtype):
     check_twin(
         lambda x, w, b=None: ops.conv_transpose2d(x, w, b, *options, groups, dilation),
         *inputs,
-        kernels=kernels(w, groups, TENSOR_CORES if dtype == "float16" else {"im2col", "col2im"}),
+        kernels=TENSOR_CORES if dtype == "float16" else {"im2col", "col2im"},
         length=w[0] * prod(w[2:]) + 1,
         grad_length=x[0] * x[2] * x[3] * 20,
         dtypes=(dtype,),

@@ -1,5 +1,4 @@
-// Convolution (conv.py): the three products on Tensor Cores; the same sums one by one, where each has few terms and few
-// neighbours (depthwise); and im2col and col2im for what they do not cover.
+// Convolution (conv.py): the three products on Tensor Cores, and im2col and col2im for what they do not cover.
 //
 // All images lie in memory as C, H, W, N, so that the N values of one pixel are neighbours. Positions are numbered in
 // that order too: p = (oh * OW + ow) * N + n. A column, k = (c, i, j), is a channel and a tap of the kernel:
@@ -412,99 +411,7 @@ extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64_by_2(FOR
 extern "C" __global__ void __launch_bounds__(128) weight_gradient_16x128_by_1(FOR_DW) { RUN_DW(Tile16x128, 1); }
 extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64_by_1(FOR_DW) { RUN_DW(Tile64x64, 1); }
 
-// ----------------------------------------------------------------------------------------------- sums of few channels
-
-// Where a group has few channels on either side (depthwise: one), a tile would multiply zeros nearly everywhere, and
-// the work is reading x: threads add up their results one by one, WIDTH images side by side.
-
-// run(Width<K>) for the K = at_once, a power of two up to PACK.
-template <int K, class Run>
-__device__ inline void with_width(int at_once, Run run) {
-    if constexpr (K > 1)
-        if (at_once < K) return with_width<K / 2>(at_once, run);
-    run(Width<K>());
-}
-
-// y of `correlate`, for w as the user has it. blockIdx.y: the row o within its group.
-template <int WIDTH>
-__device__ inline void direct_by(Width<WIDTH>, const T* x, const T* w, const T* bias, T* y, const Problem& g) {
-    int group = blockIdx.z % g.groups, phase = blockIdx.z / g.groups, row = blockIdx.y;
-    Axis down = vertical(g, phase), right = horizontal(g, phase);
-    int p = (blockIdx.x * blockDim.x + threadIdx.x) * WIDTH;
-    if (p >= down.positions * right.positions * g.batch) return;
-    int n = p % g.batch, ow = p / g.batch % right.positions, oh = p / g.batch / right.positions;
-    float sum[WIDTH] = {};
-    for (int c = group * g.channels; c < (group + 1) * g.channels; c++) {
-        int in = c % g.channels, pair = g.transposed ? c * g.rows + row : (group * g.rows + row) * g.channels + in;
-        for (int i = 0; i < down.taps; i++) {
-            int ih = oh * down.stride + down.offset + i * down.dilation;
-            if (ih < 0 || ih >= g.height) continue;
-            for (int j = 0; j < right.taps; j++) {
-                int iw = ow * right.stride + right.offset + j * right.dilation;
-                if (iw < 0 || iw >= g.width) continue;
-                int tap_h = down.first_tap + i * down.tap_step, tap_w = right.first_tap + j * right.tap_step;
-                float weight = widen(w[(pair * g.kernel_h + tap_h) * g.kernel_w + tap_w]);
-                Few<T, WIDTH> few =
-                    *reinterpret_cast<const Few<T, WIDTH>*>(x + (((c * g.height + ih) * g.width + iw) * g.batch + n));
-#pragma unroll
-                for (int e = 0; e < WIDTH; e++) sum[e] += weight * widen(few.at[e]);
-            }
-        }
-    }
-    int o = group * g.rows + row, h = down.first_out + oh * down.out_step, v = right.first_out + ow * right.out_step;
-    float b = bias != nullptr ? widen(bias[o]) : 0.0f;
-    Few<T, WIDTH> few;
-#pragma unroll
-    for (int e = 0; e < WIDTH; e++) store(&few.at[e], sum[e] + b);
-    *reinterpret_cast<Few<T, WIDTH>*>(y + (((o * g.out_height + h) * g.out_width + v) * g.batch + n)) = few;
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    direct(const T* x, const T* w, const T* bias, T* y, int at_once, PROBLEM) {
-    with_width<PACK>(at_once, [=](auto by) { direct_by(by, x, w, bias, y, THE_PROBLEM); });
-}
-
-// parts[s, o, c, i, j] = sum of dy[o, p] columns[(c, i, j), p] over the s-th `length` positions. A block has one s, o
-// and c, and reads its piece of dy and x once per tap: short enough (conv.py) to stay in the first cache.
-template <int WIDTH>
-__device__ inline void direct_gradient_by(Width<WIDTH>, float* scratch, const T* x, const T* dy, float* parts,
-                                          int splits, int length, const Problem& g) {
-    int part = blockIdx.x % splits, pair = blockIdx.x / splits, pairs = g.groups * g.rows * g.channels;
-    int o = pair / g.channels, c = o / g.rows * g.channels + pair % g.channels, taps = g.kernel_h * g.kernel_w;
-    int positions = g.out_height * g.out_width * g.batch, first = part * length + threadIdx.x * WIDTH;
-    int last = min((part + 1) * length, positions), step = blockDim.x * WIDTH;
-    x += c * g.height * g.width * g.batch;
-    dy += o * positions;
-    Walk start(first, step, g.out_width, g.batch);
-    for (int tap = 0; tap < taps; tap++) {
-        int top = tap / g.kernel_w * g.dilation_h - g.top, left = tap % g.kernel_w * g.dilation_w - g.left;
-        Walk at = start;
-        float sum[WIDTH] = {};
-        for (int p = first; p < last; p += step, at.next()) {
-            int ih = at.first * g.stride_h + top, iw = at.second * g.stride_w + left;
-            if (ih < 0 || ih >= g.height || iw < 0 || iw >= g.width) continue;
-            Few<T, WIDTH> a = *reinterpret_cast<const Few<T, WIDTH>*>(dy + p);
-            Few<T, WIDTH> b =
-                *reinterpret_cast<const Few<T, WIDTH>*>(x + ((ih * g.width + iw) * g.batch + at.third));
-#pragma unroll
-            for (int e = 0; e < WIDTH; e++) sum[e] += widen(a.at[e]) * widen(b.at[e]);
-        }
-        float total = 0.0f;
-#pragma unroll
-        for (int e = 0; e < WIDTH; e++) total += sum[e];
-        total = block_reduce<Sum>(total, scratch);
-        if (threadIdx.x == 0) parts[(static_cast<long long>(part) * pairs + pair) * taps + tap] = total;
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    direct_gradient(const T* x, const T* dy, float* parts, int splits, int length, int at_once, PROBLEM) {
-    __shared__ float scratch[32];
-    float* shared = scratch;  // a lambda copies an array that it names
-    with_width<PACK>(at_once, [=](auto by) {
-        direct_gradient_by(by, shared, x, dy, parts, splits, length, THE_PROBLEM);
-    });
-}
+// ------------------------------------------------------------------------------------------------- parts of a sum
 
 // to[e] = bias[e / run] + the sum of `splits` arrays of `count` elements, rounded once. A block has 32 elements: each
 // of its warps adds up every so many-th part, and the first adds what they have, always in the same order.

@@ -1,0 +1,329 @@
+"""Convolutions on a GPU (conv.cu): FP16 products on Tensor Cores, in kernels that never write the columns.
+
+In FP32, and on GPUs before Turing, kernels make and fold the columns, a block of output rows at a time, and cuBLAS
+multiplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from math import gcd, prod
+from typing import Any, NamedTuple
+
+from ... import backend
+from ...autograd import Array
+from ...backend.kernels import Kernels
+from ...backend.layout import ceil_div, contiguous
+from ...dtypes import float16
+from ...fast_path import fast_path
+from ...ops.conv import Conv2d, ConvTranspose2d, Geometry, Pair, Unfold, batch_first, bias_gradient, grouped
+from ...precision import FP32, gemm, store, widen
+
+KERNELS = Kernels(__file__)
+
+BLOCK = 1 << 24  # elements of columns that are made at a time: 64 MB in FP32
+LIMIT = (1 << 31) - (1 << 16)  # the kernels count elements in 32 bits, and a last block may overshoot
+
+
+def problem(image: tuple, g: Geometry, rows: int, size: Pair, transposed: bool = False) -> tuple[int, ...]:
+    """The arguments PROBLEM in conv.cu: an image (C, H, W, N) is read, `rows` channels per group of `size` written."""
+    c, h, w, n = image
+    (top, _), (left, _) = g.pads
+    return (transposed, g.groups, c // g.groups, h, w, n, rows, *size, *g.kernel, *g.stride, top, left, *g.dilation)
+
+
+def im2col(xp: Any, x: Array, g: Geometry, rows: slice) -> Array:
+    """The columns (C kh kw, rows OW N) of x (C, H, W, N), C-contiguous, for some output rows."""
+    c, h, w, n = x.shape
+    x = xp.ascontiguousarray(x)
+    size, terms = g.output(h, w), c * prod(g.kernel)
+    columns = xp.empty((terms, (rows.stop - rows.start) * size[1] * n), x.dtype)
+    width = 16 // x.itemsize if at_once(n, x, columns) * x.itemsize == 16 else 1  # what the kernel knows
+    across = ceil_div(columns.shape[1], 256 * width)
+    grid = (across, min(terms, max(1, 4096 // across)))  # enough blocks for any GPU; each goes on to further terms
+    numbers = problem(x.shape, g._replace(groups=1), terms, size)
+    KERNELS.launch("im2col", x.dtype, grid, 256, x, columns, width, rows.start, rows.stop, *numbers)
+    return columns
+
+
+def col2im(xp: Any, columns: Array, shape: tuple, g: Geometry, rows: slice, total: Array | None = None) -> Array:
+    """x (C, H, W, N) in the dtype of its columns (C kh kw, rows OW N), which are summed in FP32; added to `total`."""
+    c, h, w, n = shape
+    columns = xp.ascontiguousarray(columns)
+    x = xp.empty(shape, columns.dtype) if total is None else total
+    width = 16 // x.itemsize if at_once(n, x, columns) * x.itemsize == 16 else 1  # what the kernel knows
+    grid = (ceil_div(h * w * n, 256 * width), min(c, 65535))
+    numbers = problem(shape, g._replace(groups=1), c, g.output(h, w))
+    more = total is not None
+    KERNELS.launch("col2im", x.dtype, grid, 256, columns, x, width, rows.start, rows.stop, more, *numbers)
+    return x
+
+
+def tensor_cores(x: Array) -> bool:
+    """Whether x's GPU multiplies on Tensor Cores in kernels that need no columns: FP16, from Turing on."""
+    return x.dtype == float16 and backend.of(x).compute_capability() >= 75
+
+
+def fits(g: Geometry, x: Array, w: Array, outputs: int) -> bool:
+    """Whether the kernels take these arrays; `outputs`: the number of elements of y or dy."""
+    return max(x.size, w.size, outputs) < LIMIT and g.groups * prod(g.stride) < 1 << 16 and x.size > 0
+
+
+def pointwise(g: Geometry, shape: tuple, size: Pair) -> bool:
+    """Whether the columns are the image itself (C, H, W, N), so that cuBLAS can read them there."""
+    return g.kernel == g.stride == (1, 1) and g.pads == ((0, 0), (0, 0)) and tuple(shape[1:3]) == tuple(size)
+
+
+def columns(xp: Any, x: Array, g: Geometry, size: Pair) -> Iterator[tuple[slice, Array]]:
+    """The columns (groups, C kh kw / groups, rows OW N) of x (C, H, W, N), for blocks of output rows of `size`."""
+    c, _, _, n = x.shape
+    itself = pointwise(g, x.shape, size)
+    for rows in blocks_of_rows(c, g, size, n):
+        block = x[:, rows] if itself else im2col(xp, x, g, rows)
+        yield rows, block.reshape(g.groups, c * prod(g.kernel) // g.groups, (rows.stop - rows.start) * size[1] * n)
+
+
+def blocks_of_rows(channels: int, g: Geometry, size: Pair, n: int) -> list[slice]:
+    """The output rows, in slices of which the columns have at most BLOCK elements, or of one row."""
+    step = max(BLOCK // max(channels * prod(g.kernel) * size[1] * n, 1), 1)
+    return [slice(i, min(i + step, size[0])) for i in range(0, size[0], step)]
+
+
+def correlate(
+    xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry, size: Pair, transposed: bool = False
+) -> Array:
+    """y (O, *size, N) of x (C, H, W, N): `correlate`, or, transposed, `spread` of the definition."""
+    if tensor_cores(x):
+        return implicit(xp, x, w, bias, g, size, transposed)
+    n, total = x.shape[3], None
+    if transposed:
+        matrix, c = grouped(w, g).swapaxes(1, 2), w.shape[1] * g.groups
+        for rows in blocks_of_rows(c, g, x.shape[1:3], n):
+            block = gemm(matrix, grouped(x[:, rows], g), wide=True)
+            total = col2im(xp, block, (c, *size, n), g, rows, total)
+        return store(total if bias is None else total + widen(bias).reshape(-1, 1, 1, 1), like=w)
+    y, bias = xp.empty((w.shape[0], *size, n), w.dtype), None if bias is None else grouped(bias, g)
+    for rows, seen in columns(xp, x, g, size):
+        y[:, rows] = gemm(grouped(w, g), seen, bias).reshape(len(y), -1, size[1], n)
+    return y
+
+
+def implicit(
+    xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry, size: Pair, transposed: bool = False
+) -> Array:
+    """`correlate` on Tensor Cores, in kernels that never write the columns."""
+    c, n = x.shape[0], x.shape[3]
+    rows = w.shape[1] if transposed else w.shape[0] // g.groups  # of y, per group
+    y_shape = (g.groups * rows, *size, n)
+    w, bias = xp.ascontiguousarray(w), None if bias is None else xp.ascontiguousarray(bias)
+    if pointwise(g, x.shape, size):
+        if bias is None:
+            matrix = w.reshape(g.groups, w.shape[0] // g.groups, w.shape[1])
+            y = gemm(matrix.swapaxes(1, 2) if transposed else matrix, x.reshape(g.groups, c // g.groups, -1))
+            return y.reshape(y_shape)
+        # cuBLAS would add to a y full of biases, which is written and read before: 4 more bytes for each element
+        x, size, n = x.reshape(c, 1, 1, -1), (1, 1), prod(size) * n
+    phases = g.stride if transposed else (1, 1)
+    numbers, batch = problem(x.shape, g, rows, size, transposed), g.groups * prod(phases)
+    y = xp.empty(y_shape, x.dtype)
+    positions = prod(ceil_div(s, p) for s, p in zip(size, phases)) * n  # of the first phase, which has most
+    width = at_once(n, x, y)
+    # each tap belongs to one phase, and a phase has every (stride / gcd(stride, dilation))-th
+    most = [ceil_div(k, p // gcd(p, d)) for k, p, d in zip(g.kernel, phases, g.dilation)]
+    terms = c // g.groups * prod(most)
+    ld = ceil_div(terms, 8) * 8
+    if transposed or ld != terms or at_once(ld, w) < 8:
+        arranged = xp.empty((batch, rows, ld), w.dtype)
+        KERNELS.launch("arrange", w.dtype, (ceil_div(rows * ld, 256), 1, batch), 256, w, arranged, ld, *numbers)
+        w = arranged
+    # not for several phases, which lie apart in y. They have so many times as many blocks anyway
+    split = ceil_div(terms, SHORTEST) if prod(phases) == 1 else 1
+    tile, length, parts = schedule(tiles_for(x, width), rows, positions, batch, terms, split)
+    grid = (ceil_div(rows, tile.rows) * ceil_div(positions, tile.columns), parts, batch)
+    sums = xp.empty((parts, *y_shape), FP32.storage) if parts > 1 else None
+    shared = max(tile.stages, tile.rows * (tile.columns + 8) * 2)
+    arguments = x, w, bias, y, sums, length, ld, *numbers
+    KERNELS.launch(tile.kernel("correlate", width), x.dtype, grid, tile.threads, *arguments, shared=shared)
+    if sums is not None:
+        sum_parts(sums, bias, y)
+    return y
+
+
+def weight_gradient(xp: Any, x: Array, dy: Array, w: Array, g: Geometry) -> Array:
+    """dW, like w, of x (C, H, W, N) and dy (O, OH, OW, N)."""
+    (o, *size, n), c = dy.shape, x.shape[0]
+    rows, terms, positions = o // g.groups, c // g.groups * prod(g.kernel), prod(size) * n
+    if pointwise(g, x.shape, tuple(size)):
+        return gemm(grouped(dy, g), grouped(x, g).swapaxes(1, 2)).reshape(w.shape)
+    if not tensor_cores(x):
+        total = None
+        for block, seen in columns(xp, x, g, tuple(size)):
+            total = gemm(grouped(dy[:, block], g), seen.swapaxes(1, 2), acc=total, wide=True)
+        return store(total, like=w).reshape(w.shape)
+    width, numbers = at_once(n, x, dy), problem(x.shape, g, rows, tuple(size))
+    dw = xp.empty(w.shape, w.dtype)
+    split = ceil_div(positions, SHORTEST)
+    tile, length, parts = schedule(tiles_for(x, width), rows, terms, g.groups, positions, split)
+    sums = xp.empty((parts, *w.shape), FP32.storage) if parts > 1 else None
+    grid = (ceil_div(rows, tile.rows) * ceil_div(terms, tile.columns), parts, g.groups)
+    shared = tile.stages + 16 * tile.columns  # and where each column begins
+    arguments = x, dy, dw, sums, length, *numbers
+    KERNELS.launch(tile.kernel("weight_gradient", width), x.dtype, grid, tile.threads, *arguments, shared=shared)
+    if sums is not None:
+        sum_parts(sums, None, dw)
+    return dw
+
+
+def sum_parts(parts: Array, bias: Array | None, to: Array) -> None:
+    """to = bias + the sum of its parts (FP32, along the first axis), rounded once; bias: for the first axis of `to`."""
+    warps = min(len(parts), 8)
+    numbers = len(parts), to.size, to.size // to.shape[0]
+    KERNELS.launch("sum_parts", to.dtype, ceil_div(to.size, 32), 32 * warps, parts, bias, to, *numbers)
+
+
+class Tile(NamedTuple):
+    """The part of a product that a block computes; how fast a GPU full of them is, relative to 128 x 128 (an estimate,
+    to be fitted on a GPU); and for how many images side by side it is there."""
+
+    rows: int
+    columns: int
+    threads: int
+    speed: float
+    widths: tuple[int, ...]
+
+    @property
+    def stages(self) -> int:
+        """Bytes of shared memory for both operands: 3 stages of depth 32 in FP16."""
+        return 3 * 32 * 2 * (self.rows + self.columns)
+
+    def kernel(self, name: str, width: int) -> str:
+        """Its kernel for `width` images at a time."""
+        return f"{name}_{self.rows}x{self.columns}" + ("" if width == 8 else f"_by_{width}")
+
+
+# A larger tile reads less per multiplication, (rows + columns) / (rows columns); a smaller one makes more blocks, and
+# pads less. Warps compute 64 x 64 of the result where they can: that many accumulators fill half of their registers.
+TILES = (
+    Tile(128, 256, 256, 1.1, (8,)),  # large layers: a quarter less to read than two of the next, which it replaces
+    Tile(128, 128, 128, 1.0, (8, 4, 2)),  # the work horse: two on a multiprocessor hide each other's waiting
+    Tile(64, 128, 128, 0.8, (8,)),  # layers of 64 channels, the first ones of most networks
+    Tile(32, 128, 128, 0.55, (8,)),  # 32 channels, or an image of 3 is made
+    Tile(16, 128, 128, 0.3, (8, 4, 2, 1)),  # grouped: few rows each. Tensor Cores have no fewer than 16
+    Tile(64, 64, 128, 0.65, (8, 4, 2, 1)),  # few positions. Odd batches, which are copied in halves without cp.async:
+    # small blocks, of which 4 on a multiprocessor hide the waiting
+)
+MULTIPROCESSORS = 132  # of an H100. Each is taken to run 256 threads at a time, what registers allow the large tiles
+SHORTEST = 256  # of the parts of a sum: 8 stages, so that filling and emptying them does not count for much
+# What a second launch costs (2 us), and the 8 bytes that are written and read per result and part (at 3.3 TB/s), in
+# multiplications that each multiprocessor could do in that time (2.3e12 per second)
+LAUNCH, PART = 4_500_000, 5
+
+
+def tiles_for(x: Array, width: int) -> tuple[Tile, ...]:
+    """Those for `width` images at a time that x's GPU has the shared memory for: Turing, 64 KB."""
+    large = backend.of(x).compute_capability() >= 80
+    return tuple(tile for tile in TILES if width in tile.widths and (large or tile.stages < 1 << 16))
+
+
+@cache
+def schedule(
+    tiles: tuple[Tile, ...], rows: int, columns: int, batch: int, depth: int, most: int
+) -> tuple[Tile, int, int]:
+    """The tile, and the length and number of the parts of the sum over depth, with the least expected time.
+
+    Up to `most` parts, each a multiple of 32 long. Estimated in multiplications that a multiprocessor does: the waves
+    of blocks, and the sum of the parts.
+    """
+
+    def time(choice: tuple[Tile, int, int]) -> float:
+        tile, length, parts = choice
+        blocks = ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns) * batch * parts
+        waves = ceil_div(blocks * tile.threads, 256 * MULTIPROCESSORS)
+        product = waves * (256 // tile.threads) * tile.rows * tile.columns / tile.speed * length
+        return product + (LAUNCH + PART * parts * rows * columns * batch if parts > 1 else 0)
+
+    lengths = {ceil_div(ceil_div(depth, parts), 32) * 32 for parts in range(1, min(most, 2 * MULTIPROCESSORS) + 1)}
+    choices = [(t, n, ceil_div(depth, n)) for t in tiles for n in sorted(lengths, reverse=True)]
+    return min(choices, key=time)
+
+
+def at_once(n: int, *arrays: Array) -> int:
+    """How many elements a kernel may read or write at once, from rows of n: 16 bytes, or a half, a quarter, ... of it.
+
+    Addresses must be multiples of it.
+    """
+    width = 16 // arrays[0].itemsize
+    while n % width or any(x.data.ptr % (width * x.itemsize) for x in arrays):
+        width //= 2
+    return width
+
+
+def images_last(xp: Any, x: Array) -> Array:
+    """(N, C, H, W) as a C-contiguous (C, H, W, N)."""
+    return contiguous(xp, x.transpose(1, 2, 3, 0))
+
+
+def every_row(g: Geometry, h: int, w: int) -> slice:
+    """All output rows of an image (h, w)."""
+    return slice(0, g.output(h, w)[0])
+
+
+@fast_path(Conv2d.forward)
+def conv2d_forward(op: Conv2d, x: Array, w: Array, b: Array | None, *, geometry: Geometry) -> Array:
+    size = geometry.output(*x.shape[2:])
+    if not fits(geometry, x, w, x.shape[0] * w.shape[0] * prod(size)):
+        return NotImplemented
+    op.save(x, w)
+    return batch_first(correlate(op.xp, images_last(op.xp, x), w, b, geometry, size))
+
+
+@fast_path(Conv2d.backward)
+def conv2d_backward(op: Conv2d, dy: Array) -> Any:
+    (x, w), (like_x, like_w, like_b), g = op.saved, op.targets, op.geometry
+    if not fits(g, x, w, dy.size):
+        return NotImplemented
+    y = images_last(op.xp, dy)
+    dx = batch_first(correlate(op.xp, y, w, None, g, x.shape[2:], transposed=True)) if like_x else None
+    dw = weight_gradient(op.xp, images_last(op.xp, x), y, w, g) if like_w else None
+    return dx, dw, bias_gradient(op.xp, dy, like_b) if like_b else None
+
+
+@fast_path(ConvTranspose2d.forward)
+def conv_transpose2d_forward(
+    op: ConvTranspose2d, x: Array, w: Array, b: Array | None, *, geometry: Geometry, size: Pair
+) -> Array:
+    if not fits(geometry, x, w, x.shape[0] * w.shape[1] * geometry.groups * prod(size)):
+        return NotImplemented
+    op.save(x, w)
+    return batch_first(correlate(op.xp, images_last(op.xp, x), w, b, geometry, size, transposed=True))
+
+
+@fast_path(ConvTranspose2d.backward)
+def conv_transpose2d_backward(op: ConvTranspose2d, dy: Array) -> Any:
+    (x, w), (like_x, like_w, like_b), g = op.saved, op.targets, op.geometry
+    if not fits(g, x, w, dy.size):
+        return NotImplemented
+    y = images_last(op.xp, dy)
+    dx = batch_first(correlate(op.xp, y, w, None, g, x.shape[2:])) if like_x else None
+    dw = weight_gradient(op.xp, y, images_last(op.xp, x), w, g) if like_w else None
+    return dx, dw, bias_gradient(op.xp, dy, like_b) if like_b else None
+
+
+@fast_path(Unfold.forward)
+def unfold_forward(op: Unfold, x: Array, *, geometry: Geometry) -> Array:
+    n, _, h, w = x.shape
+    positions = prod(geometry.output(h, w))
+    if not x.size or max(x.size, n * positions) >= LIMIT:
+        return NotImplemented
+    op.shape = x.shape
+    y = im2col(op.xp, x.transpose(1, 2, 3, 0), geometry, every_row(geometry, h, w))
+    return y.reshape(-1, positions, n).transpose(2, 0, 1)
+
+
+@fast_path(Unfold.backward)
+def unfold_backward(op: Unfold, dy: Array) -> Array:
+    (n, c, h, w), g = op.shape, op.geometry
+    if not 0 < prod(op.shape) < LIMIT:
+        return NotImplemented
+    return batch_first(col2im(op.xp, dy.transpose(1, 2, 0), (c, h, w, n), g, every_row(g, h, w)))
