@@ -181,8 +181,33 @@ def test_cross_entropy_saves_the_stored_logits_and_statistics_of_rows(smoothing)
     x = mp.tensor(np.ones((4, 50), "float16"), requires_grad=True)
     loss = ops.cross_entropy(x, mp.tensor([0, 1, 2, 3]), label_smoothing=smoothing)
     assert loss.grad_fn.saved[0] is x.array
-    assert sum(a.nbytes for a in loss.grad_fn.saved[1:] if a is not None) <= 4 * 8
-    assert all(a.shape == (4, 1) and a.dtype == "float32" for a in loss.grad_fn.statistics)
+    assert sum(a.nbytes for a in loss.grad_fn.saved[1:] if a is not None) <= 4 * (8 + 1)  # which label, if any
+    *rows, divisor = loss.grad_fn.statistics
+    assert all(a.shape == (4, 1) and a.dtype == "float32" for a in rows) and divisor.shape == ()
+
+
+def arrays_of(op):
+    """The arrays that an op holds, wherever it holds them."""
+    values = [*vars(op).values(), *(op.saved or ()), *op.statistics]
+    return [a for a in values if hasattr(a, "nbytes")]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x: ops.cross_entropy(x, mp.tensor([0, 1, 2, 3]), mp.ones(5)),
+        lambda x: ops.nll_loss(x, mp.tensor([0, 1, 2, 3]), mp.ones(5)),
+        lambda x: ops.cross_entropy(x, mp.ones(4, 5)),
+        lambda x: ops.mse_loss(x, mp.ones(4, 5), weight=mp.ones(4, 5)),
+        lambda x: ops.ctc_loss(x.unsqueeze(1), mp.tensor([[1, 2]]), [4], [2]),
+        lambda x: ops.sampled_softmax_loss(x, mp.tensor([0, 1, 2, 3]), mp.ones(6, 5), None, 3),
+    ],
+)
+def test_backward_frees_all_that_a_loss_kept(loss):
+    y = loss(mp.ones(4, 5).requires_grad_())
+    assert arrays_of(y.grad_fn)
+    y.backward()
+    assert not arrays_of(y.grad_fn)
 
 
 @pytest.mark.parametrize("soft", [False, True])

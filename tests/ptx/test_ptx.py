@@ -222,7 +222,7 @@ RUNS = {  # a test: its source, and the kernels of it that run (the others need 
     convolution: ("fast/cuda/conv.cu", {"arrange", "correlate_64x64"}),
     attention: ("ops/attention.cu", {"attention_32", "attention_queries_32", "attention_keys_32"}),
     softmax: ("fast/cuda/softmax.cu", {"softmax_forward"}),
-    loss: ("ops/loss.cu", {"cross_entropy_forward", "total_loss"}),
+    loss: ("fast/cuda/loss.cu", {"cross_entropy_forward", "total_loss"}),
     histogram: ("backend/histogram.cu", {"exponents"}),
 }
 DEFINED = re.compile(r'^extern "C" __global__ [^{]*?(\w+)\([^)]*\) \{(?:[^\n]*\}$|.*?^\}$)', re.M | re.S)

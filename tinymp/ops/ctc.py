@@ -83,7 +83,7 @@ class CTCLoss(Loss):
         return self.finish(loss, alpha, log_probs, targets, input_lengths, target_lengths)
 
     def backward(self, dy: Array) -> tuple:
-        (log_probs, targets, input_lengths, target_lengths), (alpha, _) = self.saved, self.statistics
+        (log_probs, targets, input_lengths, target_lengths), (alpha, *_) = self.saved, self.statistics
         xp, (frames, n, c) = self.xp, log_probs.shape
         classes, blanks, labels = self.read(log_probs, targets, input_lengths, target_lengths)
         s, beta = len(classes), alpha[::-1, :, :, n:]
@@ -127,7 +127,7 @@ class CTCLoss(Loss):
         return self.finish(loss, None if alpha is None else alpha.transpose(1, 2, 3, 0), *given)
 
     def backward_cuda(self, dy: Array) -> tuple:
-        (log_probs, targets, *_), (alpha, _) = self.saved, self.statistics
+        (log_probs, targets, *_), (alpha, *_) = self.saved, self.statistics
         (frames, n, _), longest = log_probs.shape, targets.shape[1]
         if longest > LONGEST:
             return NotImplemented
@@ -148,13 +148,14 @@ class CTCLoss(Loss):
         """The losses, reduced; saves for backward."""
         xp, target_lengths = self.xp, given[3]
         impossible = loss > -IMPOSSIBLE / 10
-        self.save(*given, statistics=(alpha, impossible))
-        self.divisor = len(loss) * xp.maximum(xp.asarray(target_lengths, loss.dtype), 1)
-        return self.reduced(xp.where(impossible, 0 if self.zero_infinity else xp.inf, loss))
+        divisor = len(loss) * xp.maximum(xp.asarray(target_lengths, loss.dtype), 1)
+        self.save(*given, statistics=(alpha, impossible, divisor))
+        return self.reduced(xp.where(impossible, 0 if self.zero_infinity else xp.inf, loss), divisor)
 
     def gradient_of_loss(self, dy: Array) -> Array:
         """dl of each sequence; nan, or 0, of those with an infinite loss."""
-        return self.xp.where(self.statistics[1], 0 if self.zero_infinity else self.xp.nan, self.dl(dy))
+        _, impossible, divisor = self.statistics
+        return self.xp.where(impossible, 0 if self.zero_infinity else self.xp.nan, self.dl(dy, divisor))
 
     def read(self, log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array) -> tuple:
         """The labels' classes (S, N), 0 beyond a target's end; ln y of the blank (T, 1, N) and the labels (T, S, N)."""
@@ -177,11 +178,11 @@ class CTCLoss(Loss):
         xp.log1p(spare, out=spare)
         out += spare
 
-    def reduced(self, loss: Array) -> Array:
+    def reduced(self, loss: Array, divisor: Any) -> Array:
         """A mean is over losses divided by the lengths of their targets."""
         if self.reduction == "mean":
-            return reduce(loss / self.divisor, 0, "sum").reshape(())
-        return super().reduced(loss)
+            return reduce(loss / divisor, 0, "sum").reshape(())
+        return super().reduced(loss, divisor)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

@@ -13,14 +13,9 @@ from typing import Any, ClassVar
 from .. import backend
 from ..arguments import choice, floating, integer, number, refuse, tensor
 from ..autograd import Array, Op
-from ..backend.kernels import Kernels
-from ..backend.layout import THREADS, blocks, channels, compact, matching, row_lanes
 from ..dtypes import FLOATING, HALVES, float32
-from ..precision import FP32, LOSS, reduce, store, widen
+from ..precision import LOSS, reduce, store, widen
 from ..tensor import Tensor
-
-KERNELS = Kernels(__file__)
-MOST_BLOCKS = 4096  # each adds up the losses of its rows; one more block then adds up these sums
 
 
 class Loss(Op):
@@ -29,20 +24,19 @@ class Loss(Op):
     kind = LOSS
     fp32: ClassVar[tuple[str, ...]] = ("target", "weight", "pos_weight")
     reduction: str
-    divisor: Any  # of a mean: a count, or a sum of weights
 
-    def reduced(self, loss: Array) -> Array:
+    def reduced(self, loss: Array, divisor: Any) -> Array:
+        """divisor: of a mean: a count, or a sum of weights."""
         if self.reduction == "none":
             return loss
-        total = _total(loss)
-        return total / self.divisor if self.reduction == "mean" else total
+        return total(loss) / divisor if self.reduction == "mean" else total(loss)
 
-    def dl(self, dy: Array) -> Array:
+    def dl(self, dy: Array, divisor: Any) -> Array:
         """In FP32; without axes where all are equal."""
-        return dy / self.divisor if self.reduction == "mean" else dy
+        return dy / divisor if self.reduction == "mean" else dy
 
 
-def _total(x: Array) -> Array:
+def total(x: Array) -> Array:
     return reduce(x, tuple(range(x.ndim)), "sum").reshape(())
 
 
@@ -51,83 +45,44 @@ def _total(x: Array) -> Array:
 # with length 1. w_c is the weight of class c (1 without weights).
 
 
-def _class_axis(x: Any) -> int:
+def class_axis(x: Any) -> int:
     return 1 if x.ndim > 1 else 0
 
 
 def _per_class(weight: Array, x: Array) -> Array:
     """weight (C,), widened, with axes that broadcast against x."""
-    return widen(weight).reshape((-1,) + (1,) * (x.ndim - _class_axis(x) - 1))
+    return widen(weight).reshape((-1,) + (1,) * (x.ndim - class_axis(x) - 1))
 
 
 class Labelled(Loss):
     """A loss of rows with a label t each. Rows labelled `ignore_index` count 0 whatever they hold."""
 
-    def read(self, x: Array, target: Array, weight: Array | None, ignore_index: int) -> tuple[Array, Array]:
-        """Per row: the label, and its weight in the dtype of x; both 0 where ignored."""
-        self.axis = _class_axis(x)
+    def read(self, x: Array, target: Array, weight: Array | None, ignore_index: int) -> tuple:
+        """Per row: the label, which are not ignored, and its weight in the dtype of x, 0 where ignored, as is the
+        label; and the divisor of a mean.
+        """
+        self.axis = class_axis(x)
         classes = x.shape[self.axis]
         good = (target >= 0) & (target < classes) | (target == ignore_index)
         check_each(self.name, "target", target, good, self.labels(classes, ignore_index))
         t = self.xp.expand_dims(self.xp.asarray(target, dtype="int64"), self.axis)
-        self.kept = self.xp.not_equal(t, ignore_index)
-        t = t * self.kept
-        w = self.xp.asarray(self.kept, widen(x[:0]).dtype)
+        kept = self.xp.not_equal(t, ignore_index)
+        t = t * kept
+        w = self.xp.asarray(kept, widen(x[:0]).dtype)
         if weight is not None:
-            w = self.device.select(self.kept, self.xp.take(widen(weight), t))
-        if self.reduction == "mean":
-            self.divisor = _total(w)
-        return t, w
+            w = self.device.select(kept, self.xp.take(widen(weight), t))
+        return t, kept, w, total(w) if self.reduction == "mean" else None
 
     def labels(self, classes: int, ignore_index: int) -> str:
         """What targets must hold, for messages."""
         return f"to be a class in [0, {classes - 1}] or ignore_index ({ignore_index})"
 
-    def reduced(self, loss: Array) -> Array:
-        return super().reduced(self.device.select(self.kept, loss).squeeze(self.axis))
+    def reduced_rows(self, loss: Array, kept: Array, divisor: Any) -> Array:
+        return self.reduced(self.device.select(kept, loss).squeeze(self.axis), divisor)
 
-    def dl(self, dy: Array) -> Array:
-        dl = super().dl(dy)
-        return self.device.select(self.kept, self.xp.expand_dims(dl, self.axis) if dl.ndim else dl)
-
-    # The CUDA twins: their kernels visit the rows of x in memory order, and all other arrays in the same order.
-
-    def per_row(self, x: Array, dtype: Any) -> Array:
-        """Room for one value per row of the dense x, with a class axis of length 1."""
-        one = tuple([slice(0, 1) if a == self.axis else slice(None) for a in range(x.ndim)])
-        return self.xp.empty_like(x[one], dtype)
-
-    def launch_forward(
-        self, kernel: str, x: Array, lanes: int, target: Array, weight: Array | None, ignore_index: int, *more: Any
-    ) -> tuple[Array, Array, Array]:
-        """`read` and the loss, reduced, of the dense x; returns t, w and the loss. `lanes` threads share a row."""
-        xp, (outer, classes, inner) = self.xp, channels(x, self.axis)
-        t, self.kept, w = (self.per_row(x, dtype) for dtype in ("int64", bool, FP32.storage))
-        target = matching(xp, xp.expand_dims(xp.asarray(target, dtype="int64"), self.axis), like=t)
-        grid = blocks(outer * inner * lanes, THREADS, MOST_BLOCKS)
-        each = self.reduction == "none"
-        loss, partial = (self.per_row(x, w.dtype), None) if each else (None, xp.empty((grid, 2), w.dtype))
-        bad = backend.gpu.flag(*_late(self.name, "target", self.labels(classes, ignore_index)))
-        rows = x, target, weight, ignore_index, bad, t, self.kept, w, loss, partial, outer * inner, classes, inner
-        KERNELS.launch(kernel, x.dtype, grid, THREADS, *rows, *more)
-        if loss is not None:
-            return t, w, loss.squeeze(self.axis)
-        total, self.divisor = xp.empty((), w.dtype), xp.empty((), w.dtype) if self.reduction == "mean" else None
-        KERNELS.launch("total_loss", x.dtype, 1, THREADS, partial, total, self.divisor, grid)
-        return t, w, total
-
-    def launch_backward(
-        self, kernel: str, dx: Array, lanes: int, dy: Array, t: Array, statistics: tuple, *more: Any
-    ) -> None:
-        """Write the dense dx from dy and what forward (the twin or the definition) has saved."""
-        xp, (outer, classes, inner) = self.xp, channels(dx, self.axis)
-        like, each = self.per_row(dx, bool), self.reduction == "none"
-        t, kept, *saved = (matching(xp, a, like) for a in (t, self.kept, *statistics))
-        dy = matching(xp, xp.expand_dims(dy, self.axis), like) if each else dy
-        divisor = self.divisor if self.reduction == "mean" else None
-        rows = t, kept, dy, each, divisor, dx, outer * inner, classes, inner
-        grid = blocks(outer * inner * lanes, THREADS)
-        KERNELS.launch(kernel, dx.dtype, grid, THREADS, *rows, *saved, *more)
+    def dl_rows(self, dy: Array, kept: Array, divisor: Any) -> Array:
+        dl = self.dl(dy, divisor)
+        return self.device.select(kept, self.xp.expand_dims(dl, self.axis) if dl.ndim else dl)
 
 
 class NLLLoss(Labelled):
@@ -137,30 +92,14 @@ class NLLLoss(Labelled):
 
     def forward(self, input: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int) -> Array:
         x = widen(input)
-        t, w = self.read(x, target, weight, ignore_index)
-        self.save(t, statistics=(w,))
-        return self.reduced(-w * self.xp.take_along_axis(x, t, self.axis))
+        t, kept, w, divisor = self.read(x, target, weight, ignore_index)
+        self.save(t, kept, statistics=(w, divisor))
+        return self.reduced_rows(-w * self.xp.take_along_axis(x, t, self.axis), kept, divisor)
 
     def backward(self, dy: Array) -> tuple:
-        (t,), (w,), like = self.saved, self.statistics, self.targets[0]
+        (t, kept), (w, divisor), like = self.saved, self.statistics, self.targets[0]
         dx = self.xp.zeros(like.shape, like.dtype)
-        self.xp.put_along_axis(dx, t, store(-w * self.dl(dy), like), self.axis)
-        return dx, None, None
-
-    def forward_cuda(
-        self, input: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int
-    ) -> Array:
-        self.axis, x = _class_axis(input), compact(self.xp, input)
-        if not x.size:
-            return NotImplemented
-        t, w, loss = self.launch_forward("nll_forward", x, 1, target, _contiguous(weight, self.xp), ignore_index)
-        self.save(t, statistics=(w,))
-        return loss
-
-    def backward_cuda(self, dy: Array) -> tuple:
-        (t,), like = self.saved, self.targets[0]
-        dx = self.xp.zeros(like.shape, like.dtype)
-        self.launch_backward("nll_backward", dx, 1, dy, t, self.statistics)
+        self.xp.put_along_axis(dx, t, store(-w * self.dl_rows(dy, kept, divisor), like), self.axis)
         return dx, None, None
 
 
@@ -180,7 +119,7 @@ class CrossEntropy(Labelled):
         ignore_index: int,
         label_smoothing: float,
     ) -> Array:
-        t, w = self.read(input, target, weight, ignore_index)
+        t, kept, w, divisor = self.read(input, target, weight, ignore_index)
         self.hard, self.share = 1 - label_smoothing, label_smoothing / input.shape[self.axis]
 
         def rows(x: Array, t: Array, w: Array) -> tuple:
@@ -192,16 +131,16 @@ class CrossEntropy(Labelled):
             if self.share:
                 weighted = z if weight is None else z * _per_class(weight, x)
                 loss -= self.share * reduce(weighted, self.axis, "sum")
-                q = hit + (label_smoothing if weight is None else self.share * _total(widen(weight)))
-            total = reduce(self.xp.exp(z, out=z), self.axis, "sum")
-            return loss + q * self.xp.log(total), top, q / total
+                q = hit + (label_smoothing if weight is None else self.share * total(widen(weight)))
+            z_sum = reduce(self.xp.exp(z, out=z), self.axis, "sum")
+            return loss + q * self.xp.log(z_sum), top, q / z_sum
 
         loss, top, scale = self.by_rows(rows, input, t, w)
-        self.save(input, t, weight, statistics=(w, top, scale))
-        return self.reduced(loss)
+        self.save(input, t, weight, kept, statistics=(w, top, scale, divisor))
+        return self.reduced_rows(loss, kept, divisor)
 
     def backward(self, dy: Array) -> tuple:
-        x, t, weight = self.saved
+        (x, t, weight, kept), (*statistics, divisor) = self.saved, self.statistics
 
         def rows(x: Array, t: Array, w: Array, top: Array, scale: Array, dl: Array) -> tuple:
             dx = self.xp.exp(widen(x) - top)
@@ -211,54 +150,13 @@ class CrossEntropy(Labelled):
             self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * (self.hard * w), self.axis)
             return (store(dx, like=x),)
 
-        (dx,) = self.by_rows(rows, x, t, *self.statistics, self.dl(dy))
-        self.xp.moveaxis(dx, self.axis, -1)[~self.kept.squeeze(self.axis)] = 0  # 0 times what they hold may be NaN
+        (dx,) = self.by_rows(rows, x, t, *statistics, self.dl_rows(dy, kept, divisor))
+        self.xp.moveaxis(dx, self.axis, -1)[~kept.squeeze(self.axis)] = 0  # 0 times what they hold may be NaN
         return dx, None, None
 
     def by_rows(self, f: Any, x: Array, *per_row: Array) -> tuple:
         """f of all rows, in cache-sized slices along the batch axis."""
         return self.device.along(0, f, x, *per_row) if self.axis else f(x, *per_row)
-
-    def forward_cuda(
-        self,
-        input: Array,
-        target: Array,
-        weight: Array | None,
-        *,
-        reduction: str,
-        ignore_index: int,
-        label_smoothing: float,
-    ) -> Array:
-        self.axis, x = _class_axis(input), compact(self.xp, input)
-        if not x.size:
-            return NotImplemented
-        self.hard, self.share = 1 - label_smoothing, label_smoothing / x.shape[self.axis]
-        top, scale = (self.per_row(x, FP32.storage) for _ in range(2))
-        factors, lanes = _contiguous(weight, self.xp), _lanes(x, self.axis)
-        weights = _total(factors) if self.share and factors is not None else None
-        more = top, scale, weights, self.hard, self.share, label_smoothing, lanes
-        t, w, loss = self.launch_forward("cross_entropy_forward", x, lanes, target, factors, ignore_index, *more)
-        self.save(input, t, weight, statistics=(w, top, scale))
-        return loss
-
-    def backward_cuda(self, dy: Array) -> tuple:
-        input, t, weight = self.saved
-        x = compact(self.xp, input)
-        dx, lanes = self.xp.empty_like(x), _lanes(x, self.axis)
-        more = x, _contiguous(weight, self.xp), self.hard, self.share, lanes
-        self.launch_backward("cross_entropy_backward", dx, lanes, dy, t, self.statistics, *more)
-        return dx, None, None
-
-
-def _contiguous(weight: Array | None, xp: Any) -> Array | None:
-    """Weights of classes as kernels read them."""
-    return None if weight is None else xp.ascontiguousarray(widen(weight))
-
-
-def _lanes(x: Array, axis: int) -> int:
-    """How many threads share a row of the dense x: one where its classes do not lie side by side."""
-    _, classes, inner = channels(x, axis)
-    return row_lanes(classes, 16 // x.itemsize) if inner == 1 else 1
 
 
 class CrossEntropyWithProbabilities(Loss):
@@ -273,15 +171,15 @@ class CrossEntropyWithProbabilities(Loss):
         self, input: Array, target: Array, weight: Array | None, *, reduction: str, label_smoothing: float
     ) -> Array:
         self.smoothing, x = label_smoothing, widen(input)
-        self.axis = _class_axis(x)
-        self.divisor = x.size // x.shape[self.axis]
+        self.axis = class_axis(x)
+        rows = x.size // x.shape[self.axis]
         q = self.q(x, target, weight)
         top = reduce(x, self.axis, "max")
         z = x - top
         q_sum, loss = reduce(q, self.axis, "sum"), -reduce(q * z, self.axis, "sum")
-        total = reduce(self.xp.exp(z, out=z), self.axis, "sum")
-        self.save(input, target, weight, statistics=(top, total, q_sum))
-        return self.reduced((loss + q_sum * self.xp.log(total)).squeeze(self.axis))
+        z_sum = reduce(self.xp.exp(z, out=z), self.axis, "sum")
+        self.save(input, target, weight, statistics=(top, z_sum, q_sum, rows))
+        return self.reduced((loss + q_sum * self.xp.log(z_sum)).squeeze(self.axis), rows)
 
     def q(self, x: Array, target: Array, weight: Array | None) -> Array:
         q = widen(target)
@@ -290,15 +188,15 @@ class CrossEntropyWithProbabilities(Loss):
         return q if weight is None else q * _per_class(weight, x)
 
     def backward(self, dy: Array) -> tuple:
-        (x, target, weight), (top, total, q_sum), (like_x, like_t, _) = self.saved, self.statistics, self.targets
-        dl, dx, dt = self.dl(dy), None, None
+        (x, target, weight), (top, z_sum, q_sum, rows) = self.saved, self.statistics
+        (like_x, like_t, _), dl, dx, dt = self.targets, self.dl(dy, rows), None, None
         dl = self.xp.expand_dims(dl, self.axis) if dl.ndim else dl
         z = widen(x) - top
         if like_t:
-            dt = (1 - self.smoothing) * dl * (self.xp.log(total) - z)
+            dt = (1 - self.smoothing) * dl * (self.xp.log(z_sum) - z)
             dt = store(dt if weight is None else dt * _per_class(weight, x), like_t)
         if like_x:
-            dx = store(self.xp.exp(z) * (dl * q_sum / total) - dl * self.q(x, target, weight), like_x)
+            dx = store(self.xp.exp(z) * (dl * q_sum / z_sum) - dl * self.q(x, target, weight), like_x)
         return dx, dt, None
 
 
@@ -324,13 +222,13 @@ class Elementwise(Loss):
         reduction: str,
         delta: float = 1.0,
     ) -> Array:
-        self.save(input, target, weight, pos_weight)
-        self.divisor = input.size if weight is None or not self.weighted_mean else _total(widen(weight))
+        divisor = input.size if weight is None or not self.weighted_mean else total(widen(weight))
+        self.save(input, target, weight, pos_weight, statistics=(divisor,))
         loss = self.f(widen(input), widen(target))
-        return self.reduced(loss if weight is None else loss * widen(weight))
+        return self.reduced(loss if weight is None else loss * widen(weight), divisor)
 
     def backward(self, dy: Array) -> tuple:
-        (x, t, w, _), (like_x, like_t, _, _), dl = self.saved, self.targets, self.dl(dy)
+        (x, t, w, _), (like_x, like_t, _, _), dl = self.saved, self.targets, self.dl(dy, *self.statistics)
         dl = dl if w is None else dl * widen(w)
         x, t = widen(x), widen(t)
         if type(self).f_t is Elementwise.f_t:
@@ -509,7 +407,7 @@ def _rows(op: str, input: Any, weight: Any) -> None:
     """Check that input has classes, and weight a value for each of them."""
     if not floating(op, "input", input).ndim:
         raise ValueError(f"{op}: expected `input` to be (C,), (N, C) or (N, C, d1, ...), got a tensor without axes")
-    classes = input.shape[_class_axis(input)]
+    classes = input.shape[class_axis(input)]
     if not classes:
         raise ValueError(f"{op}: expected at least one class, got input of shape {input.shape}")
     if _weight(op, "weight", weight, input) is not None and weight.shape != (classes,):
@@ -522,7 +420,7 @@ def _labels(op: str, input: Tensor, target: Any, ignore_index: Any) -> None:
         raise TypeError(f"{op}: expected `ignore_index` to be an integer that fits int64, got {ignore_index!r}")
     if tensor(op, "target", target).dtype.kind not in "iu":
         raise TypeError(f"{op}: expected `target` to hold class indices (integers), got {target.dtype}")
-    axis = _class_axis(input)
+    axis = class_axis(input)
     rows = input.shape[:axis] + input.shape[axis + 1 :]
     if target.shape != rows:
         raise ValueError(

@@ -107,7 +107,6 @@ class SampledSoftmaxLoss(Loss):
     fp32 = ("expected",)
 
     def forward(self, t: Array, s: Array, target: Array, sampled: Array, expected: Array, *, reduction: str) -> Array:
-        self.divisor = len(t)
         log_q = [self.xp.log(widen(expected[index])) for index in (target[:, None], sampled)]
         self.save(t, s, target, sampled, statistics=tuple(log_q))
         own, others = self.corrected()
@@ -116,7 +115,7 @@ class SampledSoftmaxLoss(Loss):
         z = reduce(self.xp.exp(others - top, out=others), 1, "sum")
         total = z + self.xp.exp(own)
         self.statistics = (*log_q, top, z, total)
-        return self.reduced((self.xp.log(total) - own).reshape(-1))
+        return self.reduced((self.xp.log(total) - own).reshape(-1), len(t))
 
     def corrected(self) -> tuple[Array, Array]:
         """The corrected logits of the target (N, 1) and of the sampled classes (N, n), -inf at accidental hits."""
@@ -126,7 +125,8 @@ class SampledSoftmaxLoss(Loss):
         return widen(t)[:, None] - log_q_target, others
 
     def backward(self, dy: Array) -> tuple:
-        (t, s, *_), (_, _, top, z, total), dl = self.saved, self.statistics, self.dl(dy)
+        (t, s, *_), (_, _, top, z, total) = self.saved, self.statistics
+        dl = self.dl(dy, len(t))
         dl = (dl[:, None] if dl.ndim else dl) / total
         _, p = self.corrected()
         p -= top

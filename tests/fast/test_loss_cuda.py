@@ -1,4 +1,4 @@
-"""The CUDA twins of the losses over classes: every reduction, every way in which threads share rows, every layout."""
+"""Losses over classes in CUDA: every reduction, every way in which threads share rows, every layout."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 import tinymp as mp
 from oracle import randn, rng
 from tinymp import ops
-from tinymp.ops import loss as loss_file
+from tinymp.fast.cuda import loss as loss_file
 from twins import check_twin, on_device
 
 CROSS_ENTROPY = {"cross_entropy_forward", "cross_entropy_backward"}
