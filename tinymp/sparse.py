@@ -144,18 +144,18 @@ def joined(parts: Sequence[Any], like: Any) -> Any:
     return precision.accumulate(parts, like)
 
 
-def sum_rows(index: Array, rows: Array, like: Any, sparse: bool, twin: Callable | None = None) -> Any:
+def sum_rows(index: Array, rows: Array, like: Any, sparse: bool) -> Any:
     """The gradient of a lookup: rows[i] (n, ...) added up in FP32, in order, at row index[i] of the table `like`.
 
-    Each sum is rounded once, to the dtype of `like`. twin: the CUDA kernels that do the same, scatter.sum_rows.
+    Each sum is rounded once, to the dtype of `like`.
     """
 
     def add(n: int, places: Array, rows: Array) -> Array:
         return store(scatter_add(n, places, rows, like), like)
 
     if sparse:
-        return SparseRows.summed(index, rows, like.shape, twin or add)
-    return (twin or add)(like.shape[0], index, rows)
+        return SparseRows.summed(index, rows, like.shape, add)
+    return add(like.shape[0], index, rows)
 
 
 def isfinite(g: Any) -> bool:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..arguments import flag, floating, integers, number, refuse, tensor
 from ..autograd import Array, Op
-from ..backend import scatter
 from ..precision import MOVEMENT, REDUCTION
 from ..sparse import sum_rows, with_values
 from ..tensor import Tensor
@@ -27,18 +24,15 @@ class Embedding(Op):
         self.save(index)
         return w[index]
 
-    def backward(self, dy: Array, twin: Any = None) -> tuple:
+    def backward(self, dy: Array) -> tuple:
         (index,), (_, like) = self.saved, self.targets
-        dw = sum_rows(index.reshape(-1), dy.reshape(index.size, like.shape[1]), like, self.sparse, twin)
+        dw = sum_rows(index.reshape(-1), dy.reshape(index.size, like.shape[1]), like, self.sparse)
         if self.padding is not None and self.sparse:
             kept = self.xp.not_equal(dw.indices, self.padding)
             dw = with_values(dw, self.device.select(kept[:, None], dw.values))
         elif self.padding is not None:
             dw[self.padding] = 0
         return None, dw
-
-    def backward_cuda(self, dy: Array) -> tuple:
-        return self.backward(dy, scatter.sum_rows)
 
 
 def embedding(
