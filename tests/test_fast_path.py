@@ -6,7 +6,9 @@ import pathlib
 import pytest
 
 import tinymp as mp
+from audit.calls import CALLS
 from tinymp import fast_path
+from tinymp.backend import kernels
 from tinymp.ops.softmax import Softmax
 
 FOLDER = pathlib.Path(mp.__file__).parent / "fast"
@@ -34,3 +36,25 @@ def test_what_is_off_is_not_found(monkeypatch):
     monkeypatch.setattr(fast_path, "off", {"forward"})
     assert fast_path.find(Softmax.forward, "gpu") is None
     assert fast_path.find(Softmax.backward, "gpu") is not None
+
+
+@pytest.fixture(scope="module")
+def kernels_of_ops():
+    """The kernels in fast/cuda that belong to a file of ops/; the others are of the device's primitives."""
+    files = [path for path in FOLDER.glob("cuda/*.cu") if (FOLDER.parent / "ops" / f"{path.stem}.py").exists()]
+    return {name for path in files for name in kernels.signatures(kernels.source(path), "half")}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_op_runs_without_a_kernel(name, gpu, kernels_of_ops, monkeypatch):
+    if not hasattr(gpu.xp, "launched"):
+        pytest.skip("only the stand-in tells what was launched")
+    monkeypatch.setattr(fast_path, "off", {"forward", "backward"})
+    before = len(gpu.xp.launched)
+    with mp.device("gpu"):
+        results = CALLS[name]()
+        for y in results if isinstance(results, (tuple, list)) else [results]:
+            if y.requires_grad:
+                y.backward(mp.ones(*y.shape, dtype=y.dtype), retain_graph=True)
+    assert len(kernels_of_ops) > 20
+    assert not kernels_of_ops & set(gpu.xp.launched[before:])
