@@ -2,7 +2,7 @@
 
     pytest                        everything on the CPU; CUDA kernels run on the CPU, too (tests/cuda_on_cpu)
     pytest --backend gpu          tensors are made on the GPU by default, and CUDA kernels run there
-    pytest --backend cuda-on-cpu  as with a GPU, but on the stand-in for one: slow
+    pytest --backend cuda-on-cpu  on the stand-in for a GPU: slow; fails_on_stand_in.txt lists what fails
     pytest --ptx 80               its kernels are run as the PTX that NVRTC makes of them for sm_80 (tests/ptx)
     pytest --order 3              its streams do their work at random moments in a random order, of seed 3
 
@@ -101,6 +101,16 @@ def pytest_addoption(parser):
         "--ptx", choices=("70", "75", "80", "90"), help="the stand-in runs kernels as PTX for this architecture"
     )
     parser.addoption("--order", type=int, help="seed of a random order in which the stand-in's streams go on")
+
+
+def pytest_collection_modifyitems(config, items):
+    """On the stand-in for a GPU some tests fail: those of the list are expected to, and no other."""
+    if config.getoption("--backend") == "cuda-on-cpu":
+        text = pathlib.Path(__file__).with_name("fails_on_stand_in.txt").read_text(encoding="utf-8")
+        expected = {line for line in text.splitlines() if line and not line.startswith("#")}
+        for item in items:
+            if f"{item.path.name}::{item.nodeid.partition('::')[2]}" in expected:
+                item.add_marker(pytest.mark.xfail(reason="fails on the stand-in (fails_on_stand_in.txt)"))
 
 
 @pytest.fixture(autouse=True, scope="module")
