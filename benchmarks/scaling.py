@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 import tinymp as mp
-from examples import language_model, mnist
-from tinymp import models
+from examples import language_model, mnist, paper
 from tinymp.parallel.gradients import FIRST
 
 BATCH, PIXELS = 64, 28  # of MNIST's CNN
@@ -71,7 +70,7 @@ class Work(NamedTuple):
 def works() -> dict[str, Work]:
     """MNIST's CNN, ResNet-50 and bigLSTM, with the batches that each GPU then has."""
     found = {}
-    cnn, resnet = mnist.cnn(1, PIXELS, PIXELS, 10), models.preact_resnet50()
+    cnn, resnet = mnist.cnn(1, PIXELS, PIXELS, 10), paper.preact_resnet50()
     for name, model, shape in (
         (f"MNIST CNN, {BATCH} images", cnn, (BATCH, 1, PIXELS, PIXELS)),
         ("ResNet-50, 256 images", resnet, (256, 3, 224, 224)),

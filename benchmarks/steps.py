@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 import tinymp as mp
-from examples import dcgan, mnist, table2
-from tinymp import models as tinymp_models
+from examples import dcgan, mnist, paper, table2
 from tinymp import nn, ops, optim
 
 from . import models
@@ -128,7 +127,7 @@ def torch_lstm(autocast: str = "") -> Step:
 def translation(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
     """A step of a translator: 2 layers of 256 on either side, attention, 4,000 words; 20 words, batch 32."""
     mp.manual_seed(0)
-    model = policy.cast(tinymp_models.NMT(4000, 4000, 256, 2, attention="luong"))
+    model = policy.cast(paper.NMT(4000, 4000, 256, 2, attention="luong"))
     source, target = mp.tensor(SENTENCES[0][1:]), mp.tensor(SENTENCES[1])
     return _step(model, lambda: model.loss(source, None, target), policy, scaler)
 
@@ -137,7 +136,7 @@ def torch_translation(autocast: str = "") -> Step:
     """The same in PyTorch."""
     import torch
 
-    own = tinymp_models.NMT(4000, 4000, 256, 2, attention="luong")
+    own = paper.NMT(4000, 4000, 256, 2, attention="luong")
     parts = ("source", "first", "encoder", "target", "decoder", "upper", "output")
     m = torch.nn.ModuleDict({name: in_torch([getattr(own, name)])[0] for name in parts})
     m["proj"] = in_torch([own.attention.proj])[0]
@@ -160,7 +159,7 @@ def torch_translation(autocast: str = "") -> Step:
 def gpt(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
     """A step of the GPT example: 4 blocks, 128 wide, 4 heads, 77 characters; windows of 128, batch 16, no dropout."""
     mp.manual_seed(0)
-    model = policy.cast(tinymp_models.GPT(77, 128, 128, 4, 4, dropout=0.0))
+    model = policy.cast(paper.GPT(77, 128, 128, 4, 4, dropout=0.0))
     characters, following = mp.tensor(CHARACTERS[0]), mp.tensor(CHARACTERS[1].reshape(-1))
     return _step(model, lambda: ops.cross_entropy(model(characters).flatten(0, 1), following), policy, scaler)
 
@@ -301,8 +300,8 @@ def torch_ssd(autocast: str = "") -> Step:
     import torch
     from torch.nn import functional
 
-    from tinymp.models.detection import Objects
-    from tinymp.models.ssd import NEGATIVES
+    from examples.paper.detection import Objects
+    from examples.paper.ssd import NEGATIVES
 
     own = table2.ssd()
     objects = [Objects(**target) for target in OBJECTS]

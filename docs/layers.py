@@ -49,8 +49,8 @@ SAYS = {
     "capture": "a step as a CUDA graph",
     "checkpoint": "a run on disk",
     "audit": "what the events tell",
-    "models": "the networks of the paper",
-    "course": "lessons, checks, grades",
+    "models": "examples/paper",
+    "course": "course/grader",
     "cli": "the command tinymp",
     "tinymp": "import tinymp as mp",
 }

@@ -19,9 +19,9 @@ from typing import ClassVar
 import numpy as np
 
 import tinymp as mp
-from tinymp import models, nn, ops, optim
+from tinymp import nn, ops, optim
 
-from . import gpt_audit, program, text
+from . import gpt_audit, paper, program, text
 from .options import natural, positive, rate
 
 
@@ -62,7 +62,7 @@ class Gpt(program.Task):
 
     def model(self) -> nn.Module:
         o = self.options
-        return models.GPT(self.vocabulary, o.length, o.width, o.layers, o.heads, o.dropout)
+        return paper.GPT(self.vocabulary, o.length, o.width, o.layers, o.heads, o.dropout)
 
     def optimizer(self, parameters: Iterable, lr: float) -> optim.Optimizer:
         return optim.Adam(parameters, lr, betas=(0.9, 0.99))

@@ -19,14 +19,14 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 import tinymp as mp
-from tinymp import data, models, nn, ops, optim
+from tinymp import data, nn, ops, optim
 from tinymp.extras import hint
 
-from . import program, report, trials, utterances
+from . import paper, program, report, trials, utterances
 from .utterances import Utterance, warped
 
 TRAINING, HELD_OUT = 2000, 200  # utterances that eSpeak speaks
-SCALE, CONTEXT = models.Scale(width=1 / 20), 20  # 8 channels and 128 cells; the row convolution looks 0.4 s ahead
+SCALE, CONTEXT = paper.Scale(width=1 / 20), 20  # 8 channels and 128 cells; the row convolution looks 0.4 s ahead
 WARP = 0.15  # ln of the most by which frequencies are stretched in training
 BUCKET = 20  # frames: utterances that differ by less are equally long to the batches
 BEAM = 8  # texts that the beam search follows
@@ -72,7 +72,7 @@ class Speech(program.Task):
         return {"the nearest utterance": rates([one.text for one in self.held_out], nearest(self.corpus))[0]}
 
     def model(self) -> nn.Module:
-        return models.deepspeech2(len(self.alphabet) + 1, bands=utterances.BANDS, context=CONTEXT, scale=SCALE)
+        return paper.deepspeech2(len(self.alphabet) + 1, bands=utterances.BANDS, context=CONTEXT, scale=SCALE)
 
     def optimizer(self, parameters: Iterable, lr: float) -> optim.Optimizer:
         return optim.SGD(parameters, lr, momentum=0.9, nesterov=True)
@@ -116,9 +116,9 @@ class Speech(program.Task):
             numbers = log_probs.numpy()
             numbers = np.where(np.isnan(numbers), blank, numbers)  # a model that has diverged hears nothing
             if beam:
-                best = [first for first, *_ in models.ctc_beam_search(numbers, lengths, beam_width=beam)]
+                best = [first for first, *_ in paper.ctc_beam_search(numbers, lengths, beam_width=beam)]
             else:
-                best = models.ctc_greedy(numbers, lengths)
+                best = paper.ctc_greedy(numbers, lengths)
             for i, transcript in zip(rows, best):
                 found[i] = "".join(self.alphabet[c - 1] for c in transcript.labels)
         return [found[i] for i in range(len(some))]
@@ -167,7 +167,7 @@ def check(one: Utterance, alphabet: str) -> None:
             raise ValueError(
                 f"{one.source}: expected characters of the alphabet {alphabet!r}, got {c!r} in {one.text!r}"
             )
-    frames = int(models.DeepSpeech2.frames(len(one.frames)))
+    frames = int(paper.DeepSpeech2.frames(len(one.frames)))
     needed = len(one.text) + sum(a == b for a, b in zip(one.text, one.text[1:]))
     if needed > frames:
         raise ValueError(

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tinymp as mp
-from tinymp import data, models, nn, optim
+from tinymp import data, nn, optim
 
-from . import datasets, mnist, trials
+from . import datasets, mnist, paper, trials
 
 
 class Network(NamedTuple):
@@ -37,12 +37,12 @@ def _paper(fp32: float, mixed: float) -> dict[str, float]:
 
 
 NETWORKS = {
-    "AlexNet": Network(models.alexnet, _paper(56.77, 56.93)),
-    "VGG-D": Network(models.vgg16, _paper(65.40, 65.43)),
-    "GoogLeNet": Network(models.googlenet, _paper(68.33, 68.43)),
-    "Inception v2": Network(models.inception_v2, _paper(70.03, 70.02)),
-    "Inception v3": Network(models.inception_v3, _paper(73.85, 74.13), 299, 0.1),  # section 7 of Szegedy et al., 2016
-    "ResNet-50": Network(models.preact_resnet50, _paper(75.92, 76.04)),
+    "AlexNet": Network(paper.alexnet, _paper(56.77, 56.93)),
+    "VGG-D": Network(paper.vgg16, _paper(65.40, 65.43)),
+    "GoogLeNet": Network(paper.googlenet, _paper(68.33, 68.43)),
+    "Inception v2": Network(paper.inception_v2, _paper(70.03, 70.02)),
+    "Inception v3": Network(paper.inception_v3, _paper(73.85, 74.13), 299, 0.1),  # section 7 of Szegedy et al., 2016
+    "ResNet-50": Network(paper.preact_resnet50, _paper(75.92, 76.04)),
 }
 
 
@@ -66,7 +66,7 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
     mp.manual_seed(seed)
     train, test, classes, channels = _sets(source, seed, network.size, batch)
     photographs = isinstance(train, data.ImageFolder)
-    scale = models.FULL if photographs else models.SMALL
+    scale = paper.FULL if photographs else paper.SMALL
     model = policy.cast(network.make(classes, in_channels=channels, scale=scale)).to(device)
     loader = data.DataLoader(train, batch, shuffle=True, drop_last=True, seed=seed, num_workers=2 * photographs)
     moves = None if photographs else np.random.default_rng(seed)
@@ -80,7 +80,7 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
 
     def loss_of(model: nn.Module, batch: tuple) -> mp.Tensor:
         images, labels = batch
-        return models.loss(model(images), labels, label_smoothing=network.label_smoothing)
+        return paper.loss(model(images), labels, label_smoothing=network.label_smoothing)
 
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     trial = trials.train(model, policy, setting.scaler(), batches(), loss_of, steps, optimizer=optimizer, clip=1.0)

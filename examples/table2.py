@@ -12,23 +12,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tinymp as mp
-from tinymp import data, models, nn, ops, optim
+from tinymp import data, nn, ops, optim
 from tinymp.audit.histograms import ACTIVATION_GRADIENT, Exponents
 
-from . import report, scenes, trials
+from . import paper, report, scenes, trials
 from .average_precision import mean_average_precision
 
-SCALE = models.Scale(width=1 / 8, depth=1 / 2, halvings=1)
+SCALE = paper.Scale(width=1 / 8, depth=1 / 2, halvings=1)
 
 
 def ssd() -> nn.Module:
     """SSD for scenes of 128 x 128 and 10 classes of objects."""
-    return models.SSD(11, 128, scale=SCALE)
+    return paper.SSD(11, 128, scale=SCALE)
 
 
 def faster_rcnn() -> nn.Module:
     """Faster R-CNN for the same, with anchors and numbers of proposals for 1 to 4 objects of up to 56 pixels."""
-    return models.FasterRCNN(
+    return paper.FasterRCNN(
         11,
         anchor_sizes=(16, 28, 48),
         rpn_pre_nms_top_n=(600, 300),
@@ -123,7 +123,7 @@ def trained_backbone(source: str, seed: int, device: str) -> list[Any]:
     an ImageNet classifier.
     """
     mp.manual_seed(seed)
-    model = models.vgg16(10, dropout=0.0, scale=SCALE).to(device)
+    model = paper.vgg16(10, dropout=0.0, scale=SCALE).to(device)
     train = scenes.Scenes(32 * BEGINNING, seed, train=True, data=source, size=40, most=1)
 
     def batches() -> Iterator[tuple]:

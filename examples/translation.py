@@ -3,7 +3,7 @@
     python -m examples.translation
     python -m examples.translation --compare --seeds 3    with and without loss scaling, as in MPT figure 4
 
-The model is that of MPT section 4.4, small: LSTM layers on either side, with attention (tinymp/models/nmt.py). The
+The model is that of MPT section 4.4, small: LSTM layers on either side, with attention (paper/nmt.py). The
 sentences are short verses; --data takes others. A sentence that is held out shares neither its English nor its French
 with one that was learned from.
 """
@@ -21,10 +21,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 import tinymp as mp
-from tinymp import data, models, nn, optim
+from tinymp import data, nn, optim
 from tinymp.extras import hint
 
-from . import program, trials, verses
+from . import paper, program, trials, verses
 from .options import positive
 
 SHOWN, DRAWN = 10, 3  # translations that are printed, and those of which the attention is drawn
@@ -91,7 +91,7 @@ class Translation(program.Task):
 
     def model(self) -> nn.Module:
         o, sizes = self.options, (len(self.corpus.source), len(self.corpus.target))
-        model = models.NMT(*sizes, o.hidden, o.layers, o.dropout, o.attention)
+        model = paper.NMT(*sizes, o.hidden, o.layers, o.dropout, o.attention)
         # Start with the words' frequencies, which need not be learned then.
         counts = np.bincount(np.concatenate([target[1:] for _, target in self.training]), minlength=sizes[1]) + 1
         with mp.no_grad():
@@ -140,7 +140,7 @@ class Translation(program.Task):
         for batch, places in batches:
             state = model.encode(mp.tensor(batch.source).to(device), batch.lengths)
             start = [verses.START] * len(places)
-            best = models.beam_search(
+            best = paper.beam_search(
                 possible(model),
                 state,
                 start,

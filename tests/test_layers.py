@@ -13,7 +13,7 @@ ROOT = Path(layers.__file__).parent.parent
 FLOORS = [
     {"extras"},
     {"shipped"},
-    {"blas", "events", "writing"},
+    {"blas", "course", "events", "models", "writing"},
     {"backend", "caller", "fast_path", "grad_mode"},
     {"dtypes"},
     {"precision", "info"},
@@ -25,8 +25,7 @@ FLOORS = [
     {"parameter"},
     {"ops", "loading"},
     {"nn", "optim", "data", "capture", "checkpoint", "fast", "torch"},
-    {"audit", "models", "parallel"},
-    {"course"},
+    {"audit", "parallel"},
     {"cli"},
     {"tinymp"},
 ]

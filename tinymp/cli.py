@@ -28,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,6 @@ from .audit.ledger import COLUMNS, NUMBERS, Rows
 from .audit.program import as_if, check_program, run, started, terminated_as_exit
 from .audit.trial import FILE, NAME
 from .backend.formats import SCALED
-from .course import cli as course
 from .extras import hint
 from .info import __version__, info
 from .writing import check, printable, write, write_json
@@ -152,7 +152,7 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     a = command("explain", _explain, "the rule behind an op, a layer, a policy or a topic")
     a.add_argument("name", nargs="*", metavar="NAME", help='softmax, BatchNorm2d, "loss scaling"; none: a list')
 
-    course.register(command)
+    import_module("tinymp.course.cli").register(command)
 
     command("info", _info, "what tinymp runs on here")
     return p, dict(commands.choices)

@@ -8,8 +8,10 @@ import ast
 import importlib
 import os
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from .extras import hint, in_checkout
 
@@ -60,6 +62,13 @@ def example(name: str) -> ModuleType:
         return importlib.import_module(f"examples.{name}")
     finally:
         sys.path.remove(path)
+
+
+def stand_in(name: str, folder: Path) -> None:
+    """Have the package in a folder be the module `name`, which is being imported."""
+    spec: Any = spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    sys.modules[name] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
 
 
 def command(name: str) -> str:

@@ -7,8 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from examples import datasets, formats, reproduce, speech, table1, table2, trials
-from tinymp import models
+from examples import datasets, formats, paper, reproduce, speech, table1, table2, trials
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.cpu
@@ -56,7 +55,7 @@ def test_a_folder_of_photographs(tmp_path, here, monkeypatch):
             for i in range(n):
                 picture = image.fromarray(rng.integers(0, 255, (40, 50, 3), "uint8"))
                 picture.save(tmp_path / "photographs" / part / name / f"{i}.jpg")
-    monkeypatch.setattr(models, "FULL", models.SMALL)
+    monkeypatch.setattr(paper, "FULL", paper.SMALL)
     monkeypatch.setitem(table1.NETWORKS, "AlexNet", table1.NETWORKS["AlexNet"]._replace(size=32))
     arguments = ["table1", "--data", str(tmp_path / "photographs"), "--networks", "AlexNet", *few(tmp_path)]
     reproduce.main(arguments)
@@ -103,7 +102,7 @@ def test_table3(tmp_path, here, monkeypatch, capsys):
     pytest.importorskip("espeakng_loader")
     monkeypatch.setattr(speech, "TRAINING", 8)
     monkeypatch.setattr(speech, "HELD_OUT", 2)
-    monkeypatch.setattr(speech, "SCALE", models.Scale(width=1 / 320, depth=1 / 3))
+    monkeypatch.setattr(speech, "SCALE", paper.Scale(width=1 / 320, depth=1 / 3))
     monkeypatch.setattr(speech, "read", functools.cache(speech.read.__wrapped__))
     reproduce.main(["table3", *few(tmp_path, "--steps", "1")])
     printed = capsys.readouterr().out

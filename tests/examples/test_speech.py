@@ -8,10 +8,10 @@ import pytest
 from scipy.io import wavfile
 
 import tinymp as mp
-from examples import speech, utterances
+from examples import paper, speech, utterances
 from examples.speech import Speech
 from examples.utterances import BANDS, Corpus, Utterance
-from tinymp import models, nn
+from tinymp import nn
 
 pytestmark = pytest.mark.cpu
 
@@ -32,7 +32,7 @@ def corpus(monkeypatch):
     some = [chirp(WORDS[i % 4], i) for i in range(12)]
     corpus = Corpus("Chirps", some[:8], some[8:], " ab")
     monkeypatch.setattr(speech, "read", lambda folder, language: corpus)
-    monkeypatch.setattr(speech, "SCALE", models.Scale(width=1 / 320, depth=1 / 3))
+    monkeypatch.setattr(speech, "SCALE", paper.Scale(width=1 / 320, depth=1 / 3))
     monkeypatch.setattr(speech, "WARP", 0.01)
     return corpus
 
@@ -124,7 +124,7 @@ def test_a_text_too_long_for_its_sound(corpus):
 
 def test_recordings(tmp_path, monkeypatch, capsys):
     """A folder of recordings; errors of it end the program with their message."""
-    monkeypatch.setattr(speech, "SCALE", models.Scale(width=1 / 320, depth=1 / 3))
+    monkeypatch.setattr(speech, "SCALE", paper.Scale(width=1 / 320, depth=1 / 3))
     sound = np.random.default_rng(0).normal(0, 1000, 8000).astype(np.int16)
     for i in range(10):
         wavfile.write(tmp_path / f"{i}.wav", utterances.RATE, sound)

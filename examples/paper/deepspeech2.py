@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend, ops
-from ..arguments import floating, integers
-from ..nn import GRU, BatchNorm1d, Conv2d, Linear, Module, ModuleList, RowConv
-from ..ops.recurrent import sequence_steps
-from ..tensor import Tensor, array_of, tensor
+from tinymp import backend, ops
+from tinymp.arguments import floating, integers
+from tinymp.nn import GRU, BatchNorm1d, Conv2d, Linear, Module, ModuleList, RowConv
+from tinymp.ops.recurrent import sequence_steps
+from tinymp.tensor import Tensor, array_of, tensor
+
 from .scale import FULL, Scale, check
 
 KERNELS = (41, 11), (21, 11)  # of the two convolutions, over frequencies and frames

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..nn import AdaptiveAvgPool2d, Conv2d, LocalResponseNorm, Module, ReLU, Sequential
-from ..tensor import Tensor
+from tinymp.nn import AdaptiveAvgPool2d, Conv2d, LocalResponseNorm, Module, ReLU, Sequential
+from tinymp.tensor import Tensor
+
 from .scale import FULL, Scale, check
 from .start import start
 from .vgg import classifier

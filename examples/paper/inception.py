@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from .. import ops
-from ..arguments import flag, number
-from ..nn import (
+from tinymp import ops
+from tinymp.arguments import flag, number
+from tinymp.nn import (
     AdaptiveAvgPool2d,
     AvgPool2d,
     BatchNorm2d,
@@ -24,7 +24,8 @@ from ..nn import (
     ReLU,
     Sequential,
 )
-from ..tensor import Tensor
+from tinymp.tensor import Tensor
+
 from .scale import FULL, Scale, check
 from .start import start
 

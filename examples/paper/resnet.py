@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from .. import ops
-from ..nn import AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Identity, Linear, MaxPool2d, Module, Sequential
-from ..tensor import Tensor
+from tinymp import ops
+from tinymp.nn import AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Identity, Linear, MaxPool2d, Module, Sequential
+from tinymp.tensor import Tensor
+
 from .scale import FULL, Scale, check
 from .start import start
 

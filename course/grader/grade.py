@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ..writing import write
+from tinymp.writing import write
+
 from .checking import RIGHT
 from .lesson import lessons
 from .trial import Verdict, run

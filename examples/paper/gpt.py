@@ -8,12 +8,12 @@ from itertools import repeat
 
 import numpy as np
 
-from .. import backend, ops
-from ..arguments import integers, named, number, tensor, whole
-from ..backend import to_cpu
-from ..grad_mode import no_grad
-from ..nn import Dropout, Embedding, LayerNorm, Module, ModuleList, TransformerEncoderLayer, init
-from ..tensor import Tensor
+from tinymp import backend, ops
+from tinymp.arguments import integers, named, number, tensor, whole
+from tinymp.backend import to_cpu
+from tinymp.grad_mode import no_grad
+from tinymp.nn import Dropout, Embedding, LayerNorm, Module, ModuleList, TransformerEncoderLayer, init
+from tinymp.tensor import Tensor
 
 
 class GPT(Module):

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import backend
-from ..arguments import function, integers
-from ..ops.ctc import require_blank, sequence_lengths
-from ..precision import widen
-from ..tensor import Tensor, array_of
+from tinymp import backend
+from tinymp.arguments import function, integers
+from tinymp.ops.ctc import require_blank, sequence_lengths
+from tinymp.precision import widen
+from tinymp.tensor import Tensor, array_of
 
 
 class Transcript(NamedTuple):

@@ -25,16 +25,17 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend, ops, optim
-from ..audit.bytes import ByteLedger
-from ..audit.listener import Listener
-from ..audit.sampling import table
-from ..data import DataLoader, TensorDataset
-from ..grad_mode import no_grad
-from ..nn import Module
-from ..optim.optimizer import Optimizer
-from ..precision import MIXED, Policy, use
-from ..tensor import tensor
+from tinymp import backend, ops, optim
+from tinymp.audit.bytes import ByteLedger
+from tinymp.audit.listener import Listener
+from tinymp.audit.sampling import table
+from tinymp.data import DataLoader, TensorDataset
+from tinymp.grad_mode import no_grad
+from tinymp.nn import Module
+from tinymp.optim.optimizer import Optimizer
+from tinymp.precision import MIXED, Policy, use
+from tinymp.tensor import tensor
+
 from .data import digits
 
 BUDGET = 4 << 30  # bytes: some ninety steps of a small CNN in FP16

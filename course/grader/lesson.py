@@ -19,8 +19,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from ..extras import from_wheel
-from ..shipped import home
+from tinymp.extras import from_wheel
+from tinymp.shipped import home
 
 MARK = re.compile(r"# %%(?: \[(markdown)\]| (exercise|check))?\s*")
 HIDDEN = re.compile(r"^( *)# SOLUTION\n.*?^\1# END\n?", re.MULTILINE | re.DOTALL)

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend, ops
-from ..arguments import count, flag, integers, listed, number
-from ..autograd import Array
-from ..nn import Conv2d, Dropout, Linear, Module
-from ..precision import FP32, to_dtype
-from ..tensor import Tensor, tensor
+from tinymp import backend, ops
+from tinymp.arguments import count, flag, integers, listed, number
+from tinymp.autograd import Array
+from tinymp.nn import Conv2d, Dropout, Linear, Module
+from tinymp.precision import FP32, to_dtype
+from tinymp.tensor import Tensor, tensor
+
 from .detection import NEITHER, Objects, check_images, check_targets, detections, match, per_box, sample
 from .scale import FULL, Scale, check
 from .start import start

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import FLOATING
-from ..tensor import Tensor
+from tinymp.dtypes import FLOATING
+from tinymp.tensor import Tensor
+
 from .lesson import EMPTY, Lesson, of
 
 RIGHT, WRONG, MISSING = "right", "wrong", "empty"

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import ops
-from ..arguments import choice, instance, integers, named_by_class, number, tensor
-from ..nn import LSTM, BahdanauAttention, Dropout, Embedding, Linear, LuongAttention, Module, init
-from ..nn.alignment import length_mask
-from ..tensor import Tensor
+from tinymp import ops
+from tinymp.arguments import choice, instance, integers, named_by_class, number, tensor
+from tinymp.nn import LSTM, BahdanauAttention, Dropout, Embedding, Linear, LuongAttention, Module, init
+from tinymp.nn.alignment import length_mask
+from tinymp.tensor import Tensor
 
 PAD = 0  # the word that stands behind the end of a sentence in a batch
 

@@ -1,6 +1,7 @@
 """The networks of MPT's tables, at full size, and small by one rule (`Scale`); its networks for sequences."""
 
-from ..arguments import name_all as _name_all
+from tinymp.arguments import name_all as _name_all
+
 from .alexnet import AlexNet, alexnet
 from .beam_search import Hypothesis, beam_search, greedy_search
 from .ctc_decoder import Transcript, ctc_beam_search, ctc_greedy

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import backend, ops
-from ..arguments import count, function, integers, number
-from ..caller import type_name
-from ..grad_mode import no_grad
-from ..tensor import Tensor, array_of
+from tinymp import backend, ops
+from tinymp.arguments import count, function, integers, number
+from tinymp.caller import type_name
+from tinymp.grad_mode import no_grad
+from tinymp.tensor import Tensor, array_of
 
 Step = Callable[[np.ndarray, Any], tuple[Any, Any]]
 

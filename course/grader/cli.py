@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from ..writing import check as check_folder
-from ..writing import write, write_json
+from tinymp.writing import check as check_folder
+from tinymp.writing import write, write_json
+
 from . import grade, race, trial
 from .checking import RIGHT, WRONG
 from .lesson import Lesson, lessons

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import ops
-from ..arguments import instance, integers
-from ..autograd import Array
-from ..nn import Conv2d, MaxPool2d, Module, ModuleList, ReLU, Sequential, init
-from ..precision import FP32, to_dtype
-from ..tensor import Tensor, tensor
+from tinymp import ops
+from tinymp.arguments import instance, integers
+from tinymp.autograd import Array
+from tinymp.nn import Conv2d, MaxPool2d, Module, ModuleList, ReLU, Sequential, init
+from tinymp.precision import FP32, to_dtype
+from tinymp.tensor import Tensor, tensor
+
 from .detection import Objects, check_images, check_targets, detections, match, per_box
 from .scale import FULL, Scale
 from .start import start

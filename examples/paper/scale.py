@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..arguments import instance, integers, number, whole
-from ..nn import Identity, MaxPool2d, Module
+from tinymp.arguments import instance, integers, number, whole
+from tinymp.nn import Identity, MaxPool2d, Module
 
 T = TypeVar("T")
 

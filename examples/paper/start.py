@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..nn import Conv2d, Linear, Module, init
+from tinymp.nn import Conv2d, Linear, Module, init
 
 
 def start(model: Module, *last: Conv2d | Linear) -> None:

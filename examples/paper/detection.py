@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import ops
-from ..arguments import floating
-from ..autograd import Array
-from ..backend import to_cpu
-from ..dtypes import HALVES
-from ..precision import FP32, to_dtype
-from ..tensor import Tensor, array_of
+from tinymp import ops
+from tinymp.arguments import floating
+from tinymp.autograd import Array
+from tinymp.backend import to_cpu
+from tinymp.dtypes import HALVES
+from tinymp.precision import FP32, to_dtype
+from tinymp.tensor import Tensor, array_of
 
 BACKGROUND, NEITHER = -1, -2
 

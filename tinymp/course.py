@@ -1,0 +1,11 @@
+"""What reads and grades the lessons of the course. It lies in course/grader."""
+
+from typing import Any
+
+from .shipped import home, stand_in
+
+
+def __getattr__(name: str) -> Any: ...  # for type checkers
+
+
+stand_in(__name__, home("course") / "course" / "grader")
