@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: examples/ and course/ become part of a wheel, as tinymp/share (tinymp/shipped.py)."""
+"""What pyproject.toml cannot say: a wheel has examples/ and course/ in it, as tinymp/share (tinymp/lab/shipped.py)."""
 
 import shutil
 from pathlib import Path

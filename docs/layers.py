@@ -19,7 +19,6 @@ PACKAGE = Path(__file__).parent.parent / "tinymp"
 PICTURE = Path(__file__).parent / "architecture.svg"
 SAYS = {
     "extras": "what to install",
-    "shipped": "examples, course",
     "backend": "NumPy, CuPy, cuBLAS, kernels",
     "events": "who listens, what runs",
     "blas": "OpenBLAS's settings",
@@ -51,7 +50,7 @@ SAYS = {
     "audit": "what the events tell",
     "models": "examples/paper",
     "course": "course/grader",
-    "cli": "the command tinymp",
+    "lab": "what runs programs",
     "tinymp": "import tinymp as mp",
 }
 

@@ -21,7 +21,8 @@ import numpy as np
 from tqdm import tqdm
 
 import tinymp as mp
-from tinymp import nn, ops, optim, shipped, writing
+from tinymp import nn, ops, optim, writing
+from tinymp.lab import shipped
 from tinymp.precision import store, widen
 
 from . import checkpoints, images, report, stopping

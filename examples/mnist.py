@@ -18,7 +18,8 @@ import numpy as np
 from tqdm import tqdm
 
 import tinymp as mp
-from tinymp import nn, ops, optim, shipped
+from tinymp import nn, ops, optim
+from tinymp.lab import shipped
 
 from . import checkpoints, datasets, report, stopping
 from .options import add_policy, loss_scale, loss_scaler, natural, positive, rate

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import tinymp as mp
-from tinymp import nn, optim, shipped
+from tinymp import nn, optim
+from tinymp.lab import shipped
 
 from . import checkpoints, report, stopping, trials
 from .options import add_policy, loss_scale, natural, positive, rate

@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 import tinymp as mp
-from tinymp import shipped, writing
+from tinymp import writing
+from tinymp.lab import shipped
 
 from . import formats, report, sequences, table1, table2, trials
 from .options import natural, positive

@@ -235,7 +235,7 @@ def targets() -> list[Target]:
 
     found = []
     for home, prefix in ((nn.init, "init."), (optim, "optim."), (data, "data."), (models, "models."), (mp, "mp.")):
-        for name, f in sorted(vars(home).items()):
+        for name, f in members(home):
             if name in NOT_CALLED or name.startswith("_") or not callable(f):
                 continue
             if not f.__module__.startswith(home.__name__ if home is not mp else "tinymp") or isinstance(f, type(mp)):
@@ -250,6 +250,12 @@ def targets() -> list[Target]:
         for name in names.split():
             found.append(Target(f"{prefix}.{name}", attrgetter(name) if name != "forward" else called, (name,), of))
     return found
+
+
+def members(home: Any) -> list[tuple[str, Any]]:
+    """What a package holds, by its names; of mp.audit, a package that can be called, the function."""
+    found = [(name, getattr(home, name)) for name in dir(home)]
+    return [(name, mp.audit.audit if x is mp.audit else x) for name, x in found]
 
 
 def class_of(f: Callable) -> tuple[str, ...]:

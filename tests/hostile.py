@@ -130,7 +130,7 @@ def public() -> dict[str, Any]:
             found[name] = x
 
     for home, module in HOMES.items():
-        for name, x in sorted(vars(module).items()):
+        for name, x in around.members(module):
             own = str(getattr(x, "__module__", "")).startswith(module.__name__) or name in getattr(
                 module, "__all__", ()
             )
@@ -184,4 +184,5 @@ def called(call: str, names: Names) -> str:
         x = getattr(vars(cls)[x.__name__], "__func__", vars(cls)[x.__name__])
     elif isinstance(x, nn.Module):
         x = type(x)
+    x = mp.audit.audit if x is mp.audit else x
     return next((name for name, y in public().items() if y is x), "")

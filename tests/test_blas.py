@@ -108,7 +108,7 @@ def test_programs_import_tinymp_before_numpy():
         "examples.language_model",
         "examples.reproduce",  # and with it all programs
         "benchmarks.cpu",
-        "tinymp.cli",
+        "tinymp.lab.cli",
     ):
         code = f"import {package}\nfrom tinymp import blas\nprint(blas.too_late)"
         assert run(code, PYTHONPATH=os.getcwd()) == "False\n", package

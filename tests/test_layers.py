@@ -12,8 +12,7 @@ ROOT = Path(layers.__file__).parent.parent
 # From the ground up; those of one line may not import each other. docs/architecture.md explains each.
 FLOORS = [
     {"extras"},
-    {"shipped"},
-    {"blas", "course", "events", "models", "writing"},
+    {"blas", "events", "writing"},
     {"backend", "caller", "fast_path", "grad_mode"},
     {"dtypes"},
     {"precision", "info"},
@@ -26,7 +25,8 @@ FLOORS = [
     {"ops", "loading"},
     {"nn", "optim", "data", "capture", "checkpoint", "fast", "torch"},
     {"audit", "parallel"},
-    {"cli"},
+    {"lab"},
+    {"course", "models"},
     {"tinymp"},
 ]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tinymp import shipped
+from tinymp.lab import shipped
 
 pytestmark = pytest.mark.cpu
-ROOT = Path(shipped.__file__).parent.parent
+ROOT = Path(shipped.__file__).parents[2]
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
 
 

@@ -72,6 +72,7 @@ _HELD = {
     "audit": "audit",
     "course": "course",
     "data": "data",
+    "lab": "lab",
     "load": "checkpoint",
     "load_weights": "checkpoint",
     "models": "models",
@@ -84,7 +85,7 @@ _HELD = {
 _HINTS = "torch.hints"  # knows what to use here in place of names that only PyTorch has
 
 if TYPE_CHECKING:
-    from . import course, data, models, parallel
+    from . import course, data, lab, models, parallel
     from .audit import audit  # type: ignore[no-redef]
     from .audit.kept import saved_nbytes
     from .audit.layers import summary

@@ -1,6 +1,6 @@
 """`python -m tinymp ...` is the command `tinymp ...`."""
 
-from .cli import main
+from .lab.cli import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

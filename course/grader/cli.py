@@ -19,7 +19,7 @@ from .lesson import Lesson, lessons
 
 
 def register(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the command; see tinymp.cli."""
+    """Add the command; see tinymp.lab.cli."""
     p = command("course", _list, "lessons with exercises that check themselves: start, check, grade, race")
     commands = p.add_subparsers(metavar="WHAT")
 

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from tinymp import shipped
+from tinymp.lab import shipped
 
 NOT_PROSE = re.compile(r">>>|---|===|::|\\|__|^ *\.\. ", re.MULTILINE)
 MARKS = re.compile(r"(?::\w+:)?[`*]+~?([^`*]*)[`*]+")  # `x`, *x*, :ref:`x`

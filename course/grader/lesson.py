@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tinymp.extras import from_wheel
-from tinymp.shipped import home
+from tinymp.lab.shipped import home
 
 MARK = re.compile(r"# %%(?: \[(markdown)\]| (exercise|check))?\s*")
 HIDDEN = re.compile(r"^( *)# SOLUTION\n.*?^\1# END\n?", re.MULTILINE | re.DOTALL)

@@ -10,7 +10,8 @@ import pytest
 
 import tinymp as mp
 from tinymp import optim
-from tinymp.audit.ablate import (
+from tinymp.autograd import Op
+from tinymp.lab.ablate import (
     DECISIONS,
     HARMLESS,
     NEEDED,
@@ -21,8 +22,7 @@ from tinymp.audit.ablate import (
     decisions,
     workload,
 )
-from tinymp.autograd import Op
-from tinymp.cli import main
+from tinymp.lab.cli import main
 
 pytestmark = pytest.mark.cpu  # the examples choose their device themselves
 

@@ -15,10 +15,10 @@ import pytest
 
 import tinymp as mp
 from tinymp import nn
-from tinymp.audit import bisect, trial
-from tinymp.audit.bisect import Bisection, BisectionError
-from tinymp.audit.trial import Plan, Trial, measured
-from tinymp.cli import main
+from tinymp.lab import bisect, trial
+from tinymp.lab.bisect import Bisection, BisectionError
+from tinymp.lab.cli import main
+from tinymp.lab.trial import Plan, Trial, measured
 
 pytestmark = pytest.mark.cpu
 

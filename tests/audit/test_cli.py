@@ -10,9 +10,9 @@ import sys
 import pytest
 
 import tinymp as mp
-from tinymp import cli
-from tinymp.cli import main
 from tinymp.events import here
+from tinymp.lab import cli
+from tinymp.lab.cli import main
 
 pytestmark = pytest.mark.cpu
 

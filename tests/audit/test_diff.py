@@ -13,11 +13,10 @@ import tinymp as mp
 from job import Job, same
 from oracle import rng
 from tinymp import nn, ops, optim
-from tinymp.audit import diff
-from tinymp.audit.diff import align
 from tinymp.audit.listener import Listener
 from tinymp.audit.trace import FILE, Line, Run
-from tinymp.cli import main
+from tinymp.lab.cli import main
+from tinymp.lab.diff import align, diff
 from tinymp.ops.activation import ReLU
 from tinymp.ops.conv import Conv2d
 from tinymp.ops.dot import Linear
@@ -623,7 +622,7 @@ def test_the_page_holds_all_and_loads_nothing(tmp_path):
 
 def test_long_runs_keep_to_the_page(tmp_path):
     """Charts and tables have a limit; the worst of neighbours is what is drawn."""
-    from tinymp.audit.diff_page import POINTS, page
+    from tinymp.lab.diff_page import POINTS, page
 
     found = diff(small(tmp_path / "a"), small(tmp_path / "b", seed=1)).as_dict()
     found["steps"] = [{**found["steps"][0], "iteration": i, "worst": 5.0 if i == 777 else 1e-7} for i in range(5000)]

@@ -16,7 +16,7 @@ import pytest
 import tinymp as mp
 from examples.mnist import cnn
 from tinymp import nn, ops, optim
-from tinymp.cli import main
+from tinymp.lab.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "audit.md").read_text("utf-8")

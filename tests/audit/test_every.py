@@ -9,8 +9,8 @@ import pytest
 import tinymp as mp
 from job import Job, same
 from tinymp import nn, ops, optim
-from tinymp.cli import main
 from tinymp.events import here
+from tinymp.lab.cli import main
 
 pytestmark = pytest.mark.cpu
 

@@ -11,12 +11,12 @@ import pytest
 
 import tinymp as mp
 from tinymp import nn, ops, optim, precision
-from tinymp.audit import ablate, topics
-from tinymp.audit.ablate import DECISIONS
 from tinymp.audit.audit import Audit
-from tinymp.audit.explain import _field, explain, names, ops_of, overview
 from tinymp.audit.ledger import COLUMNS
 from tinymp.autograd import Op
+from tinymp.lab import ablate, topics
+from tinymp.lab.ablate import DECISIONS
+from tinymp.lab.explain import _field, explain, names, ops_of, overview
 from watching import watch
 
 pytestmark = pytest.mark.cpu  # the examples show NumPy's numbers

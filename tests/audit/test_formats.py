@@ -10,7 +10,7 @@ from job import Job, same
 from tinymp.audit.formats import Formats
 from tinymp.backend.formats import SCALED
 from tinymp.backend.study import SAMPLE, sample
-from tinymp.cli import main
+from tinymp.lab.cli import main
 
 pytestmark = pytest.mark.cpu
 

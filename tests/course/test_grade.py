@@ -6,10 +6,10 @@ import json
 import multiprocessing
 
 import pytest
-
-from tinymp import cli
-from tinymp.course import grade, submission, trial
 from tinymp.course.lesson import lessons
+
+from tinymp.course import grade, submission, trial
+from tinymp.lab import cli
 
 pytestmark = pytest.mark.cpu
 LESSON = lessons()[5]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+from tinymp.course.checking import judge
 
 from tinymp.course import lesson as source
 from tinymp.course import submission
-from tinymp.course.checking import judge
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tinymp import cli
 from tinymp.course import race
+from tinymp.lab import cli
 
 pytestmark = pytest.mark.cpu
 ENTRIES = Path(__file__).parents[2] / "course" / "race"

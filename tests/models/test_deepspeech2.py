@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from tinymp.models.deepspeech2 import DeepSpeech2, FrameNorm
 
 import tinymp as mp
 from oracle import host, randn, rng
 from tinymp import models, ops, optim
 from tinymp.audit.bytes import predict
 from tinymp.audit.products import Products
-from tinymp.models.deepspeech2 import DeepSpeech2, FrameNorm
 
 cpu = pytest.mark.cpu
 POLICIES = pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=lambda policy: policy.name)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tinymp.models.deepspeech2 import FrameNorm
 
 import cuda_on_cpu
 import tinymp as mp
 from tinymp import nn, parallel
-from tinymp.models.deepspeech2 import FrameNorm
 from tinymp.parallel.start import STARTED
 
 from . import programs

@@ -14,7 +14,6 @@ from types import ModuleType
 
 from .audit import Audit, audit
 from .bytes import predict
-from .diff import Difference, diff
 from .ledger import Row, Rows
 from .listener import Instrument, Place
 

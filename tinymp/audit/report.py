@@ -60,11 +60,11 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
 def page(content: dict[str, Any]) -> str:
     """The report as a string of HTML."""
     filters = count, share, number, size, power, dtypes, raw, breakable, snippet
-    return _secured(rendered("report.html.jinja", _view(content), "Chainable", filters))
+    return _secured(rendered(Path(__file__).with_name("report.html.jinja"), _view(content), "Chainable", filters))
 
 
-def rendered(template: str, view: dict[str, Any], undefined: str, filters: Iterable[Callable]) -> str:
-    """A template of this folder, filled in. undefined: what Jinja2 makes of a name that the view lacks, "Strict" (an
+def rendered(template: Path, view: dict[str, Any], undefined: str, filters: Iterable[Callable]) -> str:
+    """A template, filled in. undefined: what Jinja2 makes of a name that the view lacks, "Strict" (an
     error) or "Chainable" (nothing). ModuleNotFoundError says how to install Jinja2.
     """
     try:
@@ -72,14 +72,14 @@ def rendered(template: str, view: dict[str, Any], undefined: str, filters: Itera
     except ModuleNotFoundError:
         raise ModuleNotFoundError(f"report: Jinja2 is not installed: {hint('audit')}") from None
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader(template.parent),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=getattr(jinja2, f"{undefined}Undefined"),
     )
     environment.filters |= {f.__name__: f for f in filters}
-    return environment.get_template(template).render(view)
+    return environment.get_template(template.name).render(view)
 
 
 def breakable(name: str | None) -> Any:

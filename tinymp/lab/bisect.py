@@ -36,13 +36,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..audit.numbers import many
+from ..audit.sampling import table
 from ..caller import PACKAGE
 from ..dtypes import bfloat16
 from ..info import __version__
 from ..precision import MIXED, POLICIES
 from ..writing import printable, write_json
-from .numbers import many
-from .sampling import table
 from .trial import Plan
 
 LEAST = 0.01  # of the mean of the FP32 runs: the margin where their spread is smaller
@@ -349,7 +349,7 @@ def _hash(program: str, module: bool) -> str:
 
 def _in_a_process(plan: Plan, log: Path) -> dict[str, Any]:
     """What became of a run of the plan, in a process with this tinymp; all that it prints goes to `log`."""
-    start = "import sys; sys.path.insert(0, sys.argv[3]); from tinymp.audit.trial import main; del sys.path[0]; "
+    start = "import sys; sys.path.insert(0, sys.argv[3]); from tinymp.lab.trial import main; del sys.path[0]; "
     with tempfile.TemporaryDirectory() as folder, log.open("wb") as printed:
         files = [Path(folder) / name for name in ("plan.json", "result.json")]
         write_json(files[0], asdict(plan))

@@ -33,21 +33,22 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from . import backend, shipped
-from .audit import trace
-from .audit.ablate import EXAMPLES, Ablation, decisions, workload
-from .audit.audit import Audit, audit
-from .audit.bisect import RESULTS, Bisection, BisectionError
-from .audit.crash import STOPS
-from .audit.diff import diff
-from .audit.explain import explain, overview
-from .audit.ledger import COLUMNS, NUMBERS, Rows
-from .audit.program import as_if, check_program, run, started, terminated_as_exit
-from .audit.trial import FILE, NAME
-from .backend.formats import SCALED
-from .extras import hint
-from .info import __version__, info
-from .writing import check, printable, write, write_json
+from .. import backend
+from ..audit import trace
+from ..audit.audit import Audit, audit
+from ..audit.crash import STOPS
+from ..audit.ledger import COLUMNS, NUMBERS, Rows
+from ..backend.formats import SCALED
+from ..extras import hint
+from ..info import __version__, info
+from ..writing import check, printable, write, write_json
+from . import shipped
+from .ablate import EXAMPLES, Ablation, decisions, workload
+from .bisect import RESULTS, Bisection, BisectionError
+from .diff import diff
+from .explain import explain, overview
+from .program import as_if, check_program, run, started, terminated_as_exit
+from .trial import FILE, NAME
 
 FILES = "audit.json", "ledger.csv", "audit.html"
 CRASH = "crash.json"

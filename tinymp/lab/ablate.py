@@ -26,7 +26,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .. import backend, optim, shipped
+from .. import backend, optim
+from ..audit.numbers import many
+from ..audit.sampling import RED, table
 from ..precision import (
     FP16_ACCUMULATE,
     FP16_REDUCTIONS,
@@ -39,8 +41,7 @@ from ..precision import (
     use,
 )
 from ..writing import write_figure, write_json
-from .numbers import many
-from .sampling import RED, table
+from . import shipped
 
 NEEDED, HARMLESS, UNDECIDED = "needed here", "harmless here", "undecided"
 ENOUGH = 3  # seeds: with fewer there is no verdict, unless a run diverged

@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from .. import backend
+from ..audit.callers import caller, made_at, modules, variable
 from ..autograd import Op
 from ..caller import inside, line
 from ..dtypes import HALVES
@@ -33,7 +34,6 @@ from ..events import Observer, observe
 from ..nn.module import Module
 from ..precision import FP32, MIXED, MOVEMENT, Policy
 from ..writing import write_json
-from .callers import caller, made_at, modules, variable
 from .program import run, started
 
 FILE = re.compile(r"(?P<file>.+\.json):(?P<keys>.+)", re.S)

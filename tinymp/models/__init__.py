@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .shipped import home, stand_in
+from ..lab.shipped import home, stand_in
 
 
 def __getattr__(name: str) -> Any: ...  # for type checkers

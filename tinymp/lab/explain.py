@@ -19,20 +19,20 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .. import nn, ops, optim, precision
+from ..audit.audit import Audit
+from ..audit.bytes import ByteLedger
+from ..audit.ledger import Rounding, Row
+from ..audit.numbers import many
+from ..audit.products import Product
+from ..audit.scales import Cause
+from ..audit.shadow import ShadowRow
+from ..audit.updates import Updates
 from ..autograd import Op
 from ..fast_path import find
 from ..optim import multi_tensor
 from ..precision import DOT, KINDS, LOSS, MIXED, MOVEMENT, POINTWISE, POLICIES, REDUCTION, UPDATE, Kind, Policy
 from .ablate import DECISIONS, Decision
-from .audit import Audit
-from .bytes import ByteLedger
-from .ledger import Rounding, Row
-from .numbers import many
-from .products import Product
-from .scales import Cause
-from .shadow import ShadowRow
 from .topics import NOTES, ROUNDED, SYNONYMS, TOPICS, WORDS, Topic
-from .updates import Updates
 
 ROOT = Path(precision.__file__).parent.parent
 GATES = (precision.widen, precision.store, precision.gemm, precision.reduce)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import writing
-from .numbers import apart, count, number, real
-from .report import rendered
-from .sampling import few
+from ..audit.numbers import apart, count, number, real
+from ..audit.report import rendered
+from ..audit.sampling import few
 
 POINTS, ROWS = 400, 500  # the most that a chart and a table show; diff.json has all
 SMALL, LARGE = -9, 1  # the exponents of ten between which charts lie; what is the same stands below them
@@ -41,7 +41,7 @@ def page(content: dict[str, Any]) -> str:
         "shown": few(steps, ROWS),
         "rows": ROWS,
     }
-    return rendered("diff.html.jinja", view, "Strict", (apart, count, number))
+    return rendered(Path(__file__).with_name("diff.html.jinja"), view, "Strict", (apart, count, number))
 
 
 def _worst(things: list, most: int, key: str) -> list:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..shipped import EXAMPLES, examples_home
+from .shipped import EXAMPLES, examples_home
 
 
 def check_program(program: str, module: bool) -> None:

@@ -26,12 +26,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..audit.ledger import jsonable
+from ..audit.numbers import SPACE, apart, many, number
+from ..audit.sampling import narrowed, table
+from ..audit.trace import Line, Run, Step
 from ..dtypes import FLOATING, as_dtype, limits
 from .diff_page import write
-from .ledger import jsonable
-from .numbers import SPACE, apart, many, number
-from .sampling import narrowed, table
-from .trace import Line, Run, Step
 
 SLACK = 1.5  # times one rounding: the distance is an estimate
 MANY = 1 << 20  # pairs of a step that might belong together

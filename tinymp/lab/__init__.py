@@ -1,0 +1,1 @@
+"""What runs programs, to ask about their precision: ablate, bisect, diff, explain, and the command `tinymp`."""
