@@ -16,7 +16,7 @@ from ..backend.rows import reduced
 from ..dtypes import FLOATING, HALVES, float16, float32
 from ..precision import DOT, current_policy, gemm, reduce, store, widen
 from ..tensor import Tensor
-from .dot import matmul, operand
+from .dot import matmul
 from .dropout import dropout
 from .pointwise import add, masked_fill, mul, sum_to
 from .softmax import softmax
@@ -60,39 +60,33 @@ class Attention(Op):
         causal: bool,
         dropout_p: float,
     ) -> Array:
-        def attention(q: Array, k: Array, v: Array, mask: Array | None, kept: Array | None) -> tuple:
-            p = self._scores(q, k, mask)
-            top = reduce(p, -1, "max", like=q)
-            top = self.xp.where(top == -INF, 0, top)
-            total = reduce(self._exponentials(p, top), -1, "sum", like=q)
-            total = self.xp.where(total == 0, INF, total)
-            p /= total
-            return gemm(store(self._dropped(p, kept), like=q), v), top + self.xp.log(total)
-
-        y, z = self._in_parts(attention, q, k, v, mask, kept)
-        self.save(q, k, v, mask, kept, y, statistics=(z,))
+        p = self._scores(q, k, mask)
+        top = reduce(p, -1, "max", like=q)
+        top = self.xp.where(top == -INF, 0, top)
+        p = self.xp.exp(p - top)
+        total = reduce(p, -1, "sum", like=q)
+        total = self.xp.where(total == 0, INF, total)
+        y = gemm(store(self._dropped(p / total, kept), like=q), v)
+        self.save(q, k, v, mask, kept, y, statistics=(top + self.xp.log(total),))
         return y
 
     def backward(self, dy: Array) -> tuple:
+        (q, k, v, mask, kept, _), (z,) = self.saved, self.statistics
         like_q, like_k, like_v, like_mask, _ = self.targets
-
-        def gradients(q: Array, k: Array, v: Array, mask: Any, kept: Any, z: Array, dy: Array) -> tuple:
-            p, wide = self._exponentials(self._scores(q, k, mask), z), operand(self.device, dy)
-            total = reduce(p, -1, "sum", like=q)  # 1, but for the rounding of z
-            p /= self.xp.where(total == 0, 1, total)
-            weights = store(self._dropped(p, kept), like=q)
-            dv = like_v and gemm(weights.swapaxes(-1, -2), wide, wide=True)
-            dmask = self._dropped(gemm(wide, v.swapaxes(-1, -2), wide=True, like=dy), kept)
-            dmask -= reduce(p * dmask, -1, "sum", like=q)  # y dy, but cancels wholly where a weight is 1
-            dmask *= p
-            ds = operand(self.device, store(dmask, like=q))
-            dq = like_q and self.scale * gemm(ds, k, wide=True, like=q)
-            dk = like_k and self.scale * gemm(ds.swapaxes(-1, -2), q, wide=True, like=q)
-            return dq, dk, dv, like_mask and dmask
-
-        *read, _ = self.saved
-        dxs = self._in_parts(gradients, *read, *self.statistics, dy)
-        return (*[like and sum_to(dx, like) for dx, like in zip(dxs, self.targets)], None)
+        p = self.xp.exp(self._scores(q, k, mask) - z)
+        total = reduce(p, -1, "sum", like=q)  # 1, but for the rounding of z
+        p = p / self.xp.where(total == 0, 1, total)
+        weights = store(self._dropped(p, kept), like=q)
+        dp = self._dropped(gemm(dy, v.swapaxes(-1, -2), wide=True), kept)
+        wide = p * (dp - reduce(p * dp, -1, "sum", like=q))  # y dy is that sum, but cancels wholly where a weight is 1
+        ds = store(wide, like=q)
+        return (
+            sum_to(self.scale * gemm(ds, k, wide=True), like_q) if like_q else None,
+            sum_to(self.scale * gemm(ds.swapaxes(-1, -2), q, wide=True), like_k) if like_k else None,
+            sum_to(gemm(weights.swapaxes(-1, -2), dy, wide=True), like_v) if like_v else None,
+            sum_to(wide, like_mask) if like_mask else None,
+            None,
+        )
 
     def forward_cuda(self, q: Array, k: Array, v: Array, mask: Array | None, kept: Array | None, **_: Any) -> Array:
         if not fits(self.device, q, k, v):
@@ -139,26 +133,14 @@ class Attention(Op):
         arrays = q, k, v, seen, added, kept
         KERNELS.launch(name, q.dtype, blocks, 2 * tile, *arrays, *numbers, *others, shared=shared)
 
-    def _in_parts(self, f: Any, q: Array, k: Array, *others: Array | None) -> tuple:
-        """f(q, k, *others), or its results for parts of the first axis whose scores stay in a CPU's cache, joined."""
-        arrays = [q, k, *others]
-        ndim = max([x.ndim for x in arrays if x is not None])
-        arrays = [x if x is None else x[(None,) * (ndim - x.ndim)] for x in arrays]
-        n = max([len(x) for x in arrays if x is not None])
-        arrays = [x if x is None or len(x) == n else self.xp.broadcast_to(x, (n, *x.shape[1:])) for x in arrays]
-        return self.device.along(0, f, *arrays, size=math.prod(arrays[0].shape[:-1]) * k.shape[-2])
-
     def _scores(self, q: Array, k: Array, mask: Array | None) -> Array:
         """s in FP32, -inf where nothing is seen. The scale comes last: q k^T may be beyond FP16 before it."""
-        s = gemm(q, k.swapaxes(-1, -2), wide=True)
-        s *= self.scale
+        s = self.scale * gemm(q, k.swapaxes(-1, -2), wide=True)
         if self.causal:
             mask = self.xp.arange(s.shape[-1]) <= self.xp.arange(s.shape[-2])[:, None]
-        if mask is not None and mask.dtype == bool:
-            self.xp.copyto(s, -INF, where=~mask)
-        elif mask is not None:
-            s += widen(mask)
-        return s
+        if mask is None:
+            return s
+        return self.xp.where(mask, s, -INF) if mask.dtype == bool else s + widen(mask)
 
     def _growth(self) -> float:
         """How much larger dropout makes the weights that it keeps."""
@@ -171,11 +153,6 @@ class Attention(Op):
         x = self.device.select(kept, x)
         x *= self._growth()
         return x
-
-    def _exponentials(self, s: Array, shift: Array) -> Array:
-        """e^(s - shift), in the memory of s."""
-        s -= shift
-        return self.xp.exp(s, out=s)
 
 
 # ----------------------------------------------------------------------------------------------------------- kernels

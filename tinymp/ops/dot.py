@@ -8,7 +8,7 @@ from typing import Any
 from ..arguments import floating
 from ..autograd import Array, Op
 from ..caller import type_name
-from ..precision import DOT, gemm, reduce, store, unrounded, widen
+from ..precision import DOT, gemm, reduce, store, unrounded
 from ..tensor import Tensor
 from .create import arange
 from .pointwise import sum_to
@@ -28,10 +28,10 @@ class MatMul(Op):
 
     def backward(self, dc: Array) -> tuple:
         (a, b), (like_a, like_b) = self.saved, self.targets
-        wide, batch = operand(self.device, dc), dc.shape[:-2]
         # FP32 only where batches were broadcast: they are summed before the one rounding
-        da = like_a and sum_to(gemm(wide, b.swapaxes(-1, -2), wide=batch != like_a.shape[:-2], like=dc), like_a)
-        db = like_b and sum_to(gemm(a.swapaxes(-1, -2), wide, wide=batch != like_b.shape[:-2]), like_b)
+        batch = dc.shape[:-2]
+        da = like_a and sum_to(gemm(dc, b.swapaxes(-1, -2), wide=batch != like_a.shape[:-2]), like_a)
+        db = like_b and sum_to(gemm(a.swapaxes(-1, -2), dc, wide=batch != like_b.shape[:-2]), like_b)
         return da, db
 
 
@@ -48,18 +48,12 @@ class Linear(Op):
     def backward(self, dy: Array) -> tuple:
         (x, w), (like_x, like_w, like_b) = self.saved, self.targets
         n = prod(x.shape[:-1])
-        rows, x = operand(self.device, dy.reshape(n, dy.shape[-1])), x.reshape(n, x.shape[-1])
-        dx = like_x and gemm(rows, w, like=dy).reshape(like_x.shape)
-        dw = like_w and gemm(rows.T, x, like=dy)
-        if (exact := unrounded(dy)) is not dy:
-            rows = exact.reshape(n, dy.shape[-1])
-        db = like_b and store(reduce(rows, 0, "sum", like=dy).reshape(like_b.shape), like=like_b)
+        rows = dy.reshape(n, dy.shape[-1])
+        dx = like_x and gemm(rows, w).reshape(like_x.shape)
+        dw = like_w and gemm(rows.T, x.reshape(n, x.shape[-1]))
+        exact = unrounded(dy).reshape(rows.shape)
+        db = like_b and store(reduce(exact, 0, "sum").reshape(like_b.shape), like=like_b)
         return dx, dw, db
-
-
-def operand(device: Any, x: Array) -> Array:
-    """A stored operand of several products for `gemm`: BLAS would widen it for each, cuBLAS reads it as it is."""
-    return x if device.gemm_rounds else widen(x)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

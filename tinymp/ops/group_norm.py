@@ -30,41 +30,30 @@ class GroupNorm(Op):
     fp32 = ("weight", "bias")
 
     def forward(self, x: Array, w: Array | None, b: Array | None, *, groups: int, eps: float) -> Array:
-        def normalise(x: Array) -> tuple:
-            wide = self._grouped(widen(x))
-            mean = reduce(wide, (2, 3), "mean", like=x)
-            y = wide - mean
-            rstd = 1 / self.xp.sqrt(reduce(y * y, (2, 3), "mean", like=x) + eps)
-            y *= rstd
-            if w is not None:
-                y *= self._per_channel(w)
-            if b is not None:
-                y += self._per_channel(b)
-            return store(y.reshape(x.shape), like=x), mean, rstd
-
-        y, mean, rstd = self.device.along(0, normalise, x)
+        wide = self._grouped(widen(x))
+        mean = reduce(wide, (2, 3), "mean", like=x)
+        y = wide - mean
+        rstd = 1 / self.xp.sqrt(reduce(y * y, (2, 3), "mean", like=x) + eps)
         self.save(x, w, statistics=(mean, rstd))
-        return y
+        y *= rstd
+        if w is not None:
+            y *= self._per_channel(w)
+        if b is not None:
+            y += self._per_channel(b)
+        return store(y.reshape(x.shape), like=x)
 
     def backward(self, dy: Array) -> tuple:
-        (x, w), statistics, (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
-
-        def gradients(dy: Array, x: Array, mean: Array, rstd: Array) -> tuple:
-            wide, xhat = self._grouped(widen(dy)), (self._grouped(widen(x)) - mean) * rstd
-            db, dw = (reduce(g, (3,), "sum", like=x) for g in (wide, wide * xhat))  # of each sample
-            if not like_x:
-                return None, dw, db
-            v, n = 1 if w is None else self._per_channel(w), wide.shape[2] * wide.shape[3]
-            xhat *= reduce(v * dw, (2,), "sum", like=x) / n
-            dx = v * wide - xhat
-            dx -= reduce(v * db, (2,), "sum", like=x) / n
-            dx *= rstd
-            return store(dx.reshape(x.shape), like=dy), dw, db
-
-        dx, dw, db = self.device.along(0, gradients, dy, x, *statistics)
-        dw = like_w and store(reduce(dw, (0,), "sum", like=x).reshape(like_w.shape), like=like_w)
-        db = like_b and store(reduce(db, (0,), "sum", like=x).reshape(like_b.shape), like=like_b)
-        return dx, dw, db
+        (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
+        wide, xhat = self._grouped(widen(dy)), (self._grouped(widen(x)) - mean) * rstd
+        db, dw = (reduce(g, (3,), "sum", like=x) for g in (wide, wide * xhat))  # of each sample
+        v, n = 1 if w is None else self._per_channel(w), wide.shape[2] * wide.shape[3]
+        pull, mean = (reduce(v * d, (2,), "sum", like=x) / n for d in (dw, db))
+        dx = (v * wide - xhat * pull - mean) * rstd
+        return (
+            store(dx.reshape(x.shape), like=dy) if like_x else None,
+            store(reduce(dw, (0,), "sum", like=x).reshape(like_w.shape), like=like_w) if like_w else None,
+            store(reduce(db, (0,), "sum", like=x).reshape(like_b.shape), like=like_b) if like_b else None,
+        )
 
     def _grouped(self, x: Array) -> Array:
         """x as (N, G, C / G, the rest)."""

@@ -52,46 +52,28 @@ class BatchNorm(Op):
     fp32 = ("weight", "bias")
 
     def forward(self, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running) -> Array:
-        axes = all_but_channel(x)
-
-        def normalise(x: Array, w: Array | None, b: Array | None) -> tuple:
-            wide = widen(x)
-            mean = reduce(wide, axes, "mean", like=x)
-            y = wide - mean
-            var = reduce(y * y, axes, "mean", like=x)
-            rstd = 1 / self.xp.sqrt(var + eps)
-            y *= rstd if w is None else rstd * w
-            if b is not None:
-                y += b
-            return store(y, like=x), mean, var, rstd
-
-        y, mean, var, rstd = self.device.along(1, normalise, x, per_channel(w, x), per_channel(b, x))
+        axes, wide = all_but_channel(x), widen(x)
+        mean = reduce(wide, axes, "mean", like=x)
+        centered = wide - mean
+        var = reduce(centered * centered, axes, "mean", like=x)
+        rstd = 1 / self.xp.sqrt(var + eps)
         self.save(x, w, statistics=(mean, rstd))
         running.update(mean, var, self.device.count(x, axes))
-        return y
+        y = centered * (rstd if w is None else rstd * per_channel(w, x))
+        return store(y if b is None else y + per_channel(b, x), like=x)
 
     def backward(self, dy: Array) -> tuple:
-        (x, w), statistics, (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
+        (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
         axes, n = all_but_channel(x), self.device.count(x, all_but_channel(x))
-
-        def gradients(dy: Array, x: Array, mean: Array, rstd: Array, w: Array | None) -> tuple:
-            wide, centered = widen(dy), widen(x) - mean
-            db = reduce(wide, axes, "sum", like=x)
-            dw = reduce(wide * centered, axes, "sum", like=x) * rstd
-            if not like_x:
-                return None, dw, db
-            scale = rstd if w is None else rstd * w
-            dx = wide * scale
-            centered *= scale * rstd * dw / -n
-            centered -= scale * db / n
-            dx += centered
-            return store(dx, like=dy), dw, db
-
-        dx, dw, db = self.device.along(1, gradients, dy, x, *statistics, per_channel(w, x))
+        wide, centered = widen(dy), widen(x) - mean
+        db = reduce(wide, axes, "sum", like=x)
+        dw = reduce(wide * centered, axes, "sum", like=x) * rstd
+        scale = rstd if w is None else rstd * per_channel(w, x)
+        dx = wide * scale + (centered * (scale * rstd * dw / -n) - scale * db / n)
         return (
-            dx,
-            like_w and store(dw.reshape(like_w.shape), like=like_w),
-            like_b and store(db.reshape(like_b.shape), like=like_b),
+            store(dx, like=dy) if like_x else None,
+            store(dw.reshape(like_w.shape), like=like_w) if like_w else None,
+            store(db.reshape(like_b.shape), like=like_b) if like_b else None,
         )
 
 

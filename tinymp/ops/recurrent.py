@@ -12,8 +12,6 @@ of one layer in one direction as one op. What is rounded there, and what is not:
   one, and backward differentiates at the values that the next step read.
 - Backward carries dh and dc from step to step in FP32: they are sums of gradients, which are rounded when they are
   complete. The gradients at the gates are stored; dx and the gradients of the weights are one GEMM each over all steps.
-
-The methods `_gates` and `_gates_backward` do what a step does besides its products.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ from ..autograd import Array, Op
 from ..caller import type_name
 from ..precision import DOT, gemm, reduce, store, widen
 from ..tensor import Tensor, array_of
-from .activation import sigmoid, tanh
-from .dot import linear, operand
+from .activation import sigmoid, sigmoid_of, tanh
+from .dot import linear
 from .shape import chunk
 
 
@@ -111,42 +109,9 @@ class _Recurrent(Op):
         """Of the steps: (rows, how many)."""
         return self.steps.rows[::-1] if self.reverse else self.steps.rows
 
-    def _start(self, x: Array, w_ih: Array, bias: Array | None) -> Array:
-        """The product of all rows of x with W_ih, stored."""
-        wide = bias is not None and bias.dtype != x.dtype  # cuBLAS would round such a bias before the product is added
-        return store(gemm(self.steps.pack(self.xp, x), w_ih.T, bias, wide=wide), like=x)
-
-    def _state(self, state: Array | None, n: int, like: Array) -> Array:
+    def state(self, given: Array | None, n: int, like: Array) -> Array:
         """A running copy of a state (B, n), sorted; zeros for None."""
-        xp = self.xp
-        return xp.zeros((self.steps.B, n), like.dtype) if state is None else self.steps.sort(xp, state)
-
-    def _after(self, state: Array, rows: Array) -> Array:
-        """The running state after a step that computed its first rows: the rows themselves, if they are all of it."""
-        if not self.steps.padded and rows.flags.c_contiguous:
-            return rows
-        state[: len(rows)] = rows  # the other sequences have ended, or the rows lie transposed (products by BLAS)
-        return state
-
-    def _read(self, *arrays: Array | None) -> list[Any]:
-        """Stored arrays as the steps read them: NumPy's widened before the loop."""
-        return [operand(self.device, x) for x in arrays]
-
-    def _times(self, w: Array, rows: Array) -> Array:
-        """rows w^T, in FP32 accumulators. For BLAS the weight goes first: for 32 rows 80 us instead of 146."""
-        if self.device.gemm_rounds:
-            return gemm(rows, w.T, wide=True)
-        return gemm(w, operand(self.device, rows).T, wide=True, like=rows).T
-
-    def _grad_rows(self, dy: Array | None) -> Array | None:
-        return None if dy is None else self.xp.ascontiguousarray(self.steps.pack(self.xp, dy))
-
-    def _sigmoid(self, z: Array) -> None:
-        """z <- 1 / (1 + e^-z). e^-z may overflow to inf, and 1 / inf is the right 0."""
-        self.xp.negative(z, out=z)
-        self.xp.exp(z, out=z)
-        z += 1
-        self.xp.divide(1, z, out=z)
+        return self.xp.zeros((self.steps.B, n), like.dtype) if given is None else self.steps.sort(self.xp, given)
 
 
 class LSTM(_Recurrent):
@@ -178,103 +143,61 @@ class LSTM(_Recurrent):
     ) -> tuple:
         xp, H, P = self.xp, w_hh.shape[0] // 4, w_hh.shape[1]
         bias = b_hh if b_ih is None else b_ih if b_hh is None else widen(b_ih) + widen(b_hh)
-        a = self._start(x, w_ih, bias)  # rows, 4 H: products now, gates after each step
-        h, c = self._state(h0, P, x), self._state(c0, H, x)
-        first = h.copy(), c.copy()
-        cells, hidden = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
-        outputs = hidden if w_hr is None else xp.empty((len(a), P), x.dtype)
-        a, wide_hh, wide_hr = self._read(a, w_hh, w_hr)
+        # rows, 4 H: products now, gates after each step. The bias may be FP32, and so is the sum that is stored
+        gates = store(gemm(steps.pack(xp, x), w_ih.T, bias, wide=True), like=x)
+        h, c = self.state(h0, P, x), self.state(c0, H, x)
+        first, cells = (h.copy(), c.copy()), xp.empty((len(gates), H), x.dtype)
+        hidden, outputs = xp.empty_like(cells), xp.empty((len(gates), P), x.dtype)
         for rows, n in self.order:
-            self._gates(self._times(wide_hh, h[:n]), c[:n], a[rows], cells[rows], hidden[rows])
-            if w_hr is not None:
-                outputs[rows] = store(self._times(wide_hr, hidden[rows]), like=x)
-            h, c = self._after(h, outputs[rows]), self._after(c, cells[rows])
+            z_i, z_f, z_g, z_o = xp.split(widen(gates[rows]) + gemm(h[:n], w_hh.T, wide=True), 4, 1)
+            i, f, g, o = sigmoid_of(self, z_i), sigmoid_of(self, z_f), xp.tanh(z_g), sigmoid_of(self, z_o)
+            wide = f * widen(c[:n]) + i * g
+            gates[rows] = store(xp.concatenate((i, f, g, o), 1), like=x)
+            cells[rows] = c[:n] = store(wide, like=x)
+            hidden[rows] = store(o * xp.tanh(wide), like=x)
+            outputs[rows] = h[:n] = hidden[rows] if w_hr is None else gemm(hidden[rows], w_hr.T)
         y = steps.unpack(xp, outputs)
-        self.save(x, w_ih, w_hh, w_hr, *first, store(a, like=x), cells, y, None if w_hr is None else hidden)
+        self.save(x, w_ih, w_hh, w_hr, *first, gates, cells, y, None if w_hr is None else hidden)
         return y, steps.unsort(xp, h), steps.unsort(xp, c)
 
-    def _gates(self, m: Array, c: Array, a: Array, cell: Array, h: Array) -> None:
-        """One step of n rows, in FP32 between reading and storing: a, cell, h <- gates, state, output.
-
-        m: (n, 4 H), the products with h, FP32; c: (n, H), the state before; a: (n, 4 H), the products with x, widened.
-        """
-        xp = self.xp
-        a += m
-        gates = a.reshape(len(a), 4, c.shape[1])
-        i, f, g, o = gates[:, 0], gates[:, 1], gates[:, 2], gates[:, 3]
-        t = xp.tanh(g)
-        self._sigmoid(a)  # all of it: one pass over neighbours in memory is faster than two around g
-        g[...] = t
-        wide = f * widen(c)
-        wide += i * g
-        cell[...] = store(wide, like=cell)
-        xp.tanh(wide, out=wide)
-        wide *= o
-        h[...] = store(wide, like=h)
-
     def backward(self, dy: Array | None, dh_n: Array | None, dc_n: Array | None) -> tuple:
-        x, w_ih, w_hh, w_hr, h_first, c_first, a, cells, y, hidden = self.saved
+        x, w_ih, w_hh, w_hr, h_first, c_first, gates, cells, y, hidden = self.saved
         like_x, like_h, like_c, like_ih, like_hh, like_b_ih, like_b_hh, like_hr = self.targets
         xp, steps = self.xp, self.steps
         h_before = steps.before(xp, h_first, steps.pack(xp, y), self.reverse)
         c_before = steps.before(xp, c_first, cells, self.reverse)
-        dh, dc = widen(self._state(dh_n, w_hh.shape[1], x)), widen(self._state(dc_n, cells.shape[1], x))
-        dz, dp = xp.empty_like(a), xp.empty_like(h_before)  # dp: with W_hr, the gradients of the outputs
-        wide_hh, wide_hr, a, cells, c_before, dys = self._read(w_hh, w_hr, a, cells, c_before, self._grad_rows(dy))
+        dh, dc = widen(self.state(dh_n, w_hh.shape[1], x)), widen(self.state(dc_n, cells.shape[1], x))
+        dys = None if dy is None else steps.pack(xp, dy)
+        dz, dp = xp.empty_like(gates), xp.empty_like(h_before)  # dp: with W_hr, the gradients of the outputs
         for rows, n in self.order[::-1]:
-            d, g, z = dh[:n], None if dys is None else dys[rows], dz[rows]
+            d = dh[:n] if dys is None else dh[:n] + widen(dys[rows])
             if w_hr is not None:
-                if g is not None:
-                    d += g
                 dp[rows] = store(d, like=x)
-                d, g = self._times(wide_hr.T, dp[rows]), None
-            self._gates_backward(a[rows], c_before[rows], cells[rows], d, g, dc[:n], z)
-            dh = self._after(dh, self._times(wide_hh.T, z))
-        del a, cells, c_before, dys  # twice as large as what is stored
-        (wide,) = self._read(dz)
-        # Under FP8, too, a sum of what was stored: the dz of the gates, which no format has rounded
-        db = (like_b_ih or like_b_hh) and store(reduce(wide, 0, "sum", like=dz).reshape(-1), like=x)
+                d = gemm(dp[rows], w_hr, wide=True)
+            i, f, g, o = xp.split(widen(gates[rows]), 4, 1)
+            t = xp.tanh(widen(cells[rows]))
+            dc[:n] += d * (o * (1 - t * t))
+            slopes = (
+                dc[:n] * g * (i - i * i),
+                dc[:n] * widen(c_before[rows]) * (f - f * f),
+                dc[:n] * i * (1 - g * g),
+                d * t * (o - o * o),
+            )
+            dz[rows] = store(xp.concatenate(slopes, 1), like=x)
+            dc[:n] *= f
+            dh[:n] = gemm(dz[rows], w_hh, wide=True)
+        # Under FP8 it is also a sum of what was stored: the dz of the gates, which no format has rounded
+        db = store(reduce(dz, 0, "sum").reshape(-1), like=x)
         return (
-            like_x and steps.unpack(xp, gemm(wide, w_ih, like=dz)),
-            like_h and store(steps.unsort(xp, dh), like=like_h),
-            like_c and store(steps.unsort(xp, dc), like=like_c),
-            like_ih and gemm(wide.T, steps.pack(xp, x), like=dz),
-            like_hh and gemm(wide.T, h_before, like=dz),
-            like_b_ih and db,
-            like_b_hh and db,
-            like_hr and gemm(dp.T, hidden),
+            steps.unpack(xp, gemm(dz, w_ih)) if like_x else None,
+            store(steps.unsort(xp, dh), like=like_h) if like_h else None,
+            store(steps.unsort(xp, dc), like=like_c) if like_c else None,
+            gemm(dz.T, steps.pack(xp, x)) if like_ih else None,
+            gemm(dz.T, h_before) if like_hh else None,
+            db if like_b_ih else None,
+            db if like_b_hh else None,
+            gemm(dp.T, hidden) if like_hr else None,
         )
-
-    def _gates_backward(
-        self, a: Array, c_before: Array, cell: Array, dh: Array, dy: Array | None, dc: Array, dz: Array
-    ) -> None:
-        """One step of n rows: dz (n, 4 H) <- the gradient at the gates, dc <- the gradient of the state before.
-
-        a, c_before, cell: as `_read` gives them; dh, dc: (n, H), FP32, the gradients of this step's output and state;
-        dy: (n, H), or None: the output's gradient from outside, not yet in dh. dh may be overwritten.
-        """
-        xp = self.xp
-        if dy is not None:
-            dh += dy
-        gates = a.reshape(len(a), 4, cell.shape[1])
-        i, f, g, o = gates[:, 0], gates[:, 1], gates[:, 2], gates[:, 3]
-        squares = gates * gates
-        slope = gates - squares
-        xp.subtract(1, squares[:, 2], out=slope[:, 2])
-        t = xp.tanh(cell)
-        wide = xp.empty_like(gates)
-        xp.multiply(dh, t, out=wide[:, 3])
-        t *= t
-        xp.subtract(1, t, out=t)
-        t *= o
-        t *= dh
-        dc += t
-        xp.multiply(dc, g, out=wide[:, 0])
-        xp.multiply(dc, c_before, out=wide[:, 1])
-        xp.multiply(dc, i, out=wide[:, 2])
-        dc *= f
-        wide *= slope
-        dz[...] = store(wide.reshape(a.shape), like=dz)
 
 
 class GRU(_Recurrent):
@@ -303,92 +226,43 @@ class GRU(_Recurrent):
         reverse: bool,
     ) -> tuple:
         xp, H = self.xp, w_hh.shape[1]
-        a = self._start(x, w_ih, b_ih)  # rows, 3 H: products now, gates after each step
-        h = self._state(h0, H, x)
-        first = h.copy()
-        inner, outputs = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
-        a, wide_hh = self._read(a, w_hh)
-        for rows, n in self.order:
-            self._gates(self._times(wide_hh, h[:n]), b_hh, h[:n], a[rows], inner[rows], outputs[rows])
-            h = self._after(h, outputs[rows])
+        gates = store(gemm(steps.pack(xp, x), w_ih.T, b_ih, wide=True), like=x)  # rows, 3 H: products now, gates later
+        h = self.state(h0, H, x)
+        first, inner, outputs = h.copy(), xp.empty((len(gates), H), x.dtype), xp.empty((len(gates), H), x.dtype)
+        for rows, count in self.order:
+            x_r, x_z, x_n = xp.split(widen(gates[rows]), 3, 1)
+            m_r, m_z, m_n = xp.split(gemm(h[:count], w_hh.T, b_hh, wide=True), 3, 1)
+            r, z = sigmoid_of(self, x_r + m_r), sigmoid_of(self, x_z + m_z)
+            n = xp.tanh(x_n + r * m_n)
+            gates[rows], inner[rows] = store(xp.concatenate((r, z, n), 1), like=x), store(m_n, like=x)
+            outputs[rows] = h[:count] = store((widen(h[:count]) - n) * z + n, like=x)
         y = steps.unpack(xp, outputs)
-        self.save(x, w_ih, w_hh, first, store(a, like=x), inner, y)
+        self.save(x, w_ih, w_hh, first, gates, inner, y)
         return y, steps.unsort(xp, h)
 
-    def _gates(self, m: Array, b: Array | None, h_before: Array, a: Array, inner: Array, h: Array) -> None:
-        """One step of n rows, in FP32 between reading and storing: a, inner, h <- gates, m_n, output.
-
-        m: (n, 3 H), the products with h, FP32; b: (3 H,), their bias; h_before: (n, H); a: (n, 3 H), the products with
-        x, widened.
-        """
-        xp, H = self.xp, h.shape[1]
-        if b is not None:
-            m += widen(b)
-        m_n = m[:, 2 * H :]
-        rz, r, z, n = a[:, : 2 * H], a[:, :H], a[:, H : 2 * H], a[:, 2 * H :]
-        inner[...] = store(m_n, like=inner)
-        rz += m[:, : 2 * H]
-        self._sigmoid(rz)
-        n += r * m_n
-        xp.tanh(n, out=n)
-        y = widen(h_before) - n
-        y *= z
-        y += n
-        h[...] = store(y, like=h)
-
     def backward(self, dy: Array | None, dh_n: Array | None) -> tuple:
-        x, w_ih, w_hh, first, a, inner, y = self.saved
+        x, w_ih, w_hh, first, gates, inner, y = self.saved
         like_x, like_h, like_ih, like_hh, like_b_ih, like_b_hh = self.targets
         xp, steps = self.xp, self.steps
         before = steps.before(xp, first, steps.pack(xp, y), self.reverse)
-        dh = widen(self._state(dh_n, w_hh.shape[1], x))
-        past = -xp.zeros_like(dh)  # the part of dh that goes past the products; x + -0 is x, also where x is -0
-        dp, dm = xp.empty_like(a), xp.empty_like(a)
-        wide_hh, a, inner, seen, dys = self._read(w_hh, a, inner, before, self._grad_rows(dy))
-        for rows, n in self.order[::-1]:
-            g, z = None if dys is None else dys[rows], dm[rows]
-            self._gates_backward(a[rows], inner[rows], seen[rows], dh[:n], g, past[:n], dp[rows], z)
-            dh = self._after(dh, self._times(wide_hh.T, z))
-        del a, inner, dys  # twice as large as what is stored
-        wide_dp, wide_dm = self._read(dp, dm)
+        dh, dys = widen(self.state(dh_n, w_hh.shape[1], x)), None if dy is None else steps.pack(xp, dy)
+        dp, dm = xp.empty_like(gates), xp.empty_like(gates)
+        for rows, count in self.order[::-1]:
+            d = dh[:count] if dys is None else dh[:count] + widen(dys[rows])
+            r, z, n = xp.split(widen(gates[rows]), 3, 1)
+            dn = (1 - n * n) * d * (1 - z)
+            dr, dz = (r - r * r) * dn * widen(inner[rows]), (z - z * z) * (widen(before[rows]) - n) * d
+            dp[rows] = store(xp.concatenate((dr, dz, dn), 1), like=x)
+            dm[rows] = store(xp.concatenate((dr, dz, dn * r), 1), like=x)
+            dh[:count] = gemm(dm[rows], w_hh, wide=True) + d * z
         return (
-            like_x and steps.unpack(xp, gemm(wide_dp, w_ih, like=dp)),
-            like_h and store(steps.unsort(xp, dh + past), like=like_h),
-            like_ih and gemm(wide_dp.T, steps.pack(xp, x), like=dp),
-            like_hh and gemm(wide_dm.T, seen, like=dm),
-            like_b_ih and store(reduce(wide_dp, 0, "sum", like=dp).reshape(-1), like=x),
-            like_b_hh and store(reduce(wide_dm, 0, "sum", like=dm).reshape(-1), like=x),
+            steps.unpack(xp, gemm(dp, w_ih)) if like_x else None,
+            store(steps.unsort(xp, dh), like=like_h) if like_h else None,
+            gemm(dp.T, steps.pack(xp, x)) if like_ih else None,
+            gemm(dm.T, before) if like_hh else None,
+            store(reduce(dp, 0, "sum").reshape(-1), like=x) if like_b_ih else None,
+            store(reduce(dm, 0, "sum").reshape(-1), like=x) if like_b_hh else None,
         )
-
-    def _gates_backward(
-        self, a: Array, inner: Array, h_before: Array, dh: Array, dy: Array | None, past: Array, dp: Array, dm: Array
-    ) -> None:
-        """One step of n rows: dp, dm (n, 3 H) <- the gradients of the products with x and with h; past <- dh z.
-
-        a, inner, h_before: as `_read` gives them; dh, past: (n, H), FP32, and dy, or None: the gradients of this step's
-        output from the products of the step after, past them, and from outside. dh may be overwritten.
-        """
-        xp, H = self.xp, inner.shape[1]
-        dh += past
-        if dy is not None:
-            dh += dy
-        rz, n = a[:, : 2 * H], a[:, 2 * H :]
-        r, z = rz[:, :H], rz[:, H:]
-        slope = a * a
-        d_rz, d_n = slope[:, : 2 * H], slope[:, 2 * H :]
-        d_r, d_z = d_rz[:, :H], d_rz[:, H:]
-        xp.subtract(rz, d_rz, out=d_rz)
-        xp.subtract(1, d_n, out=d_n)
-        d_z *= h_before - n
-        d_z *= dh
-        d_n *= dh
-        d_n *= 1 - z
-        d_r *= d_n
-        d_r *= inner
-        dp[...] = store(slope, like=dp)
-        dm[:, : 2 * H] = dp[:, : 2 * H]
-        dm[:, 2 * H :] = store(d_n * r, like=dm)
-        xp.multiply(dh, z, out=past)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
