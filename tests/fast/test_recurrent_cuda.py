@@ -10,8 +10,9 @@ import pytest
 import tinymp as mp
 from oracle import STORAGE, WORK, assert_close, randn, tolerance
 from tinymp import ops
+from tinymp.fast.cpu import recurrent
 from tinymp.fast.cuda.recurrent import launch
-from tinymp.ops.recurrent import GRU, LSTM, gru_layer, lstm_layer
+from tinymp.ops.recurrent import gru_layer, lstm_layer
 from twins import check_twin, launches, on_device
 
 pytestmark = pytest.mark.usefixtures("gpu")
@@ -175,23 +176,23 @@ def test_a_step_is_one_product_and_one_kernel(layer, inputs, dtype):
 
 
 # what NumPy reads widened, and kernels as it is stored
-WIDENED = {"_gates": {"a"}, "_gates_backward": {"a", "c_before", "cell", "dy", "inner", "h_before"}}
+WIDENED = {"forward": {"a"}, "backward": {"a", "c_before", "cell", "dy", "inner", "h_before"}}
 
 
-KERNEL = {"_gates": "forward", "_gates_backward": "backward"}
-
-
-def step(op, hook, dtype, arrays, results, magnitude):
-    """One step by the definition on the host and by the kernel on the device; `results` are the arrays it writes.
+def step(kernel, by_cpu, dtype, arrays, results, magnitude):
+    """One step by the CPU's fast path and by the kernel on the device; `results` are the arrays it writes.
 
     Arrays in float64 become dtype, those in float32 stay. Values of FP32 arithmetic, rounded once: neighbours at worst.
     """
     stored = {k: v.astype(dtype) if getattr(v, "dtype", None) == np.float64 else v for k, v in arrays.items()}
-    host = {k: v if v is None else v.astype("float32") if k in WIDENED[hook] else v.copy() for k, v in stored.items()}
+    host = {
+        k: v if v is None else v.astype("float32") if k in WIDENED[kernel.split("_")[1]] else v.copy()
+        for k, v in stored.items()
+    }
     device = {k: v if v is None else on_device(v) for k, v in stored.items()}
     with np.errstate(all="ignore"):
-        getattr(op, hook)(**host)
-    launch(f"{op.name}_{KERNEL[hook]}", device.get("cell", device.get("inner")), *device.values())
+        by_cpu(np, **host)
+    launch(kernel, device.get("cell", device.get("inner")), *device.values())
     for name in results:
         got = mp.backend.to_cpu(device[name])
         assert got.dtype == stored[name].dtype
@@ -244,38 +245,38 @@ def room(*shape):
 
 
 STEPS = [
-    pytest.param(LSTM(), "_gates", lstm_forward, ["a", "cell", "h"], id="lstm_forward"),
-    pytest.param(LSTM(), "_gates_backward", lstm_backward, ["dz", "dc"], id="lstm_backward"),
-    pytest.param(GRU(), "_gates", gru_forward, ["a", "inner", "h"], id="gru_forward"),
-    pytest.param(GRU(), "_gates_backward", gru_backward, ["dp", "dm", "past"], id="gru_backward"),
+    pytest.param("lstm_forward", recurrent.lstm_gates, lstm_forward, ["a", "cell", "h"], id="lstm_forward"),
+    pytest.param("lstm_backward", recurrent.lstm_slopes, lstm_backward, ["dz", "dc"], id="lstm_backward"),
+    pytest.param("gru_forward", recurrent.gru_gates, gru_forward, ["a", "inner", "h"], id="gru_forward"),
+    pytest.param("gru_backward", recurrent.gru_slopes, gru_backward, ["dp", "dm", "past"], id="gru_backward"),
 ]
 both = pytest.mark.parametrize("dtype", ["float16", "float32"])
-every_step = pytest.mark.parametrize(("op", "hook", "build", "results"), STEPS)
+every_step = pytest.mark.parametrize(("kernel", "by_cpu", "build", "results"), STEPS)
 
 
 @both
 @every_step
 @pytest.mark.parametrize(("n", "h"), [(1, 1), (3, 6), (2, 9), (5, 256), (2, 258), (2, 301)])
-def test_step(op, hook, build, results, n, h, dtype):
-    step(op, hook, dtype, build(n, h), results, 8.0)
+def test_step(kernel, by_cpu, build, results, n, h, dtype):
+    step(kernel, by_cpu, dtype, build(n, h), results, 8.0)
 
 
 @both
 @every_step
-def test_step_without_what_may_be_missing(op, hook, build, results, dtype):
+def test_step_without_what_may_be_missing(kernel, by_cpu, build, results, dtype):
     if build is not lstm_forward:
-        step(op, hook, dtype, build(3, 6, False), results, 8.0)
+        step(kernel, by_cpu, dtype, build(3, 6, False), results, 8.0)
 
 
 def test_more_rows_than_a_grid_has():
     """Blocks go on to further rows."""
-    step(LSTM(), "_gates", "float16", lstm_forward(65540, 1), ["a", "cell", "h"], 8.0)
+    step("lstm_forward", recurrent.lstm_gates, "float16", lstm_forward(65540, 1), ["a", "cell", "h"], 8.0)
 
 
 @both
 @every_step
 @pytest.mark.parametrize("h", [6, 9])
-def test_saturated_gates(op, hook, build, results, h, dtype):
+def test_saturated_gates(kernel, by_cpu, build, results, h, dtype):
     """Infinite products saturate the gates, and nan stays nan, in its own unit."""
     special = np.array([np.inf, -np.inf, np.nan, 100.0, -100.0, 1.0, 0.5, 0.0, -0.0])
     arrays = build(len(special), h)
@@ -283,7 +284,7 @@ def test_saturated_gates(op, hook, build, results, h, dtype):
         values = arrays[name].copy()
         for unit in range(h):
             values[:, unit::h] = np.roll(special, unit)[:, None]
-        step(op, hook, dtype, arrays | {name: values}, results, 100.0)
+        step(kernel, by_cpu, dtype, arrays | {name: values}, results, 100.0)
 
 
 def test_nan_stays_in_its_unit():

@@ -121,42 +121,28 @@ class CrossEntropy(Labelled):
     ) -> Array:
         t, kept, w, divisor = self.read(input, target, weight, ignore_index)
         self.hard, self.share = 1 - label_smoothing, label_smoothing / input.shape[self.axis]
-
-        def rows(x: Array, t: Array, w: Array) -> tuple:
-            x, hit = widen(x), self.hard * w
-            top = reduce(x, self.axis, "max")
-            z = x - top  # at most 0: nothing overflows, and logits of 65504 keep their digits
-            loss = -hit * self.xp.take_along_axis(z, t, self.axis)
-            q = hit
-            if self.share:
-                weighted = z if weight is None else z * _per_class(weight, x)
-                loss -= self.share * reduce(weighted, self.axis, "sum")
-                q = hit + (label_smoothing if weight is None else self.share * total(widen(weight)))
-            z_sum = reduce(self.xp.exp(z, out=z), self.axis, "sum")
-            return loss + q * self.xp.log(z_sum), top, q / z_sum
-
-        loss, top, scale = self.by_rows(rows, input, t, w)
-        self.save(input, t, weight, kept, statistics=(w, top, scale, divisor))
-        return self.reduced_rows(loss, kept, divisor)
+        x, q = widen(input), self.hard * w
+        top = reduce(x, self.axis, "max")
+        z = x - top  # at most 0: nothing overflows, and logits of 65504 keep their digits
+        loss = -q * self.xp.take_along_axis(z, t, self.axis)
+        if self.share:
+            weighted = z if weight is None else z * _per_class(weight, x)
+            loss -= self.share * reduce(weighted, self.axis, "sum")
+            q = q + (label_smoothing if weight is None else self.share * total(widen(weight)))
+        z_sum = reduce(self.xp.exp(z), self.axis, "sum")
+        self.save(input, t, weight, kept, statistics=(w, top, q / z_sum, divisor))
+        return self.reduced_rows(loss + q * self.xp.log(z_sum), kept, divisor)
 
     def backward(self, dy: Array) -> tuple:
-        (x, t, weight, kept), (*statistics, divisor) = self.saved, self.statistics
-
-        def rows(x: Array, t: Array, w: Array, top: Array, scale: Array, dl: Array) -> tuple:
-            dx = self.xp.exp(widen(x) - top)
-            dx *= dl * scale
-            if self.share:
-                dx -= dl * self.share if weight is None else dl * self.share * _per_class(weight, x)
-            self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * (self.hard * w), self.axis)
-            return (store(dx, like=x),)
-
-        (dx,) = self.by_rows(rows, x, t, *statistics, self.dl_rows(dy, kept, divisor))
+        (x, t, weight, kept), (w, top, scale, divisor) = self.saved, self.statistics
+        dl = self.dl_rows(dy, kept, divisor)
+        dx = self.xp.exp(widen(x) - top) * (dl * scale)
+        if self.share:
+            dx -= dl * self.share if weight is None else dl * self.share * _per_class(weight, x)
+        self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * (self.hard * w), self.axis)
+        dx = store(dx, like=x)
         self.xp.moveaxis(dx, self.axis, -1)[~kept.squeeze(self.axis)] = 0  # 0 times what they hold may be NaN
         return dx, None, None
-
-    def by_rows(self, f: Any, x: Array, *per_row: Array) -> tuple:
-        """f of all rows, in cache-sized slices along the batch axis."""
-        return self.device.along(0, f, x, *per_row) if self.axis else f(x, *per_row)
 
 
 class CrossEntropyWithProbabilities(Loss):
