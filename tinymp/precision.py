@@ -421,8 +421,6 @@ def _accumulator_of(x: Array) -> str:
 
 def accumulate(parts: Sequence[Array], like: Any = None) -> Array:
     """The sum of 1 to 3 gradients of one tensor, in FP32; if it is complete, rounded once to the dtype of `like`."""
-    if backend.of(parts[0]) is backend.gpu and may_fuse(parts[-1].dtype if like is None else like.dtype):
-        return backend.gpu.add_gradients(parts, float32 if like is None else like.dtype)
     total = widen(parts[0])
     for part in parts[1:]:
         total = _in_order(total + widen(part), total)

@@ -8,6 +8,7 @@ import pytest
 import tinymp as mp
 from oracle import device_array, host, rng
 from tinymp import ops
+from twins import on_device
 
 
 def some_boxes(n, seed=0, size=40.0):
@@ -133,7 +134,7 @@ ONES = np.ones(3, "float32")
 FLAT = np.array([[0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1]], "float32")
 
 
-@pytest.mark.cpu  # on a GPU the values are not looked at before somebody waits: see test_boxes_cuda.py
+@pytest.mark.cpu  # on a GPU the values are not looked at before somebody waits
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -179,3 +180,50 @@ def test_refused_boxes_are_named(function, message):
 def test_refused_arguments(function, error, message):
     with pytest.raises(error, match=message):
         function()
+
+
+# ------------------------------------------------------------------------------------------------------------ on a GPU
+
+
+def some_boxes(n, seed=0):
+    """Boxes in an image of 100 x 100."""
+    corner, sides = rng(seed).uniform(0, 60, (n, 2)), rng(seed + 9).uniform(1, 40, (n, 2))
+    return np.concatenate([corner, corner + sides], 1).astype("float32")
+
+
+@pytest.mark.parametrize("n", [0, 1, 64, 200])
+def test_suppression_on_a_gpu(gpu, n):
+    boxes, scores = some_boxes(n), (rng(1).permutation(n) // 2).astype("float32")
+    groups = rng(2).integers(0, 3, n).astype("int32")
+    for op, given in ((ops.nms, (boxes, scores)), (ops.batched_nms, (boxes, scores, groups))):
+        got = op(*map(on_device, given), 0.3)
+        assert got.dtype == "int64" and isinstance(got, gpu.array_type)
+        np.testing.assert_array_equal(mp.backend.to_cpu(got), op(*given, 0.3))
+
+
+def test_other_functions_on_a_gpu(gpu):
+    a, b = some_boxes(9), some_boxes(9, 1)
+    codes = rng(3).standard_normal((9, 8)).astype("float32")
+    for function, *given in (
+        (ops.box_iou, a, b),
+        (lambda a: ops.clip_boxes_to_image(a, (50, 60)), a),
+        (lambda a: ops.remove_small_boxes(a, 10.0), a),
+        (lambda a, b: ops.encode_boxes(a, b, (1, 2, 3, 4)), a, b),
+        (lambda a, b: ops.decode_boxes(a, b, (1, 2, 3, 4)), codes, b),
+    ):
+        got = mp.backend.to_cpu(function(*map(on_device, given)))
+        np.testing.assert_allclose(got, function(*given), rtol=2.0**-20, atol=2.0**-16)
+
+
+def test_a_gpu_reports_bad_boxes_later(gpu):
+    good, bad = some_boxes(2), np.array([[3, 0, 2, 1], [0, 0, np.nan, 1]], "float32")
+    ops.box_iou(on_device(good), on_device(bad))
+    with pytest.raises(ValueError, match=r"box_iou: expected every box of `boxes2` .*\(seen on the GPU"):
+        mp.synchronize()
+
+
+def test_arrays_of_two_devices(gpu):
+    with pytest.raises(
+        ValueError, match="box_iou: expected arrays on one device, got `boxes1` is on cpu, `boxes2` is on gpu"
+    ):
+        ops.box_iou(some_boxes(2), on_device(some_boxes(2)))

@@ -9,6 +9,7 @@ import pytest
 import tinymp as mp
 from oracle import check, host, randn, rng
 from tinymp import ops
+from twins import on_device
 
 
 @cache
@@ -232,7 +233,7 @@ def half(*shape):
 LP, GOOD = half(5, 2, 4), mp.tensor([[1, 2, 3], [3, 2, 1]])
 
 
-@pytest.mark.cpu  # a GPU finds values out of range later, and does not tell which: test_ctc_cuda.py
+@pytest.mark.cpu  # a GPU finds values out of range later, and does not tell which
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -266,3 +267,41 @@ LP, GOOD = half(5, 2, 4), mp.tensor([[1, 2, 3], [3, 2, 1]])
 def test_refused(call, error, message):
     with pytest.raises(error, match=f"^ctc_loss: .*{message}"):
         call(ops.ctc_loss)
+
+
+# ------------------------------------------------------------------------------------------------------------ on a GPU
+
+
+def there(*arrays):
+    return [mp.Tensor(on_device(np.asarray(a))) for a in arrays]
+
+
+@pytest.mark.parametrize(("which", "place", "value"), [(0, 1, 9), (0, 1, 0), (1, 0, 7), (1, 0, -1), (2, 1, 3)])
+def test_a_gpu_reports_bad_values_later(gpu, which, place, value):
+    """But before a result can be seen."""
+    given = [np.array([[1, 2], [2, 1]]), np.array([6, 5]), np.array([2, 2])]
+    given[which].reshape(-1)[place] = value
+    x, *labels = there(randn(6, 2, 4).astype("float16"), *given)
+    name = ("targets", "input_lengths", "target_lengths")[which]
+    with pytest.raises(ValueError, match=f"^ctc_loss: expected every value of `{name}` .* earlier call"):
+        ops.ctc_loss(x.requires_grad_(), *labels).numpy()
+
+
+def test_lengths_on_the_host(gpu):
+    """They say which labels are needed, are checked at once, and moved. So is what lies on a GPU beside a CPU."""
+    x, targets = mp.Tensor(on_device(randn(6, 2, 4).astype("float32"))), np.array([1, 2, 3])
+    expected = ops.ctc_loss(mp.Tensor(x.numpy()), mp.Tensor(targets), [6, 5], [2, 1]).item()
+    for given in (mp.Tensor(on_device(targets)), targets, [[1, 2, 0], [3, 0, 0]]):
+        assert ops.ctc_loss(x, given, [6, 5], [2, 1]).item() == pytest.approx(expected, rel=1e-6)
+    assert ops.ctc_loss(mp.Tensor(x.numpy()), mp.Tensor(on_device(targets)), [6, 5], [2, 1]).item() == expected
+    with pytest.raises(ValueError, match=r"`target_lengths` in \[0, 3\], .* got 4 at index 1"):
+        ops.ctc_loss(x, [[1, 2, 0], [3, 0, 0]], [6, 5], [2, 4])
+
+
+def test_nothing_waits_for_the_device(gpu):
+    if not hasattr(gpu.xp, "no_synchronisation"):
+        pytest.skip("only the stand-in knows")
+    x, *given = there(randn(6, 2, 4).astype("float16"), [[1, 2], [3, 3]], [6, 5], [2, 2])
+    x.requires_grad_()
+    with gpu.xp.no_synchronisation():
+        ops.ctc_loss(x, *given, zero_infinity=True).backward()

@@ -57,3 +57,20 @@ def test_a_dropped_infinity_is_zero():
 def test_refused(p):
     with pytest.raises(ValueError, match=r"dropout: expected `p` to be in \[0, 1\], got"):
         ops.dropout(mp.tensor([1.0]), p)
+
+
+def test_a_graph_drops_others_at_each_replay(gpu):
+    x, dy = (mp.tensor(np.ones(200, "float16"), device="gpu") for _ in range(2))
+    x.requires_grad_()
+
+    def step(dy):
+        x.zero_grad()
+        y = ops.dropout(x)
+        y.backward(dy.data)
+        return y
+
+    step = mp.capture(step, warmup=1)
+    seen = [(step(dy).numpy(), mp.backend.to_cpu(x.grad)) for _ in range(4)]
+    assert len({y.tobytes() for y, _ in seen}) == 4
+    for y, dx in seen:
+        np.testing.assert_array_equal(y, dx)

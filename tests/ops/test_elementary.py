@@ -1,12 +1,11 @@
-"""sin, cos, sign: against their formulas, at the edges, and their CUDA twins."""
+"""sin, cos, sign: against their formulas and at the edges."""
 
 import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import check, distinct, randn
+from oracle import check, distinct
 from tinymp import ops
-from twins import check_twin
 
 INF, NAN = float("inf"), float("nan")
 
@@ -24,13 +23,6 @@ def test_sign_at_the_edges():
     y.sum().backward()
     assert not x.grad.any()
     assert mp.tensor([-3, 0, 7]).sign().tolist() == [-1, 0, 1]
-
-
-@pytest.mark.parametrize("op", [ops.sin, ops.cos, ops.sign])
-def test_twin(gpu, op):
-    names = {f"{op.__name__}_forward", f"{op.__name__}_backward"}
-    check_twin(op, distinct(7, 11, step=0.15), kernels=names, length=8)
-    check_twin(op, randn(2061), kernels=names, length=8)
 
 
 def test_refused():

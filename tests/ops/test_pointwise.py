@@ -339,7 +339,7 @@ def test_inputs_and_gradients_are_never_written_to(name):
     assert (dy == 1).all()
 
 
-@pytest.mark.cpu  # on a GPU kernels keep it (test_pointwise_cuda.py), CuPy's own functions do not
+@pytest.mark.cpu  # CuPy's functions write C-contiguous results
 @dtypes
 @pytest.mark.parametrize("name", ALL)
 def test_the_memory_order_stays(name, dtype):

@@ -8,6 +8,7 @@ import pytest
 import tinymp as mp
 from oracle import check, device_array, distinct, host, randn
 from tinymp import ops
+from twins import on_device
 
 # The image's number, then the corners; at a scale of 1/2 on an image of 6 x 8 places. Exact in FP32.
 REGIONS = {
@@ -141,7 +142,7 @@ def changed(place, value):
     return rois
 
 
-@pytest.mark.cpu  # on a GPU the values are not looked at before somebody waits: see test_roi_cuda.py
+@pytest.mark.cpu  # on a GPU the values are not looked at before somebody waits
 @pytest.mark.parametrize("op", [ops.roi_align, ops.roi_pool])
 @pytest.mark.parametrize(
     ("boxes", "message"),
@@ -192,3 +193,11 @@ def test_refused_arguments(op, x, boxes, error, message):
 def test_refused_options(options, error, message):
     with pytest.raises(error, match=message):
         ops.roi_align(mp.tensor(X), device_array(ROIS), **{"output_size": 2} | options)
+
+
+@pytest.mark.parametrize("op", [ops.roi_align, ops.roi_pool])
+@pytest.mark.parametrize(("place", "value"), [(place, value) for place in (0, 1, 4) for value in (np.nan, 1e30)])
+def test_a_gpu_reports_bad_boxes_later(gpu, op, place, value):
+    """Or at once, where the definition reads them: in either case before a result can be seen."""
+    with pytest.raises(ValueError, match=rf"^{op.__name__}: expected .*`boxes` .*\(seen on the GPU in an earlier call"):
+        op(mp.Tensor(on_device(X)), on_device(changed(place, value)), 2).numpy()

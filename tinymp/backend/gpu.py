@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..extras import hint
-from . import cublas, histogram, philox, reductions, scatter, sums, tables, threads
+from . import cublas, histogram, philox, reductions, scatter, tables, threads
 from .recording import Mailbox, after_capture, capturing
 
 Array = Any
@@ -374,6 +374,5 @@ def copy_all(sources: Sequence[Array], targets: Sequence[Array], wanted: Any = T
     tables.copy_all(sources, targets, wanted)
 
 
-add_gradients = sums.add_gradients
 exponents = histogram.exponents
 manual_seed, get_rng_state, set_rng_state = philox.manual_seed, philox.get_rng_state, philox.set_rng_state

@@ -6,12 +6,9 @@ import math
 
 from ..arguments import choice, constant, floating, number, refuse
 from ..autograd import Array, Op
-from ..backend.kernels import Kernels
 from ..precision import POINTWISE, store, widen
 from ..tensor import Tensor
-from .pointwise import FromInput, FromOutput, launch_map
-
-KERNELS = Kernels(__file__)
+from .pointwise import FromInput, FromOutput
 
 
 class ReLU(Op):
@@ -29,21 +26,11 @@ class ReLU(Op):
         (y,) = self.saved  # y >= 0: its bits are 0 only where y is
         return self.device.blockwise(lambda dy, y: self.device.select(self.device.bits(y) != 0, dy), dy, y)
 
-    def forward_cuda(self, x: Array) -> Array:
-        y = launch_map(self, KERNELS, "relu_forward", x)
-        self.save(y)
-        return y
-
-    def backward_cuda(self, dy: Array) -> Array:
-        (y,) = self.saved
-        return launch_map(self, KERNELS, "relu_backward", y, dy)
-
 
 class LeakyReLU(FromInput):
     """y = x where x > 0, else slope x."""
 
     name = "leaky_relu"
-    cuda = KERNELS, "leaky_relu"
 
     def f(self, x: Array, *, slope: float) -> Array:
         if 0 < slope <= 1:
@@ -56,8 +43,6 @@ class LeakyReLU(FromInput):
 
 class Sigmoid(FromOutput):
     """y = 1 / (1 + e^-x);  dx = y (1 - y) dy."""
-
-    cuda = KERNELS, "sigmoid"
 
     def f(self, x: Array) -> Array:
         return sigmoid_of(self, x)
@@ -78,8 +63,6 @@ def softplus_of(op: Op, x: Array) -> Array:
 
 class Tanh(FromOutput):
     """y = tanh x;  dx = (1 - y^2) dy."""
-
-    cuda = KERNELS, "tanh"
 
     def f(self, x: Array) -> Array:
         return self.xp.tanh(x)
@@ -102,20 +85,11 @@ class Hardtanh(Op):
         x = widen(x)
         return self.device.select((x > self.low) & (x < self.high), dy)
 
-    def forward_cuda(self, x: Array, *, low: float, high: float) -> Array:
-        self.save(x)
-        return launch_map(self, KERNELS, "hardtanh_forward", x, options=(high, low))
-
-    def backward_cuda(self, dy: Array) -> Array:
-        (x,) = self.saved
-        return launch_map(self, KERNELS, "hardtanh_backward", x, dy, options=(self.high, self.low))
-
 
 class ELU(FromInput):
     """y = x where x > 0, else alpha (e^x - 1) (Clevert et al., 2016)."""
 
     name = "elu"
-    cuda = KERNELS, "elu"
 
     def f(self, x: Array, *, alpha: float) -> Array:
         return self.xp.clip(x, 0, self.xp.inf) + alpha * self.xp.expm1(self.xp.clip(x, -self.xp.inf, 0))  # one is 0
@@ -129,7 +103,6 @@ class GELU(FromInput):
     """y = x Phi(x), Phi the normal distribution function (Hendrycks & Gimpel, 2016);  y' = Phi(x) + x phi(x)."""
 
     name = "gelu"
-    cuda = KERNELS, "gelu"
 
     def f(self, x: Array) -> Array:
         return x * self._phi(x)
@@ -148,7 +121,6 @@ class TanhGELU(FromInput):
     """
 
     name = "gelu"
-    cuda = KERNELS, "tanh_gelu"
     C = 2 * math.sqrt(2 / math.pi)
 
     def f(self, x: Array) -> Array:
@@ -180,7 +152,6 @@ class SiLU(FromInput):
     """y = x s with s = sigmoid(x);  y' = s (1 + x (1 - s))."""
 
     name = "silu"
-    cuda = KERNELS, "silu"
 
     def f(self, x: Array) -> Array:
         return x * sigmoid_of(self, x)
@@ -193,8 +164,6 @@ class SiLU(FromInput):
 class Softplus(FromInput):
     """y = ln(1 + e^(beta x)) / beta, and x itself where beta x > threshold;  y' = sigmoid(beta x), or 1."""
 
-    cuda = KERNELS, "softplus"
-
     def f(self, x: Array, *, beta: float, threshold: float) -> Array:
         return self.device.where(beta * x > threshold, x, softplus_of(self, beta * x) / beta)
 
@@ -206,7 +175,6 @@ class LogSigmoid(FromInput):
     """y = -ln(1 + e^-x);  y' = sigmoid(-x)."""
 
     name = "logsigmoid"
-    cuda = KERNELS, "logsigmoid"
 
     def f(self, x: Array) -> Array:
         return -softplus_of(self, -x)

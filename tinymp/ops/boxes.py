@@ -15,16 +15,12 @@ import numpy as np
 from .. import backend
 from ..arguments import FP32_TINY, number
 from ..autograd import Array
-from ..backend.kernels import Kernels
-from ..backend.layout import ceil_div
 from ..caller import type_name
 from ..dtypes import FLOATING, float32
 from ..precision import widen
 from ..tensor import Tensor
 
-KERNELS = Kernels(__file__)
-WORD = 64  # boxes that are compared with all others at once; in boxes.cu, in one word of a mask
-KEEPERS = 256  # threads that read the masks; boxes.cu has the same
+FEW = 64  # boxes that are compared with all others at once
 MOST_GROWTH = math.log(1000 / 16)  # `decode_boxes` makes no box larger than that: exp would overflow
 
 
@@ -157,28 +153,23 @@ def _suppressed(op: str, boxes: Any, scores: Any, idxs: Any, iou_threshold: floa
         if group.dtype.kind not in "iu":
             raise TypeError(f"{op}: expected `idxs` to hold integers, got {group.dtype}")
         _require_vector(op, "idxs", group, len(b))
-    device, xp = backend.of(b), backend.of(b).xp
+    xp = backend.of(b).xp
     order = xp.argsort(-widen(s), kind="stable")
-    if device is backend.gpu:
-        kept = _kept_on_gpu(xp, b[order], groups[0][order] if groups else xp.zeros(len(b), "int64"), threshold)
-        return _like(boxes, order[xp.flatnonzero(kept)])
-    sides = _sides(b[order])
-    if not groups:
-        return _like(boxes, order[_kept(sides, threshold)])
-    group = groups[0][order]
+    sides = backend.to_cpu(_sides(b[order]))
+    group = backend.to_cpu(groups[0][order]) if groups else np.zeros(len(b), "int64")
     members = [np.flatnonzero(group == g) for g in np.unique(group)]
     found = [places[_kept(sides[:, places], threshold)] for places in members]
-    return _like(boxes, order[np.sort(np.concatenate(found))] if found else order)
+    return _like(boxes, order[xp.asarray(np.sort(np.concatenate(found)))] if found else order)
 
 
-def _kept(sides: Array, threshold: float) -> Array:
-    """The places of the boxes to keep; sides (5, n) as by `_sides`, the best score first.
+def _kept(sides: np.ndarray, threshold: float) -> np.ndarray:
+    """The places of the boxes to keep, found on the host; sides (5, n) as by `_sides`, the best score first.
 
     The next few boxes that are left are compared with all others at once: what that makes stays in the cache.
     """
     places, kept = np.arange(sides.shape[1]), []
     while len(places):
-        few = range(min(WORD, len(places)))
+        few = range(min(FEW, len(places)))
         with np.errstate(all="ignore"):
             apart = ~(_overlap(*sides[:, : len(few), None], *sides[:, None]) > threshold)
         left = np.ones(len(places), bool)
@@ -189,18 +180,6 @@ def _kept(sides: Array, threshold: float) -> Array:
         left[: len(few)] = False
         places, sides = places[left], sides[:, left]
     return np.asarray(kept, places.dtype)
-
-
-def _kept_on_gpu(xp: Any, boxes: Array, group: Array, threshold: float) -> Array:
-    """Whether to keep each of boxes (n, 4), the best score first; those of different groups do not meet."""
-    n = len(boxes)
-    words = ceil_div(n, WORD)
-    masks, kept = xp.empty((n, words), "uint64"), xp.empty(n, bool)
-    if n:
-        boxes, group = xp.ascontiguousarray(boxes), xp.ascontiguousarray(group, "int64")
-        KERNELS.launch("nms_masks", boxes.dtype, (words, words), WORD, boxes, group, masks, n, threshold)
-        KERNELS.launch("nms_keep", boxes.dtype, 1, KEEPERS, masks, kept, n, shared=8 * words)
-    return kept
 
 
 # ------------------------------------------------------------------------------------------------ cutting and picking

@@ -9,15 +9,10 @@ import numpy as np
 from .. import backend
 from ..arguments import flag, floating, integer
 from ..autograd import Array
-from ..backend.kernels import Kernels
-from ..backend.layout import compact, power_of_two
-from ..precision import FP32, reduce, scatter_add, store, widen
+from ..precision import reduce, scatter_add, store, widen
 from ..tensor import Tensor, array_of
 from .loss import Loss, check_each, check_reduction
 
-KERNELS = Kernels(__file__)
-MOST_THREADS = 256  # of a block; ctc.cu has the same
-LONGEST = 3000  # labels of a target whose states fit into 64 KiB of shared memory, all that Turing has
 IMPOSSIBLE = -1e30  # ln 0: below all that can be reached, and still a number, of which differences can be taken
 
 
@@ -104,45 +99,6 @@ class CTCLoss(Loss):
         dx = xp.ascontiguousarray(xp.moveaxis(share, 2, 0))
         dx *= dl[:, :, None]
         return store(dx, like=log_probs), None, None, None
-
-    def forward_cuda(
-        self,
-        log_probs: Array,
-        targets: Array,
-        input_lengths: Array,
-        target_lengths: Array,
-        *,
-        blank: int,
-        reduction: str,
-        zero_infinity: bool,
-    ) -> Array:
-        (frames, n, _), longest, keep = log_probs.shape, targets.shape[1], True in self.needs
-        if longest > LONGEST:
-            return NotImplemented
-        loss, alpha = self.xp.empty(n, FP32.storage), None
-        if keep:
-            alpha = self.xp.empty((2 * n, frames, 2, longest + 1), loss.dtype)
-        given = log_probs, targets, input_lengths, target_lengths
-        self.launch("ctc_forward", (1 + keep) * n, 16 * (longest + 1) + 4 * longest, *given, alpha, loss)
-        return self.finish(loss, None if alpha is None else alpha.transpose(1, 2, 3, 0), *given)
-
-    def backward_cuda(self, dy: Array) -> tuple:
-        (log_probs, targets, *_), (alpha, *_) = self.saved, self.statistics
-        (frames, n, _), longest = log_probs.shape, targets.shape[1]
-        if longest > LONGEST:
-            return NotImplemented
-        dx = self.xp.empty(log_probs.shape, log_probs.dtype)
-        steps = [stride // alpha.itemsize for stride in alpha.strides]
-        more = alpha, *steps, self.gradient_of_loss(dy), dx
-        self.launch("ctc_backward", frames * n, 4 * (3 * longest + 1), *self.saved, *more)
-        return dx, None, None, None
-
-    def launch(self, kernel: str, blocks: int, shared: int, log_probs: Array, targets: Array, *more: Any) -> None:
-        x, (inputs, lengths, *rest) = compact(self.xp, log_probs), more
-        given = x, *(stride // x.itemsize for stride in x.strides), self.xp.ascontiguousarray(targets), inputs, lengths
-        sizes = *x.shape, targets.shape[1], self.blank
-        threads = min(max(power_of_two(targets.shape[1] + 1), 32), MOST_THREADS)
-        KERNELS.launch(kernel, x.dtype, blocks, threads, *given, *sizes, *rest, shared=shared)
 
     def finish(self, loss: Array, alpha: Array, *given: Array) -> Array:
         """The losses, reduced; saves for backward."""

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from ..arguments import floating, integers, number
 from ..autograd import Array, Op
-from ..backend.kernels import Kernels
-from ..backend.layout import LONGEST, THREADS, channels, chunk_blocks, compact, matching, memory_order
+from ..backend.layout import memory_order
 from ..precision import REDUCTION, add_to, store, widen
 from ..tensor import Tensor
-
-KERNELS = Kernels(__file__)
-WIDEST = 16  # channels in a window for which a kernel reads all of it for each value
 
 
 class LocalResponseNorm(Op):
@@ -45,29 +41,6 @@ class LocalResponseNorm(Op):
 
         (x,) = self.saved
         return self.device.along(_slowest(x), gradient, x, dy)[0]
-
-    def forward_cuda(self, x: Array, *, size: int, alpha: float, beta: float, k: float) -> Array:
-        if size > WIDEST or x.shape[1] > LONGEST:
-            return NotImplemented
-        self.save(x)
-        x = compact(self.xp, x)
-        y = self.xp.empty_like(x)
-        self._launch("local_response_norm_forward", x, y)
-        return y
-
-    def backward_cuda(self, dy: Array) -> Array:
-        if self.size > WIDEST or dy.shape[1] > LONGEST:
-            return NotImplemented
-        x = compact(self.xp, self.saved[0])
-        dx = self.xp.empty_like(x)
-        self._launch("local_response_norm_backward", x, matching(self.xp, dy, x), dx)
-        return dx
-
-    def _launch(self, kernel: str, x: Array, *others: Array) -> None:
-        if x.size:
-            _, c, run = channels(x)
-            numbers = x.size, run, c, self.size, self.alpha / self.size, self.beta, self.k
-            KERNELS.launch(kernel, x.dtype, chunk_blocks(x), THREADS, x, *others, *numbers)
 
     def _denominator(self, x: Array, like: Array) -> Array:
         d = self._window(x * x, self.size // 2, like)

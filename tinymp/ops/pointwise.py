@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from .. import backend
 from ..arguments import choice, constant, floating, number, refuse, tensor
 from ..autograd import Array, Op, Target
-from ..backend.kernels import Kernels
-from ..backend.layout import THREADS, chunk_blocks, compact, dense, matching, memory_order, split
 from ..caller import type_name
 from ..dtypes import FLOATING, float32, require_fit
-from ..precision import FP32, MOVEMENT, POINTWISE, REDUCTION, fit, reduce, scalar, store, to_dtype, widen
+from ..precision import MOVEMENT, POINTWISE, REDUCTION, fit, reduce, scalar, store, to_dtype, widen
 from ..tensor import Tensor
-
-KERNELS = Kernels(__file__)
 
 
 def sum_to(g: Array, like: Target) -> Array:
@@ -111,13 +106,6 @@ class Add(Op):
         x, y = self.targets
         return x and sum_to(dz, x), y and sum_to(dz if self.alpha == 1 else self.alpha * widen(dz), y)
 
-    def forward_cuda(self, x: Array, y: Array, *, alpha: float) -> Array:
-        return _launch_binary(self, "add_forward", x, y, alpha)
-
-    def backward_cuda(self, dz: Array) -> tuple:
-        x, y = self.targets
-        return x and sum_to(dz, x), y and _scaled_sum_to(self, self.alpha, dz, y)
-
 
 class Sub(Op):
     """z = x - alpha y;  dx = dz, dy = -alpha dz."""
@@ -132,13 +120,6 @@ class Sub(Op):
     def backward(self, dz: Array) -> tuple:
         x, y = self.targets
         return x and sum_to(dz, x), y and sum_to(-self.alpha * widen(dz), y)
-
-    def forward_cuda(self, x: Array, y: Array, *, alpha: float) -> Array:
-        return _launch_binary(self, "add_forward", x, y, -alpha)
-
-    def backward_cuda(self, dz: Array) -> tuple:
-        x, y = self.targets
-        return x and sum_to(dz, x), y and _scaled_sum_to(self, -self.alpha, dz, y)
 
 
 class Mul(Op):
@@ -155,13 +136,6 @@ class Mul(Op):
         (x, y), (like_x, like_y) = self.saved, self.targets
         dz = widen(dz)
         return like_x and sum_to(dz * widen(y), like_x), like_y and sum_to(dz * widen(x), like_y)
-
-    def forward_cuda(self, x: Array, y: Array) -> Array:
-        self._keep(x, y)
-        return _launch_binary(self, "mul_forward", x, y)
-
-    def backward_cuda(self, dz: Array) -> tuple:
-        return _launch_gradients(self, "mul_backward", dz)
 
     def _keep(self, x: Array, y: Array) -> None:
         need_x, need_y = self.needs or (False, False)
@@ -182,13 +156,6 @@ class Div(Op):
         (x, y), (like_x, like_y) = self.saved, self.targets
         dx = widen(dz) / widen(y)
         return like_x and sum_to(dx, like_x), like_y and sum_to(-dx * (widen(x) / widen(y)), like_y)
-
-    def forward_cuda(self, x: Array, y: Array) -> Array:
-        self._keep(x, y)
-        return _launch_binary(self, "div_forward", x, y)
-
-    def backward_cuda(self, dz: Array) -> tuple:
-        return _launch_gradients(self, "div_backward", dz)
 
     def _keep(self, x: Array, y: Array) -> None:
         self.save(x if self.needs[1:] == (True,) else None, y)
@@ -251,13 +218,6 @@ class Maximum(Op):
     def backward(self, dz: Array) -> tuple:
         return _share(self, dz, self.xp.greater)
 
-    def forward_cuda(self, x: Array, y: Array) -> Array:
-        self.save(x, y)
-        return _launch_binary(self, "maximum_forward", x, y)
-
-    def backward_cuda(self, dz: Array) -> tuple:
-        return _launch_gradients(self, "maximum_backward", dz)
-
 
 class Minimum(Op):
     """z = min(x, y), nan if either is;  the smaller operand gets dz, equal ones half each, both all of it at nan."""
@@ -271,13 +231,6 @@ class Minimum(Op):
 
     def backward(self, dz: Array) -> tuple:
         return _share(self, dz, self.xp.less)
-
-    def forward_cuda(self, x: Array, y: Array) -> Array:
-        self.save(x, y)
-        return _launch_binary(self, "minimum_forward", x, y)
-
-    def backward_cuda(self, dz: Array) -> tuple:
-        return _launch_gradients(self, "minimum_backward", dz)
 
 
 def _share(op: Op, dz: Array, wins: Any) -> tuple:
@@ -307,97 +260,15 @@ class Where(Op):
         return None, x and sum_to(select(condition, dz), x), y and sum_to(select(~condition, dz), y)
 
 
-def _launch_binary(op: Op, kernel: str, x: Any, y: Any, *options: float) -> Array:
-    """z = f(x, y) in one launch, in the memory order of the operand that has its shape."""
-    arrays = [a for a in (x, y) if hasattr(a, "dtype")]
-    full = max(arrays, key=lambda a: (a.size, a.ndim))
-    if np.broadcast_shapes(*[a.shape for a in arrays]) != full.shape:
-        return NotImplemented
-    z = op.xp.empty_like(full)
-    operands = _seen(op.xp, z, x, y)
-    if operands is None:
-        return NotImplemented
-    KERNELS.launch(kernel, z.dtype, chunk_blocks(z), THREADS, *operands, z, z.size, *options)
-    return z
-
-
-def _launch_gradients(op: Op, kernel: str, dz: Array) -> Any:
-    """The gradients of both operands of a binary op in one launch, from what it saved.
-
-    That of a broadcast operand leaves the kernel in FP32, in the shape of dz; the gate `reduce` sums it.
-    """
-    dz = compact(op.xp, dz)
-    operands = _seen(op.xp, dz, *op.saved)
-    if operands is None:
-        return NotImplemented
-    gradients, places = [], []
-    for like in op.targets:
-        whole = like and like.shape == dz.shape
-        g = like and op.xp.empty_like(dz, dtype=dz.dtype if whole else FP32.storage)
-        gradients.append(g)
-        places += [g, None] if whole else [None, g]
-    KERNELS.launch(kernel, dz.dtype, chunk_blocks(dz), THREADS, *operands, dz, *places, dz.size)
-    return tuple([like and sum_to(g, like) for g, like in zip(gradients, op.targets)])
-
-
-def _scaled_sum_to(op: Op, factor: float, dz: Array, like: Target) -> Array:
-    """sum_to(factor dz, like), without an FP32 copy of dz."""
-    if factor == 1:
-        return sum_to(dz, like)
-    if dz.shape == like.shape:
-        return launch_map(op, KERNELS, "scale", dz, options=(factor,))
-    return store(factor * _summed(dz, like), like)
-
-
-def _seen(xp: Any, z: Array, *operands: Any) -> list | None:
-    """Two operands (arrays, or an array and a number) as kernels address them by the elements of the dense z.
-
-    For each an array or None, its `inner` and its `length`; then the number; see `Operand` in pointwise.cu. None for
-    arrays whose layout the kernels cannot address.
-    """
-    found: list = []
-    number = 0.0
-    for x in operands:
-        if not hasattr(x, "dtype"):  # a number, or None: not saved, as no gradient needs it
-            number = number if x is None else x
-            found += [None, 1, 1]
-            continue
-        x = x.reshape((1,) * (z.ndim - x.ndim) + x.shape)
-        if x.shape == z.shape:
-            found += [matching(xp, x, z), 1, 0]
-            continue
-        runs = split(z, tuple(a for a in range(z.ndim) if x.shape[a] == 1))  # kept: x has them, too
-        kept = [i for i, run in enumerate(runs) if not run.reduced]
-        order = [a for a in memory_order(z) if x.shape[a] != 1]
-        if len(kept) > 1 or not dense(x) or memory_order(x) != order or z.size >= 2**31:
-            return None
-        after = runs[kept[0] + 1 :] if kept else []
-        found += [x, prod([run.length for run in after]), x.size]
-    return [*found, number]
-
-
 # ------------------------------------------------------------------------------------------------------- one operand
 
 
-def launch_map(op: Op, kernels: Kernels, kernel: str, *arrays: Array, options: Any = ()) -> Array:
-    """One launch of a kernel that maps arrays of one shape to one more, which lies in memory like the first."""
-    y = op.xp.empty_like(arrays[0])
-    alike = [matching(op.xp, x, y) for x in arrays]
-    kernels.launch(kernel, y.dtype, chunk_blocks(y), THREADS, *alike, y, y.size, *options)
-    return y
-
-
 class FromInput(Op):
-    """y = f(x);  dx = f'(x) dy. Subclasses give f and df as functions of FP32 values.
-
-    cuda: the file and name of their CUDA twins, the kernels <name>_forward and <name>_backward, which take the options
-    in alphabetical order.
-    """
+    """y = f(x);  dx = f'(x) dy. Subclasses give f and df as functions of FP32 values."""
 
     kind = POINTWISE
     f: Any
     df: Any
-    cuda: ClassVar[tuple[Kernels, str] | None] = None
 
     def forward(self, x: Array, **options: Any) -> Array:
         self.save(x)
@@ -407,32 +278,13 @@ class FromInput(Op):
         (x,) = self.saved
         return self.device.blockwise(lambda dy, x: store(widen(dy) * self.df(widen(x), **self.options), like=dy), dy, x)
 
-    def forward_cuda(self, x: Array, **options: Any) -> Array:
-        if self.cuda is None:
-            return NotImplemented
-        self.save(x)
-        return launch_map(self, self.cuda[0], f"{self.cuda[1]}_forward", x, options=self._ordered())
-
-    def backward_cuda(self, dy: Array) -> Array:
-        if self.cuda is None:
-            return NotImplemented
-        (x,) = self.saved
-        return launch_map(self, self.cuda[0], f"{self.cuda[1]}_backward", x, dy, options=self._ordered())
-
-    def _ordered(self) -> list:
-        return [self.options[name] for name in sorted(self.options)]
-
 
 class FromOutput(Op):
-    """y = f(x);  dx = f'(x) dy, with f' written in terms of the stored y.
-
-    cuda: as in FromInput.
-    """
+    """y = f(x);  dx = f'(x) dy, with f' written in terms of the stored y."""
 
     kind = POINTWISE
     f: Any
     df: Any
-    cuda: ClassVar[tuple[Kernels, str] | None] = None
 
     def forward(self, x: Array) -> Array:
         y = self.device.blockwise(lambda x: store(self.f(widen(x)), like=x), x)
@@ -442,19 +294,6 @@ class FromOutput(Op):
     def backward(self, dy: Array) -> Array:
         (y,) = self.saved
         return self.device.blockwise(lambda dy, y: store(widen(dy) * self.df(widen(y)), like=dy), dy, y)
-
-    def forward_cuda(self, x: Array) -> Array:
-        if self.cuda is None:
-            return NotImplemented
-        y = launch_map(self, self.cuda[0], f"{self.cuda[1]}_forward", x)
-        self.save(y)
-        return y
-
-    def backward_cuda(self, dy: Array) -> Array:
-        if self.cuda is None:
-            return NotImplemented
-        (y,) = self.saved
-        return launch_map(self, self.cuda[0], f"{self.cuda[1]}_backward", y, dy)
 
 
 class Neg(Op):
@@ -468,16 +307,9 @@ class Neg(Op):
     def backward(self, dy: Array) -> Array:
         return store(-widen(dy), like=dy)
 
-    def forward_cuda(self, x: Array) -> Array:
-        return launch_map(self, KERNELS, "scale", x, options=(-1.0,))
-
-    backward_cuda = forward_cuda
-
 
 class Abs(FromInput):
     """y = |x|;  dx = sign(x) dy, 0 at 0."""
-
-    cuda = KERNELS, "abs"
 
     def f(self, x: Array) -> Array:
         return self.xp.abs(x)
@@ -489,8 +321,6 @@ class Abs(FromInput):
 class Exp(FromOutput):
     """y = e^x;  dx = y dy."""
 
-    cuda = KERNELS, "exp"
-
     def f(self, x: Array) -> Array:
         return self.xp.exp(x)
 
@@ -500,8 +330,6 @@ class Exp(FromOutput):
 
 class Log(FromInput):
     """y = ln x;  dx = dy / x."""
-
-    cuda = KERNELS, "log"
 
     def f(self, x: Array) -> Array:
         return self.xp.log(x)
@@ -513,8 +341,6 @@ class Log(FromInput):
 class Sqrt(FromOutput):
     """y = sqrt x;  dx = dy / 2y."""
 
-    cuda = KERNELS, "sqrt"
-
     def f(self, x: Array) -> Array:
         return self.xp.sqrt(x)
 
@@ -524,8 +350,6 @@ class Sqrt(FromOutput):
 
 class Rsqrt(FromInput):
     """y = 1 / sqrt x;  dx = -dy / 2 x^(3/2)."""
-
-    cuda = KERNELS, "rsqrt"
 
     def f(self, x: Array) -> Array:
         return 1 / self.xp.sqrt(x)
@@ -537,8 +361,6 @@ class Rsqrt(FromInput):
 class Square(FromInput):
     """y = x^2;  dx = 2x dy."""
 
-    cuda = KERNELS, "square"
-
     def f(self, x: Array) -> Array:
         return x * x
 
@@ -548,8 +370,6 @@ class Square(FromInput):
 
 class Reciprocal(FromInput):
     """y = 1 / x;  dx = -dy / x^2."""
-
-    cuda = KERNELS, "reciprocal"
 
     def f(self, x: Array) -> Array:
         return 1 / x
@@ -584,21 +404,6 @@ class Clamp(Op):
         dlow = like_low and sum_to(select((x < low) & (unlimited or low < high), dy), like_low)
         dhigh = like_high and sum_to(select((x > high) | (high < low), dy), like_high)
         return dx, dlow, dhigh
-
-    def forward_cuda(self, x: Array, low: Array | None, high: Array | None) -> Array:
-        self.save(x, low, high)
-        return self._launch("clamp_forward", x)
-
-    def backward_cuda(self, dy: Array) -> Any:
-        dx = self._launch("clamp_backward", self.saved[0], dy)
-        return dx if dx is NotImplemented else (dx, None, None)
-
-    def _launch(self, kernel: str, *arrays: Array) -> Array:
-        _, low, high = self.saved
-        if hasattr(low, "dtype") or hasattr(high, "dtype"):
-            return NotImplemented
-        bounds = -float("inf") if low is None else low, float("inf") if high is None else high
-        return launch_map(self, KERNELS, kernel, *arrays, options=bounds)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

@@ -14,15 +14,11 @@ import numpy as np
 from .. import backend
 from ..arguments import flag, floating, integer, integers, number
 from ..autograd import Array, Op
-from ..backend.kernels import Kernels
-from ..backend.layout import LONGEST, THREADS, blocks, ceil_div
 from ..precision import FP32, MOVEMENT, REDUCTION, add_to, reduce, scatter_add, store, widen
 from ..tensor import Tensor
 from .boxes import arrays, require_all, require_boxes
-from .conv import Pair, batch_first, images_last
+from .conv import Pair
 
-KERNELS = Kernels(__file__)
-CHANNELS = 8  # that a thread takes backward; roi.cu has the same
 FARTHEST = 1 << 16  # places of the input, from its corner to that of a region: more must be a mistake
 
 
@@ -53,15 +49,6 @@ class RoIAlign(Op):
             part = reduce(a[:, :, None, None] * part, 0, "sum", like=dy)
             add_to(dx[n, rows, cols], part[0], like=dy)
         return store(dx.transpose(0, 3, 1, 2), like=dy)
-
-    def forward_cuda(self, x: Array, *, rois: Array, size: Pair, scale: float, ratio: int, aligned: bool) -> Array:
-        self.shape = x.shape
-        y = self.xp.empty((len(rois), x.shape[1], *size), x.dtype)
-        return _launch_forward("roi_align_forward", self, (images_last(self.xp, x), rois, y), ratio, 0.5 * aligned)
-
-    def backward_cuda(self, dy: Array) -> Array:
-        dy = self.xp.ascontiguousarray(dy)
-        return _launch_backward("roi_align_backward", self, (dy, self.rois), self.ratio, 0.5 * self.aligned)
 
     def _regions(self, dtype: Any) -> Iterator[tuple]:
         """Of every region: its number, its image, and for rows and columns the part it sees and the weights there."""
@@ -131,16 +118,6 @@ class RoIPool(Op):
         dx = scatter_add(prod(self.shape), places[found], dy[found], like=dy)
         return store(dx.reshape(self.shape), like=dy)
 
-    def forward_cuda(self, x: Array, *, rois: Array, size: Pair, scale: float) -> Array:
-        self.shape, xp = x.shape, self.xp
-        y, index = (xp.empty((len(rois), x.shape[1], *size), dtype) for dtype in (x.dtype, "int32"))
-        self.save(index)
-        return _launch_forward("roi_pool_forward", self, (images_last(xp, x), rois, y, index))
-
-    def backward_cuda(self, dy: Array) -> Array:
-        dy, index = (self.xp.ascontiguousarray(a) for a in (dy, self.saved[0]))
-        return _launch_backward("roi_pool_backward", self, (dy, index, self.rois))
-
     def _places(self) -> Array:
         """Where in x the maxima are, counted in row-major order. Empty cells have none."""
         (index,), (_, c, h, w), xp = self.saved, self.shape, self.xp
@@ -163,31 +140,6 @@ def _cells(start: int, length: int, cells: int, n: int) -> tuple[np.ndarray, np.
     begin, end = (np.clip(start + v, 0, n) for v in (p * length // cells, -(-(p + 1) * length // cells)))
     places = np.minimum(begin[:, None] + np.arange((end - begin).max()), end[:, None] - 1)
     return np.maximum(places, 0), end <= begin
-
-
-# ------------------------------------------------------------------------------------------- for the CUDA twins only
-
-
-def _launch_forward(kernel: str, op: Any, arrays: tuple, *numbers: Any) -> Array:
-    """Run a kernel with a thread for every element of y (K, C, PH, PW), the third of the arrays."""
-    y, (n, c, h, w) = arrays[2], op.shape
-    if y.size:
-        sizes = len(y), n, c, h, w, *op.size, op.scale
-        KERNELS.launch(kernel, y.dtype, blocks(y.size, THREADS), THREADS, *arrays, *sizes, *numbers)
-    return y
-
-
-def _launch_backward(kernel: str, op: Any, arrays: tuple, *numbers: Any) -> Array:
-    """dx (N, C, H, W), from a kernel with a thread for every place and CHANNELS channels of it."""
-    (n, c, h, w), dy = op.shape, arrays[0]
-    if h * w * n > LONGEST:
-        return NotImplemented
-    dx = op.xp.empty((c, h, w, n), dy.dtype)
-    if dx.size:
-        sizes = len(dy), n, c, h, w, *op.size, op.scale
-        grid = blocks(h * w * n, THREADS), ceil_div(c, CHANNELS)
-        KERNELS.launch(kernel, dy.dtype, grid, THREADS, *arrays, dx, *sizes, *numbers)
-    return batch_first(dx)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
