@@ -185,12 +185,6 @@ def test_refused_arguments(function, error, message):
 # ------------------------------------------------------------------------------------------------------------ on a GPU
 
 
-def some_boxes(n, seed=0):
-    """Boxes in an image of 100 x 100."""
-    corner, sides = rng(seed).uniform(0, 60, (n, 2)), rng(seed + 9).uniform(1, 40, (n, 2))
-    return np.concatenate([corner, corner + sides], 1).astype("float32")
-
-
 @pytest.mark.parametrize("n", [0, 1, 64, 200])
 def test_suppression_on_a_gpu(gpu, n):
     boxes, scores = some_boxes(n), (rng(1).permutation(n) // 2).astype("float32")

@@ -36,10 +36,10 @@ def _compilers():
 # What tinymp never launches with one of the storages, and why
 NEVER = {
     "half": {
-        "advance", "cast_stochastic", "check_range", "draw_uniform", "end_iteration", "judge", "nms_keep", "nms_masks",
-        "norm_finish", "note_loss", "note_loss_fp64", "scale_loss", "set_state",
+        "advance", "cast_stochastic", "check_range", "draw_uniform", "end_iteration", "judge", "norm_finish",
+        "note_loss", "note_loss_fp64", "scale_loss", "set_state",
     },  # their arguments have the same types under both: they are compiled as float
-    "float": {"copy_all", "fp16_sums", "arrange"},  # likewise as half; FP16 alone
+    "float": {"copy_all", "fp16_sums"},  # likewise as half; FP16 alone
 }  # fmt: skip
 
 
@@ -49,10 +49,10 @@ def expected(architecture: str) -> set[tuple[str, str]]:
     for (name, source), storage in product(select.known().items(), kernels.STORAGE.values()):
         if architecture != "90" and source not in select.SPECIAL:
             continue  # the PTX for 90
-        cores = name.startswith(("arrange", "correlate_", "weight_gradient_", "attention_")) and storage == "half"
-        columns = name.startswith(("correlate_", "weight_gradient_")) and storage == "float"  # they take im2col
+        # for FP16 on Tensor Cores from Turing on; all else takes im2col, and the definition of attention
+        cores = name.startswith(("arrange", "correlate_", "weight_gradient_", "sum_parts", "attention_"))
         large = name.endswith("128x256") and architecture == "75"  # more shared memory than Turing has
-        if name not in NEVER[storage] and not columns and not large and not (cores and architecture == "70"):
+        if name not in NEVER[storage] and not large and not (cores and (architecture == "70" or storage == "float")):
             found.add((name, storage))
     return found
 

@@ -304,6 +304,7 @@ _FUNCTIONS: dict[str, Callable] = {
     "searchsorted": lambda sorted_, values, *_, **__: empty(np.shape(values), _INT),
     "count_nonzero": lambda *_, **__: 0,
     "nonzero": lambda x: x.nonzero(),
+    "where": lambda mask, x, y: _elementwise(np.result_type(x, y), mask, x, y),
 }
 
 

@@ -61,27 +61,5 @@ __device__ inline void each_chunk(long long n, bool wide, Body body) {
     for (long long i = packs * PACK + thread; i < n; i += threads) body(Width<1>(), i);
 }
 
-// y_i = f(x_i), for arrays of n elements that lie alike in memory.
-template <class F>
-__device__ inline void forward(F function, const T* x, T* y, long long n) {
-    each_chunk(n, aligned16(x) && aligned16(y), [=](auto width, long long i) {
-        auto values = load(width, x + i);
-#pragma unroll
-        for (int k = 0; k < values.length; k++) values.at[k] = function.f(values.at[k]);
-        save(y + i, values);
-    });
-}
-
-// dx_i = f'(v_i) dy_i, for arrays of n elements that lie alike in memory; v is the x or y that the op saved.
-template <class F>
-__device__ inline void backward(F function, const T* saved, const T* dy, T* dx, long long n) {
-    each_chunk(n, aligned16(saved) && aligned16(dy) && aligned16(dx), [=](auto width, long long i) {
-        auto values = load(width, saved + i), gradient = load(width, dy + i);
-#pragma unroll
-        for (int k = 0; k < values.length; k++) gradient.at[k] = function.dx(values.at[k], gradient.at[k]);
-        save(dx + i, gradient);
-    });
-}
-
 // 1 / (1 + e^-x); e^-x may overflow to inf, and 1 / inf is the right 0.
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }

@@ -328,8 +328,12 @@ def share(f: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
 
 def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:
-    """f(*arrays): only a CPU needs blocks that stay in the cache."""
-    return f(*arrays)
+    """f(*arrays), of views whose axes lie as the first one's do in memory: what CuPy computes is C-contiguous, and
+    images that a convolution wrote stay as they are.
+    """
+    order = sorted(range(arrays[0].ndim), key=lambda a: -arrays[0].strides[a])
+    y = f(*[x.transpose(order) for x in arrays])
+    return y.transpose([order.index(a) for a in range(y.ndim)])
 
 
 def along(axis: int, f: Callable[..., tuple], *arrays: Array | None, size: int | None = None) -> tuple:

@@ -137,8 +137,3 @@ def row_lanes(n: int, pack: int) -> int:
 def blocks(n: int, per_block: int, most: int = 65535 * 32) -> int:
     """How many blocks cover n items, at least 1 and at most `most` (kernels stride over the rest)."""
     return max(1, min(ceil_div(n, per_block), most))
-
-
-def chunk_blocks(x: Array) -> int:
-    """How many blocks share the elements of x, each thread taking 16 bytes at a time (`each_chunk` in elements.cuh)."""
-    return blocks(x.nbytes, 16 * THREADS)

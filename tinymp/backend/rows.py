@@ -15,35 +15,6 @@ from .layout import ENOUGH, LONGEST, THREADS, Array, ceil_div, channels, power_o
 LEAST_PER_BLOCK = 8192  # elements: fewer are not worth a block of their own
 
 
-class Along(NamedTuple):
-    """x seen as (outer, n, run) around the axis to sum along (softmax)."""
-
-    outer: int
-    n: int
-    run: int
-    lanes: int  # neighbouring threads that walk along one run of memory; a power of two
-    blocks: int
-
-    def launch(self, kernels: Kernels, name: str, x: Array, *others: Array) -> None:
-        name = name if self.run == 1 else f"{name}_columns"
-        kernels.launch(name, x.dtype, self.blocks, THREADS, x, *others, *self[:-1])
-
-
-def along(x: Array, dim: int) -> Along | None:
-    """The plan for sums of x along dim."""
-    outer, n, run = channels(x, dim)
-    if not 0 < max(n, run) <= LONGEST:
-        return None
-    pack = 16 // x.itemsize
-    if run == 1:
-        lanes = row_lanes(n, pack)
-        return Along(outer, n, run, lanes, ceil_div(outer * lanes, THREADS))
-    lanes = min(THREADS, power_of_two(ceil_div(run, pack)))
-    while lanes > 8 and outer * ceil_div(run, lanes * pack) < ENOUGH and n * lanes >= 4 * THREADS:
-        lanes //= 2  # too few blocks: narrower ones, with more threads along n
-    return Along(outer, n, run, lanes, outer * ceil_div(run, lanes * pack))
-
-
 def reduced(xp: Any, x: Array, dim: int) -> Array:
     """Room for an FP32 statistic of x along dim, in x's memory order."""
     return xp.empty_like(x[tuple([slice(0, 1) if a == dim else slice(None) for a in range(x.ndim)])], "float32")
@@ -108,7 +79,7 @@ def _parts(groups: int, n: int) -> int:
 
 
 class Rows(NamedTuple):
-    """x seen as rows of neighbours (layer norm)."""
+    """x seen as rows of neighbours (layer norm, softmax)."""
 
     rows: int
     length: int
@@ -124,3 +95,11 @@ def over_last(x: Array, axes: tuple) -> Rows | None:
     if not x.size or length > LONGEST:
         return None
     return Rows(x.size // length, length, row_lanes(length, 16 // x.itemsize))
+
+
+def along(x: Array, dim: int) -> Rows | None:
+    """The plan for sums of the dense x along dim, where that is a run of memory."""
+    rows, length, run = channels(x, dim)
+    if run > 1 or not 0 < length <= LONGEST:
+        return None
+    return Rows(rows, length, row_lanes(length, 16 // x.itemsize))

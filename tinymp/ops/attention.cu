@@ -4,10 +4,12 @@
 // one order, and a run repeats bit for bit.
 //
 // A warp has 16 rows of its block's result. Scores, exponentials and all sums are FP32 in registers. The weights and,
-// in backward, the gradients of the scores pass through shared memory in storage's type, as operands of the next
-// product: for FP16 that is their one rounding. The weights are rounded before they are divided by their sum.
+// in backward, the gradients of the scores pass through shared memory in FP16, as operands of the next
+// product: that is their one rounding. The weights are rounded before they are divided by their sum.
 
 #include "elements.cuh"
+
+constexpr int HALVES = 8;  // halves in 16 bytes, which are read at once
 
 // Which rows are this block's: tiles of `tile` rows, those of a head one after another.
 struct Place {
@@ -27,7 +29,7 @@ struct Rows {
 };
 
 struct Problem {
-    Rows<const T> q, k, v;  // (batch, heads, length, width), (.., keys, width), (.., keys, value_width)
+    Rows<const half> q, k, v;  // (batch, heads, length, width), (.., keys, width), (.., keys, value_width)
     const bool* seen;       // null, or a mask, which broadcasts to (batch, heads, length, keys) by steps of 0
     const float* added;     // the same
     const bool* kept;       // null, or which weights dropout keeps, (batch, heads, length, keys)
@@ -63,11 +65,11 @@ struct Problem {
 };
 
 #define PROBLEM                                                                                                     \
-    const T *q, const T *k, const T *v, const bool *seen, const float *added, const bool *kept, long long q_batch,  \
-        long long q_head, long long q_row, long long k_batch, long long k_head, long long k_row, long long v_batch, \
-        long long v_head, long long v_row, long long mask_batch, long long mask_head, long long mask_row,           \
-        long long mask_column, int heads, int length, int keys, int width, int value_width, int causal,             \
-        float scale, float growth
+    const half *q, const half *k, const half *v, const bool *seen, const float *added, const bool *kept,            \
+        long long q_batch, long long q_head, long long q_row, long long k_batch, long long k_head, long long k_row, \
+        long long v_batch, long long v_head, long long v_row, long long mask_batch, long long mask_head,            \
+        long long mask_row, long long mask_column, int heads, int length, int keys, int width, int value_width,     \
+        int causal, float scale, float growth
 #define THE_PROBLEM                                                                                                 \
     Problem {                                                                                                       \
         {q, q_batch, q_head, q_row}, {k, k_batch, k_head, k_row}, {v, v_batch, v_head, v_row}, seen, added, kept,   \
@@ -99,30 +101,31 @@ __device__ inline void each(float (&d)[N][4], const float (&other)[N][4], Use us
 
 // ------------------------------------------------------------------------------------------------------------- tiles
 
-// For head sizes up to HEAD (attention.py has the same numbers): 8 KB per tile at most. PACK more per row put the rows
+// For head sizes up to HEAD (attention.py has the same numbers): 8 KB per tile at most. HALVES more per row put the rows
 // of a column into different banks.
 template <int HEAD>
-constexpr int ROWS = (8192 / HEAD < 128 ? 8192 / HEAD : 128) / static_cast<int>(sizeof(T));
+constexpr int ROWS = (8192 / HEAD < 128 ? 8192 / HEAD : 128) / static_cast<int>(sizeof(half));
 template <int HEAD>
-constexpr int TILE = ROWS<HEAD>*(HEAD + PACK);
+constexpr int TILE = ROWS<HEAD>*(HEAD + HALVES);
 
 // to[r][c] = x[r][c] for r < rows and c < columns, else 0. Rows of x lie `step` apart.
 template <int HEAD>
-__device__ inline void fetch(T* to, const T* x, long long step, int rows, int columns) {
-    int width = aligned16(x) && step % PACK == 0 && columns % PACK == 0 ? PACK : 1, across = HEAD / width;
+__device__ inline void fetch(half* to, const half* x, long long step, int rows, int columns) {
+    int width = aligned16(x) && step % HALVES == 0 && columns % HALVES == 0 ? HALVES : 1, across = HEAD / width;
     for (int i = threadIdx.x; i < ROWS<HEAD> * across; i += blockDim.x) {
         int r = i / across, c = i % across * width;
         bool there = r < rows && c < columns;
-        if (width == PACK)
-            (there ? Pack(x + r * step + c) : Pack()).store_to(to + r * (HEAD + PACK) + c);
+        if (width == HALVES)
+            (there ? PackOf<half>(x + r * step + c) : PackOf<half>()).store_to(to + r * (HEAD + HALVES) + c);
         else
-            to[r * (HEAD + PACK) + c] = there ? x[r * step + c] : T();
+            to[r * (HEAD + HALVES) + c] = there ? x[r * step + c] : half();
     }
 }
 
 // x[r][c] = d, for r < rows and c < columns.
 template <int N>
-__device__ inline void write(T* x, long long step, int rows, int columns, float (&d)[N][4], const float (&factor)[2]) {
+__device__ inline void write(half* x, long long step, int rows, int columns, float (&d)[N][4],
+                             const float (&factor)[2]) {
     each(d, [&](int u, int c, float value) {
         int r = own_row() + 8 * u;
         if (r < rows && c < columns) store(x + (r * step + c), value * factor[u]);
@@ -131,9 +134,9 @@ __device__ inline void write(T* x, long long step, int rows, int columns, float 
 
 // The warp's 16 rows of an operand, value(u, column, d) rounded once, for the warp's own use.
 template <int N, class Value>
-__device__ inline void pass(T* to, float (&d)[N][4], Value value) {
+__device__ inline void pass(half* to, float (&d)[N][4], Value value) {
     __syncwarp();  // it may still be read from the last time
-    each(d, [&](int u, int c, float x) { store(to + ((own_row() + 8 * u) * (8 * N + PACK) + c), value(u, c, x)); });
+    each(d, [&](int u, int c, float x) { store(to + ((own_row() + 8 * u) * (8 * N + HALVES) + c), value(u, c, x)); });
     __syncwarp();
 }
 
@@ -160,22 +163,13 @@ __device__ inline void multiply(float (&d)[N][4], const half* a, const half* b) 
     }
 }
 
-// And FP32 without them: no product is rounded to fewer bits (TF32).
-template <int DEPTH, bool TURNED, int N>
-__device__ inline void multiply(float (&d)[N][4], const float* a, const float* b) {
-    constexpr int A = DEPTH + 4, B = (TURNED ? DEPTH : 8 * N) + 4;
-    a += own_row() * A;
-    for (int k = 0; k < DEPTH; k++)
-        each(d, [&](int u, int c, float& sum) { sum += a[8 * u * A + k] * (TURNED ? b[c * B + k] : b[k * B + c]); });
-}
-
 // ----------------------------------------------------------------------------------------------------------- forward
 
 // y = softmax(s) v, and z = ln sum exp s for each row: +infinity, and y = 0, where nothing is seen.
 template <int HEAD>
-__device__ inline void forward_of(T* shared, T* y, float* z, const Problem& p) {
+__device__ inline void forward_of(half* shared, half* y, float* z, const Problem& p) {
     constexpr int ROWS = ::ROWS<HEAD>;
-    T *q = shared, *k = q + TILE<HEAD>, *v = k + TILE<HEAD>, *weights = v + TILE<HEAD>;
+    half *q = shared, *k = q + TILE<HEAD>, *v = k + TILE<HEAD>, *weights = v + TILE<HEAD>;
     Place at(p.heads, p.length, ROWS);
     int rows = p.length - at.first, last = p.causal ? min(p.keys, at.first + ROWS) : p.keys;
     fetch<HEAD>(q, p.q.at(at, at.first), p.q.row, rows, p.width);
@@ -213,7 +207,7 @@ __device__ inline void forward_of(T* shared, T* y, float* z, const Problem& p) {
         if (r < rows && own_column() == 0)
             p.statistic(z, at)[(at.first + r) * p.heads] = total[u] == 0.0f ? -Max::none : top[u] + logf(total[u]);
     }
-    Rows<T> to = p.made(y, p.length, p.value_width);
+    Rows<half> to = p.made(y, p.length, p.value_width);
     write(to.at(at, at.first), to.row, rows, p.value_width, sums, factor);
 }
 
@@ -221,13 +215,13 @@ __device__ inline void forward_of(T* shared, T* y, float* z, const Problem& p) {
 
 // dq = scale ds k with ds = p (dp - delta), p = exp(s - z), dp = dy v^T; and delta = the sum of y dy for each row.
 template <int HEAD>
-__device__ inline void queries_of(T* shared, const T* y, const T* dy, const float* z, float* delta, T* dq,
+__device__ inline void queries_of(half* shared, const half* y, const half* dy, const float* z, float* delta, half* dq,
                                   const Problem& p) {
     constexpr int ROWS = ::ROWS<HEAD>;
-    T *q = shared, *k = q + TILE<HEAD>, *v = k + TILE<HEAD>, *d = v + TILE<HEAD>, *ds = d + TILE<HEAD>;
+    half *q = shared, *k = q + TILE<HEAD>, *v = k + TILE<HEAD>, *d = v + TILE<HEAD>, *ds = d + TILE<HEAD>;
     Place at(p.heads, p.length, ROWS);
     int rows = p.length - at.first, last = p.causal ? min(p.keys, at.first + ROWS) : p.keys;
-    Rows<const T> of_y = p.made(y, p.length, p.value_width), of_d = p.made(dy, p.length, p.value_width);
+    Rows<const half> of_y = p.made(y, p.length, p.value_width), of_d = p.made(dy, p.length, p.value_width);
     fetch<HEAD>(q, p.q.at(at, at.first), p.q.row, rows, p.width);
     fetch<HEAD>(d, of_d.at(at, at.first), of_d.row, rows, p.value_width);
     fetch<HEAD>(k, of_y.at(at, at.first), of_y.row, rows, p.value_width);  // y in the place of k
@@ -236,7 +230,7 @@ __device__ inline void queries_of(T* shared, const T* y, const T* dy, const floa
 #pragma unroll
     for (int u = 0; u < 2; u++) {
         int r = own_row() + 8 * u, i = (at.first + r) * p.heads;
-        for (int c = r * (HEAD + PACK) + threadIdx.x % 4; c < r * (HEAD + PACK) + HEAD; c += 4)
+        for (int c = r * (HEAD + HALVES) + threadIdx.x % 4; c < r * (HEAD + HALVES) + HEAD; c += 4)
             inner[u] += widen(d[c]) * widen(k[c]);
         inner[u] = warp_reduce<Sum>(inner[u], 4);
         log_sum[u] = r < rows ? p.statistic(z, at)[i] : -Max::none;
@@ -259,19 +253,19 @@ __device__ inline void queries_of(T* shared, const T* y, const T* dy, const floa
         pass(ds, s, [](int, int, float x) { return x; });
         multiply<ROWS, false>(sums, ds, k);
     }
-    Rows<T> to = p.made(dq, p.length, p.width);
+    Rows<half> to = p.made(dq, p.length, p.width);
     write(to.at(at, at.first), to.row, rows, p.width, sums, {p.scale, p.scale});
 }
 
 // dk = scale ds^T q and dv = p^T dy: as above with the keys as rows, after it.
 template <int HEAD>
-__device__ inline void keys_of(T* shared, const T* dy, const float* z, const float* delta, T* dk, T* dv,
+__device__ inline void keys_of(half* shared, const half* dy, const float* z, const float* delta, half* dk, half* dv,
                                const Problem& p) {
     constexpr int ROWS = ::ROWS<HEAD>;
-    T *q = shared, *k = q + TILE<HEAD>, *v = k + TILE<HEAD>, *d = v + TILE<HEAD>, *turned = d + TILE<HEAD>;
+    half *q = shared, *k = q + TILE<HEAD>, *v = k + TILE<HEAD>, *d = v + TILE<HEAD>, *turned = d + TILE<HEAD>;
     Place at(p.heads, p.keys, ROWS);
     int rows = p.keys - at.first;
-    Rows<const T> of_d = p.made(dy, p.length, p.value_width);
+    Rows<const half> of_d = p.made(dy, p.length, p.value_width);
     fetch<HEAD>(k, p.k.at(at, at.first), p.k.row, rows, p.width);
     fetch<HEAD>(v, p.v.at(at, at.first), p.v.row, rows, p.value_width);
     z = p.statistic(z, at), delta = p.statistic(delta, at);
@@ -297,19 +291,19 @@ __device__ inline void keys_of(T* shared, const T* dy, const float* z, const flo
         pass(turned, s, [](int, int, float x) { return x; });
         multiply<ROWS, false>(sums_k, turned, q);
     }
-    Rows<T> to_k = p.made(dk, p.keys, p.width), to_v = p.made(dv, p.keys, p.value_width);
+    Rows<half> to_k = p.made(dk, p.keys, p.width), to_v = p.made(dv, p.keys, p.value_width);
     write(to_k.at(at, at.first), to_k.row, rows, p.width, sums_k, {p.scale, p.scale});
     write(to_v.at(at, at.first), to_v.row, rows, p.value_width, sums_v, {1.0f, 1.0f});
 }
 
 // ----------------------------------------------------------------------------------------------------------- kernels
 
-#define FOR_Y PROBLEM, T *y, float *z
-#define FOR_DQ PROBLEM, const T *y, const T *dy, const float *z, float *delta, T *dq
-#define FOR_DK PROBLEM, const T *dy, const float *z, const float *delta, T *dk, T *dv
+#define FOR_Y PROBLEM, half *y, float *z
+#define FOR_DQ PROBLEM, const half *y, const half *dy, const float *z, float *delta, half *dq
+#define FOR_DK PROBLEM, const half *dy, const float *z, const float *delta, half *dk, half *dv
 #define RUN(FUNCTION, ...)                                                                                          \
     DYNAMIC_SHARED(shared);                                                                                         \
-    FUNCTION(reinterpret_cast<T*>(shared), __VA_ARGS__, THE_PROBLEM)
+    FUNCTION(reinterpret_cast<half*>(shared), __VA_ARGS__, THE_PROBLEM)
 #define RUN_Y(HEAD) RUN(forward_of<HEAD>, y, z)
 #define RUN_DQ(HEAD) RUN(queries_of<HEAD>, y, dy, z, delta, dq)
 #define RUN_DK(HEAD) RUN(keys_of<HEAD>, dy, z, delta, dk, dv)

@@ -14,7 +14,7 @@ from ..backend.kernels import Kernels
 from ..backend.layout import LONGEST, ceil_div, contiguous
 from ..backend.rows import reduced
 from ..dtypes import FLOATING, HALVES, float16, float32
-from ..precision import DOT, current_policy, gemm, reduce, store, widen
+from ..precision import DOT, gemm, reduce, store, widen
 from ..tensor import Tensor
 from .dot import matmul
 from .dropout import dropout
@@ -160,14 +160,14 @@ class Attention(Op):
 
 def fits(device: Any, q: Array, k: Array, v: Array) -> bool:
     """Whether the kernels take these arrays. Others are left to the definition, which writes the scores to memory: head
-    sizes beyond 128, leading axes that broadcast, or more than two of them, FP16 on GPUs before Turing (their Tensor
-    Cores want other fragments), and FP32 whose products a policy wants rounded to TF32.
+    sizes beyond 128, leading axes that broadcast, or more than two of them, FP32, and GPUs before Turing (their Tensor
+    Cores want other fragments).
     """
     sizes, lead = (q.shape[-1], v.shape[-1]), q.shape[:-2]
-    exact = device.compute_capability() >= 75 if q.dtype == float16 else not current_policy().tf32
+    cores = q.dtype == float16 and device.compute_capability() >= 75
     alike = len(lead) <= 2 and lead == k.shape[:-2] == v.shape[:-2]
     short = math.prod(lead) * max(q.shape[-2], k.shape[-2]) <= LONGEST
-    return exact and alike and short and 0 < min(sizes) <= max(sizes) <= HEADS[-1]
+    return cores and alike and short and 0 < min(sizes) <= max(sizes) <= HEADS[-1]
 
 
 def heads(x: Array) -> Array:
