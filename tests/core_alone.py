@@ -36,7 +36,6 @@ SUBPACKAGES = {
         "backend/reductions.py",
         "backend/rows.py",
         "backend/scatter.py",
-        "backend/sums.py",
         "backend/tables.py",
         "optim/device_scaler.py",
         "optim/fused.py",
