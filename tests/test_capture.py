@@ -289,17 +289,6 @@ def test_many_tensors_are_joined_in_a_graph(n, dtype):
         np.testing.assert_array_equal(joined.numpy(), np.concatenate([x, x + x] * n, -1))
 
 
-@pytest.mark.parametrize("op", [ops.roi_align, ops.roi_pool])
-def test_boxes_of_many_images(op):
-    """More than 8: a list of boxes for each."""
-    n = 9
-    boxes = [mp.tensor(np.array([[i, 0, 8, 8]], "float32"), device="gpu") for i in range(n)]
-    step = mp.capture(lambda x: op(x, boxes, 2), warmup=1)
-    for i in range(3):
-        x = mp.tensor(rng(i).standard_normal((n, 1, 9, 9)).astype("float32"), device="gpu")
-        np.testing.assert_array_equal(step(x).numpy(), op(x, boxes, 2).numpy())
-
-
 def test_an_optimizer_whose_state_is_shared_out():
     """Its message holds more than 8 parameters."""
     runs, group = [], Group()
