@@ -499,14 +499,14 @@ left.legend()
 # %% [markdown]
 # A saw: up, too far, back. Each fall is a step that was skipped.
 #
-# Now read tinymp's own: `optim.DynamicLossScaler.adjust` in `tinymp/optim/scaler.py`. You will find each of your
-# lines. What it has besides: it names the first parameter that overflowed, keeps a history, knows a loss that is NaN
+# Now read tinymp's own: `optim.scaler.Rule` in `tinymp/optim/scaler.py`. You will find each of your
+# lines. The scaler around it names the first parameter that overflowed, keeps a history, knows a loss that is NaN
 # (no scale cures that), and gives up after too many skips.
 
 # %%
 import inspect
 
-print(inspect.getsource(optim.DynamicLossScaler.adjust))
+print(inspect.getsource(optim.scaler.Rule))
 
 # %% [markdown]
 # ## What to remember

@@ -27,7 +27,6 @@ SUBPACKAGES = {
     "fast/cuda": [
         "fast/cuda",
         "ops/*.cu",
-        "optim/*.cu",
         "backend/[!b]*.cu",  # all but base.cu
         "backend/rows.cuh",
         "backend/layout.py",
@@ -37,20 +36,17 @@ SUBPACKAGES = {
         "backend/rows.py",
         "backend/scatter.py",
         "backend/tables.py",
-        "optim/device_scaler.py",
-        "optim/fused.py",
-        "optim/multi_tensor.py",
         "capture.py",
     ],
     "study": ["study", "backend/formats.py"],
-    "audit": ["audit", "backend/histogram.*", "backend/sketch.py", "backend/study.py", "optim/witness.py"],
+    "audit": ["audit", "backend/histogram.*", "backend/sketch.py", "backend/study.py"],
     "lab": ["lab"],
     "vision": ["vision", "ops/boxes.*", "ops/roi.*"],
     "parallel": ["parallel"],
     "sparse": ["sparse", "sparse.py"],
     "torch": ["torch"],
     "data/more": ["data/more", "data/folder.py", "data/idx.py", "data/picture.py", "data/sequences.py"],
-    "optim/more": ["optim/more", "optim/cycle.py", "optim/observed.py"],
+    "optim/more": ["optim/more"],
     "nn/more": [
         "nn/more",
         "nn/alignment.py",
@@ -79,7 +75,6 @@ FAILS: set[str] = {
     "vision",
     "sparse",
     "data/more",
-    "optim/more",
     "nn/more",
     "ops/more",
 }

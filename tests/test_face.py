@@ -34,8 +34,8 @@ def test_each_name_of_the_table_is_there_and_the_same_each_time(name):
 
 def test_import_brings_the_core_alone():
     """tinymp.torch says what to use in place of attributes that Tensor has not: it alone is asked at once."""
-    code = "import sys; print(*{m.split('.')[1] for m in sys.modules if m.startswith('tinymp.')})"
-    elsewhere = {path.partition(".")[0] for path in HELD.values()} - {"torch"}
+    code = "import sys; print(*[m.removeprefix('tinymp.') for m in sys.modules if m.startswith('tinymp.')])"
+    elsewhere = {path.rpartition(".")[0] or path for path in HELD.values()} - {"torch"}
     assert not elsewhere & set(run(code))
 
 

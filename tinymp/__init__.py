@@ -76,6 +76,12 @@ _HELD = {
     "load": "checkpoint",
     "load_weights": "checkpoint",
     "models": "models",
+    "optim.LinearLR": "optim.more.schedule",
+    "optim.MultiStepLR": "optim.more.schedule",
+    "optim.ObservedLossScaler": "optim.more.observed",
+    "optim.OneCycleLR": "optim.more.cycle",
+    "optim.ReduceLROnPlateau": "optim.more.cycle",
+    "optim.SequentialLR": "optim.more.schedule",
     "parallel": "parallel",
     "save": "checkpoint",
     "save_weights": "checkpoint",
@@ -94,14 +100,14 @@ if TYPE_CHECKING:
 
 def _load(path: str) -> _ModuleType | None:
     """A module below tinymp; None where the folder of its subpackage is not there."""
-    folder = f"{__name__}.{path.partition('.')[0]}"
-    return None if _find_spec(folder) is None else _importlib.import_module(f"{__name__}.{path}")
+    folder = path.rpartition(".")[0] or path
+    return None if _find_spec(f"{__name__}.{folder}") is None else _importlib.import_module(f"{__name__}.{path}")
 
 
 def _required(name: str, path: str, error: type[Exception]) -> _ModuleType:
     """The module that holds what has this name."""
     if (module := _load(path)) is None:
-        where = _Path(__path__[0], path.partition(".")[0])
+        where = _Path(__path__[0], *(path.rpartition(".")[0] or path).split("."))
         raise error(f"{name} is not installed here: expected a folder {where}; install all of tinymp again")
     return module
 

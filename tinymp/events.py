@@ -1,6 +1,6 @@
 """Events: what the engine tells its observers. The only connection between the engine and what watches it.
 
-The engine does not know who watches. It notes what runs in a thread (`here.running`) and tells nine events:
+The engine does not know who watches. It notes what runs in a thread (`here.running`) and tells ten events:
 
     ran        an op has run, forward or backward       autograd.py
     rounded    an array was stored in fewer bits        precision.py
@@ -11,6 +11,7 @@ The engine does not know who watches. It notes what runs in a thread (`here.runn
     deposited  a leaf is about to receive a gradient    autograd.py
     summed     a backward pass has left all gradients   tensor.py
     stepped    an optimizer has stepped or skipped      optimizer.py
+    limited    a loss scaler has come to a limit        scaler.py
 
 An observer hears the thread in which it was opened, and no other: a loader that prepares batches in the background is
 no part of the training step that is observed.
@@ -105,6 +106,11 @@ class Observer:
 
     def stepped(self, optimizer: Any, result: Any) -> None:
         """An optimizer has updated its parameters or skipped the update: result is the StepResult."""
+
+    def limited(self, problem: Any) -> None:
+        """A loss scaler is about to raise this error, or to warn, as it skipped too many steps. Who knows where the
+        first infinity arose may say so in `problem.args`.
+        """
 
 
 _INSIDE = ("rounded", "product", "reduced", "added", "written")

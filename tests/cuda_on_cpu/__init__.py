@@ -17,7 +17,7 @@ from .compile import HARDWARE, KernelError, Program, RaceError, problem
 @contextlib.contextmanager
 def installed():
     """Within the block, tinymp's device "gpu" is the stand-in (the value of the block, what `import cupy` finds)."""
-    import tinymp.optim.multi_tensor  # some modules keep what lies on the device: they are put back at the end
+    import tinymp.fast.cuda.optimizer  # some modules keep what lies on the device: they are put back at the end
     from tinymp.backend import cublas, gpu, kernels
 
     from . import cublas as library

@@ -11,7 +11,7 @@ import tinymp as mp
 from tinymp import optim
 from tinymp.backend import tables
 from tinymp.backend.recording import record
-from tinymp.optim import multi_tensor
+from tinymp.fast.cuda import optimizer as multi_tensor
 from twins import launches, on_device
 
 pytestmark = [pytest.mark.usefixtures("gpu"), pytest.mark.cpu]  # the definitions run on the CPU
@@ -138,7 +138,7 @@ class Device:
 
     def step(self, grads, **how):
         group = self.optimizer.param_groups[0]
-        options = on_device(multi_tensor.options(self.optimizer.numbers, group))
+        options = on_device(multi_tensor.options(multi_tensor.RULES[type(self.optimizer).update][1], group))
         lists = [grads, self.masters, self.copies, self.steps]
         how["maximize"] = group["maximize"]
         if self.rule == "sgd":
@@ -274,7 +274,7 @@ def test_stochastic_rounding_of_the_working_copies(n):
 
 def sgd_options(lr):
     group = {"lr": lr, "momentum": 0, "dampening": 0, "weight_decay": 0}
-    return on_device(multi_tensor.options(optim.SGD.numbers, group))
+    return on_device(multi_tensor.options(multi_tensor.RULES[optim.SGD.update][1], group))
 
 
 def test_unaligned_parameters():
@@ -371,7 +371,7 @@ def test_arrays_that_kernels_cannot_walk():
     options = sgd_options(1)
     with pytest.raises(TypeError, match="expected gradients in FP16 or FP32, got float64"):
         multi_tensor.check([on_device(np.zeros(3))], one)
-    with pytest.raises(TypeError, match=r"multi_tensor.sgd: list 1 has an array float16\[4, 6\]"):
+    with pytest.raises(TypeError, match=r"optimizer.sgd: list 1 has an array float16\[4, 6\]"):
         multi_tensor.sgd([g], [on_device(random((4, 6), 0, "float16"))], [None], [one], [None], options)
     with pytest.raises(TypeError, match=r"list 4 has an array float32\[6\]"):
         multi_tensor.sgd([g], [w], [None], [one], [on_device(random(6, 0))], options)

@@ -86,6 +86,9 @@ class Instrument:
     def stepped(self, optimizer: Optimizer, result: StepResult) -> None:
         """An optimizer has applied or skipped its update."""
 
+    def limited(self, problem: Exception) -> None:
+        """A loss scaler is about to raise this error, or to warn; see `Observer.limited`."""
+
 
 class Listener(Observer):
     """Passes what it hears on to instruments.
@@ -211,6 +214,10 @@ class Listener(Observer):
         self._stepped |= parameters
         self._ever_stepped |= parameters
         self.iteration = self.iterations
+
+    def limited(self, problem: Any) -> None:
+        for i in self.instruments:
+            i.limited(problem)
 
     # ---- iterations
 

@@ -18,10 +18,10 @@ from .. import backend
 from ..autograd import Array, Backward, Op
 from ..dtypes import FP16_OVERFLOW
 from ..events import Observer, here, observe, unobserved
-from ..optim.observed import power_below
+from ..optim.more.observed import power_below
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
-from ..optim.scaler import MIN_SCALE, LossScaler, NoLossScaler, ScaleLoss
+from ..optim.scaler import MIN_SCALE, SEE, LossScaler, NoLossScaler, ScaleLoss
 from ..parameter import Parameter
 from ..precision import Policy, current_policy, use
 from ..sparse import nonfinite
@@ -221,6 +221,11 @@ class Scales(Instrument):
             cause = Cause(iteration, scale, "unknown", text="its backward pass was not seen")
             self._explain(cause, {id(p) for p in optimizer.parameters()})
             self.causes.append(cause)
+
+    def limited(self, problem: Exception) -> None:
+        """Say in a scaler's error which op overflowed first in the step that it skipped last, and at which line."""
+        if self._stepped and self.causes:
+            problem.args = (str(problem).replace(SEE, f"Where it arose: {self.causes[-1].text}"),)
 
     # ---- why
 

@@ -29,7 +29,7 @@ from ..audit.shadow import ShadowRow
 from ..audit.updates import Updates
 from ..autograd import Op
 from ..fast_path import find
-from ..optim import multi_tensor
+from ..optim.optimizer import Optimizer
 from ..precision import DOT, KINDS, LOSS, MIXED, MOVEMENT, POINTWISE, POLICIES, REDUCTION, UPDATE, Kind, Policy
 from .ablate import DECISIONS, Decision
 from .topics import NOTES, ROUNDED, SYNONYMS, TOPICS, WORDS, Topic
@@ -235,7 +235,8 @@ def _explain_code(name: str, what: str, thing: Any) -> Explanation:
 
 
 def _explain_optimizer(name: str, what: str, thing: Any) -> Explanation:
-    twins = f"update_cuda{_beside(multi_tensor)}" if thing.update_cuda else ""
+    faster: Any = inspect.getmodule(find(Optimizer.apply, "gpu"))
+    twins = f"update{_beside(faster)}" if faster and thing.update in faster.RULES else ""
     note = TOPICS["optimizer state"].rule, ""
     formula = inspect.getdoc(thing) or ""
     return _made(name, what, WORDS[UPDATE.name], formula, [thing.update], UPDATE, note=note, twins=twins)

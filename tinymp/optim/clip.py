@@ -10,14 +10,13 @@ from .. import backend
 from ..arguments import flag, listed, number, refuse, require_unscaled
 from ..autograd import Array
 from ..caller import type_name
-from ..dtypes import float64
 from ..events import quietly
+from ..fast_path import find
 from ..memory import explained
 from ..parameter import Parameter
 from ..precision import reduce, to_dtype, widen
 from ..sparse import summable, values_of, with_values
 from ..tensor import Tensor, tensor
-from . import multi_tensor
 from .groups import fits
 
 CLIPPED = "use a smaller model, for clipped gradients are FP32"  # what helps against a full memory
@@ -46,12 +45,14 @@ def clip_grad_norm_(
     params = _with_gradient("clip_grad_norm_", parameters)
     if not params:
         return tensor(0.0)
-    if all(backend.of(values_of(p.grad)) is backend.gpu and p.dtype != float64 for p in params):
-        return _clip_on_device(params, max_norm, norm_type, error_if_nonfinite)
-    return quietly(_clip_on_host, params, max_norm, norm_type, error_if_nonfinite)
+    faster, result = find(clip_norm, backend.of(values_of(params[0].grad)).name), NotImplemented
+    if faster:
+        result = faster(params, max_norm, norm_type, error_if_nonfinite)
+    return quietly(clip_norm, params, max_norm, norm_type, error_if_nonfinite) if result is NotImplemented else result
 
 
-def _clip_on_host(params: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
+def clip_norm(params: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
+    """`clip_grad_norm_` for parameters that all have a gradient."""
     parts = [_power_sum(widen(summable(p.grad)), norm_type) for p in params]
     total = parts[0]
     for part in parts[1:]:
@@ -65,16 +66,6 @@ def _clip_on_host(params: list[Tensor], max_norm: float, norm_type: float, error
         g = widen(values_of(p.grad))
         p.grad = with_values(p.grad, g * to_dtype(factor, g.dtype))
     return Tensor(total)
-
-
-def _clip_on_device(params: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
-    """The same in two passes over all gradients at once. The GPU is waited for only where error_if_nonfinite."""
-    result = multi_tensor.norm([summable(p.grad) for p in params], norm_type, max_norm)  # [norm, factor]
-    if error_if_nonfinite and not backend.gpu.isfinite(result[:1]):
-        raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {Tensor(result[0]):g}; skip this step")
-    for p, g in zip(params, multi_tensor.multiply([values_of(p.grad) for p in params], result[1:])):
-        p.grad = with_values(p.grad, g)
-    return Tensor(result[0])
 
 
 @explained("clip_grad_value_", CLIPPED)

@@ -8,14 +8,14 @@ from .. import backend, statistics
 from ..arguments import flag, refuse, require_unscaled
 from ..autograd import Array
 from ..events import Update, during, here, quietly, tell
+from ..fast_path import find
 from ..memory import explained
 from ..parameter import Parameter
 from ..precision import UPDATE, follow, store, widen
 from ..sparse import SparseRows, put, rows_of, values_of, with_values
 from ..tensor import Tensor
-from . import fused
 from .groups import Group, Groups, State, count_of, fits
-from .result import PendingResult, StepResult
+from .result import StepResult
 
 
 class Optimizer(Groups):
@@ -41,16 +41,6 @@ class Optimizer(Groups):
 
     kind: ClassVar = UPDATE
 
-    # The CUDA twin of `update`, where a rule has one: all parameters of a group in one launch (see fused.py). It is
-    # called as update_cuda(lists, group, **how), and reads the options `numbers` on the device.
-    update_cuda: ClassVar[Any] = None
-    numbers: ClassVar[tuple[str, ...]] = ()
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "update" in vars(cls) and "update_cuda" not in vars(cls):
-            cls.update_cuda = None  # a rule of its own has no kernel
-
     def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
         """The new weights. All arrays are FP32 (FP64 for FP64 parameters); those in `state` may be written in place.
 
@@ -65,7 +55,7 @@ class Optimizer(Groups):
         for p in self.parameters():
             p.zero_grad()
 
-    def step(self, closure: None = None, *, allow_missing: bool = False) -> StepResult | PendingResult:
+    def step(self, closure: None = None, *, allow_missing: bool = False) -> StepResult:
         """Update every parameter that requires a gradient; the gradients must be unscaled. See `StepResult`.
 
         With a loss scaler, call `scaler.step(optimizer)` instead: every scaler, NoLossScaler too, first looks whether
@@ -113,23 +103,23 @@ class Optimizer(Groups):
                 )
         return ready
 
-    def finish(self, ready: list[tuple[Group, Parameter]], skip: Any) -> Any:
-        """Apply the update, or skip it if the gradients are not finite, and let the statistics follow.
-
-        skip: a bool, or an array of one on the GPU: then the GPU decides, and the result is a PendingResult.
-        """
-        pending = not isinstance(skip, bool)
-        result: Any = StepResult.SKIPPED if skip is True else StepResult.APPLIED
-        result = StepResult.NO_GRADIENTS if not ready else PendingResult(skip) if pending else result
-        left = [] if skip is True else ready
-        if left and backend.of(left[0][1].array) is backend.gpu and not here.inside:
-            left = fused.step(self, left, skip)
-        if left and not (pending and backend.to_cpu(skip).any()):
-            quietly(self._update_all, left)
+    def finish(self, ready: list[tuple[Group, Parameter]], skip: Any) -> StepResult:
+        """Apply the update, or skip it if the gradients are not finite, and let the statistics follow."""
+        device = backend.of(ready[0][1].array).name if ready else "cpu"
+        result = (find(Optimizer.apply, device) or Optimizer.apply)(self, ready, skip)
         statistics.settle(skip, self.parameters())
         if here.observers:
             tell("stepped", self, result)
         return result
+
+    def apply(self, ready: list[tuple[Group, Parameter]], skip: Any) -> StepResult:
+        """Update these parameters, unless there are none or the step is to be skipped."""
+        if not ready:
+            return StepResult.NO_GRADIENTS
+        if skip:
+            return StepResult.SKIPPED
+        quietly(self._update_all, ready)
+        return StepResult.APPLIED
 
     def _update_all(self, ready: list[tuple[Group, Parameter]]) -> None:
         for group, p in ready:

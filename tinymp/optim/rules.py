@@ -1,4 +1,4 @@
-"""The rules: SGD, Adagrad, Adam, AdamW, RMSprop. Each is a definition on arrays, with its CUDA twin beside it."""
+"""The rules: SGD, Adagrad, Adam, AdamW, RMSprop. Each is a definition on arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from .. import backend
 from ..arguments import number, refuse
 from ..autograd import Array
-from . import multi_tensor
 from .groups import Group, State
 from .optimizer import Optimizer
 
@@ -23,7 +22,6 @@ class SGD(Optimizer):
     """
 
     late = ("momentum_buffer",)
-    numbers = ("lr", "momentum", "dampening", "weight_decay")
 
     def __init__(
         self,
@@ -64,10 +62,6 @@ class SGD(Optimizer):
             g = g + mu * m if group["nesterov"] else m
         return w - group["lr"] * g
 
-    def update_cuda(self, lists: list, group: Group, **how: Any) -> None:
-        momentum = [] if group["momentum"] else [[None] * len(lists[0])]
-        multi_tensor.sgd(*lists, *momentum, nesterov=group["nesterov"], **how)
-
 
 class Adagrad(Optimizer):
     """Adagrad (Duchi et al., 2011), as in PyTorch; t counts the updates.
@@ -76,8 +70,6 @@ class Adagrad(Optimizer):
 
     eps is an FP32 constant: 1e-10 is 0 in FP16, whose smallest positive value is 6e-8.
     """
-
-    numbers = ("lr", "lr_decay", "weight_decay", "eps")
 
     def __init__(
         self,
@@ -111,9 +103,6 @@ class Adagrad(Optimizer):
         lr = group["lr"] / (1 + (state["step"] - 1) * group["lr_decay"])
         return w - lr * g / d
 
-    def update_cuda(self, lists: list, group: Group, since: list, **how: Any) -> None:
-        multi_tensor.adagrad(*lists, **how)
-
 
 class Adam(Optimizer):
     """Adam (Kingma and Ba, 2015), as in PyTorch; t counts the updates.
@@ -125,7 +114,6 @@ class Adam(Optimizer):
     """
 
     late = ("max_exp_avg_sq",)
-    numbers = ("lr", "beta1", "beta2", "weight_decay", "eps")
     decoupled: ClassVar[bool] = False
 
     def __init__(
@@ -171,10 +159,6 @@ class Adam(Optimizer):
         xp.divide(m, d, out=d)
         d *= lr / (1 - b1**t)
         return xp.subtract(w, d, out=d)
-
-    def update_cuda(self, lists: list, group: Group, since: list, **how: Any) -> None:
-        largest = [] if group["amsgrad"] else [None]
-        multi_tensor.adam(*lists, *largest, decoupled=self.decoupled, **how)
 
 
 class AdamW(Adam):

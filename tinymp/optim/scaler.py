@@ -14,23 +14,24 @@ was too large leaves infinities or NaNs, never a wrong number: then the step is 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NamedTuple
 
 from .. import backend, statistics
-from ..arguments import count, loss_scale, number, refuse, tensor, whole
+from ..arguments import count, listed, loss_scale, number, refuse, same_keys, tensor, whole
 from ..autograd import Array, Op
+from ..caller import stacklevel
 from ..dtypes import FLOATING, HALVES
-from ..events import here, quietly
+from ..events import here, quietly, tell
+from ..fast_path import find
 from ..memory import explained
 from ..parameter import Parameter
 from ..precision import LOSS
 from ..sparse import isfinite
 from ..tensor import Tensor
-from .device_scaler import DeviceSide
 from .optimizer import Optimizer, unscaled
 from .result import StepResult
-from .scaler_state import ScalerState
-from .witness import UNWATCHED, Witness, nonfinite_loss, too_many_skips
 
 # Below 2^-14, the smallest normal FP16 number, S itself, the gradient with which the backward pass starts, would lose
 # bits in FP16: an overflow that remains there is not one that scaling cures.
@@ -39,6 +40,42 @@ MIN_SCALE = 2.0**-14
 # model whose gradients are all zero would double S until the loss overflows.
 MAX_SCALE = 2.0**24
 ENDS = "call update() at the end of the iteration, also of one that was interrupted"
+SEE = "docs/scalers.md says how to find the op and the line"
+
+
+class State(NamedTuple):
+    """All that a scaler remembers from one iteration to the next."""
+
+    scale: float
+    growth_tracker: int = 0  # iterations without overflow since S last changed
+    skips: int = 0  # iterations in a row whose gradients overflowed
+    bad_losses: int = 0  # iterations in a row whose loss was not finite
+    stuck: int = 0  # overflows since S came to its least
+
+
+class Rule(NamedTuple):
+    """How S moves (NVG section 2.3.2, with N = 2000, x 2 and x 1/2). With the defaults it stays.
+
+    if there is an Inf or NaN in the weight gradients: reduce S
+    if there has not been one in the last `interval` iterations: increase S
+    """
+
+    growth: float = 1.0
+    backoff: float = 1.0
+    interval: int = 1
+    least: float = 0.0
+    most: float = math.inf
+
+    def __call__(self, state: State, overflow: bool) -> State:
+        """The state after an iteration whose loss was finite."""
+        s, n, skips, _, stuck = state
+        if overflow:
+            new = max(s * self.backoff, self.least)
+            return State(new, skips=skips + 1, stuck=int(new == self.least < self.most) + (stuck if new == s else 0))
+        if n + 1 < self.interval:
+            return State(s, n + 1, stuck=stuck)
+        new = min(s * self.growth, self.most)
+        return State(new, stuck=stuck if new == s else 0)
 
 
 class ScaleLoss(Op):
@@ -54,83 +91,112 @@ class ScaleLoss(Op):
         return dy * self.loss_scale
 
 
-class HostSide:
-    """Judges the losses and gradients of one iteration on the host. device_scaler.py has its counterpart for a GPU.
-
-    overflows  per optimizer that was looked at, the first parameter whose gradient is not finite, by name, or None
-    bad_loss   the first loss that is not finite, and where it arose; None: all are finite
-    """
+class Iteration:
+    """What has happened in one iteration so far."""
 
     def __init__(self) -> None:
+        # per optimizer that was looked at, the name of the first parameter whose gradient is not finite, or None
         self.overflows: dict[Optimizer, str | None] = {}
-        self.bad_loss: tuple[float, str] | None = None
+        self.bad_loss: float | None = None  # the first loss that is not finite
+        self.results: dict[Optimizer, StepResult | None] = {}  # of steps; None: that was interrupted
+        self.tried = False  # whether an optimizer was to be unscaled or to step
+        self.skip: Any = False  # whether the last step was to be skipped; on a GPU it may be an array of one
 
-    def note_loss(self, loss: Tensor, witness: Witness | None) -> None:
+
+class Side:
+    """Where S is kept, and losses and gradients are judged: on the host. A device's fast path may have its own.
+
+    factor  S, as `scale` multiplies by it; for the others see `LossScaler`
+    """
+
+    factor: Any = property(lambda self: self.state.scale)
+
+    def __init__(self, state: State, iteration: int = 0, history: Iterable = ()) -> None:
+        self.load(state, iteration, history)
+
+    def load(self, state: State, iteration: int, history: Iterable) -> None:
+        """Go on with these, in a new iteration."""
+        self.state, self.iteration, self.history = state, iteration, [*history]
+
+    def serving(self, scaler: LossScaler) -> Side:
+        """The side for losses on a device."""
+        return self
+
+    def note_loss(self, now: Iteration, loss: Tensor) -> None:
         """Remember whether this loss is not finite."""
-        if self.bad_loss is None and not math.isfinite(loss.item()):
-            self.bad_loss = loss.item(), witness.cause(loss.grad_fn) if witness else UNWATCHED
+        if now.bad_loss is None and not math.isfinite(value := loss.item()):
+            now.bad_loss = value
 
-    def check(self, optimizer: Optimizer, params: list[Parameter]) -> None:
+    def check(self, now: Iteration, optimizer: Optimizer, params: list[Parameter]) -> None:
         """Look for gradients that, without their scale, are not finite."""
-        if self.overflows.get(optimizer) is None:
+        if now.overflows[optimizer] is None:
             first = quietly(next, (p for p in params if _overflows(p)), None)
-            self.overflows[optimizer] = None if first is None else optimizer.label(first)
+            now.overflows[optimizer] = None if first is None else optimizer.label(first)
 
-    def unscale(self, optimizer: Optimizer, params: list[Parameter]) -> None:
+    def unscale(self, now: Iteration, optimizer: Optimizer, params: list[Parameter]) -> None:
         """The same, and replace the gradients by unscaled ones, in FP32."""
-        self.check(optimizer, params)
+        self.check(now, optimizer, params)
         for p in params:
             g = quietly(unscaled, p)
             g = g if p.grad_scale != 1 else g.copy()
             p.grad, p.grad_scale = g, 1.0  # on one line: an interrupt finds both or neither
 
-    def skip(self, optimizer: Optimizer) -> bool:
-        """Whether to skip the step of an optimizer whose gradients were looked at. All processes agree."""
+    def skip(self, now: Iteration, optimizer: Optimizer) -> Any:
+        """Whether to skip the step of an optimizer whose gradients were looked at."""
         if here.group is not None:
-            self.overflows[optimizer], self.bad_loss = here.group.agreed(self.overflows.get(optimizer), self.bad_loss)
-        return self.overflows.get(optimizer) is not None or self.bad_loss is not None
+            now.overflows[optimizer], now.bad_loss = here.group.agreed(now.overflows[optimizer], now.bad_loss)
+        return now.overflows[optimizer] is not None or now.bad_loss is not None
+
+    def end(self, scaler: LossScaler, now: Iteration, judged: list[Optimizer]) -> None:
+        """Have S follow the rule. judged: the optimizers that had gradients to look at."""
+        before, overflow = self.state, next((name for o in judged if (name := now.overflows[o]) is not None), None)
+        if judged and now.bad_loss is not None:  # S is not to blame, and stays
+            self.state = before._replace(bad_losses=before.bad_losses + 1)
+        elif judged:
+            scaler.adjust(overflow)
+        scaler.look_at_limits(self.state, overflow, before.scale, now.bad_loss)
+        self.iteration += 1
+
+    def begin_counts(self) -> None:
+        """Count skips and bad losses from 0 again."""
+        self.state = self.state._replace(skips=0, bad_losses=0)
 
 
-class LossScaler(ScalerState):
-    """What all loss scalers share; they differ in `adjust`, which decides about S after every iteration.
+class LossScaler:
+    """What all loss scalers share; they differ in their `rule`.
 
     max_consecutive_skips   after this many iterations in a row whose gradients overflow although the loss is finite,
                             `update` raises FloatingPointError: no scale, or not this one, helps
     max_nonfinite_losses    likewise after this many iterations in a row with an infinite or NaN loss. Such iterations
                             are skipped even if their gradients are finite (log(-1) is NaN, its slope -1); S stays
 
-    The error names the parameter, the op and the line of the program where the first such value arose. To find it, the
-    iterations after a non-finite loss are watched, and the one that may reach max_consecutive_skips, which takes time.
-    The error leaves model, optimizer and S as they are.
+    The errors name the first parameter whose gradient is not finite, and leave model and optimizer as they are.
 
-    history    (iteration, new scale, reason) of every change of S
+    state      S and the counts behind it. (On a GPU they may be kept there: then reading them waits for it.)
     iteration  how many `update`s there have been
-
-    On a GPU nothing of this waits for the host: S, the verdicts and the counts stay on the device (device_scaler.py),
-    `step` returns a result that is looked up when somebody asks, reading S or the history waits, and a limit that was
-    reached raises some steps late. (ObservedLossScaler, which looks at every gradient, does wait until S is fixed.)
+    history    (iteration, new scale, reason) of every change of S
     """
 
+    rule = Rule()
+    saved: ClassVar[dict[str, Callable]] = {}  # what a subclass adds to the state_dict, and how that is checked
+
     def __init__(self, scale: float, max_consecutive_skips: int, max_nonfinite_losses: int) -> None:
-        super().__init__(scale, max_consecutive_skips, max_nonfinite_losses)
-        self._begin()
+        self._side, self._now = Side(State(loss_scale(self._name, "scale", scale))), Iteration()
+        self.max_consecutive_skips = count(self._name, "max_consecutive_skips", max_consecutive_skips)
+        self.max_nonfinite_losses = count(self._name, "max_nonfinite_losses", max_nonfinite_losses)
 
-    def _begin(self) -> None:
-        """Forget what belongs to one iteration."""
-        self._side: HostSide | DeviceSide = HostSide()  # where this iteration's losses and gradients are judged
-        self._judged: list[Optimizer] = []  # whose gradients were looked at
-        self._results: dict[Optimizer, StepResult | None] = {}  # stepped so far; None: that was interrupted
-        self._tried = False  # whether an optimizer was to be unscaled or to step
-        self._skip: Any = False  # whether the last step was to be skipped; on a GPU an array of one
+    _name = property(lambda self: type(self).__name__)
+    state = property(lambda self: self._side.state, doc="S and the counts behind it.")
+    iteration = property(lambda self: self._side.iteration, doc="How many `update`s there have been.")
+    history = property(lambda self: self._side.history, doc="(iteration, new scale, reason) of every change of S.")
 
-    # ---- what a subclass decides
+    def get_scale(self) -> float:
+        """The S by which `scale` multiplies now."""
+        return self.state.scale
 
-    def adjust(self, overflow: str | None) -> None:
-        """Reconsider S after an iteration: `overflow` names the first parameter that overflowed, None if none did."""
-
-    def stays_on_device(self) -> bool:
-        """Whether a GPU can decide about S without the host."""
-        return True
+    def __repr__(self) -> str:
+        scale, changes = self.get_scale(), len(self.history)
+        return f"{self._name}(scale={scale:g}, after {self.iteration} iterations and {changes} changes)"
 
     # ---- the training step
 
@@ -143,12 +209,12 @@ class LossScaler(ScalerState):
             raise TypeError(f"scale: expected the loss in FP32, got {loss.dtype}; the losses of tinymp.ops return FP32")
         if loss.array.size != 1:
             raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")
-        factor: Any = self._scale
-        if backend.of(loss.array) is backend.gpu and self.stays_on_device():
-            self._side = device = self._on_device()
-            factor = self._scale if self.dynamic is None else device.factor
-        self._side.note_loss(loss, self._witness)
-        return ScaleLoss.apply(loss, scale=factor, scaler=self)
+        self._side = self._side_for(backend.of(loss.array))
+        self._side.note_loss(self._now, loss)
+        return ScaleLoss.apply(loss, scale=self._side.factor, scaler=self)
+
+    def _side_for(self, device: Any) -> Side:
+        return (find(Side.serving, device.name) or type(self._side).serving)(self._side, self)
 
     @explained("unscale_", "leave it out: step() unscales one gradient at a time", "use a smaller model")
     def unscale_(self, optimizer: Optimizer) -> None:
@@ -157,12 +223,12 @@ class LossScaler(ScalerState):
         RuntimeError if they were never scaled, or for a second call before `update`.
         """
         self._expect_new("unscale_", optimizer)
-        if optimizer in self._judged:
+        if optimizer in self._now.overflows:
             raise RuntimeError(f"unscale_: called twice for one optimizer; {ENDS}")
         params = [p for p in optimizer.parameters() if p.grad is not None]
         self._require_scaled("unscale_", optimizer, params)
-        self._judged.append(optimizer)
-        self._side.unscale(optimizer, params)
+        self._now.overflows[optimizer] = None
+        self._side.unscale(self._now, optimizer, params)
 
     def step(self, optimizer: Optimizer, *, allow_missing: bool = False) -> StepResult:
         """`optimizer.step` with the unscaled gradients, if they and the iteration's losses are finite; else no change.
@@ -172,20 +238,20 @@ class LossScaler(ScalerState):
         scaled, and for what `Optimizer.step` refuses.
         """
         self._expect_new("step", optimizer)
-        ready = optimizer.ready(allow_missing)
+        now, ready = self._now, optimizer.ready(allow_missing)
         params = [p for _, p in ready]
-        if optimizer not in self._judged:
+        if optimizer not in now.overflows:
             self._require_scaled("step", optimizer, params)
-            self._judged.append(optimizer)
+            now.overflows[optimizer] = None
         elif any(p.grad_scale != 1 for p in params):
             raise RuntimeError(
                 "step: gradients were computed after unscale_ or a step that was interrupted; call unscale_ after the "
                 f"last backward(), and {ENDS}"
             )
-        self._side.check(optimizer, params)  # also behind unscale_: what was done since, clipping say, may break them
-        self._skip = self._side.skip(optimizer)
-        self._results[optimizer] = None
-        self._results[optimizer] = result = optimizer.finish(ready, self._skip)
+        self._side.check(now, optimizer, params)  # also behind unscale_: clipping, say, may break them
+        now.skip = self._side.skip(now, optimizer)
+        now.results[optimizer] = None
+        now.results[optimizer] = result = optimizer.finish(ready, now.skip)
         return result
 
     def update(self, new_scale: None = None) -> None:
@@ -195,55 +261,106 @@ class LossScaler(ScalerState):
         if there was neither `step` nor `unscale_`; FloatingPointError at a limit. The iteration has ended even then.
         """
         refuse("update", new_scale=new_scale)
-        side, tried = self._side, self._tried
-        judged = [o for o in self._judged if self._results.get(o) is not StepResult.NO_GRADIENTS]
-        left_out = [o for o in self._judged if o not in self._results]
-        statistics.settle(side.skip(left_out[-1]) if left_out else self._skip)
-        self._begin()
-        if isinstance(side, DeviceSide):  # scaler.cu applies the rules below
-            side.end(self.dynamic, bool(judged))
-        if not tried:
+        side, now = self._side, self._now
+        judged = [o for o in now.overflows if now.results.get(o) is not StepResult.NO_GRADIENTS]
+        left_out = [o for o in now.overflows if o not in now.results]
+        statistics.settle(side.skip(now, left_out[-1]) if left_out else now.skip)
+        self._now = Iteration()
+        if not now.tried:
+            side.load(side.state, side.iteration, side.history)
             raise RuntimeError("update: expected step(optimizer) before it, once per iteration")
-        if isinstance(side, HostSide):
-            overflow = next((name for o in judged if (name := side.overflows.get(o)) is not None), None)
-            self._conclude(bool(judged), overflow, side.bad_loss)
+        side.end(self, now, judged)
 
-    def _conclude(self, judged: bool, overflow: str | None, bad_loss: tuple[float, str] | None) -> None:
-        """What an iteration means for S and for the limits. judged: whether there were gradients to look at."""
-        cause = (seen.overflow or "the sum of its gradients") if (seen := self._witness) else UNWATCHED
-        self._watch(False)
-        if judged and bad_loss is not None:
-            self._bad_losses += 1
-            if self._bad_losses >= self.max_nonfinite_losses:
-                times, self._bad_losses = self._bad_losses, 0
-                raise nonfinite_loss(f"{bad_loss[0]:g}", f"{times}", bad_loss[1])
-        elif overflow is not None:
-            self._skips, self._bad_losses = self._skips + 1, 0
-            if self._skips >= self.max_consecutive_skips:
-                times, self._skips = self._skips, 0
-                raise too_many_skips(f"{times}", f", at last with the loss scale {self._scale:g},", overflow, cause)
-            self.adjust(overflow)
-            self._stuck += self._scale == self._least
-        elif judged:
-            self._skips = self._bad_losses = 0
-            self.adjust(None)
-        self._ended(overflow, cause)
+    def adjust(self, overflow: str | None) -> None:
+        """Follow the rule after an iteration; `overflow` names the first parameter that overflowed, if one did."""
+        grown = f"{self.rule.interval} iterations without overflow"
+        self.change(self.rule(self.state, overflow is not None), f"overflow in {overflow}" if overflow else grown)
+
+    def change(self, state: State, reason: str) -> None:
+        """Go on with this state, and remember why S changed if it did."""
+        side = self._side
+        changes = [(side.iteration, state.scale, reason)] if state.scale != side.state.scale else []
+        side.state, side.history = state, side.history + changes  # on one line, as in `unscale`
+
+    def look_at_limits(self, state: State, overflow: str | None, scale: Any, loss: Any) -> None:
+        """FloatingPointError where a limit is reached, and the counts begin anew; a warning where S is stuck."""
+        kind: type[Exception] = FloatingPointError
+        times, rest = divmod(state.stuck, self.max_consecutive_skips)
+        if state.bad_losses >= self.max_nonfinite_losses:
+            why = f"the loss is {loss} in {state.bad_losses} iterations in a row; a smaller loss scale does not help"
+        elif state.skips >= self.max_consecutive_skips:
+            why = (
+                f"the gradients overflow in {state.skips} iterations in a row, at last with the loss scale "
+                f"{float(scale):g}, though the loss is finite. The first parameter: {overflow}"
+            )
+        elif overflow is not None and not rest and times.bit_count() == 1:  # then after twice as many
+            kind, why = (
+                RuntimeWarning,
+                f"the loss scale sits at its least, {self.rule.least:g}: gradients have overflowed {state.stuck} times "
+                "since it came there, and it has never grown in between. No scale helps these iterations, which are "
+                f"skipped: leave their batches out. The last parameter: {overflow}",
+            )
+        else:
+            return
+        problem = kind(f"{why}. {SEE}")
+        if here.observers:
+            tell("limited", problem)
+        if isinstance(problem, Warning):
+            warnings.warn(problem, stacklevel=stacklevel())
+        else:
+            self._side.begin_counts()
+            raise problem
 
     def _expect_new(self, op: str, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{op}: expected an Optimizer, got {type(optimizer).__name__}")
-        if optimizer in self._results:
-            interrupted = "" if self._results[optimizer] is not None else ", and was interrupted"
+        if optimizer in self._now.results:
+            interrupted = "" if self._now.results[optimizer] is not None else ", and was interrupted"
             raise RuntimeError(f"{op}: this optimizer has stepped already{interrupted}; {ENDS}")
-        self._tried = True
+        self._now.tried = True
 
     def _require_scaled(self, op: str, optimizer: Optimizer, params: list[Parameter]) -> None:
         for p in params:
-            if p.grad_scale == 1 and self._scale != 1:
+            if p.grad_scale == 1 and self._side.factor != 1:
                 raise RuntimeError(
                     f"{op}: the gradient of parameter {optimizer.label(p)} carries no loss scale: its loss was not "
                     "passed through scaler.scale"
                 )
+
+    # ---- saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it takes to go on after a restart: S, the iteration, the history, and the counts behind S."""
+        counts = {name: getattr(self, name) for name in self.saved}
+        return {"scale": self.state.scale, "iteration": self.iteration, **counts, "history": [*self.history]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` of the same class returned, and begin a new iteration.
+
+        TypeError and ValueError, which name the entry, if keys differ or a value cannot be; then nothing changes.
+        """
+        where = f"{self._name}.load_state_dict"
+        same_keys(where, "state_dict", state_dict, {"scale", "iteration", *self.saved, "history"})
+        scale = loss_scale(where, "scale", state_dict["scale"], self.rule.least)
+        if scale > self.rule.most:
+            raise ValueError(f"{where}: expected `scale` to be at most {self.rule.most:g}, got {scale:g}")
+        iteration = whole(where, "iteration", state_dict["iteration"])
+        counts = {name: check(where, name, state_dict[name]) for name, check in self.saved.items()}
+        history = [_change(where, entry) for entry in listed(where, "history", state_dict["history"])]
+        state = State(scale, counts.pop("growth_tracker", 0))
+        self._side.load(state, iteration, history)
+        vars(self).update(counts, _now=Iteration())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, which may be made at any time: they begin a new iteration, on the host."""
+        return {**vars(self), "_side": Side(self.state, self.iteration, self.history), "_now": Iteration()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_scale" in state:  # a pickle from before there was a State
+            known = State(*[state.pop(name, 0) for name in ("_scale", "growth_tracker", "_skips", "_bad_losses")])
+            state["_side"] = Side(known, state.pop("_iteration"), state.pop("_history"))
+            state.pop("_name")
+        vars(self).update(state, _now=Iteration())
 
 
 class NoLossScaler(LossScaler):
@@ -261,7 +378,7 @@ class StaticLossScaler(LossScaler):
 
 
 class DynamicLossScaler(LossScaler):
-    """S grows until gradients overflow and backs off when they do (NVG section 2.3.2: N = 2000, x 2, x 1/2).
+    """S grows until gradients overflow and backs off when they do: see `Rule`.
 
     init_scale              S at first: large, as the first overflows cost an iteration each and find the right one
     growth_factor           after growth_interval iterations in a row without overflow, S is multiplied by it
@@ -285,38 +402,34 @@ class DynamicLossScaler(LossScaler):
         max_consecutive_skips: int | None = None,
         max_nonfinite_losses: int = 3,
     ) -> None:
-        name = type(self).__name__
+        name = self._name
         self.min_scale = loss_scale(name, "min_scale", min_scale)
         self.max_scale = loss_scale(name, "max_scale", max_scale, self.min_scale)
         self.growth_factor = number(name, "growth_factor", growth_factor, 1.0, above=True)
         self.backoff_factor = number(name, "backoff_factor", backoff_factor, 0, above=True)
         self.growth_interval = count(name, "growth_interval", growth_interval)
-        self.growth_tracker = 0  # iterations without overflow since S last changed
         if self.backoff_factor >= 1:
             raise ValueError(f"{name}: expected `backoff_factor` to be below 1, got {backoff_factor!r}")
         if not self.min_scale <= number(name, "init_scale", init_scale, 0) <= self.max_scale:
             raise ValueError(f"{name}: expected `init_scale` in [{min_scale:g}, {max_scale:g}], got {init_scale!r}")
         if max_consecutive_skips is None:
             max_consecutive_skips = math.ceil(math.log(self.min_scale / self.max_scale, self.backoff_factor)) + 2
-        self._least, self._most = self.min_scale, self.max_scale
         super().__init__(init_scale, max_consecutive_skips, max_nonfinite_losses)
 
     @property
-    def dynamic(self) -> tuple:  # type: ignore[override]
-        return self.growth_factor, self.backoff_factor, self.growth_interval, self.min_scale, self.max_scale
+    def rule(self) -> Rule:  # type: ignore[override]
+        return Rule(self.growth_factor, self.backoff_factor, self.growth_interval, self.min_scale, self.max_scale)
 
-    def growth_reason(self) -> str:
-        return f"{self.growth_interval} iterations without overflow"
-
-    def adjust(self, overflow: str | None) -> None:
-        self.growth_tracker = 0 if overflow else self.growth_tracker + 1
-        if overflow:
-            self.change(max(self._scale * self.backoff_factor, self.min_scale), f"overflow in {overflow}")
-        elif self.growth_tracker >= self.growth_interval:
-            self.growth_tracker = 0
-            self.change(min(self._scale * self.growth_factor, self.max_scale), self.growth_reason())
+    growth_tracker = property(lambda self: self.state.growth_tracker, doc="See `State`.")
 
 
 def _overflows(p: Parameter) -> bool:
     """Whether the gradient of p holds an infinity or a NaN, or will when it is unscaled: a scale below 1 hides it."""
     return not isfinite(p.grad) or (float(p.grad_scale) < 1 and not isfinite(unscaled(p)))
+
+
+def _change(where: str, entry: Any) -> tuple[int, float, str]:
+    """An entry of a saved history, if it can be one."""
+    if not isinstance(entry, (list, tuple)) or len(entry) != 3 or not isinstance(entry[2], str):
+        raise TypeError(f"{where}: expected `history` to hold (iteration, scale, reason), got {entry!r}")
+    return whole(where, "history", entry[0]), loss_scale(where, "history", entry[1]), entry[2]

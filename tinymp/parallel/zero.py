@@ -9,7 +9,7 @@ import numpy as np
 from .. import backend
 from ..arguments import instance, named_by_class, same_keys
 from ..optim.optimizer import Optimizer
-from ..optim.result import PendingResult, StepResult
+from ..optim.result import StepResult
 from ..parameter import Parameter, replace
 from .group import Group, from_root
 
@@ -76,14 +76,13 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     # ---- the step
 
-    def finish(self, ready: list, skip: Any) -> Any:
-        self.optimizer.finish([(group, p) for group, p in ready if self.mine(p)], skip)
+    def finish(self, ready: list, skip: Any) -> StepResult:
+        own = [(group, p) for group, p in ready if self.mine(p)]
+        result = self.optimizer.finish(own, skip)
         if skip is not True:
             self._send([p for _, p in ready])
-        if not ready:
-            return StepResult.NO_GRADIENTS
-        if not isinstance(skip, bool):
-            return PendingResult(skip)
+        if own or not ready:
+            return result
         return StepResult.SKIPPED if skip else StepResult.APPLIED
 
     def _send(self, params: list[Parameter]) -> None:

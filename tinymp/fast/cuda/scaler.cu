@@ -22,15 +22,14 @@ extern "C" __global__ void judge(const int* found, const int* bad_loss, bool* sk
     if (threadIdx.x == 0 && blockIdx.x == 0) *skip = *found != NONE || *bad_loss;
 }
 
-// The end of an iteration: what `update` of scaler.py does on the host, in the same order.
+// The end of an iteration: what `Side.end` and `Rule` of optim/scaler.py do on the host, in the same order.
 //
 // scale: S.  counts: see the enum.  found: per optimizer, the place of its first parameter whose gradient is not
 // finite, or NONE; reset for the next iteration, as is bad_loss.  change_*: a ring of the last `ring` changes of S; the
 // reason is 65536 times the number of the optimizer plus the place of the parameter (at most 65535), or -1 for growth.
 extern "C" __global__ void end_iteration(float* scale, int* counts, int* found, int* bad_loss, int optimizers,
-                                         int dynamic, float growth, float backoff, int interval, float least,
-                                         float most, int* change_iteration, float* change_scale, int* change_reason,
-                                         int ring) {
+                                         float growth, float backoff, int interval, float least, float most,
+                                         int* change_iteration, float* change_scale, int* change_reason, int ring) {
     if (threadIdx.x != 0 || blockIdx.x != 0) return;
     int overflowed = -1;
     for (int i = optimizers - 1; i >= 0; i--) {
@@ -46,12 +45,12 @@ extern "C" __global__ void end_iteration(float* scale, int* counts, int* found, 
         counts[BAD_LOSSES] = 0;
         counts[GROWTH_TRACKER] = 0;
         counts[OVERFLOWED] = overflowed;
-        if (dynamic) next = fmaxf(s * backoff, least);
+        next = fmaxf(s * backoff, least);
         reason = overflowed;
-        counts[STUCK] = dynamic && next == least ? (next == s ? counts[STUCK] : 0) + 1 : 0;
+        counts[STUCK] = (next == least && least < most) + (next == s ? counts[STUCK] : 0);
     } else {
         counts[SKIPS] = counts[BAD_LOSSES] = 0;
-        if (dynamic && ++counts[GROWTH_TRACKER] >= interval) {
+        if (++counts[GROWTH_TRACKER] >= interval) {
             counts[GROWTH_TRACKER] = 0;
             next = fminf(s * growth, most);
             if (next != s) counts[STUCK] = 0;

@@ -6,17 +6,17 @@ import math
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
-from .. import backend
-from ..arguments import count, flag, number, whole
-from ..autograd import Array, Op
-from ..dtypes import FP16_MAX, float16
-from ..events import Observer, here, observe
-from ..precision import reduce
-from ..sparse import values_of
-from ..tensor import Tensor
-from .optimizer import Optimizer
-from .result import StepResult
-from .scaler import MAX_SCALE, MIN_SCALE, LossScaler
+from ... import backend
+from ...arguments import count, flag, name_all, number, whole
+from ...autograd import Array, Op
+from ...dtypes import FP16_MAX, float16
+from ...events import Observer, here, observe
+from ...precision import reduce
+from ...sparse import values_of
+from ...tensor import Tensor
+from ..optimizer import Optimizer
+from ..result import StepResult
+from ..scaler import MAX_SCALE, MIN_SCALE, LossScaler, Side
 
 
 class ObservedLossScaler(LossScaler):
@@ -30,7 +30,6 @@ class ObservedLossScaler(LossScaler):
     margin       how much larger gradients may become later on
     """
 
-    _passing: ClassVar[tuple[str, ...]] = (*LossScaler._passing, "_peak", "_looking")
     saved: ClassVar = {
         "observed": whole,
         "largest": lambda where, name, value: None if value is None else number(where, name, value, 0),
@@ -55,12 +54,14 @@ class ObservedLossScaler(LossScaler):
         self._peak = _Peak()
         self._looking: AbstractContextManager | None = None
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._peak, self._looking = _Peak(), None
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_peak": None, "_looking": None}
 
-    def stays_on_device(self) -> bool:
-        return self.fixed
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "_peak": _Peak(), "_looking": None})
+
+    def _side_for(self, device: Any) -> Side:
+        return super()._side_for(device) if self.fixed else self._side  # the host picks S
 
     def scale(self, loss: Tensor) -> Tensor:
         if not self.fixed and self._looking is None:
@@ -100,27 +101,31 @@ class ObservedLossScaler(LossScaler):
                 self._peak.see(p.grad)
 
     def adjust(self, overflow: str | None) -> None:
+        super().adjust(overflow)
         if self.fixed:
             return
         peaks = here.group.tell(self._peak.value) if here.group is not None else [self._peak.value]
         peak = max((value for value in peaks if value is not None), default=None)
+        scale = self.state.scale
         if overflow or peak == math.inf:  # a ReLU can stop an infinite gradient before it reaches a weight
             where = overflow or "the gradient of an activation"
-            self.change(max(self._scale / 16, MIN_SCALE), f"overflow in {where} while observing")
+            self._move(scale / 16, f"overflow in {where} while observing")
             return
         if peak is not None:
-            self.largest = max(self.largest or 0.0, peak / self._scale)
+            self.largest = max(self.largest or 0.0, peak / scale)
         self.observed += 1
         if self.observed < self.observe:
             return
-        if self.largest == 0 and self._scale < MAX_SCALE:
-            self.change(min(self._scale * 256, MAX_SCALE), "all observed gradients were 0")
+        if self.largest == 0 and scale < MAX_SCALE:
+            self._move(scale * 256, "all observed gradients were 0")
             self.observed = 0
             return
         self.fixed = True
         if self.largest:
-            scale = power_below(FP16_MAX / (self.margin * self.largest))
-            self.change(min(max(scale, MIN_SCALE), MAX_SCALE), f"observed max|g| = {self.largest:.3g}")
+            self._move(power_below(FP16_MAX / (self.margin * self.largest)), f"observed max|g| = {self.largest:.3g}")
+
+    def _move(self, scale: float, reason: str) -> None:
+        self.change(self.state._replace(scale=min(max(scale, MIN_SCALE), MAX_SCALE)), reason)
 
 
 class _Peak(Observer):
@@ -145,3 +150,6 @@ def power_below(limit: float) -> float:
     """The largest power of two below a limit."""
     mantissa, exponent = math.frexp(limit)  # mantissa in [0.5, 1)
     return 2.0 ** (exponent - (1 if mantissa > 0.5 else 2))
+
+
+name_all(globals())

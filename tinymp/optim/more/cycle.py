@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..arguments import choice, count, flag, listed, named, number, same_keys, whole
-from .optimizer import Optimizer
-from .result import PendingResult, StepResult
-from .schedule import Schedule
+from ...arguments import choice, count, flag, listed, name_all, named, number, same_keys, whole
+from ..optimizer import Optimizer
+from ..result import StepResult, any_applied
+from ..schedule import Schedule
 
 
 class OneCycleLR(Schedule):
@@ -142,12 +142,9 @@ class ReduceLROnPlateau:
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
 
     @named
-    def step(self, metrics: Any, *results: StepResult | PendingResult) -> None:
+    def step(self, metrics: Any, *results: StepResult) -> None:
         """Look at a metric (a number or a tensor of one element); given results of steps, only if one is APPLIED."""
-        for result in results:
-            if not isinstance(result, (StepResult, PendingResult)):
-                raise TypeError(f"ReduceLROnPlateau.step: expected what step(...) returned, got {result!r}")
-        if results and not any(results):
+        if not any_applied("ReduceLROnPlateau.step", results):
             return
         if not hasattr(metrics, "__float__"):
             raise TypeError(f"ReduceLROnPlateau.step: expected `metrics` to be a number, got {metrics!r}")
@@ -194,3 +191,6 @@ class ReduceLROnPlateau:
         vars(self).update(counts, best=float(best))
         for group, rate in zip(self.optimizer.param_groups, rates):
             group["lr"] = rate
+
+
+name_all(globals())

@@ -1,0 +1,234 @@
+"""A loss scaler's side on the GPU, so that a step never waits for the host and can be captured in a CUDA graph.
+
+`scaler.cu` applies the scaler's rule at the end of an iteration. The host reads the scale and the history on request,
+which waits for the GPU; that a limit was reached it learns some steps late, from an asynchronous callback.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ...autograd import Array
+from ...backend import gpu
+from ...backend.kernels import Kernels
+from ...backend.recording import Mailbox
+from ...dtypes import float32, float64
+from ...events import here
+from ...fast_path import fast_path
+from ...optim.scaler import Iteration, LossScaler, Side, State
+from ...parameter import Parameter
+from ...sparse import values_of, with_values
+from ...tensor import Tensor
+from . import optimizer as kernels
+from .optimizer import NONE
+
+KERNELS = Kernels(__file__)
+
+# Places in `counts`, and the number of them; scaler.cu has the same. STUCK: overflows since S came to its least
+ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, STUCK, CHANGES, OVERFLOWED, COUNTS = range(8)
+OPTIMIZERS = 16  # how many one scaler can serve
+RING = 1024  # how many changes of S are kept until the host reads them
+
+
+class DeviceScale:
+    """A loss scale on the GPU. It stands beside gradients in place of a number; `float` of it waits for the GPU.
+
+    Two of them compare equal only if they are the same object: the host does not know their values.
+    """
+
+    __array_ufunc__ = None  # array * self is for __rmul__, by NumPy's protocol, which CuPy follows
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+    def __float__(self) -> float:
+        return float(gpu.to_numpy(self.array))
+
+    def __rmul__(self, other: Any) -> Any:
+        if hasattr(other, "dtype"):  # a loss, or its gradient
+            return _scaled(other, self.array)
+        if other != 1:
+            raise RuntimeError(f"scale: the loss carries a scale already ({float(other):g}); scale it once")
+        return self
+
+
+class DeviceSide(Side):
+    """A `Side` on the GPU. What it has is there, and reading it waits.
+
+    scale     S, FP32, without axes
+    counts    (COUNTS,), int32; see ITERATION and the following
+    found     (OPTIMIZERS,), int32: per optimizer the place of its first gradient that is not finite, or NONE
+    bad_loss  (1,), int32: 1 if a loss of this iteration is not finite, else 0
+    changes   the last RING changes of S, as three arrays (RING,): iteration (int32), new S (FP32), reason (int32);
+              see scaler.cu
+    """
+
+    def __init__(self, scaler: LossScaler, before: Side) -> None:
+        xp = gpu.xp
+        self.scaler = scaler
+        self.scale, self.counts = xp.empty((), float32.name), xp.zeros(COUNTS, "int32")
+        self.found = xp.full(OPTIMIZERS, NONE, "int32")
+        self.bad_loss = xp.zeros(1, "int32")
+        self.changes = xp.zeros(RING, "int32"), xp.zeros(RING, float32.name), xp.zeros(RING, "int32")
+        self.optimizers: list[Any] = []
+        self.product = DeviceScale(self.scale)
+        self.box = Mailbox(self.counts, self._arrived)
+        self.warned = 0  # how many overflows at the least S were warned of
+        self.load(before.state, before.iteration, before.history)
+
+    @property
+    def factor(self) -> Any:
+        return self.start if self.scaler.rule.growth == 1 else self.product
+
+    # ---- what it knows
+
+    @property
+    def state(self) -> State:  # type: ignore[override]
+        counts = gpu.to_numpy(self.counts)
+        return State(float(self.product), *(int(counts[i]) for i in (GROWTH_TRACKER, SKIPS, BAD_LOSSES, STUCK)))
+
+    @property
+    def iteration(self) -> int:  # type: ignore[override]
+        return int(gpu.to_numpy(self.counts)[ITERATION])
+
+    @property
+    def history(self) -> list[tuple[int, float, str]]:  # type: ignore[override]
+        total, seen = int(gpu.to_numpy(self.counts)[CHANGES]), len(self.told)
+        columns = [gpu.to_numpy(x) for x in self.changes]
+        for i in [i % RING for i in range(max(seen, total - RING), total)]:
+            reason = int(columns[2][i])
+            grown = f"{self.scaler.rule.interval} iterations without overflow"
+            why = f"overflow in {self.label(reason)}" if reason >= 0 else grown
+            self.told.append((int(columns[0][i]), float(columns[1][i]), why))
+        return self.told
+
+    def serving(self, scaler: LossScaler) -> Side:
+        """On the host again."""
+        return Side(self.state, self.iteration, self.history)
+
+    def load(self, state: State, iteration: int, history: Iterable) -> None:
+        self.start, self.told = state.scale, [*history]
+        counts = [iteration, *state[1:], len(self.told), 0]
+        self.forget()
+        self.counts[...] = gpu.asarray(np.array(counts, "int32"))
+        self.scale.fill(state.scale)
+
+    def begin_counts(self) -> None:
+        self.counts[SKIPS : BAD_LOSSES + 1] = 0
+
+    def forget(self) -> None:
+        """What was noted in this iteration."""
+        self.found.fill(NONE)
+        self.bad_loss.fill(0)
+
+    def label(self, overflowed: int) -> str:
+        """The name of the parameter whose gradient overflowed, for messages; `overflowed` as scaler.cu encodes it."""
+        i, j = divmod(int(overflowed), 65536)
+        if not 0 <= i < len(self.optimizers):
+            return "a parameter"
+        optimizer = self.optimizers[i]
+        params = optimizer.parameters()
+        return optimizer.label(params[j]) if j < len(params) else "a parameter"
+
+    def _arrived(self, counts: np.ndarray) -> None:
+        """Look at the counts of some steps ago, of which some may have been missed."""
+        limit, stuck = self.scaler.max_consecutive_skips, int(counts[STUCK])
+        self.warned = self.warned if self.warned <= stuck else 0  # S has grown since
+        told = limit * 2 ** int(math.log2(stuck / limit)) if stuck >= limit else 0
+        told, self.warned = (told, told) if told > self.warned else (0, self.warned)
+        state = State(math.nan, 0, int(counts[SKIPS]), int(counts[BAD_LOSSES]), told)
+        self.scaler.look_at_limits(state, self.label(counts[OVERFLOWED]), self.product, "not finite")
+
+    # ---- what it finds
+
+    def note_loss(self, now: Iteration, loss: Tensor) -> None:
+        kernel = "note_loss_fp64" if loss.dtype == float64 else "note_loss"
+        KERNELS.launch(kernel, self.scale.dtype, 1, 32, loss.array, self.bad_loss)
+
+    def _found(self, optimizer: Any) -> Array:
+        if optimizer not in self.optimizers:
+            if len(self.optimizers) == OPTIMIZERS:
+                raise ValueError(f"a loss scaler on the GPU serves at most {OPTIMIZERS} optimizers")
+            self.optimizers.append(optimizer)
+        i = self.optimizers.index(optimizer)
+        return self.found[i : i + 1]
+
+    def check(self, now: Iteration, optimizer: Any, params: list[Parameter]) -> None:
+        """One launch per scale and dtype (FP16, FP32). FP64 has no kernel: such gradients are checked one by one."""
+        found, xp = self._found(optimizer), gpu.xp
+        for scale, with_this_scale in _by_scale(params):
+            grads, array = _gradients(optimizer, with_this_scale), self._array(scale)
+            kernels.check([None if _is_fp64(g) else g for g in grads], found, array)
+            for i, g in enumerate(grads):
+                if _is_fp64(g):
+                    xp.minimum(found, xp.where(xp.isfinite(g / array).all(), NONE, i), out=found)
+
+    def _array(self, scale: Any) -> Array:
+        return scale.array if isinstance(scale, DeviceScale) else gpu.xp.full((), scale, self.scale.dtype)
+
+    def unscale(self, now: Iteration, optimizer: Any, params: list[Parameter]) -> None:
+        self.check(now, optimizer, [p for p in params if _is_fp64(p.grad)])
+        for scale, some in _by_scale(params):
+            array, grads = self._array(scale), _gradients(optimizer, some)
+            narrow = kernels.unscale([None if _is_fp64(g) else g for g in grads], array, self._found(optimizer))
+            for p, g, unscaled in zip(optimizer.parameters(), grads, narrow):
+                if g is not None:
+                    p.grad, p.grad_scale = with_values(p.grad, g / array if unscaled is None else unscaled), 1.0
+
+    def skip(self, now: Iteration, optimizer: Any) -> Array:
+        """(1,), bool, by what is known now."""
+        if here.group is not None:
+            here.group.all_reduce(self._found(optimizer), "min")
+            here.group.all_reduce(self.bad_loss, "max")
+        skip = gpu.xp.empty(1, "bool")
+        KERNELS.launch("judge", self.scale.dtype, 1, 32, self._found(optimizer), self.bad_loss, skip)
+        return skip
+
+    def end(self, scaler: LossScaler, now: Iteration, judged: list) -> None:
+        """In one small launch."""
+        if not judged:  # what was noted is only forgotten
+            self.forget()
+            self.counts[ITERATION] += 1
+            return
+        KERNELS.launch(
+            "end_iteration", self.scale.dtype, 1, 32,
+            self.scale, self.counts, self.found, self.bad_loss, len(self.optimizers),
+            *scaler.rule, *self.changes, RING,
+        )  # fmt: skip
+        self.box.poll()
+
+
+@fast_path(Side.serving)
+def serving(side: Side, scaler: LossScaler) -> Side:
+    return side if isinstance(side, DeviceSide) else DeviceSide(scaler, side)
+
+
+def _scaled(x: Array, scale: Array) -> Array:
+    """x, of one element, times the scale."""
+    if x.dtype == float64:
+        return x * scale
+    y = gpu.xp.empty_like(x)
+    KERNELS.launch("scale_loss", x.dtype, 1, 32, x, scale, y)
+    return y
+
+
+def _gradients(optimizer: Any, params: list[Parameter]) -> list[Array | None]:
+    """The gradients' arrays of `params` at their places among all the optimizer's parameters, None at the others."""
+    wanted = {id(p) for p in params}
+    return [values_of(p.grad) if id(p) in wanted else None for p in optimizer.parameters()]
+
+
+def _by_scale(params: list[Parameter]) -> Iterable[tuple[Any, list[Parameter]]]:
+    """The parameters by the loss scale that their gradients carry."""
+    found: dict[Any, list[Parameter]] = {}
+    for p in params:
+        found.setdefault(p.grad_scale, []).append(p)
+    return found.items()
+
+
+def _is_fp64(g: Array | None) -> bool:
+    return g is not None and g.dtype == float64

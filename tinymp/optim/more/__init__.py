@@ -1,0 +1,1 @@
+"""Schedules and a loss scaler beyond those that a first training needs. Each is loaded when it is first named."""
