@@ -30,7 +30,7 @@ LEFT_OUT = {
     "Observer.*": "the engine: its events",
     "SparseRows.summed": "lookups",
     "DistributedDataParallel.ran DistributedDataParallel.summed": "the engine: events",
-    "Group.start Group.abort Group.close Group.agreed *.normalised *.mine": "the package itself",
+    "Group.start Group.abort Group.close Group.agreed Group.agree *.normalised *.mine": "the package itself",
     "Scale.*": "the networks",
     "SSD.matched SSD.losses SSD.detect": "SSD's forward",
     "Alignment.*": "a base: those of Bahdanau and Luong have lines",

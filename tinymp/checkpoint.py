@@ -72,8 +72,8 @@ def _load(path: str | os.PathLike, objects: dict[str, Any]) -> dict[str, Any]:
             taken.append(name)
             _take(one, parts.pop(name))
         backend.set_rng_state(random[_place(random)])
-        if _place(random) < _rank():  # one of more processes than were saved
-            backend.manual_seed(zlib.crc32(str(random).encode()) + _rank())
+        if _place(random) < here.rank:  # one of more processes than were saved
+            backend.manual_seed(zlib.crc32(str(random).encode()) + here.rank)
         return parts
     except BaseException as error:
         backend.set_rng_state(generators)
@@ -160,11 +160,11 @@ class Checkpointer:
         if taken := sorted({*self.objects, "step"} & parts.keys()):
             raise ValueError(f"Checkpointer.save: expected other names than those of its objects, got {taken}")
         measure = self._measure(parts)
-        if step not in self._own and not _rank():
+        if step not in self._own and not here.rank:
             self._require_same_objects(self.path(step))
         self._own.add(step)
         _write(self.path(step), {**self.objects, **parts, "step": step}, measure, among="step")
-        if _rank():
+        if here.rank:
             return True
         own = [one for one in self.steps() if one in self._own]
         measures = self._measures(own) if self.best else dict.fromkeys(own)
@@ -248,8 +248,8 @@ def _write(path: str | os.PathLike, parts: dict[str, Any], measure: float | None
     own = {name: x for name, x in states.items() if x is not parts[name]}
     for found in (found for name, x in own.items() for found in _nonfinite(name, x, _masks(name, parts[name]))):
         raise FloatingPointError(f"save: {found}: the run has diverged, and {path} stays what it was")
-    random = _packed(_of_all(backend.get_rng_state()), "random", arrays)
-    if _rank():
+    random = _packed(here.agree([backend.get_rng_state()], "all"), "random", arrays)
+    if here.rank:
         return
     tree = json.dumps({"parts": _packed(states, "", arrays), "random": random, "measure": measure})
     metadata = {"format": FORMAT, "version": __version__, KEY: tree, "sha256": _checksum(tree, arrays)}
@@ -328,7 +328,7 @@ def _checksum(tree: str, arrays: dict[str, np.ndarray]) -> str:
 def _state(part: Any) -> Any:
     """What is written of it."""
     if isinstance(part, np.random.Generator):
-        return _of_all(part.bit_generator.state)
+        return here.agree([part.bit_generator.state], "all")
     return part.state_dict() if hasattr(part, "state_dict") else part
 
 
@@ -346,24 +346,15 @@ def _take(part: Any, state: Any) -> None:
     if isinstance(part, np.random.Generator):
         kind: Any = type(part.bit_generator)()
         kind.state = state[_place(state)]
-        more = _rank() - _place(state)  # of more processes than were saved each has numbers of its own
+        more = here.rank - _place(state)  # of more processes than were saved each has numbers of its own
         part.bit_generator.state = kind.jumped(more).state if more else kind.state
     else:
         part.load_state_dict(state)
 
 
-def _rank() -> int:
-    return here.group.rank if here.group else 0
-
-
-def _of_all(state: Any) -> list[Any]:
-    """The state of a generator, of every process."""
-    return here.group.tell(state) if here.group else [state]
-
-
 def _place(states: list[Any]) -> int:
     """Which of them is this process's, or the last."""
-    return min(_rank(), len(states) - 1)
+    return min(here.rank, len(states) - 1)
 
 
 def _nonfinite(where: str, value: Any, masks: Collection[str] = ()) -> Iterator[str]:

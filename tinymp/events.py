@@ -143,12 +143,16 @@ class _Here(threading.local):
                whose gradient is being added up; None where none of them runs: a conversion or write is then the user's
                own
     backward   the run of `Tensor.backward` that is under way (autograd.Backward), or None
-    group      the processes that this one trains together with (parallel.Group), or None
+    rank       the number of this process among those that train together; alone it is 0
+    agree      agree(value, how) is what all of them make of the values that each has; alone it is the value.
+               how: "first", of each item of a tuple that of the first process in which it is not None; "min" or "max",
+               of numbers, or of arrays, in place; "all", of lists, one list by rank
     """
 
     running: Any = None
     backward: Any = None
-    group: Any = None
+    rank: int = 0
+    agree: Any = staticmethod(lambda value, how="first": value)
 
     def __init__(self) -> None:
         self.observers: list[Observer] = []

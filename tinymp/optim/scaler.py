@@ -143,8 +143,7 @@ class Side:
 
     def skip(self, now: Iteration, optimizer: Optimizer) -> Any:
         """Whether to skip the step of an optimizer whose gradients were looked at."""
-        if here.group is not None:
-            now.overflows[optimizer], now.bad_loss = here.group.agreed(now.overflows[optimizer], now.bad_loss)
+        now.overflows[optimizer], now.bad_loss = here.agree((now.overflows[optimizer], now.bad_loss))
         return now.overflows[optimizer] is not None or now.bad_loss is not None
 
     def end(self, scaler: LossScaler, now: Iteration, judged: list[Optimizer]) -> None:

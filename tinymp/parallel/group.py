@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -29,6 +30,19 @@ from ..events import here
 
 HOW = ("sum", "min", "max")
 FORWARD = 0.5  # seconds in which mpiexec passes on what a process has written: it drops the rest when it ends all
+
+
+class _Entered(threading.local):
+    """group: the one of more than one process in whose block this thread is, or None."""
+
+    group: Group | None = None
+
+
+entered = _Entered()
+
+
+def _enter(group: Group | None, rank: int, agree: Any) -> None:
+    entered.group, here.rank, here.agree = group, rank, agree
 
 
 class Group:
@@ -52,12 +66,13 @@ class Group:
         self.closing = ExitStack()  # what ends with the block
 
     def __enter__(self) -> Group:
-        here.group = self if self.size > 1 else None
+        if self.size > 1:
+            self.closing.callback(_enter, entered.group, here.rank, here.agree)
+            _enter(self, self.rank, self.agree)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
         self.closing.close()
-        here.group = None
         failed = error is not None
         if failed and self.size > 1:
             trace, code = traceback.format_exception(kind, error, where), 1
@@ -161,6 +176,18 @@ class Group:
             return list(found)
         told = self.tell(found)
         return [next((value for value in column if value is not None), None) for column in zip(*told)]
+
+    def agree(self, value: Any, how: str = "first") -> Any:
+        """What `events.here.agree` is within the block."""
+        if hasattr(value, "dtype"):
+            self.all_reduce(value, how)
+            return value
+        if how == "first":
+            return self.agreed(*value)
+        told = self.tell(value)
+        if how == "all":
+            return [item for one in told for item in one]
+        return {"min": min, "max": max}[how]((one for one in told if one is not None), default=None)
 
     def mean(self, value: float, weight: float = 1.0) -> float:
         """The mean of all processes' values, such as losses; weight: of this process's, such as its number of items."""

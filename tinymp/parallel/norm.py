@@ -9,13 +9,13 @@ import numpy as np
 from .. import backend
 from ..arguments import instance
 from ..autograd import Array
-from ..events import here
 from ..nn.module import Module
 from ..nn.norm import BatchNorm as Layer
 from ..ops import batch_norm
 from ..ops.norm import BatchNorm, Running, all_but_channel, per_channel
 from ..precision import reduce, store, widen
 from ..tensor import Tensor
+from .group import Group, entered
 
 
 class SyncBatchNormOp(BatchNorm):
@@ -30,7 +30,7 @@ class SyncBatchNormOp(BatchNorm):
     def forward(self, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running) -> Array:
         axes, wide = all_but_channel(x), widen(x)
         count = backend.of(x).asarray(np.array([x.size / x.shape[1]]))
-        here.group.all_reduce(count)
+        _group().all_reduce(count)
         self.n = float(backend.to_cpu(count)[0])
         mean = _of_all(reduce(wide, axes, "sum", like=x)) / self.n
         y = wide - mean
@@ -57,10 +57,16 @@ class SyncBatchNormOp(BatchNorm):
         )
 
 
+def _group() -> Group:
+    if entered.group is None:
+        raise RuntimeError("sync_batch_norm: expected its backward in the `with` block of the group")
+    return entered.group
+
+
 def _of_all(x: Array) -> Array:
     """The sum of all processes' x."""
     x = backend.of(x).xp.ascontiguousarray(x)
-    here.group.all_reduce(x)
+    _group().all_reduce(x)
     return x
 
 
@@ -77,7 +83,7 @@ def sync_batch_norm(
     num_batches_tracked: Any = None,
 ) -> Tensor:
     """`ops.batch_norm`; in training, with the statistics of all processes' batches together."""
-    if not training or here.group is None:
+    if not training or entered.group is None:
         arguments = mean, var, weight, bias, training, momentum, eps
         return batch_norm(input, *arguments, num_batches_tracked=num_batches_tracked)
     given = mean, var, num_batches_tracked

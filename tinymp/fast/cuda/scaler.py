@@ -181,9 +181,8 @@ class DeviceSide(Side):
 
     def skip(self, now: Iteration, optimizer: Any) -> Array:
         """(1,), bool, by what is known now."""
-        if here.group is not None:
-            here.group.all_reduce(self._found(optimizer), "min")
-            here.group.all_reduce(self.bad_loss, "max")
+        here.agree(self._found(optimizer), "min")
+        here.agree(self.bad_loss, "max")
         skip = gpu.xp.empty(1, "bool")
         KERNELS.launch("judge", self.scale.dtype, 1, 32, self._found(optimizer), self.bad_loss, skip)
         return skip

@@ -104,9 +104,7 @@ class ObservedLossScaler(LossScaler):
         super().adjust(overflow)
         if self.fixed:
             return
-        peaks = here.group.tell(self._peak.value) if here.group is not None else [self._peak.value]
-        peak = max((value for value in peaks if value is not None), default=None)
-        scale = self.state.scale
+        peak, scale = here.agree(self._peak.value, "max"), self.state.scale
         if overflow or peak == math.inf:  # a ReLU can stop an infinite gradient before it reaches a weight
             where = overflow or "the gradient of an activation"
             self._move(scale / 16, f"overflow in {where} while observing")
