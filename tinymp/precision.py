@@ -72,7 +72,8 @@ class Policy:
                 arXiv 1905.12322); on the CPU, pip install -e ".[bf16]"
     accumulate  dtype of the accumulator of a dot product (MPT section 3.3)
     chunk       with an FP16 accumulator: how many products are summed before each rounding (NVG section 2.2: a
-                Tensor Core step is a 4 x 4 x 4 product)
+                Tensor Core step is a 4 x 4 x 4 product). On a CPU the bits depend on the operands alone for chunks of
+                up to 16; BLAS sums longer ones in FP32, in an order that follows the shapes, also that of the batch
     reduce      dtype of the accumulator of a sum or mean (MPT section 3.3, NVG section 2.3.1)
     rounding    "nearest" (ties to even) or "stochastic", at every store (MPT v1, appendix A, which rounds only the
                 weights stochastically)

@@ -172,11 +172,13 @@ def _tf32(x: Array) -> Array:
 def matmul_fp16(a: Array, b: Array, chunk: int, acc: Array | None = None) -> Array:
     """The product of FP32 operands with an FP16 accumulator, returned in FP32.
 
-    `chunk` products at a time are summed exactly enough (FP32) and then added to the accumulator with one rounding
-    to FP16, as a Tensor Core with FP16 accumulators does with its step of 4 (NVG section 2.2).
+    `chunk` products at a time are summed exactly enough and then added to the accumulator with one rounding to FP16,
+    as a Tensor Core with FP16 accumulators does with its step of 4 (NVG section 2.2). In FP64 up to 16 products, as
+    many as Tensor Cores take in a step: no bit depends on the order of BLAS, which follows the shapes. More in FP32.
     """
+    wide = _F64 if chunk <= 16 else _F32
     for k in range(0, a.shape[-1], chunk):
-        part = np.matmul(a[..., k : k + chunk], b[..., k : k + chunk, :])
+        part = np.matmul(a[..., k : k + chunk], b[..., k : k + chunk, :], dtype=wide).astype(_F32, copy=False)
         acc = cast(cast(part if acc is None else acc + part, _F16), _F32)
     return np.matmul(a, b) if acc is None else acc  # an empty inner dimension gives zeros
 

@@ -1,0 +1,145 @@
+"""What a study computes of an image depends on the mathematics alone: on no other image, and on no fast path."""
+
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from oracle import STORAGE, WORK, host, randn
+from tinymp import ops
+from tinymp.autograd import Op
+from tinymp.ops.recurrent import gru_layer, lstm_layer
+from tinymp.precision import DOT, REDUCTION
+
+pytestmark = pytest.mark.cpu  # on a GPU the order within a product is the hardware's
+
+
+def t(*shape, seed=1):
+    return mp.tensor(randn(*shape, seed=seed).astype("float16"))
+
+
+def recurrent(layer, gates):
+    """The outputs (T, N, H) with the axis N first."""
+    w = t(gates * 8, 24), t(gates * 8, 8, seed=2), t(gates * 8)
+    return lambda x: layer(x.transpose(0, 1), None, *w)[0].transpose(0, 1)
+
+
+# What it does with x, and the shape of one image of x. No sum may run over the images.
+CASES = {
+    "conv2d": (lambda x: ops.conv2d(x, t(6, 32, 3, 3), t(6), padding=1), (32, 5, 4)),
+    "conv2d, grouped": (lambda x: ops.conv2d(x, t(8, 4, 3, 3), None, 2, 1, 1, 2), (8, 6, 5)),
+    "conv2d, depthwise": (lambda x: ops.conv2d(x, t(8, 1, 3, 3), None, 1, 1, 1, 8), (8, 6, 5)),
+    "conv2d, 1 x 1": (lambda x: ops.conv2d(x, t(6, 32, 1, 1)), (32, 3, 1)),
+    "conv2d, to one place": (lambda x: ops.conv2d(x, t(6, 8, 4, 4)), (8, 4, 4)),
+    "conv_transpose2d": (lambda x: ops.conv_transpose2d(x, t(8, 6, 4, 4), t(6), 2, 1), (8, 3, 4)),
+    "conv_transpose2d, grouped": (lambda x: ops.conv_transpose2d(x, t(8, 3, 3, 3), None, 1, 0, 0, 4), (8, 3, 4)),
+    "conv1d": (lambda x: ops.conv1d(x, t(6, 8, 5)), (8, 9)),
+    "linear": (lambda x: ops.linear(x, t(10, 70), t(10)), (70,)),
+    "linear, one output": (lambda x: ops.linear(x, t(1, 70), t(1)), (70,)),
+    "matmul": (lambda x: ops.matmul(x, t(70, 5)), (3, 70)),
+    "matmul of batches": (lambda x: ops.matmul(x, x.transpose(1, 2)), (3, 70)),
+    "scaled_dot_product_attention": (lambda x: ops.scaled_dot_product_attention(x, x, x), (2, 9, 24)),
+    "lstm": (recurrent(lstm_layer, 4), (5, 24)),
+    "gru": (recurrent(gru_layer, 3), (5, 24)),
+    "adaptive_avg_pool2d": (lambda x: ops.adaptive_avg_pool2d(x, (2, 3)), (4, 7, 5)),
+    "avg_pool2d": (lambda x: ops.avg_pool2d(x, 3, 2), (4, 7, 5)),
+    "max_pool2d": (lambda x: ops.max_pool2d(x, 3, 1), (4, 7, 5)),
+    "cumsum": (lambda x: ops.cumsum(x, 1), (70, 3)),
+    "group_norm": (lambda x: ops.group_norm(x, 2, t(8), t(8)), (8, 5, 7)),
+    "layer_norm": (lambda x: ops.layer_norm(x, (5, 70), t(5, 70), t(5, 70)), (5, 70)),
+    "rms_norm": (lambda x: ops.rms_norm(x, (70,), t(70)), (5, 70)),
+    "local_response_norm": (lambda x: ops.local_response_norm(x, 5), (8, 5, 7)),
+    "log_softmax": (lambda x: ops.log_softmax(x, 1), (70, 3)),
+    "softmax": (lambda x: ops.softmax(x, -1), (3, 70)),
+    "logsumexp": (lambda x: ops.logsumexp(x, 1), (70, 3)),
+    "amax": (lambda x: ops.amax(x, 1), (70, 3)),
+    "mean": (lambda x: ops.mean(x, (1, 2)), (70, 3)),
+    "sum": (lambda x: ops.sum(x, 1), (70, 3)),
+    "var": (lambda x: ops.var(x, 1), (70, 3)),
+    "std": (lambda x: ops.std(x, 2), (3, 70)),
+    "norm": (lambda x: ops.norm(x, dim=1), (70, 3)),
+    "normalize": (lambda x: ops.normalize(x), (70, 3)),
+    "expand": (lambda x: x.unsqueeze(2).expand(-1, -1, 70, -1), (4, 3)),
+    "gather": (lambda x: ops.gather(x, 1, mp.tensor(np.zeros((len(x), 70), int))), (3,)),
+    "pad": (lambda x: ops.pad(x, (3, 3), "circular"), (4, 9)),
+    "interpolate": (lambda x: ops.interpolate(x, scale_factor=3), (4, 3, 2)),
+    "unfold": (lambda x: ops.unfold(x, 3), (4, 6, 5)),
+}  # fmt: skip
+STUDIES = {
+    **{name: mp.POLICIES[name] for name in ("FP16_ACCUMULATE", "FP16_REDUCTIONS", "PURE_FP16", "FP16_VOLTA")},
+    "chunk=16": replace(mp.FP16_ACCUMULATE, chunk=16),
+    "aligned=14": replace(mp.MIXED, aligned=14, chunk=16, promote=32),
+}
+OTHERS = {
+    "batch_norm": "its sums run over the images",
+    "roi_align": "an average of few values, of the image that a box names",
+    "sampled_logits": "made of two products as matmul's and one as linear's",
+    **dict.fromkeys(("all", "argmax", "max", "_recurrent"), "sums nothing"),
+}
+
+
+def results(name, n):
+    """Of the first of n images: the result and the gradient."""
+    op, shape = CASES[name]
+    x = mp.tensor(randn(64, *shape).astype("float16")[:n], requires_grad=True)
+    y = op(x)
+    y.backward(randn(64, *y.shape[1:], seed=3).astype("float16")[:n])
+    return y.numpy()[0], host(x.grad)[0]
+
+
+@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("name", CASES)
+def test_an_image_has_the_bits_that_it_has_alone(name, study):
+    with mp.use(STUDIES[study]):
+        for one, first in zip(results(name, 1), results(name, 64), strict=True):
+            np.testing.assert_array_equal(one, first)
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "w"),
+    [
+        (lambda x, w: ops.conv2d(x, w, padding=1), (32, 8, 8), (6, 32, 3, 3)),
+        (lambda x, w: ops.conv2d(x, w, groups=4), (32, 6, 5), (8, 8, 3, 3)),
+        (lambda x, w: ops.conv2d(x, w, groups=6), (6, 20, 19), (6, 1, 17, 16)),
+        (ops.linear, (280,), (10, 280)),
+        (ops.matmul, (3, 280), (280, 5)),
+    ],
+)
+def test_longer_chunks_and_parts_are_sums_in_fp32(op, x, w):
+    """|y - e| <= 2 k u_w sum |a b| + 2 u_s |e|: with one chunk that holds all k products, e as in mixed precision.
+    With parts of the sum, which are rounded one by one, + 2 u_s sum |a b|.
+    """
+    x, w = randn(64, *x).astype("float16"), randn(*w, seed=2).astype("float16")
+    size = op(*[mp.tensor(abs(a).astype("float64")) for a in (x[:1], w)]).numpy()[0]
+    expected = op(mp.tensor(x), mp.tensor(w)).numpy()[0].astype("float64")
+    bound = 2 * 288 * WORK["float16"] * size + 2 * STORAGE["float16"] * abs(expected)
+    chunked, parts = replace(mp.FP16_ACCUMULATE, chunk=288), replace(mp.MIXED, split=3)
+    for policy, more in ((chunked, 0), (parts, 2 * STORAGE["float16"] * size)):
+        with mp.use(policy):
+            for n in (1, 64):
+                assert (abs(op(mp.tensor(x[:n]), mp.tensor(w)).numpy()[0] - expected) <= bound + more).all()
+
+
+@pytest.mark.parametrize("chunk", [4, 8, 16])
+@pytest.mark.parametrize("rows", [1, 64])
+def test_a_chunk_is_summed_exactly(chunk, rows):
+    """2048 + 1 + 2^-13 + 2^-13 lies above the middle of two FP16 numbers; FP32 loses 2^-13 if it comes last."""
+    a = np.tile(np.array([2048, 1, 2.0**-13, 2.0**-13], "float16"), (rows, 1))
+    b = mp.tensor(np.ones((4, 33), "float16"))
+    with mp.use(replace(mp.FP16_ACCUMULATE, chunk=chunk)):
+        for order in permutations(range(4)):
+            assert (ops.matmul(mp.tensor(a[:, order]), b).numpy() == 2050).all()
+
+
+def test_every_product_and_sum_is_a_case():
+    kinds = {op.name for op in subclasses(Op) if op.__module__.startswith("tinymp.") and op.kind in (DOT, REDUCTION)}
+    assert kinds <= OTHERS.keys() | {name.split(",")[0] for name in CASES}
+
+
+def subclasses(op):
+    """Those that have a kind."""
+    for c in op.__subclasses__():
+        yield from [c] if hasattr(c, "kind") else []
+        yield from subclasses(c)
