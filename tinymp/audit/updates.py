@@ -43,19 +43,12 @@ class Updates:
         """Count one update: the master (or the copy itself) and the copy before it, and the new weights."""
         device = backend.of(value)
         count = device.xp.count_nonzero
-        found = []  # for each block
-
-        def judge(master: Array, copy: Array, value: Array) -> Array:
-            w, step = widen(copy), value - widen(master)
-            moved = step != 0
-            lost = moved & (widen(to_dtype(w + step, self.storage)) == w)
-            above = moved & (device.xp.abs(w) > 2048 * device.xp.abs(step))
-            found.append([int(count(marked)) for marked in (moved, lost, above)])
-            return lost
-
         with unobserved(), use(MIXED):  # rounding to nearest, whatever the parameter's own policy
-            device.blockwise(judge, master, to_dtype(copy, self.storage), value)
-        moved, lost, above = map(sum, zip(*found))
+            w, step = widen(to_dtype(copy, self.storage)), value - widen(master)
+            changes = step != 0
+            stays = changes & (widen(to_dtype(w + step, self.storage)) == w)
+            far = changes & (device.xp.abs(w) > 2048 * device.xp.abs(step))
+            moved, lost, above = (int(count(marked)) for marked in (changes, stays, far))
         self.updates, self.iterations = self.updates + 1, max(self.iterations, iteration + 1)
         self.elements += value.size
         self.lost, self.zero, self.above = self.lost + lost, self.zero + value.size - moved, self.above + above

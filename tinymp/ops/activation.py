@@ -18,13 +18,13 @@ class ReLU(Op):
     name = "relu"
 
     def forward(self, x: Array) -> Array:
-        y = self.device.blockwise(lambda x: self.device.select(~(widen(x) <= 0), x), x)
+        y = self.device.select(~(widen(x) <= 0), x)
         self.save(y)
         return y
 
     def backward(self, dy: Array) -> Array:
         (y,) = self.saved  # y >= 0: its bits are 0 only where y is
-        return self.device.blockwise(lambda dy, y: self.device.select(self.device.bits(y) != 0, dy), dy, y)
+        return self.device.select(self.device.bits(y) != 0, dy)
 
 
 class LeakyReLU(FromInput):

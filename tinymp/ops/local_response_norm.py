@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..arguments import floating, integers, number
 from ..autograd import Array, Op
-from ..backend.layout import memory_order
 from ..precision import REDUCTION, add_to, store, widen
 from ..tensor import Tensor
 
@@ -19,28 +18,17 @@ class LocalResponseNorm(Op):
     name = "local_response_norm"
 
     def forward(self, x: Array, *, size: int, alpha: float, beta: float, k: float) -> Array:
-        def normalise(x: Array) -> tuple:
-            wide = widen(x)
-            return (store(wide / self._power(self._denominator(wide, like=x)), like=x),)
-
         self.save(x)
-        return self.device.along(_slowest(x), normalise, x)[0]
+        wide = widen(x)
+        return store(wide / self._power(self._denominator(wide, like=x)), like=x)
 
     def backward(self, dy: Array) -> Array:
-        def gradient(x: Array, dy: Array) -> tuple:
-            wide = widen(x)
-            d = self._denominator(wide, like=x)
-            dx = widen(dy) / self._power(d)
-            spread = dx * wide
-            spread /= d
-            spread = self._window(spread, (self.size - 1) // 2, like=x)  # the window of forward, mirrored
-            spread *= wide
-            spread *= 2 * self.alpha * self.beta / self.size
-            dx -= spread
-            return (store(dx, like=x),)
-
         (x,) = self.saved
-        return self.device.along(_slowest(x), gradient, x, dy)[0]
+        wide = widen(x)
+        d = self._denominator(wide, like=x)
+        dx = widen(dy) / self._power(d)
+        spread = self._window(dx * wide / d, (self.size - 1) // 2, like=x)  # the window of forward, mirrored
+        return store(dx - spread * wide * (2 * self.alpha * self.beta / self.size), like=x)
 
     def _denominator(self, x: Array, like: Array) -> Array:
         d = self._window(x * x, self.size // 2, like)
@@ -64,11 +52,6 @@ class LocalResponseNorm(Op):
                 here, there = slice(max(-shift, 0), c - max(shift, 0)), slice(max(shift, 0), c - max(-shift, 0))
                 add_to(total[:, here], x[:, there], like)
         return total
-
-
-def _slowest(x: Array) -> int:
-    """The axis along which neighbours are farthest from each other in memory, the channels' apart."""
-    return next((a for a in memory_order(x) if a != 1), 0)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

@@ -272,11 +272,11 @@ class FromInput(Op):
 
     def forward(self, x: Array, **options: Any) -> Array:
         self.save(x)
-        return self.device.blockwise(lambda x: store(self.f(widen(x), **options), like=x), x)
+        return store(self.f(widen(x), **options), like=x)
 
     def backward(self, dy: Array) -> Array:
         (x,) = self.saved
-        return self.device.blockwise(lambda dy, x: store(widen(dy) * self.df(widen(x), **self.options), like=dy), dy, x)
+        return store(widen(dy) * self.df(widen(x), **self.options), like=dy)
 
 
 class FromOutput(Op):
@@ -287,13 +287,13 @@ class FromOutput(Op):
     df: Any
 
     def forward(self, x: Array) -> Array:
-        y = self.device.blockwise(lambda x: store(self.f(widen(x)), like=x), x)
+        y = store(self.f(widen(x)), like=x)
         self.save(y)
         return y
 
     def backward(self, dy: Array) -> Array:
         (y,) = self.saved
-        return self.device.blockwise(lambda dy, y: store(widen(dy) * self.df(widen(y)), like=dy), dy, y)
+        return store(widen(dy) * self.df(widen(y)), like=dy)
 
 
 class Neg(Op):
