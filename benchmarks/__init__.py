@@ -1,3 +1,3 @@
 """What is measured."""
 
-import tinymp  # before NumPy, see tinymp/blas.py
+import tinymp  # before NumPy, see tinymp/backend/blas.py

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tinymp as mp
-from tinymp.writing import write_figure
+from tinymp.checkpoint.writing import write_figure
 
 from . import poisoned
 from .machine import device, write

@@ -34,8 +34,8 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import nn, ops, optim
-from tinymp.extras import hint
-from tinymp.writing import write_json
+from tinymp.backend.extras import hint
+from tinymp.checkpoint.writing import write_json
 
 try:
     import torch

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tinymp as mp
-from tinymp.writing import write_json
+from tinymp.checkpoint.writing import write_json
 
 FOREIGN = 0.05  # the share of all cores that others may take before a run is not to be trusted
 SHORTEST = 1.0  # seconds: the kernel counts work in hundredths, which say nothing about less

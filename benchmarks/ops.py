@@ -21,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 import tinymp as mp
-from tinymp.writing import write_figure
+from tinymp.checkpoint.writing import write_figure
 
 from .machine import Machine, write
 from .worker import Worker

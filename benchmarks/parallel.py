@@ -32,8 +32,9 @@ import numpy as np
 
 import tinymp as mp
 from examples import mnist
-from tinymp import ops, optim, parallel, writing
-from tinymp.extras import hint
+from tinymp import ops, optim, parallel
+from tinymp.backend.extras import hint
+from tinymp.checkpoint import writing
 
 from .machine import Machine, write
 from .scaling import (

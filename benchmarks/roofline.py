@@ -35,9 +35,9 @@ from tinymp import nn
 from tinymp.audit import meta
 from tinymp.backend import cublas, gpu
 from tinymp.backend.kernels import signatures
+from tinymp.checkpoint.writing import write
 from tinymp.events import here
 from tinymp.ops.conv import Conv2d, ConvTranspose2d
-from tinymp.writing import write
 
 from . import models
 from .machine import device

@@ -11,9 +11,9 @@ import sys
 
 import nbclient
 import nbformat
-
 from tinymp.course.lesson import Lesson, lessons
-from tinymp.writing import write
+
+from tinymp.checkpoint.writing import write
 
 
 def generate(lesson: Lesson) -> None:

@@ -17,8 +17,8 @@ import tinymp
 import tinymp.parallel.norm  # an op that tinymp alone does not import
 from tinymp import precision
 from tinymp.autograd import Op
+from tinymp.checkpoint.writing import write
 from tinymp.fast_path import find
-from tinymp.writing import write
 
 PAGE = pathlib.Path(__file__).with_name("precision.md")
 ROOT = PAGE.parent.parent

@@ -13,18 +13,13 @@ from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
-from tinymp.writing import write
+from tinymp.checkpoint.writing import write
 
 PACKAGE = Path(__file__).parent.parent / "tinymp"
 PICTURE = Path(__file__).parent / "architecture.svg"
 SAYS = {
-    "extras": "what to install",
     "backend": "NumPy, CuPy, cuBLAS, kernels",
     "events": "who listens, what runs",
-    "blas": "OpenBLAS's settings",
-    "writing": "whole files",
-    "caller": "the user's line",
-    "info": "versions, devices",
     "precision": "gates, kinds, policies",
     "sparse": "rows of a gradient",
     "memory": "who holds it, when it is full",
@@ -36,16 +31,13 @@ SAYS = {
     "fast_path": "finds faster ways",
     "fast": "faster ways, by device",
     "torch": "for programs of PyTorch",
-    "loading": "all or none",
     "statistics": "what a skipped step undoes",
     "parameter": "master and copy",
     "ops": "one family per file, .cu beside",
     "nn": "modules and layers",
     "optim": "rules, scalers, clipping",
     "data": "datasets, a loader",
-    "graph": "looking at it",
     "parallel": "MPI, NCCL, ZeRO",
-    "capture": "a step as a CUDA graph",
     "checkpoint": "a run on disk",
     "audit": "what the events tell",
     "models": "examples/paper",
@@ -151,9 +143,9 @@ def arrows(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
 
 
 def draw() -> str:
-    """The picture, as SVG. Small rooms that import the backend at most, or the text of a hint, are named below it."""
+    """The picture, as SVG. Small rooms that import the backend at most are named below it."""
     graph = rooms()
-    small = sorted(name for name in graph if graph[name] <= {"backend", "extras"} and name not in ("backend", "events"))
+    small = sorted(name for name in graph if graph[name] <= {"backend"} and name not in ("backend", "events"))
     graph = {name: graph[name] - set(small) for name in graph if name not in small}
     levels = floors(graph)
     width, wide, high, step = 960, 178, 44, 84

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tinymp as mp
-from tinymp import checkpoint, writing
+from tinymp import checkpoint
+from tinymp.checkpoint import writing
 
 from . import report
 from .options import positive

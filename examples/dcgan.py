@@ -21,7 +21,8 @@ import numpy as np
 from tqdm import tqdm
 
 import tinymp as mp
-from tinymp import nn, ops, optim, writing
+from tinymp import nn, ops, optim
+from tinymp.checkpoint import writing
 from tinymp.lab import shipped
 from tinymp.precision import store, widen
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tinymp.checkpoint.writing import replacing
 from tinymp.data import PICTURES, read_idx, read_picture
-from tinymp.writing import replacing
 
 from .datasets import brought
 

@@ -7,7 +7,7 @@ import math
 
 import tinymp as mp
 from tinymp import optim
-from tinymp.extras import hint
+from tinymp.backend.extras import hint
 
 
 def natural(text: str) -> int:

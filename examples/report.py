@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import tinymp as mp
-from tinymp import writing
+from tinymp.checkpoint import writing
 
 from . import stopping
 

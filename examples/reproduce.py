@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 import tinymp as mp
-from tinymp import writing
+from tinymp.checkpoint import writing
 from tinymp.lab import shipped
 
 from . import formats, report, sequences, table1, table2, trials

@@ -20,7 +20,7 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import data, nn, ops, optim
-from tinymp.extras import hint
+from tinymp.backend.extras import hint
 
 from . import paper, program, report, trials, utterances
 from .utterances import Utterance, warped

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tinymp.extras import hint
+from tinymp.backend.extras import hint
 
 UNKNOWN = "<unk>"
 HELD_OUT = 0.1  # the last tenth of every text

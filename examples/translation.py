@@ -22,7 +22,7 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import data, nn, optim
-from tinymp.extras import hint
+from tinymp.backend.extras import hint
 
 from . import paper, program, trials, verses
 from .options import positive

@@ -15,7 +15,8 @@ import numpy as np
 from tqdm import tqdm
 
 import tinymp as mp
-from tinymp import nn, optim, writing
+from tinymp import nn, optim
+from tinymp.checkpoint import writing
 from tinymp.precision import MOVEMENT
 from tinymp.sparse import values_of
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tinymp.extras import hint
+from tinymp.backend.extras import hint
 
 from . import text
 

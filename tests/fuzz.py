@@ -38,7 +38,7 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import nn, ops
-from tinymp.caller import PACKAGE
+from tinymp.events import PACKAGE
 
 if __name__ == "__main__":  # python -m tests.fuzz
     sys.path.insert(0, os.path.dirname(__file__))

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tinymp import blas
+from tinymp.backend import blas
 
 AVX512 = " ".join(sorted(blas.NEEDED))
 
@@ -110,7 +110,7 @@ def test_programs_import_tinymp_before_numpy():
         "benchmarks.cpu",
         "tinymp.lab.cli",
     ):
-        code = f"import {package}\nfrom tinymp import blas\nprint(blas.too_late)"
+        code = f"import {package}\nfrom tinymp.backend import blas\nprint(blas.too_late)"
         assert run(code, PYTHONPATH=os.getcwd()) == "False\n", package
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tinymp
-from tinymp import extras
+from tinymp.backend import extras
 
 pytestmark = pytest.mark.cpu
 ROOT = Path(tinymp.__file__).parent.parent

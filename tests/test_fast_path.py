@@ -12,7 +12,7 @@ from tinymp.backend import kernels
 from tinymp.ops.softmax import Softmax
 
 FOLDER = pathlib.Path(mp.__file__).parent / "fast"
-LAUNCHERS = {"__init__"}  # files that other fast paths use
+LAUNCHERS = {"__init__", "capture"}  # files that other fast paths use
 FILES = [path for path in FOLDER.rglob("*.py") if path.stem not in LAUNCHERS]
 
 

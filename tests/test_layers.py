@@ -11,15 +11,14 @@ ROOT = Path(layers.__file__).parent.parent
 
 # From the ground up; those of one line may not import each other. docs/architecture.md explains each.
 FLOORS = [
-    {"extras"},
-    {"blas", "events", "writing"},
-    {"backend", "caller", "fast_path", "grad_mode"},
+    {"events"},
+    {"backend", "fast_path", "grad_mode"},
     {"dtypes"},
-    {"precision", "info"},
+    {"precision"},
     {"sparse"},
     {"memory"},
     {"autograd"},
-    {"tensor", "graph"},
+    {"tensor"},
     {"arguments", "statistics"},
     {"parameter"},
     {"ops", "loading"},

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import tinymp
-from tinymp import writing
+from tinymp.checkpoint import writing
 
 pytestmark = pytest.mark.cpu
 ROOT = Path(tinymp.__file__).parent.parent
@@ -103,7 +103,9 @@ def test_a_link_goes_on_pointing(there, tmp_path):
 
 
 def test_what_is_no_file():
-    code = "from tinymp import writing; writing.write('/dev/stdout', 'hello'); writing.write('/dev/null', 'x')"
+    code = (
+        "from tinymp.checkpoint import writing; writing.write('/dev/stdout', 'hello'); writing.write('/dev/null', 'x')"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout == "hello"
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
@@ -152,7 +154,8 @@ FULL = """
 import resource, signal
 import numpy as np, tinymp as mp
 from pathlib import Path
-from tinymp import nn, writing
+from tinymp import nn
+from tinymp.checkpoint import writing
 path, model = Path({!r}), nn.Linear(40, 40)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -181,9 +184,8 @@ def test_a_full_disk(call, there):
 
 def test_a_process_that_is_killed(there):
     """At any moment: the file is one of those that it wrote, whole."""
-    code = (
-        f"from tinymp import writing\nfor i in range(10**9): writing.write({str(there)!r}, chr(97 + i % 26) * 300_000)"
-    )
+    code = f"from tinymp.checkpoint.writing import write\npath = {str(there)!r}\n"
+    code += "for i in range(10**9): write(path, chr(97 + i % 26) * 300_000)"
     for wait in (0.0, 0.01, 0.03, 0.07):
         there.write_text("old")
         process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)

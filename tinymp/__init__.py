@@ -6,8 +6,6 @@
 Read `precision.py` first: precision changes in its four functions and nowhere else.
 """
 
-from . import blas  # isort: skip  # before anything else loads NumPy: the kernels for products are chosen then
-
 import difflib as _difflib
 import importlib as _importlib
 from importlib.util import find_spec as _find_spec
@@ -18,13 +16,11 @@ from typing import Any as _Any
 
 from . import backend, nn, ops, optim
 from .arguments import name_all as _name_all
-from .backend import default_device, device, get_rng_state, manual_seed, set_rng_state, synchronize
-from .capture import capture
+from .backend import __version__, default_device, device, get_rng_state, info, manual_seed, set_rng_state, synchronize
+from .backend.extras import hint as _hint
 from .dtypes import bfloat16, float16, float32, float64
 from .events import Observer, observe
-from .extras import hint as _hint
 from .grad_mode import enable_grad, is_grad_enabled, no_grad
-from .info import __version__, info
 from .ops import (
     arange,
     empty,
@@ -70,6 +66,7 @@ from .tensor import Tensor, from_numpy, tensor
 _HELD = {
     "Checkpointer": "checkpoint",
     "audit": "audit",
+    "capture": "fast.cuda.capture",
     "course": "course",
     "data": "data",
     "lab": "lab",
@@ -96,6 +93,7 @@ if TYPE_CHECKING:
     from .audit.kept import saved_nbytes
     from .audit.layers import summary
     from .checkpoint import Checkpointer, load, load_weights, save, save_weights
+    from .fast.cuda.capture import capture
 
 
 def _load(path: str) -> _ModuleType | None:

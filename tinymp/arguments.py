@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .caller import NAMES, type_name
 from .dtypes import FLOATING, FP32_OVERFLOW, require_fit
+from .events import NAMES, type_name
 from .tensor import Tensor
 
 _WHY = {

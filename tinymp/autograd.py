@@ -31,9 +31,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from . import backend, fast_path
-from .caller import NAMES, type_name
 from .dtypes import FLOATING, HALVES, float32
-from .events import during, here, tell
+from .events import NAMES, during, here, tell, type_name
 from .fast_path import find
 from .grad_mode import is_grad_enabled
 from .memory import explain

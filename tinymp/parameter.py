@@ -10,9 +10,8 @@ import numpy as np
 from . import backend
 from .arguments import flag, named_by_class
 from .autograd import Array, Variable
-from .caller import type_name
 from .dtypes import FLOATING, HALVES, float32, real, require_fit
-from .events import here, tell
+from .events import here, tell, type_name
 from .precision import FP32, UPDATE, Policy, store, to_dtype
 from .sparse import SparseRows, dense_of, put, values_of, with_values
 from .tensor import Tensor, array_of, tensor

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import backend, dtypes
-from .autograd import Array, Backward, Variable
-from .caller import type_name
+from .autograd import Array, Backward, Op, Variable
 from .dtypes import FLOATING, float32, float64, real, require_fit
-from .events import quietly
+from .events import quietly, type_name
 from .grad_mode import is_grad_enabled
 from .memory import explained
 from .precision import Policy, fit, scalar, widen
@@ -364,3 +364,24 @@ def from_numpy(array: np.ndarray) -> Tensor:
             "cannot share; tensor(array) copies it"
         )
     return Tensor(array)
+
+
+# ------------------------------------------------------------------------- looking at a graph without running it
+
+
+def behind(root: Op | None) -> set[Op]:
+    """All ops that a backward pass from this one reaches, with itself; none behind a leaf."""
+    found = set() if root is None else {root}
+    waiting = list(found)
+    while waiting:
+        new = {edge[0] for edge in waiting.pop().edges if isinstance(edge, tuple)} - found
+        found |= new
+        waiting += new
+    return found
+
+
+def uses(root: Op) -> dict[int, tuple[Variable, int]]:
+    """By their id, the leaves that a backward pass from this op reaches, and how many gradients each will get."""
+    edges = [edge for op in behind(root) for edge in op.edges if isinstance(edge, Variable)]
+    counts = Counter(map(id, edges))
+    return {id(leaf): (leaf, counts[id(leaf)]) for leaf in edges}

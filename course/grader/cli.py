@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from tinymp.writing import check as check_folder
-from tinymp.writing import write, write_json
+from tinymp.checkpoint.writing import check as check_folder
+from tinymp.checkpoint.writing import write, write_json
 
 from . import grade, race, trial
 from .checking import RIGHT, WRONG

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tinymp.writing import write
+from tinymp.checkpoint.writing import write
 
 from .checking import RIGHT
 from .lesson import lessons

@@ -19,7 +19,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from tinymp.extras import from_wheel
+from tinymp.backend.extras import from_wheel
 from tinymp.lab.shipped import home
 
 MARK = re.compile(r"# %%(?: \[(markdown)\]| (exercise|check))?\s*")

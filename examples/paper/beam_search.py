@@ -15,7 +15,7 @@ import numpy as np
 
 from tinymp import backend, ops
 from tinymp.arguments import count, function, integers, number
-from tinymp.caller import type_name
+from tinymp.events import type_name
 from tinymp.grad_mode import no_grad
 from tinymp.tensor import Tensor, array_of
 

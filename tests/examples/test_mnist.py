@@ -11,7 +11,7 @@ import pytest
 import tinymp as mp
 from examples import datasets, dcgan, language_model, mnist, report
 from tinymp import checkpoint, ops, optim
-from tinymp.extras import hint
+from tinymp.backend.extras import hint
 
 pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("undrawn")]  # the program chooses its device itself
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..arguments import flag, named, rename
 from ..autograd import Op
-from ..info import info
+from ..backend import info
 from .advice import Advice, Found, advise, judged
 from .bytes import ByteLedger
 from .crash import Crash

@@ -7,7 +7,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from .. import events, precision
-from ..caller import caller, inside, line
+from ..events import caller, inside, line
 from ..nn.module import Module
 
 _GATES = {precision.__file__, events.__file__}

@@ -9,11 +9,11 @@ from typing import Any
 
 from .. import backend
 from ..autograd import Op
+from ..checkpoint.writing import write_json
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
 from ..parameter import Parameter
 from ..sparse import array_in, nonfinite
-from ..writing import write_json
 from .depth import STEPS, Depth
 from .ledger import jsonable
 from .listener import Instrument, Place, begins_backward

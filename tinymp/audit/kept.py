@@ -5,8 +5,8 @@ from __future__ import annotations
 from .. import backend
 from ..arguments import named
 from ..autograd import Variable
-from ..graph import behind
 from ..memory import kept_by
+from ..tensor import behind
 
 
 @named

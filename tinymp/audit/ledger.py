@@ -14,8 +14,8 @@ from typing import Any
 from .. import backend
 from ..autograd import Array, Op
 from ..backend import study
-from ..caller import source
 from ..dtypes import FLOATING, limits, patterns
+from ..events import source
 from ..precision import MOVEMENT, UPDATE, current_policy, emulated
 from ..sparse import values_of
 from .listener import Instrument, Place

@@ -15,15 +15,13 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from ..autograd import Op
-from ..caller import PACKAGE
-from ..events import Exchange, Observer, Update, here, observe
-from ..graph import uses
+from ..events import PACKAGE, Exchange, Observer, Update, here, observe
 from ..nn.module import Module
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
 from ..parameter import Parameter
 from ..precision import REDUCTION, UPDATE, Kind, Policy, current_policy
-from ..tensor import Tensor
+from ..tensor import Tensor, uses
 from .callers import caller, line_of_gate, modules, variable
 
 

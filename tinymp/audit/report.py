@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from .. import writing
-from ..caller import source
-from ..extras import hint
+from ..backend.extras import hint
+from ..checkpoint import writing
+from ..events import source
 from ..precision import KINDS
 from .ledger import WORST
 from .numbers import count, dtypes, number, power, raw, real, share, size

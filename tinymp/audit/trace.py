@@ -36,15 +36,15 @@ except ImportError:  # Windows
 
 from .. import backend
 from ..autograd import Array, Op, Variable
+from ..backend import info
 from ..backend.sketch import Mark, mark
+from ..checkpoint.writing import room_for
 from ..events import here
-from ..info import info
 from ..ops.convert import Move
 from ..parameter import Parameter
 from ..precision import UPDATE, current_policy
 from ..sparse import SparseRows, values_of
 from ..tensor import Tensor
-from ..writing import room_for
 from .listener import Instrument, Place, begins_backward
 from .sampling import distinct, version_of_result
 

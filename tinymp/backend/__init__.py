@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from . import cpu  # isort: skip  # before anything loads NumPy: see there
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from platform import platform, python_version
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from ..events import reusable
-from . import cpu, gpu, threads
+from . import gpu, threads
+from .extras import __version__
 
 __all__ = [
+    "__version__",
     "add",
     "bytes_of",
     "cpu",
@@ -24,6 +29,7 @@ __all__ = [
     "get",
     "get_rng_state",
     "gpu",
+    "info",
     "manual_seed",
     "of",
     "owner_of",
@@ -174,3 +180,22 @@ def fork_rng() -> Iterator[None]:
         yield
     finally:
         set_rng_state(state)
+
+
+# ----------------------------------------------------------------------------------------------- what there is here
+
+
+class Info(dict):
+    """A dict that prints as a table."""
+
+    def __str__(self) -> str:
+        width = max(map(len, self), default=0)
+        return "\n".join(f"{key:<{width}}  {value}" for key, value in self.items())
+
+    __repr__ = __str__
+
+
+def info() -> Info:
+    """Versions and the backend's state as a dict of strings; `print(mp.info())` shows a table."""
+    system = {"tinymp": __version__, "python": python_version(), "system": platform(terse=True)}
+    return Info(system | cpu.info() | gpu.info())

@@ -9,6 +9,10 @@ Measured: NumPy casts FP16 at 0.7 Gelem/s, NumKong at 9 to 15 with the same bits
 
 from __future__ import annotations
 
+from . import blas
+
+blas.load_numpy()  # OpenBLAS reads two settings when NumPy loads it, and never again; TINYMP_BLAS=0 leaves them alone
+
 import ctypes
 import math
 import os
@@ -20,10 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import blas
 from ..events import quietly
-from ..extras import hint
 from . import histogram, threads
+from .extras import hint
 from .threads import share
 
 numkong: Any = None  # without it the casts below fall back on NumPy: the same bits, a tenth of the speed

@@ -1,9 +1,9 @@
 """The GPU backend: CuPy arrays, cuBLAS on Tensor Cores (`cublas.py`), and CUDA kernels (`kernels.py`).
 
 These functions carry out what the gates in `precision.py` decide, like those of `cpu.py`; they decide nothing. CuPy is
-imported when the first array goes to the GPU. No function that a training step calls reads the device from the host,
-so that a whole step can be captured in a CUDA graph (`capture.py`). Checks of values, such as the range of labels, are
-noted on the device by `check`; a failed one raises at the next moment that waits for the device anyway.
+imported when the first array goes to the GPU. No function that a training step calls reads the device from the host, so
+that a whole step can be captured in a CUDA graph (fast/cuda/capture.py). Checks of values, such as the range of labels,
+are noted on the device by `check`; a failed one raises at the next moment that waits for the device anyway.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..extras import hint
 from . import cublas, histogram, philox, reductions, scatter, tables, threads
+from .extras import hint
 from .recording import Mailbox, after_capture, capturing
 
 Array = Any

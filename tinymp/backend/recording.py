@@ -1,7 +1,7 @@
 """The host's share of a CUDA graph: while one is captured, uploads wait, and work before each replay is noted.
 
-`capture.py` begins and ends a recording; the modules of this backend ask here whether one is under way. A recording
-belongs to its thread, like the stream that is captured: what another thread does meanwhile is done at once.
+fast/cuda/capture.py begins and ends a recording; the modules of this backend ask here whether one is under way. A
+recording belongs to its thread, like the stream that is captured: what another thread does meanwhile is done at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _here = _Here()
 
 @contextmanager
 def record() -> Iterator[Recording]:
-    """Within the block, this thread captures a graph (`capture.py` begins and ends it)."""
+    """Within the block, this thread captures a graph (fast/cuda/capture.py begins and ends it)."""
     _here.recording = recording = Recording()
     try:
         yield recording

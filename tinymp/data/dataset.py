@@ -14,7 +14,7 @@ import numpy as np
 from ..arguments import integer, listed, number
 from ..autograd import Array
 from ..backend import cpu
-from ..caller import type_name
+from ..events import type_name
 from ..tensor import Tensor, array_of
 
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from .. import backend
 from ..arguments import flag, integer, listed, refuse, same_keys, whole
-from ..caller import type_name
 from ..dtypes import real
+from ..events import type_name
 from ..memory import explained
 from ..tensor import Tensor
 from .dataset import (

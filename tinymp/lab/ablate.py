@@ -29,6 +29,7 @@ from typing import Any
 from .. import backend, optim
 from ..audit.numbers import many
 from ..audit.sampling import RED, table
+from ..checkpoint.writing import write_figure, write_json
 from ..precision import (
     FP16_ACCUMULATE,
     FP16_REDUCTIONS,
@@ -40,7 +41,6 @@ from ..precision import (
     Policy,
     use,
 )
-from ..writing import write_figure, write_json
 from . import shipped
 
 NEEDED, HARMLESS, UNDECIDED = "needed here", "harmless here", "undecided"

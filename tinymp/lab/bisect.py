@@ -38,11 +38,11 @@ from typing import Any
 
 from ..audit.numbers import many
 from ..audit.sampling import table
-from ..caller import PACKAGE
+from ..backend import __version__
+from ..checkpoint.writing import printable, write_json
 from ..dtypes import bfloat16
-from ..info import __version__
+from ..events import PACKAGE
 from ..precision import MIXED, POLICIES
-from ..writing import printable, write_json
 from .trial import Plan
 
 LEAST = 0.01  # of the mean of the FP32 runs: the margin where their spread is smaller

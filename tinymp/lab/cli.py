@@ -38,10 +38,10 @@ from ..audit import trace
 from ..audit.audit import Audit, audit
 from ..audit.crash import STOPS
 from ..audit.ledger import COLUMNS, NUMBERS, Rows
+from ..backend import __version__, info
+from ..backend.extras import hint
 from ..backend.formats import SCALED
-from ..extras import hint
-from ..info import __version__, info
-from ..writing import check, printable, write, write_json
+from ..checkpoint.writing import check, printable, write, write_json
 from . import shipped
 from .ablate import EXAMPLES, Ablation, decisions, workload
 from .bisect import RESULTS, Bisection, BisectionError

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .. import writing
 from ..audit.numbers import apart, count, number, real
 from ..audit.report import rendered
 from ..audit.sampling import few
+from ..checkpoint import writing
 
 POINTS, ROWS = 400, 500  # the most that a chart and a table show; diff.json has all
 SMALL, LARGE = -9, 1  # the exponents of ten between which charts lie; what is the same stands below them

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..extras import hint, in_checkout
+from ..backend.extras import hint, in_checkout
 
 # The examples that are programs, and what each needs of the extras of pyproject.toml.
 EXAMPLES = {

@@ -28,12 +28,11 @@ import numpy as np
 from .. import backend
 from ..audit.callers import caller, made_at, modules, variable
 from ..autograd import Op
-from ..caller import inside, line
+from ..checkpoint.writing import write_json
 from ..dtypes import HALVES
-from ..events import Observer, observe
+from ..events import Observer, inside, line, observe
 from ..nn.module import Module
 from ..precision import FP32, MIXED, MOVEMENT, Policy
-from ..writing import write_json
 from .program import run, started
 
 FILE = re.compile(r"(?P<file>.+\.json):(?P<keys>.+)", re.S)

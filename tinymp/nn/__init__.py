@@ -1,6 +1,6 @@
 """Modules, parameters, layers, losses as modules, and initialisers."""
 
-from ..caller import NAMES as _NAMES
+from ..events import NAMES as _NAMES
 from ..parameter import Parameter
 from . import init
 from .activation import GLU, Hardswish, Mish, PReLU, ReLU6

@@ -15,8 +15,7 @@ import numpy as np
 
 from ..arguments import rename
 from ..autograd import Array, Op
-from ..caller import type_name
-from ..events import Observer, observe
+from ..events import Observer, observe, type_name
 from ..grad_mode import is_grad_enabled
 from ..ops.convert import to
 from ..precision import LOSS, MOVEMENT, Policy, current_policy, under

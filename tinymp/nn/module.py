@@ -14,11 +14,11 @@ from ..arguments import flag, function, named
 from ..autograd import Array
 from ..dtypes import FLOATING, fits, masked
 from ..events import quietly, unobserved
-from ..loading import overwrite
 from ..parameter import Parameter, replace, storage_of
 from ..precision import MIXED, Policy, store, to_dtype, under, use
 from ..tensor import Tensor
 from .hooks import Hooks, Kept, RemovableHandle, name_layer
+from .loading import overwrite
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 from .. import backend, ops, statistics
 from ..arguments import flag, integers, number
-from ..loading import overwrite
 from ..parameter import Parameter
 from ..precision import to_dtype
 from ..tensor import Tensor
 from . import init
 from .init import parameter
+from .loading import overwrite
 from .module import Module, refuse_placement
 
 

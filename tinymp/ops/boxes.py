@@ -15,8 +15,8 @@ import numpy as np
 from .. import backend
 from ..arguments import FP32_TINY, number
 from ..autograd import Array
-from ..caller import type_name
 from ..dtypes import FLOATING, float32
+from ..events import type_name
 from ..precision import widen
 from ..tensor import Tensor
 

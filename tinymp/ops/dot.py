@@ -7,7 +7,7 @@ from typing import Any
 
 from ..arguments import floating
 from ..autograd import Array, Op
-from ..caller import type_name
+from ..events import type_name
 from ..precision import DOT, gemm, reduce, store, unrounded
 from ..tensor import Tensor
 from .create import arange

@@ -9,8 +9,8 @@ import numpy as np
 from .. import backend
 from ..arguments import choice, constant, floating, number, refuse, tensor
 from ..autograd import Array, Op, Target
-from ..caller import type_name
 from ..dtypes import FLOATING, float32, require_fit
+from ..events import type_name
 from ..precision import MOVEMENT, POINTWISE, REDUCTION, fit, reduce, scalar, store, to_dtype, widen
 from ..tensor import Tensor
 

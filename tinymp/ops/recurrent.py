@@ -24,7 +24,7 @@ import numpy as np
 from .. import backend
 from ..arguments import flag, floating
 from ..autograd import Array, Op
-from ..caller import type_name
+from ..events import type_name
 from ..precision import DOT, gemm, reduce, store, widen
 from ..tensor import Tensor, array_of
 from .activation import sigmoid, sigmoid_of, tanh

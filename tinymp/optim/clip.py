@@ -9,8 +9,7 @@ from typing import Any
 from .. import backend
 from ..arguments import flag, listed, number, refuse, require_unscaled
 from ..autograd import Array
-from ..caller import type_name
-from ..events import quietly
+from ..events import quietly, type_name
 from ..fast_path import find
 from ..memory import explained
 from ..parameter import Parameter

@@ -21,9 +21,8 @@ from typing import Any, ClassVar, NamedTuple
 from .. import backend, statistics
 from ..arguments import count, listed, loss_scale, number, refuse, same_keys, tensor, whole
 from ..autograd import Array, Op
-from ..caller import stacklevel
 from ..dtypes import FLOATING, HALVES
-from ..events import here, quietly, tell
+from ..events import here, quietly, stacklevel, tell
 from ..fast_path import find
 from ..memory import explained
 from ..parameter import Parameter

@@ -13,14 +13,14 @@ import numpy as np
 from .. import backend
 from ..arguments import flag, instance, number
 from ..autograd import Array, Op
+from ..backend import __version__
 from ..dtypes import HALVES, NAMES, float16, float32
 from ..events import Exchange, Observer, during, here, observe, tell
-from ..graph import uses
-from ..info import __version__
 from ..nn.module import Module
 from ..parameter import Parameter
 from ..precision import scatter_add, store, widen
 from ..sparse import SparseRows, accumulate, summable
+from ..tensor import uses
 from .group import Group, Pending, from_root
 
 FIRST = 1 << 20  # bytes of the first bucket: small, so that sending begins early

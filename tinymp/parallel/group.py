@@ -24,9 +24,8 @@ import numpy as np
 from .. import backend
 from ..arguments import choice, integers, number
 from ..autograd import Array
-from ..caller import type_name
 from ..dtypes import real
-from ..events import here
+from ..events import here, type_name
 
 HOW = ("sum", "min", "max")
 FORWARD = 0.5  # seconds in which mpiexec passes on what a process has written: it drops the rest when it ends all

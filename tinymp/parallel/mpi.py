@@ -14,7 +14,7 @@ import numpy as np
 from .. import dtypes
 from ..autograd import Array
 from ..backend import threads
-from ..extras import hint
+from ..backend.extras import hint
 from ..precision import store, widen
 from .group import Group, Pending
 

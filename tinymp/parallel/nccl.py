@@ -11,8 +11,8 @@ from typing import Any
 
 from ..autograd import Array
 from ..backend import gpu
+from ..backend.extras import hint
 from ..backend.recording import capturing
-from ..extras import hint
 from .group import FORWARD, Group, Pending
 
 LOOK = 1.0  # seconds between two looks at what is under way

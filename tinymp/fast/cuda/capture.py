@@ -16,12 +16,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import backend
-from .backend import gpu
-from .backend.recording import Recording, record
-from .caller import inside, line, type_name
-from .events import Observer, here, observe
-from .tensor import Tensor
+from ... import backend
+from ...backend import gpu
+from ...backend.recording import Recording, record
+from ...events import Observer, here, inside, line, observe, type_name
+from ...tensor import Tensor
 
 
 def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:

@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from . import backend
-from .arguments import count, file, flag, name_all, whole
-from .caller import type_name
-from .dtypes import HALVES, KNOWN, masked
-from .events import here
-from .extras import hint
-from .info import __version__
+from .. import backend
+from ..arguments import count, file, flag, name_all, whole
+from ..backend import __version__
+from ..backend.extras import hint
+from ..dtypes import HALVES, KNOWN, masked
+from ..events import here, type_name
 from .writing import reading, replacing
 
 FORMAT = "2"

@@ -1,6 +1,6 @@
-"""OpenBLAS, with which NumPy multiplies matrices: its kernels, and how long its threads wait. Imported before NumPy.
+"""OpenBLAS, with which NumPy multiplies matrices: its kernels, and how long its threads wait.
 
-Both are decided once, when NumPy loads OpenBLAS, so `import tinymp` decides if NumPy is not loaded yet:
+Both are decided once, when NumPy loads OpenBLAS. If NumPy is not loaded yet, cpu.py has it load so:
 
 - The kernels. OpenBLAS's releases up to 0.3.31 do not know AMD's CPUs from Zen 5 on, and take the kernels for AVX2
   ("Haswell") although these CPUs have AVX-512: half the speed. Results differ as FP32 sums do whose terms are added in
@@ -103,4 +103,3 @@ def _facts(cpu: str) -> dict[str, list[str]]:
 
 
 too_late = "numpy" in sys.modules
-load_numpy()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import backend
-from .autograd import Array
-from .events import here, tell
-from .parameter import Parameter
-from .precision import MIXED, store, under
-from .tensor import Tensor
+from .. import backend
+from ..autograd import Array
+from ..events import here, tell
+from ..parameter import Parameter
+from ..precision import MIXED, store, under
+from ..tensor import Tensor
 
 
 def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
