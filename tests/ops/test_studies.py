@@ -134,7 +134,9 @@ def test_a_chunk_is_summed_exactly(chunk, rows):
 
 
 def test_every_product_and_sum_is_a_case():
-    kinds = {op.name for op in subclasses(Op) if op.__module__.startswith("tinymp.") and op.kind in (DOT, REDUCTION)}
+    kinds = {
+        op.name for op in subclasses(Op) if op.__module__.startswith("tinymp.ops.") and op.kind in (DOT, REDUCTION)
+    }
     assert kinds <= OTHERS.keys() | {name.split(",")[0] for name in CASES}
 
 
