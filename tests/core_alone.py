@@ -36,7 +36,6 @@ SUBPACKAGES = {
         "backend/rows.py",
         "backend/scatter.py",
         "backend/tables.py",
-        "capture.py",
     ],
     "study": ["study", "backend/formats.py"],
     "audit": ["audit", "backend/histogram.*", "backend/sketch.py", "backend/study.py"],
