@@ -251,7 +251,7 @@ def judged(sample: Sample) -> tuple[str, str]:
             if any(g is not None for g in expected[1]):
                 for x, dy in zip(roots, gradients_of(expected[0])):
                     x.backward(value_of(dy), retain_graph=True)
-            gradients = [x.grad for x in flat(leaves) if isinstance(x, mp.Tensor)]
+            gradients = [x.grad_array for x in flat(leaves) if isinstance(x, mp.Tensor)]
     except CLEAR as error:
         named = any(re.search(rf"(^|\W){re.escape(name)}\b", str(error)) for name in sample.says)
         named = named and not isinstance(error.__cause__, AttributeError)  # of a value, which none of the checks knew

@@ -96,7 +96,7 @@ def at_the_end(group: parallel.Group, params: Sequence[mp.nn.Parameter]) -> int:
     for dtype in (mp.float16, mp.float32):
         some = [p for p in params if (p.dtype == p.policy.exchange == mp.float16) == (dtype == mp.float16)]
         if some:
-            flat = np.concatenate([p.grad.reshape(-1) for p in some]).astype(dtype)
+            flat = np.concatenate([p.grad_array.reshape(-1) for p in some]).astype(dtype)
             flat /= group.size
             group.all_reduce(flat)
             sent += flat.nbytes

@@ -605,7 +605,7 @@ h = ops.relu(mp.tensor(moons) @ theirs[0] + theirs[1])
 h = ops.relu(h @ theirs[2] + theirs[3])
 ops.mse_loss(h @ theirs[4] + theirs[5], mp.tensor(labels)).backward()
 for i, (mine, their) in enumerate(zip(w, theirs)):
-    print(f"w[{i}] {mine.grad.shape!s:9} largest difference {np.abs(mine.grad - their.grad).max():.1e}")
+    print(f"w[{i}] {mine.grad.shape!s:9} largest difference {np.abs(mine.grad - their.grad.array).max():.1e}")
 
 # %% [markdown]
 # Equal, but for the last digits of float64. Now find your lines again, in `tinymp/autograd.py`. There a node is an
@@ -660,7 +660,7 @@ def check_places(places, random):
         (_assigns("self.edges"), "Look for the method that assigns `self.edges`."),
         (_calls("heapq.heappop"), "A heap gives the op with the largest `sequence`, your `number`, first."),
         (_calls("self.backward"), "Look for `self.backward(*dys)`."),
-        (_assigns("leaf.grad"), "Look for the method that assigns `leaf.grad`."),
+        (_assigns("leaf.grad_array"), "Look for the method that assigns `leaf.grad_array`."),
     )
     for i, (holds, hint) in enumerate(looked_for):
         got = places[i].rstrip("()").split(".")[-1]

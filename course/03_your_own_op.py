@@ -291,7 +291,7 @@ def _run(op, arrays, dy, wants):
         kept = [*node.saved, *node.statistics, *vars(node).values()]
         y.backward(np.asarray(dy, y.dtype))
     rows = {row.phase: row for row in a.ledger if row.op == node.name}
-    return y.numpy(), tensors[0].grad, rows, {id(k): k for k in kept if isinstance(k, np.ndarray)}.values()
+    return y.numpy(), tensors[0].grad.array, rows, {id(k): k for k in kept if isinstance(k, np.ndarray)}.values()
 
 
 def _agrees(op, oracle, arrays, random, shape):

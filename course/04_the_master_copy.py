@@ -60,7 +60,7 @@ def signs(model, policy, x, y):
     """The loss, and the sign of each gradient, as a list of arrays."""
     loss = ops.cross_entropy(model(policy.cast(x)), y)
     loss.backward()
-    found = [np.sign(p.grad) for p in model.parameters()]
+    found = [np.sign(p.grad.array) for p in model.parameters()]
     for p in model.parameters():
         p.grad = None
     return loss.item(), found

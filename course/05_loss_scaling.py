@@ -124,7 +124,7 @@ model = autoencoder()
 for x in batches(10):
     ops.mse_loss(model(mp.tensor(x)), mp.tensor(x)).backward()
     for role, layer in (("first layer", model[0]), ("last layer", model[-2])):
-        gradients[role].append(layer.weight.grad.ravel().copy())
+        gradients[role].append(layer.weight.grad.array.ravel().copy())
         layer.weight.grad = None
 gradients = {role: np.concatenate(found) for role, found in gradients.items()}
 
@@ -199,8 +199,8 @@ print(f"with it {lost(gradients['first layer'], scale):.1%}")
 # 4. is every gradient finite? If not, skip the step: infinities would ruin the weights for good (NVG 2.3.2)
 # 5. update
 #
-# In tinymp a parameter's gradient is a NumPy array, `p.grad`. In FP16 it has FP16's dtype. `policy.cast(model)` made
-# the weights FP16 and keeps FP32 masters; `optimizer.step()` updates these.
+# In tinymp a parameter's gradient is a Tensor, `p.grad`, whose NumPy array is `p.grad.array`. In FP16 it has FP16's
+# dtype. `policy.cast(model)` made the weights FP16 and keeps FP32 masters; `optimizer.step()` updates these.
 
 
 # %% exercise
@@ -214,8 +214,8 @@ def scaled_step(model, optimizer, x, scale):
     (loss * scale).backward()
     finite = True
     for p in model.parameters():
-        p.grad = p.grad.astype(np.float32) / np.float32(scale)
-        finite = finite and bool(np.isfinite(p.grad).all())
+        p.grad = p.grad.array.astype(np.float32) / np.float32(scale)
+        finite = finite and bool(np.isfinite(p.grad.array).all())
     if finite:
         optimizer.step()
     optimizer.zero_grad()

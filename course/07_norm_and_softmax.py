@@ -371,11 +371,11 @@ def check_norm_backward(norm_backward, random):
     # sums of n terms, each below `most`, rounded n + 4 times in FP32
     most = float(np.abs(dy).max()) * max(1.0, float(np.abs(y.numpy()).max()))
     off = (n + 4) * n * 2.0**-24 * most
-    close(got[2], wides[1].grad.ravel(), "dbias", 0, off, "The sum of dy over images and positions.", np.float32)
-    close(got[1], wides[0].grad.ravel(), "dweight", 0, off, "The sum of dy * xhat, without weight.", np.float32)
+    close(got[2], wides[1].grad.array.ravel(), "dbias", 0, off, "The sum of dy over images and positions.", np.float32)
+    close(got[1], wides[0].grad.array.ravel(), "dweight", 0, off, "The sum of dy * xhat, without weight.", np.float32)
     scale = float((weight / np.sqrt(x.astype(np.float64).var((0, 2, 3)) + eps)).max())
     hint = "All three terms: dy, its mean, and xhat times the mean of dy * xhat; then weight / sqrt(var + eps)."
-    close(got[0], wide.grad, "dx", 2.0**-11 * 1.01, 8 * off / n * scale, hint, np.float16)
+    close(got[0], wide.grad.array, "dx", 2.0**-11 * 1.01, 8 * off / n * scale, hint, np.float16)
 
 
 # %% [markdown]

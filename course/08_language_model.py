@@ -95,7 +95,7 @@ def by_age(policy, scale):
         (loss * scale).backward()
     for p in model.parameters():
         p.grad = None
-    return inputs.grad.astype(np.float64).reshape(64, -1)[::-1] / scale
+    return inputs.grad.array.astype(np.float64).reshape(64, -1)[::-1] / scale
 
 
 gradients = {
@@ -424,7 +424,7 @@ def check_recurrent_step(recurrent_step, random):
             inputs, targets = text[i : i + 4], text[i + 1 : i + 5]
             loss, right = plain.loss(inputs, targets, states[0])
             loss.backward()
-            norm = np.sqrt(sum(float((p.grad.astype(np.float64) ** 2).sum()) for p in plain.parameters()))
+            norm = np.sqrt(sum(float((p.grad.array.astype(np.float64) ** 2).sum()) for p in plain.parameters()))
             with mp.use(mp.MIXED):
                 got = recurrent_step(mine, optimizer, scaler, inputs, targets, states[1], limit)
             call = f"recurrent_step(..., limit={limit:g})"

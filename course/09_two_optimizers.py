@@ -83,7 +83,7 @@ for i in range(STEPS):
             made = g(mp.tensor(noise(128, random)))
         loss, optimizer = loss_of(d(mp.tensor(real_points(128, random))), 1.0) + loss_of(d(made), 0.0), d_optimizer
     loss.backward()
-    sizes = np.concatenate([np.abs(p.grad).ravel() for p in optimizer.parameters()])
+    sizes = np.concatenate([np.abs(p.grad.array).ravel() for p in optimizer.parameters()])
     exponents["generator" if i % 2 else "discriminator"].append(np.log2(sizes[sizes > 0]))
     optimizer.step()
     g.zero_grad()
@@ -243,7 +243,9 @@ def check_discriminator_loss(discriminator_loss, random):
     expect(got is not None, f"the backward of {call} leaves no gradients in the discriminator.")
     slopes = [1 / (1 + np.exp(-_layers(d, x))) for x in (real, _layers(g, z))]
     want = slopes[0].mean() - 1 + slopes[1].mean()
-    close(got, [want], "the gradient of the last bias", 1e-3, 1e-6, "Both parts of the loss need their gradients.")
+    close(
+        got.array, [want], "the gradient of the last bias", 1e-3, 1e-6, "Both parts of the loss need their gradients."
+    )
 
 
 # %% [markdown]

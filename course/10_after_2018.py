@@ -219,8 +219,8 @@ ops.mse_loss(model(x), x).backward()
 for name, numbers in (
     ("pixels", pixels[:128]),
     ("weights of the first layer", model[0].weight.array),
-    ("gradients of the first layer", model[0].weight.grad),
-    ("gradients of the last layer", model[-2].weight.grad),
+    ("gradients of the first layer", model[0].weight.grad.array),
+    ("gradients of the last layer", model[-2].weight.grad.array),
 ):
     sizes = np.log2(np.abs(numbers[numbers != 0]))
     print(f"{name:<30} 2^{sizes.min():.0f} to 2^{sizes.max():.0f}: {format_for(numbers)}")
@@ -414,7 +414,7 @@ def check_mxfp8(mxfp8, random):
 
 
 # %%
-gradient = np.concatenate([p.grad.ravel() for p in model.parameters()])
+gradient = np.concatenate([p.grad.array.ravel() for p in model.parameters()])
 gradient = gradient[: len(gradient) // 32 * 32]
 for name, rounded in (
     ("E4M3", E4M3.round(gradient)),

@@ -120,7 +120,7 @@ def step(
     with mp.use(policy), mp.audit(*instruments):
         loss = task.loss(model, batch)
         (loss * scale).backward()
-    rows = [mp.backend.to_cpu(p.grad).astype(np.float64).reshape(-1) / scale for p in model.parameters()]
+    rows = [p.grad.numpy().astype(np.float64).reshape(-1) / scale for p in model.parameters()]
     model.zero_grad()
     return Step(loss.item(), np.concatenate(rows))
 

@@ -33,8 +33,8 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def host(array: Any) -> np.ndarray:
-    """An array of either device, such as a gradient, as NumPy's."""
-    return mp.backend.to_cpu(array)
+    """An array of either device, or that of a Tensor such as a gradient, as NumPy's."""
+    return mp.backend.to_cpu(array.array if isinstance(array, mp.Tensor) else array)
 
 
 def device_array(values: np.ndarray) -> Any:

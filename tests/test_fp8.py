@@ -35,7 +35,7 @@ def test_a_product_of_what_fp8_holds():
         y.backward(dy)
     X, W, B, dY = (widen(a) for a in (x.array, layer.weight.array, layer.bias.array, dy))
     X, W, dY = E4M3.round(X), E4M3.round(W), E5M2.round(dY)
-    for found, exact in ((y.array, X @ W.T + B), (x.grad, dY @ W), (layer.weight.grad, dY.T @ X)):
+    for found, exact in ((y.array, X @ W.T + B), (x.grad_array, dY @ W), (layer.weight.grad_array, dY.T @ X)):
         np.testing.assert_allclose(widen(found), exact, rtol=2.0**-8, atol=1e-5)
     assert not np.allclose(widen(y.array), widen(x.array) @ widen(layer.weight.array).T + B, rtol=2.0**-7, atol=1e-3)
 
@@ -57,7 +57,7 @@ def test_the_gradient_of_a_bias_sums_what_was_not_rounded(layer):
         dy = rng(1).lognormal(0, 1, y.shape).astype(mp.bfloat16)
         y.backward(dy)
     exact = dy.astype(np.float64).sum(axis=tuple(i for i in range(dy.ndim) if i != (1 if dy.ndim > 2 else dy.ndim - 1)))
-    np.testing.assert_allclose(widen(layer.bias.grad), exact, rtol=2.0**-8)
+    np.testing.assert_allclose(widen(layer.bias.grad_array), exact, rtol=2.0**-8)
 
 
 def test_bf16_holds_it_exactly():
@@ -92,7 +92,7 @@ def test_every_dot_op_reads_it(make):
     with mp.audit() as a, mp.use(mp.FP8):
         y = make(x)
         y.float().sum().backward()
-    assert np.isfinite(widen(x.grad)).all()
+    assert np.isfinite(widen(x.grad_array)).all()
     op = next(row.op for row in a.ledger if row.kind == "DOT")
     rows = {row.phase: row for row in a.ledger if row.op == op}
     assert rows["forward"].rounded > y.numpy().size  # the operands as well as the result
@@ -147,7 +147,7 @@ def test_the_scaler_hears_of_what_is_not_finite(operands):
         with mp.audit() as a, mp.use(policy):
             loss = (model(policy.cast(mp.ones(2, 4))).float() * mp.tensor([[weight, 1, 1], [1, 1, 1]])).sum()
             scaler.scale(loss).backward()
-            assert not np.isfinite(widen(model.weight.grad[0])).any() or weight == 1
+            assert not np.isfinite(widen(model.weight.grad_array[0])).any() or weight == 1
             assert scaler.step(optimizer).applied is (weight == 1)
         assert {row.infinite for row in a.ledger} == {0}
 

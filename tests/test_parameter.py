@@ -130,7 +130,7 @@ def test_weights_can_be_set_aside_and_given_back(policy):
 def test_the_update_that_programs_write_on_data():
     p, rate = nn.Parameter(np.arange(3, dtype="float32")), 0.5
     (p * p).sum().backward()
-    p.data -= rate * mp.tensor(p.grad)
+    p.data -= rate * p.grad
     np.testing.assert_array_equal(p.numpy(), [0, 0, 0])
     assert p.requires_grad and p.is_leaf and not p.data.requires_grad and type(p.data) is not nn.Parameter
     m = nn.Module()

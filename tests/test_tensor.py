@@ -1,7 +1,9 @@
 """Tensor, Op and backward(): the autograd, its contracts and its errors."""
 
+import copy
 import gc
 import inspect
+import pickle
 import re
 import threading
 import weakref
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from oracle import randn
 from tinymp import nn, ops
 from tinymp.autograd import Op
 from tinymp.dtypes import float32
@@ -140,7 +143,7 @@ def test_two_runs_agree_bit_for_bit():
         for _ in range(5):
             y = ops.exp(y * w) - y * x + y / (w * w + 1)
         y.backward(np.ones_like(y.array))
-        return x.grad.tobytes(), w.grad.tobytes()
+        return x.grad_array.tobytes(), w.grad_array.tobytes()
 
     assert run() == run()
 
@@ -196,7 +199,7 @@ def test_retain_graph():
     x = leaf(2.0, 3.0)
     y = ops.exp(x * x).sum()
     y.backward(retain_graph=True)
-    once = x.grad.copy()
+    once = x.grad_array.copy()
     y.backward()
     assert x.grad.tolist() == (2 * once).tolist()
     with pytest.raises(RuntimeError, match="exp: its saved arrays were freed"):
@@ -293,6 +296,86 @@ def test_data_shares_memory_and_the_count_of_changes():
     for value, message in (([1, 2], "expected floating values"), ("a", "expected real numbers")):
         with pytest.raises(TypeError, match=message):
             x.data = value
+
+
+@pytest.mark.parametrize("part", ["data", "grad"])
+@pytest.mark.parametrize(
+    "idiom",
+    [
+        lambda x: x.max(1)[1],
+        lambda x: x.std(),
+        lambda x: x.var(0),
+        lambda x: x.transpose(0, 1),
+        lambda x: x.repeat(2, 1),
+        lambda x: x.sort(1)[0],
+        lambda x: x.sort(1)[1],
+        lambda x: x.max(1, keepdim=True)[1].eq(x.argmax(1).view(-1, 1)).sum().item() / len(x),
+        lambda x: 100.0 * (x.max(1)[1] == x.min(1)[1]).float().mean(),
+        lambda x: x.norm(2).item(),
+        lambda x: x.add_(1).mul_(2).clamp_(-1, 1),
+        lambda x: x.zero_(),
+    ],
+    ids=["max", "std", "var", "transpose", "repeat", "sort", "places", "accuracy", "share", "norm", "add_", "zero_"],
+)
+def test_idioms_of_programs_for_pytorch_give_what_they_give_there(part, idiom):
+    torch = pytest.importorskip("torch")
+    mine, theirs = mp.tensor(randn(4, 3), dtype=F32), torch.tensor(randn(4, 3), dtype=torch.float32)
+    for x in (mine.requires_grad_(), theirs.requires_grad_()):
+        (x * x).sum().backward()
+    got, expected = idiom(getattr(mine, part)), idiom(getattr(theirs, part))
+    assert isinstance(got, Tensor) == isinstance(expected, torch.Tensor) and np.shape(got) == np.shape(expected)
+    np.testing.assert_allclose(np.asarray(got), np.asarray(expected), rtol=1e-6)
+    np.testing.assert_allclose(getattr(mine, part).numpy(), getattr(theirs, part).numpy(), rtol=1e-6)
+
+
+def test_a_gradient_is_a_tensor():
+    x = leaf(1.0, 2.0)
+    (x * x).sum().backward()
+    g = x.grad
+    assert isinstance(g, Tensor) and g.array is x.grad_array and not g.requires_grad and g.is_leaf
+    assert type(copy.deepcopy(g)) is Tensor and pickle.loads(pickle.dumps(g)).tolist() == [2, 4]
+    g.add_(1.0)
+    x.grad *= 2
+    assert x.grad.tolist() == [6, 10] and g.tolist() == [3, 5]
+    x.grad.data /= 2  # as processes that share gradients write it
+    g = x.grad
+    g.data = g.data.mul_(3.0)
+    assert g.array is x.grad_array
+    x.grad[0] = 0.0
+    assert x.grad_array.tolist() == [0, 15]
+    (x * x).sum().backward()
+    assert x.grad.tolist() == [2, 19]
+    x.grad.zero_()
+    assert not x.grad_array.any()
+    for given in (mp.tensor([1.0, 2.0]), np.array([1, 2], F32)):
+        x.grad = given
+        assert x.grad.tolist() == [1, 2] and np.shares_memory(x.grad.array, np.asarray(given))
+    x.grad = None
+    assert x.grad is None and x.grad_array is None and (x * 2).grad is None
+
+
+def test_the_repr_of_a_gradient_says_which_loss_scale_it_carries():
+    w = mp.nn.Parameter(np.ones(1, F32))
+    optimizer, scaler = mp.optim.SGD([w], lr=1.0), mp.optim.StaticLossScaler(1024.0)
+    scaler.scale((w * w).sum()).backward()
+    scaled = w.grad
+    assert repr(scaled) == "tensor([2048.], dtype=float32, device=cpu, loss scale 1024)" and w.grad_scale == 1024
+    scaler.unscale_(optimizer)
+    assert repr(w.grad) == "tensor([2.], dtype=float32, device=cpu)"
+    assert "loss scale 1024" in repr(scaled) and "loss scale" not in repr(scaled * 2)
+
+
+def test_copies_and_pickles_keep_the_array_and_the_gradient():
+    x = leaf(1.0, 2.0)
+    (x * x).sum().backward()
+    assert x.grad.tolist() == [2, 4]
+    for y in (copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
+        assert (y.tolist(), y.grad.tolist(), y.requires_grad, type(y)) == ([1, 2], [2, 4], True, Tensor)
+        assert not np.shares_memory(y.array, x.array)
+    old = Tensor.__new__(Tensor)
+    old.__setstate__((None, {"_version": [3], "data": np.ones(2, F16), "grad": np.ones(2, F32), "grad_fn": None,
+                             "grad_scale": 8.0, "output_nr": 0, "requires_grad": True}))  # fmt: skip
+    assert old.tolist() == [1, 1] and old.dtype == F16 and old.grad.tolist() == [1, 1] and old.grad_scale == 8.0
 
 
 @pytest.mark.parametrize("name", [f.__name__ for f in ops.IN_PLACE])
@@ -488,14 +571,14 @@ def test_nothing_is_kept_without_a_graph():
 def test_gradients_of_leaves_never_alias():
     x, w, passed = leaf(*[1.0] * 4), leaf(*[2.0] * 4), ops.ones(4).array
     (x + w).backward(passed)  # both get dy itself
-    assert not np.shares_memory(x.grad, w.grad)
-    assert not np.shares_memory(x.grad, passed)
-    assert not np.shares_memory(w.grad, passed)
+    assert not np.shares_memory(x.grad.array, w.grad.array)
+    assert not np.shares_memory(x.grad.array, passed)
+    assert not np.shares_memory(w.grad.array, passed)
     for y in (x, x.reshape(2, 2), x.transpose(0, 0)):
         x.zero_grad()
         passed = ops.ones(y.shape).array
         y.backward(passed)
-        assert not np.shares_memory(x.grad, passed)
+        assert not np.shares_memory(x.grad.array, passed)
         x.grad *= 2
         assert (passed == 1).all()
 
@@ -503,7 +586,7 @@ def test_gradients_of_leaves_never_alias():
 def test_a_gradient_is_never_a_broadcast_view():
     x, a = leaf(*[1.0] * 4), leaf(*[1.0] * 4)
     (x.sum() + a.sum()).backward()
-    for g in (x.grad, a.grad):
+    for g in (x.grad_array, a.grad_array):
         assert mp.backend.writeable(g)
         assert g.flags.owndata
         assert g.strides == (4,)
@@ -523,7 +606,7 @@ def test_gradients_of_0d_tensors_are_arrays(dtype):
     x = mp.tensor(np.array(3, dtype), requires_grad=True)
     for _ in range(2):
         (x * x).backward()
-        assert type(x.grad) is type(x.array)
+        assert type(x.grad.array) is type(x.array)
         assert x.grad.shape == ()
     assert x.grad == 12
 

@@ -140,5 +140,5 @@ def _run(op: Callable, tensors: list[mp.Tensor], gradient: bool, seed: int) -> t
                 if y.requires_grad:
                     dy = np.asarray(rng(seed).standard_normal(y.shape)).astype(y.dtype)
                     y.backward(dy)
-    grads = [None if t.grad is None else mp.backend.to_cpu(t.grad) for t in tensors if t.requires_grad]
+    grads = [None if t.grad is None else t.grad.numpy() for t in tensors if t.requires_grad]
     return [y.numpy() for y in ys], grads

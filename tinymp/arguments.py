@@ -325,6 +325,6 @@ def same_keys(where: str, what: str, got: Any, expected: Iterable, optional: Ite
 
 
 def require_unscaled(op: str, p: Tensor, remedy: str) -> None:
-    """RuntimeError if p.grad still carries a loss scale: it must not reach clipping, weight decay or an update."""
-    if p.grad is not None and p.grad_scale != 1:
+    """RuntimeError if p's gradient still carries a loss scale: it must not reach clipping, weight decay or updates."""
+    if p.grad_array is not None and p.grad_scale != 1:
         raise RuntimeError(f"{op}: gradients still carry the loss scale {float(p.grad_scale):g}: call {remedy}")

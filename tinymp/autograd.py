@@ -49,21 +49,30 @@ class Variable:
 
     array          its values, in NumPy's or CuPy's array
     requires_grad  whether backward passes compute its gradient
-    grad           of a leaf: the gradient (an array, or SparseRows), and `grad_scale`, the loss scale that it carries
+    grad_array     of a leaf: the gradient (an array, or SparseRows), and `grad_scale`, the loss scale that it carries
     grad_fn        the Op that made it, as its result number `output_nr`; None for a leaf
     version        how often its memory was changed in place
     """
 
-    __slots__ = ("__weakref__", "_version", "array", "grad", "grad_fn", "grad_scale", "output_nr", "requires_grad")
+    __slots__ = (
+        "__weakref__",
+        "_version",
+        "array",
+        "grad_array",
+        "grad_fn",
+        "grad_scale",
+        "output_nr",
+        "requires_grad",
+    )
 
     array: Array
-    grad: Any
+    grad_array: Any
     grad_scale: Any
     grad_fn: Op | None
 
     def __init__(self, array: Array, requires_grad: bool) -> None:
         self.array = array
-        self.grad = None
+        self.grad_array = None
         self.grad_scale = 1.0
         self.requires_grad = requires_grad
         self.grad_fn = None
@@ -416,7 +425,7 @@ class Backward:
         """Add what was found to the leaves' `grad`, in FP32 where there is one already."""
         owned = {id(backend.owner_of(self.gradient))}
         for leaf, _, scale in self.leaves.values():  # check all of them before the first is written
-            if leaf.grad is not None and leaf.grad_scale is not scale and leaf.grad_scale != scale:
+            if leaf.grad_array is not None and leaf.grad_scale is not scale and leaf.grad_scale != scale:
                 raise RuntimeError(
                     f"backward: a gradient with loss scale {float(scale):g} meets one with {float(leaf.grad_scale):g} "
                     f"in the same `grad` (shape {leaf.shape}); accumulate with one scale, then unscale_, step and "
@@ -427,18 +436,21 @@ class Backward:
             if here.observers:
                 tell("deposited", leaf, dx, scale)
             if isinstance(dx, SparseRows):  # made for this leaf alone
-                leaf.grad, leaf.grad_scale = dx if leaf.grad is None else accumulate(leaf.grad, dx), scale
+                leaf.grad_array, leaf.grad_scale = (
+                    dx if leaf.grad_array is None else accumulate(leaf.grad_array, dx),
+                    scale,
+                )
                 continue
-            if leaf.grad is None:
+            if leaf.grad_array is None:
                 xp = backend.of(leaf.array).xp
                 dx = xp.asarray(dx)  # NumPy's results of arrays without axes are scalars
                 owner = backend.owner_of(dx)
                 if id(owner) in owned or owner.nbytes != dx.nbytes or not backend.writeable(dx):
                     dx = dx.copy()  # a leaf's grad is its own: never another tensor's memory, nor a broadcast view
                 owned.add(id(owner))
-                leaf.grad, leaf.grad_scale = dx, scale
+                leaf.grad_array, leaf.grad_scale = dx, scale
             else:
-                leaf.grad = backend.of(leaf.array).xp.asarray(accumulate(leaf.grad, dx))
+                leaf.grad_array = backend.of(leaf.array).xp.asarray(accumulate(leaf.grad_array, dx))
 
     @staticmethod
     def stored(leaf: Variable, parts: Sequence[Any]) -> Any:

@@ -87,7 +87,7 @@ def held(device: ModuleType) -> dict[str, int]:
     by_role: tuple[Iterable[Any], ...] = (
         (getattr(p, "array", None) for p in parameters),
         (p.master for p in parameters if hasattr(p, "policy") and p.master_nbytes),
-        (getattr(t, "grad", None) for t in tensors),
+        (getattr(t, "grad_array", None) for t in tensors),
         (x for state in states for name, x in state.items() if name != "step"),
         kept_by(found["op"]).values(),
         (getattr(t, "array", None) for t in tensors),

@@ -44,17 +44,7 @@ class Weights(Tensor):
 
     def __setstate__(self, state: tuple) -> None:
         """For copy and pickle: the two arrays as they were, and the working copy read-only again."""
-        for name, value in state[1].items():
-            name = "array" if name == "data" else name  # its name in older pickles
-            if name in ("array", "_master") and value is not None and not backend.writeable(value):
-                try:
-                    value.flags.writeable = True  # `lock` comes last
-                except ValueError:  # of pickle's protocol 5, in memory that can never be written to
-                    value = value.copy()
-            if name == "array":
-                _ARRAY.__set__(self, value)
-            else:
-                setattr(self, name, value)
+        super().__setstate__((None, {name: _writeable(value) for name, value in state[1].items()}))
         self.lock()
 
     def lock(self) -> None:
@@ -147,7 +137,7 @@ class Parameter(Weights):
 
     def _assign(self, value: Any) -> None:
         """`p.data = value`: written into a new master and copy; without a master, `value` itself becomes the array."""
-        if not hasattr(self, "policy"):  # being made
+        if not hasattr(self, "requires_grad"):  # being made
             _ARRAY.__set__(self, value)
             return
         given = value
@@ -203,20 +193,30 @@ class Parameter(Weights):
         master = to_dtype(full, float32) if policy.master and storage in HALVES else None
         new = {"array": to_dtype(full, storage), "_master": master, "policy": policy}
         # ops that saved the old array keep its version counter
-        return {**new, "_version": [0], "grad": None, "grad_scale": 1.0}
+        return {**new, "_version": [0], "grad_array": None, "grad_scale": 1.0}
 
     def moved_to(self, device: str) -> dict[str, Any]:
         """What `replace` must set to move it to a device; nothing changes yet."""
         to = backend.get(device)
         master = None if self._master is None else to.asarray(self._master)
-        grad = None if self.grad is None else to.asarray(dense_of(self.grad))
-        return {"array": to.asarray(self.array), "_master": master, "grad": grad, "_version": [0]}
+        grad = None if self.grad_array is None else to.asarray(dense_of(self.grad_array))
+        return {"array": to.asarray(self.array), "_master": master, "grad_array": grad, "_version": [0]}
 
     def __repr__(self) -> str:
         master = f", master {self._master.dtype}" if self._master is not None else ""
         name = f"{self.name}: " if self.name else ""
         values = np.array2string(backend.to_cpu(self.array), precision=4, threshold=20, prefix="Parameter(")
         return f"Parameter({name}{values}, dtype={self.dtype}{master}, device={self.device})"
+
+
+def _writeable(x: Any) -> Any:
+    """x, or if it is an array that is read-only (which `lock` decides anew), the same to write into."""
+    if hasattr(x, "strides") and not backend.writeable(x):
+        try:
+            x.flags.writeable = True
+        except ValueError:  # of pickle's protocol 5, in memory that can never be written to
+            return x.copy()
+    return x
 
 
 def replace(changes: Sequence[tuple[Any, dict[str, Any]]]) -> None:

@@ -52,6 +52,13 @@ class Tensor(Variable):
         if source is not None and array is source.array:
             self._version = source._version
 
+    def __setstate__(self, state: tuple) -> None:
+        """For copy and pickle."""
+        for name, value in state[1].items():
+            setattr(
+                self, {"data": "array", "grad": "grad_array"}.get(name, name), value
+            )  # their names in older pickles
+
     def result(self, array: Array, requires_grad: bool) -> Tensor:
         made = Tensor.__new__(Tensor)
         Variable.__init__(made, array, requires_grad)
@@ -186,6 +193,15 @@ class Tensor(Variable):
             raise TypeError(f"data: expected floating values for a tensor that requires a gradient, got {value.dtype}")
         self.array, self._version = value.array, value._version  # ops that saved the old array keep its counter
 
+    @property
+    def grad(self) -> Any:
+        """The gradient (see the class)."""
+        return Gradient(self) if hasattr(self.grad_array, "strides") else self.grad_array
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        self.grad_array = value.array if isinstance(value, Tensor) else value
+
     # ---- in place, outside the graph
 
     def copy_(self, source: Any) -> Tensor:
@@ -232,7 +248,7 @@ class Tensor(Variable):
 
     def zero_grad(self) -> None:
         """Forget the gradient."""
-        self.grad, self.grad_scale = None, 1.0
+        self.grad_array, self.grad_scale = None, 1.0
 
     def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
         """Compute the gradient of this tensor with respect to every leaf that requires one, and add it to their `grad`.
@@ -282,6 +298,29 @@ class Tensor(Variable):
         def __pow__(self, exponent: Any) -> Tensor: ...
         def __neg__(self) -> Tensor: ...
         def __matmul__(self, other: Any) -> Tensor: ...
+
+
+class Gradient(Tensor):
+    """The gradient of a leaf, as its `grad` gives it; the repr names the loss scale that it carries."""
+
+    __slots__ = ("leaf",)
+
+    def __init__(self, leaf: Tensor) -> None:
+        Variable.__init__(self, leaf.grad_array, False)
+        self.leaf, self.grad_scale = leaf, leaf.grad_scale
+
+    def _assign(self, value: Any) -> None:
+        self.leaf.grad = value
+        self.array = self.leaf.grad_array
+
+    data = property(Tensor.detach, _assign, doc="The same; what is assigned becomes the gradient of the leaf.")
+
+    def __reduce__(self) -> tuple:
+        return Tensor, (self.array,)  # a copy is no leaf's gradient
+
+    def __repr__(self) -> str:
+        scale, shown = float(self.grad_scale), super().__repr__()
+        return shown if scale == 1 else f"{shown[:-1]}, loss scale {scale:g})"
 
 
 def array_of(how: str, x: Any) -> Array:

@@ -36,7 +36,7 @@ def trace(device, run, policy, *arrays):
                 p.backward(backend.of(p.array).xp.ones_like(p.array))
                 break  # the graph is freed
     assert device == "cpu" or all(type(t.array) is meta.MetaArray for t in tensors)
-    return seen, kept, [None if t.grad is None else _look(t.grad) for t in tensors]
+    return seen, kept, [_look(t.grad_array) for t in tensors]
 
 
 def _look(x):
@@ -178,7 +178,9 @@ def test_a_training_step(name, policy):
             optim.clip_grad_norm_(model.parameters(), 1e9) if scaler.unscale_(optimizer) else None
             assert scaler.step(optimizer).applied
             scaler.update()
-            parameters = [(p.shape, p.dtype, p.nbytes, p.master_nbytes, _look(p.grad)) for p in model.parameters()]
+            parameters = [
+                (p.shape, p.dtype, p.nbytes, p.master_nbytes, _look(p.grad_array)) for p in model.parameters()
+            ]
             states = [[_look(v) for v in s.values() if hasattr(v, "dtype")] for s in optimizer.state.values()]
         return seen, parameters, states
 

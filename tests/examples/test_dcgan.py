@@ -116,7 +116,7 @@ def test_gradients_of_an_iteration():
     policy, scaler = mp.FP32, optim.NoLossScaler()
     nets, (real, noise) = networks(policy), batch(policy)
     dcgan.step(nets, scaler, real, noise)
-    got = [[p.grad for p in m.parameters()] for m in nets[:2]]
+    got = [[p.grad_array for p in m.parameters()] for m in nets[:2]]
 
     nets = networks(policy)
     g, d = nets[:2]
@@ -125,11 +125,11 @@ def test_gradients_of_an_iteration():
     (
         loss(d(real), dcgan.ops.full_like(d(real), 0.9)) + loss(d(fake.detach()), mp.tensor(np.zeros((4, 1), "f4")))
     ).backward()
-    expected_d = [p.grad for p in d.parameters()]
+    expected_d = [p.grad_array for p in d.parameters()]
     nets.discriminator_optimizer.step()
     d.zero_grad()
     loss(d(fake), mp.tensor(np.ones((4, 1), "f4"))).backward()
-    for mine, theirs in zip(got, ([p.grad for p in g.parameters()], expected_d)):
+    for mine, theirs in zip(got, ([p.grad_array for p in g.parameters()], expected_d)):
         assert len(mine) == len(theirs) > 0
         for a, b in zip(mine, theirs):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)

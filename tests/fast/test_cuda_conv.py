@@ -227,7 +227,7 @@ def both_ways(x, w, **options):
     y = ops.conv2d(x, w, **options)
     dy = tensor(randn(*y.shape, seed=4)).array
     y.backward(dy)
-    return [mp.backend.to_cpu(a) for a in (y.array, x.grad, w.grad)]
+    return [mp.backend.to_cpu(a) for a in (y.array, x.grad_array, w.grad_array)]
 
 
 def test_the_tile_does_not_change_a_bit(monkeypatch):

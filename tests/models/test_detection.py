@@ -218,7 +218,7 @@ def test_losses_of_ssd():
     assert losses["classification"].item() == pytest.approx(named / positives, rel=1e-5)
     total(losses).backward()
     assert np.count_nonzero(np.abs(host(x.grad)).sum(2)) == 4 * positives  # three negatives for each
-    assert np.count_nonzero(np.abs(host(x.grad[1]))) == 0
+    assert np.count_nonzero(np.abs(host(x.grad)[1])) == 0
     assert np.count_nonzero(np.abs(host(shift.grad)).sum(2)) == positives
 
 

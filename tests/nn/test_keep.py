@@ -58,7 +58,7 @@ X, LABELS = randn(64, 8).astype("float32"), np.arange(64) % 5
 
 
 def gradients(model):
-    return {name: p.grad for name, p in model.named_parameters()}
+    return {name: p.grad_array for name, p in model.named_parameters()}
 
 
 def by_hand(model, policy, own):
@@ -77,12 +77,12 @@ def by_hand(model, policy, own):
         z = leaf(out)
         loss = ops.cross_entropy(last(z), mp.tensor(LABELS))
         (loss * 1024.0).backward()
-        out.backward(mp.Tensor(z.grad))
+        out.backward(z.grad)
     with mp.use(own):
-        y.backward(mp.Tensor(outer.grad))
+        y.backward(outer.grad)
     with mp.use(policy):
-        into.backward(mp.Tensor(inner.grad))
-        h.backward(mp.Tensor(x.grad))
+        into.backward(inner.grad)
+        h.backward(x.grad)
     return loss.item(), gradients(model)
 
 

@@ -40,7 +40,7 @@ def half(q, k, v, mask=None, **options):
     y.backward(dy)
     mask = np.tril(np.ones((L, S), bool)) if options.get("is_causal") else mask
     expected = exact("float16", *arrays, dy, mask, options.get("scale"))
-    for name, x in zip(("y", "dq", "dk", "dv"), (y.array, *[t.grad for t in tensors])):
+    for name, x in zip(("y", "dq", "dk", "dv"), (y.array, *[t.grad_array for t in tensors])):
         assert x.dtype == "float16"
         expected[name].check(host(x), name)
 
@@ -159,7 +159,7 @@ def test_dropout_against_the_formula(monkeypatch):
     y = attention(*tensors, dropout_p=0.25)
     y.backward(arrays[3])
     exactly = exact("float16", *arrays, kept=kept, dropout_p=0.25)
-    for name, x in zip(("y", "dq", "dk", "dv"), (y.array, *[t.grad for t in tensors])):
+    for name, x in zip(("y", "dq", "dk", "dv"), (y.array, *[t.grad_array for t in tensors])):
         exactly[name].check(host(x), name)
 
 

@@ -41,7 +41,7 @@ def check(
                 kernels = {f"attention{part}_{head}" for part in ("", "_queries", "_keys")} if head else set()
                 assert {name for name in names[before:] if name.startswith("attention")} == kernels
             what = f"{dtype} (kernels: forward {forward}, backward {backward}): "
-            for name, x in zip(("y", "dq", "dk", "dv"), (y.array, *[t.grad for t in tensors])):
+            for name, x in zip(("y", "dq", "dk", "dv"), (y.array, *[t.grad_array for t in tensors])):
                 assert x.dtype == dtype
                 held[name].check(to_cpu(x), what + name)
 

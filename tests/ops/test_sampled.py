@@ -189,7 +189,7 @@ def test_sparse_gradients_are_the_rows_of_the_dense_ones(dtype):
     for sparse in (True, False):
         x, w, b = inputs(dtype)
         ops.sampled_softmax_loss(x, mp.tensor(TARGET), w, b, 4, sampled=sample(), sparse=sparse).backward()
-        grads.append([x.grad, w.grad, b.grad])
+        grads.append([x.grad_array, w.grad_array, b.grad_array])
     touched = sorted({*TARGET.tolist(), *CLASSES.tolist()})
     for s, d in zip(grads[0][1:], grads[1][1:], strict=True):
         assert isinstance(s, SparseRows) and s.dtype == dtype and sorted(set(host(s.indices).tolist())) == touched

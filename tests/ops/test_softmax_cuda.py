@@ -94,4 +94,4 @@ def test_a_thread_adds_in_blocks(gpu, shape):
     """The gradient of equal logits with equal dy is dy - mean dy = 0, but for the error of the sum of dy."""
     x = mp.Tensor(on_device(np.zeros(shape, "float32"))).requires_grad_()
     ops.log_softmax(x, int(np.argmax(shape))).backward(on_device(np.full(shape, 0.1, "float32")))
-    assert np.abs(x.grad.get()).max() <= 0.1 * 1e-6
+    assert np.abs(x.grad.numpy()).max() <= 0.1 * 1e-6

@@ -23,7 +23,7 @@ def params(*grads):
 def test_norm(dtype, norm_type, max_norm):
     grads = [np.asarray(randn(*s, seed=7)).astype(dtype) for s in ((4, 3), (5,), ())]
     ps = params(*grads)
-    given = [p.grad for p in ps]
+    given = [p.grad_array for p in ps]
     norm = optim.clip_grad_norm_(iter(ps), max_norm, norm_type)
     flat = np.concatenate([g.astype("float64").ravel() for g in grads])
     expected = np.abs(flat).max() if norm_type == np.inf else (np.abs(flat) ** norm_type).sum() ** (1 / norm_type)
@@ -46,7 +46,7 @@ def test_fp16_gradients_whose_squares_overflow_fp16():
 
 def test_value():
     (p,) = params(np.array([-3.0, -0.5, 0.0, 0.25, 9.0, np.inf], "float16"))
-    g = p.grad
+    g = p.grad_array
     optim.clip_grad_value_([p], 0.5)
     assert p.grad.dtype == "float32" and p.grad.tolist() == [-0.5, -0.5, 0, 0.25, 0.5, 0.5] and g[0] == -3
 
@@ -62,10 +62,10 @@ def test_parameters_without_gradient():
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_a_norm_that_is_not_finite(bad):
     (p,) = params(np.array([1.0, bad], "float32"))
-    g = p.grad
+    g = p.grad_array
     with pytest.raises(RuntimeError, match=r"the norm of the gradients is (inf|nan)"):
         optim.clip_grad_norm_([p], 1.0, error_if_nonfinite=True)
-    assert p.grad is g
+    assert p.grad_array is g
     assert not np.isfinite(optim.clip_grad_norm_([p], 1.0).item())
 
 
@@ -88,7 +88,7 @@ def test_scaled_gradients_are_refused(clip):
         (lambda p: optim.clip_grad_norm_([p], -1.0), ValueError, "`max_norm` to be at least 0"),
         (lambda p: optim.clip_grad_norm_([p], float("nan")), ValueError, "`max_norm`"),
         (lambda p: optim.clip_grad_norm_([p], 1.0, 0), ValueError, "`norm_type` to be above 0"),
-        (lambda p: optim.clip_grad_norm_([p.grad], 1.0), TypeError, "expected Parameters, got ndarray"),
+        (lambda p: optim.clip_grad_norm_([p.grad_array], 1.0), TypeError, "expected Parameters, got ndarray"),
         (lambda p: optim.clip_grad_norm_([p], 1.0, foreach=True), TypeError, "`foreach` is not supported"),
         (lambda p: optim.clip_grad_value_([p], -1.0), ValueError, "`clip_value`"),
         (lambda p: optim.clip_grad_value_([p], 1.0, foreach=True), TypeError, "`foreach` is not supported"),

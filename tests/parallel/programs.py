@@ -115,7 +115,7 @@ def gradients(group, policy):
     for own in (True, False, False, False):  # alone; without, and twice with buckets
         with ddp.no_sync() if own else mp.use(policy), mp.use(policy):
             (64.0 * loss_of(model, policy, x[part], y[part])).backward()
-        found.append([p.grad.copy() for p in model.parameters()])
+        found.append([p.grad_array.copy() for p in model.parameters()])
         model.zero_grad()
         assert own or len(ddp._buckets) > 2
     bits = 11 if policy is HALVES else 24
@@ -158,7 +158,7 @@ def accumulation(group):
         with ddp.no_sync():
             loss_of(model, mp.FP32, x[:24][part], y[:24][part]).backward()
         loss_of(model, mp.FP32, x[24:48][part], y[24:48][part]).backward()
-        found = [p.grad.copy() for p in model.parameters()]
+        found = [p.grad_array.copy() for p in model.parameters()]
         model.zero_grad()
         return found
 
@@ -168,7 +168,7 @@ def accumulation(group):
         for begin in (0, 24):
             loss_of(model, mp.FP32, x[begin : begin + 24], y[begin : begin + 24]).backward()
     for p, a, b in zip(model.parameters(), first, second):
-        assert np.allclose(p.grad, a, rtol=1e-5, atol=1e-6) and np.array_equal(a, b)
+        assert np.allclose(p.grad_array, a, rtol=1e-5, atol=1e-6) and np.array_equal(a, b)
 
 
 def rows(group):
@@ -204,7 +204,7 @@ def statistics(group):
             x_ = mp.tensor(x_.numpy(), requires_grad=True)
             y = model(x_)
             (y.float() * mp.tensor(w)).sum().backward()
-            results.append((y.numpy(), x_.grad, model[0].weight.grad, model[0].running_mean.numpy(),
+            results.append((y.numpy(), x_.grad_array, model[0].weight.grad_array, model[0].running_mean.numpy(),
                             model[0].running_var.numpy()))  # fmt: skip
         (y, dx, dw, *running), (ys, dxs, dws, *runnings) = results
         group.all_reduce(dws)

@@ -125,8 +125,10 @@ class ByteLedger(Instrument):
         self._note("optimizer", sum((Counter(s) for s in self._now.states.values()), Counter()))
         self._measure_parameters()
         if result:
-            updated = [p for p in optimizer.parameters() if p.grad is not None]
-            self.moved += sum(_sizes(p.grad for p in updated).values()) + sum(_sizes(p.array for p in updated).values())
+            updated = [p for p in optimizer.parameters() if p.grad_array is not None]
+            self.moved += sum(_sizes(p.grad_array for p in updated).values()) + sum(
+                _sizes(p.array for p in updated).values()
+            )
             self.moved += 2 * sum(_sizes(state).values()) + sum(2 * p.master_nbytes or p.array.nbytes for p in updated)
         rule = {"optimizer": type(optimizer).__name__}
         self.optimizers = [o for o in self.optimizers if o["id"] != id(optimizer)]
@@ -254,7 +256,7 @@ class ByteLedger(Instrument):
         parameters = self._alive()
         self._note("weights", _sizes([p.array for p in parameters]))
         self._note("masters", _sizes([p.master for p in parameters if p.master_nbytes]))
-        self._note("gradients", _sizes([p.grad for p in parameters if p.grad is not None]))
+        self._note("gradients", _sizes([p.grad_array for p in parameters if p.grad_array is not None]))
 
     def _measure_graph(self) -> None:
         """What the ops hold on to that have not run backward yet."""

@@ -127,9 +127,9 @@ class Trace(Instrument):
     def written(self, place: Place, parameter: Parameter, value: Any) -> None:
         if place.kind is UPDATE:  # else the user's own writing, which shows where an op reads the parameter
             read, made = [], self._deposits.pop(id(parameter), None)
-            if parameter.grad is not None:
+            if parameter.grad_array is not None:
                 scale = float(parameter.grad_scale)
-                read = [self._tensor("gradient", "", place, parameter.grad, scale, [made])]
+                read = [self._tensor("gradient", "", place, parameter.grad_array, scale, [made])]
             self._tensor("update", "", place, value, 1.0, read)
 
     def deposited(self, leaf: Tensor, gradient: Any, scale: Any) -> None:

@@ -44,7 +44,7 @@ def clip_grad_norm_(
     params = _with_gradient("clip_grad_norm_", parameters)
     if not params:
         return tensor(0.0)
-    faster, result = find(clip_norm, backend.of(values_of(params[0].grad)).name), NotImplemented
+    faster, result = find(clip_norm, backend.of(values_of(params[0].grad_array)).name), NotImplemented
     if faster:
         result = faster(params, max_norm, norm_type, error_if_nonfinite)
     return quietly(clip_norm, params, max_norm, norm_type, error_if_nonfinite) if result is NotImplemented else result
@@ -52,7 +52,7 @@ def clip_grad_norm_(
 
 def clip_norm(params: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
     """`clip_grad_norm_` for parameters that all have a gradient."""
-    parts = [_power_sum(widen(summable(p.grad)), norm_type) for p in params]
+    parts = [_power_sum(widen(summable(p.grad_array)), norm_type) for p in params]
     total = parts[0]
     for part in parts[1:]:
         total = backend.of(total).xp.maximum(total, part) if norm_type == math.inf else total + part
@@ -62,8 +62,8 @@ def clip_norm(params: list[Tensor], max_norm: float, norm_type: float, error_if_
         raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {float(total):g}; skip this step")
     factor = backend.of(total).xp.minimum(max_norm / (total + 1e-6), 1.0)
     for p in params:
-        g = widen(values_of(p.grad))
-        p.grad = with_values(p.grad, g * to_dtype(factor, g.dtype))
+        g = widen(values_of(p.grad_array))
+        p.grad_array = with_values(p.grad_array, g * to_dtype(factor, g.dtype))
     return Tensor(total)
 
 
@@ -76,8 +76,8 @@ def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: fl
     refuse("clip_grad_value_", foreach=foreach)
     limit = number("clip_grad_value_", "clip_value", clip_value, 0)
     for p in _with_gradient("clip_grad_value_", parameters):
-        g = widen(values_of(p.grad))
-        p.grad = with_values(p.grad, backend.of(g).xp.clip(g, -limit, limit))
+        g = widen(values_of(p.grad_array))
+        p.grad_array = with_values(p.grad_array, backend.of(g).xp.clip(g, -limit, limit))
 
 
 def _power_sum(g: Array, p: float) -> Array:
@@ -95,8 +95,8 @@ def _with_gradient(op: str, parameters: Any) -> list[Tensor]:
         if not isinstance(p, Tensor):
             raise TypeError(f"{op}: expected Parameters, got {type(p).__name__}; pass model.parameters()")
         require_unscaled(op, p, "scaler.unscale_(optimizer) first")
-    params = [p for p in params if p.grad is not None]
-    for g, p in ((values_of(p.grad), p) for p in params):
+    params = [p for p in params if p.grad_array is not None]
+    for g, p in ((values_of(p.grad_array), p) for p in params):
         if not fits(g, p):
             got = f"{type_name(g)} of {getattr(g, 'dtype', 'no dtype')}"
             raise TypeError(f"{op}: expected gradients that are floating arrays on {p.device}, got {got}")

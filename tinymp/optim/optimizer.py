@@ -13,7 +13,6 @@ from ..memory import explained
 from ..parameter import Parameter
 from ..precision import UPDATE, follow, store, widen
 from ..sparse import SparseRows, put, rows_of, values_of, with_values
-from ..tensor import Tensor
 from .groups import Group, Groups, State, count_of, fits
 from .result import StepResult
 
@@ -79,23 +78,23 @@ class Optimizer(Groups):
         for group in self.param_groups:
             self.check_options(group)
         wanted = [(group, p) for group in self.param_groups for p in group["params"] if p.requires_grad]
-        ready = [(group, p) for group, p in wanted if p.grad is not None]
+        ready = [(group, p) for group, p in wanted if p.grad_array is not None]
         if ready and len(ready) < len(wanted) and not allow_missing:
-            p = next(p for _, p in wanted if p.grad is None)
+            p = next(p for _, p in wanted if p.grad_array is None)
             raise RuntimeError(
                 f"{self._name}.step: parameter {self.label(p)} has no gradient while {len(ready)} of {len(wanted)} "
                 "have one: the loss does not depend on it. Freeze it with requires_grad_(False), give it a separate "
                 "optimizer, or pass step(..., allow_missing=True)"
             )
         for _, p in ready:
-            shaped = not isinstance(p.grad, Tensor) and getattr(p.grad, "shape", None) == p.shape
-            if not shaped or not fits(values_of(p.grad), p):
+            g = p.grad_array
+            if getattr(g, "shape", None) != p.shape or not fits(values_of(g), p):
                 raise RuntimeError(
                     f"{self._name}.step: expected the grad of parameter {self.label(p)} to be a floating array of its "
-                    f"shape on {p.device}, got {type(p.grad).__name__} {getattr(p.grad, 'shape', '')}"
+                    f"shape on {p.device}, got {type(g).__name__} {getattr(g, 'shape', '')}"
                 )
         for group, p in ready:
-            if isinstance(p.grad, SparseRows) and group.get("weight_decay"):
+            if isinstance(p.grad_array, SparseRows) and group.get("weight_decay"):
                 raise RuntimeError(
                     f"{self._name}.step: the weight_decay {group['weight_decay']:g} is for all rows of parameter "
                     f"{self.label(p)}, but its gradient is sparse: give it a group with weight_decay=0, or make the "
@@ -145,6 +144,9 @@ class Optimizer(Groups):
 
 
 def unscaled(p: Parameter) -> Array:
-    """p.grad in FP32, divided by the loss scale that it carries (NVG section 2.3.1, step 5). May be p.grad itself."""
-    g, scale = widen(values_of(p.grad)), p.grad_scale
-    return with_values(p.grad, g if scale == 1 else g / getattr(scale, "array", scale))  # on a GPU, S may be an array
+    """p's gradient in FP32, divided by the loss scale that it carries (NVG section 2.3.1, step 5). It may be the same
+    array.
+    """
+    g, scale = widen(values_of(p.grad_array)), p.grad_scale
+    # on a GPU, S may be an array
+    return with_values(p.grad_array, g if scale == 1 else g / getattr(scale, "array", scale))

@@ -138,7 +138,7 @@ class Side:
         for p in params:
             g = quietly(unscaled, p)
             g = g if p.grad_scale != 1 else g.copy()
-            p.grad, p.grad_scale = g, 1.0  # on one line: an interrupt finds both or neither
+            p.grad_array, p.grad_scale = g, 1.0  # on one line: an interrupt finds both or neither
 
     def skip(self, now: Iteration, optimizer: Optimizer) -> Any:
         """Whether to skip the step of an optimizer whose gradients were looked at."""
@@ -223,7 +223,7 @@ class LossScaler:
         self._expect_new("unscale_", optimizer)
         if optimizer in self._now.overflows:
             raise RuntimeError(f"unscale_: called twice for one optimizer; {ENDS}")
-        params = [p for p in optimizer.parameters() if p.grad is not None]
+        params = [p for p in optimizer.parameters() if p.grad_array is not None]
         self._require_scaled("unscale_", optimizer, params)
         self._now.overflows[optimizer] = None
         self._side.unscale(self._now, optimizer, params)
@@ -423,7 +423,7 @@ class DynamicLossScaler(LossScaler):
 
 def _overflows(p: Parameter) -> bool:
     """Whether the gradient of p holds an infinity or a NaN, or will when it is unscaled: a scale below 1 hides it."""
-    return not isfinite(p.grad) or (float(p.grad_scale) < 1 and not isfinite(unscaled(p)))
+    return not isfinite(p.grad_array) or (float(p.grad_scale) < 1 and not isfinite(unscaled(p)))
 
 
 def _change(where: str, entry: Any) -> tuple[int, float, str]:

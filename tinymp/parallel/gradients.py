@@ -168,7 +168,7 @@ class DistributedDataParallel(Observer):
                         slot = self._run.leaves[id(edge)]
                         dx = self._run.stored(edge, slot[1])  # no op still to come adds to it
                         slot[1] = [dx]
-                        self._fill(edge, dx if edge.grad is None else accumulate(edge.grad, dx))
+                        self._fill(edge, dx if edge.grad_array is None else accumulate(edge.grad_array, dx))
         self._last = None
 
     def _fill(self, p: Parameter, gradient: Any) -> None:
@@ -201,29 +201,29 @@ class DistributedDataParallel(Observer):
         if run is not self._run or not self._left:
             return
         self._run = self._last = None  # the last op's gradients are in `grad` already
-        for p in (p for p in self.params if p.grad is None):
+        for p in (p for p in self.params if p.grad_array is None):
             if not self.allow_missing:
                 raise RuntimeError(
                     f"DistributedDataParallel: parameter `{p.name}` {p.shape} got no gradient: the loss does not "
                     "depend on it. Freeze it before with requires_grad_(False), or pass allow_missing=True"
                 )
-            p.grad, p.grad_scale = backend.of(p.array).xp.zeros_like(p.array), _scale(self.params)
+            p.grad_array, p.grad_scale = backend.of(p.array).xp.zeros_like(p.array), _scale(self.params)
         began = time.perf_counter()
         self._same_scale()
         if self._buckets is None:
             self._plan()
         for p in (p for p in self.params if id(p) in self._rows):
-            p.grad = self._rows_of_all(p)
+            p.grad_array = self._rows_of_all(p)
         assert self._buckets is not None
         for p in (p for bucket in self._buckets for p in bucket.params if id(p) in bucket.left):
-            self._fill(p, p.grad)
+            self._fill(p, p.grad_array)
         for bucket in self._buckets:
             assert bucket.sent is not None
             bucket.sent.wait()
             if bucket.dtype != float16:
                 bucket.buffer /= self.group.size
             for p in bucket.params:
-                p.grad = bucket.buffer[self._places[id(p)][1]].reshape(p.shape)
+                p.grad_array = bucket.buffer[self._places[id(p)][1]].reshape(p.shape)
             bucket.begin()
         self.waited += time.perf_counter() - began
         self.passes += 1
@@ -231,7 +231,7 @@ class DistributedDataParallel(Observer):
     def _plan(self) -> None:
         """Make the buckets, in the order in which rank 0 got its gradients."""
         order = self.group.tell(list(dict.fromkeys([*self._order, *range(len(self.params))])))[0]
-        sparse = [p for p in self.params if isinstance(p.grad, SparseRows)]
+        sparse = [p for p in self.params if isinstance(p.grad_array, SparseRows)]
         self.group.first(type(self).__name__, sparse=[p.name for p in sparse])
         self._rows = {id(p) for p in sparse}
         buckets: list[Bucket] = []
@@ -249,7 +249,7 @@ class DistributedDataParallel(Observer):
 
     def _rows_of_all(self, p: Parameter) -> SparseRows:
         """The mean of all processes' sparse gradients: each row with the sum of what they have for it."""
-        g = p.grad
+        g = p.grad_array
         if not isinstance(g, SparseRows):
             raise RuntimeError(f"DistributedDataParallel: the gradient of `{p.name}` was sparse, and is dense now")
         values = self._outgoing(p, summable(g))
@@ -276,7 +276,7 @@ class DistributedDataParallel(Observer):
 
 def _scale(params: list[Parameter]) -> Any:
     """The loss scale that the gradients carry."""
-    return next((p.grad_scale for p in params if p.grad is not None), 1.0)
+    return next((p.grad_scale for p in params if p.grad_array is not None), 1.0)
 
 
 def _travels(p: Parameter) -> np.dtype:

@@ -37,7 +37,7 @@ def best_scale(gradients):
 def scaled_step(model, optimizer, x, scale):
     loss = ops.mse_loss(model(x), x)
     (loss * scale).backward()
-    finite = all(np.isfinite(p.grad).all() for p in model.parameters())
+    finite = all(np.isfinite(p.grad.array).all() for p in model.parameters())
     if finite:
         optimizer.step()
     optimizer.zero_grad()
@@ -50,8 +50,8 @@ def scaled_step(model, optimizer, x, scale):
     loss.backward()
     finite = True
     for p in model.parameters():
-        p.grad = p.grad.astype(np.float32) / scale
-        finite = finite and np.isfinite(p.grad).all()
+        p.grad = p.grad.array.astype(np.float32) / scale
+        finite = finite and np.isfinite(p.grad.array).all()
     if finite:
         optimizer.step()
     optimizer.zero_grad()
@@ -63,7 +63,7 @@ def scaled_step(model, optimizer, x, scale):
     loss = ops.mse_loss(model(x), x)
     (loss * scale).backward()
     for p in model.parameters():
-        p.grad = p.grad.astype(np.float32) / scale
+        p.grad = p.grad.array.astype(np.float32) / scale
     optimizer.step()
     optimizer.zero_grad()
     return loss.item(), True
@@ -74,7 +74,7 @@ def scaled_step(model, optimizer, x, scale):
     loss = ops.mse_loss(model(x), x)
     (loss * scale).backward()
     for p in model.parameters():
-        p.grad = p.grad.astype(np.float32) / scale
+        p.grad = p.grad.array.astype(np.float32) / scale
     optimizer.step()
     return loss.item(), True
 

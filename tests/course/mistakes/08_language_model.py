@@ -136,7 +136,7 @@ def recurrent_step(model, optimizer, scaler, inputs, targets, state, limit):
     loss, state = model.loss(inputs, targets, state)
     scaler.scale(loss).backward()
     scaler.unscale_(optimizer)
-    norm = np.sqrt(sum(float((p.grad**2).sum()) for p in model.parameters()))
+    norm = np.sqrt(sum(float((p.grad.array**2).sum()) for p in model.parameters()))
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()

@@ -184,9 +184,9 @@ def mended_5(x, y, steps):
         for inputs, labels in batches(x, y, steps):
             loss = ops.cross_entropy(model(inputs), labels)
             scaler.scale(loss).backward()
-            norm = np.sqrt(sum(np.sum(np.square(p.grad, dtype=np.float32)) for p in model.parameters()))
+            norm = np.sqrt(sum(np.sum(np.square(p.grad.array, dtype=np.float32)) for p in model.parameters()))
             for p in model.parameters():
-                p.grad *= np.float16(min(1.0, 1.0 / float(norm)))
+                p.grad = p.grad.array * np.float16(min(1.0, 1.0 / float(norm)))
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()

@@ -80,11 +80,11 @@ class _Gradients(Observer):
         self.before: dict[int, tuple[Any, Any, Any]] = {}
 
     def deposited(self, leaf: Any, gradient: Any, scale: Any) -> None:
-        self.before.setdefault(id(leaf), (leaf, leaf.grad, leaf.grad_scale))
+        self.before.setdefault(id(leaf), (leaf, leaf.grad_array, leaf.grad_scale))
 
     def put_back(self) -> None:
         for leaf, grad, scale in self.before.values():
-            leaf.grad, leaf.grad_scale = grad, scale
+            leaf.grad_array, leaf.grad_scale = grad, scale
 
 
 def _kind(error: BaseException) -> str:

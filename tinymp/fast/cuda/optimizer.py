@@ -319,7 +319,7 @@ def _step(optimizer: Optimizer, ready: Ready, skip: Any) -> Ready:
             for name in ("step", "since"):
                 if name in state and not hasattr(state[name], "dtype"):  # counted on the host so far
                     state[name] = _count(state[name])
-        grads = [p.grad for p in params]
+        grads = [p.grad_array for p in params]
         arrays: list[Any] = [
             [p.master if p.master.dtype == float32 else None for p in params],
             [p.array if p.dtype == float16 else None for p in params],

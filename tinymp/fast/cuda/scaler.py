@@ -171,13 +171,14 @@ class DeviceSide(Side):
         return scale.array if isinstance(scale, DeviceScale) else gpu.xp.full((), scale, self.scale.dtype)
 
     def unscale(self, now: Iteration, optimizer: Any, params: list[Parameter]) -> None:
-        self.check(now, optimizer, [p for p in params if _is_fp64(p.grad)])
+        self.check(now, optimizer, [p for p in params if _is_fp64(p.grad_array)])
         for scale, some in _by_scale(params):
             array, grads = self._array(scale), _gradients(optimizer, some)
             narrow = kernels.unscale([None if _is_fp64(g) else g for g in grads], array, self._found(optimizer))
             for p, g, unscaled in zip(optimizer.parameters(), grads, narrow):
                 if g is not None:
-                    p.grad, p.grad_scale = with_values(p.grad, g / array if unscaled is None else unscaled), 1.0
+                    unscaled = g / array if unscaled is None else unscaled
+                    p.grad_array, p.grad_scale = with_values(p.grad_array, unscaled), 1.0
 
     def skip(self, now: Iteration, optimizer: Any) -> Array:
         """(1,), bool, by what is known now."""
@@ -218,7 +219,7 @@ def _scaled(x: Array, scale: Array) -> Array:
 def _gradients(optimizer: Any, params: list[Parameter]) -> list[Array | None]:
     """The gradients' arrays of `params` at their places among all the optimizer's parameters, None at the others."""
     wanted = {id(p) for p in params}
-    return [values_of(p.grad) if id(p) in wanted else None for p in optimizer.parameters()]
+    return [values_of(p.grad_array) if id(p) in wanted else None for p in optimizer.parameters()]
 
 
 def _by_scale(params: list[Parameter]) -> Iterable[tuple[Any, list[Parameter]]]:

@@ -98,7 +98,7 @@ class ObservedLossScaler(LossScaler):
         """Look at what arrived at the weights: gradients of one that was used several times have been summed."""
         if not self.fixed and isinstance(optimizer, Optimizer):
             for p in optimizer.parameters():
-                self._peak.see(p.grad)
+                self._peak.see(p.grad_array)
 
     def adjust(self, overflow: str | None) -> None:
         super().adjust(overflow)
