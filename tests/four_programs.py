@@ -3,6 +3,7 @@
     python -m tests.four_programs                    in the environment that tests/test_bits.py holds
     python -m tests.four_programs --here             in yours: your BLAS kernels and threads, your NumPy's vectors
     python -m tests.four_programs --without numkong  as where NumKong is not installed
+    python -m tests.four_programs --definitions      without the fast paths of ops
 
 The programs are README's loop, a CNN on MNIST's digits, an LSTM language model and a DCGAN. They use tinymp's public
 interface only and convert by `numpy()`, `item()` and `state_dict()`, so that the same text runs on every version.
@@ -245,6 +246,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", help=f"of {', '.join(PROGRAMS)}; all if none is given")
     parser.add_argument("--here", action="store_true", help="in this environment, not in the one that the test holds")
     parser.add_argument("--without", metavar="MODULE", help="as where this module is not installed")
+    parser.add_argument("--definitions", action="store_true", help="without the fast paths of ops")
     options = parser.parse_args(arguments)
     if not options.here:
         again = [sys.executable, "-m", "tests.four_programs", "--here"]
@@ -253,7 +255,10 @@ def main(arguments: list[str] | None = None) -> None:
     if options.without:
         sys.modules[options.without] = None  # type: ignore[assignment]  # so its import fails
     import tinymp as mp
+    from tinymp import fast_path
 
+    if options.definitions:
+        fast_path.off |= {"forward", "backward"}
     for name in options.names or PROGRAMS:
         for policy in (mp.FP32, mp.MIXED):
             began = time.perf_counter()

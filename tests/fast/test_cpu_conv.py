@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+import four_programs
 import tinymp as mp
 from convolutions import CASES, TRANSPOSED
 from oracle import SPACING, STORAGE, WORK, host, randn
-from tinymp import fast_path, ops
+from tinymp import autograd, fast_path, ops
 from tinymp.fast.cpu import conv
 from tinymp.ops.conv import Geometry, batch_first, fold
 
@@ -113,3 +114,39 @@ def test_memory_order_of_the_input_does_not_matter():
     x, w = randn(2, 3, 6, 5).astype("float16"), mp.tensor(randn(4, 3, 3, 3, seed=2).astype("float16"))
     chwn = mp.tensor(x.transpose(1, 2, 3, 0)).permute(3, 0, 1, 2)
     np.testing.assert_array_equal(ops.conv2d(mp.tensor(x), w).numpy(), ops.conv2d(chwn, w).numpy())
+
+
+@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=lambda p: p.name)
+@pytest.mark.parametrize("program", [four_programs.mnist, four_programs.dcgan], ids=lambda f: f.__name__)
+def test_every_convolution_of_a_training_is_within_the_bound(monkeypatch, program, policy):
+    """Each runs once more by its definition, and in float64 on absolute values for the size of its terms."""
+    seen = []
+
+    def both(definition, device):
+        fast = fast_path.find(definition, device)
+        if fast is None or not definition.__qualname__.startswith(("Conv2d", "ConvTranspose2d")):
+            return fast
+
+        def run(op, *arrays, **options):
+            got = fast(op, *arrays, **options)
+            expected, saved = definition(op, *arrays, **options), op.saved
+            x, w = saved
+            targets, op.targets = op.targets, (op.targets[0], op.targets[1], None) if op.targets else ()
+            op.saved = tuple(abs(a.astype("f8")) for a in saved)
+            sizes = definition(op, *[None if a is None else abs(a.astype("f8")) for a in arrays], **options)
+            op.saved, op.targets = saved, targets
+            places = max(a.size // a.shape[1] for a in (x, arrays[0]))
+            terms = w.size // min(w.shape[:2]), places, places  # of y or dx, dw, db
+            results = (r if isinstance(r, tuple) else (r,) for r in (got, expected, sizes))
+            for y, e, size, n in zip(*results, terms):
+                if size is not None:
+                    seen.append(definition.__qualname__)
+                    bound = 2 * STORAGE[y.dtype.name] * abs(e.astype("f8")) + 2 * n * WORK["float16"] * size
+                    assert (abs(y.astype("f8") - e) <= bound + SPACING[y.dtype.name]).all(), definition.__qualname__
+            return got
+
+        return run
+
+    monkeypatch.setattr(autograd, "find", both)
+    program(policy)
+    assert {"Conv2d.forward", "Conv2d.backward"} <= set(seen)

@@ -97,6 +97,11 @@ class Steps:
         return xp.asarray(t * self.B + self.order[k])
 
 
+def times(w: Array, rows: Array) -> Array:
+    """rows w^T, in the FP32 accumulators. The weight goes first: for 32 rows BLAS takes 80 us instead of 146."""
+    return gemm(w, rows.T, wide=True).T
+
+
 class _Recurrent(Op):
     """What LSTM and GRU share: their input x (T, B, D), one product with it over all steps, running states."""
 
@@ -149,13 +154,13 @@ class LSTM(_Recurrent):
         first, cells = (h.copy(), c.copy()), xp.empty((len(gates), H), x.dtype)
         hidden, outputs = xp.empty_like(cells), xp.empty((len(gates), P), x.dtype)
         for rows, n in self.order:
-            z_i, z_f, z_g, z_o = xp.split(widen(gates[rows]) + gemm(h[:n], w_hh.T, wide=True), 4, 1)
+            z_i, z_f, z_g, z_o = xp.split(widen(gates[rows]) + times(w_hh, h[:n]), 4, 1)
             i, f, g, o = sigmoid_of(self, z_i), sigmoid_of(self, z_f), xp.tanh(z_g), sigmoid_of(self, z_o)
             wide = f * widen(c[:n]) + i * g
             gates[rows] = store(xp.concatenate((i, f, g, o), 1), like=x)
             cells[rows] = c[:n] = store(wide, like=x)
             hidden[rows] = store(o * xp.tanh(wide), like=x)
-            outputs[rows] = h[:n] = hidden[rows] if w_hr is None else gemm(hidden[rows], w_hr.T)
+            outputs[rows] = h[:n] = hidden[rows] if w_hr is None else store(times(w_hr, hidden[rows]), like=x)
         y = steps.unpack(xp, outputs)
         self.save(x, w_ih, w_hh, w_hr, *first, gates, cells, y, None if w_hr is None else hidden)
         return y, steps.unsort(xp, h), steps.unsort(xp, c)
@@ -173,7 +178,7 @@ class LSTM(_Recurrent):
             d = dh[:n] if dys is None else dh[:n] + widen(dys[rows])
             if w_hr is not None:
                 dp[rows] = store(d, like=x)
-                d = gemm(dp[rows], w_hr, wide=True)
+                d = times(w_hr.T, dp[rows])
             i, f, g, o = xp.split(widen(gates[rows]), 4, 1)
             t = xp.tanh(widen(cells[rows]))
             dc[:n] += d * (o * (1 - t * t))
@@ -185,7 +190,7 @@ class LSTM(_Recurrent):
             )
             dz[rows] = store(xp.concatenate(slopes, 1), like=x)
             dc[:n] *= f
-            dh[:n] = gemm(dz[rows], w_hh, wide=True)
+            dh[:n] = times(w_hh.T, dz[rows])
         # Under FP8 it is also a sum of what was stored: the dz of the gates, which no format has rounded
         db = store(reduce(dz, 0, "sum").reshape(-1), like=x)
         return (
@@ -231,7 +236,8 @@ class GRU(_Recurrent):
         first, inner, outputs = h.copy(), xp.empty((len(gates), H), x.dtype), xp.empty((len(gates), H), x.dtype)
         for rows, count in self.order:
             x_r, x_z, x_n = xp.split(widen(gates[rows]), 3, 1)
-            m_r, m_z, m_n = xp.split(gemm(h[:count], w_hh.T, b_hh, wide=True), 3, 1)
+            m = times(w_hh, h[:count])
+            m_r, m_z, m_n = xp.split(m if b_hh is None else m + widen(b_hh), 3, 1)
             r, z = sigmoid_of(self, x_r + m_r), sigmoid_of(self, x_z + m_z)
             n = xp.tanh(x_n + r * m_n)
             gates[rows], inner[rows] = store(xp.concatenate((r, z, n), 1), like=x), store(m_n, like=x)
@@ -254,7 +260,7 @@ class GRU(_Recurrent):
             dr, dz = (r - r * r) * dn * widen(inner[rows]), (z - z * z) * (widen(before[rows]) - n) * d
             dp[rows] = store(xp.concatenate((dr, dz, dn), 1), like=x)
             dm[rows] = store(xp.concatenate((dr, dz, dn * r), 1), like=x)
-            dh[:count] = gemm(dm[rows], w_hh, wide=True) + d * z
+            dh[:count] = times(w_hh.T, dm[rows]) + d * z
         return (
             steps.unpack(xp, gemm(dp, w_ih)) if like_x else None,
             store(steps.unsort(xp, dh), like=like_h) if like_h else None,

@@ -1,7 +1,4 @@
-"""LSTM and GRU on a CPU: what the steps read is widened before the loop, and a step computes in place.
-
-For BLAS the weight goes first: for 32 rows 80 us instead of 146.
-"""
+"""LSTM and GRU on a CPU: what the steps read is widened before the loop, and a step computes in place."""
 
 from __future__ import annotations
 
