@@ -16,7 +16,6 @@ from oracle import randn
 from ptx import costs, nvrtc, program, select
 from tinymp import Tensor, ops
 from tinymp.backend import gpu, kernels
-from tinymp.backend.histogram import exponents
 from tinymp.fast.cuda import conv
 from twins import check_twin, on_device
 
@@ -214,16 +213,11 @@ def loss():
     check_twin(ops.cross_entropy, randn(40, 5), np.arange(40) % 5, length=40, **FORWARD)
 
 
-def histogram():
-    assert exponents(on_device(randn(300).astype("float16"))).get().sum() == 300
-
-
 RUNS = {  # a test: its source, and the kernels of it that run (the others need not be compiled)
     convolution: ("fast/cuda/conv.cu", {"arrange", "correlate_64x64"}),
     attention: ("ops/attention.cu", {"attention_32", "attention_queries_32", "attention_keys_32"}),
     softmax: ("fast/cuda/softmax.cu", {"softmax_forward"}),
     loss: ("fast/cuda/loss.cu", {"cross_entropy_forward", "total_loss"}),
-    histogram: ("backend/histogram.cu", {"exponents"}),
 }
 DEFINED = re.compile(r'^extern "C" __global__ [^{]*?(\w+)\([^)]*\) \{(?:[^\n]*\}$|.*?^\}$)', re.M | re.S)
 BARRIER = "__syncthreads();"
@@ -262,7 +256,6 @@ READS, WRITES = "reads shared memory that .* wrote", "writes shared memory that 
         (softmax, "member(a, i);\n    " + BARRIER, "member(a, i);", READS),  # rows.cuh
         (loss, BARRIER + "  // scratch may still be read from an earlier call\n    if (lane", "if (lane", WRITES),
         (loss, "scratch[warp] = x;\n    " + BARRIER, "scratch[warp] = x;", READS),  # common.cuh
-        (histogram, "= 0;\n    " + BARRIER, "= 0;", "writes shared memory that .* wrote"),  # before the atomics
     ],
 )
 def test_a_barrier_or_a_wait_less_is_found(run, old, new, found):

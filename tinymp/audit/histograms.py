@@ -13,12 +13,12 @@ import numpy as np
 
 from .. import backend
 from ..autograd import Op
-from ..backend.histogram import BINS, HIGHEST, INFINITIES, LOWEST, NANS, ZEROS, bin_of
 from ..dtypes import FP16_MAX, NAMES, float16
 from ..parameter import Parameter
 from ..precision import LOSS, current_policy
 from ..sparse import values_of
 from ..tensor import Tensor
+from .exponents import BINS, HIGHEST, INFINITIES, LOWEST, NANS, ZEROS, bin_of, exponents
 from .listener import Instrument, Place
 from .sampling import BLUE, RED, SKY, Spaced, distinct, table
 
@@ -40,7 +40,7 @@ class Lost(NamedTuple):
 
 class _Histogram:
     """The exponents of one tensor under one policy. `counts`: {loss scale that the values carried: counts in the bins
-    of `device.exponents`}.
+    of `exponents`}.
 
     kept        {iteration of a snapshot: (scale, counts)}
     iterations  how many were looked at
@@ -60,8 +60,7 @@ class _Histogram:
         """Count x. `underflows`: the exponents, before rounding, of those of its zeros that were not 0 then."""
         device = backend.of(x)
         x = device.xp.asarray(x)  # NumPy's results of arrays without axes are scalars
-        counts = backend.to_cpu(device.exponents(x))
-        counts = counts + underflows
+        counts = exponents(x) + underflows
         counts[ZEROS] -= sum(underflows.tolist())
         self._see_largest(x, counts, scale)
         self.counts[scale] = self.counts[scale] + counts if scale in self.counts else counts
@@ -77,8 +76,8 @@ class _Histogram:
             self.kept[iteration] = scale, counts
 
     def _see_largest(self, x: Any, counts: np.ndarray, scale: float) -> None:
-        exponents = np.flatnonzero(counts[_FINITE])
-        if not exponents.size or math.ldexp(2.0, int(exponents[-1]) + LOWEST) / scale <= self.largest:
+        places = np.flatnonzero(counts[_FINITE])
+        if not places.size or math.ldexp(2.0, int(places[-1]) + LOWEST) / scale <= self.largest:
             return
         device = backend.of(x)
         bits = device.bits(x) & (1 << 8 * x.itemsize - 1) - 1  # of |x|, in the order of |x|
@@ -132,7 +131,7 @@ def _underflows(x: Any, y: Any) -> np.ndarray:
     nonzero = int(device.xp.count_nonzero(bits))
     if nonzero == y.size or nonzero == int(device.xp.count_nonzero(device.bits(x))):  # but -0 has a bit
         return _NONE
-    counts = backend.to_cpu(device.exponents(x[bits == 0]))
+    counts = exponents(x[bits == 0])
     counts[ZEROS] = 0
     counts[bin_of(-26)] += _between(counts, -25, HIGHEST)
     counts[bin_of(-25) :] = 0

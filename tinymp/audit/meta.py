@@ -428,13 +428,6 @@ def copy_all(sources: Sequence[Array], targets: Sequence[Array], wanted: bool = 
     """Nothing is copied."""
 
 
-def exponents(x: Array) -> Array:
-    """ValueError: there is nothing to count."""
-    raise ValueError(
-        "exponents: arrays on the device 'meta' have no values; let Exponents listen to a training, with tinymp.audit()"
-    )
-
-
 class _Generator:
     """Draws shapes: what initialisers ask of numpy.random.Generator."""
 

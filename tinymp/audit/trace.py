@@ -37,7 +37,6 @@ except ImportError:  # Windows
 from .. import backend
 from ..autograd import Array, Op, Variable
 from ..backend import info
-from ..backend.sketch import Mark, mark
 from ..checkpoint.writing import room_for
 from ..events import here
 from ..ops.convert import Move
@@ -47,6 +46,7 @@ from ..sparse import SparseRows, values_of
 from ..tensor import Tensor
 from .listener import Instrument, Place, begins_backward
 from .sampling import distinct, version_of_result
+from .sketch import Mark, mark
 
 FILE, FORMAT = "trace.jsonl", 1
 PLACE = ("role", "name", "module", "op", "phase", "caller", "shape", "dtype", "policy", "device")

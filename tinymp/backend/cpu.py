@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..events import quietly
-from . import histogram, threads
+from . import threads
 from .extras import hint
 from .threads import share
 
@@ -548,8 +548,6 @@ def copy_all(sources: Sequence[Array], targets: Sequence[Array], wanted: bool = 
         for source, target in zip(sources, targets, strict=True):
             target[...] = source
 
-
-exponents = histogram.exponents_cpu
 
 # One generator for everything random on this backend: initialisation, dropout, stochastic rounding.
 generator = np.random.Generator(np.random.PCG64(0))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import cublas, histogram, philox, reductions, scatter, tables, threads
+from . import cublas, philox, reductions, scatter, tables, threads
 from .extras import hint
 from .recording import Mailbox, after_capture, capturing
 
@@ -378,5 +378,4 @@ def copy_all(sources: Sequence[Array], targets: Sequence[Array], wanted: Any = T
     tables.copy_all(sources, targets, wanted)
 
 
-exponents = histogram.exponents
 manual_seed, get_rng_state, set_rng_state = philox.manual_seed, philox.get_rng_state, philox.set_rng_state

@@ -1,24 +1,22 @@
-"""`device.exponents` on both backends: exact counts in the same bins, against math.frexp."""
+"""`exponents` of arrays on both devices: exact counts in the same bins, against math.frexp."""
 
 import math
 
 import numpy as np
 import pytest
 
-from tinymp import backend
-from tinymp.backend import histogram
-from tinymp.backend.histogram import BINS, INFINITIES, NANS, ZEROS, bin_of
+from tinymp.audit.exponents import BINS, BLOCK, INFINITIES, NANS, ZEROS, bin_of, exponents
 
 
 @pytest.fixture(params=["cpu", "gpu"])
 def count(request):
-    """exponents(x) of one backend for a NumPy array, as a NumPy array."""
+    """exponents(x) of one device for a NumPy array, as a NumPy array."""
     if request.param == "cpu":
-        return backend.cpu.exponents
+        return exponents
     device = request.getfixturevalue("gpu")
 
     def on_device(x):
-        return backend.to_cpu(device.exponents(like(device.xp, x)))
+        return exponents(like(device.xp, x))
 
     return on_device
 
@@ -85,10 +83,10 @@ def test_sizes_and_unaligned_starts(count, dtype, n, start):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_several_blocks_of_runs_of_equal_values(dtype):
-    n = histogram.BLOCK
+    n = BLOCK
     x = np.zeros(2 * n + 3, dtype)
     x[n - 5 : n + 5], x[-1:], x[:7] = 3.0, np.inf, 2.0**-15
-    counts = backend.cpu.exponents(x)
+    counts = exponents(x)
     found = {bin_of(1): 10, INFINITIES: 1, bin_of(-15): 7, ZEROS: 2 * n + 3 - 18}
     assert {i: int(counts[i]) for i in np.flatnonzero(counts).tolist()} == found
 
@@ -113,5 +111,11 @@ def test_x_is_not_written_to():
     for x in (every_single(), np.arange(65536, dtype=np.uint16).view(np.float16)):
         before = x.tobytes()
         x.flags.writeable = False
-        backend.cpu.exponents(x)
+        exponents(x)
         assert x.tobytes() == before
+
+
+@pytest.mark.parametrize("exponent", [-150, 128])
+def test_an_exponent_that_fp32_does_not_have(exponent):
+    with pytest.raises(ValueError, match=f"from -149 to 127, got {exponent}"):
+        bin_of(exponent)

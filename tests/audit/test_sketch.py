@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from oracle import rng
-from tinymp.backend.sketch import WIDTH, mark
+from tinymp.audit.sketch import WIDTH, mark
 from tinymp.dtypes import bfloat16
 
 pytestmark = pytest.mark.cpu

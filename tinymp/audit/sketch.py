@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import cpu
+from ..backend import cpu
 
 Array = Any
 WIDTH = 31
