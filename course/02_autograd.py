@@ -653,13 +653,17 @@ def _calls(text):
     return lambda node: isinstance(node, ast.Call) and ast.unparse(node.func) == text
 
 
+def _names(text):
+    return lambda node: isinstance(node, ast.Attribute) and ast.unparse(node) == text
+
+
 def check_places(places, random):
     good = isinstance(places, (list, tuple)) and len(places) == 4 and all(isinstance(p, str) for p in places)
     expect(good, f"places is {places!r:.80}, expected a list of four names of methods, as strings.")
     looked_for = (
         (_assigns("self.edges"), "Look for the method that assigns `self.edges`."),
         (_calls("heapq.heappop"), "A heap gives the op with the largest `sequence`, your `number`, first."),
-        (_calls("self.backward"), "Look for `self.backward(*dys)`."),
+        (_names("type(self).backward"), "Look for `type(self).backward`."),
         (_assigns("leaf.grad_array"), "Look for the method that assigns `leaf.grad_array`."),
     )
     for i, (holds, hint) in enumerate(looked_for):
