@@ -9,7 +9,7 @@ from convolutions import CASES, TRANSPOSED
 from oracle import SPACING, STORAGE, WORK, host, randn
 from tinymp import autograd, fast_path, ops
 from tinymp.fast.cpu import conv
-from tinymp.ops.conv import Geometry, batch_first, fold
+from tinymp.ops.conv import Geometry, fold
 
 pytestmark = pytest.mark.cpu
 BOTH = {"forward", "backward"}
@@ -80,17 +80,6 @@ def test_an_empty_batch(shapes, dtype):
     x, w = (mp.tensor(np.ones(shape, dtype), requires_grad=True) for shape in shapes)
     ops.conv2d(x, w, groups=x.shape[1] // w.shape[1]).sum().backward()
     assert not host(w.grad).any() and x.grad.shape == x.shape
-
-
-@pytest.mark.parametrize("n", [7, 8, 33])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_images_are_turned_round_in_strips(monkeypatch, n, dtype):
-    monkeypatch.setattr(conv, "STRIP", 50)
-    x = randn(n, 4, 9, 31).astype(dtype)
-    turned = conv.images_last(np, x)
-    assert turned.flags.c_contiguous
-    np.testing.assert_array_equal(turned, x.transpose(1, 2, 3, 0))
-    assert np.shares_memory(conv.images_last(np, batch_first(turned)), turned)
 
 
 @pytest.mark.usefixtures("way")

@@ -6,7 +6,7 @@ input gradient is mostly computed as correlations of dy, one for each phase of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import gcd, prod
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from ...autograd import Array
 from ...backend.threads import share, slices
 from ...fast_path import fast_path
 from ...ops import conv as definition
-from ...ops.conv import Conv2d, ConvTranspose2d, Geometry, Pair, batch_first, bias_gradient, grouped, unpad_spatial
+from ...ops.conv import Conv2d, ConvTranspose2d, Geometry, Pair, batch_first, bias_gradient, grouped, images_last
 from ...precision import add_to, gemm, store, widen
 
 BLOCK, CACHED = 1 << 24, 1 << 19
@@ -22,27 +22,6 @@ BLOCK, CACHED = 1 << 24, 1 << 19
 # where both operands run along the sum. Others it first copies, which for few rows takes as long as the product.
 SMALL, FEW = 1_000_000, 1200
 RUN = 32  # the columns of a small product: fewer are not worth one
-
-
-STRIP = 1008  # places of all images that are turned round at a time
-
-
-def images_last(xp: Any, x: Array) -> Array:
-    """(N, C, H, W) as a C-contiguous (C, H, W, N): x's own memory where it lies so.
-
-    NumPy would copy images that lie one behind the other with a cache miss for each element; in strips that fit the
-    cache it takes a third of the time.
-    """
-    if not x.flags.c_contiguous or not 8 <= len(x) < x.size // STRIP:
-        return definition.images_last(xp, x)
-    y = xp.empty((*x.shape[1:], len(x)), x.dtype)
-    images, places = x.reshape(len(x), -1), y.reshape(-1, len(x))
-    strip = xp.empty((len(x), STRIP + 16), x.dtype)  # 16: rows that are not a multiple of 4 KiB apart
-    for i in range(0, len(places), STRIP):
-        part = strip[:, : len(places[i : i + STRIP])]
-        part[...] = images[:, i : i + STRIP]
-        places[i : i + STRIP] = part.T
-    return y
 
 
 def region(xp: Any, x: Array, rows: Pair, across: Pair, value: float = 0.0) -> Array:
@@ -73,18 +52,6 @@ def windows(xp: Any, x: Array, g: Geometry) -> Array:
     strides = (sc, sh * g.dilation[0], sw * g.dilation[1], sh * g.stride[0], sw * g.stride[1], sn)
     shape = (c, *g.kernel, *unpadded.output(h, w), n)
     return xp.lib.stride_tricks.as_strided(x, shape, strides)
-
-
-def taps(view: Array, g: Geometry, rows: slice = slice(None)) -> Iterator[tuple[int, int, Array]]:
-    """`taps` of the definition, of some output rows."""
-    oh, ow = g._replace(pads=((0, 0), (0, 0))).output(view.shape[1], view.shape[2])
-    first, last, _ = rows.indices(oh)
-    for i in range(g.kernel[0]):
-        top = i * g.dilation[0] + first * g.stride[0]
-        for j in range(g.kernel[1]):
-            left = j * g.dilation[1]
-            tall, wide = (last - first - 1) * g.stride[0] + 1, (ow - 1) * g.stride[1] + 1
-            yield i, j, view[:, top : top + tall : g.stride[0], left : left + wide : g.stride[1]]
 
 
 def columns(xp: Any, x: Array, g: Geometry) -> tuple[list[slice], Callable[[slice], Array]]:
@@ -155,8 +122,6 @@ def by_rows(xp: Any, x: Array, g: Geometry) -> Callable[[int, slice, int], Array
 
 def correlate(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> Array:
     """y (O, OH, OW, N) of x (C, H, W, N) and w (O, C / groups, kh, kw), in the storage dtype. x may be widened."""
-    if depthwise(w, g):
-        return correlate_depthwise(xp, x, w, bias, g)
     o, (oh, ow), n = w.shape[0], g.output(x.shape[1], x.shape[2]), x.shape[3]
     y = xp.empty((o, oh, ow, n), w.dtype)  # first: where it is too large, so are the numbers of blocks
     wins = o <= 2 * g.kernel[0] * x.shape[0]  # else the sums over the taps across take longer than columns
@@ -199,24 +164,13 @@ def spread(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: P
 
     Every y_o W_o is added in its place, and the bias. y may be widened.
     """
-    o, oh, ow, n = y.shape
+    o, oh, ow, _ = y.shape
     c = w.shape[1] * g.groups
     # columns of y on one side, additions into dx, which take longer, on the other
     most = 3 if small_run(g, w) else 1.5
     if o * prod(size) <= most * c * oh * ow * prod(g.stride):
         return spread_by_phases(xp, y, w, bias, g, size)
-    matrix, y = grouped(w, g).swapaxes(1, 2), widen(y)
-    total: Any = None
-    for rows in slices(oh, c * prod(g.kernel) * oh * ow * n, BLOCK, 1):
-        block = gemm(matrix, grouped(y[:, rows], g), wide=True).reshape(c, *g.kernel, rows.stop - rows.start, ow, n)
-        if total is None:
-            total = xp.zeros((c, *g.padded(*size), n), block.dtype)
-        for i, j, seen in taps(total, g, rows):
-            add_to(seen, block[:, i, j], w, "accumulate")
-    x = unpad_spatial(total, g, size)
-    if bias is not None:
-        x += widen(bias).reshape(-1, 1, 1, 1)
-    return store(x, like=w)
+    return definition.spread(xp, y, w, bias, g, size)
 
 
 def spread_by_phases(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: Pair) -> Array:
@@ -286,8 +240,6 @@ def weight_gradient(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Ar
     (O, OH, OW, N). Both may be widened; like is the stored weight.
     """
     o = y.shape[0]
-    if depthwise(like, g):
-        return weight_gradient_depthwise(xp, x, y, g, like)
     if 0 < g.kernel[0] * x.shape[0] * o <= FEW * g.groups**2 and row_parts(g, x, like):
         return weight_gradient_rows(xp, x, y, g, like)
 
@@ -322,47 +274,6 @@ def weight_gradient_rows(xp: Any, x: Array, y: Array, g: Geometry, like: Array) 
                 add_to(total, row, like, "accumulate")
     dw = dw.reshape(*dw.shape[:2], g.kernel[0], -1, o // g.groups)  # kw, groups, kh, C, O
     return store(dw.transpose(1, 4, 3, 2, 0).reshape(like.shape), like=like)
-
-
-# A convolution of each channel by itself (depthwise) needs no columns: its sums are as long as the kernel is large.
-
-
-def depthwise(w: Array, g: Geometry) -> bool:
-    """Whether every channel has one kernel of its own."""
-    return w.shape[1] == 1 < g.groups == w.shape[0]
-
-
-def correlate_depthwise(xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry) -> Array:
-    """`correlate` for one kernel per channel: y = b + the sum over taps of w_tap * x where the tap sees it."""
-    c, h, width, n = x.shape
-    oh, ow = g.output(h, width)
-    y = xp.empty((c, oh, ow, n), w.dtype)
-
-    def fill(channels: slice) -> None:
-        weights = widen(w[channels]).reshape(-1, *g.kernel, 1, 1, 1)
-        total = xp.zeros((weights.shape[0], oh, ow, n), weights.dtype)
-        for i, j, seen in taps(pad_spatial(xp, widen(x[channels]), g.pads), g):
-            add_to(total, seen, like=w, accumulator="accumulate", times=weights[:, i, j])
-        if bias is not None:
-            total += widen(bias[channels]).reshape(-1, 1, 1, 1)
-        y[channels] = store(total, like=w)
-
-    share(fill, slices(c, y.size, CACHED // 8))
-    return y
-
-
-def weight_gradient_depthwise(xp: Any, x: Array, y: Array, g: Geometry, like: Array) -> Array:
-    """`weight_gradient` for one kernel per channel: dw_tap = the sum of dy * x where the tap sees it."""
-    dw = xp.empty(like.shape, like.dtype)
-
-    def fill(channels: slice) -> None:
-        dy = widen(y[channels])
-        dy = dy.reshape(len(dy), 1, y[0].size)  # which an empty batch makes 0
-        for i, j, seen in taps(pad_spatial(xp, widen(x[channels]), g.pads), g):
-            dw[channels, 0, i, j] = gemm(dy, seen.reshape(len(dy), y[0].size, 1), like=like).reshape(-1)
-
-    share(fill, slices(len(x), y.size, CACHED // 8))
-    return dw
 
 
 @fast_path(Conv2d.forward)
