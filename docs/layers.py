@@ -30,6 +30,7 @@ SAYS = {
     "grad_mode": "no_grad",
     "fast_path": "finds faster ways",
     "fast": "faster ways, by device",
+    "study": "other accumulators",
     "torch": "for programs of PyTorch",
     "statistics": "what a skipped step undoes",
     "parameter": "master and copy",

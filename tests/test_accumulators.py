@@ -10,7 +10,7 @@ import tinymp as mp
 from job import Job
 from oracle import rng
 from tinymp import nn, ops
-from tinymp.backend.cpu import gemm_aligned
+from tinymp.study.sums import matmul_aligned
 
 pytestmark = pytest.mark.cpu
 
@@ -51,7 +51,7 @@ def test_it_is_the_exact_model(bits, chunk, promote, spread):
         g = rng(seed)
         a, b = (np.ldexp(g.standard_normal((3, 150)), g.integers(-spread, spread + 1, (3, 150))) for _ in "ab")
         a, b = a.astype(np.float16), b.astype(np.float16)
-        found = gemm_aligned(a, b.T, None, None, bits, chunk, promote)
+        found = matmul_aligned(a, b.T, bits, chunk, promote)
         assert found.dtype == np.float32
         for i in range(3):
             for j in range(3):
@@ -63,29 +63,27 @@ def test_what_is_cut_off_is_lost_not_rounded():
     one, tiny = np.float16(1), np.float16(2.0**-12)
     for sign in (1, -1):
         a, b = np.float16([[one, tiny, tiny, tiny]]) * np.float16(sign), np.float16([[one, tiny, tiny, tiny]]).T
-        assert gemm_aligned(a, b, None, None, 24, 4, 0)[0, 0] == sign  # 3 * 2^-24: each below 2^-23
+        assert matmul_aligned(a, b, 24, 4, 0)[0, 0] == sign  # 3 * 2^-24: each below 2^-23
         assert (a.astype("f8") @ b.astype("f8"))[0, 0] == sign * (1 + 3 * 2.0**-24)
-        assert gemm_aligned(a[:, ::-1], b[::-1], None, None, 24, 4, 0)[0, 0] == sign
-    assert gemm_aligned(a, b, None, None, 24, 1, 0)[0, 0] == -1
+        assert matmul_aligned(a[:, ::-1], b[::-1], 24, 4, 0)[0, 0] == sign
+    assert matmul_aligned(a, b, 24, 1, 0)[0, 0] == -1
 
 
 def test_sums_on_hopper_stall_and_are_promoted():
     """14 bits: 1 no longer moves 2^14. A promotion every 128 products mends it (DeepSeek-V3)."""
     ones = np.ones((1, 2**15), np.float16)
-    assert gemm_aligned(ones, ones.T, None, None, 14, 1, 0)[0, 0] == 2**14
-    assert gemm_aligned(ones, ones.T, None, None, 14, 1, 128)[0, 0] == 2**15
+    assert matmul_aligned(ones, ones.T, 14, 1, 0)[0, 0] == 2**14
+    assert matmul_aligned(ones, ones.T, 14, 1, 128)[0, 0] == 2**15
 
 
-def test_bias_accumulators_and_batches():
+def test_accumulators_and_batches():
     a, b = rng(0).standard_normal((2, 3, 8)).astype("f2"), rng(1).standard_normal((2, 8, 5)).astype("f2")
-    bias, acc = np.float32(np.arange(5)), np.float32(np.ones((2, 3, 5)))
-    close = np.matmul(a.astype("f4"), b.astype("f4")) + bias + acc
-    np.testing.assert_allclose(gemm_aligned(a, b, bias, acc, 24, 4, 0), close, rtol=1e-5, atol=1e-5)
-    assert (
-        gemm_aligned(a[:, :, :0], b[:, :0], bias, None, 24, 4, 0).tolist() == np.broadcast_to(bias, (2, 3, 5)).tolist()
-    )
+    acc = np.float32(np.ones((2, 3, 5)))
+    close = np.matmul(a.astype("f4"), b.astype("f4")) + acc
+    np.testing.assert_allclose(matmul_aligned(a, b, 24, 4, 0, acc), close, rtol=1e-5, atol=1e-5)
+    assert matmul_aligned(a[:, :, :0], b[:, :0], 24, 4, 0).tolist() == np.zeros((2, 3, 5)).tolist()
     a[0, 0, 0] = np.inf
-    assert np.isinf(gemm_aligned(a, b, None, None, 24, 4, 0)[0, 0]).all()
+    assert np.isinf(matmul_aligned(a, b, 24, 4, 0)[0, 0]).all()
 
 
 @pytest.mark.parametrize("policy", [mp.FP16_VOLTA, mp.FP8_HOPPER], ids=str)
@@ -118,9 +116,3 @@ def test_training_under_it():
 def test_wrong_policies(wrong):
     with pytest.raises(ValueError, match=r"Policy: expected (aligned|promote)"):
         dataclasses.replace(mp.MIXED, **wrong)
-
-
-def test_a_gpu_does_as_it_does(gpu):
-    layer, x = mp.MIXED.cast(nn.Linear(8, 3)).to("gpu"), mp.MIXED.cast(mp.randn(2, 8)).to("gpu")
-    with mp.use(mp.FP16_VOLTA), pytest.raises(ValueError, match="without `aligned` on a GPU, got 24 aligned bits"):
-        layer(x)

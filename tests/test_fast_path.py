@@ -12,8 +12,8 @@ from tinymp.backend import kernels
 from tinymp.ops.softmax import Softmax
 
 FOLDER = pathlib.Path(mp.__file__).parent / "fast"
-LAUNCHERS = {"__init__", "capture"}  # files that other fast paths use
-FILES = [path for path in FOLDER.rglob("*.py") if path.stem not in LAUNCHERS]
+HELPERS = {"__init__", "capture", "checks", "threads"}  # files that others there use
+FILES = [path for path in FOLDER.rglob("*.py") if path.stem not in HELPERS]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")

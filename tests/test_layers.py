@@ -11,9 +11,9 @@ ROOT = Path(layers.__file__).parent.parent
 
 # From the ground up; those of one line may not import each other. docs/architecture.md explains each.
 FLOORS = [
-    {"events"},
-    {"backend", "fast_path", "grad_mode"},
-    {"dtypes"},
+    {"fast_path", "events"},
+    {"backend", "grad_mode"},
+    {"dtypes", "study"},
     {"precision"},
     {"sparse"},
     {"memory"},

@@ -13,6 +13,7 @@ from oracle import randn
 from tinymp import nn, ops, precision
 from tinymp.backend import cpu
 from tinymp.dtypes import require_fit
+from tinymp.fast.cpu import devices as fast_device
 from tinymp.precision import (
     BF16,
     FP8,
@@ -73,8 +74,8 @@ def fp32_values():
 def casts(request, monkeypatch):
     """Run with NumKong's casts and with the fallback."""
     if request.param == "numpy":
-        monkeypatch.setattr(cpu, "numkong", None)
-    elif cpu.numkong is None:
+        monkeypatch.setattr(fast_device, "_NAMES", {})
+    elif fast_device.numkong is None:
         pytest.skip("numkong is not installed (the extra test)")
 
 
@@ -260,11 +261,11 @@ class TestUnalignedArrays:
         np.testing.assert_array_equal(model.weight.array, x.astype(F32))
 
 
-@pytest.mark.skipif(cpu.numkong is None, reason="numkong is not installed (the extra test)")
+@pytest.mark.skipif(fast_device.numkong is None, reason="numkong is not installed (the extra test)")
 @pytest.mark.parametrize(("x", "dtype"), [(fp32_values(), "float16"), (HALVES, "float32"), (HALVES, "float64")])
 def test_numkong_and_numpy_give_the_same_bits(x, dtype, monkeypatch):
     fast = cpu.cast(x, np.dtype(dtype))
-    monkeypatch.setattr(cpu, "numkong", None)
+    monkeypatch.setattr(fast_device, "_NAMES", {})
     np.testing.assert_array_equal(bits(fast), bits(cpu.cast(x, np.dtype(dtype))))
 
 

@@ -150,7 +150,7 @@ def _instead(owner: str, name: str, there: list[str]) -> str:
 
 ops.bind(Tensor)
 _name_all(globals(), SparseRows, Tensor)  # but for those that every op makes
-backend.add("meta", lambda: _required("device 'meta'", "audit.meta", RuntimeError))
+backend.add("meta", lambda: _required("device 'meta'", "audit.meta", RuntimeError).meta)
 if (_hints := _load(_HINTS)) is not None:
     _hints.mark(Tensor)
 _BF16 = ("BF16", "FP8", "FP8_HOPPER", "bfloat16")

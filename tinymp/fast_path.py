@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from inspect import signature
+from inspect import signature, unwrap
 from typing import TypeVar
 
 Function = TypeVar("Function", bound=Callable)
@@ -31,6 +31,8 @@ def fast_path(definition: Callable) -> Callable[[Function], Function]:
 
     TypeError unless it has the parameters of the definition.
     """
+
+    definition = unwrap(definition)
 
     def register(faster: Function) -> Function:
         mine, its = (list(signature(f).parameters)[1:] for f in (faster, definition))

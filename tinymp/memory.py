@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 from . import backend
@@ -35,7 +34,7 @@ def explain(error: Exception, what: Any = None, arguments: Iterable[Any] = (), w
         return  # explained already
     if not _is_full(error):
         return
-    device: ModuleType = backend.gpu if backend.gpu.is_out_of_memory(error) else backend.cpu
+    device: backend.Device = backend.gpu if backend.gpu.is_out_of_memory(error) else backend.cpu
     full = "the memory is full" if device is backend.cpu else "the GPU's memory is full"
     text = f"{_name(what)}: {full} ({str(error) or 'how much was asked for is not known'})"
     try:
@@ -69,7 +68,7 @@ def amount(nbytes: int) -> str:
     return f"{nbytes / 2**30:,.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:,.2f} MiB"
 
 
-def held(device: ModuleType) -> dict[str, int]:
+def held(device: backend.Device) -> dict[str, int]:
     """{role: bytes} of the arrays on a device that tensors, graphs and optimizers hold, each array in its first role.
 
     What an op works with besides its arguments and results is in none of them, nor are arrays that no tensor holds.

@@ -32,6 +32,7 @@ from . import backend
 from .backend.formats import SCALED, Format
 from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, real, require_fit
 from .events import Result, here, quietly, reusable, tell
+from .study import sums
 
 Array = Any
 
@@ -372,23 +373,31 @@ def gemm(
         compute = "tf32" if policy.tf32 and like.dtype == float32 else NAMES[like.dtype]
     if here.inside:
         tell("product", a, b, compute)
-    if aligned:
-        c = device.gemm_aligned(a, b, bias, acc, aligned, policy.chunk, policy.promote)
-        return c if wide else _round(c, like.dtype)
     # cuBLAS rounds its accumulators itself, to nearest; a CPU's SGEMM hands them over as they are
-    rounded = device.gemm_rounds and not wide and policy.rounding == "nearest" and not here.inside and split == 1
-    how = compute, policy.chunk, like.dtype, rounded
-    c = device.gemm(a, b, bias, acc, *how) if split < 2 else _in_parts(a, b, bias, acc, how, split, like)
-    return c if wide or rounded or c.dtype == like.dtype else _round(c, like.dtype)
+    rounded = not wide and policy.rounding == "nearest" and not here.inside and split == 1
+    if (aligned or compute == "float16" or split > 1) and device.has_values:
+        a, b = widen(a), widen(b)
+        if aligned:
+            c = sums.matmul_aligned(a, b, aligned, policy.chunk, policy.promote, acc)
+        elif split > 1:
+            c = _in_parts(a, b, acc, compute, policy.chunk, split, like)
+        else:
+            c = sums.matmul_fp16(a, b, policy.chunk, acc)
+        c = c if bias is None else c + widen(bias)
+    else:
+        c = device.gemm(a, b, bias, acc, like.dtype, compute == "tf32", rounded)
+    return c if wide or c.dtype == like.dtype else _round(c, like.dtype)
 
 
-def _in_parts(a: Array, b: Array, bias: Any, acc: Any, how: tuple, split: int, like: Array) -> Array:
-    """a @ b (+ bias) (+ acc) in parts of the inner dimension, each rounded to storage before they are added up."""
+def _in_parts(a: Array, b: Array, acc: Any, compute: str, chunk: int, split: int, like: Array) -> Array:
+    """a @ b (+ acc) in parts of the inner dimension, each rounded to storage before they are added up."""
     step = -(-a.shape[-1] // split)
     for k in range(0, a.shape[-1], step):
-        part = backend.of(a).gemm(a[..., k : k + step], b[..., k : k + step, :], None, None, *how)
+        some = a[..., k : k + step], b[..., k : k + step, :]
+        fp16 = compute == "float16"
+        part = sums.matmul_fp16(*some, chunk) if fp16 else backend.of(a).gemm(*some, None, None, float32, False, False)
         acc = widen(store(part, like)) if acc is None else acc + widen(store(part, like))
-    return acc if bias is None else acc + widen(bias)
+    return acc
 
 
 def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None = None) -> Array:
@@ -409,7 +418,7 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None =
     in_fp16 = policy.reduce == float16 and how not in ("max", "min") and _applies(policy, stored.dtype)
     if here.inside:
         tell("reduced", x, axis, how, "float16" if in_fp16 else _accumulator_of(x))
-    return device.reduce_fp16(x, axis, how) if in_fp16 else device.reduce(x, axis, how)
+    return sums.reduce_fp16(x, axis, how) if in_fp16 and device.has_values else device.reduce(x, axis, how)
 
 
 # --------------------------------------------------------------------------------------- what is built from the gates
@@ -441,7 +450,7 @@ def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce", ti
         tell("added", part, times, dtype)
     part = part if times is None else part * times
     if in_fp16:
-        backend.of(total).add_fp16(total, part)
+        sums.add_fp16(total, part)
     else:
         total += part
 

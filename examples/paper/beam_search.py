@@ -17,6 +17,7 @@ from tinymp import backend, ops
 from tinymp.arguments import count, function, integers, number
 from tinymp.events import type_name
 from tinymp.grad_mode import no_grad
+from tinymp.ops.sampled import smallest
 from tinymp.tensor import Tensor, array_of
 
 Step = Callable[[np.ndarray, Any], tuple[Any, Any]]
@@ -133,7 +134,7 @@ def _host(log_ps: Any) -> np.ndarray:
 def _largest(values: np.ndarray, n: int) -> list[tuple[int, int]]:
     """The places of the n largest values that are not -inf, largest first, of equal ones the first."""
     flat = values.ravel()
-    best = backend.cpu.smallest(-flat, n)
+    best = smallest(-flat, n)
     return [divmod(place, values.shape[1]) for place in best[flat[best] > -np.inf].tolist()]
 
 

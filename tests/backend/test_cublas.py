@@ -263,7 +263,7 @@ def test_accumulators_and_a_bias_are_rounded_once(gpu, rounded):
     """1 + 2^-12 + 2^-12 + 2^-11: rounded to FP16 at any time before the end, at least one of them is lost."""
     acc, bias = gpu.xp.full((1, 1), 1 + 2.0**-12, "float32"), gpu.xp.full((1,), 2.0**-12, "float16")
     a, b = gpu.xp.full((1, 1), 2.0**-11, "float16"), gpu.xp.ones((1, 1), "float16")
-    c = gpu.gemm(a, b, bias, acc, "float32", 0, np.dtype("float16"), rounded)
+    c = gpu.gemm(a, b, bias, acc, np.dtype("float16"), False, rounded)
     assert c.dtype == ("float16" if rounded else "float32")
     assert c.item() == 1 + 2.0**-10
 

@@ -49,7 +49,6 @@ def no_gpu(request, monkeypatch):
     monkeypatch.setattr(gpu, "_problem", None)
     monkeypatch.setattr(gpu, "array_type", None)
     monkeypatch.setattr(gpu, "xp", None)
-    monkeypatch.setattr(gpu.cublas, "version", lambda: "13.0.0")
     return gpu
 
 

@@ -9,7 +9,7 @@ import tinymp as mp
 from layouts import laid_out, layouts
 from oracle import rng
 from tinymp import ops
-from tinymp.backend import cpu
+from tinymp.backend import cpu, devices
 from tinymp.precision import gemm, reduce, scatter_add
 
 pytestmark = pytest.mark.cpu
@@ -31,8 +31,8 @@ fuzz = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCh
 @pytest.fixture
 def chains(monkeypatch):
     def set_to(chain):
-        monkeypatch.setattr(cpu, "CHAIN", chain)
-        monkeypatch.setattr(cpu, "SHORT", chain)
+        monkeypatch.setattr(devices, "CHAIN", chain)
+        monkeypatch.setattr(devices, "SHORT", chain)
 
     return set_to
 

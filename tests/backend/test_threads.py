@@ -10,7 +10,7 @@ import pytest
 import tinymp as mp
 from oracle import rng
 from tinymp import ops, precision
-from tinymp.backend import cpu, threads
+from tinymp.backend import threads
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(threads._set is None, reason="another BLAS")]
 
@@ -197,8 +197,7 @@ NET = {
 
 @pytest.mark.parametrize("name", NET)
 @pytest.mark.parametrize("policy", [mp.MIXED, mp.FP16_ACCUMULATE, mp.FP16_REDUCTIONS], ids=lambda p: p.name)
-def test_results_are_those_of_one_thread(name, policy, monkeypatch):
-    monkeypatch.setattr(cpu, "BLOCK", 64)
+def test_results_are_those_of_one_thread(name, policy):
     data, found = rng(0).standard_normal((4, 4, 9, 9)).astype("f2"), []
     for order in (False, True):  # the same slices: only who does them differs
         x = mp.tensor(data, requires_grad=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import importlib
+import pathlib
 import sys
 
 from .compile import HARDWARE, KernelError, Program, RaceError, problem
@@ -19,6 +21,10 @@ def installed():
     """Within the block, tinymp's device "gpu" is the stand-in (the value of the block, what `import cupy` finds)."""
     import tinymp.fast.cuda.optimizer  # some modules keep what lies on the device: they are put back at the end
     from tinymp.backend import cublas, gpu, kernels
+    from tinymp.fast import cuda
+
+    for path in pathlib.Path(cuda.__file__).parent.glob("*.py"):
+        importlib.import_module(f"{cuda.__name__}.{path.stem}")
 
     from . import cublas as library
     from . import device, stand_in
@@ -26,18 +32,20 @@ def installed():
     # not `watch`'s list, which what leaves it takes itself out of, and not which fast paths have been found
     kept = ("tinymp.tensor", "tinymp.fast_path")
     touched = [m for name, m in sys.modules.items() if name.startswith("tinymp.") and name not in kept]
-    before = [_state(module) for module in touched]
+    before, device_before = [_state(module) for module in touched], dict(vars(gpu))
     with stand_in.install_modules(sys.modules) as cupy:
         kernels.HARDWARE = HARDWARE
         cublas._library = library.Library()
         gpu._problem = gpu.xp = gpu.array_type = None
         try:
-            gpu.require()
+            gpu.first_use()
             yield cupy
         finally:
             device.forget()
             for module, state in zip(touched, before):
                 _restore(module, state)
+            vars(gpu).clear()
+            vars(gpu).update(device_before)
 
 
 @functools.cache

@@ -75,9 +75,7 @@ def test_axes_that_a_mask_broadcasts():
 
 
 @pytest.mark.parametrize("mask", [None, (1, S), (L, S), (3, 1, S), (2, 1, 1, S)], ids=str)
-def test_parts_of_the_batch(monkeypatch, mask):
-    """A CPU takes as many of the batch at a time as its cache holds; one key for all of them."""
-    monkeypatch.setattr(cpu, "BLOCK", 2 * L * S)
+def test_one_key_for_all_of_a_batch(mask):
     more = [] if mask is None else [randn(*mask, seed=5)]
     held(attention, oracle, *[randn(*s, seed=i) for i, s in enumerate([(2, 3, L, E), (S, E), (2, 1, S, V)])], *more)
 

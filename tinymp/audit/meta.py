@@ -13,20 +13,16 @@ from __future__ import annotations
 
 import math
 import mmap
-import sys
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from ..backend import cpu
+from ..backend import Device
 from ..dtypes import HALVES
 
 Array = Any
-count, slices = cpu.count, cpu.slices
-name = "meta"
-gemm_rounds = False
 _F16, _F32, _F64, _INT, _BOOL = (np.dtype(d) for d in (np.float16, np.float32, np.float64, np.int64, np.bool_))
 _pages: Any = None  # the map, as bytes
 
@@ -47,7 +43,7 @@ def _memory(size: int) -> Array:
 class MetaArray(np.ndarray):
     """An array without memory. Nothing is written to it, and only the shapes of results are computed."""
 
-    tinymp_backend = sys.modules[__name__]
+    tinymp_backend: Any
     _owner: Any
 
     def __array_finalize__(self, obj: Any) -> None:
@@ -217,7 +213,7 @@ def _indexed(shape: tuple, parts: tuple) -> tuple[tuple, list[int]]:
     return (*before, *picked, *after), [*axes[own], *axes[: len(before)], *axes[own.stop :]]
 
 
-# --------------------------------------------------------------------------------------- what stands for NumPy: meta.xp
+# ------------------------------------------------------------------------------------ what stands for NumPy: Meta.xp
 
 
 def asarray(x: Any, dtype: Any = None) -> Array:
@@ -302,9 +298,9 @@ _FUNCTIONS: dict[str, Callable] = {
     "sort": lambda x, *_, **__: empty_like(x),
     "argsort": lambda x, *_, **__: empty(x.shape, _INT),
     "searchsorted": lambda sorted_, values, *_, **__: empty(np.shape(values), _INT),
+    "where": lambda mask, x, y: _elementwise(np.result_type(x, y), mask, x, y),
     "count_nonzero": lambda *_, **__: 0,
     "nonzero": lambda x: x.nonzero(),
-    "where": lambda mask, x, y: _elementwise(np.result_type(x, y), mask, x, y),
 }
 
 
@@ -323,111 +319,6 @@ class _XP:
         return _FUNCTIONS.get(function) or getattr(np, function)
 
 
-xp: Any = _XP()
-
-
-# ----------------------------------------------------------------------------------- what every backend has; see cpu.py
-
-
-def cast(x: Array, dtype: Any) -> Array:
-    """x in another dtype."""
-    return empty_like(x, dtype)
-
-
-def cast_stochastic(x: Array) -> Array:
-    """x in FP16, ordered like a ufunc's result of x and as many random numbers."""
-    return _elementwise(_F16, x, empty(x.shape))
-
-
-def gemm(a: Array, b: Array, bias: Any, acc: Any, compute: str, *_: Any) -> Array:
-    """a @ b in accumulators."""
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    return empty((*batch, a.shape[-2], b.shape[-1]), _F64 if compute == "float64" else _F32)
-
-
-def gemm_aligned(a: Array, b: Array, bias: Any, acc: Any, *_: Any) -> Array:
-    """The same, of aligned products."""
-    return gemm(a, b, bias, acc, "float32")
-
-
-def reduce(x: Array, axis: Any, how: str) -> Array:
-    """As cpu.reduce, with reduced axes of length 1."""
-    x = cast(x, _F32) if x.dtype in HALVES else x
-    if how == "cumsum":
-        return empty_like(x)
-    ufunc = {"max": np.maximum, "min": np.minimum}.get(how, np.add)
-    y = _reduced(ufunc, "reduce", x, {"axis": axis, "keepdims": True})
-    return y / 1 if how == "mean" else y
-
-
-def add_fp16(total: Array, part: Array) -> None:
-    """Nothing: there are no values."""
-
-
-def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
-    """The same."""
-    return reduce(cast(x, _F16), axis, how)
-
-
-def isfinite(x: Array) -> bool:
-    """0 is finite."""
-    return True
-
-
-def select(mask: Array, x: Array) -> Array:
-    """x where mask holds."""
-    return _elementwise(x.dtype, x, mask)
-
-
-def where(mask: Array, x: Array, y: Array) -> Array:
-    """x or y."""
-    return _elementwise(x.dtype, x, y, mask)
-
-
-def bits(x: Array) -> Array:
-    """x as unsigned integers."""
-    return x.view(np.dtype(f"u{x.dtype.itemsize}"))
-
-
-def concatenate(arrays: Sequence[Array], axis: int) -> Array:
-    """The arrays one after another along axis."""
-    return xp.concatenate(arrays, axis)
-
-
-def share(f: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """[f(item) for item in items]: only a CPU's threads share work."""
-    return [f(item) for item in items]
-
-
-def blockwise(f: Callable[..., Array], *arrays: Array) -> Array:
-    """f(*arrays)."""
-    return f(*arrays)
-
-
-def along(axis: int, f: Callable[..., tuple], *arrays: Any, size: int | None = None) -> tuple:
-    """f(*arrays)."""
-    return f(*arrays)
-
-
-def erfc(x: Array) -> Array:
-    """1 - erf(x)."""
-    return empty_like(x)
-
-
-def uniform(shape: tuple[int, ...]) -> Array:
-    """Numbers of the generator."""
-    return empty(shape, _F32)
-
-
-def scatter_add_rows(n_rows: int, index: Array, rows: Array) -> Array:
-    """(n_rows, ...) of rows (n, ...)."""
-    return empty((n_rows, *rows.shape[1:]), rows.dtype)
-
-
-def copy_all(sources: Sequence[Array], targets: Sequence[Array], wanted: bool = True) -> None:
-    """Nothing is copied."""
-
-
 class _Generator:
     """Draws shapes: what initialisers ask of numpy.random.Generator."""
 
@@ -437,4 +328,71 @@ class _Generator:
     normal = uniform
 
 
-generator: Any = _Generator()
+class Meta(Device):
+    """The device of arrays without memory; see `Device`."""
+
+    has_values = False
+
+    def __init__(self) -> None:
+        super().__init__("meta", _XP())
+        self.array_type, self.generator = MetaArray, _Generator()
+
+    def asarray(self, x: Any) -> Array:
+        return asarray(x)
+
+    def cast(self, x: Array, dtype: Any) -> Array:
+        """x in another dtype."""
+        return empty_like(x, dtype)
+
+    def cast_stochastic(self, x: Array) -> Array:
+        """x in FP16, ordered like a ufunc's result of x and as many random numbers."""
+        return _elementwise(_F16, x, empty(x.shape))
+
+    def gemm(self, a: Array, b: Array, bias: Any, acc: Any, storage: Any, tf32: bool, rounded: bool) -> Array:
+        """a @ b in accumulators."""
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        return empty((*batch, a.shape[-2], b.shape[-1]), _F64 if storage == _F64 else _F32)
+
+    def reduce(self, x: Array, axis: Any, how: str) -> Array:
+        """As Device.reduce, with reduced axes of length 1."""
+        x = self.cast(x, _F32) if x.dtype in HALVES else x
+        if how == "cumsum":
+            return empty_like(x)
+        ufunc = {"max": np.maximum, "min": np.minimum}.get(how, np.add)
+        y = _reduced(ufunc, "reduce", x, {"axis": axis, "keepdims": True})
+        return y / 1 if how == "mean" else y
+
+    def isfinite(self, x: Array) -> bool:
+        """0 is finite."""
+        return True
+
+    def select(self, mask: Array, x: Array) -> Array:
+        """x where mask holds."""
+        return _elementwise(x.dtype, x, mask)
+
+    def where(self, mask: Array, x: Array, y: Array) -> Array:
+        """x or y."""
+        return _elementwise(x.dtype, x, y, mask)
+
+    def concatenate(self, arrays: Sequence[Array], axis: int) -> Array:
+        """The arrays one after another along axis."""
+        return self.xp.concatenate(arrays, axis)
+
+    def erfc(self, x: Array) -> Array:
+        """1 - erf(x)."""
+        return empty_like(x)
+
+    def uniform(self, shape: tuple[int, ...]) -> Array:
+        """Numbers of the generator."""
+        return empty(shape, _F32)
+
+    def scatter_add_rows(self, n_rows: int, index: Array, rows: Array) -> Array:
+        """(n_rows, ...) of rows (n, ...)."""
+        return empty((n_rows, *rows.shape[1:]), rows.dtype)
+
+    def copy_all(self, sources: Sequence[Array], targets: Sequence[Array], wanted: Any = True) -> None:
+        """Nothing is copied."""
+
+
+meta = Meta()
+MetaArray.tinymp_backend = meta

@@ -1,23 +1,25 @@
-"""What carries the gates out. Each backend is a module with the same functions; an array's type tells its backend."""
+"""Devices carry out what the precision primitives decide; an array's type tells its device."""
 
 from __future__ import annotations
 
-from . import cpu  # isort: skip  # before anything loads NumPy: see there
+from .cpu import Cpu  # isort: skip  # before anything loads NumPy: see there
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from platform import platform, python_version
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from ..events import reusable
-from . import gpu, threads
+from . import threads
+from .devices import Device
 from .extras import __version__
+from .gpu import Gpu
 
 __all__ = [
+    "Device",
     "__version__",
     "add",
     "bytes_of",
@@ -40,25 +42,26 @@ __all__ = [
     "writeable",
 ]
 
+cpu, gpu = Cpu(), Gpu()
 _ndarray = np.ndarray
-_default: ContextVar[ModuleType] = ContextVar("device", default=cpu)
+_default: ContextVar[Device] = ContextVar("device", default=cpu)
 
 
-_added: dict[str, Callable[[], ModuleType]] = {}  # further devices by name
+_added: dict[str, Callable[[], Device]] = {}  # further devices by name
 
 
-def add(name: str, load: Callable[[], ModuleType]) -> None:
-    """Make a further backend known, which `load` returns. The class of its arrays has it as `tinymp_backend`."""
+def add(name: str, load: Callable[[], Device]) -> None:
+    """Make a further device known, which `load` returns. The class of its arrays has it as `tinymp_backend`."""
     _added[name] = load
 
 
-def get(device: Any) -> ModuleType:
+def get(device: Any) -> Device:
     """The backend of a device name. ValueError names those that exist; RuntimeError says why one does not work."""
     if isinstance(device, str):
         if device == "cpu":
             return cpu
         if device == "gpu":
-            gpu.require()
+            gpu.first_use()
             return gpu
         if device in _added:
             return _added[device]()
@@ -66,7 +69,7 @@ def get(device: Any) -> ModuleType:
     raise ValueError(f"device: expected a device, 'cpu' or 'gpu', got {device!r}{hint}")
 
 
-def of(x: Any) -> ModuleType:
+def of(x: Any) -> Device:
     """The backend that owns array x."""
     if type(x) is _ndarray:  # the most frequent case first
         return cpu
@@ -119,7 +122,7 @@ def device(name: str) -> Iterator[str]:
         _default.reset(token)
 
 
-def default() -> ModuleType:
+def default() -> Device:
     """The backend of new tensors: the CPU, unless `device` says otherwise."""
     return _default.get()
 
@@ -138,7 +141,7 @@ def synchronize() -> None:
 # ----------------------------------------------------------------------------------------------------- random numbers
 
 
-def _active() -> dict[str, ModuleType]:
+def _active() -> dict[str, Device]:
     return {"cpu": cpu} if gpu.array_type is None else {"cpu": cpu, "gpu": gpu}
 
 

@@ -153,18 +153,3 @@ extern "C" __global__ void __launch_bounds__(256) reduce_columns(const T* x, flo
     else
         columns<Min, 1>(x, y, outputs, K0, R0, R1, K1, across, divisor, scratch);
 }
-
-// x: terms x outputs. One thread per output adds its terms in their order, rounding every partial sum to FP16: the
-// accumulator that MPT section 3.3 warns of. Either the last sum goes to y (outputs), multiplied by `factor` and
-// rounded to FP16 again, or every sum goes to y (terms x outputs).
-extern "C" __global__ void fp16_sums(const half* x, float* y, long long terms, long long outputs, int every,
-                                     float factor) {
-    long long o = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (o >= outputs) return;
-    float total = 0.0f;
-    for (long long i = 0; i < terms; i++) {
-        total = widen(round_to_half(i == 0 ? widen(x[o]) : total + widen(x[i * outputs + o])));
-        if (every) y[i * outputs + o] = total;
-    }
-    if (!every) y[o] = factor == 1.0f ? total : widen(round_to_half(total * factor));
-}

@@ -95,22 +95,3 @@ def _width(x: Array, neighbours: int) -> int:
     """How many elements a thread reads at a time: 16 bytes of them where they are aligned, else 1."""
     pack = 16 // x.itemsize
     return pack if neighbours % pack == 0 and x.data.ptr % 16 == 0 else 1
-
-
-def reduce_fp16(x: Array, axis: int | tuple[int, ...], how: str) -> Array:
-    """sum, mean or cumsum with one FP16 accumulator that runs along the axes; returned in FP32. See `cpu.reduce_fp16`.
-
-    For study, not for speed: one thread computes an output.
-    """
-    import cupy as xp
-
-    axes, every = _axes(x, axis), how == "cumsum"
-    order = [*axes, *(a for a in range(x.ndim) if a not in axes)]
-    halves = xp.ascontiguousarray(x.astype(_F16, copy=False).transpose(order))
-    terms = prod(halves.shape[: len(axes)])
-    shape = halves.shape if every else (*[1] * len(axes), *halves.shape[len(axes) :])
-    y, outputs = xp.zeros(shape, _F32), prod(halves.shape[len(axes) :])
-    factor = float(_F16.type(1 / max(terms, 1))) if how == "mean" else 1.0
-    if terms and outputs:
-        KERNELS.launch("fp16_sums", _F16, ceil_div(outputs, 32), 32, halves, y, terms, outputs, int(every), factor)
-    return y.transpose(np.argsort(order).tolist())

@@ -147,8 +147,9 @@ class Trial:
         np.random.seed(seed)  # noqa: NPY002  the one that programs share
         backend.manual_seed(seed)
         if self.plan.seed_argument is None:
-            for device in (backend.cpu, backend.gpu):
-                device.manual_seed = _shifted(device.manual_seed, seed)  # type: ignore[attr-defined]
+            devices: Any = backend.cpu, backend.gpu
+            for device in devices:
+                device.manual_seed = _shifted(device.manual_seed, seed)
 
     # ---- what is kept
 

@@ -64,11 +64,7 @@ def require_all(good: Array, message: str, values: Array) -> None:
 
     On a GPU it is raised some time later, at a moment that waits for the GPU, and does not know them.
     """
-    if (device := backend.of(good)) is backend.gpu:
-        device.check(good, message, ValueError(f"{message} (seen on the GPU in an earlier call)"))
-    elif not good.all():
-        i = int(good.argmin())
-        raise ValueError(f"{message}, got {values[i].tolist()} at index {i}")
+    backend.of(good).require(good, ValueError, message, values)
 
 
 def _require_vector(op: str, name: str, x: Array, n: int) -> None:

@@ -85,10 +85,7 @@ def in_range(op: str, index: Array, n: int, what: str, least: int = 0) -> None:
     On a GPU it is raised some time later, at a moment that waits for the GPU.
     """
     message = f"{op}: expected indices in [{least}, {n - 1}] for {what} of length {n}"
-    if (device := backend.of(index)) is backend.gpu:
-        device.check_range(index, least, n, message, IndexError(f"{message} (seen on the GPU in an earlier call)"))
-    elif index.size and not (least <= index.min() and index.max() < n):
-        raise IndexError(f"{message}, got {index[(index < least) | (index >= n)].reshape(-1)[0]}")
+    backend.of(index).require((index >= least) & (index < n), IndexError, message, index)
 
 
 def _places(op: str, index: Any, input: Tensor, dim: int) -> Tensor:

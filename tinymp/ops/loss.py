@@ -375,18 +375,7 @@ def check_reduction(op: str, reduction: Any, input: Tensor, size_average: Any = 
 
 def check_each(op: str, name: str, x: Array, good: Array, expected: str) -> None:
     """ValueError for the first element of x that is not good; on a GPU some time later, and without its place."""
-    if (device := backend.of(good)) is backend.gpu:
-        device.check(good, *_late(op, name, expected))
-    elif not good.all():
-        where = tuple(int(i) for i in device.xp.argwhere(~good)[0])
-        at = f" at index {where[0] if len(where) == 1 else where}" if where else ""
-        raise ValueError(f"{op}: expected every value of `{name}` {expected}, got {x[where]}{at}")
-
-
-def _late(op: str, name: str, expected: str) -> tuple[str, ValueError]:
-    """A check of values on a GPU, by name, and what it raises; see `gpu.flag`."""
-    message = f"{op}: expected every value of `{name}` {expected}"
-    return message, ValueError(f"{message} (seen on the GPU in an earlier call)")
+    backend.of(good).require(good, ValueError, f"{op}: expected every value of `{name}` {expected}", x)
 
 
 def _rows(op: str, input: Any, weight: Any) -> None:

@@ -66,8 +66,7 @@ def _floating(op: str, x: Array, dtype: Any) -> Array:
         return fit(op, x, dtype)
     y = to_dtype(x, dtype)
     if not np.can_cast(x.dtype, dtype):
-        message = f"{op}: a value of the {x.dtype} tensor does not fit FP16 (seen on the GPU in an earlier call)"
-        device.check(device.xp.isfinite(y), message, ValueError(message))
+        device.require(device.xp.isfinite(y), ValueError, f"{op}: a value of the {x.dtype} tensor does not fit FP16")
     return y
 
 

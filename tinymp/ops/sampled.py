@@ -61,7 +61,7 @@ def log_uniform_sample(
     u = where.uniform((classes,)) if generator is None else xp.asarray(generator.random(classes, dtype))
     with np.errstate(divide="ignore"):  # u may round to 1: a time that never comes
         time = -xp.log1p(-(u + 2.0**-25)) / p  # u is a multiple of 2^-24: from the middle of its interval
-    order = backend.cpu.smallest(time, n + 1) if where is backend.cpu else xp.argsort(time, kind="stable")
+    order = smallest(time, n + 1) if where is backend.cpu else xp.argsort(time, kind="stable")
     return Sample(Tensor(xp.sort(order[:n])), Tensor(-xp.expm1(-p * time[order[n : n + 1]])))
 
 
@@ -198,3 +198,9 @@ def _sizes(op: str, name: str, n: Any, classes: Any) -> None:
             raise TypeError(f"{op}: expected `{what}` to be an integer, got {value!r}")
     if not 1 <= n <= classes:
         raise ValueError(f"{op}: expected `{name}` in [1, {classes}], the number of classes, got {n}")
+
+
+def smallest(x: Array, n: int) -> Array:
+    """The places of the n smallest elements of the vector x, in rising order, of equal ones the first."""
+    some = np.flatnonzero(x <= np.partition(x, n - 1)[n - 1]) if n < x.size else np.arange(x.size)
+    return some[np.argsort(x[some], kind="stable")][:n]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import backend
 from ...autograd import Array
 from ...backend.kernels import Kernels
 from ...backend.layout import THREADS, blocks, channels, compact, matching, row_lanes
 from ...fast_path import fast_path
 from ...ops.loss import CrossEntropy, Labelled, NLLLoss, class_axis, total
 from ...precision import FP32, widen
+from . import checks
 
 KERNELS = Kernels(__file__)
 MOST_BLOCKS = 4096  # each adds up the losses of its rows; one more block then adds up these sums
@@ -93,7 +93,7 @@ def launch_forward(
     each = op.reduction == "none"
     loss, partial = (per_row(op, x, w.dtype), None) if each else (None, xp.empty((grid, 2), w.dtype))
     message = f"{op.name}: expected every value of `target` {op.labels(classes, ignore_index)}"
-    bad = backend.gpu.flag(message, ValueError(f"{message} (seen on the GPU in an earlier call)"))
+    bad = checks.flag(message, ValueError(f"{message} (seen on the GPU in an earlier call)"))
     rows = x, target, weight, ignore_index, bad, t, kept, w, loss, partial, outer * inner, classes, inner
     KERNELS.launch(kernel, x.dtype, grid, THREADS, *rows, *more)
     if loss is not None:

@@ -1,0 +1,317 @@
+"""Carries out what the precision primitives decide, on the arrays of NumPy and of CuPy alike. Nothing here decides.
+
+A product of two FP16 numbers has at most 22 significant bits and is exact in FP32, so "widen, multiply matrices in
+FP32, round once" is the arithmetic of a Tensor Core up to the order of the summation (MPT section 3.3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..events import quietly
+from ..fast_path import find
+
+Array = Any
+Method = TypeVar("Method", bound=Callable)
+
+_F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+CHAIN = 64  # long sums: how many terms, or sums of terms, are added one after the other
+SHORT = 4 * CHAIN  # sums of at most so many terms are not cut into chains
+
+
+def replaceable(definition: Method) -> Method:
+    """A method of Device that a fast path may stand in for."""
+
+    @wraps(definition)
+    def method(self: Device, *args: Any, **options: Any) -> Any:
+        faster = find(definition, self.name)
+        y = NotImplemented if faster is None else faster(self, *args, **options)
+        return definition(self, *args, **options) if y is NotImplemented else y
+
+    return method  # type: ignore[return-value]
+
+
+class Device:
+    """The arrays of one library. name: what users call it; xp: the library; array_type: the class of its arrays."""
+
+    xp: Any
+    array_type: Any
+    has_values = True  # False for arrays that have shapes alone
+    gemm_rounds = False
+
+    def __init__(self, name: str, xp: Any = None) -> None:
+        self.name, self.xp = name, xp
+        self.array_type = getattr(xp, "ndarray", None)
+        # For everything random here: initialisation, dropout, stochastic rounding
+        self.generator: Any = np.random.Generator(np.random.PCG64(0))
+
+    def free_memory(self) -> int | None:
+        """The bytes that may still be asked for, or None where that is not known."""
+        return None
+
+    def compute_capability(self) -> int:
+        """The generation of a GPU as a number; 0 elsewhere."""
+        return 0
+
+    def first_use(self) -> None:
+        """Called before the first array is made here."""
+
+    # ---- for the precision primitives
+
+    @replaceable
+    def cast(self, x: Array, dtype: np.dtype) -> Array:
+        """x in another floating dtype, rounded to nearest, ties to even. The memory order of x is kept."""
+        return quietly(x.astype, dtype)
+
+    @replaceable
+    def cast_stochastic(self, x: Array) -> Array:
+        """x in FP16, rounded up or down with a probability given by its distance to each neighbour.
+
+        Round(x) = z2 with probability (x - z1) / (z2 - z1), else z1, for the FP16 neighbours z1 <= x <= z2. (MPT v1,
+        appendix A, prints the two probabilities interchanged; its text, "proportional to the proximity", is this.)
+        """
+        xp, wide = self.xp, x.astype(_F64)
+        ulp = xp.maximum(xp.frexp(wide)[1] - 1, -14) - 10  # 10 fraction bits; below 2^-14 the spacing stays 2^-24
+        steps = xp.ldexp(wide, -ulp)
+        low = xp.floor(steps)
+        with np.errstate(invalid="ignore"):  # inf - inf
+            low = low + (self.asarray(self.generator.random(x.shape)) < steps - low)  # an exact difference
+        return self.cast(xp.copysign(xp.ldexp(low, ulp), wide), _F16)
+
+    @replaceable
+    def gemm(self, a: Array, b: Array, bias: Any, acc: Any, storage: np.dtype, tf32: bool, rounded: bool) -> Array:
+        """a @ b (+ acc) (+ bias) of operands that are stored in this dtype, in FP32 (FP64 for FP64).
+
+        acc may be overwritten. tf32: round FP32 operands to TF32 first. rounded: whether a library that rounds its
+        accumulators by itself, once and to nearest, may return them so; the definition leaves that to `store`.
+        """
+        a, b = self._widened(a), self._widened(b)
+        c = self.xp.matmul(*((self._tf32(a), self._tf32(b)) if tf32 else (a, b)))
+        if acc is not None:
+            c += acc
+        if bias is not None:
+            c += self._widened(bias)
+        return c
+
+    def _widened(self, x: Array) -> Array:
+        return self.cast(x, _F32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x  # BF16 is "void" to NumPy
+
+    def _tf32(self, x: Array) -> Array:
+        """FP32 with the last 13 bits of the fraction rounded away (to nearest, ties to even; inf and nan stay)."""
+        u = x.view(np.uint32)
+        rounded = ((u + (0x0FFF + (u >> 13 & 1))) & np.uint32(0xFFFFE000)).view(_F32)
+        return self.xp.where(self.xp.isfinite(x), rounded, x)
+
+    @replaceable
+    def reduce(self, x: Array, axis: Any, how: str) -> Array:
+        """sum, mean, max, min or cumsum in x's own dtype, FP32 for FP16; reduced axes stay with length 1."""
+        x = self._widened(x)
+        if how == "max" or how == "min":
+            return (self.xp.max if how == "max" else self.xp.min)(x, axis=axis, keepdims=True)
+        if x.dtype.kind == "u" and how != "mean":
+            x = x.astype(np.int64)  # as PyTorch: NumPy's uint64 and int64 together would become float64
+        if how == "cumsum":
+            return self._cumsum(x, axis % x.ndim)
+        total = self._sum(x, axis)
+        return total / self.count(x, axis) if how == "mean" else total
+
+    def _sum(self, x: Array, axis: Any) -> Array:
+        """The sum over axis, with no more than SHORT floating numbers added one after the other.
+
+        NumPy sums pairwise, which is better still, along the axes that are fastest in memory and have no gaps there.
+        Along all others it adds one by one: four million times 0.1 over a leading axis would be 3.9 % off.
+        """
+        axes = (axis,) if isinstance(axis, int) else axis
+        if (
+            x.size <= SHORT
+            or (len(axes) == x.ndim and x.flags.c_contiguous)
+            or x.dtype.kind != "f"
+            or self.count(x, axes) <= SHORT
+            or (0 not in x.strides and self.count(x, _naive(x, axes)) <= SHORT)
+        ):
+            return self.xp.sum(x, axis=axis, keepdims=True)
+        # NumPy walks an array from its slowest to its fastest axis in memory; repeated (stride 0) axes in given order
+        order = sorted(range(x.ndim), key=lambda a: abs(x.strides[a]) or math.inf, reverse=True)
+        y = self._sum_in_blocks(x.transpose(order), tuple(order.index(a % x.ndim) for a in axes))
+        return y.transpose([order.index(a) for a in range(x.ndim)])
+
+    def _sum_in_blocks(self, x: Array, axes: tuple[int, ...]) -> Array:
+        """The sum of an x whose axes are ordered from the slowest to the fastest: no more than CHAIN terms are added
+        one after the other, then no more than CHAIN of their sums, and so on.
+        """
+        naive = _naive(x, axes)
+        chain = self.count(x, naive)
+        if chain <= CHAIN:
+            return self.xp.sum(x, axis=axes, keepdims=True)
+        first = min(naive)
+        others, n = tuple(a for a in axes if a != first), x.shape[first]
+        block = CHAIN // (chain // n)
+        if block < 2:
+            return self._sum_in_blocks(self._sum_in_blocks(x, others), (first,))
+        whole = n - n % block
+        blocks = _part(x, first, slice(whole)).reshape(*x.shape[:first], -1, block, *x.shape[first + 1 :])  # a view
+        sums = self.xp.sum(blocks, axis=tuple(a + (a >= first) for a in axes), keepdims=True).squeeze(first + 1)
+        if whole < n:
+            tail = self.xp.sum(_part(x, first, slice(whole, None)), axis=axes, keepdims=True)
+            sums = self.xp.concatenate([sums, tail], axis=first)
+        return self._sum_in_blocks(sums, (first,))
+
+    def _cumsum(self, x: Array, axis: int) -> Array:
+        """Running sums along axis: within blocks of CHAIN terms, to which those of all blocks before are added."""
+        xp, n = self.xp, x.shape[axis]
+        if x.dtype.kind != "f" or n <= SHORT:
+            return xp.cumsum(x, axis=axis)
+        blocks = [xp.cumsum(_part(x, axis, slice(i, i + CHAIN)), axis=axis) for i in range(0, n, CHAIN)]
+        ends = self._cumsum(xp.concatenate([_part(block, axis, slice(-1, None)) for block in blocks], axis=axis), axis)
+        later = [block + _part(ends, axis, slice(i, i + 1)) for i, block in enumerate(blocks[1:])]
+        return xp.concatenate([blocks[0], *later], axis=axis)
+
+    def count(self, x: Array, axis: Any) -> int:
+        """How many elements of x are reduced to one over axis."""
+        return math.prod([x.shape[a] for a in ((axis,) if isinstance(axis, int) else axis)])
+
+    @replaceable
+    def scatter_add_rows(self, n_rows: int, index: Array, rows: Array) -> Array:
+        """Zeros (n_rows, ...) with rows[i] added to row index[i], in order of i and in the dtype of rows.
+
+        index: (len(rows),), integers in [0, n_rows). The gradient of every lookup. Many rows with the same index are
+        added in blocks, as in `reduce`; FP16 ones, which a study sums, always one after the other.
+        """
+        xp, index = self.xp, index.astype(np.intp, copy=False)  # uint8 * width would wrap around
+        if len(index) > SHORT and rows.dtype != _F16 and int(xp.bincount(index).max()) > SHORT:
+            order = xp.argsort(index, kind="stable")
+            ranked = index[order]
+            rank = xp.arange(len(index)) - xp.searchsorted(ranked, ranked)  # how many equal ones come before it
+            first, block = rank % CHAIN == 0, xp.empty(len(index), np.intp)
+            block[order] = xp.cumsum(first) - 1
+            sums = self.scatter_add_rows(int(first.sum()), block, rows)
+            return self.scatter_add_rows(n_rows, ranked[first], sums)
+        out = xp.zeros((n_rows, *rows.shape[1:]), rows.dtype)
+        width = math.prod(rows.shape[1:])
+        places = (index[:, None] * width + xp.arange(width)).reshape(-1)  # numpy.add.at is fast for one axis alone
+        xp.add.at(out.reshape(-1), places, rows.reshape(-1))
+        return out
+
+    # ---- for the ops
+
+    def asarray(self, x: Any) -> Array:
+        """x, from a CPU or GPU, as an array of this device."""
+        return x if isinstance(x, (np.ndarray, np.generic)) else x.get()
+
+    def to_numpy(self, x: Array) -> np.ndarray:
+        """x on the host."""
+        return x
+
+    @replaceable
+    def require(self, good: Array, error: type[Exception], message: str, values: Array | None = None) -> None:
+        """Raise error(message) unless all of `good` holds, with the first of `values` for which it does not.
+
+        A device that answers late notes it and raises it later, and does not know the value.
+        """
+        if not good.all():
+            where = tuple(int(i) for i in self.xp.argwhere(~good)[0])
+            at = f" at index {where[0] if len(where) == 1 else where}" if where else ""
+            seen: Any = None if values is None else values[where]
+            got = seen.tolist() if getattr(seen, "ndim", 0) else seen
+            raise error(message if values is None else f"{message}, got {got}{at}")
+
+    @replaceable
+    def isfinite(self, x: Array) -> bool:
+        """Whether x holds neither an infinity nor a NaN."""
+        return bool(self.xp.isfinite(x).all())
+
+    @replaceable
+    def select(self, mask: Array, x: Array) -> Array:
+        """x where mask holds, else +0, exactly: an inf or NaN that is not selected does not leak (unlike x * mask)."""
+        return self.xp.where(mask, x, x.dtype.type(0))
+
+    @replaceable
+    def where(self, mask: Array, x: Array, y: Array) -> Array:
+        """x where mask holds, else y, broadcast, exactly; arrays or scalars of one dtype."""
+        return self.xp.where(mask, x, y)
+
+    @replaceable
+    def concatenate(self, arrays: Sequence[Array], axis: int) -> Array:
+        """The arrays one after another along axis."""
+        return self.xp.concatenate(arrays, axis)
+
+    def bits(self, x: Array) -> Array:
+        """The bit patterns of x as unsigned integers, in the same memory."""
+        return x.view(np.dtype(f"u{x.dtype.itemsize}"))
+
+    @replaceable
+    def erfc(self, x: Array) -> Array:
+        """1 - erf(x), also where it is tiny: in FP32 within 7 units in the last place (NumPy has no error function).
+
+        z^2 is split, as its rounding would be magnified by the exponential: the square of z's first 12 bits is exact.
+        """
+        xp = self.xp
+        if x.dtype == _F64:
+            return self.asarray(np.asarray(_erfc64(self.to_numpy(x)), _F64))
+        z = xp.clip(xp.abs(x), 0, 16)  # beyond 10.1 it is 0 in FP32
+        u = (z - 3.5) / (z + 3.5)
+        y = xp.full_like(z, _ERFCX[-1])
+        for coefficient in _ERFCX[-2::-1]:
+            y *= u
+            y += coefficient
+        head = (z.view(np.uint32) & np.uint32(0xFFFFF000)).view(_F32)
+        y *= xp.exp(-head * head)
+        y *= xp.exp((head - z) * (head + z))
+        two = xp.signbit(x) * _F32.type(2)
+        return two + (1 - two) * y  # erfc(x) = 2 - erfc(-x)
+
+    @replaceable
+    def uniform(self, shape: tuple[int, ...]) -> Array:
+        """FP32 numbers in [0, 1) from the generator."""
+        return self.asarray(self.generator.random(shape, dtype=_F32))
+
+    @replaceable
+    def copy_all(self, sources: Sequence[Array], targets: Sequence[Array], wanted: Any = True) -> None:
+        """target[...] = source for each pair, if `wanted`."""
+        if wanted:
+            for source, target in zip(sources, targets, strict=True):
+                target[...] = source
+
+    @replaceable
+    def manual_seed(self, seed: int) -> None:
+        """Restart the generator from `seed`."""
+        self.generator.bit_generator.state = np.random.PCG64(seed).state
+
+    @replaceable
+    def get_rng_state(self) -> dict:
+        """The state of the generator."""
+        return dict(self.generator.bit_generator.state)
+
+    @replaceable
+    def set_rng_state(self, state: dict) -> None:
+        """Put the generator back into an earlier state."""
+        self.generator.bit_generator.state = state
+
+
+def _part(x: Array, axis: int, some: slice) -> Array:
+    return x[(slice(None),) * axis + (some,)]
+
+
+def _naive(x: Array, axes: tuple[int, ...]) -> list[int]:
+    """Those of `axes` along which NumPy does not sum pairwise."""
+    naive, step = [], x.itemsize
+    for a in sorted(axes, key=x.strides.__getitem__):
+        if x.strides[a] == step:
+            step *= x.shape[a]
+        elif x.shape[a] > 1:
+            naive.append(a)
+    return naive
+
+
+# e^(z^2) erfc(z) for z in [0, 10.2] as a polynomial in u = (z - 3.5) / (z + 3.5), which is in [-1, 0.5): the smallest
+# largest relative error is 2e-8 (least squares, reweighted until the errors' peaks are level).
+_ERFCX = (
+    *(1.55293656e-01, -2.89265001e-01, 2.33130346e-01, -1.61340147e-01, 9.44304396e-02, -4.54192152e-02),
+    *(1.69663955e-02, -4.32073485e-03, 2.49108402e-04, 4.15023763e-04),
+)
+_erfc64 = np.frompyfunc(math.erfc, 1, 1)

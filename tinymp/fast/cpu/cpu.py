@@ -1,0 +1,16 @@
+"""Which library casts FP16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...backend.cpu import Cpu
+from ...fast_path import fast_path
+from .devices import numkong, without_numkong
+
+
+@fast_path(Cpu.info)
+def info(device: Cpu) -> dict[str, str]:
+    definition: Any = Cpu.info
+    casts = f"NumKong {numkong.__version__}" if numkong else f"NumPy: slower ({without_numkong})"
+    return {**definition.__wrapped__(device), "FP16 casts": casts}

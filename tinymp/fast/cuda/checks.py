@@ -1,0 +1,75 @@
+"""Checks of values, such as the range of labels, that do not wait for the device: it notes what failed.
+
+A failed check raises at the next moment that waits for the device anyway, or some steps later.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import backend
+from ...backend import scatter
+from ...backend.recording import Mailbox, after_capture, capturing
+
+Array = Any
+
+_MOST_CHECKS = 256
+_notes: dict[Any, int] = {}  # what is checked -> its place in the flags
+_errors: list[Exception] = []
+_flags: Array = None  # int32, (_MOST_CHECKS,): at the place of each entry of _notes, whether it failed
+_flags_box: Mailbox | None = None
+
+
+def check(good: Array, key: Any, error: Exception) -> None:
+    """Note on the device whether all of `good` holds; if not, `error` is raised later: see `flag`."""
+    if (failed := flag(key, error)) is not None:
+        failed |= (~good).any()
+
+
+def flag(key: Any, error: Exception) -> Array | None:
+    """An int32 array of one element, which a kernel sets to 1 if a check fails. `error` is then raised at the next read
+    from the device, or by a check some steps later.
+
+    key tells checks apart: the same check in every step takes one flag. Kernels must not trust values that are checked
+    so: an index out of range is reported only later. Returns None where there are too many checks already and nothing
+    can wait for them now: the check is then left out.
+    """
+    global _flags, _flags_box
+    if _flags is None:
+        made = _flags = backend.gpu.xp.empty(_MOST_CHECKS, "int32")
+        after_capture(lambda: made.fill(0))  # not in each replay, and also if the capture fails
+        _flags_box = Mailbox(_flags, _raise_first)
+    if key not in _notes:
+        if len(_notes) == _MOST_CHECKS:
+            if capturing():
+                return None
+            backend.gpu.synchronize()
+            _notes.clear()
+            _errors.clear()
+        _notes[key] = len(_errors)
+        _errors.append(error)
+    assert _flags_box is not None
+    _flags_box.poll()
+    i = _notes[key]
+    return _flags[i : i + 1]
+
+
+def check_range(index: Array, least: int, end: int, key: Any, error: Exception) -> None:
+    """`check` that all of an integer array is in [least, end), in one launch."""
+    scatter.check_range(index, least, end, flag(key, error))
+
+
+def raise_noted() -> None:
+    """Raise the error of the first check that failed; for callers that have waited for the device."""
+    if not _notes or capturing():
+        return
+    _raise_first(backend.gpu.xp.asnumpy(_flags))
+
+
+def _raise_first(flags: np.ndarray) -> None:
+    failed = np.flatnonzero(flags[: len(_errors)])
+    if failed.size:
+        _flags.fill(0)
+        raise _errors[failed[0]]

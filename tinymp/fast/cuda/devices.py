@@ -1,0 +1,113 @@
+"""The device's primitives by cuBLAS (products) and by kernels (sums, random numbers, copies)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...backend import cublas, philox, reductions, scatter, tables
+from ...backend.devices import Array, Device
+from ...fast_path import fast_path
+from . import checks
+
+_F16, _F32 = np.dtype(np.float16), np.dtype(np.float32)
+
+
+@fast_path(Device.gemm)
+def gemm(
+    device: Device, a: Array, b: Array, bias: Any, acc: Any, storage: np.dtype, tf32: bool, rounded: bool
+) -> Array:
+    """By cuBLAS: FP16 operands go to the Tensor Cores, which round once where that is all that is asked for.
+
+    A bias is put in place first and the product added to it (beta = 1), so that it takes part in the one rounding: one
+    more write and read of the result. (cublasLt adds one for free, but only a bias per column, by plans that are to be
+    searched and kept per shape. A 1 x 1 convolution, which has one per row, has a kernel of ours instead.) An `acc` of
+    FP32 becomes the result where that is wide; if not, the sum is rounded once it is complete.
+    """
+    a, b = (x if x.dtype == storage else x.astype(storage) for x in (a, b))  # undoes `widen`: exact
+    wide = _F32 if storage == _F16 else storage
+    result = storage if rounded else wide
+    dtype = result if acc is None else wide
+    start = bias if acc is None else acc if bias is None else acc + bias
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    if acc is not None and start.dtype == dtype:
+        c = start
+    else:
+        c = device.xp.empty(shape, dtype)
+        if start is not None:
+            c[...] = start
+    accumulate = "tf32" if tf32 else "float64" if storage == np.float64 else "float32"
+    cublas.gemm(a, b, c, accumulate=accumulate, beta=0 if start is None else 1)
+    return c if c.dtype == result else c.astype(result)
+
+
+@fast_path(Device.cast_stochastic)
+def cast_stochastic(device: Device, x: Array) -> Array:
+    return philox.cast_stochastic(x)
+
+
+@fast_path(Device.reduce)
+def reduce(device: Device, x: Array, axis: Any, how: str) -> Array:
+    """FP16 or FP32, read once."""
+    return reductions.reduce(x, axis, how) if x.dtype in (_F16, _F32) and how != "cumsum" else NotImplemented
+
+
+@fast_path(Device.scatter_add_rows)
+def scatter_add_rows(device: Device, n_rows: int, index: Array, rows: Array) -> Array:
+    return scatter.scatter_add_rows(n_rows, index, rows)
+
+
+@fast_path(Device.require)
+def require(device: Device, good: Array, error: type[Exception], message: str, values: Any = None) -> None:
+    checks.check(good, message, error(f"{message} (seen on the GPU in an earlier call)"))
+
+
+@fast_path(Device.concatenate)
+def concatenate(device: Device, arrays: Sequence[Array], axis: int) -> Array:
+    """In the memory order of the first.
+
+    Slice by slice: of more than 8 arrays CuPy's concatenate uploads a table of addresses, which capturing refuses, and
+    its result is C-contiguous.
+    """
+    shape = list(arrays[0].shape)
+    shape[axis] = sum(x.shape[axis] for x in arrays)
+    dtype = np.result_type(*[x.dtype for x in arrays])
+    y, end = device.xp.empty_like(arrays[0], dtype, shape=tuple(shape)), 0
+    for x in arrays:
+        y[(slice(None),) * axis + (slice(end, end := end + x.shape[axis]),)] = x
+    return y
+
+
+@fast_path(Device.erfc)
+def erfc(device: Device, x: Array) -> Array:
+    from cupyx.scipy.special import erfc as device_erfc
+
+    return device_erfc(x)
+
+
+@fast_path(Device.uniform)
+def uniform(device: Device, shape: tuple[int, ...]) -> Array:
+    return philox.uniform(shape)
+
+
+@fast_path(Device.copy_all)
+def copy_all(device: Device, sources: Sequence[Array], targets: Sequence[Array], wanted: Any = True) -> None:
+    """In one launch. wanted: a bool, or an array of one on the device."""
+    tables.copy_all(sources, targets, wanted)
+
+
+@fast_path(Device.manual_seed)
+def manual_seed(device: Device, seed: int) -> None:
+    philox.manual_seed(seed)
+
+
+@fast_path(Device.get_rng_state)
+def get_rng_state(device: Device) -> dict:
+    return philox.get_rng_state()
+
+
+@fast_path(Device.set_rng_state)
+def set_rng_state(device: Device, state: dict) -> None:
+    philox.set_rng_state(state)

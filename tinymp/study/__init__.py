@@ -1,0 +1,1 @@
+"""Studies of accumulators: sums as arithmetic other than FP32 accumulators would make them."""

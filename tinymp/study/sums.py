@@ -1,0 +1,87 @@
+"""Sums in FP16, and sums as Tensor Cores were found to make them. For study: none of this is fast."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+
+Array = Any
+_F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+
+
+def matmul_fp16(a: Array, b: Array, chunk: int, acc: Array | None = None) -> Array:
+    """The product a @ b (+ acc) of FP32 operands with an FP16 accumulator, returned in FP32.
+
+    `chunk` products at a time are summed exactly enough and then added to the accumulator with one rounding to FP16,
+    as a Tensor Core with FP16 accumulators does with its step of 4 (NVG section 2.2). In FP64 up to 16 products, as
+    many as Tensor Cores take in a step: no bit depends on the order of BLAS, which follows the shapes. More in FP32.
+    """
+    device, wide = backend.of(a), _F64 if chunk <= 16 else _F32
+    a_wide, b_wide = a.astype(wide, copy=False), b.astype(wide, copy=False)
+    for k in range(0, a.shape[-1], chunk):
+        part = device.gemm(a_wide[..., k : k + chunk], b_wide[..., k : k + chunk, :], None, None, wide, False, False)
+        part = part.astype(_F32, copy=False)
+        acc = device.cast(device.cast(part if acc is None else acc + part, _F16), _F32)
+    return device.xp.matmul(a, b) if acc is None else acc  # an empty inner dimension gives zeros
+
+
+def matmul_aligned(a: Array, b: Array, bits: int, chunk: int, promote: int, acc: Array | None = None) -> Array:
+    """The product a @ b (+ acc) of FP32 operands in FP32, summed as Tensor Cores were found to sum (Fasi et al. 2021,
+    PeerJ CS 7:e330).
+
+    `chunk` exact products and the accumulator are aligned to the largest of them, cut off (towards 0) behind its first
+    `bits` bits, and added; of the sum again `bits` bits stay. After every `promote` products (0: never) it is added to
+    an FP32 sum with one rounding, and begins at 0. Slow: FP64 arrays of chunk times the result.
+    """
+    xp = backend.of(a).xp
+    a, b = a.astype(_F64), b.astype(_F64)
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    total = xp.zeros(shape, _F64) if acc is None else xp.broadcast_to(acc, shape).astype(_F64)
+    promoted = xp.zeros(shape, _F32)
+    for k in range(0, a.shape[-1], chunk):
+        terms = a[..., k : k + chunk, None] * b[..., None, k : k + chunk, :]
+        terms = xp.concatenate([terms, total[..., None, :]], -2)
+        total = _cut(xp, _cut(xp, terms, bits, abs(terms).max(-2, keepdims=True)).sum(-2), bits)
+        if promote and (k + chunk) % promote == 0:
+            promoted += total.astype(_F32)
+            total = xp.zeros(shape, _F64)
+    return promoted + total.astype(_F32) if promote else total.astype(_F32)
+
+
+def _cut(xp: Any, x: Array, bits: int, largest: Array | None = None) -> Array:
+    """x without what lies behind the first `bits` bits of the largest (by default of each number itself)."""
+    exponent = xp.frexp(x if largest is None else largest)[1] - bits
+    return xp.ldexp(xp.trunc(xp.ldexp(x, -exponent)), exponent)
+
+
+def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
+    """sum, mean or cumsum with one FP16 accumulator that runs along the axes; returned in FP32.
+
+    This is the reduction that MPT section 3.3 warns of: it stalls as soon as a term is below half an ulp of the sum.
+    On the host, also for a GPU's arrays: NumPy's `accumulate` alone promises the order of its additions.
+    """
+    device = backend.of(x)
+    if device is backend.gpu:
+        return device.asarray(reduce_fp16(device.to_numpy(x), axis, how))
+    halves = x if x.dtype == _F16 else device.cast(x, _F16)
+    with np.errstate(over="ignore"):
+        if how == "cumsum":
+            return device.cast(np.add.accumulate(halves, axis=axis), _F32)
+        axes = (axis,) if isinstance(axis, int) else tuple(axis)
+        kept = tuple(1 if i in [a % x.ndim for a in axes] else n for i, n in enumerate(x.shape))
+        rows = np.moveaxis(halves, axes, range(len(axes))).reshape(device.count(x, axis), math.prod(kept))
+        # accumulate, unlike reduce, never reorders into pairwise sums
+        total = np.add.accumulate(rows, axis=0)[-1] if len(rows) else np.zeros(rows.shape[1], _F16)
+        total = total.reshape(kept)
+        return device.cast((total * _F16.type(1 / max(device.count(x, axis), 1))) if how == "mean" else total, _F32)
+
+
+def add_fp16(total: Array, part: Array) -> None:
+    """total += part in place, with an FP16 accumulator: each sum is rounded to FP16, but kept in an FP32 array."""
+    device = backend.of(total)
+    total += part
+    total[...] = device.cast(device.cast(total, _F16), _F32)
