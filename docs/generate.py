@@ -51,15 +51,9 @@ def where(thing: type) -> str:
     return f"[{path.name}](../{path.as_posix()})"
 
 
-PHASES = ("forward", "backward")
-
-
 def fast_paths(cls: type[Op]) -> str:
     """Which of forward and backward have a fast path in CUDA."""
-    phases = [phase for phase in ("forward", "backward") if find(getattr(cls, phase), "gpu")]
-    return ", ".join(
-        phases or [phase for phase in ("forward", "backward") if getattr(cls, f"{phase}_cuda") is not None]
-    )
+    return ", ".join(phase for phase in ("forward", "backward") if find(getattr(cls, phase), "gpu"))
 
 
 def numpy_of_test_bits() -> str:

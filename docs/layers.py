@@ -34,7 +34,7 @@ SAYS = {
     "torch": "for programs of PyTorch",
     "statistics": "what a skipped step undoes",
     "parameter": "master and copy",
-    "ops": "one family per file, .cu beside",
+    "ops": "one family per file",
     "nn": "modules and layers",
     "optim": "rules, scalers, clipping",
     "data": "datasets, a loader",

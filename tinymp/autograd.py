@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from . import backend, fast_path
+from . import backend
 from .dtypes import FLOATING, HALVES, float32
 from .events import NAMES, during, here, tell, type_name
 from .fast_path import find
@@ -124,11 +124,6 @@ class Op:
     gradient: ClassVar[Kind | None] = None  # the kind of backward, where it differs: lookups, whose gradients add up
     casts: ClassVar[bool] = False  # whether its result has another dtype, because the user asks for it
 
-    # The CUDA twins of forward and backward, where an op has them. They take the same arguments, save the same arrays
-    # and return the same values, or NotImplemented for a case that they leave to the definition.
-    forward_cuda: ClassVar[Any] = None
-    backward_cuda: ClassVar[Any] = None
-
     saved: Any = ()  # what `save` kept; None once backward has freed it
     statistics: tuple = ()
     keeps: bool = False  # whether there are saved arrays: backward frees them, and so runs only once
@@ -171,7 +166,7 @@ class Op:
         self.statistics = statistics
 
     def take(self, options: Mapping[str, Any]) -> None:
-        """Keep forward's keyword arguments as attributes, for backward and the twins."""
+        """Keep forward's keyword arguments as attributes, for backward."""
         self.options = options
         vars(self).update(options)
 
@@ -256,8 +251,6 @@ class Op:
     def _compute(self, definition: Any, arrays: list, options: dict) -> Any:
         """Run the definition of a phase, or its fast path on this device where the policy in use allows one."""
         faster: Any = find(definition, self.device.name)
-        if self.device is backend.gpu and faster is None and definition.__name__ not in fast_path.off:
-            faster = getattr(type(self), f"{definition.__name__}_cuda", None)
         able = faster is not None and (may_fuse if self.device is backend.gpu else plain)(self.storage)
         y = faster(self, *arrays, **options) if able else NotImplemented
         return definition(self, *arrays, **options) if y is NotImplemented else y

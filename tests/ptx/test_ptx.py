@@ -215,7 +215,7 @@ def loss():
 
 RUNS = {  # a test: its source, and the kernels of it that run (the others need not be compiled)
     convolution: ("fast/cuda/conv.cu", {"arrange", "correlate_64x64"}),
-    attention: ("ops/attention.cu", {"attention_32", "attention_queries_32", "attention_keys_32"}),
+    attention: ("fast/cuda/attention.cu", {"attention_32", "attention_queries_32", "attention_keys_32"}),
     softmax: ("fast/cuda/softmax.cu", {"softmax_forward"}),
     loss: ("fast/cuda/loss.cu", {"cross_entropy_forward", "total_loss"}),
 }

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ..backend.layout import ceil_div
 from ..dtypes import float16, float32
 from ..precision import DOT, MOVEMENT, REDUCTION
 from .ledger import Row
@@ -430,7 +429,7 @@ def unaligned_products(found: Found) -> Iterator[Advice]:
             key = (of, length) if of == "rows" else (of, length, p["module"], p["op"])
             sites[key].append(p)
     for (of, length, *site), found_there in sites.items():
-        padded = ceil_div(length, 8) * 8
+        padded = -(-length // 8) * 8
         share = sum(p["flops"] for p in found_there) / total
         if share < PAD_FROM or padded > 2 * length:  # e.g. three colours, one value: padding costs more than it gains
             continue

@@ -13,7 +13,6 @@ from math import prod
 from typing import Any
 
 from ..autograd import Op
-from ..backend.layout import ceil_div
 from ..dtypes import FLOATING, HALF
 from ..ops.conv import Conv2d, ConvTranspose2d
 from ..precision import current_policy
@@ -74,7 +73,7 @@ class Product:
     @property
     def padded(self) -> list[int]:
         """m, n and k with every length padded to the next multiple of 8."""
-        factors = {name: (ceil_div(s, MULTIPLE) * MULTIPLE, max(s, 1)) for name, s in self.lengths.items()}
+        factors = {name: (-(-s // MULTIPLE) * MULTIPLE, max(s, 1)) for name, s in self.lengths.items()}
         return [getattr(self, name) * to // length for name in "mnk" for to, length in [factors.get(name, (1, 1))]]
 
     @property

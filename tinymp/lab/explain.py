@@ -52,7 +52,7 @@ class Explanation:
     read      {"tinymp/ops/softmax.py:14": "Softmax.forward", ...}, what to read first at the top
     measure   what to ask of an audit `a`: "ledger.filter(op='softmax')", "shadow"
     ablation  the decisions that flip the rule
-    twins     what has a fast path in CUDA, and in which file
+    cuda      what has a fast path in CUDA, and in which file
     see       topics to go on with
     """
 
@@ -67,7 +67,7 @@ class Explanation:
     read: dict[str, str]
     measure: list[str]
     ablation: list[Decision]
-    twins: str
+    cuda: str
     see: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ class Explanation:
             ("here", self.note[0]),
             ("", self.note[1]),
             ("read", "\n".join(f"{line}  {name}" for line, name in self.read.items())),
-            ("in CUDA", self.twins),
+            ("in CUDA", self.cuda),
             ("measure", "\n".join(measure) if self.measure else ""),
             ("try", "\n".join(attempt) if self.ablation else ""),
             ("see also", ", ".join(self.see)),
@@ -230,16 +230,16 @@ def _explain_code(name: str, what: str, thing: Any) -> Explanation:
     topic, note = WORDS.get(main.__name__) or WORDS[main.kind.name], NOTES.get(name) or NOTES.get(main.name) or ("", "")
     return _made(
         name, what, topic, "\n".join(formula), read, main.kind,
-        op=main, rounds=_rounds(counted), note=note, twins=_twins(counted),
+        op=main, rounds=_rounds(counted), note=note, cuda=_fast_paths(counted),
     )  # fmt: skip
 
 
 def _explain_optimizer(name: str, what: str, thing: Any) -> Explanation:
     faster: Any = inspect.getmodule(find(Optimizer.apply, "gpu"))
-    twins = f"update{_beside(faster)}" if faster and thing.update in faster.RULES else ""
+    cuda = f"update{_beside(faster)}" if faster and thing.update in faster.RULES else ""
     note = TOPICS["optimizer state"].rule, ""
     formula = inspect.getdoc(thing) or ""
-    return _made(name, what, WORDS[UPDATE.name], formula, [thing.update], UPDATE, note=note, twins=twins)
+    return _made(name, what, WORDS[UPDATE.name], formula, [thing.update], UPDATE, note=note, cuda=cuda)
 
 
 def _explain_policy(name: str, what: str, thing: Policy) -> Explanation:
@@ -308,7 +308,7 @@ def _made(
     *,
     rounds: str = "",
     note: tuple[str, str] = ("", ""),
-    twins: str = "",
+    cuda: str = "",
     op: type[Op] | None = None,
     policy: Policy | None = None,
     see: tuple[str, ...] = (),
@@ -328,7 +328,7 @@ def _made(
     gradient = op.gradient if op else None
     ablation = [d for d in DECISIONS if d.policy == policy] or ablation
     see = tuple(dict.fromkeys([*see, *rule.see]))
-    return Explanation(name, what, rule, formula, kind, gradient, rounds, note, lines, measure, ablation, twins, see)
+    return Explanation(name, what, rule, formula, kind, gradient, rounds, note, lines, measure, ablation, cuda, see)
 
 
 # ------------------------------------------------------------------------------------------------ what the source says
@@ -436,17 +436,14 @@ def _places(names: tuple[str, ...]) -> str:
     return f"in {many(len(names), 'place')} ({'; '.join(names)})" if names else ""
 
 
-def _twins(found: list[type[Op]]) -> str:
+def _fast_paths(found: list[type[Op]]) -> str:
     """Which of forward and backward have a fast path in CUDA, and where."""
     out = []
     for op in found:
         phases = {phase: find(getattr(op, phase), "gpu") for phase in ("forward", "backward")}
         have = [phase for phase, faster in phases.items() if faster]
-        old = [phase for phase in phases if getattr(op, f"{phase}_cuda") is not None]
         if have:
             out.append(f"{' and '.join(have)} of {op.__name__}{_beside(phases[have[0]])}")
-        elif old:
-            out.append(f"{' and '.join(old)} of {op.__name__}{_beside(op)}")
     return "\n".join(out)
 
 

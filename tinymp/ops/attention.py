@@ -10,10 +10,7 @@ import numpy as np
 from .. import backend
 from ..arguments import axis, flag, floating, number, tensor
 from ..autograd import Array, Op
-from ..backend.kernels import Kernels
-from ..backend.layout import LONGEST, ceil_div, contiguous
-from ..backend.rows import reduced
-from ..dtypes import FLOATING, HALVES, float16, float32
+from ..dtypes import FLOATING, HALVES, float32
 from ..precision import DOT, gemm, reduce, store, widen
 from ..tensor import Tensor
 from .dot import matmul
@@ -21,8 +18,6 @@ from .dropout import dropout
 from .pointwise import add, masked_fill, mul, sum_to
 from .softmax import softmax
 
-KERNELS = Kernels(__file__)
-HEADS = 32, 64, 128  # head sizes for which there are kernels; they take smaller ones
 INF = float("inf")
 
 
@@ -88,51 +83,6 @@ class Attention(Op):
             None,
         )
 
-    def forward_cuda(self, q: Array, k: Array, v: Array, mask: Array | None, kept: Array | None, **_: Any) -> Array:
-        if not fits(self.device, q, k, v):
-            return NotImplemented
-        y = made(self.xp, q, v.shape[-1])
-        z = reduced(self.xp, y, 3)
-        self._launch("attention", q, (q, k, v, mask, kept), y, z)
-        y, z = like_leading(q, y, z)
-        self.save(q, k, v, mask, kept, y, statistics=(z,))
-        return y
-
-    def backward_cuda(self, dy: Array) -> Any:
-        *read, y = self.saved
-        q, k, v, _, _ = read
-        if self.targets[3] or not fits(self.device, q, k, v):
-            return NotImplemented
-        y, dy, z = (by_rows(self.xp, x) for x in (y, dy, *self.statistics))
-        dq, dk, dv = (made(self.xp, x, x.shape[-1]) for x in (q, k, v))
-        delta = self.xp.empty_like(z)
-        self._launch("attention_queries", q, read, y, dy, z, delta, dq)
-        self._launch("attention_keys", k, read, dy, z, delta, dk, dv)
-        return (*like_leading(q, dq, dk, dv), None, None)
-
-    def _launch(self, kernel: str, rows: Array, read: Any, *others: Array) -> None:
-        """A kernel of attention.cu, a block for each tile of the rows of q, or of k; read: the arguments of forward."""
-        q, k, v = (with_neighbours(self.xp, heads(x)) for x in read[:3])
-        mask, kept = read[3:]
-        size = q.itemsize
-        (B, H, L, E), (S, Ev) = q.shape, v.shape[2:]
-        head = next(n for n in HEADS if n >= max(E, Ev))
-        tile, pack = min(8192 // head, 128) // size, 16 // size  # as in attention.cu
-        steps = [step // size for x in (q, k, v) for step in x.strides[:3]]
-        seen, added = (mask, None) if mask is None or mask.dtype == bool else (None, widen(mask))
-        given = seen if added is None else added
-        if given is None:
-            steps += [0] * 4
-        else:
-            whole = self.xp.broadcast_to(given, (*read[0].shape[:-1], S))
-            steps += [step // given.itemsize for step in heads(whole).strides]
-        numbers = *steps, H, L, S, E, Ev, self.causal, self.scale, self._growth()
-        blocks, tiles = B * H * ceil_div(rows.shape[-2], tile), 3 if kernel == "attention" else 4
-        shared = (tiles * tile * (head + pack) + tile * (tile + pack)) * size
-        name = f"{kernel}_{head}"
-        arrays = q, k, v, seen, added, kept
-        KERNELS.launch(name, q.dtype, blocks, 2 * tile, *arrays, *numbers, *others, shared=shared)
-
     def _scores(self, q: Array, k: Array, mask: Array | None) -> Array:
         """s in FP32, -inf where nothing is seen. The scale comes last: q k^T may be beyond FP16 before it."""
         s = self.scale * gemm(q, k.swapaxes(-1, -2), wide=True)
@@ -142,7 +92,7 @@ class Attention(Op):
             return s
         return self.xp.where(mask, s, -INF) if mask.dtype == bool else s + widen(mask)
 
-    def _growth(self) -> float:
+    def growth(self) -> float:
         """How much larger dropout makes the weights that it keeps."""
         return 1 / (1 - self.dropout_p) if self.dropout_p < 1 else 0.0
 
@@ -151,49 +101,8 @@ class Attention(Op):
         if kept is None:
             return x
         x = self.device.select(kept, x)
-        x *= self._growth()
+        x *= self.growth()
         return x
-
-
-# ----------------------------------------------------------------------------------------------------------- kernels
-
-
-def fits(device: Any, q: Array, k: Array, v: Array) -> bool:
-    """Whether the kernels take these arrays. Others are left to the definition, which writes the scores to memory: head
-    sizes beyond 128, leading axes that broadcast, or more than two of them, FP32, and GPUs before Turing (their Tensor
-    Cores want other fragments).
-    """
-    sizes, lead = (q.shape[-1], v.shape[-1]), q.shape[:-2]
-    cores = q.dtype == float16 and device.compute_capability() >= 75
-    alike = len(lead) <= 2 and lead == k.shape[:-2] == v.shape[:-2]
-    short = math.prod(lead) * max(q.shape[-2], k.shape[-2]) <= LONGEST
-    return cores and alike and short and 0 < min(sizes) <= max(sizes) <= HEADS[-1]
-
-
-def heads(x: Array) -> Array:
-    """x (B, L, E) or (B, H, L, E) with the axis H."""
-    return x if x.ndim == 4 else x[:, None]
-
-
-def like_leading(q: Array, *arrays: Array) -> tuple:
-    """The arrays (B, H, ...) without H where q has no such axis."""
-    return arrays if q.ndim == 4 else tuple([x[:, 0] for x in arrays])
-
-
-def with_neighbours(xp: Any, x: Array) -> Array:
-    """x, or a copy of it, whose columns are neighbours in memory."""
-    return x if x.strides[-1] == x.itemsize or x.shape[-1] == 1 else contiguous(xp, x)
-
-
-def made(xp: Any, x: Array, columns: int) -> Array:
-    """Room for an array like x, with so many columns, in the memory order that the kernels write: B, L, H, E."""
-    b, h, n = heads(x).shape[:3]
-    return xp.empty((b, n, h, columns), x.dtype).swapaxes(1, 2)
-
-
-def by_rows(xp: Any, x: Array) -> Array:
-    """x, or a copy of it, with H and in that memory order."""
-    return contiguous(xp, heads(x).swapaxes(1, 2)).swapaxes(1, 2)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
