@@ -157,7 +157,7 @@ def instructions(job: Job) -> Any:
 def tests(job: Job) -> Any:
     """The tests of kernels first, then those of backend, ops, optim and capture."""
     folder = ROOT / "tests"
-    files = [*sorted((folder / "backend").glob("test_*.py")), *sorted(folder.glob("*/test_*_cuda.py"))]
+    files = [*sorted((folder / "backend").glob("test_*.py")), *sorted((folder / "fast").glob("test_cuda_*.py"))]
     files += [folder / "test_capture.py", *sorted((folder / "optim").glob("test_*.py"))]
     files += sorted((folder / "ops").glob("test_*.py"))
     if job.tiny:
@@ -276,7 +276,7 @@ GRAVE = ("conv", "norm", "pool", "loss", "recurrent", "multi_tensor")  # kernels
 
 def filled(job: Job) -> Any:
     """The tests of kernels with new memory full of NaN: what is read before it is written shows."""
-    files = sorted(ROOT.glob("tests/*/test_*_cuda.py"))
+    files = sorted(ROOT.glob("tests/fast/test_cuda_*.py"))
     if job.tiny:
         files = [ROOT / "tests" / "backend" / "test_tables.py"]
     return judged(run_tests(job, "filled", list(map(str, files)), BRINGUP_MEMORY="0xFF"))
@@ -303,7 +303,9 @@ def sanitized(job: Job, tool: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     names = GRAVE[-1:] if job.tiny else GRAVE
     for i, name in enumerate(names):
-        (file,) = ROOT.glob(f"tests/optim/test_{name}.py" if name == "multi_tensor" else f"tests/*/test_{name}_cuda.py")
+        (file,) = ROOT.glob(
+            f"tests/optim/test_{name}.py" if name == "multi_tensor" else f"tests/fast/test_cuda_{name}.py"
+        )
         log, results = (job.out / "logs" / f"{tool}-{name}.{kind}" for kind in ("txt", "jsonl"))
         for old in (log, results):
             old.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.roofline    # writes the tables of docs/gpu.md
 
-A step takes tinymp's way through a GPU (the CUDA twins and their launches) on arrays without memory (audit/meta.py), in
+A step takes tinymp's way through a GPU (fast paths and their launches) on arrays without memory (audit/meta.py), in
 place of CuPy a module that notes what is launched. So the bytes are not those of a model of the code, but of the code:
 
 - A kernel reads its `const` arrays and writes the others, each once: what it reads again is meant to be in a cache.

@@ -19,7 +19,7 @@ from tinymp.audit.kept import saved_nbytes
 from tinymp.audit.ledger import Ledger
 from tinymp.audit.products import Products
 
-pytestmark = pytest.mark.cpu  # exact numbers are those of the CPU's definitions; twins on a GPU keep other arrays
+pytestmark = pytest.mark.cpu  # exact numbers are those of the CPU's definitions; fast paths on a GPU keep other arrays
 
 WORDS = np.random.default_rng(0).integers(0, 4000, (6, 20))
 RULES = {

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from fast.both_ways import channels_last, launches, on_device
 from oracle import rng
 from tinymp.backend.layout import contiguous, matching, same_layout
-from twins import channels_last, launches, on_device
 
 pytestmark = pytest.mark.usefixtures("gpu")
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from fast.both_ways import channels_last, on_device
 from tinymp import backend
 from tinymp.backend import philox
 from tinymp.backend.kernels import Kernels
-from twins import channels_last, on_device
 
 
 @pytest.fixture(autouse=True)

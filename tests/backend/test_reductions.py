@@ -8,8 +8,8 @@ import itertools
 import numpy as np
 import pytest
 
+from fast.both_ways import launches, on_device
 from tinymp.backend import cpu, reductions
-from twins import launches, on_device
 
 pytestmark = pytest.mark.usefixtures("gpu")
 HOWS = ("sum", "mean", "max", "min")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from fast.both_ways import launches, on_device
 from tinymp.backend import cpu
-from twins import launches, on_device
 
 
 def arrays(seed):

@@ -1,4 +1,4 @@
-"""The CUDA twins of the convolutions and of unfold: every tile shape, access width and kind of window."""
+"""Convolutions and unfold in CUDA: every tile shape, access width and kind of window."""
 
 import json
 import pathlib
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from fast.both_ways import check_both_ways, launches, on_device
 from oracle import randn
 from tinymp import ops
 from tinymp.backend.layout import ceil_div
 from tinymp.fast.cuda import conv
-from twins import check_twin, launches, on_device
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
@@ -38,7 +38,7 @@ def names(tile, width=8):
 def check_conv(x, w, *options, kernels=(), bias=True, **checks):
     """conv2d of shapes x and w, where every result may be as long a sum as there is."""
     inputs = [randn(*x), randn(*w, seed=2)] + ([randn(w[0], seed=3)] if bias else [])
-    check_twin(
+    check_both_ways(
         lambda *t: ops.conv2d(*t, *options) if bias else ops.conv2d(*t, None, *options),
         *inputs,
         kernels=kernels,
@@ -158,7 +158,7 @@ TRANSPOSED = [
 def test_conv_transpose2d(case, bias, dtype):
     x, w, *options, groups, dilation = case
     inputs = [randn(*x), randn(*w, seed=2)] + ([randn(w[1] * groups, seed=3)] if bias else [])
-    check_twin(
+    check_both_ways(
         lambda x, w, b=None: ops.conv_transpose2d(x, w, b, *options, groups, dilation),
         *inputs,
         kernels=TENSOR_CORES if dtype == "float16" else {"im2col", "col2im"},
@@ -179,7 +179,7 @@ def test_one_by_one_is_a_plain_product(groups, transposed, bias):
     op = ops.conv_transpose2d if transposed else ops.conv2d
     x, w, b = randn(3, 8, 4, 2), randn(8, 8 // groups, 1, 1, seed=2), randn(8, seed=3)
     before = len(launches() or ())
-    check_twin(
+    check_both_ways(
         lambda x, w, b=None: op(x, w, b, groups=groups),
         *((x, w, b) if bias else (x, w)),
         length=9,
@@ -192,7 +192,7 @@ def test_one_by_one_is_a_plain_product(groups, transposed, bias):
 
 
 def test_conv1d():
-    check_twin(
+    check_both_ways(
         lambda x, w, b: ops.conv1d(x, w, b, stride=2, padding=2, dilation=2),
         *(randn(4, 3, 9), randn(6, 3, 3, seed=2), randn(6, seed=3)),
         kernels=TENSOR_CORES,
@@ -247,7 +247,7 @@ def test_infinities_stay_where_they_belong(special, place):
     """One special input reaches the outputs whose windows see it, and no other."""
     x, w = randn(2, 3, 6, 7), randn(4, 3, 3, 2, seed=2)
     x[place] = special
-    check_twin(
+    check_both_ways(
         lambda x, w: ops.conv2d(x, w, None, 2, 1),
         *(x, w),
         kernels=TENSOR_CORES,
@@ -274,7 +274,7 @@ def test_images_beyond_32_bits_are_left_to_the_definition(monkeypatch):
     monkeypatch.setattr(conv, "LIMIT", 100)
     before = len(launches() or ())
     check_conv((2, 3, 5, 5), (4, 3, 3, 3), 2, 1, mixed=False)
-    check_twin(lambda x: ops.unfold(x, 3), randn(2, 3, 5, 5), length=9, mixed=False)
+    check_both_ways(lambda x: ops.unfold(x, 3), randn(2, 3, 5, 5), length=9, mixed=False)
     ours = [name for name in (launches() or ())[before:] if name in conv.KERNELS.path.read_text(encoding="utf-8")]
     assert not ours
 
@@ -282,7 +282,7 @@ def test_images_beyond_32_bits_are_left_to_the_definition(monkeypatch):
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 60, 62, 64])
 @pytest.mark.parametrize("chwn", [False, True])
 def test_unfold(n, chwn):
-    check_twin(
+    check_both_ways(
         lambda x: ops.unfold(x, (3, 2), dilation=(1, 2), padding=(2, 1), stride=(1, 2)),
         randn(n, 2, 5, 6),  # up to 64 images: 6 blocks of positions
         kernels={"im2col", "col2im"},
@@ -293,9 +293,9 @@ def test_unfold(n, chwn):
 
 def test_an_empty_batch():
     w, b = randn(4, 3, 3, 3), randn(4)
-    check_twin(lambda x, w, b: ops.conv2d(x, w, b, 2, 1), randn(0, 3, 5, 5), w, b)
-    check_twin(lambda x, w: ops.conv_transpose2d(x, w), randn(0, 4, 5, 5), w)
-    check_twin(lambda x: ops.unfold(x, 3), randn(0, 3, 5, 5))
+    check_both_ways(lambda x, w, b: ops.conv2d(x, w, b, 2, 1), randn(0, 3, 5, 5), w, b)
+    check_both_ways(lambda x, w: ops.conv_transpose2d(x, w), randn(0, 4, 5, 5), w)
+    check_both_ways(lambda x: ops.unfold(x, 3), randn(0, 3, 5, 5))
 
 
 def test_nothing_waits_for_the_device(gpu):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from fast.both_ways import on_device
 from oracle import device_array, host, rng
 from tinymp import ops
-from twins import on_device
 
 
 def some_boxes(n, seed=0, size=40.0):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from fast.both_ways import on_device
 from oracle import check, host, randn, rng
 from tinymp import ops
-from twins import on_device
 
 
 @cache

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from fast.both_ways import on_device
 from oracle import check, device_array, distinct, host, randn
 from tinymp import ops
-from twins import on_device
 
 # The image's number, then the corners; at a scale of 1/2 on an image of 6 x 8 places. Exact in FP32.
 REGIONS = {

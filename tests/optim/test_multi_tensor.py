@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from fast.both_ways import launches, on_device
 from tinymp import optim
 from tinymp.backend import tables
 from tinymp.backend.recording import record
 from tinymp.fast.cuda import optimizer as multi_tensor
-from twins import launches, on_device
 
 pytestmark = [pytest.mark.usefixtures("gpu"), pytest.mark.cpu]  # the definitions run on the CPU
 

@@ -73,7 +73,7 @@ def select(rows: dict[str, Row]) -> list[str]:
 
 def special(test: str) -> bool:
     """Whether it is one of those of sources with special instructions, whose PTX differs among architectures."""
-    return any(f"test_{name}_cuda" in test for name in SPECIAL)
+    return any(f"test_cuda_{name}." in test for name in SPECIAL)
 
 
 def tests_for(architecture: str) -> list[str]:
@@ -98,6 +98,6 @@ def choose(architecture: str, *where: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    newest, volta = choose("90", *WHERE), choose("70", *(f"tests/fast/test_{name}_cuda.py" for name in SPECIAL))
+    newest, volta = choose("90", *WHERE), choose("70", *(f"tests/fast/test_cuda_{name}.py" for name in SPECIAL))
     parts = {"all": [test for test in newest if not special(test)], "75-90": filter(special, newest), "70": volta}
     SELECTED.write_text("".join(f"{first} {test}\n" for first, tests in parts.items() for test in tests))

@@ -12,12 +12,12 @@ import test_nvrtc
 from benchmarks import units
 from cuda_on_cpu import KernelError
 from cuda_on_cpu.compile import preprocessed
+from fast.both_ways import check_both_ways, on_device
 from oracle import randn
 from ptx import costs, nvrtc, program, select
 from tinymp import Tensor, ops
 from tinymp.backend import gpu, kernels
 from tinymp.fast.cuda import conv
-from twins import check_twin, on_device
 
 pytestmark = pytest.mark.cpu
 ARCHITECTURES = costs.ARCHITECTURES
@@ -79,7 +79,7 @@ def test_other_sources_are_the_same_text_on_all_architectures():
 
 @pytest.mark.parametrize("architecture", ["70", "90"])  # Turing differs in hardware.cuh alone, see below
 def test_every_kernel_is_as_its_definition(architecture):
-    """Tests of the twins which together run each, in a process of their own; `pytest --ptx 80` runs all of them."""
+    """Tests which together run each, in a process of their own; `pytest --ptx 80` runs all of them."""
     done, rows = select.run(architecture, *select.tests_for(architecture))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     found, needed = costs.registers(architecture, costs.counted(rows)), expected(architecture)
@@ -194,7 +194,7 @@ FORWARD = {"dtypes": ("float16",), "gradient": False}
 
 
 def convolution():  # 5 stages of the sum
-    check_twin(
+    check_both_ways(
         lambda x, w: ops.conv2d(x, w, None, 1, 1), randn(8, 17, 3, 3), randn(16, 17, 3, 3), length=153, **FORWARD
     )
 
@@ -206,11 +206,11 @@ def attention():  # three tiles, backward as well
 
 
 def softmax():  # a block for a row
-    check_twin(lambda x: ops.softmax(x, -1), randn(2, 3000), length=3000, **FORWARD)
+    check_both_ways(lambda x: ops.softmax(x, -1), randn(2, 3000), length=3000, **FORWARD)
 
 
 def loss():
-    check_twin(ops.cross_entropy, randn(40, 5), np.arange(40) % 5, length=40, **FORWARD)
+    check_both_ways(ops.cross_entropy, randn(40, 5), np.arange(40) % 5, length=40, **FORWARD)
 
 
 RUNS = {  # a test: its source, and the kernels of it that run (the others need not be compiled)

@@ -76,14 +76,7 @@ def cross_entropy_backward(op: CrossEntropy, dy: Array) -> tuple:
 
 
 def launch_forward(
-    kernel: str,
-    op: Labelled,
-    x: Array,
-    lanes: int,
-    target: Array,
-    weight: Array | None,
-    ignore_index: int,
-    *more: Any,
+    kernel: str, op: Labelled, x: Array, lanes: int, target: Array, weight: Array | None, ignore_index: int, *more: Any
 ) -> tuple:
     """`Labelled.read` and the loss, reduced, of the dense x: t, kept, w, divisor, loss. `lanes` threads share a row."""
     xp, (outer, classes, inner) = op.xp, channels(x, op.axis)

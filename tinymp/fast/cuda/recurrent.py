@@ -33,7 +33,7 @@ def lstm_forward(
     xp, H, P = op.xp, w_hh.shape[0] // 4, w_hh.shape[1]
     bias = b_hh if b_ih is None else b_ih if b_hh is None else widen(b_ih) + widen(b_hh)
     a = products(xp, x, w_ih, bias, steps)  # rows, 4 H: products now, gates after each step
-    h, c = state(xp, h0, P, x, steps), state(xp, c0, H, x, steps)
+    h, c = op.state(h0, P, x), op.state(c0, H, x)
     first = h.copy(), c.copy()
     cells, hidden = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
     outputs = hidden if w_hr is None else xp.empty((len(a), P), x.dtype)
@@ -55,7 +55,7 @@ def lstm_backward(op: LSTM, dy: Array | None, dh_n: Array | None, dc_n: Array | 
     xp, steps = op.xp, op.steps
     h_before = steps.before(xp, h_first, steps.pack(xp, y), op.reverse)
     c_before = steps.before(xp, c_first, cells, op.reverse)
-    dh, dc = widen(state(xp, dh_n, w_hh.shape[1], x, steps)), widen(state(xp, dc_n, cells.shape[1], x, steps))
+    dh, dc = widen(op.state(dh_n, w_hh.shape[1], x)), widen(op.state(dc_n, cells.shape[1], x))
     dz, dp, dys = xp.empty_like(a), xp.empty_like(h_before), gradients(xp, dy, steps)  # dp: of the outputs, with W_hr
     for rows, n in op.order[::-1]:
         d, g = dh[:n], None if dys is None else dys[rows]
@@ -94,7 +94,7 @@ def gru_forward(
 ) -> tuple:
     xp, H = op.xp, w_hh.shape[1]
     a = products(xp, x, w_ih, b_ih, steps)  # rows, 3 H: products now, gates after each step
-    h = state(xp, h0, H, x, steps)
+    h = op.state(h0, H, x)
     first = h.copy()
     inner, outputs = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
     b_hh = b_hh if b_hh is None else xp.ascontiguousarray(b_hh)
@@ -113,7 +113,7 @@ def gru_backward(op: GRU, dy: Array | None, dh_n: Array | None) -> tuple:
     like_x, like_h, like_ih, like_hh, like_b_ih, like_b_hh = op.targets
     xp, steps = op.xp, op.steps
     before = steps.before(xp, first, steps.pack(xp, y), op.reverse)
-    dh = widen(state(xp, dh_n, w_hh.shape[1], x, steps))
+    dh = widen(op.state(dh_n, w_hh.shape[1], x))
     past = -xp.zeros_like(dh)  # the part of dh that goes past the products; x + -0 is x, also where x is -0
     dp, dm, dys = xp.empty_like(a), xp.empty_like(a), gradients(xp, dy, steps)
     for rows, n in op.order[::-1]:
@@ -140,11 +140,6 @@ def products(xp: Any, x: Array, w_ih: Array, bias: Array | None, steps: Steps) -
     """All rows of x times W_ih, stored."""
     wide = bias is not None and bias.dtype != x.dtype  # cuBLAS would round such a bias before the product is added
     return store(gemm(steps.pack(xp, x), w_ih.T, bias, wide=wide), like=x)
-
-
-def state(xp: Any, given: Array | None, n: int, like: Array, steps: Steps) -> Array:
-    """A running copy of a state (B, n), sorted; zeros for None."""
-    return xp.zeros((steps.B, n), like.dtype) if given is None else steps.sort(xp, given)
 
 
 def after(running: Array, rows: Array, steps: Steps) -> Array:

@@ -5,11 +5,11 @@ import pytest
 
 import tinymp as mp
 from exact_attention import exact
+from fast.both_ways import fast_only, launches, on_device
 from oracle import randn
 from tinymp import ops
 from tinymp.backend import to_cpu
 from tinymp.ops.attention import Attention
-from twins import launches, on_device, twins
 
 pytestmark = pytest.mark.usefixtures("gpu")
 attention = ops.scaled_dot_product_attention
@@ -29,7 +29,7 @@ def check(
         for forward, backward in ((True, True), (True, False), (False, True))[: 3 if mixed else 1]:
             names = launches()
             before = len(names or ())
-            with twins(forward, backward):
+            with fast_only(forward, backward):
                 tensors = [mp.Tensor(laid(x, layout)).requires_grad_() for x in arrays[:3]]
                 given = [None if m is None else mp.Tensor(on_device(m)) for m in (mask, kept)]
                 if kept is None:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from fast.both_ways import check_both_ways, on_device
 from oracle import randn, rng
 from tinymp import ops
 from tinymp.fast.cuda import loss as loss_file
-from twins import check_twin, on_device
 
 CROSS_ENTROPY = {"cross_entropy_forward", "cross_entropy_backward"}
 NLL = {"nll_forward", "nll_backward"}
@@ -54,7 +54,7 @@ def check_rows(op, x, target, kernels, reduction, weighted=False, **options):
 
     total = {"total_loss"} if reduction != "none" else set()
     largest = np.abs(x).max()
-    check_twin(
+    check_both_ways(
         loss,
         x,
         target,
@@ -111,7 +111,7 @@ def test_a_block_takes_several_rows(monkeypatch):
 
 
 def results(x, target, dtype, **options):
-    """The loss and its gradient by the definition (CPU) and by the twin."""
+    """The loss and its gradient by the definition (CPU) and by the fast path."""
     found = []
     for made in (mp.Tensor, lambda a: mp.Tensor(on_device(a))):
         logits = made(x.astype(dtype)).requires_grad_()
@@ -135,10 +135,10 @@ def test_infinities_and_nan(dtype, shape, smoothing):
         for c, value in values.items():
             row[c] = value
     target = np.broadcast_to(np.array([0, 3, 1, 2, 3, 8, 5, 1]).reshape(-1, *[1] * (len(shape) - 2)), x[:, 0].shape)
-    (loss, dx), (twin_loss, twin_dx) = results(x, target.copy(), dtype, reduction="none", label_smoothing=smoothing)
-    np.testing.assert_allclose(twin_loss, loss, rtol=1e-5)
+    (loss, dx), (fast_loss, fast_dx) = results(x, target.copy(), dtype, reduction="none", label_smoothing=smoothing)
+    np.testing.assert_allclose(fast_loss, loss, rtol=1e-5)
     np.testing.assert_allclose(
-        twin_dx.astype("f8"), dx.astype("f8"), rtol=2e-3 if dtype == "float16" else 1e-5, atol=1e-6
+        fast_dx.astype("f8"), dx.astype("f8"), rtol=2e-3 if dtype == "float16" else 1e-5, atol=1e-6
     )
 
 
@@ -146,8 +146,8 @@ def test_large_logits_keep_their_digits():
     """Also where label smoothing adds up all of them."""
     x = np.array([[65504, 65472, 65440], [-65504, -65472, -65504]])
     for dtype in ("float16", "float32"):
-        (loss, _), (twin, _) = results(x, np.array([1, 1]), dtype, reduction="none", label_smoothing=0.5)
-        np.testing.assert_array_max_ulp(twin, loss, 1)
+        (loss, _), (fast, _) = results(x, np.array([1, 1]), dtype, reduction="none", label_smoothing=0.5)
+        np.testing.assert_array_max_ulp(fast, loss, 1)
 
 
 @pytest.mark.parametrize("op", [ops.cross_entropy, ops.nll_loss])
@@ -171,9 +171,9 @@ def test_an_ignored_row_counts_nothing_whatever_it_holds():
 def test_all_rows_ignored():
     x, target = randn(3, 4), np.full(3, -100)
     for reduction in ("mean", "sum"):
-        (loss, dx), (twin_loss, twin_dx) = results(x, target, "float16", reduction=reduction)
-        np.testing.assert_array_equal(twin_loss, loss)  # nan for a mean over nothing
-        np.testing.assert_array_equal(twin_dx, dx)
+        (loss, dx), (fast_loss, fast_dx) = results(x, target, "float16", reduction=reduction)
+        np.testing.assert_array_equal(fast_loss, loss)  # nan for a mean over nothing
+        np.testing.assert_array_equal(fast_dx, dx)
 
 
 def test_no_rows():

@@ -1,12 +1,12 @@
-"""check_twin(): hold a CUDA twin against the array definition of its op, on a GPU or on the stand-in for one.
+"""check_both_ways(): hold a fast path in CUDA to the definition of its op, on a GPU or on the stand-in for one.
 
-The definition runs on the CPU, the twin on the device, on the same inputs in FP16 and FP32. Both accumulate in FP32,
-in different orders, and round once, so that their results may lie on two neighbouring FP16 numbers:
+The definition runs on the CPU, the fast path on the device, on the same inputs in FP16 and FP32. Both accumulate in
+FP32, in different orders, and round once, so that their results may lie on two neighbouring FP16 numbers:
 
-    |twin - definition| <= roundings * u_s * |definition|  +  2 * length * u_w * m  +  s
+    |fast path - definition| <= roundings * u_s * |definition|  +  2 * length * u_w * m  +  s
 
 with the symbols of oracle.py; roundings = 2 (times u_s: one ulp). What was saved must serve either backward, so the
-definition's backward is also run behind the twin's forward, and the twin's behind the definition's.
+definition's backward is also run behind the fast forward, and the fast one behind the definition's.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def launches() -> list[str] | None:
 
 
 @contextmanager
-def twins(forward: bool, backward: bool):
-    """Within the block, ops run their CUDA twins only in the named phases."""
+def fast_only(forward: bool, backward: bool):
+    """Within the block, ops take their fast paths only in the named phases."""
     off = {phase for phase, allowed in (("forward", forward), ("backward", backward)) if not allowed}
     before = set(fast_path.off)
     fast_path.off |= off
@@ -55,7 +55,7 @@ def on_device(x: np.ndarray) -> Any:
     return cupy.asarray(np.array(x.transpose(order), order="C")).transpose(np.argsort(order).tolist())
 
 
-def check_twin(
+def check_both_ways(
     op: Callable,
     *inputs: Any,
     kernels: Iterable[str] = (),
@@ -77,7 +77,7 @@ def check_twin(
     inputs: float64 arrays become Tensors of each dtype that require a gradient; other arrays plain Tensors. float32
     arrays stay FP32 beside FP16 (batch norm's weights). chwn: 4-d inputs lie in memory as C, H, W, N. kernels: names
     that must have been launched. inherited: further storage roundings that the gradients saw (a saved FP16 y),
-    relative to max |g|. mixed: in the first dtype, combine the twin's forward with the definition's backward, too, and
+    relative to max |g|. mixed: in the first dtype, also combine the fast forward with the definition's backward, and
     the reverse.
     """
     for dtype in dtypes:
@@ -90,12 +90,12 @@ def check_twin(
         for forward, backward in combinations:
             names = launches()
             before = len(names) if names is not None else 0
-            with twins(forward, backward):
+            with fast_only(forward, backward):
                 device = _run(op, [_on_device(a, gradient) for a in arrays], gradient, seed)
             if names is not None and forward and backward:
                 missing = set(kernels) - set(names[before:])
                 assert not missing, f"{dtype}: kernels {missing} were not launched, only {set(names[before:])}"
-            what = f"{dtype} (twins: forward {forward}, backward {backward})"
+            what = f"{dtype} (fast: forward {forward}, backward {backward})"
             for i, (e, y) in enumerate(zip(host[0], device[0], strict=True)):
                 assert y.dtype == e.dtype, f"{what}: result {i} has dtype {y.dtype}, expected {e.dtype}"
                 if e.dtype.kind != "f":

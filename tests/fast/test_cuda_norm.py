@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from fast.both_ways import check_both_ways, launches, on_device
 from oracle import randn
 from tinymp import nn, ops, statistics
 from tinymp.backend import rows
-from twins import check_twin, launches, on_device
 
 # A line of memory has 8 halves or 4 floats, a thread reads 4 lines at a time, a block has 256 threads.
 IMAGES = [
@@ -63,7 +63,7 @@ def test_batch_norm_of_images(gpu, split, shape, chwn):
     kernels = {"batch_norm_forward", "batch_norm_backward"}
     if split and not chwn:
         kernels |= {"batch_norm_moments", "batch_norm_sums"}
-    check_twin(training, x, w, b, kernels=kernels, chwn=chwn, mixed=split, **lengths(x))
+    check_both_ways(training, x, w, b, kernels=kernels, chwn=chwn, mixed=split, **lengths(x))
 
 
 @pytest.mark.parametrize("shape", MATRICES)
@@ -72,21 +72,21 @@ def test_batch_norm_of_matrices(gpu, split, shape):
     kernels = {"batch_norm_forward_columns", "batch_norm_backward_columns"}
     if split:
         kernels |= {"batch_norm_moments_columns", "batch_norm_sums_columns"}
-    check_twin(training, x, w, b, kernels=kernels, mixed=split, **lengths(x))
+    check_both_ways(training, x, w, b, kernels=kernels, mixed=split, **lengths(x))
 
 
 @pytest.mark.parametrize(("shape", "parts"), [((45, 130), 40), ((290, 1, 9), 280)])
 def test_more_parts_than_threads_that_combine_them(gpu, monkeypatch, shape, parts):
     monkeypatch.setattr(rows, "_parts", lambda groups, n: parts)
     x = 1 + 2 * randn(*shape)
-    check_twin(training, x, dtypes=("float16",), gradient=False, **lengths(x))
+    check_both_ways(training, x, dtypes=("float16",), gradient=False, **lengths(x))
 
 
 @pytest.mark.parametrize("given", ["", "weight"])
 @pytest.mark.parametrize("shape", [(6, 3), (5, 3, 4, 2)])
 def test_batch_norm_without_parameters(gpu, split, given, shape):
-    check_twin(training, randn(*shape), *affine(3, given), **lengths(randn(*shape)))
-    check_twin(evaluation, randn(*shape), *affine(3, given), mixed=False, **lengths(randn(*shape)))
+    check_both_ways(training, randn(*shape), *affine(3, given), **lengths(randn(*shape)))
+    check_both_ways(evaluation, randn(*shape), *affine(3, given), mixed=False, **lengths(randn(*shape)))
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (4, 3), (70, 16), (3, 4, 5, 6), (16, 3, 3, 5)])
@@ -95,7 +95,7 @@ def test_fixed_norm(gpu, split, shape, chwn):
     suffix = "_columns" * (len(shape) == 2)
     kernels = {f"fixed_norm_forward{suffix}", f"batch_norm_backward{suffix}"}
     x, w, b = randn(*shape), *affine(shape[1])
-    check_twin(evaluation, x, w, b, kernels=kernels, chwn=chwn, mixed=split, **lengths(x))
+    check_both_ways(evaluation, x, w, b, kernels=kernels, chwn=chwn, mixed=split, **lengths(x))
 
 
 @pytest.mark.parametrize("op", [training, evaluation])
@@ -110,24 +110,24 @@ def test_some_gradients(gpu, split, op, shape):
     def input_fixed(w, b):
         return op(mp.tensor(x.astype("float32")).to(w.device), w, b)
 
-    check_twin(frozen, x, **lengths(x))
-    check_twin(input_fixed, w, b, dtypes=("float32",), **lengths(x))
+    check_both_ways(frozen, x, **lengths(x))
+    check_both_ways(input_fixed, w, b, dtypes=("float32",), **lengths(x))
 
 
 def test_fp16_parameters(gpu):
     x = randn(6, 3, 4)
     for op in (training, evaluation):
-        check_twin(op, x, randn(3, seed=2), randn(3, seed=3), dtypes=("float16",), **lengths(x))
+        check_both_ways(op, x, randn(3, seed=2), randn(3, seed=3), dtypes=("float16",), **lengths(x))
 
 
 @pytest.mark.parametrize("shape", [(5, 3, 4, 7), (9, 17)])
 def test_batch_norm_of_views(gpu, split, shape):
     """Memory with gaps, and memory that starts between two multiples of 16 bytes."""
     x, c = randn(*shape), shape[1]
-    check_twin(lambda x, w, b: training(x[..., 1:, :], w, b), x, *affine(c), **lengths(x))
+    check_both_ways(lambda x, w, b: training(x[..., 1:, :], w, b), x, *affine(c), **lengths(x))
     flat = randn(x.size + 1)
-    check_twin(lambda x, w, b: training(x[1:].reshape(shape), w, b), flat, *affine(c), mixed=False, **lengths(x))
-    check_twin(lambda x, w: training(x, w[::2]), x, single(2 * c, seed=2), mixed=False, **lengths(x))
+    check_both_ways(lambda x, w, b: training(x[1:].reshape(shape), w, b), flat, *affine(c), mixed=False, **lengths(x))
+    check_both_ways(lambda x, w: training(x, w[::2]), x, single(2 * c, seed=2), mixed=False, **lengths(x))
 
 
 @pytest.mark.parametrize("value", [-np.inf, np.nan])
@@ -138,7 +138,7 @@ def test_infinities_and_nan(gpu, split, op, value, shape):
     x = randn(*shape)
     x[3, 1] = value
     for chwn in {False, len(shape) == 4}:
-        check_twin(op, x, *affine(3), chwn=chwn, mixed=not chwn, **lengths(x))
+        check_both_ways(op, x, *affine(3), chwn=chwn, mixed=not chwn, **lengths(x))
 
 
 @pytest.mark.parametrize("shape", [(400, 2), (24, 2, 5, 5)])
@@ -231,7 +231,7 @@ def test_layer_norm(gpu, split, shape, given):
     n, count = shape[-1], np.prod(shape[:-1])
     x = 1 + 2 * randn(*shape)
     length = {"length": 20 * n, "grad_length": 8 * n + count}
-    check_twin(
+    check_both_ways(
         lambda x, *p: ops.layer_norm(x, n, *p),
         x,
         *affine(n, given),
@@ -244,31 +244,31 @@ def test_layer_norm(gpu, split, shape, given):
 @pytest.mark.parametrize("chwn", [False, True])
 def test_layer_norm_over_several_axes(gpu, split, chwn):
     x, w, b = randn(3, 4, 5, 6), single(5, 6, seed=2), single(5, 6, seed=3)
-    check_twin(
+    check_both_ways(
         lambda x, w, b: ops.layer_norm(x, (5, 6), w, b), x, w, b, chwn=chwn, kernels={"layer_norm_forward"},
         length=600, grad_length=300,
     )  # fmt: skip
-    check_twin(lambda x: ops.layer_norm(x, x.shape), x, chwn=chwn, length=7200, grad_length=2880)
+    check_both_ways(lambda x: ops.layer_norm(x, x.shape), x, chwn=chwn, length=7200, grad_length=2880)
 
 
 def test_layer_norm_of_views(gpu):
     length = {"length": 400, "grad_length": 200}
-    check_twin(lambda x, w, b: ops.layer_norm(x[:, 1:], 16, w, b), randn(5, 17), *affine(16), **length)
-    check_twin(lambda x, w, b: ops.layer_norm(x[1:].reshape(5, 16), 16, w, b), randn(81), *affine(16), **length)
-    check_twin(lambda x, w: ops.layer_norm(x, 16, w[1:]), randn(5, 16), single(17, seed=2), **length)
+    check_both_ways(lambda x, w, b: ops.layer_norm(x[:, 1:], 16, w, b), randn(5, 17), *affine(16), **length)
+    check_both_ways(lambda x, w, b: ops.layer_norm(x[1:].reshape(5, 16), 16, w, b), randn(81), *affine(16), **length)
+    check_both_ways(lambda x, w: ops.layer_norm(x, 16, w[1:]), randn(5, 16), single(17, seed=2), **length)
 
 
 def test_layer_norm_fp16_parameters_and_some_gradients(gpu):
     x, w, b = randn(6, 20), randn(20, seed=2), randn(20, seed=3)
-    check_twin(lambda x, w, b: ops.layer_norm(x, 20, w, b), x, w, b, length=400, grad_length=200)
-    check_twin(lambda b: ops.layer_norm(mp.tensor(x).to(b.dtype.name).to(b.device), 20, None, b), b, length=400)
+    check_both_ways(lambda x, w, b: ops.layer_norm(x, 20, w, b), x, w, b, length=400, grad_length=200)
+    check_both_ways(lambda b: ops.layer_norm(mp.tensor(x).to(b.dtype.name).to(b.device), 20, None, b), b, length=400)
 
 
 @pytest.mark.parametrize(("value", "n"), [(np.inf, 20), (-np.inf, 20), (np.nan, 20), (np.nan, 1100)])
 def test_layer_norm_infinities_and_nan(gpu, value, n):
     x = randn(3, n)
     x[1, 3] = value
-    check_twin(
+    check_both_ways(
         lambda x, w, b: ops.layer_norm(x, n, w, b), x, *affine(n), length=20 * n, grad_length=8 * n, mixed=n < 1000
     )
 
@@ -286,7 +286,7 @@ def test_what_is_too_long_for_32_bits_is_left_to_the_definition(gpu, monkeypatch
     monkeypatch.setattr(rows, "LONGEST", 4)
     before = len(launches() or ())
     for op in (training, evaluation, lambda x, w, b: ops.layer_norm(x, 5, w, b)):
-        check_twin(op, randn(5, 5), *affine(5), length=100, grad_length=50)
+        check_both_ways(op, randn(5, 5), *affine(5), length=100, grad_length=50)
     assert not any("norm" in name for name in (launches() or ())[before:])
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from fast.both_ways import channels_last, check_both_ways, on_device
 from oracle import distinct, randn, rng
 from tinymp import ops
-from twins import channels_last, check_twin, on_device
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
@@ -32,7 +32,7 @@ layouts = pytest.mark.parametrize("chwn", [False, True], ids=["nchw", "chwn"])
 @layouts
 @pytest.mark.parametrize(("shape", "kernel", "stride", "padding", "dilation", "ceil"), WINDOWS)
 def test_max_pool2d(shape, kernel, stride, padding, dilation, ceil, chwn):
-    check_twin(
+    check_both_ways(
         lambda x: ops.max_pool2d(x, kernel, stride, padding, dilation, ceil, return_indices=True),
         distinct(*shape, step=0.125),
         kernels=MAX,
@@ -43,13 +43,13 @@ def test_max_pool2d(shape, kernel, stride, padding, dilation, ceil, chwn):
 
 def test_max_pool2d_of_many_images():
     """Several blocks along a row."""
-    check_twin(lambda x: ops.max_pool2d(x, 2), randn(240, 1, 4, 20), kernels=MAX, chwn=True, mixed=False)
+    check_both_ways(lambda x: ops.max_pool2d(x, 2), randn(240, 1, 4, 20), kernels=MAX, chwn=True, mixed=False)
 
 
 @pytest.mark.parametrize("images", [1, 8])
 def test_max_pool2d_with_large_kernels(images):
     """Positions beyond 255 do not fit a byte."""
-    check_twin(
+    check_both_ways(
         lambda x: ops.max_pool2d(x, (17, 16), 3, (2, 1)),
         distinct(images, 1, 19, 20, step=0.0625),
         kernels={f"{name}_uint32" for name in MAX},
@@ -96,7 +96,7 @@ def test_overlapping_gradients_add_up_in_fp32():
 )
 @pytest.mark.parametrize(("shape", "kernel", "stride", "padding", "_", "ceil"), [WINDOWS[i] for i in (0, 1, 2, 3, 6)])
 def test_avg_pool2d(shape, kernel, stride, padding, _, ceil, include, divisor, chwn):
-    check_twin(
+    check_both_ways(
         lambda x: ops.avg_pool2d(x, kernel, stride, padding, ceil, include, divisor),
         randn(*shape),
         kernels=AVERAGE,
@@ -115,14 +115,14 @@ def test_results_lie_as_convolutions_write_them(op):
 
 
 def test_without_batch():
-    check_twin(lambda x: ops.max_pool2d(x, 2), randn(3, 6, 6), kernels=MAX)
+    check_both_ways(lambda x: ops.max_pool2d(x, 2), randn(3, 6, 6), kernels=MAX)
 
 
 @pytest.mark.parametrize(("op", "kernels"), [(ops.max_pool2d, MAX), (ops.avg_pool2d, AVERAGE)])
 @pytest.mark.parametrize("part", [(slice(1, 9),), (slice(None), slice(1, 3)), (..., slice(1, 5))])
 def test_parts_of_a_larger_image(op, kernels, part):
     """What has gaps is copied."""
-    check_twin(lambda x: op(x[part], 2), randn(9, 3, 4, 6), kernels=kernels, length=4, chwn=True)
+    check_both_ways(lambda x: op(x[part], 2), randn(9, 3, 4, 6), kernels=kernels, length=4, chwn=True)
 
 
 @pytest.mark.parametrize(("op", "kernels"), [(ops.max_pool2d, MAX), (ops.avg_pool2d, AVERAGE)])
@@ -136,8 +136,8 @@ def test_images_between_multiples_of_16_bytes(op, kernels):
         return images.permute(1, 2, 3, 0).reshape(-1)
 
     x = randn(2 * 4 * 20 * 8 + 1)
-    check_twin(lambda x: op(images(x[1:]), 2), x, kernels=kernels, length=4)
-    check_twin(lambda x: ops.cat([x[:1], flat(op(images(x[:-1]), 2))]), x, kernels=kernels, length=4)
+    check_both_ways(lambda x: op(images(x[1:]), 2), x, kernels=kernels, length=4)
+    check_both_ways(lambda x: ops.cat([x[:1], flat(op(images(x[:-1]), 2))]), x, kernels=kernels, length=4)
 
 
 def test_more_rows_than_a_grid_has():
@@ -149,4 +149,4 @@ def test_more_rows_than_a_grid_has():
 
 @pytest.mark.parametrize("op", [ops.max_pool2d, ops.avg_pool2d])
 def test_an_empty_batch(op):
-    check_twin(lambda x: op(x, 2), randn(0, 3, 4, 6))
+    check_both_ways(lambda x: op(x, 2), randn(0, 3, 4, 6))

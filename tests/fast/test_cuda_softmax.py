@@ -1,13 +1,13 @@
-"""The CUDA twins of softmax and log_softmax, held against their definitions."""
+"""softmax and log_softmax in CUDA against their definitions."""
 
 import numpy as np
 import pytest
 
 import tinymp as mp
+from fast.both_ways import check_both_ways, launches, on_device
 from oracle import randn
 from tinymp import ops
 from tinymp.backend import rows
-from twins import check_twin, launches, on_device
 
 OPS = [ops.softmax, ops.log_softmax]
 INF, NAN = np.inf, np.nan
@@ -27,7 +27,7 @@ def check(op, x, dim, *, columns=False, view=lambda x: x, n=1, **options):
         options = {"inherited": 8, **options}
     else:  # the terms of y are x - max and ln of the sum
         options = {"magnitude": 2 * np.abs(x[np.isfinite(x)]).max() + np.log(n), **options}
-    check_twin(lambda x: op(view(x), dim), x, kernels=kernels, length=12 + n, grad_length=40 + 4 * n, **options)
+    check_both_ways(lambda x: op(view(x), dim), x, kernels=kernels, length=12 + n, grad_length=40 + 4 * n, **options)
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -72,12 +72,14 @@ def test_infinities_and_nan(gpu, op, length, dim):
 
 @pytest.mark.parametrize("op", OPS)
 def test_a_single_value(gpu, op):
-    check_twin(lambda x: op(x, 0), np.array(2.0), kernels={f"{op.__name__}_forward"}, mixed=False)
+    check_both_ways(lambda x: op(x, 0), np.array(2.0), kernels={f"{op.__name__}_forward"}, mixed=False)
 
 
 def test_large_equal_logits_keep_their_gradient(gpu):
     """FP32 holds only 8 bits of ln 2 beside 65504: m and the sum are kept apart."""
-    check_twin(lambda x: ops.log_softmax(x, 1), np.full((3, 2), 65504.0), kernels={"log_softmax_forward"}, magnitude=1)
+    check_both_ways(
+        lambda x: ops.log_softmax(x, 1), np.full((3, 2), 65504.0), kernels={"log_softmax_forward"}, magnitude=1
+    )
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -85,7 +87,7 @@ def test_large_equal_logits_keep_their_gradient(gpu):
 def test_what_is_too_long_for_32_bits_is_left_to_the_definition(gpu, monkeypatch, op, dim):
     monkeypatch.setattr(rows, "LONGEST", 4)
     before = len(launches() or ())
-    check_twin(lambda x: op(x, dim), randn(5, 5), length=12, grad_length=40, inherited=8, magnitude=10)
+    check_both_ways(lambda x: op(x, dim), randn(5, 5), length=12, grad_length=40, inherited=8, magnitude=10)
     assert not any("softmax" in name for name in (launches() or ())[before:])
 
 

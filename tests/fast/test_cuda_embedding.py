@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from fast.both_ways import check_both_ways, on_device
 from oracle import randn, rng
 from tinymp import ops
 from tinymp.backend import scatter
-from twins import check_twin, on_device
 
 KERNELS = {"add_rows", "add_parts"}
 
@@ -92,7 +92,7 @@ def test_fp64_for_gradient_checks():
 @pytest.mark.parametrize("padding", [None, 3])
 @pytest.mark.parametrize("width", [4, 8])
 def test_embedding(index, padding, width):
-    check_twin(
+    check_both_ways(
         lambda w, i: ops.embedding(i, w, padding_idx=padding),
         randn(7, width),
         index,
@@ -102,7 +102,7 @@ def test_embedding(index, padding, width):
 
 
 def test_embedding_of_nothing():
-    check_twin(lambda w, i: ops.embedding(i, w), randn(7, 4), np.empty((0, 2), int))
+    check_both_ways(lambda w, i: ops.embedding(i, w), randn(7, 4), np.empty((0, 2), int))
 
 
 def test_embedding_adds_up_in_fp32_and_rounds_once():
@@ -113,9 +113,9 @@ def test_embedding_adds_up_in_fp32_and_rounds_once():
 
 def test_other_lookups():
     place = np.array([[0, 2, 2, 1], [1, 1, 0, 1]])
-    check_twin(lambda x, i: ops.gather(x, 0, i), randn(3, 4), place, kernels=KERNELS, grad_length=8)
-    check_twin(lambda x, i: ops.index_select(x, 1, i), randn(3, 4), place[0], kernels=KERNELS, grad_length=8)
-    check_twin(lambda x, i: x[i], randn(3, 4, 2), place, kernels=KERNELS, grad_length=8)
+    check_both_ways(lambda x, i: ops.gather(x, 0, i), randn(3, 4), place, kernels=KERNELS, grad_length=8)
+    check_both_ways(lambda x, i: ops.index_select(x, 1, i), randn(3, 4), place[0], kernels=KERNELS, grad_length=8)
+    check_both_ways(lambda x, i: x[i], randn(3, 4, 2), place, kernels=KERNELS, grad_length=8)
 
 
 def test_nothing_waits_for_the_device():

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from fast.both_ways import check_both_ways, launches, on_device
 from oracle import STORAGE, WORK, assert_close, randn, tolerance
 from tinymp import ops
 from tinymp.fast.cpu import recurrent
 from tinymp.fast.cuda.recurrent import launch
 from tinymp.ops.recurrent import gru_layer, lstm_layer
-from twins import check_twin, launches, on_device
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
@@ -57,9 +57,9 @@ def gru(used=(0, 1), **options):
 def hold(op, *inputs, kernels, t=T):
     longest = t * B * (4 * max(x.shape[-1] for x in inputs) + 8)
     for dtype in ("float16", "float32"):
-        length = longest + PACKED * t * STORAGE[dtype] / WORK[dtype] / 2  # check_twin doubles it
+        length = longest + PACKED * t * STORAGE[dtype] / WORK[dtype] / 2  # check_both_ways doubles it
         bounds = {"length": length, "magnitude": 1.0, "inherited": PACKED * t, "grad_length": longest}
-        check_twin(op, *inputs, kernels=kernels, dtypes=(dtype,), mixed=dtype == "float16", **bounds)
+        check_both_ways(op, *inputs, kernels=kernels, dtypes=(dtype,), mixed=dtype == "float16", **bounds)
 
 
 WAYS = [{"lengths": lengths, "reverse": reverse} for lengths in (None, LENGTHS) for reverse in (False, True)]
@@ -98,7 +98,7 @@ def test_the_sum_of_two_biases_is_not_rounded():
     """1024 - 0.25 is no FP16 number, and 1024 - 0.25 - 1023 is one."""
     filled = lambda shape, value: np.full(shape, value)  # noqa: E731
     inputs = filled((1, 1, 1), 1.0), filled((4, 1), -1023.0), filled((4, 1), 0.0), filled(4, 1024.0), filled(4, -0.25)
-    check_twin(lambda x, *w: lstm_layer(x, None, *w)[0], *inputs, dtypes=("float16",), gradient=False)
+    check_both_ways(lambda x, *w: lstm_layer(x, None, *w)[0], *inputs, dtypes=("float16",), gradient=False)
 
 
 @pytest.mark.parametrize("used", [[0], [1], [2]])
