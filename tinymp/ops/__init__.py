@@ -11,7 +11,7 @@ from .. import arguments
 from ..dtypes import FLOATING as _FLOATING
 from ..grad_mode import no_grad as _no_grad
 from . import convert
-from .activation import elu, gelu, hardtanh, leaky_relu, logsigmoid, relu, sigmoid, silu, softplus, tanh
+from .activation import elu, gelu, glu, hardtanh, leaky_relu, prelu, relu, relu6, softplus
 from .attention import scaled_dot_product_attention
 from .boxes import (
     batched_nms,
@@ -44,7 +44,6 @@ from .ctc import ctc_loss
 from .divergence import kl_div
 from .dot import bmm, einsum, linear, matmul, mm
 from .dropout import dropout
-from .elementary import cos, sign, sin
 from .embedding import embedding
 from .embedding_bag import embedding_bag
 from .group_norm import group_norm, instance_norm, rms_norm
@@ -62,22 +61,15 @@ from .loss import (
 )
 from .norm import batch_norm, layer_norm, normalize
 from .pointwise import (
-    abs,
     add,
     clamp,
     div,
-    exp,
-    log,
     masked_fill,
     maximum,
     minimum,
     mul,
     neg,
     pow,
-    reciprocal,
-    rsqrt,
-    sqrt,
-    square,
     sub,
     where,
 )
@@ -86,7 +78,6 @@ from .pool1d import adaptive_avg_pool1d, adaptive_max_pool2d, avg_pool1d, max_po
 from .prod import prod
 from .random import rand, rand_like, randint, randn, randn_like, randperm
 from .rearrange import clip, contiguous, repeat, tril, triu, unbind, view
-from .rectifiers import glu, hardswish, mish, prelu, relu6
 from .recurrent import gru_cell, gru_layer, lstm_cell, lstm_layer
 from .reduce import amax, amin, argmax, argmin, cumsum, logsumexp, max, mean, min, std, sum, var
 from .resize import interpolate, pixel_shuffle
@@ -110,6 +101,24 @@ from .shape import (
 )
 from .softmax import log_softmax, softmax
 from .sort import argsort, sort, topk
+from .unary import (
+    abs,
+    cos,
+    exp,
+    hardswish,
+    log,
+    logsigmoid,
+    mish,
+    reciprocal,
+    rsqrt,
+    sigmoid,
+    sign,
+    silu,
+    sin,
+    sqrt,
+    square,
+    tanh,
+)
 from .vector_norm import norm
 
 arguments.name_all(globals())  # the public functions, which are those above

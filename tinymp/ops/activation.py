@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
-from ..arguments import choice, constant, floating, number, refuse
+from ..arguments import axis, choice, constant, floating, number, refuse
 from ..autograd import Array, Op
 from ..precision import POINTWISE, store, widen
 from ..tensor import Tensor
-from .pointwise import FromInput, FromOutput
+from .pointwise import add, clamp, mul
+from .shape import chunk, reshape
+from .unary import OPS, Unary, sigmoid, sigmoid_of, softplus_of
 
 
 class ReLU(Op):
@@ -27,7 +29,7 @@ class ReLU(Op):
         return self.device.select(self.device.bits(y) != 0, dy)
 
 
-class LeakyReLU(FromInput):
+class LeakyReLU(Unary):
     """y = x where x > 0, else slope x."""
 
     name = "leaky_relu"
@@ -39,36 +41,6 @@ class LeakyReLU(FromInput):
 
     def df(self, x: Array, *, slope: float) -> Array:
         return self.device.where(x > 0, x.dtype.type(1), x.dtype.type(slope))
-
-
-class Sigmoid(FromOutput):
-    """y = 1 / (1 + e^-x);  dx = y (1 - y) dy."""
-
-    def f(self, x: Array) -> Array:
-        return sigmoid_of(self, x)
-
-    def df(self, y: Array) -> Array:
-        return y * (1 - y)
-
-
-def sigmoid_of(op: Op, x: Array) -> Array:
-    """1 / (1 + e^-x) in x's dtype; e^-x may overflow to inf, and 1 / inf is the right 0."""
-    return 1 / (1 + op.xp.exp(-x))
-
-
-def softplus_of(op: Op, x: Array) -> Array:
-    """ln(1 + e^x) in x's dtype, as max(x, 0) + ln(1 + e^-|x|), which does not overflow."""
-    return op.xp.clip(x, 0, op.xp.inf) + op.xp.log1p(op.xp.exp(-op.xp.abs(x)))
-
-
-class Tanh(FromOutput):
-    """y = tanh x;  dx = (1 - y^2) dy."""
-
-    def f(self, x: Array) -> Array:
-        return self.xp.tanh(x)
-
-    def df(self, y: Array) -> Array:
-        return 1 - y * y
 
 
 class Hardtanh(Op):
@@ -86,7 +58,7 @@ class Hardtanh(Op):
         return self.device.select((x > self.low) & (x < self.high), dy)
 
 
-class ELU(FromInput):
+class ELU(Unary):
     """y = x where x > 0, else alpha (e^x - 1) (Clevert et al., 2016)."""
 
     name = "elu"
@@ -99,22 +71,7 @@ class ELU(FromInput):
         return self.device.where(x > 0, e.dtype.type(1), e)
 
 
-class GELU(FromInput):
-    """y = x Phi(x), Phi the normal distribution function (Hendrycks & Gimpel, 2016);  y' = Phi(x) + x phi(x)."""
-
-    name = "gelu"
-
-    def f(self, x: Array) -> Array:
-        return x * self._phi(x)
-
-    def df(self, x: Array) -> Array:
-        return self._phi(x) + x * self.xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-
-    def _phi(self, x: Array) -> Array:
-        return 0.5 * self.device.erfc(x * -math.sqrt(0.5))  # erfc, not 1 + erf: no cancellation in the left tail
-
-
-class TanhGELU(FromInput):
+class TanhGELU(Unary):
     """y = x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), the approximation of GELU.
 
     (1 + tanh u) / 2 = 1 / (1 + e^-2u) keeps its digits in the left tail. Steps work in place: memory is what counts.
@@ -148,20 +105,7 @@ class TanhGELU(FromInput):
         return e
 
 
-class SiLU(FromInput):
-    """y = x s with s = sigmoid(x);  y' = s (1 + x (1 - s))."""
-
-    name = "silu"
-
-    def f(self, x: Array) -> Array:
-        return x * sigmoid_of(self, x)
-
-    def df(self, x: Array) -> Array:
-        s = sigmoid_of(self, x)
-        return s * (1 + x * (1 - s))
-
-
-class Softplus(FromInput):
+class Softplus(Unary):
     """y = ln(1 + e^(beta x)) / beta, and x itself where beta x > threshold;  y' = sigmoid(beta x), or 1."""
 
     def f(self, x: Array, *, beta: float, threshold: float) -> Array:
@@ -169,18 +113,6 @@ class Softplus(FromInput):
 
     def df(self, x: Array, *, beta: float, threshold: float) -> Array:
         return self.device.where(beta * x > threshold, x.dtype.type(1), sigmoid_of(self, beta * x))
-
-
-class LogSigmoid(FromInput):
-    """y = -ln(1 + e^-x);  y' = sigmoid(-x)."""
-
-    name = "logsigmoid"
-
-    def f(self, x: Array) -> Array:
-        return -softplus_of(self, -x)
-
-    def df(self, x: Array) -> Array:
-        return sigmoid_of(self, -x)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
@@ -198,18 +130,6 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     return LeakyReLU.apply(
         floating("leaky_relu", "input", input), slope=number("leaky_relu", "negative_slope", negative_slope)
     )
-
-
-def sigmoid(input: Tensor, *, out: None = None) -> Tensor:
-    """1 / (1 + exp(-input))."""
-    refuse("sigmoid", out=out)
-    return Sigmoid.apply(floating("sigmoid", "input", input))
-
-
-def tanh(input: Tensor, *, out: None = None) -> Tensor:
-    """The hyperbolic tangent."""
-    refuse("tanh", out=out)
-    return Tanh.apply(floating("tanh", "input", input))
 
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
@@ -230,14 +150,8 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """input times the normal distribution function of input; approximate="tanh" for the tanh form."""
-    op = GELU if choice("gelu", "approximate", approximate, ("none", "tanh")) == "none" else TanhGELU
+    op = OPS["gelu"] if choice("gelu", "approximate", approximate, ("none", "tanh")) == "none" else TanhGELU
     return op.apply(floating("gelu", "input", input))
-
-
-def silu(input: Tensor, inplace: bool = False) -> Tensor:
-    """input * sigmoid(input)."""
-    refuse("silu", inplace=inplace)
-    return SiLU.apply(floating("silu", "input", input))
 
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
@@ -249,6 +163,30 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     return Softplus.apply(x, beta=b, threshold=most)
 
 
-def logsigmoid(input: Tensor) -> Tensor:
-    """ln sigmoid(input), without overflow."""
-    return LogSigmoid.apply(floating("logsigmoid", "input", input))
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """input limited to [0, 6]; its gradient at 0 and 6 is 0."""
+    refuse("relu6", inplace=inplace)
+    return hardtanh(floating("relu6", "input", input), 0.0, 6.0)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """input where positive, else weight * input: one weight, or one for each channel (axis 1).
+
+    ValueError for other numbers of weights.
+    """
+    x, w = floating("prelu", "input", input), floating("prelu", "weight", weight)
+    channels = x.shape[1] if x.ndim > 1 else 1
+    if w.ndim > 1 or w.numel() not in (1, channels):
+        raise ValueError(f"prelu: expected `weight` to have 1 element or {channels}, got shape {w.shape}")
+    w = reshape(w, (1, -1, *[1] * (x.ndim - 2)) if w.numel() > 1 else ())
+    return add(relu(x), mul(w, clamp(x, max=0)))  # one of the two is 0, so the sum rounds nothing
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """a * sigmoid(b) for the halves a, b of input along dim (Dauphin et al., 2017). ValueError for an odd length."""
+    x = floating("glu", "input", input)
+    d = axis("glu", dim, x.ndim)
+    if x.shape[d] % 2:
+        raise ValueError(f"glu: expected an even length along axis {d}, got input of shape {x.shape}")
+    a, b = chunk(x, 2, d)
+    return mul(a, sigmoid(b))

@@ -262,39 +262,6 @@ class Where(Op):
 # ------------------------------------------------------------------------------------------------------- one operand
 
 
-class FromInput(Op):
-    """y = f(x);  dx = f'(x) dy. Subclasses give f and df as functions of FP32 values."""
-
-    kind = POINTWISE
-    f: Any
-    df: Any
-
-    def forward(self, x: Array, **options: Any) -> Array:
-        self.save(x)
-        return store(self.f(widen(x), **options), like=x)
-
-    def backward(self, dy: Array) -> Array:
-        (x,) = self.saved
-        return store(widen(dy) * self.df(widen(x), **self.options), like=dy)
-
-
-class FromOutput(Op):
-    """y = f(x);  dx = f'(x) dy, with f' written in terms of the stored y."""
-
-    kind = POINTWISE
-    f: Any
-    df: Any
-
-    def forward(self, x: Array) -> Array:
-        y = store(self.f(widen(x)), like=x)
-        self.save(y)
-        return y
-
-    def backward(self, dy: Array) -> Array:
-        (y,) = self.saved
-        return store(widen(dy) * self.df(widen(y)), like=dy)
-
-
 class Neg(Op):
     """y = -x;  dx = -dy."""
 
@@ -305,76 +272,6 @@ class Neg(Op):
 
     def backward(self, dy: Array) -> Array:
         return store(-widen(dy), like=dy)
-
-
-class Abs(FromInput):
-    """y = |x|;  dx = sign(x) dy, 0 at 0."""
-
-    def f(self, x: Array) -> Array:
-        return self.xp.abs(x)
-
-    def df(self, x: Array) -> Array:
-        return self.xp.sign(x)
-
-
-class Exp(FromOutput):
-    """y = e^x;  dx = y dy."""
-
-    def f(self, x: Array) -> Array:
-        return self.xp.exp(x)
-
-    def df(self, y: Array) -> Array:
-        return y
-
-
-class Log(FromInput):
-    """y = ln x;  dx = dy / x."""
-
-    def f(self, x: Array) -> Array:
-        return self.xp.log(x)
-
-    def df(self, x: Array) -> Array:
-        return 1 / x
-
-
-class Sqrt(FromOutput):
-    """y = sqrt x;  dx = dy / 2y."""
-
-    def f(self, x: Array) -> Array:
-        return self.xp.sqrt(x)
-
-    def df(self, y: Array) -> Array:
-        return 0.5 / y
-
-
-class Rsqrt(FromInput):
-    """y = 1 / sqrt x;  dx = -dy / 2 x^(3/2)."""
-
-    def f(self, x: Array) -> Array:
-        return 1 / self.xp.sqrt(x)
-
-    def df(self, x: Array) -> Array:
-        return -0.5 / (x * self.xp.sqrt(x))
-
-
-class Square(FromInput):
-    """y = x^2;  dx = 2x dy."""
-
-    def f(self, x: Array) -> Array:
-        return x * x
-
-    def df(self, x: Array) -> Array:
-        return 2 * x
-
-
-class Reciprocal(FromInput):
-    """y = 1 / x;  dx = -dy / x^2."""
-
-    def f(self, x: Array) -> Array:
-        return 1 / x
-
-    def df(self, x: Array) -> Array:
-        return -1 / (x * x)
 
 
 class Clamp(Op):
@@ -532,45 +429,3 @@ def neg(input: Tensor, *, out: None = None) -> Tensor:
     """-input."""
     refuse("neg", out=out)
     return Neg.apply(numeric("neg", tensor("neg", "input", input)))
-
-
-def abs(input: Tensor, *, out: None = None) -> Tensor:
-    """|input|; its gradient at 0 is 0."""
-    refuse("abs", out=out)
-    return Abs.apply(tensor("abs", "input", input))
-
-
-def exp(input: Tensor, *, out: None = None) -> Tensor:
-    """e to the power of input; infinite in FP16 from 11.09 on."""
-    refuse("exp", out=out)
-    return Exp.apply(floating("exp", "input", input))
-
-
-def log(input: Tensor, *, out: None = None) -> Tensor:
-    """The natural logarithm; -inf at 0, nan below."""
-    refuse("log", out=out)
-    return Log.apply(floating("log", "input", input))
-
-
-def sqrt(input: Tensor, *, out: None = None) -> Tensor:
-    """The square root; nan below 0."""
-    refuse("sqrt", out=out)
-    return Sqrt.apply(floating("sqrt", "input", input))
-
-
-def rsqrt(input: Tensor, *, out: None = None) -> Tensor:
-    """1 / sqrt(input)."""
-    refuse("rsqrt", out=out)
-    return Rsqrt.apply(floating("rsqrt", "input", input))
-
-
-def square(input: Tensor, *, out: None = None) -> Tensor:
-    """input * input; infinite in FP16 from 256 on."""
-    refuse("square", out=out)
-    return Square.apply(tensor("square", "input", input))
-
-
-def reciprocal(input: Tensor, *, out: None = None) -> Tensor:
-    """1 / input."""
-    refuse("reciprocal", out=out)
-    return Reciprocal.apply(floating("reciprocal", "input", input))

@@ -27,9 +27,9 @@ from ..autograd import Array, Op
 from ..events import type_name
 from ..precision import DOT, gemm, reduce, store, widen
 from ..tensor import Tensor, array_of
-from .activation import sigmoid, sigmoid_of, tanh
 from .dot import linear
 from .shape import chunk
+from .unary import sigmoid, sigmoid_of, tanh
 
 
 class Steps:

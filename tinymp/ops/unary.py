@@ -1,0 +1,220 @@
+"""Functions of one tensor, element by element: read storage, compute in FP32, round once (MPT section 3.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..arguments import floating, tensor
+from ..autograd import Array, Op
+from ..precision import POINTWISE, store, widen
+from ..tensor import Tensor
+from .pointwise import numeric
+
+
+class Unary(Op):
+    """y = f(x);  dx = f'(x) dy. Subclasses give f and df as functions of FP32 values: df of x, or of the stored y."""
+
+    kind = POINTWISE
+    of = "x"  # which of the two df reads, and backward keeps
+    f: Any
+    df: Any
+
+    def forward(self, x: Array, **options: Any) -> Array:
+        y = store(self.f(widen(x), **options), like=x)
+        self.save(x if self.of == "x" else y)
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        (v,) = self.saved
+        return store(widen(dy) * self.df(widen(v), **self.options), like=dy)
+
+
+class Row(NamedTuple):
+    """One function: its formula, f(op, x), and its derivative df(op, v), where v is the x or y that `of` names."""
+
+    formula: str
+    f: Callable[[Op, Array], Array]
+    df: Callable[[Op, Array], Any]
+    of: str = "x"
+
+
+def sigmoid_of(op: Op, x: Array) -> Array:
+    """1 / (1 + e^-x) in x's dtype; e^-x may overflow to inf, and 1 / inf is the right 0."""
+    return 1 / (1 + op.xp.exp(-x))
+
+
+def softplus_of(op: Op, x: Array) -> Array:
+    """ln(1 + e^x) in x's dtype, as max(x, 0) + ln(1 + e^-|x|), which does not overflow."""
+    return op.xp.clip(x, 0, op.xp.inf) + op.xp.log1p(op.xp.exp(-op.xp.abs(x)))
+
+
+def _phi(op: Op, x: Array) -> Array:
+    """The normal distribution function; erfc, not 1 + erf: no cancellation in the left tail."""
+    return 0.5 * op.device.erfc(x * -math.sqrt(0.5))
+
+
+def _slope_of_silu(op: Op, x: Array) -> Array:
+    s = sigmoid_of(op, x)
+    return s * (1 + x * (1 - s))
+
+
+def _hardswish(op: Op, x: Array) -> Array:
+    return op.xp.clip(x, -3, op.xp.inf) * (op.xp.clip(x + 3, 0, 6) / 6)  # -3, not -inf, times 0
+
+
+def _slope_of_hardswish(op: Op, x: Array) -> Array:
+    inside, half = op.xp.clip(x, -3, 3), x.dtype.type(0.5)
+    return (inside / 3 + half) * (inside > -3) - half * (inside >= 3)  # 3/2 - 1/2 from 3 on
+
+
+def _gate_of_mish(op: Op, x: Array) -> Array:
+    """tanh ln(1 + e^x) = (n - 1) / (n + 1) with n = (1 + e^x)^2; from x = 20 on it is 1 in FP32."""
+    e = op.xp.exp(op.xp.minimum(x, 20))
+    n = e * (e + 2)
+    return n / (n + 2)
+
+
+def _slope_of_mish(op: Op, x: Array) -> Array:
+    gate = _gate_of_mish(op, x)
+    return gate + x * sigmoid_of(op, x) * (1 - gate * gate)
+
+
+ROWS = {
+    "abs": Row("y = |x|;  dx = sign(x) dy, 0 at 0.", lambda op, x: op.xp.abs(x), lambda op, x: op.xp.sign(x)),
+    "exp": Row("y = e^x;  dx = y dy.", lambda op, x: op.xp.exp(x), lambda op, y: y, "y"),
+    "log": Row("y = ln x;  dx = dy / x.", lambda op, x: op.xp.log(x), lambda op, x: 1 / x),
+    "sqrt": Row("y = sqrt x;  dx = dy / 2y.", lambda op, x: op.xp.sqrt(x), lambda op, y: 0.5 / y, "y"),
+    "rsqrt": Row(
+        "y = 1 / sqrt x;  dx = -dy / 2 x^(3/2).",
+        lambda op, x: 1 / op.xp.sqrt(x),
+        lambda op, x: -0.5 / (x * op.xp.sqrt(x)),
+    ),
+    "square": Row("y = x^2;  dx = 2x dy.", lambda op, x: x * x, lambda op, x: 2 * x),
+    "reciprocal": Row("y = 1 / x;  dx = -dy / x^2.", lambda op, x: 1 / x, lambda op, x: -1 / (x * x)),
+    "sin": Row("y = sin x;  dx = cos x dy.", lambda op, x: op.xp.sin(x), lambda op, x: op.xp.cos(x)),
+    "cos": Row("y = cos x;  dx = -sin x dy.", lambda op, x: op.xp.cos(x), lambda op, x: -op.xp.sin(x)),
+    "sign": Row(
+        "y = -1, 0 or 1 as x is negative, 0 (or nan) or positive;  dx = 0.",
+        lambda op, x: op.device.select(op.xp.equal(x, x), op.xp.sign(x)),
+        lambda op, x: op.xp.zeros_like(x),
+    ),
+    "sigmoid": Row("y = 1 / (1 + e^-x);  dx = y (1 - y) dy.", sigmoid_of, lambda op, y: y * (1 - y), "y"),
+    "tanh": Row("y = tanh x;  dx = (1 - y^2) dy.", lambda op, x: op.xp.tanh(x), lambda op, y: 1 - y * y, "y"),
+    "silu": Row(
+        "y = x s with s = sigmoid(x);  y' = s (1 + x (1 - s)).", lambda op, x: x * sigmoid_of(op, x), _slope_of_silu
+    ),
+    "logsigmoid": Row(
+        "y = -ln(1 + e^-x);  y' = sigmoid(-x).",
+        lambda op, x: -softplus_of(op, -x),
+        lambda op, x: sigmoid_of(op, -x),
+    ),
+    "gelu": Row(
+        "y = x Phi(x), Phi the normal distribution function (Hendrycks & Gimpel, 2016);  y' = Phi(x) + x phi(x).",
+        lambda op, x: x * _phi(op, x),
+        lambda op, x: _phi(op, x) + x * op.xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi)),
+    ),
+    "hardswish": Row(
+        "y = x min(max(x + 3, 0), 6) / 6 (Howard et al., 2019);  y' = 0 up to -3, 1 from 3 on, x / 3 + 1 / 2 between.",
+        _hardswish,
+        _slope_of_hardswish,
+    ),
+    "mish": Row(
+        "y = x tanh(s) with s = ln(1 + e^x) (Misra, 2019);  y' = tanh s + x sigmoid(x) (1 - tanh^2 s).",
+        lambda op, x: x * _gate_of_mish(op, x),
+        _slope_of_mish,
+    ),
+}
+OPS: dict[str, type[Op]] = {
+    name: type(name.title(), (Unary,), {"__doc__": row.formula, "name": name, "f": row.f, "df": row.df, "of": row.of})
+    for name, row in ROWS.items()
+}
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+def of_row(name: str, input: Tensor) -> Tensor:
+    """The function of this name in the table, of a floating Tensor."""
+    return OPS[name].apply(floating(name, "input", input))
+
+
+def abs(input: Tensor) -> Tensor:
+    """|input|; its gradient at 0 is 0."""
+    return OPS["abs"].apply(tensor("abs", "input", input))
+
+
+def exp(input: Tensor) -> Tensor:
+    """e to the power of input; infinite in FP16 from 11.09 on."""
+    return of_row("exp", input)
+
+
+def log(input: Tensor) -> Tensor:
+    """The natural logarithm; -inf at 0, nan below."""
+    return of_row("log", input)
+
+
+def sqrt(input: Tensor) -> Tensor:
+    """The square root; nan below 0."""
+    return of_row("sqrt", input)
+
+
+def rsqrt(input: Tensor) -> Tensor:
+    """1 / sqrt(input)."""
+    return of_row("rsqrt", input)
+
+
+def square(input: Tensor) -> Tensor:
+    """input * input; infinite in FP16 from 256 on."""
+    return OPS["square"].apply(tensor("square", "input", input))
+
+
+def reciprocal(input: Tensor) -> Tensor:
+    """1 / input."""
+    return of_row("reciprocal", input)
+
+
+def sin(input: Tensor) -> Tensor:
+    """The sine of an angle in radians."""
+    return of_row("sin", input)
+
+
+def cos(input: Tensor) -> Tensor:
+    """The cosine of an angle in radians."""
+    return of_row("cos", input)
+
+
+def sign(input: Tensor) -> Tensor:
+    """-1, 0 or 1 as input is negative, 0 or positive; 0 for nan, as in PyTorch. Its gradient is 0 everywhere."""
+    return OPS["sign"].apply(numeric("sign", tensor("sign", "input", input)))
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """1 / (1 + exp(-input))."""
+    return of_row("sigmoid", input)
+
+
+def tanh(input: Tensor) -> Tensor:
+    """The hyperbolic tangent."""
+    return of_row("tanh", input)
+
+
+def silu(input: Tensor) -> Tensor:
+    """input * sigmoid(input)."""
+    return of_row("silu", input)
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """ln sigmoid(input), without overflow."""
+    return of_row("logsigmoid", input)
+
+
+def hardswish(input: Tensor) -> Tensor:
+    """input * relu6(input + 3) / 6."""
+    return of_row("hardswish", input)
+
+
+def mish(input: Tensor) -> Tensor:
+    """input * tanh(softplus(input))."""
+    return of_row("mish", input)
