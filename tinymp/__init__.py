@@ -14,6 +14,7 @@ from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
+from . import arguments as _arguments
 from . import backend, nn, ops, optim
 from .arguments import name_all as _name_all
 from .backend import __version__, default_device, device, get_rng_state, info, manual_seed, set_rng_state, synchronize
@@ -148,6 +149,13 @@ def _instead(owner: str, name: str, there: list[str]) -> str:
     return f"did you mean {', '.join(near)}?" if near else ""
 
 
+def _why(argument: str) -> str:
+    """Why a function does not have an argument of PyTorch's, as the hints say; empty if they do not."""
+    hints = _load(_HINTS)
+    return "" if hints is None else hints.argument(argument)
+
+
+_arguments.hint = _why
 ops.bind(Tensor)
 _name_all(globals(), SparseRows, Tensor)  # but for those that every op makes
 backend.add("meta", lambda: _required("device 'meta'", "audit.meta", RuntimeError).meta)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
@@ -18,19 +19,9 @@ from .dtypes import FLOATING, FP32_OVERFLOW, require_fit
 from .events import NAMES, type_name
 from .tensor import Tensor
 
-_WHY = {
-    "out": "ops never write into an existing array",
-    "dtype": "precision is the policy's decision; convert the input with .to(dtype)",
-    "inplace": "ops never write into their input",
-    "size_average": "PyTorch deprecated it; use reduction=",
-    "reduce": "PyTorch deprecated it; use reduction=",
-    "memory_format": "the memory order is chosen by the ops",
-    "layout": "all tensors are dense",
-    "device": "the result lives where its input does",
-    "requires_grad": "the result requires a gradient when an input does",
-    "pin_memory": "batches are ordinary arrays",
-}
-
+# Says why an argument that only PyTorch has is not here; empty if nothing is known. Set by tinymp/__init__.py
+hint: Callable[[str], str] | None = None
+_UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 FP32_TINY = 2.0**-126  # the smallest normal FP32 number
 LONGEST = 2**30  # the most elements along an axis, and the largest step: GPUs count them in 32 bits
@@ -67,8 +58,11 @@ def name_all(package: dict[str, Any], *but: Any) -> None:
         if isinstance(x, FunctionType):
             package[name] = named(x)
             setattr(sys.modules[x.__module__], name, package[name])  # where pickle looks for it
-        elif isinstance(x, type) and isinstance(vars(x).get("__init__"), FunctionType):
-            x.__init__ = named_by_class(vars(x)["__init__"])  # type: ignore[misc]
+        elif isinstance(x, type):
+            owner: Any = next(cls for cls in x.__mro__ if "__init__" in vars(cls))  # it or a base
+            made = owner.__init__
+            if isinstance(made, FunctionType) and made.__module__.startswith(__package__):
+                owner.__init__ = made if hasattr(made, "__named__") else named_by_class(made)
 
 
 def _named(function: F, name_of: Callable[[tuple], str]) -> F:
@@ -92,6 +86,9 @@ def rename(error: Exception, name: str) -> None:
     """
     message = str(error)
     NAMES.add(name)
+    found = _UNEXPECTED.search(message)
+    if found and hint is not None and (why := hint(found[1])):
+        raise TypeError(f"{name}: argument `{found[1]}` is not supported: {why}") from error
     if isinstance(error, OSError):  # its file and number are for programs: the words alone change
         if error.strerror is not None and error.filename is not None and ": " not in error.strerror:
             error.strerror = f"{name}: {error.strerror}"
@@ -109,14 +106,6 @@ def rename(error: Exception, name: str) -> None:
         if type(error) is not kind or error.args != (message,):
             raise kind(text) from error
         error.args = (text,)
-
-
-def refuse(op: str, **given: Any) -> None:
-    """Raise TypeError for an argument that PyTorch documents and tinymp does not support, when it is set."""
-    for name, value in given.items():
-        if value is not None and value is not False:
-            why = f": {_WHY[name]}" if name in _WHY else ""
-            raise TypeError(f"{op}: argument `{name}` is not supported{why} (got {name}={value!r})")
 
 
 def tensor(op: str, name: str, x: Any) -> Tensor:

@@ -9,7 +9,8 @@ import tinymp as mp
 from oracle import randn
 from tinymp import nn, ops
 
-# PyTorch's constructor arguments in order (positional calls must mean the same); ~ marks those that are refused.
+# PyTorch's constructor arguments in order; ~ marks those that are not here. What follows one is given by keyword, so
+# that a positional call never means something else.
 SIGNATURES = {
     "Linear": "in_features out_features bias ~device ~dtype",
     "Conv1d": "in_channels out_channels kernel_size stride padding dilation groups bias padding_mode ~device ~dtype",
@@ -83,10 +84,13 @@ SIGNATURES = {
 def test_constructors_are_pytorchs(name):
     layer = getattr(nn, name)
     parameters = inspect.signature(layer).parameters
-    assert list(parameters) == SIGNATURES[name].replace("~", "").split()
+    words = SIGNATURES[name].split()
+    first = next((i for i, word in enumerate(words) if word.startswith("~")), len(words))
+    assert [k for k, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD] == words[:first]
+    assert [k for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY] == [w for w in words[first:] if w[0] != "~"]
     assert not layer.__doc__.startswith(f"{name}("), "a docstring of its own, not the dataclass's"
     required = {k: 4 for k, p in parameters.items() if p.default is p.empty}
-    for refused in [word[1:] for word in SIGNATURES[name].split() if word.startswith("~")]:
+    for refused in [word[1:] for word in words if word.startswith("~")]:
         with pytest.raises(TypeError, match=f"{name}: argument `{refused}` is not supported"):
             layer(**required, **{refused: 1})
 

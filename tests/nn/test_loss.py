@@ -20,15 +20,16 @@ def tensor(x):
 
 CASES = [  # how to build it from class weights, the op, and what the op is given (arrays become tensors)
     (lambda w: nn.CrossEntropyLoss(), "cross_entropy", X, CLASSES, {}),
-    (lambda w: nn.CrossEntropyLoss(w, None, 1, None, "sum", 0.1), "cross_entropy", X, CLASSES,
+    (lambda w: nn.CrossEntropyLoss(w, ignore_index=1, reduction="sum", label_smoothing=0.1), "cross_entropy", X,
+     CLASSES,
      {"weight": WEIGHT, "ignore_index": 1, "reduction": "sum", "label_smoothing": 0.1}),
-    (lambda w: nn.NLLLoss(w, None, 3, None, "none"), "nll_loss", X, CLASSES,
+    (lambda w: nn.NLLLoss(w, ignore_index=3, reduction="none"), "nll_loss", X, CLASSES,
      {"weight": WEIGHT, "ignore_index": 3, "reduction": "none"}),
     (lambda w: nn.MSELoss(reduction="sum"), "mse_loss", X, TARGETS, {"reduction": "sum"}),
     (lambda w: nn.L1Loss(reduction="none"), "l1_loss", X, TARGETS, {"reduction": "none"}),
     (lambda w: nn.SmoothL1Loss(beta=0.5), "smooth_l1_loss", X, TARGETS, {"beta": 0.5}),
     (lambda w: nn.HuberLoss("sum", 0.5), "huber_loss", X, TARGETS, {"reduction": "sum", "delta": 0.5}),
-    (lambda w: nn.BCEWithLogitsLoss(w, None, None, "none", w), "binary_cross_entropy_with_logits", X, BITS,
+    (lambda w: nn.BCEWithLogitsLoss(w, reduction="none", pos_weight=w), "binary_cross_entropy_with_logits", X, BITS,
      {"weight": WEIGHT, "reduction": "none", "pos_weight": WEIGHT}),
     (lambda w: nn.BCELoss(w), "binary_cross_entropy", abs(np.tanh(X)), BITS, {"weight": WEIGHT}),
 ]  # fmt: skip

@@ -378,7 +378,7 @@ def test_out_is_refused(name):
 @pytest.mark.parametrize("name", ["sum", "mean", "cumsum"])
 def test_dtype_is_refused(name):
     with pytest.raises(
-        TypeError, match=rf"{name}: argument `dtype` is not supported: .* convert the input with .to\(dtype\)"
+        TypeError, match=rf"{name}: argument `dtype` is not supported: .* convert a tensor with .to\(dtype\)"
     ):
         getattr(ops, name)(X, 0, dtype=F16)
 

@@ -654,7 +654,7 @@ def _unscaled_loss(scaler, optimizer):
         (lambda s, o: s.step([o]), TypeError, "step: expected an Optimizer, got list"),
         (lambda s, o: s.unscale_(None), TypeError, "unscale_: expected an Optimizer, got NoneType"),
         (lambda s, o: s.update(), RuntimeError, r"expected step\(optimizer\) before it"),
-        (lambda s, o: s.update(2.0), TypeError, "argument `new_scale` is not supported"),
+        (lambda s, o: s.update(2.0), TypeError, "takes 1 positional argument but 2 were given"),
         (_twice, RuntimeError, "unscale_: called twice"),
         (_stepped(lambda s, o: s.step(o)), RuntimeError, r"step: this optimizer has stepped already; call update\(\)"),
         (_stepped(lambda s, o: s.unscale_(o)), RuntimeError, "unscale_: this optimizer has stepped already"),

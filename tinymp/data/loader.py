@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backend
-from ..arguments import flag, integer, listed, refuse, same_keys, whole
+from ..arguments import flag, integer, listed, same_keys, whole
 from ..dtypes import real
 from ..events import type_name
 from ..memory import explained
@@ -93,15 +93,13 @@ class DataLoader:
         batch_sampler: Iterable[Sequence[int]] | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[list], Any] | None = None,
-        pin_memory: bool = False,
-        drop_last: bool = False,
         *,
+        drop_last: bool = False,
         generator: np.random.Generator | None = None,
         seed: int | None = None,
         group: Any = None,
         prefetch: int = 2,
     ) -> None:
-        refuse("DataLoader", pin_memory=pin_memory)
         shuffle = shuffle is not None and flag("DataLoader", "shuffle", shuffle)
         drop_last = flag("DataLoader", "drop_last", drop_last)
         if group is not None and not hasattr(group, "rank"):

@@ -1,6 +1,6 @@
 """Modules, parameters, layers, losses as modules, and initialisers."""
 
-from ..events import NAMES as _NAMES
+from ..arguments import name_all as _name_all
 from ..parameter import Parameter
 from . import init
 from .activation import GLU, Hardswish, Mish, PReLU, ReLU6
@@ -148,4 +148,4 @@ __all__ = [
     "init",
 ]
 
-_NAMES.update(__all__)
+_name_all(globals())

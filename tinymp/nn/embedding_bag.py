@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from .. import ops
-from ..arguments import choice, flag, integers, number, refuse
+from ..arguments import choice, flag, integers
 from ..tensor import Tensor
 from . import init
 from .init import parameter
-from .module import Module, refuse_placement
+from .module import Module
 
 
 class EmbeddingBag(Module):
@@ -21,23 +21,14 @@ class EmbeddingBag(Module):
         self,
         num_embeddings: int,
         embedding_dim: int,
-        max_norm: None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
+        *,
         mode: str = "mean",
         sparse: bool = False,
-        _weight: None = None,
         include_last_offset: bool = False,
         padding_idx: int | None = None,
-        device: None = None,
-        dtype: None = None,
     ) -> None:
         super().__init__()
         name = "EmbeddingBag"
-        refuse_placement(name, device, dtype)
-        refuse(name, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, _weight=_weight)
-        if number(name, "norm_type", norm_type) != 2:
-            refuse(name, norm_type=norm_type)
         (self.num_embeddings,) = integers(name, "num_embeddings", num_embeddings, 1, 1)
         (self.embedding_dim,) = integers(name, "embedding_dim", embedding_dim, 1, 1)
         if padding_idx is not None:

@@ -6,12 +6,12 @@ import math
 from typing import Any, ClassVar
 
 from .. import ops
-from ..arguments import choice, flag, integers, number, refuse
+from ..arguments import choice, flag, integers
 from ..parameter import Parameter
 from ..tensor import Tensor
 from . import init
 from .init import parameter
-from .module import Module, refuse_placement
+from .module import Module
 
 
 class Linear(Module):
@@ -20,12 +20,9 @@ class Linear(Module):
     Both start uniform on [-r, r), r = 1 / sqrt(in_features). See `ops.linear`.
     """
 
-    def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, device: None = None, dtype: None = None
-    ) -> None:
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         super().__init__()
         name = type(self).__name__
-        refuse_placement(name, device, dtype)
         (self.in_features,) = integers(name, "in_features", in_features, 1, 0)
         (self.out_features,) = integers(name, "out_features", out_features, 1, 0)
         self.weight = parameter(self.out_features, self.in_features)
@@ -67,12 +64,9 @@ class _Conv(Module):
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
-        device: None = None,
-        dtype: None = None,
     ) -> None:
         super().__init__()
         name, n = type(self).__name__, self.axes
-        refuse_placement(name, device, dtype)
         choice(name, "padding_mode", padding_mode, ("zeros",))
         (self.in_channels,) = integers(name, "in_channels", in_channels, 1, 1)
         (self.out_channels,) = integers(name, "out_channels", out_channels, 1, 1)
@@ -149,13 +143,9 @@ class _ConvTranspose(_Conv):
         bias: bool = True,
         dilation: Any = 1,
         padding_mode: str = "zeros",
-        device: None = None,
-        dtype: None = None,
     ) -> None:
         self.output_padding = integers(type(self).__name__, "output_padding", output_padding, self.axes, 0)
-        super().__init__(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype
-        )
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
 
     def _options(self) -> tuple:
         return self.stride, self.padding, self.output_padding, self.groups, self.dilation
@@ -169,8 +159,7 @@ class ConvTranspose1d(_ConvTranspose):
 
     axes = 1
 
-    def forward(self, input: Tensor, output_size: None = None) -> Tensor:
-        refuse("ConvTranspose1d", output_size=output_size)
+    def forward(self, input: Tensor) -> Tensor:
         return ops.conv_transpose1d(input, self.weight, self.bias, *self._options())
 
 
@@ -183,8 +172,7 @@ class ConvTranspose2d(_ConvTranspose):
 
     axes = 2
 
-    def forward(self, input: Tensor, output_size: None = None) -> Tensor:
-        refuse("ConvTranspose2d", output_size=output_size)
+    def forward(self, input: Tensor) -> Tensor:
         return ops.conv_transpose2d(input, self.weight, self.bias, *self._options())
 
 
@@ -200,19 +188,10 @@ class Embedding(Module):
         num_embeddings: int,
         embedding_dim: int,
         padding_idx: int | None = None,
-        max_norm: None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        sparse: bool = False,
         *,
-        device: None = None,
-        dtype: None = None,
+        sparse: bool = False,
     ) -> None:
         super().__init__()
-        refuse_placement("Embedding", device, dtype)
-        refuse("Embedding", max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq)
-        if number("Embedding", "norm_type", norm_type) != 2:
-            refuse("Embedding", norm_type=norm_type)
         (self.num_embeddings,) = integers("Embedding", "num_embeddings", num_embeddings, 1, 1)
         (self.embedding_dim,) = integers("Embedding", "embedding_dim", embedding_dim, 1, 1)
         if padding_idx is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from math import prod
 from typing import Any
 
@@ -30,9 +30,8 @@ class CrossEntropyLoss(_Loss):
 
     op = "cross_entropy"
     weight: Tensor | None = None
-    size_average: None = None
+    _: KW_ONLY
     ignore_index: int = -100
-    reduce: None = None
     reduction: str = "mean"
     label_smoothing: float = 0.0
 
@@ -43,9 +42,8 @@ class NLLLoss(_Loss):
 
     op = "nll_loss"
     weight: Tensor | None = None
-    size_average: None = None
+    _: KW_ONLY
     ignore_index: int = -100
-    reduce: None = None
     reduction: str = "mean"
 
 
@@ -54,8 +52,7 @@ class MSELoss(_Loss):
     """(input - target)^2. See `ops.mse_loss`."""
 
     op = "mse_loss"
-    size_average: None = None
-    reduce: None = None
+    _: KW_ONLY
     reduction: str = "mean"
 
 
@@ -64,8 +61,7 @@ class L1Loss(_Loss):
     """|input - target|. See `ops.l1_loss`."""
 
     op = "l1_loss"
-    size_average: None = None
-    reduce: None = None
+    _: KW_ONLY
     reduction: str = "mean"
 
 
@@ -74,8 +70,7 @@ class SmoothL1Loss(_Loss):
     """Quadratic below beta, linear above, with slope 1. See `ops.smooth_l1_loss`."""
 
     op = "smooth_l1_loss"
-    size_average: None = None
-    reduce: None = None
+    _: KW_ONLY
     reduction: str = "mean"
     beta: float = 1.0
 
@@ -95,8 +90,7 @@ class BCEWithLogitsLoss(_Loss):
 
     op = "binary_cross_entropy_with_logits"
     weight: Tensor | None = None
-    size_average: None = None
-    reduce: None = None
+    _: KW_ONLY
     reduction: str = "mean"
     pos_weight: Tensor | None = None
 
@@ -107,8 +101,7 @@ class BCELoss(_Loss):
 
     op = "binary_cross_entropy"
     weight: Tensor | None = None
-    size_average: None = None
-    reduce: None = None
+    _: KW_ONLY
     reduction: str = "mean"
 
 
@@ -117,8 +110,7 @@ class KLDivLoss(_Loss):
     """target (ln target - input), for log-probabilities input. See `ops.kl_div`."""
 
     op = "kl_div"
-    size_average: None = None
-    reduce: None = None
+    _: KW_ONLY
     reduction: str = "mean"
     log_target: bool = False
 

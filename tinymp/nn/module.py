@@ -444,17 +444,6 @@ class Module:
         return f"{self._tree()}\n{n:,} parameters: {data:,} bytes of weights, {master:,} bytes of masters"
 
 
-def refuse_placement(layer: str, device: Any, dtype: Any) -> None:
-    """Raise TypeError for the arguments by which PyTorch's constructors place a layer, when they are set."""
-    if device is not None:
-        raise TypeError(f"{layer}: argument `device` is not supported: move the model with .to({device!r})")
-    if dtype is not None:
-        raise TypeError(
-            f"{layer}: argument `dtype` is not supported: layers are built in FP32, and policy.cast(model) gives them "
-            f"the storage of a policy (got dtype={dtype!r})"
-        )
-
-
 def _exact(x: Tensor) -> Array:
     return x.master if isinstance(x, Parameter) else x.array
 

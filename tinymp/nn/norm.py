@@ -13,7 +13,7 @@ from ..tensor import Tensor
 from . import init
 from .init import parameter
 from .loading import overwrite
-from .module import Module, refuse_placement
+from .module import Module
 
 
 def _reset(weight: Parameter | None, bias: Parameter | None) -> None:
@@ -41,17 +41,14 @@ class BatchNorm(Module):
     def __init__(
         self,
         num_features: int,
-        eps: float = 1e-5,
+        eps: float = 1e-05,
         momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
-        device: None = None,
-        dtype: None = None,
         *,
         bias: bool = True,
     ) -> None:
         super().__init__()
-        refuse_placement(type(self).__name__, device, dtype)
         name = type(self).__name__
         (self.num_features,) = integers(name, "num_features", num_features, 1, 1)
         self.eps = number(name, "eps", eps, 0)
@@ -126,16 +123,9 @@ class LayerNorm(Module):
     normalisation = True
 
     def __init__(
-        self,
-        normalized_shape: Any,
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
-        bias: bool = True,
-        device: None = None,
-        dtype: None = None,
+        self, normalized_shape: Any, eps: float = 1e-05, elementwise_affine: bool = True, bias: bool = True
     ) -> None:
         super().__init__()
-        refuse_placement("LayerNorm", device, dtype)
         shape = normalized_shape if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
         self.normalized_shape = integers("LayerNorm", "normalized_shape", shape, max(1, len(shape)), 1)
         self.eps, bias = number("LayerNorm", "eps", eps, 0), flag("LayerNorm", "bias", bias)

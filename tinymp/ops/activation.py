@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..arguments import axis, choice, constant, floating, number, refuse
+from ..arguments import axis, choice, constant, floating, number
 from ..autograd import Array, Op
 from ..precision import POINTWISE, store, widen
 from ..tensor import Tensor
@@ -118,23 +118,20 @@ class Softplus(Unary):
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
-def relu(input: Tensor, inplace: bool = False) -> Tensor:
+def relu(input: Tensor) -> Tensor:
     """max(input, 0); its gradient at 0 is 0."""
-    refuse("relu", inplace=inplace)
     return ReLU.apply(floating("relu", "input", input))
 
 
-def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
     """input where positive, else negative_slope * input."""
-    refuse("leaky_relu", inplace=inplace)
     return LeakyReLU.apply(
         floating("leaky_relu", "input", input), slope=number("leaky_relu", "negative_slope", negative_slope)
     )
 
 
-def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     """input limited to [min_val, max_val]. ValueError unless min_val <= max_val, or if a bound does not fit FP16."""
-    refuse("hardtanh", inplace=inplace)
     x = floating("hardtanh", "input", input)
     low, high = (constant("hardtanh", *bound, x.dtype) for bound in (("min_val", min_val), ("max_val", max_val)))
     if not low <= high:
@@ -142,9 +139,8 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     return Hardtanh.apply(x, low=low, high=high)
 
 
-def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
     """input where positive, else alpha * (exp(input) - 1)."""
-    refuse("elu", inplace=inplace)
     return ELU.apply(floating("elu", "input", input), alpha=number("elu", "alpha", alpha))
 
 
@@ -163,9 +159,8 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     return Softplus.apply(x, beta=b, threshold=most)
 
 
-def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+def relu6(input: Tensor) -> Tensor:
     """input limited to [0, 6]; its gradient at 0 and 6 is 0."""
-    refuse("relu6", inplace=inplace)
     return hardtanh(floating("relu6", "input", input), 0.0, 6.0)
 
 

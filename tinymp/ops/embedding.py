@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..arguments import flag, floating, integers, number, refuse, tensor
+from ..arguments import flag, floating, integers, tensor
 from ..autograd import Array, Op
 from ..precision import MOVEMENT, REDUCTION
 from ..sparse import sum_rows, with_values
@@ -35,22 +35,12 @@ class Embedding(Op):
         return None, dw
 
 
-def embedding(
-    input: Tensor,
-    weight: Tensor,
-    padding_idx: int | None = None,
-    max_norm: None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Tensor:
+def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *, sparse: bool = False) -> Tensor:
     """weight[input]: input (any shape, integers in [0, V)), weight (V, D); returns input's shape + (D,).
 
     The row padding_idx gets no gradient. With sparse=True the gradient of a leaf `weight` is SparseRows: the rows that
     `input` names, not a whole table. IndexError for an index outside the table.
     """
-    refuse("embedding", max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq)
-    number("embedding", "norm_type", norm_type)  # of max_norm
     index, w = tensor("embedding", "input", input), floating("embedding", "weight", weight)
     if index.dtype.kind not in "iu":
         raise TypeError(f"embedding: expected integers for `input`, got {index.dtype}")

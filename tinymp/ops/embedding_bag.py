@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import choice, flag, floating, integers, number, refuse, tensor
+from ..arguments import choice, flag, floating, integers, tensor
 from ..dtypes import HALVES
 from ..precision import reduce
 from ..tensor import Tensor
@@ -22,9 +22,7 @@ def embedding_bag(
     input: Tensor,
     weight: Tensor,
     offsets: Tensor | None = None,
-    max_norm: None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
+    *,
     mode: str = "mean",
     sparse: bool = False,
     per_sample_weights: Tensor | None = None,
@@ -42,8 +40,6 @@ def embedding_bag(
     fit the input, and for per_sample_weights with another mode.
     """
     op = "embedding_bag"
-    refuse(op, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq)
-    number(op, "norm_type", norm_type)  # of max_norm
     choice(op, "mode", mode, ("sum", "mean", "max"))
     sparse = flag(op, "sparse", sparse)
     include_last_offset = flag(op, "include_last_offset", include_last_offset)

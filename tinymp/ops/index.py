@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import axis, refuse, tensor
+from ..arguments import axis, tensor
 from ..autograd import Array, Op
 from ..precision import MOVEMENT, REDUCTION, scatter_add, store
 from ..tensor import Tensor, array_of, value_for
@@ -98,13 +98,12 @@ def _places(op: str, index: Any, input: Tensor, dim: int) -> Tensor:
     return index.to(np.int64)
 
 
-def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, out: None = None) -> Tensor:
+def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """result[i][j] = input[index[i][j]][j] for dim 0, input[i][index[i][j]] for dim 1, and so on.
 
     index: integers in [0, input.shape[dim]), as many axes as input, along the others no longer than it. Returns
     index's shape. IndexError for an index out of range; ValueError for a shape that does not fit.
     """
-    refuse("gather", sparse_grad=sparse_grad, out=out)
     x, i = tensor("gather", "input", input), tensor("gather", "index", index)
     if not (x.ndim and i.ndim):  # as PyTorch, which takes a tensor without axes as one of one element
         return gather(x if x.ndim else x.reshape(1), dim, i if i.ndim else i.reshape(1)).reshape(i.shape)
@@ -120,12 +119,11 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False,
     return Gather.apply(input, *grid, axes=range(input.ndim))
 
 
-def index_select(input: Tensor, dim: int, index: Tensor, *, out: None = None) -> Tensor:
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """The slices of input at `index` (one axis, integers in [0, input.shape[dim])) along dim, in a new tensor.
 
     IndexError for an index out of range.
     """
-    refuse("index_select", out=out)
     x = tensor("index_select", "input", input)
     if not x.ndim:  # as PyTorch, which takes a tensor without axes as one of one element
         y = index_select(x.reshape(1), dim, index)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import backend
-from ..arguments import choice, floating, integer, number, refuse, tensor
+from ..arguments import choice, floating, integer, number, tensor
 from ..autograd import Array, Op
 from ..dtypes import FLOATING, HALVES, float32
 from ..precision import LOSS, reduce, store, widen
@@ -362,9 +362,7 @@ def _weight(op: str, name: str, x: Any, input: Tensor) -> Tensor | None:
     return x
 
 
-def check_reduction(op: str, reduction: Any, input: Tensor, size_average: Any = None, reduce: Any = None) -> None:
-    # False means something to these two: refuse it like True
-    refuse(op, **{k: str(v) for k, v in (("size_average", size_average), ("reduce", reduce)) if v is not None})
+def check_reduction(op: str, reduction: Any, input: Tensor) -> None:
     choice(op, "reduction", reduction, ("none", "mean", "sum"))
     if reduction == "mean" and not input.numel():
         raise ValueError(
@@ -409,13 +407,11 @@ def _elementwise(
     target: Any,
     weight: Any,
     reduction: str,
-    size_average: Any = None,
-    reduce: Any = None,
     pos_weight: Any = None,
     delta: float = 1.0,
 ) -> Tensor:
     op = loss.name
-    check_reduction(op, reduction, floating(op, "input", input), size_average, reduce)
+    check_reduction(op, reduction, floating(op, "input", input))
     if _beside(op, "target", target, input).shape != input.shape:
         raise ValueError(
             f"{op}: expected target.shape == input.shape, got {target.shape} and {input.shape}; losses do not broadcast"
@@ -437,9 +433,8 @@ def cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    size_average: None = None,
+    *,
     ignore_index: int = -100,
-    reduce: None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
@@ -456,7 +451,7 @@ def cross_entropy(
     """
     op = "cross_entropy"
     _rows(op, input, weight)
-    check_reduction(op, reduction, input, size_average, reduce)
+    check_reduction(op, reduction, input)
     options = {"reduction": reduction, "label_smoothing": number(op, "label_smoothing", label_smoothing, 0, 1)}
     if tensor(op, "target", target).dtype not in FLOATING:
         _labels(op, input, target, ignore_index)
@@ -475,9 +470,8 @@ def nll_loss(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    size_average: None = None,
+    *,
     ignore_index: int = -100,
-    reduce: None = None,
     reduction: str = "mean",
 ) -> Tensor:
     """-weight[target] * input[target] along the class axis, for log-probabilities input, in FP32.
@@ -487,7 +481,7 @@ def nll_loss(
     """
     op = "nll_loss"
     _rows(op, input, weight)
-    check_reduction(op, reduction, input, size_average, reduce)
+    check_reduction(op, reduction, input)
     _labels(op, input, target, ignore_index)
     return NLLLoss.apply(input, target, weight, reduction=reduction, ignore_index=ignore_index)
 
@@ -495,8 +489,7 @@ def nll_loss(
 def mse_loss(
     input: Tensor,
     target: Tensor,
-    size_average: None = None,
-    reduce: None = None,
+    *,
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
@@ -504,14 +497,13 @@ def mse_loss(
 
     weight gets no gradient (ValueError if it requires one).
     """
-    return _elementwise(MSELoss, input, target, weight, reduction, size_average, reduce)
+    return _elementwise(MSELoss, input, target, weight, reduction)
 
 
 def l1_loss(
     input: Tensor,
     target: Tensor,
-    size_average: None = None,
-    reduce: None = None,
+    *,
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
@@ -519,14 +511,13 @@ def l1_loss(
 
     Its gradient where they are equal is 0. weight gets no gradient (ValueError if it requires one).
     """
-    return _elementwise(L1Loss, input, target, weight, reduction, size_average, reduce)
+    return _elementwise(L1Loss, input, target, weight, reduction)
 
 
 def smooth_l1_loss(
     input: Tensor,
     target: Tensor,
-    size_average: None = None,
-    reduce: None = None,
+    *,
     reduction: str = "mean",
     beta: float = 1.0,
 ) -> Tensor:
@@ -536,7 +527,7 @@ def smooth_l1_loss(
     """
     op = "smooth_l1_loss"
     beta = number(op, "beta", beta, 0)
-    return _elementwise(SmoothL1Loss, input, target, None, reduction, size_average, reduce, delta=beta)
+    return _elementwise(SmoothL1Loss, input, target, None, reduction, delta=beta)
 
 
 def huber_loss(
@@ -556,8 +547,7 @@ def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    size_average: None = None,
-    reduce: None = None,
+    *,
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
@@ -566,15 +556,14 @@ def binary_cross_entropy_with_logits(
     target: input's shape. weight and pos_weight (the factor of positive examples) broadcast to it; neither gets a
     gradient. "mean" divides by the number of elements. ValueError for other shapes.
     """
-    return _elementwise(BCEWithLogits, input, target, weight, reduction, size_average, reduce, pos_weight)
+    return _elementwise(BCEWithLogits, input, target, weight, reduction, pos_weight)
 
 
 def binary_cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    size_average: None = None,
-    reduce: None = None,
+    *,
     reduction: str = "mean",
 ) -> Tensor:
     """-weight [target ln input + (1 - target) ln(1 - input)] in FP32, the logarithms limited to -100 from below.
@@ -587,4 +576,4 @@ def binary_cross_entropy(
     for name, x in (("input", input), ("target", target)):
         p = widen(floating(op, name, x).array)
         check_each(op, name, x.array, (p >= 0) & (p <= 1), "in [0, 1]")
-    return _elementwise(BCE, input, target, weight, reduction, size_average, reduce)
+    return _elementwise(BCE, input, target, weight, reduction)

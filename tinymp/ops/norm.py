@@ -259,11 +259,9 @@ def layer_norm(
     return LayerNorm.apply(x, weight, bias, axes=tuple(range(x.ndim - len(shape), x.ndim)), eps=eps)
 
 
-def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Tensor:
+def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """input / max(its p-norm along dim, eps). eps acts in FP32, where it is not 0. ValueError unless 1 <= p < inf."""
     x = floating("normalize", "input", input)
-    if out is not None:
-        raise TypeError("normalize: argument `out` is not supported: ops never write into an existing array")
     p, eps = number("normalize", "p", p), number("normalize", "eps", eps, 0)
     if not p >= 1:
         raise ValueError(f"normalize: expected 1 <= p < inf, got {p!r}")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import choice, constant, floating, number, refuse, tensor
+from ..arguments import choice, constant, floating, number, tensor
 from ..autograd import Array, Op, Target
 from ..dtypes import FLOATING, float32, require_fit
 from ..events import type_name
@@ -311,16 +311,14 @@ def _any_tensor(op: str, input: Any, other: Any) -> list:
     return operands(op, input, other)
 
 
-def add(input: Any, other: Any, *, alpha: float = 1, out: None = None) -> Tensor:
+def add(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
     """input + alpha * other, broadcast. One of them may be a number."""
-    refuse("add", out=out)
     pair = _any_tensor("add", input, other)
     return Add.apply(*pair, alpha=1 if type(alpha) is int and alpha == 1 else _factor("add", alpha, pair))
 
 
-def sub(input: Any, other: Any, *, alpha: float = 1, out: None = None) -> Tensor:
+def sub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
     """input - alpha * other, broadcast. One of them may be a number."""
-    refuse("sub", out=out)
     pair = _any_tensor("sub", input, other)
     if not any(isinstance(x, Tensor) and x.dtype in FLOATING for x in pair):
         pair = [numeric("sub", x) for x in pair]
@@ -340,19 +338,17 @@ def _factor(op: str, alpha: Any, pair: list) -> Any:
     return factor if dtype in FLOATING else constant(op, "alpha", alpha, dtype)
 
 
-def mul(input: Any, other: Any, *, out: None = None) -> Tensor:
+def mul(input: Any, other: Any) -> Tensor:
     """input * other, broadcast. One of them may be a number; ValueError if it does not fit FP16."""
-    refuse("mul", out=out)
     return Mul.apply(*_any_tensor("mul", input, other))
 
 
-def div(input: Any, other: Any, *, rounding_mode: str | None = None, out: None = None) -> Tensor:
+def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     """input / other, broadcast. One of them may be a number. Integers divide as float32.
 
     rounding_mode: "floor" or "trunc" (towards 0) round the quotient to a whole number, without a gradient; TypeError
     for integers.
     """
-    refuse("div", out=out)
     pair = _any_tensor("div", input, other)
     if rounding_mode is not None:
         choice("div", "rounding_mode", rounding_mode, ("floor", "trunc"))
@@ -362,27 +358,23 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None, out: None =
     return Div.apply(*[x.float() if isinstance(x, Tensor) and x.dtype not in FLOATING else x for x in pair])
 
 
-def pow(input: Any, exponent: Any, *, out: None = None) -> Tensor:
+def pow(input: Any, exponent: Any) -> Tensor:
     """input to the power of exponent, broadcast. One of them may be a number."""
-    refuse("pow", out=out)
     return Pow.apply(*_any_tensor("pow", input, exponent))
 
 
-def maximum(input: Tensor, other: Tensor, *, out: None = None) -> Tensor:
+def maximum(input: Tensor, other: Tensor) -> Tensor:
     """The larger of two tensors, element by element; nan where either is. Ties share the gradient."""
-    refuse("maximum", out=out)
     return Maximum.apply(*operands("maximum", tensor("maximum", "input", input), tensor("maximum", "other", other)))
 
 
-def minimum(input: Tensor, other: Tensor, *, out: None = None) -> Tensor:
+def minimum(input: Tensor, other: Tensor) -> Tensor:
     """The smaller of two tensors, element by element; nan where either is. Ties share the gradient."""
-    refuse("minimum", out=out)
     return Minimum.apply(*operands("minimum", tensor("minimum", "input", input), tensor("minimum", "other", other)))
 
 
-def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: None = None) -> Tensor:
+def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """input limited to [min, max]; each a number, a tensor, or None (not both None)."""
-    refuse("clamp", out=out)
     if min is None and max is None:
         raise ValueError("clamp: expected at least one of `min` and `max`, got neither")
     bounds = [bound for bound in (min, max) if bound is not None]
@@ -390,12 +382,11 @@ def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: None = None) 
     return Clamp.apply(next(given), *[None if bound is None else next(given) for bound in (min, max)])
 
 
-def where(condition: Tensor, input: Any, other: Any, *, out: None = None) -> Tensor:
+def where(condition: Tensor, input: Any, other: Any) -> Tensor:
     """input where condition (bool) holds, else other; all broadcast. input, other or both may be numbers.
 
     Two numbers give float32, int64 or bool, after the wider of them. TypeError if condition is not boolean.
     """
-    refuse("where", out=out)
     if tensor("where", "condition", condition).dtype != bool:
         raise TypeError(f"where: expected `condition` to be bool, got {condition.dtype}; compare it with something")
     if not isinstance(input, Tensor) and not isinstance(other, Tensor):
@@ -425,7 +416,6 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     return Where.apply(mask, *operands("masked_fill", value, input))
 
 
-def neg(input: Tensor, *, out: None = None) -> Tensor:
+def neg(input: Tensor) -> Tensor:
     """-input."""
-    refuse("neg", out=out)
     return Neg.apply(numeric("neg", tensor("neg", "input", input)))

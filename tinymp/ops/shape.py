@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from .. import backend
-from ..arguments import LONGEST, axes, axis, choice, constant, integer, integers, refuse, sizes
+from ..arguments import LONGEST, axes, axis, choice, constant, integer, integers, sizes
 from ..arguments import tensor as a_tensor
 from ..autograd import Array, Op
 from ..dtypes import FLOATING
@@ -259,13 +259,12 @@ def _matching(op: str, tensors: Sequence[Tensor], dim: int | None) -> None:
             )
 
 
-def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: None = None) -> Tensor:
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """The tensors one after another along dim. Their other axes agree; they have one dtype.
 
     ValueError for no tensors, tensors without axes, or shapes that do not fit (PyTorch skips empty 1-d tensors; here
     they must fit too). TypeError for mixed dtypes.
     """
-    refuse("cat", out=out)
     first = _first("cat", tensors)
     if not first.ndim:
         raise ValueError("cat: expected tensors with at least one axis, got tensors[0] of shape (); use stack")
@@ -274,9 +273,8 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, out: None = None) -> Tensor:
     return Cat.apply(*tensors, dim=d)
 
 
-def stack(tensors: Sequence[Tensor], dim: int = 0, *, out: None = None) -> Tensor:
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """The tensors, all of one shape and dtype, side by side along a new axis dim. ValueError for no tensors."""
-    refuse("stack", out=out)
     d = axis("stack", dim, _first("stack", tensors).ndim + 1, "dim of the result")
     _matching("stack", tensors, None)
     return Stack.apply(*tensors, dim=d)

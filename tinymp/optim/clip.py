@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import backend
-from ..arguments import flag, listed, number, refuse, require_unscaled
+from ..arguments import flag, listed, number, require_unscaled
 from ..autograd import Array
 from ..events import quietly, type_name
 from ..fast_path import find
@@ -27,7 +27,6 @@ def clip_grad_norm_(
     max_norm: float,
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
-    foreach: None = None,
 ) -> Tensor:
     """Shrink all gradients by one factor so that the norm of their concatenation is at most max_norm.
 
@@ -35,7 +34,6 @@ def clip_grad_norm_(
     `grad` becomes a new one in FP32, g min(1, max_norm / (norm + 1e-6)), sparse where it was. RuntimeError if a
     gradient still carries a loss scale, or if error_if_nonfinite and the norm is not finite; then nothing has changed.
     """
-    refuse("clip_grad_norm_", foreach=foreach)
     flag("clip_grad_norm_", "error_if_nonfinite", error_if_nonfinite)
     if not isinstance(max_norm, float) or max_norm != math.inf:
         max_norm = number("clip_grad_norm_", "max_norm", max_norm, 0)
@@ -68,12 +66,11 @@ def clip_norm(params: list[Tensor], max_norm: float, norm_type: float, error_if_
 
 
 @explained("clip_grad_value_", CLIPPED)
-def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: float, foreach: None = None) -> None:
+def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: float) -> None:
     """Limit every element of the gradients to [-clip_value, clip_value]; each `grad` becomes a new FP32 array.
 
     RuntimeError if a gradient still carries a loss scale.
     """
-    refuse("clip_grad_value_", foreach=foreach)
     limit = number("clip_grad_value_", "clip_value", clip_value, 0)
     for p in _with_gradient("clip_grad_value_", parameters):
         g = widen(values_of(p.grad_array))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import backend, statistics
-from ..arguments import flag, refuse, require_unscaled
+from ..arguments import flag, require_unscaled
 from ..autograd import Array
 from ..events import Update, during, here, quietly, tell
 from ..fast_path import find
@@ -54,7 +54,7 @@ class Optimizer(Groups):
         for p in self.parameters():
             p.zero_grad()
 
-    def step(self, closure: None = None, *, allow_missing: bool = False) -> StepResult:
+    def step(self, *, allow_missing: bool = False) -> StepResult:
         """Update every parameter that requires a gradient; the gradients must be unscaled. See `StepResult`.
 
         With a loss scaler, call `scaler.step(optimizer)` instead: every scaler, NoLossScaler too, first looks whether
@@ -64,7 +64,6 @@ class Optimizer(Groups):
         A step that is interrupted (KeyboardInterrupt, MemoryError) may have updated some parameters and not others, and
         the state of one of them without its weight. Every working copy is its master's rounding even then.
         """
-        refuse(f"{self._name}.step", closure=closure)
         ready = self.ready(allow_missing)
         for _, p in ready:
             require_unscaled(f"{self._name}.step", p, "scaler.step(optimizer)")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from .. import backend
-from ..arguments import number, refuse
+from ..arguments import number
 from ..autograd import Array
 from .groups import Group, State
 from .optimizer import Optimizer
@@ -33,11 +33,7 @@ class SGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
-        foreach: None = None,
-        differentiable: bool = False,
-        fused: None = None,
     ) -> None:
-        refuse("SGD", foreach=foreach, differentiable=differentiable, fused=fused)
         options = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
         super().__init__(params, {**options, "nesterov": nesterov, "maximize": maximize})
 
@@ -79,13 +75,9 @@ class Adagrad(Optimizer):
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
-        foreach: None = None,
         *,
         maximize: bool = False,
-        differentiable: bool = False,
-        fused: None = None,
     ) -> None:
-        refuse("Adagrad", foreach=foreach, differentiable=differentiable, fused=fused)
         options = {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay, "eps": eps}
         more = {"initial_accumulator_value": initial_accumulator_value, "maximize": maximize}
         super().__init__(params, {**options, **more})
@@ -126,14 +118,7 @@ class Adam(Optimizer):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
-        foreach: None = None,
-        capturable: bool = False,
-        differentiable: bool = False,
-        fused: None = None,
-        decoupled_weight_decay: bool = False,
     ) -> None:
-        refuse(self._name, foreach=foreach, capturable=capturable, differentiable=differentiable, fused=fused)
-        refuse(f"{self._name} (use AdamW)", decoupled_weight_decay=decoupled_weight_decay)
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**options, "amsgrad": amsgrad, "maximize": maximize})
 
@@ -199,12 +184,9 @@ class RMSprop(Optimizer):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
         centered: bool = False,
-        capturable: bool = False,
-        foreach: None = None,
+        *,
         maximize: bool = False,
-        differentiable: bool = False,
     ) -> None:
-        refuse("RMSprop", capturable=capturable, foreach=foreach, differentiable=differentiable)
         options = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum}
         super().__init__(params, {**options, "centered": centered, "maximize": maximize})
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple
 
 from .. import backend, statistics
-from ..arguments import count, listed, loss_scale, number, refuse, same_keys, tensor, whole
+from ..arguments import count, listed, loss_scale, number, same_keys, tensor, whole
 from ..autograd import Array, Op
 from ..dtypes import FLOATING, HALVES
 from ..events import here, quietly, stacklevel, tell
@@ -252,13 +252,12 @@ class LossScaler:
         now.results[optimizer] = result = optimizer.finish(ready, now.skip)
         return result
 
-    def update(self, new_scale: None = None) -> None:
+    def update(self) -> None:
         """End the iteration: adjust S by what `step` and `unscale_` found, as PyTorch's GradScaler does.
 
         A step that was interrupted, or that was left out after `unscale_`, counts like one that was made. RuntimeError
         if there was neither `step` nor `unscale_`; FloatingPointError at a limit. The iteration has ended even then.
         """
-        refuse("update", new_scale=new_scale)
         side, now = self._side, self._now
         judged = [o for o in now.overflows if now.results.get(o) is not StepResult.NO_GRADIENTS]
         left_out = [o for o in now.overflows if o not in now.results]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..arguments import count, function, listed, number, refuse, same_keys, whole
+from ..arguments import count, function, listed, number, same_keys, whole
 from .optimizer import Optimizer
 from .result import StepResult, any_applied
 
@@ -23,10 +23,8 @@ class Schedule:
     last_epoch  t
     """
 
-    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+    def __init__(self, optimizer: Optimizer) -> None:
         self._name = type(self).__name__
-        resumes = isinstance(last_epoch, int) and last_epoch == -1
-        refuse(f"{self._name} (load_state_dict resumes)", last_epoch=None if resumes else last_epoch)
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{self._name}: expected an Optimizer, got {type(optimizer).__name__}")
         self.optimizer = optimizer
@@ -89,10 +87,10 @@ class Schedule:
 class StepLR(Schedule):
     """base gamma^floor(t / step_size)."""
 
-    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
         self.step_size = count("StepLR", "step_size", step_size)
         self.gamma = number("StepLR", "gamma", gamma, 0)
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer)
 
     def rate(self, base: float, t: int, group: int) -> float:
         return base * self.gamma ** (t // self.step_size)
@@ -101,7 +99,7 @@ class StepLR(Schedule):
 class CosineAnnealingLR(Schedule):
     """eta_min + (base - eta_min) (1 + cos(pi t / T_max)) / 2; it rises again after T_max (Loshchilov, Hutter, 2017)."""
 
-    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
         self.T_max = count("CosineAnnealingLR", "T_max", T_max)
         rates = [group.get("initial_lr", group["lr"]) for group in getattr(optimizer, "param_groups", ())]
         self.eta_min = number("CosineAnnealingLR", "eta_min", eta_min, 0)
@@ -109,7 +107,7 @@ class CosineAnnealingLR(Schedule):
             raise ValueError(
                 f"CosineAnnealingLR: expected `eta_min` to be at most the initial rate, {max(rates):g}, got {eta_min!r}"
             )
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer)
 
     def rate(self, base: float, t: int, group: int) -> float:
         return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * t / self.T_max)) / 2
@@ -118,16 +116,14 @@ class CosineAnnealingLR(Schedule):
 class LambdaLR(Schedule):
     """base times lr_lambda(t); lr_lambda is one function, or a list with one for each group."""
 
-    def __init__(
-        self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable], last_epoch: int = -1
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable]) -> None:
         groups = len(getattr(optimizer, "param_groups", ()))
         self.lr_lambdas = [lr_lambda] * groups if callable(lr_lambda) else listed("LambdaLR", "lr_lambda", lr_lambda)
         if len(self.lr_lambdas) != groups:
             raise ValueError(f"LambdaLR: expected a function for each of {groups} groups, got {len(self.lr_lambdas)}")
         for one in self.lr_lambdas:
             function("LambdaLR", "lr_lambda", one)
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer)
 
     def rate(self, base: float, t: int, group: int) -> float:
         return base * self.lr_lambdas[group](t)

@@ -1,4 +1,4 @@
-"""Names that only PyTorch has, and the names to use here in their place. tinymp asks when one of them is not found."""
+"""Names and arguments that only PyTorch has, and what to use here in their place. tinymp asks when one is not found."""
 
 from __future__ import annotations
 
@@ -69,6 +69,40 @@ INSTEAD: dict[str, dict[str, str]] = {
         "astype": "use to(dtype)",
     },
 }
+
+
+ARGUMENTS = {
+    "out": "ops never write into an existing array",
+    "dtype": "precision is the policy's decision: policy.cast(model), or convert a tensor with .to(dtype)",
+    "inplace": "ops never write into their input",
+    "size_average": "PyTorch deprecated it; use reduction=",
+    "reduce": "PyTorch deprecated it; use reduction=",
+    "memory_format": "the memory order is chosen by the ops",
+    "layout": "all tensors are dense",
+    "device": "the result lives where its input does; move a model with .to(device)",
+    "requires_grad": "the result requires a gradient when an input does",
+    "pin_memory": "batches are ordinary arrays",
+    "antialias": "images are not smoothed before they are resized",
+    "sparse_grad": "its gradient is dense",
+    "max_norm": "the rows of a table are not rescaled",
+    "norm_type": "the rows of a table are not rescaled",
+    "scale_grad_by_freq": "gradients of a table are sums over its uses",
+    "_weight": "load a table with layer.weight.copy_(...) under no_grad",
+    "output_size": "use output_padding=",
+    "foreach": "a group's parameters are updated as the device likes it best",
+    "fused": "a group's parameters are updated as the device likes it best",
+    "capturable": "every step can be captured with tinymp.capture",
+    "differentiable": "an update has no gradient",
+    "decoupled_weight_decay": "use AdamW",
+    "closure": "call backward() before step()",
+    "last_epoch": "load_state_dict resumes a schedule",
+    "new_scale": "make a new scaler, or use StaticLossScaler",
+}
+
+
+def argument(name: str) -> str:
+    """Why an argument of PyTorch's is not here; empty if nothing is known."""
+    return ARGUMENTS.get(name, "")
 
 
 def instead(owner: str, name: str) -> str:

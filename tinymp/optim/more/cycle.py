@@ -36,7 +36,6 @@ class OneCycleLR(Schedule):
         div_factor: float = 25.0,
         final_div_factor: float = 1e4,
         three_phase: bool = False,
-        last_epoch: int = -1,
     ) -> None:
         name, groups = "OneCycleLR", getattr(optimizer, "param_groups", [])
         given = (("epochs", epochs), ("steps_per_epoch", steps_per_epoch))
@@ -64,7 +63,7 @@ class OneCycleLR(Schedule):
         if isinstance(optimizer, Optimizer):
             for group, rate in zip(groups, self.max_lrs):
                 group["initial_lr"] = rate / self.div_factor
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer)
 
     def rate(self, base: float, t: int, group: int) -> float:
         return self._along(t, base, self.max_lrs[group], base / self.final_div_factor)

@@ -69,10 +69,10 @@ class ObservedLossScaler(LossScaler):
             self._looking.__enter__()
         return super().scale(loss)
 
-    def update(self, new_scale: None = None) -> None:
+    def update(self) -> None:
         self._look_away()
         try:
-            super().update(new_scale)
+            super().update()
         finally:
             self._peak.value = None
 

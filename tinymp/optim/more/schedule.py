@@ -18,12 +18,10 @@ def _milestones(op: str, milestones: Any) -> list[int]:
 class MultiStepLR(Schedule):
     """base gamma^(how many milestones are <= t)."""
 
-    def __init__(
-        self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1, last_epoch: int = -1
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1) -> None:
         self.milestones = sorted(_milestones("MultiStepLR", milestones))
         self.gamma = number("MultiStepLR", "gamma", gamma, 0)
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer)
 
     def rate(self, base: float, t: int, group: int) -> float:
         return base * self.gamma ** bisect_right(self.milestones, t)
@@ -38,14 +36,13 @@ class LinearLR(Schedule):
         start_factor: float = 1 / 3,
         end_factor: float = 1.0,
         total_iters: int = 5,
-        last_epoch: int = -1,
     ) -> None:
         self.start_factor = number("LinearLR", "start_factor", start_factor, 0, above=True)
         self.end_factor = number("LinearLR", "end_factor", end_factor, 0)
         self.total_iters = count("LinearLR", "total_iters", total_iters)
         if max(self.start_factor, self.end_factor) > 1:
             raise ValueError(f"LinearLR: expected factors up to 1, got {start_factor!r} and {end_factor!r}")
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer)
 
     def rate(self, base: float, t: int, group: int) -> float:
         done = min(t, self.total_iters) / self.total_iters
@@ -55,9 +52,7 @@ class LinearLR(Schedule):
 class SequentialLR(Schedule):
     """schedulers[0] until t = milestones[0], then schedulers[1], ...; each counts from 0 from where it takes over."""
 
-    def __init__(
-        self, optimizer: Optimizer, schedulers: Sequence[Schedule], milestones: Sequence[int], last_epoch: int = -1
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, schedulers: Sequence[Schedule], milestones: Sequence[int]) -> None:
         self.schedulers = listed("SequentialLR", "schedulers", schedulers)
         for one in self.schedulers:
             instance("SequentialLR", "schedulers", one, Schedule)
@@ -69,7 +64,7 @@ class SequentialLR(Schedule):
             )
         if any(s.optimizer is not optimizer for s in self.schedulers):
             raise ValueError("SequentialLR: expected all schedulers to be made for its own optimizer")
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer)
 
     def _at(self, t: int) -> tuple[Schedule, int]:
         """The schedule that rules at t, and its own t."""
