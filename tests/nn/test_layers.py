@@ -91,7 +91,7 @@ def test_constructors_are_pytorchs(name):
     assert not layer.__doc__.startswith(f"{name}("), "a docstring of its own, not the dataclass's"
     required = {k: 4 for k, p in parameters.items() if p.default is p.empty}
     for refused in [word[1:] for word in words if word.startswith("~")]:
-        with pytest.raises(TypeError, match=f"{name}: argument `{refused}` is not supported"):
+        with pytest.raises(TypeError, match=f"{name}.*argument .{refused}."):
             layer(**required, **{refused: 1})
 
 
@@ -272,7 +272,7 @@ def test_repr(layer, text):
         (lambda: nn.Conv2d(1, 1, 3, 2, padding="same"), ValueError, "Conv2d: padding='same' needs stride 1"),
         (lambda: nn.Conv1d(1, 1, 3, padding_mode="circular"), ValueError, "Conv1d: expected `padding_mode` to be"),
         (lambda: nn.ConvTranspose2d(1, 1, 3, padding="same"), TypeError, "2d: expected `padding` to be an integer"),
-        (lambda: nn.ConvTranspose2d(1, 1, 3)(X, output_size=(5, 5)), TypeError, "`output_size` is not supported"),
+        (lambda: nn.ConvTranspose2d(1, 1, 3)(X, output_size=(5, 5)), TypeError, "argument .output_size."),
         (lambda: nn.Embedding(3, 2, 3), IndexError, r"Embedding: expected padding_idx in \[-3, 2\], got 3"),
         (lambda: nn.GroupNorm(3, 4), ValueError, "GroupNorm: expected num_channels to be a multiple of num_groups"),
         (lambda: nn.EmbeddingBag(3, 2, padding_idx=3), IndexError, r"EmbeddingBag: expected padding_idx in \[-3, 2\]"),

@@ -152,8 +152,8 @@ def test_layer_norm(shape, affine, bias):
         (lambda: nn.BatchNorm1d(3)(ones(2, 4)), ValueError, "BatchNorm1d: expected running_mean.shape"),
         (lambda: nn.BatchNorm1d(0), ValueError, "BatchNorm1d: expected `num_features` to be at least 1"),
         (lambda: nn.LayerNorm(()), ValueError, "LayerNorm: expected `normalized_shape`"),
-        (lambda: nn.BatchNorm1d(3, device="cpu"), TypeError, r"`device` is not supported: .*with .to\(device\)"),
-        (lambda: nn.LayerNorm(3, dtype="float16"), TypeError, r"argument `dtype` is not supported: .*policy.cast"),
+        (lambda: nn.BatchNorm1d(3, device="cpu"), TypeError, r"argument .device."),
+        (lambda: nn.LayerNorm(3, dtype="float16"), TypeError, r"argument .dtype."),
     ],
 )  # fmt: skip
 def test_refusals(act, error, message):

@@ -209,7 +209,7 @@ SIGNATURES = {
 def test_constructors_are_pytorchs(layer):
     assert list(inspect.signature(layer).parameters) == SIGNATURES[layer].split()
     for refused in ("device", "dtype"):
-        with pytest.raises(TypeError, match=f"{layer.__name__}: argument `{refused}` is not supported"):
+        with pytest.raises(TypeError, match=f"{layer.__name__}.*argument .{refused}."):
             layer(3, 4, **{refused: "float32"})
 
 

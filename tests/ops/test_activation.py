@@ -135,8 +135,8 @@ def test_gelu_keeps_its_left_tail_in_fp32():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda x: ops.relu(x, inplace=True), TypeError, "relu: argument `inplace` is not supported"),
-        (lambda x: ops.sigmoid(x, out=x), TypeError, "sigmoid: argument `out` is not supported"),
+        (lambda x: ops.relu(x, inplace=True), TypeError, "relu.*argument .inplace."),
+        (lambda x: ops.sigmoid(x, out=x), TypeError, "sigmoid.*argument .out."),
         (lambda x: ops.gelu(x, "fast"), ValueError, "`approximate` to be one of 'none', 'tanh', got 'fast'"),
         (lambda x: ops.hardtanh(x, 1, 0.5), ValueError, "min_val <= max_val, got 1 and 0.5"),
         (lambda x: ops.hardtanh(x, -1, 1e6), ValueError, "the constant 1e\\+06 does not fit FP16"),

@@ -109,7 +109,7 @@ def test_a_constant_beyond_the_dtype_lies_between_its_largest_number_and_infinit
         (lambda: ops.gt(X, "a"), TypeError, "gt: expected Tensors and numbers, got str"),
         (lambda: ops.gt(X, np.zeros(3)), TypeError, "gt: expected Tensors and numbers, got numpy.ndarray"),
         (lambda: ops.ge(0, X), TypeError, "ge: expected a Tensor for `input`, got int"),
-        (lambda: ops.ne(X, 0, out=X), TypeError, "ne: argument `out` is not supported"),
+        (lambda: ops.ne(X, 0, out=X), TypeError, "ne.*argument .out."),
         (lambda: ops.logical_and(X, True), TypeError, "logical_and: expected a Tensor for `other`, got bool"),
         (lambda: ~mp.tensor([1]), TypeError, "~: expected boolean tensors, got int64; see ops.logical_not"),
         (lambda: (X > 0) & mp.tensor([1]), TypeError, "&: expected boolean tensors, got int64; see ops.logical_and"),

@@ -48,7 +48,7 @@ def test_refused():
     with pytest.raises(ValueError, match=r"`weight` to be \(V, D\)"):
         ops.embedding(mp.tensor([1]), mp.tensor(randn(3)))
     for argument in ("max_norm", "scale_grad_by_freq"):
-        with pytest.raises(TypeError, match=f"argument `{argument}` is not supported"):
+        with pytest.raises(TypeError, match=f"argument .{argument}."):
             ops.embedding(mp.tensor([1]), w, **{argument: True})
 
 

@@ -431,8 +431,8 @@ def half(*shape):
         (lambda f: f(X, LABELS, half(3).double()), TypeError, "like `input` or float32, got float64"),
         (lambda f: f(X, LABELS, half(3).requires_grad_()), ValueError, "gradient for `weight` is not supported"),
         (lambda f: f(X, LABELS, reduction="avg"), ValueError, "one of 'none', 'mean', 'sum', got 'avg'"),
-        (lambda f: f(X, LABELS, size_average=False), TypeError, "`size_average` is not supported: .* use reduction="),
-        (lambda f: f(X, LABELS, reduce=True), TypeError, "argument `reduce` is not supported"),
+        (lambda f: f(X, LABELS, size_average=False), TypeError, "argument .size_average."),
+        (lambda f: f(X, LABELS, reduce=True), TypeError, "argument .reduce."),
         (lambda f: f(half(0, 3), LABELS[:0]), ValueError, NOTHING),
     ],
 )
@@ -483,7 +483,7 @@ def test_refused_over_elements(op, call, error, message):
 @pytest.mark.parametrize("op", [op for op in PAIR if op is not ops.huber_loss])
 @pytest.mark.parametrize("name", ["size_average", "reduce"])
 def test_deprecated_arguments_are_refused(op, name):
-    with pytest.raises(TypeError, match=f"^{op.__name__}: argument `{name}` is not supported"):
+    with pytest.raises(TypeError, match=f"^{op.__name__}.*argument .{name}."):
         op(X, X, **{name: False})
 
 

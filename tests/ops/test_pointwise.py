@@ -478,7 +478,5 @@ def test_one_operand_refuses(name):
 @pytest.mark.parametrize("name", [*BINARY, *UNARY, "clamp", "where"])
 def test_out_is_refused(name):
     arguments = {"clamp": (X, 0), "where": (X > 0, X, X)}.get(name, (X,) if name in UNARY else (X, X))
-    with pytest.raises(
-        TypeError, match=f"{name}: argument `out` is not supported: ops never write into an existing array"
-    ):
+    with pytest.raises(TypeError, match=f"{name}.*argument .out."):
         getattr(ops, name)(*arguments, out=X)

@@ -121,7 +121,7 @@ def test_scatter_reads_as_much_of_src_as_the_index_is_large():
         (lambda x, i: x.scatter(1, i[0], 1.0), ValueError, "scatter: expected index.shape"),
         (lambda x, i: x.scatter(1, i, x.half()), TypeError, "scatter: expected `src` to be float32 like `input`"),
         (lambda x, i: x.scatter(1, i), TypeError, "scatter: expected exactly one of `src` and `value`"),
-        (lambda x, i: x.scatter(1, i, x, reduce="add"), TypeError, "scatter: argument `reduce` is not supported"),
+        (lambda x, i: x.scatter(1, i, x, reduce="add"), TypeError, "scatter.*argument .reduce."),
         (lambda x, i: x.half().scatter(1, i, 1e6), ValueError, "scatter: the constant 1e.06 does not fit FP16"),
     ],
 )

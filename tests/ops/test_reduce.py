@@ -371,15 +371,13 @@ def test_arrays_are_refused(name):
 
 @pytest.mark.parametrize("name", [*DIMS, "max", "min", "cumsum"])
 def test_out_is_refused(name):
-    with pytest.raises(TypeError, match=f"{name}: argument `out` is not supported"):
+    with pytest.raises(TypeError, match=f"{name}.*argument .out."):
         getattr(ops, name)(X, 0, out=X)
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "cumsum"])
 def test_dtype_is_refused(name):
-    with pytest.raises(
-        TypeError, match=rf"{name}: argument `dtype` is not supported: .* convert a tensor with .to\(dtype\)"
-    ):
+    with pytest.raises(TypeError, match=rf"{name}.*argument .dtype."):
         getattr(ops, name)(X, 0, dtype=F16)
 
 

@@ -235,7 +235,7 @@ SCALAR = mp.tensor(1.0)
         (lambda: ops.cat([SCALAR, SCALAR]), ValueError, "cat: expected tensors with at least one axis, .* use stack"),
         (lambda: ops.cat([X, H]), TypeError, r"cat: .* `tensors\[0\]` is float32, `tensors\[1\]` is float16; .*policy"),
         (lambda: ops.cat([X, I]), TypeError, r"cat: expected tensors of one dtype, got int64 for tensors\[1\]"),
-        (lambda: ops.cat([X, X], out=X), TypeError, "cat: argument `out` is not supported"),
+        (lambda: ops.cat([X, X], out=X), TypeError, "cat.*argument .out."),
         (lambda: ops.stack(()), ValueError, "stack: expected at least one tensor, got an empty tuple"),
         (lambda: ops.stack([X, X[:1]]), ValueError, r"stack: .* of one shape, got \(1, 3\) for tensors\[1\]"),
         (lambda: ops.stack([X, H]), TypeError, r"stack: .* `tensors\[1\]` is float16"),
