@@ -72,5 +72,5 @@ def test_refused():
     with pytest.raises(ValueError, match="prelu: expected `weight` to have 1 element or 4"):
         ops.prelu(mp.tensor(randn(3, 4)), mp.tensor(randn(3)))
     for op in (ops.relu6, ops.hardswish, ops.mish):
-        with pytest.raises(TypeError, match="argument .inplace."):
+        with pytest.raises(TypeError, match=r"argument .inplace."):
             op(mp.tensor([1.0]), inplace=True)

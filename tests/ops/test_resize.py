@@ -224,5 +224,5 @@ def test_refused_values(call, message):
 
 
 def test_refused_arguments():
-    with pytest.raises(TypeError, match="argument .antialias."):
+    with pytest.raises(TypeError, match=r"argument .antialias."):
         ops.interpolate(image(1, 3, 4, 4), 2, antialias=True)
