@@ -69,7 +69,9 @@ def exported(package: str, only: list[str] | None = None) -> Iterator[tuple[str,
     folder = ROOT / package.replace(".", "/")
     if not folder.is_dir():
         yield package, []
-    for node in ast.parse((folder / "__init__.py").read_text("utf-8")).body if folder.is_dir() else ():
+    body = ast.parse((folder / "__init__.py").read_text("utf-8")).body if folder.is_dir() else []
+    late = [n for block in body if isinstance(block, ast.If) for n in block.body]  # imported when first used
+    for node in [*body, *late]:
         if isinstance(node, ast.ImportFrom) and node.level and node.module:
             names = [a.name for a in node.names if not a.asname and a.name[0] != "_" and a.name in (only or [a.name])]
             module = f"{package.rsplit('.', node.level - 1)[0]}.{node.module}"
@@ -80,7 +82,7 @@ def exported(package: str, only: list[str] | None = None) -> Iterator[tuple[str,
 def reference(name: str) -> str:
     """The page of a package: what it exports, by module. mkdocstrings leaves out what the module does not define."""
     page = f"# {'mp' if name == 'mp' else f'mp.{name}'}\n"
-    for module, names in exported("tinymp" if name == "mp" else f"tinymp.{name}"):
+    for module, names in exported({"mp": "tinymp", "models": "examples.paper"}.get(name, f"tinymp.{name}")):
         options = f"{{heading: {module.split('.')[-1]}{f', members: {names}' if names else ''}}}"
         page += f"\n::: {module}\n    options: {options}\n"
     return page
