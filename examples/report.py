@@ -57,7 +57,7 @@ class Run:
         """Add the exponents of the weight gradients, as they are stored (so with the loss scale), to the histogram."""
         for p in model.parameters():
             if p.grad is not None:
-                g = mp.backend.to_cpu(mp.sparse.values_of(p.grad_array))
+                g = mp.backend.to_cpu(mp.autograd.values_of(p.grad_array))
                 g = np.abs(g[np.isfinite(g)].astype(np.float32))
                 exponents = np.frexp(g[g > 0])[1] - 1
                 self.add_exponents(exponents, np.ones_like(exponents), int(g.size - len(exponents)))

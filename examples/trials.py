@@ -16,9 +16,9 @@ from tqdm import tqdm
 
 import tinymp as mp
 from tinymp import nn, optim
+from tinymp.autograd import values_of
 from tinymp.checkpoint import writing
 from tinymp.precision import MOVEMENT
-from tinymp.sparse import values_of
 
 from . import report, stopping
 from .checkpoints import NOWHERE, Checkpoint

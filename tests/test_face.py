@@ -73,13 +73,17 @@ def test_what_lies_outside_of_the_package_keeps_the_path_that_old_pickles_have(p
         ("mp.summary", "AttributeError: tinymp.summary is not installed here: expected a folder"),
         ("from tinymp import parallel", "ImportError: cannot import name 'parallel'"),
         ("mp.device('meta').__enter__()", "RuntimeError: device 'meta' is not installed here: expected a folder"),
+        (
+            "mp.ops.embedding(mp.tensor([0]), mp.ones(2, 2), sparse=True)",
+            "AttributeError: embedding: tinymp.SparseRows is not installed here: expected a folder",
+        ),
         ("mp.autocast", "AttributeError: tinymp has no attribute 'autocast'"),
         ("mp.tensr", "AttributeError: tinymp has no attribute 'tensr'; did you mean tensor"),
         ("mp.tensor([1.0]).exp_", "AttributeError: 'Tensor' object has no attribute 'exp_'"),
     ],
 )
 def test_a_name_without_its_subpackage_says_so(use, error, tmp_path):
-    less = shutil.ignore_patterns("__pycache__", "audit", "parallel", "torch")
+    less = shutil.ignore_patterns("__pycache__", "audit", "parallel", "sparse", "torch")
     shutil.copytree(Path(mp.__file__).parent, tmp_path / "tinymp", ignore=less)
     found = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]"
     done = subprocess.run(

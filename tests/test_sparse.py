@@ -11,9 +11,9 @@ import pytest
 import tinymp as mp
 from oracle import device_array, host, randn, rng
 from tinymp import SparseRows, nn, ops, optim
+from tinymp.autograd import added, put
 from tinymp.optim import StepResult
 from tinymp.parameter import replace
-from tinymp.sparse import accumulate, put, summable
 
 V, D = 9, 4
 INDEX = np.array([[2, 7, 2], [5, 2, 7]])
@@ -388,9 +388,9 @@ def test_repeated_rows_on_a_gpu_have_the_whole_sum_each():
     assert host(g.indices).tolist() == [2, 2, 2, 5, 7, 7]
     values = host(g.values)
     assert (values[0] == values[1]).all() and (values[4] == values[5]).all()
-    single = host(summable(g))
+    single = host(g.summable())
     assert (single[[0, 3, 4]] == values[[0, 3, 4]]).all() and not single[[1, 2, 5]].any()
-    twice = accumulate(g, g)
+    twice = added(g, g)
     np.testing.assert_array_equal(host(twice.dense()), 2 * host(g.dense()).astype("float32"))
     changed = ops.zeros(V, D).array  # of values that differ, as stochastic rounding makes them, the first count
     put(changed, SparseRows(g.indices, device_array(np.arange(6 * D, dtype="float32").reshape(6, D)), g.shape))

@@ -60,12 +60,12 @@ from .precision import (
     current_policy,
     use,
 )
-from .sparse import SparseRows
 from .tensor import Tensor, from_numpy, tensor
 
 # Public name -> the module below tinymp that holds it, which is imported when the name is first used.
 _HELD = {
     "Checkpointer": "checkpoint",
+    "SparseRows": "sparse",
     "audit": "audit",
     "capture": "fast.cuda.capture",
     "course": "course",
@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from .audit.layers import summary
     from .checkpoint import Checkpointer, load, load_weights, save, save_weights
     from .fast.cuda.capture import capture
+    from .sparse import SparseRows
 
 
 def _load(path: str) -> _ModuleType | None:
@@ -157,7 +158,7 @@ def _why(argument: str) -> str:
 
 _arguments.hint = _why
 ops.bind(Tensor)
-_name_all(globals(), SparseRows, Tensor)  # but for those that every op makes
+_name_all(globals(), Tensor)  # but for those that every op makes
 backend.add("meta", lambda: _required("device 'meta'", "audit.meta", RuntimeError).meta)
 if (_hints := _load(_HINTS)) is not None:
     _hints.mark(Tensor)

@@ -25,19 +25,19 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
+from functools import reduce
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from . import backend
+from . import backend, precision
 from .dtypes import FLOATING, HALVES, float32
 from .events import NAMES, during, here, tell, type_name
 from .fast_path import find
 from .grad_mode import is_grad_enabled
 from .memory import explain
-from .precision import DOT, LOSS, Kind, Policy, as_operand, current_policy, may_fuse, plain, under
-from .sparse import SparseRows, accumulate, dense_of, gather, joined
+from .precision import DOT, LOSS, Kind, Policy, as_operand, current_policy, may_fuse, plain, store, under
 
 Array = Any
 
@@ -49,7 +49,7 @@ class Variable:
 
     array          its values, in NumPy's or CuPy's array
     requires_grad  whether backward passes compute its gradient
-    grad_array     of a leaf: the gradient (an array, or SparseRows), and `grad_scale`, the loss scale that it carries
+    grad_array     of a leaf: the gradient (an array, or what stands for one), and `grad_scale`, its loss scale
     grad_fn        the Op that made it, as its result number `output_nr`; None for a leaf
     version        how often its memory was changed in place
     """
@@ -91,6 +91,59 @@ class Variable:
         For code that writes into `array` itself; `x[...] = value`, `copy_` and `zero_` count their changes.
         """
         self._version[0] += 1
+
+
+# A gradient is an array, or something that stands for one. That has `shape`, `dtype` and `values`, the array of its
+# numbers, and answers like(values), dense(), add(other), rows(x) and put(x); see sparse.SparseRows.
+
+
+def values_of(g: Any) -> Any:
+    """The array that holds a gradient's numbers."""
+    return getattr(g, "values", g)
+
+
+def with_values(g: Any, values: Array) -> Any:
+    """A gradient like g with other numbers."""
+    return g.like(values) if hasattr(g, "like") else values
+
+
+def rows_of(x: Array, g: Any) -> Array:
+    """The part of x that the gradient g is for: x itself, or a copy of some rows."""
+    return g.rows(x) if hasattr(g, "rows") else x
+
+
+def put(x: Array, g: Any) -> None:
+    """x[...] = g in place, or only the rows that g names."""
+    if hasattr(g, "rows"):
+        g.put(x)
+    else:
+        x[...] = g
+
+
+def added(total: Any, part: Any) -> Any:
+    """total + part for two gradients of one tensor, in FP32."""
+    if hasattr(total, "add"):
+        return total.add(part)
+    return part.add(total) if hasattr(part, "add") else precision.accumulate([total, part])
+
+
+def gather(parts: Sequence[Any], part: Any) -> list[Any]:
+    """The gradients that a tensor has got so far, with one more. `joined` adds them up when they are complete.
+
+    They wait for each other, so that they are read once, as long as they take no more memory than their sum in FP32.
+    """
+    found = [*parts, part]
+    if any(hasattr(g, "add") for g in found):
+        return [reduce(added, found)]
+    wait = len(found) == 1 or sum(g.dtype.itemsize for g in found) <= float32.itemsize
+    return found if wait else [precision.accumulate(found)]
+
+
+def joined(parts: Sequence[Any], like: Any) -> Any:
+    """The sum of what `gather` found, in FP32 and in its order, rounded once to the dtype of `like`."""
+    if len(parts) == 1 and (parts[0].dtype == like.dtype or hasattr(parts[0], "like")):
+        return with_values(parts[0], store(values_of(parts[0]), like))
+    return precision.accumulate(parts, like)
 
 
 class Target(NamedTuple):
@@ -384,7 +437,7 @@ class Backward:
             if isinstance(edge, Variable):
                 slot, i = leaves.setdefault(id(edge), [edge, (), scale]), 1
             else:
-                (op, i), dx = edge, dense_of(dx)
+                (op, i), dx = edge, dx.dense() if hasattr(dx, "dense") else dx
                 if op not in waiting:
                     waiting[op] = [()] * op.outputs + [scale]
                     heapq.heappush(queue, (-op.sequence, op))
@@ -428,11 +481,9 @@ class Backward:
             dx = self.stored(leaf, parts)
             if here.observers:
                 tell("deposited", leaf, dx, scale)
-            if isinstance(dx, SparseRows):  # made for this leaf alone
-                leaf.grad_array, leaf.grad_scale = (
-                    dx if leaf.grad_array is None else accumulate(leaf.grad_array, dx),
-                    scale,
-                )
+            if hasattr(dx, "dense"):  # no array, and made for this leaf alone
+                dx = dx if leaf.grad_array is None else added(leaf.grad_array, dx)
+                leaf.grad_array, leaf.grad_scale = dx, scale
                 continue
             if leaf.grad_array is None:
                 xp = backend.of(leaf.array).xp
@@ -443,7 +494,7 @@ class Backward:
                 owned.add(id(owner))
                 leaf.grad_array, leaf.grad_scale = dx, scale
             else:
-                leaf.grad_array = backend.of(leaf.array).xp.asarray(accumulate(leaf.grad_array, dx))
+                leaf.grad_array = backend.of(leaf.array).xp.asarray(added(leaf.grad_array, dx))
 
     @staticmethod
     def stored(leaf: Variable, parts: Sequence[Any]) -> Any:

@@ -15,7 +15,6 @@ from . import backend
 from .dtypes import float32
 from .events import Update, here
 from .grad_mode import is_grad_enabled
-from .sparse import values_of
 
 # {what only its class defines: what an object is}
 MARKS = {"master_nbytes": "parameter", "grad_scale": "tensor", "run_backward": "op", "state_dtype": "optimizer"}
@@ -38,7 +37,7 @@ def explain(error: Exception, what: Any = None, arguments: Iterable[Any] = (), w
     full = "the memory is full" if device is backend.cpu else "the GPU's memory is full"
     text = f"{_name(what)}: {full} ({str(error) or 'how much was asked for is not known'})"
     try:
-        given = [f"{x.dtype} {x.shape}" for x in map(values_of, arguments) if hasattr(x, "shape")]
+        given = [f"{x.dtype} {x.shape}" for x in (getattr(x, "values", x) for x in arguments) if hasattr(x, "shape")]
         sizes, free = held(device), device.free_memory()
         text += f", given {', '.join(given)}" if given else ""
         text += f"; {', or '.join(ways or _ways(what, sizes))}. "
@@ -94,7 +93,7 @@ def held(device: backend.Device) -> dict[str, int]:
     seen: set[int] = set()
     sizes = dict.fromkeys(ROLES, 0)
     for role, arrays in zip(ROLES, by_role, strict=True):
-        for x in map(values_of, arrays):
+        for x in (getattr(x, "values", x) for x in arrays):
             if hasattr(x, "nbytes") and backend.of(x) is device:
                 owner = backend.owner_of(x)
                 sizes[role] += 0 if id(owner) in seen else owner.nbytes

@@ -9,11 +9,10 @@ import numpy as np
 
 from . import backend
 from .arguments import flag, named_by_class
-from .autograd import Array, Variable
+from .autograd import Array, Variable, put, values_of, with_values
 from .dtypes import FLOATING, HALVES, float32, real, require_fit
 from .events import here, tell, type_name
 from .precision import FP32, UPDATE, Policy, store, to_dtype
-from .sparse import SparseRows, dense_of, put, values_of, with_values
 from .tensor import Tensor, array_of, tensor
 
 _ARRAY: Any = Variable.__dict__["array"]  # the slot itself, which Parameter.array guards
@@ -66,7 +65,7 @@ class Weights(Tensor):
         """Bytes of the master copy alone; 0 where `array` is all there is."""
         return 0 if self._master is None else self._master.nbytes
 
-    def write(self, value: Array | SparseRows) -> None:
+    def write(self, value: Any) -> None:
         """Set the weight, or rows of it, to `value`: unrounded into the master, rounded once into the working copy.
 
         Without a master this rounding is where small updates are lost (MPT section 3.1). All or nothing: what can fail
@@ -82,7 +81,7 @@ class Weights(Tensor):
             self._put(value, rounded)
             raise
 
-    def _put(self, value: Array | SparseRows, rounded: Array | SparseRows) -> None:
+    def _put(self, value: Any, rounded: Any) -> None:
         self.unlock()
         if self._master is not None:
             put(self._master, value)
@@ -199,7 +198,8 @@ class Parameter(Weights):
         """What `replace` must set to move it to a device; nothing changes yet."""
         to = backend.get(device)
         master = None if self._master is None else to.asarray(self._master)
-        grad = None if self.grad_array is None else to.asarray(dense_of(self.grad_array))
+        grad = self.grad_array.dense() if hasattr(self.grad_array, "dense") else self.grad_array
+        grad = None if grad is None else to.asarray(grad)
         return {"array": to.asarray(self.array), "_master": master, "grad_array": grad, "_version": [0]}
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import backend, ops, optim, statistics
 from ..arguments import function, named
-from ..autograd import Op
+from ..autograd import Op, values_of
 from ..backend.formats import FORMATS
 from ..dtypes import HALF, HALVES
 from ..events import unobserved
@@ -19,7 +19,6 @@ from ..nn.module import Module
 from ..optim.optimizer import Optimizer
 from ..parameter import Parameter
 from ..precision import FP32, MIXED, Policy, current_policy, emulated, use
-from ..sparse import SparseRows, values_of
 from ..tensor import Tensor
 from . import meta
 from .listener import Instrument, Listener, Place
@@ -293,7 +292,7 @@ def _sizes(arrays: Iterable[Any], whole: bool = False) -> dict[str, int]:
     """Bytes per dtype, of the arrays or (whole) of the memory that they keep alive."""
     sizes: Counter[str] = Counter()
     for x in arrays:
-        if isinstance(x, SparseRows):
+        if hasattr(x, "indices"):
             sizes[str(x.indices.dtype)] += x.indices.nbytes
             x = x.values
         owner = backend.owner_of(x)

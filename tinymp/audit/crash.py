@@ -13,12 +13,11 @@ from ..checkpoint.writing import write_json
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
 from ..parameter import Parameter
-from ..sparse import array_in, nonfinite
 from .depth import STEPS, Depth
 from .ledger import jsonable
 from .listener import Instrument, Place, begins_backward
 from .numbers import number
-from .sampling import table
+from .sampling import array_in, nonfinite, table
 from .scales import Scales
 
 STOPS = ("nan", "inf")

@@ -12,11 +12,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..autograd import Op
+from ..autograd import Op, values_of
 from ..backend.study import extremes
 from ..dtypes import FLOATING
 from ..precision import LOSS, MOVEMENT, current_policy
-from ..sparse import values_of
 from .listener import Instrument, Place
 from .numbers import number
 from .sampling import table

@@ -12,11 +12,10 @@ from weakref import ref
 import numpy as np
 
 from .. import backend
-from ..autograd import Op
+from ..autograd import Op, values_of
 from ..dtypes import FP16_MAX, NAMES, float16
 from ..parameter import Parameter
 from ..precision import LOSS, current_policy
-from ..sparse import values_of
 from ..tensor import Tensor
 from .exponents import BINS, HIGHEST, INFINITIES, LOWEST, NANS, ZEROS, bin_of, exponents
 from .listener import Instrument, Place

@@ -12,12 +12,11 @@ from html import escape
 from typing import Any
 
 from .. import backend
-from ..autograd import Array, Op
+from ..autograd import Array, Op, values_of
 from ..backend import study
 from ..dtypes import FLOATING, limits, patterns
 from ..events import source
 from ..precision import MOVEMENT, UPDATE, current_policy, emulated
-from ..sparse import values_of
 from .listener import Instrument, Place
 from .sampling import RED, SKY, narrowed, table, width_of
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from ..autograd import Op
+from ..autograd import Op, values_of
 from ..dtypes import FLOATING, HALF
 from ..ops.conv import Conv2d, ConvTranspose2d
 from ..precision import current_policy
-from ..sparse import values_of
 from .listener import Instrument, Place
 from .sampling import BLUE, RED, table
 

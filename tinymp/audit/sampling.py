@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Sequence
 from typing import Any
 
 from .. import backend
-from ..autograd import Variable
-from ..sparse import SparseRows
+from ..autograd import Variable, values_of
+from ..dtypes import FLOATING
+from ..precision import widen
 
 # Colours that colour-blind readers can tell apart
 BLUE, SKY, RED, GREEN, PINK = "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7"
@@ -37,12 +39,29 @@ class Spaced:
         return {i: value for i, value in kept.items() if i % self.distance == 0}
 
 
+def array_in(x: Any) -> Any:
+    """The array of a gradient or a Tensor; anything else as it is."""
+    x = values_of(x)
+    return x if hasattr(x, "strides") else getattr(x, "array", x)
+
+
+def nonfinite(x: Any) -> int:
+    """How many values of an array, a gradient, a Tensor or a number are infinite or NaN; 0 for what is not floating."""
+    if isinstance(x, float):
+        return int(not math.isfinite(x))
+    x = array_in(x)
+    if not hasattr(x, "dtype") or x.dtype not in FLOATING or backend.of(x).isfinite(x):
+        return 0
+    xp = backend.of(x).xp
+    return int(xp.count_nonzero(~xp.isfinite(widen(x))))
+
+
 def distinct(g: Any) -> Any:
     """g itself, or SparseRows with each row once: on a GPU, one may come several times."""
-    if not isinstance(g, SparseRows) or backend.of(g.values) is backend.cpu:
+    if not hasattr(g, "indices") or backend.of(g.values) is backend.cpu:
         return g
     first = g.first_places() == backend.of(g.values).xp.arange(len(g.indices))
-    return SparseRows(g.indices[first], g.values[first], g.shape)
+    return type(g)(g.indices[first], g.values[first], g.shape)
 
 
 def version_of_result(y: Any, args: tuple) -> int:

@@ -24,10 +24,9 @@ from ..optim.result import StepResult
 from ..optim.scaler import MIN_SCALE, SEE, LossScaler, NoLossScaler, ScaleLoss
 from ..parameter import Parameter
 from ..precision import Policy, current_policy, use
-from ..sparse import nonfinite
 from ..tensor import Tensor
 from .listener import Instrument, Listener, Place, begins_backward
-from .sampling import Spaced
+from .sampling import Spaced, nonfinite
 
 
 @dataclass

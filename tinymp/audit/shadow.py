@@ -18,14 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backend
-from ..autograd import Array, Op
+from ..autograd import Array, Op, values_of
 from ..dtypes import FLOATING, HALVES, float32
 from ..events import unobserved
 from ..ops.dropout import Dropout
 from ..ops.norm import Running
 from ..parameter import Parameter
 from ..precision import FP32, reduce, to_dtype, use, widen
-from ..sparse import dense_of, values_of
 from ..tensor import Tensor
 from .listener import Instrument, Place
 from .sampling import table, version_of_result
@@ -261,7 +260,7 @@ class Shadow(Instrument):
                 continue
             self._compare(row, values_of(dx), values_of(a), values_of(b))
             if isinstance(edge, tuple):  # else a leaf
-                (maker, i), b = edge, dense_of(b)
+                (maker, i), b = edge, b.dense() if hasattr(b, "dense") else b
                 sums = self._gradients.setdefault(maker, {})
                 sums[i] = sums[i] + b if i in sums else b
 

@@ -35,14 +35,13 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 from .. import backend
-from ..autograd import Array, Op, Variable
+from ..autograd import Array, Op, Variable, values_of
 from ..backend import info
 from ..checkpoint.writing import room_for
 from ..events import here
 from ..ops.convert import Move
 from ..parameter import Parameter
 from ..precision import UPDATE, current_policy
-from ..sparse import SparseRows, values_of
 from ..tensor import Tensor
 from .listener import Instrument, Place, begins_backward
 from .sampling import distinct, version_of_result
@@ -232,7 +231,7 @@ class _Forget:
 def _mark(x: Any) -> Mark:
     x = distinct(x)
     found = mark(backend.to_cpu(values_of(x)))
-    if not isinstance(x, SparseRows):
+    if not hasattr(x, "indices"):
         return found
     rows = mark(backend.to_cpu(x.indices)).digest + found.digest
     return found._replace(digest=hashlib.sha1(rows.encode(), usedforsecurity=False).hexdigest()[:16])

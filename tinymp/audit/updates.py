@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from .. import backend
-from ..autograd import Array
+from ..autograd import Array, rows_of, values_of
 from ..dtypes import HALVES, float16
 from ..events import unobserved
 from ..parameter import Parameter
 from ..precision import MIXED, current_policy, to_dtype, use, widen
-from ..sparse import rows_of, values_of
 from .listener import Instrument, Place
 from .sampling import BLUE, RED, Spaced, distinct, table
 

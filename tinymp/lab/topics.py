@@ -412,7 +412,7 @@ TOPICS: dict[str, Topic] = {
         ">>> table = mp.MIXED.cast(nn.Embedding(1000, 4, sparse=True))\n"
         ">>> ops.sum(table(mp.tensor([7, 7, 3])).float()).backward()\n"
         ">>> table.weight.grad.values.shape, table.weight.grad.values.dtype.name\n((2, 4), 'float16')",
-        read=("sparse.SparseRows", "sparse.sum_rows"),
+        read=("sparse.SparseRows", "ops.embedding.sum_rows"),
         measure=("bytes",),
         words=("sparse", "sparse rows", "embedding gradient", "vocabulary"),
         see=("movement", "optimizer state"),

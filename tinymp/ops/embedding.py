@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from ..arguments import flag, floating, integers, tensor
 from ..autograd import Array, Op
-from ..precision import MOVEMENT, REDUCTION
-from ..sparse import sum_rows, with_values
+from ..precision import MOVEMENT, REDUCTION, scatter_add, store
 from ..tensor import Tensor
 from .index import in_range
 
@@ -29,10 +31,27 @@ class Embedding(Op):
         dw = sum_rows(index.reshape(-1), dy.reshape(index.size, like.shape[1]), like, self.sparse)
         if self.padding is not None and self.sparse:
             kept = self.xp.not_equal(dw.indices, self.padding)
-            dw = with_values(dw, self.device.select(kept[:, None], dw.values))
+            dw = dw.like(self.device.select(kept[:, None], dw.values))
         elif self.padding is not None:
             dw[self.padding] = 0
         return None, dw
+
+
+def sum_rows(index: Array, rows: Array, like: Any, sparse: bool) -> Any:
+    """The gradient of a lookup: rows[i] (n, ...) added up in FP32, in order, at row index[i] of the table `like`.
+
+    Each sum is rounded once, to the dtype of `like`.
+    """
+
+    def add(n: int, places: Array, rows: Array) -> Array:
+        return store(scatter_add(n, places, rows, like), like)
+
+    return sparse_rows().summed(index, rows, like.shape, add) if sparse else add(like.shape[0], index, rows)
+
+
+def sparse_rows() -> Any:
+    """tinymp.SparseRows. AttributeError where that is not installed."""
+    return sys.modules[__name__.partition(".")[0]].SparseRows
 
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *, sparse: bool = False) -> Tensor:
@@ -53,4 +72,6 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *, 
         if not padding_idx < rows:
             raise IndexError(f"embedding: expected padding_idx in [{-rows}, {rows - 1}], got {padding_idx}")
         padding_idx %= rows
-    return Embedding.apply(index, w, padding=padding_idx, sparse=flag("embedding", "sparse", sparse))
+    if flag("embedding", "sparse", sparse):
+        sparse_rows()  # an error comes now, not with the gradient
+    return Embedding.apply(index, w, padding=padding_idx, sparse=sparse)

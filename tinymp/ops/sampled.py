@@ -16,8 +16,8 @@ from ..arguments import flag, floating, instance, integer, tensor
 from ..autograd import Array, Op
 from ..dtypes import float64
 from ..precision import DOT, FP32, gemm, reduce, store, unrounded, widen
-from ..sparse import sum_rows
 from ..tensor import Tensor
+from .embedding import sum_rows
 from .loss import Loss, check_each, check_reduction
 
 

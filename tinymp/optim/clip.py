@@ -8,13 +8,12 @@ from typing import Any
 
 from .. import backend
 from ..arguments import flag, listed, number, require_unscaled
-from ..autograd import Array
+from ..autograd import Array, values_of, with_values
 from ..events import quietly, type_name
 from ..fast_path import find
 from ..memory import explained
 from ..parameter import Parameter
 from ..precision import reduce, to_dtype, widen
-from ..sparse import summable, values_of, with_values
 from ..tensor import Tensor, tensor
 from .groups import fits
 
@@ -83,6 +82,11 @@ def _power_sum(g: Array, p: float) -> Array:
     if p == math.inf:
         return reduce(xp.abs(g), axes, "max").reshape(()) if g.size else xp.zeros((), g.dtype)
     return reduce(g * g if p == 2 else xp.abs(g) ** p, axes, "sum").reshape(())
+
+
+def summable(g: Any) -> Array:
+    """The array that holds a gradient's numbers, each of them once."""
+    return g.summable() if hasattr(g, "summable") else g
 
 
 def _with_gradient(op: str, parameters: Any) -> list[Tensor]:

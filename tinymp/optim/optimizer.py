@@ -6,13 +6,12 @@ from typing import Any, ClassVar
 
 from .. import backend, statistics
 from ..arguments import flag, require_unscaled
-from ..autograd import Array
+from ..autograd import Array, put, rows_of, values_of, with_values
 from ..events import Update, during, here, quietly, tell
 from ..fast_path import find
 from ..memory import explained
 from ..parameter import Parameter
 from ..precision import UPDATE, follow, store, widen
-from ..sparse import SparseRows, put, rows_of, values_of, with_values
 from .groups import Group, Groups, State, count_of, fits
 from .result import StepResult
 
@@ -28,8 +27,8 @@ class Optimizer(Groups):
     state         per parameter, in their order: the number of its updates and arrays of its shape, in FP32. Only where
                   a parameter's policy says so (`Policy.state`) are they FP16; beside FP64 parameters they are FP64
 
-    Of a parameter whose gradient is SparseRows, only these rows and their state are updated, by the same rule; the
-    others stay as they are. With SGD without momentum and with Adagrad nothing else would happen to a row whose
+    Of a parameter whose gradient names rows (`sparse=True`), only these and their state are updated, by the same rule;
+    the others stay as they are. With SGD without momentum and with Adagrad nothing else would happen to a row whose
     gradient is 0. Momentum and Adam's averages would go on and move it: here, as in PyTorch's SparseAdam (its SGD
     differs), they wait for the row's next gradient, and t counts the updates of the parameter. A weight decay is for
     all rows and is refused.
@@ -93,7 +92,7 @@ class Optimizer(Groups):
                     f"shape on {p.device}, got {type(g).__name__} {getattr(g, 'shape', '')}"
                 )
         for group, p in ready:
-            if isinstance(p.grad_array, SparseRows) and group.get("weight_decay"):
+            if hasattr(p.grad_array, "rows") and group.get("weight_decay"):
                 raise RuntimeError(
                     f"{self._name}.step: the weight_decay {group['weight_decay']:g} is for all rows of parameter "
                     f"{self.label(p)}, but its gradient is sparse: give it a group with weight_decay=0, or make the "

@@ -20,14 +20,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from .. import backend, statistics
 from ..arguments import count, listed, loss_scale, number, same_keys, tensor, whole
-from ..autograd import Array, Op
+from ..autograd import Array, Op, values_of
 from ..dtypes import FLOATING, HALVES
 from ..events import here, quietly, stacklevel, tell
 from ..fast_path import find
 from ..memory import explained
 from ..parameter import Parameter
 from ..precision import LOSS
-from ..sparse import isfinite
 from ..tensor import Tensor
 from .optimizer import Optimizer, unscaled
 from .result import StepResult
@@ -422,7 +421,9 @@ class DynamicLossScaler(LossScaler):
 
 def _overflows(p: Parameter) -> bool:
     """Whether the gradient of p holds an infinity or a NaN, or will when it is unscaled: a scale below 1 hides it."""
-    return not isfinite(p.grad_array) or (float(p.grad_scale) < 1 and not isfinite(unscaled(p)))
+    g = values_of(p.grad_array)
+    finite = backend.of(g).isfinite
+    return not finite(g) or (float(p.grad_scale) < 1 and not finite(values_of(unscaled(p))))
 
 
 def _change(where: str, entry: Any) -> tuple[int, float, str]:

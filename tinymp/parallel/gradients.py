@@ -12,14 +12,13 @@ import numpy as np
 
 from .. import backend
 from ..arguments import flag, instance, number
-from ..autograd import Array, Op
+from ..autograd import Array, Op, added
 from ..backend import __version__
 from ..dtypes import HALVES, NAMES, float16, float32
 from ..events import Exchange, Observer, during, here, observe, tell
 from ..nn.module import Module
 from ..parameter import Parameter
 from ..precision import scatter_add, store, widen
-from ..sparse import SparseRows, accumulate, summable
 from ..tensor import uses
 from .group import Group, Pending, from_root
 
@@ -168,12 +167,12 @@ class DistributedDataParallel(Observer):
                         slot = self._run.leaves[id(edge)]
                         dx = self._run.stored(edge, slot[1])  # no op still to come adds to it
                         slot[1] = [dx]
-                        self._fill(edge, dx if edge.grad_array is None else accumulate(edge.grad_array, dx))
+                        self._fill(edge, dx if edge.grad_array is None else added(edge.grad_array, dx))
         self._last = None
 
     def _fill(self, p: Parameter, gradient: Any) -> None:
         """Put a gradient into its bucket, and send those that are full, in their order."""
-        if isinstance(gradient, SparseRows):
+        if hasattr(gradient, "rows"):
             raise RuntimeError(f"DistributedDataParallel: the gradient of `{p.name}` was dense, and is sparse now")
         bucket, place = self._places[id(p)]
         if bucket.buffer is None:
@@ -231,7 +230,7 @@ class DistributedDataParallel(Observer):
     def _plan(self) -> None:
         """Make the buckets, in the order in which rank 0 got its gradients."""
         order = self.group.tell(list(dict.fromkeys([*self._order, *range(len(self.params))])))[0]
-        sparse = [p for p in self.params if isinstance(p.grad_array, SparseRows)]
+        sparse = [p for p in self.params if hasattr(p.grad_array, "rows")]
         self.group.first(type(self).__name__, sparse=[p.name for p in sparse])
         self._rows = {id(p) for p in sparse}
         buckets: list[Bucket] = []
@@ -247,19 +246,19 @@ class DistributedDataParallel(Observer):
         for bucket in self._buckets:
             bucket.begin()
 
-    def _rows_of_all(self, p: Parameter) -> SparseRows:
+    def _rows_of_all(self, p: Parameter) -> Any:
         """The mean of all processes' sparse gradients: each row with the sum of what they have for it."""
         g = p.grad_array
-        if not isinstance(g, SparseRows):
+        if not hasattr(g, "rows"):
             raise RuntimeError(f"DistributedDataParallel: the gradient of `{p.name}` was sparse, and is dense now")
-        values = self._outgoing(p, summable(g))
+        values = self._outgoing(p, g.summable())
         self.sent += g.indices.nbytes + values.nbytes
         join = backend.of(values).concatenate
         indices = join(self.group.all_gather(g.indices), 0)
         rows = widen(join(self.group.all_gather(values), 0))
         if _travels(p) != float16:
             rows = rows / self.group.size
-        return SparseRows.summed(indices, rows, g.shape, lambda n, i, x: scatter_add(n, i, x, like=x))
+        return type(g).summed(indices, rows, g.shape, lambda n, i, x: scatter_add(n, i, x, like=x))
 
     def _same_scale(self) -> None:
         """RuntimeError where the processes' loss scales differ. (On a GPU the host does not know them.)"""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ... import backend
+from ...autograd import values_of, with_values
 from ...dtypes import float64
 from ...fast_path import fast_path
-from ...optim.clip import clip_norm
-from ...sparse import summable, values_of, with_values
+from ...optim.clip import clip_norm, summable
 from ...tensor import Tensor
 from .optimizer import multiply, norm
 

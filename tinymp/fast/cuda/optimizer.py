@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ... import backend
-from ...autograd import Array
+from ...autograd import Array, put, rows_of, values_of, with_values
 from ...backend import gpu, philox, recording, tables
 from ...backend.kernels import Kernels
 from ...backend.layout import THREADS, compact, matching
@@ -35,7 +35,6 @@ from ...optim.optimizer import Optimizer
 from ...optim.result import StepResult
 from ...optim.rules import SGD, Adagrad, Adam
 from ...parameter import Parameter
-from ...sparse import put, rows_of, values_of, with_values
 
 KERNELS = Kernels(__file__)
 CHUNK = 8192  # elements per block; optimizer.cu has the same number

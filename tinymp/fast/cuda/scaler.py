@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...autograd import Array
+from ...autograd import Array, values_of, with_values
 from ...backend import gpu
 from ...backend.kernels import Kernels
 from ...backend.recording import Mailbox
@@ -21,7 +21,6 @@ from ...events import here
 from ...fast_path import fast_path
 from ...optim.scaler import Iteration, LossScaler, Side, State
 from ...parameter import Parameter
-from ...sparse import values_of, with_values
 from ...tensor import Tensor
 from . import optimizer as kernels
 from .optimizer import NONE

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 from ... import backend
 from ...arguments import count, flag, name_all, number, whole
-from ...autograd import Array, Op
+from ...autograd import Array, Op, values_of
 from ...dtypes import FP16_MAX, float16
 from ...events import Observer, here, observe
 from ...precision import reduce
-from ...sparse import values_of
 from ...tensor import Tensor
 from ..optimizer import Optimizer
 from ..result import StepResult
