@@ -68,7 +68,6 @@ SUBPACKAGES = {
 # Those without which tinymp cannot be imported or cannot train today. The list only gets shorter.
 FAILS: set[str] = {
     "fast/cpu",
-    "fast/cuda",
     "study",
     "vision",
     "data/more",
