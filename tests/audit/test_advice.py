@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from examples import mnist
+from examples import cnn
 from tinymp import nn, ops, optim
 from tinymp.audit.advice import RULES, SPOILS, Advice, advise
 from tinymp.audit.bytes import ByteLedger, predict
@@ -304,7 +304,7 @@ def test_a_batch_of_images_is_no_matter():
 def test_what_is_not_worth_padding():
     assert advise([products_of(lambda: nn.Conv2d(3, 64, 3), (8, 3, 32, 32))]) == []  # 3 colours to 8
     assert advise([products_of(lambda: nn.Conv2d(64, 64, 3, groups=64), (8, 64, 32, 32))]) == []  # depthwise
-    assert advise([products_of(lambda: mnist.cnn(1, 28, 28, 10), (64, 1, 28, 28))]) == []  # 10 classes: 0.04 %
+    assert advise([products_of(lambda: cnn.network(1, 28, 28, 10), (64, 1, 28, 28))]) == []  # 10 classes: 0.04 %
     assert advise([products_of(lambda: nn.Linear(63, 64), (60, 63), mp.FP32)]) == []  # the model is FP32
 
 

@@ -10,8 +10,9 @@ import pytest
 
 import tinymp as mp
 from benchmarks import models
-from examples import dcgan, mnist
-from examples.language_model import CONFIGS, LanguageModel
+from examples import cnn, dcgan
+from examples.paper import dcgan as paper
+from examples.paper.language_model import CONFIGS, LanguageModel
 from tinymp import nn, ops, optim, statistics
 from tinymp.audit.bytes import KEPT, ROLES, ByteLedger, predict, total
 from tinymp.audit.histograms import Exponents
@@ -30,7 +31,7 @@ RULES = {
 
 
 def of_mnist():
-    return mnist.cnn(1, 28, 28, 10)
+    return cnn.network(1, 28, 28, 10)
 
 
 def images(*shape):
@@ -41,12 +42,12 @@ def images(*shape):
 CASES = {
     "mnist": (of_mnist, lambda m, x, y: ops.cross_entropy(m(x), y), images(16, 1, 28, 28), np.arange(16) % 10),
     "generator": (
-        lambda: dcgan.small(32, 1, 8)[0],
+        lambda: dcgan.networks(32, 8)[0],
         lambda m, x: ops.mse_loss(m(x), ops.zeros(8, 1, 32, 32, dtype=x.dtype)),
         images(8, 100, 1, 1),
     ),
     "discriminator": (
-        lambda: dcgan.small(32, 1, 8)[1],
+        lambda: dcgan.networks(32, 8)[1],
         lambda m, x: dcgan.loss_of(m(x), 0.9) + dcgan.loss_of(m(x), 0.0),
         images(8, 1, 32, 32),
     ),
@@ -245,18 +246,23 @@ def test_a_policy_for_a_part_of_a_step():
 def test_a_dcgan_iteration():
     """Two networks: while D learns, G's graph waits."""
     mp.manual_seed(0)
-    g, d = (mp.MIXED.cast(m) for m in dcgan.small(32, 1, 8))
-    nets = dcgan.Networks(g, d, *(optim.Adam(m.parameters(), **dcgan.ADAM) for m in (g, d)))
+    g, d = (mp.MIXED.cast(m) for m in dcgan.networks(32, 8))
+    optimizers = [optim.Adam(m.parameters()) for m in (g, d)]
     real, noise = (mp.MIXED.cast(mp.tensor(images(*s))) for s in ((8, 1, 32, 32), (8, 100, 1, 1)))
-    kept = []
+    fakes, kept = [], []
 
-    class Run:
-        def measure_bytes(self, *graphs):
-            kept.append(sum(map(saved_nbytes, graphs)))
+    def generator(noise):
+        fakes.append(g(noise))
+        return fakes[0]
+
+    class Scaler(optim.StaticLossScaler):
+        def scale(self, loss):
+            kept.append(sum(map(saved_nbytes, [loss] if kept else [loss, *fakes])))
+            return super().scale(loss)
 
     ledger = ByteLedger()
     with mp.audit(ledger):
-        dcgan.step(nets, optim.StaticLossScaler(8), real, noise, Run())
+        dcgan.step((generator, d), optimizers, Scaler(8), real, noise)
     parameters = [*g.parameters(), *d.parameters()]
     measured = {role: sum(sizes.values()) for role, sizes in ledger.measured.items()}
     assert measured["weights"] == measured["gradients"] == sum(p.nbytes for p in parameters)
@@ -391,7 +397,7 @@ FULL = {  # model, loss, inputs, parameters
         [np.broadcast_to(np.int64(0), (20, 1024))],
         1_776_948_095,
     ),
-    "DCGAN": (lambda: dcgan.paper()[1], None, [(128, 3, 128, 128)], None),
+    "DCGAN": (lambda: paper.networks()[1], None, [(128, 3, 128, 128)], None),
 }
 
 
@@ -492,7 +498,7 @@ def test_draw():
 
 
 def test_on_a_gpu(gpu):
-    make, loss, inputs = lambda: mnist.cnn(1, 8, 8, 10), CASES["mnist"][1], [images(4, 1, 8, 8), np.arange(4)]
+    make, loss, inputs = lambda: cnn.network(1, 8, 8, 10), CASES["mnist"][1], [images(4, 1, 8, 8), np.arange(4)]
     host = measure(build(make, mp.MIXED), loss, inputs, mp.MIXED, optim.Adam).measured
     with mp.device("gpu"):
         model = build(make, mp.MIXED)

@@ -271,11 +271,11 @@ def test_example(tmp_path, capsys, monkeypatch):
     """From everywhere, and what it writes is here."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").mkdir()  # not this one
-    assert main(["example", "mnist", "--steps", "1", "--batch", "16"]) == 0
+    assert main(["example", "cnn", "--steps", "1"]) == 0
     assert "test accuracy" in capsys.readouterr().out
-    assert json.loads((tmp_path / "runs" / "mnist" / "report.json").read_text())["settings"]["steps"] == 1
+    assert json.loads((tmp_path / "runs" / "cnn" / "report.json").read_text())["settings"]["steps"] == 1
     assert main(["example"]) == 0
-    assert "Train one CNN twice" in capsys.readouterr().out
+    assert "Train a CNN on 5,000 digits twice" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("missing", ["matplotlib", "tqdm"])
@@ -285,9 +285,9 @@ def test_what_an_example_needs_is_said(missing, tmp_path, capsys, monkeypatch):
     for name in [n for n in sys.modules if n.split(".")[0] == "examples"]:  # other tests have imported them
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(SystemExit) as end:
-        main(["example", "speech", "--steps", "1"])
+        main(["example", "paper.speech", "--steps", "1"])
     assert end.value.code == 2 and not list(tmp_path.iterdir())
-    expected = f'speech needs {missing}, which is not installed: pip install -e ".[speech]"'
+    expected = f'paper.speech needs {missing}, which is not installed: pip install -e ".[speech]"'
     assert expected in capsys.readouterr().err
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from examples.mnist import cnn
+from examples.cnn import network as cnn
 from tinymp import nn, ops, optim
 from tinymp.lab.cli import main
 

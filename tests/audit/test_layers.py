@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from examples.language_model import CONFIGS, LanguageModel
+from examples.paper.language_model import CONFIGS, LanguageModel
 from tinymp import nn, ops
 from tinymp.audit import predict
 

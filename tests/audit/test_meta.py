@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from examples import dcgan, mnist
-from examples.language_model import CONFIGS, LanguageModel
+from examples import cnn, dcgan
+from examples.paper.language_model import CONFIGS, LanguageModel
 from tinymp import backend, nn, ops, optim
 from tinymp.audit import meta
 from tinymp.audit.exponents import exponents
@@ -149,11 +149,11 @@ def models():
     images, targets = np.ones((4, 1, 28, 28), np.float32), np.zeros(4, np.int64)
     noise = np.ones((4, 100, 1, 1), np.float32)
     return {
-        "mnist": (lambda: mnist.cnn(1, 28, 28, 10), lambda m, x, y: ops.cross_entropy(m(x), y), images, targets),
+        "mnist": (lambda: cnn.network(1, 28, 28, 10), lambda m, x, y: ops.cross_entropy(m(x), y), images, targets),
         "language": (lambda: LanguageModel(small), lambda m, x: m.loss(m(x)[0], x), words),
-        "generator": (lambda: dcgan.small(16, 1, 8)[0], lambda m, x: ops.mse_loss(m(x), ops.ones_like(m(x))), noise),
+        "generator": (lambda: dcgan.networks(16, 8)[0], lambda m, x: ops.mse_loss(m(x), ops.ones_like(m(x))), noise),
         "discriminator": (
-            lambda: dcgan.small(28, 1, 8)[1],
+            lambda: dcgan.networks(28, 8)[1],
             lambda m, x: ops.binary_cross_entropy_with_logits(m(x), ops.ones(len(x), 1)),
             np.ones((4, 1, 16, 16), "f4"),
         ),

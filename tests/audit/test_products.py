@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from examples import mnist
-from examples.language_model import CONFIGS, LanguageModel
+from examples import cnn
+from examples.paper.language_model import CONFIGS, LanguageModel
 from tinymp import nn, ops
 from tinymp.audit.bytes import predict
 from tinymp.audit.products import Products
@@ -171,7 +171,7 @@ def test_share():
 def test_the_cnn():
     """96 % of its operations: all but the first convolution's, of one channel, and the 10 classes'."""
     products = Products()
-    predict(mnist.cnn(1, 28, 28, 10), (64, 1, 28, 28), instruments=[products])
+    predict(cnn.network(1, 28, 28, 10), (64, 1, 28, 28), instruments=[products])
     flops = {"conv1": 2 * (2 * 32 * 9 * 64 * 784), "conv2": 3 * (2 * 64 * 288 * 64 * 196)}  # no gradient of the images
     flops |= {"fc1": 3 * 2 * 64 * 3136 * 128, "fc2": 3 * 2 * 64 * 128 * 10}
     assert sum(p.flops for p in products.rows) == sum(flops.values())
@@ -194,7 +194,7 @@ def test_a_full_size_model():
 
 
 def test_report():
-    products = listen(mnist.cnn(1, 28, 28, 10), ones(4, 1, 28, 28))
+    products = listen(cnn.network(1, 28, 28, 10), ones(4, 1, 28, 28))
     rows = products.as_dict()
     assert rows == json.loads(json.dumps(rows))
     assert {"module", "op", "phase", "caller", "m", "n", "k", "batch", "calls", "dtype"} < rows[0].keys()

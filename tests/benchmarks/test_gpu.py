@@ -11,7 +11,7 @@ import pytest
 
 import tinymp as mp
 from benchmarks import gpu, models, peers, timing
-from examples import mnist
+from examples import cnn
 from tinymp import nn
 
 TINY = ["--device", "cuda-on-cpu", "--tiny"]
@@ -140,7 +140,7 @@ def test_sizes_and_time():
 
 
 def test_networks():
-    ours, example = models.cnn(nn), mnist.cnn(1, 28, 28, 10)
+    ours, example = models.cnn(nn), cnn.network(1, 28, 28, 10)
     assert [v.shape for v in ours.state_dict().values()] == [v.shape for v in example.state_dict().values()]
     images = mp.tensor(np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype("float32"))
     resnet = models.resnet(nn)

@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 
-from examples.average_precision import average_precision, mean_average_precision
+from examples.paper.average_precision import average_precision, mean_average_precision
 
 pytestmark = pytest.mark.cpu
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from examples import gpt, gpt_audit
+from examples.paper import gpt_audit
+from examples.paper import train_gpt as gpt
 from tinymp.audit.listener import Place
 
 pytestmark = pytest.mark.cpu

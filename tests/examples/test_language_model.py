@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from examples import language_model, program, report, text, trials
-from examples.language_model import CONFIGS, LanguageModel
+from examples import measure
+from examples.paper import language_model, program, text, trials
+from examples.paper.language_model import CONFIGS, LanguageModel
 from tinymp import nn, ops, optim
 
 pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("undrawn")]  # the program chooses its device itself
@@ -49,7 +50,7 @@ def test_report(novel, tmp_path, capsys):
     for row in (
         "held-out perplexity",
         "words per second",
-        *report.ROLES,
+        *measure.ROLES,
         "steps skipped",
         "scale",
     ):
@@ -64,7 +65,7 @@ def test_report(novel, tmp_path, capsys):
         assert np.isfinite(one["curve"]).all()
         assert 1 < one["scores"]["perplexity"] < 40
         assert one["units"] == 12 * 4 * 8
-        assert list(one["bytes"]) == list(report.ROLES)
+        assert list(one["bytes"]) == list(measure.ROLES)
         assert sum(one["gradient_exponents"]) + one["zero_gradients"] > 0
     assert (tmp_path / "out" / "report.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     # what mixed precision halves, and pays for with the masters (MPT section 3.1); word numbers are not halved
@@ -293,8 +294,8 @@ def test_the_number_of_parameters(config):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--lr", "nan"], "argument --lr: expected a positive number, got 'nan'"),
-        (["--temperature", "0"], "argument --temperature: expected a positive number, got '0'"),
+        (["--lr", "nan"], "argument --lr: expected a positive number that FP32 can hold, got 'nan'"),
+        (["--temperature", "0"], "argument --temperature: expected a positive number that FP32 can hold, got '0'"),
         (["--config", "huge"], "argument --config: invalid choice: 'huge'"),
         (["--device", "tpu"], "expected a device, 'cpu' or 'gpu', got 'tpu'"),
         (["--data", "/nowhere/at.txt"], "/nowhere/at.txt"),

@@ -1,14 +1,14 @@
 """What the programs share, with a small task: tables, files, seeds, checkpoints, and what is refused."""
 
 import json
-import signal
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import tinymp as mp
-from examples import program, report
+from examples import measure
+from examples.paper import program, report
 from tinymp import nn, ops, optim
 
 pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("undrawn")]
@@ -74,7 +74,7 @@ def test_report(tmp_path, capsys):
         assert one["scores"] == runs[label].scores
         assert len(runs[label].curve) == 60 and one["units"] == 60 * 16
         assert [step for step, _ in one["zero_shares"]] == [0, 20, 40]
-        assert set(one["bytes"]) == set(report.ROLES)
+        assert set(one["bytes"]) == set(measure.ROLES)
     assert runs["fp32"].loss == pytest.approx(np.mean(runs["fp32"].curve[-50:]))
     assert runs["mixed"].curve[0] == pytest.approx(runs["fp32"].curve[0], rel=1e-2)
     assert (tmp_path / "out" / "report.png").read_bytes()[:4] == b"\x89PNG"
@@ -96,72 +96,25 @@ def test_compare(tmp_path, capsys):
 
 def test_a_run_beside_the_seeds_of_fp32():
     def one(policy, value):
-        return report.Run(policy=policy, accuracy=value)
+        return measure.Run(policy=policy, loss=value)
 
     runs = {"fp32": one("FP32", 70.0), "fp32, seed 1": one("FP32", 71.0)}
     runs |= {"a": one("MIXED", 69.0), "b": one("MIXED", 70.5), "c": one("MIXED", 72.0)}
-    assert report.beside_seeds(runs, lambda run: run.accuracy) == [
+    assert report.beside_seeds(runs, lambda run: run.loss) == [
         "2 seeds of FP32: 70.00 to 71.00",
         "a: 69.00, below that",
         "b: 70.50, within that",
         "c: 72.00, above that",
     ]
-    assert report.beside_seeds({"fp32": one("FP32", 70.0)}, lambda run: run.accuracy) == []
-
-
-@pytest.mark.parametrize("kept", ["killed", "whole", "SIGINT", "SIGTERM"])
-def test_a_run_goes_on_as_if_it_had_never_stopped(tmp_path, monkeypatch, capsys, kept):
-    whole = run(tmp_path, "--steps", 10)
-    weights = {label: model.state_dict() for label, (_, model) in Parity.shown.items()}
-    options = ["--steps", 10, "--checkpoint", tmp_path / "kept", "--every", 3]
-    if kept == "whole":
-        run(tmp_path, *options)
-    else:  # it is stopped in the second run
-        calls = []
-
-        def loss(self, model, batch, loss=Parity.loss):
-            calls.append(model)
-            if len(calls) == 15:
-                if kept == "killed":
-                    raise KeyboardInterrupt
-                signal.raise_signal(getattr(signal, kept))
-            return loss(self, model, batch)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Parity, "loss", loss)
-            with pytest.raises(KeyboardInterrupt if kept == "killed" else SystemExit) as ended:
-                run(tmp_path, *options)
-        if kept != "killed":
-            assert ended.value.code == 128 + getattr(signal, kept)
-            assert f"mixed stopped after 4 steps: {kept}" in capsys.readouterr().out
-            written = json.loads((tmp_path / "out" / "report.json").read_text())["runs"]
-            assert (written["fp32"]["stopped"], written["mixed"]["stopped"]) == (None, kept)
-            assert [len(written[label]["curve"]) for label in ("fp32", "mixed")] == [10, 4]
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["fp32.safetensors", "mixed.safetensors"]
-    again = run(tmp_path, *options, "--resume")
-    for label, one in again.items():
-        assert one.curve == whole[label].curve
-        assert one.gradient_exponents == whole[label].gradient_exponents
-        assert one.scores == whole[label].scores
-        for name, value in Parity.shown[label][1].state_dict().items():
-            np.testing.assert_array_equal(value, weights[label][name])
+    assert report.beside_seeds({"fp32": one("FP32", 70.0)}, lambda run: run.loss) == []
 
 
 def test_what_cannot_be_run_is_refused(tmp_path, capsys):
-    run(tmp_path, "--steps", 2, "--checkpoint", tmp_path / "kept")
-    capsys.readouterr()
     for arguments, message in (
-        (["--resume"], "--checkpoint DIR"),
         (["--batch", 101], "too many"),
         (["--loss-scale", "-1"], "--loss-scale"),
         (["--steps", 0], "positive"),
         (["--device", "tpu"], "tpu"),
-        (["--steps", 3, "--checkpoint", tmp_path / "kept", "--resume"], "had steps 2, not 3: give it the same options"),
-        (
-            ["--steps", 2, "--loss-scale", 8, "--checkpoint", tmp_path / "kept", "--resume"],
-            "had loss_scale dynamic, not 8",
-        ),
     ):
         with pytest.raises(SystemExit):
             run(tmp_path, *arguments)

@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from examples import datasets, formats, paper, reproduce, speech, table1, table2, trials
+from examples import datasets, paper
+from examples.paper import formats, reproduce, speech, table1, table2, trials
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.cpu
@@ -41,7 +42,7 @@ def test_table1(digits, tmp_path, capsys):
     assert mixed["bytes"]["activations"] < 0.6 * fp32["bytes"]["activations"]
     assert by["mixed, not scaled", 0]["loss_scale"] == 1 < mixed["loss_scale"]
     text = (tmp_path / "out" / "table1.md").read_text()
-    assert "`python -m examples.reproduce table1 --data" in text and "| 0, 1 | " in text
+    assert "`python -m examples.paper.reproduce table1 --data" in text and "| 0, 1 | " in text
     assert (tmp_path / "out" / "table1.png").read_bytes()[:4] == b"\x89PNG"
 
 

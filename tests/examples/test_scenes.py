@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from examples import scenes
+from examples.paper import scenes
 
 pytest.importorskip("PIL")
 pytest.importorskip("skimage")  # its photographs

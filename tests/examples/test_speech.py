@@ -8,9 +8,10 @@ import pytest
 from scipy.io import wavfile
 
 import tinymp as mp
-from examples import paper, speech, utterances
-from examples.speech import Speech
-from examples.utterances import BANDS, Corpus, Utterance
+from examples import paper
+from examples.paper import speech, utterances
+from examples.paper.speech import Speech
+from examples.paper.utterances import BANDS, Corpus, Utterance
 from tinymp import nn
 
 pytestmark = pytest.mark.cpu

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from examples import text
+from examples.paper import text
 
 pytestmark = pytest.mark.cpu
 

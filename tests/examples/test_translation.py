@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from examples import sequences, translation, verses
+from examples.paper import sequences, translation, verses
 from oracle import rng
 
 pytestmark = pytest.mark.cpu

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy.io import wavfile
 
-from examples import utterances
-from examples.utterances import BANDS, HELD_OUT, LANGUAGES, RATE, VOICES, recorded, spectrogram, synthesised
+from examples.paper import utterances
+from examples.paper.utterances import BANDS, HELD_OUT, LANGUAGES, RATE, VOICES, recorded, spectrogram, synthesised
 
 pytest.importorskip("espeakng_loader")
 pytestmark = pytest.mark.cpu

@@ -22,7 +22,6 @@ import runpy
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -159,78 +158,41 @@ class Workload:
     scaler: optim.LossScaler = field(default_factory=optim.DynamicLossScaler)
 
 
-def workload(name: str, arguments: list[str], steps: int | None, out: Path) -> Workload:
+def workload(name: str, steps: int | None) -> Workload:
     """What the command line names: an example of tinymp's, or FILE.py:FUNCTION (MODULE:FUNCTION).
 
-    arguments: further options of the example. FUNCTION(policy, scaler, seed, steps) trains under the policy with the
-    scaler and returns the loss of every step; the score is the mean of the last tenth. To stop at a step that cannot
-    be recovered, it lets the scaler's FloatingPointError through.
-    ValueError for an unknown name; what the example raises where its data are missing.
+    All of them are called as FUNCTION(policy, scaler, seed=..., steps=..., device=...), train under the policy with the
+    scaler, and return a dict: "curve", the loss of every step; perhaps "measure", the name of the item that is the
+    score, and "higher_is_better"; without them the score is the mean of the last tenth of the curve. To stop at a step
+    that cannot be recovered, the function lets the scaler's FloatingPointError through, or says why in "stopped".
+    steps: None for an example's own number, and 100 for other functions. ValueError for an unknown name.
     """
     if ":" in name:
-        if arguments:
-            raise ValueError(f"{name} takes no options, got {' '.join(arguments)}")
-        return _own(name, steps)
-    if name not in EXAMPLES:
+        function, length = _own(name), {"steps": steps or 100}
+    elif name in EXAMPLES:
+        function, length = shipped.example(name).train, {"steps": steps} if steps else {}
+    else:
         near = difflib.get_close_matches(name, EXAMPLES, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(EXAMPLES)}, and FILE.py:FUNCTION"
         raise ValueError(f"no example is called {name!r}; {hint}")
-    for option in ("--policy", "--seed", "--seeds"):
-        if any(a.split("=")[0] == option for a in arguments):
-            raise ValueError(f"{option} is for {name} alone: an ablation sets the policies and seeds itself")
-    example = shipped.example(name)
-    given = [*arguments, *(["--steps", str(steps)] if steps else []), "--out", str(out / "runs")]
-    options = example.parser().parse_args(given)
-    options.device = backend.default_device() if options.device == "auto" else options.device
-    backend.get(options.device)
-    options.out.mkdir(parents=True, exist_ok=True)
-    return EXAMPLES[name](example, options)
-
-
-def _mnist(example: Any, options: Any) -> Workload:
-    load = cache(lambda seed: example.datasets.mnist(options.data, seed))  # the seed splits the digits
-    load(0)  # missing data are reported now, not in the middle of the runs
+    work = Workload(name, "final loss", False, lambda policy, scaler, seed: train(policy, scaler, seed))
 
     def train(policy: Policy, scaler: optim.LossScaler, seed: int) -> Run:
-        options.seed = seed
-        run = example.train(policy, scaler, load(0 if options.data else seed), options)
-        return Run(run.accuracy, run.curve, run.stopped)
+        backend.manual_seed(seed)
+        found = function(policy, scaler, seed=seed, device=backend.default_device(), **length)
+        curve = [float(loss) for loss in found["curve"]]
+        if "measure" not in found:
+            return Run(statistics.fmean(curve[-max(len(curve) // 10, 1) :]), curve, found.get("stopped"))
+        work.measure, work.higher = found["measure"], found["higher_is_better"]
+        return Run(found[work.measure], curve, found.get("stopped"))
 
-    return Workload("mnist", "test accuracy", True, train, _scaler(options.loss_scale))
-
-
-def _dcgan(example: Any, options: Any) -> Workload:
-    example.check(options)
-    data = example.load(options)
-
-    def train(policy: Policy, scaler: optim.LossScaler, seed: int) -> Run:
-        run, _ = example.train(policy, scaler, seed, data, options)
-        return Run(run.frechet_distance, run.curve, run.stopped)
-
-    return Workload("dcgan", "Fréchet distance", False, train, _scaler(options.loss_scale))
+    return work
 
 
-def _program(example: Any, options: Any) -> Workload:
-    """An example whose trainings are those of examples/program.py."""
-    task = example.TASK(options)
-    measure, *_ = task.measures
-
-    def train(policy: Policy, scaler: optim.LossScaler, seed: int) -> Run:
-        run, _ = example.program.run(task, policy, scaler, seed, options.device)
-        return Run(run.score, run.curve, run.stopped)
-
-    return Workload(task.name, f"held-out {measure}", task.higher, train, _scaler(task.loss_scale))
+EXAMPLES = ("mnist", "cnn", "lstm", "dcgan")
 
 
-_PROGRAMS = ("language_model", "translation", "speech", "gpt")
-EXAMPLES = {"mnist": _mnist, "dcgan": _dcgan, **dict.fromkeys(_PROGRAMS, _program)}
-
-
-def _scaler(scale: str) -> optim.LossScaler:
-    return shipped.example("options").loss_scaler(scale)
-
-
-def _own(name: str, steps: int | None) -> Workload:
+def _own(name: str) -> Callable[..., dict[str, Any]]:
     """A function of the user's."""
     where, _, called = name.rpartition(":")
     if where.endswith(".py"):
@@ -242,13 +204,7 @@ def _own(name: str, steps: int | None) -> Workload:
     function = found.get(called)
     if not callable(function):
         raise ValueError(f"{where} has no function {called!r}")
-
-    def train(policy: Policy, scaler: optim.LossScaler, seed: int) -> Run:
-        backend.manual_seed(seed)
-        curve = [float(loss) for loss in function(policy, scaler, seed, steps or 100)]
-        return Run(statistics.fmean(curve[-max(len(curve) // 10, 1) :]), curve)
-
-    return Workload(name, "final loss", False, train)
+    return function
 
 
 # --------------------------------------------------------------------------------------------------------- what is said

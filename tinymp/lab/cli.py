@@ -253,13 +253,18 @@ def _ablate(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[
         try:
             chosen = decisions(options.only.split(",") if options.only else None)
             options.out.mkdir(parents=True, exist_ok=True)
-            work = workload(options.example, rest, options.steps, options.out)
+            if rest:
+                raise ValueError(f"{options.example} takes no options, got {' '.join(rest)}")
+            work = workload(options.example, options.steps)
         except (ValueError, OSError, ImportError, RuntimeError) as error:
             p.error(str(error))
         ablation = Ablation(work, options.seeds)
         began = time.perf_counter()
         for number, decision in enumerate(chosen, 1):
-            ablation.run(decision)
+            try:
+                ablation.run(decision)
+            except (OSError, ImportError) as error:  # data that are missing
+                p.error(str(error))
             _say(f"{number} of {len(chosen)}, {time.perf_counter() - began:.0f} s: {decision.name}: {decision.flipped}")
             ablation.write_json(options.out / "ablation.json")  # the results so far: all of them may take hours
     print(f"\n{ablation}\n\nwrote {options.out / 'ablation.json'}")

@@ -18,13 +18,16 @@ from ..backend.extras import hint, in_checkout
 # The examples that are programs, and what each needs of the extras of pyproject.toml.
 EXAMPLES = {
     "one_page": "examples",
+    "cnn": "examples",
     "mnist": "examples",
+    "lstm": "examples,shakespeare",
     "dcgan": "examples",
-    "language_model": "examples,shakespeare",
-    "gpt": "examples,shakespeare",
-    "speech": "speech",
-    "translation": "translation",
-    "reproduce": "reproduce",
+    "long_run": "examples",
+    "paper.language_model": "examples,shakespeare",
+    "paper.train_gpt": "examples,shakespeare",
+    "paper.speech": "speech",
+    "paper.translation": "translation",
+    "paper.reproduce": "reproduce",
 }
 _PACKAGE = Path(__file__).parent.parent
 
@@ -81,6 +84,7 @@ def overview() -> str:
     folder = home("examples") / "examples"
     lines = []
     for name, extra in EXAMPLES.items():
-        text = ast.get_docstring(ast.parse((folder / f"{name}.py").read_bytes())) or ""
-        lines += [f"{name:<16}{text.splitlines()[0]}", f"{'':<16}{hint(extra)}"]
+        path = folder / f"{name.replace('.', '/')}.py"
+        text = ast.get_docstring(ast.parse(path.read_bytes())) or ""
+        lines += [f"{name:<24}{text.splitlines()[0]}", f"{'':<24}{hint(extra)}"]
     return "\n".join([*lines, "", "tinymp example NAME --help lists the options of one."])

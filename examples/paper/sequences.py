@@ -1,4 +1,4 @@
-"""MPT's results with sequences as tables for examples/reproduce.py: each row is a program with some arguments."""
+"""MPT's results with sequences as tables for examples/paper/reproduce.py: each row is a program with some arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import tinymp as mp
 
-from . import language_model, program, report, speech, translation, trials
+from .. import measure
+from . import language_model, program, speech, translation, trials
 
 
 class Row(NamedTuple):
@@ -74,14 +75,14 @@ class Results:
         rows = list(dict.fromkeys((cell.name, cell.source) for cell in done))
         with trials.figure(folder / f"{self.name}.png", len(rows), 2, (14, 5 * len(rows))) as axes:
             for (left, right), (name, source) in zip(axes, rows):
-                for setting, color in zip(self.SETTINGS, report.COLORS):
+                for setting, color in zip(self.SETTINGS, measure.COLORS):
                     mine = [t for c, t in done.items() if (c.name, c.source, c.setting) == (name, source, setting)]
                     if not mine:
                         continue
                     mean = self.FACTOR * statistics.fmean(t.score for t in mine)
-                    report.draw_curve(left, mine[0].curve, f"{setting}: {self.MEASURE} {mean:.2f}", color=color)
+                    measure.draw_curve(left, mine[0].curve, f"{setting}: {self.MEASURE} {mean:.2f}", color=color)
                     for other in mine[1:]:
-                        report.draw_curve(left, other.curve, "", color=color, linestyle=":")
+                        measure.draw_curve(left, other.curve, "", color=color, linestyle=":")
                     steps, shares = zip(*mine[0].zero_shares)
                     zeros = statistics.fmean(t.zeros for t in mine)
                     right.plot(steps, [100 * s for s in shares], color=color, label=f"{setting}: mean {zeros:.1%}")

@@ -1,6 +1,6 @@
 """Where does FP16 lose in a Transformer: in the scores, in softmax, in the residual stream?
 
-python -m examples.gpt --audit      what docs/attention.md shows
+python -m examples.paper.train_gpt --audit      what docs/attention.md shows
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from tinymp.audit.ledger import Ledger
 from tinymp.audit.listener import Instrument, Place
 from tinymp.audit.shadow import Errors, Shadow
 
-from . import program, report, trials
+from .. import measure
+from . import program, trials
 
 ATTENTION = "scaled_dot_product_attention"
 SEED = 1_000_003  # of the batch that is looked at
@@ -196,7 +197,7 @@ def draw(path: Path, found: dict[tuple, Values], scale: float) -> None:
     sides = [w for w in ORDER if "gradients" not in w], [w for w in ORDER if "gradients" in w]
     with trials.figure(path, 1, 2, (13, 4.6)) as axes:
         for one, names, shift in zip(axes.flat, sides, (0, int(np.log2(scale)))):
-            for what, color in zip(names, report.COLORS):
+            for what, color in zip(names, measure.COLORS):
                 counts = sum(v.exponents for (w, _), v in found.items() if w == what)
                 shares = 100 * counts / max(counts.sum(), 1)
                 one.stairs(shares, np.arange(FIRST, 18) - shift, color=color, linewidth=1.8, label=what)

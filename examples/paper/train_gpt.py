@@ -1,8 +1,8 @@
 """Train a small GPT that writes characters, in FP32 and in mixed precision, from the same weights on the same text.
 
-    python -m examples.gpt
-    python -m examples.gpt --compare    with and without loss scaling
-    python -m examples.gpt --audit      where FP16 loses in it: docs/attention.md
+    python -m examples.paper.train_gpt
+    python -m examples.paper.train_gpt --compare    with and without loss scaling
+    python -m examples.paper.train_gpt --audit      where FP16 loses in it: docs/attention.md
 
 The step is in `trials.train`.
 """
@@ -21,14 +21,15 @@ import numpy as np
 import tinymp as mp
 from tinymp import nn, ops, optim
 
-from . import gpt_audit, paper, program, text
-from .options import natural, positive, rate
+from .. import paper
+from ..measure import natural, positive, rate
+from . import gpt_audit, program, text
 
 
 class Gpt(program.Task):
     """The next character of Shakespeare's plays, or of another text, by a Transformer."""
 
-    name = "gpt"
+    name = "train_gpt"
     measures: ClassVar = {"bits per character": "", "perplexity": ""}
     higher = False
     unit, items = "characters", "windows"
@@ -133,6 +134,9 @@ def _share(text: str) -> float:
 
 
 TASK = Gpt
+
+
+train = program.trainer(Gpt, parser)
 
 
 def main(arguments: list[str] | None = None) -> dict[str, program.trials.Trial]:

@@ -38,7 +38,7 @@ class FrechetDistance:
         features -= self.mean
         small = features @ features.T if len(features) < features.shape[1] else features.T @ features
         variances, vectors = np.linalg.eigh(small)  # the same eigenvalues either way, ascending
-        kept = np.flatnonzero(variances > 1e-10 * variances[-1])[-components:] if variances[-1] > 0 else []
+        kept = np.flatnonzero((variances > 1e-10 * variances[-1]) & (variances > 0))[-components:]
         if not len(kept):
             raise ValueError(f"FrechetDistance: expected pictures that differ, got {len(images)} equal ones")
         directions = features.T @ vectors[:, kept] if len(small) == len(images) else vectors[:, kept]

@@ -1,7 +1,7 @@
 """Train a word-level LSTM language model in FP32 and in mixed precision, from the same weights on the same text.
 
-python -m examples.language_model
-python -m examples.language_model --compare    with and without loss scaling, as in MPT figure 5
+python -m examples.paper.language_model
+python -m examples.paper.language_model --compare    with and without loss scaling, as in MPT figure 5
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 import tinymp as mp
 from tinymp import nn, ops, optim
 
+from ..measure import natural, positive, rate
 from . import program, text
-from .options import natural, positive, rate
 
 State = tuple[mp.Tensor, mp.Tensor]
 LOGITS = 2**25  # so many at a time, when a text is evaluated
@@ -216,12 +216,6 @@ class LanguageModeling(program.Task):
         self.state = tuple(s.detach() for s in state)
         return model.loss(y, mp.tensor(following).to(device))
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"state": None if self.state is None else [s.numpy() for s in self.state]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.state = None if state["state"] is None else tuple(map(mp.tensor, state["state"]))
-
     def size(self, batch: tuple) -> int:
         return batch[0].size
 
@@ -271,7 +265,7 @@ def lines(
     return vocabulary.decode(written)
 
 
-TASK = LanguageModeling  # what `tinymp ablate` trains
+TASK = LanguageModeling
 
 # ---------------------------------------------------------------------------------------------------- the command line
 
@@ -325,6 +319,10 @@ def physical_memory() -> float:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return math.inf
+
+
+train = program.trainer(LanguageModeling, parser)
+train_large_batch = program.trainer(LanguageModeling, parser, "--config", "large-batch")
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:

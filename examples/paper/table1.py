@@ -13,7 +13,8 @@ import numpy as np
 import tinymp as mp
 from tinymp import data, nn, optim
 
-from . import datasets, mnist, paper, trials
+from .. import cnn, datasets, paper
+from . import trials
 
 
 class Network(NamedTuple):
@@ -86,7 +87,7 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
     trial = trials.train(model, policy, setting.scaler(), batches(), loss_of, steps, optimizer=optimizer, clip=1.0)
     with mp.use(policy):
         shares = [
-            mnist.accuracy(model, policy.cast(images).to(device), labels.numpy()) * len(labels)
+            cnn.accuracy(model, policy.cast(images).to(device), labels.numpy()) * len(labels)
             for images, labels in data.DataLoader(test, 50)  # as few as fit in memory where they are photographs
         ]
     trial.score = sum(shares) / len(test)

@@ -1,7 +1,7 @@
 """Train a translator, English to French, in FP32 and in mixed precision, from the same weights on the same sentences.
 
-    python -m examples.translation
-    python -m examples.translation --compare --seeds 3    with and without loss scaling, as in MPT figure 4
+    python -m examples.paper.translation
+    python -m examples.paper.translation --compare --seeds 3    with and without loss scaling, as in MPT figure 4
 
 The model is that of MPT section 4.4, small: LSTM layers on either side, with attention (paper/nmt.py). The
 sentences are short verses; --data takes others. A sentence that is held out shares neither its English nor its French
@@ -24,8 +24,9 @@ import tinymp as mp
 from tinymp import data, nn, optim
 from tinymp.backend.extras import hint
 
-from . import paper, program, trials, verses
-from .options import positive
+from .. import paper
+from ..measure import positive
+from . import program, trials, verses
 
 SHOWN, DRAWN = 10, 3  # translations that are printed, and those of which the attention is drawn
 AT_ONCE = 64  # sentences that are translated together
@@ -257,6 +258,9 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--beam", type=positive, default=4, help="hypotheses that a search keeps (default: 4)")
     return p
+
+
+train = program.trainer(Translation, parser)
 
 
 def main(arguments: list[str] | None = None) -> dict[str, trials.Trial]:

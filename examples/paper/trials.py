@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -20,11 +19,8 @@ from tinymp.autograd import values_of
 from tinymp.checkpoint import writing
 from tinymp.precision import MOVEMENT
 
-from . import report, stopping
-from .checkpoints import NOWHERE, Checkpoint
-from .options import loss_scaler
-
-MEASURE = 20  # gradients are looked at in every so many steps
+from .. import measure
+from ..measure import COLORS, EVERY, Watch, loss_scaler
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ SETTINGS = settings("none", "8", "dynamic")
 
 
 @dataclass
-class Trial(report.Run):
+class Trial(measure.Run):
     """The numbers of one run.
 
     score        on the test set, the measure of its table, such as top-1 accuracy; scores: all measures, by name
@@ -119,49 +115,39 @@ def train(
     watch: Callable[[int], AbstractContextManager] = nullcontext,
     size_of: Callable[[Any], int] = lambda batch: len(batch[0]),
     name: str = "",
-    checkpoint: Checkpoint = NOWHERE,
-    carried: dict[str, Any] | None = None,
 ) -> Trial:
     """Train `model`, which `policy` has cast, for `steps` batches.
 
     The optimizer's learning rate rises to what it is over the first tenth of the steps, and falls as a cosine. clip:
     the largest norm of all gradients together. The settings of a table share these numbers (MPT section 4.1: the
     hyper-parameters of FP32). watch(step) is what forward and backward of that step run in, such as an audit; size_of
-    counts the units of a batch. With a name there is a progress bar, where there is a terminal. A run that goes on from
-    a checkpoint passes over the batches that it has seen; carried: what else such a run needs, objects with a
-    state_dict, by name.
+    counts the units of a batch. With a name there is a progress bar, where there is a
+    terminal.
     """
     run, times = Trial(policy=policy.name), []
+    looks = Watch(run)
     warm_up = steps // 10 + 1
     rising = optim.LinearLR(optimizer, start_factor=1 / warm_up, total_iters=warm_up)
     falling = optim.CosineAnnealingLR(optimizer, T_max=max(steps - warm_up, 1))
     schedule = optim.SequentialLR(optimizer, [rising, falling], milestones=[warm_up])
-    parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "schedule": schedule, **(carried or {})}
-    checkpoint.load(run, **parts)
-    done = len(run.curve)
-    batches = itertools.islice(batches, done, None)
-    with mp.use(policy), tqdm(total=steps, initial=done, desc=name, disable=None if name else True) as bar:
-        for step in range(done, steps):
+    with mp.use(policy), tqdm(total=steps, desc=name, disable=None if name else True) as bar:
+        for step in range(steps):
             before = time.perf_counter()
             batch = next(batches)
             run.waited += time.perf_counter() - before
             start, cpu = time.perf_counter(), time.process_time()
 
-            zeros = Zeros() if step % MEASURE == 0 else None
-            with watch(step), mp.observe(zeros) if zeros else nullcontext():
-                loss = loss_of(model, batch)
-                if step == 0:
-                    run.measure_bytes(loss)
-                scaler.scale(loss).backward()
-            if zeros:
+            zeros, looked_at = Zeros(), step % EVERY == 0
+            with mp.observe(looks) if looked_at else nullcontext():
+                with watch(step), mp.observe(zeros) if looked_at else nullcontext():
+                    loss = loss_of(model, batch)
+                    scaler.scale(loss).backward()
+                if clip is not None:
+                    scaler.unscale_(optimizer)
+                    optim.clip_grad_norm_(model.parameters(), clip)
+                result = scaler.step(optimizer)
+            if looked_at:
                 run.zero_shares.append((step, zeros.zeros / zeros.values))
-                run.count_exponents(model)
-            if step == 0:  # before they are unscaled, which makes them FP32
-                gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
-            if clip is not None:
-                scaler.unscale_(optimizer)
-                optim.clip_grad_norm_(model.parameters(), clip)
-            result = scaler.step(optimizer)
             try:
                 scaler.update()
             except FloatingPointError as error:  # it has diverged: that is what a table wants to know
@@ -174,25 +160,17 @@ def train(
             run.elapsed += times[-1]
             run.seconds += time.process_time() - cpu
             run.units += size_of(batch)
-            if step == 0:
-                run.measure_state(model, optimizer)
-                run.bytes["gradients"] = gradients
             optimizer.zero_grad()
             run.curve.append(loss.item())
             run.skipped_steps += not result.applied
             bar.update()
             bar.set_postfix(loss=f"{run.curve[-1]:.3f}", scale=f"{scaler.get_scale():g}", refresh=False)
-            if stopping.asked():
-                break
-            checkpoint.save(run, **parts)
     if run.curve:
         run.loss = statistics.fmean(run.curve[-50:])
     if times:
         run.ms_per_step = 1000 * statistics.median(times)
         run.per_second = run.units / run.elapsed
     run.loss_scale = scaler.get_scale()
-    checkpoint.save(run, now=True, **parts)
-    run.stopped = run.stopped or stopping.asked()  # not what is kept: that run goes on
     return run
 
 
@@ -219,7 +197,7 @@ def draw_scores(path: Path, table: Any, done: dict[Any, Trial]) -> None:
     sources = list(dict.fromkeys(cell.source for cell in done))
     with figure(path, 1, len(sources) + 1, (6.5 * (len(sources) + 1), 5)) as axes:
         *_, last = axes.flat
-        for k, (setting, color) in enumerate(zip(settings, report.COLORS)):
+        for k, (setting, color) in enumerate(zip(settings, COLORS)):
             shift = 0.18 * (k - (len(settings) - 1) / 2)
             for one, source in zip(axes.flat, sources):
                 for i, name in enumerate(networks):

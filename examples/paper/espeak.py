@@ -1,6 +1,6 @@
 """Let eSpeak NG speak, from the package espeakng-loader: a program of its own, which no other part of tinymp imports.
 
-    python -m examples.espeak < sentences.json > sounds
+    python -m examples.paper.espeak < sentences.json > sounds
 
 It reads a JSON list of [text, voice, words per minute, pitch], and writes for each the samples per second, their
 number, both int32, and then the samples, int16. eSpeak keeps the phase of its waves and the state of its random numbers

@@ -8,7 +8,7 @@ import numpy as np
 
 from tinymp.data import Dataset
 
-from . import datasets
+from .. import datasets
 
 # Of the photographs that scikit-image brings: what a detector is tested on, it has not seen.
 PHOTOGRAPHS = {

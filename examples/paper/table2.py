@@ -15,7 +15,8 @@ import tinymp as mp
 from tinymp import data, nn, ops, optim
 from tinymp.audit.histograms import ACTIVATION_GRADIENT, Exponents
 
-from . import paper, report, scenes, trials
+from .. import measure, paper
+from . import scenes, trials
 from .average_precision import mean_average_precision
 
 SCALE = paper.Scale(width=1 / 8, depth=1 / 2, halvings=1)
@@ -164,10 +165,10 @@ def sure(found: dict[str, np.ndarray]) -> dict[str, list]:
 
 def counted(gradients: Exponents) -> dict[str, Any]:
     """The exponents of all activation gradients, and the shares of those not zero that FP16 would lose."""
-    run = report.Run(policy="FP32")
+    run = measure.Run(policy="FP32")
     for tensor in gradients.as_dict()["tensors"]:
         if tensor["role"] == ACTIVATION_GRADIENT:
-            run.add_exponents(np.arange(len(tensor["counts"])) + tensor["lowest"], tensor["counts"], tensor["zeros"])
+            run.count_exponents(np.arange(len(tensor["counts"])) + tensor["lowest"], tensor["counts"], tensor["zeros"])
     lost = {scale: gradients.share_lost(ACTIVATION_GRADIENT, scale)._asdict() for scale in (1.0, 8.0, 1024.0)}
     return {"exponents": run.gradient_exponents, "zeros": run.zero_gradients, "lost": lost}
 
@@ -188,8 +189,8 @@ def draw_gradients(path: Path, counted: dict[str, dict]) -> None:
     """MPT's figure 3 for each detector: where FP16 would leave its activation gradients."""
     with trials.figure(path, 1, len(counted), (7 * len(counted), 5)) as axes:
         for one, (name, kept) in zip(axes.flat, counted.items()):
-            run = report.Run(policy="FP32", gradient_exponents=kept["exponents"], zero_gradients=kept["zeros"])
-            report.draw_exponents(one, {"FP32": run})
+            run = {"gradient_exponents": kept["exponents"], "zero_gradients": kept["zeros"], "loss_scale": 1}
+            measure.draw_exponents(one, {"FP32": run})
             lost = ", ".join(f"{shares['zero']:.2%} at S = {float(scale):g}" for scale, shares in kept["lost"].items())
             one.set_title(f"{name}, activation gradients in FP32\nzero in FP16, of those not zero: {lost}", fontsize=10)
             one.set(ylabel="share of all activation gradients, %")

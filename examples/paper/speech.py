@@ -1,8 +1,8 @@
 """Train Deep Speech 2, small, in FP32 and in mixed precision: from spectrograms to characters by CTC (MPT section 4.3).
 
-    python -m examples.speech
-    python -m examples.speech --language mandarin
-    python -m examples.speech --data DIR    recordings with their texts
+    python -m examples.paper.speech
+    python -m examples.paper.speech --language mandarin
+    python -m examples.paper.speech --data DIR    recordings with their texts
 
 By default eSpeak NG speaks; the voices and sentences that are held out are none of those to learn from.
 """
@@ -22,7 +22,8 @@ import tinymp as mp
 from tinymp import data, nn, ops, optim
 from tinymp.backend.extras import hint
 
-from . import paper, program, report, trials, utterances
+from .. import measure, paper
+from . import program, trials, utterances
 from .utterances import Utterance, warped
 
 TRAINING, HELD_OUT = 2000, 200  # utterances that eSpeak speaks
@@ -213,7 +214,7 @@ def draw(path: Path, one: Utterance, seen: dict[str, np.ndarray], alphabet: str)
             return "".join(c if font.get_char_index(ord(c)) else f"[{ord(c):x}]" for c in text)
 
         seconds, top = len(one.frames) * utterances.STEP, utterances.RATE / 2000
-        for (upper, lower), (label, log_probs), color in zip(axes.T, seen.items(), report.COLORS):
+        for (upper, lower), (label, log_probs), color in zip(axes.T, seen.items(), measure.COLORS):
             upper.imshow(one.frames.T, origin="lower", aspect="auto", cmap="Greys", extent=(0, seconds, 0, top))
             best, p = log_probs.argmax(1), np.exp(log_probs)
             at = (np.arange(len(p)) + 0.5) * seconds / len(p)
@@ -241,6 +242,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--data", metavar="DIR", help="a folder of recordings (WAV) and one file of their texts")
     p.add_argument("--alphabet", metavar="CHARACTERS", help="of the texts (default: those that they have)")
     return p
+
+
+train = program.trainer(Speech, parser)
 
 
 def main(arguments: list[str] | None = None) -> dict[str, trials.Trial]:

@@ -1,8 +1,8 @@
 """The paper's results at a size for two cores: every row in FP32 and in mixed precision, with and without a loss scale.
 
-    python -m examples.reproduce table1
-    python -m examples.reproduce figure5
-    python -m examples.reproduce all
+    python -m examples.paper.reproduce table1
+    python -m examples.paper.reproduce figure5
+    python -m examples.paper.reproduce all
 
 A table has a row per network or model; figures are tables, too, of the runs whose curves they show.
 Each run has a process and a core of its own. One Markdown and one JSON are written after every run, so that a stop
@@ -31,8 +31,8 @@ import tinymp as mp
 from tinymp.checkpoint import writing
 from tinymp.lab import shipped
 
+from ..measure import natural, positive
 from . import formats, report, sequences, table1, table2, trials
-from .options import natural, positive
 
 TABLES: dict[str, Any] = {"table1": table1, "table2": table2}
 TABLES |= {table.name: table for table in (sequences.TABLE3, sequences.FIGURE4, sequences.FIGURE5)}
@@ -74,7 +74,7 @@ def cells(table: str, options: argparse.Namespace) -> Iterator[Cell]:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    p = argparse.ArgumentParser(prog=shipped.command("reproduce"), description=__doc__.split("\n\n")[0])
+    p = argparse.ArgumentParser(prog=shipped.command("paper.reproduce"), description=__doc__.split("\n\n")[0])
     p.add_argument("table", choices=[*TABLES, "all"])
     p.add_argument(
         "--data",
@@ -266,7 +266,7 @@ def command(options: argparse.Namespace, table: str) -> str:
         for name, value in vars(options).items()
         if name not in ("table", "out", "device", "jobs", "resume") and value != getattr(default, name)
     ]
-    return " ".join([shipped.command("reproduce"), table, *said])
+    return " ".join([shipped.command("paper.reproduce"), table, *said])
 
 
 if __name__ == "__main__":

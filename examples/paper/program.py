@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import abc
 import argparse
-import math
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import tinymp as mp
 from tinymp import nn, optim
 from tinymp.lab import shipped
 
-from . import checkpoints, report, stopping, trials
-from .options import add_policy, loss_scale, natural, positive, rate
+from .. import measure
+from ..measure import loss_scale, natural, policy, positive, rate
+from . import report, trials
 
 
 class Task(abc.ABC):
@@ -81,14 +81,6 @@ class Task(abc.ABC):
     def show(self, folder: pathlib.Path, models: dict[str, tuple[mp.Policy, nn.Module]]) -> str:
         """Write pictures of what the models do into a folder, and return a text of it. models: FP32's and the last."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """What training carries from step to step beside the model, if anything."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what `state_dict` returned."""
-        assert not state
-
 
 class Plan(NamedTuple):
     """One run."""
@@ -104,7 +96,6 @@ def run(
     seed: int,
     device: str,
     label: str = "",
-    checkpoint: checkpoints.Checkpoint = checkpoints.NOWHERE,
 ) -> tuple[trials.Trial, nn.Module]:
     """Train a model, and judge it. The seed fixes weights, batches and dropout, whatever the policy."""
     mp.manual_seed(seed)
@@ -120,14 +111,24 @@ def run(
         clip=task.clip,
         size_of=task.size,
         name=label,
-        checkpoint=checkpoint,
-        carried={"task": task},
     )
     model.eval()
     with mp.no_grad(), mp.use(policy):
-        trial.scores = dict.fromkeys(task.measures, math.nan) if stopping.asked() else task.scores(model)
+        trial.scores = task.scores(model)
     trial.score = trial.scores[compared(task)[0]]
     return trial, model
+
+
+def trainer(task: type[Task], parser: Callable[[], argparse.ArgumentParser], *arguments: str) -> Callable[..., dict]:
+    """What `tinymp ablate examples.paper.NAME:train` calls: one run, with these arguments of the program."""
+
+    def train(policy: mp.Policy, scaler: optim.LossScaler, *, seed: int, steps: int, device: str) -> dict[str, Any]:
+        work = task(parser().parse_args([*arguments, f"--steps={steps}"]))
+        trial, _ = run(work, policy, scaler, seed, device)
+        score = {"measure": f"held-out {compared(task)[0]}", "higher_is_better": task.higher}
+        return {**trial.as_dict(), "curve": trial.curve, **score, score["measure"]: trial.score}
+
+    return train
 
 
 def plans(task: Task, options: argparse.Namespace) -> dict[str, Plan]:
@@ -141,17 +142,11 @@ def plans(task: Task, options: argparse.Namespace) -> dict[str, Plan]:
     return found
 
 
-def checkpoint(task: Task, label: str, plan: Plan, options: argparse.Namespace) -> checkpoints.Checkpoint:
-    """Where a run is kept, if at all."""
-    own = {"policy": plan.setting.policy.name, "loss_scale": plan.setting.scale, "seed": plan.seed}
-    return checkpoints.of(options, label, without=task.shown, **own)
-
-
 def parser(task: type[Task], description: str) -> argparse.ArgumentParser:
     """The options that all programs have. A program adds its own."""
-    p = argparse.ArgumentParser(prog=shipped.command(task.name), description=description)
+    p = argparse.ArgumentParser(prog=shipped.command(f"paper.{task.name}"), description=description)
     usual = {name: getattr(task, name, "the configuration's") for name in ("steps", "batch", "lr", "loss_scale")}
-    add_policy(p)
+    p.add_argument("--policy", type=policy, default="mixed", metavar="NAME", help="what to compare with FP32 (mixed)")
     p.add_argument(
         "--loss-scale",
         type=loss_scale,
@@ -169,12 +164,10 @@ def parser(task: type[Task], description: str) -> argparse.ArgumentParser:
     p.add_argument(
         "--device", default="auto", help="where to train: cpu, gpu, or auto (the default), the GPU where one works"
     )
-    checkpoints.add_options(p)
     p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs", task.name), help="where reports go")
     return p
 
 
-@stopping.noted()
 def main(task: type[Task], p: argparse.ArgumentParser, arguments: list[str] | None = None) -> dict[str, trials.Trial]:
     """Run the trainings, print the table, write report.json and report.png, and what the task shows."""
     options = p.parse_args(arguments)
@@ -185,7 +178,6 @@ def main(task: type[Task], p: argparse.ArgumentParser, arguments: list[str] | No
         options.out.mkdir(parents=True, exist_ok=True)
         work = task(options)
         planned = plans(work, options)
-        kept = {label: checkpoint(work, label, plan, options) for label, plan in planned.items()}
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         p.error(str(error))
     print(work.about)
@@ -193,21 +185,18 @@ def main(task: type[Task], p: argparse.ArgumentParser, arguments: list[str] | No
     *_, last = planned
     for label, plan in planned.items():
         policy = plan.setting.policy
-        runs[label], model = run(work, policy, plan.setting.scaler(), plan.seed, options.device, label, kept[label])
+        runs[label], model = run(work, policy, plan.setting.scaler(), plan.seed, options.device, label)
         if label in ("fp32", last):
             models[label] = policy, model
-        if stopping.asked():
-            break
 
     title = f"{work.about} On the {options.device.upper()}"
-    print(f"on the {options.device.upper()}:\n\n{report.table(runs, scores(task), task.unit)}\n\n{verdict(work, runs)}")
+    print(f"on the {options.device.upper()}:\n\n{table(task, runs)}\n\n{verdict(work, runs)}")
     settings = report.settings_of(options) | {"about": work.about, "baselines": work.baselines}
     settings |= {name: getattr(work, name) for name in ("steps", "batch", "lr", "loss_scale")}
     report.write_json(options.out / "report.json", runs, settings)
     draw(options.out / "report.png", runs, task, title)
     print(f"\nwrote {options.out / 'report.json'} and {options.out / 'report.png'}")
-    if not stopping.asked():
-        print(f"\n{work.show(options.out, models)}")
+    print(f"\n{work.show(options.out, models)}")
     return report.finish(p, runs)
 
 
@@ -222,14 +211,13 @@ def compared(task: type[Task] | Task) -> tuple[str, int]:
     return name, 100 if form == "%" else 1
 
 
-def scores(task: type[Task]) -> list[tuple[str, Any]]:
-    """The rows of the table that are the program's own."""
-    rows = [(f"held-out {name}", lambda run, name=name: text(task, name, run.scores[name])) for name in task.measures]
-    return [
-        *rows,
-        ("final loss", lambda run: f"{run.loss:.4f}"),
-        ("gradients that are 0", lambda run: f"{run.zeros:.1%}"),
-    ]
+def table(task: type[Task], runs: dict[str, trials.Trial]) -> str:
+    """The runs side by side, with the measures of the program first."""
+    found = {label: {**vars(run), "zeros": run.zeros} for label, run in runs.items()}
+    for run in found.values():
+        run["texts"] = {name: text(task, name, run["scores"][name]) for name in task.measures}
+    rows = {f"held-out {name}": f"{{texts[{name}]}}" for name in task.measures}
+    return measure.table(found, {**rows, "gradients that are 0": "{zeros:.1%}"}, task.unit)
 
 
 def verdict(task: Task, runs: dict[str, trials.Trial]) -> str:
@@ -246,17 +234,17 @@ def draw(path: pathlib.Path, runs: dict[str, trials.Trial], task: type[Task], ti
     with trials.figure(path, 1, 3, (19, 5.5)) as axes:
         left, middle, right = axes.flat
         left.figure.suptitle(title)
-        for (label, run), color in zip(shown.items(), report.COLORS):
-            report.draw_curve(left, run.curve, f"{label}: {first} {text(task, first, run.score)}", color=color)
+        for (label, run), color in zip(shown.items(), measure.COLORS):
+            measure.draw_curve(left, run.curve, f"{label}: {first} {text(task, first, run.score)}", color=color)
             if run.zero_shares:
                 steps, shares = zip(*run.zero_shares)
                 of = f"{label}: mean {run.zeros:.1%}"
                 right.plot(steps, [100 * share for share in shares], color=color, label=of)
         for label, run in runs.items():
             if label not in shown:
-                report.draw_curve(left, run.curve, f"{label}: {text(task, first, run.score)}", color="0.6")
+                measure.draw_curve(left, run.curve, f"{label}: {text(task, first, run.score)}", color="0.6")
         left.set(xlabel="step", ylabel="training loss", title="Loss", yscale="log")
-        report.draw_exponents(middle, shown)
+        measure.draw_exponents(middle, {label: vars(run) for label, run in shown.items()})
         right.set(xlabel="step", ylabel="gradient values that are 0, %", title="Zeros", ylim=(0, None))
         for one in axes.flat:
             one.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any, NamedTuple
 
 import tinymp as mp
 
-from . import datasets, dcgan, language_model, mnist, program, report, trials
+from .. import cnn, datasets, dcgan, measure
+from . import language_model, program, trials
 
 NOT_SCALED, DYNAMIC = "FP16, not scaled", "FP16, dynamic scale"
 
@@ -28,11 +28,9 @@ class Network(NamedTuple):
 
 
 NETWORKS = {
-    "MNIST CNN": Network(mnist, (), 800, 64, "test error, %", {}),
+    "MNIST CNN": Network(cnn, (), 800, cnn.BATCH, "test error, %", {}),
     "LSTM": Network(language_model, ("--config", "large-batch"), 120, 128, "perplexity", {}),
-    "DCGAN": Network(
-        dcgan, ("--size", "32", "--width", "16", "--frechet-samples", "500"), 500, 32, "Fréchet distance", {}
-    ),
+    "DCGAN": Network(dcgan, (), 500, dcgan.BATCH, "Fréchet distance", {}),
 }
 SETTINGS = {
     name: trials.Setting(mp.POLICIES[policy], scale)
@@ -61,32 +59,29 @@ def check(source: str, batch: int) -> None:
     if source:
         raise ValueError("--data: the rows of this table have their own data")
     datasets.mnist(None, 0)
-    language_model.TASK(_options(NETWORKS["LSTM"], "cpu", 1, 2, 0))
-    dcgan.load(_options(NETWORKS["DCGAN"], "cpu", 1, 2, 0))
+    language_model.TASK(_options("cpu", 1, 2, 0))
+    datasets.faces(16)
 
 
 def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
     """Train one model under one setting. The seed fixes weights and batches, whatever the setting."""
     network, chosen, start = NETWORKS[name], SETTINGS[setting], time.process_time()
-    options = _options(network, device, steps, batch, seed)
     if network.program is language_model:
-        return program.run(language_model.TASK(options), chosen.policy, chosen.scaler(), seed, device)[0]
-    if network.program is mnist:
-        found = mnist.train(chosen.policy, chosen.scaler(), datasets.mnist(None, seed), options)
-        score = 100 * (1 - found.accuracy)
-    else:
-        with tempfile.TemporaryDirectory() as folder:  # of pictures, which nobody looks at
-            options.out = Path(folder)
-            found, _ = dcgan.train(chosen.policy, chosen.scaler(), seed, dcgan.load(options), options)
-        score = found.frechet_distance
-    common = {f.name: getattr(found, f.name) for f in fields(report.Run)}
+        task = language_model.TASK(_options(device, steps, batch, seed))
+        return program.run(task, chosen.policy, chosen.scaler(), seed, device)[0]
+    if batch != network.batch:
+        raise ValueError(f"--batch {batch}: the batches of the {name} have {network.batch} examples")
+    sizes = {"size": 32, "width": 16} if network.program is dcgan else {}
+    found = network.program.train(chosen.policy, chosen.scaler(), seed=seed, steps=steps, device=device, **sizes)
+    score = found["frechet_distance"] if network.program is dcgan else 100 * (1 - found["accuracy"])
+    common = {f.name: found[f.name] for f in fields(measure.Run)}
     return trials.Trial(**common, score=score, seconds=time.process_time() - start)
 
 
-def _options(network: Network, device: str, steps: int, batch: int, seed: int) -> Any:
-    sizes = {"steps": steps, "batch-size" if network.program is dcgan else "batch": batch, "seed": seed}
-    said = [*network.arguments, "--device", device, *(f"--{name}={value}" for name, value in sizes.items())]
-    return network.program.parser().parse_args(said)
+def _options(device: str, steps: int, batch: int, seed: int) -> Any:
+    sizes = {"steps": steps, "batch": batch, "seed": seed}
+    said = [*NETWORKS["LSTM"].arguments, "--device", device, *(f"--{name}={value}" for name, value in sizes.items())]
+    return language_model.parser().parse_args(said)
 
 
 def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
@@ -97,8 +92,8 @@ def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
                 scores = [t.score for cell, t in done.items() if (cell.name, cell.setting) == (name, setting)]
                 if not scores:
                     continue
-                one.plot([i] * len(scores), scores, "o", color=report.COLORS[0], alpha=0.5)
-                one.plot(i, statistics.fmean(scores), "_", color=report.COLORS[1], markersize=20, markeredgewidth=2)
+                one.plot([i] * len(scores), scores, "o", color=measure.COLORS[0], alpha=0.5)
+                one.plot(i, statistics.fmean(scores), "_", color=measure.COLORS[1], markersize=20, markeredgewidth=2)
                 if setting == "FP32":
                     one.axhspan(min(scores), max(scores), color="0.9", zorder=0)
             one.set(xticks=range(len(SETTINGS)), title=name, ylabel=network.measure)

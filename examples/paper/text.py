@@ -99,7 +99,8 @@ def columns(stream: np.ndarray, batch: int, steps: int) -> tuple[np.ndarray, np.
             f"batch of {batch}, got {len(stream)}: take a longer text, or fewer columns or steps"
         )
     cut = stream[: rows * batch + 1]
-    return tuple(np.ascontiguousarray(part.reshape(batch, rows).T) for part in (cut[:-1], cut[1:]))
+    inputs, targets = (np.ascontiguousarray(part.reshape(batch, rows).T) for part in (cut[:-1], cut[1:]))
+    return inputs, targets
 
 
 def plays() -> list[str]:

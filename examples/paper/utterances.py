@@ -210,7 +210,7 @@ def unheard(text: str) -> bool:
 
 
 def speak(orders: list[tuple]) -> list[tuple[int, np.ndarray]]:
-    """(samples per second, int16 samples) for each (text, voice, words per minute, pitch), by examples/espeak.py."""
+    """(samples per second, int16 samples) for each (text, voice, words per minute, pitch), by espeak.py."""
     program = [sys.executable, str(Path(__file__).with_name("espeak.py"))]
     done = subprocess.run(program, input=json.dumps(orders).encode(), capture_output=True)
     if done.returncode:
