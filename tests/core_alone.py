@@ -23,7 +23,7 @@ PACKAGE = ROOT / "tinymp"
 
 # Every subpackage, by what holds it below tinymp: its folder, and what will move there. All other files are the core.
 SUBPACKAGES = {
-    "fast/cpu": ["fast/cpu", "backend/threads.py"],
+    "fast/cpu": ["fast/cpu"],
     "fast/cuda": [
         "fast/cuda",
         "ops/*.cu",

@@ -239,17 +239,16 @@ def use(policy: Policy) -> Iterator[Policy]:
     """
     if not isinstance(policy, Policy):
         raise TypeError(f"use: expected a Policy, got {type(policy).__name__}; see tinymp.POLICIES")
-    tokens = follow(policy)
+    token = follow(policy)
     try:
         yield policy
     finally:
-        for token in tokens:
-            token.var.reset(token)
+        _policy.reset(token)
 
 
-def follow(policy: Policy) -> tuple[Token, ...]:
+def follow(policy: Policy) -> Token:
     """From now on the gates follow `policy`, for the rest of this context (contextvars)."""
-    return _policy.set(policy), backend.threads.in_order.set(policy.rounding == "stochastic")
+    return _policy.set(policy)
 
 
 def under(policy: Policy, work: Callable[..., Result], *args: Any, **options: Any) -> Result:

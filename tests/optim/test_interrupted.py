@@ -17,8 +17,8 @@ import pytest
 import tinymp as mp
 from oracle import host, randn
 from tinymp import backend, data, nn, ops, optim
-from tinymp.backend import threads
 from tinymp.events import here
+from tinymp.fast.cpu import threads
 from tinymp.grad_mode import is_grad_enabled
 from tinymp.optim import StepResult
 from tinymp.precision import current_policy
@@ -64,7 +64,7 @@ def run(work, at=None, error=KeyboardInterrupt):
 def what_is_set():
     """In this thread, for as long as it is not put back."""
     running = here.running, here.backward, tuple(here.observers), threads.count(), backend.default()
-    return *running, np.geterr(), current_policy(), threads.in_order.get(), is_grad_enabled()
+    return *running, np.geterr(), current_policy(), is_grad_enabled()
 
 
 def every_line(make, work, check, often=None, stride=1):

