@@ -74,6 +74,8 @@ _HELD = {
     "load": "checkpoint",
     "load_weights": "checkpoint",
     "models": "models",
+    "nn.call_kept": "nn.more.keep",
+    "nn.policies_kept": "nn.more.keep",
     "optim.LinearLR": "optim.more.schedule",
     "optim.MultiStepLR": "optim.more.schedule",
     "optim.ObservedLossScaler": "optim.more.observed",

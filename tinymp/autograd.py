@@ -37,7 +37,19 @@ from .events import NAMES, during, here, tell, type_name
 from .fast_path import find
 from .grad_mode import is_grad_enabled
 from .memory import explain
-from .precision import DOT, LOSS, Kind, Policy, as_operand, current_policy, may_fuse, plain, store, under
+from .precision import (
+    DOT,
+    LOSS,
+    Kind,
+    Policy,
+    as_operand,
+    current_policy,
+    follows_forward,
+    may_fuse,
+    plain,
+    store,
+    under,
+)
 
 Array = Any
 
@@ -192,7 +204,7 @@ class Op:
     outputs: int = 1
     options: Mapping[str, Any] = {}  # what forward got by keyword; see `take`
     loss_scale: Any = None  # the scale that this op multiplies into gradients (optim.scaler)
-    policy: Policy | None = None  # that of backward, where it is not the one in use (nn/hooks.py)
+    policy: Policy | None = None  # that of backward, where it is not the one in use (precision.follows_forward)
 
     if TYPE_CHECKING:  # what forward gets by keyword; see `take`
 
@@ -337,6 +349,8 @@ class Op:
                 if isinstance(t, Variable) and id(backend.owner_of(t.array)) in kept
             ]
         self.outputs = len(results)
+        if follows_forward.get():
+            self.policy = current_policy()
         self.sequence = next(_sequence)
         assert self.saved is not None
         for a in self.saved:
@@ -348,8 +362,6 @@ class Op:
 
     def run_backward(self, dys: list, retain: bool) -> tuple:
         """Add up each result's gradients, call backward, check that its own fit the inputs, and free what was saved."""
-        if self.policy is not None and self.policy is not current_policy():
-            return under(self.policy, self.run_backward, dys, retain)
         if self.saved is None:
             raise RuntimeError(
                 f"{self.name}: its saved arrays were freed by an earlier backward(); run the forward pass again "
@@ -457,7 +469,10 @@ class Backward:
                 _, op = heapq.heappop(queue)
                 *dys, scale = waiting.pop(op)
                 self.scale = scale
-                dxs = op.run_backward(dys, self.retain)
+                if op.policy is None:
+                    dxs = op.run_backward(dys, self.retain)
+                else:
+                    dxs = under(op.policy, op.run_backward, dys, self.retain)
                 scale = scale if op.loss_scale is None else scale * op.loss_scale
                 for edge, dx in zip(op.edges, dxs):
                     if edge is not None and dx is not None:

@@ -229,6 +229,7 @@ POLICIES = {p.name: p for p in _ALL if p is not None}
 
 # FP32 and MIXED share their arithmetic, so code that sets nothing gets the right one for either storage.
 _policy: ContextVar[Policy] = ContextVar("policy", default=MIXED)
+follows_forward: ContextVar[bool] = ContextVar("follows_forward", default=False)  # whether backward follows its policy
 
 
 @reusable

@@ -1,24 +1,21 @@
-"""Hooks: functions that a module calls before and after its forward, and when its gradients have been computed; and
-the way into and out of a module that is kept in another policy than the model around it (`Policy.cast`).
+"""Hooks: functions that a module calls before and after its forward, and when its gradients have been computed.
 
-Only modules that have hooks, or are kept, run this code; calling any other module is calling its forward.
+Only modules that have hooks, or are kept in another policy (`Policy.cast`), run this code; calling any other module is
+calling its forward.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from contextvars import ContextVar
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from ..arguments import rename
 from ..autograd import Array, Op
-from ..events import Observer, observe, type_name
+from ..events import type_name
 from ..grad_mode import is_grad_enabled
-from ..ops.convert import to
-from ..precision import LOSS, MOVEMENT, Policy, current_policy, under
+from ..precision import MOVEMENT, Policy
 from ..tensor import Tensor
 
 if TYPE_CHECKING:
@@ -58,9 +55,6 @@ class Kept(NamedTuple):
     around: Policy
 
 
-_under: ContextVar[Policy | None] = ContextVar("under", default=None)  # that of the kept module whose call is under way
-
-
 class Hooks:
     """The hooks of one module, in the order in which they are called, and whether it is kept in another policy."""
 
@@ -77,21 +71,11 @@ class Hooks:
     def call(self, module: Module, args: tuple, kwargs: dict[str, Any]) -> Any:
         """module.forward(*args, **kwargs) with the hooks around it, all of it in the policy in which it is kept."""
         if self.kept is None:
-            return self._call(module, args, kwargs)
-        own, outer = self.kept.own, _under.get() or self.kept.around
-        if own == outer:
-            return self._call(module, args, kwargs)
-        args, kwargs = _converted((args, kwargs), outer.storage, own.storage, {})
-        within = _Within()
-        output = under(own, self._call_within, within, own, module, args, kwargs)
-        return _converted(output, own.storage, outer.storage, within.losses)
+            return self.run(module, args, kwargs)
+        return sys.modules["tinymp.nn"].call_kept(self, module, args, kwargs)
 
-    def _call_within(self, within: _Within, own: Policy, *call: Any) -> Any:
-        _under.set(own)  # until `under` ends
-        with observe(within):
-            return self._call(*call)
-
-    def _call(self, module: Module, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def run(self, module: Module, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The same in the policy that is in use."""
         for hook, with_kwargs in tuple(self.pre.values()):
             if with_kwargs:
                 found = hook(module, args, kwargs)
@@ -120,36 +104,6 @@ def name_layer(error: Exception, module: Module) -> None:
     home = type(module).forward.__module__
     if home.startswith("tinymp.") and not home.endswith(".containers"):
         rename(error, type(module).__name__)
-
-
-class _Within(Observer):
-    """Has the ops of a kept module remember the policy in use for their backward.
-
-    losses  the results of losses, and of ops on these, by their id: they are FP32 under every policy, and stay it
-    """
-
-    def __init__(self) -> None:
-        self.losses: dict[int, Array] = {}
-
-    def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
-        if op.phase == "forward":
-            op.policy = current_policy()
-            if op.kind is LOSS or any(isinstance(x, Tensor) and id(x.array) in self.losses for x in inputs):
-                self.losses.update((id(y), y) for y in outputs)
-
-
-def _converted(x: Any, source: np.dtype, target: np.dtype, losses: dict[int, Array]) -> Any:
-    """x, or the Tensors in it, converted from one dtype to another; other dtypes stay, and so do losses."""
-    if source == target:
-        return x
-    if isinstance(x, Tensor):
-        return to(x, target) if x.dtype == source and id(x.array) not in losses else x
-    if isinstance(x, dict):
-        return {name: _converted(item, source, target, losses) for name, item in x.items()}
-    if isinstance(x, (tuple, list)):
-        items = [_converted(item, source, target, losses) for item in x]
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
-    return x
 
 
 class BackwardHook(Op):

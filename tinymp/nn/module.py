@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -312,7 +313,7 @@ class Module:
 
         All or nothing: if it fails or is interrupted, every parameter and buffer is what it was.
         """
-        kept = {} if keep is None else self._kept(policy, keep)
+        kept = {} if keep is None else sys.modules["tinymp.nn"].policies_kept(self, policy, keep)
         targets: list[tuple[str, Tensor, np.dtype]] = []
         for name, p in self.named_parameters():
             targets.append((name, p, storage_of(kept.get(id(p), policy), p.normalisation)))
@@ -334,29 +335,6 @@ class Module:
                 changes.append((vars(module)["_hooks"], {"kept": None}))
         replace(changes)
         return self
-
-    def _kept(self, policy: Policy, keep: Mapping[str, Policy]) -> dict[int, Policy]:
-        """By their ids, the policies of modules that are kept, and of their parameters and buffers."""
-        if not isinstance(keep, Mapping) or not all(isinstance(kept, Policy) for kept in keep.values()):
-            raise TypeError(f"Policy.cast: expected keep to be a dict of paths of modules and policies, got {keep!r}")
-        paths = dict(self.named_modules(remove_duplicate=False))
-        if unknown := [path for path in keep if path not in paths]:
-            near = _similar(str(unknown[0]), tuple(paths))
-            hint = f"did you mean {', '.join(map(repr, near))}?" if near else f"there are {', '.join(paths)[2:]}"
-            raise ValueError(f"Policy.cast: expected keep to name modules of the model, got {unknown[0]!r}; {hint}")
-        policies: dict[str, Policy | None] = {}  # None: not kept
-        found: dict[int, tuple[str, Policy | None]] = {}
-        for path, module in paths.items():
-            policies[path] = keep[path] if path in keep else policies[path.rpartition(".")[0]] if path else None
-            for name, x in {"": module, **module._own(Parameter), **module._own_buffers()}.items():
-                here = f"{path}.{name}".strip(".")
-                there, other = found.setdefault(id(x), (here, policies[path]))
-                if (other or policy) != (policies[path] or policy):
-                    raise ValueError(
-                        f"Policy.cast: {there!r} and {here!r} are one {type(x).__name__}, which cannot have two "
-                        f"policies, {(other or policy).name} and {(policies[path] or policy).name}: name both in keep"
-                    )
-        return {key: kept for key, (_, kept) in found.items() if kept is not None}
 
     # ---- saving and loading
 

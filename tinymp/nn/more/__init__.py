@@ -1,0 +1,1 @@
+"""Breadth beyond what a first training needs. Each is loaded when it is first named."""
