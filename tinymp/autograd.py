@@ -25,7 +25,7 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
-from functools import reduce
+from functools import partial, reduce
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -37,19 +37,7 @@ from .events import NAMES, during, here, tell, type_name
 from .fast_path import find
 from .grad_mode import is_grad_enabled
 from .memory import explain
-from .precision import (
-    DOT,
-    LOSS,
-    Kind,
-    Policy,
-    as_operand,
-    current_policy,
-    follows_forward,
-    may_fuse,
-    plain,
-    store,
-    under,
-)
+from .precision import DOT, LOSS, Kind, Policy, as_operand, current_policy, may_fuse, plain, store, under
 
 Array = Any
 
@@ -349,7 +337,7 @@ class Op:
                 if isinstance(t, Variable) and id(backend.owner_of(t.array)) in kept
             ]
         self.outputs = len(results)
-        if follows_forward.get():
+        if precision.follows_forward.get():
             self.policy = current_policy()
         self.sequence = next(_sequence)
         assert self.saved is not None
@@ -469,10 +457,8 @@ class Backward:
                 _, op = heapq.heappop(queue)
                 *dys, scale = waiting.pop(op)
                 self.scale = scale
-                if op.policy is None:
-                    dxs = op.run_backward(dys, self.retain)
-                else:
-                    dxs = under(op.policy, op.run_backward, dys, self.retain)
+                run = op.run_backward if op.policy is None else partial(under, op.policy, op.run_backward)
+                dxs = run(dys, self.retain)
                 scale = scale if op.loss_scale is None else scale * op.loss_scale
                 for edge, dx in zip(op.edges, dxs):
                     if edge is not None and dx is not None:
