@@ -17,10 +17,12 @@ NOT_SCALED, DYNAMIC = "FP16, not scaled", "FP16, dynamic scale"
 
 
 class Network(NamedTuple):
-    """A row: a program's arguments, its length, what is measured (less is better), and no numbers of the paper."""
+    """A row: a program, its arguments (those of its command line, or of its `train`), its length, what is measured (less
+    is better), and no numbers of the paper.
+    """
 
     program: Any
-    arguments: tuple[str, ...]
+    arguments: Any
     steps: int
     batch: int
     measure: str
@@ -28,9 +30,9 @@ class Network(NamedTuple):
 
 
 NETWORKS = {
-    "MNIST CNN": Network(cnn, (), 800, cnn.BATCH, "test error, %", {}),
+    "MNIST CNN": Network(cnn, {}, 800, cnn.BATCH, "test error, %", {}),
     "LSTM": Network(language_model, ("--config", "large-batch"), 120, 128, "perplexity", {}),
-    "DCGAN": Network(dcgan, (), 500, dcgan.BATCH, "Fréchet distance", {}),
+    "DCGAN": Network(dcgan, {"size": 32, "width": 16}, 500, dcgan.BATCH, "Fréchet distance", {}),
 }
 SETTINGS = {
     name: trials.Setting(mp.POLICIES[policy], scale)
@@ -58,6 +60,8 @@ def check(source: str, batch: int) -> None:
     """Whether the data can be read, before any run begins."""
     if source:
         raise ValueError("--data: the rows of this table have their own data")
+    if batch not in {network.batch for network in NETWORKS.values()}:
+        raise ValueError(f"--batch {batch}: the rows of this table have their own batches")
     datasets.mnist(None, 0)
     language_model.TASK(_options("cpu", 1, 2, 0))
     datasets.faces(16)
@@ -69,10 +73,9 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
     if network.program is language_model:
         task = language_model.TASK(_options(device, steps, batch, seed))
         return program.run(task, chosen.policy, chosen.scaler(), seed, device)[0]
-    if batch != network.batch:
-        raise ValueError(f"--batch {batch}: the batches of the {name} have {network.batch} examples")
-    sizes = {"size": 32, "width": 16} if network.program is dcgan else {}
-    found = network.program.train(chosen.policy, chosen.scaler(), seed=seed, steps=steps, device=device, **sizes)
+    found = network.program.train(
+        chosen.policy, chosen.scaler(), seed=seed, steps=steps, device=device, **network.arguments
+    )
     score = found["frechet_distance"] if network.program is dcgan else 100 * (1 - found["accuracy"])
     common = {f.name: found[f.name] for f in fields(measure.Run)}
     return trials.Trial(**common, score=score, seconds=time.process_time() - start)

@@ -283,7 +283,7 @@ def _at(value: Any, keys: Sequence[str]) -> Any:
 
 def _number(measure: str, value: Any) -> float:
     value = value[-1] if isinstance(value, (list, tuple)) and value else value
-    if value is None:  # what examples/report.py writes for nan
+    if value is None:  # what the examples write for nan
         return math.nan
     try:
         return float(value)
