@@ -31,6 +31,10 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     )
 
 
+for name in tinymp.ops.__dir__():  # ops that are loaded when they are first named
+    getattr(tinymp.ops, name)
+
+
 def op_classes(base: type[Op] = Op) -> Iterator[type[Op]]:
     """Every Op of the package that people call: of those with subclasses, the ones that are ops themselves."""
     for cls in base.__subclasses__():

@@ -8,6 +8,8 @@ Read `precision.py` first: precision changes in its four functions and nowhere e
 
 import difflib as _difflib
 import importlib as _importlib
+import sys as _sys
+from importlib.machinery import ModuleSpec as _ModuleSpec
 from importlib.util import find_spec as _find_spec
 from pathlib import Path as _Path
 from types import ModuleType as _ModuleType
@@ -64,29 +66,69 @@ from .tensor import Tensor, from_numpy, tensor
 
 # Public name -> the module below tinymp that holds it, which is imported when the name is first used.
 _HELD = {
-    "Checkpointer": "checkpoint",
-    "SparseRows": "sparse",
     "audit": "audit",
     "capture": "fast.cuda.capture",
+    "Checkpointer": "checkpoint",
     "course": "course",
     "data": "data",
     "lab": "lab",
     "load": "checkpoint",
     "load_weights": "checkpoint",
     "models": "models",
+    "parallel": "parallel",
+    "save": "checkpoint",
+    "save_weights": "checkpoint",
+    "saved_nbytes": "audit.kept",
+    "SparseRows": "sparse",
+    "summary": "audit.layers",
+    "nn.BahdanauAttention": "nn.more.alignment",
     "nn.call_kept": "nn.more.keep",
+    "nn.CTCLoss": "nn.more.loss",
+    "nn.EmbeddingBag": "nn.more.embedding_bag",
+    "nn.functions.LocalResponseNorm": "nn.more.functions",
+    "nn.functions.PixelShuffle": "nn.more.functions",
+    "nn.functions.Upsample": "nn.more.functions",
+    "nn.KLDivLoss": "nn.more.loss",
+    "nn.LocalResponseNorm": "nn.more.functions",
+    "nn.loss.CTCLoss": "nn.more.loss",
+    "nn.loss.KLDivLoss": "nn.more.loss",
+    "nn.loss.SampledSoftmaxLoss": "nn.more.loss",
+    "nn.LuongAttention": "nn.more.alignment",
+    "nn.PixelShuffle": "nn.more.functions",
     "nn.policies_kept": "nn.more.keep",
+    "nn.PositionalEncoding": "nn.more.transformer",
+    "nn.RNN": "nn.more.rnn",
+    "nn.RNNCell": "nn.more.rnn",
+    "nn.RowConv": "nn.more.row_conv",
+    "nn.SampledSoftmaxLoss": "nn.more.loss",
+    "nn.TransformerDecoder": "nn.more.transformer",
+    "nn.TransformerDecoderLayer": "nn.more.transformer",
+    "nn.TransformerEncoder": "nn.more.transformer",
+    "nn.TransformerEncoderLayer": "nn.more.transformer",
+    "nn.Upsample": "nn.more.functions",
+    "ops.ctc_loss": "ops.more.ctc",
+    "ops.embedding_bag": "ops.more.embedding_bag",
+    "ops.interpolate": "ops.more.resize",
+    "ops.kl_div": "ops.more.divergence",
+    "ops.local_response_norm": "ops.more.local_response_norm",
+    "ops.log_uniform_sample": "ops.more.sampled",
+    "ops.pixel_shuffle": "ops.more.resize",
+    "ops.Sample": "ops.more.sampled",
+    "ops.sampled_softmax_loss": "ops.more.sampled",
     "optim.LinearLR": "optim.more.schedule",
     "optim.MultiStepLR": "optim.more.schedule",
     "optim.ObservedLossScaler": "optim.more.observed",
     "optim.OneCycleLR": "optim.more.cycle",
     "optim.ReduceLROnPlateau": "optim.more.cycle",
     "optim.SequentialLR": "optim.more.schedule",
-    "parallel": "parallel",
-    "save": "checkpoint",
-    "save_weights": "checkpoint",
-    "saved_nbytes": "audit.kept",
-    "summary": "audit.layers",
+}
+# Modules that have moved -> where they are now: pickles name the old ones.
+_MOVED = {
+    "nn.alignment": "nn.more.alignment",
+    "nn.embedding_bag": "nn.more.embedding_bag",
+    "nn.rnn": "nn.more.rnn",
+    "nn.row_conv": "nn.more.row_conv",
+    "nn.transformer": "nn.more.transformer",
 }
 _HINTS = "torch.hints"  # knows what to use here in place of names that only PyTorch has
 
@@ -118,6 +160,25 @@ def _find(name: str) -> _Any:
     """A public name of the table. AttributeError where its subpackage is not there."""
     module = _required(f"{__name__}.{name}", _HELD[name], AttributeError)
     return module if _HELD[name] == name else getattr(module, name.rpartition(".")[2])
+
+
+class _Moved:
+    """Finds a module under the name that it had before it moved, as a module with the same contents."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: _Any = None, target: _Any = None) -> _Any:
+        moved = name.removeprefix(f"{__name__}.") in _MOVED
+        return _ModuleSpec(name, cls) if moved else None  # type: ignore[arg-type]
+
+    @staticmethod
+    def create_module(spec: _Any) -> None:
+        """An empty one."""
+
+    @staticmethod
+    def exec_module(module: _ModuleType) -> None:
+        name = module.__name__.removeprefix(f"{__name__}.")
+        found = _required(f"{__name__}.{name}", _MOVED[name], ModuleNotFoundError)
+        vars(module).update({key: x for key, x in vars(found).items() if not key.startswith("__")})
 
 
 def _open(package: dict[str, _Any]) -> None:
@@ -167,5 +228,6 @@ if (_hints := _load(_HINTS)) is not None:
 _BF16 = ("BF16", "FP8", "FP8_HOPPER", "bfloat16")
 if BF16 is None:
     del BF16, FP8, FP8_HOPPER, bfloat16
-for _package in (globals(), vars(nn), vars(ops), vars(optim)):
+_sys.meta_path.append(_Moved)
+for _package in (globals(), vars(nn), vars(nn.functions), vars(nn.loss), vars(ops), vars(optim)):
     _open(_package)

@@ -17,7 +17,7 @@ from tinymp import backend, ops
 from tinymp.arguments import count, function, integers, number
 from tinymp.events import type_name
 from tinymp.grad_mode import no_grad
-from tinymp.ops.sampled import smallest
+from tinymp.ops.more.sampled import smallest
 from tinymp.tensor import Tensor, array_of
 
 Step = Callable[[np.ndarray, Any], tuple[Any, Any]]

@@ -12,7 +12,7 @@ import numpy as np
 
 from tinymp import backend
 from tinymp.arguments import function, integers
-from tinymp.ops.ctc import require_blank, sequence_lengths
+from tinymp.ops.more.ctc import require_blank, sequence_lengths
 from tinymp.precision import widen
 from tinymp.tensor import Tensor, array_of
 

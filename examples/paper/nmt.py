@@ -9,7 +9,7 @@ import numpy as np
 from tinymp import ops
 from tinymp.arguments import choice, instance, integers, named_by_class, number, tensor
 from tinymp.nn import LSTM, BahdanauAttention, Dropout, Embedding, Linear, LuongAttention, Module, init
-from tinymp.nn.alignment import length_mask
+from tinymp.nn.more.alignment import length_mask
 from tinymp.tensor import Tensor
 
 PAD = 0  # the word that stands behind the end of a sentence in a batch

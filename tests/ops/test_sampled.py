@@ -9,7 +9,7 @@ import pytest
 import tinymp as mp
 from oracle import check, host, randn, rng
 from tinymp import SparseRows, nn, ops, optim
-from tinymp.ops.sampled import SampledLogits, SampledSoftmaxLoss, smallest
+from tinymp.ops.more.sampled import SampledLogits, SampledSoftmaxLoss, smallest
 
 N, D, V = 6, 5, 12
 TARGET = np.array([0, 3, 11, 3, 7, 1])

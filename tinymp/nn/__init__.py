@@ -1,13 +1,13 @@
 """Modules, parameters, layers, losses as modules, and initialisers."""
 
+from typing import TYPE_CHECKING
+
 from ..arguments import name_all as _name_all
 from ..parameter import Parameter
 from . import init
 from .activation import GLU, Hardswish, Mish, PReLU, ReLU6
-from .alignment import BahdanauAttention, LuongAttention
 from .attention import MultiheadAttention
 from .containers import ModuleDict, ModuleList, Sequential
-from .embedding_bag import EmbeddingBag
 from .functions import (
     ELU,
     GELU,
@@ -18,11 +18,9 @@ from .functions import (
     Hardtanh,
     Identity,
     LeakyReLU,
-    LocalResponseNorm,
     LogSigmoid,
     LogSoftmax,
     MaxPool2d,
-    PixelShuffle,
     ReLU,
     Sigmoid,
     SiLU,
@@ -30,7 +28,6 @@ from .functions import (
     Softplus,
     Tanh,
     Unflatten,
-    Upsample,
     ZeroPad2d,
 )
 from .group_norm import GroupNorm, InstanceNorm1d, InstanceNorm2d, RMSNorm
@@ -39,13 +36,10 @@ from .loss import (
     BCELoss,
     BCEWithLogitsLoss,
     CrossEntropyLoss,
-    CTCLoss,
     HuberLoss,
-    KLDivLoss,
     L1Loss,
     MSELoss,
     NLLLoss,
-    SampledSoftmaxLoss,
     SmoothL1Loss,
 )
 from .module import Module
@@ -53,15 +47,6 @@ from .norm import BatchNorm1d, BatchNorm2d, LayerNorm
 from .padding import ReflectionPad1d, ReflectionPad2d, ReplicationPad1d, ReplicationPad2d
 from .pooling import AdaptiveAvgPool1d, AdaptiveMaxPool2d, AvgPool1d, MaxPool1d
 from .recurrent import GRU, LSTM, GRUCell, LSTMCell
-from .rnn import RNN, RNNCell
-from .row_conv import RowConv
-from .transformer import (
-    PositionalEncoding,
-    TransformerDecoder,
-    TransformerDecoderLayer,
-    TransformerEncoder,
-    TransformerEncoderLayer,
-)
 
 __all__ = [
     "ELU",
@@ -149,3 +134,18 @@ __all__ = [
 ]
 
 _name_all(globals())
+
+if TYPE_CHECKING:
+    from .more.alignment import BahdanauAttention, LuongAttention
+    from .more.embedding_bag import EmbeddingBag
+    from .more.functions import LocalResponseNorm, PixelShuffle, Upsample
+    from .more.loss import CTCLoss, KLDivLoss, SampledSoftmaxLoss
+    from .more.rnn import RNN, RNNCell
+    from .more.row_conv import RowConv
+    from .more.transformer import (
+        PositionalEncoding,
+        TransformerDecoder,
+        TransformerDecoderLayer,
+        TransformerEncoder,
+        TransformerEncoderLayer,
+    )

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import arguments
 from ..dtypes import FLOATING as _FLOATING
@@ -40,15 +40,11 @@ from .compare import (
 )
 from .conv import conv1d, conv2d, conv_transpose1d, conv_transpose2d, unfold
 from .create import arange, empty, empty_like, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
-from .ctc import ctc_loss
-from .divergence import kl_div
 from .dot import bmm, einsum, linear, matmul, mm
 from .dropout import dropout
 from .embedding import embedding
-from .embedding_bag import embedding_bag
 from .group_norm import group_norm, instance_norm, rms_norm
 from .index import gather, getitem, index_select, setitem
-from .local_response_norm import local_response_norm
 from .loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -80,9 +76,7 @@ from .random import rand, rand_like, randint, randn, randn_like, randperm
 from .rearrange import clip, contiguous, repeat, tril, triu, unbind, view
 from .recurrent import gru_cell, gru_layer, lstm_cell, lstm_layer
 from .reduce import amax, amin, argmax, argmin, cumsum, logsumexp, max, mean, min, std, sum, var
-from .resize import interpolate, pixel_shuffle
 from .roi import roi_align, roi_pool
-from .sampled import Sample, log_uniform_sample, sampled_softmax_loss
 from .scatter import scatter
 from .shape import (
     cat,
@@ -217,3 +211,12 @@ def _reflected(function: Any) -> Any:
         return function(other, self)
 
     return operator
+
+
+if TYPE_CHECKING:
+    from .more.ctc import ctc_loss
+    from .more.divergence import kl_div
+    from .more.embedding_bag import embedding_bag
+    from .more.local_response_norm import local_response_norm
+    from .more.resize import interpolate, pixel_shuffle
+    from .more.sampled import Sample, log_uniform_sample, sampled_softmax_loss

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import backend
-from ..arguments import flag, floating, instance, integer, tensor
-from ..autograd import Array, Op
-from ..dtypes import float64
-from ..precision import DOT, FP32, gemm, reduce, store, unrounded, widen
-from ..tensor import Tensor
-from .embedding import sum_rows
-from .loss import Loss, check_each, check_reduction
+from ... import backend
+from ...arguments import flag, floating, instance, integer, name_all, tensor
+from ...autograd import Array, Op
+from ...dtypes import float64
+from ...precision import DOT, FP32, gemm, reduce, store, unrounded, widen
+from ...tensor import Tensor
+from ..embedding import sum_rows
+from ..loss import Loss, check_each, check_reduction
 
 
 class Sample(NamedTuple):
@@ -204,3 +204,6 @@ def smallest(x: Array, n: int) -> Array:
     """The places of the n smallest elements of the vector x, in rising order, of equal ones the first."""
     some = np.flatnonzero(x <= np.partition(x, n - 1)[n - 1]) if n < x.size else np.arange(x.size)
     return some[np.argsort(x[some], kind="stable")][:n]
+
+
+name_all(globals())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .. import ops
-from ..arguments import choice, flag, integers
-from ..tensor import Tensor
-from . import init
-from .init import parameter
-from .module import Module
+from ... import ops
+from ...arguments import choice, flag, integers, name_all
+from ...tensor import Tensor
+from .. import init
+from ..init import parameter
+from ..module import Module
 
 
 class EmbeddingBag(Module):
@@ -66,3 +66,6 @@ class EmbeddingBag(Module):
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         return f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}{padding}"
+
+
+name_all(globals())

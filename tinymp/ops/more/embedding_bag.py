@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend
-from ..arguments import choice, flag, floating, integers, tensor
-from ..dtypes import HALVES
-from ..precision import reduce
-from ..tensor import Tensor
-from .embedding import embedding
-from .pointwise import div, masked_fill, mul
-from .reduce import max as largest
-from .reduce import sum as total
-from .shape import reshape
+from ... import backend
+from ...arguments import choice, flag, floating, integers, name_all, tensor
+from ...dtypes import HALVES
+from ...precision import reduce
+from ...tensor import Tensor
+from ..embedding import embedding
+from ..pointwise import div, masked_fill, mul
+from ..reduce import max as largest
+from ..reduce import sum as total
+from ..shape import reshape
 
 
 def embedding_bag(
@@ -108,3 +108,6 @@ def _places(op: str, n: int, offsets: Tensor, include_last: bool) -> tuple[np.nd
     k = np.arange(max(ends - starts, default=0))
     own = k < (ends - starts)[:, None]
     return np.where(own, starts[:, None] + k, 0), own
+
+
+name_all(globals())

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend
-from ..arguments import flag, floating, integer
-from ..autograd import Array
-from ..precision import reduce, scatter_add, store, widen
-from ..tensor import Tensor, array_of
-from .loss import Loss, check_each, check_reduction
+from ... import backend
+from ...arguments import flag, floating, integer, name_all
+from ...autograd import Array
+from ...precision import reduce, scatter_add, store, widen
+from ...tensor import Tensor, array_of
+from ..loss import Loss, check_each, check_reduction
 
 IMPOSSIBLE = -1e30  # ln 0: below all that can be reached, and still a number, of which differences can be taken
 
@@ -246,3 +246,6 @@ def _padded(op: str, targets: Array, lengths: np.ndarray) -> tuple[Array, np.nda
     padded = xp.zeros(exist.size, targets.dtype)
     padded[xp.asarray(np.flatnonzero(exist))] = targets
     return padded.reshape(exist.shape), lengths
+
+
+name_all(globals())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..arguments import floating, integers, number
-from ..autograd import Array, Op
-from ..precision import REDUCTION, add_to, store, widen
-from ..tensor import Tensor
+from ...arguments import floating, integers, name_all, number
+from ...autograd import Array, Op
+from ...precision import REDUCTION, add_to, store, widen
+from ...tensor import Tensor
 
 
 class LocalResponseNorm(Op):
@@ -65,3 +65,6 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     (size,) = integers("local_response_norm", "size", size, 1, 1)
     given = {name: number("local_response_norm", name, v) for name, v in (("alpha", alpha), ("beta", beta), ("k", k))}
     return LocalResponseNorm.apply(x, size=size, **given)
+
+
+name_all(globals())
