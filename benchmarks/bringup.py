@@ -122,7 +122,7 @@ ATTRIBUTES = ("num_regs", "local_size_bytes", "shared_size_bytes", "max_threads_
 
 def compiled(job: Job) -> Any:
     """Every kernel, compiled for this GPU: registers, bytes of local memory (spills among them), shared memory."""
-    from tinymp.backend.kernels import STORAGE, Kernels, signatures, source
+    from tinymp.fast.cuda.kernels import STORAGE, Kernels, signatures, source
 
     folders = [ROOT / "tinymp", ROOT / "benchmarks"]
     files = sorted(path for folder in folders for path in folder.rglob("*.cu"))[: 2 if job.tiny else None]

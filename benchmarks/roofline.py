@@ -33,10 +33,11 @@ import numpy as np
 import tinymp as mp
 from tinymp import nn
 from tinymp.audit import meta
-from tinymp.backend import cublas, gpu
-from tinymp.backend.kernels import signatures
+from tinymp.backend import gpu
 from tinymp.checkpoint.writing import write
 from tinymp.events import here
+from tinymp.fast.cuda import cublas
+from tinymp.fast.cuda.kernels import signatures
 from tinymp.ops.conv import Conv2d, ConvTranspose2d
 
 from . import models
@@ -293,7 +294,7 @@ class Cupy(types.ModuleType):
         return types.SimpleNamespace(get_function=get_function)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(meta.xp, name)
+        found = getattr(meta.meta.xp, name)
         if isinstance(found, (type, np.ufunc)) or not callable(found) or name in ("asarray", "empty", "empty_like"):
             return found
 

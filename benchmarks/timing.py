@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import tinymp as mp
-from tinymp.backend.kernels import Kernels
+from tinymp.fast.cuda.kernels import Kernels
 
 KERNELS = Kernels(__file__)
 Work = dict[str, Callable[[], Any]]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tinymp.backend import gpu
-from tinymp.backend.kernels import Kernels
+from tinymp.fast.cuda.kernels import Kernels
 
 KERNELS = Kernels(__file__)
 F16, F32 = np.dtype(np.float16), np.dtype(np.float32)

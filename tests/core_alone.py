@@ -24,19 +24,7 @@ PACKAGE = ROOT / "tinymp"
 # Every subpackage, by what holds it below tinymp: its folder, and what will move there. All other files are the core.
 SUBPACKAGES = {
     "fast/cpu": ["fast/cpu"],
-    "fast/cuda": [
-        "fast/cuda",
-        "ops/*.cu",
-        "backend/[!b]*.cu",  # all but base.cu
-        "backend/rows.cuh",
-        "backend/layout.py",
-        "backend/philox.py",
-        "backend/recording.py",
-        "backend/reductions.py",
-        "backend/rows.py",
-        "backend/scatter.py",
-        "backend/tables.py",
-    ],
+    "fast/cuda": ["fast/cuda"],
     "study": ["study", "backend/formats.py"],
     "audit": ["audit", "backend/study.py"],
     "lab": ["lab"],

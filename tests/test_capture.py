@@ -12,8 +12,7 @@ import tinymp as mp
 from job import Job, same
 from oracle import rng
 from tinymp import nn, ops, optim
-from tinymp.backend import cublas, recording
-from tinymp.fast.cuda import checks
+from tinymp.fast.cuda import checks, cublas, recording
 from tinymp.parallel.group import Group
 from tinymp.parallel.nccl import NCCLGroup
 

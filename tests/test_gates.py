@@ -23,8 +23,9 @@ PACKAGE = Path(tinymp.__file__).parent
 # dtypes.py names them; meta is a backend, of arrays without memory
 GATES = {PACKAGE / name for name in ("precision.py", "dtypes.py", "audit/meta.py")}
 CARRY = {"backend", "study"}  # and the fast paths of a device's primitives carry the primitives out
+PRIMITIVES = ["devices", "cublas", "kernels", "philox", "reductions", "row_sums", "rows", "tables"]
 FILES = [
-    p for p in sorted(PACKAGE.rglob("*.py")) if p not in GATES and not CARRY & {*p.parts} and p.name != "devices.py"
+    p for p in sorted(PACKAGE.rglob("*.py")) if p not in GATES and not CARRY & {*p.parts} and p.stem not in PRIMITIVES
 ]
 ROOT = PACKAGE.parent
 NAMES = """alexnet beam_search ctc_decoder dcgan deepspeech2 detection faster_rcnn gpt inception nmt resnet scale ssd

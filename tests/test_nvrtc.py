@@ -18,12 +18,12 @@ from typing import NamedTuple
 import pytest
 
 from ptx import nvrtc
-from tinymp.backend import kernels
+from tinymp.fast.cuda import kernels
 
 pytestmark = pytest.mark.cpu  # NVRTC compiles for any GPU on any machine: no stand-in takes its place
 
 ROOT = pathlib.Path(__file__).parents[1]
-FOLDERS = (pathlib.Path(kernels.__file__).parents[1], ROOT / "benchmarks")
+FOLDERS = (pathlib.Path(kernels.__file__).parents[2], ROOT / "benchmarks")
 FILES = {str(path.relative_to(folder.parent)): path for folder in FOLDERS for path in sorted(folder.rglob("*.cu"))}
 # Sources with special instructions tell apart what lies below 75, below 80, and from 80 on. The others are the same
 # text for all (tests/ptx holds that); Volta's compiler, of CUDA 12, sees their halves

@@ -11,12 +11,12 @@ from collections import deque
 
 import numpy as np
 import pytest
-from tinymp.capture import Captured
 
 import tinymp as mp
 from cuda_on_cpu import KernelError, device
 from job import Job, same
-from tinymp.backend import recording, tables
+from tinymp.fast.cuda import recording, tables
+from tinymp.fast.cuda.capture import Captured
 from tinymp.parallel import nccl
 
 pytestmark = [pytest.mark.usefixtures("gpu"), pytest.mark.cpu]

@@ -10,7 +10,7 @@ Everything outside them is plain mathematics (tests/test_gates.py walks the synt
 
 `add_to` and `scatter_add`, further down, are `reduce` for sums that an op builds up piece by piece. A conversion that
 the user asks for (`to_dtype`) shares the rounding of `store`, `_round`; the CUDA kernels, which do the work of several
-gates at once, follow the same rule (`store` in backend/common.cuh). `as_operand` emulates FP8 where asked to.
+gates at once, follow the same rule (`store` in fast/cuda/common.cuh). `as_operand` emulates FP8 where asked to.
 
 Storage follows the arrays. On float32 and float64 input (the FP32 baseline, gradient checks) the gates let values
 through and compute in that dtype; the policy in use decides only where the stored operands are FP16 or BF16.

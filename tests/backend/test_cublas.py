@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from tinymp.backend import cublas
+from tinymp.fast.cuda import cublas
 
 UNIT = {"float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53, "tf32": 2.0**-11}
 

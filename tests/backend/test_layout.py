@@ -5,7 +5,7 @@ import pytest
 
 from fast.both_ways import channels_last, launches, on_device
 from oracle import rng
-from tinymp.backend.layout import contiguous, matching, same_layout
+from tinymp.fast.cuda.layout import contiguous, matching, same_layout
 
 pytestmark = pytest.mark.usefixtures("gpu")
 

@@ -8,8 +8,8 @@ import pytest
 import tinymp as mp
 from fast.both_ways import channels_last, on_device
 from tinymp import backend
-from tinymp.backend import philox
-from tinymp.backend.kernels import Kernels
+from tinymp.fast.cuda import philox
+from tinymp.fast.cuda.kernels import Kernels
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fast.both_ways import launches, on_device
-from tinymp.backend import cpu, reductions
+from tinymp.backend import cpu
+from tinymp.fast.cuda import reductions
 
 pytestmark = pytest.mark.usefixtures("gpu")
 HOWS = ("sum", "mean", "max", "min")

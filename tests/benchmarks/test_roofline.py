@@ -11,7 +11,7 @@ from benchmarks import models, roofline
 from benchmarks.machine import device
 from tinymp import backend, ops
 from tinymp.audit import meta
-from tinymp.backend import cublas
+from tinymp.fast.cuda import checks, cublas
 
 pytestmark = [
     pytest.mark.cpu,
@@ -119,8 +119,8 @@ def test_what_it_does_not_know_is_an_error(monkeypatch):
 
 
 def test_nothing_is_left_behind():
-    before = backend.gpu.xp, backend.gpu.array_type, meta.MetaArray, backend.gpu._flags
+    before = backend.gpu.xp, backend.gpu.array_type, meta.MetaArray, checks._flags
     with roofline.walking("90"):
         assert backend.of(meta.empty((2,), "float16")) is backend.gpu
-    assert before == (backend.gpu.xp, backend.gpu.array_type, meta.MetaArray, backend.gpu._flags)
+    assert before == (backend.gpu.xp, backend.gpu.array_type, meta.MetaArray, checks._flags)
     assert isinstance(ops.relu(mp.tensor(np.ones(3, "f4"))).array, np.ndarray)

@@ -20,8 +20,9 @@ from .compile import HARDWARE, KernelError, Program, RaceError, problem
 def installed():
     """Within the block, tinymp's device "gpu" is the stand-in (the value of the block, what `import cupy` finds)."""
     import tinymp.fast.cuda.optimizer  # some modules keep what lies on the device: they are put back at the end
-    from tinymp.backend import cublas, gpu, kernels
+    from tinymp.backend import gpu
     from tinymp.fast import cuda
+    from tinymp.fast.cuda import cublas, kernels
 
     for path in pathlib.Path(cuda.__file__).parent.glob("*.py"):
         importlib.import_module(f"{cuda.__name__}.{path.stem}")

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kept import kept
-from tinymp.backend import kernels
+from tinymp.fast.cuda import kernels
 
 from .memory import Fenced, Group, bytes_at, extent, groups
 

@@ -708,7 +708,7 @@ def module(cp):
     if why := problem():
         pytest.skip(why)
     from cuda_on_cpu import HARDWARE
-    from tinymp.backend import kernels
+    from tinymp.fast.cuda import kernels
 
     code = "\n".join([HARDWARE.read_text(), kernels.COMMON.read_text(), CODE])
     return cp.RawModule(code=code, options=("-std=c++17", "-DSTORAGE=half"))
@@ -766,7 +766,8 @@ def test_limits_of_a_launch(cp, module):
 
 def test_installation_leaves_nothing_behind():
     import cuda_on_cpu
-    from tinymp.backend import cublas, gpu, kernels
+    from tinymp.backend import gpu
+    from tinymp.fast.cuda import cublas, kernels
 
     if why := problem():
         pytest.skip(why)

@@ -11,8 +11,8 @@ import tinymp as mp
 from fast.both_ways import check_both_ways, launches, on_device
 from oracle import randn
 from tinymp import ops
-from tinymp.backend.layout import ceil_div
 from tinymp.fast.cuda import conv
+from tinymp.fast.cuda.layout import ceil_div
 
 pytestmark = pytest.mark.usefixtures("gpu")
 

@@ -7,7 +7,7 @@ import tinymp as mp
 from fast.both_ways import check_both_ways, on_device
 from oracle import randn, rng
 from tinymp import ops
-from tinymp.backend import scatter
+from tinymp.fast.cuda import row_sums
 
 KERNELS = {"add_rows", "add_parts"}
 
@@ -41,7 +41,7 @@ INDICES = {
 def test_sum_rows(name, width, dtype):
     n_rows, index = INDICES[name]
     rows = np.asarray(rng(2).integers(-8, 9, (len(index), *width)) / 4).astype(dtype)  # sums of them are exact
-    total = scatter.sum_rows(n_rows, on_device(index), on_device(rows))
+    total = row_sums.sum_rows(n_rows, on_device(index), on_device(rows))
     assert total.dtype == dtype
     np.testing.assert_array_equal(total.get(), expected(n_rows, index, rows))
 
@@ -50,24 +50,24 @@ def test_sum_rows(name, width, dtype):
 def test_unaligned_rows_and_other_integers(dtype):
     index = rng(1).integers(0, 5, 41).astype("uint8")
     rows = (rng(2).integers(-8, 9, 41 * 8 + 1) / 4).astype(dtype)
-    total = scatter.sum_rows(5, on_device(index), on_device(rows)[1:].reshape(41, 8))
+    total = row_sums.sum_rows(5, on_device(index), on_device(rows)[1:].reshape(41, 8))
     np.testing.assert_array_equal(total.get(), expected(5, index, rows[1:].reshape(41, 8)))
     wide = np.ascontiguousarray(rng(2).integers(-8, 9, (8, 41)).astype(dtype))  # rows that are no runs of memory
     np.testing.assert_array_equal(
-        scatter.sum_rows(5, on_device(index), on_device(wide).T).get(), expected(5, index, wide.T)
+        row_sums.sum_rows(5, on_device(index), on_device(wide).T).get(), expected(5, index, wide.T)
     )
 
 
 def test_indices_that_do_not_exist_are_left_out():
     index = np.array([0, 7, -1, 2, 2**40, 0, 3])
     rows = np.arange(7.0, dtype="float32").reshape(7, 1) + 1
-    total = scatter.sum_rows(3, on_device(index), on_device(rows)).get()
+    total = row_sums.sum_rows(3, on_device(index), on_device(rows)).get()
     np.testing.assert_array_equal(total, [[7], [0], [4]])
 
 
 def test_sums_repeat_bit_for_bit():
     index, rows = rng(0).integers(0, 3, 500), randn(500, 9).astype("float32")
-    first, second = (scatter.scatter_add_rows(3, on_device(index), on_device(rows)).get() for _ in range(2))
+    first, second = (row_sums.scatter_add_rows(3, on_device(index), on_device(rows)).get() for _ in range(2))
     np.testing.assert_array_equal(first, second)
     np.testing.assert_allclose(first, expected(3, index, rows), atol=500 * 2.0**-24 * 30)
 
@@ -75,13 +75,13 @@ def test_sums_repeat_bit_for_bit():
 def test_fp16_accumulators_stall_where_the_policy_studies_them():
     """3 000 ones: 2048 where every addition is rounded to FP16, as on the CPU."""
     index, rows = on_device(np.zeros(3000, int)), on_device(np.ones((3000, 1), "float16"))
-    assert scatter.sum_rows(2, index, rows).get().tolist() == [[3000], [0]]
-    assert scatter.scatter_add_rows(2, index, rows).get().tolist() == [[2048], [0]]
+    assert row_sums.sum_rows(2, index, rows).get().tolist() == [[3000], [0]]
+    assert row_sums.scatter_add_rows(2, index, rows).get().tolist() == [[2048], [0]]
 
 
 def test_fp64_for_gradient_checks():
     index, rows = rng(0).integers(0, 3, 50), randn(50, 2)
-    total = scatter.scatter_add_rows(3, on_device(index), on_device(rows)).get()
+    total = row_sums.scatter_add_rows(3, on_device(index), on_device(rows)).get()
     np.testing.assert_allclose(total, expected(3, index, rows), rtol=1e-12)
 
 
@@ -132,6 +132,6 @@ def test_nothing_waits_for_the_device():
 @pytest.mark.parametrize("width", [1, 8])
 def test_a_row_that_is_looked_up_very_often(width):
     rows = np.full((100_000, width), 0.1, "float32")
-    total = scatter.sum_rows(2, on_device(np.ones(100_000, int)), on_device(rows)).get()
+    total = row_sums.sum_rows(2, on_device(np.ones(100_000, int)), on_device(rows)).get()
     assert (total[0] == 0).all()
     assert (np.abs(total[1] / (100_000 * float(rows[0, 0])) - 1) <= 1e-6).all()

@@ -7,7 +7,7 @@ import tinymp as mp
 from fast.both_ways import check_both_ways, launches, on_device
 from oracle import randn
 from tinymp import nn, ops, statistics
-from tinymp.backend import rows
+from tinymp.fast.cuda import rows
 
 # A line of memory has 8 halves or 4 floats, a thread reads 4 lines at a time, a block has 256 threads.
 IMAGES = [

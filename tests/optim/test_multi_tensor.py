@@ -10,9 +10,9 @@ import pytest
 import tinymp as mp
 from fast.both_ways import launches, on_device
 from tinymp import optim
-from tinymp.backend import tables
-from tinymp.backend.recording import record
 from tinymp.fast.cuda import optimizer as multi_tensor
+from tinymp.fast.cuda import tables
+from tinymp.fast.cuda.recording import record
 
 pytestmark = [pytest.mark.usefixtures("gpu"), pytest.mark.cpu]  # the definitions run on the CPU
 

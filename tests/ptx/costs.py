@@ -10,7 +10,7 @@ import pathlib
 from collections import Counter
 
 import test_nvrtc
-from tinymp.backend import kernels
+from tinymp.fast.cuda import kernels
 
 from . import nvrtc, select
 

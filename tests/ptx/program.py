@@ -15,7 +15,7 @@ import cuda_on_cpu
 from cuda_on_cpu import compile, device, stand_in
 from cuda_on_cpu.compile import KernelError, Launching, declared_in
 from cuda_on_cpu.memory import Fenced, bytes_at
-from tinymp.backend import kernels
+from tinymp.fast.cuda import kernels
 
 from . import nvrtc
 from .machine import Machine, PTXError, Region, Registers

@@ -16,8 +16,8 @@ from fast.both_ways import check_both_ways, on_device
 from oracle import randn
 from ptx import costs, nvrtc, program, select
 from tinymp import Tensor, ops
-from tinymp.backend import gpu, kernels
-from tinymp.fast.cuda import conv
+from tinymp.backend import gpu
+from tinymp.fast.cuda import conv, kernels
 
 pytestmark = pytest.mark.cpu
 ARCHITECTURES = costs.ARCHITECTURES
@@ -224,7 +224,7 @@ BARRIER = "__syncthreads();"
 
 
 def run_alone(run, *faults, needed=frozenset(), architecture="80"):
-    code = kernels.source(pathlib.Path(kernels.__file__).parents[1] / RUNS[run][0])
+    code = kernels.source(pathlib.Path(kernels.__file__).parents[2] / RUNS[run][0])
     others = [(m[0], "") for m in DEFINED.finditer(code) if m[1] not in RUNS[run][1] | needed]
     assert all(code.count(old) == 1 for old, _ in (*faults, *others))
     with program.installed(architecture, faults=(*others, *faults)):

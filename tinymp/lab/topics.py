@@ -220,7 +220,7 @@ TOPICS: dict[str, Topic] = {
         "Without them only time is lost. They need multiples of 8: m, n and k of a product (features and rows), the "
         "channels of a convolution. Their products are exact: 11 by 11 bits need 22, and FP32 has 24.",
         ">>> x = mp.tensor([[1 + 2.0**-10]]).half()\n>>> (x.float() @ x.float()).item() == (1 + 2.0**-10) ** 2\nTrue",
-        read=("precision.gemm", "backend.cublas.gemm"),
+        read=("precision.gemm", "fast.cuda.cublas.gemm"),
         measure=("products",),
         decisions=("split-k",),
         words=("split", "aligned", "promote", "padding to 8", "multiple of 8", "alignment", "cublas", "speed"),
@@ -236,7 +236,7 @@ TOPICS: dict[str, Topic] = {
         ">>> from tinymp.precision import may_fuse\n"
         ">>> may_fuse(np.dtype('float16'))\nTrue\n"
         ">>> with mp.use(mp.FP16_REDUCTIONS):\n...     may_fuse(np.dtype('float16'))  # the definition decides\nFalse",
-        read=("precision.may_fuse", "backend.cublas.gemm"),
+        read=("precision.may_fuse", "fast.cuda.cublas.gemm"),
         measure=("products",),
         words=("cuda", "kernel", "device", "cupy", "twin", "cuda graph", "capture"),
         see=("tensor cores", "determinism"),

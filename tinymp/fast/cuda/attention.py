@@ -6,13 +6,13 @@ import math
 from typing import Any
 
 from ...autograd import Array
-from ...backend.kernels import Kernels
-from ...backend.layout import LONGEST, ceil_div, contiguous
-from ...backend.rows import reduced
 from ...dtypes import float16
 from ...fast_path import fast_path
 from ...ops.attention import Attention
 from ...precision import widen
+from .kernels import Kernels
+from .layout import LONGEST, ceil_div, contiguous
+from .rows import reduced
 
 KERNELS = Kernels(__file__)
 HEADS = 32, 64, 128  # head sizes for which there are kernels; they take smaller ones

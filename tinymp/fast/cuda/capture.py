@@ -18,9 +18,9 @@ from typing import Any
 
 from ... import backend
 from ...backend import gpu
-from ...backend.recording import Recording, record
 from ...events import Observer, here, inside, line, observe, type_name
 from ...tensor import Tensor
+from .recording import Recording, record
 
 
 def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:

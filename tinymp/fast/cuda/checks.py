@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...backend import scatter
-from ...backend.recording import Mailbox, after_capture, capturing
+from . import row_sums
+from .recording import Mailbox, after_capture, capturing
 
 Array = Any
 
@@ -58,7 +58,7 @@ def flag(key: Any, error: Exception) -> Array | None:
 
 def check_range(index: Array, least: int, end: int, key: Any, error: Exception) -> None:
     """`check` that all of an integer array is in [least, end), in one launch."""
-    scatter.check_range(index, least, end, flag(key, error))
+    row_sums.check_range(index, least, end, flag(key, error))
 
 
 def raise_noted() -> None:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from ... import backend
 from ...autograd import Array
-from ...backend.kernels import Kernels
-from ...backend.layout import ceil_div, contiguous
 from ...dtypes import float16
 from ...fast_path import fast_path
 from ...ops.conv import Conv2d, ConvTranspose2d, Geometry, Pair, Unfold, batch_first, bias_gradient, grouped
 from ...precision import FP32, gemm, store, widen
+from .kernels import Kernels
+from .layout import ceil_div, contiguous
 
 KERNELS = Kernels(__file__)
 

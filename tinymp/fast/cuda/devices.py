@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ...backend import cublas, philox, reductions, scatter, tables
 from ...backend.devices import Array, Device
 from ...fast_path import fast_path
-from . import checks
+from . import checks, cublas, philox, reductions, row_sums, tables
 
 _F16, _F32 = np.dtype(np.float16), np.dtype(np.float32)
 
@@ -56,7 +55,7 @@ def reduce(device: Device, x: Array, axis: Any, how: str) -> Array:
 
 @fast_path(Device.scatter_add_rows)
 def scatter_add_rows(device: Device, n_rows: int, index: Array, rows: Array) -> Array:
-    return scatter.scatter_add_rows(n_rows, index, rows)
+    return row_sums.scatter_add_rows(n_rows, index, rows)
 
 
 @fast_path(Device.require)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...autograd import Array
-from ...backend import scatter
 from ...fast_path import fast_path
 from ...ops.embedding import Embedding
+from . import row_sums
 
 
 @fast_path(Embedding.backward)
@@ -13,7 +13,7 @@ def embedding_backward(op: Embedding, dy: Array) -> tuple:
     if op.sparse:
         return NotImplemented
     (index,), (_, like) = op.saved, op.targets
-    dw = scatter.sum_rows(like.shape[0], index.reshape(-1), dy.reshape(index.size, like.shape[1]))
+    dw = row_sums.sum_rows(like.shape[0], index.reshape(-1), dy.reshape(index.size, like.shape[1]))
     if op.padding is not None:
         dw[op.padding] = 0
     return None, dw

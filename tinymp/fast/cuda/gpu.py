@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ...backend import cublas
 from ...backend.devices import Array
 from ...backend.gpu import Gpu
 from ...fast_path import fast_path
-from . import checks
+from . import checks, cublas
 
 
 @fast_path(Gpu.to_numpy)

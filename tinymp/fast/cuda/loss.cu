@@ -1,6 +1,6 @@
 // Losses over classes (loss.py): cross entropy, with the softmax in it, and the negative log likelihood.
 //
-// x is (outer, C, inner); see `channels` in backend/layout.py. Row r = o inner + i holds x_c at x[(o C + c) inner + i].
+// x is (outer, C, inner); see `channels` in layout.py. Row r = o inner + i holds x_c at x[(o C + c) inner + i].
 // t, kept, w, top, scale, target and the losses have one value per row, in this order. weight: (C,), or null for ones.
 
 constexpr float LOWEST = -3.402823466e38f;  // the smallest finite FP32 value

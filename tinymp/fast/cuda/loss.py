@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...autograd import Array
-from ...backend.kernels import Kernels
-from ...backend.layout import THREADS, blocks, channels, compact, matching, row_lanes
 from ...fast_path import fast_path
 from ...ops.loss import CrossEntropy, Labelled, NLLLoss, class_axis, total
 from ...precision import FP32, widen
 from . import checks
+from .kernels import Kernels
+from .layout import THREADS, blocks, channels, compact, matching, row_lanes
 
 KERNELS = Kernels(__file__)
 MOST_BLOCKS = 4096  # each adds up the losses of its rows; one more block then adds up these sums

@@ -4,7 +4,7 @@
 // batches, blocks of them, threads and their blocks are combined (Chan, Golub & LeVeque, 1983), in a fixed order. Nothing
 // cancels.
 //
-// Batch norm sees x as (outer, channels, inner); see `channels` in backend/layout.py. In every kernel below V is the
+// Batch norm sees x as (outer, channels, inner); see `channels` in layout.py. In every kernel below V is the
 // number of channels that a thread sees: 1 where inner > 1 (a block walks one channel along its runs of `inner`), PACK
 // where inner = 1 (neighbours in memory are different channels: a thread keeps PACK of them, and walks along outer).
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from ...autograd import Array, Op
-from ...backend.kernels import Kernels
-from ...backend.layout import THREADS, ceil_div, compact, matching
-from ...backend.rows import over_all_but, over_channels, over_last
 from ...fast_path import fast_path
 from ...ops.norm import BatchNorm, FixedNorm, LayerNorm, Running
 from ...precision import FP32, store, widen
+from .kernels import Kernels
+from .layout import THREADS, ceil_div, compact, matching
+from .rows import over_all_but, over_channels, over_last
 
 KERNELS = Kernels(__file__)
 NOT_MOVED = (None, None, None, None, 0.0)  # `running_arguments` for no statistics

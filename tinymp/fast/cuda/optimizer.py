@@ -25,9 +25,7 @@ import numpy as np
 
 from ... import backend
 from ...autograd import Array, put, rows_of, values_of, with_values
-from ...backend import gpu, philox, recording, tables
-from ...backend.kernels import Kernels
-from ...backend.layout import THREADS, compact, matching
+from ...backend import gpu
 from ...dtypes import float16, float32, float64
 from ...events import here
 from ...fast_path import fast_path
@@ -35,6 +33,9 @@ from ...optim.optimizer import Optimizer
 from ...optim.result import StepResult
 from ...optim.rules import SGD, Adagrad, Adam
 from ...parameter import Parameter
+from . import philox, recording, tables
+from .kernels import Kernels
+from .layout import THREADS, compact, matching
 
 KERNELS = Kernels(__file__)
 CHUNK = 8192  # elements per block; optimizer.cu has the same number

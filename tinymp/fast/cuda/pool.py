@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...autograd import Array
-from ...backend.kernels import Kernels
-from ...backend.layout import blocks
 from ...fast_path import fast_path
 from ...ops.conv import Geometry, Pair, batch_first, images_last
 from ...ops.pool import AvgPool2d, MaxPool2d, index_dtype
+from .kernels import Kernels
+from .layout import blocks
 
 KERNELS = Kernels(__file__)
 

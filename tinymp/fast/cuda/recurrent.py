@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...autograd import Array
-from ...backend.kernels import Kernels
-from ...backend.layout import blocks
 from ...fast_path import fast_path
 from ...ops.recurrent import GRU, LSTM, Steps
 from ...precision import gemm, reduce, store, widen
+from .kernels import Kernels
+from .layout import blocks
 
 KERNELS = Kernels(__file__)
 BLOCK = 128  # threads: few, so that the little work of a step is spread over many multiprocessors
@@ -56,7 +56,8 @@ def lstm_backward(op: LSTM, dy: Array | None, dh_n: Array | None, dc_n: Array | 
     h_before = steps.before(xp, h_first, steps.pack(xp, y), op.reverse)
     c_before = steps.before(xp, c_first, cells, op.reverse)
     dh, dc = widen(op.state(dh_n, w_hh.shape[1], x)), widen(op.state(dc_n, cells.shape[1], x))
-    dz, dp, dys = xp.empty_like(a), xp.empty_like(h_before), gradients(xp, dy, steps)  # dp: of the outputs, with W_hr
+    dz, dp = xp.empty_like(a), xp.empty_like(h_before)  # dp: of the outputs, with W_hr
+    dys = None if dy is None else xp.ascontiguousarray(steps.pack(xp, dy))  # in the order of the steps
     for rows, n in op.order[::-1]:
         d, g = dh[:n], None if dys is None else dys[rows]
         if w_hr is not None:
@@ -115,7 +116,8 @@ def gru_backward(op: GRU, dy: Array | None, dh_n: Array | None) -> tuple:
     before = steps.before(xp, first, steps.pack(xp, y), op.reverse)
     dh = widen(op.state(dh_n, w_hh.shape[1], x))
     past = -xp.zeros_like(dh)  # the part of dh that goes past the products; x + -0 is x, also where x is -0
-    dp, dm, dys = xp.empty_like(a), xp.empty_like(a), gradients(xp, dy, steps)
+    dp, dm = xp.empty_like(a), xp.empty_like(a)
+    dys = None if dy is None else xp.ascontiguousarray(steps.pack(xp, dy))
     for rows, n in op.order[::-1]:
         g, read = None if dys is None else dys[rows], (a[rows], inner[rows], before[rows], dh[:n])
         launch("gru_backward", inner[rows], *read, g, past[:n], dp[rows], dm[rows])
@@ -148,8 +150,3 @@ def after(running: Array, rows: Array, steps: Steps) -> Array:
         return rows
     running[: len(rows)] = rows  # the other sequences have ended
     return running
-
-
-def gradients(xp: Any, dy: Array | None, steps: Steps) -> Array | None:
-    """The outputs' gradients in the order of the steps."""
-    return None if dy is None else xp.ascontiguousarray(steps.pack(xp, dy))

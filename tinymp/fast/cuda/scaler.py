@@ -14,8 +14,6 @@ import numpy as np
 
 from ...autograd import Array, values_of, with_values
 from ...backend import gpu
-from ...backend.kernels import Kernels
-from ...backend.recording import Mailbox
 from ...dtypes import float32, float64
 from ...events import here
 from ...fast_path import fast_path
@@ -23,7 +21,9 @@ from ...optim.scaler import Iteration, LossScaler, Side, State
 from ...parameter import Parameter
 from ...tensor import Tensor
 from . import optimizer as kernels
+from .kernels import Kernels
 from .optimizer import NONE
+from .recording import Mailbox
 
 KERNELS = Kernels(__file__)
 

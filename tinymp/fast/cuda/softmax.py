@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...autograd import Array
-from ...backend.kernels import Kernels
-from ...backend.layout import compact, matching
-from ...backend.rows import along, reduced
 from ...fast_path import fast_path
 from ...ops.softmax import LogSoftmax, Softmax
+from .kernels import Kernels
+from .layout import compact, matching
+from .rows import along, reduced
 
 KERNELS = Kernels(__file__)
 
