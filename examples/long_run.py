@@ -145,8 +145,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     try:
         if options.resume and options.checkpoint is None:
             raise ValueError("--resume goes on with what --checkpoint DIR has kept: name the folder")
-        device = mp.default_device() if options.device == "auto" else options.device
-        mp.backend.get(device)
+        device = measure.device(options.device)
         group = mp.parallel.init(device) if options.parallel else mp.parallel.Group()
         if cnn.BATCH % group.size:
             raise ValueError(f"a batch of {cnn.BATCH} cannot be shared evenly by {group.size} processes")

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -143,31 +142,28 @@ class Watch(mp.Observer):
 # --------------------------------------------------------------------------------------------------- table and picture
 
 
-def kibibytes(role: str, run: dict[str, Any]) -> float:
-    """Of a role."""
-    return run["bytes"].get(role, 0) / 1024
-
-
 def table(runs: dict[str, dict[str, Any]], scores: dict[str, str], unit: str) -> str:
     """The runs side by side, and the ratio of the last to the first. scores: {label: format}; unit: of per_second."""
-    names = list(runs)
-    first, last, several = runs[names[0]], runs[names[-1]], len(names) > 1
-    rows = [["", *names, f"{names[-1]} / {names[0]}" if several else ""]]
+    names, found = list(runs), list(runs.values())
+    rows = [["", *names, f"{names[-1]} / {names[0]}" if len(names) > 1 else ""]]
 
-    def row(label: str, form: str, value: Callable[[dict[str, Any]], Any], ratio: bool = False) -> None:
-        share = f"{value(last) / value(first):.2f}" if ratio and several and value(first) else ""
-        rows.append([label, *[form.format(value(run), **run) for run in runs.values()], share])
+    def row(label: str, form: str, values: list[Any], compared: bool = False) -> None:
+        share = f"{values[-1] / values[0]:.2f}" if compared and len(names) > 1 and values[0] else ""
+        rows.append([label, *map(form.format, values), share])
 
-    timed = min(len(run["curve"]) for run in runs.values()) >= ENOUGH
+    def of(name: str) -> list[Any]:
+        return [run[name] for run in found]
+
+    timed = min(map(len, of("curve"))) >= ENOUGH
     for label, form in scores.items():
-        row(label, form, lambda run: None)
-    row("final loss", "{:.4f}", lambda run: run["loss"])
-    row("ms per step", "{:.1f}", lambda run: run["ms_per_step"], timed)
-    row(f"{unit} per second", "{:.0f}", lambda run: run["per_second"], timed)
+        row(label, "{}", [form.format(**run) for run in found])
+    row("final loss", "{:.4f}", of("loss"))
+    row("ms per step", "{:.1f}", of("ms_per_step"), timed)
+    row(f"{unit} per second", "{:.0f}", of("per_second"), timed)
     for role in ROLES:
-        row(f"{role}, KiB", "{:.0f}", partial(kibibytes, role), True)
-    row("steps skipped", "{}", lambda run: run["skipped_steps"])
-    row("final loss scale", "{:g}", lambda run: run["loss_scale"])
+        row(f"{role}, KiB", "{:.0f}", [run["bytes"].get(role, 0) / 1024 for run in found], True)
+    row("steps skipped", "{}", of("skipped_steps"))
+    row("final loss scale", "{:g}", of("loss_scale"))
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join([r[0].ljust(widths[0]), *map(str.rjust, r[1:], widths[1:])]).rstrip() for r in rows]
     return "\n".join([lines[0], "-" * (sum(widths) + 2 * len(widths) - 2), *lines[1:]])
@@ -288,6 +284,16 @@ def loss_scaler(text: str) -> optim.LossScaler:
         raise argparse.ArgumentTypeError(f"expected none, dynamic or a positive number, got {text!r}") from None
 
 
+def device(name: str) -> str:
+    """Where to train; ValueError where that cannot be."""
+    name = mp.default_device() if name == "auto" else name
+    try:
+        mp.backend.get(name)
+    except RuntimeError as error:  # a GPU that does not work
+        raise ValueError(str(error)) from error
+    return name
+
+
 class Parser(argparse.ArgumentParser):
     """One whose errors are one line."""
 
@@ -336,8 +342,7 @@ def main(
     plans = {"fp32": (mp.FP32, "none"), options.policy: (mp.POLICIES[options.policy.upper()], options.loss_scale)}
     runs = {}
     try:
-        options.device = mp.default_device() if options.device == "auto" else options.device
-        mp.backend.get(options.device)
+        options.device = device(options.device)
         given = {name: value for name, value in vars(options).items() if name in known and name != "policy"}
         with reserved(options.out):
             for name, (chosen, scale) in plans.items():
@@ -351,7 +356,7 @@ def main(
             }
             content = {"runs": runs, "settings": settings, "environment": dict(mp.info())}
             writing.write_json(options.out / "report.json", jsonable(content))
-    except (ValueError, OSError, ImportError, RuntimeError) as error:
+    except (ValueError, OSError, ImportError) as error:
         p.error(str(error))
     print(f"\nwrote {options.out / 'report.json'} and {options.out / 'report.png'}")
     for name, run in runs.items():

@@ -17,9 +17,7 @@ NOT_SCALED, DYNAMIC = "FP16, not scaled", "FP16, dynamic scale"
 
 
 class Network(NamedTuple):
-    """A row: a program, its arguments (those of its command line, or of its `train`), its length, what is measured (less
-    is better), and no numbers of the paper.
-    """
+    """A row: a program, arguments of its command line or of its `train`, and what is measured (less is better)."""
 
     program: Any
     arguments: Any
