@@ -351,10 +351,7 @@ def main(
             print(f"on the {options.device.upper()}:\n\n{table(runs, scores, unit)}")
             title = f"{p.prog.split()[-1]} on the {options.device.upper()}: FP32 and {options.policy.upper()}"
             draw(options.out / "report.png", runs, title, pictures)
-            settings = {
-                name: value if isinstance(value, (int, float)) else str(value) for name, value in vars(options).items()
-            }
-            content = {"runs": runs, "settings": settings, "environment": dict(mp.info())}
+            content = {"runs": runs, "settings": settings_of(options), "environment": dict(mp.info())}
             writing.write_json(options.out / "report.json", jsonable(content))
     except (ValueError, OSError, ImportError) as error:
         p.error(str(error))
@@ -365,6 +362,11 @@ def main(
     if runs["fp32"]["stopped"]:
         p.exit(1)
     return runs
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of the command line, for report.json."""
+    return {k: v if isinstance(v, (bool, int, float, list)) else str(v) for k, v in vars(options).items()}
 
 
 @contextmanager

@@ -191,7 +191,7 @@ def main(task: type[Task], p: argparse.ArgumentParser, arguments: list[str] | No
 
     title = f"{work.about} On the {options.device.upper()}"
     print(f"on the {options.device.upper()}:\n\n{table(task, runs)}\n\n{verdict(work, runs)}")
-    settings = report.settings_of(options) | {"about": work.about, "baselines": work.baselines}
+    settings = measure.settings_of(options) | {"about": work.about, "baselines": work.baselines}
     settings |= {name: getattr(work, name) for name in ("steps", "batch", "lr", "loss_scale")}
     report.write_json(options.out / "report.json", runs, settings)
     draw(options.out / "report.png", runs, task, title)

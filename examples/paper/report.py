@@ -24,11 +24,6 @@ def beside_seeds(runs: dict[str, Any], value: Callable[[Any], float]) -> list[st
     return [f"{len(fp32)} seeds of FP32: {low:.2f} to {high:.2f}", *lines] if len(fp32) > 1 else []
 
 
-def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of the command line, for report.json."""
-    return {k: v if isinstance(v, (bool, int, float, list)) else str(v) for k, v in vars(options).items()}
-
-
 def finish(parser: argparse.ArgumentParser, runs: dict[str, Any]) -> dict[str, Any]:
     """Say which runs ended early; the program fails if FP32's did."""
     for label, run in runs.items():

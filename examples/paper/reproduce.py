@@ -31,8 +31,9 @@ import tinymp as mp
 from tinymp.checkpoint import writing
 from tinymp.lab import shipped
 
+from .. import measure
 from ..measure import natural, positive
-from . import formats, report, sequences, table1, table2, trials
+from . import formats, sequences, table1, table2, trials
 
 TABLES: dict[str, Any] = {"table1": table1, "table2": table2}
 TABLES |= {table.name: table for table in (sequences.TABLE3, sequences.FIGURE4, sequences.FIGURE5)}
@@ -174,7 +175,7 @@ def write(table: str, done: dict[Cell, trials.Trial], options: argparse.Namespac
     content = {
         "title": module.TITLE,
         "paper": {name: network.paper for name, network in module.NETWORKS.items()},
-        "settings": report.settings_of(options),
+        "settings": measure.settings_of(options),
         "environment": dict(mp.info()),
     }
     runs = ",\n  ".join(map(json.dumps, entries))  # one on a line
