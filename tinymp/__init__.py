@@ -121,6 +121,9 @@ _HELD = {
     "optim.OneCycleLR": "optim.more.cycle",
     "optim.ReduceLROnPlateau": "optim.more.cycle",
     "optim.SequentialLR": "optim.more.schedule",
+    "optim.schedule.LinearLR": "optim.more.schedule",
+    "optim.schedule.MultiStepLR": "optim.more.schedule",
+    "optim.schedule.SequentialLR": "optim.more.schedule",
 }
 # Modules that have moved -> where they are now: pickles name the old ones.
 _MOVED = {
@@ -129,6 +132,8 @@ _MOVED = {
     "nn.rnn": "nn.more.rnn",
     "nn.row_conv": "nn.more.row_conv",
     "nn.transformer": "nn.more.transformer",
+    "optim.cycle": "optim.more.cycle",
+    "optim.observed": "optim.more.observed",
 }
 _HINTS = "torch.hints"  # knows what to use here in place of names that only PyTorch has
 
@@ -229,5 +234,5 @@ _BF16 = ("BF16", "FP8", "FP8_HOPPER", "bfloat16")
 if BF16 is None:
     del BF16, FP8, FP8_HOPPER, bfloat16
 _sys.meta_path.append(_Moved)
-for _package in (globals(), vars(nn), vars(nn.functions), vars(nn.loss), vars(ops), vars(optim)):
+for _package in (globals(), vars(nn), vars(nn.functions), vars(nn.loss), vars(ops), vars(optim), vars(optim.schedule)):
     _open(_package)
