@@ -23,7 +23,7 @@ State = dict[str, Any]
 
 
 class Groups:
-    """What an optimizer is made of, without its step: see `Optimizer`, which adds that."""
+    """An optimizer without its step: see `Optimizer`, which adds that."""
 
     flags: ClassVar[tuple[str, ...]] = ("maximize", "nesterov", "amsgrad")  # options that are True or False
     signed: ClassVar[tuple[str, ...]] = ("dampening",)  # options that may be negative
@@ -126,7 +126,7 @@ class Groups:
         return "\n".join([f"{self._name}(", *(f"  group {i}: {group}" for i, group in enumerate(groups)), ")"])
 
     def state_dtype(self, p: Parameter) -> np.dtype:
-        """The dtype of the state of p: FP32 (FP64 beside FP64 parameters), or FP16 where its policy says so."""
+        """The dtype of the state of p: FP32 (FP64 for FP64 parameters), or FP16 where its policy says so."""
         return float16 if p.policy.state == float16 else widen(p.master).dtype
 
     def state_of(self, group: Group, p: Parameter) -> State:

@@ -25,7 +25,7 @@ class Optimizer(Groups):
     param_groups  the groups, as in PyTorch: lists of parameters with their options; changing an option takes effect
                   (and is checked) at the next step
     state         per parameter, in their order: the number of its updates and arrays of its shape, in FP32. Only where
-                  a parameter's policy says so (`Policy.state`) are they FP16; beside FP64 parameters they are FP64
+                  a parameter's policy says so (`Policy.state`) are they FP16; for FP64 parameters they are FP64
 
     Of a parameter whose gradient names rows (`sparse=True`), only these and their state are updated, by the same rule;
     the others stay as they are. With SGD without momentum and with Adagrad nothing else would happen to a row whose
@@ -56,7 +56,7 @@ class Optimizer(Groups):
     def step(self, *, allow_missing: bool = False) -> StepResult:
         """Update every parameter that requires a gradient; the gradients must be unscaled. See `StepResult`.
 
-        With a loss scaler, call `scaler.step(optimizer)` instead: every scaler, NoLossScaler too, first looks whether
+        With a loss scaler, call `scaler.step(optimizer)` instead: every scaler, NoLossScaler included, first looks whether
         the gradients are finite, and this does not. RuntimeError, and nothing is updated, if gradients still carry a
         loss scale, or if only some parameters have a gradient (with allow_missing, the others keep their value).
 

@@ -1,4 +1,4 @@
-"""What became of a step."""
+"""The result of a step."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class StepResult(Enum):
-    """What became of a step. Truthy when it was applied; schedules, averages and statistics follow it.
+    """The result of a step. Truthy when it was applied; schedules, averages and statistics follow it.
 
-    On a GPU a step may return what is one as soon as somebody looks.
+    On a GPU a step may return an object that looks up its StepResult when it is read.
     """
 
     APPLIED = "applied"
@@ -18,7 +18,7 @@ class StepResult(Enum):
 
     @property
     def applied(self) -> bool:
-        """Whether the parameters were updated."""
+        """True if the parameters were updated."""
         return self is StepResult.APPLIED
 
     def __bool__(self) -> bool:
@@ -26,7 +26,7 @@ class StepResult(Enum):
 
 
 def any_applied(where: str, results: tuple[Any, ...]) -> bool:
-    """Whether one of these results of steps is APPLIED, or none is given; TypeError for anything else."""
+    """True if one of these results of steps is APPLIED, or none is given; TypeError for anything else."""
     for result in results:
         if not isinstance(getattr(result, "applied", None), bool):
             raise TypeError(f"{where}: expected what step(...) returned, a StepResult, got {result!r}")

@@ -77,7 +77,7 @@ class Rule(NamedTuple):
 
 
 class ScaleLoss(Op):
-    """y = S L;  dL = S dy. Gradients behind it carry the scale S, and `Tensor.backward` notes that beside each."""
+    """y = S L;  dL = S dy. Gradients behind it carry the scale S, and backward notes it in `grad_scale`."""
 
     kind = LOSS
 
@@ -90,7 +90,7 @@ class ScaleLoss(Op):
 
 
 class Iteration:
-    """What has happened in one iteration so far."""
+    """The record of one iteration."""
 
     def __init__(self) -> None:
         # per optimizer that was looked at, the name of the first parameter whose gradient is not finite, or None
@@ -140,7 +140,7 @@ class Side:
             p.grad_array, p.grad_scale = g, 1.0  # on one line: an interrupt finds both or neither
 
     def skip(self, now: Iteration, optimizer: Optimizer) -> Any:
-        """Whether to skip the step of an optimizer whose gradients were looked at."""
+        """True to skip the step of an optimizer whose gradients were looked at. All processes answer alike."""
         now.overflows[optimizer], now.bad_loss = here.agree((now.overflows[optimizer], now.bad_loss))
         return now.overflows[optimizer] is not None or now.bad_loss is not None
 
@@ -160,7 +160,7 @@ class Side:
 
 
 class LossScaler:
-    """What all loss scalers share; they differ in their `rule`.
+    """The base of loss scalers, which differ in their `rule`.
 
     max_consecutive_skips   after this many iterations in a row whose gradients overflow although the loss is finite,
                             `update` raises FloatingPointError: no scale, or not this one, helps
@@ -326,7 +326,7 @@ class LossScaler:
     # ---- saving
 
     def state_dict(self) -> dict[str, Any]:
-        """What it takes to go on after a restart: S, the iteration, the history, and the counts behind S."""
+        """S, the iteration, the history, and the counts behind S: enough to go on after a restart."""
         counts = {name: getattr(self, name) for name in self.saved}
         return {"scale": self.state.scale, "iteration": self.iteration, **counts, "history": [*self.history]}
 
@@ -360,7 +360,7 @@ class LossScaler:
 
 
 class NoLossScaler(LossScaler):
-    """S = 1: the same loop without scaling. It too skips steps whose gradients are not finite."""
+    """S = 1: the same loop without scaling. It also skips steps whose gradients are not finite."""
 
     def __init__(self, *, max_consecutive_skips: int = 10, max_nonfinite_losses: int = 3) -> None:
         super().__init__(1.0, max_consecutive_skips, max_nonfinite_losses)
@@ -420,7 +420,7 @@ class DynamicLossScaler(LossScaler):
 
 
 def _overflows(p: Parameter) -> bool:
-    """Whether the gradient of p holds an infinity or a NaN, or will when it is unscaled: a scale below 1 hides it."""
+    """True if the gradient of p holds an infinity or a NaN, or will when unscaled: a scale below 1 hides it."""
     g = values_of(p.grad_array)
     finite = backend.of(g).isfinite
     return not finite(g) or (float(p.grad_scale) < 1 and not finite(values_of(unscaled(p))))

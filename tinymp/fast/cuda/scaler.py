@@ -34,7 +34,7 @@ RING = 1024  # how many changes of S are kept until the host reads them
 
 
 class DeviceScale:
-    """A loss scale on the GPU. It stands beside gradients in place of a number; `float` of it waits for the GPU.
+    """A loss scale on the GPU. It stands in `grad_scale` in place of a number; `float` of it waits for the GPU.
 
     Two of them compare equal only if they are the same object: the host does not know their values.
     """
@@ -56,7 +56,7 @@ class DeviceScale:
 
 
 class DeviceSide(Side):
-    """A `Side` on the GPU. What it has is there, and reading it waits.
+    """A `Side` on the GPU. Its numbers are there, and reading them waits.
 
     scale     S, FP32, without axes
     counts    (COUNTS,), int32; see ITERATION and the following
@@ -120,7 +120,7 @@ class DeviceSide(Side):
         self.counts[SKIPS : BAD_LOSSES + 1] = 0
 
     def forget(self) -> None:
-        """What was noted in this iteration."""
+        """Forget the notes of this iteration."""
         self.found.fill(NONE)
         self.bad_loss.fill(0)
 

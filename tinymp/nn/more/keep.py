@@ -46,7 +46,7 @@ def policies_kept(model: Module, policy: Policy, keep: Mapping[str, Policy]) -> 
 
 
 def call_kept(hooks: Hooks, module: Module, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call a kept module with its hooks, in its own policy: its backward will follow that, too."""
+    """Call a kept module with its hooks, in its own policy: its backward follows the same."""
     assert hooks.kept is not None
     own, outer = hooks.kept.own, _under.get() or hooks.kept.around
     if own == outer:
