@@ -56,7 +56,7 @@ class Optimizer(Groups):
     def step(self, *, allow_missing: bool = False) -> StepResult:
         """Update every parameter that requires a gradient; the gradients must be unscaled. See `StepResult`.
 
-        With a loss scaler, call `scaler.step(optimizer)` instead: every scaler, NoLossScaler included, first looks whether
+        With a loss scaler, call `scaler.step(optimizer)` instead: each scaler, also NoLossScaler, first looks whether
         the gradients are finite, and this does not. RuntimeError, and nothing is updated, if gradients still carry a
         loss scale, or if only some parameters have a gradient (with allow_missing, the others keep their value).
 
