@@ -18,7 +18,7 @@
 # %%
 import tinymp as mp  # before NumPy: it chooses how products are computed
 from tinymp import ops
-from tinymp.backend.formats import BF16, E5M2, FP16
+from tinymp.study.formats import BF16, E5M2, FP16
 from tinymp.course import check
 
 # %%
@@ -98,7 +98,7 @@ from fractions import Fraction
 import numpy as np
 
 import tinymp as mp
-from tinymp.backend.formats import BF16, E5M2, FP16
+from tinymp.study.formats import BF16, E5M2, FP16
 from tinymp.course.checking import close, expect, short
 
 

@@ -24,7 +24,6 @@ from tinymp.precision import gemm
 
 # %%
 import math
-from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -51,7 +50,7 @@ rows = left * (np.arange(K) < so_far[:, None])  # 64 x 16384
 ways = {
     "FP32 (mp.MIXED)": mp.MIXED,
     "FP16, 4 products at a time (mp.FP16_ACCUMULATE)": mp.FP16_ACCUMULATE,
-    "FP16, 1 product at a time": replace(mp.FP16_ACCUMULATE, name="ONE_BY_ONE", chunk=1),
+    "FP16, 1 product at a time": mp.study.change(mp.FP16_ACCUMULATE, name="ONE_BY_ONE", chunk=1),
 }
 figure, axes = plt.subplots()
 for name, policy in ways.items():
@@ -81,7 +80,6 @@ check(product_bits=product_bits)
 
 # %% check
 import math
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -248,7 +246,7 @@ def check_worst_case(worst_case, random):
 lengths = [2**k for k in range(2, 14)]
 figure, panels = plt.subplots(1, 2, figsize=(11, 4), sharey=True)
 for axes, chunk in zip(panels, (1, 4)):
-    policy = replace(mp.FP16_ACCUMULATE, name="STUDY", chunk=chunk)
+    policy = mp.study.change(mp.FP16_ACCUMULATE, name="STUDY", chunk=chunk)
     errors = {"positive": [], "of both signs": []}
     for n in lengths:
         for signs, found in errors.items():
@@ -383,7 +381,7 @@ check(dot_aligned)
 # %% check
 def check_dot_aligned(dot_aligned, random):
     def ask(a, b, bits, chunk, what, hint):
-        policy = replace(mp.MIXED, name="STUDY", aligned=bits, chunk=chunk)
+        policy = mp.study.change(mp.MIXED, name="STUDY", aligned=bits, chunk=chunk)
         with mp.use(policy):
             want = gemm(a[None], b[:, None], wide=True)[0, 0]
         hint = f"{hint} tinymp's own was asked."
@@ -422,7 +420,7 @@ accumulators = {
 lengths = [2**k for k in range(7, 13)]
 figure, axes = plt.subplots()
 for name, (bits, chunk, promote) in accumulators.items():
-    policy, found = replace(mp.MIXED, name=name, aligned=bits, chunk=chunk, promote=promote), []
+    policy, found = mp.study.change(mp.MIXED, name=name, aligned=bits, chunk=chunk, promote=promote), []
     for n in lengths:
         a, b = (random.uniform(0, 1, shape).astype(np.float16) for shape in ((8, n), (n, 8)))
         with mp.use(policy):

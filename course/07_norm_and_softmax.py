@@ -18,7 +18,7 @@
 import tinymp as mp  # before NumPy: it chooses how products are computed
 from tinymp import nn, ops, optim
 from tinymp.autograd import Op
-from tinymp.backend.formats import FP16
+from tinymp.study.formats import FP16
 from tinymp.course import check, digits
 from tinymp.precision import REDUCTION
 

@@ -18,7 +18,7 @@
 # %%
 import tinymp as mp  # before NumPy: it chooses how products are computed
 from tinymp import nn, ops, optim
-from tinymp.backend.formats import E4M3, SCALED
+from tinymp.study.formats import E4M3, SCALED
 from tinymp.course import check, digits
 
 # %%
@@ -133,7 +133,7 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import nn, ops, optim
-from tinymp.backend.formats import BF16, E4M3, SCALED
+from tinymp.study.formats import BF16, E4M3, SCALED
 from tinymp.course.checking import close, expect, short
 
 

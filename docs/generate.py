@@ -15,7 +15,7 @@ from dataclasses import fields
 
 import tinymp
 import tinymp.parallel.norm  # an op that tinymp alone does not import
-from tinymp import precision
+from tinymp import precision, study
 from tinymp.autograd import Op
 from tinymp.checkpoint.writing import write
 from tinymp.fast_path import find
@@ -75,7 +75,7 @@ def page() -> str:
     rule = first_paragraph(precision.may_fuse)
     kinds = [[f"`{k.name}`", k.reads, k.computes, k.accumulates, k.writes, k.source] for k in precision.KINDS]
     columns = [f.name for f in fields(precision.Policy) if f.name != "name"]
-    policies = [[f"`{p.name}`", *[str(getattr(p, c)) for c in columns]] for p in precision.POLICIES.values()]
+    policies = [[f"`{p.name}`", *[str(getattr(p, c)) for c in columns]] for p in study.POLICIES.values()]
     ops = [
         [
             f"`{cls.name}`",

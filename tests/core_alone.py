@@ -25,8 +25,8 @@ PACKAGE = ROOT / "tinymp"
 SUBPACKAGES = {
     "fast/cpu": ["fast/cpu"],
     "fast/cuda": ["fast/cuda"],
-    "study": ["study", "backend/formats.py"],
-    "audit": ["audit", "backend/study.py"],
+    "study": ["study"],
+    "audit": ["audit"],
     "lab": ["lab"],
     "vision": ["vision", "ops/boxes.*", "ops/roi.*"],
     "parallel": ["parallel"],
@@ -41,7 +41,6 @@ SUBPACKAGES = {
 }
 # Those without which tinymp cannot be imported or cannot train today. The list only gets shorter.
 FAILS: set[str] = {
-    "study",
     "vision",
     "data/more",
 }

@@ -1,6 +1,5 @@
 """Accumulators as Tensor Cores have them: aligned to the largest term and cut off; held to an exact model."""
 
-import dataclasses
 from fractions import Fraction
 
 import numpy as np
@@ -92,12 +91,12 @@ def test_policies_use_it_in_every_product(policy):
     with mp.audit() as a, mp.use(policy):
         y = layer(x)
         y.float().sum().backward()
-    assert {row.accumulated for row in a.ledger.filter(kind="DOT")} >= {f"{policy.aligned} aligned bits"}
-    plain = dataclasses.replace(policy, name="plain", aligned=0, promote=0)
+    assert {row.accumulated for row in a.ledger.filter(kind="DOT")} >= {f"{policy.study.aligned} aligned bits"}
+    plain = mp.study.change(policy, name="plain", aligned=0, promote=0)
     with mp.use(plain):
         z = layer(x)
     np.testing.assert_allclose(y.float().numpy(), z.float().numpy(), rtol=0.02, atol=0.02)
-    only = dataclasses.replace(mp.FP16_VOLTA, name="only", only=("matmul",))
+    only = mp.study.change(mp.FP16_VOLTA, name="only", only=("matmul",))
     with mp.audit() as a, mp.use(only):
         ops.linear(mp.MIXED.cast(mp.randn(2, 4)), mp.MIXED.cast(mp.randn(3, 4)))
     assert [row.accumulated for row in a.ledger.filter(op="linear")] == ["float32"]
@@ -114,5 +113,5 @@ def test_training_under_it():
     "wrong", [{"aligned": -1}, {"aligned": 25}, {"aligned": 1.5}, {"promote": 30}, {"promote": True}]
 )
 def test_wrong_policies(wrong):
-    with pytest.raises(ValueError, match=r"Policy: expected (aligned|promote)"):
-        dataclasses.replace(mp.MIXED, **wrong)
+    with pytest.raises(ValueError, match=r"study: expected (aligned|promote)"):
+        mp.study.change(mp.MIXED, **wrong)

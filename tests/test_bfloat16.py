@@ -1,7 +1,6 @@
 """BF16 as storage, on the CPU. Every op is held to its mathematics in it, too (oracle.EVERY); here is the rest."""
 
 import copy
-import dataclasses
 import pickle
 import subprocess
 import sys
@@ -12,9 +11,9 @@ import pytest
 import tinymp as mp
 from job import Job, same
 from tinymp import nn, ops, optim
-from tinymp.backend.formats import BF16 as FORMAT
 from tinymp.course import checking
 from tinymp.precision import store, to_dtype, widen
+from tinymp.study.formats import BF16 as FORMAT
 
 pytestmark = pytest.mark.cpu
 BF16 = mp.bfloat16
@@ -182,4 +181,4 @@ def test_losses_are_fp32():
 def test_what_is_studied_in_fp16_alone_is_refused(option):
     """No gate does it in BF16: it would be ignored."""
     with pytest.raises(ValueError, match=f"{next(iter(option))}=.* with BF16 storage"):
-        dataclasses.replace(mp.BF16, **option)
+        mp.study.change(mp.BF16, **option)

@@ -1,7 +1,5 @@
 """FP8 as the operands of products: emulated in BF16 arrays, whose 8 significant bits hold its 3 or 4 exactly."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -9,8 +7,9 @@ import tinymp as mp
 from job import Job
 from oracle import rng
 from tinymp import nn, ops, optim
-from tinymp.backend.formats import SCALED
-from tinymp.precision import as_operand, emulated, widen
+from tinymp.precision import as_operand, widen
+from tinymp.study.formats import SCALED
+from tinymp.study.operands import emulated
 
 pytestmark = pytest.mark.cpu
 E4M3, E5M2 = SCALED["e4m3-tensor"], SCALED["e5m2-tensor"]
@@ -125,7 +124,7 @@ def test_it_trains(rule):
 
 
 def test_with_fp16_storage_and_other_scales():
-    policy = dataclasses.replace(mp.MIXED, name="MX", operands=("mxfp8", "mxfp8-e5m2"))
+    policy = mp.study.change(mp.MIXED, name="MX", operands=("mxfp8", "mxfp8-e5m2"))
     layer, x = policy.cast(nn.Linear(40, 3)), policy.cast(mp.randn(4, 40))
     with mp.use(policy):
         y = layer(x)
@@ -139,7 +138,7 @@ SCALES = ("e4m3-tensor", "e5m2-tensor"), ("mxfp8", "mxfp8-e5m2"), ("nvfp4", "nvf
 @pytest.mark.parametrize("operands", SCALES)
 def test_the_scaler_hears_of_what_is_not_finite(operands):
     """Under scales, too, under which finite numbers saturate. The ledger counts what was finite before, alone."""
-    policy = dataclasses.replace(mp.BF16, operands=operands)
+    policy = mp.study.change(mp.BF16, operands=operands)
     for weight in (1.0, np.inf, np.nan):
         mp.manual_seed(0)
         model, scaler = policy.cast(nn.Linear(4, 3)), optim.DynamicLossScaler(8.0)
@@ -154,7 +153,7 @@ def test_the_scaler_hears_of_what_is_not_finite(operands):
 
 @pytest.mark.parametrize("operands", SCALES)
 def test_operands_without_elements(operands):
-    policy = dataclasses.replace(mp.BF16, operands=operands)
+    policy = mp.study.change(mp.BF16, operands=operands)
     with mp.use(policy):
         assert policy.cast(nn.Linear(4, 3))(policy.cast(mp.ones(0, 4))).shape == (0, 3)
 
@@ -162,7 +161,7 @@ def test_operands_without_elements(operands):
 @pytest.mark.parametrize("operands", SCALES)
 def test_finite_numbers_saturate_where_they_are_scaled(operands):
     x = mp.BF16.cast(mp.tensor([[1e6, -1.0, np.inf], [500.0, -1e6, 2.0]]))
-    policy = dataclasses.replace(mp.BF16, operands=operands)
+    policy = mp.study.change(mp.BF16, operands=operands)
     with mp.audit() as a, mp.use(policy):
         y = x @ mp.BF16.cast(mp.ones(3, 3))
     scaled = operands[0] != "e4m3"
@@ -173,5 +172,5 @@ def test_finite_numbers_saturate_where_they_are_scaled(operands):
 def test_the_policy_says_that_it_is_emulated():
     assert "emulated" in str(mp.FP8) and "emulated" not in str(mp.BF16)
     for wrong in (("e4m3",), ("e4m3", "fp9"), ["e4m3", "e5m2"], ("e4m3-delayed", "e5m2-delayed"), None):
-        with pytest.raises(ValueError, match=r"Policy: expected operands to be \(\) or a tuple of two of fp16, bf16, "):
-            dataclasses.replace(mp.BF16, operands=wrong)
+        with pytest.raises(ValueError, match=r"study: expected operands to be \(\) or a tuple of two of fp16, bf16, "):
+            mp.study.change(mp.BF16, operands=wrong)

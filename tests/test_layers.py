@@ -13,8 +13,9 @@ ROOT = Path(layers.__file__).parent.parent
 FLOORS = [
     {"fast_path", "events"},
     {"backend", "grad_mode"},
-    {"dtypes", "study"},
+    {"dtypes"},
     {"precision"},
+    {"study"},
     {"memory"},
     {"autograd"},
     {"tensor"},

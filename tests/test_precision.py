@@ -16,17 +16,10 @@ from tinymp.dtypes import require_fit
 from tinymp.fast.cpu import devices as fast_device
 from tinymp.precision import (
     BF16,
-    FP8,
-    FP8_HOPPER,
-    FP16_ACCUMULATE,
-    FP16_REDUCTIONS,
-    FP16_VOLTA,
     FP32,
     KINDS,
     MIXED,
     NO_MASTER,
-    POLICIES,
-    PURE_FP16,
     STOCHASTIC_ROUNDING,
     TF32,
     Policy,
@@ -39,6 +32,7 @@ from tinymp.precision import (
     use,
     widen,
 )
+from tinymp.study import FP8, FP8_HOPPER, FP16_ACCUMULATE, FP16_REDUCTIONS, FP16_VOLTA, POLICIES, PURE_FP16
 
 F16, F32, F64 = np.float16, np.float32, np.float64
 HALVES = np.arange(65536, dtype=np.uint16)
@@ -341,7 +335,7 @@ def test_gemm_accumulates_in_fp32():
     np.testing.assert_array_equal(gemm(a, b), np.full((2, 3), 16384, F16))
     with use(FP16_ACCUMULATE):  # 8192 + 4 is a tie of FP16, and the chunk of 4 is lost
         np.testing.assert_array_equal(gemm(a, b), np.full((2, 3), 8192, F16))
-    with use(dataclasses.replace(FP16_ACCUMULATE, chunk=1)):
+    with use(mp.study.change(FP16_ACCUMULATE, chunk=1)):
         np.testing.assert_array_equal(gemm(a, b), np.full((2, 3), 2048, F16))
 
 
@@ -355,7 +349,7 @@ def test_fp16_accumulate_against_a_slow_loop(chunk, k):
         for start in range(0, k, chunk):  # exact in float64; one rounding per chunk
             part = sum(float(a[i, t]) * float(b[t, j]) for t in range(start, min(start + chunk, k)))
             expected[i, j] = F16(float(expected[i, j]) + part)
-    with use(dataclasses.replace(FP16_ACCUMULATE, chunk=chunk)):
+    with use(mp.study.change(FP16_ACCUMULATE, chunk=chunk)):
         np.testing.assert_array_equal(gemm(a, b), expected)
         wide = gemm(a.astype(F32), b.astype(F32))  # FP32 operands: no policy touches them
     np.testing.assert_array_equal(wide, (a.astype(F64) @ b.astype(F64)).astype(F32))
@@ -372,7 +366,7 @@ def test_split_k_rounds_the_sum_of_each_part(split, wide):
     for k in range(0, 10, step):
         part = a[..., k : k + step].astype(F64) @ b[k : k + step].astype(F64)  # exact
         expected += part if split == 1 else part.astype(F16)
-    with use(dataclasses.replace(MIXED, split=split)):
+    with use(mp.study.change(MIXED, split=split)):
         c = gemm(a, b, bias, acc=acc, wide=wide)
         full = gemm(a.astype(F32), b.astype(F32))  # FP32 operands: no policy touches them
     np.testing.assert_array_equal(c, expected.astype(F32 if wide else F16))
@@ -384,7 +378,7 @@ def test_split_k_rounds_the_sum_of_each_part(split, wide):
 def test_split_k_on_a_gpu(gpu):
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-1000, 1000, shape).astype(F16) / F16(16) for shape in [(3, 24), (24, 8)])
-    with use(dataclasses.replace(MIXED, split=3)):
+    with use(mp.study.change(MIXED, split=3)):
         c = mp.tensor(a).to("gpu") @ mp.tensor(b).to("gpu")
         assert not precision.may_fuse(np.dtype(F16))  # a kernel of its own would not be split
         np.testing.assert_array_equal(c.numpy(), gemm(a, b))
@@ -392,7 +386,7 @@ def test_split_k_on_a_gpu(gpu):
 
 
 def test_split_k_over_nothing():
-    with use(dataclasses.replace(MIXED, split=4)):
+    with use(mp.study.change(MIXED, split=4)):
         np.testing.assert_array_equal(gemm(np.ones((2, 0), F16), np.ones((0, 3), F16), F16([1, 2, 3])), [[1, 2, 3]] * 2)
 
 
@@ -469,7 +463,7 @@ def test_fp16_reductions_leave_fp32_alone():
 
 
 def study(*only, **changes):
-    return dataclasses.replace(MIXED, name="STUDY", only=only, **changes)
+    return mp.study.change(MIXED, name="STUDY", only=only, **changes)
 
 
 def test_only_the_ops_named_are_reduced_in_fp16():
@@ -569,10 +563,10 @@ def test_policies_are_frozen_and_named():
         MIXED.storage = np.dtype(F32)
     assert all(policy.name == name for name, policy in POLICIES.items())
     assert list(POLICIES.values()) == [
-        FP32, TF32, MIXED, BF16, FP8, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16,
+        FP32, TF32, MIXED, BF16, NO_MASTER, STOCHASTIC_ROUNDING, FP8, FP16_ACCUMULATE, FP16_REDUCTIONS, PURE_FP16,
         FP16_VOLTA, FP8_HOPPER,
     ]  # fmt: skip
-    assert Policy("mine", storage="float16", reduce="f2") == Policy("mine", reduce=F16)
+    assert Policy("mine", storage="float16", reduce="f8") == Policy("mine", reduce=np.float64)
     assert len({kind.name for kind in KINDS}) == len(KINDS) == 6
 
 
@@ -582,8 +576,8 @@ def test_policies_are_frozen_and_named():
         (MIXED, "MIXED(storage=float16, FP32 accumulators and masters)"),
         (FP32, "FP32(storage=float32)"),
         (NO_MASTER, "NO_MASTER(master=False)"),
-        (dataclasses.replace(FP16_ACCUMULATE, chunk=8), "FP16_ACCUMULATE(accumulate=float16, chunk=8)"),
-        (PURE_FP16, "PURE_FP16(accumulate=float16, reduce=float16, master=False, norm=float16, state=float16)"),
+        (mp.study.change(FP16_ACCUMULATE, chunk=8), "FP16_ACCUMULATE(accumulate=float16, chunk=8)"),
+        (PURE_FP16, "PURE_FP16(master=False, norm=float16, state=float16, accumulate=float16, reduce=float16)"),
     ],
 )
 def test_policy_as_text(policy, text):
@@ -597,16 +591,53 @@ def test_policy_as_text(policy, text):
         ("accumulate", None, "expected accumulate to be .*, got None"),
         ("reduce", "foo", "expected reduce to be .*, got 'foo'"),
         ("rounding", "up", "expected rounding 'nearest' or 'stochastic', got 'up'"),
-        ("chunk", 0, "expected chunk to be a positive integer, got 0"),
-        ("chunk", 2.0, "expected chunk to be a positive integer, got 2.0"),
-        ("split", 0, "expected split to be a positive integer, got 0"),
-        ("only", "softmax", "expected only to be a tuple of names of ops, got 'softmax'"),
-        ("only", (3,), "expected only to be a tuple of names of ops, got"),
+        (
+            "accumulate",
+            F16,
+            r"expected accumulate to be one of float32, float64, got .*FP16 sums: tinymp\.study\.change",
+        ),
     ],
 )
 def test_policy_refuses(field, value, message):
     with pytest.raises(ValueError, match=f"Policy: {message}"):
         Policy("mine", **{field: value})
+
+
+def test_what_a_study_decides_is_no_field_of_a_policy():
+    line = r"got chunk; a study of sums is made by tinymp\.study\.change\(tinymp\.MIXED, name='MINE', chunk=\.\.\.\)"
+    with pytest.raises(TypeError, match=line):
+        Policy("mine", chunk=4)
+    with pytest.raises(TypeError, match=r"study\.change: expected fields among .*, got chunks"):
+        mp.study.change(MIXED, chunks=4)
+    with pytest.raises(TypeError, match="Policy: expected study to be a Study, got 3"):
+        Policy("mine", study=3)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("accumulate", np.float64, "expected accumulate to be one of float16, float32"),
+        ("chunk", 0, "expected chunk to be an integer of 1 or more, got 0"),
+        ("chunk", 2.0, "expected chunk to be an integer of 1 or more, got 2.0"),
+        ("split", 0, "expected split to be an integer of 1 or more, got 0"),
+        ("only", "softmax", "expected only to be a tuple of names of ops, got 'softmax'"),
+        ("only", (3,), "expected only to be a tuple of names of ops, got"),
+    ],
+)
+def test_a_study_refuses(field, value, message):
+    with pytest.raises(ValueError, match=f"study: {message}"):
+        mp.study.change(MIXED, **{field: value})
+
+
+def test_fp64_accumulators_are_rounded_once():
+    """300 sums of 1000 terms, against FP64: MIXED differs from many in the last place, the policy from none."""
+    policy = Policy("FP64", accumulate="float64", reduce="float64")
+    a, b = randn(300, 1000).astype(F16), randn(1000, 1).astype(F16)
+    product, total = (a.astype("f8") @ b.astype("f8")).astype(F32), a.astype("f8").sum(1, keepdims=True).astype(F32)
+    for used, exact in ((MIXED, False), (policy, True)):
+        with use(used):
+            assert (gemm(a, b, wide=True) == product).all() == exact
+            assert (reduce(a, 1, "sum") == total).all() == exact
 
 
 def test_use_nests_and_restores():

@@ -45,17 +45,10 @@ from .ops import (
 )
 from .precision import (
     BF16,
-    FP8,
-    FP8_HOPPER,
-    FP16_ACCUMULATE,
-    FP16_REDUCTIONS,
-    FP16_VOLTA,
     FP32,
     KINDS,
     MIXED,
     NO_MASTER,
-    POLICIES,
-    PURE_FP16,
     STOCHASTIC_ROUNDING,
     TF32,
     Policy,
@@ -66,6 +59,14 @@ from .tensor import Tensor, from_numpy, tensor
 
 # Public name -> the module below tinymp that holds it, which is imported when the name is first used.
 _HELD = {
+    "FP8": "study",
+    "FP8_HOPPER": "study",
+    "FP16_ACCUMULATE": "study",
+    "FP16_REDUCTIONS": "study",
+    "FP16_VOLTA": "study",
+    "POLICIES": "study",
+    "PURE_FP16": "study",
+    "study": "study",
     "audit": "audit",
     "capture": "fast.cuda.capture",
     "Checkpointer": "checkpoint",
@@ -138,13 +139,14 @@ _MOVED = {
 _HINTS = "torch.hints"  # knows what to use here in place of names that only PyTorch has
 
 if TYPE_CHECKING:
-    from . import course, data, lab, models, parallel
+    from . import course, data, lab, models, parallel, study
     from .audit import audit  # type: ignore[no-redef]
     from .audit.kept import saved_nbytes
     from .audit.layers import summary
     from .checkpoint import Checkpointer, load, load_weights, save, save_weights
     from .fast.cuda.capture import capture
     from .sparse import SparseRows
+    from .study import FP8, FP8_HOPPER, FP16_ACCUMULATE, FP16_REDUCTIONS, FP16_VOLTA, POLICIES, PURE_FP16
 
 
 def _load(path: str) -> _ModuleType | None:
@@ -193,8 +195,8 @@ def _open(package: dict[str, _Any]) -> None:
     held = {name.rpartition(".")[2]: name for name in _HELD if name.rpartition(".")[0] == prefix}
 
     def __getattr__(name: str) -> _Any:  # only called for names that do not exist
-        if name in held:
-            package[name] = found = _find(held[name])
+        if name in held and (found := _find(held[name])) is not None:
+            package[name] = found
             return found
         hint = "" if name.startswith("_") else _instead(owner, name, __dir__())
         raise AttributeError(f"{owner} has no attribute '{name}'" + (f"; {hint}" if hint else ""))
@@ -232,7 +234,7 @@ if (_hints := _load(_HINTS)) is not None:
     _hints.mark(Tensor)
 _BF16 = ("BF16", "FP8", "FP8_HOPPER", "bfloat16")
 if BF16 is None:
-    del BF16, FP8, FP8_HOPPER, bfloat16
+    del BF16, bfloat16
 _sys.meta_path.append(_Moved)
 for _package in (globals(), vars(nn), vars(nn.functions), vars(nn.loss), vars(ops), vars(optim), vars(optim.schedule)):
     _open(_package)

@@ -1,4 +1,4 @@
-"""Precision: four gates, the kinds of arithmetic, and the policies. An auditor starts here.
+"""Precision: four primitives, the kinds of arithmetic, and the policies. An auditor starts here.
 
 **Ops change precision in the four functions below and nowhere else; FP16, or BF16, is made by one of them, `store`.**
 Everything outside them is plain mathematics (tests/test_gates.py walks the syntax trees of the package to hold that).
@@ -9,10 +9,11 @@ Everything outside them is plain mathematics (tests/test_gates.py walks the synt
     reduce(x, axis, how)     sums and means with an FP32 accumulator
 
 `add_to` and `scatter_add`, further down, are `reduce` for sums that an op builds up piece by piece. A conversion that
-the user asks for (`to_dtype`) shares the rounding of `store`, `_round`; the CUDA kernels, which do the work of several
-gates at once, follow the same rule (`store` in fast/cuda/common.cuh). `as_operand` emulates FP8 where asked to.
+the user asks for (`to_dtype`) shares the rounding of `store`, `_round`. Fast paths in CUDA do the work of several
+primitives at once and follow the same rule. A policy may hold a study (`tinymp.study`), which sums in the place of a
+primitive, or rounds what a product reads.
 
-Storage follows the arrays. On float32 and float64 input (the FP32 baseline, gradient checks) the gates let values
+Storage follows the arrays. On float32 and float64 input (the FP32 baseline, gradient checks) the primitives let values
 through and compute in that dtype; the policy in use decides only where the stored operands are FP16 or BF16.
 
 MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *Training with Mixed Precision*.
@@ -20,7 +21,6 @@ MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass, fields, replace
@@ -29,10 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import backend
-from .backend.formats import SCALED, Format
 from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, real, require_fit
 from .events import Result, here, quietly, reusable, tell
-from .study import sums
 
 Array = Any
 
@@ -63,6 +61,24 @@ KINDS = (DOT, REDUCTION, POINTWISE, MOVEMENT, LOSS, UPDATE)
 # ----------------------------------------------------------------------------------------------------------- policies
 
 
+class Study:
+    """A policy may put one in the place of the primitives' own sums and operands; see `tinymp.study`."""
+
+    def accumulator(self, field: str, like: Array) -> Any:
+        """What sums, for `gemm` and products ("accumulate") or for `reduce` ("reduce"), over operands like `like`; None
+        for the primitive itself. It has a `name` and the methods product, reduce, add and scatter_add.
+        """
+        return None
+
+    def operand(self, x: Array, gradient: bool) -> Array:
+        """x as a DOT op reads it, forward or (gradient) backward."""
+        return x
+
+    def unrounded(self, x: Array) -> Array:
+        """The array that `operand` made x of."""
+        return x
+
+
 @dataclass(frozen=True)
 class Policy:
     """One precision decision per field. `cast` sets the storage of a model; `mp.use` sets the arithmetic.
@@ -71,11 +87,8 @@ class Policy:
     storage     dtype of weights, activations and gradients (MPT section 3). bfloat16 is FP32's first 16 bits: its
                 range, so that no loss needs a scale, and 8 significant bits instead of FP16's 11 (Kalamkar et al. 2019,
                 arXiv 1905.12322); on the CPU, pip install -e ".[bf16]"
-    accumulate  dtype of the accumulator of a dot product (MPT section 3.3)
-    chunk       with an FP16 accumulator: how many products are summed before each rounding (NVG section 2.2: a
-                Tensor Core step is a 4 x 4 x 4 product). On a CPU the bits depend on the operands alone for chunks of
-                up to 16; BLAS sums longer ones in FP32, in an order that follows the shapes, also that of the batch
-    reduce      dtype of the accumulator of a sum or mean (MPT section 3.3, NVG section 2.3.1)
+    accumulate  dtype of the accumulator of a dot product, FP32 or FP64 (MPT section 3.3)
+    reduce      dtype of the accumulator of a sum or mean, FP32 or FP64 (MPT section 3.3, NVG section 2.3.1)
     rounding    "nearest" (ties to even) or "stochastic", at every store (MPT v1, appendix A, which rounds only the
                 weights stochastically)
     master      keep an FP32 master copy of every weight (MPT section 3.1)
@@ -84,27 +97,12 @@ class Policy:
     exchange    dtype in which FP16 gradients travel between processes, and are added up there (NVG section 3)
     tf32        round the FP32 operands of products to TF32's 11 significant bits, as Tensor Cores of Ampere and later
                 can. Never unless a policy says so
-    split       into how many parts the inner dimension of a product is cut. Each part is summed by itself and rounded
-                to storage before the parts are added up: "split-K" with cuBLAS's reduced-precision reduction. 1: uncut
-    aligned     how many bits a Tensor Core keeps of `chunk` products and its accumulator once they are aligned to the
-                largest of them; what is cut off is lost, not rounded. 24 on Volta, which has no guard bits (Fasi et al.
-                2021, PeerJ CS 7:e330), about 14 for FP8 on Hopper (DeepSeek-V3, arXiv 2412.19437, 3.3.2). 0: exact, on
-                the CPU, which alone can do this
-    promote     with `aligned`: after how many products such a sum is added to one in FP32 (ibid.: 128). 0: never
-    operands    the formats (names of backend/formats.py's SCALED) to which the operands of DOT ops are rounded: what
-                forward reads, and gradients. FP8 has E4M3 and E5M2 (Micikevicius et al. 2022, arXiv 2209.05433). It is
-                emulated: the numbers lie in arrays of the storage dtype. Arrays with one axis stay (biases), and the
-                gradient of a bias sums what was not rounded. Formats with a scale ("e4m3-tensor", "mxfp8") saturate: a
-                finite number that is too large becomes the largest. In the others ("e4m3") it becomes NaN or infinite.
-                What is not finite stays so (NaN in E4M3), and the loss scaler hears of it. (): none
-    only        names of the ops ("softmax") to which `accumulate`, `split`, `aligned` and `reduce` apply; a loss may
-                be one of them. Empty: to every op but losses
+    study       None, or a Study: FP16 accumulators, split sums, FP8 operands and others
     """
 
     name: str
     storage: np.dtype = float16
     accumulate: np.dtype = float32
-    chunk: int = 4
     reduce: np.dtype = float32
     rounding: str = "nearest"
     master: bool = True
@@ -112,61 +110,45 @@ class Policy:
     state: np.dtype = float32
     exchange: np.dtype = float32
     tf32: bool = False
-    split: int = 1
-    aligned: int = 0
-    promote: int = 0
-    operands: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
+    study: Study | None = None
+
+    def __new__(cls, *args: Any, **fields: Any) -> Policy:
+        if unknown := sorted(fields.keys() - cls.__dataclass_fields__.keys()):
+            raise TypeError(
+                f"Policy: expected the fields {', '.join(cls.__dataclass_fields__)}, got {', '.join(unknown)}; "
+                f"a study of sums is made by tinymp.study.change(tinymp.MIXED, name='MINE', {unknown[0]}=...)"
+            )
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        known = {"storage": FLOATING, "accumulate": (float32, float64), "reduce": (float32, float64)}
         for field in ("storage", "accumulate", "reduce", "norm", "state", "exchange"):
-            value, known = getattr(self, field), FLOATING if field == "storage" else (float16, float32, float64)
-            if not isinstance(value, (str, type, np.dtype)) or value not in known:  # None equals float64 in NumPy
-                names = ", ".join(dtype.name for dtype in known)
-                raise ValueError(f"Policy: expected {field} to be one of {names}, got {value!r}")
+            value, dtypes = getattr(self, field), known.get(field, (float16, float32, float64))
+            if not isinstance(value, (str, type, np.dtype)) or value not in dtypes:  # None equals float64 in NumPy
+                names = ", ".join(dtype.name for dtype in dtypes)
+                sums = field in ("accumulate", "reduce")
+                hint = f"; FP16 sums: tinymp.study.change(tinymp.MIXED, name='MINE', {field}=...)" if sums else ""
+                raise ValueError(f"Policy: expected {field} to be one of {names}, got {value!r}{hint}")
             object.__setattr__(self, field, np.dtype(value))
         if not isinstance(self.rounding, str) or self.rounding not in ("nearest", "stochastic"):
             raise ValueError(f"Policy: expected rounding 'nearest' or 'stochastic', got {self.rounding!r}")
-        for field, kind in (("name", str), ("master", bool), ("tf32", bool)):
-            if not isinstance(value := getattr(self, field), kind):
+        for field, kind in (("name", str), ("master", bool), ("tf32", bool), ("study", Study)):
+            value = getattr(self, field)
+            if not isinstance(value, kind) and (field != "study" or value is not None):
                 raise TypeError(f"Policy: expected {field} to be a {kind.__name__}, got {value!r}")
-        for field in ("chunk", "split"):
-            if not isinstance(value := getattr(self, field), int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"Policy: expected {field} to be a positive integer, got {value!r}")
-        for field in ("aligned", "promote"):
-            if not isinstance(value := getattr(self, field), int) or isinstance(value, bool) or value < 0:
-                raise ValueError(f"Policy: expected {field} to be an integer of 0 or more, got {value!r}")
-        if self.aligned > 24 or self.promote % self.chunk:
-            raise ValueError(
-                f"Policy: expected aligned up to FP32's 24 bits and promote to be a multiple of chunk, "
-                f"got aligned={self.aligned}, promote={self.promote}, chunk={self.chunk}"
-            )
-        if self.storage == bfloat16 is not None:
-            for field, plain in (("rounding", "nearest"), ("accumulate", float32), ("reduce", float32), ("split", 1)):
-                if (value := getattr(self, field)) != plain:
-                    raise ValueError(
-                        f"Policy: expected {field}={plain} with BF16 storage, got {value}, which FP16 alone has"
-                    )
-        formats = [name for name, f in SCALED.items() if f.scaling != "delayed"]
-        if not (
-            isinstance(self.operands, tuple)
-            and len(self.operands) in (0, 2)
-            and all(name in formats for name in self.operands)
-        ):
-            raise ValueError(
-                f"Policy: expected operands to be () or a tuple of two of {', '.join(formats)}, got {self.operands!r}"
-            )
-        if not isinstance(self.only, tuple) or not all(isinstance(name, str) for name in self.only):
-            raise ValueError(f"Policy: expected only to be a tuple of names of ops, got {self.only!r}")
+        if bfloat16 is not None and self.storage == bfloat16 and self.rounding != "nearest":
+            raise ValueError(f"Policy: expected rounding='nearest' with BF16 storage, got {self.rounding!r}")
 
     def __str__(self) -> str:
-        changed = [
-            f"{f.name}={getattr(self, f.name)}"
-            for f in fields(self)
-            if f.name != "name" and getattr(self, f.name) != f.default
-        ]
-        changed += ["emulated"] * bool(self.operands)
+        values = {f.name: getattr(self, f.name) for f in fields(self)[1:] if getattr(self, f.name) != f.default}
+        changed = [str(value) if name == "study" else f"{name}={value}" for name, value in values.items()]
         return f"{self.name}({', '.join(changed) or f'storage={self.storage}, FP32 accumulators and masters'})"
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a pickle, perhaps one from when FP16 sums were fields of a policy: then the policy of that name."""
+        if not state.keys() <= self.__dataclass_fields__.keys() and state["name"] in POLICIES:
+            state = vars(POLICIES[state["name"]])
+        vars(self).update({name: value for name, value in state.items() if name in self.__dataclass_fields__})
 
     def __deepcopy__(self, memo: dict) -> Policy:
         return self  # it never changes
@@ -212,20 +194,10 @@ class Policy:
 FP32 = Policy("FP32", storage=float32)
 MIXED = Policy("MIXED")
 NO_MASTER = replace(MIXED, name="NO_MASTER", master=False)
-FP16_ACCUMULATE = replace(MIXED, name="FP16_ACCUMULATE", accumulate=float16)
-FP16_REDUCTIONS = replace(MIXED, name="FP16_REDUCTIONS", reduce=float16)
 STOCHASTIC_ROUNDING = replace(MIXED, name="STOCHASTIC_ROUNDING", rounding="stochastic")
-FP16_VOLTA = replace(MIXED, name="FP16_VOLTA", aligned=24)
 TF32 = Policy("TF32", storage=float32, tf32=True)
 BF16 = Policy("BF16", storage=bfloat16) if bfloat16 is not None else None
-FP8 = BF16 and replace(BF16, name="FP8", operands=("e4m3-tensor", "e5m2-tensor"))
-FP8_HOPPER = FP8 and replace(FP8, name="FP8_HOPPER", aligned=14, chunk=32, promote=128)
-PURE_FP16 = Policy("PURE_FP16", accumulate=float16, reduce=float16, master=False, norm=float16, state=float16)
-_ALL = (
-    *(FP32, TF32, MIXED, BF16, FP8, NO_MASTER, FP16_ACCUMULATE, FP16_REDUCTIONS, STOCHASTIC_ROUNDING, PURE_FP16),
-    *(FP16_VOLTA, FP8_HOPPER),
-)
-POLICIES = {p.name: p for p in _ALL if p is not None}
+POLICIES = {p.name: p for p in (FP32, TF32, MIXED, BF16, NO_MASTER, STOCHASTIC_ROUNDING) if p is not None}
 
 # FP32 and MIXED share their arithmetic, so code that sets nothing gets the right one for either storage.
 _policy: ContextVar[Policy] = ContextVar("policy", default=MIXED)
@@ -234,9 +206,9 @@ follows_forward: ContextVar[bool] = ContextVar("follows_forward", default=False)
 
 @reusable
 def use(policy: Policy) -> Iterator[Policy]:
-    """Within the block, the gates follow `policy`: put the whole training step (also backward) inside.
+    """Within the block, the primitives follow `policy`: put the whole training step (also backward) inside.
 
-    Only the gates read it, and only for FP16 operands. TypeError for anything but a Policy.
+    Only the primitives read it, and only for FP16 operands. TypeError for anything but a Policy.
     """
     if not isinstance(policy, Policy):
         raise TypeError(f"use: expected a Policy, got {type(policy).__name__}; see tinymp.POLICIES")
@@ -248,12 +220,12 @@ def use(policy: Policy) -> Iterator[Policy]:
 
 
 def follow(policy: Policy) -> Token:
-    """From now on the gates follow `policy`, for the rest of this context (contextvars)."""
+    """From now on the primitives follow `policy`, for the rest of this context (contextvars)."""
     return _policy.set(policy)
 
 
 def under(policy: Policy, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-    """work(*args, **options) while the gates follow `policy`: as under `use`, which an interrupt can leave set."""
+    """work(*args, **options) while the primitives follow `policy`: as under `use`, which an interrupt can leave set."""
 
     def followed() -> Result:
         follow(policy)
@@ -263,18 +235,17 @@ def under(policy: Policy, work: Callable[..., Result], *args: Any, **options: An
 
 
 def current_policy() -> Policy:
-    """The policy whose arithmetic the gates follow here."""
+    """The policy whose arithmetic the primitives follow here."""
     return _policy.get()
 
 
 def plain(dtype: np.dtype | None) -> bool:
-    """Whether the policy in use studies nothing on storage of this dtype: a fast path may stand in for a definition.
-
-    It sums in an order of its own, in FP32, and rounds to nearest.
+    """Whether a fast path may stand in for a definition on storage of this dtype: it sums in FP32, in an order of its
+    own, and rounds to nearest. Where a policy asks for anything else, and in every study, definitions run.
     """
     policy = _policy.get()
-    studied = policy.rounding != "nearest" or policy.split > 1 or policy.aligned
-    return dtype != float16 or (policy.accumulate == policy.reduce == float32 and not studied)
+    usual = policy.accumulate == policy.reduce == float32 and policy.rounding == "nearest" and policy.study is None
+    return dtype not in HALVES or usual
 
 
 def may_fuse(dtype: np.dtype | None) -> bool:
@@ -286,20 +257,44 @@ def may_fuse(dtype: np.dtype | None) -> bool:
     return not here.inside and dtype in (float16, float32) and plain(dtype)
 
 
-def _applies(policy: Policy, dtype: np.dtype) -> bool:
-    """Whether a policy's accumulators apply to a sum over operands of this dtype: FP16, in the ops that it names."""
-    if not policy.only:
-        return dtype == float16
-    op = here.running
-    named = getattr(op, "name", None) in policy.only and getattr(op, "storage", None) == float16
-    return named and dtype in (float16, float32)  # a loss sums FP32 values
+def _accumulator(field: str, like: Array) -> Any:
+    """What the policy in use has in the place of a primitive's own sums; None for those."""
+    policy = _policy.get()
+    if policy.study is not None and (studied := policy.study.accumulator(field, like)) is not None:
+        return studied
+    return _FP64 if getattr(policy, field) == float64 and like.dtype in HALVES else None
 
 
-# -------------------------------------------------------------------------------------------------------- the 4 gates
+class _Fp64:
+    """FP64 accumulators of FP16 operands. Their sums are rounded to FP32 when they are complete."""
+
+    name = "float64"
+
+    def product(self, a: Array, b: Array, acc: Any, like: Array) -> Array:
+        device = backend.of(a)
+        a, b = device.cast(a, float64), device.cast(b, float64)
+        return device.cast(device.gemm(a, b, None, acc, np.dtype(float64), False, False), float32)
+
+    def reduce(self, x: Array, axis: Any, how: str) -> Array:
+        device = backend.of(x)
+        return device.cast(device.reduce(device.cast(x, float64), axis, how), float32)
+
+    def add(self, total: Array, part: Array) -> None:
+        total += part
+
+    def scatter_add(self, n_rows: int, index: Array, rows: Array, like: Array) -> Array:
+        device = backend.of(rows)
+        return device.cast(device.scatter_add_rows(n_rows, index, device.cast(rows, float64)), float32)
+
+
+_FP64 = _Fp64()
+
+
+# ----------------------------------------------------------------------------------------------- the four primitives
 
 
 def widen(x: Array) -> Array:
-    """Gate 1: FP16 -> FP32, exactly. Everything else (FP32, FP64, a Python number) passes unchanged.
+    """Primitive 1: FP16 -> FP32, exactly. Everything else (FP32, FP64, a Python number) passes unchanged.
 
     The result may be x itself: never write into it.
     """
@@ -309,7 +304,7 @@ def widen(x: Array) -> Array:
 
 
 def store(x32: Array, like: Array) -> Array:
-    """Gate 2: round x32 once to the dtype of `like`, the stored array whose place it takes.
+    """Primitive 2: round x32 once to the dtype of `like`, the stored array whose place it takes.
 
     To nearest, ties to even, or stochastically where the policy in use says so. Values beyond 65 520 become
     infinite: that is how the loss scaler learns of an overflow (NVG section 2.3.2). On a CPU the result has the memory
@@ -351,7 +346,7 @@ def _round(x: Array, dtype: np.dtype, like: Any = None) -> Array:
 def gemm(
     a: Array, b: Array, bias: Array | None = None, *, acc: Array | None = None, wide: bool = False, like: Any = None
 ) -> Array:
-    """Gate 3: the matrix product a @ b (+ bias) of stored operands, accumulated in FP32, rounded once.
+    """Primitive 3: the matrix product a @ b (+ bias) of stored operands, accumulated in FP32, rounded once.
 
     a: (..., m, k), b: (..., k, n), bias: broadcasts to (..., m, n) and is added before the rounding. If operands come
     widened already, `like` (by default a) is one that is stored. With `wide` the FP32 accumulators come back unrounded,
@@ -361,47 +356,21 @@ def gemm(
     less is promised. OpenBLAS was seen to be 8e-4 off on 250,000 equal products in a result of 2 x 2 (2e-5 on random
     positive ones), and 6e-5 on two million in one of 64 x 32: weight gradients over as many rows.
     """
-    device, like = backend.of(a), a if like is None else like
-    policy, split = _policy.get(), 1
-    aligned = policy.aligned if like.dtype in HALVES and (not policy.only or _applies(policy, like.dtype)) else 0
-    if aligned:
-        compute = f"{aligned} aligned bits"
-    elif like.dtype in HALVES:
-        studied = _applies(policy, like.dtype)
-        compute, split = (NAMES[policy.accumulate], min(policy.split, a.shape[-1])) if studied else ("float32", 1)
-    else:
-        compute = "tf32" if policy.tf32 and like.dtype == float32 else NAMES[like.dtype]
+    device, policy, like = backend.of(a), _policy.get(), a if like is None else like
+    studied, tf32 = _accumulator("accumulate", like), policy.tf32 and like.dtype == float32
     if here.inside:
-        tell("product", a, b, compute)
-    # cuBLAS rounds its accumulators itself, to nearest; a CPU's SGEMM hands them over as they are
-    rounded = not wide and policy.rounding == "nearest" and not here.inside and split == 1
-    if (aligned or compute == "float16" or split > 1) and device.has_values:
-        a, b = widen(a), widen(b)
-        if aligned:
-            c = sums.matmul_aligned(a, b, aligned, policy.chunk, policy.promote, acc)
-        elif split > 1:
-            c = _in_parts(a, b, acc, compute, policy.chunk, split, like)
-        else:
-            c = sums.matmul_fp16(a, b, policy.chunk, acc)
+        tell("product", a, b, "tf32" if tf32 else studied.name if studied else _accumulator_of(like))
+    if studied:
+        c = studied.product(widen(a), widen(b), acc, like)
         c = c if bias is None else c + widen(bias)
-    else:
-        c = device.gemm(a, b, bias, acc, like.dtype, compute == "tf32", rounded)
+    else:  # cuBLAS can round its accumulators by itself, to nearest; a CPU's SGEMM returns them as they are
+        rounded = not wide and policy.rounding == "nearest" and not here.inside
+        c = device.gemm(a, b, bias, acc, like.dtype, tf32, rounded)
     return c if wide or c.dtype == like.dtype else _round(c, like.dtype)
 
 
-def _in_parts(a: Array, b: Array, acc: Any, compute: str, chunk: int, split: int, like: Array) -> Array:
-    """a @ b (+ acc) in parts of the inner dimension, each rounded to storage before they are added up."""
-    step = -(-a.shape[-1] // split)
-    for k in range(0, a.shape[-1], step):
-        some = a[..., k : k + step], b[..., k : k + step, :]
-        fp16 = compute == "float16"
-        part = sums.matmul_fp16(*some, chunk) if fp16 else backend.of(a).gemm(*some, None, None, float32, False, False)
-        acc = widen(store(part, like)) if acc is None else acc + widen(store(part, like))
-    return acc
-
-
 def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None = None) -> Array:
-    """Gate 4: "sum", "mean", "max", "min" or "cumsum" of x over axis, with an FP32 accumulator; returned in FP32.
+    """Primitive 4: "sum", "mean", "max", "min" or "cumsum" of x over axis, with an FP32 accumulator; returned in FP32.
 
     x: a stored array, or FP32 values computed from one, which is then given as `like`. Reduced axes stay with
     length 1, so that the result broadcasts against x. A loss passes FP32 values and no `like`: a policy makes it
@@ -412,16 +381,13 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None =
     Where nothing cancels, a sum stored in FP16 is within 1 ulp; where terms cancel, as those of a batch norm's dw do,
     the error may be all of the result. (The FP16 accumulator of a study adds one by one.)
     """
-    device = backend.of(x)
-    stored = x if like is None else like
-    policy = _policy.get()
-    in_fp16 = policy.reduce == float16 and how not in ("max", "min") and _applies(policy, stored.dtype)
+    studied = None if how in ("max", "min") else _accumulator("reduce", x if like is None else like)
     if here.inside:
-        tell("reduced", x, axis, how, "float16" if in_fp16 else _accumulator_of(x))
-    return sums.reduce_fp16(x, axis, how) if in_fp16 and device.has_values else device.reduce(x, axis, how)
+        tell("reduced", x, axis, how, studied.name if studied else _accumulator_of(x))
+    return (studied or backend.of(x)).reduce(x, axis, how)
 
 
-# --------------------------------------------------------------------------------------- what is built from the gates
+# --------------------------------------------------------------------------------------- what is built from them
 
 
 def _accumulator_of(x: Array) -> str:
@@ -441,16 +407,14 @@ def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce", ti
     """total += part (or part * times), in place: one more term of a sum that an op builds up piece by piece.
 
     They are widened; like is a stored operand. The accumulator is that of the policy's field `reduce`, or `accumulate`
-    where the terms are products of a dot product, or sums of them. In FP16 it rounds at every term.
+    where the terms are products of a dot product, or sums of them. One of FP16 rounds at every term.
     """
-    policy = _policy.get()
-    in_fp16 = getattr(policy, accumulator) == float16 and _applies(policy, like.dtype)
+    studied = _accumulator(accumulator, like)
     if here.inside:
-        dtype = "float16" if in_fp16 else NAMES[total.dtype]
-        tell("added", part, times, dtype)
+        tell("added", part, times, studied.name if studied else NAMES[total.dtype])
     part = part if times is None else part * times
-    if in_fp16:
-        sums.add_fp16(total, part)
+    if studied:
+        studied.add(total, part)
     else:
         total += part
 
@@ -460,51 +424,29 @@ def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
 
     The gradient of every lookup. The accumulator is that of `reduce`: FP32, or FP16 where the policy studies it.
     """
-    device, policy = backend.of(rows), _policy.get()
-    in_fp16 = policy.reduce == float16 and _applies(policy, like.dtype)
+    studied = _accumulator("reduce", like)
     if here.inside:
-        tell("added", rows, None, "float16" if in_fp16 else _accumulator_of(rows))
-    if in_fp16:
-        return widen(device.scatter_add_rows(n_rows, index, store(rows, like)))
-    return device.scatter_add_rows(n_rows, index, widen(rows))
-
-
-# What `as_operand` returned, by the array's id: the array, its format, and the gradient that was rounded
-_emulated: dict[int, tuple[weakref.ref, Format, Array | None]] = {}
+        tell("added", rows, None, studied.name if studied else _accumulator_of(rows))
+    if studied:
+        return studied.scatter_add(n_rows, index, rows, like)
+    return backend.of(rows).scatter_add_rows(n_rows, index, widen(rows))
 
 
 def as_operand(x: Array, gradient: bool = False) -> Array:
-    """x as a DOT op reads it: rounded to the format that the policy in use has for operands, else x itself.
+    """x as a DOT op reads it: itself, or as the study of the policy in use rounds it.
 
-    The engine asks for every array that such an op is given, forward and backward (gradient). What is not finite stays
-    so, under every format (NaN where it has no infinities): the loss scaler must hear of it. A finite number that is
-    too large saturates in formats with a scale; in the others it becomes infinite or NaN.
+    The engine asks for every array that such an op is given, forward and backward (gradient).
     """
-    policy = _policy.get()
-    if not policy.operands or getattr(x, "dtype", None) not in HALVES or x.ndim < 2:
-        return x
-    scaled, wide, device = SCALED[policy.operands[gradient]], widen(x), backend.of(x)
-    with np.errstate(all="ignore"):
-        y = device.cast(scaled.round(wide), x.dtype)
-    key = id(y)
-    _emulated[key] = weakref.ref(y, lambda _: _emulated.pop(key, None)), scaled.format, x if gradient else None
-    if here.inside:
-        tell("rounded", wide, y)
-    return y
-
-
-def emulated(x: Array) -> Format | None:
-    """The format whose numbers the array x holds, if `as_operand` made it."""
-    made, kind, _ = _emulated.get(id(x), (None, None, None))
-    return kind if made is not None and made() is x else None
+    study = _policy.get().study
+    return x if study is None or not hasattr(x, "dtype") else study.operand(x, gradient)
 
 
 def unrounded(dy: Array) -> Array:
     """The gradient that `as_operand` rounded to dy, else dy: a bias's is its sum, no product, as Transformer Engine
     takes it.
     """
-    made, _, before = _emulated.get(id(dy), (None, None, None))
-    return dy if made is None or made() is not dy or before is None else before
+    study = _policy.get().study
+    return dy if study is None else study.unrounded(dy)
 
 
 def to_dtype(x: Array, dtype: np.dtype) -> Array:

@@ -6,7 +6,7 @@ python -m examples.paper.train_gpt --audit      what docs/attention.md shows
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,9 +28,9 @@ SCALES = 1.0, 128.0, 65536.0
 POLICIES = {
     "FP32": mp.FP32,
     "mixed": mp.MIXED,
-    "attention: FP16 accumulators": replace(mp.FP16_ACCUMULATE, only=(ATTENTION,)),
-    "attention: FP16 sums in softmax": replace(mp.FP16_REDUCTIONS, only=(ATTENTION,)),
-    "layer norms: FP16 sums": replace(mp.FP16_REDUCTIONS, only=("layer_norm",)),
+    "attention: FP16 accumulators": mp.study.change(mp.FP16_ACCUMULATE, only=(ATTENTION,)),
+    "attention: FP16 sums in softmax": mp.study.change(mp.FP16_REDUCTIONS, only=(ATTENTION,)),
+    "layer norms: FP16 sums": mp.study.change(mp.FP16_REDUCTIONS, only=("layer_norm",)),
     "all products: FP16 accumulators": mp.FP16_ACCUMULATE,
     "all sums: FP16": mp.FP16_REDUCTIONS,
 }

@@ -9,8 +9,8 @@ import pytest
 import tinymp as mp
 from tinymp import nn, ops, optim
 from tinymp.audit import Audit, Instrument
-from tinymp.backend.formats import SCALED
 from tinymp.events import here
+from tinymp.study.formats import SCALED
 
 
 def train(policy=mp.MIXED, scaler=None, steps=3, device="cpu"):

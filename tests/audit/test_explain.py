@@ -86,7 +86,7 @@ def test_numbers_come_out(name):
         ("BatchNorm2d", "REDUCTION", "y = (x - mean) rstd w + b", nn.BatchNorm2d),
         ("lstm", "DOT", "i, f, g, o", nn.LSTM.forward),
         ("adam", "UPDATE", "w <- w - lr m", optim.Adam.update),
-        ("store", None, "Gate 2", precision.store),
+        ("store", None, "Primitive 2", precision.store),
         ("FP16_ACCUMULATE", None, "accumulate = float16", precision.Policy),
         ("eq", "POINTWISE", "as bool", ops.eq),
         ("Embedding", "MOVEMENT", "summed in FP32", ops.embedding),

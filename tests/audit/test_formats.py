@@ -7,10 +7,10 @@ import pytest
 
 import tinymp as mp
 from job import Job, same
+from tinymp.audit.estimates import SAMPLE, sample
 from tinymp.audit.formats import Formats
-from tinymp.backend.formats import SCALED
-from tinymp.backend.study import SAMPLE, sample
 from tinymp.lab.cli import main
+from tinymp.study.formats import SCALED
 
 pytestmark = pytest.mark.cpu
 

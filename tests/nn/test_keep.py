@@ -121,7 +121,7 @@ def test_it_is_not_the_model_without_it():
 @pytest.mark.parametrize("field", ["accumulate", "reduce"])
 def test_backward_follows_the_policy_of_its_forward(field):
     """Ones times ones in FP16 stop at 2048: dw for accumulate, db for reduce, in the kept layer and in no other."""
-    own = mp.Policy("OWN", **{field: HALF}, chunk=1)
+    own = mp.study.change(mp.MIXED, name="OWN", **{field: HALF}, chunk=1)
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
     with mp.no_grad():
         for p in model.parameters():

@@ -1,6 +1,5 @@
 """What a study computes of an image depends on the mathematics alone: on no other image, and on no fast path."""
 
-from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -69,8 +68,8 @@ CASES = {
 }  # fmt: skip
 STUDIES = {
     **{name: mp.POLICIES[name] for name in ("FP16_ACCUMULATE", "FP16_REDUCTIONS", "PURE_FP16", "FP16_VOLTA")},
-    "chunk=16": replace(mp.FP16_ACCUMULATE, chunk=16),
-    "aligned=14": replace(mp.MIXED, aligned=14, chunk=16, promote=32),
+    "chunk=16": mp.study.change(mp.FP16_ACCUMULATE, chunk=16),
+    "aligned=14": mp.study.change(mp.MIXED, aligned=14, chunk=16, promote=32),
 }
 OTHERS = {
     "batch_norm": "its sums run over the images",
@@ -115,7 +114,7 @@ def test_longer_chunks_and_parts_are_sums_in_fp32(op, x, w):
     size = op(*[mp.tensor(abs(a).astype("float64")) for a in (x[:1], w)]).numpy()[0]
     expected = op(mp.tensor(x), mp.tensor(w)).numpy()[0].astype("float64")
     bound = 2 * 288 * WORK["float16"] * size + 2 * STORAGE["float16"] * abs(expected)
-    chunked, parts = replace(mp.FP16_ACCUMULATE, chunk=288), replace(mp.MIXED, split=3)
+    chunked, parts = mp.study.change(mp.FP16_ACCUMULATE, chunk=288), mp.study.change(mp.MIXED, split=3)
     for policy, more in ((chunked, 0), (parts, 2 * STORAGE["float16"] * size)):
         with mp.use(policy):
             for n in (1, 64):
@@ -128,7 +127,7 @@ def test_a_chunk_is_summed_exactly(chunk, rows):
     """2048 + 1 + 2^-13 + 2^-13 lies above the middle of two FP16 numbers; FP32 loses 2^-13 if it comes last."""
     a = np.tile(np.array([2048, 1, 2.0**-13, 2.0**-13], "float16"), (rows, 1))
     b = mp.tensor(np.ones((4, 33), "float16"))
-    with mp.use(replace(mp.FP16_ACCUMULATE, chunk=chunk)):
+    with mp.use(mp.study.change(mp.FP16_ACCUMULATE, chunk=chunk)):
         for order in permutations(range(4)):
             assert (ops.matmul(mp.tensor(a[:, order]), b).numpy() == 2050).all()
 

@@ -11,14 +11,15 @@ from typing import Any
 from .. import backend, ops, optim, statistics
 from ..arguments import function, named
 from ..autograd import Op, values_of
-from ..backend.formats import FORMATS
 from ..dtypes import HALF, HALVES
 from ..events import unobserved
 from ..memory import kept_by
 from ..nn.module import Module
 from ..optim.optimizer import Optimizer
 from ..parameter import Parameter
-from ..precision import FP32, MIXED, Policy, current_policy, emulated, use
+from ..precision import FP32, MIXED, Policy, current_policy, use
+from ..study.formats import FORMATS
+from ..study.operands import emulated
 from ..tensor import Tensor
 from . import meta
 from .listener import Instrument, Listener, Place

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..autograd import Op, values_of
-from ..backend.study import extremes
 from ..dtypes import FLOATING
 from ..precision import LOSS, MOVEMENT, current_policy
+from .estimates import extremes
 from .listener import Instrument, Place
 from .numbers import number
 from .sampling import table

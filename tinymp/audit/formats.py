@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..backend.formats import LOSSES, SCALED, Scaled, largest_finite
-from ..backend.study import sample
 from ..dtypes import float32
+from ..study.formats import LOSSES, SCALED, Scaled, largest_finite
+from .estimates import sample
 from .listener import Instrument, Place
 from .numbers import SPACE, number, share
 from .sampling import table
@@ -25,7 +25,7 @@ COLUMNS = ("elements", "zero", "subnormal", "beyond", "bias", "snr")
 @dataclass
 class Loss:
     """What a format does to the numbers that are finite and not 0: of large arrays a sample of whole blocks (see
-    backend/study.py), scaled as in the whole array.
+    audit/estimates.py), scaled as in the whole array.
 
     elements    how many there were
     zero        how many became 0

@@ -13,10 +13,11 @@ from typing import Any
 
 from .. import backend
 from ..autograd import Array, Op, values_of
-from ..backend import study
 from ..dtypes import FLOATING, limits, patterns
 from ..events import source
-from ..precision import MOVEMENT, UPDATE, current_policy, emulated
+from ..precision import MOVEMENT, UPDATE, current_policy
+from ..study.operands import emulated
+from . import estimates
 from .listener import Instrument, Place
 from .sampling import RED, SKY, narrowed, table, width_of
 
@@ -32,7 +33,7 @@ class Rounding:
     largest    the largest magnitude before rounding, NaN left out
     near_zero      how many are now the dtype's smallest number: half of it would be 0
     near_infinite  how many are finite now, but twice of them would not be: in FP16 from 32,768 on
-    error, absolute, magnitude  of a sample (see backend/study.py): the sums of the errors y - x, |y - x| and of |x|
+    error, absolute, magnitude  of a sample (see audit/estimates.py): the sums of the errors y - x, |y - x| and of |x|
     """
 
     elements: int = 0
@@ -67,7 +68,7 @@ class Rounding:
             self.infinite += int(count(bits >= infinite)) - int(count(~xp.isfinite(x)))
             largest = float(xp.where(xp.isnan(x), 0, xp.abs(x)).max())
         self.largest = max(self.largest, largest)
-        for name, seen in zip(("error", "absolute", "magnitude"), study.errors(x, y)):
+        for name, seen in zip(("error", "absolute", "magnitude"), estimates.errors(x, y)):
             setattr(self, name, getattr(self, name) + seen)
 
 
@@ -296,11 +297,11 @@ class Ledger(Instrument):
             row.read, row.written = _with(row.read, str(x.dtype)), _with(row.written, str(y.dtype))
 
     def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
-        _see_sums(self._summed(place, accumulate), study.terms_of_products(a, b))
+        _see_sums(self._summed(place, accumulate), estimates.terms_of_products(a, b))
 
     def reduced(self, place: Place, x: Any, axis: Any, how: str, accumulate: str) -> None:
         if place.kind is not None and how not in ("max", "min"):
-            _see_sums(self._summed(place, accumulate), study.terms_of_sums(x, axis))
+            _see_sums(self._summed(place, accumulate), estimates.terms_of_sums(x, axis))
 
     def added(self, place: Place, part: Any, times: Any, accumulate: str) -> None:
         if place.kind is not None:
@@ -349,7 +350,7 @@ class Ledger(Instrument):
 
 
 def _see_sums(row: Row, terms: Array) -> None:
-    n, bits = study.cancelled(terms)
+    n, bits = estimates.cancelled(terms)
     row.sums += n
     row.cancelled += (bits - n * row.cancelled) / (row.sums or 1)
 

@@ -21,7 +21,7 @@ import math
 import runpy
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +29,8 @@ from .. import backend, optim
 from ..audit.numbers import many
 from ..audit.sampling import RED, table
 from ..checkpoint.writing import write_figure, write_json
-from ..precision import (
-    FP16_ACCUMULATE,
-    FP16_REDUCTIONS,
-    FP32,
-    MIXED,
-    NO_MASTER,
-    PURE_FP16,
-    STOCHASTIC_ROUNDING,
-    Policy,
-    use,
-)
+from ..precision import FP32, MIXED, NO_MASTER, STOCHASTIC_ROUNDING, Policy, use
+from ..study import FP16_ACCUMULATE, FP16_REDUCTIONS, PURE_FP16, change
 from . import shipped
 
 NEEDED, HARMLESS, UNDECIDED = "needed here", "harmless here", "undecided"
@@ -67,10 +58,10 @@ class Decision:
 
 
 def _with(name: str, policy: Policy = MIXED, **changes: Any) -> Policy:
-    return replace(policy, name=name.upper().replace("-", "_"), **changes)
+    return change(policy, name=name.upper().replace("-", "_"), **changes)
 
 
-_FP16 = FP16_REDUCTIONS.reduce
+_FP16 = MIXED.storage
 _SOFTMAX = "softmax", "log_softmax", "logsumexp", "cross_entropy", "sampled_softmax_loss"
 
 BASELINE = Decision("mixed", "nothing: mixed precision as it is", "MPT 3", MIXED, verdict=False)

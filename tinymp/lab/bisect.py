@@ -42,7 +42,8 @@ from ..backend import __version__
 from ..checkpoint.writing import printable, write_json
 from ..dtypes import bfloat16
 from ..events import PACKAGE
-from ..precision import MIXED, POLICIES
+from ..precision import MIXED
+from ..study import POLICIES
 from .trial import Plan
 
 LEAST = 0.01  # of the mean of the FP32 runs: the margin where their spread is smaller

@@ -40,8 +40,8 @@ from ..audit.crash import STOPS
 from ..audit.ledger import COLUMNS, NUMBERS, Rows
 from ..backend import __version__, info
 from ..backend.extras import hint
-from ..backend.formats import SCALED
 from ..checkpoint.writing import check, printable, write, write_json
+from ..study.formats import SCALED
 from . import shipped
 from .ablate import EXAMPLES, Ablation, decisions, workload
 from .bisect import RESULTS, Bisection, BisectionError

@@ -30,7 +30,8 @@ from ..audit.updates import Updates
 from ..autograd import Op
 from ..fast_path import find
 from ..optim.optimizer import Optimizer
-from ..precision import DOT, KINDS, LOSS, MIXED, MOVEMENT, POINTWISE, POLICIES, REDUCTION, UPDATE, Kind, Policy
+from ..precision import DOT, KINDS, LOSS, MIXED, MOVEMENT, POINTWISE, REDUCTION, UPDATE, Kind, Policy
+from ..study import POLICIES, Arithmetic
 from .ablate import DECISIONS, Decision
 from .topics import NOTES, ROUNDED, SYNONYMS, TOPICS, WORDS, Topic
 
@@ -179,6 +180,7 @@ def _entries() -> Iterator[tuple[str, str, Any]]:
     yield from ((name, "tool", thing) for name, thing in _public(optim).items() if not _is(thing, optim.Optimizer))
     yield from ((gate.__name__, "gate", gate) for gate in GATES)
     yield from ((field.name, "field", Policy) for field in fields(Policy) if field.name != "name")
+    yield from ((field.name, "field", Arithmetic) for field in fields(Arithmetic))
     yield from ((word, "alias", name) for word, name in (WORDS | SYNONYMS).items())
     yield from ((word, "alias", name) for name, topic in TOPICS.items() for word in topic.decisions)
     yield from ((name, "statistic", table) for table in STATISTICS for name in _documented(table))
@@ -244,8 +246,14 @@ def _explain_optimizer(name: str, what: str, thing: Any) -> Explanation:
 
 def _explain_policy(name: str, what: str, thing: Policy) -> Explanation:
     """A policy, by what it changes of MIXED."""
-    changed = [f.name for f in fields(thing) if f.name != "name" and getattr(thing, f.name) != getattr(MIXED, f.name)]
-    formula = [str(thing), *(f"{field} = {getattr(thing, field)}: {_field(Policy, field)}" for field in changed)]
+    study = vars(thing.study).items() if thing.study else ()
+    values = [(Arithmetic, field, value, getattr(Arithmetic, field)) for field, value in study]
+    values += [(Policy, field, value, getattr(MIXED, field)) for field, value in vars(thing).items()]
+    differ = [
+        (of, field, value) for of, field, value, usual in values if field not in ("name", "study") and value != usual
+    ]
+    changed = [field for _, field, _ in differ]
+    formula = [str(thing), *(f"{field} = {value}: {_field(of, field)}" for of, field, value in differ)]
     topics = list(dict.fromkeys(WORDS[word] for word in (name, *changed) if word in WORDS))
     return _made(name, what, topics[0], "\n".join(formula), [Policy], policy=thing, see=tuple(topics[1:]))
 
@@ -263,11 +271,12 @@ def _explain_topic(name: str, what: str, thing: Any) -> Explanation:
 def _explain_field(name: str, what: str, thing: type) -> Explanation:
     """A field of a policy, or a statistic of the audit: what the docstring of its class says."""
     said = _documented(thing)[name]
-    if thing is Policy:
-        default = getattr(MIXED, name)
-        with_others = [f"{p.name} {getattr(p, name)}" for p in POLICIES.values() if getattr(p, name) != default]
+    if thing in (Policy, Arithmetic):
+        default = getattr(MIXED if thing is Policy else Arithmetic(), name)
+        values = {p.name: getattr(p if thing is Policy else p.study or Arithmetic(), name) for p in POLICIES.values()}
+        with_others = [f"{policy} {value}" for policy, value in values.items() if value != default]
         others = f"; {', '.join(with_others)}" if with_others else ""
-        return _made(name, "field of a policy", WORDS[name], f"{said}\nIn MIXED {default}{others}.", [Policy])
+        return _made(name, "field of a policy", WORDS[name], f"{said}\nIn MIXED {default}{others}.", [thing])
     return _made(name, f"statistic ({thing.__name__})", STATISTICS[thing], said, [thing])
 
 
@@ -324,7 +333,7 @@ def _made(
     if op:
         called = name if what == "op" and "name" in op.forward.__code__.co_names else op.name  # amin's Op sets its name
         measure = [f"ledger.filter(op={called!r})", *(m for m in measure if not m.startswith("ledger"))]
-        ablation = [d for d in ablation if not d.policy.only or op.name in d.policy.only]
+        ablation = [d for d in ablation if op.name in (getattr(d.policy.study, "only", ()) or [op.name])]
     gradient = op.gradient if op else None
     ablation = [d for d in DECISIONS if d.policy == policy] or ablation
     see = tuple(dict.fromkeys([*see, *rule.see]))

@@ -106,7 +106,7 @@ TOPICS: dict[str, Topic] = {
         ">>> x = mp.tensor(np.full(100_000, 1 + 2.0**-12))\n"
         ">>> float(x.half().float().mean())  # to nearest, all are 1\n1.0\n"
         ">>> with mp.use(mp.STOCHASTIC_ROUNDING):\n...     print(f'{float(x.half().float().mean()):.4f}')\n1.0002",
-        read=("precision.store", "backend.cpu.cast_stochastic"),
+        read=("precision.store", "backend.devices.Device.cast_stochastic"),
         measure=("shadow",),
         decisions=("rounding-to-nearest",),
         words=("STOCHASTIC_ROUNDING",),
@@ -207,10 +207,10 @@ TOPICS: dict[str, Topic] = {
         "2048. With terms added by fours, as in a Tensor Core, it stalls at 8192.",
         example=">>> a = mp.tensor(np.ones((1, 10_000))).half()\n>>> (a @ a.T).item()\n10000.0\n"
         ">>> with mp.use(mp.FP16_ACCUMULATE):\n...     print((a @ a.T).item())\n8192.0",
-        read=("precision.gemm", "backend.cpu.matmul_fp16"),
+        read=("precision.gemm", "study.sums.matmul_fp16"),
         measure=("ledger.filter(kind='DOT')", "shadow"),
         decisions=("accumulator-4", "accumulator-32", "accumulator-256"),
-        words=("DOT", "gemm", "accumulate", "chunk", "accumulator", "dot product", "matrix multiplication"),
+        words=("DOT", "gemm", "accumulate", "chunk", "study", "accumulator", "dot product", "matrix multiplication"),
         see=("reductions", "tensor cores"),
     ),
     "tensor cores": Topic(
@@ -285,7 +285,7 @@ TOPICS: dict[str, Topic] = {
         "than half of it. Bias gradients are sums of that kind.",
         example=">>> x = mp.tensor(np.full(10_000, 0.1)).half()\n>>> x.sum().item()\n1000.0\n"
         ">>> with mp.use(mp.FP16_REDUCTIONS):\n...     print(x.sum().item())\n256.0",
-        read=("precision.reduce", "backend.cpu.reduce_fp16"),
+        read=("precision.reduce", "study.sums.reduce_fp16"),
         measure=("ledger.filter(kind='REDUCTION')", "shadow"),
         decisions=("reductions",),
         words=(

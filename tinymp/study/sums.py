@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .. import backend
+from ..precision import store, widen
 
 Array = Any
 _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
@@ -80,8 +82,81 @@ def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
         return device.cast((total * _F16.type(1 / max(device.count(x, axis), 1))) if how == "mean" else total, _F32)
 
 
-def add_fp16(total: Array, part: Array) -> None:
-    """total += part in place, with an FP16 accumulator: each sum is rounded to FP16, but kept in an FP32 array."""
-    device = backend.of(total)
-    total += part
-    total[...] = device.cast(device.cast(total, _F16), _F32)
+@dataclass(frozen=True)
+class Fp16:
+    """An FP16 accumulator. Of a product it is rounded after every `chunk` products, of a sum after every term."""
+
+    chunk: int = 4
+    name = "float16"
+
+    def product(self, a: Array, b: Array, acc: Array | None, like: Array) -> Array:
+        device = backend.of(a)
+        if not device.has_values:
+            return device.gemm(a, b, None, acc, _F32, False, False)
+        return matmul_fp16(a, b, self.chunk, acc)
+
+    def reduce(self, x: Array, axis: Any, how: str) -> Array:
+        device = backend.of(x)
+        return reduce_fp16(x, axis, how) if device.has_values else device.reduce(device.cast(x, _F16), axis, how)
+
+    def add(self, total: Array, part: Array) -> None:
+        """Each sum is rounded to FP16, but kept in an FP32 array."""
+        device = backend.of(total)
+        total += part
+        total[...] = device.cast(device.cast(total, _F16), _F32)
+
+    def scatter_add(self, n_rows: int, index: Array, rows: Array, like: Array) -> Array:
+        return widen(backend.of(rows).scatter_add_rows(n_rows, index, store(rows, like)))
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The accumulators of products on Tensor Cores; see `matmul_aligned`."""
+
+    bits: int
+    chunk: int
+    promote: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.bits} aligned bits"
+
+    def product(self, a: Array, b: Array, acc: Array | None, like: Array) -> Array:
+        device = backend.of(a)
+        if not device.has_values:
+            return device.gemm(a, b, None, acc, _F32, False, False)
+        return matmul_aligned(a, b, self.bits, self.chunk, self.promote, acc)
+
+    def add(self, total: Array, part: Array) -> None:
+        total += part
+
+
+@dataclass(frozen=True)
+class Split:
+    """Products in `parts` parts of the inner dimension, each rounded to storage before they are added up."""
+
+    parts: int
+    fp16: Fp16 | None
+
+    @property
+    def name(self) -> str:
+        return "float32" if self.fp16 is None else "float16"
+
+    def product(self, a: Array, b: Array, acc: Array | None, like: Array) -> Array:
+        device, step = backend.of(a), max(-(-a.shape[-1] // self.parts), 1)
+        for k in range(0, max(a.shape[-1], 1), step):
+            some = a[..., k : k + step], b[..., k : k + step, :]
+            part = (
+                self.fp16.product(*some, None, like)
+                if self.fp16
+                else device.gemm(*some, None, None, _F32, False, False)
+            )
+            part = part if a.shape[-1] <= step else widen(store(part, like))
+            acc = part if acc is None else acc + part
+        return acc
+
+    def add(self, total: Array, part: Array) -> None:
+        if self.fp16:
+            self.fp16.add(total, part)
+        else:
+            total += part

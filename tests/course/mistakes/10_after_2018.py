@@ -129,7 +129,7 @@ class DelayedScale:
 
 # %% mxfp8: Each block of 32
 def mxfp8(x):
-    from tinymp.backend.formats import E4M3
+    from tinymp.study.formats import E4M3
 
     e = np.frexp(np.abs(x).max())[1] - 1
     scale = np.float32(2.0 ** (8 - e))
@@ -138,7 +138,7 @@ def mxfp8(x):
 
 # %% mxfp8: saturate
 def mxfp8(x):
-    from tinymp.backend.formats import E4M3
+    from tinymp.study.formats import E4M3
 
     blocks = x.reshape(-1, 32)
     amax = np.abs(blocks).max(axis=1, keepdims=True)
@@ -148,7 +148,7 @@ def mxfp8(x):
 
 # %% mxfp8: a block of zeros stays
 def mxfp8(x):
-    from tinymp.backend.formats import E4M3
+    from tinymp.study.formats import E4M3
 
     blocks = x.reshape(-1, 32)
     e = np.floor(np.log2(np.abs(blocks).max(axis=1, keepdims=True)))
@@ -158,7 +158,7 @@ def mxfp8(x):
 
 # %% mxfp8: of a negative number, too
 def mxfp8(x):
-    from tinymp.backend.formats import E4M3
+    from tinymp.study.formats import E4M3
 
     blocks = x.reshape(-1, 32)
     amax = blocks.max(axis=1, keepdims=True)

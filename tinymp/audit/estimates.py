@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import of, to_cpu
+from ..backend import of, to_cpu
 
 Array = Any
 SAMPLE = 1 << 15  # of a larger array, about so many numbers are looked at: evenly spaced runs of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from tinymp.backend import study
+from tinymp.audit import estimates
 
 pytestmark = pytest.mark.cpu
 
@@ -22,20 +22,22 @@ def f16(*values):
 
 def test_a_sample_takes_the_same_places_of_arrays_of_one_size(rng):
     x = rng.standard_normal((100, 1000)).astype(np.float32)
-    some = study.sample(x)
-    assert study.SAMPLE // 2 <= some.size <= 2 * study.SAMPLE
-    np.testing.assert_array_equal(study.sample(2 * x), 2 * some)
-    assert study.sample(x[:3]) is not None and study.sample(x[:3]).size == 3000
+    some = estimates.sample(x)
+    assert estimates.SAMPLE // 2 <= some.size <= 2 * estimates.SAMPLE
+    np.testing.assert_array_equal(estimates.sample(2 * x), 2 * some)
+    assert estimates.sample(x[:3]) is not None and estimates.sample(x[:3]).size == 3000
 
 
 def test_errors(rng):
     x = rng.standard_normal((30, 40)).astype(np.float32)
     y = x.astype(np.float16)
     e = y.astype(np.float64) - x
-    np.testing.assert_allclose(study.errors(x, y), [e.sum(), abs(e).sum(), abs(x.astype(np.float64)).sum()], rtol=1e-12)
+    np.testing.assert_allclose(
+        estimates.errors(x, y), [e.sum(), abs(e).sum(), abs(x.astype(np.float64)).sum()], rtol=1e-12
+    )
     x[0, :3] = 1e6, np.inf, np.nan
     with np.errstate(over="ignore"):
-        assert all(map(math.isfinite, study.errors(x, x.astype(np.float16))))
+        assert all(map(math.isfinite, estimates.errors(x, x.astype(np.float16))))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_errors(rng):
     [([1, 2, 3], 0), ([4, -3], math.log2(7)), ([1, -1], 24), ([-8, 8, 1], math.log2(17)), ([0, 0], None)],
 )
 def test_cancelled(terms, bits):
-    n, total = study.cancelled(np.asarray([terms, terms], np.float32))
+    n, total = estimates.cancelled(np.asarray([terms, terms], np.float32))
     assert n == (0 if bits is None else 2) and total == pytest.approx(2 * (bits or 0))
 
 
@@ -51,20 +53,20 @@ def test_cancelled(terms, bits):
 def test_terms_of_sums_are_those_of_the_sums(rng, axis):
     x = rng.standard_normal((5, 6, 7)).astype(np.float32)
     every = x.sum(axis=axis).reshape(-1)
-    seen = study.terms_of_sums(x, axis).sum(1)
-    assert len(seen) == min(every.size, study.SUMS)
+    seen = estimates.terms_of_sums(x, axis).sum(1)
+    assert len(seen) == min(every.size, estimates.SUMS)
     assert np.isclose(seen[:, None], every, rtol=1e-4, atol=1e-5).any(1).all()
-    if every.size <= study.SUMS:
+    if every.size <= estimates.SUMS:
         np.testing.assert_allclose(seen, every, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("batch", [((), ()), ((3,), (3,)), ((2, 3), (1, 3)), ((3,), ())])
 def test_terms_of_products_are_those_of_a_matrix(rng, batch):
     a, b = rng.standard_normal((*batch[0], 9, 11)), rng.standard_normal((*batch[1], 11, 13))
-    seen = study.terms_of_products(a, b)
-    assert seen.shape == (study.SUMS, 11)
+    seen = estimates.terms_of_products(a, b)
+    assert seen.shape == (estimates.SUMS, 11)
     assert np.isclose(seen.sum(1)[:, None], (a @ b).reshape(-1), rtol=1e-9).any(1).all()
-    assert study.terms_of_products(a[..., :2, :], b[..., :3]).shape == (6, 11)
+    assert estimates.terms_of_products(a[..., :2, :], b[..., :3]).shape == (6, 11)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -74,16 +76,16 @@ def test_extremes(rng, dtype, shape):
     wide = abs(x.astype(np.float64))
     axis = 1 if x.ndim > 3 else x.ndim - 1
     by_channel = wide.max(axis=tuple(i for i in range(x.ndim) if i != axis)) if x.ndim > 1 else wide
-    largest, median, size = study.extremes(x)
+    largest, median, size = estimates.extremes(x)
     assert largest == wide.max() and median == np.median(by_channel)
     assert size == pytest.approx(math.sqrt((wide**2).mean()))
 
 
 def test_extremes_of_what_is_not_finite():
-    largest, median, size = study.extremes(f16([1, 2, np.inf], [-3, 1, 1]))
+    largest, median, size = estimates.extremes(f16([1, 2, np.inf], [-3, 1, 1]))
     assert (largest, median) == (math.inf, 2.5) and size == pytest.approx(math.sqrt(16 / 6))
-    assert math.isnan(study.extremes(f16([1, np.nan]))[0])
-    assert study.extremes(f16([np.nan]))[1:] == (0, 0)
+    assert math.isnan(estimates.extremes(f16([1, np.nan]))[0])
+    assert estimates.extremes(f16([np.nan]))[1:] == (0, 0)
 
 
 @pytest.mark.parametrize("at", [(0, 0), (1, 2), (199_999, 1)])
@@ -91,5 +93,5 @@ def test_extremes_of_what_is_not_finite():
 def test_no_extreme_of_a_large_array_is_missed(at, value):
     x = np.ones((200_000, 3), np.float16)
     x[at] = value
-    np.testing.assert_equal(study.extremes(x)[:2], (abs(value), 1))
-    np.testing.assert_equal(study.extremes(np.asfortranarray(x))[:2], (abs(value), 1))
+    np.testing.assert_equal(estimates.extremes(x)[:2], (abs(value), 1))
+    np.testing.assert_equal(estimates.extremes(np.asfortranarray(x))[:2], (abs(value), 1))

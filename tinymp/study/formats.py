@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import of
+from ..backend import of
 
 Array = Any
 _F32, _U32 = np.dtype(np.float32), np.dtype(np.uint32)

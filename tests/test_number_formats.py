@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tinymp.backend.formats import BF16, E2M1, E4M3, E5M2, FORMATS, FP16, LOSSES, SCALED
+from tinymp.study.formats import BF16, E2M1, E4M3, E5M2, FORMATS, FP16, LOSSES, SCALED
 
 PEERS = {
     "fp16": np.float16,
