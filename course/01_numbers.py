@@ -42,7 +42,9 @@ ones = ops.ones(10_000).half()
 figure, axes = plt.subplots()
 for policy, style in ((mp.MIXED, "--"), (mp.FP16_REDUCTIONS, "-")):
     with mp.use(policy):
-        axes.plot(ops.cumsum(ones, 0).numpy(), style, label=f"the total in {np.dtype(policy.reduce).name}")
+        axes.plot(
+            ops.cumsum(ones, 0).numpy(), style, label=f"the total in {np.dtype((policy.study or policy).reduce).name}"
+        )
 axes.set(xlabel="visitors", ylabel="what the counter says", title="Counting in two precisions")
 axes.legend()
 
@@ -518,8 +520,8 @@ def check_rounding_line(rounding_line, random):
 
 
 # %% [markdown]
-# And the counter? Its total was added in FP16, term by term, by `device.reduce_fp16`, the other half of the last line
-# of `reduce`. The policy chose it. Under `MIXED` that line takes an FP32 total, and `store` rounds once.
+# And the counter? Its total was added in FP16, term by term, by what the policy studies: `studied` in the last line of
+# `reduce`. Under `MIXED` that line takes the device's total in FP32, and `store` rounds once.
 #
 # ## What to remember
 #

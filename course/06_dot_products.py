@@ -513,14 +513,14 @@ print(f"for {(better.products.flops / 64) / (a.products.flops / 60) - 1:.1%} mor
 # What that gains can be measured on a GPU alone. Later versions of cuBLAS take other sizes, too, at a lower efficiency.
 # The rule costs little: choose 104 instead of 100, 64 instead of 60.
 #
-# Now read `gemm_aligned` in `tinymp/backend/cpu.py`: your `dot_aligned`, for whole matrices.
+# Now read `matmul_aligned` in `tinymp/study/sums.py`: your `dot_aligned`, for whole matrices.
 
 # %%
 import inspect
 
-from tinymp.backend import cpu
+from tinymp.study import sums
 
-print(inspect.getsource(cpu.gemm_aligned))
+print(inspect.getsource(sums.matmul_aligned))
 
 # %% [markdown]
 # ## What to remember

@@ -572,7 +572,8 @@ check(remains=remains)
 # %% check
 def _measured(policy):
     """What a policy of tinymp has, and what the numbers of this lesson's networks need in its formats."""
-    names = policy.operands or ("bf16",)
+    studied = policy.study or policy
+    names = getattr(studied, "operands", ()) or ("bf16",)
     gradients = np.float32(2.0 ** np.linspace(-32, -20, 200))  # those of the autoencoder
     weight = policy.cast(nn.Parameter(np.ones(4, np.float32)))
     weight.grad = np.full(4, 2.0**-10, np.float32)
@@ -581,7 +582,7 @@ def _measured(policy):
     return {
         "loss scale": bool(any((SCALED[name].round(gradients) == 0).mean() > 0.5 for name in names)),
         "FP32 masters": bool(policy.master and (weight.array.astype(np.float32) == 1).all()),  # else the step is lost
-        "FP32 sums": policy.accumulate == policy.reduce == np.float32
+        "FP32 sums": studied.accumulate == studied.reduce == np.float32
         and float(BF16.round(np.float32([257]))[0]) != 257,
         "scale per tensor": bool(any((y == 0).mean() > 0.5 for y in unscaled)),
     }

@@ -247,7 +247,7 @@ def _explain_optimizer(name: str, what: str, thing: Any) -> Explanation:
 def _explain_policy(name: str, what: str, thing: Policy) -> Explanation:
     """A policy, by what it changes of MIXED."""
     study = vars(thing.study).items() if thing.study else ()
-    values = [(Arithmetic, field, value, getattr(Arithmetic, field)) for field, value in study]
+    values: list[tuple] = [(Arithmetic, field, value, getattr(Arithmetic, field)) for field, value in study]
     values += [(Policy, field, value, getattr(MIXED, field)) for field, value in vars(thing).items()]
     differ = [
         (of, field, value) for of, field, value, usual in values if field not in ("name", "study") and value != usual
