@@ -29,6 +29,8 @@ def run(
     architecture: str, *tests: str, more: tuple[str, ...] = ()
 ) -> tuple[subprocess.CompletedProcess, dict[str, Row]]:
     """Run tests, or what `more` selects, as PTX; those that passed."""
+    # without any pytest would run all, and this again
+    assert tests, f"no test of {SELECTED.name} is for {architecture}"
     with tempfile.TemporaryDirectory() as folder:
         record = pathlib.Path(folder) / "tests.jsonl"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--ptx", architecture, *more, *tests]

@@ -35,10 +35,10 @@ def _compilers():
 # What tinymp never launches with one of the storages, and why
 NEVER = {
     "half": {
-        "advance", "cast_stochastic", "check_range", "draw_uniform", "end_iteration", "judge", "norm_finish",
+        "advance", "cast_stochastic", "draw_uniform", "end_iteration", "judge", "norm_finish",
         "note_loss", "note_loss_fp64", "scale_loss", "set_state",
     },  # their arguments have the same types under both: they are compiled as float
-    "float": {"copy_all", "fp16_sums"},  # likewise as half; FP16 alone
+    "float": {"copy_all"},  # likewise as half; FP16 alone
 }  # fmt: skip
 
 

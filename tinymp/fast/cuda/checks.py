@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from . import row_sums
 from .recording import Mailbox, after_capture, capturing
 
 Array = Any
@@ -54,11 +53,6 @@ def flag(key: Any, error: Exception) -> Array | None:
     _flags_box.poll()
     i = _notes[key]
     return _flags[i : i + 1]
-
-
-def check_range(index: Array, least: int, end: int, key: Any, error: Exception) -> None:
-    """`check` that all of an integer array is in [least, end), in one launch."""
-    row_sums.check_range(index, least, end, flag(key, error))
 
 
 def raise_noted() -> None:

@@ -102,11 +102,3 @@ extern "C" __global__ void add_parts(const float* partial, const long long* boun
             add_parts_of<1>(partial, bounds, out, width, chunk, v, group);
     }
 }
-
-// *failed = 1 where an index is outside [least, end).
-extern "C" __global__ void check_range(const long long* index, long long n, long long least, long long end,
-                                       int* failed) {
-    long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
-    for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += threads)
-        if (index[i] < least || index[i] >= end) *failed = 1;
-}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .kernels import Kernels
-from .layout import THREADS, blocks, compact
+from .layout import THREADS, blocks
 
 Array = Any
 KERNELS = Kernels(__file__)
@@ -34,16 +34,6 @@ def scatter_add_rows(n_rows: int, index: Array, rows: Array) -> Array:
 def sum_rows(n_rows: int, index: Array, rows: Array) -> Array:
     """The same sums with FP32 accumulators, rounded once to the dtype of rows."""
     return _sums(n_rows, index, rows, running=False)
-
-
-def check_range(index: Array, least: int, end: int, failed: Array | None) -> None:
-    """Set failed (int32, one element; None: do nothing) to 1 unless all of an integer array is in [least, end)."""
-    if index.size and failed is not None:
-        import cupy
-
-        index = compact(cupy, index.astype("int64", copy=False))
-        grid = blocks(index.size, THREADS)
-        KERNELS.launch("check_range", _F32, grid, THREADS, index, index.size, least, end, failed)
 
 
 def _sums(n_rows: int, index: Array, rows: Array, running: bool) -> Array:
