@@ -106,7 +106,8 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(config, items):
     """On the stand-in for a GPU some tests fail: those of the list are expected to, and no other."""
     if config.getoption("--backend") == "cuda-on-cpu":
-        text = pathlib.Path(__file__).with_name("fails_on_stand_in.txt").read_text(encoding="utf-8")
+        known = pathlib.Path(__file__).with_name("fails_on_stand_in.txt")
+        text = known.read_text(encoding="utf-8") if known.exists() else ""  # a copy of this file has no list
         expected = {line for line in text.splitlines() if line and not line.startswith("#")}
         for item in items:
             if f"{item.path.name}::{item.nodeid.partition('::')[2]}" in expected:

@@ -7,6 +7,9 @@ Read `precision.py` first: precision changes in its four functions and nowhere e
 """
 
 import difflib as _difflib
+
+from . import backend  # isort: skip  # before anything loads NumPy: see backend/cpu.py
+
 import importlib as _importlib
 import sys as _sys
 from importlib.machinery import ModuleSpec as _ModuleSpec
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING
 from typing import Any as _Any
 
 from . import arguments as _arguments
-from . import backend, nn, ops, optim
+from . import nn, ops, optim
 from .arguments import name_all as _name_all
 from .backend import __version__, default_device, device, get_rng_state, info, manual_seed, set_rng_state, synchronize
 from .backend.extras import hint as _hint

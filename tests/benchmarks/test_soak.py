@@ -72,7 +72,7 @@ class Careless(Short):
     def step(self, x, t, fault):
         with pytest.MonkeyPatch.context() as patch:
             if fault == "gradient":
-                patch.setattr(optim.scaler.HostSide, "skip", lambda *_: False)
+                patch.setattr(optim.scaler.Side, "skip", lambda *_: False)
             if fault == "nan":
                 patch.setattr(statistics, "settle", lambda *_: None)
             super().step(x, t, fault)
@@ -130,7 +130,7 @@ def test_a_stuck_scale_is_found(tmp_path):
 class Infinite(Short):
     def after_step(self, step):
         if step == 148:
-            self.scaler.change(math.inf, "planted")
+            self.scaler.change(self.scaler._side.state._replace(scale=math.inf), "planted")
 
 
 def test_an_infinite_scale_is_found(tmp_path):
