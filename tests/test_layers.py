@@ -22,7 +22,7 @@ FLOORS = [
     {"arguments", "statistics"},
     {"parameter"},
     {"ops"},
-    {"nn", "optim", "data", "checkpoint", "torch"},
+    {"nn", "optim", "data", "checkpoint", "torch", "vision"},
     {"fast", "sparse"},
     {"audit", "parallel"},
     {"lab"},

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from typing import Any as _Any
 
 from . import arguments as _arguments
-from . import nn, ops, optim
+from . import data, nn, ops, optim
 from .arguments import name_all as _name_all
 from .backend import __version__, default_device, device, get_rng_state, info, manual_seed, set_rng_state, synchronize
 from .backend.extras import hint as _hint
@@ -74,7 +74,6 @@ _HELD = {
     "capture": "fast.cuda.capture",
     "Checkpointer": "checkpoint",
     "course": "course",
-    "data": "data",
     "lab": "lab",
     "load": "checkpoint",
     "load_weights": "checkpoint",
@@ -128,9 +127,32 @@ _HELD = {
     "optim.schedule.LinearLR": "optim.more.schedule",
     "optim.schedule.MultiStepLR": "optim.more.schedule",
     "optim.schedule.SequentialLR": "optim.more.schedule",
+    "data.BucketBatchSampler": "data.more.sequences",
+    "data.ImageFolder": "data.more.folder",
+    "data.PICTURES": "data.more.picture",
+    "data.load_idx_folder": "data.more.idx",
+    "data.pad_sequence": "data.more.sequences",
+    "data.padding_share": "data.more.sequences",
+    "data.read_idx": "data.more.idx",
+    "data.read_picture": "data.more.picture",
+    "ops.batched_nms": "vision.boxes",
+    "ops.box_iou": "vision.boxes",
+    "ops.clip_boxes_to_image": "vision.boxes",
+    "ops.decode_boxes": "vision.boxes",
+    "ops.encode_boxes": "vision.boxes",
+    "ops.nms": "vision.boxes",
+    "ops.remove_small_boxes": "vision.boxes",
+    "ops.roi_align": "vision.roi",
+    "ops.roi_pool": "vision.roi",
 }
 # Modules that have moved -> where they are now: pickles name the old ones.
 _MOVED = {
+    "data.folder": "data.more.folder",
+    "data.idx": "data.more.idx",
+    "data.picture": "data.more.picture",
+    "data.sequences": "data.more.sequences",
+    "ops.boxes": "vision.boxes",
+    "ops.roi": "vision.roi",
     "nn.alignment": "nn.more.alignment",
     "nn.embedding_bag": "nn.more.embedding_bag",
     "nn.rnn": "nn.more.rnn",
@@ -142,7 +164,7 @@ _MOVED = {
 _HINTS = "torch.hints"  # knows what to use here in place of names that only PyTorch has
 
 if TYPE_CHECKING:
-    from . import course, data, lab, models, parallel, study
+    from . import course, lab, models, parallel, study
     from .audit import audit  # type: ignore[no-redef]
     from .audit.kept import saved_nbytes
     from .audit.layers import summary
@@ -239,5 +261,14 @@ _BF16 = ("BF16", "FP8", "FP8_HOPPER", "bfloat16")
 if BF16 is None:
     del BF16, bfloat16
 _sys.meta_path.append(_Moved)
-for _package in (globals(), vars(nn), vars(nn.functions), vars(nn.loss), vars(ops), vars(optim), vars(optim.schedule)):
+for _package in (
+    globals(),
+    vars(data),
+    vars(nn),
+    vars(nn.functions),
+    vars(nn.loss),
+    vars(ops),
+    vars(optim),
+    vars(optim.schedule),
+):
     _open(_package)

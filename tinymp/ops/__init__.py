@@ -13,15 +13,6 @@ from ..grad_mode import no_grad as _no_grad
 from . import convert
 from .activation import elu, gelu, glu, hardtanh, leaky_relu, prelu, relu, relu6, softplus
 from .attention import scaled_dot_product_attention
-from .boxes import (
-    batched_nms,
-    box_iou,
-    clip_boxes_to_image,
-    decode_boxes,
-    encode_boxes,
-    nms,
-    remove_small_boxes,
-)
 from .compare import (
     all,
     any,
@@ -76,7 +67,6 @@ from .random import rand, rand_like, randint, randn, randn_like, randperm
 from .rearrange import clip, contiguous, repeat, tril, triu, unbind, view
 from .recurrent import gru_cell, gru_layer, lstm_cell, lstm_layer
 from .reduce import amax, amin, argmax, argmin, cumsum, logsumexp, max, mean, min, std, sum, var
-from .roi import roi_align, roi_pool
 from .scatter import scatter
 from .shape import (
     cat,
@@ -214,6 +204,16 @@ def _reflected(function: Any) -> Any:
 
 
 if TYPE_CHECKING:
+    from ..vision.boxes import (
+        batched_nms,
+        box_iou,
+        clip_boxes_to_image,
+        decode_boxes,
+        encode_boxes,
+        nms,
+        remove_small_boxes,
+    )
+    from ..vision.roi import roi_align, roi_pool
     from .more.ctc import ctc_loss
     from .more.divergence import kl_div
     from .more.embedding_bag import embedding_bag

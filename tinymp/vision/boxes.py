@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import FP32_TINY, number
+from ..arguments import FP32_TINY, name_all, number
 from ..autograd import Array
 from ..dtypes import FLOATING, float32
 from ..events import type_name
@@ -254,3 +254,6 @@ def _centres(boxes: Array) -> tuple[Array, Array]:
     """The centres (n, 2) and sizes (n, 2) of boxes."""
     size = boxes[:, 2:] - boxes[:, :2]
     return boxes[:, :2] + 0.5 * size, size
+
+
+name_all(globals())

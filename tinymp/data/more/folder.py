@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import count, file, flag, integer, number, whole
-from ..dtypes import float32
-from ..precision import to_dtype
-from .dataset import Dataset
+from ...arguments import count, file, flag, integer, name_all, number, whole
+from ...dtypes import float32
+from ...precision import to_dtype
+from ..dataset import Dataset
 from .picture import PICTURES, Box, pillow, read_picture
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])  # of ImageNet's colours, in 0..1
@@ -153,3 +153,6 @@ def _bounds(name: str, value: Any, most: float = math.inf) -> tuple[float, float
     if low > high:
         raise ValueError(f"ImageFolder: expected `{name}` to be (least, most), got {value!r}")
     return low, high
+
+
+name_all(globals())

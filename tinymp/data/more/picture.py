@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from ..arguments import file as given_path
-from ..arguments import function, whole
+from ...arguments import file as given_path
+from ...arguments import function, name_all, whole
 
 PICTURES = {".bmp", ".gif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 DEEP = ("I", "F")  # Pillow's modes of more than 8 bits per value: what is white there, nobody says
@@ -63,3 +63,6 @@ def pillow() -> tuple[Any, Any]:
         raise ModuleNotFoundError("pictures are read by Pillow, which is not installed: pip install pillow") from None
     Image.init()  # otherwise it looks for the rarer formats when it meets one: two threads at once would miss it
     return Image, ImageOps
+
+
+name_all(globals())

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import flag, floating, integer, integers, number
+from ..arguments import flag, floating, integer, integers, name_all, number
 from ..autograd import Array, Op
+from ..ops.conv import Pair
 from ..precision import FP32, MOVEMENT, REDUCTION, add_to, reduce, scatter_add, store, widen
 from ..tensor import Tensor
 from .boxes import arrays, require_all, require_boxes
-from .conv import Pair
 
 FARTHEST = 1 << 16  # places of the input, from its corner to that of a region: more must be a mistake
 
@@ -206,3 +206,6 @@ def roi_pool(input: Tensor, boxes: Any, output_size: Any, spatial_scale: float =
     """
     x, options = _regions("roi_pool", input, boxes, output_size, spatial_scale)
     return RoIPool.apply(x, **options)
+
+
+name_all(globals())

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import constant, count, flag, listed, same_keys
-from ..tensor import Tensor, array_of
-from .dataset import item_numbers, random_generator, require_state, without_graph
+from ...arguments import constant, count, flag, listed, name_all, same_keys
+from ...tensor import Tensor, array_of
+from ..dataset import item_numbers, random_generator, require_state, without_graph
 
 
 class BucketBatchSampler:
@@ -128,3 +128,6 @@ def _lengths(op: str, lengths: Any) -> np.ndarray:
     for i in np.argwhere(given < 0)[:1]:
         raise ValueError(f"{op}: expected `lengths` of at least 0, got {given[tuple(i)]} for item {i[0]}")
     return np.asarray(given if given.ndim == 2 else given[:, None], int)
+
+
+name_all(globals())

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import file as given_path
+from ...arguments import file as given_path
+from ...arguments import name_all
 
 CHUNK = 1 << 20  # bytes: a header that promises too much costs no memory
 _ELEMENTS = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -129,3 +130,6 @@ def _read(path: Path) -> np.ndarray:
             f"load_idx_folder: expected the labels in {path} to be 0..9, got {array.max()} at {array.argmax()}"
         )
     return array
+
+
+name_all(globals())

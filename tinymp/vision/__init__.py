@@ -1,0 +1,1 @@
+"""Boxes and regions of interest, for detectors. Their functions are public in tinymp.ops."""
