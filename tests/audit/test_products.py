@@ -11,7 +11,7 @@ from examples.paper.language_model import CONFIGS, LanguageModel
 from tinymp import nn, ops
 from tinymp.audit.bytes import predict
 from tinymp.audit.products import Products
-from tinymp.ops import conv
+from tinymp.fast.cpu import conv
 
 
 def listen(model, *inputs, backward=True, policy=mp.MIXED):
@@ -68,7 +68,7 @@ def test_calls_at_one_place_add_up_and_others_do_not():
 @pytest.mark.parametrize("groups", [1, 2])
 def test_conv2d(block, groups, monkeypatch):
     """Whole, however many blocks of columns there are."""
-    monkeypatch.setattr(conv, "BLOCK", block)
+    monkeypatch.setattr(conv, "BLOCK", block)  # of a CPU's fast path, which makes products of blocks
     monkeypatch.setattr(conv, "CACHED", block)
     layer = nn.Conv2d(4, 6, (3, 2), stride=2, padding=1, groups=groups, bias=False)
     products = listen(layer, ones(5, 4, 9, 8))

@@ -131,8 +131,7 @@ def test_without_a_master_lost_weights_are_those_that_do_not_move():
     assert u.lost + u.zero == still and u.zero == int((host(p.grad) == 0).sum()) and u.lost > 500
 
 
-def test_blocks_of_large_weights_in_any_layout(monkeypatch):
-    monkeypatch.setattr(mp.backend.cpu, "BLOCK", 16)
+def test_a_gradient_in_another_layout():
     rng = np.random.default_rng(2)
     p = mp.MIXED.cast(nn.Parameter(rng.standard_normal((9, 8, 7)).astype(np.float32)))
     give(p, rng.standard_normal((7, 8, 9)).astype(np.float16).T)

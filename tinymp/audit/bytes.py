@@ -56,19 +56,18 @@ class ByteLedger(Instrument):
     gradients    `grad` as an optimizer's step finds it: FP16, but FP32 after `unscale_` (clipping) or several backwards
     activations  what graphs keep for backward when one begins (`tensor.kept_by`); not the parameters
     optimizer    the state of the optimizers
-    workspace    the arrays that one op passed to gates, besides its arguments, results and saved arrays: columns of a
-                 convolution, FP32 values before their rounding, FP16 operands that a CPU widens. An op makes more than
-                 it passes to gates, so this is a lower bound, and no part of the ratio
+    workspace    the arrays that one op passed to precision primitives, besides its arguments, results and saved arrays:
+                 columns of a convolution, FP32 values before their rounding, FP16 operands that a CPU widens. An op
+                 makes more than it passes to primitives, so this is a lower bound, and no part of the ratio
 
     moved      the bytes that ops and updates read and wrote, as if each array came from memory and went there once per
                op: its arguments and results, in backward also what it saved (views of an argument move nothing); per
                update the gradient, master, state and working copy. What caches keep, a machine need not move
     by_policy  {policy: {role: {dtype: bytes}}}. A graph and its step count for the policy in use where the graph began
     measured   those of the last policy that stored weights in FP16, else of the last one
-    predicted  the same by `predict`, or None; may be given, to be shown beside what is measured
+    predicted  the same by `predict`, or None; may be given, to be shown with what is measured
     fp32       the same training in FP32, predicted; where something is measured, that with each FP16 number in 4 bytes
-               and without masters (workspace is not known then, and FP32 may keep a little more: some results are views
-               of larger arrays there, which a rounding would have copied)
+               and without masters (workspace is not known then)
     ratio      the sum of all roles but workspace in FP32, divided by that here. Roles are largest at different moments,
                so the most that was ever held at once is less than such a sum
     """
@@ -345,7 +344,7 @@ def predict(
     """The bytes that a training step will take under `policy`, and in FP32: a ByteLedger with `predicted` and `fp32`.
 
     The step runs on the device "meta", where arrays have no memory: full-size models take milliseconds. Build such a
-    model there, too; one that exists is left as it is.
+    model there; one that exists is left as it is. Workspace is that of definitions: a fast path may need less.
 
         with mp.device("meta"):
             model = LanguageModel(CONFIGS["bigLSTM"])

@@ -118,7 +118,8 @@ def spread(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: P
     """dx (C, H, W, N) of y (O, OH, OW, N) and w (O, C / groups, kh, kw): every y_o W_o is added in its place."""
     columns = gemm(grouped(w, g).swapaxes(1, 2), grouped(y, g), wide=True)
     x = fold(xp, columns, (w.shape[1] * g.groups, *size, y.shape[3]), g, like=w, accumulator="accumulate")
-    return store(x if bias is None else x + widen(bias).reshape(-1, 1, 1, 1), like=w)
+    # a copy where nothing was rounded: a view would keep the padding in memory
+    return xp.ascontiguousarray(store(x if bias is None else x + widen(bias).reshape(-1, 1, 1, 1), like=w))
 
 
 def weight_gradient(xp: Any, x: Array, y: Array, w: Array, g: Geometry) -> Array:
