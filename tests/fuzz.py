@@ -56,11 +56,12 @@ JUNK = (
     np.uint64(2**64 - 2), np.bool_(True), np.zeros(2), np.array("a"), np.array(None), b"ab", {1}, range(3), *HUGE,
 )  # fmt: skip
 SHOWN = ("bind", "annotations")  # of tinymp.ops, but no ops
-# Of Tensor: what NumPy and the engine call, and what makes a Tensor.
+# Of Tensor: what NumPy, pickle and the engine call, and what makes a Tensor.
 NOT_CALLED = (
     "__init__", "__new__", "__setattr__", "__delattr__", "__getattribute__", "__getattr__", "__init_subclass__",
-    "__array__", "__array_function__", "__dlpack__", "__format__", "require_outside_graph", "overwrite", "bump_version",
-    "cast_storage", "result",  # protocols of the engine, not for users: Policy.cast and Op.apply call them
+    "__array__", "__array_function__", "__dlpack__", "__format__", "__setstate__",
+    "require_outside_graph", "overwrite", "bump_version", "cast_storage", "result",
+    # protocols of the engine, not for users: Policy.cast and Op.apply call them
 )  # fmt: skip
 
 
@@ -86,8 +87,8 @@ class Call(NamedTuple):
 def targets() -> list[Target]:
     """All that is called, in a fixed order."""
     found = []
-    for name, f in sorted(vars(ops).items()):
-        if inspect.isfunction(f) and not name.startswith("_") and name not in SHOWN:
+    for name in dir(ops):  # also those that are loaded when they are first named
+        if not name.startswith("_") and inspect.isfunction(f := getattr(ops, name)) and name not in SHOWN:
             found.append(Target(name, f, (name,)))
     for name, f in sorted(vars(mp.Tensor).items()):
         public = (not name.startswith("_") or name.startswith("__")) and name not in NOT_CALLED

@@ -78,7 +78,7 @@ def entered(block: Any) -> None:
 @functools.cache
 def _fixed() -> dict[str, Any]:
     layers = {name: getattr(nn, name) for name in nn.__all__}
-    functions = {name: f for name, f in vars(ops).items() if hasattr(f, "__named__")}
+    functions = {name: f for name in dir(ops) if hasattr(f := getattr(ops, name), "__named__")}
     return {
         **functions,
         **layers,

@@ -18,7 +18,7 @@ from tinymp import nn
 from tinymp.lab import bisect, trial
 from tinymp.lab.bisect import Bisection, BisectionError
 from tinymp.lab.cli import main
-from tinymp.lab.trial import Plan, Trial, measured
+from tinymp.lab.trial import Plan, Trial, decided, measured
 
 pytestmark = pytest.mark.cpu
 
@@ -366,13 +366,15 @@ def test_what_a_plan_keeps():
     assert keep("0:2", given={"1": mp.FP32}) == {"1": "FP32", "2": "FP32"}
     assert keep("1:2") is None  # of another model
     found = a_trial(["0:2"], modules, change={"reduce": "float16"}).keep(model, mp.MIXED, None)["2"]
-    assert found.reduce == np.float16 and found.storage == np.float16 and found.name == "MIXED with reduce=float16"
+    assert (
+        found.study.reduce == np.float16 and found.storage == np.float16 and found.name == "MIXED with reduce=float16"
+    )
 
 
 @pytest.mark.skipif(mp.FP8 is None, reason="ml_dtypes is not installed (the extra test)")
 def test_every_decision_can_be_taken_back():
     """Through JSON, as a process is told of it."""
-    for policy in mp.POLICIES.values():
+    for policy in (*mp.POLICIES.values(), mp.Policy("FP64_SUMS", accumulate=np.float64, reduce=np.float64)):
         search = Bisection(__file__, measure="loss")
         one = a_trial()
         one.keep(nn.Linear(1, 1), policy, None)
@@ -385,7 +387,7 @@ def test_every_decision_can_be_taken_back():
                 assert kept is None
                 continue
             ((name, value),) = change.items()
-            assert getattr(kept[""], name) == value and words.startswith(f"{name}=")
+            assert decided(kept[""])[name] == value and words.startswith(f"{name}=")
             mp.MIXED.cast(model, keep=kept)
     assert _changed(mp.FP8) == ["operands"]
     assert _changed(mp.PURE_FP16) == ["accumulate", "reduce", "master", "norm", "state"]

@@ -233,7 +233,7 @@ def test_a_trial_comes_back_from_its_json(steps):
     entry = json.loads(json.dumps({**trial.as_dict(), "seed": 0}))
     again = trials.Trial.from_dict(entry)
     assert {**again.as_dict(), "seed": 0} == {**entry, "zero_shares": [[0, 0.25]]}
-    assert np.isnan([again.loss, again.accuracy]).all() and again.zeros == 0.25
+    assert np.isnan([again.loss, again.per_second]).all() and again.zeros == 0.25
     np.testing.assert_allclose(again.curve, trial.curve, atol=0.25)  # a mean is over at most three steps
 
 

@@ -44,7 +44,7 @@ from ..dtypes import bfloat16
 from ..events import PACKAGE
 from ..precision import MIXED
 from ..study import POLICIES
-from .trial import Plan
+from .trial import Plan, decided
 
 LEAST = 0.01  # of the mean of the FP32 runs: the margin where their spread is smaller
 RESULTS = "bisect.json"
@@ -259,7 +259,7 @@ class Bisection:
         """What to take back of the policy, instead of all: words and fields."""
         found: list[tuple[str, dict[str, Any]]] = []
         for name in dict.fromkeys(name for one in self.models for name in one["changed"]):
-            value = getattr(MIXED, name)
+            value = decided(MIXED)[name]
             value = value if isinstance(value, (bool, int, str, tuple)) else str(value)
             found.append((f"{name}={value}", {name: value}))
         half = any(one["storage"] == "float16" for one in self.models)

@@ -160,17 +160,16 @@ def _near(key: str, words: list[str], known: list[str]) -> list[str]:
 
 
 def _public(module: ModuleType) -> dict[str, Any]:
-    """The functions and classes that a module offers."""
-    listed = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
-    found = {name: getattr(module, name) for name in listed}
-    return {
-        k: v for k, v in found.items() if isinstance(v, (FunctionType, type)) and v.__module__.startswith("tinymp.")
-    }
+    """The functions and classes that a module offers, but for `ops.bind`, which only the package itself calls."""
+    listed = getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]
+    found = {name: getattr(module, name, None) for name in listed}  # loads those that load when first named
+    ours = {k: v for k, v in found.items() if isinstance(v, (FunctionType, type)) and v is not ops.bind}
+    return {k: v for k, v in ours.items() if v.__module__.startswith("tinymp.")}
 
 
 def _entries() -> Iterator[tuple[str, str, Any]]:
     """(name, what it is, the thing); of things with the same name, the more informative first."""
-    functions = {name: f for name, f in _public(ops).items() if isinstance(f, FunctionType) and f is not ops.bind}
+    functions = {name: f for name, f in _public(ops).items() if isinstance(f, FunctionType)}
     yield from ((name, "op", f) for name, f in functions.items())
     yield from ((name, "policy", policy) for name, policy in POLICIES.items())
     yield from ((kind.name, "kind", kind) for kind in KINDS)
@@ -366,11 +365,12 @@ def ops_of(thing: Any) -> list[type[Op]]:
     )
 
 
-def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[int]) -> None:
+def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[tuple[Any, str]]) -> None:
+    """Add the Ops of a function or layer to `found`; `name` is the public function's that is read, in tables of Ops."""
     thing = inspect.unwrap(thing)  # public functions are wrapped, to name their errors
-    if id(thing) in seen:
+    if (thing, name) in seen:
         return
-    seen.add(id(thing))
+    seen.add((thing, name))
     if isinstance(thing, type):
         own = [cls for cls in thing.__mro__ if cls.__module__.startswith("tinymp.nn.") and cls is not nn.Module]
         for function in (f for cls in own for f in vars(cls).values() if isinstance(f, FunctionType)):
@@ -386,12 +386,12 @@ def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[int])
             value = getattr(ops, word, None)
         if layer and _is(value, nn.Module) and value not in (nn.Module, nn.ModuleList, nn.Sequential):
             _collect(value, name, found, seen)  # a layer that this one is made of
-        if isinstance(value, dict):  # compare.py has an Op per name
+        if isinstance(value, dict):  # compare.py and unary.py have an Op per name
             value = value.get(name)
         if _is(value, Op) and hasattr(value, "kind"):
             found[value] = None
         elif isinstance(value, FunctionType) and value.__module__ in (*_OPS, *[module] * layer):
-            _collect(value, name, found, seen)
+            _collect(value, value.__name__ if value.__name__ in _PUBLIC else name, found, seen)
 
 
 @cache
@@ -406,7 +406,8 @@ def _called(function: FunctionType) -> dict[str, bool]:
     return read
 
 
-_OPS = {f.__module__ for f in _public(ops).values()}  # the modules of ops
+_PUBLIC = _public(ops)
+_OPS = {f.__module__ for f in _PUBLIC.values()}  # the modules of ops
 
 
 @cache  # what inspect reads anew for each

@@ -16,8 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from dataclasses import replace as changed
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,6 +32,8 @@ from ..dtypes import HALVES
 from ..events import Observer, inside, line, observe
 from ..nn.module import Module
 from ..precision import FP32, MIXED, MOVEMENT, Policy
+from ..study import Arithmetic
+from ..study import change as changed
 from .program import run, started
 
 FILE = re.compile(r"(?P<file>.+\.json):(?P<keys>.+)", re.S)
@@ -47,7 +48,7 @@ class Plan:
     seed     the seed: 0, 1, ...
     fp32     whether FP32 takes the place of every half-precision policy, for models and data
     keep     the modules to keep, as "number of the model:path"; models are numbered as they are cast
-    change   fields of the policy that are other ones in these modules; none: they are in FP32
+    change   fields of the policy or its study that are other ones in these modules; none: they are in FP32
     modules  all modules that may be kept, once they are known
     joined   whether modules that only call others go with their parts, as in `Trial.keep`
     """
@@ -222,18 +223,25 @@ class Trial:
 
     def _models(self) -> list[dict[str, Any]]:
         """Of each model its name, and of its policy name, storage, and the decisions in which it is not MIXED."""
-        fields = [
-            name for name in vars(MIXED) if name not in ("name", "storage", "exchange", "only", "chunk", "promote")
-        ]
+        usual = decided(MIXED)
+        for name in ("name", "storage", "exchange", "only", "chunk", "promote"):
+            del usual[name]
         return [
             {
                 "model": name,
                 "policy": cast.policy.name,
                 "storage": str(cast.policy.storage),
-                "changed": [field for field in fields if getattr(cast.policy, field) != getattr(MIXED, field)],
+                "changed": [field for field, value in usual.items() if decided(cast.policy)[field] != value],
             }
             for cast, name in zip(self.casts, self._names())
         ]
+
+
+def decided(policy: Policy) -> dict[str, Any]:
+    """The fields of a policy and of its study. Both have sums: the study's count, unless they are the usual ones."""
+    studied = {f.name: (getattr(policy.study, f.name, f.default), f.default) for f in fields(Arithmetic)}
+    own = {name: value for name, value in vars(policy).items() if name != "study"}
+    return own | {name: value for name, (value, usual) in studied.items() if name not in own or value != usual}
 
 
 def _name(policy: Policy, change: Mapping[str, Any]) -> str:

@@ -137,6 +137,7 @@ def change(policy: Policy, **changes: Any) -> Policy:
     if wrong:
         known = ", ".join([*policy.__dataclass_fields__, *Arithmetic.__dataclass_fields__])
         raise TypeError(f"study.change: expected fields among {known}, got {', '.join(sorted(wrong))}")
+    own |= {name: float32 for name in SUMS if changes.get(name) == float32}  # also where the policy's own is FP64
     study = replace(policy.study or Arithmetic(), **changes) if changes else policy.study  # type: ignore[type-var]
     made = replace(policy, **own, study=None if study == Arithmetic() else study)
     bf16 = BF16 is not None and made.storage == BF16.storage
