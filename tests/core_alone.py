@@ -98,7 +98,7 @@ def deleted(error: BaseException | None) -> str | None:
                 getattr(importlib.import_module(found[2]), found[1])
             except Exception as reason:  # it says more than the error of `import`
                 error = reason
-        if found := re.match(r"(tinymp[\w.]*) is not installed here", str(error)):
+        if found := re.match(r"(tinymp[\w.]*|device '\w+') is not installed here", str(error)):
             return found[1]
         for module in modules:
             if any(f"{name}.".startswith(f"{module}.") for name in wanted):

@@ -274,7 +274,7 @@ def tensor(*values, dtype=np.int64):
         (lambda: ops.gather(X, 0, tensor(0)), ValueError, r"gather: expected index.shape .* got \(1,\) and \(2, 3\)"),
         (lambda: ops.gather(X, 1, tensor([0], [0], [0])), ValueError, r"gather: .* except along axis 1, got \(3, 1\)"),
         (lambda: ops.gather(X, 0, tensor([True], dtype=bool)), TypeError, "gather: .* to hold integers, got bool"),
-        (lambda: ops.gather(X, 0, tensor([0]), sparse_grad=True), TypeError, "gather: argument `sparse_grad` is not"),
+        (lambda: ops.gather(X, 0, tensor([0]), sparse_grad=True), TypeError, "gather.*sparse_grad"),
     ],
 )
 def test_refuses(call, error, message):

@@ -431,8 +431,6 @@ def half(*shape):
         (lambda f: f(X, LABELS, half(3).double()), TypeError, "like `input` or float32, got float64"),
         (lambda f: f(X, LABELS, half(3).requires_grad_()), ValueError, "gradient for `weight` is not supported"),
         (lambda f: f(X, LABELS, reduction="avg"), ValueError, "one of 'none', 'mean', 'sum', got 'avg'"),
-        (lambda f: f(X, LABELS, size_average=False), TypeError, "argument .size_average."),
-        (lambda f: f(X, LABELS, reduce=True), TypeError, "argument .reduce."),
         (lambda f: f(half(0, 3), LABELS[:0]), ValueError, NOTHING),
     ],
 )
