@@ -75,7 +75,7 @@ def test_can_require_a_gradient():
         (lambda: ops.ones(2, dtype=np.longdouble), TypeError, "ones: expected `dtype`"),
         (lambda: ops.ones(2, device="tpu"), ValueError, "expected a device, 'cpu' or 'gpu'"),
         (lambda: ops.ones(2, dtype=int, requires_grad=True), TypeError, "only floating tensors can require a gradient"),
-        (lambda: ops.zeros(2, layout="strided"), TypeError, "zeros: argument `layout` is not supported"),
+        (lambda: ops.zeros(2, layout="strided"), TypeError, "zeros.*argument .layout"),
         (lambda: ops.full((2,), 1e5, dtype="float16"), ValueError, "full: the constant 100000 does not fit FP16"),
         (lambda: ops.full((2,), 0.5, dtype=int), ValueError, "full: expected `fill_value` to fit int64, got 0.5"),
         (lambda: ops.full((2,), float("nan"), dtype=int), ValueError, "full: .* to fit int64, got nan"),
