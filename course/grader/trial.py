@@ -81,7 +81,7 @@ def run(path: Path, lesson: int | None = None, variants: Sequence[int] = (0,), s
     mine, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(theirs, token, path, lesson, tuple(variants)), daemon=True)
     start = time.monotonic()
-    process.start()
+    _start(process)
     theirs.close()
     problem = f"it did not end within {seconds:g} seconds"
     try:
@@ -97,6 +97,16 @@ def run(path: Path, lesson: int | None = None, variants: Sequence[int] = (0,), s
         process.kill()
         process.join()
     return Verdict(path, lesson or 0, (), (), problem, time.monotonic() - start)
+
+
+def _start(process: Any) -> None:
+    """Start a process. An earlier submission may have ended the server that starts it: then a new one is made."""
+    for pause in (0.1, 1.0):
+        try:
+            return process.start()
+        except (ConnectionError, EOFError):
+            time.sleep(pause)  # until the old server is known to have ended
+    process.start()
 
 
 def _context() -> Any:
