@@ -219,6 +219,7 @@ def test_an_interrupted_cast_is_whole_or_nothing(before, after):
     every_line(lambda: network(before), lambda model: after.cast(model), check)
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="CPython 3.10 was seen to crash where a trace function raises")
 def test_an_interrupted_move_is_whole_or_nothing(gpu):
     def check(model, at):
         assert {x.device for x in (*model.parameters(), *model.buffers())} in ({"cpu"}, {"gpu"}), at
