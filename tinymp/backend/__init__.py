@@ -56,11 +56,10 @@ def add(name: str, load: Callable[[], Device]) -> None:
 def get(device: Any) -> Device:
     """The backend of a device name. ValueError names those that exist; RuntimeError says why one does not work."""
     if isinstance(device, str):
-        if device == "cpu":
-            return cpu
-        if device == "gpu":
-            gpu.first_use()
-            return gpu
+        for known in (cpu, gpu):
+            if device == known.name:
+                known.first_use()
+                return known
         if device in _added:
             return _added[device]()
     hint = '; PyTorch\'s "cuda" is "gpu" here' if isinstance(device, str) and device.startswith("cuda") else ""

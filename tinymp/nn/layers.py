@@ -176,6 +176,25 @@ class ConvTranspose2d(_ConvTranspose):
         return ops.conv_transpose2d(input, self.weight, self.bias, *self._options())
 
 
+def row(layer: str, padding_idx: Any, n: int) -> int | None:
+    """padding_idx as one of n rows, counted from the first. IndexError beyond them."""
+    if padding_idx is None:
+        return None
+    (index,) = integers(layer, "padding_idx", padding_idx, 1, -n)
+    if not index < n:
+        raise IndexError(f"{layer}: expected padding_idx in [{-n}, {n - 1}], got {index}")
+    return index % n
+
+
+def draw_rows(weight: Parameter, padding_idx: int | None) -> None:
+    """Draw rows standard normal, but for the one of padding, which is zero."""
+    init.normal_(weight)
+    if padding_idx is not None:
+        value = weight.master.copy()
+        value[padding_idx] = 0
+        weight.write(value)
+
+
 class Embedding(Module):
     """weight[input], for integers in [0, num_embeddings). weight: (num_embeddings, embedding_dim). See `ops.embedding`.
 
@@ -194,25 +213,14 @@ class Embedding(Module):
         super().__init__()
         (self.num_embeddings,) = integers("Embedding", "num_embeddings", num_embeddings, 1, 1)
         (self.embedding_dim,) = integers("Embedding", "embedding_dim", embedding_dim, 1, 1)
-        if padding_idx is not None:
-            (padding_idx,) = integers("Embedding", "padding_idx", padding_idx, 1, -self.num_embeddings)
-            if not -self.num_embeddings <= padding_idx < self.num_embeddings:
-                raise IndexError(
-                    f"Embedding: expected padding_idx in [{-self.num_embeddings}, {self.num_embeddings - 1}], got "
-                    f"{padding_idx}"
-                )
-            padding_idx %= self.num_embeddings
-        self.padding_idx, self.sparse = padding_idx, flag("Embedding", "sparse", sparse)
+        self.padding_idx = row("Embedding", padding_idx, self.num_embeddings)
+        self.sparse = flag("Embedding", "sparse", sparse)
         self.weight = parameter(self.num_embeddings, self.embedding_dim)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the weight anew."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            value = self.weight.master.copy()
-            value[self.padding_idx] = 0
-            self.weight.write(value)
+        draw_rows(self.weight, self.padding_idx)
 
     def forward(self, input: Tensor) -> Tensor:
         return ops.embedding(input, self.weight, self.padding_idx, sparse=self.sparse)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ...arguments import LONGEST
 from ...autograd import Array
 from ...dtypes import float16
 from ...fast_path import fast_path
 from ...ops.attention import Attention
 from ...precision import widen
 from .kernels import Kernels
-from .layout import LONGEST, ceil_div, contiguous
+from .layout import ceil_div, contiguous
 from .rows import reduced
 
 KERNELS = Kernels(__file__)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
+from ...arguments import LONGEST
 from .kernels import STORAGE, Kernels
 
 Array = Any
@@ -116,7 +117,6 @@ def channels(x: Array, axis: int = 1) -> tuple[int, int, int]:
 THREADS = 256  # per block, unless a kernel needs another number
 TILE = 64  # rows and columns of a matrix that a block transposes; layout.cu has the same
 ENOUGH = 1024  # blocks that keep a large GPU busy: below it, long sums are split over several
-LONGEST = 2**30  # the most elements along an axis: kernels count them in 32 bits
 
 
 def ceil_div(n: int, d: int) -> int:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NamedTuple
 
+from ...arguments import LONGEST
 from .kernels import Kernels
-from .layout import ENOUGH, LONGEST, THREADS, Array, ceil_div, channels, power_of_two, row_lanes
+from .layout import ENOUGH, THREADS, Array, ceil_div, channels, power_of_two, row_lanes
 
 LEAST_PER_BLOCK = 8192  # elements: fewer are not worth a block of their own
 

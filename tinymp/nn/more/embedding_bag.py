@@ -5,8 +5,8 @@ from __future__ import annotations
 from ... import ops
 from ...arguments import choice, flag, integers, name_all
 from ...tensor import Tensor
-from .. import init
 from ..init import parameter
+from ..layers import draw_rows, row
 from ..module import Module
 
 
@@ -31,13 +31,8 @@ class EmbeddingBag(Module):
         name = "EmbeddingBag"
         (self.num_embeddings,) = integers(name, "num_embeddings", num_embeddings, 1, 1)
         (self.embedding_dim,) = integers(name, "embedding_dim", embedding_dim, 1, 1)
-        if padding_idx is not None:
-            (padding_idx,) = integers(name, "padding_idx", padding_idx, 1, -self.num_embeddings)
-            if not padding_idx < self.num_embeddings:
-                limits = f"[{-self.num_embeddings}, {self.num_embeddings - 1}]"
-                raise IndexError(f"{name}: expected padding_idx in {limits}, got {padding_idx}")
-            padding_idx %= self.num_embeddings
-        self.mode, self.padding_idx = choice(name, "mode", mode, ("sum", "mean", "max")), padding_idx
+        self.padding_idx = row(name, padding_idx, self.num_embeddings)
+        self.mode = choice(name, "mode", mode, ("sum", "mean", "max"))
         self.sparse = flag(name, "sparse", sparse)
         self.include_last_offset = flag(name, "include_last_offset", include_last_offset)
         self.weight = parameter(self.num_embeddings, self.embedding_dim)
@@ -45,11 +40,7 @@ class EmbeddingBag(Module):
 
     def reset_parameters(self) -> None:
         """Draw the weight anew."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            value = self.weight.master.copy()
-            value[self.padding_idx] = 0
-            self.weight.write(value)
+        draw_rows(self.weight, self.padding_idx)
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         return ops.embedding_bag(
