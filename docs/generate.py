@@ -144,8 +144,8 @@ comes out is converted by the op `cast`, but for losses, which are FP32 under ev
 
 ## The ops
 
-FP32 arguments may stay FP32 beside FP16 ones. The last column says what has a fast path in CUDA, in `fast/cuda/`
-under the name of the source; the definition in the source runs on both devices.
+FP32 arguments may stay FP32 where the others are FP16. The last column says which phases have a fast
+path in CUDA, in `fast/cuda/` under the name of the source; the definition in the source runs on both devices.
 
 {table(["op", "kind", "mathematics", "FP32 arguments", "source", "fast path in CUDA"], ops)}
 

@@ -36,7 +36,7 @@ ENOUGH = 200  # steps: the times of fewer are not compared
 
 @dataclass
 class Run:
-    """The numbers of one training. A `with` of it ends at a FloatingPointError: a run that diverges is a result, too.
+    """The numbers of one training. A `with` of it ends at a FloatingPointError: one that diverges is a result as well.
 
     curve               the loss of every step; loss: the mean of the last twentieth
     bytes               by role: weights, masters, gradients and activations as backward wrote and found them, and the

@@ -233,7 +233,7 @@ def _open(package: dict[str, _Any]) -> None:
 
 
 def _instead(owner: str, name: str, there: list[str]) -> str:
-    """What to use in place of a public name that `owner` has not: what the hints say, or similar names."""
+    """Names to use in place of a public name that `owner` does not have: the hint for it, or similar names."""
     if owner == __name__ and name in _BF16:
         return f"BF16 needs ml_dtypes: {_hint('bf16')}"
     if owner == __name__ and hasattr(ops, name):

@@ -248,7 +248,7 @@ _files: dict[str, str] = {}  # the paths of the files that `line` has named
 
 
 def inside(frame: FrameType) -> bool:
-    """Whether a frame is tinymp's own."""
+    """True for a frame of tinymp's own."""
     file = frame.f_code.co_filename
     return file.startswith(PACKAGE) and not file.startswith(_SHIPPED)
 
@@ -296,6 +296,6 @@ def caller(frame: FrameType | None) -> str:
 
 
 def type_name(x: Any) -> str:
-    """The type of x for messages, with its module unless it is built in: another library has a Tensor, too."""
+    """The type of x for messages, with its module unless it is built in: other libraries have a Tensor as well."""
     kind = type(x)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"

@@ -65,8 +65,8 @@ class Study:
     """A policy may put one in the place of the primitives' own sums and operands; see `tinymp.study`."""
 
     def accumulator(self, field: str, like: Array) -> Any:
-        """What sums, for `gemm` and products ("accumulate") or for `reduce` ("reduce"), over operands like `like`; None
-        for the primitive itself. It has a `name` and the methods product, reduce, add and scatter_add.
+        """An accumulator for `gemm` and products ("accumulate") or for `reduce` ("reduce"), over operands like `like`;
+        None leaves the primitive's own. It has a `name` and the methods product, reduce, add and scatter_add.
         """
         return None
 
@@ -240,7 +240,7 @@ def current_policy() -> Policy:
 
 
 def plain(dtype: np.dtype | None) -> bool:
-    """Whether a fast path may stand in for a definition on storage of this dtype: it sums in FP32, in an order of its
+    """True if a fast path may stand in for a definition on storage of this dtype: it sums in FP32, in an order of its
     own, and rounds to nearest. Where a policy asks for anything else, and in every study, definitions run.
     """
     policy = _policy.get()
@@ -249,7 +249,7 @@ def plain(dtype: np.dtype | None) -> bool:
 
 
 def may_fuse(dtype: np.dtype | None) -> bool:
-    """Whether a CUDA kernel may do the work of several primitives at once on storage of this dtype.
+    """True if a CUDA kernel may do the work of several primitives at once on storage of this dtype.
 
     A kernel widens, computes and accumulates in FP32 registers and stores with one rounding to nearest. It may stand in
     for an op's definition only where the policy in use asks for just that and no observer hears the primitives.
@@ -258,7 +258,7 @@ def may_fuse(dtype: np.dtype | None) -> bool:
 
 
 def _accumulator(field: str, like: Array) -> Any:
-    """What the policy in use has in the place of a primitive's own sums; None for those."""
+    """The accumulator that the policy in use puts in the place of a primitive's own; None for that."""
     policy = _policy.get()
     if policy.study is not None and (studied := policy.study.accumulator(field, like)) is not None:
         return studied

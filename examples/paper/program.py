@@ -120,7 +120,7 @@ def run(
 
 
 def trainer(task: type[Task], parser: Callable[[], argparse.ArgumentParser], *arguments: str) -> Callable[..., dict]:
-    """What `tinymp ablate examples.paper.NAME:train` calls: one run, with these arguments of the program."""
+    """One run with these arguments of the program, for `tinymp ablate examples.paper.NAME:train`."""
 
     def train(policy: mp.Policy, scaler: optim.LossScaler, *, seed: int, steps: int, device: str) -> dict[str, Any]:
         work = task(parser().parse_args([*arguments, f"--steps={steps}"]))

@@ -65,7 +65,7 @@ class Cpu(Device):
 
     @replaceable
     def info(self) -> dict[str, str]:
-        """What this device runs on, for `mp.info()`."""
+        """The libraries and the settings of this device, for `mp.info()`."""
         return {
             "backend": f"cpu (NumPy {np.__version__})",
             "FP16 casts": "NumPy",

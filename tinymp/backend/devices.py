@@ -222,7 +222,7 @@ class Device:
 
     @replaceable
     def isfinite(self, x: Array) -> bool:
-        """Whether x holds neither an infinity nor a NaN."""
+        """True if x holds neither an infinity nor a NaN."""
         return bool(self.xp.isfinite(x).all())
 
     @replaceable

@@ -14,7 +14,7 @@ from .extras import hint
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception of CuPy says that the device's memory is full."""
+    """True if an exception of CuPy says that the device's memory is full."""
     return type(error).__name__ == "OutOfMemoryError" or "cudaErrorMemoryAllocation" in str(error)
 
 
@@ -55,7 +55,7 @@ class Gpu(Device):
 
     @replaceable
     def info(self) -> dict[str, str]:
-        """What this backend runs on, for `mp.info()`; without a GPU, why there is none."""
+        """The GPU and the versions of its libraries, for `mp.info()`; without a GPU, the reason."""
         why = self.problem()
         if why is not None:
             return {"GPU": f"none: {why}"}

@@ -1,1 +1,1 @@
-"""What runs programs, to ask about their precision: ablate, bisect, diff, explain, and the command `tinymp`."""
+"""Tools that run programs to ask about their precision: ablate, bisect, diff, explain, and the command `tinymp`."""

@@ -99,7 +99,7 @@ class Arithmetic(Study):
         )
 
     def accumulator(self, field: str, like: Array) -> Any:
-        """What sums in the place of a primitive; see `Study`."""
+        """The accumulator in the place of a primitive's own; see `Study`."""
         studied = self._applies(like.dtype)
         if field == "accumulate" and self.aligned and (studied if self.only else like.dtype in HALVES):
             return Aligned(self.aligned, self.chunk, self.promote)

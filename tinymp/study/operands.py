@@ -15,7 +15,7 @@ from .formats import Format, Scaled
 
 Array = Any
 
-# What `rounded` returned, by the array's id: the array, its format, and the gradient that was rounded
+# The arrays that `rounded` returned, by id: the array, its format, and the gradient that was rounded
 _made: dict[int, tuple[weakref.ref, Format, Array | None]] = {}
 
 

@@ -106,7 +106,7 @@ def argument(name: str) -> str:
 
 
 def instead(owner: str, name: str) -> str:
-    """What to use in place of an attribute that a module has not; empty if nothing is known."""
+    """The hint for an attribute that a module does not have; empty if there is none."""
     return INSTEAD.get(owner, {}).get(name, "")
 
 

@@ -1,1 +1,1 @@
-"""Fast paths on CuPy's arrays: CUDA kernels, each beside the Python file that launches it."""
+"""Fast paths on CuPy's arrays: CUDA kernels, each next to the Python file that launches it."""

@@ -81,7 +81,7 @@ def launch(kernel: str, op: Attention, rows: Array, read: Any, *others: Array) -
 
 
 def fits(device: Any, q: Array, k: Array, v: Array) -> bool:
-    """Whether the kernels take these arrays. Others are left to the definition, which writes the scores to memory: head
+    """True if the kernels take these arrays. Others are left to the definition, which writes the scores to memory: head
     sizes beyond 128, leading axes that broadcast, or more than two of them, FP32, and GPUs before Turing (their Tensor
     Cores want other fragments).
     """

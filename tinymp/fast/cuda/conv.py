@@ -61,17 +61,17 @@ def col2im(xp: Any, columns: Array, shape: tuple, g: Geometry, rows: slice, tota
 
 
 def tensor_cores(x: Array) -> bool:
-    """Whether x's GPU multiplies on Tensor Cores in kernels that need no columns: FP16, from Turing on."""
+    """True if x's GPU multiplies on Tensor Cores in kernels that need no columns: FP16, from Turing on."""
     return x.dtype == float16 and backend.of(x).compute_capability() >= 75
 
 
 def fits(g: Geometry, x: Array, w: Array, outputs: int) -> bool:
-    """Whether the kernels take these arrays; `outputs`: the number of elements of y or dy."""
+    """True if the kernels take these arrays; `outputs`: the number of elements of y or dy."""
     return max(x.size, w.size, outputs) < LIMIT and g.groups * prod(g.stride) < 1 << 16 and x.size > 0
 
 
 def pointwise(g: Geometry, shape: tuple, size: Pair) -> bool:
-    """Whether the columns are the image itself (C, H, W, N), so that cuBLAS can read them there."""
+    """True if the columns are the image itself (C, H, W, N), so that cuBLAS can read them there."""
     return g.kernel == g.stride == (1, 1) and g.pads == ((0, 0), (0, 0)) and tuple(shape[1:3]) == tuple(size)
 
 

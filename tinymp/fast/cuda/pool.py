@@ -66,7 +66,7 @@ def _suffix(index: Array) -> str:
 
 
 def _fits(shape: tuple, out: Pair) -> bool:
-    """Whether there are images, and 32 bits suffice: places are numbered (channel, row) and (column, image)."""
+    """True if there are images, and 32 bits suffice: places are numbered (channel, row) and (column, image)."""
     (n, c, h, w), (oh, ow) = shape, out
     return n > 0 and max(c * h, c * oh, w * n, ow * n, h * oh + h, w * ow + w) < 2**31
 
