@@ -303,9 +303,9 @@ def check_rounded(rounded, random):
 
 # %%
 x = mp.tensor(np.float32(2.0 ** generator.uniform(-27, 17, 5000)))
-by_the_gate = x.half().numpy()
+by_store = x.half().numpy()
 by_you = np.array([rounded(one) for one in x.tolist()])
-print(f"tinymp and you agree on {np.sum(by_the_gate == by_you):,} of {x.numel():,} numbers")
+print(f"tinymp and you agree on {np.sum(by_store == by_you):,} of {x.numel():,} numbers")
 
 some = 2.0 ** np.arange(-30, 18, 0.0917)
 figure, axes = plt.subplots()
@@ -491,7 +491,7 @@ for row in a.ledger.filter(op="sum"):
 # %% [markdown]
 # So both sums are stored by the same line of `tinymp/ops/reduce.py`. It is `return store(reduce(x, dims, "sum"),
 # like=x)`: `reduce` adds up, `store` rounds. These two, `widen` (FP16 to FP32, exact) and `gemm` (products) are the
-# four **gates** of `tinymp/precision.py`. Nothing else in tinymp changes precision. Read two of them:
+# four **precision primitives** of `tinymp/precision.py`. Nothing else in tinymp changes precision. Read two of them:
 
 # %%
 print(inspect.getsource(mp.precision.store))

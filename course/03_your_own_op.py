@@ -7,7 +7,7 @@
 # FP16 could hold the right ones. What is missing in your code?**
 #
 # After this lesson you can
-# - write an op for tinymp, with its forward and its backward, and pass the gates at the right places;
+# - write an op for tinymp, with its forward and its backward, and call the precision primitives at the right places;
 # - choose its kind, and say what the kind promises;
 # - compute how far an FP16 result may be off, and hold your op to it.
 #
@@ -393,7 +393,7 @@ axes.legend(markerscale=4)
 # | `reduce(z, -1, "sum", like=x)` | the sum of FP32 values z, made from x, over the last axis; it keeps length 1 |
 # | `self.save(y, statistics=(r,))` | then `self.statistics` holds (r,) |
 #
-# Sums must go through `reduce`, not `np.sum`: the gate is where a policy decides and an audit listens.
+# Sums must go through `reduce`, not `np.sum`: that primitive is where a policy decides and an audit listens.
 
 
 # %% exercise
@@ -454,7 +454,9 @@ def check_UnitNorm(UnitNorm, random):
     _rounded_once(UnitNorm, rows, "backward", x.size)
     _keeps(UnitNorm, kept, 5)
     for phase in ("forward", "backward"):
-        text = f"the sum in UnitNorm.{phase} does not pass the gate `reduce`: no policy could decide about it"
+        text = (
+            f"the sum in UnitNorm.{phase} does not go through the primitive `reduce`: no policy could decide about it"
+        )
         expect(
             rows[phase].accumulated == "float32", f"{text} (the ledger says it sums in {rows[phase].accumulated!r})."
         )
@@ -469,8 +471,8 @@ for row, one, other in zip(x.numpy(), UnitNorm.apply(x).float().numpy(), in_fp16
     print(f"in FP16 {np.sqrt((other**2).sum()):.4f}")
 
 # %% [markdown]
-# You never wrote a word about `FP16_REDUCTIONS`. Your op obeys it, because its sum goes through the gate. With a total
-# in FP16 the large rows overflow, and come out as zeros; of a tiny row some squares become 0, others are
+# You never wrote a word about `FP16_REDUCTIONS`. Your op obeys it, because its sum goes through the primitive. With a
+# total in FP16 the large rows overflow, and come out as zeros; of a tiny row some squares become 0, others are
 # rounded up.
 
 # %% [markdown]
@@ -543,7 +545,7 @@ def check_LogCosh(LogCosh, random):
     _within(dx, exact, (U + 2.0**-24 * 16) * np.abs(exact) + 2.0**-25, "with dy = 2^15, a number of LogCosh's dx", hint)
     _rounded_once(LogCosh, rows, "backward", n)
     _keeps(LogCosh, kept, 0)
-    text = "the mean in LogCosh.forward does not pass the gate `reduce`: no audit hears of it"
+    text = "the mean in LogCosh.forward does not go through the primitive `reduce`: no audit hears of it"
     expect(rows["forward"].accumulated == "float32", f"{text} (it sums in {rows['forward'].accumulated!r}).")
 
 

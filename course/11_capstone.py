@@ -272,7 +272,7 @@ check(mended_1)
 
 
 # %% check
-class _Witness(mp.Observer):
+class _Listener(mp.Observer):
     """What a training did: the dtypes of its products, its updates, and how many parameters they changed."""
 
     def __init__(self):
@@ -372,28 +372,30 @@ _STEPS = 80
 def _mended(number, mended, random):
     x, y = _cases(random)[number]
     call = f"mended_{number}(x, y, {_STEPS})"
-    witness = _Witness()
-    with mp.observe(witness):
+    listener = _Listener()
+    with mp.observe(listener):
         losses = mended(x.copy(), y.copy(), _STEPS)
     expect(
         isinstance(losses, list) and len(losses) == _STEPS, f"{call} returns {losses!r:.40}, expected {_STEPS} losses."
     )
     healthy, size = _in_fp32(*_HEALTHY[number], x, y, _STEPS)
-    expect(witness.steps == _STEPS, f"{call} made {witness.steps} updates (skipped ones too), expected one per batch.")
-    expect(witness.parameters == size, f"{call} trains {witness.parameters} parameters; the patient has {size}.")
+    expect(
+        listener.steps == _STEPS, f"{call} made {listener.steps} updates (skipped ones too), expected one per batch."
+    )
+    expect(listener.parameters == size, f"{call} trains {listener.parameters} parameters; the patient has {size}.")
     hint = "Stay in FP16: policy.cast the model and the inputs."
     expect(
-        witness.products == {"float16"}, f"{call} multiplies {' and '.join(sorted(witness.products))} numbers. {hint}"
+        listener.products == {"float16"}, f"{call} multiplies {' and '.join(sorted(listener.products))} numbers. {hint}"
     )
     hint = "FP16 weights alone do not notice small updates."
-    expect(witness.masters, f"{call} has no FP32 masters. {hint}")
+    expect(listener.masters, f"{call} has no FP32 masters. {hint}")
     expect(np.isfinite(losses[-10:]).all(), f"the last losses of {call} are {losses[-1]}. {_HINTS[number]}")
     begin, end, good = float(np.mean(healthy[:3])), float(np.mean(losses[-10:])), float(np.mean(healthy[-10:]))
     text = f"{call} ends at a loss of {end:.3g}; in FP32 it is {good:.3g}, and {begin:.3g} at first."
     expect(end < good + 0.15 * (begin - good), f"{text} {_HINTS[number]}")
     expect(
-        witness.skipped <= _STEPS // 4,
-        f"{call} skipped {witness.skipped} of {_STEPS} steps: begin with a smaller scale.",
+        listener.skipped <= _STEPS // 4,
+        f"{call} skipped {listener.skipped} of {_STEPS} steps: begin with a smaller scale.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Write docs/precision.md from the declarations in the source: the gates, the kinds, the policies, every op.
+"""Write docs/precision.md from the declarations in the source: the primitives, the kinds, the policies, every op.
 
     python docs/generate.py
 
@@ -68,7 +68,7 @@ def numpy_of_test_bits() -> str:
 
 def page() -> str:
     """The whole page."""
-    gates = [
+    primitives = [
         [f"`{g.__name__}{_arguments(g)}`", first_paragraph(g)]
         for g in (precision.widen, precision.store, precision.gemm, precision.reduce)
     ]
@@ -98,13 +98,13 @@ def page() -> str:
 
 MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *Training with Mixed Precision*.
 
-## The gates
+## The precision primitives
 
 Precision changes in these four functions of [precision.py](../tinymp/precision.py) and nowhere else.
 
-{table(["gate", "what it does"], gates)}
+{table(["primitive", "what it does"], primitives)}
 
-On a GPU a CUDA kernel may do the work of several gates in one pass. `may_fuse(dtype)`: {rule[0].lower()}{rule[1:]}
+On a GPU a CUDA kernel may do the work of several primitives in one pass. `may_fuse(dtype)`: {rule[0].lower()}{rule[1:]}
 
 ## The contract of bits
 

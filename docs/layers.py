@@ -1,6 +1,6 @@
 """The layers of the package, read from its imports: `python -m docs.layers` draws docs/architecture.svg.
 
-A room is a module of tinymp/ or one of its folders. A room stands one floor above the highest room that it imports. An
+A part is a module of tinymp/ or one of its folders. A part stands one layer above the highest part that it imports. An
 arrow is drawn where no longer way of arrows says the same. tests/test_layers.py holds the package to what is drawn.
 """
 
@@ -20,7 +20,7 @@ PICTURE = Path(__file__).parent / "architecture.svg"
 SAYS = {
     "backend": "NumPy, CuPy, cuBLAS, kernels",
     "events": "who listens, what runs",
-    "precision": "gates, kinds, policies",
+    "precision": "primitives, kinds, policies",
     "sparse": "rows of a gradient",
     "memory": "who holds it, when it is full",
     "autograd": "Op, the graph, backward",
@@ -86,17 +86,17 @@ def imports() -> Iterator[Import]:
                     yield Import(name, node.lineno, target)
 
 
-def room(name: str) -> str:
-    """The room of a module."""
+def part(name: str) -> str:
+    """The part to which a module belongs."""
     return "tinymp" if name in ("tinymp", "__main__") else name.split("/")[0]
 
 
-def rooms() -> dict[str, set[str]]:
-    """Each room, and the rooms that it imports."""
-    found: dict[str, set[str]] = {room(name): set() for name in files()}
+def parts() -> dict[str, set[str]]:
+    """Each part, and the parts that it imports."""
+    found: dict[str, set[str]] = {part(name): set() for name in files()}
     for one in imports():
-        if room(one.source) != room(one.target):
-            found[room(one.source)].add(room(one.target))
+        if part(one.source) != part(one.target):
+            found[part(one.source)].add(part(one.target))
     return found
 
 
@@ -117,8 +117,8 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return next((found for node in sorted(graph) if (found := visit(node, []))), [])
 
 
-def floors(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The rooms of a graph without circles, the ground floor first."""
+def levels(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The parts of a graph without circles, the lowest level first."""
     height: dict[str, int] = {}
 
     def of(node: str) -> int:
@@ -127,11 +127,11 @@ def floors(graph: dict[str, set[str]]) -> list[list[str]]:
         return height[node]
 
     top = max(of(node) for node in graph)
-    return [sorted(node for node in graph if of(node) == floor) for floor in range(top + 1)]
+    return [sorted(node for node in graph if of(node) == level) for level in range(top + 1)]
 
 
 def arrows(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
-    """The imports that no way through other rooms implies."""
+    """The imports that no way through other parts implies."""
 
     def below(node: str) -> set[str]:
         return graph[node].union(*(below(target) for target in graph[node]))
@@ -145,21 +145,21 @@ def arrows(graph: dict[str, set[str]]) -> list[tuple[str, str]]:
 
 
 def draw() -> str:
-    """The picture, as SVG. Small rooms that import the backend at most are named below it."""
-    graph = rooms()
+    """The picture, as SVG. Small parts that import the backend at most are named below it."""
+    graph = parts()
     small = sorted(name for name in graph if graph[name] <= {"backend"} and name not in ("backend", "events"))
     graph = {name: graph[name] - set(small) for name in graph if name not in small}
-    levels = floors(graph)
+    stack = levels(graph)
     width, wide, high, step = 960, 178, 44, 84
     place: dict[str, tuple[float, float]] = {}
-    for floor, names in reversed(list(enumerate(levels))):
+    for level, names in reversed(list(enumerate(stack))):
 
         def above(name: str) -> float:
             return mean([place[other][0] for other in place if name in graph[other]] or [0])
 
         for i, name in enumerate(sorted(names, key=above)):
-            place[name] = ((i + 0.5) * width / len(names), (len(levels) - 1 - floor) * step + 40)
-    bottom = len(levels) * step
+            place[name] = ((i + 0.5) * width / len(names), (len(stack) - 1 - level) * step + 40)
+    bottom = len(stack) * step
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 60}" '
         'font-family="sans-serif" font-size="12" text-anchor="middle">',

@@ -23,7 +23,7 @@ def bf16(*values):
     return mp.tensor(list(values)).bfloat16()
 
 
-def test_the_gates_round_to_nearest_even():
+def test_the_primitives_round_to_nearest_even():
     bits = np.random.default_rng(0).integers(0, 2**32, 100_000, dtype=np.uint64).astype(np.uint32)
     x = np.concatenate([bits.view(np.float32), np.float32([1 + 2.0**-8, 1 + 3 * 2.0**-8, 3.4e38, -0.0, 1e-40, np.inf])])
     x = x[~np.isnan(x)]
@@ -94,9 +94,9 @@ def test_a_model_has_masters_and_fp32_norms():
     np.testing.assert_array_equal(weight.array, weight.master.astype(BF16))
     exact = weight.master.copy()
     np.testing.assert_array_equal(mp.FP32.cast(model)[0].weight.array, exact)
-    twin = copy.deepcopy(mp.BF16.cast(model))
-    same(twin.state_dict(), model.state_dict())
-    assert pickle.loads(pickle.dumps(twin))[0].weight.dtype == BF16
+    copied = copy.deepcopy(mp.BF16.cast(model))
+    same(copied.state_dict(), model.state_dict())
+    assert pickle.loads(pickle.dumps(copied))[0].weight.dtype == BF16
 
 
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
@@ -179,6 +179,6 @@ def test_losses_are_fp32():
     "option", [{"rounding": "stochastic"}, {"accumulate": "float16"}, {"reduce": "float16"}, {"split": 2}]
 )
 def test_what_is_studied_in_fp16_alone_is_refused(option):
-    """No gate does it in BF16: it would be ignored."""
+    """No primitive does it in BF16: it would be ignored."""
     with pytest.raises(ValueError, match=f"{next(iter(option))}=.* with BF16 storage"):
         mp.study.change(mp.BF16, **option)

@@ -9,8 +9,8 @@ from docs import layers
 
 ROOT = Path(layers.__file__).parent.parent
 
-# From the ground up; those of one line may not import each other. docs/architecture.md explains each.
-FLOORS = [
+# From the bottom up; those of one line may not import each other. docs/architecture.md explains each.
+LEVELS = [
     {"fast_path", "events"},
     {"backend", "grad_mode"},
     {"dtypes"},
@@ -41,15 +41,15 @@ ALLOWED = {
 
 
 def test_imports_point_down():
-    floor = {name: i for i, names in enumerate(FLOORS) for name in names}
+    level = {name: i for i, names in enumerate(LEVELS) for name in names}
     up = [
         f"{i.source}.py:{i.line} imports {i.target}"
         for i in layers.imports()
-        if layers.room(i.source) != layers.room(i.target)
-        and floor[layers.room(i.source)] <= floor[layers.room(i.target)]
+        if layers.part(i.source) != layers.part(i.target)
+        and level[layers.part(i.source)] <= level[layers.part(i.target)]
     ]
     assert not up, "\n".join(up)
-    assert floor.keys() == layers.rooms().keys()
+    assert level.keys() == layers.parts().keys()
 
 
 def test_no_modules_import_each_other_in_a_circle():

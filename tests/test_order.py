@@ -97,19 +97,19 @@ def uploads():
     return {name: part.get() for name, part in found.items()}
 
 
-def letters():
-    """What a mailbox brings is what the array held at some moment since the last letter."""
+def callbacks():
+    """A callback gets what the array held at some moment since the last one."""
     import cupy
 
     x, seen = cupy.zeros(3, "int32"), [[0] * 3]
-    box = recording.Mailbox(x, lambda values: seen.append(values.tolist()))
+    callback = recording.AsyncCallback(x, lambda values: seen.append(values.tolist()))
     for _ in range(8):
         x += 1
-        box.poll()
-    for _ in range(2):  # the letter under way, and one after it
+        callback.poll()
+    for _ in range(2):  # the copy under way, and one after it
         mp.synchronize()
-        box.poll()
-    return {"letters": seen == sorted(seen) and all(n == [n[0]] * 3 for n in seen), "last": seen[-1] == [8] * 3}
+        callback.poll()
+    return {"in order": seen == sorted(seen) and all(n == [n[0]] * 3 for n in seen), "last": seen[-1] == [8] * 3}
 
 
 def forgotten_tables():
@@ -183,7 +183,7 @@ def expected(program, monkeypatch):
 
 
 SEEDS = {captured: [None, 1], forgotten_tables: [None, 0]}  # which are slow, and almost the same
-PROGRAMS = [eager, captured, forgotten_tables, one_graph_on_two_streams, uploads, letters, exchanged]
+PROGRAMS = [eager, captured, forgotten_tables, one_graph_on_two_streams, uploads, callbacks, exchanged]
 
 
 @pytest.mark.parametrize(
@@ -214,8 +214,8 @@ def planted(monkeypatch, owner, name, old, new):
         (eager, recording, "_hold", "_under_way.append((memory, event))", "pass"),
         # the event behind a copy is one that was never recorded
         (uploads, recording, "_hold", "event.record()", "pass"),
-        # a mailbox that is read before the letter is there
-        (letters, recording.Mailbox, "poll", "if self._sent and not self._event.done:", "if False:"),
+        # a callback that is called before the copy is there
+        (callbacks, recording.AsyncCallback, "poll", "if self._sent and not self._event.done:", "if False:"),
         # a table that a graph reads, and that goes back to the pool
         (forgotten_tables, recording, "keep", "_here.recording.kept.append(x)", "pass"),
         # a graph that does not wait for the one before, or is started elsewhere, or waits for the wrong stream

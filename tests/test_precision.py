@@ -1,4 +1,4 @@
-"""The gates and the policies: every decision about precision, held against arithmetic written out here."""
+"""The primitives and the policies: every decision about precision, held against arithmetic written out here."""
 
 import dataclasses
 
@@ -185,7 +185,7 @@ def test_store_gives_the_memory_order_of_like(layout, data, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("op", [ops.tanh, ops.sigmoid, ops.gelu, ops.sqrt, ops.exp, lambda x: x * x.detach()])
 def test_the_memory_order_of_a_gradient_does_not_depend_on_the_size(op, dtype):
-    """NumPy computes in temporaries of 256 KiB and more: without the gate, the result would have their order then."""
+    """NumPy computes in temporaries of 256 KiB and more: without `store`, the result would have their order then."""
     orders = set()
     for n in (2, 40):
         x = mp.from_numpy(np.ones((6, n, n, n), dtype).transpose(3, 0, 1, 2)).requires_grad_()  # C, H, W, N
@@ -481,7 +481,7 @@ def test_only_the_ops_named_are_reduced_in_fp16():
             assert ops.softmax(x, 1)[0, 0].item() == pytest.approx(softmax, rel=1e-3), only
             assert ops.cross_entropy(x, label).item() == pytest.approx(loss, rel=2e-3), only
             assert total.sum().item() == summed, only
-            # no policy touches FP32 operands, and a gate that no op called is not a named op's
+            # no policy touches FP32 operands, and a primitive that no op called is not a named op's
             assert ops.cross_entropy(x.float(), label).item() == pytest.approx(np.log(10_000), rel=1e-4)
             assert store(reduce(total.array, 0, "sum"), total.array)[0] == 1000
 

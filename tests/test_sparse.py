@@ -60,8 +60,8 @@ def test_what_it_is():
     assert g.nbytes == 2 * 8 + 6 * 2
     assert repr(g) == f"SparseRows(2 rows of (5, 3), dtype=float16, device={g.device})"
     assert host(g.dense()).sum(1).tolist() == [0, 3, 0, 0, 3]
-    twin = g.copy()
-    twin.values[...] = 2
+    copied = g.copy()
+    copied.values[...] = 2
     assert host(g.values).max() == 1
 
 

@@ -1,7 +1,7 @@
 """Precision: four primitives, the kinds of arithmetic, and the policies. An auditor starts here.
 
 **Ops change precision in the four functions below and nowhere else; FP16, or BF16, is made by one of them, `store`.**
-Everything outside them is plain mathematics (tests/test_gates.py walks the syntax trees of the package to hold that).
+Everything outside them is plain mathematics (tests/test_rounding.py walks the package's syntax trees to hold that).
 
     widen(x)                 FP16 or BF16 -> FP32, exact
     store(x32, like)         FP32 -> the storage dtype, in the memory order of `like`: the one rounding

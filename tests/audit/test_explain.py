@@ -51,7 +51,7 @@ def test_everything_is_explained_and_its_lines_exist(what, name):
         assert e.formula
     if what == "optimizer":
         assert e.kind is precision.UPDATE
-    if what in ("op", "layer", "topic", "gate", "kind", "policy") and (e.kind or what not in ("op", "layer")):
+    if what in ("op", "layer", "topic", "primitive", "kind", "policy") and (e.kind or what not in ("op", "layer")):
         assert e.topic.without
         assert e.topic.example.startswith(">>>")
         assert e.topic.source
@@ -168,8 +168,8 @@ SECTIONS = {"MPT": {"3.1", "3.2", "3.3", "4.3", "4.5"}, "NVG": {"2.1", "2.2", "2
 def test_text_refers_to_what_there_is():
     known, words = topics.TOPICS, [word for topic in topics.TOPICS.values() for word in topic.words]
     assert len(words) == len({*words, *known}) - len(known)  # none means two topics
-    kinds, gates = {kind.name for kind in precision.KINDS}, {"widen", "store", "gemm", "reduce"}
-    assert kinds | gates | {f.name for f in fields(mp.Policy)} - {"name"} <= set(topics.WORDS)
+    kinds, primitives = {kind.name for kind in precision.KINDS}, {"widen", "store", "gemm", "reduce"}
+    assert kinds | primitives | {f.name for f in fields(mp.Policy)} - {"name"} <= set(topics.WORDS)
     own = kinds.union(mp.POLICIES, optim.__all__, nn.__all__, (cls.__name__ for cls in op_classes()), ["GradScaler"])
     assert {word for word in words if word != word.lower()} <= own
     for name, topic in known.items():

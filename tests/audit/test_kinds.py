@@ -1,4 +1,4 @@
-"""What an op declares about its arithmetic is what the gates see it do."""
+"""What an op declares about its arithmetic is what the primitives see it do."""
 
 import numpy as np
 import pytest

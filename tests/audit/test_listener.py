@@ -441,7 +441,7 @@ def test_several_audits_hear_the_same_and_none_afterwards():
     assert not here.observers and not here.inside
 
 
-def test_an_instrument_may_pass_the_gates_unheard():
+def test_an_instrument_may_call_the_primitives_unheard():
     class Again(Everything):
         def rounded(self, place, x, y):
             super().rounded(place, x, y)
@@ -476,7 +476,7 @@ def test_nothing_changes():
 
 
 def test_on_a_gpu_the_definitions_run(gpu):
-    """A kernel does the work of several gates at once; an audit sees every one of them."""
+    """A kernel does the work of several primitives at once; an audit sees every one of them."""
     net = mp.MIXED.cast(Net()).to("gpu")
     optimizer, scaler = optim.SGD(net.parameters(), lr=0.1), optim.DynamicLossScaler(8.0)
     seen = Everything()

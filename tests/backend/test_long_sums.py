@@ -1,4 +1,4 @@
-"""Long sums: what the gate `reduce` promises about their error, over every axis and layout, and what is built on it."""
+"""Long sums: the error that `reduce` promises, over every axis and layout, and the sums that are built on it."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_rows_added_in_blocks(chains, index, chain, dtype):
     np.testing.assert_array_equal(cpu.scatter_add_rows(5, index, rows), expected, strict=True)
 
 
-# ----------------------------------------------------------------------------------------------- what the gate promises
+# ------------------------------------------------------------------------------------------ what the primitive promises
 
 
 @pytest.mark.parametrize("how", ["sum", "mean"])

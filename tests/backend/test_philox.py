@@ -177,7 +177,7 @@ def test_the_memory_order_is_kept():
     np.testing.assert_allclose(philox.cast_stochastic(gaps).get(), x[:, ::2], rtol=2.0**-10)
 
 
-def test_the_store_gate_uses_it():
+def test_the_store_primitive_uses_it():
     x = mp.Tensor(on_device(np.full(64, 1 + 2.0**-11, "float32")))
     with mp.use(mp.STOCHASTIC_ROUNDING):
         y = x.half().numpy()

@@ -148,10 +148,10 @@ def test_networks():
     assert y.shape == (2, 10)
     assert sum(p.ndim > 1 and p.shape[-1] != 1 for p in resnet.parameters()) == 20  # 1x1 shortcuts are not counted
     if peers.torch:
-        twin = models.resnet(peers.torch.nn)
-        twin.load_state_dict({name: peers.torch.tensor(v) for name, v in resnet.state_dict().items()})
-        twin.train()
-        np.testing.assert_allclose(y.numpy(), twin(peers.torch.tensor(images.numpy())).detach(), atol=1e-4)
+        theirs = models.resnet(peers.torch.nn)
+        theirs.load_state_dict({name: peers.torch.tensor(v) for name, v in resnet.state_dict().items()})
+        theirs.train()
+        np.testing.assert_allclose(y.numpy(), theirs(peers.torch.tensor(images.numpy())).detach(), atol=1e-4)
 
 
 @pytest.mark.parametrize(

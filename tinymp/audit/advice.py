@@ -91,11 +91,11 @@ class Found(NamedTuple):
         backward pass has come back to.
         """
         behind = {(row.module, row.op, row.caller) for row in self.ledger if row.phase == "backward"}
-        twins = {(module, op) for module, op, _ in behind}
+        counterparts = {(module, op) for module, op, _ in behind}
 
         def evaluates(row: Row) -> bool:
             site = row.module, row.op, row.caller
-            return row.phase == "forward" and site not in behind and site[:2] in twins
+            return row.phase == "forward" and site not in behind and site[:2] in counterparts
 
         return [row for row in self.ledger if not evaluates(row)]
 
@@ -113,7 +113,7 @@ def asked(products: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     halves = [p for p in products if p.get("dtype") in SPACING]
     policies, places = {p.get("policy") for p in halves}, set(map(place, halves))
-    if halves:  # FP32 products of the same training, that have no twin in half precision, are its own
+    if halves:  # FP32 products of the same training, that have no counterpart in half precision, are its own
 
         def own(p: dict[str, Any]) -> bool:
             return p.get("dtype") in SPACING or (p.get("policy") in policies and place(p) not in places)

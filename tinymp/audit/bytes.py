@@ -81,31 +81,33 @@ class ByteLedger(Instrument):
         self._policy, self._now = "", _Training()
         self._graph: weakref.WeakSet[Op] = weakref.WeakSet()  # ops that have run forward and not backward
         self._grows = False  # whether an op was added since the last backward
-        self._gates: list[list[Any]] = []  # what the gates saw since the last op: [owner's id and bytes, dtype, bytes]
+        self._touched: list[
+            list[Any]
+        ] = []  # what the primitives saw since the last op: [owner's id and bytes, dtype, bytes]
 
     # ---- listening
 
     def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
-        self._gate(place, a, b)
+        self._touch(place, a, b)
 
     def added(self, place: Place, part: Any, times: Any, accumulate: str) -> None:
         if times is not None:
-            self._gate(place, part, times)
+            self._touch(place, part, times)
 
     def rounded(self, place: Place, x: Any, y: Any) -> None:
-        self._gate(place, x)
+        self._touch(place, x)
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         if place.phase == "forward" and op.needs and not self._grows:
             self._turn()
         known = {_identity(x) for x in (*inputs, *outputs, *(op.saved or ()), *op.statistics) if hasattr(x, "dtype")}
-        for seen in self._gates:
+        for seen in self._touched:
             size: Counter[str] = Counter()
             for owner, dtype, nbytes in seen:
                 if owner not in known:
                     size[dtype] += nbytes
             self._note("workspace", size)
-        self._gates.clear()
+        self._touched.clear()
         self.moved += _passed(inputs, (*outputs, *((op.saved or ()) if place.phase == "backward" else ())))
         if place.phase == "forward":
             if op.needs:
@@ -231,8 +233,8 @@ class ByteLedger(Instrument):
         self._policy = current_policy().name
         self._now = self._trainings.setdefault(self._policy, _Training() if self._trainings else self._now)
 
-    def _gate(self, place: Place, *arrays: Any) -> None:
-        """Arrays at a gate of an op: a CPU widens FP16 and BF16 operands of a product."""
+    def _touch(self, place: Place, *arrays: Any) -> None:
+        """Arrays that a precision primitive reads or writes: a CPU widens FP16 and BF16 operands of a product."""
         if place.kind is None or place.phase not in ("forward", "backward"):
             return
         seen: list[tuple] = []
@@ -241,7 +243,7 @@ class ByteLedger(Instrument):
                 seen.append((_identity(x), str(x.dtype), x.nbytes))
             elif not backend.of(x).gemm_rounds:
                 seen.append(((), "float32", 2 * x.nbytes))
-        self._gates.append(seen)
+        self._touched.append(seen)
 
     def _known(self, parameters: Iterable[Parameter]) -> None:
         for p in parameters:
@@ -380,10 +382,10 @@ def rehearse(
 ) -> None:
     """One training step on arrays without memory, for these instruments; see `predict`."""
     with backend.device("meta"), statistics.set_aside(), unobserved(), use(policy):
-        twins = _weightless(model)
-        model = policy.cast(copy.deepcopy(model, dict(twins)))
+        stand_ins = _weightless(model)
+        model = policy.cast(copy.deepcopy(model, dict(stand_ins)))
         arguments = [policy.cast(_input(x)) for x in inputs]
-        rule = _optimizer(optimizer, model, twins)
+        rule = _optimizer(optimizer, model, stand_ins)
         if loss is not None:
             function("predict", "loss", loss)
         with Listener(instruments):
@@ -403,15 +405,15 @@ def _weightless(model: Module) -> dict[int, Any]:
     """{id of each Tensor of a model: the same without memory}: the memo with which to copy the model."""
     if not isinstance(model, Module):
         raise TypeError(f"predict: expected a Module, got {type(model).__name__}")
-    twins: dict[int, Any] = {}
+    stand_ins: dict[int, Any] = {}
     for module in model.modules():
         for x in vars(module).values():
             if isinstance(x, Parameter):
-                twins[id(x)] = Parameter(meta.asarray(x.master), x.requires_grad, normalisation=x.normalisation)
-                twins[id(x)].name = x.name
+                stand_ins[id(x)] = Parameter(meta.asarray(x.master), x.requires_grad, normalisation=x.normalisation)
+                stand_ins[id(x)].name = x.name
             elif isinstance(x, Tensor):
-                twins[id(x)] = Tensor(meta.asarray(x.array))
-    return twins
+                stand_ins[id(x)] = Tensor(meta.asarray(x.array))
+    return stand_ins
 
 
 def _input(x: Any) -> Any:
@@ -432,7 +434,7 @@ def _tensors(x: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _optimizer(optimizer: Any, model: Module, twins: dict[int, Any]) -> Optimizer:
+def _optimizer(optimizer: Any, model: Module, stand_ins: dict[int, Any]) -> Optimizer:
     """The optimizer that is meant, for this model."""
     if isinstance(optimizer, str):
         if optimizer not in OPTIMIZERS:
@@ -440,9 +442,9 @@ def _optimizer(optimizer: Any, model: Module, twins: dict[int, Any]) -> Optimize
         return OPTIMIZERS[optimizer](list(model.parameters()))
     if not isinstance(optimizer, Optimizer):
         return function("predict", "optimizer", optimizer)(list(model.parameters()))
-    if strangers := [p for p in optimizer.parameters() if id(p) not in twins]:
+    if strangers := [p for p in optimizer.parameters() if id(p) not in stand_ins]:
         raise ValueError(f"predict: {len(strangers)} parameters of `optimizer` are not the model's")
     rule = copy.copy(optimizer)
     rule.state = {}
-    rule.param_groups = [{**g, "params": [twins[id(p)] for p in g["params"]]} for g in optimizer.param_groups]
+    rule.param_groups = [{**g, "params": [stand_ins[id(p)] for p in g["params"]]} for g in optimizer.param_groups]
     return rule

@@ -10,13 +10,13 @@ from .. import events, precision
 from ..events import caller, inside, line
 from ..nn.module import Module
 
-_GATES = {precision.__file__, events.__file__}
+_PRIMITIVES = {precision.__file__, events.__file__}
 _CALL = Module.__call__.__code__
 
 
-def line_of_gate(frame: FrameType | None) -> str:
-    """File and line in tinymp that called a gate; `frame` is within the gate. Empty for an op of the user's own."""
-    while frame is not None and frame.f_code.co_filename in _GATES:
+def line_of_primitive(frame: FrameType | None) -> str:
+    """File and line in tinymp that called a primitive; `frame` is within it. Empty for an op of the user's own."""
+    while frame is not None and frame.f_code.co_filename in _PRIMITIVES:
         frame = frame.f_back
     return line(frame) if frame is not None and inside(frame) else ""
 
@@ -57,4 +57,4 @@ def _name_in(names: Mapping[str, Any], thing: Any) -> str | None:
     return next((name for name, value in names.items() if value is thing and name.strip("_0123456789")), None)
 
 
-__all__ = ["caller", "line_of_gate", "made_at", "modules", "variable"]
+__all__ = ["caller", "line_of_primitive", "made_at", "modules", "variable"]

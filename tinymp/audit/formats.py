@@ -1,4 +1,4 @@
-"""What would another format have lost? Every number that a gate rounds, rounded from FP32 to those as well."""
+"""What would another format have lost? Every number that a primitive rounds, rounded from FP32 to those as well."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class FormatRow:
 
 
 class Formats(Instrument):
-    """Rounds what a gate rounds to other formats, too: `mp.audit(formats=("bf16", "e4m3-tensor"))`.
+    """Rounds what a primitive rounds to other formats, too: `mp.audit(formats=("bf16", "e4m3-tensor"))`.
 
     names  of SCALED: fp16, bf16, e4m3, e5m2 as they are; e4m3-tensor, e5m2-tensor with a power of two per array;
            -delayed with one from the 16 arrays before; mxfp8, mxfp8-e5m2 with one per 32 neighbours; nvfp4

@@ -82,7 +82,7 @@ class Row:
     read, written              the dtypes of its floating arguments and results
     computed, accumulated      the dtypes in which it computes and sums
     calls, elements            how often it ran, and how many elements it wrote
-    sums, cancelled            how many sums were looked at (some of those that a gate is given whole), and how many
+    sums, cancelled            how many sums were looked at (some of those that a primitive gets whole), and how many
                                bits cancel in them on average: by so much an error in their accumulator grows
     roundings                  per line of tinymp that rounded there, what became of the numbers
     """

@@ -22,7 +22,7 @@ from ..optim.result import StepResult
 from ..parameter import Parameter
 from ..precision import REDUCTION, UPDATE, Kind, Policy, current_policy
 from ..tensor import Tensor, uses
-from .callers import caller, line_of_gate, modules, variable
+from .callers import caller, line_of_primitive, modules, variable
 
 
 class Site(NamedTuple):
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     op      PyTorch's name of the op, or of the optimizer; "cast" for a conversion that the user asked for
     phase   "forward", "backward", "exchange" (between processes), "update" or "cast"
     kind    the kind of arithmetic; None for a cast
-    where   file and line in tinymp ("ops/softmax.py:41"): of the gate's call, or of the op
+    where   file and line in tinymp ("ops/softmax.py:41"): of the primitive's call, or of the op
     caller  file and line in the user's program; of the forward call also for a backward
     """
 
@@ -143,7 +143,7 @@ class Listener(Observer):
         self._listening.close()
 
     def hear(self, on: bool) -> None:
-        """Hear from now on, or no longer: then nobody observes the gates, and ops run as without an audit."""
+        """Hear from now on, or no longer: then nobody observes the primitives, and ops run as without an audit."""
         if on and self._hearing is None:
             self._hearing = ExitStack()
             self._hearing.enter_context(observe(self))
@@ -252,9 +252,9 @@ class Listener(Observer):
     # ---- where it belongs
 
     def place(self) -> Place:
-        """Where an event belongs that a gate is telling."""
+        """Where an event belongs that a primitive is telling."""
         frame = sys._getframe(2)
-        where, runs = line_of_gate(frame), here.running
+        where, runs = line_of_primitive(frame), here.running
         if isinstance(runs, Op):
             return self.place_of(runs, where, frame)
         if isinstance(runs, Update):

@@ -160,7 +160,7 @@ class Difference:
         # By the number of A's lines, of the last step and of this one, and those that they read: distance and rounding
         self._known: list[dict[int, tuple[float, float]]] = [{}, {}]
         # By the number of B's lines the number of A's; -1 for what B has alone
-        self._twins: list[dict[int, int]] = [{}, {}]
+        self._partners: list[dict[int, int]] = [{}, {}]
         unpaired = [0, 0]
         for one, other in _together(a.steps(), b.steps()):
             if one is None or other is None:
@@ -185,7 +185,7 @@ class Difference:
             self.seeds = one.seed, other.seed
         if self.generators < 0 and one.rng != other.rng:
             self.generators = one.iteration
-        self._known, self._twins = [self._known[1], {}], [self._twins[1], {}]
+        self._known, self._partners = [self._known[1], {}], [self._partners[1], {}]
         pairs: list[Pair] = []
         aligned = list(align(one.lines, other.lines))
         while aligned and not (one.whole and other.whole) and None in aligned[-1]:
@@ -201,7 +201,7 @@ class Difference:
             assert alone is not None
             self.only[x is None] += 1
             if x is None:
-                self._twins[1][alone.number] = -1
+                self._partners[1][alone.number] = -1
             if self.parted is None:
                 self.parted = one.iteration, "B" if x is None else "A", alone
         if not pairs:
@@ -225,11 +225,11 @@ class Difference:
         same = (a.dtype, a.shape, a.digest, a.scale) == (b.dtype, b.shape, b.digest, b.scale)
         far = 0.0 if same else distance(a, b)
         same = same or (a.dtype == b.dtype and a.scale != b.scale and far == 0)
-        now, twins = _carried(self._known, a.inputs), _carried(self._twins, b.inputs)
-        rewired = len(a.inputs) != len(b.inputs) or any(twins.get(j, i) != i for i, j in zip(a.inputs, b.inputs))
+        now, partners = _carried(self._known, a.inputs), _carried(self._partners, b.inputs)
+        rewired = len(a.inputs) != len(b.inputs) or any(partners.get(j, i) != i for i, j in zip(a.inputs, b.inputs))
         read = [now[i] for i in a.inputs if i in now]
         rounds = max([rounding(a), rounding(b), *[inherited for _, inherited in read]])
-        now[a.number], twins[b.number] = (far, rounds), a.number
+        now[a.number], partners[b.number] = (far, rounds), a.number
         inputs = None if rewired else max((d for d, _ in read), default=None)
         return Pair(iteration, a, b, same, far, inputs, rewired, rounds)
 

@@ -36,7 +36,7 @@ from .ablate import DECISIONS, Decision
 from .topics import NOTES, ROUNDED, SYNONYMS, TOPICS, WORDS, Topic
 
 ROOT = Path(precision.__file__).parent.parent
-GATES = (precision.widen, precision.store, precision.gemm, precision.reduce)
+PRIMITIVES = (precision.widen, precision.store, precision.gemm, precision.reduce)
 WIDTH = 100  # of the text
 
 
@@ -100,8 +100,8 @@ class Explanation:
 
 
 def explain(name: str) -> Explanation:
-    """What rule of precision stands behind an op, layer, optimizer, policy, gate, kind, decision or topic; what a field
-    of a policy, a statistic of the audit or an argument means. All by their names or a usual word.
+    """The rule of precision behind an op, layer, optimizer, policy, primitive, kind, decision or topic; what a field of
+    a policy, a statistic of the audit or an argument means. All by their names or a usual word.
 
     Upper and lower case, spaces, hyphens, underscores and a plural's s do not matter: "batch norm" is "batch_norm".
     If several things have the name, the op comes first. ValueError for an unknown name, with the nearest ones.
@@ -177,7 +177,7 @@ def _entries() -> Iterator[tuple[str, str, Any]]:
     yield from ((name, "layer", cls) for name, cls in _public(nn).items())
     yield from ((name, "optimizer", cls) for name, cls in _public(optim).items() if _is(cls, optim.Optimizer))
     yield from ((name, "tool", thing) for name, thing in _public(optim).items() if not _is(thing, optim.Optimizer))
-    yield from ((gate.__name__, "gate", gate) for gate in GATES)
+    yield from ((primitive.__name__, "primitive", primitive) for primitive in PRIMITIVES)
     yield from ((field.name, "field", Policy) for field in fields(Policy) if field.name != "name")
     yield from ((field.name, "field", Arithmetic) for field in fields(Arithmetic))
     yield from ((word, "alias", name) for word, name in (WORDS | SYNONYMS).items())
@@ -187,7 +187,7 @@ def _entries() -> Iterator[tuple[str, str, Any]]:
 
 
 STATISTICS = {  # whose docstrings say what is counted: the instruments and their rows, and the topic behind each
-    Audit: "gates", Rounding: "rounding", Row: "rounding", Updates: "master weights", Cause: "loss scaling",
+    Audit: "primitives", Rounding: "rounding", Row: "rounding", Updates: "master weights", Cause: "loss scaling",
     ByteLedger: "storage", Product: "tensor cores", ShadowRow: "rounding",
 }  # fmt: skip
 
@@ -258,7 +258,7 @@ def _explain_policy(name: str, what: str, thing: Policy) -> Explanation:
 
 
 def _explain_topic(name: str, what: str, thing: Any) -> Explanation:
-    """A topic, or something explained by its topic: a gate, a kind of arithmetic, a tool of tinymp.optim."""
+    """A topic, or something explained by its topic: a primitive, a kind of arithmetic, a tool of tinymp.optim."""
     if what == "alias":
         return _explain_topic(thing, "topic", thing) if thing in TOPICS else explain(thing)
     topic = WORDS.get(name)

@@ -18,7 +18,7 @@ class Topic(NamedTuple):
     read       where to read it, as names below `tinymp`
     measure    what to ask of an audit `a` about it: a.ledger.sorted_by('infinite'), a.scale
     decisions  names of those that flip it (ablate.py), and of the example to `ablate`
-    words      other words for it, and names of what it stands behind: kinds, gates, policies, their fields, Ops, tools
+    words      other words for it, and names of those it explains: kinds, primitives, policies, their fields, Ops, tools
     see        other topics
     """
 
@@ -62,7 +62,7 @@ TOPICS: dict[str, Topic] = {
         read=("precision.Policy.cast", "nn.hooks.Hooks.call", "nn.module.Module.cast_storage"),
         measure=("ledger.filter(op='cast')",),
         words=("keep", "keep in fp32", "layers in fp32", "mixed policies", "per module", "bisect"),
-        see=("storage", "gates"),
+        see=("storage", "primitives"),
     ),
     "formats": Topic(
         "A format divides its bits between exponent and fraction: FP16 5 and 10, BF16 8 and 7, FP8 4 and 3 (E4M3) or 5 "
@@ -238,7 +238,7 @@ TOPICS: dict[str, Topic] = {
         ">>> with mp.use(mp.FP16_REDUCTIONS):\n...     may_fuse(np.dtype('float16'))  # the definition decides\nFalse",
         read=("precision.may_fuse", "fast.cuda.cublas.gemm"),
         measure=("products",),
-        words=("cuda", "kernel", "device", "cupy", "twin", "cuda graph", "capture"),
+        words=("cuda", "kernel", "device", "cupy", "fast path", "cuda graph", "capture"),
         see=("tensor cores", "determinism"),
     ),
     "determinism": Topic(
@@ -451,7 +451,7 @@ TOPICS: dict[str, Topic] = {
         words=("clipping", "clip_grad_norm_", "clip_grad_value_", "gradient norm", "exploding gradients", "max_norm"),
         see=("loss scaling", "reductions"),
     ),
-    "gates": Topic(
+    "primitives": Topic(
         "Precision changes in four functions and nowhere else: widen, store, gemm and reduce. A test walks the source "
         "to hold that.",
         "MPT 3.1 (figure 1) and 3.3 say where it changes; the four functions are tinymp's",
@@ -461,7 +461,7 @@ TOPICS: dict[str, Topic] = {
         ">>> np.array_equal(store(widen(x), x), x, equal_nan=True)\nTrue",
         read=("precision.widen", "precision.store", "precision.gemm", "precision.reduce"),
         measure=("ledger",),
-        words=("only", "audit", "where precision changes", "conversions"),
+        words=("precision primitives", "only", "audit", "where precision changes", "conversions"),
         see=("rounding", "accumulation", "reductions"),
     ),
     "recurrence": Topic(

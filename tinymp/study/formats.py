@@ -1,5 +1,5 @@
 """Floating-point formats as data, and the rounding of FP32 numbers to any of them: values on the grid of a format, in
-FP32 arrays. For studies of formats that no array here has; FP16 itself is a dtype, and its rounding the gates'.
+FP32 arrays. For studies of formats that no array here has; FP16 itself is a dtype, and its rounding is the primitives'.
 
 Sources: IEEE 754-2019 (binary16), Kalamkar et al. 2019, arXiv 1905.12322 (BF16), Micikevicius et al. 2022, arXiv
 2209.05433 (E4M3 and E5M2), OCP Microscaling Formats 1.0 (blocks of 32 with a power of two: MX; E2M1).

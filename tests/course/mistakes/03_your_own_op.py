@@ -198,7 +198,7 @@ class UnitNorm(Op):
         return store((dy - wide * reduce(wide * dy, -1, "sum", like=y)) / r, like=y)
 
 
-# %% UnitNorm: does not pass the gate
+# %% UnitNorm: does not go through the primitive
 class UnitNorm(Op):
     kind = REDUCTION
 
@@ -370,7 +370,7 @@ class LogCosh(Op):
         return store(dy * np.tanh(widen(x) - widen(target)) / x.size, like=x), None
 
 
-# %% LogCosh: does not pass the gate
+# %% LogCosh: does not go through the primitive
 class LogCosh(Op):
     kind = LOSS
 

@@ -131,7 +131,7 @@ class Captured:
     def __call__(self, *inputs: Any) -> Any:
         tensors = [x for x in inputs if isinstance(x, Tensor)]
         elsewhere = gpu.array_type is None or (tensors and not any(backend.of(x.array) is gpu for x in tensors))
-        if elsewhere or here.inside:  # a replay passes no gate that could be observed
+        if elsewhere or here.inside:  # a replay passes no primitive that could be observed
             self.calls += 1
             return self._step(*inputs)
         self._expect(inputs)
@@ -156,8 +156,8 @@ class Captured:
         self._graph.launch()
         self._place.idle.record(stream)
         self.calls += 1
-        for box in self._recorded.mailboxes:  # what went wrong on the device some steps ago is raised here
-            box.poll()
+        for callback in self._recorded.callbacks:  # what went wrong on the device some steps ago is raised here
+            callback.poll()
         return self._outputs
 
     def _expect(self, inputs: tuple) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from .recording import Mailbox, after_capture, capturing
+from .recording import AsyncCallback, after_capture, capturing
 
 Array = Any
 
@@ -18,7 +18,7 @@ _MOST_CHECKS = 256
 _notes: dict[Any, int] = {}  # what is checked -> its place in the flags
 _errors: list[Exception] = []
 _flags: Array = None  # int32, (_MOST_CHECKS,): at the place of each entry of _notes, whether it failed
-_flags_box: Mailbox | None = None
+_flags_callback: AsyncCallback | None = None
 
 
 def check(good: Array, key: Any, error: Exception) -> None:
@@ -35,11 +35,11 @@ def flag(key: Any, error: Exception) -> Array | None:
     so: an index out of range is reported only later. Returns None where there are too many checks already and nothing
     can wait for them now: the check is then left out.
     """
-    global _flags, _flags_box
+    global _flags, _flags_callback
     if _flags is None:
         made = _flags = backend.gpu.xp.empty(_MOST_CHECKS, "int32")
         after_capture(lambda: made.fill(0))  # not in each replay, and also if the capture fails
-        _flags_box = Mailbox(_flags, _raise_first)
+        _flags_callback = AsyncCallback(_flags, _raise_first)
     if key not in _notes:
         if len(_notes) == _MOST_CHECKS:
             if capturing():
@@ -49,8 +49,8 @@ def flag(key: Any, error: Exception) -> Array | None:
             _errors.clear()
         _notes[key] = len(_errors)
         _errors.append(error)
-    assert _flags_box is not None
-    _flags_box.poll()
+    assert _flags_callback is not None
+    _flags_callback.poll()
     i = _notes[key]
     return _flags[i : i + 1]
 

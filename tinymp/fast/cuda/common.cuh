@@ -6,7 +6,7 @@ typedef STORAGE T;
 
 __device__ inline float widen(float x) { return x; }
 
-// Gate 2 (precision.py): the one rounding where T is half; with T = float the value passes.
+// Primitive 2 (precision.py): the one rounding where T is half; with T = float the value passes.
 __device__ inline void store(half* to, float x) { *to = round_to_half(x); }
 __device__ inline void store(float* to, float x) { *to = x; }
 
@@ -46,7 +46,7 @@ struct Min {
 constexpr int CHAIN = 64;  // long sums: how many terms, or sums of terms, a thread adds one after the other
 
 // What one thread accumulates, in blocks: CHAIN terms, then CHAIN of their sums, and so on: the error of a long sum then
-// grows with the logarithm of its length (the gate `reduce` promises a bound). A: a struct with combine(a, b), whose
+// grows with the logarithm of its length (the primitive `reduce` promises a bound). A: a struct with combine(a, b), whose
 // default A() is the neutral element. Two levels keep the chains short for many thousand terms; one is a plain sum.
 template <class A, int LEVELS = 2>
 struct InBlocks {

@@ -7,14 +7,14 @@ struct half {
     unsigned short bits;
 };
 
-// Gate 1 (precision.py): FP16 -> FP32, exact.
+// Primitive 1 (precision.py): FP16 -> FP32, exact.
 __device__ inline float widen(half x) {
     float y;
     asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
     return y;
 }
 
-// Gate 2 (precision.py): FP32 -> FP16, the one rounding: to nearest, ties to even; beyond 65 520 to infinity.
+// Primitive 2 (precision.py): FP32 -> FP16, the one rounding: to nearest, ties to even; beyond 65 520 to infinity.
 __device__ inline half round_to_half(float x) {
     half y;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));

@@ -23,7 +23,7 @@ class Recording:
         self.after: list[Callable[[], None]] = []
         self.kept: list[Any] = []
         self.before_replay: list[Callable[[], None]] = []
-        self.mailboxes: dict[Mailbox, None] = {}  # a set in order
+        self.callbacks: dict[AsyncCallback, None] = {}  # a set in order
 
 
 class _Here(threading.local):
@@ -104,8 +104,8 @@ def before_replay(work: Callable[[], None]) -> None:
         _here.recording.before_replay.append(work)
 
 
-class Mailbox:
-    """A small device array that the host looks at without waiting: copied to it now and then, read when it is there.
+class AsyncCallback:
+    """Calls the host with a small device array, without waiting: it is copied now and then, and read when it is there.
 
     array: integers on the device; arrived(values): called with what the host gets, some steps late. It may raise.
     """
@@ -122,7 +122,7 @@ class Mailbox:
     def poll(self) -> None:
         """Call `arrived` with what has arrived, and send again. Never waits. In a capture: do so after each replay."""
         if _here.recording is not None:
-            _here.recording.mailboxes[self] = None
+            _here.recording.callbacks[self] = None
             return
         if self._sent and not self._event.done:
             return

@@ -23,7 +23,7 @@ from ...tensor import Tensor
 from . import optimizer as kernels
 from .kernels import Kernels
 from .optimizer import NONE
-from .recording import Mailbox
+from .recording import AsyncCallback
 
 KERNELS = Kernels(__file__)
 
@@ -75,7 +75,7 @@ class DeviceSide(Side):
         self.changes = xp.zeros(RING, "int32"), xp.zeros(RING, float32.name), xp.zeros(RING, "int32")
         self.optimizers: list[Any] = []
         self.product = DeviceScale(self.scale)
-        self.box = Mailbox(self.counts, self._arrived)
+        self.callback = AsyncCallback(self.counts, self._arrived)
         self.warned = 0  # how many overflows at the least S were warned of
         self.load(before.state, before.iteration, before.history)
 
@@ -198,7 +198,7 @@ class DeviceSide(Side):
             self.scale, self.counts, self.found, self.bad_loss, len(self.optimizers),
             *scaler.rule, *self.changes, RING,
         )  # fmt: skip
-        self.box.poll()
+        self.callback.poll()
 
 
 @fast_path(Side.serving)

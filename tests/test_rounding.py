@@ -1,4 +1,4 @@
-"""Precision changes in the gates and nowhere else: the syntax trees of the package are searched for the ways around.
+"""Precision changes in the precision primitives and nowhere else: the syntax trees are searched for ways around them.
 
 The rule. A name is tinymp's own when the file defines it or imports it relatively; what an own function does, its own
 file answers for. Outside precision.py and backend/, forbidden are:
@@ -23,11 +23,11 @@ PACKAGE = Path(tinymp.__file__).parent
 # What the audit computes about arrays is no part of the training
 OWN = ("audit/estimates.py", "audit/exponents.py", "audit/sketch.py")
 # dtypes.py names them; meta is a backend, of arrays without memory
-GATES = {PACKAGE / name for name in ("precision.py", "dtypes.py", "audit/meta.py", *OWN)}
+HERE = {PACKAGE / name for name in ("precision.py", "dtypes.py", "audit/meta.py", *OWN)}
 CARRY = {"backend", "study"}  # and the fast paths of a device's primitives carry the primitives out
 PRIMITIVES = ["devices", "cublas", "kernels", "philox", "reductions", "row_sums", "rows", "tables"]
 FILES = [
-    p for p in sorted(PACKAGE.rglob("*.py")) if p not in GATES and not CARRY & {*p.parts} and p.stem not in PRIMITIVES
+    p for p in sorted(PACKAGE.rglob("*.py")) if p not in HERE and not CARRY & {*p.parts} and p.stem not in PRIMITIVES
 ]
 ROOT = PACKAGE.parent
 NAMES = """alexnet beam_search ctc_decoder dcgan deepspeech2 detection faster_rcnn gpt inception nmt resnet scale ssd
@@ -43,7 +43,7 @@ STRINGS = DTYPES | {"half", "single", "double", "f2", "f4", "f8", "<f2", "<f4", 
 
 
 def violations(source, name="planted.py"):
-    """What `source` does around the gates, as "file:line: reason: the line"."""
+    """What `source` does around the primitives, as "file:line: reason: the line"."""
     tree, lines = ast.parse(source), source.splitlines()
     nodes = list(ast.walk(tree))
     own = {n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
@@ -83,7 +83,7 @@ def _reasons(node, own):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.relative_to(ROOT).as_posix())
-def test_precision_changes_only_in_the_gates(path):
+def test_precision_changes_only_in_the_primitives(path):
     found = violations(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix())
     assert not found, "\n" + "\n".join(found)
 
@@ -102,7 +102,7 @@ def test_precision_changes_only_in_the_gates(path):
         "zeros(3, dtype=float16)",
     ],
 )  # fmt: skip
-def test_a_way_around_the_gates_is_found(line):
+def test_a_way_around_the_primitives_is_found(line):
     source = f"import numpy as np\nfrom ..precision import store, float16\nfrom .create import zeros\n\n{line}\n"
     (found,) = violations(source)
     assert found.startswith("planted.py:5: ")
