@@ -352,7 +352,8 @@ def ops_of(thing: Any) -> list[type[Op]]:
     thing = inspect.unwrap(thing)
     _collect(thing, thing.__name__, found, set())
     if not found and isinstance(thing, FunctionType) and thing.__code__.co_varnames[:1] == ("input",):
-        for method in (m for m in ops.METHODS if m.__name__ in _called(thing)):  # it only calls methods of its input
+        methods = (*ops.METHODS, *[getattr(ops, name) for name in ops.HELD_METHODS.split()])
+        for method in (m for m in methods if m.__name__ in _called(thing)):  # it only calls methods of its input
             _collect(method, method.__name__, found, set())
     return sorted(
         found,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys as _sys
 from typing import TYPE_CHECKING, Any
 
 from .. import arguments
@@ -13,128 +14,39 @@ from ..grad_mode import no_grad as _no_grad
 from . import convert
 from .activation import elu, gelu, glu, hardtanh, leaky_relu, prelu, relu, relu6, softplus
 from .attention import scaled_dot_product_attention
-from .compare import (
-    all,
-    any,
-    eq,
-    ge,
-    gt,
-    isfinite,
-    isinf,
-    isnan,
-    le,
-    logical_and,
-    logical_not,
-    logical_or,
-    lt,
-    ne,
-)
-from .conv import conv1d, conv2d, conv_transpose1d, conv_transpose2d, unfold
+from .compare import *
+from .conv import conv1d, conv2d, conv_transpose1d, conv_transpose2d
 from .create import arange, empty, empty_like, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
-from .dot import bmm, einsum, linear, matmul, mm
+from .dot import bmm, linear, matmul, mm
 from .dropout import dropout
 from .embedding import embedding
 from .group_norm import group_norm, instance_norm, rms_norm
-from .index import gather, getitem, index_select, setitem
-from .loss import (
-    binary_cross_entropy,
-    binary_cross_entropy_with_logits,
-    cross_entropy,
-    huber_loss,
-    l1_loss,
-    mse_loss,
-    nll_loss,
-    smooth_l1_loss,
-)
-from .norm import batch_norm, layer_norm, normalize
-from .pointwise import (
-    add,
-    clamp,
-    div,
-    masked_fill,
-    maximum,
-    minimum,
-    mul,
-    neg,
-    pow,
-    sub,
-    where,
-)
+from .index import getitem, setitem
+from .loss import *
+from .norm import batch_norm, layer_norm
+from .pointwise import *
 from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
-from .pool1d import adaptive_avg_pool1d, adaptive_max_pool2d, avg_pool1d, max_pool1d
-from .prod import prod
 from .random import rand, rand_like, randint, randn, randn_like, randperm
-from .rearrange import clip, contiguous, repeat, tril, triu, unbind, view
 from .recurrent import gru_cell, gru_layer, lstm_cell, lstm_layer
-from .reduce import amax, amin, argmax, argmin, cumsum, logsumexp, max, mean, min, std, sum, var
-from .scatter import scatter
-from .shape import (
-    cat,
-    chunk,
-    expand,
-    flatten,
-    flip,
-    pad,
-    permute,
-    reshape,
-    split,
-    squeeze,
-    stack,
-    transpose,
-    unsqueeze,
-)
+from .reduce import amax, amin, argmax, argmin, cumsum, max, mean, min, std, sum, var
+from .shape import *
 from .softmax import log_softmax, softmax
-from .sort import argsort, sort, topk
-from .unary import (
-    abs,
-    cos,
-    exp,
-    hardswish,
-    log,
-    logsigmoid,
-    mish,
-    reciprocal,
-    rsqrt,
-    sigmoid,
-    sign,
-    silu,
-    sin,
-    sqrt,
-    square,
-    tanh,
-)
+from .unary import *
 from .vector_norm import norm
 
 arguments.name_all(globals())  # the public functions, which are those above
 
 METHODS: tuple[Any, ...] = (
     *(add, sub, mul, div, pow, neg, abs, exp, log, sqrt, rsqrt, square, reciprocal, maximum, minimum, clamp),
-    *(sin, cos, sign, clip, norm, prod, sort, argsort, topk),
-    *(masked_fill, sum, mean, std, var, amax, amin, max, min, argmax, argmin, logsumexp, cumsum),
-    *(reshape, flatten, transpose, permute, squeeze, unsqueeze, expand, split, chunk, flip, gather, index_select),
-    *(view, contiguous, repeat, unbind, tril, triu, scatter),
+    *(sin, cos, sign, clip, norm, masked_fill, sum, mean, std, var, amax, amin, max, min, argmax, argmin, cumsum),
+    *(reshape, flatten, transpose, permute, squeeze, unsqueeze, expand, split, chunk, view, contiguous, repeat),
     *(matmul, mm, bmm, softmax, log_softmax, relu, sigmoid, tanh),
     *(eq, ne, lt, le, gt, ge, logical_not, logical_and, logical_or, isnan, isinf, isfinite, all, any),
 )
+HELD_METHODS = "argsort flip gather index_select logsumexp prod scatter sort topk tril triu unbind"  # in ops/more
 IN_PLACE: tuple[Any, ...] = (add, sub, mul, div, clamp, masked_fill)  # x.add_(y) writes add(x, y) into x
-OPERATORS: dict[str, Any] = {
-    "add": add,
-    "sub": sub,
-    "mul": mul,
-    "truediv": div,
-    "pow": pow,
-    "matmul": matmul,
-    "neg": neg,
-    "abs": abs,
-    "eq": eq,
-    "ne": ne,
-    "lt": lt,
-    "le": le,
-    "gt": gt,
-    "ge": ge,
-    "getitem": getitem,
-    "setitem": setitem,
-}
+_FUNCTIONS: Any = (add, sub, mul, pow, matmul, neg, abs, eq, ne, lt, le, gt, ge, getitem, setitem)
+OPERATORS: dict[str, Any] = {function.__name__: function for function in _FUNCTIONS} | {"truediv": div}
 REFLECTED = ("add", "sub", "mul", "truediv", "pow", "matmul")
 
 
@@ -150,17 +62,27 @@ def _of_masks(symbol: str, function: Any) -> Any:
     return operator
 
 
-OPERATORS |= {
-    "invert": _of_masks("~", logical_not),
-    "and": _of_masks("&", logical_and),
-    "or": _of_masks("|", logical_or),
-}
+for _name, _symbol, _function in (("invert", "~", logical_not), ("and", "&", logical_and), ("or", "|", logical_or)):
+    OPERATORS[_name] = _of_masks(_symbol, _function)
+
+
+class _Held:
+    """A method that is the function of its name in ops/more, which is loaded when it is first asked for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        function = getattr(_sys.modules[__name__], self.name)
+        return function if instance is None else function.__get__(instance)
 
 
 def bind(tensor: Any) -> None:
     """Give the class Tensor these functions as methods and operators. Called once, by `tinymp/__init__.py`."""
     for function in (*METHODS, *[arguments.named(f) for f in convert.METHODS]):
         setattr(tensor, function.__name__, function)
+    for name in HELD_METHODS.split():
+        setattr(tensor, name, _Held(name))
     for function in IN_PLACE:
         setattr(tensor, f"{function.__name__}_", _in_place(function))
     for name, operator in OPERATORS.items():
@@ -173,7 +95,7 @@ def bind(tensor: Any) -> None:
 
 
 def _beside_none(function: Any, answer: bool) -> Any:
-    """The operator == or !=, which PyTorch and programs that ask `x in [None]` expect to answer for None, too."""
+    """The operator == or !=, which PyTorch and programs that ask `x in [None]` expect to answer for None as well."""
 
     def operator(self: Any, other: Any) -> Any:
         return answer if other is None else function(self, other)
@@ -204,19 +126,21 @@ def _reflected(function: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    from ..vision.boxes import (
-        batched_nms,
-        box_iou,
-        clip_boxes_to_image,
-        decode_boxes,
-        encode_boxes,
-        nms,
-        remove_small_boxes,
-    )
+    from ..vision.boxes import *
     from ..vision.roi import roi_align, roi_pool
     from .more.ctc import ctc_loss
     from .more.divergence import kl_div
+    from .more.einsum import einsum
     from .more.embedding_bag import embedding_bag
+    from .more.gather import gather, index_select
     from .more.local_response_norm import local_response_norm
+    from .more.logsumexp import logsumexp
+    from .more.normalize import normalize
+    from .more.pool1d import adaptive_avg_pool1d, adaptive_max_pool2d, avg_pool1d, max_pool1d
+    from .more.prod import prod
+    from .more.rearrange import flip, tril, triu, unbind
     from .more.resize import interpolate, pixel_shuffle
     from .more.sampled import Sample, log_uniform_sample, sampled_softmax_loss
+    from .more.scatter import scatter
+    from .more.sort import argsort, sort, topk
+    from .more.unfold import unfold

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ..arguments import LONGEST, floating, integers
 from ..autograd import Array, Op, Target
-from ..precision import DOT, MOVEMENT, REDUCTION, add_to, gemm, reduce, store, unrounded, widen
+from ..precision import DOT, add_to, gemm, reduce, store, unrounded, widen
 from ..tensor import Tensor
 
 Pair = tuple[int, ...]  # (height, width)
@@ -174,22 +174,6 @@ class ConvTranspose2d(Op):
         return dx, dw, bias_gradient(self.xp, dy, like_b) if like_b else None
 
 
-class Unfold(Op):
-    """y (N, C kh kw, L): every window as a column;  dx adds them back where they overlap, in FP32."""
-
-    kind = MOVEMENT
-    gradient = REDUCTION
-
-    def forward(self, x: Array, *, geometry: Geometry) -> Array:
-        self.shape = n, c, h, w = x.shape
-        y = columns(self.xp, x.transpose(1, 2, 3, 0), geometry)
-        return y.reshape(c * prod(geometry.kernel), prod(geometry.output(h, w)), n).transpose(2, 0, 1)
-
-    def backward(self, dy: Array) -> Array:
-        n, *rest = self.shape
-        return store(batch_first(fold(self.xp, widen(dy).transpose(1, 2, 0), (*rest, n), self.geometry, dy)), like=dy)
-
-
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
@@ -236,7 +220,7 @@ def _steps(op: str, n: int, stride: Any, dilation: Any) -> tuple[Pair, Pair]:
     return strides, dilations
 
 
-def _geometry(
+def geometry_of(
     op: str, n: int, shape: tuple, kernel: tuple, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Geometry:
     """The Geometry of n = 1 or 2 spatial axes; ValueError if no window fits."""
@@ -282,7 +266,7 @@ def conv2d(
     OH = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1. ValueError if shapes or sizes do not fit.
     """
     x, unbatched, groups = _check("conv2d", 2, input, weight, bias, False, groups)
-    g = _geometry("conv2d", 2, x.shape[2:], weight.shape[2:], stride, padding, dilation, groups)
+    g = geometry_of("conv2d", 2, x.shape[2:], weight.shape[2:], stride, padding, dilation, groups)
     y = Conv2d.apply(x, weight, bias, geometry=g)
     return y.squeeze(0) if unbatched else y
 
@@ -298,7 +282,7 @@ def conv1d(
 ) -> Tensor:
     """1-d cross-correlation: `conv2d` of height 1. input: (N, C, L) or (C, L); weight: (O, C / groups, k)."""
     x, unbatched, groups = _check("conv1d", 1, input, weight, bias, False, groups)
-    g = _geometry("conv1d", 1, (1, x.shape[2]), weight.shape[2:], stride, padding, dilation, groups)
+    g = geometry_of("conv1d", 1, (1, x.shape[2]), weight.shape[2:], stride, padding, dilation, groups)
     y = Conv2d.apply(x.unsqueeze(2), weight.unsqueeze(2), bias, geometry=g).squeeze(2)
     return y.squeeze(0) if unbatched else y
 
@@ -373,17 +357,3 @@ def _conv_transpose(
     y = ConvTranspose2d.apply(x, weight, bias, geometry=g, size=size)
     y = y.squeeze(2) if n == 1 else y
     return y.squeeze(0) if unbatched else y
-
-
-def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
-    """Every kernel-sized window of input (N, C, H, W) or (C, H, W) as a column: (N, C kh kw, number of windows)."""
-    x = floating("unfold", "input", input)
-    if x.ndim not in (3, 4) or 0 in x.shape[-3:]:
-        raise ValueError(
-            f"unfold: expected `input` to be (N, C, H, W) or (C, H, W), of which N may be 0, got {x.shape}"
-        )
-    batched = x if x.ndim == 4 else x.unsqueeze(0)
-    kernel = integers("unfold", "kernel_size", kernel_size, 2, 1)
-    geometry = _geometry("unfold", 2, x.shape[-2:], kernel, stride, padding, dilation, 1)
-    y = Unfold.apply(batched, geometry=geometry)
-    return y if batched is x else y.squeeze(0)

@@ -13,8 +13,7 @@ from ..autograd import Array, Op
 from ..precision import REDUCTION, reduce, store, to_dtype, widen
 from ..tensor import Tensor
 from .norm import batch_norm
-from .rearrange import repeat
-from .shape import reshape
+from .shape import repeat, reshape
 
 
 class GroupNorm(Op):

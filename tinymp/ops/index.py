@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import axis, tensor
+from ..arguments import tensor
 from ..autograd import Array, Op
 from ..precision import MOVEMENT, REDUCTION, scatter_add, store
 from ..tensor import Tensor, array_of, value_for
@@ -68,14 +68,6 @@ def _at(x: Array, axes: Iterable[int], index: Iterable[Array]) -> tuple:
     return tuple(where)
 
 
-class Gather(Index):
-    """y[.., i, ..] = x[.., index[.., i, ..], ..] along one axis;  dx: dy added up at those places."""
-
-
-class IndexSelect(Index):
-    """y = the slices of x at `index` along one axis;  dx: dy added up at those places."""
-
-
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
@@ -86,55 +78,6 @@ def in_range(op: str, index: Array, n: int, what: str, least: int = 0) -> None:
     """
     message = f"{op}: expected indices in [{least}, {n - 1}] for {what} of length {n}"
     backend.of(index).require((index >= least) & (index < n), IndexError, message, index)
-
-
-def _places(op: str, index: Any, input: Tensor, dim: int) -> Tensor:
-    """The integer Tensor `index` as int64, checked against axis dim of input. An int64 one keeps its memory and its
-    change counter.
-    """
-    if tensor(op, "index", index).dtype.kind not in "iu":
-        raise TypeError(f"{op}: expected `index` to hold integers, got {index.dtype}")
-    in_range(op, index.array, input.shape[dim], f"axis {dim}")
-    return index.to(np.int64)
-
-
-def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """result[i][j] = input[index[i][j]][j] for dim 0, input[i][index[i][j]] for dim 1, and so on.
-
-    index: integers in [0, input.shape[dim]), as many axes as input, along the others no longer than it. Returns
-    index's shape. IndexError for an index out of range; ValueError for a shape that does not fit.
-    """
-    x, i = tensor("gather", "input", input), tensor("gather", "index", index)
-    if not (x.ndim and i.ndim):  # as PyTorch, which takes a tensor without axes as one of one element
-        return gather(x if x.ndim else x.reshape(1), dim, i if i.ndim else i.reshape(1)).reshape(i.shape)
-    d = axis("gather", dim, tensor("gather", "input", input).ndim)
-    place = _places("gather", index, input, d)
-    if place.ndim != input.ndim or any(m > n for a, (m, n) in enumerate(zip(place.shape, input.shape)) if a != d):
-        raise ValueError(
-            f"gather: expected index.shape to be at most input.shape except along axis {d}, got {place.shape} and "
-            f"{input.shape}"
-        )
-    grid = list(map(Tensor, backend.of(place.array).xp.ogrid[tuple(slice(n) for n in place.shape)]))
-    grid[d] = place
-    return Gather.apply(input, *grid, axes=range(input.ndim))
-
-
-def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """The slices of input at `index` (one axis, integers in [0, input.shape[dim])) along dim, in a new tensor.
-
-    IndexError for an index out of range.
-    """
-    x = tensor("index_select", "input", input)
-    if not x.ndim:  # as PyTorch, which takes a tensor without axes as one of one element
-        y = index_select(x.reshape(1), dim, index)
-        if y.numel() != 1:
-            raise ValueError(f"index_select: expected one index for an input without axes, got {y.numel()}")
-        return y.reshape(())
-    d = axis("index_select", dim, x.ndim)
-    place = _places("index_select", index, input, d)
-    if place.ndim > 1:
-        raise ValueError(f"index_select: expected `index` to have one axis, got shape {place.shape}")
-    return IndexSelect.apply(input, place if place.ndim else place.reshape(1), axes=(d,))
 
 
 def getitem(input: Tensor, index: Any) -> Tensor:

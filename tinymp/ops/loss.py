@@ -17,6 +17,9 @@ from ..dtypes import FLOATING, HALVES, float32
 from ..precision import LOSS, reduce, store, widen
 from ..tensor import Tensor
 
+__all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "huber_loss", "l1_loss"]
+__all__ += ["mse_loss", "nll_loss", "smooth_l1_loss"]
+
 
 class Loss(Op):
     """What all losses share: the reduction of their values l_i, and dl_i = dL/dl_i."""

@@ -14,6 +14,8 @@ from ..events import type_name
 from ..precision import MOVEMENT, POINTWISE, REDUCTION, fit, reduce, scalar, store, to_dtype, widen
 from ..tensor import Tensor
 
+__all__ = ["add", "clamp", "clip", "div", "masked_fill", "maximum", "minimum", "mul", "neg", "pow", "sub", "where"]
+
 
 def sum_to(g: Array, like: Target) -> Array:
     """The gradient g of a broadcast operand: summed in FP32 over the axes that were broadcast, then stored."""
@@ -419,3 +421,8 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 def neg(input: Tensor) -> Tensor:
     """-input."""
     return Neg.apply(numeric("neg", tensor("neg", "input", input)))
+
+
+def clip(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """input limited to [min, max]: another name of `clamp`."""
+    return clamp(input, min, max)

@@ -21,6 +21,9 @@ from ..tensor import Tensor
 from .index import Index
 from .pointwise import sum_to
 
+__all__ = ["cat", "chunk", "contiguous", "expand", "flatten", "pad", "permute", "repeat"]
+__all__ += ["reshape", "split", "squeeze", "stack", "transpose", "unsqueeze", "view"]
+
 
 class Reshape(Op):
     """y = x with another shape, in row-major order;  dx = dy with x's shape."""
@@ -109,18 +112,6 @@ def _parts(x: Array, lengths: Sequence[int], dim: int) -> tuple:
     for n in lengths:
         ends.append(ends[-1] + n)
     return tuple([x[(slice(None),) * dim + (slice(a, b),)] for a, b in pairwise(ends)])
-
-
-class Flip(Op):
-    """y = x in reverse order along dims;  dx = dy likewise."""
-
-    kind = MOVEMENT
-
-    def forward(self, x: Array, *, dims: tuple) -> Array:
-        return self.xp.flip(x, dims).copy(order="K")  # as PyTorch: kernels need not handle negative strides
-
-    def backward(self, dy: Array) -> Array:
-        return self.xp.flip(dy, self.dims)
 
 
 class Pad(Op):
@@ -308,13 +299,6 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     return split(input, -(-n // chunks) if n else [0] * chunks, d)
 
 
-def flip(input: Tensor, dims: Any) -> Tensor:
-    """A copy of input in reverse order along dims (an axis or several)."""
-    ndim = a_tensor("flip", "input", input).ndim
-    none = dims is None or (isinstance(dims, (tuple, list)) and not dims)
-    return Flip.apply(input, dims=() if none else axes("flip", dims, ndim))
-
-
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """input with more elements at the ends of its last axes; PyTorch's `F.pad`.
 
@@ -353,3 +337,38 @@ def _source(xp: Any, n: int, before: int, after: int, mode: str) -> Array:
     if mode == "circular":  # PyTorch repeats what cropping leaves, but mirrors what was there before
         return xp.pad(xp.arange(n)[max(-before, 0) : n + min(after, 0)], width, mode="wrap")
     return xp.pad(xp.arange(n), width, mode={"reflect": "reflect", "replicate": "edge"}[mode])[crop]
+
+
+def view(input: Tensor, *shape: Any, **keyword: Any) -> Tensor:
+    """`reshape` that never copies. ValueError where input's memory order would need a copy."""
+    new = sizes("view", "shape", shape, keyword)
+    x = a_tensor("view", "input", input)
+    y = reshape(x, new)
+    if x.numel() and backend.owner_of(y.array) is not backend.owner_of(x.array):
+        raise ValueError(
+            f"view: a tensor of shape {x.shape} in this memory order has no view of shape {new}; use reshape, which "
+            "copies"
+        )
+    return y
+
+
+def contiguous(input: Tensor) -> Tensor:
+    """input itself if its memory is in row-major order, else a copy that is."""
+    return input if a_tensor("contiguous", "input", input).array.flags.c_contiguous else input.clone()
+
+
+def repeat(input: Tensor, *repeats: Any, **keyword: Any) -> Tensor:
+    """input laid side by side, repeats[i] times along axis i (integers or one tuple); new axes come first.
+
+    ValueError for fewer repeats than axes, and for negative ones. The gradient is summed in FP32.
+    """
+    times, x = sizes("repeat", "repeats", repeats, keyword), a_tensor("repeat", "input", input)
+    if len(times) < x.ndim or min(times, default=0) < 0:
+        raise ValueError(
+            f"repeat: expected a count of at least 0 for each of the {x.ndim} axes (or more), got {times} for shape "
+            f"{x.shape}"
+        )
+    old = (1,) * (len(times) - x.ndim) + x.shape
+    pairs = reshape(x, [m for n in old for m in (1, n)])
+    wide = expand(pairs, [m for r, n in zip(times, old) for m in (r, n)])
+    return reshape(wide, [r * n for r, n in zip(times, old)])

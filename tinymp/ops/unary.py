@@ -12,6 +12,9 @@ from ..precision import POINTWISE, store, widen
 from ..tensor import Tensor
 from .pointwise import numeric
 
+__all__ = ["abs", "cos", "exp", "hardswish", "log", "logsigmoid", "mish", "reciprocal", "rsqrt"]
+__all__ += ["sigmoid", "sign", "silu", "sin", "sqrt", "square", "tanh"]
+
 
 class Unary(Op):
     """y = f(x);  dx = f'(x) dy. Subclasses give f and df as functions of FP32 values: df of x, or of the stored y."""

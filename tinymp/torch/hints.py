@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ops import IN_PLACE, METHODS
+from ..ops import HELD_METHODS, IN_PLACE, METHODS
 
 _MIXED = "precision is a policy's: `policy.cast(model)` and `with tinymp.use(policy):`, see tinymp.MIXED"
 _LOSS_SCALING = "use tinymp.optim.DynamicLossScaler: scale, unscale_, step, update"
@@ -126,7 +126,7 @@ class Absent:
 def mark(tensor: type) -> None:
     """Give the class Tensor what it lacks: the names in INSTEAD, and the in-place forms of its methods."""
     found = dict(INSTEAD["Tensor"])
-    for name in [function.__name__ for function in METHODS if function not in IN_PLACE]:
+    for name in (*[function.__name__ for function in METHODS if function not in IN_PLACE], *HELD_METHODS.split()):
         found[f"{name}_"] = f"ops never write into their input; use x = x.{name}(...), or for leaves under no_grad " + (
             "copy_, zero_ and x[...] = value"
         )

@@ -20,6 +20,8 @@ from ..events import type_name
 from ..precision import widen
 from ..tensor import Tensor
 
+__all__ = ["batched_nms", "box_iou", "clip_boxes_to_image", "decode_boxes", "encode_boxes", "nms", "remove_small_boxes"]
+
 FEW = 64  # boxes that are compared with all others at once
 MOST_GROWTH = math.log(1000 / 16)  # `decode_boxes` makes no box larger than that: exp would overflow
 

@@ -15,7 +15,7 @@ from ... import backend
 from ...autograd import Array
 from ...dtypes import float16
 from ...fast_path import fast_path
-from ...ops.conv import Conv2d, ConvTranspose2d, Geometry, Pair, Unfold, batch_first, bias_gradient, grouped
+from ...ops.conv import Conv2d, ConvTranspose2d, Geometry, Pair, batch_first, bias_gradient, grouped
 from ...precision import FP32, gemm, store, widen
 from .kernels import Kernels
 from .layout import ceil_div, contiguous
@@ -308,22 +308,3 @@ def conv_transpose2d_backward(op: ConvTranspose2d, dy: Array) -> Any:
     dx = batch_first(correlate(op.xp, y, w, None, g, x.shape[2:])) if like_x else None
     dw = weight_gradient(op.xp, y, images_last(op.xp, x), w, g) if like_w else None
     return dx, dw, bias_gradient(op.xp, dy, like_b) if like_b else None
-
-
-@fast_path(Unfold.forward)
-def unfold_forward(op: Unfold, x: Array, *, geometry: Geometry) -> Array:
-    n, _, h, w = x.shape
-    positions = prod(geometry.output(h, w))
-    if not x.size or max(x.size, n * positions) >= LIMIT:
-        return NotImplemented
-    op.shape = x.shape
-    y = im2col(op.xp, x.transpose(1, 2, 3, 0), geometry, every_row(geometry, h, w))
-    return y.reshape(-1, positions, n).transpose(2, 0, 1)
-
-
-@fast_path(Unfold.backward)
-def unfold_backward(op: Unfold, dy: Array) -> Array:
-    (n, c, h, w), g = op.shape, op.geometry
-    if not 0 < prod(op.shape) < LIMIT:
-        return NotImplemented
-    return batch_first(col2im(op.xp, dy.transpose(1, 2, 0), (c, h, w, n), g, every_row(g, h, w)))

@@ -1,0 +1,148 @@
+"""einsum: sums of products in the notation of Einstein, as matrix products and sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...arguments import floating, name_all
+from ...events import type_name
+from ...tensor import Tensor
+from ..create import arange
+from ..dot import matmul
+from ..reduce import sum as sum_over
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def einsum(equation: Any, *operands: Any) -> Tensor:
+    """The sum of products that `equation` describes, as in torch.einsum and numpy.einsum ("bij,bjk->bik").
+
+    Letters name axes; repeated letters within one operand take its diagonal; "..." stands for leading axes; without
+    "->" the result has the letters that appear once, in alphabetical order. Each pair of operands is one batched
+    matrix product: FP32 accumulator, one rounding; several operands are multiplied from left to right. A letter that
+    only one operand has, and not the result, is summed first, with a rounding of its own. An axis of length 1 is
+    broadcast against the same letter elsewhere.
+    Instead of an equation, each operand may be followed by the list of its axes, as integers in [0, 51] or `...`, and
+    the last list by that of the result: einsum(x, [0, 1], y, [1, 2], [0, 2]).
+    ValueError for an equation that does not fit the operands.
+    """
+    if isinstance(equation, Tensor) and operands:
+        equation, operands = _from_lists(equation, *operands)
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    if not isinstance(equation, str) or not operands:
+        got = repr(equation) if isinstance(equation, str) else type_name(equation)
+        raise TypeError(f"einsum: expected an equation and its operands, got {got} and {len(operands)} operands")
+    terms, out, sizes = _parse(equation, [floating("einsum", "operands", x) for x in operands])
+    x, labels = _varying(*_diagonal(operands[0], terms[0]), sizes)
+    for i in range(1, len(operands)):
+        y, others = _varying(*_diagonal(operands[i], terms[i]), sizes)
+        needed = set(out).union(*terms[i + 1 :])
+        x, labels = _contract(x, labels, y, others, needed)
+    gone = [i for i, label in enumerate(labels) if label not in out]
+    if gone:
+        x, labels = sum_over(x, tuple(gone)), [label for label in labels if label in out]
+    return x.permute([labels.index(label) for label in out]) if labels != out else x
+
+
+def _from_lists(*given: Any) -> tuple[str, tuple]:
+    """The equation and the operands, from operands that alternate with lists of their axes."""
+
+    def term(axes: Any) -> str:
+        if not isinstance(axes, (list, tuple)) or not all(
+            a is ... or (hasattr(a, "__index__") and 0 <= a.__index__() < len(LETTERS)) for a in axes
+        ):
+            raise TypeError(f"einsum: expected lists of integers in [0, 51] or `...` after operands, got {axes!r}")
+        return "".join("..." if a is ... else LETTERS[a] for a in axes)
+
+    pairs = len(given) // 2
+    equation = ",".join(map(term, given[1 : 2 * pairs : 2]))
+    return equation + (f"->{term(given[-1])}" if len(given) % 2 else ""), given[: 2 * pairs : 2]
+
+
+def _parse(equation: str, operands: list[Tensor]) -> tuple[list[list], list, dict]:
+    """The labels of every operand and of the result, and the labels' lengths; an ellipsis becomes the labels 0, 1, ...
+    from the right.
+    """
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    inputs = left.split(",")
+    if len(inputs) != len(operands):
+        raise ValueError(f"einsum: {equation!r} names {len(inputs)} operands, got {len(operands)}")
+    sizes: dict = {}
+    terms, widest = [], 0
+    for i, (term, x) in enumerate(zip(inputs, operands)):
+        head, dots, tail = term.partition("...")
+        letters = head + tail
+        extra = x.ndim - len(letters)
+        if not (letters.isalpha() or not letters) or extra < 0 or (extra and not dots):
+            raise ValueError(f"einsum: {term!r} does not fit operand {i} of shape {x.shape}")
+        labels = [*head, *range(extra - 1, -1, -1), *tail]
+        widest = max(widest, extra)
+        for label, n in zip(labels, x.shape):
+            known = sizes.setdefault(label, n)
+            first = x.shape[labels.index(label)]  # no broadcasting within one operand
+            if n != first or (n != known and 1 not in (n, known)):
+                raise ValueError(
+                    f"einsum: {label!r} in {equation!r} has lengths {known if n == first else first} and {n}"
+                )
+            sizes[label] = n if sizes[label] == 1 else sizes[label]
+        terms.append(labels)
+    dotted = list(range(widest - 1, -1, -1))
+    if arrow:
+        head, dots, tail = right.partition("...")
+        out = [*head, *(dotted if dots else []), *tail]
+    else:
+        every = [label for term in terms for label in term]
+        out = dotted + sorted(label for label in set(every) - set(dotted) if every.count(label) == 1)
+    if len(set(out)) != len(out) or not set(out) <= set(sizes):
+        raise ValueError(f"einsum: the result {right!r} of {equation!r} repeats a letter or has one no operand has")
+    return terms, out, sizes
+
+
+def _varying(x: Tensor, labels: list, sizes: dict) -> tuple[Tensor, list]:
+    """x without the axes of length 1 that are longer elsewhere: it does not depend on them."""
+    gone = tuple(i for i, label in enumerate(labels) if x.shape[i] != sizes[label])
+    return (x.squeeze(gone), [label for i, label in enumerate(labels) if i not in gone]) if gone else (x, labels)
+
+
+def _diagonal(x: Tensor, labels: list) -> tuple[Tensor, list]:
+    """x with a repeated label's axes replaced by their diagonal (its axis comes first)."""
+    labels = list(labels)
+    for label in [label for i, label in enumerate(labels) if label in labels[:i]]:
+        i, j = [k for k, other in enumerate(labels) if other == label][:2]
+        rest = [k for k in range(x.ndim) if k not in (i, j)]
+        index = arange(x.shape[i], device=x.device)
+        x = x.permute([i, j, *rest])[index, index]
+        labels = [label] + [labels[k] for k in rest]
+    return x, labels
+
+
+def _contract(x: Tensor, xs: list, y: Tensor, ys: list, needed: set) -> tuple[Tensor, list]:
+    """One pair of operands as a batched matrix product; labels that nothing else needs are summed."""
+    for_x = [i for i, label in enumerate(xs) if label not in ys and label not in needed]
+    for_y = [i for i, label in enumerate(ys) if label not in xs and label not in needed]
+    if for_x:
+        x, xs = sum_over(x, tuple(for_x)), [label for i, label in enumerate(xs) if i not in for_x]
+    if for_y:
+        y, ys = sum_over(y, tuple(for_y)), [label for i, label in enumerate(ys) if i not in for_y]
+    size = dict(zip(xs, x.shape)) | dict(zip(ys, y.shape))
+    batch = [label for label in xs if label in ys and label in needed]
+    inner = [label for label in xs if label in ys and label not in needed]
+    rows = [label for label in xs if label not in ys]
+    columns = [label for label in ys if label not in xs]
+
+    def shaped(t: Tensor, labels: list, *groups: list) -> Tensor:
+        lengths = []
+        for group in groups:
+            n = 1
+            for label in group:
+                n *= size[label]
+            lengths.append(n)
+        return t.permute([labels.index(label) for group in groups for label in group]).reshape(lengths)
+
+    z = matmul(shaped(x, xs, batch, rows, inner), shaped(y, ys, batch, inner, columns))
+    labels = batch + rows + columns
+    return z.reshape([size[label] for label in labels]), labels
+
+
+name_all(globals())
