@@ -77,13 +77,21 @@ def test_what_lies_outside_of_the_package_keeps_the_path_that_old_pickles_have(p
             "mp.ops.embedding(mp.tensor([0]), mp.ones(2, 2), sparse=True)",
             "TypeError: embedding: tinymp.SparseRows is not installed here: expected a folder",
         ),
+        (
+            "mp.data.DataLoader([1, 2], num_workers=1)",
+            "TypeError: DataLoader: tinymp.data.LoadingThreads is not installed here: expected a folder",
+        ),
+        (
+            "print(*map(list, mp.data.DataLoader([1, 2], 2))); mp.data.DataLoader([1]).state_dict()",
+            "AttributeError: tinymp.data.position is not installed here: expected a folder",
+        ),
         ("mp.autocast", "AttributeError: tinymp has no attribute 'autocast'"),
         ("mp.tensr", "AttributeError: tinymp has no attribute 'tensr'; did you mean tensor"),
         ("mp.tensor([1.0]).exp_", "AttributeError: 'Tensor' object has no attribute 'exp_'"),
     ],
 )
 def test_a_name_without_its_subpackage_says_so(use, error, tmp_path):
-    less = shutil.ignore_patterns("__pycache__", "audit", "parallel", "sparse", "torch")
+    less = shutil.ignore_patterns("__pycache__", "audit", "parallel", "sparse", "torch", "more")
     shutil.copytree(Path(mp.__file__).parent, tmp_path / "tinymp", ignore=less)
     found = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]"
     done = subprocess.run(

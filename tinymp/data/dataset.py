@@ -154,22 +154,6 @@ def random_generator(op: str, generator: np.random.Generator | None, seed: int |
     return np.random.default_rng(integer(seed))
 
 
-def require_state(op: str, generator: np.random.Generator | None, state: Any) -> None:
-    """ValueError unless `state` is what `generator.bit_generator.state` can be, or both are None."""
-    if generator is None or state is None:
-        if generator is not state:
-            has, needs = ("None", "its state") if state is None else ("a state", "None")
-            raise ValueError(
-                f"{op}: expected `generator` to be {needs}, got {has}: seed the order as it was, or not at all"
-            )
-        return
-    kind = type(generator.bit_generator)
-    try:
-        kind().state = state
-    except (TypeError, ValueError, KeyError) as error:
-        raise ValueError(f"{op}: expected `generator` to be the state of a {kind.__name__}: {error}") from None
-
-
 def item_numbers(op: str, name: str, values: Any, n: int) -> np.ndarray:
     """`values` as an array of integers in [-n, n), or an error that says which one is not."""
     values = values.array if isinstance(values, Tensor) else values

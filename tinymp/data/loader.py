@@ -1,39 +1,21 @@
-"""DataLoader: batches of a dataset, in order or shuffled, loaded ahead by threads."""
+"""DataLoader: batches of a dataset, in order or shuffled."""
 
 from __future__ import annotations
 
 import os
 import sys
-import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextvars import copy_context
-from functools import partial
-from itertools import accumulate, islice
-from operator import itemgetter
-from queue import SimpleQueue
-from threading import RLock, Thread
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from .. import backend
-from ..arguments import flag, integer, listed, same_keys, whole
+from ..arguments import flag, integer, listed
 from ..dtypes import real
 from ..events import type_name
 from ..memory import explained
 from ..tensor import Tensor
-from .dataset import (
-    Subset,
-    TensorDataset,
-    in_epoch,
-    item_numbers,
-    length_of,
-    random_generator,
-    require_state,
-    without_graph,
-)
+from .dataset import Subset, TensorDataset, in_epoch, item_numbers, length_of, random_generator, without_graph
 
 MOST_WORKERS = 1024  # threads of one loader
 
@@ -62,7 +44,8 @@ class DataLoader:
                 needs a seed or generator where it shuffles, drop_last where the last batch is not full, and a
                 batch_size that the number of processes divides. All begin each epoch, for it is compared then
     prefetch    how many batches may be loaded ahead in the background, by all threads together (PyTorch's
-                prefetch_factor is per worker, and its workers load whole batches); 0: each when it is asked for
+                prefetch_factor is per worker, and its workers load whole batches); 0: each when it is asked for. By
+                default 2, or 0 where the threads are not installed
 
     The batches are the same, bit for bit, for every num_workers and prefetch: the order is drawn when the epoch begins.
 
@@ -98,12 +81,10 @@ class DataLoader:
         generator: np.random.Generator | None = None,
         seed: int | None = None,
         group: Any = None,
-        prefetch: int = 2,
+        prefetch: int | None = None,
     ) -> None:
-        shuffle = shuffle is not None and flag("DataLoader", "shuffle", shuffle)
-        drop_last = flag("DataLoader", "drop_last", drop_last)
-        if group is not None and not hasattr(group, "rank"):
-            raise TypeError(f"DataLoader: expected `group` to be a tinymp.parallel.Group, got {type_name(group)}")
+        self.shuffle = shuffle is not None and flag("DataLoader", "shuffle", shuffle)
+        self.drop_last = flag("DataLoader", "drop_last", drop_last)
         length_of("DataLoader", dataset)
         for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
             if given is not None and not (hasattr(given, "__len__") and hasattr(given, "__iter__")):
@@ -120,44 +101,29 @@ class DataLoader:
             raise ValueError("DataLoader: expected shuffle or sampler, got both; the sampler decides the order")
         if collate_fn is not None and not callable(collate_fn):
             raise TypeError(f"DataLoader: expected `collate_fn` to be callable, got {type(collate_fn).__name__}")
-        self.dataset = dataset
+        self.dataset, self.sampler, self.batch_sampler, self.collate_fn = dataset, sampler, batch_sampler, collate_fn
         self.batch_size = _at_least(1, "batch_size", batch_size)
-        self.shuffle = shuffle
-        self.sampler = sampler
-        self.batch_sampler = batch_sampler
         self.num_workers = _at_least(0, "num_workers", num_workers)
         if self.num_workers > MOST_WORKERS:
             raise ValueError(
                 f"DataLoader: expected `num_workers` to be at most {MOST_WORKERS:,}, got {num_workers:,}: they are "
                 f"threads, and more than there are cores ({os.cpu_count()}) help only where items are waited for"
             )
-        self.collate_fn = collate_fn
-        self.drop_last = drop_last
         seeded = generator is not None or seed is not None
         self.generator = random_generator("DataLoader", generator, seed) if seeded else None
-        self.rank: int = 0 if group is None else group.rank
-        self.size: int = 1 if group is None else group.size
         self.group = group
-        if self.size > 1 and shuffle and not seeded:
-            raise ValueError(
-                f"DataLoader: expected `seed` where {self.size} processes share shuffled batches, got none"
-            )
-        if self.size > 1:
-            state = None if self.generator is None else zlib.crc32(repr(self.generator.bit_generator.state).encode())
-            group.first(
-                "DataLoader",
-                items=len(dataset),
-                data=_checksums(dataset),
-                batch_size=self.batch_size,
-                seed=state if seed is None else int(seed),
-            )
-        self.prefetch = _at_least(0, "prefetch", prefetch)
+        self.shared = None if group is None else _further("SharedBatches")(self, seed)
+        try:
+            self.threads = _further("LoadingThreads")()
+        except AttributeError:  # not installed
+            if num_workers or prefetch:
+                raise
+            self.threads = prefetch = 0
+        self.prefetch = 2 if prefetch is None else _at_least(0, "prefetch", prefetch)
         self.epoch = 0
         self.waited = 0.0
-        self._left: list[np.ndarray] | None = None  # the item numbers of the batches that this epoch has not given yet
-        self._resume = False  # whether the next loop begins with these
-        self._loading = RLock()  # a thread whose loop was left may still load while the next epoch begins
-        self._process = os.getpid()
+        self.left: list[np.ndarray] | None = None  # the item numbers of the batches that this epoch has not given yet
+        self.resumes = False  # True if the next loop begins with these
 
     def __len__(self) -> int:
         """The number of batches."""
@@ -167,26 +133,15 @@ class DataLoader:
         return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        cut = (self._left or []) if self._resume else self._item_numbers(len(self.dataset))
-        if uneven := next((len(numbers) for numbers in cut if len(numbers) % self.size), 0):
-            raise ValueError(
-                f"DataLoader: expected batches that {self.size} processes can share evenly, got one of {uneven} items: "
-                "give a batch_size that they divide, and drop_last=True"
-            )
-        if self.size > 1:
-            order = np.concatenate([np.array([*map(len, cut)], int), *cut])
-            self.group.first("DataLoader", epoch=self.epoch, order=zlib.crc32(order.data))
-        if self._process != os.getpid():  # where a thread may have been loading when this one was forked
-            self._process, self._loading = os.getpid(), RLock()
+        cut = (self.left or []) if self.resumes else self._item_numbers(len(self.dataset))
+        mine = cut if self.shared is None else self.shared.part(cut, self.epoch)
         dataset = in_epoch(self.dataset, self.epoch)
-        self.epoch, self.waited, self._left, self._resume = self.epoch + 1, 0.0, list(cut), False
-        cut = [numbers[self.rank :: self.size] for numbers in cut]
+        self.epoch, self.waited, self.left, self.resumes = self.epoch + 1, 0.0, list(cut), False
         while type(dataset) is Subset:  # exactly: a class derived from it may have its own __getitem__
-            dataset, cut = dataset.dataset, [dataset.indices[numbers] for numbers in cut]
-        batches = (self._parts(dataset, numbers) for numbers in cut)
-        if threads := self.num_workers or min(self.prefetch, 1):
-            return self._timed(_ahead(batches, min(self.prefetch, len(cut)), threads), self._left)
-        return self._timed((whole([part() for part in parts]) for parts, whole in batches), self._left)
+            dataset, mine = dataset.dataset, [dataset.indices[numbers] for numbers in mine]
+        if self.threads:
+            return self._timed(self.threads.batches(self, dataset, mine), self.left)
+        return self._timed((load(dataset, numbers, self.collate_fn) for numbers in mine), self.left)
 
     def _item_numbers(self, n: int) -> list[np.ndarray]:
         """Of each batch of the epoch that begins."""
@@ -212,8 +167,8 @@ class DataLoader:
                     yield batch
                     began = perf_counter()
         finally:
-            if self._left is left:  # else another loop has begun
-                self._left = None
+            if self.left is left:  # else another loop has begun
+                self.left = None
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loop is: to be called in its body, or between two epochs. A loop that was left has ended its epoch.
@@ -222,159 +177,44 @@ class DataLoader:
         after the other, or None, "sizes": how many each has, "items": of the dataset, "generator": the state of the
         loader's own, "sampler": of a (batch) sampler that has a state_dict}
         """
-        left, sampler = self._left, self._drawn()
-        return {
-            "epoch": self.epoch - (left is not None and not self._resume),
-            "left": None if left is None else np.concatenate([np.zeros(0, int), *left]),
-            "sizes": None if left is None else np.array([*map(len, left)], int),
-            "items": len(self.dataset),
-            "generator": None if self.generator is None else self.generator.bit_generator.state,
-            "sampler": sampler.state_dict() if sampler is not None else None,
-        }
+        return _further("position")(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` returned: the next loop gives the batches that were left.
 
         TypeError and ValueError where it is of another dataset or loader; then nothing changes.
         """
-        where, sampler, n = "DataLoader.load_state_dict", self._drawn(), len(self.dataset)
-        same_keys(where, "state_dict", state_dict, self.state_dict())
-        if whole(where, "items", state_dict["items"]) != n:
-            raise ValueError(f"{where}: expected the state of a loader of {n} items, got {state_dict['items']}")
-        epoch, left = whole(where, "epoch", state_dict["epoch"]), state_dict["left"]
-        if left is not None:
-            numbers, sizes = item_numbers(where, "left", left, n), listed(where, "sizes", state_dict["sizes"])
-            sizes = [whole(where, "sizes", size) for size in sizes]
-            if sum(sizes) != len(numbers):
-                raise ValueError(f"{where}: expected `sizes` of {len(numbers)} items together, got {sum(sizes)}")
-            left = np.split(numbers, [*accumulate(sizes)][:-1]) if len(sizes) else []
-        require_state(where, self.generator, state_dict["generator"])
-        if (sampler is None) != (state_dict["sampler"] is None):
-            raise ValueError(
-                f"{where}: expected the state of a loader with the same sampler, got {state_dict['sampler']}"
-            )
-        if sampler is not None:
-            sampler.load_state_dict(state_dict["sampler"])
-        if self.generator is not None:
-            self.generator.bit_generator.state = state_dict["generator"]
-        self.epoch, self._left, self._resume = epoch, left, left is not None
-
-    def _drawn(self) -> Any:
-        """The (batch) sampler, if it has a state."""
-        sampler = self.sampler if self.batch_sampler is None else self.batch_sampler
-        return sampler if hasattr(sampler, "state_dict") else None
-
-    def _parts(self, dataset: Any, order: np.ndarray) -> Parts:
-        """What threads load in one go (a batch; with num_workers, an item of it), and what makes the batch of that."""
-        if type(dataset) is TensorDataset and self.collate_fn is None:
-            return [partial(dataset.__getitem__, order)], itemgetter(0)
-        numbers = order.tolist()
-        if self.num_workers:
-            return [partial(_item, dataset, i) for i in numbers], partial(self._batch, numbers)
-        return [partial(self._load, dataset, numbers)], itemgetter(0)
-
-    def _load(self, dataset: Any, numbers: list[int]) -> Any:
-        with self._loading:
-            return self._batch(numbers, [_item(dataset, i) for i in numbers])
-
-    def _batch(self, numbers: list[int], items: list) -> Any:
-        return _collate(items, numbers, "") if self.collate_fn is None else self.collate_fn(items)
+        _further("go_to")(self, state_dict)
 
 
-def _checksums(dataset: Any) -> list[int]:
-    """Of the arrays of a TensorDataset, and of the indices of Subsets of one."""
-    subsets = []
-    while type(dataset) is Subset:
-        subsets.append(zlib.crc32(np.ascontiguousarray(dataset.indices).data))
-        dataset = dataset.dataset
-    return subsets + [zlib.crc32(backend.bytes_of(x.array)) for x in getattr(dataset, "tensors", ())]
+def _further(name: str) -> Any:
+    """The part of this package with this name, which the table in tinymp/__init__.py knows."""
+    return getattr(sys.modules[__package__], name)
 
 
-Parts = tuple[list[Callable[[], Any]], Callable[[list], Any]]
+def load(dataset: Any, numbers: np.ndarray, collate_fn: Callable | None) -> Any:
+    """The batch of these items."""
+    if type(dataset) is TensorDataset and collate_fn is None:
+        return dataset[numbers]
+    return collate([item(dataset, i) for i in numbers.tolist()], numbers.tolist(), collate_fn)
 
 
-def _item(dataset: Any, i: int) -> Any:
+def item(dataset: Any, i: int) -> Any:
+    """dataset[i]; a note tells an error's item."""
     try:
         return dataset[i]
     except Exception as error:
-        _note(error, f"DataLoader: raised by item {i} of the {type(dataset).__name__}")
+        note = f"DataLoader: raised by item {i} of the {type(dataset).__name__}"
+        if sys.version_info >= (3, 11):
+            error.add_note(note)
+        else:  # Python 3.10 has no notes: append to the message
+            error.args = (f"{error}\n{note}",)
         raise
 
 
-class _Batch(NamedTuple):
-    """A batch on its way. The thread that loads the last part makes the batch."""
-
-    parts: list[Callable[[], Any]]
-    whole: Callable[[list], Any]
-    loaded: list  # (part,) or an error, in the order of the parts
-    left: list[int]  # a number for each part that is not loaded; no two threads pop the same, who pops 0 is the last
-    made: SimpleQueue  # (batch,) or an error
-
-
-def _ahead(batches: Iterator[Parts], depth: int, threads: int) -> Iterator:
-    """whole([part() for part in parts]) of each (parts, whole), up to `depth` of them loaded ahead by threads that end
-    when this iterator does. Of the errors in one batch, that of the first part is raised.
-
-    The `finally` below may run in a garbage collection, at any point of any thread, where waiting for a lock may never
-    end: so no Queue, Event or join there. SimpleQueue.put never waits.
-    """
-    jobs: SimpleQueue = SimpleQueue()  # (batch, part's number); None ends the thread that gets it
-    wanted, process = [True], os.getpid()
-
-    def send(batch: Parts) -> SimpleQueue:
-        n = len(batch[0])
-        sent = _Batch(*batch, [None] * n, list(range(n)), SimpleQueue())
-        for i in range(n):
-            jobs.put((sent, i))
-        return sent.made
-
-    def work() -> None:
-        while (job := jobs.get()) and wanted:
-            batch, i = job
-            try:
-                batch.loaded[i] = (batch.parts[i](),)
-            except BaseException as error:  # whatever it is, the loop raises it
-                batch.loaded[i] = error
-            if not batch.left.pop():
-                batch.made.put(_made(batch.whole, batch.loaded))
-            job = batch = None  # errors' tracebacks hold this frame, and it would hold the batch while it waits
-
-    def stop() -> None:
-        wanted.clear()
-        for _ in crew:
-            jobs.put(None)
-
-    # In copies of this context, so that the dataset sees the policy and the no_grad of the loop.
-    crew = [
-        Thread(target=copy_context().run, args=(work,), name="DataLoader prefetch", daemon=True) for _ in range(threads)
-    ]
-    try:
-        for thread in crew:
-            thread.start()
-        got, coming = None, deque(map(send, islice(batches, depth + 1)))
-        while coming and isinstance(got := coming.popleft().get(), tuple):
-            yield got[0]
-            if os.getpid() != process:  # it would wait for ever: a fork copies no threads
-                raise RuntimeError("DataLoader: this loop began in another process: begin a new one after a fork")
-            coming.extend(map(send, islice(batches, 1)))
-        stop()
-        for thread in crew:
-            thread.join()
-        if isinstance(got, BaseException):
-            raise got
-    finally:
-        got = None  # an error's traceback holds this frame: break the cycle, or the error would live on
-        stop()
-
-
-def _made(whole: Callable[[list], Any], loaded: list) -> Any:
-    """The batch that the loaded parts make, as (batch,), or the first error."""
-    if errors := [x for x in loaded if not isinstance(x, tuple)]:
-        return errors[0]
-    try:
-        return (whole([part for (part,) in loaded]),)
-    except BaseException as error:
-        return error
+def collate(items: list, numbers: list[int], collate_fn: Callable | None) -> Any:
+    """The batch that the items with these numbers make."""
+    return _collate(items, numbers, "") if collate_fn is None else collate_fn(items)
 
 
 def default_collate(batch: list) -> Any:
@@ -423,13 +263,6 @@ def _same(items: list, numbers: list[int], field: str, what: str, key: Callable,
                 f"DataLoader: expected items{field} of one {what} to make a batch, got {expected} at item "
                 f"{numbers[0]} and {key(item)} at item {i}; make them equal in the dataset or give collate_fn="
             )
-
-
-def _note(error: Exception, text: str) -> None:
-    if sys.version_info >= (3, 11):
-        error.add_note(text)
-    else:  # Python 3.10 has no notes: append to the message
-        error.args = (f"{error}\n{text}",)
 
 
 def _at_least(least: int, name: str, value: Any) -> int:

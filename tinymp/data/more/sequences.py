@@ -9,7 +9,8 @@ import numpy as np
 
 from ...arguments import constant, count, flag, listed, name_all, same_keys
 from ...tensor import Tensor, array_of
-from ..dataset import item_numbers, random_generator, require_state, without_graph
+from ..dataset import item_numbers, random_generator, without_graph
+from .position import require_state
 
 
 class BucketBatchSampler:

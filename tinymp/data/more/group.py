@@ -1,0 +1,58 @@
+"""The batches of a DataLoader shared by the processes of a group."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+from ... import backend
+from ...events import type_name
+from ..dataset import Subset
+from ..loader import DataLoader
+
+
+class SharedBatches:
+    """Which part of each batch of a loader is this process's. It compares what must be equal in all processes."""
+
+    def __init__(self, loader: DataLoader, seed: int | None) -> None:
+        group = loader.group
+        if not hasattr(group, "rank"):
+            raise TypeError(f"DataLoader: expected `group` to be a tinymp.parallel.Group, got {type_name(group)}")
+        self.group, self.rank, self.size = group, group.rank, group.size
+        if self.size == 1:
+            return
+        if loader.shuffle and loader.generator is None:
+            raise ValueError(
+                f"DataLoader: expected `seed` where {self.size} processes share shuffled batches, got none"
+            )
+        state = None if loader.generator is None else zlib.crc32(repr(loader.generator.bit_generator.state).encode())
+        group.first(
+            "DataLoader",
+            items=len(loader.dataset),
+            data=_checksums(loader.dataset),
+            batch_size=loader.batch_size,
+            seed=state if seed is None else int(seed),
+        )
+
+    def part(self, cut: list[np.ndarray], epoch: int) -> list[np.ndarray]:
+        """Of each batch of an epoch, given by its item numbers, those of this process."""
+        if uneven := next((len(numbers) for numbers in cut if len(numbers) % self.size), 0):
+            raise ValueError(
+                f"DataLoader: expected batches that {self.size} processes can share evenly, got one of {uneven} items: "
+                "give a batch_size that they divide, and drop_last=True"
+            )
+        if self.size > 1:
+            order = np.concatenate([np.array([*map(len, cut)], int), *cut])
+            self.group.first("DataLoader", epoch=epoch, order=zlib.crc32(order.data))
+        return [numbers[self.rank :: self.size] for numbers in cut]
+
+
+def _checksums(dataset: Any) -> list[int]:
+    """Of the arrays of a TensorDataset, and of the indices of Subsets of one."""
+    subsets = []
+    while type(dataset) is Subset:
+        subsets.append(zlib.crc32(np.ascontiguousarray(dataset.indices).data))
+        dataset = dataset.dataset
+    return subsets + [zlib.crc32(backend.bytes_of(x.array)) for x in getattr(dataset, "tensors", ())]
