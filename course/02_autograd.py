@@ -616,7 +616,7 @@ for i, (mine, their) in enumerate(zip(w, theirs)):
 # |---|---|
 # | 0: `self.parents = parents` | keeps, for each argument, where its gradient goes (`edges`) |
 # | 1: `topological`, and the loop over it | takes the op that ran last first |
-# | 2: `node.pull(node.grad)` | adds up what has come, and calls the op's own `backward` |
+# | 2: `node.pull(node.grad)` | calls the op's own `backward`, and checks what it gives |
 # | 3: `parent.grad = ...` | writes into the `grad` of the leaves: weights, and whatever else was made by no op |
 #
 # Which method does it? These are the methods of both classes. Read the likely ones, for instance with
@@ -630,7 +630,7 @@ for one in (mp.autograd.Op, mp.autograd.Backward):
 # The answer is a list of four names, in the order of the table.
 
 # %% exercise
-places = ["_record", "propagate", "_gradients", "deposit"]  # SOLUTION
+places = ["_record", "propagate", "run_backward", "deposit"]  # SOLUTION
 
 # %%
 check(places=places)
@@ -653,17 +653,13 @@ def _calls(text):
     return lambda node: isinstance(node, ast.Call) and ast.unparse(node.func) == text
 
 
-def _names(text):
-    return lambda node: isinstance(node, ast.Attribute) and ast.unparse(node) == text
-
-
 def check_places(places, random):
     good = isinstance(places, (list, tuple)) and len(places) == 4 and all(isinstance(p, str) for p in places)
     expect(good, f"places is {places!r:.80}, expected a list of four names of methods, as strings.")
     looked_for = (
         (_assigns("self.edges"), "Look for the method that assigns `self.edges`."),
         (_calls("heapq.heappop"), "A heap gives the op with the largest `sequence`, your `number`, first."),
-        (_names("type(self).backward"), "Look for `type(self).backward`."),
+        (_calls("self.run"), 'Look for `self.run("backward", ...)`.'),
         (_assigns("leaf.grad_array"), "Look for the method that assigns `leaf.grad_array`."),
     )
     for i, (holds, hint) in enumerate(looked_for):

@@ -18,6 +18,7 @@ import tinymp.parallel.norm  # an op that tinymp alone does not import
 from tinymp import precision, study
 from tinymp.autograd import Op
 from tinymp.checkpoint.writing import write
+from tinymp.fast import cuda
 from tinymp.fast_path import find
 
 PAGE = pathlib.Path(__file__).with_name("precision.md")
@@ -72,7 +73,7 @@ def page() -> str:
         [f"`{g.__name__}{_arguments(g)}`", first_paragraph(g)]
         for g in (precision.widen, precision.store, precision.gemm, precision.reduce)
     ]
-    rule = first_paragraph(precision.may_fuse)
+    rule = first_paragraph(cuda.may_fuse)
     kinds = [[f"`{k.name}`", k.reads, k.computes, k.accumulates, k.writes, k.source] for k in precision.KINDS]
     columns = [f.name for f in fields(precision.Policy) if f.name != "name"]
     policies = [[f"`{p.name}`", *[str(getattr(p, c)) for c in columns]] for p in study.POLICIES.values()]

@@ -24,8 +24,7 @@ import heapq
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from contextvars import copy_context
-from functools import partial, reduce
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -34,10 +33,11 @@ import numpy as np
 from . import backend, precision
 from .dtypes import FLOATING, HALVES, float32
 from .events import NAMES, during, here, tell, type_name
+from .events import backward as backward_run
 from .fast_path import find
 from .grad_mode import is_grad_enabled
 from .memory import explain
-from .precision import DOT, LOSS, Kind, Policy, as_operand, current_policy, may_fuse, plain, store, under
+from .precision import DOT, LOSS, Kind, Policy, as_operand, current_policy, follows_forward, plain, store, under
 
 Array = Any
 
@@ -71,12 +71,9 @@ class Variable:
     grad_fn: Op | None
 
     def __init__(self, array: Array, requires_grad: bool) -> None:
-        self.array = array
-        self.grad_array = None
-        self.grad_scale = 1.0
-        self.requires_grad = requires_grad
-        self.grad_fn = None
-        self.output_nr = 0
+        self.array, self.requires_grad = array, requires_grad
+        self.grad_array, self.grad_scale = None, 1.0
+        self.grad_fn, self.output_nr = None, 0
         self._version = [0]  # in a list, so that views of its memory can share it
 
     version = property(lambda self: self._version[0], doc="How often its memory was changed in place.")
@@ -127,23 +124,9 @@ def added(total: Any, part: Any) -> Any:
     return part.add(total) if hasattr(part, "add") else precision.accumulate([total, part])
 
 
-def gather(parts: Sequence[Any], part: Any) -> list[Any]:
-    """The gradients that a tensor has got so far, with one more. `joined` adds them up when they are complete.
-
-    They wait for each other, so that they are read once, as long as they take no more memory than their sum in FP32.
-    """
-    found = [*parts, part]
-    if any(hasattr(g, "add") for g in found):
-        return [reduce(added, found)]
-    wait = len(found) == 1 or sum(g.dtype.itemsize for g in found) <= float32.itemsize
-    return found if wait else [precision.accumulate(found)]
-
-
-def joined(parts: Sequence[Any], like: Any) -> Any:
-    """The sum of what `gather` found, in FP32 and in its order, rounded once to the dtype of `like`."""
-    if len(parts) == 1 and (parts[0].dtype == like.dtype or hasattr(parts[0], "like")):
-        return with_values(parts[0], store(values_of(parts[0]), like))
-    return precision.accumulate(parts, like)
+def joined(total: Any, like: Any) -> Any:
+    """The sum of a tensor's gradients, in FP32 where there were several, rounded once to the dtype of `like`."""
+    return with_values(total, store(values_of(total), like))
 
 
 class Target(NamedTuple):
@@ -153,8 +136,9 @@ class Target(NamedTuple):
     dtype: np.dtype
     strides: tuple[int, ...]
 
-
-_new = tuple.__new__  # makes a Target in half the time of its constructor
+    @classmethod
+    def of(cls, x: Array) -> Target:
+        return cls(x.shape, x.dtype, x.strides)
 
 
 # Public names of forward's short arguments; an op whose arguments have other public names gives `arguments`.
@@ -218,155 +202,122 @@ class Op:
         self.saved = arrays
         self.statistics = statistics
 
-    def take(self, options: Mapping[str, Any]) -> None:
-        """Keep forward's keyword arguments as attributes, for backward."""
-        self.options = options
-        vars(self).update(options)
-
     @classmethod
     def apply(cls, *args: Any, **options: Any) -> Any:
         """Run the op on Tensors, check what it promises about precision, and record it in the graph."""
         op = cls()
-        arrays, needs = [], []
-        source: Any = None
-        storage: Any = None
-        device: Any = None
-        for i, a in enumerate(args):
-            if isinstance(a, Variable):
-                source, x = a, a.array
-                if device is not (owner := backend.of(x)):
-                    if device is not None:
-                        cls._refuse_mixture(args)
-                    device = owner
-                if x.dtype is not storage and x.dtype in FLOATING:
-                    if storage is None:
-                        storage = x.dtype
-                    elif x.dtype != storage:
-                        beside = storage in HALVES and x.dtype == float32 and cls.name_of(i) in cls.fp32
-                        if not beside:
-                            cls._refuse_mixture(args)
-                arrays.append(x)
-                needs.append(a.requires_grad)
-            elif a is None or isinstance(a, (int, float, np.generic)):
-                arrays.append(a)
-                needs.append(False)
-            else:
-                raise TypeError(
-                    f"{cls.name}: expected a Tensor for `{cls.name_of(i)}`, got {type_name(a)}; "
-                    "wrap it with tinymp.tensor(...)"
-                )
-        for name, value in options.items():
-            if isinstance(value, np.generic):  # a np.float64 would promote FP32 arrays to FP64
-                options[name] = value.item()
-        if recording := True in needs and is_grad_enabled():
-            op.needs = tuple(needs)
-        if options:
-            op.take(options)
-        op.storage = storage
-        if device is not backend.cpu:
-            op.device = device
-        try:
-            y = during(op, copy_context().run, op._results, arrays, options)
-        except Exception as error:
-            explain(error, op, arrays)  # a full memory
-            raise
-        asarray = op.xp.asarray  # NumPy's results without axes are scalars
-        ys = tuple([asarray(z) for z in y]) if isinstance(y, tuple) else (asarray(y),)
+        op.device, op.storage = cls._common(args)
+        needs = tuple([isinstance(a, Variable) and a.requires_grad for a in args])
+        if True in needs and is_grad_enabled():
+            op.needs = needs
+        op.take(options)
+        arrays = [a.array if isinstance(a, Variable) else a for a in args]
+        y = op.run("forward", arrays, op.options)
+        ys = tuple([op.xp.asarray(z) for z in (y if isinstance(y, tuple) else (y,))])  # NumPy has scalars without axes
+        op.outputs = len(ys)
         if here.observers:
             tell("ran", op, args, ys)
-        results = tuple([op._output(z, source, recording, i) for i, z in enumerate(ys)])
-        for result in results:
-            if result.array.base is not None:  # a view shares the change counter of the tensor that it shows
-                owner = backend.owner_of(result.array)
-                for a in args:
-                    if isinstance(a, Variable) and backend.owner_of(a.array) is owner:
-                        result._version = a._version
-        if recording:
-            op._record(args, results)
+        tensors = [a for a in args if isinstance(a, Variable)]
+        results = tuple([op._output(z, tensors, i) for i, z in enumerate(ys)])
+        if op.needs:
+            op._record(args, [*tensors, *results])
         else:
             op.saved = op.statistics = ()
         return results if isinstance(y, tuple) else results[0]
 
-    def _results(self, arrays: list, options: dict) -> Any:
-        """Run forward on operands as the policy in use takes them, as `events.quietly` would run it."""
-        np.seterr(all="ignore")
-        if self.kind is DOT:
-            arrays[:] = [as_operand(x) for x in arrays]
-        return self._compute(type(self).forward, arrays, options)
+    @classmethod
+    def _common(cls, args: tuple) -> tuple[Any, Any]:
+        """The device and the floating dtype that the Tensors share. TypeError or ValueError for any other argument."""
+        device = storage = None
+        for i, a in enumerate(args):
+            if isinstance(a, Variable):
+                owner, dtype = backend.of(a.array), a.array.dtype
+                device = device or owner
+                if storage is None and dtype in FLOATING:
+                    storage = dtype
+                same = dtype is storage or dtype == storage or dtype not in FLOATING
+                beside = same or (storage in HALVES and dtype == float32 and cls.name_of(i) in cls.fp32)
+                if owner is not device or not beside:
+                    cls._refuse_mixture(args)
+            elif not (a is None or isinstance(a, (int, float, np.generic))):
+                raise TypeError(
+                    f"{cls.name}: expected a Tensor for `{cls.name_of(i)}`, got {type_name(a)}; "
+                    "wrap it with tinymp.tensor(...)"
+                )
+        return device, storage
 
-    def _gradients(self, dys: list) -> Any:
-        """Add up the gradients of each result and run backward."""
-        dys[:] = [joined(parts, self) if parts else None for parts in dys]  # in place: frees what it adds up
-        if self.kind is DOT:
-            dys[:] = [as_operand(dy, gradient=True) for dy in dys]
-        return self._compute(type(self).backward, dys, {})
+    def take(self, options: Mapping[str, Any]) -> None:
+        """Keep forward's keyword arguments as attributes, for backward. A np.float64 would promote FP32 arrays."""
+        self.options = {name: x.item() if isinstance(x, np.generic) else x for name, x in options.items()}
+        vars(self).update(self.options)
 
-    def _compute(self, definition: Any, arrays: list, options: dict) -> Any:
-        """Run the definition of a phase, or its fast path on this device where the policy in use allows one."""
-        faster: Any = find(definition, self.device.name)
-        able = faster is not None and (may_fuse if self.device is backend.gpu else plain)(self.storage)
-        y = faster(self, *arrays, **options) if able else NotImplemented
+    def run(self, phase: str, arrays: list, options: Mapping[str, Any]) -> Any:
+        """Run the definition of a phase, "forward" or "backward", or its fast path."""
+        self.phase = phase
+        try:
+            return during(self, self._compute, getattr(type(self), phase), arrays, options)
+        except Exception as error:
+            explain(error, self, arrays)  # a full memory
+            raise
+
+    def _compute(self, definition: Any, arrays: list, options: Mapping[str, Any]) -> Any:
+        """`arrays` are rounded in place, which frees the sums of gradients that they were."""
+        np.seterr(all="ignore")  # as in `events.quietly`
+        backward = self.phase == "backward"
+        if backward:
+            arrays[:] = [None if dy is None else joined(dy, self) for dy in arrays]
+        if self.kind is DOT:
+            arrays[:] = [as_operand(x, gradient=backward) for x in arrays]
+        faster: Any = find(definition, self.device.name) if plain(self.storage) else None
+        y = NotImplemented if faster is None else faster(self, *arrays, **options)
         return definition(self, *arrays, **options) if y is NotImplemented else y
 
-    def _output(self, y: Array, source: Variable, recording: bool, index: int) -> Variable:
+    def _output(self, y: Array, tensors: list, index: int) -> Variable:
         """Check that the result has the dtype that the op's kind promises, and make it a Tensor."""
-        storage = self.storage
+        promised = float32 if self.kind is LOSS and self.storage in HALVES else self.storage
         differentiable = y.dtype in FLOATING
-        if differentiable and storage is not None and not self.casts:
-            promised = float32 if self.kind is LOSS and storage in HALVES else storage
-            if y.dtype != promised:
-                raise TypeError(f"{self.name}: a {self.kind.name} op on {storage} writes {promised}, got {y.dtype}")
-        result = source.result(y, recording and differentiable)
-        if recording and differentiable:
+        if differentiable and y.dtype != promised and not self.casts and promised is not None:
+            raise TypeError(f"{self.name}: a {self.kind.name} op on {self.storage} writes {promised}, got {y.dtype}")
+        result = tensors[0].result(y, differentiable and bool(self.needs))
+        if result.requires_grad:
             result.grad_fn, result.output_nr, self.dtype = self, index, y.dtype
+        if y.base is not None:  # a view shares the change counter of the tensor that it shows
+            owner = backend.owner_of(y)
+            for a in tensors:
+                if backend.owner_of(a.array) is owner:
+                    result._version = a._version
         return result
 
-    def _record(self, args: tuple, results: tuple) -> None:
-        """Make this op a node: where gradients go, what they must look like, what was saved."""
-        edges, targets = [], []
-        for a, need in zip(args, self.needs):
-            edges.append(None if not need else a if a.grad_fn is None else (a.grad_fn, a.output_nr))
-            targets.append(_new(Target, (a.array.shape, a.array.dtype, a.array.strides)) if need else None)
-        self.edges, self.targets = tuple(edges), tuple(targets)
+    def _record(self, args: tuple, tensors: list) -> None:
+        """Make this op a node: where gradients go, what they must look like, what was saved of its tensors."""
+        wanted = [a if need else None for a, need in zip(args, self.needs)]
+        self.edges = tuple([a if a is None or a.grad_fn is None else (a.grad_fn, a.output_nr) for a in wanted])
+        self.targets = tuple([None if a is None else Target.of(a.array) for a in wanted])
         kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
         if kept:
-            self.keeps = True
-            self.versions = [
-                (t._version, t._version[0])
-                for t in (*args, *results)
-                if isinstance(t, Variable) and id(backend.owner_of(t.array)) in kept
-            ]
-        self.outputs = len(results)
-        if precision.follows_forward.get():
-            self.policy = current_policy()
-        self.sequence = next(_sequence)
-        assert self.saved is not None
-        for a in self.saved:
-            wrong = getattr(a, "dtype", self.storage) != self.storage and a.dtype in FLOATING
-            if wrong and not any(isinstance(t, Variable) and a is t.array for t in args):
+            self.versions = [(t._version, t.version) for t in tensors if id(backend.owner_of(t.array)) in kept]
+        self.keeps, self.sequence = bool(kept), next(_sequence)
+        self.policy = current_policy() if follows_forward.get() else None
+        for s in self.saved:
+            wrong = getattr(s, "dtype", self.storage) != self.storage and s.dtype in FLOATING
+            if wrong and not any(s is t.array for t in tensors):
                 raise TypeError(
-                    f"{self.name}: saved {a.dtype} for backward, but storage is {self.storage}; see Op.save"
+                    f"{self.name}: saved {s.dtype} for backward, but storage is {self.storage}; see Op.save"
                 )
 
     def run_backward(self, dys: list, retain: bool) -> tuple:
-        """Add up each result's gradients, call backward, check that its own fit the inputs, and free what was saved."""
+        """Call backward, check that its gradients fit the arguments, and free what was saved."""
         if self.saved is None:
             raise RuntimeError(
                 f"{self.name}: its saved arrays were freed by an earlier backward(); run the forward pass again "
                 "(for several losses, add them up, or pass retain_graph=True in all calls but the last)"
             )
-        for counter, value in self.versions:
-            if counter[0] != value:
-                raise RuntimeError(
-                    f"{self.name}: a tensor that backward needs was changed in place after the forward pass; call "
-                    "backward() before the optimizer's step and other in-place changes"
-                )
-        self.phase = "backward"
-        try:
-            dx = during(self, self._gradients, dys)
-        except Exception as error:
-            explain(error, self, dys)
-            raise
+        if any(counter[0] != value for counter, value in self.versions):
+            raise RuntimeError(
+                f"{self.name}: a tensor that backward needs was changed in place after the forward pass; call "
+                "backward() before the optimizer's step and other in-place changes"
+            )
+        dx = self.run("backward", dys, {})
         dxs = dx if isinstance(dx, tuple) else (dx,)
         if len(dxs) != len(self.edges):
             raise RuntimeError(f"{self.name}: backward gave {len(dxs)} gradients for {len(self.edges)} arguments")
@@ -411,8 +362,8 @@ class Backward:
     root, gradient  where it begins, and with what gradient
     retain          whether ops keep what they saved, for another run
     scale           the loss scale that the gradients carry which the op that runs now was given
-    leaves          {id of leaf: [leaf, gradients, loss scale]} in the order in which the leaves were reached. Gradients
-                    travel with the loss scale that they carry (1.0: none), and meet only under one scale
+    leaves          {id of leaf: [leaf, sum of its gradients, loss scale]} in the order in which leaves were reached.
+                    Gradients travel with the loss scale that they carry (1.0: none), and meet only under one scale
     """
 
     def __init__(self, root: Variable, gradient: Array, retain: bool = False) -> None:
@@ -421,7 +372,8 @@ class Backward:
         self.scale: Any = 1.0
 
     def run(self) -> None:
-        """Do all that `Tensor.backward` does."""
+        """Do all that `Tensor.backward` does, in a context of its own (`events.quietly`)."""
+        backward_run.set(self)
         self.propagate()
         self.deposit()
         if here.observers:
@@ -429,17 +381,16 @@ class Backward:
 
     def propagate(self) -> None:
         """Walk the graph from root in the reverse of the order in which its ops ran; no recursion."""
-        root, leaves = self.root, self.leaves
-        waiting: dict[Op, list] = {}  # op -> for each output its gradients so far; then their loss scale
+        waiting: dict[Op, list] = {}  # op -> for each output the sum of its gradients so far; then their loss scale
         queue: list[tuple[int, Op]] = []  # the op that ran last first: all ops that used its results have been visited
 
         def send(edge: Any, dx: Array, scale: Any) -> None:
             if isinstance(edge, Variable):
-                slot, i = leaves.setdefault(id(edge), [edge, (), scale]), 1
+                slot, i = self.leaves.setdefault(id(edge), [edge, None, scale]), 1
             else:
                 (op, i), dx = edge, dx.dense() if hasattr(dx, "dense") else dx
                 if op not in waiting:
-                    waiting[op] = [()] * op.outputs + [scale]
+                    waiting[op] = [None] * op.outputs + [scale]
                     heapq.heappush(queue, (-op.sequence, op))
                 slot = waiting[op]
             if slot[-1] is not scale and slot[-1] != scale:
@@ -447,26 +398,20 @@ class Backward:
                     f"backward: gradients with loss scales {float(slot[-1]):g} and {float(scale):g} meet; pass every "
                     "part of the loss through scaler.scale, once"
                 )
-            slot[i] = gather(slot[i], dx)
+            slot[i] = dx if slot[i] is None else added(slot[i], dx)
 
+        root = self.root
         send(root if root.grad_fn is None else (root.grad_fn, root.output_nr), self.gradient, 1.0)
-        outer = here.backward
-        try:
-            here.backward = self
-            while queue:
-                _, op = heapq.heappop(queue)
-                *dys, scale = waiting.pop(op)
-                self.scale = scale
-                run = op.run_backward if op.policy is None else partial(under, op.policy, op.run_backward)
-                dxs = run(dys, self.retain)
-                scale = scale if op.loss_scale is None else scale * op.loss_scale
-                for edge, dx in zip(op.edges, dxs):
-                    if edge is not None and dx is not None:
-                        send(edge, dx, scale)
-                dxs, dx = (), None  # what the next op adds up is freed before its backward runs
-            here.backward = outer  # as in `events.during`
-        finally:
-            here.backward = outer
+        while queue:
+            _, op = heapq.heappop(queue)
+            *dys, self.scale = waiting.pop(op)
+            run = op.run_backward if op.policy is None else partial(under, op.policy, op.run_backward)
+            dxs = run(dys, self.retain)
+            scale = self.scale if op.loss_scale is None else self.scale * op.loss_scale
+            for edge, dx in zip(op.edges, dxs):
+                if edge is not None and dx is not None:
+                    send(edge, dx, scale)
+            dxs, dx = (), None  # what the next op adds up is freed before its backward runs
 
     def deposit(self) -> None:
         """Add what was found to the leaves' `grad`, in FP32 where there is one already."""
@@ -478,26 +423,19 @@ class Backward:
                     f"in the same `grad` (shape {leaf.shape}); accumulate with one scale, then unscale_, step and "
                     "zero_grad"
                 )
-        for leaf, parts, scale in self.leaves.values():
-            dx = self.stored(leaf, parts)
+        for leaf, total, scale in self.leaves.values():
+            dx = during(leaf, joined, total, leaf.array)  # rounded once to the leaf's dtype
             if here.observers:
                 tell("deposited", leaf, dx, scale)
-            if hasattr(dx, "dense"):  # no array, and made for this leaf alone
-                dx = dx if leaf.grad_array is None else added(leaf.grad_array, dx)
-                leaf.grad_array, leaf.grad_scale = dx, scale
-                continue
-            if leaf.grad_array is None:
-                xp = backend.of(leaf.array).xp
-                dx = xp.asarray(dx)  # NumPy's results of arrays without axes are scalars
-                owner = backend.owner_of(dx)
-                if id(owner) in owned or owner.nbytes != dx.nbytes or not backend.writeable(dx):
-                    dx = dx.copy()  # a leaf's grad is its own: never another tensor's memory, nor a broadcast view
-                owned.add(id(owner))
-                leaf.grad_array, leaf.grad_scale = dx, scale
-            else:
-                leaf.grad_array = backend.of(leaf.array).xp.asarray(added(leaf.grad_array, dx))
+            dx = dx if leaf.grad_array is None else added(leaf.grad_array, dx)
+            leaf.grad_array, leaf.grad_scale = dx if hasattr(dx, "dense") else _own(dx, owned), scale
 
-    @staticmethod
-    def stored(leaf: Variable, parts: Sequence[Any]) -> Any:
-        """The sum of a leaf's gradients, rounded once to the leaf's dtype."""
-        return during(leaf, joined, parts, leaf.array) if here.inside else joined(parts, leaf.array)
+
+def _own(dx: Array, owned: set[int]) -> Array:
+    """dx, or a copy: a leaf's gradient is never the memory of another tensor, nor a view of more or of less of it."""
+    dx = backend.of(dx).xp.asarray(dx)  # NumPy has scalars without axes
+    owner = backend.owner_of(dx)
+    if id(owner) in owned or owner.nbytes != dx.nbytes or not backend.writeable(dx):
+        dx = dx.copy()
+    owned.add(id(owner))
+    return dx

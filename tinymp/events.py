@@ -25,7 +25,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ContextDecorator, contextmanager, suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -138,6 +138,10 @@ class Exchange:
     phase: ClassVar[str] = "exchange"
 
 
+running: ContextVar[Any] = ContextVar("running", default=None)
+backward: ContextVar[Any] = ContextVar("backward", default=None)  # autograd.Backward sets it, for its context
+
+
 class _Here(threading.local):
     """What is going on in this thread.
 
@@ -154,8 +158,8 @@ class _Here(threading.local):
                of numbers, or of arrays, in place; "all", of lists, one list by rank
     """
 
-    running: Any = None
-    backward: Any = None
+    running = property(lambda self: running.get())
+    backward = property(lambda self: backward.get())
     rank: int = 0
     agree: Any = staticmethod(lambda value, how="first": value)
 
@@ -183,7 +187,7 @@ def observe(observer: Observer) -> Iterator[Observer]:
         yield observer
         _leave(lists, observer)
     finally:
-        _leave(lists, observer)  # see `during`
+        _leave(lists, observer)  # again: an interrupt that comes right before a `finally` skips it
 
 
 def _leave(lists: list[list[Observer]], observer: Observer) -> None:
@@ -195,13 +199,15 @@ def _leave(lists: list[list[Observer]], observer: Observer) -> None:
 @contextmanager
 def unobserved() -> Iterator[None]:
     """Within the block no observer hears this thread, and `here` is empty: for what observers compute themselves."""
-    before = here.observers, here.inside, here.running, here.backward
+    before = here.observers, here.inside
+    tokens = running.set(None), backward.set(None)
     try:
-        here.observers, here.inside, here.running, here.backward = [], [], None, None
+        here.observers, here.inside = [], []
         yield
-        here.observers, here.inside, here.running, here.backward = before  # see `during`
     finally:
-        here.observers, here.inside, here.running, here.backward = before
+        here.observers, here.inside = before
+        running.reset(tokens[0])
+        backward.reset(tokens[1])
 
 
 def tell(event: str, *what: Any) -> None:
@@ -211,25 +217,22 @@ def tell(event: str, *what: Any) -> None:
 
 
 def during(what: Any, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-    """work(*args, **options), while `what` runs: see `here`. Whatever ends it, what ran before then runs again.
+    """work(*args, **options) while `what` runs: see `here`.
 
-    An interrupt may come right before a `finally`, which then does nothing: so the last line of a `try` does the same.
+    It runs in a copy of the context, which keeps that, NumPy's settings and the policy. So nothing, no interrupt
+    either, can leave them changed.
     """
-    outer = here.running
-    try:
-        here.running = what
-        result = work(*args, **options)
-        here.running = outer
-        return result
-    finally:
-        here.running = outer
+    return copy_context().run(_during, what, work, args, options)
+
+
+def _during(what: Any, work: Callable[..., Result], args: tuple, options: dict) -> Result:
+    running.set(what)
+    return work(*args, **options)
 
 
 def quietly(work: Callable[..., Result], *args: Any, **options: Any) -> Result:
-    """work(*args, **options), and NumPy does not warn of infinities and NaNs: scalers and checks look for them.
-
-    It runs in a copy of the context, where NumPy's settings and the policy are kept. So nothing, no interrupt either,
-    can leave them changed.
+    """work(*args, **options) in a copy of the context, where NumPy does not warn of infinities and NaNs: scalers and
+    checks look for them.
     """
     return copy_context().run(_quiet, work, args, options)
 

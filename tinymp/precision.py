@@ -248,15 +248,6 @@ def plain(dtype: np.dtype | None) -> bool:
     return dtype not in HALVES or usual
 
 
-def may_fuse(dtype: np.dtype | None) -> bool:
-    """True if a CUDA kernel may do the work of several primitives at once on storage of this dtype.
-
-    A kernel widens, computes and accumulates in FP32 registers and stores with one rounding to nearest. It may stand in
-    for an op's definition only where the policy in use asks for just that and no observer hears the primitives.
-    """
-    return not here.inside and dtype in (float16, float32) and plain(dtype)
-
-
 def _accumulator(field: str, like: Array) -> Any:
     """The accumulator that the policy in use puts in the place of a primitive's own; None for that."""
     policy = _policy.get()

@@ -14,9 +14,10 @@ import tinymp as mp
 from audit.calls import CALLS, LAYERS, half
 from tinymp import nn, ops, optim
 from tinymp.autograd import Op, joined
+from tinymp.fast.cuda import may_fuse
 from tinymp.lab import topics
 from tinymp.lab.explain import explain, names, ops_of
-from tinymp.precision import LOSS, MOVEMENT, may_fuse
+from tinymp.precision import LOSS, MOVEMENT
 from watching import watch
 
 pytestmark = pytest.mark.cpu

@@ -9,7 +9,7 @@ import pytest
 
 import tinymp as mp
 from oracle import rng
-from tinymp import ops, precision
+from tinymp import events, ops, precision
 from tinymp.fast.cpu import threads
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(threads._set is None, reason="another BLAS")]
@@ -77,12 +77,8 @@ def test_helpers_follow_the_policy_and_the_op():
     class Op:
         pass
 
-    before, precision.here.running = precision.here.running, Op
-    try:
-        with mp.use(mp.FP16_REDUCTIONS):
-            assert threads.share(seen, range(2)) == [("FP16_REDUCTIONS", Op)] * 2
-    finally:
-        precision.here.running = before
+    with mp.use(mp.FP16_REDUCTIONS):
+        assert events.during(Op, threads.share, seen, range(2)) == [("FP16_REDUCTIONS", Op)] * 2
     with np.errstate(over="raise"), pytest.raises(FloatingPointError):
         threads.share(lambda _: np.exp(np.full(3, 1e3)), range(2))
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..autograd import Array, Backward, Op
+from ..autograd import Array, Backward, Op, joined
 from ..dtypes import FP16_OVERFLOW
-from ..events import Observer, here, observe, unobserved
+from ..events import Observer, during, here, observe, unobserved
 from ..optim.more.observed import power_below
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
@@ -360,8 +360,8 @@ class _Replay(Observer):
                     gradient = backend.of(p.run.gradient).xp.asarray(p.run.gradient * factor)
                     again = Backward(p.run.root, gradient)
                     again.propagate()
-                    found = [(leaf, parts) for leaf, parts, _ in again.leaves.values() if id(leaf) in wanted]
-                    self.finite = not any(nonfinite(again.stored(leaf, parts)) for leaf, parts in found)
+                    found = [(leaf, total) for leaf, total, _ in again.leaves.values() if id(leaf) in wanted]
+                    self.finite = not any(nonfinite(during(leaf, joined, g, leaf.array)) for leaf, g in found)
             finally:
                 for op, saved, statistics in left:
                     op.saved, op.statistics = saved, statistics

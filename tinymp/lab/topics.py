@@ -233,10 +233,10 @@ TOPICS: dict[str, Topic] = {
         "NVG 2.2 and 2.3.1",
         "Sums may be in another order there, so that results differ by FP32's own rounding; below 2^-126 FP32 numbers "
         "are zero in kernels.",
-        ">>> from tinymp.precision import may_fuse\n"
+        ">>> from tinymp.fast.cuda import may_fuse\n"
         ">>> may_fuse(np.dtype('float16'))\nTrue\n"
         ">>> with mp.use(mp.FP16_REDUCTIONS):\n...     may_fuse(np.dtype('float16'))  # the definition decides\nFalse",
-        read=("precision.may_fuse", "fast.cuda.cublas.gemm"),
+        read=("fast.cuda.may_fuse", "fast.cuda.cublas.gemm"),
         measure=("products",),
         words=("cuda", "kernel", "device", "cupy", "fast path", "cuda graph", "capture"),
         see=("tensor cores", "determinism"),

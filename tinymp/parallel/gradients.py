@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import backend
 from ..arguments import flag, instance, number
-from ..autograd import Array, Op, added
+from ..autograd import Array, Op, added, joined
 from ..backend import __version__
 from ..dtypes import HALVES, NAMES, float16, float32
 from ..events import Exchange, Observer, during, here, observe, tell
@@ -165,8 +165,7 @@ class DistributedDataParallel(Observer):
                     self._order.append(self._own[id(edge)])
                     if self._buckets is not None and id(edge) not in self._rows:
                         slot = self._run.leaves[id(edge)]
-                        dx = self._run.stored(edge, slot[1])  # no op still to come adds to it
-                        slot[1] = [dx]
+                        dx = slot[1] = during(edge, joined, slot[1], edge.array)  # no op still to come adds to it
                         self._fill(edge, dx if edge.grad_array is None else added(edge.grad_array, dx))
         self._last = None
 

@@ -195,8 +195,8 @@ def backpropagate(root):
 
 
 # %% places: Look for the method that assigns `self.edges`
-places = ["save", "propagate", "_gradients", "deposit"]
+places = ["save", "propagate", "run_backward", "deposit"]
 
 
 # %% places: expected a list of four
-places = "_record, propagate, _gradients, deposit"
+places = "_record, propagate, run_backward, deposit"

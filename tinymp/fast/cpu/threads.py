@@ -76,7 +76,7 @@ def _shared(f: Callable, items: Sequence, threads: int) -> list:
     todo: deque = deque(enumerate(items))
     results: list[Any] = [None] * len(items)
     pool = _threads()
-    helpers = [pool.submit(copy_context().run, _help, here.running, f, todo, results) for _ in range(threads - 1)]
+    helpers = [pool.submit(copy_context().run, _help, f, todo, results) for _ in range(threads - 1)]
     try:
         _work(f, todo, results)
     finally:
@@ -96,14 +96,10 @@ def _work(f: Callable, todo: deque, results: list) -> None:
         results[i] = f(item)
 
 
-def _help(running: Any, *work: Any) -> None:
-    """`_work` in a thread of the pool for one that runs this op; the policy comes with its context."""
+def _help(*work: Any) -> None:
+    """`_work` in a thread of the pool: the op that runs and the policy come with the context."""
     _helps.set(True)
-    here.running = running
-    try:
-        _work(*work)
-    finally:
-        here.running = None
+    _work(*work)
 
 
 def _begin(call: object) -> None:

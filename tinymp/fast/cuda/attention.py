@@ -8,9 +8,9 @@ from typing import Any
 from ...arguments import LONGEST
 from ...autograd import Array
 from ...dtypes import float16
-from ...fast_path import fast_path
 from ...ops.attention import Attention
 from ...precision import widen
+from . import kernel
 from .kernels import Kernels
 from .layout import ceil_div, contiguous
 from .rows import reduced
@@ -19,7 +19,7 @@ KERNELS = Kernels(__file__)
 HEADS = 32, 64, 128  # head sizes for which there are kernels; they take smaller ones
 
 
-@fast_path(Attention.forward)
+@kernel(Attention.forward)
 def attention_forward(
     op: Attention,
     q: Array,
@@ -42,7 +42,7 @@ def attention_forward(
     return y
 
 
-@fast_path(Attention.backward)
+@kernel(Attention.backward)
 def attention_backward(op: Attention, dy: Array) -> Any:
     *read, y = op.saved
     q, k, v, _, _ = read

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from ... import backend
 from ...autograd import Array
 from ...dtypes import float16
-from ...fast_path import fast_path
 from ...ops.conv import Conv2d, ConvTranspose2d, Geometry, Pair, batch_first, bias_gradient, grouped
 from ...precision import FP32, gemm, store, widen
+from . import kernel
 from .kernels import Kernels
 from .layout import ceil_div, contiguous
 
@@ -269,7 +269,7 @@ def every_row(g: Geometry, h: int, w: int) -> slice:
     return slice(0, g.output(h, w)[0])
 
 
-@fast_path(Conv2d.forward)
+@kernel(Conv2d.forward)
 def conv2d_forward(op: Conv2d, x: Array, w: Array, b: Array | None, *, geometry: Geometry) -> Array:
     size = geometry.output(*x.shape[2:])
     if not fits(geometry, x, w, x.shape[0] * w.shape[0] * prod(size)):
@@ -278,7 +278,7 @@ def conv2d_forward(op: Conv2d, x: Array, w: Array, b: Array | None, *, geometry:
     return batch_first(correlate(op.xp, images_last(op.xp, x), w, b, geometry, size))
 
 
-@fast_path(Conv2d.backward)
+@kernel(Conv2d.backward)
 def conv2d_backward(op: Conv2d, dy: Array) -> Any:
     (x, w), (like_x, like_w, like_b), g = op.saved, op.targets, op.geometry
     if not fits(g, x, w, dy.size):
@@ -289,7 +289,7 @@ def conv2d_backward(op: Conv2d, dy: Array) -> Any:
     return dx, dw, bias_gradient(op.xp, dy, like_b) if like_b else None
 
 
-@fast_path(ConvTranspose2d.forward)
+@kernel(ConvTranspose2d.forward)
 def conv_transpose2d_forward(
     op: ConvTranspose2d, x: Array, w: Array, b: Array | None, *, geometry: Geometry, size: Pair
 ) -> Array:
@@ -299,7 +299,7 @@ def conv_transpose2d_forward(
     return batch_first(correlate(op.xp, images_last(op.xp, x), w, b, geometry, size, transposed=True))
 
 
-@fast_path(ConvTranspose2d.backward)
+@kernel(ConvTranspose2d.backward)
 def conv_transpose2d_backward(op: ConvTranspose2d, dy: Array) -> Any:
     (x, w), (like_x, like_w, like_b), g = op.saved, op.targets, op.geometry
     if not fits(g, x, w, dy.size):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from ...autograd import Array
-from ...fast_path import fast_path
 from ...ops.embedding import Embedding
-from . import row_sums
+from . import kernel, row_sums
 
 
-@fast_path(Embedding.backward)
+@kernel(Embedding.backward)
 def embedding_backward(op: Embedding, dy: Array) -> tuple:
     if op.sparse:
         return NotImplemented

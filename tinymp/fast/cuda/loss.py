@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...autograd import Array
-from ...fast_path import fast_path
 from ...ops.loss import CrossEntropy, Labelled, NLLLoss, class_axis, total
 from ...precision import FP32, widen
-from . import checks
+from . import checks, kernel
 from .kernels import Kernels
 from .layout import THREADS, blocks, channels, compact, matching, row_lanes
 
@@ -19,7 +18,7 @@ KERNELS = Kernels(__file__)
 MOST_BLOCKS = 4096  # each adds up the losses of its rows; one more block then adds up these sums
 
 
-@fast_path(NLLLoss.forward)
+@kernel(NLLLoss.forward)
 def nll_forward(
     op: NLLLoss, input: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int
 ) -> Array:
@@ -31,7 +30,7 @@ def nll_forward(
     return loss
 
 
-@fast_path(NLLLoss.backward)
+@kernel(NLLLoss.backward)
 def nll_backward(op: NLLLoss, dy: Array) -> tuple:
     (t, kept), (w, divisor), like = op.saved, op.statistics, op.targets[0]
     dx = op.xp.zeros(like.shape, like.dtype)
@@ -39,7 +38,7 @@ def nll_backward(op: NLLLoss, dy: Array) -> tuple:
     return dx, None, None
 
 
-@fast_path(CrossEntropy.forward)
+@kernel(CrossEntropy.forward)
 def cross_entropy_forward(
     op: CrossEntropy,
     input: Array,
@@ -65,7 +64,7 @@ def cross_entropy_forward(
     return loss
 
 
-@fast_path(CrossEntropy.backward)
+@kernel(CrossEntropy.backward)
 def cross_entropy_backward(op: CrossEntropy, dy: Array) -> tuple:
     (input, t, weight, kept), (*statistics, divisor) = op.saved, op.statistics
     x = compact(op.xp, input)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ...autograd import Array, Op
-from ...fast_path import fast_path
 from ...ops.norm import BatchNorm, FixedNorm, LayerNorm, Running
 from ...precision import FP32, store, widen
+from . import kernel
 from .kernels import Kernels
 from .layout import THREADS, ceil_div, compact, matching
 from .rows import over_all_but, over_channels, over_last
@@ -18,7 +18,7 @@ KERNELS = Kernels(__file__)
 NOT_MOVED = (None, None, None, None, 0.0)  # `running_arguments` for no statistics
 
 
-@fast_path(BatchNorm.forward)
+@kernel(BatchNorm.forward)
 def batch_norm_forward(
     op: BatchNorm, x: Array, w: Array | None, b: Array | None, *, eps: float, running: Running
 ) -> Array:
@@ -48,12 +48,12 @@ def running_arguments(running: Running) -> tuple | None:
     return *arrays, running.momentum if number else 0.0
 
 
-@fast_path(BatchNorm.backward)
+@kernel(BatchNorm.backward)
 def batch_norm_backward(op: BatchNorm, dy: Array) -> tuple:
     return channel_gradients(op, dy, op.targets, fixed=False)
 
 
-@fast_path(FixedNorm.forward)
+@kernel(FixedNorm.forward)
 def fixed_norm_forward(
     op: FixedNorm, x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, *, eps: float
 ) -> Array:
@@ -68,7 +68,7 @@ def fixed_norm_forward(
     return y
 
 
-@fast_path(FixedNorm.backward)
+@kernel(FixedNorm.backward)
 def fixed_norm_backward(op: FixedNorm, dy: Array) -> tuple:
     like_x, _, _, like_w, like_b = op.targets
     gradients = channel_gradients(op, dy, (like_x, like_w, like_b), fixed=True)
@@ -89,7 +89,7 @@ def channel_gradients(op: Op, dy: Array, likes: tuple, *, fixed: bool) -> Any:
     return dx, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
 
 
-@fast_path(LayerNorm.forward)
+@kernel(LayerNorm.forward)
 def layer_norm_forward(op: LayerNorm, x: Array, w: Array | None, b: Array | None, *, axes: tuple, eps: float) -> Array:
     if (rows := over_last(x, axes)) is None:
         return NotImplemented
@@ -101,7 +101,7 @@ def layer_norm_forward(op: LayerNorm, x: Array, w: Array | None, b: Array | None
     return y
 
 
-@fast_path(LayerNorm.backward)
+@kernel(LayerNorm.backward)
 def layer_norm_backward(op: LayerNorm, dy: Array) -> Any:
     (x, w), (like_x, like_w, like_b), xp = op.saved, op.targets, op.xp
     rows, pack = over_last(x, op.axes), 16 // x.itemsize

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ...autograd import Array
-from ...fast_path import fast_path
 from ...ops.conv import Geometry, Pair, batch_first, images_last
 from ...ops.pool import AvgPool2d, MaxPool2d, index_dtype
+from . import kernel
 from .kernels import Kernels
 from .layout import blocks
 
 KERNELS = Kernels(__file__)
 
 
-@fast_path(MaxPool2d.forward)
+@kernel(MaxPool2d.forward)
 def max_pool2d_forward(op: MaxPool2d, x: Array, *, geometry: Geometry, indices: bool) -> Any:
     if not _fits(x.shape, geometry.output(*x.shape[2:])):
         return NotImplemented
@@ -27,7 +27,7 @@ def max_pool2d_forward(op: MaxPool2d, x: Array, *, geometry: Geometry, indices: 
     return (batch_first(y), batch_first(op.places(index))) if indices else batch_first(y)
 
 
-@fast_path(MaxPool2d.backward)
+@kernel(MaxPool2d.backward)
 def max_pool2d_backward(op: MaxPool2d, dy: Array, _: None = None) -> Array:
     if not _fits(op.shape, dy.shape[2:]):
         return NotImplemented
@@ -37,7 +37,7 @@ def max_pool2d_backward(op: MaxPool2d, dy: Array, _: None = None) -> Array:
     return batch_first(dx)
 
 
-@fast_path(AvgPool2d.forward)
+@kernel(AvgPool2d.forward)
 def avg_pool2d_forward(
     op: AvgPool2d, x: Array, *, geometry: Geometry, include_pad: bool, override: int | None
 ) -> Array:
@@ -50,7 +50,7 @@ def avg_pool2d_forward(
     return batch_first(y)
 
 
-@fast_path(AvgPool2d.backward)
+@kernel(AvgPool2d.backward)
 def avg_pool2d_backward(op: AvgPool2d, dy: Array) -> Array:
     if not _fits(op.shape, dy.shape[2:]):
         return NotImplemented

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...autograd import Array
-from ...fast_path import fast_path
 from ...ops.recurrent import GRU, LSTM, Steps
 from ...precision import gemm, reduce, store, widen
+from . import kernel
 from .kernels import Kernels
 from .layout import blocks
 
@@ -15,7 +15,7 @@ KERNELS = Kernels(__file__)
 BLOCK = 128  # threads: few, so that the little work of a step is spread over many multiprocessors
 
 
-@fast_path(LSTM.forward)
+@kernel(LSTM.forward)
 def lstm_forward(
     op: LSTM,
     x: Array,
@@ -48,7 +48,7 @@ def lstm_forward(
     return y, steps.unsort(xp, h), steps.unsort(xp, c)
 
 
-@fast_path(LSTM.backward)
+@kernel(LSTM.backward)
 def lstm_backward(op: LSTM, dy: Array | None, dh_n: Array | None, dc_n: Array | None) -> tuple:
     x, w_ih, w_hh, w_hr, h_first, c_first, a, cells, y, hidden = op.saved
     like_x, like_h, like_c, like_ih, like_hh, like_b_ih, like_b_hh, like_hr = op.targets
@@ -80,7 +80,7 @@ def lstm_backward(op: LSTM, dy: Array | None, dh_n: Array | None, dc_n: Array | 
     )
 
 
-@fast_path(GRU.forward)
+@kernel(GRU.forward)
 def gru_forward(
     op: GRU,
     x: Array,
@@ -108,7 +108,7 @@ def gru_forward(
     return y, steps.unsort(xp, h)
 
 
-@fast_path(GRU.backward)
+@kernel(GRU.backward)
 def gru_backward(op: GRU, dy: Array | None, dh_n: Array | None) -> tuple:
     x, w_ih, w_hh, first, a, inner, y = op.saved
     like_x, like_h, like_ih, like_hh, like_b_ih, like_b_hh = op.targets

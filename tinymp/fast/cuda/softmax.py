@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...autograd import Array
-from ...fast_path import fast_path
 from ...ops.softmax import LogSoftmax, Softmax
+from . import kernel
 from .kernels import Kernels
 from .layout import compact, matching
 from .rows import along, reduced
@@ -12,7 +12,7 @@ from .rows import along, reduced
 KERNELS = Kernels(__file__)
 
 
-@fast_path(Softmax.forward)
+@kernel(Softmax.forward)
 def softmax_forward(op: Softmax, x: Array, *, dim: int) -> Array:
     x = compact(op.xp, x)
     if (plan := along(x, dim)) is None:
@@ -23,7 +23,7 @@ def softmax_forward(op: Softmax, x: Array, *, dim: int) -> Array:
     return y
 
 
-@fast_path(Softmax.backward)
+@kernel(Softmax.backward)
 def softmax_backward(op: Softmax, dy: Array) -> Array:
     y = compact(op.xp, op.saved[0])
     if (plan := along(y, op.dim)) is None:
@@ -33,7 +33,7 @@ def softmax_backward(op: Softmax, dy: Array) -> Array:
     return dx
 
 
-@fast_path(LogSoftmax.forward)
+@kernel(LogSoftmax.forward)
 def log_softmax_forward(op: LogSoftmax, x: Array, *, dim: int) -> Array:
     dense = compact(op.xp, x)
     if (plan := along(dense, dim)) is None:
@@ -44,7 +44,7 @@ def log_softmax_forward(op: LogSoftmax, x: Array, *, dim: int) -> Array:
     return y
 
 
-@fast_path(LogSoftmax.backward)
+@kernel(LogSoftmax.backward)
 def log_softmax_backward(op: LogSoftmax, dy: Array) -> Array:
     x = compact(op.xp, op.saved[0])
     if (plan := along(x, op.dim)) is None:
