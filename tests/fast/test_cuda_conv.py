@@ -11,7 +11,7 @@ import tinymp as mp
 from fast.both_ways import check_both_ways, launches, on_device
 from oracle import randn
 from tinymp import ops
-from tinymp.fast.cuda import conv
+from tinymp.fast.cuda import conv, unfold
 from tinymp.fast.cuda.layout import ceil_div
 
 pytestmark = pytest.mark.usefixtures("gpu")
@@ -271,7 +271,8 @@ def test_before_turing_the_columns_are_made(monkeypatch):
 
 
 def test_images_beyond_32_bits_are_left_to_the_definition(monkeypatch):
-    monkeypatch.setattr(conv, "LIMIT", 100)
+    for module in (conv, unfold):
+        monkeypatch.setattr(module, "LIMIT", 100)
     before = len(launches() or ())
     check_conv((2, 3, 5, 5), (4, 3, 3, 3), 2, 1, mixed=False)
     check_both_ways(lambda x: ops.unfold(x, 3), randn(2, 3, 5, 5), length=9, mixed=False)

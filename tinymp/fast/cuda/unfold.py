@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import prod
 
 from ...autograd import Array
-from ...fast_path import fast_path
 from ...ops.conv import Geometry, batch_first
 from ...ops.more.unfold import Unfold
+from . import kernel
 from .conv import LIMIT, col2im, every_row, im2col
 
 
-@fast_path(Unfold.forward)
+@kernel(Unfold.forward)
 def unfold_forward(op: Unfold, x: Array, *, geometry: Geometry) -> Array:
     n, _, h, w = x.shape
     positions = prod(geometry.output(h, w))
@@ -22,7 +22,7 @@ def unfold_forward(op: Unfold, x: Array, *, geometry: Geometry) -> Array:
     return y.reshape(-1, positions, n).transpose(2, 0, 1)
 
 
-@fast_path(Unfold.backward)
+@kernel(Unfold.backward)
 def unfold_backward(op: Unfold, dy: Array) -> Array:
     (n, c, h, w), g = op.shape, op.geometry
     if not 0 < prod(op.shape) < LIMIT:
