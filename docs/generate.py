@@ -1,6 +1,6 @@
 """Write docs/precision.md from the declarations in the source: the primitives, the kinds, the policies, every op.
 
-    python docs/generate.py
+    python -m docs.generate
 
 tests/test_docs.py fails when the page has drifted.
 """
@@ -15,6 +15,7 @@ from dataclasses import fields
 
 import tinymp
 import tinymp.parallel.norm  # an op that tinymp alone does not import
+from tests import rounding
 from tinymp import precision, study
 from tinymp.autograd import Op
 from tinymp.checkpoint.writing import write
@@ -67,6 +68,37 @@ def numpy_of_test_bits() -> str:
     return version
 
 
+FOLDERS = {
+    "tinymp": "The primitives, and a few conversions that users ask for",
+    "tinymp/backend": "One device for NumPy and CuPy, which carries the primitives out",
+    "tinymp/fast/cpu": "Faster paths on the CPU, which call the primitives",
+    "tinymp/fast/cuda": "cuBLAS and CUDA kernels, which are compiled for FP16 and for FP32; in FP32 no `store` rounds",
+    "tinymp/study": "Accumulators and formats that a policy studies: never under `FP32`, `MIXED` and `BF16`",
+    "tinymp/ops": "Constants that an op computes in Python. All else goes through the primitives",
+    "tinymp/audit": "What the audit computes about the numbers of a run. Nothing trains on it",
+}
+
+
+def rounding_sites() -> str:
+    """A table for each folder, made of the marks in the source."""
+    text = []
+    marked = [s for s in rounding.all_sites() if s.reason and not s.reason.startswith("never")]
+    folders = [s.path.rpartition("/")[0] for s in marked]
+    for folder in sorted({*folders}, key=lambda f: (list({**FOLDERS, f: ""}).index(f), f)):
+        rows: dict[tuple[str, str], list[str]] = {}
+        for site in (s for s, f in zip(marked, folders) if f == folder):
+            functions = rows.setdefault((site.path, str(site.reason)), [])
+            if site.function not in functions:
+                functions.append(site.function)
+        lines = [
+            [f"[{path.rpartition('/')[2]}](../{path})", ", ".join(f"`{f}`" for f in functions), reason]
+            for (path, reason), functions in rows.items()
+        ]
+        says = f"{FOLDERS[folder]}.\n\n" if folder in FOLDERS else ""
+        text.append(f"### {folder}/\n\n{says}{table(['file', 'function', 'what is rounded'], lines)}")
+    return "\n\n".join(text)
+
+
 def page() -> str:
     """The whole page."""
     primitives = [
@@ -101,7 +133,8 @@ MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *
 
 ## The precision primitives
 
-Precision changes in these four functions of [precision.py](../tinymp/precision.py) and nowhere else.
+Ops change precision in these four functions of [precision.py](../tinymp/precision.py) and nowhere else. What carries
+them out, and what else rounds, is listed under [Where numbers are rounded](#where-numbers-are-rounded).
 
 {table(["primitive", "what it does"], primitives)}
 
@@ -153,6 +186,16 @@ path in CUDA, in `fast/cuda/` under the name of the source; the definition in th
 ## The updates
 
 {table(["optimizer", "kind", "mathematics", "source"], update)}
+
+## Where numbers are rounded
+
+Who rounds here? Every line that may round has a mark `# rounds:` (`// rounds:` in CUDA) with the reason, and these
+tables are made of the marks: find the folder and function here, then `rounds:` there. A line that only looks like
+rounding says `rounds: never` and why; those are not listed. [test_rounding.py](../tests/test_rounding.py) searches the
+package and its CUDA sources and fails where a mark is missing; [rounding.py](../tests/rounding.py) says what it
+looks for. Between two sites is FP32 arithmetic (FP64 where stored arrays are FP64), which rounds to FP32's 24 bits.
+
+{rounding_sites()}
 """
 
 

@@ -40,7 +40,7 @@ def blocks(page):
 
 def test_precision_page_has_not_drifted():
     generated = runpy.run_path(str(ROOT / "docs" / "generate.py"))["page"]()
-    assert (ROOT / "docs" / "precision.md").read_text("utf-8") == generated, "run: python docs/generate.py"
+    assert (ROOT / "docs" / "precision.md").read_text("utf-8") == generated, "run: python -m docs.generate"
 
 
 def test_all_pages_of_the_guide_are_run():

@@ -3,7 +3,7 @@
     import tinymp as mp
     from tinymp import nn, ops, optim
 
-Read `precision.py` first: precision changes in its four functions and nowhere else.
+Read `precision.py` first: ops change precision in its four functions and nowhere else.
 """
 
 import difflib as _difflib

@@ -114,7 +114,7 @@ def put(x: Array, g: Any) -> None:
     if hasattr(g, "rows"):
         g.put(x)
     else:
-        x[...] = g
+        x[...] = g  # rounds: never, g has the dtype of x
 
 
 def added(total: Any, part: Any) -> Any:

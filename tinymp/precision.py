@@ -1,7 +1,9 @@
 """Precision: four primitives, the kinds of arithmetic, and the policies. An auditor starts here.
 
 **Ops change precision in the four functions below and nowhere else; FP16, or BF16, is made by one of them, `store`.**
-Everything outside them is plain mathematics (tests/test_rounding.py walks the package's syntax trees to hold that).
+What carries them out rounds as well: NumPy, NumKong and cuBLAS (backend/, fast/), CUDA kernels, which do the work of
+several primitives at once by the same rule, and the sums of a study. docs/precision.md lists every line that rounds. It
+is made of the marks `# rounds:` in the source, and tests/test_rounding.py lets no line pass that has none.
 
     widen(x)                 FP16 or BF16 -> FP32, exact
     store(x32, like)         FP32 -> the storage dtype, in the memory order of `like`: the one rounding
@@ -9,9 +11,8 @@ Everything outside them is plain mathematics (tests/test_rounding.py walks the p
     reduce(x, axis, how)     sums and means with an FP32 accumulator
 
 `add_to` and `scatter_add`, further down, are `reduce` for sums that an op builds up piece by piece. A conversion that
-the user asks for (`to_dtype`) shares the rounding of `store`, `_round`. Fast paths in CUDA do the work of several
-primitives at once and follow the same rule. A policy may hold a study (`tinymp.study`), which sums in the place of a
-primitive, or rounds what a product reads.
+the user asks for (`to_dtype`) shares the rounding of `store`, `_round`. A policy may hold a study (`tinymp.study`),
+which sums in the place of a primitive, or rounds what a product reads.
 
 Storage follows the arrays. On float32 and float64 input (the FP32 baseline, gradient checks) the primitives let values
 through and compute in that dtype; the policy in use decides only where the stored operands are FP16 or BF16.
@@ -263,18 +264,20 @@ class _Fp64:
 
     def product(self, a: Array, b: Array, acc: Any, like: Array) -> Array:
         device = backend.of(a)
-        a, b = device.cast(a, float64), device.cast(b, float64)
+        a, b = device.cast(a, float64), device.cast(b, float64)  # rounds: never, FP32 -> FP64 is exact
+        # rounds: products accumulated in FP64, then rounded to FP32
         return device.cast(device.gemm(a, b, None, acc, np.dtype(float64), False, False), float32)
 
     def reduce(self, x: Array, axis: Any, how: str) -> Array:
         device = backend.of(x)
-        return device.cast(device.reduce(device.cast(x, float64), axis, how), float32)
+        return device.cast(device.reduce(device.cast(x, float64), axis, how), float32)  # rounds: FP64 sums to FP32
 
     def add(self, total: Array, part: Array) -> None:
         total += part
 
     def scatter_add(self, n_rows: int, index: Array, rows: Array, like: Array) -> Array:
         device = backend.of(rows)
+        # rounds: sums accumulated in FP64, then rounded to FP32
         return device.cast(device.scatter_add_rows(n_rows, index, device.cast(rows, float64)), float32)
 
 
@@ -290,7 +293,7 @@ def widen(x: Array) -> Array:
     The result may be x itself: never write into it.
     """
     if getattr(x, "dtype", None) in HALVES:
-        return backend.of(x).cast(x, float32)
+        return backend.of(x).cast(x, float32)  # rounds: never, FP16 and BF16 -> FP32 is exact
     return x
 
 
@@ -320,7 +323,7 @@ def _in_order(x: Array, like: Any) -> Array:
     if order == own or any(n != 1 and not s * t for n, s, t in zip(x.shape, strides, x.strides)):
         return x
     y = backend.of(x).xp.empty([x.shape[a] for a in order], x.dtype).transpose(np.argsort(order))
-    y[...] = x
+    y[...] = x  # rounds: never, both have one dtype
     return y
 
 
@@ -328,7 +331,7 @@ def _round(x: Array, dtype: np.dtype, like: Any = None) -> Array:
     """x in fewer bits: to nearest, ties to even, or stochastically where the policy says so (FP16 only)."""
     device = backend.of(x)
     nearest = _policy.get().rounding == "nearest" or dtype != float16
-    y = _in_order(device.cast(x, dtype) if nearest else device.cast_stochastic(x), like)
+    y = _in_order(device.cast(x, dtype) if nearest else device.cast_stochastic(x), like)  # rounds: `store`
     if here.inside:
         tell("rounded", x, y)
     return y
@@ -356,7 +359,7 @@ def gemm(
         c = c if bias is None else c + widen(bias)
     else:  # cuBLAS can round its accumulators by itself, to nearest; a CPU's SGEMM returns them as they are
         rounded = not wide and policy.rounding == "nearest" and not here.inside
-        c = device.gemm(a, b, bias, acc, like.dtype, tf32, rounded)
+        c = device.gemm(a, b, bias, acc, like.dtype, tf32, rounded)  # rounds: FP32 sums, and c if `rounded`
     return c if wide or c.dtype == like.dtype else _round(c, like.dtype)
 
 
@@ -375,7 +378,7 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None =
     studied = None if how in ("max", "min") else _accumulator("reduce", x if like is None else like)
     if here.inside:
         tell("reduced", x, axis, how, studied.name if studied else _accumulator_of(x))
-    return (studied or backend.of(x)).reduce(x, axis, how)
+    return (studied or backend.of(x)).reduce(x, axis, how)  # rounds: FP32 sums, by the device or as a study sums
 
 
 # --------------------------------------------------------------------------------------- what is built from them
@@ -420,7 +423,7 @@ def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
         tell("added", rows, None, studied.name if studied else _accumulator_of(rows))
     if studied:
         return studied.scatter_add(n_rows, index, rows, like)
-    return backend.of(rows).scatter_add_rows(n_rows, index, widen(rows))
+    return backend.of(rows).scatter_add_rows(n_rows, index, widen(rows))  # rounds: FP32 sums of rows, by the device
 
 
 def as_operand(x: Array, gradient: bool = False) -> Array:
@@ -446,9 +449,9 @@ def to_dtype(x: Array, dtype: np.dtype) -> Array:
     if x.dtype == dtype:
         return x
     if x.dtype not in FLOATING or dtype not in FLOATING:
-        return x.astype(dtype)
+        return x.astype(dtype)  # rounds: integers, booleans: what the user asked for
     exact = dtype.itemsize > x.dtype.itemsize
-    return backend.of(x).cast(x, dtype) if exact else _round(x, dtype)
+    return backend.of(x).cast(x, dtype) if exact else _round(x, dtype)  # rounds: never, to a wider dtype it is exact
 
 
 # ---------------------------------------------------------------------------------------- values that the user supplies
@@ -460,6 +463,7 @@ def scalar(value: Any, dtype: np.dtype) -> Array:
     """
     if hasattr(value, "dtype") and not isinstance(value, np.generic):
         return to_dtype(value, dtype)
+    # rounds: a constant of the user's, to nearest under every policy
     return quietly(np.asarray(value).astype, dtype)[()]
 
 

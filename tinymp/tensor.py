@@ -122,6 +122,7 @@ class Tensor(Variable):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False and backend.of(self.array) is not backend.cpu:
             raise ValueError("__array__: the data is on the GPU and can only be copied; leave out copy=False")
+        # rounds: numpy.asarray(tensor, dtype), as the user asked for
         return np.array(backend.to_cpu(self.array), dtype=dtype, copy=copy)
 
     def __array_function__(self, function: Callable, types: Any, args: tuple, options: dict) -> Any:
@@ -222,7 +223,7 @@ class Tensor(Variable):
         value = value_for(how, source, self.array)
         if np.shape(value) != self.shape:
             raise ValueError(f"{how}: expected source.shape == {self.shape}, got {np.shape(value)}")
-        self.array[...] = value
+        self.array[...] = value  # rounds: never, `value_for` made it of this dtype
         self.bump_version()
         return self
 

@@ -62,6 +62,7 @@ def close(
     if dtype is not None and have.dtype != dtype:
         raise Wrong(f"{what} is {have.dtype}, expected {np.dtype(dtype)}.{hint}")
     with np.errstate(all="ignore"):
+        # rounds: never, an answer is compared in FP64
         good = np.isclose(np.asarray(have, float), np.asarray(wanted, float), rtol, atol, equal_nan=True)
     if not good.all():
         where = np.argwhere(~good)[0]

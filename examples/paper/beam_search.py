@@ -127,6 +127,7 @@ def _starts(op: str, start: Any) -> np.ndarray:
 
 def _host(log_ps: Any) -> np.ndarray:
     """In float64, which sums of many lose little in; nan is no probability."""
+    # rounds: never, to FP64, which is exact
     wide = np.asarray(backend.to_cpu(log_ps.array if isinstance(log_ps, Tensor) else log_ps), float)
     return np.where(np.isnan(wide), -np.inf, wide)
 

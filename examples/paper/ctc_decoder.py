@@ -117,7 +117,7 @@ def _search(x: np.ndarray, blank: int, width: int, language_model: LanguageModel
 
 def _weights(given: Any, like: np.ndarray) -> np.ndarray:
     """What a language model gave, as an array (C,) like that of a frame."""
-    weights = np.asarray(given, like.dtype)
+    weights = np.asarray(given, like.dtype)  # rounds: what a language model gave, to the dtype of a frame
     if weights.shape != like.shape or np.isnan(weights).any():
         raise ValueError(
             f"ctc_beam_search: expected language_model(prefix) to be {like.shape}, ln of a weight for each class, got "

@@ -88,7 +88,7 @@ def _objects(where: str, target: Any, limits: tuple[int, int], num_classes: int)
 def _numbers(where: str, x: Array) -> Array:
     if x.dtype.kind not in "iuf":
         raise TypeError(f"{where}: expected boxes to be numbers, got {x.dtype}")
-    return np.asarray(x, float) if x.dtype.kind != "f" else x
+    return np.asarray(x, float) if x.dtype.kind != "f" else x  # rounds: never, boxes in whole numbers
 
 
 # --------------------------------------------------------------------------------------------- which box learns what

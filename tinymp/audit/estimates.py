@@ -32,11 +32,12 @@ def sample(x: Array, most: int = SAMPLE) -> Array:
 def errors(x: Array, y: Array) -> tuple[float, float, float]:
     """Of a sample of x and what it was rounded to: the sums of y - x, |y - x| and |x|, where both are finite."""
     xp = of(x).xp
-    before, after = (some.astype(np.float64) for some in _same_places(x, y))
+    before, after = (some.astype(np.float64) for some in _same_places(x, y))  # rounds: an estimate, in FP64
     with np.errstate(invalid="ignore"):
         error = after - before
     error = xp.where(abs(error) < math.inf, error, 0.0)
     sizes = xp.where(abs(before) < math.inf, abs(before), 0.0)
+    # rounds: an estimate of the audit, in FP64
     return tuple(to_cpu(xp.stack([error.sum(), abs(error).sum(), sizes.sum()])).tolist())
 
 
@@ -57,12 +58,12 @@ def cancelled(terms: Array) -> tuple[int, float]:
     A sum loses log2(sum |t| / |sum t|) bits: by so much an error of one accumulator's rounding grows, relative to the
     result (the condition number; Higham 2002, Accuracy and Stability of Numerical Algorithms, 4.2). At most 24.
     """
-    xp, terms = of(terms).xp, terms.astype(np.float64)
-    sums, sizes = abs(terms.sum(axis=1)), abs(terms).sum(axis=1)
+    xp, terms = of(terms).xp, terms.astype(np.float64)  # rounds: an estimate of the audit, in FP64
+    sums, sizes = abs(terms.sum(axis=1)), abs(terms).sum(axis=1)  # rounds: an estimate of the audit, in FP64
     known = (sizes > 0) & (sizes < math.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
         bits = xp.where(known, xp.minimum(xp.log2(sizes / sums), MOST_BITS), 0.0)
-    n, total = to_cpu(xp.stack([known.sum(), bits.sum()])).tolist()
+    n, total = to_cpu(xp.stack([known.sum(), bits.sum()])).tolist()  # rounds: never, whole numbers are counted
     return int(n), total
 
 
@@ -90,7 +91,7 @@ def terms_of_products(a: Array, b: Array) -> Array:
     xp, (m, k), n = of(a).xp, a.shape, b.shape[1]
     at = _spaced(m * n, k)
     rows, columns = (xp.asarray(i) for i in (at // n, at % n))
-    return a[rows].astype(np.float64) * b[:, columns].T.astype(np.float64)
+    return a[rows].astype(np.float64) * b[:, columns].T.astype(np.float64)  # rounds: an estimate of the audit, in FP64
 
 
 def _spaced(n: int, length: int) -> np.ndarray:
@@ -110,10 +111,10 @@ def extremes(x: Array) -> tuple[float, float, float]:
     bits = device.bits(x) & sign  # of |x|, in the order of |x|: integers are compared faster
     axis = 1 if x.ndim > 3 else x.ndim - 1
     largest = bits.max(axis=tuple(i for i in range(x.ndim) if i != axis)) if x.ndim > 1 else bits
-    by_channel = to_cpu(largest).view(x.dtype).astype(np.float64)
+    by_channel = to_cpu(largest).view(x.dtype).astype(np.float64)  # rounds: an estimate of the audit, in FP64
     finite = by_channel[by_channel < math.inf]
     in_memory = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
-    some = sample(x.transpose(in_memory)).astype(np.float64)
+    some = sample(x.transpose(in_memory)).astype(np.float64)  # rounds: an estimate of the audit, in FP64
     some = xp.where(abs(some) < math.inf, some, 0.0)
-    mean_square = float((some * some).sum()) / max(some.size, 1)
+    mean_square = float((some * some).sum()) / max(some.size, 1)  # rounds: an estimate of the audit, in FP64
     return float(by_channel.max()), float(np.median(finite)) if finite.size else 0.0, math.sqrt(mean_square)

@@ -51,7 +51,7 @@ def exponents(x: Array) -> np.ndarray:
     flat = x.ravel(order="K")  # a view wherever x has no gaps
     for i in range(0, flat.size, BLOCK):
         block = flat[i : i + BLOCK]
-        add(block.astype(np.float32) if wide else block, counts)
+        add(block.astype(np.float32) if wide else block, counts)  # rounds: never, BF16 -> FP32 is exact
     return counts
 
 
@@ -64,8 +64,8 @@ def _add_halves(x: Array, counts: Array) -> None:
     second &= 31 << 5
     field |= second
     field |= _LANE_OF_PAIR[: pairs.size]
-    both = np.bincount(field, minlength=1024 * LANES).reshape(LANES, 32, 32).sum(0)
-    fields = both.sum(0) + both.sum(1)
+    both = np.bincount(field, minlength=1024 * LANES).reshape(LANES, 32, 32).sum(0)  # rounds: never, these are counts
+    fields = both.sum(0) + both.sum(1)  # rounds: never, whole numbers are counted
     fields[bits[pairs.size * 2 :] >> 10 & 31] += 1
     counts[bin_of(-14) : bin_of(15) + 1] += fields[1:31]
     magnitude = bits & 0x7FFF
@@ -88,7 +88,7 @@ def _add_singles(x: Array, counts: Array) -> None:
     field = x.view(np.uint32) >> 23
     field &= 255
     field |= _LANE_OF_SINGLE[: x.size]
-    fields = np.bincount(field, minlength=256 * LANES).reshape(LANES, 256).sum(0)
+    fields = np.bincount(field, minlength=256 * LANES).reshape(LANES, 256).sum(0)  # rounds: never, these are counts
     counts[bin_of(-126) : bin_of(127) + 1] += fields[1:255]
     zeros = x.size - np.count_nonzero(x != 0)  # NumPy counts booleans three times as fast as floats
     if fields[0] == zeros and not fields[255]:

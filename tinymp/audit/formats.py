@@ -98,6 +98,7 @@ class Formats(Instrument):
             row = self._rows[place] = FormatRow(place.module, place.op, place.phase, place.caller, place.where, losses)
         seen, largest = sample(x), largest_finite(x)  # the scales of a sample are those of the whole
         history = self._largest.setdefault(place, deque(maxlen=HISTORY))
+        # rounds: never, a value that x had
         expected = backend.of(x).xp.asarray(max(history), x.dtype) if history else largest
         history.append(float(largest))
         with np.errstate(all="ignore"):

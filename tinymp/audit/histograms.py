@@ -145,6 +145,7 @@ def shifted(counts: np.ndarray, factor: float) -> np.ndarray:
     moved = counts.copy()
     moved[_FINITE] = 0
     places = np.flatnonzero(counts[_FINITE])
+    # rounds: never, whole numbers are counted
     np.add.at(moved, np.clip(places + k, 0, HIGHEST - LOWEST) + bin_of(LOWEST), counts[_FINITE][places])
     return moved
 

@@ -174,7 +174,7 @@ def _called(ufunc: Any, inputs: tuple, dtype: Any) -> Any:
 def _reduced(ufunc: Any, method: str, x: Array, options: dict) -> Any:
     if method != "reduce":
         raise NotImplementedError(f"{ufunc.__name__}.{method} of arrays without memory")
-    dtype = options.get("dtype") or ufunc.reduce(np.ones(1, x.dtype)).dtype
+    dtype = options.get("dtype") or ufunc.reduce(np.ones(1, x.dtype)).dtype  # rounds: never, arrays without memory
     axis = options.get("axis", 0)
     axes = {a % x.ndim for a in (range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis)}
     keep = options.get("keepdims", False)
@@ -218,6 +218,7 @@ def _indexed(shape: tuple, parts: tuple) -> tuple[tuple, list[int]]:
 
 def asarray(x: Any, dtype: Any = None) -> Array:
     """x, from any device, without its memory."""
+    # rounds: never, arrays without memory
     x = x if hasattr(x, "dtype") and hasattr(x, "strides") else np.asarray(x, dtype)
     if isinstance(x, MetaArray) and dtype in (None, x.dtype):
         return x
@@ -355,7 +356,7 @@ class Meta(Device):
 
     def reduce(self, x: Array, axis: Any, how: str) -> Array:
         """As Device.reduce, with reduced axes of length 1."""
-        x = self.cast(x, _F32) if x.dtype in HALVES else x
+        x = self.cast(x, _F32) if x.dtype in HALVES else x  # rounds: never, arrays without memory
         if how == "cumsum":
             return empty_like(x)
         ufunc = {"max": np.maximum, "min": np.minimum}.get(how, np.add)

@@ -66,7 +66,7 @@ class Device:
     @replaceable
     def cast(self, x: Array, dtype: np.dtype) -> Array:
         """x in another floating dtype, rounded to nearest, ties to even. The memory order of x is kept."""
-        return quietly(x.astype, dtype)
+        return quietly(x.astype, dtype)  # rounds: `store` by the library: to nearest, ties to even
 
     @replaceable
     def cast_stochastic(self, x: Array) -> Array:
@@ -75,13 +75,14 @@ class Device:
         Round(x) = z2 with probability (x - z1) / (z2 - z1), else z1, for the FP16 neighbours z1 <= x <= z2. (MPT v1,
         appendix A, prints the two probabilities interchanged; its text, "proportional to the proximity", is this.)
         """
-        xp, wide = self.xp, x.astype(_F64)
+        xp, wide = self.xp, x.astype(_F64)  # rounds: never, FP32 -> FP64 is exact
         ulp = xp.maximum(xp.frexp(wide)[1] - 1, -14) - 10  # 10 fraction bits; below 2^-14 the spacing stays 2^-24
         steps = xp.ldexp(wide, -ulp)
         low = xp.floor(steps)
         with np.errstate(invalid="ignore"):  # inf - inf
+            # rounds: `store` at random, to one of two neighbours in FP16
             low = low + (self.asarray(self.generator.random(x.shape)) < steps - low)  # an exact difference
-        return self.cast(xp.copysign(xp.ldexp(low, ulp), wide), _F16)
+        return self.cast(xp.copysign(xp.ldexp(low, ulp), wide), _F16)  # rounds: never, `low` was rounded already
 
     @replaceable
     def gemm(self, a: Array, b: Array, bias: Any, acc: Any, storage: np.dtype, tf32: bool, rounded: bool) -> Array:
@@ -91,7 +92,7 @@ class Device:
         accumulators by itself, once and to nearest, may return them so; the definition leaves that to `store`.
         """
         a, b = self._widened(a), self._widened(b)
-        c = self.xp.matmul(*((self._tf32(a), self._tf32(b)) if tf32 else (a, b)))
+        c = self.xp.matmul(*((self._tf32(a), self._tf32(b)) if tf32 else (a, b)))  # rounds: `gemm` by BLAS: FP32 sums
         if acc is not None:
             c += acc
         if bias is not None:
@@ -99,12 +100,13 @@ class Device:
         return c
 
     def _widened(self, x: Array) -> Array:
+        # rounds: never, FP16 and BF16 -> FP32 is exact
         return self.cast(x, _F32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x  # BF16 is "void" to NumPy
 
     def _tf32(self, x: Array) -> Array:
         """FP32 with the last 13 bits of the fraction rounded away (to nearest, ties to even; inf and nan stay)."""
         u = x.view(np.uint32)
-        rounded = ((u + (0x0FFF + (u >> 13 & 1))) & np.uint32(0xFFFFE000)).view(_F32)
+        rounded = ((u + (0x0FFF + (u >> 13 & 1))) & np.uint32(0xFFFFE000)).view(_F32)  # rounds: operands to TF32
         return self.xp.where(self.xp.isfinite(x), rounded, x)
 
     @replaceable
@@ -114,6 +116,7 @@ class Device:
         if how == "max" or how == "min":
             return (self.xp.max if how == "max" else self.xp.min)(x, axis=axis, keepdims=True)
         if x.dtype.kind == "u" and how != "mean":
+            # rounds: never, whole numbers
             x = x.astype(np.int64)  # as PyTorch: NumPy's uint64 and int64 together would become float64
         if how == "cumsum":
             return self._cumsum(x, axis % x.ndim)
@@ -134,7 +137,7 @@ class Device:
             or self.count(x, axes) <= SHORT
             or (0 not in x.strides and self.count(x, _naive(x, axes)) <= SHORT)
         ):
-            return self.xp.sum(x, axis=axis, keepdims=True)
+            return self.xp.sum(x, axis=axis, keepdims=True)  # rounds: `reduce`: short FP32 sums, in NumPy's order
         # NumPy walks an array from its slowest to its fastest axis in memory; repeated (stride 0) axes in given order
         order = sorted(range(x.ndim), key=lambda a: abs(x.strides[a]) or math.inf, reverse=True)
         y = self._sum_in_blocks(x.transpose(order), tuple(order.index(a % x.ndim) for a in axes))
@@ -147,7 +150,7 @@ class Device:
         naive = _naive(x, axes)
         chain = self.count(x, naive)
         if chain <= CHAIN:
-            return self.xp.sum(x, axis=axes, keepdims=True)
+            return self.xp.sum(x, axis=axes, keepdims=True)  # rounds: `reduce` of one chain: FP32 sums in NumPy's order
         first = min(naive)
         others, n = tuple(a for a in axes if a != first), x.shape[first]
         block = CHAIN // (chain // n)
@@ -155,9 +158,10 @@ class Device:
             return self._sum_in_blocks(self._sum_in_blocks(x, others), (first,))
         whole = n - n % block
         blocks = _part(x, first, slice(whole)).reshape(*x.shape[:first], -1, block, *x.shape[first + 1 :])  # a view
+        # rounds: `reduce`: the FP32 sums of chains
         sums = self.xp.sum(blocks, axis=tuple(a + (a >= first) for a in axes), keepdims=True).squeeze(first + 1)
         if whole < n:
-            tail = self.xp.sum(_part(x, first, slice(whole, None)), axis=axes, keepdims=True)
+            tail = self.xp.sum(_part(x, first, slice(whole, None)), axis=axes, keepdims=True)  # rounds: FP32 sums
             sums = self.xp.concatenate([sums, tail], axis=first)
         return self._sum_in_blocks(sums, (first,))
 
@@ -165,7 +169,8 @@ class Device:
         """Running sums along axis: within blocks of CHAIN terms, to which those of all blocks before are added."""
         xp, n = self.xp, x.shape[axis]
         if x.dtype.kind != "f" or n <= SHORT:
-            return xp.cumsum(x, axis=axis)
+            return xp.cumsum(x, axis=axis)  # rounds: `reduce`: running FP32 sums
+        # rounds: `reduce`: running FP32 sums of chains
         blocks = [xp.cumsum(_part(x, axis, slice(i, i + CHAIN)), axis=axis) for i in range(0, n, CHAIN)]
         ends = self._cumsum(xp.concatenate([_part(block, axis, slice(-1, None)) for block in blocks], axis=axis), axis)
         later = [block + _part(ends, axis, slice(i, i + 1)) for i, block in enumerate(blocks[1:])]
@@ -182,19 +187,20 @@ class Device:
         index: (len(rows),), integers in [0, n_rows). The gradient of every lookup. Many rows with the same index are
         added in blocks, as in `reduce`; FP16 ones, which a study sums, always one after the other.
         """
+        # rounds: never, whole numbers
         xp, index = self.xp, index.astype(np.intp, copy=False)  # uint8 * width would wrap around
         if len(index) > SHORT and rows.dtype != _F16 and int(xp.bincount(index).max()) > SHORT:
             order = xp.argsort(index, kind="stable")
             ranked = index[order]
             rank = xp.arange(len(index)) - xp.searchsorted(ranked, ranked)  # how many equal ones come before it
             first, block = rank % CHAIN == 0, xp.empty(len(index), np.intp)
-            block[order] = xp.cumsum(first) - 1
-            sums = self.scatter_add_rows(int(first.sum()), block, rows)
-            return self.scatter_add_rows(n_rows, ranked[first], sums)
+            block[order] = xp.cumsum(first) - 1  # rounds: never, whole numbers are counted
+            sums = self.scatter_add_rows(int(first.sum()), block, rows)  # rounds: `scatter_add`: FP32 sums of blocks
+            return self.scatter_add_rows(n_rows, ranked[first], sums)  # rounds: `scatter_add`: FP32 sums of the blocks
         out = xp.zeros((n_rows, *rows.shape[1:]), rows.dtype)
         width = math.prod(rows.shape[1:])
         places = (index[:, None] * width + xp.arange(width)).reshape(-1)  # numpy.add.at is fast for one axis alone
-        xp.add.at(out.reshape(-1), places, rows.reshape(-1))
+        xp.add.at(out.reshape(-1), places, rows.reshape(-1))  # rounds: `scatter_add`: row after row, in their dtype
         return out
 
     # ---- for the ops
@@ -252,7 +258,7 @@ class Device:
         """
         xp = self.xp
         if x.dtype == _F64:
-            return self.asarray(np.asarray(_erfc64(self.to_numpy(x)), _F64))
+            return self.asarray(np.asarray(_erfc64(self.to_numpy(x)), _F64))  # rounds: FP64 for FP64
         z = xp.clip(xp.abs(x), 0, 16)  # beyond 10.1 it is 0 in FP32
         u = (z - 3.5) / (z + 3.5)
         y = xp.full_like(z, _ERFCX[-1])
@@ -275,7 +281,7 @@ class Device:
         """target[...] = source for each pair, if `wanted`."""
         if wanted:
             for source, target in zip(sources, targets, strict=True):
-                target[...] = source
+                target[...] = source  # rounds: never, both have one dtype
 
     @replaceable
     def manual_seed(self, seed: int) -> None:

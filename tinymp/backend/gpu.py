@@ -119,7 +119,7 @@ def _look() -> str | None:
         return f"no NVIDIA GPU can be used ({error}): `nvidia-smi` should list one; is CUDA_VISIBLE_DEVICES set?"
     try:
         x = cupy.arange(4.0).reshape(2, 2) + 1  # compiles a kernel: NVRTC is there
-        x @ x  # cuBLAS is there
+        x @ x  # rounds: never, this asks whether cuBLAS is there
     except runtime.CUDARuntimeError as error:
         if "MemoryAllocation" in str(error):
             return f"the GPU's memory is full before anything started ({error}): `nvidia-smi` shows who holds it"

@@ -389,7 +389,7 @@ def _packed(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
             got = "masked places" if value.dtype.name in SAVED else value.dtype
             raise TypeError(f"save: expected `{where}` to hold numbers of {', '.join(SAVED)}, got {got}")
         native = value.dtype if value.dtype.isnative else value.dtype.newbyteorder("=")
-        arrays[where] = np.asarray(value, native, order="C")
+        arrays[where] = np.asarray(value, native, order="C")  # rounds: never, the order of bytes changes alone
         return {"array": where}
     if isinstance(value, dict):
         keys = {key.item() if isinstance(key, np.generic) else key: one for key, one in value.items()}

@@ -452,8 +452,8 @@ TOPICS: dict[str, Topic] = {
         see=("loss scaling", "reductions"),
     ),
     "primitives": Topic(
-        "Precision changes in four functions and nowhere else: widen, store, gemm and reduce. A test walks the source "
-        "to hold that.",
+        "Ops change precision in four functions and nowhere else: widen, store, gemm and reduce. docs/precision.md "
+        "lists every line that rounds, theirs and others, and a test finds those that are not.",
         "MPT 3.1 (figure 1) and 3.3 say where it changes; the four functions are tinymp's",
         "A cast elsewhere would round without being seen: the audit observes these four functions.",
         ">>> from tinymp.precision import store, widen\n"

@@ -41,9 +41,9 @@ def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
             p.unlock()
         for target, source in pairs:
             value = source.copy()
-            source[...] = target
+            source[...] = target  # rounds: never, values already in the array's dtype
             swapped.append((target, source))
-            target[...] = value
+            target[...] = value  # rounds: never, values already in the array's dtype
         for b, value, _ in buffers:
             b.array = value
         for p, *_ in weights:
@@ -52,7 +52,7 @@ def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
         for p, *_ in weights:
             p.unlock()
         for target, old in reversed(swapped):  # reversed: tied weights come twice
-            target[...] = old
+            target[...] = old  # rounds: never, values already in the array's dtype
         for b, _, old in buffers:
             b.array = old
         for p, *_ in weights:

@@ -71,7 +71,7 @@ class Labelled(Loss):
         t = self.xp.expand_dims(self.xp.asarray(target, dtype="int64"), self.axis)
         kept = self.xp.not_equal(t, ignore_index)
         t = t * kept
-        w = self.xp.asarray(kept, widen(x[:0]).dtype)
+        w = self.xp.asarray(kept, widen(x[:0]).dtype)  # rounds: never, 0 or 1
         if weight is not None:
             w = self.device.select(kept, self.xp.take(widen(weight), t))
         return t, kept, w, total(w) if self.reduction == "mean" else None

@@ -202,6 +202,7 @@ class Pow(Op):
         dz, x, p, select = widen(dz), widen(x), widen(p), self.device.select
         dx = like_x and sum_to(select(xp.not_equal(p, 0), dz * p * xp.power(x, p - 1)), like_x)
         inside = xp.not_equal(x, 0) | ~xp.greater_equal(p, 0)
+        # rounds: whole numbers beyond 2^24; floating ones are as wide as dz
         dp = like_p and sum_to(select(inside, dz * xp.power(x, p) * xp.log(xp.asarray(x, dz.dtype))), like_p)
         return dx, dp
 

@@ -61,7 +61,7 @@ class MaxPool2d(Op):
             if overlap:
                 add_to(seen, part, like=self.targets[0])
             else:
-                seen[...] = part
+                seen[...] = part  # rounds: never, `total` has the dtype of dy
         return store(batch_first(unpad_spatial(total, g, (h, w))), like=self.targets[0])
 
 
@@ -71,6 +71,7 @@ def _first_place(xp: Any, g: Geometry, seen: Array) -> Array:
         [-(-max(before - i * s, 0) // d) for i in range(o)]
         for o, s, d, (before, _) in zip(seen.shape[1:3], g.stride, g.dilation, g.pads)
     ]
+    # rounds: never, whole numbers
     return xp.asarray([[i * g.kernel[1] + j for j in cols] for i in rows], index_dtype(g))[None, :, :, None]
 
 
@@ -115,7 +116,7 @@ class AvgPool2d(Op):
             ends = [min(a + k, n + p) for a in starts]
             sizes.append([b - a if self.include_pad else min(b, n) - max(a, 0) for a, b in zip(starts, ends)])
         divisor = [[self.override or tall * wide for wide in sizes[1]] for tall in sizes[0]]
-        return self.xp.asarray(divisor, like.dtype)[None, :, :, None]
+        return self.xp.asarray(divisor, like.dtype)[None, :, :, None]  # rounds: divisors, from FP64
 
 
 class AdaptiveAvgPool2d(Op):

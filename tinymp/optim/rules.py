@@ -138,7 +138,7 @@ class Adam(Optimizer):
         v += (1 - b2) * g * g
         if group["amsgrad"]:
             v = xp.maximum(state["max_exp_avg_sq"], v, out=state["max_exp_avg_sq"])
-        d = xp.sqrt(v, out=xp.empty_like(v))  # a buffer of its own, for all that follows
+        d = xp.sqrt(v, out=xp.empty_like(v))  # a buffer of its own, for all that follows  # rounds: never, FP32 in FP32
         d *= 1 / math.sqrt(1 - b2**t)
         d += group["eps"]
         xp.divide(m, d, out=d)

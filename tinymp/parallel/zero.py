@@ -128,4 +128,5 @@ class ZeroRedundancyOptimizer(Optimizer):
             del self.state[p]
         for i, p in enumerate(params):
             if i in masters and self.mine(p) and p.master_nbytes:
+                # rounds: never, FP32 masters, as they were saved
                 p.master[...] = backend.of(p.array).asarray(np.asarray(masters[i]).reshape(p.shape))

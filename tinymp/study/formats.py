@@ -63,15 +63,18 @@ class Format:
         bits = x.view(_U32)
         xp, sizes, cut = of(x).xp, abs(x), 23 - self.fraction
         half = (bits >> cut & 1) + np.uint32((1 << cut - 1) - 1)  # ties to even
+        # rounds: FP32 to another format, to nearest, ties to even
         y = ((bits + half) & np.uint32(0x7FFFFFFF >> cut << cut)).view(_F32)  # a carry goes to the exponent
         if self.bias < 127:  # else FP32's subnormal numbers are cut like all others
+            # rounds: never, a power of two
             lift = np.float32(2.0 ** (24 - self.bias - self.fraction))  # its last bit is worth `smallest`
-            small = sizes < np.float32(self.smallest_normal)
+            small = sizes < np.float32(self.smallest_normal)  # rounds: never, a limit of the format
             y = xp.where(small, xp.where(small, sizes, lift) + lift - lift, y)
-        infinite = np.float32(math.inf if self.infinities else math.nan)
+        infinite = np.float32(math.inf if self.infinities else math.nan)  # rounds: never, infinity or nan
+        # rounds: never, a limit of the format
         y = xp.where(y > np.float32(self.largest), np.float32(self.largest) if saturate else infinite, y)
         if saturate:
-            y = xp.where(sizes < np.float32(math.inf), y, infinite)
+            y = xp.where(sizes < np.float32(math.inf), y, infinite)  # rounds: never, infinity
         return xp.where(x != x, x, (y.view(_U32) | bits & np.uint32(0x80000000)).view(_F32))
 
     def power_for(self, largest: Array) -> Array:
@@ -129,13 +132,16 @@ class Scaled:
         xp, f, saturates = of(x).xp, self.format, self.scaling != "none"
         y = f.round(lifted, saturate=saturates)
         known, size = abs(lifted) < math.inf, abs(y)
+        # rounds: never, a limit of the format
         beyond = known & (abs(lifted) > np.float32(f.largest) if saturates else ~(size < math.inf))
-        small = (size < np.float32(f.smallest_normal)) & known
+        small = (size < np.float32(f.smallest_normal)) & known  # rounds: never, a limit of the format
         counted = known & (lifted != 0), small & (size == 0) & (lifted != 0), small & (size > 0), beyond
         at = known & (size < math.inf)
+        # rounds: never, to FP64, which is exact
         before, after = (xp.where(at, v, np.float32(0)).astype(np.float64) / s for v in (lifted, y))
         error = after - before
         sums = error, abs(before), error * error, before * before
+        # rounds: the losses of a format, in FP64
         found = xp.stack([*(xp.asarray(xp.count_nonzero(c), np.float64) for c in counted), *(v.sum() for v in sums)])
         return found if xp is np else found.get()
 
@@ -158,7 +164,8 @@ class Scaled:
             power = math.frexp(self.format.largest)[1] - xp.frexp(most)[1]
             s = xp.ldexp(xp.ones_like(most), xp.clip(xp.where(most > 0, power, 0), -126, 126))
             return rows * s, s
-        unit = np.float32(max(float(top) / (E4M3.largest * self.format.largest), 2.0**-100))
+        unit = np.float32(max(float(top) / (E4M3.largest * self.format.largest), 2.0**-100))  # rounds: a scale, to FP32
+        # rounds: never, a limit of the format
         step = E4M3.round(most / (unit * np.float32(self.format.largest)), saturate=True) * unit
         s = 1 / xp.where(step > 0, step, unit)
         return rows * s, s
@@ -191,4 +198,4 @@ def largest_finite(x: Array) -> Array:
     if xp is np and (most := np.maximum(x.max(), -x.min())) < math.inf:  # a GPU would be waited for
         return most
     sizes = abs(x)
-    return xp.max(xp.where(sizes < np.float32(math.inf), sizes, np.float32(0)))
+    return xp.max(xp.where(sizes < np.float32(math.inf), sizes, np.float32(0)))  # rounds: never, infinity

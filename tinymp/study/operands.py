@@ -29,6 +29,7 @@ def rounded(x: Array, scaled: Scaled, gradient: bool) -> Array:
         return x
     wide, device = widen(x), backend.of(x)
     with np.errstate(all="ignore"):
+        # rounds: an operand of a product, as FP8 or another format holds it
         y = device.cast(scaled.round(wide), x.dtype)
     key = id(y)
     _made[key] = weakref.ref(y, lambda _: _made.pop(key, None)), scaled.format, x if gradient else None

@@ -23,11 +23,14 @@ def matmul_fp16(a: Array, b: Array, chunk: int, acc: Array | None = None) -> Arr
     many as Tensor Cores take in a step: no bit depends on the order of BLAS, which follows the shapes. More in FP32.
     """
     device, wide = backend.of(a), _F64 if chunk <= 16 else _F32
-    a_wide, b_wide = a.astype(wide, copy=False), b.astype(wide, copy=False)
+    a_wide, b_wide = a.astype(wide, copy=False), b.astype(wide, copy=False)  # rounds: never, FP16's values are exact
     for k in range(0, a.shape[-1], chunk):
+        # rounds: the products of one chunk, in FP64 (FP32 from 17 products)
         part = device.gemm(a_wide[..., k : k + chunk], b_wide[..., k : k + chunk, :], None, None, wide, False, False)
-        part = part.astype(_F32, copy=False)
+        part = part.astype(_F32, copy=False)  # rounds: the sum of one chunk, from FP64 to FP32
+        # rounds: an FP16 accumulator, after every chunk
         acc = device.cast(device.cast(part if acc is None else acc + part, _F16), _F32)
+    # rounds: never, an empty inner dimension gives zeros
     return device.xp.matmul(a, b) if acc is None else acc  # an empty inner dimension gives zeros
 
 
@@ -40,23 +43,25 @@ def matmul_aligned(a: Array, b: Array, bits: int, chunk: int, promote: int, acc:
     an FP32 sum with one rounding, and begins at 0. Slow: FP64 arrays of chunk times the result.
     """
     xp = backend.of(a).xp
-    a, b = a.astype(_F64), b.astype(_F64)
+    a, b = a.astype(_F64), b.astype(_F64)  # rounds: never, to FP64, which is exact
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    total = xp.zeros(shape, _F64) if acc is None else xp.broadcast_to(acc, shape).astype(_F64)
+    total = xp.zeros(shape, _F64) if acc is None else xp.broadcast_to(acc, shape).astype(_F64)  # rounds: never, to FP64
     promoted = xp.zeros(shape, _F32)
     for k in range(0, a.shape[-1], chunk):
         terms = a[..., k : k + chunk, None] * b[..., None, k : k + chunk, :]
         terms = xp.concatenate([terms, total[..., None, :]], -2)
+        # rounds: products and accumulator, cut off behind `bits` bits
         total = _cut(xp, _cut(xp, terms, bits, abs(terms).max(-2, keepdims=True)).sum(-2), bits)
         if promote and (k + chunk) % promote == 0:
-            promoted += total.astype(_F32)
+            promoted += total.astype(_F32)  # rounds: a promoted sum, FP32
             total = xp.zeros(shape, _F64)
-    return promoted + total.astype(_F32) if promote else total.astype(_F32)
+    return promoted + total.astype(_F32) if promote else total.astype(_F32)  # rounds: both sums, to FP32
 
 
 def _cut(xp: Any, x: Array, bits: int, largest: Array | None = None) -> Array:
     """x without what lies behind the first `bits` bits of the largest (by default of each number itself)."""
     exponent = xp.frexp(x if largest is None else largest)[1] - bits
+    # rounds: what lies behind the first `bits` bits is cut off
     return xp.ldexp(xp.trunc(xp.ldexp(x, -exponent)), exponent)
 
 
@@ -69,16 +74,19 @@ def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
     device = backend.of(x)
     if device is backend.gpu:
         return device.asarray(reduce_fp16(device.to_numpy(x), axis, how))
-    halves = x if x.dtype == _F16 else device.cast(x, _F16)
+    halves = x if x.dtype == _F16 else device.cast(x, _F16)  # rounds: terms, to FP16
     with np.errstate(over="ignore"):
         if how == "cumsum":
+            # rounds: running FP16 sums, after every term
             return device.cast(np.add.accumulate(halves, axis=axis), _F32)
         axes = (axis,) if isinstance(axis, int) else tuple(axis)
         kept = tuple(1 if i in [a % x.ndim for a in axes] else n for i, n in enumerate(x.shape))
         rows = np.moveaxis(halves, axes, range(len(axes))).reshape(device.count(x, axis), math.prod(kept))
         # accumulate, unlike reduce, never reorders into pairwise sums
+        # rounds: an FP16 accumulator, after every term
         total = np.add.accumulate(rows, axis=0)[-1] if len(rows) else np.zeros(rows.shape[1], _F16)
         total = total.reshape(kept)
+        # rounds: a mean: its sum times an FP16 1 / n, in FP16
         return device.cast((total * _F16.type(1 / max(device.count(x, axis), 1))) if how == "mean" else total, _F32)
 
 
@@ -92,21 +100,22 @@ class Fp16:
     def product(self, a: Array, b: Array, acc: Array | None, like: Array) -> Array:
         device = backend.of(a)
         if not device.has_values:
-            return device.gemm(a, b, None, acc, _F32, False, False)
+            return device.gemm(a, b, None, acc, _F32, False, False)  # rounds: never, arrays without memory
         return matmul_fp16(a, b, self.chunk, acc)
 
     def reduce(self, x: Array, axis: Any, how: str) -> Array:
         device = backend.of(x)
+        # rounds: terms to FP16, in arrays without memory
         return reduce_fp16(x, axis, how) if device.has_values else device.reduce(device.cast(x, _F16), axis, how)
 
     def add(self, total: Array, part: Array) -> None:
         """Each sum is rounded to FP16, but kept in an FP32 array."""
         device = backend.of(total)
         total += part
-        total[...] = device.cast(device.cast(total, _F16), _F32)
+        total[...] = device.cast(device.cast(total, _F16), _F32)  # rounds: an FP16 accumulator, after every term
 
     def scatter_add(self, n_rows: int, index: Array, rows: Array, like: Array) -> Array:
-        return widen(backend.of(rows).scatter_add_rows(n_rows, index, store(rows, like)))
+        return widen(backend.of(rows).scatter_add_rows(n_rows, index, store(rows, like)))  # rounds: FP16 sums
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,7 @@ class Aligned:
     def product(self, a: Array, b: Array, acc: Array | None, like: Array) -> Array:
         device = backend.of(a)
         if not device.has_values:
-            return device.gemm(a, b, None, acc, _F32, False, False)
+            return device.gemm(a, b, None, acc, _F32, False, False)  # rounds: never, arrays without memory
         return matmul_aligned(a, b, self.bits, self.chunk, self.promote, acc)
 
     def add(self, total: Array, part: Array) -> None:
@@ -149,7 +158,7 @@ class Split:
             part = (
                 self.fp16.product(*some, None, like)
                 if self.fp16
-                else device.gemm(*some, None, None, _F32, False, False)
+                else device.gemm(*some, None, None, _F32, False, False)  # rounds: the products of one part, FP32 sums
             )
             part = part if a.shape[-1] <= step else widen(store(part, like))
             acc = part if acc is None else acc + part

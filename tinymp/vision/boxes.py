@@ -177,7 +177,7 @@ def _kept(sides: np.ndarray, threshold: float) -> np.ndarray:
                 left &= apart[i]
         left[: len(few)] = False
         places, sides = places[left], sides[:, left]
-    return np.asarray(kept, places.dtype)
+    return np.asarray(kept, places.dtype)  # rounds: never, whole numbers
 
 
 # ------------------------------------------------------------------------------------------------ cutting and picking
@@ -191,6 +191,7 @@ def clip_boxes_to_image(boxes: Any, size: Any) -> Any:
         raise ValueError(f"clip_boxes_to_image: expected `size` (height, width), got {size!r}")
     height, width = [number("clip_boxes_to_image", "size", s, 0) for s in size]
     xp = backend.of(b).xp
+    # rounds: the size of an image, exact up to 2^24
     return _like(boxes, xp.minimum(xp.maximum(b, 0), xp.asarray([width, height, width, height], b.dtype)))
 
 
@@ -227,7 +228,7 @@ def encode_boxes(reference_boxes: Any, proposals: Any, weights: Any) -> Any:
     p, size = _centres(proposal)
     g, wanted = _centres(reference)
     codes = xp.concatenate([(g - p) / size, xp.log(wanted / size)], 1)
-    return _like(reference_boxes, codes * xp.asarray(scales, codes.dtype))
+    return _like(reference_boxes, codes * xp.asarray(scales, codes.dtype))  # rounds: weights, from FP64
 
 
 def decode_boxes(rel_codes: Any, boxes: Any, weights: Any) -> Any:
@@ -244,6 +245,7 @@ def decode_boxes(rel_codes: Any, boxes: Any, weights: Any) -> Any:
     if codes.ndim != 2 or len(codes) != len(b) or codes.shape[1] % 4 or not codes.shape[1]:
         raise ValueError(f"{op}: expected `rel_codes` of shape ({len(b)}, 4 k) for {len(b)} boxes, got {codes.shape}")
     xp, scales = backend.of(b).xp, _weights(op, weights)
+    # rounds: the weights of box codes, from Python's FP64 to FP32
     wide = widen(codes).reshape(len(b), codes.shape[1] // 4, 4) / xp.asarray(scales, b.dtype)
     centre, size = (v[:, None] for v in _centres(b))
     with np.errstate(all="ignore"):

@@ -57,6 +57,7 @@ class RoIAlign(Op):
         for k, n in enumerate(images):
             sides = zip(starts[k], lengths[k], grids[k], self.size, self.shape[2:])
             (rows, a), (cols, b) = (_weights(*side) for side in sides)
+            # rounds: the weights of an interpolation, from Python's FP64 to FP32
             yield k, int(n), rows, self.xp.asarray(a, dtype), cols, self.xp.asarray(b, dtype)
 
 
@@ -66,7 +67,7 @@ def _sampling(op: Any) -> list[np.ndarray]:
     corners = rois[:, [2, 1, 4, 3]] * op.scale - (0.5 if op.aligned else 0.0)
     starts, lengths = corners[:, :2], corners[:, 2:] - corners[:, :2]
     lengths = lengths if op.aligned else np.maximum(lengths, 1)
-    grids = np.ceil(lengths / np.asarray(op.size, rois.dtype))
+    grids = np.ceil(lengths / np.asarray(op.size, rois.dtype))  # rounds: never, whole numbers
     return [starts, lengths, grids if op.ratio <= 0 else np.full_like(grids, op.ratio)]
 
 

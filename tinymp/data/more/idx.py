@@ -64,7 +64,7 @@ def _array(path: Path, file: Any) -> np.ndarray:
             f"read_idx: {path} is {problem}: expected {header + expected} bytes for its shape {shape} of {dtype.name}, "
             f"got {got}"
         )
-    return np.array(np.frombuffer(content, dtype).reshape(shape), dtype.newbyteorder("="))
+    return np.array(np.frombuffer(content, dtype).reshape(shape), dtype.newbyteorder("="))  # rounds: never, bytes alone
 
 
 def load_idx_folder(folder: str | os.PathLike) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

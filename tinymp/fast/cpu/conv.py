@@ -194,9 +194,9 @@ def spread_by_phases(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometr
                 part = correlate(xp, y, xp.ascontiguousarray(taps), bias, inner)
                 if part.shape == x.shape:  # without a stride: the only one
                     return part
-                to[...] = part
+                to[...] = part  # rounds: never, `part` is a product that `gemm` stored
             else:
-                to[...] = 0 if bias is None else bias.reshape(-1, 1, 1, 1)
+                to[...] = 0 if bias is None else bias.reshape(-1, 1, 1, 1)  # rounds: never, a bias that was stored
     return x
 
 

@@ -32,7 +32,7 @@ _NAMES = {_F16: "float16", _F32: "float32", _F64: "float64"} if numkong else {}
 @fast_path(Device.cast)
 def cast(device: Device, x: Array, dtype: np.dtype) -> Array:
     if x.size < 64 and x.dtype == _F16:
-        return x.astype(dtype)  # exact, and cheaper for a handful of values
+        return x.astype(dtype)  # rounds: never; and cheaper for a handful of values
     # NumKong would take FP64 to FP16 by way of FP32, two roundings, and takes longer for a few values out of order.
     # BF16 is ml_dtypes'
     known = x.dtype in _NAMES and dtype in _NAMES
@@ -42,7 +42,7 @@ def cast(device: Device, x: Array, dtype: np.dtype) -> Array:
         x = x.copy(order="K")
     if x.flags.c_contiguous:
         out = np.empty(x.shape, dtype)
-        numkong.astype(x, _NAMES[dtype], out=out)
+        numkong.astype(x, _NAMES[dtype], out=out)  # rounds: `store` by NumKong: to nearest, ties to even, NumPy's bits
         return out
     # NumKong writes C-contiguous arrays only: hand it the axes in the order in which they lie in memory.
     out = np.empty_like(x, dtype=dtype)
@@ -50,7 +50,7 @@ def cast(device: Device, x: Array, dtype: np.dtype) -> Array:
     x = x.transpose(order)
     if x.strides[-1] != x.itemsize:  # single elements, one by one: to copy them first takes a fifth of the time
         x = np.ascontiguousarray(x)
-    numkong.astype(x, _NAMES[dtype], out=out.transpose(order))
+    numkong.astype(x, _NAMES[dtype], out=out.transpose(order))  # rounds: `store` by NumKong, with NumPy's bits
     return out
 
 

@@ -53,7 +53,7 @@ def lstm_gates(xp: Any, m: Array, c: Array, a: Array, cell: Array, h: Array) -> 
     i, f, g, o = gates[:, 0], gates[:, 1], gates[:, 2], gates[:, 3]
     t = xp.tanh(g)
     sigmoid(xp, a)  # all of it: one pass over neighbours in memory is faster than two around g
-    g[...] = t
+    g[...] = t  # rounds: never, FP32 in an FP32 buffer
     wide = f * widen(c)
     wide += i * g
     cell[...] = store(wide, like=cell)
@@ -112,18 +112,18 @@ def lstm_slopes(
     i, f, g, o = gates[:, 0], gates[:, 1], gates[:, 2], gates[:, 3]
     squares = gates * gates
     slope = gates - squares
-    xp.subtract(1, squares[:, 2], out=slope[:, 2])
+    xp.subtract(1, squares[:, 2], out=slope[:, 2])  # rounds: never, FP32 in an FP32 buffer
     t = xp.tanh(cell)
     wide = xp.empty_like(gates)
-    xp.multiply(dh, t, out=wide[:, 3])
+    xp.multiply(dh, t, out=wide[:, 3])  # rounds: never, FP32 in an FP32 buffer
     t *= t
     xp.subtract(1, t, out=t)
     t *= o
     t *= dh
     dc += t
-    xp.multiply(dc, g, out=wide[:, 0])
-    xp.multiply(dc, c_before, out=wide[:, 1])
-    xp.multiply(dc, i, out=wide[:, 2])
+    xp.multiply(dc, g, out=wide[:, 0])  # rounds: never, FP32 in an FP32 buffer
+    xp.multiply(dc, c_before, out=wide[:, 1])  # rounds: never, FP32 in an FP32 buffer
+    xp.multiply(dc, i, out=wide[:, 2])  # rounds: never, FP32 in an FP32 buffer
     dc *= f
     wide *= slope
     dz[...] = store(wide.reshape(a.shape), like=dz)
@@ -233,7 +233,7 @@ def gru_slopes(
     dp[...] = store(slope, like=dp)
     dm[:, : 2 * H] = dp[:, : 2 * H]
     dm[:, 2 * H :] = store(d_n * r, like=dm)
-    xp.multiply(dh, z, out=past)
+    xp.multiply(dh, z, out=past)  # rounds: never, FP32 in an FP32 buffer
 
 
 def products(xp: Any, x: Array, w_ih: Array, bias: Array | None, steps: Steps) -> Array:

@@ -128,7 +128,7 @@ __device__ inline void write(half* x, long long step, int rows, int columns, flo
                              const float (&factor)[2]) {
     each(d, [&](int u, int c, float value) {
         int r = own_row() + 8 * u;
-        if (r < rows && c < columns) store(x + (r * step + c), value * factor[u]);
+        if (r < rows && c < columns) store(x + (r * step + c), value * factor[u]);  // rounds: a result or a gradient
     });
 }
 
@@ -136,6 +136,7 @@ __device__ inline void write(half* x, long long step, int rows, int columns, flo
 template <int N, class Value>
 __device__ inline void pass(half* to, float (&d)[N][4], Value value) {
     __syncwarp();  // it may still be read from the last time
+    // rounds: probabilities and their gradients, as operands of the next product
     each(d, [&](int u, int c, float x) { store(to + ((own_row() + 8 * u) * (8 * N + HALVES) + c), value(u, c, x)); });
     __syncwarp();
 }
@@ -157,8 +158,8 @@ __device__ inline void multiply(float (&d)[N][4], const half* a, const half* b) 
                 ldmatrix_x4(of_b, b + (8 * j + lane / 16 * 8 + lane % 8) * B + k + lane / 8 % 2 * 8);
             else
                 ldmatrix_x4_trans(of_b, b + (k + lane % 16) * B + 8 * j + lane / 16 * 8);
-            mma_16816(d[j], of_a, of_b[0], of_b[1]);
-            mma_16816(d[j + 1], of_a, of_b[2], of_b[3]);
+            mma_16816(d[j], of_a, of_b[0], of_b[1]);  // rounds: products of FP16 in FP32 accumulators
+            mma_16816(d[j + 1], of_a, of_b[2], of_b[3]);  // rounds: products of FP16 in FP32 accumulators
         }
     }
 }
@@ -194,6 +195,7 @@ __device__ inline void forward_of(half* shared, half* y, float* z, const Problem
         }
         each(s, [&](int u, int, float& x) { more[u] += x = expf(x - shift[u]); });
 #pragma unroll
+        // rounds: the sum of a row's exponentials, FP32
         for (int u = 0; u < 2; u++) total[u] = total[u] * fade[u] + warp_reduce<Sum>(more[u], 4);
         each(sums, [&](int u, int, float& sum) { sum *= fade[u]; });
         pass(weights, s, [&](int u, int c, float x) { return p.dropped(at, at.first + own_row() + 8 * u, j + c, x); });
@@ -232,7 +234,7 @@ __device__ inline void queries_of(half* shared, const half* y, const half* dy, c
         int r = own_row() + 8 * u, i = (at.first + r) * p.heads;
         for (int c = r * (HEAD + HALVES) + threadIdx.x % 4; c < r * (HEAD + HALVES) + HEAD; c += 4)
             inner[u] += widen(d[c]) * widen(k[c]);
-        inner[u] = warp_reduce<Sum>(inner[u], 4);
+        inner[u] = warp_reduce<Sum>(inner[u], 4);  // rounds: the inner product of dy and y, FP32
         log_sum[u] = r < rows ? p.statistic(z, at)[i] : -Max::none;
         if (r < rows && own_column() == 0) p.statistic(delta, at)[i] = inner[u];
     }

@@ -7,7 +7,7 @@ typedef STORAGE T;
 __device__ inline float widen(float x) { return x; }
 
 // Primitive 2 (precision.py): the one rounding where T is half; with T = float the value passes.
-__device__ inline void store(half* to, float x) { *to = round_to_half(x); }
+__device__ inline void store(half* to, float x) { *to = round_to_half(x); }  // rounds: all stores, if T is half
 __device__ inline void store(float* to, float x) { *to = x; }
 
 // 16 bytes in registers: 8 halves or 4 floats.
@@ -77,7 +77,7 @@ struct InBlocks {
 template <class How>
 __device__ inline float warp_reduce(float x, int lanes = 32) {
     for (int distance = lanes / 2; distance > 0; distance /= 2)
-        x = How::combine(x, __shfl_xor_sync(0xffffffffu, x, distance));
+        x = How::combine(x, __shfl_xor_sync(0xffffffffu, x, distance));  // rounds: a sum over the lanes of a warp, FP32
     return x;
 }
 
@@ -85,17 +85,17 @@ __device__ inline float warp_reduce(float x, int lanes = 32) {
 // scratch: 32 floats of shared memory, free again after the next barrier.
 template <class How>
 __device__ inline float block_reduce(float x, float* scratch) {
-    x = warp_reduce<How>(x);
+    x = warp_reduce<How>(x);  // rounds: a sum over a warp, FP32
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     __syncthreads();  // scratch may still be read from an earlier call
     if (lane == 0) scratch[warp] = x;
     __syncthreads();
     x = lane < warps ? scratch[lane] : How::none;
-    return warp_reduce<How>(x);
+    return warp_reduce<How>(x);  // rounds: a sum over the warps of a block, FP32
 }
 
 // Over `lanes` neighbouring threads: a power of two up to 32, or the block.
 template <class How>
 __device__ inline float reduce_lanes(float x, int lanes, float* scratch) {
-    return lanes > 32 ? block_reduce<How>(x, scratch) : warp_reduce<How>(x, lanes);
+    return lanes > 32 ? block_reduce<How>(x, scratch) : warp_reduce<How>(x, lanes);  // rounds: FP32 sums
 }

@@ -122,6 +122,7 @@ __device__ inline void multiply(typename Tile::Accumulators& d, const half* a, c
         for (int i = 0; i < Tile::WARP_M / 16; i++)
 #pragma unroll
             for (int j = 0; j < Tile::WARP_N / 8; j++)
+                // rounds: products of FP16 in FP32 accumulators
                 mma_16816(d[i][j], fragment_a[i], fragment_b[j / 2][j % 2 * 2], fragment_b[j / 2][j % 2 * 2 + 1]);
     }
 }
@@ -254,8 +255,8 @@ __device__ inline void correlate(half* shared, const half* x, const half* w, con
     each_pair<Tile>(d, [&](int r, int c, float one, float other) {
         float b = bias != nullptr && row0 + r < g.rows ? widen(bias[row + r]) : 0.0f;
         Few<half, 2> pair;
-        store(&pair.at[0], one + b);
-        store(&pair.at[1], other + b);
+        store(&pair.at[0], one + b);  // rounds: the result, once the bias is added
+        store(&pair.at[1], other + b);  // rounds: the result, once the bias is added
         *reinterpret_cast<Few<half, 2>*>(shared + r * ROW + c) = pair;
     });
     __syncthreads();
@@ -350,7 +351,7 @@ __device__ inline void weight_gradient(half* shared, const half* x, const half* 
         if (parts != nullptr)
             parts[to] = value;
         else
-            store(dw + to, value);
+            store(dw + to, value);  // rounds: the weight gradient, where one block sums all of it
     };
     each_pair<Tile>(d, [&](int r, int c, float one, float other) {
         write(r, c, one);
@@ -426,7 +427,7 @@ extern "C" __global__ void __launch_bounds__(256)
     __syncthreads();
     if (warp > 0 || e >= count) return;
     for (int w = 1; w < warps; w++) sum += sums[w][lane];
-    store(to + e, bias != nullptr ? sum + widen(bias[e / run]) : sum);
+    store(to + e, bias != nullptr ? sum + widen(bias[e / run]) : sum);  // rounds: the sum of all splits and the bias
 }
 
 // ------------------------------------------------------------------------------------------------ im2col and col2im
@@ -484,7 +485,7 @@ __device__ inline void col2im_by(const T* columns, T* x, int first, int last, in
             }
         }
         Few<T, WIDTH> few;
-        for (int e = 0; e < WIDTH; e++) store(&few.at[e], sum[e]);
+        for (int e = 0; e < WIDTH; e++) store(&few.at[e], sum[e]);  // rounds: dx, the sum of its columns
         *reinterpret_cast<Few<T, WIDTH>*>(to) = few;
     }
 }

@@ -207,7 +207,7 @@ def gemm(a: Array, b: Array, out: Array, *, accumulate: str, beta: int = 0) -> N
     if rows is None:
         c = out.copy()
         gemm(a, b, c, accumulate=accumulate, beta=beta)
-        out[...] = c
+        out[...] = c  # rounds: never, c has the dtype of out
         return
     if rows.transposed:
         a, b, out, m, n = b.swapaxes(-1, -2), a.swapaxes(-1, -2), out.swapaxes(-1, -2), n, m

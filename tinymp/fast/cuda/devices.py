@@ -25,6 +25,7 @@ def gemm(
     searched and kept per shape. A 1 x 1 convolution, which has one per row, has a kernel of ours instead.) An `acc` of
     FP32 becomes the result where that is wide; if not, the sum is rounded once it is complete.
     """
+    # rounds: never, it undoes `widen`
     a, b = (x if x.dtype == storage else x.astype(storage) for x in (a, b))  # undoes `widen`: exact
     wide = _F32 if storage == _F16 else storage
     result = storage if rounded else wide
@@ -36,15 +37,15 @@ def gemm(
     else:
         c = device.xp.empty(shape, dtype)
         if start is not None:
-            c[...] = start
+            c[...] = start  # rounds: a bias and accumulators, to the dtype in which cuBLAS adds to them
     accumulate = "tf32" if tf32 else "float64" if storage == np.float64 else "float32"
-    cublas.gemm(a, b, c, accumulate=accumulate, beta=0 if start is None else 1)
-    return c if c.dtype == result else c.astype(result)
+    cublas.gemm(a, b, c, accumulate=accumulate, beta=0 if start is None else 1)  # rounds: `gemm`: FP32 sums, and c
+    return c if c.dtype == result else c.astype(result)  # rounds: `gemm`: accumulators, once complete
 
 
 @fast_path(Device.cast_stochastic)
 def cast_stochastic(device: Device, x: Array) -> Array:
-    return philox.cast_stochastic(x)
+    return philox.cast_stochastic(x)  # rounds: `store` at random, by a kernel: random.cuh
 
 
 @fast_path(Device.reduce)
@@ -55,7 +56,7 @@ def reduce(device: Device, x: Array, axis: Any, how: str) -> Array:
 
 @fast_path(Device.scatter_add_rows)
 def scatter_add_rows(device: Device, n_rows: int, index: Array, rows: Array) -> Array:
-    return row_sums.scatter_add_rows(n_rows, index, rows)
+    return row_sums.scatter_add_rows(n_rows, index, rows)  # rounds: `scatter_add` by a kernel: row_sums.cu
 
 
 @fast_path(Device.require)

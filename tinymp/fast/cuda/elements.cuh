@@ -39,13 +39,13 @@ __device__ inline Values<K> load(Width<K>, const E* from) {
 template <int K, class E>
 __device__ inline void save(E* to, const Values<K>& values) {
     if constexpr (K == 1) {
-        store(to, values.at[0]);
+        store(to, values.at[0]);  // rounds: the result of a pointwise kernel
     } else {
 #pragma unroll
         for (int k = 0; k < K; k += PackOf<E>::length) {
             PackOf<E> pack;
 #pragma unroll
-            for (int j = 0; j < PackOf<E>::length; j++) store(&pack.at[j], values.at[k + j]);
+            for (int j = 0; j < PackOf<E>::length; j++) store(&pack.at[j], values.at[k + j]);  // rounds: the result
             pack.store_to(to + k);
         }
     }

@@ -15,8 +15,9 @@ __device__ inline float widen(half x) {
 }
 
 // Primitive 2 (precision.py): FP32 -> FP16, the one rounding: to nearest, ties to even; beyond 65 520 to infinity.
-__device__ inline half round_to_half(float x) {
+__device__ inline half round_to_half(float x) {  // rounds: the one rounding of FP32 to FP16 in CUDA
     half y;
+    // rounds: to nearest, ties to even; beyond 65 520 to infinity
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
     return y;
 }
@@ -52,16 +53,20 @@ __device__ inline void ldmatrix_x4_trans(unsigned (&to)[4], const half* row) {
 //   a[0], a[1]: rows g, g + 8, columns 2t, 2t + 1;  a[2], a[3]: the same rows, columns 2t + 8, 2t + 9
 //   b[0]: rows 2t, 2t + 1 of column g;  b[1]: rows 2t + 8, 2t + 9
 //   d[0], d[1]: row g, columns 2t, 2t + 1;  d[2], d[3]: row g + 8
+// rounds: FP32 accumulators of a Tensor Core
 __device__ inline void mma_16816(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
 #if __CUDA_ARCH__ >= 800
+    // rounds: 16 products a step, FP32 accumulators
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else  // Turing has the product of half the depth
+    // rounds: 8 products a step, FP32 accumulators
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(b0));
+    // rounds: 8 products a step, FP32 accumulators
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[2]), "r"(a[3]), "r"(b1));
@@ -72,6 +77,7 @@ __device__ inline void mma_16816(float (&d)[4], const unsigned (&a)[4], unsigned
 
 __device__ inline void ldmatrix_x4(unsigned (&)[4], const half*) { __trap(); }
 __device__ inline void ldmatrix_x4_trans(unsigned (&)[4], const half*) { __trap(); }
+// rounds: never, no kernel calls it on Volta
 __device__ inline void mma_16816(float (&)[4], const unsigned (&)[4], unsigned, unsigned) { __trap(); }
 
 #endif

@@ -44,6 +44,7 @@ struct Totals {
     }
 
     __device__ void store_block(float* partial, float* scratch) const {
+        // rounds: the losses and weights of a block, summed in FP32
         float loss_of_block = block_reduce<Sum>(loss, scratch), weight_of_block = block_reduce<Sum>(weight, scratch);
         if (threadIdx.x == 0) {
             partial[2 * blockIdx.x] = loss_of_block;
@@ -60,8 +61,8 @@ extern "C" __global__ void total_loss(const float* partial, float* loss, float* 
         losses += partial[2 * i];
         weights += partial[2 * i + 1];
     }
-    losses = block_reduce<Sum>(losses, scratch);
-    weights = block_reduce<Sum>(weights, scratch);
+    losses = block_reduce<Sum>(losses, scratch);  // rounds: the total loss, summed in FP32
+    weights = block_reduce<Sum>(weights, scratch);  // rounds: the total weight, summed in FP32
     if (threadIdx.x == 0) {
         *loss = divisor ? losses / weights : losses;
         if (divisor) *divisor = weights;
@@ -87,7 +88,7 @@ __device__ inline Pack read(const T* row, int c, int classes, long long inner) {
         if (c + j >= 0 && c + j < classes)
             pack.at[j] = row[(c + j) * inner];
         else
-            store(&pack.at[j], Max::none);
+            store(&pack.at[j], Max::none);  // rounds: never, -infinity is stored exactly
     return pack;
 }
 
@@ -166,10 +167,12 @@ extern "C" __global__ void __launch_bounds__(256)
                 }
             });
         float row_top = reduce_lanes<Max>(softmax.top, lanes, scratch);
+        // rounds: the sum of a row's exponentials, FP32
         float total = reduce_lanes<Sum>(softmax.total * expf(softmax.top - row_top), lanes, scratch);
         float hit = hard * label.w, q = hit, loss = -hit * (x_t - row_top);
         if (share != 0.0f) {
-            spread = reduce_lanes<Sum>(spread, lanes, scratch);
+            spread = reduce_lanes<Sum>(spread, lanes, scratch);  // rounds: the sum of a row's logits, FP32
+            // rounds: never, a count, exact up to 2^24
             loss -= share * (spread + (weight ? *weights : static_cast<float>(classes)) * (origin - row_top));
             q += weight ? share * *weights : smoothing;
         }
@@ -202,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(256)
                 float d = expf(widen(pack.at[j]) - above) * factor;
                 if (share != 0.0f && c + j >= 0 && c + j < classes) d -= weight ? spread * weight[c + j] : spread;
                 if (c + j == label) d -= hit;
-                store(&pack.at[j], counts ? d : 0.0f);
+                store(&pack.at[j], counts ? d : 0.0f);  // rounds: the gradient of the logits
             }
             if (inner == 1 && c >= 0 && c + PACK <= classes && aligned16(to + c))
                 pack.store_to(to + c);
@@ -238,6 +241,6 @@ extern "C" __global__ void nll_backward(const long long* t, const bool* kept, co
     for (long long r = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; r < rows;
          r += static_cast<long long>(gridDim.x) * blockDim.x) {
         float dl = gradient_of_loss(dy, per_row, divisor, kept, r);
-        store(dx + start_of(r, classes, inner) + t[r] * inner, -w[r] * dl);
+        store(dx + start_of(r, classes, inner) + t[r] * inner, -w[r] * dl);  // rounds: the gradient of nll_loss
     }
 }

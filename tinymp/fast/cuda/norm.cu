@@ -40,7 +40,7 @@ struct Moments {
             n += V == 1 ? max(line[u].hi - line[u].lo, 0) : line[u].hi > line[u].lo;
             each(line[u], [&](int k) { c.sum[k % V] += widen(x[u].at[k]); });
         }
-        c.n = static_cast<float>(n);
+        c.n = static_cast<float>(n);  // rounds: never, a count, exact up to 2^24
         float per_n = 1.0f / c.n, mean[V];
         for (int v = 0; v < V; v++) mean[v] = c.sum[v] * per_n;
         for (int u = 0; u < BATCH; u++)
@@ -94,7 +94,7 @@ __device__ inline A of_parts(const float* work, int parts, int unit, int units, 
     if (unit < units)
         for (int part = threadIdx.x / lanes; part < parts; part += THREADS / lanes)
             a = A::combine(a, made_of<A>([&](int i) { return work[place(i, part, parts, unit, units)]; }));
-    return combine_rows(a, lanes, scratch);
+    return combine_rows(a, lanes, scratch);  // rounds: the statistics of a channel or row over lanes and rows, FP32
 }
 
 // --------------------------------------------------------------------------------------------------------- batch norm
@@ -160,7 +160,7 @@ constexpr int LEVELS = V == 1 ? 2 : 1;
 
 template <int V>
 __device__ inline Moments<V> moments(const T* x, Walk walk) {
-    InBlocks<Moments<V>, LEVELS<V>> all;
+    InBlocks<Moments<V>, LEVELS<V>> all;  // rounds: means and squared distances in blocks, FP32
     each_batch(walk, {x}, [&](const Line (&lines)[BATCH], const Pack (&xs)[1][BATCH]) {
         all.add(Moments<V>::of(lines, xs[0]));
     });
@@ -189,7 +189,7 @@ __device__ inline Sums<V> sums(const T* x, const T* dy, Walk walk, const float (
 template <int V>
 __device__ inline void batch_norm_moments_of(const T* x, float* work, const Layout& layout, float* scratch) {
     Share<V> share(layout, aligned16(x));
-    Moments<V> all = combine_rows(moments<V>(x, share.walk), share.lanes, scratch);
+    Moments<V> all = combine_rows(moments<V>(x, share.walk), share.lanes, scratch);  // rounds: FP32 sums
     if (threadIdx.x < share.lanes && share.unit < share.units)
         put_part(all, work, share.part, share.parts, share.unit, share.units);
 }
@@ -217,7 +217,7 @@ __device__ inline void batch_norm_forward_of(const T* x, const float* w, const f
                                              const Layout& layout, float* scratch) {
     Share<V> share(layout, aligned16(x) && aligned16(y));
     Moments<V> all = work ? of_parts<Moments<V>>(work, share.parts, share.unit, share.units, share.lanes, scratch)
-                          : combine_rows(moments<V>(x, share.walk), share.lanes, scratch);
+                          : combine_rows(moments<V>(x, share.walk), share.lanes, scratch);  // rounds: FP32 sums
     float center[V], scale[V], weight[V], shift[V];
     share.get(weight, w, 1.0f);
     share.get(shift, b, 0.0f);
@@ -266,7 +266,7 @@ __device__ inline void batch_norm_sums_of(const T* x, const T* dy, const float* 
     Share<V> share(layout, aligned16(x) && aligned16(dy));
     float center[V];
     share.get(center, mean, 0.0f);
-    Sums<V> all = combine_rows(sums<V>(x, dy, share.walk, center), share.lanes, scratch);
+    Sums<V> all = combine_rows(sums<V>(x, dy, share.walk, center), share.lanes, scratch);  // rounds: FP32 sums
     if (threadIdx.x < share.lanes && share.unit < share.units)
         put_part(all, work, share.part, share.parts, share.unit, share.units);
 }
@@ -284,8 +284,8 @@ __device__ inline void batch_norm_backward_of(const T* x, const T* dy, const flo
     if (work)
         all = of_parts<Sums<V>>(work, share.parts, share.unit, share.units, share.lanes, scratch);
     else if (!fixed || dw || db)
-        all = combine_rows(sums<V>(x, dy, share.walk, center), share.lanes, scratch);
-    float n = static_cast<float>(static_cast<long long>(layout.outer) * layout.inner);
+        all = combine_rows(sums<V>(x, dy, share.walk, center), share.lanes, scratch);  // rounds: FP32 sums
+    float n = static_cast<float>(static_cast<long long>(layout.outer) * layout.inner);  // rounds: a count above 2^24
 #pragma unroll
     for (int v = 0; v < V; v++) {
         scale[v] *= r[v];
@@ -436,7 +436,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_forward(
     int lanes) {
     __shared__ float scratch[FLOATS<Moments<1>> * THREADS];
     RowShare share(rows, length, lanes, aligned16(x) && aligned16(y));
-    Moments<1> all = combine_lanes(moments<1>(x, share.walk), lanes, scratch);
+    Moments<1> all = combine_lanes(moments<1>(x, share.walk), lanes, scratch);  // rounds: FP32 sums
     float center = all.sum[0] / all.n, r = 1.0f / sqrtf(all.m2[0] / all.n + eps);
     if (share.writes) {
         mean[share.row] = center;
@@ -461,7 +461,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward(
         Values<PACK> weight = along_row(w, line, 1.0f);
         each(line, [&](int k) { few.add(k, widen(dys.at[k]) * weight.at[k], (widen(xs.at[k]) - center) * r); });
     };
-    Sums<1> all = combine_lanes(add_lines<Sums<1>>(share.walk, {x, dy}, add), lanes, scratch);
+    Sums<1> all = combine_lanes(add_lines<Sums<1>>(share.walk, {x, dy}, add), lanes, scratch);  // rounds: FP32 sums
     float constant = all.dy[0] / length, along = all.along[0] / length;
     each_line(share.walk, {x, dy}, [&](const Line& line, const Pack& xs, const Pack& dys) {
         Values<PACK> weight = along_row(w, line, 1.0f);
@@ -484,6 +484,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_sums_columns(
         float center = ours ? mean[line.row] : 0.0f, r = ours ? rstd[line.row] : 0.0f;
         each(line, [&](int k) { few.add(k, widen(dys.at[k]), (widen(xs.at[k]) - center) * r); });
     };
+    // rounds: the statistics of a channel or row over lanes and rows, FP32
     Sums<PACK> all = combine_rows(add_lines<Sums<PACK>, LEVELS<PACK>>(share.walk, {x, dy}, add), lanes, scratch);
     if (threadIdx.x < lanes && share.unit < share.units)
         put_part(all, work, share.part, parts, share.unit, share.units);

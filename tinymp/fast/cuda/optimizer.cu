@@ -45,7 +45,7 @@ __device__ inline void save(E* to, const Values<GROUP>& values, int n, bool whol
     if (whole) return save(to, values);
 #pragma unroll
     for (int i = 0; i < GROUP; i++)
-        if (i < n) store(to + i, values.at[i]);
+        if (i < n) store(to + i, values.at[i]);  // rounds: a master (FP32) or its copy (FP16): the write-back
 }
 
 // --------------------------------------------------------------------------------------------- checking the gradients
@@ -87,7 +87,7 @@ __device__ inline float norm_of_chunk(const Chunk& chunk, const T* gradient, flo
             total = How::combine(total, p == 2.0f ? g * g : isinf(p) ? fabsf(g) : powf(fabsf(g), p));
         }
     }
-    return block_reduce<How>(total, scratch);
+    return block_reduce<How>(total, scratch);  // rounds: the norm of a chunk of gradients, FP32
 }
 
 // parts[first + b] = sum |g|^p over chunk b, or max |g| for p = inf.  Lists: gradient.
@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(256) norm_finish(const float* parts
     float total = 0.0f;
     for (int i = threadIdx.x; i < n; i += blockDim.x)
         total = isinf(p) ? Max::combine(total, parts[i]) : total + parts[i];
-    total = isinf(p) ? block_reduce<Max>(total, scratch) : block_reduce<Sum>(total, scratch);
+    total = isinf(p) ? block_reduce<Max>(total, scratch) : block_reduce<Sum>(total, scratch);  // rounds: FP32 sums
     if (threadIdx.x != 0) return;
     if (!isinf(p)) total = p == 2.0f ? sqrtf(total) : powf(total, 1.0f / p);
     norm[0] = total;
@@ -161,12 +161,13 @@ extern "C" __global__ void sgd_begin(const unsigned long long* addresses, int n,
     int i, t;
     if (!begins(addresses, n, skip, i, t)) return;
     SGD& rule = *reinterpret_cast<SGD*>(constants + ROW * i);
-    rule.lr = static_cast<float>(options[0]);
-    rule.momentum = static_cast<float>(options[1]);
+    rule.lr = static_cast<float>(options[0]);  // rounds: a constant of the rule, from Python's FP64
+    rule.momentum = static_cast<float>(options[1]);  // rounds: a constant of the rule, from Python's FP64
     const int* since = reinterpret_cast<const int*>(addresses[i * LISTS + STATE + 1]);
+    // rounds: a constant of the rule, from Python's FP64
     rule.gain = t == (since ? *since : 0) + 1 ? 1.0f : static_cast<float>(1.0 - options[2]);
-    rule.decay = static_cast<float>(options[3]);
-    rule.nesterov = static_cast<float>(nesterov);
+    rule.decay = static_cast<float>(options[3]);  // rounds: a constant of the rule, from Python's FP64
+    rule.nesterov = static_cast<float>(nesterov);  // rounds: never, 0 or 1
 }
 
 // g <- g + decay w;  s <- s + g^2;  w <- w - lr_t g / (sqrt(s) + eps)
@@ -187,9 +188,9 @@ extern "C" __global__ void adagrad_begin(const unsigned long long* addresses, in
     int i, t;
     if (!begins(addresses, n, skip, i, t)) return;
     Adagrad& rule = *reinterpret_cast<Adagrad*>(constants + ROW * i);
-    rule.lr_t = static_cast<float>(options[0] / (1.0 + (t - 1) * options[1]));
-    rule.decay = static_cast<float>(options[2]);
-    rule.eps = static_cast<float>(options[3]);
+    rule.lr_t = static_cast<float>(options[0] / (1.0 + (t - 1) * options[1]));  // rounds: a constant, from FP64
+    rule.decay = static_cast<float>(options[2]);  // rounds: a constant of the rule, from Python's FP64
+    rule.eps = static_cast<float>(options[3]);  // rounds: a constant of the rule, from Python's FP64
 }
 
 // w <- shrink w;  g <- g + decay w;  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2
@@ -217,16 +218,16 @@ extern "C" __global__ void adam_begin(const unsigned long long* addresses, int n
     if (!begins(addresses, n, skip, i, t)) return;
     double lr = options[0], b1 = options[1], b2 = options[2], decay = options[3];
     Adam& rule = *reinterpret_cast<Adam*>(constants + ROW * i);
-    rule.b1 = static_cast<float>(b1);
-    rule.rest1 = static_cast<float>(1.0 - b1);
-    rule.b2 = static_cast<float>(b2);
-    rule.rest2 = static_cast<float>(1.0 - b2);
-    rule.lr_t = static_cast<float>(lr / (1.0 - power(b1, t)));
-    rule.root = static_cast<float>(1.0 / sqrt(1.0 - power(b2, t)));
-    rule.eps = static_cast<float>(options[4]);
-    rule.decay = decoupled ? 0.0f : static_cast<float>(decay);
-    rule.shrink = decoupled ? static_cast<float>(1.0 - lr * decay) : 1.0f;
-    rule.amsgrad = static_cast<float>(amsgrad);
+    rule.b1 = static_cast<float>(b1);  // rounds: a constant of the rule, from Python's FP64
+    rule.rest1 = static_cast<float>(1.0 - b1);  // rounds: a constant of the rule, from Python's FP64
+    rule.b2 = static_cast<float>(b2);  // rounds: a constant of the rule, from Python's FP64
+    rule.rest2 = static_cast<float>(1.0 - b2);  // rounds: a constant of the rule, from Python's FP64
+    rule.lr_t = static_cast<float>(lr / (1.0 - power(b1, t)));  // rounds: a constant of the rule, from Python's FP64
+    rule.root = static_cast<float>(1.0 / sqrt(1.0 - power(b2, t)));  // rounds: a constant, from FP64
+    rule.eps = static_cast<float>(options[4]);  // rounds: a constant of the rule, from Python's FP64
+    rule.decay = decoupled ? 0.0f : static_cast<float>(decay);  // rounds: a constant of the rule, from Python's FP64
+    rule.shrink = decoupled ? static_cast<float>(1.0 - lr * decay) : 1.0f;  // rounds: a constant, from FP64
+    rule.amsgrad = static_cast<float>(amsgrad);  // rounds: never, 0 or 1
 }
 
 // One rule on one chunk. The master is written exactly, the working copy with one rounding: to nearest, or, where

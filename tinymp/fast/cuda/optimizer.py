@@ -117,7 +117,7 @@ def options(names: Sequence[str], group: Mapping[str, Any]) -> np.ndarray:
     In FP64, because 1 - beta2 of an FP32 0.999 would be wrong by 5e-5.
     """
     flat = dict(zip(("beta1", "beta2"), group.get("betas", ())), **group)
-    return np.array([flat[name] for name in names], float64.name)
+    return np.array([flat[name] for name in names], float64.name)  # rounds: never, Python's numbers are FP64
 
 
 def sgd(

@@ -72,7 +72,7 @@ def cast_stochastic(x: Array) -> Array:
     """x (FP32, or rounded to it) in FP16, up or down at random: see `cpu.cast_stochastic`. The memory order stays."""
     import cupy
 
-    x = compact(cupy, x.astype(_F32, copy=False))
+    x = compact(cupy, x.astype(_F32, copy=False))  # rounds: FP64 -> FP32, before it is rounded at random to FP16
     y = cupy.empty_like(x, dtype=_F16)
     _draw("cast_stochastic", x.size, x, y)
     return y

@@ -43,6 +43,7 @@ __device__ inline Bits<K> draw(const unsigned long long* state, unsigned long lo
 }
 
 // 24 random bits as a float in [0, 1).
+// rounds: never, 24 bits fit FP32
 __device__ inline float uniform(unsigned int bits) { return static_cast<float>(bits >> 8) * 5.9604644775390625e-8f; }
 
 // x in FP16: with z1 <= |x| <= z2 its neighbours there, z2 with probability (|x| - z1) / (z2 - z1), else z1 (MPT v1,
@@ -50,10 +51,11 @@ __device__ inline float uniform(unsigned int bits) { return static_cast<float>(b
 // are below 2^32 f with probability f, and never where f = 0.
 __device__ inline half round_stochastically(float x, unsigned int bits) {
     float size = fabsf(x);
-    if (!(size < 65536.0f)) return round_to_half(x);  // infinite, whatever is drawn; and nan
+    if (!(size < 65536.0f)) return round_to_half(x);  // rounds: to infinity, whatever is drawn
     int exponent = max(static_cast<int>(__float_as_uint(size) >> 23) - 127, -14);  // below 2^-14 the spacing stays 2^-24
     float steps = size * __uint_as_float((127 + 10 - exponent) << 23), low = floorf(steps);
     if (bits < static_cast<unsigned int>((steps - low) * 4294967296.0f)) low += 1.0f;
     float y = low * __uint_as_float((127 - 10 + exponent) << 23);  // 65 536 becomes infinite
+    // rounds: never, it is a multiple of FP16's spacing: `low` was rounded at random
     return round_to_half(__uint_as_float(__float_as_uint(y) | (__float_as_uint(x) & 0x80000000u)));
 }

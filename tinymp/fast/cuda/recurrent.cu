@@ -20,6 +20,7 @@ template <int K, class E>
 __device__ inline void write(E* to, const Values<K>& values) {
     Few<E, K> few;
 #pragma unroll
+    // rounds: gates, states and outputs, or their gradients
     for (int k = 0; k < K; k++) store(&few.at[k], values.at[k]);
     *reinterpret_cast<Few<E, K>*>(to) = few;
 }

@@ -62,7 +62,7 @@ __device__ inline void rows(const T* x, float* y, long long outputs, long long R
             total = How::combine(total, block);
         }
     }
-    total = reduce_lanes<How>(total, lanes, scratch);  // threads without an output take part
+    total = reduce_lanes<How>(total, lanes, scratch);  // threads without an output take part  // rounds: FP32 sums
     if (lane == 0 && o < outputs) y[o * gridDim.y + blockIdx.y] = total / divisor;
 }
 

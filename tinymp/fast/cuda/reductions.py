@@ -35,7 +35,7 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str) -> Array:
     if x.size == 0:
         return xp.full(shape, float("nan") if how == "mean" else 0.0, _F32)
     if count == 1:
-        return x.astype(_F32)
+        return x.astype(_F32)  # rounds: never, FP16 -> FP32 is exact
     x = compact(xp, x)
     runs = split(x, axes)
     if len(runs) > 4:  # more than the kernels handle: bring the kept axes to the front

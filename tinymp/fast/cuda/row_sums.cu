@@ -19,7 +19,7 @@ __device__ inline void add(Values<N>& sum, const T* row, bool running) {
 #pragma unroll
     for (int j = 0; j < N; j++) {
         sum.at[j] += values.at[j];
-        if (running) sum.at[j] = widen(round_to_half(sum.at[j]));
+        if (running) sum.at[j] = widen(round_to_half(sum.at[j]));  // rounds: an FP16 accumulator, in a study
     }
 }
 
@@ -77,7 +77,7 @@ __device__ inline void add_parts_of(const float* partial, const long long* bound
                                     long long chunk, long long v, long long column) {
     long long begin = bounds[2 * v], end = bounds[2 * v + 1], k = begin / chunk, last = (end - 1) / chunk;
     if (end > 0 && k == last) return;  // add_rows has stored it
-    InBlocks<RowSum<N>, 3> sum;
+    InBlocks<RowSum<N>, 3> sum;  // rounds: the parts of a row, summed in FP32 blocks
     if (end > 0) {
         const float* part = partial + (2 * k + (begin > k * chunk)) * width + column;
         for (; k <= last; part = partial + 2 * ++k * width + column) {

@@ -26,7 +26,7 @@ def scatter_add_rows(n_rows: int, index: Array, rows: Array) -> Array:
         import cupy
 
         out = cupy.zeros((n_rows, *rows.shape[1:]), np.float64)
-        cupy.add.at(out, index, rows)
+        cupy.add.at(out, index, rows)  # rounds: FP64 for FP64, in no fixed order
         return out
     return _sums(n_rows, index, rows, running=rows.dtype == np.float16)
 

@@ -38,7 +38,7 @@ __device__ inline Pack read(const T* x, const Line& line, bool wide) {
 template <class F>
 __device__ inline void write(T* y, const Line& line, bool wide, F value) {
     Pack pack;
-    each(line, [&](int k) { store(&pack.at[k], value(k)); });
+    each(line, [&](int k) { store(&pack.at[k], value(k)); });  // rounds: the result of a norm or softmax kernel
     if (wide && line.whole())
         pack.store_to(y + line.at);
     else
@@ -117,7 +117,7 @@ __device__ inline void each_line(Walk walk, const T* const (&from)[N], Use use) 
 // elements of a line to a. Two levels: a few lines, CHAIN of them, and so on; one: all of them in their order.
 template <class A, int LEVELS = 2, int N, class Add>
 __device__ inline A add_lines(Walk walk, const T* const (&from)[N], Add add) {
-    InBlocks<A, LEVELS> all;
+    InBlocks<A, LEVELS> all;  // rounds: the elements of a row in blocks, FP32
     each_batch(walk, from, [&](const Line (&lines)[BATCH], const Pack (&xs)[N][BATCH]) {
         A fresh;
         A& few = LEVELS == 1 ? all.level[0] : fresh;
@@ -157,6 +157,7 @@ __device__ inline A made_of(F value) {
 template <class A>
 __device__ inline A combine_in_warp(A a, int lanes, int least) {
     for (int distance = lanes / 2; distance >= least; distance /= 2)
+        // rounds: a sum over the lanes of a warp, FP32
         a = A::combine(a, made_of<A>([&](int i) { return __shfl_xor_sync(0xffffffffu, member(a, i), distance); }));
     return a;
 }
@@ -164,7 +165,7 @@ __device__ inline A combine_in_warp(A a, int lanes, int least) {
 // Over the threads whose numbers agree modulo `lanes` (a power of two): over the block where lanes is 1. Every thread
 // gets the result, the same bits. scratch: FLOATS<A> * THREADS floats of shared memory.
 template <class A>
-__device__ inline A combine_rows(A a, int lanes, float* scratch) {
+__device__ inline A combine_rows(A a, int lanes, float* scratch) {  // rounds: sums over the warps of a block, FP32
     a = combine_in_warp(a, 32, lanes);
     __syncthreads();  // scratch may still be read from an earlier call
 #pragma unroll
@@ -178,8 +179,8 @@ __device__ inline A combine_rows(A a, int lanes, float* scratch) {
 
 // Over `lanes` neighbouring threads: a power of two up to 32, or the block. Each gets the result, the same bits.
 template <class A>
-__device__ inline A combine_lanes(A a, int lanes, float* scratch) {
-    if (lanes > 32) return combine_rows(a, 1, scratch);
+__device__ inline A combine_lanes(A a, int lanes, float* scratch) {  // rounds: sums over some lanes, FP32
+    if (lanes > 32) return combine_rows(a, 1, scratch);  // rounds: sums over a block, FP32
     a = combine_in_warp(a, lanes, 1);
     int first = threadIdx.x % 32 / lanes * lanes;
     return made_of<A>([&](int i) { return __shfl_sync(0xffffffffu, member(a, i), first); });

@@ -113,7 +113,7 @@ class DeviceSide(Side):
         self.start, self.told = state.scale, [*history]
         counts = [iteration, *state[1:], len(self.told), 0]
         self.forget()
-        self.counts[...] = gpu.asarray(np.array(counts, "int32"))
+        self.counts[...] = gpu.asarray(np.array(counts, "int32"))  # rounds: never, whole numbers
         self.scale.fill(state.scale)
 
     def begin_counts(self) -> None:

@@ -62,7 +62,7 @@ struct Share {
 // computed again.
 __device__ inline Exponentials exponentials(const T* x, Walk walk, float (&e)[BATCH][PACK], Line (&held)[BATCH],
                                             bool& complete) {
-    InBlocks<Exponentials> all;
+    InBlocks<Exponentials> all;  // rounds: exponentials in blocks, FP32
     int batches = 0;
     each_batch(walk, {x}, [&](const Line (&lines)[BATCH], const Pack (&xs)[1][BATCH]) {
 #pragma unroll
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax_forward(
     Line held[BATCH] = {};
     bool complete;
     Exponentials mine = exponentials(x, share.walk, e, held, complete);
-    Exponentials all = combine_lanes(mine, lanes, scratch);
+    Exponentials all = combine_lanes(mine, lanes, scratch);  // rounds: the sum of a row over lanes, FP32
     all.finish();
     if (complete) {
         float factor = expf(mine.max - all.max) / all.sum;
@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax_backward(
     auto add = [&](Total& few, const Line& line, const Pack& ys, const Pack& dys) {
         each(line, [&](int k) { few.sum += widen(ys.at[k]) * widen(dys.at[k]); });
     };
-    Total total = combine_lanes(add_lines<Total>(share.walk, {y, dy}, add), lanes, scratch);
+    Total total = combine_lanes(add_lines<Total>(share.walk, {y, dy}, add), lanes, scratch);  // rounds: FP32 sums
     each_line(share.walk, {y, dy}, [&](const Line& line, const Pack& ys, const Pack& dys) {
         write(dx, line, share.walk.wide, [&](int k) {
             float p = widen(ys.at[k]);
@@ -122,6 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) log_softmax_forward(
     float e[BATCH][PACK];
     Line held[BATCH];
     bool complete;
+    // rounds: the sum of a row over lanes, FP32
     Exponentials all = combine_lanes(exponentials(x, share.walk, e, held, complete), lanes, scratch);
     all.finish();
     float log_sum = logf(all.sum);
@@ -142,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) log_softmax_backward(
     auto add = [&](Total& few, const Line& line, const Pack& dys) {
         each(line, [&](int k) { few.sum += widen(dys.at[k]); });
     };
-    Total total = combine_lanes(add_lines<Total>(share.walk, {dy}, add), lanes, scratch);
+    Total total = combine_lanes(add_lines<Total>(share.walk, {dy}, add), lanes, scratch);  // rounds: FP32 sums
     float shift = share.there ? m[share.row] : 0.0f, factor = share.there ? total.sum / s[share.row] : 0.0f;
     each_line(share.walk, {x, dy}, [&](const Line& line, const Pack& xs, const Pack& dys) {
         write(dx, line, share.walk.wide,

@@ -67,11 +67,11 @@ class CTCLoss(Loss):
         for t in range(len(blanks)):
             (b, k), states = states, alpha[t % len(alpha)]
             self.add_logs(b, k, reached, spare)
-            xp.add(reached, blanks[t], out=states[0])
-            xp.copyto(reached[:-1], b[:-1], where=equal)
+            xp.add(reached, blanks[t], out=states[0])  # rounds: never, FP32 in an FP32 buffer
+            xp.copyto(reached[:-1], b[:-1], where=equal)  # rounds: never, FP32 in an FP32 buffer
             self.add_logs(k[1:], reached[:-1], states[1, 1:], spare[1:])
             states[1, 1:] += labels[t]
-            states.max((0, 1), out=top[t])
+            states.max((0, 1), out=top[t])  # rounds: never, FP32 in an FP32 buffer
             states -= top[t]
         b, k = states[:, target_lengths, xp.arange(n)]
         loss = -(xp.logaddexp(b, k) + reduce(top[:, :n], 0, "sum").reshape(n))
@@ -87,7 +87,7 @@ class CTCLoss(Loss):
             (share[:, : s + 1], alpha[:, 0, :, :n], beta[:, 0, ::-1], blanks),
             (share[:, s + 1 :], alpha[:, 1, 1:, :n], beta[:, 1, :0:-1], labels),
         ):
-            xp.add(a, b, out=part)
+            xp.add(a, b, out=part)  # rounds: never, FP32 in an FP32 buffer
             part -= y
         share -= reduce(share, 1, "max")
         xp.exp(share, out=share)
@@ -104,7 +104,7 @@ class CTCLoss(Loss):
         """The losses, reduced; saves for backward."""
         xp, target_lengths = self.xp, given[3]
         impossible = loss > -IMPOSSIBLE / 10
-        divisor = len(loss) * xp.maximum(xp.asarray(target_lengths, loss.dtype), 1)
+        divisor = len(loss) * xp.maximum(xp.asarray(target_lengths, loss.dtype), 1)  # rounds: never, counts
         self.save(*given, statistics=(alpha, impossible, divisor))
         return self.reduced(xp.where(impossible, 0 if self.zero_infinity else xp.inf, loss), divisor)
 
@@ -127,8 +127,8 @@ class CTCLoss(Loss):
     def add_logs(self, a: Array, b: Array, out: Array, spare: Array) -> None:
         """out = ln(e^a + e^b), ten times as fast as NumPy's logaddexp."""
         xp = self.xp
-        xp.maximum(a, b, out=out)
-        xp.minimum(a, b, out=spare)
+        xp.maximum(a, b, out=out)  # rounds: never, FP32 in an FP32 buffer
+        xp.minimum(a, b, out=spare)  # rounds: never, FP32 in an FP32 buffer
         spare -= out
         xp.exp(spare, out=spare)
         xp.log1p(spare, out=spare)

@@ -112,7 +112,7 @@ class SampledSoftmaxLoss(Loss):
         own, others = self.corrected()
         top = self.xp.maximum(own, reduce(others, 1, "max"))
         own -= top
-        z = reduce(self.xp.exp(others - top, out=others), 1, "sum")
+        z = reduce(self.xp.exp(others - top, out=others), 1, "sum")  # rounds: never, FP32 in an FP32 buffer
         total = z + self.xp.exp(own)
         self.statistics = (*log_q, top, z, total)
         return self.reduced((self.xp.log(total) - own).reshape(-1), len(t))
@@ -121,7 +121,7 @@ class SampledSoftmaxLoss(Loss):
         """The corrected logits of the target (N, 1) and of the sampled classes (N, n), -inf at accidental hits."""
         (t, s, target, sampled), (log_q_target, log_q_sampled, *_) = self.saved, self.statistics
         others = widen(s) - log_q_sampled
-        self.xp.copyto(others, -inf, where=target[:, None] == sampled)
+        self.xp.copyto(others, -inf, where=target[:, None] == sampled)  # rounds: never, -infinity in an FP32 buffer
         return widen(t)[:, None] - log_q_target, others
 
     def backward(self, dy: Array) -> tuple:
