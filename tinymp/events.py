@@ -19,7 +19,6 @@ no part of the training step that is observed.
 
 from __future__ import annotations
 
-import linecache
 import os
 import sys
 import threading
@@ -242,12 +241,11 @@ def _quiet(work: Callable[..., Result], args: tuple, options: dict) -> Result:
     return work(*args, **options)
 
 
-# ------------------------------------------------------------------- the user's program, for errors and the audit
+# --------------------------------------------------------------------------- names and places, for errors
 
 PACKAGE = str(Path(__file__).parent) + os.sep
 _SHIPPED = PACKAGE + "share" + os.sep  # programs that a wheel brings (lab/shipped.py) are as the user's own
 NAMES = {"dtype"}  # by which errors call what is public, and ops
-_files: dict[str, str] = {}  # the paths of the files that `line` has named
 
 
 def inside(frame: FrameType) -> bool:
@@ -263,39 +261,6 @@ def stacklevel() -> int:
     while frame is not None and inside(frame):
         level, frame = level + 1, frame.f_back
     return level
-
-
-def line(frame: FrameType) -> str:
-    """File and line: in tinymp the path below it ("ops/dot.py:39"), else the file's name ("train.py:17"), and of a
-    notebook the cell ("In [7]:3").
-    """
-    name = frame.f_code.co_filename
-    if inside(frame):
-        return f"{name.removeprefix(PACKAGE)}:{frame.f_lineno}"
-    shell = frame.f_globals.get("get_ipython")
-    cells = getattr(getattr(shell(), "compile", None), "_filename_map", {}) if callable(shell) else {}
-    short = f"In [{cells[name]}]" if name in cells else Path(name).name
-    _files[short] = name
-    return f"{short}:{frame.f_lineno}"
-
-
-def source(where: str, around: int = 0) -> list[tuple[int, str]]:
-    """The numbered source line that `line` has named, and so many around it; empty where it cannot be read.
-
-    Of two files of one name, the one that was named last.
-    """
-    name, _, number = where.rpartition(":")
-    path = _files.get(name) or PACKAGE + name
-    lines = linecache.getlines(path) if number.isdecimal() else []
-    at = range(max(int(number) - around, 1), min(int(number) + around, len(lines)) + 1) if lines else ()
-    return [(i, lines[i - 1].rstrip()) for i in at]
-
-
-def caller(frame: FrameType | None) -> str:
-    """The line of the innermost frame that is not tinymp's, from this one outwards; empty where there is none."""
-    while frame is not None and inside(frame):
-        frame = frame.f_back
-    return "" if frame is None else line(frame)
 
 
 def type_name(x: Any) -> str:

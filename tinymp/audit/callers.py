@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Mapping
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
 from .. import events, precision
-from ..events import caller, inside, line
+from ..events import PACKAGE, inside
 from ..nn.module import Module
 
 _PRIMITIVES = {precision.__file__, events.__file__}
 _CALL = Module.__call__.__code__
+_files: dict[str, str] = {}  # the paths of the files that `line` has named
+
+
+def line(frame: FrameType) -> str:
+    """File and line: in tinymp the path below it ("ops/dot.py:39"), else the file's name ("train.py:17"), and of a
+    notebook the cell ("In [7]:3").
+    """
+    name = frame.f_code.co_filename
+    if inside(frame):
+        return f"{name.removeprefix(PACKAGE)}:{frame.f_lineno}"
+    shell = frame.f_globals.get("get_ipython")
+    cells = getattr(getattr(shell(), "compile", None), "_filename_map", {}) if callable(shell) else {}
+    short = f"In [{cells[name]}]" if name in cells else Path(name).name
+    _files[short] = name
+    return f"{short}:{frame.f_lineno}"
+
+
+def source(where: str, around: int = 0) -> list[tuple[int, str]]:
+    """The numbered source line that `line` has named, and so many around it; empty where it cannot be read.
+
+    Of two files of one name, the one that was named last.
+    """
+    name, _, number = where.rpartition(":")
+    path = _files.get(name) or PACKAGE + name
+    lines = linecache.getlines(path) if number.isdecimal() else []
+    at = range(max(int(number) - around, 1), min(int(number) + around, len(lines)) + 1) if lines else ()
+    return [(i, lines[i - 1].rstrip()) for i in at]
+
+
+def caller(frame: FrameType | None) -> str:
+    """The line of the innermost frame that is not tinymp's, from this one outwards; empty where there is none."""
+    while frame is not None and inside(frame):
+        frame = frame.f_back
+    return "" if frame is None else line(frame)
 
 
 def line_of_primitive(frame: FrameType | None) -> str:
@@ -55,6 +91,3 @@ def variable(frame: FrameType, thing: Any) -> str | None:
 def _name_in(names: Mapping[str, Any], thing: Any) -> str | None:
     """The name of a thing; not "_" or "_7", under which notebooks keep results."""
     return next((name for name, value in names.items() if value is thing and name.strip("_0123456789")), None)
-
-
-__all__ = ["caller", "line_of_primitive", "made_at", "modules", "variable"]

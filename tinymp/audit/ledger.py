@@ -14,10 +14,10 @@ from typing import Any
 from .. import backend
 from ..autograd import Array, Op, values_of
 from ..dtypes import FLOATING, limits, patterns
-from ..events import source
 from ..precision import MOVEMENT, UPDATE, current_policy
 from ..study.operands import emulated
 from . import estimates
+from .callers import source
 from .listener import Instrument, Place
 from .sampling import RED, SKY, narrowed, table, width_of
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from ..backend.extras import hint
 from ..checkpoint import writing
-from ..events import source
 from ..precision import KINDS
+from .callers import source
 from .ledger import WORST
 from .numbers import count, dtypes, number, power, raw, real, share, size
 from .sampling import few

@@ -25,11 +25,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from .. import backend
-from ..audit.callers import caller, made_at, modules, variable
+from ..audit.callers import caller, line, made_at, modules, variable
 from ..autograd import Op
 from ..checkpoint.writing import write_json
 from ..dtypes import HALVES
-from ..events import Observer, inside, line, observe
+from ..events import Observer, inside, observe
 from ..nn.module import Module
 from ..precision import FP32, MIXED, MOVEMENT, Policy
 from ..study import Arithmetic

@@ -14,11 +14,12 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ... import backend
 from ...backend import gpu
-from ...events import Observer, here, inside, line, observe, type_name
+from ...events import Observer, here, inside, observe, type_name
 from ...tensor import Tensor
 from .recording import Recording, record
 
@@ -107,7 +108,7 @@ def _where(error: BaseException) -> str:
         if not inside(frame):
             outside = frame
         elif outside is not None:
-            place, outside = f" (at {line(outside)})", None
+            place, outside = f" (at {Path(outside.f_code.co_filename).name}:{outside.f_lineno})", None
     return place
 
 
