@@ -38,6 +38,7 @@ LEFT_OUT = {
     "Dataset.in_epoch Subset.in_epoch": "the loader, with its own number",
     "ops.Sample models.Hypothesis models.Outputs models.Transcript": "tuples that are returned",
     "Module.parameters Module.buffers Module.named_*": "prefixes and truth values: nothing is wrong",
+    "*.op": "forward of the layer",
     "nn.Identity": "takes anything, as in PyTorch",
     "nn.call_kept nn.policies_kept": "Policy.cast and Module",
     "Tensor.clone Tensor.float Tensor.double Tensor.bool Tensor.cpu": "no argument but the tensor: one line each",

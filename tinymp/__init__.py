@@ -53,9 +53,13 @@ _NAMES = {
     "data.more.sequences": "data.BucketBatchSampler data.pad_sequence data.padding_share",
     "data.more.threads": "data.LoadingThreads",
     "nn.more.alignment": "nn.BahdanauAttention nn.LuongAttention",
+    "nn.more.attention": "nn.MultiheadAttention",
     "nn.more.embedding_bag": "nn.EmbeddingBag",
-    "nn.more.functions": "nn.LocalResponseNorm nn.PixelShuffle nn.Upsample "
+    "nn.more.functions": "nn.LocalResponseNorm nn.PReLU nn.PixelShuffle nn.Upsample "
+    "nn.AdaptiveAvgPool1d nn.AdaptiveMaxPool2d nn.AvgPool1d nn.MaxPool1d "
+    "nn.ReflectionPad1d nn.ReflectionPad2d nn.ReplicationPad1d nn.ReplicationPad2d "
     "nn.functions.LocalResponseNorm nn.functions.PixelShuffle nn.functions.Upsample",
+    "nn.more.group_norm": "nn.GroupNorm nn.InstanceNorm1d nn.InstanceNorm2d nn.RMSNorm",
     "nn.more.keep": "nn.call_kept nn.policies_kept",
     "nn.more.loss": "nn.CTCLoss nn.KLDivLoss nn.SampledSoftmaxLoss "
     "nn.loss.CTCLoss nn.loss.KLDivLoss nn.loss.SampledSoftmaxLoss",
@@ -63,11 +67,13 @@ _NAMES = {
     "nn.more.row_conv": "nn.RowConv",
     "nn.more.transformer": "nn.PositionalEncoding nn.TransformerDecoder nn.TransformerDecoderLayer "
     "nn.TransformerEncoder nn.TransformerEncoderLayer",
+    "ops.more.attention": "ops.scaled_dot_product_attention",
     "ops.more.ctc": "ops.ctc_loss",
     "ops.more.divergence": "ops.kl_div",
     "ops.more.embedding_bag": "ops.embedding_bag",
     "ops.more.einsum": "ops.einsum",
     "ops.more.gather": "ops.gather ops.index_select",
+    "ops.more.group_norm": "ops.group_norm ops.instance_norm ops.rms_norm",
     "ops.more.local_response_norm": "ops.local_response_norm",
     "ops.more.logsumexp": "ops.logsumexp",
     "ops.more.normalize": "ops.normalize",
@@ -89,12 +95,18 @@ _NAMES = {
 }
 _HELD = {name: module for module, names in _NAMES.items() for name in names.split()}
 # Old name of a module that has moved -> where it is now: pickles name the old ones.
-_MOVED = {"ops.boxes": "vision.boxes", "ops.roi": "vision.roi"} | {
+_MOVED = {
+    "nn.activation": "nn",
+    "nn.padding": "nn",
+    "nn.pooling": "nn",
+    "ops.boxes": "vision.boxes",
+    "ops.roi": "vision.roi",
+} | {
     f"{package}.{name}": f"{package}.more.{name}"
     for package, names in {
         "data": "folder idx picture sequences",
-        "nn": "alignment embedding_bag rnn row_conv transformer",
-        "ops": "sort",
+        "nn": "alignment attention embedding_bag group_norm rnn row_conv transformer",
+        "ops": "attention group_norm sort",
         "optim": "cycle observed",
     }.items()
     for name in names.split()
@@ -148,7 +160,7 @@ class _Moved:
     def exec_module(module: _ModuleType) -> None:
         name = module.__name__.removeprefix(f"{__name__}.")
         found = _required(f"{__name__}.{name}", _MOVED[name], ModuleNotFoundError)
-        vars(module).update({key: x for key, x in vars(found).items() if not key.startswith("__")})
+        vars(module).update({key: x for key, x in vars(found).items() if key == "__getattr__" or key[:2] != "__"})
 
 
 def _open(package: dict[str, _Any]) -> None:

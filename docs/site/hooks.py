@@ -64,6 +64,14 @@ def shown(path: str) -> str:
     return page
 
 
+def listed(module: str) -> list[str]:
+    """The names in a module's __all__, which grows by +=."""
+    body = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8")).body
+    ends = {ast.Assign: lambda node: node.targets[0], ast.AugAssign: lambda node: node.target}
+    found = [node.value for node in body if type(node) in ends and ast.unparse(ends[type(node)](node)) == "__all__"]
+    return [name for names in found for name in ast.literal_eval(names)]
+
+
 def exported(package: str, only: list[str] | None = None) -> Iterator[tuple[str, list[str]]]:
     """(module, names) that a package exports, in the order of its __init__.py."""
     folder = ROOT / package.replace(".", "/")
@@ -75,6 +83,7 @@ def exported(package: str, only: list[str] | None = None) -> Iterator[tuple[str,
         if isinstance(node, ast.ImportFrom) and node.level and node.module:
             names = [a.name for a in node.names if not a.asname and a.name[0] != "_" and a.name in (only or [a.name])]
             module = f"{package.rsplit('.', node.level - 1)[0]}.{node.module}"
+            names = listed(module) if names == ["*"] else names
             if names:
                 yield from exported(module, names) if (ROOT / module.replace(".", "/")).is_dir() else [(module, names)]
 

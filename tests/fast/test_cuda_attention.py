@@ -9,7 +9,7 @@ from fast.both_ways import fast_only, launches, on_device
 from oracle import randn
 from tinymp import ops
 from tinymp.backend import to_cpu
-from tinymp.ops.attention import Attention
+from tinymp.ops.more.attention import Attention
 
 pytestmark = pytest.mark.usefixtures("gpu")
 attention = ops.scaled_dot_product_attention

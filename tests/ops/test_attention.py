@@ -8,7 +8,7 @@ from exact_attention import exact
 from oracle import check, host, randn
 from tinymp import ops
 from tinymp.backend import cpu
-from tinymp.ops.attention import attend
+from tinymp.ops.more.attention import attend
 
 L, S, E, V = 4, 5, 8, 6
 SHAPES = [((2, 3, L, E), (2, 3, S, E), (2, 3, S, V)), ((L, E), (S, E), (S, V)), ((2, L, E), (1, S, E), (1, S, V))]

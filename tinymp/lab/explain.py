@@ -376,8 +376,8 @@ def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[tuple
         own = [cls for cls in thing.__mro__ if cls.__module__.startswith("tinymp.nn.") and cls is not nn.Module]
         for function in (f for cls in own for f in vars(cls).values() if isinstance(f, FunctionType)):
             _collect(function, name, found, seen)
-        if isinstance(op := getattr(thing, "op", None), str):  # nn.functions: the op that forward calls
-            found.update(dict.fromkeys(ops_of(getattr(ops, op))))
+        if issubclass(thing, nn.functions.Function):
+            found.update(dict.fromkeys(ops_of(thing.op)))
         return
     called, module = _called(thing), thing.__module__
     layer = module.startswith("tinymp.nn.")

@@ -360,7 +360,7 @@ TOPICS: dict[str, Topic] = {
         ">>> q, k, v = ops.zeros(1, 8).half(), ops.zeros(4096, 8).half(), ops.ones(4096, 8).half()\n"
         ">>> ops.scaled_dot_product_attention(q, k, v)[0, 0].item()\n1.0\n"
         ">>> with mp.use(mp.FP16_REDUCTIONS):\n...     ops.scaled_dot_product_attention(q, k, v)[0, 0].item()\n2.0",
-        read=("ops.attention.Attention.forward", "ops.attention.Attention.backward"),
+        read=("ops.more.attention.Attention.forward", "ops.more.attention.Attention.backward"),
         measure=("ledger.filter(op='scaled_dot_product_attention')", "shadow"),
         words=("Attention", "self attention", "scores", "qkv", "transformer", "multi-head attention"),
         see=("softmax", "accumulation"),

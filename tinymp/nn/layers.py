@@ -13,6 +13,8 @@ from . import init
 from .init import parameter
 from .module import Module
 
+__all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "Embedding", "Linear"]
+
 
 class Linear(Module):
     """y = x W^T + b. weight: (out_features, in_features), bias: (out_features,); input: (..., in_features).

@@ -2,99 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
-
-from ..tensor import Tensor
+from .. import ops
 from .functions import Function
 
-
-class _Loss(Function):
-    """Tensors among the fields (weight, pos_weight) become buffers, as in PyTorch."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, value in self._options().items():
-            if isinstance(value, Tensor):
-                del vars(self)[name]
-                self.register_buffer(name, value)
+__all__ = ["BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "HuberLoss", "L1Loss", "MSELoss", "NLLLoss"]
+__all__ += ["SmoothL1Loss"]
 
 
-@dataclass(eq=False, repr=False)
-class CrossEntropyLoss(_Loss):
+class CrossEntropyLoss(Function, op=ops.cross_entropy, inputs=2):
     """-ln softmax(input) at the target class, or against target probabilities. See `ops.cross_entropy`."""
 
-    op = "cross_entropy"
-    weight: Tensor | None = None
-    _: KW_ONLY
-    ignore_index: int = -100
-    reduction: str = "mean"
-    label_smoothing: float = 0.0
 
-
-@dataclass(eq=False, repr=False)
-class NLLLoss(_Loss):
+class NLLLoss(Function, op=ops.nll_loss, inputs=2):
     """-input at the target class, for log-probabilities. See `ops.nll_loss`."""
 
-    op = "nll_loss"
-    weight: Tensor | None = None
-    _: KW_ONLY
-    ignore_index: int = -100
-    reduction: str = "mean"
 
-
-@dataclass(eq=False, repr=False)
-class MSELoss(_Loss):
+class MSELoss(Function, op=ops.mse_loss, inputs=2, without=("weight",)):
     """(input - target)^2. See `ops.mse_loss`."""
 
-    op = "mse_loss"
-    _: KW_ONLY
-    reduction: str = "mean"
 
-
-@dataclass(eq=False, repr=False)
-class L1Loss(_Loss):
+class L1Loss(Function, op=ops.l1_loss, inputs=2, without=("weight",)):
     """|input - target|. See `ops.l1_loss`."""
 
-    op = "l1_loss"
-    _: KW_ONLY
-    reduction: str = "mean"
 
-
-@dataclass(eq=False, repr=False)
-class SmoothL1Loss(_Loss):
+class SmoothL1Loss(Function, op=ops.smooth_l1_loss, inputs=2):
     """Quadratic below beta, linear above, with slope 1. See `ops.smooth_l1_loss`."""
 
-    op = "smooth_l1_loss"
-    _: KW_ONLY
-    reduction: str = "mean"
-    beta: float = 1.0
 
-
-@dataclass(eq=False, repr=False)
-class HuberLoss(_Loss):
+class HuberLoss(Function, op=ops.huber_loss, inputs=2, without=("weight",)):
     """Quadratic below delta, linear above, with slope delta. See `ops.huber_loss`."""
 
-    op = "huber_loss"
-    reduction: str = "mean"
-    delta: float = 1.0
 
-
-@dataclass(eq=False, repr=False)
-class BCEWithLogitsLoss(_Loss):
+class BCEWithLogitsLoss(Function, op=ops.binary_cross_entropy_with_logits, inputs=2):
     """Binary cross entropy of sigmoid(input). See `ops.binary_cross_entropy_with_logits`."""
 
-    op = "binary_cross_entropy_with_logits"
-    weight: Tensor | None = None
-    _: KW_ONLY
-    reduction: str = "mean"
-    pos_weight: Tensor | None = None
 
-
-@dataclass(eq=False, repr=False)
-class BCELoss(_Loss):
+class BCELoss(Function, op=ops.binary_cross_entropy, inputs=2):
     """Binary cross entropy of probabilities. See `ops.binary_cross_entropy`."""
-
-    op = "binary_cross_entropy"
-    weight: Tensor | None = None
-    _: KW_ONLY
-    reduction: str = "mean"

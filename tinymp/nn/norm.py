@@ -15,6 +15,8 @@ from .init import parameter
 from .loading import overwrite
 from .module import Module
 
+__all__ = ["BatchNorm1d", "BatchNorm2d", "LayerNorm"]
+
 
 def _reset(weight: Parameter | None, bias: Parameter | None) -> None:
     if weight is not None:

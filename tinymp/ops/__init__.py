@@ -13,14 +13,12 @@ from ..dtypes import FLOATING as _FLOATING
 from ..grad_mode import no_grad as _no_grad
 from . import convert
 from .activation import elu, gelu, glu, hardtanh, leaky_relu, prelu, relu, relu6, softplus
-from .attention import scaled_dot_product_attention
 from .compare import *
 from .conv import conv1d, conv2d, conv_transpose1d, conv_transpose2d
 from .create import arange, empty, empty_like, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
 from .dot import bmm, linear, matmul, mm
 from .dropout import dropout
 from .embedding import embedding
-from .group_norm import group_norm, instance_norm, rms_norm
 from .index import getitem, setitem
 from .loss import *
 from .norm import batch_norm, layer_norm
@@ -128,11 +126,13 @@ def _reflected(function: Any) -> Any:
 if TYPE_CHECKING:
     from ..vision.boxes import *
     from ..vision.roi import roi_align, roi_pool
+    from .more.attention import scaled_dot_product_attention
     from .more.ctc import ctc_loss
     from .more.divergence import kl_div
     from .more.einsum import einsum
     from .more.embedding_bag import embedding_bag
     from .more.gather import gather, index_select
+    from .more.group_norm import group_norm, instance_norm, rms_norm
     from .more.local_response_norm import local_response_norm
     from .more.logsumexp import logsumexp
     from .more.normalize import normalize

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ..arguments import axis, choice, constant, floating, number
 from ..autograd import Array, Op
@@ -130,7 +131,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
     )
 
 
-def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+def hardtanh(input: Tensor, min_val: Any = -1.0, max_val: Any = 1.0) -> Tensor:
     """input limited to [min_val, max_val]. ValueError unless min_val <= max_val, or if a bound does not fit FP16."""
     x = floating("hardtanh", "input", input)
     low, high = (constant("hardtanh", *bound, x.dtype) for bound in (("min_val", min_val), ("max_val", max_val)))

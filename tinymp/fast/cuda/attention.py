@@ -8,7 +8,7 @@ from typing import Any
 from ...arguments import LONGEST
 from ...autograd import Array
 from ...dtypes import float16
-from ...ops.attention import Attention
+from ...ops.more.attention import Attention
 from ...precision import widen
 from . import kernel
 from .kernels import Kernels

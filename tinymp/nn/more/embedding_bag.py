@@ -9,6 +9,8 @@ from ..init import parameter
 from ..layers import draw_rows, row
 from ..module import Module
 
+__all__ = ["EmbeddingBag"]
+
 
 class EmbeddingBag(Module):
     """The "sum", "mean" or "max" of the rows of weight (num_embeddings, embedding_dim) that each bag names.

@@ -1,43 +1,86 @@
-"""Modules without parameters beyond those of nn/functions.py; each calls the op of its name."""
+"""Modules beyond those of nn/functions.py: PReLU, which learns its slope, and rows without parameters."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from ... import ops
+from ...arguments import integers, name_all, number
+from ...tensor import Tensor
+from .. import init as initialise
+from ..functions import Function, padded
+from ..init import parameter
+from ..module import Module
 
-from ...arguments import name_all
-from ..functions import Function
+__all__ = ["LocalResponseNorm", "PReLU", "PixelShuffle", "Upsample"]
+__all__ += ["AdaptiveAvgPool1d", "AdaptiveMaxPool2d", "AvgPool1d", "MaxPool1d"]
+__all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d"]
 
 
-@dataclass(eq=False, repr=False)
-class LocalResponseNorm(Function):
+class LocalResponseNorm(Function, op=ops.local_response_norm):
     """x_c (k + alpha / size * sum of x^2 over `size` channels around c)^-beta. See `ops.local_response_norm`."""
 
-    op = "local_response_norm"
-    size: int
-    alpha: float = 1e-4
-    beta: float = 0.75
-    k: float = 1.0
 
-
-@dataclass(eq=False, repr=False)
-class Upsample(Function):
+class Upsample(Function, op=ops.interpolate):
     """Resize images to `size` or by `scale_factor`. See `ops.interpolate`."""
 
-    op = "interpolate"
-    size: Any = None
-    scale_factor: Any = None
-    mode: str = "nearest"
-    align_corners: bool | None = None
-    recompute_scale_factor: bool | None = None
 
-
-@dataclass(eq=False, repr=False)
-class PixelShuffle(Function):
+class PixelShuffle(Function, op=ops.pixel_shuffle):
     """(N, C r^2, H, W) to (N, C, H r, W r) for r = upscale_factor. See `ops.pixel_shuffle`."""
 
-    op = "pixel_shuffle"
-    upscale_factor: int
+
+class MaxPool1d(Function, op=ops.max_pool1d, last="ceil_mode"):
+    """The maximum of every window; stride None means kernel_size. See `ops.max_pool1d`."""
+
+
+class AvgPool1d(Function, op=ops.avg_pool1d):
+    """The mean of every window; stride None means kernel_size. See `ops.avg_pool1d`."""
+
+
+class AdaptiveAvgPool1d(Function, op=ops.adaptive_avg_pool1d):
+    """Means over output_size cells. See `ops.adaptive_avg_pool1d`."""
+
+
+class AdaptiveMaxPool2d(Function, op=ops.adaptive_max_pool2d):
+    """Maxima over a grid of output_size cells. See `ops.adaptive_max_pool2d`."""
+
+
+class ReflectionPad1d(Function, op=padded("ReflectionPad1d", 1, "reflect")):
+    """Both ends of (N, C, L) mirrored without the edge: padding is an integer or (left, right). See `ops.pad`."""
+
+
+class ReflectionPad2d(Function, op=padded("ReflectionPad2d", 2, "reflect")):
+    """Images (N, C, H, W) mirrored at their edges: an integer or (left, right, top, bottom). See `ops.pad`."""
+
+
+class ReplicationPad1d(Function, op=padded("ReplicationPad1d", 1, "replicate")):
+    """Both ends of (N, C, L) repeated: padding is an integer or (left, right). See `ops.pad`."""
+
+
+class ReplicationPad2d(Function, op=padded("ReplicationPad2d", 2, "replicate")):
+    """The edges of images (N, C, H, W) repeated: an integer or (left, right, top, bottom). See `ops.pad`."""
+
+
+class PReLU(Module):
+    """x where positive, else weight x. weight: (num_parameters,), one for all or one per channel, from `init` on.
+
+    See `ops.prelu`.
+    """
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
+        super().__init__()
+        (self.num_parameters,) = integers("PReLU", "num_parameters", num_parameters, 1, 1)
+        self.init = number("PReLU", "init", init)
+        self.weight = parameter(self.num_parameters)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """weight `init`."""
+        initialise.constant_(self.weight, self.init)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.prelu(input, self.weight)
+
+    def extra_repr(self) -> str:
+        return f"num_parameters={self.num_parameters}"
 
 
 name_all(globals())

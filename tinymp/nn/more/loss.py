@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
 from math import prod
-from typing import Any
 
 from ... import ops
 from ...arguments import flag, floating, integers, name_all, named, tensor
@@ -12,29 +10,18 @@ from ...tensor import Tensor
 from ..functions import Function
 from ..layers import Linear
 
+__all__ = ["CTCLoss", "KLDivLoss", "SampledSoftmaxLoss"]
 
-@dataclass(eq=False, repr=False)
-class KLDivLoss(Function):
+
+class KLDivLoss(Function, op=ops.kl_div, inputs=2):
     """target (ln target - input), for log-probabilities input. See `ops.kl_div`."""
 
-    op = "kl_div"
-    _: KW_ONLY
-    reduction: str = "mean"
-    log_target: bool = False
 
+class CTCLoss(Function, op=ops.ctc_loss, inputs=4):
+    """-ln of the probability of targets under all alignments with log_probs. See `ops.ctc_loss`.
 
-@dataclass(eq=False, repr=False)
-class CTCLoss(Function):
-    """-ln of the probability of targets under all alignments with log_probs. See `ops.ctc_loss`."""
-
-    op = "ctc_loss"
-    blank: int = 0
-    reduction: str = "mean"
-    zero_infinity: bool = False
-
-    def forward(self, log_probs: Tensor, targets: Any, input_lengths: Any, target_lengths: Any) -> Tensor:
-        """The loss of log_probs (T, N, C)."""
-        return super().forward(log_probs, targets, input_lengths, target_lengths)
+    forward takes log_probs (T, N, C), targets, input_lengths and target_lengths.
+    """
 
 
 class SampledSoftmaxLoss(Linear):

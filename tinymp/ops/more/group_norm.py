@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend
-from ..arguments import flag, floating, integers, number
-from ..autograd import Array, Op
-from ..precision import REDUCTION, reduce, store, to_dtype, widen
-from ..tensor import Tensor
-from .norm import batch_norm
-from .shape import repeat, reshape
+from ... import backend
+from ...arguments import flag, floating, integers, name_all, number
+from ...autograd import Array, Op
+from ...precision import REDUCTION, reduce, store, to_dtype, widen
+from ...tensor import Tensor
+from ..norm import batch_norm
+from ..shape import repeat, reshape
 
 
 class GroupNorm(Op):
@@ -162,3 +162,6 @@ def instance_norm(
             v.array[...] = to_dtype(reduce(moved.array.reshape(n, c), 0, "mean").reshape(c), v.dtype)
             v.bump_version()
     return reshape(y, x.shape)
+
+
+name_all(globals())

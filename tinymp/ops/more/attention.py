@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import backend
-from ..arguments import axis, flag, floating, number, tensor
-from ..autograd import Array, Op
-from ..dtypes import FLOATING, HALVES, float32
-from ..precision import DOT, gemm, reduce, store, widen
-from ..tensor import Tensor
-from .dot import matmul
-from .dropout import dropout
-from .pointwise import add, masked_fill, mul, sum_to
-from .softmax import softmax
+from ... import backend
+from ...arguments import axis, flag, floating, name_all, number, tensor
+from ...autograd import Array, Op
+from ...dtypes import FLOATING, HALVES, float32
+from ...precision import DOT, gemm, reduce, store, widen
+from ...tensor import Tensor
+from ..dot import matmul
+from ..dropout import dropout
+from ..pointwise import add, masked_fill, mul, sum_to
+from ..softmax import softmax
 
 INF = float("inf")
 
@@ -216,3 +216,6 @@ def weighted(op: str, scores: Tensor, value: Tensor, mask: Any, dropout_p: float
     if none is not None:
         weights = masked_fill(weights, none, 0)
     return matmul(weights, value), weights
+
+
+name_all(globals())
