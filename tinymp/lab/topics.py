@@ -1,6 +1,6 @@
 """What `explain` says: the rules in words, where they come from, and what breaks without them. Data, no code.
 
-Every number is an example that runs (tests/audit/test_explain.py does). Lines of tinymp are named, never numbered.
+Every number is an example that runs (tests/lab/test_explain.py does). Lines of tinymp are named, never numbered.
 """
 
 from __future__ import annotations
@@ -452,8 +452,8 @@ TOPICS: dict[str, Topic] = {
         see=("loss scaling", "reductions"),
     ),
     "primitives": Topic(
-        "Ops change precision in four functions and nowhere else: widen, store, gemm and reduce. docs/precision.md "
-        "lists every line that rounds, theirs and others, and a test finds those that are not.",
+        "Ops change precision in four functions and nowhere else: widen, store, gemm and reduce. A test holds every "
+        "other line of the source to that, or to a place in the tables of docs/precision.md.",
         "MPT 3.1 (figure 1) and 3.3 say where it changes; the four functions are tinymp's",
         "A cast elsewhere would round without being seen: the audit observes these four functions.",
         ">>> from tinymp.precision import store, widen\n"
