@@ -26,7 +26,7 @@ LONGEST = (
     "tests/audit/test_docs_audit.py",
     "tests/benchmarks/",
     "tests/parallel/",
-    "tests/audit/test_bisect.py",
+    "tests/lab/test_bisect.py",
 )
 
 

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 import tinymp as mp
-from audit.calls import CALLS
+from calls import CALLS
 from tinymp import fast_path
 from tinymp.fast.cuda import kernels
 from tinymp.ops.softmax import Softmax

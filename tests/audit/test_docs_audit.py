@@ -217,5 +217,5 @@ def test_its_links_lead_somewhere():
 
 
 def test_bisect_names_the_line_that_the_audit_names():
-    """The search itself takes minutes; tests/audit/test_bisect.py has a small one of this kind."""
+    """The search itself takes minutes; tests/lab/test_bisect.py has a small one of this kind."""
     assert f"made at {MADE}, called at {SQUARE}\n" in PAGE

@@ -1,4 +1,4 @@
-"""What other formats would have lost, in an audit; the formats themselves are held in tests/study/test_number_formats.py."""
+"""What other formats would have lost, in an audit; the formats themselves: tests/study/test_number_formats.py."""
 
 import json
 

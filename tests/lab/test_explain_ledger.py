@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from audit.calls import CALLS, LAYERS, half
+from calls import CALLS, LAYERS, half
 from tinymp import nn, ops, optim
 from tinymp.autograd import Op, joined
 from tinymp.fast.cuda import may_fuse
