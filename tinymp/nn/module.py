@@ -12,14 +12,12 @@ import numpy as np
 
 from .. import backend
 from ..arguments import flag, function, named
-from ..autograd import Array
-from ..dtypes import FLOATING, fits, masked
-from ..events import quietly, unobserved
+from ..dtypes import FLOATING, fits
 from ..parameter import Parameter, replace, storage_of
-from ..precision import MIXED, Policy, store, to_dtype, under, use
+from ..precision import Policy, to_dtype
 from ..tensor import Tensor
 from .hooks import Hooks, Kept, RemovableHandle, name_layer
-from .loading import overwrite
+from .loading import exact, is_rounded, loadable, loadable_copy, overwrite
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -322,7 +320,7 @@ class Module:
             for name, b in module.named_buffers(path, recurse=False):
                 targets.append((name, b, floating if b.dtype in FLOATING else b.dtype))
         for name, x, dtype in targets:
-            if not fits(_exact(x), dtype):
+            if not fits(exact(x), dtype):
                 raise ValueError(f"{policy.name}.cast: '{name}' has values beyond the range of {dtype}")
         changes: list[tuple[Any, dict]] = [
             (x, x.cast_to(kept.get(id(x), policy)) if isinstance(x, Parameter) else {"array": to_dtype(x.array, dtype)})
@@ -355,8 +353,8 @@ class Module:
         """
         state = {}
         for name, x in self._state().items():
-            state[name] = np.array(backend.to_cpu(_exact(x)))
-            if isinstance(x, Parameter) and not _is_rounded(x):
+            state[name] = np.array(backend.to_cpu(exact(x)))
+            if isinstance(x, Parameter) and not is_rounded(x):
                 state[name + _COPY] = np.array(backend.to_cpu(x.array))
         return state
 
@@ -383,9 +381,9 @@ class Module:
                 continue
             entry = name
             try:
-                new[name] = _loadable(own[name], state_dict[name])
+                new[name] = loadable(own[name], state_dict[name])
                 entry = name + _COPY
-                rounded[name] = _loadable_copy(own[name], state_dict.get(entry), new[name])
+                rounded[name] = loadable_copy(own[name], state_dict.get(entry), new[name])
             except TypeError as error:
                 bad.append(f"'{entry}': {error}")
             except ValueError as error:
@@ -420,68 +418,3 @@ class Module:
             return self._tree()
         n, data, master = (sum(x) for x in zip(*[(p.array.size, p.nbytes, p.master_nbytes) for p in parameters]))
         return f"{self._tree()}\n{n:,} parameters: {data:,} bytes of weights, {master:,} bytes of masters"
-
-
-def _exact(x: Tensor) -> Array:
-    return x.master if isinstance(x, Parameter) else x.array
-
-
-def _loadable(own: Tensor, value: Any) -> Array:
-    """A copy of `value` as it will be written into `own`; TypeError or ValueError if it cannot be."""
-    array, exact = _array(value), _exact(own)
-    if not np.can_cast(array.dtype, exact.dtype, "same_kind"):
-        raise TypeError(f"expected {exact.dtype}, got {array.dtype}")
-    if array.shape != exact.shape:
-        raise ValueError(f"expected shape {exact.shape}, got {array.shape}")
-    bad = ~np.isfinite(array)
-    if not isinstance(own, Parameter):
-        bad &= np.isfinite(backend.to_cpu(exact))  # infinities (a mask of -inf) may stay where they are
-    if bad.any():
-        raise TypeError(f"expected finite values, got {np.count_nonzero(bad)} that are infinite or nan")
-    if not fits(array, own.dtype):
-        raise ValueError(f"has values beyond the range of {own.dtype}")
-    return backend.of(exact).asarray(np.array(to_dtype(array, exact.dtype)))
-
-
-def _array(value: Any) -> np.ndarray:
-    """An entry of a state_dict on the host."""
-    if not hasattr(value, "__array__"):
-        raise TypeError(f"expected an array, got {type(value).__name__}")
-    if masked(value):
-        raise TypeError("expected a number in every place, got a masked array")
-    try:
-        return backend.to_cpu(value.array) if isinstance(value, Tensor) else np.asarray(value)
-    except MemoryError:
-        raise
-    except Exception as error:  # whatever a foreign __array__ raises
-        raise TypeError(f"{type(value).__name__} could not be read as an array ({error})") from error
-
-
-def _loadable_copy(own: Tensor, value: Any, master: Array) -> Array | None:
-    """The working copy in a state_dict; None if it has none, or if the parameter has no copy beside its master."""
-    if value is None or not isinstance(own, Parameter) or own.dtype == master.dtype:
-        return None
-    array, wide = _array(value), backend.to_cpu(master)
-    if array.dtype != own.dtype:
-        raise TypeError(f"expected {own.dtype}, got {array.dtype}")
-    if array.shape != own.shape:
-        raise ValueError(f"expected shape {own.shape}, got {array.shape}")
-    if not quietly(under, MIXED, _is_a_neighbour, array, wide):
-        raise ValueError("expected FP16 numbers next to those of the master: it belongs to another one")
-    return backend.of(master).asarray(np.array(array))
-
-
-def _is_a_neighbour(array: Array, wide: Array) -> bool:
-    """True if each number of `array` is one of the two next to that of `wide`, in the dtype of `array`."""
-    nearest = to_dtype(wide, array.dtype)
-    towards = to_dtype(np.where(wide > nearest, np.inf, -np.inf), array.dtype)
-    other = np.where(wide == nearest, nearest, np.nextafter(nearest, towards))  # the neighbour across the master
-    return ((array == nearest) | (array == other)).all()
-
-
-def _is_rounded(p: Parameter) -> bool:
-    """Whether the working copy is the FP16 number nearest to the master, or all there is."""
-    if p.master is p.array:
-        return True
-    with unobserved(), use(MIXED):
-        return bool((p.array == store(p.master, like=p.array)).all())
