@@ -60,6 +60,7 @@ _NAMES = {
     "nn.ReflectionPad1d nn.ReflectionPad2d nn.ReplicationPad1d nn.ReplicationPad2d "
     "nn.functions.LocalResponseNorm nn.functions.PixelShuffle nn.functions.Upsample",
     "nn.more.group_norm": "nn.GroupNorm nn.InstanceNorm1d nn.InstanceNorm2d nn.RMSNorm",
+    "nn.more.backward_hook": "nn.WatchedBackward",
     "nn.more.keep": "nn.call_kept nn.policies_kept",
     "nn.more.loss": "nn.CTCLoss nn.KLDivLoss nn.SampledSoftmaxLoss "
     "nn.loss.CTCLoss nn.loss.KLDivLoss nn.loss.SampledSoftmaxLoss",
