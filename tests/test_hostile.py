@@ -20,7 +20,7 @@ TABLE = [
 # Of what is public by name, who calls it, or why there is no wrong call.
 LEFT_OUT = {
     "ops.bind": "tinymp itself, once",
-    "init.parameter": "the layers",
+    "init.parameter init.check init.random_of init.require_numbers init.write": "layers and initialisers",
     "*.cast_storage Tensor.result Variable.result Tensor.require_outside_graph": "Policy.cast and Op.apply",
     "Parameter.cast_to Parameter.moved_to Weights.write": "Module and the optimizers",
     "*.overwrite": "copy_ and the other ways to write in place",
@@ -41,6 +41,7 @@ LEFT_OUT = {
     "*.op": "forward of the layer",
     "nn.Identity": "takes anything, as in PyTorch",
     "nn.call_kept nn.policies_kept": "Policy.cast and Module",
+    "nn.WatchedBackward WatchedBackward.*": "the hooks of a Module",
     "Tensor.clone Tensor.float Tensor.double Tensor.bool Tensor.cpu": "no argument but the tensor: one line each",
 }
 

@@ -61,9 +61,11 @@ _NAMES = {
     "nn.functions.LocalResponseNorm nn.functions.PixelShuffle nn.functions.Upsample",
     "nn.more.group_norm": "nn.GroupNorm nn.InstanceNorm1d nn.InstanceNorm2d nn.RMSNorm",
     "nn.more.backward_hook": "nn.WatchedBackward",
+    "nn.more.gru": "nn.GRU nn.GRUCell nn.LSTMCell nn.recurrent.GRU nn.recurrent.GRUCell nn.recurrent.LSTMCell",
+    "nn.more.init": "nn.init.dirac_ nn.init.eye_ nn.init.orthogonal_ nn.init.trunc_normal_",
     "nn.more.keep": "nn.call_kept nn.policies_kept",
-    "nn.more.loss": "nn.CTCLoss nn.KLDivLoss nn.SampledSoftmaxLoss "
-    "nn.loss.CTCLoss nn.loss.KLDivLoss nn.loss.SampledSoftmaxLoss",
+    "nn.more.loss": "nn.CTCLoss nn.HuberLoss nn.KLDivLoss nn.SampledSoftmaxLoss nn.SmoothL1Loss "
+    "nn.loss.CTCLoss nn.loss.HuberLoss nn.loss.KLDivLoss nn.loss.SampledSoftmaxLoss nn.loss.SmoothL1Loss",
     "nn.more.rnn": "nn.RNN nn.RNNCell",
     "nn.more.row_conv": "nn.RowConv",
     "nn.more.transformer": "nn.PositionalEncoding nn.TransformerDecoder nn.TransformerDecoderLayer "
@@ -75,6 +77,8 @@ _NAMES = {
     "ops.more.einsum": "ops.einsum",
     "ops.more.gather": "ops.gather ops.index_select",
     "ops.more.group_norm": "ops.group_norm ops.instance_norm ops.rms_norm",
+    "ops.more.gru": "ops.gru_cell ops.gru_layer",
+    "ops.more.huber": "ops.huber_loss ops.smooth_l1_loss",
     "ops.more.local_response_norm": "ops.local_response_norm",
     "ops.more.logsumexp": "ops.logsumexp",
     "ops.more.normalize": "ops.normalize",
@@ -212,5 +216,5 @@ _BF16 = ("BF16", "FP8", "FP8_HOPPER", "bfloat16")
 if BF16 is None:
     del BF16, bfloat16
 _sys.meta_path.append(_Moved)
-for _module in (_sys.modules[__name__], data, nn, nn.functions, nn.loss, ops, optim, optim.schedule):
-    _open(vars(_module))
+for _package in sorted({name.rpartition(".")[0] for name in _HELD}):
+    _open(vars(_sys.modules[f"{__name__}.{_package}".rstrip(".")]))

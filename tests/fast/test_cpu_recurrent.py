@@ -6,7 +6,7 @@ import pytest
 import tinymp as mp
 from oracle import STORAGE, WORK, host, randn
 from tinymp import fast_path, ops
-from tinymp.ops.recurrent import gru_layer, lstm_layer
+from tinymp.ops import gru_layer, lstm_layer
 
 pytestmark = pytest.mark.cpu
 T, B, D, H, P = 4, 3, 5, 6, 2

@@ -12,8 +12,9 @@ from fast.both_ways import check_both_ways, launches, on_device
 from oracle import STORAGE, WORK, assert_close, randn, tolerance
 from tinymp import ops
 from tinymp.fast.cpu import recurrent
+from tinymp.fast.cpu.gru import gru_gates, gru_slopes
 from tinymp.fast.cuda.recurrent import launch
-from tinymp.ops.recurrent import gru_layer, lstm_layer
+from tinymp.ops import gru_layer, lstm_layer
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
@@ -247,8 +248,8 @@ def room(*shape):
 STEPS = [
     pytest.param("lstm_forward", recurrent.lstm_gates, lstm_forward, ["a", "cell", "h"], id="lstm_forward"),
     pytest.param("lstm_backward", recurrent.lstm_slopes, lstm_backward, ["dz", "dc"], id="lstm_backward"),
-    pytest.param("gru_forward", recurrent.gru_gates, gru_forward, ["a", "inner", "h"], id="gru_forward"),
-    pytest.param("gru_backward", recurrent.gru_slopes, gru_backward, ["dp", "dm", "past"], id="gru_backward"),
+    pytest.param("gru_forward", gru_gates, gru_forward, ["a", "inner", "h"], id="gru_forward"),
+    pytest.param("gru_backward", gru_slopes, gru_backward, ["dp", "dm", "past"], id="gru_backward"),
 ]
 both = pytest.mark.parametrize("dtype", ["float16", "float32"])
 every_step = pytest.mark.parametrize(("kernel", "by_cpu", "build", "results"), STEPS)

@@ -10,8 +10,8 @@ import pytest
 import tinymp as mp
 from oracle import host, randn
 from tinymp import nn, ops, optim
-from tinymp.nn.recurrent import GRU, LSTM, GRUCell, LSTMCell
-from tinymp.ops.recurrent import gru_cell, lstm_cell
+from tinymp.nn import GRU, LSTM, GRUCell, LSTMCell
+from tinymp.ops import gru_cell, lstm_cell
 from watching import watch
 
 T, B, D, H = 5, 4, 3, 6

@@ -15,11 +15,11 @@ from tinymp import nn, ops, optim
 from tinymp.autograd import Op
 from tinymp.ops.convert import Move
 from tinymp.ops.loss import Elementwise, Labelled, Loss
-from tinymp.ops.recurrent import _Recurrent
+from tinymp.ops.recurrent import Recurrent
 from tinymp.ops.unary import OPS, Unary
 from tinymp.tensor import Tensor
 
-ABSTRACT = {Op, Loss, Labelled, Elementwise, Unary, _Recurrent}
+ABSTRACT = {Op, Loss, Labelled, Elementwise, Unary, Recurrent}
 
 
 def integers(*shape, below=3, seed=7):

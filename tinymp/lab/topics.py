@@ -472,7 +472,7 @@ TOPICS: dict[str, Topic] = {
         "A state is rounded in every step, and a slow change of it is lost like a small update: beside 1, below 2^-11.",
         ">>> h = mp.tensor(1.0).half()\n>>> (h + 2.0**-11 * 0.9).item(), (h + 2.0**-10 * 0.9).item()\n"
         "(1.0, 1.0009765625)",
-        read=("ops.recurrent.LSTM.forward", "ops.recurrent.GRU.forward"),
+        read=("ops.recurrent.LSTM.forward", "ops.more.gru.GRU.forward"),
         measure=("ledger.filter(op='lstm')", "shadow"),
         decisions=("accumulator-4",),
         ablate="lstm",

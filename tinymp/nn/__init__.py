@@ -17,8 +17,8 @@ __all__ = ["Module", "Parameter", "init", *containers.__all__, *functions.__all_
 __all__ += [*norm.__all__, *recurrent.__all__]
 __all__ += ["RNN", "BahdanauAttention", "EmbeddingBag", "LuongAttention", "MultiheadAttention", "PReLU", "RNNCell"]
 __all__ += ["CTCLoss", "KLDivLoss", "LocalResponseNorm", "PixelShuffle", "RowConv", "SampledSoftmaxLoss", "Upsample"]
-__all__ += ["AdaptiveAvgPool1d", "AdaptiveMaxPool2d", "AvgPool1d", "MaxPool1d"]
-__all__ += ["GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "RMSNorm"]
+__all__ += ["AdaptiveAvgPool1d", "AdaptiveMaxPool2d", "AvgPool1d", "MaxPool1d", "SmoothL1Loss"]
+__all__ += ["GRU", "GRUCell", "GroupNorm", "HuberLoss", "InstanceNorm1d", "InstanceNorm2d", "LSTMCell", "RMSNorm"]
 __all__ += ["PositionalEncoding", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder"]
 __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "TransformerEncoderLayer"]
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .more.embedding_bag import *
     from .more.functions import *
     from .more.group_norm import *
+    from .more.gru import *
     from .more.loss import *
     from .more.rnn import *
     from .more.row_conv import *

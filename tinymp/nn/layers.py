@@ -205,12 +205,7 @@ class Embedding(Module):
     """
 
     def __init__(
-        self,
-        num_embeddings: int,
-        embedding_dim: int,
-        padding_idx: int | None = None,
-        *,
-        sparse: bool = False,
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *, sparse: bool = False
     ) -> None:
         super().__init__()
         (self.num_embeddings,) = integers("Embedding", "num_embeddings", num_embeddings, 1, 1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from .. import ops
 from .functions import Function
 
-__all__ = ["BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "HuberLoss", "L1Loss", "MSELoss", "NLLLoss"]
-__all__ += ["SmoothL1Loss"]
+__all__ = ["BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss", "NLLLoss"]
 
 
 class CrossEntropyLoss(Function, op=ops.cross_entropy, inputs=2):
@@ -23,14 +22,6 @@ class MSELoss(Function, op=ops.mse_loss, inputs=2, without=("weight",)):
 
 class L1Loss(Function, op=ops.l1_loss, inputs=2, without=("weight",)):
     """|input - target|. See `ops.l1_loss`."""
-
-
-class SmoothL1Loss(Function, op=ops.smooth_l1_loss, inputs=2):
-    """Quadratic below beta, linear above, with slope 1. See `ops.smooth_l1_loss`."""
-
-
-class HuberLoss(Function, op=ops.huber_loss, inputs=2, without=("weight",)):
-    """Quadratic below delta, linear above, with slope delta. See `ops.huber_loss`."""
 
 
 class BCEWithLogitsLoss(Function, op=ops.binary_cross_entropy_with_logits, inputs=2):

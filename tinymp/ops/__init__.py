@@ -25,7 +25,7 @@ from .norm import batch_norm, layer_norm
 from .pointwise import *
 from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from .random import rand, rand_like, randint, randn, randn_like, randperm
-from .recurrent import gru_cell, gru_layer, lstm_cell, lstm_layer
+from .recurrent import lstm_cell, lstm_layer
 from .reduce import amax, amin, argmax, argmin, cumsum, max, mean, min, std, sum, var
 from .shape import *
 from .softmax import log_softmax, softmax
@@ -133,6 +133,8 @@ if TYPE_CHECKING:
     from .more.embedding_bag import embedding_bag
     from .more.gather import gather, index_select
     from .more.group_norm import group_norm, instance_norm, rms_norm
+    from .more.gru import gru_cell, gru_layer
+    from .more.huber import huber_loss, smooth_l1_loss
     from .more.local_response_norm import local_response_norm
     from .more.logsumexp import logsumexp
     from .more.normalize import normalize

@@ -17,8 +17,8 @@ from ..dtypes import FLOATING, HALVES, float32
 from ..precision import LOSS, reduce, store, widen
 from ..tensor import Tensor
 
-__all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "huber_loss", "l1_loss"]
-__all__ += ["mse_loss", "nll_loss", "smooth_l1_loss"]
+__all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "l1_loss"]
+__all__ += ["mse_loss", "nll_loss"]
 
 
 class Loss(Op):
@@ -263,35 +263,6 @@ class L1Loss(Elementwise):
         return self.xp.sign(x - t)
 
 
-class HuberLoss(Elementwise):
-    """f = d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), with d = x - t;  f_x = d within [-delta, delta].
-
-    With c = min(|d|, delta) both branches are c (|d| - c / 2).
-    """
-
-    name = "huber_loss"
-
-    def f(self, x: Array, t: Array) -> Array:
-        d = self.xp.abs(x - t)
-        c = self.xp.minimum(d, self.delta)
-        return c * (d - 0.5 * c)
-
-    def f_x(self, x: Array, t: Array) -> Array:
-        return self.xp.clip(x - t, -self.delta, self.delta)
-
-
-class SmoothL1Loss(HuberLoss):
-    """Huber's f and f_x divided by delta, here called beta; at beta = 0 the limit, |d| and sign d."""
-
-    name = "smooth_l1_loss"
-
-    def f(self, x: Array, t: Array) -> Array:
-        return super().f(x, t) / self.delta if self.delta else self.xp.abs(x - t)
-
-    def f_x(self, x: Array, t: Array) -> Array:
-        return super().f_x(x, t) / self.delta if self.delta else self.xp.sign(x - t)
-
-
 class BCEWithLogits(Elementwise):
     """f = (1 - t) s(x) + p t s(-x) with s(x) = ln(1 + e^x) and p the pos_weight; no term is negative, none cancels.
 
@@ -404,7 +375,7 @@ def _labels(op: str, input: Tensor, target: Any, ignore_index: Any) -> None:
         )
 
 
-def _elementwise(
+def elementwise(
     loss: type[Elementwise],
     input: Any,
     target: Any,
@@ -470,12 +441,7 @@ def cross_entropy(
 
 
 def nll_loss(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    *,
-    ignore_index: int = -100,
-    reduction: str = "mean",
+    input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
     """-weight[target] * input[target] along the class axis, for log-probabilities input, in FP32.
 
@@ -489,61 +455,20 @@ def nll_loss(
     return NLLLoss.apply(input, target, weight, reduction=reduction, ignore_index=ignore_index)
 
 
-def mse_loss(
-    input: Tensor,
-    target: Tensor,
-    *,
-    reduction: str = "mean",
-    weight: Tensor | None = None,
-) -> Tensor:
+def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
     """weight (input - target)^2 in FP32; all of one shape, else ValueError. "mean" divides by the sum of the weights.
 
     weight gets no gradient (ValueError if it requires one).
     """
-    return _elementwise(MSELoss, input, target, weight, reduction)
+    return elementwise(MSELoss, input, target, weight, reduction)
 
 
-def l1_loss(
-    input: Tensor,
-    target: Tensor,
-    *,
-    reduction: str = "mean",
-    weight: Tensor | None = None,
-) -> Tensor:
+def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", weight: Tensor | None = None) -> Tensor:
     """weight |input - target| in FP32; all of one shape, else ValueError. "mean" divides by the sum of the weights.
 
     Its gradient where they are equal is 0. weight gets no gradient (ValueError if it requires one).
     """
-    return _elementwise(L1Loss, input, target, weight, reduction)
-
-
-def smooth_l1_loss(
-    input: Tensor,
-    target: Tensor,
-    *,
-    reduction: str = "mean",
-    beta: float = 1.0,
-) -> Tensor:
-    """d^2 / (2 beta) where d = |input - target| < beta, else d - beta / 2, in FP32 (Girshick, 2015).
-
-    beta = 0 is `l1_loss`. ValueError unless both have one shape and beta is at least 0.
-    """
-    op = "smooth_l1_loss"
-    beta = number(op, "beta", beta, 0)
-    return _elementwise(SmoothL1Loss, input, target, None, reduction, delta=beta)
-
-
-def huber_loss(
-    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
-) -> Tensor:
-    """weight d^2 / 2 where d = |input - target| <= delta, else weight delta (d - delta / 2), in FP32 (Huber, 1964).
-
-    "mean" divides by the number of elements, also with weights (as in PyTorch). weight gets no gradient. ValueError
-    unless all have one shape and delta is positive.
-    """
-    op = "huber_loss"
-    delta = number(op, "delta", delta, 0, above=True)
-    return _elementwise(HuberLoss, input, target, weight, reduction, delta=delta)
+    return elementwise(L1Loss, input, target, weight, reduction)
 
 
 def binary_cross_entropy_with_logits(
@@ -559,15 +484,11 @@ def binary_cross_entropy_with_logits(
     target: input's shape. weight and pos_weight (the factor of positive examples) broadcast to it; neither gets a
     gradient. "mean" divides by the number of elements. ValueError for other shapes.
     """
-    return _elementwise(BCEWithLogits, input, target, weight, reduction, pos_weight)
+    return elementwise(BCEWithLogits, input, target, weight, reduction, pos_weight)
 
 
 def binary_cross_entropy(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    *,
-    reduction: str = "mean",
+    input: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: str = "mean"
 ) -> Tensor:
     """-weight [target ln input + (1 - target) ln(1 - input)] in FP32, the logarithms limited to -100 from below.
 
@@ -579,4 +500,4 @@ def binary_cross_entropy(
     for name, x in (("input", input), ("target", target)):
         p = widen(floating(op, name, x).array)
         check_each(op, name, x.array, (p >= 0) & (p <= 1), "in [0, 1]")
-    return _elementwise(BCE, input, target, weight, reduction)
+    return elementwise(BCE, input, target, weight, reduction)

@@ -1,15 +1,15 @@
-"""LSTM (Hochreiter & Schmidhuber, 1997; projection: Sak et al., 2014) and GRU (Cho et al., 2014).
+"""LSTM (Hochreiter & Schmidhuber, 1997; projection: Sak et al., 2014); the GRU is in more/gru.py.
 
-`lstm_cell` and `gru_cell`, one step made of small ops, are the definition. `lstm_layer` and `gru_layer` run all steps
-of one layer in one direction as one op. What is rounded there, and what is not:
+`lstm_cell`, one step made of small ops, is the definition. `lstm_layer` runs all steps of one layer in one direction as
+one op. What is rounded there, and what is not:
 
 - The products of the input with its weights need not wait for the recurrence: one GEMM over all steps. Its result is
   the one large array, so it is stored, rounded once (MPT section 3.3: "converted to FP16 before writing to memory"),
   and each step overwrites its part with its gates, which backward needs: no more memory than the gates alone.
 - The recurrent product of a step stays in its FP32 accumulators, and the gates are computed from the sum of the two in
   FP32: what is used at once is not rounded. The gates, the state c and the output h are stored: activations are FP16
-  (MPT section 3.1), the state between steps, too. So a sequence run in two parts, state carried over, is rounded as in
-  one, and backward differentiates at the values that the next step read.
+  (MPT section 3.1), and so is the state between steps. So a sequence run in two parts, state carried over, is rounded
+  as in one, and backward differentiates at the values that the next step read.
 - Backward carries dh and dc from step to step in FP32: they are sums of gradients, which are rounded when they are
   complete. The gradients at the gates are stored; dx and the gradients of the weights are one GEMM each over all steps.
 """
@@ -69,7 +69,7 @@ class Steps:
         return state[xp.asarray(self.order)] if self.padded else state.copy()
 
     def unsort(self, xp: Any, state: Array) -> Array:
-        """The inverse of `sort`, a copy, too."""
+        """The inverse of `sort`, and a copy as well."""
         return state[xp.asarray(self.back)] if self.padded else state.copy()
 
     def beyond(self, xp: Any) -> Array:
@@ -102,7 +102,7 @@ def times(w: Array, rows: Array) -> Array:
     return gemm(w, rows.T, wide=True).T
 
 
-class _Recurrent(Op):
+class Recurrent(Op):
     """What LSTM and GRU share: their input x (T, B, D), one product with it over all steps, running states."""
 
     kind = DOT
@@ -119,7 +119,7 @@ class _Recurrent(Op):
         return self.xp.zeros((self.steps.B, n), like.dtype) if given is None else self.steps.sort(self.xp, given)
 
 
-class LSTM(_Recurrent):
+class LSTM(Recurrent):
     """i, f, g, o = sigma, sigma, tanh, sigma of x_t W_ih^T + h W_hh^T + b;  c = f c + i g;  h = (o tanh c) W_hr^T, for
     t = 1 ... T, each step with the h and c of the one before; without W_hr, h = o tanh c.
 
@@ -205,72 +205,6 @@ class LSTM(_Recurrent):
         )
 
 
-class GRU(_Recurrent):
-    """r, z = sigma of x_t W_ih^T + b_ih + m with m = h W_hh^T + b_hh, n = tanh(x_t W_in^T + b_in + r m_n);
-    h = (1 - z) n + z h, for t = 1 ... T, each step with the h of the one before. Rows of the weights: r, z, n.
-
-    Backward through time: dn = dh (1 - z) (1 - n^2), dz = dh (h' - n) z (1 - z), dr = dn m_n r (1 - r); on to the step
-    before goes dh z + dm W_hh with dm = dr, dz, dn r. Over all steps at once, with dp = dr, dz, dn:
-    dx = dp W_ih, dW_ih = dp^T x, db_ih = sum dp, dW_hh = dm^T h', db_hh = sum dm, h' the state that a step read.
-    x: (T, B, D), h: (B, H), W_ih: (3 H, D), W_hh: (3 H, H).
-    """
-
-    name = "gru"
-    arguments = ("input", "h_0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
-
-    def forward(
-        self,
-        x: Array,
-        h0: Array | None,
-        w_ih: Array,
-        w_hh: Array,
-        b_ih: Array | None,
-        b_hh: Array | None,
-        *,
-        steps: Steps,
-        reverse: bool,
-    ) -> tuple:
-        xp, H = self.xp, w_hh.shape[1]
-        gates = store(gemm(steps.pack(xp, x), w_ih.T, b_ih, wide=True), like=x)  # rows, 3 H: products now, gates later
-        h = self.state(h0, H, x)
-        first, inner, outputs = h.copy(), xp.empty((len(gates), H), x.dtype), xp.empty((len(gates), H), x.dtype)
-        for rows, count in self.order:
-            x_r, x_z, x_n = xp.split(widen(gates[rows]), 3, 1)
-            m = times(w_hh, h[:count])
-            m_r, m_z, m_n = xp.split(m if b_hh is None else m + widen(b_hh), 3, 1)
-            r, z = sigmoid_of(self, x_r + m_r), sigmoid_of(self, x_z + m_z)
-            n = xp.tanh(x_n + r * m_n)
-            gates[rows], inner[rows] = store(xp.concatenate((r, z, n), 1), like=x), store(m_n, like=x)
-            outputs[rows] = h[:count] = store((widen(h[:count]) - n) * z + n, like=x)
-        y = steps.unpack(xp, outputs)
-        self.save(x, w_ih, w_hh, first, gates, inner, y)
-        return y, steps.unsort(xp, h)
-
-    def backward(self, dy: Array | None, dh_n: Array | None) -> tuple:
-        x, w_ih, w_hh, first, gates, inner, y = self.saved
-        like_x, like_h, like_ih, like_hh, like_b_ih, like_b_hh = self.targets
-        xp, steps = self.xp, self.steps
-        before = steps.before(xp, first, steps.pack(xp, y), self.reverse)
-        dh, dys = widen(self.state(dh_n, w_hh.shape[1], x)), None if dy is None else steps.pack(xp, dy)
-        dp, dm = xp.empty_like(gates), xp.empty_like(gates)
-        for rows, count in self.order[::-1]:
-            d = dh[:count] if dys is None else dh[:count] + widen(dys[rows])
-            r, z, n = xp.split(widen(gates[rows]), 3, 1)
-            dn = (1 - n * n) * d * (1 - z)
-            dr, dz = (r - r * r) * dn * widen(inner[rows]), (z - z * z) * (widen(before[rows]) - n) * d
-            dp[rows] = store(xp.concatenate((dr, dz, dn), 1), like=x)
-            dm[rows] = store(xp.concatenate((dr, dz, dn * r), 1), like=x)
-            dh[:count] = times(w_hh.T, dm[rows]) + d * z
-        return (
-            steps.unpack(xp, gemm(dp, w_ih)) if like_x else None,
-            store(steps.unsort(xp, dh), like=like_h) if like_h else None,
-            gemm(dp.T, steps.pack(xp, x)) if like_ih else None,
-            gemm(dm.T, before) if like_hh else None,
-            store(reduce(dp, 0, "sum").reshape(-1), like=x) if like_b_ih else None,
-            store(reduce(dm, 0, "sum").reshape(-1), like=x) if like_b_hh else None,
-        )
-
-
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
@@ -289,32 +223,10 @@ def lstm_cell(
     ValueError if they do not match.
     """
     h, c = state_pair("lstm_cell", hx)
-    _check("lstm_cell", 4, input, {"hx[0]": h, "hx[1]": c}, w_ih, w_hh, b_ih, b_hh, names=("w", "b"))
+    check("lstm_cell", 4, input, {"hx[0]": h, "hx[1]": c}, w_ih, w_hh, b_ih, b_hh, names=("w", "b"))
     i, f, g, o = chunk(linear(input, w_ih, b_ih) + linear(h, w_hh, b_hh), 4, 1)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
     return sigmoid(o) * tanh(c), c
-
-
-def gru_cell(
-    input: Tensor,
-    hx: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None = None,
-    b_hh: Tensor | None = None,
-) -> Tensor:
-    """One step of a GRU, made of small ops: the definition that `gru_layer` is held to. Returns h.
-
-    With x = input w_ih^T + b_ih and m = hx w_hh^T + b_hh, both in the order r, z, n: r = sigmoid(x_r + m_r),
-    z = sigmoid(x_z + m_z), n = tanh(x_n + r m_n), h = (1 - z) n + z hx. input: (B, D), hx: (B, H), w_ih: (3 H, D),
-    w_hh: (3 H, H), biases: (3 H,). ValueError if they do not match.
-    """
-    _check("gru_cell", 3, input, {"hx": hx}, w_ih, w_hh, b_ih, b_hh, names=("w", "b"))
-    x_r, x_z, x_n = chunk(linear(input, w_ih, b_ih), 3, 1)
-    m_r, m_z, m_n = chunk(linear(hx, w_hh, b_hh), 3, 1)
-    r, z = sigmoid(x_r + m_r), sigmoid(x_z + m_z)
-    n = tanh(x_n + r * m_n)
-    return (1 - z) * n + z * hx
 
 
 def lstm_layer(
@@ -340,34 +252,9 @@ def lstm_layer(
     """
     h, c = (None, None) if hx is None else state_pair("lstm_layer", hx)
     weights = weight_ih, weight_hh, bias_ih, bias_hh
-    _check("lstm_layer", 4, input, {"hx[0]": h, "hx[1]": c}, *weights, weight_hr, sequence=True)
+    check("lstm_layer", 4, input, {"hx[0]": h, "hx[1]": c}, *weights, weight_hr, sequence=True)
     steps = sequence_steps("lstm_layer", input, lengths)
     return LSTM.apply(input, h, c, *weights, weight_hr, steps=steps, reverse=flag("lstm_layer", "reverse", reverse))
-
-
-def gru_layer(
-    input: Tensor,
-    hx: Tensor | None,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias_ih: Tensor | None = None,
-    bias_hh: Tensor | None = None,
-    *,
-    lengths: Any = None,
-    reverse: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """All steps of one GRU layer in one direction: `gru_cell` in a loop over input[t], as one op.
-
-    input: (T, B, D); hx: h (B, H) before the first step, or None for zeros; weight_ih: (3 H, D), weight_hh: (3 H, H),
-    biases: (3 H,). reverse: from the last step to the first. lengths: see `sequence_steps`.
-
-    Returns the outputs (T, B, H), and h after the last step of each sequence. ValueError if shapes do not match, or for
-    empty sequences.
-    """
-    weights = weight_ih, weight_hh, bias_ih, bias_hh
-    _check("gru_layer", 3, input, {"hx": hx}, *weights, sequence=True)
-    steps = sequence_steps("gru_layer", input, lengths)
-    return GRU.apply(input, hx, *weights, steps=steps, reverse=flag("gru_layer", "reverse", reverse))
 
 
 def sequence_steps(op: str, input: Tensor, lengths: Any) -> Steps:
@@ -413,7 +300,7 @@ def state_pair(op: str, hx: Any) -> tuple[Tensor, Tensor]:
     return hx[0], hx[1]
 
 
-def _check(
+def check(
     op: str,
     gates: int,
     input: Tensor,

@@ -10,7 +10,15 @@ from ...tensor import Tensor
 from ..functions import Function
 from ..layers import Linear
 
-__all__ = ["CTCLoss", "KLDivLoss", "SampledSoftmaxLoss"]
+__all__ = ["CTCLoss", "HuberLoss", "KLDivLoss", "SampledSoftmaxLoss", "SmoothL1Loss"]
+
+
+class SmoothL1Loss(Function, op=ops.smooth_l1_loss, inputs=2):
+    """Quadratic below beta, linear above, with slope 1. See `ops.smooth_l1_loss`."""
+
+
+class HuberLoss(Function, op=ops.huber_loss, inputs=2, without=("weight",)):
+    """Quadratic below delta, linear above, with slope delta. See `ops.huber_loss`."""
 
 
 class KLDivLoss(Function, op=ops.kl_div, inputs=2):

@@ -1,0 +1,117 @@
+"""GRU over whole sequences; LSTMCell and GRUCell for one step."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ... import ops
+from ...arguments import flag, floating, integers, name_all
+from ...ops.more.gru import gru_cell, gru_layer
+from ...ops.recurrent import lstm_cell, state_pair
+from ...tensor import Tensor
+from ..init import parameter
+from ..module import Module
+from ..recurrent import RecurrentLayer, reset
+
+__all__ = ["GRU", "GRUCell", "LSTMCell"]
+
+
+class GRU(RecurrentLayer):
+    """`num_layers` GRU layers, each run over the whole sequence as one op (`ops.gru_layer`).
+
+    For layer k: weight_ih_lk (3 hidden_size, inputs), weight_hh_lk (3 hidden_size, hidden_size), bias_ih_lk and
+    bias_hh_lk (3 hidden_size,), their rows in the order r, z, n. The second direction's have the suffix _reverse.
+    `inputs` is input_size in the first layer, then hidden_size * directions. All start uniform on [-r, r),
+    r = 1 / sqrt(hidden_size).
+
+    dropout: probability, in training, with which each output of a layer is dropped before the next layer reads it.
+    """
+
+    gates = 3
+
+    def forward(self, input: Tensor, hx: Tensor | None = None, lengths: Any = None) -> tuple[Tensor, Tensor]:
+        """(output, h_n): what the last layer puts out at each step, and every layer's state after the last one.
+
+        input: (T, B, D), (B, T, D) with batch_first, or (T, D). hx: (layers * directions, B, hidden_size), without B
+        where input has none; zeros by default. lengths: the length of each sequence of a padded batch, see
+        `ops.recurrent.sequence_steps`. output: like input, with hidden_size * directions on the last axis.
+        """
+        y, (h_n,) = self._run(input, (("hx", hx),), (self.hidden_size,), lengths)
+        return y, h_n
+
+    def _layer(self, x: Tensor, first: list, suffix: str, **options: Any) -> tuple:
+        return gru_layer(x, first[0], **self._weights(suffix), **options)
+
+
+class RecurrentCell(Module):
+    """What LSTMCell, GRUCell and RNNCell share: the weights of one step."""
+
+    gates: ClassVar[int]
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        super().__init__()
+        name = type(self).__name__
+        (self.input_size,) = integers(name, "input_size", input_size, 1, 1)
+        (self.hidden_size,) = integers(name, "hidden_size", hidden_size, 1, 1)
+        rows = self.gates * self.hidden_size
+        self.weight_ih = parameter(rows, self.input_size)
+        self.weight_hh = parameter(rows, self.hidden_size)
+        self.bias_ih = parameter(rows) if flag(name, "bias", bias) else None
+        self.bias_hh = parameter(rows) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all weights and biases anew."""
+        reset(self, self.hidden_size)
+
+    def _batch(self, input: Tensor, states: list) -> tuple[Tensor, list]:
+        """input and states, zeros for None, with a batch axis. ValueError for wrong sizes."""
+        name, x = type(self).__name__, floating(type(self).__name__, "input", input)
+        if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
+            raise ValueError(
+                f"{name}: expected `input` to be (B, {self.input_size}) or ({self.input_size},), got shape {x.shape}"
+            )
+        shape = (*x.shape[:-1], self.hidden_size)
+        for state in states:
+            if state is not None and floating(name, "hx", state).shape != shape:
+                raise ValueError(f"{name}: expected the state `hx` to be {shape}, got {state.shape}")
+        filled = [ops.zeros(shape, dtype=x.dtype, device=x.device) if s is None else s for s in states]
+        return (x, filled) if x.ndim == 2 else (x.unsqueeze(0), [s.unsqueeze(0) for s in filled])
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}" + (", bias=False" if self.bias_ih is None else "")
+
+
+class LSTMCell(RecurrentCell):
+    """One step of an LSTM (`ops.lstm_cell`): forward(input, (h, c)) is the next (h, c); zeros by default.
+
+    weight_ih: (4 hidden_size, input_size), weight_hh: (4 hidden_size, hidden_size), bias_ih, bias_hh: (4 hidden_size,),
+    rows in the order i, f, g, o; input: (B, input_size) or (input_size,), h and c: (B, hidden_size) or (hidden_size,).
+    All weights start uniform on [-r, r), r = 1 / sqrt(hidden_size).
+    """
+
+    gates = 4
+
+    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        x, states = self._batch(input, [None, None] if hx is None else list(state_pair("LSTMCell", hx)))
+        h, c = lstm_cell(x, tuple(states), self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        return (h, c) if input.ndim == 2 else (h.squeeze(0), c.squeeze(0))
+
+
+class GRUCell(RecurrentCell):
+    """One step of a GRU (`ops.gru_cell`): forward(input, h) is the next h; zeros by default.
+
+    weight_ih: (3 hidden_size, input_size), weight_hh: (3 hidden_size, hidden_size), bias_ih, bias_hh: (3 hidden_size,),
+    rows in the order r, z, n; input: (B, input_size) or (input_size,), h: (B, hidden_size) or (hidden_size,).
+    All weights start uniform on [-r, r), r = 1 / sqrt(hidden_size).
+    """
+
+    gates = 3
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        x, (h,) = self._batch(input, [hx])
+        h = gru_cell(x, h, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        return h if input.ndim == 2 else h.squeeze(0)
+
+
+name_all(globals())

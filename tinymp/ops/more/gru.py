@@ -1,0 +1,130 @@
+"""GRU (Cho et al., 2014): `gru_cell`, one step made of small ops, is the definition; `gru_layer` runs all steps as one
+op. What is rounded, and what is not, is as in an LSTM (ops/recurrent.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...arguments import flag, name_all
+from ...autograd import Array
+from ...precision import gemm, reduce, store, widen
+from ...tensor import Tensor
+from ..dot import linear
+from ..recurrent import Recurrent, Steps, check, sequence_steps, times
+from ..shape import chunk
+from ..unary import sigmoid, sigmoid_of, tanh
+
+
+class GRU(Recurrent):
+    """r, z = sigma of x_t W_ih^T + b_ih + m with m = h W_hh^T + b_hh, n = tanh(x_t W_in^T + b_in + r m_n);
+    h = (1 - z) n + z h, for t = 1 ... T, each step with the h of the one before. Rows of the weights: r, z, n.
+
+    Backward through time: dn = dh (1 - z) (1 - n^2), dz = dh (h' - n) z (1 - z), dr = dn m_n r (1 - r); on to the step
+    before goes dh z + dm W_hh with dm = dr, dz, dn r. Over all steps at once, with dp = dr, dz, dn:
+    dx = dp W_ih, dW_ih = dp^T x, db_ih = sum dp, dW_hh = dm^T h', db_hh = sum dm, h' the state that a step read.
+    x: (T, B, D), h: (B, H), W_ih: (3 H, D), W_hh: (3 H, H).
+    """
+
+    name = "gru"
+    arguments = ("input", "h_0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+    def forward(
+        self,
+        x: Array,
+        h0: Array | None,
+        w_ih: Array,
+        w_hh: Array,
+        b_ih: Array | None,
+        b_hh: Array | None,
+        *,
+        steps: Steps,
+        reverse: bool,
+    ) -> tuple:
+        xp, H = self.xp, w_hh.shape[1]
+        gates = store(gemm(steps.pack(xp, x), w_ih.T, b_ih, wide=True), like=x)  # rows, 3 H: products now, gates later
+        h = self.state(h0, H, x)
+        first, inner, outputs = h.copy(), xp.empty((len(gates), H), x.dtype), xp.empty((len(gates), H), x.dtype)
+        for rows, count in self.order:
+            x_r, x_z, x_n = xp.split(widen(gates[rows]), 3, 1)
+            m = times(w_hh, h[:count])
+            m_r, m_z, m_n = xp.split(m if b_hh is None else m + widen(b_hh), 3, 1)
+            r, z = sigmoid_of(self, x_r + m_r), sigmoid_of(self, x_z + m_z)
+            n = xp.tanh(x_n + r * m_n)
+            gates[rows], inner[rows] = store(xp.concatenate((r, z, n), 1), like=x), store(m_n, like=x)
+            outputs[rows] = h[:count] = store((widen(h[:count]) - n) * z + n, like=x)
+        y = steps.unpack(xp, outputs)
+        self.save(x, w_ih, w_hh, first, gates, inner, y)
+        return y, steps.unsort(xp, h)
+
+    def backward(self, dy: Array | None, dh_n: Array | None) -> tuple:
+        x, w_ih, w_hh, first, gates, inner, y = self.saved
+        like_x, like_h, like_ih, like_hh, like_b_ih, like_b_hh = self.targets
+        xp, steps = self.xp, self.steps
+        before = steps.before(xp, first, steps.pack(xp, y), self.reverse)
+        dh, dys = widen(self.state(dh_n, w_hh.shape[1], x)), None if dy is None else steps.pack(xp, dy)
+        dp, dm = xp.empty_like(gates), xp.empty_like(gates)
+        for rows, count in self.order[::-1]:
+            d = dh[:count] if dys is None else dh[:count] + widen(dys[rows])
+            r, z, n = xp.split(widen(gates[rows]), 3, 1)
+            dn = (1 - n * n) * d * (1 - z)
+            dr, dz = (r - r * r) * dn * widen(inner[rows]), (z - z * z) * (widen(before[rows]) - n) * d
+            dp[rows] = store(xp.concatenate((dr, dz, dn), 1), like=x)
+            dm[rows] = store(xp.concatenate((dr, dz, dn * r), 1), like=x)
+            dh[:count] = times(w_hh.T, dm[rows]) + d * z
+        return (
+            steps.unpack(xp, gemm(dp, w_ih)) if like_x else None,
+            store(steps.unsort(xp, dh), like=like_h) if like_h else None,
+            gemm(dp.T, steps.pack(xp, x)) if like_ih else None,
+            gemm(dm.T, before) if like_hh else None,
+            store(reduce(dp, 0, "sum").reshape(-1), like=x) if like_b_ih else None,
+            store(reduce(dm, 0, "sum").reshape(-1), like=x) if like_b_hh else None,
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+def gru_cell(
+    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
+    """One step of a GRU, made of small ops: the definition that `gru_layer` is held to. Returns h.
+
+    With x = input w_ih^T + b_ih and m = hx w_hh^T + b_hh, both in the order r, z, n: r = sigmoid(x_r + m_r),
+    z = sigmoid(x_z + m_z), n = tanh(x_n + r m_n), h = (1 - z) n + z hx. input: (B, D), hx: (B, H), w_ih: (3 H, D),
+    w_hh: (3 H, H), biases: (3 H,). ValueError if they do not match.
+    """
+    check("gru_cell", 3, input, {"hx": hx}, w_ih, w_hh, b_ih, b_hh, names=("w", "b"))
+    x_r, x_z, x_n = chunk(linear(input, w_ih, b_ih), 3, 1)
+    m_r, m_z, m_n = chunk(linear(hx, w_hh, b_hh), 3, 1)
+    r, z = sigmoid(x_r + m_r), sigmoid(x_z + m_z)
+    n = tanh(x_n + r * m_n)
+    return (1 - z) * n + z * hx
+
+
+def gru_layer(
+    input: Tensor,
+    hx: Tensor | None,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None = None,
+    bias_hh: Tensor | None = None,
+    *,
+    lengths: Any = None,
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """All steps of one GRU layer in one direction: `gru_cell` in a loop over input[t], as one op.
+
+    input: (T, B, D); hx: h (B, H) before the first step, or None for zeros; weight_ih: (3 H, D), weight_hh: (3 H, H),
+    biases: (3 H,). reverse: from the last step to the first. lengths: see `sequence_steps`.
+
+    Returns the outputs (T, B, H), and h after the last step of each sequence. ValueError if shapes do not match, or for
+    empty sequences.
+    """
+    weights = weight_ih, weight_hh, bias_ih, bias_hh
+    check("gru_layer", 3, input, {"hx": hx}, *weights, sequence=True)
+    steps = sequence_steps("gru_layer", input, lengths)
+    return GRU.apply(input, hx, *weights, steps=steps, reverse=flag("gru_layer", "reverse", reverse))
+
+
+name_all(globals())
