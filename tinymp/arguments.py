@@ -24,6 +24,7 @@ hint: Callable[[str], str] | None = None
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 FP32_TINY = 2.0**-126  # the smallest normal FP32 number
+MOST = 2**63 - 1  # what a 64-bit integer holds
 LONGEST = 2**30  # the most elements along an axis, and the largest step: GPUs count them in 32 bits
 
 
@@ -122,6 +123,20 @@ def floating(op: str, name: str, x: Any) -> Tensor:
     return x
 
 
+def with_axes(op: str, name: str, x: Any, ndim: int, unbatched: int | None = None) -> Tensor:
+    """x, if it is a floating Tensor with so many axes (or those of `unbatched`, if it may lack a batch)."""
+    if floating(op, name, x).ndim not in (ndim, unbatched):
+        several = "" if unbatched is None else f" (or {unbatched} without batch)"
+        raise ValueError(f"{op}: expected `{name}` to have {ndim} axes{several}, got shape {x.shape}")
+    return x
+
+
+def shaped(op: str, name: str, x: Any, shape: tuple, like: str = "") -> None:
+    """ValueError unless x is None or a floating Tensor of this shape; `like` says where the shape is from."""
+    if x is not None and floating(op, name, x).shape != shape:
+        raise ValueError(f"{op}: expected {name}.shape == {shape}{like and f' like {like}'}, got {x.shape}")
+
+
 def integer(value: Any) -> int | None:
     """value as an int, if it is an integer; also a Tensor or array that is one. Else None."""
     try:
@@ -159,8 +174,8 @@ def _no_axes(op: str, dim: Any) -> tuple[int, ...]:
     return ()
 
 
-def integers(op: str, name: str, value: Any, n: int, least: int) -> tuple[int, ...]:
-    """An integer or a sequence of n integers as a tuple of n, each at least `least`."""
+def integers(op: str, name: str, value: Any, n: int, least: int, most: int = MOST) -> tuple[int, ...]:
+    """An integer or a sequence of n integers as a tuple of n, each from `least` to `most`."""
     values = [integer(v) for v in (value if isinstance(value, (tuple, list)) else [value] * n)]
     if None in values:
         several = f" or {n} of them" if n > 1 else ""
@@ -172,8 +187,9 @@ def integers(op: str, name: str, value: Any, n: int, least: int) -> tuple[int, .
     result = tuple([v for v in values if v is not None])
     if min(result, default=least) < least:
         raise ValueError(f"{op}: expected `{name}` to be at least {least}, got {value!r}")
-    if max(result, default=0) >= 2**63:
-        raise ValueError(f"{op}: expected `{name}` to be below 2^63, got {value!r}")
+    if max(result, default=0) > most:
+        bound = "below 2^63" if most == MOST else f"at most {most}"
+        raise ValueError(f"{op}: expected `{name}` to be {bound}, got {value!r}")
     return result
 
 

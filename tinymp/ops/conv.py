@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
-from ..arguments import LONGEST, floating, integers
+from ..arguments import LONGEST, integers, shaped, with_axes
 from ..autograd import Array, Op, Target
 from ..precision import DOT, add_to, gemm, reduce, store, unrounded, widen
 from ..tensor import Tensor
@@ -62,13 +62,7 @@ def batch_first(x: Array) -> Array:
 
 def pad_spatial(xp: Any, x: Array, pads: Any, value: float = 0.0) -> Array:
     """x (C, H, W, N) with `value` around H and W."""
-    (top, bottom), (left, right) = pads
-    if not any((top, bottom, left, right)):
-        return x
-    c, h, w, n = x.shape
-    y = xp.full((c, h + top + bottom, w + left + right, n), value, x.dtype)
-    y[:, top : top + h, left : left + w] = x
-    return y
+    return xp.pad(x, ((0, 0), *pads, (0, 0)), constant_values=value) if any(map(any, pads)) else x
 
 
 def unpad_spatial(x: Array, g: Geometry, size: Pair) -> Array:
@@ -177,77 +171,67 @@ class ConvTranspose2d(Op):
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
-def _check(
-    op: str, n: int, input: Any, weight: Any, bias: Any, transposed: bool, groups: Any
-) -> tuple[Tensor, bool, int]:
-    """Check that input, weight and bias fit; returns the input with a batch axis, whether it had none, and groups."""
-    x, w = floating(op, "input", input), floating(op, "weight", weight)
-    if w.ndim != n + 2:
-        raise ValueError(f"{op}: expected `weight` to have {n + 2} axes, got shape {w.shape}")
-    if x.ndim not in (n + 1, n + 2):
-        raise ValueError(f"{op}: expected `input` to have {n + 2} axes (or {n + 1} without batch), got shape {x.shape}")
-    (groups,) = integers(op, "groups", groups, 1, 1)
-    batched = x if x.ndim == n + 2 else x.unsqueeze(0)
-    channels = batched.shape[1]
-    shapes = f"(input is {x.shape}, weight is {w.shape})"
-    if transposed:
-        if channels != w.shape[0]:
-            raise ValueError(
-                f"{op}: expected input.shape[1] == weight.shape[0], got {channels} and {w.shape[0]} {shapes}"
-            )
-        if channels % groups:
-            raise ValueError(f"{op}: expected input.shape[1] to be a multiple of groups, got {channels} and {groups}")
-    elif channels != w.shape[1] * groups:
-        raise ValueError(
-            f"{op}: expected input.shape[1] == weight.shape[1] * groups, got {channels} and {w.shape[1]} * {groups} "
-            f"{shapes}"
-        )
-    elif w.shape[0] % groups:
-        raise ValueError(f"{op}: expected weight.shape[0] to be a multiple of groups, got {w.shape[0]} and {groups}")
-    outputs = w.shape[1] * groups if transposed else w.shape[0]
-    if 0 in batched.shape[2:] or 0 in w.shape[2:] or not outputs:
-        raise ValueError(f"{op}: expected no axis of length 0 but batch and input channels {shapes}")
-    if bias is not None and floating(op, "bias", bias).shape != (outputs,):
-        raise ValueError(f"{op}: expected bias.shape == ({outputs},), got {bias.shape}")
-    return batched, batched is not x, groups
-
-
-def _steps(op: str, n: int, stride: Any, dilation: Any) -> tuple[Pair, Pair]:
-    """stride and dilation of n axes; ValueError for steps longer than an axis can be."""
-    strides, dilations = integers(op, "stride", stride, n, 1), integers(op, "dilation", dilation, n, 1)
-    if max(strides + dilations) > LONGEST:
-        raise ValueError(f"{op}: expected stride and dilation to be at most {LONGEST}, got {stride!r} and {dilation!r}")
-    return strides, dilations
+def pair(op: str, name: str, value: Any, n: int, least: int) -> Pair:
+    """One or n = 1 or 2 integers from `least` to LONGEST, as a pair: a 1-d convolution is a 2-d one of height 1."""
+    return (least,) * (2 - n) + integers(op, name, value, n, least, LONGEST)
 
 
 def geometry_of(
-    op: str, n: int, shape: tuple, kernel: tuple, stride: Any, padding: Any, dilation: Any, groups: int
+    op: str, n: int, shape: Pair, kernel: Pair, groups: int, stride: Any, padding: Any, dilation: Any
 ) -> Geometry:
     """The Geometry of n = 1 or 2 spatial axes; ValueError if no window fits."""
-    strides, dilations = _steps(op, n, stride, dilation)
+    strides, dilations = pair(op, "stride", stride, n, 1), pair(op, "dilation", dilation, n, 1)
+    pads: tuple[Pair, ...]
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
             raise ValueError(f"{op}: expected `padding` to be integers, 'same' or 'valid', got {padding!r}")
         if padding == "same" and max(strides) > 1:
             raise ValueError(f"{op}: padding='same' needs stride 1, got {stride!r}")
         spans = [d * (k - 1) if padding == "same" else 0 for d, k in zip(dilations, kernel)]
-        pads = [(span // 2, span - span // 2) for span in spans]  # the odd one goes to the right and bottom
+        pads = tuple([(span // 2, span - span // 2) for span in spans])  # the odd one goes to the right and bottom
     else:
-        pads = [(p, p) for p in integers(op, "padding", padding, n, 0)]
-    lead = 2 - n  # a 1-d convolution is a 2-d one of height 1
-    g = Geometry(
-        (1,) * lead + tuple(kernel),
-        (1,) * lead + strides,
-        ((0, 0),) * lead + tuple(pads),
-        (1,) * lead + dilations,
-        groups,
-    )
+        pads = tuple([(p, p) for p in pair(op, "padding", padding, n, 0)])
+    g = Geometry(kernel, strides, pads, dilations, groups)
     if min(g.output(*shape)) < 1:
         raise ValueError(
-            f"{op}: the kernel {tuple(kernel)} with dilation {dilations} does not fit the input of "
-            f"{tuple(shape)[lead:]} with padding {padding!r}"
+            f"{op}: the kernel {kernel[-n:]} with dilation {dilations[-n:]} does not fit the input of {shape[-n:]} "
+            f"with padding {padding!r}"
         )
     return g
+
+
+def _operands(
+    op: str, n: int, input: Any, weight: Any, bias: Any, groups: Any, transposed: bool = False
+) -> tuple[Tensor, Tensor, int]:
+    """input with a batch axis and weight, both with two spatial axes, and groups; ValueError if they do not fit."""
+    x, w = with_axes(op, "input", input, n + 2, n + 1), with_axes(op, "weight", weight, n + 2)
+    x, (groups,) = x if x.ndim == n + 2 else x.unsqueeze(0), integers(op, "groups", groups, 1, 1)
+    inputs = w.shape[0] if transposed else w.shape[1] * groups
+    outputs = w.shape[1] * groups if transposed else w.shape[0]
+    shapes = f"(input is {x.shape}, weight is {w.shape})"
+    if x.shape[1] != inputs:
+        expected = "weight.shape[0]" if transposed else "weight.shape[1] * groups"
+        found = inputs if transposed else f"{w.shape[1]} * {groups}"
+        raise ValueError(f"{op}: expected input.shape[1] == {expected}, got {x.shape[1]} and {found} {shapes}")
+    if w.shape[0] % groups:
+        raise ValueError(f"{op}: expected weight.shape[0] to be a multiple of groups, got {w.shape[0]} and {groups}")
+    if 0 in x.shape[2:] or 0 in w.shape[2:] or not outputs:
+        raise ValueError(f"{op}: expected no axis of length 0 but batch and input channels {shapes}")
+    shaped(op, "bias", bias, (outputs,))
+    return (x, w, groups) if n == 2 else (x.unsqueeze(2), w.unsqueeze(2), groups)
+
+
+def _as_given(y: Tensor, n: int, input: Tensor) -> Tensor:
+    """The result y (N, O, OH, OW) with the axes that input has."""
+    y = y if n == 2 else y.squeeze(2)
+    return y if input.ndim == n + 2 else y.squeeze(0)
+
+
+def _conv(op: str, n: int, input: Any, weight: Any, bias: Any, groups: Any, *options: Any) -> Tensor:
+    """The convolution over n = 1 or 2 axes; options: stride, padding, dilation."""
+    x, w, groups = _operands(op, n, input, weight, bias, groups)
+    g = geometry_of(op, n, x.shape[2:], w.shape[2:], groups, *options)
+    return _as_given(Conv2d.apply(x, w, bias, geometry=g), n, input)
 
 
 def conv2d(
@@ -265,10 +249,7 @@ def conv2d(
     padding: likewise, or "valid" (none) or "same" (output as large as input, stride 1). Returns (N, O, OH, OW) with
     OH = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1. ValueError if shapes or sizes do not fit.
     """
-    x, unbatched, groups = _check("conv2d", 2, input, weight, bias, False, groups)
-    g = geometry_of("conv2d", 2, x.shape[2:], weight.shape[2:], stride, padding, dilation, groups)
-    y = Conv2d.apply(x, weight, bias, geometry=g)
-    return y.squeeze(0) if unbatched else y
+    return _conv("conv2d", 2, input, weight, bias, groups, stride, padding, dilation)
 
 
 def conv1d(
@@ -281,10 +262,7 @@ def conv1d(
     groups: int = 1,
 ) -> Tensor:
     """1-d cross-correlation: `conv2d` of height 1. input: (N, C, L) or (C, L); weight: (O, C / groups, k)."""
-    x, unbatched, groups = _check("conv1d", 1, input, weight, bias, False, groups)
-    g = geometry_of("conv1d", 1, (1, x.shape[2]), weight.shape[2:], stride, padding, dilation, groups)
-    y = Conv2d.apply(x.unsqueeze(2), weight.unsqueeze(2), bias, geometry=g).squeeze(2)
-    return y.squeeze(0) if unbatched else y
+    return _conv("conv1d", 1, input, weight, bias, groups, stride, padding, dilation)
 
 
 def conv_transpose2d(
@@ -302,8 +280,7 @@ def conv_transpose2d(
     input: (N, C, H, W) or (C, H, W); weight: (C, O / groups, kh, kw); bias: (O,). Returns (N, O, OH, OW) with
     OH = (H - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1. ValueError if shapes or sizes do not fit.
     """
-    options = stride, padding, output_padding, groups, dilation
-    return _conv_transpose("conv_transpose2d", 2, input, weight, bias, *options)
+    return _transposed("conv_transpose2d", 2, input, weight, bias, groups, stride, padding, output_padding, dilation)
 
 
 def conv_transpose1d(
@@ -317,43 +294,22 @@ def conv_transpose1d(
     dilation: Any = 1,
 ) -> Tensor:
     """`conv_transpose2d` of height 1. input: (N, C, L) or (C, L); weight: (C, O / groups, k); bias: (O,)."""
-    options = stride, padding, output_padding, groups, dilation
-    return _conv_transpose("conv_transpose1d", 1, input, weight, bias, *options)
+    return _transposed("conv_transpose1d", 1, input, weight, bias, groups, stride, padding, output_padding, dilation)
 
 
-def _conv_transpose(
-    op: str,
-    n: int,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    output_padding: Any,
-    groups: int,
-    dilation: Any,
-) -> Tensor:
-    """The transposed convolution over n = 1 or 2 axes; a 1-d one is a 2-d one of height 1."""
-    x, unbatched, groups = _check(op, n, input, weight, bias, True, groups)
-    if n == 1:
-        x, weight = x.unsqueeze(2), weight.unsqueeze(2)
-    lead = 2 - n
-    strides, dilations = [(1,) * lead + steps for steps in _steps(op, n, stride, dilation)]
-    pads = (0,) * lead + integers(op, "padding", padding, n, 0)
-    extra = (0,) * lead + integers(op, "output_padding", output_padding, n, 0)
+def _transposed(op: str, n: int, input: Any, weight: Any, bias: Any, groups: Any, *options: Any) -> Tensor:
+    """The transposed convolution over n = 1 or 2 axes; options: stride, padding, output_padding, dilation."""
+    x, w, groups = _operands(op, n, input, weight, bias, groups, transposed=True)
+    least = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
+    strides, pads, extra, dilations = [pair(op, name, v, n, least[name]) for name, v in zip(least, options)]
     if any(e >= s and e >= d for e, s, d in zip(extra, strides, dilations)):
         raise ValueError(
             f"{op}: expected output_padding below stride or dilation, got {extra[-n:]}, {strides[-n:]} and "
             f"{dilations[-n:]}"
         )
-    kernel = weight.shape[2:]
-    size = tuple(
-        (m - 1) * s - 2 * p + d * (k - 1) + e + 1
-        for m, s, p, d, k, e in zip(x.shape[2:], strides, pads, dilations, kernel, extra)
-    )
+    g = Geometry(w.shape[2:], strides, tuple([(p, p) for p in pads]), dilations, groups, x.shape[2:])
+    sides = zip(x.shape[2:], strides, pads, dilations, g.kernel, extra)
+    size = tuple([(m - 1) * s - 2 * p + d * (k - 1) + e + 1 for m, s, p, d, k, e in sides])
     if min(size) < 1:
         raise ValueError(f"{op}: padding {pads[-n:]} leaves nothing of the output: its size would be {size[-n:]}")
-    g = Geometry(kernel, strides, ((pads[0], pads[0]), (pads[1], pads[1])), dilations, groups, x.shape[2:])
-    y = ConvTranspose2d.apply(x, weight, bias, geometry=g, size=size)
-    y = y.squeeze(2) if n == 1 else y
-    return y.squeeze(0) if unbatched else y
+    return _as_given(ConvTranspose2d.apply(x, w, bias, geometry=g, size=size), n, input)

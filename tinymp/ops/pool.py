@@ -8,7 +8,7 @@ from ..arguments import LONGEST, flag, floating, integers
 from ..autograd import Array, Op
 from ..precision import MOVEMENT, REDUCTION, add_to, reduce, store, widen
 from ..tensor import Tensor
-from .conv import Geometry, Pair, batch_first, images_last, pad_spatial, taps, unpad_spatial
+from .conv import Geometry, Pair, batch_first, images_last, pad_spatial, pair, taps, unpad_spatial
 
 MOST_CELLS = 1 << 16  # along one side of adaptive pooling, unless the input is longer: more must be a mistake
 
@@ -26,35 +26,30 @@ class MaxPool2d(Op):
     def forward(self, x: Array, *, geometry: Geometry, indices: bool) -> Any:
         g, xp = geometry, self.xp
         padded = pad_spatial(xp, widen(images_last(xp, x)), g.pads, -float("inf"))
-        best = None
-        for i, j, seen in taps(padded, g):
-            if best is None:
-                best, index = seen.copy(), xp.broadcast_to(_first_place(xp, g, seen), seen.shape)
-                continue
+        (_, _, first), *others = taps(padded, g)
+        best, index = first, xp.broadcast_to(_first_place(xp, g, first), first.shape)
+        for i, j, seen in others:
             larger = xp.maximum(best, seen)  # keeps the earlier of equals, and nan
             changed = xp.not_equal(larger, best) & xp.equal(best, best)  # nan differs from itself, but stays
             index = xp.maximum(index, changed * index.dtype.type(i * g.kernel[1] + j))
             best = larger
         self.save(index)
         self.geometry, self.shape = g, x.shape
-        y = store(batch_first(best), like=x)
+        y = store(batch_first(best if others else best.copy()), like=x)
         return (y, batch_first(self.places(index))) if indices else y
 
     def places(self, index: Array) -> Array:
         """Kernel positions (C, OH, OW, N) as places in the flattened, unpadded H * W plane."""
         g, arange = self.geometry, self.xp.arange
-        index = index + arange(1)  # int64: the places do not fit the dtype of index
-        rows = (arange(index.shape[1]) * g.stride[0] - g.pads[0][0])[:, None, None] + index // g.kernel[1] * g.dilation[
-            0
-        ]
-        cols = (arange(index.shape[2]) * g.stride[1] - g.pads[1][0])[:, None] + index % g.kernel[1] * g.dilation[1]
+        i, j = divmod(index + arange(1), g.kernel[1])  # int64: the places do not fit the dtype of index
+        top, left = (arange(n) * s - before for n, s, (before, _) in zip(index.shape[1:], g.stride, g.pads))
+        rows, cols = top[:, None, None] + i * g.dilation[0], left[:, None] + j * g.dilation[1]
         return rows * self.shape[3] + cols
 
     def backward(self, dy: Array, _: None = None) -> Array:  # places have no gradient
         (index,), g, (n, c, h, w) = self.saved, self.geometry, self.shape
         overlap = any(d * (k - 1) >= s for k, s, d in zip(g.kernel, g.stride, g.dilation))
-        dy = images_last(self.xp, dy)
-        dy = widen(dy) if overlap else dy
+        dy = images_last(self.xp, widen(dy) if overlap else dy)
         total = self.xp.zeros((c, *g.padded(h, w), n), dy.dtype)
         for i, j, seen in taps(total, g):
             part = self.device.select(self.xp.equal(index, i * g.kernel[1] + j), dy)
@@ -91,12 +86,10 @@ class AvgPool2d(Op):
     def forward(self, x: Array, *, geometry: Geometry, include_pad: bool, override: int | None) -> Array:
         self.shape = x.shape
         padded = pad_spatial(self.xp, widen(images_last(self.xp, x)), geometry.pads)
-        total = None
-        for _, _, seen in taps(padded, geometry):
-            if total is None:
-                total = seen.copy()
-            else:
-                add_to(total, seen, like=x)
+        (_, _, first), *others = taps(padded, geometry)
+        total = first.copy()
+        for _, _, seen in others:
+            add_to(total, seen, like=x)
         return store(batch_first(total / self._divisor(padded)), like=x)
 
     def backward(self, dy: Array) -> Array:
@@ -156,7 +149,7 @@ def _cells(shape: tuple, size: Pair) -> Any:
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
-def _image(op: str, input: Any) -> tuple[Tensor, bool]:
+def image(op: str, input: Any) -> tuple[Tensor, bool]:
     """input with a batch axis, and whether it had none."""
     x = floating(op, "input", input)
     if x.ndim not in (3, 4) or 0 in x.shape[-3:]:
@@ -167,11 +160,9 @@ def _image(op: str, input: Any) -> tuple[Tensor, bool]:
 def _geometry(
     op: str, shape: tuple, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil: bool
 ) -> Geometry:
-    kernel = integers(op, "kernel_size", kernel_size, 2, 1)
-    strides = (
-        kernel if stride is None or (isinstance(stride, tuple) and not stride) else integers(op, "stride", stride, 2, 1)
-    )
-    pads, dilations = integers(op, "padding", padding, 2, 0), integers(op, "dilation", dilation, 2, 1)
+    kernel, none = pair(op, "kernel_size", kernel_size, 2, 1), stride is None or (type(stride) is tuple and not stride)
+    strides = kernel if none else pair(op, "stride", stride, 2, 1)
+    pads, dilations = pair(op, "padding", padding, 2, 0), pair(op, "dilation", dilation, 2, 1)
     ceil = flag(op, "ceil_mode", ceil)
     if any(2 * p > k for p, k in zip(pads, kernel)):
         raise ValueError(f"{op}: expected padding to be at most half of kernel_size, got {pads} and {kernel}")
@@ -201,7 +192,7 @@ def max_pool2d(
     input: (N, C, H, W) or (C, H, W). stride defaults to kernel_size. With return_indices also each maximum's place in
     the flattened H * W plane, as integers. ValueError if sizes do not fit.
     """
-    x, unbatched = _image("max_pool2d", input)
+    x, unbatched = image("max_pool2d", input)
     g = _geometry("max_pool2d", x.shape[2:], kernel_size, stride, padding, dilation, ceil_mode)
     found = MaxPool2d.apply(x, geometry=g, indices=flag("max_pool2d", "return_indices", return_indices))
     if not unbatched:
@@ -223,15 +214,12 @@ def avg_pool2d(
     Windows are divided by their size, by the part that lies on the input (count_include_pad=False), or by
     divisor_override. ValueError if sizes do not fit.
     """
-    x, unbatched = _image("avg_pool2d", input)
+    x, unbatched = image("avg_pool2d", input)
     g = _geometry("avg_pool2d", x.shape[2:], kernel_size, stride, padding, 1, ceil_mode)
-    if divisor_override is not None:
-        (divisor_override,) = integers("avg_pool2d", "divisor_override", divisor_override, 1, -LONGEST)
-        if divisor_override == 0:
-            raise ValueError("avg_pool2d: expected `divisor_override` to be a non-zero integer, got 0")
-    y = AvgPool2d.apply(
-        x, geometry=g, include_pad=flag("avg_pool2d", "count_include_pad", count_include_pad), override=divisor_override
-    )
+    include, override = flag("avg_pool2d", "count_include_pad", count_include_pad), divisor_override
+    if override is not None and integers("avg_pool2d", "divisor_override", override, 1, -LONGEST) == (0,):
+        raise ValueError("avg_pool2d: expected `divisor_override` to be a non-zero integer, got 0")
+    y = AvgPool2d.apply(x, geometry=g, include_pad=include, override=override)
     return y.squeeze(0) if unbatched else y
 
 
@@ -240,11 +228,16 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
 
     ValueError for a side longer than both the input's and 65,536.
     """
-    x, unbatched = _image("adaptive_avg_pool2d", input)
-    pair = output_size if isinstance(output_size, (tuple, list)) else (output_size, output_size)
-    filled = tuple(n if s is None else s for n, s in zip(x.shape[2:], pair))
-    size = integers("adaptive_avg_pool2d", "output_size", filled if len(pair) == 2 else pair, 2, 1)
-    if any(s > max(n, MOST_CELLS) for s, n in zip(size, x.shape[2:])):
-        raise ValueError(f"adaptive_avg_pool2d: expected `output_size` to be at most {MOST_CELLS}, got {output_size!r}")
-    y = AdaptiveAvgPool2d.apply(x, size=size)
+    x, unbatched = image("adaptive_avg_pool2d", input)
+    y = AdaptiveAvgPool2d.apply(x, size=cells_of("adaptive_avg_pool2d", output_size, x.shape[2:]))
     return y.squeeze(0) if unbatched else y
+
+
+def cells_of(op: str, output_size: Any, sides: Pair) -> Pair:
+    """The output_size of adaptive pooling, None in it filled by the input's sides."""
+    given = output_size if isinstance(output_size, (tuple, list)) else (output_size, output_size)
+    filled = tuple([n if s is None else s for n, s in zip(sides, given)])
+    size = integers(op, "output_size", filled if len(given) == 2 else given, 2, 1)
+    if any(s > max(n, MOST_CELLS) for s, n in zip(size, sides)):
+        raise ValueError(f"{op}: expected `output_size` to be at most {MOST_CELLS}, got {output_size!r}")
+    return size

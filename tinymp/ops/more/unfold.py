@@ -5,11 +5,12 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ...arguments import floating, integers, name_all
+from ...arguments import name_all
 from ...autograd import Array, Op
 from ...precision import MOVEMENT, REDUCTION, store, widen
 from ...tensor import Tensor
-from ..conv import Geometry, batch_first, columns, fold, geometry_of
+from ..conv import Geometry, batch_first, columns, fold, geometry_of, pair
+from ..pool import image
 
 
 class Unfold(Op):
@@ -30,16 +31,10 @@ class Unfold(Op):
 
 def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """Every kernel-sized window of input (N, C, H, W) or (C, H, W) as a column: (N, C kh kw, number of windows)."""
-    x = floating("unfold", "input", input)
-    if x.ndim not in (3, 4) or 0 in x.shape[-3:]:
-        raise ValueError(
-            f"unfold: expected `input` to be (N, C, H, W) or (C, H, W), of which N may be 0, got {x.shape}"
-        )
-    batched = x if x.ndim == 4 else x.unsqueeze(0)
-    kernel = integers("unfold", "kernel_size", kernel_size, 2, 1)
-    geometry = geometry_of("unfold", 2, x.shape[-2:], kernel, stride, padding, dilation, 1)
-    y = Unfold.apply(batched, geometry=geometry)
-    return y if batched is x else y.squeeze(0)
+    x, unbatched = image("unfold", input)
+    kernel = pair("unfold", "kernel_size", kernel_size, 2, 1)
+    y = Unfold.apply(x, geometry=geometry_of("unfold", 2, x.shape[2:], kernel, 1, stride, padding, dilation))
+    return y.squeeze(0) if unbatched else y
 
 
 name_all(globals())
