@@ -380,6 +380,8 @@ def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[tuple
             found.update(dict.fromkeys(ops_of(thing.op)))
         return
     called, module = _called(thing), thing.__module__
+    if op := thing.__globals__.get("OPS", {}).get(name):  # compare.py and unary.py have an Op per name
+        found[op] = None
     layer = module.startswith("tinymp.nn.")
     for word, attribute in called.items():
         value = thing.__globals__.get(word)
@@ -387,8 +389,6 @@ def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[tuple
             value = getattr(ops, word, None)
         if layer and _is(value, nn.Module) and value not in (nn.Module, nn.ModuleList, nn.Sequential):
             _collect(value, name, found, seen)  # a layer that this one is made of
-        if isinstance(value, dict):  # compare.py and unary.py have an Op per name
-            value = value.get(name)
         if _is(value, Op) and hasattr(value, "kind"):
             found[value] = None
         elif isinstance(value, FunctionType) and value.__module__ in (*_OPS, *[module] * layer):

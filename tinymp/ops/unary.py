@@ -1,10 +1,12 @@
 """Functions of one tensor, element by element: read storage, compute in FP32, round once (MPT section 3.3)."""
 
+# mypy: disable-error-code="empty-body"
+
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any
 
 from ..arguments import floating, tensor
 from ..autograd import Array, Op
@@ -34,13 +36,24 @@ class Unary(Op):
         return store(widen(dy) * self.df(widen(v), **self.options), like=dy)
 
 
-class Row(NamedTuple):
-    """One function: its formula, f(op, x), and its derivative df(op, v), where v is the x or y that `of` names."""
+OPS: dict[str, type[Op]] = {}  # by their names
 
-    formula: str
-    f: Callable[[Op, Array], Array]
-    df: Callable[[Op, Array], Any]
-    of: str = "x"
+
+def unary(formula: str, f: Callable, df: Callable, of: str = "x", check: Callable = floating) -> Callable:
+    """Make y = f(op, x), with y' = df(op, v) of the x or y that `of` names, an op and the function decorated."""
+
+    def make(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        name = function.__name__
+        op: Any = type(name.title(), (Unary,), {"__doc__": formula, "name": name, "f": f, "df": df, "of": of})
+
+        @wraps(function)
+        def call(input: Tensor) -> Tensor:
+            return op.apply(check(name, "input", input))
+
+        OPS[name] = op
+        return call
+
+    return make
 
 
 def sigmoid_of(op: Op, x: Array) -> Array:
@@ -51,11 +64,6 @@ def sigmoid_of(op: Op, x: Array) -> Array:
 def softplus_of(op: Op, x: Array) -> Array:
     """ln(1 + e^x) in x's dtype, as max(x, 0) + ln(1 + e^-|x|), which does not overflow."""
     return op.xp.clip(x, 0, op.xp.inf) + op.xp.log1p(op.xp.exp(-op.xp.abs(x)))
-
-
-def _phi(op: Op, x: Array) -> Array:
-    """The normal distribution function; erfc, not 1 + erf: no cancellation in the left tail."""
-    return 0.5 * op.device.erfc(x * -math.sqrt(0.5))
 
 
 def _slope_of_silu(op: Op, x: Array) -> Array:
@@ -84,140 +92,103 @@ def _slope_of_mish(op: Op, x: Array) -> Array:
     return gate + x * sigmoid_of(op, x) * (1 - gate * gate)
 
 
-ROWS = {
-    "abs": Row("y = |x|;  dx = sign(x) dy, 0 at 0.", lambda op, x: op.xp.abs(x), lambda op, x: op.xp.sign(x)),
-    "exp": Row("y = e^x;  dx = y dy.", lambda op, x: op.xp.exp(x), lambda op, y: y, "y"),
-    "log": Row("y = ln x;  dx = dy / x.", lambda op, x: op.xp.log(x), lambda op, x: 1 / x),
-    "sqrt": Row("y = sqrt x;  dx = dy / 2y.", lambda op, x: op.xp.sqrt(x), lambda op, y: 0.5 / y, "y"),
-    "rsqrt": Row(
-        "y = 1 / sqrt x;  dx = -dy / 2 x^(3/2).",
-        lambda op, x: 1 / op.xp.sqrt(x),
-        lambda op, x: -0.5 / (x * op.xp.sqrt(x)),
-    ),
-    "square": Row("y = x^2;  dx = 2x dy.", lambda op, x: x * x, lambda op, x: 2 * x),
-    "reciprocal": Row("y = 1 / x;  dx = -dy / x^2.", lambda op, x: 1 / x, lambda op, x: -1 / (x * x)),
-    "sin": Row("y = sin x;  dx = cos x dy.", lambda op, x: op.xp.sin(x), lambda op, x: op.xp.cos(x)),
-    "cos": Row("y = cos x;  dx = -sin x dy.", lambda op, x: op.xp.cos(x), lambda op, x: -op.xp.sin(x)),
-    "sign": Row(
-        "y = -1, 0 or 1 as x is negative, 0 (or nan) or positive;  dx = 0.",
-        lambda op, x: op.device.select(op.xp.equal(x, x), op.xp.sign(x)),
-        lambda op, x: op.xp.zeros_like(x),
-    ),
-    "sigmoid": Row("y = 1 / (1 + e^-x);  dx = y (1 - y) dy.", sigmoid_of, lambda op, y: y * (1 - y), "y"),
-    "tanh": Row("y = tanh x;  dx = (1 - y^2) dy.", lambda op, x: op.xp.tanh(x), lambda op, y: 1 - y * y, "y"),
-    "silu": Row(
-        "y = x s with s = sigmoid(x);  y' = s (1 + x (1 - s)).", lambda op, x: x * sigmoid_of(op, x), _slope_of_silu
-    ),
-    "logsigmoid": Row(
-        "y = -ln(1 + e^-x);  y' = sigmoid(-x).",
-        lambda op, x: -softplus_of(op, -x),
-        lambda op, x: sigmoid_of(op, -x),
-    ),
-    "gelu": Row(
-        "y = x Phi(x), Phi the normal distribution function (Hendrycks & Gimpel, 2016);  y' = Phi(x) + x phi(x).",
-        lambda op, x: x * _phi(op, x),
-        lambda op, x: _phi(op, x) + x * op.xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi)),
-    ),
-    "hardswish": Row(
-        "y = x min(max(x + 3, 0), 6) / 6 (Howard et al., 2019);  y' = 0 up to -3, 1 from 3 on, x / 3 + 1 / 2 between.",
-        _hardswish,
-        _slope_of_hardswish,
-    ),
-    "mish": Row(
-        "y = x tanh(s) with s = ln(1 + e^x) (Misra, 2019);  y' = tanh s + x sigmoid(x) (1 - tanh^2 s).",
-        lambda op, x: x * _gate_of_mish(op, x),
-        _slope_of_mish,
-    ),
-}
-OPS: dict[str, type[Op]] = {
-    name: type(name.title(), (Unary,), {"__doc__": row.formula, "name": name, "f": row.f, "df": row.df, "of": row.of})
-    for name, row in ROWS.items()
-}
+def _numbers(op: str, name: str, x: Any) -> Any:
+    return numeric(op, tensor(op, name, x))
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
-def of_row(name: str, input: Tensor) -> Tensor:
-    """The function of this name in the table, of a floating Tensor."""
-    return OPS[name].apply(floating(name, "input", input))
-
-
+@unary("y = |x|;  dx = sign(x) dy, 0 at 0.", lambda op, x: op.xp.abs(x), lambda op, x: op.xp.sign(x), check=tensor)
 def abs(input: Tensor) -> Tensor:
     """|input|; its gradient at 0 is 0."""
-    return OPS["abs"].apply(tensor("abs", "input", input))
 
 
+@unary("y = e^x;  dx = y dy.", lambda op, x: op.xp.exp(x), lambda op, y: y, "y")
 def exp(input: Tensor) -> Tensor:
     """e to the power of input; infinite in FP16 from 11.09 on."""
-    return of_row("exp", input)
 
 
+@unary("y = ln x;  dx = dy / x.", lambda op, x: op.xp.log(x), lambda op, x: 1 / x)
 def log(input: Tensor) -> Tensor:
     """The natural logarithm; -inf at 0, nan below."""
-    return of_row("log", input)
 
 
+@unary("y = sqrt x;  dx = dy / 2y.", lambda op, x: op.xp.sqrt(x), lambda op, y: 0.5 / y, "y")
 def sqrt(input: Tensor) -> Tensor:
     """The square root; nan below 0."""
-    return of_row("sqrt", input)
 
 
+@unary(
+    "y = 1 / sqrt x;  dx = -dy / 2 x^(3/2).", lambda op, x: 1 / op.xp.sqrt(x), lambda op, x: -0.5 / (x * op.xp.sqrt(x))
+)
 def rsqrt(input: Tensor) -> Tensor:
     """1 / sqrt(input)."""
-    return of_row("rsqrt", input)
 
 
+@unary("y = x^2;  dx = 2x dy.", lambda op, x: x * x, lambda op, x: 2 * x, check=tensor)
 def square(input: Tensor) -> Tensor:
     """input * input; infinite in FP16 from 256 on."""
-    return OPS["square"].apply(tensor("square", "input", input))
 
 
+@unary("y = 1 / x;  dx = -dy / x^2.", lambda op, x: 1 / x, lambda op, x: -1 / (x * x))
 def reciprocal(input: Tensor) -> Tensor:
     """1 / input."""
-    return of_row("reciprocal", input)
 
 
+@unary("y = sin x;  dx = cos x dy.", lambda op, x: op.xp.sin(x), lambda op, x: op.xp.cos(x))
 def sin(input: Tensor) -> Tensor:
     """The sine of an angle in radians."""
-    return of_row("sin", input)
 
 
+@unary("y = cos x;  dx = -sin x dy.", lambda op, x: op.xp.cos(x), lambda op, x: -op.xp.sin(x))
 def cos(input: Tensor) -> Tensor:
     """The cosine of an angle in radians."""
-    return of_row("cos", input)
 
 
+@unary(
+    "y = -1, 0 or 1 as x is negative, 0 (or nan) or positive;  dx = 0.",
+    lambda op, x: op.device.select(op.xp.equal(x, x), op.xp.sign(x)),
+    lambda op, x: op.xp.zeros_like(x),
+    check=_numbers,
+)
 def sign(input: Tensor) -> Tensor:
     """-1, 0 or 1 as input is negative, 0 or positive; 0 for nan, as in PyTorch. Its gradient is 0 everywhere."""
-    return OPS["sign"].apply(numeric("sign", tensor("sign", "input", input)))
 
 
+@unary("y = 1 / (1 + e^-x);  dx = y (1 - y) dy.", sigmoid_of, lambda op, y: y * (1 - y), "y")
 def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + exp(-input))."""
-    return of_row("sigmoid", input)
 
 
+@unary("y = tanh x;  dx = (1 - y^2) dy.", lambda op, x: op.xp.tanh(x), lambda op, y: 1 - y * y, "y")
 def tanh(input: Tensor) -> Tensor:
     """The hyperbolic tangent."""
-    return of_row("tanh", input)
 
 
+@unary("y = x s with s = sigmoid(x);  y' = s (1 + x (1 - s)).", lambda op, x: x * sigmoid_of(op, x), _slope_of_silu)
 def silu(input: Tensor) -> Tensor:
     """input * sigmoid(input)."""
-    return of_row("silu", input)
 
 
+@unary("y = -ln(1 + e^-x);  y' = sigmoid(-x).", lambda op, x: -softplus_of(op, -x), lambda op, x: sigmoid_of(op, -x))
 def logsigmoid(input: Tensor) -> Tensor:
     """ln sigmoid(input), without overflow."""
-    return of_row("logsigmoid", input)
 
 
+@unary(
+    "y = x min(max(x + 3, 0), 6) / 6 (Howard et al., 2019);  y' = 0 up to -3, 1 from 3 on, x / 3 + 1 / 2 between.",
+    _hardswish,
+    _slope_of_hardswish,
+)
 def hardswish(input: Tensor) -> Tensor:
     """input * relu6(input + 3) / 6."""
-    return of_row("hardswish", input)
 
 
+@unary(
+    "y = x tanh(s) with s = ln(1 + e^x) (Misra, 2019);  y' = tanh s + x sigmoid(x) (1 - tanh^2 s).",
+    lambda op, x: x * _gate_of_mish(op, x),
+    _slope_of_mish,
+)
 def mish(input: Tensor) -> Tensor:
     """input * tanh(softplus(input))."""
-    return of_row("mish", input)
