@@ -22,7 +22,6 @@ SAYS = {
     "events": "who listens, what runs",
     "precision": "primitives, kinds, policies",
     "sparse": "rows of a gradient",
-    "memory": "who holds it, when it is full",
     "autograd": "Op, the graph, backward",
     "tensor": "what users hold",
     "arguments": "checks",

@@ -16,7 +16,6 @@ LEVELS = [
     {"dtypes"},
     {"precision"},
     {"study"},
-    {"memory"},
     {"autograd"},
     {"tensor"},
     {"arguments", "statistics"},

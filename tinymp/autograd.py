@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from . import backend, precision
+from .backend.memory import explain
 from .dtypes import FLOATING, HALVES, float32
 from .events import NAMES, during, here, tell, type_name
 from .events import backward as backward_run
 from .fast_path import find
 from .grad_mode import is_grad_enabled
-from .memory import explain
 from .precision import DOT, LOSS, Kind, Policy, as_operand, current_policy, follows_forward, plain, store, under
 
 Array = Any
@@ -209,6 +209,8 @@ class Op:
         op.device, op.storage = cls._common(args)
         needs = tuple([isinstance(a, Variable) and a.requires_grad for a in args])
         if True in needs and is_grad_enabled():
+            wanted = [a if need else None for a, need in zip(args, needs)]
+            op.edges = tuple([a if a is None or a.grad_fn is None else (a.grad_fn, a.output_nr) for a in wanted])
             op.needs = needs
         op.take(options)
         arrays = [a.array if isinstance(a, Variable) else a for a in args]
@@ -290,9 +292,7 @@ class Op:
 
     def _record(self, args: tuple, tensors: list) -> None:
         """Make this op a node: where gradients go, what they must look like, what was saved of its tensors."""
-        wanted = [a if need else None for a, need in zip(args, self.needs)]
-        self.edges = tuple([a if a is None or a.grad_fn is None else (a.grad_fn, a.output_nr) for a in wanted])
-        self.targets = tuple([None if a is None else Target.of(a.array) for a in wanted])
+        self.targets = tuple([Target.of(a.array) if need else None for a, need in zip(args, self.needs)])
         kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
         if kept:
             self.versions = [(t._version, t.version) for t in tensors if id(backend.owner_of(t.array)) in kept]

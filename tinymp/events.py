@@ -128,6 +128,9 @@ class Update:
     parameter: Any
     phase: ClassVar[str] = "update"
 
+    def __str__(self) -> str:
+        return f"{type(self.optimizer).__name__}, parameter {self.optimizer.label(self.parameter)} and its state"
+
 
 @dataclass(frozen=True)
 class Exchange:

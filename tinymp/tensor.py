@@ -10,10 +10,10 @@ import numpy as np
 
 from . import backend, dtypes
 from .autograd import Array, Backward, Op, Variable
+from .backend.memory import explained
 from .dtypes import FLOATING, float32, float64, real, require_fit
 from .events import quietly, type_name
 from .grad_mode import is_grad_enabled
-from .memory import explained
 from .precision import Policy, fit, scalar, widen
 
 

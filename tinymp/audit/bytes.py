@@ -13,7 +13,6 @@ from ..arguments import function, named
 from ..autograd import Op, values_of
 from ..dtypes import HALF, HALVES
 from ..events import unobserved
-from ..memory import kept_by
 from ..nn.module import Module
 from ..optim.optimizer import Optimizer
 from ..parameter import Parameter
@@ -22,6 +21,7 @@ from ..study.formats import FORMATS
 from ..study.operands import emulated
 from ..tensor import Tensor
 from . import meta
+from .kept import kept_by
 from .listener import Instrument, Listener, Place
 from .sampling import BLUE, GREEN, PINK, RED, SKY, table
 
@@ -54,7 +54,7 @@ class ByteLedger(Instrument):
                  weights a graph keeps
     masters      their FP32 masters
     gradients    `grad` as an optimizer's step finds it: FP16, but FP32 after `unscale_` (clipping) or several backwards
-    activations  what graphs keep for backward when one begins (`tensor.kept_by`); not the parameters
+    activations  what graphs keep for backward when one begins (`kept_by`); not the parameters
     optimizer    the state of the optimizers
     workspace    the arrays that one op passed to precision primitives, besides its arguments, results and saved arrays:
                  columns of a convolution, FP32 values before their rounding, FP16 operands that a CPU widens. An op

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..arguments import flag, integer, listed
+from ..backend.memory import explained
 from ..dtypes import real
 from ..events import type_name
-from ..memory import explained
 from ..tensor import Tensor
 from .dataset import Subset, TensorDataset, in_epoch, item_numbers, length_of, random_generator, without_graph
 

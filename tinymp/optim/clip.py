@@ -9,9 +9,9 @@ from typing import Any
 from .. import backend
 from ..arguments import flag, listed, number, require_unscaled
 from ..autograd import Array, values_of, with_values
+from ..backend.memory import explained
 from ..events import quietly, type_name
 from ..fast_path import find
-from ..memory import explained
 from ..parameter import Parameter
 from ..precision import reduce, to_dtype, widen
 from ..tensor import Tensor, tensor

@@ -12,9 +12,9 @@ import numpy as np
 from .. import backend
 from ..arguments import listed, number, same_keys, whole
 from ..autograd import Array
+from ..backend.memory import explained
 from ..dtypes import FLOATING, float16, masked, require_fit
 from ..events import Update, quietly, type_name
-from ..memory import explained
 from ..parameter import Parameter
 from ..precision import to_dtype, widen
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 from .. import backend, statistics
 from ..arguments import flag, require_unscaled
 from ..autograd import Array, put, rows_of, values_of, with_values
+from ..backend.memory import explained
 from ..events import Update, during, here, quietly, tell
 from ..fast_path import find
-from ..memory import explained
 from ..parameter import Parameter
 from ..precision import UPDATE, follow, store, widen
 from .groups import Group, Groups, State, count_of, fits

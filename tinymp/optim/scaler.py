@@ -21,10 +21,10 @@ from typing import Any, ClassVar, NamedTuple
 from .. import backend, statistics
 from ..arguments import count, listed, loss_scale, number, same_keys, tensor, whole
 from ..autograd import Array, Op, values_of
+from ..backend.memory import explained
 from ..dtypes import FLOATING, HALVES
 from ..events import here, quietly, stacklevel, tell
 from ..fast_path import find
-from ..memory import explained
 from ..parameter import Parameter
 from ..precision import LOSS
 from ..tensor import Tensor
