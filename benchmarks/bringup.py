@@ -155,14 +155,10 @@ def instructions(job: Job) -> Any:
 
 
 def tests(job: Job) -> Any:
-    """The tests of kernels first, then those of backend, ops, optim and capture."""
-    folder = ROOT / "tests"
-    files = [*sorted((folder / "backend").glob("test_*.py")), *sorted((folder / "fast").glob("test_cuda_*.py"))]
-    files += [folder / "test_capture.py", *sorted((folder / "optim").glob("test_*.py"))]
-    files += sorted((folder / "ops").glob("test_*.py"))
-    if job.tiny:
-        files = [folder / "backend" / "test_tables.py"]
-    return judged(run_tests(job, "tests", list(dict.fromkeys(map(str, files)))))
+    """The tests of kernels first, then those of backend, optim and ops."""
+    patterns = ("fast/test_cuda_*.py", "backend/test_*.py", "optim/test_*.py", "ops/test_*.py")
+    files = [file for pattern in patterns for file in sorted((ROOT / "tests").glob(pattern))]
+    return judged(run_tests(job, "tests", [str(file) for file in files if not job.tiny or file.stem == TINY]))
 
 
 def pytest(job: Job, tests: list[str]) -> list[str]:
@@ -271,14 +267,13 @@ def captured(job: Job) -> Any:
     return result
 
 
-GRAVE = ("conv", "norm", "pool", "loss", "recurrent", "multi_tensor")  # kernels with shared memory and odd edges
+TINY = "test_cuda_tables"  # the file that a rehearsal runs
+GRAVE = ("conv", "norm", "pool", "loss", "recurrent", "optimizer")  # kernels with shared memory and odd edges
 
 
 def filled(job: Job) -> Any:
     """The tests of kernels with new memory full of NaN: what is read before it is written shows."""
-    files = sorted(ROOT.glob("tests/fast/test_cuda_*.py"))
-    if job.tiny:
-        files = [ROOT / "tests" / "backend" / "test_tables.py"]
+    files = sorted(ROOT.glob(f"tests/fast/{TINY if job.tiny else 'test_cuda_*'}.py"))
     return judged(run_tests(job, "filled", list(map(str, files)), BRINGUP_MEMORY="0xFF"))
 
 
@@ -303,9 +298,7 @@ def sanitized(job: Job, tool: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     names = GRAVE[-1:] if job.tiny else GRAVE
     for i, name in enumerate(names):
-        (file,) = ROOT.glob(
-            f"tests/optim/test_{name}.py" if name == "multi_tensor" else f"tests/fast/test_cuda_{name}.py"
-        )
+        file = ROOT / "tests" / "fast" / f"test_cuda_{name}.py"
         log, results = (job.out / "logs" / f"{tool}-{name}.{kind}" for kind in ("txt", "jsonl"))
         for old in (log, results):
             old.unlink(missing_ok=True)

@@ -204,9 +204,9 @@ def test_compute_sanitizer(errors, tmp_path, monkeypatch):
     if errors:
         with pytest.raises(bringup.Failed) as failed:
             bringup.racecheck(job)
-        assert failed.value.result["multi_tensor"]["errors"] == 2
+        assert failed.value.result["optimizer"]["errors"] == 2
     else:
-        found = bringup.synccheck(job)["multi_tensor"]
+        found = bringup.synccheck(job)["optimizer"]
         assert found["code"] == 0 and set(found["outcomes"]) == {"passed"}
 
 

@@ -405,7 +405,7 @@ def this_line(text):
     return f"test_scaler.py:{1 + next(i for i, line in enumerate(lines) if text in line)}"
 
 
-# On a GPU limits are noticed some steps late: see test_scaler_cuda.py
+# On a GPU limits are noticed some steps late: see test_cuda_scaler.py
 @pytest.mark.cpu
 def test_one_bad_batch_is_only_skipped():
     w = weight(1.0, 1.0)

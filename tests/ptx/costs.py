@@ -9,7 +9,7 @@ from __future__ import annotations
 import pathlib
 from collections import Counter
 
-import test_nvrtc
+from fast import test_nvrtc
 from tinymp.fast.cuda import kernels
 
 from . import nvrtc, select

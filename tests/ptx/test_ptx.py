@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import cuda_on_cpu
-import test_nvrtc
 from benchmarks import units
 from cuda_on_cpu import KernelError
 from cuda_on_cpu.compile import preprocessed
+from fast import test_nvrtc
 from fast.both_ways import check_both_ways, on_device
 from oracle import randn
 from ptx import costs, nvrtc, program, select

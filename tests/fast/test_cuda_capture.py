@@ -127,7 +127,7 @@ def test_refusals():
         step(mp.tensor(np.ones(4), device="gpu"), 2)
     reads = mp.capture(lambda x: x * x.sum().item(), warmup=1)
     reads(x)
-    here = r"the step does what a CUDA graph cannot record \(at test_capture.py:\d+\): "
+    here = r"the step does what a CUDA graph cannot record \(at test_cuda_capture.py:\d+\): "
     with pytest.raises(RuntimeError, match=here + "most often reading a value of the device from the host"):
         reads(x)
     uploads = mp.capture(lambda x: x * mp.tensor(np.ones(3), device="gpu"), warmup=1)

@@ -1,6 +1,6 @@
 """NVRTC compiles every kernel of the package for real GPUs: no GPU is needed for that.
 
-    python tests/test_nvrtc.py      # prints registers, spills and shared memory of every kernel
+    python -m fast.test_nvrtc      # in tests/: prints registers, spills and shared memory of every kernel
 
 NVRTC comes from its wheels (in the extra `test`): CUDA 12's is the last that knows Volta. Its assembler says how many
 registers a kernel takes and how many bytes it moves out to memory because there were too few ("spills"): a kernel that
@@ -22,7 +22,7 @@ from tinymp.fast.cuda import kernels
 
 pytestmark = pytest.mark.cpu  # NVRTC compiles for any GPU on any machine: no stand-in takes its place
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 FOLDERS = (pathlib.Path(kernels.__file__).parents[2], ROOT / "benchmarks")
 FILES = {str(path.relative_to(folder.parent)): path for folder in FOLDERS for path in sorted(folder.rglob("*.cu"))}
 # Sources with special instructions tell apart what lies below 75, below 80, and from 80 on. The others are the same

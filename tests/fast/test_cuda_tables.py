@@ -1,4 +1,4 @@
-"""Copies of many arrays in one launch; the tables themselves are tested with multi_tensor, which uses them most."""
+"""Copies of many arrays in one launch; the tables are tested in test_cuda_optimizer.py, which uses them most."""
 
 import numpy as np
 import pytest
