@@ -17,7 +17,7 @@ from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
-import numpy as np  # noqa: F401  (it loads BLAS)
+import numpy as np  # loads BLAS
 
 from ...events import here
 
@@ -25,6 +25,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LEAST = 1 << 18  # elements that are worth a thread: to hand them over takes 0.1 ms
+CACHED = 1 << 18  # elements: FP32 copies of so many stay in the cache. Of fewer, threads wait for each other's Python
 
 _helps: ContextVar[bool] = ContextVar("helps", default=False)  # this thread does parts of another's work
 
@@ -70,6 +71,29 @@ def share(f: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return results
     finally:
         _end(call)  # again: an interrupt that comes right before a `finally` finds nothing left to do
+
+
+def elementwise(f: Callable[..., Any], x: Any, *others: Any) -> Any:
+    """f(x, *others), which has x's shape, dtype and memory order, in parts along the axis that is slowest in memory.
+
+    NotImplemented where there is one part alone.
+    """
+    axis = max(range(x.ndim), key=x.strides.__getitem__, default=None)
+    if axis is None or len(parts := slices(x.shape[axis], x.size, CACHED)) < 2:
+        return NotImplemented
+    y = np.empty_like(x)
+
+    def fill(some: slice) -> None:
+        place = (slice(None),) * axis + (some,)
+        y[place] = f(x[place], *[a[place] for a in others])
+
+    share(fill, parts)
+    return y
+
+
+def cut(some: slice, *arrays: Any) -> list:
+    """The places `some` along the first axis of each array that there is."""
+    return [None if x is None else x[some] for x in arrays]
 
 
 def _shared(f: Callable, items: Sequence, threads: int) -> list:

@@ -1,0 +1,110 @@
+"""Functions of one tensor, attention and batch norm, done in parts on a CPU: the bits are those of the definition."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from fast.both_ways import channels_last
+from oracle import host, randn
+from tinymp import fast_path, ops
+from tinymp.fast.cpu import threads
+from tinymp.ops.norm import BatchNorm, Running
+
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(threads._set is None, reason="another BLAS")]
+BOTH = {"forward", "backward"}
+
+
+def results(monkeypatch, off, op, tensors):
+    """The results of op and the gradients without these fast paths, and how often two threads shared the work."""
+    shared, original = [], threads._shared
+    before = threads._get()
+    with monkeypatch.context() as patch:
+        patch.setattr(fast_path, "off", off)
+        patch.setattr(threads, "_shared", lambda f, items, n: shared.append(len(items)) or original(f, items, n))
+        threads._set(2)
+        try:
+            y, *others = op(*tensors)
+            y.backward(mp.tensor(randn(*y.shape, seed=9).astype(y.dtype)))
+        finally:
+            threads._set(before)
+    grads = [host(t.grad) for t in tensors if t is not None and t.requires_grad]
+    return [y.array, *others, *grads], len(shared)
+
+
+def check(monkeypatch, op, *arrays, calls=(1, 1)):
+    """calls: how often forward and backward share their work. Arrays of float64 become tensors of each dtype."""
+    for dtype in ("float64", "float32", "float16"):
+        given = [None if a is None else a.astype(dtype) if a.dtype == "f8" else a for a in arrays]
+
+        def tensors(given=given):
+            return [a if a is None else mp.tensor(a, requires_grad=a.dtype.kind == "f") for a in given]
+
+        expected, shared = results(monkeypatch, BOTH, op, tensors())
+        assert not shared
+        for off, wanted in ((set(), sum(calls)), ({"forward"}, calls[1]), ({"backward"}, calls[0])):
+            got, shared = results(monkeypatch, off, op, tensors())
+            assert shared == wanted, (dtype, off)
+            for e, y in zip(expected, got, strict=True):
+                assert (y.dtype, y.strides, y.tobytes()) == (e.dtype, e.strides, e.tobytes()), (dtype, off)
+
+
+@pytest.mark.parametrize("memory", [np.asarray, channels_last])
+@pytest.mark.parametrize(
+    ("op", "options"), [("gelu", ()), ("gelu", ("tanh",)), ("tanh", ()), ("leaky_relu", (0.2,))], ids=str
+)
+def test_functions_of_one_tensor(monkeypatch, op, options, memory):
+    check(monkeypatch, lambda x: [getattr(ops, op)(x, *options)], memory(3 * randn(5, 32, 64, 64)))
+
+
+@pytest.mark.parametrize("shape", [(1 << 18,), (1, 1 << 19)])
+def test_no_parts_where_the_slowest_axis_has_none(monkeypatch, shape):
+    check(monkeypatch, lambda x: [ops.tanh(x)], randn(*shape), calls=(0, 0))
+
+
+B, H, L, E = 32, 4, 64, 16  # products so small that BLAS has one thread for each
+QKV = [randn(B, H, L, E, seed=i) for i in range(3)]
+SEEN, ADDED = randn(L, L) < 1, randn(B, 1, L, L)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "calls"),
+    [
+        (QKV, {}, (1, 1)),
+        (QKV, {"is_causal": True}, (1, 1)),
+        (QKV, {"dropout_p": 0.2}, (1, 1)),
+        ([*QKV, SEEN], {}, (1, 1)),
+        ([*QKV, SEEN[None, None]], {}, (1, 1)),
+        ([*QKV, ADDED], {}, (1, 1)),
+        ([*QKV, ADDED[0, 0]], {}, (1, 0)),  # its gradient is a sum over the batch
+        ([QKV[0], QKV[1][:1], QKV[2]], {}, (1, 0)),
+        ([QKV[0][0], *QKV[1:]], {}, (0, 0)),
+        ([x[:2] for x in QKV], {}, (0, 0)),
+    ],
+)
+def test_attention(monkeypatch, arrays, options, calls):
+    def attention(*arrays):
+        mp.manual_seed(0)
+        return [ops.scaled_dot_product_attention(*arrays, **options)]
+
+    check(monkeypatch, attention, *arrays, calls=calls)
+
+
+@pytest.mark.parametrize("memory", [np.asarray, channels_last])
+@pytest.mark.parametrize(("affine", "tracked"), [(True, True), (False, True), (True, False)])
+def test_batch_norm(monkeypatch, affine, tracked, memory):
+    x, w, b = memory(randn(5, 32, 64, 64)), randn(32, seed=1), randn(32, seed=2)
+
+    def batch_norm(x, w, b):
+        mean, var = np.zeros(32, x.dtype), np.ones(32, x.dtype)
+        running = Running(mean, var, np.zeros((), "i8"), 0.1) if tracked else Running(None, None, None, 0.1)
+        y = BatchNorm.apply(x, w, b, eps=1e-5, running=running)
+        return [y, mean, var, *([running.count] if tracked else [])]
+
+    check(monkeypatch, batch_norm, x, w if affine else None, b if affine else None)
+
+
+def test_a_batch_norm_of_one_channel_has_no_parts(monkeypatch):
+    def batch_norm(x):
+        return [BatchNorm.apply(x, None, None, eps=1e-5, running=Running(None, None, None, 0.1))]
+
+    check(monkeypatch, batch_norm, randn(1 << 11, 1, 16, 16), calls=(0, 0))
