@@ -226,7 +226,7 @@ def tensor(*values, dtype=np.int64):
     return mp.tensor(np.array(values, dtype))
 
 
-@pytest.mark.cpu  # a GPU finds values out of range later, and does not tell which: tests/backend/test_gpu.py
+@pytest.mark.cpu  # a GPU finds values out of range later, and does not tell which: tests/core/backend/test_gpu.py
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

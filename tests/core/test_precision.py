@@ -785,7 +785,7 @@ def test_values_within_an_integer_dtype_are_kept():
     assert mp.tensor([0.5, 0.0, float("nan")], dtype=bool).tolist() == [True, False, True]
 
 
-@pytest.mark.cpu  # a GPU finds it out later: tests/backend/test_gpu.py
+@pytest.mark.cpu  # a GPU finds it out later: tests/core/backend/test_gpu.py
 @pytest.mark.parametrize("n", [70000, -70000, 2**62])
 def test_an_integer_tensor_beyond_fp16_is_refused_beside_fp16(n):
     x, big = mp.tensor(np.ones(1, "float16")), mp.tensor([n])

@@ -406,7 +406,7 @@ def half(*shape):
     return mp.tensor(np.ones(shape, "float16"))
 
 
-@pytest.mark.cpu  # a GPU finds values out of range later, and does not tell which: tests/backend/test_gpu.py
+@pytest.mark.cpu  # a GPU finds values out of range later, and does not tell which: tests/core/backend/test_gpu.py
 @pytest.mark.parametrize("op", ROWS)
 @pytest.mark.parametrize(
     ("call", "error", "message"),
@@ -502,7 +502,7 @@ def test_refused_weights_and_widths(op, options, message):
         op(X, X, **options)
 
 
-@pytest.mark.cpu  # a GPU finds values out of range later, and does not tell which: tests/backend/test_gpu.py
+@pytest.mark.cpu  # a GPU finds values out of range later, and does not tell which: tests/core/backend/test_gpu.py
 @pytest.mark.parametrize("value", [-0.5, 1.5, np.nan, np.inf])
 @pytest.mark.parametrize("name", ["input", "target"])
 def test_binary_cross_entropy_refuses_what_is_no_probability(name, value):

@@ -36,7 +36,7 @@ def test_repeated_rows_add_up_in_fp32():
     assert w.grad.tolist() == [[0], [3000]]
 
 
-@pytest.mark.cpu  # a GPU finds values out of range later, and does not tell which: tests/backend/test_gpu.py
+@pytest.mark.cpu  # a GPU finds values out of range later, and does not tell which: tests/core/backend/test_gpu.py
 def test_refused():
     w = mp.tensor(randn(7, 4))
     with pytest.raises(IndexError, match=r"embedding: expected indices in \[0, 6\] for the table `weight` .*, got 7"):
