@@ -10,7 +10,7 @@ import pytest
 
 from tinymp.parallel.start import STARTED
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [
     "README.md",
     "CHANGELOG.md",
@@ -71,7 +71,7 @@ def test_code_of_a_page_runs(page, capsys, request, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links(page):
-    """To files of the repository; those within the site are checked by mkdocs (tests/test_site.py), anchors too."""
+    """To files of the repository; those within the site are checked by mkdocs (test_site.py), anchors too."""
     path, site = ROOT / page, (ROOT / "mkdocs.yml").read_text("utf-8")
     text = re.sub(r"^ *```.*?^ *```$", "", path.read_text("utf-8"), flags=re.S | re.M)
     for target, anchor in re.findall(r"\]\(([^)#\s]+)(?:#([^)]+))?\)", text):

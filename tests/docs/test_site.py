@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.cpu
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 MAIN = ["index", "start", "scalers", "audit", "precision", "results/index", "speed", "reference/ops"]
 PAGES = [f"{name}.html" for name in (*MAIN, "source/tinymp/precision.py", "source/tinymp")]
 SEARCH = "index.html?q=loss+scaling"
