@@ -156,7 +156,7 @@ def instructions(job: Job) -> Any:
 
 def tests(job: Job) -> Any:
     """The tests of kernels first, then those of backend, optim and ops."""
-    patterns = ("fast/test_cuda_*.py", "backend/test_*.py", "optim/test_*.py", "ops/test_*.py")
+    patterns = ("fast/test_cuda_*.py", *(f"core/{part}/test_*.py" for part in ("backend", "optim", "ops")))
     files = [file for pattern in patterns for file in sorted((ROOT / "tests").glob(pattern))]
     return judged(run_tests(job, "tests", [str(file) for file in files if not job.tiny or file.stem == TINY]))
 

@@ -2,11 +2,12 @@
 
     python -m docs.generate
 
-tests/test_docs.py fails when the page has drifted.
+tests/docs/test_docs.py fails when the page has drifted.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import pathlib
 import re
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 import tinymp
-import tinymp.parallel.norm  # an op that tinymp alone does not import
+from docs import layers
 from tests import rounding
 from tinymp import precision, study
 from tinymp.autograd import Op
@@ -33,8 +34,8 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     )
 
 
-for name in tinymp.ops.__dir__():  # ops that are loaded when they are first named
-    getattr(tinymp.ops, name)
+for name in layers.files().keys() - {"tinymp", "__main__"}:  # with all their ops, those as well that are not public
+    importlib.import_module(f"tinymp.{name.replace('/', '.')}")
 
 
 def op_classes(base: type[Op] = Op) -> Iterator[type[Op]]:
@@ -63,8 +64,8 @@ def fast_paths(cls: type[Op]) -> str:
 
 
 def numpy_of_test_bits() -> str:
-    """The version of NumPy whose bits tests/test_bits.py holds."""
-    (version,) = re.findall(r'^NUMPY = "(.+?)"', (ROOT / "tests" / "test_bits.py").read_text(encoding="utf-8"), re.M)
+    """The version of NumPy whose bits tests/guards/test_bits.py holds."""
+    (version,) = re.findall(r'^NUMPY = "(.+?)"', (ROOT / "tests/guards/test_bits.py").read_text(encoding="utf-8"), re.M)
     return version
 
 
@@ -152,7 +153,7 @@ Gradients of several uses are added in a fixed order. The order of other sums fo
 from the order of its axes in memory, which a CPU's `store` takes from `like`: the same numbers in another memory order
 may have another sum, in its last bit. NumPy chooses the memory order of temporaries of 256 KiB and more by itself.
 
-[test_bits.py](../tests/test_bits.py) holds the contract from one commit to the next. For README's loop, a CNN on
+[test_bits.py](../tests/guards/test_bits.py) holds the contract from one commit to the next. For README's loop, a CNN on
 MNIST's digits, an LSTM language model and a DCGAN, in FP32 and in mixed precision, it has hashes of all losses, of the
 weights (masters and copies) and of the buffers after a few steps, of which mixed precision skips some. They are those
 of NumPy {numpy_of_test_bits()} from its wheels, on Linux and x86-64, with OpenBLAS's kernels for Haswell, one BLAS
@@ -191,7 +192,7 @@ path in CUDA, in `fast/cuda/` under the name of the source; the definition in th
 
 Who rounds here? Every line that may round has a mark `# rounds:` (`// rounds:` in CUDA) with the reason, and these
 tables are made of the marks: find the folder and function here, then `rounds:` there. A line that only looks like
-rounding says `rounds: never` and why; those are not listed. [test_rounding.py](../tests/test_rounding.py) searches the
+rounding says `rounds: never` and why; those are not listed. [A test](../tests/guards/test_rounding.py) searches the
 package and its CUDA sources and fails where a mark is missing; [rounding.py](../tests/rounding.py) says what it
 looks for. Between two sites is FP32 arithmetic (FP64 where stored arrays are FP64), which rounds to FP32's 24 bits.
 

@@ -1,7 +1,7 @@
 """Copies of the package without some of its subpackages, and the tests of the core on the core alone.
 
     python -m tests.core_alone                 all tests of the core on the core alone, once FAILS is empty
-    python -m tests.core_alone tests/ops -x    these, with pytest's options, without all that can be deleted today
+    python -m tests.core_alone tests/core/ops -x    these, with pytest's options, without all that can be deleted today
 
 A test that asks for what was deleted is skipped, and counted; any other error is a failure.
 """
@@ -44,15 +44,7 @@ FAILS: set[str] = set()
 
 CAN_GO = [name for name in SUBPACKAGES if name not in FAILS]
 
-CORE_TESTS = [
-    "tests/ops",
-    "tests/nn",
-    "tests/optim",
-    "tests/test_precision.py",
-    "tests/test_tensor.py",
-    "tests/test_parameter.py",
-    "tests/test_arrays.py",
-]
+CORE_TESTS = ["tests/core"]
 GONE = "TINYMP_GONE"  # in the environment: the modules that were deleted, for tests/conftest.py
 
 

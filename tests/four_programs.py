@@ -1,6 +1,6 @@
 """Four small trainings, in FP32 and in mixed precision, and the hashes of all that they compute.
 
-    python -m tests.four_programs                    in the environment that tests/test_bits.py holds
+    python -m tests.four_programs                    in the environment that tests/guards/test_bits.py holds
     python -m tests.four_programs --here             in yours: your BLAS kernels and threads, your NumPy's vectors
     python -m tests.four_programs --without numkong  as where NumKong is not installed
     python -m tests.four_programs --definitions      without the fast paths of ops

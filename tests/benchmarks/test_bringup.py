@@ -36,7 +36,7 @@ REHEARSED = {3: ("tiles", "gemm", "heaviest"), 4: ("recurrent", "results")}
 def test_rehearsal(number, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(PARTS, number, [s for s in PARTS[number] if s.name in REHEARSED.get(number, s.name)])
     if number == 2:  # what part 1 might have left
-        entry = {"name": "tests", "result": {"not passed": {"tests/test_info.py::test_it_prints_as_a_table": {}}}}
+        entry = {"name": "tests", "result": {"not passed": {"tests/core/test_info.py::test_it_prints_as_a_table": {}}}}
         (tmp_path / "part1.json").write_text(json.dumps({"steps": [entry]}))
     code = bringup.main([str(number), "--out", str(tmp_path), "--device", "cuda-on-cpu", "--tiny"])
     entries = {e["name"]: e for e in json.loads((tmp_path / f"part{number}.json").read_text())["steps"]}

@@ -17,7 +17,7 @@ from tinymp.fast.cuda import kernels
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
-WHERE = ("tests/fast", "tests/ops", "tests/backend", "tests/optim")
+WHERE = ("tests/fast", "tests/core")
 SELECTED = HERE / "selected.txt"
 SPECIAL = ("attention", "conv")  # the sources with special instructions: see nvrtc.stand_in
 WORK = 256  # bytes that a launch moves in earnest

@@ -12,7 +12,7 @@ import kept
 
 pytestmark = pytest.mark.cpu
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 LIBRARIES = ("hypothesis", "jinja2", "matplotlib", "numkong", "PIL", "threadpoolctl")
 
 
@@ -27,7 +27,7 @@ def bare(*arguments, missing=LIBRARIES):
 
 
 def test_without_plugins_and_libraries():
-    done = bare("tests/backend/test_long_sums.py", "tests/audit/test_products.py")
+    done = bare("tests/core/backend/test_long_sums.py", "tests/audit/test_products.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "hypothesis is not installed (the extra test)" in done.stdout  # the whole file imports it
     assert "matplotlib is not installed (the extra test)" in done.stdout  # what one test calls imports it
@@ -41,7 +41,7 @@ def test_a_notebook_is_skipped_without_nbmake():
 
 
 def test_other_modules_are_not_skipped():
-    done = bare("tests/backend/test_long_sums.py", missing=("tinymp.ops",))
+    done = bare("tests/core/backend/test_long_sums.py", missing=("tinymp.ops",))
     assert done.returncode != 0 and "tinymp.ops" in done.stdout + done.stderr
 
 

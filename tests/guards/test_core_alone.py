@@ -57,7 +57,7 @@ def test_no_name_of_the_list_is_misspelt():
 
 
 def test_the_tests_of_the_core_run_without_what_can_go():
-    assert run(["tests/ops/test_softmax.py", "-q", "-n", "0"], CAN_GO) == 0
+    assert run(["tests/core/ops/test_softmax.py", "-q", "-n", "0"], CAN_GO) == 0
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import tinymp as mp
 pytestmark = pytest.mark.cpu
 TABLE = [
     line.split("  ->  ")
-    for line in (Path(__file__).parent / "hostile.txt").read_text(encoding="utf-8").splitlines()
+    for line in (Path(__file__).parents[1] / "hostile.txt").read_text(encoding="utf-8").splitlines()
     if line and not line.startswith("# ")
 ]
 # Of what is public by name, who calls it, or why there is no wrong call.
