@@ -160,6 +160,8 @@ def _rounded(size):
 class Block:
     """Bytes of device memory. They stay as long as an array, or a graph that works on them, is there."""
 
+    ptr = None  # until there are bytes: an allocation may fail
+
     def __init__(self, size):
         raw = np.empty(size + ALIGNMENT, np.uint8)
         offset = -raw.__array_interface__["data"][0] % ALIGNMENT
@@ -204,7 +206,7 @@ def device_bytes(address, count):
 class Memory:
     """cupy.cuda.Memory: one allocation. When no array points to it any more, its pool may give it to others."""
 
-    device_id = 0
+    device_id, block = 0, None
 
     def __init__(self, size, pool=None):
         self.size, self.pool = size, weakref.ref(pool) if pool else lambda: None  # a pool does not outlive its owner
