@@ -512,8 +512,8 @@ check(rounding_line=rounding_line)
 # %% check
 def check_rounding_line(rounding_line, random):
     expect(isinstance(rounding_line, str), f"rounding_line is {rounding_line!r:.60}, expected the line as a string.")
-    mine = " ".join(rounding_line.split())
-    lines = [" ".join(line.split()) for line in inspect.getsource(mp.precision).splitlines()]
+    source = inspect.getsource(mp.precision).splitlines()
+    mine, *lines = (" ".join(line.partition("  #")[0].split()) for line in [rounding_line, *source])
     expect(mine in lines, f"{mine!r:.100} is no line of tinymp/precision.py. Copy the whole line.")
     hint = "It decides, or it calls another function. Go on to where a `device` casts, to nearest or by chance."
     expect("device.cast(" in mine and "cast_stochastic(" in mine, f"{mine!r} does not round yet. {hint}")

@@ -630,7 +630,7 @@ for one in (mp.autograd.Op, mp.autograd.Backward):
 # The answer is a list of four names, in the order of the table.
 
 # %% exercise
-places = ["_record", "propagate", "run_backward", "deposit"]  # SOLUTION
+places = ["_connect", "propagate", "run_backward", "deposit"]  # SOLUTION
 
 # %%
 check(places=places)

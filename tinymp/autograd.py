@@ -30,14 +30,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from . import backend, precision
+from . import backend
 from .backend.memory import explain
 from .dtypes import FLOATING, HALVES, float32
 from .events import NAMES, during, here, tell, type_name
 from .events import backward as backward_run
 from .fast_path import find
 from .grad_mode import is_grad_enabled
-from .precision import DOT, LOSS, Kind, Policy, as_operand, current_policy, follows_forward, plain, store, under
+from .precision import (
+    DOT,
+    LOSS,
+    Kind,
+    Policy,
+    accumulate,
+    as_operand,
+    current_policy,
+    follows_forward,
+    plain,
+    store,
+    under,
+)
 
 Array = Any
 
@@ -121,7 +133,7 @@ def added(total: Any, part: Any) -> Any:
     """total + part for two gradients of one tensor, in FP32."""
     if hasattr(total, "add"):
         return total.add(part)
-    return part.add(total) if hasattr(part, "add") else precision.accumulate([total, part])
+    return part.add(total) if hasattr(part, "add") else accumulate(total, part)
 
 
 def joined(total: Any, like: Any) -> Any:
@@ -207,11 +219,7 @@ class Op:
         """Run the op on Tensors, check what it promises about precision, and record it in the graph."""
         op = cls()
         op.device, op.storage = cls._common(args)
-        needs = tuple([isinstance(a, Variable) and a.requires_grad for a in args])
-        if True in needs and is_grad_enabled():
-            wanted = [a if need else None for a, need in zip(args, needs)]
-            op.edges = tuple([a if a is None or a.grad_fn is None else (a.grad_fn, a.output_nr) for a in wanted])
-            op.needs = needs
+        op._connect(args)
         op.take(options)
         arrays = [a.array if isinstance(a, Variable) else a for a in args]
         y = op.run("forward", arrays, op.options)
@@ -222,7 +230,7 @@ class Op:
         tensors = [a for a in args if isinstance(a, Variable)]
         results = tuple([op._output(z, tensors, i) for i, z in enumerate(ys)])
         if op.needs:
-            op._record(args, [*tensors, *results])
+            op._record([*tensors, *results])
         else:
             op.saved = op.statistics = ()
         return results if isinstance(y, tuple) else results[0]
@@ -247,6 +255,14 @@ class Op:
                     "wrap it with tinymp.tensor(...)"
                 )
         return device, storage
+
+    def _connect(self, args: tuple) -> None:
+        """Note where the gradients of the arguments go, and what they must look like."""
+        wanted = [a if isinstance(a, Variable) and a.requires_grad else None for a in args]
+        if any(a is not None for a in wanted) and is_grad_enabled():
+            self.needs = tuple([a is not None for a in wanted])
+            self.edges = tuple([a if a is None or a.grad_fn is None else (a.grad_fn, a.output_nr) for a in wanted])
+            self.targets = tuple([None if a is None else Target.of(a.array) for a in wanted])
 
     def take(self, options: Mapping[str, Any]) -> None:
         """Keep forward's keyword arguments as attributes, for backward. A np.float64 would promote FP32 arrays."""
@@ -290,9 +306,8 @@ class Op:
                     result._version = a._version
         return result
 
-    def _record(self, args: tuple, tensors: list) -> None:
-        """Make this op a node: where gradients go, what they must look like, what was saved of its tensors."""
-        self.targets = tuple([Target.of(a.array) if need else None for a, need in zip(args, self.needs)])
+    def _record(self, tensors: list) -> None:
+        """Make this op a node of the graph, which knows what it has saved of its arguments and results."""
         kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
         if kept:
             self.versions = [(t._version, t.version) for t in tensors if id(backend.owner_of(t.array)) in kept]

@@ -22,7 +22,7 @@ MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -389,12 +389,10 @@ def _accumulator_of(x: Array) -> str:
     return str(float32 if x.dtype in HALVES else x.dtype)
 
 
-def accumulate(parts: Sequence[Array], like: Any = None) -> Array:
-    """The sum of 1 to 3 gradients of one tensor, in FP32; if it is complete, rounded once to the dtype of `like`."""
-    total = widen(parts[0])
-    for part in parts[1:]:
-        total = _in_order(total + widen(part), total)
-    return total if like is None else store(total, like)
+def accumulate(total: Array, part: Array) -> Array:
+    """The sum of two gradients of one tensor, in FP32 and in the memory order of the first."""
+    total = widen(total)
+    return _in_order(total + widen(part), total)
 
 
 def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce", times: Array | None = None) -> None:

@@ -95,7 +95,7 @@ class SparseRows:
     def add(self, other: Any) -> Any:
         """The sum in FP32; an array where `other` is one."""
         if not isinstance(other, SparseRows):
-            return precision.accumulate([self.dense(), other])
+            return precision.accumulate(self.dense(), other)
         xp = backend.of(self.values).xp
         rows = xp.concatenate([widen(self.summable()), widen(other.summable())])
         index = xp.concatenate([self.indices, other.indices])

@@ -199,4 +199,4 @@ places = ["save", "propagate", "run_backward", "deposit"]
 
 
 # %% places: expected a list of four
-places = "_record, propagate, run_backward, deposit"
+places = "_connect, propagate, run_backward, deposit"
