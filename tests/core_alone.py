@@ -28,6 +28,7 @@ SUBPACKAGES = {
     "study": ["study"],
     "audit": ["audit"],
     "lab": ["lab"],
+    "checkpoint": ["checkpoint"],
     "vision": ["vision"],
     "parallel": ["parallel"],
     "sparse": ["sparse"],
