@@ -201,15 +201,11 @@ class Elementwise(Loss):
     weighted_mean: ClassVar[bool] = False  # whether a mean divides by sum w_i
     weight_broadcasts: ClassVar[bool] = False  # whether weights may be smaller than input
 
+    f: Any
+    f_x: Any
+
     def forward(
-        self,
-        input: Array,
-        target: Array,
-        weight: Array | None,
-        pos_weight: Array | None,
-        *,
-        reduction: str,
-        delta: float = 1.0,
+        self, input: Array, target: Array, weight: Array | None, pos_weight: Array | None, **options: Any
     ) -> Array:
         divisor = input.size if weight is None or not self.weighted_mean else total(widen(weight))
         self.save(input, target, weight, pos_weight, statistics=(divisor,))
@@ -220,21 +216,11 @@ class Elementwise(Loss):
         (x, t, w, _), (like_x, like_t, _, _), dl = self.saved, self.targets, self.dl(dy, *self.statistics)
         dl = dl if w is None else dl * widen(w)
         x, t = widen(x), widen(t)
-        if type(self).f_t is Elementwise.f_t:
-            slope = self.f_x(x, t) * dl
-            return like_x and store(slope, like_x), like_t and store(-slope, like_t), None, None
-        dx = like_x and store(self.f_x(x, t) * dl, like_x)
-        dt = like_t and store(self.f_t(x, t) * dl, like_t)
-        return dx, dt, None, None
-
-    def f(self, x: Array, t: Array) -> Array:
-        raise NotImplementedError
-
-    def f_x(self, x: Array, t: Array) -> Array:
-        raise NotImplementedError
+        dx = store(self.f_x(x, t) * dl, like_x) if like_x else None
+        return dx, store(self.f_t(x, t) * dl, like_t) if like_t else None, None, None
 
     def f_t(self, x: Array, t: Array) -> Array:
-        return -self.f_x(x, t)  # `backward` computes f_x once for both
+        return -self.f_x(x, t)
 
 
 class MSELoss(Elementwise):
@@ -382,7 +368,7 @@ def elementwise(
     weight: Any,
     reduction: str,
     pos_weight: Any = None,
-    delta: float = 1.0,
+    **options: Any,
 ) -> Tensor:
     op = loss.name
     check_reduction(op, reduction, floating(op, "input", input))
@@ -397,7 +383,7 @@ def elementwise(
             raise ValueError(f"{op}: expected {name}.shape == input.shape, got {w.shape} and {input.shape}")
         if w.ndim > input.ndim or any(n not in (1, m) for n, m in zip(w.shape[::-1], input.shape[::-1])):
             raise ValueError(f"{op}: expected {name}.shape to broadcast to input.shape {input.shape}, got {w.shape}")
-    return loss.apply(input, target, weight, pos_weight, reduction=reduction, delta=delta)
+    return loss.apply(input, target, weight, pos_weight, reduction=reduction, **options)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

@@ -132,20 +132,8 @@ class LSTM(Recurrent):
     name = "lstm"
     arguments = ("input", "h_0", "c_0", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 
-    def forward(
-        self,
-        x: Array,
-        h0: Array | None,
-        c0: Array | None,
-        w_ih: Array,
-        w_hh: Array,
-        b_ih: Array | None,
-        b_hh: Array | None,
-        w_hr: Array | None,
-        *,
-        steps: Steps,
-        reverse: bool,
-    ) -> tuple:
+    def forward(self, x: Array, *given: Array, steps: Steps, reverse: bool) -> tuple:
+        h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = given
         xp, H, P = self.xp, w_hh.shape[0] // 4, w_hh.shape[1]
         bias = b_hh if b_ih is None else b_ih if b_hh is None else widen(b_ih) + widen(b_hh)
         # rows, 4 H: products now, gates after each step. The bias may be FP32, and so is the sum that is stored
@@ -223,7 +211,7 @@ def lstm_cell(
     ValueError if they do not match.
     """
     h, c = state_pair("lstm_cell", hx)
-    check("lstm_cell", 4, input, {"hx[0]": h, "hx[1]": c}, w_ih, w_hh, b_ih, b_hh, names=("w", "b"))
+    check("lstm_cell", 4, input, {"hx[0]": h, "hx[1]": c}, (w_ih, w_hh, b_ih, b_hh, None), ("w", "b"), "BD")
     i, f, g, o = chunk(linear(input, w_ih, b_ih) + linear(h, w_hh, b_hh), 4, 1)
     c = sigmoid(f) * c + sigmoid(i) * tanh(g)
     return sigmoid(o) * tanh(c), c
@@ -251,10 +239,10 @@ def lstm_layer(
     or for empty sequences.
     """
     h, c = (None, None) if hx is None else state_pair("lstm_layer", hx)
-    weights = weight_ih, weight_hh, bias_ih, bias_hh
-    check("lstm_layer", 4, input, {"hx[0]": h, "hx[1]": c}, *weights, weight_hr, sequence=True)
+    weights = weight_ih, weight_hh, bias_ih, bias_hh, weight_hr
+    check("lstm_layer", 4, input, {"hx[0]": h, "hx[1]": c}, weights)
     steps = sequence_steps("lstm_layer", input, lengths)
-    return LSTM.apply(input, h, c, *weights, weight_hr, steps=steps, reverse=flag("lstm_layer", "reverse", reverse))
+    return LSTM.apply(input, h, c, *weights, steps=steps, reverse=flag("lstm_layer", "reverse", reverse))
 
 
 def sequence_steps(op: str, input: Tensor, lengths: Any) -> Steps:
@@ -304,38 +292,28 @@ def check(
     op: str,
     gates: int,
     input: Tensor,
-    states: dict[str, Tensor | None],
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None,
-    b_hh: Tensor | None,
-    w_hr: Tensor | None = None,
-    *,
-    names: tuple[str, str] = ("weight", "bias"),
-    sequence: bool = False,
+    states: dict,
+    weights: tuple,
+    names: tuple = ("weight", "bias"),
+    axes: str = "TBD",
 ) -> None:
-    """ValueError unless input, states, weights and biases fit together; TypeError unless they are floating Tensors."""
-    w, b = names
-    x: Any
-    for name, x, axes in (
-        ("input", input, "TBD" if sequence else "BD"),
-        (f"{w}_ih", w_ih, "GD"),
-        (f"{w}_hh", w_hh, "GH"),
-        (f"{w}_hr", w_hr, "PH"),
-    ):
-        if (x is not None or name != f"{w}_hr") and floating(op, name, x).ndim != len(axes):
-            raise ValueError(f"{op}: expected `{name}` to be ({', '.join(axes)}), got shape {x.shape}")
-    rows, (B, D) = w_hh.shape[0], input.shape[-2:]
-    H = rows // gates
-    P = H if w_hr is None else w_hr.shape[0]
-    shapes: list[tuple] = [
-        (f"{w}_ih", w_ih, (gates * H, D)),
-        (f"{w}_hh", w_hh, (gates * H, P)),
-        (f"{w}_hr", w_hr, (P, H)),
-    ]
-    shapes += [(f"{b}_ih", b_ih, (gates * H,)), (f"{b}_hh", b_hh, (gates * H,))]
-    shapes += [(name, state, (B, n)) for (name, state), n in zip(states.items(), (P, H))]
-    for name, x, shape in shapes:
+    """TypeError unless all are floating Tensors, ValueError unless they fit together.
+
+    weights: W_ih, W_hh, b_ih, b_hh, W_hr, the last three or None; names: theirs; axes: those of input.
+    """
+    (w, b), (w_ih, w_hh, b_ih, b_hh, w_hr) = names, weights
+    given = {"input": (input, axes), f"{w}_ih": (w_ih, "GD"), f"{w}_hh": (w_hh, "GH")}
+    if w_hr is not None:
+        given[f"{w}_hr"] = w_hr, "PH"
+    for name, (x, letters) in given.items():
+        if floating(op, name, x).ndim != len(letters):
+            raise ValueError(f"{op}: expected `{name}` to be ({', '.join(letters)}), got shape {x.shape}")
+    H, (B, D) = w_hh.shape[0] // gates, input.shape[-2:]
+    P, rows = H if w_hr is None else w_hr.shape[0], gates * H
+    shapes: dict[str, tuple] = {f"{w}_ih": (w_ih, (rows, D)), f"{w}_hh": (w_hh, (rows, P)), f"{w}_hr": (w_hr, (P, H))}
+    shapes |= {f"{b}_ih": (b_ih, (rows,)), f"{b}_hh": (b_hh, (rows,))}
+    shapes |= {name: (state, (B, n)) for (name, state), n in zip(states.items(), (P, H))}
+    for name, (x, shape) in shapes.items():
         if x is not None and floating(op, name, x).shape != shape:
             raise ValueError(
                 f"{op}: expected `{name}` to be {shape}, got {x.shape} (input is {input.shape}, {w}_hh {w_hh.shape})"

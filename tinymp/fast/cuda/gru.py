@@ -10,18 +10,8 @@ from .recurrent import after, launch, products
 
 
 @kernel(GRU.forward)
-def gru_forward(
-    op: GRU,
-    x: Array,
-    h0: Array | None,
-    w_ih: Array,
-    w_hh: Array,
-    b_ih: Array | None,
-    b_hh: Array | None,
-    *,
-    steps: Steps,
-    reverse: bool,
-) -> tuple:
+def gru_forward(op: GRU, x: Array, *given: Array, steps: Steps, reverse: bool) -> tuple:
+    h0, w_ih, w_hh, b_ih, b_hh = given
     xp, H = op.xp, w_hh.shape[1]
     a = products(xp, x, w_ih, b_ih, steps)  # rows, 3 H: products now, gates after each step
     h = op.state(h0, H, x)

@@ -16,20 +16,8 @@ BLOCK = 128  # threads: few, so that the little work of a step is spread over ma
 
 
 @kernel(LSTM.forward)
-def lstm_forward(
-    op: LSTM,
-    x: Array,
-    h0: Array | None,
-    c0: Array | None,
-    w_ih: Array,
-    w_hh: Array,
-    b_ih: Array | None,
-    b_hh: Array | None,
-    w_hr: Array | None,
-    *,
-    steps: Steps,
-    reverse: bool,
-) -> tuple:
+def lstm_forward(op: LSTM, x: Array, *given: Array, steps: Steps, reverse: bool) -> tuple:
+    h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = given
     xp, H, P = op.xp, w_hh.shape[0] // 4, w_hh.shape[1]
     bias = b_hh if b_ih is None else b_ih if b_hh is None else widen(b_ih) + widen(b_hh)
     a = products(xp, x, w_ih, bias, steps)  # rows, 4 H: products now, gates after each step

@@ -29,18 +29,8 @@ class GRU(Recurrent):
     name = "gru"
     arguments = ("input", "h_0", "weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
-    def forward(
-        self,
-        x: Array,
-        h0: Array | None,
-        w_ih: Array,
-        w_hh: Array,
-        b_ih: Array | None,
-        b_hh: Array | None,
-        *,
-        steps: Steps,
-        reverse: bool,
-    ) -> tuple:
+    def forward(self, x: Array, *given: Array, steps: Steps, reverse: bool) -> tuple:
+        h0, w_ih, w_hh, b_ih, b_hh = given
         xp, H = self.xp, w_hh.shape[1]
         gates = store(gemm(steps.pack(xp, x), w_ih.T, b_ih, wide=True), like=x)  # rows, 3 H: products now, gates later
         h = self.state(h0, H, x)
@@ -94,7 +84,7 @@ def gru_cell(
     z = sigmoid(x_z + m_z), n = tanh(x_n + r m_n), h = (1 - z) n + z hx. input: (B, D), hx: (B, H), w_ih: (3 H, D),
     w_hh: (3 H, H), biases: (3 H,). ValueError if they do not match.
     """
-    check("gru_cell", 3, input, {"hx": hx}, w_ih, w_hh, b_ih, b_hh, names=("w", "b"))
+    check("gru_cell", 3, input, {"hx": hx}, (w_ih, w_hh, b_ih, b_hh, None), ("w", "b"), "BD")
     x_r, x_z, x_n = chunk(linear(input, w_ih, b_ih), 3, 1)
     m_r, m_z, m_n = chunk(linear(hx, w_hh, b_hh), 3, 1)
     r, z = sigmoid(x_r + m_r), sigmoid(x_z + m_z)
@@ -122,7 +112,7 @@ def gru_layer(
     empty sequences.
     """
     weights = weight_ih, weight_hh, bias_ih, bias_hh
-    check("gru_layer", 3, input, {"hx": hx}, *weights, sequence=True)
+    check("gru_layer", 3, input, {"hx": hx}, (*weights, None))
     steps = sequence_steps("gru_layer", input, lengths)
     return GRU.apply(input, hx, *weights, steps=steps, reverse=flag("gru_layer", "reverse", reverse))
 
