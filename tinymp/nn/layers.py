@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from .. import ops
@@ -10,6 +11,7 @@ from ..arguments import choice, flag, integers
 from ..parameter import Parameter
 from ..tensor import Tensor
 from . import init
+from .functions import described
 from .init import parameter
 from .module import Module
 
@@ -51,6 +53,7 @@ def _reset(weight: Parameter, bias: Parameter | None) -> None:
 
 
 class _Conv(Module):
+    op: ClassVar[Callable[..., Tensor]]
     axes: ClassVar[int]  # spatial axes
     transposed: ClassVar[bool] = False
     output_padding: tuple[int, ...] = ()
@@ -96,6 +99,12 @@ class _Conv(Module):
         """Draw weight and bias anew."""
         _reset(self.weight, self.bias)
 
+    def forward(self, input: Tensor) -> Tensor:
+        return self.op(input, self.weight, self.bias, *self._options())
+
+    def _options(self) -> tuple:
+        return self.stride, self.padding, self.dilation, self.groups
+
     def extra_repr(self) -> str:
         values = [(name, getattr(self, name)) for name in ("stride", "padding", "output_padding", "dilation")]
         default = {(0,) * self.axes, ()}, {(1,) * self.axes}
@@ -111,10 +120,7 @@ class Conv1d(_Conv):
     padding_mode: only "zeros".
     """
 
-    axes = 1
-
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.conv1d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+    axes, op = 1, staticmethod(ops.conv1d)
 
 
 class Conv2d(_Conv):
@@ -124,10 +130,7 @@ class Conv2d(_Conv):
     padding_mode: only "zeros".
     """
 
-    axes = 2
-
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.conv2d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+    axes, op = 2, staticmethod(ops.conv2d)
 
 
 class _ConvTranspose(_Conv):
@@ -159,10 +162,7 @@ class ConvTranspose1d(_ConvTranspose):
     See `ops.conv_transpose1d` and `ConvTranspose2d`.
     """
 
-    axes = 1
-
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.conv_transpose1d(input, self.weight, self.bias, *self._options())
+    axes, op = 1, staticmethod(ops.conv_transpose1d)
 
 
 class ConvTranspose2d(_ConvTranspose):
@@ -172,10 +172,7 @@ class ConvTranspose2d(_ConvTranspose):
     forward has no output_size: give output_padding.
     """
 
-    axes = 2
-
-    def forward(self, input: Tensor) -> Tensor:
-        return ops.conv_transpose2d(input, self.weight, self.bias, *self._options())
+    axes, op = 2, staticmethod(ops.conv_transpose2d)
 
 
 def row(layer: str, padding_idx: Any, n: int) -> int | None:
@@ -223,5 +220,4 @@ class Embedding(Module):
         return ops.embedding(input, self.weight, self.padding_idx, sparse=self.sparse)
 
     def extra_repr(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}" + (", sparse=True" if self.sparse else "")
+        return described(self, "num_embeddings", "embedding_dim")

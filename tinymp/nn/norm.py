@@ -11,6 +11,7 @@ from ..parameter import Parameter
 from ..precision import to_dtype
 from ..tensor import Tensor
 from . import init
+from .functions import described
 from .init import parameter
 from .loading import overwrite
 from .module import Module
@@ -18,14 +19,27 @@ from .module import Module
 __all__ = ["BatchNorm1d", "BatchNorm2d", "LayerNorm"]
 
 
-def _reset(weight: Parameter | None, bias: Parameter | None) -> None:
-    if weight is not None:
-        init.ones_(weight)
-    if bias is not None:
-        init.zeros_(bias)
+class Affine(Module):
+    """A normalisation with a weight and a bias, either of them or None, in FP32 under MIXED."""
+
+    normalisation = True
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def _begin(self, *shape: int, weight: bool, bias: bool) -> None:
+        self.weight = parameter(*shape, normalisation=True) if weight else None
+        self.bias = parameter(*shape, normalisation=True) if weight and bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """weight 1, bias 0."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
 
 
-class BatchNorm(Module):
+class BatchNorm(Affine):
     """Normalise each channel of a batch, then y = x weight + bias, both (num_features,); see `ops.batch_norm`.
 
     Training uses the statistics of the batch and moves the running ones towards them by `momentum`, from 0 to 1 (None:
@@ -34,7 +48,6 @@ class BatchNorm(Module):
     step restores them, also where the layer is frozen (see `tinymp.statistics`).
     """
 
-    normalisation = True
     layouts: ClassVar[dict[int, str]]  # number of axes -> the input's layout
     running_mean: Tensor | None
     running_var: Tensor | None
@@ -57,20 +70,18 @@ class BatchNorm(Module):
         self.momentum = None if momentum is None else number(name, "momentum", momentum, 0, 1)
         self.affine, bias = flag(name, "affine", affine), flag(name, "bias", bias)
         self.track_running_stats = flag(name, "track_running_stats", track_running_stats)
-        self.weight = parameter(self.num_features, normalisation=True) if affine else None
-        self.bias = parameter(self.num_features, normalisation=True) if affine and bias else None
         xp = backend.default().xp
         for buffer in ("running_mean", "running_var"):
             statistic = Tensor(parameter(self.num_features).array)  # a MemoryError for more than any memory holds
             self.register_buffer(buffer, statistic if track_running_stats else None)
         self.register_buffer("num_batches_tracked", Tensor(xp.zeros((), int)) if track_running_stats else None)
         self._undo = statistics.Undo()
-        self.reset_parameters()
+        self._begin(self.num_features, weight=affine, bias=bias)
 
     def reset_parameters(self) -> None:
         """weight 1, bias 0, and the running statistics as for a new layer."""
         self.reset_running_stats()
-        _reset(self.weight, self.bias)
+        super().reset_parameters()
 
     def reset_running_stats(self) -> None:
         """running_mean 0, running_var 1, num_batches_tracked 0."""
@@ -99,9 +110,7 @@ class BatchNorm(Module):
         return batch_norm(input, mean, var, self.weight, self.bias, mean is None, 0.0, self.eps)
 
     def extra_repr(self) -> str:
-        defaults = {"eps": 1e-5, "momentum": 0.1, "affine": True, "track_running_stats": True}
-        changed = [f"{k}={getattr(self, k)}" for k, v in defaults.items() if getattr(self, k) != v]
-        return ", ".join([str(self.num_features), *changed])
+        return described(self, "num_features")
 
 
 class BatchNorm1d(BatchNorm):
@@ -116,13 +125,11 @@ class BatchNorm2d(BatchNorm):
     layouts: ClassVar = {4: "(N, C, H, W)"}
 
 
-class LayerNorm(Module):
+class LayerNorm(Affine):
     """Normalise over the last axes, whose lengths are normalized_shape, then y = x weight + bias of that shape.
 
     elementwise_affine=False leaves out weight and bias, bias=False the bias alone. See `ops.layer_norm`.
     """
-
-    normalisation = True
 
     def __init__(
         self, normalized_shape: Any, eps: float = 1e-05, elementwise_affine: bool = True, bias: bool = True
@@ -132,16 +139,10 @@ class LayerNorm(Module):
         self.normalized_shape = integers("LayerNorm", "normalized_shape", shape, max(1, len(shape)), 1)
         self.eps, bias = number("LayerNorm", "eps", eps, 0), flag("LayerNorm", "bias", bias)
         self.elementwise_affine = flag("LayerNorm", "elementwise_affine", elementwise_affine)
-        self.weight = parameter(*self.normalized_shape, normalisation=True) if elementwise_affine else None
-        self.bias = parameter(*self.normalized_shape, normalisation=True) if elementwise_affine and bias else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """weight 1, bias 0."""
-        _reset(self.weight, self.bias)
+        self._begin(*self.normalized_shape, weight=elementwise_affine, bias=bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return ops.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.normalized_shape}" + (f", eps={self.eps}" if self.eps != 1e-5 else "")
+        return described(self, "normalized_shape")

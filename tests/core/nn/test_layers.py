@@ -244,7 +244,7 @@ def test_state_is_pytorchs(layer, state):
          "ConvTranspose2d(1, 1, kernel_size=(3, 3), stride=(2, 2), output_padding=(1, 1))  weight"),
         (lambda: nn.Linear(3, 2, False), "Linear(3, 2, bias=False)  weight (2, 3) float32\n6 parameters"),
         (lambda: nn.BatchNorm2d(3, momentum=None, affine=False), "BatchNorm2d(3, momentum=None, affine=False)"),
-        (lambda: nn.LayerNorm((4, 5), 1e-3, False), "LayerNorm((4, 5), eps=0.001)"),
+        (lambda: nn.LayerNorm((4, 5), 1e-3, False), "LayerNorm((4, 5), eps=0.001, elementwise_affine=False)"),
         (lambda: nn.Embedding(5, 3, -1), "Embedding(5, 3, padding_idx=4)  weight (5, 3) float32"),
         (lambda: nn.GroupNorm(2, 4, 1e-3, False), "GroupNorm(2, 4, eps=0.001, affine=False)"),
         (lambda: nn.InstanceNorm1d(3, affine=True), "InstanceNorm1d(3, affine=True)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ... import ops
 from ...arguments import choice, flag, integers, name_all
 from ...tensor import Tensor
+from ..functions import described
 from ..init import parameter
 from ..layers import draw_rows, row
 from ..module import Module
@@ -57,8 +58,7 @@ class EmbeddingBag(Module):
         )
 
     def extra_repr(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}{padding}"
+        return described(self, "num_embeddings", "embedding_dim")
 
 
 name_all(globals())
