@@ -154,7 +154,7 @@ class Target(NamedTuple):
 
 
 # Public names of forward's short arguments; an op whose arguments have other public names gives `arguments`.
-_PUBLIC = {"x": "input", "w": "weight", "b": "bias"}
+_PUBLIC = {"x": "input", "y": "other", "w": "weight", "b": "bias"}
 
 
 class Op:

@@ -10,8 +10,8 @@ from .. import backend
 from ..arguments import choice, constant, floating, number, tensor
 from ..autograd import Array, Op, Target
 from ..dtypes import FLOATING, float32, require_fit
-from ..events import type_name
-from ..precision import MOVEMENT, POINTWISE, REDUCTION, fit, reduce, scalar, store, to_dtype, widen
+from ..events import quietly, type_name
+from ..precision import MOVEMENT, POINTWISE, REDUCTION, reduce, scalar, store, to_dtype, widen
 from ..tensor import Tensor
 
 __all__ = ["add", "clamp", "clip", "div", "masked_fill", "maximum", "minimum", "mul", "neg", "pow", "sub", "where"]
@@ -63,12 +63,11 @@ def _operand(op: str, x: Any, dtype: Any, stores: bool) -> Any:
 
 
 def _floating(op: str, x: Array, dtype: Any) -> Array:
-    """Integers in a floating dtype. ValueError for those beyond FP16; on a GPU some time later."""
-    if (device := backend.of(x)) is not backend.gpu:
-        return fit(op, x, dtype)
-    y = to_dtype(x, dtype)
+    """Integers in a floating dtype. ValueError for those beyond FP16."""
+    y, device = quietly(to_dtype, x, dtype), backend.of(x)
     if not np.can_cast(x.dtype, dtype):
-        device.require(device.xp.isfinite(y), ValueError, f"{op}: a value of the {x.dtype} tensor does not fit FP16")
+        message = f"{op}: expected values of the {x.dtype} tensor that fit {dtype}"
+        device.require(device.xp.isfinite(y), ValueError, message, x)
     return y
 
 
@@ -97,69 +96,51 @@ class Add(Op):
     """z = x + alpha y;  dx = dz, dy = alpha dz."""
 
     kind = POINTWISE
-    arguments = ("input", "other")
+    sign = 1
 
     def forward(self, x: Array, y: Array, *, alpha: float) -> Array:
-        wide = widen(y)
-        return store(widen(x) + (wide if alpha == 1 else alpha * wide), like=stored(x, y))
+        wide, part = widen(x), widen(y) if alpha == 1 else alpha * widen(y)
+        return store(wide + part if self.sign == 1 else wide - part, like=stored(x, y))
 
     def backward(self, dz: Array) -> tuple:
-        x, y = self.targets
-        return x and sum_to(dz, x), y and sum_to(dz if self.alpha == 1 else self.alpha * widen(dz), y)
+        (x, y), factor = self.targets, self.sign * self.alpha
+        return x and sum_to(dz, x), y and sum_to(dz if factor == 1 else factor * widen(dz), y)
 
 
-class Sub(Op):
+class Sub(Add):
     """z = x - alpha y;  dx = dz, dy = -alpha dz."""
 
-    kind = POINTWISE
-    arguments = ("input", "other")
-
-    def forward(self, x: Array, y: Array, *, alpha: float) -> Array:
-        wide = widen(y)
-        return store(widen(x) - (wide if alpha == 1 else alpha * wide), like=stored(x, y))
-
-    def backward(self, dz: Array) -> tuple:
-        x, y = self.targets
-        return x and sum_to(dz, x), y and sum_to(-self.alpha * widen(dz), y)
+    sign = -1
 
 
 class Mul(Op):
     """z = x y;  dx = y dz, dy = x dz."""
 
     kind = POINTWISE
-    arguments = ("input", "other")
 
     def forward(self, x: Array, y: Array) -> Array:
-        self._keep(x, y)
+        need_x, need_y = self.needs or (False, False)
+        self.save(x if need_y else None, y if need_x else None)
         return store(widen(x) * widen(y), like=stored(x, y))
 
     def backward(self, dz: Array) -> tuple:
-        (x, y), (like_x, like_y) = self.saved, self.targets
-        dz = widen(dz)
+        (x, y), (like_x, like_y), dz = self.saved, self.targets, widen(dz)
         return like_x and sum_to(dz * widen(y), like_x), like_y and sum_to(dz * widen(x), like_y)
-
-    def _keep(self, x: Array, y: Array) -> None:
-        need_x, need_y = self.needs or (False, False)
-        self.save(x if need_y else None, y if need_x else None)
 
 
 class Div(Op):
     """z = x / y;  dx = dz / y, dy = -dz x / y^2."""
 
     kind = POINTWISE
-    arguments = ("input", "other")
 
     def forward(self, x: Array, y: Array) -> Array:
-        self._keep(x, y)
+        self.save(x if self.needs[1:] == (True,) else None, y)
         return store(widen(x) / widen(y), like=stored(x, y))
 
     def backward(self, dz: Array) -> tuple:
         (x, y), (like_x, like_y) = self.saved, self.targets
         dx = widen(dz) / widen(y)
         return like_x and sum_to(dx, like_x), like_y and sum_to(-dx * (widen(x) / widen(y)), like_y)
-
-    def _keep(self, x: Array, y: Array) -> None:
-        self.save(x if self.needs[1:] == (True,) else None, y)
 
 
 class DivRounded(Op):
@@ -170,7 +151,6 @@ class DivRounded(Op):
 
     kind = POINTWISE
     name = "div"
-    arguments = ("input", "other")
 
     def forward(self, x: Array, y: Array, *, mode: str) -> Array:
         xp, a, b = self.xp, widen(x), widen(y)
@@ -193,8 +173,9 @@ class Pow(Op):
 
     def forward(self, x: Array, p: Array) -> Array:
         self.save(x, p)
-        if self.device is backend.cpu and stored(x, p).dtype.kind in "iub" and not np.greater_equal(p, 0).all():
-            raise ValueError("pow: expected exponents of at least 0 for integers; convert the input with .float()")
+        if stored(x, p).dtype.kind in "iub":
+            message = "pow: expected exponents of at least 0 for integers; convert the input with .float()"
+            self.device.require(self.xp.asarray(p) >= 0, ValueError, message)
         return store(self.xp.power(widen(x), widen(p)), like=stored(x, p))
 
     def backward(self, dz: Array) -> tuple:
@@ -211,38 +192,24 @@ class Maximum(Op):
     """z = max(x, y), nan if either is;  the larger operand gets dz, equal ones half each, both all of it at nan."""
 
     kind = POINTWISE
-    arguments = ("input", "other")
+    larger = "greater"
 
     def forward(self, x: Array, y: Array) -> Array:
         self.save(x, y)
-        return store(self.xp.maximum(widen(x), widen(y)), like=x)
+        return store(getattr(self.xp, self.name)(widen(x), widen(y)), like=x)
 
     def backward(self, dz: Array) -> tuple:
-        return _share(self, dz, self.xp.greater)
+        (x, y), (like_x, like_y) = self.saved, self.targets
+        dz, x, y, wins, select = widen(dz), widen(x), widen(y), getattr(self.xp, self.larger), self.device.select
+        share = self.device.where(self.xp.equal(x, y), 0.5 * dz, dz)
+        dx = like_x and sum_to(select(~wins(y, x), share), like_x)
+        return dx, like_y and sum_to(select(~wins(x, y), share), like_y)
 
 
-class Minimum(Op):
+class Minimum(Maximum):
     """z = min(x, y), nan if either is;  the smaller operand gets dz, equal ones half each, both all of it at nan."""
 
-    kind = POINTWISE
-    arguments = ("input", "other")
-
-    def forward(self, x: Array, y: Array) -> Array:
-        self.save(x, y)
-        return store(self.xp.minimum(widen(x), widen(y)), like=x)
-
-    def backward(self, dz: Array) -> tuple:
-        return _share(self, dz, self.xp.less)
-
-
-def _share(op: Op, dz: Array, wins: Any) -> tuple:
-    (x, y), (like_x, like_y) = op.saved, op.targets
-    dz, x, y, select = widen(dz), widen(x), widen(y), op.device.select
-    share = op.device.where(op.xp.equal(x, y), 0.5 * dz, dz)
-    return (
-        like_x and sum_to(select(~wins(y, x), share), like_x),
-        like_y and sum_to(select(~wins(x, y), share), like_y),
-    )
+    larger = "less"
 
 
 class Where(Op):
@@ -250,7 +217,6 @@ class Where(Op):
 
     kind = MOVEMENT
     gradient = REDUCTION
-    arguments = ("condition", "input", "other")
 
     def forward(self, condition: Array, x: Array, y: Array) -> Array:
         self.save(condition)
@@ -287,12 +253,8 @@ class Clamp(Op):
 
     def forward(self, x: Array, low: Array | None, high: Array | None) -> Array:
         self.save(x, low, high)
-        y = widen(x)
-        if low is not None:
-            y = self.xp.maximum(y, widen(low))
-        if high is not None:
-            y = self.xp.minimum(y, widen(high))
-        return store(y, like=x)
+        y = widen(x) if low is None else self.xp.maximum(widen(x), widen(low))
+        return store(y if high is None else self.xp.minimum(y, widen(high)), like=x)
 
     def backward(self, dy: Array) -> tuple:
         (x, low, high), (like_x, like_low, like_high), select = self.saved, self.targets, self.device.select
@@ -317,7 +279,7 @@ def _any_tensor(op: str, input: Any, other: Any) -> list:
 def add(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
     """input + alpha * other, broadcast. One of them may be a number."""
     pair = _any_tensor("add", input, other)
-    return Add.apply(*pair, alpha=1 if type(alpha) is int and alpha == 1 else _factor("add", alpha, pair))
+    return Add.apply(*pair, alpha=_factor("add", alpha, pair))
 
 
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
@@ -325,7 +287,7 @@ def sub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
     pair = _any_tensor("sub", input, other)
     if not any(isinstance(x, Tensor) and x.dtype in FLOATING for x in pair):
         pair = [numeric("sub", x) for x in pair]
-    return Sub.apply(*pair, alpha=1 if type(alpha) is int and alpha == 1 else _factor("sub", alpha, pair))
+    return Sub.apply(*pair, alpha=_factor("sub", alpha, pair))
 
 
 def numeric(op: str, x: Any) -> Any:
@@ -336,6 +298,8 @@ def numeric(op: str, x: Any) -> Any:
 
 
 def _factor(op: str, alpha: Any, pair: list) -> Any:
+    if type(alpha) is int and alpha == 1:
+        return 1
     dtype = stored(*pair).dtype
     factor = number(op, "alpha", alpha)  # never stored: need not fit FP16
     return factor if dtype in FLOATING else constant(op, "alpha", alpha, dtype)
@@ -355,9 +319,8 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     pair = _any_tensor("div", input, other)
     if rounding_mode is not None:
         choice("div", "rounding_mode", rounding_mode, ("floor", "trunc"))
-        return DivRounded.apply(
-            *[floating("div", "input", x) if isinstance(x, Tensor) else x for x in pair], mode=rounding_mode
-        )
+        pair = [floating("div", "input", x) if isinstance(x, Tensor) else x for x in pair]
+        return DivRounded.apply(*pair, mode=rounding_mode)
     return Div.apply(*[x.float() if isinstance(x, Tensor) and x.dtype not in FLOATING else x for x in pair])
 
 
