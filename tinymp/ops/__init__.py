@@ -12,7 +12,7 @@ from .. import arguments
 from ..dtypes import FLOATING as _FLOATING
 from ..grad_mode import no_grad as _no_grad
 from . import convert
-from .activation import elu, gelu, glu, hardtanh, leaky_relu, prelu, relu, relu6, softplus
+from .activation import gelu, leaky_relu, relu
 from .compare import *
 from .conv import conv1d, conv2d, conv_transpose1d, conv_transpose2d
 from .create import arange, empty, empty_like, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
@@ -126,6 +126,7 @@ def _reflected(function: Any) -> Any:
 if TYPE_CHECKING:
     from ..vision.boxes import *
     from ..vision.roi import roi_align, roi_pool
+    from .more.activation import *
     from .more.attention import scaled_dot_product_attention
     from .more.ctc import ctc_loss
     from .more.divergence import kl_div

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from ..arguments import axis, choice, constant, floating, number
+from ..arguments import choice, floating, number
 from ..autograd import Array, Op
-from ..precision import POINTWISE, store, widen
+from ..precision import POINTWISE, widen
 from ..tensor import Tensor
-from .pointwise import add, clamp, mul
-from .shape import chunk, reshape
-from .unary import Unary, sigmoid, sigmoid_of, softplus_of
+from .unary import Unary
 
 
 class ReLU(Op):
@@ -42,34 +39,6 @@ class LeakyReLU(Unary):
 
     def df(self, x: Array, *, slope: float) -> Array:
         return self.device.where(x > 0, x.dtype.type(1), x.dtype.type(slope))
-
-
-class Hardtanh(Op):
-    """y = x limited to [low, high];  dx = dy strictly inside, else 0."""
-
-    kind = POINTWISE
-
-    def forward(self, x: Array, *, low: float, high: float) -> Array:
-        self.save(x)
-        return store(self.xp.minimum(self.xp.maximum(widen(x), low), high), like=x)
-
-    def backward(self, dy: Array) -> Array:
-        (x,) = self.saved
-        x = widen(x)
-        return self.device.select((x > self.low) & (x < self.high), dy)
-
-
-class ELU(Unary):
-    """y = x where x > 0, else alpha (e^x - 1) (Clevert et al., 2016)."""
-
-    name = "elu"
-
-    def f(self, x: Array, *, alpha: float) -> Array:
-        return self.xp.clip(x, 0, self.xp.inf) + alpha * self.xp.expm1(self.xp.clip(x, -self.xp.inf, 0))  # one is 0
-
-    def df(self, x: Array, *, alpha: float) -> Array:
-        e = alpha * self.xp.exp(self.xp.clip(x, -self.xp.inf, 0))
-        return self.device.where(x > 0, e.dtype.type(1), e)
 
 
 class GELU(Unary):
@@ -107,16 +76,6 @@ class TanhGELU(Unary):
         return self.xp.exp((x * x * (-0.044715 * self.C) - self.C) * x) + 1
 
 
-class Softplus(Unary):
-    """y = ln(1 + e^(beta x)) / beta, and x itself where beta x > threshold;  y' = sigmoid(beta x), or 1."""
-
-    def f(self, x: Array, *, beta: float, threshold: float) -> Array:
-        return self.device.where(beta * x > threshold, x, softplus_of(self, beta * x) / beta)
-
-    def df(self, x: Array, *, beta: float, threshold: float) -> Array:
-        return self.device.where(beta * x > threshold, x.dtype.type(1), sigmoid_of(self, beta * x))
-
-
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
@@ -131,58 +90,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
     return LeakyReLU.apply(floating("leaky_relu", "input", input), slope=slope)
 
 
-def hardtanh(input: Tensor, min_val: Any = -1.0, max_val: Any = 1.0) -> Tensor:
-    """input limited to [min_val, max_val]. ValueError unless min_val <= max_val, or if a bound does not fit FP16."""
-    x = floating("hardtanh", "input", input)
-    low, high = (constant("hardtanh", *bound, x.dtype) for bound in (("min_val", min_val), ("max_val", max_val)))
-    if not low <= high:
-        raise ValueError(f"hardtanh: expected min_val <= max_val, got {min_val!r} and {max_val!r}")
-    return Hardtanh.apply(x, low=low, high=high)
-
-
-def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
-    """input where positive, else alpha * (exp(input) - 1)."""
-    return ELU.apply(floating("elu", "input", input), alpha=number("elu", "alpha", alpha))
-
-
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """input times the normal distribution function of input; approximate="tanh" for the tanh form."""
     op = GELU if choice("gelu", "approximate", approximate, ("none", "tanh")) == "none" else TanhGELU
     return op.apply(floating("gelu", "input", input))
-
-
-def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """ln(1 + exp(beta * input)) / beta; input itself where beta * input > threshold. ValueError unless beta > 0."""
-    b = number("softplus", "beta", beta)
-    if not b > 0:
-        raise ValueError(f"softplus: expected `beta` to be positive, got {beta!r}")
-    x, most = floating("softplus", "input", input), number("softplus", "threshold", threshold)
-    return Softplus.apply(x, beta=b, threshold=most)
-
-
-def relu6(input: Tensor) -> Tensor:
-    """input limited to [0, 6]; its gradient at 0 and 6 is 0."""
-    return hardtanh(floating("relu6", "input", input), 0.0, 6.0)
-
-
-def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """input where positive, else weight * input: one weight, or one for each channel (axis 1).
-
-    ValueError for other numbers of weights.
-    """
-    x, w = floating("prelu", "input", input), floating("prelu", "weight", weight)
-    channels = x.shape[1] if x.ndim > 1 else 1
-    if w.ndim > 1 or w.numel() not in (1, channels):
-        raise ValueError(f"prelu: expected `weight` to have 1 element or {channels}, got shape {w.shape}")
-    w = reshape(w, (1, -1, *[1] * (x.ndim - 2)) if w.numel() > 1 else ())
-    return add(relu(x), mul(w, clamp(x, max=0)))  # one of the two is 0, so the sum rounds nothing
-
-
-def glu(input: Tensor, dim: int = -1) -> Tensor:
-    """a * sigmoid(b) for the halves a, b of input along dim (Dauphin et al., 2017). ValueError for an odd length."""
-    x = floating("glu", "input", input)
-    d = axis("glu", dim, x.ndim)
-    if x.shape[d] % 2:
-        raise ValueError(f"glu: expected an even length along axis {d}, got input of shape {x.shape}")
-    a, b = chunk(x, 2, d)
-    return mul(a, sigmoid(b))

@@ -14,8 +14,8 @@ from ..precision import POINTWISE, store, widen
 from ..tensor import Tensor
 from .pointwise import numeric
 
-__all__ = ["abs", "cos", "exp", "hardswish", "log", "logsigmoid", "mish", "reciprocal", "rsqrt"]
-__all__ += ["sigmoid", "sign", "silu", "sin", "sqrt", "square", "tanh"]
+__all__ = ["abs", "cos", "exp", "log", "reciprocal", "rsqrt", "sigmoid"]
+__all__ += ["sign", "silu", "sin", "sqrt", "square", "tanh"]
 
 
 class Unary(Op):
@@ -61,35 +61,9 @@ def sigmoid_of(op: Op, x: Array) -> Array:
     return 1 / (1 + op.xp.exp(-x))
 
 
-def softplus_of(op: Op, x: Array) -> Array:
-    """ln(1 + e^x) in x's dtype, as max(x, 0) + ln(1 + e^-|x|), which does not overflow."""
-    return op.xp.clip(x, 0, op.xp.inf) + op.xp.log1p(op.xp.exp(-op.xp.abs(x)))
-
-
 def _slope_of_silu(op: Op, x: Array) -> Array:
     s = sigmoid_of(op, x)
     return s * (1 + x * (1 - s))
-
-
-def _hardswish(op: Op, x: Array) -> Array:
-    return op.xp.clip(x, -3, op.xp.inf) * (op.xp.clip(x + 3, 0, 6) / 6)  # -3, not -inf, times 0
-
-
-def _slope_of_hardswish(op: Op, x: Array) -> Array:
-    inside, half = op.xp.clip(x, -3, 3), x.dtype.type(0.5)
-    return (inside / 3 + half) * (inside > -3) - half * (inside >= 3)  # 3/2 - 1/2 from 3 on
-
-
-def _gate_of_mish(op: Op, x: Array) -> Array:
-    """tanh ln(1 + e^x) = (n - 1) / (n + 1) with n = (1 + e^x)^2; from x = 20 on it is 1 in FP32."""
-    e = op.xp.exp(op.xp.minimum(x, 20))
-    n = e * (e + 2)
-    return n / (n + 2)
-
-
-def _slope_of_mish(op: Op, x: Array) -> Array:
-    gate = _gate_of_mish(op, x)
-    return gate + x * sigmoid_of(op, x) * (1 - gate * gate)
 
 
 def _numbers(op: str, name: str, x: Any) -> Any:
@@ -169,26 +143,3 @@ def tanh(input: Tensor) -> Tensor:
 @unary("y = x s with s = sigmoid(x);  y' = s (1 + x (1 - s)).", lambda op, x: x * sigmoid_of(op, x), _slope_of_silu)
 def silu(input: Tensor) -> Tensor:
     """input * sigmoid(input)."""
-
-
-@unary("y = -ln(1 + e^-x);  y' = sigmoid(-x).", lambda op, x: -softplus_of(op, -x), lambda op, x: sigmoid_of(op, -x))
-def logsigmoid(input: Tensor) -> Tensor:
-    """ln sigmoid(input), without overflow."""
-
-
-@unary(
-    "y = x min(max(x + 3, 0), 6) / 6 (Howard et al., 2019);  y' = 0 up to -3, 1 from 3 on, x / 3 + 1 / 2 between.",
-    _hardswish,
-    _slope_of_hardswish,
-)
-def hardswish(input: Tensor) -> Tensor:
-    """input * relu6(input + 3) / 6."""
-
-
-@unary(
-    "y = x tanh(s) with s = ln(1 + e^x) (Misra, 2019);  y' = tanh s + x sigmoid(x) (1 - tanh^2 s).",
-    lambda op, x: x * _gate_of_mish(op, x),
-    _slope_of_mish,
-)
-def mish(input: Tensor) -> Tensor:
-    """input * tanh(softplus(input))."""

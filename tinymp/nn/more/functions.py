@@ -10,9 +10,42 @@ from ..functions import Function, padded
 from ..init import parameter
 from ..module import Module
 
-__all__ = ["LocalResponseNorm", "PReLU", "PixelShuffle", "Upsample"]
+__all__ = ["ELU", "GLU", "Hardswish", "Hardtanh", "LogSigmoid", "Mish", "PReLU", "ReLU6", "Softplus"]
+__all__ += ["LocalResponseNorm", "PixelShuffle", "Upsample"]
 __all__ += ["AdaptiveAvgPool1d", "AdaptiveMaxPool2d", "AvgPool1d", "MaxPool1d"]
 __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d"]
+
+
+class ReLU6(Function, op=ops.relu6):
+    """x limited to [0, 6]. See `ops.relu6`."""
+
+
+class Hardtanh(Function, op=ops.hardtanh):
+    """x limited to [min_val, max_val]. See `ops.hardtanh`."""
+
+
+class Hardswish(Function, op=ops.hardswish):
+    """x min(max(x + 3, 0), 6) / 6. See `ops.hardswish`."""
+
+
+class ELU(Function, op=ops.elu):
+    """x where positive, else alpha * (exp(x) - 1). See `ops.elu`."""
+
+
+class GLU(Function, op=ops.glu):
+    """a sigmoid(b) for the halves a, b of x along dim. See `ops.glu`."""
+
+
+class Mish(Function, op=ops.mish):
+    """x tanh(ln(1 + e^x)). See `ops.mish`."""
+
+
+class Softplus(Function, op=ops.softplus):
+    """ln(1 + exp(beta x)) / beta; x itself where beta x > threshold. See `ops.softplus`."""
+
+
+class LogSigmoid(Function, op=ops.logsigmoid):
+    """ln sigmoid(x). See `ops.logsigmoid`."""
 
 
 class LocalResponseNorm(Function, op=ops.local_response_norm):

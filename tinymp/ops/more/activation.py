@@ -1,0 +1,162 @@
+"""Activations beyond those of ops/activation.py and ops/unary.py."""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...arguments import axis, constant, floating, name_all, number
+from ...autograd import Array, Op
+from ...precision import POINTWISE, store, widen
+from ...tensor import Tensor
+from ..activation import relu
+from ..pointwise import add, clamp, mul
+from ..shape import chunk, reshape
+from ..unary import Unary, sigmoid, sigmoid_of, unary
+
+__all__ = ["elu", "glu", "hardswish", "hardtanh", "logsigmoid", "mish", "prelu", "relu6", "softplus"]
+
+
+def softplus_of(op: Op, x: Array) -> Array:
+    """ln(1 + e^x) in x's dtype, as max(x, 0) + ln(1 + e^-|x|), which does not overflow."""
+    return op.xp.clip(x, 0, op.xp.inf) + op.xp.log1p(op.xp.exp(-op.xp.abs(x)))
+
+
+class Hardtanh(Op):
+    """y = x limited to [low, high];  dx = dy strictly inside, else 0."""
+
+    kind = POINTWISE
+
+    def forward(self, x: Array, *, low: float, high: float) -> Array:
+        self.save(x)
+        return store(self.xp.minimum(self.xp.maximum(widen(x), low), high), like=x)
+
+    def backward(self, dy: Array) -> Array:
+        (x,) = self.saved
+        x = widen(x)
+        return self.device.select((x > self.low) & (x < self.high), dy)
+
+
+class ELU(Unary):
+    """y = x where x > 0, else alpha (e^x - 1) (Clevert et al., 2016)."""
+
+    name = "elu"
+
+    def f(self, x: Array, *, alpha: float) -> Array:
+        return self.xp.clip(x, 0, self.xp.inf) + alpha * self.xp.expm1(self.xp.clip(x, -self.xp.inf, 0))  # one is 0
+
+    def df(self, x: Array, *, alpha: float) -> Array:
+        e = alpha * self.xp.exp(self.xp.clip(x, -self.xp.inf, 0))
+        return self.device.where(x > 0, e.dtype.type(1), e)
+
+
+class Softplus(Unary):
+    """y = ln(1 + e^(beta x)) / beta, and x itself where beta x > threshold;  y' = sigmoid(beta x), or 1."""
+
+    def f(self, x: Array, *, beta: float, threshold: float) -> Array:
+        return self.device.where(beta * x > threshold, x, softplus_of(self, beta * x) / beta)
+
+    def df(self, x: Array, *, beta: float, threshold: float) -> Array:
+        return self.device.where(beta * x > threshold, x.dtype.type(1), sigmoid_of(self, beta * x))
+
+
+def _hardswish(op: Op, x: Array) -> Array:
+    return op.xp.clip(x, -3, op.xp.inf) * (op.xp.clip(x + 3, 0, 6) / 6)  # -3, not -inf, times 0
+
+
+def _slope_of_hardswish(op: Op, x: Array) -> Array:
+    inside, half = op.xp.clip(x, -3, 3), x.dtype.type(0.5)
+    return (inside / 3 + half) * (inside > -3) - half * (inside >= 3)  # 3/2 - 1/2 from 3 on
+
+
+def _gate_of_mish(op: Op, x: Array) -> Array:
+    """tanh ln(1 + e^x) = (n - 1) / (n + 1) with n = (1 + e^x)^2; from x = 20 on it is 1 in FP32."""
+    e = op.xp.exp(op.xp.minimum(x, 20))
+    n = e * (e + 2)
+    return n / (n + 2)
+
+
+def _slope_of_mish(op: Op, x: Array) -> Array:
+    gate = _gate_of_mish(op, x)
+    return gate + x * sigmoid_of(op, x) * (1 - gate * gate)
+
+
+# ---------------------------------------------------------------------------------------------------------- functions
+
+
+def hardtanh(input: Tensor, min_val: Any = -1.0, max_val: Any = 1.0) -> Tensor:
+    """input limited to [min_val, max_val]. ValueError unless min_val <= max_val, or if a bound does not fit FP16."""
+    x = floating("hardtanh", "input", input)
+    low, high = (constant("hardtanh", *bound, x.dtype) for bound in (("min_val", min_val), ("max_val", max_val)))
+    if not low <= high:
+        raise ValueError(f"hardtanh: expected min_val <= max_val, got {min_val!r} and {max_val!r}")
+    return Hardtanh.apply(x, low=low, high=high)
+
+
+def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """input where positive, else alpha * (exp(input) - 1)."""
+    return ELU.apply(floating("elu", "input", input), alpha=number("elu", "alpha", alpha))
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """ln(1 + exp(beta * input)) / beta; input itself where beta * input > threshold. ValueError unless beta > 0."""
+    b = number("softplus", "beta", beta)
+    if not b > 0:
+        raise ValueError(f"softplus: expected `beta` to be positive, got {beta!r}")
+    x, most = floating("softplus", "input", input), number("softplus", "threshold", threshold)
+    return Softplus.apply(x, beta=b, threshold=most)
+
+
+def relu6(input: Tensor) -> Tensor:
+    """input limited to [0, 6]; its gradient at 0 and 6 is 0."""
+    return hardtanh(floating("relu6", "input", input), 0.0, 6.0)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """input where positive, else weight * input: one weight, or one for each channel (axis 1).
+
+    ValueError for other numbers of weights.
+    """
+    x, w = floating("prelu", "input", input), floating("prelu", "weight", weight)
+    channels = x.shape[1] if x.ndim > 1 else 1
+    if w.ndim > 1 or w.numel() not in (1, channels):
+        raise ValueError(f"prelu: expected `weight` to have 1 element or {channels}, got shape {w.shape}")
+    w = reshape(w, (1, -1, *[1] * (x.ndim - 2)) if w.numel() > 1 else ())
+    return add(relu(x), mul(w, clamp(x, max=0)))  # one of the two is 0, so the sum rounds nothing
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """a * sigmoid(b) for the halves a, b of input along dim (Dauphin et al., 2017). ValueError for an odd length."""
+    x = floating("glu", "input", input)
+    d = axis("glu", dim, x.ndim)
+    if x.shape[d] % 2:
+        raise ValueError(f"glu: expected an even length along axis {d}, got input of shape {x.shape}")
+    a, b = chunk(x, 2, d)
+    return mul(a, sigmoid(b))
+
+
+@unary(
+    "y = x min(max(x + 3, 0), 6) / 6 (Howard et al., 2019);  y' = 0 up to -3, 1 from 3 on, x / 3 + 1 / 2 between.",
+    _hardswish,
+    _slope_of_hardswish,
+)
+def hardswish(input: Tensor) -> Tensor:
+    """input * relu6(input + 3) / 6."""
+
+
+@unary(
+    "y = x tanh(s) with s = ln(1 + e^x) (Misra, 2019);  y' = tanh s + x sigmoid(x) (1 - tanh^2 s).",
+    lambda op, x: x * _gate_of_mish(op, x),
+    _slope_of_mish,
+)
+def mish(input: Tensor) -> Tensor:
+    """input * tanh(softplus(input))."""
+
+
+@unary("y = -ln(1 + e^-x);  y' = sigmoid(-x).", lambda op, x: -softplus_of(op, -x), lambda op, x: sigmoid_of(op, -x))
+def logsigmoid(input: Tensor) -> Tensor:
+    """ln sigmoid(input), without overflow."""
+
+
+name_all(globals())
