@@ -790,7 +790,7 @@ def test_values_within_an_integer_dtype_are_kept():
 def test_an_integer_tensor_beyond_fp16_is_refused_beside_fp16(n):
     x, big = mp.tensor(np.ones(1, "float16")), mp.tensor([n])
     for call in (lambda: x + big, lambda: big * x, lambda: ops.where(mp.tensor([True]), x, big)):
-        with pytest.raises(ValueError, match=r"(add|mul|where): a value of magnitude .* does not fit FP16"):
+        with pytest.raises(ValueError, match=r"(add|mul|where): a value of the int64 tensor does not fit FP16"):
             call()
     assert (x + mp.tensor([65504])).tolist() == [65504]
     assert (x.float() + big).tolist() == [np.float32(n) + 1]

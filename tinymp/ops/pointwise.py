@@ -66,7 +66,7 @@ def _floating(op: str, x: Array, dtype: Any) -> Array:
     """Integers in a floating dtype. ValueError for those beyond FP16."""
     y, device = quietly(to_dtype, x, dtype), backend.of(x)
     if not np.can_cast(x.dtype, dtype):
-        message = f"{op}: expected values of the {x.dtype} tensor that fit {dtype}"
+        message = f"{op}: a value of the {x.dtype} tensor does not fit FP16 (65504 is its largest; use .float())"
         device.require(device.xp.isfinite(y), ValueError, message, x)
     return y
 
