@@ -79,11 +79,11 @@ def test_what_lies_outside_of_the_package_keeps_the_path_that_old_pickles_have(p
         ),
         (
             "mp.data.DataLoader([1, 2], num_workers=1)",
-            "TypeError: DataLoader: tinymp.data.LoadingThreads is not installed here: expected a folder",
+            "TypeError: DataLoader: tinymp.data.loader.LoadingThreads is not installed here: expected a folder",
         ),
         (
             "print(*map(list, mp.data.DataLoader([1, 2], 2))); mp.data.DataLoader([1]).state_dict()",
-            "AttributeError: tinymp.data.position is not installed here: expected a folder",
+            "AttributeError: tinymp.data.loader.position is not installed here: expected a folder",
         ),
         ("mp.autocast", "AttributeError: tinymp has no attribute 'autocast'"),
         ("mp.tensr", "AttributeError: tinymp has no attribute 'tensr'; did you mean tensor"),

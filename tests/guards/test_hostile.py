@@ -31,7 +31,6 @@ LEFT_OUT = {
     "SparseRows.summed SparseRows.like SparseRows.rows SparseRows.put SparseRows.add": "lookups and updates",
     "DistributedDataParallel.ran DistributedDataParallel.summed": "the engine: events",
     "Group.start Group.abort Group.close Group.agreed Group.agree *.normalised *.mine": "the package itself",
-    "data.SharedBatches SharedBatches.part LoadingThreads.batches data.position data.go_to": "DataLoader",
     "Scale.*": "the networks",
     "SSD.matched SSD.losses SSD.detect": "SSD's forward",
     "Alignment.*": "a base: those of Bahdanau and Luong have lines",

@@ -188,8 +188,8 @@ class DataLoader:
 
 
 def _further(name: str) -> Any:
-    """The part of this package with this name, which the table in tinymp/__init__.py knows."""
-    return getattr(sys.modules[__package__], name)
+    """What has this name in the table of tinymp/__init__.py. AttributeError where it is not installed."""
+    return getattr(sys.modules[__name__], name)
 
 
 def load(dataset: Any, numbers: np.ndarray, collate_fn: Callable | None) -> Any:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from .. import backend
-from ..arguments import listed, number, same_keys, whole
+from ..arguments import flag, listed, number, same_keys, whole
 from ..autograd import Array
 from ..backend.memory import explained
 from ..dtypes import FLOATING, float16, masked, require_fit
@@ -22,11 +23,35 @@ Group = dict[str, Any]
 State = dict[str, Any]
 
 
+FLAGS = ("amsgrad", "centered", "maximize", "nesterov")  # options that are True or False
+# The least and most that an option may be; others may be anything from 0 on. Above 1, averages and buffers would grow
+# without end, and with such a dampening steps would go up the hill.
+RANGES = {"alpha": (0.0, 1.0), "momentum": (0.0, 1.0), "dampening": (-math.inf, 1.0)}
+
+
+def options(**defaults: Any) -> Callable[..., None]:
+    """The constructor of a rule with these options: it takes params, and each option by place (but for `maximize`) or
+    by name.
+    """
+    kinds: dict[str, Any] = dict.fromkeys(("self", "params", *defaults), inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    kinds["maximize"] = inspect.Parameter.KEYWORD_ONLY
+    empty = inspect.Parameter.empty
+    parameters = [inspect.Parameter(n, kind, default=defaults.get(n, empty)) for n, kind in kinds.items()]
+    signature = inspect.Signature(parameters)
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        self, params, *_ = bound.arguments.values()
+        Groups.__init__(self, params, {name: bound.arguments[name] for name in defaults})
+
+    vars(__init__)["__signature__"] = signature
+    return __init__
+
+
 class Groups:
     """An optimizer without its step: see `Optimizer`, which adds that."""
 
-    flags: ClassVar[tuple[str, ...]] = ("maximize", "nesterov", "amsgrad")  # options that are True or False
-    signed: ClassVar[tuple[str, ...]] = ("dampening",)  # options that may be negative
     squares: ClassVar[tuple[str, ...]] = ("sum", "exp_avg_sq", "max_exp_avg_sq")  # state that is never negative
     late: ClassVar[tuple[str, ...]] = ()  # state that an option may call for, or no longer, in the middle of a training
 
@@ -98,19 +123,16 @@ class Groups:
         if unknown:
             raise TypeError(f"{self._name}: unknown option {unknown[0]!r}; known are {', '.join(self.defaults)}")
         for name, value in group.items():
-            if name in self.flags:
-                if not isinstance(value, bool):
-                    raise TypeError(f"{self._name}: expected `{name}` to be True or False, got {value!r}")
-            elif name in ("alpha", "momentum"):  # above 1, averages and buffers would grow without end
-                group[name] = number(self._name, name, value, 0, 1)
-            elif name == "betas":
+            if name == "betas":
                 if not isinstance(value, (tuple, list)) or len(value) != 2:
                     raise TypeError(f"{self._name}: expected `betas` to be two numbers, got {value!r}")
                 group[name] = tuple(number(self._name, name, beta, 0) for beta in value)
                 if max(group[name]) >= 1:
                     raise ValueError(f"{self._name}: expected `betas` to be below 1, got {value!r}")
+            elif name in FLAGS:
+                group[name] = flag(self._name, name, value)
             elif name != "params":
-                group[name] = number(self._name, name, value, -math.inf if name in self.signed else 0.0)
+                group[name] = number(self._name, name, value, *RANGES.get(name, (0.0, math.inf)))
         for start in filter(None, self.initial(group).values()):
             for p in group["params"]:
                 require_fit(self._name, start, self.state_dtype(p))

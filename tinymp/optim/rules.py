@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from .. import backend
-from ..arguments import number
 from ..autograd import Array
-from .groups import Group, State
+from .groups import Group, State, options
 from .optimizer import Optimizer
 
 
@@ -23,23 +21,10 @@ class SGD(Optimizer):
 
     late = ("momentum_buffer",)
 
-    def __init__(
-        self,
-        params: Iterable,
-        lr: float = 1e-3,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,
-        *,
-        maximize: bool = False,
-    ) -> None:
-        options = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "nesterov": nesterov, "maximize": maximize})
+    __init__ = options(lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, maximize=False)
 
     def check_options(self, group: Group) -> None:
         super().check_options(group)
-        number("SGD", "dampening", group["dampening"], most=1)  # above 1, steps would go up the hill
         if group["nesterov"] and (group["momentum"] == 0 or group["dampening"] != 0):
             raise ValueError("SGD: nesterov needs momentum > 0 and dampening == 0")
 
@@ -67,20 +52,9 @@ class Adagrad(Optimizer):
     eps is an FP32 constant: 1e-10 is 0 in FP16, whose smallest positive value is 6e-8.
     """
 
-    def __init__(
-        self,
-        params: Iterable,
-        lr: float = 1e-2,
-        lr_decay: float = 0.0,
-        weight_decay: float = 0.0,
-        initial_accumulator_value: float = 0.0,
-        eps: float = 1e-10,
-        *,
-        maximize: bool = False,
-    ) -> None:
-        options = {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay, "eps": eps}
-        more = {"initial_accumulator_value": initial_accumulator_value, "maximize": maximize}
-        super().__init__(params, {**options, **more})
+    __init__ = options(
+        lr=1e-2, lr_decay=0.0, weight_decay=0.0, initial_accumulator_value=0.0, eps=1e-10, maximize=False
+    )
 
     def initial(self, group: Group) -> dict[str, float]:
         return {"sum": group["initial_accumulator_value"]}
@@ -108,19 +82,7 @@ class Adam(Optimizer):
     late = ("max_exp_avg_sq",)
     decoupled: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        params: Iterable,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        amsgrad: bool = False,
-        *,
-        maximize: bool = False,
-    ) -> None:
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**options, "amsgrad": amsgrad, "maximize": maximize})
+    __init__ = options(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, amsgrad=False, maximize=False)
 
     def initial(self, group: Group) -> dict[str, float]:
         return {"exp_avg": 0.0, "exp_avg_sq": 0.0, **({"max_exp_avg_sq": 0.0} if group["amsgrad"] else {})}
@@ -151,17 +113,7 @@ class AdamW(Adam):
 
     decoupled = True
 
-    def __init__(
-        self,
-        params: Iterable,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        amsgrad: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+    __init__ = options(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, amsgrad=False, maximize=False)
 
 
 class RMSprop(Optimizer):
@@ -173,22 +125,7 @@ class RMSprop(Optimizer):
     eps is an FP32 constant: 1e-8 is 0 in FP16, whose smallest positive value is 6e-8.
     """
 
-    flags = ("maximize", "centered")
-
-    def __init__(
-        self,
-        params: Iterable,
-        lr: float = 1e-2,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum: float = 0.0,
-        centered: bool = False,
-        *,
-        maximize: bool = False,
-    ) -> None:
-        options = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum}
-        super().__init__(params, {**options, "centered": centered, "maximize": maximize})
+    __init__ = options(lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0.0, momentum=0.0, centered=False, maximize=False)
 
     def initial(self, group: Group) -> dict[str, float]:
         momentum = {"momentum_buffer": 0.0} if group["momentum"] else {}

@@ -192,8 +192,8 @@ class LossScaler:
         return self.state.scale
 
     def __repr__(self) -> str:
-        scale, changes = self.get_scale(), len(self.history)
-        return f"{self._name}(scale={scale:g}, after {self.iteration} iterations and {changes} changes)"
+        after = f"after {self.iteration} iterations and {len(self.history)} changes"
+        return f"{self._name}(scale={self.get_scale():g}, {after})"
 
     # ---- the training step
 
@@ -223,8 +223,7 @@ class LossScaler:
         if optimizer in self._now.overflows:
             raise RuntimeError(f"unscale_: called twice for one optimizer; {ENDS}")
         params = [p for p in optimizer.parameters() if p.grad_array is not None]
-        self._require_scaled("unscale_", optimizer, params)
-        self._now.overflows[optimizer] = None
+        self._begin("unscale_", optimizer, params)
         self._side.unscale(self._now, optimizer, params)
 
     def step(self, optimizer: Optimizer, *, allow_missing: bool = False) -> StepResult:
@@ -238,8 +237,7 @@ class LossScaler:
         now, ready = self._now, optimizer.ready(allow_missing)
         params = [p for _, p in ready]
         if optimizer not in now.overflows:
-            self._require_scaled("step", optimizer, params)
-            now.overflows[optimizer] = None
+            self._begin("step", optimizer, params)
         elif any(p.grad_scale != 1 for p in params):
             raise RuntimeError(
                 "step: gradients were computed after unscale_ or a step that was interrupted; call unscale_ after the "
@@ -315,13 +313,15 @@ class LossScaler:
             raise RuntimeError(f"{op}: this optimizer has stepped already{interrupted}; {ENDS}")
         self._now.tried = True
 
-    def _require_scaled(self, op: str, optimizer: Optimizer, params: list[Parameter]) -> None:
+    def _begin(self, op: str, optimizer: Optimizer, params: list[Parameter]) -> None:
+        """Look at an optimizer for the first time in this iteration."""
         for p in params:
             if p.grad_scale == 1 and self._side.factor != 1:
                 raise RuntimeError(
                     f"{op}: the gradient of parameter {optimizer.label(p)} carries no loss scale: its loss was not "
                     "passed through scaler.scale"
                 )
+        self._now.overflows[optimizer] = None
 
     # ---- saving
 

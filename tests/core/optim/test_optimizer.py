@@ -429,7 +429,7 @@ def test_refused_parameters(params, error, message):
         (optim.SGD, {"momentum": 5.0}, ValueError, "SGD: expected `momentum` to be in \\[0, 1\\], got 5.0"),
         (optim.SGD, {"lr": 1e300}, ValueError, "`lr` to be at least 0 and finite in FP32"),
         (optim.SGD, {"lr": 10**400}, ValueError, "`lr` to be at least 0 and finite"),
-        (optim.SGD, {"dampening": float("inf")}, ValueError, "`dampening` to be finite"),
+        (optim.SGD, {"dampening": float("inf")}, ValueError, "`dampening` to be at most 1"),
         (optim.SGD, {"nesterov": True}, ValueError, "nesterov needs momentum > 0 and dampening == 0"),
         (optim.SGD, {"nesterov": True, "momentum": 0.9, "dampening": 0.1}, ValueError, "nesterov needs"),
         (optim.SGD, {"nesterov": 1}, TypeError, "`nesterov` to be True or False"),
