@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
-from ..arguments import floating
+from ..arguments import floating, shaped, with_axes
 from ..autograd import Array, Op
 from ..precision import DOT, gemm, reduce, store, unrounded
 from ..tensor import Tensor
@@ -85,22 +84,15 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
 
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """The product of two matrices; ValueError for anything but matrices (see `matmul`)."""
-    return matmul(_with_axes("mm", "input", input, 2), _with_axes("mm", "mat2", mat2, 2))
+    return matmul(with_axes("mm", "input", input, 2), with_axes("mm", "mat2", mat2, 2))
 
 
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """The products of two equally long batches of matrices; ValueError otherwise (see `matmul`)."""
-    _with_axes("bmm", "input", input, 3)
-    _with_axes("bmm", "mat2", mat2, 3)
-    if input.shape[0] != mat2.shape[0]:
-        raise ValueError(f"bmm: expected equally long batches, got {input.shape} and {mat2.shape}")
-    return matmul(input, mat2)
-
-
-def _with_axes(op: str, name: str, x: Any, ndim: int) -> Tensor:
-    if floating(op, name, x).ndim != ndim:
-        raise ValueError(f"{op}: expected `{name}` to have {ndim} axes, got shape {x.shape}")
-    return x
+    a, b = with_axes("bmm", "input", input, 3), with_axes("bmm", "mat2", mat2, 3)
+    if a.shape[0] != b.shape[0]:
+        raise ValueError(f"bmm: expected equally long batches, got {a.shape} and {b.shape}")
+    return matmul(a, b)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -113,6 +105,5 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         raise ValueError(
             f"linear: expected input.shape[-1] == weight.shape[1], got input {x.shape} and weight {w.shape}"
         )
-    if bias is not None and floating("linear", "bias", bias).shape != w.shape[:1]:
-        raise ValueError(f"linear: expected bias.shape == (weight.shape[0],) = {w.shape[:1]}, got {bias.shape}")
+    shaped("linear", "bias", bias, w.shape[:1], "weight.shape[0]")
     return Linear.apply(x, w, bias)

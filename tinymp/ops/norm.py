@@ -11,8 +11,8 @@ from math import prod
 from typing import Any
 
 from .. import backend
-from ..arguments import flag, floating, integers, number, tensor
-from ..autograd import Array, Op
+from ..arguments import flag, floating, integers, number, shaped, tensor
+from ..autograd import Array, Op, Target
 from ..dtypes import FLOATING, float64
 from ..precision import POINTWISE, REDUCTION, reduce, store, widen
 from ..tensor import Tensor
@@ -70,11 +70,7 @@ class BatchNorm(Op):
         dw = reduce(wide * centered, axes, "sum", like=x) * rstd
         scale = rstd if w is None else rstd * per_channel(w, x)
         dx = wide * scale + (centered * (scale * rstd * dw / -n) - scale * db / n)
-        return (
-            store(dx, like=dy) if like_x else None,
-            store(dw.reshape(like_w.shape), like=like_w) if like_w else None,
-            store(db.reshape(like_b.shape), like=like_b) if like_b else None,
-        )
+        return store(dx, like=dy) if like_x else None, of_argument(dw, like_w), of_argument(db, like_b)
 
 
 class FixedNorm(Op):
@@ -89,19 +85,16 @@ class FixedNorm(Op):
         mean = per_channel(mean, x).copy()  # training may move the running one before backward
         rstd = 1 / self.xp.sqrt(per_channel(var, x) + eps)
         self.save(x, w, statistics=(mean, rstd))
-        y = widen(x) - mean
-        y *= rstd if w is None else rstd * per_channel(w, x)
-        if b is not None:
-            y += per_channel(b, x)
-        return store(y, like=x)
+        y = (widen(x) - mean) * (rstd if w is None else rstd * per_channel(w, x))
+        return store(y if b is None else y + per_channel(b, x), like=x)
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (mean, rstd), (like_x, _, _, like_w, like_b) = self.saved, self.statistics, self.targets
         axes, wide = all_but_channel(x), widen(dy)
         dx = like_x and store(wide * (rstd if w is None else rstd * per_channel(w, x)), like=like_x)
-        dw = like_w and reduce(wide * ((widen(x) - mean) * rstd), axes, "sum", like=x).reshape(like_w.shape)
-        db = like_b and reduce(wide, axes, "sum", like=x).reshape(like_b.shape)
-        return dx, None, None, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
+        dw = like_w and reduce(wide * ((widen(x) - mean) * rstd), axes, "sum", like=x)
+        db = like_b and reduce(wide, axes, "sum", like=x)
+        return dx, None, None, of_argument(dw, like_w), of_argument(db, like_b)
 
 
 def all_but_channel(x: Array) -> tuple[int, ...]:
@@ -114,6 +107,11 @@ def per_channel(v: Array | None, x: Array) -> Any:
     return None if v is None else widen(v).reshape(1, -1, *[1] * (x.ndim - 2))
 
 
+def of_argument(g: Any, like: Target | None) -> Array | None:
+    """The gradient g in the shape and dtype of its argument; None for one that wants none."""
+    return None if like is None else store(g.reshape(like.shape), like=like)
+
+
 class LayerNorm(Op):
     """y = (x - mean) rstd w + b over the last axes (Ba et al., 2016);  gradients as in BatchNorm."""
 
@@ -123,31 +121,20 @@ class LayerNorm(Op):
 
     def forward(self, x: Array, w: Array | None, b: Array | None, *, axes: tuple, eps: float) -> Array:
         mean = reduce(x, axes, "mean")
-        y = widen(x) - mean
-        rstd = 1 / self.xp.sqrt(reduce(y * y, axes, "mean", like=x) + eps)
+        centered = widen(x) - mean
+        rstd = 1 / self.xp.sqrt(reduce(centered * centered, axes, "mean", like=x) + eps)
         self.save(x, w, statistics=(mean, rstd))
-        y *= rstd
-        if w is not None:
-            y *= widen(w)
-        if b is not None:
-            y += widen(b)
-        return store(y, like=x)
+        y = centered * rstd if w is None else centered * rstd * widen(w)
+        return store(y if b is None else y + widen(b), like=x)
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
         outer, wide = tuple(range(x.ndim - len(self.axes))), widen(dy)
-        xhat = widen(x) - mean
-        xhat *= rstd
-        dw = like_w and store(reduce(wide * xhat, outer, "sum", like=x).reshape(like_w.shape), like=like_w)
-        db = like_b and store(reduce(wide, outer, "sum", like=x).reshape(like_b.shape), like=like_b)
-        g = wide if w is None else wide * widen(w)
-        if not like_x:
-            return None, dw, db
-        dx = g - reduce(g, self.axes, "mean", like=x)
-        xhat *= reduce(g * xhat, self.axes, "mean", like=x)
-        dx -= xhat
-        dx *= rstd
-        return store(dx, like=like_x), dw, db
+        xhat, g = (widen(x) - mean) * rstd, wide if w is None else wide * widen(w)
+        dw = like_w and reduce(wide * xhat, outer, "sum", like=x)
+        db = like_b and reduce(wide, outer, "sum", like=x)
+        dx = g - reduce(g, self.axes, "mean", like=x) - xhat * reduce(g * xhat, self.axes, "mean", like=x)
+        return of_argument(dx * rstd, like_x), of_argument(dw, like_w), of_argument(db, like_b)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
@@ -184,8 +171,7 @@ def batch_norm(
         tensor("batch_norm", "num_batches_tracked", num_batches_tracked)
     given = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
     for name, v in given.items():
-        if v is not None and floating("batch_norm", name, v).shape != (x.shape[1],):
-            raise ValueError(f"batch_norm: expected {name}.shape == ({x.shape[1]},) like input.shape[1], got {v.shape}")
+        shaped("batch_norm", name, v, (x.shape[1],), "input.shape[1]")
         if v is not None and x.dtype == float64 != v.dtype:
             raise TypeError(f"batch_norm: expected {name} to be float64 like input, got {v.dtype}")
     if not training:
@@ -219,7 +205,6 @@ def layer_norm(
     if x.shape[x.ndim - len(shape) :] != shape or not shape:
         raise ValueError(f"layer_norm: expected input.shape to end in normalized_shape {shape}, got {x.shape}")
     for name, v in (("weight", weight), ("bias", bias)):
-        if v is not None and floating("layer_norm", name, v).shape != shape:
-            raise ValueError(f"layer_norm: expected {name}.shape == normalized_shape {shape}, got {v.shape}")
+        shaped("layer_norm", name, v, shape, "normalized_shape")
     eps = number("layer_norm", "eps", eps, 0)
     return LayerNorm.apply(x, weight, bias, axes=tuple(range(x.ndim - len(shape), x.ndim)), eps=eps)

@@ -185,7 +185,7 @@ def t(*shape, dtype="float32"):
         (lambda: ops.mm(t(2, 3, 4), t(4, 5)), "mm: expected `input` to have 2 axes"),
         (lambda: ops.bmm(t(2, 3, 4), t(3, 4, 5)), "bmm: expected equally long batches"),
         (lambda: ops.linear(t(2, 3), t(4, 5)), r"linear: expected input.shape\[-1\] == weight.shape\[1\]"),
-        (lambda: ops.linear(t(2, 3), t(4, 3), t(3)), r"linear: expected bias.shape == \(weight.shape\[0\],\)"),
+        (lambda: ops.linear(t(2, 3), t(4, 3), t(3)), r"linear: expected bias.shape == \(4,\) like weight.shape"),
         (lambda: ops.einsum("ij,jk", t(2, 3)), "names 2 operands, got 1"),
         (lambda: ops.einsum("ijk->i", t(2, 3)), "does not fit operand 0"),
         (lambda: ops.einsum("ij,jk->ik", t(2, 3), t(4, 5)), "'j' in 'ij,jk->ik' has lengths 3 and 4"),
