@@ -176,21 +176,17 @@ def _no_axes(op: str, dim: Any) -> tuple[int, ...]:
 
 def integers(op: str, name: str, value: Any, n: int, least: int, most: int = MOST) -> tuple[int, ...]:
     """An integer or a sequence of n integers as a tuple of n, each from `least` to `most`."""
-    values = [integer(v) for v in (value if isinstance(value, (tuple, list)) else [value] * n)]
-    if None in values:
+    found: Any = [integer(v) for v in (value if isinstance(value, (tuple, list)) else [value])]
+    if None in found:
         several = f" or {n} of them" if n > 1 else ""
         raise TypeError(f"{op}: expected `{name}` to be an integer{several}, got {value!r}")
-    if len(values) == 1:
-        values *= n
-    if len(values) != n:
-        raise ValueError(f"{op}: expected `{name}` to have {n} values, got {len(values)}: {value!r}")
-    result = tuple([v for v in values if v is not None])
-    if min(result, default=least) < least:
-        raise ValueError(f"{op}: expected `{name}` to be at least {least}, got {value!r}")
-    if max(result, default=0) > most:
-        bound = "below 2^63" if most == MOST else f"at most {most}"
+    if len(found) not in (1, n):
+        raise ValueError(f"{op}: expected `{name}` to have {n} values, got {len(found)}: {value!r}")
+    if not all(least <= v <= most for v in found):
+        above = "below 2^63" if most == MOST else f"at most {most}"
+        bound = f"at least {least}" if min(found) < least else above
         raise ValueError(f"{op}: expected `{name}` to be {bound}, got {value!r}")
-    return result
+    return tuple(found * n if len(found) == 1 else found)
 
 
 def sizes(op: str, name: str, shape: tuple, keyword: dict) -> tuple[int, ...]:
