@@ -24,16 +24,7 @@ if TYPE_CHECKING:
 
 _COPY = ".copy"  # after a parameter's name in a state_dict: its working copy
 
-# What to use instead of names that only PyTorch's Module has.
-_INSTEAD = {
-    "half": "use tinymp.MIXED.cast(model), which keeps FP32 masters",
-    "bfloat16": "use tinymp.BF16.cast(model), which keeps FP32 masters",
-    "float": "use tinymp.FP32.cast(model)",
-    "double": 'use tinymp.Policy("FP64", storage="float64").cast(model)',
-    "cuda": 'use model.to("gpu")',
-    "register_backward_hook": "use register_full_backward_hook",
-    "register_full_backward_pre_hook": "use register_full_backward_hook, which is given grad_output, too",
-}
+INSTEAD: dict[str, str] = {}  # name that only PyTorch's Module has -> what to use; tinymp/torch fills it
 
 
 @lru_cache(256)  # hasattr asks often
@@ -139,7 +130,7 @@ class Module:
         if "_persistent" not in vars(self):
             raise AttributeError(f"{owner} has no attribute '{name}' (yet): super().__init__() was not called")
         near = _similar(name, tuple(dir(self)))
-        hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else f"; did you mean {', '.join(near)}?" if near else ""
+        hint = f"; {INSTEAD[name]}" if name in INSTEAD else f"; did you mean {', '.join(near)}?" if near else ""
         raise AttributeError(f"{owner} has no attribute '{name}'{hint}")
 
     def _check_name(self, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..nn import module
 from ..ops import HELD_METHODS, IN_PLACE, METHODS
 
 _MIXED = "precision is a policy's: `policy.cast(model)` and `with tinymp.use(policy):`, see tinymp.MIXED"
@@ -47,6 +48,15 @@ INSTEAD: dict[str, dict[str, str]] = {
         "SparseAdam": "use optim.Adam: it takes sparse gradients",
         "ExponentialLR": "use optim.StepLR(optimizer, 1, gamma)",
         "LRScheduler": "use optim.Schedule",
+    },
+    "Module": {
+        "half": "use tinymp.MIXED.cast(model), which keeps FP32 masters",
+        "bfloat16": "use tinymp.BF16.cast(model), which keeps FP32 masters",
+        "float": "use tinymp.FP32.cast(model)",
+        "double": 'use tinymp.Policy("FP64", storage="float64").cast(model)',
+        "cuda": 'use model.to("gpu")',
+        "register_backward_hook": "use register_full_backward_hook",
+        "register_full_backward_pre_hook": "use register_full_backward_hook, which is given grad_output as well",
     },
     "Tensor": {
         "mT": "use transpose(-2, -1)",
@@ -124,7 +134,10 @@ class Absent:
 
 
 def mark(tensor: type) -> None:
-    """Give the class Tensor what it lacks: the names in INSTEAD, and the in-place forms of its methods."""
+    """Have Module and the class Tensor say what to use for names that they lack: those in INSTEAD, and for Tensor the
+    in-place forms of its methods.
+    """
+    module.INSTEAD.update(INSTEAD["Module"])
     found = dict(INSTEAD["Tensor"])
     for name in (*[function.__name__ for function in METHODS if function not in IN_PLACE], *HELD_METHODS.split()):
         found[f"{name}_"] = f"ops never write into their input; use x = x.{name}(...), or for leaves under no_grad " + (
