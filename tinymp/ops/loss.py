@@ -112,18 +112,9 @@ class CrossEntropy(Labelled):
     dx_c = dl (q softmax(x)_c - (1 - s) w_t [c = t] - s/C w_c) with q = (1 - s) w_t + s/C sum_c w_c.
     """
 
-    def forward(
-        self,
-        input: Array,
-        target: Array,
-        weight: Array | None,
-        *,
-        reduction: str,
-        ignore_index: int,
-        label_smoothing: float,
-    ) -> Array:
+    def forward(self, input: Array, target: Array, weight: Array | None, *, ignore_index: int, **options: Any) -> Array:
         t, kept, w, divisor = self.read(input, target, weight, ignore_index)
-        self.hard, self.share = 1 - label_smoothing, label_smoothing / input.shape[self.axis]
+        self.hard, self.share = 1 - self.label_smoothing, self.label_smoothing / input.shape[self.axis]
         x, q = widen(input), self.hard * w
         top = reduce(x, self.axis, "max")
         z = x - top  # at most 0: nothing overflows, and logits of 65504 keep their digits
@@ -131,7 +122,7 @@ class CrossEntropy(Labelled):
         if self.share:
             weighted = z if weight is None else z * _per_class(weight, x)
             loss -= self.share * reduce(weighted, self.axis, "sum")
-            q = q + (label_smoothing if weight is None else self.share * total(widen(weight)))
+            q = q + (self.label_smoothing if weight is None else self.share * total(widen(weight)))
         z_sum = reduce(self.xp.exp(z), self.axis, "sum")
         self.save(input, t, weight, kept, statistics=(w, top, q / z_sum, divisor))
         return self.reduced_rows(loss + q * self.xp.log(z_sum), kept, divisor)
@@ -156,11 +147,8 @@ class CrossEntropyWithProbabilities(Loss):
 
     name = "cross_entropy"
 
-    def forward(
-        self, input: Array, target: Array, weight: Array | None, *, reduction: str, label_smoothing: float
-    ) -> Array:
-        self.smoothing, x = label_smoothing, widen(input)
-        self.axis = class_axis(x)
+    def forward(self, input: Array, target: Array, weight: Array | None, **options: Any) -> Array:
+        x, self.axis = widen(input), class_axis(input)
         rows = x.size // x.shape[self.axis]
         q = self.q(x, target, weight)
         top = reduce(x, self.axis, "max")
@@ -172,8 +160,8 @@ class CrossEntropyWithProbabilities(Loss):
 
     def q(self, x: Array, target: Array, weight: Array | None) -> Array:
         q = widen(target)
-        if self.smoothing:
-            q = (1 - self.smoothing) * q + self.smoothing / x.shape[self.axis]
+        if self.label_smoothing:
+            q = (1 - self.label_smoothing) * q + self.label_smoothing / x.shape[self.axis]
         return q if weight is None else q * _per_class(weight, x)
 
     def backward(self, dy: Array) -> tuple:
@@ -182,7 +170,7 @@ class CrossEntropyWithProbabilities(Loss):
         dl = self.xp.expand_dims(dl, self.axis) if dl.ndim else dl
         z = widen(x) - top
         if like_t:
-            dt = (1 - self.smoothing) * dl * (self.xp.log(z_sum) - z)
+            dt = (1 - self.label_smoothing) * dl * (self.xp.log(z_sum) - z)
             dt = store(dt if weight is None else dt * _per_class(weight, x), like_t)
         if like_x:
             dx = store(self.xp.exp(z) * (dl * q_sum / z_sum) - dl * self.q(x, target, weight), like_x)

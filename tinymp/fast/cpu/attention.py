@@ -30,16 +30,7 @@ def lacks(x: Any, q: Array) -> bool:
 
 @fast_path(Attention.forward)
 def forward(
-    op: Attention,
-    q: Array,
-    k: Array,
-    v: Array,
-    mask: Array | None,
-    kept: Array | None,
-    *,
-    scale: float,
-    causal: bool,
-    dropout_p: float,
+    op: Attention, q: Array, k: Array, v: Array, mask: Array | None, kept: Array | None, **options: Any
 ) -> Array:
     arrays = q, k, v, mask, kept
     if len(parts := batch(*arrays)) < 2:

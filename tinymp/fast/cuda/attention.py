@@ -21,16 +21,7 @@ HEADS = 32, 64, 128  # head sizes for which there are kernels; they take smaller
 
 @kernel(Attention.forward)
 def attention_forward(
-    op: Attention,
-    q: Array,
-    k: Array,
-    v: Array,
-    mask: Array | None,
-    kept: Array | None,
-    *,
-    scale: float,
-    causal: bool,
-    dropout_p: float,
+    op: Attention, q: Array, k: Array, v: Array, mask: Array | None, kept: Array | None, **options: Any
 ) -> Array:
     if not fits(op.device, q, k, v):
         return NotImplemented

@@ -40,23 +40,16 @@ def nll_backward(op: NLLLoss, dy: Array) -> tuple:
 
 @kernel(CrossEntropy.forward)
 def cross_entropy_forward(
-    op: CrossEntropy,
-    input: Array,
-    target: Array,
-    weight: Array | None,
-    *,
-    reduction: str,
-    ignore_index: int,
-    label_smoothing: float,
+    op: CrossEntropy, input: Array, target: Array, weight: Array | None, *, ignore_index: int, **options: Any
 ) -> Array:
     op.axis, x = class_axis(input), compact(op.xp, input)
     if not x.size:
         return NotImplemented
-    op.hard, op.share = 1 - label_smoothing, label_smoothing / x.shape[op.axis]
+    op.hard, op.share = 1 - op.label_smoothing, op.label_smoothing / x.shape[op.axis]
     top, scale = (per_row(op, x, FP32.storage) for _ in range(2))
     factors, lanes = contiguous(weight, op.xp), lanes_of(x, op.axis)
     weights = total(factors) if op.share and factors is not None else None
-    more = top, scale, weights, op.hard, op.share, label_smoothing, lanes
+    more = top, scale, weights, op.hard, op.share, op.label_smoothing, lanes
     t, kept, w, divisor, loss = launch_forward(
         "cross_entropy_forward", op, x, lanes, target, factors, ignore_index, *more
     )

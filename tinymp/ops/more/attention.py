@@ -43,18 +43,7 @@ class Attention(Op):
     arguments = ("query", "key", "value", "attn_mask", "kept")
     fp32 = ("attn_mask",)
 
-    def forward(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        mask: Array | None,
-        kept: Array | None,
-        *,
-        scale: float,
-        causal: bool,
-        dropout_p: float,
-    ) -> Array:
+    def forward(self, q: Array, k: Array, v: Array, mask: Array | None, kept: Array | None, **options: Any) -> Array:
         p = self._scores(q, k, mask)
         top = reduce(p, -1, "max", like=q)
         top = self.xp.where(top == -INF, 0, top)

@@ -39,15 +39,7 @@ class CTCLoss(Loss):
     arguments = ("log_probs", "targets", "input_lengths", "target_lengths")
 
     def forward(
-        self,
-        log_probs: Array,
-        targets: Array,
-        input_lengths: Array,
-        target_lengths: Array,
-        *,
-        blank: int,
-        reduction: str,
-        zero_infinity: bool,
+        self, log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array, **options: Any
     ) -> Array:
         xp, n = self.xp, log_probs.shape[1]
         classes, blanks, labels = self.read(log_probs, targets, input_lengths, target_lengths)
