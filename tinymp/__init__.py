@@ -68,6 +68,7 @@ _NAMES = {
     "nn.more.keep": "nn.call_kept nn.policies_kept",
     "nn.more.loss": "nn.CTCLoss nn.HuberLoss nn.KLDivLoss nn.SampledSoftmaxLoss nn.SmoothL1Loss "
     "nn.loss.CTCLoss nn.loss.HuberLoss nn.loss.KLDivLoss nn.loss.SampledSoftmaxLoss nn.loss.SmoothL1Loss",
+    "nn.more.module_dict": "nn.ModuleDict nn.containers.ModuleDict",
     "nn.more.rnn": "nn.RNN nn.RNNCell",
     "nn.more.row_conv": "nn.RowConv",
     "nn.more.transformer": "nn.PositionalEncoding nn.TransformerDecoder nn.TransformerDecoderLayer "

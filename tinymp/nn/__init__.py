@@ -17,7 +17,7 @@ __all__ = ["Module", "Parameter", "init", *containers.__all__, *functions.__all_
 __all__ += [*norm.__all__, *recurrent.__all__]
 __all__ += ["RNN", "BahdanauAttention", "EmbeddingBag", "LuongAttention", "MultiheadAttention", "PReLU", "RNNCell"]
 __all__ += ["CTCLoss", "KLDivLoss", "LocalResponseNorm", "PixelShuffle", "RowConv", "SampledSoftmaxLoss", "Upsample"]
-__all__ += ["AdaptiveAvgPool1d", "AdaptiveMaxPool2d", "AvgPool1d", "MaxPool1d", "SmoothL1Loss"]
+__all__ += ["AdaptiveAvgPool1d", "AdaptiveMaxPool2d", "AvgPool1d", "MaxPool1d", "ModuleDict", "SmoothL1Loss"]
 __all__ += ["ELU", "GLU", "Hardswish", "Hardtanh", "LogSigmoid", "Mish", "ReLU6", "Softplus"]
 __all__ += ["GRU", "GRUCell", "GroupNorm", "HuberLoss", "InstanceNorm1d", "InstanceNorm2d", "LSTMCell", "RMSNorm"]
 __all__ += ["PositionalEncoding", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder"]
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .more.group_norm import *
     from .more.gru import *
     from .more.loss import *
+    from .more.module_dict import *
     from .more.rnn import *
     from .more.row_conv import *
     from .more.transformer import *
