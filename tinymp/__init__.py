@@ -216,7 +216,7 @@ ops.bind(Tensor)
 _name_all(globals(), Tensor)  # but for those that every op makes
 backend.add("meta", lambda: _required("device 'meta'", "audit.meta", RuntimeError).meta)
 if (_hints := _load(_HINTS)) is not None:
-    _hints.mark(Tensor)
+    _hints.mark(Tensor, nn.module.INSTEAD)
 _BF16 = ("BF16", "FP8", "FP8_HOPPER", "bfloat16")
 if BF16 is None:
     del BF16, bfloat16

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..nn import module
 from ..ops import HELD_METHODS, IN_PLACE, METHODS
 
 _MIXED = "precision is a policy's: `policy.cast(model)` and `with tinymp.use(policy):`, see tinymp.MIXED"
@@ -133,11 +132,11 @@ class Absent:
         raise AttributeError(self.message)
 
 
-def mark(tensor: type) -> None:
-    """Have Module and the class Tensor say what to use for names that they lack: those in INSTEAD, and for Tensor the
-    in-place forms of its methods.
+def mark(tensor: type, module: dict[str, str]) -> None:
+    """Have the class Tensor say what to use for names that it lacks: those in INSTEAD, and the in-place forms of its
+    methods. Add those of Module to the dict `module`.
     """
-    module.INSTEAD.update(INSTEAD["Module"])
+    module.update(INSTEAD["Module"])
     found = dict(INSTEAD["Tensor"])
     for name in (*[function.__name__ for function in METHODS if function not in IN_PLACE], *HELD_METHODS.split()):
         found[f"{name}_"] = f"ops never write into their input; use x = x.{name}(...), or for leaves under no_grad " + (
