@@ -234,12 +234,12 @@ def number(
     return x
 
 
-def loss_scale(op: str, name: str, value: Any, least: float = 0.0) -> float:
-    """value as a Python float, if it can be a loss scale: at least `least`, and a normal number in FP32.
+def loss_scale(op: str, name: str, value: Any, least: float = 0.0, most: float = math.inf) -> float:
+    """value as a Python float, if it can be a loss scale: within least and most, and a normal number in FP32.
 
     A scale that is 0 in FP32 makes every gradient 0 / 0; a subnormal one has lost bits.
     """
-    x = number(op, name, value, least, above=not least)
+    x = number(op, name, value, least, most, above=not least)
     if x < FP32_TINY:
         raise ValueError(f"{op}: expected `{name}` to be at least 2^-126, FP32's smallest normal number, got {value!r}")
     return x

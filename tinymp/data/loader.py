@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
@@ -16,8 +15,6 @@ from ..dtypes import real
 from ..events import type_name
 from ..tensor import Tensor
 from .dataset import Subset, TensorDataset, in_epoch, item_numbers, length_of, random_generator, without_graph
-
-MOST_WORKERS = 1024  # threads of one loader
 
 
 class DataLoader:
@@ -104,17 +101,12 @@ class DataLoader:
         self.dataset, self.sampler, self.batch_sampler, self.collate_fn = dataset, sampler, batch_sampler, collate_fn
         self.batch_size = _at_least(1, "batch_size", batch_size)
         self.num_workers = _at_least(0, "num_workers", num_workers)
-        if self.num_workers > MOST_WORKERS:
-            raise ValueError(
-                f"DataLoader: expected `num_workers` to be at most {MOST_WORKERS:,}, got {num_workers:,}: they are "
-                f"threads, and more than there are cores ({os.cpu_count()}) help only where items are waited for"
-            )
         seeded = generator is not None or seed is not None
         self.generator = random_generator("DataLoader", generator, seed) if seeded else None
         self.group = group
         self.shared = None if group is None else _further("SharedBatches")(self, seed)
         try:
-            self.threads = _further("LoadingThreads")()
+            self.threads = _further("LoadingThreads")(self.num_workers)
         except AttributeError:  # not installed
             if num_workers or prefetch:
                 raise

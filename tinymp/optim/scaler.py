@@ -177,7 +177,7 @@ class LossScaler:
     rule = Rule()
     saved: ClassVar[dict[str, Callable]] = {}  # what a subclass adds to the state_dict, and how that is checked
 
-    def __init__(self, scale: float, max_consecutive_skips: int, max_nonfinite_losses: int) -> None:
+    def __init__(self, scale: float, max_consecutive_skips: int = 10, max_nonfinite_losses: int = 3) -> None:
         self._side, self._now = Side(State(loss_scale(self._name, "scale", scale))), Iteration()
         self.max_consecutive_skips = count(self._name, "max_consecutive_skips", max_consecutive_skips)
         self.max_nonfinite_losses = count(self._name, "max_nonfinite_losses", max_nonfinite_losses)
@@ -337,9 +337,7 @@ class LossScaler:
         """
         where = f"{self._name}.load_state_dict"
         same_keys(where, "state_dict", state_dict, {"scale", "iteration", *self.saved, "history"})
-        scale = loss_scale(where, "scale", state_dict["scale"], self.rule.least)
-        if scale > self.rule.most:
-            raise ValueError(f"{where}: expected `scale` to be at most {self.rule.most:g}, got {scale:g}")
+        scale = loss_scale(where, "scale", state_dict["scale"], self.rule.least, self.rule.most)
         iteration = whole(where, "iteration", state_dict["iteration"])
         counts = {name: check(where, name, state_dict[name]) for name, check in self.saved.items()}
         history = [_change(where, entry) for entry in listed(where, "history", state_dict["history"])]
@@ -368,9 +366,6 @@ class NoLossScaler(LossScaler):
 
 class StaticLossScaler(LossScaler):
     """A constant S. MPT section 3.2 used 8 to 32 768; powers of two scale without rounding."""
-
-    def __init__(self, scale: float, *, max_consecutive_skips: int = 10, max_nonfinite_losses: int = 3) -> None:
-        super().__init__(scale, max_consecutive_skips, max_nonfinite_losses)
 
 
 class DynamicLossScaler(LossScaler):
@@ -406,8 +401,7 @@ class DynamicLossScaler(LossScaler):
         self.growth_interval = count(name, "growth_interval", growth_interval)
         if self.backoff_factor >= 1:
             raise ValueError(f"{name}: expected `backoff_factor` to be below 1, got {backoff_factor!r}")
-        if not self.min_scale <= number(name, "init_scale", init_scale, 0) <= self.max_scale:
-            raise ValueError(f"{name}: expected `init_scale` in [{min_scale:g}, {max_scale:g}], got {init_scale!r}")
+        loss_scale(name, "init_scale", init_scale, self.min_scale, self.max_scale)
         if max_consecutive_skips is None:
             max_consecutive_skips = math.ceil(math.log(self.min_scale / self.max_scale, self.backoff_factor)) + 2
         super().__init__(init_scale, max_consecutive_skips, max_nonfinite_losses)

@@ -680,7 +680,7 @@ def test_misuse(call, error, message):
         (lambda: optim.StaticLossScaler("dynamic"), TypeError, "`scale` to be a number"),
         (lambda: optim.StaticLossScaler(8, max_consecutive_skips=0), ValueError, "`max_consecutive_skips`"),
         (lambda: optim.NoLossScaler(max_nonfinite_losses=1.5), TypeError, "`max_nonfinite_losses` to be an integer"),
-        (lambda: optim.DynamicLossScaler(2.0**25), ValueError, r"`init_scale` in \[6.10352e-05, 1.67772e\+07\]"),
+        (lambda: optim.DynamicLossScaler(2.0**25), ValueError, r"`init_scale` to be in \[6.10352e-05, 1.67772e\+07\]"),
         (lambda: optim.DynamicLossScaler(growth_factor=1.0), ValueError, "`growth_factor` to be above 1"),
         (lambda: optim.DynamicLossScaler(backoff_factor=1.0), ValueError, "`backoff_factor` to be below 1"),
         (lambda: optim.DynamicLossScaler(growth_interval=0), ValueError, "`growth_interval` to be positive"),
@@ -705,8 +705,8 @@ def test_a_module_in_the_package_is_not_the_users_line():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"scale": 2.0**40}, ValueError, "expected `scale` to be at most 1.67772e\\+07"),
-        ({"scale": 2.0**-40}, ValueError, "expected `scale` to be at least"),
+        ({"scale": 2.0**40}, ValueError, r"expected `scale` to be in \[6.10352e-05, 1.67772e\+07\]"),
+        ({"scale": 2.0**-40}, ValueError, r"expected `scale` to be in \[6.10352e-05"),
         ({"growth_tracker": "x"}, TypeError, "expected `growth_tracker` to be an integer, got 'x'"),
         ({"growth_tracker": -1}, ValueError, "expected `growth_tracker` to be at least 0"),
         ({"iteration": 2**40}, ValueError, "expected `iteration` to be at least 0 and below"),

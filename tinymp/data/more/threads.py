@@ -18,13 +18,19 @@ import numpy as np
 from ..dataset import TensorDataset
 from ..loader import DataLoader, collate, item, load
 
+MOST_WORKERS = 1024  # threads of one loader
 Parts = tuple[list[Callable[[], Any]], Callable[[list], Any]]
 
 
 class LoadingThreads:
     """What loads the batches of one loader, by threads that live as long as an epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_workers: int) -> None:
+        if num_workers > MOST_WORKERS:
+            raise ValueError(
+                f"DataLoader: expected `num_workers` to be at most {MOST_WORKERS:,}, got {num_workers:,}: they are "
+                f"threads, and more than there are cores ({os.cpu_count()}) help only where items are waited for"
+            )
         self.loading = RLock()  # a thread whose loop was left may still load while the next epoch begins
         self.process = os.getpid()
 
