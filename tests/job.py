@@ -6,7 +6,7 @@ import numpy as np
 
 import tinymp as mp
 from oracle import rng
-from tinymp import nn, ops, optim
+from tinymp import backend, nn, ops, optim
 
 
 class Job:
@@ -45,4 +45,4 @@ class Job:
 def same(a, b):
     assert a.keys() == b.keys()
     for name in a:
-        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+        np.testing.assert_array_equal(backend.to_cpu(a[name]), backend.to_cpu(b[name]), err_msg=name)

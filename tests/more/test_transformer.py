@@ -46,7 +46,8 @@ def start(model):
     """Other weights in every layer, and no bias of 0."""
     model = FP64.cast(model)
     for i, p in enumerate(model.parameters()):
-        p.write(randn(*p.shape, seed=i) * 0.5)
+        with mp.no_grad():
+            p.copy_(randn(*p.shape, seed=i) * 0.5)
     return model
 
 

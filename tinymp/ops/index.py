@@ -148,7 +148,7 @@ def _parse(op: str, x: Tensor, index: Any) -> tuple[list, dict[int, Array]]:
                         f"{item.shape}"
                     )
                 view += [slice(None)] * item.ndim or [None]  # True and False select all or none of a new axis
-                arrays.update(enumerate(xp.nonzero(item.reshape(item.shape or 1)), to))
+                arrays.update(enumerate(xp.nonzero(xp.asarray(item).reshape(item.shape or 1)), to))
             else:
                 n = x.shape[axis]
                 in_range(op, item, n, f"axis {axis}", -n)
