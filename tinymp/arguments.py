@@ -118,9 +118,10 @@ def tensor(op: str, name: str, x: Any) -> Tensor:
 
 def floating(op: str, name: str, x: Any) -> Tensor:
     """x, if it is a floating Tensor; else TypeError."""
-    if tensor(op, name, x).dtype not in FLOATING:
-        raise TypeError(f"{op}: expected `{name}` to be floating, got {x.dtype}; convert it with .float() or .half()")
-    return x
+    if isinstance(x, Tensor) and x.array.dtype in FLOATING:
+        return x
+    got = tensor(op, name, x).dtype
+    raise TypeError(f"{op}: expected `{name}` to be floating, got {got}; convert it with .float() or .half()")
 
 
 def with_axes(op: str, name: str, x: Any, ndim: int, unbatched: int | None = None) -> Tensor:

@@ -133,20 +133,17 @@ def _parse(op: str, x: Tensor, index: Any) -> tuple[list, dict[int, Array]]:
     arrays: dict[int, Array] = {}
     axis = 0  # of x
     for item in items:
-        if item is None or isinstance(item, slice):
-            view.append(item)
-        elif isinstance(item, int):
+        if isinstance(item, int):
             in_range(op, np.asarray(item), x.shape[axis], f"axis {axis}", -x.shape[axis])
+        if item is None or isinstance(item, (int, slice)):
             view.append(item)
         else:
             to = sum(not isinstance(i, int) for i in view)  # the axis of the view, where integers leave no axis
             if item.dtype == bool:
                 expected = x.shape[axis : axis + item.ndim]
                 if item.shape != expected:
-                    raise IndexError(
-                        f"{op}: expected a mask of shape {expected} from axis {axis} on of shape {x.shape}, got "
-                        f"{item.shape}"
-                    )
+                    where = f"from axis {axis} on of shape {x.shape}"
+                    raise IndexError(f"{op}: expected a mask of shape {expected} {where}, got {item.shape}")
                 view += [slice(None)] * item.ndim or [None]  # True and False select all or none of a new axis
                 arrays.update(enumerate(xp.nonzero(xp.asarray(item).reshape(item.shape or 1)), to))
             else:

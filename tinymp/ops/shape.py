@@ -177,10 +177,8 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """input with two axes exchanged, a view."""
     ndim = a_tensor("transpose", "input", input).ndim
     a, b = axis("transpose", dim0, max(ndim, 1), "dim0"), axis("transpose", dim1, max(ndim, 1), "dim1")
-    dims = list(range(ndim))
-    if ndim:
-        dims[a], dims[b] = b, a
-    return Permute.apply(input, dims=dims)
+    exchanged = {a: b, b: a}
+    return Permute.apply(input, dims=[exchanged.get(i, i) for i in range(ndim)])
 
 
 def permute(input: Tensor, *dims: Any, **keyword: Any) -> Tensor:
@@ -222,25 +220,24 @@ def expand(input: Tensor, *size: Any, **keyword: Any) -> Tensor:
     return Expand.apply(input, shape=new)
 
 
-def _first(op: str, tensors: Any) -> Tensor:
+def _matching(op: str, tensors: Any, dim: Any) -> tuple[Sequence[Tensor], int]:
+    """The tensors, and the axis dim of what they become. They have one shape (cat: but along dim), and all or none are
+    floating.
+    """
     if not isinstance(tensors, (tuple, list)):
         raise TypeError(f"{op}: expected `tensors` to be a list or tuple of tensors, got {type(tensors).__name__}")
     if not tensors:
         raise ValueError(f"{op}: expected at least one tensor, got an empty {type(tensors).__name__}")
-    return a_tensor(op, "tensors[0]", tensors[0])
-
-
-def _matching(op: str, tensors: Sequence[Tensor], dim: int | None) -> None:
-    """Check that all tensors have the shape of the first (except along dim), and that all or none are floating."""
-    first = tensors[0]
+    first, along = a_tensor(op, "tensors[0]", tensors[0]), op == "cat"
+    if along and not first.ndim:
+        raise ValueError("cat: expected tensors with at least one axis, got tensors[0] of shape (); use stack")
+    d = axis(op, dim, first.ndim) if along else axis(op, dim, first.ndim + 1, "dim of the result")
     for i, x in enumerate(tensors):
-        fits = a_tensor(op, f"tensors[{i}]", x).shape == first.shape
-        if not fits and dim is not None and x.ndim == first.ndim:
-            fits = all(m == n for d, (m, n) in enumerate(zip(x.shape, first.shape)) if d != dim)
-        if not fits:
-            but = "" if dim is None else f" except along axis {dim}"
+        shape = a_tensor(op, f"tensors[{i}]", x).shape
+        if shape != first.shape and not (along and _without(shape, d) == _without(first.shape, d)):
+            but = f" except along axis {d}" if along else ""
             raise ValueError(
-                f"{op}: expected tensors of one shape{but}, got {x.shape} for tensors[{i}] and {first.shape} for "
+                f"{op}: expected tensors of one shape{but}, got {shape} for tensors[{i}] and {first.shape} for "
                 "tensors[0]"
             )
         if (x.dtype in FLOATING) != (first.dtype in FLOATING):  # FP16 beside FP32 is refused by Op.apply
@@ -248,6 +245,12 @@ def _matching(op: str, tensors: Sequence[Tensor], dim: int | None) -> None:
                 f"{op}: expected tensors of one dtype, got {x.dtype} for tensors[{i}] and {first.dtype} for "
                 "tensors[0]; convert one with .to(dtype)"
             )
+    return tensors, d
+
+
+def _without(shape: tuple, d: int) -> tuple:
+    """A shape without the length of its axis d."""
+    return (*shape[:d], None, *shape[d + 1 :])
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -256,18 +259,13 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     ValueError for no tensors, tensors without axes, or shapes that do not fit (PyTorch skips empty 1-d tensors; here
     they must fit too). TypeError for mixed dtypes.
     """
-    first = _first("cat", tensors)
-    if not first.ndim:
-        raise ValueError("cat: expected tensors with at least one axis, got tensors[0] of shape (); use stack")
-    d = axis("cat", dim, first.ndim)
-    _matching("cat", tensors, d)
+    tensors, d = _matching("cat", tensors, dim)
     return Cat.apply(*tensors, dim=d)
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """The tensors, all of one shape and dtype, side by side along a new axis dim. ValueError for no tensors."""
-    d = axis("stack", dim, _first("stack", tensors).ndim + 1, "dim of the result")
-    _matching("stack", tensors, None)
+    tensors, d = _matching("stack", tensors, dim)
     return Stack.apply(*tensors, dim=d)
 
 
@@ -345,10 +343,8 @@ def view(input: Tensor, *shape: Any, **keyword: Any) -> Tensor:
     x = a_tensor("view", "input", input)
     y = reshape(x, new)
     if x.numel() and backend.owner_of(y.array) is not backend.owner_of(x.array):
-        raise ValueError(
-            f"view: a tensor of shape {x.shape} in this memory order has no view of shape {new}; use reshape, which "
-            "copies"
-        )
+        found = f"a tensor of shape {x.shape} in this memory order has no view of shape {new}"
+        raise ValueError(f"view: {found}; use reshape, which copies")
     return y
 
 
