@@ -95,6 +95,7 @@ _NAMES = {
     "ops.more.scatter": "ops.scatter",
     "ops.more.sort": "ops.argsort ops.sort ops.topk",
     "ops.more.unfold": "ops.unfold",
+    "ops.more.vector_norm": "ops.norm",
     "optim.more.cycle": "optim.OneCycleLR optim.ReduceLROnPlateau",
     "optim.more.observed": "optim.ObservedLossScaler",
     "optim.more.schedule": "optim.LinearLR optim.MultiStepLR optim.SequentialLR "

@@ -30,18 +30,18 @@ from .reduce import amax, amin, argmax, argmin, cumsum, max, mean, min, std, sum
 from .shape import *
 from .softmax import log_softmax, softmax
 from .unary import *
-from .vector_norm import norm
 
 arguments.name_all(globals())  # the public functions, which are those above
+globals().pop("norm")  # the module: the function of this name is in ops/more
 
 METHODS: tuple[Any, ...] = (
     *(add, sub, mul, div, pow, neg, abs, exp, log, sqrt, rsqrt, square, reciprocal, maximum, minimum, clamp),
-    *(sin, cos, sign, clip, norm, masked_fill, sum, mean, std, var, amax, amin, max, min, argmax, argmin, cumsum),
+    *(sin, cos, sign, clip, masked_fill, sum, mean, std, var, amax, amin, max, min, argmax, argmin, cumsum),
     *(reshape, flatten, transpose, permute, squeeze, unsqueeze, expand, split, chunk, view, contiguous, repeat),
     *(matmul, mm, bmm, softmax, log_softmax, relu, sigmoid, tanh),
     *(eq, ne, lt, le, gt, ge, logical_not, logical_and, logical_or, isnan, isinf, isfinite, all, any),
 )
-HELD_METHODS = "argsort flip gather index_select logsumexp prod scatter sort topk tril triu unbind"  # in ops/more
+HELD_METHODS = "argsort flip gather index_select logsumexp norm prod scatter sort topk tril triu unbind"  # in ops/more
 IN_PLACE: tuple[Any, ...] = (add, sub, mul, div, clamp, masked_fill)  # x.add_(y) writes add(x, y) into x
 _FUNCTIONS: Any = (add, sub, mul, pow, matmul, neg, abs, eq, ne, lt, le, gt, ge, getitem, setitem)
 OPERATORS: dict[str, Any] = {function.__name__: function for function in _FUNCTIONS} | {"truediv": div}
@@ -147,3 +147,4 @@ if TYPE_CHECKING:
     from .more.scatter import scatter
     from .more.sort import argsort, sort, topk
     from .more.unfold import unfold
+    from .more.vector_norm import norm
