@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from .. import ops
 from ..arguments import choice, flag, integers
+from ..ops.embedding import row
 from ..parameter import Parameter
 from ..tensor import Tensor
 from . import init
@@ -173,16 +174,6 @@ class ConvTranspose2d(_ConvTranspose):
     """
 
     axes, op = 2, staticmethod(ops.conv_transpose2d)
-
-
-def row(layer: str, padding_idx: Any, n: int) -> int | None:
-    """padding_idx as one of n rows, counted from the first. IndexError beyond them."""
-    if padding_idx is None:
-        return None
-    (index,) = integers(layer, "padding_idx", padding_idx, 1, -n)
-    if not index < n:
-        raise IndexError(f"{layer}: expected padding_idx in [{-n}, {n - 1}], got {index}")
-    return index % n
 
 
 def draw_rows(weight: Parameter, padding_idx: int | None) -> None:

@@ -54,6 +54,16 @@ def sparse_rows() -> Any:
     return sys.modules[__name__.partition(".")[0]].SparseRows
 
 
+def row(op: str, padding_idx: Any, n: int) -> int | None:
+    """padding_idx as one of n rows, counted from the first. IndexError beyond them."""
+    if padding_idx is None:
+        return None
+    (index,) = integers(op, "padding_idx", padding_idx, 1, -n)
+    if not index < n:
+        raise IndexError(f"{op}: expected padding_idx in [{-n}, {n - 1}], got {index}")
+    return index % n
+
+
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *, sparse: bool = False) -> Tensor:
     """weight[input]: input (any shape, integers in [0, V)), weight (V, D); returns input's shape + (D,).
 
@@ -67,11 +77,7 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *, 
         raise ValueError(f"embedding: expected `weight` to be (V, D), got shape {w.shape}")
     rows = w.shape[0]
     in_range("embedding", index.array, rows, "the table `weight`")
-    if padding_idx is not None:
-        (padding_idx,) = integers("embedding", "padding_idx", padding_idx, 1, -rows)
-        if not padding_idx < rows:
-            raise IndexError(f"embedding: expected padding_idx in [{-rows}, {rows - 1}], got {padding_idx}")
-        padding_idx %= rows
+    padding_idx = row("embedding", padding_idx, rows)
     if flag("embedding", "sparse", sparse):
         sparse_rows()  # an error comes now, not with the gradient
     return Embedding.apply(index, w, padding=padding_idx, sparse=sparse)

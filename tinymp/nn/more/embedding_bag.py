@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ... import ops
 from ...arguments import choice, flag, integers, name_all
+from ...ops.embedding import row
 from ...tensor import Tensor
 from ..functions import described
 from ..init import parameter
-from ..layers import draw_rows, row
+from ..layers import draw_rows
 from ..module import Module
 
 __all__ = ["EmbeddingBag"]

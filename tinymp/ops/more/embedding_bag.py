@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import choice, flag, floating, integers, name_all, tensor
+from ...arguments import choice, flag, floating, name_all, tensor
 from ...dtypes import HALVES
 from ...precision import reduce
 from ...tensor import Tensor
-from ..embedding import embedding
+from ..embedding import embedding, row
 from ..pointwise import div, masked_fill, mul
 from ..reduce import max as largest
 from ..reduce import sum as total
@@ -65,12 +65,9 @@ def embedding_bag(
         factors = None if factors is None else reshape(factors, (-1, 1))[Tensor(places)].squeeze(-1)
     if floating(op, "weight", weight).ndim != 2:
         raise ValueError(f"{op}: expected `weight` to be (rows, D), got shape {weight.shape}")
-    rows = weight.shape[0]
+    padding_idx = row(op, padding_idx, weight.shape[0])
     if padding_idx is not None:
-        (padding_idx,) = integers(op, "padding_idx", padding_idx, 1, -rows)
-        if not padding_idx < rows:
-            raise IndexError(f"{op}: expected padding_idx in [{-rows}, {rows - 1}], got {padding_idx}")
-        counted = counted & xp.not_equal(index.array, padding_idx % rows)
+        counted = counted & xp.not_equal(index.array, padding_idx)
     return _reduced(index, weight, factors, counted, mode, padding_idx, sparse)
 
 

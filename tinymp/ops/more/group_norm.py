@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import flag, floating, integers, name_all, number
+from ...arguments import flag, floating, integers, name_all, number, shaped
 from ...autograd import Array, Op
 from ...precision import REDUCTION, reduce, store, to_dtype, widen
 from ...tensor import Tensor
@@ -104,8 +104,7 @@ def group_norm(
     if x.ndim < 2 or x.shape[1] % groups:
         raise ValueError(f"group_norm: expected `input` (N, C, ...) with C a multiple of {groups}, got shape {x.shape}")
     for name, v in (("weight", weight), ("bias", bias)):
-        if v is not None and floating("group_norm", name, v).shape != (x.shape[1],):
-            raise ValueError(f"group_norm: expected {name}.shape == ({x.shape[1]},) like input.shape[1], got {v.shape}")
+        shaped("group_norm", name, v, (x.shape[1],), "input.shape[1]")
     return GroupNorm.apply(x, weight, bias, groups=groups, eps=number("group_norm", "eps", eps, 0))
 
 
@@ -147,8 +146,7 @@ def instance_norm(
     n, c = x.shape[:2]
     given = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
     for name, v in given.items():
-        if v is not None and floating(op, name, v).shape != (c,):
-            raise ValueError(f"{op}: expected {name}.shape == ({c},) like input.shape[1], got {v.shape}")
+        shaped(op, name, v, (c,), "input.shape[1]")
     if not flag(op, "use_input_stats", use_input_stats):
         return batch_norm(x, running_mean, running_var, weight, bias, False, 0.0, eps)
     if x.numel() == n * c:
