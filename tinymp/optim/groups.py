@@ -173,7 +173,7 @@ class Groups:
         """A copy: {"state": {index: {"step": n, name: array}}, "param_groups": [{option: value, "params": [i]}]}."""
         index = {p: i for i, p in enumerate(self.parameters())}
         # a GPU makes the state before it is known whether the first step is skipped
-        states = {i: self.state[p] for p, i in index.items() if p in self.state and count_of(self.state[p]["step"])}
+        states = {i: self.state[p] for p, i in index.items() if p in self.state and int(self.state[p]["step"])}
         return {
             "state": {i: self._saved(state) for i, state in states.items()},
             "param_groups": [{**group, "params": [index[p] for p in group["params"]]} for group in self.param_groups],
@@ -181,8 +181,8 @@ class Groups:
 
     def _saved(self, state: State) -> dict[str, Any]:
         """A copy of the state of one parameter, without arrays that no update has written yet."""
-        step = count_of(state["step"])
-        unused = ("since", *(self.late if count_of(state.get("since", 0)) == step else ()))
+        step = int(state["step"])
+        unused = ("since", *(self.late if int(state.get("since", 0)) == step else ()))
         return {"step": step, **{name: _copied(v) for name, v in state.items() if name not in ("step", *unused)}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -250,8 +250,3 @@ def fits(g: Any, p: Any) -> bool:
 
 def _copied(value: Any) -> np.ndarray:
     return np.array(backend.to_cpu(value))
-
-
-def count_of(step: Any) -> int:
-    """A number of updates as an int: on a GPU it is counted there (fused.py)."""
-    return int(backend.to_cpu(step)[0]) if hasattr(step, "dtype") else step

@@ -12,7 +12,7 @@ from ..events import Update, during, here, quietly, tell
 from ..fast_path import find
 from ..parameter import Parameter
 from ..precision import UPDATE, follow, store, widen
-from .groups import Group, Groups, State, count_of, fits
+from .groups import Group, Groups, State, fits
 from .result import StepResult
 
 
@@ -130,9 +130,9 @@ class Optimizer(Groups):
         if group.get("maximize"):
             g = -g
         state = self.state_of(group, p)
-        state["step"] = count_of(state["step"]) + 1
+        state["step"] = int(state["step"]) + 1
         arrays = {name: widen(rows_of(state[name], gradient)) for name in self.initial(group)}
-        since = count_of(state.get("since", 0))
+        since = int(state.get("since", 0))
         w = self.update(w, g, {"step": state["step"], "since": since, **arrays}, group)
         for name, array in arrays.items():
             if array is not state[name]:  # FP16 state, or rows

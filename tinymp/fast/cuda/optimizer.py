@@ -369,7 +369,7 @@ def _alike(optimizer: Any, ready: Ready, left: Ready) -> Iterator[tuple[dict, st
 
 def _count(n: int) -> Array:
     """A number of steps on the device, where a captured graph counts on: it is not set again at each replay."""
-    array = gpu.xp.empty(1, "int32")
+    array = gpu.xp.empty((), "int32")  # `int` of it waits for the device
     recording.after_capture(lambda: array.fill(n))
     return array
 
