@@ -21,6 +21,7 @@ from typing import Any as _Any
 
 from . import arguments as _arguments
 from . import data, nn, ops, optim
+from . import precision as _precision
 from .arguments import name_all as _name_all
 from .backend import __version__, default_device, device, get_rng_state, info, manual_seed, set_rng_state, synchronize
 from .backend.extras import hint as _hint
@@ -215,6 +216,7 @@ def _why(argument: str) -> str:
 _arguments.hint = _why
 ops.bind(Tensor)
 _name_all(globals(), Tensor)  # but for those that every op makes
+_precision.change = lambda *policy, **fields: _required("study", "study", TypeError).change(*policy, **fields)
 backend.add("meta", lambda: _required("device 'meta'", "audit.meta", RuntimeError).meta)
 if (_hints := _load(_HINTS)) is not None:
     _hints.mark(Tensor, nn.module.INSTEAD)

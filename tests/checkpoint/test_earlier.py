@@ -1,0 +1,59 @@
+"""Pickles and checkpoints of an earlier version load, wherever their classes live now, and what they hold goes on."""
+
+import lzma
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from checkpoint.earlier import network, steps
+from tinymp import nn, optim
+
+pytestmark = pytest.mark.cpu
+HELD = pickle.loads(lzma.decompress(Path(__file__).with_name("earlier.xz").read_bytes()))
+CLOSE = {"rtol": 2.0**-8}  # the same steps elsewhere: FP16 numbers of 11 bits, in sums of up to 8
+
+
+@pytest.mark.parametrize("name", HELD["pickles"])
+def test_a_pickle_loads(name):
+    found, (kind, _, which) = pickle.loads(HELD["pickles"][name]), name.partition(".")
+    if kind == "policy":
+        assert found == getattr(mp, which)
+    elif kind == "nn":
+        assert type(found) is getattr(nn, which)
+        state, expected = found.state_dict(), HELD["states"][name]
+        assert state.keys() == expected.keys()
+        assert all(np.array_equal(state[key], expected[key]) for key in expected)
+    elif kind == "training":
+        assert type(found[1]) is getattr(optim, which)
+        losses = steps(*found, 3)
+        assert np.isfinite(losses).all()
+        assert which != "Adam" or np.allclose(losses, HELD["losses"], **CLOSE)
+    elif kind in ("scaler", "schedule"):
+        assert type(found) is getattr(
+            optim, which if kind == "schedule" else f"{which.replace('None', 'No')}LossScaler"
+        )
+    else:
+        assert type(found).__module__.startswith("tinymp")
+
+
+def test_what_is_held_is_as_it_was():
+    tensor, rows, data, part, result = (
+        pickle.loads(HELD["pickles"][name])
+        for name in ("tensor", "SparseRows", "data.TensorDataset", "data.Subset", "StepResult")
+    )
+    assert (tensor.numpy().tolist(), tensor.requires_grad) == ([1, 2], True)
+    assert (rows.shape, np.asarray(rows.values).tolist()) == ((3, 2), [[1, 1]])
+    assert [*map(int, data[2])] == [*map(int, part[1])] == [2, 2]
+    assert result is optim.StepResult.APPLIED
+
+
+def test_a_checkpoint_goes_on(tmp_path):
+    (tmp_path / "checkpoint").write_bytes(HELD["checkpoint"])
+    model = mp.MIXED.cast(network())
+    optimizer, scaler = optim.Adam(model.parameters(), lr=0.1), optim.DynamicLossScaler()
+    schedule = optim.CosineAnnealingLR(optimizer, 9)
+    mp.load(tmp_path / "checkpoint", model=model, optimizer=optimizer, scaler=scaler, schedule=schedule)
+    assert np.allclose(steps(model, optimizer, scaler, 3), HELD["losses"], **CLOSE)
