@@ -998,6 +998,7 @@ def test_members_can_be_listed(x):
         (lambda: mp.tensor(1.0).sum_, r"Tensor has no attribute 'sum_'; ops never write .*use x = x.sum\(...\)"),
         (lambda: nn.Linear(1, 1).weight.softmax_, "Tensor has no attribute 'softmax_'"),
         (lambda: mp.tensor(1.0).data.normal_, r"use tinymp.nn.init.normal_\(x\)"),
+        (lambda: nn.Linear(1, 1).register_backward_hook, "use register_full_backward_hook"),
         (lambda: nn.Linear(1, 1).half, r"Linear has no attribute 'half'; use tinymp.MIXED.cast\(model\)"),
     ],
 )
