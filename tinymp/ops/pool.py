@@ -27,7 +27,7 @@ class MaxPool2d(Op):
         g, xp = geometry, self.xp
         padded = pad_spatial(xp, widen(images_last(xp, x)), g.pads, -float("inf"))
         (_, _, first), *others = taps(padded, g)
-        best, index = first, xp.broadcast_to(_first_place(xp, g, first), first.shape)
+        best, index = first.copy(), xp.broadcast_to(_first_place(xp, g, first), first.shape)
         for i, j, seen in others:
             larger = xp.maximum(best, seen)  # keeps the earlier of equals, and nan
             changed = xp.not_equal(larger, best) & xp.equal(best, best)  # nan differs from itself, but stays
@@ -35,7 +35,7 @@ class MaxPool2d(Op):
             best = larger
         self.save(index)
         self.geometry, self.shape = g, x.shape
-        y = store(batch_first(best if others else best.copy()), like=x)
+        y = store(batch_first(best), like=x)
         return (y, batch_first(self.places(index))) if indices else y
 
     def places(self, index: Array) -> Array:
