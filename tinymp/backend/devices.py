@@ -231,10 +231,12 @@ class Device:
         """True if x holds neither an infinity nor a NaN."""
         return bool(self.xp.isfinite(x).all())
 
-    @replaceable
     def select(self, mask: Array, x: Array) -> Array:
-        """x where mask holds, else +0, exactly: an inf or NaN that is not selected does not leak (unlike x * mask)."""
-        return self.xp.where(mask, x, x.dtype.type(0))
+        """x where mask holds, else +0, exactly: an inf or NaN that is not selected does not leak (unlike x * mask).
+
+        The bits times 0 or 1: no branch. `numpy.where` on an unpredictable mask is 20 times slower.
+        """
+        return (self.bits(x) * mask).view(x.dtype)
 
     @replaceable
     def where(self, mask: Array, x: Array, y: Array) -> Array:
