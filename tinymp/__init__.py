@@ -59,8 +59,9 @@ _NAMES = {
     "nn.more.functions": "nn.LocalResponseNorm nn.PReLU nn.PixelShuffle nn.Upsample "
     "nn.AdaptiveAvgPool1d nn.AdaptiveMaxPool2d nn.AvgPool1d nn.MaxPool1d "
     "nn.ReflectionPad1d nn.ReflectionPad2d nn.ReplicationPad1d nn.ReplicationPad2d "
-    "nn.ELU nn.GLU nn.Hardswish nn.Hardtanh nn.LogSigmoid nn.Mish nn.ReLU6 nn.Softplus "
-    "nn.functions.ELU nn.functions.Hardtanh nn.functions.LogSigmoid nn.functions.Softplus "
+    "nn.AdaptiveAvgPool2d nn.ELU nn.GELU nn.GLU nn.Hardswish nn.Hardtanh nn.LogSigmoid nn.Mish nn.ReLU6 nn.Softplus "
+    "nn.functions.AdaptiveAvgPool2d nn.functions.ELU nn.functions.GELU nn.functions.Hardtanh "
+    "nn.functions.LogSigmoid nn.functions.Softplus "
     "nn.functions.LocalResponseNorm nn.functions.PixelShuffle nn.functions.Upsample",
     "nn.more.group_norm": "nn.GroupNorm nn.InstanceNorm1d nn.InstanceNorm2d nn.RMSNorm",
     "nn.more.backward_hook": "nn.WatchedBackward",
@@ -74,8 +75,9 @@ _NAMES = {
     "nn.more.row_conv": "nn.RowConv",
     "nn.more.transformer": "nn.PositionalEncoding nn.TransformerDecoder nn.TransformerDecoderLayer "
     "nn.TransformerEncoder nn.TransformerEncoderLayer",
-    "ops.more.activation": "ops.elu ops.glu ops.hardswish ops.hardtanh ops.logsigmoid ops.mish ops.prelu ops.relu6 "
-    "ops.softplus",
+    "ops.more.activation": "ops.elu ops.gelu ops.glu ops.hardswish ops.hardtanh ops.logsigmoid ops.mish ops.prelu "
+    "ops.relu6 ops.softplus",
+    "ops.more.adaptive": "ops.adaptive_avg_pool2d",
     "ops.more.attention": "ops.scaled_dot_product_attention",
     "ops.more.ctc": "ops.ctc_loss",
     "ops.more.divergence": "ops.kl_div",

@@ -12,7 +12,7 @@ from .. import arguments
 from ..dtypes import FLOATING as _FLOATING
 from ..grad_mode import no_grad as _no_grad
 from . import convert
-from .activation import gelu, leaky_relu, relu
+from .activation import leaky_relu, relu
 from .compare import *
 from .conv import conv1d, conv2d, conv_transpose1d, conv_transpose2d
 from .create import arange, empty, empty_like, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
@@ -23,7 +23,7 @@ from .index import getitem, setitem
 from .loss import *
 from .norm import batch_norm, layer_norm
 from .pointwise import *
-from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
+from .pool import avg_pool2d, max_pool2d
 from .random import rand, rand_like, randint, randn, randn_like, randperm
 from .recurrent import lstm_cell, lstm_layer
 from .reduce import amax, amin, argmax, argmin, cumsum, max, mean, min, std, sum, var
@@ -127,6 +127,7 @@ if TYPE_CHECKING:
     from ..vision.boxes import *
     from ..vision.roi import roi_align, roi_pool
     from .more.activation import *
+    from .more.adaptive import adaptive_avg_pool2d
     from .more.attention import scaled_dot_product_attention
     from .more.ctc import ctc_loss
     from .more.divergence import kl_div

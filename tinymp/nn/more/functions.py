@@ -10,9 +10,9 @@ from ..functions import Function, padded
 from ..init import parameter
 from ..module import Module
 
-__all__ = ["ELU", "GLU", "Hardswish", "Hardtanh", "LogSigmoid", "Mish", "PReLU", "ReLU6", "Softplus"]
+__all__ = ["ELU", "GELU", "GLU", "Hardswish", "Hardtanh", "LogSigmoid", "Mish", "PReLU", "ReLU6", "Softplus"]
 __all__ += ["LocalResponseNorm", "PixelShuffle", "Upsample"]
-__all__ += ["AdaptiveAvgPool1d", "AdaptiveMaxPool2d", "AvgPool1d", "MaxPool1d"]
+__all__ += ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "MaxPool1d"]
 __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d"]
 
 
@@ -48,6 +48,10 @@ class LogSigmoid(Function, op=ops.logsigmoid):
     """ln sigmoid(x). See `ops.logsigmoid`."""
 
 
+class GELU(Function, op=ops.gelu):
+    """x times the normal distribution function of x; approximate="tanh" for the tanh form. See `ops.gelu`."""
+
+
 class LocalResponseNorm(Function, op=ops.local_response_norm):
     """x_c (k + alpha / size * sum of x^2 over `size` channels around c)^-beta. See `ops.local_response_norm`."""
 
@@ -70,6 +74,10 @@ class AvgPool1d(Function, op=ops.avg_pool1d):
 
 class AdaptiveAvgPool1d(Function, op=ops.adaptive_avg_pool1d):
     """Means over output_size cells. See `ops.adaptive_avg_pool1d`."""
+
+
+class AdaptiveAvgPool2d(Function, op=ops.adaptive_avg_pool2d):
+    """Means over a grid of output_size cells. See `ops.adaptive_avg_pool2d`."""
 
 
 class AdaptiveMaxPool2d(Function, op=ops.adaptive_max_pool2d):

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from ...arguments import axis, constant, floating, name_all, number
+from ...arguments import axis, choice, constant, floating, name_all, number
 from ...autograd import Array, Op
 from ...precision import POINTWISE, store, widen
 from ...tensor import Tensor
@@ -15,12 +16,47 @@ from ..pointwise import add, clamp, mul
 from ..shape import chunk, reshape
 from ..unary import Unary, sigmoid, sigmoid_of, unary
 
-__all__ = ["elu", "glu", "hardswish", "hardtanh", "logsigmoid", "mish", "prelu", "relu6", "softplus"]
+__all__ = ["elu", "gelu", "glu", "hardswish", "hardtanh", "logsigmoid", "mish", "prelu", "relu6", "softplus"]
 
 
 def softplus_of(op: Op, x: Array) -> Array:
     """ln(1 + e^x) in x's dtype, as max(x, 0) + ln(1 + e^-|x|), which does not overflow."""
     return op.xp.clip(x, 0, op.xp.inf) + op.xp.log1p(op.xp.exp(-op.xp.abs(x)))
+
+
+class GELU(Unary):
+    """y = x Phi(x), Phi the normal distribution function (Hendrycks & Gimpel, 2016);  y' = Phi(x) + x phi(x)."""
+
+    def f(self, x: Array) -> Array:
+        return x * self._phi(x)
+
+    def df(self, x: Array) -> Array:
+        return self._phi(x) + x * self.xp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+
+    def _phi(self, x: Array) -> Array:
+        """Phi; erfc, not 1 + erf: no cancellation in the left tail."""
+        return 0.5 * self.device.erfc(x * -math.sqrt(0.5))
+
+
+class TanhGELU(Unary):
+    """y = x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), the approximation of GELU.
+
+    (1 + tanh u) / 2 = 1 / (1 + e^-2u) keeps its digits in the left tail.
+    """
+
+    name = "gelu"
+    C = 2 * math.sqrt(2 / math.pi)
+
+    def f(self, x: Array) -> Array:
+        return x / self._denominator(x)
+
+    def df(self, x: Array) -> Array:
+        gate = 1 / self._denominator(x)
+        return ((x * x * (3 * 0.044715 * self.C) + self.C) * x * (1 - gate) + 1) * gate
+
+    def _denominator(self, x: Array) -> Array:
+        """1 + e^-2u; it may overflow to inf, of which 1 / inf is the right 0."""
+        return self.xp.exp((x * x * (-0.044715 * self.C) - self.C) * x) + 1
 
 
 class Hardtanh(Op):
@@ -83,6 +119,12 @@ def _slope_of_mish(op: Op, x: Array) -> Array:
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """input times the normal distribution function of input; approximate="tanh" for the tanh form."""
+    op = GELU if choice("gelu", "approximate", approximate, ("none", "tanh")) == "none" else TanhGELU
+    return op.apply(floating("gelu", "input", input))
 
 
 def hardtanh(input: Tensor, min_val: Any = -1.0, max_val: Any = 1.0) -> Tensor:
