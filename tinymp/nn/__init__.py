@@ -17,16 +17,8 @@ __all__ = ["Module", "Parameter", "init", *containers.__all__, *functions.__all_
 __all__ += [*norm.__all__, *recurrent.__all__]
 __all__ += ["RNN", "BahdanauAttention", "EmbeddingBag", "LuongAttention", "MultiheadAttention", "PReLU", "RNNCell"]
 __all__ += ["CTCLoss", "KLDivLoss", "LocalResponseNorm", "PixelShuffle", "RowConv", "SampledSoftmaxLoss", "Upsample"]
-__all__ += [
-    "AdaptiveAvgPool1d",
-    "AdaptiveAvgPool2d",
-    "AdaptiveMaxPool2d",
-    "AvgPool1d",
-    "MaxPool1d",
-    "ModuleDict",
-    "SmoothL1Loss",
-]
-__all__ += ["ELU", "GELU", "GLU", "Hardswish", "Hardtanh", "LogSigmoid", "Mish", "ReLU6", "Softplus"]
+__all__ += ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "MaxPool1d", "ModuleDict"]
+__all__ += ["ELU", "GELU", "GLU", "Hardswish", "Hardtanh", "LogSigmoid", "Mish", "ReLU6", "SmoothL1Loss", "Softplus"]
 __all__ += ["GRU", "GRUCell", "GroupNorm", "HuberLoss", "InstanceNorm1d", "InstanceNorm2d", "LSTMCell", "RMSNorm"]
 __all__ += ["PositionalEncoding", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder"]
 __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "TransformerEncoderLayer"]
