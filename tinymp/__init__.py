@@ -77,7 +77,6 @@ _NAMES = {
     "nn.TransformerEncoder nn.TransformerEncoderLayer",
     "ops.more.activation": "ops.elu ops.gelu ops.glu ops.hardswish ops.hardtanh ops.logsigmoid ops.mish ops.prelu "
     "ops.relu6 ops.softplus",
-    "ops.more.adaptive": "ops.adaptive_avg_pool2d",
     "ops.more.attention": "ops.scaled_dot_product_attention",
     "ops.more.ctc": "ops.ctc_loss",
     "ops.more.divergence": "ops.kl_div",
@@ -90,7 +89,8 @@ _NAMES = {
     "ops.more.local_response_norm": "ops.local_response_norm",
     "ops.more.logsumexp": "ops.logsumexp",
     "ops.more.normalize": "ops.normalize",
-    "ops.more.pool1d": "ops.adaptive_avg_pool1d ops.adaptive_max_pool2d ops.avg_pool1d ops.max_pool1d",
+    "ops.more.pool1d": "ops.adaptive_avg_pool1d ops.adaptive_avg_pool2d ops.adaptive_max_pool2d "
+    "ops.avg_pool1d ops.max_pool1d",
     "ops.more.prod": "ops.prod",
     "ops.more.rearrange": "ops.flip ops.tril ops.triu ops.unbind",
     "ops.more.resize": "ops.interpolate ops.pixel_shuffle",

@@ -127,7 +127,6 @@ if TYPE_CHECKING:
     from ..vision.boxes import *
     from ..vision.roi import roi_align, roi_pool
     from .more.activation import *
-    from .more.adaptive import adaptive_avg_pool2d
     from .more.attention import scaled_dot_product_attention
     from .more.ctc import ctc_loss
     from .more.divergence import kl_div
@@ -140,7 +139,7 @@ if TYPE_CHECKING:
     from .more.local_response_norm import local_response_norm
     from .more.logsumexp import logsumexp
     from .more.normalize import normalize
-    from .more.pool1d import adaptive_avg_pool1d, adaptive_max_pool2d, avg_pool1d, max_pool1d
+    from .more.pool1d import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_max_pool2d, avg_pool1d, max_pool1d
     from .more.prod import prod
     from .more.rearrange import flip, tril, triu, unbind
     from .more.resize import interpolate, pixel_shuffle
