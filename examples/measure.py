@@ -182,6 +182,8 @@ def draw(path: pathlib.Path, runs: dict[str, dict[str, Any]], title: str, pictur
     for (name, run), color in zip(runs.items(), COLORS):
         draw_curve(axes["loss"], run["curve"], name, color=color)
     axes["loss"].set(xlabel="step", ylabel="training loss", title="Loss", yscale="log")
+    axes["loss"].yaxis.set_major_formatter("{x:g}")
+    axes["loss"].yaxis.set_minor_formatter(matplotlib.ticker.LogFormatter(minor_thresholds=(1, 0.4)))
     draw_exponents(axes["exponents"], runs)
     for name in panels[0]:
         axes[name].legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9, frameon=False)
