@@ -376,11 +376,11 @@ def _collect(thing: Any, name: str, found: dict[type[Op], None], seen: set[tuple
         own = [cls for cls in thing.__mro__ if cls.__module__.startswith("tinymp.nn.") and cls is not nn.Module]
         for function in (f for cls in own for f in vars(cls).values() if isinstance(f, FunctionType)):
             _collect(function, name, found, seen)
-        if issubclass(thing, nn.functions.Function):
+        if hasattr(thing, "op"):  # nn's function modules and convolutions name the function that they call
             found.update(dict.fromkeys(ops_of(thing.op)))
         return
     called, module = _called(thing), thing.__module__
-    if op := thing.__globals__.get("OPS", {}).get(name):  # compare.py and unary.py have an Op per name
+    if op := (ops.compare.OPS | ops.unary.OPS).get(name):  # which have an Op per name
         found[op] = None
     layer = module.startswith("tinymp.nn.")
     for word, attribute in called.items():

@@ -107,9 +107,9 @@ class _Conv(Module):
         return self.stride, self.padding, self.dilation, self.groups
 
     def extra_repr(self) -> str:
-        values = [(name, getattr(self, name)) for name in ("stride", "padding", "output_padding", "dilation")]
-        default = {(0,) * self.axes, ()}, {(1,) * self.axes}
-        changed = [f"{k}={v}" for k, v in values if v not in default[k in ("stride", "dilation")]]
+        zeros, ones = (0,) * self.axes, (1,) * self.axes
+        usual = {"stride": ones, "padding": zeros, "output_padding": zeros, "dilation": ones}
+        changed = [f"{k}={v}" for k in usual if (v := getattr(self, k)) not in ((), usual[k])]
         changed += [f"groups={self.groups}"] * (self.groups > 1) + ["bias=False"] * (self.bias is None)
         return ", ".join([f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}", *changed])
 
