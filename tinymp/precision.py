@@ -303,9 +303,9 @@ def store(x32: Array, like: Array) -> Array:
     """Primitive 2: round x32 once to the dtype of `like`, the stored array whose place it takes.
 
     To nearest, ties to even, or stochastically where the policy in use says so. Values beyond 65 520 become
-    infinite: that is how the loss scaler learns of an overflow (NVG section 2.3.2). The result has the memory order of
-    `like`, where that has its shape: NumPy's own choice, and with it the order of later sums, depends on the size, as
-    it computes in temporaries of 256 KiB and more.
+    infinite: that is how the loss scaler learns of an overflow (NVG section 2.3.2). On a CPU the result has the memory
+    order of `like`, where that has its shape: NumPy's own choice, and with it the order of later sums, depends on the
+    size, as it computes in temporaries of 256 KiB and more.
     """
     dtype = like.dtype
     if x32.dtype is dtype or dtype not in FLOATING or x32.dtype == dtype:
@@ -318,7 +318,7 @@ def store(x32: Array, like: Array) -> Array:
 def _in_order(x: Array, like: Any) -> Array:
     """x in the memory order of `like` if they have one shape and repeat no element; x itself if it has it already."""
     strides = getattr(like, "strides", None)
-    if strides is None or x.strides == strides or x.shape != like.shape:
+    if strides is None or x.strides == strides or x.shape != like.shape or not backend.of(x).keeps_order:
         return x
     # from the slowest axis to the fastest; those of length 1 have any strides, and come last
     order, own = (sorted(range(x.ndim), key=lambda a: x.shape[a] != 1 and -abs(s[a])) for s in (strides, x.strides))

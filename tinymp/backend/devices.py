@@ -42,7 +42,8 @@ class Device:
     xp: Any
     array_type: Any
     has_values = True  # False for arrays that have shapes alone
-    gemm_rounds = False
+    gemm_rounds = False  # True if a product can round its sums by itself
+    keeps_order = True  # True if `store` gives results the memory order of `like`, at the cost of a copy
 
     def __init__(self, name: str, xp: Any = None) -> None:
         self.name, self.xp = name, xp

@@ -22,6 +22,7 @@ class Gpu(Device):
     """CuPy's arrays, once a GPU is in use."""
 
     gemm_rounds = True
+    keeps_order = False  # a copy more for each, and nothing is promised of a GPU's bits
 
     def __init__(self) -> None:
         super().__init__("gpu")
