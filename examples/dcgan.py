@@ -19,7 +19,7 @@ from tinymp import nn, ops, optim
 from . import datasets, measure
 from .paper.frechet import FrechetDistance
 
-BATCH, LATENT, REAL = 32, 100, 0.9  # REAL, a label: at 1, a sure discriminator teaches nothing (Salimans et al., 2016)
+BATCH, LATENT, DRAWN, REAL = 32, 100, 1000, 0.9  # REAL, a label: 1 would teach too little (Salimans et al., 2016)
 
 
 def networks(size: int = 64, width: int = 24) -> list[nn.Sequential]:
@@ -102,7 +102,7 @@ def train(
                 model.zero_grad()
             run.note(d_loss, *results)
 
-    latent = np.random.default_rng(seed + 1).standard_normal((20, 50, LATENT, 1, 1), np.float32)
+    latent = np.random.default_rng(seed + 1).standard_normal((DRAWN // 50, 50, LATENT, 1, 1), np.float32)
     generator = models[0].eval()  # with the running statistics of its batch norms
     with mp.no_grad(), mp.use(policy):
         drawn = np.concatenate([generator(policy.cast(mp.tensor(z)).to(device)).float().numpy() for z in latent])

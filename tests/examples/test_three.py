@@ -67,8 +67,9 @@ def test_reads_in_two_screens(name):
 
 
 @pytest.mark.parametrize("name", THREE)
-def test_on_a_gpu(name, gpu, small, undrawn, tmp_path, capsys):
+def test_on_a_gpu(name, gpu, small, undrawn, tmp_path, monkeypatch, capsys):
     """The GPU is the default where one works; the first losses are the CPU's up to rounding."""
+    monkeypatch.setattr(dcgan, "DRAWN", 100)
     options = ["--steps", "1", "--loss-scale", "128", "--out", str(tmp_path)]
     device = THREE[name].main(options)
     assert "on the GPU:" in capsys.readouterr().out
