@@ -246,8 +246,8 @@ class Op:
                 if storage is None and dtype in FLOATING:
                     storage = dtype
                 same = dtype is storage or dtype == storage or dtype not in FLOATING
-                beside = same or (storage in HALVES and dtype == float32 and cls.name_of(i) in cls.fp32)
-                if owner is not device or not beside:
+                fits = same or (storage in HALVES and dtype == float32 and cls.name_of(i) in cls.fp32)
+                if owner is not device or not fits:
                     cls._refuse_mixture(args)
             elif not (a is None or isinstance(a, (int, float, np.generic))):
                 raise TypeError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from . import backend, dtypes
 from .autograd import Array, Backward, Op, Variable
-from .backend.memory import explained
+from .backend.memory import behind, explained
 from .dtypes import FLOATING, float32, float64, real, require_fit
 from .events import quietly, type_name
 from .grad_mode import is_grad_enabled
@@ -407,17 +407,6 @@ def from_numpy(array: np.ndarray) -> Tensor:
 
 
 # ------------------------------------------------------------------------- looking at a graph without running it
-
-
-def behind(root: Op | None) -> set[Op]:
-    """All ops that a backward pass from this one reaches, with itself; none behind a leaf."""
-    found = set() if root is None else {root}
-    waiting = list(found)
-    while waiting:
-        new = {edge[0] for edge in waiting.pop().edges if isinstance(edge, tuple)} - found
-        found |= new
-        waiting += new
-    return found
 
 
 def uses(root: Op) -> dict[int, tuple[Variable, int]]:

@@ -1,4 +1,4 @@
-"""What other formats would have lost, in an audit; the formats themselves: tests/study/test_number_formats.py."""
+"""An audit says what other formats would have lost; tests/study/test_number_formats.py holds the formats themselves."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What an op declares about its arithmetic is what the primitives see it do."""
+"""An op does what it declares about its arithmetic, as the primitives see it."""
 
 import numpy as np
 import pytest

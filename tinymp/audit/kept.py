@@ -8,7 +8,7 @@ from typing import Any
 from .. import backend
 from ..arguments import named
 from ..autograd import Variable
-from ..tensor import behind
+from ..backend.memory import behind
 
 
 @named

@@ -42,7 +42,7 @@ def explain(error: Exception, what: Any, arguments: Iterable[Any] = (), ways: It
         given = ", ".join(f"{x.dtype} {x.shape}" for x in arguments if hasattr(x, "shape"))
         told = f"{', given ' if given else ''}{given}; {', or '.join(ways or _ways(what))}. "
         if hasattr(what, "edges"):
-            told += f"Kept for backward in the graph behind it: {_amount(_kept({what}))}. "
+            told += f"Kept for backward in the graph behind it: {_amount(_kept(what))}. "
         text += f"{told}Free, as the system says: {_amount(device.free_memory())}"
     except MemoryError:
         pass  # then there is not even enough for that
@@ -63,17 +63,21 @@ def _ways(what: Any) -> Iterator[str]:
         yield "optimizer.zero_grad() before the forward pass, which frees the gradients"
 
 
-def _kept(ops: set[Any]) -> int:
-    """The bytes of the arrays that these ops and those behind them keep for backward."""
-    waiting, owners = list(ops), {}
+def _kept(op: Any) -> int:
+    """The bytes of the arrays that an op and those behind it keep for backward."""
+    arrays = [x for one in behind(op) for x in (*(one.saved or ()), *one.statistics) if hasattr(x, "nbytes")]
+    return sum({id(owner): owner.nbytes for owner in map(owner_of, arrays)}.values())
+
+
+def behind(root: Any) -> set[Any]:
+    """All ops that a backward pass from this one reaches, with itself; none behind a leaf (None)."""
+    found = set() if root is None else {root}
+    waiting = list(found)
     while waiting:
-        op = waiting.pop()
-        arrays = [x for x in (*(op.saved or ()), *op.statistics) if hasattr(x, "nbytes")]
-        owners.update({id(owner): owner.nbytes for owner in map(owner_of, arrays)})
-        new = {edge[0] for edge in op.edges if isinstance(edge, tuple)} - ops
-        ops |= new
+        new = {edge[0] for edge in waiting.pop().edges if isinstance(edge, tuple)} - found
+        found |= new
         waiting += new
-    return sum(owners.values())
+    return found
 
 
 def _amount(nbytes: int | None) -> str:

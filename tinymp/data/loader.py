@@ -180,7 +180,7 @@ class DataLoader:
 
 
 def _further(name: str) -> Any:
-    """What has this name in the table of tinymp/__init__.py. AttributeError where it is not installed."""
+    """Look a name up in the table of tinymp/__init__.py. AttributeError where its module is not installed."""
     return getattr(sys.modules[__name__], name)
 
 

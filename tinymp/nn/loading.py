@@ -52,7 +52,7 @@ def _array(value: Any) -> np.ndarray:
 
 
 def loadable_copy(own: Tensor, value: Any, master: Array) -> Array | None:
-    """The working copy in a state_dict; None if it has none, or if the parameter has no copy beside its master."""
+    """The working copy in a state_dict; None if it has none, or if the parameter has a master alone."""
     if value is None or not isinstance(own, Parameter) or own.dtype == master.dtype:
         return None
     array, wide = _array(value), backend.to_cpu(master)
@@ -74,7 +74,7 @@ def _is_a_neighbour(array: Array, wide: Array) -> bool:
 
 
 def is_rounded(p: Parameter) -> bool:
-    """Whether the working copy is the FP16 number nearest to the master, or all there is."""
+    """True if the working copy is the FP16 number nearest to the master, or all there is."""
     if p.master is p.array:
         return True
     with unobserved(), use(MIXED):

@@ -23,7 +23,7 @@ Parts = tuple[list[Callable[[], Any]], Callable[[list], Any]]
 
 
 class LoadingThreads:
-    """What loads the batches of one loader, by threads that live as long as an epoch."""
+    """Loads the batches of one loader, by threads that live as long as an epoch."""
 
     def __init__(self, num_workers: int) -> None:
         if num_workers > MOST_WORKERS:
@@ -44,7 +44,7 @@ class LoadingThreads:
         return (whole([part() for part in parts]) for parts, whole in batches)
 
     def _parts(self, loader: DataLoader, dataset: Any, numbers: np.ndarray) -> Parts:
-        """What threads load in one go (a batch; with num_workers, an item of it), and what makes the batch of that."""
+        """The parts that threads load in one go (a batch, or with num_workers its items), and how to join them."""
         if type(dataset) is TensorDataset and loader.collate_fn is None:
             return [partial(load, dataset, numbers, None)], itemgetter(0)
         if not loader.num_workers:
