@@ -389,7 +389,8 @@ def tiles(job: Job) -> Any:
     from tinymp import ops
     from tinymp.fast.cuda import conv
 
-    from .timing import Bench, Report
+    from .report import Report
+    from .timing import Bench
 
     n, c, size = (8, 8, 4) if job.tiny else (64, 256, 56)
     found: dict[str, Any] = {}
@@ -451,12 +452,13 @@ def one_step(job: Job) -> None:
     from functools import partial
 
     from . import gpu, models, timing
+    from .report import Report
 
     network, shape = models.resnet50, (64, 3, 224, 224)
     if job.tiny:
         network, shape = partial(models.resnet, blocks=1, width=2), (2, 3, 4, 4)
     with device(job.device):
-        bench = timing.Bench(timing.Report(), job.tiny, job.device == "gpu", job.left)
+        bench = timing.Bench(Report(), job.tiny, job.device == "gpu", job.left)
         models.training_step(gpu.made(network, mp.MIXED), mp.MIXED)(
             *gpu.training_data(bench, gpu.Workload(network, shape))
         )

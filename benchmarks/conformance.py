@@ -35,7 +35,8 @@ import numpy as np
 import tinymp as mp
 from tinymp import nn, ops, optim
 from tinymp.backend.extras import hint
-from tinymp.checkpoint.writing import write_json
+
+from .machine import write
 
 try:
     import torch
@@ -375,7 +376,7 @@ def main(arguments: list[str] | None = None) -> int:
             f"{row['names']:>4} {database + 's':<12}" + "".join(f"{n.get(v, 0):>10}" for v in columns), f"{percent:>9}"
         )
         missed = missed or percent < TARGETS[database] or "wrong" in n or "crashed" in n
-    write_json(options.out, {"torch": torch.__version__, **result})
+    write(options.out, {"torch": torch.__version__, **result})
     return int(missed)
 
 

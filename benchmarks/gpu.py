@@ -38,7 +38,8 @@ from tinymp.ops.conv import batch_first
 
 from . import models, peers
 from .machine import device, write
-from .timing import Bench, Report, Work, rates, ratio
+from .report import Report
+from .timing import Bench, Work, rates, ratio
 
 HERE = pathlib.Path(__file__).parent
 LIMIT = 470  # seconds for all sections together

@@ -2,9 +2,9 @@
 
     python -m benchmarks.ops [--quick] [--only NAME ...] [--out FILE]
 
-Needs `pip install -e ".[peer]"`. Each library works in a process of its own, one at a time and in turn, so that the
-two never share a pool of threads and a machine whose speed drifts slows both. Times are medians over the rounds, with
-quartiles; ratios are ratios of the medians printed beside them. The picture lies beside the JSON.
+Needs `pip install -e ".[peer]"`. Each side works in a process of its own, one at a time and in turn, so that they
+never share a pool of threads and a machine whose speed drifts slows all. Times are medians over the rounds, with
+quartiles; ratios are ratios of the medians printed beside them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import numpy as np
 from tqdm import tqdm
 
 import tinymp as mp
-from tinymp.checkpoint.writing import write_figure
 
 from .machine import Machine, write
-from .worker import Worker
+from .worker import Workers
 
-TARGET, WORST = 1.5, 4.0  # of the geometric mean of the ratios, and of each
+TARGET = 1.5  # of the geometric mean of the ratios
+STORAGES = "PyTorch FP32", "FP32", "FP16"
 
 
 class Case(NamedTuple):
@@ -115,7 +115,7 @@ CASES = [
 ]
 
 
-# ------------------------------------------------------------------------------------------------- the two processes
+# ------------------------------------------------------------------------------------------------- what is timed
 
 
 class _Torch:
@@ -135,37 +135,28 @@ def _inputs(case: Case) -> list[np.ndarray]:
     ]
 
 
-def ours(index: int, dtype: str) -> Callable[[], None]:
-    """A case in tinymp: a call of it, forward and backward."""
-    return _in_tinymp(CASES[index], dtype)
+def both_ways(index: int, storage: str) -> Callable[[], None]:
+    """A case, forward and backward: in tinymp with this storage, or with "PyTorch FP32" in PyTorch."""
+    return made(CASES[index], storage)
 
 
-def _in_tinymp(case: Case, dtype: str) -> Callable[[], None]:
-    arrays = [mp.tensor(a) for a in _inputs(case)]
-    leaves = [a.to(dtype).detach() if a.dtype.kind == "f" else a for a in arrays]
-    for leaf in leaves:
-        if leaf.dtype.kind == "f":
-            leaf.requires_grad_(True)
-    dy = case.run(mp.ops, *leaves).detach()
+def made(case: Case, storage: str) -> Callable[[], None]:
+    """What `both_ways` times."""
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.integers(0, a[1], a[0]) if a and isinstance(a[0], tuple) else rng.standard_normal(a, np.float32)
+        for a in case.arrays
+    ]
+    if storage == "PyTorch FP32":
+        import torch
 
-    def call() -> None:
-        y = case.run(mp.ops, *leaves)
-        y.backward(dy) if y.ndim else y.backward()
-        for leaf in leaves:
-            leaf.grad = None
-
-    return call
-
-
-def theirs(index: int) -> Callable[[], None]:
-    """The same in PyTorch."""
-    import torch
-
-    case = CASES[index]
-    leaves = [torch.from_numpy(a) for a in _inputs(case)]
-    for leaf in leaves:
-        leaf.requires_grad_(leaf.is_floating_point())
-    f = _Torch()
+        f: Any = _Torch()
+        leaves: list[Any] = [torch.from_numpy(a) for a in arrays]
+    else:
+        f, half = mp.ops, storage == "FP16"
+        leaves = [mp.tensor(a.astype("float16") if half and a.dtype.kind == "f" else a) for a in arrays]
+    for leaf, a in zip(leaves, arrays):
+        leaf.requires_grad_(a.dtype.kind == "f")
     dy = case.run(f, *leaves).detach()
 
     def call() -> None:
@@ -185,49 +176,22 @@ def measure(cases: list[int], rounds: int) -> list[dict[str, Any]]:
 
     A round goes through all cases: what slows the machine for some seconds slows one round of many cases, not one case.
     """
-    us, them = Worker(), Worker()
-    tasks: dict[str, tuple] = {
-        "PyTorch FP32": (them, theirs),
-        "FP32": (us, ours, "float32"),
-        "FP16": (us, ours, "float16"),
-    }
-    times: dict[tuple[int, str], list[float]] = {(case, name): [] for case in cases for name in tasks}
-    for _, case in tqdm(list(itertools.product(range(rounds), cases)), unit="case", leave=False):
-        for name, (worker, maker, *dtype) in tasks.items():
-            times[case, name].append(1000 * worker.time(maker, case, *dtype))
-    us.close()
-    them.close()
+    times: dict[tuple[int, str], list[float]] = {(case, name): [] for case in cases for name in STORAGES}
+    with Workers(STORAGES) as workers:
+        for _, case in tqdm(list(itertools.product(range(rounds), cases)), unit="case", leave=False):
+            tasks = {name: (both_ways, case, name) for name in STORAGES}
+            for name, (seconds,) in workers.times(tasks, 1, seconds=0.06).items():
+                times[case, name].append(1000 * seconds)
     rows = []
     for case in cases:
-        quartiles = {name: np.percentile(times[case, name], (25, 50, 75)).tolist() for name in tasks}
+        quartiles = {name: np.percentile(times[case, name], (25, 50, 75)).tolist() for name in STORAGES}
         ratios = {f"{s} / PyTorch FP32": quartiles[s][1] / quartiles["PyTorch FP32"][1] for s in ("FP32", "FP16")}
         rows.append({"op": CASES[case].name, "ms": quartiles, **ratios})
     return rows
 
 
-def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
-    """The ratios as bars, worst first."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 0.24 * len(rows) + 1), layout="constrained")
-    axes = figure.subplots()
-    places = np.arange(len(rows))
-    for storage, color, shift in (("FP16", "#3a6ea5", -0.2), ("FP32", "#b8c7d9", 0.2)):
-        axes.barh(places + shift, [r[f"{storage} / PyTorch FP32"] for r in rows], 0.4, color=color, label=storage)
-    axes.set_yticks(places, [r["op"] for r in rows], fontsize=8)
-    axes.invert_yaxis()
-    axes.margins(y=0.01)
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.axvline(WORST, color="black", linewidth=0.8, linestyle=":")
-    axes.set_xlabel("time / PyTorch FP32, forward and backward (shorter is faster)")
-    axes.legend(loc="lower right", title="storage")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    write_figure(path, figure, dpi=150)
-
-
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
-    """Measure, print the table, worst first, and write JSON and picture."""
+    """Measure, print the table, worst first, and write the JSON."""
     p = argparse.ArgumentParser(prog="python -m benchmarks.ops", description=__doc__.split("\n\n")[0])
     p.add_argument("--quick", action="store_true", help="one round: shows that it runs, not how fast")
     p.add_argument("--only", nargs="+", metavar="NAME", help="cases whose names contain one of these; writes nothing")
@@ -245,8 +209,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     print(machine.verdict())
     if not options.only:
         write(options.out, {"rows": rows, "geometric_mean": means, "environment": machine.state()})
-        draw(rows, options.out.with_suffix(".png"))
-        print(f"wrote {options.out} and {options.out.with_suffix('.png').name}")
+        print(f"wrote {options.out}")
     return rows
 
 

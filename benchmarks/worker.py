@@ -1,43 +1,37 @@
-"""A process that times one side of a comparison, so that two libraries never share a pool of threads, nor memory."""
+"""Processes that time a side of a comparison each, so that two libraries never share a pool of threads, nor memory."""
 
 from __future__ import annotations
 
 import importlib
 import multiprocessing
-import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
 import tinymp as mp
 
-BLOCK = 0.06  # seconds of work that are timed in one go
+Task = tuple[Any, ...]  # a function of a module and its arguments; what it returns is called again and again
+Times = dict[str, list[float]]  # seconds of a call, by name: a median for every round
 
 
 class Worker:
-    """It does nothing but wait, unless it times. threads: how many BLAS and PyTorch may use there; None: all cores."""
+    """A process that does nothing but wait, unless it times."""
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        limits = {} if threads is None else dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(threads))
-        before = dict(os.environ)
-        os.environ.update(limits)  # the new process inherits it
-        try:
-            self._process.start()
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+        self._process.start()
         theirs.close()
 
-    def time(self, maker: Callable[..., Callable[[], Any]], *arguments: Any, seconds: float = BLOCK) -> float:
-        """The median time in seconds of a call of what maker(*arguments) returns, called for so many seconds.
+    def time(self, task: Task, seconds: float) -> float:
+        """The median time in seconds of a call of what the task makes, called for so many seconds.
 
-        maker: a function of a module. What it made is kept until another is asked for. RuntimeError if that fails.
+        What was made is kept until another is asked for. RuntimeError if that fails.
         """
+        maker, *arguments = task
         self._pipe.send((maker.__module__, maker.__qualname__, arguments, seconds))
         answer = self._pipe.recv()
         if isinstance(answer, str):
@@ -48,6 +42,40 @@ class Worker:
         """End the process; its work then counts as this one's (see Machine)."""
         self._pipe.send(None)
         self._process.join()
+
+
+class Workers:
+    """A process for each name, which time in turn: a machine whose speed drifts slows all of them alike."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._workers = {name: Worker() for name in names}
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers.values():
+            worker.close()
+
+    def times(self, tasks: Mapping[str, Task], rounds: int, seconds: float = 0.3) -> Times:
+        """Time the task of each name, round after round, for so many seconds each.
+
+        A task that fails is said to, and left out: some libraries cannot do all that others can.
+        """
+        times: Times = {name: [] for name in tasks}
+        for _ in range(rounds):
+            for name in list(times):
+                try:
+                    times[name].append(self._workers[name].time(tasks[name], seconds))
+                except RuntimeError as error:
+                    print(f"{name} does not run here: {error}")
+                    del times[name]
+        return times
+
+
+def ratio(times: Times, a: str, b: str) -> float:
+    """How many times as long a takes as b."""
+    return statistics.median(times[a]) / statistics.median(times[b])
 
 
 def _serve(pipe: Connection) -> None:
@@ -65,7 +93,7 @@ def _serve(pipe: Connection) -> None:
             first = _timed(call)  # which also warms up
             pipe.send(statistics.median(_timed(call) for _ in range(max(1, min(200, round(seconds / first))))))
         except Exception as error:
-            pipe.send(f"{name}{arguments}: {type(error).__name__}: {error}")
+            pipe.send(f"{name}{tuple(arguments)}: {type(error).__name__}: {error}")
 
 
 def _timed(call: Callable[[], Any]) -> float:

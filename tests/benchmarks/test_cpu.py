@@ -2,10 +2,10 @@
 
 import json
 
-import numpy as np
 import pytest
 
-from benchmarks import cpu, machine, ops, steps
+from benchmarks import cpu, machine, ops, steps, worker
+from benchmarks.report import Report
 
 
 @pytest.mark.cpu
@@ -16,7 +16,7 @@ def test_quick(tmp_path, monkeypatch, capsys):
     assert written["rows"] == rows
     assert all(row["value"] == row["value"] for row in rows)
     assert {row["reached"] for row in rows} <= {None, True, False}
-    assert "mixed / own FP32" in capsys.readouterr().out
+    assert "mixed / FP32" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("runs", [True, False])
@@ -24,7 +24,8 @@ def test_bf16_is_a_peer_where_it_runs(monkeypatch, capsys, runs):
     """The LSTM of PyTorch does not run in BF16 on every CPU."""
 
     class Worker:
-        def time(self, maker, network, kind, seconds):
+        def time(self, task, seconds):
+            kind = task[-1]
             if kind == "PyTorch BF16" and not runs:
                 raise RuntimeError("no primitive")
             return {"mixed": 0.03, "PyTorch BF16": 0.02}.get(kind, 0.01)
@@ -33,11 +34,11 @@ def test_bf16_is_a_peer_where_it_runs(monkeypatch, capsys, runs):
             pass
 
     monkeypatch.setattr(cpu.steps, "peer", lambda: "2.0")
-    monkeypatch.setattr(cpu, "Worker", Worker)
-    rows = cpu.Rows()
-    cpu.training(rows, 2, "LSTM", "lstm", "<= 9")
-    found = {row["work"]: row["value"] for row in rows.rows if "BF16" in row["work"]}
-    expected = {"LSTM, PyTorch BF16": 20.0, "LSTM, mixed / PyTorch BF16 autocast": pytest.approx(1.5)} if runs else {}
+    monkeypatch.setattr(worker, "Worker", Worker)
+    report = Report()
+    cpu.training(report, 2, "LSTM", "lstm", "<= 9")
+    found = {row["work"]: row["value"] for row in report.rows if "BF16" in row["work"]}
+    expected = {"LSTM, PyTorch BF16": 20.0, "LSTM, mixed / PyTorch BF16": pytest.approx(1.5)} if runs else {}
     assert found == expected and ("does not run here: no primitive" in capsys.readouterr().out) != runs
 
 
@@ -46,16 +47,14 @@ def test_bf16_is_a_peer_where_it_runs(monkeypatch, capsys, runs):
 def test_peers_compute_in_the_format_that_they_are_named_after():
     torch = pytest.importorskip("torch")
     for kind, dtype in steps.AUTOCAST.items():
-        scores = steps.make("evaluation", kind)()
-        assert scores.dtype == getattr(torch, dtype or "float32"), kind
+        with steps._autocast(dtype):
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == getattr(torch, dtype or "float32"), kind
 
 
 @pytest.mark.cpu
 def test_networks_have_steps():
-    assert [network for _, network, _ in cpu.NETWORKS] == list(steps.NETWORKS)
+    assert sorted(network for _, network, _ in cpu.NETWORKS) == sorted(steps.NETWORKS)
     steps.make("resnet", "mixed")()  # a step runs
-    scores = steps.make("evaluation", "mixed")()
-    assert scores.shape == (1, 1000) and not scores.requires_grad and np.isfinite(scores.numpy()).all()
 
 
 @pytest.mark.cpu
@@ -64,11 +63,11 @@ def test_cases_of_ops_run_in_both_storages():
     assert len(set(names)) == len(names) >= 40
     for case in ops.CASES:
         small = case._replace(arrays=tuple(_smaller(a) for a in case.arrays))
-        for dtype in ("float32", "float16"):
+        for storage in ("FP32", "FP16"):
             try:
-                ops._in_tinymp(small, dtype)()
+                ops.made(small, storage)()
             except Exception as error:
-                raise AssertionError(f"{case.name} in {dtype}") from error
+                raise AssertionError(f"{case.name} in {storage}") from error
 
 
 def _smaller(a):
@@ -91,12 +90,6 @@ def test_ops_table(tmp_path, capsys):
         assert row["FP16 / PyTorch FP32"] == row["ms"]["FP16"][1] / row["ms"]["PyTorch FP32"][1]
     assert "geometric mean of 2 ops" in capsys.readouterr().out
     assert not (tmp_path / "ops.json").exists()  # a part of the table is no result
-
-
-def test_picture(tmp_path):
-    row = {"op": "x", "FP16 / PyTorch FP32": 2.0, "FP32 / PyTorch FP32": 1.5}
-    ops.draw([row, row | {"op": "y"}], tmp_path / "ops.png")
-    assert (tmp_path / "ops.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize(("foreign", "said"), [(None, "unknown"), (0.2, "NOT TO BE TRUSTED"), (0.01, "quiet")])

@@ -11,6 +11,7 @@ import pytest
 
 import tinymp as mp
 from benchmarks import gpu, models, peers, timing
+from benchmarks.report import Report
 from examples import cnn
 from tinymp import nn
 
@@ -100,7 +101,7 @@ def test_what_a_process_measured_before_it_died_is_kept(monkeypatch):
 
 def test_a_report_is_saved_after_each_row_and_each_case(capsys):
     seen = []
-    report = timing.Report(lambda r: seen.append((len(r.rows), len(r.cases.get("group", [])))))
+    report = Report(lambda r: seen.append((len(r.rows), len(r.cases.get("group", [])))))
     report.add("work", 1.0, "x")
     with report.case("group", "case") as entry:
         entry |= {"FP16": 1.0}
@@ -108,7 +109,7 @@ def test_a_report_is_saved_after_each_row_and_each_case(capsys):
 
 
 def test_what_fails_becomes_a_row_and_the_rest_is_measured(capsys):
-    report = timing.Report()
+    report = Report()
     for i in range(3):
         with report.row(f"work {i}"):
             report.add(f"work {i}", 1 / (i - 1), "x", ">= 1", peer=2.0)

@@ -1,0 +1,91 @@
+"""The table of a benchmark, on the terminal and for its JSON; an error costs a row, not the run."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class Report:
+    """The table, and the cases behind its geometric means. What fails becomes a row, too. save: called after each."""
+
+    def __init__(self, save: Callable[[Report], None] = lambda _: None) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.cases: dict[str, list[dict[str, Any]]] = {}
+        self._save = save
+
+    failed = property(
+        lambda self: any(row["error"] for row in self.rows), doc="Whether something could not be measured."
+    )
+
+    def head(self, section: str) -> None:
+        """The heading of a section's table."""
+        print(f"\n{section:<70} {'measured':>9} {'':<8} {'PyTorch':>9}  target", flush=True)
+
+    def add(
+        self, work: str, value: float, unit: str, target: str = "", peer: float | None = None, error: str | None = None
+    ) -> None:
+        """One row; target like ">= 0.95" or empty; peer is PyTorch's value in the same unit."""
+        reached = None
+        if target:
+            sign, number = target.split()
+            reached = value <= float(number) if sign == "<=" else value >= float(number)
+        value_or_null = None if math.isnan(value) else value  # JSON has no nan
+        row = {"work": work, "value": value_or_null, "unit": unit, "peer": peer, "target": target, "reached": reached}
+        self.rows.append(row | {"error": error})
+        beside = "" if peer is None else f"{peer:.4g}"
+        mark = {None: "", True: "reached", False: "NOT reached"}[reached]
+        print(f"{work:<70} {value:>9.4g} {unit:<8} {beside:>9}  {target:<8} {mark}", flush=True)
+        if error:
+            print(f"    FAILED: {error}", flush=True)
+        self._save(self)
+
+    @contextlib.contextmanager
+    def row(self, work: str) -> Iterator[None]:
+        """An error within the block becomes a row of its own."""
+        try:
+            yield
+        except Exception as error:  # whatever it is: the other rows shall still be measured
+            self.add(work, math.nan, "", error=_in_one_line(error))
+
+    @contextlib.contextmanager
+    def case(self, group: str, name: str) -> Iterator[dict[str, Any]]:
+        """One case of a group, as a dict to be filled; an error within the block is noted in it."""
+        entry: dict[str, Any] = {"case": name}
+        self.cases.setdefault(group, []).append(entry)
+        try:
+            yield entry
+        except Exception as error:  # the other cases shall still be measured
+            entry["error"] = _in_one_line(error)
+        self._save(self)
+
+    def summary(self, group: str, to_peer: str, to_fp32: str = "") -> None:
+        """The rows of a group of `rates`: geometric means, and the ratios with these targets."""
+        cases = self.cases[group]
+        done = [c for c in cases if "error" not in c]
+        errors = [f"{c['case']}: {c['error']}" for c in cases if "error" in c]
+        failed = f"{len(errors)} of {len(cases)} cases, the first: {errors[0]}" if errors else None
+        if not done:
+            self.add(f"{group}, FP16", math.nan, "TFLOP/s", error=failed)
+            return
+
+        def mean(key: str) -> float:
+            return math.exp(statistics.fmean(math.log(c[key]) for c in done))
+
+        compared = "PyTorch" in done[0]
+        self.add(f"{group}, FP16", mean("FP16"), "TFLOP/s", peer=mean("PyTorch") if compared else None, error=failed)
+        if "FP32" in done[0]:
+            self.add(f"{group}, FP32", mean("FP32"), "TFLOP/s")
+        if compared:
+            self.add(f"{group}, FP16 / PyTorch", mean("to PyTorch"), "x", to_peer)
+            slow = sorted(done, key=lambda c: c["to PyTorch"])[:3]
+            print("    least: " + "; ".join(f"{c['case']} {c['to PyTorch']:.2f} x" for c in slow), flush=True)
+        if "FP32" in done[0]:
+            self.add(f"{group}, FP16 / own FP32", mean("to FP32"), "x", to_fp32)
+
+
+def _in_one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
