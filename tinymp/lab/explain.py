@@ -1,4 +1,4 @@
-"""explain(): a rule of precision, its source, what breaks without it, what measures it, and the lines to read.
+"""explain(): a rule of precision, its source, what breaks without it, and the lines to read.
 
 The words are in topics.py; everything else (kinds, formulas, fast paths, files and lines) is found in the source.
 """
@@ -10,8 +10,8 @@ import dis
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -19,89 +19,76 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .. import nn, ops, optim, precision
-from ..audit.audit import Audit
-from ..audit.bytes import ByteLedger
-from ..audit.ledger import Rounding, Row
 from ..audit.numbers import many
-from ..audit.products import Product
-from ..audit.scales import Cause
-from ..audit.shadow import ShadowRow
-from ..audit.updates import Updates
 from ..autograd import Op
-from ..fast_path import find
-from ..optim.optimizer import Optimizer
 from ..precision import DOT, KINDS, LOSS, MIXED, MOVEMENT, POINTWISE, REDUCTION, UPDATE, Kind, Policy
 from ..study import POLICIES, Arithmetic
 from .ablate import DECISIONS, Decision
-from .topics import NOTES, ROUNDED, SYNONYMS, TOPICS, WORDS, Topic
+from .topics import ROUNDED, TOPICS, WORDS, Topic
 
 ROOT = Path(precision.__file__).parent.parent
 PRIMITIVES = (precision.widen, precision.store, precision.gemm, precision.reduce)
 WIDTH = 100  # of the text
 
 
-@dataclass(frozen=True)
+@dataclass
 class Explanation:
     """What there is to say about a name; `print` shows it.
 
     name      as tinymp writes it ("BatchNorm2d"); `what` it is ("layer", "op", "policy", "topic", ...)
-    topic     the rule behind it (see `Topic`)
+    topic     the rule behind it; of a tool that decides nothing an empty one
     formula   what it computes, from its docstring and those of its Ops
-    kind      its kind of arithmetic, None where it has none of its own; `gradient`: that of backward, where it differs
-    rounds    how often it rounds what: the ledger's count, in words
-    note      what is particular about it, and a number to check
+    ops       the Ops that it runs, the one that decides most first
+    kind      its kind of arithmetic, None where it has none of its own
     read      {"tinymp/ops/softmax.py:14": "Softmax.forward", ...}, what to read first at the top
-    measure   what to ask of an audit `a`: "ledger.filter(op='softmax')", "shadow"
     ablation  the decisions that flip the rule
-    cuda      what has a fast path in CUDA, and in which file
-    see       topics to go on with
     """
 
     name: str
     what: str
     topic: Topic
     formula: str
+    ops: list[type[Op]]
     kind: Kind | None
-    gradient: Kind | None
-    rounds: str
-    note: tuple[str, str]
     read: dict[str, str]
-    measure: list[str]
     ablation: list[Decision]
-    cuda: str
-    see: tuple[str, ...]
+
+    @property
+    def gradient(self) -> Kind | None:
+        """The kind of backward, where it is another one."""
+        return self.ops[0].gradient if self.ops else None
+
+    @property
+    def measure(self) -> str:
+        """What to ask of an audit about an op: "a.ledger.filter(op='softmax')"."""
+        if not self.ops:
+            return ""
+        named = "name" in self.ops[0].forward.__code__.co_names  # amin's Op sets its name
+        return f"a.ledger.filter(op={self.name if self.what == 'op' and named else self.ops[0].name!r})"
 
     def __str__(self) -> str:
         kinds = {"": self.kind} if not self.gradient else {"forward ": self.kind, "backward ": self.gradient}
-        arithmetic = [label + _arithmetic(kind) for label, kind in kinds.items() if kind]
         title = f"{self.name}: {self.what}" + (f", {self.kind.name}" if self.kind and self.what != "kind" else "")
         title += f", backward {self.gradient.name}" if self.gradient else ""
         topic, names = self.topic, ",".join(d.name for d in self.ablation)
-        shadow = "shadow=True" if "shadow" in self.measure else ""
-        measure = [f"with mp.audit({shadow}) as a: train()", *map(_asked, self.measure)]
-        attempt = [f"tinymp ablate {topic.ablate} --only {names}", *(f"{d.name}: {d.flipped}" for d in self.ablation)]
+        attempt = [f"tinymp ablate mnist --only {names}", *(f"{d.name}: {d.flipped}" for d in self.ablation)]
         entries = [
             ("", self.formula),
-            ("arithmetic", "\n".join(arithmetic)),
-            ("rounds", self.rounds),
+            ("arithmetic", "\n".join(label + _arithmetic(kind) for label, kind in kinds.items() if kind)),
+            ("rounds", _rounds(self.ops)),
             ("in MIXED" if self.what == "policy" else "rule", topic.rule),
             ("source", topic.source and f"{topic.source} (MPT: Mixed Precision Training; NVG: NVIDIA's guide)"),
             ("without it", topic.without),
-            ("", topic.example),
-            ("here", self.note[0]),
-            ("", self.note[1]),
             ("read", "\n".join(f"{line}  {name}" for line, name in self.read.items())),
-            ("in CUDA", self.cuda),
-            ("measure", "\n".join(measure) if self.measure else ""),
+            ("measure", self.measure and f"with mp.audit() as a: train()\n{self.measure}"),
             ("try", "\n".join(attempt) if self.ablation else ""),
-            ("see also", ", ".join(self.see)),
         ]
         return "\n".join([title, "=" * len(title), *(_entry(label, text) for label, text in entries if text)])
 
 
 def explain(name: str) -> Explanation:
-    """The rule of precision behind an op, layer, optimizer, policy, primitive, kind, decision or topic; what a field of
-    a policy, a statistic of the audit or an argument means. All by their names or a usual word.
+    """The rule of precision behind an op, layer, optimizer, policy or a field of one, primitive, kind, decision or
+    topic, by its name or a usual word.
 
     Upper and lower case, spaces, hyphens, underscores and a plural's s do not matter: "batch norm" is "batch_norm".
     If several things have the name, the op comes first. ValueError for an unknown name, with the nearest ones.
@@ -109,10 +96,12 @@ def explain(name: str) -> Explanation:
     known, key = _known(), _key(name)
     entry = known.get(key) or known.get(_singular(key))
     if entry is None:
-        like = list(dict.fromkeys(known[k][0] for k in _near(key, [_key(word) for word in name.split()], list(known))))
+        held = [k for k in known if len(key) > 2 and key in k]
+        alike = [k for word in (key, *map(_key, name.split())) for k in difflib.get_close_matches(word, known, 3, 0.7)]
+        like = list(dict.fromkeys(known[k][0] for k in [*alike[:2], *held, *alike]))[:4]
         hint = f"did you mean {', '.join(like)}?" if like else f"topics: {', '.join(TOPICS)}"
-        raise ValueError(f"explain: {name!r} is no op, layer, optimizer, policy, option or topic; {hint}")
-    return _EXPLAIN.get(entry[1], _explain_topic)(*entry)
+        raise ValueError(f"explain: {name!r} is no op, layer, optimizer, policy or topic; {hint}")
+    return _explained(*entry)
 
 
 def names() -> dict[str, list[str]]:
@@ -146,17 +135,9 @@ def _singular(key: str) -> str:
 
 @cache
 def _known() -> dict[str, tuple[str, str, Any]]:
-    """All entries by their keys: by the names as they are ("zero", a statistic), then as singulars (the op "zeros")."""
-    entries = list(_entries())
-    found = {_key(entry[0]): entry for entry in reversed(entries)}
+    """All entries by their keys: by the names as they are, then as singulars (the op "zeros")."""
+    found = {_key(entry[0]): entry for entry in reversed(list(_entries()))}
     return {_singular(key): entry for key, entry in reversed(found.items())} | found
-
-
-def _near(key: str, words: list[str], known: list[str]) -> list[str]:
-    """At most four of the known keys: those that hold this one, those that are like it, those of its words."""
-    held = [k for k in known if len(key) > 2 and key in k]
-    alike = [k for word in (key, *words) for k in difflib.get_close_matches(word, known, 3, 0.7)]
-    return list(dict.fromkeys([*alike[:2], *held, *alike]))[:4]
 
 
 def _public(module: ModuleType) -> dict[str, Any]:
@@ -169,8 +150,7 @@ def _public(module: ModuleType) -> dict[str, Any]:
 
 def _entries() -> Iterator[tuple[str, str, Any]]:
     """(name, what it is, the thing); of things with the same name, the more informative first."""
-    functions = {name: f for name, f in _public(ops).items() if isinstance(f, FunctionType)}
-    yield from ((name, "op", f) for name, f in functions.items())
+    yield from ((name, "op", f) for name, f in _public(ops).items() if isinstance(f, FunctionType))
     yield from ((name, "policy", policy) for name, policy in POLICIES.items())
     yield from ((kind.name, "kind", kind) for kind in KINDS)
     yield from ((name, "topic", name) for name in TOPICS)
@@ -178,37 +158,9 @@ def _entries() -> Iterator[tuple[str, str, Any]]:
     yield from ((name, "optimizer", cls) for name, cls in _public(optim).items() if _is(cls, optim.Optimizer))
     yield from ((name, "tool", thing) for name, thing in _public(optim).items() if not _is(thing, optim.Optimizer))
     yield from ((primitive.__name__, "primitive", primitive) for primitive in PRIMITIVES)
-    yield from ((field.name, "field", Policy) for field in fields(Policy) if field.name != "name")
-    yield from ((field.name, "field", Arithmetic) for field in fields(Arithmetic))
-    yield from ((word, "alias", name) for word, name in (WORDS | SYNONYMS).items())
-    yield from ((word, "alias", name) for name, topic in TOPICS.items() for word in topic.decisions)
-    yield from ((name, "statistic", table) for table in STATISTICS for name in _documented(table))
-    yield from ((name, "option", owners) for name, owners in _options().items())
-
-
-STATISTICS = {  # whose docstrings say what is counted: the instruments and their rows, and the topic behind each
-    Audit: "primitives", Rounding: "rounding", Row: "rounding", Updates: "master weights", Cause: "loss scaling",
-    ByteLedger: "storage", Product: "tensor cores", ShadowRow: "rounding",
-}  # fmt: skip
-
-
-def _documented(cls: type) -> dict[str, str]:
-    """What a class says of each of its properties, and of the names that its docstring lists."""
-    listed = re.findall(r"^(\w+(?:, (?:\w+|\.\.\.))*)  +(.*?)(?=^\S|^$|\Z)", inspect.getdoc(cls) or "", re.M | re.S)
-    properties = {name: p.__doc__ for name, p in vars(cls).items() if isinstance(p, property) and p.__doc__}
-    said = properties | {name: text for names, text in listed for name in names.split(", ")}
-    return {name: " ".join(text.split()) for name, text in said.items() if name[0] not in "._"}
-
-
-def _options() -> dict[str, dict[str, Any]]:
-    """The arguments of all ops, layers, optimizers and tools, by name: {"eps": {"batch_norm": ops.batch_norm, ...}}."""
-    found: dict[str, dict[str, Any]] = {}
-    for module, name, thing in ((m, *item) for m in (ops, nn, optim) for item in _public(m).items()):
-        for p in inspect.signature(thing).parameters.values():
-            called = isinstance(thing, FunctionType) or module is not ops  # ops offers a few classes of results
-            if called and not p.name.startswith("_") and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-                found.setdefault(p.name, {})[name] = thing
-    return found
+    yield from ((f.name, "field of a policy", cls) for cls in (Policy, Arithmetic) for f in fields(cls))
+    yield from ((word, "alias", name) for word, name in WORDS.items())
+    yield from ((word, "alias", name) for name, topic in TOPICS.items() for word in topic.decisions.split())
 
 
 def _is(thing: Any, base: type) -> bool:
@@ -218,125 +170,57 @@ def _is(thing: Any, base: type) -> bool:
 # ---------------------------------------------------------------------------------------------------- the explanations
 
 
-def _explain_code(name: str, what: str, thing: Any) -> Explanation:
-    """An op, or a layer, by the Ops that it is made of."""
-    found = ops_of(thing)
-    if not found:
-        return _made(name, what, WORDS.get(name), _paragraph(thing), [vars(thing).get("forward", thing)])
-    main, counted = found[0], [op for op in found if op.kind is not MOVEMENT or op.gradient] or found[:1]
-    formula = dict.fromkeys([_paragraph(thing), *(_paragraph(op) for op in counted if op.__doc__)])
-    read = [vars(thing).get("forward", thing)]
-    for op in counted:
-        read += [op.forward, op.backward] if op.gradient else [op.forward]
-    topic, note = WORDS.get(main.__name__) or WORDS[main.kind.name], NOTES.get(name) or NOTES.get(main.name) or ("", "")
-    return _made(
-        name, what, topic, "\n".join(formula), read, main.kind,
-        op=main, rounds=_rounds(counted), note=note, cuda=_fast_paths(counted),
-    )  # fmt: skip
-
-
-def _explain_optimizer(name: str, what: str, thing: Any) -> Explanation:
-    faster: Any = inspect.getmodule(find(Optimizer.apply, "gpu"))
-    cuda = f"update{_beside(faster)}" if faster and thing.update in faster.RULES else ""
-    note = TOPICS["optimizer state"].rule, ""
-    formula = inspect.getdoc(thing) or ""
-    return _made(name, what, WORDS[UPDATE.name], formula, [thing.update], UPDATE, note=note, cuda=cuda)
-
-
-def _explain_policy(name: str, what: str, thing: Policy) -> Explanation:
-    """A policy, by what it changes of MIXED."""
-    study = vars(thing.study).items() if thing.study else ()
-    values: list[tuple] = [(Arithmetic, field, value, getattr(Arithmetic, field)) for field, value in study]
-    values += [(Policy, field, value, getattr(MIXED, field)) for field, value in vars(thing).items()]
-    differ = [
-        (of, field, value) for of, field, value, usual in values if field not in ("name", "study") and value != usual
-    ]
-    changed = [field for _, field, _ in differ]
-    formula = [str(thing), *(f"{field} = {value}: {_field(of, field)}" for of, field, value in differ)]
-    topics = list(dict.fromkeys(WORDS[word] for word in (name, *changed) if word in WORDS))
-    return _made(name, what, topics[0], "\n".join(formula), [Policy], policy=thing, see=tuple(topics[1:]))
-
-
-def _explain_topic(name: str, what: str, thing: Any) -> Explanation:
-    """A topic, or something explained by its topic: a primitive, a kind of arithmetic, a tool of tinymp.optim."""
+def _explained(name: str, what: str, thing: Any) -> Explanation:
+    """What there is to say of an entry."""
     if what == "alias":
-        return _explain_topic(thing, "topic", thing) if thing in TOPICS else explain(thing)
-    topic = WORDS.get(name)
-    if callable(thing):
-        return _made(name, what, topic, _paragraph(thing), [thing])
-    return _made(name, what, topic, "", [], next((k for k in KINDS if WORDS[k.name] == topic), None))
-
-
-def _explain_field(name: str, what: str, thing: type) -> Explanation:
-    """A field of a policy, or a statistic of the audit: what the docstring of its class says."""
-    said = _documented(thing)[name]
-    if thing in (Policy, Arithmetic):
-        default = getattr(MIXED if thing is Policy else Arithmetic(), name)
-        values = {p.name: getattr(p if thing is Policy else p.study or Arithmetic(), name) for p in POLICIES.values()}
-        with_others = [f"{policy} {value}" for policy, value in values.items() if value != default]
-        others = f"; {', '.join(with_others)}" if with_others else ""
-        return _made(name, "field of a policy", WORDS[name], f"{said}\nIn MIXED {default}{others}.", [thing])
-    return _made(name, f"statistic ({thing.__name__})", STATISTICS[thing], said, [thing])
-
-
-def _explain_option(name: str, what: str, owners: dict[str, Any]) -> Explanation:
-    """An argument: what takes it, what their docstrings say of it, and the rule behind the first of them."""
-    few = ", ".join(list(owners)[:8]) + (f" and {len(owners) - 8} others" if len(owners) > 8 else "")
-    said = {s: None for thing in owners.values() for s in _sentences(thing) if re.search(rf"\b{name}\b", s)}
-    first = next(iter(owners))
-    behind = explain(first)
-    e = _made(name, what, None, "\n".join([f"An argument of {few}.", *list(said)[:3]]), [*owners.values()][:3])
-    return replace(e, topic=behind.topic, measure=behind.measure, see=(first, *behind.see))
-
-
-def _sentences(thing: Any) -> list[str]:
-    """Those of a docstring."""
-    text = " ".join((inspect.getdoc(thing) or "").split())
-    return re.split(r"(?<=[.;]) +(?=[A-Za-z`])", text)
-
-
-_EXPLAIN: dict[str, Callable[[str, str, Any], Explanation]] = {
-    "field": _explain_field,
-    "statistic": _explain_field,
-    "option": _explain_option,
-    "op": _explain_code,
-    "layer": _explain_code,
-    "optimizer": _explain_optimizer,
-    "policy": _explain_policy,
-}
-
-
-def _made(
-    name: str,
-    what: str,
-    topic: str | None,
-    formula: str,
-    read: list[Any],
-    kind: Kind | None = None,
-    *,
-    rounds: str = "",
-    note: tuple[str, str] = ("", ""),
-    cuda: str = "",
-    op: type[Op] | None = None,
-    policy: Policy | None = None,
-    see: tuple[str, ...] = (),
-) -> Explanation:
-    """An explanation by its topic (or None); the instruments and ablations are those for the Op or policy."""
+        return _explained(thing, "topic", thing)
+    topic, formula, read, kind = WORDS.get(name, ""), "", [thing], None
+    found: list[type[Op]] = []
+    if what in ("op", "layer"):
+        found = ops_of(thing)
+        found = [op for op in found if op.kind is not MOVEMENT or op.gradient] or found[:1]
+        formula = "\n".join(dict.fromkeys(_paragraph(x) for x in (thing, *found) if x.__doc__))
+        read = [vars(thing).get("forward", thing)]
+        read += [f for op in found for f in (op.forward, op.backward if op.gradient else op.forward)]
+        if found:
+            kind = found[0].kind
+            topic = WORDS.get(found[0].__name__) or WORDS[kind.name]
+    elif what == "optimizer":
+        topic, formula, read, kind = WORDS[UPDATE.name], inspect.getdoc(thing) or "", [thing.update], UPDATE
+    elif what == "policy":
+        changed = _changed(thing)
+        formula, read = "\n".join([str(thing), *(f"{field}: {said}" for field, said in changed.items())]), [Policy]
+        topic = next(WORDS[word] for word in (name, *(field.split()[0] for field in changed)) if word in WORDS)
+    elif what == "field of a policy":
+        formula = _said(thing, name)
+    elif callable(thing):
+        formula = _paragraph(thing)
+    else:
+        read, kind = [], next((k for k in KINDS if WORDS[k.name] == topic), None)
     rule = TOPICS[topic] if topic else Topic("It decides nothing about precision: what it holds or calls does.")
     rule = rule._replace(source=rule.source or next((k.source for k in KINDS if WORDS[k.name] == topic), ""))
-    further = [resolve_name(f"tinymp.{t}") for t in rule.read]
-    if op:  # an op of the same topic has code of its own
+    further = [resolve_name(f"tinymp.{t}") for t in rule.read.split()]
+    if found:  # an op of the same topic has code of its own
         further = [f for f in further if not f.__qualname__.endswith((".forward", ".backward"))]
-    lines = {_line(thing): thing.__qualname__ for thing in [*read, *further]}
-    measure, ablation = list(rule.measure), [d for d in DECISIONS if d.name in rule.decisions]
-    if op:
-        called = name if what == "op" and "name" in op.forward.__code__.co_names else op.name  # amin's Op sets its name
-        measure = [f"ledger.filter(op={called!r})", *(m for m in measure if not m.startswith("ledger"))]
-        ablation = [d for d in ablation if op.name in (getattr(d.policy.study, "only", ()) or [op.name])]
-    gradient = op.gradient if op else None
-    ablation = [d for d in DECISIONS if d.policy == policy] or ablation
-    see = tuple(dict.fromkeys([*see, *rule.see]))
-    return Explanation(name, what, rule, formula, kind, gradient, rounds, note, lines, measure, ablation, cuda, see)
+    lines = {_line(x): x.__qualname__ for x in [*read, *further]}
+    ablation = [d for d in DECISIONS if d.name in rule.decisions.split()]
+    if found:
+        ablation = [d for d in ablation if found[0].name in (getattr(d.policy.study, "only", ()) or [found[0].name])]
+    if what == "policy":
+        ablation = [d for d in DECISIONS if d.policy == thing] or ablation
+    return Explanation(name, what, rule, formula, found, kind, lines, ablation)
+
+
+def _changed(policy: Policy) -> dict[str, str]:
+    """{"storage = float32": what the docstring says of that field, ...} of all that is not as in MIXED."""
+    study = vars(policy.study).items() if policy.study else ()
+    values: list[tuple] = [(Arithmetic, field, value, getattr(Arithmetic, field)) for field, value in study]
+    values += [(Policy, field, value, getattr(MIXED, field)) for field, value in vars(policy).items()]
+    return {
+        f"{field} = {value}": _said(of, field)
+        for of, field, value, usual in values
+        if field not in ("name", "study") and value != usual
+    }
 
 
 # ------------------------------------------------------------------------------------------------ what the source says
@@ -447,31 +331,14 @@ def _places(names: tuple[str, ...]) -> str:
     return f"in {many(len(names), 'place')} ({'; '.join(names)})" if names else ""
 
 
-def _fast_paths(found: list[type[Op]]) -> str:
-    """Which of forward and backward have a fast path in CUDA, and where."""
-    out = []
-    for op in found:
-        phases = {phase: find(getattr(op, phase), "gpu") for phase in ("forward", "backward")}
-        have = [phase for phase, faster in phases.items() if faster]
-        if have:
-            out.append(f"{' and '.join(have)} of {op.__name__}{_beside(phases[have[0]])}")
-    return "\n".join(out)
-
-
-def _beside(thing: Any) -> str:
-    """ ": " and the .cu file beside the source of a thing, where there is one: scatter-adds are the backend's."""
-    path = Path(inspect.getsourcefile(thing) or "").with_suffix(".cu")
-    return f": {path.relative_to(ROOT).as_posix()}" if path.exists() else ""
-
-
 def _paragraph(thing: Any) -> str:
     """The first paragraph of a docstring."""
     return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
 
 
-def _field(cls: type, name: str) -> str:
+def _said(cls: type, name: str) -> str:
     """What the docstring of a class says of a field."""
-    said = re.search(rf"^{name} +(.*?)(?=^\S|\Z)", inspect.getdoc(cls) or "", re.M | re.S)
+    said = re.search(rf"^(?:\w+, )*{name}(?:, \w+)* +(.*?)(?=^\S|\Z)", inspect.getdoc(cls) or "", re.M | re.S)
     return " ".join(said[1].split()) if said else ""
 
 
@@ -480,11 +347,6 @@ def _field(cls: type, name: str) -> str:
 
 def _arithmetic(kind: Kind) -> str:
     return "; ".join(f"{f} {getattr(kind, f)}" for f in kind._fields[1:-1] if getattr(kind, f) != "-")
-
-
-def _asked(question: str) -> str:
-    """An instrument of an audit, and what it tells."""
-    return f"a.{question}: {_field(Audit, question.partition('.')[0]).partition(' (see ')[0]}"
 
 
 def _entry(label: str, text: str) -> str:
