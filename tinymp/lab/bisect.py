@@ -13,11 +13,8 @@ halving, as if more modules in FP32 never made it worse; its last module is need
 answer; else the next is sought among those before it, with this one kept. For one module of n that makes at most
 log2(n) rounded up, + 1 tries, of `seeds` runs each, after the two for FP32 and the policy as it is: with these, no more
 than 2 log2(n) seeds runs from n = 8 on (but for 9 to 11, of which some take 7 seeds). Each further module costs as many
-tries again, and two more are made for several: all modules, and the answer without what lies between them
-(`Trial.keep`). What is answered has matched itself; only that nothing smaller does rests on that assumption.
-
-Afterwards each decision of the policy in which it is not MIXED is taken back for these modules alone, and FP16 is
-replaced by BF16, which has FP32's range, if that has these decisions: does one of that do, too?
+tries again, and for several one more is made, of all modules. What is answered has matched itself; only that nothing
+smaller does rests on that assumption.
 """
 
 from __future__ import annotations
@@ -40,15 +37,12 @@ from ..audit.numbers import many
 from ..audit.sampling import table
 from ..backend import __version__
 from ..checkpoint.writing import printable, write_json
-from ..dtypes import bfloat16
 from ..events import PACKAGE
-from ..precision import MIXED
 from ..study import POLICIES
-from .trial import Plan, decided
+from .trial import Plan
 
 LEAST = 0.01  # of the mean of the FP32 runs: the margin where their spread is smaller
 RESULTS = "bisect.json"
-ONLY_FP16 = frozenset({"rounding", "accumulate", "reduce", "split"})  # other values than MIXED's BF16 does not have
 OUTSIDE = (
     "Keeping every module in FP32 does not make it match: what is lost is lost in the data, or between the modules. "
     "`tinymp audit` shows where."
@@ -61,16 +55,12 @@ class Try:
 
     what     in words
     keep     the modules kept, as in `Plan`; None: everything in FP32
-    change   as in `Plan`
-    joined   as in `Plan`
     values   the measure of each run that there was, None where it is no finite number; errors: why
     matches  None for the FP32 runs
     """
 
     what: str
     keep: list[str] | None
-    change: dict[str, Any]
-    joined: bool
     values: list[float | None] = field(default_factory=list)
     errors: list[str | None] = field(default_factory=list)
     matches: bool | None = None
@@ -146,9 +136,9 @@ class Bisection:
 
     # ---- runs
 
-    def _run(self, keep: list[str] | None, change: dict[str, Any], joined: bool, seed: int) -> dict[str, Any]:
+    def _run(self, keep: list[str] | None, seed: int) -> dict[str, Any]:
         """One run, or what is known of it from an earlier start."""
-        key = json.dumps([keep, change, joined, seed])
+        key = json.dumps([keep, seed])
         known = next((run for run in self.runs if run["key"] == key), None)
         self._used.add(key)
         if known is not None:
@@ -156,8 +146,7 @@ class Bisection:
         self._new += 1
         given = {name: self.asked[name] for name in ("program", "module", "arguments", "measure", "seed_argument")}
         every = self._all("keys", range(len(self.modules)))
-        how: dict[str, Any] = {"keep": keep or [], "change": change, "modules": every, "joined": joined}
-        plan = Plan(**given, seed=seed, fp32=keep is None, **how)
+        plan = Plan(**given, seed=seed, fp32=keep is None, keep=keep or [], modules=every)
         logs = self.out / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         log = logs / f"{len(self.runs) + 1:04}.txt"
@@ -166,15 +155,14 @@ class Bisection:
         self._write()
         return found
 
-    def _try(self, what: str, keep: list[str] | None, change: dict[str, Any] | None = None, joined: bool = True) -> Try:
+    def _try(self, what: str, keep: list[str] | None) -> Try:
         """Run with these modules kept, over the seeds; a set that was tried is not tried again."""
-        change = change or {}
         for done in self.tries:
-            if (done.keep, done.change, done.joined) == (keep, change, joined):
+            if done.keep == keep:
                 return done
-        new = Try(what, keep, change, joined)
+        new = Try(what, keep)
         for seed in range(self.seeds):
-            run = self._run(keep, change, joined, seed)
+            run = self._run(keep, seed)
             new.values.append(run["value"])
             new.errors.append(run["error"])
             if run["value"] is None:
@@ -200,8 +188,8 @@ class Bisection:
         reference = self._try("everything, and the data", None)
         if None in reference.values:
             seed = reference.values.index(None)
-            raise BisectionError(f"in FP32, with seed {seed}: {reference.errors[seed]}{self._log(None, {}, seed)}")
-        plain = self._run([], {}, True, 0)
+            raise BisectionError(f"in FP32, with seed {seed}: {reference.errors[seed]}{self._log(None, seed)}")
+        plain = self._run([], 0)
         self.modules, self.models = plain["modules"], plain["models"]
         if not self.models and plain["value"] is not None:
             raise BisectionError(
@@ -212,7 +200,7 @@ class Bisection:
             self.verdict = "It matches FP32 as it is: no module needs it."
         elif not self.modules:
             why = as_it_is.errors[0] or "no module of a model was called"
-            raise BisectionError(f"as it is, with seed 0: {why}{self._log([], {}, 0)}")
+            raise BisectionError(f"as it is, with seed 0: {why}{self._log([], 0)}")
         else:
             self._search()
         self._write()
@@ -232,40 +220,14 @@ class Bisection:
                 low, end = (low, middle) if matches else (middle, end)
             needed.insert(0, end - 1)
         self.found = needed
-        self._answer()
+        self.kept = self._run(self._all("keys", needed), 0)["kept"]
+        self.verdict = f"{_listed(self._all('names', needed), most=None)} must stay in FP32."
 
     def _kept(self, indices: Sequence[int]) -> Try:
         return self._try(_listed(self._all("names", indices)), self._all("keys", indices))
 
     def _all(self, what: str, indices: Sequence[int]) -> list[str]:
         return [name for i in indices for name in self.modules[i][what]]
-
-    def _answer(self) -> None:
-        names, keys = (self._all(what, self.found or []) for what in ("names", "keys"))
-        several, joined = len(names) > 1, True
-        if several and self._try(f"{_listed(names)}, each by itself", keys, joined=False).matches:
-            joined = False
-        self.kept = self._run(keys, {}, joined, 0)["kept"]
-        self.verdict = f"{_listed(names, most=None)} must stay in FP32."
-        enough = [
-            words
-            for words, change in self._decisions()
-            if self._try(f"{_listed(names)}: {words}", keys, change, joined).matches
-        ]
-        if enough:
-            self.verdict += f" There {' or '.join(enough)} is enough, too."
-
-    def _decisions(self) -> list[tuple[str, dict[str, Any]]]:
-        """What to take back of the policy, instead of all: words and fields."""
-        found: list[tuple[str, dict[str, Any]]] = []
-        for name in dict.fromkeys(name for one in self.models for name in one["changed"]):
-            value = decided(MIXED)[name]
-            value = value if isinstance(value, (bool, int, str, tuple)) else str(value)
-            found.append((f"{name}={value}", {name: value}))
-        half = any(one["storage"] == "float16" for one in self.models)
-        if bfloat16 is not None and half and ONLY_FP16.isdisjoint(change for _, one in found for change in one):
-            found.append(("storage=bfloat16 (FP32's range)", {"storage": "bfloat16"}))
-        return found
 
     # ---- how it is shown
 
@@ -290,8 +252,8 @@ class Bisection:
     def _write(self) -> None:
         write_json(self.out / RESULTS, self.as_dict())
 
-    def _log(self, keep: list[str] | None, change: dict[str, Any], seed: int) -> str:
-        log = self._run(keep, change, True, seed)["log"]
+    def _log(self, keep: list[str] | None, seed: int) -> str:
+        log = self._run(keep, seed)["log"]
         return f"\nall that it printed is in {self.out / 'logs' / log}"
 
     def _cells(self, one: Try) -> tuple[str, ...]:

@@ -37,7 +37,6 @@ from .. import backend
 from ..audit import trace
 from ..audit.audit import Audit, audit
 from ..audit.crash import STOPS
-from ..audit.ledger import COLUMNS, NUMBERS, Rows
 from ..backend import __version__, info
 from ..backend.extras import hint
 from ..checkpoint.writing import check, printable, write, write_json
@@ -95,18 +94,8 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         metavar="NAME,...",
         help=f"also say what these would have lost: {', '.join(SCALED)}",
     )
-    a.add_argument("--sort", choices=COLUMNS, metavar="COLUMN", help="print the ledger alone, sorted by a column")
-    a.add_argument(
-        "--filter",
-        type=_condition,
-        action="append",
-        default=[],
-        metavar="COLUMN=VALUE",
-        help="print the rows of the ledger that hold VALUE (a part of the text, or the number); may be repeated",
-    )
     a.add_argument("program", metavar="SCRIPT", help="a file; with -m a module. What follows goes to the program")
     a.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help=argparse.SUPPRESS)
-    a.epilog = f"columns: {', '.join(COLUMNS)}"
 
     a = command("diff", _diff, "compare two runs of `tinymp audit --trace`, tensor by tensor: where do they part?")
     for name in ("A", "B"):
@@ -196,17 +185,6 @@ def _formats(text: str) -> tuple[str, ...]:
     return names
 
 
-def _condition(text: str) -> tuple[str, Any]:
-    """COLUMN=VALUE."""
-    column, equals, value = text.partition("=")
-    if not equals or column not in COLUMNS:
-        raise argparse.ArgumentTypeError(f"expected COLUMN=VALUE with a column of {', '.join(COLUMNS)}; got {text!r}")
-    try:
-        return column, float(value) if column in NUMBERS else value
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number for {column}, got {value!r}") from None
-
-
 # ----------------------------------------------------------------------------------------------------------- commands
 
 
@@ -283,14 +261,8 @@ def _diff(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[st
     except (ValueError, OSError) as error:
         p.error(str(error).removeprefix("diff: "))
     print(printable(str(found)), flush=True)
-    files = ["diff.json"]
-    write_json(options.out / files[0], found.as_dict())
-    try:
-        found.report(options.out / "diff.html")
-        files.append("diff.html")
-    except ModuleNotFoundError as error:
-        print(f"no diff.html: {error}", file=sys.stderr)
-    print(f"\nwrote {', '.join(files)} to {printable(str(options.out))}")
+    write_json(options.out / "diff.json", found.as_dict())
+    print(f"\nwrote diff.json to {printable(str(options.out))}")
     return 0 if found.same else 1
 
 
@@ -322,8 +294,9 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
                 title += f" (ended early: {type(error).__name__} {error})"
             raise
         finally:  # also if the program raises, or calls sys.exit
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
             further = [str(part) for part in (audited.shadow, audited.formats) if part]
-            print("\n" + printable("\n\n".join([title, _table(audited, options), *further])), flush=True)
+            print("\n" + printable("\n\n".join([title, audited.told(width), *further])), flush=True)
             files = ", ".join([*_write(audited, options.out, printable(title)), *[trace.FILE] * options.trace])
             print(f"\nwrote {files} to {printable(str(options.out))}{earlier}")
     return 0
@@ -369,17 +342,6 @@ def _move_earlier(out: Path, files: Sequence[str] = (*FILES, CRASH, trace.FILE),
     for path in there:
         path.rename(folder / path.name)
     return f"; the earlier {what} is in {folder.name}"
-
-
-def _table(audited: Audit, options: argparse.Namespace) -> str:
-    """The audit as text; where the command line sorts or filters, the rows of the ledger."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    if not options.sort and not options.filter:
-        return audited.told(width)
-    rows: Rows = audited.ledger
-    for column, value in options.filter:
-        rows = rows.filter(**{column: value})
-    return (rows.sorted_by(options.sort, descending=options.sort in NUMBERS) if options.sort else rows).fitted(width)
 
 
 def _write(audited: Audit, out: Path, title: str) -> list[str]:

@@ -31,7 +31,6 @@ from ..audit.numbers import SPACE, apart, many, number
 from ..audit.sampling import narrowed, table
 from ..audit.trace import Line, Run, Step
 from ..dtypes import FLOATING, as_dtype, limits
-from .diff_page import write
 
 SLACK = 1.5  # times one rounding: the distance is an estimate
 MANY = 1 << 20  # pairs of a step that might belong together
@@ -129,7 +128,7 @@ def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Difference:
 
 
 class Difference:
-    """What `diff` found; `print` shows it, `report` writes a page.
+    """What `diff` found; `print` shows it.
 
     a, b           the two runs
     configuration  {what: (of a, of b)} of all that differs in how they were run; `settings` were compared
@@ -314,10 +313,6 @@ class Difference:
             "modules": [part.as_dict() for part in self.modules],
         }
         return jsonable(content)
-
-    def report(self, path: str | os.PathLike[str]) -> None:
-        """Write it as one HTML file that needs nothing else. ModuleNotFoundError without Jinja2."""
-        write(path, self.as_dict())
 
     def headings(self) -> list[str]:
         """A line for each run: how much of it there is, and whether it ended."""

@@ -16,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,9 +31,7 @@ from ..checkpoint.writing import write_json
 from ..dtypes import HALVES
 from ..events import Observer, inside, observe
 from ..nn.module import Module
-from ..precision import FP32, MIXED, MOVEMENT, Policy
-from ..study import Arithmetic
-from ..study import change as changed
+from ..precision import FP32, MOVEMENT, Policy
 from .program import run, started
 
 FILE = re.compile(r"(?P<file>.+\.json):(?P<keys>.+)", re.S)
@@ -48,9 +46,7 @@ class Plan:
     seed     the seed: 0, 1, ...
     fp32     whether FP32 takes the place of every half-precision policy, for models and data
     keep     the modules to keep, as "number of the model:path"; models are numbered as they are cast
-    change   fields of the policy or its study that are other ones in these modules; none: they are in FP32
     modules  all modules that may be kept, once they are known
-    joined   whether modules that only call others go with their parts, as in `Trial.keep`
     """
 
     program: str
@@ -61,9 +57,7 @@ class Plan:
     seed: int
     fp32: bool = False
     keep: list[str] = field(default_factory=list)
-    change: dict[str, Any] = field(default_factory=dict)
     modules: list[str] = field(default_factory=list)
-    joined: bool = True
 
 
 @dataclass
@@ -157,17 +151,13 @@ class Trial:
     def keep(self, model: Module, policy: Policy, given: Mapping[str, Policy] | None) -> dict[str, Policy] | None:
         """What `Policy.cast` is to keep of a model: the modules of the plan, beside those that the program keeps.
 
-        If they are joined, a module that only calls others (Sequential) goes with those that it holds where they are
-        two or more, so that what one of them hands to the next is not rounded on its way.
+        A module that only calls others (Sequential) goes with those that it holds where they are two or more, so that
+        what one of them hands to the next is not rounded on its way.
         """
         numbers = {id(cast.model): number for number, cast in enumerate(self.casts)}
         number = numbers.get(id(model), len(self.casts))
         if number == len(self.casts):
             self.casts.append(Cast(model, policy, {}))
-        change: dict[str, Any] = {
-            name: tuple(v) if isinstance(v, list) else v for name, v in self.plan.change.items()
-        }  # from JSON
-        own = changed(policy, name=_name(policy, change), **change) if change else FP32
         names: dict[int, str] = {}  # a module that has several paths is known by the first
         keys = {
             path: names.setdefault(id(module), f"{number}:{path}")
@@ -181,8 +171,8 @@ class Trial:
             parent, within = path.rpartition(".")[0], f"{path}." if path else ""
             asked[path] = (given or {}).get(path, asked[parent] if path else policy)
             parts = len({keys[other] for other in chosen if other.startswith(within) and other != path})
-            mine = path in chosen or (self.plan.joined and key not in self.plan.modules and parts > 1)
-            wanted[path] = own if mine and asked[path].storage in HALVES else asked[path]
+            mine = path in chosen or (key not in self.plan.modules and parts > 1)
+            wanted[path] = FP32 if mine and asked[path].storage in HALVES else asked[path]
             if wanted[path] != (wanted[parent] if path else policy):
                 keep[path] = wanted[path]
         self.casts[number].keep = keep
@@ -222,30 +212,8 @@ class Trial:
         return [cast.name or type(cast.model).__name__.lower() for cast in self.casts]
 
     def _models(self) -> list[dict[str, Any]]:
-        """Of each model its name, and of its policy name, storage, and the decisions in which it is not MIXED."""
-        usual = decided(MIXED)
-        for name in ("name", "storage", "exchange", "only", "chunk", "promote"):
-            del usual[name]
-        return [
-            {
-                "model": name,
-                "policy": cast.policy.name,
-                "storage": str(cast.policy.storage),
-                "changed": [field for field, value in usual.items() if decided(cast.policy)[field] != value],
-            }
-            for cast, name in zip(self.casts, self._names())
-        ]
-
-
-def decided(policy: Policy) -> dict[str, Any]:
-    """The fields of a policy and of its study. Both have sums: the study's count, unless they are the usual ones."""
-    studied = {f.name: (getattr(policy.study, f.name, f.default), f.default) for f in fields(Arithmetic)}
-    own = {name: value for name, value in vars(policy).items() if name != "study"}
-    return own | {name: value for name, (value, usual) in studied.items() if name not in own or value != usual}
-
-
-def _name(policy: Policy, change: Mapping[str, Any]) -> str:
-    return f"{policy.name} with " + ", ".join(f"{name}={value}" for name, value in change.items())
+        """The name of each model, and of its policy."""
+        return [{"model": name, "policy": cast.policy.name} for cast, name in zip(self.casts, self._names())]
 
 
 def _shifted(manual_seed: Callable[[int], None], by: int) -> Callable[[int], None]:
