@@ -27,12 +27,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import tinymp as mp
-from tinymp.checkpoint.writing import write_figure
 
 from . import poisoned
 from .machine import device, write
@@ -71,12 +71,9 @@ class Failed(Exception):
 class Step(NamedTuple):
     """A function and the seconds that it may take; what earlier steps left over is its, too."""
 
+    name: str
     run: Callable[[Job], Any]
     seconds: float
-
-    @property
-    def name(self) -> str:
-        return self.run.__name__
 
 
 def run(command: Sequence[str], seconds: float, log: pathlib.Path, **environment: str) -> int | None:
@@ -239,8 +236,6 @@ def failures(job: Job) -> Any:
 
 def captured(job: Job) -> Any:
     """Training with captured steps against eager ones: losses, scales and weights, bit for bit."""
-    from functools import partial
-
     from . import gpu, models
 
     steps = 5 if job.tiny else 200
@@ -277,24 +272,16 @@ def filled(job: Job) -> Any:
     return judged(run_tests(job, "filled", list(map(str, files)), BRINGUP_MEMORY="0xFF"))
 
 
-def memcheck(job: Job) -> Any:
-    """Accesses out of bounds and misaligned ones, with every array an allocation of its own."""
-    return sanitized(job, "memcheck")
-
-
-def racecheck(job: Job) -> Any:
-    """Races in shared memory."""
-    return sanitized(job, "racecheck")
-
-
-def synccheck(job: Job) -> Any:
-    """Barriers that not all threads reach."""
-    return sanitized(job, "synccheck")
-
-
 def sanitized(job: Job, tool: str) -> dict[str, Any]:
-    """compute-sanitizer over the tests of some kernels."""
-    program = find("compute-sanitizer")
+    """compute-sanitizer over the tests of some kernels, with every array an allocation of its own.
+
+    memcheck finds accesses out of bounds and misaligned ones, racecheck races in shared memory, synccheck barriers that
+    not all threads reach.
+    """
+    folders = [f"{os.environ.get('CUDA_PATH', '/usr/local/cuda')}/{name}" for name in ("bin", "compute-sanitizer")]
+    program = shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ["PATH"], *folders]))
+    if program is None:
+        raise Absent("compute-sanitizer is neither on PATH nor in CUDA's folder")
     found: dict[str, Any] = {}
     names = GRAVE[-1:] if job.tiny else GRAVE
     for i, name in enumerate(names):
@@ -319,69 +306,17 @@ def sanitized(job: Job, tool: str) -> dict[str, Any]:
     return found
 
 
-def find(program: str) -> str:
-    """The path of a program of the CUDA toolkit. Absent where there is none."""
-    roots = [os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
-    folders = [folder for root in filter(None, roots) for folder in (f"{root}/bin", f"{root}/{program}")]
-    folders += map(str, sorted(pathlib.Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True))
-    path = shutil.which(program) or shutil.which(program, path=os.pathsep.join(folders))
-    if path is None:
-        raise Absent(f"{program} is neither on PATH nor in CUDA's folder")
-    return path
-
-
 # -------------------------------------------------------------------------------------- parts 3 and 4: how fast is it?
 
 
 def section(job: Job, name: str) -> Any:
     """A section of benchmarks/gpu.py."""
-    out = job.out / f"gpu-{name}.json"
-    out.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "benchmarks.gpu", "--only", name, "--out", str(out), "--device", job.device]
-    log = job.out / "logs" / f"{name}.txt"
-    log.unlink(missing_ok=True)
-    code = run([*command, *["--tiny"] * job.tiny], job.left, log)
-    if not out.exists():
-        raise RuntimeError(f"ended with code {code}: {last_words(log)}")
-    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
-    if code != 0:  # what was measured until then is in the file
-        raise Failed({"exit code": code, "rows": rows, "end": last_words(log)})
-    return rows
+    from . import gpu
 
-
-def correctness(job: Job) -> Any:
-    """Results and gradients of some ops, GPU against CPU."""
-    return section(job, "correctness")
-
-
-def gemm(job: Job) -> Any:
-    """Matrix products beside PyTorch."""
-    return section(job, "gemm")
-
-
-def conv(job: Job) -> Any:
-    """Convolutions beside PyTorch."""
-    return section(job, "conv")
-
-
-def training(job: Job) -> Any:
-    """Training steps beside PyTorch."""
-    return section(job, "training")
-
-
-def recurrent(job: Job) -> Any:
-    """LSTMs and GRUs beside PyTorch."""
-    return section(job, "recurrent")
-
-
-def bandwidth(job: Job) -> Any:
-    """Work that memory limits."""
-    return section(job, "bandwidth")
-
-
-def memory(job: Job) -> Any:
-    """The most memory that training holds."""
-    return section(job, "memory")
+    report = gpu.measured([name], job.device, job.tiny, job.out / f"gpu-{name}.json", job.left)
+    if report.failed:
+        raise Failed(report.rows)
+    return report.rows
 
 
 def tiles(job: Job) -> Any:
@@ -417,56 +352,8 @@ def tiles(job: Job) -> Any:
     return found
 
 
-def heaviest(job: Job) -> Any:
-    """Nsight Compute on the five kernels of a ResNet-50 step that should take longest (benchmarks/roofline.py)."""
-    from . import roofline
-
-    program = find("ncu")
-    network, shape = roofline.NETWORKS["ResNet-50, batch 64, 224 x 224"]
-    on = roofline.DEVICES[0]
-    work = roofline.step_work(network, shape, on.capability)
-    own = sorted(
-        (name for name in work if ":" not in name and name != "cuBLAS"), key=lambda name: -work[name].seconds(on)
-    )
-    log = job.out / "logs" / "ncu.csv"
-    log.unlink(missing_ok=True)
-    command = [
-        program,
-        "--csv",
-        "--set",
-        "basic",
-        "--launch-count",
-        "40",
-        "--kernel-name",
-        f"regex:^({'|'.join(own[:5])})$",
-    ]
-    command += [sys.executable, "-m", "benchmarks.bringup", "3", "--step", "one_step", "--out", str(job.out)]
-    code = run([*command, "--device", job.device, *["--tiny"] * job.tiny], job.left, log)
-    if code != 0:
-        raise RuntimeError(f"ncu ended with code {code}: {last_words(log)}")
-    return {"kernels": own[:5], "csv": log.name, "end": last_words(log)}
-
-
-def one_step(job: Job) -> None:
-    """A training step of ResNet-50, for `heaviest` to look at."""
-    from functools import partial
-
-    from . import gpu, models, timing
-    from .report import Report
-
-    network, shape = models.resnet50, (64, 3, 224, 224)
-    if job.tiny:
-        network, shape = partial(models.resnet, blocks=1, width=2), (2, 3, 4, 4)
-    with device(job.device):
-        bench = timing.Bench(Report(), job.tiny, job.device == "gpu", job.left)
-        models.training_step(gpu.made(network, mp.MIXED), mp.MIXED)(
-            *gpu.training_data(bench, gpu.Workload(network, shape))
-        )
-        mp.synchronize()
-
-
 def results(job: Job) -> Any:
-    """All rows of parts 3 and 4 as one gpu.json, for benchmarks/results, and their picture beside it."""
+    """All rows of parts 3 and 4 as one gpu.json, for benchmarks/results."""
     parts = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(job.out.glob("gpu-*.json"))]
     if not parts:
         raise Absent(f"{job.out}: no section has run")
@@ -477,49 +364,28 @@ def results(job: Job) -> Any:
         "seconds": sum(part["seconds"] for part in parts),
     }
     write(job.out / "gpu.json", whole)
-    try:
-        draw(whole["rows"], job.out / "gpu.png")
-    except ImportError as error:
-        raise Absent(f"gpu.json is written, but not its picture: {error}") from error
     return {"rows": len(whole["rows"])}
-
-
-def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
-    """How many times as fast as PyTorch, a bar for each row that has both."""
-    from matplotlib.figure import Figure
-
-    both = [row for row in rows if row["peer"] and row["value"]]
-    faster = [
-        row["peer"] / row["value"] if row["unit"] in ("ms", "us", "MiB") else row["value"] / row["peer"] for row in both
-    ]
-    figure = Figure(figsize=(8, 0.3 * len(both) + 1), layout="constrained")
-    axes = figure.subplots()
-    axes.barh(range(len(both)), faster, color="#3a6ea5")
-    axes.set_yticks(range(len(both)), [row["work"] for row in both], fontsize=8)
-    axes.invert_yaxis()
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_xlabel("PyTorch's time (or memory) / tinymp's: longer is better")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    write_figure(path, figure, dpi=150)
 
 
 # ---------------------------------------------------------------------------------------------------------------- main
 
+
+def _steps(*steps: tuple[Callable[[Job], Any] | str, float]) -> list[Step]:
+    """Steps by their functions, or by the name of a section or of a tool of compute-sanitizer."""
+    return [
+        Step(run.__name__, run, seconds)
+        if callable(run)
+        else Step(run, partial(sanitized, tool=run) if run.endswith("check") else partial(section, name=run), seconds)
+        for run, seconds in steps
+    ]
+
+
 PARTS = {
-    1: [Step(versions, 40), Step(compiled, 140), Step(instructions, 40), Step(tests, 310)],
-    2: [
-        Step(failures, 80),
-        Step(captured, 50),
-        Step(memcheck, 160),
-        Step(filled, 90),
-        Step(racecheck, 100),
-        Step(synccheck, 50),
-    ],
-    3: [Step(correctness, 40), Step(tiles, 50), Step(gemm, 110), Step(conv, 220), Step(heaviest, 110)],
-    4: [Step(training, 200), Step(recurrent, 100), Step(bandwidth, 90), Step(memory, 90), Step(results, 40)],
+    1: _steps((versions, 40), (compiled, 140), (instructions, 40), (tests, 310)),
+    2: _steps((failures, 80), (captured, 50), ("memcheck", 160), (filled, 90), ("racecheck", 100), ("synccheck", 50)),
+    3: _steps((tiles, 60), ("gemm", 160), ("conv", 310)),
+    4: _steps(("training", 200), ("recurrent", 100), ("bandwidth", 90), ("memory", 90), (results, 40)),
 }
-EXTRA = [Step(one_step, 60)]  # of other steps
 
 
 def here(step: Step, job: Job, path: pathlib.Path) -> None:
@@ -544,7 +410,7 @@ def apart(step: Step, part: int, options: argparse.Namespace, seconds: float) ->
     command = [sys.executable, "-m", "benchmarks.bringup", str(part), "--step", step.name, "--out", str(options.out)]
     command += ["--device", options.device, "--seconds", str(seconds - GRACE), *["--tiny"] * options.tiny]
     code = run(command, seconds, log, CUPY_CACHE_DIR=str(options.out / "cupy"))
-    entry = {"name": step.name, "what": (step.run.__doc__ or "").strip(), "seconds": round(time.monotonic() - start, 1)}
+    entry = {"name": step.name, "seconds": round(time.monotonic() - start, 1)}
     if found.exists():
         return entry | json.loads(found.read_text(encoding="utf-8"))
     state = "timed out" if code is None else "died"
@@ -590,7 +456,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.device == "cuda-on-cpu" and not options.tiny:
         p.error("--device cuda-on-cpu runs every thread of every kernel on the CPU: add --tiny")
     if options.step:
-        step = next(step for step in [*PARTS[options.part], *EXTRA] if step.name == options.step)
+        step = next(step for step in PARTS[options.part] if step.name == options.step)
         job = Job(options.out, options.device, options.tiny, time.monotonic() + options.seconds)
         here(step, job, options.out / "logs" / f"{step.name}.json")
         return 0

@@ -8,8 +8,8 @@ of blocks, then geometric means over the cases. What runs on the GPU alone queue
 the time the host takes to ask for it does not count; a training step is driven by the host, and there it counts. Blocks
 repeat the same operands: what fits into the L2 cache stays there, for both sides.
 
-Each section runs in a process of its own: a kernel that crashes or hangs costs its section, not the others. The exit
-code is 1 if something failed (not if a target was missed).
+An error costs its row. A kernel that crashes or hangs costs all that comes after it: benchmarks.bringup runs each
+section in a process of its own. The exit code is 1 if something failed (not if a target was missed).
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ import argparse
 import gc
 import json
 import math
-import os
 import pathlib
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -42,13 +40,12 @@ from .report import Report
 from .timing import Bench, Work, rates, ratio
 
 HERE = pathlib.Path(__file__).parent
-LIMIT = 470  # seconds for all sections together
 
 
 def deepbench(kind: str) -> list[dict[str, Any]]:
-    """DeepBench's training sizes of "gemm", "conv" or "recurrent"."""
+    """Every fourth of DeepBench's training sizes of "gemm", "conv" or "recurrent": 40, 24 and 10."""
     content = json.loads((HERE / "deepbench.json").read_text())
-    return [dict(zip(content[f"{kind}_columns"], row)) for row in content[kind]]
+    return [dict(zip(content[f"{kind}_columns"], row)) for row in content[kind][::4]]
 
 
 def gemm(bench: Bench) -> None:
@@ -392,62 +389,7 @@ def peak_memory(bench: Bench, network: Network, shape: Sequence[int], policy: mp
     return peak
 
 
-def correctness(bench: Bench) -> None:
-    """The GPU against the definition on the CPU: a kernel that is fast and wrong must not look good.
-
-    Both accumulate in FP32, in different orders, and round once: FP16 results are neighbours at worst, and not further
-    apart than one unit in the last place (ulp) of the largest one.
-    """
-    rng = np.random.default_rng(1)
-
-    def normal(*shape: int, dtype: str = "float16") -> np.ndarray:
-        return rng.standard_normal(shape).astype(dtype)
-
-    n, k = (1, 24) if bench.tiny else (8, 768)
-    cases: dict[str, tuple[Callable, list[np.ndarray]]] = {
-        "matmul": (ops.matmul, [normal(17, k), normal(k, 24)]),
-        "conv2d 3x3": (partial(ops.conv2d, padding=1), [normal(2 * n, 8 * n, 6, 7), normal(8 * n, 8 * n, 3, 3)]),
-        "conv2d 5x5, stride 2": (
-            partial(ops.conv2d, stride=2, padding=2),
-            [normal(2 * n, 3, 9, 8), normal(4 * n, 3, 5, 5)],
-        ),
-        "max_pool2d": (partial(ops.max_pool2d, kernel_size=2), [normal(3, 4 * n, 6, 6)]),
-        "batch_norm": (
-            lambda x, w, b: ops.batch_norm(x, None, None, w, b, training=True),
-            [normal(3 * n, 5, 4, 4), normal(5, dtype="float32"), normal(5, dtype="float32")],
-        ),
-        "softmax": (partial(ops.softmax, dim=1), [normal(9 * n, 33)]),
-        "cross_entropy": (ops.cross_entropy, [normal(9 * n, 33), rng.integers(0, 33, 9 * n)]),
-    }
-    for name, (op, arrays) in cases.items():
-        with bench.report.row(name):
-            bench.report.add(f"{name} and gradients, GPU - CPU", difference(op, arrays), "ulp", "<= 1")
-    with bench.report.row("matmul, FP32"):
-        # FP32 arithmetic has errors up to k 2^-24 |A| |B|; TF32, which keeps 11 bits of each operand, larger ones
-        a, b = normal(32, k, dtype="float32"), normal(k, 32, dtype="float32")
-        y = ops.matmul(mp.Tensor(a).to("gpu"), mp.Tensor(b).to("gpu")).numpy()
-        bound = k * 2.0**-24 * (abs(a) @ abs(b))
-        error = abs(y - a.astype("float64") @ b.astype("float64")) / bound
-        bench.report.add("matmul, FP32: error / bound for FP32 arithmetic", float(error.max()), "x", "<= 1")
-
-
-def difference(op: Callable, arrays: list[np.ndarray]) -> float:
-    """How far op's results and gradients on the GPU are from those on the CPU, in FP16 ulps of the largest of each."""
-    results: list[list[np.ndarray]] = []
-    for place in ("cpu", "gpu"):
-        tensors = [mp.Tensor(a).to(place) for a in arrays]
-        leaves = [t.requires_grad_() for t in tensors if t.dtype.kind == "f"]
-        y = op(*tensors)
-        y.backward(np.random.default_rng(2).standard_normal(y.shape).astype(y.dtype))
-        results.append([y.numpy(), *(t.grad.numpy() for t in leaves)])
-    return max(
-        float(np.abs(g.astype("float64") - c).max() / np.spacing(np.abs(c).max().astype("float16")))
-        for c, g in zip(*results)
-    )
-
-
 SECTIONS: dict[str, tuple[Callable[[Bench], None], int]] = {  # and the seconds that each may take
-    "correctness": (correctness, 20),
     "gemm": (gemm, 70),
     "conv": (conv, 150),
     "recurrent": (recurrent, 40),
@@ -473,31 +415,29 @@ def environment() -> dict[str, Any]:
     return found
 
 
-def here(section: str, options: argparse.Namespace, save: Callable[[Report], None]) -> Report:
-    """Run a section in this process. save: is called with what there is so far."""
-    report, (measure, seconds) = Report(save), SECTIONS[section]
-    report.head(section)
-    with report.row(section):
-        measure(Bench(report, options.tiny, options.device == "gpu", seconds))
-    return report
+def measured(
+    names: Sequence[str], on: str, tiny: bool, out: pathlib.Path | None, seconds: float | None = None
+) -> Report:
+    """Run sections on a device; their rows, cases and environment are in the JSON `out` after each row.
 
+    seconds: how long each may take, instead of its own number.
+    """
+    start = time.monotonic()
 
-def apart(section: str, options: argparse.Namespace, seconds: float) -> Report:
-    """Run a section in a process of its own, which ends after so many seconds."""
-    report = Report()
-    with tempfile.TemporaryDirectory() as folder, report.row(section):
-        out = pathlib.Path(folder) / "part.json"
-        command = [sys.executable, "-m", "benchmarks.gpu", "--device", options.device, "--only", section]
-        command += ["--out", str(out)] + ["--tiny"] * options.tiny
-        path = os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))
-        try:
-            code = subprocess.run(command, timeout=seconds, env=os.environ | {"PYTHONPATH": path}).returncode
-        finally:
-            if out.exists():  # also of a process that was ended: what it had measured
-                part = json.loads(out.read_text())
-                report.rows, report.cases = part["rows"], part["cases"]
-        if code not in (0, 1) or not report.rows:  # 1: a row says what failed
-            raise RuntimeError(f"its process ended with code {code}")
+    def save(report: Report) -> None:
+        if out:
+            spent = round(time.monotonic() - start)
+            write(out, {"rows": report.rows, "cases": report.cases, "environment": found, "seconds": spent})
+
+    report = Report(save)
+    with device(on):
+        found = environment()
+        print(*(f"{k}: {v}" for k, v in found.items()), sep="\n")
+        for name in names:
+            measure, usual = SECTIONS[name]
+            report.head(name)
+            with report.row(name):
+                measure(Bench(report, tiny, on == "gpu", usual if seconds is None else seconds))
     return report
 
 
@@ -513,39 +453,11 @@ def main(arguments: list[str] | None = None) -> int:
         p.error("--device cuda-on-cpu runs every thread of every kernel on the CPU: add --tiny")
     if options.device == "gpu" and (why := mp.backend.gpu.problem()):
         p.error(why)
-    start, names, total = time.monotonic(), options.only or list(SECTIONS), Report()
     full_run = options.only is None and not options.tiny
     out = options.out or (HERE / "results" / "gpu.json" if full_run else None)
-
-    def save(report: Report) -> None:
-        if out:
-            seconds = round(time.monotonic() - start)
-            content = {"rows": report.rows, "cases": report.cases, "environment": found, "seconds": seconds}
-            write(out, content)
-
-    with device(options.device):
-        found = environment()
-        if len(names) == 1:
-            total = here(names[0], options, save)
-    if len(names) > 1:
-        print(*(f"{k}: {v}" for k, v in found.items()), sep="\n")
-        if options.tiny:
-            print("\ntiny sizes: the times below say nothing about speed")
-        for name in names:
-            left = LIMIT - (time.monotonic() - start)
-            part = apart(name, options, max(min(2 * SECTIONS[name][1] + 60, left), 10))
-            total.rows += part.rows
-            total.cases |= part.cases
-    save(total)
-    seconds = round(time.monotonic() - start)
-    if len(names) > 1:
-        print(f"\n{seconds} s" + (f", wrote {out}" if out else ""))
-        for row in total.rows:
-            if row["error"]:
-                print(f"FAILED: {row['work']}: {row['error']}")
-            elif row["reached"] is False and not options.tiny:
-                print(f"NOT reached: {row['work']}")
-    return int(total.failed)
+    report = measured(options.only or list(SECTIONS), options.device, options.tiny, out)
+    print(f"\nwrote {out}" if out else "")
+    return int(report.failed)
 
 
 if __name__ == "__main__":

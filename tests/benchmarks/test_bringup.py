@@ -28,7 +28,7 @@ def _stand_in(request, monkeypatch, tmp_path):
 
 
 # The other steps of 3 and 4 are sections of benchmarks/gpu.py, which test_gpu.py runs one by one
-REHEARSED = {3: ("tiles", "gemm", "heaviest"), 4: ("recurrent", "results")}
+REHEARSED = {3: ("tiles", "gemm"), 4: ("recurrent", "results")}
 
 
 @pytest.mark.usefixtures("_stand_in")
@@ -55,7 +55,6 @@ def test_rehearsal(number, tmp_path, monkeypatch, capsys):
         assert set(entries["instructions"]["result"].values()) == {0}
     if number == 4:
         assert json.loads((tmp_path / "gpu.json").read_text())["rows"] == entries["recurrent"]["result"]
-        assert (tmp_path / "gpu.png").stat().st_size > 1000
 
 
 def test_every_part_fits_and_every_section_is_measured():
@@ -125,8 +124,8 @@ def test_an_error_and_a_finding_are_written(tmp_path):
         raise bringup.Failed({"wrong": 3})
 
     job = Job(tmp_path, "cuda-on-cpu", True, time.monotonic())
-    bringup.here(bringup.Step(broken, 1), job, tmp_path / "a.json")
-    bringup.here(bringup.Step(found, 1), job, tmp_path / "b.json")
+    bringup.here(bringup.Step("broken", broken, 1), job, tmp_path / "a.json")
+    bringup.here(bringup.Step("found", found, 1), job, tmp_path / "b.json")
     assert json.loads((tmp_path / "a.json").read_text()) == {"state": "failed", "error": "ValueError: no"}
     assert json.loads((tmp_path / "b.json").read_text()) == {"state": "failed", "result": {"wrong": 3}}
 
@@ -203,22 +202,11 @@ def test_compute_sanitizer(errors, tmp_path, monkeypatch):
     job = Job(tmp_path / "out", "cuda-on-cpu", True, time.monotonic() + 100)
     if errors:
         with pytest.raises(bringup.Failed) as failed:
-            bringup.racecheck(job)
+            bringup.sanitized(job, "racecheck")
         assert failed.value.result["optimizer"]["errors"] == 2
     else:
-        found = bringup.synccheck(job)["optimizer"]
+        found = bringup.sanitized(job, "synccheck")["optimizer"]
         assert found["code"] == 0 and set(found["outcomes"]) == {"passed"}
-
-
-@pytest.mark.usefixtures("_stand_in")
-def test_nsight_compute(tmp_path, monkeypatch):
-    program = tmp_path / "ncu"
-    program.write_text('#!/bin/sh\necho "$@"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = bringup.heaviest(Job(tmp_path, "cuda-on-cpu", True, time.monotonic() + 60))
-    assert len(found["kernels"]) == 5 and "batch_norm_backward" in found["kernels"]
-    assert "--step one_step" in found["end"]
 
 
 @pytest.mark.usefixtures("_stand_in")
