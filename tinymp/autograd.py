@@ -24,7 +24,7 @@ import heapq
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
+from contextvars import copy_context
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -33,23 +33,11 @@ import numpy as np
 from . import backend
 from .backend.memory import explain
 from .dtypes import FLOATING, HALVES, float32
-from .events import NAMES, during, here, tell, type_name
+from .events import NAMES, here, running, tell, type_name
 from .events import backward as backward_run
 from .fast_path import find
 from .grad_mode import is_grad_enabled
-from .precision import (
-    DOT,
-    LOSS,
-    Kind,
-    Policy,
-    accumulate,
-    as_operand,
-    current_policy,
-    follows_forward,
-    plain,
-    store,
-    under,
-)
+from .precision import DOT, LOSS, Kind, Policy, current_policy, kept_policy, plain, store, under, widen
 
 Array = Any
 
@@ -82,15 +70,15 @@ class Variable:
     grad_scale: Any
     grad_fn: Op | None
 
-    def __init__(self, array: Array, requires_grad: bool) -> None:
+    def __init__(self, array: Array, requires_grad: bool, grad_fn: Op | None = None, output_nr: int = 0) -> None:
         self.array, self.requires_grad = array, requires_grad
         self.grad_array, self.grad_scale = None, 1.0
-        self.grad_fn, self.output_nr = None, 0
+        self.grad_fn, self.output_nr = grad_fn, output_nr
         self._version = [0]  # in a list, so that views of its memory can share it
 
     version = property(lambda self: self._version[0], doc="How often its memory was changed in place.")
 
-    def result(self, array: Array, requires_grad: bool) -> Any:
+    def result(self, array: Array, requires_grad: bool = False, grad_fn: Op | None = None, output_nr: int = 0) -> Any:
         """A new Tensor with this array, for the result of an op on this one."""
         raise NotImplementedError
 
@@ -130,15 +118,16 @@ def put(x: Array, g: Any) -> None:
 
 
 def added(total: Any, part: Any) -> Any:
-    """total + part for two gradients of one tensor, in FP32."""
-    if hasattr(total, "add"):
-        return total.add(part)
-    return part.add(total) if hasattr(part, "add") else accumulate(total, part)
+    """total + part for two gradients of one tensor, in FP32 and in the memory order of the first."""
+    if hasattr(total, "add") or hasattr(part, "add"):
+        return total.add(part) if hasattr(total, "add") else part.add(total)
+    total = widen(total)
+    return store(total + widen(part), like=total)
 
 
 def joined(total: Any, like: Any) -> Any:
     """The sum of a tensor's gradients, in FP32 where there were several, rounded once to the dtype of `like`."""
-    return with_values(total, store(values_of(total), like))
+    return total.like(store(total.values, like)) if hasattr(total, "like") else store(total, like)
 
 
 class Target(NamedTuple):
@@ -147,10 +136,6 @@ class Target(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype
     strides: tuple[int, ...]
-
-    @classmethod
-    def of(cls, x: Array) -> Target:
-        return cls(x.shape, x.dtype, x.strides)
 
 
 # Public names of forward's short arguments; an op whose arguments have other public names gives `arguments`.
@@ -176,7 +161,6 @@ class Op:
     saved: Any = ()  # what `save` kept; None once backward has freed it
     statistics: tuple = ()
     keeps: bool = False  # whether there are saved arrays: backward frees them, and so runs only once
-    needs: tuple[bool, ...] = ()  # which arguments require a gradient
     edges: tuple = ()  # per argument: None, a leaf Tensor, or (op, output index)
     targets: tuple = ()  # per argument: the Target that its gradient must match, or None where none is wanted
     versions: Sequence[tuple] = ()  # (counter, its value) of the arguments and results whose memory backward will read
@@ -186,11 +170,11 @@ class Op:
     device: Any = backend.cpu  # the backend of its arrays
     storage: Any = None  # the dtype of its floating arguments
     outputs: int = 1
-    options: Mapping[str, Any] = {}  # what forward got by keyword; see `take`
+    options: Mapping[str, Any] = {}  # what forward got by keyword; they are attributes as well
     loss_scale: Any = None  # the scale that this op multiplies into gradients (optim.scaler)
-    policy: Policy | None = None  # that of backward, where it is not the one in use (precision.follows_forward)
+    policy: Policy | None = None  # that of backward, where it is not the one in use (precision.kept_policy)
 
-    if TYPE_CHECKING:  # what forward gets by keyword; see `take`
+    if TYPE_CHECKING:  # what forward gets by keyword
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -218,87 +202,85 @@ class Op:
     def apply(cls, *args: Any, **options: Any) -> Any:
         """Run the op on Tensors, check what it promises about precision, and record it in the graph."""
         op = cls()
-        op.device, op.storage = cls._common(args)
-        op._connect(args)
-        op.take(options)
-        arrays = [a.array if isinstance(a, Variable) else a for a in args]
-        y = op.run("forward", arrays, op.options)
-        ys = tuple([op.xp.asarray(z) for z in (y if isinstance(y, tuple) else (y,))])  # NumPy has scalars without axes
-        op.outputs = len(ys)
+        tensors = op._connect(args)
+        # for backward; a np.float64 would promote FP32 arrays
+        op.options = {name: x.item() if isinstance(x, np.generic) else x for name, x in options.items()}
+        vars(op).update(op.options)
+        y = op.run("forward", [a.array if isinstance(a, Variable) else a for a in args], op.options)
+        results = [op._output(z, tensors, i) for i, z in enumerate(y if isinstance(y, tuple) else (y,))]
         if here.observers:
-            tell("ran", op, args, ys)
-        tensors = [a for a in args if isinstance(a, Variable)]
-        results = tuple([op._output(z, tensors, i) for i, z in enumerate(ys)])
-        if op.needs:
-            op._record([*tensors, *results])
+            tell("ran", op, args, tuple([result.array for result in results]))
+        if op.targets:
+            op.outputs = len(results)
+            op._record(tensors + results)
         else:
             op.saved = op.statistics = ()
-        return results if isinstance(y, tuple) else results[0]
+        return tuple(results) if isinstance(y, tuple) else results[0]
 
-    @classmethod
-    def _common(cls, args: tuple) -> tuple[Any, Any]:
-        """The device and the floating dtype that the Tensors share. TypeError or ValueError for any other argument."""
-        device = storage = None
+    def _connect(self, args: tuple) -> list[Variable]:
+        """Note the device and the floating dtype that the Tensors share, where the gradients of the arguments go, and
+        what they must look like. Returns the Tensors. TypeError or ValueError for any other argument.
+        """
+        device, storage, tensors = None, None, []
+        edges: Any = [None] * len(args)
+        targets: Any = [None] * len(args)
         for i, a in enumerate(args):
             if isinstance(a, Variable):
-                owner, dtype = backend.of(a.array), a.array.dtype
+                tensors.append(a)
+                x = a.array
+                owner, dtype = backend.of(x), x.dtype
                 device = device or owner
                 if storage is None and dtype in FLOATING:
                     storage = dtype
-                same = dtype is storage or dtype == storage or dtype not in FLOATING
-                fits = same or (storage in HALVES and dtype == float32 and cls.name_of(i) in cls.fp32)
-                if owner is not device or not fits:
-                    cls._refuse_mixture(args)
+                if owner is not device or (dtype != storage and dtype in FLOATING):
+                    self._refuse_mixture(args, i, fp32=owner is device and storage in HALVES and dtype == float32)
+                if a.requires_grad and is_grad_enabled():
+                    edges[i] = a if a.grad_fn is None else (a.grad_fn, a.output_nr)
+                    targets[i] = Target(x.shape, dtype, x.strides)
             elif not (a is None or isinstance(a, (int, float, np.generic))):
                 raise TypeError(
-                    f"{cls.name}: expected a Tensor for `{cls.name_of(i)}`, got {type_name(a)}; "
+                    f"{self.name}: expected a Tensor for `{self.name_of(i)}`, got {type_name(a)}; "
                     "wrap it with tinymp.tensor(...)"
                 )
-        return device, storage
-
-    def _connect(self, args: tuple) -> None:
-        """Note where the gradients of the arguments go, and what they must look like."""
-        wanted = [a if isinstance(a, Variable) and a.requires_grad else None for a in args]
-        if any(a is not None for a in wanted) and is_grad_enabled():
-            self.needs = tuple([a is not None for a in wanted])
-            self.edges = tuple([a if a is None or a.grad_fn is None else (a.grad_fn, a.output_nr) for a in wanted])
-            self.targets = tuple([None if a is None else Target.of(a.array) for a in wanted])
-
-    def take(self, options: Mapping[str, Any]) -> None:
-        """Keep forward's keyword arguments as attributes, for backward. A np.float64 would promote FP32 arrays."""
-        self.options = {name: x.item() if isinstance(x, np.generic) else x for name, x in options.items()}
-        vars(self).update(self.options)
+        self.device, self.storage = device, storage
+        if any(targets):
+            self.edges, self.targets = tuple(edges), tuple(targets)
+        return tensors
 
     def run(self, phase: str, arrays: list, options: Mapping[str, Any]) -> Any:
-        """Run the definition of a phase, "forward" or "backward", or its fast path."""
+        """Run the definition of a phase, "forward" or "backward", or its fast path.
+
+        It runs in a copy of the context, so that nothing, no interrupt either, can leave what is set there changed.
+        """
         self.phase = phase
         try:
-            return during(self, self._compute, getattr(type(self), phase), arrays, options)
+            return copy_context().run(self._compute, getattr(type(self), phase), arrays, options)
         except Exception as error:
             explain(error, self, arrays)  # a full memory
             raise
 
     def _compute(self, definition: Any, arrays: list, options: Mapping[str, Any]) -> Any:
         """`arrays` are rounded in place, which frees the sums of gradients that they were."""
+        running.set(self)
         np.seterr(all="ignore")  # as in `events.quietly`
-        backward = self.phase == "backward"
+        backward, study = self.phase == "backward", current_policy().study
         if backward:
-            arrays[:] = [None if dy is None else joined(dy, self) for dy in arrays]
-        if self.kind is DOT:
-            arrays[:] = [as_operand(x, gradient=backward) for x in arrays]
+            arrays[:] = [dy if dy is None else store(dy, like=self) for dy in arrays]
+        if study is not None and self.kind is DOT:
+            arrays[:] = [study.operand(x, backward) if hasattr(x, "dtype") else x for x in arrays]
         faster: Any = find(definition, self.device.name) if plain(self.storage) else None
         y = NotImplemented if faster is None else faster(self, *arrays, **options)
         return definition(self, *arrays, **options) if y is NotImplemented else y
 
-    def _output(self, y: Array, tensors: list, index: int) -> Variable:
+    def _output(self, y: Any, tensors: list, index: int) -> Variable:
         """Check that the result has the dtype that the op's kind promises, and make it a Tensor."""
+        y = self.device.xp.asarray(y)  # NumPy has scalars without axes
         promised = float32 if self.kind is LOSS and self.storage in HALVES else self.storage
-        differentiable = y.dtype in FLOATING
-        if differentiable and y.dtype != promised and not self.casts and promised is not None:
+        if y.dtype != promised and y.dtype in FLOATING and not self.casts and promised is not None:
             raise TypeError(f"{self.name}: a {self.kind.name} op on {self.storage} writes {promised}, got {y.dtype}")
-        result = tensors[0].result(y, differentiable and bool(self.needs))
-        if result.requires_grad:
-            result.grad_fn, result.output_nr, self.dtype = self, index, y.dtype
+        records = bool(self.targets) and y.dtype in FLOATING
+        self.dtype = y.dtype if records else self.dtype
+        result = tensors[0].result(y, records, self if records else None, index)
         if y.base is not None:  # a view shares the change counter of the tensor that it shows
             owner = backend.owner_of(y)
             for a in tensors:
@@ -310,9 +292,9 @@ class Op:
         """Make this op a node of the graph, which knows what it has saved of its arguments and results."""
         kept = {id(backend.owner_of(s)) for s in (*self.saved, *self.statistics) if hasattr(s, "dtype")}
         if kept:
-            self.versions = [(t._version, t.version) for t in tensors if id(backend.owner_of(t.array)) in kept]
+            self.versions = [(t._version, t._version[0]) for t in tensors if id(backend.owner_of(t.array)) in kept]
         self.keeps, self.sequence = bool(kept), next(_sequence)
-        self.policy = current_policy() if follows_forward.get() else None
+        self.policy = kept_policy.get()
         for s in self.saved:
             wrong = getattr(s, "dtype", self.storage) != self.storage and s.dtype in FLOATING
             if wrong and not any(s is t.array for t in tensors):
@@ -349,6 +331,11 @@ class Op:
         return dxs
 
     @property
+    def needs(self) -> tuple[bool, ...]:
+        """Which arguments require a gradient; () where none does."""
+        return tuple([target is not None for target in self.targets])
+
+    @property
     def xp(self) -> Any:
         """The array module (NumPy, CuPy) of the arrays that the op works on."""
         return self.device.xp
@@ -359,7 +346,10 @@ class Op:
         return cls.arguments[i] if i < len(cls.arguments) else cls.arguments[-1]
 
     @classmethod
-    def _refuse_mixture(cls, args: tuple) -> None:
+    def _refuse_mixture(cls, args: tuple, i: int, fp32: bool) -> None:
+        """TypeError or ValueError unless argument i is in FP32 beside FP16 ones, and may be."""
+        if fp32 and cls.name_of(i) in cls.fp32:
+            return
         given = [(cls.name_of(i), a.array) for i, a in enumerate(args) if isinstance(a, Variable)]
         if len({backend.of(x) for _, x in given}) > 1:
             seen = ", ".join(f"`{name}` is on {backend.of(x).name}" for name, x in given)
@@ -381,16 +371,21 @@ class Backward:
                     Gradients travel with the loss scale that they carry (1.0: none), and meet only under one scale
     """
 
+    scale: Any = 1.0
+
     def __init__(self, root: Variable, gradient: Array, retain: bool = False) -> None:
         self.root, self.gradient, self.retain = root, gradient, retain
         self.leaves: dict[int, list] = {}
-        self.scale: Any = 1.0
 
     def run(self) -> None:
         """Do all that `Tensor.backward` does, in a context of its own (`events.quietly`)."""
         backward_run.set(self)
-        self.propagate()
-        self.deposit()
+        try:
+            self.propagate()
+            self.deposit()
+        except Exception as error:
+            explain(error, "backward")
+            raise
         if here.observers:
             tell("summed", self)
 
@@ -398,59 +393,53 @@ class Backward:
         """Walk the graph from root in the reverse of the order in which its ops ran; no recursion."""
         waiting: dict[Op, list] = {}  # op -> for each output the sum of its gradients so far; then their loss scale
         queue: list[tuple[int, Op]] = []  # the op that ran last first: all ops that used its results have been visited
-
-        def send(edge: Any, dx: Array, scale: Any) -> None:
-            if isinstance(edge, Variable):
-                slot, i = self.leaves.setdefault(id(edge), [edge, None, scale]), 1
-            else:
-                (op, i), dx = edge, dx.dense() if hasattr(dx, "dense") else dx
-                if op not in waiting:
-                    waiting[op] = [None] * op.outputs + [scale]
-                    heapq.heappush(queue, (-op.sequence, op))
-                slot = waiting[op]
-            if slot[-1] is not scale and slot[-1] != scale:
-                raise RuntimeError(
-                    f"backward: gradients with loss scales {float(slot[-1]):g} and {float(scale):g} meet; pass every "
-                    "part of the loss through scaler.scale, once"
-                )
-            slot[i] = dx if slot[i] is None else added(slot[i], dx)
-
         root = self.root
-        send(root if root.grad_fn is None else (root.grad_fn, root.output_nr), self.gradient, 1.0)
-        while queue:
+        edges: Any = [root if root.grad_fn is None else (root.grad_fn, root.output_nr)]
+        dxs: Any = [self.gradient]
+        scale, slot = self.scale, None
+        while True:
+            for edge, dx in zip(edges, dxs):
+                if edge is None or dx is None:
+                    continue
+                if isinstance(edge, Variable):
+                    carried = scale if edge.grad_array is None else edge.grad_scale
+                    slot, i = self.leaves.setdefault(id(edge), [edge, None, carried]), 1
+                else:
+                    (op, i), dx = edge, dx.dense() if hasattr(dx, "dense") else dx
+                    if op not in waiting:
+                        waiting[op] = [None] * op.outputs + [scale]
+                        heapq.heappush(queue, (-op.sequence, op))
+                    slot = waiting[op]
+                if slot[-1] is not scale and slot[-1] != scale:
+                    raise RuntimeError(
+                        f"backward: gradients with loss scales {float(slot[-1]):g} and {float(scale):g} meet; pass "
+                        "every part of the loss through scaler.scale, once; before S changes, unscale_, step and "
+                        "zero_grad"
+                    )
+                slot[i] = dx if slot[i] is None else added(slot[i], dx)
+            dxs = dx = slot = None  # what the next op adds up is freed before its backward runs
+            if not queue:
+                return
             _, op = heapq.heappop(queue)
             *dys, self.scale = waiting.pop(op)
-            run = op.run_backward if op.policy is None else partial(under, op.policy, op.run_backward)
-            dxs = run(dys, self.retain)
+            run, retain = op.run_backward, self.retain
+            edges, dxs = op.edges, run(dys, retain) if op.policy is None else under(op.policy, run, dys, retain)
             scale = self.scale if op.loss_scale is None else self.scale * op.loss_scale
-            for edge, dx in zip(op.edges, dxs):
-                if edge is not None and dx is not None:
-                    send(edge, dx, scale)
-            dxs, dx = (), None  # what the next op adds up is freed before its backward runs
 
     def deposit(self) -> None:
         """Add what was found to the leaves' `grad`, in FP32 where there is one already."""
-        owned = {id(backend.owner_of(self.gradient))}
-        for leaf, _, scale in self.leaves.values():  # check all of them before the first is written
-            if leaf.grad_array is not None and leaf.grad_scale is not scale and leaf.grad_scale != scale:
-                raise RuntimeError(
-                    f"backward: a gradient with loss scale {float(scale):g} meets one with {float(leaf.grad_scale):g} "
-                    f"in the same `grad` (shape {leaf.shape}); accumulate with one scale, then unscale_, step and "
-                    "zero_grad"
-                )
+        owned = {id(backend.owner_of(self.gradient))}  # memory that no `grad` may be
         for leaf, total, scale in self.leaves.values():
-            dx = during(leaf, joined, total, leaf.array)  # rounded once to the leaf's dtype
+            running.set(leaf)
+            dx = joined(total, leaf.array)  # rounded once to the leaf's dtype
+            running.set(None)
             if here.observers:
                 tell("deposited", leaf, dx, scale)
             dx = dx if leaf.grad_array is None else added(leaf.grad_array, dx)
-            leaf.grad_array, leaf.grad_scale = dx if hasattr(dx, "dense") else _own(dx, owned), scale
-
-
-def _own(dx: Array, owned: set[int]) -> Array:
-    """dx, or a copy: a leaf's gradient is never the memory of another tensor, nor a view of more or of less of it."""
-    dx = backend.of(dx).xp.asarray(dx)  # NumPy has scalars without axes
-    owner = backend.owner_of(dx)
-    if id(owner) in owned or owner.nbytes != dx.nbytes or not backend.writeable(dx):
-        dx = dx.copy()
-    owned.add(id(owner))
-    return dx
+            if not hasattr(dx, "dense"):
+                dx = backend.of(dx).xp.asarray(dx)  # NumPy has scalars without axes
+                owner = backend.owner_of(dx)
+                if id(owner) in owned or owner.nbytes != dx.nbytes or not backend.writeable(dx):
+                    dx = dx.copy()
+                owned.add(id(backend.owner_of(dx)))
+            leaf.grad_array, leaf.grad_scale = dx, scale

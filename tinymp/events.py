@@ -20,7 +20,6 @@ no part of the training step that is observed.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ContextDecorator, contextmanager, suppress
@@ -255,15 +254,6 @@ def inside(frame: FrameType) -> bool:
     """True for a frame of tinymp's own."""
     file = frame.f_code.co_filename
     return file.startswith(PACKAGE) and not file.startswith(_SHIPPED)
-
-
-def stacklevel() -> int:
-    """The `stacklevel` with which `warnings.warn`, called where this is, names the line of the user's program."""
-    frame: FrameType | None = sys._getframe(1)
-    level = 1
-    while frame is not None and inside(frame):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def type_name(x: Any) -> str:

@@ -11,7 +11,7 @@ from . import backend
 from .arguments import flag, named_by_class
 from .autograd import Array, Variable, put, values_of, with_values
 from .dtypes import FLOATING, HALVES, float32, real, require_fit
-from .events import here, tell, type_name
+from .events import here, tell
 from .precision import FP32, UPDATE, Policy, store, to_dtype
 from .tensor import Tensor, array_of, tensor
 
@@ -46,14 +46,10 @@ class Weights(Tensor):
         super().__setstate__((None, {name: _writeable(value) for name, value in state[1].items()}))
         self.lock()
 
-    def lock(self) -> None:
-        """Make a working copy read-only, where arrays can be (CuPy's cannot)."""
+    def lock(self, locked: bool = True) -> None:
+        """Make a working copy read-only (or writeable), where arrays can be (CuPy's cannot)."""
         if backend.of(self.array) is backend.cpu:
-            self.array.flags.writeable = self._master is None
-
-    def unlock(self) -> None:
-        if backend.of(self.array) is backend.cpu:
-            self.array.flags.writeable = True
+            self.array.flags.writeable = self._master is None or not locked
 
     @property
     def master(self) -> Array:
@@ -74,7 +70,7 @@ class Weights(Tensor):
         if here.inside:
             tell("written", self, value)
         rounded = with_values(value, store(values_of(value), like=self.array))
-        self.bump_version()
+        self._version[0] += 1
         try:
             self._put(value, rounded)
         except BaseException:
@@ -82,7 +78,7 @@ class Weights(Tensor):
             raise
 
     def _put(self, value: Any, rounded: Any) -> None:
-        self.unlock()
+        self.lock(False)
         if self._master is not None:
             put(self._master, value)
         put(self.array, rounded)
@@ -112,8 +108,8 @@ class Parameter(Weights):
     array   the working copy, in the policy's storage; what ops read. Where a master stands behind it, it is read-only:
             a change of the copy alone would be lost at the next step
     data    both arrays outside the graph (Weights), as in PyTorch. `p.data.copy_(x)`, `p.data[...] = x` and nn.init
-            write into both, as `p.copy_(x)` and `p[...] = x` do under `no_grad`; `p.data = x`, a Tensor or an array of
-            this shape, in the dtype of copy or master, gives it two new ones
+            write into both, as `p.copy_(x)` and `p[...] = x` do under `no_grad`; `p.data = x`, real numbers in this
+            shape, gives it two new ones, which are copies (in PyTorch p takes the memory of x)
     master  the FP32 array that updates go to, never rounded. Under an FP32 policy, and under one that keeps no
             master, it is `array` itself
     name    its path in the model ("conv1.weight"), once the model has named it; for messages
@@ -135,48 +131,20 @@ class Parameter(Weights):
         self.normalisation = flag("Parameter", "normalisation", normalisation)
 
     def _assign(self, value: Any) -> None:
-        """`p.data = value`: written into a new master and copy; without a master, `value` itself becomes the array."""
+        """`p.data = value`: a new master and copy hold it, exactly if it is other Weights; what ops saved stays."""
         if not hasattr(self, "requires_grad"):  # being made
             _ARRAY.__set__(self, value)
             return
-        given = value
-        value = value.array if isinstance(value, Tensor) else value
-        allowed, found = {self.dtype, self.master.dtype}, getattr(value, "dtype", None)
-        if found is None or found not in allowed:
-            raise TypeError(
-                f"Parameter.data: expected an array of {' or '.join(sorted(map(str, allowed)))}, got "
-                f"{type_name(value) if found is None else found}; convert it, or give the model another storage with "
-                "policy.cast(model)"
-            )
-        value = real("Parameter.data", array_of("Parameter.data", value), value)
-        if value.shape != self.shape:
-            raise ValueError(f"Parameter.data: expected shape {self.shape}, got {value.shape}; make a new Parameter")
-        if any(stride == 0 and n > 1 for stride, n in zip(value.strides, value.shape)):
-            raise ValueError("Parameter.data: expected memory for every element, got a broadcast view; pass a copy")
-        if self._master is not None:
-            new = self._pair(given, backend.of(self.array).asarray(value))
-        elif backend.of(value) is not backend.of(self.array):
-            raise ValueError(f"Parameter.data: expected one on the {self.device}; move the model with .to(device)")
-        elif not backend.writeable(value):
-            raise ValueError("Parameter.data: expected an array to write into, got a read-only one; pass a copy")
-        else:
-            new = {"array": value}
-        version = given._version if isinstance(given, Tensor) else [0]  # ops that saved the old array keep its counter
-        replace([(self, {**new, "_version": version})])
-
-    def _pair(self, given: Any, value: Array) -> dict[str, Array]:
-        """A master and a copy for `p.data = given`, whose array is `value`: those of other Weights, else new ones."""
-        like = (self.dtype, self.device)
-        if isinstance(given, Weights) and given.master_nbytes and (given.dtype, given.device) == like:
-            return {"array": given.array, "_master": given._master}
-        require_fit("Parameter.data", value, self.dtype)
-        xp = backend.of(value).xp
-        master, copy = xp.empty_like(self._master), xp.empty_like(self.array)
-        put(master, value)
+        given = value.master if isinstance(value, Weights) else value.array if isinstance(value, Tensor) else value
+        x = real("Parameter.data", array_of("Parameter.data", given), given)
+        if x.shape != self.shape:
+            raise ValueError(f"Parameter.data: expected shape {self.shape}, got {x.shape}; make a new Parameter")
+        require_fit("Parameter.data", x, self.dtype)
+        full = to_dtype(backend.of(self.array).asarray(x), self.master.dtype).copy()
         if here.inside:
-            tell("written", self, master)
-        put(copy, store(master, like=copy))
-        return {"array": copy, "_master": master}
+            tell("written", self, full)
+        new = {"array": full} if self._master is None else {"array": store(full, like=self.array), "_master": full}
+        replace([(self, {**new, "_version": [0]})])  # a new count of changes: what ops saved is the old array
 
     array = property(_ARRAY.__get__, _assign, doc="The working copy (see the class).")
     data = property(Weights._same, _assign, doc="Master and copy outside the graph (see Weights).")

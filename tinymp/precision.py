@@ -84,12 +84,12 @@ class Study:
 class Policy:
     """One precision decision per field. `cast` sets the storage of a model; `mp.use` sets the arithmetic.
 
+    Products and sums have FP32 accumulators (MPT section 3.3, NVG section 2.3.1), unless a study says otherwise.
+
     name        what `str` and the reports call it
     storage     dtype of weights, activations and gradients (MPT section 3). bfloat16 is FP32's first 16 bits: its
                 range, so that no loss needs a scale, and 8 significant bits instead of FP16's 11 (Kalamkar et al. 2019,
                 arXiv 1905.12322); on the CPU, pip install -e ".[bf16]"
-    accumulate  dtype of the accumulator of a dot product, FP32 or FP64 (MPT section 3.3)
-    reduce      dtype of the accumulator of a sum or mean, FP32 or FP64 (MPT section 3.3, NVG section 2.3.1)
     rounding    "nearest" (ties to even) or "stochastic", at every store (MPT v1, appendix A, which rounds only the
                 weights stochastically)
     master      keep an FP32 master copy of every weight (MPT section 3.1)
@@ -103,8 +103,6 @@ class Policy:
 
     name: str
     storage: np.dtype = float16
-    accumulate: np.dtype = float32
-    reduce: np.dtype = float32
     rounding: str = "nearest"
     master: bool = True
     norm: np.dtype = float32
@@ -122,14 +120,11 @@ class Policy:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        known = {"storage": FLOATING, "accumulate": (float32, float64), "reduce": (float32, float64)}
-        for field in ("storage", "accumulate", "reduce", "norm", "state", "exchange"):
-            value, dtypes = getattr(self, field), known.get(field, (float16, float32, float64))
+        for field in ("storage", "norm", "state", "exchange"):
+            value, dtypes = getattr(self, field), FLOATING if field == "storage" else (float16, float32, float64)
             if not isinstance(value, (str, type, np.dtype)) or value not in dtypes:  # None equals float64 in NumPy
                 names = ", ".join(dtype.name for dtype in dtypes)
-                sums = field in ("accumulate", "reduce")
-                hint = f"; FP16 sums: tinymp.study.change(tinymp.MIXED, name='MINE', {field}=...)" if sums else ""
-                raise ValueError(f"Policy: expected {field} to be one of {names}, got {value!r}{hint}")
+                raise ValueError(f"Policy: expected {field} to be one of {names}, got {value!r}")
             object.__setattr__(self, field, np.dtype(value))
         if not isinstance(self.rounding, str) or self.rounding not in ("nearest", "stochastic"):
             raise ValueError(f"Policy: expected rounding 'nearest' or 'stochastic', got {self.rounding!r}")
@@ -204,7 +199,8 @@ POLICIES = {p.name: p for p in (FP32, TF32, MIXED, BF16, NO_MASTER, STOCHASTIC_R
 
 # FP32 and MIXED share their arithmetic, so code that sets nothing gets the right one for either storage.
 _policy: ContextVar[Policy] = ContextVar("policy", default=MIXED)
-follows_forward: ContextVar[bool] = ContextVar("follows_forward", default=False)  # whether backward follows its policy
+# That of the kept module whose call is under way (Policy.cast), which the backward of its ops will follow.
+kept_policy: ContextVar[Policy | None] = ContextVar("kept_policy", default=None)
 
 
 @reusable
@@ -247,43 +243,13 @@ def plain(dtype: np.dtype | None) -> bool:
     own, and rounds to nearest. Where a policy asks for anything else, and in every study, definitions run.
     """
     policy = _policy.get()
-    usual = policy.accumulate == policy.reduce == float32 and policy.rounding == "nearest" and policy.study is None
-    return dtype not in HALVES or usual
+    return (policy.rounding == "nearest" and policy.study is None) or dtype not in HALVES
 
 
 def _accumulator(field: str, like: Array) -> Any:
-    """The accumulator that the policy in use puts in the place of a primitive's own; None for that."""
-    policy = _policy.get()
-    if policy.study is not None and (studied := policy.study.accumulator(field, like)) is not None:
-        return studied
-    return _FP64 if getattr(policy, field) == float64 and like.dtype in HALVES else None
-
-
-class _Fp64:
-    """FP64 accumulators of FP16 operands. Their sums are rounded to FP32 when they are complete."""
-
-    name = "float64"
-
-    def product(self, a: Array, b: Array, acc: Any, like: Array) -> Array:
-        device = backend.of(a)
-        a, b = device.cast(a, float64), device.cast(b, float64)  # rounds: never, FP32 -> FP64 is exact
-        # rounds: products accumulated in FP64, then rounded to FP32
-        return device.cast(device.gemm(a, b, None, acc, np.dtype(float64), False, False), float32)
-
-    def reduce(self, x: Array, axis: Any, how: str) -> Array:
-        device = backend.of(x)
-        return device.cast(device.reduce(device.cast(x, float64), axis, how), float32)  # rounds: FP64 sums to FP32
-
-    def add(self, total: Array, part: Array) -> None:
-        total += part
-
-    def scatter_add(self, n_rows: int, index: Array, rows: Array, like: Array) -> Array:
-        device = backend.of(rows)
-        # rounds: sums accumulated in FP64, then rounded to FP32
-        return device.cast(device.scatter_add_rows(n_rows, index, device.cast(rows, float64)), float32)
-
-
-_FP64 = _Fp64()
+    """The accumulator that a study puts in the place of a primitive's own; None for that."""
+    study = _policy.get().study
+    return None if study is None else study.accumulator(field, like)
 
 
 # ----------------------------------------------------------------------------------------------- the four primitives
@@ -307,33 +273,32 @@ def store(x32: Array, like: Array) -> Array:
     order of `like`, where that has its shape: NumPy's own choice, and with it the order of later sums, depends on the
     size, as it computes in temporaries of 256 KiB and more.
     """
-    dtype = like.dtype
-    if x32.dtype is dtype or dtype not in FLOATING or x32.dtype == dtype:
-        return _in_order(x32, like)
-    if dtype not in HALVES or x32.dtype != float32:
-        raise TypeError(f"store: {x32.dtype} would be rounded to {dtype}; only FP32 to FP16 or BF16 rounds here")
-    return _round(x32, dtype, like)
+    dtype, strides = like.dtype, getattr(like, "strides", None)
+    if x32.dtype != dtype and dtype in FLOATING:
+        if dtype not in HALVES or x32.dtype != float32:
+            raise TypeError(f"store: {x32.dtype} would be rounded to {dtype}; only FP32 to FP16 or BF16 rounds here")
+        x32 = _round(x32, dtype)
+    return x32 if strides is None or strides == x32.strides else _in_order(x32, like)
 
 
-def _in_order(x: Array, like: Any) -> Array:
+def _in_order(x: Array, like: Array) -> Array:
     """x in the memory order of `like` if they have one shape and repeat no element; x itself if it has it already."""
-    strides = getattr(like, "strides", None)
-    if strides is None or x.strides == strides or x.shape != like.shape or not backend.of(x).keeps_order:
+    if x.shape != like.shape or not backend.of(x).keeps_order:
         return x
     # from the slowest axis to the fastest; those of length 1 have any strides, and come last
-    order, own = (sorted(range(x.ndim), key=lambda a: x.shape[a] != 1 and -abs(s[a])) for s in (strides, x.strides))
-    if order == own or any(n != 1 and not s * t for n, s, t in zip(x.shape, strides, x.strides)):
+    shape, both = x.shape, (like.strides, x.strides)
+    order, own = (sorted(range(x.ndim), key=lambda a: shape[a] != 1 and -abs(s[a])) for s in both)
+    if order == own or any(n != 1 and not s * t for n, s, t in zip(shape, *both)):
         return x
-    y = backend.of(x).xp.empty([x.shape[a] for a in order], x.dtype).transpose(np.argsort(order).tolist())
+    y = backend.of(x).xp.empty([shape[a] for a in order], x.dtype).transpose(np.argsort(order).tolist())
     y[...] = x  # rounds: never, both have one dtype
     return y
 
 
-def _round(x: Array, dtype: np.dtype, like: Any = None) -> Array:
+def _round(x: Array, dtype: np.dtype) -> Array:
     """x in fewer bits: to nearest, ties to even, or stochastically where the policy says so (FP16 only)."""
-    device = backend.of(x)
-    nearest = _policy.get().rounding == "nearest" or dtype != float16
-    y = _in_order(device.cast(x, dtype) if nearest else device.cast_stochastic(x), like)  # rounds: `store`
+    device, nearest = backend.of(x), _policy.get().rounding == "nearest" or dtype != float16
+    y = device.cast(x, dtype) if nearest else device.cast_stochastic(x)  # rounds: `store`
     if here.inside:
         tell("rounded", x, y)
     return y
@@ -391,12 +356,6 @@ def _accumulator_of(x: Array) -> str:
     return str(float32 if x.dtype in HALVES else x.dtype)
 
 
-def accumulate(total: Array, part: Array) -> Array:
-    """The sum of two gradients of one tensor, in FP32 and in the memory order of the first."""
-    total = widen(total)
-    return _in_order(total + widen(part), total)
-
-
 def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce", times: Array | None = None) -> None:
     """total += part (or part * times), in place: one more term of a sum that an op builds up piece by piece.
 
@@ -426,18 +385,9 @@ def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
     return backend.of(rows).scatter_add_rows(n_rows, index, widen(rows))  # rounds: FP32 sums of rows, by the device
 
 
-def as_operand(x: Array, gradient: bool = False) -> Array:
-    """x as a DOT op reads it: itself, or as the study of the policy in use rounds it.
-
-    The engine asks for every array that such an op is given, forward and backward (gradient).
-    """
-    study = _policy.get().study
-    return x if study is None or not hasattr(x, "dtype") else study.operand(x, gradient)
-
-
 def unrounded(dy: Array) -> Array:
-    """The gradient that `as_operand` rounded to dy, else dy: a bias's is its sum, no product, as Transformer Engine
-    takes it.
+    """The gradient that the study of the policy in use rounded to dy (`Study.operand`), else dy: a bias's is its sum,
+    no product, as Transformer Engine takes it.
     """
     study = _policy.get().study
     return dy if study is None else study.unrounded(dy)

@@ -10,7 +10,7 @@ import numpy as np
 
 from . import backend, dtypes
 from .autograd import Array, Backward, Op, Variable
-from .backend.memory import behind, explained
+from .backend.memory import behind
 from .dtypes import FLOATING, float32, float64, real, require_fit
 from .events import quietly, type_name
 from .grad_mode import is_grad_enabled
@@ -59,9 +59,11 @@ class Tensor(Variable):
                 self, {"data": "array", "grad": "grad_array"}.get(name, name), value
             )  # their names in older pickles
 
-    def result(self, array: Array, requires_grad: bool) -> Tensor:
+    def result(
+        self, array: Array, requires_grad: bool = False, grad_fn: Op | None = None, output_nr: int = 0
+    ) -> Tensor:
         made = Tensor.__new__(Tensor)
-        Variable.__init__(made, array, requires_grad)
+        Variable.__init__(made, array, requires_grad, grad_fn, output_nr)
         return made
 
     # ---- what it is
@@ -259,7 +261,8 @@ class Tensor(Variable):
         RuntimeError without a graph, over an op whose arrays were freed, or without a gradient on a tensor of several
         elements.
         """
-        _require_flag("backward", "retain_graph", retain_graph)
+        if retain_graph not in (True, False):
+            raise TypeError(f"backward: expected `retain_graph` to be True or False, got {retain_graph!r}")
         if not self.requires_grad:
             raise RuntimeError(
                 "backward: this tensor does not require a gradient (no input had requires_grad=True, or it was "
@@ -273,15 +276,15 @@ class Tensor(Variable):
                 )
             gradient = backend.of(self.array).xp.ones_like(self.array)
         else:
-            gradient = gradient.array if isinstance(gradient, Tensor) else gradient
-            gradient = backend.of(self.array).xp.asarray(real("backward", array_of("backward", gradient), gradient))
+            if not isinstance(gradient, Tensor):
+                gradient = Tensor(real("backward", array_of("backward", gradient), gradient))
+            gradient = backend.of(self.array).asarray(gradient.array)
             if gradient.shape != self.shape or gradient.dtype != self.dtype:
                 raise ValueError(
                     f"backward: expected gradient to be {self.dtype} {self.shape} like the tensor, got "
                     f"{gradient.dtype} {gradient.shape}"
                 )
-        with explained("backward"):
-            quietly(Backward(self, gradient, retain_graph).run)
+        quietly(Backward(self, gradient, retain_graph).run)
 
     if TYPE_CHECKING:  # tinymp.ops.bind gives Tensor these methods at import; see `ops/__init__.py`
 

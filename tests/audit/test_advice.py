@@ -184,13 +184,13 @@ def test_nothing_to_say():
         ),
         (
             [ledger(row("linear", kind="DOT", accumulated="float16"))],
-            "Accumulate in FP32: Policy(accumulate=float32)",
+            "Accumulate in FP32: tinymp.study.change(policy, accumulate=float32)",
             "linear add up in FP16, in 1 rows",
             "MPT 3.3, NVG 2.2",
         ),
         (
             [ledger(row("sum", kind="REDUCTION", accumulated="float32, float16"))],
-            "Accumulate in FP32: Policy(reduce=float32)",
+            "Accumulate in FP32: tinymp.study.change(policy, reduce=float32)",
             "sum add up in FP16",
             "MPT 3.3, NVG 2.3.1",
         ),
@@ -426,8 +426,8 @@ def test_a_model_in_fp32():
 def test_pure_fp16():
     found = texts(train(mp.PURE_FP16, optim.StaticLossScaler(1024), rule=optim.Adam))
     for start in (
-        "Accumulate in FP32: Policy(accumulate=float32)",
-        "Accumulate in FP32: Policy(reduce=float32)",
+        "Accumulate in FP32: tinymp.study.change(policy, accumulate=float32)",
+        "Accumulate in FP32: tinymp.study.change(policy, reduce=float32)",
         "Keep the optimizer's state in FP32",
         "Keep the parameters of normalisation layers in FP32",
         "Raise eps of Adam",

@@ -241,7 +241,7 @@ ENTRANCES = {
     "Tensor": (mp.Tensor, "fiu"),
     "from_numpy": (mp.from_numpy, ""),
     "Parameter": (nn.Parameter, "f"),
-    "Parameter.data": (assigned, ""),
+    "Parameter.data": (assigned, "fiu"),
     "load_state_dict": (loaded, "fiu"),
     "SGD.load_state_dict": (state, ""),
     "TensorDataset": (lambda x: TensorDataset(x)[:3][0], "fiu"),

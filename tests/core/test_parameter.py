@@ -67,11 +67,9 @@ def test_the_copy_alone_cannot_be_changed():
     ("value", "error", "message"),
     [
         (lambda p: np.zeros((2, 1), p.dtype), ValueError, r"Parameter.data: expected shape \(2, 3\), got \(2, 1\)"),
-        (lambda p: np.zeros((2, 3)), TypeError, r"Parameter.data: expected an array of float.*, got float64"),
-        (lambda p: np.zeros((2, 3), int), TypeError, r"Parameter.data: expected an array of float.*, got int64"),
-        (lambda p: [[0.0] * 3] * 2, TypeError, r"Parameter.data: expected an array of float.*, got list"),
-        (lambda p: 1.0, TypeError, r"Parameter.data: expected an array of float.*, got float"),
-        (lambda p: np.broadcast_to(np.zeros(3, p.dtype), (2, 3)), ValueError, "got a broadcast view; pass a"),
+        (lambda p: 1.0, ValueError, r"Parameter.data: expected shape \(2, 3\), got \(\)"),
+        (lambda p: [[0.0], [1.0, 2.0]], ValueError, "Parameter.data: expected numbers in rows of equal length"),
+        (lambda p: np.zeros((2, 3), complex), TypeError, "Parameter.data: expected real numbers"),
     ],
 )
 def test_data_of_another_kind_is_refused(policy, value, error, message):
@@ -116,12 +114,11 @@ def test_what_is_written_into_data_reaches_master_and_copy(policy, change):
 def test_weights_can_be_set_aside_and_given_back(policy):
     """backup = p.data; p.data = average; ...; p.data = backup, as averages of weights are evaluated with PyTorch."""
     p = policy.cast(nn.Parameter(np.full(3, FINE, "float32")))
-    backup, master, copy = p.data, p.master, p.array
+    backup = p.data
     p.data = p.data * 2
     assert (host(p.master) == 2 * np.float32(FINE)).all() == (policy is mp.FP32)
     assert (host(p.array) == 2).all() == (p.dtype == "float16")
     p.data = backup
-    assert p.master is master and p.array is copy
     assert (host(p.master) == (1 if policy is mp.NO_MASTER else np.float32(FINE))).all()
     with pytest.raises(AttributeError):
         p.data.data = backup  # of nobody
@@ -139,14 +136,15 @@ def test_the_update_that_programs_write_on_data():
 
 
 @pytest.mark.cpu
-def test_data_that_cannot_be_written_to_is_refused():
+def test_data_is_copied():
     p, other = nn.Parameter(np.ones(3, "float32")), np.zeros(3, "float32")
     other.flags.writeable = False
-    with pytest.raises(ValueError, match=r"Parameter.data: .* got a read-only one; pass a copy"):
-        p.array = other
-    p = mp.MIXED.cast(p)
-    p.array = other
-    assert not p.master.any()
+    for policy in (mp.FP32, mp.MIXED):
+        p = policy.cast(p)
+        p.data = other
+        assert not p.master.any() and not np.shares_memory(p.array, other)
+        p.write(np.ones(3, "float32"))
+    assert not other.any()
 
 
 def test_new_data_starts_a_new_count_of_changes():

@@ -158,7 +158,7 @@ def test_two_loss_scales_do_not_meet():
     p = table()
     look_up(p, INDEX, True)
     p.grad_scale = 8.0
-    with pytest.raises(RuntimeError, match="loss scale 1 meets one with 8"):
+    with pytest.raises(RuntimeError, match="loss scales 8 and 1 meet"):
         look_up(p, INDEX, True)
 
 

@@ -7,7 +7,7 @@ import tinymp as mp
 from job import Job
 from oracle import rng
 from tinymp import nn, ops, optim
-from tinymp.precision import as_operand, widen
+from tinymp.precision import current_policy, widen
 from tinymp.study.formats import SCALED
 from tinymp.study.operands import emulated
 
@@ -63,18 +63,18 @@ def test_bf16_holds_it_exactly():
     for i, power in enumerate((-60, -3, 0, 40)):
         x = np.ldexp(rng(i).standard_normal((40, 50)), power).astype(mp.bfloat16)
         with mp.use(mp.FP8):
-            y, g = as_operand(x), as_operand(x, gradient=True)
+            study = current_policy().study
+            y, g = study.operand(x, gradient=False), study.operand(x, gradient=True)
             assert y.dtype == g.dtype == mp.bfloat16
             assert on_grid(y, E4M3) and on_grid(g, E5M2) and not on_grid(x, E4M3)
             assert (emulated(y).name, emulated(g).name, emulated(x)) == ("e4m3", "e5m2", None)
-            assert as_operand(x[0]).base is x  # one axis: a bias
-        assert as_operand(x) is x  # the policy is not in use
+            assert study.operand(x[0], gradient=False).base is x  # one axis: a bias
 
 
 def test_what_lies_in_memory_order_stays_so():
     x = np.ones((3, 4, 5, 2), mp.bfloat16).transpose(3, 0, 1, 2)
     with mp.use(mp.FP8):
-        assert as_operand(x).strides == x.strides
+        assert current_policy().study.operand(x, gradient=False).strides == x.strides
 
 
 @pytest.mark.parametrize(

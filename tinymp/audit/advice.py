@@ -384,7 +384,7 @@ def fp16_accumulators(found: Found) -> Iterator[Advice]:
         if rows:
             ops = sorted({row.op for row in rows})
             yield Advice(
-                f"Accumulate in FP32: Policy({field}=float32)",
+                f"Accumulate in FP32: tinymp.study.change(policy, {field}=float32)",
                 f"{', '.join(ops[:5])}{' and others' * (len(ops) > 5)} add up in FP16, in {len(rows)} rows of the "
                 "ledger: a sum stalls where a term is less than half the distance between its FP16 neighbours",
                 _where(rows[0]),

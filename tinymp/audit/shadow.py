@@ -301,11 +301,12 @@ def _forget(shadow: weakref.ref, key: int, array: weakref.ref) -> None:
 def _again(op: Op, inputs: list) -> tuple[Op, tuple]:
     """A call like that of op on other inputs; returns the new op, ready for its backward, and the results."""
     again = type(op)()
-    again.needs = op.needs
+    again.targets = op.targets
     again.device = next((backend.of(x) for x in inputs if hasattr(x, "dtype")), backend.cpu)
     if isinstance(op, Dropout):
         again.device = _SameMask(again.device, op.saved[0])
-    again.take({name: _unchanged(value) for name, value in op.options.items()})
+    again.options = {name: _unchanged(value) for name, value in op.options.items()}
+    vars(again).update(again.options)
     y = again.forward(*inputs, **again.options)
     return again, _tuple(y)
 

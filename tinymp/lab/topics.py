@@ -118,7 +118,7 @@ TOPICS: dict[str, Topic] = {
         "Summed in FP16, the gradient of a small part of the batch would vanish beside the sum of the others: beside "
         "2048, 1 does.",
         source="MPT 3.3 (large sums in FP32)",
-        read="autograd.Backward.deposit precision.accumulate",
+        read="autograd.Backward.deposit autograd.added",
         words="micro-batches, zero_grad, batch size, backward",
     ),
     "loss scaling": Topic(
@@ -222,7 +222,7 @@ TOPICS: dict[str, Topic] = {
         "are summed in FP32 and the sum is rounded.",
         "Forward nothing can be lost. A gradient to which many places add would stall in FP16, as other sums do.",
         source="MPT 3.3 (large sums in FP32)",
-        read="precision.scatter_add precision.accumulate autograd.Backward.propagate",
+        read="precision.scatter_add autograd.added autograd.Backward.propagate",
         decisions="reductions",
         words="MOVEMENT, indexing, lookup, copies, slicing",
     ),

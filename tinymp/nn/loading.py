@@ -101,7 +101,7 @@ def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
     swapped = []
     try:
         for p in weights:
-            p.unlock()
+            p.lock(False)
         for target, source in pairs:
             value = source.copy()
             source[...] = target  # rounds: never, values already in the array's dtype
@@ -111,7 +111,7 @@ def overwrite(new: Sequence[tuple[Tensor, Array, Array | None]]) -> None:
             p.lock()
     except BaseException:
         for p in weights:
-            p.unlock()
+            p.lock(False)
         for target, old in reversed(swapped):  # reversed: tied weights come twice
             target[...] = old  # rounds: never, values already in the array's dtype
         for p in weights:

@@ -34,10 +34,8 @@ def clip_grad_norm_(
     gradient still carries a loss scale, or if error_if_nonfinite and the norm is not finite; then nothing has changed.
     """
     flag("clip_grad_norm_", "error_if_nonfinite", error_if_nonfinite)
-    if not isinstance(max_norm, float) or max_norm != math.inf:
-        max_norm = number("clip_grad_norm_", "max_norm", max_norm, 0)
-    if not isinstance(norm_type, float) or norm_type != math.inf:
-        norm_type = number("clip_grad_norm_", "norm_type", norm_type, 0, above=True)
+    max_norm = math.inf if max_norm == math.inf else number("clip_grad_norm_", "max_norm", max_norm, 0)
+    norm_type = math.inf if norm_type == math.inf else number("clip_grad_norm_", "norm_type", norm_type, 0, above=True)
     params = _with_gradient("clip_grad_norm_", parameters)
     if not params:
         return tensor(0.0)
@@ -61,7 +59,7 @@ def clip_norm(params: list[Tensor], max_norm: float, norm_type: float, error_if_
     for p in params:
         g = widen(values_of(p.grad_array))
         p.grad_array = with_values(p.grad_array, g * to_dtype(factor, g.dtype))
-    return Tensor(total)
+    return params[0].result(backend.of(total).xp.asarray(total))
 
 
 @explained("clip_grad_value_", CLIPPED)
@@ -91,14 +89,14 @@ def summable(g: Any) -> Array:
 
 def _with_gradient(op: str, parameters: Any) -> list[Tensor]:
     """The parameters that have a gradient; none of them may carry a loss scale."""
-    params = [parameters] if isinstance(parameters, Tensor) else listed(op, "parameters", parameters)
-    for p in params:
+    params = []
+    for p in [parameters] if isinstance(parameters, Tensor) else listed(op, "parameters", parameters):
         if not isinstance(p, Tensor):
             raise TypeError(f"{op}: expected Parameters, got {type(p).__name__}; pass model.parameters()")
         require_unscaled(op, p, "scaler.unscale_(optimizer) first")
-    params = [p for p in params if p.grad_array is not None]
-    for g, p in ((values_of(p.grad_array), p) for p in params):
-        if not fits(g, p):
-            got = f"{type_name(g)} of {getattr(g, 'dtype', 'no dtype')}"
-            raise TypeError(f"{op}: expected gradients that are floating arrays on {p.device}, got {got}")
+        if p.grad_array is not None:
+            if not fits(g := values_of(p.grad_array), p):
+                got = f"{type_name(g)} of {getattr(g, 'dtype', 'no dtype')}"
+                raise TypeError(f"{op}: expected gradients that are floating arrays on {p.device}, got {got}")
+            params.append(p)
     return params

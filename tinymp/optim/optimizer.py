@@ -8,7 +8,7 @@ from .. import backend, statistics
 from ..arguments import flag, require_unscaled
 from ..autograd import Array, put, rows_of, values_of, with_values
 from ..backend.memory import explained
-from ..events import Update, during, here, quietly, tell
+from ..events import Update, here, quietly, running, tell
 from ..fast_path import find
 from ..parameter import Parameter
 from ..precision import UPDATE, follow, store, widen
@@ -73,31 +73,32 @@ class Optimizer(Groups):
     def ready(self, allow_missing: bool) -> list[tuple[Group, Parameter]]:
         """The parameters to update, with their groups; everything that can be wrong is found out here."""
         flag(f"{self._name}.step", "allow_missing", allow_missing)
+        ready, missing = [], []
         for group in self.param_groups:
             self.check_options(group)
-        wanted = [(group, p) for group in self.param_groups for p in group["params"] if p.requires_grad]
-        ready = [(group, p) for group, p in wanted if p.grad_array is not None]
-        if ready and len(ready) < len(wanted) and not allow_missing:
-            p = next(p for _, p in wanted if p.grad_array is None)
+            for p in group["params"]:
+                g = p.grad_array
+                if not p.requires_grad or g is None:
+                    missing += [p] if p.requires_grad else []
+                    continue
+                if getattr(g, "shape", None) != p.shape or not fits(values_of(g), p):
+                    raise RuntimeError(
+                        f"{self._name}.step: expected the grad of parameter {self.label(p)} to be a floating array of "
+                        f"its shape on {p.device}, got {type(g).__name__} {getattr(g, 'shape', '')}"
+                    )
+                if hasattr(g, "rows") and group.get("weight_decay"):
+                    raise RuntimeError(
+                        f"{self._name}.step: the weight_decay {group['weight_decay']:g} is for all rows of parameter "
+                        f"{self.label(p)}, but its gradient is sparse: give it a group with weight_decay=0, or make "
+                        "the gradient dense (sparse=False)"
+                    )
+                ready.append((group, p))
+        if ready and missing and not allow_missing:
             raise RuntimeError(
-                f"{self._name}.step: parameter {self.label(p)} has no gradient while {len(ready)} of {len(wanted)} "
-                "have one: the loss does not depend on it. Freeze it with requires_grad_(False), give it a separate "
-                "optimizer, or pass step(..., allow_missing=True)"
+                f"{self._name}.step: parameter {self.label(missing[0])} has no gradient while {len(ready)} of "
+                f"{len(ready) + len(missing)} have one: the loss does not depend on it. Freeze it with "
+                "requires_grad_(False), give it a separate optimizer, or pass step(..., allow_missing=True)"
             )
-        for _, p in ready:
-            g = p.grad_array
-            if getattr(g, "shape", None) != p.shape or not fits(values_of(g), p):
-                raise RuntimeError(
-                    f"{self._name}.step: expected the grad of parameter {self.label(p)} to be a floating array of its "
-                    f"shape on {p.device}, got {type(g).__name__} {getattr(g, 'shape', '')}"
-                )
-        for group, p in ready:
-            if hasattr(p.grad_array, "rows") and group.get("weight_decay"):
-                raise RuntimeError(
-                    f"{self._name}.step: the weight_decay {group['weight_decay']:g} is for all rows of parameter "
-                    f"{self.label(p)}, but its gradient is sparse: give it a group with weight_decay=0, or make the "
-                    "gradient dense (sparse=False)"
-                )
         return ready
 
     def finish(self, ready: list[tuple[Group, Parameter]], skip: Any) -> StepResult:
@@ -121,24 +122,21 @@ class Optimizer(Groups):
     def _update_all(self, ready: list[tuple[Group, Parameter]]) -> None:
         for group, p in ready:
             follow(p.policy)  # state and weights are rounded as it says; `quietly` ends it
-            with explained(update := Update(self, p)):
-                during(update, self._update_one, group, p)
-
-    def _update_one(self, group: Group, p: Parameter) -> None:
-        gradient = unscaled(p)
-        w, g = widen(rows_of(p.master, gradient)), values_of(gradient)
-        if group.get("maximize"):
-            g = -g
-        state = self.state_of(group, p)
-        state["step"] = int(state["step"]) + 1
-        arrays = {name: widen(rows_of(state[name], gradient)) for name in self.initial(group)}
-        since = int(state.get("since", 0))
-        w = self.update(w, g, {"step": state["step"], "since": since, **arrays}, group)
-        for name, array in arrays.items():
-            if array is not state[name]:  # FP16 state, or rows
-                put(state[name], with_values(gradient, store(array, like=state[name])))
-        # the write-back: exact into the FP32 master, one rounding into the FP16 copy (MPT section 3.1)
-        p.write(with_values(gradient, w))
+            running.set(update := Update(self, p))
+            with explained(update):
+                gradient = unscaled(p)
+                w, g = widen(rows_of(p.master, gradient)), values_of(gradient)
+                g = -g if group.get("maximize") else g
+                state = self.state_of(group, p)
+                state["step"] = int(state["step"]) + 1
+                arrays = {name: widen(rows_of(state[name], gradient)) for name in self.initial(group)}
+                since = int(state.get("since", 0))
+                w = self.update(w, g, {"step": state["step"], "since": since, **arrays}, group)
+                for name, array in arrays.items():
+                    if array is not state[name]:  # FP16 state, or rows
+                        put(state[name], with_values(gradient, store(array, like=state[name])))
+                # the write-back: exact into the FP32 master, one rounding into the FP16 copy (MPT section 3.1)
+                p.write(with_values(gradient, w))
 
 
 def unscaled(p: Parameter) -> Array:

@@ -14,22 +14,22 @@ was too large leaves infinities or NaNs, never a wrong number: then the step is 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
 from .. import backend, statistics
-from ..arguments import count, listed, loss_scale, number, same_keys, tensor, whole
+from ..arguments import count, loss_scale, number, tensor, whole
 from ..autograd import Array, Op, values_of
 from ..backend.memory import explained
 from ..dtypes import FLOATING, HALVES
-from ..events import here, quietly, stacklevel, tell
+from ..events import here, quietly, tell
 from ..fast_path import find
 from ..parameter import Parameter
 from ..precision import LOSS
 from ..tensor import Tensor
 from .optimizer import Optimizer, unscaled
 from .result import StepResult
+from .saving import SavedScaler
 
 # Below 2^-14, the smallest normal FP16 number, S itself, the gradient with which the backward pass starts, would lose
 # bits in FP16: an overflow that remains there is not one that scaling cures.
@@ -48,7 +48,6 @@ class State(NamedTuple):
     growth_tracker: int = 0  # iterations without overflow since S last changed
     skips: int = 0  # iterations in a row whose gradients overflowed
     bad_losses: int = 0  # iterations in a row whose loss was not finite
-    stuck: int = 0  # overflows since S came to its least
 
 
 class Rule(NamedTuple):
@@ -66,14 +65,11 @@ class Rule(NamedTuple):
 
     def __call__(self, state: State, overflow: bool) -> State:
         """The state after an iteration whose loss was finite."""
-        s, n, skips, _, stuck = state
         if overflow:
-            new = max(s * self.backoff, self.least)
-            return State(new, skips=skips + 1, stuck=int(new == self.least < self.most) + (stuck if new == s else 0))
-        if n + 1 < self.interval:
-            return State(s, n + 1, stuck=stuck)
-        new = min(s * self.growth, self.most)
-        return State(new, stuck=stuck if new == s else 0)
+            return State(max(state.scale * self.backoff, self.least), skips=state.skips + 1)
+        if state.growth_tracker + 1 < self.interval:
+            return State(state.scale, state.growth_tracker + 1)
+        return State(min(state.scale * self.growth, self.most))
 
 
 class ScaleLoss(Op):
@@ -81,9 +77,8 @@ class ScaleLoss(Op):
 
     kind = LOSS
 
-    def forward(self, loss: Array, *, scale: Any, scaler: LossScaler) -> Array:
-        self.loss_scale = scale
-        return loss * scale
+    def forward(self, loss: Array, *, loss_scale: Any, scaler: LossScaler) -> Array:
+        return loss * loss_scale
 
     def backward(self, dy: Array) -> Array:
         return dy * self.loss_scale
@@ -97,7 +92,6 @@ class Iteration:
         self.overflows: dict[Optimizer, str | None] = {}
         self.bad_loss: float | None = None  # the first loss that is not finite
         self.results: dict[Optimizer, StepResult | None] = {}  # of steps; None: that was interrupted
-        self.tried = False  # whether an optimizer was to be unscaled or to step
         self.skip: Any = False  # whether the last step was to be skipped; on a GPU it may be an array of one
 
 
@@ -116,28 +110,35 @@ class Side:
         """Go on with these, in a new iteration."""
         self.state, self.iteration, self.history = state, iteration, [*history]
 
+    def on_host(self) -> Side:
+        """A copy on the host."""
+        return Side(self.state, self.iteration, self.history)
+
     def serving(self, scaler: LossScaler) -> Side:
         """The side for losses on a device."""
         return self
 
     def note_loss(self, now: Iteration, loss: Tensor) -> None:
         """Remember whether this loss is not finite."""
-        if now.bad_loss is None and not math.isfinite(value := loss.item()):
+        if now.bad_loss is None and not math.isfinite(value := loss.array.item()):
             now.bad_loss = value
 
     def check(self, now: Iteration, optimizer: Optimizer, params: list[Parameter]) -> None:
         """Look for gradients that, without their scale, are not finite."""
-        if now.overflows[optimizer] is None:
-            first = quietly(next, (p for p in params if _overflows(p)), None)
-            now.overflows[optimizer] = None if first is None else optimizer.label(first)
+        for p in params:
+            g = values_of(p.grad_array)
+            finite = backend.of(g).isfinite(g)
+            if finite and float(p.grad_scale) < 1:  # which may hide an overflow
+                finite = backend.of(g).isfinite(values_of(unscaled(p)))
+            if not finite:
+                now.overflows[optimizer] = now.overflows[optimizer] or optimizer.label(p)
+                return
 
     def unscale(self, now: Iteration, optimizer: Optimizer, params: list[Parameter]) -> None:
         """The same, and replace the gradients by unscaled ones, in FP32."""
         self.check(now, optimizer, params)
         for p in params:
-            g = quietly(unscaled, p)
-            g = g if p.grad_scale != 1 else g.copy()
-            p.grad_array, p.grad_scale = g, 1.0  # on one line: an interrupt finds both or neither
+            p.grad_array, p.grad_scale = unscaled(p), 1.0  # on one line: an interrupt finds both or neither
 
     def skip(self, now: Iteration, optimizer: Optimizer) -> Any:
         """True to skip the step of an optimizer whose gradients were looked at. All processes answer alike."""
@@ -146,7 +147,8 @@ class Side:
 
     def end(self, scaler: LossScaler, now: Iteration, judged: list[Optimizer]) -> None:
         """Have S follow the rule. judged: the optimizers that had gradients to look at."""
-        before, overflow = self.state, next((name for o in judged if (name := now.overflows[o]) is not None), None)
+        before, names = self.state, [now.overflows[o] for o in judged if now.overflows[o] is not None]
+        overflow = names[0] if names else None
         if judged and now.bad_loss is not None:  # S is not to blame, and stays
             self.state = before._replace(bad_losses=before.bad_losses + 1)
         elif judged:
@@ -159,7 +161,7 @@ class Side:
         self.state = self.state._replace(skips=0, bad_losses=0)
 
 
-class LossScaler:
+class LossScaler(SavedScaler):
     """The base of loss scalers, which differ in their `rule`.
 
     max_consecutive_skips   after this many iterations in a row whose gradients overflow although the loss is finite,
@@ -175,14 +177,15 @@ class LossScaler:
     """
 
     rule = Rule()
-    saved: ClassVar[dict[str, Callable]] = {}  # what a subclass adds to the state_dict, and how that is checked
 
     def __init__(self, scale: float, max_consecutive_skips: int = 10, max_nonfinite_losses: int = 3) -> None:
-        self._side, self._now = Side(State(loss_scale(self._name, "scale", scale))), Iteration()
+        self._begin(State(loss_scale(self._name, "scale", scale)))
         self.max_consecutive_skips = count(self._name, "max_consecutive_skips", max_consecutive_skips)
         self.max_nonfinite_losses = count(self._name, "max_nonfinite_losses", max_nonfinite_losses)
 
-    _name = property(lambda self: type(self).__name__)
+    def _begin(self, state: Any, iteration: int = 0, history: Iterable = ()) -> None:
+        self._side, self._now = Side(State(*state), iteration, history), Iteration()
+
     state = property(lambda self: self._side.state, doc="S and the counts behind it.")
     iteration = property(lambda self: self._side.iteration, doc="How many `update`s there have been.")
     history = property(lambda self: self._side.history, doc="(iteration, new scale, reason) of every change of S.")
@@ -208,7 +211,7 @@ class LossScaler:
             raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")
         self._side = self._side_for(backend.of(loss.array))
         self._side.note_loss(self._now, loss)
-        return ScaleLoss.apply(loss, scale=self._side.factor, scaler=self)
+        return ScaleLoss.apply(loss, loss_scale=self._side.factor, scaler=self)
 
     def _side_for(self, device: Any) -> Side:
         return (find(Side.serving, device.name) or type(self._side).serving)(self._side, self)
@@ -219,12 +222,8 @@ class LossScaler:
 
         RuntimeError if they were never scaled, or for a second call before `update`.
         """
-        self._expect_new("unscale_", optimizer)
-        if optimizer in self._now.overflows:
-            raise RuntimeError(f"unscale_: called twice for one optimizer; {ENDS}")
-        params = [p for p in optimizer.parameters() if p.grad_array is not None]
-        self._begin("unscale_", optimizer, params)
-        self._side.unscale(self._now, optimizer, params)
+        params = self._judged("unscale_", optimizer)
+        quietly(self._side.unscale, self._now, optimizer, params)
 
     def step(self, optimizer: Optimizer, *, allow_missing: bool = False) -> StepResult:
         """`optimizer.step` with the unscaled gradients, if they and the iteration's losses are finite; else no change.
@@ -233,17 +232,9 @@ class LossScaler:
         more than one of them in FP32. RuntimeError for a second call before `update`, for gradients that were never
         scaled, and for what `Optimizer.step` refuses.
         """
-        self._expect_new("step", optimizer)
-        now, ready = self._now, optimizer.ready(allow_missing)
-        params = [p for _, p in ready]
-        if optimizer not in now.overflows:
-            self._begin("step", optimizer, params)
-        elif any(p.grad_scale != 1 for p in params):
-            raise RuntimeError(
-                "step: gradients were computed after unscale_ or a step that was interrupted; call unscale_ after the "
-                f"last backward(), and {ENDS}"
-            )
-        self._side.check(now, optimizer, params)  # also behind unscale_: clipping, say, may break them
+        now, params = self._now, self._judged("step", optimizer)
+        ready = optimizer.ready(allow_missing)
+        quietly(self._side.check, now, optimizer, params)  # also behind unscale_: clipping, say, may break them
         now.skip = self._side.skip(now, optimizer)
         now.results[optimizer] = None
         now.results[optimizer] = result = optimizer.finish(ready, now.skip)
@@ -260,15 +251,16 @@ class LossScaler:
         left_out = [o for o in now.overflows if o not in now.results]
         statistics.settle(side.skip(now, left_out[-1]) if left_out else now.skip)
         self._now = Iteration()
-        if not now.tried:
+        if not now.overflows:
             side.load(side.state, side.iteration, side.history)
             raise RuntimeError("update: expected step(optimizer) before it, once per iteration")
         side.end(self, now, judged)
 
     def adjust(self, overflow: str | None) -> None:
         """Follow the rule after an iteration; `overflow` names the first parameter that overflowed, if one did."""
-        grown = f"{self.rule.interval} iterations without overflow"
-        self.change(self.rule(self.state, overflow is not None), f"overflow in {overflow}" if overflow else grown)
+        rule = self.rule
+        reason = f"overflow in {overflow}" if overflow else f"{rule.interval} iterations without overflow"
+        self.change(rule(self._side.state, overflow is not None), reason)
 
     def change(self, state: State, reason: str) -> None:
         """Go on with this state, and remember why S changed if it did."""
@@ -277,9 +269,7 @@ class LossScaler:
         side.state, side.history = state, side.history + changes  # on one line, as in `unscale`
 
     def look_at_limits(self, state: State, overflow: str | None, scale: Any, loss: Any) -> None:
-        """FloatingPointError where a limit is reached, and the counts begin anew; a warning where S is stuck."""
-        kind: type[Exception] = FloatingPointError
-        times, rest = divmod(state.stuck, self.max_consecutive_skips)
+        """FloatingPointError where a limit is reached, and the counts begin anew."""
         if state.bad_losses >= self.max_nonfinite_losses:
             why = f"the loss is {loss} in {state.bad_losses} iterations in a row; a smaller loss scale does not help"
         elif state.skips >= self.max_consecutive_skips:
@@ -287,74 +277,37 @@ class LossScaler:
                 f"the gradients overflow in {state.skips} iterations in a row, at last with the loss scale "
                 f"{float(scale):g}, though the loss is finite. The first parameter: {overflow}"
             )
-        elif overflow is not None and not rest and times.bit_count() == 1:  # then after twice as many
-            kind, why = (
-                RuntimeWarning,
-                f"the loss scale sits at its least, {self.rule.least:g}: gradients have overflowed {state.stuck} times "
-                "since it came there, and it has never grown in between. No scale helps these iterations, which are "
-                f"skipped: leave their batches out. The last parameter: {overflow}",
-            )
         else:
             return
-        problem = kind(f"{why}. {SEE}")
+        problem = FloatingPointError(f"{why}. {SEE}")
         if here.observers:
             tell("limited", problem)
-        if isinstance(problem, Warning):
-            warnings.warn(problem, stacklevel=stacklevel())
-        else:
-            self._side.begin_counts()
-            raise problem
+        self._side.begin_counts()
+        raise problem
 
-    def _expect_new(self, op: str, optimizer: Optimizer) -> None:
+    def _judged(self, op: str, optimizer: Optimizer) -> list[Parameter]:
+        """The parameters whose gradients are to be looked at, of an optimizer that has not stepped yet."""
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{op}: expected an Optimizer, got {type(optimizer).__name__}")
-        if optimizer in self._now.results:
-            interrupted = "" if self._now.results[optimizer] is not None else ", and was interrupted"
+        now, params = self._now, [p for p in optimizer.parameters() if p.grad_array is not None]
+        if optimizer in now.results:
+            interrupted = "" if now.results[optimizer] is not None else ", and was interrupted"
             raise RuntimeError(f"{op}: this optimizer has stepped already{interrupted}; {ENDS}")
-        self._now.tried = True
-
-    def _begin(self, op: str, optimizer: Optimizer, params: list[Parameter]) -> None:
-        """Look at an optimizer for the first time in this iteration."""
+        if op == "unscale_" and optimizer in now.overflows:
+            raise RuntimeError(f"unscale_: called twice for one optimizer; {ENDS}")
         for p in params:
-            if p.grad_scale == 1 and self._side.factor != 1:
+            if optimizer in now.overflows and p.grad_scale != 1:
+                raise RuntimeError(
+                    f"{op}: gradients were computed after unscale_ or a step that was interrupted; call unscale_ after "
+                    f"the last backward(), and {ENDS}"
+                )
+            if optimizer not in now.overflows and p.grad_scale == 1 and self._side.factor != 1:
                 raise RuntimeError(
                     f"{op}: the gradient of parameter {optimizer.label(p)} carries no loss scale: its loss was not "
                     "passed through scaler.scale"
                 )
-        self._now.overflows[optimizer] = None
-
-    # ---- saving
-
-    def state_dict(self) -> dict[str, Any]:
-        """S, the iteration, the history, and the counts behind S: enough to go on after a restart."""
-        counts = {name: getattr(self, name) for name in self.saved}
-        return {"scale": self.state.scale, "iteration": self.iteration, **counts, "history": [*self.history]}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` of the same class returned, and begin a new iteration.
-
-        TypeError and ValueError, which name the entry, if keys differ or a value cannot be; then nothing changes.
-        """
-        where = f"{self._name}.load_state_dict"
-        same_keys(where, "state_dict", state_dict, {"scale", "iteration", *self.saved, "history"})
-        scale = loss_scale(where, "scale", state_dict["scale"], self.rule.least, self.rule.most)
-        iteration = whole(where, "iteration", state_dict["iteration"])
-        counts = {name: check(where, name, state_dict[name]) for name, check in self.saved.items()}
-        history = [_change(where, entry) for entry in listed(where, "history", state_dict["history"])]
-        state = State(scale, counts.pop("growth_tracker", 0))
-        self._side.load(state, iteration, history)
-        vars(self).update(counts, _now=Iteration())
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles, which may be made at any time: they begin a new iteration, on the host."""
-        return {**vars(self), "_side": Side(self.state, self.iteration, self.history), "_now": Iteration()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_scale" in state:  # a pickle from before there was a State
-            known = State(*[state.pop(name, 0) for name in ("_scale", "growth_tracker", "_skips", "_bad_losses")])
-            state["_side"] = Side(known, state.pop("_iteration"), state.pop("_history"))
-            state.pop("_name")
-        vars(self).update(state, _now=Iteration())
+        now.overflows.setdefault(optimizer, None)
+        return params
 
 
 class NoLossScaler(LossScaler):
@@ -375,8 +328,7 @@ class DynamicLossScaler(LossScaler):
     growth_factor           after growth_interval iterations in a row without overflow, S is multiplied by it
     backoff_factor          after an overflow, S is multiplied by it
     min_scale, max_scale    S stays within them; see MIN_SCALE and MAX_SCALE for the reasons
-    max_consecutive_skips   by default as many as S needs to fall from max_scale to min_scale, and two at min_scale.
-                            After as many overflows at min_scale, in a row or not, without growth, `update` warns
+    max_consecutive_skips   by default as many as S needs to fall from max_scale to min_scale, and two at min_scale
     """
 
     saved: ClassVar = {"growth_tracker": whole}
@@ -411,17 +363,3 @@ class DynamicLossScaler(LossScaler):
         return Rule(self.growth_factor, self.backoff_factor, self.growth_interval, self.min_scale, self.max_scale)
 
     growth_tracker = property(lambda self: self.state.growth_tracker, doc="See `State`.")
-
-
-def _overflows(p: Parameter) -> bool:
-    """True if the gradient of p holds an infinity or a NaN, or will when unscaled: a scale below 1 hides it."""
-    g = values_of(p.grad_array)
-    finite = backend.of(g).isfinite
-    return not finite(g) or (float(p.grad_scale) < 1 and not finite(values_of(unscaled(p))))
-
-
-def _change(where: str, entry: Any) -> tuple[int, float, str]:
-    """An entry of a saved history, if it can be one."""
-    if not isinstance(entry, (list, tuple)) or len(entry) != 3 or not isinstance(entry[2], str):
-        raise TypeError(f"{where}: expected `history` to hold (iteration, scale, reason), got {entry!r}")
-    return whole(where, "history", entry[0]), loss_scale(where, "history", entry[1]), entry[2]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import backend, precision
+from .. import backend
+from ..autograd import added
 from ..precision import scatter_add, widen
 
 Array = Any
@@ -95,7 +96,7 @@ class SparseRows:
     def add(self, other: Any) -> Any:
         """The sum in FP32; an array where `other` is one."""
         if not isinstance(other, SparseRows):
-            return precision.accumulate(self.dense(), other)
+            return added(self.dense(), other)
         xp = backend.of(self.values).xp
         rows = xp.concatenate([widen(self.summable()), widen(other.summable())])
         index = xp.concatenate([self.indices, other.indices])

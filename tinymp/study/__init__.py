@@ -39,7 +39,7 @@ __all__ = [
 class Arithmetic(Study):
     """One decision about sums and operands per field; those of FP16 storage, but for `aligned` and `operands`.
 
-    accumulate  dtype of the accumulator of a dot product: float16, or float32 (MPT section 3.3)
+    accumulate  dtype of the accumulator of a dot product: float16 or float32 (MPT section 3.3)
     chunk       with an FP16 accumulator: how many products are summed before each rounding (NVG section 2.2: a
                 Tensor Core step is a 4 x 4 x 4 product). On a CPU the bits depend on the operands alone for chunks of
                 up to 16; BLAS sums longer ones in FP32, in an order that follows the shapes, also that of the batch
@@ -130,14 +130,11 @@ def change(policy: Policy, **changes: Any) -> Policy:
 
     TypeError for a name that neither has; ValueError for values that do not go together.
     """
-    own = {
-        name: changes.pop(name) for name in list(changes) if name in policy.__dataclass_fields__ and name not in SUMS
-    }
+    own = {name: changes.pop(name) for name in list(changes) if name in policy.__dataclass_fields__}
     wrong = changes.keys() - Arithmetic.__dataclass_fields__.keys()
     if wrong:
         known = ", ".join([*policy.__dataclass_fields__, *Arithmetic.__dataclass_fields__])
         raise TypeError(f"study.change: expected fields among {known}, got {', '.join(sorted(wrong))}")
-    own |= {name: float32 for name in SUMS if changes.get(name) == float32}  # also where the policy's own is FP64
     study = replace(policy.study or Arithmetic(), **changes) if changes else policy.study  # type: ignore[type-var]
     made = replace(policy, **own, study=None if study == Arithmetic() else study)
     bf16 = BF16 is not None and made.storage == BF16.storage
@@ -146,8 +143,6 @@ def change(policy: Policy, **changes: Any) -> Policy:
             raise ValueError(f"Policy: expected {field}={plain} with BF16 storage, got {value}, which FP16 alone has")
     return made
 
-
-SUMS = ("accumulate", "reduce")  # fields of both, which here are the study's
 
 FP16_ACCUMULATE = change(MIXED, name="FP16_ACCUMULATE", accumulate=float16)
 FP16_REDUCTIONS = change(MIXED, name="FP16_REDUCTIONS", reduce=float16)

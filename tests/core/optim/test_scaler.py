@@ -5,7 +5,6 @@ import gc
 import inspect
 import re
 import time
-import warnings
 
 import numpy as np
 import pytest
@@ -106,7 +105,7 @@ def test_gradients_of_different_scales_do_not_meet():
         (optim.StaticLossScaler(8).scale(loss) + loss).backward()
     w = weight(1.0)
     optim.StaticLossScaler(8).scale(w.float().sum()).backward()
-    with pytest.raises(RuntimeError, match="loss scale 4 meets one with 8"):
+    with pytest.raises(RuntimeError, match="loss scales 8 and 4 meet"):
         optim.StaticLossScaler(4).scale(w.float().sum()).backward()
 
 
@@ -510,66 +509,6 @@ def test_after_an_error_training_can_go_on():
         iterate(scaler, optimizer, np.inf)
     assert {**scaler.state_dict(), "iteration": 0} == before
     assert iterate(scaler, optimizer, 1.0) == APPLIED and w.item() == 0.5
-
-
-def every(n, k, scaler):
-    """k audited iterations, of which every n-th has an infinite gradient; the warnings about a stuck scale."""
-    w = weight(1.0, 2.0)
-    optimizer = optim.SGD([w], lr=0.0)
-    with warnings.catch_warnings(record=True) as said, Listener([Scales()]):
-        warnings.simplefilter("always")
-        for i in range(k):
-            optimizer.zero_grad()
-            y = ops.sqrt(ops.mul(w, 0.0)) if i % n == 0 else w  # an infinite slope
-            scaler.scale(y.float().mean()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-    return said
-
-
-@pytest.mark.cpu
-def test_a_scale_that_sits_at_its_least_is_said_to():
-    scaler = optim.DynamicLossScaler(4.0, min_scale=1.0, max_consecutive_skips=5, growth_interval=10)
-    first, second = every(2, 30, scaler)
-    assert [first.category, first.filename] == [RuntimeWarning, __file__]  # the user's line
-    assert re.search(
-        r"sits at its least, 1: gradients have overflowed 5 times .* The last parameter: `w` \(2,\)\. Where it arose: "
-        rf".* in the backward of sqrt \({this_line('an infinite slope')}, ",
-        str(first.message),
-    )
-    assert "overflowed 10 times" in str(second.message)  # and then after 20, 40, ...: not at every step
-    assert scaler.get_scale() == 1.0 and scaler.iteration == 30
-
-
-@pytest.mark.cpu
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: optim.DynamicLossScaler(4.0, min_scale=1.0, max_consecutive_skips=5, growth_interval=2),  # S grows
-        lambda: optim.DynamicLossScaler(2.0**16, max_consecutive_skips=5),  # S falls all the time
-        lambda: optim.DynamicLossScaler(8.0, min_scale=8.0, max_scale=8.0, max_consecutive_skips=5),  # S is constant
-        lambda: optim.StaticLossScaler(8.0, max_consecutive_skips=5),
-        optim.NoLossScaler,
-    ],
-)
-def test_a_scale_that_is_not_stuck_is_not_said_to_be(make):
-    assert not every(3, 60, make())
-
-
-def test_an_overflow_at_the_least_scale_counts_until_it_grows_or_is_loaded():
-    scaler = optim.DynamicLossScaler(2.0, min_scale=1.0, max_consecutive_skips=3, growth_interval=2)
-    optimizer = optim.SGD([weight(1.0)], lr=0.0)
-
-    def overflow(*gradients):
-        for gradient in gradients:
-            iterate(scaler, optimizer, gradient)
-
-    overflow(np.inf, 0.5, np.inf)
-    scaler.load_state_dict(scaler.state_dict())
-    overflow(np.inf, 0.5, np.inf, 0.5, 0.5)  # grows
-    overflow(np.inf, 0.5, np.inf, 0.5)
-    with pytest.warns(RuntimeWarning, match="overflowed 3 times .* parameter"):
-        overflow(np.inf)
 
 
 @pytest.mark.cpu

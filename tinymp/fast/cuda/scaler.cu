@@ -1,7 +1,7 @@
 // What a loss scaler does in an iteration, on the device. One thread each; the state stays at one address, so that a
 // captured CUDA graph can go on.
 
-enum { ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, STUCK, CHANGES, OVERFLOWED, COUNTS };
+enum { ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, CHANGES, OVERFLOWED, COUNTS };
 constexpr int NONE = 0x7fffffff;  // in `found`: every gradient is finite
 
 // y = S L, and S dy in backward.
@@ -47,13 +47,11 @@ extern "C" __global__ void end_iteration(float* scale, int* counts, int* found, 
         counts[OVERFLOWED] = overflowed;
         next = fmaxf(s * backoff, least);
         reason = overflowed;
-        counts[STUCK] = (next == least && least < most) + (next == s ? counts[STUCK] : 0);
     } else {
         counts[SKIPS] = counts[BAD_LOSSES] = 0;
         if (++counts[GROWTH_TRACKER] >= interval) {
             counts[GROWTH_TRACKER] = 0;
             next = fminf(s * growth, most);
-            if (next != s) counts[STUCK] = 0;
         }
     }
     if (next != s) {

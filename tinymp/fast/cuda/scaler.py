@@ -27,8 +27,8 @@ from .recording import AsyncCallback
 
 KERNELS = Kernels(__file__)
 
-# Places in `counts`, and the number of them; scaler.cu has the same. STUCK: overflows since S came to its least
-ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, STUCK, CHANGES, OVERFLOWED, COUNTS = range(8)
+# Places in `counts`, and the number of them; scaler.cu has the same
+ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, CHANGES, OVERFLOWED, COUNTS = range(7)
 OPTIMIZERS = 16  # how many one scaler can serve
 RING = 1024  # how many changes of S are kept until the host reads them
 
@@ -76,7 +76,6 @@ class DeviceSide(Side):
         self.optimizers: list[Any] = []
         self.product = DeviceScale(self.scale)
         self.callback = AsyncCallback(self.counts, self._arrived)
-        self.warned = 0  # how many overflows at the least S were warned of
         self.load(before.state, before.iteration, before.history)
 
     @property
@@ -88,7 +87,7 @@ class DeviceSide(Side):
     @property
     def state(self) -> State:  # type: ignore[override]
         counts = gpu.to_numpy(self.counts)
-        return State(float(self.product), *(int(counts[i]) for i in (GROWTH_TRACKER, SKIPS, BAD_LOSSES, STUCK)))
+        return State(float(self.product), *(int(counts[i]) for i in (GROWTH_TRACKER, SKIPS, BAD_LOSSES)))
 
     @property
     def iteration(self) -> int:  # type: ignore[override]
@@ -107,7 +106,7 @@ class DeviceSide(Side):
 
     def serving(self, scaler: LossScaler) -> Side:
         """On the host again."""
-        return Side(self.state, self.iteration, self.history)
+        return self.on_host()
 
     def load(self, state: State, iteration: int, history: Iterable) -> None:
         self.start, self.told = state.scale, [*history]
@@ -135,11 +134,7 @@ class DeviceSide(Side):
 
     def _arrived(self, counts: np.ndarray) -> None:
         """Look at the counts of some steps ago, of which some may have been missed."""
-        limit, stuck = self.scaler.max_consecutive_skips, int(counts[STUCK])
-        self.warned = self.warned if self.warned <= stuck else 0  # S has grown since
-        told = limit * 2 ** int(math.log2(stuck / limit)) if stuck >= limit else 0
-        told, self.warned = (told, told) if told > self.warned else (0, self.warned)
-        state = State(math.nan, 0, int(counts[SKIPS]), int(counts[BAD_LOSSES]), told)
+        state = State(math.nan, 0, int(counts[SKIPS]), int(counts[BAD_LOSSES]))
         self.scaler.look_at_limits(state, self.label(counts[OVERFLOWED]), self.product, "not finite")
 
     # ---- what it finds

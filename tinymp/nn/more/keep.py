@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextvars import ContextVar
 from difflib import get_close_matches
 from typing import Any
 
@@ -12,12 +11,10 @@ import numpy as np
 from ...autograd import Array, Op
 from ...events import Observer, observe
 from ...ops.convert import to
-from ...precision import LOSS, Policy, follows_forward, under
+from ...precision import LOSS, Policy, kept_policy, under
 from ...tensor import Tensor
 from ..hooks import Hooks
 from ..module import Module
-
-_under: ContextVar[Policy | None] = ContextVar("under", default=None)  # that of the kept module whose call is under way
 
 
 def policies_kept(model: Module, policy: Policy, keep: Mapping[str, Policy]) -> dict[int, Policy]:
@@ -48,7 +45,7 @@ def policies_kept(model: Module, policy: Policy, keep: Mapping[str, Policy]) -> 
 def call_kept(hooks: Hooks, module: Module, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call a kept module with its hooks, in its own policy: its backward follows the same."""
     assert hooks.kept is not None
-    own, outer = hooks.kept.own, _under.get() or hooks.kept.around
+    own, outer = hooks.kept.own, kept_policy.get() or hooks.kept.around
     if own == outer:
         return hooks.run(module, args, kwargs)
     args, kwargs = _converted((args, kwargs), outer.storage, own.storage, {})
@@ -58,8 +55,7 @@ def call_kept(hooks: Hooks, module: Module, args: tuple, kwargs: dict[str, Any])
 
 
 def _within(seen: _Losses, own: Policy, hooks: Hooks, *call: Any) -> Any:
-    _under.set(own)  # these two until `under` ends
-    follows_forward.set(True)
+    kept_policy.set(own)  # until `under` ends
     with observe(seen):
         return hooks.run(*call)
 

@@ -1,0 +1,64 @@
+"""How a loss scaler is saved, copied and pickled. Its part in a training step is in scaler.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+from ..arguments import listed, loss_scale, same_keys, whole
+
+
+class SavedScaler:
+    """A loss scaler without its step: see `LossScaler`, which adds that."""
+
+    saved: ClassVar[dict[str, Callable]] = {}  # what a subclass adds to the state_dict, and how that is checked
+    _side: Any
+    _now: Any
+    state: Any
+    iteration: Any
+    history: Any
+    rule: Any
+
+    _name = property(lambda self: type(self).__name__)
+
+    def _begin(self, state: Any, iteration: int = 0, history: Iterable = ()) -> None:
+        """Go on with these on the host, in a new iteration."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """S, the iteration, the history, and the counts behind S: enough to go on after a restart."""
+        counts = {name: getattr(self, name) for name in self.saved}
+        return {"scale": self.state.scale, "iteration": self.iteration, **counts, "history": [*self.history]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` of the same class returned, and begin a new iteration.
+
+        TypeError and ValueError, which name the entry, if keys differ or a value cannot be; then nothing changes.
+        """
+        where = f"{self._name}.load_state_dict"
+        same_keys(where, "state_dict", state_dict, {"scale", "iteration", *self.saved, "history"})
+        scale = loss_scale(where, "scale", state_dict["scale"], self.rule.least, self.rule.most)
+        iteration = whole(where, "iteration", state_dict["iteration"])
+        counts = {name: check(where, name, state_dict[name]) for name, check in self.saved.items()}
+        history = [_change(where, entry) for entry in listed(where, "history", state_dict["history"])]
+        state = type(self.state)(scale, counts.pop("growth_tracker", 0))
+        self._side.load(state, iteration, history)
+        vars(self).update(counts, _now=type(self._now)())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, which may be made at any time: they begin a new iteration, on the host."""
+        return {**vars(self), "_side": self._side.on_host(), "_now": type(self._now)()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_scale" in state:  # a pickle from before there was a State
+            known = [state.pop(name, 0) for name in ("_scale", "growth_tracker", "_skips", "_bad_losses")]
+            self._begin(known, state.pop("_iteration"), state.pop("_history"))
+            state.pop("_name")
+        vars(self).update(state)
+
+
+def _change(where: str, entry: Any) -> tuple[int, float, str]:
+    """An entry of a saved history, if it can be one."""
+    if not isinstance(entry, (list, tuple)) or len(entry) != 3 or not isinstance(entry[2], str):
+        raise TypeError(f"{where}: expected `history` to hold (iteration, scale, reason), got {entry!r}")
+    return whole(where, "history", entry[0]), loss_scale(where, "history", entry[1]), entry[2]
