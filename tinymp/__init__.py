@@ -6,8 +6,6 @@
 Read `precision.py` first: ops change precision in its four functions and nowhere else.
 """
 
-import difflib as _difflib
-
 from . import backend  # isort: skip  # before anything loads NumPy: see backend/cpu.py
 
 import importlib as _importlib
@@ -205,7 +203,9 @@ def _instead(owner: str, name: str, there: list[str]) -> str:
     hints = _load(_HINTS)
     if hints is not None and (said := hints.instead(owner, name)):
         return said
-    near = _difflib.get_close_matches(name, [one for one in there if not one.startswith("_")])
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [one for one in there if not one.startswith("_")])
     return f"did you mean {', '.join(near)}?" if near else ""
 
 

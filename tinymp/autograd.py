@@ -154,6 +154,7 @@ class Op:
     name: str  # PyTorch's name, for messages and reports
     arguments: ClassVar[tuple[str, ...]]  # the public names of forward's positional arguments; see _PUBLIC
     fp32: ClassVar[tuple[str, ...]] = ()  # arguments that may stay FP32 beside FP16 ones (batch norm's weight, ...)
+    _fp32: ClassVar[tuple[int, ...]] = ()  # their places
 
     gradient: ClassVar[Kind | None] = None  # the kind of backward, where it differs: lookups, whose gradients add up
     casts: ClassVar[bool] = False  # whether its result has another dtype, because the user asks for it
@@ -186,6 +187,7 @@ class Op:
         if "forward" in cls.__dict__ and "arguments" not in cls.__dict__:
             parameters = list(inspect.signature(cls.forward).parameters.values())[1:]
             cls.arguments = tuple(_PUBLIC.get(p.name, p.name) for p in parameters if p.kind is not p.KEYWORD_ONLY)
+        cls._fp32 = tuple(i for i, name in enumerate(getattr(cls, "arguments", ())) if name in cls.fp32)
 
     def forward(self, *arrays: Array, **options: Any) -> Any:
         raise NotImplementedError(f"{self.name} has no forward")
@@ -213,8 +215,6 @@ class Op:
         if op.targets:
             op.outputs = len(results)
             op._record(tensors + results)
-        else:
-            op.saved = op.statistics = ()
         return tuple(results) if isinstance(y, tuple) else results[0]
 
     def _connect(self, args: tuple) -> list[Variable]:
@@ -227,16 +227,16 @@ class Op:
         for i, a in enumerate(args):
             if isinstance(a, Variable):
                 tensors.append(a)
-                x = a.array
-                owner, dtype = backend.of(x), x.dtype
+                owner, dtype = backend.of(a.array), a.array.dtype
                 device = device or owner
                 if storage is None and dtype in FLOATING:
                     storage = dtype
-                if owner is not device or (dtype != storage and dtype in FLOATING):
-                    self._refuse_mixture(args, i, fp32=owner is device and storage in HALVES and dtype == float32)
+                other = dtype != storage and dtype in FLOATING
+                if owner is not device or (other and not (i in self._fp32 and dtype == float32 and storage in HALVES)):
+                    self._refuse_mixture(args)
                 if a.requires_grad and is_grad_enabled():
                     edges[i] = a if a.grad_fn is None else (a.grad_fn, a.output_nr)
-                    targets[i] = Target(x.shape, dtype, x.strides)
+                    targets[i] = Target(a.array.shape, dtype, a.array.strides)
             elif not (a is None or isinstance(a, (int, float, np.generic))):
                 raise TypeError(
                     f"{self.name}: expected a Tensor for `{self.name_of(i)}`, got {type_name(a)}; "
@@ -346,10 +346,7 @@ class Op:
         return cls.arguments[i] if i < len(cls.arguments) else cls.arguments[-1]
 
     @classmethod
-    def _refuse_mixture(cls, args: tuple, i: int, fp32: bool) -> None:
-        """TypeError or ValueError unless argument i is in FP32 beside FP16 ones, and may be."""
-        if fp32 and cls.name_of(i) in cls.fp32:
-            return
+    def _refuse_mixture(cls, args: tuple) -> None:
         given = [(cls.name_of(i), a.array) for i, a in enumerate(args) if isinstance(a, Variable)]
         if len({backend.of(x) for _, x in given}) > 1:
             seen = ", ".join(f"`{name}` is on {backend.of(x).name}" for name, x in given)

@@ -242,8 +242,7 @@ def plain(dtype: np.dtype | None) -> bool:
     """True if a fast path may stand in for a definition on storage of this dtype: it sums in FP32, in an order of its
     own, and rounds to nearest. Where a policy asks for anything else, and in every study, definitions run.
     """
-    policy = _policy.get()
-    return (policy.rounding == "nearest" and policy.study is None) or dtype not in HALVES
+    return dtype not in HALVES or ((policy := _policy.get()).rounding == "nearest" and policy.study is None)
 
 
 def _accumulator(field: str, like: Array) -> Any:

@@ -146,7 +146,7 @@ def test_the_kernel_follows_the_rule_state_by_state(rule):
         overflow, bad_loss = draw.random() < (0.9 if i % 40 > 30 else 0.2), draw.random() < 0.1
         side.found[0] = 0 if overflow else NONE
         side.bad_loss[0] = bad_loss
-        side.end(scaler, Iteration(), side.optimizers)
+        side.end(scaler, Iteration(), True, None)
         new = state._replace(bad_losses=state.bad_losses + 1) if bad_loss else exact(state, overflow)
         changes += [(i, float(new.scale))] if new.scale != state.scale else []
         state = new

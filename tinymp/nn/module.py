@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
@@ -29,7 +28,9 @@ INSTEAD: dict[str, str] = {}  # name that only PyTorch's Module has -> what to u
 
 @lru_cache(256)  # hasattr asks often
 def _similar(name: str, names: tuple[str, ...]) -> list[str]:
-    return difflib.get_close_matches(name, names)
+    from difflib import get_close_matches
+
+    return get_close_matches(name, names)
 
 
 class IncompatibleKeys(NamedTuple):

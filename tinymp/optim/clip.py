@@ -47,10 +47,13 @@ def clip_grad_norm_(
 
 def clip_norm(params: list[Tensor], max_norm: float, norm_type: float, error_if_nonfinite: bool) -> Tensor:
     """`clip_grad_norm_` for parameters that all have a gradient."""
-    parts = [_power_sum(widen(summable(p.grad_array)), norm_type) for p in params]
-    total = parts[0]
-    for part in parts[1:]:
-        total = backend.of(total).xp.maximum(total, part) if norm_type == math.inf else total + part
+    total: Any = None
+    for p in params:
+        part = _power_sum(widen(summable(p.grad_array)), norm_type)
+        if total is None:
+            total = part
+        else:
+            total = backend.of(total).xp.maximum(total, part) if norm_type == math.inf else total + part
     if norm_type != math.inf:
         total = total ** (1 / norm_type)
     if error_if_nonfinite and not backend.of(total).isfinite(total):

@@ -145,15 +145,14 @@ class Side:
         now.overflows[optimizer], now.bad_loss = here.agree((now.overflows[optimizer], now.bad_loss))
         return now.overflows[optimizer] is not None or now.bad_loss is not None
 
-    def end(self, scaler: LossScaler, now: Iteration, judged: list[Optimizer]) -> None:
-        """Have S follow the rule. judged: the optimizers that had gradients to look at."""
-        before, names = self.state, [now.overflows[o] for o in judged if now.overflows[o] is not None]
-        overflow = names[0] if names else None
+    def end(self, scaler: LossScaler, now: Iteration, judged: bool, overflow: str | None) -> None:
+        """Have S follow the rule, if there were gradients to judge. overflow: the first parameter that overflowed."""
+        scale = self.state.scale
         if judged and now.bad_loss is not None:  # S is not to blame, and stays
-            self.state = before._replace(bad_losses=before.bad_losses + 1)
+            self.state = self.state._replace(bad_losses=self.state.bad_losses + 1)
         elif judged:
             scaler.adjust(overflow)
-        scaler.look_at_limits(self.state, overflow, before.scale, now.bad_loss)
+        scaler.look_at_limits(self.state, overflow, scale, now.bad_loss)
         self.iteration += 1
 
     def begin_counts(self) -> None:
@@ -246,15 +245,18 @@ class LossScaler(SavedScaler):
         A step that was interrupted, or that was left out after `unscale_`, counts like one that was made. RuntimeError
         if there was neither `step` nor `unscale_`; FloatingPointError at a limit. The iteration has ended even then.
         """
-        side, now = self._side, self._now
-        judged = [o for o in now.overflows if now.results.get(o) is not StepResult.NO_GRADIENTS]
-        left_out = [o for o in now.overflows if o not in now.results]
-        statistics.settle(side.skip(now, left_out[-1]) if left_out else now.skip)
+        side, now, judged, overflow = self._side, self._now, False, None
+        for optimizer in now.overflows:
+            if optimizer not in now.results:
+                now.skip = side.skip(now, optimizer)
+            if now.results.get(optimizer) is not StepResult.NO_GRADIENTS:
+                judged, overflow = True, overflow or now.overflows[optimizer]
+        statistics.settle(now.skip)
         self._now = Iteration()
         if not now.overflows:
             side.load(side.state, side.iteration, side.history)
             raise RuntimeError("update: expected step(optimizer) before it, once per iteration")
-        side.end(self, now, judged)
+        side.end(self, now, judged, overflow)
 
     def adjust(self, overflow: str | None) -> None:
         """Follow the rule after an iteration; `overflow` names the first parameter that overflowed, if one did."""

@@ -182,7 +182,7 @@ class DeviceSide(Side):
         KERNELS.launch("judge", self.scale.dtype, 1, 32, self._found(optimizer), self.bad_loss, skip)
         return skip
 
-    def end(self, scaler: LossScaler, now: Iteration, judged: list) -> None:
+    def end(self, scaler: LossScaler, now: Iteration, judged: bool, overflow: str | None) -> None:
         """In one small launch."""
         if not judged:  # what was noted is only forgotten
             self.forget()
