@@ -20,6 +20,7 @@ Array = Any
 Method = TypeVar("Method", bound=Callable)
 
 _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+_SIGNED = {"u": np.int64}  # sums of uint8, as in PyTorch: NumPy makes float64 of uint64 and int64
 CHAIN = 64  # long sums: how many terms, or sums of terms, are added one after the other
 SHORT = 4 * CHAIN  # sums of at most so many terms are not cut into chains
 
@@ -112,42 +113,37 @@ class Device:
 
     @replaceable
     def reduce(self, x: Array, axis: Any, how: str) -> Array:
-        """sum, mean, max, min or cumsum in x's own dtype, FP32 for FP16; reduced axes stay with length 1."""
-        x = self._widened(x)
-        if how == "max" or how == "min":
-            return (self.xp.max if how == "max" else self.xp.min)(x, axis=axis, keepdims=True)
-        if x.dtype.kind == "u" and how != "mean":
-            # rounds: never, whole numbers
-            x = x.astype(np.int64)  # as PyTorch: NumPy's uint64 and int64 together would become float64
+        """sum, mean, max, min or cumsum in x's own dtype, FP32 for FP16; reduced axes stay with length 1.
+
+        Sums: no more than SHORT floating numbers are added one after the other. NumPy sums pairwise, which is better
+        still, along the axes that are fastest in memory and have no gaps there. Along all others it adds one by one:
+        four million times 0.1 over a leading axis would be 3.9 % off.
+        """
+        x, axes = self._widened(x), (axis,) if isinstance(axis, int) else axis
+        if how in ("max", "min"):
+            return getattr(self.xp, how)(x, axis=axes, keepdims=True)
         if how == "cumsum":
             return self._cumsum(x, axis % x.ndim)
-        total = self._sum(x, axis)
-        return total / self.count(x, axis) if how == "mean" else total
-
-    def _sum(self, x: Array, axis: Any) -> Array:
-        """The sum over axis, with no more than SHORT floating numbers added one after the other.
-
-        NumPy sums pairwise, which is better still, along the axes that are fastest in memory and have no gaps there.
-        Along all others it adds one by one: four million times 0.1 over a leading axis would be 3.9 % off.
-        """
-        axes = (axis,) if isinstance(axis, int) else axis
-        if (
-            x.size <= SHORT
-            or (len(axes) == x.ndim and x.flags.c_contiguous)
-            or x.dtype.kind != "f"
-            or self.count(x, axes) <= SHORT
-            or (0 not in x.strides and self.count(x, _naive(x, axes)) <= SHORT)
-        ):
-            return self.xp.sum(x, axis=axis, keepdims=True)  # rounds: `reduce`: short FP32 sums, in NumPy's order
-        # NumPy walks an array from its slowest to its fastest axis in memory; repeated (stride 0) axes in given order
-        order = sorted(range(x.ndim), key=lambda a: abs(x.strides[a]) or math.inf, reverse=True)
-        y = self._sum_in_blocks(x.transpose(order), tuple(order.index(a % x.ndim) for a in axes))
-        return y.transpose([order.index(a) for a in range(x.ndim)])
+        naive = axes if 0 in x.strides or self.count(x, axes) <= SHORT else _naive(x, axes)
+        if x.dtype.kind != "f" or min(x.size, self.count(x, naive)) <= SHORT:
+            # rounds: `reduce`: short FP32 sums, in NumPy's order
+            total = self.xp.sum(x, axis=axes, dtype=_SIGNED.get(x.dtype.kind), keepdims=True)
+        else:
+            total = self._sum_in_blocks(x, axes)
+        return total if how == "sum" else total / self.count(x, axes)
 
     def _sum_in_blocks(self, x: Array, axes: tuple[int, ...]) -> Array:
-        """The sum of an x whose axes are ordered from the slowest to the fastest: no more than CHAIN terms are added
-        one after the other, then no more than CHAIN of their sums, and so on.
+        """The sum over axes: CHAIN terms at most are added one after the other, then CHAIN of their sums, and so on.
+
+        NumPy walks an array from its slowest to its fastest axis in memory, and so do the blocks; repeated (stride 0)
+        axes stay in their order.
         """
+        order = sorted(range(x.ndim), key=lambda a: abs(x.strides[a]) or math.inf, reverse=True)
+        y = self._sum_ordered(x.transpose(order), tuple(order.index(a % x.ndim) for a in axes))
+        return y.transpose([order.index(a) for a in range(x.ndim)])
+
+    def _sum_ordered(self, x: Array, axes: tuple[int, ...]) -> Array:
+        """`_sum_in_blocks` of an x whose axes are ordered from the slowest to the fastest."""
         naive = _naive(x, axes)
         chain = self.count(x, naive)
         if chain <= CHAIN:
@@ -156,7 +152,7 @@ class Device:
         others, n = tuple(a for a in axes if a != first), x.shape[first]
         block = CHAIN // (chain // n)
         if block < 2:
-            return self._sum_in_blocks(self._sum_in_blocks(x, others), (first,))
+            return self._sum_ordered(self._sum_ordered(x, others), (first,))
         whole = n - n % block
         blocks = _part(x, first, slice(whole)).reshape(*x.shape[:first], -1, block, *x.shape[first + 1 :])  # a view
         # rounds: `reduce`: the FP32 sums of chains
@@ -164,13 +160,14 @@ class Device:
         if whole < n:
             tail = self.xp.sum(_part(x, first, slice(whole, None)), axis=axes, keepdims=True)  # rounds: FP32 sums
             sums = self.xp.concatenate([sums, tail], axis=first)
-        return self._sum_in_blocks(sums, (first,))
+        return self._sum_ordered(sums, (first,))
 
     def _cumsum(self, x: Array, axis: int) -> Array:
         """Running sums along axis: within blocks of CHAIN terms, to which those of all blocks before are added."""
         xp, n = self.xp, x.shape[axis]
         if x.dtype.kind != "f" or n <= SHORT:
-            return xp.cumsum(x, axis=axis)  # rounds: `reduce`: running FP32 sums
+            # rounds: `reduce`: running FP32 sums
+            return xp.cumsum(x, axis=axis, dtype=_SIGNED.get(x.dtype.kind))
         # rounds: `reduce`: running FP32 sums of chains
         blocks = [xp.cumsum(_part(x, axis, slice(i, i + CHAIN)), axis=axis) for i in range(0, n, CHAIN)]
         ends = self._cumsum(xp.concatenate([_part(block, axis, slice(-1, None)) for block in blocks], axis=axis), axis)
@@ -307,7 +304,7 @@ def _part(x: Array, axis: int, some: slice) -> Array:
 
 
 def _naive(x: Array, axes: tuple[int, ...]) -> list[int]:
-    """Those of `axes` along which NumPy does not sum pairwise."""
+    """Those of `axes` along which NumPy does not sum pairwise: which do not go on where faster ones of them end."""
     naive, step = [], x.itemsize
     for a in sorted(axes, key=x.strides.__getitem__):
         if x.strides[a] == step:

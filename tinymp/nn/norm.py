@@ -99,9 +99,7 @@ class BatchNorm(Affine):
             raise ValueError(f"{type(self).__name__}: expected input {expected}, got shape {input.shape}")
         mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
         if self.training and self.track_running_stats and mean is not None and var is not None and count is not None:
-            momentum: Any = self.momentum
-            if momentum is None:
-                momentum = 1 / to_dtype(count.array + 1, mean.dtype)
+            momentum = 1 / to_dtype(count.array + 1, mean.dtype) if self.momentum is None else self.momentum
             arguments = mean, var, self.weight, self.bias, True, momentum, self.eps
             with self._undo.moving((mean, var, count), self.weight):
                 return batch_norm(input, *arguments, num_batches_tracked=count)

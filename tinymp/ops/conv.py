@@ -17,6 +17,7 @@ without a transposition, and everything per channel (batch norm, bias) works on 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -44,10 +45,8 @@ class Geometry(NamedTuple):
 
     def output(self, h: int, w: int) -> Pair:
         """How many windows fit: floor((size + padding - dilation (kernel - 1) - 1) / stride) + 1."""
-        if self.out is not None:
-            return self.out
-        spans = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel)]
-        return tuple([(n - span) // s + 1 for n, span, s in zip(self.padded(h, w), spans, self.stride)])
+        sides = zip(self.padded(h, w), self.kernel, self.stride, self.dilation)
+        return self.out or tuple([(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in sides])
 
 
 def images_last(xp: Any, x: Array) -> Array:
@@ -67,18 +66,16 @@ def pad_spatial(xp: Any, x: Array, pads: Any, value: float = 0.0) -> Array:
 
 def unpad_spatial(x: Array, g: Geometry, size: Pair) -> Array:
     """The part of the padded x (C, H, W, N) that is not padding."""
-    top, left = g.pads[0][0], g.pads[1][0]
-    return x[:, top : top + size[0], left : left + size[1]]
+    return x[:, g.pads[0][0] :, g.pads[1][0] :][:, : size[0], : size[1]]
 
 
 def taps(padded: Array, g: Geometry) -> Iterator[tuple[int, int, Array]]:
     """For each place (i, j) in the kernel: the part (C, OH, OW, N) of the padded image that it sees."""
-    oh, ow = g._replace(pads=((0, 0), (0, 0))).output(*padded.shape[1:3])
-    for i in range(g.kernel[0]):
-        for j in range(g.kernel[1]):
-            top, left = i * g.dilation[0], j * g.dilation[1]
-            bottom, right = top + (oh - 1) * g.stride[0] + 1, left + (ow - 1) * g.stride[1] + 1
-            yield i, j, padded[:, top : bottom : g.stride[0], left : right : g.stride[1]]
+    size = g._replace(pads=((0, 0), (0, 0))).output(*padded.shape[1:3])
+    sides = list(zip(size, g.stride, g.dilation))
+    for place in product(*map(range, g.kernel)):
+        rows, across = [slice(k * d, k * d + (n - 1) * s + 1, s) for k, (n, s, d) in zip(place, sides)]
+        yield *place, padded[:, rows, across]
 
 
 def columns(xp: Any, x: Array, g: Geometry) -> Array:
@@ -94,7 +91,7 @@ def fold(xp: Any, columns: Array, shape: tuple, g: Geometry, like: Array, accumu
     columns = columns.reshape(c, *g.kernel, *g.output(h, w), n)
     for i, j, seen in taps(total, g):
         add_to(seen, columns[:, i, j], like, accumulator)
-    return unpad_spatial(total, g, (h, w))
+    return xp.ascontiguousarray(unpad_spatial(total, g, (h, w)))  # a view would keep the padding in memory
 
 
 def grouped(x: Array, g: Geometry) -> Array:
@@ -112,8 +109,7 @@ def spread(xp: Any, y: Array, w: Array, bias: Array | None, g: Geometry, size: P
     """dx (C, H, W, N) of y (O, OH, OW, N) and w (O, C / groups, kh, kw): every y_o W_o is added in its place."""
     columns = gemm(grouped(w, g).swapaxes(1, 2), grouped(y, g), wide=True)
     x = fold(xp, columns, (w.shape[1] * g.groups, *size, y.shape[3]), g, like=w, accumulator="accumulate")
-    # a copy where nothing was rounded: a view would keep the padding in memory
-    return xp.ascontiguousarray(store(x if bias is None else x + widen(bias).reshape(-1, 1, 1, 1), like=w))
+    return store(x if bias is None else x + widen(bias).reshape(-1, 1, 1, 1), like=w)
 
 
 def weight_gradient(xp: Any, x: Array, y: Array, w: Array, g: Geometry) -> Array:
@@ -206,17 +202,16 @@ def _operands(
     """input with a batch axis and weight, both with two spatial axes, and groups; ValueError if they do not fit."""
     x, w = with_axes(op, "input", input, n + 2, n + 1), with_axes(op, "weight", weight, n + 2)
     x, (groups,) = x if x.ndim == n + 2 else x.unsqueeze(0), integers(op, "groups", groups, 1, 1)
-    inputs = w.shape[0] if transposed else w.shape[1] * groups
-    outputs = w.shape[1] * groups if transposed else w.shape[0]
-    shapes = f"(input is {x.shape}, weight is {w.shape})"
+    (inputs, outputs), found = (w.shape[1] * groups, w.shape[0]), f"(input is {x.shape}, weight is {w.shape})"
+    if transposed:
+        inputs, outputs = outputs, inputs
     if x.shape[1] != inputs:
         expected = "weight.shape[0]" if transposed else "weight.shape[1] * groups"
-        found = inputs if transposed else f"{w.shape[1]} * {groups}"
-        raise ValueError(f"{op}: expected input.shape[1] == {expected}, got {x.shape[1]} and {found} {shapes}")
+        raise ValueError(f"{op}: expected input.shape[1] == {expected}, got {x.shape[1]} and {inputs} {found}")
     if w.shape[0] % groups:
         raise ValueError(f"{op}: expected weight.shape[0] to be a multiple of groups, got {w.shape[0]} and {groups}")
     if 0 in x.shape[2:] or 0 in w.shape[2:] or not outputs:
-        raise ValueError(f"{op}: expected no axis of length 0 but batch and input channels {shapes}")
+        raise ValueError(f"{op}: expected no axis of length 0 but batch and input channels {found}")
     shaped(op, "bias", bias, (outputs,))
     return (x, w, groups) if n == 2 else (x.unsqueeze(2), w.unsqueeze(2), groups)
 

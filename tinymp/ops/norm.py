@@ -58,14 +58,13 @@ class BatchNorm(Op):
         var = reduce(centered * centered, axes, "mean", like=x)
         rstd = 1 / self.xp.sqrt(var + eps)
         self.save(x, w, statistics=(mean, rstd))
-        running.update(mean, var, self.device.count(x, axes))
+        running.update(mean, var, x.size // x.shape[1])
         y = centered * (rstd if w is None else rstd * per_channel(w, x))
         return store(y if b is None else y + per_channel(b, x), like=x)
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
-        axes, n = all_but_channel(x), self.device.count(x, all_but_channel(x))
-        wide, centered = widen(dy), widen(x) - mean
+        axes, n, wide, centered = all_but_channel(x), x.size // x.shape[1], widen(dy), widen(x) - mean
         db = reduce(wide, axes, "sum", like=x)
         dw = reduce(wide * centered, axes, "sum", like=x) * rstd
         scale = rstd if w is None else rstd * per_channel(w, x)
@@ -91,9 +90,9 @@ class FixedNorm(Op):
     def backward(self, dy: Array) -> tuple:
         (x, w), (mean, rstd), (like_x, _, _, like_w, like_b) = self.saved, self.statistics, self.targets
         axes, wide = all_but_channel(x), widen(dy)
-        dx = like_x and store(wide * (rstd if w is None else rstd * per_channel(w, x)), like=like_x)
-        dw = like_w and reduce(wide * ((widen(x) - mean) * rstd), axes, "sum", like=x)
-        db = like_b and reduce(wide, axes, "sum", like=x)
+        dx = store(wide * (rstd if w is None else rstd * per_channel(w, x)), like=like_x) if like_x else None
+        dw = reduce(wide * ((widen(x) - mean) * rstd), axes, "sum", like=x) if like_w else None
+        db = reduce(wide, axes, "sum", like=x) if like_b else None
         return dx, None, None, of_argument(dw, like_w), of_argument(db, like_b)
 
 
@@ -131,8 +130,8 @@ class LayerNorm(Op):
         (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
         outer, wide = tuple(range(x.ndim - len(self.axes))), widen(dy)
         xhat, g = (widen(x) - mean) * rstd, wide if w is None else wide * widen(w)
-        dw = like_w and reduce(wide * xhat, outer, "sum", like=x)
-        db = like_b and reduce(wide, outer, "sum", like=x)
+        dw = reduce(wide * xhat, outer, "sum", like=x) if like_w else None
+        db = reduce(wide, outer, "sum", like=x) if like_b else None
         dx = g - reduce(g, self.axes, "mean", like=x) - xhat * reduce(g * xhat, self.axes, "mean", like=x)
         return of_argument(dx * rstd, like_x), of_argument(dw, like_w), of_argument(db, like_b)
 
@@ -169,8 +168,8 @@ def batch_norm(
         momentum = number("batch_norm", "momentum", momentum, 0, 1)
     if num_batches_tracked is not None:
         tensor("batch_norm", "num_batches_tracked", num_batches_tracked)
-    given = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
-    for name, v in given.items():
+    names = ("running_mean", "running_var", "weight", "bias")
+    for name, v in zip(names, (running_mean, running_var, weight, bias)):
         shaped("batch_norm", name, v, (x.shape[1],), "input.shape[1]")
         if v is not None and x.dtype == float64 != v.dtype:
             raise TypeError(f"batch_norm: expected {name} to be float64 like input, got {v.dtype}")

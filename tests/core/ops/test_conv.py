@@ -150,7 +150,7 @@ def t(*shape, dtype="float32"):
     [
         (
             lambda: ops.conv2d(t(8, 3, 32, 32), t(16, 4, 3, 3)),
-            r"conv2d: expected input.shape\[1\] == weight.shape\[1\] \* groups, got 3 and 4 \* 1 "
+            r"conv2d: expected input.shape\[1\] == weight.shape\[1\] \* groups, got 3 and 4 "
             r"\(input is \(8, 3, 32, 32\), weight is \(16, 4, 3, 3\)\)",
         ),
         (lambda: ops.conv2d(t(3, 32), t(16, 4, 3, 3)), "`input` to have 4 axes"),
