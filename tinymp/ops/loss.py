@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import backend
-from ..arguments import choice, floating, integer, number, tensor
+from ..arguments import choice, floating, integers, number, shaped, tensor
 from ..autograd import Array, Op
-from ..dtypes import FLOATING, HALVES, float32
+from ..dtypes import FLOATING
 from ..precision import LOSS, reduce, store, widen
 from ..tensor import Tensor
 
@@ -112,28 +112,29 @@ class CrossEntropy(Labelled):
     dx_c = dl (q softmax(x)_c - (1 - s) w_t [c = t] - s/C w_c) with q = (1 - s) w_t + s/C sum_c w_c.
     """
 
-    def forward(self, input: Array, target: Array, weight: Array | None, *, ignore_index: int, **options: Any) -> Array:
-        t, kept, w, divisor = self.read(input, target, weight, ignore_index)
-        self.hard, self.share = 1 - self.label_smoothing, self.label_smoothing / input.shape[self.axis]
-        x, q = widen(input), self.hard * w
-        top = reduce(x, self.axis, "max")
-        z = x - top  # at most 0: nothing overflows, and logits of 65504 keep their digits
+    def forward(
+        self, x: Array, target: Array, w: Array | None, *, ignore_index: int, reduction: str, label_smoothing: float
+    ) -> Array:
+        t, kept, w_t, divisor = self.read(x, target, w, ignore_index)
+        self.hard, self.share = 1 - label_smoothing, label_smoothing / x.shape[self.axis]
+        wide, q = widen(x), self.hard * w_t
+        top = reduce(wide, self.axis, "max")
+        z = wide - top  # at most 0: nothing overflows, and logits of 65504 keep their digits
         loss = -q * self.xp.take_along_axis(z, t, self.axis)
         if self.share:
-            weighted = z if weight is None else z * _per_class(weight, x)
-            loss -= self.share * reduce(weighted, self.axis, "sum")
-            q = q + (self.label_smoothing if weight is None else self.share * total(widen(weight)))
+            loss -= self.share * reduce(z if w is None else z * _per_class(w, x), self.axis, "sum")
+            q = q + (label_smoothing if w is None else self.share * total(widen(w)))
         z_sum = reduce(self.xp.exp(z), self.axis, "sum")
-        self.save(input, t, weight, kept, statistics=(w, top, q / z_sum, divisor))
+        self.save(x, t, w, kept, statistics=(w_t, top, q / z_sum, divisor))
         return self.reduced_rows(loss + q * self.xp.log(z_sum), kept, divisor)
 
     def backward(self, dy: Array) -> tuple:
-        (x, t, weight, kept), (w, top, scale, divisor) = self.saved, self.statistics
+        (x, t, w, kept), (w_t, top, scale, divisor) = self.saved, self.statistics
         dl = self.dl_rows(dy, kept, divisor)
         dx = self.xp.exp(widen(x) - top) * (dl * scale)
         if self.share:
-            dx -= dl * self.share if weight is None else dl * self.share * _per_class(weight, x)
-        self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * (self.hard * w), self.axis)
+            dx -= dl * self.share if w is None else dl * self.share * _per_class(w, x)
+        self.xp.put_along_axis(dx, t, self.xp.take_along_axis(dx, t, self.axis) - dl * (self.hard * w_t), self.axis)
         dx = store(dx, like=x)
         self.xp.moveaxis(dx, self.axis, -1)[~kept.squeeze(self.axis)] = 0  # 0 times what they hold may be NaN
         return dx, None, None
@@ -147,33 +148,32 @@ class CrossEntropyWithProbabilities(Loss):
 
     name = "cross_entropy"
 
-    def forward(self, input: Array, target: Array, weight: Array | None, **options: Any) -> Array:
-        x, self.axis = widen(input), class_axis(input)
-        rows = x.size // x.shape[self.axis]
-        q = self.q(x, target, weight)
-        top = reduce(x, self.axis, "max")
-        z = x - top
+    def forward(self, x: Array, target: Array, w: Array | None, *, reduction: str, label_smoothing: float) -> Array:
+        wide, self.axis = widen(x), class_axis(x)
+        rows, q = x.size // x.shape[self.axis], self.q(x, target, w)
+        top = reduce(wide, self.axis, "max")
+        z = wide - top
         q_sum, loss = reduce(q, self.axis, "sum"), -reduce(q * z, self.axis, "sum")
         z_sum = reduce(self.xp.exp(z, out=z), self.axis, "sum")
-        self.save(input, target, weight, statistics=(top, z_sum, q_sum, rows))
+        self.save(x, target, w, statistics=(top, z_sum, q_sum, rows))
         return self.reduced((loss + q_sum * self.xp.log(z_sum)).squeeze(self.axis), rows)
 
-    def q(self, x: Array, target: Array, weight: Array | None) -> Array:
+    def q(self, x: Array, target: Array, w: Array | None) -> Array:
         q = widen(target)
         if self.label_smoothing:
             q = (1 - self.label_smoothing) * q + self.label_smoothing / x.shape[self.axis]
-        return q if weight is None else q * _per_class(weight, x)
+        return q if w is None else q * _per_class(w, x)
 
     def backward(self, dy: Array) -> tuple:
-        (x, target, weight), (top, z_sum, q_sum, rows) = self.saved, self.statistics
+        (x, target, w), (top, z_sum, q_sum, rows) = self.saved, self.statistics
         (like_x, like_t, _), dl, dx, dt = self.targets, self.dl(dy, rows), None, None
         dl = self.xp.expand_dims(dl, self.axis) if dl.ndim else dl
         z = widen(x) - top
         if like_t:
             dt = (1 - self.label_smoothing) * dl * (self.xp.log(z_sum) - z)
-            dt = store(dt if weight is None else dt * _per_class(weight, x), like_t)
+            dt = store(dt if w is None else dt * _per_class(w, x), like_t)
         if like_x:
-            dx = store(self.xp.exp(z) * (dl * q_sum / z_sum) - dl * self.q(x, target, weight), like_x)
+            dx = store(self.xp.exp(z) * (dl * q_sum / z_sum) - dl * self.q(x, target, w), like_x)
         return dx, dt, None
 
 
@@ -192,13 +192,11 @@ class Elementwise(Loss):
     f: Any
     f_x: Any
 
-    def forward(
-        self, input: Array, target: Array, weight: Array | None, pos_weight: Array | None, **options: Any
-    ) -> Array:
-        divisor = input.size if weight is None or not self.weighted_mean else total(widen(weight))
-        self.save(input, target, weight, pos_weight, statistics=(divisor,))
-        loss = self.f(widen(input), widen(target))
-        return self.reduced(loss if weight is None else loss * widen(weight), divisor)
+    def forward(self, x: Array, target: Array, w: Array | None, pos_weight: Array | None, **options: Any) -> Array:
+        divisor = x.size if w is None or not self.weighted_mean else total(widen(w))
+        self.save(x, target, w, pos_weight, statistics=(divisor,))
+        loss = self.f(widen(x), widen(target))
+        return self.reduced(loss if w is None else loss * widen(w), divisor)
 
     def backward(self, dy: Array) -> tuple:
         (x, t, w, _), (like_x, like_t, _, _), dl = self.saved, self.targets, self.dl(dy, *self.statistics)
@@ -292,24 +290,6 @@ class BCE(Elementwise):
 # ------------------------------------------------------------------------------------------------------------- checks
 
 
-def _beside(op: str, name: str, x: Any, input: Tensor) -> Tensor:
-    """x, if it is a floating Tensor of input's dtype, or FP32 beside FP16 (BF16)."""
-    if floating(op, name, x).dtype != input.dtype and not (x.dtype == float32 and input.dtype in HALVES):
-        also = " or float32" if input.dtype in HALVES else ""
-        raise TypeError(
-            f"{op}: expected `{name}` to be {input.dtype} like `input`{also}, got {x.dtype}; convert one with .half(), "
-            ".float() or .double()"
-        )
-    return x
-
-
-def _weight(op: str, name: str, x: Any, input: Tensor) -> Tensor | None:
-    """x, if it is None or a Tensor fit to weight a loss of input."""
-    if x is not None and _beside(op, name, x, input).requires_grad:
-        raise ValueError(f"{op}: a gradient for `{name}` is not supported; pass {name}.detach()")
-    return x
-
-
 def check_reduction(op: str, reduction: Any, input: Tensor) -> None:
     choice(op, "reduction", reduction, ("none", "mean", "sum"))
     if reduction == "mean" and not input.numel():
@@ -324,54 +304,57 @@ def check_each(op: str, name: str, x: Array, good: Array, expected: str) -> None
     backend.of(good).require(good, ValueError, f"{op}: expected every value of `{name}` {expected}", x)
 
 
-def _rows(op: str, input: Any, weight: Any) -> None:
+def _check_constant(op: str, name: str, weight: Any) -> None:
+    """Check that weight is None or a floating Tensor that wants no gradient."""
+    if weight is not None and floating(op, name, weight).requires_grad:
+        raise ValueError(f"{op}: a gradient for `{name}` is not supported; pass {name}.detach()")
+
+
+def _check_rows(op: str, input: Any, weight: Any, reduction: str) -> None:
     """Check that input has classes, and weight a value for each of them."""
-    if not floating(op, "input", input).ndim:
-        raise ValueError(f"{op}: expected `input` to be (C,), (N, C) or (N, C, d1, ...), got a tensor without axes")
-    classes = input.shape[class_axis(input)]
-    if not classes:
-        raise ValueError(f"{op}: expected at least one class, got input of shape {input.shape}")
-    if _weight(op, "weight", weight, input) is not None and weight.shape != (classes,):
-        raise ValueError(f"{op}: expected weight.shape == ({classes},), one per class, got {weight.shape}")
+    shape = floating(op, "input", input).shape
+    if not shape or not shape[class_axis(input)]:
+        raise ValueError(f"{op}: expected `input` to be (C,), (N, C) or (N, C, d1, ...), C > 0, got shape {shape}")
+    _check_constant(op, "weight", weight)
+    shaped(op, "weight", weight, (shape[class_axis(input)],), "the classes")
+    check_reduction(op, reduction, input)
 
 
-def _labels(op: str, input: Tensor, target: Any, ignore_index: Any) -> None:
+def _check_labels(op: str, input: Tensor, target: Any, ignore_index: Any) -> None:
     """Check class indices against input, except for their values, which `Labelled` checks."""
-    if integer(ignore_index) is None or not -(2**63) <= ignore_index < 2**63:
-        raise TypeError(f"{op}: expected `ignore_index` to be an integer that fits int64, got {ignore_index!r}")
+    integers(op, "ignore_index", ignore_index, 1, -(2**63))
     if tensor(op, "target", target).dtype.kind not in "iu":
         raise TypeError(f"{op}: expected `target` to hold class indices (integers), got {target.dtype}")
     axis = class_axis(input)
     rows = input.shape[:axis] + input.shape[axis + 1 :]
     if target.shape != rows:
+        raise ValueError(f"{op}: expected target.shape == {rows}, a label per row of {input.shape}, got {target.shape}")
+
+
+def _check_values(op: str, input: Tensor, target: Any) -> None:
+    """Check that target has a value for each of input."""
+    if floating(op, "target", target).shape != input.shape:
         raise ValueError(
-            f"{op}: expected target.shape == {rows}, one class index per row of input {input.shape}, got {target.shape}"
+            f"{op}: expected target.shape == input.shape, got {target.shape} and {input.shape}; losses do not "
+            "broadcast, and class indices are integers"
         )
 
 
 def elementwise(
-    loss: type[Elementwise],
-    input: Any,
-    target: Any,
-    weight: Any,
-    reduction: str,
-    pos_weight: Any = None,
-    **options: Any,
+    loss: Any, input: Any, target: Any, weight: Any, reduction: str, pos_weight: Any = None, **constants: float
 ) -> Tensor:
     op = loss.name
     check_reduction(op, reduction, floating(op, "input", input))
-    if _beside(op, "target", target, input).shape != input.shape:
-        raise ValueError(
-            f"{op}: expected target.shape == input.shape, got {target.shape} and {input.shape}; losses do not broadcast"
-        )
+    _check_values(op, input, target)
     for name, w in (("weight", weight), ("pos_weight", pos_weight)):
-        if _weight(op, name, w, input) is None or w.shape == input.shape:
+        _check_constant(op, name, w)
+        if w is None or w.shape == input.shape:
             continue
-        if not loss.weight_broadcasts:
-            raise ValueError(f"{op}: expected {name}.shape == input.shape, got {w.shape} and {input.shape}")
-        if w.ndim > input.ndim or any(n not in (1, m) for n, m in zip(w.shape[::-1], input.shape[::-1])):
-            raise ValueError(f"{op}: expected {name}.shape to broadcast to input.shape {input.shape}, got {w.shape}")
-    return loss.apply(input, target, weight, pos_weight, reduction=reduction, **options)
+        broadcasts = w.ndim <= input.ndim and all(n in (1, m) for n, m in zip(w.shape[::-1], input.shape[::-1]))
+        if not (broadcasts and loss.weight_broadcasts):
+            how = "broadcast to" if loss.weight_broadcasts else "equal"
+            raise ValueError(f"{op}: expected {name}.shape to {how} input.shape {input.shape}, got {w.shape}")
+    return loss.apply(input, target, weight, pos_weight, reduction=reduction, **constants)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
@@ -398,17 +381,12 @@ def cross_entropy(
     that do not match, label_smoothing outside [0, 1], or a "mean" over nothing.
     """
     op = "cross_entropy"
-    _rows(op, input, weight)
-    check_reduction(op, reduction, input)
+    _check_rows(op, input, weight, reduction)
     options = {"reduction": reduction, "label_smoothing": number(op, "label_smoothing", label_smoothing, 0, 1)}
     if tensor(op, "target", target).dtype not in FLOATING:
-        _labels(op, input, target, ignore_index)
+        _check_labels(op, input, target, ignore_index)
         return CrossEntropy.apply(input, target, weight, ignore_index=ignore_index, **options)
-    if _beside(op, "target", target, input).shape != input.shape:
-        raise ValueError(
-            f"{op}: expected target.shape == input.shape for class probabilities, got {target.shape} and "
-            f"{input.shape}; class indices are integers"
-        )
+    _check_values(op, input, target)
     if ignore_index != -100:
         raise ValueError(f"{op}: expected no ignore_index beside class probabilities, got {ignore_index!r}")
     return CrossEntropyWithProbabilities.apply(input, target, weight, **options)
@@ -423,9 +401,8 @@ def nll_loss(
     `cross_entropy` on the logits is more exact, and faster.
     """
     op = "nll_loss"
-    _rows(op, input, weight)
-    check_reduction(op, reduction, input)
-    _labels(op, input, target, ignore_index)
+    _check_rows(op, input, weight, reduction)
+    _check_labels(op, input, target, ignore_index)
     return NLLLoss.apply(input, target, weight, reduction=reduction, ignore_index=ignore_index)
 
 

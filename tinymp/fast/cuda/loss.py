@@ -40,20 +40,27 @@ def nll_backward(op: NLLLoss, dy: Array) -> tuple:
 
 @kernel(CrossEntropy.forward)
 def cross_entropy_forward(
-    op: CrossEntropy, input: Array, target: Array, weight: Array | None, *, ignore_index: int, **options: Any
+    op: CrossEntropy,
+    x: Array,
+    target: Array,
+    w: Array | None,
+    *,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
 ) -> Array:
-    op.axis, x = class_axis(input), compact(op.xp, input)
+    op.axis, input, x = class_axis(x), x, compact(op.xp, x)
     if not x.size:
         return NotImplemented
-    op.hard, op.share = 1 - op.label_smoothing, op.label_smoothing / x.shape[op.axis]
+    op.hard, op.share = 1 - label_smoothing, label_smoothing / x.shape[op.axis]
     top, scale = (per_row(op, x, FP32.storage) for _ in range(2))
-    factors, lanes = contiguous(weight, op.xp), lanes_of(x, op.axis)
+    factors, lanes = contiguous(w, op.xp), lanes_of(x, op.axis)
     weights = total(factors) if op.share and factors is not None else None
-    more = top, scale, weights, op.hard, op.share, op.label_smoothing, lanes
-    t, kept, w, divisor, loss = launch_forward(
+    more = top, scale, weights, op.hard, op.share, label_smoothing, lanes
+    t, kept, w_t, divisor, loss = launch_forward(
         "cross_entropy_forward", op, x, lanes, target, factors, ignore_index, *more
     )
-    op.save(input, t, weight, kept, statistics=(w, top, scale, divisor))
+    op.save(input, t, w, kept, statistics=(w_t, top, scale, divisor))
     return loss
 
 
