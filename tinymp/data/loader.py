@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..arguments import flag, integer, listed
+from ..backend.extras import held
 from ..backend.memory import explained
 from ..dtypes import real
 from ..events import type_name
@@ -104,9 +105,9 @@ class DataLoader:
         seeded = generator is not None or seed is not None
         self.generator = random_generator("DataLoader", generator, seed) if seeded else None
         self.group = group
-        self.shared = None if group is None else _further("SharedBatches")(self, seed)
+        self.shared = None if group is None else held("data.loader.SharedBatches")(self, seed)
         try:
-            self.threads = _further("LoadingThreads")(self.num_workers)
+            self.threads = held("data.loader.LoadingThreads")(self.num_workers)
         except AttributeError:  # not installed
             if num_workers or prefetch:
                 raise
@@ -169,19 +170,14 @@ class DataLoader:
         after the other, or None, "sizes": how many each has, "items": of the dataset, "generator": the state of the
         loader's own, "sampler": of a (batch) sampler that has a state_dict}
         """
-        return _further("position")(self)
+        return held("data.loader.position")(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` returned: the next loop gives the batches that were left.
 
         TypeError and ValueError where it is of another dataset or loader; then nothing changes.
         """
-        _further("go_to")(self, state_dict)
-
-
-def _further(name: str) -> Any:
-    """Look a name up in the table of tinymp/__init__.py. AttributeError where its module is not installed."""
-    return getattr(sys.modules[__name__], name)
+        held("data.loader.go_to")(self, state_dict)
 
 
 def load(dataset: Any, numbers: np.ndarray, collate_fn: Callable | None) -> Any:

@@ -6,12 +6,12 @@ calling its forward.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arguments import rename
+from ..backend.extras import held
 from ..grad_mode import is_grad_enabled
 from ..precision import Policy
 
@@ -69,7 +69,7 @@ class Hooks:
         """module.forward(*args, **kwargs) with the hooks around it, all of it in the policy in which it is kept."""
         if self.kept is None:
             return self.run(module, args, kwargs)
-        return sys.modules["tinymp.nn"].call_kept(self, module, args, kwargs)
+        return held("nn.call_kept")(self, module, args, kwargs)
 
     def run(self, module: Module, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The same in the policy that is in use."""
@@ -85,7 +85,7 @@ class Hooks:
                 args = found if isinstance(found, tuple) else (found,)
         watch = None
         if self.backward and is_grad_enabled():
-            watch = sys.modules["tinymp.nn"].WatchedBackward(module, tuple(self.backward.values()))
+            watch = held("nn.WatchedBackward")(module, tuple(self.backward.values()))
         args = args if watch is None else watch.inputs(args)
         try:
             output = module.forward(*args, **kwargs)

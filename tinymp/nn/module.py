@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 
 from .. import backend
 from ..arguments import flag, function, named
+from ..backend.extras import held
 from ..dtypes import FLOATING, fits
 from ..parameter import Parameter, replace, storage_of
 from ..precision import Policy, to_dtype
@@ -303,7 +303,7 @@ class Module:
 
         All or nothing: if it fails or is interrupted, every parameter and buffer is what it was.
         """
-        kept = {} if keep is None else sys.modules["tinymp.nn"].policies_kept(self, policy, keep)
+        kept = {} if keep is None else held("nn.policies_kept")(self, policy, keep)
         targets: list[tuple[str, Tensor, np.dtype]] = []
         for name, p in self.named_parameters():
             targets.append((name, p, storage_of(kept.get(id(p), policy), p.normalisation)))

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import sys as _sys
 from typing import TYPE_CHECKING, Any
 
 from .. import arguments
+from ..backend.extras import held as _held
 from ..dtypes import FLOATING as _FLOATING
 from ..grad_mode import no_grad as _no_grad
 from . import convert
@@ -71,7 +71,7 @@ class _Held:
         self.name = name
 
     def __get__(self, instance: Any, owner: Any) -> Any:
-        function = getattr(_sys.modules[__name__], self.name)
+        function = _held(f"ops.{self.name}")
         return function if instance is None else function.__get__(instance)
 
 

@@ -26,8 +26,11 @@ class MatMul(Op):
         (a, b), (like_a, like_b) = self.saved, self.targets
         # FP32 only where batches were broadcast: they are summed before the one rounding
         batch = dc.shape[:-2]
-        da = like_a and sum_to(gemm(dc, b.swapaxes(-1, -2), wide=batch != like_a.shape[:-2]), like_a)
-        db = like_b and sum_to(gemm(a.swapaxes(-1, -2), dc, wide=batch != like_b.shape[:-2]), like_b)
+        da, db = None, None
+        if like_a:
+            da = sum_to(gemm(dc, b.swapaxes(-1, -2), wide=batch != like_a.shape[:-2]), like_a)
+        if like_b:
+            db = sum_to(gemm(a.swapaxes(-1, -2), dc, wide=batch != like_b.shape[:-2]), like_b)
         return da, db
 
 
@@ -45,10 +48,10 @@ class Linear(Op):
         (x, w), (like_x, like_w, like_b) = self.saved, self.targets
         n = prod(x.shape[:-1])
         rows = dy.reshape(n, dy.shape[-1])
-        dx = like_x and gemm(rows, w).reshape(like_x.shape)
-        dw = like_w and gemm(rows.T, x.reshape(n, x.shape[-1]))
+        dx = gemm(rows, w).reshape(like_x.shape) if like_x else None
+        dw = gemm(rows.T, x.reshape(n, x.shape[-1])) if like_w else None
         exact = unrounded(dy).reshape(rows.shape)
-        db = like_b and store(reduce(exact, 0, "sum").reshape(like_b.shape), like=like_b)
+        db = store(reduce(exact, 0, "sum").reshape(like_b.shape), like=like_b) if like_b else None
         return dx, dw, db
 
 

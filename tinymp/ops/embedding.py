@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from ..arguments import flag, floating, integers, tensor
 from ..autograd import Array, Op
+from ..backend.extras import held
 from ..precision import MOVEMENT, REDUCTION, scatter_add, store
 from ..tensor import Tensor
 from .index import in_range
@@ -46,12 +46,7 @@ def sum_rows(index: Array, rows: Array, like: Any, sparse: bool) -> Any:
     def add(n: int, places: Array, rows: Array) -> Array:
         return store(scatter_add(n, places, rows, like), like)
 
-    return sparse_rows().summed(index, rows, like.shape, add) if sparse else add(like.shape[0], index, rows)
-
-
-def sparse_rows() -> Any:
-    """tinymp.SparseRows. AttributeError where that is not installed."""
-    return sys.modules[__name__.partition(".")[0]].SparseRows
+    return held("SparseRows").summed(index, rows, like.shape, add) if sparse else add(like.shape[0], index, rows)
 
 
 def row(op: str, padding_idx: Any, n: int) -> int | None:
@@ -79,5 +74,5 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *, 
     in_range("embedding", index.array, rows, "the table `weight`")
     padding_idx = row("embedding", padding_idx, rows)
     if flag("embedding", "sparse", sparse):
-        sparse_rows()  # an error comes now, not with the gradient
+        held("SparseRows")  # an error comes now, not with the gradient
     return Embedding.apply(index, w, padding=padding_idx, sparse=sparse)

@@ -34,12 +34,12 @@ def operands(op: str, *inputs: Any, stores: bool = True) -> list:
     and an integer or boolean tensor beside a floating one takes its dtype, as in PyTorch.
     """
     numbers = [x.item() if isinstance(x, np.generic) else x for x in inputs]
-    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    tensors = [x for x in inputs if isinstance(x, Tensor)] or [tensor(op, "input", inputs[0])]
     broadcastable(op, *tensors)
     dtypes = [x.array.dtype for x in tensors if x.array.dtype in FLOATING]
     # integers beside a fraction become FP32, as in PyTorch
     dtype = dtypes[0] if dtypes else float32 if float in map(type, numbers) else None
-    if dtype is None and tensors and (stores or all(x.array.dtype.kind == "b" for x in tensors)):
+    if dtype is None and (stores or all(x.array.dtype.kind == "b" for x in tensors)):
         _require_whole_fit(op, numbers, np.result_type(*[x.array.dtype for x in tensors]))
     return [_operand(op, x, dtype, stores) for x in numbers]
 
@@ -89,7 +89,7 @@ def stored(*operands: Any) -> Array:
 
 
 # ------------------------------------------------------------------------------------------------------ two operands
-# In backward, `like` is None for an operand that wants no gradient (a number, a constant): `like and ...` skips it.
+# In backward, `like` is None for an operand that wants no gradient: a number, a constant.
 
 
 class Add(Op):
@@ -104,7 +104,7 @@ class Add(Op):
 
     def backward(self, dz: Array) -> tuple:
         (x, y), factor = self.targets, self.sign * self.alpha
-        return x and sum_to(dz, x), y and sum_to(dz if factor == 1 else factor * widen(dz), y)
+        return sum_to(dz, x) if x else None, sum_to(dz if factor == 1 else factor * widen(dz), y) if y else None
 
 
 class Sub(Add):
@@ -125,7 +125,8 @@ class Mul(Op):
 
     def backward(self, dz: Array) -> tuple:
         (x, y), (like_x, like_y), dz = self.saved, self.targets, widen(dz)
-        return like_x and sum_to(dz * widen(y), like_x), like_y and sum_to(dz * widen(x), like_y)
+        dx = sum_to(dz * widen(y), like_x) if like_x else None
+        return dx, sum_to(dz * widen(x), like_y) if like_y else None
 
 
 class Div(Op):
@@ -140,7 +141,8 @@ class Div(Op):
     def backward(self, dz: Array) -> tuple:
         (x, y), (like_x, like_y) = self.saved, self.targets
         dx = widen(dz) / widen(y)
-        return like_x and sum_to(dx, like_x), like_y and sum_to(-dx * (widen(x) / widen(y)), like_y)
+        dy = sum_to(-dx * (widen(x) / widen(y)), like_y) if like_y else None
+        return sum_to(dx, like_x) if like_x else None, dy
 
 
 class DivRounded(Op):
@@ -162,7 +164,7 @@ class DivRounded(Op):
         return store(self.device.where(xp.equal(b, 0), quotient, xp.rint((a - rest) / b - below)), like=stored(x, y))
 
     def backward(self, dz: Array) -> tuple:
-        return tuple([like and self.xp.zeros(like.shape, like.dtype) for like in self.targets])
+        return tuple([self.xp.zeros(like.shape, like.dtype) if like else None for like in self.targets])
 
 
 class Pow(Op):
@@ -181,10 +183,13 @@ class Pow(Op):
     def backward(self, dz: Array) -> tuple:
         (x, p), (like_x, like_p), xp = self.saved, self.targets, self.xp
         dz, x, p, select = widen(dz), widen(x), widen(p), self.device.select
-        dx = like_x and sum_to(select(xp.not_equal(p, 0), dz * p * xp.power(x, p - 1)), like_x)
-        inside = xp.not_equal(x, 0) | ~xp.greater_equal(p, 0)
-        # rounds: whole numbers beyond 2^24; floating ones are as wide as dz
-        dp = like_p and sum_to(select(inside, dz * xp.power(x, p) * xp.log(xp.asarray(x, dz.dtype))), like_p)
+        dx, dp = None, None
+        if like_x:
+            dx = sum_to(select(xp.not_equal(p, 0), dz * p * xp.power(x, p - 1)), like_x)
+        if like_p:
+            inside = xp.not_equal(x, 0) | ~xp.greater_equal(p, 0)
+            # rounds: whole numbers beyond 2^24; floating ones are as wide as dz
+            dp = sum_to(select(inside, dz * xp.power(x, p) * xp.log(xp.asarray(x, dz.dtype))), like_p)
         return dx, dp
 
 
@@ -202,8 +207,8 @@ class Maximum(Op):
         (x, y), (like_x, like_y) = self.saved, self.targets
         dz, x, y, wins, select = widen(dz), widen(x), widen(y), getattr(self.xp, self.larger), self.device.select
         share = self.device.where(self.xp.equal(x, y), 0.5 * dz, dz)
-        dx = like_x and sum_to(select(~wins(y, x), share), like_x)
-        return dx, like_y and sum_to(select(~wins(x, y), share), like_y)
+        dx = sum_to(select(~wins(y, x), share), like_x) if like_x else None
+        return dx, sum_to(select(~wins(x, y), share), like_y) if like_y else None
 
 
 class Minimum(Maximum):
@@ -225,7 +230,8 @@ class Where(Op):
 
     def backward(self, dz: Array) -> tuple:
         (condition,), (_, x, y), select = self.saved, self.targets, self.device.select
-        return None, x and sum_to(select(condition, dz), x), y and sum_to(select(~condition, dz), y)
+        dx = sum_to(select(condition, dz), x) if x else None
+        return None, dx, sum_to(select(~condition, dz), y) if y else None
 
 
 # ------------------------------------------------------------------------------------------------------- one operand
@@ -261,30 +267,23 @@ class Clamp(Op):
         x, unlimited = widen(x), high is None
         low = -float("inf") if low is None else widen(low)
         high = float("inf") if high is None else widen(high)
-        dx = like_x and sum_to(select((x >= low) & (x <= high), dy), like_x)
-        dlow = like_low and sum_to(select((x < low) & (unlimited or low < high), dy), like_low)
-        dhigh = like_high and sum_to(select((x > high) | (high < low), dy), like_high)
-        return dx, dlow, dhigh
+        dx = sum_to(select((x >= low) & (x <= high), dy), like_x) if like_x else None
+        dlow = sum_to(select((x < low) & (unlimited or low < high), dy), like_low) if like_low else None
+        return dx, dlow, sum_to(select((x > high) | (high < low), dy), like_high) if like_high else None
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
 
 
-def _any_tensor(op: str, input: Any, other: Any) -> list:
-    if not isinstance(input, Tensor):
-        tensor(op, "other" if isinstance(input, (int, float, np.generic)) else "input", other)
-    return operands(op, input, other)
-
-
 def add(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
     """input + alpha * other, broadcast. One of them may be a number."""
-    pair = _any_tensor("add", input, other)
+    pair = operands("add", input, other)
     return Add.apply(*pair, alpha=_factor("add", alpha, pair))
 
 
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
     """input - alpha * other, broadcast. One of them may be a number."""
-    pair = _any_tensor("sub", input, other)
+    pair = operands("sub", input, other)
     if not any(isinstance(x, Tensor) and x.dtype in FLOATING for x in pair):
         pair = [numeric("sub", x) for x in pair]
     return Sub.apply(*pair, alpha=_factor("sub", alpha, pair))
@@ -307,7 +306,7 @@ def _factor(op: str, alpha: Any, pair: list) -> Any:
 
 def mul(input: Any, other: Any) -> Tensor:
     """input * other, broadcast. One of them may be a number; ValueError if it does not fit FP16."""
-    return Mul.apply(*_any_tensor("mul", input, other))
+    return Mul.apply(*operands("mul", input, other))
 
 
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
@@ -316,7 +315,7 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     rounding_mode: "floor" or "trunc" (towards 0) round the quotient to a whole number, without a gradient; TypeError
     for integers.
     """
-    pair = _any_tensor("div", input, other)
+    pair = operands("div", input, other)
     if rounding_mode is not None:
         choice("div", "rounding_mode", rounding_mode, ("floor", "trunc"))
         pair = [floating("div", "input", x) if isinstance(x, Tensor) else x for x in pair]
@@ -326,7 +325,7 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
 
 def pow(input: Any, exponent: Any) -> Tensor:
     """input to the power of exponent, broadcast. One of them may be a number."""
-    return Pow.apply(*_any_tensor("pow", input, exponent))
+    return Pow.apply(*operands("pow", input, exponent))
 
 
 def maximum(input: Tensor, other: Tensor) -> Tensor:
@@ -358,7 +357,7 @@ def where(condition: Tensor, input: Any, other: Any) -> Tensor:
     if not isinstance(input, Tensor) and not isinstance(other, Tensor):
         numbers = [constant("where", name, v, float32) for name, v in (("input", input), ("other", other))]
         input, other = Tensor(numbers).to(condition.device)
-    pair = _any_tensor("where", input, other)
+    pair = operands("where", input, other)
     broadcastable("where", condition, *[x for x in pair if isinstance(x, Tensor)])
     return Where.apply(condition, *pair)
 

@@ -423,7 +423,7 @@ def test_constants_that_do_not_fit_fp16(name, value, swapped):
             "div: expected `rounding_mode` to be one of 'floor',",
         ),
         (lambda: ops.div(N, N, rounding_mode="floor"), TypeError, "div: expected `input` to be floating, got int64"),
-        (lambda: ops.add(1, 2), TypeError, "add: expected a Tensor for `other`, got int; wrap it with tinymp.tensor"),
+        (lambda: ops.add(1, 2), TypeError, "add: expected a Tensor for `input`, got int; wrap it with tinymp.tensor"),
         (lambda: ops.mul(X, None), TypeError, "mul: expected Tensors and numbers, got NoneType"),
         (lambda: ops.mul("a", X), TypeError, "mul: expected Tensors and numbers, got str"),
         (lambda: ops.mul(X, 1j), TypeError, "mul: expected Tensors and numbers, got complex"),
