@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import flag, integer, listed
+from ..arguments import flag, function, integers, listed
 from ..backend.extras import held
 from ..backend.memory import explained
 from ..dtypes import real
@@ -97,11 +97,11 @@ class DataLoader:
             )
         if shuffle and sampler is not None:
             raise ValueError("DataLoader: expected shuffle or sampler, got both; the sampler decides the order")
-        if collate_fn is not None and not callable(collate_fn):
-            raise TypeError(f"DataLoader: expected `collate_fn` to be callable, got {type(collate_fn).__name__}")
+        if collate_fn is not None:
+            function("DataLoader", "collate_fn", collate_fn)
         self.dataset, self.sampler, self.batch_sampler, self.collate_fn = dataset, sampler, batch_sampler, collate_fn
-        self.batch_size = _at_least(1, "batch_size", batch_size)
-        self.num_workers = _at_least(0, "num_workers", num_workers)
+        (self.batch_size,) = integers("DataLoader", "batch_size", batch_size, 1, 1)
+        (self.num_workers,) = integers("DataLoader", "num_workers", num_workers, 1, 0)
         seeded = generator is not None or seed is not None
         self.generator = random_generator("DataLoader", generator, seed) if seeded else None
         self.group = group
@@ -112,7 +112,7 @@ class DataLoader:
             if num_workers or prefetch:
                 raise
             self.threads = prefetch = 0
-        self.prefetch = 2 if prefetch is None else _at_least(0, "prefetch", prefetch)
+        (self.prefetch,) = integers("DataLoader", "prefetch", 2 if prefetch is None else prefetch, 1, 0)
         self.epoch = 0
         self.waited = 0.0
         self.left: list[np.ndarray] | None = None  # the item numbers of the batches that this epoch has not given yet
@@ -251,11 +251,3 @@ def _same(items: list, numbers: list[int], field: str, what: str, key: Callable,
                 f"DataLoader: expected items{field} of one {what} to make a batch, got {expected} at item "
                 f"{numbers[0]} and {key(item)} at item {i}; make them equal in the dataset or give collate_fn="
             )
-
-
-def _at_least(least: int, name: str, value: Any) -> int:
-    if integer(value) is None:
-        raise TypeError(f"DataLoader: expected `{name}` to be an integer, got {value!r}")
-    if value < least:
-        raise ValueError(f"DataLoader: expected `{name}` to be at least {least}, got {value}")
-    return value.__index__()

@@ -82,8 +82,6 @@ class _Conv(Module):
         (self.groups,) = integers(name, "groups", groups, 1, 1)
         if isinstance(padding, str) and not self.transposed:
             self.padding = choice(name, "padding", padding, ("same", "valid"))
-            if padding == "same" and max(self.stride) > 1:
-                raise ValueError(f"{name}: padding='same' needs stride 1, got {stride!r}")
         else:
             self.padding = integers(name, "padding", padding, n, 0)
         for field, channels in (("in_channels", self.in_channels), ("out_channels", self.out_channels)):

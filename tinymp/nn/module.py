@@ -231,16 +231,14 @@ class Module:
 
     def named_modules(self, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
         """(path, module) for itself (path "") and every module in it, depth first; shared ones once."""
-        return self._walk(prefix, set() if remove_duplicate else None)
-
-    def _walk(self, path: str, seen: set[int] | None) -> Iterator[tuple[str, Module]]:
-        if seen is not None:
-            if id(self) in seen:
-                return
-            seen.add(id(self))
-        yield path, self
-        for name, child in self._own(Module).items():
-            yield from child._walk(f"{path}.{name}" if path else name, seen)
+        waiting, seen = [(prefix, self)], set()
+        while waiting:
+            path, module = waiting.pop()
+            if not (remove_duplicate and id(module) in seen):
+                seen.add(id(module))
+                yield path, module
+                parts = module._own(Module).items()
+                waiting += [(f"{path}.{name}" if path else name, part) for name, part in reversed(parts)]
 
     def modules(self) -> Iterator[Module]:
         """Itself and every module in it."""
@@ -250,8 +248,7 @@ class Module:
 
     def train(self, mode: bool = True) -> Self:
         """Set `training` in every module. TypeError unless mode is a bool."""
-        if not isinstance(mode, bool):
-            raise TypeError(f"train: expected mode to be True or False, got {mode!r}")
+        mode = flag("train", "mode", mode)
         for module in self.modules():
             module.training = mode
         return self

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import backend
-from ..arguments import choice, floating, integers, number, shaped, tensor
+from ..arguments import choice, floating, integer, number, shaped, tensor
 from ..autograd import Array, Op
 from ..dtypes import FLOATING
 from ..precision import LOSS, reduce, store, widen
@@ -305,8 +305,8 @@ def check_each(op: str, name: str, x: Array, good: Array, expected: str) -> None
 
 
 def _check_constant(op: str, name: str, weight: Any) -> None:
-    """Check that weight is None or a floating Tensor that wants no gradient."""
-    if weight is not None and floating(op, name, weight).requires_grad:
+    """Check that weight is a floating Tensor that wants no gradient."""
+    if floating(op, name, weight).requires_grad:
         raise ValueError(f"{op}: a gradient for `{name}` is not supported; pass {name}.detach()")
 
 
@@ -315,14 +315,16 @@ def _check_rows(op: str, input: Any, weight: Any, reduction: str) -> None:
     shape = floating(op, "input", input).shape
     if not shape or not shape[class_axis(input)]:
         raise ValueError(f"{op}: expected `input` to be (C,), (N, C) or (N, C, d1, ...), C > 0, got shape {shape}")
-    _check_constant(op, "weight", weight)
-    shaped(op, "weight", weight, (shape[class_axis(input)],), "the classes")
+    if weight is not None:
+        _check_constant(op, "weight", weight)
+        shaped(op, "weight", weight, (shape[class_axis(input)],), "the classes")
     check_reduction(op, reduction, input)
 
 
 def _check_labels(op: str, input: Tensor, target: Any, ignore_index: Any) -> None:
     """Check class indices against input, except for their values, which `Labelled` checks."""
-    integers(op, "ignore_index", ignore_index, 1, -(2**63))
+    if integer(ignore_index) is None or not -(2**63) <= ignore_index < 2**63:
+        raise TypeError(f"{op}: expected `ignore_index` to be an integer that fits int64, got {ignore_index!r}")
     if tensor(op, "target", target).dtype.kind not in "iu":
         raise TypeError(f"{op}: expected `target` to hold class indices (integers), got {target.dtype}")
     axis = class_axis(input)
@@ -347,11 +349,11 @@ def elementwise(
     check_reduction(op, reduction, floating(op, "input", input))
     _check_values(op, input, target)
     for name, w in (("weight", weight), ("pos_weight", pos_weight)):
-        _check_constant(op, name, w)
-        if w is None or w.shape == input.shape:
+        if w is None:
             continue
+        _check_constant(op, name, w)
         broadcasts = w.ndim <= input.ndim and all(n in (1, m) for n, m in zip(w.shape[::-1], input.shape[::-1]))
-        if not (broadcasts and loss.weight_broadcasts):
+        if w.shape != input.shape and not (broadcasts and loss.weight_broadcasts):
             how = "broadcast to" if loss.weight_broadcasts else "equal"
             raise ValueError(f"{op}: expected {name}.shape to {how} input.shape {input.shape}, got {w.shape}")
     return loss.apply(input, target, weight, pos_weight, reduction=reduction, **constants)

@@ -234,23 +234,18 @@ def _matching(op: str, tensors: Any, dim: Any) -> tuple[Sequence[Tensor], int]:
     d = axis(op, dim, first.ndim) if along else axis(op, dim, first.ndim + 1, "dim of the result")
     for i, x in enumerate(tensors):
         shape = a_tensor(op, f"tensors[{i}]", x).shape
-        if shape != first.shape and not (along and _without(shape, d) == _without(first.shape, d)):
+        if along and len(shape) == first.ndim:
+            shape = (*shape[:d], first.shape[d], *shape[d + 1 :])
+        if shape != first.shape:
             but = f" except along axis {d}" if along else ""
-            raise ValueError(
-                f"{op}: expected tensors of one shape{but}, got {shape} for tensors[{i}] and {first.shape} for "
-                "tensors[0]"
-            )
+            found = f"{x.shape} for tensors[{i}] and {first.shape} for tensors[0]"
+            raise ValueError(f"{op}: expected tensors of one shape{but}, got {found}")
         if (x.dtype in FLOATING) != (first.dtype in FLOATING):  # FP16 beside FP32 is refused by Op.apply
             raise TypeError(
                 f"{op}: expected tensors of one dtype, got {x.dtype} for tensors[{i}] and {first.dtype} for "
                 "tensors[0]; convert one with .to(dtype)"
             )
     return tensors, d
-
-
-def _without(shape: tuple, d: int) -> tuple:
-    """A shape without the length of its axis d."""
-    return (*shape[:d], None, *shape[d + 1 :])
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -269,7 +269,6 @@ def test_repr(layer, text):
         (lambda: nn.Conv2d(1, 1, 0), ValueError, "Conv2d: expected `kernel_size` to be at least 1"),
         (lambda: nn.Conv2d(1, 1, (3, 3, 3)), ValueError, "Conv2d: expected `kernel_size` to have 2 values"),
         (lambda: nn.Conv2d(1, 1, 3, padding="full"), ValueError, "Conv2d: expected `padding` to be one of 'same'"),
-        (lambda: nn.Conv2d(1, 1, 3, 2, padding="same"), ValueError, "Conv2d: padding='same' needs stride 1"),
         (lambda: nn.Conv1d(1, 1, 3, padding_mode="circular"), ValueError, "Conv1d: expected `padding_mode` to be"),
         (lambda: nn.ConvTranspose2d(1, 1, 3, padding="same"), TypeError, "2d: expected `padding` to be an integer"),
         (lambda: nn.ConvTranspose2d(1, 1, 3)(X, output_size=(5, 5)), TypeError, "argument .output_size."),

@@ -151,7 +151,7 @@ class Recursive(nn.Module):
         (lambda m: m.register_buffer("x", np.ones(1)), TypeError, "a Tensor or None for a buffer, got ndarray"),
         (lambda m: m.register_parameter("x", mp.tensor(1.0)), TypeError, "Tied.x: expected a Parameter or None, got T"),
         (lambda m: m.add_module("x", 3), TypeError, "Tied.x: expected a Module or None, got int"),
-        (lambda m: m.train(1), TypeError, "train: expected mode to be True or False, got 1"),
+        (lambda m: m.train(1), TypeError, "train: expected `mode` to be True or False, got 1"),
         (lambda m: m.zero_grad(set_to_none=False), TypeError, "got set_to_none=False"),
         (lambda m: m.to(np.float16), TypeError, "to: expected the name of a device.*policy.cast"),
         (lambda m: m.to("tpu"), ValueError, "expected a device, 'cpu' or 'gpu', got 'tpu'"),

@@ -421,7 +421,7 @@ def half(*shape):
         (
             lambda f: f(X, LABELS, ignore_index=0.5),
             TypeError,
-            "`ignore_index` to be an integer, got 0.5",
+            "`ignore_index` to be an integer that fits int64, got 0.5",
         ),
         (lambda f: f(LABELS, LABELS), TypeError, "expected `input` to be floating, got int64"),
         (lambda f: f(half(), mp.tensor(0)), ValueError, r"`input` to be .*, C > 0, got shape \(\)"),
