@@ -121,13 +121,13 @@ class Device:
         """
         x, axes = self._widened(x), (axis,) if isinstance(axis, int) else axis
         if how in ("max", "min"):
-            return getattr(self.xp, how)(x, axis=axes, keepdims=True)
+            return getattr(self.xp, how)(x, axis=axis, keepdims=True)
         if how == "cumsum":
             return self._cumsum(x, axis % x.ndim)
-        naive = axes if 0 in x.strides or self.count(x, axes) <= SHORT else _naive(x, axes)
-        if x.dtype.kind != "f" or min(x.size, self.count(x, naive)) <= SHORT:
+        few = x.size <= SHORT or x.dtype.kind != "f" or self.count(x, axes) <= SHORT
+        if few or (0 not in x.strides and self.count(x, _naive(x, axes)) <= SHORT):
             # rounds: `reduce`: short FP32 sums, in NumPy's order
-            total = self.xp.sum(x, axis=axes, dtype=_SIGNED.get(x.dtype.kind), keepdims=True)
+            total = self.xp.sum(x, axis=axis, dtype=_SIGNED.get(x.dtype.kind), keepdims=True)
         else:
             total = self._sum_in_blocks(x, axes)
         return total if how == "sum" else total / self.count(x, axes)

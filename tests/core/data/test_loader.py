@@ -14,7 +14,7 @@ from tinymp.data import loader as module
 
 X = np.random.default_rng(0).standard_normal((10, 2)).astype(np.float16)
 Y = np.arange(10)
-BOTH = pytest.mark.parametrize("prefetch", [0, 1, 2, 2**70])
+BOTH = pytest.mark.parametrize("prefetch", [0, 1, 2, 2**60])
 
 
 class Rows(Dataset):
@@ -533,7 +533,7 @@ def test_a_shape_that_differs_is_named_by_its_number_in_the_dataset(prefetch, nu
         ({"shuffle": [1, 2]}, TypeError, "`shuffle` to be True or False"),
         ({"shuffle": True, "sampler": [1]}, ValueError, "shuffle or sampler, got both"),
         ({"sampler": (i for i in Y)}, TypeError, "`sampler` to be an iterable with a length, got generator"),
-        ({"collate_fn": 3}, TypeError, "`collate_fn` to be callable, got int"),
+        ({"collate_fn": 3}, TypeError, "`collate_fn` to be a function, got int"),
         ({"seed": 1, "generator": np.random.default_rng(1)}, ValueError, "got both"),
         ({"generator": 3}, TypeError, "`generator` to be a numpy.random.Generator, got int"),
         ({"seed": "3"}, ValueError, "`seed` to be a non-negative integer"),

@@ -415,7 +415,7 @@ def half(*shape):
         (lambda f: f(X, mp.tensor([-1, 0])), ValueError, rf"{LABEL} \(-100\), got -1 at index 0"),
         (lambda f: f(X, mp.tensor([-100, 0]), ignore_index=7), ValueError, rf"{LABEL} \(7\), got -100 at index 0"),
         (lambda f: f(half(3), mp.tensor(4)), ValueError, rf"{LABEL} \(-100\), got 4$"),
-        (lambda f: f(X, mp.tensor([[0], [2]])), ValueError, r"target.shape == \(2,\), a label per row of \(2, 3\), got \(2, 1\)"),
+        (lambda f: f(X, mp.tensor([[0], [2]])), ValueError, r"target.shape == \(2,\), .*, got \(2, 1\)"),
         (lambda f: f(X, mp.tensor([True, False])), TypeError, r"to hold class indices \(integers\), got bool"),
         (lambda f: f(X, [0, 2]), TypeError, "expected a Tensor for `target`, got list"),
         (
