@@ -90,11 +90,15 @@ class Run:
         """All of it, by name, and how good the model is. units: images, words, ... of a step; scores: the first is the
         measure by which runs are compared.
         """
+        self.end(scaler, units)
+        measure = {"measure": next(iter(scores)), "higher_is_better": higher_is_better}
+        return {**scores, **measure, **self.as_dict()}
+
+    def end(self, scaler: optim.LossScaler, units: float) -> None:
+        """The numbers that are known at the end. units: as of `found`."""
         last = self.curve[-max(len(self.curve) // 20, 1) :]
         self.loss, self.loss_scale = statistics.fmean(last or [math.nan]), scaler.get_scale()
         self.per_second = 1000 * units / self.ms_per_step
-        measure = {"measure": next(iter(scores)), "higher_is_better": higher_is_better}
-        return {**scores, **measure, **self.as_dict()}
 
     def as_dict(self) -> dict[str, Any]:
         """By name."""
@@ -314,6 +318,7 @@ def parser(train: Callable[..., dict[str, Any]], doc: str) -> Parser:
     for option, kind, what in (
         ("steps", positive, "length of each run"),
         ("seed", natural, "of weights, batches and all else that is random"),
+        ("batch", positive, "examples of a step"),
         ("lr", rate, "learning rate"),
         ("data", str, "a file or folder of other data"),
     ):
@@ -333,19 +338,23 @@ def main(
     scores: dict[str, str],
     unit: str,
     arguments: list[str] | None = None,
+    *,
+    p: Parser | None = None,
+    show: Callable[[pathlib.Path], str] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Train under FP32 and under the policy, print the table, write report.json and report.png; returns the runs.
 
-    scores: the rows of the table that are the example's own; unit: the runs count so many per second.
+    scores: the rows of the table that are the example's own; unit: the runs count so many per second. p: `parser`'s,
+    with more options for `train`; show(folder) writes what else there is to see, and gives a text to print.
     """
-    p, known = parser(train, doc), inspect.signature(train).parameters
+    p = p or parser(train, doc)
     options = p.parse_args(arguments)
     mp.backend.cpu.keep_freed_memory()
     plans = {"fp32": (mp.FP32, "none"), options.policy: (mp.POLICIES[options.policy.upper()], options.loss_scale)}
     runs = {}
     try:
         options.device = device(options.device)
-        given = {name: value for name, value in vars(options).items() if name in known and name != "policy"}
+        given = {name: value for name, value in vars(options).items() if name not in ("policy", "loss_scale", "out")}
         with reserved(options.out):
             for name, (chosen, scale) in plans.items():
                 runs[name] = train(chosen, loss_scaler(scale), **given)
@@ -355,9 +364,12 @@ def main(
             draw(options.out / "report.png", runs, title, pictures)
             content = {"runs": runs, "settings": settings_of(options), "environment": dict(mp.info())}
             writing.write_json(options.out / "report.json", jsonable(content))
+            said = show(options.out) if show else ""
     except (ValueError, OSError, ImportError) as error:
         p.error(str(error))
     print(f"\nwrote {options.out / 'report.json'} and {options.out / 'report.png'}")
+    if said:
+        print(f"\n{said}")
     for name, run in runs.items():
         if run["stopped"]:
             print(f"\n{name} stopped after {len(run['curve'])} steps: {run['stopped']}")

@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import tinymp as mp
-from tinymp import data, models, nn, optim
+from tinymp import data, nn, optim
 from tinymp.audit.scales import Scales
 
 if TYPE_CHECKING:
     from fuzz import Dice, Target
 
-PREFIXES = ("mp.", "init.", "Module.", "optim.", "data.", "models.")
+PREFIXES = ("mp.", "init.", "Module.", "optim.", "data.")
 NOT_CALLED = {
     *("Optimizer", "Schedule", "LossScaler", "StepResult"),  # bases, and an enumeration
     *("Dataset", "PICTURES"),
     "Hypothesis", "Transcript", "Outputs",  # tuples that are returned
 }  # fmt: skip
-TINY = models.Scale(width=1 / 64, depth=1 / 4, halvings=3)
 
 # --------------------------------------------------------------------------------------------------- values that fit
 
@@ -203,18 +202,6 @@ FITTING: dict[tuple[str, str], Callable[[Dice], Any]] = {
     ("mp.SparseRows", "indices"): lambda d: np.array([0, 2]),
     ("mp.SparseRows", "values"): lambda d: np.ones((2, d.small(1, 2)), "float32"),
     ("mp.SparseRows", "shape"): lambda d: (4, 2),
-    ("models.ctc_greedy", "lengths"): lambda d: [d.small(0, 3), 3],
-    ("models.ctc_beam_search", "lengths"): lambda d: [d.small(0, 3), 3],
-    ("models.loss", "target"): lambda d: mp.tensor([0, 2]),
-    ("models.GPT.forward", "input"): lambda d: mp.tensor(np.full((2, d.small(0, 7)), d.small(0, 5))),
-    ("models.GPT.generate", "input"): lambda d: mp.tensor(np.full((1, d.small(1, 3)), d.small(0, 5))),
-    **{(f"models.NMT.{name}", x): lambda d: mp.tensor(np.full((d.small(1, 3), 2), d.small(1, 5)))
-       for name in ("forward", "loss") for x in ("source", "target")},
-    **{(f"models.NMT.{name}", "lengths"): lambda d: [d.small(0, 3), 1] for name in ("forward", "loss")},
-    ("models.DeepSpeech2.forward", "spectrograms"): lambda d: d.tensor((2, d.small(1, 5), 8), "float32"),
-    ("models.DeepSpeech2.forward", "lengths"): lambda d: [d.small(0, 5), 1],
-    ("models.Scale", "width"): lambda d: 0.5,
-    **{(f"models.{name}", "scale"): lambda d: TINY for name in dir(models)},
     **{("optim." + name, "state_dict"): a_state(of) for name, of in (
         ("Optimizer.load_state_dict", an_optimizer), ("LossScaler.load_state_dict", a_scaler),
         ("Schedule.load_state_dict", a_schedule))},
@@ -222,7 +209,6 @@ FITTING: dict[tuple[str, str], Callable[[Dice], Any]] = {
     ("Module.load_state_dict", "state_dict"): a_state(lambda d: a_model()),
     ("Module.register_buffer", "tensor"): lambda d: d.tensor(),
     ("Module.to", "device"): lambda d: d.random.choice(("cpu", "gpu", "float16")),
-    **{(f"models.{name}", "num_classes"): lambda d: d.small(1, 4) for name in dir(models)},
 }  # fmt: skip
 
 
@@ -234,7 +220,7 @@ def targets() -> list[Target]:
     from fuzz import Target
 
     found = []
-    for home, prefix in ((nn.init, "init."), (optim, "optim."), (data, "data."), (models, "models."), (mp, "mp.")):
+    for home, prefix in ((nn.init, "init."), (optim, "optim."), (data, "data."), (mp, "mp.")):
         for name, f in members(home):
             if name in NOT_CALLED or name.startswith("_") or not callable(f):
                 continue
@@ -278,33 +264,13 @@ METHODS: tuple[tuple[str, Callable[[Dice], Any], str], ...] = (
     ("optim.LossScaler", a_scaler, "scale unscale_ step update load_state_dict"),
     ("optim.Schedule", a_schedule, "step load_state_dict"),
     ("data.DataLoader", a_loader, "load_state_dict"),
-    ("models.GPT", lambda d: models.GPT(5, 6, 4, 1, 2), "forward generate"),
-    ("models.NMT", lambda d: models.NMT(5, 5, 3, 2), "forward loss"),
-    ("models.DeepSpeech2", lambda d: models.DeepSpeech2(3, bands=8, hidden_size=4, context=1, scale=TINY), "forward"),
     ("mp.Policy", a_policy, "cast"),
     ("mp.Checkpointer", lambda d: mp.Checkpointer("runs", model=a_model()), "save load path"),
 )  # fmt: skip
 
 
-SMALL = {
-    "GPT": {"vocab_size": 5, "n_positions": 6, "n_embd": 4, "n_layer": 1, "n_head": 2},
-    "NMT": {"hidden_size": 3, "num_layers": 2},
-    "DeepSpeech2": {"bands": 8, "hidden_size": 4, "context": 1},
-    "deepspeech2_mandarin": {"hidden_size": 4},
-}
-
-
-def takes_scale(f: Callable) -> bool:
-    """Whether f makes a network that may be small."""
-    given = inspect.signature(f).parameters
-    return "scale" in given or "options" in given
-
-
 def used(f: Callable) -> Callable:
     """f, and what a user does next with its result: a block is entered, a loader gives batches, a layer stays."""
-    if f.__module__.startswith("tinymp.models"):
-        small = SMALL.get(f.__name__, {})
-        return functools.partial(f, **small, **({"scale": TINY} if takes_scale(f) else {}))
     if inspect.isclass(f) and f is not data.DataLoader:
         return f
 

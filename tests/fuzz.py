@@ -44,7 +44,6 @@ if __name__ == "__main__":  # python -m tests.fuzz
     sys.path.insert(0, os.path.dirname(__file__))
 import around
 
-NETWORKS = os.path.dirname(mp.models.__file__)
 CLEAR = (TypeError, ValueError, IndexError, RuntimeError, OSError)
 SECONDS = 5  # that a call may take
 BYTES = 1 << 31  # that a call may ask for
@@ -500,7 +499,7 @@ def clear(error: BaseException | None) -> bool:
         lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
         code = frames[-1].f_code
         raised = linecache.getline(code.co_filename, lines[-1]).strip().startswith("raise")
-        own = code.co_filename.startswith((PACKAGE, NETWORKS))
+        own = code.co_filename.startswith(PACKAGE)
         own = own and code.co_name != "rename"  # which puts a name before other words
         if SIGNATURE.search(str(error)) or (own and raised):
             return True

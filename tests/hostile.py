@@ -13,7 +13,7 @@ import numpy as np
 
 import around
 import tinymp as mp
-from tinymp import data, models, nn, ops, optim, parallel
+from tinymp import data, nn, ops, optim, parallel
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "x": lambda: mp.ones(2, 3),
@@ -45,8 +45,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "scaler": optim.DynamicLossScaler,
     "loader": lambda: data.DataLoader([1, 2]),
     "sampler": lambda: data.BucketBatchSampler([1, 2], 1, seed=0),
-    "gpt": lambda: models.GPT(5, 6, 4, 1, 2),
-    "nmt": lambda: models.NMT(5, 5, 3, 2),
     "group": parallel.Group,
     "ddp": lambda: parallel.DistributedDataParallel(around.a_model(), parallel.Group()),
     "zero": lambda: parallel.ZeroRedundancyOptimizer(_with_gradients(), optim.SGD, parallel.Group(), lr=0.1),
@@ -86,7 +84,6 @@ def _fixed() -> dict[str, Any]:
         "np": np,
         "optim": optim,
         "data": data,
-        "models": models,
         "parallel": parallel,
         "tensor": mp.tensor,
         "Tensor": mp.Tensor,
@@ -110,7 +107,6 @@ HOMES = {
     "init": nn.init,
     "optim": optim,
     "data": data,
-    "models": models,
     "parallel": parallel,
     "mp": mp,
 }

@@ -3,9 +3,8 @@
 from tinymp.arguments import name_all as _name_all
 
 from .alexnet import AlexNet, alexnet
-from .beam_search import Hypothesis, beam_search, greedy_search
-from .ctc_decoder import Transcript, ctc_beam_search, ctc_greedy
-from .deepspeech2 import DeepSpeech2, deepspeech2, deepspeech2_mandarin
+from .beam_search import Hypothesis, beam_search
+from .deepspeech2 import DeepSpeech2, deepspeech2
 from .faster_rcnn import FasterRCNN, faster_rcnn_vgg16
 from .gpt import GPT
 from .inception import GoogLeNet, InceptionV2, InceptionV3, Outputs, googlenet, inception_v2, inception_v3, loss

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tinymp.nn import AdaptiveAvgPool2d, Conv2d, LocalResponseNorm, Module, ReLU, Sequential
 from tinymp.tensor import Tensor
 
-from .scale import FULL, Scale, check
+from .scale import FULL, Scale
 from .start import start
 from .vgg import classifier
 
@@ -20,7 +20,6 @@ class AlexNet(Module):
         self, num_classes: int = 1000, dropout: float = 0.5, *, in_channels: int = 3, scale: Scale = FULL
     ) -> None:
         super().__init__()
-        check("AlexNet", scale, num_classes=num_classes, dropout=dropout, in_channels=in_channels)
         a, b, c = map(scale.channels, (96, 256, 384))
         stride = scale.stride(0) * scale.stride(1)  # 4: two halvings
         self.features = Sequential(

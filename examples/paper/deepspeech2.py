@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tinymp import backend, ops
-from tinymp.arguments import floating, integers
+from tinymp import ops
 from tinymp.nn import GRU, BatchNorm1d, Conv2d, Linear, Module, ModuleList, RowConv
-from tinymp.ops.recurrent import sequence_steps
-from tinymp.tensor import Tensor, array_of, tensor
+from tinymp.tensor import Tensor, tensor
 
-from .scale import FULL, Scale, check
+from .scale import FULL, Scale
 
 KERNELS = (41, 11), (21, 11)  # of the two convolutions, over frequencies and frames
 STRIDES = (2, 2), (2, 1)
@@ -51,6 +49,9 @@ class DeepSpeech2(Module):
     the logits; 29 classes: a to z, apostrophe, space and blank. That makes 115,533,053 parameters, for MPT
     "approximately 115 million". Our choice: 161 bands, those of windows of 20 ms at 16 kHz; and what a GRU layer puts
     out is normalised for the next one, not the products with its weights, as one op runs a whole layer.
+
+    For Mandarin ("a total of 215 million", says MPT, of "a similar architecture") 6,000 characters and the blank, Deep
+    Speech 2's, and GRU layers of 3,360 cells, our choice, make 214,638,545 parameters.
     """
 
     def __init__(
@@ -63,13 +64,9 @@ class DeepSpeech2(Module):
         scale: Scale = FULL,
     ) -> None:
         super().__init__()
-        check("DeepSpeech2", scale, num_classes=num_classes)
-        (self.bands,) = integers("DeepSpeech2", "bands", bands, 1, 1)
-        (hidden_size,) = integers("DeepSpeech2", "hidden_size", hidden_size, 1, 1)
-        (context,) = integers("DeepSpeech2", "context", context, 1, 0)
         channels, hidden = scale.channels(32), scale.channels(hidden_size)
         self.convolutions, self.recurrent = ModuleList([]), ModuleList([])
-        inputs, rows = 1, self.bands
+        inputs, rows = 1, bands
         for kernel, stride in zip(KERNELS, STRIDES):
             padding = kernel[0] // 2, kernel[1] // 2
             self.convolutions.append(Conv2d(inputs, channels, kernel, stride, padding, bias=False))
@@ -83,27 +80,10 @@ class DeepSpeech2(Module):
         self.dense_norm = FrameNorm(hidden)
         self.output = Linear(hidden, num_classes)
 
-    @staticmethod
-    def frames(lengths: Any) -> np.ndarray:
-        """How many frames come out of `lengths` that go in."""
-        given = array_of("DeepSpeech2.frames", lengths.array if isinstance(lengths, Tensor) else lengths)
-        if given.dtype.kind not in "iu":
-            raise TypeError(f"DeepSpeech2.frames: expected integers for `lengths`, got {lengths!r}")
-        return (backend.to_cpu(given) + 1) // 2
-
     def forward(self, spectrograms: Tensor, lengths: Any) -> tuple[Tensor, np.ndarray]:
-        """The logits, and B lengths, which are on the host. lengths: integers in [1, T], a list, array or Tensor.
-
-        TypeError or ValueError for other shapes and lengths.
-        """
-        x = floating("DeepSpeech2", "spectrograms", spectrograms)
-        if x.ndim != 3 or x.shape[2] != self.bands:
-            raise ValueError(f"DeepSpeech2: expected `spectrograms` to be (B, T, {self.bands}), got shape {x.shape}")
-        if lengths is None:
-            raise TypeError("DeepSpeech2: expected `lengths`, one for each of the spectrograms, got None")
+        """The logits, and B lengths, which are on the host. lengths: integers in [1, T], a list or array."""
+        x, host = spectrograms, np.asarray(lengths)
         B, T, _ = x.shape
-        sequence_steps("DeepSpeech2", x.transpose(0, 1), lengths)  # checks them
-        host = backend.to_cpu(array_of("DeepSpeech2", lengths.array if isinstance(lengths, Tensor) else lengths))
         inside = tensor(np.arange(T) < host[:, None]).to(x.device)  # B, T
         y = ops.where(inside.unsqueeze(2), x, 0.0).transpose(1, 2).unsqueeze(1)  # B, 1, bands, T
         for convolution, norm, (_, stride) in zip(self.convolutions, self.convolution_norms, STRIDES):
@@ -119,12 +99,3 @@ class DeepSpeech2(Module):
 
 
 deepspeech2 = DeepSpeech2
-
-
-def deepspeech2_mandarin(num_classes: int = 6001, *, hidden_size: int = 3360, **options: Any) -> DeepSpeech2:
-    """The same with 214,638,545 parameters; "a total of 215 million", says MPT, of "a similar architecture".
-
-    6,000 characters and the blank are Deep Speech 2's (section 3); they add 15 million. The other 84 million are our
-    choice: GRU layers of 3,360 cells.
-    """
-    return DeepSpeech2(num_classes, hidden_size=hidden_size, **options)

@@ -6,18 +6,13 @@ arrays of NumPy, as in the originals; losses and coding are ops.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tinymp import ops
-from tinymp.arguments import floating
 from tinymp.autograd import Array
-from tinymp.backend import to_cpu
-from tinymp.dtypes import HALVES
-from tinymp.precision import FP32, to_dtype
-from tinymp.tensor import Tensor, array_of
+from tinymp.tensor import Tensor
 
 BACKGROUND, NEITHER = -1, -2
 
@@ -29,66 +24,13 @@ class Objects(NamedTuple):
     labels: Array
 
 
-# ----------------------------------------------------------------------------------------------------------- checks
-
-
-def check_images(op: str, images: Any, in_channels: int, size: tuple[int, int] | None = None) -> None:
-    """ValueError unless images are (N, in_channels, H, W), with (H, W) == size where that is given."""
-    expected = f"(N, {in_channels}, {', '.join(map(str, size or 'HW'))})"
-    shape = floating(op, "images", images).shape
-    if len(shape) != 4 or shape[1] != in_channels or (size and shape[2:] != size):
-        raise ValueError(f"{op}: expected `images` of shape {expected}, got {shape}; resize them, and their boxes")
-
-
-def check_targets(op: str, targets: Any, images: Tensor, num_classes: int) -> list[Objects]:
-    """The objects of each image. Errors name the image, and the box or label in it.
-
-    targets: for each image a dict with "boxes" (n, 4), which lie in the image and have an area, and "labels" (n,), with
-    1 <= label < num_classes (0 is the background); Tensors, arrays or lists. n may be 0.
+def objects_of(op: str, targets: Any) -> list[Objects]:
+    """The objects of each image. targets: for each image a dict with "boxes" (n, 4), FP32 x1, y1, x2, y2 in pixels, and
+    "labels" (n,), integers above 0, which is the background; arrays. n may be 0. ValueError without targets.
     """
     if targets is None:
         raise ValueError(f"{op}: expected `targets` in training: a dict of boxes and labels for each image; see eval()")
-    if not isinstance(targets, Sequence) or len(targets) != len(images):
-        got = len(targets) if isinstance(targets, Sequence) else type(targets).__name__
-        raise ValueError(f"{op}: expected `targets` to be a list of {len(images)} dicts, one per image, got {got}")
-    if not targets:
-        raise ValueError(f"{op}: expected at least one image in training, got `images` of shape {images.shape}")
-    height, width = images.shape[2:]
-    return [_objects(f"{op}: targets[{i}]", t, (width, height), num_classes) for i, t in enumerate(targets)]
-
-
-def _objects(where: str, target: Any, limits: tuple[int, int], num_classes: int) -> Objects:
-    if not isinstance(target, Mapping) or not {"boxes", "labels"} <= target.keys():
-        got = sorted(map(str, target)) if isinstance(target, Mapping) else type(target).__name__
-        raise ValueError(f'{where}: expected a dict with "boxes" and "labels", got {got}')
-    given = (target["boxes"], target["labels"])
-    boxes, labels = (x.numpy() if isinstance(x, Tensor) else to_cpu(array_of(where, x)) for x in given)
-    if boxes.dtype in HALVES:
-        raise TypeError(
-            f"{where}: expected FP32 boxes, got {boxes.dtype}, whose grid is coarse; leave them out of policy.cast"
-        )
-    boxes = boxes.reshape(0, 4) if not boxes.size else to_dtype(_numbers(where, boxes), FP32.storage)
-    if boxes.ndim != 2 or boxes.shape[1] != 4:
-        raise ValueError(f"{where}: expected boxes of shape (n, 4) as x1, y1, x2, y2, got {boxes.shape}")
-    if labels.shape != (len(boxes),):
-        raise ValueError(f"{where}: expected one label for each of {len(boxes)} boxes, got shape {labels.shape}")
-    if labels.size and labels.dtype.kind not in "iu":
-        raise TypeError(f"{where}: expected labels to be integers, got {labels.dtype}")
-    low, high = boxes[:, :2], boxes[:, 2:]
-    for j in np.flatnonzero(~((low >= 0) & (low < high) & (high <= limits)).all(1)):
-        raise ValueError(
-            f"{where}: expected boxes with 0 <= x1 < x2 <= {limits[0]} and 0 <= y1 < y2 <= {limits[1]}, got "
-            f"{boxes[j].tolist()} at index {j}"
-        )
-    for j in np.flatnonzero((labels < 1) | (labels >= num_classes)):
-        raise ValueError(f"{where}: expected labels in [1, {num_classes - 1}], got {labels[j]} at index {j}")
-    return Objects(boxes, np.asarray(labels, "int64"))
-
-
-def _numbers(where: str, x: Array) -> Array:
-    if x.dtype.kind not in "iuf":
-        raise TypeError(f"{where}: expected boxes to be numbers, got {x.dtype}")
-    return np.asarray(x, float) if x.dtype.kind != "f" else x  # rounds: never, boxes in whole numbers
+    return [Objects(target["boxes"].reshape(-1, 4), target["labels"]) for target in targets]
 
 
 # --------------------------------------------------------------------------------------------- which box learns what

@@ -27,7 +27,7 @@ def main() -> None:
     try:
         import espeakng_loader
     except ImportError:
-        sys.exit("synthesised speech needs the package espeakng-loader: pip install espeakng-loader (or use --data)")
+        sys.exit("synthesised speech needs the package espeakng-loader: pip install espeakng-loader")
     try:
         speech = ctypes.CDLL(espeakng_loader.get_library_path())
     except OSError as error:

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from tinymp import backend, ops
-from tinymp.arguments import count, flag, integers, listed, number
 from tinymp.autograd import Array
 from tinymp.nn import Conv2d, Dropout, Linear, Module
 from tinymp.precision import FP32, to_dtype
 from tinymp.tensor import Tensor, tensor
 
-from .detection import NEITHER, Objects, check_images, check_targets, detections, match, per_box, sample
-from .scale import FULL, Scale, check
+from .detection import NEITHER, Objects, detections, match, objects_of, per_box, sample
+from .scale import FULL, Scale
 from .start import start
 from .vgg import features
 
@@ -146,21 +145,15 @@ class BoxPredictor(Module):
 class RoIHeads(Module):
     """Fast R-CNN (Girshick, 2015): regions of a map -> what they show and where exactly."""
 
-    def __init__(
-        self, channels: int, stride: int, wide: int, num_classes: int, dropout: float, align: bool, batch: int
-    ) -> None:
+    def __init__(self, channels: int, stride: int, wide: int, num_classes: int, dropout: float, batch: int) -> None:
         super().__init__()
-        self.stride, self.align, self.batch = stride, align, batch
+        self.stride, self.batch = stride, batch
         self.box_head = BoxHead(channels * 49, wide, dropout)
         self.box_predictor = BoxPredictor(wide, num_classes)
 
     def forward(self, features: Tensor, regions: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Logits and codes of the regions, FP32 (n, 4) for each image, one after the other."""
-        if self.align:
-            pooled = ops.roi_align(features, regions, 7, 1 / self.stride, sampling_ratio=2)
-        else:
-            pooled = ops.roi_pool(features, regions, 7, 1 / self.stride)
-        return self.box_predictor(self.box_head(pooled))
+        return self.box_predictor(self.box_head(ops.roi_pool(features, regions, 7, 1 / self.stride)))
 
     def losses(
         self, features: Tensor, proposals: list[Tensor], objects: list[Objects], random: Any
@@ -206,7 +199,7 @@ class FasterRCNN(Module):
     dict for each image: "boxes" FP32 (n, 4), "labels" int64 (n,) and "scores" FP32 (n,), best first.
 
     images: (N, in_channels, H, W), in the paper with a shorter side of 600; ValueError where no anchor has room.
-    targets: see `check_targets`. What is sampled is drawn from `manual_seed`'s generator, in the same way under every
+    targets: see `objects_of`. What is sampled is drawn from `manual_seed`'s generator, in the same way under every
     policy.
 
     anchor_sizes               roots of the anchors' areas, in pixels; by default 8, 16 and 32 times the stride of the
@@ -214,7 +207,6 @@ class FasterRCNN(Module):
     rpn_pre_nms_top_n, rpn_post_nms_top_n      so many proposals of an image before and after NMS, in training and in
                                evaluation
     rpn_batch_size_per_image, box_batch_size_per_image     so many anchors and regions of an image are trained
-    align                      sample the map between its places (RoIAlign, He et al., 2017) in place of RoI pooling
     """
 
     def __init__(
@@ -227,42 +219,24 @@ class FasterRCNN(Module):
         rpn_post_nms_top_n: tuple[int, int] = (2000, 300),
         rpn_batch_size_per_image: int = 256,
         box_batch_size_per_image: int = 128,
-        align: bool = False,
         dropout: float = 0.5,
         scale: Scale = FULL,
     ) -> None:
         super().__init__()
-        check("FasterRCNN", scale, dropout=dropout)
-        op = "FasterRCNN"
-        (self.num_classes,) = integers(op, "num_classes", num_classes, 1, 2)  # the background, and something else
-        (self.in_channels,) = integers(op, "in_channels", in_channels, 1, 1)
-        for name, pair in (("rpn_pre_nms_top_n", rpn_pre_nms_top_n), ("rpn_post_nms_top_n", rpn_post_nms_top_n)):
-            integers(op, name, pair, 2, 1)
-        for name, batch in (
-            ("rpn_batch_size_per_image", rpn_batch_size_per_image),
-            ("box_batch_size_per_image", box_batch_size_per_image),
-        ):
-            count(op, name, batch)
         channels, stride = scale.channels(512), math.prod(scale.stride(i) for i in range(4))
-        sizes = tuple(
-            [8 * 2**i * stride for i in range(3)] if anchor_sizes is None else listed(op, "anchor_sizes", anchor_sizes)
-        )
-        for size in sizes:
-            number(op, "anchor_sizes", size, 0, above=True)
+        sizes = anchor_sizes or [8 * 2**i * stride for i in range(3)]
         self.backbone = features(in_channels, scale, ceil_mode=True)[:-1]
         self.rpn = RegionProposalNetwork(
             channels, stride, sizes, rpn_pre_nms_top_n, rpn_post_nms_top_n, rpn_batch_size_per_image
         )
         wide = scale.channels(4096)
-        align = flag(op, "align", align)
-        self.roi_heads = RoIHeads(channels, stride, wide, num_classes, dropout, align, box_batch_size_per_image)
+        self.roi_heads = RoIHeads(channels, stride, wide, num_classes, dropout, box_batch_size_per_image)
         head, predictor = self.rpn.head, self.roi_heads.box_predictor
         start(self, head.conv, head.cls_logits, head.bbox_pred, predictor.cls_score, predictor.bbox_pred)
 
     def forward(self, images: Tensor, targets: Any = None) -> Any:
         """Losses in training, detections in evaluation, where targets are not read."""
-        check_images("FasterRCNN", images, self.in_channels)
-        objects = check_targets("FasterRCNN", targets, images, self.num_classes) if self.training else []
+        objects = objects_of("FasterRCNN", targets) if self.training else []
         size, maps = images.shape[2:], self.backbone(images)
         boxes, inside = self.rpn.anchors(maps, size)
         logits, codes = self.rpn.head(maps)

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import tinymp as mp
 
-from .. import cnn, datasets, dcgan, measure
-from . import language_model, program, trials
+from .. import cnn, datasets, dcgan, lstm, measure
+from . import language_model, text, trials
 
 NOT_SCALED, DYNAMIC = "FP16, not scaled", "FP16, dynamic scale"
 
 
 class Network(NamedTuple):
-    """A row: a program, arguments of its command line or of its `train`, and what is measured (less is better)."""
+    """A row: a module with a `train`, arguments of it, and what is measured (less is better)."""
 
     program: Any
     arguments: Any
@@ -29,7 +29,7 @@ class Network(NamedTuple):
 
 NETWORKS = {
     "MNIST CNN": Network(cnn, {}, 800, cnn.BATCH, "test error, %", {}),
-    "LSTM": Network(language_model, ("--config", "large-batch"), 120, 128, "perplexity", {}),
+    "LSTM": Network(language_model, {}, 120, 128, "perplexity", {}),
     "DCGAN": Network(dcgan, {"size": 32, "width": 16}, 500, dcgan.BATCH, "Fréchet distance", {}),
 }
 SETTINGS = {
@@ -61,28 +61,19 @@ def check(source: str, batch: int) -> None:
     if batch not in {network.batch for network in NETWORKS.values()}:
         raise ValueError(f"--batch {batch}: the rows of this table have their own batches")
     datasets.mnist(None, 0)
-    language_model.TASK(_options("cpu", 1, 2, 0))
+    text.corpus(None, lstm.VOCABULARY)
     datasets.faces(16)
 
 
 def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
     """Train one model under one setting. The seed fixes weights and batches, whatever the setting."""
     network, chosen, start = NETWORKS[name], SETTINGS[setting], time.process_time()
-    if network.program is language_model:
-        task = language_model.TASK(_options(device, steps, batch, seed))
-        return program.run(task, chosen.policy, chosen.scaler(), seed, device)[0]
     found = network.program.train(
         chosen.policy, chosen.scaler(), seed=seed, steps=steps, device=device, **network.arguments
     )
-    score = found["frechet_distance"] if network.program is dcgan else 100 * (1 - found["accuracy"])
+    score = 100 * (1 - found["accuracy"]) if network.program is cnn else found[found["measure"]]
     common = {f.name: found[f.name] for f in fields(measure.Run)}
     return trials.Trial(**common, score=score, seconds=time.process_time() - start)
-
-
-def _options(device: str, steps: int, batch: int, seed: int) -> Any:
-    sizes = {"steps": steps, "batch": batch, "seed": seed}
-    said = [*NETWORKS["LSTM"].arguments, "--device", device, *(f"--{name}={value}" for name, value in sizes.items())]
-    return language_model.parser().parse_args(said)
 
 
 def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from itertools import repeat
 
 import numpy as np
 
 from tinymp import backend, ops
-from tinymp.arguments import integers, named, number, tensor, whole
-from tinymp.backend import to_cpu
 from tinymp.grad_mode import no_grad
 from tinymp.nn import Dropout, Embedding, LayerNorm, Module, ModuleList, TransformerEncoderLayer, init
 from tinymp.tensor import Tensor
@@ -35,18 +32,11 @@ class GPT(Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        sizes = {"vocab_size": vocab_size, "n_positions": n_positions, "n_embd": n_embd, "n_layer": n_layer}
-        sizes["n_head"] = n_head
-        vocab_size, n_positions, n_embd, self.n_layer, n_head = (
-            integers("GPT", name, n, 1, 1)[0] for name, n in sizes.items()
-        )
-        if n_embd % n_head:
-            raise ValueError(f"GPT: expected n_embd to be a multiple of n_head, got {n_embd} and {n_head}")
         self.wte, self.wpe = Embedding(vocab_size, n_embd), Embedding(n_positions, n_embd)
-        self.drop = Dropout(number("GPT", "dropout", dropout, 0, 1))
+        self.drop = Dropout(dropout)
         gelu = partial(ops.gelu, approximate="tanh")
         block = partial(TransformerEncoderLayer, batch_first=True, norm_first=True)
-        self.h = ModuleList([block(n_embd, n_head, 4 * n_embd, dropout, gelu) for _ in range(self.n_layer)])
+        self.h = ModuleList([block(n_embd, n_head, 4 * n_embd, dropout, gelu) for _ in range(n_layer)])
         self.ln_f = LayerNorm(n_embd)
         for layer in self.h:
             layer.dropout.p = 0.0  # GPT-2 has none within its feed-forward network
@@ -59,7 +49,7 @@ class GPT(Module):
         for name, p in self.named_parameters():
             if p.ndim == 2:
                 ends = name.endswith(("out_proj.weight", "linear2.weight"))
-                init.normal_(p, 0.0, 0.02 / math.sqrt(2 * self.n_layer) if ends else 0.02)
+                init.normal_(p, 0.0, 0.02 / math.sqrt(2 * len(self.h)) if ends else 0.02)
             else:
                 init.zeros_(p) if name.endswith("bias") else init.ones_(p)
         init.normal_(self.wpe.weight, 0.0, 0.01)
@@ -69,13 +59,8 @@ class GPT(Module):
 
         caches: a dict per block, empty at first, which keep keys and values (see `nn.MultiheadAttention.forward`); the
         input then goes on where that of the call before has ended. IndexError for a token out of the vocabulary,
-        ValueError for another shape, and for more than n_positions.
+        ValueError for more than n_positions.
         """
-        if tensor("GPT", "input", input).ndim != 2 or not input.shape[1]:
-            raise ValueError(f"GPT: expected input (B, L) with at least one token each, got {input.shape}")
-        fits = isinstance(caches, (list, tuple)) and [isinstance(x, dict) for x in caches] == [True] * self.n_layer
-        if caches is not None and not fits:
-            raise ValueError(f"GPT: expected `caches` to be {self.n_layer} dicts, one per block, got {caches!r}")
         past = caches[0]["key"].shape[1] if caches and caches[0] else 0
         end, most = past + input.shape[1], self.wpe.num_embeddings
         if end > most:
@@ -83,51 +68,28 @@ class GPT(Module):
         x = self.drop(self.wte(input) + self.wpe.weight[past:end])  # B, L, n_embd
         arange = backend.of(input.array).xp.arange
         hidden = Tensor(arange(end) > arange(past, end)[:, None])  # what comes later
-        for block, cache in zip(self.h, repeat(None) if caches is None else caches):
-            x = block(x, hidden, is_causal=not past, cache=cache)
+        for i, block in enumerate(self.h):
+            x = block(x, hidden, is_causal=not past, cache=caches[i] if caches else None)
         return ops.linear(self.ln_f(x), self.wte.weight)
 
-    @named
-    def generate(
-        self, input: Tensor, count: int, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
-    ) -> Tensor:
+    def generate(self, input: Tensor, count: int, temperature: float = 1.0, seed: int = 0) -> Tensor:
         """input (B, L), and `count` more tokens, each drawn from p^(1 / temperature) of those before it.
 
-        temperature 0: the most probable one; top_k: only the k most probable are drawn. Each step computes what is new
-        alone. When all positions are taken, it goes on from the last half of them. Dropout is off.
+        temperature 0: the most probable one. Each step computes what is new alone. When all positions are taken, it
+        goes on from the last half of them. The model is in evaluation.
         """
-        (count,) = integers("generate", "count", count, 1, 0)
-        temperature = number("generate", "temperature", temperature, 0)
-        if top_k is not None:
-            (top_k,) = integers("generate", "top_k", top_k, 1, 1)
-        if tensor("generate", "input", input).ndim != 2 or input.dtype.kind not in "iu":
-            raise ValueError(f"generate: expected input (B, L) of integers, got {input.dtype} {input.shape}")
-        random, most = np.random.default_rng(whole("generate", "seed", seed)), self.wpe.num_embeddings
-        modes = [(module, module.training) for module in self.modules()]
-        try:
-            self.eval()
-            with no_grad():
-                new, caches = input[:, -most:], self._caches()
-                for _ in range(count):
-                    logits = to_cpu(self(new, caches)[:, -1].float().array)
-                    tokens = backend.of(input.array).asarray(_drawn(logits, temperature, top_k, random)[:, None])
-                    new = Tensor(tokens).to(input.dtype)
-                    input = ops.cat([input, new], 1)
-                    if caches[0]["key"].shape[1] == most:
-                        new, caches = input[:, -(most // 2 + 1) :], self._caches()
-        finally:
-            for module, training in modes:
-                module.training = training
+        random, most = np.random.default_rng(seed), self.wpe.num_embeddings
+        with no_grad():
+            new, caches = input[:, -most:], self._caches()
+            for _ in range(count):
+                logits = self(new, caches)[:, -1].float().numpy()
+                # the largest of logit / temperature + Gumbel noise is a draw from the softmax
+                tokens = np.argmax(logits + temperature * random.gumbel(size=logits.shape), 1)
+                new = Tensor(tokens[:, None]).to(input.device)
+                input = ops.cat([input, new], 1)
+                if caches[0]["key"].shape[1] == most:
+                    new, caches = input[:, -(most // 2 + 1) :], self._caches()
         return input
 
     def _caches(self) -> list[dict[str, Tensor]]:
         return [{} for _ in self.h]
-
-
-def _drawn(logits: np.ndarray, temperature: float, top_k: int | None, random: np.random.Generator) -> np.ndarray:
-    """A token for each row of logits (B, V)."""
-    if top_k is not None and top_k < logits.shape[1]:
-        kth = np.partition(logits, -top_k, 1)[:, -top_k, None]
-        logits = np.where(logits < kth, -np.inf, logits)
-    # the largest of logit / temperature + Gumbel noise is a draw from the softmax
-    return np.argmax(logits + temperature * random.gumbel(size=logits.shape), 1)

@@ -5,17 +5,18 @@ An Inception module runs several paths side by side and joins their channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from tinymp import ops
-from tinymp.arguments import flag, number
 from tinymp.nn import (
     AdaptiveAvgPool2d,
     AvgPool2d,
     BatchNorm2d,
     Conv2d,
     Dropout,
+    Flatten,
     Linear,
     LocalResponseNorm,
     MaxPool2d,
@@ -26,43 +27,62 @@ from tinymp.nn import (
 )
 from tinymp.tensor import Tensor
 
-from .scale import FULL, Scale, check
+from .scale import FULL, Scale
 from .start import start
+
+# Of a path's layers: (outputs, kernel), (outputs, kernel, stride), a pooling, or a list of paths to go on with.
+Step = Any
+Unit = Callable[..., Module]
 
 
 class Paths(Module):
-    """Paths side by side, whose results are joined along the channels. Each is a row of layers, given by name; a name
-    such as "a+b" runs the layers a and b on the same input and joins their results.
-    """
+    """Paths side by side, whose results are joined along the channels."""
 
-    def __init__(self, layers: Mapping[str, Module], *paths: str) -> None:
+    def __init__(self, paths: list[Module]) -> None:
         super().__init__()
-        for name, layer in layers.items():
-            self.add_module(name, layer)
-        self.paths = [[step.split("+") for step in path.split()] for path in paths]
+        self.paths = ModuleList(paths)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (N, C, H, W)."""
-        results = []
-        for path in self.paths:
-            y = x
-            for step in path:
-                y = ops.cat([getattr(self, name)(y) for name in step], 1) if step[1:] else getattr(self, step[0])(y)
-            results.append(y)
-        return ops.cat(results, 1)
+        return ops.cat([path(x) for path in self.paths], 1)
 
 
-class BasicConv2d(Module):
-    """Convolution, batch norm, ReLU."""
+def module(unit: Unit, scale: Scale, inputs: int, *paths: list[Step]) -> tuple[Paths, int]:
+    """An Inception module of these paths, and its channels. unit(inputs, outputs, kernel, ...) makes a convolution."""
+    layers: list[Module] = []
+    total = 0
+    for path in paths:
+        row, n = [], inputs
+        for step in path:
+            if isinstance(step, Module):
+                layer = step
+            elif isinstance(step, list):
+                layer, n = module(unit, scale, n, *step)
+            else:
+                outputs = scale.channels(step[0])
+                layer, n = unit(n, outputs, *step[1:]), outputs
+            row.append(layer)
+        layers.append(Sequential(*row))
+        total += n
+    return Paths(layers), total
 
-    def __init__(self, inputs: int, outputs: int, kernel: Any, stride: int = 1, padding: Any = 0, eps: float = 1e-3):
-        super().__init__()
-        self.conv = Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
-        self.bn = BatchNorm2d(outputs, eps=eps)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x: (N, inputs, H, W)."""
-        return ops.relu(self.bn(self.conv(x)))
+def same(kernel: Any) -> Any:
+    """The padding that keeps the size of an image."""
+    return tuple(k // 2 for k in kernel) if isinstance(kernel, tuple) else kernel // 2
+
+
+def plain(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Sequential:
+    """Convolution, ReLU: GoogLeNet's."""
+    return Sequential(Conv2d(inputs, outputs, kernel, stride, same(kernel)), ReLU())
+
+
+def normalised(eps: float, inputs: int, outputs: int, kernel: Any, stride: int = 1, padding: Any = None) -> Sequential:
+    """Convolution, batch norm, ReLU: Inception v2's and v3's. By default the padding keeps the size."""
+    padding = same(kernel) if padding is None else padding
+    return Sequential(
+        Conv2d(inputs, outputs, kernel, stride, padding, bias=False), BatchNorm2d(outputs, eps=eps), ReLU()
+    )
 
 
 class Outputs(NamedTuple):
@@ -74,7 +94,6 @@ class Outputs(NamedTuple):
 
 def loss(outputs: Any, target: Tensor, *, label_smoothing: float = 0.0, aux_weight: float = 0.3) -> Tensor:
     """The cross entropy of logits, or of `Outputs`, whose heads count with aux_weight (Szegedy et al., 2015: 0.3)."""
-    number("loss", "aux_weight", aux_weight)
     logits, heads = outputs if isinstance(outputs, Outputs) else (outputs, ())
     total = ops.cross_entropy(logits, target, label_smoothing=label_smoothing)
     for head in heads:
@@ -82,36 +101,42 @@ def loss(outputs: Any, target: Tensor, *, label_smoothing: float = 0.0, aux_weig
     return total
 
 
-# ------------------------------------------------------------------------------------------------------------ GoogLeNet
+class Inception(Module):
+    """A stem, modules, auxiliary heads before some of them, and the logits."""
 
-
-def _conv(inputs: int, outputs: int, kernel: int, padding: int = 0, stride: int = 1) -> Sequential:
-    return Sequential(Conv2d(inputs, outputs, kernel, stride, padding), ReLU())
-
-
-class _Head(Module):
-    """An auxiliary classifier of GoogLeNet, of images (N, inputs, 14, 14)."""
-
-    def __init__(self, inputs: int, num_classes: int, dropout: float, scale: Scale) -> None:
+    def __init__(self, dropout: float) -> None:
         super().__init__()
-        narrow, wide = scale.channels(128), scale.channels(1024)
-        self.pool = AvgPool2d(5, 3)
-        self.conv = _conv(inputs, narrow, 1)
-        self.fc1 = Linear(narrow * 16, wide)
+        self.stem = Sequential()
+        self.body = ModuleList()
+        self.aux = ModuleList()
+        self.heads: list[int] = []  # the numbers of the modules before which the heads are
+        self.avgpool = AdaptiveAvgPool2d(1)
         self.dropout = Dropout(dropout)
-        self.fc2 = Linear(wide, num_classes)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(self.dropout(ops.relu(self.fc1(self.conv(self.pool(x)).flatten(1)))))
+    def end(self, inputs: int, num_classes: int) -> None:
+        """Make the last layer, and draw all weights."""
+        self.fc = Linear(inputs, num_classes)
+        start(self, self.fc, *[list(head)[-1] for head in self.aux])
+
+    def forward(self, x: Tensor) -> Any:
+        """The logits; in training of a network with heads `Outputs`."""
+        seen: list[Tensor] = []
+        x = self.stem(x)
+        for i, layer in enumerate(self.body):
+            if self.training and i in self.heads:
+                seen.append(self.aux[len(seen)](x))
+            x = layer(x)
+        logits = self.fc(self.dropout(self.avgpool(x).flatten(1)))
+        return Outputs(logits, tuple(seen)) if seen else logits
 
 
-class GoogLeNet(Module):
+class GoogLeNet(Inception):
     """Images (N, in_channels, 224, 224) -> logits (N, num_classes), in training `Outputs` with two heads.
 
-    6,998,552 parameters for 1,000 classes, 13,378,280 with the heads. torchvision's has batch norm, and other kernels.
+    13,378,280 parameters for 1,000 classes. The heads see what the second and the last module of stage 4 see.
     """
 
-    # channels: 1x1; 3x3 after 1x1; 5x5 after 1x1; 1x1 after pooling (table 1 of the paper)
+    # 1x1; 3x3 after 1x1; 5x5 after 1x1; 1x1 after pooling (table 1 of the paper)
     STAGES = (
         ((64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64)),
         (
@@ -125,80 +150,41 @@ class GoogLeNet(Module):
     )
 
     def __init__(
-        self,
-        num_classes: int = 1000,
-        aux_logits: bool = True,
-        dropout: float = 0.4,
-        dropout_aux: float = 0.7,
-        *,
-        in_channels: int = 3,
-        scale: Scale = FULL,
+        self, num_classes: int = 1000, dropout: float = 0.4, *, in_channels: int = 3, scale: Scale = FULL
     ) -> None:
-        super().__init__()
-        check(
-            "GoogLeNet",
-            scale,
-            num_classes=num_classes,
-            dropout=dropout,
-            dropout_aux=dropout_aux,
-            in_channels=in_channels,
-        )
-        flag("GoogLeNet", "aux_logits", aux_logits)
-        a, b = scale.channels(64), scale.channels(192)
+        super().__init__(dropout)
+        a, n = scale.channels(64), scale.channels(192)
         self.stem = Sequential(
-            _conv(in_channels, a, 7, 3, scale.stride(0)),
+            Sequential(Conv2d(in_channels, a, 7, scale.stride(0), 3), ReLU()),
             scale.pool(1, ceil_mode=True),
             LocalResponseNorm(5),
-            _conv(a, a, 1),
-            _conv(a, b, 3, 1),
+            plain(a, a, 1),
+            plain(a, n, 3),
             LocalResponseNorm(5),
             scale.pool(2, ceil_mode=True),
         )
-        inputs, places = b, []
-        self.stages = ModuleList()
-        for stage in self.STAGES:
-            self.stages.append(ModuleList())
-            for widths in scale.layers(stage):
-                places.append(inputs)
-                module, inputs = self._module(inputs, *map(scale.channels, widths))
-                self.stages[-1].append(module)
-        self.pools = ModuleList([scale.pool(3, ceil_mode=True), scale.pool(4, ceil_mode=True)])
-        first, last = (len(self.stages[0]) + i for i in (1, len(self.stages[1]) - 1))
-        heads = [places[first], places[last]] if aux_logits else []
-        self.aux = ModuleList([_Head(n, num_classes, dropout_aux, scale) for n in heads])
-        self.avgpool = AdaptiveAvgPool2d(1)
-        self.dropout = Dropout(dropout)
-        self.fc = Linear(inputs, num_classes)
-        start(self, self.fc, *[head.fc2 for head in self.aux])
-
-    @staticmethod
-    def _module(inputs: int, one: int, narrow3: int, three: int, narrow5: int, five: int, pooled: int) -> tuple:
-        layers = {
-            "branch1": _conv(inputs, one, 1),
-            "branch2": Sequential(_conv(inputs, narrow3, 1), _conv(narrow3, three, 3, 1)),
-            "branch3": Sequential(_conv(inputs, narrow5, 1), _conv(narrow5, five, 5, 2)),
-            "branch4": Sequential(MaxPool2d(3, 1, 1), _conv(inputs, pooled, 1)),
-        }
-        return Paths(layers, *layers), one + three + five + pooled
-
-    def forward(self, x: Tensor) -> Any:
-        """The logits; in training `Outputs`. The heads see what the second and the last module of stage 4 see."""
-        x = self.stem(x)
-        heads: list[Tensor] = []
-        for i, stage in enumerate(self.stages):
-            for j, module in enumerate(stage):
-                if self.training and i == 1 and len(self.aux) and j in (1, len(stage) - 1):
-                    heads.append(self.aux[len(heads)](x))
-                x = module(x)
-            x = self.pools[i](x) if i < 2 else x
-        logits = self.fc(self.dropout(self.avgpool(x).flatten(1)))
-        return Outputs(logits, tuple(heads)) if heads else logits
+        places = []
+        for i, stage in enumerate(self.STAGES):
+            kept = scale.layers(stage)
+            if i == 1:
+                self.heads = [len(self.body) + 1, len(self.body) + len(kept) - 1]
+            for one, narrow3, three, narrow5, five, pooled in kept:
+                places.append(n)
+                pool = [MaxPool2d(3, 1, 1), (pooled, 1)]
+                paths = [(one, 1)], [(narrow3, 1), (three, 3)], [(narrow5, 1), (five, 5)], pool
+                layer, n = module(plain, scale, n, *paths)
+                self.body.append(layer)
+            if i < 2:
+                self.body.append(scale.pool(3 + i, ceil_mode=True))
+                places.append(n)
+        narrow, wide = scale.channels(128), scale.channels(1024)
+        for place in self.heads:  # of images of 14 x 14
+            dense = Linear(narrow * 16, wide), ReLU(), Dropout(0.7), Linear(wide, num_classes)
+            self.aux.append(Sequential(AvgPool2d(5, 3), plain(places[place], narrow, 1), Flatten(), *dense))
+        self.end(n, num_classes)
 
 
-# --------------------------------------------------------------------------------------------------------- Inception v2
-
-
-class InceptionV2(Module):
+class InceptionV2(Inception):
     """GoogLeNet with batch norm, and two 3 x 3 convolutions in place of a 5 x 5 one: images (N, in_channels, 224, 224)
     -> logits (N, num_classes). 11,285,224 parameters for 1,000 classes; Caffe's has 10,016 biases before batch norm.
     """
@@ -218,207 +204,90 @@ class InceptionV2(Module):
     )
 
     def __init__(self, num_classes: int = 1000, *, in_channels: int = 3, scale: Scale = FULL) -> None:
-        super().__init__()
-        check("InceptionV2", scale, num_classes=num_classes, in_channels=in_channels)
-        a, b = scale.channels(64), scale.channels(192)
-        layers: list[Module] = [
-            BasicConv2d(in_channels, a, 7, scale.stride(0), 3, eps=1e-5),
+        super().__init__(0.0)
+        unit = partial(normalised, 1e-5)
+        a, n = scale.channels(64), scale.channels(192)
+        self.stem = Sequential(
+            unit(in_channels, a, 7, scale.stride(0)),
             scale.pool(1, ceil_mode=True),
-            BasicConv2d(a, a, 1, eps=1e-5),
-            BasicConv2d(a, b, 3, 1, 1, eps=1e-5),
+            unit(a, a, 1),
+            unit(a, n, 3),
             scale.pool(2, ceil_mode=True),
-        ]
-        inputs = b
+        )
         for i, stage in enumerate(self.STAGES):
-            same = [module for module in stage if module[0]]
-            for *widths, pool in (*scale.layers(same), *stage[len(same) :]):
-                stride = 1 if widths[0] else scale.stride(3 + i)
-                module, inputs = self._module(inputs, stride, pool, *(w and scale.channels(w) for w in widths))
-                layers.append(module)
-        self.features = Sequential(*layers)
-        self.avgpool = AdaptiveAvgPool2d(1)
-        self.fc = Linear(inputs, num_classes)
-        start(self, self.fc)
-
-    @staticmethod
-    def _module(
-        inputs: int, stride: int, pool: str, one: int, narrow3: int, three: int, narrow5: int, five: int, pooled: int
-    ) -> tuple:
-        def unit(n: int, m: int, kernel: int, stride: int = 1) -> BasicConv2d:
-            return BasicConv2d(n, m, kernel, stride, kernel // 2, eps=1e-5)
-
-        layers: dict[str, Module] = {"branch1": unit(inputs, one, 1)} if one else {}
-        layers["branch2"] = Sequential(unit(inputs, narrow3, 1), unit(narrow3, three, 3, stride))
-        layers["branch3"] = Sequential(unit(inputs, narrow5, 1), unit(narrow5, five, 3), unit(five, five, 3, stride))
-        pooling = (AvgPool2d if pool == "avg" else MaxPool2d)(3, stride, 1)
-        layers["branch4"] = Sequential(pooling, unit(inputs, pooled, 1)) if pooled else pooling
-        return Paths(layers, *layers), one + three + five + (pooled or inputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The logits."""
-        return self.fc(self.avgpool(self.features(x)).flatten(1))
+            repeated = [widths for widths in stage if widths[0]]
+            for one, narrow3, three, narrow5, five, pooled, kind in (*scale.layers(repeated), *stage[len(repeated) :]):
+                stride = 1 if one else scale.stride(3 + i)
+                pool = (AvgPool2d if kind == "avg" else MaxPool2d)(3, stride, 1)
+                paths = [(narrow3, 1), (three, 3, stride)], [(narrow5, 1), (five, 3), (five, 3, stride)]
+                first, last = ([[(one, 1)]], [pool, (pooled, 1)]) if one else ([], [pool])
+                layer, n = module(unit, scale, n, *first, *paths, last)
+                self.body.append(layer)
+        self.end(n, num_classes)
 
 
-# --------------------------------------------------------------------------------------------------------- Inception v3
-
-
-def _module_a(n: int, pooled: int, c: Callable[[int], int]) -> tuple:
-    layers = {
-        "branch1x1": BasicConv2d(n, c(64), 1),
-        "branch5x5_1": BasicConv2d(n, c(48), 1),
-        "branch5x5_2": BasicConv2d(c(48), c(64), 5, padding=2),
-        "branch3x3dbl_1": BasicConv2d(n, c(64), 1),
-        "branch3x3dbl_2": BasicConv2d(c(64), c(96), 3, padding=1),
-        "branch3x3dbl_3": BasicConv2d(c(96), c(96), 3, padding=1),
-        "pool": AvgPool2d(3, 1, 1),
-        "branch_pool": BasicConv2d(n, c(pooled), 1),
-    }
-    paths = ("branch1x1", "branch5x5_1 branch5x5_2", "branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3", "pool branch_pool")
-    return Paths(layers, *paths), c(64) + c(64) + c(96) + c(pooled)
-
-
-def _module_b(n: int, c: Callable[[int], int]) -> tuple:
-    layers = {
-        "branch3x3": BasicConv2d(n, c(384), 3, 2),
-        "branch3x3dbl_1": BasicConv2d(n, c(64), 1),
-        "branch3x3dbl_2": BasicConv2d(c(64), c(96), 3, padding=1),
-        "branch3x3dbl_3": BasicConv2d(c(96), c(96), 3, 2),
-        "pool": MaxPool2d(3, 2),
-    }
-    return Paths(layers, "branch3x3", "branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3", "pool"), c(384) + c(96) + n
-
-
-def _module_c(n: int, inner: int, c: Callable[[int], int]) -> tuple:
-    m = c(inner)
-    wide: dict[str, Any] = {"kernel": (1, 7), "padding": (0, 3)}
-    tall: dict[str, Any] = {"kernel": (7, 1), "padding": (3, 0)}
-    layers = {
-        "branch1x1": BasicConv2d(n, c(192), 1),
-        "branch7x7_1": BasicConv2d(n, m, 1),
-        "branch7x7_2": BasicConv2d(m, m, **wide),
-        "branch7x7_3": BasicConv2d(m, c(192), **tall),
-        "branch7x7dbl_1": BasicConv2d(n, m, 1),
-        "branch7x7dbl_2": BasicConv2d(m, m, **tall),
-        "branch7x7dbl_3": BasicConv2d(m, m, **wide),
-        "branch7x7dbl_4": BasicConv2d(m, m, **tall),
-        "branch7x7dbl_5": BasicConv2d(m, c(192), **wide),
-        "pool": AvgPool2d(3, 1, 1),
-        "branch_pool": BasicConv2d(n, c(192), 1),
-    }
-    double = " ".join(f"branch7x7dbl_{i}" for i in range(1, 6))
-    return Paths(layers, "branch1x1", "branch7x7_1 branch7x7_2 branch7x7_3", double, "pool branch_pool"), 4 * c(192)
-
-
-def _module_d(n: int, c: Callable[[int], int]) -> tuple:
-    m = c(192)
-    layers = {
-        "branch3x3_1": BasicConv2d(n, m, 1),
-        "branch3x3_2": BasicConv2d(m, c(320), 3, 2),
-        "branch7x7x3_1": BasicConv2d(n, m, 1),
-        "branch7x7x3_2": BasicConv2d(m, m, (1, 7), padding=(0, 3)),
-        "branch7x7x3_3": BasicConv2d(m, m, (7, 1), padding=(3, 0)),
-        "branch7x7x3_4": BasicConv2d(m, m, 3, 2),
-        "pool": MaxPool2d(3, 2),
-    }
-    path = "branch7x7x3_1 branch7x7x3_2 branch7x7x3_3 branch7x7x3_4"
-    return Paths(layers, "branch3x3_1 branch3x3_2", path, "pool"), c(320) + m + n
-
-
-def _module_e(n: int, c: Callable[[int], int]) -> tuple:
-    m = c(384)
-    layers = {
-        "branch1x1": BasicConv2d(n, c(320), 1),
-        "branch3x3_1": BasicConv2d(n, m, 1),
-        "branch3x3_2a": BasicConv2d(m, m, (1, 3), padding=(0, 1)),
-        "branch3x3_2b": BasicConv2d(m, m, (3, 1), padding=(1, 0)),
-        "branch3x3dbl_1": BasicConv2d(n, c(448), 1),
-        "branch3x3dbl_2": BasicConv2d(c(448), m, 3, padding=1),
-        "branch3x3dbl_3a": BasicConv2d(m, m, (1, 3), padding=(0, 1)),
-        "branch3x3dbl_3b": BasicConv2d(m, m, (3, 1), padding=(1, 0)),
-        "pool": AvgPool2d(3, 1, 1),
-        "branch_pool": BasicConv2d(n, c(192), 1),
-    }
-    double = "branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3a+branch3x3dbl_3b"
-    paths = ("branch1x1", "branch3x3_1 branch3x3_2a+branch3x3_2b", double, "pool branch_pool")
-    return Paths(layers, *paths), c(320) + 4 * m + c(192)
-
-
-class _HeadV3(Module):
-    """The auxiliary classifier, of images (N, inputs, 17, 17); others are averaged to the same 5 x 5."""
-
-    def __init__(self, inputs: int, num_classes: int, scale: Scale) -> None:
-        super().__init__()
-        self.pool = AdaptiveAvgPool2d(5) if scale.halvings else AvgPool2d(5, 3)
-        self.conv0 = BasicConv2d(inputs, scale.channels(128), 1)
-        self.conv1 = BasicConv2d(scale.channels(128), scale.channels(768), 5)
-        self.avgpool = AdaptiveAvgPool2d(1)
-        self.fc = Linear(scale.channels(768), num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.avgpool(self.conv1(self.conv0(self.pool(x)))).flatten(1))
-
-
-class InceptionV3(Module):
+class InceptionV3(Inception):
     """Images (N, in_channels, 299, 299) -> logits (N, num_classes), in training `Outputs` with a head.
 
-    27,161,264 parameters for 1,000 classes, 23,834,568 without the head. They have torchvision's names, whose
-    inception_v3 this is (with transform_input=False).
+    27,161,264 parameters for 1,000 classes, 23,834,568 without the head: torchvision's inception_v3 (with
+    transform_input=False), under other names.
     """
 
     def __init__(
-        self,
-        num_classes: int = 1000,
-        aux_logits: bool = True,
-        dropout: float = 0.5,
-        *,
-        in_channels: int = 3,
-        scale: Scale = FULL,
+        self, num_classes: int = 1000, dropout: float = 0.5, *, in_channels: int = 3, scale: Scale = FULL
     ) -> None:
-        super().__init__()
-        check("InceptionV3", scale, num_classes=num_classes, dropout=dropout, in_channels=in_channels)
-        flag("InceptionV3", "aux_logits", aux_logits)
-        c = scale.channels
-        self.Conv2d_1a_3x3 = BasicConv2d(in_channels, c(32), 3, scale.stride(0))
-        self.Conv2d_2a_3x3 = BasicConv2d(c(32), c(32), 3)
-        self.Conv2d_2b_3x3 = BasicConv2d(c(32), c(64), 3, padding=1)
-        self.maxpool1 = scale.pool(1)
-        self.Conv2d_3b_1x1 = BasicConv2d(c(64), c(80), 1)
-        self.Conv2d_4a_3x3 = BasicConv2d(c(80), c(192), 3)
-        self.maxpool2 = scale.pool(2)
-        n = c(192)
-        stages: tuple = (
-            [(f"Mixed_5{name}", _module_a, pooled) for name, pooled in zip("bcd", (32, 64, 64))],
-            [("Mixed_6a", _module_b)],
-            [(f"Mixed_6{name}", _module_c, inner) for name, inner in zip("bcde", (128, 160, 160, 192))],
-            [("Mixed_7a", _module_d)],
-            [(f"Mixed_7{name}", _module_e) for name in "bc"],
+        super().__init__(dropout)
+        unit, c = partial(normalised, 1e-3), scale.channels
+        self.stem = Sequential(
+            unit(in_channels, c(32), 3, scale.stride(0), 0),
+            unit(c(32), c(32), 3, 1, 0),
+            unit(c(32), c(64), 3),
+            scale.pool(1),
+            unit(c(64), c(80), 1),
+            unit(c(80), c(192), 3, 1, 0),
+            scale.pool(2),
         )
-        self.mixed: list[list[str]] = []
+        wide, tall, halve = (1, 7), (7, 1), (2, 0)  # the last: stride and padding of a 3 x 3 convolution
+        split = [[(384, (1, 3))], [(384, (3, 1))]]
+        # the modules of each stage, as the paths of each (figures 5, 6 and 7 of the paper, and those that halve)
+        stages: list[list[tuple]] = [
+            [
+                ([(64, 1)], [(48, 1), (64, 5)], [(64, 1), (96, 3), (96, 3)], [AvgPool2d(3, 1, 1), (pooled, 1)])
+                for pooled in (32, 64, 64)
+            ],
+            [([(384, 3, *halve)], [(64, 1), (96, 3), (96, 3, *halve)], [MaxPool2d(3, 2)])],
+            [
+                (
+                    [(192, 1)],
+                    [(m, 1), (m, wide), (192, tall)],
+                    [(m, 1), (m, tall), (m, wide), (m, tall), (192, wide)],
+                    [AvgPool2d(3, 1, 1), (192, 1)],
+                )
+                for m in (128, 160, 160, 192)
+            ],
+            [
+                (
+                    [(192, 1), (320, 3, *halve)],
+                    [(192, 1), (192, wide), (192, tall), (192, 3, *halve)],
+                    [MaxPool2d(3, 2)],
+                )
+            ],
+            [
+                ([(320, 1)], [(384, 1), split], [(448, 1), (384, 3), split], [AvgPool2d(3, 1, 1), (192, 1)])
+                for _ in range(2)
+            ],
+        ]
+        n = c(192)
         for i, stage in enumerate(stages):
-            kept = scale.layers(stage)
-            for name, make, *widths in kept:
-                module, n = make(n, *widths, c)
-                self.add_module(name, module)
-            self.mixed.append([name for name, *_ in kept])
-            if i == 2 and aux_logits:
-                self.AuxLogits = _HeadV3(n, num_classes, scale)
-        self.avgpool = AdaptiveAvgPool2d(1)
-        self.dropout = Dropout(dropout)
-        self.fc = Linear(n, num_classes)
-        start(self, self.fc, *([self.AuxLogits.fc] if aux_logits else []))
-
-    def forward(self, x: Tensor) -> Any:
-        """The logits; in training `Outputs`."""
-        x = self.maxpool1(self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(x))))
-        x = self.maxpool2(self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(x)))
-        heads = []
-        for i, stage in enumerate(self.mixed):
-            for name in stage:
-                x = getattr(self, name)(x)
-            if i == 2 and self.training and hasattr(self, "AuxLogits"):
-                heads.append(self.AuxLogits(x))
-        logits = self.fc(self.dropout(self.avgpool(x).flatten(1)))
-        return Outputs(logits, tuple(heads)) if heads else logits
+            for paths in scale.layers(stage):
+                layer, n = module(unit, scale, n, *paths)
+                self.body.append(layer)
+            if i == 2:  # of images of 17 x 17; others are averaged to the same 5 x 5
+                self.heads = [len(self.body)]
+                pool = AdaptiveAvgPool2d(5) if scale.halvings else AvgPool2d(5, 3)
+                layers = pool, unit(n, c(128), 1), unit(c(128), c(768), 5, 1, 0), AdaptiveAvgPool2d(1), Flatten()
+                self.aux.append(Sequential(*layers, Linear(c(768), num_classes)))
+        self.end(n, num_classes)
 
 
 googlenet, inception_v2, inception_v3 = GoogLeNet, InceptionV2, InceptionV3

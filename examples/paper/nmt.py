@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tinymp import ops
-from tinymp.arguments import choice, instance, integers, named_by_class, number, tensor
 from tinymp.nn import LSTM, BahdanauAttention, Dropout, Embedding, Linear, LuongAttention, Module, init
 from tinymp.nn.more.alignment import length_mask
 from tinymp.tensor import Tensor
@@ -64,34 +63,25 @@ class NMT(Module):
         attention: str = "bahdanau",
     ) -> None:
         super().__init__()
-        source_size, target_size = (
-            integers("NMT", name, size, 1, 1)[0]
-            for name, size in (("source_size", source_size), ("target_size", target_size))
-        )
-        (n,) = integers("NMT", "hidden_size", hidden_size, 1, 1)
-        (layers,) = integers("NMT", "num_layers", num_layers, 1, 2)
-        kind = choice("NMT", "attention", attention, ("bahdanau", "luong"))
-        p = number("NMT", "dropout", dropout, 0, 1)
-        between = p if layers > 2 else 0.0
-        self.dropout = Dropout(p)
+        if num_layers < 2:
+            raise ValueError(f"NMT: expected `num_layers` to be at least 2, got {num_layers}")
+        n, between = hidden_size, dropout if num_layers > 2 else 0.0
+        self.dropout = Dropout(dropout)
         self.source = Embedding(source_size, n)
         self.first = LSTM(n, n, bidirectional=True)
-        self.encoder = LSTM(2 * n, n, layers - 1, dropout=between)
+        self.encoder = LSTM(2 * n, n, num_layers - 1, dropout=between)
         self.target = Embedding(target_size, n)
         self.decoder = LSTM(n, n)
-        self.attention = BahdanauAttention(n, n, n) if kind == "bahdanau" else LuongAttention(n, n)
-        self.upper = LSTM(2 * n, n, layers - 1, dropout=between)
+        self.attention = BahdanauAttention(n, n, n) if attention == "bahdanau" else LuongAttention(n, n)
+        self.upper = LSTM(2 * n, n, num_layers - 1, dropout=between)
         self.output = Linear(n, target_size)
         for weight in self.parameters():
             init.uniform_(weight, -0.1, 0.1)
 
-    @named_by_class
     def encode(self, source: Tensor, lengths: Any = None) -> Sentences:
         """What the decoder begins with. source: (S, B) numbers of words; lengths: of the B sentences, in [1, S]; by
         default all have S words.
         """
-        if tensor("NMT", "source", source).ndim != 2:
-            raise ValueError(f"NMT: expected `source` to be (S, B), got shape {source.shape}")
         S, B = source.shape
         lengths = np.full(B, S) if lengths is None else lengths
         x = self.dropout(self.source(source))
@@ -101,10 +91,8 @@ class NMT(Module):
         h, c = (ops.cat([x[1:], more]).transpose(0, 1) for x, more in ((h, more_h), (c, more_c)))
         return Sentences(h, c, memory, self.attention.keys(memory), mask)
 
-    @named_by_class
     def decode(self, words: Tensor, state: Sentences) -> tuple[Tensor, Sentences, Tensor]:
         """(logits (T, B, target_size), the state after the last word, attention (B, T, S)) of words (T, B)."""
-        instance("NMT", "state", state, Sentences)
         h, c = state.h.transpose(0, 1), state.c.transpose(0, 1)
         y, (first_h, first_c) = self.decoder(self.dropout(self.target(words)), (h[:1], c[:1]))
         context, weights = self.attention(y.transpose(0, 1), state.memory, mask=state.mask, keys=state.keys)
@@ -113,55 +101,22 @@ class NMT(Module):
         h, c = (ops.cat(pair).transpose(0, 1) for pair in ((first_h, more_h), (first_c, more_c)))
         return self.output(self.dropout(y + context)), state._replace(h=h, c=c), weights
 
-    def forward(self, source: Tensor, lengths: Any, target: Tensor, teacher_forcing: float = 1.0) -> Tensor:
+    def forward(self, source: Tensor, lengths: Any, target: Tensor) -> Tensor:
         """The logits (T, B, target_size) of the words that follow target (T, B), of which the first begins a sentence.
 
-        source, lengths: see `encode`. teacher_forcing: the probability with which a step reads the word of `target`,
-        and not the most probable word of the step before (Bengio et al., 2015); below 1, the steps run one by one.
+        source, lengths: see `encode`.
         """
-        _require_words(target)
-        state, p = self.encode(source, lengths), number("NMT", "teacher_forcing", teacher_forcing, 0, 1)
-        if p == 1:
-            return self.decode(target, state)[0]
-        words, found = target[:1], []
-        for t in range(target.shape[0]):
-            logits, state, _ = self.decode(words, state)
-            found.append(logits)
-            right = ops.lt(ops.rand(target.shape[1], device=target.device), p)
-            words = ops.where(right, target[t + 1 : t + 2], ops.argmax(logits, 2)) if t + 1 < target.shape[0] else words
-        return ops.cat(found)
+        return self.decode(target, self.encode(source, lengths))[0]
 
-    @named_by_class
-    def loss(
-        self,
-        source: Tensor,
-        lengths: Any,
-        target: Tensor,
-        label_smoothing: float = 0.0,
-        teacher_forcing: float = 1.0,
-    ) -> Tensor:
+    def loss(self, source: Tensor, lengths: Any, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """The mean of -ln p(word) over the words of the translations, in FP32.
 
-        target: (T + 1, B), with the token that begins a sentence, and the one that ends it; PAD behind that. The other
-        arguments: see `forward` and `ops.cross_entropy`.
+        target: (T + 1, B), with the token that begins a sentence, and the one that ends it; PAD behind that.
         """
-        _require_words(target)
-        logits = self(source, lengths, target[:-1], teacher_forcing)
-        return ops.cross_entropy(
-            logits.reshape(-1, logits.shape[2]),
-            target[1:].reshape(-1),
-            ignore_index=PAD,
-            label_smoothing=label_smoothing,
-        )
+        logits, following = self(source, lengths, target[:-1]).flatten(0, 1), target[1:].flatten()
+        return ops.cross_entropy(logits, following, ignore_index=PAD, label_smoothing=label_smoothing)
 
-    @named_by_class
-    def step(self, words: Any, state: Sentences) -> tuple[Tensor, Sentences]:
+    def step(self, words: np.ndarray, state: Sentences) -> tuple[np.ndarray, Sentences]:
         """(FP32 log-probabilities (B, target_size) of the next word, state) after words (B,): for `beam_search`."""
-        instance("NMT", "state", state, Sentences)
         logits, state, _ = self.decode(Tensor(words).to(state.memory.device).unsqueeze(0), state)
-        return ops.log_softmax(logits[0].float(), 1), state
-
-
-def _require_words(target: Any) -> None:
-    if tensor("NMT", "target", target).ndim != 2 or not target.shape[0]:
-        raise ValueError(f"NMT: expected `target` to be (T, B) with at least one word, got shape {target.shape}")
+        return ops.log_softmax(logits[0].float(), 1).numpy(), state

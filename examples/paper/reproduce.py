@@ -73,9 +73,9 @@ def cells(table: str, options: argparse.Namespace) -> Iterator[Cell]:
                 yield Cell(table, name, source, setting, seed, *sizes, options.device)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> measure.Parser:
     """The command line."""
-    p = argparse.ArgumentParser(prog=shipped.command("paper.reproduce"), description=__doc__.split("\n\n")[0])
+    p = measure.Parser(prog=shipped.command("paper.reproduce"), description=__doc__.split("\n\n")[0])
     p.add_argument("table", choices=[*TABLES, "all"])
     p.add_argument(
         "--data",
@@ -88,14 +88,17 @@ def parser() -> argparse.ArgumentParser:
     )
     names = [name for module in TABLES.values() for name in module.NETWORKS]
     p.add_argument("--networks", nargs="+", choices=names, metavar="NAME", help=f"only these of {', '.join(names)}")
-    p.add_argument("--seed", type=natural, default=0, help="the first seed (default: 0)")
-    p.add_argument("--seeds", type=positive, default=3, help="how many (default: 3)")
-    p.add_argument("--steps", type=positive, help="per run (default: the table's)")
-    p.add_argument("--batch", type=positive, help="per step (default: the table's)")
-    p.add_argument("--jobs", type=positive, default=2, help="runs side by side, each on one core (default: 2)")
-    p.add_argument("--device", default="auto", help="cpu, gpu, or auto (the default), the GPU where one works")
+    for option, kind, default, what in (
+        ("seed", natural, 0, "the first seed (0)"),
+        ("seeds", positive, 3, "how many (3)"),
+        ("steps", positive, None, "per run (the table's)"),
+        ("batch", positive, None, "per step (the table's)"),
+        ("jobs", positive, 2, "runs side by side, each on one core (2)"),
+        ("device", str, "auto", "cpu, gpu, or auto (the default), the GPU where one works"),
+        ("out", pathlib.Path, pathlib.Path("runs/reproduce"), "where tables go (runs/reproduce)"),
+    ):
+        p.add_argument(f"--{option}", type=kind, default=default, help=what)
     p.add_argument("--resume", action="store_true", help="run only what is not yet in the JSON of --out")
-    p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/reproduce"), help="default: runs/reproduce")
     return p
 
 
@@ -104,14 +107,13 @@ def main(arguments: list[str] | None = None) -> None:
     p = parser()
     options = p.parse_args(arguments)
     try:
-        options.device = mp.default_device() if options.device == "auto" else options.device
-        mp.backend.get(options.device)
+        options.device = measure.device(options.device)
         options.out.mkdir(parents=True, exist_ok=True)
         wanted = {t: list(cells(t, options)) for t in (TABLES if options.table == "all" else [options.table])}
         kept = {t: read(options.out / f"{t}.json", todo) if options.resume else {} for t, todo in wanted.items()}
         for table, source, batch in {(c.table, c.source, c.batch): None for todo in wanted.values() for c in todo}:
             TABLES[table].check(source, batch)
-    except (ValueError, OSError, ImportError, RuntimeError) as error:
+    except (ValueError, OSError, ImportError) as error:
         p.error(str(error))
     for table, todo in wanted.items():
         done = kept[table]
@@ -134,7 +136,7 @@ def read(path: pathlib.Path, todo: list[Cell]) -> dict[Cell, trials.Trial]:
         return {}
     try:
         entries = json.loads(path.read_text("utf-8"))["runs"]
-        found = {Cell(*(entry[name] for name in Cell._fields)): trials.Trial.from_dict(entry) for entry in entries}
+        found = {Cell(*(entry[name] for name in Cell._fields)): trials.Trial.from_json(entry) for entry in entries}
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"--resume: expected {path} to be the JSON of a table: {type(error).__name__}: {error}"
@@ -171,7 +173,7 @@ def finished(todo: list[Cell], jobs: int) -> Iterator[tuple[Cell, trials.Trial]]
 def write(table: str, done: dict[Cell, trials.Trial], options: argparse.Namespace) -> None:
     """The Markdown and the JSON of the runs so far."""
     module = TABLES[table]
-    entries = [{**cell._asdict(), **trial.as_dict()} for cell, trial in sorted(done.items(), key=lambda x: str(x[0]))]
+    entries = [{**cell._asdict(), **trial.to_json()} for cell, trial in sorted(done.items(), key=lambda x: str(x[0]))]
     content = {
         "title": module.TITLE,
         "paper": {name: network.paper for name, network in module.NETWORKS.items()},
@@ -228,7 +230,7 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
             *_table(["network", "data", "seeds", "steps", *paper, *settings, *apart, "FP32: spread"], rows),
             "",
             "Means over the seeds: seconds of work in a run, on one core; median milliseconds per step (another run "
-            "went on); seconds that training waited for data; what the graph keeps for backward; weights' gradients as "
+            "went on); what the graph keeps for backward; weights' gradients as "
             "backward writes them; steps skipped for overflow; the last loss scale.",
             "",
             *_table(["network", "data", "setting", *COSTS], costs),
@@ -240,7 +242,6 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
 COSTS: dict[str, Callable[[trials.Trial], float]] = {
     "s": lambda t: t.seconds,
     "ms per step": lambda t: t.ms_per_step,
-    "waited, s": lambda t: t.waited,
     "activations, MiB": lambda t: t.bytes.get("activations", 0) / 2**20,
     "gradients, MiB": lambda t: t.bytes.get("gradients", 0) / 2**20,
     "skipped": lambda t: t.skipped_steps,

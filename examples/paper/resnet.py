@@ -6,7 +6,7 @@ from tinymp import ops
 from tinymp.nn import AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Identity, Linear, MaxPool2d, Module, Sequential
 from tinymp.tensor import Tensor
 
-from .scale import FULL, Scale, check
+from .scale import FULL, Scale
 from .start import start
 
 
@@ -41,7 +41,6 @@ class PreActResNet(Module):
 
     def __init__(self, num_classes: int = 1000, *, in_channels: int = 3, scale: Scale = FULL) -> None:
         super().__init__()
-        check("PreActResNet", scale, num_classes=num_classes, in_channels=in_channels)
         inputs = scale.channels(64)
         self.conv1 = Conv2d(in_channels, inputs, 7, scale.stride(0), padding=3, bias=False)
         self.bn1 = BatchNorm2d(inputs)

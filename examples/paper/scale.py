@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from tinymp.arguments import instance, integers, number, whole
 from tinymp.nn import Identity, MaxPool2d, Module
 
 T = TypeVar("T")
@@ -28,11 +27,6 @@ class Scale:
     depth: float = 1.0
     halvings: int = 0
 
-    def __post_init__(self) -> None:
-        for name in ("width", "depth"):
-            number("Scale", name, getattr(self, name), 0, above=True)
-        whole("Scale", "halvings", self.halvings)
-
     def channels(self, n: int) -> int:
         """How many of n channels stay."""
         return n if self.width == 1 else math.ceil(n * self.width / 8) * 8
@@ -48,15 +42,6 @@ class Scale:
     def pool(self, halving: int, kernel: int = 3, ceil_mode: bool = False) -> Module:
         """The max pooling that halves the image, counted likewise."""
         return Identity() if halving < self.halvings else MaxPool2d(kernel, 2, ceil_mode=ceil_mode)
-
-
-def check(op: str, scale: Any, **options: Any) -> None:
-    """TypeError or ValueError unless scale is a Scale and these options of a network are probabilities of a dropout, or
-    numbers of something.
-    """
-    instance(op, "scale", scale, Scale)
-    for name, value in options.items():
-        number(op, name, value, 0, 1) if name.startswith("dropout") else integers(op, name, value, 1, 1)
 
 
 FULL = Scale()

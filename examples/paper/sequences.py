@@ -1,4 +1,4 @@
-"""MPT's results with sequences as tables for examples/paper/reproduce.py: each row is a program with some arguments."""
+"""MPT's results with sequences as tables for examples/paper/reproduce.py: each row is a task with some options."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from . import language_model, program, speech, translation, trials
 
 
 class Row(NamedTuple):
-    """What the program is told, and what the paper reports under each setting, as a number or in words."""
+    """Options of the task, and what the paper reports under each setting, as a number or in words."""
 
-    arguments: tuple[str, ...]
+    options: dict[str, Any]
     paper: dict[str, float | str]
 
 
 @dataclass(frozen=True)
 class Results:
-    """A table of the runs of one program; `reproduce` asks of it what it asks of the module table1.
-
-    program  a module with a TASK and a parser; data: what it reads if nothing is said
+    """A table of the runs of one task; `reproduce` asks of it what it asks of the module table1. data: what the task
+    reads if nothing is said.
     """
 
     name: str
     TITLE: str
-    program: Any
+    task: type[program.Task]
     data: str
     NETWORKS: dict[str, Row]
     SETTINGS: dict[str, trials.Setting]
@@ -39,17 +38,17 @@ class Results:
 
     @property
     def UNIT(self) -> str:
-        return self.program.TASK.items
+        return self.task.items
 
     @property
     def FACTOR(self) -> int:
         """By which a score is multiplied to be printed."""
-        return program.compared(self.program.TASK)[1]
+        return 100 if self.MEASURE.endswith("%") else 1
 
     @property
     def MEASURE(self) -> str:
-        name, form = next(iter(self.program.TASK.measures.items()))
-        return f"Held-out {name}, {form}" if form else f"Held-out {name}"
+        name, form = next(iter(self.task.measures.items()))
+        return f"Held-out {name}, %" if form.endswith("%") else f"Held-out {name}"
 
     def label(self, source: str) -> str:
         """Its name in the table."""
@@ -58,17 +57,13 @@ class Results:
     def check(self, source: str, batch: int) -> None:
         """Whether the data can be read, before any run begins."""
         for row in self.NETWORKS.values():
-            self._task(row, source, "--batch", str(batch))
+            self.task(batch, source or None, **row.options)
 
     def run(self, name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
         """Train one model under one setting. The seed fixes weights and batches, whatever the setting."""
-        task = self._task(self.NETWORKS[name], source, "--steps", str(steps), "--batch", str(batch))
-        chosen = self.SETTINGS[setting]
-        return program.run(task, chosen.policy, chosen.scaler(), seed, device)[0]
-
-    def _task(self, row: Row, source: str, *arguments: str) -> program.Task:
-        said = [*row.arguments, *(["--data", source] if source else []), *arguments]
-        return self.program.TASK(self.program.parser().parse_args(said))
+        task, chosen = self.task(batch, source or None, **self.NETWORKS[name].options), self.SETTINGS[setting]
+        how = {"seed": seed, "steps": steps, "device": device, "lr": task.lr}
+        return program.run(task, chosen.policy, chosen.scaler(), **how)[0]
 
     def draw(self, folder: Path, done: dict[Any, trials.Trial]) -> None:
         """The paper's kind of picture, for each row of the table: losses in training, and the gradients that are 0."""
@@ -95,48 +90,48 @@ class Results:
 FIGURE4 = Results(
     "figure4",
     "MPT figure 4: translators of LSTMs with attention, with and without loss scaling.",
-    translation,
+    translation.Translation,
     "verses",
     {
         f"NMT, {layers} layers": Row(
-            ("--layers", str(layers)),
+            {"layers": layers},
             {"FP32": "reference", "mixed, not scaled": "slightly worse", "mixed, dynamic scale": "as FP32"},
         )
         for layers in (3, 5)
     },
     trials.settings("none", "dynamic"),
     STEPS=1200,
-    BATCH=translation.TASK.batch,
+    BATCH=translation.Translation.batch,
 )
 FIGURE5 = Results(
     "figure5",
     "MPT figure 5: a language model of LSTMs, with and without loss scaling.",
-    language_model,
+    language_model.LanguageModeling,
     "Shakespeare's plays",
     {
         "LSTM, 2 layers": Row(
-            ("--config", "large-batch"),
+            {},
             {"FP32": "reference", "mixed, not scaled": "diverges", "mixed, scaled by 128": "as FP32"},
         )
     },
     trials.settings("none", "128", "dynamic"),
-    STEPS=360,
-    BATCH=128,
+    STEPS=language_model.LanguageModeling.steps,
+    BATCH=language_model.LanguageModeling.batch,
 )
 
 NO_MASTER = "mixed, dynamic scale, FP16 weights alone"
 TABLE3 = Results(
     "table3",
     "MPT table 3: Deep Speech 2 for two languages; and figure 2a, what it is without FP32 master weights.",
-    speech,
+    speech.Speech,
     "eSpeak NG's voices",
     {  # sections 4.3, which tells of no loss scale, and 3.1
-        "English": Row(("--language", "english"), {"FP32": 2.20, "mixed, not scaled": 1.99}),
+        "English": Row({"language": "english"}, {"FP32": 2.20, "mixed, not scaled": 1.99}),
         "Mandarin": Row(
-            ("--language", "mandarin"), {"FP32": 15.82, "mixed, not scaled": 15.01, NO_MASTER: "80 % less accurate"}
+            {"language": "mandarin"}, {"FP32": 15.82, "mixed, not scaled": 15.01, NO_MASTER: "80 % less accurate"}
         ),
     },
     {**trials.settings("none", "dynamic"), NO_MASTER: trials.Setting(mp.NO_MASTER, "dynamic")},
-    STEPS=speech.TASK.steps,
-    BATCH=speech.TASK.batch,
+    STEPS=speech.Speech.steps,
+    BATCH=speech.Speech.batch,
 )

@@ -2,19 +2,17 @@
 
     python -m examples.paper.speech
     python -m examples.paper.speech --language mandarin
-    python -m examples.paper.speech --data DIR    recordings with their texts
 
-By default eSpeak NG speaks; the voices and sentences that are held out are none of those to learn from.
+eSpeak NG speaks; the voices and sentences that are held out are none of those to learn from.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -30,7 +28,6 @@ TRAINING, HELD_OUT = 2000, 200  # utterances that eSpeak speaks
 SCALE, CONTEXT = paper.Scale(width=1 / 20), 20  # 8 channels and 128 cells; the row convolution looks 0.4 s ahead
 WARP = 0.15  # ln of the most by which frequencies are stretched in training
 BUCKET = 20  # frames: utterances that differ by less are equally long to the batches
-BEAM = 8  # texts that the beam search follows
 SHOWN = 10  # utterances in what is printed
 
 
@@ -47,30 +44,24 @@ class Speech(program.Task):
     """Characters from spectrograms. Mandarin is written without spaces: a word of its WER is a whole sentence."""
 
     name, unit, items, higher = "speech", "frames", "utterances", False
-    measures: ClassVar = {"CER": "%", "CER with beam search": "%", "WER": "%"}
+    measures: ClassVar = {"CER": ":.2%", "WER": ":.2%"}
     steps, batch, lr, clip = 2500, 16, 0.25, 2.0  # 20 epochs, as in the paper
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        super().__init__(options)
+    def __init__(self, batch: int = batch, data: str | None = None, language: str = "english") -> None:
+        super().__init__(batch, data)
+        if data:
+            raise ValueError(f"--data {data}: expected none, as eSpeak NG speaks")
         if importlib.util.find_spec("jiwer") is None:
             raise ModuleNotFoundError(f"error rates need the package jiwer: {hint('speech')}", name="jiwer")
-        corpus = read(options.data, options.language)
-        self.alphabet = options.alphabet or corpus.alphabet
-        self.training, self.held_out = corpus.training, corpus.held_out
-        for one in (*self.training, *self.held_out):
-            check(one, self.alphabet)
-        if self.batch > len(self.training):
-            raise ValueError(f"--batch: expected at most {len(self.training)}, the utterances, got {self.batch}")
+        corpus = read(language)
+        self.alphabet, self.training, self.held_out = corpus.alphabet, corpus.training, corpus.held_out
+        if batch > len(self.training):
+            raise ValueError(f"--batch: expected at most {len(self.training)}, the utterances, got {batch}")
         seconds = sum(len(one.frames) for one in self.training) * utterances.STEP
         self.about = (
             f"{corpus.name}: {len(self.training):,} utterances to learn from, {seconds / 60:.0f} minutes, "
             f"{len(self.held_out):,} held out, {len(self.alphabet)} characters."
         )
-        self.corpus = corpus
-
-    @functools.cached_property
-    def baselines(self) -> dict[str, float]:
-        return {"the nearest utterance": rates([one.text for one in self.held_out], nearest(self.corpus))[0]}
 
     def model(self) -> nn.Module:
         return paper.deepspeech2(len(self.alphabet) + 1, bands=utterances.BANDS, context=CONTEXT, scale=SCALE)
@@ -109,32 +100,28 @@ class Speech(program.Task):
     def size(self, batch: Batch) -> int:
         return int(batch.lengths.sum())
 
-    def heard(self, model: nn.Module, some: Sequence[Utterance], beam: int = 0) -> list[str]:
-        """What it makes of utterances: the best class of each frame, or by beam search the best of many texts."""
-        found, blank = {}, np.log(np.eye(1, len(self.alphabet) + 1, dtype=np.float32) + 1e-30)
+    def heard(self, model: nn.Module, some: Sequence[Utterance]) -> list[str]:
+        """The text of each utterance: the best class of every frame, repetitions merged, blanks dropped."""
+        found = {}
         for rows in np.array_split(np.argsort([len(one.frames) for one in some]), -(-len(some) // 32)):
             log_probs, lengths = self.log_probs(model, self.together([some[i] for i in rows]))
-            numbers = log_probs.numpy()
-            numbers = np.where(np.isnan(numbers), blank, numbers)  # a model that has diverged hears nothing
-            if beam:
-                best = [first for first, *_ in paper.ctc_beam_search(numbers, lengths, beam_width=beam)]
-            else:
-                best = paper.ctc_greedy(numbers, lengths)
-            for i, transcript in zip(rows, best):
-                found[i] = "".join(self.alphabet[c - 1] for c in transcript.labels)
+            for i, best, length in zip(rows, log_probs.numpy().argmax(2).T, lengths):
+                first = np.flatnonzero(np.diff(best[:length], prepend=0))  # frames in which another class begins
+                found[i] = "".join(self.alphabet[c - 1] for c in best[first] if c)
         return [found[i] for i in range(len(some))]
 
     def scores(self, model: nn.Module) -> dict[str, float]:
-        said = [one.text for one in self.held_out]
-        cer, wer = rates(said, self.heard(model, self.held_out))
-        return {"CER": cer, "CER with beam search": rates(said, self.heard(model, self.held_out, BEAM))[0], "WER": wer}
+        """Character and word error rate: insertions, deletions and substitutions, of all characters or words said."""
+        import jiwer
+
+        said, heard = [one.text for one in self.held_out], self.heard(model, self.held_out)
+        return {"CER": jiwer.cer(said, heard), "WER": jiwer.wer(said, heard)}
 
     def show(self, folder: Path, shown: dict[str, tuple[mp.Policy, nn.Module]]) -> str:
         some = self.held_out[:SHOWN]
         longest = max(some, key=lambda one: len(one.frames))
         heard, seen = {}, {}
         for label, (policy, model) in shown.items():
-            model.eval()
             with mp.no_grad(), mp.use(policy):
                 heard[label] = self.heard(model, some)
                 seen[label] = self.log_probs(model, self.together([longest]))[0].numpy()[:, 0]
@@ -147,57 +134,15 @@ class Speech(program.Task):
         return "\n".join(lines)
 
 
-# ------------------------------------------------------------------------------------------------------------- the data
-
-
 @functools.cache
-def read(folder: str | None, language: str) -> utterances.Corpus:
-    """The recordings in a folder, or synthesised speech."""
-    return utterances.recorded(folder) if folder else utterances.synthesised(language, TRAINING, HELD_OUT)
+def read(language: str) -> utterances.Corpus:
+    """Synthesised speech, once for all runs."""
+    return utterances.synthesised(language, TRAINING, HELD_OUT)
 
 
 def encoded(text: str, alphabet: str) -> np.ndarray:
     """The classes of its characters: 0 is CTC's blank."""
     return np.array([alphabet.index(c) + 1 for c in text])
-
-
-def check(one: Utterance, alphabet: str) -> None:
-    """ValueError for a text with a character that is not in the alphabet, or that is too long for its sound."""
-    for c in one.text:
-        if c not in alphabet:
-            raise ValueError(
-                f"{one.source}: expected characters of the alphabet {alphabet!r}, got {c!r} in {one.text!r}"
-            )
-    frames = int(paper.DeepSpeech2.frames(len(one.frames)))
-    needed = len(one.text) + sum(a == b for a, b in zip(one.text, one.text[1:]))
-    if needed > frames:
-        raise ValueError(
-            f"{one.source}: CTC takes {needed} frames for {one.text!r}, one per character and one between equal ones; "
-            f"of the sound come {frames}"
-        )
-
-
-def rates(said: list[str], heard: list[str]) -> tuple[float, float]:
-    """Character and word error rate: insertions, deletions and substitutions, of all characters or words said."""
-    import jiwer
-
-    return jiwer.cer(said, heard), jiwer.wer(said, heard)
-
-
-def nearest(corpus: utterances.Corpus) -> list[str]:
-    """For every utterance held out, the text of that to learn from whose spectrogram, stretched to the same length, is
-    the nearest: what recognition by heart is worth.
-    """
-
-    def stretched(some: list[Utterance]) -> np.ndarray:
-        return np.stack([one.frames[np.linspace(0, len(one.frames) - 1, 24).astype(int)].ravel() for one in some])
-
-    known, asked = stretched(corpus.training), stretched(corpus.held_out)
-    distances = (known**2).sum(1) - 2 * asked @ known.T
-    return [corpus.training[i].text for i in distances.argmin(1)]
-
-
-# ----------------------------------------------------------------------------------------------------------- the report
 
 
 def draw(path: Path, one: Utterance, seen: dict[str, np.ndarray], alphabet: str) -> None:
@@ -232,24 +177,13 @@ def draw(path: Path, one: Utterance, seen: dict[str, np.ndarray], alphabet: str)
             lower.legend(frameon=False)
 
 
-TASK = Speech
+train = program.trainer(Speech)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    p = program.parser(Speech, __doc__.split("\n\n")[0])
-    p.add_argument("--language", choices=utterances.LANGUAGES, default="english", help="that eSpeak speaks")
-    p.add_argument("--data", metavar="DIR", help="a folder of recordings (WAV) and one file of their texts")
-    p.add_argument("--alphabet", metavar="CHARACTERS", help="of the texts (default: those that they have)")
-    return p
-
-
-train = program.trainer(Speech, parser)
-
-
-def main(arguments: list[str] | None = None) -> dict[str, trials.Trial]:
-    """Train, print the table, write reports and pictures."""
-    return program.main(Speech, parser(), arguments)
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Both trainings, a table, report.json, report.png and alignment.png."""
+    language = {"choices": utterances.LANGUAGES, "default": "english", "help": "that eSpeak speaks"}
+    return program.main(Speech, __doc__, arguments, language=language)
 
 
 if __name__ == "__main__":

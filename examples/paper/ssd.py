@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from tinymp import ops
-from tinymp.arguments import instance, integers
 from tinymp.autograd import Array
 from tinymp.nn import Conv2d, MaxPool2d, Module, ModuleList, ReLU, Sequential, init
 from tinymp.precision import FP32, to_dtype
 from tinymp.tensor import Tensor, tensor
 
-from .detection import Objects, check_images, check_targets, detections, match, per_box
+from .detection import Objects, detections, match, objects_of, per_box
 from .scale import FULL, Scale
 from .start import start
 from .vgg import STAGES, features
@@ -28,13 +27,11 @@ def map_sides(size: int, scale: Scale = FULL) -> list[int]:
     """The sides of the maps that have default boxes, for images of size x size: 38, 19, 10, 5, 3, 1 for 300.
 
     conv4_3 comes after three of VGG's poolings, fc7 after four. Then each map has half the side of the one before, but
-    3 and 5 lose 2, as those convolutions have no padding. ValueError for a size that gives less than three maps.
+    3 and 5 lose 2, as those convolutions have no padding.
     """
     sides = [size]
     for i in range(4):
         sides.append(-(-sides[-1] // scale.stride(i)))
-    if sides[-1] < 2:
-        raise ValueError(f"SSD: expected `size` to be at least {2 ** max(4 - scale.halvings, 0) + 1}, got {size}")
     while sides[-1] > 1:
         sides.append(sides[-1] - 2 if sides[-1] in (3, 5) else -(-sides[-1] // 2))
     return sides[3:]
@@ -131,29 +128,23 @@ class SSD(Module):
     model(images, targets) in training gives FP32 losses, a dict whose sum is trained; model(images) in evaluation a
     dict for each image: "boxes" FP32 (n, 4), "labels" int64 (n,) and "scores" FP32 (n,), best first.
 
-    images: (N, in_channels, size, size). targets: see `check_targets`. Parameters have the names of torchvision's
-    ssd300_vgg16. ValueError for another size, and for a `size` that is too small (`map_sides`).
+    images: (N, in_channels, size, size). targets: see `objects_of`. Parameters have the names of torchvision's
+    ssd300_vgg16.
     """
 
     def __init__(self, num_classes: int = 21, size: int = 300, *, in_channels: int = 3, scale: Scale = FULL) -> None:
         super().__init__()
-        instance("SSD", "scale", scale, Scale)
-        (self.num_classes,) = integers("SSD", "num_classes", num_classes, 1, 2)  # the background, and something else
-        (self.size,), (self.in_channels,) = (
-            integers("SSD", name, n, 1, 1) for name, n in (("size", size), ("in_channels", in_channels))
-        )
-        sides = map_sides(self.size, scale)
-        self.default_boxes = default_boxes(sides, self.size)  # no buffer: they stay FP32 under every policy
+        self.num_classes, self.size = num_classes, size
+        sides = map_sides(size, scale)
+        self.default_boxes = default_boxes(sides, size)  # no buffer: they stay FP32 under every policy
         self.backbone = Backbone(in_channels, sides, scale)
         self.head = Head(self.backbone.channels, num_classes)
         start(self, *self.head.classification_head.module_list, *self.head.regression_head.module_list)
 
     def forward(self, images: Tensor, targets: Any = None) -> Any:
         """Losses in training, detections in evaluation, where targets are not read."""
-        check_images("SSD", images, self.in_channels, (self.size, self.size))
-        objects = check_targets("SSD", targets, images, self.num_classes) if self.training else []
         logits, codes = self.head(self.backbone(images))
-        return self.losses(logits, codes, objects) if self.training else self.detect(logits, codes)
+        return self.losses(logits, codes, objects_of("SSD", targets)) if self.training else self.detect(logits, codes)
 
     def matched(self, objects: list[Objects]) -> tuple[Array, Array]:
         """What default boxes shall find: labels int64 (N, boxes), 0 for background, and the codes (n, 4) of others."""

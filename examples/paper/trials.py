@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 import tinymp as mp
 from tinymp import nn, optim
@@ -20,7 +20,7 @@ from tinymp.checkpoint import writing
 from tinymp.precision import MOVEMENT
 
 from .. import measure
-from ..measure import COLORS, EVERY, Watch, loss_scaler
+from ..measure import COLORS, loss_scaler
 
 
 @dataclass(frozen=True)
@@ -50,39 +50,36 @@ class Trial(measure.Run):
     """The numbers of one run.
 
     score        on the test set, the measure of its table, such as top-1 accuracy; scores: all measures, by name
-    seconds      of work on all cores, in training alone; elapsed: by the clock; waited: that training waited for data
-    units        that training has seen, such as words
+    seconds      of work on all cores, in training alone
     zero_shares  (step, share of all values which that step's backward wrote as gradients that are 0)
     kept         what the program wants to keep of the trained model, such as the boxes that it finds
     """
 
-    score: float = float("nan")
+    score: float = math.nan
     scores: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
-    elapsed: float = 0.0
-    waited: float = 0.0
-    units: int = 0
     zero_shares: list[tuple[int, float]] = field(default_factory=list)
     kept: dict[str, Any] = field(default_factory=dict)
 
     @property
     def zeros(self) -> float:
         """The mean share of gradient values that are 0."""
-        return statistics.fmean(share for _, share in self.zero_shares) if self.zero_shares else float("nan")
+        return statistics.fmean(share for _, share in self.zero_shares) if self.zero_shares else math.nan
 
-    def as_dict(self) -> dict[str, Any]:
-        """For the JSON: of the curve, means over 50 parts, and how many steps it has."""
+    def to_json(self) -> dict[str, Any]:
+        """By name; of the curve, means over 50 parts, and how many steps it has."""
         parts = np.array_split(self.curve, min(50, max(len(self.curve), 1)))
         means = [round(float(part.mean()), 4) for part in parts if len(part)]
-        return {**super().as_dict(), "curve": means, "ran": len(self.curve)}
+        return {**self.as_dict(), "curve": means, "ran": len(self.curve)}
 
     @classmethod
-    def from_dict(cls, entry: dict[str, Any]) -> Trial:
+    def from_json(cls, entry: dict[str, Any]) -> Trial:
         """The inverse, but that the curve has the means. Further items do not matter; KeyError where one is missing."""
-        nan = float("nan")
         numbers = {f.name for f in fields(cls) if f.type == "float"}
-        values = {f.name: nan if entry[f.name] is None and f.name in numbers else entry[f.name] for f in fields(cls)}
-        means = np.array([nan if mean is None else mean for mean in entry["curve"]])
+        values = {
+            f.name: math.nan if entry[f.name] is None and f.name in numbers else entry[f.name] for f in fields(cls)
+        }
+        means = np.array([math.nan if mean is None else mean for mean in entry["curve"]])
         lengths = [len(part) for part in np.array_split(np.arange(entry["ran"]), max(len(means), 1))]
         return cls(**{**values, "curve": np.repeat(means, lengths[: len(means)]).tolist()})
 
@@ -111,66 +108,40 @@ def train(
     steps: int,
     *,
     optimizer: optim.Optimizer,
-    clip: float | None = None,
+    clip: float,
     watch: Callable[[int], AbstractContextManager] = nullcontext,
     size_of: Callable[[Any], int] = lambda batch: len(batch[0]),
-    name: str = "",
 ) -> Trial:
     """Train `model`, which `policy` has cast, for `steps` batches.
 
     The optimizer's learning rate rises to what it is over the first tenth of the steps, and falls as a cosine. clip:
     the largest norm of all gradients together. The settings of a table share these numbers (MPT section 4.1: the
     hyper-parameters of FP32). watch(step) is what forward and backward of that step run in, such as an audit; size_of
-    counts the units of a batch. With a name there is a progress bar, where there is a
-    terminal.
+    counts the units of a batch, such as words.
     """
-    run, times = Trial(policy=policy.name), []
-    looks = Watch(run)
+    run, units, cpu = Trial(policy=policy.name), 0, time.process_time()
     warm_up = steps // 10 + 1
     rising = optim.LinearLR(optimizer, start_factor=1 / warm_up, total_iters=warm_up)
     falling = optim.CosineAnnealingLR(optimizer, T_max=max(steps - warm_up, 1))
     schedule = optim.SequentialLR(optimizer, [rising, falling], milestones=[warm_up])
-    with mp.use(policy), tqdm(total=steps, desc=name, disable=None if name else True) as bar:
-        for step in range(steps):
-            before = time.perf_counter()
-            batch = next(batches)
-            run.waited += time.perf_counter() - before
-            start, cpu = time.perf_counter(), time.process_time()
-
-            zeros, looked_at = Zeros(), step % EVERY == 0
-            with mp.observe(looks) if looked_at else nullcontext():
-                with watch(step), mp.observe(zeros) if looked_at else nullcontext():
-                    loss = loss_of(model, batch)
-                    scaler.scale(loss).backward()
-                if clip is not None:
-                    scaler.unscale_(optimizer)
-                    optim.clip_grad_norm_(model.parameters(), clip)
-                result = scaler.step(optimizer)
+    with mp.use(policy), run:  # one that diverges ends here: that is what a table wants to know
+        for step, batch in enumerate(run.steps(steps, batches)):
+            zeros, looked_at = Zeros(), step % measure.EVERY == 0
+            with watch(step), mp.observe(zeros) if looked_at else nullcontext():
+                loss = loss_of(model, batch)
+                scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            optim.clip_grad_norm_(model.parameters(), clip)
+            result = scaler.step(optimizer)
             if looked_at:
                 run.zero_shares.append((step, zeros.zeros / zeros.values))
-            try:
-                scaler.update()
-            except FloatingPointError as error:  # it has diverged: that is what a table wants to know
-                run.stopped = str(error)
-                break
+            scaler.update()
             schedule.step(result)
-
-            mp.synchronize()
-            times.append(time.perf_counter() - start)
-            run.elapsed += times[-1]
-            run.seconds += time.process_time() - cpu
-            run.units += size_of(batch)
             optimizer.zero_grad()
-            run.curve.append(loss.item())
-            run.skipped_steps += not result.applied
-            bar.update()
-            bar.set_postfix(loss=f"{run.curve[-1]:.3f}", scale=f"{scaler.get_scale():g}", refresh=False)
-    if run.curve:
-        run.loss = statistics.fmean(run.curve[-50:])
-    if times:
-        run.ms_per_step = 1000 * statistics.median(times)
-        run.per_second = run.units / run.elapsed
-    run.loss_scale = scaler.get_scale()
+            run.note(loss, result)
+            units += size_of(batch)
+    run.seconds = time.process_time() - cpu
+    run.end(scaler, units / max(len(run.curve), 1))
     return run
 
 

@@ -1,16 +1,13 @@
-"""Utterances to learn from, and their spectrograms: short sentences that eSpeak NG speaks, or recordings."""
+"""Utterances to learn from, and their spectrograms: short sentences that eSpeak NG speaks."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import re
 import struct
 import subprocess
 import sys
-import unicodedata
-import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +21,7 @@ BANDS = int(RATE * WINDOW) // 2 + 1  # of a spectrogram: 0, 50, 100, ... 4000 Hz
 
 
 class Utterance(NamedTuple):
-    """frames: the spectrogram (frames, BANDS), FP32; source: the voice, or the recording and where its text stands."""
+    """frames: the spectrogram (frames, BANDS), FP32; source: the voice."""
 
     frames: np.ndarray
     text: str
@@ -47,27 +44,20 @@ class Corpus:
 def spectrogram(sound: np.ndarray) -> np.ndarray:
     """The logarithm of the power in windows of 20 ms, one in 10 ms: (frames, BANDS), FP32, of samples at RATE.
 
-    Normalised to mean 0 and standard deviation 1 over all of it, so that loudness does not matter. ValueError for a
-    sound that is shorter than a window, or silent.
+    Normalised to mean 0 and standard deviation 1 over all of it, so that loudness does not matter.
     """
     from scipy import signal
 
     size, step = int(RATE * WINDOW), int(RATE * STEP)
-    if len(sound) < size:
-        raise ValueError(f"expected a sound of at least {1000 * WINDOW:g} ms, got {1000 * len(sound) / RATE:g} ms")
     _, _, power = signal.spectrogram(sound, RATE, "hann", size, size - step, detrend=False)
-    if not power.any():
-        raise ValueError("expected a sound, got silence")
     level = np.log(power.T + 1e-6 * power.mean())  # 60 dB below the mean nothing is heard
     return ((level - level.mean()) / level.std()).astype(np.float32)
 
 
 def resampled(sound: np.ndarray, rate: int) -> np.ndarray:
-    """The same sound at RATE samples per second. ValueError for one of fewer, whose upper half would be missing."""
+    """The same sound at RATE samples per second."""
     from scipy import signal
 
-    if rate < RATE:
-        raise ValueError(f"expected at least {RATE} samples per second, got {rate}")
     common = math.gcd(rate, RATE)
     return signal.resample_poly(sound, RATE // common, rate // common) if rate != RATE else sound
 
@@ -221,82 +211,3 @@ def speak(orders: list[tuple]) -> list[tuple[int, np.ndarray]]:
         sounds.append((rate, np.frombuffer(done.stdout, np.int16, count, at + 8)))
         at += 8 + 2 * count
     return sounds
-
-
-# ---------------------------------------------------------------------------------------------------------- recordings
-
-
-def recorded(folder: str | Path, longest: float = 10.0) -> Corpus:
-    """WAV files at any depth of a folder, and one file with their texts (.txt, .tsv, .txt.gz), UTF-8; every tenth
-    recording is held out.
-
-    A line of it is a recording's name, without .wav and with as many of its folders as needed, a tab or ": ", and what
-    is said. Lines that begin with # or ; are comments. So the Debian packages asterisk-core-sounds-en and -en-wav,
-    unpacked into one folder, are read as they are. Texts are folded to lower case, and what is between brackets and
-    all punctuation but apostrophes are left out. Lines without words, those that name no recording, and recordings
-    longer than `longest` seconds are left out.
-
-    OSError or ValueError names the file or the line that is wrong.
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: expected a folder with recordings")
-    texts = [path for path in folder.rglob("*") if path.name.endswith((".txt", ".tsv", ".txt.gz"))]
-    if len(texts) != 1:
-        raise ValueError(f"{folder}: expected one file of texts (.txt, .tsv or .txt.gz) in it, got {len(texts)}")
-    paths: dict[str, Path] = {}
-    for path in sorted(folder.rglob("*.wav"), key=lambda path: (len(path.parts), path)):
-        parts = path.relative_to(folder).with_suffix("").parts
-        for i in range(len(parts)):
-            paths.setdefault("/".join(parts[i:]), path)
-    found = []
-    for line, name, text in transcripts(texts[0]):
-        if text and name.removesuffix(".wav") in paths:
-            path = paths[name.removesuffix(".wav")]
-            rate, sound = read(path)
-            try:
-                if len(sound) <= longest * rate:
-                    found.append(Utterance(spectrogram(resampled(sound, rate)), text, f"{path}, {line}"))
-            except ValueError as error:
-                raise ValueError(f"{path}: {error}") from None
-    if len(found) < 2:
-        raise ValueError(f"{folder}: expected at least 2 recordings with texts in {texts[0]}, got {len(found)}")
-    training = [one for i, one in enumerate(found) if i % 10]
-    return Corpus(folder.name, training, found[::10], "".join(sorted({c for one in found for c in one.text})))
-
-
-def transcripts(path: Path) -> list[tuple[str, str, str]]:
-    """(where, name, text) of each line of a file of texts."""
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
-        raise ValueError(f"{path}: expected a text in UTF-8: {error}") from None
-    found = []
-    for number, line in enumerate(lines, 1):
-        if line.strip() and line[0] not in "#;":
-            name, separator, text = line.partition("\t" if "\t" in line else ":")
-            if not separator:
-                raise ValueError(f"{path}, line {number}: expected a name, a tab or ': ', a text, got {line[:60]!r}")
-            found.append((f"{path}, line {number}", name.strip(), plain(text)))
-    return found
-
-
-def plain(text: str) -> str:
-    """Lower case, nothing that is between brackets; letters, digits, apostrophes and single spaces alone."""
-    text = re.sub(r"\[.*?\]|\(.*?\)", " ", unicodedata.normalize("NFC", text).lower().replace("’", "'"))
-    return " ".join(re.sub(r"[^\w']|_", " ", text).split())
-
-
-def read(path: Path) -> tuple[int, np.ndarray]:
-    """(samples per second, FP32 samples, of several channels their mean) of a WAV file; ValueError names it."""
-    from scipy.io import wavfile
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of chunks that hold something else
-            rate, sound = wavfile.read(path)
-    except (ValueError, EOFError, struct.error) as error:
-        raise ValueError(f"{path}: expected a WAV file that SciPy reads: {error}") from None
-    sound = sound.astype(np.float32) - (128 if sound.dtype == np.uint8 else 0)
-    return rate, sound if sound.ndim == 1 else sound.mean(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tinymp.nn import AdaptiveAvgPool2d, Conv2d, Dropout, Linear, Module, ReLU, Sequential
 from tinymp.tensor import Tensor
 
-from .scale import FULL, Scale, check
+from .scale import FULL, Scale
 from .start import start
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # column D of their table 1
@@ -41,7 +41,6 @@ class VGG(Module):
         self, num_classes: int = 1000, dropout: float = 0.5, *, in_channels: int = 3, scale: Scale = FULL
     ) -> None:
         super().__init__()
-        check("VGG", scale, num_classes=num_classes, dropout=dropout, in_channels=in_channels)
         self.features = features(in_channels, scale)
         self.avgpool = AdaptiveAvgPool2d(7)  # photographs of 224 pixels are 7 x 7 here already
         self.classifier = classifier(scale.channels(STAGES[-1][-1]) * 49, num_classes, dropout, scale)

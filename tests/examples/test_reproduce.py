@@ -34,7 +34,7 @@ def test_table1(digits, tmp_path, capsys):
     for run in written["runs"]:
         assert 0 <= run["score"] <= 1
         assert len(run["curve"]) == 2
-        assert run["seconds"] > 0 <= run["waited"]
+        assert run["seconds"] > 0
     by = {(r["setting"], r["seed"]): r for r in written["runs"]}
     fp32, mixed = by["FP32", 0], by["mixed, dynamic scale", 0]
     assert mixed["curve"][0] == pytest.approx(fp32["curve"][0], rel=1e-2)  # the same start and the same batch
@@ -62,7 +62,7 @@ def test_a_folder_of_photographs(tmp_path, here, monkeypatch):
     reproduce.main(arguments)
     runs = json.loads((tmp_path / "out" / "table1.json").read_text())["runs"]
     assert len(runs) == 3
-    assert all(run["waited"] > 0 and np.isfinite(run["curve"]).all() for run in runs)
+    assert all(np.isfinite(run["curve"]).all() for run in runs)
     (tmp_path / "photographs" / "val" / "cow").mkdir()
     with pytest.raises(SystemExit):
         reproduce.main(arguments)  # an empty class
@@ -191,7 +191,7 @@ def test_formats(small, tmp_path, here, monkeypatch, capsys):
         monkeypatch.setattr(program, "BATCH", batch)
     for name, batch, arguments in (
         ("MNIST CNN", 8, {}),
-        ("LSTM", 2, ("--data", str(tmp_path / "novel"))),
+        ("LSTM", 2, {"data": str(tmp_path / "novel"), "batch": 2}),
         ("DCGAN", 4, {"size": 16, "width": 2}),
     ):
         network = formats.NETWORKS[name]._replace(arguments=arguments, steps=2, batch=batch)
@@ -230,9 +230,9 @@ def test_formats(small, tmp_path, here, monkeypatch, capsys):
 def test_a_trial_comes_back_from_its_json(steps):
     trial = trials.Trial(score=0.5, loss_scale=8.0, curve=[0.1 * i for i in range(steps)], stopped="it diverged")
     trial.zero_shares, trial.kept = [(0, 0.25)], {"found": [1]}
-    entry = json.loads(json.dumps({**trial.as_dict(), "seed": 0}))
-    again = trials.Trial.from_dict(entry)
-    assert {**again.as_dict(), "seed": 0} == {**entry, "zero_shares": [[0, 0.25]]}
+    entry = json.loads(json.dumps({**trial.to_json(), "seed": 0}))
+    again = trials.Trial.from_json(entry)
+    assert {**again.to_json(), "seed": 0} == {**entry, "zero_shares": [[0, 0.25]]}
     assert np.isnan([again.loss, again.per_second]).all() and again.zeros == 0.25
     np.testing.assert_allclose(again.curve, trial.curve, atol=0.25)  # a mean is over at most three steps
 
@@ -293,5 +293,5 @@ def test_runs_that_diverge_are_told():
         return ops.cross_entropy(model(batch[0]), batch[1])
 
     sgd = optim.SGD(model.parameters(), lr=1e6, momentum=0.9)
-    trial = trials.train(model, mp.MIXED, optim.NoLossScaler(), batches, loss, 40, optimizer=sgd)
+    trial = trials.train(model, mp.MIXED, optim.NoLossScaler(), batches, loss, 40, optimizer=sgd, clip=1e9)
     assert trial.stopped and len(trial.curve) < 40

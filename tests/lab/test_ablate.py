@@ -1,5 +1,6 @@
 """Ablations: planted scores get the verdicts that the rule gives them, and a tiny model shows real ones."""
 
+import functools
 import json
 import math
 import random
@@ -260,12 +261,12 @@ def test_examples(name, measure, higher, small, tmp_path, capsys):
 
 
 def test_a_program_of_the_paper(tmp_path, monkeypatch):
-    from examples.paper import language_model, program
+    from examples.paper import language_model
 
     book = tmp_path / "book.txt"
     book.write_text("the cat sat on the mat and the dog sat on the log . " * 60)
-    options = ["--data", str(book), "--vocabulary", "12", "--batch", "2", "--bptt", "4"]
-    train = program.trainer(language_model.TASK, language_model.parser, *options)
+    monkeypatch.setattr(language_model, "ROWS", 4)
+    train = functools.partial(language_model.train, data=str(book), batch=2)
     monkeypatch.setattr(language_model, "train", train)
     work = workload("examples.paper.language_model:train", 2)
     run = work.train(mp.MIXED, optim.NoLossScaler(), 3)
@@ -273,15 +274,6 @@ def test_a_program_of_the_paper(tmp_path, monkeypatch):
     assert len(run.curve) == 2 and 1 < run.score < 100
     same, other = (work.train(mp.MIXED, optim.NoLossScaler(), seed) for seed in (3, 4))
     assert same.curve == run.curve != other.curve
-
-
-@pytest.mark.parametrize("name", ["train_gpt", "speech", "translation"])
-def test_any_program_can_be_ablated(name):
-    from importlib import import_module
-
-    example = import_module(f"examples.paper.{name}")
-    assert issubclass(example.TASK, example.program.Task) and callable(example.train)
-    assert isinstance(example.TASK.higher, bool) and example.parser().parse_args([]).steps is None
 
 
 def test_data_that_are_missing_are_named(tmp_path, monkeypatch, capsys):

@@ -48,7 +48,7 @@ def test_published_sizes_of_ssd():
         model = models.SSD(91)
     assert sum(p.array.size for p in model.parameters()) == 35_641_826
     assert model.default_boxes.shape == (8732, 4)
-    products, targets = Products(), [{"boxes": [[30, 40, 150, 200]], "labels": [7]}]
+    products, targets = Products(), [{"boxes": np.array([[30, 40, 150, 200]], "float32"), "labels": np.array([7])}]
     ledger = predict(
         model, (1, 3, 300, 300), loss=lambda m, x: total(m(x, targets)), optimizer="momentum", instruments=[products]
     )
@@ -68,7 +68,7 @@ def test_published_size_of_faster_rcnn():
     assert maps.shape == (1, 512, 38, 63)
     assert logits.shape == (1, 38 * 63 * 9, 2)
     assert codes.shape == (1, 38 * 63 * 9, 4)
-    products, targets = Products(), [{"boxes": [[30, 40, 250, 200]], "labels": [7]}]
+    products, targets = Products(), [{"boxes": np.array([[30, 40, 250, 200]], "float32"), "labels": np.array([7])}]
     ledger = predict(
         model, (1, 3, 600, 1000), loss=lambda m, x: total(m(x, targets)), optimizer="momentum", instruments=[products]
     )
@@ -395,7 +395,7 @@ def test_images_without_objects(network):
         model.zero_grad()
 
 
-@pytest.mark.parametrize("network", [small_ssd, lambda: small_faster_rcnn(align=True)])
+@pytest.mark.parametrize("network", [small_ssd, small_faster_rcnn])
 def test_a_network_that_diverged_finds_nothing_and_says_so_by_its_loss(network):
     model, images = network(), mp.tensor(np.full((1, 3, 64, 64), np.nan, "float32"))
     assert not np.isfinite(total(model(images, [OBJECTS])).item())
@@ -407,7 +407,7 @@ def test_a_network_that_diverged_finds_nothing_and_says_so_by_its_loss(network):
 def test_a_step_on_the_gpu(network, gpu):
     mp.manual_seed(0)
     model, losses = mp.MIXED.cast(network()), []
-    images, objects = randn(1, 3, 32, 32).astype("float32"), {"boxes": OBJECTS["boxes"] / 2, "labels": [1, 2]}
+    images, objects = randn(1, 3, 32, 32).astype("float32"), OBJECTS | {"boxes": OBJECTS["boxes"] / 2}
     for device in ("cpu", "gpu"):
         mp.manual_seed(1)
         found = model.to(device)(mp.MIXED.cast(mp.tensor(images, device=device)), [objects])
@@ -417,81 +417,17 @@ def test_a_step_on_the_gpu(network, gpu):
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
 
 
-# ------------------------------------------------------------------------------------------------------------ errors
-
-
-def target(**change):
-    return [OBJECTS, OBJECTS | change]
-
-
-ERRORS = {
-    "expected `targets` in training": None,
-    "to be a list of 2 dicts, one per image, got 1": [OBJECTS],
-    "to be a list of 2 dicts, one per image, got dict": OBJECTS,
-    'targets[1]: expected a dict with "boxes" and "labels", got list': [OBJECTS, []],
-    'targets[1]: expected a dict with "boxes" and "labels", got [\'boxes\']': [OBJECTS, {"boxes": []}],
-    "targets[1]: expected boxes of shape (n, 4)": target(boxes=np.ones((2, 3))),
-    "targets[1]: expected numbers in rows of equal length": target(boxes=[[0, 0, 9, 9], [1]]),
-    "targets[1]: expected one label for each of 2 boxes, got shape (1,)": target(labels=[1]),
-    "targets[1]: expected labels in [1, 3], got 0 at index 1": target(labels=[1, 0]),
-    "targets[1]: expected labels in [1, 3], got 4 at index 0": target(labels=[4, 1]),
-    "got [0.0, 0.0, 65.0, 9.0] at index 1": target(boxes=[[0, 0, 9, 9], [0, 0, 65, 9]]),
-    "got [-1.0, 0.0, 9.0, 9.0] at index 0": target(boxes=[[-1, 0, 9, 9], [0, 0, 64, 9]]),
-    "got [5.0, 5.0, 5.0, 9.0] at index 1": target(boxes=[[0, 0, 9, 9], [5, 5, 5, 9]]),
-    "got [5.0, nan, 6.0, 9.0] at index 1": target(boxes=[[0, 0, 9, 9], [5, float("nan"), 6, 9]]),
-    "targets[1]: expected FP32 boxes, got float16": target(boxes=mp.tensor(OBJECTS["boxes"]).half()),
-    "targets[1]: expected boxes to be numbers": target(boxes=[["a"] * 4] * 2),
-    "targets[1]: expected labels to be integers, got float64": target(labels=[1.0, 2.0]),
-}
-
-
 @cpu
 @SMALL
-def test_bad_targets(network):
+def test_no_targets(network):
     model, images = network(), mp.zeros(2, 3, 64, 64)
-    for message, targets in ERRORS.items():
-        with pytest.raises((TypeError, ValueError)) as error:
-            model(images, targets)
-        assert message in str(error.value)
-        assert str(error.value).startswith(type(model).__name__)
-    with pytest.raises(ValueError, match="at least one image in training"):
-        model(images[:0], [])
+    with pytest.raises(ValueError, match=f"{type(model).__name__}: expected `targets` in training"):
+        model(images)
     assert model.eval()(images[:0]) == []
 
 
 @cpu
-def test_images_that_a_network_cannot_take():
-    with pytest.raises(ValueError, match="SSD: expected `size` to be at least 17, got 16"):
-        models.SSD(3, 16)
-    with pytest.raises(ValueError, match="SSD: expected `size` to be at least 5, got 4"):
-        models.SSD(3, 4, scale=models.Scale(halvings=2))
+def test_images_without_room_for_an_anchor():
     assert ssd.map_sides(17) == [3, 2, 1]
-    with pytest.raises(ValueError, match=r"SSD: expected `images` of shape \(N, 3, 64, 64\), got \(1, 3, 64, 48\)"):
-        small_ssd()(mp.zeros(1, 3, 64, 48))
-    with pytest.raises(
-        ValueError, match=r"FasterRCNN: expected `images` of shape \(N, 3, H, W\), got \(1, 1, 64, 64\)"
-    ):
-        small_faster_rcnn()(mp.zeros(1, 1, 64, 64))
     with pytest.raises(ValueError, match="room for an anchor of 16 pixels"):
         small_faster_rcnn().eval()(mp.zeros(1, 3, 15, 15))
-    with pytest.raises(TypeError, match="SSD: expected a Tensor for `images`"):
-        small_ssd()(randn(1, 3, 64, 64))
-
-
-@cpu
-@pytest.mark.parametrize(
-    ("network", "options", "message"),
-    [
-        (models.SSD, {"num_classes": 1}, "SSD: expected `num_classes` to be at least 2, got 1"),
-        (models.SSD, {"size": 300.0}, "SSD: expected `size` to be an integer"),
-        (models.SSD, {"in_channels": 0}, "SSD: expected `in_channels` to be at least 1"),
-        (models.FasterRCNN, {"num_classes": 1}, "FasterRCNN: expected `num_classes` to be at least 2, got 1"),
-        (models.FasterRCNN, {"anchor_sizes": (16, 0)}, "FasterRCNN: expected `anchor_sizes`"),
-        (models.FasterRCNN, {"rpn_pre_nms_top_n": (0, 5)}, "FasterRCNN: expected `rpn_pre_nms_top_n` to be at least 1"),
-        (models.FasterRCNN, {"box_batch_size_per_image": 0}, "FasterRCNN: expected `box_batch_size_per_image`"),
-    ],
-)
-def test_numbers_that_make_no_detector(network, options, message):
-    with pytest.raises((TypeError, ValueError)) as error:
-        network(**options)
-    assert str(error.value).startswith(message)

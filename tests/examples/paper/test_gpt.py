@@ -83,35 +83,27 @@ def test_the_cache_changes_nothing(policy, close):
 
 
 def test_generating():
-    model, start = small(dropout=0.5), tokens(2, 3)
+    model, start = small(dropout=0.5).eval(), tokens(2, 3)
     best = model.generate(start, 20, temperature=0)  # more than P: it goes on from the last half
     assert model.generate(start, 20, temperature=1e-300).tolist() == best.tolist()
     x = start
-    model.eval()
     for _ in range(P + 1 - 3):
         x = ops.cat([x, model(x).argmax(-1)[:, -1:]], 1)
     np.testing.assert_array_equal(best.numpy()[:, : P + 1], x.numpy())
     last = model(best[:, P + 1 - (P // 2 + 1) : P + 1]).argmax(-1)[:, -1]
     np.testing.assert_array_equal(best.numpy()[:, P + 1], last.numpy())
     assert best.shape == (2, 23)
-    np.testing.assert_array_equal(model.generate(start, 20, top_k=1).numpy(), best.numpy())
     draws = [model.generate(start, 20, temperature=2.0, seed=seed).numpy() for seed in (0, 0, 1)]
     np.testing.assert_array_equal(draws[0], draws[1])
     assert (draws[0] != draws[2]).any()
-    model.train().generate(start, 1)
-    assert all(module.training for module in model.modules())
-    model.h[0].eval()  # one that is frozen stays so
-    model.generate(start, 1)
-    assert model.training and model.h[1].dropout1.training
-    assert not any(module.training for module in model.h[0].modules())
 
 
 def test_draws_are_the_softmax():
     model, start = small(), mp.tensor(np.zeros((4000, 1), int))
     logits = model.eval()(start[:1]).numpy()[0, 0]
-    for temperature, k in ((0.5, V), (1.0, 4)):
-        p = np.exp(logits / temperature) * (logits >= np.sort(logits)[-k])
-        drawn = np.bincount(model.generate(start, 1, temperature, k).numpy()[:, 1], minlength=V) / 4000
+    for temperature in (0.5, 1.0):
+        p = np.exp(logits / temperature)
+        drawn = np.bincount(model.generate(start, 1, temperature).numpy()[:, 1], minlength=V) / 4000
         np.testing.assert_allclose(drawn, p / p.sum(), atol=0.03)
 
 
@@ -135,16 +127,6 @@ def test_learns_a_text_by_heart(policy):
     [
         (lambda m: m(mp.tensor([[0, V]])), IndexError, "GPT: .* 11"),
         (lambda m: m(tokens(2, P + 1)), ValueError, "GPT: expected at most n_positions=16 tokens, got 17"),
-        (lambda m: m(tokens(3)), ValueError, r"GPT: expected input \(B, L\) with at least one token each, got \(3,\)"),
-        (
-            lambda m: m(tokens(2, 3), [{}]),
-            ValueError,
-            r"GPT: expected `caches` to be 2 dicts, one per block, got \[{}\]",
-        ),
-        (lambda m: m.generate(tokens(2, 0), 3), ValueError, r"at least one token each, got \(2, 0\)"),
-        (lambda m: m.generate(tokens(2, 2), 3, -1.0), ValueError, "generate: expected `temperature` to be at least 0"),
-        (lambda m: m.generate(tokens(2, 2), 3, top_k=0), ValueError, "generate: expected `top_k` to be at least 1"),
-        (lambda m: models.GPT(V, P, 9, 2, 2), ValueError, "expected n_embd to be a multiple of n_head, got 9 and 2"),
     ],
 )
 def test_refused(call, error, message):
