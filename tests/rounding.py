@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-NETWORKS = """alexnet beam_search ctc_decoder dcgan deepspeech2 detection faster_rcnn gpt inception nmt resnet scale ssd
+NETWORKS = """alexnet beam_search deepspeech2 detection faster_rcnn gpt inception nmt resnet scale ssd
 start vgg"""
 NAMING = re.compile(r"tinymp/((backend|fast|study)/|(precision|dtypes|audit/(estimates|exponents|meta|sketch))\.py)")
 
