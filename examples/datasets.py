@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
+import math
+import zlib
 from pathlib import Path
 
 import numpy as np
-
-from tinymp.data import load_idx_folder
 
 # Of the 60,000 training images of MNIST, with pixels in 0..1.
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
@@ -64,6 +65,46 @@ def uci_digits(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nd
 def has_idx(folder: str) -> bool:
     """Whether a folder has idx files, as MNIST comes in."""
     return any(Path(folder).glob("*idx[13]-ubyte*"))
+
+
+def load_idx_folder(folder: str | Path) -> list[np.ndarray]:
+    """[train_images, train_labels, test_images, test_labels] from the four files of MNIST or a set like it.
+
+    Images are uint8 (N, 28, 28), labels uint8 (N,) in 0..9. The files have their usual names: train- and t10k-, then
+    images-idx3-ubyte and labels-idx1-ubyte (or images.idx3-ubyte, ...), each plain or with .gz. FileNotFoundError names
+    a missing one; ValueError one that does not hold what its name promises.
+    """
+    found = []
+    for part in ("train", "t10k"):
+        for kind, shape in (("images?idx3", (28, 28)), ("labels?idx1", ())):
+            path = next(iter(sorted(Path(folder).glob(f"{part}-{kind}-ubyte*"))), None)
+            if path is None:
+                raise FileNotFoundError(
+                    f"expected {part}-{kind.replace('?', '-')}-ubyte, plain or with .gz, in {folder}"
+                )
+            found.append(read_idx(path))
+            if found[-1].shape[1:] != shape or not len(found[-1]) or (not shape and found[-1].max() > 9):
+                raise ValueError(f"{path} holds no {kind[:6]} of {'28 x 28 pixels' if shape else '0 to 9'}")
+        if len(found[-1]) != len(found[-2]):
+            raise ValueError(f"{folder} has {len(found[-2])} images and {len(found[-1])} labels in its {part}- files")
+    return found
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """The uint8 array in an idx file, plain or gzipped: two zero bytes, 8 for bytes, the number of dimensions, each of
+    them as a big-endian 32-bit number, the elements. ValueError for another file, one cut short, or too long.
+    """
+    content = path.read_bytes()
+    try:
+        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is a damaged gzip file: {error}") from error
+    axes = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
+    start = 4 + 4 * axes
+    shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, start, 4)]
+    if not axes or len(content) != start + math.prod(shape):
+        raise ValueError(f"{path} is no idx file of bytes, or cut short, or too long: it has {len(content)} bytes")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 def shifted(images: np.ndarray, by: int, generator: np.random.Generator) -> np.ndarray:

@@ -220,20 +220,13 @@ class Dice:
             return mp.Tensor(np.zeros((1,) * (1 if op == "index_select" else len(shape)), "int64"))
         if op in ("__and__", "__or__", "__invert__") and name == "input":
             return self.tensor(dtype="bool")
-        if re.search("Bahdanau|Luong|RowConv", op) and name in ("query", "memory", "input", "mask", "keys"):
-            masked = mp.Tensor(np.array([[True, False, True], [True] * 3]))
-            return (
-                {"mask": masked, "keys": None}[name] if name in ("mask", "keys") else self.tensor((2, 3, 2), floating)
-            )
         if "attention" in op.lower() and name in ("query", "key", "value"):
             return self.tensor((2, 3, 4), floating)
-        if re.search("nn.(Transformer|Positional)", op) and name in ("src", "tgt", "memory", "input"):
+        if re.search("nn.Transformer", op) and name in ("src", "tgt", "memory", "input"):
             return self.tensor((3, 2, 4), floating)
         if "embedding" in op.lower() and name == "input":
             return mp.Tensor(np.full((2, self.small(1, 3)), self.small(0, 2)))
-        if op in ("sampled_softmax_loss", "nn.SampledSoftmaxLoss") and name == "target":
-            return mp.Tensor(np.array([0, 2]))
-        if op in ("nn.SampledSoftmaxLoss", "nn.Linear") and name == "input":
+        if op == "nn.Linear" and name == "input":
             return self.tensor((2, c), floating)
         if re.search("nn.*(Batch|Instance|Group|Response)Norm", op) and name == "input":
             return self.tensor((2, c, 3) if spatial == 1 else (2, c, 3, 2), floating)
@@ -250,7 +243,7 @@ class Dice:
                 return self.tensor((*rows, *(self.small(1, 3) for _ in range(spatial))), floating)
             if name == "bias" and not op.startswith("nn."):
                 return self.tensor((2 * g,), floating)
-        if op in ("linear", "nn.Linear", "sampled_softmax_loss", "embedding", "nn.Embedding") and name in (
+        if op in ("linear", "nn.Linear", "embedding", "nn.Embedding") and name in (
             "weight",
             "bias",
             "hidden",

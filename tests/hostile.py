@@ -44,7 +44,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "plateau": lambda: optim.ReduceLROnPlateau(optim.SGD(_with_gradients(), 0.1)),
     "scaler": optim.DynamicLossScaler,
     "loader": lambda: data.DataLoader([1, 2]),
-    "sampler": lambda: data.BucketBatchSampler([1, 2], 1, seed=0),
     "group": parallel.Group,
     "ddp": lambda: parallel.DistributedDataParallel(around.a_model(), parallel.Group()),
     "zero": lambda: parallel.ZeroRedundancyOptimizer(_with_gradients(), optim.SGD, parallel.Group(), lr=0.1),

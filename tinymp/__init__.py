@@ -43,15 +43,11 @@ _NAMES = {
     "lab": "lab",
     "models": "models",
     "parallel": "parallel",
+    "parallel.batches": "data.loader.SharedBatches",
     "sparse": "SparseRows",
-    "data.more.folder": "data.ImageFolder",
-    "data.more.group": "data.loader.SharedBatches",
-    "data.more.idx": "data.load_idx_folder data.read_idx",
-    "data.more.picture": "data.PICTURES data.read_picture",
     "data.more.position": "data.loader.go_to data.loader.position",
-    "data.more.sequences": "data.BucketBatchSampler data.pad_sequence data.padding_share",
+    "data.more.sequences": "data.pad_sequence",
     "data.more.threads": "data.loader.LoadingThreads",
-    "nn.more.alignment": "nn.BahdanauAttention nn.LuongAttention",
     "nn.more.attention": "nn.MultiheadAttention",
     "nn.more.embedding_bag": "nn.EmbeddingBag",
     "nn.more.functions": "nn.LocalResponseNorm nn.PReLU nn.PixelShuffle nn.Upsample "
@@ -66,13 +62,12 @@ _NAMES = {
     "nn.more.gru": "nn.GRU nn.GRUCell nn.LSTMCell nn.recurrent.GRU nn.recurrent.GRUCell nn.recurrent.LSTMCell",
     "nn.more.init": "nn.init.dirac_ nn.init.eye_ nn.init.orthogonal_ nn.init.trunc_normal_",
     "nn.more.keep": "nn.call_kept nn.policies_kept",
-    "nn.more.loss": "nn.CTCLoss nn.HuberLoss nn.KLDivLoss nn.SampledSoftmaxLoss nn.SmoothL1Loss "
-    "nn.loss.CTCLoss nn.loss.HuberLoss nn.loss.KLDivLoss nn.loss.SampledSoftmaxLoss nn.loss.SmoothL1Loss",
+    "nn.more.loss": "nn.CTCLoss nn.HuberLoss nn.KLDivLoss nn.SmoothL1Loss "
+    "nn.loss.CTCLoss nn.loss.HuberLoss nn.loss.KLDivLoss nn.loss.SmoothL1Loss",
     "nn.more.module_dict": "nn.ModuleDict nn.containers.ModuleDict",
     "nn.more.rnn": "nn.RNN nn.RNNCell",
-    "nn.more.row_conv": "nn.RowConv",
-    "nn.more.transformer": "nn.PositionalEncoding nn.TransformerDecoder nn.TransformerDecoderLayer "
-    "nn.TransformerEncoder nn.TransformerEncoderLayer",
+    "nn.more.transformer": "nn.TransformerDecoder nn.TransformerDecoderLayer nn.TransformerEncoder "
+    "nn.TransformerEncoderLayer",
     "ops.more.activation": "ops.elu ops.gelu ops.glu ops.hardswish ops.hardtanh ops.logsigmoid ops.mish ops.prelu "
     "ops.relu6 ops.softplus",
     "ops.more.attention": "ops.scaled_dot_product_attention",
@@ -92,7 +87,6 @@ _NAMES = {
     "ops.more.prod": "ops.prod",
     "ops.more.rearrange": "ops.flip ops.tril ops.triu ops.unbind",
     "ops.more.resize": "ops.interpolate ops.pixel_shuffle",
-    "ops.more.sampled": "ops.log_uniform_sample ops.Sample ops.sampled_softmax_loss",
     "ops.more.scatter": "ops.scatter",
     "ops.more.sort": "ops.argsort ops.sort ops.topk",
     "ops.more.unfold": "ops.unfold",
@@ -116,8 +110,8 @@ _MOVED = {
 } | {
     f"{package}.{name}": f"{package}.more.{name}"
     for package, names in {
-        "data": "folder idx picture sequences",
-        "nn": "alignment attention embedding_bag group_norm rnn row_conv transformer",
+        "data": "sequences",
+        "nn": "attention embedding_bag group_norm rnn transformer",
         "ops": "attention group_norm sort",
         "optim": "cycle observed",
     }.items()

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from tinymp import ops
-from tinymp.nn import GRU, BatchNorm1d, Conv2d, Linear, Module, ModuleList, RowConv
+from tinymp.nn import GRU, BatchNorm1d, Conv2d, Linear, Module, ModuleList, init
+from tinymp.nn.init import parameter
 from tinymp.tensor import Tensor, tensor
 
 from .scale import FULL, Scale

@@ -14,6 +14,7 @@ from tinymp import nn, optim
 
 from .. import lstm
 from . import program, text
+from .sampled_softmax import SampledSoftmax
 
 State = tuple[mp.Tensor, mp.Tensor]
 ROWS = 64  # words of a column in a step, through which gradients go back
@@ -91,7 +92,7 @@ class BigLSTM(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width, sparse=True)
         self.lstm = nn.LSTM(width, cells, num_layers, dropout=dropout, proj_size=width)
         self.dropout = nn.Dropout(dropout)
-        self.output = nn.SampledSoftmaxLoss(width, vocabulary, negatives)
+        self.output = SampledSoftmax(width, vocabulary, negatives)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
 
     def forward(self, words: mp.Tensor, following: mp.Tensor, state: State | None = None) -> tuple[mp.Tensor, State]:

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tinymp import ops
-from tinymp.nn import LSTM, BahdanauAttention, Dropout, Embedding, Linear, LuongAttention, Module, init
-from tinymp.nn.more.alignment import length_mask
+from tinymp.nn import LSTM, Dropout, Embedding, Linear, Module, init
 from tinymp.tensor import Tensor
+
+from .alignment import BahdanauAttention, LuongAttention, length_mask
 
 PAD = 0  # the word that stands behind the end of a sentence in a batch
 

@@ -22,6 +22,7 @@ from tinymp.backend.extras import hint
 
 from .. import measure, paper
 from . import program, trials, utterances
+from .buckets import BucketBatchSampler
 from .utterances import Utterance, warped
 
 TRAINING, HELD_OUT = 2000, 200  # utterances that eSpeak speaks
@@ -72,7 +73,7 @@ class Speech(program.Task):
     def batches(self, seed: int) -> Iterator[Batch]:
         random = np.random.default_rng(seed)
         lengths = np.array([len(one.frames) for one in self.training])
-        sampler = data.BucketBatchSampler(lengths // BUCKET, self.batch, drop_last=True, generator=random)
+        sampler = BucketBatchSampler(lengths // BUCKET, self.batch, drop_last=True, generator=random)
         while True:
             for rows in sampler:
                 some = [self.training[i] for i in rows]

@@ -15,6 +15,7 @@ from tinymp import data, nn, optim
 
 from .. import cnn, datasets, paper
 from . import trials
+from .photographs import Photographs
 
 
 class Network(NamedTuple):
@@ -66,7 +67,7 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
     policy = setting.policy
     mp.manual_seed(seed)
     train, test, classes, channels = _sets(source, seed, network.size, batch)
-    photographs = isinstance(train, data.ImageFolder)
+    photographs = isinstance(train, Photographs)
     scale = paper.FULL if photographs else paper.SMALL
     model = policy.cast(network.make(classes, in_channels=channels, scale=scale)).to(device)
     loader = data.DataLoader(train, batch, shuffle=True, drop_last=True, seed=seed, num_workers=2 * photographs)
@@ -109,8 +110,8 @@ def _sets(source: str, seed: int, size: int, batch: int) -> tuple[Any, Any, int,
 
 def _photographs(folder: Path, seed: int, size: int) -> tuple[Any, Any, int, int]:
     """ImageNet's layout: folders `train` and `val` of folders, one per class."""
-    train = data.ImageFolder(folder / "train", size, seed=seed)
-    test = data.ImageFolder(folder / "val", size, train=False)
+    train = Photographs(folder / "train", size, seed=seed)
+    test = Photographs(folder / "val", size, train=False)
     if train.classes != test.classes:
         differ = sorted(set(train.classes) ^ set(test.classes))
         raise ValueError(f"table1: expected one set of classes in {folder}/train and val; only one has {differ[:5]}")

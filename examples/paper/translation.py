@@ -25,6 +25,7 @@ from tinymp.backend.extras import hint
 from .. import paper
 from ..measure import positive
 from . import program, trials, verses
+from .buckets import BucketBatchSampler
 
 VOCABULARY, LONGEST = 4000, 12  # words of each language, and of a sentence at most
 HIDDEN, DROPOUT, SMOOTHING = 256, 0.3, 0.1  # cells of a layer; of the labels
@@ -83,7 +84,7 @@ class Translation(program.Task):
         return optim.Adam(parameters, lr, betas=(0.9, 0.98))
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        sampler = data.BucketBatchSampler(lengths_of(self.training), self.batch, drop_last=True, seed=seed)
+        sampler = BucketBatchSampler(lengths_of(self.training), self.batch, drop_last=True, seed=seed)
         loader = data.DataLoader(self.training, batch_sampler=sampler, collate_fn=batch_of)
         while True:
             yield from loader
@@ -106,7 +107,7 @@ class Translation(program.Task):
 
     def in_order(self) -> Iterator[tuple[Batch, np.ndarray]]:
         """The held-out pairs in batches of similar length, and their numbers."""
-        for places in data.BucketBatchSampler(lengths_of(self.held_out), AT_ONCE, shuffle=False):
+        for places in BucketBatchSampler(lengths_of(self.held_out), AT_ONCE, shuffle=False):
             yield batch_of([self.held_out[i] for i in places]), places
 
     def translations(self, model: nn.Module, only: int | None = None) -> list[tuple[list[str], np.ndarray]]:

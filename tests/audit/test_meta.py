@@ -70,7 +70,6 @@ OPS = {
     "reflected": (lambda a: ops.pad(a, (1, 2), mode="reflect"), X),
     "mask": (lambda a: a[a > 0], X),
     "converted": (lambda a: a * (a > 0).to("float32").to(a.dtype), X),
-    "sampled": (lambda a: a * ops.log_uniform_sample(8, 8).expected.to(a.dtype), X),
     "sin, cos, sign": (lambda a: ops.sin(a) + ops.cos(a) * ops.sign(a), X),
     "sorted": (lambda a: a.sort(1, descending=True).values + a.topk(8, 1).values, X),
     "sorted along the first axis": (lambda a: a.T.sort(0).values, X),

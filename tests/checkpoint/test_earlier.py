@@ -12,11 +12,12 @@ from checkpoint.earlier import network, steps
 from tinymp import nn, optim
 
 pytestmark = pytest.mark.cpu
+GONE = ("BahdanauAttention", "LuongAttention", "PositionalEncoding", "RowConv", "SampledSoftmaxLoss")
 HELD = pickle.loads(lzma.decompress(Path(__file__).with_name("earlier.xz").read_bytes()))
 CLOSE = {"rtol": 2.0**-8}  # the same steps elsewhere: FP16 numbers of 11 bits, in sums of up to 8
 
 
-@pytest.mark.parametrize("name", HELD["pickles"])
+@pytest.mark.parametrize("name", [name for name in HELD["pickles"] if not name.endswith(GONE)])
 def test_a_pickle_loads(name):
     found, (kind, _, which) = pickle.loads(HELD["pickles"][name]), name.partition(".")
     if kind == "policy":

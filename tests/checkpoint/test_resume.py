@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from examples.paper.buckets import BucketBatchSampler
 from tinymp import data, nn, ops, optim
 
 pytest.importorskip("safetensors")
@@ -53,7 +54,7 @@ class Run:
         if "generator" in options:
             options["generator"] = np.random.default_rng(options["generator"])
         if "batch_sampler" in options:
-            options["batch_sampler"] = data.BucketBatchSampler(np.arange(14) % 4, 3, seed=options["batch_sampler"])
+            options["batch_sampler"] = BucketBatchSampler(np.arange(14) % 4, 3, seed=options["batch_sampler"])
         else:
             options["batch_size"] = 3
         self.loader = data.DataLoader(data.TensorDataset(x, np.arange(14) % 3), **options)

@@ -72,7 +72,6 @@ def test_names_are_all_that_is_public():
         ("eq", "POINTWISE", "as bool", ops.eq),
         ("Embedding", "MOVEMENT", "summed in FP32", ops.embedding),
         ("arange", None, "up to but without end", ops.arange),
-        ("log_uniform_sample", None, "distinct classes", ops.log_uniform_sample),
         ("pointwise", "POINTWISE", "", precision.widen),
     ],
 )

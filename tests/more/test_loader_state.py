@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from tinymp.data import BucketBatchSampler, DataLoader, Dataset, TensorDataset
+from examples.paper.buckets import BucketBatchSampler
+from tinymp.data import DataLoader, Dataset, TensorDataset
 
 pytestmark = pytest.mark.cpu
 N = 11
@@ -125,7 +126,7 @@ STATES = {
         {"generator": np.random.MT19937(0).state},
         "expected `generator` to be the state of a PCG64",
     ),
-    "a sampler": ({"sampler": {"generator": None}}, "expected the state of a loader with the same sampler"),
+    "a sampler": ({"sampler": {"generator": None}}, "expected `sampler` to be None, got a state"),
 }
 
 

@@ -6,7 +6,6 @@ import pytest
 import tinymp as mp
 from oracle import host, randn
 from tinymp import nn, ops
-from tinymp.audit.products import Products
 
 B, L, S, E, HEADS = 2, 4, 5, 8, 2
 FP64 = mp.Policy("FP64", storage="float64")
@@ -98,11 +97,11 @@ def test_against_the_formula(options):
         return y * w[f"norm{i}.weight"] + w[f"norm{i}.bias"]
 
     def attend(x):
-        x = x if layer.batch_first else x.swapaxes(0, 1)
+        x = x if layer.self_attn.batch_first else x.swapaxes(0, 1)
         q, k, v = np.split(x @ w["self_attn.in_proj_weight"].T + w["self_attn.in_proj_bias"], 3, -1)
         e = np.exp(q @ k.swapaxes(1, 2) / np.sqrt(E))
         y = e / e.sum(-1, keepdims=True) @ v @ w["self_attn.out_proj.weight"].T + w["self_attn.out_proj.bias"]
-        return y if layer.batch_first else y.swapaxes(0, 1)
+        return y if layer.self_attn.batch_first else y.swapaxes(0, 1)
 
     def network(x):
         hidden = mp.tensor(x @ w["linear1.weight"].T + w["linear1.bias"])
@@ -113,37 +112,16 @@ def test_against_the_formula(options):
     for i, f in enumerate((attend, network), 1):
         expected = expected + f(normal(expected, i)) if options else normal(expected + f(expected), i)
     np.testing.assert_allclose(layer(mp.tensor(x)).numpy(), expected, rtol=1e-10, atol=1e-12)
-    one = x[0] if layer.batch_first else x[:, 0]  # without a batch
-    alone = expected[0] if layer.batch_first else expected[:, 0]
+    one = x[0] if layer.self_attn.batch_first else x[:, 0]  # without a batch
+    alone = expected[0] if layer.self_attn.batch_first else expected[:, 0]
     np.testing.assert_allclose(layer(mp.tensor(one)).numpy(), alone, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("build", [encoder, decoder], ids=["encoder", "decoder"])
-def test_a_cache_saves_the_past_and_changes_nothing(build):
-    """Position by position, then two at a time: as all at once; and each step projects its own positions alone."""
-    model = start(build(nn, OPTIONS[1])).eval()
-    x, memory = sequence(L, OPTIONS[1], 1), [mp.tensor(sequence(S, OPTIONS[1], 2))] if build is decoder else []
-    named = "tgt_mask" if memory else "mask"
-    whole = model(mp.tensor(x), *memory, **{named: mp.tensor(CAUSAL)}).numpy()
-    caches, parts, work = [{}, {}], [], []
-    for new in (slice(0, 1), slice(1, 2), slice(2, 4)):
-        products = Products()
-        with mp.audit(products), mp.no_grad():
-            mask = mp.tensor(CAUSAL[new, : new.stop])
-            parts.append(model(mp.tensor(x[:, new]), *memory, **{named: mask}, caches=caches).numpy())
-        projected = [r for r in products.rows if r.op == "linear" and "multihead" not in r.module]
-        work.append(sum(r.batch * r.m * r.n * r.k * r.calls for r in projected))
-    np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=1e-10, atol=1e-12)
-    assert work[0] == work[1] == work[2] / 2 > 0
-    assert [cache["key"].shape for cache in caches] == [(B, L, E)] * 2
 
 
 def test_mixed_keeps_the_norms_in_fp32():
     layer = nn.TransformerEncoderLayer(E, HEADS, 16, norm_first=True, activation="gelu")
     model = mp.MIXED.cast(nn.TransformerEncoder(layer, 2, nn.LayerNorm(E)))
-    position = mp.MIXED.cast(nn.PositionalEncoding(E))
     with mp.use(mp.MIXED):
-        y = model(position(mp.tensor(randn(L, B, E).astype("float16"))), mp.tensor(CAUSAL))
+        y = model(mp.tensor(randn(L, B, E).astype("float16")), mp.tensor(CAUSAL))
         y.sum().backward()
     assert y.dtype == "float16"
     assert {p.dtype.name for name, p in model.named_parameters() if "norm" in name} == {"float32"}
@@ -157,42 +135,21 @@ def test_dropout_follows_training():
     np.testing.assert_array_equal(layer(x, x).numpy(), layer(x, x).numpy())
 
 
-def test_sinusoidal_positions():
-    """Vaswani et al., section 3.5; and for any offset PE(p + k) is a linear function of PE(p)."""
-    m = FP64.cast(nn.PositionalEncoding(6, max_len=50))
-    pe = m(ops.zeros(50, 6, dtype="float64")).numpy()
-    p, i = 7, 2
-    np.testing.assert_allclose(pe[p, 2 * i], np.sin(p / 10000 ** (2 * i / 6)), rtol=1e-6)
-    np.testing.assert_allclose(pe[p, 2 * i + 1], np.cos(p / 10000 ** (2 * i / 6)), rtol=1e-6)
-    np.testing.assert_array_equal(pe[0], [0, 1, 0, 1, 0, 1])
-    shift, *_ = np.linalg.lstsq(pe[:40], pe[10:], rcond=None)
-    np.testing.assert_allclose(pe[:40] @ shift, pe[10:], atol=1e-5)
-    x = mp.tensor(randn(3, 2, 6))
-    np.testing.assert_allclose((m(x, start=5) - x).numpy(), np.repeat(pe[5:8, None], 2, 1), atol=1e-12)
-    m.batch_first = True
-    np.testing.assert_allclose((m(x) - x).numpy(), np.repeat(pe[None, :2], 3, 0), atol=1e-12)
-    assert nn.PositionalEncoding(5)(mp.zeros(2, 5)).shape == (2, 5)
-    assert not m.state_dict()
-
-
 LAYER = nn.TransformerEncoderLayer(E, HEADS)
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: nn.TransformerEncoderLayer(9, 2), ValueError, "expected d_model to be a multiple of nhead"),
+        (lambda: nn.TransformerEncoderLayer(9, 2), ValueError, "expected embed_dim to be a multiple of num_heads"),
         (lambda: nn.TransformerDecoderLayer(8, 2, activation="tanh"), ValueError, "expected `activation` to be"),
-        (lambda: LAYER(mp.zeros(L, B, 7)), ValueError, r"EncoderLayer: expected src .* d_model=8, got \(4, 2, 7\)"),
-        (lambda: LAYER(mp.zeros(E)), ValueError, "EncoderLayer: expected src with 3 axes, or 2 without a batch"),
+        (lambda: LAYER(mp.zeros(L, B, 7)), ValueError, r"EncoderLayer: expected input.shape.*, got input \(4, 2, 7\)"),
+        (lambda: LAYER(mp.zeros(E)), ValueError, "EncoderLayer: expected query, key and value with 3 axes"),
         (lambda: LAYER(mp.zeros(L, B, E), mp.zeros(3, 3)), ValueError, "expected attn_mask.shape to be"),
-        (lambda: nn.TransformerDecoderLayer(E, 2)(mp.zeros(L, B, E), mp.zeros(L, B, 3)), ValueError, "expected memory"),
-        (lambda: nn.TransformerEncoder(nn.ReLU(), 2), TypeError, "expected a TransformerEncoderLayer for"),
-        (lambda: nn.TransformerDecoder(LAYER, 2), TypeError, "expected a TransformerDecoderLayer for `decoder_layer`"),
-        (lambda: nn.TransformerEncoder(LAYER, 2, 3), TypeError, "expected a Module for `norm`, got 3"),
-        (lambda: nn.TransformerEncoder(LAYER, 2)(mp.zeros(L, B, E), caches=[]), ValueError, "`caches` to be 2 dicts"),
-        (lambda: nn.PositionalEncoding(4)(mp.zeros(2, 5)), ValueError, "Encoding: expected input with 3 axes"),
-        (lambda: nn.PositionalEncoding(4, 8)(mp.zeros(5, 4), 4), ValueError, "at most max_len=8 positions, got 9"),
+        (lambda: nn.TransformerDecoderLayer(E, 2)(mp.zeros(L, B, E), mp.zeros(L, B, 3)), ValueError, "input.shape"),
+        (lambda: nn.TransformerEncoder(nn.ReLU(), 2), TypeError, "`encoder_layer` to be a Trans.*, got"),
+        (lambda: nn.TransformerDecoder(LAYER, 2), TypeError, "expected `decoder_layer` to be a Tr"),
+        (lambda: nn.TransformerEncoder(LAYER, 2, 3), TypeError, "expected `norm` to be a Module, got int"),
         (lambda: LAYER(mp.zeros(L, B, E), cache=[]), TypeError, "expected `cache` to be a dict, empty at"),
     ],
 )  # fmt: skip

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from examples.paper.buckets import BucketBatchSampler
 from tinymp import nn, ops, optim, parallel
 
 HALVES = dataclasses.replace(mp.MIXED, name="HALVES", exchange=mp.float16)
@@ -327,7 +328,7 @@ def refusals(group):
     halves = mp.data.random_split(data(), [0.5, 0.5], seed=rank)
     refused(ValueError, "same data in all", lambda: loader(halves[0], 16, group=group))
     mp.manual_seed(rank)  # which orders of BucketBatchSampler follow
-    bucket = mp.data.BucketBatchSampler(np.arange(ITEMS), 16)
+    bucket = BucketBatchSampler(np.arange(ITEMS), 16)
     refused(ValueError, "same order in all", lambda: iter(loader(data(), batch_sampler=bucket, group=group)))
     refused(ValueError, "same order in all", lambda: iter(loader(data(), 16, sampler=[rank, 2] * 8, group=group)))
     ahead = loader(data(), 16, shuffle=True, seed=0, group=group)

@@ -7,10 +7,7 @@ from .dataset import Dataset, Subset, TensorDataset, random_split
 from .loader import DataLoader, default_collate
 
 if TYPE_CHECKING:
-    from .more.folder import ImageFolder
-    from .more.idx import load_idx_folder, read_idx
-    from .more.picture import PICTURES, read_picture
-    from .more.sequences import BucketBatchSampler, pad_sequence, padding_share
+    from .more.sequences import pad_sequence
 
 __all__ = [
     "DataLoader",

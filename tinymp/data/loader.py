@@ -26,8 +26,8 @@ class DataLoader:
     shuffle     another order in every epoch
     sampler     instead of shuffle: an iterable with a length that gives the item numbers of an epoch, in order
     batch_sampler instead of the four above and drop_last: an iterable with a length that gives the item numbers of each
-                batch of an epoch (see `BucketBatchSampler`)
-    num_workers how many threads, at most 1,024, load the items of a batch side by side. 0: one thread at most is in
+                batch of an epoch
+    num_workers how many threads, at most 1,024, load batches side by side. 0: one thread at most is in
                 the dataset at any time. From 1 on there may be several, also of a loop that was left, so the dataset
                 must be thread-safe: an item must depend on its number (and epoch) alone and change nothing that the
                 items share. This is worth it where loading an item leaves Python (files, Pillow, NumPy)
@@ -42,8 +42,8 @@ class DataLoader:
                 needs a seed or generator where it shuffles, drop_last where the last batch is not full, and a
                 batch_size that the number of processes divides. All begin each epoch, for it is compared then
     prefetch    how many batches may be loaded ahead in the background, by all threads together (PyTorch's
-                prefetch_factor is per worker, and its workers load whole batches); 0: each when it is asked for. By
-                default 2, or 0 where the threads are not installed
+                prefetch_factor is per worker), and at least num_workers; 0 without these: each when it is asked for.
+                By default 2, or 0 where the threads are not installed
 
     The batches are the same, bit for bit, for every num_workers and prefetch: the order is drawn when the epoch begins.
 
@@ -53,8 +53,8 @@ class DataLoader:
     The dtype of the data stays: `policy.cast(batch)` is where a batch takes a policy's storage. A TensorDataset (or a
     Subset of one) is indexed once per batch, not item by item.
 
-    The threads belong to one epoch and end with it: after the last batch, on an error, or after what each is loading
-    when the loop is left (a batch; with num_workers, an item). In a forked process such a loop cannot go on
+    The threads belong to one epoch and end with it: after the last batch, on an error, or after the batch that each is
+    loading when the loop is left. In a forked process such a loop cannot go on
     (RuntimeError), and new ones can. Errors of the dataset are raised in the loop, with their
     traceback and a note that names the item (under a Subset: its number in the dataset beneath). A dataset that draws
     random numbers should have its own generator: a thread would draw from tinymp's at unpredictable moments.
@@ -184,7 +184,8 @@ def load(dataset: Any, numbers: np.ndarray, collate_fn: Callable | None) -> Any:
     """The batch of these items."""
     if type(dataset) is TensorDataset and collate_fn is None:
         return dataset[numbers]
-    return collate([item(dataset, i) for i in numbers.tolist()], numbers.tolist(), collate_fn)
+    items = [item(dataset, i) for i in numbers.tolist()]
+    return _collate(items, numbers.tolist(), "") if collate_fn is None else collate_fn(items)
 
 
 def item(dataset: Any, i: int) -> Any:
@@ -198,11 +199,6 @@ def item(dataset: Any, i: int) -> Any:
         else:  # Python 3.10 has no notes: append to the message
             error.args = (f"{error}\n{note}",)
         raise
-
-
-def collate(items: list, numbers: list[int], collate_fn: Callable | None) -> Any:
-    """The batch that the items with these numbers make."""
-    return _collate(items, numbers, "") if collate_fn is None else collate_fn(items)
 
 
 def default_collate(batch: list) -> Any:

@@ -62,7 +62,7 @@ def _with(name: str, policy: Policy = MIXED, **changes: Any) -> Policy:
 
 
 _FP16 = MIXED.storage
-_SOFTMAX = "softmax", "log_softmax", "logsumexp", "cross_entropy", "sampled_softmax_loss"
+_SOFTMAX = "softmax", "log_softmax", "logsumexp", "cross_entropy"
 
 BASELINE = Decision("mixed", "nothing: mixed precision as it is", "MPT 3", MIXED, verdict=False)
 DECISIONS = (

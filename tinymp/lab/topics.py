@@ -183,7 +183,7 @@ TOPICS: dict[str, Topic] = {
         source="NVG 2.3.1, MPT 3.3",
         read="ops.norm.LayerNorm.forward parameter.storage_of",
         decisions="batch-norm-parameters",
-        words="norm, normalisation, normalization, LayerNorm, GroupNorm, RMSNorm, LocalResponseNorm, Normalize",
+        words="norm, normalisation, normalization, LayerNorm, GroupNorm, RMSNorm",
     ),
     "softmax": Topic(
         "FP16 in and out; the largest x is subtracted first, and exponentials and their sum stay in FP32.",

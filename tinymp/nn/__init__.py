@@ -15,18 +15,17 @@ from .recurrent import *
 
 __all__ = ["Module", "Parameter", "init", *containers.__all__, *functions.__all__, *layers.__all__, *loss.__all__]
 __all__ += [*norm.__all__, *recurrent.__all__]
-__all__ += ["RNN", "BahdanauAttention", "EmbeddingBag", "LuongAttention", "MultiheadAttention", "PReLU", "RNNCell"]
-__all__ += ["CTCLoss", "KLDivLoss", "LocalResponseNorm", "PixelShuffle", "RowConv", "SampledSoftmaxLoss", "Upsample"]
+__all__ += ["RNN", "CTCLoss", "EmbeddingBag", "KLDivLoss", "LocalResponseNorm", "MultiheadAttention", "PReLU"]
+__all__ += ["PixelShuffle", "RNNCell", "Upsample"]
 __all__ += ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "MaxPool1d", "ModuleDict"]
 __all__ += ["ELU", "GELU", "GLU", "Hardswish", "Hardtanh", "LogSigmoid", "Mish", "ReLU6", "SmoothL1Loss", "Softplus"]
 __all__ += ["GRU", "GRUCell", "GroupNorm", "HuberLoss", "InstanceNorm1d", "InstanceNorm2d", "LSTMCell", "RMSNorm"]
-__all__ += ["PositionalEncoding", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder"]
+__all__ += ["TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder"]
 __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "TransformerEncoderLayer"]
 
 _name_all(globals())
 
 if TYPE_CHECKING:
-    from .more.alignment import *
     from .more.attention import *
     from .more.embedding_bag import *
     from .more.functions import *
@@ -35,5 +34,4 @@ if TYPE_CHECKING:
     from .more.loss import *
     from .more.module_dict import *
     from .more.rnn import *
-    from .more.row_conv import *
     from .more.transformer import *

@@ -143,7 +143,6 @@ if TYPE_CHECKING:
     from .more.prod import prod
     from .more.rearrange import flip, tril, triu, unbind
     from .more.resize import interpolate, pixel_shuffle
-    from .more.sampled import Sample, log_uniform_sample, sampled_softmax_loss
     from .more.scatter import scatter
     from .more.sort import argsort, sort, topk
     from .more.unfold import unfold

@@ -454,9 +454,7 @@ def test_repr():
     "layer",
     [
         nn.RNN(2, 3),
-        nn.RowConv(2, 1),
         nn.EmbeddingBag(3, 2),
-        nn.LuongAttention(2, 2),
         nn.TransformerEncoderLayer(4, 2, 8),
         nn.PixelShuffle(2),
         nn.KLDivLoss(),

@@ -31,14 +31,12 @@ CALLS = {
     "gru_layer": (SEQUENCE, None, W[:6], W[:6]),
     "embedding_bag": (INDEX, X, mp.tensor([0])),
     "instance_norm": (IMAGE, mp.tensor(np.zeros(2, "float32")), mp.tensor(np.ones(2, "float32"))),
-    "sampled_softmax_loss": (X, INDEX, X, None, 1),
 }
 LAYERS = {
     "AvgPool2d": (2,), "BatchNorm1d": (3,), "BatchNorm2d": (3,), "Conv1d": (2, 2, 1), "Conv2d": (2, 2, 1),
     "ConvTranspose2d": (2, 2, 1), "Embedding": (3, 2), "EmbeddingBag": (3, 2), "GRU": (2, 2), "GRUCell": (2, 2),
     "GroupNorm": (1, 3), "InstanceNorm1d": (3,), "InstanceNorm2d": (3,), "LSTM": (2, 2), "LSTMCell": (2, 2),
     "LayerNorm": (3,), "Linear": (2, 2), "MaxPool2d": (2,), "MultiheadAttention": (4, 2), "RMSNorm": (3,),
-    "SampledSoftmaxLoss": (3, 4, 2),
 }  # fmt: skip
 
 

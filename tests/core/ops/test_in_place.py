@@ -39,11 +39,6 @@ SMALL = randn(2, 2, 3, 3, seed=3)
 SEQUENCE, STATE = randn(3, 2, 4), randn(2, 3, seed=1)  # T, B, D and B, H
 
 
-def _sampled(hidden, target, weight, bias, classes, expected):
-    sample = ops.Sample(classes, expected)
-    return ops.sampled_softmax_loss(hidden, target, weight, bias, 3, sampled=sample, sparse=False)
-
-
 def _dropped(x):
     mp.manual_seed(0)
     return ops.dropout(x, 0.5)
@@ -135,8 +130,6 @@ CASES = {
     "binary_cross_entropy_with_logits": (
         lambda x, t, w, p: ops.binary_cross_entropy_with_logits(x, t, w, pos_weight=p), X, PROBABILITY, CONSTANT,
         POSITIVE, POSITIVE[0]),
-    "sampled_softmax_loss": (
-        _sampled, X, integers(3), randn(6, 4, seed=4), randn(6), CONSTANT, np.array([0, 2, 5]), POSITIVE.ravel()[:6]),
     "lstm": (lambda *given: ops.lstm_layer(given[0], given[1:3], *given[3:]), SEQUENCE, STATE, STATE + 1,
              randn(12, 4), randn(12, 3), randn(12), randn(12)),
     "lstm with lengths": (lambda *given: ops.lstm_layer(given[0], given[1:3], *given[3:], lengths=[1, 3]),

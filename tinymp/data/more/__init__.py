@@ -1,1 +1,1 @@
-"""Datasets in folders and files, and batches of sequences. Each is loaded when it is first named."""
+"""Threads and the state of a loader, and sequences of different lengths. Each is loaded when it is first named."""

@@ -33,14 +33,23 @@ def go_to(loader: DataLoader, state_dict: dict[str, Any]) -> None:
         raise ValueError(f"{where}: expected the state of a loader of {n} items, got {state_dict['items']}")
     epoch, left = whole(where, "epoch", state_dict["epoch"]), state_dict["left"]
     if left is not None:
-        numbers, sizes = item_numbers(where, "left", left, n), listed(where, "sizes", state_dict["sizes"])
-        sizes = [whole(where, "sizes", size) for size in sizes]
-        if sum(sizes) != len(numbers):
-            raise ValueError(f"{where}: expected `sizes` of {len(numbers)} items together, got {sum(sizes)}")
-        left = np.split(numbers, [*accumulate(sizes)][:-1]) if len(sizes) else []
-    require_state(where, loader.generator, state_dict["generator"])
-    if (sampler is None) != (state_dict["sampler"] is None):
-        raise ValueError(f"{where}: expected the state of a loader with the same sampler, got {state_dict['sampler']}")
+        left, sizes = item_numbers(where, "left", left, n), listed(where, "sizes", state_dict["sizes"])
+        ends = [*accumulate(whole(where, "sizes", size) for size in sizes)]
+        if [0, *ends][-1] != len(left):
+            raise ValueError(f"{where}: expected `sizes` of {len(left)} items together, got {[0, *ends][-1]}")
+        left = np.split(left, ends[:-1]) if ends else []
+    for name, own in (("generator", loader.generator), ("sampler", sampler)):
+        if (own is None) != (state_dict[name] is None):
+            needs, got = ("None", "a state") if own is None else ("its state", "None")
+            raise ValueError(
+                f"{where}: expected `{name}` to be {needs}, got {got}: seed the order as it was, or not at all"
+            )
+    if loader.generator is not None:
+        kind = type(loader.generator.bit_generator)
+        try:
+            kind().state = state_dict["generator"]
+        except (TypeError, ValueError, KeyError) as error:
+            raise ValueError(f"{where}: expected `generator` to be the state of a {kind.__name__}: {error}") from None
     if sampler is not None:
         sampler.load_state_dict(state_dict["sampler"])
     if loader.generator is not None:
@@ -52,19 +61,3 @@ def _drawn(loader: DataLoader) -> Any:
     """The (batch) sampler, if it has a state."""
     sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     return sampler if hasattr(sampler, "state_dict") else None
-
-
-def require_state(op: str, generator: np.random.Generator | None, state: Any) -> None:
-    """ValueError unless `state` is what `generator.bit_generator.state` can be, or both are None."""
-    if generator is None or state is None:
-        if generator is not state:
-            has, needs = ("None", "its state") if state is None else ("a state", "None")
-            raise ValueError(
-                f"{op}: expected `generator` to be {needs}, got {has}: seed the order as it was, or not at all"
-            )
-        return
-    kind = type(generator.bit_generator)
-    try:
-        kind().state = state
-    except (TypeError, ValueError, KeyError) as error:
-        raise ValueError(f"{op}: expected `generator` to be the state of a {kind.__name__}: {error}") from None

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ... import backend
-from ...arguments import flag, floating, integer, name_all
+from ...arguments import flag, floating, integers, name_all
 from ...autograd import Array
 from ...precision import reduce, scatter_add, store, widen
 from ...tensor import Tensor, array_of
-from ..loss import Loss, check_each, check_reduction
+from ..loss import Loss, check_each, check_reduction, total
 
 IMPOSSIBLE = -1e30  # ln 0: below all that can be reached, and still a number, of which differences can be taken
 
@@ -20,18 +20,19 @@ class CTCLoss(Loss):
     """l = -ln sum over all alignments of product_t y_t(alignment_t), with y = e^log_probs.
 
     An alignment has a class for every frame; merging repetitions and then dropping blanks makes the target of it. It
-    walks through the states b_0, k_1, b_1, ..., k_S, b_S: labels k_i, and blanks around them. alpha_t(s), the
-    probability of all ways to be in state s in frame t, is 1 at b_0 before the first frame, and then
+    walks through the states 0 ... 2S: labels at odd places, blanks around them. alpha_t(s), the probability of all ways
+    to be in state s in frame t, is 1 at state 0 before the first frame, and then
 
-        b_i <- y(blank) (b_i + k_i),    k_i <- y(label i) (k_i + b_(i-1) + k_(i-1)), the last only if the labels differ.
+        alpha_t(s) = y_t(class of s) (alpha(s) + alpha(s - 1) + alpha(s - 2)) of the frame before, the last only if s is
+        a label, and another one than that at s - 2.
 
-    beta is the alpha of frames and labels in reverse; both run in one loop. The share of all alignments that are in
-    state s in frame t goes with alpha_t(s) beta_t(s) / y_t(s); dx_t(c) = -dl times that of the states of class c.
+    beta is the alpha of frames and states in reverse. The share of all alignments that are in state s in frame t goes
+    with alpha_t(s) beta_t(s) / y_t(s); dx_t(c) = -dl times that of the states of class c.
 
     All of them are logarithms, for the states through which most alignments pass may hold 1e-40 of alpha, and of beta.
     The largest of a frame is subtracted and noted: else they would grow as large as the loss, and FP32 had few digits
     left for their differences. Beyond an input's length come frames in which the blank has y = 1 and labels have 0: in
-    the last one every sequence ends, at b_S or, without such frames, at k_S.
+    the last one every sequence ends, at state 2S or, without such frames, at 2S - 1.
     """
 
     name = "ctc_loss"
@@ -42,95 +43,65 @@ class CTCLoss(Loss):
         self, log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array, **options: Any
     ) -> Array:
         xp, n = self.xp, log_probs.shape[1]
-        classes, blanks, labels = self.read(log_probs, targets, input_lengths, target_lengths)
-        states = xp.full((2, len(classes) + 1, n), IMPOSSIBLE, blanks.dtype)  # b_0 ... b_S, and before each of them k_i
-        states[0, 0] = 0
-        keep = True in self.needs
-        if keep:  # beside each sequence its mirror image
-            mirrored = xp.full_like(states, IMPOSSIBLE)
-            mirrored[0, len(classes) - target_lengths, xp.arange(n)] = 0
-            classes, states = xp.concatenate([classes, classes[::-1]], 1), xp.concatenate([states, mirrored], 2)
-            blanks, labels = (xp.concatenate([e, e[::-1, ::-1]], 2) for e in (blanks, labels))
-        equal = classes == xp.concatenate([classes[:1] - 1, classes[:-1]])  # to the label before it
-        alpha = xp.empty((len(blanks) if keep else 2, *states.shape), blanks.dtype)
-        alpha[:, 1, 0] = IMPOSSIBLE  # there is no k_0
-        top = xp.empty((len(blanks), states.shape[2]), blanks.dtype)
-        reached, spare = xp.empty_like(states[0]), xp.empty_like(states[0])
-        for t in range(len(blanks)):
-            (b, k), states = states, alpha[t % len(alpha)]
-            self.add_logs(b, k, reached, spare)
-            xp.add(reached, blanks[t], out=states[0])  # rounds: never, FP32 in an FP32 buffer
-            xp.copyto(reached[:-1], b[:-1], where=equal)  # rounds: never, FP32 in an FP32 buffer
-            self.add_logs(k[1:], reached[:-1], states[1, 1:], spare[1:])
-            states[1, 1:] += labels[t]
-            states.max((0, 1), out=top[t])  # rounds: never, FP32 in an FP32 buffer
-            states -= top[t]
-        b, k = states[:, target_lengths, xp.arange(n)]
-        loss = -(xp.logaddexp(b, k) + reduce(top[:, :n], 0, "sum").reshape(n))
-        return self.finish(loss, alpha, log_probs, targets, input_lengths, target_lengths)
+        classes, y = self.read(log_probs, targets, input_lengths, target_lengths)
+        alpha, top = self.walk(classes, y, 0)
+        ends = xp.concatenate([xp.full((1, n), IMPOSSIBLE, y.dtype), alpha[-1]])  # without labels, 2S - 1 is no state
+        own = self.add_logs(ends[2 * target_lengths, xp.arange(n)], ends[2 * target_lengths + 1, xp.arange(n)])
+        loss = -(own + reduce(top, 0, "sum").reshape(n))
+        impossible = loss > -IMPOSSIBLE / 10
+        divisor = n * xp.maximum(xp.asarray(target_lengths, loss.dtype), 1)  # rounds: never, counts
+        given = log_probs, targets, input_lengths, target_lengths
+        self.save(*given, statistics=(alpha, impossible, divisor))
+        loss = xp.where(impossible, 0 if self.zero_infinity else xp.inf, loss)
+        return total(loss / divisor) if self.reduction == "mean" else self.reduced(loss, divisor)
 
     def backward(self, dy: Array) -> tuple:
-        (log_probs, targets, input_lengths, target_lengths), (alpha, *_) = self.saved, self.statistics
-        xp, (frames, n, c) = self.xp, log_probs.shape
-        classes, blanks, labels = self.read(log_probs, targets, input_lengths, target_lengths)
-        s, beta = len(classes), alpha[::-1, :, :, n:]
-        share = xp.empty((frames, 2 * s + 1, n), alpha.dtype)  # of blanks, then of labels
-        for part, a, b, y in (
-            (share[:, : s + 1], alpha[:, 0, :, :n], beta[:, 0, ::-1], blanks),
-            (share[:, s + 1 :], alpha[:, 1, 1:, :n], beta[:, 1, :0:-1], labels),
-        ):
-            xp.add(a, b, out=part)  # rounds: never, FP32 in an FP32 buffer
-            part -= y
-        share -= reduce(share, 1, "max")
-        xp.exp(share, out=share)
-        total = reduce(share, 1, "sum").reshape(frames, n)
-        index = xp.concatenate([xp.full((s + 1, n), self.blank), classes]) + c * xp.arange(n)
+        (log_probs, *given), (alpha, impossible, divisor) = self.saved, self.statistics
+        xp, (frames, n, c), (_, input_lengths, target_lengths) = self.xp, log_probs.shape, given
+        classes, y = self.read(log_probs, *given)
+        beta, _ = self.walk(classes[::-1], y[::-1, ::-1], len(classes) - 1 - 2 * target_lengths)
+        share = alpha + beta[::-1, ::-1] - y
+        share = xp.exp(share - reduce(share, 1, "max"))
+        share = share / reduce(share, 1, "sum")
+        dl = xp.where(impossible, 0 if self.zero_infinity else xp.nan, self.dl(dy, divisor))
         rows = xp.ascontiguousarray(xp.moveaxis(share, 0, 2)).reshape(-1, frames)
-        share = scatter_add(n * c, index.reshape(-1), rows, like=rows).reshape(n, c, frames)
-        dl = xp.where(xp.arange(frames)[:, None] < input_lengths, -self.gradient_of_loss(dy) / total, 0)
-        dx = xp.ascontiguousarray(xp.moveaxis(share, 2, 0))
-        dx *= dl[:, :, None]
-        return store(dx, like=log_probs), None, None, None
+        index = (classes + c * xp.arange(n)).reshape(-1)
+        dx = xp.moveaxis(scatter_add(n * c, index, rows, like=rows).reshape(n, c, frames), 2, 0)
+        dl = xp.where(xp.arange(frames)[:, None] < input_lengths, -dl, 0)
+        return store(dx * dl[:, :, None], like=log_probs), None, None, None
 
-    def finish(self, loss: Array, alpha: Array, *given: Array) -> Array:
-        """The losses, reduced; saves for backward."""
-        xp, target_lengths = self.xp, given[3]
-        impossible = loss > -IMPOSSIBLE / 10
-        divisor = len(loss) * xp.maximum(xp.asarray(target_lengths, loss.dtype), 1)  # rounds: never, counts
-        self.save(*given, statistics=(alpha, impossible, divisor))
-        return self.reduced(xp.where(impossible, 0 if self.zero_infinity else xp.inf, loss), divisor)
-
-    def gradient_of_loss(self, dy: Array) -> Array:
-        """dl of each sequence; nan, or 0, of those with an infinite loss."""
-        _, impossible, divisor = self.statistics
-        return self.xp.where(impossible, 0 if self.zero_infinity else self.xp.nan, self.dl(dy, divisor))
+    def walk(self, classes: Array, y: Array, start: Any) -> tuple[Array, Array]:
+        """ln alpha (T, states, N) less the largest of each frame, and these, (T, N), of ways that begin at `start`."""
+        xp, n = self.xp, y.shape[2]
+        skips = xp.zeros(classes.shape, bool)
+        skips[3::2] = xp.not_equal(classes[3::2], classes[1:-2:2])
+        alpha, top = xp.empty_like(y), xp.empty((len(y), n), y.dtype)
+        before = xp.full((len(classes) + 2, n), IMPOSSIBLE, y.dtype)  # two rows first that nothing reaches
+        before[start + 2, xp.arange(n)] = 0
+        for t in range(len(y)):
+            ways = self.add_logs(before[2:], before[1:-1])
+            ways = y[t] + self.add_logs(ways, xp.where(skips, before[:-2], IMPOSSIBLE))
+            top[t] = ways.max(0)
+            before[2:] = alpha[t] = ways - top[t]
+        return alpha, top
 
     def read(self, log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array) -> tuple:
-        """The labels' classes (S, N), 0 beyond a target's end; ln y of the blank (T, 1, N) and the labels (T, S, N)."""
+        """The states' classes (states, N), and ln y of them (T, states, N)."""
         xp, (frames, n, c) = self.xp, log_probs.shape
         exist = xp.arange(targets.shape[1])[:, None] < target_lengths
-        within = (xp.arange(frames)[:, None] < input_lengths)[:, None]
-        classes = xp.where(exist, xp.clip(targets.T, 0, c - 1), 0)
-        labels = widen(xp.take(log_probs.reshape(frames, n * c), classes + c * xp.arange(n), axis=1))
-        labels = xp.where(exist & within, xp.maximum(labels, IMPOSSIBLE), IMPOSSIBLE)
-        blanks = xp.where(within, xp.maximum(widen(log_probs[:, None, :, self.blank]), IMPOSSIBLE), 0)
-        return classes, blanks, labels
+        classes = xp.full((2 * len(exist) + 1, n), self.blank)
+        classes[1::2] = xp.where(exist, xp.clip(targets.T, 0, c - 1), self.blank)
+        y = xp.take(log_probs.reshape(frames, n * c), classes + c * xp.arange(n), axis=1)
+        y = xp.maximum(widen(y), IMPOSSIBLE)
+        beyond = xp.arange(frames)[:, None, None] >= input_lengths
+        y[:, ::2] = xp.where(beyond, 0, y[:, ::2])
+        y[:, 1::2] = xp.where(beyond | ~exist, IMPOSSIBLE, y[:, 1::2])
+        return classes, y
 
-    def add_logs(self, a: Array, b: Array, out: Array, spare: Array) -> None:
-        """out = ln(e^a + e^b), ten times as fast as NumPy's logaddexp."""
-        xp = self.xp
-        xp.maximum(a, b, out=out)  # rounds: never, FP32 in an FP32 buffer
-        xp.minimum(a, b, out=spare)  # rounds: never, FP32 in an FP32 buffer
-        spare -= out
-        xp.exp(spare, out=spare)
-        xp.log1p(spare, out=spare)
-        out += spare
-
-    def reduced(self, loss: Array, divisor: Any) -> Array:
-        """A mean is over losses divided by the lengths of their targets."""
-        if self.reduction == "mean":
-            return reduce(loss / divisor, 0, "sum").reshape(())
-        return super().reduced(loss, divisor)
+    def add_logs(self, a: Array, b: Array) -> Array:
+        """ln(e^a + e^b), several times as fast as NumPy's logaddexp."""
+        top = self.xp.maximum(a, b)
+        return top + self.xp.log1p(self.xp.exp(self.xp.minimum(a, b) - top))
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
@@ -157,8 +128,8 @@ def ctc_loss(
     gradient is the derivative with respect to log_probs; PyTorch's has e^log_probs added to it, which changes nothing
     behind log_softmax. FP16 log-probabilities have been rounded: `log_softmax(logits.float(), -1)` keeps their digits.
 
-    The host waits for a GPU only if targets come one after the other and target_lengths lie there. It holds
-    log_probs and, for backward, 4 T (S + 1) N FP32 values.
+    The host waits for a GPU only if targets come one after the other and lie there. It holds log_probs and, for
+    backward, T (2 S + 1) N FP32 values.
 
     TypeError for targets or lengths that are not integers. ValueError for log_probs without elements, shapes that do
     not match, lengths that are negative or too large, a blank or a class of targets outside [0, C), and a blank among
@@ -172,26 +143,21 @@ def ctc_loss(
         )
     check_reduction(op, reduction, x)
     zero = flag(op, "zero_infinity", zero_infinity)
-    i = require_blank(op, blank, x.shape[-1])
     batch = x if x.ndim == 3 else x.unsqueeze(1)
     frames, n, classes = batch.shape
+    (i,) = integers(op, "blank", blank, 1, 0, classes - 1)
     labels = _integers(op, "targets", targets)
     if labels.ndim not in (1, 2) or (labels.ndim == 2 and len(labels) != n):
         raise ValueError(f"{op}: expected `targets` to be ({n}, S), or (sum of target_lengths,), got {labels.shape}")
-    width = labels.shape[-1]
     inputs = sequence_lengths(op, "input_lengths", input_lengths, x, frames, "the frames of `log_probs`")
-    lengths = sequence_lengths(op, "target_lengths", target_lengths, x, width, "the labels of `targets`")
-    if labels.ndim == 1:
-        labels, lengths = _padded(op, labels, backend.to_cpu(lengths))
-    elif backend.of(lengths) is backend.cpu:
-        labels = labels[:, : lengths.max()]  # what no target reaches need not be computed
+    lengths = sequence_lengths(op, "target_lengths", target_lengths, x, labels.shape[-1], "the labels of `targets`")
+    labels = labels if labels.ndim == 2 else _padded(op, labels, lengths)
     device = backend.of(batch.array)
-    if backend.of(lengths) is not backend.of(labels):
-        labels, lengths = device.asarray(labels), device.asarray(lengths)
-    beyond = backend.of(labels).xp.arange(labels.shape[1]) >= lengths[:, None]
+    labels, inputs, lengths = (device.asarray(given) for given in (labels, inputs, lengths))
+    beyond = device.xp.arange(labels.shape[1]) >= lengths[:, None]
     good = beyond | (labels >= 0) & (labels < classes) & (labels != i)
     check_each(op, "targets", labels, good, f"to be a class in [0, {classes - 1}] other than the blank, {i}")
-    given = (Tensor(device.asarray(a)) for a in (labels, inputs, lengths))
+    given = map(Tensor, (labels, inputs, lengths))
     loss = CTCLoss.apply(batch, *given, blank=i, reduction=reduction, zero_infinity=zero)
     return loss if x.ndim == 3 or not loss.ndim else loss.squeeze(0)
 
@@ -218,26 +184,18 @@ def sequence_lengths(op: str, name: str, x: Any, log_probs: Any, most: int, what
     return given
 
 
-def require_blank(op: str, blank: Any, classes: int) -> int:
-    """blank as an int; TypeError or ValueError, in the name of op, unless it is one of the classes."""
-    if (i := integer(blank)) is None:
-        raise TypeError(f"{op}: expected `blank` to be an integer, got {blank!r}")
-    if not 0 <= i < classes:
-        raise ValueError(f"{op}: expected `blank` to be a class in [0, {classes - 1}], got {i}")
-    return i
-
-
-def _padded(op: str, targets: Array, lengths: np.ndarray) -> tuple[Array, np.ndarray]:
-    """Targets that lie one after the other as (N, S), padded with zeros; and their lengths, on the host."""
-    if sum(lengths.tolist()) != len(targets):
+def _padded(op: str, targets: Array, lengths: Array) -> np.ndarray:
+    """Targets that lie one after the other as (N, S), padded with zeros, on the host."""
+    labels, ends = backend.to_cpu(targets), backend.to_cpu(lengths)
+    exist = np.arange(ends.max()) < ends[:, None]
+    if np.count_nonzero(exist) != len(labels):
         raise ValueError(
-            f"{op}: expected `targets` to have as many labels as target_lengths in sum, {sum(lengths.tolist())}, got "
-            f"{len(targets)}; targets in rows are (N, S)"
+            f"{op}: expected `targets` to have as many labels as target_lengths in sum, {np.count_nonzero(exist)}, got "
+            f"{len(labels)}; targets in rows are (N, S)"
         )
-    xp, exist = backend.of(targets).xp, np.arange(lengths.max()) < lengths[:, None]
-    padded = xp.zeros(exist.size, targets.dtype)
-    padded[xp.asarray(np.flatnonzero(exist))] = targets
-    return padded.reshape(exist.shape), lengths
+    padded = np.zeros(exist.shape, int)
+    padded[exist] = labels
+    return padded
 
 
 name_all(globals())

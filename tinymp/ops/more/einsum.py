@@ -11,8 +11,6 @@ from ..create import arange
 from ..dot import matmul
 from ..reduce import sum as sum_over
 
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-
 
 def einsum(equation: Any, *operands: Any) -> Tensor:
     """The sum of products that `equation` describes, as in torch.einsum and numpy.einsum ("bij,bjk->bik").
@@ -22,12 +20,8 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     matrix product: FP32 accumulator, one rounding; several operands are multiplied from left to right. A letter that
     only one operand has, and not the result, is summed first, with a rounding of its own. An axis of length 1 is
     broadcast against the same letter elsewhere.
-    Instead of an equation, each operand may be followed by the list of its axes, as integers in [0, 51] or `...`, and
-    the last list by that of the result: einsum(x, [0, 1], y, [1, 2], [0, 2]).
     ValueError for an equation that does not fit the operands.
     """
-    if isinstance(equation, Tensor) and operands:
-        equation, operands = _from_lists(equation, *operands)
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     if not isinstance(equation, str) or not operands:
@@ -43,21 +37,6 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     if gone:
         x, labels = sum_over(x, tuple(gone)), [label for label in labels if label in out]
     return x.permute([labels.index(label) for label in out]) if labels != out else x
-
-
-def _from_lists(*given: Any) -> tuple[str, tuple]:
-    """The equation and the operands, from operands that alternate with lists of their axes."""
-
-    def term(axes: Any) -> str:
-        if not isinstance(axes, (list, tuple)) or not all(
-            a is ... or (hasattr(a, "__index__") and 0 <= a.__index__() < len(LETTERS)) for a in axes
-        ):
-            raise TypeError(f"einsum: expected lists of integers in [0, 51] or `...` after operands, got {axes!r}")
-        return "".join("..." if a is ... else LETTERS[a] for a in axes)
-
-    pairs = len(given) // 2
-    equation = ",".join(map(term, given[1 : 2 * pairs : 2]))
-    return equation + (f"->{term(given[-1])}" if len(given) % 2 else ""), given[: 2 * pairs : 2]
 
 
 def _parse(equation: str, operands: list[Tensor]) -> tuple[list[list], list, dict]:

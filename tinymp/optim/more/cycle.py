@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from ...arguments import choice, count, flag, listed, name_all, named, number, same_keys, whole
@@ -38,28 +39,22 @@ class OneCycleLR(Schedule):
         three_phase: bool = False,
     ) -> None:
         name, groups = "OneCycleLR", getattr(optimizer, "param_groups", [])
-        given = (("epochs", epochs), ("steps_per_epoch", steps_per_epoch))
-        factors = [count(name, field, n) for field, n in given if n is not None]
-        if total_steps is None:
-            if len(factors) < 2:
-                raise ValueError(f"{name}: expected total_steps, or epochs and steps_per_epoch")
-            total_steps = math.prod(factors)
-        self.total_steps = count(name, "total_steps", total_steps)
+        given = {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
+        factors = [count(name, field, n) for field, n in given.items() if n is not None]
+        if total_steps is None and len(factors) < 2:
+            raise ValueError(f"{name}: expected total_steps, or epochs and steps_per_epoch")
+        self.total_steps = count(name, "total_steps", math.prod(factors) if total_steps is None else total_steps)
         self.pct_start = number(name, "pct_start", pct_start, 0, 1)
         self.three_phase = flag(name, "three_phase", three_phase)
         self.anneal_strategy = choice(name, "anneal_strategy", anneal_strategy, ("cos", "linear"))
         self.div_factor = number(name, "div_factor", div_factor, 0, above=True)
         self.final_div_factor = number(name, "final_div_factor", final_div_factor, 0, above=True)
         self.max_lrs = _per_group(name, "max_lr", max_lr, len(groups))
-        low, high = (
-            _per_group(name, field, momentum, len(groups), 1)
-            for field, momentum in (("base_momentum", base_momentum), ("max_momentum", max_momentum))
-        )
-        self.momenta: list[tuple[float, float]] = []
-        if flag(name, "cycle_momentum", cycle_momentum):
-            if any("momentum" not in g and "betas" not in g for g in groups):
-                raise ValueError(f"{name}: expected an optimizer with momentum or betas for cycle_momentum=True")
-            self.momenta = list(zip(low, high))
+        low = _per_group(name, "base_momentum", base_momentum, len(groups), 1)
+        high = _per_group(name, "max_momentum", max_momentum, len(groups), 1)
+        self.momenta = list(zip(low, high)) if flag(name, "cycle_momentum", cycle_momentum) else []
+        if self.momenta and any("momentum" not in g and "betas" not in g for g in groups):
+            raise ValueError(f"{name}: expected an optimizer with momentum or betas for cycle_momentum=True")
         if isinstance(optimizer, Optimizer):
             for group, rate in zip(groups, self.max_lrs):
                 group["initial_lr"] = rate / self.div_factor
@@ -73,17 +68,11 @@ class OneCycleLR(Schedule):
         if t > self.total_steps:
             raise ValueError(f"OneCycleLR: expected at most {self.total_steps} steps, got {t}")
         up, end = self.pct_start * self.total_steps - 1, self.total_steps - 1
-        phases = [(up, first, top), (end, top, last)]
-        if self.three_phase:
-            phases = [(up, first, top), (2 * up, top, first), (end, first, last)]
-        start = 0.0
-        for until, a, b in phases:
-            if t <= until or until == end:
-                done = min((t - start) / (until - start), 1.0) if until > start else 1.0
-                share = (1 - math.cos(math.pi * done)) / 2 if self.anneal_strategy == "cos" else done
-                return a + (b - a) * share
-            start = until
-        raise AssertionError("the last phase ends with the last step")
+        back = [(2 * up, first)] if self.three_phase else []
+        points = [(0.0, first), (up, top), *back, (float(end), last)]
+        start, a, until, b = next((*x, *y) for x, y in pairwise(points) if t <= y[0] or y is points[-1])
+        done = min((t - start) / (until - start), 1.0) if until > start else 1.0
+        return a + (b - a) * ((1 - math.cos(math.pi * done)) / 2 if self.anneal_strategy == "cos" else done)
 
     def _set(self, t: int, base_lrs: list[float]) -> None:
         super()._set(t, base_lrs)
@@ -102,7 +91,7 @@ def _per_group(name: str, field: str, value: Any, groups: int, most: float = mat
     return [number(name, field, v, 0, most) for v in values]
 
 
-class ReduceLROnPlateau:
+class ReduceLROnPlateau(Schedule):
     """Multiplies the rates by `factor` when a metric has not become better for more than `patience` calls of `step`.
 
     mode: "min" (smaller is better) or "max". A metric counts as better if it beats the best so far by more than
@@ -126,9 +115,7 @@ class ReduceLROnPlateau:
         eps: float = 1e-8,
     ) -> None:
         name = "ReduceLROnPlateau"
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"{name}: expected an Optimizer, got {type(optimizer).__name__}")
-        self.optimizer = optimizer
+        super().__init__(optimizer)
         self.mode = choice(name, "mode", mode, ("min", "max"))
         self.threshold_mode = choice(name, "threshold_mode", threshold_mode, ("rel", "abs"))
         self.factor, self.threshold = number(name, "factor", factor, 0), number(name, "threshold", threshold, 0)
@@ -138,10 +125,13 @@ class ReduceLROnPlateau:
         self.min_lrs = _per_group(name, "min_lr", min_lr, len(optimizer.param_groups))
         self.eps = number(name, "eps", eps, 0)
         self.best = math.inf if mode == "min" else -math.inf
-        self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
+        self.num_bad_epochs = self.cooldown_counter = 0
+
+    def _set(self, t: int, base_lrs: list[float]) -> None:
+        """The rates follow the metric, not t."""
 
     @named
-    def step(self, metrics: Any, *results: StepResult) -> None:
+    def step(self, metrics: Any, *results: StepResult) -> None:  # type: ignore[override]
         """Look at a metric (a number or a tensor of one element); given results of steps, only if one is APPLIED."""
         if not any_applied("ReduceLROnPlateau.step", results):
             return
@@ -165,13 +155,6 @@ class ReduceLROnPlateau:
         sign, best = 1 if self.mode == "min" else -1, self.best
         bound = best - sign * self.threshold if self.threshold_mode == "abs" else best * (1 - sign * self.threshold)
         return sign * metric < sign * bound
-
-    def get_last_lr(self) -> list[float]:
-        """The groups' rates now."""
-        return [group["lr"] for group in self.optimizer.param_groups]
-
-    def __repr__(self) -> str:
-        return f"ReduceLROnPlateau(best={self.best:g}, bad epochs={self.num_bad_epochs}, lr={self.get_last_lr()})"
 
     _STATE = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 

@@ -7,9 +7,17 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from examples.paper.sampled_softmax import (
+    Sample,
+    SampledLogits,
+    SampledSoftmax,
+    SampledSoftmaxLoss,
+    log_uniform_sample,
+    sampled_softmax_loss,
+    smallest,
+)
 from oracle import check, host, randn, rng
 from tinymp import SparseRows, nn, ops, optim
-from tinymp.ops.more.sampled import SampledLogits, SampledSoftmaxLoss, smallest
 
 N, D, V = 6, 5, 12
 TARGET = np.array([0, 3, 11, 3, 7, 1])
@@ -19,7 +27,7 @@ NO_BIAS = np.zeros(V)
 
 
 def sample(classes=CLASSES, expected=EXPECTED):
-    return ops.Sample(mp.tensor(classes), mp.tensor(expected.astype("float32")))
+    return Sample(mp.tensor(classes), mp.tensor(expected.astype("float32")))
 
 
 def inputs(dtype="float32", requires_grad=True):
@@ -54,11 +62,11 @@ def probability(classes):
 
 
 def draws(n, classes, times, **options):
-    return [ops.log_uniform_sample(n, classes, **options) for _ in range(times)]
+    return [log_uniform_sample(n, classes, **options) for _ in range(times)]
 
 
 def test_a_sample():
-    s = ops.log_uniform_sample(50, 1000)
+    s = log_uniform_sample(50, 1000)
     classes, expected = s.classes.numpy(), s.expected.numpy()
     assert classes.dtype == "int64" and expected.dtype == "float32" and expected.shape == (1000,)
     assert (np.diff(classes) > 0).all() and set(classes.tolist()) <= set(range(1000))
@@ -90,21 +98,21 @@ def test_sums_over_a_sample_are_unbiased(n):
 
 
 def test_all_classes():
-    classes, expected = ops.log_uniform_sample(7, 7)
+    classes, expected = log_uniform_sample(7, 7)
     assert classes.tolist() == list(range(7)) and expected.tolist() == [1] * 7
 
 
 @pytest.mark.cpu
-def test_a_large_vocabulary_and_a_generator_of_ones_own():
-    a, b, c = (ops.log_uniform_sample(8192, 793_471, np.random.default_rng(seed)) for seed in (0, 0, 1))
-    assert (a.classes.numpy() == b.classes.numpy()).all() and (a.expected.numpy() == b.expected.numpy()).all()
-    assert (a.classes.numpy() != c.classes.numpy()).any()
-    assert a.expected.numpy().sum() == pytest.approx(8192, rel=0.05)  # 4 standard deviations
+def test_a_seed_draws_the_same_again():
     mp.manual_seed(5)
-    first = ops.log_uniform_sample(5, 100).classes.tolist()
-    second = ops.log_uniform_sample(5, 100).classes.tolist()
+    first, second = (log_uniform_sample(8192, 793_471) for _ in range(2))
     mp.manual_seed(5)
-    assert ops.log_uniform_sample(5, 100).classes.tolist() == first != second
+    again = log_uniform_sample(8192, 793_471)
+    assert (first.classes.numpy() == again.classes.numpy()).all() and (
+        first.expected.numpy() == again.expected.numpy()
+    ).all()
+    assert (first.classes.numpy() != second.classes.numpy()).any()
+    assert first.expected.numpy().sum() == pytest.approx(8192, rel=0.05)  # 4 standard deviations
 
 
 @pytest.mark.parametrize("n", [1, 7, 500, 999, 1000])
@@ -114,19 +122,10 @@ def test_of_equal_times_those_of_the_first_classes_are_taken(n):
     np.testing.assert_array_equal(smallest(time, n), np.argsort(time, kind="stable")[:n])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((0, 5), ValueError, r"log_uniform_sample: expected `n` in \[1, 5\], the number of classes, got 0"),
-        ((6, 5), ValueError, r"expected `n` in \[1, 5\], the number of classes, got 6"),
-        ((1.0, 5), TypeError, "expected `n` to be an integer, got 1.0"),
-        ((1, True), TypeError, "expected `classes` to be an integer, got True"),
-        ((1, 5, 0), TypeError, "expected `generator` to be a numpy.random.Generator, got int"),
-    ],
-)
-def test_refused_samples(arguments, error, message):
-    with pytest.raises(error, match=message):
-        ops.log_uniform_sample(*arguments)
+@pytest.mark.parametrize("n", [0, 6])
+def test_refused_samples(n):
+    with pytest.raises(ValueError, match=r"log_uniform_sample: expected `n` in \[1, 5\], the number of classes, got"):
+        log_uniform_sample(n, 5)
 
 
 # ----------------------------------------------------------------------------------------------------------- the loss
@@ -177,7 +176,7 @@ def _like(expected, t):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_function_is_the_loss_of_the_logits(dtype):
     x, w, b = inputs(dtype)
-    loss = ops.sampled_softmax_loss(x, mp.tensor(TARGET), w, b, len(CLASSES), sampled=sample(), reduction="none")
+    loss = sampled_softmax_loss(x, mp.tensor(TARGET), w, b, len(CLASSES), sampled=sample(), reduction="none")
     logits = oracle_of_logits(*[a.numpy().astype("float64") for a in (x, w, b)])
     np.testing.assert_allclose(loss.numpy(), oracle_of_loss(logits[:, 0], logits[:, 1:]), rtol=1e-5)
     assert loss.dtype == dtype
@@ -188,7 +187,7 @@ def test_sparse_gradients_are_the_rows_of_the_dense_ones(dtype):
     grads = []
     for sparse in (True, False):
         x, w, b = inputs(dtype)
-        ops.sampled_softmax_loss(x, mp.tensor(TARGET), w, b, 4, sampled=sample(), sparse=sparse).backward()
+        sampled_softmax_loss(x, mp.tensor(TARGET), w, b, 4, sampled=sample(), sparse=sparse).backward()
         grads.append([x.grad_array, w.grad_array, b.grad_array])
     touched = sorted({*TARGET.tolist(), *CLASSES.tolist()})
     for s, d in zip(grads[0][1:], grads[1][1:], strict=True):
@@ -201,7 +200,7 @@ def test_sparse_gradients_are_the_rows_of_the_dense_ones(dtype):
 def test_with_all_classes_it_is_the_full_softmax(dtype):
     results = []
     for loss in (
-        lambda x, w, b: ops.sampled_softmax_loss(x, mp.tensor(TARGET), w, b, V, sparse=False),
+        lambda x, w, b: sampled_softmax_loss(x, mp.tensor(TARGET), w, b, V, sparse=False),
         lambda x, w, b: ops.cross_entropy(ops.linear(x, w, b), mp.tensor(TARGET)),
     ):
         leaves = inputs(dtype)
@@ -222,7 +221,7 @@ def test_it_comes_close_to_the_full_softmax_as_the_sample_grows():
     full = ops.cross_entropy(ops.linear(x, w), target).item()
     errors = []
     for n in (4, 40, 200, 400):
-        each = [ops.sampled_softmax_loss(x, target, w, None, n).item() for _ in range(40)]
+        each = [sampled_softmax_loss(x, target, w, None, n).item() for _ in range(40)]
         errors.append(np.abs(np.array(each) - full).mean())
     assert errors == sorted(errors, reverse=True) and errors[3] < 1e-5 < 0.5 < errors[0], errors
 
@@ -237,10 +236,10 @@ def test_training_on_samples_finds_the_distribution(corrected):
     b, x = nn.Parameter(np.zeros(classes, "float32")), mp.tensor(np.zeros((300, 1), "float32"))
     optimizer = optim.Adagrad([b], lr=0.3)
     for k in range(400):
-        drawn = ops.log_uniform_sample(n, classes)
-        drawn = drawn if corrected else ops.Sample(drawn.classes, ops.ones(classes))
+        drawn = log_uniform_sample(n, classes)
+        drawn = drawn if corrected else Sample(drawn.classes, ops.ones(classes))
         target = mp.tensor(rng(k).choice(classes, 300, p=p))
-        ops.sampled_softmax_loss(x, target, ops.zeros(classes, 1), b, n, sampled=drawn).backward()
+        sampled_softmax_loss(x, target, ops.zeros(classes, 1), b, n, sampled=drawn).backward()
         optimizer.step()
         optimizer.zero_grad()
     found = np.exp(b.numpy()) / np.exp(b.numpy()).sum()
@@ -250,7 +249,7 @@ def test_training_on_samples_finds_the_distribution(corrected):
 def test_a_sample_of_hits_alone_teaches_nothing():
     x, w, b = inputs()
     s = sample(np.array([3]))
-    loss = ops.sampled_softmax_loss(x, mp.tensor(np.full(N, 3)), w, b, 1, sampled=s)
+    loss = sampled_softmax_loss(x, mp.tensor(np.full(N, 3)), w, b, 1, sampled=s)
     loss.backward()
     assert loss.item() == 0 and not host(x.grad).any() and not host(w.grad.dense()).any()
 
@@ -258,15 +257,15 @@ def test_a_sample_of_hits_alone_teaches_nothing():
 def test_mixed_precision():
     """FP16 logits and gradients, an FP32 loss, FP32 sums: an FP16 one of 5 000 halves stalls at 1024."""
     x, w, b = inputs("float16")
-    loss = ops.sampled_softmax_loss(x, mp.tensor(TARGET), w, b, 4, sampled=sample())
+    loss = sampled_softmax_loss(x, mp.tensor(TARGET), w, b, 4, sampled=sample())
     assert loss.dtype == "float32"
     loss.backward()
     assert {x.grad.dtype, w.grad.dtype, b.grad.dtype} == {np.dtype("float16")}
     many = mp.tensor(np.ones((5000, 1), "float16"))
     b = mp.tensor(np.zeros(3, "float16"), requires_grad=True)
     w = mp.tensor(np.zeros((3, 1), "float16"), requires_grad=True)
-    s = ops.Sample(mp.tensor([1]), mp.tensor(np.ones(3, "float32")))
-    ops.sampled_softmax_loss(many, mp.tensor(np.zeros(5000, int)), w, b, 1, sampled=s, reduction="sum").backward()
+    s = Sample(mp.tensor([1]), mp.tensor(np.ones(3, "float32")))
+    sampled_softmax_loss(many, mp.tensor(np.zeros(5000, int)), w, b, 1, sampled=s, reduction="sum").backward()
     assert host(b.grad.dense()).tolist() == [-2500, 2500, 0] and host(w.grad.dense())[:, 0].tolist() == [-2500, 2500, 0]
 
 
@@ -274,19 +273,14 @@ def test_mixed_precision():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"negatives": 13}, ValueError, r"expected `negatives` in \[1, 12\], the number of classes, got 13"),
-        ({"negatives": 0}, ValueError, r"expected `negatives` in \[1, 12\]"),
-        ({"negatives": 2.0}, TypeError, "expected `negatives` to be an integer, got 2.0"),
+        ({"negatives": 13}, ValueError, r"expected `n` in \[1, 12\], the number of classes, got 13"),
+        ({"negatives": 0}, ValueError, r"expected `n` in \[1, 12\]"),
         ({"target": [0, 1, 2, 3, 4, 12]}, ValueError, r"a class in \[0, 11\], got 12 at index 5"),
         ({"target": [0, 1, 2, 3, 4, -1]}, ValueError, "got -1 at index 5"),
-        ({"target": [0, 1]}, ValueError, r"expected target.shape == \(hidden.shape\[0\],\) = \(6,\), got \(2,\)"),
-        ({"target": [0.0] * 6}, TypeError, r"`target` to hold classes \(integers\), got float32"),
+        ({"target": [0, 1]}, ValueError, r"`target` \(N,\), got .* and \(2,\)"),
         ({"hidden": np.zeros((2, 3, 5), "f4")}, ValueError, "flatten the axes of time and batch first"),
-        ({"hidden": np.zeros((6, 4), "f4")}, ValueError, r"\(N, D\) and `weight` \(V, D\), got \(6, 4\)"),
+        ({"hidden": np.zeros((6, 4), "f4")}, ValueError, r"`hidden` \(N, D\), `weight` \(V, D\) .*, got \(6, 4\)"),
         ({"hidden": np.zeros((6, 5), "f2")}, TypeError, "`hidden` is float16, `weight` is float32"),
-        ({"bias": np.zeros(11, "f4")}, ValueError, r"expected bias.shape == .* = \(12,\), got \(11,\)"),
-        ({"sampled": sample(CLASSES[:3])}, ValueError, r"`sampled` to be \(4,\) classes and .* got shapes \(3,\)"),
-        ({"sampled": sample(expected=EXPECTED[:5])}, ValueError, r"of all \(12,\), got shapes \(4,\) and \(5,\)"),
         ({"reduction": "max"}, ValueError, "expected `reduction` to be one of"),
         ({"hidden": np.zeros((0, 5), "f4"), "target": np.zeros(0, int)}, ValueError, "skip the empty batch"),
     ],
@@ -296,7 +290,7 @@ def test_refused(change, error, message):
     given = {k: mp.tensor(v) if isinstance(v, (list, np.ndarray)) else v for k, v in change.items()}
     arguments = {"hidden": x, "target": mp.tensor(TARGET), "weight": w, "bias": b, "negatives": 4, **given}
     with pytest.raises(error, match=message):
-        ops.sampled_softmax_loss(**arguments)
+        sampled_softmax_loss(**arguments)
 
 
 # --------------------------------------------------------------------------------------------------------- the module
@@ -305,13 +299,13 @@ def test_refused(change, error, message):
 @pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=str)
 def test_the_module_trains_on_samples_and_evaluates_on_all_classes(policy):
     mp.manual_seed(0)
-    layer = policy.cast(nn.SampledSoftmaxLoss(D, V, 4))
+    layer = policy.cast(SampledSoftmax(D, V, 4))
     x = policy.cast(mp.tensor(randn(2, 3, D).astype("float32")))
     target = mp.tensor(TARGET.reshape(2, 3))
     state = mp.get_rng_state()
     loss = layer(x, target)
     mp.set_rng_state(state)
-    again = ops.sampled_softmax_loss(x.reshape(6, D), target.reshape(6), layer.weight, layer.bias, 4)
+    again = sampled_softmax_loss(x.reshape(6, D), target.reshape(6), layer.weight, layer.bias, 4)
     assert loss.item() == again.item() and loss.dtype == "float32"
     loss.backward()
     assert isinstance(layer.weight.grad, SparseRows) and isinstance(layer.bias.grad, SparseRows)
@@ -320,14 +314,11 @@ def test_the_module_trains_on_samples_and_evaluates_on_all_classes(policy):
     assert layer.logits(x).shape == (2, 3, V) and layer(x, target).item() == full.item()
 
 
-def test_the_module_dense_and_without_bias():
-    layer = nn.SampledSoftmaxLoss(D, V, 4, bias=False, sparse=False)
-    assert repr(layer).startswith("SampledSoftmaxLoss(5, 12, bias=False, negatives=4, sparse=False)")
-    assert [name for name, _ in layer.named_parameters()] == ["weight"]
+def test_the_module_without_bias():
+    layer = SampledSoftmax(D, V, 4, bias=False)
+    assert repr(layer).startswith("SampledSoftmax(5, 12, bias=False, negatives=4)")
     layer(mp.tensor(randn(N, D).astype("float32")), mp.tensor(TARGET)).backward()
-    assert layer.weight.grad.shape == (V, D) and not isinstance(layer.weight.grad, SparseRows)
-    with pytest.raises(ValueError, match="SampledSoftmaxLoss: expected at most 12 negatives, got 13"):
-        nn.SampledSoftmaxLoss(D, V, 13)
+    assert [name for name, _ in layer.named_parameters()] == ["weight"]
 
 
 # -------------------------------------------------------------------------------------------------------------- a GPU
@@ -340,7 +331,7 @@ def test_on_a_gpu_it_is_that_of_the_cpu(gpu, dtype):
     for device in ("cpu", "gpu"):
         with mp.device(device):
             x, w, b = inputs(dtype)
-            loss = ops.sampled_softmax_loss(x, mp.tensor(TARGET), w, b, 4, sampled=sample())
+            loss = sampled_softmax_loss(x, mp.tensor(TARGET), w, b, 4, sampled=sample())
             loss.backward()
             results.append([loss.numpy(), host(x.grad), host(w.grad.dense()), host(b.grad.dense())])
     rounding = 2.0**-9 if dtype == "float16" else 2.0**-20
@@ -355,11 +346,11 @@ def test_a_gpu_draws_its_samples_and_nothing_waits_for_it(gpu):
     import cupy
 
     with mp.device("gpu"):
-        layer = nn.SampledSoftmaxLoss(D, V, 4)
+        layer = SampledSoftmax(D, V, 4)
         x, target = inputs()[0], mp.tensor(TARGET)
         layer(x, target).backward()
         with getattr(cupy, "no_synchronisation", contextlib.nullcontext)():
-            samples = [ops.log_uniform_sample(5, 100) for _ in range(2)]
+            samples = [log_uniform_sample(5, 100) for _ in range(2)]
             layer(x, target).backward()
         assert all(isinstance(s.classes.array, cupy.ndarray) for s in samples)
         a, b = (s.classes.numpy() for s in samples)

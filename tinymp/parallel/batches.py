@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ... import backend
-from ...events import type_name
-from ..dataset import Subset
-from ..loader import DataLoader
+from .. import backend
+from ..data.dataset import Subset
+from ..data.loader import DataLoader
+from ..events import type_name
 
 
 class SharedBatches:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from examples.paper.alignment import BahdanauAttention, LuongAttention, length_mask
 from oracle import device_array, host, randn
 from tinymp import nn
 
@@ -11,16 +12,11 @@ B, T, S, Q, M, H = 3, 4, 5, 6, 7, 8
 FP64 = mp.Policy("FP64", storage="float64")
 LENGTHS = [5, 1, 3]
 HIDDEN = np.array([[0, 1, 0, 0, 1], [1, 1, 1, 1, 0], [0, 0, 1, 0, 0]], bool)
-MASKS = [
-    ({}, np.ones((B, S), bool)),
-    ({"lengths": LENGTHS}, np.arange(S) < np.array(LENGTHS)[:, None]),
-    ({"lengths": np.array(LENGTHS)}, np.arange(S) < np.array(LENGTHS)[:, None]),
-    ({"mask": ~HIDDEN}, ~HIDDEN),
-]
+MASKS = [None, np.arange(S) < np.array(LENGTHS)[:, None], ~HIDDEN]
 KINDS = {
-    "additive": lambda: nn.BahdanauAttention(Q, M, H),
-    "general": lambda: nn.LuongAttention(Q, M),
-    "dot": lambda: nn.LuongAttention(M, M, "dot"),
+    "additive": lambda: BahdanauAttention(Q, M, H),
+    "general": lambda: LuongAttention(Q, M),
+    "dot": lambda: LuongAttention(M, M, "dot"),
 }
 EACH = pytest.mark.parametrize("kind", KINDS)
 
@@ -35,7 +31,7 @@ def build(kind, policy=FP64):
 def oracle(m, q, memory, seen):
     """(context, weights); seen: (B, S)."""
     p = {name: host(x.array).astype(float) for name, x in m.named_parameters()}
-    if isinstance(m, nn.BahdanauAttention):
+    if isinstance(m, BahdanauAttention):
         u = q @ p["query_proj.weight"].T
         scores = np.tanh(u[:, :, None] + (memory @ p["memory_proj.weight"].T)[:, None]) @ p["weight"]
     else:
@@ -46,11 +42,11 @@ def oracle(m, q, memory, seen):
 
 
 @EACH
-@pytest.mark.parametrize(("masks", "seen"), MASKS, ids=["all", "list", "lengths", "mask"])
-def test_against_the_formula(kind, masks, seen):
+@pytest.mark.parametrize("seen", MASKS, ids=["all", "lengths", "mask"])
+def test_against_the_formula(kind, seen):
     m, q, memory = build(kind)
-    masks = {name: given if isinstance(given, list) else mp.tensor(given) for name, given in masks.items()}
-    context, weights = m(mp.tensor(q), mp.tensor(memory), **masks)
+    context, weights = m(mp.tensor(q), mp.tensor(memory), None if seen is None else mp.tensor(seen))
+    seen = np.ones((B, S), bool) if seen is None else seen
     expected = oracle(m, q, memory, seen)
     np.testing.assert_allclose(context.numpy(), expected[0], rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(weights.numpy(), expected[1], rtol=1e-10, atol=1e-12)
@@ -61,8 +57,8 @@ def test_against_the_formula(kind, masks, seen):
 def test_one_step_with_known_keys_is_one_of_many(kind):
     m, q, memory = build(kind)
     q, memory = mp.tensor(q), mp.tensor(memory)
-    context, weights = m(q, memory, lengths=LENGTHS)
-    one, its = m(q[:, 2], memory, lengths=LENGTHS, keys=m.keys(memory))
+    context, weights = m(q, memory, length_mask("test", LENGTHS, S, B, "cpu"))
+    one, its = m(q[:, 2], memory, length_mask("test", LENGTHS, S, B, "cpu"), keys=m.keys(memory))
     np.testing.assert_allclose(one.numpy(), context.numpy()[:, 2], rtol=1e-12)
     np.testing.assert_allclose(its.numpy(), weights.numpy()[:, 2], rtol=1e-12)
 
@@ -75,7 +71,7 @@ def test_gradients(kind):
     d_context, d_weights = mp.tensor(randn(B, T, M, seed=1)), mp.tensor(randn(B, T, S, seed=2))
 
     def value():
-        context, weights = m(q, memory, lengths=LENGTHS)
+        context, weights = m(q, memory, length_mask("test", LENGTHS, S, B, "cpu"))
         return (context * d_context).sum() + (weights * d_weights).sum()
 
     value().backward()
@@ -98,7 +94,7 @@ def test_mixed(kind):
     expected = oracle(m, q.astype(float), memory.astype(float), np.arange(S) < np.array(LENGTHS)[:, None])
     memory[1, 1:, 0], memory[2, 3:, 0] = 60000, -60000
     q, memory = (mp.tensor(x, requires_grad=True) for x in (q, memory))
-    context, weights = m(q, memory, lengths=LENGTHS)
+    context, weights = m(q, memory, length_mask("test", LENGTHS, S, B, "cpu"))
     for y, e in zip((context, weights), expected):
         assert y.dtype == "float16"
         # scores of up to 20 are rounded to 2^-7, which changes weights by less than 1 %
@@ -123,7 +119,7 @@ def test_where_all_is_hidden_context_and_gradients_are_zero(kind):
 
 
 def call(m=None, query=(B, T, Q), memory=(B, S, M), **options):
-    m = nn.LuongAttention(Q, M) if m is None else m
+    m = LuongAttention(Q, M) if m is None else m
     return m(mp.zeros(query), mp.zeros(memory), **options)
 
 
@@ -137,17 +133,13 @@ def call(m=None, query=(B, T, Q), memory=(B, S, M), **options):
         ),
         (lambda: call(query=(B, T, M)), ValueError, r"got \(3, 4, 7\) and \(3, 5, 7\)"),
         (lambda: call(memory=(S, M)), ValueError, "LuongAttention: expected query"),
-        (lambda: call(lengths=[1, 2, 3], mask=mp.zeros(B, S) > 0), ValueError, "expected lengths or mask, got both"),
-        (lambda: call(lengths=[5, 0, 1]), ValueError, r"`lengths` in \[1, 5\].* got 0 for sequence 1; leave out empty"),
-        (lambda: call(lengths=[5, 6, 1]), ValueError, r"LuongAttention: expected `lengths` in \[1, 5\].* got 6"),
-        (lambda: call(lengths=[5, 6]), ValueError, "one entry for each of the 3 sequences"),
         (lambda: call(mask=mp.zeros(B, S)), ValueError, r"expected `mask` to be bool \(3, 5\), got float32 \(3, 5\)"),
         (lambda: call(mask=mp.zeros(B, T) > 0), ValueError, r"expected `mask` to be bool \(3, 5\), got bool \(3, 4\)"),
-        (lambda: call(mp.MIXED.cast(nn.BahdanauAttention(Q, M, 2))), TypeError, "policy.cast"),
-        (lambda: nn.LuongAttention(Q, M, "dot"), ValueError, "query_size == memory_size for score='dot', got 6 and 7"),
-        (lambda: nn.LuongAttention(Q, M, "concat"), ValueError, "`score` to be one of 'general', 'dot', got 'concat'"),
-        (lambda: nn.BahdanauAttention(Q, M, 0), ValueError, "`hidden_size` to be at least 1"),
-        (lambda: nn.LuongAttention(Q, M)(3, 4), TypeError, "expected a Tensor for `query`, got int"),
+        (lambda: call(mp.MIXED.cast(BahdanauAttention(Q, M, 2))), TypeError, "policy.cast"),
+        (lambda: LuongAttention(Q, M, "dot"), ValueError, "query_size == memory_size for score='dot', got 6 and 7"),
+        (lambda: LuongAttention(Q, M, "concat"), ValueError, "`score` to be one of 'general', 'dot', got 'concat'"),
+        (lambda: BahdanauAttention(Q, M, 0), ValueError, "`hidden_size` to be at least 1"),
+        (lambda: LuongAttention(Q, M)(3, 4), TypeError, "expected a Tensor for `query`, got int"),
     ],
 )
 def test_refused(act, error, match):
@@ -156,5 +148,5 @@ def test_refused(act, error, match):
 
 
 def test_repr():
-    assert repr(nn.LuongAttention(2, 2, "dot")).startswith("LuongAttention(2, 2, score='dot')")
-    assert repr(nn.BahdanauAttention(2, 3, 4)).startswith("BahdanauAttention(2, 3, 4\n")
+    assert repr(LuongAttention(2, 2, "dot")).startswith("LuongAttention(2, 2, score='dot')")
+    assert repr(BahdanauAttention(2, 3, 4)).startswith("BahdanauAttention(2, 3, 4\n")

@@ -2,23 +2,24 @@
 
 Jean et al. (2015) and Jozefowicz et al. (2016); the language model of MPT section 4.5 is trained so. For evaluation
 take the full softmax: `cross_entropy(linear(hidden, weight, bias), target)`.
+
+The two ops here are added from outside the package: each is a class with its formula, forward and backward.
 """
 
 from __future__ import annotations
 
-from math import inf, log
-from typing import Any, NamedTuple
+from math import inf, log, prod
+from typing import NamedTuple
 
 import numpy as np
 
-from ... import backend
-from ...arguments import flag, floating, instance, integer, name_all, tensor
-from ...autograd import Array, Op
-from ...dtypes import float64
-from ...precision import DOT, FP32, gemm, reduce, store, unrounded, widen
-from ...tensor import Tensor
-from ..embedding import sum_rows
-from ..loss import Loss, check_each, check_reduction
+from tinymp import Tensor, backend, nn, ops
+from tinymp.arguments import floating, integers, named, tensor
+from tinymp.autograd import Array, Op
+from tinymp.dtypes import float64
+from tinymp.ops.embedding import sum_rows
+from tinymp.ops.loss import Loss, check_each, check_reduction
+from tinymp.precision import DOT, FP32, gemm, reduce, store, unrounded, widen
 
 
 class Sample(NamedTuple):
@@ -32,9 +33,7 @@ class Sample(NamedTuple):
     expected: Tensor
 
 
-def log_uniform_sample(
-    n: int, classes: int, generator: np.random.Generator | None = None, *, device: str | None = None
-) -> Sample:
+def log_uniform_sample(n: int, classes: int, *, device: str | None = None) -> Sample:
     """n distinct classes: those that come first when classes are drawn with P(c) = ln((c + 2) / (c + 1)) / ln(V + 1).
 
     That is nearly Zipf's law, for V = `classes` words numbered from the most frequent to the rarest, and the
@@ -46,19 +45,17 @@ def log_uniform_sample(
     (TensorFlow's is 1 - (1 - P)^draws). With n == V all of it is 1. The sum of f(c) / expected(c) over the sample has
     the expectation of the sum of f over all classes (Duffield et al., 2007).
 
-    The classes are in ascending order. generator: of NumPy; by default `manual_seed`'s. device: where the sample lies,
-    by default that of `mp.device`; a GPU draws there, and nothing waits for it. ValueError unless 1 <= n <= classes.
+    The classes are in ascending order. device: where the sample lies, by default that of `mp.device`; a GPU draws
+    there, and nothing waits for it. ValueError unless 1 <= n <= classes.
     """
-    op = "log_uniform_sample"
-    _sizes(op, "n", n, classes)
-    if generator is not None and not isinstance(generator, np.random.Generator):
-        raise TypeError(f"{op}: expected `generator` to be a numpy.random.Generator, got {type(generator).__name__}")
+    if not 1 <= n <= classes:
+        raise ValueError(f"log_uniform_sample: expected `n` in [1, {classes}], the number of classes, got {n}")
     where = backend.default() if device is None else backend.get(device)
     xp, dtype = where.xp, FP32.storage
     if n == classes:
         return Sample(Tensor(xp.arange(classes)), Tensor(xp.ones(classes, dtype)))
     p = xp.log1p(1 / xp.arange(1, classes + 1, dtype=dtype)) / log(classes + 1)
-    u = where.uniform((classes,)) if generator is None else xp.asarray(generator.random(classes, dtype))
+    u = where.uniform((classes,))
     with np.errstate(divide="ignore"):  # u may round to 1: a time that never comes
         time = -xp.log1p(-(u + 2.0**-25)) / p  # u is a multiple of 2^-24: from the middle of its interval
     order = smallest(time, n + 1) if where is backend.cpu else xp.argsort(time, kind="stable")
@@ -162,42 +159,20 @@ def sampled_softmax_loss(
     """
     op = "sampled_softmax_loss"
     x, w = floating(op, "hidden", hidden), floating(op, "weight", weight)
-    if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1]:
+    if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[1] or tensor(op, "target", target).shape != x.shape[:1]:
         raise ValueError(
-            f"{op}: expected `hidden` to be (N, D) and `weight` (V, D), got {x.shape} and {w.shape}; flatten the axes "
-            "of time and batch first"
+            f"{op}: expected `hidden` (N, D), `weight` (V, D) and `target` (N,), got {x.shape}, {w.shape} and "
+            f"{target.shape}; flatten the axes of time and batch first"
         )
-    if bias is not None and floating(op, "bias", bias).shape != w.shape[:1]:
-        raise ValueError(f"{op}: expected bias.shape == (weight.shape[0],) = {w.shape[:1]}, got {bias.shape}")
-    if tensor(op, "target", target).dtype.kind not in "iu":
-        raise TypeError(f"{op}: expected `target` to hold classes (integers), got {target.dtype}")
-    if target.shape != x.shape[:1]:
-        raise ValueError(f"{op}: expected target.shape == (hidden.shape[0],) = {x.shape[:1]}, got {target.shape}")
     check_reduction(op, reduction, x)
-    classes = w.shape[0]
-    _sizes(op, "negatives", negatives, classes)
-    labels = target.array
+    classes, labels = w.shape[0], target.array
     check_each(op, "target", labels, (labels >= 0) & (labels < classes), f"to be a class in [0, {classes - 1}]")
     if sampled is None:
         sampled = log_uniform_sample(negatives, classes, device=x.device)
-    if instance(op, "sampled", sampled, Sample).classes.shape != (negatives,) or sampled.expected.shape != (classes,):
-        raise ValueError(
-            f"{op}: expected `sampled` to be ({negatives},) classes and what was expected of all ({classes},), got "
-            f"shapes {sampled.classes.shape} and {sampled.expected.shape}"
-        )
     index = target.to(np.int64), sampled.classes.to(np.int64)
     expected = sampled.expected.double() if x.dtype == float64 else sampled.expected
-    logits = SampledLogits.apply(x, w, bias, *index, sparse=flag(op, "sparse", sparse))
+    logits = SampledLogits.apply(x, w, bias, *index, sparse=sparse)
     return SampledSoftmaxLoss.apply(*logits, *index, expected, reduction=reduction)
-
-
-def _sizes(op: str, name: str, n: Any, classes: Any) -> None:
-    """Check the number of samples against that of the classes."""
-    for what, value in ((name, n), ("classes", classes)):
-        if integer(value) is None:
-            raise TypeError(f"{op}: expected `{what}` to be an integer, got {value!r}")
-    if not 1 <= n <= classes:
-        raise ValueError(f"{op}: expected `{name}` in [1, {classes}], the number of classes, got {n}")
 
 
 def smallest(x: Array, n: int) -> Array:
@@ -206,4 +181,29 @@ def smallest(x: Array, n: int) -> Array:
     return some[np.argsort(x[some], kind="stable")][:n]
 
 
-name_all(globals())
+class SampledSoftmax(nn.Linear):
+    """The output layer of a large vocabulary and its loss: -ln softmax(input W^T + b) at the target class.
+
+    forward(input (..., in_features), target (...)) gives the mean over all targets, FP32. In training the softmax is
+    over the targets and `negatives` sampled classes (number the classes from the most frequent to the rarest), after
+    `eval()` over all. weight: (num_classes, in_features), bias: (num_classes,), as in Linear; their gradients hold only
+    the rows of the targets and samples (see `optim.Optimizer`).
+    """
+
+    def __init__(self, in_features: int, num_classes: int, negatives: int, bias: bool = True) -> None:
+        super().__init__(in_features, num_classes, bias)
+        (self.negatives,) = integers("SampledSoftmax", "negatives", negatives, 1, 1)
+
+    @named
+    def logits(self, input: Tensor) -> Tensor:
+        """input W^T + b: (..., num_classes), the logits of all classes."""
+        return super().forward(input)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:  # type: ignore[override]
+        rows, target = input.reshape(prod(input.shape[:-1]), self.in_features), target.reshape(-1)
+        if self.training:
+            return sampled_softmax_loss(rows, target, self.weight, self.bias, self.negatives)
+        return ops.cross_entropy(self.logits(rows), target)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, negatives={self.negatives}"

@@ -1,21 +1,17 @@
 import gzip
 import struct
-import tracemalloc
 import zlib
 
 import numpy as np
 import pytest
 
 from examples import datasets
-from tinymp.data import load_idx_folder, read_idx
-
-CODES = {"uint8": 0x08, "int8": 0x09, "int16": 0x0B, "int32": 0x0C, "float32": 0x0D, "float64": 0x0E}
+from examples.datasets import load_idx_folder, read_idx
 
 
 def idx(array):
     """The bytes of an idx file with `array`."""
-    header = struct.pack(f">HBB{array.ndim}I", 0, CODES[array.dtype.name], array.ndim, *array.shape)
-    return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
 def write(path, content):
@@ -23,17 +19,12 @@ def write(path, content):
     return path
 
 
-@pytest.mark.parametrize("dtype", CODES)
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 4), (0, 28, 28)])
 @pytest.mark.parametrize("name", ["a-idx-ubyte", "a.gz"])  # a name may lie: the bytes tell
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_read_idx(tmp_path, dtype, shape, name, pack):
-    array = (np.arange(np.prod(shape)) - (0 if dtype == "uint8" else 3)).reshape(shape).astype(dtype)
-    got = read_idx(write(tmp_path / name, pack(idx(array))))
-    assert got.dtype == dtype
-    assert got.dtype.isnative
-    assert got.flags.writeable
-    np.testing.assert_array_equal(got, array)
+def test_read_idx(tmp_path, shape, name, pack):
+    array = np.arange(np.prod(shape)).reshape(shape).astype("uint8")
+    np.testing.assert_array_equal(read_idx(write(tmp_path / name, pack(idx(array)))), array)
 
 
 LABELS = idx(np.zeros(6, np.uint8))  # 8 bytes of header and 6 labels
@@ -41,49 +32,27 @@ ZIPPED = gzip.compress(LABELS, mtime=0)
 
 
 @pytest.mark.parametrize(
-    ("content", "match"),
+    "content",
     [
-        (b"", r"got b'' \(the file is empty\)"),
-        (b"\0\0", r"got b'\\x00\\x00'"),
-        (b"<!DOCTYPE html>", "begin with 4 bytes of an idx file.*got b'<!DO'"),
-        (b"\0\0\x07\1" + LABELS[4:], r"got b'\\x00\\x00\\x07\\x01'"),
-        (b"\0\0\x08\0", "number of dimensions"),
-        (b"\1" + LABELS[1:], "begin with 4 bytes"),
-        (b"\0\0\x08\3" + LABELS[4:], "header of 16 bytes, got 14 in all"),
-        (LABELS[:-1], r"cut short: expected 14 bytes for its shape \(6,\) of uint8, got 13"),
-        (LABELS + b"\0", r"too long: expected 14 bytes for its shape \(6,\) of uint8, got more"),
-        (ZIPPED[:-9], "damaged gzip file of"),
-        (ZIPPED[:12] + b"\xff\xff\xff" + ZIPPED[15:], "damaged gzip file|begin with 4 bytes"),
-        (ZIPPED[:-8] + b"\xff" + ZIPPED[-7:], "damaged gzip file.*CRC"),
-        (gzip.compress(struct.pack(">HBB3I", 0, 8, 3, *[2**32 - 1] * 3), mtime=0), "cut short"),
-        (gzip.compress(LABELS[:-2], mtime=0), "cut short"),
-        (struct.pack(">HBB3I", 0, 8, 3, *[2**32 - 1] * 3), "cut short"),
+        b"",
+        b"\0\0",
+        b"<!DOCTYPE html>",
+        b"\0\0\x0b\1" + LABELS[4:],
+        b"\0\0\x08\0",
+        b"\1" + LABELS[1:],
+        b"\0\0\x08\3" + LABELS[4:],
+        LABELS[:-1],
+        LABELS + b"\0",
+        ZIPPED[:-9],
+        ZIPPED[:12] + b"\xff\xff\xff" + ZIPPED[15:],
+        ZIPPED[:-8] + b"\xff" + ZIPPED[-7:],
+        gzip.compress(LABELS[:-2], mtime=0),
+        struct.pack(">HBB3I", 0, 8, 3, *[2**32 - 1] * 3),
     ],
 )
-def test_read_idx_refuses(tmp_path, content, match):
-    with pytest.raises(ValueError, match=match) as caught:
+def test_read_idx_refuses(tmp_path, content):
+    with pytest.raises(ValueError, match=r"some-file is (a damaged gzip file|no idx file of bytes)"):
         read_idx(write(tmp_path / "some-file", content))
-    assert "some-file" in str(caught.value)
-
-
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_read_idx_reads_no_more_than_was_promised(tmp_path, pack):
-    """A gzip file of 50 KB may hold 50 MB."""
-    path = write(tmp_path / "bomb", pack(LABELS + bytes(50_000_000)))
-    tracemalloc.start()
-    try:
-        with pytest.raises(ValueError, match="too long"):
-            read_idx(path)
-        assert tracemalloc.get_traced_memory()[1] < 3_000_000
-    finally:
-        tracemalloc.stop()
-
-
-def test_read_idx_says_what_is_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
-        read_idx(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match="is a folder; see load_idx_folder"):
-        read_idx(str(tmp_path))
 
 
 # ------------------------------------------------------------------------------------------------------------- folder
@@ -136,15 +105,13 @@ OK = arrays()
 @pytest.mark.parametrize(
     ("files", "match"),
     [
-        (changed(train_labels=np.zeros(29, np.uint8)), "29 labels and 30 images in the train- files"),
-        (changed(t10k_labels=np.zeros(30, np.uint8)), "30 labels and 10 images in the t10k- files"),
-        (changed(train_labels=np.full(30, 26, np.uint8)), r"train-labels-idx1-ubyte to be 0\.\.9, got 26 at 0"),
-        (changed(train_images=np.zeros((30, 32, 32), np.uint8)), r"images \(N, 28, 28\) .*got uint8 \(30, 32, 32\)$"),
-        (changed(train_images=np.zeros((30, 28, 28), np.float32)), "got float32"),
-        (changed(t10k_images=np.zeros(10, np.uint8)), r"images \(N, 28, 28\) .*images and labels swapped"),
-        (changed(t10k_labels=OK["t10k-images-idx3-ubyte"]), r"uint8 labels \(N,\) .*images and labels swapped"),
-        (arrays(train=0), r"N > 0, got uint8 \(0, 28, 28\)"),
-        (arrays(train=10, test=30), "10 images in the train- files .* and 30 in the t10k- files.*swapped"),
+        (changed(train_labels=np.zeros(29, np.uint8)), "30 images and 29 labels in its train- files"),
+        (changed(t10k_labels=np.zeros(30, np.uint8)), "10 images and 30 labels in its t10k- files"),
+        (changed(train_labels=np.full(30, 26, np.uint8)), "train-labels-idx1-ubyte holds no labels of 0 to 9"),
+        (changed(train_images=np.zeros((30, 32, 32), np.uint8)), "train-images-.* holds no images of 28 x 28 pixels"),
+        (changed(t10k_images=np.zeros(10, np.uint8)), "no images of"),
+        (changed(t10k_labels=OK["t10k-images-idx3-ubyte"]), "no labels of"),
+        (arrays(train=0), "no images of"),
     ],
 )
 def test_load_idx_folder_refuses(tmp_path, files, match):
@@ -153,18 +120,10 @@ def test_load_idx_folder_refuses(tmp_path, files, match):
 
 
 def test_load_idx_folder_says_what_is_missing(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"which holds nothing$"):
-        load_idx_folder(tmp_path)
     part = {name: array for name, array in arrays().items() if name.startswith("train")}
-    inner = fill(tmp_path / "raw", part)
-    with pytest.raises(FileNotFoundError, match=r"t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte .* holds train-im"):
-        load_idx_folder(inner)
-    with pytest.raises(FileNotFoundError, match=r"which holds raw; did you mean .*raw\?$"):
-        load_idx_folder(tmp_path)
-    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
-        load_idx_folder(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match=r"expected a folder, but .* is a file"):
-        load_idx_folder(inner / "train-images-idx3-ubyte")
+    for folder, name in ((tmp_path / "nowhere", "train"), (fill(tmp_path / "raw", part), "t10k")):
+        with pytest.raises(FileNotFoundError, match=f"expected {name}-images-idx3-ubyte, plain or with .gz, in"):
+            load_idx_folder(folder)
 
 
 # ---------------------------------------------------------------------------------------------- what the examples read
