@@ -99,4 +99,22 @@ class DeepSpeech2(Module):
         return self.output(y).transpose(0, 1), host
 
 
+class RowConv(Module):
+    """y_t = sum of w_j x_(t + j) over j = 0 ... context - 1, for each feature by itself; zeros after the last step.
+
+    The look-ahead ("row") convolution of Deep Speech 2 (Amodei et al., 2016, section 3.7): what a recurrent layer in
+    one direction lacks. x: (T, B, hidden_size); weight: (hidden_size, context), uniform on [-r, r) with
+    r = 1 / sqrt(context).
+    """
+
+    def __init__(self, hidden_size: int, context: int) -> None:
+        super().__init__()
+        self.context, self.weight = context, parameter(hidden_size, context)
+        init.uniform_(self.weight, -(context**-0.5), context**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = ops.pad(x.permute(1, 2, 0), (0, self.context - 1))  # B, D, T
+        return ops.conv1d(rows, self.weight.unsqueeze(1), groups=x.shape[2]).permute(2, 0, 1)
+
+
 deepspeech2 = DeepSpeech2
