@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -199,7 +200,12 @@ class Tensor(Variable):
     @property
     def grad(self) -> Any:
         """The gradient (see the class)."""
-        return Gradient(self) if hasattr(self.grad_array, "strides") else self.grad_array
+        if not hasattr(self.grad_array, "strides"):
+            return self.grad_array
+        known = _gradients.get(id(self))
+        if known is None or known.array is not self.grad_array:
+            known = _gradients[id(self)] = Gradient(self)
+        return known
 
     @grad.setter
     def grad(self, value: Any) -> None:
@@ -325,6 +331,10 @@ class Gradient(Tensor):
     def __repr__(self) -> str:
         scale, shown = float(self.grad_scale), super().__repr__()
         return shown if scale == 1 else f"{shown[:-1]}, loss scale {scale:g})"
+
+
+# By the ids of their leaves, those that somebody holds: `p.grad is p.grad`, as in PyTorch.
+_gradients: WeakValueDictionary[int, Gradient] = WeakValueDictionary()
 
 
 def array_of(how: str, x: Any) -> Array:

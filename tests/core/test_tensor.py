@@ -355,6 +355,17 @@ def test_a_gradient_is_a_tensor():
     assert x.grad is None and x.grad_array is None and (x * 2).grad is None
 
 
+def test_a_gradient_is_one_object_while_somebody_holds_it():
+    w = leaf(1.0)
+    w.sum().backward()
+    assert w.grad is w.grad
+    first = w.grad
+    w.sum().backward()
+    assert w.grad is not first and (w.grad.tolist(), first.tolist()) == ([2], [1])
+    w.grad = None
+    assert w.grad is None
+
+
 def test_the_repr_of_a_gradient_says_which_loss_scale_it_carries():
     w = mp.nn.Parameter(np.ones(1, F32))
     optimizer, scaler = mp.optim.SGD([w], lr=1.0), mp.optim.StaticLossScaler(1024.0)
