@@ -197,8 +197,7 @@ class Op:
 
     def save(self, *arrays: Array, statistics: tuple = ()) -> None:
         """Keep arrays of the storage dtype (or integers) for backward, and FP32 statistics apart from them."""
-        self.saved = arrays
-        self.statistics = statistics
+        self.saved, self.statistics = arrays, statistics
 
     @classmethod
     def apply(cls, *args: Any, **options: Any) -> Any:

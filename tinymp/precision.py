@@ -146,6 +146,10 @@ class Policy:
             state = vars(change(MIXED, **state))
         vars(self).update(state)
 
+    def accumulator(self, field: str, like: Array) -> Any:
+        """What sums in the place of a primitive, for "accumulate" or "reduce": see `Study`. None: nothing does."""
+        return None if self.study is None else self.study.accumulator(field, like)
+
     def __deepcopy__(self, memo: dict) -> Policy:
         return self  # it never changes
 
@@ -245,12 +249,6 @@ def plain(dtype: np.dtype | None) -> bool:
     return dtype not in HALVES or ((policy := _policy.get()).rounding == "nearest" and policy.study is None)
 
 
-def _accumulator(field: str, like: Array) -> Any:
-    """The accumulator that a study puts in the place of a primitive's own; None for that."""
-    study = _policy.get().study
-    return None if study is None else study.accumulator(field, like)
-
-
 # ----------------------------------------------------------------------------------------------- the four primitives
 
 
@@ -317,7 +315,7 @@ def gemm(
     positive ones), and 6e-5 on two million in one of 64 x 32: weight gradients over as many rows.
     """
     device, policy, like = backend.of(a), _policy.get(), a if like is None else like
-    studied, tf32 = _accumulator("accumulate", like), policy.tf32 and like.dtype == float32
+    studied, tf32 = policy.accumulator("accumulate", like), policy.tf32 and like.dtype == float32
     if here.inside:
         tell("product", a, b, "tf32" if tf32 else studied.name if studied else _accumulator_of(like))
     if studied:
@@ -341,7 +339,7 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None =
     Where nothing cancels, a sum stored in FP16 is within 1 ulp; where terms cancel, as those of a batch norm's dw do,
     the error may be all of the result. (The FP16 accumulator of a study adds one by one.)
     """
-    studied = None if how in ("max", "min") else _accumulator("reduce", x if like is None else like)
+    studied = None if how in ("max", "min") else _policy.get().accumulator("reduce", x if like is None else like)
     if here.inside:
         tell("reduced", x, axis, how, studied.name if studied else _accumulator_of(x))
     return (studied or backend.of(x)).reduce(x, axis, how)  # rounds: FP32 sums, by the device or as a study sums
@@ -361,7 +359,7 @@ def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce", ti
     They are widened; like is a stored operand. The accumulator is that of the policy's field `reduce`, or `accumulate`
     where the terms are products of a dot product, or sums of them. One of FP16 rounds at every term.
     """
-    studied = _accumulator(accumulator, like)
+    studied = _policy.get().accumulator(accumulator, like)
     if here.inside:
         tell("added", part, times, studied.name if studied else NAMES[total.dtype])
     part = part if times is None else part * times
@@ -376,7 +374,7 @@ def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
 
     The gradient of every lookup. The accumulator is that of `reduce`: FP32, or FP16 where the policy studies it.
     """
-    studied = _accumulator("reduce", like)
+    studied = _policy.get().accumulator("reduce", like)
     if here.inside:
         tell("added", rows, None, studied.name if studied else _accumulator_of(rows))
     if studied:

@@ -87,12 +87,13 @@ class ScaleLoss(Op):
 class Iteration:
     """The record of one iteration."""
 
+    bad_loss: float | None = None  # the first loss that is not finite
+    skip: Any = False  # whether the last step was to be skipped; on a GPU it may be an array of one
+
     def __init__(self) -> None:
         # per optimizer that was looked at, the name of the first parameter whose gradient is not finite, or None
         self.overflows: dict[Optimizer, str | None] = {}
-        self.bad_loss: float | None = None  # the first loss that is not finite
         self.results: dict[Optimizer, StepResult | None] = {}  # of steps; None: that was interrupted
-        self.skip: Any = False  # whether the last step was to be skipped; on a GPU it may be an array of one
 
 
 class Side:
