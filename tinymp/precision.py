@@ -150,9 +150,6 @@ class Policy:
         """What sums in the place of a primitive, for "accumulate" or "reduce": see `Study`. None: nothing does."""
         return None if self.study is None else self.study.accumulator(field, like)
 
-    def __deepcopy__(self, memo: dict) -> Policy:
-        return self  # it never changes
-
     def cast(self, target: Any, keep: Mapping[str, Policy] | None = None) -> Any:
         """Give `target` this policy's storage.
 

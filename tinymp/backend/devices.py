@@ -52,14 +52,6 @@ class Device:
         # For everything random here: initialisation, dropout, stochastic rounding
         self.generator: Any = np.random.Generator(np.random.PCG64(0))
 
-    def free_memory(self) -> int | None:
-        """The bytes that may still be asked for, or None where that is not known."""
-        return None
-
-    def compute_capability(self) -> int:
-        """The generation of a GPU as a number; 0 elsewhere."""
-        return 0
-
     def first_use(self) -> None:
         """Called before the first array is made here."""
 

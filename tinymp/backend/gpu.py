@@ -48,8 +48,6 @@ class Gpu(Device):
         """The bytes that the device has left, with those that CuPy keeps for reuse."""
         return int(self.xp.cuda.runtime.memGetInfo()[0]) + int(self.xp.get_default_memory_pool().free_bytes())
 
-    is_out_of_memory = staticmethod(is_out_of_memory)
-
     def compute_capability(self) -> int:
         """The GPU's generation as a number: 75 Turing, 80 Ampere, 90 Hopper, 100 Blackwell."""
         return int(self.xp.cuda.Device().compute_capability)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..events import Update
 from . import cpu, gpu, owner_of
+from .gpu import is_out_of_memory
 
 SMALLER_RULE = "use a rule that keeps less (per parameter Adam keeps two FP32 arrays, SGD with momentum one, SGD none)"
 
@@ -31,7 +32,7 @@ def explain(error: Exception, what: Any, arguments: Iterable[Any] = (), ways: It
     arguments  the arrays that it was given
     ways       how to need less, by default what helps an op or an update
     """
-    device = gpu if gpu.is_out_of_memory(error) else cpu
+    device = gpu if is_out_of_memory(error) else cpu
     if (device is cpu and not isinstance(error, MemoryError)) or error.__cause__ is not None:
         return
     name = getattr(what, "name", what)

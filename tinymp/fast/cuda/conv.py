@@ -62,7 +62,7 @@ def col2im(xp: Any, columns: Array, shape: tuple, g: Geometry, rows: slice, tota
 
 def tensor_cores(x: Array) -> bool:
     """True if x's GPU multiplies on Tensor Cores in kernels that need no columns: FP16, from Turing on."""
-    return x.dtype == float16 and backend.of(x).compute_capability() >= 75
+    return x.dtype == float16 and backend.gpu.compute_capability() >= 75
 
 
 def fits(g: Geometry, x: Array, w: Array, outputs: int) -> bool:
@@ -222,7 +222,7 @@ LAUNCH, PART = 4_500_000, 5
 
 def tiles_for(x: Array, width: int) -> tuple[Tile, ...]:
     """Those for `width` images at a time that x's GPU has the shared memory for: Turing, 64 KB."""
-    large = backend.of(x).compute_capability() >= 80
+    large = backend.gpu.compute_capability() >= 80
     return tuple(tile for tile in TILES if width in tile.widths and (large or tile.stages < 1 << 16))
 
 
