@@ -25,12 +25,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import backend
-from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, real, require_fit
+from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, require_fit
 from .events import Result, here, quietly, reusable, tell
 
 Array = Any
@@ -150,42 +150,9 @@ class Policy:
         """What sums in the place of a primitive, for "accumulate" or "reduce": see `Study`. None: nothing does."""
         return None if self.study is None else self.study.accumulator(field, like)
 
-    def cast(self, target: Any, keep: Mapping[str, Policy] | None = None) -> Any:
-        """Give `target` this policy's storage.
+    if TYPE_CHECKING:  # tinymp/__init__.py binds tensor.cast
 
-        A Module is changed in place (every parameter gets a working copy, and an FP32 master where the policy keeps
-        one) and returned. A Tensor or array with floating values comes back rounded to the storage dtype; integers
-        and booleans come back as they are; lists, tuples and dicts are cast item by item.
-
-        keep: modules in a Module, by their paths, that take another policy, with all that is in them, until it is cast
-        again: {"head": mp.FP32}. Such a module has the storage of its policy. When it is called, Tensors in the storage
-        of what is around it are converted to its own, its forward and their backward follow its policy, whatever
-        `mp.use` says outside, and what it returns is converted back, but for losses. These casts round as the policy
-        around it does, and so do the gradients that come back through them. A path within a kept module ("head.norm")
-        may name a third policy; "" is the whole. Sums of the gradients of a weight that is used several times follow
-        the policy in use around backward.
-
-        TypeError for anything else; ValueError for a finite value that does not fit FP16 (scale such data first), for a
-        path that is not there, and for a weight or module that is shared by two policies.
-        """
-        if keep is not None and not hasattr(target, "named_modules"):
-            raise TypeError(f"Policy.cast: expected a Module, parts of which to keep, got {type(target)}")
-        if hasattr(target, "cast_storage"):  # Module and Tensor know how to do it to themselves
-            return target.cast_storage(self) if keep is None else target.cast_storage(self, keep)
-        if isinstance(target, np.ndarray):
-            target = real("Policy.cast", target, target)
-            return target if target.dtype.kind in "iub" else fit("Policy.cast", target, self.storage)
-        if isinstance(target, dict):
-            return {key: self._cast_item(value) for key, value in target.items()}
-        if isinstance(target, tuple) and hasattr(target, "_fields"):
-            return type(target)(*map(self._cast_item, target))
-        if isinstance(target, (list, tuple)):
-            return type(target)(map(self._cast_item, target))
-        raise TypeError(f"Policy.cast: expected a Module, Tensor, array or a collection of them, got {type(target)}")
-
-    def _cast_item(self, value: Any) -> Any:
-        """An item of a batch, which may carry names beside its arrays."""
-        return value if isinstance(value, (str, bytes)) else self.cast(value)
+        def cast(self, target: Any, keep: Mapping[str, Policy] | None = None) -> Any: ...
 
 
 change: Callable[..., Policy] = replace  # `import tinymp` puts study.change in its place, which has more fields
