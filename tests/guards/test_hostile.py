@@ -28,6 +28,7 @@ LEFT_OUT = {
     "*.rate Schedule.rate": "the schedule's step",
     "*.adjust LossScaler.change LossScaler.look_at_limits": "the scaler's update",
     "Observer.*": "the engine: its events",
+    "Policy.accumulator": "the primitives",
     "SparseRows.summed SparseRows.like SparseRows.rows SparseRows.put SparseRows.add": "lookups and updates",
     "DistributedDataParallel.ran DistributedDataParallel.summed": "the engine: events",
     "Group.start Group.abort Group.close Group.agreed Group.agree *.normalised *.mine": "the package itself",
