@@ -183,7 +183,8 @@ class Groups:
         """A copy of the state of one parameter, without arrays that no update has written yet."""
         step = int(state["step"])
         unused = ("since", *(self.late if int(state.get("since", 0)) == step else ()))
-        return {"step": step, **{name: _copied(v) for name, v in state.items() if name not in ("step", *unused)}}
+        arrays = {name: np.array(backend.to_cpu(v)) for name, v in state.items() if name not in ("step", *unused)}
+        return {"step": step, **arrays}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` returned, for the same parameters in the same order and groups.
@@ -246,7 +247,3 @@ def fits(g: Any, p: Any) -> bool:
     """
     computes = backend.of(g) is backend.of(p.array) and not isinstance(g, np.matrix) and not masked(g)
     return computes and getattr(g, "dtype", object) in FLOATING
-
-
-def _copied(value: Any) -> np.ndarray:
-    return np.array(backend.to_cpu(value))
