@@ -97,7 +97,7 @@ TOPICS: dict[str, Topic] = {
         "An update below 1/2048 of its weight can vanish in FP16, however often it comes. The paper's speech model "
         "lost 80 % in relative accuracy (figure 2a).",
         source="MPT 3.1, NVG 2.3.1",
-        read="optim.optimizer.Optimizer._update_one parameter.Parameter.write",
+        read="optim.optimizer.Optimizer._update_all parameter.Parameter.write",
         decisions="master",
         words="UPDATE, master, master copy, weights, Parameter, lost updates, optimizer, learning rate",
     ),
