@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import flag, floating
+from ..arguments import flag, floating, with_axes
 from ..autograd import Array, Op
 from ..events import type_name
 from ..precision import DOT, gemm, reduce, store, widen
@@ -302,16 +302,12 @@ def check(
     weights: W_ih, W_hh, b_ih, b_hh, W_hr, the last three or None; names: theirs; axes: those of input.
     """
     (w, b), (w_ih, w_hh, b_ih, b_hh, w_hr) = names, weights
-    given = {"input": (input, axes), f"{w}_ih": (w_ih, "GD"), f"{w}_hh": (w_hh, "GH")}
-    if w_hr is not None:
-        given[f"{w}_hr"] = w_hr, "PH"
-    for name, (x, letters) in given.items():
-        if floating(op, name, x).ndim != len(letters):
-            raise ValueError(f"{op}: expected `{name}` to be ({', '.join(letters)}), got shape {x.shape}")
-    H, (B, D) = w_hh.shape[0] // gates, input.shape[-2:]
-    P, rows = H if w_hr is None else w_hr.shape[0], gates * H
-    shapes: dict[str, tuple] = {f"{w}_ih": (w_ih, (rows, D)), f"{w}_hh": (w_hh, (rows, P)), f"{w}_hr": (w_hr, (P, H))}
-    shapes |= {f"{b}_ih": (b_ih, (rows,)), f"{b}_hh": (b_hh, (rows,))}
+    with_axes(op, "input", input, len(axes))
+    H, (B, D) = with_axes(op, f"{w}_hh", w_hh, 2).shape[0] // gates, input.shape[-2:]
+    rows = gates * H
+    P = H if w_hr is None else with_axes(op, f"{w}_hr", w_hr, 2).shape[0]
+    shapes: dict[str, tuple] = {f"{w}_ih": (floating(op, f"{w}_ih", w_ih), (rows, D)), f"{w}_hh": (w_hh, (rows, P))}
+    shapes |= {f"{w}_hr": (w_hr, (P, H)), f"{b}_ih": (b_ih, (rows,)), f"{b}_hh": (b_hh, (rows,))}
     shapes |= {name: (state, (B, n)) for (name, state), n in zip(states.items(), (P, H))}
     for name, (x, shape) in shapes.items():
         if x is not None and floating(op, name, x).shape != shape:

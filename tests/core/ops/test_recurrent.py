@@ -325,7 +325,7 @@ X, HX, W = t(5, 4, 3), t(4, 6), (t(24, 3), t(24, 6), t(24), t(24))
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: lstm_layer(t(5, 3), None, *W), ValueError, r"expected `input` to be \(T, B, D\), got shape"),
+        (lambda: lstm_layer(t(5, 3), None, *W), ValueError, r"expected `input` to have 3 axes, got shape"),
         (lambda: lstm_layer(t(5, 4, 2), None, *W), ValueError, r"expected `weight_ih` to be \(24, 2\), got \(24, 3\)"),
         (lambda: lstm_layer(t(0, 4, 3), None, *W), ValueError, "expected sequences of at least one step"),
         (lambda: lstm_layer(X, (HX, t(4, 5)), *W), ValueError, r"expected `hx\[1\]` to be \(4, 6\), got \(4, 5\)"),
@@ -347,7 +347,7 @@ X, HX, W = t(5, 4, 3), t(4, 6), (t(24, 3), t(24, 6), t(24), t(24))
         (lambda: gru_layer(X, (HX, HX), t(18, 3), t(18, 6)), TypeError, "expected a Tensor for `hx`, got tuple"),
         (lambda: gru_layer(X, t(3, 6), t(18, 3), t(18, 6)), ValueError, r"expected `hx` to be \(4, 6\), got \(3, 6\)"),
         (lambda: gru_layer(X, None, t(18, 3), t(17, 6)), ValueError, r"expected `weight_ih` to be \(15, 3\)"),
-        (lambda: lstm_cell(t(4, 3, 1), (HX, HX), *W), ValueError, r"lstm_cell: expected `input` to be \(B, D\)"),
+        (lambda: lstm_cell(t(4, 3, 1), (HX, HX), *W), ValueError, r"lstm_cell: expected `input` to have 2 axes"),
         (lambda: lstm_cell(t(4, 3), (HX, HX), *W[:3], t(2)), ValueError, r"lstm_cell: expected `b_hh` to be \(24,\)"),
         (lambda: gru_cell(t(4, 3), t(4, 5), t(18, 3), t(18, 6)), ValueError, r"gru_cell: expected `hx` to be \(4, 6\)"),
     ],
