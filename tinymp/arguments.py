@@ -150,10 +150,9 @@ def axis(op: str, dim: Any, ndim: int, name: str = "dim") -> int:
     """`dim` as a non-negative axis; IndexError if the tensor has no such axis."""
     if (i := integer(dim)) is None:
         raise TypeError(f"{op}: expected `{name}` to be an integer, got {dim!r}")
-    if not ndim:
-        raise IndexError(f"{op}: expected a tensor with at least one axis for {name}={i}, got one of shape ()")
     if not -ndim <= i < ndim:
-        raise IndexError(f"{op}: expected {name} in [{-ndim}, {ndim - 1}] for a tensor with {ndim} axes, got {i}")
+        those = f"{name} in [{-ndim}, {ndim - 1}]" if ndim else f"at least one axis for {name}"
+        raise IndexError(f"{op}: expected {those} for a tensor with {ndim} axes, got {i}")
     return i % ndim
 
 
@@ -222,15 +221,13 @@ def number(
     value = value.item() if isinstance(value, (Tensor, np.generic)) and not value.ndim else value
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{op}: expected `{name}` to be a number, got {value!r}")
-    try:
-        x = float(value)
-    except OverflowError:  # 10**400
-        x = math.inf
-    if not (abs(x) < FP32_OVERFLOW and least <= x <= most) or (above and x == least):
+    size: Any = abs(value)
+    x = float(value) if size < FP32_OVERFLOW else math.inf  # also for 10**400
+    if not (x < math.inf and least <= x <= most) or (above and x == least):
         bounds = "finite" if least == -math.inf else f"{'above' if above else 'at least'} {least:g} and finite"
         if most < math.inf:
             bounds = f"at most {most:g}" if least == -math.inf else f"in [{least:g}, {most:g}]"
-        in_fp32 = " in FP32" if FP32_OVERFLOW <= abs(x) < math.inf else ""
+        in_fp32 = " in FP32" if FP32_OVERFLOW <= size < math.inf else ""
         raise ValueError(f"{op}: expected `{name}` to be {bounds}{in_fp32}, got {value!r}")
     return x
 
