@@ -33,33 +33,25 @@ def operands(op: str, *inputs: Any, stores: bool = True) -> list:
     """The operands of an op, of which some may be numbers: those are checked against FP16 (if the op `stores` them),
     and an integer or boolean tensor beside a floating one takes its dtype, as in PyTorch.
     """
-    numbers = [x.item() if isinstance(x, np.generic) else x for x in inputs]
     tensors = [x for x in inputs if isinstance(x, Tensor)] or [tensor(op, "input", inputs[0])]
     broadcastable(op, *tensors)
-    dtypes = [x.array.dtype for x in tensors if x.array.dtype in FLOATING]
+    given = [x.item() if isinstance(x, np.generic) else x for x in inputs]
+    dtypes = [x.array.dtype for x in tensors]
     # integers beside a fraction become FP32, as in PyTorch
-    dtype = dtypes[0] if dtypes else float32 if float in map(type, numbers) else None
-    if dtype is None and (stores or all(x.array.dtype.kind == "b" for x in tensors)):
-        _require_whole_fit(op, numbers, np.result_type(*[x.array.dtype for x in tensors]))
-    return [_operand(op, x, dtype, stores) for x in numbers]
-
-
-def _require_whole_fit(op: str, numbers: list, dtype: Any) -> None:
-    """ValueError for an integer that the integers beside it cannot hold: NumPy would not name what was called."""
-    limits = np.iinfo(dtype if dtype.kind in "iu" else int)
-    for n in numbers:
-        if isinstance(n, int) and not limits.min <= n <= limits.max:
-            raise ValueError(f"{op}: expected a number that fits {limits.dtype}, got {n}")
-
-
-def _operand(op: str, x: Any, dtype: Any, stores: bool) -> Any:
-    if isinstance(x, Tensor):
-        return x if dtype is None or x.array.dtype in FLOATING else Tensor(_floating(op, x.array, dtype))
-    if not isinstance(x, (int, float)):
-        raise TypeError(f"{op}: expected Tensors and numbers, got {type_name(x)}; wrap it with tinymp.tensor(...)")
-    if stores:
-        require_fit(op, x, dtype)
-    return x
+    dtype = next((d for d in dtypes if d in FLOATING), float32 if float in map(type, given) else None)
+    for i, x in enumerate(given):
+        if isinstance(x, Tensor):
+            given[i] = x if dtype is None or x.array.dtype in FLOATING else Tensor(_floating(op, x.array, dtype))
+        elif not isinstance(x, (int, float)):
+            raise TypeError(f"{op}: expected Tensors and numbers, got {type_name(x)}; wrap it with tinymp.tensor(...)")
+        elif dtype is not None and stores:
+            require_fit(op, x, dtype)
+        elif dtype is None and (stores or all(d.kind == "b" for d in dtypes)):  # NumPy would not name what was called
+            kind = np.result_type(*dtypes)
+            limits = np.iinfo(kind if kind.kind in "iu" else int)
+            if not limits.min <= x <= limits.max:
+                raise ValueError(f"{op}: expected a number that fits {limits.dtype}, got {x}")
+    return given
 
 
 def _floating(op: str, x: Array, dtype: Any) -> Array:
