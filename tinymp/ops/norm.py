@@ -128,12 +128,16 @@ class LayerNorm(Op):
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
-        outer, wide = tuple(range(x.ndim - len(self.axes))), widen(dy)
+        outer, wide = self.outer(x), widen(dy)
         xhat, g = (widen(x) - mean) * rstd, wide if w is None else wide * widen(w)
         dw = reduce(wide * xhat, outer, "sum", like=x) if like_w else None
         db = reduce(wide, outer, "sum", like=x) if like_b else None
         dx = g - reduce(g, self.axes, "mean", like=x) - xhat * reduce(g * xhat, self.axes, "mean", like=x)
         return of_argument(dx * rstd, like_x), of_argument(dw, like_w), of_argument(db, like_b)
+
+    def outer(self, x: Array) -> tuple[int, ...]:
+        """The axes along which w and b do not change."""
+        return tuple(range(x.ndim - len(self.axes)))
 
 
 # ---------------------------------------------------------------------------------------------------------- functions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from ...arguments import floating, name_all
@@ -111,12 +112,7 @@ def _contract(x: Tensor, xs: list, y: Tensor, ys: list, needed: set) -> tuple[Te
     columns = [label for label in ys if label not in xs]
 
     def shaped(t: Tensor, labels: list, *groups: list) -> Tensor:
-        lengths = []
-        for group in groups:
-            n = 1
-            for label in group:
-                n *= size[label]
-            lengths.append(n)
+        lengths = [prod(size[label] for label in group) for group in groups]
         return t.permute([labels.index(label) for group in groups for label in group]).reshape(lengths)
 
     z = matmul(shaped(x, xs, batch, rows, inner), shaped(y, ys, batch, inner, columns))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ... import backend
@@ -68,22 +66,12 @@ def embedding_bag(
     padding_idx = row(op, padding_idx, weight.shape[0])
     if padding_idx is not None:
         counted = counted & xp.not_equal(index.array, padding_idx)
-    return _reduced(index, weight, factors, counted, mode, padding_idx, sparse)
-
-
-def _reduced(
-    index: Tensor, weight: Tensor, factors: Tensor | None, counted: Any, mode: str, padding_idx: Any, sparse: bool
-) -> Tensor:
-    """The result for bags index (B, N), of which only the entries where `counted` (B, N) holds count."""
-    found, xp = embedding(index, weight, padding_idx, sparse=sparse), backend.of(counted).xp  # B, N, D
+    found = embedding(index, weight, padding_idx, sparse=sparse)  # B, N, D
     left_out = Tensor(~counted[:, :, None])
-    if mode == "max":
-        if not index.shape[1]:
-            return total(found, 1)
+    if mode == "max" and index.shape[1]:
         highest = largest(masked_fill(found, left_out, -float("inf")), 1).values
         return masked_fill(highest, Tensor(~counted.any(axis=1)[:, None]), 0)
-    found = masked_fill(found, left_out, 0)
-    wide = found if found.dtype not in HALVES else found.float()  # FP32 until the last line: one rounding
+    wide = masked_fill(found.float() if found.dtype in HALVES else found, left_out, 0)  # rounded on the last line
     if factors is not None:
         wide = mul(wide, masked_fill(reshape(factors.to(wide.dtype), (*factors.shape, 1)), left_out, 0))
     y = total(wide, 1)

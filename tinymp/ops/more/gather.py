@@ -20,7 +20,7 @@ class IndexSelect(Index):
     """y = the slices of x at `index` along one axis;  dx: dy added up at those places."""
 
 
-def _places(op: str, index: Any, input: Tensor, dim: int) -> Tensor:
+def places_along(op: str, index: Any, input: Tensor, dim: int) -> Tensor:
     """The integer Tensor `index` as int64, checked against axis dim of input. An int64 one keeps its memory and its
     change counter.
     """
@@ -28,6 +28,11 @@ def _places(op: str, index: Any, input: Tensor, dim: int) -> Tensor:
         raise TypeError(f"{op}: expected `index` to hold integers, got {index.dtype}")
     in_range(op, index.array, input.shape[dim], f"axis {dim}")
     return index.to(np.int64)
+
+
+def within(index: Tensor, x: Tensor, free: int | None = None) -> bool:
+    """True if index has x's axes and is nowhere longer, but along the one that is free."""
+    return index.ndim == x.ndim and all(m <= n for a, (m, n) in enumerate(zip(index.shape, x.shape)) if a != free)
 
 
 def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -39,9 +44,9 @@ def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
     x, i = tensor("gather", "input", input), tensor("gather", "index", index)
     if not (x.ndim and i.ndim):  # as PyTorch, which takes a tensor without axes as one of one element
         return gather(x if x.ndim else x.reshape(1), dim, i if i.ndim else i.reshape(1)).reshape(i.shape)
-    d = axis("gather", dim, tensor("gather", "input", input).ndim)
-    place = _places("gather", index, input, d)
-    if place.ndim != input.ndim or any(m > n for a, (m, n) in enumerate(zip(place.shape, input.shape)) if a != d):
+    d = axis("gather", dim, x.ndim)
+    place = places_along("gather", index, input, d)
+    if not within(place, x, d):
         raise ValueError(
             f"gather: expected index.shape to be at most input.shape except along axis {d}, got {place.shape} and "
             f"{input.shape}"
@@ -63,7 +68,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
             raise ValueError(f"index_select: expected one index for an input without axes, got {y.numel()}")
         return y.reshape(())
     d = axis("index_select", dim, x.ndim)
-    place = _places("index_select", index, input, d)
+    place = places_along("index_select", index, input, d)
     if place.ndim > 1:
         raise ValueError(f"index_select: expected `index` to have one axis, got shape {place.shape}")
     return IndexSelect.apply(input, place if place.ndim else place.reshape(1), axes=(d,))

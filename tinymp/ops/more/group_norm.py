@@ -12,55 +12,26 @@ from ...arguments import flag, floating, integers, name_all, number, shaped
 from ...autograd import Array, Op
 from ...precision import REDUCTION, reduce, store, to_dtype, widen
 from ...tensor import Tensor
-from ..norm import batch_norm
+from ..norm import LayerNorm, batch_norm, of_argument
 from ..shape import repeat, reshape
 
 
-class GroupNorm(Op):
-    """y = (x - mean) rstd w + b, mean and rstd = 1 / sqrt(var + eps) over each group of channels (Wu & He, 2018).
+class GroupNorm(LayerNorm):
+    """y = (x - mean) rstd w + b, mean and rstd over each group of channels (Wu & He, 2018): the layer norm of each.
 
-    With xhat = (x - mean) rstd and g = w dy: dx = rstd (g - mean g - xhat mean(g xhat)) over the group,
-    dw = sum dy xhat and db = sum dy over all but the channel. x: (N, C, ...), of which (C / G, ...) is a group;
-    w, b: (C,) or None.
+    x: (N, G, C / G, the rest), w, b: (G, C / G, 1) or None.
     """
 
-    kind = REDUCTION
     name = "group_norm"
-    fp32 = ("weight", "bias")
 
-    def forward(self, x: Array, w: Array | None, b: Array | None, *, groups: int, eps: float) -> Array:
-        wide = self._grouped(widen(x))
-        mean = reduce(wide, (2, 3), "mean", like=x)
-        y = wide - mean
-        rstd = 1 / self.xp.sqrt(reduce(y * y, (2, 3), "mean", like=x) + eps)
-        self.save(x, w, statistics=(mean, rstd))
-        y *= rstd
-        if w is not None:
-            y *= self._per_channel(w)
-        if b is not None:
-            y += self._per_channel(b)
-        return store(y.reshape(x.shape), like=x)
+    def forward(self, x: Array, w: Array | None, b: Array | None, *, axes: tuple, eps: float) -> Array:
+        return super().forward(x, w, b, axes=axes, eps=eps)  # fast paths of a layer norm have weights of another shape
 
     def backward(self, dy: Array) -> tuple:
-        (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
-        wide, xhat = self._grouped(widen(dy)), (self._grouped(widen(x)) - mean) * rstd
-        db, dw = (reduce(g, (3,), "sum", like=x) for g in (wide, wide * xhat))  # of each sample
-        v, n = 1 if w is None else self._per_channel(w), wide.shape[2] * wide.shape[3]
-        pull, mean = (reduce(v * d, (2,), "sum", like=x) / n for d in (dw, db))
-        dx = (v * wide - xhat * pull - mean) * rstd
-        return (
-            store(dx.reshape(x.shape), like=dy) if like_x else None,
-            store(reduce(dw, (0,), "sum", like=x).reshape(like_w.shape), like=like_w) if like_w else None,
-            store(reduce(db, (0,), "sum", like=x).reshape(like_b.shape), like=like_b) if like_b else None,
-        )
+        return super().backward(dy)
 
-    def _grouped(self, x: Array) -> Array:
-        """x as (N, G, C / G, the rest)."""
-        n, c, *rest = x.shape
-        return x.reshape(n, self.groups, c // self.groups, prod(rest))
-
-    def _per_channel(self, v: Array) -> Array:
-        return widen(v).reshape(1, self.groups, -1, 1)
+    def outer(self, x: Array) -> tuple[int, ...]:
+        return 0, 3
 
 
 class RMSNorm(Op):
@@ -83,10 +54,11 @@ class RMSNorm(Op):
     def backward(self, dy: Array) -> tuple:
         (x, w), (r,), (like_x, like_w) = self.saved, self.statistics, self.targets
         outer, wide, xhat = tuple(range(x.ndim - len(self.axes))), widen(dy), widen(x) * r
-        dw = like_w and store(reduce(wide * xhat, outer, "sum", like=x).reshape(like_w.shape), like=like_w)
+        dw = reduce(wide * xhat, outer, "sum", like=x) if like_w else None
         g = wide if w is None else wide * widen(w)
-        dx = like_x and store((g - xhat * reduce(g * xhat, self.axes, "mean", like=x)) * r, like=like_x)
-        return dx, dw
+        return of_argument((g - xhat * reduce(g * xhat, self.axes, "mean", like=x)) * r, like_x), of_argument(
+            dw, like_w
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
@@ -105,7 +77,11 @@ def group_norm(
         raise ValueError(f"group_norm: expected `input` (N, C, ...) with C a multiple of {groups}, got shape {x.shape}")
     for name, v in (("weight", weight), ("bias", bias)):
         shaped("group_norm", name, v, (x.shape[1],), "input.shape[1]")
-    return GroupNorm.apply(x, weight, bias, groups=groups, eps=number("group_norm", "eps", eps, 0))
+    shape = groups, x.shape[1] // groups
+    w, b = (None if v is None else reshape(v, (*shape, 1)) for v in (weight, bias))
+    eps = number("group_norm", "eps", eps, 0)
+    y = GroupNorm.apply(reshape(x, (x.shape[0], *shape, prod(x.shape[2:]))), w, b, axes=(2, 3), eps=eps)
+    return reshape(y, x.shape)
 
 
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
