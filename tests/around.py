@@ -52,7 +52,6 @@ def an_optimizer(d: Dice) -> Any:
 def a_scaler(d: Dice) -> Any:
     return d.random.choice((
         optim.DynamicLossScaler, optim.NoLossScaler, lambda: optim.StaticLossScaler(8.0),
-        lambda: optim.ObservedLossScaler(2),
     ))()  # fmt: skip
 
 

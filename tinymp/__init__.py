@@ -93,7 +93,6 @@ _NAMES = {
     "ops.more.unfold": "ops.unfold",
     "ops.more.vector_norm": "ops.norm",
     "optim.more.cycle": "optim.OneCycleLR optim.ReduceLROnPlateau",
-    "optim.more.observed": "optim.ObservedLossScaler",
     "optim.more.schedule": "optim.LinearLR optim.MultiStepLR optim.SequentialLR "
     "optim.schedule.LinearLR optim.schedule.MultiStepLR optim.schedule.SequentialLR",
     "vision.boxes": "ops.batched_nms ops.box_iou ops.clip_boxes_to_image ops.decode_boxes ops.encode_boxes ops.nms "
@@ -114,7 +113,7 @@ _MOVED = {
         "data": "sequences",
         "nn": "attention embedding_bag group_norm rnn transformer",
         "ops": "attention group_norm sort",
-        "optim": "cycle observed",
+        "optim": "cycle",
     }.items()
     for name in names.split()
 }

@@ -31,7 +31,6 @@ SCALERS = {
     "none": optim.NoLossScaler,
     "static": lambda: optim.StaticLossScaler(64),
     "dynamic": lambda: optim.DynamicLossScaler(init_scale=2.0**17, growth_interval=2),  # skips some, grows at times
-    "observed": lambda: optim.ObservedLossScaler(observe=3),
 }
 LOADERS = {
     "in order": {},

@@ -50,7 +50,6 @@ SCALERS = {
     "none": lambda: optim.NoLossScaler(),
     "static": lambda: optim.StaticLossScaler(1024.0),
     "dynamic": lambda: optim.DynamicLossScaler(2.0**12, growth_interval=3, backoff_factor=0.25, max_scale=2.0**13),
-    "observed": lambda: optim.ObservedLossScaler(observe=3),
 }
 FACTORS = [1.0, 1.0, 300.0, 1.0, 1.0, 1.0, 1.0, 1000.0, 1.0, 1.0]  # large ones make gradients overflow
 

@@ -277,15 +277,6 @@ def agreement(group):
     ddp.verify()
     assert 12 < skipped < 125
     group.first("agreement", skipped=skipped, scale=scaler.get_scale(), changes=len(scaler.history))
-    observed = optim.ObservedLossScaler(observe=2)
-    for _ in range(4):
-        x, y = (t[group.rank * 4 : group.rank * 4 + 4] for t in every)
-        observed.scale(loss_of(model, mp.MIXED, x * float(1 + 5 * group.rank), y)).backward()
-        observed.step(optimizer)
-        observed.update()
-        optimizer.zero_grad()
-    assert observed.fixed
-    group.first("agreement", scale=observed.get_scale(), largest=observed.largest)
 
 
 def refusals(group):

@@ -329,16 +329,6 @@ def test_the_op_whose_sum_overflows_is_named():
         step(4000)  # 4 000 times 2^8 is beyond FP16
 
 
-def test_the_observed_scale_sees_the_rows():
-    p = table(mp.MIXED)
-    scaler, optimizer = optim.ObservedLossScaler(observe=1, margin=1.0, init_scale=8.0), optim.SGD([p])
-    y = ops.embedding(mp.tensor([3]), p, sparse=True)
-    scaler.scale((y.float() * 2.0**-3).sum()).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    assert scaler.largest == 2.0**-3
-
-
 @pytest.mark.parametrize("norm_type", [1, 2.0, 3.0, float("inf")])
 @pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED], ids=str)
 def test_clipping_by_norm(policy, norm_type):

@@ -18,7 +18,6 @@ from .. import backend
 from ..autograd import Array, Backward, Op, joined
 from ..dtypes import FP16_OVERFLOW
 from ..events import Observer, during, here, observe, unobserved
-from ..optim.more.observed import power_below
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
 from ..optim.scaler import MIN_SCALE, SEE, LossScaler, NoLossScaler, ScaleLoss
@@ -408,3 +407,9 @@ def _tell(cause: Cause, what: str, place: Place | None, why: str) -> None:
         spot = ", ".join([part for part in (place.module, place.caller, place.where) if part])
         at = f" in {'the backward of ' if place.phase == 'backward' else ''}{place.op} ({spot})"
     cause.text = f"{what}{at}: {why}"
+
+
+def power_below(limit: float) -> float:
+    """The largest power of two below a limit."""
+    mantissa, exponent = math.frexp(limit)  # mantissa in [0.5, 1)
+    return 2.0 ** (exponent - (1 if mantissa > 0.5 else 2))

@@ -130,7 +130,7 @@ TOPICS: dict[str, Topic] = {
         read="optim.scaler.LossScaler.scale optim.optimizer.unscaled optim.scaler.DynamicLossScaler",
         decisions="loss-scaling",
         words="scaling, loss scale, scaler, GradScaler, LossScaler, NoLossScaler, StaticLossScaler, DynamicLossScaler, "
-        "ObservedLossScaler, unscale_",
+        "unscale_",
     ),
     "accumulation": Topic(
         "A dot product multiplies FP16 operands exactly and adds up in FP32; only the finished sum is rounded.",

@@ -209,12 +209,10 @@ class LossScaler(SavedScaler):
             raise TypeError(f"scale: expected the loss in FP32, got {loss.dtype}; the losses of tinymp.ops return FP32")
         if loss.array.size != 1:
             raise ValueError(f"scale: expected a scalar loss, got shape {loss.shape}; reduce it with .mean() or .sum()")
-        self._side = self._side_for(backend.of(loss.array))
+        serving = find(Side.serving, backend.of(loss.array).name) or type(self._side).serving
+        self._side = serving(self._side, self)
         self._side.note_loss(self._now, loss)
         return ScaleLoss.apply(loss, loss_scale=self._side.factor, scaler=self)
-
-    def _side_for(self, device: Any) -> Side:
-        return (find(Side.serving, device.name) or type(self._side).serving)(self._side, self)
 
     @explained("unscale_", "leave it out: step() unscales one gradient at a time", "use a smaller model")
     def unscale_(self, optimizer: Optimizer) -> None:

@@ -201,7 +201,7 @@ def scaled(scaler, w, grad):
     w.grad_scale = scaler.get_scale()
 
 
-@pytest.mark.parametrize("make", [lambda: optim.DynamicLossScaler(8.0, growth_interval=2), optim.ObservedLossScaler])
+@pytest.mark.parametrize("make", [lambda: optim.DynamicLossScaler(8.0, growth_interval=2)])
 def test_update_ends_an_iteration_whose_step_was_left_out(make):
     """The norm was too large, say. S grows and backs off by what unscale_ found, as PyTorch's does."""
     w, scaler = weight(1.0), make()
@@ -230,7 +230,7 @@ class Interrupted(optim.SGD):
 
 
 @pytest.mark.parametrize("unscale", [True, False])
-@pytest.mark.parametrize("make", [optim.DynamicLossScaler, lambda: optim.StaticLossScaler(8), optim.ObservedLossScaler])
+@pytest.mark.parametrize("make", [optim.DynamicLossScaler, lambda: optim.StaticLossScaler(8)])
 def test_update_ends_an_iteration_whose_step_was_interrupted(make, unscale):
     w, scaler = weight(1.0), make()
     optimizer = Interrupted([w], lr=1.0)
@@ -326,59 +326,6 @@ def test_constant_scales_stay(make):
 def test_default_limit_lets_the_scale_reach_its_floor():
     assert optim.DynamicLossScaler().max_consecutive_skips == 40  # 38 halvings from 2^24 to 2^-14, and two more
     assert optim.DynamicLossScaler(1.0, backoff_factor=0.25, min_scale=0.25, max_scale=4.0).max_consecutive_skips == 4
-
-
-@pytest.mark.parametrize(
-    ("x", "expected"),
-    [
-        ([1.0, 0.5, 0.25], 2.0**14),  # max|g| = |x| / 3, but the activations' is 1/3: 8 S / 3 < 65504
-        ([3 * 2.0**9, 1.0, 1.0], 2.0**3),  # max|g| = 2^9: 2^13 would be just below, 8 2^9 2^4 = 65536 is not
-        ([0.0, 0.0, 0.0], 2.0**14),
-    ],
-)
-def test_observed_scale(x, expected):
-    w = weight(1.0, 1.0, 1.0)
-    optimizer, scaler = optim.SGD([w], lr=0.0), optim.ObservedLossScaler(observe=3, margin=8.0, init_scale=1.0)
-    for k in range(5):
-        assert scaler.get_scale() == (1.0 if k < 3 else expected)
-        assert trace(scaler, optimizer, w, x) == APPLIED
-        assert not here.observers
-    assert len(scaler.history) == 1 and scaler.history[0][2].startswith("observed max|g| = ")
-    assert 8 * scaler.largest * expected < 65504 <= 16 * scaler.largest * expected
-
-
-def test_observed_scale_backs_off_and_goes_up_while_it_looks():
-    w = weight(1.0)
-    optimizer, scaler = optim.SGD([w], lr=0.0), optim.ObservedLossScaler(observe=2, init_scale=16.0)
-    assert trace(scaler, optimizer, w, [5000.0]) == SKIPPED  # 16 * 5000 overflows
-    assert scaler.get_scale() == 1 and not scaler.fixed
-    for _ in range(2):
-        trace(scaler, optimizer, w, [5000.0])
-    assert scaler.fixed and scaler.get_scale() == 1  # 8 * 5000 < 65504
-    scaler = optim.ObservedLossScaler(observe=1, init_scale=1.0)
-    trace(scaler, optimizer, w, [1.0], lambda y: ops.mul(y.float(), 2.0**-30).sum())
-    assert scaler.get_scale() == 256 and not scaler.fixed
-    trace(scaler, optimizer, w, [1.0], lambda y: ops.mul(y.float(), 2.0**-30).sum())
-    assert scaler.fixed and scaler.get_scale() == optim.scaler.MAX_SCALE
-
-
-def test_observed_scale_counts_infinite_gradients_that_never_reach_a_weight():
-    w = weight(1.0)
-    optimizer, scaler = optim.SGD([w], lr=0.0), optim.ObservedLossScaler(observe=1, init_scale=16.0)
-    x = mp.tensor(np.array([5000.0], "float16"))
-    scaler.scale(ops.mul(ops.relu(ops.mul(w, -1.0)), x).float().sum()).backward()  # infinite, then stopped by the ReLU
-    assert scaler.step(optimizer) == APPLIED
-    scaler.update()
-    assert scaler.get_scale() == 1 and "activation" in scaler.history[0][2]
-
-
-def test_observed_scale_of_an_fp32_model_has_nothing_to_observe():
-    w = weight(1.0, policy=mp.FP32)
-    optimizer, scaler = optim.SGD([w], lr=0.0), optim.ObservedLossScaler(observe=1)
-    scaler.scale(w.sum()).backward()
-    assert scaler.step(optimizer)
-    scaler.update()
-    assert scaler.fixed and scaler.largest is None and not scaler.history
 
 
 # ---------------------------------------------------------------------------------- bad data, and overflow without end
@@ -511,17 +458,6 @@ def test_after_an_error_training_can_go_on():
     assert iterate(scaler, optimizer, 1.0) == APPLIED and w.item() == 0.5
 
 
-@pytest.mark.cpu
-def test_a_forgotten_scaler_stops_watching():
-    w = weight(1.0)
-    scaler = optim.ObservedLossScaler()
-    trace(scaler, optim.SGD([w]), w, [np.nan])
-    scaler.scale(w.float().sum())
-    assert here.observers
-    del scaler
-    assert nobody_watches()
-
-
 # ----------------------------------------------------------------------------------------------------- saving, refusing
 
 
@@ -538,16 +474,6 @@ def test_a_loaded_scaler_goes_on(make):
     for scaler in (first, second):
         iterate(scaler, optimizer, 1.0)
     assert first.state_dict() == second.state_dict()
-
-
-def test_a_loaded_observed_scaler_goes_on():
-    w = weight(1.0)
-    optimizer, make = optim.SGD([w], lr=0.0), lambda: optim.ObservedLossScaler(observe=2)
-    first, second = make(), make()
-    trace(first, optimizer, w, [7.0])
-    second.load_state_dict(first.state_dict())
-    trace(second, optimizer, w, [1.0])
-    assert second.fixed and second.largest == 7 and second.get_scale() == 1024
 
 
 def test_loading_another_scalers_state_is_refused():
@@ -613,7 +539,6 @@ def test_misuse(call, error, message):
         (lambda: optim.StaticLossScaler(float("inf")), ValueError, "finite"),
         (lambda: optim.StaticLossScaler(1e-300), ValueError, r"`scale` to be at least 2\^-126, .* got 1e-300"),
         (lambda: optim.StaticLossScaler(1e300), ValueError, "finite in FP32, got 1e"),
-        (lambda: optim.ObservedLossScaler(init_scale=1e-45), ValueError, r"at least 2\^-126"),
         (lambda: optim.DynamicLossScaler(min_scale=1e-300), ValueError, r"`min_scale` to be at least 2\^-126"),
         (lambda: optim.DynamicLossScaler(max_scale=1e300), ValueError, "`max_scale` .* finite in FP32, got 1e"),
         (lambda: optim.StaticLossScaler("dynamic"), TypeError, "`scale` to be a number"),
@@ -624,7 +549,6 @@ def test_misuse(call, error, message):
         (lambda: optim.DynamicLossScaler(backoff_factor=1.0), ValueError, "`backoff_factor` to be below 1"),
         (lambda: optim.DynamicLossScaler(growth_interval=0), ValueError, "`growth_interval` to be positive"),
         (lambda: optim.DynamicLossScaler(min_scale=2.0, max_scale=1.0), ValueError, "`max_scale` to be at least 2"),
-        (lambda: optim.ObservedLossScaler(margin=0.5), ValueError, "`margin` to be at least 1"),
     ],
 )
 def test_refused_settings(make, error, message):
@@ -661,23 +585,3 @@ def test_a_bad_state_changes_nothing(change, error, message):
     with pytest.raises(error, match=message):
         scaler.load_state_dict({**before, "scale": 8.0, **change})
     assert scaler.state_dict() == before
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"largest": float("nan")}, "expected `largest` to be at least 0 and finite, got nan"),
-        ({"largest": "x"}, "expected `largest` to be a number"),
-        ({"fixed": 1}, "expected `fixed` to be True or False, got 1"),
-        ({"observed": 0.5}, "expected `observed` to be an integer, got 0.5"),
-        ({"scale": 1e-300}, r"expected `scale` to be at least 2\^-126"),
-    ],
-)
-def test_a_bad_state_of_an_observed_scaler_changes_nothing(change, message):
-    scaler = optim.ObservedLossScaler()
-    before = scaler.state_dict()
-    with pytest.raises((TypeError, ValueError), match=message):
-        scaler.load_state_dict({**before, "scale": 4.0, **change})
-    assert scaler.state_dict() == before
-    scaler.load_state_dict({**before, "largest": 3.5, "fixed": True})
-    assert scaler.largest == 3.5 and scaler.fixed is True

@@ -14,7 +14,6 @@ SCALERS = {
     "none": optim.NoLossScaler,
     "static": lambda: optim.StaticLossScaler(8),
     "dynamic": lambda: optim.DynamicLossScaler(init_scale=2.0**24, growth_interval=2),
-    "observed": lambda: optim.ObservedLossScaler(observe=3),
 }
 
 
@@ -59,12 +58,9 @@ def test_at_any_time(way, scaler):
 OLD = {"_name": "", "_scale": 8.0, "_iteration": 3, "_history": [(1, 8.0, "why")], "_skips": 1, "_bad_losses": 2}
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: optim.DynamicLossScaler(16.0), optim.ObservedLossScaler], ids=["dynamic", "observed"]
-)
-def test_a_pickle_from_before_there_was_a_state(make):
-    new = make()
-    options = {name: value for name, value in new.__getstate__().items() if name not in ("_side", "_now", "_peak")}
+def test_a_pickle_from_before_there_was_a_state():
+    new = optim.DynamicLossScaler(16.0)
+    options = {name: value for name, value in new.__getstate__().items() if name not in ("_side", "_now")}
     old = object.__new__(type(new))
     old.__setstate__({**options, **OLD, "growth_tracker": 4, "_stuck": 0, "_said": 0, "_least": 0.0, "_most": 1e9})
     assert old.state == (8.0, 4, 1, 2) and (old.iteration, old.history) == (3, [(1, 8.0, "why")])
@@ -74,7 +70,6 @@ def test_a_pickle_from_before_there_was_a_state(make):
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("observed", "ObservedLossScaler"),
         ("cycle", "OneCycleLR"),
         ("cycle", "ReduceLROnPlateau"),
         ("schedule", "LinearLR"),

@@ -40,7 +40,7 @@ def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:
     On the CPU (Tensors that lie there, or no GPU in use), and while it is audited, `step` is simply called each time.
 
     ValueError for inputs whose number, shape, dtype or device differ from the first call's; RuntimeError if the step
-    reads the device from the host (item(), print(loss), ObservedLossScaler, ...) or copies values of the host to it,
+    reads the device from the host (item(), print(loss), ...) or copies values of the host to it,
     which a graph cannot.
     """
     if not callable(step):
@@ -96,8 +96,8 @@ def _kind(error: BaseException) -> str:
             "list or a NumPy array as operand or index); make such Tensors before the step and pass them as inputs"
         )
     return (
-        "most often reading a value of the device from the host (item(), print(loss), bool(tensor), a mask as index, "
-        "ObservedLossScaler); return the Tensor and read it after the step"
+        "most often reading a value of the device from the host (item(), print(loss), bool(tensor), a mask as index); "
+        "return the Tensor and read it after the step"
     )
 
 
