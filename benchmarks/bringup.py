@@ -246,7 +246,7 @@ def captured(job: Job) -> Any:
         batches = [(rng.standard_normal(shape).astype("f2"), rng.integers(0, 10, shape[0])) for _ in range(8)]
         for capture in (False, True):
             model = gpu.made(network, mp.MIXED)
-            step: Any = models.training_step(model, mp.MIXED)
+            step: Any = models.momentum_step(model, mp.MIXED)
             step = mp.capture(step) if capture else step
             losses = []
             for i in range(steps):
@@ -384,7 +384,7 @@ PARTS = {
     1: _steps((versions, 40), (compiled, 140), (instructions, 40), (tests, 310)),
     2: _steps((failures, 80), (captured, 50), ("memcheck", 160), (filled, 90), ("racecheck", 100), ("synccheck", 50)),
     3: _steps((tiles, 60), ("gemm", 160), ("conv", 310)),
-    4: _steps(("training", 200), ("recurrent", 100), ("bandwidth", 90), ("memory", 90), (results, 40)),
+    4: _steps(("training", 280), ("recurrent", 120), ("memory", 90), (results, 40)),
 }
 
 

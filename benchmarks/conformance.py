@@ -28,6 +28,7 @@ import sys
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,7 @@ try:
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.testing._internal.common_modules import module_db
     from torch.testing._internal.common_optimizers import optim_db
+    from torch.utils._pytree import tree_leaves, tree_map
 except ImportError as error:
     raise ImportError(f"benchmarks.conformance: {error}; {hint('peer')}") from error
 
@@ -95,24 +97,6 @@ class Sample(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------- from PyTorch's
-
-
-def flat(value: Any) -> list:
-    """The leaves of nested tuples, lists and dicts."""
-    if isinstance(value, dict):
-        return [leaf for v in value.values() for leaf in flat(v)]
-    if isinstance(value, (tuple, list)):
-        return [leaf for v in value for leaf in flat(v)]
-    return [value]
-
-
-def copied(value: Any, made: Callable[[Any], Any]) -> Any:
-    """Nested arguments with `made` of every leaf."""
-    if isinstance(value, dict):
-        return {k: copied(v, made) for k, v in value.items()}
-    if isinstance(value, (tuple, list)):
-        return (list if isinstance(value, list) else tuple)(copied(v, made) for v in value)
-    return made(value)
 
 
 def to_ours(x: Any) -> Any:
@@ -170,35 +154,33 @@ def module_samples(quick: bool) -> Iterator[Sample]:
         layer = getattr(nn, kind.__name__, None)
         if kind.__module__.split(".")[:2] != ["torch", "nn"] or layer is None:
             continue
-        asked = ASKED.get(kind.__name__, lambda f: f)
+        says = (kind.__name__, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower())
         for training in (True, False):
             inputs = info.module_inputs_func(info, "cpu", torch.float32, requires_grad=True, training=training)
             for s in inputs[:2] if quick else inputs:
-                built = s.constructor_input
+                built, forward = s.constructor_input, s.forward_input
                 original = kind(*built.args, **built.kwargs).train(training)
-                state = {k: t.numpy().copy() for k, t in original.state_dict().items()}
-
-                def theirs(v: Any, original: Any = original, asked: Any = asked) -> Any:
-                    module = copy.deepcopy(original)
-                    return (asked(module)(*v[0], **v[1]), list(module.buffers())), (v, list(module.parameters()))
-
-                def ours(
-                    v: Any,
-                    layer: Any = layer,
-                    state: Any = state,
-                    built: Any = built,
-                    training: Any = training,
-                    asked: Any = asked,
-                ) -> Any:
-                    arguments = copied((built.args, built.kwargs), to_ours)
-                    module = layer(*arguments[0], **arguments[1]).train(training)
-                    module.load_state_dict(state)
-                    return (asked(module)(*v[0], **v[1]), list(module.buffers())), (v, list(module.parameters()))
-
-                forward = s.forward_input
-                says = (kind.__name__, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower())
+                theirs = partial(of_theirs, ASKED.get(kind.__name__, lambda f: f), original)
+                ours = partial(of_ours, ASKED.get(kind.__name__, lambda f: f), layer, built, original)
                 random = training and bool(RANDOM.search(says[1]))
                 yield Sample(f"nn.{kind.__name__}", says, (forward.args, forward.kwargs), theirs, ours, random)
+
+
+def of_theirs(asked: Callable[..., Any], original: Any, values: Any) -> Any:
+    """Outputs (its buffers among them) and leaves of a copy of PyTorch's layer."""
+    return called(asked, copy.deepcopy(original), values)
+
+
+def of_ours(asked: Callable[..., Any], layer: Any, built: Any, original: Any, values: Any) -> Any:
+    """The same of tinymp's layer, built with the arguments of PyTorch's, and with its weights."""
+    arguments, options = tree_map(to_ours, (built.args, built.kwargs))
+    module = layer(*arguments, **options).train(original.training)
+    module.load_state_dict({k: t.numpy().copy() for k, t in original.state_dict().items()})
+    return called(asked, module, values)
+
+
+def called(asked: Callable[..., Any], module: Any, values: Any) -> Any:
+    return (asked(module)(*values[0], **values[1]), list(module.buffers())), (values, list(module.parameters()))
 
 
 def optimizer_samples(quick: bool) -> Iterator[Sample]:
@@ -206,30 +188,23 @@ def optimizer_samples(quick: bool) -> Iterator[Sample]:
     for info in optim_db:
         name = info.optim_cls.__name__
         rule = getattr(optim, name, None)
-        if rule is None:
-            continue
-        for s in info.optim_inputs_func("cpu", torch.float32):
+        for s in info.optim_inputs_func("cpu", torch.float32) if rule else ():
             values = [torch.randn(STEPS + 1, *shape) for shape in ((3, 4), (4,), ())]
-
-            def theirs(v: Any, kind: Any = info.optim_cls, s: Any = s) -> Any:
-                weights = [torch.nn.Parameter(x[0].clone()) for x in v]
-                optimizer = kind(weights, **s.kwargs)
-                for i in range(STEPS):
-                    for w, x in zip(weights, v):
-                        w.grad = x[i + 1].clone()
-                    optimizer.step()
-                return [w.detach() for w in weights], []
-
-            def ours(v: Any, kind: Any = rule, s: Any = s) -> Any:
-                weights = [nn.Parameter(x.numpy()[0].copy()) for x in v]
-                optimizer = kind(weights, **copied(s.kwargs, to_ours))
-                for i in range(STEPS):
-                    for w, x in zip(weights, v):
-                        w.grad = x.numpy()[i + 1].copy()
-                    optimizer.step()
-                return [mp.tensor(w.master) for w in weights], []
-
+            theirs = partial(trained, torch.nn.Parameter, info.optim_cls, s.kwargs)
+            ours = partial(trained, nn.Parameter, rule, tree_map(to_ours, s.kwargs))
             yield Sample(f"optim.{name}", (name,), values, theirs, ours)
+
+
+def trained(parameter: Any, rule: Any, options: dict[str, Any], values: Any) -> Any:
+    """The weights after STEPS steps with these options; each of the values has the first weights, and the gradients."""
+    arrays = [x.numpy() if isinstance(x, mp.Tensor) else x for x in values]
+    weights = [parameter(x[0].copy() if isinstance(x, np.ndarray) else x[0].clone()) for x in arrays]
+    optimizer = rule(weights, **options)
+    for i in range(STEPS):
+        for w, x in zip(weights, arrays):
+            w.grad = x[i + 1].copy() if isinstance(x, np.ndarray) else x[i + 1].clone()
+        optimizer.step()
+    return [mp.tensor(w.master) if isinstance(w, nn.Parameter) else w.detach() for w in weights], []
 
 
 # ---------------------------------------------------------------------------------------------------------- verdicts
@@ -238,21 +213,21 @@ def optimizer_samples(quick: bool) -> Iterator[Sample]:
 def judged(sample: Sample) -> tuple[str, str]:
     """The verdict on a sample, and why."""
     for reason, uses in EXCLUDED.items():
-        if any(uses(x) for x in flat(sample.values)):
+        if any(uses(x) for x in tree_leaves(sample.values)):
             return "excluded", reason
     expected = reference(sample, torch.float32)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            y, leaves = sample.ours(copied(sample.values, to_ours))
-            got = [x for x in flat(y) if x is not None]
+            y, leaves = sample.ours(tree_map(to_ours, sample.values))
+            got = [x for x in tree_leaves(y) if x is not None]
             if different := types_differ(expected[0], got):
                 return "wrong", different
             roots = [x for x in got if isinstance(x, mp.Tensor) and x.requires_grad]
             if any(g is not None for g in expected[1]):
                 for x, dy in zip(roots, gradients_of(expected[0])):
                     x.backward(value_of(dy), retain_graph=True)
-            gradients = [x.grad_array for x in flat(leaves) if isinstance(x, mp.Tensor)]
+            gradients = [x.grad_array for x in tree_leaves(leaves) if isinstance(x, mp.Tensor)]
     except CLEAR as error:
         named = any(re.search(rf"(^|\W){re.escape(name)}\b", str(error)) for name in sample.says)
         named = named and not isinstance(error.__cause__, AttributeError)  # of a value, which none of the checks knew
@@ -276,9 +251,9 @@ def reference(sample: Sample, dtype: Any) -> tuple[list, list]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        y, leaves = sample.theirs(copied(sample.values, again))
-    outputs = [x for x in flat(y) if x is not None]
-    wanted = [x for x in flat(leaves) if isinstance(x, torch.Tensor)]
+        y, leaves = sample.theirs(tree_map(again, sample.values))
+    outputs = [x for x in tree_leaves(y) if x is not None]
+    wanted = [x for x in tree_leaves(leaves) if isinstance(x, torch.Tensor)]
     roots = [x for x in outputs if isinstance(x, torch.Tensor) and x.requires_grad]
     inputs = [x for x in wanted if x.requires_grad]
     found = iter(torch.autograd.grad(roots, inputs, gradients_of(outputs), allow_unused=True) if roots else ())

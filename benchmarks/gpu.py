@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tinymp as mp
-from tinymp import nn, ops, optim
+from tinymp import nn, ops
 from tinymp.ops.conv import batch_first
 
 from . import models, peers
@@ -196,8 +196,8 @@ def train_one(bench: Bench, name: str, workload: Workload, seconds: float) -> No
     """The rows of one network."""
     batch, network = training_data(bench, workload), workload.network
     work: Work = {
-        "captured": partial(mp.capture(models.training_step(made(network, mp.MIXED), mp.MIXED)), *batch),
-        "eager": partial(models.training_step(made(network, mp.MIXED), mp.MIXED), *batch),
+        "captured": partial(mp.capture(models.momentum_step(made(network, mp.MIXED), mp.MIXED)), *batch),
+        "eager": partial(models.momentum_step(made(network, mp.MIXED), mp.MIXED), *batch),
     }
     others: Work = {}
     if peers.torch and (bench.on_gpu or not workload.vocabulary):  # PyTorch has no FP16 LSTM on a CPU
@@ -211,8 +211,8 @@ def train_gan(bench: Bench, name: str, shape: tuple[int, ...], width: int) -> No
 
     faces = bench.random(shape)
     work: Work = {
-        "captured": mp.capture(steps.gan(mp.MIXED, optim.DynamicLossScaler(), faces, width)),
-        "eager": steps.gan(mp.MIXED, optim.DynamicLossScaler(), faces, width),
+        "captured": mp.capture(steps.gan(mp.MIXED, faces, width)),
+        "eager": steps.gan(mp.MIXED, faces, width),
     }
     others: Work = {}
     if peers.torch and bench.on_gpu:
@@ -253,103 +253,6 @@ def made(network: Network, policy: mp.Policy) -> nn.Module:
     return policy.cast(network(nn)).to("gpu")
 
 
-def bandwidth(bench: Bench) -> None:
-    """Work that memory limits, as a share of what a plain copy reaches.
-
-    The bytes that count are those it cannot do without: an operand once for every pass that needs the result of an
-    earlier pass, results once.
-    """
-    source = bench.random((1 << (10 if bench.tiny else 28),))
-    copied, copy = 2 * source.nbytes, partial(bench.xp.copyto, bench.xp.empty_like(source), source)
-    rows = bandwidth_rows(bench, 3 if bench.tiny else 256)
-    rows["copy"] = lambda: {f" of {source.nbytes >> 20} MiB, read and written": (copied, copy, None)}
-    for i, (name, prepare) in enumerate(rows.items()):
-        with bench.report.row(name):
-            parts = prepare()
-            for j, (part, (count, work, beside)) in enumerate(parts.items()):
-                tasks: Work = {"copy": copy, "work": work}
-                if beside:
-                    tasks["PyTorch"] = beside
-                times = bench.times(tasks, bench.share(2 * (len(rows) - i) - j))
-                rate = {k: count / statistics.median(t) / 1e9 for k, t in times.items()}
-                bench.report.add(f"{name}{part}", rate["work"], "GB/s", peer=rate.get("PyTorch"))
-                if work is not copy:
-                    share = ratio(times, "copy", "work") * count / copied
-                    bench.report.add(f"{name}{part}, share of copy", share, "x", ">= 0.8")
-
-
-Part = tuple[int, Callable[[], Any], Any]  # bytes, the work, PyTorch's or None
-
-
-def bandwidth_rows(bench: Bench, n: int) -> dict[str, Callable[[], dict[str, Part]]]:
-    """Names, and functions that prepare what is timed: by part, the bytes, the work and PyTorch's."""
-
-    def norm() -> dict[str, Part]:
-        shape = (3, 4, 5, n) if bench.tiny else (64, 56, 56, n)
-        x = batch_first(bench.random(shape))
-        parameters = [bench.random(shape[:1], "float32") for _ in range(2)]
-        leaves = [mp.Tensor(v, requires_grad=True) for v in (x, *parameters)]
-        op = partial(ops.batch_norm, leaves[0], None, None, leaves[1], leaves[2], training=True)
-        beside = peers.batch_norm(x, *parameters) if peers.torch else (None, None)
-        return {
-            " forward, 2 reads + 1 write": (3 * x.nbytes, without_gradient(op), beside[0]),
-            " backward, 4 reads + 1 write": (5 * x.nbytes, bench.gradient(op), beside[1]),
-        }
-
-    def entropy() -> dict[str, Part]:
-        x = bench.random((2 * n, 10) if bench.tiny else (512 * n, 1000))
-        labels = bench.xp.asarray(np.random.default_rng(0).integers(0, x.shape[1], len(x)))
-        op = partial(ops.cross_entropy, mp.Tensor(x, requires_grad=True), mp.Tensor(labels))
-        beside = peers.cross_entropy(x, labels) if peers.torch else (None, None)
-        return {
-            " forward, 1 read": (x.nbytes, without_gradient(op), beside[0]),
-            " backward, 1 read + 1 write": (2 * x.nbytes, bench.gradient(op), beside[1]),
-        }
-
-    def step(rule: Any, each: int, **options: float) -> dict[str, Part]:
-        shapes = [(3, 5), (7,)] if bench.tiny else [(512, 1000)] * 49
-        count = sum(map(math.prod, shapes))
-        where = "cuda" if bench.on_gpu else "cpu"
-        beside = peers.optimizer(where, rule.__name__, shapes, options) if peers.torch else None
-        name = f" on {count / 1e6:.3g} M parameters, {each} bytes each"
-        return {name: (each * count, optimizer_step(bench, rule, shapes, options), beside)}
-
-    return {
-        "batch norm": norm,
-        "softmax + cross-entropy": entropy,
-        # the FP16 gradient twice (is it finite?), master and state read and written, the FP16 copy written
-        "SGD step": lambda: step(optim.SGD, 22, lr=1e-6, momentum=0.9),
-        "Adam step": lambda: step(optim.Adam, 30, lr=1e-6),
-    }
-
-
-def without_gradient(op: Callable[[], Any]) -> Callable[[], Any]:
-    """op as in inference: nothing is saved."""
-
-    def run() -> Any:
-        with mp.no_grad():
-            return op()
-
-    return run
-
-
-def optimizer_step(bench: Bench, rule: Any, shapes: Sequence[tuple], options: dict) -> Callable[[], None]:
-    """Unscale, finite?, update the masters, write back: always with the same scaled FP16 gradients."""
-    parameters = [mp.MIXED.cast(nn.Parameter(bench.random(s, "float32"))) for s in shapes]
-    optimizer, scaler = rule(parameters, **options), optim.StaticLossScaler(1024)
-    gradients = [bench.random(s) for s in shapes]
-    loss = mp.Tensor(bench.random((1,), "float32"), requires_grad=True)
-    scaler.scale(loss).backward()  # notes in loss.grad_scale what gradients carry
-
-    def step() -> None:
-        for p, g in zip(parameters, gradients):
-            p.grad, p.grad_scale = g, loss.grad_scale
-        scaler.step(optimizer)
-        scaler.update()
-
-    return step
-
-
 def memory(bench: Bench) -> None:
     """The most memory that training a CNN holds at once, in mixed precision and in FP32."""
     shape: tuple = (1024, 3, 32, 32)
@@ -377,7 +280,7 @@ def peak_memory(bench: Bench, network: Network, shape: Sequence[int], policy: mp
 
     def train(batch: int, steps: int) -> None:
         images, labels = training_data(bench, Workload(network, (batch, *shape[1:])))
-        images, step = images.to(policy.storage), models.training_step(made(network, policy), policy)
+        images, step = images.to(policy.storage), models.momentum_step(made(network, policy), policy)
         for _ in range(steps):
             step(images, labels)
         mp.synchronize()
@@ -394,7 +297,6 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], int]] = {  # and the seconds 
     "conv": (conv, 150),
     "recurrent": (recurrent, 40),
     "training": (training, 80),
-    "bandwidth": (bandwidth, 30),
     "memory": (memory, 20),
 }
 

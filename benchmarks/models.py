@@ -1,11 +1,11 @@
 """The networks that are trained on both sides: tinymp speaks PyTorch's names, so one definition serves both.
 
-Each function takes the module with the layers, `tinymp.nn` or `torch.nn`. The last one is tinymp's training step.
+Each function takes the module with the layers, `tinymp.nn` or `torch.nn`. The last two are tinymp's training steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tinymp as mp
@@ -30,40 +30,48 @@ def cnn(nn: Any, channels: int = 1, size: int = 28, width: int = 32, classes: in
     )
 
 
-def resnet(nn: Any, blocks: int = 3, width: int = 16, classes: int = 10) -> Any:
-    """A ResNet for small images (He et al., 2015, section 4.2): 6 blocks + 2 layers, so 20 by default.
+Sizes = list[tuple[int, int, int, int]]  # of convolutions: channels in and out, kernel, stride
 
-    Three stages of `blocks` residual blocks with width, 2 width and 4 width channels; where the size of the image
-    halves, the shortcut is a 1x1 convolution.
+
+def _stages(nn: Any, blocks: Sequence[int], width: int, wider: int, sizes: Callable[[int, int, int], Sizes]) -> list:
+    """Residual blocks (He et al., 2015) of the convolutions sizes(channels in, width, stride), `blocks` in each stage.
+
+    The first block of a stage takes as many channels as the one before it gives, `wider` times its width, and from the
+    second stage on halves the image; its shortcut is a 1x1 convolution where the shape changes.
     """
 
     class Block(nn.Module):
         def __init__(self, inputs: int, outputs: int, stride: int) -> None:
             super().__init__()
-            self.body = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
-                nn.BatchNorm2d(outputs),
-                nn.ReLU(),
-                nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-                nn.BatchNorm2d(outputs),
-            )
+            every = sizes(inputs, outputs // wider, stride)
+            parts = [(nn.Conv2d(i, o, k, s, k // 2, bias=False), nn.BatchNorm2d(o), nn.ReLU()) for i, o, k, s in every]
+            self.body = nn.Sequential(*[layer for part in parts for layer in part][:-1])  # the last ReLU comes below
             self.shortcut = nn.Identity()
             if stride != 1 or inputs != outputs:
-                convolution = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+                convolution = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
                 self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(outputs))
             self.relu = nn.ReLU()
 
         def forward(self, x: Any) -> Any:
             return self.relu(self.body(x) + self.shortcut(x))
 
-    layers = [nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-    inputs = width
-    for stage in range(3):
-        outputs = width * 2**stage
-        for block in range(blocks):
+    layers, inputs = [], width
+    for stage, count in enumerate(blocks):
+        outputs = width * wider * 2**stage
+        for block in range(count):
             layers.append(Block(inputs, outputs, 2 if stage and not block else 1))
             inputs = outputs
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
+    return layers
+
+
+def resnet(nn: Any, blocks: int = 3, width: int = 16, classes: int = 10) -> Any:
+    """A ResNet for small images (He et al., 2015, section 4.2): 6 blocks + 2 layers, so 20 by default; three stages.
+
+    Their channels are width, 2 width and 4 width.
+    """
+    stages = _stages(nn, [blocks] * 3, width, 1, lambda i, w, stride: [(i, w, 3, stride), (w, w, 3, 1)])
+    stem = nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+    return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, classes))
 
 
 def resnet50(nn: Any, classes: int = 1000) -> Any:
@@ -71,29 +79,12 @@ def resnet50(nn: Any, classes: int = 1000) -> Any:
     convolutions, in four stages of 3, 4, 6 and 3. The stride is that of the 3x3 convolution, as in PyTorch's.
     """
 
-    class Block(nn.Module):
-        def __init__(self, inputs: int, width: int, stride: int) -> None:
-            super().__init__()
-            sizes = [(inputs, width, 1, 1), (width, width, 3, stride), (width, 4 * width, 1, 1)]
-            parts = [(nn.Conv2d(i, o, k, s, k // 2, bias=False), nn.BatchNorm2d(o), nn.ReLU()) for i, o, k, s in sizes]
-            self.body = nn.Sequential(*[layer for part in parts for layer in part][:-1])  # the last ReLU comes below
-            self.shortcut = nn.Identity()
-            if stride != 1 or inputs != 4 * width:
-                convolution = nn.Conv2d(inputs, 4 * width, 1, stride, bias=False)
-                self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(4 * width))
-            self.relu = nn.ReLU()
+    def bottleneck(inputs: int, width: int, stride: int) -> Sizes:
+        return [(inputs, width, 1, 1), (width, width, 3, stride), (width, 4 * width, 1, 1)]
 
-        def forward(self, x: Any) -> Any:
-            return self.relu(self.body(x) + self.shortcut(x))
-
-    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    inputs = 64
-    for stage, blocks in enumerate((3, 4, 6, 3)):
-        width = 64 * 2**stage
-        for block in range(blocks):
-            layers.append(Block(inputs, width, 2 if stage and not block else 1))
-            inputs = 4 * width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
+    stages = _stages(nn, (3, 4, 6, 3), 64, 4, bottleneck)
+    stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+    return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, classes))
 
 
 def language_model(nn: Any, vocabulary: int, embedding: int = 128, hidden: int = 256, layers: int = 2) -> Any:
@@ -112,18 +103,29 @@ def language_model(nn: Any, vocabulary: int, embedding: int = 128, hidden: int =
     return LanguageModel()
 
 
-def training_step(model: mp.nn.Module, policy: mp.Policy) -> Callable[[mp.Tensor, mp.Tensor], mp.Tensor]:
-    """A step of SGD with momentum on a batch and its labels, with a dynamic loss scale unless all is FP32."""
-    optimizer = optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+def training_step(
+    model: mp.nn.Module, loss: Callable[..., mp.Tensor], policy: mp.Policy, rule: Any = optim.Adam, **options: Any
+) -> Callable[..., mp.Tensor]:
+    """A step on what it is called with, of which `loss` makes the loss; a dynamic loss scale unless all is FP32."""
+    optimizer = rule(model.parameters(), **options)
     scaler = optim.NoLossScaler() if policy is mp.FP32 else optim.DynamicLossScaler()
 
-    def step(images: mp.Tensor, labels: mp.Tensor) -> mp.Tensor:
+    def step(*batch: mp.Tensor) -> mp.Tensor:
         with mp.use(policy):
-            loss = ops.cross_entropy(model(images), labels)
-            scaler.scale(loss).backward()
+            value = loss(*batch)
+            scaler.scale(value).backward()
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-        return loss
+        return value
 
     return step
+
+
+def momentum_step(model: mp.nn.Module, policy: mp.Policy) -> Callable[[mp.Tensor, mp.Tensor], mp.Tensor]:
+    """A step of SGD with momentum on a batch and its labels."""
+
+    def loss(inputs: mp.Tensor, labels: mp.Tensor) -> mp.Tensor:
+        return ops.cross_entropy(model(inputs), labels)
+
+    return training_step(model, loss, policy, optim.SGD, lr=0.01, momentum=0.9)

@@ -3,30 +3,30 @@
     python -m benchmarks.ops [--quick] [--only NAME ...] [--out FILE]
 
 Needs `pip install -e ".[peer]"`. Each side works in a process of its own, one at a time and in turn, so that they
-never share a pool of threads and a machine whose speed drifts slows all. Times are medians over the rounds, with
-quartiles; ratios are ratios of the medians printed beside them.
+never share a pool of threads and a machine whose speed drifts slows all. Times are medians over the rounds;
+ratios are ratios of the medians printed beside them.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import pathlib
 import statistics
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 import tinymp as mp
 
 from .machine import Machine, write
+from .report import Report
 from .worker import Workers
 
-TARGET = 1.5  # of the geometric mean of the ratios
-STORAGES = "PyTorch FP32", "FP32", "FP16"
+TARGET = "<= 1.5"  # of the geometric mean of the ratios
+PEER = "PyTorch FP32"
+STORAGES = PEER, "FP32", "FP16"
 
 
 class Case(NamedTuple):
@@ -147,7 +147,7 @@ def made(case: Case, storage: str) -> Callable[[], None]:
         rng.integers(0, a[1], a[0]) if a and isinstance(a[0], tuple) else rng.standard_normal(a, np.float32)
         for a in case.arrays
     ]
-    if storage == "PyTorch FP32":
+    if storage == PEER:
         import torch
 
         f: Any = _Torch()
@@ -171,25 +171,6 @@ def made(case: Case, storage: str) -> Callable[[], None]:
 # --------------------------------------------------------------------------------------------------------- the table
 
 
-def measure(cases: list[int], rounds: int) -> list[dict[str, Any]]:
-    """A row per case: milliseconds (lower quartile, median, upper quartile) and ratios of the medians.
-
-    A round goes through all cases: what slows the machine for some seconds slows one round of many cases, not one case.
-    """
-    times: dict[tuple[int, str], list[float]] = {(case, name): [] for case in cases for name in STORAGES}
-    with Workers(STORAGES) as workers:
-        for _, case in tqdm(list(itertools.product(range(rounds), cases)), unit="case", leave=False):
-            tasks = {name: (both_ways, case, name) for name in STORAGES}
-            for name, (seconds,) in workers.times(tasks, 1, seconds=0.06).items():
-                times[case, name].append(1000 * seconds)
-    rows = []
-    for case in cases:
-        quartiles = {name: np.percentile(times[case, name], (25, 50, 75)).tolist() for name in STORAGES}
-        ratios = {f"{s} / PyTorch FP32": quartiles[s][1] / quartiles["PyTorch FP32"][1] for s in ("FP32", "FP16")}
-        rows.append({"op": CASES[case].name, "ms": quartiles, **ratios})
-    return rows
-
-
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     """Measure, print the table, worst first, and write the JSON."""
     p = argparse.ArgumentParser(prog="python -m benchmarks.ops", description=__doc__.split("\n\n")[0])
@@ -200,24 +181,32 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     wanted = [i for i, c in enumerate(CASES) if not options.only or any(name in c.name for name in options.only)]
     if not wanted:
         p.error(f"--only: no case is called so; there are {', '.join(c.name for c in CASES)}")
-    machine = Machine()
-    rows = sorted(measure(wanted, 1 if options.quick else 9), key=lambda row: -row["FP16 / PyTorch FP32"])
-    means = {s: math.exp(statistics.fmean(math.log(r[f"{s} / PyTorch FP32"]) for r in rows)) for s in ("FP32", "FP16")}
-    print(f"{'ms, forward and backward':<36}{'PyTorch FP32':>13}{'FP32':>10}{'FP16':>10}{'FP32 /':>14}{'FP16 /':>8}")
-    print(*map(_line, rows), "", sep="\n")
-    print(f"geometric mean of {len(rows)} ops: FP32 {means['FP32']:.2f}, FP16 {means['FP16']:.2f} (target {TARGET})")
+    machine, report = Machine(), Report()
+    times: dict[tuple[int, str], list[float]] = {(case, name): [] for case in wanted for name in STORAGES}
+    with Workers(STORAGES) as workers:
+        # a round goes through all cases: what slows the machine for some seconds slows one round of many cases
+        for _, case in itertools.product(range(1 if options.quick else 9), wanted):
+            tasks = {name: (both_ways, case, name) for name in STORAGES}
+            for name, (seconds,) in workers.times(tasks, 1, seconds=0.06).items():
+                times[case, name].append(1000 * seconds)
+    rows: list[dict[str, Any]] = []
+    for case in wanted:
+        ms = {name: statistics.median(times[case, name]) for name in STORAGES}
+        ratios = {f"{s} / {PEER}": ms[s] / ms[PEER] for s in ("FP32", "FP16")}
+        rows.append({"op": CASES[case].name, "ms": ms, **ratios})
+    rows.sort(key=lambda row: -row[f"FP16 / {PEER}"])
+    report.head("forward and backward, the worst first")
+    for row in rows:
+        for storage in ("FP32", "FP16"):
+            report.add(f"{row['op']}, {storage}", row["ms"][storage], "ms", peer=row["ms"][PEER])
+    means = {s: statistics.geometric_mean([row[f"{s} / {PEER}"] for row in rows]) for s in ("FP32", "FP16")}
+    for storage, mean in means.items():
+        report.add(f"geometric mean of {len(rows)} ops, {storage} / {PEER}", mean, "x", TARGET)
     print(machine.verdict())
     if not options.only:
         write(options.out, {"rows": rows, "geometric_mean": means, "environment": machine.state()})
         print(f"wrote {options.out}")
     return rows
-
-
-def _line(row: dict[str, Any]) -> str:
-    times = "".join(
-        f"{row['ms'][kind][1]:>{width}.3f}" for kind, width in (("PyTorch FP32", 13), ("FP32", 10), ("FP16", 10))
-    )
-    return f"{row['op']:<36}{times}{'':4}{row['FP32 / PyTorch FP32']:>10.2f}{row['FP16 / PyTorch FP32']:>8.2f}"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 Measured, each number of processes by an `mpiexec` of its own, five times in turns, as starts differ more than the steps
 of one do; medians, and the ranges of ratios; one BLAS thread per process: steps of examples.cnn with a batch of 64 for
 all together (strong scaling) and for each (weak scaling); the bytes that a step sends, and how much of their exchange
-backward hides, in large buckets, in small ones, and beside a step that sends everything when backward has ended.
+backward hides, in large buckets and in small ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -49,29 +48,14 @@ WARM = 3  # steps that are not timed
 # --------------------------------------------------------------------------------------------------- what is measured
 
 
-def at_the_end(group: parallel.Group, params: Sequence[mp.nn.Parameter]) -> int:
-    """Average all gradients when backward has ended, as a program without buckets does; the bytes that were sent."""
-    sent = 0
-    for dtype in (mp.float16, mp.float32):
-        some = [p for p in params if (p.dtype == p.policy.exchange == mp.float16) == (dtype == mp.float16)]
-        if some:
-            flat = np.concatenate([p.grad.reshape(-1) for p in some]).astype(dtype)
-            flat /= group.size
-            group.all_reduce(flat)
-            sent += flat.nbytes
-            for p, g in zip(some, np.split(flat, np.cumsum([p.array.size for p in some])[:-1])):
-                p.grad = g.reshape(p.shape)
-    return sent
-
-
-def training(group: parallel.Group, name: str, batch: int, steps: int, bucket: float | None) -> list[list[float]]:
+def training(group: parallel.Group, name: str, batch: int, steps: int, bucket: float) -> list[list[float]]:
     """Of each step of the CNN, of which this process has `batch` images: its seconds, those for which the program
-    waited at the end of backward, those in the exchange of gradients, and its bytes. bucket: MiB, None: no overlap.
+    waited at the end of backward, those in the exchange of gradients, and its bytes. bucket: MiB.
     """
     policy = POLICIES[name]
     mp.manual_seed(0)
     model = policy.cast(cnn.network(1, PIXELS, PIXELS, 10))
-    ddp = parallel.DistributedDataParallel(model, group, bucket or LATER)
+    ddp = parallel.DistributedDataParallel(model, group, bucket)
     optimizer, scaler = optim.Adam(model.parameters(), lr=1e-3), optim.DynamicLossScaler(2.0**10)
     r = np.random.default_rng(group.rank)
     images = policy.cast(mp.tensor(r.normal(size=(batch, 1, PIXELS, PIXELS)).astype("float32")))
@@ -81,12 +65,8 @@ def training(group: parallel.Group, name: str, batch: int, steps: int, bucket: f
         group.barrier()
         exchanging, waited, sent = getattr(group, "seconds", 0.0), ddp.waited, ddp.sent
         began = time.perf_counter()
-        with mp.use(policy), nullcontext() if bucket else ddp.no_sync():
+        with mp.use(policy):
             scaler.scale(ops.cross_entropy(model(images), labels)).backward()
-            ended = time.perf_counter()
-            if bucket is None:
-                sent -= at_the_end(group, ddp.params)
-                waited -= time.perf_counter() - ended
             exchanging = getattr(group, "seconds", 0.0) - exchanging  # without the scaler's, which come now
             scaler.step(optimizer)
             scaler.update()
@@ -102,9 +82,7 @@ def worker(options: argparse.Namespace) -> None:
         mp.backend.cpu.keep_freed_memory()
         steps, batch = (1, 8) if options.quick else (15, BATCH)
         part = batch // group.size
-        cases: dict[str, tuple[int, float | None]] = {
-            "strong": (part, LATER), "small": (part, SMALL), "at the end": (part, None), "weak": (batch, LATER)
-        }  # fmt: skip
+        cases = {"strong": (part, LATER), "small": (part, SMALL), "weak": (batch, LATER)}
         if group.size == 1:
             cases = {"alone": (batch, LATER)}
         found: dict[str, Any] = {}
@@ -173,13 +151,12 @@ def report(starts: dict[int, list[dict[str, Any]]]) -> str:
             ratios = [ratio(starts, n, name, case) for case in ("strong", "weak")]
             cells = speeds[0], speeds[1], ratios[0], speeds[2], ratios[1], short(strong["sent"] / 1024)
             scaling.append([name, str(n), *cells])
-            cases = [one["at the end"], strong, one["small"]]
-            steps = [f"{x['ms']:.1f} ({x['waited']:.1f})" for x in cases]
-            hidden = [f"{max(1 - x['waited'] / x['in exchanges'], 0):.0%}" for x in cases[1:]]
+            steps = [f"{x['ms']:.1f} ({x['waited']:.1f})" for x in (strong, one["small"])]
+            hidden = [f"{max(1 - x['waited'] / x['in exchanges'], 0):.0%}" for x in (strong, one["small"])]
             overlap.append([name, str(n), *steps, *hidden])
     head = ["MNIST CNN, images/s", "processes", "alone", "64 for all (strong)", "times as fast"]
     parts = [table([*head, "64 each (weak)", "efficiency", "KiB sent"], scaling)]
-    head = ["ms per step (of them waited)", "processes", "sent at the end", "buckets of 25 MiB", "of 0.1 MiB"]
+    head = ["ms per step (of them waited)", "processes", "buckets of 25 MiB", "of 0.1 MiB"]
     return "\n\n".join([*parts, table([*head, "hidden, 25 MiB", "0.1 MiB"], overlap)])
 
 

@@ -16,8 +16,6 @@ except ImportError:
 else:
     torch.backends.cudnn.benchmark = True  # cuDNN tries its algorithms and takes the fastest
 
-Pair = tuple[Callable[[], Any], Callable[[], Any]]  # forward and backward
-
 
 def shared(x: Any) -> Any:
     """An array of the GPU as a PyTorch tensor in the same memory; of the stand-in for a GPU, a copy on the CPU."""
@@ -135,38 +133,3 @@ def peak_memory(network: Callable[[Any], Any], shape: Sequence[int]) -> int:
     torch.cuda.reset_peak_memory_stats()
     step()
     return torch.cuda.max_memory_allocated()
-
-
-def batch_norm(x: Any, weight: Any, bias: Any) -> Pair:
-    """Batch norm of a training step in FP16 with FP32 parameters, channels_last."""
-    a = shared(x).contiguous(memory_format=torch.channels_last)
-    return _both(lambda x, w, b: functional.batch_norm(x, None, None, w, b, training=True), a, weight, bias)
-
-
-def cross_entropy(x: Any, labels: Any) -> Pair:
-    """Cross entropy as autocast runs it: in FP32."""
-    return _both(lambda v: functional.cross_entropy(v.float(), shared(labels)), x)
-
-
-def _both(f: Callable[..., Any], *inputs: Any) -> Pair:
-    leaves = [(x if isinstance(x, torch.Tensor) else shared(x)).detach().requires_grad_() for x in inputs]
-    y = f(*leaves)
-    backward = partial(torch.autograd.grad, y, leaves, torch.randn_like(y), retain_graph=True)
-    return torch.no_grad()(partial(f, *leaves)), backward
-
-
-def optimizer(device: str, rule: str, shapes: Sequence[tuple], options: dict[str, float]) -> Callable[[], None]:
-    """A fused step behind GradScaler, on FP32 weights and gradients (there are no FP16 copies to write)."""
-    weights = [torch.randn(*s, device=device, requires_grad=True) for s in shapes]
-    gradients = [torch.randn(*s, device=device) for s in shapes]
-    update = getattr(torch.optim, rule)(weights, fused=True, **options)
-    scaler = torch.amp.GradScaler(device, init_scale=1024.0)
-    scaler.scale(torch.ones((), device=device))  # puts the scale on the device
-
-    def step() -> None:
-        for w, g in zip(weights, gradients):
-            w.grad = g
-        scaler.step(update)
-        scaler.update()
-
-    return step

@@ -69,7 +69,7 @@ class Efficiency(NamedTuple):
 
 BOUND = Efficiency(1, 1, 0)
 
-# Plain copies reach nine tenths of the bandwidth, ours are to reach 0.8 of those (benchmarks/gpu.py); cuDNN's
+# Plain copies reach nine tenths of the bandwidth, ours are to reach 0.8 of those; cuDNN's
 # convolutions of ResNet-50 reach about half of the rate; between two kernels of a graph pass 1 to 2 microseconds
 PREDICTED = Efficiency(0.72, 0.5, 1.5e-6)
 
@@ -334,7 +334,7 @@ def step_work(network: Callable[[Any], Any], shape: tuple[int, ...], capability:
     with walking(capability) as walk:
         model = mp.MIXED.cast(network(nn))
         walk.own(model)
-        step = models.training_step(model, mp.MIXED)
+        step = models.momentum_step(model, mp.MIXED)
         images, labels = mp.Tensor(meta.empty(shape, "float16")), mp.Tensor(meta.empty(shape[:1], "int64"))
         for _ in range(2):  # the first one makes state
             walk.work.clear()

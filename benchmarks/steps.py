@@ -46,19 +46,6 @@ def in_torch(model: Iterable[nn.Module]) -> Any:
     return torch.nn.Sequential(*map(converted, model))
 
 
-def _step(model: nn.Module, loss: Callable[[], mp.Tensor], policy: mp.Policy, scaler: optim.LossScaler) -> Step:
-    optimizer = optim.Adam(model.parameters())
-
-    def step() -> None:
-        with mp.use(policy):
-            scaler.scale(loss()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-
-    return step
-
-
 def _autocast(dtype: str, device: str = "cpu") -> Any:
     """PyTorch's autocast to "float16" or "bfloat16"; for "" none."""
     import torch
@@ -90,13 +77,13 @@ CLASSIFIERS: dict[str, tuple[Callable[[Any], Any], np.ndarray, np.ndarray]] = {
 }
 
 
-def classifier(name: str, policy: mp.Policy, scaler: optim.LossScaler) -> Step:
+def classifier(name: str, policy: mp.Policy) -> Step:
     """A step of one of CLASSIFIERS."""
     network, inputs, labels = CLASSIFIERS[name]
     mp.manual_seed(0)
     model = policy.cast(network(nn))
     x, target = policy.cast(mp.tensor(inputs)), mp.tensor(labels)
-    return _step(model, lambda: ops.cross_entropy(model(x), target), policy, scaler)
+    return models.training_step(model, lambda: ops.cross_entropy(model(x), target), policy)
 
 
 def torch_classifier(name: str, autocast: str = "") -> Step:
@@ -108,46 +95,42 @@ def torch_classifier(name: str, autocast: str = "") -> Step:
     return _torch_step(model, lambda: torch.nn.functional.cross_entropy(model(x), target), autocast)
 
 
-def gpt(policy: mp.Policy, scaler: optim.LossScaler) -> Step:
+def gpt(policy: mp.Policy) -> Step:
     """A step of the GPT example: 4 blocks, 128 wide, 4 heads, 77 characters; windows of 128, batch 16, no dropout."""
     mp.manual_seed(0)
     model = policy.cast(paper.GPT(77, 128, 128, 4, 4, dropout=0.0))
     characters, following = mp.tensor(CHARACTERS[0]), mp.tensor(CHARACTERS[1].reshape(-1))
-    return _step(model, lambda: ops.cross_entropy(model(characters).flatten(0, 1), following), policy, scaler)
+    return models.training_step(model, lambda: ops.cross_entropy(model(characters).flatten(0, 1), following), policy)
 
 
 def torch_gpt(autocast: str = "") -> Step:
     """The same, with PyTorch's fused attention."""
     import torch
-    from torch.nn import functional
 
     m = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(77, 128), "position": torch.nn.Embedding(128, 128)})
-    for i in range(4):
-        for name, rows in (("qkv", 384), ("out", 128), ("up", 512)):
-            m[f"{name}{i}"] = torch.nn.Linear(128, rows)
-        m[f"down{i}"] = torch.nn.Linear(512, 128)
-    for i in range(9):
-        m[f"norm{i}"] = torch.nn.LayerNorm(128)
+    gelu = functools.partial(torch.nn.functional.gelu, approximate="tanh")
+    block = functools.partial(torch.nn.TransformerEncoderLayer, 128, 4, 512, 0.0, gelu)
+    m["blocks"] = torch.nn.ModuleList([block(batch_first=True, norm_first=True) for _ in range(4)])
+    m["norm"] = torch.nn.LayerNorm(128)
+    hidden = torch.nn.Transformer.generate_square_subsequent_mask(128)
     characters, following = torch.from_numpy(CHARACTERS[0]), torch.from_numpy(CHARACTERS[1].reshape(-1))
 
     def loss() -> Any:
         x = m["embedding"](characters) + m["position"].weight
-        for i in range(4):
-            parts = m[f"qkv{i}"](m[f"norm{2 * i}"](x)).unflatten(-1, (3, 4, 32)).permute(2, 0, 3, 1, 4)
-            y = functional.scaled_dot_product_attention(*parts, is_causal=True)
-            x = x + m[f"out{i}"](y.transpose(1, 2).flatten(2))
-            hidden = functional.gelu(m[f"up{i}"](m[f"norm{2 * i + 1}"](x)), approximate="tanh")
-            x = x + m[f"down{i}"](hidden)
-        return functional.cross_entropy((m["norm8"](x) @ m["embedding"].weight.T).flatten(0, 1), following)
+        for layer in m["blocks"]:
+            x = layer(x, hidden, is_causal=True)
+        scores = m["norm"](x) @ m["embedding"].weight.T
+        return torch.nn.functional.cross_entropy(scores.flatten(0, 1), following)
 
     return _torch_step(m, loss, autocast)
 
 
-def gan(policy: mp.Policy, scaler: optim.LossScaler, pictures: Any = FACES, width: int = WIDTH) -> Step:
+def gan(policy: mp.Policy, pictures: Any = FACES, width: int = WIDTH) -> Step:
     """An iteration of the DCGAN example, both networks, by default 64 x 64 and batch 32; it returns the loss of one."""
     mp.manual_seed(0)
     g, d = (policy.cast(model) for model in dcgan.networks(pictures.shape[-1], width))
     g_optimizer, d_optimizer = (optim.Adam(model.parameters(), 2e-4, betas=(0.5, 0.999)) for model in (g, d))
+    scaler = optim.NoLossScaler() if policy is mp.FP32 else optim.DynamicLossScaler()
     faces, noise = policy.cast(mp.tensor(pictures)), policy.cast(mp.tensor(_noise(pictures)))
 
     def step() -> mp.Tensor:
@@ -210,7 +193,7 @@ def make(network: str, kind: str) -> Step:
     own, theirs = NETWORKS[network]
     if kind in AUTOCAST:
         return theirs(autocast=AUTOCAST[kind])
-    return own(mp.MIXED, optim.DynamicLossScaler()) if kind == "mixed" else own(mp.FP32, optim.NoLossScaler())
+    return own(mp.MIXED if kind == "mixed" else mp.FP32)
 
 
 def product(dtype: str) -> Step:

@@ -96,7 +96,7 @@ def test_the_walk_launches_what_a_step_launches():
     walked = roofline.step_work(network, shape, "90")
     with device("cuda-on-cpu"):
         images = mp.Tensor(np.random.default_rng(0).standard_normal(shape).astype("float16")).to("gpu")
-        step = models.training_step(mp.MIXED.cast(network(mp.nn)), mp.MIXED)
+        step = models.momentum_step(mp.MIXED.cast(network(mp.nn)), mp.MIXED)
         for _ in range(2):
             backend.gpu.xp.launched.clear()
             cublas._library.calls.clear()

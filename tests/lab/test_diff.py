@@ -96,8 +96,6 @@ def test_two_runs_that_part_at_a_known_op_and_step(cls, phase, module, op, name,
     assert found.only == [0, 0] and not found.same and not found.configuration
     before = found.depth[: next(i for i, p in enumerate(found.depth) if p.a is first.a)]
     assert before and all(p.same for p in before)
-    part = next(part for part in found.modules if part.module == module)
-    assert (part.iteration, part.first) == (3, str(first.a))
     assert f"First difference: step 3, {first.a} (" in " ".join(str(found).split())
 
 
@@ -140,7 +138,7 @@ def test_two_traces_are_not_written_into_one_folder(tmp_path):
 def test_another_seed(tmp_path):
     found = diff(small(tmp_path / "a"), small(tmp_path / "b", seed=1))
     assert (found.first.iteration, found.first.a.role, str(found.first.a)) == (0, "parameter", "model.0.weight")
-    assert "another seed" in found.why() and "4 of 4 parameters and 0 of 2 other arrays differ" in found.why()
+    assert "another seed" in found.why()
     assert found.configuration == {"seed": ("0", "1")}
     assert found.generators == 0
 
@@ -148,7 +146,7 @@ def test_another_seed(tmp_path):
 def test_other_data(tmp_path):
     found = diff(small(tmp_path / "a"), small(tmp_path / "b", data=1))
     assert (found.first.iteration, found.first.a.role, found.first.a.name) == (0, "input", "input")
-    assert "given different data" in found.why() and "0 of 4 parameters and 2 of 2 other arrays differ" in found.why()
+    assert "given different data" in found.why()
     assert not found.configuration
 
 
@@ -175,25 +173,6 @@ def test_a_loss_scale_alone_is_no_difference(tmp_path):
     assert found.same and {step.differ for step in found.steps} == {0}
 
 
-def test_growth_is_that_of_the_ops(tmp_path):
-    """x times 1 + 1/1024 is 1/1025 apart; a square doubles that, a root halves it."""
-    for name, factor in (("a", 1.0), ("b", 1 + 2.0**-10)):
-        with mp.audit(trace=tmp_path / name):
-            x = mp.tensor(factor * np.linspace(1, 2, 100, dtype="float32"))
-            square = ops.square(x)
-            ops.sqrt(square)
-            ops.exp(ops.sqrt(square) * 0.0)
-    found = diff(tmp_path / "a", tmp_path / "b")
-    assert found.depth[0].distance == pytest.approx(1 / 1025, rel=0.3)
-    (part,) = found.modules
-    ratios = {op: math.exp(total / n) for op, (total, n) in part.ratios.items()}
-    assert ratios["square forward"] == pytest.approx(2, rel=0.3) and ratios["sqrt forward"] == pytest.approx(
-        0.5, rel=0.3
-    )
-    assert part.growth == (ratios["square forward"], "square forward") and part.forward == found.depth[1].distance
-    assert found.depth[-1].same and found.depth[-1].a.op == "exp"
-
-
 def test_an_op_more(tmp_path):
     found = diff(small(tmp_path / "a"), small(tmp_path / "b", more=True, steps=2))
     iteration, which, line = found.parted
@@ -216,20 +195,6 @@ def test_an_op_more_that_changes_nothing(tmp_path):
     found = diff(tmp_path / "a", tmp_path / "b")
     assert found.first is None and found.only == [0, 2] and not found.same
     assert "No difference" not in str(found) and "What both have is the same" in str(found)
-
-
-def test_what_is_read_in_every_step_stays_known(tmp_path):
-    for name, factor in (("a", 1.0), ("b", 1 + 2.0**-10)):
-        model = nn.Linear(2, 1, bias=False)
-        model.weight.array = np.ones((1, 2), "float32")
-        optimizer, x = optim.SGD(model.parameters(), lr=0.0), mp.tensor([[factor, 2 * factor]])
-        with mp.audit(trace=tmp_path / name):
-            for _ in range(5):
-                model(x).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-    found = diff(tmp_path / "a", tmp_path / "b")
-    assert found.steps[4].differ and found.modules[0].ratios["linear forward"][1] == 5
 
 
 def test_weights_that_change_between_steps(tmp_path):
@@ -584,9 +549,7 @@ def test_on_the_command_line(tmp_path, capsys, monkeypatch):
     assert main(["diff", "a", "b"]) == 1
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
-    order = [
-        printed.index(word) for word in ("Configuration:", "First difference", "Along depth", "By module", "By step")
-    ]
+    order = [printed.index(word) for word in ("Configuration:", "First difference", "Along depth", "By step")]
     assert order == sorted(order)
     assert "script.py 0" in printed and "script.py 2" in printed and "\nwrote diff.json to runs/diff" in printed
     content = json.loads((tmp_path / "runs" / "diff" / "diff.json").read_text())

@@ -83,7 +83,6 @@ class Bisection:
                    counts; or "FILE.json:key.key", of a file that it writes
     seeds          runs per try. Before a run starts, the generators of tinymp, NumPy and Python are seeded with its
                    seed, 0, 1, ..., which is then added to that of every `mp.manual_seed` in the program
-    seed_argument  an option of the program that takes the seed instead ("--seed")
     tolerance      the margin, instead of the rule above
     out            a folder for what was found so far, and what the runs printed. An earlier search there with the same
                    program, arguments and measure goes on
@@ -101,7 +100,6 @@ class Bisection:
         measure: str,
         module: bool = False,
         seeds: int = 3,
-        seed_argument: str | None = None,
         tolerance: float | None = None,
         out: Path = Path("runs/bisect"),
         say: Callable[[str], None] = print,
@@ -112,7 +110,6 @@ class Bisection:
             "module": module,
             "arguments": [*arguments],
             "measure": measure,
-            "seed_argument": seed_argument,
             "source": _hash(program, module),
             "tinymp": __version__,
         }
@@ -144,7 +141,7 @@ class Bisection:
         if known is not None:
             return known
         self._new += 1
-        given = {name: self.asked[name] for name in ("program", "module", "arguments", "measure", "seed_argument")}
+        given = {name: self.asked[name] for name in ("program", "module", "arguments", "measure")}
         every = self._all("keys", range(len(self.modules)))
         plan = Plan(**given, seed=seed, fp32=keep is None, keep=keep or [], modules=every)
         logs = self.out / "logs"

@@ -77,8 +77,12 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         made.set_defaults(run=run)
         return made
 
+    def program(a: argparse.ArgumentParser) -> None:
+        a.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
+        a.add_argument("program", metavar="SCRIPT", help="a file; with -m a module. What follows goes to the program")
+        a.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help=argparse.SUPPRESS)
+
     a = command("audit", _audit, "run a program and say in which precision it computed, and what was lost there")
-    a.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
     a.add_argument("--out", type=Path, metavar="DIR", help="default: runs/audit/SCRIPT")
     a.add_argument("--shadow", action="store_true", help="also run every op again in FP32 (slow)")
     a.add_argument(
@@ -94,8 +98,7 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         metavar="NAME,...",
         help=f"also say what these would have lost: {', '.join(SCALED)}",
     )
-    a.add_argument("program", metavar="SCRIPT", help="a file; with -m a module. What follows goes to the program")
-    a.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help=argparse.SUPPRESS)
+    program(a)
 
     a = command("diff", _diff, "compare two runs of `tinymp audit --trace`, tensor by tensor: where do they part?")
     for name in ("A", "B"):
@@ -111,7 +114,6 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     a.add_argument("--out", type=Path, default=Path("runs/ablate"), metavar="DIR", help="default: runs/ablate")
 
     a = command("bisect", _bisect, "which modules must stay in FP32 so that a run matches?")
-    a.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
     a.add_argument(
         "--measure",
         type=_measure,
@@ -121,19 +123,13 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     )
     a.add_argument("--seeds", type=_positive, default=3, metavar="K", help="runs per try (default: 3)")
     a.add_argument(
-        "--seed-argument",
-        metavar="OPTION",
-        help="an option of SCRIPT that takes the seed (default: it is added to that of mp.manual_seed)",
-    )
-    a.add_argument(
         "--tolerance",
         type=_tolerance,
         metavar="T",
         help="how far the mean may lie outside of FP32's runs (default: as far as they lie apart, at least 1 %%)",
     )
     a.add_argument("--out", type=Path, default=Path("runs/bisect"), metavar="DIR", help="default: runs/bisect")
-    a.add_argument("program", metavar="SCRIPT", help="a file; with -m a module. What follows goes to the program")
-    a.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help=argparse.SUPPRESS)
+    program(a)
 
     a = command("example", _example, "run a training of tinymp's own; without NAME: which there are")
     a.add_argument("name", nargs="?", metavar="NAME", help=f"{', '.join(shipped.EXAMPLES)}. What follows goes to it")
@@ -304,7 +300,7 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
 
 def _bisect(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[str]) -> int:
     given = vars(options)
-    names = ("program", "arguments", "measure", "module", "seeds", "seed_argument", "tolerance", "out")
+    names = ("program", "arguments", "measure", "module", "seeds", "tolerance", "out")
     with started(options.program, options.arguments, options.module):
         try:
             check_program(options.program, options.module)

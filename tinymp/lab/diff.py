@@ -19,7 +19,6 @@ import statistics
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import count
 from typing import Any, NamedTuple
@@ -81,39 +80,6 @@ class Compared(NamedTuple):
     weights: float | None
 
 
-@dataclass
-class Part:
-    """A module over all steps: where it first differs, its worst distances (None: it has no such tensors), and how much
-    an op of it widens them.
-
-    growth  the largest among its ops of the mean (geometric) of distance / largest distance of what the op read
-    """
-
-    module: str
-    first: str = ""
-    iteration: int | None = None
-    forward: float | None = None
-    backward: float | None = None
-    update: float | None = None
-    tensors: int = 0
-    differ: int = 0
-    ratios: dict[str, list[float]] = field(default_factory=dict)  # by op: sum of logarithms, how many
-
-    @property
-    def growth(self) -> tuple[float, str]:
-        """And the op."""
-        return max(((math.exp(total / n), op) for op, (total, n) in self.ratios.items()), default=(0.0, ""))
-
-    @property
-    def worst(self) -> float:
-        return max(self.forward or 0, self.backward or 0, self.update or 0)
-
-    def as_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        plain = {name: value for name, value in vars(self).items() if name != "ratios"}
-        return plain | {"growth": self.growth[0], "grows_in": self.growth[1]}
-
-
 def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Difference:
     """Compare the traces of two runs: folders that `tinymp audit --trace` or `mp.audit(trace=...)` wrote.
 
@@ -138,8 +104,6 @@ class Difference:
     only           how many tensors only A has, and only B
     steps          every step that both have, as Compared
     depth          the Pairs of the first step with a difference (else of the first), in the order of the program
-    entered        of the first step, how many arrays and parameters came in from outside, and how many of them differ
-    modules        a Part per module, the worst first
     nonfinite      where the first infinity or NaN is: (step, Line) of A, of B, or None
     """
 
@@ -151,11 +115,9 @@ class Difference:
         self.only = [0, 0]
         self.steps: list[Compared] = []
         self.depth: list[Pair] = []
-        self.entered = {"parameter": [0, 0], "input": [0, 0]}
         self.nonfinite: list[tuple[int, Line] | None] = [None, None]
         self.seeds: tuple[int | None, int | None] = (None, None)
         self.generators = -1  # the first step that began with other states of the random generators
-        self._parts: dict[str, Part] = {}
         # By the number of A's lines, of the last step and of this one, and those that they read: distance and rounding
         self._known: list[dict[int, tuple[float, float]]] = [{}, {}]
         # By the number of B's lines the number of A's; -1 for what B has alone
@@ -170,7 +132,6 @@ class Difference:
         if not self.steps:
             self._refuse()
         self.configuration, self.settings = self._configured()
-        self.modules = sorted(self._parts.values(), key=lambda part: (-part.worst, part.iteration is None))
 
     @property
     def same(self) -> bool:
@@ -205,8 +166,8 @@ class Difference:
                 self.parted = one.iteration, "B" if x is None else "A", alone
         if not pairs:
             return
-        for pair in pairs:
-            self._add(pair)
+        self.first = self.first or next((p for p in pairs if not p.same), None)
+        self.beyond = self.beyond or next((p for p in pairs if p.distance > SLACK * p.rounding), None)
         differ = [p for p in pairs if not p.same]
         if not self.steps or (differ and all(p.same for p in self.depth)):
             self.depth = pairs
@@ -231,28 +192,6 @@ class Difference:
         now[a.number], partners[b.number] = (far, rounds), a.number
         inputs = None if rewired else max((d for d, _ in read), default=None)
         return Pair(iteration, a, b, same, far, inputs, rewired, rounds)
-
-    def _add(self, p: Pair) -> None:
-        if not p.same and self.first is None:
-            self.first = p
-        if p.distance > SLACK * p.rounding and self.beyond is None:
-            self.beyond = p
-        role = p.a.role
-        if role in self.entered and not self.steps and p.a.phase == "forward":
-            self.entered[role][0] += 1
-            self.entered[role][1] += not p.same
-        module = p.a.module.rpartition(".")[0] if p.a.phase == "update" else p.a.module
-        part = self._parts.setdefault(module, Part(module))
-        part.tensors += 1
-        part.differ += not p.same
-        if not p.same and part.iteration is None:
-            part.first, part.iteration = str(p.a), p.iteration
-        if role in ("output", "update"):
-            setattr(part, p.a.phase, max(getattr(part, p.a.phase) or 0.0, p.distance))
-        if role == "output" and p.inputs and 0 < p.distance < math.inf > p.inputs:
-            ratio = part.ratios.setdefault(f"{p.a.op} {p.a.phase}", [0.0, 0])
-            ratio[0] += math.log(p.distance / p.inputs)
-            ratio[1] += 1
 
     def _refuse(self) -> None:
         """Nothing could be compared."""
@@ -300,7 +239,6 @@ class Difference:
             "same": self.same,
             "configuration": {name: list(values) for name, values in self.configuration.items()},
             "settings": self.settings,
-            "entered": self.entered,
             "first": self.first and self.first.as_dict(),
             "beyond": self.beyond and self.beyond.as_dict(),
             "why": self.why(),
@@ -310,7 +248,6 @@ class Difference:
             "nonfinite": [at and {"iteration": at[0], "what": str(at[1])} for at in self.nonfinite],
             "steps": [step._asdict() for step in self.steps],
             "depth": [pair.as_dict() for pair in self.depth],
-            "modules": [part.as_dict() for part in self.modules],
         }
         return jsonable(content)
 
@@ -365,12 +302,6 @@ class Difference:
             parts.append("Only the signs of zeros, or bits of NaN, differ.")
         if 0 <= self.generators <= p.iteration:
             parts.append(f"The random generators stood elsewhere when step {self.generators} began.")
-        parameters, inputs = self.entered["parameter"], self.entered["input"]
-        if p.iteration == self.steps[0].iteration and a.role in ("parameter", "input") and not rounds:
-            parts.append(
-                f"Of what enters this step, {parameters[1]} of {many(parameters[0], 'parameter')} and "
-                f"{inputs[1]} of {many(inputs[0], 'other array')} differ."
-            )
         return " ".join(parts)
 
     def __str__(self) -> str:
@@ -404,7 +335,7 @@ class Difference:
                 text = f"First infinity or NaN in {which}: step {found[0]}, {found[1]} ({found[1].caller})"
                 parts.append(_wrapped(text, width, "  ", first=""))
         if self.first is not None:
-            parts += [self._text_depth(width), self._text_modules(width), self._text_steps(width)]
+            parts += [self._text_depth(width), self._text_steps(width)]
         return "\n\n".join(part for part in parts if part)
 
     def _text_configuration(self, width: int) -> str:
@@ -441,17 +372,6 @@ class Difference:
                 rows.append((name, apart(p.distance), rounds, p.a.caller))
         step = self.depth[0].iteration
         return f"Along depth, step {step}:\n" + _fitted(rows, width, left=(0, 3))
-
-    def _text_modules(self, width: int) -> str:
-        rows: list[tuple[str, ...]] = [("module", "forward", "backward", "update", "growth", "first")]
-        for part in self.modules:
-            far = ["-" if x is None else apart(x) for x in (part.forward, part.backward, part.update)]
-            growth = f"{part.growth[0]:.2g} x" if part.growth[0] else ""
-            rows.append(
-                (part.module or "(outside)", *far, growth, "" if part.iteration is None else str(part.iteration))
-            )
-        head = "By module, the worst of all steps; growth from what an op reads to what it writes; first step:"
-        return _wrapped(head, width, "", "") + "\n" + _fitted(rows[:16], width) + _more(rows, 16)
 
     def _text_steps(self, width: int) -> str:
         rows: list[tuple[str, ...]] = [("step", "loss A", "loss B", "differ", "median", "worst", "weights", "worst in")]
@@ -565,7 +485,3 @@ def _fitted(rows: list[tuple[str, ...]], width: int, left: tuple[int, ...] = (0,
     """A table no wider than the terminal: the column `give` gives way, and its names lose their middle."""
     plain = [tuple([cell.replace(SPACE, " ") for cell in row]) for row in rows]
     return table(narrowed(plain, width, give, middle=True), left, most=None, ruled=False)
-
-
-def _more(rows: list, shown: int) -> str:
-    return f"\n... and {len(rows) - shown} more" if len(rows) > shown else ""

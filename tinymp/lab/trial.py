@@ -42,7 +42,7 @@ NAME = re.compile(r"[^\W\d]\w*(\.\w+)*")
 class Plan:
     """What to run, and how.
 
-    program, module, arguments, measure, seed_argument  see `Bisection`
+    program, module, arguments, measure  see `Bisection`
     seed     the seed: 0, 1, ...
     fp32     whether FP32 takes the place of every half-precision policy, for models and data
     keep     the modules to keep, as "number of the model:path"; models are numbered as they are cast
@@ -53,7 +53,6 @@ class Plan:
     module: bool
     arguments: list[str]
     measure: str
-    seed_argument: str | None
     seed: int
     fp32: bool = False
     keep: list[str] = field(default_factory=list)
@@ -109,10 +108,9 @@ class Trial:
         """
         plan, result = self.plan, dict[str, Any](value=None, error=None)
         traced = not (plan.fp32 or plan.keep)
-        arguments = [*plan.arguments, *([plan.seed_argument, str(plan.seed)] if plan.seed_argument else [])]
         self._stand_in()
         try:
-            with started(plan.program, arguments, plan.module), observe(self.calls) if traced else nullcontext():
+            with started(plan.program, plan.arguments, plan.module), observe(self.calls) if traced else nullcontext():
                 value = measured(plan.measure, lambda: _finished(plan.program, plan.module))
             result["value"] = value if math.isfinite(value) else None
             result["error"] = None if math.isfinite(value) else f"the measure is {value}"
@@ -141,10 +139,9 @@ class Trial:
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002  the one that programs share
         backend.manual_seed(seed)
-        if self.plan.seed_argument is None:
-            devices: Any = backend.cpu, backend.gpu
-            for device in devices:
-                device.manual_seed = _shifted(device.manual_seed, seed)
+        devices: Any = backend.cpu, backend.gpu
+        for device in devices:
+            device.manual_seed = _shifted(device.manual_seed, seed)
 
     # ---- what is kept
 
