@@ -260,16 +260,16 @@ def test_example(tmp_path, capsys, monkeypatch):
     assert "Train a CNN on 5,000 digits twice" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("missing", ["matplotlib", "tqdm"])
-def test_what_an_example_needs_is_said(missing, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(("name", "missing"), [("speech", "matplotlib"), ("reproduce", "tqdm")])
+def test_what_an_example_needs_is_said(name, missing, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, missing, None)
-    for name in [n for n in sys.modules if n.split(".")[0] == "examples"]:  # other tests have imported them
-        monkeypatch.delitem(sys.modules, name)
+    for loaded in [n for n in sys.modules if n.split(".")[0] == "examples"]:  # other tests have imported them
+        monkeypatch.delitem(sys.modules, loaded)
     with pytest.raises(SystemExit) as end:
-        main(["example", "paper.speech", "--steps", "1"])
+        main(["example", f"paper.{name}"])
     assert end.value.code == 2 and not list(tmp_path.iterdir())
-    expected = f'paper.speech needs {missing}, which is not installed: pip install -e ".[speech]"'
+    expected = f'paper.{name} needs {missing}, which is not installed: pip install -e ".[{name}]"'
     assert expected in capsys.readouterr().err
 
 
