@@ -10,7 +10,7 @@ import numpy as np
 
 from tinymp import backend, ops
 from tinymp.autograd import Array
-from tinymp.nn import Conv2d, Dropout, Linear, Module
+from tinymp.nn import Conv2d, Dropout, Flatten, Linear, Module, ReLU, Sequential
 from tinymp.precision import FP32, to_dtype
 from tinymp.tensor import Tensor, tensor
 
@@ -116,19 +116,6 @@ class RegionProposalNetwork(Module):
         return mean_losses(logits, codes, np.asarray(np.concatenate(labels), "int64"), wanted, RPN_BETA)
 
 
-class BoxHead(Module):
-    """VGG's first two dense layers, of pooled regions (n, channels, 7, 7)."""
-
-    def __init__(self, inputs: int, wide: int, dropout: float) -> None:
-        super().__init__()
-        self.fc6, self.fc7, self.dropout = Linear(inputs, wide), Linear(wide, wide), Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, wide)."""
-        x = self.dropout(ops.relu(self.fc6(x.flatten(1))))
-        return self.dropout(ops.relu(self.fc7(x)))
-
-
 class BoxPredictor(Module):
     """Logits (n, classes), and codes (n, classes, 4): each class shifts a region in its own way."""
 
@@ -148,7 +135,9 @@ class RoIHeads(Module):
     def __init__(self, channels: int, stride: int, wide: int, num_classes: int, dropout: float, batch: int) -> None:
         super().__init__()
         self.stride, self.batch = stride, batch
-        self.box_head = BoxHead(channels * 49, wide, dropout)
+        # VGG's first two dense layers, of pooled regions (n, channels, 7, 7)
+        hidden = Linear(channels * 49, wide), ReLU(), Dropout(dropout), Linear(wide, wide), ReLU(), Dropout(dropout)
+        self.box_head = Sequential(Flatten(), *hidden)
         self.box_predictor = BoxPredictor(wide, num_classes)
 
     def forward(self, features: Tensor, regions: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -107,25 +107,6 @@ class Watched(Instrument):
             self.absorbed[1] += int((branch != 0).sum())
 
 
-class Step(NamedTuple):
-    """A forward and backward pass: the loss, and the weight gradients without their scale, in one row."""
-
-    loss: float
-    gradient: np.ndarray
-
-
-def step(
-    task: program.Task, model: nn.Module, batch: Any, policy: mp.Policy, scale: float, *instruments: Instrument
-) -> Step:
-    """One pass under a policy, whose storage the model has; instruments listen to it."""
-    with mp.use(policy), mp.audit(*instruments):
-        loss = task.loss(model, batch)
-        (loss * scale).backward()
-    rows = [p.grad.numpy().astype(np.float64).reshape(-1) / scale for p in model.parameters()]
-    model.zero_grad()
-    return Step(loss.item(), np.concatenate(rows))
-
-
 def table(head: tuple, rows: list[tuple]) -> str:
     """Markdown; the first column is text, the others are numbers."""
     lines = [head, ("---", *["---:"] * (len(head) - 1)), *rows]
@@ -154,12 +135,16 @@ ORDER = (
 )
 
 
+def part(row: Any) -> str:
+    """A row's module and op, the same for all blocks."""
+    return (re.sub(r"^.*\.h\.\d+\.?|^[^.]*\.?", "", row.module) + f" {row.op}").strip()
+
+
 def errors_table(shadow: Shadow, count: int = 12) -> str:
     """The ops that are furthest from an FP32 copy of the run, layers together; not those that only move numbers."""
     sums: dict[tuple, tuple[Errors, Errors]] = {}
     for row in shadow.rows:
-        part = re.sub(r"^.*\.h\.\d+\.?|^[^.]*\.?", "", row.module)
-        local, inherited = sums.setdefault((f"{part} {row.op}".strip(), row.phase), (Errors(), Errors()))
+        local, inherited = sums.setdefault((part(row), row.phase), (Errors(), Errors()))
         local.add(row.local)
         inherited.add(row.inherited)
     rounding = [item for item in sums.items() if item[1][0].max]
@@ -183,8 +168,7 @@ def ledger_table(ledger: Any, count: int = 8) -> str:
     sums: dict[str, list[int]] = {}
     for row in ledger.rows:
         if row.phase == "backward" and row.rounded:
-            part = re.sub(r"^.*\.h\.\d+\.?|^[^.]*\.?", "", row.module)
-            total = sums.setdefault(f"{part} {row.op}".strip(), [0, 0, 0])
+            total = sums.setdefault(part(row), [0, 0, 0])
             for i, n in enumerate((row.rounded, row.zero, row.subnormal)):
                 total[i] += n
     worst = sorted(sums.items(), key=lambda item: -item[1][1] / item[1][0])[:count]
@@ -215,29 +199,35 @@ def audited(task: program.Task, trained: nn.Module, device: str, folder: Path) -
     state, batch = trained.state_dict(), next(task.batches(SEED))
     length = batch[0].shape[1]
 
-    def one_step(policy: mp.Policy, scale: float, *instruments: Instrument) -> Step:
+    def one_step(policy: mp.Policy, scale: float, *instruments: Instrument) -> tuple[float, np.ndarray]:
+        """A forward and backward pass from the masters: the loss, and the weight gradients without their scale."""
         model = task.model()
         model.load_state_dict(state, strict=False)  # the masters
-        return step(task, policy.cast(model).to(device), batch, policy, scale, *instruments)
+        model = policy.cast(model).to(device)
+        with mp.use(policy), mp.audit(*instruments):
+            loss = task.loss(model, batch)
+            (loss * scale).backward()
+        rows = [p.grad.numpy().astype(np.float64).reshape(-1) / scale for p in model.parameters()]
+        return loss.item(), np.concatenate(rows)
 
-    exact = one_step(mp.FP32, 1.0)
+    _, exact = one_step(mp.FP32, 1.0)
 
-    def off(found: Step) -> str:
-        return f"{np.linalg.norm(found.gradient - exact.gradient) / np.linalg.norm(exact.gradient):.2%}"
+    def off(gradient: np.ndarray) -> str:
+        return f"{np.linalg.norm(gradient - exact) / np.linalg.norm(exact):.2%}"
 
     lost = []
     for scale in SCALES:
         watched, ledger = Watched(length), Ledger()
-        found = one_step(mp.MIXED, scale, watched, ledger)
+        _, gradient = one_step(mp.MIXED, scale, watched, ledger)
         if scale == 1:
             backward = ledger_table(ledger)
-        lost.append((f"{scale:g}", *[watched.share_lost(what) for what in ORDER if "gradients" in what], off(found)))
+        lost.append((f"{scale:g}", *[watched.share_lost(what) for what in ORDER if "gradients" in what], off(gradient)))
     shadow = Shadow()
     one_step(mp.MIXED, SCALES[-1], shadow)
     variants = []
     for name, policy in POLICIES.items():
-        found = one_step(policy, 1.0 if policy is mp.FP32 else SCALES[-1])
-        variants.append((name, f"{found.loss / np.log(2):.4f}", off(found)))
+        loss, gradient = one_step(policy, 1.0 if policy is mp.FP32 else SCALES[-1])
+        variants.append((name, f"{loss / np.log(2):.4f}", off(gradient)))
     draw(folder / "audit.png", watched.found, SCALES[-1])
     became_0 = [f"{what}: became 0" for what in ORDER if "gradients" in what]
     tables = (

@@ -247,36 +247,26 @@ class InceptionV3(Inception):
             unit(c(80), c(192), 3, 1, 0),
             scale.pool(2),
         )
-        wide, tall, halve = (1, 7), (7, 1), (2, 0)  # the last: stride and padding of a 3 x 3 convolution
+        wide, tall, halve, one = (1, 7), (7, 1), (3, 2, 0), (192, 1)  # halve: a kernel, its stride and padding
+        mean, largest = AvgPool2d(3, 1, 1), MaxPool2d(3, 2)
         split = [[(384, (1, 3))], [(384, (3, 1))]]
-        # the modules of each stage, as the paths of each (figures 5, 6 and 7 of the paper, and those that halve)
-        stages: list[list[tuple]] = [
-            [
-                ([(64, 1)], [(48, 1), (64, 5)], [(64, 1), (96, 3), (96, 3)], [AvgPool2d(3, 1, 1), (pooled, 1)])
-                for pooled in (32, 64, 64)
-            ],
-            [([(384, 3, *halve)], [(64, 1), (96, 3), (96, 3, *halve)], [MaxPool2d(3, 2)])],
-            [
-                (
-                    [(192, 1)],
-                    [(m, 1), (m, wide), (192, tall)],
-                    [(m, 1), (m, tall), (m, wide), (m, tall), (192, wide)],
-                    [AvgPool2d(3, 1, 1), (192, 1)],
-                )
-                for m in (128, 160, 160, 192)
-            ],
-            [
-                (
-                    [(192, 1), (320, 3, *halve)],
-                    [(192, 1), (192, wide), (192, tall), (192, 3, *halve)],
-                    [MaxPool2d(3, 2)],
-                )
-            ],
-            [
-                ([(320, 1)], [(384, 1), split], [(448, 1), (384, 3), split], [AvgPool2d(3, 1, 1), (192, 1)])
-                for _ in range(2)
-            ],
-        ]
+
+        def a(pooled: int) -> tuple:
+            return [(64, 1)], [(48, 1), (64, 5)], [(64, 1), (96, 3), (96, 3)], [mean, (pooled, 1)]
+
+        def b(m: int) -> tuple:
+            return (
+                [one],
+                [(m, 1), (m, wide), (192, tall)],
+                [(m, 1), (m, tall), (m, wide), (m, tall), (192, wide)],
+                [mean, one],
+            )
+
+        first = [(384, *halve)], [(64, 1), (96, 3), (96, *halve)], [largest]
+        second = [one, (320, *halve)], [one, (192, wide), (192, tall), (192, *halve)], [largest]
+        last = [(320, 1)], [(384, 1), split], [(448, 1), (384, 3), split], [mean, one]
+        # the modules of each stage (figures 5, 6 and 7 of the paper, and between them those that halve the image)
+        stages = [*map(a, (32, 64, 64))], [first], [*map(b, (128, 160, 160, 192))], [second], [last, last]
         n = c(192)
         for i, stage in enumerate(stages):
             for paths in scale.layers(stage):

@@ -82,9 +82,7 @@ def parser() -> measure.Parser:
         nargs="+",
         metavar="DIR",
         help="for tables 1 and 2 one or more of: mnist, the 5,000 digits of digits.npz (the default); digits, "
-        "scikit-learn's; a folder with MNIST's or Fashion-MNIST's idx files; for table1 a folder with folders `train` "
-        "and `val` of photographs, one folder per class: then the networks are as large as the paper's; for the others "
-        "what their programs take as --data",
+        "scikit-learn's; a folder with MNIST's or Fashion-MNIST's idx files; for the others as their programs' --data",
     )
     names = [name for module in TABLES.values() for name in module.NETWORKS]
     p.add_argument("--networks", nargs="+", choices=names, metavar="NAME", help=f"only these of {', '.join(names)}")
@@ -201,42 +199,31 @@ def markdown(table: str, done: dict[Cell, trials.Trial], options: argparse.Names
         spread = max(scores[first]) - min(scores[first])
         differences = [statistics.fmean(scores[s]) - statistics.fmean(scores[first]) for s in others]
         of = [name, module.label(source)]
-        rows.append(
-            [
-                *of,
-                ", ".join(map(str, sorted({cell.seed for cell in mine}))),
-                str(next(iter(mine)).steps),
-                *(str(network.paper.get(s, "–")) for s in settings if reported),
-                *(_scores(runs[s], module.FACTOR) for s in settings),
-                *(f"{d:+.2f}, {'within' if abs(d) <= spread else 'beyond'}" for d in differences),
-                f"{spread:.2f}",
-            ]
-        )
+        seeds, steps = sorted({cell.seed for cell in mine}), next(iter(mine)).steps
+        found = [_scores(runs[s], module.FACTOR) for s in settings]
+        apart = [f"{d:+.2f}, {'within' if abs(d) <= spread else 'beyond'}" for d in differences]
+        paper = [str(network.paper.get(s, "–")) for s in settings if reported]
+        rows.append([*of, ", ".join(map(str, seeds)), str(steps), *paper, *found, *apart, f"{spread:.2f}"])
         for s in settings:
             costs.append([*of, s, *(f"{statistics.fmean(map(value, runs[s])):.3g}" for value in COSTS.values())])
     paper, apart = [f"paper: {s}" for s in settings if reported], [f"{s}: difference" for s in others]
-    environment = mp.info()
-    return "\n".join(
-        [
-            f"# {module.TITLE}",
-            "",
-            f"`{command(options, table)}`, tinymp {environment['tinymp']}, {environment['backend']}",
-            "",
-            f"{module.MEASURE}: the mean over the seeds, in brackets the least and the most; "
-            f"{', '.join(map(str, sorted({cell.batch for cell in done})))} "
-            f"{module.UNIT} per step. A difference is that of the mean to FP32's mean, within or beyond FP32's "
-            "spread: its most less its least.",
-            "",
-            *_table(["network", "data", "seeds", "steps", *paper, *settings, *apart, "FP32: spread"], rows),
-            "",
-            "Means over the seeds: seconds of work in a run, on one core; median milliseconds per step (another run "
-            "went on); what the graph keeps for backward; weights' gradients as "
-            "backward writes them; steps skipped for overflow; the last loss scale.",
-            "",
-            *_table(["network", "data", "setting", *COSTS], costs),
-            "",
-        ]
-    )
+    environment, batches = mp.info(), ", ".join(map(str, sorted({cell.batch for cell in done})))
+    return f"""\
+# {module.TITLE}
+
+`{command(options, table)}`, tinymp {environment["tinymp"]}, {environment["backend"]}
+
+{module.MEASURE}: the mean over the seeds, in brackets the least and the most; {batches} {module.UNIT} per step. A \
+difference is that of the mean to FP32's mean, within or beyond FP32's spread: its most less its least.
+
+{_table(["network", "data", "seeds", "steps", *paper, *settings, *apart, "FP32: spread"], rows)}
+
+Means over the seeds: seconds of work in a run, on one core; median milliseconds per step (another run went on); what \
+the graph keeps for backward; weights' gradients as backward writes them; steps skipped for overflow; the last \
+loss scale.
+
+{_table(["network", "data", "setting", *COSTS], costs)}
+"""
 
 
 COSTS: dict[str, Callable[[trials.Trial], float]] = {
@@ -256,8 +243,8 @@ def _scores(runs: list[trials.Trial], factor: float) -> str:
     return text + (f", {ended} of {len(runs)} diverged" if ended else "")
 
 
-def _table(head: list[str], rows: list[list[str]]) -> list[str]:
-    return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
 
 
 def command(options: argparse.Namespace, table: str) -> str:

@@ -152,12 +152,9 @@ def draw(path: Path, one: Utterance, seen: dict[str, np.ndarray], alphabet: str)
     seen: ln p of the classes, (frames, classes), by the models' labels.
     """
     with trials.figure(path, 2, len(seen), (9 * len(seen), 7)) as axes:
-        from matplotlib import font_manager
 
-        font = font_manager.get_font(font_manager.findfont(font_manager.FontProperties()))
-
-        def written(text: str) -> str:  # characters that the font lacks as their code points
-            return "".join(c if font.get_char_index(ord(c)) else f"[{ord(c):x}]" for c in text)
+        def written(text: str) -> str:  # fonts may lack others
+            return "".join(c if c.isascii() else f"[{ord(c):x}]" for c in text)
 
         seconds, top = len(one.frames) * utterances.STEP, utterances.RATE / 2000
         for (upper, lower), (label, log_probs), color in zip(axes.T, seen.items(), measure.COLORS):

@@ -15,7 +15,6 @@ from tinymp import data, nn, optim
 
 from .. import cnn, datasets, paper
 from . import trials
-from .photographs import Photographs
 
 
 class Network(NamedTuple):
@@ -23,7 +22,6 @@ class Network(NamedTuple):
 
     make: Callable[..., nn.Module]
     paper: dict[str, float]
-    size: int = 224
     label_smoothing: float = 0.0
 
 
@@ -43,7 +41,7 @@ NETWORKS = {
     "VGG-D": Network(paper.vgg16, _paper(65.40, 65.43)),
     "GoogLeNet": Network(paper.googlenet, _paper(68.33, 68.43)),
     "Inception v2": Network(paper.inception_v2, _paper(70.03, 70.02)),
-    "Inception v3": Network(paper.inception_v3, _paper(73.85, 74.13), 299, 0.1),  # section 7 of Szegedy et al., 2016
+    "Inception v3": Network(paper.inception_v3, _paper(73.85, 74.13), 0.1),  # section 7 of Szegedy et al., 2016
     "ResNet-50": Network(paper.preact_resnet50, _paper(75.92, 76.04)),
 }
 
@@ -55,30 +53,24 @@ def label(source: str) -> str:
 
 def check(source: str, batch: int) -> None:
     """Whether the data can be read, before any run begins."""
-    _sets(source, 0, 224, batch)
+    _sets(source, 0, batch)
 
 
 def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int, device: str) -> trials.Trial:
-    """Train one network under one setting. The seed fixes weights, order and crops, whatever the setting.
-
-    source: as in datasets.named, or a folder of photographs, for which the networks are as large as the paper's.
-    """
+    """Train one network under one setting. The seed fixes weights, order and shifts, whatever the setting."""
     network, setting = NETWORKS[name], trials.SETTINGS[setting]
     policy = setting.policy
     mp.manual_seed(seed)
-    train, test, classes, channels = _sets(source, seed, network.size, batch)
-    photographs = isinstance(train, Photographs)
-    scale = paper.FULL if photographs else paper.SMALL
-    model = policy.cast(network.make(classes, in_channels=channels, scale=scale)).to(device)
-    loader = data.DataLoader(train, batch, shuffle=True, drop_last=True, seed=seed, num_workers=2 * photographs)
-    moves = None if photographs else np.random.default_rng(seed)
+    train_x, train_y, test_x, test_y = _sets(source, seed, batch)
+    classes = int(max(train_y.max(), test_y.max())) + 1
+    model = policy.cast(network.make(classes, in_channels=train_x.shape[1], scale=paper.SMALL)).to(device)
+    loader = data.DataLoader(data.TensorDataset(train_x, train_y), batch, shuffle=True, drop_last=True, seed=seed)
+    moves = np.random.default_rng(seed)
 
     def batches() -> Iterator[tuple]:
-        for _ in itertools.count():
-            for images, labels in loader:
-                if moves is not None:
-                    images = mp.from_numpy(datasets.shifted(images.numpy(), 2, moves))
-                yield policy.cast(images).to(device), labels.to(device)
+        for images, labels in itertools.chain.from_iterable(itertools.repeat(loader)):
+            images = mp.from_numpy(datasets.shifted(images.numpy(), 2, moves))
+            yield policy.cast(images).to(device), labels.to(device)
 
     def loss_of(model: nn.Module, batch: tuple) -> mp.Tensor:
         images, labels = batch
@@ -87,35 +79,15 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     trial = trials.train(model, policy, setting.scaler(), batches(), loss_of, steps, optimizer=optimizer, clip=1.0)
     with mp.use(policy):
-        shares = [
-            cnn.accuracy(model, policy.cast(images).to(device), labels.numpy()) * len(labels)
-            for images, labels in data.DataLoader(test, 50)  # as few as fit in memory where they are photographs
-        ]
-    trial.score = sum(shares) / len(test)
+        trial.score = cnn.accuracy(model, policy.cast(mp.tensor(test_x)).to(device), test_y)
     return trial
 
 
-def _sets(source: str, seed: int, size: int, batch: int) -> tuple[Any, Any, int, int]:
-    """To train and to test on, the number of classes, and of colours."""
-    if source not in datasets.NAMES and not datasets.has_idx(source):
-        sets = _photographs(Path(source), seed, size)
-    else:
-        train_x, train_y, test_x, test_y = datasets.named(source, seed)
-        classes = int(max(train_y.max(), test_y.max())) + 1
-        sets = data.TensorDataset(train_x, train_y), data.TensorDataset(test_x, test_y), classes, train_x.shape[1]
+def _sets(source: str, seed: int, batch: int) -> tuple[np.ndarray, ...]:
+    sets = datasets.named(source, seed)
     if batch > len(sets[0]):
         raise ValueError(f"table1: expected a batch of at most {len(sets[0])} images, all that there are, got {batch}")
     return sets
-
-
-def _photographs(folder: Path, seed: int, size: int) -> tuple[Any, Any, int, int]:
-    """ImageNet's layout: folders `train` and `val` of folders, one per class."""
-    train = Photographs(folder / "train", size, seed=seed)
-    test = Photographs(folder / "val", size, train=False)
-    if train.classes != test.classes:
-        differ = sorted(set(train.classes) ^ set(test.classes))
-        raise ValueError(f"table1: expected one set of classes in {folder}/train and val; only one has {differ[:5]}")
-    return train, test, len(train.classes), 3
 
 
 def draw(folder: Path, done: dict[Any, trials.Trial]) -> None:
