@@ -5,8 +5,7 @@ from __future__ import annotations
 from tinymp.nn import AdaptiveAvgPool2d, Conv2d, LocalResponseNorm, Module, ReLU, Sequential
 from tinymp.tensor import Tensor
 
-from .scale import FULL, Scale
-from .start import start
+from .scale import FULL, Scale, start
 from .vgg import classifier
 
 

@@ -15,8 +15,7 @@ from tinymp.precision import FP32, to_dtype
 from tinymp.tensor import Tensor, tensor
 
 from .detection import NEITHER, Objects, detections, match, objects_of, per_box, sample
-from .scale import FULL, Scale
-from .start import start
+from .scale import FULL, Scale, start
 from .vgg import features
 
 RATIOS = (0.5, 1.0, 2.0)  # height / width of anchors
@@ -116,19 +115,6 @@ class RegionProposalNetwork(Module):
         return mean_losses(logits, codes, np.asarray(np.concatenate(labels), "int64"), wanted, RPN_BETA)
 
 
-class BoxPredictor(Module):
-    """Logits (n, classes), and codes (n, classes, 4): each class shifts a region in its own way."""
-
-    def __init__(self, inputs: int, num_classes: int) -> None:
-        super().__init__()
-        self.cls_score, self.bbox_pred = Linear(inputs, num_classes), Linear(inputs, 4 * num_classes)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits, and the codes."""
-        logits = self.cls_score(x)
-        return logits, self.bbox_pred(x).reshape(*logits.shape, 4)
-
-
 class RoIHeads(Module):
     """Fast R-CNN (Girshick, 2015): regions of a map -> what they show and where exactly."""
 
@@ -138,11 +124,16 @@ class RoIHeads(Module):
         # VGG's first two dense layers, of pooled regions (n, channels, 7, 7)
         hidden = Linear(channels * 49, wide), ReLU(), Dropout(dropout), Linear(wide, wide), ReLU(), Dropout(dropout)
         self.box_head = Sequential(Flatten(), *hidden)
-        self.box_predictor = BoxPredictor(wide, num_classes)
+        # each class shifts a region in its own way
+        self.cls_score, self.bbox_pred = Linear(wide, num_classes), Linear(wide, 4 * num_classes)
 
     def forward(self, features: Tensor, regions: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Logits and codes of the regions, FP32 (n, 4) for each image, one after the other."""
-        return self.box_predictor(self.box_head(ops.roi_pool(features, regions, 7, 1 / self.stride)))
+        """Logits (n, classes) and codes (n, classes, 4) of the regions, FP32 (n, 4) for each image, one after the
+        other.
+        """
+        x = self.box_head(ops.roi_pool(features, regions, 7, 1 / self.stride))
+        logits = self.cls_score(x)
+        return logits, self.bbox_pred(x).reshape(*logits.shape, 4)
 
     def losses(
         self, features: Tensor, proposals: list[Tensor], objects: list[Objects], random: Any
@@ -220,8 +211,8 @@ class FasterRCNN(Module):
         )
         wide = scale.channels(4096)
         self.roi_heads = RoIHeads(channels, stride, wide, num_classes, dropout, box_batch_size_per_image)
-        head, predictor = self.rpn.head, self.roi_heads.box_predictor
-        start(self, head.conv, head.cls_logits, head.bbox_pred, predictor.cls_score, predictor.bbox_pred)
+        head, regions = self.rpn.head, self.roi_heads
+        start(self, head.conv, head.cls_logits, head.bbox_pred, regions.cls_score, regions.bbox_pred)
 
     def forward(self, images: Tensor, targets: Any = None) -> Any:
         """Losses in training, detections in evaluation, where targets are not read."""

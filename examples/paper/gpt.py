@@ -54,42 +54,33 @@ class GPT(Module):
                 init.zeros_(p) if name.endswith("bias") else init.ones_(p)
         init.normal_(self.wpe.weight, 0.0, 0.01)
 
-    def forward(self, input: Tensor, caches: list[dict[str, Tensor]] | None = None) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """The logits, for input (B, L), integers in [0, vocab_size).
 
-        caches: a dict per block, empty at first, which keep keys and values (see `nn.MultiheadAttention.forward`); the
-        input then goes on where that of the call before has ended. IndexError for a token out of the vocabulary,
-        ValueError for more than n_positions.
+        IndexError for a token out of the vocabulary, ValueError for more than n_positions.
         """
-        past = caches[0]["key"].shape[1] if caches and caches[0] else 0
-        end, most = past + input.shape[1], self.wpe.num_embeddings
-        if end > most:
-            raise ValueError(f"GPT: expected at most n_positions={most} tokens, got {end}: give the last {most} alone")
-        x = self.drop(self.wte(input) + self.wpe.weight[past:end])  # B, L, n_embd
-        arange = backend.of(input.array).xp.arange
-        hidden = Tensor(arange(end) > arange(past, end)[:, None])  # what comes later
-        for i, block in enumerate(self.h):
-            x = block(x, hidden, is_causal=not past, cache=caches[i] if caches else None)
+        length, most = input.shape[1], self.wpe.num_embeddings
+        if length > most:
+            raise ValueError(
+                f"GPT: expected at most n_positions={most} tokens, got {length}: give the last {most} alone"
+            )
+        x = self.drop(self.wte(input) + self.wpe.weight[:length])  # B, L, n_embd
+        place = backend.of(input.array).xp.arange(length)
+        hidden = Tensor(place > place[:, None])  # what comes later
+        for block in self.h:
+            x = block(x, hidden, is_causal=True)
         return ops.linear(self.ln_f(x), self.wte.weight)
 
     def generate(self, input: Tensor, count: int, temperature: float = 1.0, seed: int = 0) -> Tensor:
-        """input (B, L), and `count` more tokens, each drawn from p^(1 / temperature) of those before it.
+        """input (B, L), and `count` more tokens, each drawn from p^(1 / temperature) of the last n_positions before it.
 
-        temperature 0: the most probable one. Each step computes what is new alone. When all positions are taken, it
-        goes on from the last half of them. The model is in evaluation.
+        temperature 0: the most probable one. The model is in evaluation.
         """
-        random, most = np.random.default_rng(seed), self.wpe.num_embeddings
+        random = np.random.default_rng(seed)
         with no_grad():
-            new, caches = input[:, -most:], self._caches()
             for _ in range(count):
-                logits = self(new, caches)[:, -1].float().numpy()
+                logits = self(input[:, -self.wpe.num_embeddings :])[:, -1].float().numpy()
                 # the largest of logit / temperature + Gumbel noise is a draw from the softmax
                 tokens = np.argmax(logits + temperature * random.gumbel(size=logits.shape), 1)
-                new = Tensor(tokens[:, None]).to(input.device)
-                input = ops.cat([input, new], 1)
-                if caches[0]["key"].shape[1] == most:
-                    new, caches = input[:, -(most // 2 + 1) :], self._caches()
+                input = ops.cat([input, Tensor(tokens[:, None]).to(input.device)], 1)
         return input
-
-    def _caches(self) -> list[dict[str, Tensor]]:
-        return [{} for _ in self.h]

@@ -14,9 +14,7 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import nn
-from tinymp.audit.ledger import Ledger
 from tinymp.audit.listener import Instrument, Place
-from tinymp.audit.shadow import Errors, Shadow
 
 from .. import measure
 from . import program, trials
@@ -135,47 +133,6 @@ ORDER = (
 )
 
 
-def part(row: Any) -> str:
-    """A row's module and op, the same for all blocks."""
-    return (re.sub(r"^.*\.h\.\d+\.?|^[^.]*\.?", "", row.module) + f" {row.op}").strip()
-
-
-def errors_table(shadow: Shadow, count: int = 12) -> str:
-    """The ops that are furthest from an FP32 copy of the run, layers together; not those that only move numbers."""
-    sums: dict[tuple, tuple[Errors, Errors]] = {}
-    for row in shadow.rows:
-        local, inherited = sums.setdefault((part(row), row.phase), (Errors(), Errors()))
-        local.add(row.local)
-        inherited.add(row.inherited)
-    rounding = [item for item in sums.items() if item[1][0].max]
-    worst = sorted(rounding, key=lambda item: -item[1][1].mean)[:count]
-    rows = [(*key, *[f"{v:.3g}" for e in errors for v in (e.mean, e.max)]) for key, errors in worst]
-    return table(("op", "phase", "its own, mean", "its own, max", "inherited, mean", "inherited, max"), rows)
-
-
-def stream_table(shadow: Shadow) -> str:
-    """The error of the residual stream behind each block, and of its gradient before it."""
-    rows = {}
-    for row in shadow.rows:
-        if row.op == "add" and (block := re.search(r"\.h\.(\d+)$", row.module)):
-            rows.setdefault(int(block[1]), {}).setdefault(row.phase, Errors()).add(row.inherited)
-    cells = [(f"block {i}", *[f"{e[p].mean:.2f}" for p in ("forward", "backward")]) for i, e in sorted(rows.items())]
-    return table(("residual stream", "values, ulps", "gradients, ulps"), cells)
-
-
-def ledger_table(ledger: Any, count: int = 8) -> str:
-    """The ops of the backward pass whose roundings made the largest shares of numbers 0, layers together."""
-    sums: dict[str, list[int]] = {}
-    for row in ledger.rows:
-        if row.phase == "backward" and row.rounded:
-            total = sums.setdefault(part(row), [0, 0, 0])
-            for i, n in enumerate((row.rounded, row.zero, row.subnormal)):
-                total[i] += n
-    worst = sorted(sums.items(), key=lambda item: -item[1][1] / item[1][0])[:count]
-    rows = [(name, f"{n:,}", f"{zero / n:.2%}", f"{subnormal / n:.1%}") for name, (n, zero, subnormal) in worst]
-    return table(("backward of", "rounded", "became 0", "subnormal"), rows)
-
-
 def draw(path: Path, found: dict[tuple, Values], scale: float) -> None:
     """The exponents: values left, gradients without their scale right, and where FP16 ends."""
     sides = [w for w in ORDER if "gradients" not in w], [w for w in ORDER if "gradients" in w]
@@ -217,13 +174,9 @@ def audited(task: program.Task, trained: nn.Module, device: str, folder: Path) -
 
     lost = []
     for scale in SCALES:
-        watched, ledger = Watched(length), Ledger()
-        _, gradient = one_step(mp.MIXED, scale, watched, ledger)
-        if scale == 1:
-            backward = ledger_table(ledger)
+        watched = Watched(length)
+        _, gradient = one_step(mp.MIXED, scale, watched)
         lost.append((f"{scale:g}", *[watched.share_lost(what) for what in ORDER if "gradients" in what], off(gradient)))
-    shadow = Shadow()
-    one_step(mp.MIXED, SCALES[-1], shadow)
     variants = []
     for name, policy in POLICIES.items():
         loss, gradient = one_step(policy, 1.0 if policy is mp.FP32 else SCALES[-1])
@@ -234,9 +187,6 @@ def audited(task: program.Task, trained: nn.Module, device: str, folder: Path) -
         values_table(watched.found, SCALES[-1]),
         f"{watched.absorbed[0] / watched.absorbed[1]:.2%} of the additions to the residual stream changed nothing.",
         table(("loss scale", *became_0, "error of the weight gradients"), lost),
-        backward,
-        errors_table(shadow),
-        stream_table(shadow),
         table(("the same step in", "bits per character", "error of the weight gradients"), variants),
     )
     return "\n\n".join([*tables, f"wrote {folder / 'audit.png'}"])

@@ -27,8 +27,7 @@ from tinymp.nn import (
 )
 from tinymp.tensor import Tensor
 
-from .scale import FULL, Scale
-from .start import start
+from .scale import FULL, Scale, start
 
 # Of a path's layers: (outputs, kernel), (outputs, kernel, stride), a pooling, or a list of paths to go on with.
 Step = Any

@@ -14,7 +14,6 @@ from tinymp import nn, optim
 
 from .. import lstm
 from . import program, text
-from .sampled_softmax import SampledSoftmax
 
 State = tuple[mp.Tensor, mp.Tensor]
 ROWS = 64  # words of a column in a step, through which gradients go back
@@ -27,7 +26,7 @@ class LanguageModeling(program.Task):
     is 8,192 (in the paper 1,024 columns, of some 20 words each).
     """
 
-    name, unit, items = "language_model", "words", "columns"
+    name, items = "language_model", "columns"
     measures: ClassVar = {"perplexity": ":.2f"}
     higher = False
     steps, batch, lr, clip = 360, 128, 8e-3, 1.0
@@ -65,42 +64,8 @@ class LanguageModeling(program.Task):
         self.state = tuple(s.detach() for s in state)  # the next step goes on from here, and gradients end here
         return loss
 
-    def size(self, batch: tuple) -> int:
-        return batch[0].size
-
     def scores(self, model: nn.Module) -> dict[str, float]:
         return {"perplexity": lstm.perplexity(model, *self.held_out)}
-
-
-class BigLSTM(nn.Module):
-    """The model of MPT section 4.5, which Jozefowicz et al. (2016) call LSTM-8192-1024: 1,776,948,095 parameters.
-
-    A sampled softmax of `negatives` classes has weights of its own; embedding and softmax have gradients of few rows.
-    The paper trains it with Adagrad, on 1,024 columns of text and a loss scale of 128.
-    """
-
-    def __init__(
-        self,
-        vocabulary: int = 793_471,
-        width: int = 1024,
-        cells: int = 8192,
-        negatives: int = 8192,
-        num_layers: int = 2,
-        dropout: float = 0.1,
-    ) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width, sparse=True)
-        self.lstm = nn.LSTM(width, cells, num_layers, dropout=dropout, proj_size=width)
-        self.dropout = nn.Dropout(dropout)
-        self.output = SampledSoftmax(width, vocabulary, negatives)
-        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-
-    def forward(self, words: mp.Tensor, following: mp.Tensor, state: State | None = None) -> tuple[mp.Tensor, State]:
-        """The mean of -ln p(following word), FP32, in training of the sampled softmax, and the state after it; words
-        and following: (T, B).
-        """
-        y, state = self.lstm(self.dropout(self.embedding(words)), state)
-        return self.output(self.dropout(y), following), state
 
 
 train = program.trainer(LanguageModeling)

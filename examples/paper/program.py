@@ -22,7 +22,8 @@ class Task(abc.ABC):
     about      the data in a sentence, once they are read
     measures   of a trained model: their names, and how they are printed; the first is the one that is compared
     higher     whether a larger one is better
-    unit       what a run counts per second, such as "words"; items: what a batch is made of, such as "sentences"
+    own_data   whether it takes no others
+    items      what a batch is made of, such as "sentences"
     steps, batch, lr    how it is trained if the command line says nothing else
     clip       the largest norm of all gradients together
     """
@@ -31,7 +32,7 @@ class Task(abc.ABC):
     about: str
     measures: ClassVar[dict[str, str]]
     higher: ClassVar[bool]
-    unit: ClassVar[str]
+    own_data: ClassVar[bool] = False
     items: ClassVar[str]
     steps: ClassVar[int]
     batch: int
@@ -40,7 +41,9 @@ class Task(abc.ABC):
 
     def __init__(self, batch: int, data: str | None) -> None:
         """Read the data. ValueError, OSError or ImportError say what is wrong with it, or with the options."""
-        self.batch, self.data = batch, data
+        if self.own_data and data:
+            raise ValueError(f"--data {data}: {self.name} has data of its own")
+        self.batch = batch
 
     @abc.abstractmethod
     def model(self) -> nn.Module:
@@ -59,10 +62,6 @@ class Task(abc.ABC):
         """The mean loss, FP32, of a batch, which is brought to where the model is."""
 
     @abc.abstractmethod
-    def size(self, batch: Any) -> int:
-        """How many units are in a batch."""
-
-    @abc.abstractmethod
     def scores(self, model: nn.Module) -> dict[str, float]:
         """Its measures on what was held out."""
 
@@ -77,7 +76,7 @@ def run(
     """Train a model, and judge it. The seed fixes weights, batches and dropout, whatever the policy."""
     mp.manual_seed(seed)
     model = policy.cast(task.model()).to(device)
-    how = {"optimizer": task.optimizer(model.parameters(), lr), "clip": task.clip, "size_of": task.size}
+    how = {"optimizer": task.optimizer(model.parameters(), lr), "clip": task.clip, "batch": task.batch}
     trial = trials.train(model, policy, scaler, task.batches(seed), task.loss, steps, **how)
     model.eval()
     with mp.no_grad(), mp.use(policy):
@@ -132,4 +131,4 @@ def main(task: type[Task], doc: str, arguments: list[str] | None = None, **more:
     def show(folder: pathlib.Path) -> str:
         return f"{works[-1].about}\n\n{works[-1].show(folder, models)}"
 
-    return measure.main(train, doc, scores, task.unit, arguments, p=p, show=show)
+    return measure.main(train, doc, scores, task.items, arguments, p=p, show=show)

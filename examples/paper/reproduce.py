@@ -249,13 +249,11 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 def command(options: argparse.Namespace, table: str) -> str:
     """What to type to run a table again."""
-    default = parser().parse_args([table])
-    said = [
-        f"--{name} {' '.join(map(shlex.quote, value)) if isinstance(value, list) else value}"
-        for name, value in vars(options).items()
-        if name not in ("table", "out", "device", "jobs", "resume") and value != getattr(default, name)
-    ]
-    return " ".join([shipped.command("paper.reproduce"), table, *said])
+    said = [shipped.command("paper.reproduce"), table]
+    for name, value in vars(options).items():
+        if name in ("data", "networks", "seed", "seeds", "steps", "batch") and value != parser().get_default(name):
+            said += [f"--{name}", *(map(shlex.quote, value) if isinstance(value, list) else [str(value)])]
+    return " ".join(said)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ from tinymp import ops
 from tinymp.nn import AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Identity, Linear, MaxPool2d, Module, Sequential
 from tinymp.tensor import Tensor
 
-from .scale import FULL, Scale
-from .start import start
+from .scale import FULL, Scale, start
 
 
 class Bottleneck(Module):

@@ -1,4 +1,4 @@
-"""How a network of the paper is made small: one rule for all of them."""
+"""How the networks of the paper are made small, and how they start: one rule for all of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tinymp.nn import Identity, MaxPool2d, Module
+from tinymp.nn import Conv2d, Identity, Linear, MaxPool2d, Module, init
 
 T = TypeVar("T")
 
@@ -46,3 +46,18 @@ class Scale:
 
 FULL = Scale()
 SMALL = Scale(width=1 / 8, depth=1 / 2, halvings=3)
+
+
+def start(model: Module, *last: Conv2d | Linear) -> None:
+    """Draw the weights anew, for a network without batch norm learns nothing from PyTorch's default ones.
+
+    They are from N(0, 2 / fan_in), which keeps the size of what ReLUs let pass (He et al., 2015); those of the `last`
+    layers, which give logits, from N(0, 0.01^2). Biases are 0.
+    """
+    for layer in model.modules():
+        if isinstance(layer, (Conv2d, Linear)):
+            init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                init.zeros_(layer.bias)
+    for layer in last:
+        init.normal_(layer.weight, 0.0, 0.01)

@@ -44,14 +44,13 @@ class Batch(NamedTuple):
 class Speech(program.Task):
     """Characters from spectrograms. Mandarin is written without spaces: a word of its WER is a whole sentence."""
 
-    name, unit, items, higher = "speech", "frames", "utterances", False
+    name, items, higher = "speech", "utterances", False
+    own_data = True
     measures: ClassVar = {"CER": ":.2%", "WER": ":.2%"}
     steps, batch, lr, clip = 2500, 16, 0.25, 2.0  # 20 epochs, as in the paper
 
     def __init__(self, batch: int = batch, data: str | None = None, language: str = "english") -> None:
         super().__init__(batch, data)
-        if data:
-            raise ValueError(f"--data {data}: expected none, as eSpeak NG speaks")
         if importlib.util.find_spec("jiwer") is None:
             raise ModuleNotFoundError(f"error rates need the package jiwer: {hint('speech')}", name="jiwer")
         corpus = read(language)
@@ -97,9 +96,6 @@ class Speech(program.Task):
     def loss(self, model: nn.Module, batch: Batch) -> mp.Tensor:
         log_probs, lengths = self.log_probs(model, batch)
         return ops.ctc_loss(log_probs, batch.targets, lengths, batch.target_lengths)
-
-    def size(self, batch: Batch) -> int:
-        return int(batch.lengths.sum())
 
     def heard(self, model: nn.Module, some: Sequence[Utterance]) -> list[str]:
         """The text of each utterance: the best class of every frame, repetitions merged, blanks dropped."""

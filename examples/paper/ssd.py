@@ -14,8 +14,7 @@ from tinymp.precision import FP32, to_dtype
 from tinymp.tensor import Tensor, tensor
 
 from .detection import Objects, detections, match, objects_of, per_box
-from .scale import FULL, Scale
-from .start import start
+from .scale import FULL, Scale, start
 from .vgg import STAGES, features
 
 WEIGHTS = (10.0, 10.0, 5.0, 5.0)  # of the coordinates in the loss: 1 / variances of 0.1 and 0.2
@@ -95,41 +94,13 @@ class Backbone(Module):
         return maps
 
 
-class Predictor(Module):
-    """A convolution for each map, that gives `columns` numbers for each of its boxes."""
-
-    def __init__(self, channels: list[int], columns: int) -> None:
-        super().__init__()
-        self.columns = columns
-        boxes = boxes_per_place(len(channels))
-        self.module_list = ModuleList([Conv2d(c, n * columns, 3, padding=1) for c, n in zip(channels, boxes)])
-
-    def forward(self, maps: list[Tensor]) -> Tensor:
-        """(N, boxes, columns)."""
-        return ops.cat([per_box(layer(x), self.columns) for layer, x in zip(self.module_list, maps)], 1)
-
-
-class Head(Module):
-    """What is predicted for each default box: logits (N, boxes, classes), and codes (N, boxes, 4) that shift it."""
-
-    def __init__(self, channels: list[int], num_classes: int) -> None:
-        super().__init__()
-        self.classification_head = Predictor(channels, num_classes)
-        self.regression_head = Predictor(channels, 4)
-
-    def forward(self, maps: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """The logits, and the codes."""
-        return self.classification_head(maps), self.regression_head(maps)
-
-
 class SSD(Module):
     """SSD300 with VGG-D; 26,285,486 parameters for the 21 classes of PASCAL VOC, of which 0 is the background.
 
     model(images, targets) in training gives FP32 losses, a dict whose sum is trained; model(images) in evaluation a
     dict for each image: "boxes" FP32 (n, 4), "labels" int64 (n,) and "scores" FP32 (n,), best first.
 
-    images: (N, in_channels, size, size). targets: see `objects_of`. Parameters have the names of torchvision's
-    ssd300_vgg16.
+    images: (N, in_channels, size, size). targets: see `objects_of`.
     """
 
     def __init__(self, num_classes: int = 21, size: int = 300, *, in_channels: int = 3, scale: Scale = FULL) -> None:
@@ -138,12 +109,19 @@ class SSD(Module):
         sides = map_sides(size, scale)
         self.default_boxes = default_boxes(sides, size)  # no buffer: they stay FP32 under every policy
         self.backbone = Backbone(in_channels, sides, scale)
-        self.head = Head(self.backbone.channels, num_classes)
-        start(self, *self.head.classification_head.module_list, *self.head.regression_head.module_list)
+        per_place = boxes_per_place(len(sides))
+        # for each map logits (N, boxes, classes), and codes (N, boxes, 4) that shift each default box
+        self.logits, self.codes = (
+            ModuleList([Conv2d(c, n * columns, 3, padding=1) for c, n in zip(self.backbone.channels, per_place)])
+            for columns in (num_classes, 4)
+        )
+        start(self, *self.logits, *self.codes)
 
     def forward(self, images: Tensor, targets: Any = None) -> Any:
         """Losses in training, detections in evaluation, where targets are not read."""
-        logits, codes = self.head(self.backbone(images))
+        maps = self.backbone(images)
+        logits = ops.cat([per_box(layer(x), self.num_classes) for layer, x in zip(self.logits, maps)], 1)
+        codes = ops.cat([per_box(layer(x), 4) for layer, x in zip(self.codes, maps)], 1)
         return self.losses(logits, codes, objects_of("SSD", targets)) if self.training else self.detect(logits, codes)
 
     def matched(self, objects: list[Objects]) -> tuple[Array, Array]:

@@ -77,7 +77,9 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
         return paper.loss(model(images), labels, label_smoothing=network.label_smoothing)
 
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    trial = trials.train(model, policy, setting.scaler(), batches(), loss_of, steps, optimizer=optimizer, clip=1.0)
+    trial = trials.train(
+        model, policy, setting.scaler(), batches(), loss_of, steps, optimizer=optimizer, clip=1.0, batch=batch
+    )
     with mp.use(policy):
         trial.score = cnn.accuracy(model, policy.cast(mp.tensor(test_x)).to(device), test_y)
     return trial

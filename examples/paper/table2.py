@@ -103,7 +103,7 @@ def run(name: str, source: str, setting: str, seed: int, steps: int, batch: int,
     def watch(step: int) -> AbstractContextManager:
         return mp.audit(gradients) if watched and step % 50 == 0 else nullcontext()
 
-    how = {"optimizer": sgd(model, network.lr), "clip": 10.0, "watch": watch}
+    how = {"optimizer": sgd(model, network.lr), "clip": 10.0, "batch": batch, "watch": watch}
     trial = trials.train(model, policy, trials.SETTINGS[setting].scaler(), batches(), loss_of, steps, **how)
     if watched:
         trial.kept["activation gradients"] = counted(gradients)
@@ -136,7 +136,15 @@ def trained_backbone(source: str, seed: int, device: str) -> list[Any]:
         return ops.cross_entropy(model(batch[0]), batch[1])
 
     trials.train(
-        model, mp.FP32, optim.NoLossScaler(), batches(), loss_of, BEGINNING, optimizer=sgd(model, 0.1), clip=1.0
+        model,
+        mp.FP32,
+        optim.NoLossScaler(),
+        batches(),
+        loss_of,
+        BEGINNING,
+        optimizer=sgd(model, 0.1),
+        clip=1.0,
+        batch=32,
     )
     return list(model.features.state_dict().values())
 

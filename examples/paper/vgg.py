@@ -5,8 +5,7 @@ from __future__ import annotations
 from tinymp.nn import AdaptiveAvgPool2d, Conv2d, Dropout, Linear, Module, ReLU, Sequential
 from tinymp.tensor import Tensor
 
-from .scale import FULL, Scale
-from .start import start
+from .scale import FULL, Scale, start
 
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # column D of their table 1
 

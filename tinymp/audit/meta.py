@@ -2,7 +2,7 @@
 0). Code that runs on them computes only shapes, in the time that Python takes, for a model of any size:
 
     with mp.device("meta"):
-        model = BigLSTM()  # 1.8 billion parameters
+        model = models.GPT()  # 124 million parameters
 
 This is how the audit predicts bytes and lists matrix products (tinymp.audit.predict). All arrays share one mapping of
 pages that cannot be written and are never touched; views and copies are made as by NumPy, so that an array's owner

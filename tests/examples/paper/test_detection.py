@@ -1,8 +1,5 @@
 """SSD and Faster R-CNN: as large as published; boxes, matches and losses worked by hand; small ones learn."""
 
-import sys
-import types
-
 import numpy as np
 import pytest
 
@@ -72,33 +69,8 @@ def test_published_size_of_faster_rcnn():
     ledger = predict(
         model, (1, 3, 600, 1000), loss=lambda m, x: total(m(x, targets)), optimizer="momentum", instruments=[products]
     )
-    assert {row.m for row in products.rows if row.phase == "forward" and "fc6" in row.module} == {128}
+    assert {row.m for row in products.rows if row.phase == "forward" and "box_head.1" in row.module} == {128}
     assert sum(ledger.predicted["gradients"].values()) == pytest.approx(2 * 137_078_239, rel=0.01)
-
-
-@pytest.mark.peer
-@cpu
-def test_torchvisions_ssd_gives_the_same_outputs(monkeypatch):
-    torch = pytest.importorskip("torch")
-    monkeypatch.setitem(sys.modules, "torchvision._meta_registrations", types.ModuleType("_meta_registrations"))
-    torchvision = pytest.importorskip("torchvision")
-    model = mp.Policy("FP64", storage="float64").cast(models.SSD(3).eval())
-    with torch.device("meta"):  # its own weights would take seconds to draw
-        peer = torchvision.models.detection.ssd300_vgg16(weights=None, weights_backbone=None, num_classes=3).eval()
-    peer.load_state_dict({name: torch.from_numpy(x) for name, x in model.state_dict().items()}, assign=True)
-    images, maps = randn(1, 3, 32, 32), [randn(1, c, 5, 5) for c in model.backbone.channels]
-    further = list(zip(model.backbone.extra[1:], peer.backbone.extra[1:], maps[1:]))  # for larger images
-    for network in (model, peer):
-        network.backbone.extra = network.backbone.extra[:1]
-    with mp.no_grad(), torch.no_grad():
-        outputs = [*zip(model.backbone(mp.tensor(images)), peer.backbone(torch.from_numpy(images)).values())]
-        outputs += [(ours(mp.tensor(x)), theirs(torch.from_numpy(x))) for ours, theirs, x in further]
-        logits, codes = model.head([mp.tensor(x) for x in maps])
-        predicted = peer.head([torch.from_numpy(x) for x in maps])
-    outputs += [(logits, predicted["cls_logits"]), (codes, predicted["bbox_regression"])]
-    assert len(outputs) == 2 + 4 + 2
-    for ours, theirs in outputs:
-        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), atol=1e-9 * theirs.abs().max().item())
 
 
 # ------------------------------------------------------------------------------------------- boxes, matches, sampling

@@ -71,28 +71,14 @@ def test_the_past_does_not_see_the_future():
     assert (np.abs(other[:, 5:] - y[:, 5:]).max(-1) > 1e-6).all()
 
 
-@pytest.mark.parametrize(("policy", "close"), [(FP64, 1e-12), (mp.FP32, 1e-5), (mp.MIXED, 2e-2)], ids=str)
-def test_the_cache_changes_nothing(policy, close):
-    """Beyond the rounding of sums: logits, one token after another or several at once."""
-    model, x = small(policy).eval(), tokens(2, 9)
-    with mp.no_grad(), mp.use(policy):
-        whole = model(x).numpy().astype("float64")
-        caches = [{}, {}]
-        parts = [model(x[:, a:b], caches).numpy() for a, b in ((0, 4), (4, 5), (5, 6), (6, 9))]
-    np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=close * np.abs(whole).max())
-
-
 def test_generating():
     model, start = small(dropout=0.5).eval(), tokens(2, 3)
-    best = model.generate(start, 20, temperature=0)  # more than P: it goes on from the last half
+    best = model.generate(start, 20, temperature=0)  # more than P: it goes on from the last
     assert model.generate(start, 20, temperature=1e-300).tolist() == best.tolist()
     x = start
-    for _ in range(P + 1 - 3):
-        x = ops.cat([x, model(x).argmax(-1)[:, -1:]], 1)
-    np.testing.assert_array_equal(best.numpy()[:, : P + 1], x.numpy())
-    last = model(best[:, P + 1 - (P // 2 + 1) : P + 1]).argmax(-1)[:, -1]
-    np.testing.assert_array_equal(best.numpy()[:, P + 1], last.numpy())
-    assert best.shape == (2, 23)
+    for _ in range(20):
+        x = ops.cat([x, model(x[:, -P:]).argmax(-1)[:, -1:]], 1)
+    np.testing.assert_array_equal(best.numpy(), x.numpy())
     draws = [model.generate(start, 20, temperature=2.0, seed=seed).numpy() for seed in (0, 0, 1)]
     np.testing.assert_array_equal(draws[0], draws[1])
     assert (draws[0] != draws[2]).any()

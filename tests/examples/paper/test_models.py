@@ -94,7 +94,7 @@ def test_small_ones_learn(network):
     optimizer, scaler = optim.Adam(model.parameters(), 2e-3), optim.DynamicLossScaler(2.0**10)
     losses = []
     with mp.use(policy):
-        for _ in range(14):
+        for _ in range(18):
             loss = models.loss(model(images), labels)
             losses.append(loss.item())
             scaler.scale(loss).backward()
