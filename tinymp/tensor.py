@@ -267,7 +267,7 @@ class Tensor(Variable):
         RuntimeError without a graph, over an op whose arrays were freed, or without a gradient on a tensor of several
         elements.
         """
-        if retain_graph not in (True, False):
+        if not isinstance(retain_graph, bool):
             raise TypeError(f"backward: expected `retain_graph` to be True or False, got {retain_graph!r}")
         if not self.requires_grad:
             raise RuntimeError(
