@@ -83,7 +83,7 @@ TABLES = {
 }
 PRODUCTS = ("correlate", "weight_gradient")  # kernels of convolutions that multiply begin so
 # and of attention: how many of a kernel's products go over, or along, the columns of q and k, and those of v
-ATTENTION = {"attention": (1, 1), "attention_queries": (2, 1), "attention_keys": (2, 2)}
+ATTENTION = {"attention": (2, 1), "attention_queries": (2, 1), "attention_keys": (2, 2)}
 ITEMSIZE = {2: 2, 0: 4, 1: 8}  # of cudaDataType_t: FP16, FP32, FP64
 
 
@@ -167,7 +167,7 @@ class Walk:
         self.note(f"CuPy: {name}", read, sum(y.nbytes for y in results))
 
     def multiplied_by_cublas(self, m: int, n: int, k: int, types: tuple[int, int, int], beta: Any, batch: int) -> int:
-        """cublasGemmEx: (m, k) @ (k, n), `batch` times; types of a, b and the result. Returns the status."""
+        """(m, k) @ (k, n), `batch` times; types of a, b and the result. Returns the status."""
         a, b, c = (batch * x * y * ITEMSIZE[kind] for (x, y), kind in zip(((m, k), (k, n), (m, n)), types))
         started = bool(beta._obj.value)
         self.note("cuBLAS", a + b + (c if started else 0), c, 2 * batch * m * n * k)
@@ -252,10 +252,6 @@ class Library:
     def __init__(self, walk: Walk) -> None:
         self.walk = walk
 
-    def cublasGemmEx(self, _: Any, ta: int, tb: int, m: int, n: int, k: int, *rest: Any) -> int:
-        _alpha, _a, a, _lda, _b, b, _ldb, beta, _c, c, *_ = rest
-        return self.walk.multiplied_by_cublas(m, n, k, (a, b, c), beta, 1)
-
     def cublasGemmStridedBatchedEx(self, _: Any, ta: int, tb: int, m: int, n: int, k: int, *rest: Any) -> int:
         _alpha, _a, a, _lda, _sa, _b, b, _ldb, _sb, beta, _c, c, _ldc, _sc, batch, *_ = rest
         return self.walk.multiplied_by_cublas(m, n, k, (a, b, c), beta, batch)
@@ -288,7 +284,7 @@ class Cupy(types.ModuleType):
             kernel = mock.MagicMock(
                 side_effect=lambda g, b, values, **_: self.walk.launched(name, code, storage, values)
             )
-            kernel.max_dynamic_shared_size_bytes = 1 << 20
+            kernel.max_dynamic_shared_size_bytes, kernel.shared_size_bytes = 1 << 20, 0
             return kernel
 
         return types.SimpleNamespace(get_function=get_function)

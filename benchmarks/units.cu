@@ -8,7 +8,7 @@ extern "C" __global__ void convert(const half* x, float* y, const float* u, half
 
 // d += a b by one warp: a 16 x 16, b 16 x 8 or, transposed, 8 x 16. Rows in shared memory are 24 halves apart.
 extern "C" __global__ void multiply(const half* a, const half* b, float* d, int b_transposed) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 750  // see hardware.cuh
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800  // see hardware.cuh
     DYNAMIC_SHARED(memory);
     half* tile_a = reinterpret_cast<half*>(memory);
     half* tile_b = tile_a + 16 * 24;

@@ -47,7 +47,7 @@ CUDA = {
     r"cvt\.r\w+\.\w*f\d+|__(float|double)\w*2(half|bfloat|float)\w*|\b(half|bfloat)\w*_rn\b": "a conversion",
     r"static_cast<(T|E|half|float)>|\((T|E|half|float)\) *[\w(]": "a conversion",
     r"\bmma_\w+\(|\bw?mma\.|\bwmma::": "Tensor Cores",
-    r"\b(warp_reduce|block_reduce|reduce_lanes)<(?!Max|Min|class)\w+>|\bInBlocks<[^;]*> \w+;|__shfl_xor": "a sum",
+    r"\bwarp_reduce<(?!Max|class)\w+>|\bInBlocks<[^;]*> \w+;|__shfl_xor": "a sum",
     r"\bcombine_(rows|lanes)\(": "a sum",
     r"\batomicAdd\(": "an atomic addition",
 }

@@ -72,7 +72,7 @@ def test_attention_by_hand(causal):
     found = {name: (w.launches, w.read, w.written, w.operations) for name, w in walk.work.items()}
     read = in_q + in_k + in_v
     assert found == {
-        "attention_64": (1, read, in_y + statistic, 2 * pairs * (e + ev)),
+        "attention_64": (1, read, in_y + statistic, 2 * pairs * (2 * e + ev)),
         "attention_queries_64": (1, read + 2 * in_y + statistic, in_q + statistic, 2 * pairs * (2 * e + ev)),
         "attention_keys_64": (1, read + in_y + 2 * statistic, in_k + in_v, 2 * pairs * (2 * e + 2 * ev)),
     }

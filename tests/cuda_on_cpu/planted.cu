@@ -6,7 +6,10 @@ extern "C" __global__ void sum(const T* x, float* y, int n) {
     __shared__ float scratch[32];
     float part = 0.0f;
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) part += widen(x[i]);
-    part = block_reduce<Sum>(part, scratch);
+    part = warp_reduce<Sum>(part);
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = part;
+    __syncthreads();
+    part = warp_reduce<Sum>(threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : 0.0f);
     if (threadIdx.x == 0) y[blockIdx.x] = part;
 }
 

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import math
 import re
+import threading
 import types
 
 import numpy as np
@@ -52,12 +53,14 @@ class RawModule:
 class Function:
     """cupy.cuda.Function: a kernel, called as kernel(grid, block, arguments, shared_mem=bytes)."""
 
+    shared_size_bytes = 0  # what it declares by itself: not counted here; a test may
+
     def __init__(self, module, name):
-        self.name, self._module, self._shared = name, module, 48 * 1024
+        self.name, self._module, self._shared = name, module, None
 
     @property
     def max_dynamic_shared_size_bytes(self):
-        return self._shared
+        return 48 * 1024 - self.shared_size_bytes if self._shared is None else self._shared
 
     @max_dynamic_shared_size_bytes.setter
     def max_dynamic_shared_size_bytes(self, size):
@@ -73,7 +76,7 @@ class Function:
         for size, limit in ((grid, limits[0]), (block, limits[1])):
             if any(not 1 <= n <= most for n, most in zip(size, limit, strict=True)):
                 raise device.CUDADriverError(f"CUDA_ERROR_INVALID_VALUE: {self.name} with {grid} blocks of {block}")
-        if math.prod(block) > 1024 or shared_mem > self._shared:
+        if math.prod(block) > 1024 or shared_mem > self.max_dynamic_shared_size_bytes:
             raise device.CUDADriverError(
                 f"CUDA_ERROR_INVALID_VALUE: {self.name} with {math.prod(block)} threads and {shared_mem} bytes of "
                 "shared memory"
@@ -188,18 +191,6 @@ class Runtime(types.ModuleType):
 # ----------------------------------------------------------------------------------------------------------- modules
 
 
-def _special(f):
-    """A function of one number as cupyx.scipy.special has it: FP32 for FP16 and FP32, computed in FP64."""
-    on_numpy = np.frompyfunc(f, 1, 1)
-
-    def call(x):
-        a = array._host(x)
-        dtype = np.result_type(a.dtype, np.float32)
-        return array._new(lambda: np.asarray(on_numpy(a.astype(np.float64)), np.float64).astype(dtype), [x])
-
-    return call
-
-
 class Module(types.ModuleType):
     """The module `cupy`: its own names, and those of NumPy that CuPy has as well."""
 
@@ -225,8 +216,7 @@ class _Ogrid:
 @functools.cache
 def _modules():
     """The module objects by name; the same at each installation, so that kernels stay compiled."""
-    names = ("cupy.cuda", "cupy.cuda.memory", "cupy.cuda.stream", "cupy.lib", "cupy.lib.stride_tricks", "cupyx")
-    names += ("cupyx.scipy", "cupyx.scipy.special")
+    names = ("cupy.cuda", "cupy.cuda.memory", "cupy.cuda.stream", "cupy.lib", "cupy.lib.stride_tricks")
     made = {"cupy": Module("cupy", __doc__), "cupy.cuda.runtime": Runtime("cupy.cuda.runtime")}
     made.update((name, types.ModuleType(name)) for name in names)
     for name, module in made.items():
@@ -252,13 +242,11 @@ def _modules():
         "get_allocator", "get_current_stream", "get_elapsed_time", "set_allocator", "using_allocator",
     ):  # fmt: skip
         setattr(cuda, name, getattr(device, name))
-    cuda.Function = Function
+    cuda.Function, cuda.device = Function, types.SimpleNamespace(get_cublas_handle=threading.get_ident)
     cuda.is_available = lambda: True
     cuda.memory.OutOfMemoryError = device.OutOfMemoryError
     cuda.stream.Stream = device.Stream
     made["cupy.lib.stride_tricks"].as_strided = array.as_strided
-    special = made["cupyx.scipy.special"]
-    special.erf, special.erfc = _special(math.erf), _special(math.erfc)
     return made
 
 

@@ -774,12 +774,10 @@ def test_installation_leaves_nothing_behind():
     before = gpu.xp, gpu.array_type, gpu._problem, kernels.HARDWARE, cublas._library, sys.modules.get("cupy")
     with cuda_on_cpu.installed() as module:
         import cupy
-        from cupyx.scipy.special import erfc
 
         assert cupy is module is gpu.xp
         assert gpu.problem() is None
         assert gpu.array_type is cupy.ndarray
-        np.testing.assert_allclose(erfc(cupy.asarray([0.0, 1.0])).get(), [1, 0.15729920705])
     after = gpu.xp, gpu.array_type, gpu._problem, kernels.HARDWARE, cublas._library, sys.modules.get("cupy")
     assert all(a is b for a, b in zip(before, after))
     assert cuda_on_cpu.install() is sys.modules["cupy"]

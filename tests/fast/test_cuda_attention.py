@@ -96,6 +96,15 @@ def test_masks(mask):
     check((B, H, L, 16), (B, H, S, 16), (B, H, S, 16), mask, head=32, mixed=mask is SEEN)
 
 
+def test_weights_are_divided_by_their_sum_before_they_are_rounded():
+    """2^-20 of 1000 is zero in FP16, as in the definition; 2^-20 alone is not, and would show beside 65504."""
+    q, k, v = np.ones((1, 1, 1)), np.zeros((1, 1000, 1)), np.zeros((1, 1000, 1))
+    k[0, -1], v[0, -1] = 20 * np.log(0.5), 65504
+    for put in (np.asarray, on_device):
+        y = attention(*[mp.Tensor(put(x.astype("float16"))) for x in (q, k, v)], scale=1.0)
+        assert y.item() == 0
+
+
 def test_a_mask_in_fp16():
     check((B, H, L, 16), (B, H, S, 16), (B, H, S, 16), randn(L, S).astype("float16"), head=32)
 
@@ -171,8 +180,19 @@ def test_when_kernels_run():
             assert not kernels_of(lambda: attention(q, q, q).sum().backward()), policy
 
 
-def test_volta_multiplies_fp16_otherwise(monkeypatch):
-    monkeypatch.setattr(mp.backend.gpu, "compute_capability", lambda: 70)
+def test_shared_memory_that_a_kernel_declares_counts(gpu, monkeypatch):
+    """Beyond 48 KB of both kinds together, a kernel has to ask."""
+    if launches() is None:
+        pytest.skip("a GPU knows by itself")
+    from cuda_on_cpu.stand_in import Function
+
+    x = leaf(1, 4, 128)
+    monkeypatch.setattr(Function, "shared_size_bytes", 24 * 1024)
+    assert kernels_of(lambda: attention(x, x, x)) == {"attention_128"}  # 37 KB more
+
+
+def test_before_ampere_fp16_is_multiplied_otherwise(monkeypatch):
+    monkeypatch.setattr(mp.backend.gpu, "compute_capability", lambda: 75)
     assert not kernels_of(lambda: attention(*[leaf(1, 4, 8)] * 3))
 
 

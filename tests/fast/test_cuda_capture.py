@@ -178,6 +178,24 @@ def test_a_capture_that_failed_leaves_no_gradient(before):
             np.testing.assert_array_equal(p.grad.numpy(), was)
 
 
+def test_more_checks_than_there_is_room_for_are_an_error_in_a_capture(gpu):
+    """Outside one they wait for the device, and all are made."""
+    x = mp.tensor(np.ones(3), device="gpu")
+
+    def step(x):
+        if recording.capturing():
+            for i in range(300):
+                checks.flag(("many", i), ValueError(f"check {i}"))
+        return x + 1
+
+    for i in range(300):
+        checks.flag(("before", i), ValueError(f"check {i}"))
+    captured = mp.capture(step, warmup=1)
+    captured(x)
+    with pytest.raises(RuntimeError, match=r"more than 256 different checks .* smaller part"):
+        captured(x)
+
+
 def test_a_check_that_comes_up_in_a_capture_that_failed(gpu):
     def step(x):
         if recording.capturing():

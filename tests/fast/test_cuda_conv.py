@@ -1,4 +1,4 @@
-"""Convolutions and unfold in CUDA: every tile shape, access width and kind of window."""
+"""Convolutions in CUDA: every tile shape, access width and kind of window."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ import tinymp as mp
 from fast.both_ways import check_both_ways, launches, on_device
 from oracle import randn
 from tinymp import ops
-from tinymp.fast.cuda import conv, unfold
+from tinymp.fast.cuda import conv
 from tinymp.fast.cuda.layout import ceil_div
 
 pytestmark = pytest.mark.usefixtures("gpu")
@@ -23,9 +23,9 @@ TENSOR_CORES = {"arrange"}
 def force(monkeypatch, tile, parts=1):
     """Let products use this tile (where it is there for the batch, else 64 x 64), and so many parts of each sum."""
 
-    def schedule(tiles, rows, columns, batch, depth, most):
+    def schedule(width, rows, columns, batch, depth, most):
         length = ceil_div(ceil_div(depth, parts if most > 1 else 1), 32) * 32
-        return TILES[tile] if TILES[tile] in tiles else TILES["64x64"], length, ceil_div(depth, length)
+        return TILES[tile] if width in TILES[tile].widths else TILES["64x64"], length, ceil_div(depth, length)
 
     monkeypatch.setattr(conv, "schedule", schedule)
     monkeypatch.setattr(conv, "SHORTEST", 32)
@@ -69,7 +69,7 @@ def test_every_tile_with_several_depths_and_columns_of_the_weights(monkeypatch, 
     check_conv(x, w, 1, 1, kernels=kernels, dtypes=("float16",), mixed=False)
 
 
-@pytest.mark.parametrize(("n", "width"), [(1, 1), (2, 2), (3, 1), (4, 4), (6, 2), (8, 8), (12, 4), (16, 8)])
+@pytest.mark.parametrize(("n", "width"), [(1, 1), (2, 1), (3, 1), (4, 4), (8, 8), (12, 4), (16, 8)])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_every_batch_size(monkeypatch, n, width, stride):
     force(monkeypatch, "64x64", 2)
@@ -131,14 +131,8 @@ def test_float32_takes_the_columns_from_a_kernel(windows):
 
 def test_grouped_convolutions_have_a_tile_of_few_rows():
     """A layer of ResNeXt-50 (32 groups of 4 channels, 56 x 56, 64 images): a 16th of the rows of 64 were useful."""
-    tile, _, parts = conv.schedule(conv.TILES, 4, 56 * 56 * 64, 32, 36, 1)
+    tile, _, parts = conv.schedule(8, 4, 56 * 56 * 64, 32, 36, 1)
     assert (tile, parts) == (TILES["16x128"], 1)
-
-
-@pytest.mark.parametrize("n", [1, 3, 4, 8])
-def test_columns_in_several_blocks(monkeypatch, n):
-    monkeypatch.setattr(conv, "BLOCK", 200)  # a few rows at a time: col2im goes on from its sums
-    check_conv((n, 2, 6, 5), (3, 2, 3, 3), 1, 1, kernels={"im2col", "col2im"}, dtypes=("float32",), mixed=False)
 
 
 TRANSPOSED = [
@@ -265,38 +259,23 @@ def test_values_that_do_not_fit_become_infinite():
     assert np.isposinf(y).all() and np.isfinite(dx).all() and np.isfinite(dw).all()
 
 
-def test_before_turing_the_columns_are_made(monkeypatch):
-    monkeypatch.setattr(mp.backend.gpu, "compute_capability", lambda: 70)
+def test_before_ampere_the_columns_are_made(monkeypatch):
+    monkeypatch.setattr(mp.backend.gpu, "compute_capability", lambda: 75)
     check_conv((2, 3, 5, 5), (4, 3, 3, 3), 2, 1, kernels={"im2col", "col2im"}, dtypes=("float16",), mixed=False)
 
 
 def test_images_beyond_32_bits_are_left_to_the_definition(monkeypatch):
-    for module in (conv, unfold):
-        monkeypatch.setattr(module, "LIMIT", 100)
+    monkeypatch.setattr(conv, "LIMIT", 100)
     before = len(launches() or ())
     check_conv((2, 3, 5, 5), (4, 3, 3, 3), 2, 1, mixed=False)
-    check_both_ways(lambda x: ops.unfold(x, 3), randn(2, 3, 5, 5), length=9, mixed=False)
     ours = [name for name in (launches() or ())[before:] if name in conv.KERNELS.path.read_text(encoding="utf-8")]
     assert not ours
-
-
-@pytest.mark.parametrize("n", [1, 2, 4, 8, 60, 62, 64])
-@pytest.mark.parametrize("chwn", [False, True])
-def test_unfold(n, chwn):
-    check_both_ways(
-        lambda x: ops.unfold(x, (3, 2), dilation=(1, 2), padding=(2, 1), stride=(1, 2)),
-        randn(n, 2, 5, 6),  # up to 64 images: 6 blocks of positions
-        kernels={"im2col", "col2im"},
-        length=6,
-        chwn=chwn,
-    )
 
 
 def test_an_empty_batch():
     w, b = randn(4, 3, 3, 3), randn(4)
     check_both_ways(lambda x, w, b: ops.conv2d(x, w, b, 2, 1), randn(0, 3, 5, 5), w, b)
     check_both_ways(lambda x, w: ops.conv_transpose2d(x, w), randn(0, 4, 5, 5), w)
-    check_both_ways(lambda x: ops.unfold(x, 3), randn(0, 3, 5, 5))
 
 
 def test_nothing_waits_for_the_device(gpu):
@@ -318,31 +297,24 @@ def test_nothing_waits_for_the_device(gpu):
         (8, (512, 1568, 1, 4608, 1), "64x64", 1),  # 7 x 7 pixels of 32 images: 200 small blocks, or 52 large ones
         (8, (512, 1568, 1, 4608, 18), "128x256", 4),  # 28 blocks of 4 parts
         (4, (512, 100_000, 1, 4608, 18), "128x128", 1),
-        (2, (512, 100_000, 1, 4608, 18), "128x128", 1),
         (1, (512, 100_000, 1, 4608, 18), "64x64", 1),  # the largest that a batch of 1 has
     ],
 )
 def test_which_tile(width, sizes, tile, parts):
-    tiles = tuple(t for t in conv.TILES if width in t.widths)
-    found, length, split = conv.schedule(tiles, *sizes)
+    found, length, split = conv.schedule(width, *sizes)
     assert (found, split) == (TILES[tile], parts)
     assert length % 32 == 0 and (split - 1) * length < sizes[3] <= split * length
 
 
-def test_which_tiles_a_gpu_has(monkeypatch):
-    """Turing's multiprocessors have 64 KB of shared memory."""
-    x = tensor(randn(8)).array
-    for capability, width, count in ((90, 8, 6), (75, 8, 5), (80, 4, 3), (75, 1, 2)):
-        monkeypatch.setattr(mp.backend.gpu, "compute_capability", lambda capability=capability: capability)
-        assert len(conv.tiles_for(x, width)) == count
-    assert all(t.stages + 16 * t.columns <= 1 << 16 for t in conv.TILES[1:])
-    assert conv.TILES[0].stages + 16 * conv.TILES[0].columns <= 99 << 10  # GeForce from Ampere on: 86, 89, 120
+def test_every_gpu_has_the_shared_memory_of_the_largest_tile():
+    """GeForce from Ampere on: 99 KB."""
+    assert all(t.stages + 16 * t.columns <= 99 << 10 for t in conv.TILES)
 
 
 def test_a_small_weight_gradient_is_split_over_the_gpu():
-    _, _, parts = conv.schedule(conv.TILES, 64, 9, 1, 50_176, 196)
+    _, _, parts = conv.schedule(8, 64, 9, 1, 50_176, 196)
     assert 64 < parts <= 196
-    assert conv.schedule(conv.TILES, 4096, 4608, 1, 6272, 25)[2] <= 2  # there are enough blocks
+    assert conv.schedule(8, 4096, 4608, 1, 6272, 25)[2] <= 2  # there are enough blocks
 
 
 def shared_out(case, split):
@@ -354,9 +326,9 @@ def shared_out(case, split):
     positions, terms = prod(g.output(h, w)) * n, c * fh * fw
     if conv.pointwise(g, (c, h, w, n), g.output(h, w)):
         return None
-    tiles = tuple(t for t in conv.TILES if gcd(n, 8) in t.widths)
+    width = gcd(n, 8)
     most = ceil_div(terms, conv.SHORTEST) if split else 1
-    tile, _, parts = conv.schedule(tiles, rows, positions, 1, terms, most)
+    tile, _, parts = conv.schedule(width if width > 2 else 1, rows, positions, 1, terms, most)
     blocks = ceil_div(rows, tile.rows) * ceil_div(positions, tile.columns) * parts * tile.threads // 128
     return f"{tile.rows}x{tile.columns} in {parts} parts", blocks
 
@@ -376,7 +348,7 @@ def test_split_sums_fill_the_gpu_where_they_are_long():
     assert max(prod(cases[i][k] for k in (2, 5, 6)) for i in left) == 1152  # terms
 
 
-@pytest.mark.parametrize(("n", "width"), [(1, 1), (2, 2), (4, 4), (8, 8), (12, 4), (20, 4), (24, 8)])
+@pytest.mark.parametrize(("n", "width"), [(1, 1), (2, 1), (4, 4), (8, 8), (12, 4), (20, 4), (24, 8)])
 def test_how_much_is_read_at_once(n, width):
     import cupy
 

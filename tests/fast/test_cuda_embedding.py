@@ -9,7 +9,7 @@ from oracle import randn, rng
 from tinymp import ops
 from tinymp.fast.cuda import row_sums
 
-KERNELS = {"add_rows", "add_parts"}
+KERNELS = {"add_rows"}
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +28,7 @@ INDICES = {
     "none": (4, np.empty(0, int)),
     "each once": (5, np.array([4, 0, 3, 1, 2])),
     "all the same": (3, np.full(200, 1)),
-    "one chunk": (3, np.repeat([0, 2], 16)),  # 32 positions; the runs end where chunks do
-    "chunks meet runs": (4, np.repeat([0, 1, 3], 32)),
-    "runs over chunks": (9, rng(0).permutation(np.repeat([1, 2, 4, 8], [70, 1, 33, 5]))),
+    "runs of several lengths": (9, rng(0).permutation(np.repeat([1, 2, 4, 8], [70, 1, 33, 5]))),
     "many": (50, rng(1).integers(0, 50, 300)),
 }
 
@@ -41,7 +39,7 @@ INDICES = {
 def test_sum_rows(name, width, dtype):
     n_rows, index = INDICES[name]
     rows = np.asarray(rng(2).integers(-8, 9, (len(index), *width)) / 4).astype(dtype)  # sums of them are exact
-    total = row_sums.sum_rows(n_rows, on_device(index), on_device(rows))
+    total = row_sums.scatter_add_rows(n_rows, on_device(index), on_device(rows))
     assert total.dtype == dtype
     np.testing.assert_array_equal(total.get(), expected(n_rows, index, rows))
 
@@ -50,18 +48,18 @@ def test_sum_rows(name, width, dtype):
 def test_unaligned_rows_and_other_integers(dtype):
     index = rng(1).integers(0, 5, 41).astype("uint8")
     rows = (rng(2).integers(-8, 9, 41 * 8 + 1) / 4).astype(dtype)
-    total = row_sums.sum_rows(5, on_device(index), on_device(rows)[1:].reshape(41, 8))
+    total = row_sums.scatter_add_rows(5, on_device(index), on_device(rows)[1:].reshape(41, 8))
     np.testing.assert_array_equal(total.get(), expected(5, index, rows[1:].reshape(41, 8)))
     wide = np.ascontiguousarray(rng(2).integers(-8, 9, (8, 41)).astype(dtype))  # rows that are no runs of memory
     np.testing.assert_array_equal(
-        row_sums.sum_rows(5, on_device(index), on_device(wide).T).get(), expected(5, index, wide.T)
+        row_sums.scatter_add_rows(5, on_device(index), on_device(wide).T).get(), expected(5, index, wide.T)
     )
 
 
 def test_indices_that_do_not_exist_are_left_out():
     index = np.array([0, 7, -1, 2, 2**40, 0, 3])
     rows = np.arange(7.0, dtype="float32").reshape(7, 1) + 1
-    total = row_sums.sum_rows(3, on_device(index), on_device(rows)).get()
+    total = row_sums.scatter_add_rows(3, on_device(index), on_device(rows)).get()
     np.testing.assert_array_equal(total, [[7], [0], [4]])
 
 
@@ -75,7 +73,6 @@ def test_sums_repeat_bit_for_bit():
 def test_fp16_accumulators_stall_where_the_policy_studies_them():
     """3 000 ones: 2048 where every addition is rounded to FP16, as on the CPU."""
     index, rows = on_device(np.zeros(3000, int)), on_device(np.ones((3000, 1), "float16"))
-    assert row_sums.sum_rows(2, index, rows).get().tolist() == [[3000], [0]]
     assert row_sums.scatter_add_rows(2, index, rows).get().tolist() == [[2048], [0]]
 
 
@@ -132,6 +129,6 @@ def test_nothing_waits_for_the_device():
 @pytest.mark.parametrize("width", [1, 8])
 def test_a_row_that_is_looked_up_very_often(width):
     rows = np.full((100_000, width), 0.1, "float32")
-    total = row_sums.sum_rows(2, on_device(np.ones(100_000, int)), on_device(rows)).get()
+    total = row_sums.scatter_add_rows(2, on_device(np.ones(100_000, int)), on_device(rows)).get()
     assert (total[0] == 0).all()
     assert (np.abs(total[1] / (100_000 * float(rows[0, 0])) - 1) <= 1e-6).all()

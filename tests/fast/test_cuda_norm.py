@@ -44,12 +44,6 @@ def training(x, *parameters):
     return ops.batch_norm(x, None, None, *parameters, training=True)
 
 
-def evaluation(x, *parameters):
-    c = x.shape[1]
-    mean, var = (mp.tensor(v).to(x.device) for v in (single(c, seed=4), single(c, seed=5) ** 2))
-    return ops.batch_norm(x, mean, var, *parameters)
-
-
 def lengths(x):
     """Terms per sum, with the operations around it: as in test_norm.py, where FP32 is held against FP64."""
     n = x.size // x.shape[1]
@@ -86,29 +80,18 @@ def test_more_parts_than_threads_that_combine_them(gpu, monkeypatch, shape, part
 @pytest.mark.parametrize("shape", [(6, 3), (5, 3, 4, 2)])
 def test_batch_norm_without_parameters(gpu, split, given, shape):
     check_both_ways(training, randn(*shape), *affine(3, given), **lengths(randn(*shape)))
-    check_both_ways(evaluation, randn(*shape), *affine(3, given), mixed=False, **lengths(randn(*shape)))
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (4, 3), (70, 16), (3, 4, 5, 6), (16, 3, 3, 5)])
-@pytest.mark.parametrize("chwn", [False, True])
-def test_fixed_norm(gpu, split, shape, chwn):
-    suffix = "_columns" * (len(shape) == 2)
-    kernels = {f"fixed_norm_forward{suffix}", f"batch_norm_backward{suffix}"}
-    x, w, b = randn(*shape), *affine(shape[1])
-    check_both_ways(evaluation, x, w, b, kernels=kernels, chwn=chwn, mixed=split, **lengths(x))
-
-
-@pytest.mark.parametrize("op", [training, evaluation])
 @pytest.mark.parametrize("shape", [(6, 9), (5, 3, 4, 8)])
-def test_some_gradients(gpu, split, op, shape):
+def test_some_gradients(gpu, split, shape):
     """Of x alone, and of the parameters alone."""
     x, (w, b) = randn(*shape), affine(shape[1])
 
     def frozen(t):
-        return op(t, *(mp.tensor(v).to(t.device) for v in (w, b)))
+        return training(t, *(mp.tensor(v).to(t.device) for v in (w, b)))
 
     def input_fixed(w, b):
-        return op(mp.tensor(x.astype("float32")).to(w.device), w, b)
+        return training(mp.tensor(x.astype("float32")).to(w.device), w, b)
 
     check_both_ways(frozen, x, **lengths(x))
     check_both_ways(input_fixed, w, b, dtypes=("float32",), **lengths(x))
@@ -116,8 +99,7 @@ def test_some_gradients(gpu, split, op, shape):
 
 def test_fp16_parameters(gpu):
     x = randn(6, 3, 4)
-    for op in (training, evaluation):
-        check_both_ways(op, x, randn(3, seed=2), randn(3, seed=3), dtypes=("float16",), **lengths(x))
+    check_both_ways(training, x, randn(3, seed=2), randn(3, seed=3), dtypes=("float16",), **lengths(x))
 
 
 @pytest.mark.parametrize("shape", [(5, 3, 4, 7), (9, 17)])
@@ -132,13 +114,12 @@ def test_batch_norm_of_views(gpu, split, shape):
 
 @pytest.mark.parametrize("value", [-np.inf, np.nan])
 @pytest.mark.parametrize("shape", [(40, 3), (8, 3, 4, 4)])
-@pytest.mark.parametrize("op", [training, evaluation])
-def test_infinities_and_nan(gpu, split, op, value, shape):
-    """They reach all of their channel, or only their own place where the statistics are fixed, and no other channel."""
+def test_infinities_and_nan(gpu, split, value, shape):
+    """They reach all of their channel, and no other."""
     x = randn(*shape)
     x[3, 1] = value
     for chwn in {False, len(shape) == 4}:
-        check_both_ways(op, x, *affine(3), chwn=chwn, mixed=not chwn, **lengths(x))
+        check_both_ways(training, x, *affine(3), chwn=chwn, mixed=not chwn, **lengths(x))
 
 
 @pytest.mark.parametrize("shape", [(400, 2), (24, 2, 5, 5)])
@@ -185,23 +166,6 @@ def test_running_statistics(gpu, split, shape, momentum, dtype, given):
     for e, r, error in zip(*results, [1e-6 if dtype == "float32" else 1e-3] * 3 + [1e-3]):
         np.testing.assert_allclose(r, e, rtol=error, atol=error)
     assert results[1][2] == 7 + (given == "all")
-
-
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_evaluation_keeps_the_statistics_it_used(gpu, device):
-    """Training moves the running ones in place: backward of an earlier evaluation still sees the old ones."""
-    x, dy = (mp.tensor(single(6, 3, seed=s)).to(device) for s in (8, 9))
-    w = mp.tensor(np.ones(3, "float32")).to(device).requires_grad_()
-    gradients = []
-    for train in (False, True):
-        mean, var = (mp.tensor(v).to(device) for v in (single(3, seed=4), single(3, seed=5) ** 2))
-        y = ops.batch_norm(x, mean, var, w)
-        if train:
-            ops.batch_norm(x, mean, var, training=True, momentum=1.0)
-        w.grad = None
-        y.backward(dy.array)
-        gradients.append(w.grad.numpy())
-    np.testing.assert_array_equal(*gradients)
 
 
 def test_a_training_step_of_batch_norm_is_a_few_launches(gpu):
@@ -285,7 +249,7 @@ def test_layer_norm_large_mean_does_not_cancel(gpu):
 def test_what_is_too_long_for_32_bits_is_left_to_the_definition(gpu, monkeypatch):
     monkeypatch.setattr(rows, "LONGEST", 4)
     before = len(launches() or ())
-    for op in (training, evaluation, lambda x, w, b: ops.layer_norm(x, 5, w, b)):
+    for op in (training, lambda x, w, b: ops.layer_norm(x, 5, w, b)):
         check_both_ways(op, randn(5, 5), *affine(5), length=100, grad_length=50)
     assert not any("norm" in name for name in (launches() or ())[before:])
 

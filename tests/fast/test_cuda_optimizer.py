@@ -55,7 +55,6 @@ def test_nothing_to_look_at():
     multi_tensor.check([], found)
     multi_tensor.check([None, on_device(np.empty((0, 3), np.float16))], found)
     assert found.get() == multi_tensor.NONE
-    assert multi_tensor.norm([]).get().tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("scale", [1.0, 1024.0, 3.0, None])
@@ -72,14 +71,6 @@ def test_unscale_divides_in_fp32(scale):
         np.testing.assert_array_equal(y.get(), g.astype(np.float32) / np.float32(scale or 1))
 
 
-def test_multiply_makes_new_arrays():
-    g = on_device(random((3, 5), 0))
-    (a, b) = multi_tensor.multiply([g, g], number(0.3))
-    for y in (a, b):
-        np.testing.assert_array_equal(y.get(), random((3, 5), 0) * np.float32(0.3))
-    np.testing.assert_array_equal(g.get(), random((3, 5), 0))
-
-
 def test_gradients_in_any_layout():
     import cupy
 
@@ -92,97 +83,63 @@ def test_gradients_in_any_layout():
     host = [random(1 + 2100, 1, "float16")[1:], x[:, ::2], x.T, np.broadcast_to(x[:1], (40, 16))]
     for y, g in zip(multi_tensor.unscale(grads, number(2.0)), host, strict=True):
         np.testing.assert_array_equal(y.get(), g.astype(np.float32) / 2)
-    expected = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in host))
-    np.testing.assert_allclose(multi_tensor.norm(grads).get()[0], expected, rtol=1e-5)
     found = number(multi_tensor.NONE, "int32")
     multi_tensor.check(grads, found)
     assert found.get() == multi_tensor.NONE
-
-
-@pytest.mark.parametrize("p", [1.0, 2.0, 2.5, float("inf")])
-def test_norm_and_factor(p):
-    grads = [random(s, i, "float16" if i % 2 else "float32") for i, s in enumerate(SHAPES)]
-    every = np.concatenate([g.astype(np.float64).ravel() for g in grads])
-    expected = np.linalg.norm(every, p)
-    device = [on_device(g) for g in grads]
-    for max_norm in (1.0, 1e6):
-        norm, factor = multi_tensor.norm(device, p, max_norm).get()
-        np.testing.assert_allclose(norm, expected, rtol=1e-5)
-        np.testing.assert_allclose(factor, min(max_norm / (expected + 1e-6), 1), rtol=1e-5)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("p", [2.0, float("inf")])
-def test_norm_of_what_is_not_finite(value, p):
-    g = random(100, 0)
-    g[50] = value
-    norm, factor = multi_tensor.norm([on_device(g)], p, 1.0).get()
-    np.testing.assert_array_equal(norm, value)
-    np.testing.assert_array_equal(factor, np.nan if np.isnan(value) else 0)
 
 
 # --------------------------------------------------------------------------------------------------- the update rules
 
 
 class Device:
-    """The parameters of a CPU optimizer, once more on the device, updated by multi_tensor."""
+    """The parameters of an optimizer on the CPU, once more on the device, with an optimizer of the same options."""
 
-    def __init__(self, rule, optimizer, params):
-        self.rule, self.optimizer = rule, optimizer
-        self.masters = [on_device(p.master) if p.master.dtype == np.float32 else None for p in params]
-        self.copies = [on_device(p.array) if p.dtype == np.float16 else None for p in params]
-        self.steps = [number(0, "int32") for _ in params]
-        initial = optimizer.initial(optimizer.param_groups[0])
-        self.names = list(initial)
-        self.states = [[on_device(np.full(p.shape, v, np.float32)) for p in params] for v in initial.values()]
+    def __init__(self, twin, params):
+        self.params = [p.policy.cast(mp.nn.Parameter(mp.Tensor(on_device(p.master)))) for p in params]
+        options = {name: v for name, v in twin.param_groups[0].items() if name != "params"}
+        self.twin, self.optimizer = twin, type(twin)(self.params, **options)
 
-    def step(self, grads, **how):
-        group = self.optimizer.param_groups[0]
-        options = on_device(multi_tensor.options(multi_tensor.RULES[type(self.optimizer).update][1], group))
-        lists = [grads, self.masters, self.copies, self.steps]
-        how["maximize"] = group["maximize"]
-        if self.rule == "sgd":
-            buffers = self.states[0] if self.states else [None] * len(grads)
-            multi_tensor.sgd(*lists, buffers, options, nesterov=group["nesterov"], **how)
-        elif self.rule == "adagrad":
-            multi_tensor.adagrad(*lists, *self.states, options, **how)
-        else:
-            largest = self.states[2] if group["amsgrad"] else None
-            decoupled = self.optimizer.decoupled
-            multi_tensor.adam(*lists, *self.states[:2], largest, options, decoupled=decoupled, **how)
+    def step(self, grads, scale=1, skip=False):
+        self.optimizer.param_groups[0]["lr"] = self.twin.param_groups[0]["lr"]
+        for p, g in zip(self.params, grads, strict=True):
+            p.grad_array, p.grad_scale = g, scale
+        assert multi_tensor._step(self.optimizer, self.optimizer.ready(True), skip) == []
+
+    def state(self, p):
+        return {name: x.get() for name, x in self.optimizer.state[p].items()}
 
     def arrays(self):
-        return [x.get() for xs in (self.masters, self.copies, self.steps, *self.states) for x in xs if x is not None]
+        return [x.copy() for p in self.params for x in (p.master.get(), p.array.get(), *self.state(p).values())]
 
 
 RULES = [
-    ("sgd", optim.SGD, {"lr": 0.1}),
-    ("sgd", optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
-    ("sgd", optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "maximize": True}),
-    ("sgd", optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
-    ("adagrad", optim.Adagrad, {"lr": 0.1, "initial_accumulator_value": 0.1}),
-    ("adagrad", optim.Adagrad, {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.01, "maximize": True}),
-    ("adam", optim.Adam, {"lr": 0.01}),
-    ("adam", optim.Adam, {"lr": 0.01, "weight_decay": 0.1, "amsgrad": True}),
-    ("adam", optim.AdamW, {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.1, "maximize": True}),
+    (optim.SGD, {"lr": 0.1}),
+    (optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+    (optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "maximize": True}),
+    (optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    (optim.Adagrad, {"lr": 0.1, "initial_accumulator_value": 0.1}),
+    (optim.Adagrad, {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.01, "maximize": True}),
+    (optim.Adam, {"lr": 0.01}),
+    (optim.Adam, {"lr": 0.01, "weight_decay": 0.1, "amsgrad": True}),
+    (optim.AdamW, {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.1, "maximize": True}),
 ]
 POLICIES = [mp.FP32, mp.MIXED, mp.NO_MASTER]
 SKIPPED, STEPS = 2, 5  # which of how many steps is skipped
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
-@pytest.mark.parametrize(("rule", "kind", "options"), RULES)
-def test_a_rule_against_its_definition(rule, kind, options, policy):
+@pytest.mark.parametrize(("kind", "options"), RULES)
+def test_a_rule_against_its_definition(kind, options, policy):
     params = [policy.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES)]
     optimizer = kind(params, **options)
-    device = Device(rule, optimizer, params)
-    scale, skip = number(64.0), on_device(np.zeros(1, bool))
+    device = Device(optimizer, params)
+    skip = on_device(np.zeros(1, bool))
     for t in range(STEPS):
         optimizer.param_groups[0]["lr"] *= 0.9  # as a schedule
         grads = [(random(p.shape, 10 * t + i) * 64).astype(p.dtype) for i, p in enumerate(params)]
-        before = device.arrays()
         skip[...] = t == SKIPPED
-        device.step([on_device(g) for g in grads], scale=scale, skip=skip)
+        before = device.arrays() if t == SKIPPED else []
+        device.step([on_device(g) for g in grads], 64.0, skip)
         if t == SKIPPED:
             for a, b in zip(before, device.arrays(), strict=True):
                 np.testing.assert_array_equal(a, b)
@@ -190,27 +147,25 @@ def test_a_rule_against_its_definition(rule, kind, options, policy):
         for p, g in zip(params, grads, strict=True):
             p.grad = g.astype(np.float32) / 64
         optimizer.step()
-    assert [int(s.get().item()) for s in device.steps] == [STEPS - 1] * len(params)
     rounding = 2.0**-11 if policy.name == "NO_MASTER" else 0  # in every step
-    for i, p in enumerate(params):
+    for p, twin in zip(params, device.params, strict=True):
         tolerance = STEPS * (8 * U + 2 * rounding) * (np.abs(p.master).astype(np.float64) + STEPS * 0.1)
-        if device.masters[i] is not None:
-            assert (np.abs(device.masters[i].get() - p.master) <= tolerance).all()
-        if device.copies[i] is not None:
-            error = np.abs(device.copies[i].get().astype(np.float64) - p.array)
-            assert (error <= tolerance + np.spacing(np.abs(p.array)).astype(np.float64)).all()
-            if device.masters[i] is not None:  # nearest-even, exactly
-                np.testing.assert_array_equal(device.copies[i].get(), device.masters[i].get().astype(np.float16))
-        for name, state in zip(device.names, device.states, strict=True):
+        tolerance += np.spacing(np.abs(p.master)).astype(np.float64) if rounding else 0
+        assert (np.abs(twin.master.get().astype(np.float64) - p.master) <= tolerance).all()
+        if policy is mp.MIXED:  # nearest-even, exactly
+            np.testing.assert_array_equal(twin.array.get(), twin.master.get().astype(np.float16))
+        state = device.state(twin)
+        assert state.pop("step") == STEPS - 1
+        for name, x in state.items():
             e = optimizer.state[p][name]
             bound = STEPS * (16 * U + rounding) * (np.abs(e) + np.abs(e).max(initial=1))
-            assert (np.abs(state[i].get() - e) <= bound).all(), name
+            assert (np.abs(x - e) <= bound).all(), name
 
 
 def test_one_launch_per_dtype_of_gradients():
     params = [mp.MIXED.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES)]
     optimizer = optim.Adam(params)
-    device = Device("adam", optimizer, params)
+    device = Device(optimizer, params)
     before = len(launches() or ())
     grads = [on_device(random(p.shape, i, "float16" if i % 2 else "float32")) for i, p in enumerate(params)]
     device.step(grads)
@@ -219,34 +174,23 @@ def test_one_launch_per_dtype_of_gradients():
     for p, g in zip(params, grads, strict=True):
         p.grad = g.get()
     optimizer.step()
-    for p, master in zip(params, device.masters, strict=True):
-        np.testing.assert_allclose(master.get(), p.master, rtol=1e-6, atol=1e-8)
-
-
-def test_a_parameter_without_gradient_is_left_alone():
-    params = [mp.MIXED.cast(mp.nn.Parameter(random(20, i))) for i in range(3)]
-    optimizer = optim.Adam(params)
-    device = Device("adam", optimizer, params)
-    before = device.arrays()
-    device.step([None, on_device(random(20, 9, "float16")), None])
-    assert [s.get().item() for s in device.steps] == [0, 1, 0]
-    changed = [not np.array_equal(a, b) for a, b in zip(before, device.arrays(), strict=True)]
-    assert changed == [False, True, False] * 5  # masters, copies, steps, exp_avg, exp_avg_sq
+    for p, twin in zip(params, device.params, strict=True):
+        np.testing.assert_allclose(twin.master.get(), p.master, rtol=1e-6, atol=1e-8)
 
 
 def test_bias_corrections_late_in_training():
     p = mp.nn.Parameter(random(50, 0))
     optimizer = optim.Adam([p], betas=(0.9, 0.9999))
-    device = Device("adam", optimizer, [p])
+    device = Device(optimizer, [p])
     g = random(50, 1)
-    p.grad = g
-    optimizer.step()
-    optimizer.state[p]["step"] = 12344
-    device.step([on_device(g)])
-    device.steps[0][...] = 12344
-    optimizer.step()
-    device.step([on_device(g)])
-    np.testing.assert_allclose(device.masters[0].get(), p.master, rtol=4 * U)
+    for late in (False, True):
+        if late:
+            optimizer.state[p]["step"] = 12344
+            device.optimizer.state[device.params[0]]["step"][...] = 12344
+        p.grad = g
+        optimizer.step()
+        device.step([on_device(g)])
+    np.testing.assert_allclose(device.params[0].master.get(), p.master, rtol=4 * U)
 
 
 @pytest.mark.parametrize("n", [1, 8, 2051])
@@ -254,14 +198,14 @@ def test_stochastic_rounding_of_the_working_copies(n):
     mp.manual_seed(3)
     w = np.full(n, 1 + 2.0**-12, np.float32)  # a quarter of the way from 1 to its neighbour 1 + 2^-10
     params = [mp.STOCHASTIC_ROUNDING.cast(mp.nn.Parameter(w.copy())) for _ in range(2)]
-    device = Device("sgd", optim.SGD(params, lr=0.0), params)
+    device = Device(optim.SGD(params, lr=0.0), params)
     zero = [on_device(np.zeros(n, np.float16)) for _ in params]
     draws = []
     for _ in range(2):
-        device.step(zero, rounding="stochastic")
-        draws += [c.get() for c in device.copies]
-        for master in device.masters:
-            np.testing.assert_array_equal(master.get(), w)
+        device.step(zero)
+        draws += [p.array.get().copy() for p in device.params]
+        for p in device.params:
+            np.testing.assert_array_equal(p.master.get(), w)
     drawn = np.concatenate(draws).astype(np.float64)
     assert set(drawn) <= {1.0, 1 + 2.0**-10}
     if n > 100:
@@ -270,23 +214,6 @@ def test_stochastic_rounding_of_the_working_copies(n):
         for i in range(4):
             for j in range(i):
                 assert not np.array_equal(draws[i], draws[j])
-
-
-def sgd_options(lr):
-    group = {"lr": lr, "momentum": 0, "dampening": 0, "weight_decay": 0}
-    return on_device(multi_tensor.options(multi_tensor.RULES[optim.SGD.update][1], group))
-
-
-def test_unaligned_parameters():
-    base = on_device(random(1 + 2060, 0))
-    w, copy = base[1:], on_device(np.zeros(2061, np.float16))[1:]
-    before, g = w.get(), random(2060, 1, "float16")
-    options = sgd_options(0.5)
-    multi_tensor.sgd([on_device(g)], [w], [copy], [number(0, "int32")], [None], options)
-    expected = before - np.float32(0.5) * g.astype(np.float32)
-    np.testing.assert_allclose(w.get(), expected, rtol=4 * U, atol=4 * U)
-    np.testing.assert_array_equal(copy.get(), w.get().astype(np.float16))
-    assert base.get()[0] == random(1 + 2060, 0)[0]
 
 
 # -------------------------------------------------------------------------------------------------- tables and refusals
@@ -309,9 +236,11 @@ def test_a_table_is_uploaded_once(monkeypatch):
 def test_old_tables_are_given_back(monkeypatch):
     monkeypatch.setattr(tables, "_MOST_RECENT", 4)
     grads = [on_device(random(20, i)) for i in range(10)]
-    first = [multi_tensor.norm([g]).get()[0] for g in grads]
-    assert len(tables._recent) == 4
-    assert [multi_tensor.norm([g]).get()[0] for g in grads] == first
+    found = number(multi_tensor.NONE, "int32")
+    for _ in range(2):
+        for g in grads:
+            multi_tensor.check([g], found)
+    assert len(tables._recent) == 4 and found.get() == multi_tensor.NONE
 
 
 def test_while_a_graph_is_captured_tables_arrive_afterwards():
@@ -332,14 +261,13 @@ def test_nothing_waits_for_the_device():
     from cuda_on_cpu import device
 
     params = [mp.STOCHASTIC_ROUNDING.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES)]
-    adam = Device("adam", optim.Adam(params), params)
+    adam = Device(optim.Adam(params), params)
     grads = [on_device(random(s, i, "float16")) for i, s in enumerate(SHAPES)]
     found, scale, skip = number(multi_tensor.NONE, "int32"), number(8.0), on_device(np.zeros(1, bool))
+    adam.step(grads, skip=skip)
     with device.no_synchronisation():
         multi_tensor.check(grads, found)
-        unscaled = multi_tensor.unscale(grads, scale)
-        clipped = multi_tensor.multiply(unscaled, multi_tensor.norm(unscaled, 2.0, 1.0)[1:])
-        adam.step(clipped, skip=skip, rounding="stochastic")
+        adam.step(multi_tensor.unscale(grads, scale), skip=skip)
 
 
 def test_uploads_do_not_wait_for_the_device():
@@ -367,14 +295,12 @@ def test_uploads_do_not_wait_for_the_device():
 
 
 def test_arrays_that_kernels_cannot_walk():
-    w, g, one = on_device(random((4, 6), 0)), on_device(random((4, 6), 1)), number(0, "int32")
-    options = sgd_options(1)
+    one, params = number(0, "int32"), [mp.nn.Parameter(random((4, 6), 0))]
     with pytest.raises(TypeError, match="expected gradients in FP16 or FP32, got float64"):
         multi_tensor.check([on_device(np.zeros(3))], one)
-    with pytest.raises(TypeError, match=r"optimizer.sgd: list 1 has an array float16\[4, 6\]"):
-        multi_tensor.sgd([g], [on_device(random((4, 6), 0, "float16"))], [None], [one], [None], options)
-    with pytest.raises(TypeError, match=r"list 4 has an array float32\[6\]"):
-        multi_tensor.sgd([g], [w], [None], [one], [on_device(random(6, 0))], options)
-    with pytest.raises(ValueError, match="expected C-contiguous arrays in list 1"):
-        multi_tensor.sgd([g], [on_device(random((6, 4), 0)).T], [None], [one], [None], options)
-    assert one.get() == 0
+    device = Device(optim.SGD(params, momentum=0.5), params)
+    device.step([on_device(random((4, 6), 1))])
+    for wrong in (random((4, 6), 0, "float16"), random(6, 0), random((6, 4), 0).T):
+        device.optimizer.state[device.params[0]]["momentum_buffer"] = on_device(wrong)
+        with pytest.raises(TypeError, match=r"sgd: expected a C-contiguous float32 of size 24 in list 4, got"):
+            device.step([on_device(random((4, 6), 1))])

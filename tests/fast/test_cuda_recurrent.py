@@ -1,4 +1,4 @@
-"""LSTM and GRU in CUDA: whole layers against their definitions, then single steps, which are held tighter.
+"""LSTM in CUDA: whole layers against their definitions, then single steps, which are held tighter.
 
 In FP16 a value that T steps computed may have gone through k T other roundings than the definition's: each is worth
 u_s = 2^13 u_w of a magnitude of 1 or so, and enters as so many terms of a sum. See test_recurrent.py for k.
@@ -12,16 +12,15 @@ from fast.both_ways import check_both_ways, launches, on_device
 from oracle import STORAGE, WORK, assert_close, randn, tolerance
 from tinymp import ops
 from tinymp.fast.cpu import recurrent
-from tinymp.fast.cpu.gru import gru_gates, gru_slopes
 from tinymp.fast.cuda.recurrent import launch
-from tinymp.ops import gru_layer, lstm_layer
+from tinymp.ops import lstm_layer
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
 T, B, D = 4, 3, 5
 PACKED = 12  # how much one step of the op stores, forward and backward
 LENGTHS = [2, 4, 1]
-LSTM_KERNELS, GRU_KERNELS = {"lstm_forward", "lstm_backward"}, {"gru_forward", "gru_backward"}
+KERNELS = {"lstm_forward", "lstm_backward"}
 # units: two per thread where H is even, 256 per block
 SIZES = [1, 6, 9]
 
@@ -30,12 +29,6 @@ def lstm_inputs(h, p=None, t=T, b=B, scale=0.5):
     """x, W_ih, W_hh, b_ih, b_hh, h, c (, W_hr), in float64."""
     n = p or h
     shapes = [(4 * h, D), (4 * h, n), (4 * h,), (4 * h,), (b, n), (b, h)] + ([(p, h)] if p else [])
-    return [randn(t, b, D), *[scale * randn(*s, seed=i + 3) for i, s in enumerate(shapes)]]
-
-
-def gru_inputs(h, t=T, b=B, scale=0.5):
-    """x, W_ih, W_hh, b_ih, b_hh, h, in float64."""
-    shapes = [(3 * h, D), (3 * h, h), (3 * h,), (3 * h,), (b, h)]
     return [randn(t, b, D), *[scale * randn(*s, seed=i + 3) for i, s in enumerate(shapes)]]
 
 
@@ -51,16 +44,12 @@ def lstm(used=(0, 1, 2), **options):
     return op
 
 
-def gru(used=(0, 1), **options):
-    return lambda x, w_ih, w_hh, b_ih, b_hh, h: joined(gru_layer(x, h, w_ih, w_hh, b_ih, b_hh, **options), used)
-
-
-def hold(op, *inputs, kernels, t=T):
+def hold(op, *inputs, t=T):
     longest = t * B * (4 * max(x.shape[-1] for x in inputs) + 8)
     for dtype in ("float16", "float32"):
         length = longest + PACKED * t * STORAGE[dtype] / WORK[dtype] / 2  # check_both_ways doubles it
         bounds = {"length": length, "magnitude": 1.0, "inherited": PACKED * t, "grad_length": longest}
-        check_both_ways(op, *inputs, kernels=kernels, dtypes=(dtype,), mixed=dtype == "float16", **bounds)
+        check_both_ways(op, *inputs, kernels=KERNELS, dtypes=(dtype,), mixed=dtype == "float16", **bounds)
 
 
 WAYS = [{"lengths": lengths, "reverse": reverse} for lengths in (None, LENGTHS) for reverse in (False, True)]
@@ -68,18 +57,13 @@ WAYS = [{"lengths": lengths, "reverse": reverse} for lengths in (None, LENGTHS) 
 
 @pytest.mark.parametrize(("h", "way"), [(h, way) for h in SIZES for way in (WAYS if h == 6 else WAYS[-1:])], ids=str)
 def test_lstm(h, way):
-    hold(lstm(**way), *lstm_inputs(h), kernels=LSTM_KERNELS)
+    hold(lstm(**way), *lstm_inputs(h))
 
 
 @pytest.mark.parametrize("way", WAYS[::3], ids=str)
 @pytest.mark.parametrize("p", [2, 3])
 def test_lstm_with_a_projection(p, way):
-    hold(lstm(**way), *lstm_inputs(6, p), kernels=LSTM_KERNELS)
-
-
-@pytest.mark.parametrize(("h", "way"), [(h, way) for h in SIZES for way in (WAYS if h == 6 else WAYS[-1:])], ids=str)
-def test_gru(h, way):
-    hold(gru(**way), *gru_inputs(h), kernels=GRU_KERNELS)
+    hold(lstm(**way), *lstm_inputs(6, p))
 
 
 @pytest.mark.parametrize("given", ["ih", "hh", ""])
@@ -88,11 +72,7 @@ def test_without_biases_and_states(given):
     biases = {f"bias_{part}": bias for part in ("ih", "hh") if part == given}
     names = list(biases)
     op = lambda x, w_ih, w_hh, *b: joined(lstm_layer(x, None, w_ih, w_hh, **dict(zip(names, b))))  # noqa: E731
-    hold(op, x, w_ih, w_hh, *biases.values(), kernels=LSTM_KERNELS)
-    x, w_ih, w_hh, bias, *_ = gru_inputs(6)
-    biases = {f"bias_{part}": bias for part in ("ih", "hh") if part == given}
-    op = lambda x, w_ih, w_hh, *b: joined(gru_layer(x, None, w_ih, w_hh, **dict(zip(names, b))))  # noqa: E731
-    hold(op, x, w_ih, w_hh, *biases.values(), kernels=GRU_KERNELS)
+    hold(op, x, w_ih, w_hh, *biases.values())
 
 
 def test_the_sum_of_two_biases_is_not_rounded():
@@ -105,24 +85,13 @@ def test_the_sum_of_two_biases_is_not_rounded():
 @pytest.mark.parametrize("used", [[0], [1], [2]])
 def test_a_gradient_from_one_of_the_results(used):
     """Outputs alone; or a last state alone, and then the steps get nothing from outside."""
-    hold(lstm(used), *lstm_inputs(6), kernels=LSTM_KERNELS)
-    if used != [2]:
-        hold(gru(used), *gru_inputs(6), kernels=GRU_KERNELS)
+    hold(lstm(used), *lstm_inputs(6))
 
 
 def test_arrays_that_lie_otherwise():
-    """Batch first, a bias with gaps or between two pairs, a gradient between two pairs, one that repeats its memory."""
-    hold(lambda x, *v: lstm()(x.transpose(0, 1), *v), randn(B, T, D), *lstm_inputs(6)[1:], kernels=LSTM_KERNELS)
-    x, w_ih, w_hh, b_ih, b_hh, h = gru_inputs(6)
-    rest = (x, w_ih, w_hh, b_ih, h)
-
-    def biased(pick):
-        return lambda b, x, w_ih, w_hh, b_ih, h: joined(gru_layer(x, h, w_ih, w_hh, b_ih, pick(b)))
-
-    hold(biased(lambda b: b[::2]), np.repeat(b_hh, 2), *rest, kernels=GRU_KERNELS)
-    hold(biased(lambda b: b[1:]), np.append(0.5, b_hh), *rest, kernels=GRU_KERNELS)
-    for op, inputs, kernels in ((lstm(), lstm_inputs(6), LSTM_KERNELS), (gru(), gru_inputs(6), GRU_KERNELS)):
-        hold(lambda *v, op=op: (lambda y: ops.cat([y[:1], y]))(op(*v)), *inputs, kernels=kernels)
+    """Batch first, and a gradient between two pairs."""
+    hold(lambda x, *v: lstm()(x.transpose(0, 1), *v), randn(B, T, D), *lstm_inputs(6)[1:])
+    hold(lambda *v: (lambda y: ops.cat([y[:1], y]))(lstm()(*v)), *lstm_inputs(6))
 
 
 def test_a_gradient_that_repeats_its_memory():
@@ -137,31 +106,28 @@ def test_a_gradient_that_repeats_its_memory():
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("layer", "inputs", "kernels"), [(lstm(), lstm_inputs(6), LSTM_KERNELS), (gru(), gru_inputs(6), GRU_KERNELS)]
-)
-def test_what_no_kernel_may_do_is_left_to_the_definition(layer, inputs, kernels):
+def test_what_no_kernel_may_do_is_left_to_the_definition():
     """FP64, and policies with other accumulators or another rounding."""
+    inputs = lstm_inputs(6)
     for dtype, policy in (("float64", mp.MIXED), ("float16", mp.FP16_ACCUMULATE), ("float16", mp.STOCHASTIC_ROUNDING)):
         tensors = [mp.Tensor(on_device(v.astype(dtype)), requires_grad=True) for v in inputs]
         before = len(launches() or [])
         with mp.use(policy):
-            layer(*tensors).sum().backward()
-        assert not kernels & set((launches() or [])[before:])
+            lstm()(*tensors).sum().backward()
+        assert not KERNELS & set((launches() or [])[before:])
         assert tensors[0].grad.shape == inputs[0].shape
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize(("layer", "inputs"), [(lstm_layer, lstm_inputs), (gru_layer, gru_inputs)])
-def test_a_step_is_one_product_and_one_kernel(layer, inputs, dtype):
+def test_a_step_is_one_product_and_one_kernel(dtype):
     if launches() is None:
         pytest.skip("a graph of a real GPU does not tell what is in it")
 
     def nodes(t, gradient):
-        x, *weights = [mp.Tensor(on_device(v.astype(dtype)), requires_grad=True) for v in inputs(6, t=t)[:5]]
+        x, *weights = [mp.Tensor(on_device(v.astype(dtype)), requires_grad=True) for v in lstm_inputs(6, t=t)[:5]]
 
         def run():
-            y = layer(x, None, *weights)[0]
+            y = lstm_layer(x, None, *weights)[0]
             if gradient:
                 y.backward(y.array)
 
@@ -177,7 +143,7 @@ def test_a_step_is_one_product_and_one_kernel(layer, inputs, dtype):
 
 
 # what NumPy reads widened, and kernels as it is stored
-WIDENED = {"forward": {"a"}, "backward": {"a", "c_before", "cell", "dy", "inner", "h_before"}}
+WIDENED = {"lstm_forward": {"a"}, "lstm_backward": {"a", "c_before", "cell", "dy"}}
 
 
 def step(kernel, by_cpu, dtype, arrays, results, magnitude):
@@ -186,14 +152,11 @@ def step(kernel, by_cpu, dtype, arrays, results, magnitude):
     Arrays in float64 become dtype, those in float32 stay. Values of FP32 arithmetic, rounded once: neighbours at worst.
     """
     stored = {k: v.astype(dtype) if getattr(v, "dtype", None) == np.float64 else v for k, v in arrays.items()}
-    host = {
-        k: v if v is None else v.astype("float32") if k in WIDENED[kernel.split("_")[1]] else v.copy()
-        for k, v in stored.items()
-    }
+    host = {k: v if v is None else v.astype("float32") if k in WIDENED[kernel] else v.copy() for k, v in stored.items()}
     device = {k: v if v is None else on_device(v) for k, v in stored.items()}
     with np.errstate(all="ignore"):
         by_cpu(np, **host)
-    launch(kernel, device.get("cell", device.get("inner")), *device.values())
+    launch(kernel, device["cell"], *device.values())
     for name in results:
         got = mp.backend.to_cpu(device[name])
         assert got.dtype == stored[name].dtype
@@ -223,19 +186,6 @@ def lstm_backward(n, h, dy=True):
     return states | gradients | {"dz": room(n, 4 * h)}
 
 
-def gru_forward(n, h, bias=True):
-    states = {"m": single(n, 3 * h), "b": randn(3 * h, seed=1) if bias else None, "h_before": randn(n, h, seed=2)}
-    return states | {"a": randn(n, 3 * h, seed=3), "inner": room(n, h), "h": room(n, h)}
-
-
-def gru_backward(n, h, dy=True):
-    a = 1 / (1 + np.exp(-randn(n, 3 * h)))
-    a[:, 2 * h :] = np.tanh(randn(n, h))
-    states = {"a": a, "inner": randn(n, h, seed=1), "h_before": randn(n, h, seed=2)}
-    gradients = {"dh": single(n, h, seed=3), "dy": randn(n, h, seed=4) if dy else None, "past": single(n, h, seed=5)}
-    return states | gradients | {"dp": room(n, 3 * h), "dm": room(n, 3 * h)}
-
-
 def single(*shape, seed=0):
     return randn(*shape, seed=seed).astype("float32")
 
@@ -248,8 +198,6 @@ def room(*shape):
 STEPS = [
     pytest.param("lstm_forward", recurrent.lstm_gates, lstm_forward, ["a", "cell", "h"], id="lstm_forward"),
     pytest.param("lstm_backward", recurrent.lstm_slopes, lstm_backward, ["dz", "dc"], id="lstm_backward"),
-    pytest.param("gru_forward", gru_gates, gru_forward, ["a", "inner", "h"], id="gru_forward"),
-    pytest.param("gru_backward", gru_slopes, gru_backward, ["dp", "dm", "past"], id="gru_backward"),
 ]
 both = pytest.mark.parametrize("dtype", ["float16", "float32"])
 every_step = pytest.mark.parametrize(("kernel", "by_cpu", "build", "results"), STEPS)
@@ -263,10 +211,8 @@ def test_step(kernel, by_cpu, build, results, n, h, dtype):
 
 
 @both
-@every_step
-def test_step_without_what_may_be_missing(kernel, by_cpu, build, results, dtype):
-    if build is not lstm_forward:
-        step(kernel, by_cpu, dtype, build(3, 6, False), results, 8.0)
+def test_backward_without_a_gradient_from_outside(dtype):
+    step("lstm_backward", recurrent.lstm_slopes, dtype, lstm_backward(3, 6, False), ["dz", "dc"], 8.0)
 
 
 def test_more_rows_than_a_grid_has():

@@ -25,9 +25,9 @@ pytestmark = pytest.mark.cpu  # NVRTC compiles for any GPU on any machine: no st
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDERS = (pathlib.Path(kernels.__file__).parents[2], ROOT / "benchmarks")
 FILES = {str(path.relative_to(folder.parent)): path for folder in FOLDERS for path in sorted(folder.rglob("*.cu"))}
-# Sources with special instructions tell apart what lies below 75, below 80, and from 80 on. The others are the same
-# text for all (tests/ptx holds that); Volta's compiler, of CUDA 12, sees their halves
-COMPILED = {True: {"half": ("sm_70", "sm_75", "sm_90"), "float": ("sm_70", "sm_90")},
+# Sources with special instructions tell apart what lies below 80. The others are the same text for all (tests/ptx holds
+# that); Volta's compiler, of CUDA 12, sees their halves
+COMPILED = {True: {"half": ("sm_70", "sm_90"), "float": ("sm_70", "sm_90")},
             False: {"half": ("sm_70", "sm_90"), "float": ("sm_90",)}}  # fmt: skip
 ALL = ("sm_70", "sm_75", "sm_80", "sm_90", "sm_120")  # Volta, ..., GeForce Blackwell: by hand
 SPILLS = 128  # bytes per thread. A few cost nothing that can be measured, and versions of NVRTC differ by tens

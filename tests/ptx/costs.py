@@ -15,7 +15,7 @@ from tinymp.fast.cuda import kernels
 from . import nvrtc, select
 
 FILE = pathlib.Path(__file__).with_name("limits.txt")
-ARCHITECTURES = "70", "75", "90"  # the sources are the same text for 80 as for 90
+ARCHITECTURES = "70", "90"  # the sources are the same text for 80 as for 90
 MORE = 1.1  # times what a kernel costs when limits.txt is written
 COSTS = ("instructions", "bytes", "sectors", "conflicts", "registers")
 HEAD = """\

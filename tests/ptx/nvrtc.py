@@ -55,13 +55,12 @@ def special(code: str) -> bool:
 
 
 def stand_in(code: str, storage: str, architecture: str) -> str:
-    """The architecture to compile for what is to run as PTX for "70", "75", "80" or "90", one of test_nvrtc.COMPILED.
+    """The architecture to compile for what is to run as PTX for "70", "80" or "90", one of test_nvrtc.COMPILED.
 
-    Sources without special instructions are the same text for all, those with them for 80 and 90, and in float also for
-    75 (test_ptx.py holds that).
+    Sources without special instructions are the same text for all, those with them for 80 and 90 (test_ptx.py holds
+    that).
     """
-    own = special(code) and (architecture == "70" or (architecture, storage) == ("75", "half"))
-    return f"sm_{architecture}" if own else "sm_90"
+    return "sm_70" if architecture == "70" and special(code) else "sm_90"
 
 
 def compiled(code: str, storage: str, architecture: str) -> Compiled:

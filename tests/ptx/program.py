@@ -22,7 +22,7 @@ from .machine import Machine, PTXError, Region, Registers
 from .parse import Module, parse
 from .translate import BasicBlock, Translated
 
-MOST_SHARED = {"70": 96 << 10, "75": 64 << 10, "80": 163 << 10, "90": 227 << 10}  # bytes that a block may ask for
+MOST_SHARED = {"70": 96 << 10, "80": 163 << 10, "90": 227 << 10}  # bytes that a block may ask for
 LANES = 8192  # threads that run at once, in as many blocks as that makes
 
 
@@ -40,7 +40,7 @@ _programs: dict[tuple, dict[str, Program]] = {}
 def installed(
     architecture: str, measure: bool = False, faults: tuple[tuple[str, str], ...] = ()
 ) -> Iterator[dict[str, Program]]:
-    """The stand-in for a GPU, whose kernels run as PTX for "70", "75", "80" or "90". The value: the programs that ran.
+    """The stand-in for a GPU, whose kernels run as PTX for "70", "80" or "90". The value: the programs that ran.
 
     measure: count what they do.  faults: (old, new), what is to be replaced in their source.
     """

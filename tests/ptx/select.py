@@ -1,6 +1,6 @@
 """Which tests, together, run every kernel at the least cost: writes selected.txt, which test_ptx.py runs.
 
-`python -m ptx.select`, in tests/, after kernels or their tests have changed. It takes ten minutes.
+`python -m ptx.select`, in tests/, after kernels or their tests have changed. It takes some minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from tinymp.fast.cuda import kernels
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
-WHERE = ("tests/fast", "tests/core")
 SELECTED = HERE / "selected.txt"
 SPECIAL = ("attention", "conv")  # the sources with special instructions: see nvrtc.stand_in
 WORK = 256  # bytes that a launch moves in earnest
@@ -82,9 +81,7 @@ def tests_for(architecture: str) -> list[str]:
     """Those of selected.txt that are worth running: all for 90, else those of sources that differ."""
     lines = [line.partition(" ") for line in SELECTED.read_text().splitlines()]
     common = [test for first, _, test in lines if first == "all"]
-    own = [test for first, _, test in lines if first == ("70" if architecture == "70" else "75-90")]
-    if architecture == "75":  # which has too little shared memory for the largest tile
-        own = [test for test in own if "128x256" not in test]
+    own = [test for first, _, test in lines if first == ("70" if architecture == "70" else "80-90")]
     return common + own if architecture == "90" else own
 
 
@@ -100,6 +97,6 @@ def choose(architecture: str, *where: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    newest, volta = choose("90", *WHERE), choose("70", *(f"tests/fast/test_cuda_{name}.py" for name in SPECIAL))
-    parts = {"all": [test for test in newest if not special(test)], "75-90": filter(special, newest), "70": volta}
+    newest, volta = choose("90", "tests/fast"), choose("70", *(f"tests/fast/test_cuda_{name}.py" for name in SPECIAL))
+    parts = {"all": [test for test in newest if not special(test)], "80-90": filter(special, newest), "70": volta}
     SELECTED.write_text("".join(f"{first} {test}\n" for first, tests in parts.items() for test in tests))

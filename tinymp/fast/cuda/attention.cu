@@ -1,11 +1,13 @@
 // Attention (attention.py) without the matrix of scores in memory (FlashAttention: Dao et al., 2022). A block has ROWS
-// queries and walks over the keys, ROWS at a time, with a running softmax (Milakov and Gimelshein, 2018). Backward
-// computes the scores again, twice: blocks of queries make dq, blocks of keys dk and dv. So every sum has one owner and
-// one order, and a run repeats bit for bit.
+// queries and walks over the keys, ROWS at a time, twice: first for the largest score of each row and the sum of its
+// exponentials (Milakov and Gimelshein, 2018), then for the product of the weights and the values. Backward computes the
+// scores again, twice: blocks of queries make dq, blocks of keys dk and dv. So every sum has one owner and one order,
+// and a run repeats bit for bit.
 //
-// A warp has 16 rows of its block's result. Scores, exponentials and all sums are FP32 in registers. The weights and,
-// in backward, the gradients of the scores pass through shared memory in FP16, as operands of the next
-// product: that is their one rounding. The weights are rounded before they are divided by their sum.
+// A warp has 16 rows of its block's result. Scores, exponentials and all sums are FP32 in registers. The weights,
+// divided by their sum, and, in backward, the gradients of the scores pass through shared memory in FP16, as operands of
+// the next product: that is their one rounding, as in the definition. One walk with a running softmax would be a product
+// less, but would round the weights before they are divided: other ones become zero then.
 
 #include "elements.cuh"
 
@@ -174,43 +176,52 @@ __device__ inline void forward_of(half* shared, half* y, float* z, const Problem
     Place at(p.heads, p.length, ROWS);
     int rows = p.length - at.first, last = p.causal ? min(p.keys, at.first + ROWS) : p.keys;
     fetch<HEAD>(q, p.q.at(at, at.first), p.q.row, rows, p.width);
-    float top[2] = {Max::none, Max::none}, total[2] = {}, sums[HEAD / 8][4] = {};
-    for (int j = 0; j < last; j += ROWS) {
-        __syncthreads();  // all have read the keys and values before these
-        fetch<HEAD>(k, p.k.at(at, j), p.k.row, p.keys - j, p.width);
-        fetch<HEAD>(v, p.v.at(at, j), p.v.row, p.keys - j, p.value_width);
-        __syncthreads();
-        float s[ROWS / 8][4] = {}, highest[2] = {top[0], top[1]}, shift[2], fade[2], more[2] = {};
+    float top[2] = {Max::none, Max::none}, total[2] = {}, shift[2] = {}, sums[HEAD / 8][4] = {};
+    auto scores = [&](float (&s)[ROWS / 8][4], int j) {
         multiply<HEAD, true>(s, q, k);
-        each(s, [&](int u, int c, float& x) {
-            x = p.score(at, at.first + own_row() + 8 * u, j + c, x);
-            highest[u] = Max::combine(highest[u], x);
-        });
+        each(s, [&](int u, int c, float& x) { x = p.score(at, at.first + own_row() + 8 * u, j + c, x); });
+    };
+    for (int j = 0; j < last; j += ROWS) {
+        __syncthreads();  // all have read the keys before these
+        fetch<HEAD>(k, p.k.at(at, j), p.k.row, p.keys - j, p.width);
+        __syncthreads();
+        float s[ROWS / 8][4] = {}, highest[2] = {top[0], top[1]}, more[2] = {};
+        scores(s, j);
+        each(s, [&](int u, int, float& x) { highest[u] = Max::combine(highest[u], x); });
 #pragma unroll
         for (int u = 0; u < 2; u++) {
             highest[u] = warp_reduce<Max>(highest[u], 4);
             shift[u] = highest[u] == Max::none ? 0.0f : highest[u];
-            fade[u] = expf(top[u] - shift[u]);
+        }
+        each(s, [&](int u, int, float& x) { more[u] += expf(x - shift[u]); });
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            // rounds: the sum of a row's exponentials, FP32
+            total[u] = total[u] * expf(top[u] - shift[u]) + warp_reduce<Sum>(more[u], 4);
             top[u] = highest[u];
         }
-        each(s, [&](int u, int, float& x) { more[u] += x = expf(x - shift[u]); });
-#pragma unroll
-        // rounds: the sum of a row's exponentials, FP32
-        for (int u = 0; u < 2; u++) total[u] = total[u] * fade[u] + warp_reduce<Sum>(more[u], 4);
-        each(sums, [&](int u, int, float& sum) { sum *= fade[u]; });
-        pass(weights, s, [&](int u, int c, float x) { return p.dropped(at, at.first + own_row() + 8 * u, j + c, x); });
-        multiply<ROWS, false>(sums, weights, v);
     }
-    float factor[2];
 #pragma unroll
     for (int u = 0; u < 2; u++) {
-        factor[u] = total[u] == 0.0f ? 0.0f : 1.0f / total[u];
         int r = own_row() + 8 * u;
         if (r < rows && own_column() == 0)
             p.statistic(z, at)[(at.first + r) * p.heads] = total[u] == 0.0f ? -Max::none : top[u] + logf(total[u]);
+        if (total[u] == 0.0f) total[u] = -Max::none;  // nothing is seen: the weights are 0
+    }
+    for (int j = 0; j < last; j += ROWS) {
+        __syncthreads();
+        fetch<HEAD>(k, p.k.at(at, j), p.k.row, p.keys - j, p.width);
+        fetch<HEAD>(v, p.v.at(at, j), p.v.row, p.keys - j, p.value_width);
+        __syncthreads();
+        float s[ROWS / 8][4] = {};
+        scores(s, j);
+        pass(weights, s, [&](int u, int c, float x) {
+            return p.dropped(at, at.first + own_row() + 8 * u, j + c, expf(x - shift[u]) / total[u]);
+        });
+        multiply<ROWS, false>(sums, weights, v);
     }
     Rows<half> to = p.made(y, p.length, p.value_width);
-    write(to.at(at, at.first), to.row, rows, p.value_width, sums, factor);
+    write(to.at(at, at.first), to.row, rows, p.value_width, sums, {1.0f, 1.0f});
 }
 
 // ---------------------------------------------------------------------------------------------------------- backward

@@ -1,4 +1,4 @@
-"""Attention on Tensor Cores without the matrix of scores in memory (attention.cu): FP16, from Turing on."""
+"""Attention on Tensor Cores without the matrix of scores in memory (attention.cu): FP16, from Ampere on."""
 
 from __future__ import annotations
 
@@ -73,11 +73,10 @@ def launch(kernel: str, op: Attention, rows: Array, read: Any, *others: Array) -
 
 def fits(device: Any, q: Array, k: Array, v: Array) -> bool:
     """True if the kernels take these arrays. Others are left to the definition, which writes the scores to memory: head
-    sizes beyond 128, leading axes that broadcast, or more than two of them, FP32, and GPUs before Turing (their Tensor
-    Cores want other fragments).
+    sizes beyond 128, leading axes that broadcast, or more than two of them, FP32, and GPUs before Ampere.
     """
     sizes, lead = (q.shape[-1], v.shape[-1]), q.shape[:-2]
-    cores = q.dtype == float16 and device.compute_capability() >= 75
+    cores = q.dtype == float16 and device.compute_capability() >= 80
     alike = len(lead) <= 2 and lead == k.shape[:-2] == v.shape[:-2]
     short = math.prod(lead) * max(q.shape[-2], k.shape[-2]) <= LONGEST
     return cores and alike and short and 0 < min(sizes) <= max(sizes) <= HEADS[-1]

@@ -23,17 +23,17 @@ _flags_callback: AsyncCallback | None = None
 
 def check(good: Array, key: Any, error: Exception) -> None:
     """Note on the device whether all of `good` holds; if not, `error` is raised later: see `flag`."""
-    if (failed := flag(key, error)) is not None:
-        failed |= (~good).any()
+    failed = flag(key, error)
+    failed |= (~good).any()
 
 
-def flag(key: Any, error: Exception) -> Array | None:
+def flag(key: Any, error: Exception) -> Array:
     """An int32 array of one element, which a kernel sets to 1 if a check fails. `error` is then raised at the next read
     from the device, or by a check some steps later.
 
     key tells checks apart: the same check in every step takes one flag. Kernels must not trust values that are checked
-    so: an index out of range is reported only later. Returns None where there are too many checks already and nothing
-    can wait for them now: the check is then left out.
+    so: an index out of range is reported only later. RuntimeError where a graph is captured and there are too many
+    checks already, for nothing can wait for them now.
     """
     global _flags, _flags_callback
     if _flags is None:
@@ -43,7 +43,11 @@ def flag(key: Any, error: Exception) -> Array | None:
     if key not in _notes:
         if len(_notes) == _MOST_CHECKS:
             if capturing():
-                return None
+                raise RuntimeError(
+                    f"capture: this program makes more than {_MOST_CHECKS} different checks (of labels, indices, ...) "
+                    "on the device, which is all that a captured step can report: capture it before the others run, "
+                    "or a smaller part of it"
+                )
             backend.gpu.synchronize()
             _notes.clear()
             _errors.clear()

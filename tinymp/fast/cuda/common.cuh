@@ -38,11 +38,6 @@ struct Max {  // nan if one is, as numpy.maximum
     __device__ static float combine(float a, float b) { return (a > b || a != a) ? a : b; }
 };
 
-struct Min {
-    static constexpr float none = __builtin_bit_cast(float, 0x7f800000);
-    __device__ static float combine(float a, float b) { return (a < b || a != a) ? a : b; }
-};
-
 constexpr int CHAIN = 64;  // long sums: how many terms, or sums of terms, a thread adds one after the other
 
 // What one thread accumulates, in blocks: CHAIN terms, then CHAIN of their sums, and so on: the error of a long sum then
@@ -79,23 +74,4 @@ __device__ inline float warp_reduce(float x, int lanes = 32) {
     for (int distance = lanes / 2; distance > 0; distance /= 2)
         x = How::combine(x, __shfl_xor_sync(0xffffffffu, x, distance));  // rounds: a sum over the lanes of a warp, FP32
     return x;
-}
-
-// Over the threads of a block (one-dimensional, a multiple of 32); every thread gets the result.
-// scratch: 32 floats of shared memory, free again after the next barrier.
-template <class How>
-__device__ inline float block_reduce(float x, float* scratch) {
-    x = warp_reduce<How>(x);  // rounds: a sum over a warp, FP32
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    __syncthreads();  // scratch may still be read from an earlier call
-    if (lane == 0) scratch[warp] = x;
-    __syncthreads();
-    x = lane < warps ? scratch[lane] : How::none;
-    return warp_reduce<How>(x);  // rounds: a sum over the warps of a block, FP32
-}
-
-// Over `lanes` neighbouring threads: a power of two up to 32, or the block.
-template <class How>
-__device__ inline float reduce_lanes(float x, int lanes, float* scratch) {
-    return lanes > 32 ? block_reduce<How>(x, scratch) : warp_reduce<How>(x, lanes);  // rounds: FP32 sums
 }

@@ -384,9 +384,6 @@ extern "C" __global__ void __launch_bounds__(128) correlate_64x64(FOR_Y) { RUN_Y
 extern "C" __global__ void __launch_bounds__(128) correlate_128x128_by_4(FOR_Y) { RUN_Y(Tile128x128, 4); }
 extern "C" __global__ void __launch_bounds__(128) correlate_16x128_by_4(FOR_Y) { RUN_Y(Tile16x128, 4); }
 extern "C" __global__ void __launch_bounds__(128) correlate_64x64_by_4(FOR_Y) { RUN_Y(Tile64x64, 4); }
-extern "C" __global__ void __launch_bounds__(128) correlate_128x128_by_2(FOR_Y) { RUN_Y(Tile128x128, 2); }
-extern "C" __global__ void __launch_bounds__(128) correlate_16x128_by_2(FOR_Y) { RUN_Y(Tile16x128, 2); }
-extern "C" __global__ void __launch_bounds__(128) correlate_64x64_by_2(FOR_Y) { RUN_Y(Tile64x64, 2); }
 extern "C" __global__ void __launch_bounds__(128) correlate_16x128_by_1(FOR_Y) { RUN_Y(Tile16x128, 1); }
 extern "C" __global__ void __launch_bounds__(128) correlate_64x64_by_1(FOR_Y) { RUN_Y(Tile64x64, 1); }
 
@@ -406,9 +403,6 @@ extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64(FOR_DW) 
 extern "C" __global__ void __launch_bounds__(128) weight_gradient_128x128_by_4(FOR_DW) { RUN_DW(Tile128x128, 4); }
 extern "C" __global__ void __launch_bounds__(128) weight_gradient_16x128_by_4(FOR_DW) { RUN_DW(Tile16x128, 4); }
 extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64_by_4(FOR_DW) { RUN_DW(Tile64x64, 4); }
-extern "C" __global__ void __launch_bounds__(128) weight_gradient_128x128_by_2(FOR_DW) { RUN_DW(Tile128x128, 2); }
-extern "C" __global__ void __launch_bounds__(128) weight_gradient_16x128_by_2(FOR_DW) { RUN_DW(Tile16x128, 2); }
-extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64_by_2(FOR_DW) { RUN_DW(Tile64x64, 2); }
 extern "C" __global__ void __launch_bounds__(128) weight_gradient_16x128_by_1(FOR_DW) { RUN_DW(Tile16x128, 1); }
 extern "C" __global__ void __launch_bounds__(128) weight_gradient_64x64_by_1(FOR_DW) { RUN_DW(Tile64x64, 1); }
 
@@ -432,13 +426,12 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // ------------------------------------------------------------------------------------------------ im2col and col2im
 
-// columns[k, p] (see above) for the output rows `first` to `last`. A thread keeps its position and goes over the k.
+// columns[k, p] (see above). A thread keeps its position and goes over the k.
 template <int WIDTH>
-__device__ inline void im2col_by(const T* x, T* columns, int first, int last, const Problem& g) {
-    int across = g.out_width * g.batch, positions = (last - first) * across;
-    int p = (blockIdx.x * blockDim.x + threadIdx.x) * WIDTH;
+__device__ inline void im2col_by(const T* x, T* columns, const Problem& g) {
+    int positions = g.out_height * g.out_width * g.batch, p = (blockIdx.x * blockDim.x + threadIdx.x) * WIDTH;
     if (p >= positions) return;
-    int n = p % g.batch, ow = p / g.batch % g.out_width, oh = first + p / across;
+    int n = p % g.batch, ow = p / g.batch % g.out_width, oh = p / g.batch / g.out_width;
     for (int k = blockIdx.y; k < g.channels * g.kernel_h * g.kernel_w; k += gridDim.y) {
         int j = k % g.kernel_w, i = k / g.kernel_w % g.kernel_h, c = k / g.kernel_w / g.kernel_h;
         int ih = oh * g.stride_h + i * g.dilation_h - g.top, iw = ow * g.stride_w + j * g.dilation_w - g.left;
@@ -451,34 +444,31 @@ __device__ inline void im2col_by(const T* x, T* columns, int first, int last, co
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    im2col(const T* x, T* columns, int at_once, int first, int last, PROBLEM) {
+extern "C" __global__ void __launch_bounds__(256) im2col(const T* x, T* columns, int at_once, PROBLEM) {
     if (at_once == PACK)
-        im2col_by<PACK>(x, columns, first, last, THE_PROBLEM);
+        im2col_by<PACK>(x, columns, THE_PROBLEM);
     else
-        im2col_by<1>(x, columns, first, last, THE_PROBLEM);
+        im2col_by<1>(x, columns, THE_PROBLEM);
 }
 
-// Its transpose: x[c, h, w, n] = the sum of columns[(c, i, j), (oh, ow, n)] over all taps that saw it from the output
-// rows `first` to `last`, in FP32 and in the order of the taps, rounded once. `more`: added to what x holds.
+// Its transpose: x[c, h, w, n] = the sum of columns[(c, i, j), (oh, ow, n)] over all taps that saw it, in FP32 and in the
+// order of the taps, rounded once.
 template <int WIDTH>
-__device__ inline void col2im_by(const T* columns, T* x, int first, int last, int more, const Problem& g) {
-    int across = g.out_width * g.batch, plane = g.height * g.width * g.batch;
+__device__ inline void col2im_by(const T* columns, T* x, const Problem& g) {
+    int positions = g.out_height * g.out_width * g.batch, plane = g.height * g.width * g.batch;
     int at = (blockIdx.x * blockDim.x + threadIdx.x) * WIDTH;
     if (at >= plane) return;
     int n = at % g.batch, w = at / g.batch % g.width + g.left, h = at / g.batch / g.width + g.top;
     for (int c = blockIdx.y; c < g.channels; c += gridDim.y) {
-        T* to = x + (static_cast<long long>(c) * plane + at);
-        float sum[WIDTH];
-        for (int e = 0; e < WIDTH; e++) sum[e] = more ? widen(to[e]) : 0.0f;
+        float sum[WIDTH] = {};
         for (int i = 0; i < g.kernel_h; i++) {
             int down = h - i * g.dilation_h, oh = down / g.stride_h;
-            if (down % g.stride_h != 0 || oh < first || oh >= last) continue;
+            if (down % g.stride_h != 0 || oh < 0 || oh >= g.out_height) continue;
             for (int j = 0; j < g.kernel_w; j++) {
                 int right = w - j * g.dilation_w, ow = right / g.stride_w;
                 if (right % g.stride_w != 0 || ow < 0 || ow >= g.out_width) continue;
                 long long k = (static_cast<long long>(c) * g.kernel_h + i) * g.kernel_w + j;
-                const T* from = columns + (k * (last - first) + oh - first) * across + (ow * g.batch + n);
+                const T* from = columns + k * positions + ((oh * g.out_width + ow) * g.batch + n);
                 Few<T, WIDTH> few = *reinterpret_cast<const Few<T, WIDTH>*>(from);
 #pragma unroll
                 for (int e = 0; e < WIDTH; e++) sum[e] += widen(few.at[e]);
@@ -486,14 +476,13 @@ __device__ inline void col2im_by(const T* columns, T* x, int first, int last, in
         }
         Few<T, WIDTH> few;
         for (int e = 0; e < WIDTH; e++) store(&few.at[e], sum[e]);  // rounds: dx, the sum of its columns
-        *reinterpret_cast<Few<T, WIDTH>*>(to) = few;
+        *reinterpret_cast<Few<T, WIDTH>*>(x + static_cast<long long>(c) * plane + at) = few;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2)
-    col2im(const T* columns, T* x, int at_once, int first, int last, int more, PROBLEM) {
+extern "C" __global__ void __launch_bounds__(256, 2) col2im(const T* columns, T* x, int at_once, PROBLEM) {
     if (at_once == PACK)
-        col2im_by<PACK>(columns, x, first, last, more, THE_PROBLEM);
+        col2im_by<PACK>(columns, x, THE_PROBLEM);
     else
-        col2im_by<1>(columns, x, first, last, more, THE_PROBLEM);
+        col2im_by<1>(columns, x, THE_PROBLEM);
 }

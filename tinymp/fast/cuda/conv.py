@@ -1,12 +1,10 @@
 """Convolutions on a GPU (conv.cu): FP16 products on Tensor Cores, in kernels that never write the columns.
 
-In FP32, and on GPUs before Turing, kernels make and fold the columns, a block of output rows at a time, and cuBLAS
-multiplies.
+In FP32, and on GPUs before Ampere, kernels make and fold the columns, and cuBLAS multiplies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from math import gcd, prod
 from typing import Any, NamedTuple
@@ -18,11 +16,10 @@ from ...ops.conv import Conv2d, ConvTranspose2d, Geometry, Pair, batch_first, bi
 from ...precision import FP32, gemm, store, widen
 from . import kernel
 from .kernels import Kernels
-from .layout import ceil_div, contiguous
+from .layout import ceil_div, images_last
 
 KERNELS = Kernels(__file__)
 
-BLOCK = 1 << 24  # elements of columns that are made at a time: 64 MB in FP32
 LIMIT = (1 << 31) - (1 << 16)  # the kernels count elements in 32 bits, and a last block may overshoot
 
 
@@ -33,36 +30,33 @@ def problem(image: tuple, g: Geometry, rows: int, size: Pair, transposed: bool =
     return (transposed, g.groups, c // g.groups, h, w, n, rows, *size, *g.kernel, *g.stride, top, left, *g.dilation)
 
 
-def im2col(xp: Any, x: Array, g: Geometry, rows: slice) -> Array:
-    """The columns (C kh kw, rows OW N) of x (C, H, W, N), C-contiguous, for some output rows."""
-    c, h, w, n = x.shape
-    x = xp.ascontiguousarray(x)
-    size, terms = g.output(h, w), c * prod(g.kernel)
-    columns = xp.empty((terms, (rows.stop - rows.start) * size[1] * n), x.dtype)
-    width = 16 // x.itemsize if at_once(n, x, columns) * x.itemsize == 16 else 1  # what the kernel knows
-    across = ceil_div(columns.shape[1], 256 * width)
+def columns(xp: Any, x: Array, g: Geometry, size: Pair) -> Array:
+    """The columns (groups, C kh kw / groups, OH OW N) of x (C, H, W, N): x itself where they are the image."""
+    n, terms = x.shape[3], x.shape[0] * prod(g.kernel)
+    if pointwise(g, x.shape, size):
+        return grouped(x, g)
+    made = xp.empty((terms, prod(size) * n), x.dtype)
+    width = 16 // x.itemsize if at_once(n, x, made) * x.itemsize == 16 else 1  # what the kernel knows
+    across = ceil_div(made.shape[1], 256 * width)
     grid = (across, min(terms, max(1, 4096 // across)))  # enough blocks for any GPU; each goes on to further terms
     numbers = problem(x.shape, g._replace(groups=1), terms, size)
-    KERNELS.launch("im2col", x.dtype, grid, 256, x, columns, width, rows.start, rows.stop, *numbers)
-    return columns
+    KERNELS.launch("im2col", x.dtype, grid, 256, x, made, width, *numbers)
+    return made.reshape(g.groups, terms // g.groups, -1)
 
 
-def col2im(xp: Any, columns: Array, shape: tuple, g: Geometry, rows: slice, total: Array | None = None) -> Array:
-    """x (C, H, W, N) in the dtype of its columns (C kh kw, rows OW N), which are summed in FP32; added to `total`."""
+def fold(xp: Any, columns: Array, shape: tuple, g: Geometry, size: Pair) -> Array:
+    """x (C, H, W, N) of its columns (C kh kw, OH OW N) in FP32: each value is added where it was read."""
     c, h, w, n = shape
-    columns = xp.ascontiguousarray(columns)
-    x = xp.empty(shape, columns.dtype) if total is None else total
+    x = xp.empty(shape, columns.dtype)
     width = 16 // x.itemsize if at_once(n, x, columns) * x.itemsize == 16 else 1  # what the kernel knows
     grid = (ceil_div(h * w * n, 256 * width), min(c, 65535))
-    numbers = problem(shape, g._replace(groups=1), c, g.output(h, w))
-    more = total is not None
-    KERNELS.launch("col2im", x.dtype, grid, 256, columns, x, width, rows.start, rows.stop, more, *numbers)
+    KERNELS.launch("col2im", x.dtype, grid, 256, columns, x, width, *problem(shape, g._replace(groups=1), c, size))
     return x
 
 
 def tensor_cores(x: Array) -> bool:
-    """True if x's GPU multiplies on Tensor Cores in kernels that need no columns: FP16, from Turing on."""
-    return x.dtype == float16 and backend.gpu.compute_capability() >= 75
+    """True if x's GPU multiplies on Tensor Cores in kernels that need no columns: FP16, from Ampere on."""
+    return x.dtype == float16 and backend.gpu.compute_capability() >= 80
 
 
 def fits(g: Geometry, x: Array, w: Array, outputs: int) -> bool:
@@ -75,38 +69,18 @@ def pointwise(g: Geometry, shape: tuple, size: Pair) -> bool:
     return g.kernel == g.stride == (1, 1) and g.pads == ((0, 0), (0, 0)) and tuple(shape[1:3]) == tuple(size)
 
 
-def columns(xp: Any, x: Array, g: Geometry, size: Pair) -> Iterator[tuple[slice, Array]]:
-    """The columns (groups, C kh kw / groups, rows OW N) of x (C, H, W, N), for blocks of output rows of `size`."""
-    c, _, _, n = x.shape
-    itself = pointwise(g, x.shape, size)
-    for rows in blocks_of_rows(c, g, size, n):
-        block = x[:, rows] if itself else im2col(xp, x, g, rows)
-        yield rows, block.reshape(g.groups, c * prod(g.kernel) // g.groups, (rows.stop - rows.start) * size[1] * n)
-
-
-def blocks_of_rows(channels: int, g: Geometry, size: Pair, n: int) -> list[slice]:
-    """The output rows, in slices of which the columns have at most BLOCK elements, or of one row."""
-    step = max(BLOCK // max(channels * prod(g.kernel) * size[1] * n, 1), 1)
-    return [slice(i, min(i + step, size[0])) for i in range(0, size[0], step)]
-
-
 def correlate(
     xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry, size: Pair, transposed: bool = False
 ) -> Array:
     """y (O, *size, N) of x (C, H, W, N): `correlate`, or, transposed, `spread` of the definition."""
     if tensor_cores(x):
         return implicit(xp, x, w, bias, g, size, transposed)
-    n, total = x.shape[3], None
     if transposed:
-        matrix, c = grouped(w, g).swapaxes(1, 2), w.shape[1] * g.groups
-        for rows in blocks_of_rows(c, g, x.shape[1:3], n):
-            block = gemm(matrix, grouped(x[:, rows], g), wide=True)
-            total = col2im(xp, block, (c, *size, n), g, rows, total)
-        return store(total if bias is None else total + widen(bias).reshape(-1, 1, 1, 1), like=w)
-    y, bias = xp.empty((w.shape[0], *size, n), w.dtype), None if bias is None else grouped(bias, g)
-    for rows, seen in columns(xp, x, g, size):
-        y[:, rows] = gemm(grouped(w, g), seen, bias).reshape(len(y), -1, size[1], n)
-    return y
+        made = gemm(grouped(w, g).swapaxes(1, 2), grouped(x, g), wide=True)
+        y = fold(xp, made, (w.shape[1] * g.groups, *size, x.shape[3]), g, x.shape[1:3])
+        return store(y if bias is None else y + widen(bias).reshape(-1, 1, 1, 1), like=w)
+    y = gemm(grouped(w, g), columns(xp, x, g, size), None if bias is None else grouped(bias, g))
+    return y.reshape(w.shape[0], *size, x.shape[3])
 
 
 def implicit(
@@ -139,7 +113,7 @@ def implicit(
         w = arranged
     # not for several phases, which lie apart in y. They have so many times as many blocks anyway
     split = ceil_div(terms, SHORTEST) if prod(phases) == 1 else 1
-    tile, length, parts = schedule(tiles_for(x, width), rows, positions, batch, terms, split)
+    tile, length, parts = schedule(width, rows, positions, batch, terms, split)
     grid = (ceil_div(rows, tile.rows) * ceil_div(positions, tile.columns), parts, batch)
     sums = xp.empty((parts, *y_shape), FP32.storage) if parts > 1 else None
     shared = max(tile.stages, tile.rows * (tile.columns + 8) * 2)
@@ -154,17 +128,12 @@ def weight_gradient(xp: Any, x: Array, dy: Array, w: Array, g: Geometry) -> Arra
     """dW, like w, of x (C, H, W, N) and dy (O, OH, OW, N)."""
     (o, *size, n), c = dy.shape, x.shape[0]
     rows, terms, positions = o // g.groups, c // g.groups * prod(g.kernel), prod(size) * n
-    if pointwise(g, x.shape, tuple(size)):
-        return gemm(grouped(dy, g), grouped(x, g).swapaxes(1, 2)).reshape(w.shape)
-    if not tensor_cores(x):
-        total = None
-        for block, seen in columns(xp, x, g, tuple(size)):
-            total = gemm(grouped(dy[:, block], g), seen.swapaxes(1, 2), acc=total, wide=True)
-        return store(total, like=w).reshape(w.shape)
+    if not tensor_cores(x) or pointwise(g, x.shape, tuple(size)):
+        return gemm(grouped(dy, g), columns(xp, x, g, tuple(size)).swapaxes(1, 2)).reshape(w.shape)
     width, numbers = at_once(n, x, dy), problem(x.shape, g, rows, tuple(size))
     dw = xp.empty(w.shape, w.dtype)
     split = ceil_div(positions, SHORTEST)
-    tile, length, parts = schedule(tiles_for(x, width), rows, terms, g.groups, positions, split)
+    tile, length, parts = schedule(width, rows, terms, g.groups, positions, split)
     sums = xp.empty((parts, *w.shape), FP32.storage) if parts > 1 else None
     grid = (ceil_div(rows, tile.rows) * ceil_div(terms, tile.columns), parts, g.groups)
     shared = tile.stages + 16 * tile.columns  # and where each column begins
@@ -206,11 +175,11 @@ class Tile(NamedTuple):
 # pads less. Warps compute 64 x 64 of the result where they can: that many accumulators fill half of their registers.
 TILES = (
     Tile(128, 256, 256, 1.1, (8,)),  # large layers: a quarter less to read than two of the next, which it replaces
-    Tile(128, 128, 128, 1.0, (8, 4, 2)),  # the work horse: two on a multiprocessor hide each other's waiting
+    Tile(128, 128, 128, 1.0, (8, 4)),  # the work horse: two on a multiprocessor hide each other's waiting
     Tile(64, 128, 128, 0.8, (8,)),  # layers of 64 channels, the first ones of most networks
     Tile(32, 128, 128, 0.55, (8,)),  # 32 channels, or an image of 3 is made
-    Tile(16, 128, 128, 0.3, (8, 4, 2, 1)),  # grouped: few rows each. Tensor Cores have no fewer than 16
-    Tile(64, 64, 128, 0.65, (8, 4, 2, 1)),  # few positions. Odd batches, which are copied in halves without cp.async:
+    Tile(16, 128, 128, 0.3, (8, 4, 1)),  # grouped: few rows each. Tensor Cores have no fewer than 16
+    Tile(64, 64, 128, 0.65, (8, 4, 1)),  # few positions. Odd batches, which are copied in halves without cp.async:
     # small blocks, of which 4 on a multiprocessor hide the waiting
 )
 MULTIPROCESSORS = 132  # of an H100. Each is taken to run 256 threads at a time, what registers allow the large tiles
@@ -220,17 +189,10 @@ SHORTEST = 256  # of the parts of a sum: 8 stages, so that filling and emptying 
 LAUNCH, PART = 4_500_000, 5
 
 
-def tiles_for(x: Array, width: int) -> tuple[Tile, ...]:
-    """Those for `width` images at a time that x's GPU has the shared memory for: Turing, 64 KB."""
-    large = backend.gpu.compute_capability() >= 80
-    return tuple(tile for tile in TILES if width in tile.widths and (large or tile.stages < 1 << 16))
-
-
 @cache
-def schedule(
-    tiles: tuple[Tile, ...], rows: int, columns: int, batch: int, depth: int, most: int
-) -> tuple[Tile, int, int]:
-    """The tile, and the length and number of the parts of the sum over depth, with the least expected time.
+def schedule(width: int, rows: int, columns: int, batch: int, depth: int, most: int) -> tuple[Tile, int, int]:
+    """The tile for `width` images at a time, and the length and number of the parts of the sum over depth, with the
+    least expected time.
 
     Up to `most` parts, each a multiple of 32 long. Estimated in multiplications that a multiprocessor does: the waves
     of blocks, and the sum of the parts.
@@ -244,29 +206,19 @@ def schedule(
         return product + (LAUNCH + PART * parts * rows * columns * batch if parts > 1 else 0)
 
     lengths = {ceil_div(ceil_div(depth, parts), 32) * 32 for parts in range(1, min(most, 2 * MULTIPROCESSORS) + 1)}
-    choices = [(t, n, ceil_div(depth, n)) for t in tiles for n in sorted(lengths, reverse=True)]
+    choices = [(t, n, ceil_div(depth, n)) for t in TILES if width in t.widths for n in sorted(lengths, reverse=True)]
     return min(choices, key=time)
 
 
 def at_once(n: int, *arrays: Array) -> int:
-    """How many elements a kernel may read or write at once, from rows of n: 16 bytes, or a half, a quarter, ... of it.
+    """How many elements a kernel may read or write at once, from rows of n: 16 bytes, or 4 halves, or 1.
 
     Addresses must be multiples of it.
     """
-    width = 16 // arrays[0].itemsize
-    while n % width or any(x.data.ptr % (width * x.itemsize) for x in arrays):
-        width //= 2
-    return width
-
-
-def images_last(xp: Any, x: Array) -> Array:
-    """(N, C, H, W) as a C-contiguous (C, H, W, N)."""
-    return contiguous(xp, x.transpose(1, 2, 3, 0))
-
-
-def every_row(g: Geometry, h: int, w: int) -> slice:
-    """All output rows of an image (h, w)."""
-    return slice(0, g.output(h, w)[0])
+    for width in (16 // arrays[0].itemsize, 4):
+        if n % width == 0 and all(x.data.ptr % (width * x.itemsize) == 0 for x in arrays):
+            return width
+    return 1
 
 
 @kernel(Conv2d.forward)

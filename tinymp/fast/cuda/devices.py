@@ -1,4 +1,4 @@
-"""The device's primitives by cuBLAS (products) and by kernels (sums, random numbers, copies)."""
+"""The device's primitives by cuBLAS (products) and by kernels (sums of rows, random numbers, copies)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ...backend.devices import Array, Device
 from ...fast_path import fast_path
-from . import checks, cublas, philox, reductions, row_sums, tables
+from . import checks, cublas, philox, row_sums, tables
 
 _F16, _F32 = np.dtype(np.float16), np.dtype(np.float32)
 
@@ -33,25 +33,18 @@ def gemm(
     start = bias if acc is None else acc if bias is None else acc + bias
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     if acc is not None and start.dtype == dtype:
-        c = start
+        c = device.xp.ascontiguousarray(start)
     else:
         c = device.xp.empty(shape, dtype)
         if start is not None:
             c[...] = start  # rounds: a bias and accumulators, to the dtype in which cuBLAS adds to them
-    accumulate = "tf32" if tf32 else "float64" if storage == np.float64 else "float32"
-    cublas.gemm(a, b, c, accumulate=accumulate, beta=0 if start is None else 1)  # rounds: `gemm`: FP32 sums, and c
+    cublas.gemm(a, b, c, tf32=tf32, beta=0 if start is None else 1)  # rounds: `gemm`: FP32 sums, and c
     return c if c.dtype == result else c.astype(result)  # rounds: `gemm`: accumulators, once complete
 
 
 @fast_path(Device.cast_stochastic)
 def cast_stochastic(device: Device, x: Array) -> Array:
     return philox.cast_stochastic(x)  # rounds: `store` at random, by a kernel: random.cuh
-
-
-@fast_path(Device.reduce)
-def reduce(device: Device, x: Array, axis: Any, how: str) -> Array:
-    """FP16 or FP32, read once."""
-    return reductions.reduce(x, axis, how) if x.dtype in (_F16, _F32) and how != "cumsum" else NotImplemented
 
 
 @fast_path(Device.scatter_add_rows)
@@ -78,13 +71,6 @@ def concatenate(device: Device, arrays: Sequence[Array], axis: int) -> Array:
     for x in arrays:
         y[(slice(None),) * axis + (slice(end, end := end + x.shape[axis]),)] = x
     return y
-
-
-@fast_path(Device.erfc)
-def erfc(device: Device, x: Array) -> Array:
-    from cupyx.scipy.special import erfc as device_erfc
-
-    return device_erfc(x)
 
 
 @fast_path(Device.uniform)

@@ -19,36 +19,22 @@ struct Width {
     static constexpr int length = K;
 };
 
-// One element, or several packs of them (K is a multiple of a pack) at a multiple of 16 bytes.
+// K neighbours at a multiple of their size, or of 16 bytes.
 template <int K, class E>
 __device__ inline Values<K> load(Width<K>, const E* from) {
+    Few<E, K> few = *reinterpret_cast<const Few<E, K>*>(from);
     Values<K> values;
-    if constexpr (K == 1) {
-        values.at[0] = widen(*from);
-    } else {
 #pragma unroll
-        for (int k = 0; k < K; k += PackOf<E>::length) {
-            PackOf<E> pack(from + k);
-#pragma unroll
-            for (int j = 0; j < PackOf<E>::length; j++) values.at[k + j] = widen(pack.at[j]);
-        }
-    }
+    for (int k = 0; k < K; k++) values.at[k] = widen(few.at[k]);
     return values;
 }
 
 template <int K, class E>
 __device__ inline void save(E* to, const Values<K>& values) {
-    if constexpr (K == 1) {
-        store(to, values.at[0]);  // rounds: the result of a pointwise kernel
-    } else {
+    Few<E, K> few;
 #pragma unroll
-        for (int k = 0; k < K; k += PackOf<E>::length) {
-            PackOf<E> pack;
-#pragma unroll
-            for (int j = 0; j < PackOf<E>::length; j++) store(&pack.at[j], values.at[k + j]);  // rounds: the result
-            pack.store_to(to + k);
-        }
-    }
+    for (int k = 0; k < K; k++) store(&few.at[k], values.at[k]);  // rounds: the result of a pointwise kernel
+    *reinterpret_cast<Few<E, K>*>(to) = few;
 }
 
 // All threads of the grid share n elements: body(Width<K>, i) for the elements i to i + K - 1. wide: PACK at a time as

@@ -28,7 +28,7 @@ __device__ inline void store16(void* p, uint4 value) { *reinterpret_cast<uint4*>
 
 // ---------------------------------------------------------------------------------------------------- Tensor Cores
 
-#if __CUDA_ARCH__ >= 750  // Volta's Tensor Cores want other fragments: there, convolutions go through im2col and cuBLAS
+#if __CUDA_ARCH__ >= 800  // before Ampere, convolutions go through im2col and cuBLAS
 
 // Lane 8 i + r of the warp gives the address (shared memory, a multiple of 16) of row r of matrix i, 8 x 8 halves. After
 // it, register i of lane 4 r + c holds elements (r, 2c) and (r, 2c + 1) of matrix i, the first in its low half.
@@ -55,38 +55,17 @@ __device__ inline void ldmatrix_x4_trans(unsigned (&to)[4], const half* row) {
 //   d[0], d[1]: row g, columns 2t, 2t + 1;  d[2], d[3]: row g + 8
 // rounds: FP32 accumulators of a Tensor Core
 __device__ inline void mma_16816(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-#if __CUDA_ARCH__ >= 800
     // rounds: 16 products a step, FP32 accumulators
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else  // Turing has the product of half the depth
-    // rounds: 8 products a step, FP32 accumulators
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(b0));
-    // rounds: 8 products a step, FP32 accumulators
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[2]), "r"(a[3]), "r"(b1));
-#endif
 }
-
-#else  // conv.py never launches what is made of these on Volta; the rest of the file that uses them must compile there
-
-__device__ inline void ldmatrix_x4(unsigned (&)[4], const half*) { __trap(); }
-__device__ inline void ldmatrix_x4_trans(unsigned (&)[4], const half*) { __trap(); }
-// rounds: never, no kernel calls it on Volta
-__device__ inline void mma_16816(float (&)[4], const unsigned (&)[4], unsigned, unsigned) { __trap(); }
-
-#endif
 
 // Copy BYTES (4, 8 or 16; both addresses multiples of it) from global to shared memory without waiting, or write zeros
 // where `valid` is false (`from` is then not read). The data is there after cp_async_wait and a barrier.
 template <int BYTES>
 __device__ inline void cp_async(void* to, const void* from, bool valid) {
-#if __CUDA_ARCH__ >= 800
     unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
     if constexpr (BYTES == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(valid ? 16 : 0)
@@ -95,26 +74,34 @@ __device__ inline void cp_async(void* to, const void* from, bool valid) {
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(BYTES),
                      "r"(valid ? BYTES : 0)
                      : "memory");
-#else
-    for (int i = 0; i < BYTES / 4; i++)
-        static_cast<unsigned*>(to)[i] = valid ? static_cast<const unsigned*>(from)[i] : 0;
-#endif
 }
 
 // Close the group of copies started since the last commit.
-__device__ inline void cp_async_commit() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
+__device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Wait until at most N of this thread's groups are still under way.
 template <int N>
 __device__ inline void cp_async_wait() {
-#if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-#endif
 }
+
+#else  // conv.py and attention.py never launch there what is made of these; the rest of their files must compile
+
+__device__ inline void ldmatrix_x4(unsigned (&)[4], const half*) { __trap(); }
+__device__ inline void ldmatrix_x4_trans(unsigned (&)[4], const half*) { __trap(); }
+// rounds: never, no kernel calls it before Ampere
+__device__ inline void mma_16816(float (&)[4], const unsigned (&)[4], unsigned, unsigned) { __trap(); }
+template <int BYTES>
+__device__ inline void cp_async(void*, const void*, bool) {
+    __trap();
+}
+__device__ inline void cp_async_commit() { __trap(); }
+template <int N>
+__device__ inline void cp_async_wait() {
+    __trap();
+}
+
+#endif
 
 // The block's dynamic shared memory (its size is given at the launch), a multiple of 16, under a name.
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]

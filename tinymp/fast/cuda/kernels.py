@@ -20,6 +20,7 @@ import numpy as np
 HERE = pathlib.Path(__file__).parent
 HARDWARE = HERE / "hardware.cuh"  # tests/cuda_on_cpu puts its own file here
 COMMON = HERE / "common.cuh"
+OPT_IN = 48 * 1024  # bytes of shared memory beyond which a kernel has to ask for them
 STORAGE = {np.dtype(np.float16): "half", np.dtype(np.float32): "float"}
 
 # C type of a kernel's argument -> the dtypes of the arrays (behind a pointer) or of the number that it takes
@@ -130,8 +131,8 @@ class Kernels:
         if len(args) != len(arguments):
             raise TypeError(f"{self.path.name}: {name} takes {len(arguments)} arguments, got {len(args)}")
         values = [self._value(name, a, x) for a, x in zip(arguments, args)]
-        if shared > 48 * 1024 and kernel.max_dynamic_shared_size_bytes < shared:
-            kernel.max_dynamic_shared_size_bytes = shared
+        if shared and shared + kernel.shared_size_bytes > OPT_IN:  # with what the kernel declares by itself
+            kernel.max_dynamic_shared_size_bytes = max(shared, kernel.max_dynamic_shared_size_bytes)
         grid = grid if isinstance(grid, tuple) else (grid,)
         kernel(grid, block if isinstance(block, tuple) else (block,), tuple(values), shared_mem=shared)
 

@@ -1,13 +1,13 @@
 """Memory layouts, as CUDA kernels see them, and how blocks of threads share them. Nothing here computes.
 
 An op's arrays have a meaning (N, C, H, W) and an order in memory (the convolutions write C, H, W, N). A kernel wants
-to know which axes are neighbours in memory: `split` describes any order by a few lengths.
+to know which axes are neighbours in memory: `channels` says it.
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...arguments import LONGEST
 from .kernels import STORAGE, Kernels
@@ -47,6 +47,11 @@ def contiguous(xp: Any, x: Array) -> Array:
     return y
 
 
+def images_last(xp: Any, x: Array) -> Array:
+    """(N, C, H, W) as a C-contiguous (C, H, W, N)."""
+    return contiguous(xp, x.transpose(1, 2, 3, 0))
+
+
 def _copy(x: Array, y: Array) -> None:
     """y[...] = x, for the dense y. Where the axes that are slowest in x are the fastest in y, as between (N, C, H, W)
     and (C, H, W, N), a matrix is transposed, which a kernel does: CuPy's copies read or write scattered elements then.
@@ -76,28 +81,6 @@ def matching(xp: Any, x: Array, like: Array) -> Array:
     y = xp.empty_like(like, dtype=x.dtype)
     _copy(x, y)
     return y
-
-
-class Run(NamedTuple):
-    """Neighbouring axes in memory that are all reduced, or all kept: their common length."""
-
-    length: int
-    reduced: bool
-
-
-def split(x: Array, axes: tuple[int, ...]) -> list[Run]:
-    """The dense x as runs of memory, slowest first; a run is reduced if its axes are among `axes`.
-
-    (N, C, H, W) over (0, 2, 3) is [N reduced, C kept, HW reduced]; in the order C, H, W, N it is [C kept, HWN reduced].
-    """
-    runs: list[Run] = []
-    for a in memory_order(x):
-        reduced = a in axes
-        if runs and runs[-1].reduced == reduced:
-            runs[-1] = Run(runs[-1].length * x.shape[a], reduced)
-        else:
-            runs.append(Run(x.shape[a], reduced))
-    return runs
 
 
 def channels(x: Array, axis: int = 1) -> tuple[int, int, int]:

@@ -1,6 +1,7 @@
-"""nll_loss and cross_entropy with labels (loss.cu): one kernel each way, and one more that adds up what blocks summed.
+"""cross_entropy with labels (loss.cu): one kernel each way, and one more that adds up what blocks summed.
 
-The kernels visit the rows of x in memory order, and all other arrays in the same order.
+The kernels take logits whose classes are a run of memory. They visit the rows in memory order, and all other arrays in
+the same order.
 """
 
 from __future__ import annotations
@@ -8,34 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from ...autograd import Array
-from ...ops.loss import CrossEntropy, Labelled, NLLLoss, class_axis, total
-from ...precision import FP32, widen
+from ...ops.loss import CrossEntropy, class_axis, total
+from ...precision import FP32
 from . import checks, kernel
 from .kernels import Kernels
-from .layout import THREADS, blocks, channels, compact, matching, row_lanes
+from .layout import THREADS, ceil_div, compact, matching
+from .rows import along, reduced, vector
 
 KERNELS = Kernels(__file__)
-MOST_BLOCKS = 4096  # each adds up the losses of its rows; one more block then adds up these sums
-
-
-@kernel(NLLLoss.forward)
-def nll_forward(
-    op: NLLLoss, input: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int
-) -> Array:
-    op.axis, x = class_axis(input), compact(op.xp, input)
-    if not x.size:
-        return NotImplemented
-    t, kept, w, divisor, loss = launch_forward("nll_forward", op, x, 1, target, contiguous(weight, op.xp), ignore_index)
-    op.save(t, kept, statistics=(w, divisor))
-    return loss
-
-
-@kernel(NLLLoss.backward)
-def nll_backward(op: NLLLoss, dy: Array) -> tuple:
-    (t, kept), (w, divisor), like = op.saved, op.statistics, op.targets[0]
-    dx = op.xp.zeros(like.shape, like.dtype)
-    launch_backward("nll_backward", op, dx, 1, dy, t, kept, divisor, (w,))
-    return dx, None, None
 
 
 @kernel(CrossEntropy.forward)
@@ -49,86 +30,40 @@ def cross_entropy_forward(
     reduction: str,
     label_smoothing: float,
 ) -> Array:
-    op.axis, input, x = class_axis(x), x, compact(op.xp, x)
-    if not x.size:
+    op.axis, xp, dense = class_axis(x), op.xp, compact(op.xp, x)
+    plan = along(dense, op.axis) if x.size else None
+    if plan is None:
         return NotImplemented
-    op.hard, op.share = 1 - label_smoothing, label_smoothing / x.shape[op.axis]
-    top, scale = (per_row(op, x, FP32.storage) for _ in range(2))
-    factors, lanes = contiguous(w, op.xp), lanes_of(x, op.axis)
+    op.hard, op.share = 1 - label_smoothing, label_smoothing / plan.length
+    t, kept, w_t, top, scale = (reduced(xp, dense, op.axis, kind) for kind in ("int64", bool, *[FP32.storage] * 3))
+    target = matching(xp, xp.expand_dims(xp.asarray(target, dtype="int64"), op.axis), like=t)
+    factors = vector(xp, w)
     weights = total(factors) if op.share and factors is not None else None
-    more = top, scale, weights, op.hard, op.share, label_smoothing, lanes
-    t, kept, w_t, divisor, loss = launch_forward(
-        "cross_entropy_forward", op, x, lanes, target, factors, ignore_index, *more
-    )
-    op.save(input, t, w, kept, statistics=(w_t, top, scale, divisor))
+    blocks = ceil_div(plan.rows * plan.lanes, THREADS)
+    losses = reduced(xp, dense, op.axis) if reduction == "none" else None
+    partial = xp.empty((blocks, 2), FP32.storage) if losses is None else None
+    message = f"{op.name}: expected every value of `target` {op.labels(plan.length, ignore_index)}"
+    bad = checks.flag(message, ValueError(f"{message} (seen on the GPU in an earlier call)"))
+    rows = target, factors, ignore_index, bad, t, kept, w_t, losses, partial, top, scale, weights
+    plan.launch(KERNELS, "cross_entropy_forward", dense, *rows, op.hard, op.share, label_smoothing)
+    divisor = xp.empty((), FP32.storage) if reduction == "mean" else None
+    op.save(x, t, w, kept, statistics=(w_t, top, scale, divisor))
+    if losses is not None:
+        return losses.squeeze(op.axis)
+    loss = xp.empty((), FP32.storage)
+    KERNELS.launch("total_loss", dense.dtype, 1, THREADS, partial, loss, divisor, blocks)
     return loss
 
 
 @kernel(CrossEntropy.backward)
-def cross_entropy_backward(op: CrossEntropy, dy: Array) -> tuple:
-    (input, t, weight, kept), (*statistics, divisor) = op.saved, op.statistics
-    x = compact(op.xp, input)
-    dx, lanes = op.xp.empty_like(x), lanes_of(x, op.axis)
-    more = x, contiguous(weight, op.xp), op.hard, op.share, lanes
-    launch_backward("cross_entropy_backward", op, dx, lanes, dy, t, kept, divisor, statistics, *more)
-    return dx, None, None
-
-
-def launch_forward(
-    kernel: str, op: Labelled, x: Array, lanes: int, target: Array, weight: Array | None, ignore_index: int, *more: Any
-) -> tuple:
-    """`Labelled.read` and the loss, reduced, of the dense x: t, kept, w, divisor, loss. `lanes` threads share a row."""
-    xp, (outer, classes, inner) = op.xp, channels(x, op.axis)
-    t, kept, w = (per_row(op, x, dtype) for dtype in ("int64", bool, FP32.storage))
-    target = matching(xp, xp.expand_dims(xp.asarray(target, dtype="int64"), op.axis), like=t)
-    grid = blocks(outer * inner * lanes, THREADS, MOST_BLOCKS)
-    each = op.reduction == "none"
-    loss, partial = (per_row(op, x, w.dtype), None) if each else (None, xp.empty((grid, 2), w.dtype))
-    message = f"{op.name}: expected every value of `target` {op.labels(classes, ignore_index)}"
-    bad = checks.flag(message, ValueError(f"{message} (seen on the GPU in an earlier call)"))
-    rows = x, target, weight, ignore_index, bad, t, kept, w, loss, partial, outer * inner, classes, inner
-    KERNELS.launch(kernel, x.dtype, grid, THREADS, *rows, *more)
-    if loss is not None:
-        return t, kept, w, None, loss.squeeze(op.axis)
-    summed, divisor = xp.empty((), w.dtype), xp.empty((), w.dtype) if op.reduction == "mean" else None
-    KERNELS.launch("total_loss", x.dtype, 1, THREADS, partial, summed, divisor, grid)
-    return t, kept, w, divisor, summed
-
-
-def launch_backward(
-    kernel: str,
-    op: Labelled,
-    dx: Array,
-    lanes: int,
-    dy: Array,
-    t: Array,
-    kept: Array,
-    divisor: Array | None,
-    statistics: Any,
-    *more: Any,
-) -> None:
-    """Write the dense dx from dy and what forward, this one or the definition, has saved."""
-    xp, (outer, classes, inner) = op.xp, channels(dx, op.axis)
-    like, each = per_row(op, dx, bool), op.reduction == "none"
-    t, kept, *saved = (matching(xp, a, like) for a in (t, kept, *statistics))
+def cross_entropy_backward(op: CrossEntropy, dy: Array) -> Any:
+    (input, t, weight, kept), (w, top, scale, divisor), xp = op.saved, op.statistics, op.xp
+    x = compact(xp, input)
+    if (plan := along(x, op.axis)) is None:
+        return NotImplemented
+    dx, each, like = xp.empty_like(x), op.reduction == "none", reduced(xp, x, op.axis, bool)
+    t, kept, w, top, scale = (matching(xp, a, like) for a in (t, kept, w, top, scale))  # saved by either forward
     dy = matching(xp, xp.expand_dims(dy, op.axis), like) if each else dy
-    rows = t, kept, dy, each, divisor, dx, outer * inner, classes, inner
-    grid = blocks(outer * inner * lanes, THREADS)
-    KERNELS.launch(kernel, dx.dtype, grid, THREADS, *rows, *saved, *more)
-
-
-def per_row(op: Labelled, x: Array, dtype: Any) -> Array:
-    """Room for one value per row of the dense x, with a class axis of length 1."""
-    one = tuple([slice(0, 1) if a == op.axis else slice(None) for a in range(x.ndim)])
-    return op.xp.empty_like(x[one], dtype)
-
-
-def contiguous(weight: Array | None, xp: Any) -> Array | None:
-    """Weights of classes as kernels read them."""
-    return None if weight is None else xp.ascontiguousarray(widen(weight))
-
-
-def lanes_of(x: Array, axis: int) -> int:
-    """How many threads share a row of the dense x: one where its classes do not lie side by side."""
-    _, classes, inner = channels(x, axis)
-    return row_lanes(classes, 16 // x.itemsize) if inner == 1 else 1
+    rows = t, kept, dy, each, divisor, dx, w, top, scale, vector(xp, weight)
+    plan.launch(KERNELS, "cross_entropy_backward", x, *rows, op.hard, op.share)
+    return dx, None, None

@@ -167,16 +167,6 @@ __device__ inline Moments<V> moments(const T* x, Walk walk) {
     return all.total();
 }
 
-// y = (x - mean) scale + shift.
-template <int V>
-__device__ inline void affine(const T* x, T* y, Walk walk, const float (&mean)[V], const float (&scale)[V],
-                              const float (&shift)[V]) {
-    each_line(walk, {x}, [&](const Line& line, const Pack& xs) {
-        write(y, line, walk.wide,
-              [&](int k) { return (widen(xs.at[k]) - mean[k % V]) * scale[k % V] + shift[k % V]; });
-    });
-}
-
 // Sums of dy and dy (x - mean).
 template <int V>
 __device__ inline Sums<V> sums(const T* x, const T* dy, Walk walk, const float (&mean)[V]) {
@@ -235,29 +225,10 @@ __device__ inline void batch_norm_forward_of(const T* x, const float* w, const f
         }
     }
     if (running.count && blockIdx.x == 0 && threadIdx.x == 0) ++*running.count;
-    affine<V>(x, y, share.walk, center, scale, shift);
-}
-
-template <int V>
-__device__ inline void fixed_norm_forward_of(const T* x, const float* mean, const float* var, const float* w,
-                                             const float* b, T* y, float* kept, float* rstd, float eps,
-                                             const Layout& layout) {
-    Share<V> share(layout, aligned16(x) && aligned16(y));
-    float center[V], scale[V], weight[V], shift[V];
-    share.get(center, mean, 0.0f);
-    share.get(scale, var, 1.0f);
-    share.get(weight, w, 1.0f);
-    share.get(shift, b, 0.0f);
-#pragma unroll
-    for (int v = 0; v < V; v++) {
-        float r = 1.0f / sqrtf(scale[v] + eps);
-        scale[v] = r * weight[v];
-        if (share.writes()) {
-            share.put(kept, v, center[v]);
-            share.put(rstd, v, r);
-        }
-    }
-    affine<V>(x, y, share.walk, center, scale, shift);
+    each_line(share.walk, {x}, [&](const Line& line, const Pack& xs) {
+        write(y, line, share.walk.wide,
+              [&](int k) { return (widen(xs.at[k]) - center[k % V]) * scale[k % V] + shift[k % V]; });
+    });
 }
 
 template <int V>
@@ -274,17 +245,14 @@ __device__ inline void batch_norm_sums_of(const T* x, const T* dy, const float* 
 template <int V>
 __device__ inline void batch_norm_backward_of(const T* x, const T* dy, const float* w, const float* mean,
                                               const float* rstd, T* dx, float* dw, float* db, const float* work,
-                                              bool fixed, const Layout& layout, float* scratch) {
+                                              const Layout& layout, float* scratch) {
     Share<V> share(layout, aligned16(x) && aligned16(dy) && aligned16(dx));
     float center[V], r[V], scale[V], along[V], constant[V];
     share.get(center, mean, 0.0f);
     share.get(r, rstd, 1.0f);
     share.get(scale, w, 1.0f);
-    Sums<V> all;
-    if (work)
-        all = of_parts<Sums<V>>(work, share.parts, share.unit, share.units, share.lanes, scratch);
-    else if (!fixed || dw || db)
-        all = combine_rows(sums<V>(x, dy, share.walk, center), share.lanes, scratch);  // rounds: FP32 sums
+    Sums<V> all = work ? of_parts<Sums<V>>(work, share.parts, share.unit, share.units, share.lanes, scratch)
+                       : combine_rows(sums<V>(x, dy, share.walk, center), share.lanes, scratch);  // rounds: FP32 sums
     float n = static_cast<float>(static_cast<long long>(layout.outer) * layout.inner);  // rounds: a count above 2^24
 #pragma unroll
     for (int v = 0; v < V; v++) {
@@ -298,127 +266,58 @@ __device__ inline void batch_norm_backward_of(const T* x, const T* dy, const flo
         }
     }
     if (!dx) return;
-    const Walk& walk = share.walk;
-    if (fixed)
-        each_line(walk, {dy}, [&](const Line& line, const Pack& dys) {
-            write(dx, line, walk.wide, [&](int k) { return widen(dys.at[k]) * scale[k % V]; });
+    each_line(share.walk, {x, dy}, [&](const Line& line, const Pack& xs, const Pack& dys) {
+        write(dx, line, share.walk.wide, [&](int k) {
+            int v = k % V;
+            return widen(dys.at[k]) * scale[v] - (widen(xs.at[k]) - center[v]) * along[v] - constant[v];
         });
-    else
-        each_line(walk, {x, dy}, [&](const Line& line, const Pack& xs, const Pack& dys) {
-            write(dx, line, walk.wide, [&](int k) {
-                int v = k % V;
-                return widen(dys.at[k]) * scale[v] - (widen(xs.at[k]) - center[v]) * along[v] - constant[v];
-            });
-        });
+    });
 }
 
-// The statistics of a batch, one part of a channel per block: Moments into work.
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments(
-    const T* x, float* work, int outer, int channels, int inner, int lanes, int rows_per_part, int columns_per_part,
-    int parts) {
-    __shared__ float scratch[FLOATS<Moments<1>> * THREADS];
-    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
-    batch_norm_moments_of<1>(x, work, layout, scratch);
-}
+// Each kernel is there twice: for runs of one channel, and, `_columns`, where neighbours are different channels. Sums of
+// long channels are made by a kernel before, one part of a channel per block, into work; where that is null, a block has
+// its channel to itself, and makes the sums in a first walk: the second one then finds x in the caches.
+#define LAYOUT int outer, int channels, int inner, int lanes, int rows_per_part, int columns_per_part, int parts
+#define RUN(FUNCTION, A, V, ...)                                                                                    \
+    __shared__ float scratch[FLOATS<A<V>> * THREADS];                                                               \
+    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};                           \
+    FUNCTION<V>(__VA_ARGS__, layout, scratch)
 
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments_columns(
-    const T* x, float* work, int outer, int channels, int inner, int lanes, int rows_per_part, int columns_per_part,
-    int parts) {
-    __shared__ float scratch[FLOATS<Moments<PACK>> * THREADS];
-    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
-    batch_norm_moments_of<PACK>(x, work, layout, scratch);
-}
+// The statistics of a batch: Moments into work.
+#define FOR_MOMENTS const T *x, float *work, LAYOUT
+#define RUN_MOMENTS(V) RUN(batch_norm_moments_of, Moments, V, x, work)
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments(FOR_MOMENTS) { RUN_MOMENTS(1); }
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_moments_columns(FOR_MOMENTS) { RUN_MOMENTS(PACK); }
 
 // y = (x - mean) rstd w + b with the mean and variance of each channel (C,), which it also writes (var may be null) and
-// puts into the running statistics. They come from `work` (batch_norm_moments) or, where that is null and a block has
-// its channel to itself, from a first walk over x: the second one then finds x in the caches.
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_forward(
-    const T* x, const float* w, const float* b, T* y, const float* work, float* mean, float* var, float* rstd,
-    float* running_mean, float* running_var, long long* count, const float* momentum_at, float momentum, float eps,
-    int outer, int channels, int inner, int lanes, int rows_per_part, int columns_per_part, int parts) {
-    __shared__ float scratch[FLOATS<Moments<1>> * THREADS];
-    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
-    Running running{running_mean, running_var, count, momentum_at, momentum};
-    batch_norm_forward_of<1>(x, w, b, y, work, mean, var, rstd, running, eps, layout, scratch);
-}
+// puts into the running statistics.
+#define FOR_Y                                                                                                       \
+    const T *x, const float *w, const float *b, T *y, const float *work, float *mean, float *var, float *rstd,      \
+        float *running_mean, float *running_var, long long *count, const float *momentum_at, float momentum,        \
+        float eps, LAYOUT
+#define RUN_Y(V)                                                                                                    \
+    Running running{running_mean, running_var, count, momentum_at, momentum};                                       \
+    RUN(batch_norm_forward_of, Moments, V, x, w, b, y, work, mean, var, rstd, running, eps)
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_forward(FOR_Y) { RUN_Y(1); }
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_forward_columns(FOR_Y) { RUN_Y(PACK); }
 
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_forward_columns(
-    const T* x, const float* w, const float* b, T* y, const float* work, float* mean, float* var, float* rstd,
-    float* running_mean, float* running_var, long long* count, const float* momentum_at, float momentum, float eps,
-    int outer, int channels, int inner, int lanes, int rows_per_part, int columns_per_part, int parts) {
-    __shared__ float scratch[FLOATS<Moments<PACK>> * THREADS];
-    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
-    Running running{running_mean, running_var, count, momentum_at, momentum};
-    batch_norm_forward_of<PACK>(x, w, b, y, work, mean, var, rstd, running, eps, layout, scratch);
-}
+// Sums of dy and dy (x - mean) into work.
+#define FOR_SUMS const T *x, const T *dy, const float *mean, float *work, LAYOUT
+#define RUN_SUMS(V) RUN(batch_norm_sums_of, Sums, V, x, dy, mean, work)
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_sums(FOR_SUMS) { RUN_SUMS(1); }
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_sums_columns(FOR_SUMS) { RUN_SUMS(PACK); }
 
-// y = (x - mean) rstd w + b with rstd = 1 / sqrt(var + eps) from given statistics (C,). It keeps the mean (in kept) and
-// rstd for backward.
-extern "C" __global__ void __launch_bounds__(THREADS) fixed_norm_forward(
-    const T* x, const float* mean, const float* var, const float* w, const float* b, T* y, float* kept, float* rstd,
-    float eps, int outer, int channels, int inner, int lanes, int rows_per_part, int columns_per_part, int parts) {
-    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
-    fixed_norm_forward_of<1>(x, mean, var, w, b, y, kept, rstd, eps, layout);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS) fixed_norm_forward_columns(
-    const T* x, const float* mean, const float* var, const float* w, const float* b, T* y, float* kept, float* rstd,
-    float eps, int outer, int channels, int inner, int lanes, int rows_per_part, int columns_per_part, int parts) {
-    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
-    fixed_norm_forward_of<PACK>(x, mean, var, w, b, y, kept, rstd, eps, layout);
-}
-
-// Sums of dy and dy (x - mean), one part of a channel per block, into work.
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_sums(
-    const T* x, const T* dy, const float* mean, float* work, int outer, int channels, int inner, int lanes,
-    int rows_per_part, int columns_per_part, int parts) {
-    __shared__ float scratch[FLOATS<Sums<1>> * THREADS];
-    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
-    batch_norm_sums_of<1>(x, dy, mean, work, layout, scratch);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_sums_columns(
-    const T* x, const T* dy, const float* mean, float* work, int outer, int channels, int inner, int lanes,
-    int rows_per_part, int columns_per_part, int parts) {
-    __shared__ float scratch[FLOATS<Sums<PACK>> * THREADS];
-    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
-    batch_norm_sums_of<PACK>(x, dy, mean, work, layout, scratch);
-}
-
-// db = sum dy, dw = sum dy xhat, dx = w rstd (dy - db / n - xhat dw / n), or dx = w rstd dy where the statistics are
-// fixed. The sums come from `work` (batch_norm_sums) or, where that is null, from a first walk. dx, dw, db may be null.
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_backward(
-    const T* x, const T* dy, const float* w, const float* mean, const float* rstd, T* dx, float* dw, float* db,
-    const float* work, bool fixed, int outer, int channels, int inner, int lanes, int rows_per_part,
-    int columns_per_part, int parts) {
-    __shared__ float scratch[FLOATS<Sums<1>> * THREADS];
-    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
-    batch_norm_backward_of<1>(x, dy, w, mean, rstd, dx, dw, db, work, fixed, layout, scratch);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_backward_columns(
-    const T* x, const T* dy, const float* w, const float* mean, const float* rstd, T* dx, float* dw, float* db,
-    const float* work, bool fixed, int outer, int channels, int inner, int lanes, int rows_per_part,
-    int columns_per_part, int parts) {
-    __shared__ float scratch[FLOATS<Sums<PACK>> * THREADS];
-    Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
-    batch_norm_backward_of<PACK>(x, dy, w, mean, rstd, dx, dw, db, work, fixed, layout, scratch);
-}
+// db = sum dy, dw = sum dy xhat, dx = w rstd (dy - db / n - xhat dw / n). dx, dw, db may be null.
+#define FOR_DX                                                                                                      \
+    const T *x, const T *dy, const float *w, const float *mean, const float *rstd, T *dx, float *dw, float *db,     \
+        const float *work, LAYOUT
+#define RUN_DX(V) RUN(batch_norm_backward_of, Sums, V, x, dy, w, mean, rstd, dx, dw, db, work)
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_backward(FOR_DX) { RUN_DX(1); }
+extern "C" __global__ void __launch_bounds__(THREADS) batch_norm_backward_columns(FOR_DX) { RUN_DX(PACK); }
 
 // --------------------------------------------------------------------------------------------------------- layer norm
 //
 // x: (rows, length). `lanes` threads share a row; its second walk finds the row in the caches.
-
-struct RowShare {
-    long long row;
-    bool writes;  // whether this thread writes what belongs to the row
-    Walk walk;
-
-    __device__ RowShare(long long rows, int length, int lanes, bool wide)
-        : row(static_cast<long long>(blockIdx.x) * (THREADS / lanes) + threadIdx.x / lanes),
-          writes(row < rows && threadIdx.x % lanes == 0),
-          walk(row * length, 0, 0, row < rows, 1, threadIdx.x % lanes, lanes, 0, length, wide) {}
-};
 
 // The values of v (length,) that belong to a line of x.
 __device__ inline Values<PACK> along_row(const float* v, const Line& line, float otherwise) {
@@ -438,7 +337,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_forward(
     RowShare share(rows, length, lanes, aligned16(x) && aligned16(y));
     Moments<1> all = combine_lanes(moments<1>(x, share.walk), lanes, scratch);  // rounds: FP32 sums
     float center = all.sum[0] / all.n, r = 1.0f / sqrtf(all.m2[0] / all.n + eps);
-    if (share.writes) {
+    if (share.writes()) {
         mean[share.row] = center;
         rstd[share.row] = r;
     }
@@ -455,7 +354,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward(
     int lanes) {
     __shared__ float scratch[FLOATS<Sums<1>> * THREADS];
     RowShare share(rows, length, lanes, aligned16(x) && aligned16(dy) && aligned16(dx));
-    bool ours = share.row < rows;
+    bool ours = share.there;
     float center = ours ? mean[share.row] : 0.0f, r = ours ? rstd[share.row] : 0.0f;
     auto add = [&](Sums<1>& few, const Line& line, const Pack& xs, const Pack& dys) {
         Values<PACK> weight = along_row(w, line, 1.0f);
@@ -474,8 +373,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_backward(
 
 // Sums of dy and dy xhat over the rows, into work. x is (outer, channels, 1): here the channels are the columns.
 extern "C" __global__ void __launch_bounds__(THREADS) layer_norm_sums_columns(
-    const T* x, const T* dy, const float* mean, const float* rstd, float* work, int outer, int channels, int inner,
-    int lanes, int rows_per_part, int columns_per_part, int parts) {
+    const T* x, const T* dy, const float* mean, const float* rstd, float* work, LAYOUT) {
     __shared__ float scratch[FLOATS<Sums<PACK>> * THREADS];
     Layout layout{outer, channels, inner, lanes, rows_per_part, columns_per_part, parts};
     Share<PACK> share(layout, aligned16(x) && aligned16(dy));

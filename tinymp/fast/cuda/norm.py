@@ -1,4 +1,4 @@
-"""Batch norm in training and evaluation, and layer norm: two passes over memory in training, one else (norm.cu)."""
+"""Batch norm in training, and layer norm: two passes over memory (norm.cu)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ...autograd import Array, Op
-from ...ops.norm import BatchNorm, FixedNorm, LayerNorm, Running
-from ...precision import FP32, store, widen
+from ...autograd import Array
+from ...ops.norm import BatchNorm, LayerNorm, Running
+from ...precision import FP32, store
 from . import kernel
 from .kernels import Kernels
 from .layout import THREADS, ceil_div, compact, matching
-from .rows import over_all_but, over_channels, over_last
+from .rows import over_all_but, over_channels, over_last, vector
 
 KERNELS = Kernels(__file__)
 NOT_MOVED = (None, None, None, None, 0.0)  # `running_arguments` for no statistics
@@ -50,42 +50,15 @@ def running_arguments(running: Running) -> tuple | None:
 
 @kernel(BatchNorm.backward)
 def batch_norm_backward(op: BatchNorm, dy: Array) -> tuple:
-    return channel_gradients(op, dy, op.targets, fixed=False)
-
-
-@kernel(FixedNorm.forward)
-def fixed_norm_forward(
-    op: FixedNorm, x: Array, mean: Array, var: Array, w: Array | None, b: Array | None, *, eps: float
-) -> Array:
-    xp, dense = op.xp, compact(op.xp, x)
-    if (plan := over_channels(dense)) is None:
-        return NotImplemented
-    y = xp.empty_like(dense)
-    kept, rstd = (xp.empty((1, x.shape[1], *[1] * (x.ndim - 2)), FP32.storage) for _ in range(2))
-    given = [vector(xp, v) for v in (mean, var, w, b)]
-    plan.launch(KERNELS, "fixed_norm_forward", dense, *given, y, kept, rstd, eps)
-    op.save(x, w, statistics=(kept, rstd))
-    return y
-
-
-@kernel(FixedNorm.backward)
-def fixed_norm_backward(op: FixedNorm, dy: Array) -> tuple:
-    like_x, _, _, like_w, like_b = op.targets
-    gradients = channel_gradients(op, dy, (like_x, like_w, like_b), fixed=True)
-    return gradients if gradients is NotImplemented else (gradients[0], None, None, *gradients[1:])
-
-
-def channel_gradients(op: Op, dy: Array, likes: tuple, *, fixed: bool) -> Any:
-    """dx, dw and db; fixed: where the statistics do not depend on x."""
-    (x, w), (mean, rstd), (like_x, like_w, like_b), xp = op.saved, op.statistics, likes, op.xp
+    (x, w), (mean, rstd), (like_x, like_w, like_b), xp = op.saved, op.statistics, op.targets, op.xp
     x = compact(xp, x)
     if (plan := over_channels(x)) is None:
         return NotImplemented
     dy, mean = matching(xp, dy, x), vector(xp, mean)
     dx = xp.empty_like(x) if like_x else None
     dw, db = (xp.empty(like.shape, FP32.storage) if like else None for like in (like_w, like_b))
-    work = plan.sums(KERNELS, xp, "batch_norm_sums", x, dy, mean) if like_w or like_b or not fixed else None
-    plan.launch(KERNELS, "batch_norm_backward", x, dy, vector(xp, w), mean, vector(xp, rstd), dx, dw, db, work, fixed)
+    work = plan.sums(KERNELS, xp, "batch_norm_sums", x, dy, mean)
+    plan.launch(KERNELS, "batch_norm_backward", x, dy, vector(xp, w), mean, vector(xp, rstd), dx, dw, db, work)
     return dx, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
 
 
@@ -119,8 +92,3 @@ def layer_norm_backward(op: LayerNorm, dy: Array) -> Any:
         arguments = (work, dw, db, rows.length, lanes, plan.parts)
         KERNELS.launch("layer_norm_totals", x.dtype, ceil_div(rows.length, lanes * pack), THREADS, *arguments)
     return dx, like_w and store(dw, like=like_w), like_b and store(db, like=like_b)
-
-
-def vector(xp: Any, v: Array | None) -> Array | None:
-    """A parameter or statistic as the kernels take it: FP32 without gaps."""
-    return None if v is None else xp.ascontiguousarray(widen(v))

@@ -1,4 +1,4 @@
-// The optimizer's work on all parameters in one launch (multi_tensor.py). Block b works on chunk b: CHUNK neighbouring
+// The optimizer's work on all parameters in one launch (optimizer.py). Block b works on chunk b: CHUNK neighbouring
 // elements of one tensor (fewer at its end), whose address in each list it reads from a table. Updates compute in FP32
 // throughout (UPDATE, MPT section 3.1); T is the storage of the gradients, and the working copies are FP16.
 //
@@ -50,70 +50,28 @@ __device__ inline void save(E* to, const Values<GROUP>& values, int n, bool whol
 
 // --------------------------------------------------------------------------------------------- checking the gradients
 
-// Writes g / factor (divide) or g factor to the second list, where the tensor has an array there, and lowers *found, if
+// Writes g / scale to the second list, where the tensor has an array there, and lowers *found, if
 // given, to the smallest place of a gradient for which that is not finite.  Lists: gradient, result in FP32.
 extern "C" __global__ void __launch_bounds__(256) rescale(const unsigned long long* addresses,
                                                           const long long* tensors, const int* chunks,
-                                                          const float* factor, int divide, int* found) {
+                                                          const float* scale, int* found) {
     const Chunk chunk(tensors, chunks);
     const T* gradient = chunk.in<const T>(addresses, 2, 0);
     float* result = chunk.in<float>(addresses, 2, 1);
     bool aligned = aligned16(gradient) && aligned16(result), finite = true;
-    float f = factor ? *factor : 1.0f;
+    float s = scale ? *scale : 1.0f;
     for (int i = threadIdx.x * GROUP; i < chunk.count; i += blockDim.x * GROUP) {
         int n = min(GROUP, chunk.count - i);
         bool whole = aligned && n == GROUP;
         Values<GROUP> g = load(gradient + i, n, whole);
 #pragma unroll
         for (int j = 0; j < GROUP; j++) {
-            g.at[j] = divide ? g.at[j] / f : g.at[j] * f;
+            g.at[j] /= s;
             finite = finite && isfinite(g.at[j]);  // after the division: a scale below 1 may hide an infinity
         }
         if (result) save(result + i, g, n, whole);
     }
     if (found && !finite) atomicMin(found, static_cast<int>(tensors[2 * chunk.tensor + 1]));
-}
-
-template <class How>
-__device__ inline float norm_of_chunk(const Chunk& chunk, const T* gradient, float p, float* scratch) {
-    bool aligned = aligned16(gradient);
-    float total = How::none;
-    for (int i = threadIdx.x * GROUP; i < chunk.count; i += blockDim.x * GROUP) {
-        int n = min(GROUP, chunk.count - i);
-        Values<GROUP> values = load(gradient + i, n, aligned && n == GROUP);  // zeros beyond n change no sum or maximum
-#pragma unroll
-        for (int j = 0; j < GROUP; j++) {
-            float g = values.at[j];
-            total = How::combine(total, p == 2.0f ? g * g : isinf(p) ? fabsf(g) : powf(fabsf(g), p));
-        }
-    }
-    return block_reduce<How>(total, scratch);  // rounds: the norm of a chunk of gradients, FP32
-}
-
-// parts[first + b] = sum |g|^p over chunk b, or max |g| for p = inf.  Lists: gradient.
-extern "C" __global__ void __launch_bounds__(256) norm_parts(const unsigned long long* addresses,
-                                                             const long long* tensors, const int* chunks, float p,
-                                                             float* parts, int first) {
-    __shared__ float scratch[32];
-    const Chunk chunk(tensors, chunks);
-    const T* gradient = chunk.in<const T>(addresses, 1, 0);
-    float total = isinf(p) ? norm_of_chunk<Max>(chunk, gradient, p, scratch)
-                           : norm_of_chunk<Sum>(chunk, gradient, p, scratch);
-    if (threadIdx.x == 0) parts[first + blockIdx.x] = total;
-}
-
-// norm[0] = (sum of parts)^(1/p), or their maximum;  norm[1] = min(1, max_norm / (norm[0] + 1e-6)), nan if one is.
-extern "C" __global__ void __launch_bounds__(256) norm_finish(const float* parts, int n, float p, float max_norm,
-                                                              float* norm) {
-    __shared__ float scratch[32];
-    float total = 0.0f;
-    for (int i = threadIdx.x; i < n; i += blockDim.x)
-        total = isinf(p) ? Max::combine(total, parts[i]) : total + parts[i];
-    total = isinf(p) ? block_reduce<Max>(total, scratch) : block_reduce<Sum>(total, scratch);  // rounds: FP32 sums
-    if (threadIdx.x != 0) return;
-    if (!isinf(p)) total = p == 2.0f ? sqrtf(total) : powf(total, 1.0f / p);
-    norm[0] = total;
-    norm[1] = Min::combine(max_norm / (total + 1e-6f), 1.0f);
 }
 
 // --------------------------------------------------------------------------------------------------- the update rules
@@ -278,23 +236,10 @@ __device__ inline void update(const unsigned long long* addresses, const long lo
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) sgd(const unsigned long long* addresses, const long long* tensors,
-                                                      const int* chunks, const float* constants, const bool* skip,
-                                                      const float* scale, int maximize,
-                                                      const unsigned long long* random) {
-    update<SGD>(addresses, tensors, chunks, constants, skip, scale, maximize, random);
-}
-
-extern "C" __global__ void __launch_bounds__(256) adagrad(const unsigned long long* addresses, const long long* tensors,
-                                                          const int* chunks, const float* constants, const bool* skip,
-                                                          const float* scale, int maximize,
-                                                          const unsigned long long* random) {
-    update<Adagrad>(addresses, tensors, chunks, constants, skip, scale, maximize, random);
-}
-
-extern "C" __global__ void __launch_bounds__(256) adam(const unsigned long long* addresses, const long long* tensors,
-                                                       const int* chunks, const float* constants, const bool* skip,
-                                                       const float* scale, int maximize,
-                                                       const unsigned long long* random) {
-    update<Adam>(addresses, tensors, chunks, constants, skip, scale, maximize, random);
-}
+#define LISTS_AND_HOW                                                                                               \
+    const unsigned long long *addresses, const long long *tensors, const int *chunks, const float *constants,       \
+        const bool *skip, const float *scale, int maximize, const unsigned long long *random
+#define UPDATE(RULE) update<RULE>(addresses, tensors, chunks, constants, skip, scale, maximize, random)
+extern "C" __global__ void __launch_bounds__(256) sgd(LISTS_AND_HOW) { UPDATE(SGD); }
+extern "C" __global__ void __launch_bounds__(256) adagrad(LISTS_AND_HOW) { UPDATE(Adagrad); }
+extern "C" __global__ void __launch_bounds__(256) adam(LISTS_AND_HOW) { UPDATE(Adam); }

@@ -1,15 +1,8 @@
-// Random numbers of the GPU; see `draw` in random.cuh. state: [seed, offset] in device memory; `advance` moves on to
+// Random numbers of the GPU; see `draw` in random.cuh. state: [seed, offset] in device memory; philox.py moves on to
 // the next offset after a launch. What is written is freshly allocated, and so aligned.
 
 #include "elements.cuh"
 #include "random.cuh"
-
-extern "C" __global__ void set_state(unsigned long long* state, unsigned long long seed, unsigned long long offset) {
-    state[0] = seed;
-    state[1] = offset;
-}
-
-extern "C" __global__ void advance(unsigned long long* state) { state[1]++; }
 
 // y: n numbers in [0, 1).
 extern "C" __global__ void draw_uniform(const unsigned long long* state, float* y, long long n) {

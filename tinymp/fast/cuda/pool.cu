@@ -1,4 +1,4 @@
-// Pooling (pool.py). All images lie in memory as C, H, W, N: a thread takes PACK images at once (or one, where N is no
+// Pooling by maximum (pool.py). All images lie in memory as C, H, W, N: a thread takes PACK images at once (or one, where N is no
 // multiple of PACK), and what it finds out about windows holds for all of them.
 //
 // Forward, a thread writes one place of y and looks at its window; backward, it writes one place of dx and looks at the
@@ -35,12 +35,6 @@ struct Windows {
         return k * dilation == offset ? k : -1;
     }
 
-    // The places that window o has (dilation = 1): begin(o) <= p < end(o).
-    __device__ int begin(int o) const { return max(place(o, 0), 0); }
-    __device__ int end(int o) const { return min(place(o, kernel), size); }
-    __device__ int divisor(int o, bool padding) const {
-        return padding ? min(place(o, kernel), size + before) - place(o, 0) : end(o) - begin(o);
-    }
 };
 
 // --------------------------------------------------------------------------------------------- walking over elements
@@ -73,21 +67,29 @@ __device__ inline long long line_at(int plane, int rows, int row, int columns, i
     return (static_cast<long long>(plane) * rows + row) * columns * images + i;
 }
 
-// ------------------------------------------------------------------------------------------------------ maximum
+// ----------------------------------------------------------------------------------------------------------- kernels
+// x, dx: (planes, h, w, images). y, dy, index: (planes, oh, ow, images). At most 64 registers (4 blocks at once): loops
+// over a few places leave little to unroll, so it is other threads that hide memory's latency.
+
+#define WINDOWS                                                                                                     \
+    int planes, int images, int h, int oh, int kernel_h, int stride_h, int top, int dilation_h, int w, int ow,      \
+        int kernel_w, int stride_w, int left, int dilation_w
+#define ROWS {h, oh, kernel_h, stride_h, top, dilation_h}
+#define COLUMNS {w, ow, kernel_w, stride_w, left, dilation_w}
 
 // y = the largest x of each window, nan if one is; index = the first position in the kernel, counted row by row, where
 // it is. Padding is -inf; a window of nothing but -inf points to its first place that is no padding.
-template <class Index>
-__device__ inline void max_forward(const T* x, T* y, Index* index, int planes, int images, Windows rows,
-                                   Windows columns) {
+extern "C" __global__ void __launch_bounds__(256, 4)
+    max_pool2d_forward(const T* x, T* y, unsigned char* index, WINDOWS) {
+    Windows rows = ROWS, columns = COLUMNS;
     bool wide = aligned16(x) && aligned16(y) && aligned16(index);
     each_place(wide, planes, rows.count, columns.count, images, [=](auto width, int plane, int oh, int ow, int i) {
         constexpr int K = width.length;
         Values<K> best;
-        Few<Index, K> found;
+        Few<unsigned char, K> found;
         int first = rows.first_inside(oh) * columns.kernel + columns.first_inside(ow);
 #pragma unroll
-        for (int k = 0; k < K; k++) best.at[k] = Max::none, found.at[k] = static_cast<Index>(first);
+        for (int k = 0; k < K; k++) best.at[k] = Max::none, found.at[k] = static_cast<unsigned char>(first);
         for (int r = 0; r < rows.kernel; r++) {
             int h = rows.place(oh, r);
             if (!rows.inside(h)) continue;
@@ -100,20 +102,20 @@ __device__ inline void max_forward(const T* x, T* y, Index* index, int planes, i
                 for (int k = 0; k < K; k++)
                     if (best.at[k] == best.at[k] && !(seen.at[k] <= best.at[k])) {  // larger, or the first nan
                         best.at[k] = seen.at[k];
-                        found.at[k] = static_cast<Index>(r * columns.kernel + c);
+                        found.at[k] = static_cast<unsigned char>(r * columns.kernel + c);
                     }
             }
         }
         long long to = line_at(plane, rows.count, oh, columns.count, images, i) + ow * images;
         save(y + to, best);
-        *reinterpret_cast<Few<Index, K>*>(index + to) = found;
+        *reinterpret_cast<Few<unsigned char, K>*>(index + to) = found;
     });
 }
 
 // dx = the sum of dy over the windows whose maximum is at that place.
-template <class Index>
-__device__ inline void max_backward(const T* dy, const Index* index, T* dx, int planes, int images, Windows rows,
-                                    Windows columns) {
+extern "C" __global__ void __launch_bounds__(256, 4)
+    max_pool2d_backward(const T* dy, const unsigned char* index, T* dx, WINDOWS) {
+    Windows rows = ROWS, columns = COLUMNS;
     bool wide = aligned16(dy) && aligned16(dx) && aligned16(index);
     each_place(wide, planes, rows.size, columns.size, images, [=](auto width, int plane, int h, int w, int i) {
         constexpr int K = width.length;
@@ -125,7 +127,7 @@ __device__ inline void max_backward(const T* dy, const Index* index, T* dx, int 
             for (int ow = columns.last_over(w); ow >= columns.first_over(w); ow--) {
                 int c = columns.step_at(ow, w);
                 if (c < 0) continue;
-                auto found = *reinterpret_cast<const Few<Index, K>*>(index + line + ow * images);
+                auto found = *reinterpret_cast<const Few<unsigned char, K>*>(index + line + ow * images);
                 Values<K> gradient = load(width, dy + line + ow * images);
 #pragma unroll
                 for (int k = 0; k < K; k++)
@@ -134,97 +136,4 @@ __device__ inline void max_backward(const T* dy, const Index* index, T* dx, int 
         }
         save(dx + line_at(plane, rows.size, h, columns.size, images, i) + w * images, sum);
     });
-}
-
-// ------------------------------------------------------------------------------------------------------ average
-
-// y = the sum of each window / its divisor: `override` where that is not 0, else how many places it has, with its
-// padding or without.
-__device__ inline void average_forward(const T* x, T* y, int planes, int images, Windows rows, Windows columns,
-                                       bool padding, float override) {
-    bool wide = aligned16(x) && aligned16(y);
-    each_place(wide, planes, rows.count, columns.count, images, [=](auto width, int plane, int oh, int ow, int i) {
-        constexpr int K = width.length;
-        Values<K> sum = {};
-        for (int h = rows.begin(oh); h < rows.end(oh); h++) {
-            const T* line = x + line_at(plane, rows.size, h, columns.size, images, i);
-            Values<K> of_line = {};  // summed apart: a window may be a whole image
-            for (int w = columns.begin(ow); w < columns.end(ow); w++) {
-                Values<K> seen = load(width, line + w * images);
-#pragma unroll
-                for (int k = 0; k < K; k++) of_line.at[k] += seen.at[k];
-            }
-#pragma unroll
-            for (int k = 0; k < K; k++) sum.at[k] += of_line.at[k];
-        }
-        float divisor = override != 0.0f ? override : rows.divisor(oh, padding) * columns.divisor(ow, padding);
-#pragma unroll
-        for (int k = 0; k < K; k++) sum.at[k] /= divisor;
-        save(y + line_at(plane, rows.count, oh, columns.count, images, i) + ow * images, sum);
-    });
-}
-
-// dx = the sum of dy / divisor over the windows that see the place.
-__device__ inline void average_backward(const T* dy, T* dx, int planes, int images, Windows rows, Windows columns,
-                                        bool padding, float override) {
-    bool wide = aligned16(dy) && aligned16(dx);
-    each_place(wide, planes, rows.size, columns.size, images, [=](auto width, int plane, int h, int w, int i) {
-        constexpr int K = width.length;
-        Values<K> sum = {};
-        for (int oh = rows.last_over(h); oh >= rows.first_over(h); oh--) {
-            const T* line = dy + line_at(plane, rows.count, oh, columns.count, images, i);
-            for (int ow = columns.last_over(w); ow >= columns.first_over(w); ow--) {
-                float divisor = override != 0.0f ? override : rows.divisor(oh, padding) * columns.divisor(ow, padding);
-                float share = 1.0f / divisor;  // K divisions would take longer than reading dy
-                Values<K> gradient = load(width, line + ow * images);
-#pragma unroll
-                for (int k = 0; k < K; k++) sum.at[k] += gradient.at[k] * share;
-            }
-        }
-        save(dx + line_at(plane, rows.size, h, columns.size, images, i) + w * images, sum);
-    });
-}
-
-// ----------------------------------------------------------------------------------------------------------- kernels
-// x, dx: (planes, h, w, images). y, dy, index: (planes, oh, ow, images). At most 64 registers (4 blocks at once): loops
-// over a few places leave little to unroll, so it is other threads that hide memory's latency.
-
-extern "C" __global__ void __launch_bounds__(256, 4) max_pool2d_forward(
-    const T* x, T* y, unsigned char* index, int planes, int images, int h, int oh, int kernel_h, int stride_h, int top,
-    int dilation_h, int w, int ow, int kernel_w, int stride_w, int left, int dilation_w) {
-    Windows rows{h, oh, kernel_h, stride_h, top, dilation_h}, columns{w, ow, kernel_w, stride_w, left, dilation_w};
-    max_forward(x, y, index, planes, images, rows, columns);
-}
-extern "C" __global__ void __launch_bounds__(256, 4) max_pool2d_backward(
-    const T* dy, const unsigned char* index, T* dx, int planes, int images, int h, int oh, int kernel_h, int stride_h,
-    int top, int dilation_h, int w, int ow, int kernel_w, int stride_w, int left, int dilation_w) {
-    Windows rows{h, oh, kernel_h, stride_h, top, dilation_h}, columns{w, ow, kernel_w, stride_w, left, dilation_w};
-    max_backward(dy, index, dx, planes, images, rows, columns);
-}
-
-// For kernels of more than 256 places.
-extern "C" __global__ void __launch_bounds__(256, 4) max_pool2d_forward_uint32(
-    const T* x, T* y, unsigned int* index, int planes, int images, int h, int oh, int kernel_h, int stride_h, int top,
-    int dilation_h, int w, int ow, int kernel_w, int stride_w, int left, int dilation_w) {
-    Windows rows{h, oh, kernel_h, stride_h, top, dilation_h}, columns{w, ow, kernel_w, stride_w, left, dilation_w};
-    max_forward(x, y, index, planes, images, rows, columns);
-}
-extern "C" __global__ void __launch_bounds__(256, 4) max_pool2d_backward_uint32(
-    const T* dy, const unsigned int* index, T* dx, int planes, int images, int h, int oh, int kernel_h, int stride_h,
-    int top, int dilation_h, int w, int ow, int kernel_w, int stride_w, int left, int dilation_w) {
-    Windows rows{h, oh, kernel_h, stride_h, top, dilation_h}, columns{w, ow, kernel_w, stride_w, left, dilation_w};
-    max_backward(dy, index, dx, planes, images, rows, columns);
-}
-
-extern "C" __global__ void __launch_bounds__(256, 4) avg_pool2d_forward(
-    const T* x, T* y, int planes, int images, int h, int oh, int kernel_h, int stride_h, int top, int dilation_h, int w,
-    int ow, int kernel_w, int stride_w, int left, int dilation_w, int padding, float override) {
-    Windows rows{h, oh, kernel_h, stride_h, top, dilation_h}, columns{w, ow, kernel_w, stride_w, left, dilation_w};
-    average_forward(x, y, planes, images, rows, columns, padding != 0, override);
-}
-extern "C" __global__ void __launch_bounds__(256, 4) avg_pool2d_backward(
-    const T* dy, T* dx, int planes, int images, int h, int oh, int kernel_h, int stride_h, int top, int dilation_h,
-    int w, int ow, int kernel_w, int stride_w, int left, int dilation_w, int padding, float override) {
-    Windows rows{h, oh, kernel_h, stride_h, top, dilation_h}, columns{w, ow, kernel_w, stride_w, left, dilation_w};
-    average_backward(dy, dx, planes, images, rows, columns, padding != 0, override);
 }

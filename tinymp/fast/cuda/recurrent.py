@@ -1,4 +1,4 @@
-"""LSTM and GRU: a step is one product by cuBLAS and one kernel (recurrent.cu), which reads the FP32 accumulators."""
+"""LSTM: a step is one product by cuBLAS and one kernel (recurrent.cu), which reads the FP32 accumulators."""
 
 from __future__ import annotations
 

@@ -83,6 +83,21 @@ struct Walk {
     }
 };
 
+// One thread's part of a matrix of whole rows, of which `lanes` neighbouring threads share one.
+struct RowShare {
+    long long row;
+    int lanes;
+    bool there;
+    Walk walk;
+
+    __device__ RowShare(long long rows, int length, int lanes, bool wide)
+        : row(static_cast<long long>(blockIdx.x) * (THREADS / lanes) + threadIdx.x / lanes), lanes(lanes),
+          there(row < rows),
+          walk(row * length, 0, 0, there, 1, threadIdx.x % lanes, lanes, 0, length, wide) {}
+
+    __device__ bool writes() const { return there && threadIdx.x % lanes == 0; }
+};
+
 // use(lines, xs) for the lines of a walk, BATCH at a time, with our parts of them in each of N arrays: xs[i][u] is that
 // of line u of array from[i]. Lines beyond the last one are empty.
 template <int N, class Use>

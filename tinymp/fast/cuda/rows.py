@@ -10,15 +10,21 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ...arguments import LONGEST
+from ...precision import widen
 from .kernels import Kernels
 from .layout import ENOUGH, THREADS, Array, ceil_div, channels, power_of_two, row_lanes
 
 LEAST_PER_BLOCK = 8192  # elements: fewer are not worth a block of their own
 
 
-def reduced(xp: Any, x: Array, dim: int) -> Array:
-    """Room for an FP32 statistic of x along dim, in x's memory order."""
-    return xp.empty_like(x[tuple([slice(0, 1) if a == dim else slice(None) for a in range(x.ndim)])], "float32")
+def reduced(xp: Any, x: Array, dim: int, dtype: Any = "float32") -> Array:
+    """Room for a statistic of x along dim, in x's memory order."""
+    return xp.empty_like(x[tuple([slice(0, 1) if a == dim else slice(None) for a in range(x.ndim)])], dtype)
+
+
+def vector(xp: Any, v: Array | None) -> Array | None:
+    """A parameter or statistic as the kernels take it: FP32 without gaps."""
+    return None if v is None else xp.ascontiguousarray(widen(v))
 
 
 class Channels(NamedTuple):

@@ -4,24 +4,6 @@
 enum { ITERATION, GROWTH_TRACKER, SKIPS, BAD_LOSSES, CHANGES, OVERFLOWED, COUNTS };
 constexpr int NONE = 0x7fffffff;  // in `found`: every gradient is finite
 
-// y = S L, and S dy in backward.
-extern "C" __global__ void scale_loss(const float* loss, const float* scale, float* y) {
-    if (threadIdx.x == 0 && blockIdx.x == 0) *y = *loss * *scale;
-}
-
-// bad_loss becomes 1 if a loss is not finite.
-template <class E>
-__device__ inline void note(const E* loss, int* bad_loss) {
-    if (threadIdx.x == 0 && blockIdx.x == 0 && !isfinite(*loss)) *bad_loss = 1;
-}
-extern "C" __global__ void note_loss(const float* loss, int* bad_loss) { note(loss, bad_loss); }
-extern "C" __global__ void note_loss_fp64(const double* loss, int* bad_loss) { note(loss, bad_loss); }
-
-// Whether to skip the step of an optimizer; see below.
-extern "C" __global__ void judge(const int* found, const int* bad_loss, bool* skip) {
-    if (threadIdx.x == 0 && blockIdx.x == 0) *skip = *found != NONE || *bad_loss;
-}
-
 // The end of an iteration: what `Side.end` and `Rule` of optim/scaler.py do on the host, in the same order.
 //
 // scale: S.  counts: see the enum.  found: per optimizer, the place of its first parameter whose gradient is not

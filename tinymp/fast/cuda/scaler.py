@@ -17,6 +17,7 @@ from ...backend import gpu
 from ...dtypes import float32, float64
 from ...events import here
 from ...fast_path import fast_path
+from ...optim.optimizer import unscaled
 from ...optim.scaler import Iteration, LossScaler, Side, State
 from ...parameter import Parameter
 from ...tensor import Tensor
@@ -49,7 +50,7 @@ class DeviceScale:
 
     def __rmul__(self, other: Any) -> Any:
         if hasattr(other, "dtype"):  # a loss, or its gradient
-            return _scaled(other, self.array)
+            return other * self.array
         if other != 1:
             raise RuntimeError(f"scale: the loss carries a scale already ({float(other):g}); scale it once")
         return self
@@ -140,8 +141,7 @@ class DeviceSide(Side):
     # ---- what it finds
 
     def note_loss(self, now: Iteration, loss: Tensor) -> None:
-        kernel = "note_loss_fp64" if loss.dtype == float64 else "note_loss"
-        KERNELS.launch(kernel, self.scale.dtype, 1, 32, loss.array, self.bad_loss)
+        self.bad_loss |= ~gpu.xp.isfinite(loss.array)
 
     def _found(self, optimizer: Any) -> Array:
         if optimizer not in self.optimizers:
@@ -153,34 +153,29 @@ class DeviceSide(Side):
 
     def check(self, now: Iteration, optimizer: Any, params: list[Parameter]) -> None:
         """One launch per scale and dtype (FP16, FP32). FP64 has no kernel: such gradients are checked one by one."""
-        found, xp = self._found(optimizer), gpu.xp
-        for scale, with_this_scale in _by_scale(params):
-            grads, array = _gradients(optimizer, with_this_scale), self._array(scale)
-            kernels.check([None if _is_fp64(g) else g for g in grads], found, array)
-            for i, g in enumerate(grads):
-                if _is_fp64(g):
-                    xp.minimum(found, xp.where(xp.isfinite(g / array).all(), NONE, i), out=found)
-
-    def _array(self, scale: Any) -> Array:
-        return scale.array if isinstance(scale, DeviceScale) else gpu.xp.full((), scale, self.scale.dtype)
+        found, xp, places = self._found(optimizer), gpu.xp, {id(p): i for i, p in enumerate(optimizer.parameters())}
+        for scale, grads in _by_scale(optimizer, params):
+            kernels.check(grads, found, scale)
+        for p in filter(_is_fp64, params):
+            finite = xp.isfinite(values_of(unscaled(p))).all()
+            xp.minimum(found, xp.where(finite, NONE, places[id(p)]), out=found)
 
     def unscale(self, now: Iteration, optimizer: Any, params: list[Parameter]) -> None:
-        self.check(now, optimizer, [p for p in params if _is_fp64(p.grad_array)])
-        for scale, some in _by_scale(params):
-            array, grads = self._array(scale), _gradients(optimizer, some)
-            narrow = kernels.unscale([None if _is_fp64(g) else g for g in grads], array, self._found(optimizer))
-            for p, g, unscaled in zip(optimizer.parameters(), grads, narrow):
-                if g is not None:
-                    unscaled = g / array if unscaled is None else unscaled
-                    p.grad_array, p.grad_scale = with_values(p.grad_array, unscaled), 1.0
+        wide = [p for p in params if _is_fp64(p)]
+        self.check(now, optimizer, wide)
+        for p in wide:
+            p.grad_array, p.grad_scale = unscaled(p), 1.0
+        for scale, grads in _by_scale(optimizer, params):
+            results = kernels.unscale(grads, scale, self._found(optimizer))
+            for p, result in zip(optimizer.parameters(), results):
+                if result is not None:
+                    p.grad_array, p.grad_scale = with_values(p.grad_array, result), 1.0
 
     def skip(self, now: Iteration, optimizer: Any) -> Array:
         """(1,), bool, by what is known now."""
         here.agree(self._found(optimizer), "min")
         here.agree(self.bad_loss, "max")
-        skip = gpu.xp.empty(1, "bool")
-        KERNELS.launch("judge", self.scale.dtype, 1, 32, self._found(optimizer), self.bad_loss, skip)
-        return skip
+        return (self._found(optimizer) != NONE) | (self.bad_loss != 0)
 
     def end(self, scaler: LossScaler, now: Iteration, judged: bool, overflow: str | None) -> None:
         """In one small launch."""
@@ -201,28 +196,17 @@ def serving(side: Side, scaler: LossScaler) -> Side:
     return side if isinstance(side, DeviceSide) else DeviceSide(scaler, side)
 
 
-def _scaled(x: Array, scale: Array) -> Array:
-    """x, of one element, times the scale."""
-    if x.dtype == float64:
-        return x * scale
-    y = gpu.xp.empty_like(x)
-    KERNELS.launch("scale_loss", x.dtype, 1, 32, x, scale, y)
-    return y
+def _by_scale(optimizer: Any, params: list[Parameter]) -> list[tuple[Array | None, list[Array | None]]]:
+    """The gradients of `params` by the loss scale that they carry, each at its place among all the optimizer's
+    parameters, with None at the others and in place of FP64.
+    """
+    narrow = {id(p): p.grad_scale for p in params if not _is_fp64(p)}
+    every = optimizer.parameters()
+    return [
+        (kernels.number(s), [values_of(p.grad_array) if narrow.get(id(p)) == s else None for p in every])
+        for s in dict.fromkeys(narrow.values())
+    ]
 
 
-def _gradients(optimizer: Any, params: list[Parameter]) -> list[Array | None]:
-    """The gradients' arrays of `params` at their places among all the optimizer's parameters, None at the others."""
-    wanted = {id(p) for p in params}
-    return [values_of(p.grad_array) if id(p) in wanted else None for p in optimizer.parameters()]
-
-
-def _by_scale(params: list[Parameter]) -> Iterable[tuple[Any, list[Parameter]]]:
-    """The parameters by the loss scale that their gradients carry."""
-    found: dict[Any, list[Parameter]] = {}
-    for p in params:
-        found.setdefault(p.grad_scale, []).append(p)
-    return found.items()
-
-
-def _is_fp64(g: Array | None) -> bool:
-    return g is not None and g.dtype == float64
+def _is_fp64(p: Parameter) -> bool:
+    return values_of(p.grad_array).dtype == float64
