@@ -223,24 +223,18 @@ def during(what: Any, work: Callable[..., Result], *args: Any, **options: Any) -
     It runs in a copy of the context, which keeps that, NumPy's settings and the policy. So nothing, no interrupt
     either, can leave them changed.
     """
-    return copy_context().run(_during, what, work, args, options)
-
-
-def _during(what: Any, work: Callable[..., Result], args: tuple, options: dict) -> Result:
-    running.set(what)
-    return work(*args, **options)
+    context = copy_context()
+    context.run(running.set, what)
+    return context.run(work, *args, **options)
 
 
 def quietly(work: Callable[..., Result], *args: Any, **options: Any) -> Result:
     """work(*args, **options) in a copy of the context, where NumPy does not warn of infinities and NaNs: scalers and
     checks look for them.
     """
-    return copy_context().run(_quiet, work, args, options)
-
-
-def _quiet(work: Callable[..., Result], args: tuple, options: dict) -> Result:
-    np.seterr(all="ignore")
-    return work(*args, **options)
+    context = copy_context()
+    context.run(np.seterr, all="ignore")
+    return context.run(work, *args, **options)
 
 
 # --------------------------------------------------------------------------- names and places, for errors

@@ -23,7 +23,7 @@ MPT is *Mixed Precision Training* (Micikevicius et al., 2018), NVG is NVIDIA's *
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar, Token, copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -166,7 +166,7 @@ BF16 = Policy("BF16", storage=bfloat16) if bfloat16 is not None else None
 POLICIES = {p.name: p for p in (FP32, TF32, MIXED, BF16, NO_MASTER, STOCHASTIC_ROUNDING) if p is not None}
 
 # FP32 and MIXED share their arithmetic, so code that sets nothing gets the right one for either storage.
-_policy: ContextVar[Policy] = ContextVar("policy", default=MIXED)
+policy_in_use: ContextVar[Policy] = ContextVar("policy", default=MIXED)
 # That of the kept module whose call is under way (Policy.cast), which the backward of its ops will follow.
 kept_policy: ContextVar[Policy | None] = ContextVar("kept_policy", default=None)
 
@@ -179,38 +179,30 @@ def use(policy: Policy) -> Iterator[Policy]:
     """
     if not isinstance(policy, Policy):
         raise TypeError(f"use: expected a Policy, got {type(policy).__name__}; see tinymp.POLICIES")
-    token = follow(policy)
+    token = policy_in_use.set(policy)
     try:
         yield policy
     finally:
-        _policy.reset(token)
-
-
-def follow(policy: Policy) -> Token:
-    """From now on the primitives follow `policy`, for the rest of this context (contextvars)."""
-    return _policy.set(policy)
+        policy_in_use.reset(token)
 
 
 def under(policy: Policy, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
     """work(*args, **options) while the primitives follow `policy`: as under `use`, which an interrupt can leave set."""
-
-    def followed() -> Result:
-        follow(policy)
-        return work(*args, **options)
-
-    return copy_context().run(followed)
+    context = copy_context()
+    context.run(policy_in_use.set, policy)
+    return context.run(work, *args, **options)
 
 
 def current_policy() -> Policy:
     """The policy whose arithmetic the primitives follow here."""
-    return _policy.get()
+    return policy_in_use.get()
 
 
 def plain(dtype: np.dtype | None) -> bool:
     """True if a fast path may stand in for a definition on storage of this dtype: it sums in FP32, in an order of its
     own, and rounds to nearest. Where a policy asks for anything else, and in every study, definitions run.
     """
-    return dtype not in HALVES or ((policy := _policy.get()).rounding == "nearest" and policy.study is None)
+    return dtype not in HALVES or ((policy := policy_in_use.get()).rounding == "nearest" and policy.study is None)
 
 
 # ----------------------------------------------------------------------------------------------- the four primitives
@@ -258,7 +250,7 @@ def _in_order(x: Array, like: Array) -> Array:
 
 def _round(x: Array, dtype: np.dtype) -> Array:
     """x in fewer bits: to nearest, ties to even, or stochastically where the policy says so (FP16 only)."""
-    device, nearest = backend.of(x), _policy.get().rounding == "nearest" or dtype != float16
+    device, nearest = backend.of(x), policy_in_use.get().rounding == "nearest" or dtype != float16
     y = device.cast(x, dtype) if nearest else device.cast_stochastic(x)  # rounds: `store`
     if here.inside:
         tell("rounded", x, y)
@@ -278,7 +270,7 @@ def gemm(
     less is promised. OpenBLAS was seen to be 8e-4 off on 250,000 equal products in a result of 2 x 2 (2e-5 on random
     positive ones), and 6e-5 on two million in one of 64 x 32: weight gradients over as many rows.
     """
-    device, policy, like = backend.of(a), _policy.get(), a if like is None else like
+    device, policy, like = backend.of(a), policy_in_use.get(), a if like is None else like
     studied, tf32 = policy.accumulator("accumulate", like), policy.tf32 and like.dtype == float32
     if here.inside:
         tell("product", a, b, "tf32" if tf32 else studied.name if studied else _accumulator_of(like))
@@ -303,7 +295,7 @@ def reduce(x: Array, axis: int | tuple[int, ...], how: str, like: Array | None =
     Where nothing cancels, a sum stored in FP16 is within 1 ulp; where terms cancel, as those of a batch norm's dw do,
     the error may be all of the result. (The FP16 accumulator of a study adds one by one.)
     """
-    studied = None if how in ("max", "min") else _policy.get().accumulator("reduce", x if like is None else like)
+    studied = None if how in ("max", "min") else policy_in_use.get().accumulator("reduce", x if like is None else like)
     if here.inside:
         tell("reduced", x, axis, how, studied.name if studied else _accumulator_of(x))
     return (studied or backend.of(x)).reduce(x, axis, how)  # rounds: FP32 sums, by the device or as a study sums
@@ -323,7 +315,7 @@ def add_to(total: Array, part: Array, like: Any, accumulator: str = "reduce", ti
     They are widened; like is a stored operand. The accumulator is that of the policy's field `reduce`, or `accumulate`
     where the terms are products of a dot product, or sums of them. One of FP16 rounds at every term.
     """
-    studied = _policy.get().accumulator(accumulator, like)
+    studied = policy_in_use.get().accumulator(accumulator, like)
     if here.inside:
         tell("added", part, times, studied.name if studied else NAMES[total.dtype])
     part = part if times is None else part * times
@@ -338,7 +330,7 @@ def scatter_add(n_rows: int, index: Array, rows: Array, like: Any) -> Array:
 
     The gradient of every lookup. The accumulator is that of `reduce`: FP32, or FP16 where the policy studies it.
     """
-    studied = _policy.get().accumulator("reduce", like)
+    studied = policy_in_use.get().accumulator("reduce", like)
     if here.inside:
         tell("added", rows, None, studied.name if studied else _accumulator_of(rows))
     if studied:
@@ -350,7 +342,7 @@ def unrounded(dy: Array) -> Array:
     """The gradient that the study of the policy in use rounded to dy (`Study.operand`), else dy: a bias's is its sum,
     no product, as Transformer Engine takes it.
     """
-    study = _policy.get().study
+    study = policy_in_use.get().study
     return dy if study is None else study.unrounded(dy)
 
 

@@ -49,7 +49,12 @@ def clip_norm(params: list[Tensor], max_norm: float, norm_type: float, error_if_
     """`clip_grad_norm_` for parameters that all have a gradient."""
     total: Any = None
     for p in params:
-        part = _power_sum(widen(summable(p.grad_array)), norm_type)
+        g = widen(summable(p.grad_array))
+        axes, xp = tuple(range(g.ndim)), backend.of(g).xp
+        if norm_type == math.inf:
+            part = reduce(xp.abs(g), axes, "max").reshape(()) if g.size else xp.zeros((), g.dtype)
+        else:  # sum |g|^p
+            part = reduce(g * g if norm_type == 2 else xp.abs(g) ** norm_type, axes, "sum").reshape(())
         if total is None:
             total = part
         else:
@@ -75,14 +80,6 @@ def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: fl
     for p in _with_gradient("clip_grad_value_", parameters):
         g = widen(values_of(p.grad_array))
         p.grad_array = with_values(p.grad_array, backend.of(g).xp.clip(g, -limit, limit))
-
-
-def _power_sum(g: Array, p: float) -> Array:
-    """sum |g|^p, or max |g| where p is infinite."""
-    axes, xp = tuple(range(g.ndim)), backend.of(g).xp
-    if p == math.inf:
-        return reduce(xp.abs(g), axes, "max").reshape(()) if g.size else xp.zeros((), g.dtype)
-    return reduce(g * g if p == 2 else xp.abs(g) ** p, axes, "sum").reshape(())
 
 
 def summable(g: Any) -> Array:

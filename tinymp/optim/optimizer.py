@@ -11,7 +11,7 @@ from ..backend.memory import explained
 from ..events import Update, here, quietly, running, tell
 from ..fast_path import find
 from ..parameter import Parameter
-from ..precision import UPDATE, follow, store, widen
+from ..precision import UPDATE, policy_in_use, store, widen
 from .groups import Group, Groups, State, fits
 from .result import StepResult
 
@@ -121,7 +121,7 @@ class Optimizer(Groups):
 
     def _update_all(self, ready: list[tuple[Group, Parameter]]) -> None:
         for group, p in ready:
-            follow(p.policy)  # state and weights are rounded as it says; `quietly` ends it
+            policy_in_use.set(p.policy)  # state and weights are rounded as it says; `quietly` ends it
             running.set(update := Update(self, p))
             with explained(update):
                 gradient = unscaled(p)
