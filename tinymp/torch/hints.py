@@ -91,6 +91,7 @@ ARGUMENTS = {
     "device": "the result lives where its input does; move a model with .to(device)",
     "requires_grad": "the result requires a gradient when an input does",
     "pin_memory": "batches are ordinary arrays",
+    "enable_gqa": "repeat key and value",
     "antialias": "images are not smoothed before they are resized",
     "sparse_grad": "its gradient is dense",
     "max_norm": "the rows of a table are not rescaled",

@@ -176,7 +176,6 @@ def test_dropout_acts_on_the_weights():
         (lambda x: attention(x, x[:, :2], x), ValueError, "scaled_dot_product_attention: expected query"),
         (lambda x: attention(x, x, x, x, is_causal=True), ValueError, "expected either attn_mask or is_causal"),
         (lambda x: attention(x, x, x, x.long()), TypeError, "`attn_mask` to be bool or floating, got int64"),
-        (lambda x: attention(x, x, x, enable_gqa=True), TypeError, "`enable_gqa` is not supported"),
         (lambda x: attention(x, x, x, is_causal=1), TypeError, "expected `is_causal` to be True or False, got 1"),
         (
             lambda x: attention(x, x, x, ops.ones(2, 3)),

@@ -63,10 +63,9 @@ def dirac_(tensor: T, groups: int = 1) -> T:
     groups = count("dirac_", "groups", groups)
     if len(shape) > 5 or shape[0] % groups:
         raise ValueError(f"dirac_: expected 3 to 5 axes and groups that divide {shape[0]}, got {shape} and {groups}")
-    value, per_group = np.zeros(shape), shape[0] // groups
-    centre = [k // 2 for k in shape[2:]]
-    for row in range(shape[0]):
-        if row % per_group < shape[1] and value.size:
+    value, per_group, centre = np.zeros(shape), shape[0] // groups, [k // 2 for k in shape[2:]]
+    for row in range(shape[0] if value.size else 0):
+        if row % per_group < shape[1]:
             at = (row, row % per_group, *centre)
             value[at] = 1
     return write("dirac_", tensor, value)

@@ -105,7 +105,6 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
-    enable_gqa: bool = False,
 ) -> Tensor:
     """softmax(query key^T scale + attn_mask) value (Vaswani et al., 2017).
 
@@ -115,11 +114,9 @@ def scaled_dot_product_attention(
     PyTorch. scale: 1 / sqrt(E) by default. dropout_p: of the weights, always applied.
 
     What a mask excludes is set to -inf, which FP16 has: no large negative constant is needed, and none overflows.
-    TypeError for `enable_gqa`; ValueError for shapes that do not match, and for attn_mask together with is_causal.
+    ValueError for shapes that do not match, and for attn_mask together with is_causal.
     """
     op = "scaled_dot_product_attention"
-    if flag(op, "enable_gqa", enable_gqa):
-        raise TypeError(f"{op}: argument `enable_gqa` is not supported: repeat key and value")
     is_causal = flag(op, "is_causal", is_causal)
     if is_causal and attn_mask is not None:
         raise ValueError(f"{op}: expected either attn_mask or is_causal, got both")
