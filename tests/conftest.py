@@ -97,9 +97,7 @@ pytest_runtest_call = pytest_runtest_setup
 
 def pytest_addoption(parser):
     parser.addoption("--backend", choices=("cpu", "gpu", "cuda-on-cpu"), default="cpu", help="device of the tests")
-    parser.addoption(
-        "--ptx", choices=("70", "80", "90"), help="the stand-in runs kernels as PTX for this architecture"
-    )
+    parser.addoption("--ptx", choices=("70", "80", "90"), help="the stand-in runs kernels as PTX for this architecture")
     parser.addoption("--order", type=int, help="seed of a random order in which the stand-in's streams go on")
 
 

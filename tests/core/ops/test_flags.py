@@ -78,7 +78,6 @@ NUMBERS = [
     (lambda v: ops.layer_norm(X, 3, eps=v), "layer_norm", "eps", -1e-5),
     (lambda v: ops.local_response_norm(IMAGE, 2, alpha=v), "local_response_norm", "alpha", float("inf")),
     (lambda v: ops.normalize(X, eps=v), "normalize", "eps", -1),
-    (lambda v: ops.normalize(X, p=v), "normalize", "p", float("inf")),
     (lambda v: ops.dropout(X, v), "dropout", "p", 1.5),
     (lambda v: ops.elu(X, v), "elu", "alpha", float("inf")),
     (lambda v: ops.leaky_relu(X, v), "leaky_relu", "negative_slope", 10**400),

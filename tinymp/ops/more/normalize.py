@@ -10,12 +10,9 @@ from .vector_norm import norm
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """input / max(its p-norm along dim, eps). ValueError unless 1 <= p < inf.
-
-    Made of FP32 ops, where eps is not 0, and rounded once.
-    """
+    """input / max(its p-norm along dim, eps); p as in `norm`. Made of FP32 ops, where eps is not 0, and rounded once."""
     x = floating("normalize", "input", input)
-    p, eps = number("normalize", "p", p, 1), number("normalize", "eps", eps, 0)
+    eps = number("normalize", "eps", eps, 0)
     d = axis("normalize", dim, x.ndim or 1)
     wide = x.float() if x.dtype in HALVES else x
     return div(wide, clamp(norm(wide, p, d if x.ndim else None, True), min=eps)).to(x.dtype)
