@@ -10,7 +10,7 @@ from .vector_norm import norm
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """input / max(its p-norm along dim, eps); p as in `norm`. Made of FP32 ops, where eps is not 0, and rounded once."""
+    """input / max(its p-norm along dim, eps), p as in `norm`; of FP32 ops (there eps is not 0), rounded once."""
     x = floating("normalize", "input", input)
     eps = number("normalize", "eps", eps, 0)
     d = axis("normalize", dim, x.ndim or 1)
