@@ -279,7 +279,7 @@ X = ones(T, B, D)
         (lambda: GRU(3, 6, proj_size=2), TypeError, "unexpected keyword argument 'proj_size'"),
         (lambda: LSTM(3, 6)(ones(B, D, T, 1)), ValueError, r"LSTM: expected `input` to be \(T, B, D\), or \(T, D\)"),
         (lambda: LSTM(3, 6, batch_first=True)(ones(3)), ValueError, r"to be \(B, T, D\), or \(T, D\) without a batch"),
-        (lambda: LSTM(4, 6)(X), ValueError, r"LSTM: expected `input` to be .* D == input_size == 4, got shape \(5, 4, 3\)"),
+        (lambda: LSTM(4, 6)(X), ValueError, r"LSTM: expected `input` to be .* D == input_size == 4, got shape"),
         (lambda: LSTM(3, 6)(ones(0, B, D)), ValueError, r"expected sequences of at least one step, .* \(0, 4, 3\)"),
         (lambda: LSTM(3, 6, batch_first=True)(ones(B, 0, D)), ValueError, "LSTM: expected sequences of at least one"),
         (lambda: LSTM(3, 6)(X, ones(1, B, H)), TypeError, r"LSTM: expected `hx` to be two tensors, \(h, c\), got"),
