@@ -26,7 +26,7 @@ LEFT_OUT = {
     "*.overwrite": "copy_ and the other ways to write in place",
     "*.update *.apply *.initial *.ready *.finish *.check_options Groups.*": "the optimizer's step",
     "*.rate Schedule.rate": "the schedule's step",
-    "*.adjust LossScaler.change LossScaler.look_at_limits": "the scaler's update",
+    "*.adjust LossScaler.look_at_limits": "the scaler's update",
     "Observer.*": "the engine: its events",
     "Policy.accumulator": "the primitives",
     "SparseRows.summed SparseRows.like SparseRows.rows SparseRows.put SparseRows.add": "lookups and updates",

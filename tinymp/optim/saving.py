@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from ..arguments import listed, loss_scale, same_keys, whole
@@ -11,7 +11,7 @@ from ..arguments import listed, loss_scale, same_keys, whole
 class SavedScaler:
     """A loss scaler without its step: see `LossScaler`, which adds that."""
 
-    saved: ClassVar[dict[str, Callable]] = {}  # what a subclass adds to the state_dict, and how that is checked
+    saved: ClassVar[tuple[str, ...]] = ()  # the counts of the state that a subclass adds to the state_dict
     _side: Any
     _now: Any
     state: Any
@@ -27,7 +27,7 @@ class SavedScaler:
 
     def state_dict(self) -> dict[str, Any]:
         """S, the iteration, the history, and the counts behind S: enough to go on after a restart."""
-        counts = {name: getattr(self, name) for name in self.saved}
+        counts = {name: getattr(self.state, name) for name in self.saved}
         return {"scale": self.state.scale, "iteration": self.iteration, **counts, "history": [*self.history]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -39,11 +39,10 @@ class SavedScaler:
         same_keys(where, "state_dict", state_dict, {"scale", "iteration", *self.saved, "history"})
         scale = loss_scale(where, "scale", state_dict["scale"], self.rule.least, self.rule.most)
         iteration = whole(where, "iteration", state_dict["iteration"])
-        counts = {name: check(where, name, state_dict[name]) for name, check in self.saved.items()}
+        counts = {name: whole(where, name, state_dict[name]) for name in self.saved}
         history = [_change(where, entry) for entry in listed(where, "history", state_dict["history"])]
-        state = type(self.state)(scale, counts.pop("growth_tracker", 0))
-        self._side.load(state, iteration, history)
-        vars(self).update(counts, _now=type(self._now)())
+        self._side.load(type(self.state)(scale, **counts), iteration, history)
+        self._now = type(self._now)()
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles, which may be made at any time: they begin a new iteration, on the host."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
 from .. import backend, statistics
-from ..arguments import count, loss_scale, number, tensor, whole
+from ..arguments import count, loss_scale, number, tensor
 from ..autograd import Array, Op, values_of
 from ..backend.memory import explained
 from ..dtypes import FLOATING, HALVES
@@ -259,13 +259,9 @@ class LossScaler(SavedScaler):
 
     def adjust(self, overflow: str | None) -> None:
         """Follow the rule after an iteration; `overflow` names the first parameter that overflowed, if one did."""
-        rule = self.rule
+        side, rule = self._side, self.rule
+        state = rule(side.state, overflow is not None)
         reason = f"overflow in {overflow}" if overflow else f"{rule.interval} iterations without overflow"
-        self.change(rule(self._side.state, overflow is not None), reason)
-
-    def change(self, state: State, reason: str) -> None:
-        """Go on with this state, and remember why S changed if it did."""
-        side = self._side
         changes = [(side.iteration, state.scale, reason)] if state.scale != side.state.scale else []
         side.state, side.history = state, side.history + changes  # on one line, as in `unscale`
 
@@ -332,7 +328,7 @@ class DynamicLossScaler(LossScaler):
     max_consecutive_skips   by default as many as S needs to fall from max_scale to min_scale, and two at min_scale
     """
 
-    saved: ClassVar = {"growth_tracker": whole}
+    saved: ClassVar = ("growth_tracker",)
 
     def __init__(
         self,
