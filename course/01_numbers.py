@@ -503,7 +503,7 @@ print(inspect.getsource(mp.precision.reduce))
 # that makes an FP16 number out of an FP32 number. Copy it, whole.
 
 # %% exercise
-rounding_line = "y = _in_order(device.cast(x, dtype) if nearest else device.cast_stochastic(x), like)"  # SOLUTION
+rounding_line = "y = device.cast(x, dtype) if nearest else device.cast_stochastic(x)"  # SOLUTION
 
 # %%
 check(rounding_line=rounding_line)

@@ -30,7 +30,6 @@ from .ops.create import arange, empty, empty_like, eye, full, full_like, linspac
 from .ops.random import rand, rand_like, randint, randn, randn_like, randperm
 from .precision import BF16, FP32, KINDS, MIXED, NO_MASTER, STOCHASTIC_ROUNDING, TF32, Policy, current_policy, use
 from .tensor import Tensor, from_numpy, tensor
-from .tensor import cast as _cast
 
 # Module below tinymp -> the public names that it holds. It is imported when one of them is first used.
 _NAMES = {
@@ -211,7 +210,6 @@ def _why(argument: str) -> str:
 
 _arguments.hint = _why
 ops.bind(Tensor)
-Policy.cast = _cast  # type: ignore[method-assign]
 _name_all(globals(), Tensor)  # but for those that every op makes
 _precision.change = lambda *policy, **fields: _required("study", "study", TypeError).change(*policy, **fields)
 backend.add("meta", lambda: _required("device 'meta'", "audit.meta", RuntimeError).meta)

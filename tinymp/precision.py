@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -84,12 +84,12 @@ class Study:
 class Policy:
     """One precision decision per field. `cast` sets the storage of a model; `mp.use` sets the arithmetic.
 
-    Products and sums have FP32 accumulators (MPT section 3.3, NVG section 2.3.1), unless a study says otherwise.
-
     name        what `str` and the reports call it
     storage     dtype of weights, activations and gradients (MPT section 3). bfloat16 is FP32's first 16 bits: its
                 range, so that no loss needs a scale, and 8 significant bits instead of FP16's 11 (Kalamkar et al. 2019,
                 arXiv 1905.12322); on the CPU, pip install -e ".[bf16]"
+    accumulate  dtype of the accumulator of a dot product, FP32 or FP64 (MPT section 3.3)
+    reduce      dtype of the accumulator of a sum or mean, FP32 or FP64 (MPT section 3.3, NVG section 2.3.1)
     rounding    "nearest" (ties to even) or "stochastic", at every store (MPT v1, appendix A, which rounds only the
                 weights stochastically)
     master      keep an FP32 master copy of every weight (MPT section 3.1)
@@ -103,6 +103,8 @@ class Policy:
 
     name: str
     storage: np.dtype = float16
+    accumulate: np.dtype = float32
+    reduce: np.dtype = float32
     rounding: str = "nearest"
     master: bool = True
     norm: np.dtype = float32
@@ -120,11 +122,14 @@ class Policy:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for field in ("storage", "norm", "state", "exchange"):
-            value, dtypes = getattr(self, field), FLOATING if field == "storage" else (float16, float32, float64)
+        known = {"storage": FLOATING, "accumulate": (float32, float64), "reduce": (float32, float64)}
+        for field in ("storage", "accumulate", "reduce", "norm", "state", "exchange"):
+            value, dtypes = getattr(self, field), known.get(field, (float16, float32, float64))
             if not isinstance(value, (str, type, np.dtype)) or value not in dtypes:  # None equals float64 in NumPy
                 names = ", ".join(dtype.name for dtype in dtypes)
-                raise ValueError(f"Policy: expected {field} to be one of {names}, got {value!r}")
+                sums = field in ("accumulate", "reduce")
+                hint = f"; FP16 sums: tinymp.study.change(tinymp.MIXED, name='MINE', {field}=...)" if sums else ""
+                raise ValueError(f"Policy: expected {field} to be one of {names}, got {value!r}{hint}")
             object.__setattr__(self, field, np.dtype(value))
         if not isinstance(self.rounding, str) or self.rounding not in ("nearest", "stochastic"):
             raise ValueError(f"Policy: expected rounding 'nearest' or 'stochastic', got {self.rounding!r}")
@@ -148,11 +153,43 @@ class Policy:
 
     def accumulator(self, field: str, like: Array) -> Any:
         """What sums in the place of a primitive, for "accumulate" or "reduce": see `Study`. None: nothing does."""
-        return None if self.study is None else self.study.accumulator(field, like)
+        if self.study is not None and (studied := self.study.accumulator(field, like)) is not None:
+            return studied
+        return Fp64 if getattr(self, field) == float64 and like.dtype in HALVES else None
 
-    if TYPE_CHECKING:  # tinymp/__init__.py binds tensor.cast
+    def cast(self, target: Any, keep: Mapping[str, Policy] | None = None) -> Any:
+        """Give `target`, a Module, Tensor, array or a collection of them, this policy's storage: see `tensor.cast`."""
+        from .tensor import cast  # which needs policies itself
 
-        def cast(self, target: Any, keep: Mapping[str, Policy] | None = None) -> Any: ...
+        return cast(self, target, keep)
+
+
+class Fp64:
+    """FP64 accumulators of FP16 operands. Their sums are rounded to FP32 when they are complete."""
+
+    name = "float64"
+
+    @staticmethod
+    def product(a: Array, b: Array, acc: Any, like: Array) -> Array:
+        device = backend.of(a)
+        a, b = device.cast(a, float64), device.cast(b, float64)  # rounds: never, FP32 -> FP64 is exact
+        # rounds: products accumulated in FP64, then rounded to FP32
+        return device.cast(device.gemm(a, b, None, acc, float64, False, False), float32)
+
+    @staticmethod
+    def reduce(x: Array, axis: Any, how: str) -> Array:
+        device = backend.of(x)
+        return device.cast(device.reduce(device.cast(x, float64), axis, how), float32)  # rounds: FP64 sums to FP32
+
+    @staticmethod
+    def add(total: Array, part: Array) -> None:
+        total += part
+
+    @staticmethod
+    def scatter_add(n_rows: int, index: Array, rows: Array, like: Array) -> Array:
+        device = backend.of(rows)
+        # rounds: sums accumulated in FP64, then rounded to FP32
+        return device.cast(device.scatter_add_rows(n_rows, index, device.cast(rows, float64)), float32)
 
 
 change: Callable[..., Policy] = replace  # `import tinymp` puts study.change in its place, which has more fields
@@ -202,7 +239,9 @@ def plain(dtype: np.dtype | None) -> bool:
     """True if a fast path may stand in for a definition on storage of this dtype: it sums in FP32, in an order of its
     own, and rounds to nearest. Where a policy asks for anything else, and in every study, definitions run.
     """
-    return dtype not in HALVES or ((policy := policy_in_use.get()).rounding == "nearest" and policy.study is None)
+    policy = policy_in_use.get()
+    usual = policy.accumulate == policy.reduce == float32 and policy.rounding == "nearest" and policy.study is None
+    return dtype not in HALVES or usual
 
 
 # ----------------------------------------------------------------------------------------------- the four primitives

@@ -567,7 +567,7 @@ def test_policies_are_frozen_and_named():
         FP32, TF32, MIXED, BF16, NO_MASTER, STOCHASTIC_ROUNDING, FP8, FP16_ACCUMULATE, FP16_REDUCTIONS, PURE_FP16,
         FP16_VOLTA, FP8_HOPPER,
     ]  # fmt: skip
-    assert Policy("mine", storage="float16", exchange="f8") == Policy("mine", exchange=np.float64)
+    assert Policy("mine", storage="float16", reduce="f8") == Policy("mine", reduce=np.float64)
     assert len({kind.name for kind in KINDS}) == len(KINDS) == 6
 
 
@@ -589,9 +589,14 @@ def test_policy_as_text(policy, text):
     ("field", "value", "message"),
     [
         ("storage", "int8", "expected storage to be one of float16, bfloat16, float32, float64, got 'int8'"),
-        ("state", None, "expected state to be .*, got None"),
-        ("norm", "foo", "expected norm to be .*, got 'foo'"),
+        ("accumulate", None, "expected accumulate to be .*, got None"),
+        ("reduce", "foo", "expected reduce to be .*, got 'foo'"),
         ("rounding", "up", "expected rounding 'nearest' or 'stochastic', got 'up'"),
+        (
+            "accumulate",
+            F16,
+            r"expected accumulate to be one of float32, float64, got .*FP16 sums: tinymp\.study\.change",
+        ),
     ],
 )
 def test_policy_refuses(field, value, message):
@@ -623,6 +628,17 @@ def test_what_a_study_decides_is_no_field_of_a_policy():
 def test_a_study_refuses(field, value, message):
     with pytest.raises(ValueError, match=f"study: {message}"):
         mp.study.change(MIXED, **{field: value})
+
+
+def test_fp64_accumulators_are_rounded_once():
+    """300 sums of 1000 terms, against FP64: MIXED differs from many in the last place, the policy from none."""
+    policy = Policy("FP64", accumulate="float64", reduce="float64")
+    a, b = randn(300, 1000).astype(F16), randn(1000, 1).astype(F16)
+    product, total = (a.astype("f8") @ b.astype("f8")).astype(F32), a.astype("f8").sum(1, keepdims=True).astype(F32)
+    for used, exact in ((MIXED, False), (policy, True)):
+        with use(used):
+            assert (gemm(a, b, wide=True) == product).all() == exact
+            assert (reduce(a, 1, "sum") == total).all() == exact
 
 
 def test_use_nests_and_restores():

@@ -130,11 +130,14 @@ def change(policy: Policy, **changes: Any) -> Policy:
 
     TypeError for a name that neither has; ValueError for values that do not go together.
     """
-    own = {name: changes.pop(name) for name in list(changes) if name in policy.__dataclass_fields__}
+    own = {
+        name: changes.pop(name) for name in list(changes) if name in policy.__dataclass_fields__ and name not in SUMS
+    }
     wrong = changes.keys() - Arithmetic.__dataclass_fields__.keys()
     if wrong:
         known = ", ".join([*policy.__dataclass_fields__, *Arithmetic.__dataclass_fields__])
         raise TypeError(f"study.change: expected fields among {known}, got {', '.join(sorted(wrong))}")
+    own |= {name: float32 for name in SUMS if changes.get(name) == float32}  # also where the policy's own is FP64
     study = replace(policy.study or Arithmetic(), **changes) if changes else policy.study  # type: ignore[type-var]
     made = replace(policy, **own, study=None if study == Arithmetic() else study)
     bf16 = BF16 is not None and made.storage == BF16.storage
@@ -143,6 +146,8 @@ def change(policy: Policy, **changes: Any) -> Policy:
             raise ValueError(f"Policy: expected {field}={plain} with BF16 storage, got {value}, which FP16 alone has")
     return made
 
+
+SUMS = ("accumulate", "reduce")  # fields of both, which here are the study's
 
 FP16_ACCUMULATE = change(MIXED, name="FP16_ACCUMULATE", accumulate=float16)
 FP16_REDUCTIONS = change(MIXED, name="FP16_REDUCTIONS", reduce=float16)
