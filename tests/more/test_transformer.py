@@ -1,4 +1,4 @@
-"""The Transformer's layers: against PyTorch's with the same weights, with every mask and option, and with a cache."""
+"""The Transformer's layers: against PyTorch's with the same weights, with every mask and option."""
 
 import numpy as np
 import pytest
@@ -150,7 +150,6 @@ LAYER = nn.TransformerEncoderLayer(E, HEADS)
         (lambda: nn.TransformerEncoder(nn.ReLU(), 2), TypeError, "`encoder_layer` to be a Trans.*, got"),
         (lambda: nn.TransformerDecoder(LAYER, 2), TypeError, "expected `decoder_layer` to be a Tr"),
         (lambda: nn.TransformerEncoder(LAYER, 2, 3), TypeError, "expected `norm` to be a Module, got int"),
-        (lambda: LAYER(mp.zeros(L, B, E), cache=[]), TypeError, "expected `cache` to be a dict, empty at"),
     ],
 )  # fmt: skip
 def test_refused(call, error, message):
