@@ -31,8 +31,7 @@ def cross_entropy_forward(
     label_smoothing: float,
 ) -> Array:
     op.axis, xp, dense = class_axis(x), op.xp, compact(op.xp, x)
-    plan = along(dense, op.axis) if x.size else None
-    if plan is None:
+    if (plan := along(dense, op.axis)) is None:
         return NotImplemented
     op.hard, op.share = 1 - label_smoothing, label_smoothing / plan.length
     t, kept, w_t, top, scale = (reduced(xp, dense, op.axis, kind) for kind in ("int64", bool, *[FP32.storage] * 3))

@@ -107,6 +107,6 @@ def over_last(x: Array, axes: tuple) -> Rows | None:
 def along(x: Array, dim: int) -> Rows | None:
     """The plan for sums of the dense x along dim, where that is a run of memory."""
     rows, length, run = channels(x, dim)
-    if run > 1 or not 0 < length <= LONGEST:
+    if run > 1 or not rows or not 0 < length <= LONGEST:
         return None
     return Rows(rows, length, row_lanes(length, 16 // x.itemsize))
