@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import backend
-from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, require_fit
+from .dtypes import FLOATING, HALVES, NAMES, bfloat16, float16, float32, float64, real, require_fit
 from .events import Result, here, quietly, reusable, tell
 
 Array = Any
@@ -158,10 +158,40 @@ class Policy:
         return Fp64 if getattr(self, field) == float64 and like.dtype in HALVES else None
 
     def cast(self, target: Any, keep: Mapping[str, Policy] | None = None) -> Any:
-        """Give `target`, a Module, Tensor, array or a collection of them, this policy's storage: see `tensor.cast`."""
-        from .tensor import cast  # which needs policies itself
+        """Give `target` this policy's storage.
 
-        return cast(self, target, keep)
+        A Module is changed in place (every parameter gets a working copy, and an FP32 master where the policy keeps
+        one) and returned. A Tensor or array with floating values comes back rounded to the storage dtype; integers
+        and booleans come back as they are; lists, tuples and dicts are cast item by item.
+
+        keep: modules in a Module, by their paths, that take another policy, with all that is in them, until it is cast
+        again: {"head": mp.FP32}. Such a module has the storage of its policy. When it is called, Tensors in the storage
+        of what is around it are converted to its own, its forward and their backward follow its policy, whatever
+        `mp.use` says outside, and what it returns is converted back, but for losses. These casts round as the policy
+        around it does, and so do the gradients that come back through them. A path within a kept module ("head.norm")
+        may name a third policy; "" is the whole. Sums of the gradients of a weight that is used several times follow
+        the policy in use around backward.
+
+        TypeError for anything else; ValueError for a finite value that does not fit FP16 (scale such data first), for a
+        path that is not there, and for a weight or module that is shared by two policies.
+        """
+        if keep is not None and not hasattr(target, "named_modules"):
+            raise TypeError(f"Policy.cast: expected a Module, parts of which to keep, got {type(target)}")
+        if hasattr(target, "cast_storage"):  # Module and Tensor know how to do it to themselves
+            return target.cast_storage(self) if keep is None else target.cast_storage(self, keep)
+        if isinstance(target, np.ndarray):
+            target = real("Policy.cast", target, target)
+            return target if target.dtype.kind in "iub" else fit("Policy.cast", target, self.storage)
+        if not isinstance(target, (dict, list, tuple)):
+            raise TypeError(
+                f"Policy.cast: expected a Module, Tensor, array or a collection of them, got {type(target)}"
+            )
+        items = target.values() if isinstance(target, dict) else target
+        # a batch may carry names beside its arrays
+        found = [item if isinstance(item, (str, bytes)) else self.cast(item) for item in items]
+        if isinstance(target, dict):
+            return dict(zip(target, found))
+        return type(target)(*found) if hasattr(target, "_fields") else type(target)(found)
 
 
 class Fp64:
