@@ -37,7 +37,7 @@ from .events import NAMES, here, running, tell, type_name
 from .events import backward as backward_run
 from .fast_path import find
 from .grad_mode import is_grad_enabled
-from .precision import DOT, LOSS, Kind, Policy, current_policy, kept_policy, plain, store, under, widen
+from .precision import DOT, LOSS, Kind, Policy, kept_policy, plain, policy_in_use, store, under, widen
 
 Array = Any
 
@@ -262,7 +262,7 @@ class Op:
         """`arrays` are rounded in place, which frees the sums of gradients that they were."""
         running.set(self)
         np.seterr(all="ignore")  # as in `events.quietly`
-        backward, study = self.phase == "backward", current_policy().study
+        backward, study = self.phase == "backward", policy_in_use.get().study
         if backward:
             arrays[:] = [dy if dy is None else store(dy, like=self) for dy in arrays]
         if study is not None and self.kind is DOT:

@@ -151,6 +151,11 @@ class Policy:
             state = vars(change(MIXED, **state))
         vars(self).update(state)
 
+    @property
+    def usual(self) -> bool:
+        """True if it sums in FP32, without a study, and rounds to nearest: what fast paths do. See `plain`."""
+        return self.accumulate == self.reduce == float32 and self.rounding == "nearest" and self.study is None
+
     def accumulator(self, field: str, like: Array) -> Any:
         """What sums in the place of a primitive, for "accumulate" or "reduce": see `Study`. None: nothing does."""
         if self.study is not None and (studied := self.study.accumulator(field, like)) is not None:
@@ -269,9 +274,7 @@ def plain(dtype: np.dtype | None) -> bool:
     """True if a fast path may stand in for a definition on storage of this dtype: it sums in FP32, in an order of its
     own, and rounds to nearest. Where a policy asks for anything else, and in every study, definitions run.
     """
-    policy = policy_in_use.get()
-    usual = policy.accumulate == policy.reduce == float32 and policy.rounding == "nearest" and policy.study is None
-    return dtype not in HALVES or usual
+    return dtype not in HALVES or policy_in_use.get().usual
 
 
 # ----------------------------------------------------------------------------------------------- the four primitives
