@@ -17,7 +17,7 @@
 # %%
 import tinymp as mp  # before NumPy: it chooses how products are computed
 from tinymp import nn, ops, optim
-from tinymp.audit.bytes import predict
+from tinymp.audit.predict import predict
 from tinymp.course import check, digits
 
 # %%
@@ -132,7 +132,8 @@ import numpy as np
 
 import tinymp as mp
 from tinymp import nn
-from tinymp.audit.bytes import predict, total
+from tinymp.audit.bytes import total
+from tinymp.audit.predict import predict
 from tinymp.course.checking import close, expect, short
 
 
@@ -497,7 +498,7 @@ def check_bytes_per_weight(bytes_per_weight, random):
             ledger = predict(nn.Linear(inputs, outputs, bias=False), (2, inputs), policy=policy, optimizer="adam")
         kept = {role: sizes for role, sizes in ledger.predicted.items() if role != "activations"}
         want = total(kept) / (inputs * outputs)
-        parts = {role: sum(sizes.values()) // (inputs * outputs) for role, sizes in kept.items() if role != "workspace"}
+        parts = {role: sum(sizes.values()) // (inputs * outputs) for role, sizes in kept.items()}
         said = ", ".join(f"{size} {role}" for role, size in parts.items())
         hint = f"tinymp's byte ledger says: {said} (optimizer: Adam's averages)."
         close(bytes_per_weight(policy), want, f"bytes_per_weight(mp.{policy.name})", rtol=0, hint=hint)

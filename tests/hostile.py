@@ -46,7 +46,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "loader": lambda: data.DataLoader([1, 2]),
     "group": parallel.Group,
     "ddp": lambda: parallel.DistributedDataParallel(around.a_model(), parallel.Group()),
-    "zero": lambda: parallel.ZeroRedundancyOptimizer(_with_gradients(), optim.SGD, parallel.Group(), lr=0.1),
     "kept": lambda: mp.Checkpointer("runs", model=around.a_model()),
 }
 

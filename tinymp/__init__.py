@@ -35,7 +35,7 @@ from .tensor import Tensor, from_numpy, tensor
 _NAMES = {
     "study": "study FP8 FP8_HOPPER FP16_ACCUMULATE FP16_REDUCTIONS FP16_VOLTA POLICIES PURE_FP16",
     "audit": "audit",
-    "audit.kept": "saved_nbytes",
+    "audit.bytes": "saved_nbytes",
     "audit.layers": "summary",
     "fast.cuda.capture": "capture",
     "checkpoint": "Checkpointer load load_weights save save_weights",
@@ -121,7 +121,7 @@ _HINTS = "torch.hints"  # knows what to use here in place of names that only PyT
 if TYPE_CHECKING:
     from . import course, lab, models, parallel, study
     from .audit import audit  # type: ignore[no-redef]
-    from .audit.kept import saved_nbytes
+    from .audit.bytes import saved_nbytes
     from .audit.layers import summary
     from .checkpoint import Checkpointer, load, load_weights, save, save_weights
     from .fast.cuda.capture import capture

@@ -132,23 +132,14 @@ def content(**changes):
             **{"history": scales, "skipped": skipped, "causes": causes},
             "losses": {"MIXED, train.py:17": [[i, 2.3 * 0.99**i if i != 120 else "inf"] for i in range(200)]},
         },
-        "depth": [
-            {
-                **{"module": m, "op": "conv2d", "caller": "train.py:17", "policy": "MIXED"},
-                "forward": {"calls": 200, "rms": 1.5, "largest": 9.0 + i, "outlier": 2.0},
-                "backward": {"calls": 200 * (i != 3), "rms": 1e-5, "largest": 1e-3, "outlier": 40.0},
-            }
-            for i, m in enumerate(MODULES)
-        ],
         "bytes": {
-            "roles": ["weights", "masters", "gradients", "activations", "optimizer", "workspace"],
+            "roles": ["weights", "masters", "gradients", "activations", "optimizer"],
             "measured": {
                 "weights": {"float16": 842_000, "float32": 768},
                 "masters": {"float32": 1_684_000},
                 "gradients": {"float16": 842_000, "float32": 768},
                 "activations": {"float16": 12_845_056, "float32": 98_304, "int64": 512},
                 "optimizer": {"float32": 3_370_000},
-                "workspace": {"float32": 4_718_592},
             },
             "predicted": {"weights": {"float16": 842_000, "float32": 768}, "activations": {"float16": 12_900_000}},
             "fp32": {
@@ -156,7 +147,6 @@ def content(**changes):
                 "gradients": {"float32": 1_684_768},
                 "activations": {"float32": 25_789_000},
                 "optimizer": {"float32": 3_370_000},
-                "workspace": {"float32": 4_718_592},
             },
             "ratio": 1.528,
         },
@@ -214,11 +204,20 @@ def content(**changes):
             }
             for i, m in enumerate(MODULES)
         ],
+        "pictures": {
+            **dict.fromkeys(("lost", "scale", "bytes"), "data:image/svg+xml;base64,"),
+            "histograms": [("Weights", "data:image/svg+xml;base64,")],
+        },
         "advice": [
             {
                 "text": "Start the loss scale at 2¹⁵.",
                 "why": "6 of the first 6 steps were skipped while it came down from 2²⁴.",
-                **{"where": "train.py:9", "source": "MPT 3.2, NVG 2.3.2", "importance": 80, "rule": "skipped_steps"},
+                **{
+                    "where": "train.py:9",
+                    "source": "MPT 3.2, NVG 2.3.2",
+                    "importance": 80,
+                    "rule": "steps_that_no_scale_mends",
+                },
             },
             {
                 "text": "Give net.stem.conv 8 input channels instead of 1.",

@@ -96,21 +96,22 @@ def test_on_a_gpu(gpu):
     json.dumps(device.as_dict(), allow_nan=False)
 
 
-def test_a_report_needs_jinja2(tmp_path, monkeypatch):
+@pytest.mark.parametrize("missing", ["jinja2", "matplotlib.figure"])
+def test_a_report_needs_libraries(tmp_path, monkeypatch, missing):
     with mp.audit() as a:
         train(steps=1)
-    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install -e "\.\[audit\]"'):
         a.report(tmp_path / "audit.html")
 
 
-@pytest.mark.parametrize("full", ["crash", "trace", "trace later"])
+@pytest.mark.parametrize("full", ["trace", "trace later"])
 def test_a_full_disk_ends_the_audit_and_nothing_stays_set(full, tmp_path):
     if full == "trace":
         (tmp_path / "trace.jsonl").symlink_to("/dev/full")
 
     def program():
-        with mp.audit(crash="/dev/full") if full == "crash" else mp.audit(trace=tmp_path) as a:
+        with mp.audit(trace=tmp_path) as a:
             if full == "trace later":
                 a._trace._file.close()
                 a._trace._file = open("/dev/full", "w", buffering=1)  # noqa: SIM115
@@ -136,7 +137,7 @@ EMPTY = {
 
 @pytest.mark.parametrize("run", EMPTY.values(), ids=EMPTY)
 def test_arrays_without_elements(run, tmp_path):
-    with mp.audit(shadow=True, formats=list(SCALED), trace=tmp_path / "trace", crash=tmp_path / "crash.json") as a:
+    with mp.audit(shadow=True, formats=list(SCALED), trace=tmp_path / "trace") as a:
         y = run()
         mp.MIXED.cast(y)
         if y.requires_grad:

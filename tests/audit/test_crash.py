@@ -1,6 +1,4 @@
-"""The last steps before a crash: planted ones, whose step and op are known."""
-
-import json
+"""What first stopped being finite: planted, so that step and op are known."""
 
 import numpy as np
 import pytest
@@ -35,26 +33,21 @@ def training(bad_at, policy=mp.FP32, scaler=None, module=Root, bad=0.5, steps=20
 
 
 @pytest.mark.parametrize("bad_at", [0, 3, 19])
-def test_the_step_and_the_op_are_found(bad_at, tmp_path):
-    with mp.audit(crash=tmp_path / "crash.json") as a:
+def test_the_step_and_the_op_are_found(bad_at):
+    with mp.audit() as a:
         training(bad_at)
     found = a.crash.found
     assert (found["what"], found["iteration"]) == ("the loss became nan", bad_at)
     assert found["first"].startswith("sqrt of model.1 (test_crash.py:")
-    assert [step["iteration"] for step in found["steps"]] == list(range(max(0, bad_at - 15), bad_at + 1))
-    assert all(step["loss"] == pytest.approx(1, abs=0.05) for step in found["steps"][:-1])
-    assert json.loads((tmp_path / "crash.json").read_text())["steps"][-1]["loss"] == "nan"
-    (linear,) = (op for op in found["steps"][-1]["ops"] if op["op"] == "linear" and op["phase"] == "forward")
-    assert linear["largest"] == pytest.approx(0.5, abs=0.05)
     printed = str(a)
     assert f"In iteration {bad_at}, the loss became nan; the first that was not finite: sqrt of model.1" in printed
     assert a.as_dict()["crash"]["first"] == found["first"]
 
 
-def test_nothing_is_kept_of_a_training_that_stays_finite(tmp_path):
-    with mp.audit(crash=tmp_path / "crash.json") as a:
+def test_nothing_is_kept_of_a_training_that_stays_finite():
+    with mp.audit() as a:
         training(None)
-    assert a.crash.found is None and not (tmp_path / "crash.json").exists()
+    assert a.crash.found is None
     assert str(a.crash) == "loss and weights stayed finite" and a.as_dict()["crash"] is None
 
 
@@ -75,17 +68,15 @@ def test_a_weight():
         ops.mean(steep.float()).backward()
         optimizer.step()
     assert a.crash.found["what"] == "the weight model.weight became infinite or NaN"
-    assert a.crash.found["iteration"] == 0 and a.crash.found["steps"][0]["loss"] < 100
+    assert a.crash.found["iteration"] == 0
     assert a.crash.found["first"].startswith("mul backward (test_crash.py:")
 
 
-def test_a_scaler_that_gives_up(tmp_path):
+def test_a_scaler_that_gives_up():
     scaler = optim.StaticLossScaler(2.0**24)
-    with pytest.raises(FloatingPointError), mp.audit(crash=tmp_path / "crash.json") as a:
+    with pytest.raises(FloatingPointError), mp.audit() as a:
         training(None, mp.MIXED, scaler, steps=3000)
     assert a.crash.found["what"].startswith("it ended with FloatingPointError: ")
-    assert all(step["skipped"] for step in a.crash.found["steps"][:-1])
-    assert (tmp_path / "crash.json").exists()
 
 
 @pytest.mark.parametrize("stop_at", ["nan", "inf"])
@@ -121,7 +112,6 @@ def test_gradients_with_a_loss_scale_are_the_scalers():
     assert a.as_dict()["scale"]["skipped"]
 
 
-@pytest.mark.parametrize(("wrong", "error"), [({"stop_at": "zero"}, ValueError), ({"crash": 3}, TypeError)])
-def test_wrong_calls(wrong, error):
-    with pytest.raises(error, match=f"audit: expected {next(iter(wrong))} to be"):
-        mp.audit(**wrong)
+def test_wrong_calls():
+    with pytest.raises(ValueError, match="audit: expected stop_at to be"):
+        mp.audit(stop_at="zero")

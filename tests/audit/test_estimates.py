@@ -40,35 +40,6 @@ def test_errors(rng):
         assert all(map(math.isfinite, estimates.errors(x, x.astype(np.float16))))
 
 
-@pytest.mark.parametrize(
-    ("terms", "bits"),
-    [([1, 2, 3], 0), ([4, -3], math.log2(7)), ([1, -1], 24), ([-8, 8, 1], math.log2(17)), ([0, 0], None)],
-)
-def test_cancelled(terms, bits):
-    n, total = estimates.cancelled(np.asarray([terms, terms], np.float32))
-    assert n == (0 if bits is None else 2) and total == pytest.approx(2 * (bits or 0))
-
-
-@pytest.mark.parametrize("axis", [0, 1, -1, (0, 2), (1, 0, 2), None, ()])
-def test_terms_of_sums_are_those_of_the_sums(rng, axis):
-    x = rng.standard_normal((5, 6, 7)).astype(np.float32)
-    every = x.sum(axis=axis).reshape(-1)
-    seen = estimates.terms_of_sums(x, axis).sum(1)
-    assert len(seen) == min(every.size, estimates.SUMS)
-    assert np.isclose(seen[:, None], every, rtol=1e-4, atol=1e-5).any(1).all()
-    if every.size <= estimates.SUMS:
-        np.testing.assert_allclose(seen, every, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("batch", [((), ()), ((3,), (3,)), ((2, 3), (1, 3)), ((3,), ())])
-def test_terms_of_products_are_those_of_a_matrix(rng, batch):
-    a, b = rng.standard_normal((*batch[0], 9, 11)), rng.standard_normal((*batch[1], 11, 13))
-    seen = estimates.terms_of_products(a, b)
-    assert seen.shape == (estimates.SUMS, 11)
-    assert np.isclose(seen.sum(1)[:, None], (a @ b).reshape(-1), rtol=1e-9).any(1).all()
-    assert estimates.terms_of_products(a[..., :2, :], b[..., :3]).shape == (6, 11)
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("shape", [(4, 5, 6, 7), (8, 5), (2, 3, 5), (9,)])
 def test_extremes(rng, dtype, shape):

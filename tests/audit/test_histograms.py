@@ -43,7 +43,6 @@ def test_planted_gradients_as_they_are_stored():
     assert by_exponent(t) == {-17: 2, -9: 1, 4: 1}
     assert (t["zeros"], t["infinite"], t["nan"], t["scale"], t["dtype"]) == (2, 0, 0, 8.0, "float16")
     assert t["largest"] == 3 and t["iterations"] == 1
-    assert [by_exponent({**t, **s}) for s in t["snapshots"]] == [by_exponent(t)]
 
 
 def test_infinite_values_and_nan():
@@ -204,8 +203,6 @@ def test_counts_of_several_loss_scales_are_brought_to_the_last():
             sgd.zero_grad()
     t = tensor(histograms, "w", "weight gradient")
     assert t["scale"] == 32 and by_exponent(t) == {-15: 6, -7: 3, 6: 3} and t["zeros"] == 6 and t["iterations"] == 3
-    assert [s["iteration"] for s in t["snapshots"]] == [0, 1, 2]
-    assert all(by_exponent({**t, **s}) == {-15: 2, -7: 1, 6: 1} for s in t["snapshots"])
     activation = tensor(histograms, "mul", "activation gradient")
     assert activation["scale"] == 32 and by_exponent(activation) == {5: 18} and activation["largest"] == 1
 
@@ -370,23 +367,6 @@ def test_fp64():
     assert by_exponent(t) == {-149: 1, -40: 1} and t["dtype"] == "float64" and t["zeros"] == 1
 
 
-def test_every_and_bounded_snapshots():
-    histograms, p = Exponents(every=2), weight(n=2)
-    sgd = optim.SGD([p], lr=0.0)
-    with mp.audit(histograms):
-        for _ in range(450):
-            backward(p, np.ones(2))
-            sgd.step()
-            sgd.zero_grad()
-    for role in ("weight", "weight gradient"):
-        t = tensor(histograms, "w", role)
-        assert t["iterations"] == 225 and sum(t["counts"]) == 450
-        assert 25 <= len(t["snapshots"]) <= 50 and all(s["iteration"] % 16 == 0 for s in t["snapshots"])
-    assert histograms.as_dict()["every"] == 2
-    with pytest.raises(ValueError, match="every"):
-        Exponents(every=1.5)
-
-
 def test_a_dynamic_scale_and_its_overflows():
     """The first S is too large: the iteration is skipped, and its infinite gradients are counted."""
     histograms = Exponents()
@@ -423,15 +403,10 @@ def test_pictures_and_what_cannot_be_drawn():
     axes = Figure().add_subplot()
     histograms.draw(axes, "weight gradient", scale=2.0**-52)  # everything below what is drawn is in the first bar
     assert max(b.get_height() for b in axes.patches) == pytest.approx(50) and "and below" in axes.get_xlabel()
-    axes = Figure().add_subplot()
-    histograms.draw_over_time(axes, "w")
-    assert axes.get_title() == "w: weight gradient" and axes.collections
     with pytest.raises(ValueError, match="no activation gradient of layer 'conv9' was seen; layers: "):
         histograms.draw(axes, layer="conv9")
     with pytest.raises(ValueError, match=r"^histograms: no activation gradient was seen in this audit$"):
         Exponents().draw(axes)
-    with pytest.raises(ValueError, match="no tensor 'v'; there are cast, mul, w"):
-        histograms.draw_over_time(axes, "v")
     with pytest.raises(ValueError, match=r"expected role to be one of 'weight', .*, got 'bias'"):
         histograms.share_lost("bias", 1.0)
 

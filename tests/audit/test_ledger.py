@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -166,43 +165,22 @@ def test_sort_and_filter():
             call()
 
 
-def test_json_csv_pandas_and_text():
-    pandas = pytest.importorskip("pandas")
+def test_json_csv_and_text():
     with mp.audit() as a:
         train()
         mp.tensor(np.float32([np.inf])).half()
-    loaded = json.loads(a.ledger.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    loaded = json.loads(
+        json.dumps(a.as_dict()["ledger"]), parse_constant=lambda name: pytest.fail(f"{name} is not JSON")
+    )
     assert [row["op"] for row in loaded] == [row.op for row in a.ledger]
     assert loaded[-1]["largest"] == "inf"
     assert loaded[0]["roundings"].keys() == a.ledger[0].roundings.keys()
     lines = list(csv.DictReader(io.StringIO(a.ledger.to_csv())))
     assert [int(line["rounded"]) for line in lines] == [row.rounded for row in a.ledger]
     assert tuple(lines[0]) == COLUMNS
-    table = a.ledger.to_pandas()
-    assert isinstance(table, pandas.DataFrame) and list(table["calls"]) == [row.calls for row in a.ledger]
     text = str(a.ledger).splitlines()
     assert len(text) == len(a.ledger) + 2 and text[0].split()[:3] == ["module", "op", "phase"]
     assert any(line.startswith("model.0 ") for line in text)
-
-
-def text_of(html):
-    """The caption, the heads and the cells of a table, which must be well-formed."""
-    table = ElementTree.fromstring(html)
-    rows = [["".join(cell.itertext()) for cell in row] for row in table.iter("tr")]
-    return table.findtext("caption"), rows[0], rows[1:]
-
-
-def test_a_table_for_notebooks():
-    """What print shows, of the first 20 rows."""
-    rows = Rows(Row(f"<b>{i}</b>", 'a & "b"', "forward", "DOT", "In [7]:3", calls=1234) for i in range(1021))
-    caption, heads, cells = text_of(rows._repr_html_())
-    assert caption == "The first 20 rows; 1,001 more are not shown"
-    assert [row[0] for row in cells] == [f"<b>{i}</b>" for i in range(20)]
-    assert " ".join(heads).split() == str(rows).splitlines()[0].split()
-    assert dict(zip(heads, cells[0])).items() >= {"op": 'a & "b"', "calls": "1,234", "caller": "In [7]:3"}.items()
-    caption, heads, cells = text_of(rows[5:7]._repr_html_())
-    assert caption is None and [row[0] for row in cells] == ["<b>5</b>", "<b>6</b>"]
-    assert text_of(Rows()._repr_html_()) == (None, heads, [])
 
 
 def test_slices_are_rows_and_show_themselves_as_tables():
@@ -236,7 +214,7 @@ def test_a_picture_of_what_was_lost():
 def test_an_empty_audit():
     with mp.audit() as a:
         pass
-    assert a.ledger == [] and a.ledger.to_json() == "[]" and len(str(a.ledger).splitlines()) == 2
+    assert a.ledger == [] and len(str(a.ledger).splitlines()) == 2
 
 
 def test_what_is_no_op_and_rounds_nothing_has_no_row():
@@ -275,16 +253,6 @@ def rounding_of(*values, like="float16"):
     return rounding
 
 
-def test_near_misses():
-    """Half of the smallest number is 0, and twice 32,768 is infinite."""
-    near = rounding_of(2**-24, -(2**-24), 1.4 * 2**-24, 2**-23, 1, 0, 32752, 32768, -65504)
-    assert (near.near_zero, near.near_infinite, near.zero, near.infinite) == (3, 2, 0, 0)
-    near = rounding_of(2**-26, 32767.9, 65536, np.inf, np.nan)
-    assert (near.near_zero, near.near_infinite, near.zero, near.infinite) == (0, 1, 1, 1)
-    near = rounding_of(2.0**127, 3e38, 1.5 * 2.0**-133, 1.0, 65504, like="bfloat16")
-    assert (near.near_infinite, near.infinite) == (2, 0)
-
-
 def test_a_planted_bias_is_found():
     """Numbers a little below halfway are all rounded down; those on both sides of it are not."""
     biased, fair = (
@@ -299,21 +267,6 @@ def trained_on(run, values):
     with mp.audit() as a:
         run(mp.tensor(values))
     return a.ledger
-
-
-def test_a_planted_cancellation_is_found():
-    x = mp.tensor(np.array([[1000, -999, 0.5, -0.5]] * 3, np.float16))
-    ones = mp.tensor(np.ones((4, 2), np.float16))
-    with mp.audit() as a:
-        ops.matmul(x, ones)
-        ops.sum(x, -1)
-        ops.sum(ops.abs(x), -1)
-        ops.relu(x)
-    lost = {row.op: (row.sums, row.cancelled) for row in a.ledger}
-    assert lost["matmul"] == (6, pytest.approx(np.log2(2000)))
-    first, second = (row for row in a.ledger if row.op == "sum")
-    assert (first.sums, first.cancelled) == (3, pytest.approx(np.log2(2000)))
-    assert second.cancelled == 0 and lost["relu"] == (0, 0)
 
 
 def test_a_table_fits_a_terminal():

@@ -9,8 +9,8 @@ import tinymp as mp
 from examples import cnn, dcgan, lstm
 from tinymp import backend, nn, ops, optim
 from tinymp.audit import meta
+from tinymp.audit.bytes import saved_nbytes
 from tinymp.audit.exponents import exponents
-from tinymp.audit.kept import saved_nbytes
 from tinymp.nn import recurrent
 from tinymp.sparse import SparseRows
 from watching import watch

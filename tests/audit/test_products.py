@@ -9,7 +9,7 @@ import tinymp as mp
 from audit.biglstm import BigLSTM
 from examples import cnn
 from tinymp import nn, ops
-from tinymp.audit.bytes import predict
+from tinymp.audit.predict import predict
 from tinymp.audit.products import Products
 from tinymp.fast.cpu import conv
 

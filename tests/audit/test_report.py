@@ -27,7 +27,6 @@ SECTIONS = [
     "histograms",
     "updates",
     "scale",
-    "depth",
     "bytes",
     "products",
     "shadow",
@@ -41,7 +40,7 @@ NASTY = "<script>alert('x')</script>&amp;\"{{ 7 * 7 }}"
 class Page(html.parser.HTMLParser):
     """A parsed page. Elements as (tag, attributes, text within); AssertionError where tags do not match."""
 
-    VOID = ("meta", "link", "input", "br", "wbr")
+    VOID = ("meta", "link", "input", "br", "wbr", "img")
     SHAPES = ("path", "rect")
 
     def __init__(self, source):
@@ -124,12 +123,14 @@ def test_every_section_is_there_and_linked(sample):
 def test_nothing_is_loaded_from_elsewhere(sample):
     source = page(content())
     assert not re.search(r"https?:|//[a-z]+\.|@import|url\((?!#)", source)
-    for tag, attributes, _ in sample.elements:
+    for _, attributes, _ in sample.elements:
         for name in ("src", "href", "action", "data", "poster"):
-            assert attributes.get(name, "#")[0] == "#" or (tag, attributes[name]) == ("link", "data:,")
+            assert attributes.get(name, "#")[0] == "#" or attributes[name].startswith("data:")
 
 
-@pytest.mark.parametrize("name", [s for s in content() if s not in ("title", "created", "policy", "ledger", "summary")])
+@pytest.mark.parametrize(
+    "name", sorted(content().keys() - {"title", "created", "policy", "ledger", "summary", "pictures"})
+)
 @pytest.mark.parametrize("empty", ["missing", "empty"])
 def test_a_section_may_be_missing_or_empty(name, empty):
     full = content()
@@ -157,7 +158,7 @@ def test_entries_may_lack_keys():
         "updates": [{"name": "w"}],
         "shadow": [{"module": "m", "op": "relu"}],
         "scale": {"history": [[0, 1.0]]},
-        "bytes": {"measured": {"weights": {"float16": 2}}, "predicted": None, "fp32": {"weights": 4}},
+        "bytes": {"measured": {"weights": {"float16": 2}}, "predicted": None, "fp32": {"weights": {"float32": 4}}},
         "products": [{"module": "m", "m": 8, "n": 8, "k": 8}],
         "advice": [{"text": "Rest."}],
     }
@@ -186,7 +187,7 @@ def test_what_users_wrote_is_escaped(sample):
     made = Page(source)
     assert "<script>alert" not in source
     assert len(made.all("script")) == len(sample.all("script")) == 2
-    for section in set(SECTIONS) - {"words"}:
+    for section in set(SECTIONS) - {"words", "histograms"}:
         assert NASTY in made.text("section", id=section), section
     assert made.text("h1") == made.title == NASTY
 
@@ -229,48 +230,6 @@ def test_numbers_are_written_for_people(form, value, text):
     assert getattr(numbers, form)(value).replace("\xa0", " ") == text
 
 
-def test_a_histogram_has_a_bar_per_exponent_in_its_place():
-    tensor = {"name": "w", "role": "weight gradient", "lowest": -30, "scale": 2.0**4, "zeros": 50, "infinite": 0}
-    counts = {-30: 10, -24: 20, -15: 5, -14: 5, 0: 5, 15: 4, 16: 1}
-    tensor |= {"counts": [counts.get(e, 0) for e in range(-30, 17)], "nan": 0}
-    [figure] = report._figures([tensor])
-    [drawn] = figure["tensors"]
-    assert [drawn["bars"][k].count("M") for k in ("small", "low", "normal", "high")] == [1, 2, 3, 1]
-    assert (drawn["total"], drawn["zero_share"]) == (100, 0.5)
-    assert (drawn["small_share"], drawn["subnormal_share"]) == (0.1, 0.25)
-    limits = {label: x for x, label in figure["limits"]}
-    first = [float(x) for x in re.findall(r"M([\d.]+)", drawn["bars"]["normal"])]
-    assert first == pytest.approx([limits["2⁻¹⁴"] + 0.3, limits["1"] + 0.3, limits["2¹⁶"] - 240 / 52 + 0.3], abs=0.1)
-    below = drawn["bars"]["small"] + drawn["bars"]["low"]
-    heights = [float(h) for h in re.findall(r"v(-?[\d.]+)", below)]
-    assert heights == pytest.approx([28, 56, 14])  # as 10 : 20 : 5
-    assert drawn["outline"].count("M") == len(counts) - 2  # two pairs of neighbours
-
-
-@pytest.mark.parametrize(
-    ("role", "dtype", "words"),
-    [
-        ("activation gradient", "float16", "zero 50 %, lost 20 %, subnormal 30 %"),
-        ("activation gradient", "float32", "zero 50 %, too small 20 %, subnormal 30 %"),  # nothing became 0
-        ("weight", "float16", "zero 50 %, too small 20 %, subnormal 30 %"),  # its FP32 master has it
-    ],
-)
-def test_what_is_too_small_is_lost_only_where_it_became_zero(role, dtype, words):
-    tensor = {"name": "w", "role": role, "dtype": dtype, "lowest": -26, "counts": [20, 10, 20], "zeros": 50}
-    assert words in Page(page({"histograms": {"tensors": [tensor]}})).text("figcaption").replace("\xa0", " ")
-
-
-def test_the_last_policy_comes_first():
-    tensors = [
-        {"name": name, "policy": policy, "role": "weight", "lowest": 0, "counts": [1]}
-        for policy in ("FP32", "MIXED")
-        for name in "ab"
-    ]
-    made = Page(page({"histograms": {"tensors": tensors}}))
-    captions = [text.split("1 numbers")[0] for _, text in made.all("figcaption")]
-    assert captions == ["a (MIXED)", "b (MIXED)", "a (FP32)", "b (FP32)"]
-
-
 @pytest.mark.parametrize(
     ("history", "words"),
     [
@@ -282,7 +241,6 @@ def test_the_last_policy_comes_first():
 def test_a_constant_loss_scale_is_a_sentence(history, words):
     made = Page(page({"scale": {"history": history, "skipped": []}}))
     assert words in made.text("section", id="scale")
-    assert bool(made.all("svg", **{"class": "time"}))  # also a constant one, below the loss
 
 
 def test_an_empty_audit_has_no_bare_headings():
@@ -299,29 +257,11 @@ def test_cells_with_nothing_have_one_dash(sample):
     assert "–" in sample.column("kind") and "-" not in [text for tag in ("td", "option") for _, text in sample.all(tag)]
 
 
-def test_bytes_show_only_what_there_is():
-    full = content()["bytes"]
-    assert "Predicted" in Page(page(content())).text("section", id="bytes")
-    made = Page(page(content(bytes={**full, "measured": {"weights": {"float16": 8}}, "predicted": None})))
-    text = made.text("section", id="bytes")
-    assert "Predicted" not in text
-    assert [t for _, t in made.all("li") if t in ("FP16", "FP32", "FP64", "other", "all in FP32")] == [
-        "FP16",
-        "all in FP32",
-    ]
-
-
-def test_bytes_add_up_without_the_workspace():
-    bars = report._bars(content()["bytes"])
+def test_bytes_add_up(sample):
+    text = sample.text("section", id="bytes").replace("\xa0", " ")
     measured = content()["bytes"]["measured"]
-    total = bars["rows"][-1]
-    assert total["role"] == "all but workspace"
-    assert total["sum"] == sum(sum(v.values()) for role, v in measured.items() if role != "workspace")
-    assert total["predicted"] is None  # the sample predicts two roles
-    widest = max(r["width"] for r in bars["rows"])
-    per_byte = [r["width"] / r["fp32"] for r in bars["rows"] if r["fp32"]]
-    assert per_byte == pytest.approx([per_byte[0]] * len(per_byte))  # one scale for all rows
-    assert widest == 100 and all(p["x"] + p["width"] <= 100.01 for r in bars["rows"] for p in r["parts"])
+    total = sum(sum(sizes.values()) for sizes in measured.values())
+    assert f"all{numbers.size(total)}".replace("\xa0", " ") in text and "FP32 768 B" in text
 
 
 def test_a_real_audit():
@@ -370,10 +310,8 @@ def test_contrast(theme):
 
     for name in ("ink", "quiet", "link", "alarm", "good"):
         assert min(contrast(name, "paper"), contrast(name, "band")) >= 4.5, name
-    for name in ("blue", "red", "green", "pink", "grey"):
+    for name in ("blue", "red", "pink", "grey"):
         assert contrast(name, "paper") >= 2.9, name
-    assert contrast("grey", "band") >= 3  # bars of what is too small stand on it
-    assert contrast("grey", "ink") >= 2.9  # the outline crosses them
 
 
 # ------------------------------------------------------------------------------------------------- in a browser
@@ -546,20 +484,6 @@ def test_your_line_and_tinymps_are_beside_a_row():
     line = (Path(mp.__file__).parent / "ops" / "dot.py").read_text().splitlines()[39]
     assert any(" ".join(line.split()) in text for text in texts)
     assert [text.split()[0] for _, text in made.all("b") if text.startswith("40")] == ["40"]
-
-
-def test_the_loss_is_drawn_over_the_scale(sample):
-    drawn = page(content())
-    assert "loss: MIXED, train.py:17" in sample.text("section", id="scale")
-    assert drawn.count("the loss is not finite") == 1 and "iteration 120: the loss is not finite" in drawn
-    assert drawn.count("was skipped</title>") == len(content()["scale"]["skipped"])
-
-
-def test_bars_say_what_they_are(sample):
-    source = page(content())
-    assert source.count('class="tip"') > 100
-    assert re.search(r"<title>2⁻⁶: [\d.]+\xa0%</title>", source)
-    assert len(re.findall(r"class=\"d-float16\"[^>]*><title>\w+", source)) == 4  # three roles and their sum
 
 
 def test_filters_have_an_address(browser):

@@ -5,6 +5,7 @@ import pytest
 from audit.sample import content, row
 from tinymp.audit import summary
 from tinymp.audit.advice import RULES, SPOILS, advise
+from tinymp.audit.found import Found
 from tinymp.audit.summary import FINE, LOOK, LOOK_FROM, NOTE, PROBLEM, findings, summarise
 
 FORWARD = row("a", "linear", "forward", "DOT", rounded=100, infinite=3, caller="train.py:7")
@@ -32,7 +33,7 @@ def test_it_counts_what_it_was_not_told():
 
 
 def test_the_worst_is_said_first():
-    found = findings(content(advice=[advice("skipped_steps")]))
+    found = findings(content(advice=[advice("steps_that_no_scale_mends")]))
     assert [f.level for f in found] == sorted(f.level for f in found)
     assert found[0].level == PROBLEM and "forward overflow" in found[0].text
     assert {f.section for f in found} <= {"ledger", *content()}
@@ -46,14 +47,14 @@ def test_a_sentence_weighs_as_much_as_the_advice(importance, level):
     text = "3 finite numbers became infinite outside the backward pass; the most in a linear forward (train.py:7), "
     text += "3 % of its numbers."
     given = [] if importance is None else [advice("overflows", importance)]
-    assert said(level, *given, advice("skipped_steps"), ledger=[FORWARD]) == [text]
+    assert said(level, *given, advice("steps_that_no_scale_mends"), ledger=[FORWARD]) == [text]
 
 
 def test_every_rule_that_a_sentence_names_is_one_and_speaks_of_it():
     sections = content(updates=[{"name": "w", "lost": 0.5}], ledger=[FORWARD, BACKWARD])
     statements = list(summary._statements(sections))
     named = [rule for s in statements for rule in s.rules]
-    assert set(named) <= {rule.__name__ for rule in RULES}
+    assert set(named) <= {rule.__name__ for rule, *_ in RULES}
     for one in statements:
         for rule in one.rules:
             assert one.text.replace("\xa0", " ") in said(PROBLEM, advice(rule), **{**sections, "advice": None}), rule
@@ -113,12 +114,12 @@ def test_updates_that_are_lost_without_a_master_are_a_problem():
         {"name": "w", "updates": 9, "lost": 0.9, "master": True, "policy": "MIXED"},
         {"name": "v", "updates": 9, "lost": 0.417, "master": False, "policy": "NO_MASTER"},
     ]
-    (advised,) = advise([type("LostUpdates", (), {"as_dict": lambda self: updates})()])
+    (advised,) = advise(Found(updates=updates))
     text = "41.7 % of the updates of v are too small to change an FP16 weight, and are lost: it has no FP32 master."
     assert said(PROBLEM, advised._asdict(), updates=updates) == [text]
     text = "90 % of the updates of w are too small to change an FP16 weight."
     assert text in said(NOTE, updates=updates[:1])
-    assert advise([type("LostUpdates", (), {"as_dict": lambda self: updates[:1]})()]) == []
+    assert advise(Found(updates=updates[:1])) == []
 
 
 def test_bytes_are_compared_only_where_a_training_was_seen():

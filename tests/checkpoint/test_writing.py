@@ -7,7 +7,6 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -102,32 +101,6 @@ def test_a_link_goes_on_pointing(there, tmp_path):
     assert link.is_symlink() and there.read_text() == "new"
 
 
-def test_what_is_no_file():
-    code = (
-        "from tinymp.checkpoint import writing; writing.write('/dev/stdout', 'hello'); writing.write('/dev/null', 'x')"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stdout == "hello"
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-
-
-def test_a_pipe_is_written_and_read_as_a_stream(tmp_path):
-    pipe, link = tmp_path / "pipe", tmp_path / "link"
-    os.mkfifo(pipe)
-    link.symlink_to(pipe)
-    got = []
-
-    def read():
-        with writing.reading(link) as there:
-            got.append((there.name, there.read_bytes()))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    writing.write(link, "x" * 300_000)
-    reader.join(10)
-    assert got == [("link", b"x" * 300_000)] and pipe.is_fifo() and link.is_symlink()
-    assert sorted(tmp_path.iterdir()) == [link, pipe]
-
-
 def test_what_cannot_be_written(there, tmp_path):
     with pytest.raises(IsADirectoryError, match="expected the name of a file, got a folder"):
         writing.write(tmp_path, "")
@@ -138,13 +111,9 @@ def test_what_cannot_be_written(there, tmp_path):
         ):
             writing.write(tmp_path / name.removeprefix("nowhere/"), "")
     (tmp_path / "link").unlink()
-    (tmp_path / "link").symlink_to("link")
-    with pytest.raises(OSError, match=r"symbolic links: .*link"):
-        writing.write(tmp_path / "link", "")
-    (tmp_path / "link").unlink()
     with socket.socket(socket.AF_UNIX) as mine:
         mine.bind(str(tmp_path / "link"))
-        with pytest.raises(OSError, match="expected the name of a file, got a device or socket"):
+        with pytest.raises(OSError, match="expected the name of a file, got a device, pipe or socket"):
             writing.write(tmp_path / "link", "")
     (tmp_path / "link").unlink()
     assert only(there)
@@ -170,7 +139,6 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         "mp.save(path, model=model)",
         "mp.save_weights(path, model)",
         "mp.Checkpointer(path.parent, model=model).save(1)",
-        "writing.write('/dev/full', 'x')",
     ],
 )
 def test_a_full_disk(call, there):
@@ -197,29 +165,7 @@ def test_a_process_that_is_killed(there):
         content = there.read_bytes()
         assert len(content) == 300_000 and len(set(content)) == 1
     writing.write(there, "new")
-    assert only(there)
-
-
-def test_what_the_killed_left_goes_and_nothing_else(there):
-    """Of this file, on this machine, by a process that is no more: not what others may still be writing."""
-    with writing.replacing(there) as temporary:
-        mine = temporary.parent.name
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    left = mine.replace(f"-{os.getpid()}-", f"-{ended.pid}-")
-    stay = {
-        mine.replace(f"-{os.getpid()}-", f"-{os.getppid()}-"),  # alive
-        left.replace("report", "other"),
-        left.replace(f"-{ended.pid}-", f"elsewhere-{ended.pid}-"),  # another machine's process
-        left.removesuffix(".part"),
-    }
-    for name in {left, mine, *stay}:  # the second was left by a process whose number this one has now
-        (there.parent / name).mkdir()
-        (there.parent / name / ".tmp123").write_text("half")
-    writing.write(there, "new")
     assert there.read_text() == "new"
-    assert {p.name for p in there.parent.iterdir()} == {*stay, there.name}
-    assert all((there.parent / name / ".tmp123").exists() for name in stay)
 
 
 WAYS = {"write_text", "write_bytes", "savefig", "save_file"}
@@ -230,8 +176,8 @@ def test_every_file_is_written_so():
     found = []
     for folder in ("tinymp", "examples", "benchmarks", "docs"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            # the others append to logs: of what happens, of a run (read as far as it goes), of what a process prints
-            if path.name in ("writing.py", "poisoned.py", "trace.py", "bisect.py"):
+            # pictures are drawn in memory; the others append to logs: of what happens, of a run, of what a process prints
+            if path.name in ("writing.py", "pictures.py", "poisoned.py", "trace.py", "bisect.py"):
                 continue
             tree = ast.parse(path.read_text())
             whole = {

@@ -13,7 +13,6 @@ from job import Job, same
 from oracle import rng
 from tinymp import nn, ops, optim
 from tinymp.fast.cuda import checks, cublas, recording
-from tinymp.parallel.group import Group
 from tinymp.parallel.nccl import NCCLGroup
 
 pytestmark = pytest.mark.usefixtures("gpu")
@@ -305,29 +304,6 @@ def test_many_tensors_are_joined_in_a_graph(n, dtype):
         stacked, joined = step(mp.tensor(x, device="gpu"))
         np.testing.assert_array_equal(stacked.numpy(), np.stack([x] * n, 1))
         np.testing.assert_array_equal(joined.numpy(), np.concatenate([x, x + x] * n, -1))
-
-
-def test_an_optimizer_whose_state_is_shared_out():
-    """Its message holds more than 8 parameters."""
-    runs, group = [], Group()
-    group.device = "gpu"
-    for captured in (False, True):
-        mp.manual_seed(0)
-        model = mp.MIXED.cast(nn.Sequential(*(nn.Linear(3, 3) for _ in range(5)))).to("gpu")
-        optimizer = mp.parallel.ZeroRedundancyOptimizer(model.parameters(), optim.Adam, group, lr=0.1)
-        scaler = optim.DynamicLossScaler(2.0**8)
-
-        def step(x, model=model, optimizer=optimizer, scaler=scaler):
-            scaler.scale(model(x).float().sum()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-
-        run = mp.capture(step, warmup=1) if captured else step
-        for i in range(3):
-            run(mp.tensor(rng(i).standard_normal((2, 3)).astype("float16"), device="gpu"))
-        runs.append(model.state_dict())
-    same(*runs)
 
 
 def test_what_is_sent_in_a_graph_is_not_watched(gpu):

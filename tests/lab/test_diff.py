@@ -14,7 +14,8 @@ from job import Job, same
 from oracle import rng
 from tinymp import nn, ops, optim
 from tinymp.audit.listener import Listener
-from tinymp.audit.trace import FILE, Line, Run
+from tinymp.audit.run import Line, Run
+from tinymp.audit.trace import FILE
 from tinymp.lab.cli import main
 from tinymp.lab.diff import align, diff
 from tinymp.ops.activation import ReLU
@@ -117,22 +118,6 @@ def test_to_trace_changes_nothing(tmp_path):
         for i in range(3):
             traced.step(*traced.batch(i))
     same(plain.state(), traced.state())
-
-
-SECOND = "import sys, tinymp as mp\nwith mp.audit(trace=sys.argv[1]): pass"
-
-
-def test_two_traces_are_not_written_into_one_folder(tmp_path):
-    with mp.audit(trace=tmp_path):
-        with pytest.raises(OSError, match=r"a folder of its own, such as runs/\{rank\}.*trace\.jsonl"):
-            mp.audit(trace=tmp_path).__enter__()
-        other = subprocess.run([sys.executable, "-c", SECOND, tmp_path], capture_output=True, text=True)
-        assert other.returncode == 1 and "a folder of its own" in other.stderr
-        ops.exp(mp.tensor([1.0]))
-    assert [len(step.lines) for step in Run(tmp_path).steps()] == [2]
-    with mp.audit(trace=tmp_path):
-        pass
-    assert not [*Run(tmp_path).steps()]  # and of a later trace it holds that alone
 
 
 def test_another_seed(tmp_path):

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +99,6 @@ def features(group, folder):
     accumulation(group)
     rows(group)
     statistics(group)
-    zero(group, folder)
     agreement(group)
     refusals(group)
     audited(group)
@@ -220,38 +218,6 @@ def statistics(group):
     assert found[0] != found[1]
     ddp.sync_buffers()
     assert group.tell(model[0].running_mean.numpy().tolist()) == [found[0]] * group.size
-
-
-def zero(group, folder):
-    """With divided state the weights are those of the same optimizer without, bit for bit; saving finds all of it."""
-    makers = (optim.Adam, {"lr": 0.02}), (optim.SGD, {"lr": 0.1, "momentum": 0.9})
-    for policy in (mp.FP32, mp.MIXED):
-        for kind, options in makers:
-            plain, *_ = train(group, folder, policy, 1, partial(kind, **options))
-            made = []
-            model, *_ = train(group, folder, policy, 1, partial(divided, made, kind, group, options))
-            assert all(np.array_equal(p.array, q.array) for p, q in zip(plain.parameters(), model.parameters()))
-            (optimizer,) = made
-            owned = [p for p in model.parameters() if optimizer.mine(p)]
-            assert set(optimizer.state) == set(owned) and 0 < len(owned) < len(optimizer.parameters())
-            path = Path(folder, f"zero-{group.size}.safetensors")
-            mp.save(path, model=model, optimizer=optimizer)
-            group.barrier()
-            fresh = policy.cast(network())
-            again = parallel.ZeroRedundancyOptimizer(fresh.parameters(), kind, group, **options)
-            mp.load(path, model=fresh, optimizer=again)
-            for p, q in zip(plain.parameters(), fresh.parameters()):
-                assert np.array_equal(p.array, q.array)
-                assert not again.mine(q) or np.array_equal(p.master, q.master)
-            state, saved = again.state_dict(), optimizer.state_dict()
-            assert state["state"].keys() == saved["state"].keys() == set(range(len(optimizer.parameters())))
-            for i, one in state["state"].items():
-                assert all(np.array_equal(one[name], saved["state"][i][name]) for name in one)
-
-
-def divided(made, kind, group, options, params):
-    made.append(parallel.ZeroRedundancyOptimizer(params, kind, group, **options))
-    return made[0]
 
 
 def agreement(group):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import random
 import shutil
 import signal
@@ -124,8 +123,8 @@ def test_a_gpu_that_waits_for_a_lost_one_ends(tmp_path):
         ("exits with 3", 3, "rank 1 of 2 has ended with SystemExit"),
         ("exits", 0, "rank 1 of 2 has ended with SystemExit"),
         ("says", 1, "no data here\nrank 1 of 2 has ended with SystemExit"),
-        ("hangs", 1, "rank 1 did not come within 2 s, and does not answer"),
-        ("differs", 1, "call different things. rank "),
+        ("hangs", 1, "rank 0 has waited for 2 s at all_reduce of float64 (3,): another process"),
+        ("differs", 1, "another process calls something else"),
     ],
 )
 def test_all_end_when_one_fails(how, code, says, tmp_path):
@@ -150,10 +149,8 @@ def test_processes_are_killed_and_others_go_on(tmp_path):
         victim = moments.randrange(n)
         pid = json.loads(pids.read_text())["pids"][victim]
         os.kill(pid, signal.SIGKILL)
-        out, _ = process.communicate(timeout=60)
-        if process.returncode:  # else it had ended before
-            interrupted += 1
-            assert f"rank {victim} of {n} (process {pid} on {platform.node()}) was ended by SIGKILL" in out, out
+        process.communicate(timeout=60)
+        interrupted += process.returncode != 0  # else it had ended before
     assert interrupted
     run(1, "killed", tmp_path)
     ended = found(tmp_path, "killed", 1)
@@ -193,7 +190,7 @@ def test_init_refuses(alone, monkeypatch):
         parallel.init()
 
 
-def test_ddp_and_zero_refuse():
+def test_ddp_refuses():
     group = parallel.Group()
     frozen = mp.nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(ValueError, match="parameters to train"):
@@ -228,7 +225,6 @@ def test_one_process_trains_as_without_a_group():
         optimizer = mp.optim.SGD(model.parameters(), lr=0.1)
         if group is not None:
             parallel.DistributedDataParallel(model, group)
-            optimizer = parallel.ZeroRedundancyOptimizer(model.parameters(), mp.optim.SGD, group, lr=0.1)
         x = mp.MIXED.cast(mp.tensor(np.ones((4, 3), "float32")))
         scaler = mp.optim.DynamicLossScaler()
         for _ in range(3):

@@ -13,9 +13,9 @@ import sys
 from types import ModuleType
 
 from .audit import Audit, audit
-from .bytes import predict
 from .ledger import Row, Rows
 from .listener import Instrument, Place
+from .predict import predict
 
 
 class _Package(ModuleType):

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
 from collections.abc import Sequence
 from datetime import datetime
-from time import monotonic
 from typing import Any
 
 from ..arguments import flag, named, rename
-from ..autograd import Op
 from ..backend import info
-from .advice import Advice, Found, advise, judged
+from .advice import Advice, advise
 from .bytes import ByteLedger
 from .crash import Crash
-from .depth import Depth
 from .formats import Formats
+from .found import Found
 from .histograms import Exponents
 from .ledger import WORST, Ledger, Rows, jsonable
-from .listener import Instrument, Listener, Place
+from .listener import Instrument, Listener
+from .pictures import pictures
 from .products import Products
 from .report import write
 from .scales import Scales
@@ -29,8 +26,6 @@ from .summary import findings
 from .trace import Trace
 from .updates import LostUpdates
 
-PATIENCE = 10.0  # seconds after which an audit says how far it is; again whenever that has doubled
-
 
 @named
 def audit(
@@ -38,8 +33,6 @@ def audit(
     shadow: bool = False,
     formats: Sequence[str] = (),
     every: int = 1,
-    modules: str | None = None,
-    crash: str | os.PathLike[str] | None = None,
     stop_at: str | None = None,
     trace: str | os.PathLike[str] | None = None,
 ) -> Audit:
@@ -49,31 +42,20 @@ def audit(
     shadow       also run every op again in FP32, for its error; about three further steps per step
     formats      also round to these what is rounded: "bf16", "e4m3-tensor", "mxfp8", ... (see `Formats`)
     every        listen to one step of each optimizer in so many, for long runs; all are counted
-    modules      a regular expression: listen only where it is found in the name of a module or parameter
     trace        a folder for a mark of every tensor, which `tinymp diff` compares with another run's (see `Trace`)
-    crash        a JSON file to write with the last 16 steps when the loss or a weight first stops being finite, or an
-                 error ends the block (see `Crash`)
     stop_at      "nan" or "inf": FloatingPointError at the first op that makes one from arguments without
 
-    One that takes longer than 10 s says on stderr how far it is. The audit ends with the block. RuntimeError for an
-    audit within an audit; ValueError for an unknown format or `stop_at`, an `every` below 1 and what is no regular
-    expression; OSError where the trace cannot be written.
+    The audit ends with the block. RuntimeError for an
+    audit within an audit; ValueError for an unknown format or `stop_at` and an `every` below 1;
+    OSError where the trace cannot be written.
     """
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ValueError(f"audit: expected every to be a positive integer, got {every!r}")
-    if modules is not None and not isinstance(modules, str):
-        raise TypeError(f"audit: expected modules to be a regular expression, got {modules!r}")
-    try:
-        re.compile(modules or "")
-    except re.error as error:
-        raise ValueError(f"audit: expected modules to be a regular expression, got {modules!r} ({error})") from None
     if isinstance(formats, str) or not isinstance(formats, Sequence):
         raise TypeError(f"audit: expected formats to be a list of names such as 'bf16', got {formats!r}")
-    if crash is not None and (not isinstance(crash, (str, os.PathLike)) or not str(crash)):
-        raise TypeError(f"audit: expected crash to be a path, got {crash!r}")
     if trace is not None and (not isinstance(trace, (str, os.PathLike)) or not str(trace)):
         raise TypeError(f"audit: expected trace to be a folder, such as 'runs/a', got {trace!r}")
-    return Audit(instruments, flag("audit", "shadow", shadow), tuple(formats), every, modules, crash, stop_at, trace)
+    return Audit(instruments, flag("audit", "shadow", shadow), tuple(formats), every, stop_at, trace)
 
 
 class Audit:
@@ -85,8 +67,7 @@ class Audit:
     scale       the loss scale, the steps that were skipped, and why (see `Scales`)
     bytes       what the arrays of a step take, by role and dtype (see `ByteLedger`)
     products    the sizes of all matrix products, and which of them Tensor Cores take (see `Products`)
-    depth       how large activations and gradients are from the first op to the last (see `Depth`)
-    crash       the last steps before the loss or a weight stopped being finite (see `Crash`)
+    crash       when the loss or a weight first stopped being finite (see `Crash`)
     shadow      the error of every op in ulps, local and inherited (see `Shadow`); None unless asked for
     formats     what other formats would have lost (see `Formats`); None unless asked for
     """
@@ -97,21 +78,18 @@ class Audit:
         shadow: bool = False,
         formats: tuple[str, ...] = (),
         every: int = 1,
-        modules: str | None = None,
-        crash: str | os.PathLike[str] | None = None,
         stop_at: str | None = None,
         trace: str | os.PathLike[str] | None = None,
     ) -> None:
         self.histograms, self.updates, self.scale = Exponents(), LostUpdates(), Scales()
         self.bytes, self.products, self.shadow = ByteLedger(), Products(), Shadow() if shadow else None
         self._ledger, self.formats = Ledger(), Formats(formats) if formats else None
-        self.depth = Depth()
-        self.crash = Crash(self.depth, self.scale, crash, stop_at)
-        self._trace = None if trace is None else Trace(trace, every=every, modules=modules)
-        own: list[Instrument | None] = [self.depth, self.crash, self._ledger, self.histograms, self.updates]
-        own += [self.scale, self.bytes, self.products, self.shadow, self.formats, self._trace, _Progress(every)]
-        self._listener = Listener([*[i for i in own if i is not None], *instruments], every, modules)
-        self._part = [f"one step in {every:,}"] * (every > 1) + [f"the modules {modules!r}"] * (modules is not None)
+        self.crash = Crash(self.scale, stop_at)
+        self._trace = None if trace is None else Trace(trace, every=every)
+        own: list[Instrument | None] = [self.crash, self._ledger, self.histograms, self.updates]
+        own += [self.scale, self.bytes, self.products, self.shadow, self.formats, self._trace]
+        self._listener = Listener([*[i for i in own if i is not None], *instruments], every)
+        self._part = f"one step in {every:,}" if every > 1 else ""
 
     def __enter__(self) -> Audit:
         if self._trace is not None:
@@ -139,42 +117,40 @@ class Audit:
 
     def advise(self) -> list[Advice]:
         """The changes worth making, the most important first."""
-        return advise(self)
+        return advise(self._found())
+
+    def _found(self) -> Found:
+        histograms, updates, scale = self.histograms.as_dict(), self.updates.as_dict(), self.scale.as_dict()
+        return Found(self.ledger, histograms, updates, scale, self.bytes.as_dict(), self.products.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
-        found: dict[str, Any] = {
-            "histograms": self.histograms.as_dict(),
-            "updates": self.updates.as_dict(),
-            "scale": self.scale.as_dict(),
-            "bytes": self.bytes.as_dict(),
-            "products": self.products.as_dict(),
-        }
+        found = self._found()
         content = {
             "environment": dict(info()),
             "policy": "; ".join(map(str, self._listener.policies.values())),
-            "summary": {"iterations": self._listener.iterations, "part": " of ".join(self._part)},
+            "summary": {"iterations": self._listener.iterations, "part": self._part},
+            **found._asdict(),
             "ledger": [row.as_dict() for row in self.ledger],
-            **found,
-            "depth": self.depth.as_dict(),
             "crash": self.crash.as_dict(),
             "shadow": self.shadow.as_dict() if self.shadow else None,
             "formats": self.formats.as_dict() if self.formats else None,
-            "advice": [advice._asdict() for advice in judged(Found(self.ledger, **found))],
+            "advice": [advice._asdict() for advice in advise(found)],
         }
         return jsonable(content)
 
     def report(self, path: str | os.PathLike[str], title: str = "Precision audit") -> None:
-        """Write everything as one HTML file that needs nothing else. ModuleNotFoundError without Jinja2."""
+        """Write everything as one HTML file that needs nothing else. ModuleNotFoundError without Jinja2
+        and matplotlib."""
         created = datetime.now().isoformat(" ", "minutes")
-        write(path, {"title": title, "created": created, **self.as_dict()})
+        write(path, {"title": title, "created": created, "pictures": pictures(self), **self.as_dict()})
 
     def __repr__(self) -> str:
         seen = f"{self._listener.iterations} iterations, {len(self.ledger)} rows in the ledger"
         return f"<tinymp audit of {seen}; print it for a summary>"
 
     def __str__(self) -> str:
-        more = "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.depth, a.crash"
+        more = "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.crash"
         more += f"{', a.shadow' * (self.shadow is not None)}{', a.formats' * (self.formats is not None)} tell more; "
         return f"{self.told()}\n\n{more}a.report(path) all."
 
@@ -195,18 +171,3 @@ class Audit:
             f"{head} of the ledger's {len(self.ledger)} rows:\n\n{worst.fitted(width)}" if worst else "",
         ]
         return "\n\n".join(part for part in parts if part)
-
-
-class _Progress(Instrument):
-    """Says now and then how far a long audit is, and how it would take less time."""
-
-    def __init__(self, every: int) -> None:
-        self.hint = "" if every > 1 else "; with every=10 it would listen to one step in ten"
-        self.ops, self.begun, self.next = 0, monotonic(), PATIENCE
-
-    def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
-        self.ops, taken = self.ops + 1, monotonic() - self.begun
-        if taken >= self.next:
-            self.next = 2 * taken
-            steps = f"{self.listener.iterations:,} steps, {self.ops:,} ops in {taken:,.0f} s"
-            print(f"audit: {steps}{self.hint}", file=sys.stderr, flush=True)

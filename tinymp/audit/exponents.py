@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import backend
+from ..dtypes import HALVES, NAMES
+from .sampling import BLUE, RED, SKY
 
 Array = Any
 
@@ -14,6 +17,8 @@ Array = Any
 LOWEST, HIGHEST = -149, 127
 ZEROS, INFINITIES, NANS = 0, 278, 279
 BINS = 280
+BLOCK = 1 << 16  # elements: what is computed of a block stays in a core's L2 cache
+FIELDS = {"float16": (10, 31), "bfloat16": (7, 255), "float32": (23, 255)}  # where the exponent is: shift and mask
 
 
 def bin_of(exponent: int) -> int:
@@ -23,12 +28,6 @@ def bin_of(exponent: int) -> int:
     return exponent - LOWEST + 1
 
 
-BLOCK = 1 << 16  # elements: FP32 copies of a few blocks stay in a core's L2 cache
-LANES = 8  # counters per bin: with one, equal neighbours would wait for each other's increment
-_LANE = np.arange(BLOCK, dtype=np.uint32) % LANES
-_LANE_OF_PAIR, _LANE_OF_SINGLE = _LANE[: BLOCK // 2] << 10, _LANE << 8
-
-
 def exponents(x: Array) -> np.ndarray:
     """How many values of x have each exponent floor(log2 |x|): (BINS,), int64, exact.
 
@@ -36,8 +35,6 @@ def exponents(x: Array) -> np.ndarray:
     e >= -149, FP16 e >= -24), entries INFINITIES and NANS the rest. The entries add up to x.size. FP64's exponents
     beyond FP32's count in the first or last bin. An array on a GPU is counted on the host. ValueError for an array
     without values, on the device "meta".
-
-    Measured on one core, per element: 1.6 ns for FP16, 2.5 where many are subnormal; FP32 2.6, FP64 5 to 7.
     """
     if backend.of(x).name == "meta":
         raise ValueError(
@@ -46,64 +43,173 @@ def exponents(x: Array) -> np.ndarray:
         )
     x = backend.to_cpu(x)
     counts = np.zeros(BINS, np.int64)
-    wide = x.dtype.kind == "V"  # BF16
-    add = _add_singles if wide or x.dtype == np.float32 else _add_halves if x.dtype == np.float16 else _add_any
     flat = x.ravel(order="K")  # a view wherever x has no gaps
     for i in range(0, flat.size, BLOCK):
         block = flat[i : i + BLOCK]
-        add(block.astype(np.float32) if wide else block, counts)  # rounds: never, BF16 -> FP32 is exact
+        if block.dtype.name in FIELDS:  # normal numbers are counted by their exponent's bits
+            shift, mask = FIELDS[block.dtype.name]
+            bits = block.view(f"u{block.itemsize}")
+            field = bits >> shift & mask
+            fields = np.bincount(field, minlength=mask + 1)
+            normal = bin_of(-(mask // 2) + 1)
+            counts[normal : normal + mask - 1] += fields[1:mask]
+            zeros = block.size - np.count_nonzero(bits << 1 != 0)  # NumPy counts booleans faster than numbers
+            if fields[0] + fields[mask] == zeros:
+                counts[ZEROS] += zeros
+                continue
+            block = block[(field == 0) | (field == mask)]
+        _add(block.astype(np.float32) if block.dtype in HALVES else block, counts)  # rounds: never, exact
     return counts
 
 
-def _add_halves(x: Array, counts: Array) -> None:
-    """Count the exponent fields, two at a time; values with field 0 or 31 are compared with the bounds of the bins."""
-    bits = x.view(np.uint16)
-    pairs = bits[: x.size & -2].view(np.uint32)
-    field, second = pairs >> 10, pairs >> 21
-    field &= 31
-    second &= 31 << 5
-    field |= second
-    field |= _LANE_OF_PAIR[: pairs.size]
-    both = np.bincount(field, minlength=1024 * LANES).reshape(LANES, 32, 32).sum(0)  # rounds: never, these are counts
-    fields = both.sum(0) + both.sum(1)  # rounds: never, whole numbers are counted
-    fields[bits[pairs.size * 2 :] >> 10 & 31] += 1
-    counts[bin_of(-14) : bin_of(15) + 1] += fields[1:31]
-    magnitude = bits & 0x7FFF
-    nonzero, above = np.count_nonzero(magnitude), x.size - int(fields[0])
-    counts[ZEROS] += x.size - nonzero
-    for e in range(-15, -25, -1):
-        if above == nonzero:
-            break
-        n = np.count_nonzero(magnitude >= 1 << e + 24)
-        counts[bin_of(e)] += n - above
-        above = n
-    if fields[31]:
-        nans = np.count_nonzero(magnitude > 0x7C00)
-        counts[NANS] += nans
-        counts[INFINITIES] += fields[31] - nans
-
-
-def _add_singles(x: Array, counts: Array) -> None:
-    """Count the exponent fields; values with field 0 or 255, rare except for zeros, are looked at again."""
-    field = x.view(np.uint32) >> 23
-    field &= 255
-    field |= _LANE_OF_SINGLE[: x.size]
-    fields = np.bincount(field, minlength=256 * LANES).reshape(LANES, 256).sum(0)  # rounds: never, these are counts
-    counts[bin_of(-126) : bin_of(127) + 1] += fields[1:255]
-    zeros = x.size - np.count_nonzero(x != 0)  # NumPy counts booleans three times as fast as floats
-    if fields[0] == zeros and not fields[255]:
-        counts[ZEROS] += zeros
-    else:
-        normal = (field & 255) + 1 & 254
-        _add_any(x[normal == 0], counts)
-
-
-def _add_any(x: Array, counts: Array) -> None:
-    finite = np.isfinite(x)
-    nans = int(np.count_nonzero(np.isnan(x)))
+def _add(x: Array, counts: Array) -> None:
+    """Count values of any kind."""
+    nonzero = x[x != 0]
+    finite = nonzero[np.isfinite(nonzero)]
+    nans = np.count_nonzero(np.isnan(nonzero))
+    counts[ZEROS] += x.size - nonzero.size
     counts[NANS] += nans
-    counts[INFINITIES] += x.size - np.count_nonzero(finite) - nans
-    nonzero = x[finite & (x != 0)]
-    counts[ZEROS] += np.count_nonzero(finite) - nonzero.size
-    places = np.clip(np.frexp(nonzero)[1] - 1, LOWEST, HIGHEST) + bin_of(0)
+    counts[INFINITIES] += nonzero.size - finite.size - nans
+    places = np.clip(np.frexp(finite)[1] - 1, LOWEST, HIGHEST) + bin_of(0)
     counts += np.bincount(places, minlength=BINS)
+
+
+LIMITS = (-24, "smallest subnormal"), (-14, "smallest normal"), (16, "infinite")  # exponents where FP16 changes
+FINITE = slice(bin_of(LOWEST), bin_of(HIGHEST) + 1)
+NONE = np.zeros(BINS, "int64")
+
+
+class Lost(NamedTuple):
+    """The shares of the nonzero values that FP16 would lose at a scale; see `Exponents.share_lost`."""
+
+    zero: float
+    subnormal: float
+    overflow: float
+
+
+class Histogram:
+    """The exponents of one tensor under one policy. `counts`: {loss scale that the values carried: counts in the bins
+    of `exponents`}.
+
+    iterations  how many were looked at
+    largest     the largest finite magnitude, divided by the scale
+    """
+
+    def __init__(self, role: str, name: str, dtype: np.dtype, policy: str, layer: str, normalisation: bool) -> None:
+        self.role, self.name, self.dtype, self.policy = role, name, dtype, policy
+        self.layer, self.normalisation = layer, normalisation
+        self.counts: dict[float, np.ndarray] = {}
+        self.scale = 1.0  # the last one
+        self.iterations, self.largest = 0, 0.0
+        self._last: int | None = None
+
+    def add(self, x: Any, underflows: np.ndarray, scale: float, iteration: int) -> None:
+        """Count x. `underflows`: the exponents, before rounding, of those of its zeros that were not 0 then."""
+        device = backend.of(x)
+        x = device.xp.asarray(x)  # NumPy's results of arrays without axes are scalars
+        counts = exponents(x) + underflows
+        counts[ZEROS] -= sum(underflows.tolist())
+        self._see_largest(x, counts, scale)
+        self.counts[scale] = self.counts[scale] + counts if scale in self.counts else counts
+        self.scale = scale
+        self.iterations += iteration != self._last
+        self._last = iteration
+
+    def _see_largest(self, x: Any, counts: np.ndarray, scale: float) -> None:
+        places = np.flatnonzero(counts[FINITE])
+        if not places.size or math.ldexp(2.0, int(places[-1]) + LOWEST) / scale <= self.largest:
+            return
+        device = backend.of(x)
+        bits = device.bits(x) & (1 << 8 * x.itemsize - 1) - 1  # of |x|, in the order of |x|
+        if counts[INFINITIES] or counts[NANS]:
+            bits = device.select(bits < device.bits(device.xp.full((), math.inf, x.dtype)), bits)
+        largest = backend.to_cpu(bits.max().reshape(1)).view(x.dtype)
+        self.largest = max(self.largest, float(largest[0]) / scale)
+
+    def at(self, scale: float) -> np.ndarray:
+        """All counts, as if the values carried this loss scale. Infinities, NaN and zeros stay what they are."""
+        total = np.zeros(BINS, "int64")
+        for own, counts in self.counts.items():
+            total += shifted(counts, scale / own)
+        return total
+
+    def as_dict(self) -> dict[str, Any]:
+        counts = self.at(self.scale)
+        used = np.flatnonzero(counts[FINITE])
+        first, end = (int(used[0]), int(used[-1]) + 1) if used.size else (0, 0)
+        return {
+            "name": self.name,
+            "layer": self.layer,
+            "role": self.role,
+            "dtype": NAMES[self.dtype],
+            "policy": self.policy,
+            "lowest": first + LOWEST,
+            "counts": counts[FINITE][first:end].tolist(),
+            "zeros": int(counts[ZEROS]),
+            "infinite": int(counts[INFINITIES]),
+            "nan": int(counts[NANS]),
+            "scale": self.scale,
+            "largest": self.largest,
+            "iterations": self.iterations,
+        }
+
+
+def shifted(counts: np.ndarray, factor: float) -> np.ndarray:
+    """The counts of values multiplied by a factor: exactly for a power of two, else by the power of two below it."""
+    k = math.frexp(factor)[1] - 1
+    if not k:
+        return counts
+    moved = counts.copy()
+    moved[FINITE] = 0
+    places = np.flatnonzero(counts[FINITE])
+    # rounds: never, whole numbers are counted
+    np.add.at(moved, np.clip(places + k, 0, HIGHEST - LOWEST) + bin_of(LOWEST), counts[FINITE][places])
+    return moved
+
+
+def draw(axes: Any, tensors: list[Histogram], title: str, scale: float | None = None) -> None:
+    """Bars: the share of the tensors' values per exponent, and where FP16 ends; see `Exponents.draw`."""
+    scale = tensors[-1].scale if scale is None else scale
+    counts = total(tensors, scale)
+    shares = 100 * counts / max(sum(counts.tolist()), 1)
+    used = (np.flatnonzero(counts[FINITE]) + LOWEST).tolist()
+    low, high = max(min([-29, *used]), -60), max([19, *used])  # the exponents that occur, and FP16's
+    heights = shares[bin_of(low) : bin_of(high) + 1].copy()
+    heights[0] += sum(shares[bin_of(LOWEST) : bin_of(low)].tolist())
+    colors = ["0.6"] * (-25 - low) + [SKY] * 11 + [BLUE] * 30 + [RED] * (high - 15)
+    axes.axvspan(LOWEST, -25, color="0.92", zorder=0)  # to the left edge, also of a wider picture
+    axes.bar([e + 0.5 for e in range(low, high + 1)], heights, width=0.85, color=colors, zorder=2)
+    top = 1.3 * max(heights.max(), 0.1)
+    axes.text(-25.3, top * 0.98, "zero in\nFP16", fontsize=7, color="0.3", va="top", ha="right")
+    for at, text in LIMITS:
+        axes.axvline(at, color="0.3", linestyle="--", linewidth=0.8, zorder=1)
+        axes.text(at + 0.3, top * 0.98, text.replace(" ", "\n"), fontsize=7, color="0.3", va="top")
+    below = " (first bar: and below)" if counts[bin_of(LOWEST) : bin_of(low)].any() else ""
+    axes.set(
+        xlim=(low - 1, high + 1), ylim=(0, top),
+        xlabel=f"exponent, floor(log2 |{f'{scale:g} ' if scale != 1 else ''}x|){below}",
+        ylabel="share of all values, %",
+        title=f"{title}: {shares[ZEROS]:.1f} % are 0",
+    )  # fmt: skip
+
+
+def lost_of(tensors: list[Histogram], scale: float) -> Lost:
+    """The shares that FP16 would lose of these tensors' values at a scale; see `Exponents.share_lost`."""
+    values = zero = subnormal = overflow = 0
+    for t in tensors:
+        for own, stored in t.counts.items():
+            counts = shifted(stored, scale / own)
+            infinite = int(counts[INFINITIES]) if scale >= own else 0
+            values += between(counts, LOWEST, HIGHEST) + infinite
+            zero += between(counts, LOWEST, -26)
+            subnormal += between(counts, -25, -15)
+            overflow += between(counts, 16, HIGHEST) + infinite
+    return Lost(*(n / max(values, 1) for n in (zero, subnormal, overflow)))
+
+
+def total(tensors: list[Histogram], scale: float) -> np.ndarray:
+    return sum((t.at(scale) for t in tensors), NONE)
+
+
+def between(counts: np.ndarray, low: int, high: int) -> int:
+    return sum(counts[bin_of(low) : bin_of(high) + 1].tolist())

@@ -12,8 +12,9 @@ from ..arguments import named
 from ..nn.module import Module
 from ..precision import MIXED, Policy
 from ..tensor import Tensor
-from .bytes import KEPT, ByteLedger, rehearse, total
+from .bytes import ROLES, ByteLedger, total
 from .listener import Instrument, Place
+from .predict import rehearse
 from .sampling import table
 
 
@@ -63,7 +64,7 @@ class Summary:
         rows.append(("all", "", "", _count(self.parameters), _count(self.multiply_adds)))
         lines = [table(rows, left=(0, 1, 2), most=None)]
         if self.bytes:
-            roles = [(role, sum(self.bytes.get(role, {}).values())) for role in KEPT]
+            roles = [(role, sum(self.bytes.get(role, {}).values())) for role in ROLES]
             kept = ", ".join(f"{role} {n / 2**20:,.2f}" for role, n in roles if n)
             lines.append(f"A training step under {self.policy} keeps {total(self.bytes) / 2**20:,.2f} MiB: {kept}")
         return "\n".join(lines)
@@ -101,7 +102,6 @@ def summary(
                 policy=policy,
                 optimizer=optimizer if trained else lambda parameters: None,
                 loss=loss,
-                unscale=False,
                 instruments=[ledger, layers],
             )
         except ValueError as error:  # forward has run, but there is nothing to train

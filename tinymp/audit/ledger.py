@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
-from html import escape
 from typing import Any
 
 from .. import backend
@@ -31,8 +29,6 @@ class Rounding:
     subnormal  how many are now subnormal: below 2^-14 in magnitude and not 0, with fewer significant bits than the rest
     infinite   how many were finite and are not now: infinite, or NaN in a format without infinities (E4M3)
     largest    the largest magnitude before rounding, NaN left out
-    near_zero      how many are now the dtype's smallest number: half of it would be 0
-    near_infinite  how many are finite now, but twice of them would not be: in FP16 from 32,768 on
     error, absolute, magnitude  of a sample (see audit/estimates.py): the sums of the errors y - x, |y - x| and of |x|
     """
 
@@ -41,8 +37,6 @@ class Rounding:
     subnormal: int = 0
     infinite: int = 0
     largest: float = 0.0
-    near_zero: int = 0
-    near_infinite: int = 0
     error: float = 0.0
     absolute: float = 0.0
     magnitude: float = 0.0
@@ -55,15 +49,11 @@ class Rounding:
         xp, count = device.xp, device.xp.count_nonzero
         largest = max(float(x.max()), -float(x.min()))
         self.elements += x.size
-        sign, normal, infinite, top = patterns(y.dtype)
+        sign, normal, infinite = patterns(y.dtype)
         bits = device.bits(y) & sign  # comparing bits as integers takes a tenth of the time
         nonzero, whole = int(count(bits)), int(count(bits >= normal))
         self.zero += int(count(x != 0)) - nonzero  # NumPy counts booleans three times as fast as floats
         self.subnormal += nonzero - whole
-        if nonzero > whole:
-            self.near_zero += int(count(bits == 1))
-        if not largest < limits(y.dtype)[1] / 2:  # some are near the largest number, or infinite, or NaN
-            self.near_infinite += int(count(bits >= top)) - int(count(bits >= infinite))
         if not largest < min(limits(y.dtype)[1], getattr(emulated(y), "largest", math.inf)):  # or it is infinite or NaN
             self.infinite += int(count(bits >= infinite)) - int(count(~xp.isfinite(x)))
             largest = float(xp.where(xp.isnan(x), 0, xp.abs(x)).max())
@@ -82,8 +72,6 @@ class Row:
     read, written              the dtypes of its floating arguments and results
     computed, accumulated      the dtypes in which it computes and sums
     calls, elements            how often it ran, and how many elements it wrote
-    sums, cancelled            how many sums were looked at (some of those that a primitive gets whole), and how many
-                               bits cancel in them on average: by so much an error in their accumulator grows
     roundings                  per line of tinymp that rounded there, what became of the numbers
     """
 
@@ -101,8 +89,6 @@ class Row:
     written: str = "-"
     calls: int = 0
     elements: int = 0
-    sums: int = 0
-    cancelled: float = 0.0
     roundings: dict[str, Rounding] = field(default_factory=dict)
 
     rounded = property(lambda self: _total(self, "elements"), doc="How many numbers were rounded.")
@@ -113,8 +99,6 @@ class Row:
         lambda self: max((r.largest for r in self.roundings.values()), default=0.0),
         doc="The largest magnitude before a rounding.",
     )
-    near_zero = property(lambda self: _total(self, "near_zero"), doc="How many became the smallest number.")
-    near_infinite = property(lambda self: _total(self, "near_infinite"), doc="Of how many the double is infinite.")
     bias = property(
         lambda self: _total(self, "error") / (_total(self, "magnitude") or 1),
         doc="The mean signed error, in units of the mean magnitude: 0 where errors cancel.",
@@ -134,10 +118,10 @@ class Row:
 
 
 COUNTS = ("rounded", "zero", "subnormal", "infinite", "largest")
-FURTHER = ("near_zero", "near_infinite", "bias", "one_sided")
+FURTHER = ("bias", "one_sided")
 WORST = ("infinite", "zero", "subnormal", "rounded")  # any infinity weighs more than all zeros, and so on
 COLUMNS = tuple(f.name for f in fields(Row) if f.name != "roundings") + COUNTS + FURTHER
-NUMBERS = {"calls", "elements", "sums", "cancelled", *COUNTS, *FURTHER}  # of these columns
+NUMBERS = {"calls", "elements", *COUNTS, *FURTHER}  # of these columns
 
 
 def _total(row: Row, name: str) -> Any:
@@ -145,13 +129,10 @@ def _total(row: Row, name: str) -> Any:
 
 
 LEAST = ("where", "accumulated", "kind", "read", "calls", "written", "largest", "policy", "caller")  # first to go
-SHOWN = 20  # rows that a notebook shows of a table
 
 
 class Rows(list[Row]):
-    """Rows of a ledger; `sorted_by`, `filter` and slices are new ones. `print` shows a table of all, and a notebook one
-    of the first.
-    """
+    """Rows of a ledger; `sorted_by`, `filter` and slices are new ones. `print` shows a table."""
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
@@ -183,10 +164,6 @@ class Rows(list[Row]):
 
         return Rows(filter(fits, self))
 
-    def to_json(self) -> str:
-        """A list of objects, one per row."""
-        return json.dumps([jsonable(row.as_dict()) for row in self], indent=1)
-
     def to_csv(self) -> str:
         """A line per row below a heading; the roundings of several lines are added up."""
         out = io.StringIO()
@@ -194,14 +171,6 @@ class Rows(list[Row]):
         writer.writeheader()
         writer.writerows(row.as_dict() for row in self)
         return out.getvalue()
-
-    def to_pandas(self) -> Any:
-        """A pandas.DataFrame. ModuleNotFoundError says how to install pandas."""
-        try:
-            import pandas
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError("to_pandas: pandas is not installed: pip install pandas") from None
-        return pandas.DataFrame([{c: getattr(row, c) for c in COLUMNS} for row in self], columns=list(COLUMNS))
 
     def __str__(self) -> str:
         return self.fitted(None)
@@ -220,18 +189,6 @@ class Rows(list[Row]):
                 rows = [(*row[:at], *row[at + 1 :]) for row in rows]
             rows = narrowed(rows, width)
         return table(rows, left=[i for i, name in enumerate(rows[0]) if name not in NUMBERS], most=None)
-
-    def _repr_html_(self) -> str:
-        heads, cells = self[:SHOWN]._table()
-        aligned = [f' style="text-align: {"right" if name in NUMBERS else "left"}"' for name in heads]
-
-        def line(row: tuple[str, ...], tag: str) -> str:
-            return f"<tr>{''.join(f'<{tag}{a}>{escape(cell)}</{tag}>' for cell, a in zip(row, aligned))}</tr>"
-
-        more = len(self) - len(cells)
-        caption = f"<caption>The first {SHOWN} rows; {more:,} more are not shown</caption>" if more else ""
-        body = "\n".join(line(row, "td") for row in cells)
-        return f"<table>{caption}\n<thead>{line(heads, 'th')}</thead>\n<tbody>{body}</tbody></table>"
 
     def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """The columns that a reader is shown, and their cells row by row."""
@@ -297,15 +254,15 @@ class Ledger(Instrument):
             row.read, row.written = _with(row.read, str(x.dtype)), _with(row.written, str(y.dtype))
 
     def product(self, place: Place, a: Any, b: Any, accumulate: str) -> None:
-        _see_sums(self._summed(place, accumulate), estimates.terms_of_products(a, b))
+        self._sums(place, accumulate)
 
     def reduced(self, place: Place, x: Any, axis: Any, how: str, accumulate: str) -> None:
         if place.kind is not None and how not in ("max", "min"):
-            _see_sums(self._summed(place, accumulate), estimates.terms_of_sums(x, axis))
+            self._sums(place, accumulate)
 
     def added(self, place: Place, part: Any, times: Any, accumulate: str) -> None:
         if place.kind is not None:
-            self._summed(place, accumulate)
+            self._sums(place, accumulate)
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
         row = self._row(place)
@@ -333,10 +290,9 @@ class Ledger(Instrument):
             else str(parameter.dtype)
         )
 
-    def _summed(self, place: Place, accumulate: str) -> Row:
+    def _sums(self, place: Place, accumulate: str) -> None:
         row = self._row(place)
         row.accumulated = _with(row.accumulated, accumulate)
-        return row
 
     def _row(self, place: Place) -> Row:
         policy = current_policy().name
@@ -347,12 +303,6 @@ class Ledger(Instrument):
             row = Row(place.module, place.op, place.phase, kind, place.caller, place.where, source, policy)
             self._rows[key] = row
         return row
-
-
-def _see_sums(row: Row, terms: Array) -> None:
-    n, bits = estimates.cancelled(terms)
-    row.sums += n
-    row.cancelled += (bits - n * row.cancelled) / (row.sums or 1)
 
 
 def _floating(x: Any) -> str:

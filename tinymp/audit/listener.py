@@ -7,7 +7,6 @@ its backward belongs there, too.
 
 from __future__ import annotations
 
-import re
 import sys
 from contextlib import ExitStack
 from types import FrameType
@@ -107,10 +106,8 @@ class Listener(Observer):
     next iteration.
     """
 
-    def __init__(self, instruments: list[Instrument], every: int = 1, modules: str | None = None) -> None:
-        """every: hear one step of each optimizer, and what leads to it, in so many; all steps are counted. modules: a
-        regular expression, found in the names of the modules (or parameters) that are heard. None: all
-        """
+    def __init__(self, instruments: list[Instrument], every: int = 1) -> None:
+        """every: hear one step of each optimizer, and what leads to it, in so many; all steps are counted."""
         for i in instruments:
             if not isinstance(i, Instrument):
                 got = f"the class {i.__name__}: write {i.__name__}()" if isinstance(i, type) else type(i).__name__
@@ -128,7 +125,6 @@ class Listener(Observer):
         self._hearing: ExitStack | None = None
         self._sites: WeakKeyDictionary[Op, Site] = WeakKeyDictionary()
         self._listening, self._steps = ExitStack(), _Steps(self, every)
-        self._modules = None if modules is None else re.compile(modules)
         for instrument in instruments:
             instrument.listener = self
 
@@ -155,11 +151,6 @@ class Listener(Observer):
     def hears(self) -> bool:
         return self._hearing is not None
 
-    def _for(self, place: Place) -> list[Instrument]:
-        """Who is told of an event at this place."""
-        wanted = self._modules is None or self._modules.search(place.module) is not None
-        return self.instruments if wanted else []
-
     # ---- the events
 
     def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
@@ -169,34 +160,34 @@ class Listener(Observer):
             self._begin(_parameters_behind(op))
             self.loss = _loss(here.backward.root, op)
         place = self.place_of(op, _line_of(type(op)), sys._getframe(1))
-        for i in self._for(place):
+        for i in self.instruments:
             i.ran(place, op, inputs, outputs)
 
     def rounded(self, x: Any, y: Any) -> None:
         place = self.place()
-        for i in self._for(place):
+        for i in self.instruments:
             i.rounded(place, x, y)
 
     def product(self, a: Any, b: Any, accumulate: str) -> None:
         place = self.place()
-        for i in self._for(place):
+        for i in self.instruments:
             i.product(place, a, b, accumulate)
 
     def reduced(self, x: Any, axis: Any, how: str, accumulate: str) -> None:
         place = self.place()
-        for i in self._for(place):
+        for i in self.instruments:
             i.reduced(place, x, axis, how, accumulate)
 
     def added(self, part: Any, times: Any, accumulate: str) -> None:
         place = self.place()
-        for i in self._for(place):
+        for i in self.instruments:
             i.added(place, part, times, accumulate)
 
     def written(self, parameter: Any, value: Any) -> None:
         place = self.place()
         if place.kind is UPDATE:
             self._enter({parameter})
-        for i in self._for(place):
+        for i in self.instruments:
             i.written(place, parameter, value)
 
     def deposited(self, leaf: Any, gradient: Any, scale: Any) -> None:

@@ -1,14 +1,13 @@
 """The report: one HTML file that holds everything an audit found and needs no network.
 
-This file decides what the page shows, in which order, and computes its charts; the page itself is report.html.jinja,
-its first sentences come from summary.py.
+This file decides what the page shows, and in which order; the page itself is report.html.jinja, its first sentences
+come from summary.py, its pictures from pictures.py.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import math
 import os
 import re
 from collections import Counter
@@ -22,14 +21,8 @@ from ..precision import KINDS
 from .callers import source
 from .ledger import WORST
 from .numbers import count, dtypes, number, power, raw, real, share, size
-from .sampling import few
 from .summary import LEVELS, findings, summarise
 
-SMALLEST, NORMAL, TOO_LARGE = -24, -14, 16  # exponents: FP16's smallest number, smallest normal one, first infinity
-KEPT = SMALLEST - 1  # from this exponent on, numbers are rounded up to the smallest one
-EXPONENTS = (-40, 17)  # what a histogram shows at most; what lies outside is counted at the ends
-ROLES = {"weight": "Weights", "weight gradient": "Weight gradients", "activation gradient": "Activation gradients"}
-DRAWN = "float16", "float32", "float64"  # the dtypes that have a colour of their own in the chart of bytes
 SHOWN_PARTS = 64  # of a module, in the picture of the model
 MEASURED = {  # what not every audit measures, and what the page calls it when it is missing
     "histograms": "exponent histograms",
@@ -39,7 +32,6 @@ MEASURED = {  # what not every audit measures, and what the page calls it when i
     "products": "Tensor Core eligibility",
     "shadow": "shadow runs",
     "formats": "other formats",
-    "depth": "sizes along depth",
 }
 
 
@@ -48,7 +40,7 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
 
     content: "title", "created", "policy", "environment" and "summary", then what each instrument's `as_dict` gave:
         "ledger" (a list of `Row.as_dict()`), "histograms", "updates", "scale", "shadow", "formats", "bytes",
-        "products", "advice".
+        "products", "advice"; "pictures" as pictures.py makes them.
         Any may be missing; of the summary, what is missing is counted in the ledger.
 
     ModuleNotFoundError says how to install Jinja2.
@@ -110,7 +102,6 @@ def _view(content: dict[str, Any]) -> dict[str, Any]:
     lossy = {row.get("policy") or "–" for row in rows if row.get("rounded")}
     baseline = set(used) - lossy if lossy else set()  # runs beside the one that is asked about, which round nothing
     scales = {real(s) for _, s in scale.get("history") or []}
-    tensors = (content.get("histograms") or {}).get("tensors") or []
     return {
         **{
             name: content.get(name)
@@ -124,16 +115,15 @@ def _view(content: dict[str, Any]) -> dict[str, Any]:
         "baseline": baseline,
         "kinds": sorted({row.get("kind", "–") for row in rows}),
         "rules": {kind.name: kind for kind in KINDS},
-        "figures": _figures(tensors),
-        "policies": {t.get("policy") for t in tensors},
-        "lost": _lost_charts(content.get("histograms") or {}),
+        "pictures": content.get("pictures") or {},
         "updates": sorted(content.get("updates") or [], key=lambda u: real(u.get("lost")), reverse=True),
         "products": sorted(content.get("products") or [], key=_waste, reverse=True),
         "scale": scale if any(scale.values()) else None,
         "constant": scales.pop() if len(scales) == 1 else None,
-        "over_time": _over_time(scale, summary),
+        "last": scale["history"][-1][1] if scale.get("history") else None,
         "tree": _tree(rows, baseline),
-        "bytes": _bars(content.get("bytes") or {}),
+        "bytes": _bytes(content.get("bytes") or {}),
+        "ratio": (content.get("bytes") or {}).get("ratio"),
         "missing": [words for name, words in MEASURED.items() if content.get(name) is None],
     }
 
@@ -180,244 +170,13 @@ def _waste(product: dict) -> tuple:
     return bool(product.get("misaligned")), real(product.get("flops"))
 
 
-# --------------------------------------------------------------------------------------------------------- charts
-
-
-def _boxes(boxes: Iterable[tuple[float, float, float, float]]) -> str:
-    """An SVG path of rectangles: x, y, width, height."""
-    return "".join(f"M{x:.4g} {y:.4g}h{w:.4g}v{h:.4g}h{-w:.4g}z" for x, y, w, h in boxes)
-
-
-def _figures(tensors: list[dict]) -> list[dict[str, Any]]:
-    """The histograms by role: bars of the stored values, an outline of gradients without their loss scale, and below
-    them a strip per snapshot, the darker the more values."""
-    found: dict[str, list[dict]] = {}
-    policies = list(dict.fromkeys(t.get("policy") for t in tensors))
-    tensors = sorted(tensors, key=lambda t: policies.index(t.get("policy")), reverse=True)  # the last one's first
-    shifted = [(t, _exponents(t.get("counts") or [], t.get("lowest", 0))) for t in tensors]
-    low = min((min(e) - _shift(t) for t, e in shifted if e), default=-26)
-    low = max(min(low, SMALLEST - 2), EXPONENTS[0])
-    step, top, height = 240 / (EXPONENTS[1] + 1 - low), 8, 64
-
-    def x(exponent: float) -> float:
-        return (exponent - low) * step
-
-    def shares(exponents: dict[int, int], total: int, shift: int = 0) -> dict[int, float]:
-        clipped: Counter[int] = Counter()
-        for e, n in exponents.items():
-            clipped[min(max(e - shift, low), EXPONENTS[1])] += n
-        return {e: n / max(total, 1) for e, n in clipped.items()}
-
-    for tensor, exponents in shifted:
-        zeros, infinite, nan = (int(tensor.get(k) or 0) for k in ("zeros", "infinite", "nan"))
-        nonzero = sum(exponents.values())
-        total = nonzero + zeros + infinite + nan
-        bars = shares(exponents, total)
-        peak = max(bars.values(), default=0) or 1
-
-        def box(e: int, v: float, peak: float = peak) -> tuple[float, float, float, float]:
-            h = v / peak * (height - top)
-            return x(e) + 0.3, height - h, step - 0.6, h
-
-        snapshots = few(tensor.get("snapshots") or [], 12)
-        levels: dict[int, list] = {1: [], 2: [], 3: [], 4: []}
-        for i, snapshot in enumerate(snapshots):
-            line = _exponents(snapshot.get("counts") or [], tensor.get("lowest", 0))
-            parts = shares(line, sum(line.values()))
-            for e, v in parts.items():
-                levels[min(1 + int(4 * v / max(parts.values())), 4)].append((x(e), 84 + 5 * i, step, 5))
-        found.setdefault(tensor.get("role", "-"), []).append(
-            {
-                **tensor,
-                "total": total,
-                "zero_share": zeros / max(total, 1),
-                "small_share": sum(v for e, v in bars.items() if e < KEPT),
-                "subnormal_share": sum(v for e, v in bars.items() if KEPT <= e < NORMAL),
-                "bars": {
-                    "small": _boxes(box(e, v) for e, v in bars.items() if e < KEPT),
-                    "low": _boxes(box(e, v) for e, v in bars.items() if KEPT <= e < NORMAL),
-                    "normal": _boxes(box(e, v) for e, v in bars.items() if NORMAL <= e < TOO_LARGE),
-                    "high": _boxes(box(e, v) for e, v in bars.items() if e >= TOO_LARGE),
-                },
-                "tips": [(x(e), step, _tip(e, v, low)) for e, v in sorted(bars.items())],
-                "outline": _outline(shares(exponents, total, _shift(tensor)), box) if _shift(tensor) else "",
-                "levels": {level: _boxes(boxes) for level, boxes in levels.items()},
-                "snapshots": [s.get("iteration") for s in snapshots],
-                "height": 84 + 5 * len(snapshots),
-            }
-        )
-    limits = [(x(SMALLEST), "2⁻²⁴"), (x(NORMAL), "2⁻¹⁴"), (x(0), "1"), (x(TOO_LARGE), "2¹⁶")]
-    roles = sorted(found, key=lambda r: list(ROLES).index(r) if r in ROLES else len(ROLES))
-    return [{"role": ROLES.get(r, r), "limits": limits, "tensors": found[r]} for r in roles]
-
-
-def _tip(exponent: int, part: float, low: int) -> str:
-    """What a bar says: its exponent (or beyond it, at the ends), and the share of the numbers."""
-    beyond = "≤ " if exponent == low == EXPONENTS[0] else "≥ " if exponent == EXPONENTS[1] else ""
-    return f"{beyond}{power(2.0**exponent)}: {share(part)}"
-
-
-def _outline(shares: dict[int, float], box: Callable) -> str:
-    path, before = "", None
-    for e in sorted(shares):
-        x, y, w, h = box(e, shares[e])
-        path += (f"H{x:.4g}" if before == e - 1 else f"M{x:.4g} {y + h:.4g}") + f"V{y:.4g}h{w:.4g}"
-        path += "" if e + 1 in shares else f"v{h:.4g}"
-        before = e
-    return path
-
-
-def _exponents(counts: list[int], lowest: int) -> dict[int, int]:
-    return {lowest + i: n for i, n in enumerate(counts) if n}
-
-
-def _shift(tensor: dict) -> int:
-    """The exponent of the loss scale that the values carry."""
-    scale = real(tensor.get("scale"))
-    return round(math.log2(scale)) if 0 < scale < math.inf else 0
-
-
-def _lost_charts(histograms: dict) -> list[dict[str, Any]]:
-    """Per role: what share of the gradients would be zero, subnormal and infinite at each power of two."""
-    charts = []
-    entries = histograms.get("lost") or []
-    best = real(histograms.get("best_scale"))
-    for role in dict.fromkeys(entry.get("role") for entry in entries):
-        rows = [e for e in entries if e.get("role") == role and real(e.get("scale")) > 0]
-        rows.sort(key=lambda e: real(e["scale"]))
-        if len(rows) < 2:  # weights carry no scale
-            continue
-        used = max((real(t.get("scale")) for t in histograms.get("tensors") or [] if t.get("role") == role), default=0)
-        low, high = math.log2(rows[0]["scale"]), math.log2(rows[-1]["scale"])
-        largest = max(real(e.get(k)) for e in rows for k in ("zero", "subnormal", "overflow"))
-        top = next((t for t in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if t >= largest), 1.0)
-
-        def x(scale: float, low: float = low, high: float = high) -> float:
-            return 40 + 300 * (math.log2(scale) - low) / (high - low)
-
-        def line(name: str, rows: list = rows, top: float = top, x: Callable = x) -> str:
-            points = (f"{x(e['scale']):.4g} {160 - 140 * real(e.get(name)) / top:.4g}" for e in rows)
-            return "M" + "L".join(points)
-
-        marks = [(x(s), label) for s, label in ((used, "used"), (best, "best")) if s and low <= math.log2(s) <= high]
-        if used == best:
-            marks = [(at, "used and best") for at, _ in marks[:1]]
-        charts.append(
-            {
-                "role": ROLES.get(role, role),
-                "rows": rows,
-                "lines": {name: line(name) for name in ("zero", "subnormal", "overflow")},
-                "x": [(x(e["scale"]), power(e["scale"])) for e in few(rows, 5)],
-                "y": [(160 - 70 * i, share(top * i / 2)) for i in range(3)],
-                "marks": marks,
-            }
-        )
-    return charts
-
-
-def _over_time(scale: dict, summary: dict) -> dict[str, Any] | None:
-    """The loss and the loss scale by iteration, one above the other, in a drawing of 720 x 250; None without either."""
-    history = [(int(i), math.log2(real(s))) for i, s in scale.get("history") or [] if real(s) > 0]
-    losses = {name: [(int(i), v) for i, v in points] for name, points in (scale.get("losses") or {}).items()}
-    losses = {name: points for name, points in losses.items() if any(_finite(v) for _, v in points)}
-    skipped = scale.get("skipped") or []
-    seen = [i for points in (history, *losses.values()) for i, _ in points] + list(skipped)
-    if not seen:
-        return None
-    first, last = min(seen), max(*seen, int(summary["iterations"] or 1) - 1, min(seen) + 1)
-
-    def x(iteration: float) -> float:
-        return 56 + 650 * (iteration - first) / (last - first)
-
-    panels = []
-    if losses:
-        finite = [float(v) for points in losses.values() for _, v in points if _finite(v)]
-        logarithmic = min(finite) > 0 and max(finite) > 10 * min(finite)
-        low, high = (math.log10(min(finite)), math.log10(max(finite))) if logarithmic else (min(finite), max(finite))
-        high += (high == low) or 0.0
-
-        def y(v: float) -> float:
-            return 110 - 96 * ((math.log10(v) if logarithmic else v) - low) / (high - low)
-
-        lines = []
-        for name, points in list(losses.items())[:4]:
-            path, before = "", False
-            for i, v in points:
-                path += f"{'L' if before else 'M'}{x(i):.4g} {y(float(v)):.4g}" if _finite(v) else ""
-                before = _finite(v)
-            lines.append((name, path, [(x(i), i) for i, v in points if not _finite(v)]))
-        marks = [low + (high - low) * part / 2 for part in range(3)]
-        ticks = [(110.0 - 48 * n, number(10**v if logarithmic else v)) for n, v in enumerate(marks)]
-        panels.append({"name": "loss", "lines": lines, "y": ticks})
-    if history:
-        low, high = math.floor(min(e for _, e in history)) - 1, math.ceil(max(e for _, e in history)) + 1
-
-        def level(exponent: float) -> float:
-            return 230 - 96 * (exponent - low) / (high - low)
-
-        steps = "".join(f"H{x(i):.4g}V{level(e):.4g}" for i, e in history)
-        path = f"M{x(history[0][0]):.4g} {level(history[0][1]):.4g}{steps}H706"
-        ticks = [(float(level(e)), power(2.0**e)) for e in _ticks(low + 1, high - 1, whole=True)]
-        panels.append({"name": "loss scale", "lines": [("loss scale", path, [])], "y": ticks})
-    return {
-        "panels": panels,
-        "skipped": [(x(i), i) for i in skipped],
-        "x": [(x(i), i) for i in _ticks(first, last)],
-        "last": 2.0 ** history[-1][1] if history else None,
-    }
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
-
-
-def _ticks(first: int, last: int, whole: bool = False) -> range:
-    """About four to seven round numbers from first to last; whole: any step will do, counted down from the last."""
-    if whole:
-        return range(last, first - 1, -max(math.ceil((last - first) / 5), 1))
-    step = next(s * 10**k for k in range(19) for s in (1, 2, 5) if (last - first) // (s * 10**k) < 7)
-    return range(-(-first // step) * step, last + 1, step)
-
-
-def _bars(ledger: dict) -> dict[str, Any] | None:
-    """Per role: the bytes here by dtype and those of FP32, as shares of the longest bar. None where there are none."""
-    measured, predicted, fp32 = (_by_dtype(ledger.get(k)) for k in ("measured", "predicted", "fp32"))
-    shown = measured or predicted
-    names = dict.fromkeys([*(ledger.get("roles") or []), *shown, *fp32])
-    rows: list[dict[str, Any]] = []
-    for role in names:
-        here, expected, whole = (t.get(role, {}) for t in (shown, predicted, fp32))
-        if any(sum(t.values()) for t in (here, expected, whole)):
-            rows.append({"role": role, "here": here, "predicted": expected, "fp32": sum(whole.values())})
-    kept = [row for row in rows if row["role"] != "workspace"]  # the ratio is of these
-    name = "total" if kept == rows else "all but workspace"
-    total: dict[str, Any] = {"role": name, "here": Counter(), "predicted": Counter(), "fp32": 0}
-    for row in kept:
-        total["fp32"] += row["fp32"]
-        total["here"] += Counter(row["here"])
-        total["predicted"] += Counter(row["predicted"])
-    if not rows:
-        return None
-    most = max(max(r["fp32"], sum(r["here"].values())) for r in [*rows, total]) or 1
-    if not all(row["predicted"] for row in kept if row["here"]):
-        total["predicted"] = {}  # not of all
-    for row in [*rows, total]:
-        at, row["parts"] = 0.0, []
-        row["width"] = 100 * row["fp32"] / most
-        for dtype, n in sorted(row["here"].items(), key=lambda item: -item[1]):
-            if n:
-                row["parts"].append({"dtype": dtype, "bytes": n, "x": at, "width": 100 * n / most})
-                at += 100 * n / most
-        row |= {"sum": sum(row["here"].values()), "predicted": sum(row["predicted"].values()) or None}
-    return {
-        "rows": [*rows, total],
-        "ratio": ledger.get("ratio"),
-        "measured": bool(measured),
-        "predicted": bool(measured) and any(row["predicted"] for row in rows),
-        "drawn": {part["dtype"] if part["dtype"] in DRAWN else "other" for row in rows for part in row["parts"]},
-    }
-
-
-def _by_dtype(table: Any) -> dict[str, dict[str, int]]:
-    """{role: {dtype: bytes}}, also from {role: bytes}."""
-    return {role: v if isinstance(v, dict) else {"-": v} for role, v in (table or {}).items() if v}
+def _bytes(ledger: dict) -> list[dict[str, Any]]:
+    """Per role: the bytes here by dtype, and those in FP32; with their sums at the end. Empty where there are none."""
+    here, fp32 = ledger.get("measured") or ledger.get("predicted") or {}, ledger.get("fp32") or {}
+    rows = [
+        {"role": role, "here": Counter(here.get(role)), "fp32": sum(fp32.get(role, {}).values())}
+        for role in dict.fromkeys([*here, *fp32])
+        if here.get(role) or fp32.get(role)
+    ]
+    total = {"role": "all", "here": sum((r["here"] for r in rows), Counter()), "fp32": sum(r["fp32"] for r in rows)}
+    return [*rows, total] if rows else []

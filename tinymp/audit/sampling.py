@@ -4,29 +4,63 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
 
 from .. import backend
-from ..autograd import Variable, values_of
+from ..autograd import Op, Variable, values_of
 from ..dtypes import FLOATING
 from ..precision import widen
 
 # Colours that colour-blind readers can tell apart
 BLUE, SKY, RED, GREEN, PINK = "#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7"
-MOST = 50  # iterations for which an instrument keeps snapshots
+
+
+T = TypeVar("T")
+
+
+class ByTensor(Generic[T]):
+    """Something about each tensor: found by its array, as long as that lives and is not changed in place."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[int, tuple[ref, int, T]] = {}  # by the id of an array: its version, and what is kept
+        # NumPy's scalars become other arrays in the Tensor: they are found by the op that made them
+        self._scalars: WeakKeyDictionary[Op, dict[int, T]] = WeakKeyDictionary()
+
+    def put(self, x: Any, version: int, value: T, op: Op | None = None, i: int = 0) -> None:
+        """Keep a value for an array, or for the i-th result of an op."""
+        x = values_of(x)
+        if not isinstance(x, np.generic):
+            self._arrays[id(x)] = ref(x, partial(_forget, self._arrays, id(x))), version, value
+        elif op is not None:
+            self._scalars.setdefault(op, {})[i] = value
+
+    def at(self, x: Any, version: int) -> T | None:
+        """The value of an array, None if it has none at this version."""
+        x = values_of(x)
+        array, seen, value = self._arrays.get(id(x), (None, 0, None))
+        return value if array is not None and array() is x and seen == version else None
+
+    def of(self, x: Variable) -> T | None:
+        """The value of a Tensor, or None."""
+        of_scalar = self._scalars.get(x.grad_fn, {}) if x.grad_fn is not None else {}
+        return of_scalar[x.output_nr] if x.output_nr in of_scalar else self.at(x.array, x.version)
+
+
+def _forget(arrays: dict, key: int, array: ref) -> None:
+    """An array has gone."""
+    if key in arrays and arrays[key][0] is array:
+        del arrays[key]
 
 
 class Spaced:
-    """Chooses at most so many iterations, evenly spaced: their distance doubles as the training goes on.
+    """Chooses at most so many iterations, evenly spaced: their distance doubles as the training goes on."""
 
-    every  the distance at first
-    """
-
-    def __init__(self, every: int, most: int = MOST) -> None:
-        self.most = most
-        if not isinstance(every, int) or every < 1:
-            raise ValueError(f"expected every to be a positive integer, got {every!r}")
-        self.distance = every
+    def __init__(self, most: int) -> None:
+        self.most, self.distance = most, 1
 
     def wants(self, iteration: int) -> bool:
         """Whether to keep this iteration; earlier ones for which this has become False can be dropped."""

@@ -113,7 +113,7 @@ class Scales(Instrument):
         self._current: Pass | None = None
         self._stepped = False
         self._losses: dict[str, dict[int, float]] = {}
-        self._spaced = Spaced(1, most=400)
+        self._spaced = Spaced(400)
         self._begin()
 
     @property

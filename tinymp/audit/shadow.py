@@ -11,9 +11,8 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from ..parameter import Parameter
 from ..precision import FP32, reduce, to_dtype, use, widen
 from ..tensor import Tensor
 from .listener import Instrument, Place
-from .sampling import table, version_of_result
+from .sampling import ByTensor, table, version_of_result
 
 
 @dataclass
@@ -150,14 +149,6 @@ def _errors(device: Any, y: Array, exact: Array, normal: Array) -> Errors:
     return Errors(y.size, float(reduce(error, (0,), "sum").item()) / ULP, largest / ULP, zeros)
 
 
-class Kept(NamedTuple):
-    """The shadow of a tensor, as long as its array lives."""
-
-    array: weakref.ref
-    value: Array
-    version: int  # of the tensor; after a change in place the shadow is no longer valid
-
-
 class Shadow(Instrument):
     """Runs each op that has to do with FP16 again in FP32, twice: with the inputs that it had (the local error), and
     with the results of the copy of the run in FP32 (the inherited error). Backward likewise.
@@ -172,9 +163,7 @@ class Shadow(Instrument):
 
     def __init__(self) -> None:
         self._rows: dict[tuple, ShadowRow] = {}
-        self._kept: dict[int, Kept] = {}  # by the id of the array
-        # NumPy's scalars become other arrays in the Tensor: their shadows are found by the op that made them
-        self._scalars: weakref.WeakKeyDictionary[Op, dict[int, Array]] = weakref.WeakKeyDictionary()
+        self._kept: ByTensor[Array] = ByTensor()  # its shadow
         self._ops: weakref.WeakKeyDictionary[Op, tuple[Op, Op]] = weakref.WeakKeyDictionary()
         self._gradients: weakref.WeakKeyDictionary[Op, dict[int, Array]] = weakref.WeakKeyDictionary()
         self._nonfinite: ShadowRow | None = None  # the first with an infinity or NaN
@@ -241,7 +230,7 @@ class Shadow(Instrument):
         for i, (y, a, b) in enumerate(zip(outputs, near, far)):
             if hasattr(y, "dtype") and y.dtype in FLOATING:
                 self._compare(row, y, a, b)
-                self._keep(op, i, y, b, inputs)
+                self._kept.put(y, version_of_result(y, inputs), backend.of(b).xp.asarray(b), op, i)
         if op.needs:
             self._ops[op] = first, second
 
@@ -269,18 +258,8 @@ class Shadow(Instrument):
         """x in the FP32 copy of the run."""
         if isinstance(x, Parameter):
             return widen(x.master)
-        kept = self._kept.get(id(x.array))
-        if kept is not None and kept.version == x.version:
-            return kept.value
-        of_scalar = self._scalars.get(x.grad_fn, {}) if x.grad_fn is not None else {}
-        return of_scalar[x.output_nr] if x.output_nr in of_scalar else widen(x.array)
-
-    def _keep(self, op: Op, i: int, y: Array, value: Array, args: tuple) -> None:
-        if isinstance(y, np.generic):
-            self._scalars.setdefault(op, {})[i] = backend.of(value).xp.asarray(value)
-            return
-        gone = partial(_forget, weakref.ref(self), id(y))
-        self._kept[id(y)] = Kept(weakref.ref(y, gone), value, version_of_result(y, args))
+        kept = self._kept.of(x)
+        return widen(x.array) if kept is None else kept
 
     def _compare(self, row: ShadowRow, y: Array, local: Array, along: Array) -> None:
         row.add(y, local, along)
@@ -290,12 +269,6 @@ class Shadow(Instrument):
     def _row(self, place: Place) -> ShadowRow:
         key = place.module, place.op, place.phase, place.caller
         return self._rows.setdefault(key, ShadowRow(*key, place.where))
-
-
-def _forget(shadow: weakref.ref, key: int, array: weakref.ref) -> None:
-    """An array has gone."""
-    if (owner := shadow()) is not None and (kept := owner._kept.get(key)) is not None and kept.array is array:
-        del owner._kept[key]
 
 
 def _again(op: Op, inputs: list) -> tuple[Op, tuple]:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..dtypes import HALF
-from .advice import SPOILS, asked
+from .advice import SPOILS
+from .found import asked
 from .numbers import count, many, number, power, real, share
 
 
@@ -90,7 +91,9 @@ def _about_steps(scale: dict, summary: dict) -> Iterable[_Statement]:
     causes = Counter(cause.get("cause") for cause in scale.get("causes") or [])
     why = ", ".join(f"{cause} ({n} ×)" for cause, n in causes.most_common())
     text = f"{count(skipped)} of {many(steps, 'step')} ({share(skipped / steps)}) skipped"
-    yield _Statement(text + (f": {why}." if why else "."), "scale", NOTE, ("skipped_steps",))
+    yield _Statement(
+        text + (f": {why}." if why else "."), "scale", NOTE, ("steps_that_no_scale_mends", "steps_skipped_by_the_scale")
+    )
 
 
 def _about_roundings(ledger: list[dict], summary: dict) -> Iterable[_Statement]:

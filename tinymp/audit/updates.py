@@ -11,7 +11,7 @@ from ..events import unobserved
 from ..parameter import Parameter
 from ..precision import MIXED, current_policy, to_dtype, use, widen
 from .listener import Instrument, Place
-from .sampling import BLUE, RED, Spaced, distinct, table
+from .sampling import BLUE, RED, distinct, table
 
 
 class Updates:
@@ -27,18 +27,13 @@ class Updates:
     fp32        whether the parameter is in FP32 itself: then this is what FP16 would lose, and is not lost here
     policy      the name of the policy in use
     master      whether it has an FP32 master: then what would be lost in FP16 is not
-    path        in its model, as `keep` of `Policy.cast` has them
-    normalisation  whether it is that of a normalisation layer in nn, whose dtype a policy's `norm` is
     """
-
-    path, normalisation = "", False
 
     def __init__(self, name: str, fp32: bool, policy: str, master: bool, storage: Any) -> None:
         self.name, self.fp32, self.policy, self.master, self.storage = name, fp32, policy, master, storage
         self.updates = self.iterations = self.elements = self.lost = self.zero = self.above = 0
-        self.kept: dict[int, tuple[int, int]] = {}  # iteration -> elements, lost
 
-    def add(self, master: Array, copy: Array, value: Array, iteration: int, spaced: Spaced) -> None:
+    def add(self, master: Array, copy: Array, value: Array, iteration: int) -> None:
         """Count one update: the master (or the copy itself) and the copy before it, and the new weights."""
         device = backend.of(value)
         count = device.xp.count_nonzero
@@ -51,11 +46,6 @@ class Updates:
         self.updates, self.iterations = self.updates + 1, max(self.iterations, iteration + 1)
         self.elements += value.size
         self.lost, self.zero, self.above = self.lost + lost, self.zero + value.size - moved, self.above + above
-        if spaced.wants(iteration):
-            if len(self.kept) > iteration // spaced.distance:
-                self.kept = spaced.thinned(self.kept)
-            elements, before = self.kept.get(iteration, (0, 0))
-            self.kept[iteration] = elements + value.size, before + lost
 
     def as_dict(self) -> dict[str, Any]:
         """The shares of all weights: lost + unchanged_by_zero + those that FP16 would move make 1."""
@@ -72,8 +62,6 @@ class Updates:
             "fp32": self.fp32,
             "policy": self.policy,
             "master": self.master,
-            "path": self.path,
-            "normalisation": self.normalisation,
         }
 
 
@@ -87,26 +75,20 @@ class LostUpdates(Instrument):
 
     Weights in FP32 are taken as what FP16 would lose, and marked. Of SparseRows the rows that they name are counted.
     Policies are kept apart, by name.
-
-    every  look at one in `every` iterations
     """
 
-    def __init__(self, every: int = 1) -> None:
-        self.every = every
-        self._spaced = Spaced(every)
+    def __init__(self) -> None:
         self._parameters: dict[tuple[str, bool, str, bool], Updates] = {}
 
     def written(self, place: Place, parameter: Parameter, value: Any) -> None:
-        if place.phase != "update" or self.listener.iteration % self.every:
+        if place.phase != "update":
             return
         key = place.module, parameter.dtype not in HALVES, current_policy().name, bool(parameter.master_nbytes)
         if key not in self._parameters:
             self._parameters[key] = Updates(*key, parameter.dtype if parameter.dtype in HALVES else float16)
-            seen = self._parameters[key]
-            seen.path, seen.normalisation = parameter.name or "", parameter.normalisation
         value = distinct(value)
         master, copy = rows_of(parameter.master, value), rows_of(parameter.array, value)
-        self._parameters[key].add(master, copy, values_of(value), self.listener.iteration, self._spaced)
+        self._parameters[key].add(master, copy, values_of(value), self.listener.iteration)
 
     # ---- asking
 
@@ -129,14 +111,8 @@ class LostUpdates(Instrument):
         return total
 
     def as_dict(self) -> list[dict[str, Any]]:
-        """One dict per row, where most is lost first; "history" has the share lost at up to 50 iterations."""
-        return [
-            {
-                **u.as_dict(),
-                "history": [[i, lost / n] for i, (n, lost) in self._spaced.thinned(u.kept).items() if n],
-            }
-            for u in self.rows
-        ]
+        """One dict per row, where most is lost first."""
+        return [u.as_dict() for u in self.rows]
 
     def _title(self, u: Updates) -> str:
         several = len({row.policy for row in self._parameters.values()}) > 1

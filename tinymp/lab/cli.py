@@ -21,7 +21,6 @@ import difflib
 import importlib.util
 import math
 import os
-import re
 import shutil
 import signal
 import sys
@@ -50,7 +49,6 @@ from .program import as_if, check_program, run, started, terminated_as_exit
 from .trial import FILE, NAME
 
 FILES = "audit.json", "ledger.csv", "audit.html"
-CRASH = "crash.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,7 +87,6 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         "--stop-at-first", choices=STOPS, help="end the program at the first op that makes a NaN (or an infinity)"
     )
     a.add_argument("--every", type=_positive, default=1, metavar="N", help="listen to one step in N, for long runs")
-    a.add_argument("--modules", type=_expression, metavar="REGEX", help="listen only to modules of such names")
     a.add_argument("--trace", action="store_true", help="also mark every tensor, for tinymp diff")
     a.add_argument(
         "--formats",
@@ -148,14 +145,6 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
     return int(text)
-
-
-def _expression(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"expected a regular expression, got {text!r} ({error})") from None
-    return text
 
 
 def _measure(text: str) -> str:
@@ -276,8 +265,6 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
             shadow=options.shadow,
             formats=options.formats,
             every=options.every,
-            modules=options.modules,
-            crash=options.out / CRASH,
             stop_at=options.stop_at_first,
             trace=options.out if options.trace else None,
         )
@@ -327,7 +314,7 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _move_earlier(out: Path, files: Sequence[str] = (*FILES, CRASH, trace.FILE), what: str = "audit") -> str:
+def _move_earlier(out: Path, files: Sequence[str] = (*FILES, trace.FILE), what: str = "audit") -> str:
     """Move the files of an earlier audit to a folder that is named after their time; returns what to say of it."""
     there = [out / name for name in files if (out / name).exists()]
     if not there:
@@ -345,7 +332,7 @@ def _write(audited: Audit, out: Path, title: str) -> list[str]:
     data, ledger, page = FILES
     write_json(out / data, audited.as_dict())
     write(out / ledger, audited.ledger.to_csv())
-    written = [data, ledger, *[CRASH] * (audited.crash.found is not None)]  # which was written when it happened
+    written = [data, ledger]
     try:
         audited.report(out / page, title)
     except ModuleNotFoundError as error:

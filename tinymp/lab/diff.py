@@ -27,8 +27,8 @@ import numpy as np
 
 from ..audit.ledger import jsonable
 from ..audit.numbers import SPACE, apart, many, number
+from ..audit.run import Line, Run, Step
 from ..audit.sampling import narrowed, table
-from ..audit.trace import Line, Run, Step
 from ..dtypes import FLOATING, as_dtype, limits
 
 SLACK = 1.5  # times one rounding: the distance is an estimate

@@ -5,8 +5,7 @@ from .gradients import DistributedDataParallel
 from .group import Group
 from .norm import SyncBatchNorm
 from .start import init
-from .zero import ZeroRedundancyOptimizer
 
-__all__ = ["DistributedDataParallel", "Group", "SyncBatchNorm", "ZeroRedundancyOptimizer", "init"]
+__all__ = ["DistributedDataParallel", "Group", "SyncBatchNorm", "init"]
 
 _name_all(globals())

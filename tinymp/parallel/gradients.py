@@ -80,8 +80,6 @@ class DistributedDataParallel(Observer):
         self.params: list[Parameter] = [p for p in model.parameters() if p.requires_grad]
         if not self.params:
             raise ValueError(f"{where}: expected a model with parameters to train, got none")
-        if any(p.dtype in HALVES and p.policy.master and not p.master_nbytes for p in self.params):
-            raise ValueError(f"{where}: expected the masters of all weights: make ZeroRedundancyOptimizer after this")
         self.passes = self.sent = 0
         self.waited = 0.0
         self._own = {id(p): i for i, p in enumerate(self.params)}

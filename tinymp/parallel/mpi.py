@@ -20,9 +20,6 @@ from ..backend.extras import hint
 from ..precision import store, widen
 from .group import Group, Pending
 
-ASK = 1.0  # seconds between two looks whether another process asks where this one is
-ANSWER = 5 * ASK  # seconds in which one that waits has answered
-SAID = 96  # bytes of what it says then
 BLOCK = 1 << 15  # numbers whose FP32 values stay in a core's cache
 
 
@@ -44,8 +41,8 @@ def _add_fp16(a: Any, b: Any, _: Any) -> None:
 class Job(Pending):
     """What a thread does, one after the other, while the program goes on."""
 
-    def __init__(self, group: MPIGroup, number: int, what: str, do: Callable[[], Any]) -> None:
-        self.group, self.number, self.what, self.do = group, number, what, do
+    def __init__(self, group: MPIGroup, what: str, do: Callable[[], Any]) -> None:
+        self.group, self.what, self.do = group, what, do
         self.done = threading.Event()
         self.error: BaseException | None = None
 
@@ -60,10 +57,12 @@ class Job(Pending):
         self.done.set()
 
     def wait(self) -> None:
-        deadline = time.monotonic() + self.group.timeout
-        while not self.done.wait(min(ASK, max(deadline - time.monotonic(), 0.0))):
-            if time.monotonic() >= deadline or self.group.asked():
-                self.group.give_up(self)
+        if not self.done.wait(self.group.timeout):
+            raise RuntimeError(
+                f"parallel: rank {self.group.rank} has waited for {self.group.timeout:g} s at {self.what}: another "
+                "process calls something else, hangs, has ended, or computes for longer than that (then give init a "
+                "larger timeout)"
+            )
         if self.error is not None:
             raise self.error
 
@@ -86,7 +85,7 @@ class MPIGroup(Group):
         self.MPI, self.timeout, self.seconds = MPI, timeout, 0.0
         world = MPI.COMM_WORLD
         self.rank, self.size = world.rank, world.size
-        self.comm, self.alarm = world.Dup(), world.Dup()
+        self.comm = world.Dup()
         near = world.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank = near.rank
         if "OPENBLAS_NUM_THREADS" not in os.environ:
@@ -94,7 +93,6 @@ class MPIGroup(Group):
         near.Free()
         self.half = MPI.BYTE.Create_contiguous(2).Commit()
         self.add_fp16 = MPI.Op.Create(_add_fp16, commute=True)
-        self.count = 0
         self.jobs: SimpleQueue[Job | None] = SimpleQueue()
         self.thread = threading.Thread(target=self._work, name="tinymp.parallel", daemon=True)
         self.thread.start()
@@ -104,8 +102,7 @@ class MPIGroup(Group):
             job.run()
 
     def start(self, what: str, x: Array, *how: Any) -> Pending:
-        self.count += 1
-        job = Job(self, self.count, f"{what} of {x.dtype} {x.shape}", getattr(self, f"_{what}")(x, *how))
+        job = Job(self, f"{what} of {x.dtype} {x.shape}", getattr(self, f"_{what}")(x, *how))
         self.jobs.put(job)
         return job
 
@@ -123,39 +120,6 @@ class MPIGroup(Group):
 
     def _barrier(self, x: Array) -> Callable[[], Any]:
         return self.comm.Barrier
-
-    # ---- when it goes wrong
-
-    def asked(self) -> bool:
-        """Whether another process has given up waiting."""
-        return self.alarm.Iprobe(self.MPI.ANY_SOURCE)
-
-    def give_up(self, job: Job) -> None:
-        """RuntimeError that says who did not come. All that wait tell each other where they are; who does not answer
-        computes for too long, hangs, or has ended.
-        """
-        said = np.frombuffer(f"{job.number} {job.what}".encode()[:SAID].ljust(SAID), np.uint8)
-        kept = [self.alarm.Isend([said, self.MPI.BYTE], rank) for rank in range(self.size) if rank != self.rank]
-        heard: dict[int, tuple[str, str, str]] = {}
-        until = time.monotonic() + ANSWER
-        status, answer = self.MPI.Status(), np.zeros(SAID, np.uint8)
-        while len(heard) < self.size - 1 and time.monotonic() < until:
-            if self.alarm.Iprobe(self.MPI.ANY_SOURCE, status=status):
-                self.alarm.Recv([answer, self.MPI.BYTE], status.source)
-                heard[status.source] = answer.tobytes().decode(errors="replace").strip().partition(" ")
-            time.sleep(0.01)
-        del kept
-        missing = [rank for rank in range(self.size) if rank != self.rank and rank not in heard]
-        others = [f"rank {rank} at {what} (call {n})" for rank, (n, _, what) in sorted(heard.items())]
-        here = f"rank {self.rank} waits at {job.what} (call {job.number})"
-        where = "; ".join([here, *others])
-        if missing:
-            names = ", ".join(f"rank {rank}" for rank in missing)
-            raise RuntimeError(
-                f"parallel: {names} did not come within {self.timeout:g} s, and does not answer: it hangs, has ended, "
-                f"or computes for longer than that (then give init a larger timeout). {where}"
-            )
-        raise RuntimeError(f"parallel: the processes wait for each other, as they call different things. {where}")
 
     def abort(self, code: int) -> None:
         self.MPI.COMM_WORLD.Abort(code)

@@ -6,7 +6,6 @@ import os
 
 from ..arguments import choice, number
 from .group import Group
-from .guard import guard
 
 # What starters say of the processes that they start: MPICH and Slurm's PMI, Open MPI, PMIx; torchrun
 STARTED = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK")
@@ -28,7 +27,6 @@ def init(device: str = "cpu", timeout: float = 300.0) -> Group:
     by_mpi, by_torchrun = any(name in os.environ for name in STARTED), {"RANK", "WORLD_SIZE"} <= os.environ.keys()
     if not by_mpi and not by_torchrun and tasks == 1:
         return Group()
-    guard()
     if device == "gpu":
         from .nccl import NCCLGroup
 

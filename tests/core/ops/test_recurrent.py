@@ -12,7 +12,7 @@ import pytest
 import tinymp as mp
 from oracle import STORAGE, WORK, assert_close, check, gradients, host, randn
 from tinymp import ops
-from tinymp.audit.kept import saved_nbytes
+from tinymp.audit.bytes import saved_nbytes
 from tinymp.ops import gru_cell, gru_layer, lstm_cell, lstm_layer
 
 T, B, D, H, P = 5, 4, 3, 6, 2

@@ -357,7 +357,7 @@ def test_an_interrupted_load_of_a_checkpoint_changes_nothing(tmp_path):
 SAVES = {
     "save": lambda path, parts: mp.save(path, **parts),
     "save_weights": lambda path, parts: mp.save_weights(path, parts["model"]),
-    "Checkpointer": lambda path, parts: mp.Checkpointer(path.parent, keep=1, best="loss", **parts).save(2, loss=1.0),
+    "Checkpointer": lambda path, parts: mp.Checkpointer(path.parent, keep=1, **parts).save(2, loss=1.0),
 }
 
 

@@ -7,7 +7,7 @@ from tinymp.models.deepspeech2 import DeepSpeech2, FrameNorm
 import tinymp as mp
 from oracle import host, randn, rng
 from tinymp import models, ops, optim
-from tinymp.audit.bytes import predict
+from tinymp.audit.predict import predict
 from tinymp.audit.products import Products
 
 cpu = pytest.mark.cpu

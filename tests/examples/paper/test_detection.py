@@ -6,7 +6,7 @@ import pytest
 import tinymp as mp
 from oracle import host, randn, rng
 from tinymp import models, optim
-from tinymp.audit.bytes import predict
+from tinymp.audit.predict import predict
 from tinymp.audit.products import Products
 from tinymp.models import detection, faster_rcnn, ssd
 

@@ -8,7 +8,7 @@ import pytest
 import tinymp as mp
 from oracle import host
 from tinymp import models, ops, optim
-from tinymp.audit.bytes import predict
+from tinymp.audit.predict import predict
 from tinymp.audit.products import Products
 
 FP64 = mp.Policy("FP64", storage="float64")

@@ -9,7 +9,7 @@ import pytest
 import tinymp as mp
 from oracle import randn
 from tinymp import models, nn, ops, optim
-from tinymp.audit.bytes import predict
+from tinymp.audit.predict import predict
 from tinymp.audit.products import Products
 
 pytestmark = pytest.mark.cpu

@@ -1,0 +1,101 @@
+"""What an audit found, as its advice and summary ask for it: about the run that is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ..dtypes import float16
+from .ledger import Row
+
+LEAST_NUMBERS = 1000  # numbers (rounded, updated) below which shares of them mean little
+LEAST_WORK = 1e7  # operations of a product below which a GPU takes longer to start it than to run it at 10 TFLOP/s
+HALF = ("float16", "bfloat16")
+
+
+class Found(NamedTuple):
+    """What the instruments found, as in their `as_dict`; empty where there is none."""
+
+    ledger: Sequence[Row] = ()
+    histograms: Mapping[str, Any] = MappingProxyType({})
+    updates: Sequence[dict[str, Any]] = ()
+    scale: Mapping[str, Any] = MappingProxyType({})
+    bytes: Mapping[str, Any] = MappingProxyType({})
+    products: Sequence[dict[str, Any]] = ()
+
+    def dtypes(self, role: str) -> dict[str, int]:
+        """Bytes of a role by dtype, measured or else predicted."""
+        measured, predicted = self.bytes.get("measured") or {}, self.bytes.get("predicted") or {}
+        return measured.get(role) or predicted.get(role) or {}
+
+    @property
+    def halves(self) -> list[dict[str, Any]]:
+        """The updates of FP16 and BF16 weights that are enough to judge."""
+        enough = [u for u in self.updates if u.get("elements", LEAST_NUMBERS) >= LEAST_NUMBERS]
+        return [u | {"master": u.get("master", self.has_masters)} for u in enough if not u.get("fp32")]
+
+    @property
+    def has_masters(self) -> bool | None:
+        """True if FP16 and BF16 weights have masters; None where no such weight is known."""
+        if set(HALF) & self.dtypes("weights").keys():
+            return bool(self.dtypes("masters"))
+        written = [row.written for row in self.ledger if row.phase == "update" and half_in(row.written)]
+        return any("master" in w for w in written) if written else None
+
+    @property
+    def current_scale(self) -> float | None:
+        """The loss scale that gradients carried last."""
+        if history := self.scale.get("history"):
+            return history[-1][1]
+        tensors = [t for t in self.histograms.get("tensors", ()) if "gradient" in t["role"]]
+        tensors = [t for t in tensors if t.get("dtype") == float16.name] or tensors
+        return tensors[-1]["scale"] if tensors else None
+
+    @property
+    def trained(self) -> list[Row]:
+        """The ledger without what only an evaluation ran: the same op of the same module, from another line, that no
+        backward pass has come back to.
+        """
+        behind = {(row.module, row.op, row.caller) for row in self.ledger if row.phase == "backward"}
+        counterparts = {(module, op) for module, op, _ in behind}
+
+        def evaluates(row: Row) -> bool:
+            site = row.module, row.op, row.caller
+            return row.phase == "forward" and site not in behind and site[:2] in counterparts
+
+        return [row for row in self.ledger if not evaluates(row)]
+
+
+def asked(products: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The products of the run that is asked about: without those of an FP32 baseline beside it, and of an evaluation
+    beside a training, whose batches no backward pass has seen.
+    """
+
+    def place(p: dict[str, Any]) -> tuple:
+        return p.get("module"), p.get("op")
+
+    def batch(p: dict[str, Any]) -> Any:
+        return next((p[name] for name, of in p.get("axes", {}).items() if of == "rows"), None)
+
+    halves = [p for p in products if p.get("dtype") in HALF]
+    policies, places = {p.get("policy") for p in halves}, set(map(place, halves))
+    if halves:  # FP32 products of the same training, that have no counterpart in half precision, are its own
+
+        def own(p: dict[str, Any]) -> bool:
+            return p.get("dtype") in HALF or (p.get("policy") in policies and place(p) not in places)
+
+        products = list(filter(own, products))
+    seen = {(place(p), batch(p)) for p in products if p.get("phase") == "backward"}
+    trained = {where for where, _ in seen}
+    return [p for p in products if place(p) not in trained or (place(p), batch(p)) in seen]
+
+
+def per_call(products: Sequence[dict[str, Any]]) -> float:
+    """The operations of one call of the largest of these products."""
+    return max((p["flops"] / max(p["calls"], 1) for p in products), default=0.0)
+
+
+def half_in(names: str) -> str | None:
+    """float16 or bfloat16, as far as a row's dtypes name it: "float16, float32", "float32 master, float16 copy"."""
+    return next((name for name in names.replace(",", " ").split() if name in HALF), None)

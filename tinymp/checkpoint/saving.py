@@ -1,0 +1,287 @@
+"""Checkpoints: what a run needs to go on as if it had never stopped, in one safetensors file. No pickle anywhere."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..arguments import file, name_all
+from ..backend import __version__
+from ..backend.extras import hint
+from ..dtypes import HALVES, KNOWN, masked
+from ..events import here, type_name
+from .writing import present, replacing
+
+FORMAT = "2"
+SAVED = (*KNOWN, "uint16", "uint32", "uint64", "complex64")  # the dtypes of arrays that `load` reads
+KEY = "tinymp"  # of the file's metadata: the tree of names and values, as JSON, its arrays by number
+
+
+def save(path: str | os.PathLike, **parts: Any) -> None:
+    """Write `parts` and the state of all random generators to `path`, a safetensors file.
+
+    parts: by name, objects with a state_dict (a model, an optimizer, a scaler, a schedule, a loader), NumPy's random
+    generators, or plain values: dicts, lists and tuples of NumPy arrays, numbers, strings, booleans and None. Arrays
+    keep dtype and shape, and are exact; they have this machine's byte order when they are read.
+
+    What was there before stays whole until the new file is, and was read back; see writing.py. It stays, too, where the
+    state of an object has a NaN, or an infinity that is no buffer's: FloatingPointError. (A mask may be infinite, the
+    statistics of a normalisation layer may not.) Of several processes (parallel.Group) all call this, and rank 0
+    writes, with the generators of all.
+    TypeError for what is neither, and for arrays of other things than numbers; ValueError for two arrays under one
+    name; ImportError without safetensors; OSError where nothing can be written, or something else is read back.
+    """
+    write_parts(file("save", "path", path), parts)
+
+
+def load(path: str | os.PathLike, **objects: Any) -> dict[str, Any]:
+    """Read what `save` wrote: the state of each of `objects` by its `load_state_dict`, and of tinymp's own generators.
+
+    Returns the other parts, by name, as they were. ValueError for a file that is not such a checkpoint, whole and as it
+    was written, where the names of `objects` are not in it, and for an infinity or NaN in what they would take over; an
+    object's own error where its state does not fit; TypeError for objects without state; OSError for an unreadable
+    file. After an error or interrupt nothing has changed, but for weights that were infinite or NaN before.
+    """
+    return load_parts(file("load", "path", path), objects)
+
+
+def load_parts(path: str | os.PathLike, objects: dict[str, Any]) -> dict[str, Any]:
+    parts, random = _read(path)
+    missing = objects.keys() - parts.keys()
+    if missing:
+        raise ValueError(f"load: expected {path} to hold {sorted(missing)}, got {sorted(parts)}")
+    require_state("load", objects)
+    for found in (found for name, one in objects.items() for found in _nonfinite(name, parts[name], _masks(name, one))):
+        raise ValueError(f"load: {path}: {found}: use a checkpoint from before the run diverged")
+    before = {name: (_state(one), dict(getattr(one, "__dict__", {}))) for name, one in objects.items()}
+    generators, taken = backend.get_rng_state(), []
+    try:
+        for name, one in objects.items():
+            taken.append(name)
+            _take(one, parts.pop(name))
+        backend.set_rng_state(random[_place(random)])
+        if _place(random) < here.rank:  # one of more processes than were saved
+            backend.manual_seed(zlib.crc32(str(random).encode()) + here.rank)
+        return parts
+    except BaseException as error:
+        backend.set_rng_state(generators)
+        for name in taken:
+            state, attributes = before[name]
+            with suppress(TypeError, ValueError):  # infinite weights, which no load takes
+                _take(objects[name], state)
+            getattr(objects[name], "__dict__", {}).update(attributes)  # where a loader is, in a loop under way
+        if isinstance(error, (TypeError, ValueError)):
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"load: `{taken[-1]}` of {path}: {error}") from error
+        raise
+
+
+def peek(path: str | os.PathLike) -> dict[str, Any]:
+    """Those parts of a checkpoint that hold no arrays, by name. They are in the header, and nothing else is read: not
+    even what it takes to tell that the file is as it was written. ValueError and OSError as of `load`.
+    """
+    found = {}
+    for name, packed in _tree(path)["parts"]["dict"]:
+        with suppress(KeyError):  # it names an array
+            found[name] = _unpacked(packed, {})
+    return found
+
+
+def write_parts(path: str | os.PathLike, parts: dict[str, Any]) -> None:
+    arrays: dict[str, np.ndarray] = {}
+    states = {name: _state(part) for name, part in parts.items()}
+    own = {name: x for name, x in states.items() if x is not parts[name]}
+    for found in (found for name, x in own.items() for found in _nonfinite(name, x, _masks(name, parts[name]))):
+        raise FloatingPointError(f"save: {found}: the run has diverged, and {path} stays what it was")
+    random = _packed(here.agree([backend.get_rng_state()], "all"), "random", arrays)
+    if here.rank:
+        return
+    tree = json.dumps({"parts": _packed(states, "", arrays), "random": random})
+    metadata = {"format": FORMAT, "version": __version__, KEY: tree, "sha256": _checksum(tree, arrays)}
+    put(path, arrays, metadata)
+
+
+def put(path: str | os.PathLike, arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
+    """Write a file of safetensors. It takes its name when it reads back as what it should be."""
+    safetensors = safetensors_module()
+    if "__metadata__" in arrays:
+        raise ValueError("expected another name than `__metadata__`, which files of safetensors keep for themselves")
+    with replacing(path) as temporary:
+        try:
+            safetensors.numpy.save_file(arrays, temporary, metadata)
+            with safetensors.safe_open(temporary, "np") as file:
+                right = (file.metadata() or {}) == metadata
+                right = right and all(_same(x, file.get_tensor(name)) for name, x in arrays.items())
+        except (safetensors.SafetensorError, TypeError, AttributeError) as error:  # the others: FP8
+            if found := re.search(r"\(os error (\d+)\)", str(error)):
+                raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from None
+            raise ValueError(f"expected what a file of safetensors can hold: {error}") from None
+        if not right:
+            what = "what was written reads back as something else. What was there before is still there"
+            raise OSError(errno.EIO, what, str(path))
+
+
+def _same(x: np.ndarray, y: np.ndarray) -> bool:
+    """Bit for bit, in parts of 16 MB."""
+    a, b, n = x.ravel().view("u1"), y.ravel().view("u1"), 1 << 24
+    parts = (np.array_equal(a[i : i + n], b[i : i + n]) for i in range(0, max(a.size, b.size), n))
+    return x.dtype == y.dtype and x.shape == y.shape and all(parts)
+
+
+def _read(path: str | os.PathLike) -> tuple[dict[str, Any], list]:
+    """The parts, and the state of the random generators in every process."""
+    metadata, arrays = _opened(path)
+    if metadata["sha256"] != _checksum(metadata[KEY], arrays):
+        raise ValueError(f"load: {path} is not as it was written (its checksum differs): use an earlier checkpoint")
+    tree = json.loads(metadata[KEY])
+    return _unpacked(tree["parts"], arrays), _unpacked(tree["random"], arrays)
+
+
+def _tree(path: str | os.PathLike) -> dict[str, Any]:
+    """What a checkpoint says without its arrays."""
+    return json.loads(_opened(path, arrays=False)[0][KEY])
+
+
+def _opened(path: str | os.PathLike, arrays: bool = True) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """The metadata of a checkpoint, and its arrays if they are wanted."""
+    safetensors = safetensors_module()
+    try:
+        with safetensors.safe_open(present(path), "np") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()} if arrays else {}  # noqa: SIM118
+    except (safetensors.SafetensorError, TypeError, AttributeError) as error:  # the others: BF16, FP8
+        raise ValueError(f"load: expected {path} to be a checkpoint of tinymp: {error}") from None
+    if not {"format", "version", "sha256", KEY} <= metadata.keys():
+        raise ValueError(f"load: expected {path} to be a checkpoint of tinymp, got safetensors with {metadata}")
+    if metadata["format"] != FORMAT:
+        made = f"format {metadata['format']}, written by tinymp {metadata['version']}"
+        raise ValueError(
+            f"load: expected {path} to be in format {FORMAT}, which tinymp {__version__} reads, got {made}"
+        )
+    return metadata, tensors
+
+
+def _checksum(tree: str, arrays: dict[str, np.ndarray]) -> str:
+    """Over all that a checkpoint says."""
+    digest = hashlib.sha256(tree.encode())
+    for name, x in sorted(arrays.items()):
+        digest.update(f"{name} {x.dtype.str} {x.shape}".encode())
+        digest.update(backend.bytes_of(x))
+    return digest.hexdigest()
+
+
+def _state(part: Any) -> Any:
+    """What is written of it."""
+    if isinstance(part, np.random.Generator):
+        return here.agree([part.bit_generator.state], "all")
+    return part.state_dict() if hasattr(part, "state_dict") else part
+
+
+def require_state(op: str, objects: dict[str, Any]) -> None:
+    for name, one in objects.items():
+        if not isinstance(one, np.random.Generator) and not hasattr(one, "load_state_dict"):
+            raise TypeError(
+                f"{op}: expected `{name}` to have state_dict and load_state_dict, or to be a NumPy Generator, got "
+                f"{type_name(one)}; values are given to save, and returned by load"
+            )
+
+
+def _take(part: Any, state: Any) -> None:
+    """The inverse."""
+    if isinstance(part, np.random.Generator):
+        kind: Any = type(part.bit_generator)()
+        kind.state = state[_place(state)]
+        more = here.rank - _place(state)  # of more processes than were saved each has numbers of its own
+        part.bit_generator.state = kind.jumped(more).state if more else kind.state
+    else:
+        part.load_state_dict(state)
+
+
+def _place(states: list[Any]) -> int:
+    """Which of them is this process's, or the last."""
+    return min(here.rank, len(states) - 1)
+
+
+def _nonfinite(where: str, value: Any, masks: Collection[str] = ()) -> Iterator[str]:
+    """What is wrong with arrays of floating numbers that are not all finite: a run that goes on from them is lost.
+
+    masks: those that may be infinite
+    """
+    if isinstance(value, np.ndarray) and (value.dtype.kind in "fc" or value.dtype in HALVES):
+        bad = np.count_nonzero(np.isnan(value) if where in masks else ~np.isfinite(value))
+        if bad:
+            yield f"expected the numbers of `{where}` to be finite, got {bad} of {value.size} that are infinite or NaN"
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    for key, one in items:
+        yield from _nonfinite(f"{where}/{key}", one, masks)
+
+
+def _masks(where: str, part: Any) -> set[str]:
+    """Of a model's buffers those that may be infinite; the statistics of normalisation layers may not."""
+    modules = part.named_modules(remove_duplicate=False) if hasattr(part, "named_modules") else ()
+    found = (m.named_buffers(path, recurse=False, remove_duplicate=False) for path, m in modules if not m.normalisation)
+    return {f"{where}/{name}" for buffers in found for name, _ in buffers}
+
+
+def _packed(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
+    """`value` for JSON, its arrays moved to `arrays` under names that say where they were.
+
+    What JSON has no form for becomes {kind: content}: arrays, tuples, and all dicts, whose keys may be numbers.
+    """
+    if isinstance(value, np.ndarray):
+        if where in arrays:
+            raise ValueError(f"save: expected names without a slash, got two arrays `{where}`")
+        if value.dtype.name not in SAVED or masked(value):
+            got = "masked places" if value.dtype.name in SAVED else value.dtype
+            raise TypeError(f"save: expected `{where}` to hold numbers of {', '.join(SAVED)}, got {got}")
+        native = value.dtype if value.dtype.isnative else value.dtype.newbyteorder("=")
+        arrays[where] = np.asarray(value, native, order="C")  # rounds: never, the order of bytes changes alone
+        return {"array": where}
+    if isinstance(value, dict):
+        keys = {key.item() if isinstance(key, np.generic) else key: one for key, one in value.items()}
+        if wrong := [key for key in keys if not isinstance(key, (str, int, float, type(None)))]:
+            raise TypeError(f"save: expected the keys of `{where}` to be text or numbers, got {wrong[0]!r}")
+        return {"dict": [[key, _packed(one, f"{where}/{key}".strip("/"), arrays)] for key, one in keys.items()]}
+    if isinstance(value, (list, tuple)):
+        content = [_packed(one, f"{where}/{i}".strip("/"), arrays) for i, one in enumerate(value)]
+        return {"tuple": content} if isinstance(value, tuple) else content
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"save: expected `{where}` to be an array, a number or text, got {type_name(value)}")
+
+
+def _unpacked(packed: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The inverse of `_packed`."""
+    if isinstance(packed, list):
+        return [_unpacked(one, arrays) for one in packed]
+    if not isinstance(packed, dict):
+        return packed
+    ((kind, content),) = packed.items()
+    if kind == "array":
+        return arrays[content]
+    if kind == "dict":
+        return {key: _unpacked(one, arrays) for key, one in content}
+    return tuple(_unpacked(one, arrays) for one in content)
+
+
+def safetensors_module() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise ImportError(f"checkpoints are safetensors files: {hint('checkpoint')}") from None
+    return safetensors
+
+
+name_all(globals(), load_parts, write_parts, require_state, put, safetensors_module)
