@@ -83,7 +83,7 @@ def runs(tmp_path_factory):
         printed_by(main, ["audit", "--trace", "--out", str(traced), str(SCRIPT), "FP32", "MIXED", "--epochs", "1"])
         two = f"{traced}:FP32", f"{traced}:MIXED"
         printed["diff"] = printed_by(main, ["diff", *two, "--out", str(traced / "diff")])
-        printed["instruments"] = "\n".join(map(str, (a.histograms, a.updates, a.bytes, a.shadow, a.formats, a.depth)))
+        printed["instruments"] = "\n".join(map(str, (a.histograms, a.updates, a.bytes, a.shadow, a.formats)))
     return printed, written
 
 

@@ -134,21 +134,6 @@ for step in range(99):
 """
 
 
-def test_the_last_steps_before_a_crash_are_written(script, tmp_path, capsys):
-    script.write_text(DIVERGES)
-    with pytest.raises(FloatingPointError):
-        main(["audit", str(script)])
-    out, printed = tmp_path / "runs" / "audit" / "own", capsys.readouterr().out
-    crash = json.loads((out / "crash.json").read_text())
-    assert (
-        crash["what"] == "the loss became inf" and f"In iteration {crash['iteration']}, the loss became inf" in printed
-    )
-    assert "crash.json" in printed.rpartition("wrote")[2]
-    script.write_text(SCRIPT)
-    main(["audit", str(script)])
-    assert not (out / "crash.json").exists()  # it went with the audit that it belongs to
-
-
 def test_stop_at_first(script, tmp_path, capsys):
     script.write_text(DIVERGES)
     with pytest.raises(FloatingPointError, match=r"audit: \w+ .*\(own.py:\d+\) made the first infinity"):

@@ -362,12 +362,11 @@ def test_what_a_backward_read(tmp_path):
 
 def test_a_part_of_a_run(tmp_path):
     made = Job("cpu")
-    with mp.audit(trace=tmp_path, every=2, modules=r"model\.6"):
+    with mp.audit(trace=tmp_path, every=2):
         for i in range(5):
             made.step(*made.batch(i))
     steps = list(Run(tmp_path).steps())
     assert [step.iteration for step in steps] == [0, 2, 4]
-    assert {line.module for step in steps for line in step.lines} == {"model.6", "model.6.weight", "model.6.bias"}
     assert Run(tmp_path).header["every"] == 2 and diff(tmp_path, tmp_path).same
 
 

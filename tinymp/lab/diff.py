@@ -203,7 +203,7 @@ class Difference:
                 raise ValueError(f"diff: the trace {str(run.path)!r} is empty: no op ran, or none that was listened to")
         raise ValueError(
             f"diff: {self.a.source!r} and {self.b.source!r} have no tensor in common: trace the same program, with the "
-            "same --every and --modules"
+            "same --every"
         )
 
     def _configured(self) -> tuple[dict[str, tuple[str, str]], int]:
