@@ -24,6 +24,7 @@ from ..dtypes import HALVES
 
 Array = Any
 _F16, _F32, _F64, _INT, _BOOL = (np.dtype(d) for d in (np.float16, np.float32, np.float64, np.int64, np.bool_))
+_NOTHING = np.zeros((), "V0")  # of which any number takes no memory
 _pages: Any = None  # the map, as bytes
 
 
@@ -73,8 +74,9 @@ class MetaArray(np.ndarray):
         parts = index if isinstance(index, tuple) else (index,)
         if not any(isinstance(p, (list, np.ndarray)) for p in parts):
             return super().__getitem__(index if index != () else ...)
-        shape, order = _indexed(self.shape, parts)
-        return _ordered(shape, self.dtype, order)
+        parts = tuple(part for p in parts for part in (p.nonzero() if getattr(p, "dtype", None) == _BOOL else (p,)))
+        shape = np.broadcast_to(_NOTHING, self.shape)[parts].shape
+        return _ordered(shape, self.dtype, _order_of(np.zeros((2,) * self.ndim)[tuple(map(_small, parts))]))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         pass
@@ -126,7 +128,7 @@ def empty_like(x: Array, dtype: Any = None, shape: Any = None, **_: Any) -> Arra
     dtype = x.dtype if dtype is None else dtype
     if shape is not None and tuple(np.atleast_1d(shape)) != x.shape:
         return empty(shape, dtype)
-    return _ordered(x.shape, dtype, sorted(range(x.ndim), key=lambda a: -abs(x.strides[a])))
+    return _ordered(x.shape, dtype, _order_of(x))
 
 
 def _ordered(shape: Sequence[int], dtype: Any, order: list[int]) -> Array:
@@ -139,27 +141,24 @@ def _ordered(shape: Sequence[int], dtype: Any, order: list[int]) -> Array:
 
 
 def _elementwise(dtype: Any, *operands: Any) -> Array:
-    """The result of an elementwise function of the operands."""
+    """The result of an elementwise function of the operands, its axes in the order that NumPy would choose."""
     arrays = [x for x in operands if hasattr(x, "strides")]
-    shape = np.broadcast_shapes(*[x.shape for x in arrays])
-    return _ordered(shape, dtype, _common_order(shape, arrays))
+    small = [np.asarray(x)[(slice(2),) * x.ndim] for x in arrays]
+    flags: list[Any] = [*[["readonly"]] * len(small), ["writeonly", "allocate"]]
+    order = np.nditer([*small, None], ["zerosize_ok"], flags, op_dtypes=[*[None] * len(small), _BOOL]).operands[-1]
+    return _ordered(np.broadcast_shapes(*[x.shape for x in arrays]), dtype, _order_of(order))
 
 
-def _common_order(shape: tuple, arrays: list[Array]) -> list[int]:
-    """The order of axes in a ufunc's result of these arrays: as in numpy.nditer, where of two axes the inner one is
-    that with the smaller strides, and the last one where the arrays differ or do not decide.
-    """
-    steps = [[0] * (len(shape) - x.ndim) + [abs(s) * (n > 1) for s, n in zip(x.strides, x.shape)] for x in arrays]
-    order: list[int] = []
-    for axis in range(len(shape))[::-1]:  # from the inside to the outside, each as far inside as it goes
-        place = len(order)
-        for i in range(len(order))[::-1]:
-            pairs = [(s[axis], s[order[i]]) for s in steps if s[axis] and s[order[i]]]
-            if pairs and not all(new < old for new, old in pairs):
-                break
-            place = i if pairs else place
-        order.insert(place, axis)
-    return order[::-1]
+def _order_of(x: Array) -> list[int]:
+    """Its axes as they lie in memory, the innermost last."""
+    return sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
+
+
+def _small(part: Any) -> Any:
+    """A part of an index, of an array whose axes have two elements: it tells the order of axes in the result."""
+    if isinstance(part, (list, np.ndarray)):
+        return np.zeros((2,) * np.ndim(part), int)
+    return slice(None) if isinstance(part, slice) else 0 if hasattr(part, "__index__") else part
 
 
 def _called(ufunc: Any, inputs: tuple, dtype: Any) -> Any:
@@ -179,38 +178,6 @@ def _reduced(ufunc: Any, method: str, x: Array, options: dict) -> Any:
     axes = {a % x.ndim for a in (range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis)}
     keep = options.get("keepdims", False)
     return empty([1 if a in axes else n for a, n in enumerate(x.shape) if keep or a not in axes], dtype)
-
-
-def _indexed(shape: tuple, parts: tuple) -> tuple[tuple, list[int]]:
-    """The shape of x[parts] with arrays among the parts, and the order of its axes in memory, where those of the arrays
-    come first; NumPy's rules of advanced indexing.
-    """
-    spread: list[Any] = []
-    for p in parts:
-        p = np.asarray(p) if isinstance(p, list) else p
-        mask = isinstance(p, np.ndarray) and p.dtype == bool
-        spread += (p.nonzero() if mask else [p]) if p is not Ellipsis else [p]
-    used = sum(p is not None and p is not Ellipsis for p in spread)
-    rest = [slice(None)] * (len(shape) - used)
-    at = next((i for i, p in enumerate(spread) if p is Ellipsis), None)
-    spread = [*spread, *rest] if at is None else [*spread[:at], *rest, *spread[at + 1 :]]
-    lengths, kept, arrays, places = iter(shape), [], [], []
-    for i, p in enumerate(spread):
-        if p is None:
-            kept.append((i, 1))
-        elif isinstance(p, slice):
-            kept.append((i, len(range(*p.indices(next(lengths))))))
-        else:
-            next(lengths)
-            arrays.append(np.shape(p))
-            places.append(i)
-    together = places == list(range(places[0], places[0] + len(places)))
-    first = places[0] if together else -1
-    before, after = [n for i, n in kept if i < first], [n for i, n in kept if i >= first]
-    picked = np.broadcast_shapes(*arrays)
-    axes = list(range(len(before) + len(picked) + len(after)))
-    own = slice(len(before), len(before) + len(picked))
-    return (*before, *picked, *after), [*axes[own], *axes[: len(before)], *axes[own.stop :]]
 
 
 # ------------------------------------------------------------------------------------ what stands for NumPy: Meta.xp
@@ -237,8 +204,7 @@ def _contiguous(x: Array, dtype: Any = None) -> Array:
 def _concatenated(arrays: Sequence[Array], axis: int = 0, **_: Any) -> Array:
     first, axis = arrays[0], axis % arrays[0].ndim
     shape = [sum(x.shape[a] for x in arrays) if a == axis else n for a, n in enumerate(first.shape)]
-    order = sorted(range(first.ndim), key=lambda a: -abs(first.strides[a]))
-    return _ordered(shape, np.result_type(*[x.dtype for x in arrays]), order)
+    return _ordered(shape, np.result_type(*[x.dtype for x in arrays]), _order_of(first))
 
 
 def _stacked(arrays: Sequence[Array], axis: int = 0) -> Array:

@@ -38,7 +38,7 @@ class ByTensor(Generic[T]):
         elif op is not None:
             self._scalars.setdefault(op, {})[i] = value
 
-    def at(self, x: Any, version: int) -> T | None:
+    def of_array(self, x: Any, version: int) -> T | None:
         """The value of an array, None if it has none at this version."""
         x = values_of(x)
         array, seen, value = self._arrays.get(id(x), (None, 0, None))
@@ -47,7 +47,7 @@ class ByTensor(Generic[T]):
     def of(self, x: Variable) -> T | None:
         """The value of a Tensor, or None."""
         of_scalar = self._scalars.get(x.grad_fn, {}) if x.grad_fn is not None else {}
-        return of_scalar[x.output_nr] if x.output_nr in of_scalar else self.at(x.array, x.version)
+        return of_scalar[x.output_nr] if x.output_nr in of_scalar else self.of_array(x.array, x.version)
 
 
 def _forget(arrays: dict, key: int, array: ref) -> None:

@@ -12,19 +12,18 @@ import weakref
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
 from .. import backend
-from ..autograd import Array, Backward, Op, joined
+from ..autograd import Op
 from ..dtypes import FP16_OVERFLOW
-from ..events import Observer, during, here, observe, unobserved
+from ..events import here
 from ..optim.optimizer import Optimizer
 from ..optim.result import StepResult
 from ..optim.scaler import MIN_SCALE, SEE, LossScaler, NoLossScaler, ScaleLoss
 from ..parameter import Parameter
-from ..precision import Policy, current_policy, use
+from ..precision import current_policy
 from ..tensor import Tensor
-from .listener import Instrument, Listener, Place, begins_backward
+from .listener import Instrument, Place, begins_backward
+from .replay import Pass, Replay, overflowed
 from .sampling import Spaced, nonfinite
 
 
@@ -61,18 +60,6 @@ class Event:
     value: float | None
     what: str
     argument: str = ""  # which one held it already
-
-
-@dataclass
-class Pass:
-    """One backward pass, and what it takes to run it again."""
-
-    run: Backward
-    policy: Policy
-    scale: float = 1.0
-    bad_loss: bool = False
-    bad: set[int] = field(default_factory=set)  # ids of leaves whose gradient is not finite
-    ops: dict[Op, tuple] = field(default_factory=dict)  # in the order in which they ran -> saved, statistics
 
 
 @dataclass(eq=False)
@@ -132,7 +119,7 @@ class Scales(Instrument):
 
     def rounded(self, place: Place, x: Any, y: Any) -> None:
         if place.phase == "forward" and self._overflow is None and not backend.of(y).isfinite(y):
-            value = _overflowed(x, y)
+            value = overflowed(x, y)
             self._overflow = None if value is None else (place, value)
 
     def ran(self, place: Place, op: Op, inputs: tuple, outputs: tuple) -> None:
@@ -245,16 +232,15 @@ class Scales(Instrument):
             _tell(cause, "unknown", None, f"the backward pass cannot be run again: {error}")
 
     def _explain_backward(self, cause: Cause, p: Pass, wanted: set[int]) -> None:
-        def at(scale: float) -> _Replay:
-            return _Replay(self.listener, p, scale / p.scale, wanted)
+        def at(scale: float) -> Replay:
+            return Replay(self.listener, p, scale / p.scale, wanted)
 
         was = at(p.scale)
         if was.finite:
             _tell(cause, "unknown", was.place, "the backward pass is finite when it is run again")
             return
-        one, scale = (was if p.scale == 1 else at(1.0)), 1.0
-        if not one.finite and p.scale > MIN_SCALE:
-            one, scale = at(MIN_SCALE), MIN_SCALE
+        tried = [s for s in (1.0, MIN_SCALE) if s < p.scale]
+        one, scale = next(((r, s) for s in tried if (r := at(s)).finite), (at(tried[-1]) if tried else was, 1.0))
         if not one.finite:
             if any(op in self._events for op in p.ops):
                 self._blame_forward(cause, p)
@@ -263,13 +249,10 @@ class Scales(Instrument):
             _tell(cause, "backward overflow", one.place, f"{_became(one.value)}, whatever the loss scale")
             return
         best = power_below(min(scale * FP16_OVERFLOW / one.largest if one.largest else math.inf, p.scale))
-        if at(best).finite:  # small gradients that are lost at S = 1 may add up to something here
-            while 2 * best < p.scale and at(2 * best).finite:
-                best *= 2
-        else:
+        while best > scale and not at(best).finite:  # small gradients that are lost at S = 1 may add up here
             best /= 2
-            while best > scale and not at(best).finite:
-                best /= 2
+        while 2 * best < p.scale and at(2 * best).finite:
+            best *= 2
         cause.value, cause.largest_scale = was.value, best
         largest = f"at S = {_number(scale)} the largest gradient is {_number(one.largest)}"
         text = f"{_became(was.value)}; {largest}; up to S = {_number(best)} it fits"
@@ -335,58 +318,6 @@ class Scales(Instrument):
         axes.set_ylabel("loss scale")
         if self._lines or self.causes:
             axes.legend()
-
-
-class _Replay(Observer):
-    """A backward pass run again with a gradient `factor` times as large, without side effects.
-
-    finite   whether the gradients of the wanted leaves are finite
-    place    the place of the first op that overflowed, and `value` the finite number that did
-    largest  the largest magnitude that was rounded
-    """
-
-    def __init__(self, listener: Listener, p: Pass, factor: float, wanted: set[int]) -> None:
-        self.listener = listener
-        self.place: Place | None = None
-        self.value: float | None = None
-        self.largest = 0.0
-        with unobserved(), backend.fork_rng(), use(p.policy), np.errstate(all="ignore"):
-            left = [(op, op.saved, op.statistics) for op in p.ops]  # None and () where the pass has freed them
-            for op, (saved, statistics) in p.ops.items():
-                op.saved, op.statistics = saved, statistics
-            try:
-                with observe(self):
-                    gradient = backend.of(p.run.gradient).xp.asarray(p.run.gradient * factor)
-                    again = Backward(p.run.root, gradient)
-                    again.propagate()
-                    found = [(leaf, total) for leaf, total, _ in again.leaves.values() if id(leaf) in wanted]
-                    self.finite = not any(nonfinite(during(leaf, joined, g, leaf.array)) for leaf, g in found)
-            finally:
-                for op, saved, statistics in left:
-                    op.saved, op.statistics = saved, statistics
-
-    def rounded(self, x: Array, y: Array) -> None:
-        if backend.of(y).isfinite(y):
-            if x.size:
-                self.largest = max(self.largest, float(x.max()), -float(x.min()))
-        elif self.place is None:
-            self.place = self.listener.place()
-            self.value = _overflowed(x, y)
-
-    def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
-        if self.place is None and any(map(nonfinite, outputs)):
-            self.place = self.listener.place_of(op, "", None)
-
-
-def _overflowed(x: Array, y: Array) -> float | None:
-    """The finite number of largest magnitude in x that is infinite or NaN in y; None if there is none."""
-    xp = backend.of(y).xp
-    lost = ~xp.isfinite(y) & xp.isfinite(x)
-    if not lost.any():
-        return None
-    kept = xp.where(lost, x, 0)
-    high, low = float(kept.max()), float(kept.min())
-    return high if high >= -low else low
 
 
 def _became(value: float | None) -> str:

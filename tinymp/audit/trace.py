@@ -114,7 +114,7 @@ class Trace(Instrument):
 
     def deposited(self, leaf: Tensor, gradient: Any, scale: Any) -> None:
         if isinstance(leaf, Parameter):
-            self._deposits[id(leaf)] = self._known.at(gradient, 0)
+            self._deposits[id(leaf)] = self._known.of_array(gradient, 0)
 
     # ---- tensors
 
@@ -129,7 +129,7 @@ class Trace(Instrument):
 
     def _given(self, role: str, name: str, place: Place, x: Array, version: int, scale: float = 1.0) -> int | None:
         """The line of an array; it is written unless it is there."""
-        line = self._known.at(x, version)
+        line = self._known.of_array(x, version)
         if line is None:
             line = self._tensor(role, name, place, x, scale)
             if line is not None:

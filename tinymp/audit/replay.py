@@ -1,0 +1,78 @@
+"""A backward pass run again, at another loss scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .. import backend
+from ..autograd import Array, Backward, Op, joined
+from ..events import Observer, during, observe, unobserved
+from ..precision import Policy, use
+from .listener import Listener, Place
+from .sampling import nonfinite
+
+
+@dataclass
+class Pass:
+    """One backward pass, and what it takes to run it again."""
+
+    run: Backward
+    policy: Policy
+    scale: float = 1.0
+    bad_loss: bool = False
+    bad: set[int] = field(default_factory=set)  # ids of leaves whose gradient is not finite
+    ops: dict[Op, tuple] = field(default_factory=dict)  # in the order in which they ran -> saved, statistics
+
+
+class Replay(Observer):
+    """A backward pass run again with a gradient `factor` times as large, without side effects.
+
+    finite   whether the gradients of the wanted leaves are finite
+    place    the place of the first op that overflowed, and `value` the finite number that did
+    largest  the largest magnitude that was rounded
+    """
+
+    def __init__(self, listener: Listener, p: Pass, factor: float, wanted: set[int]) -> None:
+        self.listener = listener
+        self.place: Place | None = None
+        self.value: float | None = None
+        self.largest = 0.0
+        with unobserved(), backend.fork_rng(), use(p.policy), np.errstate(all="ignore"):
+            left = [(op, op.saved, op.statistics) for op in p.ops]  # None and () where the pass has freed them
+            for op, (saved, statistics) in p.ops.items():
+                op.saved, op.statistics = saved, statistics
+            try:
+                with observe(self):
+                    gradient = backend.of(p.run.gradient).xp.asarray(p.run.gradient * factor)
+                    again = Backward(p.run.root, gradient)
+                    again.propagate()
+                    found = [(leaf, total) for leaf, total, _ in again.leaves.values() if id(leaf) in wanted]
+                    self.finite = not any(nonfinite(during(leaf, joined, g, leaf.array)) for leaf, g in found)
+            finally:
+                for op, saved, statistics in left:
+                    op.saved, op.statistics = saved, statistics
+
+    def rounded(self, x: Array, y: Array) -> None:
+        if backend.of(y).isfinite(y):
+            if x.size:
+                self.largest = max(self.largest, float(x.max()), -float(x.min()))
+        elif self.place is None:
+            self.place = self.listener.place()
+            self.value = overflowed(x, y)
+
+    def ran(self, op: Op, inputs: tuple, outputs: tuple) -> None:
+        if self.place is None and any(map(nonfinite, outputs)):
+            self.place = self.listener.place_of(op, "", None)
+
+
+def overflowed(x: Array, y: Array) -> float | None:
+    """The finite number of largest magnitude in x that is infinite or NaN in y; None if there is none."""
+    xp = backend.of(y).xp
+    lost = ~xp.isfinite(y) & xp.isfinite(x)
+    if not lost.any():
+        return None
+    kept = xp.where(lost, x, 0)
+    high, low = float(kept.max()), float(kept.min())
+    return high if high >= -low else low
