@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -50,28 +49,21 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
 
 
 def page(content: dict[str, Any]) -> str:
-    """The report as a string of HTML."""
-    filters = count, share, number, size, power, dtypes, raw, breakable, snippet
-    return _secured(rendered(Path(__file__).with_name("report.html.jinja"), _view(content), "Chainable", filters))
-
-
-def rendered(template: Path, view: dict[str, Any], undefined: str, filters: Iterable[Callable]) -> str:
-    """A template, filled in. undefined: what Jinja2 makes of a name that the view lacks, "Strict" (an
-    error) or "Chainable" (nothing). ModuleNotFoundError says how to install Jinja2.
-    """
+    """The report as a string of HTML. ModuleNotFoundError says how to install Jinja2."""
     try:
         import jinja2
     except ModuleNotFoundError:
         raise ModuleNotFoundError(f"report: Jinja2 is not installed: {hint('audit')}") from None
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        undefined=getattr(jinja2, f"{undefined}Undefined"),
+        undefined=jinja2.ChainableUndefined,
     )
+    filters = count, share, number, size, power, dtypes, raw, breakable, snippet
     environment.filters |= {f.__name__: f for f in filters}
-    return environment.get_template(template.name).render(view)
+    return _secured(environment.get_template("report.html.jinja").render(_view(content)))
 
 
 def breakable(name: str | None) -> Any:

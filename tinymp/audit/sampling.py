@@ -105,11 +105,6 @@ def version_of_result(y: Any, args: tuple) -> int:
     return seen[0] if seen else 0
 
 
-def few(things: list, most: int) -> list:
-    """At most so many of the things, evenly spread, with the first and the last."""
-    return things if len(things) <= most else [things[i * (len(things) - 1) // (most - 1)] for i in range(most)]
-
-
 def width_of(rows: Sequence[tuple[str, ...]]) -> int:
     """Of `table`, which parts columns by two spaces."""
     return sum(max(map(len, column)) + 2 for column in zip(*rows)) - 2
