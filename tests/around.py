@@ -193,8 +193,6 @@ FITTING: dict[tuple[str, str], Callable[[Dice], Any]] = {
     ("mp.device", "name"): lambda d: d.random.choice(("cpu", "meta", "gpu", "cuda")),
     ("mp.set_rng_state", "state"): lambda d: mp.get_rng_state(),
     ("mp.Policy", "state"): lambda d: "float32",
-    ("mp.summary", "inputs"): lambda d: d.random.choice(((2, 2), d.tensor((3, 2), "float32"))),
-    ("mp.summary", "optimizer"): lambda d: d.random.choice(("adam", "sgd", optim.SGD)),
     ("mp.saved_nbytes", "root"): lambda d: d.tensor(),
     ("mp.Policy.cast", "target"): lambda d: d.random.choice((a_model(), d.tensor(), [d.tensor()], {"x": d.tensor()})),
     ("mp.Policy.cast", "keep"): lambda d: d.random.choice((None, {"0": a_policy(d)}, {"": mp.FP32, "0": mp.MIXED})),

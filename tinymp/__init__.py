@@ -36,7 +36,6 @@ _NAMES = {
     "study": "study FP8 FP8_HOPPER FP16_ACCUMULATE FP16_REDUCTIONS FP16_VOLTA POLICIES PURE_FP16",
     "audit": "audit",
     "audit.bytes": "saved_nbytes",
-    "audit.layers": "summary",
     "fast.cuda.capture": "capture",
     "checkpoint": "Checkpointer load load_weights save save_weights",
     "course": "course",
@@ -94,9 +93,9 @@ _NAMES = {
     "optim.more.cycle": "optim.OneCycleLR optim.ReduceLROnPlateau",
     "optim.more.schedule": "optim.LinearLR optim.MultiStepLR optim.SequentialLR "
     "optim.schedule.LinearLR optim.schedule.MultiStepLR optim.schedule.SequentialLR",
-    "vision.boxes": "ops.batched_nms ops.box_iou ops.clip_boxes_to_image ops.decode_boxes ops.encode_boxes ops.nms "
+    "vision.boxes": "ops.box_iou ops.clip_boxes_to_image ops.decode_boxes ops.encode_boxes ops.nms "
     "ops.remove_small_boxes",
-    "vision.roi": "ops.roi_align ops.roi_pool",
+    "vision.roi": "ops.roi_pool",
 }
 _HELD = {name: module for module, names in _NAMES.items() for name in names.split()}
 # Old name of a module that has moved -> where it is now: pickles name the old ones.
@@ -122,7 +121,6 @@ if TYPE_CHECKING:
     from . import course, lab, models, parallel, study
     from .audit import audit  # type: ignore[no-redef]
     from .audit.bytes import saved_nbytes
-    from .audit.layers import summary
     from .checkpoint import Checkpointer, load, load_weights, save, save_weights
     from .fast.cuda.capture import capture
     from .sparse import SparseRows

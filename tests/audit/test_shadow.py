@@ -319,7 +319,6 @@ ONCE = {  # ops that round each result once
     "softmax": calling(lambda x: ops.softmax(x, 1), (4, 6)),
     "log_softmax": calling(lambda x: ops.log_softmax(x, 1), (4, 6)),
     "max_pool2d": calling(lambda x: ops.max_pool2d(x, 2, return_indices=True)[0], (2, 3, 6, 6)),
-    "roi_align": calling(lambda x: ops.roi_align(x, regions(), 2), (2, 3, 6, 6)),
     "roi_pool": calling(lambda x: ops.roi_pool(x, regions(), 2), (2, 3, 6, 6)),
     "avg_pool2d": calling(lambda x: ops.avg_pool2d(x, 3, 2, 1), (2, 3, 6, 6)),
     "conv2d": calling(lambda x, w: ops.conv2d(x, w, stride=2, padding=1), (2, 3, 7, 7), (4, 3, 3, 3)),

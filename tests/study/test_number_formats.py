@@ -82,12 +82,6 @@ def test_a_power_of_two_per_array():
     x = np.float32([1e-6, 3e-6, -2.9e-6])
     np.testing.assert_allclose(f.round(x), x, rtol=1 / 16)
     assert not SCALED["e4m3"].round(x).any()
-    y = SCALED["e4m3-delayed"].round(np.float32([1.0, 1000.0, -1000.0]), largest=np.float32(1.0))
-    assert y.tolist() == [1.0, 448 / 256, -448 / 256]  # a scale of yesterday: what has grown saturates
-    assert SCALED["e4m3-delayed"].round(np.float32([1.0]))[0] == 1
-    with np.errstate(over="ignore"):  # 3e38 times the scale is infinite
-        y = SCALED["e5m2-delayed"].round(np.float32([3e38, -3e38, np.inf, np.nan]), largest=np.float32(1e-30))
-    assert (0 < y[0] < 1e-29 and y[1] == -y[0]) and y[2] == np.inf and math.isnan(y[3])
 
 
 def test_a_power_of_two_per_block():

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from .. import backend
 from ..dtypes import float32
 from ..study.formats import LOSSES, SCALED, Scaled, largest_finite
 from .estimates import sample
@@ -18,7 +16,6 @@ from .listener import Instrument, Place
 from .numbers import SPACE, number, share
 from .sampling import table
 
-HISTORY = 16  # of so many arrays at a place a delayed scale remembers the largest magnitude
 COLUMNS = ("elements", "zero", "subnormal", "beyond", "bias", "snr")
 
 
@@ -75,7 +72,7 @@ class Formats(Instrument):
     """Rounds what a primitive rounds to other formats, too: `mp.audit(formats=("bf16", "e4m3-tensor"))`.
 
     names  of SCALED: fp16, bf16, e4m3, e5m2 as they are; e4m3-tensor, e5m2-tensor with a power of two per array;
-           -delayed with one from the 16 arrays before; mxfp8, mxfp8-e5m2 with one per 32 neighbours; nvfp4
+           mxfp8, mxfp8-e5m2 with one per 32 neighbours; nvfp4
 
     The run stays as it is: this says what one rounding more would do, not how a training in that format would go.
     ValueError for an unknown name.
@@ -87,7 +84,6 @@ class Formats(Instrument):
                 raise ValueError(f"audit: unknown format {name!r}; there are {', '.join(SCALED)}")
         self.formats: list[Scaled] = [SCALED[name] for name in dict.fromkeys(names)]
         self._rows: dict[Place, FormatRow] = {}
-        self._largest: dict[Place, deque[float]] = {}
 
     def rounded(self, place: Place, x: Any, y: Any) -> None:
         if x.dtype != float32 or not x.size:
@@ -97,13 +93,9 @@ class Formats(Instrument):
             losses = {f.name: Loss() for f in self.formats}
             row = self._rows[place] = FormatRow(place.module, place.op, place.phase, place.caller, place.where, losses)
         seen, largest = sample(x), largest_finite(x)  # the scales of a sample are those of the whole
-        history = self._largest.setdefault(place, deque(maxlen=HISTORY))
-        # rounds: never, a value that x had
-        expected = backend.of(x).xp.asarray(max(history), x.dtype) if history else largest
-        history.append(float(largest))
         with np.errstate(all="ignore"):
             for f in self.formats:
-                row.losses[f.name].sums += f.loss(seen, expected if f.scaling == "delayed" else largest)
+                row.losses[f.name].sums += f.loss(seen, largest)
 
     # ---- what it found
 

@@ -83,11 +83,10 @@ class Arithmetic(Study):
                 f"study: expected aligned up to FP32's 24 bits and promote to be a multiple of chunk, "
                 f"got aligned={self.aligned}, promote={self.promote}, chunk={self.chunk}"
             )
-        formats = [name for name, f in SCALED.items() if f.scaling != "delayed"]
         two = isinstance(self.operands, tuple) and len(self.operands) in (0, 2)
-        if not two or not all(name in formats for name in self.operands):
+        if not two or not all(name in SCALED for name in self.operands):
             raise ValueError(
-                f"study: expected operands to be () or a tuple of two of {', '.join(formats)}, got {self.operands!r}"
+                f"study: expected operands to be () or a tuple of two of {', '.join(SCALED)}, got {self.operands!r}"
             )
         if not isinstance(self.only, tuple) or not all(isinstance(name, str) for name in self.only):
             raise ValueError(f"study: expected only to be a tuple of names of ops, got {self.only!r}")

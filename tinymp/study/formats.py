@@ -17,7 +17,6 @@ from ..backend import of
 
 Array = Any
 _F32, _U32 = np.dtype(np.float32), np.dtype(np.uint32)
-FINITE = np.finfo(np.float32).min, np.finfo(np.float32).max
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,8 @@ FORMATS = {f.name: f for f in (FP16, BF16, E4M3, E5M2, E2M1)}
 class Scaled:
     """A format, and how numbers are scaled to fit it before they are rounded.
 
-    scaling  "none"; "tensor": a power of two per array, from its own largest magnitude; "delayed": the same, from the
-             largest of earlier arrays at this place, as far as there were any; "block": a number per `block` neighbours
+    scaling  "none"; "tensor": a power of two per array, from its largest magnitude; "block": a number per `block`
+             neighbours
     block    how many neighbours (along the last axis, row after row) share a scale
     scale    of a block: "power", of two (OCP MX), or "e4m3", below one FP32 number per array (NVFP4)
     """
@@ -114,21 +113,18 @@ class Scaled:
     block: int = 32
     scale: str = "power"
 
-    def round(self, x: Array, largest: Array | None = None) -> Array:
-        """FP32 x as this scaled format holds it, in FP32. Finite numbers saturate where they are scaled; see `Format`.
-
-        largest: the largest magnitude that a scale of the whole array goes by (an FP32 array of one number): for
-                 "delayed" that which is expected, where x is a sample that of all numbers. None: x's own
-        """
-        lifted, s = self._lift(x, largest)
+    def round(self, x: Array) -> Array:
+        """FP32 x as this scaled format holds it, in FP32. Finite numbers saturate where scaled; see `Format`."""
+        lifted, s = self._lift(x, largest_finite(x))
         y = self.format.round(lifted, saturate=self.scaling != "none") / s
         return y if y.shape == x.shape else y.reshape(-1)[: x.size].reshape(x.shape)
 
     def loss(self, x: Array, largest: Array | None = None) -> np.ndarray:
         """What this does to FP32 x, as an FP64 array with one number for each of LOSSES. What is no finite number in x
-        is left out, and of the last four sums what is none afterwards. largest: as in `round`.
+        is left out, and of the last four sums what is none afterwards. largest: the largest finite magnitude (an FP32
+        array of one number) of the whole array where x is a sample.
         """
-        lifted, s = self._lift(x, largest)
+        lifted, s = self._lift(x, largest_finite(x) if largest is None else largest)
         xp, f, saturates = of(x).xp, self.format, self.scaling != "none"
         y = f.round(lifted, saturate=saturates)
         known, size = abs(lifted) < math.inf, abs(y)
@@ -145,15 +141,14 @@ class Scaled:
         found = xp.stack([*(xp.asarray(xp.count_nonzero(c), np.float64) for c in counted), *(v.sum() for v in sums)])
         return found if xp is np else found.get()
 
-    def _lift(self, x: Array, largest: Array | None) -> tuple[Array, Array]:
+    def _lift(self, x: Array, top: Array) -> tuple[Array, Array]:
         """x times a scale, and the scale: a number, or one for each row of x cut into blocks and filled up with 0."""
         xp = of(x).xp
         if self.scaling == "none":
             return x, np.float32(1)
-        top: Array = largest_finite(x) if largest is None else largest
         if self.scaling != "block":
             s = self.format.power_for(top)
-            return x * s if largest is None else xp.where(abs(x) < math.inf, xp.clip(x * s, *FINITE), x), s
+            return x * s, s
         n, flat = self.block, x.reshape(-1)
         rows = xp.zeros((-(-flat.size // n), n), x.dtype)
         rows.reshape(-1)[: flat.size] = flat
@@ -179,10 +174,8 @@ SCALED = {
         Scaled("bf16", BF16),
         Scaled("e4m3", E4M3),
         Scaled("e4m3-tensor", E4M3, "tensor"),
-        Scaled("e4m3-delayed", E4M3, "delayed"),
         Scaled("e5m2", E5M2),
         Scaled("e5m2-tensor", E5M2, "tensor"),
-        Scaled("e5m2-delayed", E5M2, "delayed"),
         Scaled("mxfp8", E4M3, "block"),
         Scaled("mxfp8-e5m2", E5M2, "block"),
         Scaled("nvfp4", E2M1, "block", 16, "e4m3"),

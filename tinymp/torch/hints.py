@@ -36,7 +36,6 @@ INSTEAD: dict[str, dict[str, str]] = {
     "tinymp.nn": {
         "functional": "its functions are in tinymp.ops",
         "utils": "clip_grad_norm_ and clip_grad_value_ are in tinymp.optim",
-        "summary": "use tinymp.summary(model, *inputs)",
         "DataParallel": "a model runs on one GPU",
         "Hardsigmoid": "use nn.Hardtanh(0, 1) of x / 6 + 1 / 2",
         "Swish": "use nn.SiLU",
