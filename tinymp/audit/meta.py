@@ -24,7 +24,7 @@ from ..dtypes import HALVES
 
 Array = Any
 _F16, _F32, _F64, _INT, _BOOL = (np.dtype(d) for d in (np.float16, np.float32, np.float64, np.int64, np.bool_))
-_NOTHING = np.zeros((), "V0")  # of which any number takes no memory
+_NOTHING = np.zeros((), "V0")
 _pages: Any = None  # the map, as bytes
 
 
@@ -75,7 +75,7 @@ class MetaArray(np.ndarray):
         if not any(isinstance(p, (list, np.ndarray)) for p in parts):
             return super().__getitem__(index if index != () else ...)
         parts = tuple(part for p in parts for part in (p.nonzero() if getattr(p, "dtype", None) == _BOOL else (p,)))
-        shape = np.broadcast_to(_NOTHING, self.shape)[parts].shape
+        shape = _hollow(self)[parts].shape
         return _ordered(shape, self.dtype, _order_of(np.zeros((2,) * self.ndim)[tuple(map(_small, parts))]))
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -138,6 +138,11 @@ def _ordered(shape: Sequence[int], dtype: Any, order: list[int]) -> Array:
         y = y.transpose(np.argsort(order))
         y._owner = None
     return y
+
+
+def _hollow(x: Array) -> Array:
+    """An array of NumPy's with the shape of x, whose elements and copies take no memory."""
+    return np.broadcast_to(_NOTHING, x.shape)
 
 
 def _elementwise(dtype: Any, *operands: Any) -> Array:
@@ -208,9 +213,7 @@ def _concatenated(arrays: Sequence[Array], axis: int = 0, **_: Any) -> Array:
 
 
 def _stacked(arrays: Sequence[Array], axis: int = 0) -> Array:
-    shape = list(arrays[0].shape)
-    shape.insert(axis % (len(shape) + 1), len(arrays))
-    return empty(shape, np.result_type(*[x.dtype for x in arrays]))
+    return empty(np.stack(list(map(_hollow, arrays)), axis).shape, np.result_type(*[x.dtype for x in arrays]))
 
 
 def _padded(x: Array, width: Any, **_: Any) -> Array:
@@ -230,11 +233,7 @@ def _broadcast(x: Array, shape: Any) -> Array:
 
 
 def _taken(x: Array, index: Any, axis: int | None = None, **_: Any) -> Array:
-    shape = np.shape(index)
-    if axis is None:
-        return empty(shape, x.dtype)
-    axis %= x.ndim
-    return empty((*x.shape[:axis], *shape, *x.shape[axis + 1 :]), x.dtype)
+    return empty(np.take(_hollow(x), np.asarray(index), axis).shape, x.dtype)
 
 
 def _along_axis(x: Array, index: Array, axis: int) -> Array:

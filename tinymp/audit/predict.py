@@ -48,8 +48,7 @@ def predict(
         print(predict(model, words, loss=lambda m, x: m(x, x)[0], optimizer="adagrad"))
 
     inputs       shapes of floating tensors, or examples: arrays and Tensors, of which only shape and dtype are read
-    optimizer    "sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop"; a class or function of parameters;
-                 or an Optimizer of this model
+    optimizer    "sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop"; or a class or function of parameters
     loss         loss(model, *inputs), a Tensor or several; by default all that model(*inputs) returns
     instruments  others to listen to the step under `policy` (Products: which products could run on Tensor Cores). All
                  values are 0 there: what an instrument says of them means nothing, and Exponents raises ValueError
@@ -73,10 +72,9 @@ def rehearse(
 ) -> None:
     """One training step on arrays without memory, for these instruments; see `predict`."""
     with backend.device("meta"), statistics.set_aside(), unobserved(), use(policy):
-        stand_ins = _weightless(model)
-        model = policy.cast(copy.deepcopy(model, dict(stand_ins)))
+        model = policy.cast(copy.deepcopy(model, _weightless(model)))
         arguments = [policy.cast(_input(x)) for x in inputs]
-        rule = _optimizer(optimizer, model, stand_ins)
+        rule = _optimizer(optimizer, model)
         if loss is not None:
             function("predict", "loss", loss)
         with Listener(instruments):
@@ -123,17 +121,10 @@ def _tensors(x: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def _optimizer(optimizer: Any, model: Module, stand_ins: dict[int, Any]) -> Optimizer:
+def _optimizer(optimizer: Any, model: Module) -> Optimizer:
     """The optimizer that is meant, for this model."""
     if isinstance(optimizer, str):
         if optimizer not in OPTIMIZERS:
             raise ValueError(f"predict: expected `optimizer` to be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}")
         return OPTIMIZERS[optimizer](list(model.parameters()))
-    if not isinstance(optimizer, Optimizer):
-        return function("predict", "optimizer", optimizer)(list(model.parameters()))
-    if strangers := [p for p in optimizer.parameters() if id(p) not in stand_ins]:
-        raise ValueError(f"predict: {len(strangers)} parameters of `optimizer` are not the model's")
-    rule = copy.copy(optimizer)
-    rule.state = {}
-    rule.param_groups = [{**g, "params": [stand_ins[id(p)] for p in g["params"]]} for g in optimizer.param_groups]
-    return rule
+    return function("predict", "optimizer", optimizer)(list(model.parameters()))

@@ -60,9 +60,10 @@ class Product:
         """Those of m, n and k that are no multiples of 8, or whose channels are none."""
         return [name for name, length in self.lengths.items() if length % MULTIPLE]
 
-    def describe(self, name: str) -> str:
-        """What m, n or k is, and the length that should be a multiple of 8: "inputs: 1"."""
-        return f"{self.axes.get(name, name)}: {self.lengths[name]}"
+    @property
+    def odd(self) -> str:
+        """What is misaligned, and its length: "inputs: 1"."""
+        return ", ".join(f"{self.axes.get(name, name)}: {self.lengths[name]}" for name in self.misaligned)
 
     @property
     def eligible(self) -> bool:
@@ -161,8 +162,8 @@ class Products(Instrument):
         for row in self.rows:
             share = f"{row.flops / every:.1%}"
             size = " x ".join(map(str, (row.batch, row.m, row.n, row.k)))
-            odd, cost = ", ".join(map(row.describe, row.misaligned)), f"+{row.padding_cost:.1%}" * bool(row.misaligned)
-            cells.append((share, size, str(row.calls), row.dtype, odd, cost, row.module, row.op, row.phase))
+            cost = f"+{row.padding_cost:.1%}" * bool(row.misaligned)
+            cells.append((share, size, str(row.calls), row.dtype, row.odd, cost, row.module, row.op, row.phase))
         return f"{self._summary()}\n{table(cells, left=range(len(cells[0])), ruled=False)}"
 
     def draw(self, axes: Any) -> None:
@@ -171,8 +172,7 @@ class Products(Instrument):
         shares = [100 * row.flops / every for row in rows]
         colors = [RED if row.misaligned else BLUE for row in rows]
         bars = axes.barh(range(len(rows)), shares, color=colors)
-        odd = [", ".join(map(row.describe, row.misaligned)) for row in rows]
-        axes.bar_label(bars, odd, padding=4, color=RED)
+        axes.bar_label(bars, [row.odd for row in rows], padding=4, color=RED)
         names = [f"{row.module} {row.op} {row.phase}: {row.m} × {row.n} × {row.k}".strip() for row in rows]
         axes.set_yticks(range(len(rows)), names)
         axes.set(xlabel="share of all operations, %; orange: a length is no multiple of 8", title=self._summary())

@@ -57,7 +57,6 @@ class Errors:
 
 ERRORS = tuple([f"{which}_{column}" for which in ("local", "inherited") for column in ("mean", "max", "zeros")])
 BLOCK = 1 << 17  # elements: on a CPU a few FP32 copies of as many stay in the cache
-COLUMNS = ("calls", "elements", "nonfinite", *ERRORS)
 
 
 @dataclass
@@ -92,14 +91,10 @@ class ShadowRow:
     def elements(self) -> int:
         return self.local.elements
 
-    def value(self, column: str) -> float:
-        """One of COLUMNS: "local_mean" is `local.mean`, and so on."""
-        return attrgetter(column.replace("_", "."))(self)
-
     def as_dict(self) -> dict[str, Any]:
-        """The place and all COLUMNS."""
-        row = {name: getattr(self, name) for name in ("module", "op", "phase", "caller", "where")}
-        return row | {name: self.value(name) for name in COLUMNS}
+        """Its fields, and those of both errors by names such as "local_mean"."""
+        row = {name: getattr(self, name) for name in (*vars(self), "elements") if name not in ("local", "inherited")}
+        return row | {name: attrgetter(name.replace("_", "."))(self) for name in ERRORS}
 
     def __str__(self) -> str:
         return f"{self.module} {self.op} {self.phase}".strip()
@@ -182,11 +177,9 @@ class Shadow(Instrument):
         """All rows, in the order in which their ops first ran."""
         return list(self._rows.values())
 
-    def worst(self, n: int | None = 10, by: str = "inherited_mean") -> list[ShadowRow]:
-        """The n rows (None: all) with the largest of one of COLUMNS. ValueError for an unknown one."""
-        if by not in COLUMNS:
-            raise ValueError(f"worst: no column {by!r}; there are {', '.join(COLUMNS)}")
-        return sorted(self.rows, key=lambda row: row.value(by), reverse=True)[:n]
+    def worst(self, n: int | None = 10) -> list[ShadowRow]:
+        """The n rows (None: all) with the largest inherited error, on average."""
+        return sorted(self.rows, key=lambda row: row.inherited.mean, reverse=True)[:n]
 
     def as_dict(self) -> list[dict[str, Any]]:
         """The rows, the worst first."""
@@ -194,9 +187,9 @@ class Shadow(Instrument):
 
     def __str__(self) -> str:
         rows = [("module", "op", "phase", *[c.replace("_", " ") for c in ERRORS], "caller")]
-        for row in self.worst(None):
-            errors = [f"{row.value(c):,}" if c.endswith("zeros") else f"{row.value(c):.3g}" for c in ERRORS]
-            rows.append((row.module, row.op, row.phase, *errors, row.caller))
+        for row in self.as_dict():
+            errors = [f"{row[c]:,}" if c.endswith("zeros") else f"{row[c]:.3g}" for c in ERRORS]
+            rows.append((row["module"], row["op"], row["phase"], *errors, row["caller"]))
         lines = ["off from FP32, in ulps of FP16", table(rows, left=(0, 1, 2, 9), ruled=False)]
         if (first := self._nonfinite) is not None:
             nonfinite = sum([row.nonfinite for row in self.rows])
