@@ -181,21 +181,17 @@ class Rows(list[Row]):
         """The table in lines of at most so many characters (None: as many as it takes): without the columns that say
         least, and with module names cut from the left if that is not enough.
         """
-        heads, cells = self._table()
-        rows, spare = [heads, *cells], [name for name in LEAST if name in heads]
+        policy = ("policy",) if len({row.policy for row in self}) > 1 else ()
+        dtypes = ("read", "accumulated", "written")
+        heads = ("module", "op", "phase", "kind", *policy, *dtypes, "calls", *COUNTS, "where", "caller")
+        rows, spare = [heads], [name for name in LEAST if name in heads]
+        rows += [tuple(_text(getattr(row, name)) for name in heads) for row in self]
         if width is not None:
             while spare and width_of(rows) > width:
                 at = rows[0].index(spare.pop(0))
                 rows = [(*row[:at], *row[at + 1 :]) for row in rows]
             rows = narrowed(rows, width)
         return table(rows, left=[i for i, name in enumerate(rows[0]) if name not in NUMBERS], most=None)
-
-    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """The columns that a reader is shown, and their cells row by row."""
-        policy = ("policy",) if len({row.policy for row in self}) > 1 else ()
-        dtypes = ("read", "accumulated", "written")
-        heads = ("module", "op", "phase", "kind", *policy, *dtypes, "calls", *COUNTS, "where", "caller")
-        return heads, [tuple(_text(getattr(row, name)) for name in heads) for row in self]
 
     def draw(self, axes: Any) -> None:
         """Bars: the shares that became infinite, zero and subnormal, of the ten worst rows, and how many those are. The

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..arguments import flag, instance, number
+from ..arguments import instance, number
 from ..autograd import Array, Op, added, joined
 from ..backend import __version__
 from ..dtypes import HALVES, NAMES, float16, float32
@@ -65,18 +65,15 @@ class DistributedDataParallel(Observer):
 
     model           on the group's device. ValueError, in all processes, where one has another model, policy or version
     bucket_cap_mb   the size of a bucket in MiB; the first has one
-    allow_missing   send zeros for a parameter that the loss does not depend on; else that is a RuntimeError. It must be
-                    the same parameters in all processes
 
     passes, sent, waited   backward passes so far, the bytes of their gradients as they travelled, and the seconds for
                            which this process waited at their ends
     """
 
-    def __init__(self, model: Any, group: Group, bucket_cap_mb: float = 25.0, *, allow_missing: bool = False) -> None:
+    def __init__(self, model: Any, group: Group, bucket_cap_mb: float = 25.0) -> None:
         where = type(self).__name__
         self.model, self.group = instance(where, "model", model, Module), instance(where, "group", group, Group)
         self.cap = number(where, "bucket_cap_mb", bucket_cap_mb, 0, above=True) * (1 << 20)
-        self.allow_missing = flag(where, "allow_missing", allow_missing)
         self.params: list[Parameter] = [p for p in model.parameters() if p.requires_grad]
         if not self.params:
             raise ValueError(f"{where}: expected a model with parameters to train, got none")
@@ -197,13 +194,11 @@ class DistributedDataParallel(Observer):
         if run is not self._run or not self._left:
             return
         self._run = self._last = None  # the last op's gradients are in `grad` already
-        for p in (p for p in self.params if p.grad_array is None):
-            if not self.allow_missing:
-                raise RuntimeError(
-                    f"DistributedDataParallel: parameter `{p.name}` {p.shape} got no gradient: the loss does not "
-                    "depend on it. Freeze it before with requires_grad_(False), or pass allow_missing=True"
-                )
-            p.grad_array, p.grad_scale = backend.of(p.array).xp.zeros_like(p.array), _scale(self.params)
+        if missing := [p for p in self.params if p.grad_array is None]:
+            raise RuntimeError(
+                f"DistributedDataParallel: parameter `{missing[0].name}` {missing[0].shape} got no gradient: the loss "
+                "does not depend on it. Freeze it before with requires_grad_(False)"
+            )
         began = time.perf_counter()
         self._same_scale()
         if self._buckets is None:
