@@ -43,9 +43,9 @@ def predict(
     model there; one that exists is left as it is.
 
         with mp.device("meta"):
-            model = BigLSTM()
-        words = np.broadcast_to(0, (20, 1024))
-        print(predict(model, words, loss=lambda m, x: m(x, x)[0], optimizer="adagrad"))
+            model = models.GPT()
+        words = np.broadcast_to(0, (2, 1024))
+        print(predict(model, words, optimizer="adam"))
 
     inputs       shapes of floating tensors, or examples: arrays and Tensors, of which only shape and dtype are read
     optimizer    "sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop"; or a class or function of parameters
