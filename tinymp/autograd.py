@@ -389,8 +389,7 @@ class Backward:
         """Walk the graph from root in the reverse of the order in which its ops ran; no recursion."""
         waiting: dict[Op, list] = {}  # op -> for each output the sum of its gradients so far; then their loss scale
         queue: list[tuple[int, Op]] = []  # the op that ran last first: all ops that used its results have been visited
-        root = self.root
-        edges: Any = [root if root.grad_fn is None else (root.grad_fn, root.output_nr)]
+        edges: Any = [self.root if self.root.grad_fn is None else (self.root.grad_fn, self.root.output_nr)]
         dxs: Any = [self.gradient]
         scale, slot = self.scale, None
         while True:
