@@ -130,8 +130,7 @@ class Optimizer(Groups):
                 state = self.state_of(group, p)
                 state["step"] = int(state["step"]) + 1
                 arrays = {name: widen(rows_of(state[name], gradient)) for name in self.initial(group)}
-                counts = {"step": state["step"], "since": int(state.get("since", 0))}
-                w = self.update(w, g, arrays | counts, group)
+                w = self.update(w, g, arrays | {"step": state["step"], "since": int(state.get("since", 0))}, group)
                 for name, array in arrays.items():
                     if array is not state[name]:  # FP16 state, or rows
                         put(state[name], with_values(gradient, store(array, like=state[name])))

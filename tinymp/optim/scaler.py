@@ -220,8 +220,7 @@ class LossScaler(SavedScaler):
 
         RuntimeError if they were never scaled, or for a second call before `update`.
         """
-        params = self._judged("unscale_", optimizer)
-        quietly(self._side.unscale, self._now, optimizer, params)
+        quietly(self._side.unscale, self._now, optimizer, self._judged("unscale_", optimizer))
 
     def step(self, optimizer: Optimizer, *, allow_missing: bool = False) -> StepResult:
         """`optimizer.step` with the unscaled gradients, if they and the iteration's losses are finite; else no change.
