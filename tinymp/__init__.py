@@ -93,9 +93,9 @@ _NAMES = {
     "optim.more.cycle": "optim.OneCycleLR optim.ReduceLROnPlateau",
     "optim.more.schedule": "optim.LinearLR optim.MultiStepLR optim.SequentialLR "
     "optim.schedule.LinearLR optim.schedule.MultiStepLR optim.schedule.SequentialLR",
-    "vision.boxes": "ops.box_iou ops.clip_boxes_to_image ops.decode_boxes ops.encode_boxes ops.nms "
+    "vision.boxes": "ops.batched_nms ops.box_iou ops.clip_boxes_to_image ops.decode_boxes ops.encode_boxes ops.nms "
     "ops.remove_small_boxes",
-    "vision.roi": "ops.roi_pool",
+    "vision.roi": "ops.roi_align ops.roi_pool",
 }
 _HELD = {name: module for module, names in _NAMES.items() for name in names.split()}
 # Old name of a module that has moved -> where it is now: pickles name the old ones.

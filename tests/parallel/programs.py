@@ -189,12 +189,31 @@ def rows(group):
 
 
 def statistics(group):
-    """Running statistics are each process's own, until all take rank 0's."""
+    """Batch norm over all processes is batch norm over the whole batch."""
     r = np.random.default_rng(0)
     x = mp.tensor(r.normal(size=(8 * group.size, 3, 2, 2)).astype("float32") + 5.0)
+    weight = r.normal(size=x.shape).astype("float32")
+    for policy in (mp.FP32, mp.MIXED):
+        alone, shared = (policy.cast(nn.Sequential(nn.BatchNorm2d(3))) for _ in range(2))
+        shared = parallel.SyncBatchNorm.convert_sync_batchnorm(shared)
+        part = slice(group.rank, None, group.size)
+        whole, own = policy.cast(x), policy.cast(mp.tensor(x.numpy()[part]))
+        results = []
+        for model, x_, w in ((alone, whole, weight), (shared, own, weight[part])):
+            x_ = mp.tensor(x_.numpy(), requires_grad=True)
+            y = model(x_)
+            (y.float() * mp.tensor(w)).sum().backward()
+            results.append((y.numpy(), x_.grad_array, model[0].weight.grad_array, model[0].running_mean.numpy(),
+                            model[0].running_var.numpy()))  # fmt: skip
+        (y, dx, dw, *running), (ys, dxs, dws, *runnings) = results
+        group.all_reduce(dws)
+        tolerance = 1e-5 if policy is mp.FP32 else 4e-3
+        for a, b in ((y[part], ys), (dx[part], dxs), (dw, dws), *zip(running, runnings)):
+            assert np.allclose(a.astype("float32"), b.astype("float32"), rtol=tolerance, atol=4 * tolerance)
+
     model = nn.Sequential(nn.BatchNorm2d(3))
     ddp = parallel.DistributedDataParallel(model, group)
-    model(mp.tensor(x.numpy()[group.rank :: group.size]))
+    model(mp.tensor(x.numpy()[part]))
     found = group.tell(model[0].running_mean.numpy().tolist())
     assert found[0] != found[1]
     ddp.sync_buffers()

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tinymp.models.deepspeech2 import FrameNorm
 
 import cuda_on_cpu
 import tinymp as mp
-from tinymp import checkpoint, parallel
+from tinymp import checkpoint, nn, parallel
 from tinymp.parallel.start import STARTED
 
 from . import programs
@@ -196,6 +197,25 @@ def test_ddp_refuses():
         parallel.DistributedDataParallel(frozen, group)
     with pytest.raises(ValueError, match="bucket_cap_mb"):
         parallel.DistributedDataParallel(mp.nn.Linear(2, 2), group, bucket_cap_mb=0)
+
+
+def test_only_batch_norms_become_synchronous():
+    """Neither layers that are derived from one and compute something else, nor their parameters and buffers."""
+
+    class Named(nn.BatchNorm1d):
+        pass
+
+    layers = [nn.BatchNorm1d(3), Named(3), nn.Sequential(nn.BatchNorm2d(3)), nn.LayerNorm(3), FrameNorm(3)]
+    layers += [nn.InstanceNorm1d(3, affine=True, track_running_stats=True), nn.InstanceNorm2d(3)]
+    model = nn.Sequential(*layers)
+    before = model.state_dict()
+    converted = parallel.SyncBatchNorm.convert_sync_batchnorm(model)
+    kinds = [type(layer) for layer in (*converted[:2], converted[2][0])]
+    assert kinds == [parallel.SyncBatchNorm] * 3
+    assert all(a is b for a, b in zip(converted[3:], layers[3:]))
+    assert {name: x.tolist() for name, x in converted.state_dict().items()} == {
+        k: x.tolist() for k, x in before.items()
+    }
 
 
 def test_one_process_trains_as_without_a_group():

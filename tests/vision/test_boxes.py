@@ -24,11 +24,11 @@ def iou(a, b):
     return shared / both if both else 0.0
 
 
-def greedy(boxes, scores, threshold):
+def greedy(boxes, scores, threshold, idxs=None):
     """Non-maximum suppression as its definition says."""
     kept = []
     for i in sorted(range(len(boxes)), key=lambda i: (-scores[i], i)):
-        if all(iou(boxes[i], boxes[j]) <= threshold for j in kept):
+        if all((idxs is not None and idxs[i] != idxs[j]) or iou(boxes[i], boxes[j]) <= threshold for j in kept):
             kept.append(i)
     return kept
 
@@ -60,6 +60,10 @@ def test_nms(n, threshold):
     got = call(ops.nms, boxes, scores, threshold)
     assert got.dtype == "int64"
     np.testing.assert_array_equal(got, expected)
+    groups = rng(2).integers(-1, 3, n)
+    np.testing.assert_array_equal(
+        call(ops.batched_nms, boxes, scores, groups, threshold), greedy(boxes.astype(float), scores, threshold, groups)
+    )
 
 
 def test_nms_at_the_threshold_of_equals_and_of_none():
@@ -73,8 +77,11 @@ def test_nms_at_the_threshold_of_equals_and_of_none():
         one, other = np.array(pair, "float32")
         assert call(ops.nms, np.stack([one, other]), np.array([3, 2], "float32"), threshold).tolist() == [0, 1]
         assert float(np.float32(iou(one, other))) == float(np.float32(threshold)) > threshold
-    got = call(ops.nms, boxes[:0], np.zeros(0, "float32"), 0.5)
-    assert got.shape == (0,) and got.dtype == "int64"
+    for got in (
+        call(ops.nms, boxes[:0], np.zeros(0, "float32"), 0.5),
+        call(ops.batched_nms, boxes[:0], np.zeros(0, "float32"), np.zeros(0, "int64"), 0.5),
+    ):
+        assert got.shape == (0,) and got.dtype == "int64"
 
 
 def test_tensors_give_tensors():
@@ -156,6 +163,8 @@ def test_refused_boxes_are_named(function, message):
         (lambda: ops.nms(FLAT, ONES.astype(int), 0.5), TypeError, "`scores` to be floating, got int64"),
         (lambda: ops.nms(FLAT, ONES, 50), ValueError, r"`iou_threshold` to be in \[0, 1\], got 50"),
         (lambda: ops.nms(FLAT.tolist(), ONES, 0.5), TypeError, "a Tensor or an array for `boxes`, got list"),
+        (lambda: ops.batched_nms(FLAT, ONES, ONES, 0.5), TypeError, "`idxs` to hold integers, got float32"),
+        (lambda: ops.batched_nms(FLAT, ONES, np.ones(4, int), 0.5), ValueError, r"`idxs` of shape \(3,\)"),
         (lambda: ops.clip_boxes_to_image(FLAT, 5), ValueError, r"`size` \(height, width\), got 5"),
         (lambda: ops.encode_boxes(FLAT[:1], FLAT[2:], (1, 1, 1)), ValueError, "`weights` to be four numbers"),
         (lambda: ops.encode_boxes(FLAT[:1], FLAT[:0], (1, 1, 1, 1)), ValueError, "got 1 for 0"),
@@ -179,9 +188,11 @@ def test_refused_arguments(function, error, message):
 @pytest.mark.parametrize("n", [0, 1, 64, 200])
 def test_suppression_on_a_gpu(gpu, n):
     boxes, scores = some_boxes(n), (rng(1).permutation(n) // 2).astype("float32")
-    got = ops.nms(on_device(boxes), on_device(scores), 0.3)
-    assert got.dtype == "int64" and isinstance(got, gpu.array_type)
-    np.testing.assert_array_equal(mp.backend.to_cpu(got), ops.nms(boxes, scores, 0.3))
+    groups = rng(2).integers(0, 3, n).astype("int32")
+    for op, given in ((ops.nms, (boxes, scores)), (ops.batched_nms, (boxes, scores, groups))):
+        got = op(*map(on_device, given), 0.3)
+        assert got.dtype == "int64" and isinstance(got, gpu.array_type)
+        np.testing.assert_array_equal(mp.backend.to_cpu(got), op(*given, 0.3))
 
 
 def test_other_functions_on_a_gpu(gpu):

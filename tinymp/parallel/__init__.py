@@ -3,8 +3,9 @@
 from ..arguments import name_all as _name_all
 from .gradients import DistributedDataParallel
 from .group import Group
+from .norm import SyncBatchNorm
 from .start import init
 
-__all__ = ["DistributedDataParallel", "Group", "init"]
+__all__ = ["DistributedDataParallel", "Group", "SyncBatchNorm", "init"]
 
 _name_all(globals())

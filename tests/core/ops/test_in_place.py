@@ -99,6 +99,7 @@ CASES = {
     "max_pool2d": (lambda x: ops.max_pool2d(x, 2), IMAGE),
     "avg_pool2d": (lambda x: ops.avg_pool2d(x, 2), IMAGE),
     "adaptive_avg_pool2d": (lambda x: ops.adaptive_avg_pool2d(x, 3), IMAGE),
+    "roi_align": (lambda x, b: ops.roi_align(x, b, 2), IMAGE, CONSTANT, REGIONS),
     "roi_pool": (lambda x, b: ops.roi_pool(x, b, 2), IMAGE, CONSTANT, REGIONS),
     "nearest": (lambda x: ops.interpolate(x, scale_factor=2), IMAGE),
     "bilinear": (lambda x: ops.interpolate(x, scale_factor=2, mode="bilinear"), IMAGE),
