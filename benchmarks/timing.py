@@ -61,7 +61,7 @@ class Bench:
         y = op()
         node, dy = y.grad_fn, self.like(y)
         assert node is not None, "an input must require a gradient"
-        return lambda: node._compute(type(node).backward, [dy], {})
+        return lambda: node.run("backward", [dy], {})
 
     def times(self, work: Work, seconds: float, host: bool = False) -> Times:
         """Seconds per call of each work, one entry per round over all of them in turn.

@@ -131,7 +131,7 @@ def pairwise(x):
 
 
 # %% rounding_line: calls another function
-rounding_line = "return _round(x32, dtype, like)"
+rounding_line = "x32 = _round(x32, dtype)"
 
 
 # %% rounding_line: is no line of
