@@ -23,7 +23,6 @@ MOVES = {
     "max_pool2d": lambda: ops.max_pool2d(half(1, 2, 4, 4), 3, 1),
     "roi_pool": lambda: ops.roi_pool(half(1, 2, 4, 4), mp.tensor([[0.0, 0.0, 0.0, 2.0, 2.0]]), 2),
     "unfold": lambda: ops.unfold(half(1, 2, 4, 4), 2),
-    "interpolate": lambda: ops.interpolate(half(1, 2, 4, 4), scale_factor=2),
     "transpose": lambda: half(2, 3).transpose(0, 1),
     "reshape": lambda: half(2, 3).reshape(6),
     "split": lambda: ops.split(half(4, 3), 2)[0],
@@ -41,9 +40,7 @@ def test_what_only_moves_data_sums_nothing(name):
     assert [row for row in a.ledger if row.kind == "MOVEMENT" and row.phase == "forward"]
 
 
-@pytest.mark.parametrize(
-    "name", ["embedding", "index", "expand", "where", "max_pool2d", "roi_pool", "unfold", "interpolate"]
-)
+@pytest.mark.parametrize("name", ["embedding", "index", "expand", "where", "max_pool2d", "roi_pool", "unfold"])
 @pytest.mark.parametrize(("policy", "accumulator"), [(mp.MIXED, "float32"), (mp.FP16_REDUCTIONS, "float16")])
 def test_gradients_that_add_up_are_reductions(name, policy, accumulator):
     with mp.audit() as a, mp.use(policy):

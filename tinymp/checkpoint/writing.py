@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,17 +35,23 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         raise OSError(number, f"expected the name of a file, got {got}", str(asked))
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "expected the folder of a new file to be there", str(asked))
-    made = tempfile.TemporaryDirectory(prefix=f".{path.name[:32]}.", suffix=".part", dir=path.parent)
-    with room_for(asked), made as folder:
-        temporary = Path(folder, path.name)
-        temporary.touch()
-        mode = (path if path.exists() else temporary).stat().st_mode
-        yield temporary
-        temporary.chmod(mode)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync(path.parent)
+    folder = path.with_name(f".{path.name[:32]}.{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        with room_for(asked):
+            folder.mkdir(exist_ok=True)
+            temporary = folder / path.name
+            temporary.touch()
+            mode = (path if path.exists() else temporary).stat().st_mode
+            yield temporary
+            temporary.chmod(mode)
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            _sync(path.parent)
+        shutil.rmtree(folder, ignore_errors=True)  # not in a `finally`, where an interrupt would leave the folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @contextmanager
