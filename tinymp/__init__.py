@@ -33,7 +33,10 @@ from .tensor import Tensor, from_numpy, tensor
 
 # Module below tinymp -> the public names that it holds. It is imported when one of them is first used.
 _NAMES = {
-    "study": "study FP8 FP8_HOPPER FP16_ACCUMULATE FP16_REDUCTIONS FP16_VOLTA POLICIES PURE_FP16",
+    "study": """study BF16_AMPERE BF16_HOPPER FP16_ACCUMULATE FP16_AMPERE FP16_HOPPER FP16_REDUCTIONS FP16_SUMS_AMPERE
+        FP16_SUMS_HOPPER FP16_SUMS_VOLTA FP16_VOLTA FP8 FP8_ADA FP8_BLACKWELL FP8_HOPPER FP8_HOPPER_FAST POLICIES
+        PURE_FP16 TF32_AMPERE""",
+    "study.tensor_core": "tensor_core",
     "audit": "audit",
     "audit.bytes": "saved_nbytes",
     "fast.cuda.capture": "capture",
@@ -124,7 +127,27 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpointer, load, load_weights, save, save_weights
     from .fast.cuda.capture import capture
     from .sparse import SparseRows
-    from .study import FP8, FP8_HOPPER, FP16_ACCUMULATE, FP16_REDUCTIONS, FP16_VOLTA, POLICIES, PURE_FP16
+    from .study import (
+        BF16_AMPERE,
+        BF16_HOPPER,
+        FP8,
+        FP8_ADA,
+        FP8_BLACKWELL,
+        FP8_HOPPER,
+        FP8_HOPPER_FAST,
+        FP16_ACCUMULATE,
+        FP16_AMPERE,
+        FP16_HOPPER,
+        FP16_REDUCTIONS,
+        FP16_SUMS_AMPERE,
+        FP16_SUMS_HOPPER,
+        FP16_SUMS_VOLTA,
+        FP16_VOLTA,
+        POLICIES,
+        PURE_FP16,
+        TF32_AMPERE,
+    )
+    from .study.tensor_core import tensor_core
 
 
 def _load(path: str) -> _ModuleType | None:

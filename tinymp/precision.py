@@ -274,7 +274,8 @@ def plain(dtype: np.dtype | None) -> bool:
     """True if a fast path may stand in for a definition on storage of this dtype: it sums in FP32, in an order of its
     own, and rounds to nearest. Where a policy asks for anything else, and in every study, definitions run.
     """
-    return dtype not in HALVES or policy_in_use.get().usual
+    policy = policy_in_use.get()
+    return policy.usual or (policy.study is None and dtype not in HALVES)
 
 
 # ----------------------------------------------------------------------------------------------- the four primitives

@@ -130,7 +130,6 @@ def _product(a, b, compute):
 
 
 def _tf32(x):
-    """FP32 with 10 bits of fraction, rounded to nearest; inf and nan stay."""
-    bits = x.view(np.uint32)
-    rounded = ((bits + (0x0FFF + (bits >> 13 & 1))) & np.uint32(0xFFFFE000)).view(np.float32)
+    """FP32 with 10 bits of fraction, rounded to nearest, ties away from 0; inf and nan stay."""
+    rounded = ((x.view(np.uint32) + 0x1000) & np.uint32(0xFFFFE000)).view(np.float32)
     return np.where(np.isfinite(x), rounded, x)

@@ -1,4 +1,4 @@
-"""Formats are held to ml_dtypes, at all their values and between any two of them; scales to their definition."""
+"""Formats are held to ml_dtypes and gfloat, at all values and between them; scales to gfloat and their definition."""
 
 import math
 
@@ -32,7 +32,7 @@ def same(x, y):
     np.testing.assert_array_equal((x ^ y) & (x << 1 > 0) & (x & 0x7FC00000 != 0x7FC00000), 0)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", PEERS)
 def test_its_own_numbers_stay(name):
     values = every(name)
     same(FORMATS[name].round(values), values)
@@ -44,7 +44,7 @@ def test_its_own_numbers_stay(name):
     assert ml_dtypes.finfo(PEERS[name]).max == f.largest
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", PEERS)
 def test_what_lies_between_is_rounded_as_ml_dtypes_does(name):
     values = np.unique(every(name)[np.isfinite(every(name))])
     ends = np.float32([values[0] * 1.5, values[-1] * 1.5]) if name != "bf16" else np.float32([-np.inf, np.inf])
@@ -67,6 +67,49 @@ def test_what_lies_between_is_rounded_as_ml_dtypes_does(name):
     same(saturated[kept], theirs[kept])
     lost = ~kept
     np.testing.assert_array_equal(saturated[lost], np.copysign(np.float32(FORMATS[name].largest), x[lost]))
+
+
+def gfloat_info(name):
+    formats = pytest.importorskip("gfloat.formats")
+    infos = {"fp16": "binary16", "bf16": "bfloat16", "e4m3": "ocp_e4m3", "e5m2": "ocp_e5m2", "e2m1": "ocp_e2m1"}
+    if name != "tf32":
+        return getattr(formats, f"format_info_{infos[name]}")
+    gfloat = pytest.importorskip("gfloat")  # TF32: BF16 with FP16's fraction
+    return gfloat.FormatInfo(
+        *("tf32", 19, 11),
+        **{
+            "bias": 127,
+            "is_signed": True,
+            "domain": gfloat.Domain.Extended,
+            "has_nz": True,
+            "num_high_nans": 2**10 - 1,
+        },
+        **{"has_subnormals": True, "is_twos_complement": False},
+    )
+
+
+@pytest.mark.parametrize("saturate", [False, True])
+@pytest.mark.parametrize("name", FORMATS)
+def test_all_numbers_and_what_lies_between_are_rounded_as_gfloat_does(name, saturate):
+    gfloat, f, info = pytest.importorskip("gfloat"), FORMATS[name], gfloat_info(name)
+    if saturate or name != "e2m1":
+        assert (f.largest, f.smallest, f.smallest_normal) == (info.max, info.smallest_subnormal, info.smallest_normal)
+    if f.bits <= 16:
+        values = np.array([gfloat.decode_float(info, i).fval for i in range(2**f.bits)])
+    else:
+        values = np.random.default_rng(1).integers(0, 2**19, 50_000).astype(np.uint32) << 13
+        values = values.view(np.float32).astype(np.float64)
+    values = np.unique(values[np.isfinite(values)])
+    same(f.round(values.astype(np.float32)), values.astype(np.float32))
+    with np.errstate(all="ignore"):
+        ties = ((values[1:] + values[:-1]) / 2).astype(np.float32)
+    random = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate([ties, np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(-np.inf)), random])
+    x = x[np.isfinite(x)]  # saturated, infinities stay infinities: the loss scaler must hear of them
+    if name == "e2m1" and not saturate:
+        x = x[abs(x) <= f.largest]  # it has no NaN to become
+    theirs = gfloat.round_ndarray(info, x.astype(np.float64), gfloat.RoundMode.TiesToEven, sat=saturate)
+    same(f.round(x, saturate=saturate), theirs.astype(np.float32))
 
 
 def test_the_sign_of_zero_stays():

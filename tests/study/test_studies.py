@@ -67,9 +67,12 @@ CASES = {
     "unfold": (lambda x: ops.unfold(x, 3), (4, 6, 5)),
 }  # fmt: skip
 STUDIES = {
-    **{name: mp.POLICIES[name] for name in ("FP16_ACCUMULATE", "FP16_REDUCTIONS", "PURE_FP16", "FP16_VOLTA")},
+    **{
+        name: mp.POLICIES[name]
+        for name in ("FP16_ACCUMULATE", "FP16_REDUCTIONS", "PURE_FP16", "FP16_VOLTA", "FP16_SUMS_HOPPER")
+    },
     "chunk=16": mp.study.change(mp.FP16_ACCUMULATE, chunk=16),
-    "aligned=14": mp.study.change(mp.MIXED, aligned=14, chunk=16, promote=32),
+    "promoted": mp.study.change(mp.FP16_HOPPER, name="promoted", promote=32),
 }
 OTHERS = {
     "batch_norm": "its sums run over the images",

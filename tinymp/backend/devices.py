@@ -86,7 +86,7 @@ class Device:
         accumulators by itself, once and to nearest, may return them so; the definition leaves that to `store`.
         """
         a, b = self._widened(a), self._widened(b)
-        c = self.xp.matmul(*((self._tf32(a), self._tf32(b)) if tf32 else (a, b)))  # rounds: `gemm` by BLAS: FP32 sums
+        c = self.xp.matmul(*((self.tf32(a), self.tf32(b)) if tf32 else (a, b)))  # rounds: `gemm` by BLAS: FP32 sums
         if acc is not None:
             c += acc
         if bias is not None:
@@ -97,10 +97,12 @@ class Device:
         # rounds: never, FP16 and BF16 -> FP32 is exact
         return self.cast(x, _F32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x  # BF16 is "void" to NumPy
 
-    def _tf32(self, x: Array) -> Array:
-        """FP32 with the last 13 bits of the fraction rounded away (to nearest, ties to even; inf and nan stay)."""
-        u = x.view(np.uint32)
-        rounded = ((u + (0x0FFF + (u >> 13 & 1))) & np.uint32(0xFFFFE000)).view(_F32)  # rounds: operands to TF32
+    def tf32(self, x: Array) -> Array:
+        """FP32 without the last 13 bits of the fraction, to nearest, ties away from 0; inf and nan stay.
+
+        So does cvt.rna.tf32.f32, whose products had the bits of cuBLAS on an A100 (triton-lang/triton, issue 4574).
+        """
+        rounded = ((x.view(np.uint32) + 0x1000) & np.uint32(0xFFFFE000)).view(_F32)  # rounds: operands to TF32
         return self.xp.where(self.xp.isfinite(x), rounded, x)
 
     @replaceable

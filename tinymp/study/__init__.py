@@ -17,19 +17,31 @@ import numpy as np
 from .. import precision
 from ..dtypes import FLOATING, HALVES, float16, float32, float64
 from ..events import here
-from ..precision import BF16, MIXED, Array, Policy, Study
+from ..precision import BF16, MIXED, TF32, Array, Policy, Study, current_policy
 from . import operands
 from .formats import SCALED
-from .sums import Aligned, Fp16, Split
+from .sums import Fp16, Split, TensorCore
+from .tensor_core import find
 
 __all__ = [
+    "BF16_AMPERE",
+    "BF16_HOPPER",
     "FP8",
+    "FP8_ADA",
+    "FP8_BLACKWELL",
     "FP8_HOPPER",
+    "FP8_HOPPER_FAST",
     "FP16_ACCUMULATE",
+    "FP16_AMPERE",
+    "FP16_HOPPER",
     "FP16_REDUCTIONS",
+    "FP16_SUMS_AMPERE",
+    "FP16_SUMS_HOPPER",
+    "FP16_SUMS_VOLTA",
     "FP16_VOLTA",
     "POLICIES",
     "PURE_FP16",
+    "TF32_AMPERE",
     "Arithmetic",
     "change",
 ]
@@ -37,7 +49,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Arithmetic(Study):
-    """One decision about sums and operands per field; those of FP16 storage, but for `aligned` and `operands`.
+    """One decision about sums and operands per field; those of FP16 storage, but for `tensor_core` and `operands`.
 
     accumulate  dtype of the accumulator of a dot product: float16 or float32 (MPT section 3.3)
     chunk       with an FP16 accumulator: how many products are summed before each rounding (NVG section 2.2: a
@@ -46,25 +58,26 @@ class Arithmetic(Study):
     reduce      dtype of the accumulator of a sum or mean (MPT section 3.3, NVG section 2.3.1)
     split       into how many parts the inner dimension of a product is cut. Each part is summed by itself and rounded
                 to storage before the parts are added up: "split-K" with cuBLAS's reduced-precision reduction. 1: uncut
-    aligned     how many bits a Tensor Core keeps of `chunk` products and its accumulator once they are aligned to the
-                largest of them; what is cut off is lost, not rounded. 24 on Volta, which has no guard bits (Fasi et al.
-                2021, PeerJ CS 7:e330), about 14 for FP8 on Hopper (DeepSeek-V3, arXiv 2412.19437, 3.3.2). 0: exact
-    promote     with `aligned`: after how many products such a sum is added to one in FP32 (ibid.: 128). 0: never
+    tensor_core the architecture whose Tensor Cores sum the products, bit for bit: a name of tensor_core.py's
+                ARCHITECTURES. Applies to operands of the storage dtype; those of FP32 storage become TF32, to nearest
+                with `Policy.tf32` (as cuBLAS does), else cut off (as the instruction does). "": none
+    promote     with `tensor_core`: after how many products such a sum is added to one in FP32 and begins again, in
+                software (DeepSeek-V3, arXiv 2412.19437, 3.3.2: 128, for FP8 on Hopper). 0: never
     operands    the formats (names of study/formats.py's SCALED) to which the operands of DOT ops are rounded: what
                 forward reads, and gradients. FP8 has E4M3 and E5M2 (Micikevicius et al. 2022, arXiv 2209.05433). It is
                 emulated: the numbers lie in arrays of the storage dtype. Arrays with one axis stay (biases), and the
                 gradient of a bias sums what was not rounded. Formats with a scale ("e4m3-tensor", "mxfp8") saturate: a
                 finite number that is too large becomes the largest. In the others ("e4m3") it becomes NaN or infinite.
                 What is not finite stays so (NaN in E4M3), and the loss scaler hears of it. (): none
-    only        names of the ops ("softmax") to which `accumulate`, `split`, `aligned` and `reduce` apply; a loss may
-                be one of them. Empty: to every op but losses
+    only        names of the ops ("softmax") to which `accumulate`, `split`, `tensor_core` and `reduce` apply; a loss
+                may be one of them. Empty: to every op but losses
     """
 
     accumulate: np.dtype = float32
     chunk: int = 4
     reduce: np.dtype = float32
     split: int = 1
-    aligned: int = 0
+    tensor_core: str = ""
     promote: int = 0
     operands: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
@@ -75,14 +88,9 @@ class Arithmetic(Study):
             if not isinstance(value, (str, type, np.dtype)) or value not in (float16, float32):
                 raise ValueError(f"study: expected {field} to be one of float16, float32, got {value!r}")
             object.__setattr__(self, field, np.dtype(value))
-        for field, least in (("chunk", 1), ("split", 1), ("aligned", 0), ("promote", 0)):
+        for field, least in (("chunk", 1), ("split", 1), ("promote", 0)):
             if not isinstance(value := getattr(self, field), int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"study: expected {field} to be an integer of {least} or more, got {value!r}")
-        if self.aligned > 24 or self.promote % self.chunk:
-            raise ValueError(
-                f"study: expected aligned up to FP32's 24 bits and promote to be a multiple of chunk, "
-                f"got aligned={self.aligned}, promote={self.promote}, chunk={self.chunk}"
-            )
         two = isinstance(self.operands, tuple) and len(self.operands) in (0, 2)
         if not two or not all(name in SCALED for name in self.operands):
             raise ValueError(
@@ -100,12 +108,32 @@ class Arithmetic(Study):
     def accumulator(self, field: str, like: Array) -> Any:
         """The accumulator in the place of a primitive's own; see `Study`."""
         studied = self._applies(like.dtype)
-        if field == "accumulate" and self.aligned and (studied if self.only else like.dtype in HALVES):
-            return Aligned(self.aligned, self.chunk, self.promote)
+        if field == "accumulate" and self.tensor_core:
+            policy = current_policy()
+            return self.sums_of(policy.storage) if (studied if self.only else like.dtype == policy.storage) else None
         if not studied:
             return None
         fp16 = Fp16(self.chunk) if getattr(self, field) == float16 else None
         return Split(self.split, fp16) if field == "accumulate" and self.split > 1 else fp16
+
+    def sums_of(self, storage: np.dtype) -> TensorCore:
+        """The Tensor Cores' sums of operands in this storage. ValueError where the architecture has none."""
+        kinds = [SCALED[name] for name in self.operands]
+        if any(kind.scaling == "block" for kind in kinds):
+            raise ValueError(
+                f"study: expected operands of one scale per array or of none with tensor_core, got {self.operands}"
+            )
+        fp8 = tuple(kind.format.name for kind in kinds)
+        stored = {float16: "fp16", float32: "tf32"}.get(storage, "bf16")
+        accumulate = "fp16" if self.accumulate == float16 else "fp32"
+        unit = find(self.tensor_core, fp8 or (stored, stored), accumulate)
+        if self.promote % unit.products:
+            raise ValueError(
+                f"study: expected promote to be a multiple of {self.tensor_core}'s {unit.products} products, "
+                f"got {self.promote}"
+            )
+        scaled = any(kind.scaling == "tensor" for kind in kinds)
+        return TensorCore(self.tensor_core, accumulate, stored, fp8, scaled, self.promote)
 
     def _applies(self, dtype: np.dtype) -> bool:
         """True for a sum over FP16 operands of this dtype, in the ops that `only` names."""
@@ -129,6 +157,8 @@ def change(policy: Policy, **changes: Any) -> Policy:
 
     TypeError for a name that neither has; ValueError for values that do not go together.
     """
+    if bits := changes.pop("aligned", 0):  # pickles of earlier versions have it: bits after a wrong alignment
+        changes = {**changes, "chunk": 4, "tensor_core": {24: "volta", 14: "hopper"}[bits]}
     own = {
         name: changes.pop(name) for name in list(changes) if name in policy.__dataclass_fields__ and name not in SUMS
     }
@@ -143,6 +173,8 @@ def change(policy: Policy, **changes: Any) -> Policy:
     for field, plain in (("accumulate", float32), ("reduce", float32), ("split", 1)):
         if bf16 and (value := getattr(study, field, plain)) != plain:
             raise ValueError(f"Policy: expected {field}={plain} with BF16 storage, got {value}, which FP16 alone has")
+    if made.study is not None and made.study.tensor_core:  # type: ignore[attr-defined]
+        made.study.sums_of(made.storage)  # type: ignore[attr-defined]  # raises where the hardware has no such sums
     return made
 
 
@@ -150,11 +182,32 @@ SUMS = ("accumulate", "reduce")  # fields of both, which here are the study's
 
 FP16_ACCUMULATE = change(MIXED, name="FP16_ACCUMULATE", accumulate=float16)
 FP16_REDUCTIONS = change(MIXED, name="FP16_REDUCTIONS", reduce=float16)
-FP16_VOLTA = change(MIXED, name="FP16_VOLTA", aligned=24)
 FP8 = BF16 and change(BF16, name="FP8", operands=("e4m3-tensor", "e5m2-tensor"))
-FP8_HOPPER = FP8 and change(FP8, name="FP8_HOPPER", aligned=14, chunk=32, promote=128)
 PURE_FP16 = change(
     MIXED, name="PURE_FP16", accumulate=float16, reduce=float16, master=False, norm=float16, state=float16
 )
-_ALL = (FP8, FP16_ACCUMULATE, FP16_REDUCTIONS, PURE_FP16, FP16_VOLTA, FP8_HOPPER)
-POLICIES = {**precision.POLICIES, **{p.name: p for p in _ALL if p is not None}}
+
+
+def _on(policy: Policy | None, architecture: str, name: str, **changes: Any) -> Policy | None:
+    return policy and change(policy, name=name, tensor_core=architecture, **changes)
+
+
+# On the Tensor Cores of an architecture: FP16 with FP32 sums and with FP16 sums, BF16, TF32, FP8
+FP16_VOLTA = _on(MIXED, "volta", "FP16_VOLTA")
+FP16_AMPERE = _on(MIXED, "ampere", "FP16_AMPERE")
+FP16_HOPPER = _on(MIXED, "hopper", "FP16_HOPPER")
+FP16_SUMS_VOLTA = _on(FP16_ACCUMULATE, "volta", "FP16_SUMS_VOLTA")
+FP16_SUMS_AMPERE = _on(FP16_ACCUMULATE, "ampere", "FP16_SUMS_AMPERE")
+FP16_SUMS_HOPPER = _on(FP16_ACCUMULATE, "hopper", "FP16_SUMS_HOPPER")
+BF16_AMPERE = _on(BF16, "ampere", "BF16_AMPERE")
+BF16_HOPPER = _on(BF16, "hopper", "BF16_HOPPER")
+TF32_AMPERE = _on(TF32, "ampere", "TF32_AMPERE")
+FP8_ADA = _on(FP8, "ada", "FP8_ADA")
+FP8_HOPPER = _on(FP8, "hopper", "FP8_HOPPER", promote=128)
+FP8_HOPPER_FAST = _on(FP8, "hopper", "FP8_HOPPER_FAST")  # cuBLASLt's "fast accumulation"
+FP8_BLACKWELL = _on(FP8, "blackwell", "FP8_BLACKWELL")
+
+_SUMS = FP16_ACCUMULATE, FP16_REDUCTIONS, PURE_FP16, FP16_SUMS_VOLTA, FP16_SUMS_AMPERE, FP16_SUMS_HOPPER
+_FP16_AND_TF32 = FP16_VOLTA, FP16_AMPERE, FP16_HOPPER, TF32_AMPERE
+_FP8_AND_BF16 = FP8, BF16_AMPERE, BF16_HOPPER, FP8_ADA, FP8_HOPPER, FP8_HOPPER_FAST, FP8_BLACKWELL
+POLICIES = {**precision.POLICIES, **{p.name: p for p in (*_SUMS, *_FP16_AND_TF32, *_FP8_AND_BF16) if p is not None}}

@@ -89,12 +89,14 @@ class Format:
         return xp.ldexp(xp.ones_like(largest), xp.where(known, power, 0))
 
 
+FP32 = Format("fp32", 8, 23, 127, (2 - 2.0**-23) * 2.0**127)
 FP16 = Format("fp16", 5, 10, 15, 65504.0)
 BF16 = Format("bf16", 8, 7, 127, (2 - 2.0**-7) * 2.0**127)
+TF32 = Format("tf32", 8, 10, 127, (2 - 2.0**-10) * 2.0**127)
 E4M3 = Format("e4m3", 4, 3, 7, 448.0, infinities=False)
 E5M2 = Format("e5m2", 5, 2, 15, 57344.0)
 E2M1 = Format("e2m1", 2, 1, 1, 6.0, infinities=False)
-FORMATS = {f.name: f for f in (FP16, BF16, E4M3, E5M2, E2M1)}
+FORMATS = {f.name: f for f in (FP16, BF16, TF32, E4M3, E5M2, E2M1)}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Sums in FP16, and sums as Tensor Cores were found to make them. For study: none of this is fast."""
+"""Accumulators for studies: FP16, those of Tensor Cores, and sums in parts. None of this is fast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from .. import backend
-from ..precision import store, widen
+from ..events import here
+from ..precision import current_policy, store, widen
+from .formats import FORMATS, largest_finite
+from .tensor_core import RESULTS, find, multiply, truncate
 
 Array = Any
 _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
@@ -32,37 +35,6 @@ def matmul_fp16(a: Array, b: Array, chunk: int, acc: Array | None = None) -> Arr
         acc = device.cast(device.cast(part if acc is None else acc + part, _F16), _F32)
     # rounds: never, an empty inner dimension gives zeros
     return device.xp.matmul(a, b) if acc is None else acc  # an empty inner dimension gives zeros
-
-
-def matmul_aligned(a: Array, b: Array, bits: int, chunk: int, promote: int, acc: Array | None = None) -> Array:
-    """The product a @ b (+ acc) of FP32 operands in FP32, summed as Tensor Cores were found to sum (Fasi et al. 2021,
-    PeerJ CS 7:e330).
-
-    `chunk` exact products and the accumulator are aligned to the largest of them, cut off (towards 0) behind its first
-    `bits` bits, and added; of the sum again `bits` bits stay. After every `promote` products (0: never) it is added to
-    an FP32 sum with one rounding, and begins at 0. Slow: FP64 arrays of chunk times the result.
-    """
-    xp = backend.of(a).xp
-    a, b = a.astype(_F64), b.astype(_F64)  # rounds: never, to FP64, which is exact
-    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    total = xp.zeros(shape, _F64) if acc is None else xp.broadcast_to(acc, shape).astype(_F64)  # rounds: never, to FP64
-    promoted = xp.zeros(shape, _F32)
-    for k in range(0, a.shape[-1], chunk):
-        terms = a[..., k : k + chunk, None] * b[..., None, k : k + chunk, :]
-        terms = xp.concatenate([terms, total[..., None, :]], -2)
-        # rounds: products and accumulator, cut off behind `bits` bits
-        total = _cut(xp, _cut(xp, terms, bits, abs(terms).max(-2, keepdims=True)).sum(-2), bits)
-        if promote and (k + chunk) % promote == 0:
-            promoted += total.astype(_F32)  # rounds: a promoted sum, FP32
-            total = xp.zeros(shape, _F64)
-    return promoted + total.astype(_F32) if promote else total.astype(_F32)  # rounds: both sums, to FP32
-
-
-def _cut(xp: Any, x: Array, bits: int, largest: Array | None = None) -> Array:
-    """x without what lies behind the first `bits` bits of the largest (by default of each number itself)."""
-    exponent = xp.frexp(x if largest is None else largest)[1] - bits
-    # rounds: what lies behind the first `bits` bits is cut off
-    return xp.ldexp(xp.trunc(xp.ldexp(x, -exponent)), exponent)
 
 
 def reduce_fp16(x: Array, axis: Any, how: str) -> Array:
@@ -119,25 +91,64 @@ class Fp16:
 
 
 @dataclass(frozen=True)
-class Aligned:
-    """The accumulators of products on Tensor Cores; see `matmul_aligned`."""
+class TensorCore:
+    """The accumulators of products on the Tensor Cores of an architecture; see `tensor_core.py`.
 
-    bits: int
-    chunk: int
-    promote: int
+    storage  the name of the format that operands are stored in
+    fp8      the formats of FP8 operands: that of activations and weights, that of gradients. (): none
+    scaled   True where each FP8 operand is scaled by a power of two, as `Scaled.round` does
+    promote  after how many products a sum is added to one in FP32, and begins again at 0. 0: never
+    """
+
+    architecture: str
+    accumulate: str
+    storage: str
+    fp8: tuple[str, ...] = ()
+    scaled: bool = False
+    promote: int = 0
 
     @property
     def name(self) -> str:
-        return f"{self.bits} aligned bits"
+        return f"{RESULTS[self.accumulate][1]} of {self.architecture}"
 
     def product(self, a: Array, b: Array, acc: Array | None, like: Array) -> Array:
         device = backend.of(a)
         if not device.has_values:
             return device.gemm(a, b, None, acc, _F32, False, False)  # rounds: never, arrays without memory
-        return matmul_aligned(a, b, self.bits, self.chunk, self.promote, acc)
+        (one, s), (two, t) = self._format(a), self._format(b)
+        if self.storage in (one, two):  # attention multiplies weights that it has computed itself: these are no FP8
+            one, s, two, t = self.storage, 1.0, self.storage, 1.0
+        unit, formats = find(self.architecture, (one, two), self.accumulate), (FORMATS[one], FORMATS[two])
+        if one == "tf32":
+            a, b = (device.tf32(a), device.tf32(b)) if current_policy().tf32 else (truncate(a), truncate(b))
+        x, y = a.astype(_F64) * s, b.astype(_F64) * t  # rounds: never, FP64 times a power of two
+        start = None if acc is None else acc.astype(_F64) * (s * t)  # rounds: never, FP64 times a power of two
+        if self.promote:
+            total = multiply(x[..., :0], y[..., :0, :], start, unit, formats)
+            for k in range(0, x.shape[-1], self.promote):
+                some = slice(k, k + self.promote)
+                part = multiply(x[..., some], y[..., some, :], None, unit, formats)
+                total = (total + part).astype(_F32).astype(_F64)  # rounds: a promoted sum, to FP32
+        else:
+            total = multiply(x, y, start, unit, formats)
+        with np.errstate(over="ignore"):
+            return (total / (s * t)).astype(_F32)  # rounds: never, but for what FP32 does not hold after the scaling
+
+    def _format(self, x: Array) -> tuple[str, float]:
+        """The format of an operand, and the power of two by which it is scaled.
+
+        An array does not say its format: it is the first one that holds all its numbers, in a backward pass the
+        gradients' first. Whatever both hold has the same bits in each, subnormal numbers apart.
+        """
+        for name in dict.fromkeys(reversed(self.fp8) if here.backward is not None else self.fp8[:1]):
+            f = FORMATS[name]
+            s = f.power_for(largest_finite(x)) if self.scaled else np.float32(1)  # rounds: never, a power of two
+            if backend.of(x).xp.array_equal(f.round(x * s), x * s, equal_nan=True):
+                return name, float(s)
+        return self.storage, 1.0
 
     def add(self, total: Array, part: Array) -> None:
-        total += part
+        Fp16().add(total, part) if self.accumulate == "fp16" else np.add(total, part, out=total)
 
 
 @dataclass(frozen=True)
