@@ -563,8 +563,8 @@ def test_policies_are_frozen_and_named():
     with pytest.raises(dataclasses.FrozenInstanceError):
         MIXED.storage = np.dtype(F32)
     assert all(policy.name == name for name, policy in POLICIES.items())
-    named = [FP32, TF32, MIXED, BF16, NO_MASTER, STOCHASTIC_ROUNDING, FP8, FP16_ACCUMULATE, FP16_REDUCTIONS, PURE_FP16]
-    assert [p for p in POLICIES.values() if not getattr(p.study, "tensor_core", "")] == named
+    named = {FP32, TF32, MIXED, BF16, NO_MASTER, STOCHASTIC_ROUNDING, FP8, FP16_ACCUMULATE, FP16_REDUCTIONS, PURE_FP16}
+    assert {p for p in POLICIES.values() if not getattr(p.study, "tensor_core", "")} == named
     assert Policy("mine", storage="float16", reduce="f8") == Policy("mine", reduce=np.float64)
     assert len({kind.name for kind in KINDS}) == len(KINDS) == 6
 
