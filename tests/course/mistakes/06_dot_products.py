@@ -76,91 +76,83 @@ def worst_case(length, chunk):
     return (1 + 2.0**-11) ** (length / chunk) - 1 if length < chunk else (1 + 2.0**-11) ** (-(-length // chunk)) - 1
 
 
-# %% cut: do not round
-def cut(x, bits, largest):
-    if largest == 0:
-        return 0.0
-    last = 2.0 ** (np.frexp(largest)[1] - bits)
+# %% exponent: one larger
+def exponent(x):
+    return math.frexp(x)[1]
+
+
+# %% exponent: The sign does not matter
+def exponent(x):
+    return max(math.floor(math.log2(x)), -14) if x > 0 else 0
+
+
+# %% exponent: A subnormal number
+def exponent(x):
+    return math.frexp(x)[1] - 1
+
+
+# %% cut: Cut off, do not round
+def cut(x, last):
     return round(x / last) * last
 
 
-# %% cut: not math.floor
-def cut(x, bits, largest):
-    if largest == 0:
-        return 0.0
-    last = 2.0 ** (np.frexp(largest)[1] - bits)
-    return float(np.floor(x / last) * last)
+# %% cut: Towards 0
+def cut(x, last):
+    return math.floor(x / last) * last
 
 
-# %% cut: 8 is 1000
-def cut(x, bits, largest):
-    if largest == 0:
-        return 0.0
-    last = 2.0 ** (np.ceil(np.log2(abs(largest))) - bits)
-    return float(np.trunc(x / last) * last)
+# %% cut: is worth 0.5
+def cut(x, last):
+    return float(math.trunc(x))
 
 
-# %% cut: nothing is left
-def cut(x, bits, largest):
-    if x == 0:
-        return 0.0
-    last = 2.0 ** (np.frexp(x)[1] - bits)
-    return float(np.trunc(x / last) * last)
+# %% dot_tensor_core: behind the last column
+def dot_tensor_core(a, b, bits, products, c=0.0):
+    return float(np.float32(c + a.astype(np.float64) @ b.astype(np.float64)))
 
 
-# %% cut: its last bit is worth 1
-def cut(x, bits, largest):
-    if largest == 0:
-        return 0.0
-    last = 2.0 ** (np.frexp(largest)[1] - 1 - bits)
-    return float(np.trunc(x / last) * last)
+# %% dot_tensor_core: The accumulator, 1, is one of those
+def dot_tensor_core(a, b, bits, products, c=0.0):
+    for i in range(0, len(a), products):
+        pairs = [(float(x), float(y)) for x, y in zip(a[i : i + products], b[i : i + products])]
+        exponents = [exponent(x) + exponent(y) for x, y in pairs if x * y != 0]
+        if exponents:
+            c += sum(cut(x * y, 2.0 ** (max(exponents) - bits)) for x, y in pairs)
+            c = cut(c, 2.0 ** (math.frexp(c)[1] - 24))
+    return c
 
 
-# %% cut: Everything is 0
-def cut(x, bits, largest):
-    last = 2.0 ** (np.floor(np.log2(abs(largest))) + 1 - bits)
-    return float(np.trunc(x / last) * last)
+# %% dot_tensor_core: its exponents add up to 0
+def dot_tensor_core(a, b, bits, products, c=0.0):
+    for i in range(0, len(a), products):
+        terms = [c, *(float(x) * float(y) for x, y in zip(a[i : i + products], b[i : i + products]))]
+        last = 2.0 ** (max(math.frexp(x)[1] - 1 for x in terms) - bits)
+        c = sum(cut(x, last) for x in terms)
+        c = cut(c, 2.0 ** (math.frexp(c)[1] - 24))
+    return c
 
 
-# %% dot_aligned: one of those that are aligned
-def dot_aligned(a, b, bits, chunk):
-    total = 0.0
-    for i in range(0, len(a), chunk):
-        terms = [float(x) * float(y) for x, y in zip(a[i : i + chunk], b[i : i + chunk])]
-        total += sum(cut(x, bits, max(map(abs, terms))) for x in terms)
-        total = cut(total, bits, total)
-    return total
+# %% dot_tensor_core: it is cut, too
+def dot_tensor_core(a, b, bits, products, c=0.0):
+    for i in range(0, len(a), products):
+        pairs = [(float(x), float(y)) for x, y in zip(a[i : i + products], b[i : i + products])]
+        exponents = [exponent(x) + exponent(y) for x, y in pairs if x * y != 0]
+        exponents += [math.frexp(c)[1] - 1] if c else []
+        last = 2.0 ** (max(exponents) - bits)
+        c = cut(c, last) + sum(cut(x * y, last) for x, y in pairs)
+    return c
 
 
-# %% dot_aligned: the sum is cut, too
-def dot_aligned(a, b, bits, chunk):
-    total = 0.0
-    for i in range(0, len(a), chunk):
-        terms = [total] + [float(x) * float(y) for x, y in zip(a[i : i + chunk], b[i : i + chunk])]
-        largest = max(map(abs, terms))
-        total = sum(cut(x, bits, largest) for x in terms)
-    return total
-
-
-# %% dot_aligned: largest magnitude
-def dot_aligned(a, b, bits, chunk):
-    total = 0.0
-    for i in range(0, len(a), chunk):
-        terms = [total] + [float(x) * float(y) for x, y in zip(a[i : i + chunk], b[i : i + chunk])]
-        total = sum(cut(x, bits, max(terms)) for x in terms)
-        total = cut(total, bits, total)
-    return total
-
-
-# %% dot_aligned: only in the third chunk
-def dot_aligned(a, b, bits, chunk):
-    products = [float(x) * float(y) for x, y in zip(a, b)]
-    largest = max(map(abs, products))
-    total = 0.0
-    for i in range(0, len(a), chunk):
-        total += sum(cut(x, bits, largest) for x in products[i : i + chunk])
-        total = cut(total, bits, total)
-    return total
+# %% dot_tensor_core: Only in the second step
+def dot_tensor_core(a, b, bits, products, c=0.0):
+    pairs = [(float(x), float(y)) for x, y in zip(a, b)]
+    last = 2.0 ** (max(exponent(x) + exponent(y) for x, y in pairs if x * y) - bits)
+    for i in range(0, len(a), products):
+        e = math.frexp(c)[1] - 1 if c else -99
+        last = max(last, 2.0 ** (e - bits))
+        c = cut(c, last) + sum(cut(x * y, last) for x, y in pairs[i : i + products])
+        c = c and cut(c, 2.0 ** (math.frexp(c)[1] - 24))
+    return c
 
 
 # %% padding_cost: nothing to pad
