@@ -22,6 +22,7 @@ from tinymp.autograd import Op
 from tinymp.checkpoint.writing import write
 from tinymp.fast import cuda
 from tinymp.fast_path import find
+from tinymp.study import tensor_core
 
 PAGE = pathlib.Path(__file__).with_name("precision.md")
 ROOT = PAGE.parent.parent
@@ -78,6 +79,22 @@ FOLDERS = {
     "tinymp/ops": "Constants that an op computes in Python. All else goes through the primitives",
     "tinymp/audit": "What the audit computes about the numbers of a run. Nothing trains on it",
 }
+
+
+def tensor_cores() -> str:
+    """A row for each architecture, formats and result that sum alike."""
+    rows: dict[tuple, list[str]] = {}
+    for name, units in tensor_core.ARCHITECTURES.items():
+        for (operands, accumulate), unit in units.items():
+            rows.setdefault((name, accumulate, unit), []).append(operands.upper())
+    head = ["architecture", "operands", "result", "products in a step", "bits behind the point", "rounding", "promoted"]
+    lines = []
+    for (name, accumulate, unit), operands in rows.items():
+        kept = "to nearest" if accumulate == "fp16" else f"cut off, {min(unit.bits, 23)} bits stay"
+        promoted = "by software" if unit.bits == 13 else "no"  # the bits of FP8 on Ada and Hopper
+        sums = [str(unit.products), str(unit.bits), kept, promoted]
+        lines.append([name, ", ".join(operands), accumulate.upper(), *sums, unit.source])
+    return table([*head, "agrees with"], lines)
 
 
 def rounding_sites() -> str:
@@ -176,6 +193,16 @@ their parameters, and the arithmetic of their forward and backward, whatever `mp
 comes out is converted by the op `cast`, but for losses, which are FP32 under every policy.
 
 {table(["policy", *columns], policies)}
+
+## Tensor Cores
+
+`mp.tensor_core`, and a study's `tensor_core`, sum products as these GPUs do. The rule and its sources are on the first
+page of [tensor_core.py](../tinymp/study/tensor_core.py); [FP16, BF16 and FP8](formats.md#tensor-cores) says how it was
+held to them. `hopper-mma` and `blackwell-mma` are FP8 by PTX's instruction mma, which on these GPUs multiplies FP16
+numbers; their own FP8 instructions are wgmma and tcgen05. Promotion: cuBLASLt adds FP8 sums to FP32 ones now and then
+on Ada and Hopper, unless fast accumulation is on; DeepSeek-V3 does so after every 128 products.
+
+{tensor_cores()}
 
 ## The ops
 
