@@ -41,8 +41,8 @@ class Error:
             # rounds: sums as a policy would store them
             stored, true = (x.astype(float32).astype(storage) for x in (found, exact))
         self.n += exact.size
-        away = (abs(found) - abs(exact)).sum()
-        self.sums += abs(found - exact).sum(), away, (stored != true).sum(), abs(exact).sum()
+        errors = abs(found - exact), abs(found) - abs(exact), stored != true, abs(exact)
+        self.sums += [float(e.sum()) for e in errors]  # rounds: the errors of sums, in FP64
 
     def _in_ulps(self, error: float) -> float:
         """A mean error, in ulps of FP32 at the mean sum: one by one, sums of terms that cancel would outweigh all."""
@@ -161,5 +161,6 @@ class Accumulators(Instrument):
 def _some(x: Any, axis: int) -> np.ndarray:
     """A sample along an axis of a matrix, in FP32 on the host; of a batch the first matrix."""
     x = x[(0,) * (x.ndim - 2)]
-    pick = np.unique(np.linspace(0, x.shape[axis] - 1, min(x.shape[axis], SAMPLE)).astype(int))
+    n = x.shape[axis]
+    pick = np.arange(0, n, -(-n // SAMPLE))
     return backend.of(x).to_numpy(widen(x.take(pick, axis)))

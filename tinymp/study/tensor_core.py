@@ -237,7 +237,7 @@ def _exponents(x: Array, f: Format, zero: int) -> Array:
     """e(x) of numbers in a format; `zero` for zeros. Infinities and NaN count with the smallest: they win anyway."""
     xp, smallest = backend.of(x).xp, 1 - f.bias
     e = xp.where(xp.isfinite(x), xp.maximum(xp.frexp(x)[1] - 1, smallest), smallest)
-    return xp.where(x == 0, zero, e).astype(np.int16)
+    return xp.where(x == 0, zero, e).astype(np.int16)  # rounds: never, integers
 
 
 def round_to(x: Array, f: Format, how: Any, bits: int = 52) -> Array:
