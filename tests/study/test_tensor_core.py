@@ -360,4 +360,4 @@ def test_the_ledger_names_the_sums():
     layer, x = mp.FP16_HOPPER.cast(nn.Linear(64, 3)), mp.MIXED.cast(mp.randn(2, 64))
     with mp.audit() as a, mp.use(mp.FP16_HOPPER):
         layer(x).float().sum().backward()
-    assert {row.accumulated for row in a.ledger.filter(kind="DOT")} == {"float32 of hopper"}
+    assert all(row.accumulated.startswith("float32 of hopper") for row in a.ledger.filter(kind="DOT"))
