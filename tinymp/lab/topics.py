@@ -142,13 +142,16 @@ TOPICS: dict[str, Topic] = {
     ),
     "tensor cores": Topic(
         "On a GPU, FP16 products run on Tensor Cores: FP16 in, FP32 accumulators, FP16 out. cuBLAS may not reduce in "
-        "less.",
+        "less. Each product is exact (11 by 11 bits need 22, and FP32 has 24); of their sum Tensor Cores cut off what "
+        "lies behind some bits. mp.tensor_core and policies such as FP16_HOPPER have the bits of each architecture.",
         "Without them only time is lost. They need multiples of 8: m, n and k of a product (features and rows), the "
-        "channels of a convolution. Their products are exact: 11 by 11 bits need 22, and FP32 has 24.",
-        source="NVG 2.2, MPT 3.3",
-        read="precision.gemm fast.cuda.cublas.gemm",
+        "channels of a convolution. What is cut off is missing in every step: with the 13 bits of FP8 on Hopper a long "
+        "sum falls short by percents, unless it is promoted to FP32 now and then. `tinymp audit --accumulators` says "
+        "where a run would feel it.",
+        source="arXiv 2512.07004 (the sums) and 2412.19437 (promotion), NVG 2.2, MPT 3.3",
+        read="study.tensor_core.tensor_core study.tensor_core._steps precision.gemm fast.cuda.cublas.gemm",
         decisions="split-k",
-        words="split, aligned, promote, multiple of 8, alignment, cublas",
+        words="tensor_core, tensor core, split, promote, multiple of 8, alignment, cublas, FP16_VOLTA, FP16_HOPPER",
     ),
     "tf32": Topic(
         "FP32 operands are never rounded to TF32's 11 significant bits unless the policy TF32 says so.",
