@@ -20,6 +20,7 @@ from .sampling import table
 SAMPLE = 24  # so many rows, and so many columns, of a product's result are looked at
 CALLS = 4  # of the products at a place, the first so many
 COLUMNS = ("ulps", "bias", "felt")
+KNOWN = tuple(name for name in ARCHITECTURES if not name.endswith("-mma"))
 
 
 @dataclass
@@ -85,9 +86,8 @@ class Accumulators(Instrument):
 
     def __init__(self, names: Sequence[str]) -> None:
         for name in names:
-            if name not in ARCHITECTURES or name.endswith("-mma"):
-                known = ", ".join(name for name in ARCHITECTURES if not name.endswith("-mma"))
-                raise ValueError(f"audit: expected accumulators among {known}, got {name!r}")
+            if name not in KNOWN:
+                raise ValueError(f"audit: expected accumulators among {', '.join(KNOWN)}, got {name!r}")
         self.names = tuple(dict.fromkeys(names))
         self._rows: dict[tuple[Place, int], Sums] = {}
 

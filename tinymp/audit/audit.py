@@ -9,6 +9,7 @@ from typing import Any
 
 from ..arguments import flag, named, rename
 from ..backend import info
+from .accumulators import Accumulators
 from .advice import Advice, advise
 from .bytes import ByteLedger
 from .crash import Crash
@@ -32,44 +33,49 @@ def audit(
     *instruments: Instrument,
     shadow: bool = False,
     formats: Sequence[str] = (),
+    accumulators: Sequence[str] = (),
     every: int = 1,
     stop_at: str | None = None,
     trace: str | os.PathLike[str] | None = None,
 ) -> Audit:
     """`with mp.audit() as a:` listens to everything that runs in the block, in this thread.
 
-    instruments  further ones of your own (see `Instrument`)
-    shadow       also run every op again in FP32, for its error; about three further steps per step
-    formats      also round to these what is rounded: "bf16", "e4m3-tensor", "mxfp8", ... (see `Formats`)
-    every        listen to one step of each optimizer in so many, for long runs; all are counted
-    trace        a folder for a mark of every tensor, which `tinymp diff` compares with another run's (see `Trace`)
-    stop_at      "nan" or "inf": FloatingPointError at the first op that makes one from arguments without
+    instruments   further ones of your own (see `Instrument`)
+    shadow        also run every op again in FP32, for its error; about three further steps per step
+    formats       also round to these what is rounded: "bf16", "e4m3-tensor", "mxfp8", ... (see `Formats`)
+    accumulators  also sum a sample of each product as the Tensor Cores of these do: "volta", "hopper", ...
+                  (see `Accumulators`)
+    every         listen to one step of each optimizer in so many, for long runs; all are counted
+    trace         a folder for a mark of every tensor, which `tinymp diff` compares with another run's (see `Trace`)
+    stop_at       "nan" or "inf": FloatingPointError at the first op that makes one from arguments without
 
-    The audit ends with the block. RuntimeError for an
-    audit within an audit; ValueError for an unknown format or `stop_at` and an `every` below 1;
-    OSError where the trace cannot be written.
+    The audit ends with the block. RuntimeError for an audit within an audit; ValueError for an unknown format,
+    architecture or `stop_at` and an `every` below 1; OSError where the trace cannot be written.
     """
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ValueError(f"audit: expected every to be a positive integer, got {every!r}")
-    if isinstance(formats, str) or not isinstance(formats, Sequence):
-        raise TypeError(f"audit: expected formats to be a list of names such as 'bf16', got {formats!r}")
+    for name, value, example in (("formats", formats, "bf16"), ("accumulators", accumulators, "hopper")):
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise TypeError(f"audit: expected {name} to be a list of names such as {example!r}, got {value!r}")
     if trace is not None and (not isinstance(trace, (str, os.PathLike)) or not str(trace)):
         raise TypeError(f"audit: expected trace to be a folder, such as 'runs/a', got {trace!r}")
-    return Audit(instruments, flag("audit", "shadow", shadow), tuple(formats), every, stop_at, trace)
+    shadow = flag("audit", "shadow", shadow)
+    return Audit(instruments, shadow, tuple(formats), tuple(accumulators), every, stop_at, trace)
 
 
 class Audit:
     """What was found; made by `audit`. `print(a)` shows a summary, `a.report("audit.html")` writes all of it.
 
-    ledger      every op at every place of its call: dtypes, rule, and what its roundings lost (see `Row`, `Rows`)
-    histograms  exponents of weights and gradients per layer, and what a loss scale would save (see `Exponents`)
-    updates     the share of weights whose FP16 copy an update does not change (see `LostUpdates`)
-    scale       the loss scale, the steps that were skipped, and why (see `Scales`)
-    bytes       what the arrays of a step take, by role and dtype (see `ByteLedger`)
-    products    the sizes of all matrix products, and which of them Tensor Cores take (see `Products`)
-    crash       when the loss or a weight first stopped being finite (see `Crash`)
-    shadow      the error of every op in ulps, local and inherited (see `Shadow`); None unless asked for
-    formats     what other formats would have lost (see `Formats`); None unless asked for
+    ledger        every op at every place of its call: dtypes, rule, and what its roundings lost (see `Row`, `Rows`)
+    histograms    exponents of weights and gradients per layer, and what a loss scale would save (see `Exponents`)
+    updates       the share of weights whose FP16 copy an update does not change (see `LostUpdates`)
+    scale         the loss scale, the steps that were skipped, and why (see `Scales`)
+    bytes         what the arrays of a step take, by role and dtype (see `ByteLedger`)
+    products      the sizes of all matrix products, and which of them Tensor Cores take (see `Products`)
+    crash         when the loss or a weight first stopped being finite (see `Crash`)
+    shadow        the error of every op in ulps, local and inherited (see `Shadow`); None unless asked for
+    formats       what other formats would have lost (see `Formats`); None unless asked for
+    accumulators  what other Tensor Cores would have made of the products (see `Accumulators`); None unless asked for
     """
 
     def __init__(
@@ -77,6 +83,7 @@ class Audit:
         instruments: tuple[Instrument, ...] = (),
         shadow: bool = False,
         formats: tuple[str, ...] = (),
+        accumulators: tuple[str, ...] = (),
         every: int = 1,
         stop_at: str | None = None,
         trace: str | os.PathLike[str] | None = None,
@@ -84,10 +91,11 @@ class Audit:
         self.histograms, self.updates, self.scale = Exponents(), LostUpdates(), Scales()
         self.bytes, self.products, self.shadow = ByteLedger(), Products(), Shadow() if shadow else None
         self._ledger, self.formats = Ledger(), Formats(formats) if formats else None
+        self.accumulators = Accumulators(accumulators) if accumulators else None
         self.crash = Crash(self.scale, stop_at)
         self._trace = None if trace is None else Trace(trace, every=every)
         own: list[Instrument | None] = [self.crash, self._ledger, self.histograms, self.updates]
-        own += [self.scale, self.bytes, self.products, self.shadow, self.formats, self._trace]
+        own += [self.scale, self.bytes, self.products, self.shadow, self.formats, self.accumulators, self._trace]
         self._listener = Listener([*[i for i in own if i is not None], *instruments], every)
         self._part = f"one step in {every:,}" if every > 1 else ""
 
@@ -135,6 +143,7 @@ class Audit:
             "crash": self.crash.as_dict(),
             "shadow": self.shadow.as_dict() if self.shadow else None,
             "formats": self.formats.as_dict() if self.formats else None,
+            "accumulators": self.accumulators.as_dict() if self.accumulators else None,
             "advice": [advice._asdict() for advice in advise(found)],
         }
         return jsonable(content)
@@ -151,8 +160,8 @@ class Audit:
 
     def __str__(self) -> str:
         more = "a.ledger, a.histograms, a.updates, a.scale, a.bytes, a.products, a.crash"
-        more += f"{', a.shadow' * (self.shadow is not None)}{', a.formats' * (self.formats is not None)} tell more; "
-        return f"{self.told()}\n\n{more}a.report(path) all."
+        asked = [name for name in ("shadow", "formats", "accumulators") if getattr(self, name) is not None]
+        return f"{self.told()}\n\n{', a.'.join([more, *asked])} tell more; a.report(path) all."
 
     def told(self, width: int | None = None) -> str:
         """What to know, the advice, and the rows that lose most, in a table of at most so many characters' width."""

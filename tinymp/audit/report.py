@@ -31,6 +31,7 @@ MEASURED = {  # what not every audit measures, and what the page calls it when i
     "products": "Tensor Core eligibility",
     "shadow": "shadow runs",
     "formats": "other formats",
+    "accumulators": "other Tensor Cores",
 }
 
 
@@ -38,8 +39,8 @@ def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
     """Write the report to an HTML file, in folders that are made where they are missing.
 
     content: "title", "created", "policy", "environment" and "summary", then what each instrument's `as_dict` gave:
-        "ledger" (a list of `Row.as_dict()`), "histograms", "updates", "scale", "shadow", "formats", "bytes",
-        "products", "advice"; "pictures" as pictures.py makes them.
+        "ledger" (a list of `Row.as_dict()`), "histograms", "updates", "scale", "shadow", "formats", "accumulators",
+        "bytes", "products", "advice"; "pictures" as pictures.py makes them.
         Any may be missing; of the summary, what is missing is counted in the ledger.
 
     ModuleNotFoundError says how to install Jinja2.

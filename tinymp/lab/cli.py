@@ -25,7 +25,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from importlib import import_module
 from itertools import count
@@ -34,6 +34,7 @@ from typing import Any
 
 from .. import backend
 from ..audit import trace
+from ..audit.accumulators import KNOWN
 from ..audit.audit import Audit, audit
 from ..audit.crash import STOPS
 from ..backend import __version__, info
@@ -94,6 +95,13 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         default=(),
         metavar="NAME,...",
         help=f"also say what these would have lost: {', '.join(SCALED)}",
+    )
+    a.add_argument(
+        "--accumulators",
+        type=_accumulators,
+        default=(),
+        metavar="NAME,...",
+        help=f"also say what the Tensor Cores of these would have summed: {', '.join(KNOWN)}",
     )
     program(a)
 
@@ -164,9 +172,18 @@ def _tolerance(text: str) -> float:
 
 def _formats(text: str) -> tuple[str, ...]:
     """NAME,NAME."""
+    return _names(text, "format", SCALED)
+
+
+def _accumulators(text: str) -> tuple[str, ...]:
+    """NAME,NAME."""
+    return _names(text, "architecture", KNOWN)
+
+
+def _names(text: str, what: str, known: Iterable[str]) -> tuple[str, ...]:
     for name in (names := tuple(text.split(","))):
-        if name not in SCALED:
-            raise argparse.ArgumentTypeError(f"unknown format {name!r}; there are {', '.join(SCALED)}")
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"unknown {what} {name!r}; there are {', '.join(known)}")
     return names
 
 
@@ -264,6 +281,7 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
         audited = audit(
             shadow=options.shadow,
             formats=options.formats,
+            accumulators=options.accumulators,
             every=options.every,
             stop_at=options.stop_at_first,
             trace=options.out if options.trace else None,
@@ -278,7 +296,7 @@ def _audit(p: argparse.ArgumentParser, options: argparse.Namespace, rest: list[s
             raise
         finally:  # also if the program raises, or calls sys.exit
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-            further = [str(part) for part in (audited.shadow, audited.formats) if part]
+            further = [str(part) for part in (audited.shadow, audited.formats, audited.accumulators) if part]
             print("\n" + printable("\n\n".join([title, audited.told(width), *further])), flush=True)
             files = ", ".join([*_write(audited, options.out, printable(title)), *[trace.FILE] * options.trace])
             print(f"\nwrote {files} to {printable(str(options.out))}{earlier}")

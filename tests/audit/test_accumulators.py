@@ -1,0 +1,78 @@
+"""An audit sums a sample of the products of a run as the Tensor Cores of other GPUs do."""
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import nn, ops
+from tinymp.audit.accumulators import CALLS, SAMPLE
+from tinymp.study.tensor_core import tensor_core
+
+pytestmark = pytest.mark.cpu
+
+
+def halves(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
+
+
+def audited(a, b, *names, policy=mp.MIXED, calls=1):
+    with mp.audit(accumulators=names) as audit, mp.use(policy):
+        for _ in range(calls):
+            ops.matmul(mp.tensor(a), mp.tensor(b))
+    return audit
+
+
+def test_the_errors_are_those_of_the_sums():
+    a, b = halves(20, 300), halves(300, 10, seed=1)
+    (row,) = audited(a, b, "volta", "hopper").accumulators.rows
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert (row.k, row.op, row.phase, list(row.errors)) == (300, "matmul", "forward", ["fp32", "volta", "hopper"])
+    for name in ("volta", "hopper"):
+        found, e = tensor_core(a, b, None, name).astype(np.float64), row.errors[name]
+        unit = abs(exact).sum() / 2**23
+        assert e.n == 200
+        assert e.ulps == pytest.approx(abs(found - exact).sum() / unit)
+        assert e.bias == pytest.approx((abs(found) - abs(exact)).sum() / unit)
+        assert e.felt == (found.astype(np.float16) != exact.astype(np.float16)).mean()
+    assert row.errors["hopper"].bias < -0.5 * row.errors["hopper"].ulps  # what is cut off pulls to 0
+    assert row.errors["fp32"].ulps < row.errors["hopper"].ulps
+
+
+def test_large_products_are_sampled_and_repeated_ones_not_looked_at_again():
+    row = audited(halves(500, 8), halves(8, 300), "ampere", calls=CALLS + 3).accumulators.rows[0]
+    assert row.calls == CALLS and row.errors["ampere"].n <= CALLS * SAMPLE**2
+
+
+def test_what_a_tensor_core_does_not_take_is_left_out():
+    a, b = np.float32(halves(4, 5)), np.float32(halves(5, 3))
+    assert audited(a * 1.0001, b, "hopper").accumulators.rows == []  # FP32
+    assert "nothing to sum" in str(audited(a * 1.0001, b, "hopper").accumulators)
+    bf16 = mp.BF16.cast(mp.tensor(a)), mp.BF16.cast(mp.tensor(b))
+    with mp.audit(accumulators=["volta", "ampere"]) as audit, mp.use(mp.BF16):
+        ops.matmul(*bf16)
+    assert list(audit.accumulators.rows[0].errors) == ["fp32", "ampere"]  # Volta has no BF16
+    assert " - " in str(audit.accumulators)
+    assert audited(halves(0, 5), halves(5, 3), "hopper").accumulators.rows == []
+
+
+def test_text_dict_and_page(tmp_path):
+    model = mp.MIXED.cast(nn.Sequential(nn.Linear(600, 32), nn.Linear(32, 4)))
+    with mp.audit(accumulators=["volta", "hopper"]) as audit, mp.use(mp.MIXED):
+        ops.cross_entropy(model(mp.MIXED.cast(mp.randn(8, 600))), mp.tensor(np.arange(8) % 4)).backward()
+    text = str(audit.accumulators)
+    assert "hopper: " in text and "ulps at k = 600; most felt in " in text
+    assert "a.accumulators tell more" in str(audit)
+    rows = audit.as_dict()["accumulators"]
+    assert {row["module"] for row in rows} == {"model.0", "model.1"}
+    assert set(rows[0]["errors"]["volta"]) == {"ulps", "bias", "felt"}
+    pytest.importorskip("jinja2", reason="needs the extra audit")
+    pytest.importorskip("matplotlib", reason="needs the extra audit")
+    audit.report(tmp_path / "page.html")
+    assert "<h2>Other Tensor Cores</h2>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match=r"audit: expected accumulators among volta, turing, .*, got 'pascal'"):
+        mp.audit(accumulators=["pascal"])
+    with pytest.raises(TypeError, match="audit: expected accumulators to be a list of names such as 'hopper', got 'h"):
+        mp.audit(accumulators="hopper")
