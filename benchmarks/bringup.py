@@ -386,7 +386,7 @@ PARTS = {
     1: _steps((versions, 40), (compiled, 140), (instructions, 40), (tests, 310)),
     2: _steps((failures, 80), (captured, 50), ("memcheck", 160), (filled, 90), ("racecheck", 100), ("synccheck", 50)),
     3: _steps((tiles, 60), ("gemm", 160), ("conv", 310)),
-    4: _steps(("training", 280), ("recurrent", 120), ("memory", 90), (results, 40)),
+    4: _steps(("training", 270), ("recurrent", 110), ("memory", 90), ("sums", 20), (results, 40)),
 }
 
 

@@ -33,6 +33,8 @@ import numpy as np
 import tinymp as mp
 from tinymp import nn, ops
 from tinymp.ops.conv import batch_first
+from tinymp.precision import gemm as gemm_primitive
+from tinymp.study.tensor_core import ARCHITECTURES as UNITS
 
 from . import models, peers
 from .machine import device, write
@@ -292,12 +294,40 @@ def peak_memory(bench: Bench, network: Network, shape: Sequence[int], policy: mp
     return peak
 
 
+ARCHITECTURES = {100: "blackwell", 90: "hopper", 89: "ada", 80: "ampere", 75: "turing", 70: "volta"}  # from this sm on
+
+
+def sums(bench: Bench) -> None:
+    """Have products the bits of `mp.tensor_core`? And how are FP32 operands made TF32?"""
+    capability = int(bench.xp.cuda.Device().compute_capability)
+    architecture = ARCHITECTURES[max(sm for sm in ARCHITECTURES if sm <= capability)]
+    roundings: dict[str, Callable[[Any], Any]] = {
+        "cut off": lambda u: u,
+        "to nearest, ties away from 0": lambda u: u + 0x1000,
+        "to nearest, ties to even": lambda u: u + 0x0FFF + (u >> 13 & 1),
+    }
+    for kind, policy in (("fp16", mp.MIXED), ("tf32", mp.TF32)):
+        unit = UNITS[architecture].get((kind, "fp32"))
+        if unit is None:
+            continue
+        with bench.report.row(f"{kind.upper()} sums"):  # of one step: the order of several is the kernel's
+            shapes = (64, unit.products), (unit.products, 64)
+            a, b = (np.random.default_rng(i).standard_normal(s).astype(policy.storage) for i, s in enumerate(shapes))
+            with mp.use(policy):
+                found = bench.xp.asnumpy(gemm_primitive(bench.xp.asarray(a), bench.xp.asarray(b), wide=True))
+            for how, rounded in roundings.items() if kind == "tf32" else [("as stored", None)]:
+                x, y = (v if rounded is None else rounded(v.view(np.uint32)).view(np.float32) for v in (a, b))
+                other = (found != mp.tensor_core(x, y, None, architecture, kind)).mean()
+                bench.report.add(f"{kind.upper()} operands {how}: sums unlike {architecture}'s", float(other), "")
+
+
 SECTIONS: dict[str, tuple[Callable[[Bench], None], int]] = {  # and the seconds that each may take
     "gemm": (gemm, 70),
     "conv": (conv, 150),
     "recurrent": (recurrent, 40),
     "training": (training, 80),
     "memory": (memory, 20),
+    "sums": (sums, 20),
 }
 
 
