@@ -16,7 +16,7 @@ from dataclasses import fields
 
 import tinymp
 from docs import layers
-from tests import rounding
+from tests import determinism, rounding
 from tinymp import precision, study
 from tinymp.autograd import Op
 from tinymp.checkpoint.writing import write
@@ -135,6 +135,7 @@ def page() -> str:
             ", ".join(f"`{a}`" for a in cls.fp32),
             where(cls),
             fast_paths(cls),
+            *[determinism.promise(cls, device) for device in (0, 1)],
         ]
         for cls in sorted(set(op_classes()), key=lambda c: (c.__module__, c.name, c.__qualname__))
         if hasattr(cls, "kind")
@@ -164,7 +165,7 @@ Two runs of a program on the CPU agree bit for bit if these are the same: the se
 of the CPU for which it chooses its loops; the BLAS library, its kernels and the number of its threads; and the C
 library, from which NumPy takes functions such as log1p. `tinymp info` says which libraries and kernels run;
 `OPENBLAS_CORETYPE`, `OPENBLAS_NUM_THREADS` and `NPY_DISABLE_CPU_FEATURES` set what may be set. With the same number of
-threads, neither the number of cores nor NumKong changes a bit. Nothing is promised of the bits of a GPU.
+threads, neither the number of cores nor NumKong changes a bit. What each op promises, [a table](#the-ops) says.
 
 Gradients of several uses are added in a fixed order. The order of other sums follows from the shape of an array and
 from the order of its axes in memory, which a CPU's `store` takes from `like`: the same numbers in another memory order
@@ -206,10 +207,12 @@ on Ada and Hopper, unless fast accumulation is on; DeepSeek-V3 does so after eve
 
 ## The ops
 
-FP32 arguments may stay FP32 where the others are FP16. The last column says which phases have a fast
-path in CUDA, in `fast/cuda/` under the name of the source; the definition in the source runs on both devices.
+FP32 arguments may stay FP32 where the others are FP16. A column says which phases have a fast path in CUDA, in
+`fast/cuda/` under the name of the source; the definition in the source runs on both devices.
 
-{table(["op", "kind", "mathematics", "FP32 arguments", "source", "fast path in CUDA"], ops)}
+{determinism.explained()}
+
+{table(["op", "kind", "mathematics", "FP32 arguments", "source", "fast path in CUDA", *determinism.COLUMNS], ops)}
 
 ## The updates
 

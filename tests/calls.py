@@ -1,4 +1,7 @@
-"""A call of every op that computes something, on FP16 arguments, and of some layers."""
+"""A call of every op that computes something, on FP16 arguments, and of some layers.
+
+tests/bits_of_ops.py makes them larger, and in FP32: lengths and dtype are asked when a call runs.
+"""
 
 from functools import partial
 
@@ -7,10 +10,17 @@ import numpy as np
 import tinymp as mp
 from tinymp import nn, ops
 
+times, dtype, tensor = 1, "float16", mp.tensor  # of the calls that are made now
+
+
+def n(length):
+    """A length, or a list, that is so many times as long; what has the length 1 keeps it."""
+    return length if length == 1 else length * times
+
 
 def half(*shape, low=-1.0):
-    values = np.random.default_rng(0).uniform(low, 0.9, shape).astype("float16")
-    return mp.tensor(values, requires_grad=True)
+    values = np.random.default_rng(0).uniform(low, 0.9, [n(length) for length in shape]).astype(dtype)
+    return tensor(values, requires_grad=True)
 
 
 def positive(*shape):
@@ -18,11 +28,28 @@ def positive(*shape):
 
 
 def ints(*values):
-    return mp.tensor(np.array(values))
+    return tensor(np.array(values))
 
 
 def boxes():
-    return mp.tensor([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 3.0, 3.0]])
+    return tensor(n([[0.0, 0.0, 2.0, 2.0], [1.0, 1.0, 3.0, 3.0]]))
+
+
+def scores():
+    return tensor(n([0.5, 0.2]))
+
+
+def some():
+    """Rows that are looked up, one of them twice."""
+    return ints(*n([0, 2, 2]))
+
+
+def labels():
+    return ints(*n([0, 1, 2, 3]))
+
+
+def diagonal():
+    return tensor(np.eye(n(4), n(6)) > 0)
 
 
 def _calls(names, *make, **options):
@@ -56,7 +83,7 @@ CALLS = {
     **_calls("add sub mul div maximum minimum eq ne lt le gt ge logical_and logical_or", _rows, lambda: positive(4, 6)),
     **_calls("mse_loss l1_loss huber_loss smooth_l1_loss kl_div", _rows, lambda: positive(4, 6)),
     **_calls("binary_cross_entropy binary_cross_entropy_with_logits", *[lambda: positive(4, 6)] * 2),
-    **_calls("cross_entropy nll_loss", _rows, lambda: ints(0, 1, 2, 3)),
+    **_calls("cross_entropy nll_loss", _rows, labels),
     **_calls("avg_pool2d max_pool2d adaptive_avg_pool2d adaptive_max_pool2d", _maps, _two),
     **_calls("avg_pool1d max_pool1d adaptive_avg_pool1d", lambda: half(2, 3, 4), _two),
     **_calls("scaled_dot_product_attention", *[lambda: half(2, 3, 4)] * 3),
@@ -67,33 +94,33 @@ CALLS = {
     **_calls("bmm", lambda: half(2, 3, 4), lambda: half(2, 4, 5)),
     **_calls("matmul mm", lambda: half(3, 4), lambda: half(4, 5)),
     **_calls("linear", lambda: half(3, 4), lambda: half(5, 4), lambda: half(5)),
-    **_calls("embedding", lambda: ints(0, 2, 2), lambda: half(4, 3)),
-    **_calls("embedding_bag", lambda: ints([0, 2], [2, 1]), lambda: half(4, 3)),
+    **_calls("embedding", some, lambda: half(4, 3)),
+    **_calls("embedding_bag", lambda: ints(*n([[0, 2], [2, 1]])), lambda: half(4, 3)),
     **_calls("batch_norm", _rows, lambda: None, lambda: None, lambda: half(6), lambda: half(6), training=True),
-    **_calls("layer_norm", _rows, lambda: 6, lambda: half(6), lambda: half(6)),
-    **_calls("rms_norm", _rows, lambda: (6,), lambda: half(6)),
+    **_calls("layer_norm", _rows, lambda: n(6), lambda: half(6), lambda: half(6)),
+    **_calls("rms_norm", _rows, lambda: (n(6),), lambda: half(6)),
     **_calls("group_norm", lambda: half(2, 4, 3), _two, lambda: half(4), lambda: half(4)),
     **_calls("instance_norm", lambda: half(2, 4, 3)),
     **_calls("local_response_norm", _maps, _two),
-    **_calls("nms", boxes, lambda: mp.tensor([0.5, 0.2]), lambda: 0.5),
-    **_calls("batched_nms", boxes, lambda: mp.tensor([0.5, 0.2]), lambda: ints(0, 1), lambda: 0.5),
+    **_calls("nms", boxes, scores, lambda: 0.5),
+    **_calls("batched_nms", boxes, scores, lambda: ints(*n([0, 1])), lambda: 0.5),
     **_calls("box_iou", boxes, boxes),
     **_calls("encode_boxes decode_boxes", boxes, boxes, lambda: (1.0, 1.0, 1.0, 1.0)),
     **_calls("clip_boxes_to_image", boxes, lambda: (2, 2)),
     **_calls("remove_small_boxes", boxes, lambda: 1.0),
     **_calls("clamp clip", _rows, lambda: -0.5, lambda: 0.5),
     **_calls("pow", lambda: positive(4, 6), lambda: 3),
-    **_calls("masked_fill", _rows, lambda: mp.tensor(np.eye(4, 6) > 0), lambda: 0.0),
-    **_calls("gather", _rows, lambda: 1, lambda: mp.tensor(np.zeros((4, 2), int))),
-    **_calls("index_select", _rows, lambda: 0, lambda: ints(0, 2, 2)),
-    **_calls("scatter", _rows, lambda: 1, lambda: mp.tensor(np.zeros((4, 1), int)), lambda: half(4, 1)),
-    **_calls("roi_align roi_pool", lambda: half(1, 2, 4, 4), lambda: mp.tensor([[0.0, 0.0, 0.0, 2.0, 2.0]]), _two),
+    **_calls("masked_fill", _rows, diagonal, lambda: 0.0),
+    **_calls("gather", _rows, lambda: 1, lambda: tensor(np.zeros((n(4), n(2)), int))),
+    **_calls("index_select", _rows, lambda: 0, some),
+    **_calls("scatter", _rows, lambda: 1, lambda: tensor(np.zeros((n(4), 1), int)), lambda: half(4, 1)),
+    **_calls("roi_align roi_pool", lambda: half(1, 2, 4, 4), lambda: tensor([[0.0, 0.0, 0.0, 2.0, 2.0]]), _two),
     **_calls("cat stack", lambda: [half(2, 3), half(2, 3)]),
     **_calls("chunk split topk", _rows, _two),
-    **_calls("view reshape", _rows, lambda: 24),
-    **_calls("expand", lambda: half(4, 1), lambda: 4, lambda: 3),
+    **_calls("view reshape", _rows, lambda: -1),
+    **_calls("expand", lambda: half(4, 1), lambda: -1, lambda: 3),
     **_calls("repeat", _rows, _two, lambda: 1),
-    **_calls("flip", _rows, lambda: 0),
+    **_calls("flip", _rows, lambda: 1),
     **_calls("pad", _rows, lambda: (1, 1)),
     **_calls("permute", _rows, lambda: (1, 0)),
     **_calls("transpose", _rows, lambda: 0, lambda: 1),
@@ -103,13 +130,28 @@ CALLS = {
     **_calls("pixel_shuffle", lambda: half(1, 4, 2, 2), _two),
     **_calls("prelu", _rows, lambda: half(6)),
     "einsum": lambda: ops.einsum("ij,jk->ik", half(3, 4), half(4, 5)),
-    "where": lambda: ops.where(mp.tensor(np.eye(4, 6) > 0), half(4, 6), half(1, 6)),
+    "where": lambda: ops.where(diagonal(), half(4, 6), half(1, 6)),
     "getitem": lambda: half(4, 6)[1:],
-    "ctc_loss": lambda: ops.ctc_loss(half(4, 2, 3), ints([1, 2], [2, 1]), [4, 4], [2, 2]),
+    "ctc_loss": lambda: ops.ctc_loss(half(4, 2, 3), ints(*n([[1, 2], [2, 1]])), n(2) * [n(4)], n(2) * [2]),
     "lstm_cell": lambda: ops.lstm_cell(half(2, 3), (half(2, 4), half(2, 4)), *_weights(16)),
     "lstm_layer": lambda: ops.lstm_layer(half(5, 2, 3), (half(2, 4), half(2, 4)), *_weights(16)),
     "gru_cell": lambda: ops.gru_cell(half(2, 3), half(2, 4), *_weights(12)),
     "gru_layer": lambda: ops.gru_layer(half(5, 2, 3), half(2, 4), *_weights(12)),
+}
+
+# Definitions that these arguments do not reach
+OTHERS = {
+    **_calls("add sub mul div maximum minimum pow", lambda: positive(4, 6), lambda: positive(6)),
+    "clamp to tensors": lambda: ops.clamp(half(4, 6), half(6), positive(6)),
+    "div, rounded": lambda: ops.div(half(4, 6), positive(4, 6), rounding_mode="floor"),
+    "gelu by tanh": lambda: ops.gelu(half(4, 6), approximate="tanh"),
+    "getitem of arrays": lambda: half(4, 6)[some()],
+    "pad by less than nothing": lambda: ops.pad(half(4, 6), (-1, 1)),
+    "pad from inside": lambda: ops.pad(half(4, 6), (1, 1), mode="reflect"),
+    "cross_entropy of probabilities": lambda: ops.cross_entropy(half(4, 6), positive(4, 6)),
+    "batch_norm with fixed statistics": lambda: ops.batch_norm(half(4, 6), *[positive(6).detach()] * 2, half(6)),
+    "clone": lambda: half(4, 6).clone(),
+    "cast": lambda: half(4, 6).to("float32" if dtype == "float16" else "float16"),
 }
 
 

@@ -1,0 +1,85 @@
+"""On what the bits of each op depend: declared here and nowhere else.
+
+docs/precision.md shows it. tests/guards/test_determinism.py makes a call of every op (calls.py) in several ways, and
+fails where the bits depend on something that is not declared.
+"""
+
+from __future__ import annotations
+
+MEANS = {
+    "batch": "what it is computed together with: an image may have other bits in a batch of 64 than alone",
+    "threads": "the number of BLAS's threads",
+    "BLAS": "the library that multiplies matrices, and its kernels",
+    "NumPy": "the features of the CPU for which NumPy chooses its loops, and the C library: `exp`, `log`, `tanh`, ...",
+    "GPU": "the model, and the versions of CUDA, cuBLAS and CuPy",
+    "seed": "the state of the device's generator",
+    "FP64": "gradients in FP64, which only gradient checks use, are added up in no fixed order: `not_guaranteed`",
+    "race": "where an index comes twice, the thread that is last writes the element",
+    "processes": "how many they are, and in which order MPI or NCCL adds up what they send",
+}
+COLUMNS = "deterministic on a CPU", "on a GPU"
+RUNS, MACHINES = {"race", "processes"}, {"threads", "BLAS", "NumPy", "GPU"}  # may differ between runs, between machines
+
+KINDS = {  # on a CPU, on a GPU
+    "MOVEMENT": ("", ""),
+    "POINTWISE": ("", ""),
+    "REDUCTION": ("batch", "batch GPU"),
+    "LOSS": ("batch", "batch GPU"),
+    "DOT": ("batch threads BLAS", "batch GPU"),
+}
+
+EXACT = "all argmax amax max scale_loss"  # these add nothing up, whatever their kinds
+MORE = {  # of some ops, by name or class, besides what their kinds (forward's and backward's) say
+    "cos elu exp gelu log logsigmoid mish pow sigmoid silu sin softplus tanh": ("NumPy", "GPU"),
+    "softmax log_softmax logsumexp norm scaled_dot_product_attention gru lstm": ("NumPy", "GPU"),
+    "binary_cross_entropy binary_cross_entropy_with_logits cross_entropy ctc_loss": ("NumPy", "GPU"),
+    "add sub mul Div maximum minimum pow clamp FixedNorm interpolate": KINDS["REDUCTION"],  # gradients are sums
+    "embedding Index gather index_select interpolate roi_pool ctc_loss": ("", "FP64"),
+    "dropout scaled_dot_product_attention": ("batch seed", "batch seed"),
+    "scatter": ("", "race"),
+    "sync_batch_norm": ("processes", "processes"),
+}
+
+
+def names(op: type) -> set[str]:
+    """How an Op is called in these tables: by its name, or by its class where two have one name."""
+    return {op.name, op.__name__}  # type: ignore[attr-defined]
+
+
+def depends(op: type, device: int) -> list[str]:
+    """Those of MEANS on which the bits of an Op depend, on a CPU (0) or a GPU (1); KeyError for an unknown kind."""
+    if names(op) & {*EXACT.split()}:
+        return []
+    words = [KINDS[kind.name][device] for kind in (op.kind, op.gradient) if kind]  # type: ignore[attr-defined]
+    words += [more[device] for some, more in MORE.items() if names(op) & {*some.split()}]
+    return [word for word in MEANS if word in " ".join(words).split()]
+
+
+def promise(op: type, device: int) -> str:
+    """The promise in CCCL's words, and on what the bits depend within it."""
+    words = depends(op, device)
+    level = "not_guaranteed" if RUNS & {*words} else "run_to_run" if MACHINES & {*words} else "gpu_to_gpu"
+    return f"`{level}`" + f": {', '.join(words)}" * bool(words)
+
+
+def explained() -> str:
+    """What the promises mean, for docs/precision.md."""
+    words = "\n".join(f"- {word}: {means}" for word, means in MEANS.items())
+    return f"""The last two columns promise bits, in the words of
+[NVIDIA's CCCL](https://nvidia.github.io/cccl/unstable/cccl/determinism.html). With `not_guaranteed` two runs of a call
+may differ, with `run_to_run` they agree on one machine with the same libraries and settings. With `gpu_to_gpu` they
+agree on all GPUs, and in the CPU's column on all x86-64 machines with the same NumPy: the bits (but for those within a
+NaN) depend on nothing but the values, shapes and memory order of the operands. Behind the promise stands on what else
+they depend, or what of the shapes one might not expect:
+
+{words}
+
+For the same bits in every run, seed (`mp.manual_seed`) and keep the policy, the batch size and the libraries; on
+several machines set the three variables of [the contract](#the-contract-of-bits); on a GPU keep to one model of it and
+to one stream, and let no index of a `scatter` come twice.
+
+[determinism.py](../tests/determinism.py) declares all this, mostly by kind, and
+[a test](../tests/guards/test_determinism.py) calls every op and fails where bits depend on more: on the CPU in a second
+run, with 1 and 2 threads, with one image and many, with other kernels of OpenBLAS, without NumPy's loops for newer
+CPUs; on the stand-in for a GPU in random orders, and as an older GPU. What is declared need not show at every shape:
+one and two threads of OpenBLAS agree on (98, 147) x (147, 588), and not on (98, 588) x (588, 196)."""
