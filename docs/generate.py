@@ -198,8 +198,8 @@ comes out is converted by the op `cast`, but for losses, which are FP32 under ev
 ## Tensor Cores
 
 `mp.tensor_core`, and a study's `tensor_core`, sum products as these GPUs do. The rule and its sources are on the first
-page of [tensor_core.py](../tinymp/study/tensor_core.py); [Tensor Cores, bit for bit](tensor_cores.md) says
-how it was held to them. `hopper-mma` and `blackwell-mma` are FP8 by PTX's instruction mma, which on these GPUs multiplies FP16
+page of [tensor_core.py](../tinymp/study/tensor_core.py); [Tensor Cores, bit for bit](tensor_cores.md) says how it was
+held to them. `hopper-mma` and `blackwell-mma` are FP8 by PTX's instruction mma, which on these GPUs multiplies FP16
 numbers; their own FP8 instructions are wgmma and tcgen05. Promotion: cuBLASLt adds FP8 sums to FP32 ones now and then
 on Ada and Hopper, unless fast accumulation is on; DeepSeek-V3 does so after every 128 products.
 

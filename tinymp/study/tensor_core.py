@@ -149,12 +149,12 @@ def _fit(one: tuple[int, ...], two: tuple[int, ...], one_way: bool = False) -> b
 
 def find(architecture: str, operands: tuple[str, ...], accumulate: str) -> Unit:
     """The unit for these formats; ValueError with those that there are."""
-    if architecture not in ARCHITECTURES:
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         raise ValueError(
             f"tensor_core: expected architecture to be one of {', '.join(ARCHITECTURES)}, got {architecture!r}"
         )
     units = ARCHITECTURES[architecture]
-    found = [units.get((name, accumulate)) for name in operands]
+    found = [units.get((str(name), str(accumulate))) for name in operands]
     if len(found) != 2 or found[0] is None or found[0] != found[1]:
         those = ", ".join(f"{name} with {result}" for name, result in units)
         mixed = "; E4M3 and E5M2 also one of each" * any(name == "e4m3" for name, _ in units)
