@@ -204,6 +204,14 @@ def content(**changes):
             }
             for i, m in enumerate(MODULES)
         ],
+        "accumulators": [
+            {
+                **{"module": m, "op": "conv2d", "phase": "forward", "caller": "train.py:17"},
+                **{"where": "ops/conv.py:201", "k": 9 << i},
+                "errors": {name: {"ulps": 0.2, "bias": -0.1, "felt": 1e-3} for name in ("fp32", "volta")},
+            }
+            for i, m in enumerate(MODULES)
+        ],
         "pictures": {
             **dict.fromkeys(("lost", "scale", "bytes"), "data:image/svg+xml;base64,"),
             "histograms": [("Weights", "data:image/svg+xml;base64,")],

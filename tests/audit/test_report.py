@@ -31,6 +31,7 @@ SECTIONS = [
     "products",
     "shadow",
     "formats",
+    "accumulators",
     "words",
 ]
 SECTIONS += ["environment"]
