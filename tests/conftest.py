@@ -128,7 +128,7 @@ def gpu(request):
     if request.config.getoption("--backend") == "gpu":
         if why := device.problem():
             pytest.skip(f"no GPU: {why}")
-        device.require()
+        device.first_use()
         yield device
         device.synchronize()  # raises here what a test left behind
         return
@@ -147,6 +147,16 @@ def gpu(request):
     with kernels, contextlib.nullcontext() if seed is None else cuda_on_cpu.device.order(seed):
         yield device
         device.synchronize()
+
+
+@pytest.fixture
+def fast_cuda(gpu):
+    """A GPU with the fast paths of CUDA, which are off unless a program enables them."""
+    import tinymp as mp
+
+    mp.enable_fast("cuda")
+    yield gpu
+    mp.enable_fast("cuda", False)
 
 
 @pytest.fixture

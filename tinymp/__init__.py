@@ -25,6 +25,7 @@ from .backend import __version__, default_device, device, get_rng_state, info, m
 from .backend.extras import hint as _hint
 from .dtypes import bfloat16, float16, float32, float64
 from .events import Observer, observe
+from .fast_path import enable_fast
 from .grad_mode import enable_grad, is_grad_enabled, no_grad
 from .ops.create import arange, empty, empty_like, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
 from .ops.random import rand, rand_like, randint, randn, randn_like, randperm

@@ -9,21 +9,38 @@ name of the definition's file. That file is loaded when the definition first run
 A fast path takes what the definition takes, saves what it saves and rounds where it rounds. It returns the definition's
 result, or NotImplemented for a case that it leaves to the definition. Where a policy studies how numbers are summed,
 definitions run alone (`precision.plain`). Deleting the file deletes the fast path.
+
+On a GPU the next to be asked is the base, ops/base.py: the few kernels that train unless `enable_fast("cuda")` puts
+those of fast/cuda in front of them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from inspect import signature, unwrap
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable)
 
 FOLDERS = {"cpu": "cpu", "gpu": "cuda"}  # in fast/, for the devices that have fast paths
+BASE = {"gpu": "ops.base"}
+enabled = {"cpu", *os.environ.get("TINYMP_FAST", "").split(",")} & {*FOLDERS.values()}
 off: set[str] = set()  # names of definitions ("forward", "cast") whose fast paths do not run: for tests and comparisons
 _found: dict[tuple[Callable, str], Callable] = {}
+
+
+def enable_fast(folder: str, on: bool = True) -> None:
+    """Use the fast paths of "cuda" or "cpu", or no longer (on=False).
+
+    Those of the CPU are used from the start. Those of CUDA are not: no GPU has shown yet what they gain (docs/gpu.md).
+    The environment variable TINYMP_FAST=cuda does the same. ValueError for another name.
+    """
+    if folder not in FOLDERS.values():
+        raise ValueError(f"enable_fast: expected 'cuda' or 'cpu', got {folder!r}")
+    (enabled.add if on else enabled.discard)(folder)
 
 
 def fast_path(definition: Callable) -> Callable[[Function], Function]:
@@ -44,19 +61,49 @@ def fast_path(definition: Callable) -> Callable[[Function], Function]:
     return register
 
 
+def replaceable(device_of: Callable[..., str]) -> Callable[[Function], Function]:
+    """For a function or method that is no phase of an op: a fast path may stand in for it, too.
+
+    device_of: the name of the device, from the same arguments.
+    """
+
+    def decorate(definition: Function) -> Function:
+        @wraps(definition)
+        def function(*args: Any, **options: Any) -> Any:
+            faster = find(definition, device_of(*args, **options))
+            y = NotImplemented if faster is None else faster(*args, **options)
+            return definition(*args, **options) if y is NotImplemented else y
+
+        return function  # type: ignore[return-value]
+
+    return decorate
+
+
 @cache
-def _find(definition: Callable, device: str) -> Callable | None:
-    if device not in FOLDERS:
-        return None
-    module = f"{__package__}.fast.{FOLDERS[device]}.{definition.__module__.rpartition('.')[2]}"
+def _load(definition: Callable, module: str) -> Callable | None:
     try:
-        import_module(module)
+        import_module(f"{__package__}.{module}")
     except ModuleNotFoundError as error:
-        if not module.startswith(error.name or "?"):
+        if not f"{__package__}.{module}".startswith(error.name or "?"):
             raise  # something that the file itself imports
-    return _found.get((definition, FOLDERS[device]))
+    return _found.get((definition, module.split(".")[-2]))
+
+
+@cache
+def _find(definition: Callable, device: str, fast: bool) -> Callable | None:
+    modules = [f"fast.{FOLDERS[device]}.{definition.__module__.rpartition('.')[2]}"] if fast else []
+    modules += [BASE[device]] if device in BASE else []
+    ways = [way for module in modules if (way := _load(definition, module)) is not None]
+    if len(ways) < 2:
+        return ways[0] if ways else None
+
+    def first_that_can(*args: Any, **options: Any) -> Any:
+        y = ways[0](*args, **options)
+        return ways[1](*args, **options) if y is NotImplemented else y
+
+    return first_that_can
 
 
 def find(definition: Callable, device: str) -> Callable | None:
     """The fast path of a definition on the device of this name, or None."""
-    return None if definition.__name__ in off else _find(definition, device)
+    return None if definition.__name__ in off else _find(definition, device, FOLDERS.get(device) in enabled)

@@ -19,13 +19,12 @@ from .compile import HARDWARE, KernelError, Program, RaceError, problem
 @contextlib.contextmanager
 def installed():
     """Within the block, tinymp's device "gpu" is the stand-in (the value of the block, what `import cupy` finds)."""
-    import tinymp.fast.cuda.optimizer  # some modules keep what lies on the device: they are put back at the end
+    import tinymp.ops.base  # some modules keep what lies on the device: they are put back at the end
     from tinymp.backend import gpu
-    from tinymp.fast import cuda
-    from tinymp.fast.cuda import cublas, kernels
+    from tinymp.backend.gpu import HEADERS
 
-    for path in pathlib.Path(cuda.__file__).parent.glob("*.py"):
-        importlib.import_module(f"{cuda.__name__}.{path.stem}")
+    for path in pathlib.Path(tinymp.__file__).parent.glob("fast/cuda/*.py"):
+        importlib.import_module(f"tinymp.fast.cuda.{path.stem}")
 
     from . import cublas as library
     from . import device, stand_in
@@ -35,8 +34,9 @@ def installed():
     touched = [m for name, m in sys.modules.items() if name.startswith("tinymp.") and name not in kept]
     before, device_before = [_state(module) for module in touched], dict(vars(gpu))
     with stand_in.install_modules(sys.modules) as cupy:
-        kernels.HARDWARE = HARDWARE
-        cublas._library = library.Library()
+        HEADERS[0] = HARDWARE
+        if ours := sys.modules.get("tinymp.fast.cuda.cublas"):
+            ours._library = library.Library()
         gpu._problem = gpu.xp = gpu.array_type = None
         try:
             gpu.first_use()

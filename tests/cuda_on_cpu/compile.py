@@ -194,7 +194,7 @@ class Program:
 
     def __init__(self, code: str, defines: Mapping[str, str]) -> None:
         _runtime()
-        self.arguments = kernels.signatures(code, defines["STORAGE"])
+        self.arguments = kernels.signatures(code, defines["STORAGE"], defines.get("RESULT"))
         declared = declared_in(code, self.arguments)
         self.parameters = {name: parameters for name, (parameters, _) in declared.items()}
         entries = [f"CUDA_ON_CPU_KERNEL({name}, {threads})\n" for name, (_, threads) in declared.items()]
@@ -206,7 +206,7 @@ class Program:
     @classmethod
     def of(cls, text: str, storage: str = "half") -> Program:
         """The kernels in `text`, behind hardware.cuh and common.cuh as in `kernels.source`."""
-        parts = [(path.name, path.read_text(encoding="utf-8")) for path in (HARDWARE, kernels.COMMON)]
+        parts = [(path.name, path.read_text(encoding="utf-8")) for path in (HARDWARE, kernels.HEADERS[1])]
         code = "\n".join(f'#line 1 "{name}"\n{part}' for name, part in [*parts, ("text.cu", text)])
         return cls(code, {"STORAGE": storage})
 

@@ -1,4 +1,5 @@
-"""What takes the place of NVIDIA's cuBLAS in the tests: the functions that tinymp calls, with the same arguments.
+"""What takes the place of NVIDIA's cuBLAS in the tests: the functions that tinymp calls, with the same arguments, as a
+library (for ctypes) and as CuPy's bindings.
 
 It reads memory at addresses, column-major, as cuBLAS's documentation defines it, and writes exactly the m x n elements
 of the result. What cuBLAS answers with an error status gets that status here; what it cannot see, but is a mistake (a
@@ -16,11 +17,12 @@ from . import device
 
 SUCCESS, INVALID_VALUE, NOT_SUPPORTED = 0, 7, 15
 _DTYPE = {2: np.dtype(np.float16), 0: np.dtype(np.float32), 1: np.dtype(np.float64)}  # cudaDataType_t
-_32F, _64F, _32F_FAST_TF32 = 68, 70, 77  # cublasComputeType_t
+_32F, _32F_PEDANTIC, _64F, _32F_FAST_TF32 = 68, 69, 70, 77  # cublasComputeType_t
 
 # compute type -> the type of alpha and beta, and the combinations of types of A, B and C
 _TYPES = {
     _32F: (ctypes.c_float, {(2, 2, 2), (2, 2, 0), (0, 0, 0)}),
+    _32F_PEDANTIC: (ctypes.c_float, {(2, 2, 2), (2, 2, 0), (0, 0, 0)}),
     _32F_FAST_TF32: (ctypes.c_float, {(0, 0, 0)}),
     _64F: (ctypes.c_double, {(1, 1, 1)}),
 }
@@ -37,10 +39,6 @@ class Library:
     def __init__(self):
         self.calls = []
         self._handles = collections.defaultdict(_State)  # by the number that CuPy gives out
-
-    def cublasGetProperty(self, which, value):
-        value._obj.value = (13, 0, 0)[which]
-        return SUCCESS
 
     def cublasSetMathMode(self, handle, mode):
         self._handles[handle].math_mode = mode
@@ -63,7 +61,7 @@ class Library:
         self, handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, B, Btype, ldb, strideB, beta,
         C, Ctype, ldc, strideC, batch, compute, algo,
     ):  # fmt: skip
-        self.calls.append({"m": m, "n": n, "k": k, "batch": batch})
+        self.calls.append({"m": m, "n": n, "k": k, "batch": batch, "types": (Atype, Btype, Ctype), "compute": compute})
         for value in (transa, transb, m, n, k, Atype, lda, Btype, ldb, Ctype, ldc, batch, compute, algo):
             assert isinstance(value, int), f"a C int cannot be made of {value!r}"
             assert -(2**31) <= value < 2**31, f"{value} does not fit a C int"
@@ -104,6 +102,42 @@ class Library:
 
         device.perform(work, [memory for x in (A, B, C) for memory in device.memory_at(x)], stream, own=True)
         return SUCCESS
+
+
+class CUBLASError(RuntimeError):
+    """cupy_backends.cuda.libs.cublas.CUBLASError."""
+
+
+class Bindings:
+    """What tinymp uses of cupy_backends.cuda.libs.cublas. `calls`: as in Library."""
+
+    CUBLASError = CUBLASError
+
+    def __init__(self):
+        self._library = Library()
+        self.calls = self._library.calls
+
+    def getVersion(self, handle):
+        return 130000
+
+    def setMathMode(self, handle, mode):
+        self._library.cublasSetMathMode(handle, mode)
+
+    def gemmStridedBatchedEx(self, handle, transa, transb, m, n, k, alpha, *operands):
+        a, b, beta, c, (batch, compute, algo) = operands[:4], operands[4:8], operands[8], operands[9:13], operands[13:]
+        stream = device.get_current_stream()
+        if stream.is_capturing():
+            raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
+        state = self._library._handles[handle]
+        assert state.math_mode & 16, "cuBLAS may add the parts of a product in FP16"
+        state.stream, state.workspace = stream.ptr, (0, 0)  # cuBLAS's own
+        scalar = _TYPES[compute][0]
+        alpha, beta = (ctypes.byref(scalar.from_address(address)) for address in (alpha, beta))
+        status = self._library.cublasGemmStridedBatchedEx(
+            handle, transa, transb, m, n, k, alpha, *a, *b, beta, *c, batch, compute, algo
+        )
+        if status:
+            raise CUBLASError(f"CUBLAS_STATUS {status}")
 
 
 def _matrices(address, dtype, shape, distance, stride, batch):

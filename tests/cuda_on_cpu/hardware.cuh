@@ -1,4 +1,4 @@
-// The functions of tinymp/fast/cuda/hardware.cuh on a CPU: the same names and meaning (described there), and an error
+// The functions of tinymp/backend/hardware.cuh on a CPU: the same names and meaning (described there), and an error
 // where a GPU would fail or return nonsense. half, widen and round_to_half are in runtime.h, as the runtime needs them.
 
 #include "runtime.h"

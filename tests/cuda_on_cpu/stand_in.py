@@ -17,7 +17,7 @@ import types
 
 import numpy as np
 
-from . import array, device
+from . import array, cublas, device
 from .compile import Program
 from .device import foreign, launched, no_synchronisation, synchronisations
 
@@ -216,7 +216,10 @@ class _Ogrid:
 @functools.cache
 def _modules():
     """The module objects by name; the same at each installation, so that kernels stay compiled."""
-    names = ("cupy.cuda", "cupy.cuda.memory", "cupy.cuda.stream", "cupy.lib", "cupy.lib.stride_tricks")
+    names = (
+        *("cupy.cuda", "cupy.cuda.memory", "cupy.cuda.stream", "cupy.lib", "cupy.lib.stride_tricks"),
+        *("cupy_backends", "cupy_backends.cuda", "cupy_backends.cuda.libs"),
+    )
     made = {"cupy": Module("cupy", __doc__), "cupy.cuda.runtime": Runtime("cupy.cuda.runtime")}
     made.update((name, types.ModuleType(name)) for name in names)
     for name, module in made.items():
@@ -247,6 +250,7 @@ def _modules():
     cuda.memory.OutOfMemoryError = device.OutOfMemoryError
     cuda.stream.Stream = device.Stream
     made["cupy.lib.stride_tricks"].as_strided = array.as_strided
+    made["cupy_backends.cuda.libs"].cublas = cublas.Bindings()
     return made
 
 
@@ -254,7 +258,9 @@ def _modules():
 def install_modules(modules):
     """Within the block, `import cupy` finds the stand-in. modules: sys.modules."""
     made = _modules()
-    before = {name: module for name, module in modules.items() if name.partition(".")[0] in ("cupy", "cupyx")}
+    before = {
+        name: module for name, module in modules.items() if name.partition(".")[0] in ("cupy", "cupyx", "cupy_backends")
+    }
     for name in before:
         del modules[name]
     modules.update(made)

@@ -710,7 +710,7 @@ def module(cp):
     from cuda_on_cpu import HARDWARE
     from tinymp.fast.cuda import kernels
 
-    code = "\n".join([HARDWARE.read_text(), kernels.COMMON.read_text(), CODE])
+    code = "\n".join([HARDWARE.read_text(), kernels.HEADERS[1].read_text(), CODE])
     return cp.RawModule(code=code, options=("-std=c++17", "-DSTORAGE=half"))
 
 
@@ -771,14 +771,14 @@ def test_installation_leaves_nothing_behind():
 
     if why := problem():
         pytest.skip(why)
-    before = gpu.xp, gpu.array_type, gpu._problem, kernels.HARDWARE, cublas._library, sys.modules.get("cupy")
+    before = gpu.xp, gpu.array_type, gpu._problem, kernels.HEADERS[0], cublas._library, sys.modules.get("cupy")
     with cuda_on_cpu.installed() as module:
         import cupy
 
         assert cupy is module is gpu.xp
         assert gpu.problem() is None
         assert gpu.array_type is cupy.ndarray
-    after = gpu.xp, gpu.array_type, gpu._problem, kernels.HARDWARE, cublas._library, sys.modules.get("cupy")
+    after = gpu.xp, gpu.array_type, gpu._problem, kernels.HEADERS[0], cublas._library, sys.modules.get("cupy")
     assert all(a is b for a, b in zip(before, after))
     assert cuda_on_cpu.install() is sys.modules["cupy"]
     cuda_on_cpu.uninstall()

@@ -64,7 +64,7 @@ def test_code_of_a_page_runs(page, capsys, request, tmp_path, monkeypatch):
     if page == "README.md":
         assert "linear" in (tmp_path / "audit.html").read_text("utf-8")
     elif page == "docs/gpu.md":
-        assert names["step"].calls == 8 and names["loss"].device == "gpu"
+        assert names["loss"].device == "gpu"
     elif page == "docs/parallel.md":
         assert names["group"].size == 1 and names["scaler"].iteration == 4 and names["mean"] == names["loss"].item()
 

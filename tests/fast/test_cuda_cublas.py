@@ -299,10 +299,6 @@ def test_a_status_is_an_error_with_its_name(cp):
         cublas.gemm(half, half, half.copy())
 
 
-def test_version_of_the_stand_in(cp):
-    assert len(cublas.version().split(".")) == 3
-
-
 def test_the_real_library_has_what_is_called():
     try:
         library = ctypes.CDLL(cublas._path())
@@ -310,4 +306,3 @@ def test_the_real_library_has_what_is_called():
         pytest.skip(f"no cuBLAS here: {error}")
     for name in cublas._SIGNATURES:
         assert getattr(library, name)
-    assert int(cublas.version().split(".")[0]) >= 11

@@ -1,5 +1,6 @@
 """The GPU's random numbers: the published vectors, uniform numbers, stochastic rounding, seeds, states and graphs."""
 
+import shutil
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +20,8 @@ def _gpu(gpu):
 
 def test_published_vectors(tmp_path):
     """Philox 4x32-10 of Random123 (Salmon et al., 2011): counter, key -> 128 bits."""
+    for name in ("elements.cuh", "random.cuh"):
+        shutil.copy(philox.KERNELS.path.with_name(name), tmp_path)
     (tmp_path / "vectors.cu").write_text(
         '#include "random.cuh"\n'
         'extern "C" __global__ void vector(unsigned long long seed, unsigned long long offset,\n'

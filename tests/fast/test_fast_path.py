@@ -41,8 +41,11 @@ def test_what_is_off_is_not_found(monkeypatch):
 
 @pytest.fixture(scope="module")
 def kernels_of_ops():
-    """The kernels in fast/cuda that belong to a file of ops/; the others are of the device's primitives."""
-    files = [path for path in FOLDER.glob("cuda/*.cu") if (FOLDER.parent / "ops" / f"{path.stem}.py").exists()]
+    """The base's kernels, and those in fast/cuda that belong to a file of ops/; the others are of the device's
+    primitives.
+    """
+    files = [kernels.HEADERS[1].with_name("base.cu")]
+    files += [path for path in FOLDER.glob("cuda/*.cu") if (FOLDER.parent / "ops" / f"{path.stem}.py").exists()]
     return {name for path in files for name in kernels.signatures(kernels.source(path), "half")}
 
 
@@ -50,7 +53,7 @@ def kernels_of_ops():
 def test_every_op_runs_without_a_kernel(name, gpu, kernels_of_ops, monkeypatch):
     if not hasattr(gpu.xp, "launched"):
         pytest.skip("only the stand-in tells what was launched")
-    monkeypatch.setattr(fast_path, "off", {"forward", "backward"})
+    monkeypatch.setattr(fast_path, "off", {"forward", "backward", "columns", "fold"})
     before = len(gpu.xp.launched)
     with mp.device("gpu"):
         results = CALLS[name]()

@@ -51,7 +51,7 @@ def version(cuda: int) -> tuple[int, int]:
 
 def special(code: str) -> bool:
     """True if a source has instructions that not all architectures have, besides those of hardware.cuh."""
-    return len(SPECIAL.findall(code)) > len(SPECIAL.findall(kernels.HARDWARE.read_text("utf-8")))
+    return len(SPECIAL.findall(code)) > len(SPECIAL.findall(kernels.HEADERS[0].read_text("utf-8")))
 
 
 def stand_in(code: str, storage: str, architecture: str) -> str:

@@ -44,7 +44,7 @@ def installed(
 
     measure: count what they do.  faults: (old, new), what is to be replaced in their source.
     """
-    real, shim = (path.read_text("utf-8") for path in (kernels.HARDWARE, cuda_on_cpu.HARDWARE))
+    real, shim = (path.read_text("utf-8") for path in (kernels.HEADERS[0], cuda_on_cpu.HARDWARE))
     programs = _programs.setdefault((architecture, measure, faults), {})
 
     def compiled(self: stand_in.RawModule, log_stream: None = None) -> Program:

@@ -97,6 +97,9 @@ def choose(architecture: str, *where: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    newest, volta = choose("90", "tests/fast"), choose("70", *(f"tests/fast/test_cuda_{name}.py" for name in SPECIAL))
+    newest, volta = (
+        choose("90", "tests/fast", "tests/core/backend/test_base.py"),
+        choose("70", *(f"tests/fast/test_cuda_{name}.py" for name in SPECIAL)),
+    )
     parts = {"all": [test for test in newest if not special(test)], "80-90": filter(special, newest), "70": volta}
     SELECTED.write_text("".join(f"{first} {test}\n" for first, tests in parts.items() for test in tests))

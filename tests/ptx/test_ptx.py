@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cuda_on_cpu
+import tinymp as mp
 from benchmarks import units
 from cuda_on_cpu import KernelError
 from cuda_on_cpu.compile import preprocessed
@@ -24,6 +25,13 @@ ARCHITECTURES = costs.ARCHITECTURES
 
 
 @pytest.fixture(autouse=True)
+def _fast_paths():
+    mp.enable_fast("cuda")
+    yield
+    mp.enable_fast("cuda", False)
+
+
+@pytest.fixture(autouse=True)
 def _compilers():
     if why := cuda_on_cpu.problem():
         pytest.skip(why)
@@ -36,7 +44,7 @@ def _compilers():
 NEVER = {
     "half": {
         "cast_stochastic", "draw_uniform", "end_iteration",  # whose arguments have the same types under both
-        "col2im",  # its columns are FP32 sums
+        "col2im", "columns_to_images",  # their columns are FP32 sums
     },
     "float": {"copy_all"},  # likewise as half; FP16 alone
 }  # fmt: skip
@@ -109,7 +117,7 @@ def test_every_special_instruction(architecture):
 
 
 def units_with(old: str, new: str, architecture: str = "80") -> dict[str, int]:
-    text = kernels.HARDWARE.read_text() + pathlib.Path(units.__file__).with_suffix(".cu").read_text()
+    text = kernels.HEADERS[0].read_text() + pathlib.Path(units.__file__).with_suffix(".cu").read_text()
     assert text.count(old) == 1, old
     with program.installed(architecture, faults=((old, new),)):
         return {name: wrong for name, wrong in units.check().items() if wrong}

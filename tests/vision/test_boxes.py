@@ -209,7 +209,7 @@ def test_other_functions_on_a_gpu(gpu):
         np.testing.assert_allclose(got, function(*given), rtol=2.0**-20, atol=2.0**-16)
 
 
-def test_a_gpu_reports_bad_boxes_later(gpu):
+def test_a_gpu_reports_bad_boxes_later(fast_cuda):
     good, bad = some_boxes(2), np.array([[3, 0, 2, 1], [0, 0, np.nan, 1]], "float32")
     ops.box_iou(on_device(good), on_device(bad))
     with pytest.raises(ValueError, match=r"box_iou: expected every box of `boxes2` .*\(seen on the GPU"):

@@ -197,7 +197,7 @@ def test_refused_options(options, error, message):
 
 @pytest.mark.parametrize("op", [ops.roi_align, ops.roi_pool])
 @pytest.mark.parametrize(("place", "value"), [(place, value) for place in (0, 1, 4) for value in (np.nan, 1e30)])
-def test_a_gpu_reports_bad_boxes_later(gpu, op, place, value):
+def test_a_gpu_reports_bad_boxes_later(fast_cuda, op, place, value):
     """Or at once, where the definition reads them: in either case before a result can be seen."""
     with pytest.raises(ValueError, match=rf"^{op.__name__}: expected .*`boxes` .*\(seen on the GPU in an earlier call"):
         op(mp.Tensor(on_device(X)), on_device(changed(place, value)), 2).numpy()

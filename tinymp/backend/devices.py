@@ -7,17 +7,15 @@ FP32, round once" is the arithmetic of a Tensor Core up to the order of the summ
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from .. import fast_path
 from ..events import quietly
-from ..fast_path import find
 
 Array = Any
-Method = TypeVar("Method", bound=Callable)
 
 _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 _SIGNED = {"u": np.int64}  # sums of uint8, as in PyTorch: NumPy makes float64 of uint64 and int64
@@ -25,16 +23,7 @@ CHAIN = 64  # long sums: how many terms, or sums of terms, are added one after t
 SHORT = 4 * CHAIN  # sums of at most so many terms are not cut into chains
 
 
-def replaceable(definition: Method) -> Method:
-    """A method of Device that a fast path may stand in for."""
-
-    @wraps(definition)
-    def method(self: Device, *args: Any, **options: Any) -> Any:
-        faster = find(definition, self.name)
-        y = NotImplemented if faster is None else faster(self, *args, **options)
-        return definition(self, *args, **options) if y is NotImplemented else y
-
-    return method  # type: ignore[return-value]
+replaceable = fast_path.replaceable(lambda device, *_, **__: device.name)
 
 
 class Device:
@@ -43,7 +32,6 @@ class Device:
     xp: Any
     array_type: Any
     has_values = True  # False for arrays that have shapes alone
-    gemm_rounds = False  # True if a product can round its sums by itself
     keeps_order = True  # True if `store` gives results the memory order of `like`, at the cost of a copy
 
     def __init__(self, name: str, xp: Any = None) -> None:
@@ -148,11 +136,11 @@ class Device:
         if block < 2:
             return self._sum_ordered(self._sum_ordered(x, others), (first,))
         whole = n - n % block
-        blocks = _part(x, first, slice(whole)).reshape(*x.shape[:first], -1, block, *x.shape[first + 1 :])  # a view
+        blocks = part(x, first, slice(whole)).reshape(*x.shape[:first], -1, block, *x.shape[first + 1 :])  # a view
         # rounds: `reduce`: the FP32 sums of chains
         sums = self.xp.sum(blocks, axis=tuple(a + (a >= first) for a in axes), keepdims=True).squeeze(first + 1)
         if whole < n:
-            tail = self.xp.sum(_part(x, first, slice(whole, None)), axis=axes, keepdims=True)  # rounds: FP32 sums
+            tail = self.xp.sum(part(x, first, slice(whole, None)), axis=axes, keepdims=True)  # rounds: FP32 sums
             sums = self.xp.concatenate([sums, tail], axis=first)
         return self._sum_ordered(sums, (first,))
 
@@ -163,9 +151,9 @@ class Device:
             # rounds: `reduce`: running FP32 sums
             return xp.cumsum(x, axis=axis, dtype=_SIGNED.get(x.dtype.kind))
         # rounds: `reduce`: running FP32 sums of chains
-        blocks = [xp.cumsum(_part(x, axis, slice(i, i + CHAIN)), axis=axis) for i in range(0, n, CHAIN)]
-        ends = self._cumsum(xp.concatenate([_part(block, axis, slice(-1, None)) for block in blocks], axis=axis), axis)
-        later = [block + _part(ends, axis, slice(i, i + 1)) for i, block in enumerate(blocks[1:])]
+        blocks = [xp.cumsum(part(x, axis, slice(i, i + CHAIN)), axis=axis) for i in range(0, n, CHAIN)]
+        ends = self._cumsum(xp.concatenate([part(block, axis, slice(-1, None)) for block in blocks], axis=axis), axis)
+        later = [block + part(ends, axis, slice(i, i + 1)) for i, block in enumerate(blocks[1:])]
         return xp.concatenate([blocks[0], *later], axis=axis)
 
     def count(self, x: Array, axis: Any) -> int:
@@ -293,7 +281,8 @@ class Device:
         self.generator.bit_generator.state = state
 
 
-def _part(x: Array, axis: int, some: slice) -> Array:
+def part(x: Array, axis: int, some: slice) -> Array:
+    """x[some] along axis."""
     return x[(slice(None),) * axis + (some,)]
 
 

@@ -1,16 +1,40 @@
-"""The GPU: CuPy's arrays, with which the definitions run as they do on NumPy's.
+"""The GPU: CuPy's arrays, with which the definitions run as they do on NumPy's, and products by cuBLAS.
 
-CuPy is imported when the first array goes to the GPU.
+CuPy is imported when the first array goes to the GPU. A few ops have kernels of their own: ops/base.py.
+
+**Products.** cuBLAS computes C' = op(A') op(B') on column-major matrices; CuPy's are row-major. Memory that holds a
+row-major X is, read by columns, X^T. Since C = A B means C^T = B^T A^T, cuBLAS is asked for C' = C^T with A' = B^T and
+B' = A^T, which is just how C, B and A lie in memory: the operands trade places, m and n trade places, nothing is moved.
+An operand that lies transposed reads as X, and op = T makes it X^T again.
+
+**Precision** (MPT section 3.3, NVG section 2.2). FP16 operands go to the Tensor Cores as they are stored, with FP32
+accumulators. Where cuBLAS splits k over several blocks it must add their sums in FP32, not in the FP16 of the result:
+DISALLOW_REDUCED_PRECISION_REDUCTION, which CuPy's own matmul never sets. FP32 operands are multiplied in FP32 whatever
+NVIDIA_TF32_OVERRIDE says ("pedantic"); TF32 only where the policy asks for it.
 """
 
 from __future__ import annotations
 
+import pathlib
+from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from .devices import Array, Device, replaceable
+from .devices import Array, Device, part, replaceable
 from .extras import hint
+
+_F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+TYPES = {_F16: 2, _F32: 0, _F64: 1}  # cudaDataType_t: CUDA_R_16F, CUDA_R_32F, CUDA_R_64F
+# cublasComputeType_t by the dtype of the operands: COMPUTE_32F, 32F_PEDANTIC, 64F
+COMPUTE, TF32 = {_F16: 68, _F32: 69, _F64: 70}, 77
+MATH_MODE = 16  # cublasMath_t: DEFAULT_MATH | DISALLOW_REDUCED_PRECISION_REDUCTION
+DEFAULT_ALGORITHM = -1
+MOST = 2**31 - 1  # cuBLAS's sizes are C ints
+HERE = pathlib.Path(__file__).parent
+HEADERS = [HERE / "hardware.cuh", HERE / "common.cuh"]  # tests/cuda_on_cpu puts its own first one here
+LONG = 4096  # CuPy sums along an axis with at least 16 threads: each adds at most 256 of so many terms
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -21,7 +45,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 class Gpu(Device):
     """CuPy's arrays, once a GPU is in use."""
 
-    gemm_rounds = True
     keeps_order = False  # a copy more for each, and nothing is promised of a GPU's bits
 
     def __init__(self) -> None:
@@ -52,13 +75,13 @@ class Gpu(Device):
         """The GPU's generation as a number: 75 Turing, 80 Ampere, 90 Hopper, 100 Blackwell."""
         return int(self.xp.cuda.Device().compute_capability)
 
-    @replaceable
     def info(self) -> dict[str, str]:
         """The GPU and the versions of its libraries, for `mp.info()`; without a GPU, the reason."""
         why = self.problem()
         if why is not None:
             return {"GPU": f"none: {why}"}
         import cupy
+        from cupy_backends.cuda.libs import cublas
 
         runtime = cupy.cuda.runtime
         properties = runtime.getDeviceProperties(cupy.cuda.Device().id)
@@ -68,6 +91,7 @@ class Gpu(Device):
             "GPU memory": f"{properties['totalGlobalMem'] / 2**30:.0f} GiB",
             "compute capability": f"{properties['major']}.{properties['minor']}",
             "CuPy": cupy.__version__,
+            "cuBLAS": _version(cublas.getVersion(cupy.cuda.device.get_cublas_handle()), 10_000, 100),
             "CUDA": f"runtime {_version(runtime.runtimeGetVersion())}, driver {_version(runtime.driverGetVersion())}",
             "math mode": "FP16 products on Tensor Cores, FP32 accumulators and reductions; FP32 is never TF32",
         }
@@ -83,6 +107,58 @@ class Gpu(Device):
             )
         return self.xp.asarray(x)
 
+    # ---- for the precision primitives
+
+    @replaceable
+    def gemm(self, a: Array, b: Array, bias: Any, acc: Any, storage: np.dtype, tf32: bool, rounded: bool) -> Array:
+        """By cuBLAS. A bias is added to the FP32 sums, and both are rounded once, in one kernel."""
+        # rounds: never, it undoes `widen`
+        a, b = (x if x.dtype == storage else x.astype(storage) for x in (a, b))
+        wide = _F32 if storage == _F16 else storage
+        final = storage if rounded else wide
+        if acc is None:
+            lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            c = self.xp.empty((*lead, a.shape[-2], b.shape[-1]), final if bias is None else wide)
+        else:
+            c = self.xp.ascontiguousarray(acc)
+        multiply(
+            self.xp, a, b, c, COMPUTE[storage] if not tf32 else TF32, add=acc is not None
+        )  # rounds: `gemm`: cuBLAS
+        if bias is not None:
+            # rounds: `gemm`: FP32 sums with their bias
+            return self.xp.add(
+                c, bias, out=c if final == c.dtype else self.xp.empty(c.shape, final), casting="same_kind"
+            )
+        return c if c.dtype == final else c.astype(final)  # rounds: `gemm`: accumulators, once complete
+
+    @replaceable
+    def reduce(self, x: Array, axis: Any, how: str) -> Array:
+        """As `Device.reduce`. CuPy's sums widen each FP16 number as they read it, and are trees over many threads; an
+        axis that is longer than LONG is cut into parts of that length.
+        """
+        if how not in ("sum", "mean") or x.dtype.kind != "f" or not x.ndim:
+            return super().reduce(x, axis, how)  # rounds: `reduce`: the definition
+        axes, wide = (
+            tuple(a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis)),
+            _F64 if x.dtype == _F64 else _F32,
+        )
+        count = self.count(x, axes)
+        while self.count(x, axes) > LONG:
+            x = self._sums_of_parts(x, max(axes, key=x.shape.__getitem__), wide)
+        total = self.xp.sum(x, axis=axes, dtype=wide, keepdims=True)  # rounds: `reduce`: FP32 sums by CuPy
+        return total if how == "sum" else total / count
+
+    def _sums_of_parts(self, x: Array, axis: int, wide: np.dtype) -> Array:
+        n, (before, after) = x.shape[axis], (x.shape[:axis], x.shape[axis + 1 :])
+        if n <= LONG:
+            return self.xp.sum(x, axis=axis, dtype=wide, keepdims=True)  # rounds: `reduce`: FP32 sums by CuPy
+        whole = n - n % LONG
+        parts, rest = part(x, axis, slice(whole)).reshape(*before, -1, LONG, *after), part(x, axis, slice(whole, None))
+        sums = self.xp.sum(parts, axis=axis + 1, dtype=wide)  # rounds: `reduce`: FP32 sums by CuPy
+        if whole == n:
+            return sums
+        return self.xp.concatenate([sums, self._sums_of_parts(rest, axis, wide)], axis=axis)
+
     @replaceable
     def to_numpy(self, x: Array) -> np.ndarray:
         """A copy of x on the host. It waits for the device."""
@@ -92,6 +168,116 @@ class Gpu(Device):
     def synchronize(self) -> None:
         """Wait for the device."""
         self.xp.cuda.get_current_stream().synchronize()
+
+
+# ----------------------------------------------------------------------------------------------------------- products
+
+
+def multiply(xp: Any, a: Array, b: Array, out: Array, compute: int, add: bool = False) -> None:
+    """out = a @ b, or out += a @ b, written in place; rounded once, to the dtype of out. See the head of this file.
+
+    a: (..., m, k), b: (..., k, n), out: (..., m, n), C-contiguous; leading axes broadcast to those of out. Operands
+    that lie transposed, have gaps between rows (slices), or are shared by a batch are not copied. ValueError for a
+    size that cuBLAS does not take.
+    """
+    from cupy.cuda import device
+    from cupy_backends.cuda.libs import cublas
+
+    require_one_gpu(xp)
+    lead, (m, k), n = out.shape[:-2], a.shape[-2:], b.shape[-1]
+    if out.size == 0 or k == 0:
+        if not add:
+            out.fill(0)
+        return
+    batch = out.size // (m * n)
+    if b.size == k * n and a.flags.c_contiguous and a.size == batch * m * k and batch * m <= MOST:
+        m, batch = m * batch, 1  # a batch that shares b is one tall matrix
+    first, second = lying(batched(xp, a, lead, batch, m, k)), lying(batched(xp, b, lead, batch, k, n))
+    if max(m, k, n, batch) > MOST:
+        raise ValueError(f"gemm: cuBLAS takes sizes up to 2^31 - 1; a is {a.shape}, b is {b.shape}")
+    # rounds: never, 0 or 1
+    alpha, beta = (np.full(1, value, _F64 if out.dtype == _F64 else _F32) for value in (1, add))
+    handle = device.get_cublas_handle()
+    cublas.setMathMode(handle, MATH_MODE)  # each time: CuPy's own products set it, too
+    (x, x_turned, x_distance, x_step), (y, y_turned, y_distance, y_step) = second, first
+    # rounds: `gemm` by cuBLAS: FP32 sums, and out
+    cublas.gemmStridedBatchedEx(
+        *(handle, x_turned, y_turned, n, m, k, alpha.ctypes.data, x.data.ptr, TYPES[x.dtype], x_distance, x_step),
+        *(y.data.ptr, TYPES[y.dtype], y_distance, y_step, beta.ctypes.data, out.data.ptr, TYPES[out.dtype], n, m * n),
+        *(batch, compute, DEFAULT_ALGORITHM),
+    )
+
+
+def lying(x: Array) -> tuple[Array, int, int, int]:
+    """x (batch, rows, columns) as it lies: whether transposed, the distance of two rows (columns, if transposed) in
+    elements, and that of two matrices. A copy of x where neither rows nor columns are contiguous.
+    """
+    (_, rows, columns), (step, down, right) = x.shape, (s // x.itemsize for s in x.strides)
+    for turned, length, count, near, distance in ((0, columns, rows, right, down), (1, rows, columns, down, right)):
+        if count == 1:
+            distance = length
+        if (near == 1 or length == 1) and length <= distance <= MOST and step >= 0:
+            return x, turned, distance, step
+    return x.copy(), 0, columns, rows * columns
+
+
+def batched(xp: Any, x: Array, lead: tuple[int, ...], batch: int, rows: int, columns: int) -> Array:
+    """x with one leading axis. It is copied where several leading axes do not lie at one distance from each other."""
+    if x.size == batch * rows * columns or batch == 1:
+        return x.reshape(batch, rows, columns)
+    if x.size == rows * columns:
+        return xp.broadcast_to(x.reshape(1, rows, columns), (batch, rows, columns))
+    return xp.broadcast_to(x, (*lead, rows, columns)).reshape(batch, rows, columns)
+
+
+# ------------------------------------------------------------------------------------------------------------ kernels
+
+
+def joined(paths: Iterable[pathlib.Path]) -> str:
+    """The texts of CUDA sources as one, in which the compiler's messages name the files."""
+    return "\n".join(f'#line 1 "{path.name}"\n{path.read_text(encoding="utf-8")}' for path in paths)
+
+
+@cache
+def _base(cupy: Any, storage: str, result: str) -> Any:
+    options = ("-std=c++17", f"-DSTORAGE={storage}", f"-DRESULT={result}")
+    return cupy.RawModule(code=joined([*HEADERS, HERE / "base.cu"]), options=options)
+
+
+def run_kernel(xp: Any, name: str, storage: np.dtype, result: np.dtype, blocks: int, threads: int, *args: Any) -> None:
+    """Run a kernel of base.cu, compiled by NVRTC at its first use (CuPy keeps that on disk) for T and R.
+
+    args: arrays, None for a null pointer, and numbers: an int is an int, a float a float, and NumPy's scalars what they
+    are. RuntimeError on another GPU than before.
+    """
+    require_one_gpu(xp)
+    kernel = _base(xp, *("half" if dtype == _F16 else "float" for dtype in (storage, result))).get_function(name)
+    kinds = {int: np.int32, float: np.float32, type(None): lambda _: np.uint64(0)}
+    kernel((blocks,), (threads,), tuple([kinds[type(x)](x) if type(x) in kinds else x for x in args]))
+
+
+_gpu: int | None = None  # the number of the first GPU that was worked on
+
+
+def require_one_gpu(cupy: Any) -> int:
+    """The number of the current GPU. RuntimeError where it is another than before.
+
+    CUDA has a current device per thread, and a new thread begins with device 0. Compiled kernels, the generator of
+    random numbers, flags and tables lie on one device.
+    """
+    global _gpu
+    now = cupy.cuda.runtime.getDevice()
+    if _gpu is None:
+        _gpu = now
+    if now != _gpu:
+        raise RuntimeError(
+            f"tinymp uses one GPU per process, and began with device {_gpu}, but device {now} is current in this "
+            f"thread: call cupy.cuda.Device({_gpu}).use() in it, or choose the GPU with CUDA_VISIBLE_DEVICES"
+        )
+    return now
+
+
+# -------------------------------------------------------------------------------------------------- is there a GPU?
 
 
 def _look() -> str | None:
@@ -130,5 +316,5 @@ def _look() -> str | None:
     return None
 
 
-def _version(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}"
+def _version(number: int, major: int = 1000, minor: int = 10) -> str:
+    return f"{number // major}.{number % major // minor}"

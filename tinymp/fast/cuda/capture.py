@@ -20,6 +20,7 @@ from typing import Any
 from ... import backend
 from ...backend import gpu
 from ...events import Observer, here, inside, observe, type_name
+from ...fast_path import enabled
 from ...tensor import Tensor
 from .recording import Recording, record
 
@@ -39,9 +40,9 @@ def capture(step: Callable[..., Any], warmup: int = 3) -> Captured:
 
     On the CPU (Tensors that lie there, or no GPU in use), and while it is audited, `step` is simply called each time.
 
-    ValueError for inputs whose number, shape, dtype or device differ from the first call's; RuntimeError if the step
-    reads the device from the host (item(), print(loss), ...) or copies values of the host to it,
-    which a graph cannot.
+    ValueError for inputs whose number, shape, dtype or device differ from the first call's; RuntimeError unless
+    `enable_fast("cuda")` was called, and if the step reads the device from the host (item(), print(loss), ...) or
+    copies values of the host to it, which a graph cannot.
     """
     if not callable(step):
         raise TypeError(f"capture: expected a function that does one training step, got {type(step).__name__}")
@@ -135,6 +136,11 @@ class Captured:
         if elsewhere or here.inside:  # a replay passes no primitive that could be observed
             self.calls += 1
             return self._step(*inputs)
+        if "cuda" not in enabled:
+            raise RuntimeError(
+                "capture: a CUDA graph needs fast paths that never wait for the GPU: call "
+                "tinymp.enable_fast('cuda') at the start of the program"
+            )
         self._expect(inputs)
         if self._graph is None and self.calls < self._warmup:
             result = self._aside(lambda: self._step(*inputs))

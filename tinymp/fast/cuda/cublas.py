@@ -57,7 +57,6 @@ _KINDS: dict[tuple, tuple[int, Any]] = {
 
 # p: a pointer, i: int, l: long long, z: size_t. All return a status.
 _SIGNATURES = {
-    "cublasGetProperty": "ip",
     "cublasSetMathMode": "pi",
     "cublasSetStream_v2": "pp",
     "cublasSetWorkspace_v2": "ppz",
@@ -96,16 +95,6 @@ def _path() -> str:
                 continue
         raise OSError("libcublas.so.13 or libcublas.so.12 was not found") from None
     return load_nvidia_dynamic_lib("cublas").abs_path
-
-
-def version() -> str:
-    """The version of cuBLAS, as "13.1.0". Needs no GPU."""
-    parts = []
-    for number in range(3):  # major, minor, patch
-        value = ctypes.c_int()
-        _call("cublasGetProperty", number, ctypes.byref(value))
-        parts.append(str(value.value))
-    return ".".join(parts)
 
 
 def _call(name: str, *args: Any, what: str = "") -> None:

@@ -2,8 +2,8 @@
 
 A .cu file holds functions `extern "C" __global__ void name(arguments)`. It is compiled with NVRTC (through CuPy, which
 keeps the result on disk) at its first use, once per storage dtype: `T` is half or float. Every source is preceded by
-`hardware.cuh` and `common.cuh`, and then by the files that it names in lines such as `#include "rows.cuh"`; they lie
-beside this file. Nothing is included from the CUDA toolkit.
+hardware.cuh and common.cuh of backend/, and then by the files that it names in lines such as `#include "rows.cuh"`;
+they lie beside it. Nothing is included from the CUDA toolkit.
 
 CuPy makes NVRTC flush subnormal FP32 numbers (below 2^-126) to zero, as in its own kernels. FP16's subnormal numbers
 are normal ones in FP32, and stay.
@@ -17,72 +17,52 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-HERE = pathlib.Path(__file__).parent
-HARDWARE = HERE / "hardware.cuh"  # tests/cuda_on_cpu puts its own file here
-COMMON = HERE / "common.cuh"
+from ...backend.gpu import HEADERS, joined, require_one_gpu
+
 OPT_IN = 48 * 1024  # bytes of shared memory beyond which a kernel has to ask for them
 STORAGE = {np.dtype(np.float16): "half", np.dtype(np.float32): "float"}
 
 # C type of a kernel's argument -> the dtypes of the arrays (behind a pointer) or of the number that it takes
 _TYPES = {
-    "half": ("float16",),
-    "float": ("float32",),
-    "double": ("float64",),
-    "int": ("int32",),
-    "unsigned int": ("uint32",),
-    "long long": ("int64",),
-    "unsigned long long": ("uint64",),
-    "short": ("int16",),
-    "unsigned short": ("uint16",),
-    "signed char": ("int8",),
-    "unsigned char": ("uint8", "bool"),
-    "bool": ("bool",),
+    kind: tuple(map(np.dtype, names.split()))
+    for kind, names in {
+        "half": "float16",
+        "float": "float32",
+        "double": "float64",
+        "int": "int32",
+        "unsigned int": "uint32",
+        "long long": "int64",
+        "unsigned long long": "uint64",
+        "short": "int16",
+        "unsigned short": "uint16",
+        "signed char": "int8",
+        "unsigned char": "uint8 bool",
+        "bool": "bool",
+    }.items()
 }
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.M)
 _DECLARATION = r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)\s*\{'
 
 
-_gpu: int | None = None  # the number of the first GPU that was worked on
-
-
-def require_one_gpu(cupy: Any) -> int:
-    """The number of the current GPU. RuntimeError where it is another than before.
-
-    CUDA has a current device per thread, and a new thread begins with device 0. Compiled kernels, the generator of
-    random numbers, flags and tables lie on one device.
-    """
-    global _gpu
-    now = cupy.cuda.runtime.getDevice()
-    if _gpu is None:
-        _gpu = now
-    if now != _gpu:
-        raise RuntimeError(
-            f"tinymp uses one GPU per process, and began with device {_gpu}, but device {now} is current in this "
-            f"thread: call cupy.cuda.Device({_gpu}).use() in it, or choose the GPU with CUDA_VISIBLE_DEVICES"
-        )
-    return now
-
-
 class Argument(NamedTuple):
-    """One argument of a kernel: `const T* x` is Argument("x", ("float16",), True, True) where T is half.
+    """One argument of a kernel: `const T* x` is Argument("x", (float16,), True, True) where T is half.
 
     constant: whether the kernel only reads what is behind the pointer.
     """
 
     name: str
-    dtypes: tuple[str, ...]
+    dtypes: tuple[np.dtype, ...]
     pointer: bool
     constant: bool
 
 
 def source(path: pathlib.Path) -> str:
     """The whole translation unit of a .cu file, with the text of what it includes."""
-    included = [HERE / name for name in _INCLUDE.findall(path.read_text(encoding="utf-8"))]
-    texts = [(part.name, part.read_text(encoding="utf-8")) for part in (HARDWARE, COMMON, *included, path)]
-    return "\n".join(f'#line 1 "{name}"\n{_INCLUDE.sub("", text)}' for name, text in texts)
+    included = [path.parent / name for name in _INCLUDE.findall(path.read_text(encoding="utf-8"))]
+    return _INCLUDE.sub("", joined([*HEADERS, *included, path]))
 
 
-def signatures(code: str, storage: str) -> dict[str, tuple[Argument, ...]]:
+def signatures(code: str, storage: str, result: str | None = None) -> dict[str, tuple[Argument, ...]]:
     """The kernels in `code` and their arguments, read from their declarations, where `#define`d lists are expanded."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", "", code, flags=re.S).replace("\\\n", " ")
     lists = dict(re.findall(r"^#define[ \t]+(\w+)[ \t]+(.*)$", code, flags=re.M))
@@ -92,15 +72,15 @@ def signatures(code: str, storage: str) -> dict[str, tuple[Argument, ...]]:
         while (expanded := re.sub(r"\w+", lambda word: lists.get(word[0], word[0]), declared)) != declared:
             declared = expanded
         arguments = [a for a in declared.split(",") if a.strip()]
-        found[match[1]] = tuple(_argument(a, storage) for a in arguments)
+        found[match[1]] = tuple(_argument(a, {"T": storage, "R": result or storage}) for a in arguments)
     return found
 
 
-def _argument(declaration: str, storage: str) -> Argument:
+def _argument(declaration: str, own: dict[str, str]) -> Argument:
     words = re.findall(r"\w+|\*", re.sub(r"\b(const|__restrict__|volatile)\b", " ", declaration))
     name, pointer = words[-1], "*" in words
     kind = " ".join(w for w in words[:-1] if w != "*")
-    kind = storage if kind == "T" else kind
+    kind = own.get(kind, kind)
     if kind not in _TYPES:
         raise TypeError(f"kernel argument `{declaration.strip()}`: unknown type {kind!r}")
     return Argument(name, _TYPES[kind], pointer, re.search(r"\bconst\b", declaration) is not None)
@@ -130,7 +110,10 @@ class Kernels:
         kernel, arguments = self._ready[key]
         if len(args) != len(arguments):
             raise TypeError(f"{self.path.name}: {name} takes {len(arguments)} arguments, got {len(args)}")
-        values = [self._value(name, a, x) for a, x in zip(arguments, args)]
+        values = [
+            x if a.pointer and getattr(x, "dtype", None) in a.dtypes else self._value(name, a, x)
+            for a, x in zip(arguments, args)
+        ]
         if shared and shared + kernel.shared_size_bytes > OPT_IN:  # with what the kernel declares by itself
             kernel.max_dynamic_shared_size_bytes = max(shared, kernel.max_dynamic_shared_size_bytes)
         grid = grid if isinstance(grid, tuple) else (grid,)
@@ -151,14 +134,10 @@ class Kernels:
         return module.get_function(name), known[name]
 
     def _value(self, kernel: str, argument: Argument, x: Any) -> Any:
-        """x as the launch takes it: an array, a null pointer, or a NumPy scalar of the declared type."""
-        if argument.pointer:
-            if x is None:
-                return np.uint64(0)
-            if getattr(x, "ndim", None) is None or x.dtype.name not in argument.dtypes:
-                got = getattr(x, "dtype", type(x).__name__)
-                raise TypeError(
-                    f"{self.path.name}: {kernel} expects {argument.dtypes[0]} behind `{argument.name}`, got {got}"
-                )
-            return x
-        return np.dtype(argument.dtypes[0]).type(x)
+        """A number as the declared type, None as a null pointer; TypeError for another array than the declared one."""
+        if not argument.pointer:
+            return argument.dtypes[0].type(x)
+        if x is None:
+            return np.uint64(0)
+        got, expected = getattr(x, "dtype", type(x).__name__), argument.dtypes[0]
+        raise TypeError(f"{self.path.name}: {kernel} expects {expected} behind `{argument.name}`, got {got}")

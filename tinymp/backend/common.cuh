@@ -1,8 +1,12 @@
-// What all kernels share. Every .cu file is compiled once with STORAGE = half and once with STORAGE = float: the FP32
-// policy runs the same source. Kernels read T, compute in FP32 registers and write T with `store`. What only some of
-// them share is included where needed: elements.cuh (pointwise work), rows.cuh (sums along rows), random.cuh.
+// What all kernels share. Every .cu file is compiled with STORAGE = half and with STORAGE = float: the FP32 policy runs
+// the same source. Kernels read T, compute in FP32 registers and write T with `store`. Those of base.cu write R, which is
+// T unless an observer is to see the FP32 numbers before `store` rounds them (RESULT = float).
 
+#ifndef RESULT
+#define RESULT STORAGE
+#endif
 typedef STORAGE T;
+typedef RESULT R;
 
 __device__ inline float widen(float x) { return x; }
 

@@ -1,0 +1,189 @@
+// The base's kernels: what sums along rows or channels, and what moves pixels, in one launch each. ops/base.py says which
+// op uses which. All else on a GPU is CuPy's, by the ops' definitions, and cuBLAS's (gpu.py).
+//
+// Every kernel reads the storage dtype T, exactly, computes and sums in FP32, and writes each result once, as R.
+
+constexpr int WARP = 32, MOST = 512;  // threads of a block, at most
+
+struct Total {
+    float sum = 0.0f;
+    __device__ static Total combine(Total a, Total b) { return {a.sum + b.sum}; }
+};
+
+// x of all threads of a block together. scratch: a float for each warp.
+template <class How>
+__device__ inline float over_block(float x, float* scratch) {
+    x = warp_reduce<How>(x);  // rounds: a sum over the threads of a warp, FP32
+    __syncthreads();  // an earlier result has been read
+    if (threadIdx.x % WARP == 0) scratch[threadIdx.x / WARP] = x;
+    __syncthreads();
+    x = How::none;
+    for (int i = threadIdx.x % WARP; i < blockDim.x / WARP; i += WARP) x = How::combine(x, scratch[i]);
+    return warp_reduce<How>(x);  // rounds: a sum over the warps of a block, FP32
+}
+
+// The sum of term(i) for i < n. No thread adds more than 64 terms, or sums of terms, one after the other.
+template <class Term>
+__device__ inline float sum_over(long long n, float* scratch, Term term) {
+    InBlocks<Total, 3> mine;  // rounds: `reduce` over what a thread sees, FP32
+    for (long long i = threadIdx.x; i < n; i += blockDim.x) mine.add({term(i)});
+    return over_block<Sum>(mine.total().sum, scratch);  // rounds: `reduce` over a row or channel: FP32 sums
+}
+
+__device__ inline float max_over(const T* x, int n, float* scratch) {
+    float most = Max::none;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) most = Max::combine(most, widen(x[i]));
+    return over_block<Max>(most, scratch);
+}
+
+// ------------------------------------------------------------------- rows: x (rows, n) in memory, one block for each
+
+#define FOR_ROW for (int i = threadIdx.x; i < n; i += blockDim.x)
+
+__device__ inline long long row_start(int n) { return static_cast<long long>(blockIdx.x) * n; }
+
+// y = exp(x - max x) / sum exp(x - max x)
+extern "C" __global__ void __launch_bounds__(MOST) softmax_rows(const T* x, R* y, int n) {
+    __shared__ float scratch[WARP];
+    x += row_start(n), y += row_start(n);
+    float most = max_over(x, n, scratch);
+    float total = sum_over(n, scratch, [&](long long i) { return expf(widen(x[i]) - most); });
+    FOR_ROW store(y + i, expf(widen(x[i]) - most) / total);  // rounds: `store`: y, once
+}
+
+// dx = y (dy - sum y dy)
+extern "C" __global__ void __launch_bounds__(MOST) softmax_rows_backward(const T* y, const T* dy, R* dx, int n) {
+    __shared__ float scratch[WARP];
+    y += row_start(n), dy += row_start(n), dx += row_start(n);
+    float total = sum_over(n, scratch, [&](long long i) { return widen(y[i]) * widen(dy[i]); });
+    FOR_ROW store(dx + i, widen(y[i]) * (widen(dy[i]) - total));  // rounds: `store`: dx, once
+}
+
+// y = x - max x - ln sum exp(x - max x); the largest of a row and its sum are kept
+extern "C" __global__ void __launch_bounds__(MOST) log_softmax_rows(
+    const T* x, R* y, float* most, float* sums, int n) {
+    __shared__ float scratch[WARP];
+    x += row_start(n), y += row_start(n);
+    float m = max_over(x, n, scratch);
+    float s = sum_over(n, scratch, [&](long long i) { return expf(widen(x[i]) - m); }), log_s = logf(s);
+    if (threadIdx.x == 0) most[blockIdx.x] = m, sums[blockIdx.x] = s;
+    FOR_ROW store(y + i, widen(x[i]) - m - log_s);  // rounds: `store`: y, once
+}
+
+// dx = dy - softmax(x) sum dy
+extern "C" __global__ void __launch_bounds__(MOST) log_softmax_rows_backward(
+    const T* x, const T* dy, const float* most, const float* sums, R* dx, int n) {
+    __shared__ float scratch[WARP];
+    x += row_start(n), dy += row_start(n), dx += row_start(n);
+    float total = sum_over(n, scratch, [&](long long i) { return widen(dy[i]); });
+    float m = most[blockIdx.x], share = total / sums[blockIdx.x];
+    FOR_ROW store(dx + i, widen(dy[i]) - expf(widen(x[i]) - m) * share);  // rounds: `store`: dx, once
+}
+
+// y = (x - mean) rstd w + b. Two passes: the variance is the mean of (x - mean)^2, in which nothing cancels
+extern "C" __global__ void __launch_bounds__(MOST) layer_norm_rows(
+    const T* x, const float* w, const float* b, R* y, float* mean, float* rstd, int n, float eps) {
+    __shared__ float scratch[WARP];
+    x += row_start(n), y += row_start(n);
+    float m = sum_over(n, scratch, [&](long long i) { return widen(x[i]); }) / n;
+    float squares = sum_over(n, scratch, [&](long long i) { return (widen(x[i]) - m) * (widen(x[i]) - m); });
+    float r = 1.0f / sqrtf(squares / n + eps);
+    if (threadIdx.x == 0) mean[blockIdx.x] = m, rstd[blockIdx.x] = r;
+    FOR_ROW store(y + i, (widen(x[i]) - m) * r * (w ? w[i] : 1.0f) + (b ? b[i] : 0.0f));  // rounds: `store`: y, once
+}
+
+// dx = rstd (g - mean g - xhat mean(g xhat)), with g = dy w and xhat = (x - mean) rstd
+extern "C" __global__ void __launch_bounds__(MOST) layer_norm_rows_backward(
+    const T* x, const T* dy, const float* w, const float* mean, const float* rstd, R* dx, int n) {
+    __shared__ float scratch[WARP];
+    x += row_start(n), dy += row_start(n), dx += row_start(n);
+    float m = mean[blockIdx.x], r = rstd[blockIdx.x];
+    auto g = [&](long long i) { return widen(dy[i]) * (w ? w[i] : 1.0f); };
+    auto xhat = [&](long long i) { return (widen(x[i]) - m) * r; };
+    float mean_g = sum_over(n, scratch, g) / n;
+    float mean_gx = sum_over(n, scratch, [&](long long i) { return g(i) * xhat(i); }) / n;
+    FOR_ROW store(dx + i, (g(i) - mean_g - xhat(i) * mean_gx) * r);  // rounds: `store`: dx, once
+}
+
+// --------------------------------------- channels: x (outer, channels, inner) in memory, one block for each channel
+
+struct Channel {  // its n elements in memory
+    long long inner, step, start, n;
+    __device__ Channel(long long outer, int channels, long long inner)
+        : inner(inner), step(channels * inner), start(blockIdx.x * inner), n(outer * inner) {}
+    __device__ long long operator[](long long i) const {
+        return start + (n == inner ? i : i / inner * step + i % inner);
+    }
+};
+
+#define FOR_CHANNEL for (long long i = threadIdx.x; i < at.n; i += blockDim.x)
+
+// y = (x - mean) rstd w + b, with the mean and the (biased) variance of the channel, in two passes
+extern "C" __global__ void __launch_bounds__(MOST) batch_norm_channels(
+    const T* x, const float* w, const float* b, R* y, float* mean, float* var, float* rstd, long long outer,
+    int channels, long long inner, float eps) {
+    __shared__ float scratch[WARP];
+    Channel at(outer, channels, inner);
+    int c = blockIdx.x;
+    float m = sum_over(at.n, scratch, [&](long long i) { return widen(x[at[i]]); }) / at.n;
+    auto centered = [&](long long i) { return widen(x[at[i]]) - m; };
+    float v = sum_over(at.n, scratch, [&](long long i) { return centered(i) * centered(i); }) / at.n;
+    float r = 1.0f / sqrtf(v + eps);
+    if (threadIdx.x == 0) mean[c] = m, var[c] = v, rstd[c] = r;
+    float scale = w ? r * w[c] : r, shift = b ? b[c] : 0.0f;
+    FOR_CHANNEL store(y + at[i], centered(i) * scale + shift);  // rounds: `store`: y, once
+}
+
+// db = sum dy, dw = sum dy xhat, dx = w rstd (dy - db / n - xhat dw / n)
+extern "C" __global__ void __launch_bounds__(MOST) batch_norm_channels_backward(
+    const T* x, const T* dy, const float* w, const float* mean, const float* rstd, R* dx, float* dw, float* db,
+    long long outer, int channels, long long inner) {
+    __shared__ float scratch[WARP];
+    Channel at(outer, channels, inner);
+    int c = blockIdx.x;
+    float m = mean[c], r = rstd[c], scale = w ? r * w[c] : r;
+    auto centered = [&](long long i) { return widen(x[at[i]]) - m; };
+    float g = sum_over(at.n, scratch, [&](long long i) { return widen(dy[at[i]]); });
+    float gx = sum_over(at.n, scratch, [&](long long i) { return widen(dy[at[i]]) * centered(i); }) * r;
+    if (threadIdx.x == 0) dw[c] = gx, db[c] = g;
+    float slope = scale * r * gx / -at.n, shift = scale * g / at.n;
+    // rounds: `store`: dx, once
+    FOR_CHANNEL store(dx + at[i], widen(dy[at[i]]) * scale + (centered(i) * slope - shift));
+}
+
+// ------------------------------------------------------------------------- windows of images x (C, H, W, N) in memory
+
+#define GEOMETRY                                                                                                      \
+    int C, int H, int W, int N, int OH, int OW, int kh, int kw, int sh, int sw, int top, int left, int dh, int dw
+
+// columns (C, kh, kw, OH, OW, N): what each window sees, and 0 where it sees padding. A copy: nothing is rounded
+extern "C" __global__ void __launch_bounds__(MOST) images_to_columns(const T* x, T* columns, long long total, GEOMETRY) {
+    for (long long e = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; e < total;
+         e += static_cast<long long>(gridDim.x) * blockDim.x) {
+        long long rest = e / N, c;
+        int n = e % N, ow = rest % OW, oh = (rest /= OW) % OH, j = (rest /= OH) % kw, i = (rest /= kw) % kh;
+        c = rest / kh;
+        int h = oh * sh - top + i * dh, w = ow * sw - left + j * dw;
+        bool inside = h >= 0 && h < H && w >= 0 && w < W;
+        columns[e] = inside ? x[((c * H + h) * W + w) * N + n] : T{};
+    }
+}
+
+// x (C, H, W, N): each pixel is the sum, in FP32, of the places of columns that saw it, tap after tap
+extern "C" __global__ void __launch_bounds__(MOST) columns_to_images(const float* columns, float* x, long long total, GEOMETRY) {
+    for (long long e = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; e < total;
+         e += static_cast<long long>(gridDim.x) * blockDim.x) {
+        long long rest = e / N, c;
+        int n = e % N, w = rest % W, h = (rest /= W) % H;
+        c = rest / H;
+        float sum = 0.0f;
+        for (int i = 0; i < kh; i++)
+            for (int j = 0; j < kw; j++) {
+                int down = h + top - i * dh, right = w + left - j * dw, oh = down / sh, ow = right / sw;
+                if (down < 0 || right < 0 || down % sh || right % sw || oh >= OH || ow >= OW) continue;
+                // rounds: the sum of the places where a pixel was read, FP32
+                sum += columns[((((c * kh + i) * kw + j) * OH + oh) * OW + ow) * N + n];
+            }
+        x[e] = sum;
+    }
+}
