@@ -8,14 +8,17 @@ itself to the module. Names are read from the syntax trees, however the array mo
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
 import tinymp
+from cuda_on_cpu import cublas
 from tinymp.ops import compare
 
 PACKAGE = pathlib.Path(tinymp.__file__).parent
@@ -34,9 +37,10 @@ COMPUTED = {compare.UFUNCS.get(name, name) for name in compare.OPS} | {
 
 # Run with the real CuPy: which of the names does it not have, and which keywords do its functions not take?
 ASK = """
-import inspect, json, sys
+import importlib, inspect, json, sys
 try:
     import cupy
+    import cupy_backends
     import cupyx
 except ImportError as error:
     print(json.dumps(str(error)))
@@ -44,11 +48,13 @@ except ImportError as error:
 missing = []
 for name, keywords in json.load(sys.stdin).items():
     root, *parts = name.split(".")
-    found = {"cupy": cupy, "cupyx": cupyx}[root]
+    found = {"cupy": cupy, "cupyx": cupyx, "cupy_backends": cupy_backends}[root]
     try:
-        for part in parts:
+        for i, part in enumerate(parts):
+            if not hasattr(found, part):  # a module that nobody has imported yet
+                importlib.import_module(".".join([root, *parts[: i + 1]]))
             found = getattr(found, part)
-    except AttributeError:
+    except (AttributeError, ImportError):
         missing.append(name)
         continue
     try:
@@ -77,7 +83,7 @@ def real(name: str | None, bound: dict[str, str]) -> str | None:
         return ".".join([bound[parts[0]], *parts[1:]])
     if "xp" in parts:
         parts = ["cupy", *parts[parts.index("xp") + 1 :]]
-    return ".".join(parts) if parts[0] == "cupy" else None
+    return ".".join(parts) if parts[0] in ("cupy", "cupy_backends") else None
 
 
 def used(tree: ast.AST) -> dict[str, set[str]]:
@@ -85,7 +91,7 @@ def used(tree: ast.AST) -> dict[str, set[str]]:
     bound: dict[str, str] = {}  # variable -> what it is in CuPy
     names: dict[str, set[str]] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("cupy", "cupyx"):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("cupy", "cupyx", "cupy_backends"):
             bound |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
             names |= {f"{node.module}.{a.name}": set() for a in node.names}
         for target in node.targets if isinstance(node, ast.Assign) else ():
@@ -124,9 +130,25 @@ def ask(names: dict[str, set[str]]) -> list[str]:
 
 def test_cupy_has_what_tinymp_uses():
     names = of_all_files()
+    assert names["cupy_backends.cuda.libs.cublas.gemmStridedBatchedEx"] == set()
     some = {"RawModule", "cuda.MemoryPool", "cuda.runtime.memcpyAsync", "put_along_axis", "isnan", "where"}
     assert {f"cupy.{name}" for name in some} <= names.keys()
     assert ask(names) == []
+
+
+def test_the_product_of_cupys_bindings_takes_what_the_stand_in_takes():
+    """It is called with 23 arguments in order, which no other test of a machine without a GPU can check."""
+    code = "from cupy_backends.cuda.libs import cublas; print(cublas.gemmStridedBatchedEx.__doc__)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120
+    )
+    if done.returncode:
+        pytest.skip(f"CuPy or cuBLAS cannot be imported: {done.stderr.splitlines()[-1]}")
+    names = re.findall(r"(\w+)[,)]", done.stdout)
+    ours = list(inspect.signature(cublas.Library.cublasGemmStridedBatchedEx).parameters)[1:]
+    assert [name.lower() for name in names] == [
+        {"batch": "batchcount", "compute": "computetype"}.get(n, n.lower()) for n in ours
+    ]
 
 
 def test_what_is_missing_is_found():

@@ -313,6 +313,13 @@ def _look() -> str | None:
         if is_out_of_memory(error):
             return f"the GPU's memory is full before anything started ({error}): `nvidia-smi` shows who holds it"
         return f"a CUDA library was not found ({error}): {hint('cuda13')} brings cuBLAS and NVRTC"
+    except Exception as error:
+        if type(error).__name__ != "CompileException":  # of CuPy, in a module that needs NVRTC
+            raise
+        return (
+            f"CUDA {_version(runtime.runtimeGetVersion())} cannot compile for this GPU ({str(error).strip()[:200]}): "
+            f"CUDA 13 has dropped Volta and older ones; {hint('cuda12')}"
+        )
     return None
 
 

@@ -15,6 +15,10 @@ class CUDARuntimeError(RuntimeError):
     pass
 
 
+class CompileException(Exception):
+    """cupy.cuda.compiler.CompileException."""
+
+
 class OutOfMemoryError(MemoryError):
     pass
 
@@ -65,6 +69,10 @@ def no_gpu(request, monkeypatch):
         (fake_cupy(work=ImportError("libnvrtc")), r"a CUDA library was not found \(libnvrtc\): pip install"),
         (fake_cupy(work=OutOfMemoryError("1,024 bytes")), "the GPU's memory is full before anything started"),
         (fake_cupy(work=CUDARuntimeError("cudaErrorMemoryAllocation")), "memory is full before anything started"),
+        (
+            fake_cupy(work=CompileException("nvrtc: error: invalid value for --gpu-architecture (-arch)")),
+            r"CUDA 13\.1 cannot compile for this GPU \(nvrtc: .*arch\)\): CUDA 13 has dropped Volta .*cuda12",
+        ),
         (fake_cupy(work=CUDARuntimeError("cudaErrorLaunchFailure")), "the GPU does not answer"),
     ],
 )  # fmt: skip
