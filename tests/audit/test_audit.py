@@ -8,7 +8,7 @@ import pytest
 
 import tinymp as mp
 from tinymp import nn, ops, optim
-from tinymp.audit import Audit, Instrument
+from tinymp.audit import Audit, Instrument, pictures
 from tinymp.events import here
 from tinymp.study.formats import SCALED
 
@@ -27,10 +27,27 @@ def train(policy=mp.MIXED, scaler=None, steps=3, device="cpu"):
             optimizer.zero_grad()
 
 
+@pytest.fixture
+def unrendered(monkeypatch):
+    """Pictures are drawn, but no SVG is made of them, which takes a second."""
+    monkeypatch.setattr(pictures, "_image", lambda figure: "data:")
+
+
 @pytest.mark.cpu  # elsewhere the copies to a device are ops, too, under the policy in use before
-@pytest.mark.parametrize("policy", [mp.MIXED, mp.FP32, mp.PURE_FP16, mp.STOCHASTIC_ROUNDING])
-@pytest.mark.parametrize("shadow", [False, True])
-def test_everything_at_once(policy, shadow, tmp_path):
+@pytest.mark.parametrize(
+    ("policy", "shadow"), [(mp.MIXED, False), (mp.FP32, True), (mp.PURE_FP16, True), (mp.STOCHASTIC_ROUNDING, True)]
+)
+def test_everything_at_once(policy, shadow, tmp_path, unrendered):
+    everything(policy, shadow, tmp_path / "audit.html")
+
+
+@pytest.mark.cpu
+def test_everything_in_one_page(tmp_path):
+    everything(mp.MIXED, True, tmp_path / "audit.html")
+    assert (tmp_path / "audit.html").read_text("utf-8").count("data:image/svg+xml") > 5
+
+
+def everything(policy, shadow, path):
     with mp.audit(shadow=shadow) as a:
         train(policy, None if policy is mp.MIXED else optim.NoLossScaler())
     content = json.loads(json.dumps(a.as_dict(), allow_nan=False))
@@ -46,8 +63,8 @@ def test_everything_at_once(policy, shadow, tmp_path):
         assert content["scale"]["causes"][0]["cause"] == "loss scale too high"
     text = str(a)
     assert "a.report(path)" in text and len(text.splitlines()) < 60
-    a.report(tmp_path / "audit.html", title="A small net")
-    page = (tmp_path / "audit.html").read_text("utf-8")
+    a.report(path, title="A small net")
+    page = path.read_text("utf-8")
     assert "A small net" in page and "batch_norm" in page
 
 
@@ -136,11 +153,13 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("run", EMPTY.values(), ids=EMPTY)
-def test_arrays_without_elements(run, tmp_path):
+def test_arrays_without_elements(run, tmp_path, request):
     with mp.audit(shadow=True, formats=list(SCALED), trace=tmp_path / "trace") as a:
         y = run()
         mp.MIXED.cast(y)
         if y.requires_grad:
             y.sum().backward()
     assert str(a)
+    if run is not EMPTY["no image"]:  # which is rendered, too
+        request.getfixturevalue("unrendered")
     a.report(tmp_path / "audit.html")

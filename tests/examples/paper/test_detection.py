@@ -56,7 +56,7 @@ def test_published_sizes_of_ssd():
 
 @cpu
 def test_published_size_of_faster_rcnn():
-    """py-faster-rcnn's for PASCAL VOC. And a step on arrays without values: an image of 600 x 1000, 128 regions."""
+    """py-faster-rcnn's for PASCAL VOC. And a step on arrays without values: an image of 304 x 496, 128 regions."""
     with mp.device("meta"):
         model = models.FasterRCNN(21)
         maps = model.backbone(mp.zeros(1, 3, 600, 1000))
@@ -67,7 +67,7 @@ def test_published_size_of_faster_rcnn():
     assert codes.shape == (1, 38 * 63 * 9, 4)
     products, targets = Products(), [{"boxes": np.array([[30, 40, 250, 200]], "float32"), "labels": np.array([7])}]
     ledger = predict(
-        model, (1, 3, 600, 1000), loss=lambda m, x: total(m(x, targets)), optimizer="momentum", instruments=[products]
+        model, (1, 3, 304, 496), loss=lambda m, x: total(m(x, targets)), optimizer="momentum", instruments=[products]
     )
     assert {row.m for row in products.rows if row.phase == "forward" and "box_head.1" in row.module} == {128}
     assert sum(ledger.predicted["gradients"].values()) == pytest.approx(2 * 137_078_239, rel=0.01)

@@ -42,23 +42,24 @@ def test_published_sizes(network):
         model = network()
     assert sum(p.array.size for p in model.parameters()) == parameters
     products = Products()
-    ledger = predict(model, (2, 3, size, size), np.zeros(2, np.int64), loss=classes, instruments=[products])
+    n = 2 if network is models.InceptionV3 else 1  # its heads normalize single pixels
+    ledger = predict(model, (n, 3, size, size), np.zeros(n, np.int64), loss=classes, instruments=[products])
     forward = [row for row in products.rows if row.phase == "forward" and "aux" not in row.module.lower()]
     macs = sum(row.batch * row.m * row.n * row.k * row.calls for row in forward)
-    assert macs / 2e6 == pytest.approx(million, rel=close)
+    assert macs / n / 1e6 == pytest.approx(million, rel=close)
     assert sum(ledger.predicted["gradients"].values()) == pytest.approx(2 * parameters, rel=0.01)
 
 
 def test_half_the_memory():
-    """MPT section 1: activations and gradients take half the bytes. ResNet-50, 32 photographs of 224 x 224."""
+    """MPT section 1: activations and gradients take half the bytes. ResNet-50, 8 photographs of 224 x 224."""
     with mp.device("meta"):
         model = models.preact_resnet50()
-    ledger = predict(model, (32, 3, 224, 224), np.zeros(32, np.int64), loss=classes, optimizer="momentum")
+    ledger = predict(model, (8, 3, 224, 224), np.zeros(8, np.int64), loss=classes, optimizer="momentum")
     mixed, fp32 = (
         sum(sum(sizes[role].values()) for role in ("activations", "gradients"))
         for sizes in (ledger.predicted, ledger.fp32)
     )
-    assert fp32 > 2.4e9
+    assert fp32 > 7e8
     assert mixed / fp32 <= 0.55
     assert mixed / fp32 == pytest.approx(0.5013, abs=1e-3)
 
