@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         training(report, rounds, name, network, target)
     products(report, rounds)
     overhead(report, rounds)
-    memory(report, 20 if options.quick else 1000)
+    memory(report, 5 if options.quick else 1000)
     print(f"\n{machine.verdict()}")
     write(options.out, {"rows": report.rows, "environment": machine.state()})
     print(f"\nwrote {options.out}")

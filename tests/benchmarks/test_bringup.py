@@ -131,10 +131,10 @@ def test_an_error_and_a_finding_are_written(tmp_path):
 
 
 def test_what_a_command_started_is_ended_with_it(tmp_path):
-    child = "import pathlib, sys, time; time.sleep(1); pathlib.Path(sys.argv[1]).write_text('still there')"
+    child = "import pathlib, sys, time; time.sleep(0.5); pathlib.Path(sys.argv[1]).write_text('still there')"
     command = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
-    assert bringup.run([sys.executable, "-c", command, child, str(tmp_path / "x")], 0.5, tmp_path / "log") is None
-    time.sleep(1.2)
+    assert bringup.run([sys.executable, "-c", command, child, str(tmp_path / "x")], 0.3, tmp_path / "log") is None
+    time.sleep(0.6)
     assert not (tmp_path / "x").exists()
 
 

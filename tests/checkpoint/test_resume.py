@@ -101,10 +101,17 @@ def same(a, b):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("policy", mp.POLICIES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("policy", "optimizer"),
+    [
+        (policy, optimizer)
+        for i, policy in enumerate(mp.POLICIES)
+        for j, optimizer in enumerate(OPTIMIZERS)
+        if "FP8" not in policy or (i + j) % 3 == 0
+    ],
+)
 def test_every_policy_optimizer_scaler_and_loader(policy, optimizer, tmp_path):
-    """And every two of them together, in one case or another."""
+    """And nearly every two of them together, in one case or another: those of FP8, which is slow, each with two rules."""
     p, o = list(mp.POLICIES).index(policy), list(OPTIMIZERS).index(optimizer)
     scaler, loader = list(SCALERS)[(p + o) % len(SCALERS)], list(LOADERS)[(p + o + 3 * (p // 2)) % len(LOADERS)]
     case = mp.POLICIES[policy], optimizer, scaler, loader
@@ -131,9 +138,9 @@ def _child(folder, prefetch):
 
 
 def test_a_process_that_is_killed_at_any_moment(tmp_path):
-    """25 times, and each time another number of batches is loaded ahead."""
+    """12 times, and each time another number of batches is loaded ahead."""
     global STEPS
-    before, STEPS = STEPS, 250
+    before, STEPS = STEPS, 150
     try:
         context, moments = multiprocessing.get_context("fork"), random.Random(0)
         mp.manual_seed(0)
@@ -143,18 +150,18 @@ def test_a_process_that_is_killed_at_any_moment(tmp_path):
         for i in itertools.count():
             child = context.Process(target=_child, args=(tmp_path, i % 4))
             child.start()
-            child.join(moments.uniform(0.02, 0.08) if killed < 25 else None)
+            child.join(moments.uniform(0.02, 0.08) if killed < 12 else None)
             if child.exitcode == 0:
                 break
             os.kill(child.pid, signal.SIGKILL)
             child.join()
             killed += 1
-        assert killed >= 10, "too fast to be killed: more steps"
+        assert killed >= 5, "too fast to be killed: more steps"
         assert same(run.result(), mp.load(tmp_path / "result")["result"])
         last = mp.Checkpointer(tmp_path, keep=2, **run.parts)
         last.load()
-        last.save(251)  # removes what killed ones have left half done
-        kept = {"result", "step-00000250.safetensors", "step-00000251.safetensors"}
+        last.save(151)  # removes what killed ones have left half done
+        kept = {"result", "step-00000150.safetensors", "step-00000151.safetensors"}
         assert {p.name for p in tmp_path.iterdir()} == kept
     finally:
         STEPS = before

@@ -18,8 +18,8 @@ import pytest
 
 pytestmark = pytest.mark.cpu
 ROOT = Path(__file__).parents[2]
-MAIN = ["index", "start", "scalers", "audit", "precision", "results/index", "speed", "reference/ops"]
-PAGES = [f"{name}.html" for name in (*MAIN, "source/tinymp/precision.py", "source/tinymp")]
+MAIN = ["index", "scalers", "audit", "results/index", "reference/ops"]
+PAGES = [f"{name}.html" for name in (*MAIN, "source/tinymp/precision.py")]
 SEARCH = "index.html?q=loss+scaling"
 WIDTH = 390
 

@@ -125,16 +125,11 @@ def test_an_example_of_a_wheel_can_be_ablated(site, elsewhere):
     assert json.loads((elsewhere / "runs" / "ablate" / "ablation.json").read_text())["measure"] == "accuracy"
 
 
-def test_an_example_of_a_wheel_runs(site, elsewhere):
-    done = tinymp(site, elsewhere, "example", "cnn", "--steps", "1")
-    assert done.returncode == 0, done.stderr
-    assert json.loads((elsewhere / "runs" / "cnn" / "report.json").read_text())["runs"].keys() == {"fp32", "mixed"}
-    assert "usage: tinymp example cnn " in tinymp(site, elsewhere, "example", "cnn", "--help").stdout
-
-
-def test_an_audit_of_a_wheels_example_names_its_lines(site, tmp_path):
+def test_an_example_of_a_wheel_runs_and_an_audit_names_its_lines(site, tmp_path):
+    assert "usage: tinymp example cnn " in tinymp(site, tmp_path, "example", "cnn", "--help").stdout
     done = tinymp(site, tmp_path, "audit", "-m", "examples.cnn", "--steps", "1")
     assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "runs" / "cnn" / "report.json").read_text())["runs"].keys() == {"fp32", "mixed"}
     ledger = json.loads((tmp_path / "runs" / "audit" / "examples.cnn" / "audit.json").read_text())["ledger"]
     assert any(row["caller"].startswith("cnn.py:") for row in ledger)
     assert not any("share" in row["caller"] for row in ledger)

@@ -1,7 +1,7 @@
 """What holds when a step, a load, a save, a cast or a move is interrupted: an exception is raised at a line in turn.
 
 In long functions it is raised the first few times that a line runs; and but for the lines of `with`, `except` and
-`finally`, which put things back, at every fourth line only. With INTERRUPT_EVERY=1 in the environment it is every line.
+`finally`, which put things back, at every eighth line only. With INTERRUPT_EVERY=1 in the environment it is every line.
 """
 
 import ast
@@ -24,7 +24,7 @@ from tinymp.optim import StepResult
 from tinymp.precision import current_policy
 
 PACKAGE = str(Path(mp.__file__).parent)
-EVERY = int(os.environ.get("INTERRUPT_EVERY", "4"))
+EVERY = int(os.environ.get("INTERRUPT_EVERY", "8"))
 
 
 @functools.cache
