@@ -827,10 +827,33 @@ def get_elapsed_time(start, end):
 
 TOTAL_MEMORY = 80 << 30
 MAX_SHARED = 227 * 1024  # what a block of compute capability 9.0 may ask for
+MULTIPROCESSORS = 132
+# compute capability, multiprocessors, KiB of shared memory that a block may ask for
+GPUS = {
+    "V100": ("70", 80, 96),
+    "T4": ("75", 40, 64),
+    "A100": ("80", 108, 163),
+    "RTX 3050": ("86", 20, 99),
+    "H100": ("90", 132, 227),
+    "none that exists": ("75", 20, 48),  # grants no more than a kernel has unasked
+}
+
+
+@contextlib.contextmanager
+def playing(name):
+    """Within the block, the stand-in is one of GPUS instead of an H100."""
+    global MAX_SHARED, MULTIPROCESSORS
+    before = Device.compute_capability, MULTIPROCESSORS, MAX_SHARED
+    Device.compute_capability, MULTIPROCESSORS, shared = GPUS[name]
+    MAX_SHARED = shared * 1024
+    try:
+        yield
+    finally:
+        Device.compute_capability, MULTIPROCESSORS, MAX_SHARED = before
 
 
 class Device:
-    """cupy.cuda.Device: one GPU of compute capability 9.0."""
+    """cupy.cuda.Device: one GPU, an H100 unless `playing` says otherwise."""
 
     compute_capability = "90"
     pci_bus_id = "0000:00:00.0"
@@ -876,11 +899,11 @@ class Device:
             "MaxSharedMemoryPerBlockOptin": MAX_SHARED,
             "MaxSharedMemoryPerMultiprocessor": 228 * 1024,
             "MaxThreadsPerMultiProcessor": 2048,
-            "MultiProcessorCount": 132,
+            "MultiProcessorCount": MULTIPROCESSORS,
             "WarpSize": 32,
             "L2CacheSize": 50 << 20,
-            "ComputeCapabilityMajor": 9,
-            "ComputeCapabilityMinor": 0,
+            "ComputeCapabilityMajor": int(self.compute_capability[0]),
+            "ComputeCapabilityMinor": int(self.compute_capability[1]),
         }
 
     @property

@@ -136,9 +136,9 @@ class Runtime(types.ModuleType):
         return {
             "name": b"a CPU in place of a GPU",
             "totalGlobalMem": device.TOTAL_MEMORY,
-            "multiProcessorCount": 132,
-            "major": 9,
-            "minor": 0,
+            "multiProcessorCount": device.MULTIPROCESSORS,
+            "major": int(device.Device.compute_capability[0]),
+            "minor": int(device.Device.compute_capability[1]),
             "warpSize": 32,
             "l2CacheSize": 50 << 20,
             "sharedMemPerBlock": 48 * 1024,
@@ -147,7 +147,7 @@ class Runtime(types.ModuleType):
         }
 
     def deviceGetAttribute(self, attribute, number):
-        return {97: device.MAX_SHARED, 16: 132}[attribute]
+        return {97: device.MAX_SHARED, 16: device.MULTIPROCESSORS}[attribute]
 
     def runtimeGetVersion(self):
         return 13000

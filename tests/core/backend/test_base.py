@@ -6,8 +6,9 @@ import pytest
 import tinymp as mp
 from fast.both_ways import channels_last, check_both_ways, launches, on_device
 from oracle import randn
+from ptx import nvrtc
 from tinymp import backend, nn, ops
-from tinymp.backend.gpu import LONG, Gpu
+from tinymp.backend.gpu import HERE, LONG, Gpu, joined
 from tinymp.ops import base, conv
 from tinymp.precision import gemm, reduce
 
@@ -255,6 +256,16 @@ def test_a_study_runs_the_definitions(monkeypatch):
     with mp.use(mp.FP16_REDUCTIONS), mp.device("gpu"):
         x = mp.MIXED.cast(mp.randn(3, 5)).requires_grad_()
         ops.softmax(x, 1).sum().backward()
+
+
+@pytest.mark.parametrize("architecture", ["sm_70", "sm_90"])
+def test_nvrtc_compiles_what_an_observer_sees(architecture):
+    """Results in FP32 of FP16 storage; tests/fast/test_nvrtc.py compiles the rest."""
+    if nvrtc.library(nvrtc.package(architecture)) is None:
+        pytest.skip("NVRTC is not installed (the extra dev)")
+    code = "#define RESULT float\n" + joined([HERE / name for name in ("hardware.cuh", "common.cuh", "base.cu")])
+    done, log, _ = nvrtc.compiled(code, "half", architecture)
+    assert done, log
 
 
 def test_a_bias_is_no_second_rounding():
