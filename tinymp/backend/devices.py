@@ -7,7 +7,7 @@ FP32, round once" is the arithmetic of a Tensor Core up to the order of the summ
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -210,6 +210,10 @@ class Device:
     def isfinite(self, x: Array) -> bool:
         """True if x holds neither an infinity nor a NaN."""
         return bool(self.xp.isfinite(x).all())
+
+    def first_bad(self, arrays: Iterable[Array]) -> int | None:
+        """The place of the first array with an infinity or NaN; None if there is none."""
+        return next((i for i, x in enumerate(arrays) if not self.isfinite(self.asarray(x))), None)
 
     def select(self, mask: Array, x: Array) -> Array:
         """x where mask holds, else +0, exactly: an inf or NaN that is not selected does not leak (unlike x * mask).

@@ -159,6 +159,11 @@ class Gpu(Device):
             return sums
         return self.xp.concatenate([sums, self._sums_of_parts(rest, axis, wide)], axis=axis)
 
+    def first_bad(self, arrays: Iterable[Array]) -> int | None:
+        """As `Device.first_bad`; the host waits once for all of them."""
+        bad = [~self.xp.isfinite(self.asarray(x)).all() for x in arrays]
+        return next((i for i, found in enumerate(self.xp.stack(bad).get()) if found), None) if bad else None
+
     @replaceable
     def to_numpy(self, x: Array) -> np.ndarray:
         """A copy of x on the host. It waits for the device."""

@@ -126,14 +126,11 @@ class Side:
 
     def check(self, now: Iteration, optimizer: Optimizer, params: list[Parameter]) -> None:
         """Look for gradients that, without their scale, are not finite."""
-        for p in params:
-            g = values_of(p.grad_array)
-            finite = backend.of(g).isfinite(g)
-            if finite and float(p.grad_scale) < 1:  # which may hide an overflow
-                finite = backend.of(g).isfinite(values_of(unscaled(p)))
-            if not finite:
-                now.overflows[optimizer] = now.overflows[optimizer] or optimizer.label(p)
-                return
+        # unscaled where S < 1, which may hide an overflow
+        gradients = (values_of(unscaled(p) if float(p.grad_scale) < 1 else p.grad_array) for p in params)
+        bad = backend.of(values_of(params[0].grad_array)).first_bad(gradients) if params else None
+        if bad is not None:
+            now.overflows[optimizer] = now.overflows[optimizer] or optimizer.label(params[bad])
 
     def unscale(self, now: Iteration, optimizer: Optimizer, params: list[Parameter]) -> None:
         """The same, and replace the gradients by unscaled ones, in FP32."""
