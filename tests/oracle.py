@@ -18,14 +18,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import tinymp as mp
+from tinymp.dtypes import bfloat16
 
 STORAGE = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 WORK = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-24, "bfloat16": 2.0**-24}
 SPACING = {"float64": 0.0, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
 OVERFLOW = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}  # what rounds to infinity
-EVERY = "float64", "float32", "float16", *(["bfloat16"] if mp.bfloat16 is not None else [])
+EVERY = "float64", "float32", "float16", *(["bfloat16"] if bfloat16 is not None else [])
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -40,6 +42,11 @@ def host(array: Any) -> np.ndarray:
 def device_array(values: np.ndarray) -> Any:
     """A copy of values where the test's tensors lie (see conftest.py)."""
     return mp.tensor(values).array
+
+
+def on_cpu_if_bf16(policy: Any) -> Any:
+    """A policy as a parameter of a test, which makes its tensors on the CPU where they are BF16: CuPy has none."""
+    return pytest.param(policy, marks=pytest.mark.cpu) if policy.storage.name == "bfloat16" else policy
 
 
 def randn(*shape: int, seed: int = 0) -> np.ndarray:

@@ -10,13 +10,13 @@ import pytest
 
 import tinymp as mp
 from job import Job, same
-from tinymp import nn, ops, optim
+from tinymp import dtypes, nn, ops, optim
 from tinymp.course import checking
 from tinymp.precision import store, to_dtype, widen
 from tinymp.study.formats import BF16 as FORMAT
 
-pytestmark = pytest.mark.cpu
-BF16 = mp.bfloat16
+BF16 = dtypes.bfloat16
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(BF16 is None, reason="BF16 needs ml_dtypes")]
 
 
 def bf16(*values):

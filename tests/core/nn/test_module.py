@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import host
+from oracle import host, on_cpu_if_bf16
 from tinymp import nn, ops
 from tinymp.nn.module import IncompatibleKeys
+
+SOME = "FP32", "MIXED", "BF16", "NO_MASTER"  # BF16 needs ml_dtypes
 
 
 def model():
@@ -100,7 +102,7 @@ def test_reassignment_and_deletion():
     assert "first.weight" not in m.state_dict()
 
 
-@pytest.mark.parametrize("policy", [mp.FP32, mp.MIXED, mp.BF16, mp.NO_MASTER], ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", [on_cpu_if_bf16(mp.POLICIES[n]) for n in SOME if n in mp.POLICIES], ids=str)
 @pytest.mark.parametrize("protocol", [None, 2, 3, 4, 5])
 def test_copies_are_equal_and_apart(policy, protocol):
     """Also those of pickle's protocol 5, whose arrays lie in memory that was read-only."""

@@ -10,6 +10,7 @@ from tinymp import ops
 EXACT = {"roundings": 0, "length": -4}
 
 
+@pytest.mark.cpu  # the memory of two copies on the host
 def test_view_shares_memory_or_raises():
     x = mp.tensor(randn(3, 4))
     for y in (x.view(2, 6), x.view((-1,)), x.view(12), x.T.view(4, 3), x[1:].view(8)):

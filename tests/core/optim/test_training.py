@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
-from oracle import host, randn, rng
+from oracle import host, on_cpu_if_bf16, randn, rng
 from tinymp import nn, ops, optim
 from tinymp.optim import StepResult
 
@@ -128,7 +128,7 @@ def test_an_overflow_in_one_micro_batch_skips_the_step():
 
 
 @pytest.mark.parametrize("rule", [optim.SGD, optim.Adagrad, optim.AdamW])
-@pytest.mark.parametrize("policy", mp.POLICIES.values(), ids=str)
+@pytest.mark.parametrize("policy", [on_cpu_if_bf16(policy) for policy in mp.POLICIES.values()], ids=str)
 def test_a_resumed_training_goes_on_bit_for_bit(policy, rule):
     """As the README says: the state of model, optimizer, scaler, schedule and random numbers."""
 
