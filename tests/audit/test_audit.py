@@ -114,7 +114,7 @@ def test_on_a_gpu(gpu):
 
 
 @pytest.mark.parametrize("missing", ["jinja2", "matplotlib.figure"])
-def test_a_report_needs_libraries(tmp_path, monkeypatch, missing):
+def test_a_report_needs_libraries(tmp_path, monkeypatch, missing, unrendered):
     with mp.audit() as a:
         train(steps=1)
     monkeypatch.setitem(sys.modules, missing, None)

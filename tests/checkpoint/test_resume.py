@@ -111,7 +111,7 @@ def same(a, b):
     ],
 )
 def test_every_policy_optimizer_scaler_and_loader(policy, optimizer, tmp_path):
-    """And nearly every two of them together, in one case or another: those of FP8, which is slow, each with two rules."""
+    """And nearly every two of them together, in one case or another: FP8, which is slow, with two rules."""
     p, o = list(mp.POLICIES).index(policy), list(OPTIMIZERS).index(optimizer)
     scaler, loader = list(SCALERS)[(p + o) % len(SCALERS)], list(LOADERS)[(p + o + 3 * (p // 2)) % len(LOADERS)]
     case = mp.POLICIES[policy], optimizer, scaler, loader

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from examples import paper
-from examples.paper import formats, reproduce, speech, table1, table2, trials
+from examples.paper import formats, reproduce, speech, table1, table2, text, trials
+from tinymp.checkpoint import writing
 
 pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.cpu
@@ -16,7 +17,9 @@ pytestmark = pytest.mark.cpu
 
 @pytest.fixture
 def here(monkeypatch):
-    """All runs in this process, without the start of new ones."""
+    """All runs in this process, without the start of new ones; pictures have few pixels."""
+    write = writing.write_figure
+    monkeypatch.setattr(writing, "write_figure", lambda path, picture, dpi: write(path, picture, 20))
     monkeypatch.setattr(reproduce, "finished", lambda todo, _: ((cell, reproduce.run(cell)) for cell in todo))
 
 
@@ -161,7 +164,9 @@ def test_what_is_finished_is_not_run_again(ran, digits, tmp_path, capsys):
 def test_formats(small, tmp_path, here, monkeypatch, capsys):
     """Three programs, each in its own steps, batch and measure, in FP32, FP16, BF16 and FP8."""
     pytest.importorskip("ml_dtypes")
-    (tmp_path / "novel").write_text("the cat sat on the mat and the dog sat on the log . " * 60, "utf-8")
+    novel = "the cat sat on the mat and the dog sat on the log . " * 60
+    (tmp_path / "novel").write_text(novel, "utf-8")
+    monkeypatch.setattr(text, "plays", lambda: [novel])  # to read all of them takes a second, each time
     for program, batch in ((formats.cnn, 8), (formats.dcgan, 4)):
         monkeypatch.setattr(program, "BATCH", batch)
     for name, batch, arguments in (
