@@ -1,6 +1,7 @@
 """The HTML report: what it says, that it is well-formed, and what a browser makes of it."""
 
 import base64
+import functools
 import hashlib
 import html.parser
 import json
@@ -103,9 +104,15 @@ class Page(html.parser.HTMLParser):
         return [row[at] for row in rows]
 
 
+@functools.cache
+def whole():
+    """The page of the sample."""
+    return page(content())
+
+
 @pytest.fixture(scope="module")
 def sample():
-    return Page(page(content()))
+    return Page(whole())
 
 
 # ------------------------------------------------------------------------------------------------------- the page
@@ -122,7 +129,7 @@ def test_every_section_is_there_and_linked(sample):
 
 
 def test_nothing_is_loaded_from_elsewhere(sample):
-    source = page(content())
+    source = whole()
     assert not re.search(r"https?:|//[a-z]+\.|@import|url\((?!#)", source)
     for _, attributes, _ in sample.elements:
         for name in ("src", "href", "action", "data", "poster"):
@@ -364,7 +371,7 @@ def browser(tmp_path_factory):
 
 
 def test_it_loads_without_a_word_on_the_console(browser):
-    for source in (page(content()), page({}), page(planted(NASTY))):
+    for source in (whole(), page({}), page(planted(NASTY))):
         dom, console = browser(source)
         assert not console
         Page(dom)
@@ -373,14 +380,14 @@ def test_it_loads_without_a_word_on_the_console(browser):
 
 
 def test_a_sorted_view_has_an_address(browser):
-    made = Page(browser(page(content()), hash="#sort=zero")[0])
+    made = Page(browser(whole(), hash="#sort=zero")[0])
     zeros = [int(v) for v in made.column("zero")]
     assert zeros == sorted(zeros, reverse=True) and zeros[0] > 0
     assert [a["data-key"] for a, _ in made.all("th", **{"aria-sort": "descending"})] == ["zero"]
-    made = Page(browser(page(content()), hash="#sort=module&dir=desc")[0])
+    made = Page(browser(whole(), hash="#sort=module&dir=desc")[0])
     modules = made.column("module")[:-1]  # the last one is the cast, which belongs to none
     assert modules == sorted(modules, reverse=True)
-    made = Page(browser(page(content()), hash="#sort=ran")[0])
+    made = Page(browser(whole(), hash="#sort=ran")[0])
     assert [int(a["data-ran"]) for a, _ in made.all("tbody") if "data-ran" in a] == list(
         range(len(content()["ledger"]))
     )
@@ -389,7 +396,7 @@ def test_a_sorted_view_has_an_address(browser):
 def test_a_click_sorts_and_the_next_one_turns_it_round(browser):
     click = "document.querySelector('th[data-key=subnormal] button').click();"
     for clicks, state in ((1, "descending"), (2, "ascending")):
-        dom, console = browser(page(content()), script=click * clicks + "document.title = location.hash")
+        dom, console = browser(whole(), script=click * clicks + "document.title = location.hash")
         made = Page(dom)
         values = [int(v) for v in made.column("subnormal")]
         assert values == sorted(values, reverse=state == "descending") and not console
@@ -399,7 +406,7 @@ def test_a_click_sorts_and_the_next_one_turns_it_round(browser):
 
 def test_infinity_sorts_above_numbers(browser):
     """The largest value of the sample's worst row is infinite."""
-    values = Page(browser(page(content()), hash="#sort=largest")[0]).column("largest")
+    values = Page(browser(whole(), hash="#sort=largest")[0]).column("largest")
     assert values[0] == "inf" and values[1] == "3727" and values[-1] == "-1"
 
 
@@ -407,7 +414,7 @@ def test_the_other_tables_sort_too(browser):
     script = (
         "const t = document.querySelector('#updates table'); t.tHead.rows[0].cells[0].querySelector('button').click();"
     )
-    made = Page(browser(page(content()), script=script)[0])
+    made = Page(browser(whole(), script=script)[0])
     section = made.text("section", id="updates")
     names = re.findall(r"net\.[\w.]+", section)
     assert len(names) == 6 and names == sorted(names)
@@ -431,11 +438,11 @@ def test_an_fp32_baseline_is_folded_away(browser):
     for hash, rows in (("", n), ("#policy=FP32", n), ("#policy=*", 2 * n), ("#policy=MIXED", n)):
         assert len(Page(browser(source, hash=hash)[0]).column("zero")) == rows, hash
     assert set(Page(browser(source)[0]).column("policy")) == {"MIXED"}
-    assert not Page(page(content())).all("select", name="policy")  # of one there is nothing to choose
+    assert not Page(whole()).all("select", name="policy")  # of one there is nothing to choose
 
 
 def test_the_policy_of_the_page_lets_its_own_script_run_and_no_other(browser):
-    source = page(content())
+    source = whole()
     (allowed,) = (a["content"] for a, _ in Page(source).all("meta", **{"http-equiv": "Content-Security-Policy"}))
     assert allowed.startswith("default-src 'none'") and "unsafe" not in allowed
     assert not re.search(r'\sstyle="|\son\w+="', source)
@@ -448,13 +455,13 @@ def test_a_click_on_the_model_leads_to_its_rows(browser):
     script = (
         "document.querySelector('.tree a[href*=layer1]').click(); setTimeout(() => document.title = location.hash, 500)"
     )
-    made = Page(browser(page(content()), script=script)[0])
+    made = Page(browser(whole(), script=script)[0])
     rows = made.column("module")
     assert rows and all("layer1" in name for name in rows) and "filter=" in made.title
 
 
 def test_the_model_is_coloured_by_what_is_lost():
-    source = page(content())
+    source = whole()
     framed = re.findall(r'<li class="k(\w+)"><a href="#filter=([\w.]+)"', source)
     assert ("inf", "net.head.linear") in framed and ("inf", "net") in framed
     assert ("0", "net.relu") in framed
@@ -471,10 +478,10 @@ def test_another_audit_is_put_beside(browser):
     input.dispatchEvent(new Event("change"));
     setTimeout(() => document.title = document.querySelector("#rows td .other").textContent, 500);
     """
-    dom, console = browser(page(content()), script=script)
+    dom, console = browser(whole(), script=script)
     assert not console and re.fullmatch(r"[\d,]+ \(7\.0 %\)", Page(dom).title)
     script = script.replace(json.dumps(json.dumps(other)), '"no JSON"').replace("#rows td .other", "#controls output")
-    assert Page(browser(page(content()), script=script)[0]).title == "other.json is no audit.json"
+    assert Page(browser(whole(), script=script)[0]).title == "other.json is no audit.json"
 
 
 def test_your_line_and_tinymps_are_beside_a_row():
@@ -490,13 +497,13 @@ def test_your_line_and_tinymps_are_beside_a_row():
 
 def test_filters_have_an_address(browser):
     ledger = content()["ledger"]
-    made = Page(browser(page(content()), hash="#filter=layer1+BACK")[0])
+    made = Page(browser(whole(), hash="#filter=layer1+BACK")[0])
     fitting = [r for r in ledger if "layer1" in r["module"] and r["phase"] == "backward"]
     assert len(made.column("zero")) == len(fitting) == 2
     assert made.text("output") == f"2 of {len(ledger)} rows"
-    made = Page(browser(page(content()), hash="#phase=update&kind=UPDATE")[0])
+    made = Page(browser(whole(), hash="#phase=update&kind=UPDATE")[0])
     assert len(made.column("zero")) == sum(r["phase"] == "update" for r in ledger)
-    made = Page(browser(page(content()), hash="#lost=1")[0])
+    made = Page(browser(whole(), hash="#lost=1")[0])
     assert len(made.column("zero")) == sum(bool(r["zero"] or r["subnormal"] or r["infinite"]) for r in ledger)
 
 
@@ -505,7 +512,7 @@ def test_what_is_typed_filters(browser):
         "const f = document.querySelector('[name=filter]'); f.value = 'relu'; f.dispatchEvent(new Event('input'));"
         "setTimeout(() => document.title = location.hash, 500)"
     )
-    made = Page(browser(page(content()), script=script)[0])
+    made = Page(browser(whole(), script=script)[0])
     assert made.column("module") == ["net.relu"]
     assert made.title == "#filter=relu"
 
@@ -515,10 +522,10 @@ def test_rows_unfold(browser):
         return sum("shut" in a.get("class", "") for a, _ in Page(dom).all("tbody"))
 
     n = len(content()["ledger"])
-    assert shut(page(content())) == 0  # without JavaScript everything is open
-    assert shut(browser(page(content()))[0]) == n
-    assert shut(browser(page(content()), hash="#open=1")[0]) == 0
-    made = browser(page(content()), script="document.querySelector('.fold').click()")[0]
+    assert shut(whole()) == 0  # without JavaScript everything is open
+    assert shut(browser(whole())[0]) == n
+    assert shut(browser(whole(), hash="#open=1")[0]) == 0
+    made = browser(whole(), script="document.querySelector('.fold').click()")[0]
     assert shut(made) == n - 1
     assert [a["aria-expanded"] for a, _ in Page(made).all("button", **{"class": "fold"})].count("true") == 1
 
@@ -548,7 +555,7 @@ def test_a_screenshot_in_dark_and_light(browser, theme, setting):
 
     shot = browser.folder / f"{theme}.png"
     options = [f"--blink-settings=preferredColorScheme={setting}", "--window-size=1280,2000", f"--screenshot={shot}"]
-    assert not browser(page(content()), *options)[1]
+    assert not browser(whole(), *options)[1]
     with Image.open(shot) as picture:
         pixels = picture.convert("RGB")
         assert pixels.size == (1280, 2000)
@@ -559,7 +566,7 @@ def test_a_screenshot_in_dark_and_light(browser, theme, setting):
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(browser):
     """A frame of 360 pixels, as headless windows have no less than 500. The frame says how wide its page is."""
-    inner = page(content())
+    inner = whole()
     tell = "addEventListener('load', () => parent.postMessage(document.documentElement.scrollWidth, '*'))"
     for hash in ("#ledger", "#open=1"):
         frame = f"<iframe src='beside.html{hash}' style='border:0;width:360px;height:9000px'></iframe>"
@@ -569,7 +576,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(browser):
 
 def test_on_paper_are_the_first_rows_and_what_became_infinite_unfolded(browser):
     pdf = browser.folder / "audit.pdf"
-    browser(page(content()), f"--print-to-pdf={pdf}", "--no-pdf-header-footer")
+    browser(whole(), f"--print-to-pdf={pdf}", "--no-pdf-header-footer")
     assert pdf.read_bytes().startswith(b"%PDF")
     if shutil.which("pdftotext") is None:
         pytest.skip("printed, but not read: apt-get install poppler-utils")
