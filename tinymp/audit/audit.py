@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from ..arguments import flag, named, rename
-from ..backend import info
+from ..backend import gpu, info
+from ..fast_path import enabled
 from .accumulators import Accumulators
 from .advice import Advice, advise
 from .bytes import ByteLedger
@@ -26,6 +27,11 @@ from .shadow import Shadow
 from .summary import findings
 from .trace import Trace
 from .updates import LostUpdates
+
+BASE = (
+    "On the GPU the audited steps ran the base (ops/base.py): the enabled fast paths of CUDA do not run while an audit "
+    "listens."
+)
 
 
 @named
@@ -171,6 +177,7 @@ class Audit:
         worst = worst[:lossy] or worst
         head = f"What loses most, {len(worst)}" if lossy else f"Nothing was lost; {len(worst)}"
         parts = [
+            BASE if gpu.array_type is not None and "cuda" in enabled else "",
             str(self.crash) if self.crash.found else "",
             "\n".join(f.text.replace("\N{NO-BREAK SPACE}", " ") for f in findings(content)),
             *[

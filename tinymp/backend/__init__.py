@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..events import reusable
+from ..fast_path import enabled
 from .devices import Device
 from .extras import __version__
 from .gpu import Gpu
@@ -198,4 +199,4 @@ class Info(dict):
 def info() -> Info:
     """Versions and the backend's state as a dict of strings; `print(mp.info())` shows a table."""
     system = {"tinymp": __version__, "python": python_version(), "system": platform(terse=True)}
-    return Info(system | cpu.info() | gpu.info())
+    return Info(system | {"fast paths": ", ".join(sorted(enabled)) or "none"} | cpu.info() | gpu.info())

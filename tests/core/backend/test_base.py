@@ -245,6 +245,12 @@ def test_an_audit_hears_what_trains_bit_for_bit(policy):
     rows = {f"{name}_rows{phase}" for name in ("softmax", "log_softmax", "layer_norm") for phase in ("", "_backward")}
     others = {"batch_norm_channels", "batch_norm_channels_backward", "images_to_columns", "columns_to_images"}
     assert launches() is None or rows | others <= set(launches()[before:])
+    assert "ran the base" not in str(audit)
+    mp.enable_fast("cuda")
+    try:
+        assert "ran the base" in str(audit) and mp.info()["fast paths"] == "cpu, cuda"
+    finally:
+        mp.enable_fast("cuda", False)
     if policy is mp.MIXED:
         rounded = {(row["op"], row["phase"]) for row in audit.as_dict()["ledger"] if row["rounded"]}
         for op in ("conv2d", "batch_norm", "layer_norm", "softmax", "log_softmax", "linear"):
