@@ -94,7 +94,7 @@ def test_a_sum_on_the_way_to_a_mean_may_leave_fp16():
 def test_sparse():
     w = mp.tensor(randn(7, 4), requires_grad=True)
     ops.embedding_bag(mp.tensor([[1, 2, 1]]), w, mode="sum", sparse=True).sum().backward()
-    assert sorted(host(w.grad.indices).tolist()) == [1, 2] and w.grad.dense()[1].tolist() == [2] * 4
+    assert {*host(w.grad.indices).tolist()} == {1, 2} and w.grad.dense()[1].tolist() == [2] * 4
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,7 @@ def test_dropout_follows_training():
 LAYER = nn.TransformerEncoderLayer(E, HEADS)
 
 
+@pytest.mark.cpu  # whose layer is made when the tests are collected
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
