@@ -213,7 +213,9 @@ def _concatenated(arrays: Sequence[Array], axis: int = 0, **_: Any) -> Array:
 
 
 def _stacked(arrays: Sequence[Array], axis: int = 0) -> Array:
-    return empty(np.stack(list(map(_hollow, arrays)), axis).shape, np.result_type(*[x.dtype for x in arrays]))
+    shape = list(np.broadcast_shapes(*[x.shape for x in arrays]))
+    shape.insert(axis % (len(shape) + 1), len(arrays))
+    return empty(shape, np.result_type(*[x.dtype for x in arrays]))
 
 
 def _padded(x: Array, width: Any, **_: Any) -> Array:
