@@ -29,6 +29,8 @@ _F16, _F32, _F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float
 TYPES = {_F16: 2, _F32: 0, _F64: 1}  # cudaDataType_t: CUDA_R_16F, CUDA_R_32F, CUDA_R_64F
 # cublasComputeType_t by the dtype of the operands: COMPUTE_32F, 32F_PEDANTIC, 64F
 COMPUTE, TF32 = {_F16: 68, _F32: 69, _F64: 70}, 77
+_scalars = [np.array([0, 1], dtype) for dtype in (_F32, _F64)]  # rounds: never, 0 and 1
+ZERO_ONE = [scalars.ctypes.data for scalars in _scalars]  # cuBLAS reads alpha and beta there: 0, then 1
 MATH_MODE = 16  # cublasMath_t: DEFAULT_MATH | DISALLOW_REDUCED_PRECISION_REDUCTION
 DEFAULT_ALGORITHM = -1
 MOST = 2**31 - 1  # cuBLAS's sizes are C ints
@@ -200,24 +202,26 @@ def multiply(xp: Any, a: Array, b: Array, out: Array, compute: int, add: bool = 
     first, second = lying(batched(xp, a, lead, batch, m, k)), lying(batched(xp, b, lead, batch, k, n))
     if max(m, k, n, batch) > MOST:
         raise ValueError(f"gemm: cuBLAS takes sizes up to 2^31 - 1; a is {a.shape}, b is {b.shape}")
-    # rounds: never, 0 or 1
-    alpha, beta = (np.full(1, value, _F64 if out.dtype == _F64 else _F32) for value in (1, add))
+    zero = ZERO_ONE[out.dtype == _F64]
+    one = zero + (8 if out.dtype == _F64 else 4)
     handle = device.get_cublas_handle()
     cublas.setMathMode(handle, MATH_MODE)  # each time: CuPy's own products set it, too
     (x, x_turned, x_distance, x_step), (y, y_turned, y_distance, y_step) = second, first
     # rounds: `gemm` by cuBLAS: FP32 sums, and out
     cublas.gemmStridedBatchedEx(
-        *(handle, x_turned, y_turned, n, m, k, alpha.ctypes.data, x.data.ptr, TYPES[x.dtype], x_distance, x_step),
-        *(y.data.ptr, TYPES[y.dtype], y_distance, y_step, beta.ctypes.data, out.data.ptr, TYPES[out.dtype], n, m * n),
-        *(batch, compute, DEFAULT_ALGORITHM),
+        *(handle, x_turned, y_turned, n, m, k, one, x.data.ptr, TYPES[x.dtype], x_distance, x_step),
+        *(y.data.ptr, TYPES[y.dtype], y_distance, y_step, one if add else zero),
+        *(out.data.ptr, TYPES[out.dtype], n, m * n, batch, compute, DEFAULT_ALGORITHM),
     )
 
 
 def lying(x: Array) -> tuple[Array, int, int, int]:
-    """x (batch, rows, columns) as it lies: whether transposed, the distance of two rows (columns, if transposed) in
-    elements, and that of two matrices. A copy of x where neither rows nor columns are contiguous.
+    """x (rows, columns), or a batch of such, as it lies: whether transposed, the distance of two rows (columns, if
+    transposed) in elements, and that of two matrices. A copy of x where neither rows nor columns are contiguous.
     """
-    (_, rows, columns), (step, down, right) = x.shape, (s // x.itemsize for s in x.strides)
+    size, (*steps, down, right) = x.itemsize, x.strides
+    rows, columns = x.shape[-2:]
+    step, down, right = steps[0] // size if steps else 0, down // size, right // size
     for turned, length, count, near, distance in ((0, columns, rows, right, down), (1, rows, columns, down, right)):
         if count == 1:
             distance = length
@@ -227,7 +231,9 @@ def lying(x: Array) -> tuple[Array, int, int, int]:
 
 
 def batched(xp: Any, x: Array, lead: tuple[int, ...], batch: int, rows: int, columns: int) -> Array:
-    """x with one leading axis. It is copied where several leading axes do not lie at one distance from each other."""
+    """x with at most one leading axis. It is copied where several leading axes do not lie at one distance from each other."""
+    if x.ndim == 2 and batch == 1:
+        return x
     if x.size == batch * rows * columns or batch == 1:
         return x.reshape(batch, rows, columns)
     if x.size == rows * columns:
