@@ -231,7 +231,7 @@ def lying(x: Array) -> tuple[Array, int, int, int]:
 
 
 def batched(xp: Any, x: Array, lead: tuple[int, ...], batch: int, rows: int, columns: int) -> Array:
-    """x with at most one leading axis. It is copied where several of them do not lie at one distance from each other."""
+    """x with at most one leading axis. It is copied where several do not lie at one distance from each other."""
     if x.ndim == 2 and batch == 1:
         return x
     if x.size == batch * rows * columns or batch == 1:
