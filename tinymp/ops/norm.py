@@ -32,10 +32,9 @@ class Running:
 
     def update(self, mean: Array, var: Array, n: int) -> None:
         """Follow a batch of n values per channel with this mean and (biased) variance."""
-        for running, value in ((self.mean, mean), (self.var, var * (n / (n - 1)))):
-            if running is not None:
-                moved = (1 - self.momentum) * widen(running) + self.momentum * value.reshape(running.shape)
-                running[...] = store(moved, like=running)
+        for old, value in ((self.mean, mean), (self.var, var * (n / (n - 1)))):
+            if old is not None:
+                old[...] = store((1 - self.momentum) * widen(old) + self.momentum * value.reshape(old.shape), like=old)
         if self.count is not None:
             self.count[...] += 1
 
@@ -59,8 +58,8 @@ class BatchNorm(Op):
         rstd = 1 / self.xp.sqrt(var + eps)
         self.save(x, w, statistics=(mean, rstd))
         running.update(mean, var, x.size // x.shape[1])
-        y = centered * (rstd if w is None else rstd * per_channel(w, x))
-        return store(y if b is None else y + per_channel(b, x), like=x)
+        centered *= rstd if w is None else rstd * per_channel(w, x)
+        return store(centered if b is None else centered + per_channel(b, x), like=x)
 
     def backward(self, dy: Array) -> tuple:
         (x, w), (mean, rstd), (like_x, like_w, like_b) = self.saved, self.statistics, self.targets
@@ -68,7 +67,8 @@ class BatchNorm(Op):
         db = reduce(wide, axes, "sum", like=x)
         dw = reduce(wide * centered, axes, "sum", like=x) * rstd
         scale = rstd if w is None else rstd * per_channel(w, x)
-        dx = wide * scale + (centered * (scale * rstd * dw / -n) - scale * db / n)
+        centered *= scale * rstd * dw / -n
+        dx = wide * scale + (centered - scale * db / n)
         return store(dx, like=dy) if like_x else None, of_argument(dw, like_w), of_argument(db, like_b)
 
 

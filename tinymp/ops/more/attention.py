@@ -59,7 +59,7 @@ class Attention(Op):
         like_q, like_k, like_v, like_mask, _ = self.targets
         p = self.xp.exp(self._scores(q, k, mask) - z)
         total = reduce(p, -1, "sum", like=q)  # 1, but for the rounding of z
-        p = p / self.xp.where(total == 0, 1, total)
+        p /= self.xp.where(total == 0, 1, total)
         weights = store(self._dropped(p, kept), like=q)
         dp = self._dropped(gemm(dy, v.swapaxes(-1, -2), wide=True), kept)
         wide = p * (dp - reduce(p * dp, -1, "sum", like=q))  # y dy is that sum, but cancels wholly where a weight is 1
