@@ -1,8 +1,8 @@
 """The base: what a GPU does by kernels of its own unless fast paths are enabled. They are in backend/base.cu.
 
 Softmax and the norms sum along rows or channels; a convolution's columns are copied together and added up again. By
-CuPy alone each would be five to ten passes over memory. Every other op runs its definition on CuPy's arrays, with
-cuBLAS for the products (backend/gpu.py).
+CuPy alone each would be five to ten passes over memory. ReLU and the sum of two tensors have CuPy read FP16 as it is
+stored. Every other op runs its definition on CuPy's arrays, with cuBLAS for the products (backend/gpu.py).
 
 An observer hears this path: while one listens, a kernel writes its FP32 results, and `store` rounds them in front of
 it, to the same bits. Studies of sums, and FP64, run the definitions.
@@ -24,8 +24,10 @@ from ..dtypes import float16, float32
 from ..events import here, tell
 from ..fast_path import fast_path
 from ..precision import FP32, plain, reduce, store, widen
+from .activation import ReLU
 from .conv import Geometry, columns, fold
 from .norm import BatchNorm, LayerNorm, Running, of_argument
+from .pointwise import Add
 from .softmax import LogSoftmax, Softmax
 
 MOST = 512  # threads of a block, as in base.cu
@@ -190,6 +192,23 @@ def batch_norm_backward(op: BatchNorm, dy: Array) -> tuple:
     launch("batch_norm_channels_backward", x, dx, c, x.size // c, *arrays, *lies)
     summed(dy, (0, *range(2, x.ndim)))
     return store(dx, like=dy) if like_x else None, of_argument(dw, like_w), of_argument(db, like_b)
+
+
+# --------------------------------------------------------------------------------------------------------- pointwise
+
+
+@base(ReLU.forward)
+def relu_forward(op: ReLU, x: Array) -> Array:
+    y = op.device.select(~(x <= 0), x)  # CuPy compares FP16 as it is: no widened copy
+    op.save(y)
+    return y
+
+
+@base(Add.forward)
+def add_forward(op: Add, x: Any, y: Any, *, alpha: float) -> Array:
+    if alpha != 1 or op.sign != 1 or getattr(x, "dtype", None) != getattr(y, "dtype", 0):
+        return NotImplemented
+    return store(op.xp.add(x, y, dtype=FP32.storage), like=x)  # one kernel, which widens FP16 as it reads it
 
 
 # ------------------------------------------------------------------------------------------------------------ windows

@@ -124,6 +124,17 @@ def test_convolutions(groups, options):
         check_both_ways(lambda x, w, b, op=op: op(x, w, b, groups=groups, **options), x, w, b, **sizes)
 
 
+def test_pointwise_ops_that_widen_nothing():
+    """The bits of the definitions, also for infinities, NaN and zeros."""
+    x = np.array([[-1, -0.0, 0, 2.0**-24, 3], [INF, -INF, NAN, 60000, 5]])
+    y = np.array([[1, -0.0, -0.0, 2.0**-24, 2.0**-11], [INF, INF, 1, 60000, -5]])
+    for dtype in ("float16", "float32", "float64"):
+        a, b = x.astype(dtype), y.astype(dtype)
+        for op in (lambda a, b: ops.relu(a), lambda a, b: a + b, lambda a, b: a + b[:1], lambda a, b: a + 1):
+            host, device = (op(mp.Tensor(to(a)), mp.Tensor(to(b))).numpy() for to in (np.asarray, on_device))
+            np.testing.assert_array_equal(host.view(f"u{host.itemsize}"), device.view(f"u{host.itemsize}"))
+
+
 # ------------------------------------------------------------------------------------------------ products and sums
 
 
