@@ -18,6 +18,7 @@ expected, and what a launch costs in a graph.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import pathlib
 import sys
@@ -36,7 +37,6 @@ from tinymp.audit import meta
 from tinymp.backend import gpu
 from tinymp.checkpoint.writing import write
 from tinymp.events import here
-from tinymp.fast.cuda import cublas
 from tinymp.fast.cuda.kernels import signatures
 from tinymp.ops.conv import Conv2d, ConvTranspose2d
 
@@ -83,7 +83,7 @@ TABLES = {
 }
 PRODUCTS = ("correlate", "weight_gradient")  # kernels of convolutions that multiply begin so
 # and of attention: how many of a kernel's products go over, or along, the columns of q and k, and those of v
-ATTENTION = {"attention": (2, 1), "attention_queries": (2, 1), "attention_keys": (2, 2)}
+ATTENTION = {"attention": (2, 1), "attention_queries": (3, 2), "attention_keys": (2, 2)}
 ITEMSIZE = {2: 2, 0: 4, 1: 8}  # of cudaDataType_t: FP16, FP32, FP64
 
 
@@ -166,12 +166,12 @@ class Walk:
         read = sum(x.nbytes for x in operands if isinstance(x, Array))
         self.note(f"CuPy: {name}", read, sum(y.nbytes for y in results))
 
-    def multiplied_by_cublas(self, m: int, n: int, k: int, types: tuple[int, int, int], beta: Any, batch: int) -> int:
-        """(m, k) @ (k, n), `batch` times; types of a, b and the result. Returns the status."""
-        a, b, c = (batch * x * y * ITEMSIZE[kind] for (x, y), kind in zip(((m, k), (k, n), (m, n)), types))
-        started = bool(beta._obj.value)
-        self.note("cuBLAS", a + b + (c if started else 0), c, 2 * batch * m * n * k)
-        return 0
+    def multiplied_by_cublas(self, ta: int, tb: int, m: int, n: int, k: int, *rest: int) -> None:
+        """cublasGemmStridedBatchedEx: (m, k) @ (k, n), `batch` times. It reads its result where beta is not 0."""
+        _alpha, _a, a, _lda, _sa, _b, b, _ldb, _sb, beta, _c, c, _ldc, _sc, batch, *_ = rest
+        in_a, in_b, in_c = (batch * x * y * ITEMSIZE[t] for x, y, t in ((m, k, a), (k, n, b), (m, n, c)))
+        started = ctypes.c_float.from_address(beta).value != 0
+        self.note("cuBLAS", in_a + in_b + (in_c if started else 0), in_c, 2 * batch * m * n * k)
 
     def check(self) -> None:
         """RuntimeError where the kernels of a convolution do not add up to its multiplications."""
@@ -246,20 +246,6 @@ class Array(meta.MetaArray):
         return y
 
 
-class Library:
-    """In place of cuBLAS."""
-
-    def __init__(self, walk: Walk) -> None:
-        self.walk = walk
-
-    def cublasGemmStridedBatchedEx(self, _: Any, ta: int, tb: int, m: int, n: int, k: int, *rest: Any) -> int:
-        _alpha, _a, a, _lda, _sa, _b, b, _ldb, _sb, beta, _c, c, _ldc, _sc, batch, *_ = rest
-        return self.walk.multiplied_by_cublas(m, n, k, (a, b, c), beta, batch)
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: 0
-
-
 class Pinned(bytearray):
     """In place of pinned memory of the host."""
 
@@ -314,7 +300,7 @@ def walking(capability: str) -> Iterator[Walk]:
         device("cuda-on-cpu"),  # puts back at its end what tinymp keeps of a GPU
         mock.patch.dict(sys.modules, {"cupy": module}),
         mock.patch.object(meta, "MetaArray", Array),
-        mock.patch.object(cublas, "_library", Library(walk)),
+        mock.patch.object(sys.modules["tinymp.backend.gpu"], "call_cublas", walk.multiplied_by_cublas),
         mock.patch.multiple(gpu, xp=module, array_type=Array),
         mp.device("meta"),
     ):

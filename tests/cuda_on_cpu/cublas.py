@@ -79,8 +79,8 @@ class Library:
         places = np.arange(batch)[:, None, None] * strideC + np.arange(n)[:, None] * ldc + np.arange(m)
         assert np.unique(places).size == places.size, "the results of a batch overlap"
         scalar = _TYPES[compute][0]
-        assert isinstance(alpha._obj, scalar) and isinstance(beta._obj, scalar), "alpha and beta have the wrong type"
-        alpha, beta = alpha._obj.value, beta._obj.value
+        alpha, beta = (scalar.from_address(address).value for address in (alpha, beta))
+        assert alpha == 1 and beta in (0, 1), "alpha and beta have the wrong type"
         if 0 in (m, n, batch):
             return SUCCESS
         a, b, c = (
@@ -123,19 +123,14 @@ class Bindings:
     def setMathMode(self, handle, mode):
         self._library.cublasSetMathMode(handle, mode)
 
-    def gemmStridedBatchedEx(self, handle, transa, transb, m, n, k, alpha, *operands):
-        a, b, beta, c, (batch, compute, algo) = operands[:4], operands[4:8], operands[8], operands[9:13], operands[13:]
+    def gemmStridedBatchedEx(self, handle, *arguments):
         stream = device.get_current_stream()
         if stream.is_capturing():
             raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
         state = self._library._handles[handle]
         assert state.math_mode & 16, "cuBLAS may add the parts of a product in FP16"
         state.stream, state.workspace = stream.ptr, (0, 0)  # cuBLAS's own
-        scalar = _TYPES[compute][0]
-        alpha, beta = (ctypes.byref(scalar.from_address(address)) for address in (alpha, beta))
-        status = self._library.cublasGemmStridedBatchedEx(
-            handle, transa, transb, m, n, k, alpha, *a, *b, beta, *c, batch, compute, algo
-        )
+        status = self._library.cublasGemmStridedBatchedEx(handle, *arguments)
         if status:
             raise CUBLASError(f"CUBLAS_STATUS {status}")
 

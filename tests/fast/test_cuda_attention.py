@@ -105,6 +105,20 @@ def test_weights_are_divided_by_their_sum_before_they_are_rounded():
         assert y.item() == 0
 
 
+def test_the_gradient_of_a_row_does_not_see_that_y_was_rounded():
+    """y is 1000.25 in each of 32 columns, 1000 in FP16: the sum of y dy is off by 8, and of dp - that 24 should remain."""
+    q, k = np.ones((1, 1, 1)), np.array([0, np.log(3)]).reshape(1, 2, 1)
+    v, dy = np.full((1, 2, 32), 1000.0), np.ones((1, 1, 32), "float16")
+    v[0, 0] = 1001
+    found = []
+    for put in (np.asarray, on_device):
+        tensors = [mp.Tensor(put(x.astype("float16"))).requires_grad_() for x in (q, k, v)]
+        attention(*tensors, scale=1.0).backward(put(dy))
+        found.append([t.grad.numpy() for t in tensors])
+    for on_cpu, on_gpu in zip(*found):
+        np.testing.assert_allclose(on_gpu, on_cpu, rtol=2**-10)
+
+
 def test_a_mask_in_fp16():
     check((B, H, L, 16), (B, H, S, 16), (B, H, S, 16), randn(L, S).astype("float16"), head=32)
 

@@ -162,6 +162,28 @@ def test_a_rule_against_its_definition(kind, options, policy):
             assert (np.abs(x - e) <= bound).all(), name
 
 
+@pytest.mark.parametrize(("kind", "option"), [(optim.SGD, "momentum"), (optim.Adam, "amsgrad"), (optim.Adagrad, "eps")])
+def test_an_option_that_is_renamed_is_an_error(kind, option, monkeypatch):
+    """The kernel takes options by their names: under another one none takes its place."""
+    p = mp.nn.Parameter(mp.Tensor(on_device(random(3, 0))))
+    optimizer = kind([p])
+    group = optimizer.param_groups[0]
+    group["renamed"] = group.pop(option)
+    monkeypatch.setattr(kind, "check_options", lambda *_: None)
+    monkeypatch.setattr(kind, "initial", lambda *_: {})
+    p.grad = mp.Tensor(on_device(random(3, 1)))
+    with pytest.raises(TypeError, match=rf"{kind.__name__} and the kernel \w+ differ in the names \['{option}'\]"):
+        optimizer.step()
+
+
+def test_a_state_that_is_renamed_is_an_error(monkeypatch):
+    p = mp.nn.Parameter(mp.Tensor(on_device(random(3, 0))))
+    monkeypatch.setattr(optim.Adam, "initial", lambda *_: {"first": 0.0, "exp_avg_sq": 0.0})
+    p.grad = mp.Tensor(on_device(random(3, 1)))
+    with pytest.raises(TypeError, match=r"Adam and the kernel adam differ in the names \['first'\]"):
+        optim.Adam([p]).step()
+
+
 def test_one_launch_per_dtype_of_gradients():
     params = [mp.MIXED.cast(mp.nn.Parameter(random(s, i))) for i, s in enumerate(SHAPES)]
     optimizer = optim.Adam(params)

@@ -44,7 +44,7 @@ def _compilers():
 NEVER = {
     "half": {
         "cast_stochastic", "draw_uniform", "end_iteration",  # whose arguments have the same types under both
-        "col2im", "columns_to_images",  # their columns are FP32 sums
+        "columns_to_images",  # its columns are FP32 sums
     },
     "float": {"copy_all"},  # likewise as half; FP16 alone
 }  # fmt: skip
@@ -56,9 +56,7 @@ def expected(architecture: str) -> set[tuple[str, str]]:
     for (name, source), storage in product(select.known().items(), kernels.STORAGE.values()):
         if architecture != "90" and source not in select.SPECIAL:
             continue  # the PTX for 90
-        # for FP16 on Tensor Cores from Ampere on; all else takes im2col, and the definition of attention
-        if name == "im2col" and storage == "half" and architecture != "70":
-            continue
+        # for FP16 on Tensor Cores from Ampere on; all else takes the definition
         cores = name.startswith(("arrange", "correlate_", "weight_gradient_", "sum_parts", "attention_"))
         if name not in NEVER[storage] and not (cores and (architecture == "70" or storage == "float")):
             found.add((name, storage))
@@ -209,8 +207,8 @@ def attention():  # three tiles, backward as well
     y.backward(y.array)
 
 
-def softmax():  # a block for a row
-    check_both_ways(lambda x: ops.softmax(x, -1), randn(2, 3000), length=3000, **FORWARD)
+def norm():  # a block for a row
+    check_both_ways(lambda x: ops.layer_norm(x, 3000), randn(2, 3000), length=3000, **FORWARD)
 
 
 def loss():
@@ -220,7 +218,7 @@ def loss():
 RUNS = {  # a test: its source, and the kernels of it that run (the others need not be compiled)
     convolution: ("fast/cuda/conv.cu", {"arrange", "correlate_64x64"}),
     attention: ("fast/cuda/attention.cu", {"attention_32", "attention_queries_32", "attention_keys_32"}),
-    softmax: ("fast/cuda/softmax.cu", {"softmax_forward"}),
+    norm: ("fast/cuda/norm.cu", {"layer_norm_forward"}),
     loss: ("fast/cuda/loss.cu", {"cross_entropy_forward", "total_loss"}),
 }
 DEFINED = re.compile(r'^extern "C" __global__ [^{]*?(\w+)\([^)]*\) \{(?:[^\n]*\}$|.*?^\}$)', re.M | re.S)
@@ -257,7 +255,7 @@ READS, WRITES = "reads shared memory that .* wrote", "writes shared memory that 
         (attention, BARRIER + "\n        float s[ROWS / 8][4] = {}, h", "float s[ROWS / 8][4] = {}, h", READS),
         (attention, "__syncwarp();  // it may still be read from the last time", "", WRITES),
         (attention, "});\n    __syncwarp();", "});", READS),
-        (softmax, "member(a, i);\n    " + BARRIER, "member(a, i);", READS),  # rows.cuh
+        (norm, "member(a, i);\n    " + BARRIER, "member(a, i);", READS),  # rows.cuh
     ],
 )
 def test_a_barrier_or_a_wait_less_is_found(run, old, new, found):

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import fast_path
 from .devices import Array, Device, part, replaceable
 from .extras import hint
 
@@ -187,9 +188,6 @@ def multiply(xp: Any, a: Array, b: Array, out: Array, compute: int, add: bool = 
     that lie transposed, have gaps between rows (slices), or are shared by a batch are not copied. ValueError for a
     size that cuBLAS does not take.
     """
-    from cupy.cuda import device
-    from cupy_backends.cuda.libs import cublas
-
     require_one_gpu(xp)
     lead, (m, k), n = out.shape[:-2], a.shape[-2:], b.shape[-1]
     if out.size == 0 or k == 0:
@@ -204,15 +202,23 @@ def multiply(xp: Any, a: Array, b: Array, out: Array, compute: int, add: bool = 
         raise ValueError(f"gemm: cuBLAS takes sizes up to 2^31 - 1; a is {a.shape}, b is {b.shape}")
     zero = ZERO_ONE[out.dtype == _F64]
     one = zero + (8 if out.dtype == _F64 else 4)
-    handle = device.get_cublas_handle()
-    cublas.setMathMode(handle, MATH_MODE)  # each time: CuPy's own products set it, too
     (x, x_turned, x_distance, x_step), (y, y_turned, y_distance, y_step) = second, first
-    # rounds: `gemm` by cuBLAS: FP32 sums, and out
-    cublas.gemmStridedBatchedEx(
-        *(handle, x_turned, y_turned, n, m, k, one, x.data.ptr, TYPES[x.dtype], x_distance, x_step),
+    call_cublas(
+        *(x_turned, y_turned, n, m, k, one, x.data.ptr, TYPES[x.dtype], x_distance, x_step),
         *(y.data.ptr, TYPES[y.dtype], y_distance, y_step, one if add else zero),
         *(out.data.ptr, TYPES[out.dtype], n, m * n, batch, compute, DEFAULT_ALGORITHM),
     )
+
+
+@fast_path.replaceable(lambda *_: "gpu")
+def call_cublas(turned: int, *arguments: int) -> None:
+    """cublasGemmStridedBatchedEx with all its arguments but the handle, which is CuPy's, in our math mode."""
+    from cupy.cuda import device
+    from cupy_backends.cuda.libs import cublas
+
+    handle = device.get_cublas_handle()
+    cublas.setMathMode(handle, MATH_MODE)  # each time: CuPy's own products set it, too
+    cublas.gemmStridedBatchedEx(handle, turned, *arguments)  # rounds: `gemm` by cuBLAS: FP32 sums, and out
 
 
 def lying(x: Array) -> tuple[Array, int, int, int]:

@@ -226,43 +226,57 @@ __device__ inline void forward_of(half* shared, half* y, float* z, const Problem
 
 // ---------------------------------------------------------------------------------------------------------- backward
 
-// dq = scale ds k with ds = p (dp - delta), p = exp(s - z), dp = dy v^T; and delta = the sum of y dy for each row.
+// dq = scale ds k with ds = p (dp - delta), p = exp(s - z) / total, dp = dy v^T, in two walks over the keys. The first
+// makes, for each row, total, the sum of exp(s - z), which is 1 but for the rounding of z, and delta, the sum of p dp.
+// (y dy is that sum, too, but y was rounded: where a weight is nearly 1, dp - delta would be little else than that.)
 template <int HEAD>
-__device__ inline void queries_of(half* shared, const half* y, const half* dy, const float* z, float* delta, half* dq,
+__device__ inline void queries_of(half* shared, const half* dy, const float* z, float* total, float* delta, half* dq,
                                   const Problem& p) {
     constexpr int ROWS = ::ROWS<HEAD>;
     half *q = shared, *k = q + TILE<HEAD>, *v = k + TILE<HEAD>, *d = v + TILE<HEAD>, *ds = d + TILE<HEAD>;
     Place at(p.heads, p.length, ROWS);
     int rows = p.length - at.first, last = p.causal ? min(p.keys, at.first + ROWS) : p.keys;
-    Rows<const half> of_y = p.made(y, p.length, p.value_width), of_d = p.made(dy, p.length, p.value_width);
+    Rows<const half> of_d = p.made(dy, p.length, p.value_width);
     fetch<HEAD>(q, p.q.at(at, at.first), p.q.row, rows, p.width);
     fetch<HEAD>(d, of_d.at(at, at.first), of_d.row, rows, p.value_width);
-    fetch<HEAD>(k, of_y.at(at, at.first), of_y.row, rows, p.value_width);  // y in the place of k
-    __syncthreads();
-    float log_sum[2], inner[2] = {}, sums[HEAD / 8][4] = {};
+    float log_sum[2], sum[2] = {}, inner[2] = {}, sums[HEAD / 8][4] = {};
 #pragma unroll
     for (int u = 0; u < 2; u++) {
-        int r = own_row() + 8 * u, i = (at.first + r) * p.heads;
-        for (int c = r * (HEAD + HALVES) + threadIdx.x % 4; c < r * (HEAD + HALVES) + HEAD; c += 4)
-            inner[u] += widen(d[c]) * widen(k[c]);
-        inner[u] = warp_reduce<Sum>(inner[u], 4);  // rounds: the inner product of dy and y, FP32
-        log_sum[u] = r < rows ? p.statistic(z, at)[i] : -Max::none;
-        if (r < rows && own_column() == 0) p.statistic(delta, at)[i] = inner[u];
+        int r = own_row() + 8 * u;
+        log_sum[u] = r < rows ? p.statistic(z, at)[(at.first + r) * p.heads] : -Max::none;
     }
-    for (int j = 0; j < last; j += ROWS) {
-        __syncthreads();
+    // s becomes exp(s - z), and dp the gradient of the weights, for the keys from j on
+    auto both = [&](float (&s)[ROWS / 8][4], float (&dp)[ROWS / 8][4], int j) {
+        __syncthreads();  // all have read the keys before these
         fetch<HEAD>(k, p.k.at(at, j), p.k.row, p.keys - j, p.width);
         fetch<HEAD>(v, p.v.at(at, j), p.v.row, p.keys - j, p.value_width);
         __syncthreads();
-        float s[ROWS / 8][4] = {}, dp[ROWS / 8][4] = {};
         multiply<HEAD, true>(s, q, k);
         multiply<HEAD, true>(dp, d, v);
+        each(dp, [&](int u, int c, float& g) { g = p.dropped(at, at.first + own_row() + 8 * u, j + c, g); });
         each(s, [&](int u, int c, float& x) {
             x = expf(p.score(at, at.first + own_row() + 8 * u, j + c, x) - log_sum[u]);
         });
-        each(s, dp, [&](int u, int c, float& x, float g) {
-            x *= p.dropped(at, at.first + own_row() + 8 * u, j + c, g) - inner[u];
-        });
+    };
+    for (int j = 0; j < last; j += ROWS) {
+        float s[ROWS / 8][4] = {}, dp[ROWS / 8][4] = {}, more[2] = {}, products[2] = {};
+        both(s, dp, j);
+        each(s, dp, [&](int u, int, float& x, float g) { more[u] += x, products[u] += x * g; });
+        // rounds: the sums of a row, FP32
+        for (int u = 0; u < 2; u++) sum[u] += more[u], inner[u] += products[u];
+    }
+#pragma unroll
+    for (int u = 0; u < 2; u++) {
+        sum[u] = warp_reduce<Sum>(sum[u], 4);  // rounds: the sum of a row's weights, FP32
+        if (sum[u] == 0.0f) sum[u] = 1.0f;  // nothing is seen
+        inner[u] = warp_reduce<Sum>(inner[u], 4) / sum[u];  // rounds: the inner product of p and dp, FP32
+        int r = own_row() + 8 * u, i = (at.first + r) * p.heads;
+        if (r < rows && own_column() == 0) p.statistic(total, at)[i] = sum[u], p.statistic(delta, at)[i] = inner[u];
+    }
+    for (int j = 0; j < last; j += ROWS) {
+        float s[ROWS / 8][4] = {}, dp[ROWS / 8][4] = {};
+        both(s, dp, j);
+        each(s, dp, [&](int u, int, float& x, float g) { x = x / sum[u] * (g - inner[u]); });
         pass(ds, s, [](int, int, float x) { return x; });
         multiply<ROWS, false>(sums, ds, k);
     }
@@ -272,8 +286,8 @@ __device__ inline void queries_of(half* shared, const half* y, const half* dy, c
 
 // dk = scale ds^T q and dv = p^T dy: as above with the keys as rows, after it.
 template <int HEAD>
-__device__ inline void keys_of(half* shared, const half* dy, const float* z, const float* delta, half* dk, half* dv,
-                               const Problem& p) {
+__device__ inline void keys_of(half* shared, const half* dy, const float* z, const float* total, const float* delta,
+                               half* dk, half* dv, const Problem& p) {
     constexpr int ROWS = ::ROWS<HEAD>;
     half *q = shared, *k = q + TILE<HEAD>, *v = k + TILE<HEAD>, *d = v + TILE<HEAD>, *turned = d + TILE<HEAD>;
     Place at(p.heads, p.keys, ROWS);
@@ -281,7 +295,7 @@ __device__ inline void keys_of(half* shared, const half* dy, const float* z, con
     Rows<const half> of_d = p.made(dy, p.length, p.value_width);
     fetch<HEAD>(k, p.k.at(at, at.first), p.k.row, rows, p.width);
     fetch<HEAD>(v, p.v.at(at, at.first), p.v.row, rows, p.value_width);
-    z = p.statistic(z, at), delta = p.statistic(delta, at);
+    z = p.statistic(z, at), total = p.statistic(total, at), delta = p.statistic(delta, at);
     float sums_k[HEAD / 8][4] = {}, sums_v[HEAD / 8][4] = {};
     for (int i = p.causal ? at.first : 0; i < p.length; i += ROWS) {
         __syncthreads();
@@ -292,8 +306,9 @@ __device__ inline void keys_of(half* shared, const half* dy, const float* z, con
         multiply<HEAD, true>(s, k, q);
         multiply<HEAD, true>(dp, v, d);
         each(s, [&](int u, int c, float& x) {
-            float log_sum = i + c < p.length ? z[(i + c) * p.heads] : -Max::none;
-            x = expf(p.score(at, i + c, at.first + own_row() + 8 * u, x) - log_sum);
+            bool there = i + c < p.length;
+            float log_sum = there ? z[(i + c) * p.heads] : -Max::none, sum = there ? total[(i + c) * p.heads] : 1.0f;
+            x = expf(p.score(at, i + c, at.first + own_row() + 8 * u, x) - log_sum) / sum;
         });
         pass(turned, s, [&](int u, int c, float x) { return p.dropped(at, i + c, at.first + own_row() + 8 * u, x); });
         multiply<ROWS, false>(sums_v, turned, d);
@@ -312,14 +327,14 @@ __device__ inline void keys_of(half* shared, const half* dy, const float* z, con
 // ----------------------------------------------------------------------------------------------------------- kernels
 
 #define FOR_Y PROBLEM, half *y, float *z
-#define FOR_DQ PROBLEM, const half *y, const half *dy, const float *z, float *delta, half *dq
-#define FOR_DK PROBLEM, const half *dy, const float *z, const float *delta, half *dk, half *dv
+#define FOR_DQ PROBLEM, const half *dy, const float *z, float *total, float *delta, half *dq
+#define FOR_DK PROBLEM, const half *dy, const float *z, const float *total, const float *delta, half *dk, half *dv
 #define RUN(FUNCTION, ...)                                                                                          \
     DYNAMIC_SHARED(shared);                                                                                         \
     FUNCTION(reinterpret_cast<half*>(shared), __VA_ARGS__, THE_PROBLEM)
 #define RUN_Y(HEAD) RUN(forward_of<HEAD>, y, z)
-#define RUN_DQ(HEAD) RUN(queries_of<HEAD>, y, dy, z, delta, dq)
-#define RUN_DK(HEAD) RUN(keys_of<HEAD>, dy, z, delta, dk, dv)
+#define RUN_DQ(HEAD) RUN(queries_of<HEAD>, dy, z, total, delta, dq)
+#define RUN_DK(HEAD) RUN(keys_of<HEAD>, dy, z, total, delta, dk, dv)
 
 extern "C" __global__ void __launch_bounds__(128) attention_32(FOR_Y) { RUN_Y(32); }
 extern "C" __global__ void __launch_bounds__(128) attention_64(FOR_Y) { RUN_Y(64); }

@@ -35,15 +35,15 @@ def attention_forward(
 
 @kernel(Attention.backward)
 def attention_backward(op: Attention, dy: Array) -> Any:
-    *read, y = op.saved
+    *read, _ = op.saved
     q, k, v, _, _ = read
     if op.targets[3] or not fits(op.device, q, k, v):
         return NotImplemented
-    y, dy, z = (by_rows(op.xp, x) for x in (y, dy, *op.statistics))
+    dy, z = (by_rows(op.xp, x) for x in (dy, *op.statistics))
     dq, dk, dv = (made(op.xp, x, x.shape[-1]) for x in (q, k, v))
-    delta = op.xp.empty_like(z)
-    launch("attention_queries", op, q, read, y, dy, z, delta, dq)
-    launch("attention_keys", op, k, read, dy, z, delta, dk, dv)
+    total, delta = op.xp.empty_like(z), op.xp.empty_like(z)
+    launch("attention_queries", op, q, read, dy, z, total, delta, dq)
+    launch("attention_keys", op, k, read, dy, z, total, delta, dk, dv)
     return (*like_leading(q, dq, dk, dv), None, None)
 
 

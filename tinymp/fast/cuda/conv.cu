@@ -1,4 +1,4 @@
-// Convolution (conv.py): the three products on Tensor Cores, and im2col and col2im for what they do not cover.
+// Convolution (conv.py): the three products on Tensor Cores.
 //
 // All images lie in memory as C, H, W, N, so that the N values of one pixel are neighbours. Positions are numbered in
 // that order too: p = (oh * OW + ow) * N + n. A column, k = (c, i, j), is a channel and a tap of the kernel:
@@ -422,67 +422,4 @@ extern "C" __global__ void __launch_bounds__(256)
     if (warp > 0 || e >= count) return;
     for (int w = 1; w < warps; w++) sum += sums[w][lane];
     store(to + e, bias != nullptr ? sum + widen(bias[e / run]) : sum);  // rounds: the sum of all splits and the bias
-}
-
-// ------------------------------------------------------------------------------------------------ im2col and col2im
-
-// columns[k, p] (see above). A thread keeps its position and goes over the k.
-template <int WIDTH>
-__device__ inline void im2col_by(const T* x, T* columns, const Problem& g) {
-    int positions = g.out_height * g.out_width * g.batch, p = (blockIdx.x * blockDim.x + threadIdx.x) * WIDTH;
-    if (p >= positions) return;
-    int n = p % g.batch, ow = p / g.batch % g.out_width, oh = p / g.batch / g.out_width;
-    for (int k = blockIdx.y; k < g.channels * g.kernel_h * g.kernel_w; k += gridDim.y) {
-        int j = k % g.kernel_w, i = k / g.kernel_w % g.kernel_h, c = k / g.kernel_w / g.kernel_h;
-        int ih = oh * g.stride_h + i * g.dilation_h - g.top, iw = ow * g.stride_w + j * g.dilation_w - g.left;
-        Few<T, WIDTH> few = {};
-        if (ih >= 0 && ih < g.height && iw >= 0 && iw < g.width) {
-            long long pixel = (static_cast<long long>(c) * g.height + ih) * g.width + iw;
-            few = *reinterpret_cast<const Few<T, WIDTH>*>(x + pixel * g.batch + n);
-        }
-        *reinterpret_cast<Few<T, WIDTH>*>(columns + static_cast<long long>(k) * positions + p) = few;
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(256) im2col(const T* x, T* columns, int at_once, PROBLEM) {
-    if (at_once == PACK)
-        im2col_by<PACK>(x, columns, THE_PROBLEM);
-    else
-        im2col_by<1>(x, columns, THE_PROBLEM);
-}
-
-// Its transpose: x[c, h, w, n] = the sum of columns[(c, i, j), (oh, ow, n)] over all taps that saw it, in FP32 and in the
-// order of the taps, rounded once.
-template <int WIDTH>
-__device__ inline void col2im_by(const T* columns, T* x, const Problem& g) {
-    int positions = g.out_height * g.out_width * g.batch, plane = g.height * g.width * g.batch;
-    int at = (blockIdx.x * blockDim.x + threadIdx.x) * WIDTH;
-    if (at >= plane) return;
-    int n = at % g.batch, w = at / g.batch % g.width + g.left, h = at / g.batch / g.width + g.top;
-    for (int c = blockIdx.y; c < g.channels; c += gridDim.y) {
-        float sum[WIDTH] = {};
-        for (int i = 0; i < g.kernel_h; i++) {
-            int down = h - i * g.dilation_h, oh = down / g.stride_h;
-            if (down % g.stride_h != 0 || oh < 0 || oh >= g.out_height) continue;
-            for (int j = 0; j < g.kernel_w; j++) {
-                int right = w - j * g.dilation_w, ow = right / g.stride_w;
-                if (right % g.stride_w != 0 || ow < 0 || ow >= g.out_width) continue;
-                long long k = (static_cast<long long>(c) * g.kernel_h + i) * g.kernel_w + j;
-                const T* from = columns + k * positions + ((oh * g.out_width + ow) * g.batch + n);
-                Few<T, WIDTH> few = *reinterpret_cast<const Few<T, WIDTH>*>(from);
-#pragma unroll
-                for (int e = 0; e < WIDTH; e++) sum[e] += widen(few.at[e]);
-            }
-        }
-        Few<T, WIDTH> few;
-        for (int e = 0; e < WIDTH; e++) store(&few.at[e], sum[e]);  // rounds: dx, the sum of its columns
-        *reinterpret_cast<Few<T, WIDTH>*>(x + static_cast<long long>(c) * plane + at) = few;
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(256, 2) col2im(const T* columns, T* x, int at_once, PROBLEM) {
-    if (at_once == PACK)
-        col2im_by<PACK>(columns, x, THE_PROBLEM);
-    else
-        col2im_by<1>(columns, x, THE_PROBLEM);
 }

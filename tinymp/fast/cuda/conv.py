@@ -1,6 +1,7 @@
 """Convolutions on a GPU (conv.cu): FP16 products on Tensor Cores, in kernels that never write the columns.
 
-In FP32, and on GPUs before Ampere, kernels make and fold the columns, and cuBLAS multiplies.
+FP32, and GPUs before Ampere, are left to the definition and the base's columns. A 1 x 1 convolution is a product by
+cuBLAS.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from functools import cache
 from math import gcd, prod
 from typing import Any, NamedTuple
 
-from ... import backend
 from ...autograd import Array
 from ...dtypes import float16
 from ...ops.conv import Conv2d, ConvTranspose2d, Geometry, Pair, batch_first, bias_gradient, grouped
-from ...precision import FP32, gemm, store, widen
+from ...precision import FP32, gemm
 from . import kernel
 from .kernels import Kernels
 from .layout import ceil_div, images_last
@@ -30,38 +30,13 @@ def problem(image: tuple, g: Geometry, rows: int, size: Pair, transposed: bool =
     return (transposed, g.groups, c // g.groups, h, w, n, rows, *size, *g.kernel, *g.stride, top, left, *g.dilation)
 
 
-def columns(xp: Any, x: Array, g: Geometry, size: Pair) -> Array:
-    """The columns (groups, C kh kw / groups, OH OW N) of x (C, H, W, N): x itself where they are the image."""
-    n, terms = x.shape[3], x.shape[0] * prod(g.kernel)
-    if pointwise(g, x.shape, size):
-        return grouped(x, g)
-    made = xp.empty((terms, prod(size) * n), x.dtype)
-    width = 16 // x.itemsize if at_once(n, x, made) * x.itemsize == 16 else 1  # what the kernel knows
-    across = ceil_div(made.shape[1], 256 * width)
-    grid = (across, min(terms, max(1, 4096 // across)))  # enough blocks for any GPU; each goes on to further terms
-    numbers = problem(x.shape, g._replace(groups=1), terms, size)
-    KERNELS.launch("im2col", x.dtype, grid, 256, x, made, width, *numbers)
-    return made.reshape(g.groups, terms // g.groups, -1)
+def fits(device: Any, g: Geometry, x: Array, w: Array, outputs: int) -> bool:
+    """True if the kernels take these arrays: FP16, on Tensor Cores that `cp.async` feeds (Ampere and later).
 
-
-def fold(xp: Any, columns: Array, shape: tuple, g: Geometry, size: Pair) -> Array:
-    """x (C, H, W, N) of its columns (C kh kw, OH OW N) in FP32: each value is added where it was read."""
-    c, h, w, n = shape
-    x = xp.empty(shape, columns.dtype)
-    width = 16 // x.itemsize if at_once(n, x, columns) * x.itemsize == 16 else 1  # what the kernel knows
-    grid = (ceil_div(h * w * n, 256 * width), min(c, 65535))
-    KERNELS.launch("col2im", x.dtype, grid, 256, columns, x, width, *problem(shape, g._replace(groups=1), c, size))
-    return x
-
-
-def tensor_cores(x: Array) -> bool:
-    """True if x's GPU multiplies on Tensor Cores in kernels that need no columns: FP16, from Ampere on."""
-    return x.dtype == float16 and backend.gpu.compute_capability() >= 80
-
-
-def fits(g: Geometry, x: Array, w: Array, outputs: int) -> bool:
-    """True if the kernels take these arrays; `outputs`: the number of elements of y or dy."""
-    return max(x.size, w.size, outputs) < LIMIT and g.groups * prod(g.stride) < 1 << 16 and x.size > 0
+    outputs: the number of elements of y or dy.
+    """
+    short = max(x.size, w.size, outputs) < LIMIT and g.groups * prod(g.stride) < 1 << 16
+    return short and x.size > 0 and x.dtype == float16 and device.compute_capability() >= 80
 
 
 def pointwise(g: Geometry, shape: tuple, size: Pair) -> bool:
@@ -73,31 +48,13 @@ def correlate(
     xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry, size: Pair, transposed: bool = False
 ) -> Array:
     """y (O, *size, N) of x (C, H, W, N): `correlate`, or, transposed, `spread` of the definition."""
-    if tensor_cores(x):
-        return implicit(xp, x, w, bias, g, size, transposed)
-    if transposed:
-        made = gemm(grouped(w, g).swapaxes(1, 2), grouped(x, g), wide=True)
-        y = fold(xp, made, (w.shape[1] * g.groups, *size, x.shape[3]), g, x.shape[1:3])
-        return store(y if bias is None else y + widen(bias).reshape(-1, 1, 1, 1), like=w)
-    y = gemm(grouped(w, g), columns(xp, x, g, size), None if bias is None else grouped(bias, g))
-    return y.reshape(w.shape[0], *size, x.shape[3])
-
-
-def implicit(
-    xp: Any, x: Array, w: Array, bias: Array | None, g: Geometry, size: Pair, transposed: bool = False
-) -> Array:
-    """`correlate` on Tensor Cores, in kernels that never write the columns."""
     c, n = x.shape[0], x.shape[3]
     rows = w.shape[1] if transposed else w.shape[0] // g.groups  # of y, per group
     y_shape = (g.groups * rows, *size, n)
     w, bias = xp.ascontiguousarray(w), None if bias is None else xp.ascontiguousarray(bias)
     if pointwise(g, x.shape, size):
-        if bias is None:
-            matrix = w.reshape(g.groups, w.shape[0] // g.groups, w.shape[1])
-            y = gemm(matrix.swapaxes(1, 2) if transposed else matrix, x.reshape(g.groups, c // g.groups, -1))
-            return y.reshape(y_shape)
-        # cuBLAS would add to a y full of biases, which is written and read before: 4 more bytes for each element
-        x, size, n = x.reshape(c, 1, 1, -1), (1, 1), prod(size) * n
+        matrix = grouped(w, g).swapaxes(1, 2) if transposed else grouped(w, g)
+        return gemm(matrix, grouped(x, g), None if bias is None else grouped(bias, g)).reshape(y_shape)
     phases = g.stride if transposed else (1, 1)
     numbers, batch = problem(x.shape, g, rows, size, transposed), g.groups * prod(phases)
     y = xp.empty(y_shape, x.dtype)
@@ -128,8 +85,8 @@ def weight_gradient(xp: Any, x: Array, dy: Array, w: Array, g: Geometry) -> Arra
     """dW, like w, of x (C, H, W, N) and dy (O, OH, OW, N)."""
     (o, *size, n), c = dy.shape, x.shape[0]
     rows, terms, positions = o // g.groups, c // g.groups * prod(g.kernel), prod(size) * n
-    if not tensor_cores(x) or pointwise(g, x.shape, tuple(size)):
-        return gemm(grouped(dy, g), columns(xp, x, g, tuple(size)).swapaxes(1, 2)).reshape(w.shape)
+    if pointwise(g, x.shape, tuple(size)):
+        return gemm(grouped(dy, g), grouped(x, g).swapaxes(1, 2)).reshape(w.shape)
     width, numbers = at_once(n, x, dy), problem(x.shape, g, rows, tuple(size))
     dw = xp.empty(w.shape, w.dtype)
     split = ceil_div(positions, SHORTEST)
@@ -224,7 +181,7 @@ def at_once(n: int, *arrays: Array) -> int:
 @kernel(Conv2d.forward)
 def conv2d_forward(op: Conv2d, x: Array, w: Array, b: Array | None, *, geometry: Geometry) -> Array:
     size = geometry.output(*x.shape[2:])
-    if not fits(geometry, x, w, x.shape[0] * w.shape[0] * prod(size)):
+    if not fits(op.device, geometry, x, w, x.shape[0] * w.shape[0] * prod(size)):
         return NotImplemented
     op.save(x, w)
     return batch_first(correlate(op.xp, images_last(op.xp, x), w, b, geometry, size))
@@ -233,7 +190,7 @@ def conv2d_forward(op: Conv2d, x: Array, w: Array, b: Array | None, *, geometry:
 @kernel(Conv2d.backward)
 def conv2d_backward(op: Conv2d, dy: Array) -> Any:
     (x, w), (like_x, like_w, like_b), g = op.saved, op.targets, op.geometry
-    if not fits(g, x, w, dy.size):
+    if not fits(op.device, g, x, w, dy.size):
         return NotImplemented
     y = images_last(op.xp, dy)
     dx = batch_first(correlate(op.xp, y, w, None, g, x.shape[2:], transposed=True)) if like_x else None
@@ -245,7 +202,7 @@ def conv2d_backward(op: Conv2d, dy: Array) -> Any:
 def conv_transpose2d_forward(
     op: ConvTranspose2d, x: Array, w: Array, b: Array | None, *, geometry: Geometry, size: Pair
 ) -> Array:
-    if not fits(geometry, x, w, x.shape[0] * w.shape[1] * geometry.groups * prod(size)):
+    if not fits(op.device, geometry, x, w, x.shape[0] * w.shape[1] * geometry.groups * prod(size)):
         return NotImplemented
     op.save(x, w)
     return batch_first(correlate(op.xp, images_last(op.xp, x), w, b, geometry, size, transposed=True))
@@ -254,7 +211,7 @@ def conv_transpose2d_forward(
 @kernel(ConvTranspose2d.backward)
 def conv_transpose2d_backward(op: ConvTranspose2d, dy: Array) -> Any:
     (x, w), (like_x, like_w, like_b), g = op.saved, op.targets, op.geometry
-    if not fits(g, x, w, dy.size):
+    if not fits(op.device, g, x, w, dy.size):
         return NotImplemented
     y = images_last(op.xp, dy)
     dx = batch_first(correlate(op.xp, y, w, None, g, x.shape[2:])) if like_x else None

@@ -9,7 +9,7 @@
 #include "elements.cuh"
 #include "random.cuh"
 
-constexpr int CHUNK = 8192;  // multi_tensor.py has the same number
+constexpr int CHUNK = 8192;  // optimizer.py has the same number
 constexpr int GROUP = 8;     // elements per thread at a time: 16 bytes of FP16, 32 of FP32
 
 struct Chunk {
@@ -81,7 +81,8 @@ constexpr int ROW = 12;                                           // room for th
 
 // A step starts with one thread per tensor: it counts the step and computes in double, as Python does, the constants of
 // the rule, which it writes in FP32 to the tensor's row of `constants`. A skipped step does not count.
-// A rule updates element j of a group: its weight w, from its gradient g, and its state s.
+// A rule updates element j of a group: its weight w, from its gradient g, and its state s. optimizer.py reads here what
+// Python calls the numbers of its Options and its states, and puts them in this order.
 __device__ inline bool begins(const unsigned long long* addresses, int n, const bool* skip, int& i, int& t) {
     i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n || (skip && *skip)) return false;
@@ -98,11 +99,12 @@ __device__ inline double power(double x, int n) {
 
 // g <- g + decay w;  m <- momentum m + gain g;  w <- w - lr m, or with Nesterov w - lr (g + momentum m)
 struct SGD {
-    static constexpr int STATES = 1;
+    enum { momentum_buffer, STATES };
+    struct Options { double lr, momentum, dampening, weight_decay; };
     float lr, momentum, gain, decay, nesterov;
 
     __device__ void update(float& w, float g, Values<GROUP> (&s)[STATES], int j) const {
-        float& m = s[0].at[j];
+        float& m = s[momentum_buffer].at[j];
         if (decay != 0.0f) g += decay * w;
         if (momentum != 0.0f) {
             m = momentum * m + gain * g;
@@ -112,53 +114,57 @@ struct SGD {
     }
 };
 
-// options: lr, momentum, dampening, weight_decay.  gain = 1 - dampening, but 1 in the first step with a momentum. The
-// list after that of the momentum buffers holds the number of steps before the buffer was made (int), null for 0.
+// gain = 1 - dampening, but 1 in the first step with a momentum. The list after that of the momentum buffers holds the
+// number of steps before the buffer was made (int), null for 0.
 extern "C" __global__ void sgd_begin(const unsigned long long* addresses, int n, const bool* skip,
                                      const double* options, int nesterov, float* constants) {
     int i, t;
     if (!begins(addresses, n, skip, i, t)) return;
     SGD& rule = *reinterpret_cast<SGD*>(constants + ROW * i);
-    rule.lr = static_cast<float>(options[0]);  // rounds: a constant of the rule, from Python's FP64
-    rule.momentum = static_cast<float>(options[1]);  // rounds: a constant of the rule, from Python's FP64
+    const auto& by = *reinterpret_cast<const SGD::Options*>(options);
+    rule.lr = static_cast<float>(by.lr);  // rounds: a constant of the rule, from Python's FP64
+    rule.momentum = static_cast<float>(by.momentum);  // rounds: a constant of the rule, from Python's FP64
     const int* since = reinterpret_cast<const int*>(addresses[i * LISTS + STATE + 1]);
     // rounds: a constant of the rule, from Python's FP64
-    rule.gain = t == (since ? *since : 0) + 1 ? 1.0f : static_cast<float>(1.0 - options[2]);
-    rule.decay = static_cast<float>(options[3]);  // rounds: a constant of the rule, from Python's FP64
+    rule.gain = t == (since ? *since : 0) + 1 ? 1.0f : static_cast<float>(1.0 - by.dampening);
+    rule.decay = static_cast<float>(by.weight_decay);  // rounds: a constant of the rule, from Python's FP64
     rule.nesterov = static_cast<float>(nesterov);  // rounds: never, 0 or 1
 }
 
 // g <- g + decay w;  s <- s + g^2;  w <- w - lr_t g / (sqrt(s) + eps)
 struct Adagrad {
-    static constexpr int STATES = 1;
+    enum { sum, STATES };
+    struct Options { double lr, lr_decay, weight_decay, eps; };
     float lr_t, decay, eps;
 
     __device__ void update(float& w, float g, Values<GROUP> (&s)[STATES], int j) const {
         if (decay != 0.0f) g += decay * w;
-        s[0].at[j] += g * g;
-        w -= lr_t * g / (sqrtf(s[0].at[j]) + eps);
+        s[sum].at[j] += g * g;
+        w -= lr_t * g / (sqrtf(s[sum].at[j]) + eps);
     }
 };
 
-// options: lr, lr_decay, weight_decay, eps.  lr_t = lr / (1 + (t - 1) lr_decay).
+// lr_t = lr / (1 + (t - 1) lr_decay).
 extern "C" __global__ void adagrad_begin(const unsigned long long* addresses, int n, const bool* skip,
                                          const double* options, float* constants) {
     int i, t;
     if (!begins(addresses, n, skip, i, t)) return;
     Adagrad& rule = *reinterpret_cast<Adagrad*>(constants + ROW * i);
-    rule.lr_t = static_cast<float>(options[0] / (1.0 + (t - 1) * options[1]));  // rounds: a constant, from FP64
-    rule.decay = static_cast<float>(options[2]);  // rounds: a constant of the rule, from Python's FP64
-    rule.eps = static_cast<float>(options[3]);  // rounds: a constant of the rule, from Python's FP64
+    const auto& by = *reinterpret_cast<const Adagrad::Options*>(options);
+    rule.lr_t = static_cast<float>(by.lr / (1.0 + (t - 1) * by.lr_decay));  // rounds: a constant, from FP64
+    rule.decay = static_cast<float>(by.weight_decay);  // rounds: a constant of the rule, from Python's FP64
+    rule.eps = static_cast<float>(by.eps);  // rounds: a constant of the rule, from Python's FP64
 }
 
 // w <- shrink w;  g <- g + decay w;  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2
 // w <- w - lr_t m / (sqrt(v) root + eps),  with amsgrad the largest v so far instead of v
 struct Adam {
-    static constexpr int STATES = 3;
+    enum { exp_avg, exp_avg_sq, max_exp_avg_sq, STATES };
+    struct Options { double lr, beta1, beta2, weight_decay, eps; };
     float b1, rest1, b2, rest2, lr_t, root, eps, decay, shrink, amsgrad;
 
     __device__ void update(float& w, float g, Values<GROUP> (&s)[STATES], int j) const {
-        float &m = s[0].at[j], &v = s[1].at[j], &largest = s[2].at[j];
+        float &m = s[exp_avg].at[j], &v = s[exp_avg_sq].at[j], &largest = s[max_exp_avg_sq].at[j];
         w *= shrink;
         if (decay != 0.0f) g += decay * w;
         m = b1 * m + rest1 * g;
@@ -168,23 +174,24 @@ struct Adam {
     }
 };
 
-// options: lr, beta1, beta2, weight_decay, eps.  lr_t = lr / (1 - beta1^t), root = 1 / sqrt(1 - beta2^t); weight decay
-// is added to the gradient, or, decoupled, shrinks the weight: shrink = 1 - lr weight_decay.
+// lr_t = lr / (1 - beta1^t), root = 1 / sqrt(1 - beta2^t); weight decay is added to the gradient, or, decoupled,
+// shrinks the weight: shrink = 1 - lr weight_decay.
 extern "C" __global__ void adam_begin(const unsigned long long* addresses, int n, const bool* skip,
                                       const double* options, int amsgrad, int decoupled, float* constants) {
     int i, t;
     if (!begins(addresses, n, skip, i, t)) return;
-    double lr = options[0], b1 = options[1], b2 = options[2], decay = options[3];
     Adam& rule = *reinterpret_cast<Adam*>(constants + ROW * i);
-    rule.b1 = static_cast<float>(b1);  // rounds: a constant of the rule, from Python's FP64
-    rule.rest1 = static_cast<float>(1.0 - b1);  // rounds: a constant of the rule, from Python's FP64
-    rule.b2 = static_cast<float>(b2);  // rounds: a constant of the rule, from Python's FP64
-    rule.rest2 = static_cast<float>(1.0 - b2);  // rounds: a constant of the rule, from Python's FP64
-    rule.lr_t = static_cast<float>(lr / (1.0 - power(b1, t)));  // rounds: a constant of the rule, from Python's FP64
-    rule.root = static_cast<float>(1.0 / sqrt(1.0 - power(b2, t)));  // rounds: a constant, from FP64
-    rule.eps = static_cast<float>(options[4]);  // rounds: a constant of the rule, from Python's FP64
-    rule.decay = decoupled ? 0.0f : static_cast<float>(decay);  // rounds: a constant of the rule, from Python's FP64
-    rule.shrink = decoupled ? static_cast<float>(1.0 - lr * decay) : 1.0f;  // rounds: a constant, from FP64
+    const auto& by = *reinterpret_cast<const Adam::Options*>(options);
+    rule.b1 = static_cast<float>(by.beta1);  // rounds: a constant of the rule, from Python's FP64
+    rule.rest1 = static_cast<float>(1.0 - by.beta1);  // rounds: a constant of the rule, from Python's FP64
+    rule.b2 = static_cast<float>(by.beta2);  // rounds: a constant of the rule, from Python's FP64
+    rule.rest2 = static_cast<float>(1.0 - by.beta2);  // rounds: a constant of the rule, from Python's FP64
+    rule.lr_t = static_cast<float>(by.lr / (1.0 - power(by.beta1, t)));  // rounds: a constant, from FP64
+    rule.root = static_cast<float>(1.0 / sqrt(1.0 - power(by.beta2, t)));  // rounds: a constant, from FP64
+    rule.eps = static_cast<float>(by.eps);  // rounds: a constant of the rule, from Python's FP64
+    rule.decay = decoupled ? 0.0f : static_cast<float>(by.weight_decay);  // rounds: a constant, from FP64
+    // rounds: a constant, from FP64
+    rule.shrink = decoupled ? static_cast<float>(1.0 - by.lr * by.weight_decay) : 1.0f;
     rule.amsgrad = static_cast<float>(amsgrad);  // rounds: never, 0 or 1
 }
 

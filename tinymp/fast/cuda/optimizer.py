@@ -16,6 +16,7 @@ it was captured.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -33,7 +34,7 @@ from ...optim.result import StepResult
 from ...optim.rules import SGD, Adagrad, Adam
 from ...parameter import Parameter
 from . import philox, recording, tables
-from .kernels import Kernels
+from .kernels import Kernels, signatures
 from .layout import THREADS, contiguous
 
 KERNELS = Kernels(__file__)
@@ -146,25 +147,45 @@ Ready = list[tuple[dict[str, Any], Parameter]]
 
 
 class Rule(NamedTuple):
-    """The kernel of an optimizer's rule, and the options that optimizer.cu reads in this order: numbers and flags."""
+    """How optimizer.cu does an optimizer's rule: its kernel, and what it calls its numbers, flags and states."""
 
     kernel: str
-    numbers: tuple[str, ...]
-    flags: tuple[str, ...] = ()
+    numbers: list[str]
+    flags: list[str]
+    states: list[str]
 
-    def options(self, group: dict[str, Any]) -> np.ndarray:
-        """The numbers of a parameter group, in FP64: 1 - beta2 of an FP32 0.999 would be wrong by 5e-5."""
+    def options(self, optimizer: Any, group: dict[str, Any]) -> tuple[np.ndarray, list[bool]]:
+        """A parameter group's numbers, in FP64 (1 - beta2 of an FP32 0.999 would be wrong by 5e-5), and its flags.
+
+        TypeError where the kernel and the optimizer do not have the same names.
+        """
         flat = dict(zip(("beta1", "beta2"), group.get("betas", ())), **group)
-        return np.array([flat[name] for name in self.numbers], float64.name)  # rounds: never, Python's are FP64
+        flags = {name: flat.get(name, getattr(optimizer, name, None)) for name in self.flags}
+        unknown = [name for name in self.numbers if name not in flat]
+        unknown += [name for name, value in flags.items() if value is None]
+        unknown += [name for name in optimizer.initial(group) if name not in self.states]
+        if unknown:
+            raise TypeError(f"{type(optimizer).__name__} and the kernel {self.kernel} differ in the names {unknown}")
+        # rounds: never, Python's are FP64
+        return np.array([flat[name] for name in self.numbers], float64.name), [*flags.values()]
 
 
 # By the definition of a rule: a subclass that inherits one is launched like it; one with an `update` of its own has no
 # kernel.
-RULES: dict[Any, Rule] = {
-    SGD.update: Rule("sgd", ("lr", "momentum", "dampening", "weight_decay"), ("nesterov",)),
-    Adagrad.update: Rule("adagrad", ("lr", "lr_decay", "weight_decay", "eps")),
-    Adam.update: Rule("adam", ("lr", "beta1", "beta2", "weight_decay", "eps"), ("amsgrad", "decoupled")),
-}
+RULES: dict[Any, str] = {rule.update: rule.__name__ for rule in (SGD, Adagrad, Adam)}
+
+
+@functools.cache
+def rule_of(name: str) -> Rule:
+    """The names in the struct `name` of optimizer.cu, and in the kernel that begins its steps."""
+    kernel, code = name.lower(), KERNELS.path.read_text(encoding="utf-8")
+    body = code.partition(f"struct {name} {{")[2]
+    states, numbers = (
+        re.search(pattern, body)[1].split(", ")  # type: ignore[index]
+        for pattern in (r"enum \{ (.*), STATES \};", r"struct Options \{ double (.*); \};")
+    )
+    begin = signatures(code, "half")[f"{kernel}_begin"]
+    return Rule(kernel, numbers, [a.name for a in begin if not a.pointer and a.name != "n"], states)
 
 
 @fast_path(Optimizer.apply)
@@ -186,24 +207,23 @@ def _step(optimizer: Optimizer, ready: Ready, skip: Any) -> Ready:
     """
     left: Ready = []
     for group, rounding, scale, params in _alike(optimizer, ready, left):
-        rule = RULES[type(optimizer).update]
+        rule = rule_of(RULES[type(optimizer).update])
+        options, flags = _options(optimizer, group)
         states = [optimizer.state_of(group, p) for p in params]
         for state in states:
             for name in ("step", "since"):
                 if name in state and not hasattr(state[name], "dtype"):  # counted on the host so far
                     state[name] = _count(state[name])
-        names = ["step", *optimizer.initial(group)]
-        if rule.kernel == "sgd":  # and how many steps there were before a momentum buffer was made
-            names += ["momentum_buffer"] * (not group["momentum"]) + ["since"]
+        late = "sgd" == rule.kernel  # its momentum may begin at any time
+        names = [name if late or name in optimizer.initial(group) else "" for name in rule.states] + ["since"] * late
         lists: list[Any] = [
             _placed([p.grad_array for p in params]),
             [p.master if p.master.dtype == float32 else None for p in params],
             [p.array if p.dtype == float16 else None for p in params],
-            *[[state.get(name) for state in states] for name in names],
+            *[[state.get(name) for state in states] for name in ("step", *names)],
         ]
         lists += [[None] * len(params)] * (7 - len(lists))
-        kinds = None, float32, float16, INT, float32, INT if rule.kernel == "sgd" else float32, float32
-        options, flags = _options(optimizer, group), [group.get(f, getattr(optimizer, f, None)) for f in rule.flags]
+        kinds = None, float32, float16, INT, float32, INT if late else float32, float32
         skipped, random = None if skip is False else skip, philox.state() if rounding == "stochastic" else None
         for table in _tables(rule.kernel, lists, kinds):
             n, begin = len(table.addresses), f"{rule.kernel}_begin"
@@ -248,8 +268,11 @@ def number(scale: Any) -> Array | None:
 _uploaded: WeakKeyDictionary[Any, dict[int, tuple[np.ndarray, Array]]] = WeakKeyDictionary()
 
 
-def _options(optimizer: Any, group: dict[str, Any]) -> Array:
-    """The group's numbers on the device, always at one address; a captured graph has them refreshed before it runs."""
+def _options(optimizer: Any, group: dict[str, Any]) -> tuple[Array, list[bool]]:
+    """The group's numbers on the device, always at one address, and its flags; a captured graph has the numbers refreshed
+    before it runs.
+    """
+    rule = rule_of(RULES[type(optimizer).update])
     own = _uploaded.setdefault(optimizer, {})
 
     def refresh() -> None:
@@ -259,7 +282,7 @@ def _options(optimizer: Any, group: dict[str, Any]) -> Array:
                 "captured step works on: capture the step again"
             )
         optimizer.check_options(group)
-        now = RULES[type(optimizer).update].options(group)
+        now, _ = rule.options(optimizer, group)
         before, device = own.get(id(group), (None, None))
         if device is None:
             device = gpu.xp.empty(now.shape, now.dtype)
@@ -269,7 +292,7 @@ def _options(optimizer: Any, group: dict[str, Any]) -> Array:
 
     refresh()
     recording.before_replay(refresh)
-    return own[id(group)][1]
+    return own[id(group)][1], rule.options(optimizer, group)[1]
 
 
 class PendingResult:

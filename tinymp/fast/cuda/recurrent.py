@@ -20,7 +20,7 @@ def lstm_forward(op: LSTM, x: Array, *given: Array, steps: Steps, reverse: bool)
     h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = given
     xp, H, P = op.xp, w_hh.shape[0] // 4, w_hh.shape[1]
     bias = b_hh if b_ih is None else b_ih if b_hh is None else widen(b_ih) + widen(b_hh)
-    a = products(xp, x, w_ih, bias, steps)  # rows, 4 H: products now, gates after each step
+    a = gemm(steps.pack(xp, x), w_ih.T, bias)  # rows, 4 H: products now, gates after each step
     h, c = op.state(h0, P, x), op.state(c0, H, x)
     first = h.copy(), c.copy()
     cells, hidden = xp.empty((len(a), H), x.dtype), xp.empty((len(a), H), x.dtype)
@@ -72,12 +72,6 @@ def launch(kernel: str, units: Array, *arrays: Array | None) -> None:
     """One launch for a step of n rows: units is any of its arrays (n, H), the kernel takes `arrays`, n and H."""
     n, H = units.shape
     KERNELS.launch(kernel, units.dtype, (blocks(H, 2 * BLOCK), blocks(n, 1, 65535)), BLOCK, *arrays, n, H)
-
-
-def products(xp: Any, x: Array, w_ih: Array, bias: Array | None, steps: Steps) -> Array:
-    """All rows of x times W_ih, stored."""
-    wide = bias is not None and bias.dtype != x.dtype  # cuBLAS would round such a bias before the product is added
-    return store(gemm(steps.pack(xp, x), w_ih.T, bias, wide=wide), like=x)
 
 
 def after(running: Array, rows: Array, steps: Steps) -> Array:
