@@ -28,8 +28,7 @@ def run(
     architecture: str, *tests: str, more: tuple[str, ...] = ()
 ) -> tuple[subprocess.CompletedProcess, dict[str, Row]]:
     """Run tests, or what `more` selects, as PTX; those that passed."""
-    # without any pytest would run all, and this again
-    assert tests, f"no test of {SELECTED.name} is for {architecture}"
+    assert tests, f"no test in {SELECTED.name}"  # without any pytest would run all, and this again
     with tempfile.TemporaryDirectory() as folder:
         record = pathlib.Path(folder) / "tests.jsonl"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--ptx", architecture, *more, *tests]
@@ -72,17 +71,9 @@ def select(rows: dict[str, Row]) -> list[str]:
     return sorted(chosen)
 
 
-def special(test: str) -> bool:
-    """Whether it is one of those of sources with special instructions, whose PTX differs among architectures."""
-    return any(f"test_cuda_{name}." in test for name in SPECIAL)
-
-
-def tests_for(architecture: str) -> list[str]:
-    """Those of selected.txt that are worth running: all for 90, else those of sources that differ."""
-    lines = [line.partition(" ") for line in SELECTED.read_text().splitlines()]
-    common = [test for first, _, test in lines if first == "all"]
-    own = [test for first, _, test in lines if first == ("70" if architecture == "70" else "80-90")]
-    return common + own if architecture == "90" else own
+def selected() -> list[str]:
+    """The tests of selected.txt."""
+    return SELECTED.read_text().split()
 
 
 def choose(architecture: str, *where: str) -> list[str]:
@@ -97,9 +88,4 @@ def choose(architecture: str, *where: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    newest, volta = (
-        choose("90", "tests/fast", "tests/core/backend/test_base.py"),
-        choose("70", *(f"tests/fast/test_cuda_{name}.py" for name in SPECIAL)),
-    )
-    parts = {"all": [test for test in newest if not special(test)], "80-90": filter(special, newest), "70": volta}
-    SELECTED.write_text("".join(f"{first} {test}\n" for first, tests in parts.items() for test in tests))
+    SELECTED.write_text("\n".join(choose("90", "tests/fast", "tests/core/backend/test_base.py")) + "\n")

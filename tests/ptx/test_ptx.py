@@ -21,7 +21,7 @@ from tinymp.backend import gpu
 from tinymp.fast.cuda import kernels
 
 pytestmark = pytest.mark.cpu
-ARCHITECTURES = costs.ARCHITECTURES
+ARCHITECTURES = "70", costs.ARCHITECTURE
 
 
 @pytest.fixture(autouse=True)
@@ -50,17 +50,11 @@ NEVER = {
 }  # fmt: skip
 
 
-def expected(architecture: str) -> set[tuple[str, str]]:
-    """The kernels that tinymp launches there, with their storage."""
-    found = set()
-    for (name, source), storage in product(select.known().items(), kernels.STORAGE.values()):
-        if architecture != "90" and source not in select.SPECIAL:
-            continue  # the PTX for 90
-        # for FP16 on Tensor Cores from Ampere on; all else takes the definition
-        cores = name.startswith(("arrange", "correlate_", "weight_gradient_", "sum_parts", "attention_"))
-        if name not in NEVER[storage] and not (cores and (architecture == "70" or storage == "float")):
-            found.add((name, storage))
-    return found
+def expected() -> set[tuple[str, str]]:
+    """The kernels that tinymp launches, with their storage."""
+    cores = "arrange", "correlate_", "weight_gradient_", "sum_parts", "attention_"  # Tensor Cores take FP16
+    pairs = product(select.known(), kernels.STORAGE.values())
+    return {(n, s) for n, s in pairs if n not in NEVER[s] and not (s == "float" and n.startswith(cores))}
 
 
 def seen(code: str, architecture: str) -> list[str]:
@@ -84,12 +78,11 @@ def test_other_sources_are_the_same_text_on_all_architectures():
     assert differ == {*select.SPECIAL, "units"}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_kernel_is_as_its_definition(architecture):
+def test_every_kernel_is_as_its_definition():
     """Tests which together run each, in a process of their own; `pytest --ptx 80` runs all of them."""
-    done, rows = select.run(architecture, *select.tests_for(architecture))
+    done, rows = select.run(costs.ARCHITECTURE, *select.selected())
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-    found, needed = costs.registers(architecture, costs.counted(rows)), expected(architecture)
+    found, needed = costs.registers(costs.ARCHITECTURE, costs.counted(rows)), expected()
     missing = {f"{name} {storage}" for name, storage in needed} - found.keys()
     assert not missing, f"not run: {sorted(missing)}: python -m ptx.select (in tests/) selects other tests"
     said = costs.dearer(found)
