@@ -260,6 +260,7 @@ class Cupy(types.ModuleType):
         self.walk, self.ndarray = walk, Array
         cuda = self.cuda = mock.MagicMock(name="cuda")
         cuda.Device.return_value.compute_capability = walk.capability
+        cuda.runtime.deviceGetAttribute = lambda *_: 132  # multiprocessors
         cuda.alloc_pinned_memory = lambda size: Pinned(max(size, 1))
         self.asnumpy = lambda x: np.zeros(x.shape, x.dtype)
 

@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,13 +89,26 @@ class Bench:
                 times[name].append(self._block(f, *plans[name]))
         return times
 
+    def _spin(self, rounds: int) -> None:
+        KERNELS.launch("spin", np.dtype("float32"), 1, 32, self._scratch, rounds)
+
+    @cached_property
+    def _round(self) -> float:
+        """The seconds that a round of the kernel `spin` takes, measured."""
+        rounds, (start, end) = 64 if self.tiny else 1 << 20, (self.xp.cuda.Event() for _ in range(2))
+        self._spin(1)
+        start.record()
+        self._spin(rounds)
+        end.record()
+        end.synchronize()
+        return max(self.xp.cuda.get_elapsed_time(start, end) / 1000 / rounds, 1e-10)
+
     def _block(self, f: Callable[[], Any], calls: int, wait: float) -> float:
         """Seconds per call of f; the GPU is kept busy for `wait` seconds in which the host asks for all of them."""
         cuda = self.xp.cuda
         start, end = cuda.Event(), cuda.Event()
         if wait:
-            nanoseconds = min(round(wait * 1e9), 50_000_000)
-            KERNELS.launch("spin", np.dtype("float32"), 1, 32, self._scratch, nanoseconds // 2)
+            self._spin(round(min(wait, 0.05) / self._round))
         f()  # the first call after another library's is its warm-up
         start.record()
         for _ in range(calls):

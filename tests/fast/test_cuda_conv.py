@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from cuda_on_cpu import device
 from fast.both_ways import check_both_ways, launches, on_device
 from oracle import randn
 from tinymp import ops
@@ -18,12 +19,13 @@ pytestmark = pytest.mark.usefixtures("gpu")
 
 TILES = {f"{t.rows}x{t.columns}": t for t in conv.TILES}
 TENSOR_CORES = {"arrange"}
+H100 = 132  # multiprocessors
 
 
 def force(monkeypatch, tile, parts=1):
     """Let products use this tile (where it is there for the batch, else 64 x 64), and so many parts of each sum."""
 
-    def schedule(width, rows, columns, batch, depth, most):
+    def schedule(width, rows, columns, batch, depth, most, _):
         length = ceil_div(ceil_div(depth, parts if most > 1 else 1), 32) * 32
         return TILES[tile] if width in TILES[tile].widths else TILES["64x64"], length, ceil_div(depth, length)
 
@@ -118,7 +120,7 @@ def test_every_kind_of_window(windows, bias):
 
 def test_grouped_convolutions_have_a_tile_of_few_rows():
     """A layer of ResNeXt-50 (32 groups of 4 channels, 56 x 56, 64 images): a 16th of the rows of 64 were useful."""
-    tile, _, parts = conv.schedule(8, 4, 56 * 56 * 64, 32, 36, 1)
+    tile, _, parts = conv.schedule(8, 4, 56 * 56 * 64, 32, 36, 1, H100)
     assert (tile, parts) == (TILES["16x128"], 1)
 
 
@@ -285,9 +287,18 @@ def test_nothing_waits_for_the_device(gpu):
     ],
 )
 def test_which_tile(width, sizes, tile, parts):
-    found, length, split = conv.schedule(width, *sizes)
+    found, length, split = conv.schedule(width, *sizes, H100)
     assert (found, split) == (TILES[tile], parts)
     assert length % 32 == 0 and (split - 1) * length < sizes[3] <= split * length
+
+
+def test_the_gpu_is_asked_how_many_multiprocessors_it_has(gpu):
+    if not hasattr(gpu.xp, "launched"):
+        pytest.skip("a GPU is what it is")
+    assert conv.processors() == H100
+    with device.playing("RTX 3050"):
+        assert conv.processors() == 20
+    assert conv.schedule(8, 512, 1568, 1, 4608, 1, 20)[0] != TILES["64x64"]  # the large tiles fill it
 
 
 def test_every_gpu_has_the_shared_memory_of_the_largest_tile():
@@ -296,9 +307,9 @@ def test_every_gpu_has_the_shared_memory_of_the_largest_tile():
 
 
 def test_a_small_weight_gradient_is_split_over_the_gpu():
-    _, _, parts = conv.schedule(8, 64, 9, 1, 50_176, 196)
+    _, _, parts = conv.schedule(8, 64, 9, 1, 50_176, 196, H100)
     assert 64 < parts <= 196
-    assert conv.schedule(8, 4096, 4608, 1, 6272, 25)[2] <= 2  # there are enough blocks
+    assert conv.schedule(8, 4096, 4608, 1, 6272, 25, H100)[2] <= 2  # there are enough blocks
 
 
 def shared_out(case, split):
@@ -312,7 +323,7 @@ def shared_out(case, split):
         return None
     width = gcd(n, 8)
     most = ceil_div(terms, conv.SHORTEST) if split else 1
-    tile, _, parts = conv.schedule(width if width > 2 else 1, rows, positions, 1, terms, most)
+    tile, _, parts = conv.schedule(width if width > 2 else 1, rows, positions, 1, terms, most, H100)
     blocks = ceil_div(rows, tile.rows) * ceil_div(positions, tile.columns) * parts * tile.threads // 128
     return f"{tile.rows}x{tile.columns} in {parts} parts", blocks
 

@@ -78,43 +78,6 @@ def main() -> None:
     for name, costs in registers(ARCHITECTURE, counted(rows)).items():
         own = most.setdefault(name.partition(" ")[0], dict.fromkeys(COSTS, 0))
         own.update({c: max(own[c], MORE * costs[c]) for c in COSTS})
-    lines = (line.split() for line in FILE.read_text().splitlines() if not line.startswith("#"))
-    return {name: dict(zip(COSTS, map(float, values))) for name, *values in lines}
-
-
-def dearer(found: dict[str, dict[str, float]]) -> list[str]:
-    """A sentence for every cost beyond its limit, and for every kernel that has none."""
-    known = limits()
-    said = []
-    for name, costs in found.items():
-        limit = known.get(name.partition(" ")[0])
-        if limit is None:
-            said.append(f"{name}: has no limit")
-            continue
-        said += [f"{name}: {costs[c]:.3g} {c}, at most {limit[c]}" for c in COSTS if costs[c] > limit[c]]
-    return said
-
-
-def registers(architecture: str, found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """The same costs with "registers" per thread, from the assembler."""
-    known, takes = select.known(), {}
-    files = {path.stem: path for path in test_nvrtc.FILES.values()}
-    for stem, storage in sorted({(known[name.partition(" ")[0]], name.partition(" ")[2]) for name in found}):
-        code = kernels.source(files[stem])
-        log = nvrtc.compiled(code, storage, nvrtc.stand_in(code, storage, architecture)).log
-        takes |= {f"{name} {storage}": kernel.registers for name, kernel in test_nvrtc.used(log).items()}
-    return {name: costs | {"registers": takes[name]} for name, costs in found.items()}
-
-
-def main() -> None:
-    most: dict[str, dict[str, float]] = {}
-    for architecture in ARCHITECTURES:
-        done, rows = select.run(architecture, *select.tests_for(architecture))
-        if done.returncode:
-            raise SystemExit(done.stdout[-3000:])
-        for name, costs in registers(architecture, counted(rows)).items():
-            own = most.setdefault(name.partition(" ")[0], dict.fromkeys(COSTS, 0))
-            own.update({c: max(own[c], MORE * costs[c]) for c in COSTS})
     lines = (" ".join([name, *(f"{own[c]:.3g}" for c in COSTS)]) for name, own in sorted(most.items()))
     FILE.write_text(HEAD.format(costs=", ".join(COSTS)) + "\n".join(lines) + "\n")
 

@@ -73,7 +73,7 @@ def select(rows: dict[str, Row]) -> list[str]:
 
 def selected() -> list[str]:
     """The tests of selected.txt."""
-    return SELECTED.read_text().split()
+    return SELECTED.read_text().splitlines()
 
 
 def choose(architecture: str, *where: str) -> list[str]:

@@ -10,6 +10,8 @@ from functools import cache
 from math import gcd, prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...autograd import Array
 from ...dtypes import float16
 from ...ops.conv import Conv2d, ConvTranspose2d, Geometry, Pair, batch_first, bias_gradient, grouped
@@ -17,17 +19,19 @@ from ...precision import FP32, gemm
 from . import kernel
 from .kernels import Kernels
 from .layout import ceil_div, images_last
+from .rows import ints
 
 KERNELS = Kernels(__file__)
 
 LIMIT = (1 << 31) - (1 << 16)  # the kernels count elements in 32 bits, and a last block may overshoot
 
 
-def problem(image: tuple, g: Geometry, rows: int, size: Pair, transposed: bool = False) -> tuple[int, ...]:
+def problem(image: tuple, g: Geometry, rows: int, size: Pair, transposed: bool = False) -> tuple[np.int32, ...]:
     """The arguments PROBLEM in conv.cu: an image (C, H, W, N) is read, `rows` channels per group of `size` written."""
     c, h, w, n = image
     (top, _), (left, _) = g.pads
-    return (transposed, g.groups, c // g.groups, h, w, n, rows, *size, *g.kernel, *g.stride, top, left, *g.dilation)
+    what = transposed, g.groups, c // g.groups, h, w, n, rows
+    return ints(*what, *size, *g.kernel, *g.stride, top, left, *g.dilation)
 
 
 def fits(device: Any, g: Geometry, x: Array, w: Array, outputs: int) -> bool:
@@ -70,7 +74,7 @@ def correlate(
         w = arranged
     # not for several phases, which lie apart in y. They have so many times as many blocks anyway
     split = ceil_div(terms, SHORTEST) if prod(phases) == 1 else 1
-    tile, length, parts = schedule(width, rows, positions, batch, terms, split)
+    tile, length, parts = schedule(width, rows, positions, batch, terms, split, processors())
     grid = (ceil_div(rows, tile.rows) * ceil_div(positions, tile.columns), parts, batch)
     sums = xp.empty((parts, *y_shape), FP32.storage) if parts > 1 else None
     shared = max(tile.stages, tile.rows * (tile.columns + 8) * 2)
@@ -90,7 +94,7 @@ def weight_gradient(xp: Any, x: Array, dy: Array, w: Array, g: Geometry) -> Arra
     width, numbers = at_once(n, x, dy), problem(x.shape, g, rows, tuple(size))
     dw = xp.empty(w.shape, w.dtype)
     split = ceil_div(positions, SHORTEST)
-    tile, length, parts = schedule(width, rows, terms, g.groups, positions, split)
+    tile, length, parts = schedule(width, rows, terms, g.groups, positions, split, processors())
     sums = xp.empty((parts, *w.shape), FP32.storage) if parts > 1 else None
     grid = (ceil_div(rows, tile.rows) * ceil_div(terms, tile.columns), parts, g.groups)
     shared = tile.stages + 16 * tile.columns  # and where each column begins
@@ -139,7 +143,6 @@ TILES = (
     Tile(64, 64, 128, 0.65, (8, 4, 1)),  # few positions. Odd batches, which are copied in halves without cp.async:
     # small blocks, of which 4 on a multiprocessor hide the waiting
 )
-MULTIPROCESSORS = 132  # of an H100. Each is taken to run 256 threads at a time, what registers allow the large tiles
 SHORTEST = 256  # of the parts of a sum: 8 stages, so that filling and emptying them does not count for much
 # What a second launch costs (2 us), and the 8 bytes that are written and read per result and part (at 3.3 TB/s), in
 # multiplications that each multiprocessor could do in that time (2.3e12 per second)
@@ -147,24 +150,35 @@ LAUNCH, PART = 4_500_000, 5
 
 
 @cache
-def schedule(width: int, rows: int, columns: int, batch: int, depth: int, most: int) -> tuple[Tile, int, int]:
+def schedule(
+    width: int, rows: int, columns: int, batch: int, depth: int, most: int, processors: int
+) -> tuple[Tile, int, int]:
     """The tile for `width` images at a time, and the length and number of the parts of the sum over depth, with the
     least expected time.
 
-    Up to `most` parts, each a multiple of 32 long. Estimated in multiplications that a multiprocessor does: the waves
-    of blocks, and the sum of the parts.
+    Up to `most` parts, each a multiple of 32 long. Estimated in multiplications that one of the GPU's multiprocessors
+    does: the waves of blocks, and the sum of the parts. Each is taken to run 256 threads at a time, what registers
+    allow the large tiles.
     """
 
     def time(choice: tuple[Tile, int, int]) -> float:
         tile, length, parts = choice
         blocks = ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns) * batch * parts
-        waves = ceil_div(blocks * tile.threads, 256 * MULTIPROCESSORS)
+        waves = ceil_div(blocks * tile.threads, 256 * processors)
         product = waves * (256 // tile.threads) * tile.rows * tile.columns / tile.speed * length
         return product + (LAUNCH + PART * parts * rows * columns * batch if parts > 1 else 0)
 
-    lengths = {ceil_div(ceil_div(depth, parts), 32) * 32 for parts in range(1, min(most, 2 * MULTIPROCESSORS) + 1)}
+    lengths = {ceil_div(ceil_div(depth, parts), 32) * 32 for parts in range(1, min(most, 2 * processors) + 1)}
     choices = [(t, n, ceil_div(depth, n)) for t in TILES if width in t.widths for n in sorted(lengths, reverse=True)]
     return min(choices, key=time)
+
+
+def processors() -> int:
+    """How many multiprocessors the GPU has: an H100 132, an A100 108."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    return int(runtime.deviceGetAttribute(runtime.cudaDevAttrMultiProcessorCount, runtime.getDevice()))
 
 
 def at_once(n: int, *arrays: Array) -> int:

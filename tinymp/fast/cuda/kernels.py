@@ -19,7 +19,8 @@ import numpy as np
 
 from ...backend.gpu import HEADERS, joined, require_one_gpu
 
-OPT_IN = 48 * 1024  # bytes of shared memory beyond which a kernel has to ask for them
+OPT_IN = 48 * 1024  # bytes of shared memory, of both kinds, beyond which a kernel has to ask for the dynamic ones
+NULL = np.uint64(0)  # a pointer
 STORAGE = {np.dtype(np.float16): "half", np.dtype(np.float32): "float"}
 
 # C type of a kernel's argument -> the dtypes of the arrays (behind a pointer) or of the number that it takes
@@ -86,13 +87,23 @@ def _argument(declaration: str, own: dict[str, str]) -> Argument:
     return Argument(name, _TYPES[kind], pointer, re.search(r"\bconst\b", declaration) is not None)
 
 
+class Plan:
+    """What `launch` knows of a kernel for one storage dtype: it is made once."""
+
+    def __init__(self, kernel: Any, arguments: tuple[Argument, ...]) -> None:
+        self.kernel, self.arguments = kernel, arguments
+        self.pointers = [(i, a.dtypes) for i, a in enumerate(arguments) if a.pointer]
+        self.numbers = [(i, a.dtypes[0].type) for i, a in enumerate(arguments) if not a.pointer]
+        self.dynamic = OPT_IN - kernel.shared_size_bytes  # shared memory that a launch gets unasked
+
+
 class Kernels:
     """The kernels of the .cu file beside a Python file: `KERNELS = Kernels(__file__)`."""
 
     def __init__(self, python_file: str) -> None:
         self.path = pathlib.Path(python_file).with_suffix(".cu")
         self._modules: dict[tuple[Any, str], tuple[Any, dict[str, tuple[Argument, ...]]]] = {}
-        self._ready: dict[tuple[Any, str, np.dtype], tuple[Any, tuple[Argument, ...]]] = {}
+        self._plans: dict[tuple[Any, str, np.dtype], Plan] = {}
 
     def launch(self, name: str, dtype: np.dtype, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
         """Run kernel `name`, compiled for storage `dtype`, on `grid` blocks of `block` threads (each int or tuple).
@@ -104,20 +115,28 @@ class Kernels:
         import cupy
 
         require_one_gpu(cupy)
-        key = (cupy, name, dtype)
-        if key not in self._ready:
-            self._ready[key] = self.load(name, dtype)
-        kernel, arguments = self._ready[key]
-        if len(args) != len(arguments):
-            raise TypeError(f"{self.path.name}: {name} takes {len(arguments)} arguments, got {len(args)}")
-        values = [
-            x if a.pointer and getattr(x, "dtype", None) in a.dtypes else self._value(name, a, x)
-            for a, x in zip(arguments, args)
-        ]
-        if shared and shared + kernel.shared_size_bytes > OPT_IN:  # with what the kernel declares by itself
-            kernel.max_dynamic_shared_size_bytes = max(shared, kernel.max_dynamic_shared_size_bytes)
+        plan = self._plans.get((cupy, name, dtype)) or self._plan(cupy, name, dtype)
+        if len(args) != len(plan.arguments):
+            raise TypeError(f"{self.path.name}: {name} takes {len(plan.arguments)} arguments, got {len(args)}")
+        values = [*args]
+        for i, dtypes in plan.pointers:
+            x = args[i]
+            if x is None:
+                values[i] = NULL
+            elif (found := getattr(x, "dtype", None)) not in dtypes:
+                argument, got = plan.arguments[i].name, found or type(x).__name__
+                raise TypeError(f"{self.path.name}: {name} expects {dtypes[0]} behind `{argument}`, got {got}")
+        for i, kind in plan.numbers:
+            if type(x := args[i]) is not kind:
+                values[i] = kind(x)
+        if shared > plan.dynamic:
+            plan.kernel.max_dynamic_shared_size_bytes = plan.dynamic = shared
         grid = grid if isinstance(grid, tuple) else (grid,)
-        kernel(grid, block if isinstance(block, tuple) else (block,), tuple(values), shared_mem=shared)
+        plan.kernel(grid, block if isinstance(block, tuple) else (block,), tuple(values), shared_mem=shared)
+
+    def _plan(self, cupy: Any, name: str, dtype: np.dtype) -> Plan:
+        plan = self._plans[cupy, name, dtype] = Plan(*self.load(name, dtype))
+        return plan
 
     def load(self, name: str, dtype: np.dtype) -> tuple[Any, tuple[Argument, ...]]:
         """Kernel `name` for storage `dtype`, compiled at its first use, and its arguments. ValueError without it."""
@@ -132,12 +151,3 @@ class Kernels:
         if name not in known:
             raise ValueError(f"{self.path.name}: no kernel {name!r}; it has {', '.join(known)}")
         return module.get_function(name), known[name]
-
-    def _value(self, kernel: str, argument: Argument, x: Any) -> Any:
-        """A number as the declared type, None as a null pointer; TypeError for another array than the declared one."""
-        if not argument.pointer:
-            return argument.dtypes[0].type(x)
-        if x is None:
-            return np.uint64(0)
-        got, expected = getattr(x, "dtype", type(x).__name__), argument.dtypes[0]
-        raise TypeError(f"{self.path.name}: {kernel} expects {expected} behind `{argument.name}`, got {got}")

@@ -6,6 +6,7 @@ to know which axes are neighbours in memory: `channels` says it.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -16,21 +17,23 @@ Array = Any
 KERNELS = Kernels(__file__)
 
 
-def memory_order(x: Array) -> list[int]:
-    """The axes of x from the slowest to the fastest in memory; axes of length 1 stay where they are."""
-    order = [a for a in range(x.ndim) if x.shape[a] != 1]
-    order.sort(key=lambda a: -x.strides[a])  # stable: equal strides (of empty arrays) keep their order
-    return order
+@lru_cache(4096)
+def _lies(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[tuple, bool]:
+    """The axes from the slowest to the fastest in memory, without those of length 1; and whether there are no gaps."""
+    # stable: equal strides (of empty arrays) keep their order
+    order = sorted([a for a in range(len(shape)) if shape[a] != 1], key=lambda a: -strides[a])
+    steps = [itemsize * prod(shape[a] for a in order[i + 1 :]) for i in range(len(order))]
+    return tuple(order), steps == [strides[a] for a in order]
+
+
+def memory_order(x: Array) -> tuple[int, ...]:
+    """The axes of x from the slowest to the fastest in memory, without those of length 1."""
+    return _lies(x.shape, x.strides, x.itemsize)[0]
 
 
 def dense(x: Array) -> bool:
     """Whether x fills one block of memory without gaps or repetitions, in whatever order of axes."""
-    step = x.itemsize
-    for a in reversed(memory_order(x)):
-        if x.strides[a] != step:
-            return False
-        step *= x.shape[a]
-    return True
+    return _lies(x.shape, x.strides, x.itemsize)[1]
 
 
 def compact(xp: Any, x: Array) -> Array:
@@ -67,11 +70,9 @@ def _copy(x: Array, y: Array) -> None:
         y[...] = x  # rounds: never, both have one dtype
 
 
-def same_layout(*arrays: Array) -> bool:
+def same_layout(x: Array, y: Array) -> bool:
     """Whether arrays have one shape, are dense and agree in memory order: kernels may walk them as flat memory."""
-    first = arrays[0]
-    order = memory_order(first)
-    return dense(first) and all(a.shape == first.shape and dense(a) and memory_order(a) == order for a in arrays[1:])
+    return x.shape == y.shape and dense(x) and dense(y) and memory_order(x) == memory_order(y)
 
 
 def matching(xp: Any, x: Array, like: Array) -> Array:

@@ -154,7 +154,7 @@ class Rule(NamedTuple):
     flags: list[str]
     states: list[str]
 
-    def options(self, optimizer: Any, group: dict[str, Any]) -> tuple[np.ndarray, list[bool]]:
+    def options(self, optimizer: Any, group: dict[str, Any]) -> tuple[np.ndarray, list[Any]]:
         """A parameter group's numbers, in FP64 (1 - beta2 of an FP32 0.999 would be wrong by 5e-5), and its flags.
 
         TypeError where the kernel and the optimizer do not have the same names.
@@ -214,7 +214,7 @@ def _step(optimizer: Optimizer, ready: Ready, skip: Any) -> Ready:
             for name in ("step", "since"):
                 if name in state and not hasattr(state[name], "dtype"):  # counted on the host so far
                     state[name] = _count(state[name])
-        late = "sgd" == rule.kernel  # its momentum may begin at any time
+        late = rule.kernel == "sgd"  # its momentum may begin at any time
         names = [name if late or name in optimizer.initial(group) else "" for name in rule.states] + ["since"] * late
         lists: list[Any] = [
             _placed([p.grad_array for p in params]),
@@ -268,9 +268,10 @@ def number(scale: Any) -> Array | None:
 _uploaded: WeakKeyDictionary[Any, dict[int, tuple[np.ndarray, Array]]] = WeakKeyDictionary()
 
 
-def _options(optimizer: Any, group: dict[str, Any]) -> tuple[Array, list[bool]]:
-    """The group's numbers on the device, always at one address, and its flags; a captured graph has the numbers refreshed
-    before it runs.
+def _options(optimizer: Any, group: dict[str, Any]) -> tuple[Array, list[Any]]:
+    """The group's numbers on the device, always at one address, and its flags.
+
+    A captured graph has the numbers refreshed before it runs.
     """
     rule = rule_of(RULES[type(optimizer).update])
     own = _uploaded.setdefault(optimizer, {})

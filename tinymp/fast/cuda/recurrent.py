@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...autograd import Array
 from ...ops.recurrent import LSTM, Steps
 from ...precision import gemm, reduce, store, widen

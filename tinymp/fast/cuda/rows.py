@@ -6,8 +6,11 @@ for one that no kernel takes.
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...arguments import LONGEST
 from ...precision import widen
@@ -27,6 +30,12 @@ def vector(xp: Any, v: Array | None) -> Array | None:
     return None if v is None else xp.ascontiguousarray(widen(v))
 
 
+@cache
+def ints(*numbers: int) -> tuple[np.int32, ...]:
+    """As kernels take them."""
+    return tuple([np.int32(n) for n in numbers])
+
+
 class Channels(NamedTuple):
     """x seen as (outer, channels, run), for sums over all but the channels (batch norm; see norm.cu)."""
 
@@ -41,7 +50,7 @@ class Channels(NamedTuple):
 
     def launch(self, kernels: Kernels, name: str, x: Array, *others: Any) -> None:
         name = name if self.run > 1 else f"{name}_columns"
-        kernels.launch(name, x.dtype, self.groups * self.parts, THREADS, x, *others, *self[:-1])
+        kernels.launch(name, x.dtype, self.groups * self.parts, THREADS, x, *others, *ints(*self[:-1]))
 
     def room(self, xp: Any, x: Array) -> Array:
         """Room for what every part accumulates: up to 1 + 2 V floats for V channels."""
