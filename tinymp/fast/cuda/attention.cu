@@ -247,7 +247,7 @@ __device__ inline void queries_of(half* shared, const half* dy, const float* z, 
     }
     // s becomes exp(s - z), and dp the gradient of the weights, for the keys from j on
     auto both = [&](float (&s)[ROWS / 8][4], float (&dp)[ROWS / 8][4], int j) {
-        __syncthreads();  // all have read the keys before these
+        __syncthreads();  // nobody reads the earlier ones any more
         fetch<HEAD>(k, p.k.at(at, j), p.k.row, p.keys - j, p.width);
         fetch<HEAD>(v, p.v.at(at, j), p.v.row, p.keys - j, p.value_width);
         __syncthreads();
