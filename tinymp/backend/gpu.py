@@ -124,14 +124,12 @@ class Gpu(Device):
             c = self.xp.empty((*lead, a.shape[-2], b.shape[-1]), final if bias is None else wide)
         else:
             c = self.xp.ascontiguousarray(acc)
-        multiply(
-            self.xp, a, b, c, COMPUTE[storage] if not tf32 else TF32, add=acc is not None
-        )  # rounds: `gemm`: cuBLAS
+        compute = TF32 if tf32 else COMPUTE[storage]
+        multiply(self.xp, a, b, c, compute, add=acc is not None)  # rounds: `gemm`: cuBLAS
         if bias is not None:
             # rounds: `gemm`: FP32 sums with their bias
-            return self.xp.add(
-                c, bias, out=c if final == c.dtype else self.xp.empty(c.shape, final), casting="same_kind"
-            )
+            out = c if final == c.dtype else self.xp.empty(c.shape, final)
+            return self.xp.add(c, bias, out=out, casting="same_kind")
         return c if c.dtype == final else c.astype(final)  # rounds: `gemm`: accumulators, once complete
 
     @replaceable
@@ -141,10 +139,8 @@ class Gpu(Device):
         """
         if how not in ("sum", "mean") or x.dtype.kind != "f" or not x.ndim:
             return super().reduce(x, axis, how)  # rounds: `reduce`: the definition
-        axes, wide = (
-            tuple(a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis)),
-            _F64 if x.dtype == _F64 else _F32,
-        )
+        axes = tuple(a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis))
+        wide = _F64 if x.dtype == _F64 else _F32
         count = self.count(x, axes)
         while self.count(x, axes) > LONG:
             x = self._sums_of_parts(x, max(axes, key=x.shape.__getitem__), wide)
