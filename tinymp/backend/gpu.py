@@ -127,8 +127,8 @@ class Gpu(Device):
         compute = TF32 if tf32 else COMPUTE[storage]
         multiply(self.xp, a, b, c, compute, add=acc is not None)  # rounds: `gemm`: cuBLAS
         if bias is not None:
-            # rounds: `gemm`: FP32 sums with their bias
             out = c if final == c.dtype else self.xp.empty(c.shape, final)
+            # rounds: `gemm`: FP32 sums with their bias
             return self.xp.add(c, bias, out=out, casting="same_kind")
         return c if c.dtype == final else c.astype(final)  # rounds: `gemm`: accumulators, once complete
 
