@@ -44,7 +44,7 @@ def _compilers():
 NEVER = {
     "half": {
         "cast_stochastic", "draw_uniform", "end_iteration",  # whose arguments have the same types under both
-        "columns_to_images",  # its columns are FP32 sums
+        "add_rows", "columns_to_images",  # which add FP32
     },
     "float": {"copy_all"},  # likewise as half; FP16 alone
 }  # fmt: skip

@@ -1,9 +1,8 @@
 // out[v] = sum of the rows with index[i] = v, in order of i: the gradient of every lookup, without atomics on floats.
 //
 // order lists the positions i sorted by index (stable), so that the rows of v are a run of it, from begin[v] to
-// begin[v + 1]. rows: (n, width) and out: (n_rows, width) in T. A thread adds up N neighbouring columns of one v, PACK of
-// them where all rows are aligned, else 1; long runs in blocks. `running` asks for the FP16 accumulator of a policy that
-// studies it: every addition is rounded.
+// begin[v + 1]. rows: (n, width) and out: (n_rows, width). A thread adds up N neighbouring columns of one v, four of them
+// where all rows are aligned, else 1; long runs in blocks.
 
 #include "elements.cuh"
 
@@ -20,34 +19,23 @@ struct RowSum {
 };
 
 template <int N>
-__device__ inline void add_run(const T* rows, const long long* order, const long long* begin, T* out, long long width,
-                               bool running, long long v, long long column) {
+__device__ inline void add_run(const float* rows, const long long* order, const long long* begin, float* out,
+                               long long width, long long v, long long column) {
     InBlocks<RowSum<N>, 3> sum;  // rounds: the rows of a run, summed in FP32 blocks
-    for (long long p = begin[v]; p < begin[v + 1]; p++) {
-        RowSum<N> row{load(Width<N>(), rows + order[p] * width + column)};
-        if (!running) {
-            sum.add(row);
-            continue;
-        }
-        sum.level[0] = RowSum<N>::combine(sum.level[0], row);
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            float& each = sum.level[0].values.at[j];
-            each = widen(round_to_half(each));  // rounds: an FP16 accumulator, in a study
-        }
-    }
+    for (long long p = begin[v]; p < begin[v + 1]; p++)
+        sum.add({load(Width<N>(), rows + order[p] * width + column)});
     save(out + v * width + column, sum.total().values);
 }
 
-extern "C" __global__ void add_rows(const T* rows, const long long* order, const long long* begin, T* out,
-                                    long long n_rows, long long width, int packed, int running) {
-    long long groups = packed ? width / PACK : width, work = n_rows * groups;
+extern "C" __global__ void add_rows(const float* rows, const long long* order, const long long* begin, float* out,
+                                    long long n_rows, long long width, int packed) {
+    long long groups = packed ? width / 4 : width, work = n_rows * groups;
     long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
     for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < work; i += threads) {
         long long v = i / groups, group = i % groups;
         if (packed)
-            add_run<PACK>(rows, order, begin, out, width, running, v, group * PACK);
+            add_run<4>(rows, order, begin, out, width, v, group * 4);
         else
-            add_run<1>(rows, order, begin, out, width, running, v, group);
+            add_run<1>(rows, order, begin, out, width, v, group);
     }
 }
