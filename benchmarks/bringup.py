@@ -1,19 +1,21 @@
-"""The first day on a GPU: does it work, does it work by chance, how fast are the kernels, how fast are the steps?
+"""A GPU's first half hour: does the base work, what do the fast paths gain, and why does something fail?
 
-    python -m benchmarks.bringup {1,2,3,4} [--out DIR] [--device cuda-on-cpu --tiny]
+    python -m benchmarks.bringup {1,2,3} [--out DIR] [--seconds 560] [--only STEP] [--device cuda-on-cpu --tiny]
 
-Four parts of at most nine minutes, each useful alone; 2 also repeats what failed in 1. A part is a list of steps, each
-in a process of its own with a time limit, so that a lost CUDA context, a crash or a hang ends one step alone.
-DIR/partN.json is written after every step; what there was no time for is listed there as not run. Parts share DIR: give
-all of them the same, and the kernels that CuPy has compiled in part 1 (DIR/cupy) are there in the next. --device
-cuda-on-cpu --tiny is the rehearsal without a GPU. The exit code is 1 if a step did not end well; an absent program
-is no failure.
+Three calls of at most ten minutes, each complete in itself. A call is a list of steps, a step a list of cases. Each
+step runs in processes of its own with a time limit: where a lost CUDA context, a crash or a hang ends one, another goes
+on behind that case. DIR/STEP.json is written after every case, DIR/callN.json after every step, and every few seconds
+all of it becomes one archive of at most 16 MB, DIR/bringup.zip. The same command again goes on where it ended, from
+what that archive holds, too; what is known is not run again. --device cuda-on-cpu --tiny is the rehearsal without a
+GPU. The exit code is 1 if a step did not end well; an absent program is no failure.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
+import ctypes
 import json
 import os
 import pathlib
@@ -23,23 +25,27 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import tinymp as mp
 
 from . import poisoned
 from .machine import device, write
+from .report import Absent, Report, TimeUp
 
 ROOT = pathlib.Path(__file__).parents[1]
-PART = 9 * 60  # seconds
+SECONDS = 560  # of a call
+OUT_OF_TIME = "no time for the rest"
 GRACE = 10  # seconds that a step has to end by itself
+HANGS = 150  # seconds without a result after which a process is ended
+MOST = 15_500_000  # bytes of the archive
 
 
 class Job(NamedTuple):
@@ -49,6 +55,7 @@ class Job(NamedTuple):
     device: str
     tiny: bool
     end: float
+    report: Report
 
     @property
     def left(self) -> float:
@@ -56,24 +63,13 @@ class Job(NamedTuple):
         return max(self.end - time.monotonic(), 1.0)
 
 
-class Absent(Exception):
-    """A program or library that a step needs is not here."""
-
-
-class Failed(Exception):
-    """A step that ran to its end and found something: its result."""
-
-    def __init__(self, result: Any) -> None:
-        super().__init__("see the result")
-        self.result = result
-
-
 class Step(NamedTuple):
-    """A function and the seconds that it may take; what earlier steps left over is its, too."""
+    """A function, the seconds that it may take (what earlier ones left over is its, too), whether fast paths are on."""
 
     name: str
-    run: Callable[[Job], Any]
+    run: Callable[[Job], None]
     seconds: float
+    fast: bool = False
 
 
 def run(command: Sequence[str], seconds: float, log: pathlib.Path, **environment: str) -> int | None:
@@ -87,7 +83,9 @@ def run(command: Sequence[str], seconds: float, log: pathlib.Path, **environment
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
             cwd=ROOT, env=os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | environment,
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
         )  # fmt: skip
+        RUNNING.add(process.pid)
         try:
             return process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -96,6 +94,14 @@ def run(command: Sequence[str], seconds: float, log: pathlib.Path, **environment
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            RUNNING.discard(process.pid)
+
+
+RUNNING: set[int] = set()  # processes that `run` waits for
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: also where this process is killed itself
 
 
 def last_words(log: pathlib.Path, characters: int = 1500) -> str:
@@ -103,59 +109,48 @@ def last_words(log: pathlib.Path, characters: int = 1500) -> str:
     return log.read_text(encoding="utf-8", errors="replace")[-characters:] if log.exists() else ""
 
 
-# ------------------------------------------------------------------------------------------------ part 1: does it work?
+def program(name: str, *folders: str) -> str:
+    """Where a program of the CUDA toolkit lies. Absent where it does not."""
+    cuda = os.environ.get("CUDA_PATH", "/usr/local/cuda")
+    path = os.pathsep.join([os.environ["PATH"], *(f"{cuda}/{folder}" for folder in ("bin", *folders))])
+    if (found := shutil.which(name, path=path)) is None:
+        raise Absent(f"{name} is neither on PATH nor in CUDA's folder")
+    return found
 
 
-def versions(job: Job) -> Any:
-    """mp.info(), the driver, PyTorch and cuDNN."""
-    from . import gpu
-
-    with device(job.device):
-        return gpu.environment()
+# ---------------------------------------------------------------------------------------------------------- the steps
 
 
 ATTRIBUTES = ("num_regs", "local_size_bytes", "shared_size_bytes", "max_threads_per_block")  # CuPy's names
 
 
-def compiled(job: Job) -> Any:
-    """Every kernel, compiled for this GPU: registers, bytes of local memory (spills among them), shared memory."""
-    from tinymp.fast.cuda.kernels import STORAGE, Kernels, signatures, source
+def versions(job: Job) -> None:
+    """mp.info(), the driver, PyTorch and cuDNN; the base, compiled: how long it takes, registers, spills."""
+    from tinymp.backend.gpu import HERE, _base
 
-    folders = [ROOT / "tinymp", ROOT / "benchmarks"]
-    files = sorted(path for folder in folders for path in folder.rglob("*.cu"))[: 2 if job.tiny else None]
-    found: dict[str, Any] = {"kernels": {}, "errors": {}}
-    with device(job.device):
-        for path in files:
-            for dtype, storage in STORAGE.items():
-                name = f"{path.relative_to(ROOT)}, {storage}"
-                try:
-                    loaded = Kernels(str(path))
-                    for kernel in signatures(source(path), storage):
-                        attributes = getattr(loaded.load(kernel, dtype)[0], "attributes", {})  # the stand-in has none
-                        found["kernels"][f"{name}, {kernel}"] = {k: attributes.get(k) for k in ATTRIBUTES}
-                except Exception as error:  # the compiler's words; the other files are still compiled
-                    found["errors"][name] = str(error)[:2000]
-    if found["errors"]:
-        raise Failed(found)
-    return found
+    from . import gpu
+
+    def base() -> dict[str, Any]:
+        start, found = time.monotonic(), {}
+        text = (HERE / "base.cu").read_text(encoding="utf-8")
+        for storage, result in (("half", "half"), ("half", "float"), ("float", "float")):
+            module = _base(mp.backend.gpu.xp, storage, result)
+            for name in re.findall(r"(?<=__launch_bounds__\(MOST\) )\w+", text):
+                kernel = module.get_function(name)
+                found[f"{name}, {storage} to {result}"] = {k: getattr(kernel, k, None) for k in ATTRIBUTES}
+        return {"seconds to compile": round(time.monotonic() - start, 2), "kernels": found}
+
+    job.report.case("versions", "environment", gpu.environment)
+    job.report.case("versions", "the base, compiled", base)
 
 
-def instructions(job: Job) -> Any:
-    """The special instructions against NumPy: how many results of each are wrong."""
-    from . import units
+def section(name: str, job: Job) -> None:
+    """A section of benchmarks/gpu.py."""
+    from . import gpu
+    from .timing import Bench
 
-    with device(job.device):
-        wrong = units.check()
-    if any(wrong.values()):
-        raise Failed(wrong)
-    return wrong
-
-
-def tests(job: Job) -> Any:
-    """The tests of kernels first, then those of backend, optim and ops."""
-    patterns = ("fast/test_cuda_*.py", *(f"core/{part}/test_*.py" for part in ("backend", "optim", "ops")))
-    files = [file for pattern in patterns for file in sorted((ROOT / "tests").glob(pattern))]
-    return judged(run_tests(job, "tests", [str(file) for file in files if not job.tiny or file.stem == TINY]))
+    with job.report.row(name):
+        gpu.SECTIONS[name](Bench(job.report, job.tiny, job.device == "gpu", job.left))
 
 
 def pytest(job: Job, tests: list[str]) -> list[str]:
@@ -166,303 +161,400 @@ def pytest(job: Job, tests: list[str]) -> list[str]:
     return [*command, "--backend", job.device, *tests]
 
 
-def run_tests(job: Job, name: str, tests: list[str], **environment: str) -> dict[str, Any]:
+TINY = "test_flags", "test_cuda_tables", "test_against_torch"  # the files that a rehearsal runs
+
+
+def suite(
+    name: str, patterns: Sequence[str], job: Job, only: str = "", processes: int = 12, **environment: str
+) -> None:
+    """The tests of some files, or of these what `only` selects (pytest's -k), in several processes."""
+    files = [path for pattern in patterns for path in sorted((ROOT / "tests").glob(pattern))]
+    names = [str(path) for path in files if path.stem in TINY or not job.tiny]
+    result = run_tests(job, name, [*names, *(["-k", only] if only else [])], processes, **environment)
+    job.report.cases[name] = [
+        {"case": "all", "outcomes": result["outcomes"], "said": result["said"]},
+        *({"case": test, "error": f"{e['outcome']}: {e['error']}"} for test, e in result["not passed"].items()),
+    ]
+    if result["ended early"]:
+        raise TimeUp if set(result["ended early"]) == {OUT_OF_TIME} else RuntimeError(result["ended early"])
+
+
+def run_tests(job: Job, name: str, tests: list[str], processes: int = 1, **environment: str) -> dict[str, Any]:
     """Run tests in several processes; where one of them loses its context, dies or hangs, a new one goes on behind it.
 
-    Returns how many ended how, and what is to be known of those that did not pass.
+    Returns how many ended how, what they recorded, and what is to be known of those that did not pass.
     """
-    count = 1 if job.tiny else max(1, min(4, (os.cpu_count() or 1) // 4))
+    count = 1 if job.tiny else max(1, min(processes, (os.cpu_count() or 1) * 3 // 4))
     command = pytest(job, tests)
 
     def work(i: int) -> tuple[dict[str, Any], str | None]:
         log, path = (job.out / "logs" / f"{name}{i}.{kind}" for kind in ("txt", "jsonl"))
-        for old in (log, path):
-            old.unlink(missing_ok=True)
         log.parent.mkdir(parents=True, exist_ok=True)
-        ended = None
         while job.left > 2:
             before = len(poisoned.read(path))
             settings = {"BRINGUP_RESULTS": str(path), "BRINGUP_SHARE": f"{i}/{count}"} | environment
             code = run(command, job.left, log, **settings)
             if code in (0, 1, 5):  # all passed, some failed, none are left
-                break
-            if code is None:
-                ended = "no time for the rest"
-            elif len(poisoned.read(path)) == before:  # pytest itself, or a file that it cannot import
-                ended = f"pytest ended with code {code}: {last_words(log)}"
-                break
-        return poisoned.read(path), ended
+                return poisoned.read(path), None
+            if code is not None and len(poisoned.read(path)) == before:  # pytest itself, or a file, cannot begin
+                return poisoned.read(path), f"pytest ended with code {code}: {last_words(log)}"
+        return poisoned.read(path), OUT_OF_TIME
 
     with ThreadPoolExecutor(count) as pool:
         shares = list(pool.map(work, range(count)))
     found = {test: entry for results, _ in shares for test, entry in results.items()}
     for entry in found.values():
         entry["outcome"] = "died" if entry["outcome"] == "started" else entry["outcome"]
-    ended = [why for _, why in shares if why]
-    outcomes = Counter(entry["outcome"] for entry in found.values())
     bad = {test: entry for test, entry in found.items() if entry["outcome"] not in ("passed", "skipped")}
-    return {"outcomes": dict(outcomes), "not passed": bad, "ended early": ended}
+    return {
+        "outcomes": dict(Counter(entry["outcome"] for entry in found.values())), "not passed": bad,
+        "said": {test: entry["said"] for test, entry in found.items() if entry.get("said")},
+        "ended early": [why for _, why in shares if why],
+    }  # fmt: skip
 
 
-def judged(result: dict[str, Any]) -> dict[str, Any]:
-    """The result of tests; Failed where some did not pass or none did."""
-    if result["not passed"] or result["ended early"] or not result["outcomes"].get("passed"):
-        raise Failed(result)
-    return result
+def compiled(job: Job) -> None:
+    """Every kernel of fast/cuda, compiled for this GPU: registers, bytes of local memory (spills), shared memory."""
+    from tinymp.fast.cuda.kernels import STORAGE, Kernels, signatures, source
+
+    def one(path: pathlib.Path, dtype: Any, storage: str) -> dict[str, Any]:
+        loaded = Kernels(str(path))
+        every = {kernel: loaded.load(kernel, dtype)[0] for kernel in signatures(source(path), storage)}
+        found = {kernel: getattr(x, "attributes", {}) for kernel, x in every.items()}  # the stand-in has none
+        return {kernel: {k: x.get(k) for k in ATTRIBUTES} for kernel, x in found.items()}
+
+    for path in sorted((ROOT / "tinymp" / "fast").rglob("*.cu"))[: 2 if job.tiny else None]:
+        for dtype, storage in STORAGE.items():
+            job.report.case("compiled", f"{path.name}, {storage}", partial(one, path, dtype, storage))
 
 
-# -------------------------------------------------------------------------------------- part 2: does it work by chance?
-
-
-def failures(job: Job) -> Any:
-    """The tests of part 1 that did not pass, each in a process of its own: which of them fail alone?"""
-    path = job.out / "part1.json"
-    if not path.exists():
-        raise Absent(f"{path}: part 1 was not run, or with another --out")
-    steps = {step["name"]: step for step in json.loads(path.read_text(encoding="utf-8"))["steps"]}
-    before = (steps["tests"].get("result") or {}).get("not passed", {})
-    found: dict[str, Any] = {}
-    for i, test in enumerate(before):
-        if job.left < 5:
-            found[test] = "not run"
-            continue
-        blocking = {"CUDA_LAUNCH_BLOCKING": "1", "BRINGUP_LIMIT": "30"}  # the error is that of the launch that made it
-        one = run_tests(job, f"alone{i}-", [test], **blocking)
-        found[test] = one["not passed"].get(test) or one["outcomes"] or one["ended early"]
-    if any(result != {"passed": 1} for result in found.values()):
-        raise Failed(found)
-    return found
-
-
-def captured(job: Job) -> Any:
-    """Training with captured steps against eager ones: losses, scales and weights, bit for bit."""
-    from . import gpu, models
-
-    steps = 5 if job.tiny else 200
-    network, shape = (partial(models.cnn, size=4, width=2), (2, 1, 4, 4)) if job.tiny else (models.cnn, (64, 1, 28, 28))
-    apart, weights = [], []
-    with device(job.device):
-        rng = np.random.default_rng(0)
-        batches = [(rng.standard_normal(shape).astype("f2"), rng.integers(0, 10, shape[0])) for _ in range(8)]
-        for capture in (False, True):
-            model = gpu.made(network, mp.MIXED)
-            step: Any = models.momentum_step(model, mp.MIXED)
-            step = mp.capture(step) if capture else step
-            losses = []
-            for i in range(steps):
-                images, labels = (mp.tensor(x) for x in batches[i % len(batches)])
-                losses.append(step(images, labels).numpy().tobytes())
-            apart.append(losses)
-            weights.append({name: p.tobytes() for name, p in model.state_dict().items()})
-    first = next((i for i, (a, b) in enumerate(zip(*apart)) if a != b), None)
-    different = [name for name in weights[0] if weights[0][name] != weights[1][name]]
-    result = {"steps": steps, "first loss that differs": first, "weights that differ": different}
-    if first is not None or different:
-        raise Failed(result)
-    return result
-
-
-TINY = "test_cuda_tables"  # the file that a rehearsal runs
-GRAVE = ("conv", "norm", "pool", "loss", "recurrent", "optimizer")  # kernels with shared memory and odd edges
-
-
-def filled(job: Job) -> Any:
-    """The tests of kernels with new memory full of NaN: what is read before it is written shows."""
-    files = sorted(ROOT.glob(f"tests/fast/{TINY if job.tiny else 'test_cuda_*'}.py"))
-    return judged(run_tests(job, "filled", list(map(str, files)), BRINGUP_MEMORY="0xFF"))
-
-
-def sanitized(job: Job, tool: str) -> dict[str, Any]:
-    """compute-sanitizer over the tests of some kernels, with every array an allocation of its own.
-
-    memcheck finds accesses out of bounds and misaligned ones, racecheck races in shared memory, synccheck barriers that
-    not all threads reach.
-    """
-    folders = [f"{os.environ.get('CUDA_PATH', '/usr/local/cuda')}/{name}" for name in ("bin", "compute-sanitizer")]
-    program = shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ["PATH"], *folders]))
-    if program is None:
-        raise Absent("compute-sanitizer is neither on PATH nor in CUDA's folder")
-    found: dict[str, Any] = {}
-    names = GRAVE[-1:] if job.tiny else GRAVE
-    for i, name in enumerate(names):
-        file = ROOT / "tests" / "fast" / f"test_cuda_{name}.py"
-        log, results = (job.out / "logs" / f"{tool}-{name}.{kind}" for kind in ("txt", "jsonl"))
-        for old in (log, results):
-            old.unlink(missing_ok=True)
-        command = [program, "--tool", tool, "--error-exitcode", "99", "--print-limit", "20"]
-        command += pytest(job, [str(file), *(["-k", "nothing"] if job.tiny else [])])
-        settings = {"BRINGUP_RESULTS": str(results), "BRINGUP_MEMORY": "no pool", "BRINGUP_LIMIT": "600"}
-        code = run(command, job.left / (len(names) - i), log, **settings)
-        said = log.read_text(encoding="utf-8", errors="replace")
-        errors = re.findall(r"SUMMARY: (?:\d+ hazards? displayed \()?(\d+) error", said)
-        found[name] = {
-            "code": code,
-            "errors": sum(map(int, errors)) if errors else None,
-            "outcomes": dict(Counter(entry["outcome"] for entry in poisoned.read(results).values())),
-            "first": [line for line in said.splitlines() if line.startswith("=========")][:30] if code else [],
-        }
-    if any(one["code"] not in (0, None) or one["errors"] for one in found.values()):
-        raise Failed(found)
-    return found
-
-
-# -------------------------------------------------------------------------------------- parts 3 and 4: how fast is it?
-
-
-def section(job: Job, name: str) -> Any:
-    """A section of benchmarks/gpu.py."""
-    from . import gpu
-
-    report = gpu.measured([name], job.device, job.tiny, job.out / f"gpu-{name}.json", job.left)
-    if report.failed:
-        raise Failed(report.rows)
-    return report.rows
-
-
-def tiles(job: Job) -> Any:
+def tiles(job: Job) -> None:
     """How fast each tile of fast/cuda/conv.py is, relative to the fastest: measured, and as its table has it."""
     from tinymp import ops
     from tinymp.fast.cuda import conv
 
-    from .report import Report
     from .timing import Bench
 
     n, c, size = (8, 8, 4) if job.tiny else (64, 256, 56)
-    found: dict[str, Any] = {}
-    table = conv.TILES
-    with device(job.device):
-        bench = Bench(Report(), job.tiny, job.device == "gpu", job.left)
-        x = mp.Tensor(conv.batch_first(bench.random((c, size, size, n))))
-        w = mp.Tensor(bench.random((2 * c, c, 3, 3)))  # many full waves of every tile, and a long sum
-        operations = 2 * w.numel() * x.numel() / c
+    table, bench = conv.TILES, Bench(job.report, job.tiny, job.device == "gpu", job.left)
+    x = mp.Tensor(conv.batch_first(bench.random((c, size, size, n))))
+    w = mp.Tensor(bench.random((2 * c, c, 3, 3)))  # many full waves of every tile, and a long sum
+
+    def one(tile: Any, left: int) -> dict[str, Any]:
+        conv.TILES = (tile,)
+        conv.schedule.cache_clear()
         try:
-            for i, tile in enumerate(table):
-                conv.TILES = (tile,)
-                conv.schedule.cache_clear()
-                times = bench.times({"": lambda: ops.conv2d(x, w, padding=1)}, bench.share(len(table) - i))
-                rate = operations / statistics.median(times[""]) / 1e12
-                found[f"{tile.rows}x{tile.columns}"] = {"TFLOP/s": rate, "in the table": tile.speed}
+            times = bench.times({"": lambda: ops.conv2d(x, w, padding=1)}, bench.share(left))
         finally:
             conv.TILES = table
             conv.schedule.cache_clear()
-    largest = max(found.values(), key=lambda one: one["in the table"])  # what the others are relative to
-    for name, one in found.items():
-        one["measured"] = one["TFLOP/s"] / largest["TFLOP/s"] * largest["in the table"]
-        print(
-            f"{name:<10} {one['TFLOP/s']:8.1f} TFLOP/s  {one['measured']:.2f}, in the table {one['in the table']:.2f}"
-        )
-    return found
+        rate = 2 * w.numel() * x.numel() / c / statistics.median(times[""]) / 1e12
+        return {"TFLOP/s": rate, "in the table": tile.speed}
+
+    for i, tile in enumerate(table):
+        job.report.case("tiles", f"{tile.rows}x{tile.columns}", partial(one, tile, len(table) - i))
+    done = [entry for entry in job.report.cases["tiles"] if "TFLOP/s" in entry]
+    largest = max(done, key=lambda one: one["in the table"])  # what the others are relative to
+    for entry in done:
+        entry["measured"] = entry["TFLOP/s"] / largest["TFLOP/s"] * largest["in the table"]
 
 
-def results(job: Job) -> Any:
-    """All rows of parts 3 and 4 as one gpu.json, for benchmarks/results."""
-    parts = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(job.out.glob("gpu-*.json"))]
-    if not parts:
-        raise Absent(f"{job.out}: no section has run")
-    whole = {
-        "rows": [row for part in parts for row in part["rows"]],
-        "cases": {name: cases for part in parts for name, cases in part["cases"].items()},
-        "environment": parts[-1]["environment"],
-        "seconds": sum(part["seconds"] for part in parts),
-    }
-    write(job.out / "gpu.json", whole)
-    return {"rows": len(whole["rows"])}
+METRICS = ["gpu__time_duration.sum", "launch__registers_per_thread"]
+METRICS += [f"{unit}__throughput.avg.pct_of_peak_sustained_elapsed" for unit in ("dram", "sm")]
+
+
+def ncu(job: Job) -> None:
+    """The ten kernels that take longest in a step of a network, by the base and by the fast paths."""
+    # the card's clocks are left as they are
+    command = [program("ncu"), "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw"]
+    command += ["--print-units", "base", "--metrics", ",".join(METRICS)]
+
+    def one(fast: str, seconds: float) -> dict[str, Any]:
+        log, found = job.out / "logs" / f"ncu-{fast}.csv", Counter()
+        log.unlink(missing_ok=True)
+        code = run([*command, *itself(job, "profiled")], seconds, log, TINYMP_FAST=fast)
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+        rows = [row for row in csv.DictReader(lines[first:]) if row["ID"].isdigit()]
+        for row in rows:
+            row["ns"] = float(row[METRICS[0]].replace(",", ""))
+            found[row["Kernel Name"]] += row["ns"]
+        dearest = {}
+        for name, ns in found.most_common(10):
+            mine = [row for row in rows if row["Kernel Name"] == name]
+            longest = max(mine, key=lambda row: row["ns"])
+            of_longest = {metric: longest.get(metric) for metric in METRICS}
+            dearest[name[:120]] = {"ms": ns / 1e6, "launches": len(mine), "the longest": of_longest}
+        error = {} if dearest else {"error": f"ncu ended with code {code}: {last_words(log, 500)}"}
+        return {"launches": len(rows), "ms": sum(found.values()) / 1e6, "dearest": dearest} | error
+
+    for i, fast in enumerate(("", "cuda")):
+        job.report.case("ncu", fast or "base", partial(one, fast, job.left / (2 - i)))
+
+
+def profiled(job: Job) -> None:
+    """A step of ResNet-50 between the marks that ncu looks for; TINYMP_FAST says by which path."""
+    from . import gpu
+    from .timing import Bench
+
+    mp.enable_fast("cuda", os.environ["TINYMP_FAST"] == "cuda")
+    every = gpu.workloads(job.tiny)
+    workload = every.get("ResNet-50, batch 128", next(iter(every.values())))
+    bench = Bench(job.report, job.tiny, job.device == "gpu", job.left)
+    step = workload.step(bench, mp.MIXED)
+    step(), step()
+    mp.synchronize()
+    marks = bench.xp.cuda.runtime
+    for act in (getattr(marks, "profilerStart", None), step, mp.synchronize, getattr(marks, "profilerStop", None)):
+        if act:
+            act()
+
+
+def itself(job: Job, step: str) -> list[str]:
+    """The command of a step that runs under a tool, with results in a folder of its own."""
+    out = job.out / "under"
+    shutil.rmtree(out, ignore_errors=True)
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.bringup",
+        "3",
+        "--step",
+        step,
+        "--out",
+        str(out),
+        "--device",
+        job.device,
+    ]
+    return [*command, "--seconds", str(max(job.left - 2, 1)), *["--tiny"] * job.tiny]
+
+
+def failures(job: Job) -> None:
+    """What did not pass in calls 1 and 2, each test in a process of its own: which fails alone, and where?"""
+    logs = [path for name in ("tests", "equal") for path in (job.out / "logs").glob(f"{name}[0-9]*.jsonl")]
+    known = [(test, e) for path in logs for test, e in poisoned.read(path).items()]
+    if not known:
+        raise Absent("no tests were run with this --out")
+
+    def alone(test: str, i: int) -> dict[str, Any]:
+        blocking = {"CUDA_LAUNCH_BLOCKING": "1", "BRINGUP_LIMIT": "30"}  # the error is that of the launch that made it
+        one = run_tests(job, f"alone{i}-", [test], **blocking)
+        wrong = one["not passed"].get(test) or one["ended early"]
+        return {"error": str(wrong)} if wrong else one["outcomes"]
+
+    for i, (test, entry) in enumerate(known):
+        if entry["outcome"] not in ("passed", "skipped"):
+            job.report.case("failures", test, partial(alone, test, i))
+
+
+GRAVE = (  # ops with kernels of ours: shared memory and odd edges
+    "softmax or cross_entropy or layer_norm or batch_norm or conv or pool or embedding or lstm_cell or attention or bmm"
+)
+
+
+def sanitized(tool: str, job: Job) -> None:
+    """compute-sanitizer over single launches of the base and of the fast paths, on tiny arrays, each an allocation of
+    its own. memcheck finds accesses out of bounds and misaligned ones, racecheck races in shared memory.
+    """
+    command = [program("compute-sanitizer", "compute-sanitizer"), "--tool", tool, "--error-exitcode", "99"]
+    command += [
+        "--print-limit",
+        "20",
+        *pytest(job, [str(ROOT / "tests" / AGAINST[0]), "-k", "relu6" if job.tiny else GRAVE]),
+    ]
+
+    def one(fast: str, seconds: float) -> dict[str, Any]:
+        log, results = (job.out / "logs" / f"{tool}-{fast}.{kind}" for kind in ("txt", "jsonl"))
+        settings = {"BRINGUP_RESULTS": str(results), "BRINGUP_MEMORY": "no pool", "TEST_SIZES": "tiny"}
+        code = run(command, seconds, log, BRINGUP_LIMIT="100", TINYMP_FAST=fast, **settings)
+        said = log.read_text(encoding="utf-8", errors="replace")
+        errors = sum(map(int, re.findall(r"SUMMARY: (?:\d+ hazards? displayed \()?(\d+) error", said)))
+        outcomes = dict(Counter(entry["outcome"] for entry in poisoned.read(results).values()))
+        found: dict[str, Any] = {"code": code, "errors": errors, "outcomes": outcomes}
+        if errors or code not in (0, None):
+            found["first"] = [line for line in said.splitlines() if line.startswith("=========")][:40]
+            found["error"] = f"{tool} ended with code {code} and {errors} errors"
+        return found
+
+    for i, fast in enumerate(("", "cuda")):
+        job.report.case(tool, fast or "base", partial(one, fast, job.left / (2 - i)))
 
 
 # ---------------------------------------------------------------------------------------------------------------- main
 
 
-def _steps(*steps: tuple[Callable[[Job], Any] | str, float]) -> list[Step]:
-    """Steps by their functions, or by the name of a section or of a tool of compute-sanitizer."""
-    return [
-        Step(run.__name__, run, seconds)
-        if callable(run)
-        else Step(run, partial(sanitized, tool=run) if run.endswith("check") else partial(section, name=run), seconds)
-        for run, seconds in steps
-    ]
+def _section(name: str, seconds: float, fast: bool = True) -> Step:
+    return Step(name, partial(section, name), seconds, fast)
 
 
-PARTS = {
-    1: _steps((versions, 40), (compiled, 140), (instructions, 40), (tests, 310)),
-    2: _steps((failures, 80), (captured, 50), ("memcheck", 160), (filled, 90), ("racecheck", 100), ("synccheck", 50)),
-    3: _steps((tiles, 60), ("gemm", 160), ("conv", 310)),
-    4: _steps(("training", 270), ("recurrent", 110), ("memory", 90), ("sums", 20), (results, 40)),
+AGAINST = ["core/test_against_torch.py"]
+FAST = ["fast/test_cuda_*.py", "core/backend/test_base.py"]
+CALLS = {
+    1: [
+        Step("versions", versions, 40),
+        Step("ops", partial(suite, "ops", AGAINST, only="test_op", processes=4), 110),
+        Step("large", partial(suite, "large", AGAINST, only="many or count", processes=1), 30),
+        *(_section("training", 160, False), _section("same_bits", 30, False)),
+        Step("tests", partial(suite, "tests", ["core/**/test_*.py"], only="not test_against_torch"), 180),
+    ],
+    2: [
+        *(Step("compiled", compiled, 70), Step("equal", partial(suite, "equal", FAST), 75), _section("paths", 110)),
+        *(Step("captured", partial(section, "training"), 70, True), _section("same_bits", 15)),
+        *(Step("tiles", tiles, 15, True), _section("gemm", 45), _section("conv", 75), _section("recurrent", 35)),
+        Step("ncu", ncu, 45),
+    ],
+    3: [
+        *(Step("failures", failures, 120), Step("memcheck", partial(sanitized, "memcheck"), 150)),
+        *(Step("racecheck", partial(sanitized, "racecheck"), 120), _section("sums", 20, False), _section("memory", 60)),
+        Step("filled", partial(suite, "filled", FAST, BRINGUP_MEMORY="0xFF"), 80),
+    ],
 }
+PROFILED = Step("profiled", profiled, 0)
+
+
+def known(path: pathlib.Path) -> dict[str, Any]:
+    """What a JSON file holds; nothing where there is none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def here(step: Step, job: Job, path: pathlib.Path) -> None:
-    """Run a step in this process, and write what it found."""
+    """Run a step in this process. `path` has what it found, after each case; "state" is there once it has ended."""
+
+    def hung() -> None:
+        if not RUNNING:  # it waits inside CUDA: no exception would reach it
+            os._exit(poisoned.HUNG)
+
+    watch = threading.Timer(HANGS, hung)
+
+    def save(report: Report, **state: str) -> None:
+        nonlocal watch
+        write(path, {"rows": report.rows, "cases": report.cases} | state)
+        watch.cancel()
+        watch = threading.Timer(HANGS, hung)
+        watch.daemon = True
+        watch.start()
+        if not state and poisoned.FATAL.search(report.latest.get("error", "")):
+            os._exit(poisoned.LOST)
+
+    report, state = Report(save, job.end, known(path).get("cases")), {"state": "done"}
+    job = job._replace(report=report)
     try:
-        entry = {"state": "done", "result": step.run(job)}
+        with device(job.device, step.fast):
+            step.run(job)
+        state = {"state": "failed"} if report.failed else state
     except Absent as error:
-        entry = {"state": "absent", "error": str(error)}
-    except Failed as error:
-        entry = {"state": "failed", "result": error.result}
+        state = {"state": "absent", "error": str(error)}
+    except TimeUp:
+        state = {"state": OUT_OF_TIME}
     except Exception as error:
-        entry = {"state": "failed", "error": f"{type(error).__name__}: {error}"}
-    write(path, entry)
+        state = {"state": "failed", "error": f"{type(error).__name__}: {error}"}
+    save(report, **state)
+    watch.cancel()
 
 
-def apart(step: Step, part: int, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """Run a step in a process of its own; its entry for the JSON."""
+def apart(step: Step, number: int, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
+    """Run a step in a process of its own; its entry for the JSON. One that ends in the middle of a case is followed by
+    another, which goes on behind that.
+    """
     start = time.monotonic()
-    found, log = options.out / "logs" / f"{step.name}.json", options.out / "logs" / f"{step.name}.log"
-    for old in (found, log):
-        old.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "benchmarks.bringup", str(part), "--step", step.name, "--out", str(options.out)]
-    command += ["--device", options.device, "--seconds", str(seconds - GRACE), *["--tiny"] * options.tiny]
-    code = run(command, seconds, log, CUPY_CACHE_DIR=str(options.out / "cupy"))
-    entry = {"name": step.name, "seconds": round(time.monotonic() - start, 1)}
-    if found.exists():
-        return entry | json.loads(found.read_text(encoding="utf-8"))
-    state = "timed out" if code is None else "died"
-    return entry | {"state": state, "error": f"exit code {code}: {last_words(log)}"}
+    found, log = options.out / f"{number}-{step.name}.json", options.out / "logs" / f"{number}-{step.name}.log"
+    command = [sys.executable, "-m", "benchmarks.bringup", str(number), "--step", step.name, "--out", str(options.out)]
+    command += ["--device", options.device, *["--tiny"] * options.tiny]
+    result: dict[str, Any] = {}
+    while (left := seconds - (time.monotonic() - start)) > 1 and "state" not in result:
+        before = known(found)
+        if before.pop("state", None):
+            write(found, before)
+        code = run([*command, "--seconds", str(left - GRACE)], left, log, CUPY_CACHE_DIR=str(options.out / "cupy"))
+        result = known(found)
+        if "state" not in result and code is not None and result.get("cases") == before.get("cases"):
+            result |= {"state": "died", "error": f"exit code {code}: {last_words(log)}"}
+    cases = [(group, c) for group, some in result.get("cases", {}).items() for c in some]
+    cases += [("", {"case": row["work"], **row}) for row in result.get("rows", [])]
+    return {
+        "name": step.name, "state": result.get("state", OUT_OF_TIME), "seconds": round(time.monotonic() - start, 1),
+        "cases": len(cases), "error": result.get("error"),
+        "wrong": [f"{group}, {c['case']}: {c['error']}"[:300] for group, c in cases if c.get("error")],
+    }  # fmt: skip
 
 
-def part(number: int, options: argparse.Namespace, seconds: float = PART) -> list[dict[str, Any]]:
-    """Run the steps of a part, write its JSON as it goes; returns the entries."""
-    end, steps = time.monotonic() + seconds, PARTS[number]
-    entries = [{"name": step.name, "state": "not run"} for step in steps]
+def archived(out: pathlib.Path) -> None:
+    """All that was found as one file, the small files first, of long ones the end."""
+    with contextlib.suppress(FileNotFoundError):  # a file that has just been replaced: next time
+        files = [path for path in out.rglob("*") if path.suffix in (".json", ".jsonl", ".txt", ".log", ".csv")]
+        partial_ = out / "bringup.zip.part"
+        with zipfile.ZipFile(partial_, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(files, key=lambda path: (path.suffix not in (".json", ".jsonl"), path.stat().st_size)):
+                left = MOST - (archive.fp.tell() if archive.fp else 0) - 200 * len(files)
+                if left > 0 and out / "cupy" not in path.parents:
+                    archive.writestr(str(path.relative_to(out)), path.read_bytes()[-min(left, 2_000_000) :])
+        partial_.replace(out / "bringup.zip")
+
+
+def call(number: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run the steps of a call that are not known to have ended, write its JSON as it goes; returns the entries."""
+    end, steps = time.monotonic() + options.seconds, CALLS[number]
+    path, over = options.out / f"call{number}.json", threading.Event()
+    before = {entry["name"]: entry for entry in known(path).get("steps", [])}
+    unknown = "not run", OUT_OF_TIME
+    entries = [before.get(step.name, {"name": step.name, "state": "not run"}) for step in steps]
+    if options.only:
+        entries = [e | {"state": "not run"} if e["name"] == options.only else e for e in entries]
+        for old in [
+            *options.out.glob(f"{number}-{options.only}.json"),
+            *options.out.glob(f"logs/{options.only}[0-9]*"),
+        ]:
+            old.unlink()
+
+    def keep() -> None:
+        while not over.wait(5):
+            archived(options.out)
+
+    keeper = threading.Thread(target=keep, daemon=True)
+    keeper.start()
     for i, step in enumerate(steps):
-        later = sum(other.seconds for other in steps[i + 1 :])
         left = end - time.monotonic()
-        if left < 2 * GRACE:
-            break
+        if entries[i]["state"] not in unknown or (options.only or step.name) != step.name or left < 2 * GRACE:
+            continue
+        later = sum(s.seconds for s, e in zip(steps[i + 1 :], entries[i + 1 :]) if e["state"] in unknown)
         entries[i] = apart(step, number, options, min(max(left - later, step.seconds), left))
-        print(
-            f"{step.name:<16} {entries[i]['state']:<10} {entries[i]['seconds']:6.1f} s  {_short(entries[i])}",
-            flush=True,
-        )
-        write(options.out / f"part{number}.json", {"steps": entries, "device": options.device})
-    write(options.out / f"part{number}.json", {"steps": entries, "device": options.device})
+        short = " ".join(str(entries[i]["wrong"][:3] or entries[i]["error"] or "").split())[-300:]
+        print(f"{step.name:<18} {entries[i]['state']:<20} {entries[i]['seconds']:6.1f} s  {short}", flush=True)
+        write(path, {"steps": entries, "device": options.device})
+    write(path, {"steps": entries, "device": options.device})
+    over.set()
+    keeper.join()
+    archived(options.out)
     return entries
 
 
-def _short(entry: dict[str, Any]) -> str:
-    """What to say of a step on one line."""
-    result = entry.get("error") or (entry.get("result") if entry["state"] == "failed" else "")
-    return " ".join(str(result).split())[-300:]
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """Run a part. Returns the exit code."""
+    """Run a call. Returns the exit code."""
     p = argparse.ArgumentParser(prog="python -m benchmarks.bringup", description=__doc__.split("\n\n")[0])
-    p.add_argument("part", type=int, choices=PARTS)
+    p.add_argument("call", type=int, choices=CALLS)
     p.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/bringup"), help="where the JSON goes")
+    p.add_argument("--seconds", type=float, default=SECONDS, help="how long the call may take")
+    p.add_argument("--only", help="one step, again")
     p.add_argument("--device", choices=("gpu", "cuda-on-cpu"), default="gpu", help="cuda-on-cpu: the tests' stand-in")
     p.add_argument("--tiny", action="store_true", help="tiny sizes: shows that everything runs")
     p.add_argument("--step", help=argparse.SUPPRESS)
-    p.add_argument("--seconds", type=float, default=PART, help=argparse.SUPPRESS)
     options = p.parse_args(arguments)
     options.out = options.out.resolve()
     if options.device == "cuda-on-cpu" and not options.tiny:
         p.error("--device cuda-on-cpu runs every thread of every kernel on the CPU: add --tiny")
     if options.step:
-        step = next(step for step in PARTS[options.part] if step.name == options.step)
-        job = Job(options.out, options.device, options.tiny, time.monotonic() + options.seconds)
-        here(step, job, options.out / "logs" / f"{step.name}.json")
+        step = next(step for step in [*CALLS[options.call], PROFILED] if step.name == options.step)
+        job = Job(options.out, options.device, options.tiny, time.monotonic() + options.seconds, Report())
+        here(step, job, options.out / f"{options.call}-{step.name}.json")
         return 0
-    entries = part(options.part, options)
+    if options.only and options.only not in [step.name for step in CALLS[options.call]]:
+        p.error(f"call {options.call} has the steps {', '.join(step.name for step in CALLS[options.call])}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    archive = options.out / "bringup.zip"
+    if archive.exists() and not (options.out / f"call{options.call}.json").exists():
+        with zipfile.ZipFile(archive) as found:
+            found.extractall(options.out)
+    entries = call(options.call, options)
     return int(any(entry["state"] not in ("done", "absent") for entry in entries))
 
 

@@ -1,44 +1,38 @@
-"""Speed and memory on a GPU, beside PyTorch (cuDNN, AMP) where it is installed.
+"""Speed and memory on a GPU, beside PyTorch (cuDNN, AMP) where it is installed: sections of benchmarks/bringup.py.
 
-    python -m benchmarks.gpu [--only SECTION] [--out FILE] [--device cuda-on-cpu --tiny]
-
-Everything that a row compares is timed in one process, in turn: a block of each, then the next block of each, so that a
+Everything that is compared is timed in one process, in turn: a block of each, then the next block of each, so that a
 clock that drifts slows both. Times are medians of CUDA events around blocks of calls; ratios are medians of the ratios
 of blocks, then geometric means over the cases. What runs on the GPU alone queues up behind a kernel that waits, so that
 the time the host takes to ask for it does not count; a training step is driven by the host, and there it counts. Blocks
 repeat the same operands: what fits into the L2 cache stays there, for both sides.
-
-An error costs its row. A kernel that crashes or hangs costs all that comes after it: benchmarks.bringup runs each
-section in a process of its own. The exit code is 1 if something failed (not if a target was missed).
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import functools
 import gc
+import importlib
 import json
 import math
 import pathlib
 import shutil
 import statistics
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 
 import tinymp as mp
-from tinymp import nn, ops
+from tinymp import fast_path, nn, ops
 from tinymp.ops.conv import batch_first
 from tinymp.precision import gemm as gemm_primitive
 from tinymp.study.tensor_core import ARCHITECTURES as UNITS
 
 from . import models, peers
-from .machine import device, write
-from .report import Report
 from .timing import Bench, Work, rates, ratio
 
 HERE = pathlib.Path(__file__).parent
@@ -58,18 +52,21 @@ def gemm(bench: Bench) -> None:
     for i, case in enumerate(cases):
         m, n, k, a_t, b_t = case.values()
         name = f"{m}x{n}x{k} {'T' if a_t else 'N'}{'T' if b_t else 'N'}"
-        with bench.report.case(group, name) as entry, mp.no_grad():
-            # C = op(A) op(B), whose columns lie in memory one after the other, is C' = op(B)' op(A)' by rows
-            a, b = bench.random((m, k) if a_t else (k, m)), bench.random((k, n) if b_t else (n, k))
-            x, y = b.T if b_t else b, a.T if a_t else a
-            work: Work = {
-                "FP16": partial(ops.matmul, mp.Tensor(x), mp.Tensor(y)),
-                "FP32": partial(ops.matmul, mp.Tensor(x.astype("float32")), mp.Tensor(y.astype("float32"))),
-            }
-            if peers.torch:
-                work |= peers.matmul(x, y)
-            entry |= rates(bench.times(work, bench.share(len(cases) - i)), 2 * m * n * k)
+        bench.report.case(group, name, partial(product, bench, *case.values(), parts=len(cases) - i))
     bench.report.summary(group, to_peer=">= 0.95", to_fp32=">= 3.85")
+
+
+def product(bench: Bench, m: int, n: int, k: int, a_t: int, b_t: int, parts: int) -> dict[str, Any]:
+    """One of them. C = op(A) op(B), whose columns lie in memory one after the other, is C' = op(B)' op(A)' by rows."""
+    with mp.no_grad():
+        a, b = bench.random((m, k) if a_t else (k, m)), bench.random((k, n) if b_t else (n, k))
+        x, y = b.T if b_t else b, a.T if a_t else a
+        work: Work = {
+            "FP16": partial(ops.matmul, mp.Tensor(x), mp.Tensor(y)),
+            "FP32": partial(ops.matmul, mp.Tensor(x.astype("float32")), mp.Tensor(y.astype("float32"))),
+        }
+        work |= peers.matmul(x, y) if peers.torch else {}
+        return rates(bench.times(work, bench.share(parts)), 2 * m * n * k)
 
 
 def conv(bench: Bench) -> None:
@@ -86,20 +83,26 @@ def conv(bench: Bench) -> None:
             f"pad {padding[1]}x{padding[0]} stride {stride[0]}"
         )
         for j, part in enumerate(parts):
-            with bench.report.case(f"DeepBench conv {part}", name) as entry:
-                x = batch_first(bench.random((c["c"], c["h"], c["w"], c["n"])))
-                w = bench.random((c["k"], c["c"], *kernel))
-                work: Work = {
-                    "FP16": conv_part(bench, part, x, w, stride, padding),
-                    "FP32": conv_part(bench, part, x.astype("float32"), w.astype("float32"), stride, padding),
-                }
-                if peers.torch:
-                    work |= peers.conv(part, x, w, stride, padding)
-                times = bench.times(work, bench.share(len(parts) * (len(cases) - i) - j))
-                y = ops.conv2d(mp.Tensor(x), mp.Tensor(w), stride=stride, padding=padding)
-                entry |= rates(times, 2 * y.numel() * math.prod(w.shape[1:]))
+            left = len(parts) * (len(cases) - i) - j
+            shapes = (c["c"], c["h"], c["w"], c["n"]), (c["k"], c["c"], *kernel)
+            work = partial(convolution, bench, part, *shapes, stride, padding, left)
+            bench.report.case(f"DeepBench conv {part}", name, work)
     for part in parts:
         bench.report.summary(f"DeepBench conv {part}", to_peer=">= 0.6", to_fp32=">= 2.6")
+
+
+def convolution(bench: Bench, part: str, x: tuple, w: tuple, stride: tuple, padding: tuple, left: int) -> dict:
+    """One of them: the fast path, the base, cuDNN."""
+    a, b = batch_first(bench.random(x)), bench.random(w)
+    fast = conv_part(bench, part, a, b, stride, padding)
+    work: Work = {
+        "FP16": fast,
+        "FP32": conv_part(bench, part, a.astype("float32"), b.astype("float32"), stride, padding),
+        "base": with_paths(fast, ()),
+    }
+    work |= peers.conv(part, a, b, stride, padding) if peers.torch else {}
+    y = ops.conv2d(mp.Tensor(a), mp.Tensor(b), stride=stride, padding=padding)
+    return rates(bench.times(work, bench.share(left)), 2 * y.numel() * math.prod(w[1:]))
 
 
 def conv_part(bench: Bench, part: str, x: Any, w: Any, stride: tuple, padding: tuple) -> Callable[[], Any]:
@@ -121,22 +124,20 @@ def recurrent(bench: Bench) -> None:
     for i, (cell, hidden, batch, steps) in enumerate(case.values() for case in cases):
         kind, gates = cell.upper(), 4 if cell == "lstm" else 3
         group = groups[kind] = f"DeepBench {kind} forward + backward, captured"
-        with bench.report.case(group, f"{hidden} units, batch {batch}, {steps} steps") as entry:
-            x, dy = (bench.random((steps, batch, hidden)) for _ in range(2))
-            work: Work = {"FP16": recurrent_step(kind, hidden, x, dy)}
-            if peers.torch:
-                work |= peers.recurrent(kind, hidden, x, dy)
-            times = bench.times(work, bench.share(len(cases) - i), host=True)
-            # two products per gate, with x and with h; in backward twice as much: the gradients of either operand
-            entry |= rates(times, 3 * 2 * gates * 2 * hidden * hidden * batch * steps)
-            entry["us"] = {name: 1e6 * statistics.median(t) / steps for name, t in times.items()}
-            del x, dy, work  # before the next case: the longest takes some GiB
+        work = partial(recurrent_one, bench, kind, gates, hidden, batch, steps, len(cases) - i)
+        bench.report.case(group, f"{hidden} units, batch {batch}, {steps} steps", work)
     for group in groups.values():
         bench.report.summary(group, to_peer=">= 0.6")
-        with bench.report.row(f"{group}, a time step"):
-            each = [c["us"] for c in bench.report.cases[group] if "us" in c]
-            us = {name: statistics.geometric_mean([times[name] for times in each]) for name in each[0]}
-            bench.report.add(f"{group}, a time step", us["FP16"], "us", peer=us.get("PyTorch"))
+
+
+def recurrent_one(bench: Bench, kind: str, gates: int, hidden: int, batch: int, steps: int, left: int) -> dict:
+    """One of them."""
+    x, dy = (bench.random((steps, batch, hidden)) for _ in range(2))
+    work: Work = {"FP16": recurrent_step(kind, hidden, x, dy)}
+    work |= peers.recurrent(kind, hidden, x, dy) if peers.torch else {}
+    times = bench.times(work, bench.share(left), host=True)
+    # two products per gate, with x and with h; in backward twice as much: the gradients of either operand
+    return rates(times, 3 * 2 * gates * 2 * hidden * hidden * batch * steps)
 
 
 def recurrent_step(kind: str, hidden: int, x: Any, dy: Any) -> Callable[[], Any]:
@@ -156,6 +157,7 @@ def recurrent_step(kind: str, hidden: int, x: Any, dy: Any) -> Callable[[], Any]
 
 
 Network = Callable[[Any], Any]
+Step = Callable[[], Any]
 
 
 class Workload(NamedTuple):
@@ -166,77 +168,192 @@ class Workload(NamedTuple):
     classes: int = 10
     vocabulary: int = 0
 
+    def step(self, bench: Bench, policy: mp.Policy) -> Step:
+        """SGD with momentum on one batch."""
+        images, labels = training_data(bench, self)
+        images = images if self.vocabulary else images.to(policy.storage)
+        return partial(models.momentum_step(made(self.network, policy), policy), images, labels)
+
+    def peers(self, bench: Bench) -> Work:
+        """PyTorch's: AMP, channels_last, CUDA graphs. PyTorch has no FP16 LSTM on a CPU."""
+        if self.vocabulary and not bench.on_gpu:
+            return {}
+        return peers.training(self.network, *(x.array for x in training_data(bench, self)))
+
+
+class Example(NamedTuple):
+    """A step of an example; `own` and `theirs` take the module benchmarks.steps, which imports it, and the rest."""
+
+    own: Callable[[Any, Bench, mp.Policy], Step]
+    theirs: Callable[[Any, Bench], Step]
+
+    def step(self, bench: Bench, policy: mp.Policy) -> Step:
+        """A step by a policy."""
+        return self.own(importlib.import_module("benchmarks.steps"), bench, policy)
+
+    def peers(self, bench: Bench) -> Work:
+        """PyTorch's, on a GPU."""
+        return {"PyTorch": self.theirs(importlib.import_module("benchmarks.steps"), bench)} if bench.on_gpu else {}
+
+
+def gan(shape: tuple[int, ...], width: int) -> Example:
+    """The DCGAN example: both networks, two optimizers, one loss scaler."""
+    return Example(
+        lambda steps, bench, policy: steps.gan(policy, bench.random(shape).astype(policy.storage), width),
+        lambda steps, bench: steps.torch_gan(peers.shared(bench.random(shape)).float(), width, "float16"),
+    )
+
+
+GPT = Example(lambda steps, _, policy: steps.gpt(policy), lambda steps, _: steps.torch_gpt("float16", "cuda"))
+
+
+def words(length: int, batch: int, vocabulary: int, *sizes: int) -> Workload:
+    """LSTMs that predict the next word. sizes: of embeddings, cells, layers, and what cells are projected to."""
+    return Workload(lambda nn: models.language_model(nn, vocabulary, *sizes), (length, batch), 0, vocabulary)
+
+
+def workloads(tiny: bool) -> dict[str, Any]:
+    """What is trained. bigLSTM's cell: Jozefowicz et al. (2016), 8192 cells that are projected to 1024 numbers."""
+    if tiny:
+        cnn = Workload(partial(models.cnn, size=4, width=2), (2, 1, 4, 4))
+        return {"CNN": cnn, "LSTM": words(2, 2, 8, 2, 3, 1), "DCGAN": gan((2, 1, 8, 8), 2)}
+    return {
+        "MNIST CNN, batch 64": Workload(models.cnn, (64, 1, 28, 28)),
+        "LSTM 2 x 1024, 64 words, batch 64": words(64, 64, 10000, 1024, 1024),
+        "GPT, batch 16": GPT,
+        "DCGAN 64 x 64, batch 128": gan((128, 1, 64, 64), 64),
+        "ResNet-50, batch 128": Workload(models.resnet50, (128, 3, 224, 224), classes=1000),
+        "bigLSTM's cell, 20 words, batch 128": words(20, 128, 10000, 1024, 8192, 1, 1024),
+    }
+
 
 def training(bench: Bench) -> None:
-    """Training steps: ours as a captured graph, PyTorch's AMP as it is commonly run and as a CUDA graph."""
-    workloads = {
-        "MNIST CNN, batch 64": Workload(models.cnn, (64, 1, 28, 28)),
-        "ResNet-20, batch 128": Workload(models.resnet, (128, 3, 32, 32)),
-        "ResNet-50, batch 128": Workload(models.resnet50, (128, 3, 224, 224), classes=1000),
-        "LSTM 2 x 1024, 64 words, batch 64": Workload(
-            partial(models.language_model, vocabulary=10000, embedding=1024, hidden=1024), (64, 64), vocabulary=10000
-        ),
-    }
-    faces, width = (128, 1, 64, 64), 64
-    if bench.tiny:
-        workloads = {
-            "MNIST CNN, tiny": Workload(partial(models.cnn, size=4, width=2), (2, 1, 4, 4)),
-            "LSTM, tiny": Workload(
-                partial(models.language_model, vocabulary=8, embedding=2, hidden=3, layers=1), (2, 2), vocabulary=8
-            ),
-        }
-        faces, width = (2, 1, 8, 8), 2
-    for i, (name, workload) in enumerate(workloads.items()):
-        with bench.report.row(f"{name}, training step"):
-            train_one(bench, name, workload, bench.share(len(workloads) + 1 - i))
-    name = f"DCGAN {faces[2]} x {faces[3]}, batch {faces[0]}"
-    with bench.report.row(f"{name}, training step"):
-        train_gan(bench, name, faces, width)
+    """20 steps of each network in FP32 and mixed: losses, and times beside PyTorch's AMP. With the fast paths also as
+    a captured graph.
+    """
+    every = workloads(bench.tiny)
+    for i, (name, workload) in enumerate(every.items()):
+        bench.report.case("training", name, partial(train, bench, workload, len(every) - i))
+    for entry in bench.report.cases["training"]:
+        ms = entry.get("ms", {})
+        for own in ms.keys() & {"FP32", "mixed", "captured"}:
+            rivals = [ms[k] for k in ms.keys() - {"FP32", "mixed", "captured"} if ("graph" in k) == (own == "captured")]
+            beside = min(rivals, default=None) if own != "FP32" else None
+            bench.report.add(f"{entry['case']}, training step, {own}", ms[own], "ms", peer=beside)
 
 
-def train_one(bench: Bench, name: str, workload: Workload, seconds: float) -> None:
-    """The rows of one network."""
-    batch, network = training_data(bench, workload), workload.network
-    work: Work = {
-        "captured": partial(mp.capture(models.momentum_step(made(network, mp.MIXED), mp.MIXED)), *batch),
-        "eager": partial(models.momentum_step(made(network, mp.MIXED), mp.MIXED), *batch),
-    }
-    others: Work = {}
-    if peers.torch and (bench.on_gpu or not workload.vocabulary):  # PyTorch has no FP16 LSTM on a CPU
-        others = peers.training(network, *(x.array for x in batch))
-    compare(bench, name, work, others, seconds)
+def train(bench: Bench, workload: Any, parts: int) -> dict[str, Any]:
+    """One of them."""
+    work: Work = {kind: workload.step(bench, policy) for kind, policy in (("FP32", mp.FP32), ("mixed", mp.MIXED))}
+    if "cuda" in fast_path.enabled:
+        work["captured"] = mp.capture(workload.step(bench, mp.MIXED))
+    losses = {kind: [float(step()) for _ in range(5 if bench.tiny else 20)] for kind, step in work.items()}
+    found: dict[str, Any] = {"losses": losses}
+    apart = max(abs(line[0] - losses["FP32"][0]) for line in losses.values())
+    if not all(math.isfinite(x) for line in losses.values() for x in line) or apart > 0.02 * abs(losses["FP32"][0]):
+        found["error"] = "losses are not finite, or the first ones differ by more than 2 %"
+    work |= workload.peers(bench) if peers.torch else {}
+    times = bench.times(work, bench.share(parts), host=True)
+    found["ms"] = {kind: 1000 * statistics.median(t) for kind, t in times.items()}
+    freed(bench)
+    return found
 
 
-def train_gan(bench: Bench, name: str, shape: tuple[int, ...], width: int) -> None:
-    """The rows of the DCGAN example: both networks, two optimizers, one loss scaler."""
-    from . import steps  # and with it the example, which imports more than the other sections
-
-    faces = bench.random(shape)
-    work: Work = {
-        "captured": mp.capture(steps.gan(mp.MIXED, faces, width)),
-        "eager": steps.gan(mp.MIXED, faces, width),
-    }
-    others: Work = {}
-    if peers.torch and bench.on_gpu:
-        others = {"PyTorch": steps.torch_gan(peers.shared(faces).float(), width, autocast="float16")}
-    compare(bench, name, work, others, bench.share(1))
+def same_bits(bench: Bench) -> None:
+    """Steps while an audit listens give the losses and weights of steps without it, bit for bit; with the fast paths,
+    which an audit does not hear, captured steps do.
+    """
+    for name, workload in workloads(bench.tiny).items():
+        if isinstance(workload, Workload):
+            bench.report.case("bits", name, partial(same_bits_of, bench, workload))
 
 
-def compare(bench: Bench, name: str, work: Work, others: Work, seconds: float) -> None:
-    """The rows of one kind of training step; others: PyTorch's, as a CUDA graph where the name says so."""
-    for _ in range(5):  # three as usual, one recorded, one replayed
-        losses = [float(step()) for step in work.values()]
-    apart = abs(losses[0] / losses[1] - 1)
-    times = bench.times(work | others, seconds, host=True)
-    ms = {k: 1000 * statistics.median(t) for k, t in times.items()}
-    graphs = [k for k in others if "graph" in k]
-    for own, rivals in (("captured", graphs), ("eager", [k for k in others if k not in graphs])):
-        beside = min((ms[k] for k in rivals), default=None)
-        bench.report.add(f"{name}, training step, mixed, {own}", ms[own], "ms", peer=beside)
-    for what, rivals, target in (("eager", set(others) - set(graphs), ">= 1.5"), ("as a CUDA graph", graphs, ">= 1")):
-        if best := min(rivals, key=ms.__getitem__, default=None):
-            bench.report.add(f"{name}, PyTorch AMP {what} / captured", ratio(times, best, "captured"), "x", target)
-    bench.report.add(f"{name}, loss of step 5, |captured / eager - 1|", apart, "", "<= 0.01")
+def same_bits_of(bench: Bench, workload: Workload) -> dict[str, Any]:
+    """One network: which losses and weights differ."""
+    found: list[dict[str, Any]] = []
+    for other in (False, True):
+        model, batch = made(workload.network, mp.MIXED), training_data(bench, workload)
+        step, captures = models.momentum_step(model, mp.MIXED), "cuda" in fast_path.enabled
+        step = mp.capture(step) if other and captures else step
+        with mp.audit() if other and not captures else contextlib.nullcontext():
+            losses = {f"loss {i}": step(*batch).numpy() for i in range(6 if captures else 2)}
+        found.append({name: x.tobytes() for name, x in (losses | model.state_dict()).items()})
+    other_bits = [name for name in found[0] if found[0][name] != found[1][name]]
+    return {"other bits": other_bits} | ({"error": f"{len(other_bits)} values differ"} if other_bits else {})
+
+
+# -------------------------------------------------------------------------------------------- the fast paths one by one
+
+
+def fast_files() -> list[str]:
+    """The files of fast/cuda that hold fast paths."""
+    folder = pathlib.Path(fast_path.__file__).parent / "fast" / "cuda"
+    for path in folder.glob("[!_]*.py"):
+        importlib.import_module(f"tinymp.fast.cuda.{path.stem}")
+    modules = {way.__module__ for way in fast_path._found.values()}
+    return sorted(name.rpartition(".")[2] for name in modules if ".fast.cuda." in name)
+
+
+def with_paths(step: Step, files: Sequence[str]) -> Step:
+    """The step with the fast paths of these files of fast/cuda alone in front of the base."""
+    load, plain = fast_path._load, fast_path._find.__wrapped__
+
+    def some(definition: Any, module: str) -> Any:
+        return load(definition, module) if "cuda." not in module or module.rpartition(".")[2] in files else None
+
+    @functools.cache
+    def find(definition: Any, device: str, fast: bool) -> Any:
+        with mock.patch.object(fast_path, "_load", some):
+            return plain(definition, device, True)
+
+    def run() -> Any:
+        with mock.patch.object(fast_path, "_find", find):
+            return step()
+
+    return run
+
+
+def paths(bench: Bench) -> None:
+    """A step by the base, and with one file of fast/cuda at a time: how much faster, how far apart the losses are.
+
+    The last row of each file is its best network, which decides whether it is on by default: from 1.2 on.
+    """
+    every = workloads(bench.tiny)
+    for i, (name, workload) in enumerate(every.items()):
+        bench.report.case("fast paths", name, partial(paths_one, bench, workload, len(every) - i))
+    for file in fast_files():
+        seen = {c["case"]: c["ratios"][file] for c in bench.report.cases["fast paths"] if file in c.get("ratios", {})}
+        if seen:
+            best = max(seen, key=seen.__getitem__)
+            bench.report.add(f"fast/cuda/{file}: base / with it, {best}", seen[best], "x", ">= 1.2")
+
+
+def paths_one(bench: Bench, workload: Any, parts: int) -> dict[str, Any]:
+    """One network: by file, base / with it, and the largest difference of a loss, relative to the base's."""
+    choices: dict[str, Sequence[str]] = {"base": (), **{file: (file,) for file in fast_files()}, "all": fast_files()}
+    work, losses, wrong = Work(), dict[str, list[float]](), list[str]()
+    for name, files in choices.items():
+        step = with_paths(workload.step(bench, mp.MIXED), files)
+        try:
+            losses[name] = [float(step()) for _ in range(2 if bench.tiny else 5)]
+            work[name] = step
+        except Exception as error:  # the other files shall still be measured
+            wrong.append(f"{name}: {type(error).__name__}: {error}"[:500])
+    times = bench.times(work, bench.share(parts), host=True)
+    apart = {n: max(abs(a - b) / abs(b) for a, b in zip(losses[n], losses["base"])) for n in losses}
+    wrong += [
+        f"{name}: a loss differs from the base's by {most:.2g}" for name, most in apart.items() if not most <= 0.02
+    ]
+    ratios = {name: ratio(times, "base", name) for name in work if name != "base"}
+    freed(bench)
+    found = {"ratios": ratios, "losses apart": apart, "ms of the base": 1000 * statistics.median(times["base"])}
+    return found | ({"error": "; ".join(wrong)} if wrong else {})
+
+
+def freed(bench: Bench) -> None:
+    """Give the memory of what was measured back to the device: PyTorch has a pool of its own."""
+    gc.collect()
+    bench.xp.get_default_memory_pool().free_all_blocks()
 
 
 def training_data(bench: Bench, workload: Workload) -> tuple[mp.Tensor, mp.Tensor]:
@@ -294,44 +411,57 @@ def peak_memory(bench: Bench, network: Network, shape: Sequence[int], policy: mp
     return peak
 
 
-ARCHITECTURES = {100: "blackwell", 90: "hopper", 89: "ada", 80: "ampere", 75: "turing", 70: "volta"}  # from this sm on
+GENERATIONS = {100: "blackwell", 90: "hopper", 89: "ada", 80: "ampere", 75: "turing", 70: "volta"}  # from this sm on
+
+
+def generation() -> str:
+    """The name of the GPU's generation in `mp.tensor_core`."""
+    capability = mp.backend.gpu.compute_capability()
+    return GENERATIONS[max(sm for sm in GENERATIONS if sm <= capability)]
 
 
 def sums(bench: Bench) -> None:
-    """Have products the bits of `mp.tensor_core`? And how are FP32 operands made TF32?"""
-    capability = int(bench.xp.cuda.Device().compute_capability)
-    architecture = ARCHITECTURES[max(sm for sm in ARCHITECTURES if sm <= capability)]
-    roundings: dict[str, Callable[[Any], Any]] = {
-        "cut off": lambda u: u,
-        "to nearest, ties away from 0": lambda u: u + 0x1000,
-        "to nearest, ties to even": lambda u: u + 0x0FFF + (u >> 13 & 1),
-    }
+    """Have products the bits of `mp.tensor_core`, and how are FP32 operands made TF32? Shares of sums with other bits.
+
+    Of one step each (the order of several is the kernel's): of random operands, and of the published vectors of GPUs.
+    """
+    architecture = generation()
+    vectors = np.load(HERE.parent / "tests" / "study" / "tensor_cores.npz")
     for kind, policy in (("fp16", mp.MIXED), ("tf32", mp.TF32)):
-        unit = UNITS[architecture].get((kind, "fp32"))
-        if unit is None:
-            continue
-        with bench.report.row(f"{kind.upper()} sums"):  # of one step: the order of several is the kernel's
+        if unit := UNITS[architecture].get((kind, "fp32")):
             shapes = (64, unit.products), (unit.products, 64)
-            a, b = (np.random.default_rng(i).standard_normal(s).astype(policy.storage) for i, s in enumerate(shapes))
-            with mp.use(policy):
-                found = bench.xp.asnumpy(gemm_primitive(bench.xp.asarray(a), bench.xp.asarray(b), wide=True))
-            for how, rounded in roundings.items() if kind == "tf32" else [("as stored", None)]:
-                x, y = (v if rounded is None else rounded(v.view(np.uint32)).view(np.float32) for v in (a, b))
-                other = (found != mp.tensor_core(x, y, None, architecture, kind)).mean()
-                bench.report.add(f"{kind.upper()} operands {how}: sums unlike {architecture}'s", float(other), "")
+            random = [np.random.default_rng(i).standard_normal(s).astype(policy.storage) for i, s in enumerate(shapes)]
+            bench.report.case("sums", f"{kind}, random", partial(sums_of, bench, kind, policy, *random))
+            for gpu in ("V100", "A100", "H100"):
+                if f"{gpu}_{kind}_a" in vectors:
+                    a, b = (vectors[f"{gpu}_{kind}_{x}"].view(policy.storage)[:, : unit.products] for x in "ab")
+                    work = partial(sums_of, bench, kind, policy, np.ascontiguousarray(a), np.ascontiguousarray(b.T))
+                    bench.report.case("sums", f"{kind}, the vectors of {gpu}", work)
 
 
-SECTIONS: dict[str, tuple[Callable[[Bench], None], int]] = {  # and the seconds that each may take
-    "gemm": (gemm, 70),
-    "conv": (conv, 150),
-    "recurrent": (recurrent, 40),
-    "training": (training, 80),
-    "memory": (memory, 20),
-    "sums": (sums, 20),
+ROUNDINGS: dict[str, Callable[[Any], Any]] = {  # of the bits of FP32 operands
+    "cut off": lambda u: u,
+    "to nearest, ties away from 0": lambda u: u + 0x1000,
+    "to nearest, ties to even": lambda u: u + 0x0FFF + (u >> 13 & 1),
 }
 
 
-# ---------------------------------------------------------------------------------------------------------------- main
+def sums_of(bench: Bench, kind: str, policy: mp.Policy, a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
+    """The share of a @ b that `mp.tensor_core` makes otherwise; in TF32 by the rounding of the operands."""
+    with mp.use(policy):
+        found = bench.xp.asnumpy(gemm_primitive(bench.xp.asarray(a), bench.xp.asarray(b), wide=True))
+    shares = {}
+    for how, rounded in ROUNDINGS.items() if kind == "tf32" else [("as stored", None)]:
+        x, y = (v if rounded is None else rounded(v.view(np.uint32)).view(np.float32) for v in (a, b))
+        with np.errstate(all="ignore"):
+            other = (found != mp.tensor_core(x, y, None, generation(), kind)) & ~np.isnan(found)
+        shares[f"other bits, operands {how}"] = float(other.mean())
+    return shares
+
+
+SECTIONS: dict[str, Callable[[Bench], None]] = {
+    f.__name__: f for f in (training, same_bits, paths, gemm, conv, recurrent, memory, sums)
+}
 
 
 def environment() -> dict[str, Any]:
@@ -345,52 +475,3 @@ def environment() -> dict[str, Any]:
         cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
         found["PyTorch"] = f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
     return found
-
-
-def measured(
-    names: Sequence[str], on: str, tiny: bool, out: pathlib.Path | None, seconds: float | None = None
-) -> Report:
-    """Run sections on a device; their rows, cases and environment are in the JSON `out` after each row.
-
-    seconds: how long each may take, instead of its own number.
-    """
-    start = time.monotonic()
-
-    def save(report: Report) -> None:
-        if out:
-            spent = round(time.monotonic() - start)
-            write(out, {"rows": report.rows, "cases": report.cases, "environment": found, "seconds": spent})
-
-    report = Report(save)
-    with device(on):
-        found = environment()
-        print(*(f"{k}: {v}" for k, v in found.items()), sep="\n")
-        for name in names:
-            measure, usual = SECTIONS[name]
-            report.head(name)
-            with report.row(name):
-                measure(Bench(report, tiny, on == "gpu", usual if seconds is None else seconds))
-    return report
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the sections, print the tables, write the JSON. Returns the exit code."""
-    p = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__.split("\n\n")[0])
-    p.add_argument("--device", choices=("gpu", "cuda-on-cpu"), default="gpu", help="cuda-on-cpu: the tests' stand-in")
-    p.add_argument("--tiny", action="store_true", help="tiny sizes: shows that everything runs, not how fast")
-    p.add_argument("--only", choices=SECTIONS, action="append", help="a section to run (can be repeated)")
-    p.add_argument("--out", type=pathlib.Path, help="the JSON (default: benchmarks/results/gpu.json, of a full run)")
-    options = p.parse_args(arguments)
-    if options.device == "cuda-on-cpu" and not options.tiny:
-        p.error("--device cuda-on-cpu runs every thread of every kernel on the CPU: add --tiny")
-    if options.device == "gpu" and (why := mp.backend.gpu.problem()):
-        p.error(why)
-    full_run = options.only is None and not options.tiny
-    out = options.out or (HERE / "results" / "gpu.json" if full_run else None)
-    report = measured(options.only or list(SECTIONS), options.device, options.tiny, out)
-    print(f"\nwrote {out}" if out else "")
-    return int(report.failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -87,18 +87,20 @@ def resnet50(nn: Any, classes: int = 1000) -> Any:
     return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, classes))
 
 
-def language_model(nn: Any, vocabulary: int, embedding: int = 128, hidden: int = 256, layers: int = 2) -> Any:
-    """Words (T, B) -> scores of the word that follows each, (T B, vocabulary)."""
+def language_model(
+    nn: Any, vocabulary: int, embedding: int = 128, hidden: int = 256, layers: int = 2, projection: int = 0
+) -> Any:
+    """Words (T, B) -> scores of the word that follows each, (T B, vocabulary). projection: of `hidden`, or 0."""
 
     class LanguageModel(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.embedding = nn.Embedding(vocabulary, embedding)
-            self.lstm = nn.LSTM(embedding, hidden, layers)
-            self.output = nn.Linear(hidden, vocabulary)
+            self.lstm = nn.LSTM(embedding, hidden, layers, proj_size=projection)
+            self.output = nn.Linear(projection or hidden, vocabulary)
 
         def forward(self, words: Any) -> Any:
-            return self.output(self.lstm(self.embedding(words))[0].reshape(-1, hidden))
+            return self.output(self.lstm(self.embedding(words))[0].flatten(0, 1))
 
     return LanguageModel()
 

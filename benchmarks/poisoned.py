@@ -6,7 +6,7 @@ After an illegal address every further call of CUDA in the process fails: a hund
 first such error ends the process with code LOST; a test that takes longer than BRINGUP_LIMIT seconds ends it with code
 HUNG. What FILE lists already is not run again, so that the same command goes on where the last one ended.
 
-BRINGUP_SHARE="i/n" runs the files i, i + n, ... of those with tests. BRINGUP_MEMORY says where memory comes from: "no
+BRINGUP_SHARE="i/n" runs the tests i, i + n, ... of all. BRINGUP_MEMORY says where memory comes from: "no
 pool" (every array is an allocation of its own, for compute-sanitizer) or "0xFF" (new memory is full of NaN).
 """
 
@@ -56,11 +56,10 @@ class Plugin:
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         """Leave out what has run before, and what other processes run."""
-        known, files = read(self.path), list(dict.fromkeys(item.path for item in items))
+        known = read(self.path)
         share, of = map(int, os.environ.get("BRINGUP_SHARE", "0/1").split("/"))
-        mine = set(files[share::of])
-        wanted = [item for item in items if item.path in mine and item.nodeid not in known]
-        config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
+        wanted = [item for item in items[share::of] if item.nodeid not in known]
+        config.hook.pytest_deselected(items=list(set(items) - set(wanted)))
         items[:] = wanted
 
     def pytest_collectreport(self, report: Any) -> None:
@@ -84,6 +83,8 @@ class Plugin:
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Add up the phases of a test: setup, call, teardown."""
         self.entry["seconds"] = round(self.entry["seconds"] + report.duration, 3)
+        if report.when == "call" and report.user_properties:
+            self.entry["said"] = dict(report.user_properties)
         if report.failed or (report.skipped and self.entry["outcome"] != "failed"):
             self.entry |= {"outcome": report.outcome, "error": report.longreprtext[-2000:]}
         if report.failed and FATAL.search(report.longreprtext):

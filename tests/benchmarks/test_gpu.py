@@ -2,17 +2,17 @@
 
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 
 import tinymp as mp
 from benchmarks import gpu, models, peers, timing
-from benchmarks.report import Report
+from benchmarks.machine import device
+from benchmarks.report import UNFINISHED, Report
 from examples import cnn
-from tinymp import nn
-
-TINY = ["--device", "cuda-on-cpu", "--tiny"]
+from tinymp import nn, ops
 
 
 @pytest.fixture
@@ -25,54 +25,88 @@ def _stand_in(request):
         pytest.skip(f"CUDA kernels cannot run on this CPU: {why}")
 
 
+def measured(section, fast=True):
+    """The report of a section, with tiny sizes."""
+    report = Report()
+    with device("cuda-on-cpu", fast):
+        gpu.SECTIONS[section](timing.Bench(report, True, False, 60))
+    return report
+
+
 @pytest.mark.usefixtures("_stand_in")
 @pytest.mark.parametrize("section", gpu.SECTIONS)
-def test_section(section, tmp_path, capsys):
-    out = tmp_path / "new" / "gpu.json"
-    code = gpu.main([*TINY, "--only", section, "--out", str(out)])
-    written = json.loads(out.read_text())
-    assert [row for row in written["rows"] if row["error"]] == []
-    assert code == 0
-    assert len(written["rows"]) >= 3
-    assert all(math.isfinite(row["value"]) for row in written["rows"])
-    assert all((row["reached"] is None) == (row["target"] == "") for row in written["rows"])
+def test_section(section, capsys):
+    report = measured(section)
+    cases = [case for some in report.cases.values() for case in some]
+    assert not report.failed, [case for case in [*report.rows, *cases] if case.get("error")]
+    assert len(report.rows) + len(cases) >= 2
+    assert all(math.isfinite(row["value"]) for row in report.rows)
+    assert all((row["reached"] is None) == (row["target"] == "") for row in report.rows)
     printed = capsys.readouterr().out
-    assert all(row["work"] in printed for row in written["rows"])
-    compared = peers.torch is not None and section not in ("memory", "sums")  # on a GPU alone; by nobody
-    assert any(row["peer"] for row in written["rows"]) == compared
-    assert {"tinymp", "GPU", "CUDA", "cuBLAS", "CuPy", "PyTorch"} <= written["environment"].keys()
+    assert all(row["work"] in printed for row in report.rows)
+    compared = peers.torch is not None and section in ("training", "gemm", "conv", "recurrent")
+    assert any(row["peer"] for row in report.rows) == compared
+    json.dumps(report.cases, allow_nan=False)
 
 
 @pytest.mark.usefixtures("_stand_in")
-def test_without_pytorch(monkeypatch, tmp_path, capsys):
+def test_the_base_is_trained_without_fast_paths():
+    report = measured("training", fast=False)
+    assert all(not case["ms"].keys() & {"captured"} for case in report.cases["training"]) and not report.failed
+    assert not measured("same_bits", fast=False).failed
+
+
+@pytest.mark.usefixtures("_stand_in")
+def test_fast_paths_are_taken_one_file_at_a_time():
+    with device("cuda-on-cpu"):
+        x = mp.tensor(np.ones((2, 3), "float16"))
+        launched = mp.backend.gpu.xp.launched
+        seen = {}
+        for files in ((), ("softmax",), ("norm",), gpu.fast_files()):
+            launched.clear()
+            gpu.with_paths(lambda: (ops.softmax(x, 0), ops.layer_norm(x, 3), ops.softmax(x, 1)), files)()
+            seen[files[:1] if len(files) < 2 else "all"] = list(launched)
+    assert seen[()] == ["layer_norm_rows", "softmax_rows"]
+    assert seen["norm",] != seen[()] and "softmax_rows" in seen["norm",]
+
+
+@pytest.mark.usefixtures("_stand_in")
+def test_steps_that_go_another_way_are_found(monkeypatch):
+    seeds = iter(range(20))
+    monkeypatch.setattr(gpu.mp, "manual_seed", lambda _, seed=gpu.mp.manual_seed: seed(next(seeds)))
+    report = measured("same_bits")
+    assert all({"loss 0", "loss 5"} <= set(case["other bits"]) for case in report.cases["bits"]) and report.failed
+
+
+@pytest.mark.usefixtures("_stand_in")
+def test_without_pytorch(monkeypatch):
     monkeypatch.setattr(peers, "torch", None)
-    assert gpu.main([*TINY, "--only", "gemm", "--out", str(tmp_path / "gpu.json")]) == 0
-    written = json.loads((tmp_path / "gpu.json").read_text())
-    assert {row["work"] for row in written["rows"]} == {
-        "DeepBench GEMM, FP16",
-        "DeepBench GEMM, FP32",
-        "DeepBench GEMM, FP16 / own FP32",
-    }
-    assert "not installed" in written["environment"]["PyTorch"]
+    rows = {row["work"] for row in measured("gemm").rows}
+    assert rows == {"DeepBench GEMM, FP16", "DeepBench GEMM, FP32", "DeepBench GEMM, FP16 / own FP32"}
+    assert "not installed" in gpu.environment()["PyTorch"]
 
 
-def test_a_report_is_saved_after_each_row_and_each_case(capsys):
+def test_a_report_is_saved_after_each_row_and_around_each_case(capsys):
     seen = []
-    report = Report(lambda r: seen.append((len(r.rows), len(r.cases.get("group", [])))))
+    report = Report(lambda r: seen.append((len(r.rows), [c.get("error") for c in r.cases.get("group", [])])))
     report.add("work", 1.0, "x")
-    with report.case("group", "case") as entry:
-        entry |= {"FP16": 1.0}
-    assert seen == [(1, 0), (1, 1)]
+    report.case("group", "case", lambda: {"FP16": 1.0})
+    report.case("group", "case", lambda: 1 / 0)  # it is known
+    assert seen == [(1, []), (1, [UNFINISHED]), (1, [None])]
 
 
 def test_what_fails_becomes_a_row_and_the_rest_is_measured(capsys):
     report = Report()
+
+    def work(i):
+        times = {"FP16": [1.0, 3.0], "FP32": [4.0, 6.0], "NCHW": [i / i, 9.0], "channels_last": [8.0, 8.0]}
+        return timing.rates(times | {"base": [2.0, 6.0]}, flop=6e12)
+
     for i in range(3):
         with report.row(f"work {i}"):
             report.add(f"work {i}", 1 / (i - 1), "x", ">= 1", peer=2.0)
-        with report.case("group", f"case {i}") as entry:
-            times = {"FP16": [1.0, 3.0], "FP32": [4.0, 6.0], "NCHW": [i / i, 9.0], "channels_last": [8.0, 8.0]}
-            entry |= timing.rates(times, flop=6e12)
+        report.case("group", f"case {i}", partial(work, i))
+    assert report.cases["group"][1]["to base"] == pytest.approx(2)
     assert [row["reached"] for row in report.rows] == [False, None, True]
     assert report.rows[1]["error"] == "ZeroDivisionError: division by zero"
     report.summary("group", to_peer=">= 0.5", to_fp32=">= 3.85")
@@ -109,19 +143,3 @@ def test_networks():
         theirs.load_state_dict({name: peers.torch.tensor(v) for name, v in resnet.state_dict().items()})
         theirs.train()
         np.testing.assert_allclose(y.numpy(), theirs(peers.torch.tensor(images.numpy())).detach(), atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--device", "cuda-on-cpu"], "add --tiny"),
-        (["--only", "everything"], "invalid choice"),
-        (["--device", "gpu"], "CuPy"),
-    ],
-)
-def test_refused(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr(mp.backend.gpu, "problem", lambda: "CuPy is not installed")
-    with pytest.raises(SystemExit) as stopped:
-        gpu.main(arguments)
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err

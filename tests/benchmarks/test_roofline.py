@@ -23,6 +23,10 @@ def tensor(*shape):
     return mp.Tensor(meta.empty(shape, "float16"), requires_grad=True)
 
 
+def meta_float(*shape):
+    return mp.Tensor(meta.empty(shape, "float32"))
+
+
 def test_page_has_not_drifted():
     page = roofline.PAGE.read_text(encoding="utf-8")
     assert roofline.text() in page, "run: python -m benchmarks.roofline"
@@ -86,15 +90,16 @@ def test_an_operation_of_cupy_is_counted():
     assert (walk.work["CuPy: add"].read, walk.work["CuPy: add"].written) == (440, 400)
 
 
-def test_the_walk_launches_what_a_step_launches():
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_walk_launches_what_a_step_launches(fast):
     """The same step on the stand-in for a GPU: the same kernels, as often, and as many products by cuBLAS."""
     import cuda_on_cpu
 
     if why := cuda_on_cpu.problem():
         pytest.skip(f"CUDA kernels cannot run on this CPU: {why}")
     network, shape = partial(models.resnet, blocks=1, width=2), (2, 3, 4, 4)
-    walked = roofline.step_work(network, shape, "90")
-    with device("cuda-on-cpu"):
+    walked = roofline.step_work(network, shape, "90", fast)
+    with device("cuda-on-cpu", fast):
         from cupy_backends.cuda.libs import cublas
 
         images = mp.Tensor(np.random.default_rng(0).standard_normal(shape).astype("float16")).to("gpu")
@@ -107,6 +112,24 @@ def test_the_walk_launches_what_a_step_launches():
         products = len(cublas.calls)
     assert {name: w.launches for name, w in walked.items() if ":" not in name and name != "cuBLAS"} == expected
     assert walked["cuBLAS"].launches == products > 0
+
+
+def test_the_base_by_hand():
+    """softmax by the base, and what the host takes; a sum is one operation of CuPy's; a batch that shares an operand
+    reads it once.
+    """
+    with roofline.walking("90", fast=False) as walk:
+        ops.softmax(tensor(1000, 8), -1).backward(meta.empty((1000, 8), "float16"))
+        ops.sum(meta_float(40, 3), 1)
+        ops.matmul(meta_float(5, 4, 6), meta_float(6, 2))
+    forward, backward = walk.work["softmax_rows"], walk.work["softmax_rows_backward"]
+    assert (forward.launches, forward.read, forward.written) == (1, 16000, 16000)
+    assert (backward.launches, backward.read, backward.written) == (1, 32000, 16000)
+    assert "CuPy: sum" not in walk.work and walk.work["CuPy: add"].launches == 1
+    assert walk.work["cuBLAS"].read == 4 * (5 * 4 * 6 + 6 * 2)
+    assert forward.host() == roofline.HOST["kernel"]
+    assert walk.work["cuBLAS"].host() == roofline.HOST["cuBLAS"]
+    assert walk.work["CuPy: add"].host() == roofline.HOST["CuPy"]
 
 
 def test_what_it_does_not_know_is_an_error(monkeypatch):

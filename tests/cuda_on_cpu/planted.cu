@@ -1,4 +1,4 @@
-// Kernels for test_shim.py: correct ones (others are in benchmarks/units.cu), and ones with one planted mistake each.
+// Kernels for test_shim.py: correct ones (others are in fast/units.cu), and ones with one planted mistake each.
 
 // ------------------------------------------------------------------------------------------------------------ correct
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import cuda_on_cpu
-from benchmarks import units
 from cuda_on_cpu import KernelError, Program, RaceError, compile
 from cuda_on_cpu.memory import FENCE, Fenced, groups
+from fast import units
 
 pytestmark = pytest.mark.skipif(cuda_on_cpu.problem() is not None, reason=str(cuda_on_cpu.problem()))
 CORRECT = pathlib.Path(units.__file__).with_suffix(".cu").read_text(encoding="utf-8")

@@ -23,7 +23,7 @@ from tinymp.fast.cuda import kernels
 pytestmark = pytest.mark.cpu  # NVRTC compiles for any GPU on any machine: no stand-in takes its place
 
 ROOT = pathlib.Path(__file__).parents[2]
-FOLDERS = (pathlib.Path(kernels.__file__).parents[2], ROOT / "benchmarks")
+FOLDERS = (pathlib.Path(kernels.__file__).parents[2], ROOT / "benchmarks", ROOT / "tests" / "fast")
 FILES = {str(path.relative_to(folder.parent)): path for folder in FOLDERS for path in sorted(folder.rglob("*.cu"))}
 # Sources with special instructions tell apart what lies below 80. The others are the same text for all (tests/ptx holds
 # that); Volta's compiler, of CUDA 12, sees their halves

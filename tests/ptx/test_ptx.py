@@ -9,10 +9,9 @@ import pytest
 
 import cuda_on_cpu
 import tinymp as mp
-from benchmarks import units
 from cuda_on_cpu import KernelError
 from cuda_on_cpu.compile import preprocessed
-from fast import test_nvrtc
+from fast import test_nvrtc, units
 from fast.both_ways import check_both_ways, on_device
 from oracle import randn
 from ptx import costs, nvrtc, program, select
