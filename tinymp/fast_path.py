@@ -61,16 +61,16 @@ def fast_path(definition: Callable) -> Callable[[Function], Function]:
     return register
 
 
-def replaceable(device_of: Callable[..., str]) -> Callable[[Function], Function]:
+def replaceable(device_of: Callable[[Any], str]) -> Callable[[Function], Function]:
     """For a function or method that is no phase of an op: a fast path may stand in for it, too.
 
-    device_of: the name of the device, from the same arguments.
+    device_of: the name of the device, from the first argument.
     """
 
     def decorate(definition: Function) -> Function:
         @wraps(definition)
         def function(*args: Any, **options: Any) -> Any:
-            faster = find(definition, device_of(*args, **options))
+            faster = find(definition, device_of(args[0]))
             y = NotImplemented if faster is None else faster(*args, **options)
             return definition(*args, **options) if y is NotImplemented else y
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ CHAIN = 64  # long sums: how many terms, or sums of terms, are added one after t
 SHORT = 4 * CHAIN  # sums of at most so many terms are not cut into chains
 
 
-replaceable = fast_path.replaceable(lambda device, *_, **__: device.name)
+replaceable = fast_path.replaceable(attrgetter("name"))
 
 
 class Device:

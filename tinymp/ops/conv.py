@@ -80,14 +80,14 @@ def taps(padded: Array, g: Geometry) -> Iterator[tuple[int, int, Array]]:
         yield *place, padded[:, rows, across]
 
 
-@replaceable(lambda xp, x, g: backend.of(x).name)
+@replaceable(lambda xp: "gpu" if xp is backend.gpu.xp else "cpu")
 def columns(xp: Any, x: Array, g: Geometry) -> Array:
     """The columns (groups, C kh kw / groups, OH OW N) of x (C, H, W, N)."""
     seen = xp.stack([view for _, _, view in taps(pad_spatial(xp, x, g.pads), g)], 1)  # C, kh kw, OH, OW, N
     return seen.reshape(g.groups, prod(seen.shape[:2]) // g.groups, prod(seen.shape[2:]))
 
 
-@replaceable(lambda xp, columns, *_, **__: backend.of(columns).name)
+@replaceable(lambda xp: "gpu" if xp is backend.gpu.xp else "cpu")
 def fold(xp: Any, columns: Array, shape: tuple, g: Geometry, like: Array, accumulator: str = "reduce") -> Array:
     """x (C, H, W, N), in FP32, of its columns in FP32: each value is added where it was read."""
     c, h, w, n = shape
