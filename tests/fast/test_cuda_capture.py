@@ -177,6 +177,33 @@ def test_a_capture_that_failed_leaves_no_gradient(before):
             np.testing.assert_array_equal(p.grad.numpy(), was)
 
 
+@pytest.mark.parametrize("unscaled", [False, True])
+def test_an_iteration_that_a_failed_capture_has_cut_off(unscaled):
+    """It leaves nothing behind, or the scaler says what to do: call update()."""
+    plain, job = Job(), Job()
+
+    def step(x, labels):
+        job.scaler.scale(ops.cross_entropy(job.model(x), labels)).backward()
+        if unscaled:
+            job.scaler.unscale_(job.optimizer)
+        if recording.capturing():
+            raise ValueError("halfway")
+        job.scaler.step(job.optimizer), job.scaler.update(), job.optimizer.zero_grad()
+
+    captured = mp.capture(step, warmup=1)
+    captured(*job.batch()), plain.step(*plain.batch())
+    with pytest.raises(ValueError, match="halfway"):
+        captured(*job.batch(1))
+    if unscaled:
+        job.scaler.scale(ops.cross_entropy(job.model(job.batch(2)[0]), job.batch(2)[1])).backward()
+        with pytest.raises(RuntimeError, match=r"call update\(\) at the end of the iteration, also of one that"):
+            job.scaler.unscale_(job.optimizer)
+        return
+    for seed in (1, 2):
+        plain.step(*plain.batch(seed)), job.step(*job.batch(seed))
+    same(plain.state(), job.state())
+
+
 def test_more_checks_than_there_is_room_for_are_an_error_in_a_capture(gpu):
     """Outside one they wait for the device, and all are made."""
     x = mp.tensor(np.ones(3), device="gpu")

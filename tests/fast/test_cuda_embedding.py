@@ -9,7 +9,7 @@ from oracle import randn, rng
 from tinymp import ops
 from tinymp.fast.cuda import row_sums
 
-KERNELS = {"add_rows"}
+KERNELS, GPU = {"add_rows"}, mp.backend.gpu
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ INDICES = {
 def test_sum_rows(name, width):
     n_rows, index = INDICES[name]
     rows = np.asarray(rng(2).integers(-8, 9, (len(index), *width)) / 4).astype("float32")  # sums of them are exact
-    total = row_sums.scatter_add_rows(n_rows, on_device(index), on_device(rows))
+    total = GPU.scatter_add_rows(n_rows, on_device(index), on_device(rows))
     assert total.dtype == "float32"
     np.testing.assert_array_equal(total.get(), expected(n_rows, index, rows))
 
@@ -46,24 +46,24 @@ def test_sum_rows(name, width):
 def test_unaligned_rows_and_other_integers():
     index = rng(1).integers(0, 5, 41).astype("uint8")
     rows = (rng(2).integers(-8, 9, 41 * 8 + 1) / 4).astype("float32")
-    total = row_sums.scatter_add_rows(5, on_device(index), on_device(rows)[1:].reshape(41, 8))
+    total = GPU.scatter_add_rows(5, on_device(index), on_device(rows)[1:].reshape(41, 8))
     np.testing.assert_array_equal(total.get(), expected(5, index, rows[1:].reshape(41, 8)))
     wide = np.ascontiguousarray(rng(2).integers(-8, 9, (8, 41)).astype("float32"))  # rows that are no runs of memory
     np.testing.assert_array_equal(
-        row_sums.scatter_add_rows(5, on_device(index), on_device(wide).T).get(), expected(5, index, wide.T)
+        GPU.scatter_add_rows(5, on_device(index), on_device(wide).T).get(), expected(5, index, wide.T)
     )
 
 
 def test_indices_that_do_not_exist_are_left_out():
     index = np.array([0, 7, -1, 2, 2**40, 0, 3])
     rows = np.arange(7.0, dtype="float32").reshape(7, 1) + 1
-    total = row_sums.scatter_add_rows(3, on_device(index), on_device(rows)).get()
+    total = GPU.scatter_add_rows(3, on_device(index), on_device(rows)).get()
     np.testing.assert_array_equal(total, [[7], [0], [4]])
 
 
 def test_sums_repeat_bit_for_bit():
     index, rows = rng(0).integers(0, 3, 500), randn(500, 9).astype("float32")
-    first, second = (row_sums.scatter_add_rows(3, on_device(index), on_device(rows)).get() for _ in range(2))
+    first, second = (GPU.scatter_add_rows(3, on_device(index), on_device(rows)).get() for _ in range(2))
     np.testing.assert_array_equal(first, second)
     np.testing.assert_allclose(first, expected(3, index, rows), atol=500 * 2.0**-24 * 30)
 
@@ -72,7 +72,7 @@ def test_sums_repeat_bit_for_bit():
 def test_other_dtypes_are_left_to_the_definition(gpu, dtype):
     """Gradient checks take FP64, and a study of FP16 accumulators rounds every addition: 3 000 ones are 2048 then."""
     index, rows = on_device(np.zeros(3000, int)), on_device(np.ones((3000, 1), dtype))
-    assert row_sums.scatter_add_rows(2, index, rows) is NotImplemented
+    assert row_sums.scatter_add_rows(gpu, 2, index, rows) is NotImplemented
     assert gpu.scatter_add_rows(2, index, rows).get().tolist() == [[2048 if dtype == "float16" else 3000], [0]]
 
 
@@ -123,6 +123,6 @@ def test_nothing_waits_for_the_device():
 @pytest.mark.parametrize("width", [1, 8])
 def test_a_row_that_is_looked_up_very_often(width):
     rows = np.full((100_000, width), 0.1, "float32")
-    total = row_sums.scatter_add_rows(2, on_device(np.ones(100_000, int)), on_device(rows)).get()
+    total = GPU.scatter_add_rows(2, on_device(np.ones(100_000, int)), on_device(rows)).get()
     assert (total[0] == 0).all()
     assert (np.abs(total[1] / (100_000 * float(rows[0, 0])) - 1) <= 1e-6).all()

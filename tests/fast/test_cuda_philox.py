@@ -12,10 +12,12 @@ from tinymp import backend
 from tinymp.fast.cuda import philox
 from tinymp.fast.cuda.kernels import Kernels
 
+GPU = backend.gpu
+
 
 @pytest.fixture(autouse=True)
 def _gpu(gpu):
-    philox.manual_seed(0)
+    GPU.manual_seed(0)
 
 
 def test_published_vectors(tmp_path):
@@ -48,61 +50,61 @@ def test_published_vectors(tmp_path):
 
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 1030])
 def test_uniform(n):
-    y = philox.uniform((n,)).get()
+    y = GPU.uniform((n,)).get()
     assert y.dtype == "float32"
     assert y.shape == (n,)
     assert (y >= 0).all()
     assert (y < 1).all()
     assert len(set(y.tolist())) == n  # 1030 of 2^24 numbers: none comes twice under this seed
-    assert philox.get_rng_state() == {"seed": 0, "offset": int(n > 0)}
+    assert GPU.get_rng_state() == {"seed": 0, "offset": int(n > 0)}
 
 
 def test_uniform_is_uniform():
-    y = np.sort(philox.uniform((100, 200)).get().reshape(-1).astype("f8"))
+    y = np.sort(GPU.uniform((100, 200)).get().reshape(-1).astype("f8"))
     n = len(y)
     distance = np.abs(y - (np.arange(n) + 0.5) / n).max()  # Kolmogorov and Smirnov
     assert distance < 1.95 / np.sqrt(n)  # exceeded by one seed in a thousand
-    assert abs(np.corrcoef(philox.uniform((n,)).get(), philox.uniform((n,)).get())[0, 1]) < 4 / np.sqrt(n)
+    assert abs(np.corrcoef(GPU.uniform((n,)).get(), GPU.uniform((n,)).get())[0, 1]) < 4 / np.sqrt(n)
 
 
 def test_seed_and_state_repeat():
     mp.manual_seed(11)
-    first = philox.uniform((10,)).get()
+    first = GPU.uniform((10,)).get()
     state = mp.get_rng_state()
-    second, third = philox.uniform((10,)).get(), philox.uniform((6,)).get()
+    second, third = GPU.uniform((10,)).get(), GPU.uniform((6,)).get()
     assert (first != second).all()
     assert state["gpu"] == {"seed": 11, "offset": 1}
     mp.set_rng_state(state)
-    np.testing.assert_array_equal(philox.uniform((10,)).get(), second)
-    np.testing.assert_array_equal(philox.uniform((6,)).get(), third)
+    np.testing.assert_array_equal(GPU.uniform((10,)).get(), second)
+    np.testing.assert_array_equal(GPU.uniform((6,)).get(), third)
     mp.manual_seed(11)
-    np.testing.assert_array_equal(philox.uniform((10,)).get(), first)
+    np.testing.assert_array_equal(GPU.uniform((10,)).get(), first)
     mp.manual_seed(2**64 - 1)
-    assert philox.get_rng_state() == {"seed": 2**64 - 1, "offset": 0}
-    assert (philox.uniform((10,)).get() != first).all()
+    assert GPU.get_rng_state() == {"seed": 2**64 - 1, "offset": 0}
+    assert (GPU.uniform((10,)).get() != first).all()
     with pytest.raises(ValueError, match="state to hold seed and offset"):
-        philox.set_rng_state({"bit_generator": "PCG64"})
+        GPU.set_rng_state({"bit_generator": "PCG64"})
 
 
 def test_seed_before_first_use(monkeypatch):
-    philox.manual_seed(5)
-    expected = philox.uniform((9,)).get()
+    GPU.manual_seed(5)
+    expected = GPU.uniform((9,)).get()
     monkeypatch.setattr(philox, "_state", None)
-    philox.manual_seed(5)
-    assert philox.get_rng_state() == {"seed": 5, "offset": 0}
-    np.testing.assert_array_equal(philox.uniform((9,)).get(), expected)
+    GPU.manual_seed(5)
+    assert GPU.get_rng_state() == {"seed": 5, "offset": 0}
+    np.testing.assert_array_equal(GPU.uniform((9,)).get(), expected)
 
 
 def test_a_graph_draws_new_numbers_at_each_replay(gpu):
     import cupy
 
-    philox.uniform((1,))  # the state exists
+    GPU.uniform((1,))  # the state exists
     x = on_device(np.full(50, 1 + 2.0**-12, "float32"))
     cupy.cuda.get_current_stream().synchronize()  # the other stream does not wait for this one
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         stream.begin_capture()
-        y, z = philox.uniform((50,)), philox.cast_stochastic(x)
+        y, z = GPU.uniform((50,)), GPU.cast_stochastic(x)
         graph = stream.end_capture()
         seen = []
         for _ in range(3):
@@ -112,9 +114,9 @@ def test_a_graph_draws_new_numbers_at_each_replay(gpu):
     for (y0, z0), (y1, z1) in pairwise(seen):
         assert (y0 != y1).all()
         assert (z0 != z1).any()
-    assert philox.get_rng_state()["offset"] == 1 + 3 * 2
-    philox.set_rng_state({"seed": 0, "offset": 1})
-    np.testing.assert_array_equal(philox.uniform((50,)).get(), seen[0][0])  # as if it had not been captured
+    assert GPU.get_rng_state()["offset"] == 1 + 3 * 2
+    GPU.set_rng_state({"seed": 0, "offset": 1})
+    np.testing.assert_array_equal(GPU.uniform((50,)).get(), seen[0][0])  # as if it had not been captured
 
 
 # ------------------------------------------------------------------------------------------------ stochastic rounding
@@ -139,7 +141,7 @@ def test_rounds_up_as_often_as_it_is_close(value, sign):
     n = 3000
     x = np.full(n, sign * value, "float32")
     low, high, share = neighbours(x[:1].astype("f8"))
-    y = philox.cast_stochastic(on_device(x)).get()
+    y = GPU.cast_stochastic(on_device(x)).get()
     assert y.dtype == "float16"
     assert set(np.unique(y)) == {*low, *high}
     assert abs((y.astype("f8") == high).mean() - share) < 5 * np.sqrt(share * (1 - share) / n)
@@ -147,7 +149,7 @@ def test_rounds_up_as_often_as_it_is_close(value, sign):
 
 
 def test_what_needs_no_rounding_stays():
-    y = philox.cast_stochastic(on_device(HALVES.astype("float32"))).get()
+    y = GPU.cast_stochastic(on_device(HALVES.astype("float32"))).get()
     np.testing.assert_array_equal(np.isnan(y), np.isnan(HALVES))
     number = ~np.isnan(HALVES)
     np.testing.assert_array_equal(y.view("uint16")[number], HALVES.view("uint16")[number])
@@ -155,7 +157,7 @@ def test_what_needs_no_rounding_stays():
 
 def test_far_values():
     x = np.array([65536, -65536, 1e38, 1e-38, -1e-44, 0, -0.0], "float32")
-    y = philox.cast_stochastic(on_device(x)).get()
+    y = GPU.cast_stochastic(on_device(x)).get()
     np.testing.assert_array_equal(y, np.array([np.inf, -np.inf, np.inf, 0, -0.0, 0, -0.0]))
     np.testing.assert_array_equal(np.signbit(y), np.signbit(x))
 
@@ -164,20 +166,20 @@ def test_far_values():
 @pytest.mark.parametrize("start", [0, 1])
 def test_sizes_and_unaligned_starts(n, start):
     x = np.random.default_rng(n).standard_normal(n + start).astype("float32")
-    y = philox.cast_stochastic(on_device(x)[start:]).get().astype("f8")
+    y = GPU.cast_stochastic(on_device(x)[start:]).get().astype("f8")
     low, high, _ = neighbours(x[start:].astype("f8"))
     assert ((y == low) | (y == high)).all()
 
 
 def test_the_memory_order_is_kept():
     x = channels_last(np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype("float32"))
-    y = philox.cast_stochastic(on_device(x))
+    y = GPU.cast_stochastic(on_device(x))
     assert [2 * s for s in y.strides] == list(x.strides)
     np.testing.assert_allclose(y.get(), x, rtol=2.0**-10)
-    wide = philox.cast_stochastic(on_device(x.astype("float64")))
+    wide = GPU.cast_stochastic(on_device(x.astype("float64")))
     np.testing.assert_allclose(wide.get(), x, rtol=2.0**-10)
     gaps = on_device(np.ascontiguousarray(x))[:, ::2]
-    np.testing.assert_allclose(philox.cast_stochastic(gaps).get(), x[:, ::2], rtol=2.0**-10)
+    np.testing.assert_allclose(GPU.cast_stochastic(gaps).get(), x[:, ::2], rtol=2.0**-10)
 
 
 def test_the_store_primitive_uses_it():

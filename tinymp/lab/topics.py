@@ -149,7 +149,7 @@ TOPICS: dict[str, Topic] = {
         "sum falls short by percents, unless it is promoted to FP32 now and then. `tinymp audit --accumulators` says "
         "where a run would feel it.",
         source="arXiv 2512.07004 (the sums) and 2412.19437 (promotion), NVG 2.2, MPT 3.3",
-        read="study.tensor_core.tensor_core study.tensor_core._steps precision.gemm fast.cuda.cublas.gemm",
+        read="study.tensor_core.tensor_core study.tensor_core._steps precision.gemm backend.gpu.multiply",
         decisions="split-k",
         words="tensor_core, tensor core, split, promote, multiple of 8, alignment, cublas, FP16_VOLTA, FP16_HOPPER",
     ),

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ... import backend
+from ...backend.devices import Array, Device
+from ...fast_path import fast_path
 from .recording import AsyncCallback, after_capture, capturing
-
-Array = Any
 
 _MOST_CHECKS = 256
 _notes: dict[Any, int] = {}  # what is checked -> its place in the flags
@@ -21,9 +21,10 @@ _flags: Array = None  # int32, (_MOST_CHECKS,): at the place of each entry of _n
 _flags_callback: AsyncCallback | None = None
 
 
-def check(good: Array, key: Any, error: Exception) -> None:
-    """Note on the device whether all of `good` holds; if not, `error` is raised later: see `flag`."""
-    failed = flag(key, error)
+@fast_path(Device.require)
+def require(device: Device, good: Array, error: type[Exception], message: str, values: Any = None) -> None:
+    """Note on the device whether all of `good` holds; if not, the error is raised later: see `flag`."""
+    failed = flag(message, error(f"{message} (seen on the GPU in an earlier call)"))
     failed |= (~good).any()
 
 

@@ -8,15 +8,15 @@ numbers at each replay, and nothing waits for the device.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import numpy as np
 
+from ...backend.devices import Array, Device
+from ...fast_path import fast_path
 from . import recording
 from .kernels import Kernels
 from .layout import THREADS, blocks, compact
 
-Array = Any
 KERNELS = Kernels(__file__)
 
 _F32, _F16 = np.dtype(np.float32), np.dtype(np.float16)
@@ -42,25 +42,29 @@ def advance() -> None:
     offset += 1
 
 
-def manual_seed(seed: int) -> None:
+@fast_path(Device.manual_seed)
+def manual_seed(device: Device, seed: int) -> None:
     """Restart the generator from `seed` (its last 64 bits)."""
     _set(seed % 2**64, 0)
 
 
-def get_rng_state() -> dict[str, int]:
+@fast_path(Device.get_rng_state)
+def get_rng_state(device: Device) -> dict[str, int]:
     """The state of the generator. It waits for the device."""
     seed, offset = _start if _state is None else _state.get().tolist()
     return {"seed": seed, "offset": offset}
 
 
-def set_rng_state(state: dict[str, int]) -> None:
+@fast_path(Device.set_rng_state)
+def set_rng_state(device: Device, state: dict[str, int]) -> None:
     """Put the generator back into an earlier state. ValueError for what `get_rng_state` cannot have returned."""
     if state.keys() != {"seed", "offset"}:
         raise ValueError(f"set_rng_state: expected the GPU's state to hold seed and offset, got {state!r}")
     _set(state["seed"], state["offset"])
 
 
-def uniform(shape: tuple[int, ...]) -> Array:
+@fast_path(Device.uniform)
+def uniform(device: Device, shape: tuple[int, ...]) -> Array:
     """FP32 numbers in [0, 1)."""
     import cupy
 
@@ -69,8 +73,9 @@ def uniform(shape: tuple[int, ...]) -> Array:
     return y
 
 
-def cast_stochastic(x: Array) -> Array:
-    """x (FP32, or rounded to it) in FP16, up or down at random: see `cpu.cast_stochastic`. The memory order stays."""
+@fast_path(Device.cast_stochastic)
+def cast_stochastic(device: Device, x: Array) -> Array:
+    """x (FP32, or rounded to it) in FP16, up or down at random. The memory order stays."""
     import cupy
 
     x = compact(cupy, x.astype(_F32, copy=False))  # rounds: FP64 -> FP32, before it is rounded at random to FP16

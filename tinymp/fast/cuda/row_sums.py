@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
+from ...backend.devices import Array, Device
 from ...dtypes import float32
+from ...fast_path import fast_path
 from .kernels import Kernels
 from .layout import THREADS, blocks
 
-Array = Any
 KERNELS = Kernels(__file__)
 
 
-def scatter_add_rows(n_rows: int, index: Array, rows: Array) -> Array:
+@fast_path(Device.scatter_add_rows)
+def scatter_add_rows(device: Device, n_rows: int, index: Array, rows: Array) -> Array:
     """Zeros (n_rows, ...) with rows[i] added to row index[i], in order of i, all in FP32.
 
     As `Device.scatter_add_rows`, but indices outside [0, n_rows) are left out. NotImplemented for rows in FP16, which a

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from ...backend.devices import Array, Device
+from ...fast_path import fast_path
 from . import recording
 from .kernels import Kernels
 from .layout import THREADS
 
-Array = Any
 KERNELS = Kernels(__file__)
 
 _recent: dict[Any, Array] = {}  # by content, the least recently used first
@@ -46,8 +47,9 @@ def _upload(key: Any, host: np.ndarray, table: Array) -> None:
         del _recent[next(iter(_recent))]
 
 
-def copy_all(sources: Sequence[Array], targets: Sequence[Array], wanted: Any = True) -> None:
-    """target[...] = source for each pair of small arrays of one shape and dtype, in one launch; see `cpu.copy_all`."""
+@fast_path(Device.copy_all)
+def copy_all(device: Device, sources: Sequence[Array], targets: Sequence[Array], wanted: Any = True) -> None:
+    """In one launch, for small arrays. wanted: a bool, or an array of one on the device."""
     if not all(x.flags.c_contiguous and x.nbytes % 2 == 0 for x in (*sources, *targets)):
         raise ValueError("copy_all: expected C-contiguous arrays of numbers with 2 bytes or more")
     if sources:
