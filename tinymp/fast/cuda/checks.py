@@ -69,6 +69,7 @@ def raise_noted() -> None:
 
 def _raise_first(flags: np.ndarray) -> None:
     failed = np.flatnonzero(flags[: len(_errors)])
-    if failed.size:
+    if failed.size and _flags_callback:
         _flags.fill(0)
+        _flags_callback.forget()  # an error is raised once
         raise _errors[failed[0]]

@@ -119,6 +119,10 @@ class AsyncCallback:
         self._event = cupy.cuda.Event(disable_timing=True)
         self._sent = False
 
+    def forget(self) -> None:
+        """Do not look at what is under way: it was copied before the array changed."""
+        self._sent = False
+
     def poll(self) -> None:
         """Call `arrived` with what has arrived, and send again. Never waits. In a capture: do so after each replay."""
         if _here.recording is not None:
