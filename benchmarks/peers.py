@@ -19,6 +19,7 @@ else:
 
 def shared(x: Any) -> Any:
     """An array of the GPU as a PyTorch tensor in the same memory; of the stand-in for a GPU, a copy on the CPU."""
+    x = x if min(x.strides, default=0) >= 0 else x.copy()  # PyTorch aborts on negative strides
     return torch.from_dlpack(x) if torch.cuda.is_available() else torch.from_numpy(x.get())
 
 

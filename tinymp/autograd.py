@@ -122,7 +122,7 @@ def added(total: Any, part: Any) -> Any:
     if hasattr(total, "add") or hasattr(part, "add"):
         return total.add(part) if hasattr(total, "add") else part.add(total)
     total = widen(total)
-    return store(total + widen(part), like=total)
+    return store(backend.of(total).plus(total, widen(part)), like=total)
 
 
 def joined(total: Any, like: Any) -> Any:

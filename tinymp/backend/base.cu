@@ -3,7 +3,7 @@
 //
 // Every kernel reads the storage dtype T, exactly, computes and sums in FP32, and writes each result once, as R.
 
-constexpr int WARP = 32, MOST = 512;  // threads of a block, at most
+constexpr int WARP = 32, MOST = 1024;  // threads of a block, at most
 
 struct Total {
     float sum = 0.0f;
@@ -157,25 +157,37 @@ extern "C" __global__ void __launch_bounds__(MOST) batch_norm_channels_backward(
     int C, int H, int W, int N, int OH, int OW, int kh, int kw, int sh, int sw, int top, int left, int dh, int dw
 
 // columns (C, kh, kw, OH, OW, N): what each window sees, and 0 where it sees padding. A copy: nothing is rounded
-extern "C" __global__ void __launch_bounds__(MOST) images_to_columns(const T* x, T* columns, long long total, GEOMETRY) {
+template <class Index>
+__device__ inline void images_to_columns_by(const T* x, T* columns, long long total, GEOMETRY) {
     for (long long e = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; e < total;
          e += static_cast<long long>(gridDim.x) * blockDim.x) {
-        long long rest = e / N, c;
-        int n = e % N, ow = rest % OW, oh = (rest /= OW) % OH, j = (rest /= OH) % kw, i = (rest /= kw) % kh;
-        c = rest / kh;
+        Index rest = static_cast<Index>(e) / N;
+        int n = static_cast<Index>(e) % N, ow = rest % OW, oh = (rest /= OW) % OH, j = (rest /= OH) % kw;
+        int i = (rest /= kw) % kh;
+        long long c = rest / kh;
         int h = oh * sh - top + i * dh, w = ow * sw - left + j * dw;
         bool inside = h >= 0 && h < H && w >= 0 && w < W;
         columns[e] = inside ? x[((c * H + h) * W + w) * N + n] : T{};
     }
 }
 
+// Divisions of 64 bits take several times as long as those of 32: they are for more elements alone.
+#define BY_SIZE(name, from, to) \
+    if (total >> 32) name##_by<unsigned long long>(from, to, total, C, H, W, N, OH, OW, kh, kw, sh, sw, top, left, dh, dw); \
+    else name##_by<unsigned>(from, to, total, C, H, W, N, OH, OW, kh, kw, sh, sw, top, left, dh, dw)
+
+extern "C" __global__ void __launch_bounds__(MOST) images_to_columns(const T* x, T* columns, long long total, GEOMETRY) {
+    BY_SIZE(images_to_columns, x, columns);
+}
+
 // x (C, H, W, N): each pixel is the sum, in FP32, of the places of columns that saw it, tap after tap
-extern "C" __global__ void __launch_bounds__(MOST) columns_to_images(const float* columns, float* x, long long total, GEOMETRY) {
+template <class Index>
+__device__ inline void columns_to_images_by(const float* columns, float* x, long long total, GEOMETRY) {
     for (long long e = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; e < total;
          e += static_cast<long long>(gridDim.x) * blockDim.x) {
-        long long rest = e / N, c;
-        int n = e % N, w = rest % W, h = (rest /= W) % H;
-        c = rest / H;
+        Index rest = static_cast<Index>(e) / N;
+        int n = static_cast<Index>(e) % N, w = rest % W, h = (rest /= W) % H;
+        long long c = rest / H;
         float sum = 0.0f;
         for (int i = 0; i < kh; i++)
             for (int j = 0; j < kw; j++) {
@@ -186,4 +198,9 @@ extern "C" __global__ void __launch_bounds__(MOST) columns_to_images(const float
             }
         x[e] = sum;
     }
+}
+
+extern "C" __global__ void __launch_bounds__(MOST) columns_to_images(
+    const float* columns, float* x, long long total, GEOMETRY) {
+    BY_SIZE(columns_to_images, columns, x);
 }

@@ -19,7 +19,7 @@ import numpy as np
 
 from .. import backend
 from ..autograd import Array, Op
-from ..backend.gpu import run_kernel
+from ..backend.gpu import arranged, run_kernel
 from ..dtypes import float16, float32
 from ..events import here, tell
 from ..fast_path import fast_path
@@ -30,7 +30,7 @@ from .norm import BatchNorm, LayerNorm, Running, of_argument
 from .pointwise import Add
 from .softmax import LogSoftmax, Softmax
 
-MOST = 512  # threads of a block, as in base.cu
+MOST = 1024  # threads of a block, as in base.cu
 GRID = 1 << 16  # blocks, at most, of a kernel that goes on to further elements
 
 
@@ -185,8 +185,10 @@ def batch_norm_forward(
 def batch_norm_backward(op: BatchNorm, dy: Array) -> tuple:
     (x, w), (mean, rstd), (like_x, like_w, like_b) = op.saved, op.statistics, op.targets
     dense, lies = in_channels(op, x)
-    dx, given, c = made(dense), op.xp.empty_like(dense), x.shape[1]
-    given[...] = dy  # rounds: never, both have one dtype
+    dx, c, given = made(dense), x.shape[1], dy
+    if dy.strides != dense.strides:
+        (_, given), back = arranged(dense, dy)
+        given = back(op.xp.ascontiguousarray(given))
     dw, db = op.xp.empty(c, FP32.storage), op.xp.empty(c, FP32.storage)
     arrays = dense, given, wide(op, w), mean, rstd, dx, dw, db
     launch("batch_norm_channels_backward", x, dx, c, x.size // c, *arrays, *lies)
@@ -199,16 +201,24 @@ def batch_norm_backward(op: BatchNorm, dy: Array) -> tuple:
 
 @base(ReLU.forward)
 def relu_forward(op: ReLU, x: Array) -> Array:
-    y = op.device.select(~(x <= 0), x)  # CuPy compares FP16 as it is: no widened copy
+    (x,), back = arranged(x)
+    y = back(op.device.select(~(x <= 0), x))  # CuPy compares FP16 as it is: no widened copy
     op.save(y)
     return y
+
+
+@base(ReLU.backward)
+def relu_backward(op: ReLU, dy: Array) -> Array:
+    (y, dy), back = arranged(op.saved[0], dy)
+    return back(op.device.select(op.device.bits(y) != 0, dy))
 
 
 @base(Add.forward)
 def add_forward(op: Add, x: Any, y: Any, *, alpha: float) -> Array:
     if alpha != 1 or op.sign != 1 or getattr(x, "dtype", None) != getattr(y, "dtype", 0):
         return NotImplemented
-    return store(op.xp.add(x, y, dtype=FP32.storage), like=x)  # one kernel, which widens FP16 as it reads it
+    (x, y), back = arranged(x, y)
+    return store(back(op.xp.add(x, y, dtype=FP32.storage)), like=x)  # one kernel, which widens FP16 as it reads it
 
 
 # ------------------------------------------------------------------------------------------------------------ windows
@@ -217,8 +227,8 @@ def add_forward(op: Add, x: Any, y: Any, *, alpha: float) -> Array:
 def windows(name: str, x: Array, y: Array, shape: tuple[int, ...], g: Geometry) -> None:
     """A kernel from x to y for images of this shape (C, H, W, N)."""
     sides = *g.output(*shape[1:3]), *g.kernel, *g.stride, g.pads[0][0], g.pads[1][0], *g.dilation
-    blocks = min(GRID, -(-y.size // MOST))
-    run_kernel(backend.of(x).xp, name, x.dtype, x.dtype, blocks, MOST, x, y, np.int64(y.size), *shape, *sides)
+    blocks = min(GRID, -(-y.size // 256))
+    run_kernel(backend.of(x).xp, name, x.dtype, x.dtype, blocks, 256, x, y, np.int64(y.size), *shape, *sides)
 
 
 @fast_path(columns)

@@ -132,7 +132,18 @@ def test_pointwise_ops_that_widen_nothing():
         a, b = x.astype(dtype), y.astype(dtype)
         for op in (lambda a, b: ops.relu(a), lambda a, b: a + b, lambda a, b: a + b[:1], lambda a, b: a + 1):
             host, device = (op(mp.Tensor(to(a)), mp.Tensor(to(b))).numpy() for to in (np.asarray, on_device))
-            np.testing.assert_array_equal(host.view(f"u{host.itemsize}"), device.view(f"u{host.itemsize}"))
+            np.testing.assert_array_equal(host, device)
+            np.testing.assert_array_equal(*(np.signbit(y[~np.isnan(y)]) for y in (host, device)))
+
+
+@pytest.mark.parametrize("op", [ops.relu, lambda x: x + x, lambda x: x.float().half()])
+def test_pointwise_ops_keep_the_memory_order(op):
+    """Of a convolution's C, H, W, N: CuPy would write N, C, H, W, and read it far apart."""
+    x = mp.Tensor(on_device(channels_last(randn(2, 3, 4, 5).astype("float16")))).requires_grad_()
+    y = op(op(x))
+    y.backward(mp.Tensor(on_device(channels_last(np.ones((2, 3, 4, 5), y.dtype)))))
+    for array in (y.array, x.grad.array):
+        assert sorted(range(4), key=lambda a: -array.strides[a]) == [1, 2, 3, 0]
 
 
 # ------------------------------------------------------------------------------------------------ products and sums
