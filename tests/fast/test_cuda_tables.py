@@ -37,3 +37,16 @@ def test_gaps_are_refused(gpu):
     x = on_device(np.arange(6.0))
     with pytest.raises(ValueError, match="copy_all: expected C-contiguous arrays"):
         gpu.copy_all([x[::2]], [x[:3]])
+
+
+def test_what_a_graph_finds_later_has_memory_of_its_own(gpu, monkeypatch):
+    """On an H200 a table lay where an earlier kernel of the same graph wrote in every replay. (The stand-in hands out
+    nothing twice while it captures.)
+    """
+    from tinymp.fast.cuda import recording
+
+    pooled = recording.lasting((3, 2), "int32")
+    monkeypatch.setattr(recording._here, "recording", recording.Recording())
+    own = recording.lasting((3, 2), "int32")
+    assert type(own.data.mem) is gpu.xp.cuda.Memory is not type(pooled.data.mem)
+    assert own.shape == (3, 2) and own.dtype == "int32"

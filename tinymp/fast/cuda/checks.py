@@ -12,7 +12,7 @@ import numpy as np
 from ... import backend
 from ...backend.devices import Array, Device
 from ...fast_path import fast_path
-from .recording import AsyncCallback, after_capture, capturing
+from .recording import AsyncCallback, after_capture, capturing, lasting
 
 _MOST_CHECKS = 256
 _notes: dict[Any, int] = {}  # what is checked -> its place in the flags
@@ -38,7 +38,7 @@ def flag(key: Any, error: Exception) -> Array:
     """
     global _flags, _flags_callback
     if _flags is None:
-        made = _flags = backend.gpu.xp.empty(_MOST_CHECKS, "int32")
+        made = _flags = lasting((_MOST_CHECKS,), "int32")
         after_capture(lambda: made.fill(0))  # not in each replay, and also if the capture fails
         _flags_callback = AsyncCallback(_flags, _raise_first)
     if key not in _notes:

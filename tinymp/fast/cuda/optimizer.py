@@ -253,7 +253,7 @@ def _alike(optimizer: Any, ready: Ready, left: Ready) -> Iterator[tuple[dict, st
 
 def _count(n: int) -> Array:
     """A number of steps on the device, where a captured graph counts on: it is not set again at each replay."""
-    array = gpu.xp.empty((), "int32")  # `int` of it waits for the device
+    array = recording.lasting((), "int32")  # `int` of it waits for the device
     recording.after_capture(lambda: array.fill(n))
     return array
 
@@ -286,7 +286,7 @@ def _options(optimizer: Any, group: dict[str, Any]) -> tuple[Array, list[Any]]:
         now, _ = rule.options(optimizer, group)
         before, device = own.get(id(group), (None, None))
         if device is None:
-            device = gpu.xp.empty(now.shape, now.dtype)
+            device = recording.lasting(now.shape, now.dtype.name)
         if before is None or not np.array_equal(before, now):
             own[id(group)] = now, device
             recording.after_capture(lambda: recording.upload(now, device))

@@ -28,9 +28,7 @@ def state() -> Array:
     """Seed and offset as the kernels read them. Call `advance` after every draw."""
     global _state
     if _state is None:
-        import cupy
-
-        made = _state = cupy.empty(2, "uint64")
+        made = _state = recording.lasting((2,), "uint64")
         start = _start
         recording.after_capture(lambda: _write(made, *start))  # a replay must not start over
     return _state

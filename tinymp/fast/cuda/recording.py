@@ -6,6 +6,7 @@ recording belongs to its thread, like the stream that is captured: what another 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -90,6 +91,20 @@ def upload(host: np.ndarray, array: Array) -> None:
         np.frombuffer(pinned, host.dtype, host.size)[:] = host.ravel()
         array.data.copy_from_host_async(pinned.ptr, host.nbytes)
         _hold(pinned, cupy.cuda.Event(disable_timing=True))
+
+
+def lasting(shape: tuple[int, ...], dtype: str) -> Array:
+    """An array whose content replays of a graph leave alone, also if it is made while the graph is captured.
+
+    It has memory of its own then. A pool would hand out what an earlier kernel of the same graph has written to, and
+    writes to again in every replay: an H200 found such a table full of activations.
+    """
+    import cupy
+
+    if _here.recording is None:
+        return cupy.empty(shape, dtype)
+    memory = cupy.cuda.Memory(max(math.prod(shape) * np.dtype(dtype).itemsize, 1))
+    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
 
 def keep(x: Array) -> None:

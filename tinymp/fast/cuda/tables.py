@@ -34,7 +34,7 @@ def on_device(data: bytes, dtype: str, columns: int) -> Array:
         _recent[key] = table
     else:
         host = np.frombuffer(data, dtype).reshape(-1, columns)
-        table = cupy.empty(host.shape, dtype)
+        table = recording.lasting(host.shape, dtype)
         recording.after_capture(functools.partial(_upload, key, host, table))
     recording.keep(table)
     return table
