@@ -45,8 +45,12 @@ def test_what_a_graph_finds_later_has_memory_of_its_own(gpu, monkeypatch):
     """
     from tinymp.fast.cuda import recording
 
-    pooled = recording.lasting((3, 2), "int32")
-    monkeypatch.setattr(recording._here, "recording", recording.Recording())
-    own = recording.lasting((3, 2), "int32")
-    assert type(own.data.mem) is gpu.xp.cuda.Memory is not type(pooled.data.mem)
+    def refuse(size):
+        raise MemoryError("the pool was asked")
+
+    with gpu.xp.cuda.using_allocator(refuse):
+        with pytest.raises(MemoryError):
+            recording.lasting((3, 2), "int32")
+        monkeypatch.setattr(recording._here, "recording", recording.Recording())
+        own = recording.lasting((3, 2), "int32")
     assert own.shape == (3, 2) and own.dtype == "int32"
