@@ -49,7 +49,7 @@ MOST = 15_500_000  # bytes of the archive
 
 
 class Job(NamedTuple):
-    """What a step is told. end: when it should be over, on time.monotonic's clock."""
+    """The orders for a step. end: when it should be over, on time.monotonic's clock."""
 
     out: pathlib.Path
     device: str
@@ -330,7 +330,7 @@ def itself(job: Job, step: str) -> list[str]:
 
 
 def failures(job: Job) -> None:
-    """What did not pass in calls 1 and 2, each test in a process of its own: which fails alone, and where?"""
+    """Run each test that did not pass in calls 1 and 2 in a process of its own: which fails alone, and where?"""
     logs = [path for name in ("tests", "equal") for path in (job.out / "logs").glob(f"{name}[0-9]*.jsonl")]
     known = [(test, e) for path in logs for test, e in poisoned.read(path).items()]
     if not known:
@@ -413,7 +413,7 @@ PROFILED = Step("profiled", profiled, 0)
 
 
 def known(path: pathlib.Path) -> dict[str, Any]:
-    """What a JSON file holds; nothing where there is none."""
+    """The content of a JSON file; nothing where there is none."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 

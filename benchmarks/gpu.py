@@ -1,4 +1,4 @@
-"""Speed and memory on a GPU, beside PyTorch (cuDNN, AMP) where it is installed: sections of benchmarks/bringup.py.
+"""Speed and memory on a GPU, compared with PyTorch (cuDNN, AMP) where it is installed: sections of the bring-up.
 
 Everything that is compared is timed in one process, in turn: a block of each, then the next block of each, so that a
 clock that drifts slows both. Times are medians of CUDA events around blocks of calls; ratios are medians of the ratios
@@ -213,7 +213,7 @@ def words(length: int, batch: int, vocabulary: int, *sizes: int) -> Workload:
 
 
 def workloads(tiny: bool) -> dict[str, Any]:
-    """What is trained. bigLSTM's cell: Jozefowicz et al. (2016), 8192 cells that are projected to 1024 numbers."""
+    """The networks to train. bigLSTM's cell: Jozefowicz et al. (2016), 8192 cells projected to 1024 numbers."""
     if tiny:
         cnn = Workload(partial(models.cnn, size=4, width=2), (2, 1, 4, 4))
         return {"CNN": cnn, "LSTM": words(2, 2, 8, 2, 3, 1), "DCGAN": gan((2, 1, 8, 8), 2)}
@@ -228,7 +228,7 @@ def workloads(tiny: bool) -> dict[str, Any]:
 
 
 def training(bench: Bench) -> None:
-    """20 steps of each network in FP32 and mixed: losses, and times beside PyTorch's AMP. With the fast paths also as
+    """20 steps of each network in FP32 and mixed: losses, and times next to PyTorch's AMP. With the fast paths also as
     a captured graph.
     """
     every = workloads(bench.tiny)

@@ -21,7 +21,7 @@ class TimeUp(Exception):
 
 
 class Report:
-    """The table, and the cases behind its geometric means. What fails becomes a row, too.
+    """The table, and the cases behind its geometric means. A failure becomes a row as well.
 
     save: called after each; end: when no case is begun any more, by time.monotonic; cases: those that are known.
     """
@@ -37,7 +37,7 @@ class Report:
 
     @property
     def failed(self) -> bool:
-        """Whether something could not be measured, or was wrong."""
+        """True if something could not be measured, or was wrong."""
         every = [*self.rows, *(entry for cases in self.cases.values() for entry in cases)]
         return any(entry.get("error") for entry in every)
 

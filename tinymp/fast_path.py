@@ -35,7 +35,7 @@ _found: dict[tuple[Callable, str], Callable] = {}
 def enable_fast(folder: str, on: bool = True) -> None:
     """Use the fast paths of "cuda" or "cpu", or no longer (on=False).
 
-    Those of the CPU are used from the start. Those of CUDA are not: no GPU has shown yet what they gain (docs/gpu.md).
+    Those of the CPU are used from the start; those of CUDA are not until a GPU has shown what each gains (docs/gpu.md).
     The environment variable TINYMP_FAST=cuda does the same. ValueError for another name.
     """
     if folder not in FOLDERS.values():
@@ -43,10 +43,11 @@ def enable_fast(folder: str, on: bool = True) -> None:
     (enabled.add if on else enabled.discard)(folder)
 
 
-def fast_path(definition: Callable) -> Callable[[Function], Function]:
+def fast_path(definition: Callable, where: Callable[[Any], bool] | None = None) -> Callable[[Function], Function]:
     """Make the decorated function the fast path of `definition` on the device that its folder is named after.
 
-    TypeError unless it has the parameters of the definition.
+    where: which ops (the first argument) it is for; the others it leaves to the definition. TypeError unless it has the
+    parameters of the definition.
     """
 
     definition = unwrap(definition)
@@ -55,7 +56,12 @@ def fast_path(definition: Callable) -> Callable[[Function], Function]:
         mine, its = (list(signature(f).parameters)[1:] for f in (faster, definition))
         if mine != its:
             raise TypeError(f"{faster.__module__}.{faster.__name__}: expected the parameters {its}, got {mine}")
-        _found[definition, faster.__module__.split(".")[-2]] = faster
+
+        @wraps(faster)
+        def able(op: Any, *args: Any, **options: Any) -> Any:
+            return faster(op, *args, **options) if where is None or where(op) else NotImplemented
+
+        _found[definition, faster.__module__.split(".")[-2]] = faster if where is None else able
         return faster
 
     return register

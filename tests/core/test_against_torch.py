@@ -159,7 +159,7 @@ class Torch:
 
 @pytest.fixture(scope="session")
 def real(request):
-    """Whether sizes are real."""
+    """True if sizes are real."""
     return request.config.getoption("--backend") == "gpu" and os.environ.get("TEST_SIZES") != "tiny"
 
 

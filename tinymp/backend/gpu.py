@@ -284,6 +284,14 @@ def _base(cupy: Any, storage: str, result: str) -> Any:
     return cupy.RawModule(code=joined([*HEADERS, HERE / "base.cu"]), options=options)
 
 
+@cache
+def _kernel(cupy: Any, name: str, storage: np.dtype, result: np.dtype) -> Any:
+    return _base(cupy, *("half" if dtype == _F16 else "float" for dtype in (storage, result))).get_function(name)
+
+
+_AS_C: dict[type, Callable] = {int: np.int32, float: np.float32, type(None): lambda _: np.uint64(0)}  # for run_kernel
+
+
 def run_kernel(xp: Any, name: str, storage: np.dtype, result: np.dtype, blocks: int, threads: int, *args: Any) -> None:
     """Run a kernel of base.cu, compiled by NVRTC at its first use (CuPy keeps that on disk) for T and R.
 
@@ -291,9 +299,8 @@ def run_kernel(xp: Any, name: str, storage: np.dtype, result: np.dtype, blocks: 
     are. RuntimeError on another GPU than before.
     """
     require_one_gpu(xp)
-    kernel = _base(xp, *("half" if dtype == _F16 else "float" for dtype in (storage, result))).get_function(name)
-    kinds = {int: np.int32, float: np.float32, type(None): lambda _: np.uint64(0)}
-    kernel((blocks,), (threads,), tuple([kinds[type(x)](x) if type(x) in kinds else x for x in args]))
+    values = tuple([_AS_C[type(x)](x) if type(x) in _AS_C else x for x in args])
+    _kernel(xp, name, storage, result)((blocks,), (threads,), values)
 
 
 _gpu: int | None = None  # the number of the first GPU that was worked on

@@ -10,8 +10,7 @@ it, to the same bits. Studies of sums, and FP64, run the definitions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -34,17 +33,8 @@ MOST = 1024  # threads of a block, as in base.cu
 GRID = 1 << 16  # blocks, at most, of a kernel that goes on to further elements
 
 
-def base(definition: Callable) -> Callable[[Callable], Callable]:
-    """`fast_path` for a phase of an op on FP16 or FP32 storage."""
-
-    def register(way: Callable) -> Callable:
-        @wraps(way)
-        def able(op: Any, *arrays: Any, **options: Any) -> Any:
-            return way(op, *arrays, **options) if op.storage in (float16, float32) else NotImplemented
-
-        return fast_path(definition)(able)
-
-    return register
+# for a phase of an op on FP16 or FP32 storage
+base = partial(fast_path, where=lambda op: op.storage in (float16, float32))
 
 
 def launch(name: str, x: Array, y: Array, blocks: int, length: int, *args: Any) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -23,14 +21,5 @@ def may_fuse(dtype: np.dtype | None) -> bool:
     return not here.inside and dtype in (float16, float32) and plain(dtype)
 
 
-def kernel(definition: Callable) -> Callable[[Callable], Callable]:
-    """`fast_path` for a phase of an op that kernels do: it runs where `may_fuse` says so."""
-
-    def register(faster: Callable) -> Callable:
-        @wraps(faster)
-        def able(op: Any, *arrays: Any, **options: Any) -> Any:
-            return faster(op, *arrays, **options) if may_fuse(op.storage) else NotImplemented
-
-        return fast_path(definition)(able)
-
-    return register
+# for a phase of an op that kernels do
+kernel = partial(fast_path, where=lambda op: may_fuse(op.storage))
