@@ -39,7 +39,12 @@ class Unary(Op):
 OPS: dict[str, type[Op]] = {}  # by their names
 
 
-def unary(formula: str, f: Callable, df: Callable, of: str = "x", check: Callable = floating) -> Callable:
+def promoted(op: str, name: str, x: Any) -> Tensor:
+    """x, in float32 if it holds integers or truths, as in PyTorch; TypeError if it is no Tensor."""
+    return x.float() if tensor(op, name, x).array.dtype.kind in "iub" else x
+
+
+def unary(formula: str, f: Callable, df: Callable, of: str = "x", check: Callable = promoted) -> Callable:
     """Make y = f(op, x), with y' = df(op, v) of the x or y that `of` names, an op and the function decorated."""
 
     def make(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -61,13 +66,9 @@ def sigmoid_of(op: Op, x: Array) -> Array:
     return 1 / (1 + op.xp.exp(-x))
 
 
-def _slope_of_silu(op: Op, x: Array) -> Array:
+def _silu_slope(op: Op, x: Array) -> Array:
     s = sigmoid_of(op, x)
     return s * (1 + x * (1 - s))
-
-
-def _numbers(op: str, name: str, x: Any) -> Any:
-    return numeric(op, tensor(op, name, x))
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
@@ -124,7 +125,7 @@ def cos(input: Tensor) -> Tensor:
     "y = -1, 0 or 1 as x is negative, 0 (or nan) or positive;  dx = 0.",
     lambda op, x: op.device.select(op.xp.equal(x, x), op.xp.sign(x)),
     lambda op, x: op.xp.zeros_like(x),
-    check=_numbers,
+    check=lambda op, name, x: numeric(op, tensor(op, name, x)),
 )
 def sign(input: Tensor) -> Tensor:
     """-1, 0 or 1 as input is negative, 0 or positive; 0 for nan, as in PyTorch. Its gradient is 0 everywhere."""
@@ -140,6 +141,6 @@ def tanh(input: Tensor) -> Tensor:
     """The hyperbolic tangent."""
 
 
-@unary("y = x s with s = sigmoid(x);  y' = s (1 + x (1 - s)).", lambda op, x: x * sigmoid_of(op, x), _slope_of_silu)
+@unary("y = x s, s = sigmoid(x);  y' = s + y (1 - s).", lambda op, x: x * sigmoid_of(op, x), _silu_slope, "x", floating)
 def silu(input: Tensor) -> Tensor:
     """input * sigmoid(input)."""

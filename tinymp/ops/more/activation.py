@@ -182,6 +182,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     "y = x min(max(x + 3, 0), 6) / 6 (Howard et al., 2019);  y' = 0 up to -3, 1 from 3 on, x / 3 + 1 / 2 between.",
     _hardswish,
     _slope_of_hardswish,
+    check=floating,
 )
 def hardswish(input: Tensor) -> Tensor:
     """input * relu6(input + 3) / 6."""
@@ -191,12 +192,18 @@ def hardswish(input: Tensor) -> Tensor:
     "y = x tanh(s) with s = ln(1 + e^x) (Misra, 2019);  y' = tanh s + x sigmoid(x) (1 - tanh^2 s).",
     lambda op, x: x * _gate_of_mish(op, x),
     _slope_of_mish,
+    check=floating,
 )
 def mish(input: Tensor) -> Tensor:
     """input * tanh(softplus(input))."""
 
 
-@unary("y = -ln(1 + e^-x);  y' = sigmoid(-x).", lambda op, x: -softplus_of(op, -x), lambda op, x: sigmoid_of(op, -x))
+@unary(
+    "y = -ln(1 + e^-x);  y' = sigmoid(-x).",
+    lambda op, x: -softplus_of(op, -x),
+    lambda op, x: sigmoid_of(op, -x),
+    check=floating,
+)
 def logsigmoid(input: Tensor) -> Tensor:
     """ln sigmoid(input), without overflow."""
 
