@@ -15,7 +15,9 @@ NVIDIA_TF32_OVERRIDE says ("pedantic"); TF32 only where the policy asks for it.
 
 from __future__ import annotations
 
+import os
 import pathlib
+import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
@@ -88,9 +90,8 @@ class Gpu(Device):
 
         runtime = cupy.cuda.runtime
         properties = runtime.getDeviceProperties(cupy.cuda.Device().id)
-        model = properties["name"]
         return {
-            "GPU": model.decode() if isinstance(model, bytes) else str(model),
+            "GPU": properties["name"].decode(),
             "GPU memory": f"{properties['totalGlobalMem'] / 2**30:.0f} GiB",
             "compute capability": f"{properties['major']}.{properties['minor']}",
             "CuPy": cupy.__version__,
@@ -105,9 +106,7 @@ class Gpu(Device):
             return x
         self.first_use()
         if getattr(x, "dtype", np.dtype(bool)).kind == "V":
-            raise TypeError(
-                "BF16 lies on the CPU alone: convert it with .half() or .float(), or cast the model to mp.MIXED"
-            )
+            raise TypeError("BF16 lies on the CPU alone: use .half() or .float(), or cast the model to mp.MIXED")
         return self.xp.asarray(x)
 
     # ---- for the precision primitives
@@ -349,18 +348,19 @@ def _look() -> str | None:
                 f"install a newer driver (`nvidia-smi` shows it), or {hint('cuda12')} for an older one"
             )
         return f"no NVIDIA GPU can be used ({error}): `nvidia-smi` should list one; is CUDA_VISIBLE_DEVICES set?"
+    kernels = os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")
+    if not any(pathlib.Path(kernels).glob("*")):
+        print(f"tinymp: CuPy's kernel cache {kernels} is empty: compiling takes up to 30 s, once", file=sys.stderr)
     try:
         x = cupy.arange(4.0).reshape(2, 2) + 1  # compiles a kernel: NVRTC is there
         x @ x  # rounds: never, this asks whether cuBLAS is there
-    except runtime.CUDARuntimeError as error:
-        if "MemoryAllocation" in str(error):
-            return f"the GPU's memory is full before anything started ({error}): `nvidia-smi` shows who holds it"
-        return f"the GPU does not answer ({error}): try `nvidia-smi`"
-    except (OSError, ImportError, RuntimeError, MemoryError) as error:
+    except Exception as error:
         if is_out_of_memory(error):
             return f"the GPU's memory is full before anything started ({error}): `nvidia-smi` shows who holds it"
-        return f"a CUDA library was not found ({error}): {hint('cuda13')} brings cuBLAS and NVRTC"
-    except Exception as error:
+        if isinstance(error, runtime.CUDARuntimeError):
+            return f"the GPU does not answer ({error}): try `nvidia-smi`"
+        if isinstance(error, (OSError, ImportError, RuntimeError, MemoryError)):
+            return f"a CUDA library was not found ({error}): {hint('cuda13')} brings cuBLAS and NVRTC"
         if type(error).__name__ != "CompileException":  # of CuPy, in a module that needs NVRTC
             raise
         return (

@@ -110,6 +110,18 @@ class Hidden:
 # ------------------------------------------------------------------------------------------------------- with a GPU
 
 
+def test_cupy_is_about_to_compile_its_kernels(gpu, monkeypatch, tmp_path, capsys):
+    """Said once, where its cache is missing or empty."""
+    cache, said = tmp_path / "kernels", []
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(cache))
+    for make in (lambda: None, cache.mkdir, (cache / "one.cubin").touch):
+        make()
+        monkeypatch.setattr(gpu, "_problem", None)
+        assert (gpu.problem(), gpu.problem()) == (None, None)
+        said.append(capsys.readouterr().err.count(f"CuPy's kernel cache {cache} is empty: compiling takes up to 30 s"))
+    assert said == [1, 1, 0]
+
+
 def test_info_names_it(gpu):
     info = mp.info()
     assert {"GPU", "GPU memory", "compute capability", "CuPy", "CUDA", "cuBLAS", "math mode"} <= info.keys()
