@@ -49,13 +49,16 @@ _NAMES = {
     "parallel.batches": "data.loader.SharedBatches",
     "sparse": "SparseRows",
     "data.more.position": "data.loader.go_to data.loader.position",
+    "data.more.samplers": "data.BatchSampler data.ConcatDataset data.RandomSampler data.Sampler data.SequentialSampler "
+    "data.SubsetRandomSampler data.WeightedRandomSampler",
     "data.more.sequences": "data.pad_sequence",
     "data.more.threads": "data.loader.LoadingThreads",
     "nn.more.attention": "nn.MultiheadAttention",
     "nn.more.embedding_bag": "nn.EmbeddingBag",
     "nn.more.functions": "nn.LocalResponseNorm nn.PReLU nn.PixelShuffle nn.Upsample "
     "nn.AdaptiveAvgPool1d nn.AdaptiveMaxPool2d nn.AvgPool1d nn.MaxPool1d "
-    "nn.ReflectionPad1d nn.ReflectionPad2d nn.ReplicationPad1d nn.ReplicationPad2d "
+    "nn.ReflectionPad1d nn.ReflectionPad2d nn.ReplicationPad1d nn.ReplicationPad2d nn.Unflatten nn.ZeroPad2d "
+    "nn.functions.Unflatten nn.functions.ZeroPad2d "
     "nn.AdaptiveAvgPool2d nn.ELU nn.GELU nn.GLU nn.Hardswish nn.Hardtanh nn.LogSigmoid nn.Mish nn.ReLU6 nn.Softplus "
     "nn.functions.AdaptiveAvgPool2d nn.functions.ELU nn.functions.GELU nn.functions.Hardtanh "
     "nn.functions.LogSigmoid nn.functions.Softplus "
@@ -68,9 +71,11 @@ _NAMES = {
     "nn.more.loss": "nn.CTCLoss nn.HuberLoss nn.KLDivLoss nn.SmoothL1Loss "
     "nn.loss.CTCLoss nn.loss.HuberLoss nn.loss.KLDivLoss nn.loss.SmoothL1Loss",
     "nn.more.module_dict": "nn.ModuleDict nn.containers.ModuleDict",
+    "nn.more.packed": "nn.PackedSequence nn.pack_padded_sequence nn.pack_sequence nn.pad_packed_sequence",
     "nn.more.rnn": "nn.RNN nn.RNNCell",
-    "nn.more.transformer": "nn.TransformerDecoder nn.TransformerDecoderLayer nn.TransformerEncoder "
+    "nn.more.transformer": "nn.Transformer nn.TransformerDecoder nn.TransformerDecoderLayer nn.TransformerEncoder "
     "nn.TransformerEncoderLayer",
+    "nn.more.vector": "nn.parameters_to_vector nn.vector_to_parameters",
     "ops.more.activation": "ops.elu ops.gelu ops.glu ops.hardswish ops.hardtanh ops.logsigmoid ops.mish ops.prelu "
     "ops.relu6 ops.softplus",
     "ops.more.attention": "ops.scaled_dot_product_attention",
@@ -95,7 +100,10 @@ _NAMES = {
     "ops.more.unfold": "ops.unfold",
     "ops.more.vector_norm": "ops.norm",
     "optim.more.cycle": "optim.OneCycleLR optim.ReduceLROnPlateau",
-    "optim.more.schedule": "optim.LinearLR optim.MultiStepLR optim.SequentialLR "
+    "optim.more.rules": "optim.Adadelta optim.Adamax optim.NAdam optim.RAdam",
+    "optim.more.schedule": "optim.ConstantLR optim.CosineAnnealingWarmRestarts optim.ExponentialLR "
+    "optim.MultiplicativeLR optim.PolynomialLR "
+    "optim.LinearLR optim.MultiStepLR optim.SequentialLR "
     "optim.schedule.LinearLR optim.schedule.MultiStepLR optim.schedule.SequentialLR",
     "vision.boxes": "ops.batched_nms ops.box_iou ops.clip_boxes_to_image ops.decode_boxes ops.encode_boxes ops.nms "
     "ops.remove_small_boxes",

@@ -7,6 +7,7 @@ from .dataset import Dataset, Subset, TensorDataset, random_split
 from .loader import DataLoader, default_collate
 
 if TYPE_CHECKING:
+    from .more.samplers import *
     from .more.sequences import pad_sequence
 
 __all__ = [

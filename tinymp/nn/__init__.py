@@ -20,6 +20,8 @@ __all__ += ["PixelShuffle", "RNNCell", "Upsample"]
 __all__ += ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "MaxPool1d", "ModuleDict"]
 __all__ += ["ELU", "GELU", "GLU", "Hardswish", "Hardtanh", "LogSigmoid", "Mish", "ReLU6", "SmoothL1Loss", "Softplus"]
 __all__ += ["GRU", "GRUCell", "GroupNorm", "HuberLoss", "InstanceNorm1d", "InstanceNorm2d", "LSTMCell", "RMSNorm"]
+__all__ += ["PackedSequence", "Transformer", "pack_padded_sequence", "pack_sequence", "pad_packed_sequence"]
+__all__ += ["Unflatten", "ZeroPad2d", "parameters_to_vector", "vector_to_parameters"]
 __all__ += ["TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder"]
 __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "TransformerEncoderLayer"]
 
@@ -33,5 +35,7 @@ if TYPE_CHECKING:
     from .more.gru import *
     from .more.loss import *
     from .more.module_dict import *
+    from .more.packed import *
     from .more.rnn import *
     from .more.transformer import *
+    from .more.vector import *

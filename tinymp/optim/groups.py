@@ -23,10 +23,10 @@ Group = dict[str, Any]
 State = dict[str, Any]
 
 
-FLAGS = ("amsgrad", "centered", "maximize", "nesterov")  # options that are True or False
+FLAGS = ("amsgrad", "centered", "decoupled_weight_decay", "maximize", "nesterov")  # options that are True or False
 # The least and most that an option may be; others may be anything from 0 on. Above 1, averages and buffers would grow
 # without end, and with such a dampening steps would go up the hill.
-RANGES = {"alpha": (0.0, 1.0), "momentum": (0.0, 1.0), "dampening": (-math.inf, 1.0)}
+RANGES = {"alpha": (0.0, 1.0), "rho": (0.0, 1.0), "momentum": (0.0, 1.0), "dampening": (-math.inf, 1.0)}
 
 
 def options(**defaults: Any) -> Callable[..., None]:

@@ -44,7 +44,6 @@ INSTEAD: dict[str, dict[str, str]] = {
         "lr_scheduler": "the schedules are here: optim.StepLR, optim.CosineAnnealingLR, optim.OneCycleLR, ...",
         "GradScaler": _LOSS_SCALING,
         "SparseAdam": "use optim.Adam: it takes sparse gradients",
-        "ExponentialLR": "use optim.StepLR(optimizer, 1, gamma)",
         "LRScheduler": "use optim.Schedule",
     },
     "Module": {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ... import ops
-from ...arguments import integers, name_all, number
+from ...arguments import axis, integers, name_all, number, sizes, tensor
 from ...tensor import Tensor
 from .. import init as initialise
 from ..functions import Function, padded
@@ -13,7 +15,7 @@ from ..module import Module
 __all__ = ["ELU", "GELU", "GLU", "Hardswish", "Hardtanh", "LogSigmoid", "Mish", "PReLU", "ReLU6", "Softplus"]
 __all__ += ["LocalResponseNorm", "PixelShuffle", "Upsample"]
 __all__ += ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "MaxPool1d"]
-__all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d"]
+__all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "Unflatten", "ZeroPad2d"]
 
 
 class ReLU6(Function, op=ops.relu6):
@@ -82,6 +84,21 @@ class AdaptiveAvgPool2d(Function, op=ops.adaptive_avg_pool2d):
 
 class AdaptiveMaxPool2d(Function, op=ops.adaptive_max_pool2d):
     """Maxima over a grid of output_size cells. See `ops.adaptive_max_pool2d`."""
+
+
+def unflatten(input: Tensor, dim: int, unflattened_size: Any) -> Tensor:
+    """input with axis dim split into axes of lengths unflattened_size."""
+    d = axis("Unflatten", dim, tensor("Unflatten", "input", input).ndim)
+    lengths = sizes("Unflatten", "unflattened_size", (unflattened_size,), {})
+    return ops.reshape(input, (*input.shape[:d], *lengths, *input.shape[d + 1 :]))
+
+
+class Unflatten(Function, op=unflatten):
+    """Split axis dim into axes of lengths unflattened_size (one may be -1). See `ops.reshape`."""
+
+
+class ZeroPad2d(Function, op=padded("ZeroPad2d", 2)):
+    """Zeros around images: padding is an integer or (left, right, top, bottom). See `ops.pad`."""
 
 
 class ReflectionPad1d(Function, op=padded("ReflectionPad1d", 1, "reflect")):

@@ -1,14 +1,15 @@
-"""Further schedules: MultiStepLR, LinearLR and SequentialLR."""
+"""Further schedules, and SequentialLR, which runs others one after the other."""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
 from ...arguments import count, instance, listed, name_all, number
 from ..optimizer import Optimizer
-from ..schedule import Schedule
+from ..schedule import LambdaLR, Schedule
 
 
 def _milestones(op: str, milestones: Any) -> list[int]:
@@ -47,6 +48,69 @@ class LinearLR(Schedule):
     def rate(self, base: float, t: int, group: int) -> float:
         done = min(t, self.total_iters) / self.total_iters
         return base * (self.start_factor + (self.end_factor - self.start_factor) * done)
+
+
+class ExponentialLR(Schedule):
+    """base gamma^t."""
+
+    def __init__(self, optimizer: Optimizer, gamma: float) -> None:
+        self.gamma = number("ExponentialLR", "gamma", gamma, 0)
+        super().__init__(optimizer)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        return base * self.gamma**t
+
+
+class ConstantLR(Schedule):
+    """base times factor until t = total_iters, base from there on."""
+
+    def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5) -> None:
+        self.factor = number("ConstantLR", "factor", factor, 0, 1)
+        self.total_iters = count("ConstantLR", "total_iters", total_iters)
+        super().__init__(optimizer)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        return base * self.factor if t < self.total_iters else base
+
+
+class PolynomialLR(Schedule):
+    """base (1 - t / total_iters)^power, and 0 from t = total_iters on."""
+
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0) -> None:
+        self.total_iters = count("PolynomialLR", "total_iters", total_iters)
+        self.power = number("PolynomialLR", "power", power, 0, above=True)
+        super().__init__(optimizer)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        return base * (1 - min(t, self.total_iters) / self.total_iters) ** self.power
+
+
+class MultiplicativeLR(LambdaLR):
+    """base lr_lambda(1) lr_lambda(2) ... lr_lambda(t); lr_lambda is one function, or a list with one for each group."""
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        return base * math.prod(map(self.lr_lambdas[group], range(1, t + 1)))
+
+
+class CosineAnnealingWarmRestarts(Schedule):
+    """eta_min + (base - eta_min) (1 + cos(pi s / T)) / 2 at step s of a cycle; T is T_0, T_0 T_mult, T_0 T_mult^2, ...
+
+    Each cycle starts from base again (Loshchilov and Hutter, 2017).
+    """
+
+    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -> None:
+        self.T_0 = count("CosineAnnealingWarmRestarts", "T_0", T_0)
+        self.T_mult = count("CosineAnnealingWarmRestarts", "T_mult", T_mult)
+        self.eta_min = number("CosineAnnealingWarmRestarts", "eta_min", eta_min, 0)
+        super().__init__(optimizer)
+
+    def rate(self, base: float, t: int, group: int) -> float:
+        s, length = t, self.T_0
+        if self.T_mult == 1:
+            s = t % length
+        while s >= length:
+            s, length = s - length, length * self.T_mult
+        return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * s / length)) / 2
 
 
 class SequentialLR(Schedule):

@@ -1,0 +1,153 @@
+"""Further rules: Adadelta, Adamax, NAdam, RAdam. Each is a definition on arrays, as those of optim/rules.py."""
+
+from __future__ import annotations
+
+import math
+
+from ... import backend
+from ...arguments import name_all
+from ...autograd import Array
+from ..groups import Group, State, options
+from ..optimizer import Optimizer
+
+__all__ = ["Adadelta", "Adamax", "NAdam", "RAdam"]
+
+
+class Adadelta(Optimizer):
+    """Adadelta (Zeiler, 2012), as in PyTorch.
+
+    g <- g + lambda w;  v <- rho v + (1 - rho) g^2;  d = sqrt((a + eps) / (v + eps)) g;  a <- rho a + (1 - rho) d^2
+    w <- w - lr d
+    """
+
+    squares = (*Optimizer.squares, "square_avg", "acc_delta")
+
+    __init__ = options(lr=1.0, rho=0.9, eps=1e-6, weight_decay=0.0, maximize=False)
+
+    def initial(self, group: Group) -> dict[str, float]:
+        return {"square_avg": 0.0, "acc_delta": 0.0}
+
+    def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
+        xp, rho, eps, v, a = backend.of(w).xp, group["rho"], group["eps"], state["square_avg"], state["acc_delta"]
+        if group["weight_decay"]:
+            g = g + group["weight_decay"] * w
+        v *= rho
+        v += (1 - rho) * g * g
+        d = xp.sqrt(a + eps) / xp.sqrt(v + eps) * g
+        a *= rho
+        a += (1 - rho) * d * d
+        return w - group["lr"] * d
+
+
+class _Adam(Optimizer):
+    """What the relatives of Adam share: a moment of order 1, another one, and the decay of weights."""
+
+    second = "exp_avg_sq"
+
+    def initial(self, group: Group) -> dict[str, float]:
+        return {"exp_avg": 0.0, self.second: 0.0}
+
+    def _decayed(self, w: Array, g: Array, state: State, group: Group) -> tuple[Array, Array]:
+        """w and g after the weight decay; the first moment has g's share."""
+        if group["weight_decay"] and group.get("decoupled_weight_decay"):
+            w = (1 - group["lr"] * group["weight_decay"]) * w
+        elif group["weight_decay"]:
+            g = g + group["weight_decay"] * w
+        m, b1 = state["exp_avg"], group["betas"][0]
+        m *= b1
+        m += (1 - b1) * g
+        return w, g
+
+    def _squares(self, g: Array, state: State, group: Group) -> Array:
+        """The second moment, with g's share."""
+        v, b2 = state["exp_avg_sq"], group["betas"][1]
+        v *= b2
+        v += (1 - b2) * g * g
+        return v
+
+
+class Adamax(_Adam):
+    """Adamax (Kingma and Ba, 2015, section 7.1), as in PyTorch; t counts the updates.
+
+    g <- g + lambda w;  m <- b1 m + (1 - b1) g;  u <- max(b2 u, |g| + eps);  w <- w - lr / (1 - b1^t) m / u
+    """
+
+    second = "exp_inf"
+    squares = (*Optimizer.squares, "exp_inf")
+
+    __init__ = options(lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, maximize=False)
+
+    def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
+        xp, (b1, b2), u = backend.of(w).xp, group["betas"], state["exp_inf"]
+        w, g = self._decayed(w, g, state, group)
+        xp.maximum(b2 * u, xp.abs(g) + group["eps"], out=u)  # rounds: never, FP32 in FP32
+        return w - group["lr"] / (1 - b1 ** state["step"]) * state["exp_avg"] / u
+
+
+class NAdam(_Adam):
+    """Adam with Nesterov momentum (Dozat, 2016), as in PyTorch; t counts the updates.
+
+    g <- g + lambda w (or decoupled, as AdamW);  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2
+    mu_t = b1 (1 - 0.96^(t momentum_decay) / 2);  d = sqrt(v / (1 - b2^t)) + eps;  M_t = mu_1 ... mu_t
+    w <- w - lr ((1 - mu_t) / (1 - M_t) g + mu_(t+1) / (1 - M_(t+1)) m) / d
+
+    M_t follows from t and the options as they are now: where they change during a training, PyTorch's keeps the past.
+    """
+
+    __init__ = options(
+        lr=2e-3,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=0.0,
+        momentum_decay=4e-3,
+        decoupled_weight_decay=False,
+        maximize=False,
+    )
+
+    def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
+        xp, t, lr, (b1, b2) = backend.of(w).xp, state["step"], group["lr"], group["betas"]
+        w, g = self._decayed(w, g, state, group)
+        d = xp.sqrt(self._squares(g, state, group) / (1 - b2**t)) + group["eps"]
+        mu, following = (b1 * (1 - 0.5 * 0.96 ** (i * group["momentum_decay"])) for i in (t, t + 1))
+        product = self._product(b1, group["momentum_decay"], t)
+        own, momentum = (1 - mu) / (1 - product), following / (1 - product * following)
+        return w - (lr * own * g + lr * momentum * state["exp_avg"]) / d
+
+    def _product(self, b1: float, decay: float, t: int) -> float:
+        """M_t. It goes on from the one before: a sum over the past in every step would take ever longer."""
+        known = vars(self).setdefault("_products", {})
+        n, product = known.get((b1, decay), (0, 1.0))
+        if n > t:
+            n, product = 0, 1.0
+        for i in range(n + 1, t + 1):
+            product *= b1 * (1 - 0.5 * 0.96 ** (i * decay))
+        known[b1, decay] = t, product
+        return product
+
+
+class RAdam(_Adam):
+    """Rectified Adam (Liu et al., 2020), as in PyTorch; t counts the updates.
+
+    g <- g + lambda w (or decoupled, as AdamW);  m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2
+    r = 2 / (1 - b2) - 1;  r_t = r - 2 t b2^t / (1 - b2^t);  m' = m / (1 - b1^t)
+    w <- w - lr m', and where r_t > 5: w <- w - lr m' sqrt(1 - b2^t) / (sqrt(v) + eps) times
+    sqrt((r_t - 4) (r_t - 2) r / ((r - 4) (r - 2) r_t))
+    """
+
+    __init__ = options(
+        lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, decoupled_weight_decay=False, maximize=False
+    )
+
+    def update(self, w: Array, g: Array, state: State, group: Group) -> Array:
+        t, (b1, b2) = state["step"], group["betas"]
+        w, g = self._decayed(w, g, state, group)
+        v, r = self._squares(g, state, group), 2 / (1 - b2) - 1
+        step = group["lr"] / (1 - b1**t) * state["exp_avg"]
+        rt = r - 2 * t * b2**t / (1 - b2**t)
+        if rt > 5:
+            rectified = math.sqrt((rt - 4) * (rt - 2) * r / ((r - 4) * (r - 2) * rt)) * math.sqrt(1 - b2**t)
+            step = step * rectified / (backend.of(w).xp.sqrt(v) + group["eps"])
+        return w - step
+
+
+name_all(globals())
