@@ -97,7 +97,7 @@ def targets() -> list[Target]:
             found.append(Target(f"Tensor.{name}", f, says))
     for name in nn.__all__:
         layer = getattr(nn, name)
-        if inspect.isclass(layer) and name not in ("Module", "Parameter"):
+        if inspect.isclass(layer) and issubclass(layer, nn.Module) and name != "Module":
             found.append(Target(f"nn.{name}", layer, (name, *OPERATORS.get(name, ()))))
     return found + around.targets()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,7 +65,7 @@ def _packed(x: Tensor, steps: np.ndarray, order: np.ndarray | None) -> PackedSeq
     t, b = np.nonzero(alive)
     data = x[_index(x, t), _index(x, places[b])]
     back = None if order is None else Tensor(np.argsort(order))
-    return PackedSequence(data, Tensor(alive.sum(1)), None if order is None else Tensor(order), back)
+    return PackedSequence(data, Tensor(np.count_nonzero(alive, 1)), None if order is None else Tensor(order), back)
 
 
 def _index(x: Tensor, numbers: np.ndarray) -> Tensor:
@@ -91,7 +91,7 @@ def pad_packed_sequence(
     alive = np.arange(B) < np.pad(batch_sizes, (0, T - longest))[:, None]  # T, B
     where = np.zeros((T, B), int)
     where[alive] = np.arange(len(data))
-    lengths = alive.sum(0)
+    lengths = np.count_nonzero(alive, 0)
     if back is not None:
         alive, where, lengths = alive[:, back.numpy()], where[:, back.numpy()], lengths[back.numpy()]
     x = data[_index(data, where)]
@@ -117,12 +117,11 @@ def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> P
     return pack_padded_sequence(ops.stack(padded, 1), lengths, False, enforce_sorted)
 
 
-def run(layer: Any, packed: PackedSequence, *states: Any) -> tuple[PackedSequence, list]:
-    """What a recurrent layer's `_run` returns for a packed input: packed outputs; states are in the user's order."""
-    first = layer.batch_first
-    x, lengths = pad_packed_sequence(packed, first)
-    y, after = layer._run(x, *states, lengths)
-    y, order = y.transpose(0, 1) if first else y, packed.sorted_indices
+def run(layer: Callable, batch_first: bool, packed: PackedSequence, *states: Any) -> tuple[PackedSequence, list]:
+    """(packed outputs, states in the user's order) of a recurrent layer, called with the padded input and lengths."""
+    x, lengths = pad_packed_sequence(packed, batch_first)
+    y, after = layer(x, *states, lengths)
+    y, order = y.transpose(0, 1) if batch_first else y, packed.sorted_indices
     return _packed(y, lengths.numpy(), None if order is None else order.numpy()), after
 
 

@@ -12,6 +12,8 @@ from ..optimizer import Optimizer
 from ..result import StepResult, any_applied
 from ..schedule import Schedule
 
+__all__ = ["OneCycleLR", "ReduceLROnPlateau"]
+
 
 class OneCycleLR(Schedule):
     """From max_lr / div_factor up to max_lr in pct_start of all steps, then down to the first rate / final_div_factor.

@@ -40,7 +40,7 @@ class Adadelta(Optimizer):
 
 
 class _Adam(Optimizer):
-    """What the relatives of Adam share: a moment of order 1, another one, and the decay of weights."""
+    """The relatives of Adam share a moment of order 1, another one, and the decay of weights."""
 
     second = "exp_avg_sq"
 
@@ -114,7 +114,7 @@ class NAdam(_Adam):
         return w - (lr * own * g + lr * momentum * state["exp_avg"]) / d
 
     def _product(self, b1: float, decay: float, t: int) -> float:
-        """M_t. It goes on from the one before: a sum over the past in every step would take ever longer."""
+        """M_t. It goes on from the one before: a product over the whole past in every step would take ever longer."""
         known = vars(self).setdefault("_products", {})
         n, product = known.get((b1, decay), (0, 1.0))
         if n > t:

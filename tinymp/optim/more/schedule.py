@@ -11,6 +11,9 @@ from ...arguments import count, instance, listed, name_all, number
 from ..optimizer import Optimizer
 from ..schedule import LambdaLR, Schedule
 
+__all__ = ["ConstantLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LinearLR", "MultiStepLR", "MultiplicativeLR"]
+__all__ += ["PolynomialLR", "SequentialLR"]
+
 
 def _milestones(op: str, milestones: Any) -> list[int]:
     return [count(op, "milestones", m) for m in listed(op, "milestones", milestones)]
