@@ -1,0 +1,264 @@
+"""PyTorch's words for mixed precision: a program that uses them, and what it means in tinymp."""
+
+import difflib
+import gc
+
+import numpy as np
+import pytest
+
+import tinymp as mp
+from tinymp import nn, optim
+from tinymp.torch import amp
+from tinymp.torch.amp import GradScaler, autocast, prepare
+
+pytestmark = pytest.mark.cpu
+
+# As public programs write it; `data`, `start` and `use_amp` come from outside.
+PYTORCH = """
+import torch
+from torch import nn
+from torch.amp import GradScaler, autocast
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+        )
+        self.head = nn.Linear(16 * 2 * 2, 4)
+
+    def forward(self, x):
+        x = self.features(x)
+        return self.head(x.flatten(1))
+
+model = Net()
+model.load_state_dict(start(torch, model))
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+scaler = GradScaler("cuda", init_scale=2.0**12, enabled=use_amp)
+losses = []
+model.train()
+for images, labels in data:
+    images, labels = torch.tensor(images), torch.tensor(labels)
+    optimizer.zero_grad(set_to_none=True)
+    with autocast(device_type="cuda", dtype=torch.float16, enabled=use_amp):
+        outputs = model(images)
+        loss = criterion(outputs, labels)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    losses.append(loss.item())
+"""
+EDITS = {
+    "import torch\n": "import tinymp as torch\n",
+    "from torch import nn\n": "from tinymp import nn\n",
+    "from torch.amp import GradScaler, autocast\n": "from tinymp.torch.amp import GradScaler, autocast, prepare\n",
+    "scaler = ": "model, optimizer = prepare(model, optimizer, enabled=use_amp)\nscaler = ",
+}
+DIRECT = {
+    "from torch.amp import GradScaler, autocast\n": "",
+    "criterion = nn.": "mp.MIXED.cast(model)\ncriterion = nn.",
+    'GradScaler("cuda", init_scale=2.0**12, enabled=use_amp)': "optim.DynamicLossScaler(2.0**12)",
+    'autocast(device_type="cuda", dtype=torch.float16, enabled=use_amp)': "mp.use(mp.MIXED)",
+    "model(images)": "model(mp.MIXED.cast(images))",
+}
+
+
+def edited(edits):
+    text = PYTORCH
+    for old, new in edits.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+def train(text, clip, use_amp):
+    """The globals of a program after 20 steps, on squares of four positions in noise."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, (20, 16))
+    images = rng.standard_normal((20, 16, 1, 8, 8)).astype(np.float32)
+    for image, label in zip(images.reshape(-1, 8, 8), labels.reshape(-1)):
+        image[4 * (label // 2) :][:4, 4 * (label % 2) :][:, :4] += 1
+
+    def start(torch, model):
+        drawn, state = np.random.default_rng(1), model.state_dict()
+        drawn = {n: drawn.normal(0, 0.1, x.shape) for n, x in state.items() if x.ndim > 1 or n.endswith("bias")}
+        return dict(state) | {name: torch.tensor(x.astype(np.float32)) for name, x in drawn.items()}
+
+    program = {"data": list(zip(images, labels)), "start": start, "use_amp": use_amp, "clip_grad_norm_": clip}
+    program |= {"mp": mp, "optim": optim, "__name__": "program"}
+    exec(text, program)
+    return program
+
+
+def test_a_program_of_pytorch_trains_after_five_lines_are_edited_as_one_written_in_tinymp():
+    ours, clip = edited(EDITS), optim.clip_grad_norm_
+    added = [line for line in difflib.ndiff(PYTORCH.splitlines(), ours.splitlines()) if line.startswith("+ ")]
+    assert len(added) <= 5
+    direct = edited({**{old: EDITS[old] for old in [*EDITS][:2]}, **DIRECT})
+    found, expected = train(ours, clip, True), train(direct, clip, True)
+    assert found["losses"] == expected["losses"]
+    assert found["scaler"].state == expected["scaler"].state and found["model"].head.weight.dtype == mp.float16
+    for name, value in expected["model"].state_dict().items():
+        assert np.array_equal(found["model"].state_dict()[name], value), name
+
+
+def test_its_losses_are_as_near_to_fp32_as_those_of_pytorch_under_autocast():
+    torch = pytest.importorskip("torch")
+    clip = torch.nn.utils.clip_grad_norm_
+    fp32 = np.array(train(PYTORCH, clip, False)["losses"])
+    theirs = np.array(train(PYTORCH.replace('"cuda"', '"cpu"'), clip, True)["losses"]) - fp32
+    ours = np.array(train(edited(EDITS), optim.clip_grad_norm_, True)["losses"]) - fp32
+    # both round about as many activations and gradients to FP16, and the step amplifies what they differ by alike
+    assert abs(ours).max() <= 2 * abs(theirs).max() and abs(ours).mean() <= 2 * abs(theirs).mean()
+    plain = np.array(train(edited(EDITS), optim.clip_grad_norm_, False)["losses"])
+    assert np.allclose(plain, fp32, rtol=20 * 2.0**-22, atol=0)
+
+
+def test_without_amp_it_trains_in_fp32():
+    found = train(edited(EDITS), optim.clip_grad_norm_, False)
+    assert found["model"].head.weight.dtype == mp.float32 and found["scaler"].state_dict() == {}
+
+
+def used():
+    """The policy in use."""
+    return mp.current_policy().name
+
+
+@pytest.fixture
+def alone():
+    """No model of another test is prepared."""
+    gc.collect()
+    assert not amp._prepared
+
+
+def test_autocast_where_no_model_was_prepared_says_what_to_write(alone):
+    message = r"(?s)autocast: expected .*prepare\n    model, optimizer = prepare\("
+    with pytest.raises(RuntimeError, match=message) as found, autocast("cuda"):
+        pass
+    namespace = {"model": nn.Linear(1, 1)}
+    namespace["optimizer"] = optim.SGD(namespace["model"].parameters(), 0.1)
+    exec("\n".join(line.strip() for line in str(found.value).splitlines()[1:]), namespace)
+    with autocast("cuda"):
+        assert used() == "MIXED"
+
+
+def test_autocast_is_a_context_and_a_decorator_and_can_be_off(alone):
+    with autocast("cuda", enabled=False), autocast(False), autocast("cpu", enabled=False):
+        assert used() == "MIXED"  # tinymp's default
+    model = prepare(nn.Linear(2, 3), dtype="float32")
+    context = autocast(device_type="cuda", dtype=mp.float32, cache_enabled=True)
+
+    @context
+    def inside():
+        with context:
+            return used()
+
+    assert inside() == "FP32" and used() == "MIXED"
+    with autocast(True), autocast(enabled=False):
+        assert used() == "FP32"
+    for dtype in (mp.float16, "float16", np.float16):
+        with pytest.raises(RuntimeError, match=r"prepare\(model, optimizer\)"), autocast("cuda", dtype):
+            pass
+    with pytest.raises(ValueError, match="autocast: expected `dtype` to be one of float16"), autocast("cuda", "int8"):
+        pass
+    with pytest.raises(TypeError, match="autocast: expected `enabled`"), autocast("cuda", enabled=1.5):
+        pass
+    del model
+
+
+@pytest.mark.skipif(amp.BF16 is None, reason="needs ml_dtypes")
+def test_bfloat16(alone):
+    message = r"prepare\(model, optimizer, dtype=torch.bfloat16\)"
+    with pytest.raises(RuntimeError, match=message), autocast("cuda", mp.bfloat16):
+        pass
+    model = prepare(nn.Linear(2, 3), dtype=mp.bfloat16)
+    with autocast("cuda", mp.bfloat16):
+        assert used() == "BF16" and model(mp.ones(1, 2)).dtype == mp.bfloat16
+
+
+def test_prepare_keeps_the_optimizer_and_casts_inputs_alone():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+        def forward(self, x, pair, given, *, index=None, other=None):
+            self.seen = [x.dtype, pair[0].dtype, pair[1], given[0].dtype, index.dtype, other.dtype]
+            self.given = given
+            return self.linear(x)
+
+    model = Net()
+    optimizer = optim.Adam(model.parameters())
+    model.linear(mp.ones(1, 2)).sum().backward()
+    optimizer.step()
+    moment = optimizer.state[0]["exp_avg"] if 0 in optimizer.state else None
+    assert prepare(model, optimizer) == (model, optimizer) == prepare(model, optimizer)
+    assert len(vars(model)["_hooks"].pre) == 1
+    one, given = mp.ones(1, 2), [mp.ones(1)]
+    y = model(one, (one, None), given, index=mp.tensor([1]), other=one)
+    half, full = mp.float16, mp.float32
+    assert model.seen == [half, half, None, full, np.int64, half] and model.given is given
+    y.float().sum().backward()
+    before = model.linear.weight.master.copy()
+    optimizer.step()
+    assert model.linear.weight.dtype == half and not np.array_equal(model.linear.weight.master, before)
+    assert moment is None or moment.dtype == full
+    mp.FP32.cast(model)  # the hook follows
+    assert model(one, (one, None), given, index=mp.tensor([1]), other=one).dtype == full
+
+
+def test_prepare_refuses():
+    model = nn.Linear(1, 1)
+    for wrong in (lambda: prepare(1), lambda: prepare(model, model), lambda: prepare(model, enabled="no")):
+        with pytest.raises(TypeError, match="prepare: expected `"):
+            wrong()
+    with pytest.raises(ValueError, match="prepare: expected `dtype` to be one of float16"):
+        prepare(model, dtype="int64")
+    assert prepare(model, enabled=False).weight.dtype == mp.float32
+
+
+def test_scaler_has_the_numbers_of_pytorch():
+    torch = pytest.importorskip("torch")
+    theirs = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2, backoff_factor=0.25)
+    ours = GradScaler("cpu", init_scale=8.0, growth_interval=2, backoff_factor=0.25)
+    weight, parameter = torch.nn.Parameter(torch.ones(1)), nn.Parameter(mp.ones(1))
+    both = [
+        (theirs, weight, torch.optim.SGD([weight], 0.1)),
+        (ours, parameter, optim.SGD([parameter], 0.1)),
+    ]
+    for factor in (1.0, 1.0, 2.0, 1e38, 1.0, 1.0, 1.0):  # 1e38 overflows in FP32
+        for scaler, w, optimizer in both:
+            optimizer.zero_grad()
+            scaler.scale((w * factor).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert ours.get_scale() == theirs.get_scale() and parameter.item() == weight.item()
+        assert ours.state_dict() == theirs.state_dict()
+    new = GradScaler()
+    new.load_state_dict(theirs.state_dict())
+    assert new.state_dict() == theirs.state_dict() and new.get_scale() == ours.get_scale()
+    torch.amp.GradScaler("cpu").load_state_dict(ours.state_dict())
+    for state, error in (({}, ValueError), (ours.state_dict() | {"backoff_factor": 2.0}, ValueError)):
+        with pytest.raises(error, match="GradScaler"):
+            new.load_state_dict(state)
+        assert new.state_dict() == ours.state_dict()
+
+
+def test_scaler_that_is_not_enabled_passes_through():
+    scaler, w = GradScaler(enabled=False), nn.Parameter(mp.ones(2))
+    optimizer = optim.SGD([w], 0.5)
+    loss = w.sum()
+    assert scaler.scale(loss) is loss and scaler.scale([loss])[0] is loss and not scaler.is_enabled()
+    loss.backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    scaler.load_state_dict({})
+    assert scaler.get_scale() == 1 and scaler.state_dict() == {} and w.tolist() == [0.5, 0.5]
+    assert GradScaler(64.0).get_scale() == 64 and GradScaler().is_enabled()
+    first, second = GradScaler(64.0).scale((loss.detach(), loss.detach()))
+    assert first.item() == second.item() == 128
