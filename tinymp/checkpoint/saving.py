@@ -92,7 +92,7 @@ def peek(path: str | os.PathLike) -> dict[str, Any]:
     found = {}
     for name, packed in _tree(path)["parts"]["dict"]:
         with suppress(KeyError):  # it names an array
-            found[name] = _unpacked(packed, {})
+            found[name] = unpacked(packed, {})
     return found
 
 
@@ -102,10 +102,10 @@ def write_parts(path: str | os.PathLike, parts: dict[str, Any]) -> None:
     own = {name: x for name, x in states.items() if x is not parts[name]}
     for found in (found for name, x in own.items() for found in _nonfinite(name, x, _masks(name, parts[name]))):
         raise FloatingPointError(f"save: {found}: the run has diverged, and {path} stays what it was")
-    random = _packed(here.agree([backend.get_rng_state()], "all"), "random", arrays)
+    random = packed(here.agree([backend.get_rng_state()], "all"), "random", arrays)
     if here.rank:
         return
-    tree = json.dumps({"parts": _packed(states, "", arrays), "random": random})
+    tree = json.dumps({"parts": packed(states, "", arrays), "random": random})
     metadata = {"format": FORMAT, "version": __version__, KEY: tree, "sha256": _checksum(tree, arrays)}
     put(path, arrays, metadata)
 
@@ -130,7 +130,7 @@ def _read(path: str | os.PathLike) -> tuple[dict[str, Any], list]:
     if metadata["sha256"] != _checksum(metadata[KEY], arrays):
         raise ValueError(f"load: {path} is not as it was written (its checksum differs): use an earlier checkpoint")
     tree = json.loads(metadata[KEY])
-    return _unpacked(tree["parts"], arrays), _unpacked(tree["random"], arrays)
+    return unpacked(tree["parts"], arrays), unpacked(tree["random"], arrays)
 
 
 def _tree(path: str | os.PathLike) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _masks(where: str, part: Any) -> set[str]:
     return {f"{where}/{name}" for buffers in found for name, _ in buffers}
 
 
-def _packed(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
+def packed(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
     """`value` for JSON, its arrays moved to `arrays` under names that say where they were.
 
     What JSON has no form for becomes {kind: content}: arrays, tuples, and all dicts, whose keys may be numbers.
@@ -237,29 +237,29 @@ def _packed(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
         keys = {key.item() if isinstance(key, np.generic) else key: one for key, one in value.items()}
         if wrong := [key for key in keys if not isinstance(key, (str, int, float, type(None)))]:
             raise TypeError(f"save: expected the keys of `{where}` to be text or numbers, got {wrong[0]!r}")
-        return {"dict": [[key, _packed(one, f"{where}/{key}".strip("/"), arrays)] for key, one in keys.items()]}
+        return {"dict": [[key, packed(one, f"{where}/{key}".strip("/"), arrays)] for key, one in keys.items()]}
     if isinstance(value, (list, tuple)):
-        content = [_packed(one, f"{where}/{i}".strip("/"), arrays) for i, one in enumerate(value)]
+        content = [packed(one, f"{where}/{i}".strip("/"), arrays) for i, one in enumerate(value)]
         return {"tuple": content} if isinstance(value, tuple) else content
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"save: expected `{where}` to be an array, a number or text, got {type_name(value)}")
+    raise TypeError(f"save: expected `{where or 'obj'}` to be an array, a number or text, got {type_name(value)}")
 
 
-def _unpacked(packed: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """The inverse of `_packed`."""
+def unpacked(packed: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The inverse of `packed`."""
     if isinstance(packed, list):
-        return [_unpacked(one, arrays) for one in packed]
+        return [unpacked(one, arrays) for one in packed]
     if not isinstance(packed, dict):
         return packed
     ((kind, content),) = packed.items()
     if kind == "array":
         return arrays[content]
     if kind == "dict":
-        return {key: _unpacked(one, arrays) for key, one in content}
-    return tuple(_unpacked(one, arrays) for one in content)
+        return {key: unpacked(one, arrays) for key, one in content}
+    return tuple(unpacked(one, arrays) for one in content)
 
 
 def safetensors_module() -> Any:
@@ -270,4 +270,4 @@ def safetensors_module() -> Any:
     return safetensors
 
 
-name_all(globals(), load_parts, write_parts, require_state, put, safetensors_module)
+name_all(globals(), load_parts, write_parts, require_state, put, safetensors_module, packed, unpacked)
