@@ -81,6 +81,8 @@ _NAMES = {
     "ops.more.attention": "ops.scaled_dot_product_attention",
     "ops.more.ctc": "ops.ctc_loss",
     "ops.more.divergence": "ops.kl_div",
+    "ops.more.elementary": "ops.acos ops.asin ops.atan ops.ceil ops.celu ops.cosh ops.erf ops.expm1 ops.floor "
+    "ops.hardsigmoid ops.log10 ops.log1p ops.log2 ops.round ops.selu ops.sinh ops.softsign ops.tan ops.trunc",
     "ops.more.embedding_bag": "ops.embedding_bag",
     "ops.more.einsum": "ops.einsum",
     "ops.more.gather": "ops.gather ops.index_select",

@@ -131,6 +131,7 @@ if TYPE_CHECKING:
     from .more.ctc import ctc_loss
     from .more.divergence import kl_div
     from .more.einsum import einsum
+    from .more.elementary import *
     from .more.embedding_bag import embedding_bag
     from .more.gather import gather, index_select
     from .more.group_norm import group_norm, instance_norm, rms_norm

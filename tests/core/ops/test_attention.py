@@ -194,3 +194,10 @@ def test_dropout_acts_on_the_weights():
 def test_refused(call, error, message):
     with pytest.raises(error, match=message):
         call(mp.tensor(randn(3, 3)))
+
+
+def test_a_mask_without_axes_is_added_to_every_score():
+    q = mp.tensor(randn(2, 3, 4))
+    y = ops.scaled_dot_product_attention(q, q, q, mp.tensor(np.float64(0.5)))
+    expected = ops.scaled_dot_product_attention(q, q, q)  # a constant does not change a softmax
+    np.testing.assert_allclose(host(y), host(expected), rtol=1e-14)

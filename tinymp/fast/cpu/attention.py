@@ -14,7 +14,7 @@ from .threads import CACHED, share, slices
 
 def batch(q: Array, k: Array, *others: Array | None) -> list[slice]:
     """The parts of q's first axis; none unless it is that of the scores."""
-    axes = [(x.ndim, len(x)) for x in (q, k, *others) if x is not None]
+    axes = [(x.ndim, x.shape[:1]) for x in (q, k, *others) if x is not None]
     return slices(len(q), prod(q.shape[:-1]) * k.shape[-2], CACHED) if max(axes) == axes[0] else []
 
 
