@@ -1076,20 +1076,8 @@ def _delegate(name, args, kwargs):
     function = getattr(np, name, None)
     if function is None:
         raise AttributeError(f"the stand-in for CuPy has no {name}: NumPy has none")
-    operands = []
-
-    def lower(x):
-        if isinstance(x, ndarray):
-            operands.append(x)
-            return x._a
-        if isinstance(x, (tuple, list)):
-            return type(x)(map(lower, x))
-        if isinstance(x, np.ndarray):
-            raise TypeError(f"Unsupported type {type(x)}")
-        return x
-
-    out = kwargs.pop("out", None)
-    args, kwargs = tuple(map(lower, args)), {key: lower(value) for key, value in kwargs.items()}
+    operands, out = [], kwargs.pop("out", None)
+    args, kwargs = _lowered(args, operands), {key: _lowered(value, operands) for key, value in kwargs.items()}
     if name in _OF_THE_HOST:
         return function(*args, **kwargs)
     if not operands and name not in _CREATING and not any(isinstance(a, (int, float, np.generic)) for a in args):
@@ -1115,6 +1103,21 @@ def _delegate(name, args, kwargs):
     if name == "pad" and operands[0].flags.fnc:
         return _new(compute, operands, "F")
     return _raise_to_device(_quiet(compute), compute, operands)
+
+
+def _lowered(x, operands):
+    """x, or what a tuple or list x holds, as NumPy's array, where it is one of the device, which joins `operands`.
+
+    (A function within `_delegate` that calls itself would hold the operands until the garbage is collected.)
+    """
+    if isinstance(x, ndarray):
+        operands.append(x)
+        return x._a
+    if isinstance(x, (tuple, list)):
+        return type(x)([_lowered(y, operands) for y in x])
+    if isinstance(x, np.ndarray):
+        raise TypeError(f"Unsupported type {type(x)}")
+    return x
 
 
 def _by_cublas(product, *args, **kwargs):

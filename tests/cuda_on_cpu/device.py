@@ -9,6 +9,7 @@ It is as strict as a GPU, and as slow as one may be:
 - Whatever waits for the device is noted in `synchronisations`, and refused within `no_synchronisation()`.
 - While a stream captures, work is written down instead of done: its results are 0xFF until the graph is launched. As in
   CUDA, what would wait for the device, or would read host memory that may be gone by then, is an error.
+- What is given back in a capture, its pool hands out again in it, by CuPy's rule: a replay writes there twice.
 - A graph knows the memory that it works on, and refuses to run when that was given back.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
+import functools
 import os
 import pathlib
 import random
@@ -158,19 +160,40 @@ def _rounded(size):
 
 
 class Block:
-    """Bytes of device memory. They stay as long as an array, or a graph that works on them, is there."""
+    """Bytes of device memory. They stay as long as an array, or a graph that works on them, is there.
+
+    In a capture several allocations may have parts of one, at once or one after the other.
+    """
 
     ptr = None  # until there are bytes: an allocation may fail
 
     def __init__(self, size):
-        raw = np.empty(size + ALIGNMENT, np.uint8)
+        raw = np.empty(_rounded(size) + ALIGNMENT, np.uint8)
         offset = -raw.__array_interface__["data"][0] % ALIGNMENT
-        self.bytes = raw[offset : offset + size]
-        self.bytes.fill(0xFF)
-        self.ptr = self.bytes.__array_interface__["data"][0]
-        self.size = size
+        self._room = raw[offset : offset + _rounded(size)]
+        self._room.fill(0xFF)
+        self.ptr = self._room.__array_interface__["data"][0]
+        self.size = 0  # as large as was asked for, though the pool counts more
+        self._parts = []  # references to the allocations
         _blocks[self.ptr] = weakref.ref(self)
         bisect.insort(_starts, self.ptr)
+
+    @property
+    def bytes(self):
+        return self._room[: self.size]
+
+    def part(self, memory, start):
+        """The bytes from `start` on, for an allocation."""
+        self.size = max(self.size, start + memory.size)
+        self._parts.append(weakref.ref(memory))
+        return self._room[start : start + memory.size]
+
+    def memory(self, address):
+        """The allocation that has this address now, or None."""
+        for part in self._parts:
+            if (memory := part()) is not None and memory.ptr <= address < memory.ptr + memory.size:
+                return memory
+        return None
 
     def __del__(self):
         if not sys.is_finalizing() and _blocks.pop(self.ptr, None) is not None:
@@ -191,7 +214,7 @@ def block_at(address):
 def memory_at(address):
     """The allocations (one, or none) that contain an address."""
     block = block_at(address)
-    memory = None if block is None else block.memory()
+    memory = None if block is None else block.memory(address)
     return [] if memory is None else [memory]
 
 
@@ -208,26 +231,31 @@ class Memory:
 
     device_id, block = 0, None
 
-    def __init__(self, size, pool=None):
+    def __init__(self, size, pool=None, part=None):
         self.size, self.pool = size, weakref.ref(pool) if pool else lambda: None  # a pool does not outlive its owner
-        self.block = Block(size) if size else None  # as large as was asked for, though the pool counts more
-        if size:
-            self.block.memory = weakref.ref(self)
-        self.ptr = self.block.ptr if size else 0
-        self.bytes = self.block.bytes if size else np.empty(0, np.uint8)
+        self.block, start = part or (Block(size) if size else None, 0)
+        self.ptr = self.block.ptr + start if size else 0
+        self.bytes = self.block.part(self, start) if size else np.empty(0, np.uint8)
         self._stream = weakref.ref(_streams_of_thread.current)  # whose work may get it next: CuPy's pool has arenas
 
     def __del__(self):
         if sys.is_finalizing():
             return
-        if (pool := self.pool()) is not None:
+        pool = self.pool()
+        if pool is not None:
             pool._freed(_rounded(self.size))
         if self.block is not None and (stream := self._stream()) is not None:
-            block = self.block
+            fill = functools.partial(self._fill, self.block, self.bytes)
             if stream._work is None:
-                stream._give(lambda: block.bytes.fill(0xFF), freed=True)
-            elif stream._allocated.pop(self.ptr, None):  # in this capture: at each replay
-                stream._work.append(lambda: block.bytes.fill(0xFF))
+                stream._give(fill, freed=True)
+            else:  # at each replay
+                stream._work.append(fill)
+                if pool is not None:
+                    stream._keep(pool, self.block, self.ptr - self.block.ptr, _rounded(self.size))
+
+    @staticmethod
+    def _fill(block, its_bytes):  # a block is there as long as work may use it
+        its_bytes.fill(0xFF)
 
     @property
     def device(self):
@@ -323,11 +351,10 @@ class MemoryPool:
             if any(stream._mode != STREAM_CAPTURE_RELAXED for stream in _capturing_streams()):
                 raise CUDARuntimeError(900, "cudaMalloc")
             self._total = used
-        memory = Memory(size, self)
+        memory = Memory(size, self, _streams_of_thread.current._again(self, _rounded(size)))
         self._used = used
         for stream in _capturing_streams():  # kernels may find it by an address in a table
             stream._touch(memory)
-            stream._allocated[memory.ptr] = True
         return MemoryPointer(memory, 0)
 
     def _freed(self, size):
@@ -551,8 +578,8 @@ class Stream:
         self._names = []  # of the kernels in it, and None for all else that was given
         self._mode = None
         self._broken = False  # whether something that is not permitted ended the capture
-        self._touched = {}  # address -> (its block, a reference to the allocation, one to the pool)
-        self._allocated = {}  # addresses of what was allocated while it captures
+        self._touched = {}  # a reference to an allocation -> (its block, a reference to the pool)
+        self._free = []  # what was given back while it captures: (pool, block, start, size), multiples of 512 bytes
         self._joined = []  # streams that wait for an event of this capture
         if self.ptr == id(self):
             _streams[self.ptr] = self
@@ -634,7 +661,7 @@ class Stream:
         if origin is not None and origin._work is not None and self._work in (None, origin._work):
             if self._work is None:
                 self._work, self._names, self._touched = origin._work, origin._names, origin._touched
-                self._allocated, self._mode, self._broken = origin._allocated, origin._mode, False
+                self._mode, self._broken, self._free = origin._mode, False, []
                 origin._joined.append(self)
             return
         if self._work is not None:
@@ -651,7 +678,7 @@ class Stream:
         if self._work is not None:
             raise CUDARuntimeError(900, "begin_capture twice")
         self._mode = STREAM_CAPTURE_RELAXED if mode is None else mode
-        self._work, self._names, self._touched, self._allocated, self._broken = [], [], {}, {}, False
+        self._work, self._names, self._touched, self._free, self._broken = [], [], {}, [], False
 
     def end_capture(self):
         """The graph of what was written down."""
@@ -661,7 +688,7 @@ class Stream:
         joined, self._joined = self._joined, []
         broken = self._broken or any(stream._broken for stream in joined)
         for stream in (self, *joined):
-            stream._work = None
+            stream._work, stream._free = None, []
         if broken:
             raise CUDARuntimeError(901)
         return graph
@@ -672,7 +699,28 @@ class Stream:
     def _touch(self, memory):
         """Keep memory that the graph works on, and see at its replays that nobody else got it."""
         if memory.size:
-            self._touched[memory.ptr] = memory.block, weakref.ref(memory), memory.pool
+            self._touched[weakref.ref(memory)] = memory.block, memory.pool
+
+    def _keep(self, pool, block, start, size):
+        """Memory that was given back in this capture, joined to what is free on either side of it."""
+        for free in self._free[:]:
+            if free[:2] == (pool, block) and (free[2] + free[3] == start or start + size == free[2]):
+                self._free.remove(free)
+                start, size = min(start, free[2]), size + free[3]
+        self._free.append((pool, block, start, size))
+
+    def _again(self, pool, size):
+        """The block and offset of memory that was given back in this capture; None where there is none.
+
+        As in CuPy's arena of a stream: the smallest that is large enough, the last one of these; the rest stays free.
+        """
+        large = [(free[3], -i) for i, free in enumerate(self._free) if free[0] is pool and 0 < size <= free[3]]
+        if not large:
+            return None
+        _, block, start, room = self._free.pop(-min(large)[1])
+        if room > size:
+            self._free.append((pool, block, start + size, room - size))
+        return block, start
 
 
 _streams: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
@@ -755,7 +803,7 @@ class Graph:
     graph = graphExec = 1
 
     def __init__(self, work, touched, names):
-        self._work, self._touched, self._names = work, list(touched.values()), names
+        self._work, self._touched, self._names = work, [(memory, *kept) for memory, kept in touched.items()], names
 
     def upload(self, stream=None):
         pass
@@ -766,10 +814,10 @@ class Graph:
         What was allocated and freed while the graph was captured lies in a pool that must be the graph's alone:
         `with cupy.cuda.using_allocator(pool.malloc)`, and the pool must live as long as the graph.
         """
-        for _, memory, pool in self._touched:
+        for memory, _, pool in self._touched:
             if memory() is None and pool() in (None, default_pool):
                 raise RuntimeError("Graph.launch: memory that the graph works on was given back; others may use it now")
-        work, blocks = self._work, [block for block, _, _ in self._touched]  # they outlive the graph while it runs
+        work, blocks = self._work, [block for _, block, _ in self._touched]  # they outlive the graph while it runs
         launched.extend(name for name in self._names if name is not None)
         perform(lambda _=blocks: [piece() for piece in work], (), stream, own=True)
 

@@ -494,6 +494,34 @@ def test_a_graph_needs_its_memory(cp):
     del z
 
 
+def test_memory_that_is_given_back_in_a_capture_goes_out_again_in_it(cp):
+    """As in CuPy, the smallest free piece that is large enough, of the same pool; the rest of it stays free."""
+    stream, pool, other = cp.cuda.Stream(non_blocking=True), cp.cuda.MemoryPool(), cp.cuda.MemoryPool()
+    with stream, cp.cuda.using_allocator(pool.malloc):
+        small = cp.zeros(10, "float32")  # allocated before
+        stream.begin_capture()
+        x = cp.ones(1024, "float32")
+        at, small_at = x.data.ptr, small.data.ptr
+        late = cp.empty(1024, "float32")  # what is kept stays where it is
+        del x, small
+        y, z = cp.empty(100, "float32"), cp.empty(100, "float32")  # 512 bytes each
+        assert (y.data.ptr, z.data.ptr) == (small_at, at)
+        with cp.cuda.using_allocator(other.malloc):
+            assert cp.empty(100, "float32").data.ptr not in (at, at + 512)
+        w = cp.full(896, 3, "float32")  # the rest
+        assert w.data.ptr == at + 512 and late.data.ptr != at
+        late[:] = cp.concatenate([z, z, w[:824]])
+        del z, w
+        v = cp.empty(1024, "float32")  # both parts together
+        assert v.data.ptr == at
+        graph = stream.end_capture()
+        assert cp.empty(1024, "float32").data.ptr != at
+    v[:] = 5
+    graph.launch()
+    assert cp.isnan(v).all()  # its content is gone: the graph writes there before
+    assert cp.isnan(late[:200]).all() and (late[200:] == 3).all()
+
+
 def test_host_memory_in_a_capture(cp):
     x, runtime = cp.zeros(3, "float32"), cp.cuda.runtime
     memory = cp.cuda.alloc_pinned_memory(x.nbytes)

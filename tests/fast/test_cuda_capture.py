@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import tinymp as mp
+from cuda_on_cpu import KernelError
 from job import Job, same
 from oracle import rng
 from tinymp import nn, ops, optim
+from tinymp.backend import gpu
 from tinymp.fast.cuda import checks, cublas, recording
 from tinymp.parallel.nccl import NCCLGroup
 
@@ -39,6 +41,18 @@ def test_replays_are_the_steps_bit_for_bit(rule):
     assert captured.scaler.history == plain.scaler.history == [
         (2, 2.0**11, "3 iterations without overflow"), (5, 2.0**12, "3 iterations without overflow")
     ]  # fmt: skip
+
+
+def test_tables_do_not_lie_where_the_graph_writes(monkeypatch, request):
+    """As on an H200: a kernel finds activations of its own step in a table that came from the graph's pool."""
+    if request.config.getoption("--backend") == "gpu":
+        pytest.skip("plants a fault that ends the process on a real GPU")
+    monkeypatch.setattr(recording, "lasting", lambda shape, dtype: gpu.xp.empty(shape, dtype))
+    job = Job()
+    step = mp.capture(job.step, warmup=1)
+    step(*job.batch())
+    with pytest.raises(KernelError, match="rescale"):
+        step(*job.batch())[0].item()
 
 
 def test_it_trains_like_the_cpu():

@@ -40,9 +40,7 @@ def test_gaps_are_refused(gpu):
 
 
 def test_what_a_graph_finds_later_has_memory_of_its_own(gpu, monkeypatch):
-    """On an H200 a table lay where an earlier kernel of the same graph wrote in every replay. (The stand-in hands out
-    nothing twice while it captures.)
-    """
+    """On an H200 a table lay where an earlier kernel of the same graph wrote in every replay."""
     from tinymp.fast.cuda import recording
 
     def refuse(size):
