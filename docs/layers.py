@@ -31,6 +31,7 @@ SAYS = {
     "fast": "faster ways, by device",
     "study": "other accumulators",
     "torch": "for programs of PyTorch",
+    "hints": "PyTorch's names, ours",
     "statistics": "what a skipped step undoes",
     "parameter": "master and copy",
     "ops": "one family per file",

@@ -112,6 +112,20 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(pytest.mark.xfail(reason="fails on the stand-in (fails_on_stand_in.txt)"))
 
 
+def pytest_sessionstart(session):
+    import face
+
+    face.without()  # before a test module imports the face
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _face(request):
+    """PyTorch's face is there for its own tests, in tests/torch, and for no others."""
+    import face
+
+    face.put() if request.path.parent.name in ("torch", "programs") else face.take()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _old_objects_are_not_collected():
     """A collection takes a second where it looks at a million objects of all tests and of the libraries."""

@@ -33,6 +33,7 @@ SUBPACKAGES = {
     "parallel": ["parallel"],
     "sparse": ["sparse"],
     "torch": ["torch"],
+    "hints": ["hints"],
     "data/more": ["data/more"],
     "optim/more": ["optim/more"],
     "nn/more": ["nn/more"],

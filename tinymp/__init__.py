@@ -129,7 +129,7 @@ _MOVED = {
     }.items()
     for name in names.split()
 }
-_HINTS = "torch.hints"  # knows what to use here in place of names that only PyTorch has
+_HINTS = "hints"  # knows what to use here in place of names that only PyTorch has
 
 if TYPE_CHECKING:
     from . import course, lab, models, parallel, study
@@ -234,19 +234,13 @@ def _instead(owner: str, name: str, there: list[str]) -> str:
     return f"did you mean {', '.join(near)}?" if near else ""
 
 
-def _why(argument: str) -> str:
-    """Why a function does not have an argument of PyTorch's, as the hints say; empty if they do not."""
-    hints = _load(_HINTS)
-    return "" if hints is None else hints.argument(argument)
-
-
-_arguments.hint = _why
 ops.bind(Tensor)
 _name_all(globals(), Tensor)  # but for those that every op makes
 _precision.change = lambda *policy, **fields: _required("study", "study", TypeError).change(*policy, **fields)
 backend.add("meta", lambda: _required("device 'meta'", "audit.meta", RuntimeError).meta)
 if (_hints := _load(_HINTS)) is not None:
     _hints.mark(Tensor, nn.module.INSTEAD)
+    _arguments.otherwise = _hints.refused
 _BF16 = ("BF16", "FP8", "FP8_HOPPER", "bfloat16")
 if BF16 is None:
     del BF16, bfloat16

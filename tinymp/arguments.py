@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
@@ -19,9 +18,9 @@ from .dtypes import FLOATING, FP32_OVERFLOW, require_fit
 from .events import NAMES, type_name
 from .tensor import Tensor
 
-# Says why an argument that only PyTorch has is not here; empty if nothing is known. Set by tinymp/__init__.py
-hint: Callable[[str], str] | None = None
-_UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
+# Answers a call whose arguments do not fit (its name, function, arguments and error), or returns NotImplemented. Set by
+# tinymp/torch, which knows PyTorch's arguments
+otherwise: Callable[[str, Callable, tuple, dict, TypeError], Any] | None = None
 
 FP32_TINY = 2.0**-126  # the smallest normal FP32 number
 MOST = 2**63 - 1  # what a 64-bit integer holds
@@ -74,6 +73,10 @@ def _named(function: F, name_of: Callable[[tuple], str]) -> F:
         try:
             return function(*args, **kwargs)
         except Exception as error:
+            if isinstance(error, TypeError) and otherwise is not None:
+                y = otherwise(name_of(args), call, args, kwargs, error)
+                if y is not NotImplemented:
+                    return y
             rename(error, name_of(args))
             raise
 
@@ -87,9 +90,6 @@ def rename(error: Exception, name: str) -> None:
     """
     message = str(error)
     NAMES.add(name)
-    found = _UNEXPECTED.search(message)
-    if found and hint is not None and (why := hint(found[1])):
-        raise TypeError(f"{name}: argument `{found[1]}` is not supported: {why}") from error
     if isinstance(error, OSError):  # its file and number are for programs: the words alone change
         if error.strerror is not None and error.filename is not None and ": " not in error.strerror:
             error.strerror = f"{name}: {error.strerror}"

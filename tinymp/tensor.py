@@ -67,6 +67,14 @@ class Tensor(Variable):
         Variable.__init__(made, array, requires_grad, grad_fn, output_nr)
         return made
 
+    @classmethod
+    def extend(cls, table: dict[str, Any]) -> None:
+        """Give all Tensors further methods and properties, by their names. ValueError for a name that is taken."""
+        for name, x in table.items():
+            if hasattr(cls, name):
+                raise ValueError(f"Tensor.extend: expected new names, got '{name}', which Tensor has")
+            setattr(cls, name, x)
+
     # ---- what it is
 
     shape = property(lambda self: self.array.shape, doc="The lengths of its axes.")

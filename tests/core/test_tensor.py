@@ -17,9 +17,9 @@ from oracle import randn
 from tinymp import nn, ops
 from tinymp.autograd import Op
 from tinymp.dtypes import float32
+from tinymp.hints import INSTEAD
 from tinymp.precision import LOSS, POINTWISE, store, widen
 from tinymp.tensor import Tensor
-from tinymp.torch.hints import INSTEAD
 from watching import watch
 
 F16, F32, F64 = np.float16, np.float32, np.float64

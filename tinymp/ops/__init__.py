@@ -82,7 +82,7 @@ def bind(tensor: Any) -> None:
     for name in HELD_METHODS.split():
         setattr(tensor, name, _Held(name))
     for function in IN_PLACE:
-        setattr(tensor, f"{function.__name__}_", _in_place(function))
+        setattr(tensor, f"{function.__name__}_", in_place(function))
     for name, operator in OPERATORS.items():
         setattr(tensor, f"__{name}__", operator)
     for name in REFLECTED:
@@ -101,7 +101,7 @@ def _beside_none(function: Any, answer: bool) -> Any:
     return operator
 
 
-def _in_place(function: Any) -> Any:
+def in_place(function: Any) -> Any:
     """The method that writes the function of a tensor into it, outside the graph; of weights, that of the master."""
 
     def method(self: Any, *args: Any, **options: Any) -> Any:

@@ -1,1 +1,195 @@
-"""PyTorch's face, for programs that were written for PyTorch."""
+"""PyTorch's face: `import tinymp.torch as torch`, and a program that was written for PyTorch finds its names here.
+
+The modules below this one are PyTorch's namespaces over the functions of tinymp: tables of names, no mathematics. This
+one has what stands at PyTorch's top; methods.py adds PyTorch's names to Tensor and Module, accepted.py what a call may
+say that changes no result, device.py `torch.device`. docs/pytorch.md says what is different on purpose.
+"""
+
+from __future__ import annotations
+
+import builtins as _builtins
+import math as _math
+import sys as _sys
+import warnings as _warnings
+from typing import Any
+
+import numpy as _np
+
+from .. import __version__, backend, ops, precision
+from .. import manual_seed as _manual_seed
+from ..dtypes import bfloat16, float16, float32, float64
+from ..grad_mode import enable_grad, is_grad_enabled, no_grad
+from ..tensor import Tensor as _Tensor
+from ..tensor import from_numpy, tensor
+from . import accepted, methods
+from .device import device, install
+from .space import fill as _fill
+from .types import *
+
+accepted.install()
+install()
+methods.install()
+
+# The functions that PyTorch has at its top and tinymp in `ops`; what is not here stands in nn.functional alone
+FUNCTIONS = """
+    abs acos add addcdiv addcmul addmm all allclose amax amin any arange argmax argmin argsort argwhere asin atan
+    atan2 baddbmm batch_norm bernoulli bincount bmm broadcast_to cat cdist ceil celu chunk clamp clip cos cosh
+    cosine_similarity count_nonzero cumprod cumsum diag diagonal div dot dropout einsum empty empty_like eq equal
+    erf exp expm1 eye flatten flip floor floor_divide fmod full full_like gather ge group_norm gt hstack index_add
+    index_select instance_norm isclose isfinite isinf isnan layer_norm le lerp linspace log log10 log1p log2
+    log_softmax logical_and logical_not logical_or logical_xor logsumexp lt masked_fill masked_select matmul max
+    maximum mean meshgrid min minimum mm movedim mul multinomial mv narrow ne neg nonzero norm normal ones ones_like
+    outer permute pixel_shuffle pow prelu prod rand rand_like randint randn randn_like randperm reciprocal relu
+    remainder repeat_interleave reshape rms_norm roll round rsqrt scatter scatter_add selu sigmoid sign sin sinh
+    softmax sort split sqrt square squeeze stack std sub sum swapaxes take_along_dim tan tanh tile topk transpose
+    tril triu trunc unbind unflatten unique unsqueeze var vstack where zeros zeros_like
+"""
+# PyTorch's name -> ours, of functions that have several names there
+ALIASES = {
+    "absolute": "abs",
+    "arctan": "atan",
+    "concat": "cat",
+    "concatenate": "cat",
+    "divide": "div",
+    "greater": "gt",
+    "less": "lt",
+    "multiply": "mul",
+    "negative": "neg",
+    "subtract": "sub",
+    "swapdims": "transpose",
+    "true_divide": "div",
+}
+PARTS = "amp autograd backends cuda distributions nn optim serialization utils"
+
+half, float, double = float16, float32, float64
+int8, int16, int32, int64, uint8 = map(_np.dtype, ("int8", "int16", "int32", "int64", "uint8"))
+char, short, int, long, bool = int8, int16, int32, int64, _np.dtype("bool")
+dtype = _np.dtype
+inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
+newaxis = None
+Size = tuple
+contiguous_format, channels_last, preserve_format, strided = "contiguous_format", "channels_last", "preserve", "strided"
+float16, float32, float64, bfloat16 = float16, float32, float64, bfloat16
+
+
+def manual_seed(seed: _builtins.int) -> Generator:
+    """Seed every random choice. Returns the generator of the CPU, as PyTorch does, with this seed."""
+    _manual_seed(seed)
+    return Generator().manual_seed(seed)
+
+
+def seed() -> _builtins.int:
+    """Seed every random choice with a number that the system draws, and return it."""
+    drawn = _builtins.int(_np.random.SeedSequence().entropy) % 2**63  # type: ignore[arg-type]
+    _manual_seed(drawn)
+    return drawn
+
+
+def initial_seed() -> _builtins.int:
+    """The number that `manual_seed` was last given; 0 before."""
+    return backend.last_seed or 0
+
+
+class set_grad_enabled:
+    """Record a graph from here on, or not: as a function for the rest of the thread, as a context for its block."""
+
+    def __init__(self, mode: _builtins.bool) -> None:
+        self._before, self._mode = is_grad_enabled(), mode
+        self._context: Any = enable_grad() if mode else no_grad()
+        self._context.__enter__()
+
+    def __enter__(self) -> None:
+        """The mode is set already."""
+
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(*error)
+
+
+def inference_mode(mode: Any = True) -> Any:
+    """`no_grad`, by its newer name; as a decorator also without brackets. mode=False does nothing."""
+    if callable(mode):
+        return no_grad()(mode)
+    return no_grad() if mode else enable_grad()
+
+
+def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> _Tensor:  # noqa: F811
+    """data as a Tensor, without a copy if it is one, or an array, of this dtype on this device."""
+    made = data if isinstance(data, _Tensor) else from_numpy(data) if isinstance(data, _np.ndarray) else tensor(data)
+    return methods.to(made, *[x for x in (device, dtype) if x is not None])
+
+
+asarray = as_tensor
+
+
+def is_tensor(obj: Any) -> _builtins.bool:
+    """True for a Tensor."""
+    return isinstance(obj, _Tensor)
+
+
+def is_floating_point(input: _Tensor) -> _builtins.bool:
+    """True for a Tensor of a floating dtype."""
+    return methods.is_floating_point(input)
+
+
+def numel(input: _Tensor) -> _builtins.int:
+    """The number of elements."""
+    return input.numel()
+
+
+def t(input: _Tensor) -> _Tensor:
+    """The transposed matrix; a vector is its own."""
+    return methods.t(input)
+
+
+def get_default_dtype() -> Any:
+    """float32. A model's precision is its policy's: see `torch.amp.prepare`."""
+    return float32
+
+
+def set_default_device(device: Any) -> None:  # noqa: F811
+    """Make new tensors and layers on this device from here on."""
+    backend.device(device or "cpu").__enter__()
+
+
+def compile(model: Any = None, **options: Any) -> Any:
+    """model itself, or as a decorator the function: nothing is compiled, which is said once."""
+    _warnings.warn("torch.compile: tinymp compiles nothing, and results are the same", stacklevel=2)
+    return (lambda function: function) if model is None else model
+
+
+def get_num_threads() -> _builtins.int:
+    """The number of threads that NumPy's BLAS uses is the BLAS's; PyTorch's own are one here."""
+    return 1
+
+
+def _accepts(name: str) -> Any:
+    def function(*args: Any, **options: Any) -> None:
+        pass
+
+    function.__name__, function.__doc__ = name, "Accepted and without effect: no result depends on it here."
+    return function
+
+
+set_num_threads, set_printoptions, set_float32_matmul_precision, use_deterministic_algorithms = map(
+    _accepts,
+    ("set_num_threads", "set_printoptions", "set_float32_matmul_precision", "use_deterministic_algorithms"),
+)
+get_rng_state, set_rng_state = backend.get_rng_state, backend.set_rng_state
+finfo, iinfo = _np.finfo, _np.iinfo
+
+_HELD = {
+    "save": "serialization.save",
+    "load": "serialization.load",
+    "autocast": "amp.autocast",
+    "from_torch": "convert.from_torch",
+}
+_fill(
+    globals(),
+    "torch",
+    {
+        **{name: f"ops.{name}" for name in FUNCTIONS.split()},
+        **{a: f"ops.{b}" for a, b in ALIASES.items()},
+        **{a: f"torch.{b}" for a, b in _HELD.items()},
+    },
+    PARTS,
+)

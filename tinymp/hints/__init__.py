@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ..ops import HELD_METHODS, IN_PLACE, METHODS
@@ -106,6 +107,23 @@ ARGUMENTS = {
     "last_epoch": "load_state_dict resumes a schedule",
     "new_scale": "make a new scaler, or use StaticLossScaler",
 }
+
+
+_UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
+
+
+def refused(name: str, call: Any, args: tuple, options: dict, error: TypeError) -> Any:
+    """TypeError that says why an argument of PyTorch's is not here; NotImplemented if nothing is known."""
+    found = _UNEXPECTED.search(str(error))
+    if found is None or not (why := argument(found[1])):
+        return NotImplemented
+    raise TypeError(f"{name}: argument `{found[1]}` is not supported: {why}") from error
+
+
+def why(title: str, name: str) -> str:
+    """For the message of a name that a module of the face does not have: the hint, if there is one."""
+    said = instead(title.replace("torch", "tinymp", 1), name)
+    return f"; {said}" if said else ""
 
 
 def argument(name: str) -> str:

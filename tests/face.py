@@ -1,0 +1,40 @@
+"""PyTorch's face changes classes of the core when it is imported; tests that are not about it run without it."""
+
+import importlib
+import sys
+from functools import cache
+
+import tinymp as mp
+from tinymp import arguments, backend
+
+CLASSES = (mp.Tensor, mp.nn.Module)
+
+
+@cache
+def without():
+    """What the core is like before the face is imported."""
+    return [dict(vars(cls)) for cls in CLASSES], arguments.otherwise, (backend.cpu.name, backend.gpu.name)
+
+
+def put():
+    """Import the face, or bring back what its import does."""
+    without()
+    torch = importlib.import_module("tinymp.torch")
+    for part in ("accepted", "device", "methods"):
+        importlib.import_module(f"{torch.__name__}.{part}").install()
+
+
+def take():
+    """Make the core what it was without the face."""
+    if "tinymp.torch" not in sys.modules:
+        without()
+        return
+    classes, arguments.otherwise, (backend.cpu.name, backend.gpu.name) = without()
+    for cls, names in zip(CLASSES, classes):
+        for name in vars(cls).keys() - names.keys():
+            delattr(cls, name)
+        for name, x in names.items():
+            if vars(cls)[name] is not x:
+                setattr(cls, name, x)
+    for name in ("cuda", "cuda:0"):
+        backend._added.pop(name, None)

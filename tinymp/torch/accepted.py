@@ -1,0 +1,101 @@
+"""What a call may say in PyTorch that changes no result here, or says the same in other words.
+
+tinymp's functions do not have these arguments: a call with one fails as any wrong call does, and only then is it looked
+up here, where it is taken out or translated, and the call made again. A call without such an argument costs nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from .. import arguments
+from . import methods
+from .space import hints
+
+_KEYWORD = re.compile(r"got an unexpected keyword argument '(\w+)'")
+_POSITION = re.compile(r"too many positional arguments|takes .*positional arguments? but \d+ (were|was) given")
+
+# Without effect on a result -> the functions and classes that have it in PyTorch
+IGNORED = {
+    "inplace": """relu relu6 leaky_relu elu selu celu silu mish hardtanh hardswish hardsigmoid threshold
+        dropout dropout1d dropout2d ReLU ReLU6 LeakyReLU ELU SELU CELU SiLU Mish Hardtanh Hardswish
+        Hardsigmoid Threshold Dropout Dropout1d Dropout2d""",
+    "non_blocking": "cuda cpu copy_",
+    "memory_format": "clone contiguous empty_like zeros_like ones_like full_like rand_like randn_like cuda cpu",
+    "layout": "zeros ones full empty rand randn arange eye linspace zeros_like ones_like full_like empty_like",
+    "pin_memory": "tensor zeros ones full empty rand randn randint arange randperm DataLoader",
+    "pin_memory_device": "DataLoader",
+    "persistent_workers": "DataLoader",
+    "prefetch_factor": "DataLoader",
+    "multiprocessing_context": "DataLoader",
+    "timeout": "DataLoader",
+    "worker_init_fn": "DataLoader",
+    "in_order": "DataLoader",
+    "foreach": "SGD Adam AdamW RMSprop Adagrad Adadelta Adamax NAdam RAdam clip_grad_norm_ clip_grad_value_",
+    "fused": "SGD Adam AdamW Adagrad",
+    "capturable": "Adam AdamW RMSprop NAdam RAdam Adamax Adadelta",
+    "differentiable": "SGD Adam AdamW RMSprop Adagrad Adadelta Adamax NAdam RAdam",
+    "verbose": "StepLR MultiStepLR LambdaLR ExponentialLR CosineAnnealingLR ReduceLROnPlateau OneCycleLR LinearLR",
+    "recompute_scale_factor": "interpolate",
+    "sparse_grad": "gather",
+    "device": "Linear Conv1d Conv2d ConvTranspose2d Embedding LayerNorm BatchNorm1d BatchNorm2d LSTM GRU",
+}
+# In other words
+RENAMED = {"axis": "dim", "keepdims": "keepdim", "axes": "dims"}
+RANDOM = ["rand", "randn", "randint", "randperm", "rand_like", "randn_like", "normal", "bernoulli", "multinomial"]
+_FUNCTIONS = {argument: set(functions.split()) for argument, functions in IGNORED.items()}
+
+
+def _reduction(options: dict[str, Any]) -> dict[str, Any]:
+    """PyTorch's old size_average and reduce, as `reduction`."""
+    average, each = options.pop("size_average", None), options.pop("reduce", None)
+    if each is not None or average is not None:
+        options["reduction"] = "none" if each is False else "sum" if average is False else "mean"
+    return options
+
+
+def otherwise(name: str, call: Callable, args: tuple, options: dict[str, Any], error: TypeError) -> Any:
+    """The result of a call whose arguments do not fit, without or with other words for those that PyTorch has; else
+    NotImplemented. TypeError for an argument of which the hints say why it is not here.
+    """
+    message = str(error)
+    found = _KEYWORD.search(message)
+    if name in ("to", "Module.to") and (found or _POSITION.search(message)):
+        return methods.to(*args, **options)
+    if found is None or found[1] not in options:
+        trailing = args and isinstance(args[-1], bool) and name in _FUNCTIONS["inplace"]
+        return call(*args[:-1], **options) if trailing and _POSITION.search(message) else NotImplemented
+    argument = found[1]
+    rest = {key: x for key, x in options.items() if key != argument}
+    if name in _FUNCTIONS.get(argument, ()):
+        return call(*args, **rest)
+    if argument in RENAMED and RENAMED[argument] not in options:
+        return call(*args, **rest, **{RENAMED[argument]: options[argument]})
+    if argument in ("size_average", "reduce") and name.lower().endswith(("loss", "entropy", "logits", "div")):
+        return call(*args, **_reduction(dict(options)))
+    if (
+        argument == "dtype"
+        and args
+        and name in ("sum", "mean", "prod", "cumsum", "softmax", "log_softmax", "normalize")
+    ):
+        x = args[0] if options["dtype"] is None else args[0].to(options["dtype"])
+        return call(x, *args[1:], **rest)
+    if argument == "generator" and name in RANDOM:
+        if options["generator"] is None:
+            return call(*args, **rest)
+        with options["generator"]:
+            return call(*args, **rest)
+    if argument == "last_epoch" and options["last_epoch"] == -1:
+        return call(*args, **rest)
+    if argument == "out":
+        raise TypeError(f"{name}: argument `out` is not supported: write the result with out.copy_(...)") from error
+    if hints and (why := hints.argument(argument)):
+        raise TypeError(f"{name}: argument `{argument}` is not supported: {why}") from error
+    return NotImplemented
+
+
+def install() -> None:
+    """Have tinymp's functions ask here."""
+    arguments.otherwise = otherwise

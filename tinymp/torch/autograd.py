@@ -1,0 +1,76 @@
+"""torch.autograd: Variable, which is a Tensor, and gradients of the first order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..grad_mode import enable_grad, no_grad
+from ..tensor import Tensor
+from .space import fill
+
+_SECOND = "second derivatives are not there: what an op saved is freed as backward passes it (docs/pytorch.md)"
+
+
+def Variable(data: Tensor, requires_grad: bool | None = None, volatile: bool = False) -> Tensor:
+    """data, which needs no wrapper. requires_grad: set it."""
+    return data if requires_grad is None else data.detach().requires_grad_(requires_grad)
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+) -> tuple:
+    """The gradients of outputs with respect to leaves, as Tensors, which `grad` of these leaves does not get.
+
+    NotImplementedError for create_graph=True: there are no second derivatives. ValueError for inputs that are not
+    leaves; RuntimeError for one that no output depends on, unless allow_unused.
+    """
+    if create_graph:
+        raise NotImplementedError(f"grad: {_SECOND}")
+    outputs, inputs = ([x] if isinstance(x, Tensor) else list(x) for x in (outputs, inputs))
+    for x in inputs:
+        if not x.is_leaf:
+            raise ValueError("grad: expected leaves as `inputs`; make one with x = x.detach().requires_grad_()")
+    given = grad_outputs if isinstance(grad_outputs, (list, tuple)) else [grad_outputs] * len(outputs)
+    every = {id(x): x for x in _leaves(outputs)} | {id(x): x for x in inputs}
+    kept = [(x, x.grad_array, x.grad_scale) for x in every.values()]
+    try:
+        for x in every.values():
+            x.zero_grad()
+        for y, dy in zip(outputs, given):
+            y.backward(dy, retain_graph=bool(retain_graph))
+        found = tuple(None if x.grad_array is None else Tensor(x.grad_array) for x in inputs)
+    finally:
+        for x, array, scale in kept:
+            x.grad_array, x.grad_scale = array, scale
+    if None in [g if g is None else True for g in found] and not allow_unused:
+        raise RuntimeError("grad: one of `inputs` is not used by `outputs`; pass allow_unused=True to get None for it")
+    return found
+
+
+def _leaves(outputs: list) -> list:
+    from ..tensor import uses
+
+    return [leaf for y in outputs if y.grad_fn is not None for leaf, _ in uses(y.grad_fn).values()]
+
+
+class set_detect_anomaly:
+    """Accepted and without effect; `tinymp.audit` tells where a gradient stops being finite."""
+
+    def __init__(self, mode: bool = True, check_nan: bool = True) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+
+detect_anomaly = set_detect_anomaly
+enable_grad, no_grad = enable_grad, no_grad
+fill(globals(), "torch.autograd", {})

@@ -1,0 +1,51 @@
+"""torch.cuda: whether there is a GPU, and which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import backend
+from ...backend import manual_seed, synchronize
+from ..space import fill
+from ..types import _DTYPES
+
+manual_seed_all = manual_seed
+
+
+def is_available() -> bool:
+    """True if there is a GPU that works."""
+    return backend.gpu.problem() is None
+
+
+def device_count() -> int:
+    """1 or 0: tinymp uses one GPU."""
+    return int(is_available())
+
+
+def current_device() -> int:
+    """The number of the GPU: 0."""
+    return 0
+
+
+def get_device_name(device: Any = None) -> str:
+    """What the GPU is called. RuntimeError where there is none."""
+    backend.get("gpu")
+    return str(backend.gpu.info().get("GPU", "GPU"))
+
+
+def set_device(device: Any) -> None:
+    """Accepted: there is one GPU."""
+
+
+def is_bf16_supported() -> bool:
+    """False: BF16 is there on the CPU alone."""
+    return False
+
+
+def empty_cache() -> None:
+    """Give memory that no array uses back to the GPU."""
+    if is_available():
+        backend.gpu.free_memory()
+
+
+fill(globals(), "torch.cuda", {name: f"torch.{name}" for name in _DTYPES}, "amp")

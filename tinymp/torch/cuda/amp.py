@@ -1,0 +1,5 @@
+"""torch.cuda.amp: the older place of `torch.amp`."""
+
+from ..space import fill, names
+
+fill(globals(), "torch.cuda.amp", names("torch.amp", "GradScaler autocast prepare"))

@@ -1,0 +1,206 @@
+"""PyTorch's names for what a Tensor and a Module do: methods that tinymp's classes get when the face is imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..backend.extras import held
+from ..dtypes import FLOATING, as_dtype
+from ..grad_mode import no_grad
+from ..nn import init
+from ..nn.module import Module
+from ..precision import FP32, Policy
+from ..tensor import Tensor
+from .types import _DTYPES
+
+# Functions of `ops` that are methods of PyTorch's Tensor and not of tinymp's
+METHODS = """
+    acos addcdiv addcmul addmm allclose asin atan atan2 bernoulli bincount broadcast_to ceil cos cosh count_nonzero
+    cumprod diag diagonal dot equal erf expm1 floor floor_divide fmod index_add isclose lerp log10 log1p log2
+    logical_xor masked_select movedim multinomial mv narrow nonzero outer remainder repeat_interleave roll round
+    scatter_add sin sinh swapaxes take_along_dim tan tile trunc unflatten unique where
+"""
+# In place, like `add_`: the function's result is written into the tensor, outside the graph
+IN_PLACE = """
+    abs addcdiv addcmul bernoulli ceil clip cos erf exp floor index_add lerp log logical_not maximum minimum neg pow
+    reciprocal relu round rsqrt scatter scatter_add sigmoid sign sin softmax sqrt square tanh tril triu trunc
+"""
+ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "negative": "neg", "absolute": "abs"}
+
+
+def to(x: Any, *targets: Any, device: Any = None, dtype: Any = None, **ignored: Any) -> Any:
+    """A Tensor or Module on another device, in another dtype, or like another Tensor.
+
+    A Module takes no dtype but FP32: TypeError, which names the policy to cast it with.
+    """
+    for target in (*targets, device, dtype):
+        if isinstance(target, Tensor):
+            x = x.to(target.device).to(target.dtype)
+        elif target is not None and not isinstance(target, bool):  # non_blocking, by position
+            is_dtype = not isinstance(target, str) or target.startswith(("float", "int", "bool", "uint"))
+            single = isinstance(x, Module) and is_dtype and as_dtype(target) == FP32.storage
+            x = FP32.cast(x) if single else x.to(target)
+    return x
+
+
+def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """The name of its type in PyTorch ("torch.FloatTensor"), or x in another dtype."""
+    if dtype is None:
+        name = next(name for name, held in _DTYPES.items() if held == x.dtype)
+        return f"torch.{'' if x.device == 'cpu' else 'cuda.'}{name}"
+    if isinstance(dtype, str) and dtype.rpartition(".")[2] in _DTYPES:
+        dtype = _DTYPES[dtype.rpartition(".")[2]]
+    return x.to(getattr(dtype, "holds", dtype))
+
+
+def t(x: Tensor) -> Tensor:
+    """The transposed matrix; a vector or a number is its own. RuntimeError for more axes."""
+    if x.ndim > 2:
+        raise RuntimeError(f"t: expected at most 2 axes, got shape {x.shape}; see mT and permute")
+    return x.T
+
+
+def is_floating_point(x: Tensor) -> bool:
+    """True for a floating dtype."""
+    return x.dtype in FLOATING
+
+
+def fill_(x: Tensor, value: Any) -> Tensor:
+    """Overwrite every element with a number. Outside the graph, as `copy_`."""
+    return x.overwrite("fill_", ops.full_like(x, value.item() if isinstance(value, Tensor) else value))
+
+
+def _drawn(name: str, fill: Any) -> Any:
+    def method(x: Tensor, *args: Any, generator: Any = None, **options: Any) -> Tensor:
+        x.require_outside_graph(name)
+        return fill(x, *args, generator=generator, **options)
+
+    method.__name__, method.__doc__ = name, f"Overwrite with random numbers: `nn.init.{name}`. Outside the graph."
+    return method
+
+
+def random_(x: Tensor, low: int = 0, high: Any = None) -> Tensor:
+    """Overwrite with integers from low to high - 1 (one number: from 0)."""
+    low, high = (low, high) if high is not None else (0, low or 2**24)
+    return x.overwrite("random_", ops.randint(low, high, x.shape, device=x.device).to(x.dtype))
+
+
+def _new(name: str) -> Any:
+    make = getattr(ops, name)
+
+    def method(x: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        there = {"dtype": x.dtype if dtype is None else dtype, "device": device or x.device}
+        return make(*size, **there, requires_grad=requires_grad)
+
+    method.__name__, method.__doc__ = f"new_{name}", f"`torch.{name}` with the dtype and device of this tensor."
+    return method
+
+
+def new_tensor(x: Tensor, data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """`torch.tensor` with the dtype and device of this tensor."""
+    made = held("tensor")(data, x.dtype if dtype is None else dtype, device=device or x.device)
+    return made.requires_grad_(requires_grad)
+
+
+def new(x: Tensor, *data: Any) -> Tensor:
+    """`new_empty(2, 3)`, or `new_tensor(values)`."""
+    return new_tensor(x, *data) if len(data) == 1 and not isinstance(data[0], int) else _new("zeros")(x, *data)
+
+
+def masked_scatter(x: Tensor, index: Any, value: Any) -> Tensor:
+    """x with value at index, in place: for `index_fill_` and its like."""
+    x[index] = value
+    return x
+
+
+def _reflected(name: str) -> Any:
+    def method(x: Tensor, other: Any) -> Tensor:
+        return held(f"ops.{name}")(other if isinstance(other, Tensor) else ops.full_like(x, other), x)
+
+    return method
+
+
+def _of_held(name: str, of: Any = None) -> Any:
+    """The function of this name in `ops`, which may not be loaded yet, as a method; `of` makes another one of it."""
+
+    def method(x: Tensor, *args: Any, **options: Any) -> Any:
+        function = held(f"ops.{name}")
+        return (function if of is None else of(function))(x, *args, **options)
+
+    method.__name__, method.__doc__ = name, f"`torch.{name}` of this tensor."
+    return method
+
+
+def _without(how: str) -> Any:
+    def method(x: Tensor, *args: Any) -> Any:
+        with no_grad():
+            return getattr(x, how)(*args)
+
+    return method
+
+
+TENSOR: dict[str, Any] = {
+    **{name: _of_held(name) for name in METHODS.split()},
+    **{f"{name}_": _of_held(name, ops.in_place) for name in IN_PLACE.split()},
+    **{name: _of_held(function) for name, function in ALIASES.items()},
+    **{f"new_{name}": _new(name) for name in ("zeros", "ones", "full", "empty")},
+    **{name: _drawn(name, getattr(init, name)) for name in ("uniform_", "normal_")},
+    **{f"__{symbol}__": _of_held(name) for symbol, name in (("mod", "remainder"), ("floordiv", "floor_divide"))},
+    **{f"__r{symbol}__": _reflected(name) for symbol, name in (("mod", "remainder"), ("floordiv", "floor_divide"))},
+    "mT": property(lambda x: x.transpose(-2, -1), doc="The matrices in its last two axes, transposed."),
+    "is_cuda": property(lambda x: x.device == "gpu", doc="Whether it lies on the GPU."),
+    "itemsize": property(lambda x: x.dtype.itemsize, doc="Bytes of an element."),
+    "type": type_,
+    "type_as": lambda x, other: x.to(other.dtype),
+    "view_as": lambda x, other: x.view(other.shape),
+    "reshape_as": lambda x, other: x.reshape(other.shape),
+    "expand_as": lambda x, other: x.expand(other.shape),
+    "t": t,
+    "fill_": fill_,
+    "random_": random_,
+    "detach_": lambda x: x.requires_grad_(False) if x.grad_fn is None else _refuse_detach(x),
+    "new": new,
+    "new_tensor": new_tensor,
+    "nelement": Tensor.numel,
+    "ndimension": Tensor.dim,
+    "element_size": lambda x: x.dtype.itemsize,
+    "is_floating_point": is_floating_point,
+    "is_contiguous": lambda x: bool(x.array.flags.c_contiguous),
+    "stride": lambda x, dim=None: _stride(x, dim),
+    "get_device": lambda x: 0 if x.device == "gpu" else -1,
+    "data_ptr": lambda x: x.array.ctypes.data if x.device == "cpu" else x.array.data.ptr,
+    "short": lambda x: x.to("int16"),
+    "byte": lambda x: x.to("uint8"),
+    "char": lambda x: x.to("int8"),
+}
+
+
+def _refuse_detach(x: Tensor) -> Any:
+    raise RuntimeError("detach_: this tensor was computed by an op; write x = x.detach()")
+
+
+def _stride(x: Tensor, dim: Any) -> Any:
+    steps = tuple(n // x.dtype.itemsize for n in x.array.strides)
+    return steps if dim is None else steps[dim]
+
+
+MODULE: dict[str, Any] = {
+    "cuda": lambda module, device=None: module.to("gpu"),
+    "cpu": lambda module: module.to("cpu"),
+    "float": lambda module: FP32.cast(module),
+    "double": lambda module: Policy("FP64", storage=np.dtype(float)).cast(module),
+    "get_parameter": lambda module, target: dict(module.named_parameters())[target],
+    "get_submodule": lambda module, target: dict(module.named_modules())[target],
+    "_get_name": lambda module: type(module).__name__,
+}
+
+
+def install() -> None:
+    """Add the methods. A second call does nothing."""
+    if not hasattr(Tensor, "view_as"):
+        Tensor.extend({name: x for name, x in TENSOR.items() if not hasattr(Tensor, name)})
+        for name, x in MODULE.items():
+            setattr(Module, name, x)

@@ -1,0 +1,40 @@
+"""torch.optim: tinymp's rules with PyTorch's step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import optim as _optim
+from ...grad_mode import enable_grad
+from ..space import fill
+from . import lr_scheduler
+
+_RULES = "SGD Adam AdamW RMSprop Adagrad Adadelta Adamax NAdam RAdam"
+
+
+class Optimizer(_optim.Optimizer):
+    """The base of all, for annotations and isinstance."""
+
+
+class _Stepping:
+    """PyTorch's step: parameters without a gradient keep their value, and a closure is called first."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Update; returns closure's loss where there is one, else tinymp's StepResult."""
+        if closure is None:
+            return super().step(allow_missing=True)  # type: ignore[misc]
+        with enable_grad():
+            loss = closure()
+        super().step(allow_missing=True)  # type: ignore[misc]
+        return loss
+
+
+def _made(name: str) -> Any:
+    base = getattr(_optim, name)
+    return type(name, (_Stepping, base), {"__module__": __name__, "__doc__": base.__doc__})
+
+
+for _name in _RULES.split():
+    if hasattr(_optim, _name):
+        globals()[_name] = _made(_name)
+fill(globals(), "torch.optim", {}, "lr_scheduler")

@@ -1,0 +1,42 @@
+"""How a module of the face finds its names: in a table, at their first use (PEP 562)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from .. import __name__ as _root
+
+try:
+    from .. import hints
+except ImportError:  # not installed
+    hints = None  # type: ignore[assignment]
+
+
+def fill(module: dict[str, Any], title: str, table: dict[str, str], parts: str = "") -> None:
+    """Have the module with these globals find the names of `table`, which gives each its place below tinymp
+    ("ops.relu"), and the modules `parts` below it. `title`: PyTorch's name of the module, for messages.
+    """
+    here = module["__name__"]
+
+    def __getattr__(name: str) -> Any:
+        if name in parts.split() and find_spec(f"{here}.{name}") is not None:
+            return import_module(f"{here}.{name}")
+        if name not in table:
+            raise AttributeError(
+                f"{title} has no attribute '{name}' in tinymp" + (hints.why(title, name) if hints else "")
+            )
+        owner, _, last = table[name].rpartition(".")
+        module[name] = found = getattr(import_module(f"{_root}.{owner}"), last)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*module, *table, *parts.split()})
+
+    module.update(__getattr__=__getattr__, __dir__=__dir__)
+
+
+def names(owner: str, listed: str) -> dict[str, str]:
+    """A table of the names listed, all in one module below tinymp."""
+    return {name: f"{owner}.{name}" for name in listed.split()}

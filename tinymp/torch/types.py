@@ -1,0 +1,81 @@
+"""torch.Tensor, FloatTensor, LongTensor, ...: classes that make Tensors and tell them by isinstance; the Generator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import backend
+from ..dtypes import float16, float32, float64
+from ..ops.create import zeros
+from ..tensor import Tensor as _Tensor
+from ..tensor import tensor
+
+_DTYPES = {
+    "FloatTensor": float32,
+    "DoubleTensor": float64,
+    "HalfTensor": float16,
+    "LongTensor": np.dtype("int64"),
+    "IntTensor": np.dtype("int32"),
+    "ShortTensor": np.dtype("int16"),
+    "CharTensor": np.dtype("int8"),
+    "ByteTensor": np.dtype("uint8"),
+    "BoolTensor": np.dtype("bool"),
+}
+__all__ = ["Generator", "Tensor", *_DTYPES]
+
+
+class _Typed(type(_Tensor)):  # type: ignore[misc]
+    """A class whose instances are all Tensors of its dtype."""
+
+    def __call__(cls: Any, *data: Any) -> _Tensor:
+        """Tensor(2, 3) has that shape, and zeros for PyTorch's uninitialised memory; Tensor(values) has these."""
+        dtype = cls.holds or float32
+        if not data or all(isinstance(n, (int, np.integer)) for n in data):
+            return zeros(*(data or (0,)), dtype=dtype)
+        if len(data) != 1:
+            raise TypeError(f"{cls.__name__}: expected lengths of axes, or one list or array of values, got {data!r}")
+        return tensor(data[0].detach() if isinstance(data[0], _Tensor) else data[0], dtype=dtype)
+
+    def __instancecheck__(cls: Any, x: Any) -> bool:
+        return isinstance(x, _Tensor) and (cls.holds is None or x.dtype == cls.holds)
+
+
+class Tensor(_Tensor, metaclass=_Typed):
+    """Tensor(2, 3) or Tensor(values), in FP32. `isinstance(x, Tensor)` is true of all Tensors."""
+
+    __slots__ = ()
+    holds: Any = None
+
+
+globals().update(
+    {
+        name: _Typed(name, (_Tensor,), {"__slots__": (), "holds": dtype, "__doc__": f"A Tensor of {dtype}."})
+        for name, dtype in _DTYPES.items()
+    }
+)
+
+
+class Generator(np.random.Generator):
+    """Random numbers of its own, for `generator=`: NumPy's generator with PyTorch's methods."""
+
+    def __init__(self, device: Any = "cpu") -> None:
+        super().__init__(np.random.PCG64(0))
+        self.device = device
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Begin again from this seed."""
+        self._seed = seed
+        self.bit_generator.state = np.random.PCG64(seed).state
+        return self
+
+    def initial_seed(self) -> int:
+        """The number that `manual_seed` was last given; 0 before."""
+        return vars(self).get("_seed", 0)
+
+    def __enter__(self) -> None:
+        self._kept, backend.cpu.generator = backend.cpu.generator, self
+
+    def __exit__(self, *error: Any) -> None:
+        backend.cpu.generator = self._kept

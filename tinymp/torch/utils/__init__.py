@@ -1,0 +1,6 @@
+"""torch.utils: `data`."""
+
+from ..space import fill
+from . import data
+
+fill(globals(), "torch.utils", {}, "data")
