@@ -11,11 +11,11 @@ import builtins as _builtins
 import math as _math
 import sys as _sys
 import warnings as _warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as _np
 
-from .. import __version__, backend, ops, precision
+from .. import __version__, backend
 from .. import manual_seed as _manual_seed
 from ..dtypes import bfloat16, float16, float32, float64
 from ..grad_mode import enable_grad, is_grad_enabled, no_grad
@@ -31,21 +31,17 @@ install()
 methods.install()
 
 # The functions that PyTorch has at its top and tinymp in `ops`; what is not here stands in nn.functional alone
-FUNCTIONS = """
-    abs acos add addcdiv addcmul addmm all allclose amax amin any arange argmax argmin argsort argwhere asin atan
-    atan2 baddbmm batch_norm bernoulli bincount bmm broadcast_to cat cdist ceil celu chunk clamp clip cos cosh
-    cosine_similarity count_nonzero cumprod cumsum diag diagonal div dot dropout einsum empty empty_like eq equal
-    erf exp expm1 eye flatten flip floor floor_divide fmod full full_like gather ge group_norm gt hstack index_add
-    index_select instance_norm isclose isfinite isinf isnan layer_norm le lerp linspace log log10 log1p log2
-    log_softmax logical_and logical_not logical_or logical_xor logsumexp lt masked_fill masked_select matmul max
-    maximum mean meshgrid min minimum mm movedim mul multinomial mv narrow ne neg nonzero norm normal ones ones_like
-    outer permute pixel_shuffle pow prelu prod rand rand_like randint randn randn_like randperm reciprocal relu
-    remainder repeat_interleave reshape rms_norm roll round rsqrt scatter scatter_add selu sigmoid sign sin sinh
-    softmax sort split sqrt square squeeze stack std sub sum swapaxes take_along_dim tan tanh tile topk transpose
-    tril triu trunc unbind unflatten unique unsqueeze var vstack where zeros zeros_like
+_FUNCTIONS = """
+    abs add all amax amin any arange argmax argmin argsort batch_norm bmm cat chunk clamp clip cos cumsum div
+    dropout einsum empty empty_like eq exp eye flatten flip full full_like gather ge group_norm gt index_select
+    instance_norm isfinite isinf isnan layer_norm le linspace log log_softmax logical_and logical_not logical_or
+    logsumexp lt masked_fill matmul max maximum mean min minimum mm mul ne neg norm ones ones_like permute
+    pixel_shuffle pow prelu prod rand rand_like randint randn randn_like randperm reciprocal relu reshape rms_norm
+    rsqrt scatter sigmoid sign sin softmax sort split sqrt square squeeze stack std sub sum tanh topk transpose tril
+    triu unbind unsqueeze var where zeros zeros_like
 """
 # PyTorch's name -> ours, of functions that have several names there
-ALIASES = {
+_ALIASES = {
     "absolute": "abs",
     "arctan": "atan",
     "concat": "cat",
@@ -59,7 +55,7 @@ ALIASES = {
     "swapdims": "transpose",
     "true_divide": "div",
 }
-PARTS = "amp autograd backends cuda distributions nn optim serialization utils"
+_PARTS = "amp autograd backends cuda distributions nn optim serialization utils"
 
 half, float, double = float16, float32, float64
 int8, int16, int32, int64, uint8 = map(_np.dtype, ("int8", "int16", "int32", "int64", "uint8"))
@@ -93,15 +89,18 @@ def initial_seed() -> _builtins.int:
 class set_grad_enabled:
     """Record a graph from here on, or not: as a function for the rest of the thread, as a context for its block."""
 
+    _entered: ClassVar[list] = []  # a context that nothing holds would end
+
     def __init__(self, mode: _builtins.bool) -> None:
-        self._before, self._mode = is_grad_enabled(), mode
         self._context: Any = enable_grad() if mode else no_grad()
         self._context.__enter__()
+        self._entered.append(self._context)
 
     def __enter__(self) -> None:
         """The mode is set already."""
 
     def __exit__(self, *error: Any) -> None:
+        self._entered.remove(self._context)
         self._context.__exit__(*error)
 
 
@@ -187,9 +186,9 @@ _fill(
     globals(),
     "torch",
     {
-        **{name: f"ops.{name}" for name in FUNCTIONS.split()},
-        **{a: f"ops.{b}" for a, b in ALIASES.items()},
+        **{name: f"ops.{name}" for name in _FUNCTIONS.split()},
+        **{a: f"ops.{b}" for a, b in _ALIASES.items()},
         **{a: f"torch.{b}" for a, b in _HELD.items()},
     },
-    PARTS,
+    _PARTS,
 )

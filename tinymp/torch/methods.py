@@ -18,15 +18,12 @@ from .types import _DTYPES
 
 # Functions of `ops` that are methods of PyTorch's Tensor and not of tinymp's
 METHODS = """
-    acos addcdiv addcmul addmm allclose asin atan atan2 bernoulli bincount broadcast_to ceil cos cosh count_nonzero
-    cumprod diag diagonal dot equal erf expm1 floor floor_divide fmod index_add isclose lerp log10 log1p log2
-    logical_xor masked_select movedim multinomial mv narrow nonzero outer remainder repeat_interleave roll round
-    scatter_add sin sinh swapaxes take_along_dim tan tile trunc unflatten unique where
+    cos sin where
 """
 # In place, like `add_`: the function's result is written into the tensor, outside the graph
 IN_PLACE = """
-    abs addcdiv addcmul bernoulli ceil clip cos erf exp floor index_add lerp log logical_not maximum minimum neg pow
-    reciprocal relu round rsqrt scatter scatter_add sigmoid sign sin softmax sqrt square tanh tril triu trunc
+    abs clip cos exp log logical_not maximum minimum neg pow reciprocal relu rsqrt scatter sigmoid sign sin softmax
+    sqrt square tanh tril triu
 """
 ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "negative": "neg", "absolute": "abs"}
 

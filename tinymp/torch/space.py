@@ -19,9 +19,10 @@ def fill(module: dict[str, Any], title: str, table: dict[str, str], parts: str =
     ("ops.relu"), and the modules `parts` below it. `title`: PyTorch's name of the module, for messages.
     """
     here = module["__name__"]
+    below = {name for name in parts.split() if find_spec(f"{here}.{name}") is not None}
 
     def __getattr__(name: str) -> Any:
-        if name in parts.split() and find_spec(f"{here}.{name}") is not None:
+        if name in below:
             return import_module(f"{here}.{name}")
         if name not in table:
             raise AttributeError(
@@ -32,7 +33,7 @@ def fill(module: dict[str, Any], title: str, table: dict[str, str], parts: str =
         return found
 
     def __dir__() -> list[str]:
-        return sorted({*module, *table, *parts.split()})
+        return sorted({*module, *table, *below})
 
     module.update(__getattr__=__getattr__, __dir__=__dir__)
 

@@ -7,15 +7,13 @@ from . import functional, init, utils
 
 _NAMES = """
     AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d AvgPool1d AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d
-    BatchNorm2d CELU CTCLoss ConstantPad1d ConstantPad2d Conv1d Conv2d ConvTranspose1d ConvTranspose2d
-    CosineSimilarity CrossEntropyLoss Dropout Dropout1d Dropout2d ELU Embedding EmbeddingBag Flatten GELU GLU GRU
-    GRUCell GroupNorm Hardsigmoid Hardswish Hardtanh HuberLoss Identity InstanceNorm1d InstanceNorm2d KLDivLoss
-    L1Loss LSTM LSTMCell LayerNorm LazyConv2d LazyLinear LeakyReLU Linear LocalResponseNorm LogSigmoid LogSoftmax
-    MSELoss MaxPool1d MaxPool2d Mish ModuleDict ModuleList MultiheadAttention NLLLoss PReLU PairwiseDistance
-    ParameterDict ParameterList PixelShuffle RMSNorm RNN RNNCell ReLU ReLU6 ReflectionPad1d ReflectionPad2d
-    ReplicationPad1d ReplicationPad2d SELU SiLU Sigmoid SmoothL1Loss Softmax Softmax2d Softmin Softplus Softsign
-    Tanh Threshold Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder TransformerEncoderLayer
-    Unflatten Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad2d
+    BatchNorm2d CTCLoss Conv1d Conv2d ConvTranspose1d ConvTranspose2d CrossEntropyLoss Dropout ELU Embedding
+    EmbeddingBag Flatten GELU GLU GRU GRUCell GroupNorm Hardswish Hardtanh HuberLoss Identity InstanceNorm1d
+    InstanceNorm2d KLDivLoss L1Loss LSTM LSTMCell LayerNorm LeakyReLU Linear LocalResponseNorm LogSigmoid LogSoftmax
+    MSELoss MaxPool1d MaxPool2d Mish ModuleDict ModuleList MultiheadAttention NLLLoss PReLU PixelShuffle RMSNorm RNN
+    RNNCell ReLU ReLU6 ReflectionPad1d ReflectionPad2d ReplicationPad1d ReplicationPad2d SiLU Sigmoid SmoothL1Loss
+    Softmax Softplus Tanh Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder
+    TransformerEncoderLayer Unflatten Upsample ZeroPad2d
 """
 
 
@@ -30,4 +28,4 @@ class DataParallel(Module):
         return self.module(*args, **options)
 
 
-fill(globals(), "torch.nn", names("nn", _NAMES), "functional init modules utils parallel")
+fill(globals(), "torch.nn", names("nn", _NAMES), "functional init utils")

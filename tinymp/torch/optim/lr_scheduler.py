@@ -5,7 +5,7 @@ from ..space import fill, names
 
 _LRScheduler = LRScheduler
 _NAMES = """
-    ConstantLR CosineAnnealingLR CosineAnnealingWarmRestarts CyclicLR ExponentialLR LambdaLR LinearLR MultiStepLR
+    ConstantLR CosineAnnealingLR CosineAnnealingWarmRestarts ExponentialLR LambdaLR LinearLR MultiStepLR
     MultiplicativeLR OneCycleLR PolynomialLR ReduceLROnPlateau SequentialLR StepLR
 """
 fill(globals(), "torch.optim.lr_scheduler", names("optim", _NAMES))

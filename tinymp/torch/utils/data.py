@@ -3,7 +3,7 @@
 from ..space import fill, names
 
 _NAMES = """
-    BatchSampler ConcatDataset DataLoader Dataset IterableDataset RandomSampler Sampler SequentialSampler Subset
-    SubsetRandomSampler TensorDataset WeightedRandomSampler default_collate random_split
+    BatchSampler ConcatDataset DataLoader Dataset RandomSampler Sampler SequentialSampler Subset SubsetRandomSampler
+    TensorDataset WeightedRandomSampler default_collate random_split
 """
 fill(globals(), "torch.utils.data", names("data", _NAMES))
