@@ -54,7 +54,7 @@ JUNK = (
     ("a",), [[1, 2], [3, 4]], [[1], [2, 3]], ..., slice(None), object, np.float64(2), np.float32(0.5), np.int64(1),
     np.uint64(2**64 - 2), np.bool_(True), np.zeros(2), np.array("a"), np.array(None), b"ab", {1}, range(3), *HUGE,
 )  # fmt: skip
-SHOWN = ("bind", "annotations")  # of tinymp.ops, but no ops
+SHOWN = ("bind", "in_place", "annotations")  # of tinymp.ops, but no ops
 # Of Tensor: what NumPy, pickle and the engine call, and what makes a Tensor.
 NOT_CALLED = (
     "__init__", "__new__", "__setattr__", "__delattr__", "__getattribute__", "__getattr__", "__init_subclass__",

@@ -22,9 +22,9 @@ LEVELS = [
     {"parameter"},
     {"ops"},
     {"nn", "optim", "data", "checkpoint", "vision"},
-    {"fast", "sparse", "torch"},
+    {"fast", "sparse", "hints"},
     {"audit", "parallel"},
-    {"lab"},
+    {"lab", "torch"},
     {"course", "models"},
     {"tinymp"},
 ]

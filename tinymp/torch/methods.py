@@ -14,7 +14,7 @@ from ..nn import init
 from ..nn.module import Module
 from ..precision import FP32, Policy
 from ..tensor import Tensor
-from .types import _DTYPES
+from .types import DTYPES
 
 # Functions of `ops` that are methods of PyTorch's Tensor and not of tinymp's
 METHODS = """
@@ -46,10 +46,10 @@ def to(x: Any, *targets: Any, device: Any = None, dtype: Any = None, **ignored: 
 def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
     """The name of its type in PyTorch ("torch.FloatTensor"), or x in another dtype."""
     if dtype is None:
-        name = next(name for name, held in _DTYPES.items() if held == x.dtype)
+        name = next(name for name, held in DTYPES.items() if held == x.dtype)
         return f"torch.{'' if x.device == 'cpu' else 'cuda.'}{name}"
-    if isinstance(dtype, str) and dtype.rpartition(".")[2] in _DTYPES:
-        dtype = _DTYPES[dtype.rpartition(".")[2]]
+    if isinstance(dtype, str) and dtype.rpartition(".")[2] in DTYPES:
+        dtype = DTYPES[dtype.rpartition(".")[2]]
     return x.to(getattr(dtype, "holds", dtype))
 
 

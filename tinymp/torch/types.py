@@ -12,7 +12,7 @@ from ..ops.create import zeros
 from ..tensor import Tensor as _Tensor
 from ..tensor import tensor
 
-_DTYPES = {
+DTYPES = {
     "FloatTensor": float32,
     "DoubleTensor": float64,
     "HalfTensor": float16,
@@ -23,7 +23,7 @@ _DTYPES = {
     "ByteTensor": np.dtype("uint8"),
     "BoolTensor": np.dtype("bool"),
 }
-__all__ = ["Generator", "Tensor", *_DTYPES]
+__all__ = ["Generator", "Tensor", *DTYPES]
 
 
 class _Typed(type(_Tensor)):  # type: ignore[misc]
@@ -52,7 +52,7 @@ class Tensor(_Tensor, metaclass=_Typed):
 globals().update(
     {
         name: _Typed(name, (_Tensor,), {"__slots__": (), "holds": dtype, "__doc__": f"A Tensor of {dtype}."})
-        for name, dtype in _DTYPES.items()
+        for name, dtype in DTYPES.items()
     }
 )
 
