@@ -113,17 +113,17 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_sessionstart(session):
-    import face
+    import with_face
 
-    face.without()  # before a test module imports the face
+    with_face.without()  # before a test module imports the face
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _face(request):
-    """PyTorch's face is there for its own tests, in tests/torch, and for no others."""
-    import face
+    """PyTorch's face is there for its own tests, in tests/face, and for no others."""
+    import with_face
 
-    face.put() if request.path.parent.name in ("torch", "programs") else face.take()
+    with_face.put() if request.path.parent.name == "face" else with_face.take()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -18,12 +18,12 @@ from .types import DTYPES
 
 # Functions of `ops` that are methods of PyTorch's Tensor and not of tinymp's
 METHODS = """
-    cos sin where
+    acos asin atan ceil cos cosh erf expm1 floor log10 log1p log2 round sin sinh tan trunc where
 """
 # In place, like `add_`: the function's result is written into the tensor, outside the graph
 IN_PLACE = """
-    abs clip cos exp log logical_not maximum minimum neg pow reciprocal relu rsqrt scatter sigmoid sign sin softmax
-    sqrt square tanh tril triu
+    abs ceil clip cos erf exp floor log logical_not maximum minimum neg pow reciprocal relu round rsqrt scatter
+    sigmoid sign sin softmax sqrt square tanh tril triu trunc
 """
 ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "negative": "neg", "absolute": "abs"}
 

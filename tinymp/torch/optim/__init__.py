@@ -7,6 +7,7 @@ from typing import Any
 from ... import optim as _optim
 from ...grad_mode import enable_grad
 from ..space import fill
+from ..states import from_pytorch
 from . import lr_scheduler
 
 _RULES = "SGD Adam AdamW RMSprop Adagrad Adadelta Adamax NAdam RAdam"
@@ -27,6 +28,10 @@ class _Stepping:
             loss = closure()
         super().step(allow_missing=True)  # type: ignore[misc]
         return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned, here or in PyTorch."""
+        super().load_state_dict(from_pytorch(self, state_dict))  # type: ignore[misc,arg-type]
 
 
 def _made(name: str) -> Any:
