@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as _np
 
-from .. import __version__, backend
-from .. import manual_seed as _manual_seed
+from .. import backend
+from ..backend import __version__
+from ..backend import manual_seed as _manual_seed
 from ..dtypes import bfloat16, float16, float32, float64
 from ..grad_mode import enable_grad, is_grad_enabled, no_grad
 from ..tensor import Tensor as _Tensor
@@ -180,7 +181,6 @@ _HELD = {
     "save": "serialization.save",
     "load": "serialization.load",
     "autocast": "amp.autocast",
-    "from_torch": "convert.from_torch",
 }
 _fill(
     globals(),

@@ -6,8 +6,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from .. import __name__ as _root
-
 try:
     from .. import hints
 except ImportError:  # not installed
@@ -18,7 +16,7 @@ def fill(module: dict[str, Any], title: str, table: dict[str, str], parts: str =
     """Have the module with these globals find the names of `table`, which gives each its place below tinymp
     ("ops.relu"), and the modules `parts` below it. `title`: PyTorch's name of the module, for messages.
     """
-    here = module["__name__"]
+    here, root = module["__name__"], __package__.partition(".")[0]
     below = {name for name in parts.split() if find_spec(f"{here}.{name}") is not None}
 
     def __getattr__(name: str) -> Any:
@@ -29,7 +27,7 @@ def fill(module: dict[str, Any], title: str, table: dict[str, str], parts: str =
                 f"{title} has no attribute '{name}' in tinymp" + (hints.why(title, name) if hints else "")
             )
         owner, _, last = table[name].rpartition(".")
-        module[name] = found = getattr(import_module(f"{_root}.{owner}"), last)
+        module[name] = found = getattr(import_module(f"{root}.{owner}"), last)
         return found
 
     def __dir__() -> list[str]:
