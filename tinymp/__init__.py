@@ -55,23 +55,24 @@ _NAMES = {
     "data.more.threads": "data.loader.LoadingThreads",
     "nn.more.attention": "nn.MultiheadAttention",
     "nn.more.embedding_bag": "nn.EmbeddingBag",
-    "nn.more.functions": "nn.LocalResponseNorm nn.PReLU nn.PixelShuffle nn.Upsample "
-    "nn.AdaptiveAvgPool1d nn.AdaptiveMaxPool2d nn.AvgPool1d nn.MaxPool1d "
-    "nn.ReflectionPad1d nn.ReflectionPad2d nn.ReplicationPad1d nn.ReplicationPad2d nn.Unflatten nn.ZeroPad2d "
-    "nn.functions.Unflatten nn.functions.ZeroPad2d "
+    "nn.more.functions": "nn.LocalResponseNorm nn.PReLU nn.PixelShuffle nn.Upsample nn.AdaptiveAvgPool1d "
+    "nn.AdaptiveMaxPool2d nn.AvgPool1d nn.MaxPool1d nn.ReflectionPad1d nn.ReflectionPad2d nn.ReplicationPad1d "
+    "nn.ReplicationPad2d nn.Unflatten nn.ZeroPad2d nn.ConstantPad2d nn.Dropout1d nn.Dropout2d "
+    "nn.UpsamplingBilinear2d nn.UpsamplingNearest2d nn.functions.Unflatten nn.functions.ZeroPad2d "
     "nn.AdaptiveAvgPool2d nn.ELU nn.GELU nn.GLU nn.Hardswish nn.Hardtanh nn.LogSigmoid nn.Mish nn.ReLU6 nn.Softplus "
-    "nn.functions.AdaptiveAvgPool2d nn.functions.ELU nn.functions.GELU nn.functions.Hardtanh "
-    "nn.functions.LogSigmoid nn.functions.Softplus "
-    "nn.functions.LocalResponseNorm nn.functions.PixelShuffle nn.functions.Upsample",
+    "nn.functions.AdaptiveAvgPool2d nn.functions.ELU nn.functions.GELU nn.functions.Hardtanh nn.functions.LogSigmoid "
+    "nn.functions.Softplus nn.functions.LocalResponseNorm nn.functions.PixelShuffle nn.functions.Upsample",
     "nn.more.group_norm": "nn.GroupNorm nn.InstanceNorm1d nn.InstanceNorm2d nn.RMSNorm",
     "nn.more.backward_hook": "nn.WatchedBackward",
     "nn.more.gru": "nn.GRU nn.GRUCell nn.LSTMCell nn.recurrent.GRU nn.recurrent.GRUCell nn.recurrent.LSTMCell",
     "nn.more.init": "nn.init.dirac_ nn.init.eye_ nn.init.orthogonal_ nn.init.trunc_normal_",
     "nn.more.keep": "nn.call_kept nn.policies_kept",
+    "nn.more.lazy": "nn.LazyLinear",
     "nn.more.loss": "nn.CTCLoss nn.HuberLoss nn.KLDivLoss nn.SmoothL1Loss "
     "nn.loss.CTCLoss nn.loss.HuberLoss nn.loss.KLDivLoss nn.loss.SmoothL1Loss",
-    "nn.more.module_dict": "nn.ModuleDict nn.containers.ModuleDict",
+    "nn.more.module_dict": "nn.ModuleDict nn.ParameterDict nn.containers.ModuleDict",
     "nn.more.packed": "nn.PackedSequence nn.pack_padded_sequence nn.pack_sequence nn.pad_packed_sequence",
+    "nn.more.parameters": "nn.ParameterList",
     "nn.more.rnn": "nn.RNN nn.RNNCell",
     "nn.more.transformer": "nn.Transformer nn.TransformerDecoder nn.TransformerDecoderLayer nn.TransformerEncoder "
     "nn.TransformerEncoderLayer",
@@ -83,6 +84,7 @@ _NAMES = {
     "ops.more.divergence": "ops.kl_div",
     "ops.more.elementary": "ops.acos ops.asin ops.atan ops.ceil ops.celu ops.cosh ops.erf ops.expm1 ops.floor "
     "ops.hardsigmoid ops.log10 ops.log1p ops.log2 ops.round ops.selu ops.sinh ops.softsign ops.tan ops.trunc",
+    "ops.more.dropout": "ops.dropout1d ops.dropout2d",
     "ops.more.embedding_bag": "ops.embedding_bag",
     "ops.more.einsum": "ops.einsum",
     "ops.more.gather": "ops.gather ops.index_select",
@@ -104,8 +106,7 @@ _NAMES = {
     "optim.more.cycle": "optim.OneCycleLR optim.ReduceLROnPlateau",
     "optim.more.rules": "optim.Adadelta optim.Adamax optim.NAdam optim.RAdam",
     "optim.more.schedule": "optim.ConstantLR optim.CosineAnnealingWarmRestarts optim.ExponentialLR "
-    "optim.MultiplicativeLR optim.PolynomialLR "
-    "optim.LinearLR optim.MultiStepLR optim.SequentialLR "
+    "optim.MultiplicativeLR optim.PolynomialLR optim.LinearLR optim.MultiStepLR optim.SequentialLR "
     "optim.schedule.LinearLR optim.schedule.MultiStepLR optim.schedule.SequentialLR",
     "vision.boxes": "ops.batched_nms ops.box_iou ops.clip_boxes_to_image ops.decode_boxes ops.encode_boxes ops.nms "
     "ops.remove_small_boxes",

@@ -10,13 +10,6 @@ if TYPE_CHECKING:
     from .more.samplers import *
     from .more.sequences import pad_sequence
 
-__all__ = [
-    "DataLoader",
-    "Dataset",
-    "Subset",
-    "TensorDataset",
-    "default_collate",
-    "random_split",
-]
+__all__ = ["DataLoader", "Dataset", "Subset", "TensorDataset", "default_collate", "random_split"]
 
 _name_all(globals())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from .. import ops
-from ..arguments import choice, flag, integers
+from ..arguments import choice, flag, integers, with_axes
 from ..ops.embedding import row
 from ..parameter import Parameter
 from ..tensor import Tensor
@@ -200,6 +200,18 @@ class Embedding(Module):
         self.sparse = flag("Embedding", "sparse", sparse)
         self.weight = parameter(self.num_embeddings, self.embedding_dim)
         self.reset_parameters()
+
+    @classmethod
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: Any = None, **options: Any) -> Any:
+        """A layer whose weight is a copy of embeddings (num_embeddings, embedding_dim), in FP32.
+
+        freeze: the weight takes no gradient. options: those of the constructor.
+        """
+        x = with_axes("from_pretrained", "embeddings", embeddings, 2)
+        layer = cls(x.shape[0], x.shape[1], padding_idx=padding_idx, **options)
+        layer.weight.data.copy_(x)
+        layer.weight.requires_grad_(not flag("from_pretrained", "freeze", freeze))
+        return layer
 
     def reset_parameters(self) -> None:
         """Draw the weight anew."""

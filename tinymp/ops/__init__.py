@@ -130,6 +130,7 @@ if TYPE_CHECKING:
     from .more.attention import scaled_dot_product_attention
     from .more.ctc import ctc_loss
     from .more.divergence import kl_div
+    from .more.dropout import *
     from .more.einsum import einsum
     from .more.elementary import *
     from .more.embedding_bag import embedding_bag

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ...arguments import axis, integers, name_all, number, sizes, tensor
+from ...arguments import axis, integers, name_all, number, sizes, tensor, with_axes
 from ...tensor import Tensor
 from .. import init as initialise
-from ..functions import Function, padded
+from ..functions import Dropout, Function, padded
 from ..init import parameter
 from ..module import Module
 
 __all__ = ["ELU", "GELU", "GLU", "Hardswish", "Hardtanh", "LogSigmoid", "Mish", "PReLU", "ReLU6", "Softplus"]
-__all__ += ["LocalResponseNorm", "PixelShuffle", "Upsample"]
+__all__ += ["ConstantPad2d", "Dropout1d", "Dropout2d", "LocalResponseNorm", "PixelShuffle", "Upsample"]
+__all__ += ["UpsamplingBilinear2d", "UpsamplingNearest2d"]
 __all__ += ["AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "MaxPool1d"]
 __all__ += ["ReflectionPad1d", "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "Unflatten", "ZeroPad2d"]
 
@@ -62,6 +63,22 @@ class Upsample(Function, op=ops.interpolate):
     """Resize images to `size` or by `scale_factor`. See `ops.interpolate`."""
 
 
+class UpsamplingNearest2d(Upsample, op=ops.interpolate, without=("mode", "align_corners", "recompute_scale_factor")):
+    """Resize images to `size` or by `scale_factor`, by the nearest pixel. See `ops.interpolate`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        x = with_axes("UpsamplingNearest2d", "input", input, 4)
+        return ops.interpolate(x, self.size, self.scale_factor)
+
+
+class UpsamplingBilinear2d(Upsample, op=ops.interpolate, without=("mode", "align_corners", "recompute_scale_factor")):
+    """Resize images to `size` or by `scale_factor`, bilinearly; corner pixels keep their values (align_corners)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        x = with_axes("UpsamplingBilinear2d", "input", input, 4)
+        return ops.interpolate(x, self.size, self.scale_factor, "bilinear", True)
+
+
 class PixelShuffle(Function, op=ops.pixel_shuffle):
     """(N, C r^2, H, W) to (N, C, H r, W r) for r = upscale_factor. See `ops.pixel_shuffle`."""
 
@@ -95,6 +112,29 @@ def unflatten(input: Tensor, dim: int, unflattened_size: Any) -> Tensor:
 
 class Unflatten(Function, op=unflatten):
     """Split axis dim into axes of lengths unflattened_size (one may be -1). See `ops.reshape`."""
+
+
+class Dropout1d(Dropout):
+    """In training, channels of (N, C, L) or (C, L) become zero with probability p. See `ops.dropout1d`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.dropout1d(input, self.p, self.training)
+
+
+class Dropout2d(Dropout):
+    """In training, channels of (N, C, H, W) or (N, C, L) become zero with probability p. See `ops.dropout2d`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return ops.dropout2d(input, self.p, self.training)
+
+
+def constant_pad(input: Tensor, padding: Any, value: float) -> Tensor:
+    """`ops.pad` of the last two axes with a value."""
+    return ops.pad(input, integers("ConstantPad2d", "padding", padding, 4, -(2**31)), "constant", value)
+
+
+class ConstantPad2d(Function, op=constant_pad):
+    """`value` around images: padding is an integer or (left, right, top, bottom). See `ops.pad`."""
 
 
 class ZeroPad2d(Function, op=padded("ZeroPad2d", 2)):

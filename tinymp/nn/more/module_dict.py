@@ -1,54 +1,77 @@
-"""ModuleDict: a dict of modules."""
+"""ModuleDict and ParameterDict: a dict of modules, a dict of parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 from ...arguments import name_all
+from ...parameter import Parameter
+from ...tensor import Tensor
 from ..module import Module
+from .parameters import as_parameter
 
-__all__ = ["ModuleDict"]
+__all__ = ["ModuleDict", "ParameterDict"]
 
 
-class ModuleDict(Module):
-    """A dict of modules, whose parameters count as its own, in the order of insertion."""
+class _Dict(Module):
+    kind: ClassVar[type]  # of what it holds
 
-    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+    def __init__(self, parts: Mapping[str, Any] | None) -> None:
         super().__init__()
-        if modules is not None and not isinstance(modules, Mapping):
-            raise TypeError(f"ModuleDict: expected a dict of modules, got {type(modules).__name__}")
-        for name, module in (modules or {}).items():
-            self[name] = module
+        if parts is not None and not isinstance(parts, Mapping):
+            what = f"a dict of {self.kind.__name__.lower()}s"
+            raise TypeError(f"{type(self).__name__}: expected {what}, got {type(parts).__name__}")
+        for name, part in (parts or {}).items():
+            self[name] = part
 
-    def __getitem__(self, key: str) -> Module:
+    def __getitem__(self, key: str) -> Any:
         try:
-            return self._own(Module)[key]
+            return self._own(self.kind)[key]
         except KeyError:
-            raise KeyError(f"ModuleDict: expected one of {list(self)}, got {key!r}") from None
+            raise KeyError(f"{type(self).__name__}: expected one of {list(self)}, got {key!r}") from None
 
-    def __setitem__(self, key: str, module: Module) -> None:
-        self.add_module(key, module)
+    def __setitem__(self, key: str, part: Any) -> None:
+        self._register(key, as_parameter(part), self.kind)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._own(Module)
+        return key in self._own(self.kind)
 
     def __len__(self) -> int:
-        return len(self._own(Module))
+        return len(self._own(self.kind))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._own(Module))
+        return iter(self._own(self.kind))
 
     def keys(self) -> Iterable[str]:
         """Its names."""
-        return self._own(Module).keys()
+        return self._own(self.kind).keys()
 
-    def values(self) -> Iterable[Module]:
-        """Its modules."""
-        return self._own(Module).values()
+    def values(self) -> Iterable[Any]:
+        """What it holds."""
+        return self._own(self.kind).values()
 
-    def items(self) -> Iterable[tuple[str, Module]]:
-        """(name, module) pairs."""
-        return self._own(Module).items()
+    def items(self) -> Iterable[tuple[str, Any]]:
+        """(name, part) pairs."""
+        return self._own(self.kind).items()
+
+
+class ModuleDict(_Dict):
+    """A dict of modules, whose parameters count as its own, in the order of insertion."""
+
+    kind = Module
+
+    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+        super().__init__(modules)
+
+
+class ParameterDict(_Dict):
+    """A dict of parameters, which count as its own. A Tensor becomes a Parameter, which copies it."""
+
+    kind = Parameter
+
+    def __init__(self, parameters: Mapping[str, Tensor] | None = None) -> None:
+        super().__init__(parameters)
 
 
 name_all(globals())

@@ -1,0 +1,37 @@
+"""LazyLinear: a linear layer that learns in_features from its first input."""
+
+from __future__ import annotations
+
+from ... import backend
+from ...arguments import floating, name_all
+from ...parameter import replace
+from ...tensor import Tensor
+from ..layers import Linear
+
+__all__ = ["LazyLinear"]
+
+
+class LazyLinear(Linear):
+    """A Linear whose in_features is the length of the last axis of its first input, at which it becomes a Linear.
+
+    Until then its weight is (out_features, 0). Parameters stay the same objects, with the device and the policy that
+    they have: an optimizer and `policy.cast` may come before the first input. `load_state_dict` may not: it refuses
+    the weight's shape.
+    """
+
+    def __init__(self, out_features: int, bias: bool = True) -> None:
+        super().__init__(0, out_features, bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if floating("LazyLinear", "input", input).ndim == 0:
+            raise ValueError("LazyLinear: expected `input` to have at least 1 axis, got shape ()")
+        made = Linear(input.shape[-1], self.out_features, self.bias is not None)
+        for p, drawn in zip(self.parameters(), made.parameters()):
+            replace([(drawn, drawn.moved_to(backend.of(p.array).name))])
+            replace([(p, drawn.cast_to(p.policy))])
+        y = super().forward(input)  # where it fails, the layer stays lazy
+        self.in_features, self.__class__ = made.in_features, Linear  # type: ignore[assignment]
+        return y
+
+
+name_all(globals())
