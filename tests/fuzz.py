@@ -97,7 +97,7 @@ def targets() -> list[Target]:
             found.append(Target(f"Tensor.{name}", f, says))
     for name in nn.__all__:
         layer = getattr(nn, name)
-        if inspect.isclass(layer) and issubclass(layer, nn.Module) and name != "Module":
+        if inspect.isclass(layer) and issubclass(layer, nn.Module) and layer.forward is not nn.Module.forward:
             found.append(Target(f"nn.{name}", layer, (name, *OPERATORS.get(name, ()))))
     return found + around.targets()
 
